@@ -1,0 +1,279 @@
+//! Block formats: how weights and quantised activations are stored, declared once.
+//!
+//! A *block format* stores `block_len` consecutive elements of a row in `block_bytes` bytes. Rows are independent: a row
+//! of `n` elements takes `n / block_len` blocks, and `n` must divide. Scalars (`f32`, `f16`, `bf16`) are formats with
+//! blocks of one element. Everything that must know a format's layout reads it here: the GGUF reader takes ids and sizes,
+//! the interpreter takes [`Format::dequantise`], the passes take [`Format::activation`], the kernel generators take the
+//! field offsets.
+//!
+//! ```text
+//! weight @blk.0.ffn_gate_exps.weight : q4_k[16, 256, 256]     // 16 experts, 256 rows, 256 columns
+//! ```
+
+use half::{bf16, f16};
+use serde::{Deserialize, Serialize};
+
+/// Elements in a K-quant super-block (ggml `QK_K`).
+pub const K_BLOCK: usize = 256;
+/// Elements in a legacy block (ggml `QK8_0`, `QK4_0`).
+pub const SMALL_BLOCK: usize = 32;
+
+/// A named field of a block: where it starts and how many bytes it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// The field's name in the format's public description.
+    pub name: &'static str,
+    /// Byte offset from the start of the block.
+    pub offset: usize,
+    /// Length in bytes.
+    pub bytes: usize,
+}
+
+/// One row of the format table.
+#[derive(Clone, Copy, Debug)]
+pub struct FormatRow {
+    /// The format.
+    pub format: Format,
+    /// Name in IR text.
+    pub name: &'static str,
+    /// Tensor type id in a GGUF file; `None` for formats that only activations take.
+    pub gguf_id: Option<u32>,
+    /// Elements in a block.
+    pub block_len: usize,
+    /// Bytes in a block.
+    pub block_bytes: usize,
+    /// The block's fields in order; they cover it without gaps.
+    pub fields: &'static [Field],
+    /// The format that a dot product with rows of this format takes its activations in.
+    pub activation: Format,
+    /// Writes the block's elements to a slice of `block_len`.
+    pub dequantise_block: fn(&[u8], &mut [f32]),
+}
+
+macro_rules! format_table {
+    ($($(#[$doc:meta])* $variant:ident $name:literal gguf $id:expr, $len:expr => $bytes:expr,
+        { $($field:ident @ $offset:expr, $size:expr);* }, activation $act:ident, $deq:path;)*) => {
+        /// A storage format of weights or activations.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub enum Format { $($(#[$doc])* $variant),* }
+
+        /// The format table, in the order of [`Format`].
+        pub static FORMATS: &[FormatRow] = &[$(FormatRow {
+            format: Format::$variant, name: $name, gguf_id: $id, block_len: $len, block_bytes: $bytes,
+            fields: &[$(Field { name: stringify!($field), offset: $offset, bytes: $size }),*],
+            activation: Format::$act, dequantise_block: $deq,
+        }),*];
+    };
+}
+
+format_table! {
+    /// IEEE single.
+    F32 "f32" gguf Some(0), 1 => 4, { value @ 0, 4 }, activation F32, dequantise_f32;
+    /// IEEE half.
+    F16 "f16" gguf Some(1), 1 => 2, { value @ 0, 2 }, activation F32, dequantise_f16;
+    /// Upper half of an IEEE single.
+    Bf16 "bf16" gguf Some(30), 1 => 2, { value @ 0, 2 }, activation F32, dequantise_bf16;
+    /// ggml `block_q8_0`: `x = d * q`.
+    Q8_0 "q8_0" gguf Some(8), 32 => 34, { d @ 0, 2; quants @ 2, 32 }, activation A8Small, dequantise_q8_0;
+    /// ggml `block_q4_0`: `x = d * (q - 8)`; byte `j` holds elements `j` (low nibble) and `j + 16` (high).
+    Q4_0 "q4_0" gguf Some(2), 32 => 18, { d @ 0, 2; quants @ 2, 16 }, activation A8Small, dequantise_q4_0;
+    /// ggml `block_q4_K`: eight sub-blocks of 32, `x = d * scale * q - dmin * min`, 6-bit scales and minimums.
+    Q4K "q4_k" gguf Some(12), 256 => 144, { d @ 0, 2; dmin @ 2, 2; scales @ 4, 12; quants @ 16, 128 }, activation A8Super, dequantise_q4_k;
+    /// ggml `block_q5_K`: as `q4_k` with a fifth bit of every element in `high`.
+    Q5K "q5_k" gguf Some(13), 256 => 176, { d @ 0, 2; dmin @ 2, 2; scales @ 4, 12; high @ 16, 32; quants @ 48, 128 }, activation A8Super, dequantise_q5_k;
+    /// ggml `block_q6_K`: sixteen sub-blocks of 16, `x = d * scale * (q - 32)`, signed 8-bit scales.
+    Q6K "q6_k" gguf Some(14), 256 => 210, { low @ 0, 128; high @ 128, 64; scales @ 192, 16; d @ 208, 2 }, activation A8Super, dequantise_q6_k;
+    /// Activations for K-quants: 256 signed bytes in -127..=127, sums of 16 and of 32 of them, one f32 scale. Our own layout
+    /// (ggml's `block_q8_K` has the same scale and sums of 16).
+    A8Super "a8_super" gguf None, 256 => 308, { quants @ 0, 256; sums16 @ 256, 32; sums32 @ 288, 16; d @ 304, 4 }, activation A8Super, dequantise_a8_super;
+    /// Activations for 32-element formats: 32 signed bytes in -127..=127, their sum as i32, one f32 scale.
+    A8Small "a8_small" gguf None, 32 => 40, { quants @ 0, 32; sum @ 32, 4; d @ 36, 4 }, activation A8Small, dequantise_a8_small;
+}
+
+impl Format {
+    /// This format's row of the table.
+    pub fn row(self) -> &'static FormatRow {
+        &FORMATS[self as usize]
+    }
+
+    /// Name in IR text.
+    pub fn name(self) -> &'static str {
+        self.row().name
+    }
+
+    /// The format with this name.
+    pub fn from_name(name: &str) -> Option<Format> {
+        FORMATS.iter().find(|row| row.name == name).map(|row| row.format)
+    }
+
+    /// The weight format with this GGUF tensor type id.
+    pub fn from_gguf_id(id: u32) -> Option<Format> {
+        FORMATS.iter().find(|row| row.gguf_id == Some(id)).map(|row| row.format)
+    }
+
+    /// Elements in a block.
+    pub fn block_len(self) -> usize {
+        self.row().block_len
+    }
+
+    /// Bytes in a block.
+    pub fn block_bytes(self) -> usize {
+        self.row().block_bytes
+    }
+
+    /// The activation format that a dot product with this weight format takes.
+    pub fn activation(self) -> Format {
+        self.row().activation
+    }
+
+    /// Whether blocks hold more than one element.
+    pub fn is_quantised(self) -> bool {
+        self.block_len() > 1
+    }
+
+    /// Byte offset of the field `name` in a block. The name must be one of the table's: a wrong one is a bug here.
+    pub fn field(self, name: &str) -> usize {
+        match self.row().fields.iter().find(|field| field.name == name) {
+            Some(field) => field.offset,
+            None => unreachable!("format {} has no field {name}", self.name()),
+        }
+    }
+
+    /// Bytes that a row of `len` elements takes, or `None` where `len` is no multiple of the block or the size overflows.
+    pub fn row_bytes(self, len: u64) -> Option<u64> {
+        let block = self.block_len() as u64;
+        (len % block == 0).then(|| (len / block).checked_mul(self.block_bytes() as u64)).flatten()
+    }
+
+    /// Dequantises whole blocks. `bytes` holds `out.len() / block_len` blocks.
+    ///
+    /// # Panics
+    /// When the lengths do not fit together; callers have checked shapes before.
+    pub fn dequantise(self, bytes: &[u8], out: &mut [f32]) {
+        let row = self.row();
+        assert_eq!(out.len() % row.block_len, 0, "{} elements are no whole blocks of {}", out.len(), row.name);
+        assert_eq!(out.len() / row.block_len * row.block_bytes, bytes.len(), "bytes of {}", row.name);
+        for (block, out) in bytes.chunks_exact(row.block_bytes).zip(out.chunks_exact_mut(row.block_len)) {
+            (row.dequantise_block)(block, out);
+        }
+    }
+}
+
+impl std::fmt::Display for Format {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+fn half_at(block: &[u8], offset: usize) -> f32 {
+    f16::from_le_bytes([block[offset], block[offset + 1]]).to_f32()
+}
+
+fn f32_at(block: &[u8], offset: usize) -> f32 {
+    f32::from_le_bytes([block[offset], block[offset + 1], block[offset + 2], block[offset + 3]])
+}
+
+fn dequantise_f32(block: &[u8], out: &mut [f32]) {
+    out[0] = f32_at(block, 0);
+}
+
+fn dequantise_f16(block: &[u8], out: &mut [f32]) {
+    out[0] = half_at(block, 0);
+}
+
+fn dequantise_bf16(block: &[u8], out: &mut [f32]) {
+    out[0] = bf16::from_le_bytes([block[0], block[1]]).to_f32();
+}
+
+fn dequantise_q8_0(block: &[u8], out: &mut [f32]) {
+    let d = half_at(block, 0);
+    for (y, &q) in out.iter_mut().zip(&block[2..]) {
+        *y = d * f32::from(q as i8);
+    }
+}
+
+fn dequantise_q4_0(block: &[u8], out: &mut [f32]) {
+    let d = half_at(block, 0);
+    for (j, &q) in block[2..].iter().enumerate() {
+        out[j] = d * (f32::from(q & 15) - 8.0);
+        out[j + 16] = d * (f32::from(q >> 4) - 8.0);
+    }
+}
+
+/// The 6-bit scale and minimum of sub-block `s` (ggml `get_scale_min_k4`): four low pairs are whole, four high ones are
+/// split between a nibble and the two top bits of the low ones.
+pub fn k4_scale_min(scales: &[u8], s: usize) -> (u8, u8) {
+    if s < 4 {
+        (scales[s] & 63, scales[s + 4] & 63)
+    } else {
+        ((scales[s + 4] & 15) | ((scales[s - 4] >> 6) << 4), (scales[s + 4] >> 4) | ((scales[s] >> 6) << 4))
+    }
+}
+
+fn dequantise_q4_k(block: &[u8], out: &mut [f32]) {
+    let (d, dmin) = (half_at(block, 0), half_at(block, 2));
+    for s in 0..8 {
+        let (scale, min) = k4_scale_min(&block[4..16], s);
+        let (scale, min) = (d * f32::from(scale), dmin * f32::from(min));
+        for l in 0..32 {
+            let q = (block[16 + s / 2 * 32 + l] >> (4 * (s % 2))) & 15;
+            out[s * 32 + l] = scale * f32::from(q) - min;
+        }
+    }
+}
+
+fn dequantise_q5_k(block: &[u8], out: &mut [f32]) {
+    let (d, dmin) = (half_at(block, 0), half_at(block, 2));
+    for s in 0..8 {
+        let (scale, min) = k4_scale_min(&block[4..16], s);
+        let (scale, min) = (d * f32::from(scale), dmin * f32::from(min));
+        for l in 0..32 {
+            let low = (block[48 + s / 2 * 32 + l] >> (4 * (s % 2))) & 15;
+            let q = low | (((block[16 + l] >> s) & 1) << 4);
+            out[s * 32 + l] = scale * f32::from(q) - min;
+        }
+    }
+}
+
+fn dequantise_q6_k(block: &[u8], out: &mut [f32]) {
+    let d = half_at(block, 208);
+    for (i, y) in out.iter_mut().enumerate() {
+        // Two halves of 128: `low` holds 32-element quarters 0 and 2 in one set of 32 bytes, 1 and 3 in the next.
+        let (half, quarter, l) = (i / 128, i / 32 % 4, i % 32);
+        let low = (block[half * 64 + quarter % 2 * 32 + l] >> (4 * (quarter / 2))) & 15;
+        let high = (block[128 + half * 32 + l] >> (2 * quarter)) & 3;
+        let scale = block[192 + i / 16] as i8;
+        *y = d * f32::from(scale) * (f32::from(low | (high << 4)) - 32.0);
+    }
+}
+
+fn dequantise_a8_super(block: &[u8], out: &mut [f32]) {
+    let d = f32_at(block, 304);
+    for (y, &q) in out.iter_mut().zip(block) {
+        *y = d * f32::from(q as i8);
+    }
+}
+
+fn dequantise_a8_small(block: &[u8], out: &mut [f32]) {
+    let d = f32_at(block, 36);
+    for (y, &q) in out.iter_mut().zip(block) {
+        *y = d * f32::from(q as i8);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_stand_in_the_order_of_the_enum_and_fields_cover_the_block() {
+        for (i, row) in FORMATS.iter().enumerate() {
+            assert_eq!(row.format as usize, i);
+            let end = row.fields.iter().fold(0, |at, field| {
+                assert_eq!(field.offset, at, "{}.{}", row.name, field.name);
+                at + field.bytes
+            });
+            assert_eq!(end, row.block_bytes, "{}", row.name);
+        }
+    }
+}

@@ -1,0 +1,1 @@
+//! ixc-passes
