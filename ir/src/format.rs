@@ -142,7 +142,7 @@ impl Format {
     /// Bytes that a row of `len` elements takes, or `None` where `len` is no multiple of the block or the size overflows.
     pub fn row_bytes(self, len: u64) -> Option<u64> {
         let block = self.block_len() as u64;
-        (len % block == 0).then(|| (len / block).checked_mul(self.block_bytes() as u64)).flatten()
+        len.is_multiple_of(block).then(|| (len / block).checked_mul(self.block_bytes() as u64)).flatten()
     }
 
     /// Dequantises whole blocks. `bytes` holds `out.len() / block_len` blocks.

@@ -3,5 +3,7 @@
 //! | module | what it owns |
 //! | --- | --- |
 //! | [`format`] | the block-format table |
+//! | [`kernel`] | kernel IR: one kernel as vector SSA, before instructions are chosen |
 
 pub mod format;
+pub mod kernel;

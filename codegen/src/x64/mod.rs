@@ -1,0 +1,1 @@
+//! Lowering for x86-64.

@@ -1,0 +1,131 @@
+//! Affine expressions: `constant + sum(coefficient * atom)`, the only form that addresses, sizes and trip counts take.
+//!
+//! Terms are kept sorted by atom, without zero coefficients, so that equal expressions are equal values.
+
+use serde::{Deserialize, Serialize};
+
+use super::{DimId, VarId};
+
+/// What an affine expression may vary with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Atom {
+    /// A run-time size.
+    Dim(DimId),
+    /// A loop variable or a checked index value.
+    Var(VarId),
+}
+
+/// `constant + sum(coefficient * atom)`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct Affine {
+    /// The constant part.
+    pub constant: i64,
+    /// Terms, sorted by atom, no coefficient zero.
+    pub terms: Vec<(Atom, i64)>,
+}
+
+impl Affine {
+    /// Largest magnitude of a constant or coefficient in a verified kernel: with [`super::Dim::MAX`] and few terms no
+    /// address can overflow 64 bits.
+    pub const MAX_COEFFICIENT: i64 = 1 << 24;
+    /// Largest magnitude of the constant part in a verified kernel.
+    pub const MAX_CONSTANT: i64 = 1 << 40;
+
+    /// A constant.
+    pub fn constant(constant: i64) -> Affine {
+        Affine { constant, terms: Vec::new() }
+    }
+
+    /// The part of the expression that is made of dims and the constant, if there is nothing else.
+    pub fn is_over_dims(&self) -> bool {
+        self.terms.iter().all(|(atom, _)| matches!(atom, Atom::Dim(_)))
+    }
+
+    /// The value, if nothing varies.
+    pub fn as_constant(&self) -> Option<i64> {
+        self.terms.is_empty().then_some(self.constant)
+    }
+
+    /// The coefficient of `atom`, zero where it does not occur.
+    pub fn coefficient(&self, atom: Atom) -> i64 {
+        self.terms.iter().find(|(a, _)| *a == atom).map_or(0, |(_, c)| *c)
+    }
+
+    /// The value for given values of the atoms.
+    ///
+    /// # Errors
+    /// `None` where the arithmetic overflows.
+    pub fn evaluate(&self, mut value: impl FnMut(Atom) -> i64) -> Option<i64> {
+        self.terms.iter().try_fold(self.constant, |sum, (atom, c)| sum.checked_add(c.checked_mul(value(*atom))?))
+    }
+}
+
+impl From<i64> for Affine {
+    fn from(constant: i64) -> Affine {
+        Affine::constant(constant)
+    }
+}
+
+impl From<VarId> for Affine {
+    fn from(var: VarId) -> Affine {
+        Affine { constant: 0, terms: vec![(Atom::Var(var), 1)] }
+    }
+}
+
+impl From<DimId> for Affine {
+    fn from(dim: DimId) -> Affine {
+        Affine { constant: 0, terms: vec![(Atom::Dim(dim), 1)] }
+    }
+}
+
+impl<T: Into<Affine>> std::ops::Add<T> for Affine {
+    type Output = Affine;
+
+    fn add(mut self, other: T) -> Affine {
+        let other = other.into();
+        self.constant += other.constant;
+        for (atom, c) in other.terms {
+            match self.terms.binary_search_by_key(&atom, |(a, _)| *a) {
+                Ok(i) => self.terms[i].1 += c,
+                Err(i) => self.terms.insert(i, (atom, c)),
+            }
+        }
+        self.terms.retain(|(_, c)| *c != 0);
+        self
+    }
+}
+
+impl std::ops::Mul<i64> for Affine {
+    type Output = Affine;
+
+    fn mul(mut self, factor: i64) -> Affine {
+        self.constant *= factor;
+        for (_, c) in &mut self.terms {
+            *c *= factor;
+        }
+        self.terms.retain(|(_, c)| *c != 0);
+        self
+    }
+}
+
+macro_rules! atom_arithmetic {
+    ($($atom:ty)*) => {$(
+        impl<T: Into<Affine>> std::ops::Add<T> for $atom {
+            type Output = Affine;
+
+            fn add(self, other: T) -> Affine {
+                Affine::from(self) + other
+            }
+        }
+
+        impl std::ops::Mul<i64> for $atom {
+            type Output = Affine;
+
+            fn mul(self, factor: i64) -> Affine {
+                Affine::from(self) * factor
+            }
+        }
+    )*};
+}
+
+atom_arithmetic! { VarId DimId }

@@ -1,0 +1,233 @@
+//! Making kernels from Rust: the generators in `ixc-codegen` speak to this.
+//!
+//! The builder gives out ids and keeps the statement nesting; it checks nothing that the verifier checks. Loop bodies are
+//! closures, so that Rust's own scoping keeps values from leaving the loop that made them.
+
+use super::*;
+
+/// Builds one kernel.
+pub struct KernelBuilder {
+    kernel: Kernel,
+    open: Vec<Vec<Stmt>>,
+}
+
+impl KernelBuilder {
+    /// A kernel without parameters or statements.
+    pub fn new(name: impl Into<String>) -> KernelBuilder {
+        let kernel = Kernel {
+            name: name.into(),
+            dims: Vec::new(),
+            buffers: Vec::new(),
+            values: Vec::new(),
+            vars: Vec::new(),
+            body: Vec::new(),
+        };
+        KernelBuilder { kernel, open: vec![Vec::new()] }
+    }
+
+    /// Adds a run-time size in `lo..=hi`.
+    pub fn dim(&mut self, name: &str, lo: i64, hi: i64) -> DimId {
+        self.kernel.dims.push(Dim { name: name.into(), lo, hi });
+        DimId(self.kernel.dims.len() as u32 - 1)
+    }
+
+    /// Adds a buffer of `size` bytes.
+    pub fn buffer(&mut self, name: &str, kind: BufferKind, size: impl Into<Affine>) -> BufferId {
+        self.kernel.buffers.push(Buffer { name: name.into(), kind, size: size.into() });
+        BufferId(self.kernel.buffers.len() as u32 - 1)
+    }
+
+    /// Adds a buffer that is only read.
+    pub fn read(&mut self, name: &str, size: impl Into<Affine>) -> BufferId {
+        self.buffer(name, BufferKind::Read, size)
+    }
+
+    /// Adds a buffer that is only written.
+    pub fn write(&mut self, name: &str, size: impl Into<Affine>) -> BufferId {
+        self.buffer(name, BufferKind::Write, size)
+    }
+
+    /// The type of a value.
+    pub fn ty(&self, value: ValueId) -> Type {
+        self.kernel.ty(value)
+    }
+
+    /// The finished kernel.
+    pub fn finish(mut self) -> Kernel {
+        debug_assert_eq!(self.open.len(), 1);
+        self.kernel.body = self.open.pop().unwrap_or_default();
+        self.kernel
+    }
+
+    fn value(&mut self, ty: Type) -> ValueId {
+        self.kernel.values.push(ty);
+        ValueId(self.kernel.values.len() as u32 - 1)
+    }
+
+    fn var(&mut self, name: &str) -> VarId {
+        let id = self.kernel.vars.len() as u32;
+        // Names are unique, so that text needs no scopes.
+        let name = if self.kernel.vars.iter().any(|v| v == name) { format!("{name}{id}") } else { name.to_string() };
+        self.kernel.vars.push(name);
+        VarId(id)
+    }
+
+    fn push(&mut self, stmt: Stmt) {
+        if let Some(block) = self.open.last_mut() {
+            block.push(stmt);
+        }
+    }
+
+    fn inst(&mut self, op: Op, ty: Type, operands: &[ValueId], imm: Imm, address: Option<Address>) -> ValueId {
+        let result = self.value(ty);
+        let operands = operands.to_vec();
+        self.push(Stmt::Inst(Inst { op, ty, operands, imm, address, index: None, result: Some(result) }));
+        result
+    }
+
+    /// Any op without immediate or address, with its result type given.
+    pub fn op(&mut self, op: Op, ty: Type, operands: &[ValueId]) -> ValueId {
+        self.inst(op, ty, operands, Imm::None, None)
+    }
+
+    /// Any op with an integer immediate, with its result type given.
+    pub fn op_imm(&mut self, op: Op, ty: Type, operands: &[ValueId], imm: i64) -> ValueId {
+        self.inst(op, ty, operands, Imm::Int(imm), None)
+    }
+
+    /// An op whose result has the type of its first operand.
+    pub fn same(&mut self, op: Op, operands: &[ValueId]) -> ValueId {
+        let ty = self.ty(operands[0]);
+        self.op(op, ty, operands)
+    }
+
+    /// A float in every lane.
+    pub fn splat_f32(&mut self, lanes: u16, value: f32) -> ValueId {
+        self.inst(Op::Splat, Type::f32(lanes), &[], Imm::Float(value), None)
+    }
+
+    /// An integer in every lane.
+    pub fn splat_int(&mut self, ty: Type, value: i64) -> ValueId {
+        self.inst(Op::Splat, ty, &[], Imm::Int(value), None)
+    }
+
+    /// A constant vector.
+    pub fn bytes(&mut self, ty: Type, bytes: Vec<u8>) -> ValueId {
+        self.inst(Op::Bytes, ty, &[], Imm::Bytes(bytes), None)
+    }
+
+    /// An affine value as an `i32` scalar.
+    pub fn index(&mut self, value: impl Into<Affine>) -> ValueId {
+        let result = self.value(Type::i32(1));
+        let inst = Inst {
+            op: Op::Index,
+            ty: Type::i32(1),
+            operands: Vec::new(),
+            imm: Imm::None,
+            address: None,
+            index: Some(value.into()),
+            result: Some(result),
+        };
+        self.push(Stmt::Inst(inst));
+        result
+    }
+
+    /// Loads a vector.
+    pub fn load(&mut self, ty: Type, buffer: BufferId, offset: impl Into<Affine>) -> ValueId {
+        self.inst(Op::Load, ty, &[], Imm::None, Some(Address { buffer, offset: offset.into() }))
+    }
+
+    /// Loads one element into every lane.
+    pub fn load_splat(&mut self, ty: Type, buffer: BufferId, offset: impl Into<Affine>) -> ValueId {
+        self.inst(Op::LoadSplat, ty, &[], Imm::None, Some(Address { buffer, offset: offset.into() }))
+    }
+
+    /// Stores a vector.
+    pub fn store(&mut self, buffer: BufferId, offset: impl Into<Affine>, value: ValueId) {
+        let (ty, address) = (self.ty(value), Some(Address { buffer, offset: offset.into() }));
+        let inst =
+            Inst { op: Op::Store, ty, operands: vec![value], imm: Imm::None, address, index: None, result: None };
+        self.push(Stmt::Inst(inst));
+    }
+
+    /// Loads an index value for addresses.
+    pub fn load_index(&mut self, name: &str, buffer: BufferId, offset: impl Into<Affine>) -> VarId {
+        let var = self.var(name);
+        self.push(Stmt::LoadIndex { var, address: Address { buffer, offset: offset.into() } });
+        var
+    }
+
+    /// A loop that carries values: the body takes the variable and the carried values and gives their next values. Returns
+    /// the values after the loop.
+    pub fn for_carry(
+        &mut self,
+        name: &str,
+        trip: impl Into<Affine>,
+        inits: &[ValueId],
+        body: impl FnOnce(&mut KernelBuilder, VarId, &[ValueId]) -> Vec<ValueId>,
+    ) -> Vec<ValueId> {
+        let var = self.var(name);
+        let inner: Vec<ValueId> = inits.iter().map(|&init| self.value(self.ty(init))).collect();
+        self.open.push(Vec::new());
+        let next = body(self, var, &inner);
+        let statements = self.open.pop().unwrap_or_default();
+        let results: Vec<ValueId> = inits.iter().map(|&init| self.value(self.ty(init))).collect();
+        let carries = (0..inits.len())
+            .map(|i| Carry { inner: inner[i], init: inits[i], next: next[i], result: results[i] })
+            .collect();
+        self.push(Stmt::For(For { var, trip: trip.into(), carries, body: statements }));
+        results
+    }
+
+    /// A loop that carries nothing.
+    pub fn for_each(&mut self, name: &str, trip: impl Into<Affine>, body: impl FnOnce(&mut KernelBuilder, VarId)) {
+        self.for_carry(name, trip, &[], |b, var, _| {
+            body(b, var);
+            Vec::new()
+        });
+    }
+
+    // The commonest ops, so that generators read like formulas.
+
+    /// `a + b` on floats.
+    pub fn add(&mut self, a: ValueId, b: ValueId) -> ValueId {
+        self.same(Op::Add, &[a, b])
+    }
+
+    /// `a - b` on floats.
+    pub fn sub(&mut self, a: ValueId, b: ValueId) -> ValueId {
+        self.same(Op::Sub, &[a, b])
+    }
+
+    /// `a * b` on floats.
+    pub fn mul(&mut self, a: ValueId, b: ValueId) -> ValueId {
+        self.same(Op::Mul, &[a, b])
+    }
+
+    /// `a * b + c` on floats, rounded once.
+    pub fn fma(&mut self, a: ValueId, b: ValueId, c: ValueId) -> ValueId {
+        self.same(Op::Fma, &[a, b, c])
+    }
+
+    /// `a + b` on integers.
+    pub fn iadd(&mut self, a: ValueId, b: ValueId) -> ValueId {
+        self.same(Op::IAdd, &[a, b])
+    }
+
+    /// The same bytes as another type.
+    pub fn bitcast(&mut self, ty: Type, a: ValueId) -> ValueId {
+        self.op(Op::Bitcast, ty, &[a])
+    }
+
+    /// The scalar in `lanes` lanes.
+    pub fn broadcast(&mut self, lanes: u16, a: ValueId) -> ValueId {
+        let ty = Type::new(self.ty(a).elem, lanes);
+        self.op(Op::Broadcast, ty, &[a])
+    }
+
+    /// A shift by an immediate.
+    pub fn shift(&mut self, op: Op, a: ValueId, by: i64) -> ValueId {
+        let ty = self.ty(a);
+        self.op_imm(op, ty, &[a], by)
+    }
+}

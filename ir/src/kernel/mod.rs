@@ -1,0 +1,315 @@
+//! Kernel IR: one kernel as structured vector SSA over byte buffers, before any instruction is chosen.
+//!
+//! A kernel has *dims* (run-time sizes with a stated range), *buffers* (parameters with a size in bytes that is affine in
+//! the dims) and a body of statements. Loops are counted; every address is a constant plus multiples of loop variables,
+//! dims and checked index values, so that [`verify`] proves every access in bounds without running anything.
+//!
+//! ```text
+//! kernel scale_f32 where %n in 0..=1024 {
+//!   buffer %x : read 32*%n
+//!   buffer %y : write 32*%n
+//!   %two = splat f32x8 2.0
+//!   for %i in 0..%n {
+//!     %a = load f32x8 %x[32*%i]
+//!     %b = mul f32x8 %a, %two
+//!     store f32x8 %y[32*%i], %b
+//!   }
+//! }
+//! ```
+//!
+//! | module | what it owns |
+//! | --- | --- |
+//! | [`op`] | the op table: mnemonic, operands, type rule, one line of documentation |
+//! | [`affine`] | affine expressions over loop variables and dims |
+//! | [`builder`] | making kernels from Rust |
+//!
+//! Invariant: the IR says what is computed; no op names an instruction, and no op behaves differently per target.
+
+pub mod affine;
+pub mod builder;
+pub mod op;
+
+use serde::{Deserialize, Serialize};
+
+pub use affine::{Affine, Atom};
+pub use builder::KernelBuilder;
+pub use op::Op;
+
+/// Element type of a vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Elem {
+    /// 8-bit integer; ops say whether it is signed.
+    I8,
+    /// 16-bit integer.
+    I16,
+    /// 32-bit integer; comparisons give masks of this type, all ones or all zeros.
+    I32,
+    /// IEEE half: storage only, converted before arithmetic.
+    F16,
+    /// IEEE single.
+    F32,
+}
+
+impl Elem {
+    /// Every element type, for tables and property tests.
+    pub const ALL: [Elem; 5] = [Elem::I8, Elem::I16, Elem::I32, Elem::F16, Elem::F32];
+
+    /// Size in bytes.
+    pub const fn bytes(self) -> u32 {
+        match self {
+            Elem::I8 => 1,
+            Elem::I16 | Elem::F16 => 2,
+            Elem::I32 | Elem::F32 => 4,
+        }
+    }
+
+    /// Name in IR text.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Elem::I8 => "i8",
+            Elem::I16 => "i16",
+            Elem::I32 => "i32",
+            Elem::F16 => "f16",
+            Elem::F32 => "f32",
+        }
+    }
+}
+
+/// A vector type: `lanes` is a power of two; one lane is a scalar. At most [`Type::MAX_BYTES`] wide.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Type {
+    /// Element type.
+    pub elem: Elem,
+    /// Number of elements.
+    pub lanes: u16,
+}
+
+impl Type {
+    /// Widest vector: a 512-bit register.
+    pub const MAX_BYTES: u32 = 64;
+
+    /// `elem x lanes`.
+    pub const fn new(elem: Elem, lanes: u16) -> Type {
+        Type { elem, lanes }
+    }
+
+    /// `f32 x lanes`.
+    pub const fn f32(lanes: u16) -> Type {
+        Type::new(Elem::F32, lanes)
+    }
+
+    /// `i32 x lanes`.
+    pub const fn i32(lanes: u16) -> Type {
+        Type::new(Elem::I32, lanes)
+    }
+
+    /// `i16 x lanes`.
+    pub const fn i16(lanes: u16) -> Type {
+        Type::new(Elem::I16, lanes)
+    }
+
+    /// `i8 x lanes`.
+    pub const fn i8(lanes: u16) -> Type {
+        Type::new(Elem::I8, lanes)
+    }
+
+    /// `f16 x lanes`.
+    pub const fn f16(lanes: u16) -> Type {
+        Type::new(Elem::F16, lanes)
+    }
+
+    /// Size in bytes.
+    pub const fn bytes(self) -> u32 {
+        self.elem.bytes() * self.lanes as u32
+    }
+
+    /// Whether this is a type that kernels may use.
+    pub const fn is_valid(self) -> bool {
+        self.lanes.is_power_of_two() && self.bytes() <= Type::MAX_BYTES
+    }
+}
+
+impl std::fmt::Display for Type {
+    /// `f32x8`; scalars are `f32x1`.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}x{}", self.elem.name(), self.lanes)
+    }
+}
+
+macro_rules! ids {
+    ($($(#[$doc:meta])* $name:ident)*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub struct $name(pub u32);
+
+        impl $name {
+            /// Position in the kernel's table of these.
+            pub fn index(self) -> usize {
+                self.0 as usize
+            }
+        }
+    )*};
+}
+
+ids! {
+    /// A vector SSA value of a kernel; its type stands in [`Kernel::values`].
+    ValueId
+    /// A loop variable or index value of a kernel; its name stands in [`Kernel::vars`].
+    VarId
+    /// A run-time size of a kernel.
+    DimId
+    /// A buffer of a kernel.
+    BufferId
+}
+
+/// A run-time size, in `lo..=hi`. The caller checks the range before the call.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dim {
+    /// Name without the sigil.
+    pub name: String,
+    /// Smallest value, not negative.
+    pub lo: i64,
+    /// Largest value, at most [`Dim::MAX`].
+    pub hi: i64,
+}
+
+impl Dim {
+    /// Largest size that a dim may have; with the limit on coefficients, addresses can't overflow.
+    pub const MAX: i64 = 1 << 31;
+}
+
+/// What a kernel may do with a buffer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum BufferKind {
+    /// Bytes that are only read.
+    Read,
+    /// Bytes that are only written; every byte may hold anything before.
+    Write,
+    /// Bytes that are read and written.
+    ReadWrite,
+    /// Working memory of the calling thread: read and written, holds anything before and after.
+    Scratch,
+    /// Read-only `u32` values, each less than `below` (affine in dims), which the caller has checked.
+    Index {
+        /// Exclusive upper bound of every value.
+        below: Affine,
+    },
+}
+
+/// A parameter of a kernel: memory that the caller hands over.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Buffer {
+    /// Name without the sigil.
+    pub name: String,
+    /// What may be done with it.
+    pub kind: BufferKind,
+    /// Size in bytes, affine in dims.
+    pub size: Affine,
+}
+
+/// A place in a buffer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Address {
+    /// The buffer.
+    pub buffer: BufferId,
+    /// Byte offset, affine in loop variables, index values and dims. No alignment is assumed.
+    pub offset: Affine,
+}
+
+/// An immediate of an op.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Imm {
+    /// None.
+    None,
+    /// An integer.
+    Int(i64),
+    /// A float; printed so that it reads back to the same bits.
+    Float(f32),
+    /// One byte per byte of the result.
+    Bytes(Vec<u8>),
+}
+
+/// One computation.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Inst {
+    /// What is computed.
+    pub op: Op,
+    /// Type of the result, or of what is stored.
+    pub ty: Type,
+    /// Operands, in the order of the op table.
+    pub operands: Vec<ValueId>,
+    /// Immediate, of the kind that the op table says.
+    pub imm: Imm,
+    /// Where memory is touched; for `index`, the affine value itself is in [`Inst::index`].
+    pub address: Option<Address>,
+    /// The affine value of `index`.
+    pub index: Option<Affine>,
+    /// The value defined; `None` for `store`.
+    pub result: Option<ValueId>,
+}
+
+/// A value that a loop carries from one iteration to the next.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Carry {
+    /// The value inside the body, at its start.
+    pub inner: ValueId,
+    /// Its value before the first iteration.
+    pub init: ValueId,
+    /// What the body gives to the next iteration (the operand of `yield`).
+    pub next: ValueId,
+    /// The value after the loop: `init` where the loop ran no time.
+    pub result: ValueId,
+}
+
+/// A counted loop: `var` runs from 0 to `trip - 1`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct For {
+    /// Loop variable.
+    pub var: VarId,
+    /// Number of iterations, affine in dims; may be 0, never negative.
+    pub trip: Affine,
+    /// Carried values.
+    pub carries: Vec<Carry>,
+    /// The body.
+    pub body: Vec<Stmt>,
+}
+
+/// A statement.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Stmt {
+    /// A computation.
+    Inst(Inst),
+    /// A loop.
+    For(For),
+    /// Loads a `u32` from an index buffer as a variable for addresses: `%row = load_index %ids[4*%i]`.
+    LoadIndex {
+        /// The variable defined; its range is `0..below` of the buffer.
+        var: VarId,
+        /// Where it is loaded from: an [`BufferKind::Index`] buffer.
+        address: Address,
+    },
+}
+
+/// A kernel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Kernel {
+    /// Cache key, profiler symbol and dump file name.
+    pub name: String,
+    /// Run-time sizes, in the order in which the caller passes them.
+    pub dims: Vec<Dim>,
+    /// Buffers, in the order in which the caller passes them.
+    pub buffers: Vec<Buffer>,
+    /// Types of all values.
+    pub values: Vec<Type>,
+    /// Names of all loop variables and index values, without the sigil; unique.
+    pub vars: Vec<String>,
+    /// The body.
+    pub body: Vec<Stmt>,
+}
+
+impl Kernel {
+    /// The type of a value.
+    pub fn ty(&self, value: ValueId) -> Type {
+        self.values[value.index()]
+    }
+}

@@ -1,0 +1,255 @@
+//! The kernel op table: every op is declared here, once. The enum, the mnemonics, the verifier's operand counts and type
+//! rules, and the op reference come from it; the interpreter and every lowering match on [`Op`] without a `_` arm, so that
+//! a new row does not compile until all of them know it.
+//!
+//! To add an op: add a row, then its arm in `interpret.rs` (which is its definition), then its lowerings in `ixc-codegen`.
+//!
+//! "Chunk" below means 16 bytes of a vector: ops that say "per chunk" treat each 16 bytes alone, as x86 does, so that one
+//! definition serves 128-, 256- and 512-bit machines.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Elem, Type};
+
+/// What immediate an op takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImmKind {
+    /// None.
+    None,
+    /// An integer or float of the element type.
+    Scalar,
+    /// An integer, with the meaning that the op's documentation states.
+    Int,
+    /// As many bytes as the result has.
+    Bytes,
+}
+
+/// Whether an op touches memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// No.
+    None,
+    /// Reads [`Type::bytes`] of the result type at its address.
+    Load,
+    /// Reads one element at its address.
+    LoadElement,
+    /// Writes the operand at its address.
+    Store,
+    /// Takes an affine value instead of an address.
+    Index,
+}
+
+/// A type rule: operand types, result type (or stored type), immediate integer (0 where there is none). `Err` says what
+/// would have been right.
+pub type TypeRule = fn(&[Type], Type, i64) -> Result<(), String>;
+
+/// One row of the op table.
+#[derive(Clone, Copy)]
+pub struct OpRow {
+    /// The op.
+    pub op: Op,
+    /// Mnemonic in IR text.
+    pub mnemonic: &'static str,
+    /// Number of value operands.
+    pub operands: usize,
+    /// Immediate.
+    pub imm: ImmKind,
+    /// Memory access.
+    pub memory: Memory,
+    /// Type rule.
+    pub rule: TypeRule,
+    /// One line of documentation.
+    pub doc: &'static str,
+}
+
+macro_rules! op_table {
+    ($($variant:ident $mnemonic:literal $operands:literal $imm:ident $memory:ident $rule:expr, $doc:literal;)*) => {
+        /// A kernel op.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+        pub enum Op { $(#[doc = $doc] $variant),* }
+
+        /// The op table, in the order of [`Op`].
+        pub static OPS: &[OpRow] = &[$(OpRow {
+            op: Op::$variant, mnemonic: $mnemonic, operands: $operands, imm: ImmKind::$imm,
+            memory: Memory::$memory, rule: $rule, doc: $doc,
+        }),*];
+    };
+}
+
+op_table! {
+    // constants and indices
+    Splat "splat" 0 Scalar None |_, r, _| elem_in(r, &[Elem::I8, Elem::I16, Elem::I32, Elem::F32]), "Every lane is the immediate.";
+    Bytes "bytes" 0 Bytes None |_, _, _| Ok(()), "The immediate's bytes as a vector.";
+    Iota "iota" 0 None None |_, r, _| elem_in(r, &[Elem::I32]), "Lane `i` is `i`.";
+    Index "index" 0 None Index |_, r, _| equal(r, Type::i32(1)), "The affine value, modulo 2^32, as a scalar.";
+    // memory
+    Load "load" 0 None Load |_, _, _| Ok(()), "Loads the whole vector; no alignment needed.";
+    LoadSplat "load_splat" 0 None LoadElement |_, _, _| Ok(()), "Loads one element into every lane.";
+    Store "store" 1 None Store |o, r, _| equal(o[0], r), "Stores the vector.";
+    // lanes
+    Broadcast "broadcast" 1 None None |o, r, _| equal(o[0], Type::new(r.elem, 1)), "The scalar in every lane.";
+    Extract "extract" 1 Int None |o, r, i| { equal(r, Type::new(o[0].elem, 1))?; below(i, i64::from(o[0].lanes)) }, "The lane that the immediate numbers, as a scalar.";
+    Slice "slice" 1 Int None slice, "The lanes from the immediate on, a multiple of the result's lanes.";
+    Concat "concat" 2 None None |o, r, _| { equal(o[0], o[1])?; equal(r, Type::new(o[0].elem, o[0].lanes * 2)) }, "The first operand's lanes, then the second's.";
+    JoinLo "join_lo" 2 None None join, "The lower half of the first operand, then the lower half of the second.";
+    JoinHi "join_hi" 2 None None join, "The upper half of the first operand, then the upper half of the second.";
+    Bitcast "bitcast" 1 None None |o, r, _| if o[0].bytes() == r.bytes() { Ok(()) } else { Err(format!("a result of {} bytes", o[0].bytes())) }, "The same bytes as another type.";
+    UnpackLo "unpack_lo" 2 Int None unpack, "Per chunk: interleaves the lower 8 bytes of both operands in units of the immediate's bytes (1, 2, 4, 8).";
+    UnpackHi "unpack_hi" 2 Int None unpack, "Per chunk: interleaves the upper 8 bytes of both operands in units of the immediate's bytes (1, 2, 4, 8).";
+    SwapPairs "swap_pairs" 1 None None |o, r, _| { equal(o[0], r)?; elem_in(r, &[Elem::F32, Elem::I32])?; lanes_at_least(r, 2) }, "Exchanges lanes 2i and 2i+1.";
+    ShuffleBytes "shuffle_bytes" 2 None None |o, r, _| { equal(o[0], r)?; equal(o[1], r)?; elem_in(r, &[Elem::I8])?; lanes_at_least(r, 16) }, "Per chunk: byte i is the first operand's byte number (second operand's byte i, low 4 bits), or 0 where its top bit is set.";
+    // float arithmetic
+    Add "add" 2 None None float2, "Sum.";
+    Sub "sub" 2 None None float2, "Difference.";
+    Mul "mul" 2 None None float2, "Product.";
+    Div "div" 2 None None float2, "Quotient, correctly rounded.";
+    Min "min" 2 None None float2, "`a < b ? a : b`.";
+    Max "max" 2 None None float2, "`a > b ? a : b`.";
+    Sqrt "sqrt" 1 None None |o, r, _| { equal(o[0], r)?; elem_in(r, &[Elem::F32]) }, "Square root, correctly rounded.";
+    Fma "fma" 3 None None |o, r, _| { equal(o[0], r)?; equal(o[1], r)?; equal(o[2], r)?; elem_in(r, &[Elem::F32]) }, "`a * b + c`, rounded once.";
+    // integer arithmetic
+    IAdd "iadd" 2 None None |o, r, _| same2(o, r, &[Elem::I8, Elem::I16, Elem::I32]), "Wrapping sum.";
+    ISub "isub" 2 None None |o, r, _| same2(o, r, &[Elem::I8, Elem::I16, Elem::I32]), "Wrapping difference.";
+    IMul "imul" 2 None None |o, r, _| same2(o, r, &[Elem::I16, Elem::I32]), "Wrapping product.";
+    IMin "imin" 2 None None |o, r, _| same2(o, r, &[Elem::I8, Elem::I16, Elem::I32]), "Signed minimum.";
+    IMax "imax" 2 None None |o, r, _| same2(o, r, &[Elem::I8, Elem::I16, Elem::I32]), "Signed maximum.";
+    IAbs "iabs" 1 None None |o, r, _| { equal(o[0], r)?; elem_in(r, &[Elem::I8, Elem::I16, Elem::I32]) }, "Wrapping absolute value.";
+    Sign "sign" 2 None None |o, r, _| same2(o, r, &[Elem::I8, Elem::I16, Elem::I32]), "The first operand, negated (wrapping) where the second is negative, 0 where it is 0.";
+    And "and" 2 None None |o, r, _| same2(o, r, &[Elem::I8, Elem::I16, Elem::I32]), "Bitwise and.";
+    Or "or" 2 None None |o, r, _| same2(o, r, &[Elem::I8, Elem::I16, Elem::I32]), "Bitwise or.";
+    Xor "xor" 2 None None |o, r, _| same2(o, r, &[Elem::I8, Elem::I16, Elem::I32]), "Bitwise exclusive or.";
+    Shl "shl" 1 Int None shift, "Shift left by the immediate.";
+    ShrU "shr_u" 1 Int None shift, "Logical shift right by the immediate.";
+    ShrS "shr_s" 1 Int None shift, "Arithmetic shift right by the immediate.";
+    // comparison
+    CmpEq "cmp_eq" 2 None None |o, r, _| same2(o, r, &[Elem::I32]), "All ones where equal, else zeros.";
+    CmpGt "cmp_gt" 2 None None |o, r, _| same2(o, r, &[Elem::I32]), "All ones where signed greater, else zeros.";
+    CmpLtF "cmp_lt_f" 2 None None |o, r, _| { equal(o[0], o[1])?; elem_in(o[0], &[Elem::F32])?; equal(r, Type::i32(o[0].lanes)) }, "All ones where the first float is less (false with NaN), else zeros.";
+    Select "select" 3 None None |o, r, _| { equal(o[0], Type::i32(r.lanes))?; equal(o[1], r)?; equal(o[2], r)?; elem_in(r, &[Elem::F32, Elem::I32]) }, "Where the mask (first operand: all ones or zeros) is set the second operand, else the third.";
+    // conversion
+    ToF32 "to_f32" 1 None None |o, r, _| convert(o, r, Elem::I32, Elem::F32), "Signed integer to float, nearest even.";
+    ToI32 "to_i32" 1 None None |o, r, _| convert(o, r, Elem::F32, Elem::I32), "Float to the nearest integer, ties to even; `i32::MIN` where out of range or NaN.";
+    F16ToF32 "f16_to_f32" 1 None None |o, r, _| convert(o, r, Elem::F16, Elem::F32), "Half to single, exact; a NaN is made quiet.";
+    F32ToF16 "f32_to_f16" 1 None None |o, r, _| convert(o, r, Elem::F32, Elem::F16), "Single to half, nearest even.";
+    ExtendS "extend_s" 1 None None widen, "Sign extension, lane by lane (i8 to i16 or i32, i16 to i32).";
+    ExtendU "extend_u" 1 None None widen, "Zero extension, lane by lane (i8 to i16 or i32, i16 to i32).";
+    NarrowS "narrow_s" 1 None None |o, r, _| widen(&[r], o[0], 0), "Signed saturation to a narrower integer, lane by lane.";
+    // dot products
+    Dot2U8S8 "dot2_u8s8" 2 None None |o, r, _| { equal(o[0], Type::i8(r.lanes * 2))?; equal(o[1], o[0])?; elem_in(r, &[Elem::I16]) }, "Lane i: the first operand's unsigned bytes 2i, 2i+1 times the second's signed ones, summed with signed saturation.";
+    Dot2S16 "dot2_s16" 2 None None |o, r, _| { equal(o[0], Type::i16(r.lanes * 2))?; equal(o[1], o[0])?; elem_in(r, &[Elem::I32]) }, "Lane i: signed words 2i, 2i+1 of both operands multiplied and summed, wrapping.";
+    // reductions; the order is fixed: upper half onto lower half until one lane is left
+    ReduceAdd "reduce_add" 1 None None reduce, "Sum of all lanes, folding the upper half onto the lower until one lane is left.";
+    ReduceMax "reduce_max" 1 None None reduce, "Maximum of all lanes, folding halves with `max` (floats) or signed maximum.";
+    ReduceMin "reduce_min" 1 None None reduce, "Minimum of all lanes, folding halves with `min` (floats) or signed minimum.";
+}
+
+impl Op {
+    /// This op's row of the table.
+    pub fn row(self) -> &'static OpRow {
+        &OPS[self as usize]
+    }
+
+    /// The op with this mnemonic.
+    pub fn from_mnemonic(mnemonic: &str) -> Option<Op> {
+        OPS.iter().find(|row| row.mnemonic == mnemonic).map(|row| row.op)
+    }
+}
+
+fn equal(found: Type, right: Type) -> Result<(), String> {
+    if found == right { Ok(()) } else { Err(format!("{right}, found {found}")) }
+}
+
+fn elem_in(ty: Type, elems: &[Elem]) -> Result<(), String> {
+    if elems.contains(&ty.elem) {
+        return Ok(());
+    }
+    let names: Vec<_> = elems.iter().map(|e| e.name()).collect();
+    Err(format!("an element type of {}, found {ty}", names.join(", ")))
+}
+
+fn lanes_at_least(ty: Type, lanes: u16) -> Result<(), String> {
+    if ty.lanes >= lanes { Ok(()) } else { Err(format!("at least {lanes} lanes, found {ty}")) }
+}
+
+fn below(value: i64, limit: i64) -> Result<(), String> {
+    if (0..limit).contains(&value) { Ok(()) } else { Err(format!("an immediate in 0..{limit}, found {value}")) }
+}
+
+fn same2(o: &[Type], r: Type, elems: &[Elem]) -> Result<(), String> {
+    equal(o[0], r)?;
+    equal(o[1], r)?;
+    elem_in(r, elems)
+}
+
+fn float2(o: &[Type], r: Type, _: i64) -> Result<(), String> {
+    same2(o, r, &[Elem::F32])
+}
+
+fn shift(o: &[Type], r: Type, by: i64) -> Result<(), String> {
+    equal(o[0], r)?;
+    elem_in(r, &[Elem::I16, Elem::I32])?;
+    below(by, i64::from(r.elem.bytes()) * 8)
+}
+
+fn slice(o: &[Type], r: Type, first: i64) -> Result<(), String> {
+    let lanes = i64::from(r.lanes);
+    if r.elem == o[0].elem
+        && r.lanes < o[0].lanes
+        && first >= 0
+        && first % lanes == 0
+        && first + lanes <= i64::from(o[0].lanes)
+    {
+        return Ok(());
+    }
+    Err(format!(
+        "fewer lanes of {}, from a multiple of their number on, found {r} from {first} of {}",
+        o[0].elem.name(),
+        o[0]
+    ))
+}
+
+fn join(o: &[Type], r: Type, _: i64) -> Result<(), String> {
+    equal(o[0], r)?;
+    equal(o[1], r)?;
+    if r.bytes() >= 32 { Ok(()) } else { Err(format!("vectors of at least 32 bytes, found {r}")) }
+}
+
+fn unpack(o: &[Type], r: Type, unit: i64) -> Result<(), String> {
+    equal(o[0], r)?;
+    equal(o[1], r)?;
+    if r.bytes() >= 16 && [1, 2, 4, 8].contains(&unit) {
+        return Ok(());
+    }
+    Err(format!("vectors of at least 16 bytes and a unit of 1, 2, 4 or 8, found {r} and {unit}"))
+}
+
+fn convert(o: &[Type], r: Type, from: Elem, to: Elem) -> Result<(), String> {
+    equal(o[0], Type::new(from, r.lanes))?;
+    elem_in(r, &[to])
+}
+
+fn widen(o: &[Type], r: Type, _: i64) -> Result<(), String> {
+    let pairs = [(Elem::I8, Elem::I16), (Elem::I8, Elem::I32), (Elem::I16, Elem::I32)];
+    if o[0].lanes == r.lanes && pairs.contains(&(o[0].elem, r.elem)) {
+        return Ok(());
+    }
+    Err(format!("i8 with i16 or i32, or i16 with i32, lanes alike, found {} and {r}", o[0]))
+}
+
+fn reduce(o: &[Type], r: Type, _: i64) -> Result<(), String> {
+    equal(r, Type::new(o[0].elem, 1))?;
+    elem_in(r, &[Elem::I32, Elem::F32])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_stand_in_the_order_of_the_enum_and_mnemonics_are_unique() {
+        for (i, row) in OPS.iter().enumerate() {
+            assert_eq!(row.op as usize, i, "{}", row.mnemonic);
+            assert_eq!(Op::from_mnemonic(row.mnemonic), Some(row.op));
+        }
+    }
+}
