@@ -3,7 +3,9 @@
 //! | module | what it owns |
 //! | --- | --- |
 //! | [`format`] | the block-format table |
+//! | [`graph`] | graph IR: a model as SSA over tensors |
 //! | [`kernel`] | kernel IR: one kernel as vector SSA, before instructions are chosen |
 
 pub mod format;
+pub mod graph;
 pub mod kernel;

@@ -1,0 +1,261 @@
+//! Graph IR: a model as SSA over tensors.
+//!
+//! A [`Module`] has weights (symbols, printed without their bytes) and one function `@step`: what one step of the model
+//! computes for `T` tokens. Its parameters are, in this order, the token ids `i32[T]`, their positions `i32[T]`, the rows
+//! whose logits are wanted `i32[L]`, and the KV cache as a `token`; its results are the logits `f32[L, vocab]` and the token.
+//! State is touched only by ops that take and give a `token`, so that order is an edge and never a convention.
+//!
+//! ```text
+//! weight @output_norm.weight : f32[256] {file = 0, offset = 0x1a000}
+//! weight @output.weight : q6_k[4096, 256] {file = 0, offset = 0x1a400}
+//! func @step(%ids: i32[T], %pos: i32[T], %rows: i32[L], %kv: token) -> (f32[L, 4096], token) {
+//!   ...
+//!   %7 = rms_norm %6, @output_norm.weight {eps = 1e-6} : f32[L, 256]
+//!   %8 = dequantise @output.weight : f32[4096, 256]
+//!   %9 = matmul %7, %8 : f32[L, 4096]
+//!   return %9, %5
+//! }
+//! ```
+//!
+//! Shapes are row-major, the last dimension contiguous: a GGUF tensor with `ne = [256, 4096]` is `[4096, 256]` here.
+//!
+//! Invariant: nothing here knows a model's architecture by name; what a model is, is in its ops and attributes.
+
+pub mod op;
+
+use serde::{Deserialize, Serialize};
+
+use crate::format::Format;
+pub use op::{Attr, OpKind};
+
+/// A dimension: a number or a symbol that gets its value when a step runs.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Dim {
+    /// A number.
+    Fixed(u64),
+    /// A symbol: `T` tokens in this step, `L` rows whose logits are wanted.
+    Symbol(String),
+}
+
+/// Element type of a tensor value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Element {
+    /// 32-bit signed integer: ids and positions.
+    I32,
+    /// A block format; blocks lie along the last dimension.
+    Format(Format),
+}
+
+/// The type of a value.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Type {
+    /// A tensor.
+    Tensor {
+        /// Element type.
+        element: Element,
+        /// Dimensions, outermost first.
+        dims: Vec<Dim>,
+    },
+    /// A state token.
+    Token,
+}
+
+impl Type {
+    /// `f32[dims]`.
+    pub fn f32(dims: impl Into<Vec<Dim>>) -> Type {
+        Type::Tensor { element: Element::Format(Format::F32), dims: dims.into() }
+    }
+
+    /// `i32[dims]`.
+    pub fn i32(dims: impl Into<Vec<Dim>>) -> Type {
+        Type::Tensor { element: Element::I32, dims: dims.into() }
+    }
+
+    /// `format[dims]`.
+    pub fn of(format: Format, dims: impl Into<Vec<Dim>>) -> Type {
+        Type::Tensor { element: Element::Format(format), dims: dims.into() }
+    }
+
+    /// The dimensions; empty for a token.
+    pub fn dims(&self) -> &[Dim] {
+        match self {
+            Type::Tensor { dims, .. } => dims,
+            Type::Token => &[],
+        }
+    }
+
+    /// The element type, if this is a tensor.
+    pub fn element(&self) -> Option<Element> {
+        match self {
+            Type::Tensor { element, .. } => Some(*element),
+            Type::Token => None,
+        }
+    }
+}
+
+impl Dim {
+    /// A symbol.
+    pub fn symbol(name: &str) -> Dim {
+        Dim::Symbol(name.to_string())
+    }
+
+    /// The number, if it is one.
+    pub fn fixed(&self) -> Option<u64> {
+        match self {
+            Dim::Fixed(n) => Some(*n),
+            Dim::Symbol(_) => None,
+        }
+    }
+}
+
+impl From<u64> for Dim {
+    fn from(n: u64) -> Dim {
+        Dim::Fixed(n)
+    }
+}
+
+/// A value of a function; its type and name stand in [`Function::values`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct ValueId(pub u32);
+
+/// A weight of a module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct WeightId(pub u32);
+
+impl ValueId {
+    /// Position in [`Function::values`].
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+impl WeightId {
+    /// Position in [`Module::weights`].
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// Where a weight's bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Place {
+    /// Which of the model's files.
+    pub file: u32,
+    /// Byte offset in the file.
+    pub offset: u64,
+}
+
+/// A weight: a symbol with its format, shape and place.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Weight {
+    /// The tensor's name in the model file.
+    pub name: String,
+    /// Storage format.
+    pub format: Format,
+    /// Dimensions, outermost first.
+    pub shape: Vec<u64>,
+    /// Where it is; `None` in text that was written by hand.
+    pub place: Option<Place>,
+}
+
+/// An operand of an op.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Operand {
+    /// A value.
+    Value(ValueId),
+    /// A weight.
+    Weight(WeightId),
+    /// An optional operand that is absent, `_` in text.
+    Absent,
+}
+
+/// An op of a function.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Op {
+    /// What is computed.
+    pub kind: OpKind,
+    /// Operands, as the op table lists them.
+    pub operands: Vec<Operand>,
+    /// Attributes, as the op table lists them.
+    pub attrs: Vec<Attr>,
+    /// Values defined.
+    pub results: Vec<ValueId>,
+}
+
+impl Op {
+    /// The attribute `name`, which the op table must list: anything else is a bug here.
+    pub fn attr(&self, name: &str) -> &Attr {
+        match self.kind.row().attrs.iter().position(|a| a.name == name) {
+            Some(i) => &self.attrs[i],
+            None => unreachable!("{} has no attribute {name}", self.kind.row().mnemonic),
+        }
+    }
+
+    /// The operand `name`, which the op table must list: anything else is a bug here.
+    pub fn operand(&self, name: &str) -> Operand {
+        match self.kind.row().operands.iter().position(|o| o.name == name) {
+            Some(i) => self.operands[i],
+            None => unreachable!("{} has no operand {name}", self.kind.row().mnemonic),
+        }
+    }
+}
+
+/// A value's type and name.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ValueData {
+    /// Name without the sigil; numbered values have none.
+    pub name: Option<String>,
+    /// Its type.
+    pub ty: Type,
+}
+
+/// A function.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Function {
+    /// Name without the sigil.
+    pub name: String,
+    /// Parameters.
+    pub params: Vec<ValueId>,
+    /// Ops in order.
+    pub ops: Vec<Op>,
+    /// Results.
+    pub results: Vec<ValueId>,
+    /// All values.
+    pub values: Vec<ValueData>,
+}
+
+impl Function {
+    /// The type of a value.
+    pub fn ty(&self, value: ValueId) -> &Type {
+        &self.values[value.index()].ty
+    }
+
+    /// Adds a value.
+    pub fn add_value(&mut self, name: Option<&str>, ty: Type) -> ValueId {
+        self.values.push(ValueData { name: name.map(str::to_string), ty });
+        ValueId(self.values.len() as u32 - 1)
+    }
+
+    /// Adds a parameter.
+    pub fn add_param(&mut self, name: &str, ty: Type) -> ValueId {
+        let value = self.add_value(Some(name), ty);
+        self.params.push(value);
+        value
+    }
+
+    /// Appends an op whose results have the types given.
+    pub fn push(&mut self, kind: OpKind, operands: Vec<Operand>, attrs: Vec<Attr>, types: Vec<Type>) -> Vec<ValueId> {
+        let results: Vec<ValueId> = types.into_iter().map(|ty| self.add_value(None, ty)).collect();
+        self.ops.push(Op { kind, operands, attrs, results: results.clone() });
+        results
+    }
+}
+
+/// A module: weights and functions.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Module {
+    /// Weights.
+    pub weights: Vec<Weight>,
+    /// Functions; a model has one, `step`.
+    pub functions: Vec<Function>,
+}

@@ -1,0 +1,219 @@
+//! The graph op table: every op is declared here, once. The enum, parser, printer, operand and attribute checks and the op
+//! reference come from it; the type rules (`verify.rs`) and the interpreter (`interpret.rs`, the definition of every op)
+//! match on [`OpKind`] without a `_` arm.
+//!
+//! To add an op: add a row here, its type rule in `types.rs` and its meaning in `interpret.rs`, then its lowering in the
+//! `schedule` pass (or a rewrite that removes it before).
+
+use serde::{Deserialize, Serialize};
+
+/// What an operand may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OperandKind {
+    /// A value.
+    Value,
+    /// A weight.
+    Weight,
+    /// A value, or absent.
+    OptValue,
+    /// A weight, or absent.
+    OptWeight,
+}
+
+/// What an attribute may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttrKind {
+    /// An integer.
+    Int,
+    /// A float.
+    Float,
+    /// `true` or `false`.
+    Bool,
+    /// One of these words.
+    Word(&'static [&'static str]),
+    /// A block format's name.
+    Format,
+}
+
+/// An attribute's value.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub enum Attr {
+    /// An integer.
+    Int(i64),
+    /// A float; printed so that it reads back to the same bits.
+    Float(f64),
+    /// `true` or `false`.
+    Bool(bool),
+    /// A word that the op table lists.
+    Word(String),
+    /// A block format.
+    Format(crate::format::Format),
+}
+
+impl Attr {
+    /// The integer; the table says that it is one.
+    pub fn int(&self) -> i64 {
+        match self {
+            Attr::Int(v) => *v,
+            other => unreachable!("attribute {other:?} is no integer"),
+        }
+    }
+
+    /// The float; the table says that it is one.
+    pub fn float(&self) -> f64 {
+        match self {
+            Attr::Float(v) => *v,
+            other => unreachable!("attribute {other:?} is no float"),
+        }
+    }
+
+    /// The bool; the table says that it is one.
+    pub fn bool(&self) -> bool {
+        match self {
+            Attr::Bool(v) => *v,
+            other => unreachable!("attribute {other:?} is no bool"),
+        }
+    }
+
+    /// The word; the table says that it is one.
+    pub fn word(&self) -> &str {
+        match self {
+            Attr::Word(v) => v,
+            other => unreachable!("attribute {other:?} is no word"),
+        }
+    }
+
+    /// The format; the table says that it is one.
+    pub fn format(&self) -> crate::format::Format {
+        match self {
+            Attr::Format(v) => *v,
+            other => unreachable!("attribute {other:?} is no format"),
+        }
+    }
+}
+
+/// An operand in the op table.
+#[derive(Clone, Copy, Debug)]
+pub struct OperandRow {
+    /// Name, for documentation and [`super::Op::operand`].
+    pub name: &'static str,
+    /// What it may be.
+    pub kind: OperandKind,
+}
+
+/// An attribute in the op table; all are required.
+#[derive(Clone, Copy, Debug)]
+pub struct AttrRow {
+    /// Name in IR text.
+    pub name: &'static str,
+    /// What it may be.
+    pub kind: AttrKind,
+}
+
+/// Whether an op touches state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// A function of its operands: may be rewritten, merged and dropped.
+    Pure,
+    /// Takes and gives a token: stays where it is.
+    State,
+}
+
+/// One row of the op table.
+#[derive(Clone, Copy, Debug)]
+pub struct OpRow {
+    /// The op.
+    pub kind: OpKind,
+    /// Mnemonic in IR text.
+    pub mnemonic: &'static str,
+    /// Operands.
+    pub operands: &'static [OperandRow],
+    /// Attributes.
+    pub attrs: &'static [AttrRow],
+    /// Number of results.
+    pub results: usize,
+    /// Effects.
+    pub effect: Effect,
+    /// One line of documentation.
+    pub doc: &'static str,
+}
+
+macro_rules! op_table {
+    ($($variant:ident $mnemonic:literal ($($operand:ident: $okind:ident),*) {$($attr:ident: $akind:expr),*} -> $results:literal $effect:ident, $doc:literal;)*) => {
+        /// A graph op.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        pub enum OpKind { $(#[doc = $doc] $variant),* }
+
+        /// The op table, in the order of [`OpKind`].
+        pub static OPS: &[OpRow] = &[$(OpRow {
+            kind: OpKind::$variant, mnemonic: $mnemonic,
+            operands: &[$(OperandRow { name: stringify!($operand), kind: OperandKind::$okind }),*],
+            attrs: &[$(AttrRow { name: stringify!($attr), kind: $akind }),*],
+            results: $results, effect: Effect::$effect, doc: $doc,
+        }),*];
+    };
+}
+
+const INT: AttrKind = AttrKind::Int;
+const FLOAT: AttrKind = AttrKind::Float;
+const BOOL: AttrKind = AttrKind::Bool;
+const FORMAT: AttrKind = AttrKind::Format;
+const STYLE: AttrKind = AttrKind::Word(&["norm", "neox"]);
+const SCALING: AttrKind = AttrKind::Word(&["none", "linear", "yarn"]);
+const SCORE: AttrKind = AttrKind::Word(&["softmax", "sigmoid"]);
+
+op_table! {
+    // As a frontend writes them. `T` below is any row count; k, n, d are numbers.
+    Embed "embed" (ids: Value, table: Weight) {} -> 1 Pure, "Rows of `table` (n x d) for i32 ids [T]: f32[T, d].";
+    Dequantise "dequantise" (w: Weight) {} -> 1 Pure, "The weight as f32 of its shape.";
+    Matmul "matmul" (x: Value, w: Value) {} -> 1 Pure, "f32[..., k] times the transpose of f32[n, k]: f32[..., n].";
+    Add "add" (a: Value, b: Value) {} -> 1 Pure, "Elementwise sum of f32 tensors of one shape.";
+    AddBias "add_bias" (x: Value, bias: Weight) {} -> 1 Pure, "Adds the vector `bias` [n] to every row of f32[..., n].";
+    Mul "mul" (a: Value, b: Value) {} -> 1 Pure, "Elementwise product of f32 tensors of one shape.";
+    Silu "silu" (x: Value) {} -> 1 Pure, "x / (1 + exp(-x)), elementwise.";
+    RmsNorm "rms_norm" (x: Value, w: Weight) {eps: FLOAT} -> 1 Pure, "x * w / sqrt(mean(x^2) + eps) along the last dimension.";
+    SplitHeads "split_heads" (x: Value) {heads: INT} -> 1 Pure, "f32[T, heads * d] as f32[T, heads, d].";
+    MergeHeads "merge_heads" (x: Value) {} -> 1 Pure, "f32[T, h, d] as f32[T, h * d].";
+    Rope "rope" (x: Value, pos: Value, factors: OptWeight) {base: FLOAT, dims: INT, style: STYLE, scaling: SCALING, factor: FLOAT, original_context: INT, beta_fast: FLOAT, beta_slow: FLOAT, attn_factor: FLOAT} -> 1 Pure, "Rotates the first `dims` of every head of f32[T, h, d] by its position; pairs are adjacent (norm) or half a rotation apart (neox); `factors` [dims / 2] divide the frequencies.";
+    KvAppend "kv.append" (kv: Value, k: Value, v: Value, pos: Value) {layer: INT} -> 1 State, "Puts keys f32[T, h, d] and values f32[T, h, dv] into the cache of `layer` at positions i32[T].";
+    Attention "attention" (q: Value, kv: Value, pos: Value) {layer: INT, kv_heads: INT, scale: FLOAT} -> 2 State, "Causal attention of queries f32[T, h, d] at i32[T] over the cache of `layer`; query heads share key heads in equal groups: f32[T, h, dv].";
+    Route "route" (logits: Value) {top_k: INT, score: SCORE, normalise: BOOL, scale: FLOAT} -> 2 Pure, "The top_k experts of each row of f32[T, e] by score (lowest id first where equal): ids i32[T, k] and weights f32[T, k], divided by their sum where `normalise` (softmax over all experts first), times `scale`.";
+    ExpertMatmul "expert.matmul" (x: Value, ids: Value, w: Value) {} -> 1 Pure, "For row t and slot j: x[t] (f32[T, k]) or x[t, j] (f32[T, s, k]) times the transpose of expert ids[t, j] of f32[e, n, k]: f32[T, s, n].";
+    ExpertCombine "expert.combine" (y: Value, p: Value) {} -> 1 Pure, "The sum over slots j of p[t, j] * y[t, j]: f32[T, n].";
+    TakeRows "take_rows" (x: Value, rows: Value) {} -> 1 Pure, "Rows of f32[T, d] that i32[L] numbers: f32[L, d].";
+    // As the `fuse` pass leaves them: weights are read quantised, activations are quantised once.
+    Quantise "quantise" (x: Value) {format: FORMAT} -> 1 Pure, "f32[..., d] in an activation format (f32 stays as it is).";
+    RmsNormQuantise "rms_norm.quantise" (x: Value, w: Weight) {eps: FLOAT, format: FORMAT} -> 1 Pure, "`rms_norm`, then `quantise`.";
+    Linear "linear" (x: Value, w: Weight, bias: OptWeight, residual: OptValue) {} -> 1 Pure, "x[T, k] in the activation format of `w` times the transpose of `w` [n, k], plus bias [n], plus residual f32[T, n]: f32[T, n].";
+    LinearQkv "linear.qkv" (xq: Value, xk: Value, xv: Value, wq: Weight, wk: Weight, wv: Weight, bq: OptWeight, bk: OptWeight, bv: OptWeight) {} -> 3 Pure, "Three `linear` of the same rows; xq, xk, xv are those rows in the activation formats of wq, wk, wv.";
+    LinearSwiglu "linear.swiglu" (x: Value, gate: Weight, up: Weight) {format: FORMAT} -> 1 Pure, "silu(x * gate') * (x * up'), quantised to `format`: format[T, n].";
+    RopeHeads "rope.heads" (x: Value, pos: Value, norm: OptWeight, factors: OptWeight) {heads: INT, eps: FLOAT, base: FLOAT, dims: INT, style: STYLE, scaling: SCALING, factor: FLOAT, original_context: INT, beta_fast: FLOAT, beta_slow: FLOAT, attn_factor: FLOAT} -> 1 Pure, "f32[T, heads * d]: `split_heads`, `rms_norm` where there is a weight, `rope`: f32[T, heads, d].";
+    RopeAppend "rope.append" (kv: Value, k: Value, v: Value, pos: Value, norm: OptWeight, factors: OptWeight) {layer: INT, heads: INT, eps: FLOAT, base: FLOAT, dims: INT, style: STYLE, scaling: SCALING, factor: FLOAT, original_context: INT, beta_fast: FLOAT, beta_slow: FLOAT, attn_factor: FLOAT} -> 1 State, "`rope.heads` of k (f32[T, heads * d]), then `kv.append` with v (f32[T, heads * dv]).";
+    ExpertSwiglu "expert.swiglu" (x: Value, ids: Value, gate: Weight, up: Weight) {format: FORMAT} -> 1 Pure, "`linear.swiglu` with the experts that ids [T, s] name: format[T, s, n].";
+    ExpertDown "expert.down" (x: Value, ids: Value, p: Value, w: Weight, residual: OptValue) {} -> 1 Pure, "x[T, s, k] times the experts' matrices of `w` [e, n, k], combined with weights p[T, s], plus residual: f32[T, n].";
+}
+
+impl OpKind {
+    /// This op's row of the table.
+    pub fn row(self) -> &'static OpRow {
+        &OPS[self as usize]
+    }
+
+    /// The op with this mnemonic.
+    pub fn from_mnemonic(mnemonic: &str) -> Option<OpKind> {
+        OPS.iter().find(|row| row.mnemonic == mnemonic).map(|row| row.kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_stand_in_the_order_of_the_enum_and_mnemonics_are_unique() {
+        for (i, row) in OPS.iter().enumerate() {
+            assert_eq!(row.kind as usize, i, "{}", row.mnemonic);
+            assert_eq!(OpKind::from_mnemonic(row.mnemonic), Some(row.kind));
+        }
+    }
+}
