@@ -5,7 +5,9 @@
 //! | [`format`] | the block-format table |
 //! | [`graph`] | graph IR: a model as SSA over tensors |
 //! | [`kernel`] | kernel IR: one kernel as vector SSA, before instructions are chosen |
+//! | [`plan`] | the plan: steps, buffers, weights, and the specs of its kernels |
 
 pub mod format;
 pub mod graph;
 pub mod kernel;
+pub mod plan;

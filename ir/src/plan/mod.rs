@@ -1,0 +1,335 @@
+//! The plan: everything that the runtime needs to run a model, except the weights' bytes, and no machine code.
+//!
+//! A plan is a list of [`Step`]s. A step is one work list, shared by all threads, with a barrier after it. A work list comes
+//! from [`Task`]s: a task runs one kernel for every item of its grid (columns times chunks of rows), and says where each of
+//! the kernel's buffers lies for an item. `passes::schedule` makes a `Plan<KernelSpec>`; `codegen` replaces each spec by
+//! kernel IR; the runtime verifies that and generates code when the plan is loaded.
+//!
+//! Example: the projection of 512 tokens on 2048 outputs by a `q4_k` weight is one task with 2048 / 32 columns and chunks of
+//! up to 96 rows; its kernel takes `x` (row stride = a row of `a8_super`), `w` (column stride = 32 rows of `q4_k`) and `y`.
+//!
+//! Invariant: a plan names kernels' buffers only by [`Source`]; the runtime checks every item's slices against the
+//! kernel's declared sizes, so that a wrong plan is an error and never a stray access.
+//! Invariant: index buffers are fed from [`Input`]s alone, whose values the runtime has checked.
+
+pub mod spec;
+
+use serde::{Deserialize, Serialize};
+
+use crate::format::Format;
+pub use spec::KernelSpec;
+
+/// Positions in a block of the KV cache that attention works on at a time; cache capacity is a multiple of it.
+pub const ATTENTION_BLOCK: u32 = 32;
+/// Positions that lie together in the key cache: keys are stored `[position / 8][d][position % 8]`, so that a vector lane is
+/// a position and a score needs no horizontal sum. Values are stored `[position][dv]`. Both are f16.
+pub const KEY_LANES: u32 = 8;
+
+/// An arena buffer of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct BufferId(pub u32);
+
+/// A kernel of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct KernelId(pub u32);
+
+/// A routing of tokens to experts: the rows of one `route`, sorted by expert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct BucketId(pub u32);
+
+/// Row counts that are known when a step runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum RowCount {
+    /// Tokens in this step.
+    Tokens,
+    /// Rows whose logits are wanted.
+    Outputs,
+    /// Tokens times experts per token.
+    Routed {
+        /// Experts per token.
+        top_k: u32,
+    },
+}
+
+/// A buffer of the arena: `row_bytes` for each row.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArenaBuffer {
+    /// Name, for dumps.
+    pub name: String,
+    /// Bytes of a row.
+    pub row_bytes: u64,
+    /// How many rows.
+    pub rows: RowCount,
+    /// Byte offset in the arena, sized for [`Plan::max_tokens`]; buffers whose lives do not meet may overlap.
+    pub offset: u64,
+}
+
+/// A weight as kernels read it: in place, in the model file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlanWeight {
+    /// Tensor name.
+    pub name: String,
+    /// Format.
+    pub format: Format,
+    /// Shape, outermost first.
+    pub shape: Vec<u64>,
+    /// Which of [`Plan::files`].
+    pub file: u32,
+    /// Byte offset in the file.
+    pub offset: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+}
+
+/// A model file that a plan was made from.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SourceFile {
+    /// Path, absolute, or relative to the plan.
+    pub path: String,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// CRC-32 of the header: everything before the tensor data.
+    pub header_crc: u32,
+    /// Length of the header in bytes.
+    pub header_bytes: u64,
+}
+
+/// How a rotation's table is laid out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum RopeStyle {
+    /// Pairs are adjacent. A row of the table is `dims` cosines, each twice, then `dims` sines, each as `-s, s`.
+    Norm,
+    /// Pairs are half a rotation apart. A row of the table is `dims / 2` cosines, then `dims / 2` sines.
+    Neox,
+}
+
+impl RopeStyle {
+    /// Bytes of a table row for `dims` rotated elements.
+    pub fn row_bytes(self, dims: u32) -> u64 {
+        match self {
+            RopeStyle::Norm => u64::from(dims) * 8,
+            RopeStyle::Neox => u64::from(dims) * 4,
+        }
+    }
+}
+
+/// A rotary table, filled when the plan is loaded: row `p` holds cosines and sines of `p * frequency`, times `magnitude`,
+/// computed in f64.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct RopeTable {
+    /// Layout.
+    pub style: RopeStyle,
+    /// Angle per position, one for each pair.
+    pub frequencies: Vec<f64>,
+    /// Factor on cosines and sines.
+    pub magnitude: f64,
+}
+
+/// The KV cache of one layer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CacheLayer {
+    /// Key and value heads.
+    pub heads: u32,
+    /// Elements of a key head.
+    pub key_len: u32,
+    /// Elements of a value head.
+    pub value_len: u32,
+}
+
+/// Values that the runtime provides and has checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Input {
+    /// Token id of each row, below the vocabulary.
+    Tokens,
+    /// Position of each row, as data (i32).
+    Positions,
+    /// Position / [`KEY_LANES`] of each row.
+    PositionBlock,
+    /// Position % [`KEY_LANES`] of each row.
+    PositionLane,
+    /// Row of each wanted output.
+    OutputRows,
+    /// Token row of each routed row, in order of experts.
+    RoutedToken(BucketId),
+    /// Routed row of each token's slot: `[T][top_k]`.
+    RoutedSlot(BucketId),
+}
+
+/// Where a kernel's buffer comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Source {
+    /// The arena.
+    Arena(BufferId),
+    /// A weight, by position in [`Plan::weights`].
+    Weight(u32),
+    /// A rotary table.
+    Rope(u32),
+    /// The keys of a layer; the item's column is the head.
+    Keys(u32),
+    /// The values of a layer; the item's column is the head.
+    Values(u32),
+    /// The thread's scratch memory.
+    Scratch,
+    /// A checked input.
+    Input(Input),
+}
+
+/// Where one of a kernel's buffers lies for an item: `source + offset + row * row_stride + column * column_stride +
+/// expert * expert_stride`, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Arg {
+    /// The memory.
+    pub source: Source,
+    /// Constant byte offset.
+    pub offset: u64,
+    /// Bytes from a row to the next; the row is the item's first, counted over the whole axis.
+    pub row_stride: u64,
+    /// Bytes from a column to the next.
+    pub column_stride: u64,
+    /// Bytes from an expert to the next.
+    pub expert_stride: u64,
+}
+
+/// What a kernel's run-time size is for an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum DimRule {
+    /// Rows of the item.
+    Rows,
+    /// Rows of the item / n.
+    RowGroups(u32),
+    /// Rows of the item % n.
+    RowRest(u32),
+    /// Blocks of [`ATTENTION_BLOCK`] positions up to and with the position of the item's (only) row.
+    PositionBlocks,
+    /// Capacity of the KV cache in blocks of [`KEY_LANES`] positions.
+    CacheBlocks,
+    /// All rows of a count.
+    All(RowCount),
+}
+
+/// The rows of a grid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum RowAxis {
+    /// Tokens of this step.
+    Tokens,
+    /// Wanted outputs.
+    Outputs,
+    /// Routed rows; chunks never cross experts, and experts without rows have no items.
+    Routed(BucketId),
+}
+
+/// A kernel for a range of row counts.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Variant {
+    /// Used for row counts (of the axis, or of the expert) up to this; variants are in ascending order, the last has `u32::MAX`.
+    pub up_to_rows: u32,
+    /// Most rows of an item.
+    pub row_chunk: u32,
+    /// The kernel.
+    pub kernel: KernelId,
+    /// Its dims.
+    pub dims: Vec<DimRule>,
+}
+
+/// One kernel over a grid.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Task {
+    /// What it computes, for dumps and statistics: the graph op's mnemonic and weight, such as `linear blk.0.attn_output`.
+    pub label: String,
+    /// Rows of the grid.
+    pub rows: RowAxis,
+    /// Columns of the grid.
+    pub columns: u32,
+    /// Kernels by row count.
+    pub variants: Vec<Variant>,
+    /// The kernels' buffers; the same for all variants.
+    pub args: Vec<Arg>,
+}
+
+/// A step: a barrier follows it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Step {
+    /// One work list from these tasks, which do not depend on each other.
+    Run {
+        /// The tasks.
+        tasks: Vec<Task>,
+    },
+    /// Sorts the rows of a routing by expert: fills the inputs of `bucket` from ids `[T][top_k]`, each checked to be an expert.
+    Bucket {
+        /// The routing.
+        bucket: BucketId,
+        /// Where `route` left the ids.
+        ids: BufferId,
+        /// Experts per token.
+        top_k: u32,
+        /// Number of experts.
+        experts: u32,
+    },
+}
+
+/// A plan, with kernels as specs (`K = KernelSpec`) or as IR (`K = Kernel`).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Plan<K> {
+    /// Architecture's name, for people.
+    pub architecture: String,
+    /// Target that the kernels were generated for.
+    pub target: String,
+    /// Most tokens of a step; longer prompts take several.
+    pub max_tokens: u32,
+    /// Context length that the model was made for.
+    pub context_length: u32,
+    /// Vocabulary.
+    pub vocabulary: u32,
+    /// Model files.
+    pub files: Vec<SourceFile>,
+    /// Weights.
+    pub weights: Vec<PlanWeight>,
+    /// Rotary tables.
+    pub ropes: Vec<RopeTable>,
+    /// KV cache layers.
+    pub cache: Vec<CacheLayer>,
+    /// Number of routings; each [`BucketId`] is below it.
+    pub buckets: u32,
+    /// Arena buffers.
+    pub buffers: Vec<ArenaBuffer>,
+    /// Bytes of the arena for [`Plan::max_tokens`].
+    pub arena_bytes: u64,
+    /// Kernels.
+    pub kernels: Vec<K>,
+    /// Steps.
+    pub steps: Vec<Step>,
+    /// Where the logits are: f32 `[L, vocabulary]`.
+    pub logits: BufferId,
+    /// The sampler's softmax over one row of logits.
+    pub softmax: KernelId,
+    /// Tokenizer and chat template, as the frontend encodes them.
+    pub tokenizer: Vec<u8>,
+}
+
+impl<K> Plan<K> {
+    /// The same plan with other kernels.
+    ///
+    /// # Errors
+    /// The first error of `f`.
+    pub fn try_map_kernels<N, E>(self, f: impl FnMut(K) -> Result<N, E>) -> Result<Plan<N>, E> {
+        Ok(Plan {
+            kernels: self.kernels.into_iter().map(f).collect::<Result<_, E>>()?,
+            architecture: self.architecture,
+            target: self.target,
+            max_tokens: self.max_tokens,
+            context_length: self.context_length,
+            vocabulary: self.vocabulary,
+            files: self.files,
+            weights: self.weights,
+            ropes: self.ropes,
+            cache: self.cache,
+            buckets: self.buckets,
+            buffers: self.buffers,
+            arena_bytes: self.arena_bytes,
+            steps: self.steps,
+            logits: self.logits,
+            softmax: self.softmax,
+            tokenizer: self.tokenizer,
+        })
+    }
+}
