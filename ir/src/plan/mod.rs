@@ -95,7 +95,7 @@ pub struct SourceFile {
 }
 
 /// How a rotation's table is laid out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum RopeStyle {
     /// Pairs are adjacent. A row of the table is `dims` cosines, each twice, then `dims` sines, each as `-s, s`.
     Norm,
