@@ -1,0 +1,297 @@
+//! Opening a model: map the file, read its header, and for a split model do the same for every shard.
+//!
+//! A shard is named `NAME-00001-of-0000N.gguf`; any of them opens them all. The first shard's keys are the model's.
+
+use std::borrow::Cow;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::UNIX_EPOCH;
+
+use ixc_ir::format::Format;
+use memmap2::Mmap;
+
+use super::error::{Fault, GgufError, Place};
+use super::metadata::Metadata;
+use super::parse::{Parsed, Tensor, parse};
+
+/// What tells whether a file is still the one that was read.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct FileIdentity {
+    /// Where it was.
+    pub path: PathBuf,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// Its modification time, seconds and nanoseconds since 1970, where it has one.
+    pub modified: Option<(u64, u32)>,
+    /// CRC-32 of header, keys and tensor table.
+    pub header_crc: u32,
+    /// Length of header, keys and tensor table in bytes.
+    pub header_bytes: u64,
+}
+
+/// One file of a model.
+#[derive(Debug)]
+pub struct ShardFile {
+    path: Arc<Path>,
+    backing: Backing,
+    modified: Option<(u64, u32)>,
+    version: u32,
+    alignment: u32,
+    header_bytes: u64,
+}
+
+#[derive(Debug)]
+enum Backing {
+    Mapped(Mmap),
+    Memory(Cow<'static, [u8]>),
+}
+
+/// A GGUF model: metadata and tensors of all its files, checked.
+#[derive(Debug)]
+pub struct Gguf {
+    files: Vec<ShardFile>,
+    metadata: Metadata,
+    tensors: Vec<Tensor>,
+    /// Indices into `tensors`, sorted by name.
+    by_name: Vec<usize>,
+}
+
+impl Gguf {
+    /// Opens the model that `path` is a file of.
+    ///
+    /// # Errors
+    /// When it or one of its shards is missing, unreadable or malformed.
+    pub fn open(path: &Path) -> Result<Gguf, GgufError> {
+        let (file, parsed) = ShardFile::open(path, 0)?;
+        match split_of(&file.path, &parsed.metadata)? {
+            None => Gguf::new(vec![file], vec![parsed]),
+            Some(split) => open_shards(&file.path, &split),
+        }
+    }
+
+    /// Reads a model of one file from memory; `name` stands for its path in errors.
+    ///
+    /// # Errors
+    /// When it is malformed.
+    pub fn from_bytes(name: &Path, bytes: impl Into<Cow<'static, [u8]>>) -> Result<Gguf, GgufError> {
+        let (file, parsed) = ShardFile::new(name.into(), Backing::Memory(bytes.into()), None, 0)?;
+        Gguf::new(vec![file], vec![parsed])
+    }
+
+    fn new(files: Vec<ShardFile>, parsed: Vec<Parsed>) -> Result<Gguf, GgufError> {
+        let mut tensors = Vec::new();
+        let mut metadata = None;
+        for parsed in parsed {
+            tensors.extend(parsed.tensors);
+            metadata.get_or_insert(parsed.metadata);
+        }
+        let mut by_name: Vec<usize> = (0..tensors.len()).collect();
+        by_name.sort_by(|&a, &b| tensors[a].name.cmp(&tensors[b].name));
+        for pair in by_name.windows(2) {
+            let (first, second): (&Tensor, &Tensor) = (&tensors[pair[0]], &tensors[pair[1]]);
+            if first.name == second.name {
+                let place = Place::Tensor(second.name.clone());
+                let path = (&*files[second.file].path).into();
+                let fault = Fault::Duplicate { first: first.offset };
+                return Err(GgufError::Malformed { path, offset: second.offset, place, fault });
+            }
+        }
+        let metadata = metadata.unwrap_or_else(|| unreachable!("a model has at least one file"));
+        Ok(Gguf { files, metadata, tensors, by_name })
+    }
+
+    /// The model's keys (the first shard's).
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// All tensors, shard by shard in file order.
+    pub fn tensors(&self) -> impl ExactSizeIterator<Item = &Tensor> {
+        self.tensors.iter()
+    }
+
+    /// The tensor called `name`.
+    pub fn tensor(&self, name: &str) -> Option<&Tensor> {
+        let at = self.by_name.binary_search_by(|&i| (*self.tensors[i].name).cmp(name)).ok()?;
+        Some(&self.tensors[self.by_name[at]])
+    }
+
+    /// The tensor called `name`.
+    ///
+    /// # Errors
+    /// [`GgufError::TensorMissing`].
+    pub fn require_tensor(&self, name: &str) -> Result<&Tensor, GgufError> {
+        self.tensor(name)
+            .ok_or_else(|| GgufError::TensorMissing { path: self.metadata.path().into(), tensor: name.into() })
+    }
+
+    /// The format to compute with `tensor` in.
+    ///
+    /// # Errors
+    /// [`GgufError::UnsupportedType`].
+    pub fn require_format(&self, tensor: &Tensor) -> Result<Format, GgufError> {
+        tensor.tensor_type.format().ok_or_else(|| GgufError::UnsupportedType {
+            path: self.files.get(tensor.file).map_or(self.metadata.path(), ShardFile::path).into(),
+            tensor: tensor.name.clone(),
+            found: tensor.tensor_type,
+        })
+    }
+
+    /// The bytes of `tensor`.
+    ///
+    /// # Panics
+    /// When `tensor` is another model's.
+    pub fn tensor_data(&self, tensor: &Tensor) -> &[u8] {
+        // Both fit in a usize: the range was checked against the mapped length.
+        &self.files[tensor.file].data()[tensor.offset as usize..][..tensor.bytes as usize]
+    }
+
+    /// The model's files; tensors name them by index.
+    pub fn files(&self) -> &[ShardFile] {
+        &self.files
+    }
+}
+
+impl ShardFile {
+    fn open(path: &Path, index: usize) -> Result<(ShardFile, Parsed), GgufError> {
+        let failed = |action| move |source| GgufError::Io { path: path.into(), action, source };
+        // Asked before opening, since opening a pipe waits for a writer.
+        if !fs::metadata(path).map_err(failed("open"))?.is_file() {
+            return Err(GgufError::NotAFile { path: path.into() });
+        }
+        let file = File::open(path).map_err(failed("open"))?;
+        let modified = file.metadata().map_err(failed("inspect"))?.modified().ok();
+        let modified = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        // SAFETY: the mapping is read-only and lives as long as every slice lent from it. Its bytes are only ever read as
+        // bytes: whatever the header decides is copied out before it is checked and used. Rust asks besides that nobody
+        // changes the file meanwhile; that is the user's to keep, as with every mapped model (the documentation says so).
+        let map = unsafe { Mmap::map(&file) }.map_err(failed("map"))?;
+        let modified = modified.map(|time| (time.as_secs(), time.subsec_nanos()));
+        ShardFile::new(path.into(), Backing::Mapped(map), modified, index)
+    }
+
+    fn new(
+        path: Arc<Path>,
+        backing: Backing,
+        modified: Option<(u64, u32)>,
+        index: usize,
+    ) -> Result<(ShardFile, Parsed), GgufError> {
+        let mut file = ShardFile { path, backing, modified, version: 0, alignment: 0, header_bytes: 0 };
+        let parsed = parse(&file.path, file.data(), index)?;
+        (file.version, file.alignment, file.header_bytes) = (parsed.version, parsed.alignment, parsed.header_bytes);
+        Ok((file, parsed))
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// All its bytes.
+    pub fn data(&self) -> &[u8] {
+        match &self.backing {
+            Backing::Mapped(map) => map,
+            Backing::Memory(bytes) => bytes,
+        }
+    }
+
+    /// Its GGUF version, 2 or 3.
+    pub fn version(&self) -> u32 {
+        self.version
+    }
+
+    /// The alignment of its tensors' data.
+    pub fn alignment(&self) -> u32 {
+        self.alignment
+    }
+
+    /// Whether it is mapped from a file system (and so can be read again), rather than in memory.
+    pub fn is_mapped(&self) -> bool {
+        matches!(self.backing, Backing::Mapped(_))
+    }
+
+    /// What tells whether it is still the file that was read.
+    pub fn identity(&self) -> FileIdentity {
+        let header = &self.data()[..self.header_bytes as usize];
+        FileIdentity {
+            path: self.path.to_path_buf(),
+            bytes: self.data().len() as u64,
+            modified: self.modified,
+            header_crc: crc32fast::hash(header),
+            header_bytes: self.header_bytes,
+        }
+    }
+}
+
+/// A split model, as one of its shards describes it.
+struct Split {
+    /// Directory and name before `-00001-of-0000N.gguf`.
+    directory: PathBuf,
+    prefix: String,
+    count: u64,
+}
+
+impl Split {
+    /// The path of shard `number` (from 0).
+    fn path(&self, number: u64) -> PathBuf {
+        self.directory.join(format!("{}-{:05}-of-{:05}.gguf", self.prefix, number + 1, self.count))
+    }
+}
+
+fn split_of(path: &Path, metadata: &Metadata) -> Result<Option<Split>, GgufError> {
+    let count: u64 = metadata.read_or("split.count", 0)?;
+    if count <= 1 {
+        return Ok(None);
+    }
+    let number: u64 = metadata.read("split.no")?;
+    if number >= count {
+        return Err(metadata.bad_value("split.no", number, format!("less than split.count, {count}")));
+    }
+    let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let suffix = format!("-{:05}-of-{count:05}.gguf", number + 1);
+    let Some(prefix) = name.strip_suffix(&suffix) else {
+        let expected = format!("a name that ends in {suffix}, so that the other shards can be found");
+        return Err(split_fault(path, "file name", &format!("\"{}\"", super::quoted(&name)), expected));
+    };
+    let directory = path.parent().map(Path::to_path_buf).unwrap_or_default();
+    Ok(Some(Split { directory, prefix: prefix.to_owned(), count }))
+}
+
+fn open_shards(opened: &Arc<Path>, split: &Split) -> Result<Gguf, GgufError> {
+    let (mut files, mut parsed) = (Vec::new(), Vec::new());
+    let mut tensors = 0u64;
+    for number in 0..split.count {
+        let path = split.path(number);
+        let (file, shard) = ShardFile::open(&path, files.len()).map_err(|error| match error {
+            GgufError::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound => GgufError::MissingShard {
+                path: (&**opened).into(),
+                missing: path.as_path().into(),
+                number,
+                count: split.count,
+            },
+            other => other,
+        })?;
+        for (key, expected) in [("split.no", number), ("split.count", split.count)] {
+            let found: u64 = shard.metadata.read(key)?;
+            if found != expected {
+                return Err(split_fault(&path, key, &found, expected));
+            }
+        }
+        tensors += shard.tensors.len() as u64;
+        files.push(file);
+        parsed.push(shard);
+    }
+    if let Some(first) = parsed.first()
+        && let Some(expected) = first.metadata.read_optional::<u64>("split.tensors.count")?
+        && expected != tensors
+    {
+        return Err(split_fault(opened, "number of tensors in all shards", &tensors, expected));
+    }
+    Gguf::new(files, parsed)
+}
+
+fn split_fault(path: &Path, what: &'static str, found: &dyn ToString, expected: impl ToString) -> GgufError {
+    let fault = Fault::Split { what, found: found.to_string().into(), expected: expected.to_string().into() };
+    GgufError::Malformed { path: path.into(), offset: 0, place: Place::Header, fault }
+}

@@ -1,0 +1,419 @@
+//! Bytes to metadata and tensor table: the only code that reads bytes nobody has checked.
+//!
+//! The rule that bounds memory and time: before `n` items are read or room is made for them, `n` is compared with how many
+//! of the smallest such item the rest of the file can hold. What passes costs at most a small multiple of the file.
+//!
+//! Policies where the format leaves a choice: keys may have any UTF-8 but no length of zero; bools are 0 or 1; alignments
+//! below 8, scalars (no dimensions) and empty tensors are refused; holes between tensors, tensors out of order and bytes
+//! after the last tensor are fine.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use super::error::{Fault, GgufError, Place};
+use super::metadata::Metadata;
+use super::tensor_type::TensorType;
+use super::value::{Array, StringArray, TYPE_NAMES, Value};
+
+/// Longest key, in bytes (GGUF: 2^16 - 1).
+pub const MAX_KEY_BYTES: u64 = 65_535;
+/// Longest tensor name, in bytes (GGUF: 64).
+pub const MAX_TENSOR_NAME_BYTES: u64 = 64;
+/// Most dimensions (ggml `GGML_MAX_DIMS`).
+pub const MAX_DIMENSIONS: u32 = 4;
+/// Deepest nesting of arrays that is read; no known file nests at all.
+pub const MAX_ARRAY_DEPTH: usize = 4;
+/// Smallest alignment (GGUF: a multiple of 8).
+pub const MIN_ALIGNMENT: u32 = 8;
+/// Largest alignment: 64 KiB, the largest page of the machines that files are made for.
+pub const MAX_ALIGNMENT: u32 = 65_536;
+
+/// Alignment of tensor data where the file names none (ggml `GGUF_DEFAULT_ALIGNMENT`).
+const DEFAULT_ALIGNMENT: u32 = 32;
+/// Smallest key: name length, one byte of name, value type, one byte of value.
+const MIN_KEY_ENTRY: u64 = 8 + 1 + 4 + 1;
+/// Smallest tensor entry: name length, one byte of name, dimension count, one dimension, type, offset.
+const MIN_TENSOR_ENTRY: u64 = 8 + 1 + 4 + 8 + 4 + 8;
+/// Smallest nested array: element type and length.
+const MIN_ARRAY: u64 = 4 + 8;
+
+/// A tensor of the file: where its bytes are and how they are to be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tensor {
+    pub(super) name: Box<str>,
+    pub(super) tensor_type: TensorType,
+    pub(super) dims: [u64; MAX_DIMENSIONS as usize],
+    pub(super) dimensions: usize,
+    pub(super) file: usize,
+    pub(super) offset: u64,
+    pub(super) bytes: u64,
+}
+
+impl Tensor {
+    /// Its name, as in the file: escape it before printing.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its type.
+    pub fn tensor_type(&self) -> TensorType {
+        self.tensor_type
+    }
+
+    /// Its 1 to 4 dimensions in ggml's `ne` order: the row length first.
+    pub fn dims(&self) -> &[u64] {
+        &self.dims[..self.dimensions]
+    }
+
+    /// Elements.
+    pub fn elements(&self) -> u64 {
+        self.dims().iter().product()
+    }
+
+    /// Index into [`Gguf::files`](super::Gguf::files).
+    pub fn file(&self) -> usize {
+        self.file
+    }
+
+    /// Byte offset of its data from the start of its file.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Length of its data in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+/// What a file's header says.
+#[derive(Debug)]
+pub(super) struct Parsed {
+    pub version: u32,
+    pub alignment: u32,
+    pub metadata: Metadata,
+    pub tensors: Vec<Tensor>,
+    /// Bytes of header, keys and tensor table.
+    pub header_bytes: u64,
+}
+
+/// Reads the header of `bytes`, a whole file; its tensors get the file index `file`.
+pub(super) fn parse(path: &Arc<Path>, bytes: &[u8], file: usize) -> Result<Parsed, GgufError> {
+    let mut cursor = Cursor { path, bytes, at: 0, place: Place::Header };
+    let version = magic_and_version(&mut cursor)?;
+    let tensor_count = cursor.u64()?;
+    let key_count = cursor.u64()?;
+    let metadata = keys(&mut cursor, key_count)?;
+    let alignment = alignment(&metadata)?;
+    let tensors = tensors(&mut cursor, tensor_count, alignment, file)?;
+    Ok(Parsed { version, alignment, metadata, tensors, header_bytes: cursor.at as u64 })
+}
+
+fn magic_and_version(cursor: &mut Cursor<'_>) -> Result<u32, GgufError> {
+    let magic = cursor.array::<4>()?;
+    if &magic != b"GGUF" {
+        return Err(cursor.fault_at(0, Fault::Magic { found: magic }));
+    }
+    let version = cursor.u32()?;
+    match version {
+        2 | 3 => Ok(version),
+        _ if (1..=3).contains(&version.swap_bytes()) => Err(cursor.fault_at(4, Fault::BigEndian)),
+        _ => Err(cursor.fault_at(4, Fault::Version { found: version })),
+    }
+}
+
+fn keys(cursor: &mut Cursor<'_>, count: u64) -> Result<Metadata, GgufError> {
+    cursor.place = Place::Header;
+    let count = cursor.count("keys", count, MIN_KEY_ENTRY)?;
+    let mut entries: Vec<(Box<str>, Value)> = Vec::with_capacity(count);
+    let mut starts = Vec::with_capacity(count);
+    for index in 0..count {
+        cursor.place = Place::KeyNumber(index as u64);
+        starts.push(cursor.at as u64);
+        let key: Box<str> = cursor.name("key", MAX_KEY_BYTES)?.into();
+        cursor.place = Place::Key(key.clone());
+        let type_at = cursor.at;
+        let value = cursor.value()?;
+        // These two are read by every user of a file, so their types are part of its being well-formed.
+        let expected = match (&*key, &value) {
+            ("general.architecture", Value::String(_)) | ("general.alignment", Value::U32(_)) => None,
+            ("general.architecture", _) => Some("string"),
+            ("general.alignment", _) => Some("u32"),
+            _ => None,
+        };
+        if let Some(expected) = expected {
+            let found = value.type_name().into();
+            return Err(cursor.fault_at(type_at, Fault::WrongType { found, expected }));
+        }
+        if let ("general.alignment", &Value::U32(found)) = (&*key, &value)
+            && !(found.is_power_of_two() && (MIN_ALIGNMENT..=MAX_ALIGNMENT).contains(&found))
+        {
+            return Err(cursor.fault_at(type_at, Fault::Alignment { found, min: MIN_ALIGNMENT, max: MAX_ALIGNMENT }));
+        }
+        entries.push((key, value));
+    }
+    let by_name = sorted(entries.len(), |i| &entries[i].0);
+    if let Some((first, second)) = duplicate(&by_name, |i| &entries[i].0) {
+        cursor.place = Place::Key(entries[second].0.clone());
+        return Err(cursor.fault_at(starts[second] as usize, Fault::Duplicate { first: starts[first] }));
+    }
+    Ok(Metadata::new(cursor.path.clone(), entries, by_name))
+}
+
+fn alignment(metadata: &Metadata) -> Result<u32, GgufError> {
+    metadata.read_or("general.alignment", DEFAULT_ALIGNMENT)
+}
+
+/// Indices 0..len sorted by name, equal names by index.
+fn sorted<'a>(len: usize, name: impl Fn(usize) -> &'a str) -> Vec<u32> {
+    // A u32 holds every index: entries take more than a byte each and `count` allows no more than fit in the file; a file
+    // with 2^32 entries would need 56 GiB of header, and is refused by the conversion in `Cursor::count`.
+    let mut by_name: Vec<u32> = (0..len as u32).collect();
+    by_name.sort_by(|&a, &b| name(a as usize).cmp(name(b as usize)));
+    by_name
+}
+
+/// The first two equal neighbours of a sorted index.
+fn duplicate<'a>(by_name: &[u32], name: impl Fn(usize) -> &'a str) -> Option<(usize, usize)> {
+    by_name.windows(2).map(|pair| (pair[0] as usize, pair[1] as usize)).find(|&(a, b)| name(a) == name(b))
+}
+
+fn tensors(cursor: &mut Cursor<'_>, count: u64, alignment: u32, file: usize) -> Result<Vec<Tensor>, GgufError> {
+    cursor.place = Place::Header;
+    let count = cursor.count("tensors", count, MIN_TENSOR_ENTRY)?;
+    let mut tensors = Vec::with_capacity(count);
+    let mut starts = Vec::with_capacity(count);
+    for index in 0..count {
+        cursor.place = Place::TensorNumber(index as u64);
+        starts.push(cursor.at as u64);
+        tensors.push(tensor(cursor, alignment, file)?);
+    }
+    let by_name = sorted(tensors.len(), |i| &tensors[i].name);
+    if let Some((first, second)) = duplicate(&by_name, |i| &tensors[i].name) {
+        cursor.place = Place::Tensor(tensors[second].name.clone());
+        return Err(cursor.fault_at(starts[second] as usize, Fault::Duplicate { first: starts[first] }));
+    }
+    place_tensors(cursor, &mut tensors, &starts, alignment)?;
+    Ok(tensors)
+}
+
+/// Reads one tensor entry; `offset` is still from the start of the data section.
+fn tensor(cursor: &mut Cursor<'_>, alignment: u32, file: usize) -> Result<Tensor, GgufError> {
+    let name: Box<str> = cursor.name("tensor name", MAX_TENSOR_NAME_BYTES)?.into();
+    cursor.place = Place::Tensor(name.clone());
+    let dims_at = cursor.at;
+    let dimensions = cursor.u32()?;
+    if !(1..=MAX_DIMENSIONS).contains(&dimensions) {
+        return Err(cursor.fault_at(dims_at, Fault::DimensionCount { found: dimensions, limit: MAX_DIMENSIONS }));
+    }
+    let dimensions = dimensions as usize;
+    let mut dims = [1; MAX_DIMENSIONS as usize];
+    for (index, dim) in dims.iter_mut().take(dimensions).enumerate() {
+        let at = cursor.at;
+        *dim = cursor.u64()?;
+        if *dim == 0 || *dim > i64::MAX as u64 {
+            return Err(cursor.fault_at(at, Fault::Dimension { index, found: *dim }));
+        }
+    }
+    let type_at = cursor.at;
+    let id = cursor.u32()?;
+    let ty = TensorType::from_id(id).ok_or_else(|| cursor.fault_at(type_at, Fault::TensorType { found: id }))?;
+    if dims[0] % u64::from(ty.block_len) != 0 {
+        return Err(cursor.fault_at(dims_at, Fault::RowLength { found: dims[0], ty }));
+    }
+    let elements = dims.iter().try_fold(1u64, |n, &dim| n.checked_mul(dim)).filter(|&n| n <= i64::MAX as u64);
+    let bytes = elements.and_then(|_| ty.tensor_bytes(&dims)).filter(|&n| n <= i64::MAX as u64);
+    let Some(bytes) = bytes else {
+        return Err(cursor.fault_at(dims_at, Fault::TensorSize { dims: dims[..dimensions].into(), ty }));
+    };
+    let offset_at = cursor.at;
+    let offset = cursor.u64()?;
+    if offset % u64::from(alignment) != 0 {
+        return Err(cursor.fault_at(offset_at, Fault::Unaligned { found: offset, alignment }));
+    }
+    Ok(Tensor { name, tensor_type: ty, dims, dimensions, file, offset, bytes })
+}
+
+/// Makes offsets absolute, and checks that every range is in the file and none overlaps another.
+fn place_tensors(
+    cursor: &mut Cursor<'_>,
+    tensors: &mut [Tensor],
+    starts: &[u64],
+    alignment: u32,
+) -> Result<(), GgufError> {
+    let file_bytes = cursor.bytes.len() as u64;
+    // The header ends inside the file and the alignment is at most 64 KiB, so this cannot wrap.
+    let data_start = (cursor.at as u64).next_multiple_of(u64::from(alignment));
+    let limit = file_bytes.saturating_sub(data_start);
+    for (tensor, &start) in tensors.iter_mut().zip(starts) {
+        if tensor.offset.checked_add(tensor.bytes).is_none_or(|end| end > limit) {
+            cursor.place = Place::Tensor(tensor.name.clone());
+            let fault = Fault::OutsideFile { offset: tensor.offset, bytes: tensor.bytes, limit };
+            return Err(cursor.fault_at(start as usize, fault));
+        }
+        tensor.offset += data_start;
+    }
+    let mut order: Vec<usize> = (0..tensors.len()).collect();
+    order.sort_by_key(|&i| tensors[i].offset);
+    for pair in order.windows(2) {
+        let (before, after) = (&tensors[pair[0]], &tensors[pair[1]]);
+        if before.offset + before.bytes > after.offset {
+            cursor.place = Place::Tensor(after.name.clone());
+            return Err(cursor.fault_at(starts[pair[1]] as usize, Fault::Overlap { other: before.name.clone() }));
+        }
+    }
+    Ok(())
+}
+
+/// A place in the file, with what an error there says.
+struct Cursor<'a> {
+    path: &'a Arc<Path>,
+    bytes: &'a [u8],
+    /// Never beyond the end of `bytes`.
+    at: usize,
+    place: Place,
+}
+
+impl<'a> Cursor<'a> {
+    fn fault_at(&self, at: usize, fault: Fault) -> GgufError {
+        let path = (&**self.path).into();
+        GgufError::Malformed { path, offset: at as u64, place: self.place.clone(), fault }
+    }
+
+    fn left(&self) -> u64 {
+        (self.bytes.len() - self.at) as u64
+    }
+
+    fn take(&mut self, needed: u64) -> Result<&'a [u8], GgufError> {
+        let left = self.left();
+        let range = usize::try_from(needed).ok().and_then(|n| self.at.checked_add(n)).map(|end| self.at..end);
+        match range.and_then(|range| self.bytes.get(range)) {
+            Some(taken) => {
+                self.at += taken.len();
+                Ok(taken)
+            }
+            None => Err(self.fault_at(self.at, Fault::Truncated { needed, left })),
+        }
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], GgufError> {
+        let mut array = [0; N];
+        array.copy_from_slice(self.take(N as u64)?);
+        Ok(array)
+    }
+
+    fn u32(&mut self) -> Result<u32, GgufError> {
+        self.array().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, GgufError> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    /// Allows `found` items of at least `smallest` bytes each, if the rest of the file can hold them.
+    fn count(&self, what: &'static str, found: u64, smallest: u64) -> Result<usize, GgufError> {
+        let limit = (self.left() / smallest).min(u64::from(u32::MAX));
+        let fits = if found <= limit { usize::try_from(found).ok() } else { None };
+        fits.ok_or_else(|| self.fault_at(self.at, Fault::Count { what, found, limit }))
+    }
+
+    /// Length-prefixed UTF-8 of at most `limit` bytes.
+    fn string(&mut self, what: &'static str, limit: u64) -> Result<&'a str, GgufError> {
+        let at = self.at;
+        let found = self.u64()?;
+        let limit = limit.min(self.left());
+        if found > limit {
+            return Err(self.fault_at(at, Fault::Length { what, found, limit }));
+        }
+        let bytes = self.take(found)?;
+        std::str::from_utf8(bytes).map_err(|_| {
+            let shown = &bytes[..bytes.len().min(64)];
+            self.fault_at(at, Fault::NotUtf8 { what, found: shown.escape_ascii().to_string().into() })
+        })
+    }
+
+    fn name(&mut self, what: &'static str, limit: u64) -> Result<&'a str, GgufError> {
+        let at = self.at;
+        let name = self.string(what, limit)?;
+        if name.is_empty() { Err(self.fault_at(at, Fault::Empty { what })) } else { Ok(name) }
+    }
+
+    fn bool(&mut self) -> Result<bool, GgufError> {
+        match self.array()? {
+            [0] => Ok(false),
+            [1] => Ok(true),
+            [found] => Err(self.fault_at(self.at - 1, Fault::Bool { found })),
+        }
+    }
+
+    fn value_type(&mut self) -> Result<u32, GgufError> {
+        let at = self.at;
+        let found = self.u32()?;
+        if (found as usize) < TYPE_NAMES.len() { Ok(found) } else { Err(self.fault_at(at, Fault::ValueType { found })) }
+    }
+
+    fn value(&mut self) -> Result<Value, GgufError> {
+        Ok(match self.value_type()? {
+            0 => Value::U8(u8::from_le_bytes(self.array()?)),
+            1 => Value::I8(i8::from_le_bytes(self.array()?)),
+            2 => Value::U16(u16::from_le_bytes(self.array()?)),
+            3 => Value::I16(i16::from_le_bytes(self.array()?)),
+            4 => Value::U32(self.u32()?),
+            5 => Value::I32(i32::from_le_bytes(self.array()?)),
+            6 => Value::F32(f32::from_le_bytes(self.array()?)),
+            7 => Value::Bool(self.bool()?),
+            8 => Value::String(self.string("value", u64::MAX)?.into()),
+            9 => Value::Array(self.array_value(1)?),
+            10 => Value::U64(self.u64()?),
+            11 => Value::I64(i64::from_le_bytes(self.array()?)),
+            12 => Value::F64(f64::from_le_bytes(self.array()?)),
+            found => return Err(self.fault_at(self.at - 4, Fault::ValueType { found })),
+        })
+    }
+
+    fn array_value(&mut self, depth: usize) -> Result<Array, GgufError> {
+        if depth > MAX_ARRAY_DEPTH {
+            return Err(self.fault_at(self.at, Fault::ArrayDepth { limit: MAX_ARRAY_DEPTH }));
+        }
+        let element_type = self.value_type()?;
+        let len = self.u64()?;
+        Ok(match element_type {
+            0 => Array::U8(self.numbers(len, u8::from_le_bytes)?),
+            1 => Array::I8(self.numbers(len, i8::from_le_bytes)?),
+            2 => Array::U16(self.numbers(len, u16::from_le_bytes)?),
+            3 => Array::I16(self.numbers(len, i16::from_le_bytes)?),
+            4 => Array::U32(self.numbers(len, u32::from_le_bytes)?),
+            5 => Array::I32(self.numbers(len, i32::from_le_bytes)?),
+            6 => Array::F32(self.numbers(len, f32::from_le_bytes)?),
+            7 => {
+                let len = self.count("array elements", len, 1)?;
+                Array::Bool((0..len).map(|_| self.bool()).collect::<Result<_, _>>()?)
+            }
+            8 => {
+                let len = self.count("array elements", len, 8)?;
+                let mut strings = StringArray::with_capacity(len);
+                for _ in 0..len {
+                    strings.push(self.string("array element", u64::MAX)?);
+                }
+                Array::String(strings)
+            }
+            9 => {
+                let len = self.count("array elements", len, MIN_ARRAY)?;
+                Array::Array((0..len).map(|_| self.array_value(depth + 1)).collect::<Result<_, _>>()?)
+            }
+            10 => Array::U64(self.numbers(len, u64::from_le_bytes)?),
+            11 => Array::I64(self.numbers(len, i64::from_le_bytes)?),
+            12 => Array::F64(self.numbers(len, f64::from_le_bytes)?),
+            found => return Err(self.fault_at(self.at, Fault::ValueType { found })),
+        })
+    }
+
+    /// `len` elements of `N` bytes each.
+    fn numbers<const N: usize, T>(&mut self, len: u64, from: fn([u8; N]) -> T) -> Result<Vec<T>, GgufError> {
+        let len = self.count("array elements", len, N as u64)?;
+        // `count` has made sure that len * N is at most what is left.
+        let bytes = self.take(len as u64 * N as u64)?;
+        let (elements, _) = bytes.as_chunks::<N>();
+        Ok(elements.iter().map(|&element| from(element)).collect())
+    }
+}

@@ -1,0 +1,150 @@
+//! A small GGUF writer, for tests and tools: what it writes, the reader reads back.
+//!
+//! It writes what it is told, also what no reader should accept: a key twice, a tensor with a wrong length.
+
+use super::tensor_type::TensorType;
+use super::value::{Array, Value};
+
+/// Collects keys and tensors, then makes the file's bytes.
+#[derive(Clone, Debug)]
+pub struct GgufWriter {
+    version: u32,
+    alignment: usize,
+    keys: Vec<(String, Value)>,
+    tensors: Vec<WrittenTensor>,
+}
+
+#[derive(Clone, Debug)]
+struct WrittenTensor {
+    name: String,
+    type_id: u32,
+    dims: Vec<u64>,
+    data: Vec<u8>,
+}
+
+impl Default for GgufWriter {
+    fn default() -> GgufWriter {
+        GgufWriter::new()
+    }
+}
+
+impl GgufWriter {
+    /// An empty file of version 3 with the default alignment.
+    pub fn new() -> GgufWriter {
+        GgufWriter { version: 3, alignment: 32, keys: Vec::new(), tensors: Vec::new() }
+    }
+
+    /// Sets the version.
+    pub fn version(mut self, version: u32) -> GgufWriter {
+        self.version = version;
+        self
+    }
+
+    /// Sets the alignment, and its key.
+    ///
+    /// # Panics
+    /// When it is zero.
+    pub fn alignment(mut self, alignment: u32) -> GgufWriter {
+        assert_ne!(alignment, 0);
+        self.alignment = alignment as usize;
+        self.key("general.alignment", alignment)
+    }
+
+    /// Appends a key.
+    pub fn key(mut self, key: &str, value: impl Into<Value>) -> GgufWriter {
+        self.keys.push((key.to_owned(), value.into()));
+        self
+    }
+
+    /// Appends a tensor of type `type_id`; `dims` in `ne` order.
+    pub fn tensor(mut self, name: &str, type_id: u32, dims: &[u64], data: Vec<u8>) -> GgufWriter {
+        self.tensors.push(WrittenTensor { name: name.to_owned(), type_id, dims: dims.to_vec(), data });
+        self
+    }
+
+    /// Appends an F32 tensor.
+    pub fn f32_tensor(self, name: &str, dims: &[u64], data: &[f32]) -> GgufWriter {
+        self.tensor(name, 0, dims, data.iter().flat_map(|x| x.to_le_bytes()).collect())
+    }
+
+    /// Appends a tensor of zero bytes of the right length.
+    ///
+    /// # Panics
+    /// When type and dimensions have no length.
+    pub fn zero_tensor(self, name: &str, tensor_type: TensorType, dims: &[u64]) -> GgufWriter {
+        let bytes = tensor_type.tensor_bytes(dims).unwrap_or_else(|| panic!("{dims:?} is no shape of {tensor_type}"));
+        self.tensor(name, tensor_type.id, dims, vec![0; bytes as usize])
+    }
+
+    /// The file's bytes.
+    pub fn finish(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        out.extend(b"GGUF");
+        out.extend(self.version.to_le_bytes());
+        out.extend((self.tensors.len() as u64).to_le_bytes());
+        out.extend((self.keys.len() as u64).to_le_bytes());
+        for (key, value) in &self.keys {
+            put_string(&mut out, key);
+            out.extend(value.type_id().to_le_bytes());
+            put_value(&mut out, value);
+        }
+        let mut offset = 0usize;
+        for tensor in &self.tensors {
+            put_string(&mut out, &tensor.name);
+            out.extend((tensor.dims.len() as u32).to_le_bytes());
+            out.extend(tensor.dims.iter().flat_map(|dim| dim.to_le_bytes()));
+            out.extend(tensor.type_id.to_le_bytes());
+            out.extend((offset as u64).to_le_bytes());
+            offset = (offset + tensor.data.len()).next_multiple_of(self.alignment);
+        }
+        for tensor in &self.tensors {
+            out.resize(out.len().next_multiple_of(self.alignment), 0);
+            out.extend(&tensor.data);
+        }
+        out.resize(out.len().next_multiple_of(self.alignment), 0);
+        out
+    }
+}
+
+fn put_string(out: &mut Vec<u8>, string: &str) {
+    out.extend((string.len() as u64).to_le_bytes());
+    out.extend(string.as_bytes());
+}
+
+fn put_value(out: &mut Vec<u8>, value: &Value) {
+    match value {
+        Value::U8(x) => out.extend(x.to_le_bytes()),
+        Value::I8(x) => out.extend(x.to_le_bytes()),
+        Value::U16(x) => out.extend(x.to_le_bytes()),
+        Value::I16(x) => out.extend(x.to_le_bytes()),
+        Value::U32(x) => out.extend(x.to_le_bytes()),
+        Value::I32(x) => out.extend(x.to_le_bytes()),
+        Value::F32(x) => out.extend(x.to_le_bytes()),
+        Value::Bool(x) => out.push(u8::from(*x)),
+        Value::String(x) => put_string(out, x),
+        Value::Array(x) => put_array(out, x),
+        Value::U64(x) => out.extend(x.to_le_bytes()),
+        Value::I64(x) => out.extend(x.to_le_bytes()),
+        Value::F64(x) => out.extend(x.to_le_bytes()),
+    }
+}
+
+fn put_array(out: &mut Vec<u8>, array: &Array) {
+    out.extend(array.element_type_id().to_le_bytes());
+    out.extend((array.len() as u64).to_le_bytes());
+    match array {
+        Array::U8(v) => out.extend(v),
+        Array::I8(v) => out.extend(v.iter().flat_map(|x| x.to_le_bytes())),
+        Array::U16(v) => out.extend(v.iter().flat_map(|x| x.to_le_bytes())),
+        Array::I16(v) => out.extend(v.iter().flat_map(|x| x.to_le_bytes())),
+        Array::U32(v) => out.extend(v.iter().flat_map(|x| x.to_le_bytes())),
+        Array::I32(v) => out.extend(v.iter().flat_map(|x| x.to_le_bytes())),
+        Array::F32(v) => out.extend(v.iter().flat_map(|x| x.to_le_bytes())),
+        Array::Bool(v) => out.extend(v.iter().map(|&x| u8::from(x))),
+        Array::String(v) => v.iter().for_each(|x| put_string(out, x)),
+        Array::Array(v) => v.iter().for_each(|x| put_array(out, x)),
+        Array::U64(v) => out.extend(v.iter().flat_map(|x| x.to_le_bytes())),
+        Array::I64(v) => out.extend(v.iter().flat_map(|x| x.to_le_bytes())),
+        Array::F64(v) => out.extend(v.iter().flat_map(|x| x.to_le_bytes())),
+    }
+}

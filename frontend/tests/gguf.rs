@@ -1,0 +1,282 @@
+//! The GGUF reader against hostile, damaged and split files.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ixc_frontend::gguf::write::GgufWriter;
+use ixc_frontend::gguf::{Array, ErrorClass, Gguf, GgufError, TensorType, Value};
+
+/// The folder `name` in `../shared`, or `None`, said aloud, where the checkout has none.
+fn shared(name: &str) -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared").join(name);
+    if path.exists() {
+        return Some(path);
+    }
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "../shared is missing");
+    println!("NOT RUN: {name}: ../shared is missing");
+    None
+}
+
+fn good() -> GgufWriter {
+    GgufWriter::new()
+        .key("general.architecture", "llama")
+        .key("tokens", vec!["a", "bc", "", "d"])
+        .key("scores", vec![0.5f32, 1.0])
+        .key("flag", true)
+        .key("nested", Array::Array(vec![Array::U8(vec![1, 2]), Array::Bool(vec![true])]))
+        .f32_tensor("one", &[5], &[1.0, 2.0, 3.0, 4.0, 5.0])
+        .zero_tensor("two", TensorType::from_id(12).unwrap(), &[256, 2])
+        .f32_tensor("three", &[2, 2, 1, 2], &[0.0; 8])
+}
+
+fn read(bytes: Vec<u8>) -> Result<Gguf, GgufError> {
+    Gguf::from_bytes("m.gguf".as_ref(), bytes)
+}
+
+fn message(writer: GgufWriter) -> String {
+    read(writer.finish()).unwrap_err().to_string()
+}
+
+/// What an accepted file promises.
+fn assert_sound(gguf: &Gguf) {
+    let mut ranges: Vec<_> = gguf.tensors().map(|t| (t.file(), t.offset(), t.offset() + t.bytes())).collect();
+    ranges.sort_unstable();
+    for pair in ranges.windows(2) {
+        assert!(pair[0].0 != pair[1].0 || pair[0].2 <= pair[1].1, "overlap: {pair:?}");
+    }
+    for tensor in gguf.tensors() {
+        let file = &gguf.files()[tensor.file()];
+        assert!(tensor.offset() + tensor.bytes() <= file.data().len() as u64);
+        assert_eq!(tensor.offset() % u64::from(file.alignment()), 0);
+        assert_eq!(gguf.tensor_data(tensor).len() as u64, tensor.bytes());
+        assert_eq!(tensor.tensor_type().tensor_bytes(tensor.dims()), Some(tensor.bytes()));
+        assert!(std::ptr::eq(gguf.tensor(tensor.name()).unwrap(), tensor));
+    }
+    for (key, value) in gguf.metadata().iter() {
+        assert!(std::ptr::eq(gguf.metadata().get(key).unwrap(), value));
+        let _ = value.to_string();
+    }
+}
+
+#[test]
+fn what_is_written_is_read() {
+    for version in [2, 3] {
+        for alignment in [8, 32, 4096, 65_536] {
+            let gguf = read(good().version(version).alignment(alignment).finish()).unwrap();
+            assert_sound(&gguf);
+            assert_eq!(gguf.files()[0].version(), version);
+            let keys = gguf.metadata();
+            assert_eq!(keys.read::<&[f32]>("scores").unwrap(), [0.5, 1.0]);
+            assert!(keys.read::<bool>("flag").unwrap());
+            let nested = Array::Array(vec![Array::U8(vec![1, 2]), Array::Bool(vec![true])]);
+            assert_eq!(keys.get("nested"), Some(&Value::Array(nested)));
+            let three = gguf.require_tensor("three").unwrap();
+            assert_eq!((three.dims(), three.elements()), (&[2, 2, 1, 2][..], 8));
+            assert_eq!(&gguf.tensor_data(gguf.tensor("one").unwrap())[16..], 5f32.to_le_bytes());
+        }
+    }
+}
+
+#[test]
+fn bad_gguf_gets_what_its_manifest_says() {
+    let Some(dir) = shared("bad-gguf") else { return };
+    let manifest = fs::read_to_string(dir.join("manifest.tsv")).unwrap();
+    let mut wrong = Vec::new();
+    for line in manifest.lines().skip(1) {
+        let columns: Vec<_> = line.split('\t').collect();
+        let (file, expect, class) = (columns[0], columns[1], columns[2]);
+        let result = Gguf::open(&dir.join(file));
+        match &result {
+            Ok(gguf) => assert_sound(gguf),
+            Err(error) => {
+                println!("{error}");
+                let text = error.to_string();
+                assert!(text.contains(file), "{text}");
+                assert!(!text.contains(|c: char| c.is_control()) && text.len() < 500, "{text:?}");
+                assert_eq!(error.class(), ErrorClass::Data, "{text}");
+            }
+        }
+        // The others are well-formed GGUF: they fail when model, tokenizer or template is used.
+        let expect = if matches!(class, "model" | "vocab" | "template") { "accept" } else { expect };
+        if (expect == "reject" && result.is_ok()) || (expect == "accept" && result.is_err()) {
+            wrong.push(format!("{line}: {result:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_truncation_is_rejected_and_trailing_bytes_are_fine() {
+    let bytes = good().finish();
+    let data_end = read(bytes.clone()).unwrap().tensors().map(|t| t.offset() + t.bytes()).max().unwrap() as usize;
+    for len in 0..bytes.len() {
+        let result = read(bytes[..len].to_vec());
+        assert_eq!(result.is_ok(), len >= data_end, "{len} bytes: {result:?}");
+    }
+    let longer = [bytes, vec![7; 1001]].concat();
+    assert_sound(&read(longer).unwrap());
+}
+
+#[test]
+fn mutations_never_panic_and_what_is_accepted_is_sound() {
+    const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
+    println!("seed {SEED:#x}");
+    let mut state = SEED;
+    let mut next = move |below: usize| {
+        // xorshift64
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state % below as u64) as usize
+    };
+    let bytes = good().finish();
+    let header = read(bytes.clone()).unwrap().tensors().map(|t| t.offset()).min().unwrap() as usize;
+    let (mut accepted, mut rejected) = (0, 0);
+    for _ in 0..60_000 {
+        let mut bytes = bytes.clone();
+        for _ in 0..=next(3) {
+            match next(6) {
+                0 => bytes[next(header)] = next(256) as u8,
+                1 => bytes[next(header)] ^= 1 << next(8),
+                2 => {
+                    let value = [0, 1, 1 << 31, u64::MAX, 1 << 63, 1 << 61, (1 << 62) + 1][next(7)];
+                    let at = next(header - 8);
+                    bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+                }
+                3 => bytes.truncate(header.max(next(bytes.len()))),
+                4 => drop(bytes.splice(next(header)..header, [])),
+                _ => {
+                    let at = next(header);
+                    bytes.insert(at, next(256) as u8);
+                }
+            }
+            bytes.resize(bytes.len().max(header), 0);
+        }
+        match read(bytes) {
+            Ok(gguf) => {
+                accepted += 1;
+                assert_sound(&gguf);
+            }
+            Err(error) => {
+                rejected += 1;
+                assert!(!error.to_string().contains(|c: char| c.is_control()), "{error}");
+                assert_eq!(error.class(), ErrorClass::Data);
+            }
+        }
+    }
+    println!("{accepted} accepted, {rejected} rejected");
+    assert!(accepted > 1000 && rejected > 1000);
+}
+
+#[test]
+fn errors_say_what_where_and_what_would_be_right() {
+    assert_eq!(
+        message(GgufWriter::new().alignment(24)),
+        "m.gguf: byte 0x31: key \"general.alignment\": alignment is 24; must be a power of two from 8 to 65536"
+    );
+    assert_eq!(
+        message(GgufWriter::new().zero_tensor("t", TensorType::from_id(12).unwrap(), &[256]).tensor(
+            "u",
+            12,
+            &[100],
+            vec![]
+        )),
+        "m.gguf: byte 0x42: tensor \"u\": rows of 100 elements are no whole number of Q4_K blocks of 256"
+    );
+    assert_eq!(message(GgufWriter::new().version(1)), "m.gguf: byte 0x4: is version 1; versions 2 and 3 are supported");
+    assert!(message(GgufWriter::new().version(3 << 24)).contains("big-endian"));
+    assert!(message(GgufWriter::new().tensor("t", 137, &[1], vec![0; 4])).contains("ik_llama.cpp"));
+    assert!(message(GgufWriter::new().key("k", 1u8).key("k", 1u8)).contains("appears twice, first at byte 0x18"));
+}
+
+#[test]
+fn types_without_a_format_can_be_inspected_but_not_used() {
+    let gguf =
+        read(GgufWriter::new().tensor("d", 28, &[2], vec![0; 16]).tensor("i", 21, &[256], vec![0; 110]).finish())
+            .unwrap();
+    assert_sound(&gguf);
+    let error = gguf.require_format(gguf.tensor("d").unwrap()).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        text.starts_with("m.gguf: tensor \"d\" has type F64, which is not supported; supported are F32, "),
+        "{text}"
+    );
+    assert_eq!(error.class().exit_status(), 65);
+    assert!(gguf.require_format(gguf.tensor("i").unwrap()).unwrap_err().to_string().contains("IQ3_S"));
+}
+
+#[test]
+fn missing_files_and_directories_are_told_apart_from_bad_ones() {
+    let dir = std::env::temp_dir();
+    assert_eq!(Gguf::open(&dir).unwrap_err().class(), ErrorClass::NoInput);
+    let error = Gguf::open(&dir.join("no such model.gguf")).unwrap_err();
+    assert_eq!(error.class().exit_status(), 66);
+    assert!(error.to_string().contains("no such model.gguf: cannot open"), "{error}");
+}
+
+/// A folder that is removed at the end.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Folder {
+        let path = std::env::temp_dir().join(format!("ixc-gguf-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+
+    fn write(&self, name: &str, writer: &GgufWriter) -> PathBuf {
+        let path = self.0.join(name);
+        fs::write(&path, writer.finish()).unwrap();
+        path
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn shard(number: u32, count: u32, tensor: &str) -> GgufWriter {
+    let writer = GgufWriter::new().key("split.no", number).key("split.count", count).key("split.tensors.count", 3i32);
+    let writer = if number == 0 { writer.key("general.architecture", "llama") } else { writer };
+    writer.f32_tensor(tensor, &[2], &[number as f32, 1.0])
+}
+
+#[test]
+fn any_shard_opens_all() {
+    let dir = Folder::new("shards");
+    let paths: Vec<_> =
+        (0..3).map(|i| dir.write(&format!("m-0000{}-of-00003.gguf", i + 1), &shard(i, 3, &format!("t{i}")))).collect();
+    for path in &paths {
+        let gguf = Gguf::open(path).unwrap();
+        assert_sound(&gguf);
+        assert_eq!((gguf.files().len(), gguf.tensors().len()), (3, 3));
+        assert_eq!(gguf.metadata().read::<&str>("general.architecture").unwrap(), "llama");
+        let last = gguf.tensor("t2").unwrap();
+        assert_eq!((last.file(), &gguf.tensor_data(last)[..4]), (2, &2f32.to_le_bytes()[..]));
+        let identity = gguf.files()[2].identity();
+        assert_eq!((&identity.path, identity.bytes), (&paths[2], fs::metadata(&paths[2]).unwrap().len()));
+        assert!(identity.modified.is_some());
+    }
+    // The same tensor twice.
+    dir.write("m-00002-of-00003.gguf", &shard(1, 3, "t0"));
+    assert!(Gguf::open(&paths[0]).unwrap_err().to_string().contains("\"t0\": appears twice"));
+    // A tensor too few.
+    dir.write("m-00002-of-00003.gguf", &GgufWriter::new().key("split.no", 1u32).key("split.count", 3u32));
+    let text = Gguf::open(&paths[0]).unwrap_err().to_string();
+    assert!(text.contains("number of tensors in all shards is 2; this file of a split model must have 3"), "{text}");
+    // A shard in the wrong place.
+    dir.write("m-00002-of-00003.gguf", &shard(2, 3, "t1"));
+    assert!(Gguf::open(&paths[0]).unwrap_err().to_string().contains("split.no is 2"));
+    // A shard that is not there.
+    fs::remove_file(&paths[1]).unwrap();
+    let error = Gguf::open(&paths[2]).unwrap_err();
+    assert!(
+        error.to_string().contains("shard 2 of 3 is missing") && error.to_string().contains("m-00002-of-00003.gguf")
+    );
+    assert_eq!(error.class(), ErrorClass::NoInput);
+    // A shard that was renamed.
+    let renamed = dir.write("other.gguf", &shard(0, 3, "t0"));
+    assert!(Gguf::open(&renamed).unwrap_err().to_string().contains("-00001-of-00003.gguf"));
+}
