@@ -21,7 +21,10 @@
 //!
 //! Invariant: nothing here knows a model's architecture by name; what a model is, is in its ops and attributes.
 
+pub mod attrs;
+pub mod builder;
 pub mod op;
+pub mod types;
 
 use serde::{Deserialize, Serialize};
 

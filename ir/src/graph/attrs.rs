@@ -1,0 +1,173 @@
+//! Attributes that several ops share, as structs: what [`super::builder`] takes and the interpreter and passes read back.
+//!
+//! ```text
+//! %q = rope %h, %pos, _ {base = 10000.0, dims = 64, style = neox, scaling = none, factor = 1.0, original_context = 0,
+//!                        beta_fast = 32.0, beta_slow = 1.0, attn_factor = 1.0} : f32[T, 8, 64]
+//! ```
+//!
+//! Invariant: `from_op(op).attrs() == ` the op's attributes of these names, in the op table's order.
+
+use super::Op;
+use super::op::Attr;
+
+/// Which elements of a head RoPE rotates together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RopeStyle {
+    /// Elements `2i` and `2i + 1`.
+    Norm,
+    /// Elements `i` and `i + dims / 2`.
+    Neox,
+}
+
+/// How RoPE stretches positions beyond the context that the model was trained with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RopeScaling {
+    /// Not at all.
+    None,
+    /// Angles are divided by `factor`.
+    Linear,
+    /// Low frequencies are divided by `factor`, high ones stay, a ramp between (YaRN, as in llama.cpp).
+    Yarn,
+}
+
+/// How a router turns logits into weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RouteScore {
+    /// Softmax over all experts.
+    Softmax,
+    /// Sigmoid of each logit.
+    Sigmoid,
+}
+
+macro_rules! words {
+    ($ty:ident { $($variant:ident $word:literal),* }) => {
+        impl $ty {
+            /// The word in IR text.
+            pub fn word(self) -> &'static str {
+                match self { $($ty::$variant => $word),* }
+            }
+
+            /// The variant with this word.
+            pub fn from_word(word: &str) -> Option<$ty> {
+                match word { $($word => Some($ty::$variant),)* _ => None }
+            }
+        }
+    };
+}
+
+words!(RopeStyle { Norm "norm", Neox "neox" });
+words!(RopeScaling { None "none", Linear "linear", Yarn "yarn" });
+words!(RouteScore { Softmax "softmax", Sigmoid "sigmoid" });
+
+/// The attributes of `rope`, also part of `rope.heads` and `rope.append`. [`super::interpret`] says what each does.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RopeAttrs {
+    /// Angle of pair `i` at position `p` is `p * base^(-2i / dims)`.
+    pub base: f64,
+    /// Leading elements of a head that are rotated; even. The rest stay.
+    pub dims: u64,
+    /// Which elements are a pair.
+    pub style: RopeStyle,
+    /// Context extension.
+    pub scaling: RopeScaling,
+    /// Context extension factor, at least 1 where it is used.
+    pub factor: f64,
+    /// The context length of training (yarn).
+    pub original_context: u64,
+    /// Rotations over the original context above which a frequency stays (yarn; 32).
+    pub beta_fast: f64,
+    /// Rotations below which a frequency is divided by `factor` (yarn; 1).
+    pub beta_slow: f64,
+    /// Multiplies the rotated elements; yarn multiplies them by `1 + 0.1 ln(factor)` on top.
+    pub attn_factor: f64,
+}
+
+impl RopeAttrs {
+    /// Plain RoPE.
+    pub fn plain(base: f64, dims: u64, style: RopeStyle) -> RopeAttrs {
+        RopeAttrs {
+            base,
+            dims,
+            style,
+            scaling: RopeScaling::None,
+            factor: 1.0,
+            original_context: 0,
+            beta_fast: 32.0,
+            beta_slow: 1.0,
+            attn_factor: 1.0,
+        }
+    }
+
+    /// As the op table orders them.
+    pub fn attrs(&self) -> Vec<Attr> {
+        vec![
+            Attr::Float(self.base),
+            int(self.dims),
+            Attr::Word(self.style.word().to_string()),
+            Attr::Word(self.scaling.word().to_string()),
+            Attr::Float(self.factor),
+            int(self.original_context),
+            Attr::Float(self.beta_fast),
+            Attr::Float(self.beta_slow),
+            Attr::Float(self.attn_factor),
+        ]
+    }
+
+    /// Of an op that has them; any other op, or one that does not verify, is a bug here.
+    pub fn from_op(op: &Op) -> RopeAttrs {
+        let style = op.attr("style").word();
+        let scaling = op.attr("scaling").word();
+        RopeAttrs {
+            base: op.attr("base").float(),
+            dims: op.attr("dims").int().unsigned_abs(),
+            style: RopeStyle::from_word(style).unwrap_or_else(|| unreachable!("style {style}")),
+            scaling: RopeScaling::from_word(scaling).unwrap_or_else(|| unreachable!("scaling {scaling}")),
+            factor: op.attr("factor").float(),
+            original_context: op.attr("original_context").int().unsigned_abs(),
+            beta_fast: op.attr("beta_fast").float(),
+            beta_slow: op.attr("beta_slow").float(),
+            attn_factor: op.attr("attn_factor").float(),
+        }
+    }
+}
+
+/// The attributes of `route`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RouteAttrs {
+    /// Experts that a row goes to.
+    pub top_k: u64,
+    /// Logits to weights.
+    pub score: RouteScore,
+    /// Whether the chosen weights are divided by their sum.
+    pub normalise: bool,
+    /// Multiplies the weights, last.
+    pub scale: f64,
+}
+
+impl RouteAttrs {
+    /// As the op table orders them.
+    pub fn attrs(&self) -> Vec<Attr> {
+        vec![
+            int(self.top_k),
+            Attr::Word(self.score.word().to_string()),
+            Attr::Bool(self.normalise),
+            Attr::Float(self.scale),
+        ]
+    }
+
+    /// Of a `route`; any other op, or one that does not verify, is a bug here.
+    pub fn from_op(op: &Op) -> RouteAttrs {
+        let score = op.attr("score").word();
+        RouteAttrs {
+            top_k: op.attr("top_k").int().unsigned_abs(),
+            score: RouteScore::from_word(score).unwrap_or_else(|| unreachable!("score {score}")),
+            normalise: op.attr("normalise").bool(),
+            scale: op.attr("scale").float(),
+        }
+    }
+}
+
+/// An integer attribute. Beyond `i64` it becomes `i64::MAX`, which no type rule accepts: the value stays an error.
+pub(super) fn int(value: u64) -> Attr {
+    Attr::Int(i64::try_from(value).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,404 @@
+//! Builds a graph: one method per op, each returning what it defines or why it has no type.
+//!
+//! ```
+//! use ixc_ir::format::Format;
+//! use ixc_ir::graph::builder::GraphBuilder;
+//!
+//! # fn main() -> Result<(), ixc_ir::graph::types::TypeError> {
+//! let mut b = GraphBuilder::new("step");
+//! let step = b.step_params();
+//! let table = b.weight("token_embd.weight", Format::F32, &[4096, 256], None)?;
+//! let norm = b.weight("output_norm.weight", Format::F32, &[256], None)?;
+//! let x = b.embed(step.ids, table)?;
+//! let x = b.take_rows(x, step.rows)?;
+//! let x = b.rms_norm(x, norm, 1e-6)?;
+//! let w = b.dequantise(table)?;
+//! let logits = b.matmul(x, w)?;
+//! let module = b.finish(&[logits, step.kv]);
+//! # assert_eq!(module.functions[0].ty(logits).to_string(), "f32[L, 4096]");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Leaves true: every op fits its type rule and is defined before it is used. What the builder does not see (a token used
+//! twice, a name given twice) [`super::verify`] does.
+
+use std::collections::HashMap;
+
+use super::attrs::{RopeAttrs, RouteAttrs, int};
+use super::types::{Caches, TypeError, check_weight, result_types_after};
+use super::{Attr, Dim, Function, Module, OpKind, Operand, Place, Type, ValueId, Weight, WeightId};
+use crate::format::Format;
+
+/// A module under construction, with one open function.
+#[derive(Clone, Debug, Default)]
+pub struct GraphBuilder {
+    module: Module,
+    function: Function,
+    caches: Caches,
+    names: HashMap<String, WeightId>,
+}
+
+/// The parameters of `@step`, in order.
+#[derive(Clone, Copy, Debug)]
+pub struct StepParams {
+    /// Token ids, `i32[T]`.
+    pub ids: ValueId,
+    /// Their positions, `i32[T]`.
+    pub pos: ValueId,
+    /// Rows whose logits are wanted, `i32[L]`.
+    pub rows: ValueId,
+    /// The KV cache.
+    pub kv: ValueId,
+}
+
+/// Operands of `linear.qkv` for one of query, key and value.
+#[derive(Clone, Copy, Debug)]
+pub struct LinearPart {
+    /// The rows in the activation format of `w`.
+    pub x: ValueId,
+    /// Weight.
+    pub w: WeightId,
+    /// Bias.
+    pub bias: Option<WeightId>,
+}
+
+fn opt_weight(weight: Option<WeightId>) -> Operand {
+    weight.map_or(Operand::Absent, Operand::Weight)
+}
+
+fn opt_value(value: Option<ValueId>) -> Operand {
+    value.map_or(Operand::Absent, Operand::Value)
+}
+
+impl GraphBuilder {
+    /// A new module with one open function of this name.
+    pub fn new(function: &str) -> GraphBuilder {
+        GraphBuilder {
+            function: Function { name: function.to_string(), ..Function::default() },
+            ..GraphBuilder::default()
+        }
+    }
+
+    /// A new function of this name in a module that exists.
+    pub fn extend(module: Module, function: &str) -> GraphBuilder {
+        let ids = (0..).map(WeightId);
+        let names = module.weights.iter().map(|weight| weight.name.clone()).zip(ids).collect();
+        GraphBuilder { module, names, ..GraphBuilder::new(function) }
+    }
+
+    /// The module so far, without the open function.
+    pub fn module(&self) -> &Module {
+        &self.module
+    }
+
+    /// The open function.
+    pub fn function(&self) -> &Function {
+        &self.function
+    }
+
+    /// The type of a value of the open function.
+    pub fn ty(&self, value: ValueId) -> &Type {
+        self.function.ty(value)
+    }
+
+    /// Closes the function with these results and gives the module.
+    pub fn finish(mut self, results: &[ValueId]) -> Module {
+        self.function.results = results.to_vec();
+        self.module.functions.push(self.function);
+        self.module
+    }
+
+    /// Adds a weight.
+    ///
+    /// # Errors
+    /// When the name is taken or the shape has no whole blocks.
+    pub fn weight(
+        &mut self,
+        name: &str,
+        format: Format,
+        shape: &[u64],
+        place: Option<Place>,
+    ) -> Result<WeightId, TypeError> {
+        let weight = Weight { name: name.to_string(), format, shape: shape.to_vec(), place };
+        check_weight(&weight)?;
+        let id = WeightId(self.module.weights.len() as u32);
+        if self.names.insert(name.to_string(), id).is_some() {
+            return Err(TypeError::DuplicateWeight { name: name.to_string() });
+        }
+        self.module.weights.push(weight);
+        Ok(id)
+    }
+
+    /// The weight of this name.
+    pub fn find_weight(&self, name: &str) -> Option<WeightId> {
+        self.names.get(name).copied()
+    }
+
+    /// Adds a parameter.
+    pub fn param(&mut self, name: &str, ty: Type) -> ValueId {
+        self.function.add_param(name, ty)
+    }
+
+    /// Adds the parameters of `@step`.
+    pub fn step_params(&mut self) -> StepParams {
+        StepParams {
+            ids: self.param("ids", Type::i32([Dim::symbol("T")])),
+            pos: self.param("pos", Type::i32([Dim::symbol("T")])),
+            rows: self.param("rows", Type::i32([Dim::symbol("L")])),
+            kv: self.param("kv", Type::Token),
+        }
+    }
+
+    /// Names a value, for whoever reads the text. Names must be unique in a function.
+    pub fn name(&mut self, value: ValueId, name: &str) {
+        self.function.values[value.index()].name = Some(name.to_string());
+    }
+
+    /// Adds an op.
+    ///
+    /// # Errors
+    /// When the type rule refuses it.
+    pub fn op(&mut self, kind: OpKind, operands: Vec<Operand>, attrs: Vec<Attr>) -> Result<Vec<ValueId>, TypeError> {
+        let types = result_types_after(&self.caches, &self.module, &self.function, kind, &operands, &attrs)?;
+        self.caches.note(&self.module, &self.function, kind, &operands, &attrs);
+        Ok(self.function.push(kind, operands, attrs, types))
+    }
+
+    fn one(&mut self, kind: OpKind, operands: Vec<Operand>, attrs: Vec<Attr>) -> Result<ValueId, TypeError> {
+        Ok(self.op(kind, operands, attrs)?[0])
+    }
+
+    fn two(&mut self, kind: OpKind, operands: Vec<Operand>, attrs: Vec<Attr>) -> Result<(ValueId, ValueId), TypeError> {
+        let results = self.op(kind, operands, attrs)?;
+        Ok((results[0], results[1]))
+    }
+}
+
+use Operand::{Value as V, Weight as W};
+
+/// One method per op of the table; each returns a [`TypeError`] when the type rule refuses it.
+#[allow(clippy::missing_errors_doc)] // said once above for all of them
+impl GraphBuilder {
+    /// `embed`.
+    pub fn embed(&mut self, ids: ValueId, table: WeightId) -> Result<ValueId, TypeError> {
+        self.one(OpKind::Embed, vec![V(ids), W(table)], vec![])
+    }
+
+    /// `dequantise`.
+    pub fn dequantise(&mut self, w: WeightId) -> Result<ValueId, TypeError> {
+        self.one(OpKind::Dequantise, vec![W(w)], vec![])
+    }
+
+    /// `matmul`.
+    pub fn matmul(&mut self, x: ValueId, w: ValueId) -> Result<ValueId, TypeError> {
+        self.one(OpKind::Matmul, vec![V(x), V(w)], vec![])
+    }
+
+    /// `add`.
+    pub fn add(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, TypeError> {
+        self.one(OpKind::Add, vec![V(a), V(b)], vec![])
+    }
+
+    /// `add_bias`.
+    pub fn add_bias(&mut self, x: ValueId, bias: WeightId) -> Result<ValueId, TypeError> {
+        self.one(OpKind::AddBias, vec![V(x), W(bias)], vec![])
+    }
+
+    /// `mul`.
+    pub fn mul(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, TypeError> {
+        self.one(OpKind::Mul, vec![V(a), V(b)], vec![])
+    }
+
+    /// `silu`.
+    pub fn silu(&mut self, x: ValueId) -> Result<ValueId, TypeError> {
+        self.one(OpKind::Silu, vec![V(x)], vec![])
+    }
+
+    /// `rms_norm`.
+    pub fn rms_norm(&mut self, x: ValueId, w: WeightId, eps: f64) -> Result<ValueId, TypeError> {
+        self.one(OpKind::RmsNorm, vec![V(x), W(w)], vec![Attr::Float(eps)])
+    }
+
+    /// `split_heads`.
+    pub fn split_heads(&mut self, x: ValueId, heads: u64) -> Result<ValueId, TypeError> {
+        self.one(OpKind::SplitHeads, vec![V(x)], vec![int(heads)])
+    }
+
+    /// `merge_heads`.
+    pub fn merge_heads(&mut self, x: ValueId) -> Result<ValueId, TypeError> {
+        self.one(OpKind::MergeHeads, vec![V(x)], vec![])
+    }
+
+    /// `rope`.
+    pub fn rope(
+        &mut self,
+        x: ValueId,
+        pos: ValueId,
+        factors: Option<WeightId>,
+        rope: &RopeAttrs,
+    ) -> Result<ValueId, TypeError> {
+        self.one(OpKind::Rope, vec![V(x), V(pos), opt_weight(factors)], rope.attrs())
+    }
+
+    /// `kv.append`: the next token.
+    pub fn kv_append(
+        &mut self,
+        kv: ValueId,
+        k: ValueId,
+        v: ValueId,
+        pos: ValueId,
+        layer: u64,
+    ) -> Result<ValueId, TypeError> {
+        self.one(OpKind::KvAppend, vec![V(kv), V(k), V(v), V(pos)], vec![int(layer)])
+    }
+
+    /// `attention`: the result and the next token.
+    pub fn attention(
+        &mut self,
+        q: ValueId,
+        kv: ValueId,
+        pos: ValueId,
+        layer: u64,
+        kv_heads: u64,
+        scale: f64,
+    ) -> Result<(ValueId, ValueId), TypeError> {
+        let attrs = vec![int(layer), int(kv_heads), Attr::Float(scale)];
+        self.two(OpKind::Attention, vec![V(q), V(kv), V(pos)], attrs)
+    }
+
+    /// `route`: expert ids and weights.
+    pub fn route(&mut self, logits: ValueId, route: &RouteAttrs) -> Result<(ValueId, ValueId), TypeError> {
+        self.two(OpKind::Route, vec![V(logits)], route.attrs())
+    }
+
+    /// `expert.matmul`.
+    pub fn expert_matmul(&mut self, x: ValueId, ids: ValueId, w: ValueId) -> Result<ValueId, TypeError> {
+        self.one(OpKind::ExpertMatmul, vec![V(x), V(ids), V(w)], vec![])
+    }
+
+    /// `expert.combine`.
+    pub fn expert_combine(&mut self, y: ValueId, p: ValueId) -> Result<ValueId, TypeError> {
+        self.one(OpKind::ExpertCombine, vec![V(y), V(p)], vec![])
+    }
+
+    /// `take_rows`.
+    pub fn take_rows(&mut self, x: ValueId, rows: ValueId) -> Result<ValueId, TypeError> {
+        self.one(OpKind::TakeRows, vec![V(x), V(rows)], vec![])
+    }
+
+    /// `quantise`.
+    pub fn quantise(&mut self, x: ValueId, format: Format) -> Result<ValueId, TypeError> {
+        self.one(OpKind::Quantise, vec![V(x)], vec![Attr::Format(format)])
+    }
+
+    /// `rms_norm.quantise`.
+    pub fn rms_norm_quantise(
+        &mut self,
+        x: ValueId,
+        w: WeightId,
+        eps: f64,
+        format: Format,
+    ) -> Result<ValueId, TypeError> {
+        self.one(OpKind::RmsNormQuantise, vec![V(x), W(w)], vec![Attr::Float(eps), Attr::Format(format)])
+    }
+
+    /// `linear`.
+    pub fn linear(
+        &mut self,
+        x: ValueId,
+        w: WeightId,
+        bias: Option<WeightId>,
+        residual: Option<ValueId>,
+    ) -> Result<ValueId, TypeError> {
+        self.one(OpKind::Linear, vec![V(x), W(w), opt_weight(bias), opt_value(residual)], vec![])
+    }
+
+    /// `linear.qkv`: queries, keys and values.
+    pub fn linear_qkv(
+        &mut self,
+        q: LinearPart,
+        k: LinearPart,
+        v: LinearPart,
+    ) -> Result<(ValueId, ValueId, ValueId), TypeError> {
+        let parts = [q, k, v];
+        let mut operands: Vec<Operand> = parts.iter().map(|part| V(part.x)).collect();
+        operands.extend(parts.iter().map(|part| W(part.w)));
+        operands.extend(parts.iter().map(|part| opt_weight(part.bias)));
+        let results = self.op(OpKind::LinearQkv, operands, vec![])?;
+        Ok((results[0], results[1], results[2]))
+    }
+
+    /// `linear.swiglu`.
+    pub fn linear_swiglu(
+        &mut self,
+        x: ValueId,
+        gate: WeightId,
+        up: WeightId,
+        format: Format,
+    ) -> Result<ValueId, TypeError> {
+        self.one(OpKind::LinearSwiglu, vec![V(x), W(gate), W(up)], vec![Attr::Format(format)])
+    }
+
+    /// `rope.heads`. `eps` is that of `norm`.
+    #[allow(clippy::too_many_arguments)] // the op has this many operands and attributes
+    pub fn rope_heads(
+        &mut self,
+        x: ValueId,
+        pos: ValueId,
+        norm: Option<WeightId>,
+        factors: Option<WeightId>,
+        heads: u64,
+        eps: f64,
+        rope: &RopeAttrs,
+    ) -> Result<ValueId, TypeError> {
+        let mut attrs = vec![int(heads), Attr::Float(eps)];
+        attrs.extend(rope.attrs());
+        self.one(OpKind::RopeHeads, vec![V(x), V(pos), opt_weight(norm), opt_weight(factors)], attrs)
+    }
+
+    /// `rope.append`: the next token. `eps` is that of `norm`.
+    #[allow(clippy::too_many_arguments)] // the op has this many operands and attributes
+    pub fn rope_append(
+        &mut self,
+        kv: ValueId,
+        k: ValueId,
+        v: ValueId,
+        pos: ValueId,
+        norm: Option<WeightId>,
+        factors: Option<WeightId>,
+        layer: u64,
+        heads: u64,
+        eps: f64,
+        rope: &RopeAttrs,
+    ) -> Result<ValueId, TypeError> {
+        let operands = vec![V(kv), V(k), V(v), V(pos), opt_weight(norm), opt_weight(factors)];
+        let mut attrs = vec![int(layer), int(heads), Attr::Float(eps)];
+        attrs.extend(rope.attrs());
+        self.one(OpKind::RopeAppend, operands, attrs)
+    }
+
+    /// `expert.swiglu`.
+    pub fn expert_swiglu(
+        &mut self,
+        x: ValueId,
+        ids: ValueId,
+        gate: WeightId,
+        up: WeightId,
+        format: Format,
+    ) -> Result<ValueId, TypeError> {
+        self.one(OpKind::ExpertSwiglu, vec![V(x), V(ids), W(gate), W(up)], vec![Attr::Format(format)])
+    }
+
+    /// `expert.down`.
+    pub fn expert_down(
+        &mut self,
+        x: ValueId,
+        ids: ValueId,
+        p: ValueId,
+        w: WeightId,
+        residual: ValueId,
+    ) -> Result<ValueId, TypeError> {
+        self.one(OpKind::ExpertDown, vec![V(x), V(ids), V(p), W(w), V(residual)], vec![])
+    }
+}
