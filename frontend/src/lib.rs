@@ -2,6 +2,8 @@
 //!
 //! | module | what it owns |
 //! | --- | --- |
+//! | [`arch`] | architectures: from a file to a graph |
 //! | [`gguf`] | the GGUF reader |
 
+pub mod arch;
 pub mod gguf;

@@ -1,0 +1,74 @@
+//! Why a well-formed GGUF file makes no model that `ixc` can build.
+
+use std::path::Path;
+
+use crate::gguf::{ErrorClass, GgufError, TensorType, quoted};
+
+/// Why no graph can be built.
+#[derive(Debug, thiserror::Error)]
+pub enum ArchError {
+    /// A key is missing or impossible, a tensor is missing, or its type has no format.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// The architecture is not in the registry.
+    #[error(
+        "{}: key \"general.architecture\" is \"{}\", which is not supported; supported are {}",
+        path.display(), quoted(found), known.join(", ")
+    )]
+    UnknownArchitecture {
+        /// The file.
+        path: Box<Path>,
+        /// The architecture that it names.
+        found: Box<str>,
+        /// Those of the registry.
+        known: Vec<&'static str>,
+    },
+    /// A tensor has another shape than the hyperparameters demand.
+    #[error("{}: tensor \"{}\" has dimensions {found:?}; must be {expected:?}", path.display(), quoted(tensor))]
+    Shape {
+        /// The file.
+        path: Box<Path>,
+        /// The tensor.
+        tensor: Box<str>,
+        /// Its dimensions in the file's order, row length first.
+        found: Box<[u64]>,
+        /// What they must be.
+        expected: Box<[u64]>,
+    },
+    /// A vector that is added or multiplied elementwise is not F32.
+    #[error("{}: tensor \"{}\" has type {found}; vectors must be F32", path.display(), quoted(tensor))]
+    VectorType {
+        /// The file.
+        path: Box<Path>,
+        /// The tensor.
+        tensor: Box<str>,
+        /// Its type.
+        found: TensorType,
+    },
+    /// A tensor that would change the result has no place in the architecture.
+    #[error(
+        "{}: tensor \"{}\" has no place in architecture {architecture}; without it the result would be wrong",
+        path.display(), quoted(tensor)
+    )]
+    UnusedTensor {
+        /// The file.
+        path: Box<Path>,
+        /// The tensor.
+        tensor: Box<str>,
+        /// The architecture.
+        architecture: &'static str,
+    },
+}
+
+impl ArchError {
+    /// What kind of failure this is.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            ArchError::Gguf(error) => error.class(),
+            ArchError::UnknownArchitecture { .. }
+            | ArchError::Shape { .. }
+            | ArchError::VectorType { .. }
+            | ArchError::UnusedTensor { .. } => ErrorClass::Data,
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! Hyperparameters: what a file's keys say about its model, every value checked before anything is built from it.
+//!
+//! Keys that a decoder may give per layer (heads, feed-forward lengths, experts used) are read as a scalar or as an array
+//! of exactly `block_count` elements. Keys that would change what is computed in a way that no builder here does are refused
+//! unless they hold the value that changes nothing.
+
+use crate::gguf::{Gguf, GgufError, Metadata, StringArray, Value};
+
+/// Largest embedding, feed-forward and head sizes: an order of magnitude above any model's, far below what could wrap.
+const MAX_WIDTH: u64 = 1 << 24;
+/// Most heads, experts and layers.
+const MAX_COUNT: u64 = 1 << 16;
+/// Longest context: positions are i32.
+const MAX_CONTEXT: u64 = i32::MAX as u64;
+
+/// What a model's keys say.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Hyper {
+    /// `general.architecture`.
+    pub architecture: String,
+    /// Positions that the model was made for.
+    pub context_length: u64,
+    /// Width of the residual stream.
+    pub embedding_length: u64,
+    /// Rows of the embedding table.
+    pub vocabulary: u64,
+    /// Added to the mean square in RMS norms.
+    pub norm_eps: f64,
+    /// Rotary embedding.
+    pub rope: Rope,
+    /// One for each decoder layer.
+    pub layers: Vec<Layer>,
+}
+
+/// One decoder layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Layer {
+    /// Query heads.
+    pub heads: u64,
+    /// Key and value heads; divides `heads`.
+    pub kv_heads: u64,
+    /// Length of a query or key of one head.
+    pub key_length: u64,
+    /// Length of a value of one head.
+    pub value_length: u64,
+    /// Factor on attention scores.
+    pub attention_scale: f64,
+    /// Width of the dense feed-forward network; 0 where only experts are given.
+    pub feed_forward: u64,
+    /// Experts, where the layer has them.
+    pub experts: Option<Experts>,
+}
+
+/// The experts of a layer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Experts {
+    /// How many there are.
+    pub count: u64,
+    /// How many each token is routed to.
+    pub used: u64,
+    /// Width of one expert.
+    pub feed_forward: u64,
+    /// Whether the weights of the used ones are divided by their sum.
+    pub normalise: bool,
+    /// Factor on the weights.
+    pub scale: f64,
+}
+
+/// Rotary position embedding, without the pairing, which is the architecture's.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Rope {
+    /// Base of the frequencies.
+    pub base: f64,
+    /// Leading dimensions of a head that are rotated; even.
+    pub dims: u64,
+    /// How positions beyond the trained context are reached.
+    pub scaling: Scaling,
+    /// By which factor; 1 without scaling.
+    pub factor: f64,
+    /// The context before scaling.
+    pub original_context: u64,
+    /// YaRN: rotations above which a frequency is left alone.
+    pub beta_fast: f64,
+    /// YaRN: rotations below which a frequency is interpolated.
+    pub beta_slow: f64,
+    /// Factor on the rotated values, beside the one that YaRN implies.
+    pub attn_factor: f64,
+}
+
+/// A kind of RoPE scaling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scaling {
+    /// None.
+    None,
+    /// Positions are divided by the factor.
+    Linear,
+    /// Low frequencies are divided by the factor, high ones are left.
+    Yarn,
+}
+
+impl Scaling {
+    /// The word for it in IR text.
+    pub fn word(self) -> &'static str {
+        match self {
+            Scaling::None => "none",
+            Scaling::Linear => "linear",
+            Scaling::Yarn => "yarn",
+        }
+    }
+}
+
+/// Keys that change the computation, with the values that change nothing. A builder that learns one takes it out.
+const NEUTRAL: [(&str, &[f64]); 10] = [
+    ("attention.clamp_kqv", &[0.0]),
+    ("attn_logit_softcapping", &[0.0]),
+    ("final_logit_softcapping", &[0.0]),
+    ("embedding_scale", &[0.0, 1.0]),
+    ("residual_scale", &[0.0, 1.0]),
+    ("logit_scale", &[0.0, 1.0]),
+    ("expert_shared_count", &[0.0]),
+    ("expert_group_count", &[0.0, 1.0]),
+    ("leading_dense_block_count", &[0.0]),
+    // 1: softmax over all experts.
+    ("expert_gating_func", &[0.0, 1.0]),
+];
+
+impl Hyper {
+    /// Reads and checks the keys of `gguf`, whose architecture is `architecture`.
+    ///
+    /// # Errors
+    /// The key or tensor that is missing or cannot be meant.
+    pub fn read(gguf: &Gguf, architecture: &str) -> Result<Hyper, GgufError> {
+        let keys = Keys { metadata: gguf.metadata(), architecture };
+        // Every layer has tensors, so a layer count beyond their number is a lie, and what is made per layer is bounded.
+        let layers = keys.required("block_count", 1, MAX_COUNT.min(gguf.tensors().len() as u64))?;
+        let mut context_length = keys.required("context_length", 1, MAX_CONTEXT)?;
+        if let Some(window) = keys.optional("attention.sliding_window", 0, u64::MAX)?
+            && (1..context_length).contains(&window)
+        {
+            tracing::warn!(window, context_length, "attention is not windowed: the context is cut to the window");
+            context_length = window;
+        }
+        let embedding_length = keys.required("embedding_length", 1, MAX_WIDTH)?;
+        let vocabulary = vocabulary(gguf, &keys)?;
+        let eps_key = keys.name("attention.layer_norm_rms_epsilon");
+        let norm_eps = keys.metadata.read::<f32>(&eps_key)?;
+        if !(norm_eps > 0.0 && norm_eps <= 1.0) {
+            return Err(keys.metadata.bad_value(&eps_key, norm_eps, "above 0 and at most 1"));
+        }
+        for (name, neutral) in NEUTRAL {
+            keys.neutral(name, neutral)?;
+        }
+        let layers = read_layers(&keys, layers as usize, embedding_length)?;
+        let rope = rope(&keys, context_length, layers.first().map_or(0, |layer| layer.key_length))?;
+        let architecture = architecture.to_owned();
+        Ok(Hyper {
+            architecture,
+            context_length,
+            embedding_length,
+            vocabulary,
+            norm_eps: norm_eps.into(),
+            rope,
+            layers,
+        })
+    }
+}
+
+/// The rows of the embedding table, with which every other claim about the vocabulary must agree.
+fn vocabulary(gguf: &Gguf, keys: &Keys<'_>) -> Result<u64, GgufError> {
+    let table = gguf.require_tensor("token_embd.weight")?;
+    let rows = table.dims().get(1).copied().unwrap_or(1);
+    let agree = |key: &str, found: u64| match found == rows {
+        true => Ok(()),
+        false => Err(keys.metadata.bad_value(key, found, format!("{rows}, the rows of token_embd.weight"))),
+    };
+    if let Some(found) = keys.optional("vocab_size", 1, u64::MAX)? {
+        agree(&keys.name("vocab_size"), found)?;
+    }
+    if let Some(tokens) = keys.metadata.read_optional::<&StringArray>("tokenizer.ggml.tokens")? {
+        agree("tokenizer.ggml.tokens", tokens.len() as u64).map_err(|error| match error {
+            GgufError::KeyValue { path, key, found, limit } => {
+                GgufError::KeyValue { path, key, found: format!("{found} tokens").into(), limit }
+            }
+            other => other,
+        })?;
+    }
+    if rows > i32::MAX as u64 {
+        return Err(keys.metadata.bad_value("token_embd.weight", rows, "at most 2^31 - 1 rows"));
+    }
+    Ok(rows)
+}
+
+fn read_layers(keys: &Keys<'_>, count: usize, embedding_length: u64) -> Result<Vec<Layer>, GgufError> {
+    let heads = keys.per_layer("attention.head_count", count, 1, MAX_COUNT)?;
+    let heads = heads.ok_or_else(|| keys.missing("attention.head_count"))?;
+    let kv_heads = keys.per_layer("attention.head_count_kv", count, 1, MAX_COUNT)?.unwrap_or_else(|| heads.clone());
+    let key_length = keys.optional("attention.key_length", 1, MAX_WIDTH)?;
+    let value_length = keys.optional("attention.value_length", 1, MAX_WIDTH)?;
+    let scale = keys.float("attention.scale", 0.0, |x| x >= 0.0, "0 or a positive number")?;
+    let experts = experts(keys, count)?;
+    let least = u64::from(experts.is_none());
+    let feed_forward = keys.per_layer("feed_forward_length", count, least, MAX_WIDTH)?;
+    if feed_forward.is_none() && experts.is_none() {
+        return Err(keys.missing("feed_forward_length"));
+    }
+    let mut layers = Vec::with_capacity(count);
+    for i in 0..count {
+        let (heads, kv_heads) = (heads[i], kv_heads[i]);
+        if !heads.is_multiple_of(kv_heads) {
+            let limit = format!("a divisor of attention.head_count, {heads}");
+            return Err(keys.metadata.bad_value(&keys.name("attention.head_count_kv"), kv_heads, limit));
+        }
+        let default_length = key_length.is_none() || value_length.is_none();
+        if default_length && !embedding_length.is_multiple_of(heads) {
+            let limit = format!("a divisor of embedding_length, {embedding_length}, where key_length is not given");
+            return Err(keys.metadata.bad_value(&keys.name("attention.head_count"), heads, limit));
+        }
+        let key_length = key_length.unwrap_or(embedding_length / heads);
+        let feed_forward = feed_forward.as_ref().map_or(0, |lengths| lengths[i]);
+        layers.push(Layer {
+            heads,
+            kv_heads,
+            key_length,
+            value_length: value_length.unwrap_or(embedding_length / heads),
+            attention_scale: if scale == 0.0 { 1.0 / (key_length as f64).sqrt() } else { scale },
+            feed_forward,
+            experts: experts.as_ref().map(|all| all.layer(keys, i, feed_forward)).transpose()?,
+        });
+    }
+    Ok(layers)
+}
+
+/// The keys about experts, before they are given to layers.
+struct ExpertKeys {
+    count: u64,
+    used: Vec<u64>,
+    feed_forward: Option<Vec<u64>>,
+    normalise: bool,
+    scale: f64,
+}
+
+fn experts(keys: &Keys<'_>, layers: usize) -> Result<Option<ExpertKeys>, GgufError> {
+    let count = keys.optional("expert_count", 0, MAX_COUNT)?.unwrap_or(0);
+    if count == 0 {
+        return match keys.per_layer("expert_used_count", layers, 0, 0) {
+            Err(GgufError::KeyValue { path, key, found, .. }) => {
+                Err(GgufError::KeyValue { path, key, found, limit: "0, as there are no experts (expert_count)".into() })
+            }
+            Err(other) => Err(other),
+            Ok(_) => Ok(None),
+        };
+    }
+    let used = keys.per_layer("expert_used_count", layers, 1, count)?;
+    let used = used.ok_or_else(|| keys.missing("expert_used_count"))?;
+    let feed_forward = keys.per_layer("expert_feed_forward_length", layers, 1, MAX_WIDTH)?;
+    let normalise = keys.metadata.read_or(&keys.name("expert_weights_norm"), true)?;
+    let scale = keys.float("expert_weights_scale", 1.0, |x| x >= 0.0, "0 or a positive number")?;
+    // 0 stands for an absent key in files of some converters.
+    let scale = if scale == 0.0 { 1.0 } else { scale };
+    Ok(Some(ExpertKeys { count, used, feed_forward, normalise, scale }))
+}
+
+impl ExpertKeys {
+    fn layer(&self, keys: &Keys<'_>, layer: usize, dense: u64) -> Result<Experts, GgufError> {
+        let feed_forward = self.feed_forward.as_ref().map_or(dense, |lengths| lengths[layer]);
+        if feed_forward == 0 {
+            return Err(keys.missing("expert_feed_forward_length"));
+        }
+        let ExpertKeys { count, ref used, normalise, scale, .. } = *self;
+        Ok(Experts { count, used: used[layer], feed_forward, normalise, scale })
+    }
+}
+
+fn rope(keys: &Keys<'_>, context_length: u64, key_length: u64) -> Result<Rope, GgufError> {
+    let positive = |x: f64| x > 0.0;
+    let base = keys.float("rope.freq_base", 10_000.0, positive, "a positive number")?;
+    let dims = keys.optional("rope.dimension_count", 1, key_length)?.unwrap_or(key_length);
+    if !dims.is_multiple_of(2) {
+        return Err(keys.metadata.bad_value(
+            &keys.name("rope.dimension_count"),
+            dims,
+            "even: dimensions turn in pairs",
+        ));
+    }
+    let type_key = keys.name("rope.scaling.type");
+    // llama.cpp's default; older files give the factor of linear scaling as `rope.scale_linear`, 0 meaning none.
+    let kind = keys.metadata.read_or(&type_key, "linear")?;
+    let legacy = keys.float("rope.scale_linear", 0.0, |x| x >= 0.0, "0 or a positive number")?;
+    let factor = keys.float("rope.scaling.factor", legacy as f32, |x| x >= 0.0, "0 or a positive number")?;
+    let (scaling, factor) = match kind {
+        "none" => (Scaling::None, 1.0),
+        "linear" if factor == 0.0 || factor == 1.0 => (Scaling::None, 1.0),
+        "linear" => (Scaling::Linear, factor),
+        "yarn" if factor >= 1.0 => (Scaling::Yarn, factor),
+        "yarn" => {
+            return Err(keys.metadata.bad_value(&keys.name("rope.scaling.factor"), factor, "at least 1 for yarn"));
+        }
+        other => {
+            let found = format!("\"{}\"", crate::gguf::quoted(other));
+            return Err(keys.metadata.bad_value(&type_key, found, "none, linear or yarn"));
+        }
+    };
+    keys.neutral("rope.scaling.yarn_ext_factor", &[1.0])?;
+    keys.neutral("rope.scaling.yarn_log_multiplier", &[0.0])?;
+    Ok(Rope {
+        base,
+        dims,
+        scaling,
+        factor,
+        original_context: keys
+            .optional("rope.scaling.original_context_length", 1, MAX_CONTEXT)?
+            .unwrap_or(context_length),
+        beta_fast: keys.float("rope.scaling.yarn_beta_fast", 32.0, positive, "a positive number")?,
+        beta_slow: keys.float("rope.scaling.yarn_beta_slow", 1.0, positive, "a positive number")?,
+        attn_factor: keys.float("rope.scaling.attn_factor", 1.0, positive, "a positive number")?,
+    })
+}
+
+/// The keys of one architecture.
+struct Keys<'a> {
+    metadata: &'a Metadata,
+    architecture: &'a str,
+}
+
+impl Keys<'_> {
+    fn name(&self, key: &str) -> String {
+        format!("{}.{key}", self.architecture)
+    }
+
+    fn missing(&self, key: &str) -> GgufError {
+        self.metadata.missing(&self.name(key), "u32")
+    }
+
+    fn in_range(&self, key: &str, found: u64, least: u64, most: u64) -> Result<u64, GgufError> {
+        if (least..=most).contains(&found) {
+            return Ok(found);
+        }
+        Err(self.metadata.bad_value(&self.name(key), found, format!("from {least} to {most}")))
+    }
+
+    fn optional(&self, key: &str, least: u64, most: u64) -> Result<Option<u64>, GgufError> {
+        let found: Option<u64> = self.metadata.read_optional(&self.name(key))?;
+        found.map(|found| self.in_range(key, found, least, most)).transpose()
+    }
+
+    fn required(&self, key: &str, least: u64, most: u64) -> Result<u64, GgufError> {
+        self.optional(key, least, most)?.ok_or_else(|| self.missing(key))
+    }
+
+    /// A scalar for all layers, or an array with one element for each.
+    fn per_layer(&self, key: &str, layers: usize, least: u64, most: u64) -> Result<Option<Vec<u64>>, GgufError> {
+        let name = self.name(key);
+        let Some(Value::Array(array)) = self.metadata.get(&name) else {
+            return Ok(self.optional(key, least, most)?.map(|value| vec![value; layers]));
+        };
+        if array.len() != layers {
+            let limit = format!("a number or an array of {layers}, one for each layer (block_count)");
+            return Err(self.metadata.bad_value(&name, format!("an array of {}", array.len()), limit));
+        }
+        let element = |layer| {
+            let found = array.integer(layer).ok_or_else(|| {
+                self.metadata.bad_value(&name, Value::Array(array.clone()).type_name(), "an array of integers")
+            })?;
+            let found = u64::try_from(found).map_err(|_| self.metadata.bad_value(&name, found, "not negative"))?;
+            self.in_range(key, found, least, most)
+        };
+        (0..layers).map(element).collect::<Result<_, _>>().map(Some)
+    }
+
+    fn float(&self, key: &str, default: f32, allowed: fn(f64) -> bool, limit: &str) -> Result<f64, GgufError> {
+        let found = self.metadata.read_or(&self.name(key), default)?;
+        if found.is_finite() && allowed(found.into()) {
+            return Ok(found.into());
+        }
+        Err(self.metadata.bad_value(&self.name(key), found, limit))
+    }
+
+    /// Refuses a key that asks for something no builder does.
+    fn neutral(&self, key: &str, neutral: &[f64]) -> Result<(), GgufError> {
+        let name = self.name(key);
+        let found = match self.metadata.get(&name) {
+            None => return Ok(()),
+            Some(Value::F32(x)) => f64::from(*x),
+            Some(Value::F64(x)) => *x,
+            Some(value) => match value.integer() {
+                Some(x) => x as f64,
+                None => return Err(self.metadata.wrong_type(&name, value, "number")),
+            },
+        };
+        if neutral.contains(&found) {
+            return Ok(());
+        }
+        let words: Vec<_> = neutral.iter().map(f64::to_string).collect();
+        Err(self.metadata.bad_value(
+            &name,
+            found,
+            format!("absent or {}: nothing else is supported", words.join(" or ")),
+        ))
+    }
+}

@@ -1,0 +1,21 @@
+//! `llama`: Llama and Mistral (dense), Mixtral (experts).
+//!
+//! RoPE turns adjacent pairs, since the converter permutes the rows of Q and K. Mixtral's router is a softmax over all experts
+//! whose chosen weights are divided by their sum.
+
+use ixc_ir::graph::ValueId;
+
+use super::builder::{Bias, Builder, Pairs};
+use super::decoder::{AttentionStyle, attention, experts_or_dense};
+use super::error::ArchError;
+
+const ATTENTION: AttentionStyle = AttentionStyle { pairs: Pairs::Adjacent, bias: Bias::Optional, head_norm: false };
+
+pub(super) fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let mut x = b.embed()?;
+    for layer in 0..b.hyper.layers.len() {
+        x = attention(b, layer, x, ATTENTION)?;
+        x = experts_or_dense(b, layer, x)?;
+    }
+    b.logits(x)
+}

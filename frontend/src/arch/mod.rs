@@ -1,0 +1,80 @@
+//! Architectures: from a checked file to a graph, as its authors wrote the model.
+//!
+//! In: a [`Gguf`] whose bytes are sound. Out: a [`Model`]: hyperparameters and a [`Module`] whose function `@step` computes
+//! logits, unfused, weights named after their tensors. What makes one architecture differ from another is in the graph, as
+//! ops and attributes; nothing after this module knows its name.
+//!
+//! ```text
+//! %7 = rms_norm %6, @blk.0.attn_norm.weight {eps = 1e-6} : f32[T, 256]
+//! %8 = dequantise @blk.0.attn_q.weight : f32[256, 256]
+//! %9 = matmul %7, %8 : f32[T, 256]
+//! ```
+//!
+//! | file | what it owns |
+//! | --- | --- |
+//! | `hyper` | keys to hyperparameters, with every range check |
+//! | `builder` | weights by name and shape; ops with their types |
+//! | `decoder` | the parts that pre-norm decoders share |
+//! | `llama`, `qwen2`, `qwen3`, `qwen3moe` | one architecture each |
+//!
+//! To add an architecture: a file with its `build`, and a row in [`ARCHITECTURES`].
+
+mod builder;
+mod decoder;
+mod error;
+mod hyper;
+mod llama;
+mod qwen2;
+mod qwen3;
+mod qwen3moe;
+
+use ixc_ir::graph::{Module, ValueId};
+
+use crate::gguf::Gguf;
+use builder::Builder;
+pub use error::ArchError;
+pub use hyper::{Experts, Hyper, Layer, Rope, Scaling};
+
+/// A row of the registry.
+#[derive(Debug)]
+pub struct Architecture {
+    /// The value of `general.architecture`.
+    pub name: &'static str,
+    /// Which models it is.
+    pub doc: &'static str,
+    build: fn(&mut Builder<'_>) -> Result<ValueId, ArchError>,
+}
+
+/// Every architecture that can be built.
+pub static ARCHITECTURES: &[Architecture] = &[
+    Architecture { name: "llama", doc: "Llama, Mistral; Mixtral", build: llama::build },
+    Architecture { name: "qwen2", doc: "Qwen2, Qwen2.5", build: qwen2::build },
+    Architecture { name: "qwen3", doc: "Qwen3", build: qwen3::build },
+    Architecture { name: "qwen3moe", doc: "Qwen3 with experts", build: qwen3moe::build },
+];
+
+/// A model: what its keys say, and its graph.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// Hyperparameters.
+    pub hyper: Hyper,
+    /// The graph: one function, `step`.
+    pub module: Module,
+}
+
+/// Builds the graph of the model in `gguf`.
+///
+/// # Errors
+/// When the architecture is unknown, a key or tensor is missing or impossible, or a tensor's type has no format.
+pub fn build(gguf: &Gguf) -> Result<Model, ArchError> {
+    let name: &str = gguf.metadata().read("general.architecture")?;
+    let architecture = ARCHITECTURES.iter().find(|row| row.name == name).ok_or_else(|| {
+        let (path, found) = (gguf.metadata().path().into(), name.into());
+        ArchError::UnknownArchitecture { path, found, known: ARCHITECTURES.iter().map(|row| row.name).collect() }
+    })?;
+    let hyper = Hyper::read(gguf, architecture.name)?;
+    let mut builder = Builder::new(gguf, &hyper, architecture.name);
+    let logits = (architecture.build)(&mut builder)?;
+    let module = builder.finish(logits)?;
+    Ok(Model { hyper, module })
+}

@@ -1,0 +1,20 @@
+//! `qwen2`: Qwen2 and Qwen2.5, dense.
+//!
+//! Q, K and V have biases; RoPE turns halves.
+
+use ixc_ir::graph::ValueId;
+
+use super::builder::{Bias, Builder, Pairs};
+use super::decoder::{AttentionStyle, attention, dense};
+use super::error::ArchError;
+
+const ATTENTION: AttentionStyle = AttentionStyle { pairs: Pairs::Halves, bias: Bias::Required, head_norm: false };
+
+pub(super) fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
+    let mut x = b.embed()?;
+    for layer in 0..b.hyper.layers.len() {
+        x = attention(b, layer, x, ATTENTION)?;
+        x = dense(b, layer, x)?;
+    }
+    b.logits(x)
+}

@@ -1,0 +1,241 @@
+//! Architectures: what is refused, and that the golden models build.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ixc_frontend::arch::{self, ArchError};
+use ixc_frontend::gguf::write::GgufWriter;
+use ixc_frontend::gguf::{Array, ErrorClass, Gguf};
+use ixc_ir::graph::OpKind;
+
+/// The folder `name` in `../shared`, or `None`, said aloud, where the checkout has none.
+fn shared(name: &str) -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared").join(name);
+    if path.exists() {
+        return Some(path);
+    }
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "../shared is missing");
+    println!("NOT RUN: {name}: ../shared is missing");
+    None
+}
+
+/// A llama of two layers, width 8, 4 heads of 2, 2 of them for keys and values, 16 wide inside, 5 tokens.
+struct Small {
+    keys: Vec<(&'static str, ixc_frontend::gguf::Value)>,
+    tensors: Vec<(String, u32, Vec<u64>)>,
+}
+
+fn small() -> Small {
+    let mut tensors =
+        vec![("token_embd.weight".to_owned(), 0, vec![8, 5]), ("output_norm.weight".to_owned(), 0, vec![8])];
+    for layer in 0..2 {
+        let parts: [(&str, &[u64]); 9] = [
+            ("attn_norm", &[8]),
+            ("attn_q", &[8, 8]),
+            ("attn_k", &[8, 4]),
+            ("attn_v", &[8, 4]),
+            ("attn_output", &[8, 8]),
+            ("ffn_norm", &[8]),
+            ("ffn_gate", &[8, 16]),
+            ("ffn_up", &[8, 16]),
+            ("ffn_down", &[16, 8]),
+        ];
+        tensors.extend(parts.map(|(part, dims)| (format!("blk.{layer}.{part}.weight"), 0, dims.to_vec())));
+    }
+    let keys = vec![
+        ("general.architecture", "llama".into()),
+        ("llama.block_count", 2u32.into()),
+        ("llama.context_length", 64u32.into()),
+        ("llama.embedding_length", 8u32.into()),
+        ("llama.feed_forward_length", 16u32.into()),
+        ("llama.attention.head_count", 4u32.into()),
+        ("llama.attention.head_count_kv", 2u32.into()),
+        ("llama.attention.layer_norm_rms_epsilon", 1e-5f32.into()),
+    ];
+    Small { keys, tensors }
+}
+
+impl Small {
+    fn key(mut self, key: &'static str, value: impl Into<ixc_frontend::gguf::Value>) -> Small {
+        self.keys.retain(|(name, _)| *name != key);
+        self.keys.push((key, value.into()));
+        self
+    }
+
+    fn tensor(mut self, name: &str, type_id: u32, dims: &[u64]) -> Small {
+        self.tensors.retain(|(other, ..)| other != name);
+        self.tensors.push((name.to_owned(), type_id, dims.to_vec()));
+        self
+    }
+
+    fn without(mut self, name: &str) -> Small {
+        self.keys.retain(|(key, _)| *key != name);
+        self.tensors.retain(|(tensor, ..)| tensor != name);
+        self
+    }
+
+    fn build(self) -> Result<arch::Model, ArchError> {
+        let writer = self.keys.into_iter().fold(GgufWriter::new(), |writer, (key, value)| writer.key(key, value));
+        let writer = self.tensors.into_iter().fold(writer, |writer, (name, id, dims)| {
+            let ty = ixc_frontend::gguf::TensorType::from_id(id).unwrap();
+            writer.zero_tensor(&name, ty, &dims)
+        });
+        arch::build(&Gguf::from_bytes("m.gguf".as_ref(), writer.finish()).unwrap())
+    }
+
+    /// The message of the error, without the file's name.
+    fn refused(self) -> String {
+        let error = self.build().unwrap_err();
+        assert_eq!(error.class(), ErrorClass::Data);
+        error.to_string().strip_prefix("m.gguf: ").unwrap().to_owned()
+    }
+}
+
+#[test]
+fn bad_models_are_refused_with_the_key_or_tensor() {
+    let Some(dir) = shared("bad-gguf") else { return };
+    let manifest = fs::read_to_string(dir.join("manifest.tsv")).unwrap();
+    for line in manifest.lines().skip(1) {
+        let columns: Vec<_> = line.split('\t').collect();
+        // No file here has all the tensors of a model, so none of them builds.
+        let Ok(gguf) = Gguf::open(&dir.join(columns[0])) else { continue };
+        let error = arch::build(&gguf).unwrap_err();
+        let text = error.to_string();
+        println!("{text}");
+        assert_eq!(error.class(), ErrorClass::Data);
+        assert!(text.contains("key \"") || text.contains("tensor \""), "{text}");
+        if columns[2] == "model" && columns[1] == "reject" {
+            assert!(text.contains("key \"llama."), "{text}");
+        }
+    }
+}
+
+#[test]
+fn a_small_model_builds_and_ties_its_output() {
+    let model = small().build().unwrap();
+    assert_eq!(model.module.weights.len(), 20);
+    let step = &model.module.functions[0];
+    let attentions: Vec<_> = step.ops.iter().filter(|op| op.kind == OpKind::Attention).collect();
+    assert_eq!(attentions.len(), 2);
+    assert_eq!(attentions[1].attr("scale").float(), 1.0 / 2f64.sqrt());
+    assert_eq!(step.results.len(), 2);
+    // Heads may differ from layer to layer.
+    let model = small()
+        .key("llama.attention.head_count", vec![4u32, 2])
+        .key("llama.attention.head_count_kv", vec![2i32, 1])
+        .key("llama.attention.key_length", 2u32)
+        .key("llama.attention.value_length", 2u32)
+        .tensor("blk.1.attn_q.weight", 0, &[8, 4])
+        .tensor("blk.1.attn_k.weight", 0, &[8, 2])
+        .tensor("blk.1.attn_v.weight", 0, &[8, 2])
+        .tensor("blk.1.attn_output.weight", 0, &[4, 8])
+        .build()
+        .unwrap();
+    assert_eq!((model.hyper.layers[0].heads, model.hyper.layers[1].heads), (4, 2));
+    // A bias is part of a matrix wherever it stands.
+    let model = small().tensor("blk.0.attn_output.bias", 0, &[8]).build().unwrap();
+    assert_eq!(model.module.functions[0].ops.iter().filter(|op| op.kind == OpKind::AddBias).count(), 1);
+}
+
+#[test]
+fn errors_name_what_is_wrong_and_what_would_be_right() {
+    let cases = [
+        (small().key("general.architecture", "mamba\n"), "key \"general.architecture\" is \"mamba\\n\", which is not"),
+        (small().without("general.architecture"), "key \"general.architecture\" is missing; expected string"),
+        (small().key("llama.block_count", u32::MAX), "key \"llama.block_count\" is 4294967295; must be from 1 to 20"),
+        (small().key("llama.block_count", "2"), "key \"llama.block_count\" is string; expected u64"),
+        (small().key("llama.block_count", 3u32), "tensor \"blk.2.attn_norm.weight\" is missing"),
+        (small().without("llama.context_length"), "key \"llama.context_length\" is missing"),
+        (
+            small().key("llama.attention.head_count", vec![4u32]),
+            "key \"llama.attention.head_count\" is an array of 1; must be a number or an array of 2",
+        ),
+        (
+            small().key("llama.attention.head_count", vec![4i32, -1]),
+            "key \"llama.attention.head_count\" is -1; must be not negative",
+        ),
+        (
+            small().key("llama.attention.head_count", Array::F32(vec![4.0, 4.0])),
+            "key \"llama.attention.head_count\" is array of f32; must be an array of integers",
+        ),
+        (
+            small().key("llama.attention.head_count_kv", 3u32),
+            "key \"llama.attention.head_count_kv\" is 3; must be a divisor of attention.head_count, 4",
+        ),
+        (
+            small().key("llama.rope.dimension_count", 3u32),
+            "key \"llama.rope.dimension_count\" is 3; must be from 1 to 2",
+        ),
+        (small().key("llama.rope.dimension_count", 1u32), "key \"llama.rope.dimension_count\" is 1; must be even"),
+        (
+            small().key("llama.rope.freq_base", f32::NAN),
+            "key \"llama.rope.freq_base\" is NaN; must be a positive number",
+        ),
+        (
+            small().key("llama.rope.scaling.type", "longrope"),
+            "key \"llama.rope.scaling.type\" is \"longrope\"; must be",
+        ),
+        (
+            small().key("llama.final_logit_softcapping", 30f32),
+            "key \"llama.final_logit_softcapping\" is 30; must be absent",
+        ),
+        (small().key("llama.vocab_size", 6u32), "key \"llama.vocab_size\" is 6; must be 5, the rows of"),
+        (
+            small().key("tokenizer.ggml.tokens", vec!["a"]),
+            "key \"tokenizer.ggml.tokens\" is 1 tokens; must be 5, the rows of token_embd.weight",
+        ),
+        (small().key("llama.expert_used_count", 1u32), "key \"llama.expert_used_count\" is 1; must be 0, as there are"),
+        (
+            small().key("llama.expert_count", 4u32).key("llama.expert_used_count", vec![2u32, 0]),
+            "key \"llama.expert_used_count\" is 0; must be from 1 to 4",
+        ),
+        (
+            small().key("llama.expert_count", 4u32).key("llama.expert_used_count", 2u32),
+            "tensor \"blk.0.ffn_gate_inp.weight\" is missing",
+        ),
+        (small().without("blk.1.ffn_up.weight"), "tensor \"blk.1.ffn_up.weight\" is missing"),
+        (
+            small().tensor("blk.1.ffn_up.weight", 0, &[16, 8]),
+            "tensor \"blk.1.ffn_up.weight\" has dimensions [16, 8]; must be [8, 16]",
+        ),
+        (
+            small().tensor("blk.0.attn_q.weight", 28, &[8, 8]),
+            "tensor \"blk.0.attn_q.weight\" has type F64, which is not",
+        ),
+        (
+            small().tensor("output_norm.weight", 1, &[8]),
+            "tensor \"output_norm.weight\" has type F16; vectors must be F32",
+        ),
+        (small().tensor("blk.0.ffn_x.bias", 0, &[8]), "tensor \"blk.0.ffn_x.bias\" has no place in architecture llama"),
+    ];
+    for (model, expected) in cases {
+        let text = model.refused();
+        assert!(text.starts_with(expected), "{text}\n{expected}");
+    }
+}
+
+#[test]
+fn golden_models_build_or_are_refused_by_name() {
+    let Some(dir) = shared("golden/models") else { return };
+    let mut built = 0;
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let gguf = Gguf::open(&path).unwrap();
+        let name: &str = gguf.metadata().read("general.architecture").unwrap();
+        match arch::build(&gguf) {
+            Ok(model) => {
+                built += 1;
+                assert_eq!(model.module.weights.len(), gguf.tensors().len(), "{}", path.display());
+            }
+            Err(error @ ArchError::UnknownArchitecture { .. }) => {
+                assert!(arch::ARCHITECTURES.iter().all(|row| row.name != name), "{error}");
+            }
+            Err(error) => {
+                let text = error.to_string();
+                assert!(text.contains("which is not supported; supported are F32"), "{text}");
+            }
+        }
+    }
+    println!("{built} built");
+    assert!(built >= 12, "{built}");
+}
