@@ -3,22 +3,16 @@
 //! In: a checked file and its hyperparameters. Out: a module whose one function is `@step` (see [`ixc_ir::graph`]). A weight
 //! that is asked for twice (tied output) is one weight. Weights that are never asked for are reported at the end.
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 
-use ixc_ir::graph::{Attr, Dim, Function, Module, OpKind, Operand, Place, Type, ValueId, Weight, WeightId};
+use ixc_ir::graph::attrs::{RopeAttrs, RopeStyle, RouteAttrs, RouteScore};
+use ixc_ir::graph::builder::{GraphBuilder, StepParams};
+use ixc_ir::graph::types::TypeError;
+use ixc_ir::graph::{Module, Place, ValueId, WeightId};
 
 use super::error::ArchError;
 use super::hyper::{Experts, Hyper};
 use crate::gguf::{Gguf, Tensor};
-
-/// How the two numbers that RoPE turns together lie in a head.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Pairs {
-    /// Next to each other (ggml "norm").
-    Adjacent,
-    /// Half a rotation apart (ggml "neox").
-    Halves,
-}
 
 /// Whether a matrix has a bias beside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,46 +28,46 @@ pub(super) struct Builder<'a> {
     gguf: &'a Gguf,
     pub hyper: &'a Hyper,
     architecture: &'static str,
-    module: Module,
-    step: Function,
-    weights: HashMap<String, WeightId>,
-    ids: ValueId,
-    positions: ValueId,
-    rows: ValueId,
+    graph: GraphBuilder,
+    step: StepParams,
+    /// The cache after the ops so far.
     kv: ValueId,
+    used: HashSet<String>,
 }
 
 impl<'a> Builder<'a> {
     /// A function with its parameters and no ops.
     pub fn new(gguf: &'a Gguf, hyper: &'a Hyper, architecture: &'static str) -> Builder<'a> {
-        let mut step = Function { name: "step".to_owned(), ..Function::default() };
-        let (tokens, wanted) = (Dim::symbol("T"), Dim::symbol("L"));
-        let ids = step.add_param("ids", Type::i32([tokens.clone()]));
-        let positions = step.add_param("pos", Type::i32([tokens]));
-        let rows = step.add_param("rows", Type::i32([wanted]));
-        let kv = step.add_param("kv", Type::Token);
-        let (module, weights) = (Module::default(), HashMap::new());
-        Builder { gguf, hyper, architecture, module, step, weights, ids, positions, rows, kv }
+        let mut graph = GraphBuilder::new("step");
+        let step = graph.step_params();
+        Builder { gguf, hyper, architecture, graph, step, kv: step.kv, used: HashSet::new() }
     }
 
     /// Ends the function with its results; refuses or reports tensors that nothing used.
-    pub fn finish(mut self, logits: ValueId) -> Result<Module, ArchError> {
+    pub fn finish(self, logits: ValueId) -> Result<Module, ArchError> {
         self.report_unused()?;
-        self.step.results = vec![logits, self.kv];
-        self.module.functions.push(self.step);
-        Ok(self.module)
+        Ok(self.graph.finish(&[logits, self.kv]))
     }
 
     fn report_unused(&self) -> Result<(), ArchError> {
-        for tensor in self.gguf.tensors().filter(|tensor| !self.weights.contains_key(tensor.name())) {
+        for tensor in self.gguf.tensors().filter(|tensor| !self.used.contains(tensor.name())) {
             // A bias or a scale of a matrix is part of its meaning; other tensors may be for other uses of the file.
             if tensor.name().ends_with(".bias") || tensor.name().ends_with(".scale") {
-                let (path, tensor) = (self.gguf.metadata().path().into(), tensor.name().into());
+                let (path, tensor) = (self.path(), tensor.name().into());
                 return Err(ArchError::UnusedTensor { path, tensor, architecture: self.architecture });
             }
             tracing::warn!(tensor = %crate::gguf::quoted(tensor.name()), architecture = self.architecture, "unused tensor");
         }
         Ok(())
+    }
+
+    fn path(&self) -> Box<std::path::Path> {
+        self.gguf.metadata().path().into()
+    }
+
+    /// The value of an op, or its type error with the file's name.
+    fn typed<T>(&self, result: Result<T, TypeError>) -> Result<T, ArchError> {
+        result.map_err(|source| ArchError::Graph { path: self.path(), source: Box::new(source) })
     }
 
     /// The weight `name`, which must have `shape` (outermost first).
@@ -86,7 +80,7 @@ impl<'a> Builder<'a> {
     pub fn vector(&mut self, name: &str, len: u64) -> Result<WeightId, ArchError> {
         let tensor = self.gguf.require_tensor(name)?;
         if tensor.tensor_type().name != "F32" {
-            let (path, found) = (self.gguf.metadata().path().into(), tensor.tensor_type());
+            let (path, found) = (self.path(), tensor.tensor_type());
             return Err(ArchError::VectorType { path, tensor: name.into(), found });
         }
         self.add_weight(tensor, &[len])
@@ -109,167 +103,128 @@ impl<'a> Builder<'a> {
         let expected: Vec<u64> = shape.iter().rev().copied().collect();
         if found[..significant(found)] != expected[..significant(&expected)] {
             return Err(ArchError::Shape {
-                path: self.gguf.metadata().path().into(),
+                path: self.path(),
                 tensor: tensor.name().into(),
                 found: found.into(),
                 expected: expected.into(),
             });
         }
-        if let Some(&id) = self.weights.get(tensor.name()) {
+        if let Some(id) = self.graph.find_weight(tensor.name()) {
             return Ok(id);
         }
         let format = self.gguf.require_format(tensor)?;
         let place = Some(Place { file: tensor.file() as u32, offset: tensor.offset() });
-        let id = WeightId(self.module.weights.len() as u32);
-        self.module.weights.push(Weight { name: tensor.name().to_owned(), format, shape: shape.to_vec(), place });
-        self.weights.insert(tensor.name().to_owned(), id);
-        Ok(id)
-    }
-
-    fn op(&mut self, kind: OpKind, operands: Vec<Operand>, attrs: Vec<Attr>, ty: Type) -> ValueId {
-        self.step.push(kind, operands, attrs, vec![ty])[0]
-    }
-
-    /// An op on values whose result has the type of the first.
-    fn same(&mut self, kind: OpKind, values: &[ValueId]) -> ValueId {
-        let ty = self.step.ty(values[0]).clone();
-        self.op(kind, values.iter().map(|&value| Operand::Value(value)).collect(), vec![], ty)
-    }
-
-    /// The type of `value` with its last `dropped` dimensions replaced by `dims`.
-    fn reshaped(&self, value: ValueId, dropped: usize, dims: &[u64]) -> Type {
-        let old = self.step.ty(value).dims();
-        let kept = old.iter().take(old.len().saturating_sub(dropped)).cloned();
-        Type::f32(kept.chain(dims.iter().map(|&dim| Dim::Fixed(dim))).collect::<Vec<_>>())
-    }
-
-    fn dequantise(&mut self, weight: WeightId) -> ValueId {
-        let shape: Vec<Dim> = self.module.weights[weight.index()].shape.iter().map(|&dim| Dim::Fixed(dim)).collect();
-        self.op(OpKind::Dequantise, vec![Operand::Weight(weight)], vec![], Type::f32(shape))
+        let weight = self.graph.weight(tensor.name(), format, shape, place);
+        self.used.insert(tensor.name().to_owned());
+        self.typed(weight)
     }
 
     /// Rows of `token_embd.weight` for the step's ids.
     pub fn embed(&mut self) -> Result<ValueId, ArchError> {
         let table = self.weight("token_embd.weight", &[self.hyper.vocabulary, self.hyper.embedding_length])?;
-        let ty = self.reshaped(self.ids, 0, &[self.hyper.embedding_length]);
-        Ok(self.op(OpKind::Embed, vec![Operand::Value(self.ids), Operand::Weight(table)], vec![], ty))
+        let x = self.graph.embed(self.step.ids, table);
+        self.typed(x)
     }
 
     /// `output_norm` and the output matrix (tied to the embedding table where the file has none) on the wanted rows.
     pub fn logits(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
         let Hyper { vocabulary, embedding_length, .. } = *self.hyper;
-        let rows = Type::f32([Dim::symbol("L"), Dim::Fixed(embedding_length)]);
-        let x = self.op(OpKind::TakeRows, vec![Operand::Value(x), Operand::Value(self.rows)], vec![], rows);
+        let x = self.graph.take_rows(x, self.step.rows);
+        let x = self.typed(x)?;
         let x = self.rms_norm(x, "output_norm.weight", embedding_length)?;
         if self.has("output.weight") {
             return self.linear(x, "output", embedding_length, vocabulary, Bias::Optional);
         }
         let table = self.weight("token_embd.weight", &[vocabulary, embedding_length])?;
-        Ok(self.matmul(x, table, vocabulary))
+        self.matmul(x, table)
     }
 
     /// RMS norm along the last dimension, of length `len`, with the weight `name`.
     pub fn rms_norm(&mut self, x: ValueId, name: &str, len: u64) -> Result<ValueId, ArchError> {
         let weight = self.vector(name, len)?;
-        let attrs = vec![Attr::Float(self.hyper.norm_eps)];
-        let ty = self.step.ty(x).clone();
-        Ok(self.op(OpKind::RmsNorm, vec![Operand::Value(x), Operand::Weight(weight)], attrs, ty))
+        let y = self.graph.rms_norm(x, weight, self.hyper.norm_eps);
+        self.typed(y)
     }
 
-    fn matmul(&mut self, x: ValueId, weight: WeightId, to: u64) -> ValueId {
-        let w = self.dequantise(weight);
-        let ty = self.reshaped(x, 1, &[to]);
-        self.op(OpKind::Matmul, vec![Operand::Value(x), Operand::Value(w)], vec![], ty)
+    fn matmul(&mut self, x: ValueId, weight: WeightId) -> Result<ValueId, ArchError> {
+        let y = self.graph.dequantise(weight).and_then(|w| self.graph.matmul(x, w));
+        self.typed(y)
     }
 
     /// `x` times the transpose of `NAME.weight` (`to` rows of `from`), plus `NAME.bias`.
     pub fn linear(&mut self, x: ValueId, name: &str, from: u64, to: u64, bias: Bias) -> Result<ValueId, ArchError> {
         let weight = self.weight(&format!("{name}.weight"), &[to, from])?;
-        let y = self.matmul(x, weight, to);
+        let y = self.matmul(x, weight)?;
         let bias_name = format!("{name}.bias");
         let bias = match bias {
             Bias::Required => Some(self.vector(&bias_name, to)?),
             Bias::Optional => self.optional_vector(&bias_name, to)?,
         };
         let Some(bias) = bias else { return Ok(y) };
-        let ty = self.step.ty(y).clone();
-        Ok(self.op(OpKind::AddBias, vec![Operand::Value(y), Operand::Weight(bias)], vec![], ty))
+        let y = self.graph.add_bias(y, bias);
+        self.typed(y)
     }
 
     /// Elementwise sum.
-    pub fn add(&mut self, a: ValueId, b: ValueId) -> ValueId {
-        self.same(OpKind::Add, &[a, b])
+    pub fn add(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, ArchError> {
+        let y = self.graph.add(a, b);
+        self.typed(y)
     }
 
     /// `silu(gate) * up`.
-    pub fn swiglu(&mut self, gate: ValueId, up: ValueId) -> ValueId {
-        let gate = self.same(OpKind::Silu, &[gate]);
-        self.same(OpKind::Mul, &[gate, up])
+    pub fn swiglu(&mut self, gate: ValueId, up: ValueId) -> Result<ValueId, ArchError> {
+        let y = self.graph.silu(gate).and_then(|gate| self.graph.mul(gate, up));
+        self.typed(y)
     }
 
     /// `[T, heads * d]` as `[T, heads, d]`.
-    pub fn split_heads(&mut self, x: ValueId, heads: u64, d: u64) -> ValueId {
-        let ty = self.reshaped(x, 1, &[heads, d]);
-        self.op(OpKind::SplitHeads, vec![Operand::Value(x)], vec![Attr::Int(heads as i64)], ty)
+    pub fn split_heads(&mut self, x: ValueId, heads: u64) -> Result<ValueId, ArchError> {
+        let y = self.graph.split_heads(x, heads);
+        self.typed(y)
     }
 
     /// `[T, heads, d]` as `[T, heads * d]`.
-    pub fn merge_heads(&mut self, x: ValueId, heads: u64, d: u64) -> ValueId {
-        let ty = self.reshaped(x, 2, &[heads * d]);
-        self.op(OpKind::MergeHeads, vec![Operand::Value(x)], vec![], ty)
+    pub fn merge_heads(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
+        let y = self.graph.merge_heads(x);
+        self.typed(y)
     }
 
     /// Rotates heads by the step's positions; `rope_freqs.weight` divides the frequencies where the file has it.
-    pub fn rope(&mut self, x: ValueId, pairs: Pairs) -> Result<ValueId, ArchError> {
+    pub fn rope(&mut self, x: ValueId, style: RopeStyle) -> Result<ValueId, ArchError> {
         let rope = &self.hyper.rope;
         let factors = self.optional_vector("rope_freqs.weight", rope.dims / 2)?;
-        let factors = factors.map_or(Operand::Absent, Operand::Weight);
-        let style = match pairs {
-            Pairs::Adjacent => "norm",
-            Pairs::Halves => "neox",
+        let attrs = RopeAttrs {
+            base: rope.base,
+            dims: rope.dims,
+            style,
+            scaling: rope.scaling,
+            factor: rope.factor,
+            original_context: rope.original_context,
+            beta_fast: rope.beta_fast,
+            beta_slow: rope.beta_slow,
+            attn_factor: rope.attn_factor,
         };
-        let attrs = vec![
-            Attr::Float(rope.base),
-            Attr::Int(rope.dims as i64),
-            Attr::Word(style.to_owned()),
-            Attr::Word(rope.scaling.word().to_owned()),
-            Attr::Float(rope.factor),
-            Attr::Int(rope.original_context as i64),
-            Attr::Float(rope.beta_fast),
-            Attr::Float(rope.beta_slow),
-            Attr::Float(rope.attn_factor),
-        ];
-        let ty = self.step.ty(x).clone();
-        let operands = vec![Operand::Value(x), Operand::Value(self.positions), factors];
-        Ok(self.op(OpKind::Rope, operands, attrs, ty))
+        let y = self.graph.rope(x, self.step.pos, factors, &attrs);
+        self.typed(y)
     }
 
     /// Appends `k` and `v` to the cache of `layer`, then attends with `q`; all `[T, heads, d]`.
-    pub fn attend(&mut self, layer: usize, q: ValueId, k: ValueId, v: ValueId) -> ValueId {
+    pub fn attend(&mut self, layer: usize, q: ValueId, k: ValueId, v: ValueId) -> Result<ValueId, ArchError> {
         let facts = &self.hyper.layers[layer];
-        let layer = Attr::Int(layer as i64);
-        let kv = [self.kv, k, v, self.positions].map(Operand::Value).to_vec();
-        self.kv = self.op(OpKind::KvAppend, kv, vec![layer.clone()], Type::Token);
-        let attrs = vec![layer, Attr::Int(facts.kv_heads as i64), Attr::Float(facts.attention_scale)];
-        let operands = [q, self.kv, self.positions].map(Operand::Value).to_vec();
-        let types = vec![self.reshaped(q, 1, &[facts.value_length]), Type::Token];
-        let results = self.step.push(OpKind::Attention, operands, attrs, types);
-        self.kv = results[1];
-        results[0]
+        let layer = layer as u64;
+        let kv = self.graph.kv_append(self.kv, k, v, self.step.pos, layer);
+        let kv = self.typed(kv)?;
+        let y = self.graph.attention(q, kv, self.step.pos, layer, facts.kv_heads, facts.attention_scale);
+        let (y, kv) = self.typed(y)?;
+        self.kv = kv;
+        Ok(y)
     }
 
     /// Ids and weights of the experts of each row of router logits.
-    pub fn route(&mut self, logits: ValueId, experts: &Experts) -> (ValueId, ValueId) {
-        let attrs = vec![
-            Attr::Int(experts.used as i64),
-            Attr::Word("softmax".to_owned()),
-            Attr::Bool(experts.normalise),
-            Attr::Float(experts.scale),
-        ];
-        let dims = [Dim::symbol("T"), Dim::Fixed(experts.used)];
-        let types = vec![Type::i32(dims.clone()), Type::f32(dims)];
-        let results = self.step.push(OpKind::Route, vec![Operand::Value(logits)], attrs, types);
-        (results[0], results[1])
+    pub fn route(&mut self, logits: ValueId, experts: &Experts) -> Result<(ValueId, ValueId), ArchError> {
+        let Experts { used: top_k, normalise, scale, .. } = *experts;
+        let routed = self.graph.route(logits, &RouteAttrs { top_k, score: RouteScore::Softmax, normalise, scale });
+        self.typed(routed)
     }
 
     /// `x` times the matrices `name` (`to` rows of `from`) of the experts `ids`: `[T, used, to]`.
@@ -281,15 +236,13 @@ impl<'a> Builder<'a> {
         [count, to, from]: [u64; 3],
     ) -> Result<ValueId, ArchError> {
         let weight = self.weight(&format!("{name}.weight"), &[count, to, from])?;
-        let w = self.dequantise(weight);
-        let dims = self.step.ty(ids).dims().iter().cloned().chain([Dim::Fixed(to)]).collect::<Vec<_>>();
-        let operands = [x, ids, w].map(Operand::Value).to_vec();
-        Ok(self.op(OpKind::ExpertMatmul, operands, vec![], Type::f32(dims)))
+        let y = self.graph.dequantise(weight).and_then(|w| self.graph.expert_matmul(x, ids, w));
+        self.typed(y)
     }
 
     /// The experts' rows `[T, used, n]` summed with their weights.
-    pub fn combine(&mut self, y: ValueId, weights: ValueId, to: u64) -> ValueId {
-        let ty = self.reshaped(y, 2, &[to]);
-        self.op(OpKind::ExpertCombine, vec![Operand::Value(y), Operand::Value(weights)], vec![], ty)
+    pub fn combine(&mut self, y: ValueId, weights: ValueId) -> Result<ValueId, ArchError> {
+        let y = self.graph.expert_combine(y, weights);
+        self.typed(y)
     }
 }

@@ -3,15 +3,16 @@
 //! An architecture file says which parts a layer has and in what order; what differs inside a part is a parameter here.
 
 use ixc_ir::graph::ValueId;
+use ixc_ir::graph::attrs::RopeStyle;
 
-use super::builder::{Bias, Builder, Pairs};
+use super::builder::{Bias, Builder};
 use super::error::ArchError;
 
 /// What differs between the attention of decoders.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AttentionStyle {
     /// Pairing of RoPE.
-    pub pairs: Pairs,
+    pub pairs: RopeStyle,
     /// Bias of Q, K and V.
     pub bias: Bias,
     /// RMS norm of every query and key head before RoPE.
@@ -32,19 +33,19 @@ pub(super) fn attention(
     let q = b.linear(h, &name("attn_q"), width, facts.heads * facts.key_length, style.bias)?;
     let k = b.linear(h, &name("attn_k"), width, facts.kv_heads * facts.key_length, style.bias)?;
     let v = b.linear(h, &name("attn_v"), width, facts.kv_heads * facts.value_length, style.bias)?;
-    let mut q = b.split_heads(q, facts.heads, facts.key_length);
-    let mut k = b.split_heads(k, facts.kv_heads, facts.key_length);
-    let v = b.split_heads(v, facts.kv_heads, facts.value_length);
+    let mut q = b.split_heads(q, facts.heads)?;
+    let mut k = b.split_heads(k, facts.kv_heads)?;
+    let v = b.split_heads(v, facts.kv_heads)?;
     if style.head_norm {
         q = b.rms_norm(q, &name("attn_q_norm.weight"), facts.key_length)?;
         k = b.rms_norm(k, &name("attn_k_norm.weight"), facts.key_length)?;
     }
     let q = b.rope(q, style.pairs)?;
     let k = b.rope(k, style.pairs)?;
-    let y = b.attend(layer, q, k, v);
-    let y = b.merge_heads(y, facts.heads, facts.value_length);
+    let y = b.attend(layer, q, k, v)?;
+    let y = b.merge_heads(y)?;
     let y = b.linear(y, &name("attn_output"), facts.heads * facts.value_length, width, Bias::Optional)?;
-    Ok(b.add(y, x))
+    b.add(y, x)
 }
 
 /// Norm, SwiGLU network, residual.
@@ -54,9 +55,9 @@ pub(super) fn dense(b: &mut Builder<'_>, layer: usize, x: ValueId) -> Result<Val
     let h = b.rms_norm(x, &name("ffn_norm.weight"), width)?;
     let gate = b.linear(h, &name("ffn_gate"), width, inner, Bias::Optional)?;
     let up = b.linear(h, &name("ffn_up"), width, inner, Bias::Optional)?;
-    let y = b.swiglu(gate, up);
+    let y = b.swiglu(gate, up)?;
     let y = b.linear(y, &name("ffn_down"), inner, width, Bias::Optional)?;
-    Ok(b.add(y, x))
+    b.add(y, x)
 }
 
 /// Norm, router, routed SwiGLU experts, residual; the dense network where the layer has no experts.
@@ -67,11 +68,11 @@ pub(super) fn experts_or_dense(b: &mut Builder<'_>, layer: usize, x: ValueId) ->
     let name = |part: &str| format!("blk.{layer}.{part}");
     let h = b.rms_norm(x, &name("ffn_norm.weight"), width)?;
     let logits = b.linear(h, &name("ffn_gate_inp"), width, count, Bias::Optional)?;
-    let (ids, weights) = b.route(logits, &experts);
+    let (ids, weights) = b.route(logits, &experts)?;
     let gate = b.expert_linear(h, ids, &name("ffn_gate_exps"), [count, inner, width])?;
     let up = b.expert_linear(h, ids, &name("ffn_up_exps"), [count, inner, width])?;
-    let y = b.swiglu(gate, up);
+    let y = b.swiglu(gate, up)?;
     let y = b.expert_linear(y, ids, &name("ffn_down_exps"), [count, width, inner])?;
-    let y = b.combine(y, weights, width);
-    Ok(b.add(y, x))
+    let y = b.combine(y, weights)?;
+    b.add(y, x)
 }

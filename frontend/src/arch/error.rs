@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use ixc_ir::graph::types::TypeError;
+
 use crate::gguf::{ErrorClass, GgufError, TensorType, quoted};
 
 /// Why no graph can be built.
@@ -58,6 +60,14 @@ pub enum ArchError {
         /// The architecture.
         architecture: &'static str,
     },
+    /// The keys and tensors fit each other, but no op can be made of them.
+    #[error("{}: the model has no graph: {source}", path.display())]
+    Graph {
+        /// The file.
+        path: Box<Path>,
+        /// Which op, and why.
+        source: Box<TypeError>,
+    },
 }
 
 impl ArchError {
@@ -68,7 +78,8 @@ impl ArchError {
             ArchError::UnknownArchitecture { .. }
             | ArchError::Shape { .. }
             | ArchError::VectorType { .. }
-            | ArchError::UnusedTensor { .. } => ErrorClass::Data,
+            | ArchError::UnusedTensor { .. }
+            | ArchError::Graph { .. } => ErrorClass::Data,
         }
     }
 }

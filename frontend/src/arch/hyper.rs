@@ -4,6 +4,8 @@
 //! of exactly `block_count` elements. Keys that would change what is computed in a way that no builder here does are refused
 //! unless they hold the value that changes nothing.
 
+use ixc_ir::graph::attrs::RopeScaling;
+
 use crate::gguf::{Gguf, GgufError, Metadata, StringArray, Value};
 
 /// Largest embedding, feed-forward and head sizes: an order of magnitude above any model's, far below what could wrap.
@@ -74,7 +76,7 @@ pub struct Rope {
     /// Leading dimensions of a head that are rotated; even.
     pub dims: u64,
     /// How positions beyond the trained context are reached.
-    pub scaling: Scaling,
+    pub scaling: RopeScaling,
     /// By which factor; 1 without scaling.
     pub factor: f64,
     /// The context before scaling.
@@ -85,28 +87,6 @@ pub struct Rope {
     pub beta_slow: f64,
     /// Factor on the rotated values, beside the one that YaRN implies.
     pub attn_factor: f64,
-}
-
-/// A kind of RoPE scaling.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Scaling {
-    /// None.
-    None,
-    /// Positions are divided by the factor.
-    Linear,
-    /// Low frequencies are divided by the factor, high ones are left.
-    Yarn,
-}
-
-impl Scaling {
-    /// The word for it in IR text.
-    pub fn word(self) -> &'static str {
-        match self {
-            Scaling::None => "none",
-            Scaling::Linear => "linear",
-            Scaling::Yarn => "yarn",
-        }
-    }
 }
 
 /// Keys that change the computation, with the values that change nothing. A builder that learns one takes it out.
@@ -288,10 +268,10 @@ fn rope(keys: &Keys<'_>, context_length: u64, key_length: u64) -> Result<Rope, G
     let legacy = keys.float("rope.scale_linear", 0.0, |x| x >= 0.0, "0 or a positive number")?;
     let factor = keys.float("rope.scaling.factor", legacy as f32, |x| x >= 0.0, "0 or a positive number")?;
     let (scaling, factor) = match kind {
-        "none" => (Scaling::None, 1.0),
-        "linear" if factor == 0.0 || factor == 1.0 => (Scaling::None, 1.0),
-        "linear" => (Scaling::Linear, factor),
-        "yarn" if factor >= 1.0 => (Scaling::Yarn, factor),
+        "none" => (RopeScaling::None, 1.0),
+        "linear" if factor == 0.0 || factor == 1.0 => (RopeScaling::None, 1.0),
+        "linear" => (RopeScaling::Linear, factor),
+        "yarn" if factor >= 1.0 => (RopeScaling::Yarn, factor),
         "yarn" => {
             return Err(keys.metadata.bad_value(&keys.name("rope.scaling.factor"), factor, "at least 1 for yarn"));
         }

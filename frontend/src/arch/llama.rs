@@ -4,12 +4,13 @@
 //! whose chosen weights are divided by their sum.
 
 use ixc_ir::graph::ValueId;
+use ixc_ir::graph::attrs::RopeStyle;
 
-use super::builder::{Bias, Builder, Pairs};
+use super::builder::{Bias, Builder};
 use super::decoder::{AttentionStyle, attention, experts_or_dense};
 use super::error::ArchError;
 
-const ATTENTION: AttentionStyle = AttentionStyle { pairs: Pairs::Adjacent, bias: Bias::Optional, head_norm: false };
+const ATTENTION: AttentionStyle = AttentionStyle { pairs: RopeStyle::Norm, bias: Bias::Optional, head_norm: false };
 
 pub(super) fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let mut x = b.embed()?;

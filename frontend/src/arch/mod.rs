@@ -33,7 +33,7 @@ use ixc_ir::graph::{Module, ValueId};
 use crate::gguf::Gguf;
 use builder::Builder;
 pub use error::ArchError;
-pub use hyper::{Experts, Hyper, Layer, Rope, Scaling};
+pub use hyper::{Experts, Hyper, Layer, Rope};
 
 /// A row of the registry.
 #[derive(Debug)]

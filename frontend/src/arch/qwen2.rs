@@ -3,12 +3,13 @@
 //! Q, K and V have biases; RoPE turns halves.
 
 use ixc_ir::graph::ValueId;
+use ixc_ir::graph::attrs::RopeStyle;
 
-use super::builder::{Bias, Builder, Pairs};
+use super::builder::{Bias, Builder};
 use super::decoder::{AttentionStyle, attention, dense};
 use super::error::ArchError;
 
-const ATTENTION: AttentionStyle = AttentionStyle { pairs: Pairs::Halves, bias: Bias::Required, head_norm: false };
+const ATTENTION: AttentionStyle = AttentionStyle { pairs: RopeStyle::Neox, bias: Bias::Required, head_norm: false };
 
 pub(super) fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let mut x = b.embed()?;

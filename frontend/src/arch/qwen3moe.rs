@@ -3,12 +3,13 @@
 //! Attention as in `qwen3`; the router is a softmax over all experts whose chosen weights are divided by their sum.
 
 use ixc_ir::graph::ValueId;
+use ixc_ir::graph::attrs::RopeStyle;
 
-use super::builder::{Bias, Builder, Pairs};
+use super::builder::{Bias, Builder};
 use super::decoder::{AttentionStyle, attention, experts_or_dense};
 use super::error::ArchError;
 
-const ATTENTION: AttentionStyle = AttentionStyle { pairs: Pairs::Halves, bias: Bias::Optional, head_norm: true };
+const ATTENTION: AttentionStyle = AttentionStyle { pairs: RopeStyle::Neox, bias: Bias::Optional, head_norm: true };
 
 pub(super) fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
     let mut x = b.embed()?;
