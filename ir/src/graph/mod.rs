@@ -23,8 +23,11 @@
 
 pub mod attrs;
 pub mod builder;
+pub mod interpret;
 pub mod op;
+pub mod quantise;
 pub mod types;
+pub mod verify;
 
 use serde::{Deserialize, Serialize};
 
@@ -231,6 +234,14 @@ impl Function {
     /// The type of a value.
     pub fn ty(&self, value: ValueId) -> &Type {
         &self.values[value.index()].ty
+    }
+
+    /// What a value is called in messages: `%name`, or `%` and its number.
+    pub fn label(&self, value: ValueId) -> String {
+        match self.values.get(value.index()).and_then(|value| value.name.as_ref()) {
+            Some(name) => format!("%{name}"),
+            None => format!("%{}", value.0),
+        }
     }
 
     /// Adds a value.

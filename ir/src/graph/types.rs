@@ -408,11 +408,22 @@ pub fn check_weight(weight: &Weight) -> Result<(), TypeError> {
 pub fn check_type(ty: &Type) -> Result<(), TypeError> {
     let error = |problem: String| TypeError::Type { ty: ty.to_string(), problem };
     let Type::Tensor { element, dims } = ty else { return Ok(()) };
+    // Bounds what an op can copy from a long type that text gives once.
+    if dims.len() > 4 {
+        return Err(TypeError::Type {
+            ty: format!("a tensor of {} dimensions", dims.len()),
+            problem: "has more than four".to_string(),
+        });
+    }
     for dim in dims {
         match dim {
             Dim::Fixed(0) => return Err(error("has a dimension of 0; each must be at least 1".to_string())),
             Dim::Symbol(name) if !is_symbol(name) => {
-                return Err(error(format!("has the symbol {name:?}; one is a letter, then letters, digits and _")));
+                let name: String = name.chars().take(32).collect();
+                return Err(TypeError::Type {
+                    ty: format!("the symbol {name:?}"),
+                    problem: "is none: one is a letter, then letters, digits and _, at most 32".to_string(),
+                });
             }
             Dim::Fixed(_) | Dim::Symbol(_) => {}
         }
@@ -432,9 +443,11 @@ pub fn check_type(ty: &Type) -> Result<(), TypeError> {
     Ok(())
 }
 
-/// Whether a dimension's symbol can be written.
+/// Whether a dimension's symbol can be written; at most 32 characters.
 pub fn is_symbol(name: &str) -> bool {
-    name.starts_with(|c: char| c.is_ascii_alphabetic()) && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+    name.len() <= 32
+        && name.starts_with(|c: char| c.is_ascii_alphabetic())
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
 }
 
 impl std::fmt::Display for Dim {

@@ -1,0 +1,746 @@
+//! The reference interpreter: the definition of every op.
+//!
+//! Values are f32; within an op everything is accumulated in f64 and rounded once, at its result. Weights are dequantised
+//! by the format table. A fused op is defined as the ops that it replaces, rounding included, with its activations
+//! dequantised and multiplied exactly: what a kernel may differ by is only the order of its sums. RoPE, routing and
+//! attention are in [`math`], quantisation in [`super::quantise`]. The KV cache is f32.
+//!
+//! ```
+//! use ixc_ir::graph::builder::GraphBuilder;
+//! use ixc_ir::graph::interpret::{Interpreter, Value};
+//! use ixc_ir::graph::{Dim, Type};
+//!
+//! let mut b = GraphBuilder::new("double");
+//! let x = b.param("x", Type::f32([Dim::symbol("T"), Dim::Fixed(2)]));
+//! let y = b.add(x, x).unwrap();
+//! let module = b.finish(&[y]);
+//!
+//! let weights: Vec<Vec<u8>> = vec![];
+//! let mut interpreter = Interpreter::new(&module, &weights).unwrap();
+//! let x = Value::F32 { dims: vec![1, 2], data: vec![1.0, -3.0] };
+//! let y = Value::F32 { dims: vec![1, 2], data: vec![2.0, -6.0] };
+//! assert_eq!(interpreter.run("double", vec![x]).unwrap(), [y]);
+//! ```
+//!
+//! Takes any module: it verifies it first. What depends on data (ids, positions, lengths) is checked where it is used.
+
+pub mod math;
+
+use std::borrow::Cow;
+use std::collections::{BTreeMap, HashMap};
+
+use self::math::{AttentionShape, Matrix};
+use super::attrs::{RopeAttrs, RouteAttrs};
+use super::op::OpKind;
+use super::quantise::quantise;
+use super::types::CacheShape;
+use super::verify::{VerifyError, verify};
+use super::{Dim, Element, Function, Module, Op, Operand, Type, ValueId, WeightId};
+use crate::format::Format;
+
+/// Why a weight could not be read.
+pub type SourceError = Box<dyn std::error::Error + Send + Sync>;
+
+/// Where an interpreter gets the bytes of weights from.
+pub trait WeightSource {
+    /// The bytes of a weight, all of them, as its format stores them.
+    ///
+    /// # Errors
+    /// Where it cannot be read.
+    fn bytes(&self, weight: WeightId) -> Result<Cow<'_, [u8]>, SourceError>;
+}
+
+impl WeightSource for Vec<Vec<u8>> {
+    fn bytes(&self, weight: WeightId) -> Result<Cow<'_, [u8]>, SourceError> {
+        let bytes = self.get(weight.index()).ok_or_else(|| format!("no bytes for weight number {}", weight.0))?;
+        Ok(Cow::Borrowed(bytes))
+    }
+}
+
+/// The value of a value.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// Floats.
+    F32 {
+        /// Dimensions, outermost first.
+        dims: Vec<usize>,
+        /// Row-major.
+        data: Vec<f32>,
+    },
+    /// Integers.
+    I32 {
+        /// Dimensions, outermost first.
+        dims: Vec<usize>,
+        /// Row-major.
+        data: Vec<i32>,
+    },
+    /// Blocks of an activation format.
+    Blocks {
+        /// The format.
+        format: Format,
+        /// Dimensions in elements, outermost first.
+        dims: Vec<usize>,
+        /// Row-major.
+        bytes: Vec<u8>,
+    },
+    /// A dequantised weight, f32, that is read where it is used: of expert matrices only those routed to.
+    Weight(WeightId),
+    /// State.
+    Token,
+}
+
+/// Why a function could not be evaluated.
+#[derive(Debug, thiserror::Error)]
+pub enum InterpretError {
+    /// The module is wrong.
+    #[error("the module does not verify: {0}")]
+    Verify(#[from] VerifyError),
+    /// There is no such function.
+    #[error("the module has no function @{name}")]
+    NoFunction {
+        /// Its name.
+        name: String,
+    },
+    /// Too many arguments or too few.
+    #[error("@{function} takes {expected} arguments, not {found}")]
+    ArgumentCount {
+        /// The function.
+        function: String,
+        /// Its parameters.
+        expected: usize,
+        /// Given.
+        found: usize,
+    },
+    /// An argument that does not fit its parameter.
+    #[error("argument {name} is {found}; it must be {expected}")]
+    Argument {
+        /// The parameter.
+        name: String,
+        /// What was given.
+        found: String,
+        /// Its type, with the symbols that are known by then.
+        expected: String,
+    },
+    /// A weight that could not be read.
+    #[error("weight @{name}: {source}")]
+    Weight {
+        /// Its name.
+        name: String,
+        /// Why.
+        source: SourceError,
+    },
+    /// A weight with too many bytes or too few.
+    #[error("weight @{name} has {found} bytes; its shape takes {expected}")]
+    WeightBytes {
+        /// Its name.
+        name: String,
+        /// What the shape takes.
+        expected: u64,
+        /// What the source gave.
+        found: usize,
+    },
+    /// A number in an i32 tensor that is out of range.
+    #[error("{op}: {what} {found} is not in 0..{bound}")]
+    Index {
+        /// Mnemonic.
+        op: &'static str,
+        /// `id`, `row`, `expert` or `position`.
+        what: &'static str,
+        /// The number.
+        found: i64,
+        /// What it must stay below.
+        bound: usize,
+    },
+}
+
+/// An interpreter with its KV cache.
+pub struct Interpreter<'a> {
+    module: &'a Module,
+    weights: &'a dyn WeightSource,
+    caches: BTreeMap<i64, LayerCache>,
+}
+
+struct LayerCache {
+    shape: CacheShape,
+    /// `[position][head][element]`.
+    keys: Vec<f32>,
+    /// `[position][head][element]`.
+    values: Vec<f32>,
+}
+
+impl LayerCache {
+    fn len(&self) -> usize {
+        self.keys.len() / (self.shape.heads * self.shape.key) as usize
+    }
+}
+
+impl<'a> Interpreter<'a> {
+    /// An interpreter with an empty KV cache.
+    ///
+    /// # Errors
+    /// When the module does not verify.
+    pub fn new(module: &'a Module, weights: &'a dyn WeightSource) -> Result<Interpreter<'a>, InterpretError> {
+        verify(module)?;
+        Ok(Interpreter { module, weights, caches: BTreeMap::new() })
+    }
+
+    /// Empties the KV cache.
+    pub fn reset(&mut self) {
+        self.caches.clear();
+    }
+
+    /// One step of a model: the logits of `rows`, row-major. What it appends to the KV cache stays for the next step.
+    ///
+    /// # Errors
+    /// See [`Interpreter::run`].
+    pub fn step(&mut self, tokens: &[u32], positions: &[u32], rows: &[u32]) -> Result<Vec<f32>, InterpretError> {
+        let i32s = |name: &str, data: &[u32]| {
+            let wide = |_| InterpretError::Argument {
+                name: format!("%{name}"),
+                found: "a number beyond i32".to_string(),
+                expected: "in the range of i32".to_string(),
+            };
+            let ints: Result<Vec<i32>, _> = data.iter().map(|&n| i32::try_from(n)).collect();
+            Ok::<Value, InterpretError>(Value::I32 { dims: vec![data.len()], data: ints.map_err(wide)? })
+        };
+        let args = vec![i32s("ids", tokens)?, i32s("pos", positions)?, i32s("rows", rows)?, Value::Token];
+        match self.run("step", args)?.into_iter().next() {
+            Some(Value::F32 { data, .. }) => Ok(data),
+            Some(_) | None => Err(InterpretError::NoFunction { name: "step whose first result is logits".to_string() }),
+        }
+    }
+
+    /// Evaluates a function.
+    ///
+    /// # Errors
+    /// When arguments do not fit, a weight cannot be read, or an id, row or position is out of range.
+    pub fn run(&mut self, function: &str, args: Vec<Value>) -> Result<Vec<Value>, InterpretError> {
+        let module = self.module;
+        let function = module
+            .functions
+            .iter()
+            .find(|f| f.name == function)
+            .ok_or_else(|| InterpretError::NoFunction { name: function.to_string() })?;
+        let mut env = Env { function, values: vec![None; function.values.len()] };
+        self.bind(&mut env, args)?;
+        for op in &function.ops {
+            let results = self.eval(op, &env)?;
+            for (id, value) in op.results.iter().zip(results) {
+                env.values[id.index()] = Some(value);
+            }
+        }
+        let mut results = Vec::with_capacity(function.results.len());
+        for &id in &function.results {
+            results.push(match env.get(id) {
+                Value::Weight(weight) => {
+                    let data = self.dequantised(*weight)?;
+                    Value::F32 { dims: self.weight_dims(*weight), data }
+                }
+                value => value.clone(),
+            });
+        }
+        Ok(results)
+    }
+
+    fn bind(&self, env: &mut Env<'_>, args: Vec<Value>) -> Result<(), InterpretError> {
+        let function = env.function;
+        if args.len() != function.params.len() {
+            return Err(InterpretError::ArgumentCount {
+                function: function.name.clone(),
+                expected: function.params.len(),
+                found: args.len(),
+            });
+        }
+        let mut symbols: HashMap<&str, usize> = HashMap::new();
+        for (&param, arg) in function.params.iter().zip(args) {
+            let ty = function.ty(param);
+            if !self.fits(ty, &arg, &mut symbols) {
+                return Err(InterpretError::Argument {
+                    name: function.label(param),
+                    found: self.describe(&arg),
+                    expected: format!("{ty} with {symbols:?}"),
+                });
+            }
+            env.values[param.index()] = Some(arg);
+        }
+        Ok(())
+    }
+
+    fn fits<'t>(&self, ty: &'t Type, arg: &Value, symbols: &mut HashMap<&'t str, usize>) -> bool {
+        let (element, dims) = match ty {
+            Type::Token => return *arg == Value::Token,
+            Type::Tensor { element, dims } => (*element, dims),
+        };
+        let count = |dims: &[usize]| dims.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim));
+        let (found, arg_dims, whole) = match arg {
+            Value::F32 { dims, data } => (Element::Format(Format::F32), dims, count(dims) == Some(data.len())),
+            Value::I32 { dims, data } => (Element::I32, dims, count(dims) == Some(data.len())),
+            Value::Blocks { format, dims, bytes } => {
+                let elements = bytes.len() / format.block_bytes() * format.block_len();
+                let whole = bytes.len().is_multiple_of(format.block_bytes()) && count(dims) == Some(elements);
+                (Element::Format(*format), dims, whole)
+            }
+            Value::Weight(_) | Value::Token => return false,
+        };
+        found == element
+            && whole
+            && dims.len() == arg_dims.len()
+            && dims.iter().zip(arg_dims).all(|(dim, &n)| match dim {
+                Dim::Fixed(dim) => *dim == n as u64,
+                Dim::Symbol(name) => *symbols.entry(name).or_insert(n) == n,
+            })
+    }
+
+    fn describe(&self, value: &Value) -> String {
+        match value {
+            Value::F32 { dims, data } => format!("f32{dims:?} of {} elements", data.len()),
+            Value::I32 { dims, data } => format!("i32{dims:?} of {} elements", data.len()),
+            Value::Blocks { format, dims, bytes } => format!("{format}{dims:?} of {} bytes", bytes.len()),
+            Value::Weight(weight) => format!("weight number {}", weight.0),
+            Value::Token => "a token".to_string(),
+        }
+    }
+
+    /// The results of an op. This is the definition of every op; the names are those of the op table.
+    fn eval(&mut self, op: &Op, env: &Env<'_>) -> Result<Vec<Value>, InterpretError> {
+        let mnemonic = op.kind.row().mnemonic;
+        let value = |name: &str| env.get(operand_value(op, name));
+        let f32s = |this: &Self, name: &str| this.floats(value(name));
+        let one = |dims: Vec<usize>, data: Vec<f32>| Ok(vec![Value::F32 { dims, data }]);
+        match op.kind {
+            OpKind::Embed => {
+                let ids = ints(value("ids"));
+                let bytes = self.bytes(weight(op, "table"))?;
+                let table = self.matrix(weight(op, "table"), &bytes);
+                let rows = bytes.len() / table.row_bytes();
+                let mut data = Vec::with_capacity(ids.len() * table.width);
+                for &id in ids {
+                    let row = index(mnemonic, "id", id, rows)?;
+                    data.extend(table.rows(row, 1).dequantise());
+                }
+                one(vec![ids.len(), table.width], data)
+            }
+            OpKind::Dequantise => Ok(vec![Value::Weight(weight(op, "w"))]),
+            OpKind::Matmul => {
+                let (x, dims) = (f32s(self, "x")?, self.dims(value("x")));
+                let (data, n) = match value("w") {
+                    Value::Weight(w) => (self.project(*w, &x)?, self.weight_dims(*w)[0]),
+                    w => {
+                        let (w, dims) = (self.floats(w)?, self.dims(w));
+                        let bytes = quantise(Format::F32, &w);
+                        (Matrix { format: Format::F32, bytes: &bytes, width: dims[1] }.project(&x), dims[0])
+                    }
+                };
+                one(with(&dims, n), data)
+            }
+            OpKind::Add => one(self.dims(value("a")), add(&f32s(self, "a")?, &f32s(self, "b")?)),
+            OpKind::AddBias => {
+                let bias = self.dequantised(weight(op, "bias"))?;
+                one(self.dims(value("x")), add_bias(&f32s(self, "x")?, &bias))
+            }
+            OpKind::Mul => one(self.dims(value("a")), mul(&f32s(self, "a")?, &f32s(self, "b")?)),
+            OpKind::Silu => one(self.dims(value("x")), f32s(self, "x")?.iter().map(|&x| math::silu(x)).collect()),
+            OpKind::RmsNorm => {
+                let w = self.dequantised(weight(op, "w"))?;
+                one(self.dims(value("x")), math::rms_norm(&f32s(self, "x")?, &w, op.attr("eps").float()))
+            }
+            OpKind::SplitHeads => {
+                let (dims, heads) = (self.dims(value("x")), op.attr("heads").int() as usize);
+                one(vec![dims[0], heads, dims[1] / heads], f32s(self, "x")?.into_owned())
+            }
+            OpKind::MergeHeads => {
+                let dims = self.dims(value("x"));
+                one(vec![dims[0], dims[1] * dims[2]], f32s(self, "x")?.into_owned())
+            }
+            OpKind::Rope => {
+                let dims = self.dims(value("x"));
+                let factors = self.optional(op.operand("factors"))?;
+                let rope = RopeAttrs::from_op(op);
+                let pos = ints(value("pos"));
+                let y = math::rope(&f32s(self, "x")?, dims[1], dims[2], pos, &rope, factors.as_deref());
+                one(dims, y)
+            }
+            OpKind::KvAppend => {
+                let (k, v) = (value("k"), value("v"));
+                let (k_dims, v_dims) = (self.dims(k), self.dims(v));
+                let shape = CacheShape { heads: k_dims[1] as u64, key: k_dims[2] as u64, value: v_dims[2] as u64 };
+                let (k, v) = (self.floats(k)?.into_owned(), self.floats(v)?.into_owned());
+                self.append(op, shape, &k, &v, ints(value("pos")))?;
+                Ok(vec![Value::Token])
+            }
+            OpKind::Attention => {
+                let q = f32s(self, "q")?;
+                let (y, dims) = self.attention(op, &q, &self.dims(value("q")), ints(value("pos")))?;
+                Ok(vec![Value::F32 { dims, data: y }, Value::Token])
+            }
+            OpKind::Route => {
+                let dims = self.dims(value("logits"));
+                let route = RouteAttrs::from_op(op);
+                let (ids, weights) = math::route(&f32s(self, "logits")?, dims[1], &route);
+                let dims = vec![dims[0], route.top_k as usize];
+                Ok(vec![Value::I32 { dims: dims.clone(), data: ids }, Value::F32 { dims, data: weights }])
+            }
+            OpKind::ExpertMatmul => {
+                let (x, ids) = (f32s(self, "x")?, value("ids"));
+                let id_dims = self.dims(ids);
+                let (y, n) = match value("w") {
+                    Value::Weight(w) => self.experts(mnemonic, *w, &x, ints(ids), id_dims[1])?,
+                    w => {
+                        let dims = self.dims(w);
+                        let bytes = quantise(Format::F32, &self.floats(w)?);
+                        let matrix = Matrix { format: Format::F32, bytes: &bytes, width: dims[2] };
+                        (expert_project(mnemonic, &matrix, dims[0], &x, ints(ids), id_dims[1])?, dims[1])
+                    }
+                };
+                one(with_new(&id_dims, n), y)
+            }
+            OpKind::ExpertCombine => {
+                let dims = self.dims(value("y"));
+                let y = combine(&f32s(self, "y")?, &f32s(self, "p")?, dims[1], dims[2]);
+                one(vec![dims[0], dims[2]], y)
+            }
+            OpKind::TakeRows => {
+                let (x, dims, rows) = (f32s(self, "x")?, self.dims(value("x")), ints(value("rows")));
+                let mut data = Vec::with_capacity(rows.len() * dims[1]);
+                for &row in rows {
+                    let row = index(mnemonic, "row", row, dims[0])?;
+                    data.extend_from_slice(&x[row * dims[1]..][..dims[1]]);
+                }
+                one(vec![rows.len(), dims[1]], data)
+            }
+            OpKind::Quantise => Ok(vec![quantised(op, self.dims(value("x")), &f32s(self, "x")?)]),
+            OpKind::RmsNormQuantise => {
+                let w = self.dequantised(weight(op, "w"))?;
+                let y = math::rms_norm(&f32s(self, "x")?, &w, op.attr("eps").float());
+                Ok(vec![quantised(op, self.dims(value("x")), &y)])
+            }
+            OpKind::Linear => {
+                let mut y = self.linear(&f32s(self, "x")?, op.operand("w"), op.operand("bias"))?;
+                if let Operand::Value(residual) = op.operand("residual") {
+                    y = add(&y, &self.floats(env.get(residual))?);
+                }
+                let n = self.weight_dims(weight(op, "w"))[0];
+                one(vec![y.len() / n, n], y)
+            }
+            OpKind::LinearQkv => {
+                let mut results = Vec::with_capacity(3);
+                for (x, w, bias) in [("xq", "wq", "bq"), ("xk", "wk", "bk"), ("xv", "wv", "bv")] {
+                    let y = self.linear(&f32s(self, x)?, op.operand(w), op.operand(bias))?;
+                    let n = self.weight_dims(weight(op, w))[0];
+                    results.push(Value::F32 { dims: vec![y.len() / n, n], data: y });
+                }
+                Ok(results)
+            }
+            OpKind::LinearSwiglu => {
+                let x = f32s(self, "x")?;
+                let gate = self.project(weight(op, "gate"), &x)?;
+                let up = self.project(weight(op, "up"), &x)?;
+                let n = self.weight_dims(weight(op, "gate"))[0];
+                Ok(vec![quantised(op, vec![gate.len() / n, n], &swiglu(&gate, &up))])
+            }
+            OpKind::RopeHeads => {
+                let dims = self.dims(value("x"));
+                let heads = op.attr("heads").int() as usize;
+                let y = self.rope_heads(op, &f32s(self, "x")?, heads, dims[1] / heads, ints(value("pos")))?;
+                one(vec![dims[0], heads, dims[1] / heads], y)
+            }
+            OpKind::RopeAppend => {
+                let heads = op.attr("heads").int() as usize;
+                let (key, width) = (self.dims(value("k"))[1] / heads, self.dims(value("v"))[1] / heads);
+                let pos = ints(value("pos"));
+                let k = self.rope_heads(op, &f32s(self, "k")?, heads, key, pos)?;
+                let v = f32s(self, "v")?.into_owned();
+                let shape = CacheShape { heads: heads as u64, key: key as u64, value: width as u64 };
+                self.append(op, shape, &k, &v, pos)?;
+                Ok(vec![Value::Token])
+            }
+            OpKind::ExpertSwiglu => {
+                let (x, ids) = (f32s(self, "x")?, value("ids"));
+                let dims = self.dims(ids);
+                let (gate, n) = self.experts(mnemonic, weight(op, "gate"), &x, ints(ids), dims[1])?;
+                let (up, _) = self.experts(mnemonic, weight(op, "up"), &x, ints(ids), dims[1])?;
+                Ok(vec![quantised(op, with_new(&dims, n), &swiglu(&gate, &up))])
+            }
+            OpKind::ExpertDown => {
+                let (x, ids) = (f32s(self, "x")?, value("ids"));
+                let dims = self.dims(ids);
+                let (y, n) = self.experts(mnemonic, weight(op, "w"), &x, ints(ids), dims[1])?;
+                let y = combine(&y, &f32s(self, "p")?, dims[1], n);
+                one(vec![dims[0], n], add(&y, &f32s(self, "residual")?))
+            }
+        }
+    }
+
+    /// A tensor's elements as f32: blocks and weights dequantised.
+    fn floats<'v>(&self, value: &'v Value) -> Result<Cow<'v, [f32]>, InterpretError> {
+        match value {
+            Value::F32 { data, .. } => Ok(Cow::Borrowed(data)),
+            Value::Blocks { format, bytes, .. } => {
+                let mut out = vec![0f32; bytes.len() / format.block_bytes() * format.block_len()];
+                format.dequantise(bytes, &mut out);
+                Ok(Cow::Owned(out))
+            }
+            Value::Weight(weight) => Ok(Cow::Owned(self.dequantised(*weight)?)),
+            Value::I32 { .. } | Value::Token => unreachable!("verified: {value:?} is no floats"),
+        }
+    }
+
+    fn dims(&self, value: &Value) -> Vec<usize> {
+        match value {
+            Value::F32 { dims, .. } | Value::I32 { dims, .. } | Value::Blocks { dims, .. } => dims.clone(),
+            Value::Weight(weight) => self.weight_dims(*weight),
+            Value::Token => unreachable!("verified: a token has no dimensions"),
+        }
+    }
+
+    fn weight_dims(&self, weight: WeightId) -> Vec<usize> {
+        self.module.weights[weight.index()].shape.iter().map(|&n| n as usize).collect()
+    }
+
+    /// A weight's bytes, as many as its shape takes.
+    fn bytes(&self, weight: WeightId) -> Result<Cow<'a, [u8]>, InterpretError> {
+        let declared = &self.module.weights[weight.index()];
+        let bytes = self
+            .weights
+            .bytes(weight)
+            .map_err(|source| InterpretError::Weight { name: declared.name.clone(), source })?;
+        let (last, lead) = declared.shape.split_last().unwrap_or((&1, &[]));
+        let expected = declared.format.row_bytes(*last).unwrap_or(0) * lead.iter().product::<u64>();
+        if bytes.len() as u64 != expected {
+            return Err(InterpretError::WeightBytes { name: declared.name.clone(), expected, found: bytes.len() });
+        }
+        Ok(bytes)
+    }
+
+    fn matrix<'b>(&self, weight: WeightId, bytes: &'b [u8]) -> Matrix<'b> {
+        let weight = &self.module.weights[weight.index()];
+        Matrix { format: weight.format, bytes, width: weight.shape.last().map_or(1, |&n| n as usize) }
+    }
+
+    fn dequantised(&self, weight: WeightId) -> Result<Vec<f32>, InterpretError> {
+        Ok(self.matrix(weight, &self.bytes(weight)?).dequantise())
+    }
+
+    fn optional(&self, operand: Operand) -> Result<Option<Vec<f32>>, InterpretError> {
+        match operand {
+            Operand::Weight(weight) => self.dequantised(weight).map(Some),
+            Operand::Absent => Ok(None),
+            Operand::Value(value) => unreachable!("verified: {value:?} is no weight"),
+        }
+    }
+
+    fn project(&self, weight: WeightId, x: &[f32]) -> Result<Vec<f32>, InterpretError> {
+        Ok(self.matrix(weight, &self.bytes(weight)?).project(x))
+    }
+
+    fn linear(&self, x: &[f32], w: Operand, bias: Operand) -> Result<Vec<f32>, InterpretError> {
+        let Operand::Weight(w) = w else { unreachable!("verified: {w:?} is no weight") };
+        let y = self.project(w, x)?;
+        Ok(match self.optional(bias)? {
+            Some(bias) => add_bias(&y, &bias),
+            None => y,
+        })
+    }
+
+    /// `expert.matmul` with a weight, and the rows of its experts.
+    fn experts(
+        &self,
+        op: &'static str,
+        weight: WeightId,
+        x: &[f32],
+        ids: &[i32],
+        slots: usize,
+    ) -> Result<(Vec<f32>, usize), InterpretError> {
+        let bytes = self.bytes(weight)?;
+        let dims = self.weight_dims(weight);
+        Ok((expert_project(op, &self.matrix(weight, &bytes), dims[0], x, ids, slots)?, dims[1]))
+    }
+
+    fn rope_heads(
+        &self,
+        op: &Op,
+        x: &[f32],
+        heads: usize,
+        size: usize,
+        pos: &[i32],
+    ) -> Result<Vec<f32>, InterpretError> {
+        let normed = self.optional(op.operand("norm"))?.map(|w| math::rms_norm(x, &w, op.attr("eps").float()));
+        let factors = self.optional(op.operand("factors"))?;
+        let x = normed.as_deref().unwrap_or(x);
+        Ok(math::rope(x, heads, size, pos, &RopeAttrs::from_op(op), factors.as_deref()))
+    }
+
+    /// Puts rows into the cache: at a position that it has, in place of that; else right behind the last.
+    fn append(
+        &mut self,
+        op: &Op,
+        shape: CacheShape,
+        k: &[f32],
+        v: &[f32],
+        positions: &[i32],
+    ) -> Result<(), InterpretError> {
+        let layer = op.attr("layer").int();
+        let new = || LayerCache { shape, keys: Vec::new(), values: Vec::new() };
+        let cache = self.caches.entry(layer).or_insert_with(new);
+        if cache.shape != shape {
+            *cache = new();
+        }
+        let (key, value) = ((shape.heads * shape.key) as usize, (shape.heads * shape.value) as usize);
+        for ((k, v), &position) in k.chunks_exact(key).zip(v.chunks_exact(value)).zip(positions) {
+            let at = index(op.kind.row().mnemonic, "position", position, cache.len() + 1)?;
+            if at == cache.len() {
+                cache.keys.extend_from_slice(k);
+                cache.values.extend_from_slice(v);
+            } else {
+                cache.keys[at * key..][..key].copy_from_slice(k);
+                cache.values[at * value..][..value].copy_from_slice(v);
+            }
+        }
+        Ok(())
+    }
+
+    fn attention(
+        &self,
+        op: &Op,
+        q: &[f32],
+        dims: &[usize],
+        positions: &[i32],
+    ) -> Result<(Vec<f32>, Vec<usize>), InterpretError> {
+        let empty =
+            LayerCache { shape: CacheShape { heads: 1, key: 1, value: 1 }, keys: Vec::new(), values: Vec::new() };
+        let cache = self.caches.get(&op.attr("layer").int()).unwrap_or(&empty);
+        let shape = AttentionShape {
+            heads: dims[1],
+            kv_heads: cache.shape.heads as usize,
+            key: dims[2],
+            value: cache.shape.value as usize,
+        };
+        let scale = op.attr("scale").float();
+        let mut out = Vec::with_capacity(dims[0] * shape.heads * shape.value);
+        for (q, &position) in q.chunks_exact(dims[1] * dims[2]).zip(positions) {
+            let position = index(op.kind.row().mnemonic, "position", position, cache.len())?;
+            out.extend(math::attention(q, &cache.keys, &cache.values, &shape, position, scale));
+        }
+        Ok((out, vec![dims[0], dims[1], shape.value]))
+    }
+}
+
+struct Env<'a> {
+    function: &'a Function,
+    values: Vec<Option<Value>>,
+}
+
+impl Env<'_> {
+    fn get(&self, id: ValueId) -> &Value {
+        match &self.values[id.index()] {
+            Some(value) => value,
+            None => unreachable!("verified: {} is defined before it is used", self.function.label(id)),
+        }
+    }
+}
+
+fn operand_value(op: &Op, name: &str) -> ValueId {
+    match op.operand(name) {
+        Operand::Value(value) => value,
+        other => unreachable!("verified: operand {name} is {other:?}"),
+    }
+}
+
+fn weight(op: &Op, name: &str) -> WeightId {
+    match op.operand(name) {
+        Operand::Weight(weight) => weight,
+        other => unreachable!("verified: operand {name} is {other:?}"),
+    }
+}
+
+fn ints(value: &Value) -> &[i32] {
+    match value {
+        Value::I32 { data, .. } => data,
+        other => unreachable!("verified: {other:?} is no i32"),
+    }
+}
+
+fn index(op: &'static str, what: &'static str, found: i32, bound: usize) -> Result<usize, InterpretError> {
+    match usize::try_from(found) {
+        Ok(i) if i < bound => Ok(i),
+        Ok(_) | Err(_) => Err(InterpretError::Index { op, what, found: i64::from(found), bound }),
+    }
+}
+
+/// `dims` with another last one.
+fn with(dims: &[usize], last: usize) -> Vec<usize> {
+    let lead = dims.len().saturating_sub(1);
+    with_new(&dims[..lead], last)
+}
+
+/// `dims` and one more.
+fn with_new(dims: &[usize], last: usize) -> Vec<usize> {
+    dims.iter().copied().chain([last]).collect()
+}
+
+fn add(a: &[f32], b: &[f32]) -> Vec<f32> {
+    a.iter().zip(b).map(|(a, b)| a + b).collect()
+}
+
+fn mul(a: &[f32], b: &[f32]) -> Vec<f32> {
+    a.iter().zip(b).map(|(a, b)| a * b).collect()
+}
+
+fn add_bias(x: &[f32], bias: &[f32]) -> Vec<f32> {
+    x.iter().zip(bias.iter().cycle()).map(|(x, b)| x + b).collect()
+}
+
+fn swiglu(gate: &[f32], up: &[f32]) -> Vec<f32> {
+    gate.iter().zip(up).map(|(&gate, up)| math::silu(gate) * up).collect()
+}
+
+/// `x` in the format of the attribute `format`.
+fn quantised(op: &Op, dims: Vec<usize>, x: &[f32]) -> Value {
+    match op.attr("format").format() {
+        Format::F32 => Value::F32 { dims, data: x.to_vec() },
+        format => Value::Blocks { format, dims, bytes: quantise(format, x) },
+    }
+}
+
+/// For every row and slot its row of `x` (one per row, or one per row and slot) times the transpose of its expert. Expert by
+/// expert, so that each routed one is dequantised once and no other at all.
+fn expert_project(
+    op: &'static str,
+    matrix: &Matrix<'_>,
+    experts: usize,
+    x: &[f32],
+    ids: &[i32],
+    slots: usize,
+) -> Result<Vec<f32>, InterpretError> {
+    let n = matrix.bytes.len() / matrix.row_bytes() / experts;
+    let shared = x.len() / matrix.width != ids.len();
+    let mut places: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for (place, &id) in ids.iter().enumerate() {
+        places.entry(index(op, "expert", id, experts)?).or_default().push(place);
+    }
+    let mut out = vec![0f32; ids.len() * n];
+    for (expert, places) in places {
+        let mut rows = Vec::with_capacity(places.len() * matrix.width);
+        for &place in &places {
+            let row = if shared { place / slots } else { place };
+            rows.extend_from_slice(&x[row * matrix.width..][..matrix.width]);
+        }
+        let y = matrix.rows(expert * n, n).project(&rows);
+        for (y, place) in y.chunks_exact(n).zip(places) {
+            out[place * n..][..n].copy_from_slice(y);
+        }
+    }
+    Ok(out)
+}
+
+/// The sum over a row's slots of `p * y`.
+fn combine(y: &[f32], p: &[f32], slots: usize, n: usize) -> Vec<f32> {
+    let mut out = Vec::with_capacity(y.len() / slots);
+    for (y, p) in y.chunks_exact(slots * n).zip(p.chunks_exact(slots)) {
+        out.extend((0..n).map(|i| {
+            let sum: f64 = p.iter().enumerate().map(|(j, &p)| f64::from(p) * f64::from(y[j * n + i])).sum();
+            sum as f32
+        }));
+    }
+    out
+}

@@ -1,0 +1,230 @@
+//! What the ops compute, on plain slices: f32 in and out, f64 within an op. Lengths have been checked by the type rules.
+
+use crate::format::Format;
+use crate::graph::attrs::{RopeAttrs, RopeScaling, RopeStyle, RouteAttrs, RouteScore};
+
+/// The smallest sum that router weights are divided by: the smallest normal f16, as in llama.cpp.
+pub const ROUTE_SUM_MIN: f64 = 6.103_515_625e-5;
+
+/// `x / (1 + exp(-x))`.
+pub fn silu(x: f32) -> f32 {
+    let x = f64::from(x);
+    (x / (1.0 + (-x).exp())) as f32
+}
+
+/// `x * w / sqrt(mean(x^2) + eps)` of every row of `w.len()` elements.
+pub fn rms_norm(x: &[f32], w: &[f32], eps: f64) -> Vec<f32> {
+    let mut y = Vec::with_capacity(x.len());
+    for row in x.chunks_exact(w.len()) {
+        let squares: f64 = row.iter().map(|&x| f64::from(x) * f64::from(x)).sum();
+        let scale = 1.0 / (squares / w.len() as f64 + eps).sqrt();
+        y.extend(row.iter().zip(w).map(|(&x, &w)| (f64::from(x) * scale * f64::from(w)) as f32));
+    }
+    y
+}
+
+/// The angle per position of each pair, and what the rotated elements are multiplied by.
+///
+/// Pair `i` of `dims / 2` turns by `p * base^(-2i / dims) / factors[i]`. With `linear` that is divided by `factor`. With
+/// `yarn` (llama.cpp's `rope_yarn` with `ext_factor` 1):
+///
+/// ```text
+/// turns(b) = dims * ln(original_context / (2 pi b)) / (2 ln base)      // the pair that turns b times over the context
+/// low  = max(0, floor(turns(beta_fast))),  high = min(dims - 1, ceil(turns(beta_slow)))
+/// keep = 1 - clamp((i - low) / max(0.001, high - low), 0, 1)
+/// angle = plain / factor * (1 - keep) + plain * keep
+/// magnitude = attn_factor * (1 + 0.1 ln factor)                        // 1 for factor <= 1
+/// ```
+///
+/// llama.cpp splits the magnitude between its context and its kernel; this is their product.
+pub fn rope_angles(rope: &RopeAttrs, factors: Option<&[f32]>) -> (Vec<f64>, f64) {
+    let dims = rope.dims as f64;
+    let turns = |beta: f64| {
+        dims * (rope.original_context as f64 / (beta * 2.0 * std::f64::consts::PI)).ln() / (2.0 * rope.base.ln())
+    };
+    let (low, high) = match rope.scaling {
+        RopeScaling::Yarn => (turns(rope.beta_fast).floor().max(0.0), turns(rope.beta_slow).ceil().min(dims - 1.0)),
+        RopeScaling::None | RopeScaling::Linear => (0.0, 0.0),
+    };
+    let angle = |i: usize| {
+        let plain = rope.base.powf(-2.0 * i as f64 / dims) / factors.map_or(1.0, |factors| f64::from(factors[i]));
+        match rope.scaling {
+            RopeScaling::None => plain,
+            RopeScaling::Linear => plain / rope.factor,
+            RopeScaling::Yarn => {
+                let keep = 1.0 - ((i as f64 - low) / (high - low).max(0.001)).clamp(0.0, 1.0);
+                plain / rope.factor * (1.0 - keep) + plain * keep
+            }
+        }
+    };
+    let magnitude = match rope.scaling {
+        RopeScaling::None | RopeScaling::Linear => rope.attn_factor,
+        RopeScaling::Yarn => rope.attn_factor * (1.0 + 0.1 * rope.factor.max(1.0).ln()),
+    };
+    ((0..rope.dims as usize / 2).map(angle).collect(), magnitude)
+}
+
+/// Rotates rows of `heads` heads of `size` elements by their positions.
+pub fn rope(
+    x: &[f32],
+    heads: usize,
+    size: usize,
+    positions: &[i32],
+    rope: &RopeAttrs,
+    factors: Option<&[f32]>,
+) -> Vec<f32> {
+    let (angles, magnitude) = rope_angles(rope, factors);
+    let mut y = x.to_vec();
+    for (row, &position) in y.chunks_exact_mut(heads * size).zip(positions) {
+        for (i, angle) in angles.iter().enumerate() {
+            let (sin, cos) = (f64::from(position) * angle).sin_cos();
+            let (sin, cos) = (sin * magnitude, cos * magnitude);
+            let (a, b) = match rope.style {
+                RopeStyle::Norm => (2 * i, 2 * i + 1),
+                RopeStyle::Neox => (i, i + angles.len()),
+            };
+            for head in row.chunks_exact_mut(size) {
+                let (x0, x1) = (f64::from(head[a]), f64::from(head[b]));
+                head[a] = (x0 * cos - x1 * sin) as f32;
+                head[b] = (x0 * sin + x1 * cos) as f32;
+            }
+        }
+    }
+    y
+}
+
+/// Experts and weights of each row of `experts` logits, highest logit first.
+///
+/// Both scores grow with the logit, so the choice is made on the f32 logits themselves: of equal ones the lowest id, NaN
+/// last. Softmax is over all experts.
+pub fn route(logits: &[f32], experts: usize, route: &RouteAttrs) -> (Vec<i32>, Vec<f32>) {
+    let k = route.top_k as usize;
+    let (mut ids, mut weights) = (Vec::new(), Vec::new());
+    for row in logits.chunks_exact(experts) {
+        let key = |id: usize| if row[id].is_nan() { f32::NEG_INFINITY } else { row[id] };
+        let mut order: Vec<usize> = (0..experts).collect();
+        order.sort_by(|&a, &b| key(b).partial_cmp(&key(a)).unwrap_or(std::cmp::Ordering::Equal).then(a.cmp(&b)));
+        order.truncate(k);
+        let mut scores: Vec<f64> = match route.score {
+            RouteScore::Softmax => {
+                let top = f64::from(key(order[0]));
+                let exp = |id: usize| (f64::from(row[id]) - top).exp();
+                let sum: f64 = (0..experts).map(exp).sum();
+                order.iter().map(|&id| exp(id) / sum).collect()
+            }
+            RouteScore::Sigmoid => order.iter().map(|&id| 1.0 / (1.0 + (-f64::from(row[id])).exp())).collect(),
+        };
+        if route.normalise {
+            let sum = scores.iter().sum::<f64>().max(ROUTE_SUM_MIN);
+            scores.iter_mut().for_each(|score| *score /= sum);
+        }
+        ids.extend(order.iter().map(|&id| id as i32));
+        weights.extend(scores.iter().map(|score| (score * route.scale) as f32));
+    }
+    (ids, weights)
+}
+
+/// Causal attention of the queries of one row (`heads` heads) at `position` over keys and values that lie as
+/// `[position][kv head][element]`: softmax of `scale * q . k` over positions 0 to its own.
+pub fn attention(
+    q: &[f32],
+    keys: &[f32],
+    values: &[f32],
+    shape: &AttentionShape,
+    position: usize,
+    scale: f64,
+) -> Vec<f32> {
+    let AttentionShape { heads, kv_heads, key, value } = *shape;
+    let mut out = Vec::with_capacity(heads * value);
+    for (h, q) in q.chunks_exact(key).enumerate() {
+        let kv = h / (heads / kv_heads);
+        let q: Vec<f64> = q.iter().map(|&x| f64::from(x)).collect();
+        let scores: Vec<f64> =
+            (0..=position).map(|p| scale * dot(&q, &keys[(p * kv_heads + kv) * key..][..key])).collect();
+        let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+        let mut sum = 0.0;
+        let mut acc = vec![0f64; value];
+        for (p, score) in scores.iter().enumerate() {
+            let weight = (score - top).exp();
+            sum += weight;
+            for (acc, &v) in acc.iter_mut().zip(&values[(p * kv_heads + kv) * value..][..value]) {
+                *acc += weight * f64::from(v);
+            }
+        }
+        out.extend(acc.iter().map(|acc| (acc / sum) as f32));
+    }
+    out
+}
+
+/// Head counts and sizes of an attention.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionShape {
+    /// Query heads.
+    pub heads: usize,
+    /// Key heads.
+    pub kv_heads: usize,
+    /// Elements of a query and a key.
+    pub key: usize,
+    /// Elements of a value.
+    pub value: usize,
+}
+
+/// `a . b` in f64, in four partial sums: one chain of additions would take four times as long.
+pub fn dot(a: &[f64], b: &[f32]) -> f64 {
+    let mut sums = [0f64; 4];
+    let (a4, b4) = (a.chunks_exact(4), b.chunks_exact(4));
+    let rest: f64 = a4.remainder().iter().zip(b4.remainder()).map(|(a, &b)| a * f64::from(b)).sum();
+    for (a, b) in a4.zip(b4) {
+        sums[0] += a[0] * f64::from(b[0]);
+        sums[1] += a[1] * f64::from(b[1]);
+        sums[2] += a[2] * f64::from(b[2]);
+        sums[3] += a[3] * f64::from(b[3]);
+    }
+    sums[0] + sums[1] + sums[2] + sums[3] + rest
+}
+
+/// A matrix whose rows are dequantised when they are needed.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix<'a> {
+    /// Storage format.
+    pub format: Format,
+    /// Whole rows.
+    pub bytes: &'a [u8],
+    /// Elements in a row.
+    pub width: usize,
+}
+
+impl<'a> Matrix<'a> {
+    /// Bytes of one row.
+    pub fn row_bytes(&self) -> usize {
+        self.width / self.format.block_len() * self.format.block_bytes()
+    }
+
+    /// `count` rows from `first`.
+    pub fn rows(&self, first: usize, count: usize) -> Matrix<'a> {
+        Matrix { bytes: &self.bytes[first * self.row_bytes()..][..count * self.row_bytes()], ..*self }
+    }
+
+    /// All of it.
+    pub fn dequantise(&self) -> Vec<f32> {
+        let mut out = vec![0f32; self.bytes.len() / self.row_bytes() * self.width];
+        self.format.dequantise(self.bytes, &mut out);
+        out
+    }
+
+    /// `x` (rows of `width`) times the transpose of this.
+    pub fn project(&self, x: &[f32]) -> Vec<f32> {
+        let n = self.bytes.len() / self.row_bytes();
+        let x: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
+        let rows = x.len() / self.width;
+        let mut out = vec![0f32; rows * n];
+        let mut weight = vec![0f32; self.width];
+        for (j, bytes) in self.bytes.chunks_exact(self.row_bytes()).enumerate() {
+            self.format.dequantise(bytes, &mut weight);
+            for (i, x) in x.chunks_exact(self.width).enumerate() {
+                out[i * n + j] = dot(x, &weight) as f32;
+            }
+        }
+        out
+    }
+}

@@ -1,0 +1,118 @@
+//! How f32 becomes an activation format: the definition that kernels match bit for bit.
+//!
+//! Per block of `n` elements (256 in `a8_super`, 32 in `a8_small`), all in f32, each operation rounded to nearest even:
+//!
+//! ```text
+//! amax = max |x|
+//! inv  = amax > 0 ? 127 / amax : 0
+//! q    = clamp(round_ties_even(x * inv), -127, 127)        // never -128: u8 x s8 products of pairs must fit i16
+//! d    = amax * (1 / 127 as f32)
+//! sums = of q, per 16 and per 32 (a8_super) or of all (a8_small)
+//! ```
+//!
+//! For finite x with amax = 0 or amax >= 2^-120 (below that 127 / amax leaves f32's range and no kernel needs to match).
+
+use crate::format::Format;
+
+/// `1 / 127` in f32.
+pub const INV_127: f32 = 1.0 / 127.0;
+
+/// `x` in an activation format; `f32` gives the bytes of the values.
+///
+/// # Panics
+/// When `format` is no activation format or `x` is no whole blocks; the type rules have checked both.
+pub fn quantise(format: Format, x: &[f32]) -> Vec<u8> {
+    assert_eq!(format.activation(), format, "{format} is no activation format");
+    assert!(x.len().is_multiple_of(format.block_len()), "{} elements are no whole blocks of {format}", x.len());
+    let mut bytes = vec![0; x.len() / format.block_len() * format.block_bytes()];
+    for (x, block) in x.chunks_exact(format.block_len()).zip(bytes.chunks_exact_mut(format.block_bytes())) {
+        match format {
+            Format::F32 => put(block, 0, &x[0].to_le_bytes()),
+            Format::A8Super => {
+                let (d, quants) = quantise_block(x);
+                put_quants(block, &quants);
+                for (i, q) in quants.chunks_exact(16).enumerate() {
+                    put(block, format.field("sums16") + 2 * i, &sum(q).to_le_bytes());
+                }
+                for (i, q) in quants.chunks_exact(32).enumerate() {
+                    put(block, format.field("sums32") + 2 * i, &sum(q).to_le_bytes());
+                }
+                put(block, format.field("d"), &d.to_le_bytes());
+            }
+            Format::A8Small => {
+                let (d, quants) = quantise_block(x);
+                put_quants(block, &quants);
+                put(block, format.field("sum"), &i32::from(sum(&quants)).to_le_bytes());
+                put(block, format.field("d"), &d.to_le_bytes());
+            }
+            Format::F16 | Format::Bf16 | Format::Q8_0 | Format::Q4_0 | Format::Q4K | Format::Q5K | Format::Q6K => {
+                unreachable!("{format} is no activation format")
+            }
+        }
+    }
+    bytes
+}
+
+/// Scale and quants of one block.
+fn quantise_block(x: &[f32]) -> (f32, Vec<i8>) {
+    let amax = x.iter().fold(0f32, |amax, x| amax.max(x.abs()));
+    let inv = if amax > 0.0 { 127.0 / amax } else { 0.0 };
+    // `as` turns the NaN that values outside the defined range can give into 0.
+    let quants = x.iter().map(|x| (x * inv).round_ties_even().clamp(-127.0, 127.0) as i8).collect();
+    (amax * INV_127, quants)
+}
+
+/// At most 256 quants of 127 each: fits.
+fn sum(quants: &[i8]) -> i16 {
+    quants.iter().map(|&q| i16::from(q)).sum()
+}
+
+fn put(block: &mut [u8], at: usize, bytes: &[u8]) {
+    block[at..at + bytes.len()].copy_from_slice(bytes);
+}
+
+fn put_quants(block: &mut [u8], quants: &[i8]) {
+    for (byte, q) in block.iter_mut().zip(quants) {
+        *byte = *q as u8;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_extreme_is_127_and_ties_round_to_even() {
+        let mut x = vec![0f32; 32];
+        x[0] = 127.0;
+        x[1] = 0.5;
+        x[2] = 1.5;
+        x[3] = -2.5;
+        x[4] = -126.7;
+        let bytes = quantise(Format::A8Small, &x);
+        assert_eq!(&bytes[..5], &[127, 0, 2, -2i8 as u8, -127i8 as u8]);
+        assert_eq!(bytes[32..36], 0i32.to_le_bytes());
+        assert_eq!(bytes[36..40], (127.0 * INV_127).to_le_bytes());
+    }
+
+    #[test]
+    fn sums_stand_where_the_format_table_says() {
+        let x: Vec<f32> = (0..256).map(|i| (i % 128) as f32).collect();
+        let bytes = quantise(Format::A8Super, &x);
+        let word = |at: usize| i16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        for i in 0..16 {
+            assert_eq!(word(256 + 2 * i), (16 * (i as i16 % 8)..).take(16).sum::<i16>());
+        }
+        for i in 0..8 {
+            assert_eq!(word(288 + 2 * i), (32 * (i as i16 % 4)..).take(32).sum::<i16>());
+        }
+        let mut back = vec![0f32; 256];
+        Format::A8Super.dequantise(&bytes, &mut back);
+        assert!(x.iter().zip(&back).all(|(x, y)| (x - y).abs() < 1e-4));
+    }
+
+    #[test]
+    fn zeros_stay_zeros() {
+        assert!(quantise(Format::A8Super, &[0.0; 512]).iter().all(|&b| b == 0));
+    }
+}
