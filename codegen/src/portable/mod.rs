@@ -1,1 +1,148 @@
-//! Lowering through cranelift.
+//! The `portable` target: kernel IR through cranelift.
+//!
+//! Takes any kernel that the verifier accepts and gives machine code for the machine that it runs on, in one blob without
+//! relocations. It computes exactly what the interpreter computes and shares no instruction selection with our own
+//! lowerings, so that it serves as their oracle. Cranelift's vectors are 16 bytes, so a value is a list of *chunks* of 16
+//! bytes; a narrower value stands in the lowest lanes of one chunk and whatever is above them means nothing.
+//!
+//! ```
+//! use ixc_ir::kernel::{KernelBuilder, Type};
+//!
+//! let mut b = KernelBuilder::new("double_f32x8");
+//! let (x, y) = (b.read("x", 32), b.write("y", 32));
+//! let a = b.load(Type::f32(8), x, 0);
+//! let sum = b.add(a, a);
+//! b.store(y, 0, sum);
+//! let code = ixc_codegen::portable::compile(&b.finish()).unwrap();
+//! assert_eq!(code.name, "double_f32x8");
+//! assert_eq!(code.clif.matches("fadd").count(), 2);
+//! ```
+//!
+//! | module | what it owns |
+//! | --- | --- |
+//! | `lower` | statements: loops, carried values, addresses |
+//! | `ops` | one arm per row of the op table |
+//! | `chunks` | constants, shuffles, loads and stores of chunks |
+//! | `float` | what cranelift has no op for: halves, rounding conversion, fused multiply-add without the instruction |
+//!
+//! Invariant: the code calls nothing. What cranelift would call a library for is either written out in `float` or an
+//! error ([`PortableError::RuntimeCall`], on x86 CPUs before SSE4.1).
+
+mod chunks;
+mod float;
+mod lower;
+mod ops;
+#[cfg(test)]
+mod tests;
+
+use cranelift_codegen::Context;
+use cranelift_codegen::control::ControlPlane;
+use cranelift_codegen::ir::{AbiParam, Function, Signature, UserFuncName, types};
+use cranelift_codegen::isa::{Builder, CallConv, OwnedTargetIsa, TargetIsa};
+use cranelift_codegen::settings::{self, Configurable};
+use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
+use ixc_ir::kernel::Kernel;
+
+/// A compiled kernel: `extern "sysv64" fn(buffers: *const *mut u8, dims: *const i64)` on x86-64, the system's convention
+/// elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Code {
+    /// Name of the kernel.
+    pub name: String,
+    /// Machine code and its constants; runs at any address that is a multiple of [`Code::alignment`].
+    pub bytes: Vec<u8>,
+    /// What the address of the first byte must be a multiple of; constants are read as aligned vectors.
+    pub alignment: usize,
+    /// Cranelift's IR before its optimiser.
+    pub clif: String,
+    /// Cranelift's listing of the machine code.
+    pub disassembly: Option<String>,
+}
+
+/// Why a kernel could not be compiled.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PortableError {
+    /// Cranelift does not generate code for this machine.
+    #[error(
+        "cranelift has no code generator for this machine: {reason}; the portable target needs one that it supports"
+    )]
+    Machine {
+        /// What cranelift says.
+        reason: String,
+    },
+    /// The kernel breaks a rule that the verifier checks.
+    #[error("kernel `{kernel}`: {op} lacks {expected}; only verified kernels can be compiled")]
+    Malformed {
+        /// Name of the kernel.
+        kernel: String,
+        /// Mnemonic of the op, or what stands in its place.
+        op: &'static str,
+        /// What should have been there.
+        expected: &'static str,
+    },
+    /// Cranelift rejected what we gave it.
+    #[error("kernel `{kernel}`: cranelift: {message}")]
+    Cranelift {
+        /// Name of the kernel.
+        kernel: String,
+        /// Its message.
+        message: String,
+    },
+    /// Cranelift would call a library function, since the CPU lacks an instruction.
+    #[error("kernel `{kernel}` would call {calls}: this CPU lacks an instruction (on x86 SSE4.1 has all of them)")]
+    RuntimeCall {
+        /// Name of the kernel.
+        kernel: String,
+        /// What would be called.
+        calls: String,
+    },
+}
+
+/// Compiles a kernel for this machine.
+///
+/// # Errors
+/// See [`PortableError`].
+pub fn compile(kernel: &Kernel) -> Result<Code, PortableError> {
+    let isa = cranelift_native::builder().map_err(machine)?;
+    compile_for(kernel, &*finish_isa(isa)?)
+}
+
+fn machine(reason: impl ToString) -> PortableError {
+    PortableError::Machine { reason: reason.to_string() }
+}
+
+fn finish_isa(isa: Builder) -> Result<OwnedTargetIsa, PortableError> {
+    let mut flags = settings::builder();
+    for (name, value) in [("opt_level", "speed"), ("enable_verifier", "true"), ("is_pic", "true")] {
+        flags.set(name, value).map_err(machine)?;
+    }
+    isa.finish(settings::Flags::new(flags)).map_err(machine)
+}
+
+fn compile_for(kernel: &Kernel, isa: &dyn TargetIsa) -> Result<Code, PortableError> {
+    let cranelift = |message: String| PortableError::Cranelift { kernel: kernel.name.clone(), message };
+    let is_x64 = isa.triple().architecture.to_string() == "x86_64";
+    let mut signature = Signature::new(if is_x64 { CallConv::SystemV } else { isa.default_call_conv() });
+    signature.params = vec![AbiParam::new(types::I64); 2];
+    let mut context = Context::for_function(Function::with_name_signature(UserFuncName::user(0, 0), signature));
+    context.set_disasm(true);
+    let mut builder_context = FunctionBuilderContext::new();
+    let builder = FunctionBuilder::new(&mut context.func, &mut builder_context);
+    // Every other architecture of cranelift's has the instruction in its base.
+    let has_fma = !is_x64 || isa.isa_flags().iter().any(|flag| flag.name == "has_fma" && flag.as_bool() == Some(true));
+    lower::Lowering::new(builder, kernel, has_fma).finish(isa.frontend_config())?;
+    let clif = context.func.display().to_string();
+    let compiled =
+        context.compile(isa, &mut ControlPlane::default()).map_err(|error| cranelift(format!("{:?}", error.inner)))?;
+    if !compiled.buffer.relocs().is_empty() {
+        let calls: Vec<_> = compiled.buffer.relocs().iter().map(|reloc| format!("{:?}", reloc.target)).collect();
+        return Err(PortableError::RuntimeCall { kernel: kernel.name.clone(), calls: calls.join(", ") });
+    }
+    Ok(Code {
+        name: kernel.name.clone(),
+        bytes: compiled.code_buffer().to_vec(),
+        alignment: (compiled.buffer.alignment as usize).max(16),
+        clif,
+        disassembly: compiled.vcode.clone(),
+    })
+}

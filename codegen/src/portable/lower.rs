@@ -1,0 +1,198 @@
+//! Statements: loops with carried values, index loads, addresses.
+//!
+//! A loop becomes a header block whose parameters are the loop variable and the chunks of the carried values, a body that
+//! jumps back to it, and an exit. Kernel IR is structured, so the header dominates everything after the loop and its
+//! parameters serve as the loop's results too.
+
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::{BlockArg, InstBuilder, MemFlagsData, Value, types};
+use cranelift_codegen::isa::TargetFrontendConfig;
+use cranelift_frontend::FunctionBuilder;
+use ixc_ir::kernel::{Address, Affine, Atom, For, Kernel, Stmt, ValueId, VarId};
+
+use super::PortableError;
+use super::chunks::{Chunks, chunk_count, chunk_type};
+
+/// Offsets up to here go into the instruction, where a chunk's own offset still fits beside them.
+const MAX_INSTRUCTION_OFFSET: i64 = 1 << 30;
+
+/// The state of one kernel's lowering.
+pub(super) struct Lowering<'a> {
+    pub(super) b: FunctionBuilder<'a>,
+    pub(super) kernel: &'a Kernel,
+    pub(super) has_fma: bool,
+    buffers: Vec<Value>,
+    dims: Vec<Value>,
+    vars: Vec<Option<Value>>,
+    values: Vec<Chunks>,
+}
+
+impl<'a> Lowering<'a> {
+    pub(super) fn new(b: FunctionBuilder<'a>, kernel: &'a Kernel, has_fma: bool) -> Lowering<'a> {
+        Lowering {
+            b,
+            kernel,
+            has_fma,
+            buffers: Vec::new(),
+            dims: Vec::new(),
+            vars: vec![None; kernel.vars.len()],
+            values: vec![Chunks::new(); kernel.values.len()],
+        }
+    }
+
+    /// Lowers the whole kernel.
+    pub(super) fn finish(mut self, frontend: TargetFrontendConfig) -> Result<(), PortableError> {
+        let entry = self.b.create_block();
+        self.b.append_block_params_for_function_params(entry);
+        self.b.switch_to_block(entry);
+        let (buffers, dims) = (self.b.block_params(entry)[0], self.b.block_params(entry)[1]);
+        self.buffers = self.parameters(buffers, self.kernel.buffers.len());
+        self.dims = self.parameters(dims, self.kernel.dims.len());
+        self.statements(&self.kernel.body)?;
+        self.b.ins().return_(&[]);
+        self.b.seal_all_blocks();
+        self.b.finalize(frontend);
+        Ok(())
+    }
+
+    fn parameters(&mut self, array: Value, count: usize) -> Vec<Value> {
+        // Both arrays are the caller's own, aligned, and never written by a kernel.
+        let flags = MemFlagsData::trusted().with_readonly();
+        (0..count).map(|i| self.b.ins().load(types::I64, flags, array, i as i32 * 8)).collect()
+    }
+
+    pub(super) fn malformed(&self, op: &'static str, expected: &'static str) -> PortableError {
+        PortableError::Malformed { kernel: self.kernel.name.clone(), op, expected }
+    }
+
+    /// The chunks of a value.
+    pub(super) fn chunks(&self, value: ValueId) -> Result<Chunks, PortableError> {
+        match self.values.get(value.index()) {
+            Some(chunks) if !chunks.is_empty() => Ok(chunks.clone()),
+            _ => Err(self.malformed("operand", "a definition before its use")),
+        }
+    }
+
+    fn define(&mut self, value: ValueId, chunks: Chunks) -> Result<(), PortableError> {
+        match self.values.get_mut(value.index()) {
+            Some(slot) => *slot = chunks,
+            None => return Err(self.malformed("result", "an entry in the table of values")),
+        }
+        Ok(())
+    }
+
+    fn define_var(&mut self, var: VarId, value: Value) -> Result<(), PortableError> {
+        match self.vars.get_mut(var.index()) {
+            Some(slot) => *slot = Some(value),
+            None => return Err(self.malformed("variable", "an entry in the table of variables")),
+        }
+        Ok(())
+    }
+
+    fn statements(&mut self, statements: &[Stmt]) -> Result<(), PortableError> {
+        for statement in statements {
+            match statement {
+                Stmt::Inst(inst) => {
+                    let chunks = self.inst(inst)?;
+                    if let Some(result) = inst.result {
+                        self.define(result, chunks)?;
+                    }
+                }
+                Stmt::For(looped) => self.counted_loop(looped)?,
+                Stmt::LoadIndex { var, address } => {
+                    let (base, offset) = self.address(address)?;
+                    let flags = MemFlagsData::new().with_notrap();
+                    let index = self.b.ins().load(types::I32, flags, base, offset);
+                    let index = self.b.ins().uextend(types::I64, index);
+                    self.define_var(*var, index)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn counted_loop(&mut self, looped: &For) -> Result<(), PortableError> {
+        let (header, body, exit) = (self.b.create_block(), self.b.create_block(), self.b.create_block());
+        let trip = self.affine(&looped.trip)?;
+        let zero = self.b.ins().iconst(types::I64, 0);
+        let mut args = vec![BlockArg::from(zero)];
+        let index = self.b.append_block_param(header, types::I64);
+        for carry in &looped.carries {
+            args.extend(self.chunks(carry.init)?.into_iter().map(BlockArg::from));
+            let ty = self.kernel.ty(carry.init);
+            let params: Chunks =
+                (0..chunk_count(ty)).map(|_| self.b.append_block_param(header, chunk_type(ty.elem))).collect();
+            self.define(carry.inner, params.clone())?;
+            self.define(carry.result, params)?;
+        }
+        self.define_var(looped.var, index)?;
+        self.b.ins().jump(header, &args);
+
+        self.b.switch_to_block(header);
+        let more = self.b.ins().icmp(IntCC::SignedLessThan, index, trip);
+        self.b.ins().brif(more, body, &[], exit, &[]);
+
+        self.b.switch_to_block(body);
+        self.statements(&looped.body)?;
+        let one = self.b.ins().iconst(types::I64, 1);
+        let next = self.b.ins().iadd(index, one);
+        let mut args = vec![BlockArg::from(next)];
+        for carry in &looped.carries {
+            args.extend(self.chunks(carry.next)?.into_iter().map(BlockArg::from));
+        }
+        self.b.ins().jump(header, &args);
+
+        self.b.switch_to_block(exit);
+        Ok(())
+    }
+
+    /// The terms of an affine expression on top of `sum`, without the constant. Terms are sorted with dims first and outer
+    /// loops before inner ones, so that cranelift hoists the longest possible prefix of the chain.
+    fn terms(&mut self, mut sum: Option<Value>, affine: &Affine) -> Result<Option<Value>, PortableError> {
+        for &(atom, coefficient) in &affine.terms {
+            let atom = match atom {
+                Atom::Dim(dim) => self.dims.get(dim.index()).copied(),
+                Atom::Var(var) => self.vars.get(var.index()).copied().flatten(),
+            };
+            let Some(mut term) = atom else {
+                return Err(self.malformed("affine expression", "a definition of one of its atoms"));
+            };
+            if coefficient != 1 {
+                let coefficient = self.b.ins().iconst(types::I64, coefficient);
+                term = self.b.ins().imul(term, coefficient);
+            }
+            sum = Some(match sum {
+                Some(sum) => self.b.ins().iadd(sum, term),
+                None => term,
+            });
+        }
+        Ok(sum)
+    }
+
+    /// An affine expression as a 64-bit integer.
+    pub(super) fn affine(&mut self, affine: &Affine) -> Result<Value, PortableError> {
+        let sum = self.terms(None, affine)?;
+        Ok(match sum {
+            Some(sum) if affine.constant == 0 => sum,
+            Some(sum) => {
+                let constant = self.b.ins().iconst(types::I64, affine.constant);
+                self.b.ins().iadd(sum, constant)
+            }
+            None => self.b.ins().iconst(types::I64, affine.constant),
+        })
+    }
+
+    /// A place in memory as a base and an offset for the instruction.
+    pub(super) fn address(&mut self, address: &Address) -> Result<(Value, i32), PortableError> {
+        let Some(&buffer) = self.buffers.get(address.buffer.index()) else {
+            return Err(self.malformed("address", "an entry in the table of buffers"));
+        };
+        let base = self.terms(Some(buffer), &address.offset)?.unwrap_or(buffer);
+        let constant = address.offset.constant;
+        if constant.abs() <= MAX_INSTRUCTION_OFFSET {
+            return Ok((base, constant as i32));
+        }
+        let constant = self.b.ins().iconst(types::I64, constant);
+        Ok((self.b.ins().iadd(base, constant), 0))
+    }
+}

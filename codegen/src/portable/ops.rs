@@ -1,0 +1,305 @@
+//! One arm per row of the op table.
+
+use cranelift_codegen::ir::condcodes::{FloatCC, IntCC};
+use cranelift_codegen::ir::{InstBuilder, Value, types};
+use ixc_ir::kernel::{Address, Elem, Imm, Inst, Op, Type, ValueId};
+
+use super::PortableError;
+use super::chunks::{CHUNK_BYTES, Chunks, chunk_count, chunk_type};
+use super::lower::Lowering;
+
+impl Lowering<'_> {
+    /// Lowers one computation; the chunks of its result, none for a store.
+    pub(super) fn inst(&mut self, inst: &Inst) -> Result<Chunks, PortableError> {
+        let ty = inst.ty;
+        let lane = ty.elem.bytes() as usize;
+        Ok(match inst.op {
+            Op::Splat => {
+                let pattern = self.scalar_bytes(inst)?;
+                self.constants(ty, |i| pattern[i % lane])
+            }
+            Op::Bytes => {
+                let Imm::Bytes(bytes) = &inst.imm else {
+                    return Err(self.malformed("bytes", "bytes as its immediate"));
+                };
+                self.constants(ty, |i| bytes.get(i).copied().unwrap_or(0))
+            }
+            Op::Iota => self.constants(ty, |i| (i as u32 / 4).to_le_bytes()[i % 4]),
+            Op::Index => {
+                let Some(affine) = &inst.index else {
+                    return Err(self.malformed("index", "an affine value"));
+                };
+                let value = self.affine(affine)?;
+                let value = self.b.ins().ireduce(types::I32, value);
+                vec![self.scalar_chunk(types::I32X4, value)]
+            }
+
+            Op::Load => self.load(ty, self.memory(inst)?)?,
+            Op::LoadSplat => self.load_splat(ty, self.memory(inst)?)?,
+            Op::Store => {
+                let value = self.operand(inst, 0)?;
+                self.store(ty, &value, self.memory(inst)?)?;
+                Chunks::new()
+            }
+
+            Op::Broadcast => {
+                let scalar = self.operand(inst, 0)?[0];
+                vec![self.splat_lowest(scalar, lane); chunk_count(ty)]
+            }
+            Op::Extract | Op::Slice => {
+                let value = self.operand(inst, 0)?;
+                let first = self.immediate(inst)? as usize * lane;
+                let chunks = &value[first / CHUNK_BYTES..][..chunk_count(ty)];
+                match first % CHUNK_BYTES {
+                    0 => chunks.to_vec(),
+                    within => vec![self.move_down(chunks[0], within)],
+                }
+            }
+            Op::Concat => {
+                let (mut low, high) = (self.operand(inst, 0)?, self.operand(inst, 1)?);
+                let half = ty.bytes() as usize / 2;
+                if half < CHUNK_BYTES {
+                    vec![self.shuffle(low[0], high[0], |i| if i < half { i } else { (CHUNK_BYTES - half + i) % 32 })]
+                } else {
+                    low.extend(high);
+                    low
+                }
+            }
+            Op::JoinLo | Op::JoinHi => {
+                let (a, b) = (self.operand(inst, 0)?, self.operand(inst, 1)?);
+                let half = a.len() / 2;
+                let range = if inst.op == Op::JoinLo { 0..half } else { half..a.len() };
+                [&a[range.clone()], &b[range]].concat()
+            }
+            Op::Bitcast => self.map(inst, |l, a| l.cast(chunk_type(ty.elem), a))?,
+            Op::UnpackLo => self.unpack(inst, 0)?,
+            Op::UnpackHi => self.unpack(inst, CHUNK_BYTES / 2)?,
+            Op::SwapPairs => self.map(inst, |l, a| l.shuffle(a, a, |i| i ^ lane))?,
+            Op::ShuffleBytes => self.map2(inst, |l, a, index| {
+                // Cranelift gives 0 for every index above 15, so bits 4 to 6 must go.
+                let mask = l.constant(types::I8X16, [0x8f; CHUNK_BYTES]);
+                let index = l.b.ins().band(index, mask);
+                l.b.ins().swizzle(a, index)
+            })?,
+
+            Op::Add => self.map2(inst, |l, a, b| l.b.ins().fadd(a, b))?,
+            Op::Sub => self.map2(inst, |l, a, b| l.b.ins().fsub(a, b))?,
+            Op::Mul => self.map2(inst, |l, a, b| l.b.ins().fmul(a, b))?,
+            Op::Div => self.map2(inst, |l, a, b| l.b.ins().fdiv(a, b))?,
+            Op::Min => self.map2(inst, Self::float_min)?,
+            Op::Max => self.map2(inst, Self::float_max)?,
+            Op::Sqrt => self.map(inst, |l, a| l.b.ins().sqrt(a))?,
+            Op::Fma => {
+                let (a, b, c) = (self.operand(inst, 0)?, self.operand(inst, 1)?, self.operand(inst, 2)?);
+                (0..a.len()).map(|i| self.fma(a[i], b[i], c[i])).collect()
+            }
+
+            Op::IAdd => self.map2(inst, |l, a, b| l.b.ins().iadd(a, b))?,
+            Op::ISub => self.map2(inst, |l, a, b| l.b.ins().isub(a, b))?,
+            Op::IMul => self.map2(inst, |l, a, b| l.b.ins().imul(a, b))?,
+            Op::IMin => self.map2(inst, |l, a, b| l.b.ins().smin(a, b))?,
+            Op::IMax => self.map2(inst, |l, a, b| l.b.ins().smax(a, b))?,
+            Op::IAbs => self.map(inst, |l, a| l.b.ins().iabs(a))?,
+            Op::Sign => self.map2(inst, |l, a, b| {
+                let zero = l.constant(chunk_type(ty.elem), [0; CHUNK_BYTES]);
+                // a ^ -1 - -1 is -a.
+                let negative = l.b.ins().icmp(IntCC::SignedLessThan, b, zero);
+                let flipped = l.b.ins().bxor(a, negative);
+                let signed = l.b.ins().isub(flipped, negative);
+                let is_zero = l.b.ins().icmp(IntCC::Equal, b, zero);
+                l.b.ins().band_not(signed, is_zero)
+            })?,
+            Op::And => self.map2(inst, |l, a, b| l.b.ins().band(a, b))?,
+            Op::Or => self.map2(inst, |l, a, b| l.b.ins().bor(a, b))?,
+            Op::Xor => self.map2(inst, |l, a, b| l.b.ins().bxor(a, b))?,
+            Op::Shl => {
+                let by = self.immediate(inst)?;
+                self.map(inst, |l, a| l.shl(a, by))?
+            }
+            Op::ShrU => {
+                let by = self.immediate(inst)?;
+                self.map(inst, |l, a| l.shr_u(a, by))?
+            }
+            Op::ShrS => {
+                let by = self.immediate(inst)?;
+                self.map(inst, |l, a| l.shr_s(a, by))?
+            }
+
+            Op::CmpEq => self.map2(inst, |l, a, b| l.b.ins().icmp(IntCC::Equal, a, b))?,
+            Op::CmpGt => self.map2(inst, |l, a, b| l.b.ins().icmp(IntCC::SignedGreaterThan, a, b))?,
+            Op::CmpLtF => self.map2(inst, |l, a, b| l.b.ins().fcmp(FloatCC::LessThan, a, b))?,
+            Op::Select => {
+                let (mask, a, b) = (self.operand(inst, 0)?, self.operand(inst, 1)?, self.operand(inst, 2)?);
+                (0..a.len()).map(|i| self.choose(mask[i], a[i], b[i])).collect()
+            }
+
+            Op::ToF32 => self.map(inst, |l, a| l.b.ins().fcvt_from_sint(types::F32X4, a))?,
+            Op::ToI32 => self.map(inst, Self::round_to_i32)?,
+            Op::F16ToF32 => {
+                let halves = self.operand(inst, 0)?;
+                let wide = self.widen(&halves, false, chunk_count(ty));
+                wide.into_iter().map(|half| self.f16_to_f32(half)).collect()
+            }
+            Op::F32ToF16 => {
+                let wide = self.map(inst, Self::f32_to_f16)?;
+                self.narrow(&wide)
+            }
+            Op::ExtendS => self.extend(inst, true)?,
+            Op::ExtendU => self.extend(inst, false)?,
+            Op::NarrowS => {
+                let mut value = self.operand(inst, 0)?;
+                let mut bytes = self.operand_type(inst, 0)?.elem.bytes();
+                // Saturating in two steps is saturating.
+                while bytes > ty.elem.bytes() {
+                    value = self.narrow(&value);
+                    bytes /= 2;
+                }
+                value
+            }
+
+            Op::Dot2U8S8 => self.map2(inst, |l, a, b| {
+                // Every product fits: 255 * -128 and 255 * 127 are inside 16 bits. Even bytes and odd bytes, each
+                // extended in place, so that the sums stand where they belong.
+                let (a, b) = (l.cast(types::I16X8, a), l.cast(types::I16X8, b));
+                let low_byte = l.constant(types::I16X8, std::array::from_fn(|i| if i % 2 == 0 { 0xff } else { 0 }));
+                let a_even = l.b.ins().band(a, low_byte);
+                let a_odd = l.shr_u(a, 8);
+                let b_even = l.shl(b, 8);
+                let b_even = l.shr_s(b_even, 8);
+                let b_odd = l.shr_s(b, 8);
+                let even = l.b.ins().imul(a_even, b_even);
+                let odd = l.b.ins().imul(a_odd, b_odd);
+                l.b.ins().sadd_sat(even, odd)
+            })?,
+            Op::Dot2S16 => self.map2(inst, |l, a, b| {
+                // Cranelift selects x86's `pmaddwd` for exactly this.
+                let (a_low, b_low) = (l.b.ins().swiden_low(a), l.b.ins().swiden_low(b));
+                let (a_high, b_high) = (l.b.ins().swiden_high(a), l.b.ins().swiden_high(b));
+                let low = l.b.ins().imul(a_low, b_low);
+                let high = l.b.ins().imul(a_high, b_high);
+                l.b.ins().iadd_pairwise(low, high)
+            })?,
+
+            Op::ReduceAdd => match ty.elem {
+                Elem::F32 => self.reduce(inst, |l, a, b| l.b.ins().fadd(a, b))?,
+                Elem::I8 | Elem::I16 | Elem::I32 | Elem::F16 => self.reduce(inst, |l, a, b| l.b.ins().iadd(a, b))?,
+            },
+            Op::ReduceMax => match ty.elem {
+                Elem::F32 => self.reduce(inst, Self::float_max)?,
+                Elem::I8 | Elem::I16 | Elem::I32 | Elem::F16 => self.reduce(inst, |l, a, b| l.b.ins().smax(a, b))?,
+            },
+            Op::ReduceMin => match ty.elem {
+                Elem::F32 => self.reduce(inst, Self::float_min)?,
+                Elem::I8 | Elem::I16 | Elem::I32 | Elem::F16 => self.reduce(inst, |l, a, b| l.b.ins().smin(a, b))?,
+            },
+        })
+    }
+
+    fn operand_id(&self, inst: &Inst, index: usize) -> Result<ValueId, PortableError> {
+        let id = inst.operands.get(index).copied();
+        id.ok_or_else(|| self.malformed(inst.op.row().mnemonic, "as many operands as the op table says"))
+    }
+
+    fn operand(&self, inst: &Inst, index: usize) -> Result<Chunks, PortableError> {
+        self.chunks(self.operand_id(inst, index)?)
+    }
+
+    fn operand_type(&self, inst: &Inst, index: usize) -> Result<Type, PortableError> {
+        Ok(self.kernel.ty(self.operand_id(inst, index)?))
+    }
+
+    fn memory<'i>(&self, inst: &'i Inst) -> Result<&'i Address, PortableError> {
+        inst.address.as_ref().ok_or_else(|| self.malformed(inst.op.row().mnemonic, "an address"))
+    }
+
+    fn immediate(&self, inst: &Inst) -> Result<i64, PortableError> {
+        match inst.imm {
+            Imm::Int(value) => Ok(value),
+            _ => Err(self.malformed(inst.op.row().mnemonic, "an integer as its immediate")),
+        }
+    }
+
+    /// The little-endian bytes of a scalar immediate; integers wrap to the element's size by taking the lowest bytes.
+    fn scalar_bytes(&self, inst: &Inst) -> Result<[u8; 8], PortableError> {
+        match (&inst.imm, inst.ty.elem) {
+            (Imm::Int(value), Elem::I8 | Elem::I16 | Elem::I32) => Ok(value.to_le_bytes()),
+            (Imm::Float(value), Elem::F32) => Ok(u64::from(value.to_bits()).to_le_bytes()),
+            _ => Err(self.malformed(inst.op.row().mnemonic, "a number of the element type as its immediate")),
+        }
+    }
+
+    fn map(&mut self, inst: &Inst, mut f: impl FnMut(&mut Self, Value) -> Value) -> Result<Chunks, PortableError> {
+        let a = self.operand(inst, 0)?;
+        Ok(a.into_iter().map(|a| f(self, a)).collect())
+    }
+
+    fn map2(
+        &mut self,
+        inst: &Inst,
+        mut f: impl FnMut(&mut Self, Value, Value) -> Value,
+    ) -> Result<Chunks, PortableError> {
+        let (a, b) = (self.operand(inst, 0)?, self.operand(inst, 1)?);
+        Ok(a.into_iter().zip(b).map(|(a, b)| f(self, a, b)).collect())
+    }
+
+    /// Interleaves 8 bytes of both operands, from `first` on, in units of the immediate's bytes.
+    fn unpack(&mut self, inst: &Inst, first: usize) -> Result<Chunks, PortableError> {
+        let unit = self.immediate(inst)? as usize;
+        self.map2(inst, |l, a, b| {
+            l.shuffle(a, b, |i| {
+                let (pair, within) = (i / (2 * unit), i % unit);
+                let operand = if (i / unit).is_multiple_of(2) { 0 } else { CHUNK_BYTES };
+                operand + first + pair * unit + within
+            })
+        })
+    }
+
+    /// Each chunk as two chunks of lanes twice as wide; the first `count` of them.
+    fn widen(&mut self, chunks: &[Value], signed: bool, count: usize) -> Chunks {
+        let mut wide = Chunks::new();
+        for &chunk in chunks {
+            let ins = self.b.ins();
+            wide.push(if signed { ins.swiden_low(chunk) } else { ins.uwiden_low(chunk) });
+            if wide.len() < count {
+                let ins = self.b.ins();
+                wide.push(if signed { ins.swiden_high(chunk) } else { ins.uwiden_high(chunk) });
+            }
+        }
+        wide
+    }
+
+    fn extend(&mut self, inst: &Inst, signed: bool) -> Result<Chunks, PortableError> {
+        let (mut value, mut ty) = (self.operand(inst, 0)?, self.operand_type(inst, 0)?);
+        while ty.elem.bytes() < inst.ty.elem.bytes() {
+            ty.elem = if ty.elem == Elem::I8 { Elem::I16 } else { Elem::I32 };
+            value = self.widen(&value, signed, chunk_count(ty));
+        }
+        Ok(value)
+    }
+
+    /// Lanes half as wide, with signed saturation: two chunks become one.
+    fn narrow(&mut self, chunks: &[Value]) -> Chunks {
+        chunks.chunks(2).map(|pair| self.b.ins().snarrow(pair[0], *pair.last().unwrap_or(&pair[0]))).collect()
+    }
+
+    /// Folds the upper half onto the lower until one lane is left.
+    fn reduce(
+        &mut self,
+        inst: &Inst,
+        mut f: impl FnMut(&mut Self, Value, Value) -> Value,
+    ) -> Result<Chunks, PortableError> {
+        let mut chunks = self.operand(inst, 0)?;
+        while chunks.len() > 1 {
+            let upper = chunks.split_off(chunks.len() / 2);
+            chunks = chunks.into_iter().zip(upper).map(|(low, high)| f(self, low, high)).collect();
+        }
+        let mut value = chunks[0];
+        let mut bytes = (self.operand_type(inst, 0)?.bytes() as usize).min(CHUNK_BYTES);
+        while bytes > inst.ty.elem.bytes() as usize {
+            bytes /= 2;
+            let upper = self.move_down(value, bytes);
+            value = f(self, value, upper);
+        }
+        Ok(vec![value])
+    }
+}

@@ -1,0 +1,130 @@
+//! Compiles kernels and runs them, with canaries around every buffer.
+
+mod statements;
+mod values;
+
+use cranelift_codegen::isa::OwnedTargetIsa;
+use cranelift_codegen::settings::Configurable;
+use ixc_ir::kernel::{BufferId, Imm, Kernel, KernelBuilder, Op, Type};
+
+use super::{Code, PortableError, compile, compile_for, finish_isa};
+
+/// Bytes on each side of a buffer that a kernel must leave alone.
+const CANARY_BYTES: usize = 128;
+const CANARY: u8 = 0xc5;
+
+/// Bytes from a fixed seed (splitmix64), so that failures repeat.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn bytes(&mut self, count: usize) -> Vec<u8> {
+        (0..count).map(|_| self.next() as u8).collect()
+    }
+}
+
+/// This machine, with FMA instructions or without.
+fn isa(fma: bool) -> OwnedTargetIsa {
+    let mut builder = cranelift_native::builder().unwrap();
+    if !fma && cfg!(target_arch = "x86_64") {
+        builder.set("has_fma", "false").unwrap();
+    }
+    finish_isa(builder).unwrap()
+}
+
+/// Runs compiled code; the kernel is known to stay inside buffers of these sizes.
+fn run(code: &Code, buffers: &mut [Vec<u8>], dims: &[i64]) {
+    let mut map = memmap2::MmapMut::map_anon(code.bytes.len()).unwrap();
+    map[..code.bytes.len()].copy_from_slice(&code.bytes);
+    let map = map.make_exec().unwrap();
+    let mut guarded: Vec<Vec<u8>> =
+        buffers.iter().map(|bytes| [&[CANARY; CANARY_BYTES][..], bytes, &[CANARY; CANARY_BYTES]].concat()).collect();
+    let mut pointers: Vec<*mut u8> = guarded.iter_mut().map(|bytes| bytes[CANARY_BYTES..].as_mut_ptr()).collect();
+    let pointers_before = pointers.clone();
+    #[cfg(target_arch = "x86_64")]
+    type Entry = extern "sysv64" fn(*const *mut u8, *const i64);
+    #[cfg(not(target_arch = "x86_64"))]
+    type Entry = extern "C" fn(*const *mut u8, *const i64);
+    // SAFETY: the map holds code for this machine with this signature, which touches only the buffers that the caller
+    // sized for it, and outlives the call.
+    let entry: Entry = unsafe { std::mem::transmute(map.as_ptr()) };
+    entry(pointers.as_mut_ptr(), dims.as_ptr());
+    assert_eq!(pointers, pointers_before, "{}: the array of buffers was written", code.name);
+    for (i, (bytes, guarded)) in buffers.iter_mut().zip(&guarded).enumerate() {
+        let (before, rest) = guarded.split_at(CANARY_BYTES);
+        let (inside, after) = rest.split_at(bytes.len());
+        assert!(before.iter().chain(after).all(|b| *b == CANARY), "{}: wrote around buffer {i}", code.name);
+        bytes.copy_from_slice(inside);
+    }
+}
+
+/// A kernel that applies one op to vector after vector.
+fn op_kernel(op: Op, imm: Imm, operands: &[Type], ty: Type) -> Kernel {
+    let mut b = KernelBuilder::new(format!("{}_{ty}", op.row().mnemonic));
+    let count = b.dim("count", 0, 1 << 20);
+    let buffers: Vec<_> =
+        operands.iter().enumerate().map(|(i, ty)| b.read(&format!("x{i}"), count * i64::from(ty.bytes()))).collect();
+    let out = b.write("y", count * i64::from(ty.bytes()));
+    b.for_each("i", count, |b, i| {
+        let load = |(&ty, &buffer): (&Type, &BufferId)| b.load(ty, buffer, i * i64::from(ty.bytes()));
+        let values: Vec<_> = operands.iter().zip(&buffers).map(load).collect();
+        let result = match imm {
+            Imm::None => b.op(op, ty, &values),
+            Imm::Int(value) if op == Op::Splat => b.splat_int(ty, value),
+            Imm::Int(value) => b.op_imm(op, ty, &values, value),
+            Imm::Float(value) => b.splat_f32(ty.lanes, value),
+            Imm::Bytes(bytes) => b.bytes(ty, bytes),
+        };
+        b.store(out, i * i64::from(ty.bytes()), result);
+    });
+    b.finish()
+}
+
+/// Applies one op to many operands: as many vectors as the bytes of the first operand hold.
+fn apply(fma: bool, op: Op, imm: Imm, operands: &[(Type, &[u8])], ty: Type) -> Vec<u8> {
+    let types: Vec<Type> = operands.iter().map(|(ty, _)| *ty).collect();
+    let code = compile_for(&op_kernel(op, imm, &types, ty), &*isa(fma)).unwrap();
+    let count = operands.first().map_or(1, |(ty, bytes)| bytes.len() / ty.bytes() as usize);
+    let mut buffers: Vec<Vec<u8>> =
+        operands.iter().map(|(ty, bytes)| bytes[..count * ty.bytes() as usize].to_vec()).collect();
+    buffers.push(vec![0xee; count * ty.bytes() as usize]);
+    run(&code, &mut buffers, &[count as i64]);
+    buffers.pop().unwrap()
+}
+
+fn f32_bytes(values: &[f32]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_le_bytes()).collect()
+}
+
+fn i32s(bytes: &[u8]) -> Vec<i32> {
+    bytes.as_chunks().0.iter().map(|b| i32::from_le_bytes(*b)).collect()
+}
+
+fn u16s(bytes: &[u8]) -> Vec<u16> {
+    bytes.as_chunks().0.iter().map(|b| u16::from_le_bytes(*b)).collect()
+}
+
+fn f32s(bytes: &[u8]) -> Vec<f32> {
+    bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()
+}
+
+#[test]
+fn a_kernel_that_is_not_verified_gives_an_error() {
+    let mut kernel = op_kernel(Op::Add, Imm::None, &[Type::f32(4), Type::f32(4)], Type::f32(4));
+    kernel.values.truncate(1);
+    let error = compile(&kernel).unwrap_err();
+    assert!(matches!(error, PortableError::Malformed { op: "result", .. }), "{error}");
+}
+
+#[test]
+fn code_comes_with_its_listing() {
+    let code = compile(&op_kernel(Op::Sqrt, Imm::None, &[Type::f32(8)], Type::f32(8))).unwrap();
+    assert_eq!(code.clif.matches("sqrt").count(), 2);
+    assert!(code.disassembly.unwrap().contains("sqrt"));
+}
