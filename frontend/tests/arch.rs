@@ -226,6 +226,7 @@ fn golden_models_build_or_are_refused_by_name() {
             Ok(model) => {
                 built += 1;
                 assert_eq!(model.module.weights.len(), gguf.tensors().len(), "{}", path.display());
+                ixc_ir::graph::verify::verify(&model.module).unwrap();
             }
             Err(error @ ArchError::UnknownArchitecture { .. }) => {
                 assert!(arch::ARCHITECTURES.iter().all(|row| row.name != name), "{error}");

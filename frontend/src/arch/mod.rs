@@ -16,6 +16,7 @@
 //! | `builder` | weights by name and shape; ops with their types |
 //! | `decoder` | the parts that pre-norm decoders share |
 //! | `llama`, `qwen2`, `qwen3`, `qwen3moe` | one architecture each |
+//! | `weights` | a model's bytes, for the interpreter |
 //!
 //! To add an architecture: a file with its `build`, and a row in [`ARCHITECTURES`].
 
@@ -27,6 +28,7 @@ mod llama;
 mod qwen2;
 mod qwen3;
 mod qwen3moe;
+mod weights;
 
 use ixc_ir::graph::{Module, ValueId};
 
@@ -34,6 +36,7 @@ use crate::gguf::Gguf;
 use builder::Builder;
 pub use error::ArchError;
 pub use hyper::{Experts, Hyper, Layer, Rope};
+pub use weights::FileWeights;
 
 /// A row of the registry.
 #[derive(Debug)]

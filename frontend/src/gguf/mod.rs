@@ -19,7 +19,7 @@
 //! | `value` | the values that a key can have |
 //! | `tensor_type` | ggml's tensor types: id, name, block |
 //! | `error` | what can be wrong, and where |
-//! | [`write`] | the inverse, for tests and tools |
+//! | [`mod@write`] | the inverse, for tests and tools |
 //!
 //! ```
 //! use ixc_frontend::gguf::{Gguf, write::GgufWriter};
