@@ -1,1 +1,151 @@
-//! Kernel generators.
+//! Kernel generators: from a [`KernelSpec`] to kernel IR.
+//!
+//! A generator is written over the target's lane count and knows no instruction. The order of buffers and dims is the one
+//! that stands at each spec.
+//!
+//! | module | kernels |
+//! | --- | --- |
+//! | [`linear`] | matrix products of every format, with bias, residual or SwiGLU |
+//! | [`rows`] | embedding, norm, elementwise functions, gather and combine |
+//! | [`quantise`] | activations into their formats |
+//! | [`rope`] | rotation of heads, and the append to the KV cache |
+//! | [`attention`] | attention over the KV cache |
+//! | [`route`] | routing, and the sampler's softmax |
+//! | [`math`] | exp and what is made of it |
+//!
+//! To add a kernel: a variant of [`KernelSpec`] with its buffers, a function here, a row in `tests/kernels.rs`.
+
+mod attention;
+mod linear;
+mod math;
+mod quantise;
+mod rope;
+mod route;
+mod rows;
+
+use ixc_ir::kernel::{Affine, Kernel, KernelBuilder, Op, Type, ValueId};
+use ixc_ir::plan::KernelSpec;
+use thiserror::Error;
+
+use crate::target::Target;
+
+/// Why a spec has no kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum GenerateError {
+    /// The spec's sizes do not fit its formats or the generator.
+    #[error("kernel {kernel}: {what} is {found}, must be {right}")]
+    Size {
+        /// The kernel's name.
+        kernel: String,
+        /// Which size.
+        what: &'static str,
+        /// What it is.
+        found: u64,
+        /// What would be right.
+        right: String,
+    },
+}
+
+/// Largest number of rows (tokens, routed rows) that any kernel takes.
+pub const MAX_ROWS: i64 = 1 << 20;
+/// Largest number of KV cache positions.
+pub const MAX_POSITIONS: i64 = 1 << 24;
+
+/// f32 lanes of the vectors that every generator uses: 256-bit registers. Targets with narrower registers split them.
+const LANES: u16 = 8;
+
+/// The kernel of a spec, for a target.
+///
+/// # Errors
+/// When the spec's sizes make no kernel.
+pub fn generate(spec: &KernelSpec, target: Target) -> Result<Kernel, GenerateError> {
+    let name = format!("{}_{}", spec.name(), target.name());
+    match spec {
+        KernelSpec::Embed { .. } => rows::embed(name, spec),
+        KernelSpec::RmsNorm { .. } => rows::rms_norm(name, spec),
+        KernelSpec::Quantise { .. } => quantise::quantise(name, spec),
+        KernelSpec::Linear { .. } => linear::linear(name, spec),
+        KernelSpec::Swiglu { .. } => linear::swiglu(name, spec),
+        KernelSpec::RopeHeads { .. } => rope::rope_heads(name, spec),
+        KernelSpec::RopeAppend { .. } => rope::rope_append(name, spec),
+        KernelSpec::Attention { .. } => attention::attention(name, spec),
+        KernelSpec::Route { .. } => route::route(name, spec),
+        KernelSpec::Gather { .. } => rows::gather(name, spec),
+        KernelSpec::Combine { .. } => rows::combine(name, spec),
+        KernelSpec::Map { .. } => rows::map(name, spec),
+        KernelSpec::AddBias { .. } => rows::add_bias(name, spec),
+        KernelSpec::Softmax { .. } => route::softmax(name, spec),
+    }
+}
+
+/// A generator that was given another generator's spec: a bug in [`generate`].
+macro_rules! spec_fields {
+    ($spec:expr, $variant:ident { $($field:ident),* $(,)? }) => {
+        let ixc_ir::plan::KernelSpec::$variant { $($field),* } = $spec else {
+            unreachable!("{} is no {}", $spec.name(), stringify!($variant))
+        };
+        $(let $field = *$field;)*
+    };
+}
+use spec_fields;
+
+fn check(
+    kernel: &str,
+    what: &'static str,
+    found: u64,
+    ok: bool,
+    right: impl Into<String>,
+) -> Result<(), GenerateError> {
+    if ok { Ok(()) } else { Err(GenerateError::Size { kernel: kernel.into(), what, found, right: right.into() }) }
+}
+
+/// Runs `body` for every vector of a row of `n` elements: a loop over whole vectors, then 4, 2 and 1 lanes for the rest. The body
+/// gets the element offset and the lanes.
+fn for_vectors(b: &mut KernelBuilder, n: u32, mut body: impl FnMut(&mut KernelBuilder, Affine, u16)) {
+    let whole = n / u32::from(LANES);
+    if whole > 0 {
+        b.for_each("i", i64::from(whole), |b, i| body(b, i * i64::from(LANES), LANES));
+    }
+    for_rest(b, n, &mut body);
+}
+
+fn for_rest(b: &mut KernelBuilder, n: u32, body: &mut impl FnMut(&mut KernelBuilder, Affine, u16)) {
+    let mut at = n / u32::from(LANES) * u32::from(LANES);
+    for lanes in [4u16, 2, 1] {
+        if n - at >= u32::from(lanes) {
+            body(b, Affine::constant(i64::from(at)), lanes);
+            at += u32::from(lanes);
+        }
+    }
+}
+
+/// Folds a row of `n` elements to a scalar: `vector` gives the next accumulator (of the lanes given) from the last one and an
+/// element offset; accumulators start at `start` and are combined by `reduce` and `combine`.
+fn fold_row(
+    b: &mut KernelBuilder,
+    n: u32,
+    start: f32,
+    reduce: Op,
+    combine: Op,
+    mut vector: impl FnMut(&mut KernelBuilder, Affine, u16, ValueId) -> ValueId,
+) -> ValueId {
+    let whole = n / u32::from(LANES);
+    let mut scalar = None;
+    if whole > 0 {
+        let init = b.splat_f32(LANES, start);
+        let acc = b.for_carry("i", i64::from(whole), &[init], |b, i, acc| {
+            vec![vector(b, i * i64::from(LANES), LANES, acc[0])]
+        });
+        scalar = Some(b.op(reduce, Type::f32(1), &acc));
+    }
+    for_rest(b, n, &mut |b, at, lanes| {
+        let init = b.splat_f32(lanes, start);
+        let acc = vector(b, at, lanes, init);
+        let rest = b.op(reduce, Type::f32(1), &[acc]);
+        scalar = Some(match scalar {
+            Some(s) => b.op(combine, Type::f32(1), &[s, rest]),
+            None => rest,
+        });
+    });
+    scalar.unwrap_or_else(|| b.splat_f32(1, start))
+}

@@ -1,0 +1,185 @@
+//! Attention of the query heads that share a key head, over the KV cache, in blocks of 32 positions (the online softmax of
+//! FlashAttention): for each block the scores, then the running maximum and sum, then the weighted values.
+//!
+//! Keys lie as `[position / 8][d][position % 8]`: a lane is a position, so a block's scores need no horizontal sum. Loads of keys
+//! and values are shared by up to [`CHAINS`] query heads, whose accumulators hide the latency of a fused multiply-add (4 cycles at
+//! two a cycle: eight chains). Scores, weights and accumulators are f32; the cache is f16.
+
+use ixc_ir::kernel::{BufferKind, Kernel, KernelBuilder, Op, Type, ValueId};
+use ixc_ir::plan::{ATTENTION_BLOCK, KernelSpec};
+
+use super::{GenerateError, LANES, MAX_POSITIONS, check, math, spec_fields};
+
+const BLOCK: i64 = ATTENTION_BLOCK as i64;
+/// Accumulators of an inner loop.
+const CHAINS: u32 = 8;
+/// Score of positions after the row's own; below every real score.
+const MASKED: f32 = -1.0e30;
+/// Positions of the value loop that are unrolled.
+const UNROLL: i64 = 4;
+
+/// See [`KernelSpec::Attention`].
+pub fn attention(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateError> {
+    spec_fields!(spec, Attention { group, d, dv, scale });
+    let lanes = i64::from(LANES);
+    check(&name, "value head", u64::from(dv), dv > 0 && dv.is_multiple_of(u32::from(LANES)), "a multiple of 8")?;
+    check(&name, "query heads", u64::from(group), group > 0, "at least 1")?;
+    let (g, d, dv) = (i64::from(group), i64::from(d), i64::from(dv));
+    let mut b = KernelBuilder::new(name);
+    let blocks = b.dim("blocks", 1, MAX_POSITIONS / BLOCK);
+    let q = b.read("q", g * d * 4);
+    let position = b.read("position", 4);
+    let keys = b.read("keys", blocks * (BLOCK * d * 2));
+    let values = b.read("values", blocks * (BLOCK * dv * 2));
+    let y = b.write("y", g * dv * 4);
+    // Weights of a block, accumulators, and for each head: maximum, sum, and the factor that a new maximum puts on the past.
+    let (p_at, sum_at, stat_at) = (0, g * BLOCK * 4, g * BLOCK * 4 + g * dv * 4);
+    let scratch = b.buffer("scratch", BufferKind::Scratch, stat_at + g * 12);
+
+    let (zero, lowest) = (b.splat_f32(1, 0.0), b.splat_f32(1, MASKED));
+    let zeros = b.splat_f32(LANES, 0.0);
+    b.for_each("i", g * dv / lanes, |b, i| b.store(scratch, i * (lanes * 4) + sum_at, zeros));
+    b.for_each("h", g, |b, h| {
+        b.store(scratch, h * 12 + stat_at, lowest);
+        b.store(scratch, h * 12 + (stat_at + 4), zero);
+    });
+
+    b.for_each("block", blocks, |b, block| {
+        // Scores: chunks of heads times eights of positions.
+        let heads = group.min(CHAINS);
+        let eights = (CHAINS / heads).clamp(1, 4).next_power_of_two().min(4);
+        let eights = if eights * heads > CHAINS { eights / 2 } else { eights }.max(1);
+        let mut first = 0;
+        while first < group {
+            let count = heads.min(group - first);
+            b.for_each("e8", BLOCK / lanes / i64::from(eights), |b, part| {
+                let start = b.splat_f32(LANES, 0.0);
+                let init = vec![start; (count * eights) as usize];
+                let acc = b.for_carry("e", d, &init, |b, e, acc| {
+                    let mut next = Vec::new();
+                    let k: Vec<ValueId> = (0..i64::from(eights))
+                        .map(|eight| {
+                            let at =
+                                block * (BLOCK * d * 2) + part * (i64::from(eights) * lanes * d * 2) + e * (lanes * 2);
+                            let k = b.load(Type::f16(LANES), keys, at + eight * lanes * d * 2);
+                            b.op(Op::F16ToF32, Type::f32(LANES), &[k])
+                        })
+                        .collect();
+                    for h in 0..count {
+                        let q = b.load_splat(Type::f32(LANES), q, e * 4 + i64::from(first + h) * d * 4);
+                        for (eight, k) in k.iter().enumerate() {
+                            next.push(b.fma(*k, q, acc[h as usize * eights as usize + eight]));
+                        }
+                    }
+                    next
+                });
+                let scale = b.splat_f32(LANES, scale.value());
+                let own = b.load_splat(Type::i32(LANES), position, 0);
+                let iota = b.op(Op::Iota, Type::i32(LANES), &[]);
+                let masked = b.splat_f32(LANES, MASKED);
+                for eight in 0..i64::from(eights) {
+                    let at = part * (i64::from(eights) * lanes) + eight * lanes;
+                    let p = b.index(block * BLOCK + at.clone());
+                    let p = b.broadcast(LANES, p);
+                    let p = b.iadd(p, iota);
+                    let after = b.same(Op::CmpGt, &[p, own]);
+                    for h in 0..i64::from(count) {
+                        let s = b.mul(acc[(h * i64::from(eights) + eight) as usize], scale);
+                        let s = b.op(Op::Select, Type::f32(LANES), &[after, masked, s]);
+                        b.store(scratch, at.clone() * 4 + (i64::from(first) + h) * BLOCK * 4 + p_at, s);
+                    }
+                }
+            });
+            first += count;
+        }
+        // Weights.
+        b.for_each("h", g, |b, h| {
+            let s: Vec<ValueId> = (0..BLOCK / lanes)
+                .map(|i| b.load(Type::f32(LANES), scratch, h * (BLOCK * 4) + (i * lanes * 4 + p_at)))
+                .collect();
+            let max = s[1..].iter().fold(s[0], |m, s| b.same(Op::Max, &[m, *s]));
+            let max = b.op(Op::ReduceMax, Type::f32(1), &[max]);
+            let old = b.load(Type::f32(1), scratch, h * 12 + stat_at);
+            let max = b.same(Op::Max, &[max, old]);
+            let fall = b.sub(old, max);
+            let factor = math::exp(b, fall);
+            let max_lanes = b.broadcast(LANES, max);
+            let (none, masked) = (b.splat_f32(LANES, 0.0), b.splat_f32(LANES, MASKED));
+            let mut sum = None;
+            for (i, s) in s.iter().enumerate() {
+                let x = b.sub(*s, max_lanes);
+                let e = math::exp(b, x);
+                let seen = b.op(Op::CmpLtF, Type::i32(LANES), &[masked, *s]);
+                let e = b.op(Op::Select, Type::f32(LANES), &[seen, e, none]);
+                b.store(scratch, h * (BLOCK * 4) + (i as i64 * lanes * 4 + p_at), e);
+                sum = Some(match sum {
+                    Some(sum) => b.add(sum, e),
+                    None => e,
+                });
+            }
+            let sum = sum.unwrap_or(none);
+            let sum = b.op(Op::ReduceAdd, Type::f32(1), &[sum]);
+            let past = b.load(Type::f32(1), scratch, h * 12 + (stat_at + 4));
+            let sum = b.fma(past, factor, sum);
+            b.store(scratch, h * 12 + stat_at, max);
+            b.store(scratch, h * 12 + (stat_at + 4), sum);
+            b.store(scratch, h * 12 + (stat_at + 8), factor);
+        });
+        // Values: chunks of heads times vectors of a value.
+        let vectors = (CHAINS / heads).clamp(1, 4);
+        let vectors = (1..=vectors).rev().find(|v| (dv / lanes) % i64::from(*v) == 0).unwrap_or(1);
+        let mut first = 0;
+        while first < group {
+            let count = heads.min(group - first);
+            b.for_each("v", dv / lanes / i64::from(vectors), |b, part| {
+                let at = part * (i64::from(vectors) * lanes);
+                let mut init = Vec::new();
+                for h in i64::from(first)..i64::from(first + count) {
+                    let factor = b.load_splat(Type::f32(LANES), scratch, stat_at + 8 + h * 12);
+                    for v in 0..i64::from(vectors) {
+                        let sum = b.load(Type::f32(LANES), scratch, at.clone() * 4 + (h * dv + v * lanes) * 4 + sum_at);
+                        init.push(b.mul(sum, factor));
+                    }
+                }
+                let sums = b.for_carry("j", BLOCK / UNROLL, &init, |b, j, acc| {
+                    let mut acc = acc.to_vec();
+                    for u in 0..UNROLL {
+                        let row = block * (BLOCK * dv * 2) + j * (UNROLL * dv * 2) + at.clone() * 2 + u * dv * 2;
+                        let values: Vec<ValueId> = (0..i64::from(vectors))
+                            .map(|v| {
+                                let v = b.load(Type::f16(LANES), values, row.clone() + v * lanes * 2);
+                                b.op(Op::F16ToF32, Type::f32(LANES), &[v])
+                            })
+                            .collect();
+                        for h in 0..count as usize {
+                            let weight_at = j * (UNROLL * 4) + u * 4 + (i64::from(first) + h as i64) * BLOCK * 4 + p_at;
+                            let weight = b.load_splat(Type::f32(LANES), scratch, weight_at);
+                            for (v, value) in values.iter().enumerate() {
+                                let i = h * vectors as usize + v;
+                                acc[i] = b.fma(*value, weight, acc[i]);
+                            }
+                        }
+                    }
+                    acc
+                });
+                for (i, sum) in sums.iter().enumerate() {
+                    let (h, v) = (i64::from(first) + i as i64 / i64::from(vectors), i as i64 % i64::from(vectors));
+                    b.store(scratch, at.clone() * 4 + (h * dv + v * lanes) * 4 + sum_at, *sum);
+                }
+            });
+            first += count;
+        }
+    });
+    b.for_each("h", g, |b, h| {
+        let one = b.splat_f32(1, 1.0);
+        let sum = b.load(Type::f32(1), scratch, h * 12 + (stat_at + 4));
+        let inverse = b.same(Op::Div, &[one, sum]);
+        let inverse = b.broadcast(LANES, inverse);
+        b.for_each("i", dv / lanes, |b, i| {
+            let v = b.load(Type::f32(LANES), scratch, h * (dv * 4) + i * (lanes * 4) + sum_at);
+            let v = b.mul(v, inverse);
+            b.store(y, h * (dv * 4) + i * (lanes * 4), v);
+        });
+    });
+    Ok(b.finish())
+}
