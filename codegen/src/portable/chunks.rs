@@ -1,6 +1,9 @@
 //! Chunks of 16 bytes: their types, constants, byte shuffles, loads and stores.
 
-use cranelift_codegen::ir::{self, ConstantData, Endianness, InstBuilder, MemFlagsData, Value, types};
+use cranelift_codegen::ir::condcodes::IntCC;
+use cranelift_codegen::ir::{
+    self, ConstantData, Endianness, InstBuilder, MemFlagsData, StackSlotData, StackSlotKind, Value, types,
+};
 use ixc_ir::kernel::{Address, Elem, Type};
 
 use super::PortableError;
@@ -67,13 +70,61 @@ impl Lowering<'_> {
     }
 
     /// Byte `i` of the result is byte `from(i)` of the 32 bytes of `low` and `high`; has the type of `low`.
-    pub(super) fn shuffle(&mut self, low: Value, high: Value, from: impl FnMut(usize) -> usize) -> Value {
+    pub(super) fn shuffle(&mut self, low: Value, high: Value, mut from: impl FnMut(usize) -> usize) -> Value {
         let ty = self.b.func.dfg.value_type(low);
-        let mask: Vec<u8> = (0..CHUNK_BYTES).map(from).map(|byte| byte as u8).collect();
-        let mask = self.b.func.dfg.immediates.push(ConstantData::from(mask));
         let (low, high) = (self.cast(types::I8X16, low), self.cast(types::I8X16, high));
-        let shuffled = self.b.ins().shuffle(low, high, mask);
+        let shuffled = if self.features.shuffle_bytes {
+            let mask: Vec<u8> = (0..CHUNK_BYTES).map(|i| from(i) as u8).collect();
+            let mask = self.b.func.dfg.immediates.push(ConstantData::from(mask));
+            self.b.ins().shuffle(low, high, mask)
+        } else {
+            let base = self.spill([low, high]);
+            self.gather(base, |_, i| (base, from(i) as i32))
+        };
         self.cast(ty, shuffled)
+    }
+
+    /// Two chunks on the stack, and room for a third.
+    fn spill(&mut self, chunks: [Value; 2]) -> Value {
+        let slot = StackSlotData::new(StackSlotKind::ExplicitSlot, 3 * CHUNK_BYTES as u32, 4);
+        let slot = self.b.create_sized_stack_slot(slot);
+        let base = self.b.ins().stack_addr(types::I64, slot, 0);
+        for (i, chunk) in chunks.into_iter().enumerate() {
+            self.b.ins().store(memory_flags(), chunk, base, (i * CHUNK_BYTES) as i32);
+        }
+        base
+    }
+
+    /// A chunk made byte by byte in the room that [`Self::spill`] left, from where `from` says.
+    fn gather(&mut self, base: Value, mut from: impl FnMut(&mut Self, usize) -> (Value, i32)) -> Value {
+        let room = 2 * CHUNK_BYTES as i32;
+        for i in 0..CHUNK_BYTES {
+            let (address, offset) = from(self, i);
+            let byte = self.b.ins().uload8(types::I32, memory_flags(), address, offset);
+            self.b.ins().istore8(memory_flags(), byte, base, room + i as i32);
+        }
+        self.b.ins().load(types::I8X16, memory_flags(), base, room)
+    }
+
+    /// Byte `i` is byte number (byte `i` of `index`, low 4 bits) of `a`, or 0 where its top bit is set.
+    pub(super) fn shuffle_bytes(&mut self, a: Value, index: Value) -> Value {
+        if self.features.shuffle_bytes {
+            // Cranelift gives 0 for every index above 15, so bits 4 to 6 must go.
+            let mask = self.constant(types::I8X16, [0x8f; CHUNK_BYTES]);
+            let index = self.b.ins().band(index, mask);
+            return self.b.ins().swizzle(a, index);
+        }
+        let low = self.constant(types::I8X16, [0x0f; CHUNK_BYTES]);
+        let numbers = self.b.ins().band(index, low);
+        let base = self.spill([a, numbers]);
+        let shuffled = self.gather(base, |lowering, i| {
+            let at = (CHUNK_BYTES + i) as i32;
+            let number = lowering.b.ins().uload8(types::I64, memory_flags(), base, at);
+            (lowering.b.ins().iadd(base, number), 0)
+        });
+        let zero = self.constant(types::I8X16, [0; CHUNK_BYTES]);
+        let cleared = self.b.ins().icmp(IntCC::SignedLessThan, index, zero);
+        self.b.ins().band_not(shuffled, cleared)
     }
 
     /// The chunk's bytes from `first` on, moved to the bottom; what is above means nothing.

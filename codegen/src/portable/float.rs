@@ -28,12 +28,32 @@ impl Lowering<'_> {
     /// Nearest integer, ties to even. Cranelift's conversion saturates: only from 2^31 up and for NaN does that differ from
     /// `i32::MIN`.
     pub(super) fn round_to_i32(&mut self, a: Value) -> Value {
-        let nearest = self.b.ins().nearest(a);
+        let nearest = self.nearest(a);
         let saturated = self.b.ins().fcvt_to_sint_sat(types::I32X4, nearest);
         let limit = self.constant32(types::F32X4, 2f32.powi(31).to_bits());
         let below = self.b.ins().fcmp(FloatCC::LessThan, nearest, limit);
         let min = self.constant32(types::I32X4, i32::MIN as u32);
         self.choose(below, saturated, min)
+    }
+
+    /// Nearest integer as a float, ties to even. Without the instruction: from 2^23 on every float is an integer, and below
+    /// it the adder rounds to one when 2^23 is added.
+    fn nearest(&mut self, a: Value) -> Value {
+        if self.features.round {
+            return self.b.ins().nearest(a);
+        }
+        let bits = self.cast(types::I32X4, a);
+        let magnitude = self.and32(bits, 0x7fff_ffff);
+        let sign = self.b.ins().bxor(bits, magnitude);
+        let magnitude = self.cast(types::F32X4, magnitude);
+        let limit = self.constant32(types::F32X4, 2f32.powi(23).to_bits());
+        let sum = self.b.ins().fadd(magnitude, limit);
+        let rounded = self.b.ins().fsub(sum, limit);
+        let rounded = self.cast(types::I32X4, rounded);
+        let rounded = self.b.ins().bor(rounded, sign);
+        let rounded = self.cast(types::F32X4, rounded);
+        let has_fraction = self.b.ins().fcmp(FloatCC::LessThan, magnitude, limit);
+        self.choose(has_fraction, rounded, a)
     }
 
     fn and32(&mut self, a: Value, mask: u32) -> Value {
@@ -137,7 +157,7 @@ impl Lowering<'_> {
 
     /// `a * b + c`, rounded once.
     pub(super) fn fma(&mut self, a: Value, b: Value, c: Value) -> Value {
-        if self.has_fma {
+        if self.features.fma {
             return self.b.ins().fma(a, b, c);
         }
         let low = self.fma_low_half(a, b, c);

@@ -10,8 +10,8 @@ use cranelift_codegen::isa::TargetFrontendConfig;
 use cranelift_frontend::FunctionBuilder;
 use ixc_ir::kernel::{Address, Affine, Atom, For, Kernel, Stmt, ValueId, VarId};
 
-use super::PortableError;
 use super::chunks::{Chunks, chunk_count, chunk_type};
+use super::{Features, PortableError};
 
 /// Offsets up to here go into the instruction, where a chunk's own offset still fits beside them.
 const MAX_INSTRUCTION_OFFSET: i64 = 1 << 30;
@@ -20,7 +20,7 @@ const MAX_INSTRUCTION_OFFSET: i64 = 1 << 30;
 pub(super) struct Lowering<'a> {
     pub(super) b: FunctionBuilder<'a>,
     pub(super) kernel: &'a Kernel,
-    pub(super) has_fma: bool,
+    pub(super) features: Features,
     buffers: Vec<Value>,
     dims: Vec<Value>,
     vars: Vec<Option<Value>>,
@@ -28,11 +28,11 @@ pub(super) struct Lowering<'a> {
 }
 
 impl<'a> Lowering<'a> {
-    pub(super) fn new(b: FunctionBuilder<'a>, kernel: &'a Kernel, has_fma: bool) -> Lowering<'a> {
+    pub(super) fn new(b: FunctionBuilder<'a>, kernel: &'a Kernel, features: Features) -> Lowering<'a> {
         Lowering {
             b,
             kernel,
-            has_fma,
+            features,
             buffers: Vec::new(),
             dims: Vec::new(),
             vars: vec![None; kernel.vars.len()],

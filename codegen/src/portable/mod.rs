@@ -25,8 +25,8 @@
 //! | `chunks` | constants, shuffles, loads and stores of chunks |
 //! | `float` | what cranelift has no op for: halves, rounding conversion, fused multiply-add without the instruction |
 //!
-//! Invariant: the code calls nothing. What cranelift would call a library for is either written out in `float` or an
-//! error ([`PortableError::RuntimeCall`], on x86 CPUs before SSE4.1).
+//! Invariant: the code calls nothing. What cranelift would call a library for on a CPU without FMA, SSE4.1 or SSSE3 is
+//! written out in `float` and `chunks`.
 
 mod chunks;
 mod float;
@@ -88,14 +88,25 @@ pub enum PortableError {
         /// Its message.
         message: String,
     },
-    /// Cranelift would call a library function, since the CPU lacks an instruction.
-    #[error("kernel `{kernel}` would call {calls}: this CPU lacks an instruction (on x86 SSE4.1 has all of them)")]
+    /// Cranelift would call a library function: a gap in this lowering, for this CPU.
+    #[error("kernel `{kernel}` would call {calls}, since this CPU lacks an instruction; compiled kernels call nothing")]
     RuntimeCall {
         /// Name of the kernel.
         kernel: String,
         /// What would be called.
         calls: String,
     },
+}
+
+/// Ops that cranelift would call a library for where the CPU lacks the instruction.
+#[derive(Clone, Copy)]
+struct Features {
+    /// `fma`.
+    fma: bool,
+    /// `nearest`.
+    round: bool,
+    /// `swizzle`, and `shuffle` with most masks.
+    shuffle_bytes: bool,
 }
 
 /// Compiles a kernel for this machine.
@@ -128,9 +139,10 @@ fn compile_for(kernel: &Kernel, isa: &dyn TargetIsa) -> Result<Code, PortableErr
     context.set_disasm(true);
     let mut builder_context = FunctionBuilderContext::new();
     let builder = FunctionBuilder::new(&mut context.func, &mut builder_context);
-    // Every other architecture of cranelift's has the instruction in its base.
-    let has_fma = !is_x64 || isa.isa_flags().iter().any(|flag| flag.name == "has_fma" && flag.as_bool() == Some(true));
-    lower::Lowering::new(builder, kernel, has_fma).finish(isa.frontend_config())?;
+    // Cranelift's other architectures have all of these in their base.
+    let has = |name| !is_x64 || isa.isa_flags().iter().any(|flag| flag.name == name && flag.as_bool() == Some(true));
+    let features = Features { fma: has("has_fma"), round: has("has_sse41"), shuffle_bytes: has("has_ssse3") };
+    lower::Lowering::new(builder, kernel, features).finish(isa.frontend_config())?;
     let clif = context.func.display().to_string();
     let compiled =
         context.compile(isa, &mut ControlPlane::default()).map_err(|error| cranelift(format!("{:?}", error.inner)))?;

@@ -75,12 +75,7 @@ impl Lowering<'_> {
             Op::UnpackLo => self.unpack(inst, 0)?,
             Op::UnpackHi => self.unpack(inst, CHUNK_BYTES / 2)?,
             Op::SwapPairs => self.map(inst, |l, a| l.shuffle(a, a, |i| i ^ lane))?,
-            Op::ShuffleBytes => self.map2(inst, |l, a, index| {
-                // Cranelift gives 0 for every index above 15, so bits 4 to 6 must go.
-                let mask = l.constant(types::I8X16, [0x8f; CHUNK_BYTES]);
-                let index = l.b.ins().band(index, mask);
-                l.b.ins().swizzle(a, index)
-            })?,
+            Op::ShuffleBytes => self.map2(inst, Self::shuffle_bytes)?,
 
             Op::Add => self.map2(inst, |l, a, b| l.b.ins().fadd(a, b))?,
             Op::Sub => self.map2(inst, |l, a, b| l.b.ins().fsub(a, b))?,

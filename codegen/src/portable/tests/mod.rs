@@ -4,7 +4,6 @@ mod statements;
 mod values;
 
 use cranelift_codegen::isa::OwnedTargetIsa;
-use cranelift_codegen::settings::Configurable;
 use ixc_ir::kernel::{BufferId, Imm, Kernel, KernelBuilder, Op, Type};
 
 use super::{Code, PortableError, compile, compile_for, finish_isa};
@@ -29,12 +28,19 @@ impl Random {
     }
 }
 
-/// This machine, with FMA instructions or without.
-fn isa(fma: bool) -> OwnedTargetIsa {
-    let mut builder = cranelift_native::builder().unwrap();
-    if !fma && cfg!(target_arch = "x86_64") {
-        builder.set("has_fma", "false").unwrap();
-    }
+/// What to compile for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Machine {
+    /// This machine as it is.
+    Native,
+    /// This machine with the instructions of the first CPUs of its architecture only.
+    Baseline,
+}
+
+const MACHINES: [Machine; 2] = [Machine::Native, Machine::Baseline];
+
+fn isa(machine: Machine) -> OwnedTargetIsa {
+    let builder = cranelift_native::builder_with_options(machine == Machine::Native).unwrap();
     finish_isa(builder).unwrap()
 }
 
@@ -86,10 +92,16 @@ fn op_kernel(op: Op, imm: Imm, operands: &[Type], ty: Type) -> Kernel {
     b.finish()
 }
 
-/// Applies one op to many operands: as many vectors as the bytes of the first operand hold.
-fn apply(fma: bool, op: Op, imm: Imm, operands: &[(Type, &[u8])], ty: Type) -> Vec<u8> {
+/// Applies one op to many operands: as many vectors as the bytes of the first operand hold. All machines must agree.
+fn apply(op: Op, imm: Imm, operands: &[(Type, &[u8])], ty: Type) -> Vec<u8> {
+    let [native, baseline] = MACHINES.map(|machine| apply_on(machine, op, imm.clone(), operands, ty));
+    assert!(native == baseline, "{op:?}: native and baseline code differ");
+    native
+}
+
+fn apply_on(machine: Machine, op: Op, imm: Imm, operands: &[(Type, &[u8])], ty: Type) -> Vec<u8> {
     let types: Vec<Type> = operands.iter().map(|(ty, _)| *ty).collect();
-    let code = compile_for(&op_kernel(op, imm, &types, ty), &*isa(fma)).unwrap();
+    let code = compile_for(&op_kernel(op, imm, &types, ty), &*isa(machine)).unwrap();
     let count = operands.first().map_or(1, |(ty, bytes)| bytes.len() / ty.bytes() as usize);
     let mut buffers: Vec<Vec<u8>> =
         operands.iter().map(|(ty, bytes)| bytes[..count * ty.bytes() as usize].to_vec()).collect();

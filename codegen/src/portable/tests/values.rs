@@ -68,7 +68,7 @@ fn assert_same_float(got: f32, right: f32, what: impl std::fmt::Display) {
 fn every_half_becomes_the_right_single() {
     let halves: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
     for lanes in [1, 4, 16] {
-        let got = apply(true, Op::F16ToF32, Imm::None, &[(Type::f16(lanes), &halves)], Type::f32(lanes));
+        let got = apply(Op::F16ToF32, Imm::None, &[(Type::f16(lanes), &halves)], Type::f32(lanes));
         for (half, got) in u16s(&halves).into_iter().zip(f32s(&got)) {
             assert_eq!(got.to_bits(), f16::from_bits(half).to_f32().to_bits(), "{half:#06x}");
         }
@@ -88,7 +88,7 @@ fn singles_become_the_right_halves() {
     singles.truncate(singles.len() / 16 * 16);
     for lanes in [2, 16] {
         let bytes = f32_bytes(&singles);
-        let got = apply(true, Op::F32ToF16, Imm::None, &[(Type::f32(lanes), &bytes)], Type::f16(lanes));
+        let got = apply(Op::F32ToF16, Imm::None, &[(Type::f32(lanes), &bytes)], Type::f16(lanes));
         for (single, got) in singles.iter().zip(u16s(&got)) {
             assert_eq!(got, f16::from_f32(*single).to_bits(), "{single} {:#x}", single.to_bits());
         }
@@ -124,10 +124,14 @@ fn fused_multiply_add_rounds_once_with_and_without_the_instruction() {
         list.truncate(list.len() / 8 * 8);
     }
     let (a_bytes, b_bytes, c_bytes) = (f32_bytes(&a), f32_bytes(&b), f32_bytes(&c));
-    for fma in [true, false] {
-        let got = apply(fma, Op::Fma, Imm::None, &[(ty, &a_bytes), (ty, &b_bytes), (ty, &c_bytes)], ty);
+    for machine in MACHINES {
+        let got = apply_on(machine, Op::Fma, Imm::None, &[(ty, &a_bytes), (ty, &b_bytes), (ty, &c_bytes)], ty);
         for (i, got) in f32s(&got).into_iter().enumerate() {
-            assert_same_float(got, a[i].mul_add(b[i], c[i]), format_args!("{} * {} + {}, fma {fma}", a[i], b[i], c[i]));
+            assert_same_float(
+                got,
+                a[i].mul_add(b[i], c[i]),
+                format_args!("{} * {} + {}, {machine:?}", a[i], b[i], c[i]),
+            );
         }
     }
 }
@@ -137,7 +141,7 @@ fn conversion_to_integers_rounds_to_even_and_marks_what_is_out_of_range() {
     let mut singles = floats(5, 1 << 12);
     singles.extend((-2000..2000).map(|i| i as f32 * 0.25));
     singles.truncate(singles.len() / 8 * 8);
-    let got = apply(true, Op::ToI32, Imm::None, &[(Type::f32(8), &f32_bytes(&singles))], Type::i32(8));
+    let got = apply(Op::ToI32, Imm::None, &[(Type::f32(8), &f32_bytes(&singles))], Type::i32(8));
     for (x, got) in singles.iter().zip(i32s(&got)) {
         let nearest = f64::from(*x).round_ties_even();
         let right = if (-2147483648.0..2147483648.0).contains(&nearest) { nearest as i32 } else { i32::MIN };
@@ -150,7 +154,7 @@ fn minimum_and_maximum_give_the_second_operand_where_nothing_is_less() {
     let (a, b) = (floats(6, 1 << 12), floats(7, 1 << 12));
     let ty = Type::f32(4);
     for op in [Op::Min, Op::Max] {
-        let got = apply(true, op, Imm::None, &[(ty, &f32_bytes(&a)), (ty, &f32_bytes(&b))], ty);
+        let got = apply(op, Imm::None, &[(ty, &f32_bytes(&a)), (ty, &f32_bytes(&b))], ty);
         for ((a, b), got) in a.iter().zip(&b).zip(f32s(&got)) {
             let first = if op == Op::Min { a < b } else { a > b };
             let right = if first { *a } else { *b };
@@ -167,7 +171,7 @@ fn byte_dot_products_saturate() {
     b.extend([127; 32].into_iter().chain([128; 32]));
     for lanes in [1, 8, 32] {
         let (from, to) = (Type::i8(lanes * 2), Type::i16(lanes));
-        let got = apply(true, Op::Dot2U8S8, Imm::None, &[(from, &a), (from, &b)], to);
+        let got = apply(Op::Dot2U8S8, Imm::None, &[(from, &a), (from, &b)], to);
         for (i, got) in u16s(&got).into_iter().enumerate() {
             let term = |j: usize| i32::from(a[j]) * i32::from(b[j] as i8);
             let right = (term(2 * i) + term(2 * i + 1)).clamp(i32::from(i16::MIN), i32::from(i16::MAX));
@@ -185,7 +189,7 @@ fn word_dot_products_wrap() {
     }
     for lanes in [1, 4, 16] {
         let (from, to) = (Type::i16(lanes * 2), Type::i32(lanes));
-        let got = apply(true, Op::Dot2S16, Imm::None, &[(from, &a), (from, &b)], to);
+        let got = apply(Op::Dot2S16, Imm::None, &[(from, &a), (from, &b)], to);
         let (a, b) = (u16s(&a), u16s(&b));
         for (i, got) in i32s(&got).into_iter().enumerate() {
             let term = |j: usize| i32::from(a[j] as i16) * i32::from(b[j] as i16);
@@ -200,7 +204,7 @@ fn byte_shuffles_take_the_low_four_bits_and_clear_by_the_top_bit() {
     for lanes in [16, 64] {
         let ty = Type::i8(lanes);
         let (a, index) = (random.bytes(1 << 10), random.bytes(1 << 10));
-        let got = apply(true, Op::ShuffleBytes, Imm::None, &[(ty, &a), (ty, &index)], ty);
+        let got = apply(Op::ShuffleBytes, Imm::None, &[(ty, &a), (ty, &index)], ty);
         for (i, got) in got.into_iter().enumerate() {
             let right = if index[i] >= 0x80 { 0 } else { a[i / 16 * 16 + usize::from(index[i] & 15)] };
             assert_eq!(got, right, "byte {i}");
@@ -220,22 +224,22 @@ fn lanes_move_as_the_op_table_says() {
                 continue;
             }
             let bytes = ty.bytes() as usize;
-            let broadcast = apply(true, Op::Broadcast, Imm::None, &[(Type::new(elem, 1), &a[8 - size..8])], ty);
+            let broadcast = apply(Op::Broadcast, Imm::None, &[(Type::new(elem, 1), &a[8 - size..8])], ty);
             assert_eq!(broadcast, a[8 - size..8].repeat(usize::from(lanes)), "broadcast {ty}");
             for lane in 0..usize::from(lanes) {
                 let one = Type::new(elem, 1);
-                let got = apply(true, Op::Extract, Imm::Int(lane as i64), &[(ty, &a[..bytes])], one);
+                let got = apply(Op::Extract, Imm::Int(lane as i64), &[(ty, &a[..bytes])], one);
                 assert_eq!(got, a[lane * size..][..size], "extract {lane} of {ty}");
             }
             if bytes < 64 {
                 let operands = [(ty, &a[..bytes]), (ty, &b[..bytes])];
-                let got = apply(true, Op::Concat, Imm::None, &operands, Type::new(elem, lanes * 2));
+                let got = apply(Op::Concat, Imm::None, &operands, Type::new(elem, lanes * 2));
                 assert_eq!(got, [&a[..bytes], &b[..bytes]].concat(), "concat {ty}");
             }
             for narrow in (0..6).map(|i| 1 << i).take_while(|n| *n < lanes) {
                 for first in (0..lanes).step_by(usize::from(narrow)) {
                     let to = Type::new(elem, narrow);
-                    let got = apply(true, Op::Slice, Imm::Int(i64::from(first)), &[(ty, &a[..bytes])], to);
+                    let got = apply(Op::Slice, Imm::Int(i64::from(first)), &[(ty, &a[..bytes])], to);
                     let right = &a[usize::from(first) * size..][..to.bytes() as usize];
                     assert_eq!(got, right, "slice {to} from {first} of {ty}");
                 }
@@ -245,7 +249,7 @@ fn lanes_move_as_the_op_table_says() {
     for unit in [1, 2, 4, 8] {
         for (op, half) in [(Op::UnpackLo, 0), (Op::UnpackHi, 8)] {
             let ty = Type::i8(32);
-            let got = apply(true, op, Imm::Int(unit as i64), &[(ty, &a[..32]), (ty, &b[..32])], ty);
+            let got = apply(op, Imm::Int(unit as i64), &[(ty, &a[..32]), (ty, &b[..32])], ty);
             let mut right = Vec::new();
             for chunk in [0, 16] {
                 for at in (chunk + half..chunk + half + 8).step_by(unit) {
@@ -266,12 +270,12 @@ fn narrowing_saturates_and_extension_keeps_the_value() {
         [127, 128, -128, -129, 32767, 32768, -32768, -32769, i32::MAX, i32::MIN, 65535, -65536].map(i32::to_le_bytes);
     let wide = [words, edges.repeat(4).concat()].concat();
     for lanes in [1, 4, 16] {
-        let got = apply(true, Op::NarrowS, Imm::None, &[(Type::i32(lanes), &wide)], Type::i8(lanes));
+        let got = apply(Op::NarrowS, Imm::None, &[(Type::i32(lanes), &wide)], Type::i8(lanes));
         for (x, got) in i32s(&wide).into_iter().zip(got) {
             assert_eq!(i32::from(got as i8), x.clamp(-128, 127));
         }
         for (op, signed) in [(Op::ExtendS, true), (Op::ExtendU, false)] {
-            let got = apply(true, op, Imm::None, &[(Type::i8(lanes), &wide)], Type::i32(lanes));
+            let got = apply(op, Imm::None, &[(Type::i8(lanes), &wide)], Type::i32(lanes));
             for (x, got) in wide.iter().zip(i32s(&got)) {
                 assert_eq!(got, if signed { i32::from(*x as i8) } else { i32::from(*x) });
             }
@@ -284,7 +288,7 @@ fn float_sums_fold_the_upper_half_onto_the_lower() {
     for lanes in [1, 2, 4, 8, 16] {
         let values = floats(12, 1 << 10);
         let ty = Type::f32(lanes);
-        let got = apply(true, Op::ReduceAdd, Imm::None, &[(ty, &f32_bytes(&values))], Type::f32(1));
+        let got = apply(Op::ReduceAdd, Imm::None, &[(ty, &f32_bytes(&values))], Type::f32(1));
         for (values, got) in values.chunks(usize::from(lanes)).zip(f32s(&got)) {
             let mut left = values.to_vec();
             while left.len() > 1 {
