@@ -1,1 +1,366 @@
-//! Compiled kernels in executable memory.
+//! Compiled kernels in executable memory, callable.
+//!
+//! Takes kernels, verifies and compiles each for one target, and places all code in one mapping that is written first and
+//! made executable then, never both at once.
+//!
+//! ```
+//! use ixc_codegen::module::Module;
+//! use ixc_codegen::target::Target;
+//! use ixc_ir::kernel::{KernelBuilder, Type};
+//!
+//! let mut b = KernelBuilder::new("double_f32x8");
+//! let (x, y) = (b.read("x", 32), b.write("y", 32));
+//! let a = b.load(Type::f32(8), x, 0);
+//! let sum = b.add(a, a);
+//! b.store(y, 0, sum);
+//! let module = Module::compile(&[b.finish()], Target::native()).unwrap();
+//!
+//! let mut buffers = [1.5_f32.to_le_bytes().repeat(8), vec![0; 32]];
+//! module.run_checked(0, &[], &mut buffers).unwrap();
+//! assert_eq!(buffers[1], 3.0_f32.to_le_bytes().repeat(8));
+//! ```
+//!
+//! Invariant: the mapping is not writable once a [`Module`] exists, and its code calls nothing outside itself.
+
+use std::io;
+
+use dynasmrt::AssemblyOffset;
+use dynasmrt::mmap::{ExecutableBuffer, MutableBuffer};
+use ixc_ir::kernel::{Affine, Atom, Buffer, BufferKind, Dim, Kernel};
+
+use crate::portable::{self, PortableError};
+use crate::target::Target;
+use crate::x64::{self, X64Error};
+
+/// Alignment of every kernel in the mapping: a cache line, and enough for vector constants.
+const ALIGNMENT: usize = 64;
+/// `int3`: what stands between kernels is never reached.
+const PADDING: u8 = 0xcc;
+
+#[cfg(target_arch = "x86_64")]
+type Entry = unsafe extern "sysv64" fn(*const *mut u8, *const i64);
+#[cfg(not(target_arch = "x86_64"))]
+type Entry = unsafe extern "C" fn(*const *mut u8, *const i64);
+
+/// Why kernels could not be made callable.
+#[derive(Debug, thiserror::Error)]
+pub enum CodegenError {
+    /// This machine can't run the target's code.
+    #[error("this CPU lacks {}, which target {} needs", features.join(", "), target.name())]
+    MissingFeatures {
+        /// The target.
+        target: Target,
+        /// What is missing, as `/proc/cpuinfo` spells it.
+        features: Vec<&'static str>,
+    },
+    /// The `avx2` lowering refused a kernel.
+    #[error("kernel `{kernel}`: {source}")]
+    Avx2 {
+        /// Name of the kernel.
+        kernel: String,
+        /// Why.
+        source: X64Error,
+    },
+    /// The `portable` lowering refused a kernel.
+    #[error(transparent)]
+    Portable(#[from] PortableError),
+    /// The system gives no executable memory.
+    #[error(
+        "no executable memory: {source}; generated code needs mmap and then mprotect(PROT_EXEC), which systemd's \
+         MemoryDenyWriteExecute=yes and some SELinux policies forbid"
+    )]
+    ExecutableMemory {
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// What is wrong with the arguments of a call.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ArgumentError {
+    /// No such kernel.
+    #[error("kernel number {kernel} of a module of {kernels}")]
+    Kernel {
+        /// The number asked for.
+        kernel: usize,
+        /// How many there are.
+        kernels: usize,
+    },
+    /// Wrong number of dims or buffers.
+    #[error("{found} {what}; the kernel has {right}")]
+    Count {
+        /// `dims` or `buffers`.
+        what: &'static str,
+        /// Found.
+        found: usize,
+        /// Right.
+        right: usize,
+    },
+    /// A dim outside its range.
+    #[error("dim %{name} is {value}; it must be in {lo}..={hi}")]
+    Dim {
+        /// Its name.
+        name: String,
+        /// Its value.
+        value: i64,
+        /// Smallest.
+        lo: i64,
+        /// Largest.
+        hi: i64,
+    },
+    /// A buffer that is too small.
+    #[error("buffer %{name} has {found} bytes; with these dims it must have {right}")]
+    Buffer {
+        /// Its name.
+        name: String,
+        /// Bytes found.
+        found: usize,
+        /// Bytes needed.
+        right: i64,
+    },
+    /// A value of an index buffer at or above its bound.
+    #[error("index buffer %{name} has {value} at byte {offset}; every value must be below {below}")]
+    Index {
+        /// The buffer.
+        name: String,
+        /// Where.
+        offset: usize,
+        /// The value.
+        value: u32,
+        /// The exclusive bound.
+        below: i64,
+    },
+}
+
+/// What a lowering gave for one kernel, for listings and statistics.
+#[derive(Clone, Debug)]
+pub enum Artifact {
+    /// From [`crate::x64`].
+    Avx2(x64::Compiled),
+    /// From [`crate::portable`].
+    Portable(portable::Code),
+}
+
+/// A kernel of a module.
+#[derive(Debug)]
+pub struct ModuleKernel {
+    /// Its name.
+    pub name: String,
+    /// Its dims.
+    pub dims: Vec<Dim>,
+    /// Its buffers.
+    pub buffers: Vec<Buffer>,
+    /// What it became.
+    pub artifact: Artifact,
+    offset: usize,
+}
+
+/// Kernels in executable memory.
+#[derive(Debug)]
+pub struct Module {
+    target: Target,
+    memory: ExecutableBuffer,
+    kernels: Vec<ModuleKernel>,
+}
+
+impl Module {
+    /// Verifies and compiles kernels and makes them callable.
+    ///
+    /// # Errors
+    /// See [`CodegenError`].
+    pub fn compile(kernels: &[Kernel], target: Target) -> Result<Module, CodegenError> {
+        let features = target.missing_features();
+        if !features.is_empty() {
+            return Err(CodegenError::MissingFeatures { target, features });
+        }
+        let mut code: Vec<u8> = Vec::new();
+        let mut placed = Vec::with_capacity(kernels.len());
+        for kernel in kernels {
+            let artifact = match target {
+                Target::Avx2 => Artifact::Avx2(
+                    x64::compile(kernel)
+                        .map_err(|source| CodegenError::Avx2 { kernel: kernel.name.clone(), source })?,
+                ),
+                Target::Portable => Artifact::Portable(portable::compile(kernel)?),
+            };
+            code.resize(code.len().next_multiple_of(ALIGNMENT), PADDING);
+            let offset = code.len();
+            match &artifact {
+                Artifact::Avx2(compiled) => {
+                    code.extend_from_slice(&compiled.code);
+                    code.extend_from_slice(&compiled.constants);
+                }
+                Artifact::Portable(compiled) => {
+                    debug_assert!(ALIGNMENT.is_multiple_of(compiled.alignment));
+                    code.extend_from_slice(&compiled.bytes);
+                }
+            }
+            placed.push(ModuleKernel {
+                name: kernel.name.clone(),
+                dims: kernel.dims.clone(),
+                buffers: kernel.buffers.clone(),
+                artifact,
+                offset,
+            });
+        }
+        let memory = executable(&code).map_err(|source| CodegenError::ExecutableMemory { source })?;
+        Ok(Module { target, memory, kernels: placed })
+    }
+
+    /// The target of all kernels.
+    pub fn target(&self) -> Target {
+        self.target
+    }
+
+    /// The kernels, in the order in which they were given.
+    pub fn kernels(&self) -> &[ModuleKernel] {
+        &self.kernels
+    }
+
+    /// The number of the kernel with this name.
+    pub fn find(&self, name: &str) -> Option<usize> {
+        self.kernels.iter().position(|k| k.name == name)
+    }
+
+    /// Calls a kernel.
+    ///
+    /// # Panics
+    /// Where the module has no kernel of this number.
+    ///
+    /// # Safety
+    /// With the kernel's signature ([`Module::kernels`]):
+    /// - `dims` has one value per dim, each in its range;
+    /// - `buffers` has one pointer per buffer, each valid for its size with these dims: for reads where it is read, index
+    ///   or read-write, for writes where it is written (exclusively, for the time of the call, but for disjoint parts);
+    /// - a written or scratch buffer overlaps no other buffer of the call;
+    /// - every value in an index buffer is below the buffer's bound.
+    pub unsafe fn call(&self, kernel: usize, buffers: &[*mut u8], dims: &[i64]) {
+        let kernel = &self.kernels[kernel];
+        debug_assert_eq!((buffers.len(), dims.len()), (kernel.buffers.len(), kernel.dims.len()));
+        let start = self.memory.ptr(AssemblyOffset(kernel.offset));
+        // SAFETY: at this offset stands the code of a kernel with this signature, in memory that lives as long as `self`
+        // and is executable; the lowerings keep the calling convention. That the machine has the target's features was
+        // checked when the module was made.
+        let entry: Entry = unsafe { std::mem::transmute(start) };
+        // SAFETY: the verifier proved that a kernel stays inside its buffers if its arguments are as the caller promises.
+        unsafe { entry(buffers.as_ptr(), dims.as_ptr()) }
+    }
+
+    /// Calls a kernel after checking all that [`Module::call`] requires.
+    ///
+    /// # Errors
+    /// See [`ArgumentError`]; nothing has run then.
+    pub fn run_checked(&self, kernel: usize, dims: &[i64], buffers: &mut [Vec<u8>]) -> Result<(), ArgumentError> {
+        let Some(signature) = self.kernels.get(kernel) else {
+            return Err(ArgumentError::Kernel { kernel, kernels: self.kernels.len() });
+        };
+        let views: Vec<&[u8]> = buffers.iter().map(Vec::as_slice).collect();
+        check_arguments(&signature.dims, &signature.buffers, dims, &views)?;
+        let pointers: Vec<*mut u8> = buffers.iter_mut().map(|b| b.as_mut_ptr()).collect();
+        // SAFETY: sizes, ranges and index values were checked; distinct vectors don't overlap and are borrowed mutably.
+        unsafe { self.call(kernel, &pointers, dims) };
+        Ok(())
+    }
+}
+
+/// Checks arguments against a kernel's signature: counts, ranges, sizes and index values.
+///
+/// # Errors
+/// The first thing that is wrong.
+pub fn check_arguments(
+    dims: &[Dim],
+    buffers: &[Buffer],
+    dim_values: &[i64],
+    buffer_bytes: &[&[u8]],
+) -> Result<(), ArgumentError> {
+    if dims.len() != dim_values.len() {
+        return Err(ArgumentError::Count { what: "dims", found: dim_values.len(), right: dims.len() });
+    }
+    if buffers.len() != buffer_bytes.len() {
+        return Err(ArgumentError::Count { what: "buffers", found: buffer_bytes.len(), right: buffers.len() });
+    }
+    for (dim, &value) in dims.iter().zip(dim_values) {
+        if !(dim.lo..=dim.hi).contains(&value) {
+            return Err(ArgumentError::Dim { name: dim.name.clone(), value, lo: dim.lo, hi: dim.hi });
+        }
+    }
+    // An overflow would be more than any buffer has.
+    let evaluate = |affine: &Affine| {
+        affine.evaluate(|atom| match atom {
+            Atom::Dim(d) => dim_values.get(d.index()).copied().unwrap_or(i64::MAX),
+            Atom::Var(_) => i64::MAX,
+        })
+    };
+    for (buffer, bytes) in buffers.iter().zip(buffer_bytes) {
+        let right = evaluate(&buffer.size).unwrap_or(i64::MAX);
+        if i64::try_from(bytes.len()).is_ok_and(|found| found < right) {
+            return Err(ArgumentError::Buffer { name: buffer.name.clone(), found: bytes.len(), right });
+        }
+        if let BufferKind::Index { below } = &buffer.kind {
+            let below = evaluate(below).unwrap_or(0);
+            let indexed = usize::try_from(right).map_or(bytes.len(), |right| right.min(bytes.len()));
+            for (i, word) in bytes[..indexed].chunks_exact(4).enumerate() {
+                let value = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+                if i64::from(value) >= below {
+                    return Err(ArgumentError::Index { name: buffer.name.clone(), offset: 4 * i, value, below });
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Copies code into memory that is then executable and no longer writable.
+fn executable(code: &[u8]) -> io::Result<ExecutableBuffer> {
+    let mut memory = MutableBuffer::new(code.len().max(1))?;
+    memory.set_len(code.len().max(1));
+    memory[..code.len()].copy_from_slice(code);
+    memory.make_exec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ixc_ir::kernel::{KernelBuilder, Type};
+
+    fn gather() -> Kernel {
+        let mut b = KernelBuilder::new("gather");
+        let n = b.dim("n", 0, 100);
+        let ids = b.buffer("ids", BufferKind::Index { below: Affine::constant(4) }, n * 4);
+        let (x, y) = (b.read("x", 4 * 32), b.write("y", n * 32));
+        b.for_each("i", n, |b, i| {
+            let row = b.load_index("row", ids, i * 4);
+            let a = b.load(Type::f32(8), x, row * 32);
+            b.store(y, i * 32, a);
+        });
+        b.finish()
+    }
+
+    #[test]
+    fn arguments_are_checked_before_anything_runs() {
+        for target in [Target::Portable, Target::Avx2] {
+            let module = match Module::compile(&[gather()], target) {
+                Err(CodegenError::MissingFeatures { .. }) => {
+                    println!("NOT RUN: this CPU lacks features of target {}", target.name());
+                    continue;
+                }
+                module => module.unwrap(),
+            };
+            let ids = |v: [u32; 2]| v.iter().flat_map(|i| i.to_le_bytes()).collect::<Vec<u8>>();
+            let x: Vec<u8> = (0..128).collect();
+            let mut good = [ids([3, 0]), x.clone(), vec![0; 64]];
+            module.run_checked(0, &[2], &mut good).unwrap();
+            assert_eq!(good[2], [&x[96..128], &x[..32]].concat());
+            let error = module.run_checked(0, &[2], &mut [ids([3, 4]), x.clone(), vec![0; 64]]).unwrap_err();
+            assert_eq!(error, ArgumentError::Index { name: "ids".into(), offset: 4, value: 4, below: 4 });
+            let error = module.run_checked(0, &[2], &mut [ids([0, 0]), x.clone(), vec![0; 63]]).unwrap_err();
+            assert_eq!(error, ArgumentError::Buffer { name: "y".into(), found: 63, right: 64 });
+            let error = module.run_checked(0, &[101], &mut good).unwrap_err();
+            assert_eq!(error, ArgumentError::Dim { name: "n".into(), value: 101, lo: 0, hi: 100 });
+            let error = module.run_checked(0, &[], &mut good).unwrap_err();
+            assert_eq!(error, ArgumentError::Count { what: "dims", found: 0, right: 1 });
+            let error = module.run_checked(1, &[], &mut good).unwrap_err();
+            assert_eq!(error, ArgumentError::Kernel { kernel: 1, kernels: 1 });
+        }
+    }
+}

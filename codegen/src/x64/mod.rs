@@ -1,1 +1,141 @@
-//! Lowering for x86-64.
+//! The `avx2` target: kernel IR to x86-64 machine code with 256-bit vectors, FMA and F16C.
+//!
+//! ```text
+//! kernel IR ─select─▶ machine IR ─coalesce, allocate (spill, again)─▶ machine IR with registers ─encode─▶ bytes
+//! ```
+//!
+//! | module | what it owns |
+//! | --- | --- |
+//! | [`machine`] | machine IR: instructions over virtual registers |
+//! | [`select`] | blocks, loops, values; with `arithmetic`, `lanes` and `memory`, what each op becomes |
+//! | [`address`] | strength-reduced addresses: which pointers there are and how they advance |
+//! | [`liveness`] | live ranges with holes |
+//! | [`coalesce`] | joining copies and the operands of fused multiply-adds |
+//! | [`allocate`] | linear scan; the checker |
+//! | [`spill`] | one value to memory |
+//! | [`encode`] | bytes, through iced-x86 |
+//! | [`listing`] | disassembly beside the IR statement that each instruction comes from |
+//!
+//! A compiled kernel is `extern "sysv64" fn(buffers: *const *mut u8, dims: *const i64)`. It saves what the caller owns,
+//! calls nothing, and leaves the upper halves of the vector registers clear.
+//!
+//! Invariant: kernels are verified before they come here; what the verifier proves is not checked again.
+
+pub mod address;
+pub mod allocate;
+mod arithmetic;
+pub mod coalesce;
+pub mod encode;
+mod lanes;
+pub mod listing;
+pub mod liveness;
+pub mod machine;
+mod memory;
+pub mod select;
+pub mod spill;
+
+use ixc_ir::kernel::{Kernel, Op, Type, ValueId};
+
+/// Why a kernel can't be compiled for this target.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum X64Error {
+    /// A vector wider than the registers.
+    #[error("value %{} is {ty}, {} bytes wide; avx2 has vectors of up to 32 bytes", value.0, ty.bytes())]
+    Unsupported {
+        /// The value.
+        value: ValueId,
+        /// Its type.
+        ty: Type,
+    },
+    /// An op with a type, address or immediate that the verifier would have refused.
+    #[error("{} on {ty} is malformed: the kernel was not verified", op.row().mnemonic)]
+    Malformed {
+        /// The op.
+        op: Op,
+        /// Its type.
+        ty: Type,
+    },
+    /// One instruction needs more registers than there are.
+    #[error("out of registers in one instruction")]
+    OutOfRegisters,
+    /// Too many values live at once.
+    #[error("spilled values need a frame of {bytes} bytes; at most {most} are allowed")]
+    FrameTooLarge {
+        /// Bytes needed.
+        bytes: u32,
+        /// Bytes allowed.
+        most: u32,
+    },
+    /// The encoder refused an instruction.
+    #[error("iced-x86 refused an instruction: {reason}")]
+    Encoder {
+        /// Its words.
+        reason: String,
+    },
+}
+
+/// Where an instruction stands and what it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// Offset in the code.
+    pub offset: u32,
+    /// The IR statement that it comes from, counted in the order of the kernel's text; `None` in the frame's own.
+    pub origin: Option<u32>,
+}
+
+/// What compilation cost and gave.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stats {
+    /// Vectors that live in memory: a bug in a tuned kernel.
+    pub vector_spills: usize,
+    /// Integers that live in memory.
+    pub gpr_spills: usize,
+    /// Constants that are read from memory at each use.
+    pub rematerialised: usize,
+    /// Moves between registers.
+    pub moves: usize,
+    /// Those of them in loops that contain no loop.
+    pub moves_in_innermost_loops: usize,
+    /// Instructions.
+    pub instructions: usize,
+    /// Bytes of code.
+    pub bytes: usize,
+}
+
+/// A compiled kernel: position-independent, to be placed at a multiple of 32 bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Compiled {
+    /// The kernel's name.
+    pub name: String,
+    /// Instructions, padded to where the constants start.
+    pub code: Vec<u8>,
+    /// Bytes of `code` before the padding.
+    pub code_bytes: usize,
+    /// What stands behind the code.
+    pub constants: Vec<u8>,
+    /// One per instruction.
+    pub lines: Vec<Line>,
+    /// What it cost.
+    pub stats: Stats,
+}
+
+/// Compiles a verified kernel.
+///
+/// # Errors
+/// Where it uses vectors that the target lacks or spills without bounds.
+pub fn compile(kernel: &Kernel) -> Result<Compiled, X64Error> {
+    let mut function = select::select(kernel)?;
+    let allocation = allocate::allocate(&mut function)?;
+    let compiled = encode::encode(&kernel.name, &function, &allocation)?;
+    let stats = compiled.stats;
+    tracing::debug!(
+        kernel = kernel.name,
+        vector_spills = stats.vector_spills,
+        gpr_spills = stats.gpr_spills,
+        moves = stats.moves,
+        instructions = stats.instructions,
+        bytes = stats.bytes,
+        "compiled for avx2"
+    );
+    Ok(compiled)
+}

@@ -1,0 +1,160 @@
+//! Strength-reduced addresses: which pointers a kernel needs, and where each is made.
+//!
+//! A *key* is a buffer and the varying terms of an address, outermost-defined first; addresses that differ only in their
+//! constant share a key and differ in displacement. The key's innermost term says where its register is made from the
+//! key without that term:
+//!
+//! - a loop variable: copied before the loop, `coefficient` added at the back edge;
+//! - an index value: `parent + coefficient * value` right after the value is loaded;
+//! - dims only, or nothing: at the entry of the kernel.
+//!
+//! So `%w[4096*%m + 64*%k + 32]` in loops over `%m` and `%k` is `[p + 32]`, where `p` starts as the pointer that the loop
+//! over `%m` advances by 4096 and itself advances by 64. Values of `index` and trip counts are keys without a buffer.
+
+use std::collections::HashMap;
+
+use ixc_ir::kernel::{Affine, Atom, BufferId, Kernel, Stmt, VarId};
+
+use super::machine::Vreg;
+
+/// A register's varying value: a pointer into a buffer, or (without one) an integer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Key {
+    /// The buffer whose address is added.
+    pub buffer: Option<BufferId>,
+    /// Terms, outermost-defined first.
+    pub terms: Vec<(Atom, i64)>,
+}
+
+impl Key {
+    /// The key without its innermost term, and that term.
+    pub fn split(&self) -> Option<(Key, Atom, i64)> {
+        let mut parent = self.clone();
+        let (atom, coefficient) = parent.terms.pop()?;
+        Some((parent, atom, coefficient))
+    }
+}
+
+/// Every key of a kernel, by the place where it is made.
+#[derive(Default)]
+pub struct Addresses {
+    order: HashMap<VarId, usize>,
+    entry: Vec<Key>,
+    at: HashMap<VarId, Vec<Key>>,
+    registers: HashMap<Key, Option<Vreg>>,
+}
+
+impl Addresses {
+    /// Collects the keys of all addresses, trip counts and index values.
+    pub fn collect(kernel: &Kernel) -> Addresses {
+        let mut addresses = Addresses::default();
+        addresses.visit(&kernel.body);
+        addresses
+    }
+
+    fn visit(&mut self, body: &[Stmt]) {
+        for stmt in body {
+            match stmt {
+                Stmt::Inst(inst) => {
+                    if let Some(address) = &inst.address {
+                        self.need(self.key(Some(address.buffer), &address.offset));
+                    }
+                    if let Some(index) = &inst.index {
+                        self.need(self.key(None, index));
+                    }
+                }
+                Stmt::For(f) => {
+                    self.need(self.key(None, &f.trip));
+                    self.define(f.var);
+                    self.visit(&f.body);
+                }
+                Stmt::LoadIndex { var, address } => {
+                    self.need(self.key(Some(address.buffer), &address.offset));
+                    self.define(*var);
+                }
+            }
+        }
+    }
+
+    fn define(&mut self, var: VarId) {
+        let next = self.order.len();
+        self.order.insert(var, next);
+    }
+
+    /// The key of an affine value in a buffer.
+    pub fn key(&self, buffer: Option<BufferId>, offset: &Affine) -> Key {
+        let mut terms = offset.terms.clone();
+        // Of the variables in scope, the one defined later is the inner one; dims are outermost.
+        terms.sort_by_key(|(atom, _)| match atom {
+            Atom::Dim(_) => 0,
+            Atom::Var(v) => 1 + self.order.get(v).copied().unwrap_or(usize::MAX - 1),
+        });
+        Key { buffer, terms }
+    }
+
+    fn need(&mut self, key: Key) {
+        if self.registers.contains_key(&key) || (key.buffer.is_none() && key.terms.is_empty()) {
+            return;
+        }
+        self.registers.insert(key.clone(), None);
+        match key.split() {
+            Some((parent, Atom::Var(var), _)) => {
+                self.need(parent);
+                self.at.entry(var).or_default().push(key);
+            }
+            _ => {
+                if key.buffer.is_some() && !key.terms.is_empty() {
+                    self.need(Key { buffer: key.buffer, terms: Vec::new() });
+                }
+                self.entry.push(key);
+            }
+        }
+    }
+
+    /// Keys made at the entry: a buffer's address alone stands before the keys that start from it.
+    pub fn at_entry(&self) -> &[Key] {
+        &self.entry
+    }
+
+    /// Keys made where this variable is defined.
+    pub fn at(&self, var: VarId) -> &[Key] {
+        self.at.get(&var).map_or(&[], Vec::as_slice)
+    }
+
+    /// The register of a key; `None` for the number 0.
+    pub fn register(&self, key: &Key) -> Option<Vreg> {
+        self.registers.get(key).copied().flatten()
+    }
+
+    /// States the register of a key.
+    pub fn set(&mut self, key: Key, register: Vreg) {
+        self.registers.insert(key, Some(register));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ixc_ir::kernel::{KernelBuilder, Type};
+
+    #[test]
+    fn accesses_that_differ_in_their_constant_share_a_pointer() {
+        let mut b = KernelBuilder::new("k");
+        let n = b.dim("n", 1, 64);
+        let x = b.read("x", n * 128);
+        let y = b.write("y", n * 128);
+        b.for_each("i", n, |b, i| {
+            b.for_each("j", 2, |b, j| {
+                let a = b.load(Type::f32(8), x, i * 128 + j * 64);
+                let c = b.load(Type::f32(8), x, i * 128 + j * 64 + 32);
+                let sum = b.add(a, c);
+                b.store(y, i * 32, sum);
+            });
+        });
+        let kernel = b.finish();
+        let addresses = Addresses::collect(&kernel);
+        assert_eq!(addresses.at(VarId(1)).len(), 1, "one pointer into x");
+        assert_eq!(addresses.at(VarId(0)).len(), 2, "the start of a row of x, and y");
+        assert_eq!(addresses.at_entry().len(), 3, "x, y and the trip count");
+    }
+}

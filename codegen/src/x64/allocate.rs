@@ -1,0 +1,269 @@
+//! Register allocation: linear scan over live ranges with holes, spilling by cost, restarted after each round of spills.
+//!
+//! Ranges are taken in order of their start; each gets the first physical register none of whose segments it meets,
+//! preferring the register of a value that it is copied from or that dies where it is made. Where none is free, the
+//! cheapest of what stands in the way goes to memory: cost is reads and writes, each ten times dearer per loop around
+//! it, over the length of the range, so that what is not used in a loop gives way to what is. Constants are cheaper, as
+//! they are read from the pool again. What spilling adds has ranges of one instruction and is never spilled itself.
+//!
+//! Leaves every operand's virtual register with a physical one, and [`check`] proves from liveness alone, without the
+//! ranges that allocation used, that no two live values share one.
+
+use std::collections::BTreeMap;
+
+use super::X64Error;
+use super::coalesce::coalesce;
+use super::liveness::{Range, live_out, ranges, remove_dead};
+use super::machine::{Class, Function, Opcode, Operand, Role, Vreg};
+use super::spill::{Spilled, spill};
+
+/// Numbers of general registers in the order in which they are given out: those that need no saving first, then those
+/// that save a prefix or a displacement byte as a base.
+const GENERAL: [u8; 15] = [0, 1, 2, 6, 7, 8, 9, 10, 11, 3, 14, 15, 5, 12, 13];
+/// Numbers of vector registers.
+const VECTOR: [u8; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+/// System V: the first argument comes in `rdi`, the second in `rsi`.
+const ARGUMENTS: [u8; 2] = [7, 6];
+/// What one more loop around an access multiplies its cost by.
+const LOOP_FACTOR: f32 = 10.0;
+/// Loops beyond this depth count no more, so that costs stay finite.
+const DEEPEST: u32 = 8;
+/// Reading a constant again is a folded load; storing is not needed.
+const CONSTANT_FACTOR: f32 = 0.2;
+
+/// Physical registers by virtual register.
+pub struct Allocation {
+    /// Number of the physical register in its file; 255 where the register is not used.
+    pub registers: Vec<u8>,
+    /// Vector values in memory.
+    pub vector_spills: usize,
+    /// Integer values in memory.
+    pub gpr_spills: usize,
+    /// Constants read from the pool at each use.
+    pub rematerialised: usize,
+}
+
+const NONE: u8 = u8::MAX;
+
+/// Allocates registers, changing the function where values have to be spilled.
+///
+/// # Errors
+/// Where one instruction needs more registers than there are, which no selected instruction does.
+pub fn allocate(f: &mut Function) -> Result<Allocation, X64Error> {
+    remove_dead(f);
+    coalesce(f);
+    let unspillable = f.vregs.len();
+    let (mut vector_spills, mut gpr_spills, mut rematerialised) = (0, 0, 0);
+    loop {
+        let round = Round::new(f, unspillable).run()?;
+        if round.spilled.is_empty() {
+            let registers = round.registers;
+            debug_assert_eq!(check(f, &registers), Ok(()));
+            return Ok(Allocation { registers, vector_spills, gpr_spills, rematerialised });
+        }
+        for v in &round.spilled {
+            match spill(f, *v) {
+                Spilled::Constant => rematerialised += 1,
+                Spilled::Slot if f.vregs[v.index()] == Class::Gpr => gpr_spills += 1,
+                Spilled::Slot => vector_spills += 1,
+            }
+        }
+        remove_dead(f);
+    }
+}
+
+/// Proves from liveness that no two values that are live at once share a register, and that every operand has one.
+///
+/// # Errors
+/// The two registers that clash, or one without a register twice.
+pub fn check(f: &Function, registers: &[u8]) -> Result<(), (Vreg, Vreg)> {
+    let live_out = live_out(f);
+    for block in &f.layout {
+        let mut live = live_out[block.index()].clone();
+        for inst in f.blocks[block.index()].insts.iter().rev() {
+            let mut clash = None;
+            inst.for_each(|v, role| {
+                if registers[v.index()] == NONE {
+                    clash = Some((v, v));
+                }
+                if role != Role::Use {
+                    let same = |w: &Vreg| {
+                        *w != v
+                            && registers[w.index()] == registers[v.index()]
+                            && f.vregs[w.index()].same_file(f.vregs[v.index()])
+                    };
+                    clash = clash.or(live.iter().find(same).map(|w| (v, w)));
+                }
+            });
+            inst.for_each(|v, role| {
+                if role == Role::Def {
+                    live.remove(v);
+                }
+            });
+            inst.for_each(|v, role| {
+                if role != Role::Def {
+                    live.insert(v);
+                }
+            });
+            if let Some(clash) = clash {
+                return Err(clash);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// One attempt.
+struct Round<'f> {
+    f: &'f Function,
+    ranges: Vec<Range>,
+    cost: Vec<f32>,
+    /// Registers that would save a move, best first.
+    hints: Vec<Vec<Vreg>>,
+    registers: Vec<u8>,
+    /// Occupied segments by start, per physical register: general ones, then vectors.
+    occupied: [Vec<BTreeMap<u32, (u32, Vreg)>>; 2],
+    spilled: Vec<Vreg>,
+}
+
+impl<'f> Round<'f> {
+    fn new(f: &'f Function, unspillable: usize) -> Round<'f> {
+        let n = f.vregs.len();
+        let ranges = ranges(f, &live_out(f));
+        let mut cost = vec![0.0; n];
+        let mut hints = vec![Vec::new(); n];
+        let mut definitions = vec![0_u32; n];
+        let mut constant = vec![false; n];
+        for block in f.layout.iter().map(|b| &f.blocks[b.index()]) {
+            let weight = LOOP_FACTOR.powi(block.depth.min(DEEPEST) as i32);
+            for inst in &block.insts {
+                inst.for_each(|v, role| {
+                    cost[v.index()] += weight;
+                    definitions[v.index()] += u32::from(role != Role::Use);
+                });
+                match (inst.opcode, inst.operands) {
+                    (Opcode::Copy, [Operand::Reg(to, ..), Operand::Reg(from, ..), ..]) => {
+                        hints[to.index()].push(from);
+                        hints[from.index()].push(to);
+                    }
+                    (Opcode::Fma { .. }, [Operand::Reg(to, ..), a, b, c, _]) => {
+                        for source in [c, a, b] {
+                            if let Operand::Reg(from, ..) = source {
+                                hints[to.index()].push(from);
+                                hints[from.index()].push(to);
+                            }
+                        }
+                    }
+                    (Opcode::Constant(_), [Operand::Reg(to, ..), ..]) => constant[to.index()] = true,
+                    _ => {}
+                }
+            }
+        }
+        for v in 0..n {
+            if constant[v] && definitions[v] == 1 {
+                cost[v] *= CONSTANT_FACTOR;
+            }
+            cost[v] /= ranges[v].length().max(1) as f32;
+            let argument = f.arguments.is_some_and(|a| a.contains(&Vreg(v as u32)));
+            if v >= unspillable || argument {
+                cost[v] = f32::INFINITY;
+            }
+        }
+        let occupied = [vec![BTreeMap::new(); 16], vec![BTreeMap::new(); 16]];
+        Round { f, ranges, cost, hints, registers: vec![NONE; n], occupied, spilled: Vec::new() }
+    }
+
+    fn run(mut self) -> Result<Round<'f>, X64Error> {
+        for (v, register) in self.f.arguments.iter().flatten().zip(ARGUMENTS) {
+            // Arguments are live from the start, before the first instruction.
+            let range = &mut self.ranges[v.index()];
+            if let Some(first) = range.0.first_mut() {
+                first.0 = 0;
+            }
+            self.take(*v, register);
+        }
+        let mut order: Vec<Vreg> = (0..self.ranges.len() as u32).map(Vreg).collect();
+        order.retain(|v| !self.ranges[v.index()].0.is_empty() && self.registers[v.index()] == NONE);
+        order.sort_by_key(|v| (self.ranges[v.index()].0[0].0, *v));
+        for v in order {
+            if !self.spilled.contains(&v) {
+                self.place(v)?;
+            }
+        }
+        Ok(self)
+    }
+
+    fn file(&self, v: Vreg) -> (usize, &'static [u8]) {
+        match self.f.vregs[v.index()] {
+            Class::Gpr => (0, &GENERAL),
+            Class::Vector { .. } => (1, &VECTOR),
+        }
+    }
+
+    fn place(&mut self, v: Vreg) -> Result<(), X64Error> {
+        let (_, registers) = self.file(v);
+        let hinted = self.hints[v.index()].iter().map(|h| self.registers[h.index()]).filter(|r| *r != NONE);
+        let free = hinted.chain(registers.iter().copied()).find(|&r| self.is_free(v, r));
+        if let Some(register) = free {
+            self.take(v, register);
+            return Ok(());
+        }
+        let cheapest = registers
+            .iter()
+            .map(|&r| {
+                let rivals = self.rivals(v, r);
+                (rivals.iter().map(|w| self.cost[w.index()]).sum::<f32>(), r, rivals)
+            })
+            .min_by(|a, b| a.0.total_cmp(&b.0));
+        match cheapest {
+            Some((cost, register, rivals)) if cost < self.cost[v.index()] => {
+                for w in rivals {
+                    self.release(w);
+                    self.spilled.push(w);
+                }
+                self.take(v, register);
+                Ok(())
+            }
+            _ if self.cost[v.index()].is_finite() => {
+                self.spilled.push(v);
+                Ok(())
+            }
+            _ => Err(X64Error::OutOfRegisters),
+        }
+    }
+
+    fn is_free(&self, v: Vreg, register: u8) -> bool {
+        let occupied = &self.occupied[self.file(v).0][register as usize];
+        self.ranges[v.index()].0.iter().all(|&(start, end)| {
+            // Occupied segments are disjoint: if any meets this one, the last that starts before its end does.
+            occupied.range(..end).next_back().is_none_or(|(_, &(until, _))| until <= start)
+        })
+    }
+
+    fn rivals(&self, v: Vreg, register: u8) -> Vec<Vreg> {
+        let occupied = &self.occupied[self.file(v).0][register as usize];
+        let mut rivals = Vec::new();
+        for &(start, end) in &self.ranges[v.index()].0 {
+            let met = occupied.range(..end).rev().take_while(|(_, (until, _))| *until > start);
+            rivals.extend(met.map(|(_, &(_, w))| w));
+        }
+        rivals.sort_unstable();
+        rivals.dedup();
+        rivals
+    }
+
+    fn take(&mut self, v: Vreg, register: u8) {
+        self.registers[v.index()] = register;
+        let file = self.file(v).0;
+        let segments = self.ranges[v.index()].0.iter().map(|&(start, end)| (start, (end, v)));
+        self.occupied[file][register as usize].extend(segments);
+    }
+
+    fn release(&mut self, v: Vreg) {
+        let (file, register) = (self.file(v).0, self.registers[v.index()]);
+        for (start, _) in &self.ranges[v.index()].0 {
+            self.occupied[file][register as usize].remove(start);
+        }
+        self.registers[v.index()] = NONE;
+    }
+}

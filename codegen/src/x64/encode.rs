@@ -1,0 +1,395 @@
+//! Encoding: machine IR with physical registers to bytes, through iced-x86.
+//!
+//! Pseudo instructions get their final form here: a fused multiply-add takes the 231, 213 or 132 form that overwrites
+//! the operand whose register the result has; a constant is a zero or ones idiom or a load; a copy within one register
+//! is nothing. The frame is made only if something needs it. Constants stand behind the code, 32-byte aligned, and are
+//! addressed relative to `rip`, so that the whole can be placed at any 32-byte boundary.
+
+use iced_x86::{BlockEncoder, BlockEncoderOptions, Code, Instruction, InstructionBlock, OpKind, Register};
+
+use super::allocate::Allocation;
+use super::machine::{Base, Class, Function, Inst, Mem, Opcode, Operand, Vreg, Width};
+use super::{Compiled, Line, Stats, X64Error};
+
+/// Where the encoder is told that instructions are, so that branch targets and constants can't be confused: the latter
+/// have their true addresses, far below.
+const LABELS: u64 = 1 << 40;
+/// Alignment of the constants and of the whole.
+const ALIGNMENT: usize = 32;
+/// A frame is touched page by page, so that a guard page below the stack is never jumped over.
+const PAGE: u32 = 4096;
+/// Largest frame: far below the smallest thread stack.
+const LARGEST_FRAME: u32 = 1 << 15;
+/// System V: `rbx`, `rbp`, `r12` to `r15` belong to the caller.
+const CALLEE_SAVED: [u8; 6] = [3, 5, 12, 13, 14, 15];
+
+const R64: [Register; 16] = [
+    Register::RAX,
+    Register::RCX,
+    Register::RDX,
+    Register::RBX,
+    Register::RSP,
+    Register::RBP,
+    Register::RSI,
+    Register::RDI,
+    Register::R8,
+    Register::R9,
+    Register::R10,
+    Register::R11,
+    Register::R12,
+    Register::R13,
+    Register::R14,
+    Register::R15,
+];
+
+/// An instruction on its way to bytes.
+struct Pending {
+    instruction: Instruction,
+    origin: Option<u32>,
+    /// The constant that its displacement has to name.
+    pool: Option<u32>,
+}
+
+struct Encoder<'f> {
+    f: &'f Function,
+    registers: &'f [u8],
+    out: Vec<Pending>,
+    /// Offsets of spill slots from `rsp`.
+    slots: Vec<u32>,
+    /// Index in `out` of the first instruction of each block.
+    starts: Vec<u64>,
+    stats: Stats,
+    innermost: bool,
+}
+
+/// Encodes an allocated function.
+///
+/// # Errors
+/// Where the frame is too large, or iced-x86 refuses an instruction.
+pub fn encode(name: &str, f: &Function, allocation: &Allocation) -> Result<Compiled, X64Error> {
+    let mut frame = 0;
+    let mut slots = vec![0; f.slots.len()];
+    // Wide slots first, so that each is aligned to its size within the frame.
+    for size in [32, 16, 8] {
+        for (offset, _) in slots.iter_mut().zip(&f.slots).filter(|(_, bytes)| **bytes == size) {
+            *offset = frame;
+            frame += size;
+        }
+    }
+    if frame > LARGEST_FRAME {
+        return Err(X64Error::FrameTooLarge { bytes: frame, most: LARGEST_FRAME });
+    }
+    let stats = Stats {
+        vector_spills: allocation.vector_spills,
+        gpr_spills: allocation.gpr_spills,
+        rematerialised: allocation.rematerialised,
+        ..Stats::default()
+    };
+    let mut encoder = Encoder {
+        f,
+        registers: &allocation.registers,
+        out: Vec::new(),
+        slots,
+        starts: vec![0; f.blocks.len()],
+        stats,
+        innermost: false,
+    };
+    encoder.function(frame);
+    encoder.finish(name)
+}
+
+impl Encoder<'_> {
+    fn function(&mut self, frame: u32) {
+        let mut saved: Vec<Register> = Vec::new();
+        for register in CALLEE_SAVED {
+            let used = self.f.vregs.iter().zip(self.registers).any(|(c, r)| *c == Class::Gpr && *r == register);
+            if used {
+                saved.push(R64[register as usize]);
+            }
+        }
+        for &register in &saved {
+            self.plain(Code::Push_r64, &[register]);
+        }
+        let mut left = frame;
+        while left > 0 {
+            let step = left.min(PAGE);
+            self.immediate(Code::Sub_rm64_imm32, Register::RSP, step);
+            if left > PAGE {
+                let mut touch = Instruction::default();
+                touch.set_code(Code::Test_rm64_r64);
+                touch.set_op_kind(0, OpKind::Memory);
+                touch.set_memory_base(Register::RSP);
+                touch.set_op_register(1, Register::RAX);
+                self.push(touch, None, None);
+            }
+            left -= step;
+        }
+        for id in &self.f.layout {
+            let block = &self.f.blocks[id.index()];
+            self.starts[id.index()] = self.out.len() as u64;
+            self.innermost = block.innermost;
+            for inst in &block.insts {
+                self.inst(inst);
+            }
+        }
+        self.plain(Code::VEX_Vzeroupper, &[]);
+        if frame > 0 {
+            self.immediate(Code::Add_rm64_imm32, Register::RSP, frame);
+        }
+        for &register in saved.iter().rev() {
+            self.plain(Code::Pop_r64, &[register]);
+        }
+        self.plain(Code::Retnq, &[]);
+    }
+
+    fn push(&mut self, instruction: Instruction, origin: Option<u32>, pool: Option<u32>) {
+        self.out.push(Pending { instruction, origin, pool });
+    }
+
+    fn plain(&mut self, code: Code, operands: &[Register]) {
+        let mut instruction = Instruction::default();
+        instruction.set_code(code);
+        for (i, &register) in operands.iter().enumerate() {
+            instruction.set_op_register(i as u32, register);
+        }
+        self.push(instruction, None, None);
+    }
+
+    fn immediate(&mut self, code: Code, register: Register, value: u32) {
+        let mut instruction = Instruction::default();
+        instruction.set_code(code);
+        instruction.set_op_register(0, register);
+        instruction.set_op_kind(1, OpKind::Immediate32to64);
+        instruction.set_immediate32to64(i64::from(value));
+        self.push(instruction, None, None);
+    }
+
+    fn number(&self, v: Vreg) -> u8 {
+        self.registers[v.index()]
+    }
+
+    fn register(&self, v: Vreg, width: Width) -> Register {
+        let n = u32::from(self.number(v));
+        match width {
+            Width::R64 => R64[n as usize],
+            Width::R32 => R64[n as usize].full_register32(),
+            Width::X => Register::XMM0 + n,
+            Width::Y => Register::YMM0 + n,
+        }
+    }
+
+    fn inst(&mut self, inst: &Inst) {
+        match inst.opcode {
+            Opcode::Code(code) => self.code(code, &inst.operands, inst.origin),
+            Opcode::Copy => {
+                if let [Operand::Reg(to, width, _), Operand::Reg(from, ..), ..] = inst.operands {
+                    self.copy(to, from, width, inst.origin);
+                }
+            }
+            Opcode::Constant(id) => {
+                if let Operand::Reg(to, width, _) = inst.operands[0] {
+                    self.constant(id, to, width, inst.origin);
+                }
+            }
+            Opcode::Fma { scalar } => {
+                if let [Operand::Reg(to, width, _), a, b, c, _] = inst.operands {
+                    self.fma(scalar, to, width, [a, b, c], inst.origin);
+                }
+            }
+        }
+    }
+
+    fn copy(&mut self, to: Vreg, from: Vreg, width: Width, origin: u32) {
+        if self.number(to) == self.number(from) {
+            return;
+        }
+        self.stats.moves += 1;
+        self.stats.moves_in_innermost_loops += usize::from(self.innermost);
+        let code = match width {
+            Width::R32 | Width::R64 => Code::Mov_r64_rm64,
+            Width::X => Code::VEX_Vmovaps_xmm_xmmm128,
+            Width::Y => Code::VEX_Vmovaps_ymm_ymmm256,
+        };
+        let mut instruction = Instruction::default();
+        instruction.set_code(code);
+        instruction.set_op_register(0, self.register(to, width));
+        instruction.set_op_register(1, self.register(from, width));
+        self.push(instruction, Some(origin), None);
+    }
+
+    fn constant(&mut self, id: u32, to: Vreg, width: Width, origin: u32) {
+        let bytes = &self.f.pool[id as usize];
+        let idiom = if bytes.iter().all(|b| *b == 0) {
+            // The 128-bit form clears the upper half too.
+            Some((Code::VEX_Vpxor_xmm_xmm_xmmm128, Width::X))
+        } else if bytes.iter().all(|b| *b == 0xff) {
+            Some(match width {
+                Width::Y => (Code::VEX_Vpcmpeqd_ymm_ymm_ymmm256, Width::Y),
+                Width::X | Width::R32 | Width::R64 => (Code::VEX_Vpcmpeqd_xmm_xmm_xmmm128, Width::X),
+            })
+        } else {
+            None
+        };
+        match idiom {
+            Some((code, width)) => {
+                let register = self.register(to, width);
+                self.plain(code, &[register; 3]);
+                if let Some(last) = self.out.last_mut() {
+                    last.origin = Some(origin);
+                }
+            }
+            None => {
+                let code = match width {
+                    Width::Y => Code::VEX_Vmovups_ymm_ymmm256,
+                    Width::X | Width::R32 | Width::R64 => Code::VEX_Vmovups_xmm_xmmm128,
+                };
+                let inst = Inst::code(code).def(to, width).mem(Mem::pool(id));
+                self.code(code, &inst.operands, origin);
+            }
+        }
+    }
+
+    /// `to = a * b + c`, overwriting the source that `to` shares its register with.
+    fn fma(&mut self, scalar: bool, to: Vreg, width: Width, [a, b, c]: [Operand; 3], origin: u32) {
+        let shares = |o: Operand| matches!(o, Operand::Reg(v, ..) if self.number(v) == self.number(to));
+        // Factors may change places: memory is the second one.
+        let (a, b) = if matches!(a, Operand::Mem(_)) { (b, a) } else { (a, b) };
+        // The three forms, by which operand is overwritten and which may be memory:
+        // 231: d = s * m + d, 213: d = s * d + m, 132: d = d * m + s.
+        let (form, copied, second, third) = match (matches!(b, Operand::Mem(_)), matches!(c, Operand::Mem(_))) {
+            (true, _) if shares(c) => (231, None, a, b),
+            (true, _) if shares(a) => (132, None, c, b),
+            (true, _) => (231, Some(c), a, b),
+            (false, true) if shares(a) => (213, None, b, c),
+            (false, true) if shares(b) => (213, None, a, c),
+            (false, true) => (213, Some(a), b, c),
+            (false, false) if shares(c) => (231, None, a, b),
+            (false, false) if shares(a) => (213, None, b, c),
+            (false, false) if shares(b) => (213, None, a, c),
+            (false, false) => (231, Some(c), a, b),
+        };
+        if let Some(Operand::Reg(from, ..)) = copied {
+            self.copy(to, from, width, origin);
+        }
+        let code = match (form, scalar, width) {
+            (132, true, _) => Code::VEX_Vfmadd132ss_xmm_xmm_xmmm32,
+            (213, true, _) => Code::VEX_Vfmadd213ss_xmm_xmm_xmmm32,
+            (_, true, _) => Code::VEX_Vfmadd231ss_xmm_xmm_xmmm32,
+            (132, false, Width::Y) => Code::VEX_Vfmadd132ps_ymm_ymm_ymmm256,
+            (213, false, Width::Y) => Code::VEX_Vfmadd213ps_ymm_ymm_ymmm256,
+            (_, false, Width::Y) => Code::VEX_Vfmadd231ps_ymm_ymm_ymmm256,
+            (132, false, _) => Code::VEX_Vfmadd132ps_xmm_xmm_xmmm128,
+            (213, false, _) => Code::VEX_Vfmadd213ps_xmm_xmm_xmmm128,
+            (_, false, _) => Code::VEX_Vfmadd231ps_xmm_xmm_xmmm128,
+        };
+        let inst = Inst::code(code).update(to, width);
+        self.code(code, &[inst.operands[0], second, third, Operand::None, Operand::None], origin);
+    }
+
+    fn code(&mut self, code: Code, operands: &[Operand; 5], origin: u32) {
+        let mut instruction = Instruction::default();
+        instruction.set_code(code);
+        let mut pool = None;
+        for (i, operand) in (0..).zip(operands) {
+            match *operand {
+                Operand::None => break,
+                Operand::Reg(v, width, _) => instruction.set_op_register(i, self.register(v, width)),
+                Operand::Mem(mem) => {
+                    instruction.set_op_kind(i, OpKind::Memory);
+                    let (base, disp) = match mem.base {
+                        Base::Reg(v) => (self.register(v, Width::R64), i64::from(mem.disp)),
+                        Base::Slot(slot) => (Register::RSP, i64::from(self.slots[slot as usize])),
+                        Base::Pool(id) => {
+                            pool = Some(id);
+                            (Register::RIP, 0)
+                        }
+                    };
+                    instruction.set_memory_base(base);
+                    if let Some((index, scale)) = mem.index {
+                        instruction.set_memory_index(self.register(index, Width::R64));
+                        instruction.set_memory_index_scale(scale);
+                    }
+                    instruction.set_memory_displacement64(disp as u64);
+                    // The encoder takes a byte where it fits.
+                    instruction.set_memory_displ_size(u32::from(disp != 0 || pool.is_some()));
+                }
+                Operand::Imm(value) => {
+                    let kind = match code {
+                        Code::Mov_r32_imm32 => OpKind::Immediate32,
+                        Code::Mov_r64_imm64 => OpKind::Immediate64,
+                        Code::Add_rm64_imm8 => OpKind::Immediate8to64,
+                        Code::Add_rm64_imm32 | Code::Imul_r64_rm64_imm32 => OpKind::Immediate32to64,
+                        _ => OpKind::Immediate8,
+                    };
+                    instruction.set_op_kind(i, kind);
+                    match kind {
+                        OpKind::Immediate32 => instruction.set_immediate32(value as u32),
+                        OpKind::Immediate64 => instruction.set_immediate64(value as u64),
+                        OpKind::Immediate8to64 => instruction.set_immediate8to64(value),
+                        OpKind::Immediate32to64 => instruction.set_immediate32to64(value),
+                        _ => instruction.set_immediate8(value as u8),
+                    }
+                }
+                Operand::Block(block) => {
+                    instruction.set_op_kind(i, OpKind::NearBranch64);
+                    // Patched when all blocks have a start.
+                    instruction.set_near_branch64(u64::from(block.0));
+                }
+            }
+        }
+        self.push(instruction, Some(origin), pool);
+    }
+
+    fn finish(mut self, name: &str) -> Result<Compiled, X64Error> {
+        for (i, pending) in (0..).zip(&mut self.out) {
+            let instruction = &mut pending.instruction;
+            instruction.set_ip(LABELS + i);
+            if instruction.op0_kind() == OpKind::NearBranch64 {
+                let block = instruction.near_branch64() as usize;
+                instruction.set_near_branch64(LABELS + self.starts[block]);
+            }
+        }
+        // Constants that are memory operands, wide ones first.
+        let mut used: Vec<u32> = self.out.iter().filter_map(|p| p.pool).collect();
+        used.sort_by_key(|id| (std::cmp::Reverse(self.f.pool[*id as usize].len()), *id));
+        used.dedup();
+        // Displacements are 32 bits wide whatever they are, so the first encoding tells how long the code is.
+        let length = self.bytes(&used, 0)?.0.len();
+        let start = length.next_multiple_of(ALIGNMENT);
+        let (mut code, offsets) = self.bytes(&used, start as u64)?;
+        debug_assert_eq!(code.len(), length);
+        let lines = self.out.iter().zip(offsets).map(|(p, offset)| Line { offset, origin: p.origin }).collect();
+        self.stats.instructions = self.out.len();
+        self.stats.bytes = length;
+        let mut constants = Vec::new();
+        for id in used {
+            constants.extend_from_slice(&self.f.pool[id as usize]);
+        }
+        if !constants.is_empty() {
+            // What stands between is never reached: `int3`.
+            code.resize(start, 0xcc);
+        }
+        Ok(Compiled { name: name.to_string(), code, code_bytes: length, constants, lines, stats: self.stats })
+    }
+
+    fn bytes(&mut self, used: &[u32], constants: u64) -> Result<(Vec<u8>, Vec<u32>), X64Error> {
+        let mut offset = constants;
+        let mut places = vec![0; self.f.pool.len()];
+        for &id in used {
+            places[id as usize] = offset;
+            offset += self.f.pool[id as usize].len() as u64;
+        }
+        let mut instructions = Vec::with_capacity(self.out.len());
+        for pending in &self.out {
+            let mut instruction = pending.instruction;
+            if let Some(id) = pending.pool {
+                instruction.set_memory_displacement64(places[id as usize]);
+            }
+            instructions.push(instruction);
+        }
+        let block = InstructionBlock::new(&instructions, 0);
+        let result = BlockEncoder::encode(64, block, BlockEncoderOptions::RETURN_NEW_INSTRUCTION_OFFSETS)
+            .map_err(|error| X64Error::Encoder { reason: error.to_string() })?;
+        Ok((result.code_buffer, result.new_instruction_offsets))
+    }
+}

@@ -1,0 +1,236 @@
+//! Liveness: which registers are live out of each block, and each register's live range as segments with holes.
+//!
+//! Instruction number `i` (counted in layout order) reads at position `2i` and writes at `2i + 1`. A segment is half-open:
+//! a register last read by `i` ends at `2i + 1`, where one that `i` defines starts, so the two may share a physical
+//! register. A hole is where the value is dead: between the last read of a carried value in a loop's body and its next
+//! definition, say, which is where a chain of accumulations keeps its intermediate values.
+
+use super::machine::{Function, Role, Vreg};
+
+/// A set of virtual registers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Set(Vec<u64>);
+
+impl Set {
+    /// An empty set that can hold `n` registers.
+    pub fn new(n: usize) -> Set {
+        Set(vec![0; n.div_ceil(64)])
+    }
+
+    /// Adds a register.
+    pub fn insert(&mut self, v: Vreg) {
+        self.0[v.index() / 64] |= 1 << (v.index() % 64);
+    }
+
+    /// Removes a register.
+    pub fn remove(&mut self, v: Vreg) {
+        self.0[v.index() / 64] &= !(1 << (v.index() % 64));
+    }
+
+    /// Whether a register is in it.
+    pub fn contains(&self, v: Vreg) -> bool {
+        self.0[v.index() / 64] >> (v.index() % 64) & 1 == 1
+    }
+
+    fn union(&mut self, other: &Set) {
+        for (a, b) in self.0.iter_mut().zip(&other.0) {
+            *a |= b;
+        }
+    }
+
+    /// Its registers, ascending.
+    pub fn iter(&self) -> impl Iterator<Item = Vreg> + '_ {
+        self.0.iter().enumerate().flat_map(|(word, &bits)| {
+            (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| Vreg((word * 64 + bit) as u32))
+        })
+    }
+}
+
+/// What is live out of each block, by block number.
+pub fn live_out(f: &Function) -> Vec<Set> {
+    let n = f.vregs.len();
+    let (mut reads, mut writes) = (Vec::new(), Vec::new());
+    for block in &f.blocks {
+        let (mut read, mut written) = (Set::new(n), Set::new(n));
+        for inst in &block.insts {
+            inst.for_each(|v, role| {
+                if role != Role::Def && !written.contains(v) {
+                    read.insert(v);
+                }
+            });
+            inst.for_each(|v, role| {
+                if role != Role::Use {
+                    written.insert(v);
+                }
+            });
+        }
+        reads.push(read);
+        writes.push(written);
+    }
+    let mut out = vec![Set::new(n); f.blocks.len()];
+    let mut into = reads.clone();
+    let mut changed = true;
+    while changed {
+        changed = false;
+        for block in f.layout.iter().rev().map(|b| b.index()) {
+            let mut live = Set::new(n);
+            for successor in &f.blocks[block].successors {
+                live.union(&into[successor.index()]);
+            }
+            if live == out[block] {
+                continue;
+            }
+            changed = true;
+            out[block] = live.clone();
+            for (word, (read, written)) in live.0.iter_mut().zip(reads[block].0.iter().zip(&writes[block].0)) {
+                *word = *word & !written | read;
+            }
+            into[block] = live;
+        }
+    }
+    out
+}
+
+/// A live range: disjoint half-open segments, ascending.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Range(pub Vec<(u32, u32)>);
+
+impl Range {
+    /// Whether two ranges are live at once.
+    pub fn intersects(&self, other: &Range) -> bool {
+        let (mut a, mut b) = (self.0.iter().peekable(), other.0.iter().peekable());
+        while let (Some(x), Some(y)) = (a.peek(), b.peek()) {
+            if x.0 < y.1 && y.0 < x.1 {
+                return true;
+            }
+            if x.1 <= y.1 {
+                a.next();
+            } else {
+                b.next();
+            }
+        }
+        false
+    }
+
+    /// Adds the segments of a range that does not intersect this one.
+    pub fn merge(&mut self, other: &Range) {
+        self.0.extend_from_slice(&other.0);
+        self.0.sort_unstable();
+        self.join();
+    }
+
+    /// Positions covered.
+    pub fn length(&self) -> u32 {
+        self.0.iter().map(|(start, end)| end - start).sum()
+    }
+
+    fn join(&mut self) {
+        self.0.dedup_by(|next, kept| {
+            let touches = kept.1 >= next.0;
+            if touches {
+                kept.1 = kept.1.max(next.1);
+            }
+            touches
+        });
+    }
+}
+
+/// Live ranges of all virtual registers.
+pub fn ranges(f: &Function, live_out: &[Set]) -> Vec<Range> {
+    let mut ranges = vec![Range::default(); f.vregs.len()];
+    // Where the segment that is open while walking backwards ends; 0 where none is.
+    let mut open = vec![0_u32; f.vregs.len()];
+    let mut end = f.layout.iter().map(|b| f.blocks[b.index()].insts.len() as u32).sum::<u32>();
+    for block in f.layout.iter().rev() {
+        let insts = &f.blocks[block.index()].insts;
+        let start = end - insts.len() as u32;
+        let mut touched: Vec<Vreg> = live_out[block.index()].iter().collect();
+        for &v in &touched {
+            open[v.index()] = 2 * end;
+        }
+        for (i, inst) in (start..end).zip(insts).rev() {
+            inst.for_each(|v, role| {
+                let at = &mut open[v.index()];
+                match role {
+                    Role::Def => {
+                        let until = if *at == 0 { 2 * i + 2 } else { *at };
+                        ranges[v.index()].0.push((2 * i + 1, until));
+                        *at = 0;
+                    }
+                    Role::Update => {
+                        if *at == 0 {
+                            *at = 2 * i + 2;
+                            touched.push(v);
+                        }
+                    }
+                    Role::Use => {}
+                }
+            });
+            inst.for_each(|v, role| {
+                if role == Role::Use && open[v.index()] == 0 {
+                    open[v.index()] = 2 * i + 1;
+                    touched.push(v);
+                }
+            });
+        }
+        for v in touched {
+            let until = std::mem::take(&mut open[v.index()]);
+            if until != 0 {
+                ranges[v.index()].0.push((2 * start, until));
+            }
+        }
+        end = start;
+    }
+    for range in &mut ranges {
+        range.0.reverse();
+        range.join();
+    }
+    ranges
+}
+
+/// Removes instructions whose results are never read and that do nothing else.
+pub fn remove_dead(f: &mut Function) {
+    let mut reads = vec![0_u32; f.vregs.len()];
+    for inst in f.blocks.iter().flat_map(|b| &b.insts) {
+        inst.for_each(|v, role| reads[v.index()] += u32::from(role != Role::Def));
+    }
+    let layout = f.layout.clone();
+    loop {
+        let mut removed = false;
+        for block in layout.iter().rev() {
+            let insts = &mut f.blocks[block.index()].insts;
+            let mut kept = Vec::with_capacity(insts.len());
+            for inst in insts.drain(..).rev() {
+                let mut needed = inst.has_effect();
+                inst.for_each(|v, role| needed |= role == Role::Def && reads[v.index()] > 0);
+                if needed {
+                    kept.push(inst);
+                } else {
+                    inst.for_each(|v, role| reads[v.index()] -= u32::from(role != Role::Def));
+                    removed = true;
+                }
+            }
+            kept.reverse();
+            *insts = kept;
+        }
+        if !removed {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_that_only_touch_do_not_intersect() {
+        let a = Range(vec![(1, 5), (9, 12)]);
+        assert!(!a.intersects(&Range(vec![(5, 9), (12, 13)])));
+        assert!(a.intersects(&Range(vec![(6, 10)])));
+        let mut b = a.clone();
+        b.merge(&Range(vec![(5, 9)]));
+        assert_eq!(b.0, [(1, 12)]);
+        assert_eq!(b.length(), 11);
+    }
+}

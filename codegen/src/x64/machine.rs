@@ -1,0 +1,358 @@
+//! Machine IR: x86 instructions over virtual registers, in blocks with explicit successors.
+//!
+//! Takes nothing for granted but the encoding: an instruction is an [`iced_x86::Code`] with operands, or one of three
+//! pseudo instructions whose form is chosen after allocation ([`Opcode::Fma`], [`Opcode::Constant`], [`Opcode::Copy`]).
+//! AVX writes its destination apart from its sources, so virtual registers are single-assignment except where a loop
+//! carries them: those are written before the loop and at its back edge. [`super::allocate`] leaves the same function
+//! with a physical register for every virtual one.
+//!
+//! ```text
+//! b1:                                   ; depth 1, successors b1 b2
+//!   vmovups v7(ymm), [g2 + 32]
+//!   fma     v4(ymm), v7, v3, v4         ; becomes vfmadd231ps, as v4 dies here and lives on
+//!   add     g2, 64
+//!   dec     g3
+//!   jne     b1
+//! ```
+
+use iced_x86::Code;
+
+/// A virtual register; its class stands in [`Function::vregs`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Vreg(pub u32);
+
+impl Vreg {
+    /// Position in [`Function::vregs`].
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What a virtual register holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// A 64-bit integer: pointers, counters.
+    Gpr,
+    /// The low part of a vector register: 16 bytes (also for narrower values) or 32.
+    Vector {
+        /// 16 or 32.
+        bytes: u32,
+    },
+}
+
+impl Class {
+    /// Whether both live in the same register file.
+    pub fn same_file(self, other: Class) -> bool {
+        matches!((self, other), (Class::Gpr, Class::Gpr) | (Class::Vector { .. }, Class::Vector { .. }))
+    }
+}
+
+/// How much of a register an operand names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Width {
+    /// 32-bit general register; writing it clears the upper half.
+    R32,
+    /// 64-bit general register.
+    R64,
+    /// 128-bit vector register; writing it clears the upper half.
+    X,
+    /// 256-bit vector register.
+    Y,
+}
+
+/// Whether an operand is read or written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// Read.
+    Use,
+    /// Written; the old value is gone.
+    Def,
+    /// Read, then written.
+    Update,
+}
+
+/// What a memory operand starts from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Base {
+    /// A pointer.
+    Reg(Vreg),
+    /// A spill slot of the frame.
+    Slot(u32),
+    /// A constant of the pool.
+    Pool(u32),
+}
+
+/// A memory operand: `base + index * scale + disp`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mem {
+    /// Where it starts.
+    pub base: Base,
+    /// Scaled index (1, 2, 4, 8); only `lea` has one here.
+    pub index: Option<(Vreg, u32)>,
+    /// Displacement in bytes.
+    pub disp: i32,
+}
+
+impl Mem {
+    /// `[base + disp]`.
+    pub fn at(base: Vreg, disp: i32) -> Mem {
+        Mem { base: Base::Reg(base), index: None, disp }
+    }
+
+    /// A spill slot.
+    pub fn slot(slot: u32) -> Mem {
+        Mem { base: Base::Slot(slot), index: None, disp: 0 }
+    }
+
+    /// A constant.
+    pub fn pool(id: u32) -> Mem {
+        Mem { base: Base::Pool(id), index: None, disp: 0 }
+    }
+}
+
+/// A register or memory operand: what `r/m` encodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rm {
+    /// A register.
+    Reg(Vreg),
+    /// Memory.
+    Mem(Mem),
+}
+
+/// An operand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operand {
+    /// None: the instruction has fewer.
+    None,
+    /// A register.
+    Reg(Vreg, Width, Role),
+    /// Memory.
+    Mem(Mem),
+    /// An immediate.
+    Imm(i64),
+    /// A branch target.
+    Block(BlockId),
+}
+
+/// A block of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct BlockId(pub u32);
+
+impl BlockId {
+    /// Position in [`Function::blocks`].
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
+
+/// What an instruction does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Opcode {
+    /// Exactly this encoding.
+    Code(Code),
+    /// `op0 = op1 * op2 + op3`; the 132, 213 or 231 form is chosen when registers are known. At most one of the sources
+    /// is memory. `scalar` is the `ss` form.
+    Fma {
+        /// One lane only.
+        scalar: bool,
+    },
+    /// `op0 = constant of the pool`: a zero or ones idiom or a load.
+    Constant(u32),
+    /// `op0 = op1` in one register file; nothing if both get one register.
+    Copy,
+}
+
+/// An instruction.
+#[derive(Clone, Copy, Debug)]
+pub struct Inst {
+    /// What it does.
+    pub opcode: Opcode,
+    /// Operands in the order of the encoding; [`Operand::None`] ends them.
+    pub operands: [Operand; 5],
+    /// The operand that may be memory instead of a register: where a spilled value is used or defined in place.
+    pub rm: Option<u8>,
+    /// The IR statement that it comes from, in the order of the kernel's text.
+    pub origin: u32,
+}
+
+impl Inst {
+    /// An instruction without operands.
+    pub fn new(opcode: Opcode) -> Inst {
+        Inst { opcode, operands: [Operand::None; 5], rm: None, origin: 0 }
+    }
+
+    /// An encoded instruction without operands.
+    pub fn code(code: Code) -> Inst {
+        Inst::new(Opcode::Code(code))
+    }
+
+    fn push(mut self, operand: Operand) -> Inst {
+        if let Some(free) = self.operands.iter_mut().find(|o| **o == Operand::None) {
+            *free = operand;
+        }
+        self
+    }
+
+    fn len(&self) -> usize {
+        self.operands.iter().take_while(|o| **o != Operand::None).count()
+    }
+
+    /// Adds a written register.
+    pub fn def(self, v: Vreg, width: Width) -> Inst {
+        self.push(Operand::Reg(v, width, Role::Def))
+    }
+
+    /// Adds a register that is read and written.
+    pub fn update(self, v: Vreg, width: Width) -> Inst {
+        self.push(Operand::Reg(v, width, Role::Update))
+    }
+
+    /// Adds a read register.
+    pub fn read(self, v: Vreg, width: Width) -> Inst {
+        self.push(Operand::Reg(v, width, Role::Use))
+    }
+
+    /// Adds a memory operand.
+    pub fn mem(self, mem: Mem) -> Inst {
+        self.push(Operand::Mem(mem))
+    }
+
+    /// Adds a register or memory that is read, in the place where the encoding allows both.
+    pub fn rm(mut self, rm: Rm, width: Width) -> Inst {
+        self.rm = Some(self.len() as u8);
+        match rm {
+            Rm::Reg(v) => self.read(v, width),
+            Rm::Mem(mem) => self.mem(mem),
+        }
+    }
+
+    /// Says that the operand added last may be memory as well.
+    pub fn or_mem(mut self) -> Inst {
+        self.rm = Some(self.len() as u8 - 1);
+        self
+    }
+
+    /// Adds an immediate.
+    pub fn imm(self, value: i64) -> Inst {
+        self.push(Operand::Imm(value))
+    }
+
+    /// Adds a branch target.
+    pub fn block(self, block: BlockId) -> Inst {
+        self.push(Operand::Block(block))
+    }
+
+    /// Calls `f` with every register that is read or written.
+    pub fn for_each(&self, mut f: impl FnMut(Vreg, Role)) {
+        for operand in &self.operands {
+            match *operand {
+                Operand::Reg(v, _, role) => f(v, role),
+                Operand::Mem(mem) => {
+                    if let Base::Reg(v) = mem.base {
+                        f(v, Role::Use);
+                    }
+                    if let Some((v, _)) = mem.index {
+                        f(v, Role::Use);
+                    }
+                }
+                Operand::None | Operand::Imm(_) | Operand::Block(_) => {}
+            }
+        }
+    }
+
+    /// Replaces every register.
+    pub fn rename(&mut self, mut f: impl FnMut(Vreg, Role) -> Vreg) {
+        for operand in &mut self.operands {
+            match operand {
+                Operand::Reg(v, _, role) => *v = f(*v, *role),
+                Operand::Mem(mem) => {
+                    if let Base::Reg(v) = &mut mem.base {
+                        *v = f(*v, Role::Use);
+                    }
+                    if let Some((v, _)) = &mut mem.index {
+                        *v = f(*v, Role::Use);
+                    }
+                }
+                Operand::None | Operand::Imm(_) | Operand::Block(_) => {}
+            }
+        }
+    }
+
+    /// The register written and the one copied, if this is a copy.
+    pub fn as_copy(&self) -> Option<(Vreg, Vreg)> {
+        match (self.opcode, self.operands[0], self.operands[1]) {
+            (Opcode::Copy, Operand::Reg(to, ..), Operand::Reg(from, ..)) => Some((to, from)),
+            _ => None,
+        }
+    }
+
+    /// Whether it does something beside writing its registers: it stores, branches or sets flags for a branch.
+    pub fn has_effect(&self) -> bool {
+        match self.opcode {
+            Opcode::Code(_) => !self.operands.iter().any(|o| matches!(o, Operand::Reg(_, _, Role::Def))),
+            Opcode::Fma { .. } | Opcode::Constant(_) | Opcode::Copy => false,
+        }
+    }
+}
+
+/// A straight line of instructions.
+#[derive(Clone, Debug, Default)]
+pub struct Block {
+    /// Instructions; branches stand last.
+    pub insts: Vec<Inst>,
+    /// Blocks that may come next.
+    pub successors: Vec<BlockId>,
+    /// How many loops it is inside.
+    pub depth: u32,
+    /// Whether it is in a loop that contains no other.
+    pub innermost: bool,
+}
+
+/// A function: blocks in the order of [`Function::layout`].
+#[derive(Clone, Debug, Default)]
+pub struct Function {
+    /// Blocks.
+    pub blocks: Vec<Block>,
+    /// The order in which blocks are emitted; the first is the entry, the last returns.
+    pub layout: Vec<BlockId>,
+    /// Classes of virtual registers.
+    pub vregs: Vec<Class>,
+    /// Constants, each 16 or 32 bytes.
+    pub pool: Vec<Vec<u8>>,
+    /// Spill slots: bytes of each.
+    pub slots: Vec<u32>,
+    /// The argument that points at the buffers (first) and the one that points at the dims (second).
+    pub arguments: Option<[Vreg; 2]>,
+}
+
+impl Function {
+    /// A new virtual register.
+    pub fn vreg(&mut self, class: Class) -> Vreg {
+        self.vregs.push(class);
+        Vreg(self.vregs.len() as u32 - 1)
+    }
+
+    /// A new block, not yet laid out.
+    pub fn block(&mut self, depth: u32) -> BlockId {
+        self.blocks.push(Block { depth, ..Block::default() });
+        BlockId(self.blocks.len() as u32 - 1)
+    }
+
+    /// The constant with these bytes; a longer one that starts with them serves as well.
+    pub fn constant(&mut self, bytes: &[u8]) -> u32 {
+        if let Some(i) = self.pool.iter().position(|c| c == bytes) {
+            return i as u32;
+        }
+        self.pool.push(bytes.to_vec());
+        self.pool.len() as u32 - 1
+    }
+
+    /// The width of a vector register of this class.
+    pub fn width(&self, v: Vreg) -> Width {
+        match self.vregs[v.index()] {
+            Class::Gpr => Width::R64,
+            Class::Vector { bytes: 32 } => Width::Y,
+            Class::Vector { .. } => Width::X,
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! The `avx2` lowering: what it computes, and how good its code is.
+//!
+//! | module | what it tests |
+//! | --- | --- |
+//! | `native` | (no tests) running a kernel with every buffer against a guard page |
+//! | `ops` | every op with every type that its rule allows, against the `portable` target |
+//! | `quality` | hot loops come out without spills and moves; instructions keep to the target's features |
+
+mod native;
+mod ops;
+mod quality;

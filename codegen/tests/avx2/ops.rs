@@ -1,0 +1,212 @@
+//! Every op with every combination of types and immediates that its rule allows, against the `portable` target: other
+//! code, from another selection, by another encoder. Operands come from memory twice: with one use, where they may be
+//! memory operands, and with two, where they are registers.
+
+use ixc_codegen::target::Target;
+use ixc_ir::kernel::op::{ImmKind, Memory, OPS, OpRow};
+use ixc_ir::kernel::{Elem, Imm, Kernel, KernelBuilder, Op, Type};
+
+use super::native::{Guard, Random, module, run};
+
+const SEED: u64 = 0x1c5e_ed02;
+/// Vectors per kernel and run.
+const COUNT: usize = 24;
+const EDGES: [f32; 20] = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    1.5,
+    2.5,
+    -2.5,
+    1e-45,
+    f32::MIN_POSITIVE,
+    f32::MAX,
+    f32::MIN,
+    f32::INFINITY,
+    f32::NEG_INFINITY,
+    f32::NAN,
+    65504.0,
+    65520.0,
+    2_147_483_520.0,
+    2_147_483_648.0,
+    -2_147_483_904.0,
+];
+
+/// Types of up to 32 bytes.
+fn types() -> Vec<Type> {
+    let all = Elem::ALL.iter().flat_map(|&e| [1, 2, 4, 8, 16, 32].map(|lanes| Type::new(e, lanes)));
+    all.filter(|ty| ty.bytes() <= 32).collect()
+}
+
+#[derive(Clone, Debug)]
+struct Case {
+    op: Op,
+    operands: Vec<Type>,
+    ty: Type,
+    imm: Imm,
+}
+
+fn cases(row: &OpRow) -> Vec<Case> {
+    let types = types();
+    let imms: Vec<i64> = match row.imm {
+        ImmKind::Int => (0..32).collect(),
+        _ => vec![0],
+    };
+    let mut operands = vec![Vec::new()];
+    for _ in 0..row.operands {
+        operands = operands
+            .into_iter()
+            .flat_map(|o: Vec<Type>| types.iter().map(move |ty| [&o[..], &[*ty]].concat()))
+            .collect();
+    }
+    let mut cases = Vec::new();
+    for o in &operands {
+        for &ty in &types {
+            for &imm in &imms {
+                if (row.rule)(o, ty, imm).is_err() {
+                    continue;
+                }
+                let case = |imm| Case { op: row.op, operands: o.clone(), ty, imm };
+                match row.imm {
+                    ImmKind::Int => cases.push(case(Imm::Int(imm))),
+                    ImmKind::None => cases.push(case(Imm::None)),
+                    ImmKind::Scalar if ty.elem == Elem::F32 => {
+                        cases.extend([0.0, -0.0, 1.25, f32::NAN].map(|x| case(Imm::Float(x))));
+                    }
+                    ImmKind::Scalar => cases.extend([0, -1, 1, 93].map(|x| case(Imm::Int(x)))),
+                    ImmKind::Bytes => {
+                        cases.push(case(Imm::Bytes((0..ty.bytes() as u8).map(|b| b.wrapping_mul(37)).collect())));
+                    }
+                }
+            }
+        }
+    }
+    cases
+}
+
+/// The op on vector after vector; its result is stored, and with `reuse` the operands are as well.
+fn kernel(case: &Case, reuse: bool) -> Kernel {
+    let Case { op, operands, ty, imm } = case;
+    let mut b = KernelBuilder::new(format!("{}_{operands:?}_{ty}_{imm:?}_{reuse}", op.row().mnemonic));
+    let n = b.dim("n", 0, COUNT as i64);
+    let from: Vec<_> =
+        operands.iter().enumerate().map(|(i, o)| b.read(&format!("x{i}"), n * i64::from(o.bytes()))).collect();
+    let memory = b.read("memory", n * i64::from(ty.bytes()));
+    let to = b.write("y", n * i64::from(ty.bytes()));
+    let copies: Vec<_> =
+        operands.iter().enumerate().map(|(i, o)| b.write(&format!("z{i}"), n * i64::from(o.bytes()))).collect();
+    b.for_each("i", n, |b, i| {
+        let values: Vec<_> =
+            operands.iter().zip(&from).map(|(&o, &x)| b.load(o, x, i * i64::from(o.bytes()))).collect();
+        let at = i * i64::from(ty.bytes());
+        let result = match (op.row().memory, imm) {
+            (Memory::Load, _) => b.load(*ty, memory, at.clone()),
+            (Memory::LoadElement, _) => b.load_splat(*ty, memory, at.clone()),
+            (Memory::Index, _) => b.index(i * 12_345 + n * 3 + 7),
+            (Memory::Store, _) => values[0],
+            (Memory::None, Imm::None) => b.op(*op, *ty, &values),
+            (Memory::None, Imm::Int(x)) if *op == Op::Splat => b.splat_int(*ty, *x),
+            (Memory::None, Imm::Int(x)) => b.op_imm(*op, *ty, &values, *x),
+            (Memory::None, Imm::Float(x)) => b.splat_f32(ty.lanes, *x),
+            (Memory::None, Imm::Bytes(bytes)) => b.bytes(*ty, bytes.clone()),
+        };
+        b.store(to, at, result);
+        if reuse {
+            for ((&value, &copy), o) in values.iter().zip(&copies).zip(operands) {
+                b.store(copy, i * i64::from(o.bytes()), value);
+            }
+        }
+    });
+    b.finish()
+}
+
+fn operand(random: &mut Random, op: Op, position: usize, ty: Type) -> Vec<u8> {
+    let mut bytes = random.bytes(ty.bytes() as usize * COUNT);
+    if op == Op::Select && position == 0 {
+        for lane in bytes.chunks_exact_mut(4) {
+            lane.copy_from_slice(&[if lane[0] & 1 == 0 { 0 } else { 0xff }; 4]);
+        }
+    } else if ty.elem == Elem::F32 {
+        for lane in bytes.chunks_exact_mut(4) {
+            let bits = u32::from_le_bytes([lane[0], lane[1], lane[2], lane[3]]);
+            let edge = EDGES[(bits >> 8) as usize % EDGES.len()];
+            match bits % 4 {
+                0 => lane.copy_from_slice(&edge.to_le_bytes()),
+                // Near one another, so that sums cancel and round.
+                1 | 2 => lane.copy_from_slice(&(0x3f80_0000 | bits & 0x80ff_ffff).to_le_bytes()),
+                _ => {}
+            }
+        }
+    } else if ty.elem == Elem::I32 && position == 1 {
+        // Some lanes equal.
+        for lane in bytes.chunks_exact_mut(4).step_by(3) {
+            lane.fill(0);
+        }
+    }
+    bytes
+}
+
+/// Whether bytes are the same, any two NaNs counting as the same where the op computes floats.
+fn same(case: &Case, a: &[u8], b: &[u8]) -> bool {
+    if a == b {
+        return true;
+    }
+    let computes = matches!(
+        case.op,
+        Op::Add | Op::Sub | Op::Mul | Op::Div | Op::Sqrt | Op::Fma | Op::ReduceAdd | Op::F16ToF32 | Op::F32ToF16
+    );
+    let lanes = |bytes: &[u8]| -> Vec<f32> {
+        match case.ty.elem {
+            Elem::F32 => bytes.as_chunks().0.iter().map(|c| f32::from_le_bytes(*c)).collect(),
+            Elem::F16 => bytes.as_chunks().0.iter().map(|c| half::f16::from_le_bytes(*c).to_f32()).collect(),
+            Elem::I8 | Elem::I16 | Elem::I32 => Vec::new(),
+        }
+    };
+    let (a, b) = (lanes(a), lanes(b));
+    computes && !a.is_empty() && a.iter().zip(&b).all(|(a, b)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan())
+}
+
+fn compare(rows: impl Iterator<Item = &'static OpRow>) {
+    println!("seed {SEED:#x}");
+    let mut random = Random(SEED);
+    for row in rows {
+        let cases: Vec<(Case, bool)> = cases(row).into_iter().flat_map(|c| [(c.clone(), false), (c, true)]).collect();
+        assert!(!cases.is_empty(), "{} has no types", row.mnemonic);
+        let kernels: Vec<Kernel> = cases.iter().map(|(case, reuse)| kernel(case, *reuse)).collect();
+        let Some(oracle) = module(&kernels, Target::Portable) else { return };
+        let Some(native) = module(&kernels, Target::Avx2) else { return };
+        for (i, (case, _)) in cases.iter().enumerate() {
+            let mut buffers: Vec<Vec<u8>> =
+                case.operands.iter().enumerate().map(|(p, o)| operand(&mut random, case.op, p, *o)).collect();
+            buffers.push(random.bytes(case.ty.bytes() as usize * COUNT));
+            let result = buffers.len();
+            buffers.push(random.bytes(case.ty.bytes() as usize * COUNT));
+            for o in &case.operands {
+                buffers.push(vec![0xa5; o.bytes() as usize * COUNT]);
+            }
+            let dims = [COUNT as i64];
+            let mut right = buffers.clone();
+            run(&oracle, i, &dims, &mut right, Guard::After);
+            for guard in [Guard::Before, Guard::After] {
+                let mut got = buffers.clone();
+                run(&native, i, &dims, &mut got, guard);
+                for (b, (got, right)) in got.iter().zip(&right).enumerate() {
+                    let name = &kernels[i].name;
+                    if b == result {
+                        assert!(same(case, got, right), "{name}:\n got  {got:02x?}\n right {right:02x?}");
+                    } else {
+                        assert_eq!(got, right, "{name}: buffer {b}");
+                    }
+                }
+            }
+        }
+        println!("{}: {} kernels", row.mnemonic, kernels.len());
+    }
+}
+
+#[test]
+fn every_op_computes_what_portable_computes_on_every_type() {
+    compare(OPS.iter());
+}

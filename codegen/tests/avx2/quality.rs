@@ -1,0 +1,200 @@
+//! How good the code is: no spills and no needless moves where a person would need none.
+
+use iced_x86::{CpuidFeature, Decoder, DecoderOptions, InstructionInfoFactory, Mnemonic, OpAccess};
+use ixc_codegen::x64::{self, Compiled, listing};
+use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type, ValueId};
+
+fn compile(kernel: &Kernel) -> Compiled {
+    let compiled = x64::compile(kernel).unwrap_or_else(|error| panic!("{error}"));
+    println!("{}\n{:?}", listing::text(&compiled), compiled.stats);
+    compiled
+}
+
+/// Six activation rows times one vector of nibbles: six 16-bit sums inside, six 32-bit sums outside.
+fn gemm_like() -> Kernel {
+    let mut b = KernelBuilder::new("gemm_like");
+    let n = b.dim("n", 1, 1024);
+    let w = b.read("w", n * 256);
+    let x = b.read("x", n * 6 * 64);
+    let y = b.write("y", 6 * 32);
+    let zero = b.splat_int(Type::i32(8), 0);
+    let ones = b.splat_int(Type::i16(16), 1);
+    let mask = b.splat_int(Type::i8(32), 15);
+    let sums = b.for_carry("k", n, &[zero; 6], |b, k, sums| {
+        let zero = b.splat_int(Type::i16(16), 0);
+        let mut inner: Vec<ValueId> = vec![zero; 6];
+        for j in 0..8 {
+            let q = b.load(Type::i8(32), w, k * 256 + j * 32);
+            let q = b.same(Op::And, &[q, mask]);
+            for (m, sum) in inner.iter_mut().enumerate() {
+                let at = k * 384 + (m as i64 * 64 + j * 4);
+                let a = b.load_splat(Type::i32(8), x, at);
+                let a = b.bitcast(Type::i8(32), a);
+                let p = b.op(Op::Dot2U8S8, Type::i16(16), &[q, a]);
+                *sum = b.iadd(*sum, p);
+            }
+        }
+        let folded: Vec<ValueId> = inner.iter().map(|&t| b.op(Op::Dot2S16, Type::i32(8), &[t, ones])).collect();
+        sums.iter().zip(folded).map(|(&s, t)| b.iadd(s, t)).collect()
+    });
+    for (m, sum) in sums.into_iter().enumerate() {
+        b.store(y, m as i64 * 32, sum);
+    }
+    b.finish()
+}
+
+#[test]
+fn twelve_integer_accumulators_need_no_spill_and_no_move() {
+    let stats = compile(&gemm_like()).stats;
+    assert_eq!((stats.vector_spills, stats.gpr_spills, stats.moves_in_innermost_loops), (0, 0, 0));
+    assert_eq!(stats.moves, 0);
+}
+
+/// 4 x 3 register tile of fused multiply-adds.
+fn fma_tile() -> Kernel {
+    let mut b = KernelBuilder::new("fma_tile");
+    let n = b.dim("n", 0, 1024);
+    let w = b.read("w", n * 96);
+    let x = b.read("x", n * 16);
+    let y = b.write("y", 12 * 32);
+    let zero = b.splat_f32(8, 0.0);
+    let sums = b.for_carry("k", n, &[zero; 12], |b, k, sums| {
+        let columns: Vec<ValueId> = (0..3).map(|j| b.load(Type::f32(8), w, k * 96 + j * 32)).collect();
+        let mut next = Vec::new();
+        for row in 0..4 {
+            let a = b.load_splat(Type::f32(8), x, k * 16 + row * 4);
+            for (j, &column) in columns.iter().enumerate() {
+                next.push(b.fma(a, column, sums[row as usize * 3 + j]));
+            }
+        }
+        next
+    });
+    for (i, sum) in sums.into_iter().enumerate() {
+        b.store(y, i as i64 * 32, sum);
+    }
+    b.finish()
+}
+
+#[test]
+fn a_register_tile_of_fused_multiply_adds_fills_the_registers_exactly() {
+    let compiled = compile(&fma_tile());
+    let stats = compiled.stats;
+    assert_eq!((stats.vector_spills, stats.gpr_spills, stats.moves), (0, 0, 0));
+    // Three loads, four broadcasts, twelve multiply-adds, two pointers, counter and branch.
+    let text = listing::text(&compiled);
+    assert_eq!(text.matches("vfmadd231ps").count(), 12, "{text}");
+    assert_eq!(text.matches("[rip").count() + text.matches("[rel").count(), 0, "zeros are idioms");
+}
+
+/// A dot product with four accumulators, memory operands and a chain of two steps each.
+fn dot() -> Kernel {
+    let mut b = KernelBuilder::new("dot");
+    let n = b.dim("n", 0, 1024);
+    let (x, y) = (b.read("x", n * 256), b.read("y", n * 256));
+    let out = b.write("out", 4);
+    let zero = b.splat_f32(8, 0.0);
+    let sums = b.for_carry("i", n, &[zero; 4], |b, i, sums| {
+        let step = |b: &mut KernelBuilder, sum: ValueId, at: i64| {
+            let (p, q) = (b.load(Type::f32(8), x, i * 256 + at), b.load(Type::f32(8), y, i * 256 + at));
+            b.fma(p, q, sum)
+        };
+        let first: Vec<ValueId> = (0..4).map(|j| step(b, sums[j as usize], j * 32)).collect();
+        (0..4).map(|j| step(b, first[j as usize], 128 + j * 32)).collect()
+    });
+    let (a, c) = (b.add(sums[0], sums[1]), b.add(sums[2], sums[3]));
+    let sum = b.add(a, c);
+    let sum = b.op(Op::ReduceAdd, Type::f32(1), &[sum]);
+    b.store(out, 0, sum);
+    b.finish()
+}
+
+#[test]
+fn a_chain_over_a_carried_value_stays_in_one_register() {
+    let compiled = compile(&dot());
+    let stats = compiled.stats;
+    assert_eq!((stats.vector_spills, stats.gpr_spills, stats.moves), (0, 0, 0));
+    assert_eq!(listing::text(&compiled).matches("vfmadd231ps").count(), 8);
+    // Per step one load and one multiply-add with a memory operand; per iteration two pointers, counter, branch.
+    let body = compiled.lines.iter().filter(|l| l.origin.is_some()).count();
+    assert!(body <= 16 + 4 + 20, "{body} instructions");
+}
+
+/// More live vectors than registers, so that values are spilled.
+fn crowded() -> Kernel {
+    let mut b = KernelBuilder::new("crowded");
+    let n = b.dim("n", 0, 64);
+    let x = b.read("x", n * 4 + 40 * 32);
+    let y = b.write("y", 40 * 32);
+    let constants: Vec<ValueId> = (0..10).map(|i| b.splat_f32(8, i as f32 + 0.5)).collect();
+    let loaded: Vec<ValueId> = (0..20).map(|i| b.load(Type::f32(8), x, i * 32)).collect();
+    let sums = b.for_carry("i", n, &loaded, |b, i, sums| {
+        let a = b.load_splat(Type::f32(8), x, i * 4);
+        sums.iter().enumerate().map(|(j, &s)| b.fma(a, constants[j % 10], s)).collect()
+    });
+    for (i, (&sum, &first)) in sums.iter().zip(&loaded).enumerate() {
+        let v = b.mul(sum, first);
+        b.store(y, i as i64 * 32, v);
+    }
+    b.finish()
+}
+
+#[test]
+fn spilled_values_are_right() {
+    use super::native::{Guard, Random, module, run};
+    use ixc_codegen::target::Target;
+    let kernels = [crowded(), gemm_like(), fma_tile(), dot()];
+    assert!(compile(&kernels[0]).stats.vector_spills > 0);
+    let (Some(portable), Some(native)) = (module(&kernels, Target::Portable), module(&kernels, Target::Avx2)) else {
+        return;
+    };
+    println!("seed 7");
+    let mut random = Random(7);
+    for (i, kernel) in kernels.iter().enumerate() {
+        for n in [0, 1, 2, 7, 64].map(|n| n.max(kernel.dims[0].lo)) {
+            let buffers: Vec<Vec<u8>> = kernel
+                .buffers
+                .iter()
+                .map(|b| random.bytes(b.size.evaluate(|_| n).unwrap() as usize).iter().map(|b| b & 0x3f).collect())
+                .collect();
+            let (mut right, mut got) = (buffers.clone(), buffers);
+            run(&portable, i, &[n], &mut right, Guard::After);
+            run(&native, i, &[n], &mut got, Guard::After);
+            assert_eq!(got, right, "{} with n = {n}", kernel.name);
+        }
+    }
+}
+
+#[test]
+fn instructions_keep_to_the_features_of_the_target() {
+    let allowed = [
+        CpuidFeature::INTEL8086,
+        CpuidFeature::INTEL186,
+        CpuidFeature::INTEL386,
+        CpuidFeature::X64,
+        CpuidFeature::AVX,
+        CpuidFeature::AVX2,
+        CpuidFeature::FMA,
+        CpuidFeature::F16C,
+    ];
+    for kernel in [gemm_like(), fma_tile(), dot(), crowded()] {
+        let compiled = compile(&kernel);
+        let mut info = InstructionInfoFactory::new();
+        let code = &compiled.code[..compiled.code_bytes];
+        let decoder = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);
+        for instruction in decoder {
+            let features = instruction.cpuid_features();
+            assert!(features.iter().all(|f| allowed.contains(f)), "{instruction:?} needs {features:?}");
+            assert_ne!(instruction.mnemonic(), Mnemonic::INVALID);
+            // Nothing but the frame touches the stack pointer.
+            let info = info.info(&instruction);
+            let writes_stack = info.used_registers().iter().any(|r| {
+                r.register() == iced_x86::Register::RSP && matches!(r.access(), OpAccess::Write | OpAccess::ReadWrite)
+            });
+            let frame = matches!(
+                instruction.mnemonic(),
+                Mnemonic::Push | Mnemonic::Pop | Mnemonic::Ret | Mnemonic::Sub | Mnemonic::Add
+            );
+            assert!(!writes_stack || frame, "{instruction:?}");
+        }
+    }
+}
