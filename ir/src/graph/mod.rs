@@ -24,8 +24,12 @@
 pub mod attrs;
 pub mod builder;
 pub mod interpret;
+pub mod number;
 pub mod op;
+pub mod parse;
+pub mod print;
 pub mod quantise;
+pub mod random;
 pub mod types;
 pub mod verify;
 

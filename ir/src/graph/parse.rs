@@ -1,0 +1,655 @@
+//! Reads the text form that [`super::print`] writes.
+//!
+//! ```text
+//! weight @w : f32[2, 4]
+//! func @f(%x: f32[T, 4]) -> (f32[T, 2]) {
+//!   %d = dequantise @w            // the types behind ` : ` may be left out: the type rule gives them
+//!   %y = matmul %x, %d : f32[T, 2]
+//!   return %y                     ; comments start with // or ; and end with the line
+//! }
+//! ```
+//!
+//! Takes hostile text: every error has a line and a column and says what was expected; memory is bounded by the text's
+//! length. Leaves true: what it returns verifies and is in canonical numbering.
+
+use std::collections::HashMap;
+
+use super::op::{Attr, AttrKind, AttrRow, OpKind};
+use super::types::{Caches, TypeError, check_type, check_weight, result_types_after};
+use super::verify::{Problem, Site, is_name, verify};
+use super::{Dim, Element, Function, Module, Operand, Place, Type, ValueId, Weight, WeightId};
+use crate::format::Format;
+
+/// Why text is no module, and where.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("line {line}, column {column}: {problem}")]
+pub struct ParseError {
+    /// Line, from 1.
+    pub line: usize,
+    /// Column in characters, from 1.
+    pub column: usize,
+    /// What is wrong.
+    #[source]
+    pub problem: ParseProblem,
+}
+
+/// What is wrong with text.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum ParseProblem {
+    /// Something else stands here.
+    #[error("expected {expected}, found {found}")]
+    Expected {
+        /// What would be right.
+        expected: String,
+        /// What stands there.
+        found: String,
+    },
+    /// A name that nothing has.
+    #[error("there is no {what} {name}")]
+    Unknown {
+        /// `op`, `format`, `value` or `weight`.
+        what: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// A name that something has already.
+    #[error("there is a {what} {name} already; names must be unique")]
+    Duplicate {
+        /// `value`, `weight`, `attribute`.
+        what: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// An attribute that an op needs and that is not there.
+    #[error("{op} needs the attribute {attr}; it has {known}")]
+    MissingAttr {
+        /// Mnemonic.
+        op: &'static str,
+        /// The attribute.
+        attr: &'static str,
+        /// All attributes of this op.
+        known: String,
+    },
+    /// An attribute that an op does not have.
+    #[error("{op} has no attribute {attr}; it has {known}")]
+    NoAttr {
+        /// Mnemonic.
+        op: &'static str,
+        /// The attribute.
+        attr: String,
+        /// All attributes of this op.
+        known: String,
+    },
+    /// Left of `=` stand too many values or too few.
+    #[error("{op} defines {expected} values, not {found}")]
+    ResultCount {
+        /// Mnemonic.
+        op: &'static str,
+        /// In the op table.
+        expected: usize,
+        /// Given.
+        found: usize,
+    },
+    /// Types behind ` : ` or `->` that are not those of the values.
+    #[error("the types are {found}; they must be {expected}")]
+    Types {
+        /// What stands there.
+        found: String,
+        /// The types of the values.
+        expected: String,
+    },
+    /// What a type rule refuses.
+    #[error("{0}")]
+    Type(#[from] TypeError),
+    /// What the verifier refuses.
+    #[error("{0}")]
+    Verify(#[from] Problem),
+}
+
+/// Reads a module and verifies it.
+///
+/// # Errors
+/// The first thing that is wrong, with its line and column.
+pub fn parse(text: &str) -> Result<Module, ParseError> {
+    let mut parser = Parser { text, at: 0, module: Module::default(), weights: HashMap::new(), sites: Vec::new() };
+    let result = parser.module().and_then(|()| {
+        verify(&parser.module).map_err(|error| {
+            let at = parser.sites.iter().find(|(site, _)| *site == error.site).map_or(0, |(_, at)| *at);
+            Failure { at, problem: error.problem.into() }
+        })
+    });
+    match result {
+        Ok(()) => Ok(parser.module),
+        Err(Failure { at, problem }) => {
+            let before = text.get(..at).unwrap_or(text);
+            let line_start = before.rfind('\n').map_or(0, |i| i + 1);
+            Err(ParseError {
+                line: before.matches('\n').count() + 1,
+                column: before[line_start..].chars().count() + 1,
+                problem,
+            })
+        }
+    }
+}
+
+/// A problem at a byte of the text.
+struct Failure {
+    at: usize,
+    problem: ParseProblem,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+enum Token<'t> {
+    /// A mnemonic, keyword, format, attribute name or `_`.
+    Word(&'t str),
+    /// A number, unread.
+    Number(&'t str),
+    /// `%name` or `%12`, without the sigil.
+    Value(&'t str),
+    /// `@name` or `@"name"`, unescaped.
+    Symbol(String),
+    /// `->` or one character.
+    Mark(&'t str),
+    /// The end of the text.
+    End,
+}
+
+impl Token<'_> {
+    fn text(&self) -> String {
+        match self {
+            Token::Word(s) | Token::Number(s) | Token::Mark(s) => format!("'{}'", clip(s)),
+            Token::Value(s) => format!("'%{}'", clip(s)),
+            Token::Symbol(s) => format!("'@{}'", clip(s)),
+            Token::End => "the end of the text".to_string(),
+        }
+    }
+}
+
+/// At most 40 characters of hostile text go into a message.
+fn clip(s: &str) -> String {
+    match s.char_indices().nth(40) {
+        Some((end, _)) => format!("{}…", &s[..end]),
+        None => s.to_string(),
+    }
+}
+
+struct Parser<'t> {
+    text: &'t str,
+    at: usize,
+    module: Module,
+    weights: HashMap<String, WeightId>,
+    /// Where each part of the module stands, for the verifier's errors.
+    sites: Vec<(Site, usize)>,
+}
+
+/// The function that is being read.
+#[derive(Default)]
+struct Open<'t> {
+    function: Function,
+    labels: HashMap<&'t str, ValueId>,
+    caches: Caches,
+}
+
+impl<'t> Open<'t> {
+    fn define(&mut self, label: &'t str, ty: Type, at: usize) -> Result<ValueId, Failure> {
+        if !is_name(label) && !label.bytes().all(|b| b.is_ascii_digit()) {
+            let expected = "a name (a letter or _, at most 256 characters) or a number".to_string();
+            return Err(Failure {
+                at,
+                problem: ParseProblem::Expected { expected, found: format!("'%{}'", clip(label)) },
+            });
+        }
+        let numbered = label.starts_with(|c: char| c.is_ascii_digit());
+        let id = self.function.add_value((!numbered).then_some(label), ty);
+        match self.labels.insert(label, id) {
+            Some(_) => {
+                let name = format!("%{}", clip(label));
+                Err(Failure { at, problem: ParseProblem::Duplicate { what: "value", name } })
+            }
+            None => Ok(id),
+        }
+    }
+
+    fn find(&self, label: &str, at: usize) -> Result<ValueId, Failure> {
+        let unknown = || ParseProblem::Unknown { what: "value", name: format!("%{}", clip(label)) };
+        self.labels.get(label).copied().ok_or_else(|| Failure { at, problem: unknown() })
+    }
+}
+
+impl<'t> Parser<'t> {
+    fn module(&mut self) -> Result<(), Failure> {
+        loop {
+            let (at, token) = self.next()?;
+            match token {
+                Token::Word("weight") => self.weight(at)?,
+                Token::Word("func") => self.function(at)?,
+                Token::End => return Ok(()),
+                other => return Err(expected(at, "weight, func or the end of the text", &other)),
+            }
+        }
+    }
+
+    fn weight(&mut self, start: usize) -> Result<(), Failure> {
+        let (at, name) = self.symbol()?;
+        self.mark(":")?;
+        let (format_at, format) = self.word("a format")?;
+        let format = self.format(format_at, format)?;
+        self.mark("[")?;
+        let shape = self.list("]", |this| {
+            let (at, token) = this.next()?;
+            this.unsigned(at, &token)
+        })?;
+        let mut place = None;
+        if self.take("{")? {
+            self.keyword("file")?;
+            self.mark("=")?;
+            let (at, token) = self.next()?;
+            let file = self.unsigned(at, &token)?;
+            let file = u32::try_from(file).map_err(|_| expected(at, "a file number of 32 bits", &token))?;
+            self.mark(",")?;
+            self.keyword("offset")?;
+            self.mark("=")?;
+            let (at, token) = self.next()?;
+            place = Some(Place { file, offset: self.unsigned(at, &token)? });
+            self.mark("}")?;
+        }
+        let weight = Weight { name: name.clone(), format, shape, place };
+        check_weight(&weight).map_err(|e| Failure { at, problem: e.into() })?;
+        let id = WeightId(self.module.weights.len() as u32);
+        if self.weights.insert(name, id).is_some() {
+            let name = format!("@{}", clip(&weight.name));
+            return Err(Failure { at, problem: ParseProblem::Duplicate { what: "weight", name } });
+        }
+        self.sites.push((Site::Weight(self.module.weights.len()), start));
+        self.module.weights.push(weight);
+        Ok(())
+    }
+
+    fn function(&mut self, start: usize) -> Result<(), Failure> {
+        let index = self.module.functions.len();
+        self.sites.push((Site::Function(index), start));
+        let mut open = Open::default();
+        open.function.name = self.symbol()?.1;
+        self.mark("(")?;
+        self.list(")", |this| {
+            let (at, label) = this.value()?;
+            this.mark(":")?;
+            let ty = this.ty()?;
+            this.sites.push((Site::Param(index, open.function.params.len()), at));
+            let id = open.define(label, ty, at)?;
+            open.function.params.push(id);
+            Ok(())
+        })?;
+        self.mark("->")?;
+        self.mark("(")?;
+        let types = self.list(")", |this| this.ty())?;
+        self.mark("{")?;
+        loop {
+            let (at, token) = self.next()?;
+            match token {
+                Token::Value(label) => self.op(index, &mut open, at, label)?,
+                Token::Word("return") => {
+                    self.results(index, &mut open, at, &types)?;
+                    break;
+                }
+                other => return Err(expected(at, "a value or return", &other)),
+            }
+        }
+        self.mark("}")?;
+        self.module.functions.push(open.function);
+        Ok(())
+    }
+
+    fn results(&mut self, index: usize, open: &mut Open<'t>, at: usize, types: &[Type]) -> Result<(), Failure> {
+        if !self.peek_is("}")? {
+            loop {
+                let (at, label) = self.value()?;
+                self.sites.push((Site::Result(index, open.function.results.len()), at));
+                let id = open.find(label, at)?;
+                open.function.results.push(id);
+                if !self.take(",")? {
+                    break;
+                }
+            }
+        }
+        let found: Vec<Type> = open.function.results.iter().map(|&v| open.function.ty(v).clone()).collect();
+        same_types(at, types, &found)
+    }
+
+    fn op(&mut self, index: usize, open: &mut Open<'t>, start: usize, first: &'t str) -> Result<(), Failure> {
+        self.sites.push((Site::Op(index, open.function.ops.len()), start));
+        let mut labels = vec![(start, first)];
+        while self.take(",")? {
+            labels.push(self.value()?);
+        }
+        self.mark("=")?;
+        let (at, mnemonic) = self.word("an op")?;
+        let unknown = || ParseProblem::Unknown { what: "op", name: clip(mnemonic) };
+        let kind = OpKind::from_mnemonic(mnemonic).ok_or_else(|| Failure { at, problem: unknown() })?;
+        let row = kind.row();
+        let mut operands = Vec::new();
+        loop {
+            let (at, token) = self.next()?;
+            operands.push(match token {
+                Token::Value(label) => Operand::Value(open.find(label, at)?),
+                Token::Symbol(name) => {
+                    let unknown = || ParseProblem::Unknown { what: "weight", name: format!("@{}", clip(&name)) };
+                    let id = self.weights.get(&name).ok_or_else(|| Failure { at, problem: unknown() })?;
+                    Operand::Weight(*id)
+                }
+                Token::Word("_") => Operand::Absent,
+                other => return Err(expected(at, "a value, a weight or _", &other)),
+            });
+            if !self.take(",")? {
+                break;
+            }
+        }
+        let attrs = self.attrs(kind, at)?;
+        let types = result_types_after(&open.caches, &self.module, &open.function, kind, &operands, &attrs)
+            .map_err(|e| Failure { at, problem: e.into() })?;
+        if labels.len() != types.len() {
+            let (expected, found) = (types.len(), labels.len());
+            let problem = ParseProblem::ResultCount { op: row.mnemonic, expected, found };
+            return Err(Failure { at: start, problem });
+        }
+        let (colon, _) = self.peek()?;
+        if self.take(":")? {
+            let mut found = vec![self.ty()?];
+            while self.take(",")? {
+                found.push(self.ty()?);
+            }
+            same_types(colon, &found, &types)?;
+        }
+        open.caches.note(&self.module, &open.function, kind, &operands, &attrs);
+        let mut results = Vec::with_capacity(types.len());
+        for ((at, label), ty) in labels.into_iter().zip(types) {
+            results.push(open.define(label, ty, at)?);
+        }
+        open.function.ops.push(super::Op { kind, operands, attrs, results });
+        Ok(())
+    }
+
+    /// `{name = value, ...}` in any order; an op without attributes has no braces.
+    fn attrs(&mut self, kind: OpKind, at: usize) -> Result<Vec<Attr>, Failure> {
+        let row = kind.row();
+        let known = || match row.attrs {
+            [] => "none".to_string(),
+            attrs => attrs.iter().map(|attr| attr.name).collect::<Vec<_>>().join(", "),
+        };
+        let mut found: Vec<Option<Attr>> = vec![None; row.attrs.len()];
+        if self.take("{")? {
+            self.list("}", |this| {
+                let (at, name) = this.word("an attribute's name")?;
+                let Some(i) = row.attrs.iter().position(|attr| attr.name == name) else {
+                    let problem = ParseProblem::NoAttr { op: row.mnemonic, attr: clip(name), known: known() };
+                    return Err(Failure { at, problem });
+                };
+                this.mark("=")?;
+                let attr = this.attr(&row.attrs[i])?;
+                match found[i].replace(attr) {
+                    Some(_) => {
+                        let problem = ParseProblem::Duplicate { what: "attribute", name: name.to_string() };
+                        Err(Failure { at, problem })
+                    }
+                    None => Ok(()),
+                }
+            })?;
+        }
+        let missing = |attr: &AttrRow| {
+            let problem = ParseProblem::MissingAttr { op: row.mnemonic, attr: attr.name, known: known() };
+            Failure { at, problem }
+        };
+        found.into_iter().zip(row.attrs).map(|(attr, row)| attr.ok_or_else(|| missing(row))).collect()
+    }
+
+    fn attr(&mut self, row: &AttrRow) -> Result<Attr, Failure> {
+        let (at, token) = self.next()?;
+        match (row.kind, &token) {
+            (AttrKind::Int, Token::Number(text)) => {
+                let value = match text.strip_prefix("0x") {
+                    Some(hex) => i64::from_str_radix(hex, 16),
+                    None => text.parse(),
+                };
+                value.map(Attr::Int).map_err(|_| expected(at, "an integer of 64 bits", &token))
+            }
+            (AttrKind::Float, Token::Number(text)) => match text.parse::<f64>() {
+                Ok(value) if value.is_finite() => Ok(Attr::Float(value)),
+                Ok(_) | Err(_) => Err(expected(at, "a finite number", &token)),
+            },
+            (AttrKind::Bool, Token::Word("true")) => Ok(Attr::Bool(true)),
+            (AttrKind::Bool, Token::Word("false")) => Ok(Attr::Bool(false)),
+            (AttrKind::Word(words), Token::Word(word)) if words.contains(word) => Ok(Attr::Word(word.to_string())),
+            (AttrKind::Format, Token::Word(word)) => Ok(Attr::Format(self.format(at, word)?)),
+            (AttrKind::Int, _) => Err(expected(at, "an integer", &token)),
+            (AttrKind::Float, _) => Err(expected(at, "a number", &token)),
+            (AttrKind::Bool, _) => Err(expected(at, "true or false", &token)),
+            (AttrKind::Word(words), _) => Err(expected(at, &words.join(" or "), &token)),
+            (AttrKind::Format, _) => Err(expected(at, "a format", &token)),
+        }
+    }
+
+    fn ty(&mut self) -> Result<Type, Failure> {
+        let (at, word) = self.word("a type")?;
+        if word == "token" {
+            return Ok(Type::Token);
+        }
+        let element = match word {
+            "i32" => Element::I32,
+            format => Element::Format(self.format(at, format)?),
+        };
+        self.mark("[")?;
+        let dims = self.list("]", |this| {
+            let (at, token) = this.next()?;
+            match token {
+                Token::Word(symbol) => Ok(Dim::symbol(symbol)),
+                token => Ok(Dim::Fixed(this.unsigned(at, &token)?)),
+            }
+        })?;
+        let ty = Type::Tensor { element, dims };
+        check_type(&ty).map_err(|e| Failure { at, problem: e.into() })?;
+        Ok(ty)
+    }
+
+    /// Items between commas up to `end`, which may come at once.
+    fn list<T>(&mut self, end: &str, mut item: impl FnMut(&mut Self) -> Result<T, Failure>) -> Result<Vec<T>, Failure> {
+        let mut items = Vec::new();
+        if self.take(end)? {
+            return Ok(items);
+        }
+        loop {
+            items.push(item(self)?);
+            if self.take(end)? {
+                return Ok(items);
+            }
+            self.mark(",")?;
+        }
+    }
+
+    fn format(&self, at: usize, name: &str) -> Result<Format, Failure> {
+        let unknown = || ParseProblem::Unknown { what: "format", name: clip(name) };
+        Format::from_name(name).ok_or_else(|| Failure { at, problem: unknown() })
+    }
+
+    fn unsigned(&self, at: usize, token: &Token<'_>) -> Result<u64, Failure> {
+        let value = match token {
+            Token::Number(text) => match text.strip_prefix("0x") {
+                Some(hex) => u64::from_str_radix(hex, 16).ok(),
+                None => text.parse().ok(),
+            },
+            _ => None,
+        };
+        value.ok_or_else(|| expected(at, "a number of 64 bits", token))
+    }
+
+    fn word(&mut self, what: &str) -> Result<(usize, &'t str), Failure> {
+        match self.next()? {
+            (at, Token::Word(word)) => Ok((at, word)),
+            (at, other) => Err(expected(at, what, &other)),
+        }
+    }
+
+    fn keyword(&mut self, keyword: &str) -> Result<(), Failure> {
+        match self.word(keyword)? {
+            (_, word) if word == keyword => Ok(()),
+            (at, word) => Err(expected(at, keyword, &Token::Word(word))),
+        }
+    }
+
+    fn value(&mut self) -> Result<(usize, &'t str), Failure> {
+        match self.next()? {
+            (at, Token::Value(label)) => Ok((at, label)),
+            (at, other) => Err(expected(at, "a value", &other)),
+        }
+    }
+
+    fn symbol(&mut self) -> Result<(usize, String), Failure> {
+        match self.next()? {
+            (at, Token::Symbol(name)) => Ok((at, name)),
+            (at, other) => Err(expected(at, "a name with @", &other)),
+        }
+    }
+
+    fn mark(&mut self, mark: &str) -> Result<(), Failure> {
+        match self.next()? {
+            (_, Token::Mark(found)) if found == mark => Ok(()),
+            (at, other) => Err(expected(at, &format!("'{mark}'"), &other)),
+        }
+    }
+
+    fn peek(&mut self) -> Result<(usize, Token<'t>), Failure> {
+        let before = self.at;
+        let token = self.next();
+        self.at = before;
+        token
+    }
+
+    fn peek_is(&mut self, mark: &str) -> Result<bool, Failure> {
+        Ok(matches!(self.peek()?, (_, Token::Mark(found)) if found == mark))
+    }
+
+    fn take(&mut self, mark: &str) -> Result<bool, Failure> {
+        let taken = self.peek_is(mark)?;
+        if taken {
+            self.next()?;
+        }
+        Ok(taken)
+    }
+
+    /// The next token and where it starts.
+    fn next(&mut self) -> Result<(usize, Token<'t>), Failure> {
+        let text: &'t str = self.text;
+        loop {
+            let rest = &text[self.at..];
+            let trimmed = rest.trim_start();
+            self.at += rest.len() - trimmed.len();
+            if !trimmed.starts_with(';') && !trimmed.starts_with("//") {
+                break;
+            }
+            self.at += trimmed.find('\n').unwrap_or(trimmed.len());
+        }
+        let at = self.at;
+        let rest = &text[at..];
+        let run = |from: usize, inside: fn(char) -> bool| {
+            from + rest[from..].find(|c| !inside(c)).unwrap_or(rest.len() - from)
+        };
+        let (length, token) = match rest.chars().next() {
+            None => (0, Token::End),
+            Some('%') => {
+                let end = run(1, is_name_char);
+                if end == 1 {
+                    return Err(expected(at, "a value's name", &Token::Mark("%")));
+                }
+                (end, Token::Value(&rest[1..end]))
+            }
+            Some('@') if rest[1..].starts_with('"') => self.quoted(at)?,
+            Some('@') => {
+                let end = run(1, is_name_char);
+                if end == 1 {
+                    return Err(expected(at, "a name", &Token::Mark("@")));
+                }
+                (end, Token::Symbol(rest[1..end].to_string()))
+            }
+            Some('-') if rest.starts_with("->") => (2, Token::Mark(&rest[..2])),
+            Some(c) if c.is_ascii_digit() || c == '-' => {
+                // A sign may follow an exponent's e, which hexadecimal numbers do not have.
+                let mut end = run(1, is_number_char);
+                let hex = rest.starts_with("0x");
+                if !hex && rest[..end].ends_with(['e', 'E']) && rest[end..].starts_with(['+', '-']) {
+                    end = run(end + 1, is_number_char);
+                }
+                (end, Token::Number(&rest[..end]))
+            }
+            Some(c) if c.is_ascii_alphabetic() || c == '_' => {
+                let end = run(0, |c| c.is_ascii_alphanumeric() || c == '_' || c == '.');
+                (end, Token::Word(&rest[..end]))
+            }
+            Some(c) => (c.len_utf8(), Token::Mark(&rest[..c.len_utf8()])),
+        };
+        self.at += length;
+        Ok((at, token))
+    }
+
+    /// `@"..."` at `at`: its length in bytes and the name.
+    fn quoted(&self, at: usize) -> Result<(usize, Token<'t>), Failure> {
+        let body = at + 2;
+        let bad = |offset: usize, what: &str| {
+            let found = match self.text[body + offset..].chars().next() {
+                Some(c) => format!("{c:?}"),
+                None => "the end of the text".to_string(),
+            };
+            Failure { at: body + offset, problem: ParseProblem::Expected { expected: what.to_string(), found } }
+        };
+        let mut name = String::new();
+        let mut chars = self.text[body..].char_indices();
+        while let Some((i, c)) = chars.next() {
+            match c {
+                '"' => return Ok((2 + i + 1, Token::Symbol(name))),
+                '\n' => return Err(bad(i, "'\"'")),
+                '\\' => match chars.next() {
+                    Some((_, c @ ('"' | '\\'))) => name.push(c),
+                    Some((j, 'u')) => {
+                        let escape = &self.text[body + j..];
+                        let code = escape.strip_prefix("u{").and_then(|rest| rest.split_once('}'));
+                        let c = code
+                            .filter(|(hex, _)| hex.len() <= 6 && hex.bytes().all(|b| b.is_ascii_hexdigit()))
+                            .and_then(|(hex, _)| u32::from_str_radix(hex, 16).ok().map(|n| (hex.len(), n)))
+                            .and_then(|(length, n)| char::from_u32(n).map(|c| (length, c)));
+                        let Some((length, c)) = c else { return Err(bad(j, "u{HEX} of a character")) };
+                        name.push(c);
+                        // `{`, the digits and `}`.
+                        for _ in 0..length + 2 {
+                            chars.next();
+                        }
+                    }
+                    Some((j, _)) => return Err(bad(j, "'\"', '\\' or u{HEX}")),
+                    None => break,
+                },
+                c => name.push(c),
+            }
+        }
+        Err(bad(self.text.len() - body, "'\"'"))
+    }
+}
+
+fn is_name_char(c: char) -> bool {
+    c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '$' | '-')
+}
+
+fn is_number_char(c: char) -> bool {
+    c.is_ascii_alphanumeric() || c == '.'
+}
+
+fn expected(at: usize, expected: &str, found: &Token<'_>) -> Failure {
+    Failure { at, problem: ParseProblem::Expected { expected: expected.to_string(), found: found.text() } }
+}
+
+fn same_types(at: usize, found: &[Type], expected: &[Type]) -> Result<(), Failure> {
+    if found == expected {
+        return Ok(());
+    }
+    let text = |types: &[Type]| match types {
+        [] => "none".to_string(),
+        types => types.iter().take(8).map(Type::to_string).collect::<Vec<_>>().join(", "),
+    };
+    Err(Failure { at, problem: ParseProblem::Types { found: text(found), expected: text(expected) } })
+}

@@ -1,0 +1,196 @@
+//! The text form of a module, by `Display`; [`super::parse`] reads it back.
+//!
+//! Values without a name are `%N`, numbered by definition (parameters count); absent operands are `_`; every op line ends
+//! with the types of what it defines. Weights are printed as symbols, never as bytes. Names of tensors that are no plain
+//! names are quoted.
+//!
+//! ```text
+//! weight @"blk.0 attn" : q4_k[512, 256] {file = 0, offset = 0x1a000}
+//! func @f(%x: f32[T, 256], %1: i32[L]) -> (f32[L, 512]) {
+//!   %2 = take_rows %x, %1 : f32[L, 256]
+//!   %3 = quantise %2 {format = a8_super} : a8_super[L, 256]
+//!   %4 = linear %3, @"blk.0 attn", _, _ : f32[L, 512]
+//!   return %4
+//! }
+//! ```
+//!
+//! Takes any module, also one that does not verify: what has no number is `%?`.
+
+use std::fmt::{self, Display, Formatter, Write};
+
+use super::number::definition_order;
+use super::op::Attr;
+use super::verify::is_name;
+use super::{Function, Module, Op, Operand, ValueId, Weight};
+
+impl Display for Module {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        for weight in &self.weights {
+            writeln!(f, "{weight}")?;
+        }
+        for (i, function) in self.functions.iter().enumerate() {
+            if i > 0 || !self.weights.is_empty() {
+                f.write_str("\n")?;
+            }
+            Text::new(self, function).function(f)?;
+        }
+        Ok(())
+    }
+}
+
+impl Display for Weight {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("weight ")?;
+        write_symbol(f, &self.name)?;
+        write!(f, " : {}{:?}", self.format, self.shape)?;
+        match self.place {
+            Some(place) => write!(f, " {{file = {}, offset = {:#x}}}", place.file, place.offset),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Display for Attr {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Attr::Int(v) => write!(f, "{v}"),
+            // Debug is the shortest text that reads back to the same bits.
+            Attr::Float(v) => write!(f, "{v:?}"),
+            Attr::Bool(v) => write!(f, "{v}"),
+            Attr::Word(v) => f.write_str(v),
+            Attr::Format(v) => write!(f, "{v}"),
+        }
+    }
+}
+
+/// One function of a module as text.
+pub fn function_text(module: &Module, function: &Function) -> String {
+    let mut out = String::new();
+    // Writing to a string does not fail.
+    let _ = write!(out, "{}", Shown(&Text::new(module, function)));
+    out
+}
+
+struct Shown<'a>(&'a Text<'a>);
+
+impl Display for Shown<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        self.0.function(f)
+    }
+}
+
+/// `@name`, quoted where it is no plain name.
+fn write_symbol(f: &mut Formatter<'_>, name: &str) -> fmt::Result {
+    if is_name(name) {
+        return write!(f, "@{name}");
+    }
+    f.write_str("@\"")?;
+    for c in name.chars() {
+        match c {
+            '"' | '\\' => write!(f, "\\{c}")?,
+            c if c.is_control() => write!(f, "\\u{{{:x}}}", u32::from(c))?,
+            c => f.write_char(c)?,
+        }
+    }
+    f.write_str("\"")
+}
+
+struct Text<'a> {
+    module: &'a Module,
+    function: &'a Function,
+    /// By value: its number.
+    numbers: Vec<Option<usize>>,
+}
+
+impl<'a> Text<'a> {
+    fn new(module: &'a Module, function: &'a Function) -> Text<'a> {
+        let mut numbers = vec![None; function.values.len()];
+        for (number, value) in definition_order(function).into_iter().enumerate() {
+            if let Some(slot) = numbers.get_mut(value.index()) {
+                slot.get_or_insert(number);
+            }
+        }
+        Text { module, function, numbers }
+    }
+
+    fn function(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("func ")?;
+        write_symbol(f, &self.function.name)?;
+        f.write_str("(")?;
+        for (i, &param) in self.function.params.iter().enumerate() {
+            f.write_str(separator(i))?;
+            self.value(f, param)?;
+            f.write_str(": ")?;
+            self.ty(f, param)?;
+        }
+        f.write_str(") -> (")?;
+        for (i, &result) in self.function.results.iter().enumerate() {
+            f.write_str(separator(i))?;
+            self.ty(f, result)?;
+        }
+        f.write_str(") {\n")?;
+        for op in &self.function.ops {
+            self.op(f, op)?;
+        }
+        f.write_str("  return")?;
+        for (i, &result) in self.function.results.iter().enumerate() {
+            f.write_str(if i == 0 { " " } else { ", " })?;
+            self.value(f, result)?;
+        }
+        f.write_str("\n}\n")
+    }
+
+    fn op(&self, f: &mut Formatter<'_>, op: &Op) -> fmt::Result {
+        let row = op.kind.row();
+        f.write_str("  ")?;
+        for (i, &result) in op.results.iter().enumerate() {
+            f.write_str(separator(i))?;
+            self.value(f, result)?;
+        }
+        write!(f, " = {}", row.mnemonic)?;
+        for (i, operand) in op.operands.iter().enumerate() {
+            f.write_str(if i == 0 { " " } else { ", " })?;
+            match operand {
+                Operand::Value(value) => self.value(f, *value)?,
+                Operand::Weight(weight) => match self.module.weights.get(weight.index()) {
+                    Some(weight) => write_symbol(f, &weight.name)?,
+                    None => write!(f, "@?{}", weight.0)?,
+                },
+                Operand::Absent => f.write_str("_")?,
+            }
+        }
+        if !op.attrs.is_empty() {
+            f.write_str(" {")?;
+            for (i, attr) in op.attrs.iter().enumerate() {
+                write!(f, "{}{} = {attr}", separator(i), row.attrs.get(i).map_or("?", |attr| attr.name))?;
+            }
+            f.write_str("}")?;
+        }
+        for (i, &result) in op.results.iter().enumerate() {
+            f.write_str(if i == 0 { " : " } else { ", " })?;
+            self.ty(f, result)?;
+        }
+        f.write_str("\n")
+    }
+
+    fn value(&self, f: &mut Formatter<'_>, value: ValueId) -> fmt::Result {
+        match self.function.values.get(value.index()).map(|value| &value.name) {
+            Some(Some(name)) => write!(f, "%{name}"),
+            Some(None) | None => match self.numbers.get(value.index()) {
+                Some(Some(number)) => write!(f, "%{number}"),
+                Some(None) | None => write!(f, "%?{}", value.0),
+            },
+        }
+    }
+
+    fn ty(&self, f: &mut Formatter<'_>, value: ValueId) -> fmt::Result {
+        match self.function.values.get(value.index()) {
+            Some(value) => write!(f, "{}", value.ty),
+            None => f.write_str("?"),
+        }
+    }
+}
+
+fn separator(i: usize) -> &'static str {
+    if i == 0 { "" } else { ", " }
+}

@@ -1,0 +1,129 @@
+//! Properties of the graph IR over random modules. Seeds are fixed: a failure names the one to rerun.
+
+use std::collections::BTreeSet;
+
+use ixc_ir::graph::interpret::{InterpretError, Interpreter, Value};
+use ixc_ir::graph::number::canonical;
+use ixc_ir::graph::op::OPS;
+use ixc_ir::graph::parse::parse;
+use ixc_ir::graph::random::{Formats, RandomModule, Rng, arguments, mutated, random_model, random_module};
+use ixc_ir::graph::verify::verify;
+
+fn modules() -> impl Iterator<Item = (u64, RandomModule)> {
+    let soup = (0..60).map(|seed| (seed, random_module(seed, Formats::All)));
+    let f32s = (100..120).map(|seed| (seed, random_module(seed, Formats::F32)));
+    let models = (200..220).map(|seed| (seed, random_model(seed, Formats::F32)));
+    let quantised = (300..304).map(|seed| (seed, random_model(seed, Formats::All)));
+    soup.chain(f32s).chain(models).chain(quantised)
+}
+
+#[test]
+fn what_is_printed_reads_back_to_the_same_module() {
+    for (seed, m) in modules() {
+        verify(&m.module).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", m.module));
+        assert_eq!(canonical(&m.module), m.module, "seed {seed}");
+        let text = m.module.to_string();
+        let back = parse(&text).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{text}"));
+        assert_eq!(back, m.module, "seed {seed}\n{text}");
+        assert_eq!(back.to_string(), text, "seed {seed}");
+    }
+}
+
+#[test]
+fn every_op_comes_up() {
+    let ops = |m: &RandomModule| m.module.functions[0].ops.iter().map(|op| op.kind).collect::<Vec<_>>();
+    let seen: BTreeSet<_> = (0..20).flat_map(|seed| ops(&random_module(seed, Formats::All))).collect();
+    assert_eq!(seen.len(), OPS.len());
+}
+
+#[test]
+fn every_random_module_can_be_interpreted() {
+    for (seed, m) in modules() {
+        let name = m.module.functions[0].name.clone();
+        let mut interpreter = Interpreter::new(&m.module, &m.weights).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let results = interpreter
+            .run(&name, arguments(&m.module, &name, seed))
+            .unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", m.module));
+        for value in results {
+            if let Value::F32 { data, .. } = value {
+                assert!(data.iter().all(|x| x.is_finite()), "seed {seed}\n{}", m.module);
+            }
+        }
+    }
+}
+
+#[test]
+fn decoding_token_by_token_gives_the_same_logits_as_all_at_once() {
+    for seed in 0..12 {
+        let m = random_model(seed, if seed % 4 == 0 { Formats::All } else { Formats::F32 });
+        let tokens = [3, 1, 4, 1, 5];
+        let positions = [0, 1, 2, 3, 4];
+        let all = Interpreter::new(&m.module, &m.weights).unwrap().step(&tokens, &positions, &positions).unwrap();
+        let mut interpreter = Interpreter::new(&m.module, &m.weights).unwrap();
+        let mut one_by_one = interpreter.step(&tokens[..2], &positions[..2], &[0, 1]).unwrap();
+        for i in 2..tokens.len() {
+            one_by_one.extend(interpreter.step(&tokens[i..=i], &positions[i..=i], &[0]).unwrap());
+        }
+        assert_eq!(all, one_by_one, "seed {seed}");
+    }
+}
+
+#[test]
+fn a_broken_module_is_an_error_and_never_a_panic() {
+    let mut passed = 0;
+    for seed in 0..3000 {
+        let m = random_module(seed % 40, Formats::All);
+        let mut rng = Rng::new(seed);
+        let broken = mutated(&m.module, &mut rng);
+        // The printer takes any module.
+        let text = broken.to_string();
+        if verify(&broken).is_err() {
+            continue;
+        }
+        passed += 1;
+        let back = parse(&text).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{text}"));
+        assert_eq!(back, canonical(&broken), "seed {seed}");
+        let name = &broken.functions[0].name;
+        let result = Interpreter::new(&broken, &m.weights)
+            .and_then(|mut interpreter| interpreter.run(name, arguments(&m.module, name, seed)));
+        match result {
+            Ok(_)
+            | Err(
+                InterpretError::Index { .. }
+                | InterpretError::WeightBytes { .. }
+                | InterpretError::Weight { .. }
+                | InterpretError::Argument { .. },
+            ) => {}
+            Err(e) => panic!("seed {seed}: {e}\n{text}"),
+        }
+    }
+    assert!(passed > 100, "only {passed} of the changed modules verify: change less");
+}
+
+#[test]
+fn broken_text_is_an_error_and_never_a_panic() {
+    let texts: Vec<String> = (0..10).map(|seed| random_module(seed, Formats::All).module.to_string()).collect();
+    let bits = ["%", "@", "{", "}", "[", "]", ",", ":", "=", "-", "->", "\"", "\\u{", "0x", "1e-", "_", "é", ";", "\n"];
+    for seed in 0..4000u64 {
+        let mut rng = Rng::new(seed);
+        let mut text = texts[(seed % 10) as usize].clone();
+        for _ in 0..=rng.below(3) {
+            let mut at = rng.below(text.len() as u64 + 1) as usize;
+            while !text.is_char_boundary(at) {
+                at -= 1;
+            }
+            match rng.below(3) {
+                0 => text.truncate(at),
+                1 => text.insert_str(at, rng.pick(&bits)),
+                _ => {
+                    if at < text.len() {
+                        text.remove(at);
+                    }
+                }
+            }
+        }
+        if let Ok(module) = parse(&text) {
+            assert_eq!(parse(&module.to_string()), Ok(module), "seed {seed}");
+        }
+    }
+}
