@@ -4,6 +4,10 @@
 //! | --- | --- |
 //! | [`arch`] | architectures: from a file to a graph |
 //! | [`gguf`] | the GGUF reader |
+//! | [`template`] | chat templates, rendered within limits |
+//! | [`tokenizer`] | vocabularies, text to ids and back |
 
 pub mod arch;
 pub mod gguf;
+pub mod template;
+pub mod tokenizer;

@@ -1,0 +1,68 @@
+//! What can go wrong between a template and its text.
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+/// A bound on rendering.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Limit {
+    /// Bytes of source.
+    Source,
+    /// Instructions.
+    Steps,
+    /// Bytes of output.
+    Output,
+    /// Bytes of memory.
+    Memory,
+    /// Bytes of native stack.
+    Stack,
+    /// Seconds of processor time.
+    Time,
+}
+
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Limit::Source => "bytes of source",
+            Limit::Steps => "steps",
+            Limit::Output => "bytes of output",
+            Limit::Memory => "bytes of memory",
+            Limit::Stack => "bytes of stack",
+            Limit::Time => "seconds of processor time",
+        })
+    }
+}
+
+/// Why a template gave no text.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+pub enum TemplateError {
+    /// It needs more than it may have.
+    #[error("tokenizer.chat_template needs more than {allowed} {limit}")]
+    Limit {
+        /// Of what.
+        limit: Limit,
+        /// How much it may have.
+        allowed: u64,
+    },
+    /// It is no valid template, or does what cannot be done.
+    #[error("tokenizer.chat_template{}: {reason}", .line.map(|line| format!(", line {line}")).unwrap_or_default())]
+    Invalid {
+        /// Where in the template.
+        line: Option<usize>,
+        /// What is wrong.
+        reason: String,
+    },
+    /// It refused the conversation with `raise_exception`.
+    #[error("tokenizer.chat_template refuses this conversation: {message}")]
+    Raised {
+        /// Its words.
+        message: String,
+    },
+    /// Rendering could not be started, or ended without an answer.
+    #[error("cannot render tokenizer.chat_template: {reason}")]
+    Failed {
+        /// What happened.
+        reason: String,
+    },
+}

@@ -1,0 +1,153 @@
+//! What templates written for Hugging Face transformers expect beside Jinja: `raise_exception`, `strftime_now`, and a
+//! `tojson` that writes what Python's `json.dumps(…, ensure_ascii=False)` writes.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use minijinja::value::{Kwargs, Value};
+use minijinja::{Error, ErrorKind, filters};
+
+/// `tojson(value, indent=None)`. minijinja's writes as Python does, but escapes for HTML, which would change prompts.
+pub fn tojson(value: &Value, indent: Option<Value>, options: Kwargs) -> Result<Value, Error> {
+    // Python's switches, read so that they are no error: text is never escaped to ASCII, keys keep their order.
+    let (_, _): (Option<bool>, Option<bool>) = (options.get("ensure_ascii")?, options.get("sort_keys")?);
+    let json = filters::tojson(value, indent, options)?;
+    Ok(Value::from(without_html_escapes(json.as_str().unwrap_or_default())))
+}
+
+/// Turns `\u003c`, `\u003e`, `\u0026` and `\u0027` into the characters that they are.
+fn without_html_escapes(json: &str) -> String {
+    let mut out = String::with_capacity(json.len());
+    let mut rest = json;
+    while let Some(at) = rest.find('\\') {
+        out.push_str(&rest[..at]);
+        rest = &rest[at..];
+        let plain = [("\\u003c", "<"), ("\\u003e", ">"), ("\\u0026", "&"), ("\\u0027", "'")]
+            .into_iter()
+            .find_map(|(escape, plain)| rest.strip_prefix(escape).map(|after| (plain, after)));
+        // Any other escape is kept; at least its two first characters, or `\\u003c` would be seen in `\\\\u003c`.
+        let (text, after) = plain.unwrap_or_else(|| rest.split_at(rest.len().min(2)));
+        out.push_str(text);
+        rest = after;
+    }
+    out.push_str(rest);
+    out
+}
+
+/// `strftime_now(format)`: the time now, in UTC (the machine's time zone is nothing that a prompt should tell).
+pub fn strftime_now(format: &str) -> Result<String, Error> {
+    let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    strftime(format, seconds)
+}
+
+const DAYS: [&str; 7] = ["Sunday", "Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday"];
+const MONTHS: [&str; 12] = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+];
+
+/// C's `strftime` in the C locale for a time in seconds since 1970, UTC.
+fn strftime(format: &str, seconds: u64) -> Result<String, Error> {
+    let (days, second) = (seconds / 86_400, seconds % 86_400);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    let (year, month, day) = civil_from_days(days);
+    let day_name = DAYS[((days + 4) % 7) as usize]; // 1970-01-01 was a Thursday.
+    let month_name = MONTHS[month as usize - 1];
+    let day_of_year = days + 1 - days_before(year);
+    let hour_12 = (hour + 11) % 12 + 1;
+    let half = if hour < 12 { "AM" } else { "PM" };
+    let mut out = String::new();
+    let mut chars = format.chars();
+    while let Some(c) = chars.next() {
+        if c != '%' {
+            out.push(c);
+            continue;
+        }
+        // `%-d`: without padding.
+        let mut code = chars.next();
+        let bare = code == Some('-');
+        if bare {
+            code = chars.next();
+        }
+        let number = |value: u64, width: usize| if bare { value.to_string() } else { format!("{value:0width$}") };
+        let piece = match code {
+            Some('a') => day_name[..3].to_owned(),
+            Some('A') => day_name.to_owned(),
+            Some('b' | 'h') => month_name[..3].to_owned(),
+            Some('B') => month_name.to_owned(),
+            Some('d') => number(day, 2),
+            Some('D') => format!("{month:02}/{day:02}/{:02}", year % 100),
+            Some('e') => format!("{day:2}"),
+            Some('F') => format!("{year:04}-{month:02}-{day:02}"),
+            Some('H') => number(hour, 2),
+            Some('I') => number(hour_12, 2),
+            Some('j') => number(day_of_year, 3),
+            Some('m') => number(month, 2),
+            Some('M') => number(minute, 2),
+            Some('p') => half.to_owned(),
+            Some('s') => seconds.to_string(),
+            Some('S') => number(second, 2),
+            Some('T') => format!("{hour:02}:{minute:02}:{second:02}"),
+            Some('y') => number(year % 100, 2),
+            Some('Y') => number(year, 4),
+            Some('z') => "+0000".to_owned(),
+            Some('Z') => "UTC".to_owned(),
+            Some('%') => "%".to_owned(),
+            other => {
+                let code: String = other.into_iter().collect();
+                return Err(Error::new(ErrorKind::InvalidOperation, format!("strftime_now does not know %{code}")));
+            }
+        };
+        out.push_str(&piece);
+    }
+    Ok(out)
+}
+
+/// Days from 1970-01-01 to the first of January of a later year.
+fn days_before(year: u64) -> u64 {
+    let leaps = |year: u64| year / 4 - year / 100 + year / 400;
+    (year - 1970) * 365 + leaps(year - 1) - leaps(1969)
+}
+
+/// Year, month and day of a day after 1970-01-01 (Howard Hinnant, "chrono-compatible low-level date algorithms").
+fn civil_from_days(days: u64) -> (u64, u64, u64) {
+    let z = days + 719_468;
+    let era = z / 146_097;
+    let day_of_era = z % 146_097;
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let shifted_month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * shifted_month + 2) / 5 + 1;
+    let month = if shifted_month < 10 { shifted_month + 3 } else { shifted_month - 9 };
+    (year_of_era + era * 400 + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{strftime, without_html_escapes};
+
+    #[test]
+    fn html_escapes_go_and_others_stay() {
+        assert_eq!(without_html_escapes(r#""\u003c\u0027\n\\u003c\u00e9\\\u003e\\""#), r#""<'\n\\u003c\u00e9\\>\\""#);
+    }
+
+    #[test]
+    fn strftime_as_in_c() {
+        // date -u -d @1709214245: Thu Feb 29 13:44:05 UTC 2024
+        let at = |format| strftime(format, 1_709_214_245).unwrap();
+        assert_eq!(at("%d %b %Y"), "29 Feb 2024");
+        assert_eq!(at("%A %B %-d, %I:%M %p %j %y %F %T"), "Thursday February 29, 01:44 PM 060 24 2024-02-29 13:44:05");
+        assert_eq!(strftime("%F %a %j", 0).unwrap(), "1970-01-01 Thu 001");
+        assert_eq!(strftime("%F %j", 4_102_444_799).unwrap(), "2099-12-31 365");
+        assert!(strftime("%", 0).is_err() && strftime("%Q", 0).is_err());
+    }
+}

@@ -1,0 +1,119 @@
+//! Chat templates: a conversation to the prompt text that a model was trained on.
+//!
+//! A template is a Jinja program from a model file, and hostile. Rendering it is bounded as follows.
+//!
+//! | of | bound | by |
+//! | --- | --- | --- |
+//! | source | [`MAX_SOURCE_BYTES`] | checked before it is parsed |
+//! | steps | [`Budget::steps`] | minijinja's fuel |
+//! | output | [`Budget::output_bytes`] | a writer that refuses |
+//! | native stack | [`STACK_BYTES`] | own thread; what source and steps can nest fits (measured in `render`'s tests) |
+//! | memory | [`Budget::memory_bytes`] | **child process only** (`RLIMIT_DATA`, `RLIMIT_AS`) |
+//! | processor time | [`CPU_SECONDS`] | **child process only** (`RLIMIT_CPU`) |
+//!
+//! Fuel bounds neither memory nor time: forty times `s = s ~ s` is two hundred steps and a terabyte, 64 KiB of `-` take
+//! half a minute to parse, minijinja offers no hook on either, and a Rust process that is refused memory aborts. So a template that nobody vouches for
+//! is rendered by [`ChatTemplate::render_isolated`], in a process that may die: the helper is any program that calls
+//! [`serve_render_request`], in practice `ixc` itself, started again with [`RENDER_ARGUMENT`]. Whatever then happens, the
+//! caller gets text or a [`TemplateError`]. [`ChatTemplate::render`] stays in this process and keeps the other bounds.
+//!
+//! | file | what it owns |
+//! | --- | --- |
+//! | `budget` | the limits |
+//! | `render` | minijinja's set-up, on a thread of its own |
+//! | `functions` | what Hugging Face's templates expect: `tojson`, `strftime_now`, `raise_exception` |
+//! | `isolate` | the child process, both ends |
+//! | `error` | what can go wrong |
+//!
+//! ```
+//! use ixc_frontend::template::{ChatTemplate, Conversation, Message};
+//! let template = ChatTemplate::from_source("{% for m in messages %}<{{ m.role }}>{{ m.content | trim }}{% endfor %}")?;
+//! let conversation = Conversation { messages: vec![Message::new("user", " hi ")], ..Conversation::default() };
+//! assert_eq!(template.render(&conversation)?, "<user>hi");
+//! # Ok::<(), ixc_frontend::template::TemplateError>(())
+//! ```
+
+mod budget;
+mod error;
+mod functions;
+mod isolate;
+mod render;
+
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+pub use budget::{Budget, CPU_SECONDS, MAX_SOURCE_BYTES, STACK_BYTES};
+pub use error::{Limit, TemplateError};
+pub use isolate::{RENDER_ARGUMENT, serve_render_request};
+
+/// One turn of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    /// `system`, `user`, `assistant`, or what else the template knows.
+    pub role: String,
+    /// What was said.
+    pub content: String,
+}
+
+impl Message {
+    /// A message.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Message {
+        Message { role: role.into(), content: content.into() }
+    }
+}
+
+/// What a template is rendered with.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Conversation {
+    /// The turns so far.
+    pub messages: Vec<Message>,
+    /// Whether the prompt ends where the assistant is to begin.
+    pub add_generation_prompt: bool,
+    /// The text of the BOS token, or nothing.
+    pub bos_token: String,
+    /// The text of the EOS token, or nothing.
+    pub eos_token: String,
+}
+
+/// A chat template's source. It is parsed when it is rendered: also the parser needs its bounds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChatTemplate {
+    source: String,
+}
+
+impl ChatTemplate {
+    /// A template from its source.
+    ///
+    /// # Errors
+    /// [`TemplateError::Limit`] for [`Limit::Source`].
+    pub fn from_source(source: &str) -> Result<ChatTemplate, TemplateError> {
+        if source.len() > MAX_SOURCE_BYTES {
+            return Err(TemplateError::Limit { limit: Limit::Source, allowed: MAX_SOURCE_BYTES as u64 });
+        }
+        Ok(ChatTemplate { source: source.to_owned() })
+    }
+
+    /// The source.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// Renders in this process, on a thread of its own. Memory and time are not bounded: for templates from a trusted
+    /// source only.
+    ///
+    /// # Errors
+    /// [`TemplateError`].
+    pub fn render(&self, conversation: &Conversation) -> Result<String, TemplateError> {
+        render::render(&self.source, conversation)
+    }
+
+    /// Renders in a child process, with all bounds: `helper`, run with [`RENDER_ARGUMENT`], must call
+    /// [`serve_render_request`].
+    ///
+    /// # Errors
+    /// [`TemplateError`], also for whatever the template did to the child.
+    pub fn render_isolated(&self, helper: &Path, conversation: &Conversation) -> Result<String, TemplateError> {
+        isolate::render(helper, &self.source, conversation)
+    }
+}

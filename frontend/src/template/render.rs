@@ -1,0 +1,285 @@
+//! Rendering in this process: minijinja set up as transformers sets up Jinja, on a thread with a stack for the worst case.
+
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::{borrow::Cow, thread};
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::Value;
+use minijinja::{Environment, Error, ErrorKind, context};
+
+use super::functions::{strftime_now, tojson};
+use super::{Budget, Conversation, Limit, Message, STACK_BYTES, TemplateError};
+
+/// Longest error text that is passed on.
+const MAX_REASON_CHARS: usize = 400;
+
+/// Renders within the conversation's budget, but for memory and time.
+pub fn render(source: &str, conversation: &Conversation) -> Result<String, TemplateError> {
+    let failed = |reason: String| TemplateError::Failed { reason };
+    thread::scope(|scope| {
+        let thread = thread::Builder::new().name("chat-template".into()).stack_size(STACK_BYTES);
+        let running = thread.spawn_scoped(scope, || render_here(source, conversation));
+        let running = running.map_err(|error| failed(format!("no thread for it: {error}")))?;
+        // Values and the syntax tree have been dropped on that thread: dropping nests as deep as making did.
+        running.join().unwrap_or_else(|_| Err(failed("the renderer panicked".to_owned())))
+    })
+}
+
+fn render_here(source: &str, conversation: &Conversation) -> Result<String, TemplateError> {
+    let budget = Budget::of(conversation);
+    let source = without_generation_tags(source);
+    let raised = Arc::new(Mutex::new(None));
+    let mut environment = Environment::new();
+    environment.set_syntax(white_space_of_transformers()?);
+    environment.set_debug(false);
+    environment.set_fuel(Some(budget.steps));
+    environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
+    environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+    environment.add_filter("tojson", tojson);
+    environment.add_function("strftime_now", |format: &str| strftime_now(format));
+    let raise = Arc::clone(&raised);
+    environment.add_function("raise_exception", move |message: &str| -> Result<Value, Error> {
+        let message = shortened(message);
+        *raise.lock().unwrap_or_else(PoisonError::into_inner) = Some(message.clone());
+        Err(Error::new(ErrorKind::InvalidOperation, message))
+    });
+
+    let mut output = CappedWriter { bytes: Vec::new(), limit: budget.output_bytes, full: false };
+    let message = |m: &Message| context! { role => &m.role, content => &m.content };
+    let messages: Vec<Value> = conversation.messages.iter().map(message).collect();
+    let context = context! {
+        messages => messages,
+        add_generation_prompt => conversation.add_generation_prompt,
+        bos_token => &conversation.bos_token,
+        eos_token => &conversation.eos_token,
+        // transformers passes them always; templates ask whether they are none.
+        tools => Value::from(()),
+        documents => Value::from(()),
+    };
+    let result = environment
+        .template_from_named_str("chat_template", &source)
+        .and_then(|template| template.render_captured_to(context, &mut output).map(drop));
+    let limit = |limit, allowed| TemplateError::Limit { limit, allowed };
+    match result {
+        Ok(()) => Ok(String::from_utf8_lossy(&output.bytes).into_owned()),
+        Err(_) if output.full => Err(limit(Limit::Output, budget.output_bytes)),
+        Err(error) if is_out_of_fuel(&error) => Err(limit(Limit::Steps, budget.steps)),
+        Err(error) => Err(match raised.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(message) => TemplateError::Raised { message },
+            None => TemplateError::Invalid { line: error.line(), reason: reason(&error) },
+        }),
+    }
+}
+
+/// A block's line break and indent are not output: `trim_blocks=True, lstrip_blocks=True`.
+fn white_space_of_transformers() -> Result<SyntaxConfig, TemplateError> {
+    let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+    syntax.map_err(|error| TemplateError::Failed { reason: error.to_string() })
+}
+
+/// Whether steps ran out, here or in a macro.
+fn is_out_of_fuel(error: &Error) -> bool {
+    let causes = std::iter::successors(Some(error as &dyn std::error::Error), |error| error.source());
+    causes.filter_map(|cause| cause.downcast_ref::<Error>()).any(|error| error.kind() == ErrorKind::OutOfFuel)
+}
+
+fn reason(error: &Error) -> String {
+    match error.detail() {
+        Some(detail) => shortened(&format!("{}: {detail}", error.kind())),
+        None => error.kind().to_string(),
+    }
+}
+
+fn shortened(text: &str) -> String {
+    text.chars().take(MAX_REASON_CHARS).collect()
+}
+
+/// Collects output up to a limit.
+struct CappedWriter {
+    bytes: Vec<u8>,
+    limit: u64,
+    full: bool,
+}
+
+impl Write for CappedWriter {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() as u64 > self.limit - self.bytes.len() as u64 {
+            self.full = true;
+            return Err(io::Error::other("output limit"));
+        }
+        self.bytes.extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// `{% generation %} … {% endgeneration %}` marks what the assistant wrote, for training. minijinja has no such tag; a
+/// condition that always holds renders the same, and keeps the tag's white-space control.
+fn without_generation_tags(source: &str) -> Cow<'_, str> {
+    if !source.contains("generation") {
+        return Cow::Borrowed(source);
+    }
+    let mut out = String::with_capacity(source.len() + 32);
+    let mut rest = source;
+    while let Some(at) = rest.find("{%") {
+        let (before, tag) = rest.split_at(at + 2);
+        out.push_str(before);
+        rest = tag;
+        let Some(end) = tag.find("%}") else { break };
+        let inside = &tag[..end];
+        let replacement = match inside.trim_matches(['-', '+']).trim() {
+            "generation" => "if true",
+            "endgeneration" => "endif",
+            _ => continue,
+        };
+        let sign = |c: Option<char>| c.filter(|c| matches!(c, '-' | '+'));
+        out.extend(sign(inside.chars().next()));
+        out.extend([" ", replacement, " "]);
+        out.extend(sign(inside.chars().next_back()));
+        rest = &tag[end..];
+    }
+    out.push_str(rest);
+    Cow::Owned(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::template::MAX_SOURCE_BYTES;
+
+    fn conversation() -> Conversation {
+        Conversation {
+            messages: vec![Message::new("system", "be brief"), Message::new("user", "hi <&> \"you\"")],
+            add_generation_prompt: true,
+            bos_token: "<s>".into(),
+            eos_token: "</s>".into(),
+        }
+    }
+
+    fn text(source: &str) -> String {
+        render(source, &conversation()).unwrap_or_else(|error| panic!("{source}: {error}"))
+    }
+
+    #[test]
+    fn chatml_and_llama_2_render_as_trained() {
+        let chatml = "{% for m in messages %}{{'<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>' + '\\n'}}\
+                      {% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+        let expected = "<|im_start|>system\nbe brief<|im_end|>\n<|im_start|>user\nhi <&> \"you\"<|im_end|>\n\
+                        <|im_start|>assistant\n";
+        assert_eq!(text(chatml), expected);
+        let llama = "{% if messages[0]['role'] == 'system' %}{% set loop_messages = messages[1:] %}\
+                     {% set system_message = messages[0]['content'] %}{% else %}{% set loop_messages = messages %}\
+                     {% set system_message = false %}{% endif %}{% for message in loop_messages %}\
+                     {% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}\
+                     {{ raise_exception('roles must alternate') }}{% endif %}\
+                     {% if loop.index0 == 0 and system_message != false %}\
+                     {% set content = '<<SYS>>\\n' + system_message + '\\n<</SYS>>\\n\\n' + message['content'] %}\
+                     {% else %}{% set content = message['content'] %}{% endif %}{% if message['role'] == 'user' %}\
+                     {{ bos_token + '[INST] ' + content.strip() + ' [/INST]' }}{% endif %}{% endfor %}";
+        assert_eq!(text(llama), "<s>[INST] <<SYS>>\nbe brief\n<</SYS>>\n\nhi <&> \"you\" [/INST]");
+    }
+
+    #[test]
+    fn what_transformers_offers_is_there() {
+        assert_eq!(text("{{ messages[1] | tojson }}"), r#"{"role": "user", "content": "hi <&> \"you\""}"#);
+        assert_eq!(text("{{ [1, {'a': none}] | tojson }}"), r#"[1, {"a": null}]"#);
+        assert_eq!(text("{{ [1] | tojson(indent=4) }}"), "[\n    1\n]");
+        assert_eq!(
+            text("{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}"),
+            "2"
+        );
+        assert_eq!(
+            text("{% for m in messages %}{% if loop.index > 1 %}{% break %}{% endif %}{{ m.role }}{% endfor %}"),
+            "system"
+        );
+        assert_eq!(
+            text("{{ 'a,b'.split(',') | length }}{{ 'abc'.startswith('ab') }}{{ {'k': 1}.items() | list | length }}"),
+            "2True1"
+        );
+        assert_eq!(text("{%- generation -%} x {%- endgeneration -%} y"), "xy");
+        assert_eq!(text("a {% generation %}x{%+endgeneration%} b"), "a x b");
+        assert_eq!(text("{% if tools is not none %}tools{% endif %}{{ strftime_now('%Y') | length }}"), "4");
+        assert_eq!(text("  {% if true %}\n  x\n  {% endif %}\n"), "  x\n");
+    }
+
+    #[test]
+    fn each_bound_has_its_error() {
+        let error = |source: &str| render(source, &conversation()).expect_err(source);
+        let limit = |error: TemplateError| match error {
+            TemplateError::Limit { limit, .. } => limit,
+            other => panic!("{other}"),
+        };
+        let raised = TemplateError::Raised { message: "no".into() };
+        assert_eq!(error("{{ raise_exception('no') }}"), raised);
+        assert_eq!(error("{% macro m() %}{{ raise_exception('no') }}{% endmacro %}{{ m() }}"), raised);
+        assert!(matches!(error("\n{% if %}"), TemplateError::Invalid { line: Some(2), .. }));
+        assert!(matches!(error("{% include 'x' %}"), TemplateError::Invalid { .. }));
+        assert!(matches!(error("{{ range(2**40) | list | length }}"), TemplateError::Invalid { .. }));
+        assert!(matches!(error("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}"), TemplateError::Invalid { .. }));
+        let loops = "{% for a in range(1000) %}{% for b in range(1000) %}{{ a }}{% endfor %}{% endfor %}";
+        assert_eq!(limit(error(loops)), Limit::Steps);
+        let long = "{% for a in range(1000) %}{{ 'x' * 10000 }}{% endfor %}";
+        assert_eq!(limit(error(long)), Limit::Output);
+    }
+
+    type Around = fn(String) -> String;
+
+    /// The claim of [`STACK_BYTES`]: every construct that nests, as deep as source and steps let it.
+    #[test]
+    fn the_deepest_templates_do_not_overflow_the_stack() {
+        // Folding a chain of unary operators takes quadratic time, so `-` is tested shorter than it could be: at full
+        // length it takes half a minute, and fits into 64 MiB too.
+        let fill = |unit: &str, around: Around| {
+            let bytes = if unit == "-" { MAX_SOURCE_BYTES / 16 } else { MAX_SOURCE_BYTES - 100 };
+            around(unit.repeat(bytes / unit.len()))
+        };
+        let shapes: [(&str, Around); 21] = [
+            ("{%elif a%}", |s| format!("{{%if a%}}{s}{{%endif%}}")),
+            ("{%if 1%}", |s| s),
+            ("{%for a in b%}", |s| s),
+            ("not ", |s| format!("{{{{{s}a}}}}")),
+            ("-", |s| format!("{{{{ {s}a}}}}")),
+            ("1+", |s| format!("{{{{{s}1}}}}")),
+            ("1~", |s| format!("{{{{{s}1}}}}")),
+            ("1**", |s| format!("{{{{{s}1}}}}")),
+            ("1<", |s| format!("{{{{{s}1}}}}")),
+            ("1 or ", |s| format!("{{{{{s}1}}}}")),
+            ("0 and ", |s| format!("{{{{{s}1}}}}")),
+            ("1 in ", |s| format!("{{{{{s}1}}}}")),
+            ("|e", |s| format!("{{{{1{s}}}}}")),
+            (".a", |s| format!("{{{{a{s}}}}}")),
+            ("[0]", |s| format!("{{{{a{s}}}}}")),
+            ("()", |s| format!("{{{{a{s}}}}}")),
+            ("1 if 1 else ", |s| format!("{{{{{s}1}}}}")),
+            (" is a", |s| format!("{{{{a{s}}}}}")),
+            ("(", |s| format!("{{{{{s}")),
+            ("[", |s| format!("{{{{{s}")),
+            ("{1:", |s| format!("{{{{{s}")),
+        ];
+        for (unit, around) in shapes {
+            let source = fill(unit, around);
+            assert!(source.len() <= MAX_SOURCE_BYTES);
+            let _text_or_error = render(&source, &conversation());
+        }
+        // Values nest by steps, and then are shown, written, compared and dropped.
+        let mut long = conversation();
+        long.messages = vec![Message::new("user", ""); 1000];
+        for deep in [
+            "{{ ns.x }}",
+            "{{ ns.x | tojson }}",
+            "{{ ns.x == ns.x }}",
+            "{{ {ns.x: 1} }}",
+            "{{ ns.x | string | length }}",
+        ] {
+            for count in [20_000, 100_000] {
+                let nest = format!("{{% for a in range({count}) %}}{{% set ns.x = [ns.x] %}}{{% endfor %}}");
+                let source = format!("{{% set ns = namespace(x=[]) %}}{nest}{deep}");
+                render(&source, &long).unwrap_or_else(|error| panic!("{source}: {error}"));
+            }
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! GPT-2's alphabet: each byte as one printable character, so that vocabularies of byte strings are readable text.
+//!
+//! Printable Latin-1 bytes stand for themselves; the other 68 become U+0100, U+0101, … in order
+//! (`bytes_to_unicode` in GPT-2's `encoder.py`). A space is `Ġ`, a newline `Ċ`.
+
+/// How many bytes are not printable and map to U+0100 onwards.
+const SHIFTED: u32 = 68;
+
+/// Whether a byte stands for itself.
+const fn is_plain(byte: u8) -> bool {
+    matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff)
+}
+
+/// `BYTES[n]` is the byte that U+0100 + n stands for.
+const BYTES: [u8; SHIFTED as usize] = {
+    let mut bytes = [0; SHIFTED as usize];
+    let (mut byte, mut n) = (0, 0);
+    while byte < 256 {
+        if !is_plain(byte as u8) {
+            bytes[n] = byte as u8;
+            n += 1;
+        }
+        byte += 1;
+    }
+    bytes
+};
+
+/// The character for a byte.
+pub fn letter(byte: u8) -> char {
+    if is_plain(byte) {
+        return byte as char;
+    }
+    let shift = BYTES.iter().position(|&b| b == byte).unwrap_or_default() as u32;
+    char::from_u32(0x100 + shift).unwrap_or(char::REPLACEMENT_CHARACTER)
+}
+
+/// The byte for a character, where it has one.
+pub fn byte(letter: char) -> Option<u8> {
+    match u32::from(letter) {
+        code @ 0..=0xff => is_plain(code as u8).then_some(code as u8),
+        code => BYTES.get((code - 0x100) as usize).copied(),
+    }
+}
+
+/// The bytes that a token's text stands for. Characters outside of the alphabet stand for their own UTF-8.
+pub fn decode(text: &str) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(text.len());
+    for c in text.chars() {
+        match byte(c) {
+            Some(byte) => bytes.push(byte),
+            None => bytes.extend(c.encode_utf8(&mut [0; 4]).bytes()),
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_a_bijection_with_the_published_points() {
+        for b in 0..=255 {
+            assert_eq!(byte(letter(b)), Some(b));
+        }
+        assert_eq!((letter(b' '), letter(b'\n'), letter(0), letter(0xad)), ('Ġ', 'Ċ', 'Ā', 'Ń'));
+        assert_eq!(byte('日'), None);
+        assert_eq!(decode("Ġhi日"), " hi日".as_bytes());
+    }
+}

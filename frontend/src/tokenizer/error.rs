@@ -1,0 +1,64 @@
+//! What can be wrong with a vocabulary, a text or an id.
+
+use crate::gguf::GgufError;
+
+/// Why there is no tokenizer, or no tokens.
+#[derive(Debug, thiserror::Error)]
+pub enum TokenizerError {
+    /// A key is missing or has the wrong type.
+    #[error(transparent)]
+    Metadata(#[from] GgufError),
+    /// A key has a value that cannot be meant.
+    #[error("key \"{key}\" {found}; expected {expected}")]
+    Invalid {
+        /// The key.
+        key: String,
+        /// What it holds, as a verb phrase: `is 8`, `has 7 elements`.
+        found: String,
+        /// What would have been right.
+        expected: String,
+    },
+    /// The model comes without a vocabulary (`no_vocab`), and one is needed.
+    #[error(
+        "the model has no vocabulary (tokenizer.ggml.model is missing, \"no_vocab\" or \"none\"): it takes and gives token ids only"
+    )]
+    NoVocabulary,
+    /// The pre-tokenizer is not known.
+    #[error("key \"tokenizer.ggml.pre\" is {found:?}; supported are {}", super::supported_pre_tokenizers().join(", "))]
+    UnknownPreTokenizer {
+        /// Its name.
+        found: String,
+    },
+    /// The vocabulary and the embedding matrix disagree.
+    #[error(
+        "key \"tokenizer.ggml.tokens\" has {tokens} elements; expected {rows}, one for each row of token_embd.weight"
+    )]
+    RowsMismatch {
+        /// Tokens in the vocabulary.
+        tokens: usize,
+        /// Rows of the embedding matrix.
+        rows: u64,
+    },
+    /// The vocabulary has no token for a byte of the text, and none for "unknown".
+    #[error("byte {byte:#04x} of the text has no token in this vocabulary")]
+    NoTokenForByte {
+        /// The byte.
+        byte: u8,
+    },
+    /// The text is too long to index.
+    #[error("the text has {bytes} bytes; the limit is {limit}")]
+    TextTooLong {
+        /// Its length.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
+    /// A token id outside of the vocabulary.
+    #[error("token id {id} is outside of the vocabulary; ids go from 0 to {}", .tokens.saturating_sub(1))]
+    UnknownId {
+        /// The id.
+        id: u32,
+        /// How many tokens there are.
+        tokens: usize,
+    },
+}

@@ -1,0 +1,51 @@
+//! Tokenizers: text to token ids and back, from a model file's own metadata.
+//!
+//! In: [`TokenizerSpec`], plain data read from GGUF metadata or from a plan, both hostile. Out: [`Tokenizer`], which
+//! gives the ids that llama.cpp gives for the same file. Whatever the text, encoding takes O(n log n) time.
+//!
+//! | file | what it owns |
+//! | --- | --- |
+//! | `spec` | what a file says about its vocabulary, checked |
+//! | `vocabulary` | each token's bytes and class; which tokens end generation |
+//! | `special` | finding special tokens in text |
+//! | `pretokenize` | splitting text into words: one table row per pre-tokenizer |
+//! | `byte_level` | GPT-2's bytes as letters |
+//! | `merge` | the merge loop that BPE and SPM share |
+//! | `bpe`, `spm` | the two models |
+//! | `tokenizer` | the public face |
+//! | `stream` | ids to text, one at a time |
+//! | `error` | what can be wrong |
+//!
+//! ```
+//! use ixc_frontend::tokenizer::{ModelKind, Tokenizer, TokenizerSpec};
+//! let spec = TokenizerSpec {
+//!     model: ModelKind::Bpe,
+//!     pre_tokenizer: "qwen2".into(),
+//!     tokens: ["l", "o", "w", "lo", "low"].map(String::from).into(),
+//!     merges: ["l o", "lo w"].map(String::from).into(),
+//!     ..TokenizerSpec::default()
+//! };
+//! let tokenizer = Tokenizer::new(&spec)?;
+//! assert_eq!(tokenizer.encode("lowlo", false)?, [4, 3]);
+//! assert_eq!(tokenizer.decode(&[4, 3])?, "lowlo");
+//! # Ok::<(), ixc_frontend::tokenizer::TokenizerError>(())
+//! ```
+
+mod bpe;
+mod byte_level;
+mod error;
+mod merge;
+mod pretokenize;
+mod spec;
+mod special;
+mod spm;
+mod stream;
+#[allow(clippy::module_inception, reason = "the type that the folder is about")]
+mod tokenizer;
+mod vocabulary;
+
+pub use error::TokenizerError;
+pub use pretokenize::supported_pre_tokenizers;
+pub use spec::{ModelKind, SpecialIds, TokenType, TokenizerSpec};
+pub use stream::Stream;
+pub use tokenizer::{DecodeOptions, Tokenizer};

@@ -1,0 +1,309 @@
+//! What a model file says about its vocabulary: plain data that goes into plans, and the rules that it must keep.
+
+use serde::{Deserialize, Serialize};
+
+use super::TokenizerError;
+use super::pretokenize::PreTokenizer;
+use crate::gguf::{Metadata, StringArray};
+
+/// Which algorithm a vocabulary is for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ModelKind {
+    /// No vocabulary: the model is fed with ids.
+    #[default]
+    None,
+    /// SentencePiece, `tokenizer.ggml.model = "llama"`: merges by score, bytes as fallback.
+    Spm,
+    /// Byte-level BPE, `"gpt2"`: merges by rank inside of words.
+    Bpe,
+}
+
+/// ggml's `tokenizer.ggml.token_type`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum TokenType {
+    /// 0: nothing was said.
+    Undefined,
+    /// 1: text.
+    Normal,
+    /// 2: stands for what has no token.
+    Unknown,
+    /// 3: not text; matched in text only on request, not shown.
+    Control,
+    /// 4: text that is always one token.
+    UserDefined,
+    /// 5: padding of the vocabulary.
+    Unused,
+    /// 6: one byte, `<0x0A>`.
+    Byte,
+}
+
+/// `TokenType`s by their number.
+const TOKEN_TYPES: [TokenType; 7] = [
+    TokenType::Undefined,
+    TokenType::Normal,
+    TokenType::Unknown,
+    TokenType::Control,
+    TokenType::UserDefined,
+    TokenType::Unused,
+    TokenType::Byte,
+];
+
+/// Tokens with a role.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SpecialIds {
+    /// Beginning of sequence.
+    pub bos: Option<u32>,
+    /// End of sequence.
+    pub eos: Option<u32>,
+    /// End of turn.
+    pub eot: Option<u32>,
+    /// End of message.
+    pub eom: Option<u32>,
+    /// Unknown.
+    pub unk: Option<u32>,
+    /// Padding.
+    pub pad: Option<u32>,
+    /// Fill-in-the-middle padding, repository and file separators: each ends generation.
+    pub fim_ends: Vec<u32>,
+}
+
+/// A vocabulary as the file states it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TokenizerSpec {
+    /// The algorithm.
+    pub model: ModelKind,
+    /// The pre-tokenizer's name (BPE); empty where the file names none.
+    pub pre_tokenizer: String,
+    /// Token texts; the index is the id.
+    pub tokens: Vec<String>,
+    /// SPM scores, one for each token, or none.
+    pub scores: Vec<f32>,
+    /// Token types, one for each token, or none: all normal.
+    pub types: Vec<TokenType>,
+    /// BPE merges, best first: left and right with a space between.
+    pub merges: Vec<String>,
+    /// Tokens with a role.
+    pub special: SpecialIds,
+    /// Whether a sequence starts with BOS.
+    pub add_bos: bool,
+    /// Whether a sequence ends with EOS.
+    pub add_eos: bool,
+    /// Whether text starts with a space that is not in it (SPM).
+    pub add_space_prefix: bool,
+    /// The chat template's source.
+    pub chat_template: Option<String>,
+}
+
+const TOKENS: &str = "tokenizer.ggml.tokens";
+const SCORES: &str = "tokenizer.ggml.scores";
+const TYPES: &str = "tokenizer.ggml.token_type";
+const MERGES: &str = "tokenizer.ggml.merges";
+const BOS: &str = "tokenizer.ggml.bos_token_id";
+const EOS: &str = "tokenizer.ggml.eos_token_id";
+const EOT: &str = "tokenizer.ggml.eot_token_id";
+const EOM: &str = "tokenizer.ggml.eom_token_id";
+const UNK: &str = "tokenizer.ggml.unknown_token_id";
+const PAD: &str = "tokenizer.ggml.padding_token_id";
+/// Keys whose token ends generation where it is stated.
+const FIM_ENDS: [&str; 3] =
+    ["tokenizer.ggml.fim_pad_token_id", "tokenizer.ggml.fim_rep_token_id", "tokenizer.ggml.fim_sep_token_id"];
+/// Keys of ids that nothing here uses, but that must be ids all the same. (`seperator` is how GGUF spells it.)
+const OTHER_IDS: [&str; 9] = [
+    "tokenizer.ggml.seperator_token_id",
+    "tokenizer.ggml.cls_token_id",
+    "tokenizer.ggml.mask_token_id",
+    "tokenizer.ggml.fim_pre_token_id",
+    "tokenizer.ggml.fim_suf_token_id",
+    "tokenizer.ggml.fim_mid_token_id",
+    "tokenizer.ggml.prefix_token_id",
+    "tokenizer.ggml.suffix_token_id",
+    "tokenizer.ggml.middle_token_id",
+];
+
+/// The error for a key with a value that cannot be meant.
+fn invalid(key: &str, found: impl Into<String>, expected: impl Into<String>) -> TokenizerError {
+    TokenizerError::Invalid { key: key.into(), found: found.into(), expected: expected.into() }
+}
+
+impl TokenizerSpec {
+    /// Reads and checks a file's vocabulary. A file without one, or with `no_vocab` or `none`, gives [`ModelKind::None`].
+    ///
+    /// Where the file is silent, llama.cpp's defaults hold: SPM has BOS 1, EOS 2, unknown 0, a leading space and a BOS at
+    /// the start; BPE has no special ids, and adds BOS where its pre-tokenizer's name implies it.
+    ///
+    /// # Errors
+    /// [`TokenizerError`], naming the key, what it holds and what was expected.
+    pub fn from_metadata(metadata: &Metadata) -> Result<TokenizerSpec, TokenizerError> {
+        let chat_template = metadata.read_optional::<&str>("tokenizer.chat_template")?.map(str::to_owned);
+        let model = match metadata.read_or("tokenizer.ggml.model", "none")? {
+            "none" | "no_vocab" => return Ok(TokenizerSpec { chat_template, ..TokenizerSpec::default() }),
+            "llama" => ModelKind::Spm,
+            "gpt2" => ModelKind::Bpe,
+            other => {
+                let found = metadata.bad_value("tokenizer.ggml.model", other, "llama, gpt2, no_vocab or none");
+                return Err(found.into());
+            }
+        };
+        let pre_tokenizer = metadata.read_or("tokenizer.ggml.pre", "")?;
+        let tokens: Vec<String> = metadata.read::<&StringArray>(TOKENS)?.iter().map(str::to_owned).collect();
+        let merges = match model {
+            ModelKind::Bpe => metadata.read::<&StringArray>(MERGES)?.iter().map(str::to_owned).collect(),
+            ModelKind::Spm | ModelKind::None => Vec::new(),
+        };
+        let scores = metadata.read_optional::<&[f32]>(SCORES)?.unwrap_or_default().to_vec();
+        let types =
+            metadata.read_optional::<&[i32]>(TYPES)?.unwrap_or_default().iter().enumerate().map(|(index, &n)| {
+                let ty = usize::try_from(n).ok().and_then(|n| TOKEN_TYPES.get(n));
+                ty.copied().ok_or_else(|| invalid(TYPES, format!("is {n} at index {index}"), "0 to 6"))
+            });
+        let types = types.collect::<Result<Vec<_>, _>>()?;
+
+        let default = |id: u32| (model == ModelKind::Spm && (id as usize) < tokens.len()).then_some(id);
+        let id = |key, default| Ok::<_, TokenizerError>(metadata.read_optional::<u32>(key)?.or(default));
+        let mut special = SpecialIds {
+            bos: id(BOS, default(1))?,
+            eos: id(EOS, default(2))?,
+            eot: id(EOT, None)?,
+            eom: id(EOM, None)?,
+            unk: id(UNK, default(0))?,
+            pad: id(PAD, None)?,
+            fim_ends: Vec::new(),
+        };
+        for key in FIM_ENDS {
+            special.fim_ends.extend(check_id(key, id(key, None)?, tokens.len())?);
+        }
+        for key in OTHER_IDS {
+            check_id(key, id(key, None)?, tokens.len())?;
+        }
+        let add_bos = match model {
+            ModelKind::Bpe => PreTokenizer::named(pre_tokenizer)?.add_bos,
+            ModelKind::Spm | ModelKind::None => true,
+        };
+        let spec = TokenizerSpec {
+            model,
+            pre_tokenizer: pre_tokenizer.to_owned(),
+            tokens,
+            scores,
+            types,
+            merges,
+            special,
+            add_bos: metadata.read_or("tokenizer.ggml.add_bos_token", add_bos)?,
+            add_eos: metadata.read_or("tokenizer.ggml.add_eos_token", false)?,
+            add_space_prefix: metadata.read_or("tokenizer.ggml.add_space_prefix", model == ModelKind::Spm)?,
+            chat_template,
+        };
+        spec.validate()?;
+        Ok(spec)
+    }
+
+    /// Checks what building a tokenizer relies on; a spec from a plan has seen no other check.
+    ///
+    /// # Errors
+    /// [`TokenizerError`], naming the key, what it holds and what was expected.
+    pub fn validate(&self) -> Result<(), TokenizerError> {
+        let count = self.tokens.len();
+        if self.model == ModelKind::None {
+            return Ok(());
+        }
+        if count == 0 || u32::try_from(count).is_err() {
+            return Err(invalid(TOKENS, format!("has {count} elements"), "1 to 2^32 - 1"));
+        }
+        for (key, len) in [(SCORES, self.scores.len()), (TYPES, self.types.len())] {
+            if len != 0 && len != count {
+                return Err(invalid(key, format!("has {len} elements"), format!("{count}, as many as {TOKENS}")));
+            }
+        }
+        if let Some(index) = self.scores.iter().position(|score| score.is_nan()) {
+            return Err(invalid(SCORES, format!("is NaN at index {index}"), "a number"));
+        }
+        for (index, (text, ty)) in self.tokens.iter().zip(&self.types).enumerate() {
+            if *ty == TokenType::Byte && byte_of(text).is_none() {
+                let shown: String = text.chars().take(32).collect();
+                return Err(invalid(
+                    TOKENS,
+                    format!("is {shown:?} at index {index}, a byte token"),
+                    "<0x00> to <0xFF>",
+                ));
+            }
+        }
+        for (index, merge) in self.merges.iter().enumerate() {
+            if split_merge(merge).is_none() {
+                let shown: String = merge.chars().take(32).collect();
+                return Err(invalid(
+                    MERGES,
+                    format!("is {shown:?} at index {index}"),
+                    "two texts with a space between",
+                ));
+            }
+        }
+        let SpecialIds { bos, eos, eot, eom, unk, pad, fim_ends } = &self.special;
+        for (key, id) in [(BOS, bos), (EOS, eos), (EOT, eot), (EOM, eom), (UNK, unk), (PAD, pad)] {
+            check_id(key, *id, count)?;
+        }
+        for id in fim_ends {
+            check_id(FIM_ENDS[0], Some(*id), count)?;
+        }
+        if self.model == ModelKind::Bpe {
+            PreTokenizer::named(&self.pre_tokenizer)?;
+        }
+        Ok(())
+    }
+
+    /// Checks that the embedding matrix has a row for each token and no more.
+    ///
+    /// # Errors
+    /// [`TokenizerError::RowsMismatch`].
+    pub fn check_embedding_rows(&self, rows: u64) -> Result<(), TokenizerError> {
+        if self.model != ModelKind::None && self.tokens.len() as u64 != rows {
+            return Err(TokenizerError::RowsMismatch { tokens: self.tokens.len(), rows });
+        }
+        Ok(())
+    }
+}
+
+/// An id, checked against the vocabulary.
+fn check_id(key: &str, id: Option<u32>, tokens: usize) -> Result<Option<u32>, TokenizerError> {
+    match id {
+        Some(id) if id as usize >= tokens => {
+            Err(invalid(key, format!("is {id}"), format!("0 to {}, the ids of {TOKENS}", tokens.saturating_sub(1))))
+        }
+        id => Ok(id),
+    }
+}
+
+/// The byte that a text like `<0x0A>` stands for.
+pub(super) fn byte_of(text: &str) -> Option<u8> {
+    let hex = text.strip_prefix("<0x")?.strip_suffix('>')?;
+    // `from_str_radix` would take a sign.
+    (hex.len() == 2 && hex.bytes().all(|c| c.is_ascii_hexdigit())).then(|| u8::from_str_radix(hex, 16).ok())?
+}
+
+/// Both sides of a merge. The left side may be a space itself.
+pub(super) fn split_merge(merge: &str) -> Option<(&str, &str)> {
+    let first = merge.chars().next()?.len_utf8();
+    let space = first + merge.get(first..)?.find(' ')?;
+    let (left, right) = (merge.get(..space)?, merge.get(space + 1..)?);
+    (!right.is_empty()).then_some((left, right))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn byte_tokens_are_two_hex_digits() {
+        assert_eq!((byte_of("<0x0A>"), byte_of("<0xff>")), (Some(10), Some(255)));
+        for bad in ["<0x-1>", "<0xZZ>", "<0x+1>", "<0x1>", "<0x100>", "0x01", "<0x01", ""] {
+            assert_eq!(byte_of(bad), None, "{bad}");
+        }
+    }
+
+    #[test]
+    fn merges_split_at_the_first_space_that_is_not_first() {
+        assert_eq!(split_merge("Ġ t"), Some(("Ġ", "t")));
+        assert_eq!(split_merge("  a"), Some((" ", "a")));
+        for bad in ["", "a", "a ", " a", " "] {
+            assert_eq!(split_merge(bad), None, "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! Ids to text, one at a time: a token may end inside of a character, so bytes wait until they are one.
+
+use super::{Tokenizer, TokenizerError};
+
+/// Decodes token by token. All that [`Stream::push`] and [`Stream::finish`] give is what [`Tokenizer::decode_with`] gives
+/// for all ids at once.
+#[derive(Clone, Debug)]
+pub struct Stream<'t> {
+    tokenizer: &'t Tokenizer,
+    show_special: bool,
+    /// Whether the next text loses one leading space.
+    strip_space: bool,
+    /// The beginning of a character: at most three bytes between calls.
+    pending: Vec<u8>,
+}
+
+impl<'t> Stream<'t> {
+    pub(super) fn new(tokenizer: &'t Tokenizer, show_special: bool, strip_space: bool) -> Stream<'t> {
+        Stream { tokenizer, show_special, strip_space, pending: Vec::new() }
+    }
+
+    /// The text that is certain after this token: whole characters, perhaps none.
+    ///
+    /// # Errors
+    /// [`TokenizerError::UnknownId`].
+    pub fn push(&mut self, id: u32) -> Result<String, TokenizerError> {
+        let bytes = self.shown_bytes(id)?;
+        self.pending.extend(bytes);
+        let mut text = String::new();
+        let mut certain = 0;
+        for chunk in self.pending.utf8_chunks() {
+            text.push_str(chunk.valid());
+            certain += chunk.valid().len();
+            if chunk.invalid().is_empty() {
+                break;
+            }
+            if std::str::from_utf8(&self.pending[certain..]).is_err_and(|error| error.error_len().is_none()) {
+                break; // It may yet become a character.
+            }
+            text.push(char::REPLACEMENT_CHARACTER);
+            certain += chunk.invalid().len();
+        }
+        self.pending.drain(..certain);
+        Ok(text)
+    }
+
+    /// What is left: the beginning of a character that was never finished, as U+FFFD.
+    pub fn finish(self) -> String {
+        String::from_utf8_lossy(&self.pending).into_owned()
+    }
+
+    /// A token's bytes as they are shown here.
+    pub(super) fn shown_bytes(&mut self, id: u32) -> Result<&'t [u8], TokenizerError> {
+        let bytes = self.tokenizer.token_bytes(id)?;
+        if !self.show_special && !self.tokenizer.is_text(id) {
+            return Ok(&[]);
+        }
+        let strip = std::mem::take(&mut self.strip_space) && self.tokenizer.is_text(id);
+        Ok(bytes.strip_prefix(b" ").filter(|_| strip).unwrap_or(bytes))
+    }
+}

@@ -1,0 +1,195 @@
+//! The public face: a vocabulary, ready to encode and decode.
+
+use super::TokenizerError;
+use super::bpe::Bpe;
+use super::merge::MAX_LEN;
+use super::spec::{ModelKind, SpecialIds, TokenType, TokenizerSpec};
+use super::special::{Fragment, SpecialTokens};
+use super::spm::Spm;
+use super::stream::Stream;
+use super::vocabulary::Vocabulary;
+
+/// Text to token ids and back, for one model.
+#[derive(Clone, Debug)]
+pub struct Tokenizer {
+    vocabulary: Vocabulary,
+    model: Model,
+    /// Matched in text always.
+    user_defined: SpecialTokens,
+    /// Matched in text on request: control and unknown tokens too.
+    all_special: SpecialTokens,
+    special: SpecialIds,
+    add_bos: bool,
+    add_eos: bool,
+    add_space_prefix: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Model {
+    Spm(Spm),
+    Bpe(Bpe),
+}
+
+/// How ids become text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DecodeOptions {
+    /// Show control tokens as their text instead of as nothing.
+    pub show_special: bool,
+    /// The ids are the start of a text, so that the space that SPM put there goes away. `false` for what a model wrote
+    /// after a prompt.
+    pub at_start: bool,
+}
+
+impl Default for DecodeOptions {
+    fn default() -> DecodeOptions {
+        DecodeOptions { show_special: false, at_start: true }
+    }
+}
+
+impl Tokenizer {
+    /// Builds a tokenizer.
+    ///
+    /// # Errors
+    /// [`TokenizerError::NoVocabulary`], or what [`TokenizerSpec::validate`] finds.
+    pub fn new(spec: &TokenizerSpec) -> Result<Tokenizer, TokenizerError> {
+        spec.validate()?;
+        let vocabulary = Vocabulary::new(spec);
+        let model = match spec.model {
+            ModelKind::None => return Err(TokenizerError::NoVocabulary),
+            ModelKind::Spm => Model::Spm(Spm::new(spec, &vocabulary)),
+            ModelKind::Bpe => Model::Bpe(Bpe::new(spec, &vocabulary)?),
+        };
+        let special_tokens = |wanted: &[TokenType]| {
+            let ids = (0..).zip(&spec.tokens).filter(|(id, _)| wanted.contains(&vocabulary.token_type(*id)));
+            SpecialTokens::new(ids.map(|(id, text)| (text.as_str().into(), id)))
+        };
+        Ok(Tokenizer {
+            user_defined: special_tokens(&[TokenType::UserDefined]),
+            all_special: special_tokens(&[TokenType::UserDefined, TokenType::Control, TokenType::Unknown]),
+            model,
+            special: spec.special.clone(),
+            add_bos: spec.add_bos,
+            add_eos: spec.add_eos,
+            add_space_prefix: spec.add_space_prefix && spec.model == ModelKind::Spm,
+            vocabulary,
+        })
+    }
+
+    /// The ids of `text`, without BOS and EOS. With `parse_special`, the text of a control token is that token; without,
+    /// it is text like any other (what comes from a user must not end its own turn). User-defined tokens match always.
+    ///
+    /// # Errors
+    /// [`TokenizerError::NoTokenForByte`] where the vocabulary cannot say the text; [`TokenizerError::TextTooLong`].
+    pub fn encode(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, TokenizerError> {
+        // A space is three bytes to SPM.
+        let limit = MAX_LEN / 3 - 1;
+        if text.len() > limit {
+            return Err(TokenizerError::TextTooLong { bytes: text.len(), limit });
+        }
+        let special = if parse_special { &self.all_special } else { &self.user_defined };
+        let mut ids = Vec::with_capacity(text.len() / 3);
+        let mut after_special = true;
+        for fragment in special.partition(text) {
+            match (fragment, &self.model) {
+                (Fragment::Token(id), _) => ids.push(id),
+                (Fragment::Text(text), Model::Bpe(bpe)) => {
+                    bpe.encode(&self.vocabulary, self.special.unk, text, &mut ids)?;
+                }
+                (Fragment::Text(text), Model::Spm(spm)) => {
+                    let prefix = self.add_space_prefix && after_special;
+                    spm.encode(&self.vocabulary, self.special.unk, text, prefix, &mut ids)?;
+                }
+            }
+            after_special = matches!(fragment, Fragment::Token(_));
+        }
+        Ok(ids)
+    }
+
+    /// The token to put before a sequence, if there is one to put.
+    pub fn add_bos(&self) -> Option<u32> {
+        self.special.bos.filter(|_| self.add_bos)
+    }
+
+    /// The token to put after a whole sequence, if there is one to put.
+    pub fn add_eos(&self) -> Option<u32> {
+        self.special.eos.filter(|_| self.add_eos)
+    }
+
+    /// The beginning of a sequence.
+    pub fn bos(&self) -> Option<u32> {
+        self.special.bos
+    }
+
+    /// The end of a sequence.
+    pub fn eos(&self) -> Option<u32> {
+        self.special.eos
+    }
+
+    /// All tokens with a stated role.
+    pub fn special_ids(&self) -> &SpecialIds {
+        &self.special
+    }
+
+    /// Whether a model that gives this token is done: EOS, EOT, EOM, and the texts that mean the same in known models.
+    pub fn is_end_of_generation(&self, id: u32) -> bool {
+        self.vocabulary.is_end(id)
+    }
+
+    /// Every token for which [`Tokenizer::is_end_of_generation`] holds, ascending.
+    pub fn end_of_generation(&self) -> Vec<u32> {
+        self.vocabulary.ends().collect()
+    }
+
+    /// How many tokens there are.
+    pub fn token_count(&self) -> usize {
+        self.vocabulary.len()
+    }
+
+    /// The bytes that a token stands for; for a control token its name.
+    ///
+    /// # Errors
+    /// [`TokenizerError::UnknownId`].
+    pub fn token_bytes(&self, id: u32) -> Result<&[u8], TokenizerError> {
+        self.vocabulary.bytes(id)
+    }
+
+    /// Whether a token is text: control, unknown and unused tokens are not, and are shown on request only.
+    pub fn is_text(&self, id: u32) -> bool {
+        matches!(self.vocabulary.token_type(id), TokenType::Normal | TokenType::UserDefined | TokenType::Byte)
+    }
+
+    /// The text of a whole sequence, without control tokens. Bytes that are no UTF-8 become U+FFFD.
+    ///
+    /// # Errors
+    /// [`TokenizerError::UnknownId`].
+    pub fn decode(&self, ids: &[u32]) -> Result<String, TokenizerError> {
+        self.decode_with(ids, DecodeOptions::default())
+    }
+
+    /// As [`Tokenizer::decode`], with options.
+    ///
+    /// # Errors
+    /// [`TokenizerError::UnknownId`].
+    pub fn decode_with(&self, ids: &[u32], options: DecodeOptions) -> Result<String, TokenizerError> {
+        Ok(String::from_utf8_lossy(&self.decode_bytes(ids, options)?).into_owned())
+    }
+
+    /// The bytes of a sequence, as they are.
+    ///
+    /// # Errors
+    /// [`TokenizerError::UnknownId`].
+    pub fn decode_bytes(&self, ids: &[u32], options: DecodeOptions) -> Result<Vec<u8>, TokenizerError> {
+        let mut stream = self.stream(options);
+        let mut bytes = Vec::new();
+        for &id in ids {
+            bytes.extend(stream.shown_bytes(id)?);
+        }
+        Ok(bytes)
+    }
+
+    /// Decodes token by token.
+    pub fn stream(&self, options: DecodeOptions) -> Stream<'_> {
+        let strip_space = options.at_start && self.add_space_prefix;
+        Stream::new(self, options.show_special, strip_space)
+    }
+}

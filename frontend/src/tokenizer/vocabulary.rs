@@ -1,0 +1,141 @@
+//! Each token's bytes and class, and which tokens end generation. The names are llama.cpp's (`llama_vocab::impl::load`):
+//! files often leave roles unsaid, so well-known texts have them everywhere.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::spec::{ModelKind, TokenType, TokenizerSpec, byte_of};
+use super::{TokenizerError, byte_level};
+
+/// Texts that end generation, and are control tokens whatever their type says.
+const END_NAMES: [&str; 25] = [
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|flush|>",
+    "<|calls|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "</s>",
+    "<|eom_id|>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<|end_of_text|>",
+    "<end_of_utterance>",
+    "<eos>",
+    "<turn|>",
+    "<|tool_response>",
+    "<｜end▁of▁sentence｜>",
+    "[e~[",
+    // Fill in the middle: padding, next repository, next file.
+    "<|fim_pad|>",
+    "<|repo_name|>",
+    "<|file_sep|>",
+];
+
+/// gpt-oss's structure, shown to the reader.
+const SHOWN_NAMES: [&str; 4] = ["<|channel|>", "<|message|>", "<|start|>", "<|constrain|>"];
+
+/// SentencePiece's visible space.
+pub const SPM_SPACE: char = '▁';
+
+/// Tokens as texts, bytes and classes. `text` and `bytes` differ where the vocabulary encodes spaces or bytes.
+#[derive(Clone, Debug)]
+pub struct Vocabulary {
+    ids: HashMap<Box<str>, u32>,
+    types: Vec<TokenType>,
+    bytes: Vec<Box<[u8]>>,
+    ends: BTreeSet<u32>,
+}
+
+impl Vocabulary {
+    /// From a spec that is valid. Of tokens with one text, text finds the first.
+    pub fn new(spec: &TokenizerSpec) -> Vocabulary {
+        let mut ids = HashMap::with_capacity(spec.tokens.len());
+        for (text, id) in spec.tokens.iter().zip(0..) {
+            if !text.is_empty() {
+                ids.entry(text.as_str().into()).or_insert(id);
+            }
+        }
+        let mut types = match spec.types.len() {
+            0 => vec![TokenType::Normal; spec.tokens.len()],
+            _ => spec.types.clone(),
+        };
+        let ends = set_roles(spec, &ids, &mut types);
+        let bytes = spec.tokens.iter().zip(&types).map(|(text, ty)| token_bytes(spec.model, text, *ty)).collect();
+        Vocabulary { ids, types, bytes, ends }
+    }
+
+    /// How many tokens.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The token with this text.
+    pub fn id(&self, text: &str) -> Option<u32> {
+        self.ids.get(text).copied()
+    }
+
+    /// The bytes that a token stands for.
+    pub fn bytes(&self, id: u32) -> Result<&[u8], TokenizerError> {
+        let bytes = self.bytes.get(id as usize);
+        bytes.map(|bytes| &**bytes).ok_or(TokenizerError::UnknownId { id, tokens: self.len() })
+    }
+
+    /// A token's class, after roles.
+    pub fn token_type(&self, id: u32) -> TokenType {
+        self.types.get(id as usize).copied().unwrap_or(TokenType::Undefined)
+    }
+
+    /// Whether generation ends with this token.
+    pub fn is_end(&self, id: u32) -> bool {
+        self.ends.contains(&id)
+    }
+
+    /// The tokens that end generation.
+    pub fn ends(&self) -> impl Iterator<Item = u32> {
+        self.ends.iter().copied()
+    }
+}
+
+/// Gives well-known texts their classes; returns what ends generation.
+fn set_roles(spec: &TokenizerSpec, ids: &HashMap<Box<str>, u32>, types: &mut [TokenType]) -> BTreeSet<u32> {
+    let find = |text: &str| ids.get(text).copied();
+    let special = &spec.special;
+    let mut ends = BTreeSet::new();
+    for id in END_NAMES.iter().filter_map(|name| find(name)) {
+        ends.insert(id);
+        types[id as usize] = TokenType::Control;
+    }
+    for id in SHOWN_NAMES.iter().filter_map(|name| find(name)) {
+        types[id as usize] = TokenType::UserDefined;
+    }
+    ends.extend(special.fim_ends.iter().chain(&special.eos).chain(&special.eot).chain(&special.eom));
+
+    // Harmony-like formats: `<|end|>` ends a message and not the answer.
+    let has = |name: &str| find(name).is_some();
+    let harmony = (has("<|return|>") && has("<|call|>")) || (has("<|calls|>") && has("<|flush|>"));
+    if let (true, Some(end)) = (harmony, find("<|end|>")) {
+        ends.remove(&end);
+        types[end as usize] = TokenType::UserDefined;
+    }
+    // Gemma 4: `</s>` is text (HTML).
+    if let (true, Some(end)) = (has("<|tool_response>"), find("</s>")) {
+        ends.remove(&end);
+        types[end as usize] = TokenType::Normal;
+    }
+    ends
+}
+
+/// The bytes that a token's text stands for.
+fn token_bytes(model: ModelKind, text: &str, ty: TokenType) -> Box<[u8]> {
+    match (ty, model) {
+        (TokenType::Unknown | TokenType::Control | TokenType::UserDefined, _) => text.as_bytes().into(),
+        (TokenType::Byte, _) => byte_of(text).into_iter().collect(),
+        (_, ModelKind::Bpe) => byte_level::decode(text).into(),
+        (_, ModelKind::Spm | ModelKind::None) => text.replace(SPM_SPACE, " ").into_bytes().into(),
+    }
+}

@@ -1,0 +1,422 @@
+//! Tokenizers against golden ids, hostile vocabularies, arbitrary text, and the `tokenizers` crate.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use ixc_frontend::gguf::write::GgufWriter;
+use ixc_frontend::gguf::{ErrorClass, Gguf, GgufError};
+use ixc_frontend::template::{ChatTemplate, Conversation, Message};
+use ixc_frontend::tokenizer::{
+    DecodeOptions, ModelKind, SpecialIds, TokenType, Tokenizer, TokenizerError, TokenizerSpec,
+};
+use proptest::prelude::*;
+
+/// Fixed, so that a failure repeats.
+const SEED: u64 = 7;
+
+/// The folder `name` in `../shared`, or `None`, said aloud, where the checkout has none.
+fn shared(name: &str) -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared").join(name);
+    if path.exists() {
+        return Some(path);
+    }
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "../shared is missing");
+    println!("NOT RUN: {name}: ../shared is missing");
+    None
+}
+
+fn spec_of(path: &Path) -> Result<TokenizerSpec, TokenizerError> {
+    TokenizerSpec::from_metadata(Gguf::open(path)?.metadata())
+}
+
+fn tokenizer_of(path: &Path) -> Tokenizer {
+    Tokenizer::new(&spec_of(path).unwrap()).unwrap()
+}
+
+/// Bytes of all lengths, words with and without a space, digits, and merges between them: letters of GPT-2's alphabet.
+fn small_bpe(pre_tokenizer: &str) -> TokenizerSpec {
+    let plain = (0u8..=255).filter(|b| matches!(b, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff));
+    let letters = plain.map(char::from).chain((0x100..0x100 + 68).filter_map(char::from_u32));
+    let mut tokens: Vec<String> = letters.map(String::from).collect();
+    let merges = [
+        "Ġ Ġ",
+        "t h",
+        "th e",
+        "Ġ the",
+        "a a",
+        "aa aa",
+        "Ã ©",
+        "1 2",
+        "Ċ Ċ",
+        "ĠĠ ĠĠ",
+        "i n",
+        "in g",
+        "Ġ ing",
+        "e r",
+        "! !",
+        "a e",
+        "h e",
+    ];
+    tokens.extend(merges.iter().map(|merge| merge.replace(' ', "")));
+    let types = tokens.iter().map(|_| TokenType::Normal).chain([TokenType::Control, TokenType::UserDefined]).collect();
+    tokens.extend(["<|im_end|>".to_owned(), "<tool>".to_owned()]);
+    TokenizerSpec {
+        model: ModelKind::Bpe,
+        pre_tokenizer: pre_tokenizer.to_owned(),
+        tokens,
+        types,
+        merges: merges.map(String::from).into(),
+        ..TokenizerSpec::default()
+    }
+}
+
+/// A SentencePiece vocabulary with all bytes.
+fn small_spm() -> TokenizerSpec {
+    let mut tokens = ["<unk>", "<s>", "</s>"].map(String::from).to_vec();
+    let mut types = vec![TokenType::Unknown, TokenType::Control, TokenType::Control];
+    tokens.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
+    types.resize(tokens.len(), TokenType::Byte);
+    let pieces = ["▁t", "he", "▁the", "▁▁", "▁▁▁▁", "aa", "aaaa", "in", "▁", "e", "t", "a", "h", "i", "n", "é"];
+    tokens.extend(pieces.map(String::from));
+    types.resize(tokens.len(), TokenType::Normal);
+    let scores = (0..tokens.len()).map(|i| if i < 259 { 0.0 } else { 259.0 - i as f32 }).collect();
+    TokenizerSpec {
+        model: ModelKind::Spm,
+        scores,
+        types,
+        special: SpecialIds { bos: Some(1), eos: Some(2), unk: Some(0), ..SpecialIds::default() },
+        add_bos: true,
+        add_space_prefix: true,
+        tokens,
+        ..TokenizerSpec::default()
+    }
+}
+
+#[derive(serde::Deserialize)]
+struct Golden {
+    cases: Vec<Case>,
+}
+
+#[derive(serde::Deserialize)]
+struct Case {
+    text: String,
+    ids: Vec<u32>,
+    ids_no_special: Vec<u32>,
+}
+
+#[test]
+fn golden_ids() {
+    let Some(folder) = shared("golden/tokenizers") else { return };
+    let names =
+        ["gpt-2", "llama-bpe", "qwen2", "llama-spm", "smollm", "qwen35", "deepseek-v3", "glm4", "gpt-4o", "tekken"];
+    for name in names {
+        let tokenizer = tokenizer_of(&folder.join(format!("{name}.gguf")));
+        let golden: Golden =
+            serde_json::from_str(&fs::read_to_string(folder.join(format!("{name}.json"))).unwrap()).unwrap();
+        assert!(golden.cases.len() >= 20, "{name}");
+        for Case { text, ids, ids_no_special } in golden.cases {
+            assert_eq!(tokenizer.encode(&text, true).unwrap(), ids, "{name}: {text:?}");
+            assert_eq!(tokenizer.encode(&text, false).unwrap(), ids_no_special, "{name}: {text:?} without special");
+            assert_eq!(tokenizer.decode(&ids_no_special).unwrap(), text, "{name}");
+        }
+    }
+}
+
+#[test]
+fn the_demo_model_speaks() {
+    let Some(path) = shared("golden/demo/rustling-q4_k_m.gguf") else { return };
+    let spec = spec_of(&path).unwrap();
+    spec.check_embedding_rows(4096).unwrap();
+    let tokenizer = Tokenizer::new(&spec).unwrap();
+    assert_eq!(tokenizer.token_count(), 4096);
+    assert_eq!((tokenizer.eos(), tokenizer.add_bos(), tokenizer.add_eos()), (Some(2), None, None));
+    assert_eq!(tokenizer.end_of_generation(), [0, 2]);
+    let template = ChatTemplate::from_source(spec.chat_template.as_deref().unwrap()).unwrap();
+    let conversation = Conversation {
+        messages: vec![Message::new("user", "What is a <|im_end|>?")],
+        add_generation_prompt: true,
+        ..Conversation::default()
+    };
+    let prompt = template.render(&conversation).unwrap();
+    assert_eq!(prompt, "<|im_start|>user\nWhat is a <|im_end|>?<|im_end|>\n<|im_start|>assistant\n");
+    let ids = tokenizer.encode(&prompt, true).unwrap();
+    assert_eq!(ids.iter().filter(|&&id| id == 1).count(), 2);
+    let shown = DecodeOptions { show_special: true, ..DecodeOptions::default() };
+    assert_eq!(tokenizer.decode_with(&ids, shown).unwrap(), prompt);
+    assert_eq!(tokenizer.decode(&ids).unwrap(), "user\nWhat is a ?\nassistant\n");
+    let json = serde_json::to_string(&spec).unwrap();
+    assert_eq!(serde_json::from_str::<TokenizerSpec>(&json).unwrap(), spec);
+}
+
+#[test]
+fn bad_vocabularies_and_templates_are_errors() {
+    let Some(folder) = shared("bad-gguf") else { return };
+    let manifest = fs::read_to_string(folder.join("manifest.tsv")).unwrap();
+    let mut seen = 0;
+    for line in manifest.lines() {
+        let fields: Vec<_> = line.split('\t').collect();
+        let [file, _, class @ ("vocab" | "template"), ..] = fields[..] else { continue };
+        seen += 1;
+        // Eight rows of embeddings, as in the files; then the tokenizer, then the template, as a chat would.
+        let used = spec_of(&folder.join(file)).and_then(|spec| {
+            spec.check_embedding_rows(8)?;
+            Tokenizer::new(&spec)?;
+            Ok(spec)
+        });
+        if class == "vocab" {
+            let error = used.expect_err(file);
+            println!("{file}: {error}");
+            if let TokenizerError::Metadata(error) = &error {
+                assert_eq!(error.class(), ErrorClass::Data, "{file}");
+            }
+        } else {
+            let template = ChatTemplate::from_source(&used.unwrap().chat_template.unwrap()).unwrap();
+            let error = template.render(&Conversation::default()).expect_err(file);
+            println!("{file}: {error}");
+        }
+    }
+    assert!(seen >= 15, "{seen} cases");
+}
+
+#[test]
+fn errors_name_key_found_and_expected() {
+    let base = || {
+        GgufWriter::new()
+            .key("tokenizer.ggml.model", "llama")
+            .key("tokenizer.ggml.tokens", vec!["<unk>", "<s>", "</s>", "a"])
+            .key("tokenizer.ggml.scores", vec![0.0f32; 4])
+            .key("tokenizer.ggml.token_type", vec![2i32, 3, 3, 1])
+    };
+    let read = |writer: GgufWriter| -> Result<TokenizerSpec, TokenizerError> {
+        TokenizerSpec::from_metadata(Gguf::from_bytes("m.gguf".as_ref(), writer.finish())?.metadata())
+    };
+    let message = |writer| read(writer).unwrap_err().to_string();
+    let good = read(base()).unwrap();
+    assert_eq!((good.special.bos, good.special.eos, good.special.unk), (Some(1), Some(2), Some(0)));
+    assert!(good.add_bos && good.add_space_prefix && !good.add_eos);
+    assert_eq!(
+        message(base().key("tokenizer.ggml.mask_token_id", 4u32)),
+        "key \"tokenizer.ggml.mask_token_id\" is 4; expected 0 to 3, the ids of tokenizer.ggml.tokens"
+    );
+    assert!(message(base().key("tokenizer.ggml.bos_token_id", -1i32)).contains("bos_token_id"));
+    assert!(message(base().key("tokenizer.ggml.add_bos_token", 1u32)).contains("expected bool"));
+    assert!(message(base().key("tokenizer.chat_template", 1u32)).contains("expected string"));
+    let bpe = |pre: &str| {
+        let writer = GgufWriter::new().key("tokenizer.ggml.model", "gpt2").key("tokenizer.ggml.pre", pre);
+        writer.key("tokenizer.ggml.tokens", vec!["a", "b", "ab"])
+    };
+    assert!(message(bpe("qwen2")).contains("tokenizer.ggml.merges\" is missing"));
+    assert!(message(bpe("evil").key("tokenizer.ggml.merges", vec!["a b"])).contains("supported are default, gpt-2"));
+    assert_eq!(
+        message(bpe("qwen2").key("tokenizer.ggml.merges", vec!["a b", "ab"])),
+        "key \"tokenizer.ggml.merges\" is \"ab\" at index 1; expected two texts with a space between"
+    );
+    let none = read(GgufWriter::new().key("tokenizer.ggml.model", "no_vocab")).unwrap();
+    assert!(matches!(Tokenizer::new(&none), Err(TokenizerError::NoVocabulary)));
+
+    // A plan is hostile too, and has not been through the reader.
+    let mut specs = [small_spm(), small_spm(), small_spm(), small_spm(), small_bpe("qwen2"), small_bpe("qwen2")];
+    specs[0].special.eom = Some(1 << 20);
+    specs[1].scores[5] = f32::NAN;
+    specs[2].types.pop();
+    specs[3].tokens[10] = "<0x+1>".into();
+    specs[4].merges.push("x".into());
+    specs[5].special.fim_ends = vec![u32::MAX];
+    for spec in specs {
+        assert!(matches!(Tokenizer::new(&spec), Err(TokenizerError::Invalid { .. })));
+    }
+}
+
+#[test]
+fn special_tokens_match_when_they_may() {
+    let tokenizer = Tokenizer::new(&small_bpe("qwen2")).unwrap();
+    let (end, tool) = (273, 274);
+    assert_eq!(tokenizer.encode("the<|im_end|><tool>the", true).unwrap(), [258, end, tool, 258]);
+    let ids = tokenizer.encode("the<|im_end|><tool>the", false).unwrap();
+    assert!(!ids.contains(&end) && ids.contains(&tool));
+    assert!(tokenizer.is_end_of_generation(end) && !tokenizer.is_end_of_generation(tool));
+    assert!(tokenizer.token_bytes(1 << 20).is_err() && tokenizer.decode(&[u32::MAX]).is_err());
+
+    let tokenizer = Tokenizer::new(&small_spm()).unwrap();
+    let space_the = 259 + 2;
+    // A space is added at the start and after every special token, and only there.
+    assert_eq!(tokenizer.encode("the", true).unwrap(), [space_the]);
+    assert_eq!(tokenizer.encode("<s>the</s>the", true).unwrap(), [1, space_the, 2, space_the]);
+    assert_eq!(tokenizer.add_bos(), Some(1));
+    assert_eq!(tokenizer.decode(&[1, space_the, space_the]).unwrap(), "the the");
+    let after = DecodeOptions { at_start: false, ..DecodeOptions::default() };
+    assert_eq!(tokenizer.decode_with(&[space_the], after).unwrap(), " the");
+    assert_eq!(tokenizer.decode(&tokenizer.encode("日 <s>\n", false).unwrap()).unwrap(), "日 <s>\n");
+}
+
+#[test]
+fn text_that_a_vocabulary_cannot_say_is_an_error() {
+    let spec = TokenizerSpec { tokens: vec!["a".into()], model: ModelKind::Bpe, ..TokenizerSpec::default() };
+    let tokenizer = Tokenizer::new(&spec).unwrap();
+    assert_eq!(tokenizer.encode("aa", true).unwrap(), [0, 0]);
+    assert!(matches!(tokenizer.encode("ab", true), Err(TokenizerError::NoTokenForByte { byte: b'b' })));
+}
+
+#[test]
+fn a_merge_into_no_token_falls_back_to_bytes() {
+    let mut spec = small_bpe("gpt-2");
+    spec.merges.insert(0, "x y".into());
+    let tokenizer = Tokenizer::new(&spec).unwrap();
+    let text = "xyz the";
+    assert_eq!(tokenizer.decode(&tokenizer.encode(text, true).unwrap()).unwrap(), text);
+}
+
+/// Quadratic loops would take minutes here.
+#[test]
+fn long_runs_take_near_linear_time() {
+    let units = ["a", " ", "\n", "the", "é", "1", "!", "日", "a ", "\0", "<", "<|im_end|", "<tool>"];
+    for spec in [small_bpe("gpt-2"), small_bpe("llama-bpe"), small_bpe("default"), small_spm()] {
+        let tokenizer = Tokenizer::new(&spec).unwrap();
+        for unit in units {
+            let text = unit.repeat(200_000 / unit.len());
+            let ids = tokenizer.encode(&text, true).unwrap();
+            assert_eq!(tokenizer.decode(&ids).unwrap(), text, "{unit:?}");
+        }
+    }
+}
+
+/// The `tokenizers` crate set up from the same vocabulary.
+fn oracle(spec: &TokenizerSpec) -> tokenizers::Tokenizer {
+    use tokenizers::models::bpe::{BPE, Vocab};
+    use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+    use tokenizers::pre_tokenizers::sequence::Sequence;
+    use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
+    let vocab = (0..).zip(&spec.tokens).map(|(id, text)| (text.clone(), id)).collect::<Vocab>();
+    let merges = spec.merges.iter().filter_map(|merge| merge.split_once(' '));
+    let merges = merges.map(|(left, right)| (left.to_owned(), right.to_owned())).collect();
+    let bpe = BPE::builder().vocab_and_merges(vocab, merges).ignore_merges(spec.pre_tokenizer == "llama-bpe");
+    let mut tokenizer = tokenizers::Tokenizer::new(bpe.build().unwrap());
+    let tail = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}DIGITS| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+    let pattern = match spec.pre_tokenizer.as_str() {
+        "qwen2" => format!("(?i:'s|'t|'re|'ve|'m|'ll|'d)|{}", tail.replace("DIGITS", "")),
+        "llama-bpe" => format!("(?i:'s|'t|'re|'ve|'m|'ll|'d)|{}", tail.replace("DIGITS", "{1,3}")),
+        "gpt-2" => r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+".to_owned(),
+        other => panic!("no oracle for {other}"),
+    };
+    let behaviour = tokenizers::SplitDelimiterBehavior::Isolated;
+    let split = Split::new(SplitPattern::Regex(pattern), behaviour, false).unwrap();
+    tokenizer.with_pre_tokenizer(Some(Sequence::new(vec![split.into(), ByteLevel::new(false, true, false).into()])));
+    tokenizer
+}
+
+struct Both {
+    ours: Tokenizer,
+    oracle: tokenizers::Tokenizer,
+}
+
+fn both() -> &'static [(String, Both)] {
+    static BOTH: OnceLock<Vec<(String, Both)>> = OnceLock::new();
+    BOTH.get_or_init(|| {
+        let mut specs: Vec<TokenizerSpec> = ["gpt-2", "qwen2", "llama-bpe"].map(small_bpe).into();
+        if let Some(folder) = shared("golden/tokenizers") {
+            specs.extend(["gpt-2", "qwen2", "llama-bpe"].map(|n| spec_of(&folder.join(format!("{n}.gguf"))).unwrap()));
+        }
+        let both = |spec: TokenizerSpec| {
+            let name = format!("{} with {} tokens", spec.pre_tokenizer, spec.tokens.len());
+            (name, Both { ours: Tokenizer::new(&spec).unwrap(), oracle: oracle(&spec) })
+        };
+        specs.into_iter().map(both).collect()
+    })
+}
+
+/// Text with what tokenizers trip over: spaces and newlines in runs, contractions, digits, marks, emoji, anything.
+fn text() -> impl Strategy<Value = String> {
+    let piece = prop_oneof![
+        3 => "[a-z]{1,6}",
+        2 => "[ ]{1,5}|[\\r\\n]{1,3}|\\t|\u{a0}|\u{3000}",
+        1 => "'(s|S|ll|LL|re|x)|[0-9]{1,5}|[!?.,<|>]{1,4}",
+        1 => Just("<|im_end|>".to_owned()),
+        1 => "\\PC{1,4}",
+        1 => any::<String>(),
+    ];
+    prop::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat())
+}
+
+fn runner() -> proptest::test_runner::TestRunner {
+    println!("seed {SEED}");
+    let config = ProptestConfig { cases: 1000, failure_persistence: None, ..ProptestConfig::default() };
+    let mut seed = [0; 32];
+    seed[..8].copy_from_slice(&SEED.to_le_bytes());
+    let rng = proptest::test_runner::TestRng::from_seed(proptest::test_runner::RngAlgorithm::ChaCha, &seed);
+    proptest::test_runner::TestRunner::new_with_rng(config, rng)
+}
+
+#[test]
+fn byte_level_bpe_gives_back_any_text_and_agrees_with_the_oracle() {
+    let run = runner().run(&text(), |text| {
+        for (name, Both { ours, oracle }) in both() {
+            let ids = ours.encode(&text, false).map_err(|error| TestCaseError::fail(error.to_string()))?;
+            prop_assert_eq!(ours.decode_bytes(&ids, DecodeOptions::default()).unwrap(), text.as_bytes(), "{}", name);
+            let expected = oracle.encode(text.as_str(), false).unwrap();
+            prop_assert_eq!(&ids[..], expected.get_ids(), "{}", name);
+            let shown = DecodeOptions { show_special: true, at_start: true };
+            let ids = ours.encode(&text, true).unwrap();
+            prop_assert_eq!(ours.decode_with(&ids, shown).unwrap(), &text[..], "{}", name);
+        }
+        Ok(())
+    });
+    run.unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn spm_gives_back_any_text() {
+    let tokenizer = Tokenizer::new(&small_spm()).unwrap();
+    let run = runner().run(&text(), |text| {
+        prop_assume!(!text.contains('▁'));
+        let ids = tokenizer.encode(&text, false).unwrap();
+        prop_assert_eq!(tokenizer.decode(&ids).unwrap(), text);
+        Ok(())
+    });
+    run.unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn a_stream_gives_what_decoding_at_once_gives() {
+    let tokenizers = [small_bpe("qwen2"), small_spm()].map(|spec| Tokenizer::new(&spec).unwrap());
+    // Ids at random: mostly bytes that make no character, or half of one.
+    let ids = prop::collection::vec(any::<prop::sample::Index>(), 0..40);
+    let run = runner().run(&(ids, any::<bool>(), any::<bool>(), text()), |(ids, show_special, at_start, text)| {
+        let options = DecodeOptions { show_special, at_start };
+        for tokenizer in &tokenizers {
+            let random: Vec<u32> = ids.iter().map(|id| id.index(tokenizer.token_count()) as u32).collect();
+            for ids in [random, tokenizer.encode(&text, true).unwrap()] {
+                let mut stream = tokenizer.stream(options);
+                let mut streamed = String::new();
+                for &id in &ids {
+                    streamed += &stream.push(id).unwrap();
+                }
+                streamed += &stream.finish();
+                prop_assert_eq!(streamed, tokenizer.decode_with(&ids, options).unwrap());
+            }
+        }
+        Ok(())
+    });
+    run.unwrap_or_else(|error| panic!("{error}"));
+}
+
+#[test]
+fn a_stream_waits_for_whole_characters() {
+    let tokenizer = Tokenizer::new(&small_bpe("qwen2")).unwrap();
+    let ids = tokenizer.encode("日!", false).unwrap();
+    let mut stream = tokenizer.stream(DecodeOptions::default());
+    let pieces: Vec<String> = ids.iter().map(|&id| stream.push(id).unwrap()).collect();
+    assert_eq!(pieces, ["", "", "日", "!"]);
+    let mut stream = tokenizer.stream(DecodeOptions::default());
+    assert_eq!(stream.push(ids[0]).unwrap(), "");
+    assert_eq!(stream.push(ids[3]).unwrap(), "\u{fffd}!");
+    assert_eq!(stream.push(ids[0]).unwrap(), "");
+    assert_eq!(stream.finish(), "\u{fffd}");
+}
+
+#[test]
+fn a_missing_key_is_the_readers_error() {
+    let gguf = Gguf::from_bytes("m.gguf".as_ref(), GgufWriter::new().key("tokenizer.ggml.model", "llama").finish());
+    let error = TokenizerSpec::from_metadata(gguf.unwrap().metadata()).unwrap_err();
+    assert!(matches!(error, TokenizerError::Metadata(GgufError::KeyMissing { .. })), "{error}");
+}
