@@ -91,8 +91,10 @@ fn reason(error: &Error) -> String {
     }
 }
 
+/// A template's words, fit for a terminal: not too many, and no control characters.
 fn shortened(text: &str) -> String {
-    text.chars().take(MAX_REASON_CHARS).collect()
+    let escaped = |c: char| if c.is_control() { c.escape_default().collect() } else { String::from(c) };
+    text.chars().take(MAX_REASON_CHARS).map(escaped).collect()
 }
 
 /// Collects output up to a limit.
@@ -215,6 +217,8 @@ mod tests {
         };
         let raised = TemplateError::Raised { message: "no".into() };
         assert_eq!(error("{{ raise_exception('no') }}"), raised);
+        let escaped = TemplateError::Raised { message: "\\u{1b}[2J".into() };
+        assert_eq!(error("{{ raise_exception('\u{1b}[2J') }}"), escaped);
         assert_eq!(error("{% macro m() %}{{ raise_exception('no') }}{% endmacro %}{{ m() }}"), raised);
         assert!(matches!(error("\n{% if %}"), TemplateError::Invalid { line: Some(2), .. }));
         assert!(matches!(error("{% include 'x' %}"), TemplateError::Invalid { .. }));
