@@ -1,1 +1,21 @@
-//! ixc
+//! `ixc` compiles a model file into a plan and runs it on this CPU, with kernels generated for exactly that model and this
+//! machine. This library is what the command line is made of; see [`error`] for how it fails.
+//!
+//! | module | what it owns |
+//! | --- | --- |
+//! | [`demo`] | the model that is built in |
+//! | [`error`] | what can go wrong, and the exit status of each |
+//! | [`machine`] | what this machine has: features, memory, bandwidth |
+//! | [`model`] | a model file, opened and checked: graph, tokenizer, exact logits |
+//! | [`npy`] | NumPy's files |
+
+pub mod demo;
+pub mod error;
+pub mod machine;
+pub mod model;
+pub mod npy;
+
+pub use error::Error;
+pub use {
+    ixc_codegen as codegen, ixc_frontend as frontend, ixc_ir as ir, ixc_passes as passes, ixc_runtime as runtime,
+};

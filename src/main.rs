@@ -1,2 +1,33 @@
-//! The command line.
-fn main() {}
+//! The command line: parses arguments, runs one command, and turns what went wrong into one message and an exit status.
+
+mod cli;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+use ixc::frontend::template::{RENDER_ARGUMENT, serve_render_request};
+
+fn main() -> ExitCode {
+    // Before anything is set up: a child that renders a chat template, and nothing else.
+    if std::env::args_os().nth(1).is_some_and(|argument| argument == RENDER_ARGUMENT) {
+        return serve_render_request();
+    }
+    let log = tracing_subscriber::EnvFilter::try_from_env("IXC_LOG").unwrap_or_else(|_| "warn".into());
+    tracing_subscriber::fmt().with_env_filter(log).with_writer(io::stderr).without_time().init();
+    let command = cli::Cli::parse().command;
+    let mut out = io::BufWriter::new(io::stdout().lock());
+    let result = command.run(&mut out).and_then(|()| Ok(out.flush()?));
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let (status, message) = cli::failure(&error);
+            // Nothing is left to tell of a standard error that is closed.
+            let _ = out.flush();
+            if let Some(message) = message {
+                let _ = writeln!(io::stderr(), "{message}");
+            }
+            ExitCode::from(status)
+        }
+    }
+}

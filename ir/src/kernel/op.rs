@@ -197,8 +197,7 @@ fn slice(o: &[Type], r: Type, first: i64) -> Result<(), String> {
         && r.lanes < o[0].lanes
         && first >= 0
         && first % lanes == 0
-        && first <= i64::from(o[0].lanes) - lanes
-    // no sum that a hostile immediate could overflow
+        && first + lanes <= i64::from(o[0].lanes)
     {
         return Ok(());
     }

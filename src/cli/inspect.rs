@@ -1,0 +1,300 @@
+//! `ixc inspect`: what a model file holds, and whether it can be compiled.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::PathBuf;
+
+use ixc::frontend::arch::{self, ArchError, Hyper};
+use ixc::frontend::gguf::{Gguf, GgufError, TensorType};
+use ixc::frontend::tokenizer::{ModelKind, Tokenizer, TokenizerError, TokenizerSpec};
+use serde::Serialize;
+
+use super::output::{self, Bytes, Count, Printable};
+
+/// Shows what a model or plan holds: architecture, tensors, formats, tokenizer, and what of it is supported.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "EXAMPLES:
+  ixc inspect model.gguf
+  ixc inspect model.gguf --tensors
+  ixc inspect model.gguf --json | jq .formats
+
+A file that is sound but not supported is shown with the reasons, and the exit status is 0. One whose keys or tensors
+contradict each other is shown as far as it goes, and the exit status is 65.")]
+pub struct Args {
+    /// The file; without one, the built-in demo model.
+    model: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// List every tensor.
+    #[arg(long)]
+    tensors: bool,
+}
+
+/// What there is to know about a model file.
+#[derive(Serialize)]
+struct Facts {
+    kind: &'static str,
+    path: String,
+    files: usize,
+    gguf_version: u32,
+    file_bytes: u64,
+    name: Option<String>,
+    architecture: Option<String>,
+    parameters: u64,
+    context_length: Option<u64>,
+    embedding_length: Option<u64>,
+    layers: Option<usize>,
+    experts: Option<u64>,
+    experts_used: Option<u64>,
+    vocabulary: Option<u64>,
+    tokenizer: TokenizerFacts,
+    formats: Vec<FormatFacts>,
+    tensor_count: usize,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    tensors: Vec<TensorFacts>,
+    supported: bool,
+    problems: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct TokenizerFacts {
+    model: Option<String>,
+    pre_tokenizer: Option<String>,
+    tokens: Option<usize>,
+    chat_template: bool,
+    supported: bool,
+}
+
+#[derive(Serialize)]
+struct FormatFacts {
+    format: &'static str,
+    tensors: usize,
+    parameters: u64,
+    bytes: u64,
+    supported: bool,
+}
+
+#[derive(Serialize)]
+struct TensorFacts {
+    name: String,
+    format: &'static str,
+    /// Row length first, as in the file.
+    dims: Vec<u64>,
+    file: usize,
+    offset: u64,
+    bytes: u64,
+}
+
+/// What is in the way of a model.
+struct Problem {
+    reason: String,
+    /// Set where the file contradicts itself, rather than asking for what is not supported.
+    broken: Option<ixc::Error>,
+}
+
+impl Problem {
+    fn of_model(error: ArchError) -> Problem {
+        let reason = error.to_string();
+        let broken = match &error {
+            ArchError::Gguf(error) => is_contradiction(error),
+            ArchError::Shape { .. } | ArchError::Graph { .. } => true,
+            ArchError::UnknownArchitecture { .. } | ArchError::VectorType { .. } | ArchError::UnusedTensor { .. } => {
+                false
+            }
+        };
+        Problem { reason, broken: broken.then(|| error.into()) }
+    }
+
+    fn of_tokenizer(error: TokenizerError) -> Problem {
+        let reason = error.to_string();
+        let broken = match &error {
+            TokenizerError::Metadata(error) => is_contradiction(error),
+            TokenizerError::Invalid { .. } | TokenizerError::RowsMismatch { .. } => true,
+            TokenizerError::NoVocabulary
+            | TokenizerError::UnknownPreTokenizer { .. }
+            | TokenizerError::NoTokenForByte { .. }
+            | TokenizerError::TextTooLong { .. }
+            | TokenizerError::UnknownId { .. } => false,
+        };
+        Problem { reason, broken: broken.then(|| error.into()) }
+    }
+}
+
+/// Whether a file with this error holds what cannot be, rather than lacking something.
+fn is_contradiction(error: &GgufError) -> bool {
+    match error {
+        GgufError::Malformed { .. } | GgufError::KeyType { .. } | GgufError::KeyValue { .. } => true,
+        GgufError::Io { .. }
+        | GgufError::NotAFile { .. }
+        | GgufError::MissingShard { .. }
+        | GgufError::KeyMissing { .. }
+        | GgufError::TensorMissing { .. }
+        | GgufError::UnsupportedType { .. } => false,
+    }
+}
+
+impl Args {
+    /// Runs the command.
+    pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        let gguf = match &self.model {
+            Some(path) => Gguf::open(path).map_err(ixc::Error::from)?,
+            None => ixc::demo::open()?,
+        };
+        let mut problems = Vec::new();
+        let hyper = match arch::build(&gguf) {
+            Ok(model) => Some(model.hyper),
+            Err(error) => {
+                problems.push(Problem::of_model(error));
+                None
+            }
+        };
+        let tokenizer = tokenizer(&gguf, hyper.as_ref(), &mut problems);
+        let mut facts = facts(&gguf, hyper.as_ref(), tokenizer, &problems);
+        if self.json {
+            if !self.tensors {
+                facts.tensors.clear();
+            }
+            output::json(out, &facts)?;
+        } else {
+            show(out, &facts, self.tensors)?;
+        }
+        match problems.iter_mut().find_map(|problem| problem.broken.take()) {
+            Some(error) => Err(error.into()),
+            None => Ok(()),
+        }
+    }
+}
+
+fn tokenizer(gguf: &Gguf, hyper: Option<&Hyper>, problems: &mut Vec<Problem>) -> TokenizerFacts {
+    let text = |key| gguf.metadata().read_optional::<&str>(key).ok().flatten().map(str::to_owned);
+    let mut facts = TokenizerFacts {
+        model: text("tokenizer.ggml.model"),
+        pre_tokenizer: text("tokenizer.ggml.pre"),
+        tokens: None,
+        chat_template: gguf.metadata().get("tokenizer.chat_template").is_some(),
+        supported: false,
+    };
+    let built = TokenizerSpec::from_metadata(gguf.metadata()).and_then(|spec| {
+        facts.tokens = (spec.model != ModelKind::None).then_some(spec.tokens.len());
+        if let (Some(hyper), true) = (hyper, spec.model != ModelKind::None) {
+            spec.check_embedding_rows(hyper.vocabulary)?;
+        }
+        Tokenizer::new(&spec)
+    });
+    match built {
+        Ok(_) => facts.supported = true,
+        // A model without a vocabulary runs on token ids.
+        Err(TokenizerError::NoVocabulary) => {}
+        Err(error) => problems.push(Problem::of_tokenizer(error)),
+    }
+    facts
+}
+
+fn facts(gguf: &Gguf, hyper: Option<&Hyper>, tokenizer: TokenizerFacts, problems: &[Problem]) -> Facts {
+    let text = |key| gguf.metadata().read_optional::<&str>(key).ok().flatten().map(str::to_owned);
+    let mut formats: BTreeMap<&str, FormatFacts> = BTreeMap::new();
+    let mut problems: Vec<String> = problems.iter().map(|problem| problem.reason.clone()).collect();
+    for tensor in gguf.tensors() {
+        let TensorType { name, .. } = tensor.tensor_type();
+        let supported = tensor.tensor_type().format().is_some();
+        let entry = FormatFacts { format: name, tensors: 0, parameters: 0, bytes: 0, supported };
+        let entry = formats.entry(name).or_insert(entry);
+        entry.tensors += 1;
+        entry.parameters = entry.parameters.saturating_add(tensor.elements());
+        entry.bytes = entry.bytes.saturating_add(tensor.bytes());
+    }
+    for format in formats.values().filter(|format| !format.supported) {
+        let example = gguf.tensors().find(|tensor| tensor.tensor_type().name == format.format);
+        let example = example.map(|tensor| tensor.name()).unwrap_or_default();
+        problems.push(format!(
+            "{} tensors, such as \"{example}\", have type {}, which is not supported",
+            format.tensors, format.format
+        ));
+    }
+    let experts = hyper.and_then(|hyper| hyper.layers.iter().find_map(|layer| layer.experts.as_ref()));
+    let mut formats: Vec<FormatFacts> = formats.into_values().collect();
+    formats.sort_by_key(|format| std::cmp::Reverse(format.bytes));
+    Facts {
+        kind: "model",
+        path: gguf.metadata().path().display().to_string(),
+        files: gguf.files().len(),
+        gguf_version: gguf.files().first().map_or(0, |file| file.version()),
+        file_bytes: gguf.files().iter().map(|file| file.data().len() as u64).sum(),
+        name: text("general.name"),
+        architecture: text("general.architecture"),
+        parameters: gguf.tensors().fold(0, |sum, tensor| sum.saturating_add(tensor.elements())),
+        context_length: hyper.map(|hyper| hyper.context_length),
+        embedding_length: hyper.map(|hyper| hyper.embedding_length),
+        layers: hyper.map(|hyper| hyper.layers.len()),
+        experts: experts.map(|experts| experts.count),
+        experts_used: experts.map(|experts| experts.used),
+        vocabulary: hyper.map(|hyper| hyper.vocabulary),
+        tokenizer,
+        formats,
+        tensor_count: gguf.tensors().len(),
+        tensors: gguf
+            .tensors()
+            .map(|tensor| TensorFacts {
+                name: tensor.name().to_owned(),
+                format: tensor.tensor_type().name,
+                dims: tensor.dims().to_vec(),
+                file: tensor.file(),
+                offset: tensor.offset(),
+                bytes: tensor.bytes(),
+            })
+            .collect(),
+        supported: problems.is_empty(),
+        problems,
+    }
+}
+
+fn show(out: &mut dyn Write, facts: &Facts, tensors: bool) -> std::io::Result<()> {
+    let files = if facts.files > 1 { format!(" in {} files", facts.files) } else { String::new() };
+    writeln!(
+        out,
+        "file          {} (GGUF v{}, {}{files})",
+        Printable(&facts.path),
+        facts.gguf_version,
+        Bytes(facts.file_bytes)
+    )?;
+    if let Some(name) = &facts.name {
+        writeln!(out, "name          {}", Printable(name))?;
+    }
+    writeln!(out, "architecture  {}", Printable(facts.architecture.as_deref().unwrap_or("(none)")))?;
+    writeln!(out, "parameters    {}", Count(facts.parameters))?;
+    if let (Some(layers), Some(width), Some(context), Some(vocabulary)) =
+        (facts.layers, facts.embedding_length, facts.context_length, facts.vocabulary)
+    {
+        writeln!(out, "shape         {layers} layers, width {width}, vocabulary {vocabulary}, context {context}")?;
+    }
+    if let (Some(count), Some(used)) = (facts.experts, facts.experts_used) {
+        writeln!(out, "experts       {count}, {used} used by each token")?;
+    }
+    let tokenizer = &facts.tokenizer;
+    write!(out, "tokenizer     {}", Printable(tokenizer.model.as_deref().unwrap_or("(none)")))?;
+    if let Some(pre) = &tokenizer.pre_tokenizer {
+        write!(out, ", pre-tokenizer {}", Printable(pre))?;
+    }
+    if let Some(tokens) = tokenizer.tokens {
+        write!(out, ", {tokens} tokens")?;
+    }
+    writeln!(out, "{}", if tokenizer.chat_template { ", chat template" } else { "" })?;
+    for format in &facts.formats {
+        let unsupported = if format.supported { "" } else { "  not supported" };
+        let (name, count, size) = (format.format, format.tensors, Bytes(format.bytes).to_string());
+        writeln!(out, "format        {name:<8} {count:>5} tensors  {size:>10}{unsupported}")?;
+    }
+    if tensors {
+        for tensor in &facts.tensors {
+            let (name, size) = (Printable(&tensor.name).to_string(), Bytes(tensor.bytes).to_string());
+            writeln!(
+                out,
+                "tensor        {name:<36} {:<8} {:?} {size} at {}:{:#x}",
+                tensor.format, tensor.dims, tensor.file, tensor.offset
+            )?;
+        }
+    }
+    writeln!(out, "supported     {}", if facts.supported { "yes" } else { "no" })?;
+    facts.problems.iter().try_for_each(|problem| writeln!(out, "  because     {}", Printable(problem)))
+}

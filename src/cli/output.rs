@@ -1,0 +1,104 @@
+//! What goes to the terminal: numbers for people, names that cannot steer it, JSON, and errors.
+
+use std::fmt;
+use std::io::{self, Write};
+
+/// Text from a file or a model, with everything escaped that a terminal would obey rather than show.
+pub struct Printable<'a>(pub &'a str);
+
+impl fmt::Display for Printable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.chars().try_for_each(|c| match c {
+            '\n' => f.write_str("\\n"),
+            c if steers(c) => write!(f, "{}", c.escape_unicode()),
+            c => fmt::Write::write_char(f, c),
+        })
+    }
+}
+
+/// Whether a terminal would obey this character: controls, and those that reverse the direction of writing.
+pub fn steers(c: char) -> bool {
+    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+/// A number of bytes, in binary units.
+pub struct Bytes(pub u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
+        if self.0 < 1024 {
+            return write!(f, "{} B", self.0);
+        }
+        let step = ((self.0.ilog2() / 10) as usize).min(UNITS.len());
+        write!(f, "{:.1} {}", self.0 as f64 / f64::powi(1024.0, step as i32), UNITS[step - 1])
+    }
+}
+
+/// A count, in decimal units: `15.2 M`.
+pub struct Count(pub u64);
+
+impl fmt::Display for Count {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const UNITS: [&str; 4] = ["k", "M", "G", "T"];
+        if self.0 < 1000 {
+            return write!(f, "{}", self.0);
+        }
+        let step = ((self.0.ilog10() / 3) as usize).min(UNITS.len());
+        write!(f, "{:.1} {}", self.0 as f64 / f64::powi(1000.0, step as i32), UNITS[step - 1])
+    }
+}
+
+/// Writes facts as JSON, one document, with a newline behind it.
+///
+/// # Errors
+/// When `out` refuses.
+pub fn json(out: &mut dyn Write, facts: &impl serde::Serialize) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, facts).map_err(io::Error::from)?;
+    writeln!(out)
+}
+
+/// An error with its causes, on one line for each cause that says something new, safe to show.
+pub fn describe(error: &anyhow::Error) -> String {
+    let mut text = String::new();
+    let mut said = String::new();
+    for cause in error.chain() {
+        let cause = cause.to_string();
+        if said.contains(&cause) {
+            continue;
+        }
+        let lead = if text.is_empty() { "error: " } else { "\n  because: " };
+        text.push_str(lead);
+        // Errors in IR text have a line with the source and a line with a caret: their newlines are ours.
+        let lines: Vec<String> = cause.split('\n').map(|line| Printable(line).to_string()).collect();
+        text.push_str(&lines.join("\n"));
+        said.push_str(&cause);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_cannot_steer_the_terminal() {
+        assert_eq!(Printable("a\x1b[31m\u{202e}b\n").to_string(), "a\\u{1b}[31m\\u{202e}b\\n");
+    }
+
+    #[test]
+    fn units() {
+        assert_eq!(Bytes(1023).to_string(), "1023 B");
+        assert_eq!(Bytes(1024).to_string(), "1.0 KiB");
+        assert_eq!(Bytes(3 << 29).to_string(), "1.5 GiB");
+        assert_eq!(Bytes(u64::MAX).to_string(), "16384.0 PiB");
+        assert_eq!(Count(999).to_string(), "999");
+        assert_eq!(Count(15_234_000).to_string(), "15.2 M");
+    }
+
+    #[test]
+    fn causes_are_told_once() {
+        let error = anyhow::anyhow!("inner").context("outer: inner").context("top");
+        assert_eq!(describe(&error), "error: top\n  because: outer: inner");
+    }
+}

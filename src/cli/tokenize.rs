@@ -1,0 +1,113 @@
+//! `ixc tokenize` and `ixc detokenize`: text to token ids and back.
+
+use std::io::{Read, Write};
+use std::path::PathBuf;
+
+use ixc::frontend::gguf::Gguf;
+use ixc::frontend::tokenizer::{DecodeOptions, Tokenizer};
+use serde_json::json;
+
+use super::output::{self, Printable};
+use super::tokens::TokenList;
+
+/// Turns text into token ids. No BOS is added.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "EXAMPLES:
+  ixc tokenize model.gguf \"Hello, world\"
+  ixc tokenize model.gguf --file book.txt --json
+  echo -n 'Hello' | ixc tokenize model.gguf --file -
+  ixc tokenize model.gguf '<|im_start|>' --no-special")]
+pub struct EncodeArgs {
+    /// The model: a GGUF file or a plan; only its tokenizer is used.
+    model: PathBuf,
+    /// The text.
+    #[arg(required_unless_present = "file", conflicts_with = "file", allow_hyphen_values = true)]
+    text: Option<String>,
+    /// Read the text from a file, `-` for standard input.
+    #[arg(short, long)]
+    file: Option<PathBuf>,
+    /// Treat the names of special tokens as text.
+    #[arg(long)]
+    no_special: bool,
+    /// Print JSON: `{"ids": [...]}`.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Turns token ids into text.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "EXAMPLES:
+  ixc detokenize model.gguf 9707,11,1879
+  ixc detokenize model.gguf @ids.txt
+  ixc detokenize model.gguf 1,9707 --special --json")]
+pub struct DecodeArgs {
+    /// The model: a GGUF file or a plan; only its tokenizer is used.
+    model: PathBuf,
+    /// Token ids: `1,2,3`, or `@file`.
+    #[arg(value_name = "IDS|@FILE")]
+    ids: TokenList,
+    /// Show special tokens by their names.
+    #[arg(long)]
+    special: bool,
+    /// Print JSON: `{"text": ...}`.
+    #[arg(long)]
+    json: bool,
+}
+
+fn open(path: &std::path::Path) -> anyhow::Result<Tokenizer> {
+    Ok(ixc::model::tokenizer(&Gguf::open(path).map_err(ixc::Error::from)?)?)
+}
+
+impl EncodeArgs {
+    /// Runs the command.
+    pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        let tokenizer = open(&self.model)?;
+        let text = match (self.text, self.file) {
+            (Some(text), _) => text,
+            (None, Some(path)) => read(&path)?,
+            (None, None) => String::new(),
+        };
+        let ids = tokenizer.encode(&text, !self.no_special).map_err(ixc::Error::from)?;
+        if self.json {
+            // On one line: lists of ids are long.
+            writeln!(out, "{}", json!({ "ids": ids }))?;
+            return Ok(());
+        }
+        for id in ids {
+            let piece = String::from_utf8_lossy(tokenizer.token_bytes(id).map_err(ixc::Error::from)?).into_owned();
+            writeln!(out, "{id:>7}  '{}'", Printable(&piece))?;
+        }
+        Ok(())
+    }
+}
+
+impl DecodeArgs {
+    /// Runs the command.
+    pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        let tokenizer = open(&self.model)?;
+        let ids = self.ids.read()?;
+        let options = DecodeOptions { show_special: self.special, ..DecodeOptions::default() };
+        if self.json {
+            let text = tokenizer.decode_with(&ids, options).map_err(ixc::Error::from)?;
+            return Ok(output::json(out, &json!({ "text": text }))?);
+        }
+        // The bytes themselves, so that they come back as they went in.
+        out.write_all(&tokenizer.decode_bytes(&ids, options).map_err(ixc::Error::from)?)?;
+        Ok(writeln!(out)?)
+    }
+}
+
+/// Reads a text file, or standard input where the path is `-`.
+pub fn read(path: &std::path::Path) -> anyhow::Result<String> {
+    let bytes = if path.as_os_str() == "-" {
+        let mut bytes = Vec::new();
+        std::io::stdin().lock().read_to_end(&mut bytes).map_err(ixc::Error::io(path, "read"))?;
+        bytes
+    } else {
+        std::fs::read(path).map_err(ixc::Error::io(path, "read"))?
+    };
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        super::BadInput(format!("{}: byte {at:#x} is no UTF-8 text", path.display())).into()
+    })
+}

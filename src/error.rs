@@ -1,0 +1,109 @@
+//! What can go wrong between a model file and its logits: one enum at the edge, and the exit status of each.
+//!
+//! | status | means |
+//! | --- | --- |
+//! | 0 | done |
+//! | 1 | failed for another reason, such as a bug |
+//! | 2 | the command line is wrong |
+//! | 65 | a model, plan, IR text or request is malformed, or asks for what is not supported (`EX_DATAERR`) |
+//! | 66 | a file is missing or may not be read (`EX_NOINPUT`) |
+//! | 69 | this CPU lacks a feature that the target needs (`EX_UNAVAILABLE`) |
+//! | 74 | reading or writing failed (`EX_IOERR`) |
+//! | 130 | ended by Ctrl-C, after what there was had been written |
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use ixc_frontend::arch::ArchError;
+use ixc_frontend::gguf::GgufError;
+use ixc_frontend::template::TemplateError;
+use ixc_frontend::tokenizer::TokenizerError;
+use ixc_ir::graph::interpret::InterpretError;
+
+/// Exit status for malformed input.
+pub const DATA: u8 = 65;
+/// Exit status for a missing file.
+pub const NO_INPUT: u8 = 66;
+/// Exit status where the CPU lacks a feature.
+pub const UNAVAILABLE: u8 = 69;
+/// Exit status where reading or writing failed.
+pub const IO: u8 = 74;
+/// Exit status after Ctrl-C.
+pub const INTERRUPTED: u8 = 130;
+
+/// Why a model cannot be compiled or run.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The model file is missing or malformed.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// The file is sound but makes no model.
+    #[error(transparent)]
+    Arch(#[from] ArchError),
+    /// The tokenizer is malformed, or cannot take the text.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// The chat template gave no prompt.
+    #[error(transparent)]
+    Template(#[from] TemplateError),
+    /// The interpreter refused.
+    #[error(transparent)]
+    Interpret(#[from] InterpretError),
+    /// A file other than a model could not be read or written.
+    #[error("{}: cannot {action}: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What was tried.
+        action: &'static str,
+        /// The system's reason.
+        source: io::Error,
+    },
+    /// A token id that the model has no row for.
+    #[error("token {position} is {id}; ids of this model go from 0 to {}", vocabulary.saturating_sub(1))]
+    Token {
+        /// Which of the tokens, from 0.
+        position: usize,
+        /// Its id.
+        id: u64,
+        /// Size of the vocabulary.
+        vocabulary: u64,
+    },
+    /// Nothing to compute on.
+    #[error("no tokens were given; at least one is needed")]
+    NoTokens,
+    /// More tokens than the model can see.
+    #[error("{tokens} tokens do not fit into the context of {context}")]
+    Context {
+        /// How many there are.
+        tokens: usize,
+        /// How many fit.
+        context: usize,
+    },
+}
+
+impl Error {
+    /// An [`Error::Io`] for `path`.
+    pub fn io(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Error {
+        move |source| Error::Io { path: path.to_owned(), action, source }
+    }
+
+    /// The exit status that the table above gives it.
+    pub fn exit_status(&self) -> u8 {
+        match self {
+            Error::Gguf(error) => error.class().exit_status(),
+            Error::Arch(error) => error.class().exit_status(),
+            Error::Io { source, .. } => match source.kind() {
+                io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => NO_INPUT,
+                io::ErrorKind::InvalidData => DATA,
+                _ => IO,
+            },
+            Error::Tokenizer(_)
+            | Error::Template(_)
+            | Error::Interpret(_)
+            | Error::Token { .. }
+            | Error::NoTokens
+            | Error::Context { .. } => DATA,
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! What the system around the CPU allows: memory, its limits, huge pages, io_uring, executable memory.
+
+use std::fs;
+use std::path::Path;
+
+use serde::Serialize;
+
+/// Whether something works here, and if not, why.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Probe {
+    /// Whether it works.
+    pub available: bool,
+    /// Why not, in the system's words.
+    pub reason: Option<String>,
+}
+
+impl Probe {
+    fn of<T>(result: std::io::Result<T>) -> Probe {
+        Probe { available: result.is_ok(), reason: result.err().map(|error| error.to_string()) }
+    }
+}
+
+/// Memory, in bytes.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    /// The machine's.
+    pub total: Option<u64>,
+    /// Of it, what can be had without swapping.
+    pub available: Option<u64>,
+    /// The control group's limit, where it has one.
+    pub cgroup_limit: Option<u64>,
+}
+
+/// Reads `/proc/meminfo` and the control group's limit.
+pub fn memory() -> Memory {
+    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let field = |name: &str| {
+        let rest = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
+        rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+    };
+    Memory { total: field("MemTotal"), available: field("MemAvailable"), cgroup_limit: cgroup_limit() }
+}
+
+/// The smallest `memory.max` between this process's control group and the root (version 2), or version 1's limit.
+fn cgroup_limit() -> Option<u64> {
+    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    let root = Path::new("/sys/fs/cgroup");
+    let read = |path: &Path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let unified = groups.lines().find_map(|line| line.strip_prefix("0::/"));
+    let own = unified.into_iter().flat_map(|group| {
+        root.join(group)
+            .ancestors()
+            .take_while(|path| path.starts_with(root))
+            .map(Path::to_path_buf)
+            .collect::<Vec<_>>()
+    });
+    let version_1 = read(Path::new("/sys/fs/cgroup/memory/memory.limit_in_bytes"));
+    // Version 1 says "no limit" as the largest multiple of a page.
+    own.filter_map(|path| read(&path.join("memory.max"))).chain(version_1).filter(|&limit| limit < 1 << 62).min()
+}
+
+/// The state of transparent huge pages: `always`, `madvise` or `never`.
+pub fn huge_pages() -> Option<String> {
+    let state = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok()?;
+    let (_, chosen) = state.split_once('[')?;
+    Some(chosen.split_once(']')?.0.to_owned())
+}
+
+/// Whether the kernel (and the container's filter) lets a ring be set up.
+#[cfg(target_os = "linux")]
+pub fn io_uring() -> Probe {
+    // `struct io_uring_params` is 120 bytes; all zero asks for the defaults.
+    let mut params = [0u32; 30];
+    // SAFETY: the kernel reads and writes 120 bytes at `params`, which has that many and lives until the call returns.
+    let ring = unsafe { libc::syscall(libc::SYS_io_uring_setup, 1, params.as_mut_ptr()) };
+    if ring < 0 {
+        return Probe::of(Err::<(), _>(std::io::Error::last_os_error()));
+    }
+    let descriptor = i32::try_from(ring).unwrap_or(-1);
+    // SAFETY: the kernel has just given this descriptor to us, and nobody else has it.
+    drop(unsafe { <std::os::fd::OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(descriptor) });
+    Probe { available: true, reason: None }
+}
+
+/// Whether the kernel lets a ring be set up.
+#[cfg(not(target_os = "linux"))]
+pub fn io_uring() -> Probe {
+    Probe { available: false, reason: Some("it is a part of Linux".to_owned()) }
+}
+
+/// Whether memory that was written may be made executable, as generated code needs.
+pub fn executable_memory() -> Probe {
+    Probe::of(memmap2::MmapMut::map_anon(4096).and_then(memmap2::MmapMut::make_exec))
+}

@@ -1,0 +1,120 @@
+//! A model file, opened and checked: its graph, and exact logits by the reference interpreter.
+
+use std::path::Path;
+
+use ixc_frontend::arch::{self, FileWeights};
+use ixc_frontend::gguf::Gguf;
+use ixc_frontend::tokenizer::{ModelKind, Tokenizer, TokenizerError, TokenizerSpec};
+use ixc_ir::graph::interpret::Interpreter;
+
+use crate::Error;
+
+/// A model file and what it makes.
+#[derive(Debug)]
+pub struct Model {
+    /// The file.
+    pub gguf: Gguf,
+    /// Hyperparameters and graph.
+    pub arch: arch::Model,
+    /// What the file says about its vocabulary. Empty where that asks for a pre-tokenizer that is not supported: the model
+    /// runs, on token ids.
+    pub vocabulary: TokenizerSpec,
+}
+
+impl Model {
+    /// Opens a model and builds its graph.
+    ///
+    /// # Errors
+    /// When the file is missing, malformed, or no model that is supported.
+    pub fn open(path: &Path) -> Result<Model, Error> {
+        Model::new(Gguf::open(path)?)
+    }
+
+    /// Builds the graph of an open file.
+    ///
+    /// # Errors
+    /// When it makes no model that is supported.
+    pub fn new(gguf: Gguf) -> Result<Model, Error> {
+        let arch = arch::build(&gguf)?;
+        let vocabulary = match vocabulary(&gguf) {
+            Err(Error::Tokenizer(error @ TokenizerError::UnknownPreTokenizer { .. })) => {
+                tracing::warn!("{error}; the model takes token ids only");
+                TokenizerSpec::default()
+            }
+            other => other?,
+        };
+        Ok(Model { gguf, arch, vocabulary })
+    }
+
+    /// Checks ids that came from outside.
+    ///
+    /// # Errors
+    /// [`Error::Token`], [`Error::NoTokens`].
+    pub fn check_tokens(&self, tokens: &[u32]) -> Result<(), Error> {
+        check_tokens(tokens, self.arch.hyper.vocabulary)?;
+        let context = usize::try_from(self.arch.hyper.context_length).unwrap_or(usize::MAX);
+        if tokens.len() > context {
+            return Err(Error::Context { tokens: tokens.len(), context });
+        }
+        Ok(())
+    }
+
+    /// Logits at every position, `[tokens, vocabulary]`: in f32 from the dequantised weights, slowly. `progress` is called
+    /// after each token.
+    ///
+    /// # Errors
+    /// When a token is none of this model's.
+    pub fn exact_logits(&self, tokens: &[u32], mut progress: impl FnMut(usize)) -> Result<Vec<f32>, Error> {
+        self.check_tokens(tokens)?;
+        let weights = FileWeights::new(&self.gguf, &self.arch.module);
+        let mut interpreter = Interpreter::new(&self.arch.module, &weights)?;
+        let mut logits = Vec::new();
+        // A few tokens at a time: every step dequantises all weights that it uses.
+        for (index, chunk) in tokens.chunks(EXACT_STEP).enumerate() {
+            let start = index * EXACT_STEP;
+            let positions: Vec<u32> = (start as u32..).take(chunk.len()).collect();
+            let rows: Vec<u32> = (0..chunk.len() as u32).collect();
+            logits.extend(interpreter.step(chunk, &positions, &rows)?);
+            progress(start + chunk.len());
+        }
+        Ok(logits)
+    }
+}
+
+/// What a file says about its vocabulary, checked; [`ixc_frontend::tokenizer::ModelKind::None`] where it has none.
+///
+/// # Errors
+/// When it contradicts itself or the embedding matrix.
+pub fn vocabulary(gguf: &Gguf) -> Result<TokenizerSpec, Error> {
+    let spec = TokenizerSpec::from_metadata(gguf.metadata())?;
+    if let (Some(embedding), false) = (gguf.tensor("token_embd.weight"), spec.model == ModelKind::None) {
+        // A GGUF tensor's dimensions have the row length first.
+        spec.check_embedding_rows(embedding.dims().get(1).copied().unwrap_or(1))?;
+    }
+    Ok(spec)
+}
+
+/// The tokenizer of a file.
+///
+/// # Errors
+/// When it has none, or one that contradicts itself or is not supported.
+pub fn tokenizer(gguf: &Gguf) -> Result<Tokenizer, Error> {
+    Ok(Tokenizer::new(&vocabulary(gguf)?)?)
+}
+
+/// Tokens of one step of the interpreter.
+const EXACT_STEP: usize = 128;
+
+/// Checks ids that came from outside against a vocabulary.
+///
+/// # Errors
+/// [`Error::Token`], [`Error::NoTokens`].
+pub fn check_tokens(tokens: &[u32], vocabulary: u64) -> Result<(), Error> {
+    if tokens.is_empty() {
+        return Err(Error::NoTokens);
+    }
+    match tokens.iter().position(|&id| u64::from(id) >= vocabulary) {
+        Some(position) => Err(Error::Token { position, id: tokens[position].into(), vocabulary }),
+        None => Ok(()),
+    }
+}
