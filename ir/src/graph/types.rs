@@ -103,6 +103,13 @@ pub struct CacheShape {
     pub value: u64,
 }
 
+impl std::fmt::Display for CacheShape {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let CacheShape { heads, key, value } = self;
+        write!(f, "{heads} heads with keys of {key} and values of {value}")
+    }
+}
+
 /// The KV caches that the ops so far append to, by layer: an `attention` takes its sizes from here, since a token has none.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Caches(BTreeMap<i64, CacheShape>);
@@ -180,7 +187,7 @@ pub fn result_types_after(
             one(Type::f32([rows.clone(), d.into()]))
         }
         OpKind::Dequantise => {
-            let weight = rule.any_weight("w")?;
+            let weight = rule.any_weight("w");
             one(Type::f32(weight.shape.iter().map(|&n| Dim::Fixed(n)).collect::<Vec<_>>()))
         }
         OpKind::Matmul => {
@@ -232,10 +239,10 @@ pub fn result_types_after(
         OpKind::KvAppend | OpKind::RopeAppend => {
             let (layer, shape) = rule.appended(kind)?;
             match caches.layer(layer) {
-                Some(other) if other != shape => Err(rule.attr(
-                    "layer",
-                    format!("a layer whose cache is {shape:?}; that of layer {layer} is {other:?} already"),
-                )),
+                Some(other) if other != shape => {
+                    Err(rule
+                        .attr("layer", format!("another: layer {layer} has {other} already, and this appends {shape}")))
+                }
                 Some(_) | None => one(Type::Token),
             }
         }
@@ -253,7 +260,7 @@ pub fn result_types_after(
                 return Err(rule.attr("kv_heads", format!("{}, the heads of the cache", cache.heads)));
             }
             if !rule.number("q", heads)?.is_multiple_of(kv_heads) {
-                return Err(rule.operand("q", format!("with a multiple of {kv_heads} heads")));
+                return Err(rule.operand("q", format!("one with a multiple of {kv_heads} heads")));
             }
             rule.finite("scale")?;
             Ok(vec![Type::f32([rows.clone(), heads.clone(), cache.value.into()]), Type::Token])
@@ -301,7 +308,7 @@ pub fn result_types_after(
             rule.quantised(with(lead, d))
         }
         OpKind::Linear => {
-            let weight = rule.any_weight("w")?;
+            let weight = rule.any_weight("w");
             let [rows, k] = rule.activation("x", weight)?;
             let [n, wk] = rule.weight("w")?;
             rule.same_number("w", wk, k)?;
@@ -312,10 +319,10 @@ pub fn result_types_after(
         }
         OpKind::LinearQkv => {
             let parts = [("xq", "wq", "bq"), ("xk", "wk", "bk"), ("xv", "wv", "bv")];
-            let [first, k] = rule.activation("xq", rule.any_weight("wq")?)?;
+            let [first, k] = rule.activation("xq", rule.any_weight("wq"))?;
             let mut types = Vec::with_capacity(parts.len());
             for (x, w, bias) in parts {
-                let weight = rule.any_weight(w)?;
+                let weight = rule.any_weight(w);
                 let [rows, xk] = rule.activation(x, weight)?;
                 if rows != first || xk != k {
                     return Err(
@@ -352,7 +359,7 @@ pub fn result_types_after(
             rule.quantised([rows.clone(), slots.clone(), n.into()])
         }
         OpKind::ExpertDown => {
-            let [rows, slots, k] = rule.activation("x", rule.any_weight("w")?)?;
+            let [rows, slots, k] = rule.activation("x", rule.any_weight("w"))?;
             let [_, n, wk] = rule.weight("w")?;
             rule.same_number("w", wk, k)?;
             if rule.i32::<2>("ids")? != [rows, slots] {
@@ -591,17 +598,17 @@ impl<'a> Rule<'a> {
         }
     }
 
-    fn any_weight(&self, name: &'static str) -> Result<&'a Weight, TypeError> {
+    fn any_weight(&self, name: &'static str) -> &'a Weight {
         match self.find(name) {
-            Operand::Weight(w) => Ok(&self.module.weights[w.index()]),
+            Operand::Weight(w) => &self.module.weights[w.index()],
             other => unreachable!("{}: operand {name} is {other:?}", self.row.mnemonic),
         }
     }
 
     /// The shape of a weight of rank `N`.
     fn weight<const N: usize>(&self, name: &'static str) -> Result<[u64; N], TypeError> {
-        let shape = &self.any_weight(name)?.shape;
-        <[u64; N]>::try_from(shape.as_slice()).map_err(|_| self.operand(name, format!("of {N} dimensions")))
+        let shape = &self.any_weight(name).shape;
+        <[u64; N]>::try_from(shape.as_slice()).map_err(|_| self.operand(name, format!("one of {N} dimensions")))
     }
 
     /// The dimensions of a value of this element type and rank.
@@ -663,7 +670,11 @@ impl<'a> Rule<'a> {
     }
 
     fn same(&self, name: &'static str, found: &Dim, expected: &Dim) -> Result<(), TypeError> {
-        if found == expected { Ok(()) } else { Err(self.operand(name, format!("with {expected} in place of {found}"))) }
+        if found == expected {
+            Ok(())
+        } else {
+            Err(self.operand(name, format!("one with {expected} in place of {found}")))
+        }
     }
 
     fn same_number(&self, name: &'static str, found: u64, expected: &Dim) -> Result<(), TypeError> {
@@ -671,14 +682,14 @@ impl<'a> Rule<'a> {
     }
 
     fn number(&self, name: &'static str, dim: &Dim) -> Result<u64, TypeError> {
-        dim.fixed().ok_or_else(|| self.operand(name, format!("with a number in place of {dim}")))
+        dim.fixed().ok_or_else(|| self.operand(name, format!("one with a number in place of {dim}")))
     }
 
     /// `width / heads`.
     fn divided(&self, name: &'static str, width: &Dim, heads: u64) -> Result<u64, TypeError> {
         match self.number(name, width)? {
             width if width.is_multiple_of(heads) => Ok(width / heads),
-            width => Err(self.operand(name, format!("with a multiple of {heads} in place of {width}"))),
+            width => Err(self.operand(name, format!("one with a multiple of {heads} in place of {width}"))),
         }
     }
 
@@ -747,7 +758,7 @@ impl<'a> Rule<'a> {
 
     /// Gate and up: of one shape, and with one activation format since they share `x`.
     fn gate_up(&self) -> Result<(&'a Weight, &'a Weight), TypeError> {
-        let (gate, up) = (self.any_weight("gate")?, self.any_weight("up")?);
+        let (gate, up) = (self.any_weight("gate"), self.any_weight("up"));
         if gate.shape != up.shape {
             return Err(self.operand("up", format!("of the shape of gate, {:?}", gate.shape)));
         }

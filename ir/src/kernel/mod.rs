@@ -22,11 +22,13 @@
 //! | [`op`] | the op table: mnemonic, operands, type rule, one line of documentation |
 //! | [`affine`] | affine expressions over loop variables and dims |
 //! | [`builder`] | making kernels from Rust |
+//! | [`interpret`] | the reference interpreter: what every op means |
 //!
 //! Invariant: the IR says what is computed; no op names an instruction, and no op behaves differently per target.
 
 pub mod affine;
 pub mod builder;
+pub mod interpret;
 pub mod op;
 
 use serde::{Deserialize, Serialize};

@@ -197,7 +197,8 @@ fn slice(o: &[Type], r: Type, first: i64) -> Result<(), String> {
         && r.lanes < o[0].lanes
         && first >= 0
         && first % lanes == 0
-        && first + lanes <= i64::from(o[0].lanes)
+        && first <= i64::from(o[0].lanes) - lanes
+    // no sum that a hostile immediate could overflow
     {
         return Ok(());
     }

@@ -1,0 +1,634 @@
+//! The reference interpreter: the definition of every op, over plain byte buffers.
+//!
+//! Takes a kernel, its dims and its buffers; leaves in the buffers what every lowering must leave there. Nothing is
+//! assumed to have been proven: dims, buffer sizes, every access and every index value are checked as they come, so that
+//! the interpreter also checks the verifier. Memory is little-endian. There is no `_` arm over [`Op`]: a new op does not
+//! compile until it is defined here.
+//!
+//! ```text
+//! %a = load f32x8 %x[32*%i]     reads 32 bytes at 32 * i of buffer x, or stops with an error
+//! %b = fma f32x8 %a, %a, %c     each lane a * a + c, rounded once
+//! ```
+
+use half::f16;
+
+use super::*;
+
+/// Why a kernel could not be run to its end.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InterpretError {
+    /// Another number of dims than the kernel has.
+    #[error("kernel takes {right} dims, found {found}")]
+    DimCount {
+        /// What the kernel has.
+        right: usize,
+        /// What was given.
+        found: usize,
+    },
+    /// A dim outside its range.
+    #[error("dim %{name} must be in {lo}..={hi}, found {found}")]
+    DimRange {
+        /// The dim.
+        name: String,
+        /// Smallest value.
+        lo: i64,
+        /// Largest value.
+        hi: i64,
+        /// What was given.
+        found: i64,
+    },
+    /// Another number of buffers than the kernel has.
+    #[error("kernel takes {right} buffers, found {found}")]
+    BufferCount {
+        /// What the kernel has.
+        right: usize,
+        /// What was given.
+        found: usize,
+    },
+    /// A buffer that is smaller than the kernel says.
+    #[error("buffer %{name} must have {right} bytes, found {found}")]
+    BufferSize {
+        /// The buffer.
+        name: String,
+        /// Bytes that the kernel says it has.
+        right: i64,
+        /// Bytes that were given.
+        found: usize,
+    },
+    /// An access outside its buffer.
+    #[error("`{op}` of {bytes} bytes at offset {offset} of buffer %{buffer}, which has {size} bytes")]
+    OutOfBounds {
+        /// Mnemonic.
+        op: &'static str,
+        /// The buffer.
+        buffer: String,
+        /// Where the access begins.
+        offset: i64,
+        /// Its size.
+        bytes: u32,
+        /// Declared size of the buffer.
+        size: i64,
+    },
+    /// An access that the kind of the buffer forbids.
+    #[error("`{op}` of buffer %{buffer}, which is declared `{kind}`")]
+    Forbidden {
+        /// Mnemonic.
+        op: &'static str,
+        /// The buffer.
+        buffer: String,
+        /// Keyword of its kind.
+        kind: &'static str,
+    },
+    /// An index value that the caller must not have passed.
+    #[error("index {found} at offset {offset} of buffer %{buffer} must be below {below}")]
+    IndexValue {
+        /// The buffer.
+        buffer: String,
+        /// Where it stands.
+        offset: i64,
+        /// The value.
+        found: u32,
+        /// The exclusive limit.
+        below: i64,
+    },
+    /// A loop that would run a negative number of times.
+    #[error("loop %{var} would run {trip} times, must be 0 or more")]
+    Trip {
+        /// Loop variable.
+        var: String,
+        /// The number.
+        trip: i64,
+    },
+    /// A `select` whose mask has a lane that is neither all ones nor all zeros.
+    #[error("`select` with mask lane {lane} = {found:#x}, must be 0 or 0xffffffff")]
+    Mask {
+        /// The lane.
+        lane: usize,
+        /// Its value.
+        found: u32,
+    },
+    /// An affine expression that does not fit 64 bits.
+    #[error("affine expression overflows 64 bits")]
+    Overflow,
+}
+
+impl BufferKind {
+    /// The keyword of this kind in IR text.
+    pub const fn keyword(&self) -> &'static str {
+        match self {
+            BufferKind::Read => "read",
+            BufferKind::Write => "write",
+            BufferKind::ReadWrite => "read_write",
+            BufferKind::Scratch => "scratch",
+            BufferKind::Index { .. } => "index",
+        }
+    }
+
+    /// Whether `load` and `load_splat` may read it.
+    pub const fn may_load(&self) -> bool {
+        match self {
+            BufferKind::Read | BufferKind::ReadWrite | BufferKind::Scratch => true,
+            BufferKind::Write | BufferKind::Index { .. } => false,
+        }
+    }
+
+    /// Whether `store` may write it.
+    pub const fn may_store(&self) -> bool {
+        match self {
+            BufferKind::Write | BufferKind::ReadWrite | BufferKind::Scratch => true,
+            BufferKind::Read | BufferKind::Index { .. } => false,
+        }
+    }
+}
+
+/// Runs a kernel over `buffers`, in the order of [`Kernel::buffers`]; `dims` in the order of [`Kernel::dims`].
+///
+/// # Errors
+/// The first thing that the caller or the kernel does wrong; buffers then hold what was written until there.
+pub fn run(kernel: &Kernel, dims: &[i64], buffers: &mut [Vec<u8>]) -> Result<(), InterpretError> {
+    if dims.len() != kernel.dims.len() {
+        return Err(InterpretError::DimCount { right: kernel.dims.len(), found: dims.len() });
+    }
+    for (dim, &found) in kernel.dims.iter().zip(dims) {
+        if !(dim.lo..=dim.hi).contains(&found) {
+            return Err(InterpretError::DimRange { name: dim.name.clone(), lo: dim.lo, hi: dim.hi, found });
+        }
+    }
+    if buffers.len() != kernel.buffers.len() {
+        return Err(InterpretError::BufferCount { right: kernel.buffers.len(), found: buffers.len() });
+    }
+    let mut machine = Machine {
+        kernel,
+        dims,
+        sizes: Vec::with_capacity(buffers.len()),
+        below: Vec::with_capacity(buffers.len()),
+        values: vec![Vector::ZERO; kernel.values.len()],
+        vars: vec![0; kernel.vars.len()],
+        buffers,
+    };
+    for (i, buffer) in kernel.buffers.iter().enumerate() {
+        let size = machine.affine(&buffer.size)?;
+        let found = machine.buffers[i].len();
+        if size < 0 || (found as u64) < size as u64 {
+            return Err(InterpretError::BufferSize { name: buffer.name.clone(), right: size, found });
+        }
+        machine.sizes.push(size);
+        let below = match &buffer.kind {
+            BufferKind::Index { below } => machine.affine(below)?,
+            BufferKind::Read | BufferKind::Write | BufferKind::ReadWrite | BufferKind::Scratch => 0,
+        };
+        machine.below.push(below);
+    }
+    machine.block(&kernel.body)
+}
+
+struct Machine<'a> {
+    kernel: &'a Kernel,
+    dims: &'a [i64],
+    /// Declared size of each buffer at these dims.
+    sizes: Vec<i64>,
+    /// Limit of each index buffer's values at these dims.
+    below: Vec<i64>,
+    values: Vec<Vector>,
+    vars: Vec<i64>,
+    buffers: &'a mut [Vec<u8>],
+}
+
+impl Machine<'_> {
+    fn affine(&self, affine: &Affine) -> Result<i64, InterpretError> {
+        affine
+            .evaluate(|atom| match atom {
+                Atom::Dim(dim) => self.dims[dim.index()],
+                Atom::Var(var) => self.vars[var.index()],
+            })
+            .ok_or(InterpretError::Overflow)
+    }
+
+    /// The place of an access in its buffer, checked.
+    fn place(&self, op: &'static str, address: &Address, bytes: u32) -> Result<usize, InterpretError> {
+        let offset = self.affine(&address.offset)?;
+        let size = self.sizes[address.buffer.index()];
+        if offset >= 0 && offset.checked_add(i64::from(bytes)).is_some_and(|end| end <= size) {
+            return Ok(offset as usize);
+        }
+        let buffer = self.kernel.buffers[address.buffer.index()].name.clone();
+        Err(InterpretError::OutOfBounds { op, buffer, offset, bytes, size })
+    }
+
+    fn forbidden(&self, op: &'static str, buffer: BufferId) -> InterpretError {
+        let buffer = &self.kernel.buffers[buffer.index()];
+        InterpretError::Forbidden { op, buffer: buffer.name.clone(), kind: buffer.kind.keyword() }
+    }
+
+    fn block(&mut self, statements: &[Stmt]) -> Result<(), InterpretError> {
+        for statement in statements {
+            match statement {
+                Stmt::Inst(inst) => self.inst(inst)?,
+                Stmt::For(f) => self.counted_loop(f)?,
+                Stmt::LoadIndex { var, address } => self.load_index(*var, address)?,
+            }
+        }
+        Ok(())
+    }
+
+    fn counted_loop(&mut self, f: &For) -> Result<(), InterpretError> {
+        let trip = self.affine(&f.trip)?;
+        if trip < 0 {
+            return Err(InterpretError::Trip { var: self.kernel.vars[f.var.index()].clone(), trip });
+        }
+        // All values move at once: a carried value may be the next of another.
+        let mut carried: Vec<Vector> = f.carries.iter().map(|c| self.values[c.init.index()]).collect();
+        for i in 0..trip {
+            self.vars[f.var.index()] = i;
+            for (carry, value) in f.carries.iter().zip(&carried) {
+                self.values[carry.inner.index()] = *value;
+            }
+            self.block(&f.body)?;
+            for (carry, value) in f.carries.iter().zip(&mut carried) {
+                *value = self.values[carry.next.index()];
+            }
+        }
+        for (carry, value) in f.carries.iter().zip(&carried) {
+            self.values[carry.result.index()] = *value;
+        }
+        Ok(())
+    }
+
+    fn load_index(&mut self, var: VarId, address: &Address) -> Result<(), InterpretError> {
+        const OP: &str = "load_index";
+        let buffer = &self.kernel.buffers[address.buffer.index()];
+        if !matches!(buffer.kind, BufferKind::Index { .. }) {
+            return Err(self.forbidden(OP, address.buffer));
+        }
+        let at = self.place(OP, address, 4)?;
+        let mut bytes = [0; 4];
+        bytes.copy_from_slice(&self.buffers[address.buffer.index()][at..at + 4]);
+        let found = u32::from_le_bytes(bytes);
+        let below = self.below[address.buffer.index()];
+        if i64::from(found) >= below {
+            return Err(InterpretError::IndexValue { buffer: buffer.name.clone(), offset: at as i64, found, below });
+        }
+        self.vars[var.index()] = i64::from(found);
+        Ok(())
+    }
+
+    fn load(&mut self, inst: &Inst, bytes: u32) -> Result<Vector, InterpretError> {
+        let op = inst.op.row().mnemonic;
+        // The verifier's structure check: every load has an address.
+        let Some(address) = &inst.address else { return Ok(Vector::ZERO) };
+        if !self.kernel.buffers[address.buffer.index()].kind.may_load() {
+            return Err(self.forbidden(op, address.buffer));
+        }
+        let at = self.place(op, address, bytes)?;
+        let mut loaded = Vector::ZERO;
+        let bytes = bytes as usize;
+        loaded.0[..bytes].copy_from_slice(&self.buffers[address.buffer.index()][at..at + bytes]);
+        Ok(loaded)
+    }
+
+    fn store(&mut self, inst: &Inst) -> Result<(), InterpretError> {
+        let op = inst.op.row().mnemonic;
+        let Some(address) = &inst.address else { return Ok(()) };
+        if !self.kernel.buffers[address.buffer.index()].kind.may_store() {
+            return Err(self.forbidden(op, address.buffer));
+        }
+        let at = self.place(op, address, inst.ty.bytes())?;
+        let bytes = inst.ty.bytes() as usize;
+        let value = self.values[inst.operands[0].index()];
+        self.buffers[address.buffer.index()][at..at + bytes].copy_from_slice(&value.0[..bytes]);
+        Ok(())
+    }
+
+    fn inst(&mut self, inst: &Inst) -> Result<(), InterpretError> {
+        let ty = inst.ty;
+        let lanes = usize::from(ty.lanes);
+        let arg = |i: usize| self.values[inst.operands[i].index()];
+        let arg_ty = |i: usize| self.kernel.ty(inst.operands[i]);
+        let result = match inst.op {
+            // constants and indices
+            Op::Splat => splat(ty, &inst.imm),
+            Op::Bytes => bytes_of(&inst.imm),
+            Op::Iota => Vector::from_lanes(lanes, |i| i as i32),
+            Op::Index => {
+                let value = match &inst.index {
+                    Some(affine) => self.affine(affine)?,
+                    None => 0,
+                };
+                Vector::from_lanes(1, |_| value as i32)
+            }
+            // memory
+            Op::Load => self.load(inst, ty.bytes())?,
+            Op::LoadSplat => {
+                let element = self.load(inst, ty.elem.bytes())?;
+                repeat_element(ty, &element, 0)
+            }
+            Op::Store => return self.store(inst),
+            // lanes
+            Op::Broadcast => repeat_element(ty, &arg(0), 0),
+            Op::Extract => repeat_element(ty, &arg(0), int(&inst.imm)),
+            Op::Slice => arg(0).bytes_from(int(&inst.imm) * ty.elem.bytes() as usize, ty.bytes() as usize),
+            Op::Concat => Vector::joined(&arg(0), &arg(1), 0, 0, arg_ty(0).bytes() as usize),
+            Op::JoinLo => Vector::joined(&arg(0), &arg(1), 0, 0, ty.bytes() as usize / 2),
+            Op::JoinHi => {
+                let half = ty.bytes() as usize / 2;
+                Vector::joined(&arg(0), &arg(1), half, half, half)
+            }
+            Op::Bitcast => arg(0),
+            Op::UnpackLo => unpack(ty, &arg(0), &arg(1), int(&inst.imm), 0),
+            Op::UnpackHi => unpack(ty, &arg(0), &arg(1), int(&inst.imm), 8),
+            Op::SwapPairs => {
+                let a = arg(0);
+                Vector::from_lanes(lanes, |i| a.lane::<i32>(i ^ 1))
+            }
+            Op::ShuffleBytes => {
+                let (a, pick) = (arg(0), arg(1));
+                Vector::from_lanes(lanes, |i| {
+                    let by = pick.lane::<u8>(i);
+                    if by & 0x80 != 0 { 0u8 } else { a.lane((i & !15) + usize::from(by & 15)) }
+                })
+            }
+            // float arithmetic
+            Op::Add => float2(lanes, &arg(0), &arg(1), |a, b| a + b),
+            Op::Sub => float2(lanes, &arg(0), &arg(1), |a, b| a - b),
+            Op::Mul => float2(lanes, &arg(0), &arg(1), |a, b| a * b),
+            Op::Div => float2(lanes, &arg(0), &arg(1), |a, b| a / b),
+            Op::Min => float2(lanes, &arg(0), &arg(1), min),
+            Op::Max => float2(lanes, &arg(0), &arg(1), max),
+            Op::Sqrt => {
+                let a = arg(0);
+                Vector::from_lanes(lanes, |i| a.lane::<f32>(i).sqrt())
+            }
+            Op::Fma => {
+                let (a, b, c) = (arg(0), arg(1), arg(2));
+                Vector::from_lanes(lanes, |i| a.lane::<f32>(i).mul_add(b.lane(i), c.lane(i)))
+            }
+            // integer arithmetic
+            Op::IAdd => int2(ty, &arg(0), &arg(1), |a, b| a + b),
+            Op::ISub => int2(ty, &arg(0), &arg(1), |a, b| a - b),
+            Op::IMul => int2(ty, &arg(0), &arg(1), |a, b| a * b),
+            Op::IMin => int2(ty, &arg(0), &arg(1), i64::min),
+            Op::IMax => int2(ty, &arg(0), &arg(1), i64::max),
+            Op::IAbs => int2(ty, &arg(0), &arg(0), |a, _| a.abs()),
+            Op::Sign => int2(ty, &arg(0), &arg(1), |a, b| a * b.signum()),
+            Op::And => int2(ty, &arg(0), &arg(1), |a, b| a & b),
+            Op::Or => int2(ty, &arg(0), &arg(1), |a, b| a | b),
+            Op::Xor => int2(ty, &arg(0), &arg(1), |a, b| a ^ b),
+            Op::Shl => {
+                let by = int(&inst.imm);
+                int2(ty, &arg(0), &arg(0), |a, _| a << by)
+            }
+            Op::ShrU => {
+                let (by, mask) = (int(&inst.imm), (1i64 << (8 * ty.elem.bytes())) - 1);
+                int2(ty, &arg(0), &arg(0), |a, _| (a & mask) >> by)
+            }
+            Op::ShrS => {
+                let by = int(&inst.imm);
+                int2(ty, &arg(0), &arg(0), |a, _| a >> by)
+            }
+            // comparison
+            Op::CmpEq => int2(ty, &arg(0), &arg(1), |a, b| -i64::from(a == b)),
+            Op::CmpGt => int2(ty, &arg(0), &arg(1), |a, b| -i64::from(a > b)),
+            Op::CmpLtF => {
+                let (a, b) = (arg(0), arg(1));
+                Vector::from_lanes(lanes, |i| -i32::from(a.lane::<f32>(i) < b.lane::<f32>(i)))
+            }
+            Op::Select => select(lanes, &arg(0), &arg(1), &arg(2))?,
+            // conversion
+            Op::ToF32 => {
+                let a = arg(0);
+                Vector::from_lanes(lanes, |i| a.lane::<i32>(i) as f32)
+            }
+            Op::ToI32 => {
+                let a = arg(0);
+                Vector::from_lanes(lanes, |i| to_i32(a.lane(i)))
+            }
+            Op::F16ToF32 => {
+                let a = arg(0);
+                Vector::from_lanes(lanes, |i| f16::from_bits(a.lane(i)).to_f32())
+            }
+            Op::F32ToF16 => {
+                let a = arg(0);
+                Vector::from_lanes(lanes, |i| f16::from_f32(a.lane(i)).to_bits())
+            }
+            Op::ExtendS => resize(ty, arg_ty(0), &arg(0), |a| a),
+            Op::ExtendU => {
+                let mask = (1i64 << (8 * arg_ty(0).elem.bytes())) - 1;
+                resize(ty, arg_ty(0), &arg(0), |a| a & mask)
+            }
+            Op::NarrowS => {
+                let limit = 1i64 << (8 * ty.elem.bytes() - 1);
+                resize(ty, arg_ty(0), &arg(0), |a| a.clamp(-limit, limit - 1))
+            }
+            // dot products
+            Op::Dot2U8S8 => {
+                let (a, b) = (arg(0), arg(1));
+                let product = |i: usize| i32::from(a.lane::<u8>(i)) * i32::from(b.lane::<i8>(i));
+                Vector::from_lanes(lanes, |i| {
+                    let sum = product(2 * i) + product(2 * i + 1);
+                    sum.clamp(i32::from(i16::MIN), i32::from(i16::MAX)) as i16
+                })
+            }
+            Op::Dot2S16 => {
+                let (a, b) = (arg(0), arg(1));
+                let product = |i: usize| i32::from(a.lane::<i16>(i)) * i32::from(b.lane::<i16>(i));
+                Vector::from_lanes(lanes, |i| product(2 * i).wrapping_add(product(2 * i + 1)))
+            }
+            // reductions
+            Op::ReduceAdd => reduce(arg_ty(0), &arg(0), |a, b| a + b, i32::wrapping_add),
+            Op::ReduceMax => reduce(arg_ty(0), &arg(0), max, i32::max),
+            Op::ReduceMin => reduce(arg_ty(0), &arg(0), min, i32::min),
+        };
+        if let Some(value) = inst.result {
+            self.values[value.index()] = result;
+        }
+        Ok(())
+    }
+}
+
+/// A register: the widest vector; lanes above a value's type are not looked at.
+#[derive(Clone, Copy)]
+struct Vector([u8; Type::MAX_BYTES as usize]);
+
+/// What a lane may be read and written as.
+trait Lane: Copy {
+    fn read(vector: &Vector, lane: usize) -> Self;
+    fn write(self, vector: &mut Vector, lane: usize);
+}
+
+macro_rules! lane {
+    ($($ty:ident)*) => {$(
+        impl Lane for $ty {
+            #[inline]
+            fn read(vector: &Vector, lane: usize) -> Self {
+                $ty::from_le_bytes(vector.0.as_chunks().0[lane])
+            }
+
+            #[inline]
+            fn write(self, vector: &mut Vector, lane: usize) {
+                vector.0.as_chunks_mut().0[lane] = self.to_le_bytes();
+            }
+        }
+    )*};
+}
+
+lane! { u8 i8 u16 i16 u32 i32 f32 }
+
+impl Vector {
+    const ZERO: Vector = Vector([0; Type::MAX_BYTES as usize]);
+
+    #[inline]
+    fn lane<T: Lane>(&self, lane: usize) -> T {
+        T::read(self, lane)
+    }
+
+    #[inline]
+    fn from_lanes<T: Lane>(lanes: usize, mut value: impl FnMut(usize) -> T) -> Vector {
+        let mut vector = Vector::ZERO;
+        for i in 0..lanes {
+            value(i).write(&mut vector, i);
+        }
+        vector
+    }
+
+    /// A lane as a sign-extended integer of the element's width.
+    #[inline]
+    fn int(&self, elem: Elem, lane: usize) -> i64 {
+        match elem {
+            Elem::I8 => i64::from(self.lane::<i8>(lane)),
+            Elem::I16 | Elem::F16 => i64::from(self.lane::<i16>(lane)),
+            Elem::I32 | Elem::F32 => i64::from(self.lane::<i32>(lane)),
+        }
+    }
+
+    /// Lanes from integers, modulo the element's width.
+    #[inline]
+    fn from_ints(ty: Type, mut value: impl FnMut(usize) -> i64) -> Vector {
+        let lanes = usize::from(ty.lanes);
+        match ty.elem {
+            Elem::I8 => Vector::from_lanes(lanes, |i| value(i) as i8),
+            Elem::I16 | Elem::F16 => Vector::from_lanes(lanes, |i| value(i) as i16),
+            Elem::I32 | Elem::F32 => Vector::from_lanes(lanes, |i| value(i) as i32),
+        }
+    }
+
+    fn bytes_from(&self, first: usize, bytes: usize) -> Vector {
+        let mut vector = Vector::ZERO;
+        vector.0[..bytes].copy_from_slice(&self.0[first..first + bytes]);
+        vector
+    }
+
+    /// `bytes` of `a` from `a_first` on, then as many of `b` from `b_first` on.
+    fn joined(a: &Vector, b: &Vector, a_first: usize, b_first: usize, bytes: usize) -> Vector {
+        let mut vector = a.bytes_from(a_first, bytes);
+        vector.0[bytes..2 * bytes].copy_from_slice(&b.0[b_first..b_first + bytes]);
+        vector
+    }
+}
+
+fn int(imm: &Imm) -> usize {
+    match imm {
+        // The structure check has seen that it is in the op's range, which is never negative.
+        Imm::Int(value) => *value as usize,
+        Imm::None | Imm::Float(_) | Imm::Bytes(_) => 0,
+    }
+}
+
+fn splat(ty: Type, imm: &Imm) -> Vector {
+    match imm {
+        Imm::Float(value) => Vector::from_lanes(usize::from(ty.lanes), |_| *value),
+        Imm::Int(value) => Vector::from_ints(ty, |_| *value),
+        Imm::None | Imm::Bytes(_) => Vector::ZERO,
+    }
+}
+
+fn bytes_of(imm: &Imm) -> Vector {
+    let mut vector = Vector::ZERO;
+    if let Imm::Bytes(bytes) = imm {
+        vector.0[..bytes.len()].copy_from_slice(bytes);
+    }
+    vector
+}
+
+fn repeat_element(ty: Type, a: &Vector, lane: usize) -> Vector {
+    let element = a.int(ty.elem, lane);
+    Vector::from_ints(ty, |_| element)
+}
+
+fn unpack(ty: Type, a: &Vector, b: &Vector, unit: usize, half: usize) -> Vector {
+    let mut vector = Vector::ZERO;
+    for chunk in (0..ty.bytes() as usize).step_by(16) {
+        for i in 0..8 {
+            let (from, to) = (chunk + half + i, chunk + (i / unit) * 2 * unit + i % unit);
+            vector.0[to] = a.0[from];
+            vector.0[to + unit] = b.0[from];
+        }
+    }
+    vector
+}
+
+/// `a < b ? a : b`: gives `b` with NaN and for two zeros, as x86 does.
+fn min(a: f32, b: f32) -> f32 {
+    if a < b { a } else { b }
+}
+
+/// `a > b ? a : b`: gives `b` with NaN and for two zeros, as x86 does.
+fn max(a: f32, b: f32) -> f32 {
+    if a > b { a } else { b }
+}
+
+fn to_i32(a: f32) -> i32 {
+    // Both limits are exact in f32; NaN is in no range.
+    const RANGE: std::ops::Range<f32> = -2147483648.0..2147483648.0;
+    let nearest = a.round_ties_even();
+    if RANGE.contains(&nearest) { nearest as i32 } else { i32::MIN }
+}
+
+#[inline]
+fn float2(lanes: usize, a: &Vector, b: &Vector, f: impl Fn(f32, f32) -> f32) -> Vector {
+    Vector::from_lanes(lanes, |i| f(a.lane(i), b.lane(i)))
+}
+
+/// Integer arithmetic in 64 bits, which hold every exact result, then cut to the element.
+#[inline]
+fn int2(ty: Type, a: &Vector, b: &Vector, f: impl Fn(i64, i64) -> i64) -> Vector {
+    let lanes = usize::from(ty.lanes);
+    match ty.elem {
+        Elem::I8 => Vector::from_lanes(lanes, |i| f(i64::from(a.lane::<i8>(i)), i64::from(b.lane::<i8>(i))) as i8),
+        Elem::I16 | Elem::F16 => {
+            Vector::from_lanes(lanes, |i| f(i64::from(a.lane::<i16>(i)), i64::from(b.lane::<i16>(i))) as i16)
+        }
+        Elem::I32 | Elem::F32 => {
+            Vector::from_lanes(lanes, |i| f(i64::from(a.lane::<i32>(i)), i64::from(b.lane::<i32>(i))) as i32)
+        }
+    }
+}
+
+fn resize(ty: Type, from: Type, a: &Vector, f: impl Fn(i64) -> i64) -> Vector {
+    Vector::from_ints(ty, |i| f(a.int(from.elem, i)))
+}
+
+fn select(lanes: usize, mask: &Vector, a: &Vector, b: &Vector) -> Result<Vector, InterpretError> {
+    for lane in 0..lanes {
+        let found = mask.lane::<u32>(lane);
+        if found != 0 && found != u32::MAX {
+            return Err(InterpretError::Mask { lane, found });
+        }
+    }
+    Ok(Vector::from_lanes(lanes, |i| if mask.lane::<u32>(i) != 0 { a.lane::<u32>(i) } else { b.lane(i) }))
+}
+
+/// Folds the upper half onto the lower, the lower as first operand, until one lane is left.
+fn reduce(ty: Type, a: &Vector, float: impl Fn(f32, f32) -> f32, int: impl Fn(i32, i32) -> i32) -> Vector {
+    let mut folded = *a;
+    let mut lanes = usize::from(ty.lanes);
+    while lanes > 1 {
+        lanes /= 2;
+        folded = match ty.elem {
+            Elem::F32 | Elem::F16 => Vector::from_lanes(lanes, |i| float(folded.lane(i), folded.lane(i + lanes))),
+            Elem::I8 | Elem::I16 | Elem::I32 => {
+                Vector::from_lanes(lanes, |i| int(folded.lane(i), folded.lane(i + lanes)))
+            }
+        };
+    }
+    folded
+}

@@ -1,0 +1,450 @@
+//! Every op against values worked out by hand, and every fused op against the ops that it replaces.
+
+use ixc_ir::format::Format;
+use ixc_ir::graph::attrs::{RopeAttrs, RopeScaling, RopeStyle};
+use ixc_ir::graph::interpret::math::{ROUTE_SUM_MIN, rope_angles};
+use ixc_ir::graph::interpret::{InterpretError, Interpreter, Value};
+use ixc_ir::graph::parse::parse;
+use ixc_ir::graph::quantise::quantise;
+use ixc_ir::graph::random::{Rng, weight_bytes};
+
+fn f32s(dims: &[usize], data: &[f32]) -> Value {
+    Value::F32 { dims: dims.to_vec(), data: data.to_vec() }
+}
+
+fn i32s(dims: &[usize], data: &[i32]) -> Value {
+    Value::I32 { dims: dims.to_vec(), data: data.to_vec() }
+}
+
+fn bytes(data: &[f32]) -> Vec<u8> {
+    quantise(Format::F32, data)
+}
+
+fn run(text: &str, weights: &[Vec<u8>], args: &[Value]) -> Result<Vec<Value>, InterpretError> {
+    let module = parse(text).unwrap_or_else(|e| panic!("{e}\n{text}"));
+    Interpreter::new(&module, &weights.to_vec())?.run("f", args.to_vec())
+}
+
+fn check(text: &str, weights: &[&[f32]], args: &[Value], expected: &[Value]) {
+    let weights: Vec<Vec<u8>> = weights.iter().map(|w| bytes(w)).collect();
+    assert_eq!(run(text, &weights, args).unwrap(), expected, "{text}");
+}
+
+/// Equal up to one rounding of f32 in each value.
+fn near(found: &Value, expected: &[f32]) {
+    let Value::F32 { data, .. } = found else { panic!("{found:?}") };
+    assert_eq!(data.len(), expected.len());
+    for (x, y) in data.iter().zip(expected) {
+        assert!((x - y).abs() <= y.abs().max(1.0) * f32::EPSILON, "{data:?} is not {expected:?}");
+    }
+}
+
+const X: [f32; 4] = [1.0, 2.0, 3.0, -4.0];
+
+#[test]
+fn embed_and_take_rows_pick_rows() {
+    check(
+        "weight @t : f32[3, 2] func @f(%i: i32[T]) -> (f32[T, 2]) { %y = embed %i, @t return %y }",
+        &[&[0.0, 1.0, 10.0, 11.0, 20.0, 21.0]],
+        &[i32s(&[2], &[2, 0])],
+        &[f32s(&[2, 2], &[20.0, 21.0, 0.0, 1.0])],
+    );
+    check(
+        "func @f(%x: f32[T, 2], %r: i32[L]) -> (f32[L, 2]) { %y = take_rows %x, %r return %y }",
+        &[],
+        &[f32s(&[2, 2], &X), i32s(&[3], &[1, 1, 0])],
+        &[f32s(&[3, 2], &[3.0, -4.0, 3.0, -4.0, 1.0, 2.0])],
+    );
+}
+
+#[test]
+fn ids_and_rows_out_of_range_are_errors() {
+    let embed = "weight @t : f32[3, 1] func @f(%i: i32[T]) -> (f32[T, 1]) { %y = embed %i, @t return %y }";
+    for id in [3, -1, i32::MAX] {
+        let error = run(embed, &[bytes(&[0.0; 3])], &[i32s(&[1], &[id])]).unwrap_err();
+        assert!(matches!(error, InterpretError::Index { what: "id", bound: 3, .. }), "{error}");
+    }
+    let take = "func @f(%x: f32[T, 2], %r: i32[L]) -> (f32[L, 2]) { %y = take_rows %x, %r return %y }";
+    let error = run(take, &[], &[f32s(&[2, 2], &X), i32s(&[1], &[2])]).unwrap_err();
+    assert!(matches!(error, InterpretError::Index { what: "row", bound: 2, .. }), "{error}");
+}
+
+#[test]
+fn arguments_and_weights_that_do_not_fit_are_errors() {
+    let text = "func @f(%x: f32[T, 2], %r: i32[T]) -> (f32[T, 2]) { %y = take_rows %x, %r return %y }";
+    for args in [
+        vec![f32s(&[2, 2], &X)],
+        vec![f32s(&[2, 2], &X), i32s(&[1], &[0])],
+        vec![f32s(&[1, 4], &X), i32s(&[1], &[0])],
+        vec![f32s(&[2, 2], &X[..3]), i32s(&[2], &[0, 0])],
+        vec![f32s(&[2, 2], &X), f32s(&[2], &[0.0, 0.0])],
+        vec![Value::Token, i32s(&[2], &[0, 0])],
+    ] {
+        let error = run(text, &[], &args).unwrap_err();
+        let fits = matches!(error, InterpretError::Argument { .. } | InterpretError::ArgumentCount { .. });
+        assert!(fits, "{error}");
+    }
+    let text = "weight @w : f32[2] func @f() -> (f32[2]) { %y = dequantise @w return %y }";
+    let error = run(text, &[vec![0; 7]], &[]).unwrap_err();
+    assert!(matches!(error, InterpretError::WeightBytes { expected: 8, found: 7, .. }), "{error}");
+    assert!(matches!(run(text, &[], &[]).unwrap_err(), InterpretError::Weight { .. }));
+}
+
+#[test]
+fn matmul_multiplies_by_the_transpose() {
+    let text = "weight @w : f32[3, 2] func @f(%x: f32[T, 2]) -> (f32[T, 3]) {
+        %d = dequantise @w %y = matmul %x, %d return %y }";
+    // [1 2; 3 -4] times [1 0; 0 1; 2 -1]'
+    let y = f32s(&[2, 3], &[1.0, 2.0, 0.0, 3.0, -4.0, 10.0]);
+    check(text, &[&[1.0, 0.0, 0.0, 1.0, 2.0, -1.0]], &[f32s(&[2, 2], &X)], std::slice::from_ref(&y));
+    let value = "func @f(%x: f32[T, 2], %w: f32[3, 2]) -> (f32[T, 3]) { %y = matmul %x, %w return %y }";
+    check(value, &[], &[f32s(&[2, 2], &X), f32s(&[3, 2], &[1.0, 0.0, 0.0, 1.0, 2.0, -1.0])], &[y]);
+}
+
+#[test]
+fn sums_are_kept_in_f64() {
+    let text = "weight @w : f32[1, 3] func @f(%x: f32[T, 3]) -> (f32[T, 1]) {
+        %d = dequantise @w %y = matmul %x, %d return %y }";
+    check(text, &[&[1e8, 1.0, -1e8]], &[f32s(&[1, 3], &[1.0; 3])], &[f32s(&[1, 1], &[1.0])]);
+}
+
+#[test]
+fn elementwise_ops() {
+    let x = || f32s(&[2, 2], &X);
+    let op = |op: &str| format!("func @f(%x: f32[T, 2]) -> (f32[T, 2]) {{ %y = {op} %x, %x return %y }}");
+    check(&op("add"), &[], &[x()], &[f32s(&[2, 2], &[2.0, 4.0, 6.0, -8.0])]);
+    check(&op("mul"), &[], &[x()], &[f32s(&[2, 2], &[1.0, 4.0, 9.0, 16.0])]);
+    check(
+        "weight @b : f32[2] func @f(%x: f32[T, 2]) -> (f32[T, 2]) { %y = add_bias %x, @b return %y }",
+        &[&[10.0, 20.0]],
+        &[x()],
+        &[f32s(&[2, 2], &[11.0, 22.0, 13.0, 16.0])],
+    );
+    let silu = "func @f(%x: f32[T, 2]) -> (f32[T, 2]) { %y = silu %x return %y }";
+    let y = run(silu, &[], &[f32s(&[1, 2], &[0.0, 1.0])]).unwrap();
+    near(&y[0], &[0.0, 0.731_058_6]);
+    // exp(-x) overflows to infinity on the one side and vanishes on the other.
+    let y = run(silu, &[], &[f32s(&[1, 2], &[-1e4, 1e4])]).unwrap();
+    near(&y[0], &[0.0, 1e4]);
+}
+
+#[test]
+fn rms_norm_divides_by_the_root_of_the_mean_square() {
+    let text = "weight @w : f32[2] func @f(%x: f32[T, 2]) -> (f32[T, 2]) {
+        %y = rms_norm %x, @w {eps = 0.5} return %y }";
+    // mean(3^2, 4^2) + 0.5 = 13
+    let y = run(text, &[bytes(&[1.0, 2.0])], &[f32s(&[1, 2], &[3.0, 4.0])]).unwrap();
+    let root = 13f64.sqrt();
+    near(&y[0], &[(3.0 / root) as f32, (8.0 / root) as f32]);
+}
+
+#[test]
+fn heads_are_split_and_merged_in_place() {
+    let text = "func @f(%x: f32[T, 4]) -> (f32[T, 2, 2], f32[T, 4]) {
+        %y = split_heads %x {heads = 2} %z = merge_heads %y return %y, %z }";
+    check(text, &[], &[f32s(&[1, 4], &X)], &[f32s(&[1, 2, 2], &X), f32s(&[1, 4], &X)]);
+}
+
+fn rope_text(style: &str, factors: &str) -> String {
+    format!(
+        "weight @f : f32[1] func @f(%x: f32[T, 1, 4], %p: i32[T]) -> (f32[T, 1, 4]) {{
+        %y = rope %x, %p, {factors} {{base = 10000, dims = 2, style = {style}, scaling = none, factor = 1,
+            original_context = 0, beta_fast = 32, beta_slow = 1, attn_factor = 1}} return %y }}"
+    )
+}
+
+#[test]
+fn rope_turns_pairs_by_the_position_and_copies_the_rest() {
+    let x = f32s(&[1, 1, 4], &[1.0, 0.0, 3.0, 4.0]);
+    let (sin, cos) = (2f64.sin() as f32, 2f64.cos() as f32);
+    for style in ["norm", "neox"] {
+        let y = run(&rope_text(style, "_"), &[bytes(&[2.0])], &[x.clone(), i32s(&[1], &[2])]).unwrap();
+        near(&y[0], &[cos, sin, 3.0, 4.0]);
+    }
+    // A frequency factor divides the angle.
+    let (sin, cos) = (1f64.sin() as f32, 1f64.cos() as f32);
+    let y = run(&rope_text("norm", "@f"), &[bytes(&[2.0])], &[x, i32s(&[1], &[2])]).unwrap();
+    near(&y[0], &[cos, sin, 3.0, 4.0]);
+}
+
+#[test]
+fn norm_pairs_are_adjacent_and_neox_pairs_half_a_rotation_apart() {
+    let text = |style: &str| rope_text(style, "_").replace("dims = 2", "dims = 4");
+    let args = [f32s(&[1, 1, 4], &[1.0, 0.0, 0.0, 0.0]), i32s(&[1], &[1])];
+    let (sin, cos) = (1f64.sin() as f32, 1f64.cos() as f32);
+    near(&run(&text("norm"), &[bytes(&[1.0])], &args).unwrap()[0], &[cos, sin, 0.0, 0.0]);
+    near(&run(&text("neox"), &[bytes(&[1.0])], &args).unwrap()[0], &[cos, 0.0, sin, 0.0]);
+}
+
+#[test]
+fn scaled_rope_follows_the_formulas() {
+    let mut rope = RopeAttrs { factor: 4.0, ..RopeAttrs::plain(10_000.0, 128, RopeStyle::Neox) };
+    let (plain, magnitude) = rope_angles(&rope, None);
+    assert_eq!((plain[0], magnitude), (1.0, 1.0));
+    assert!((plain[32] - 0.01).abs() < 1e-15);
+
+    rope.scaling = RopeScaling::Linear;
+    let (linear, magnitude) = rope_angles(&rope, None);
+    assert_eq!(magnitude, 1.0);
+    assert!(linear.iter().zip(&plain).all(|(l, p)| *l == p / 4.0));
+
+    rope.scaling = RopeScaling::Yarn;
+    rope.original_context = 4096;
+    let (yarn, magnitude) = rope_angles(&rope, None);
+    assert!((magnitude - (1.0 + 0.1 * 4f64.ln())).abs() < 1e-15);
+    // low = floor(128 ln(4096 / (32 * 2 pi)) / (2 ln 10000)) = floor(20.94), high = ceil(45.03)
+    assert_eq!(yarn[20], plain[20]);
+    assert!(yarn[21] < plain[21] && yarn[21] > plain[21] / 4.0);
+    let keep = 1.0 - (33.0 - 20.0) / (46.0 - 20.0);
+    assert!((yarn[33] - (plain[33] / 4.0 * (1.0 - keep) + plain[33] * keep)).abs() < 1e-15);
+    assert_eq!(yarn[46], plain[46] / 4.0);
+}
+
+const ATTEND: &str = "func @f(%kv: token, %q: f32[T, 2, 1], %k: f32[T, 1, 1], %v: f32[T, 1, 2], %p: i32[T])
+    -> (f32[T, 2, 2], token) {
+    %1 = kv.append %kv, %k, %v, %p {layer = 5}
+    %y, %2 = attention %q, %1, %p {layer = 5, kv_heads = 1, scale = 0.5}
+    return %y, %2 }";
+
+fn attend(q: &[f32], k: &[f32], v: &[f32], p: &[i32]) -> Vec<Value> {
+    let t = p.len();
+    vec![Value::Token, f32s(&[t, 2, 1], q), f32s(&[t, 1, 1], k), f32s(&[t, 1, 2], v), i32s(&[t], p)]
+}
+
+#[test]
+fn attention_is_causal_and_shares_key_heads() {
+    let module = parse(ATTEND).unwrap();
+    let weights: Vec<Vec<u8>> = vec![];
+    let mut interpreter = Interpreter::new(&module, &weights).unwrap();
+    // Both heads of the first row see position 0 only, whatever the scores are.
+    let args = attend(&[1.0, -1.0, 0.0, 2.0], &[0.0, 4.0], &[1.0, 2.0, 5.0, 6.0], &[0, 1]);
+    let y = interpreter.run("f", args).unwrap();
+    // Row 1, head 0: q = 0, equal weights; head 1: scores 0 and 2 * 4 * 0.5 = 4.
+    let w = 1.0 / (1.0 + (-4f64).exp());
+    let mixed = |a: f64, b: f64| (a * (1.0 - w) + b * w) as f32;
+    near(&y[0], &[1.0, 2.0, 1.0, 2.0, 3.0, 4.0, mixed(1.0, 5.0), mixed(2.0, 6.0)]);
+    // The next step finds both in the cache; position 0 may be written again.
+    let y = interpreter.run("f", attend(&[0.0, 0.0], &[0.0], &[0.0, 0.0], &[2])).unwrap();
+    near(&y[0], &[2.0, 8.0 / 3.0, 2.0, 8.0 / 3.0]);
+    let y = interpreter.run("f", attend(&[0.0, 0.0], &[0.0], &[9.0, 9.0], &[0])).unwrap();
+    near(&y[0], &[9.0; 4]);
+    // A gap is an error.
+    let error = interpreter.run("f", attend(&[0.0, 0.0], &[0.0], &[9.0, 9.0], &[4])).unwrap_err();
+    assert!(matches!(error, InterpretError::Index { what: "position", found: 4, bound: 4, .. }), "{error}");
+    interpreter.reset();
+    assert!(interpreter.run("f", attend(&[0.0, 0.0], &[0.0], &[9.0, 9.0], &[1])).is_err());
+}
+
+fn route(attrs: &str, logits: &[f32]) -> (Vec<i32>, Vec<f32>) {
+    let text =
+        format!("func @f(%x: f32[T, 4]) -> (i32[T, 2], f32[T, 2]) {{ %i, %p = route %x {attrs} return %i, %p }}");
+    let results = run(&text, &[], &[f32s(&[1, 4], logits)]).unwrap();
+    match &results[..] {
+        [Value::I32 { data: ids, .. }, Value::F32 { data: p, .. }] => (ids.clone(), p.clone()),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn route_takes_the_best_and_of_equals_the_lowest_id() {
+    let softmax = "{top_k = 2, score = softmax, normalise = false, scale = 1}";
+    let (ids, p) = route(softmax, &[0.0, 2f32.ln(), 0.0, 0.0]);
+    assert_eq!(ids, [1, 0]);
+    assert!((p[0] - 0.4).abs() < 1e-7 && (p[1] - 0.2).abs() < 1e-7, "{p:?}");
+    let (ids, p) = route(softmax, &[f32::NAN, 1.0, 1.0, 1.0]);
+    assert_eq!(ids, [1, 2], "NaN comes last: {p:?}");
+    let (_, p) = route("{top_k = 2, score = softmax, normalise = true, scale = 3}", &[0.0, 2f32.ln(), 0.0, 0.0]);
+    assert!((p[0] - 2.0).abs() < 1e-6 && (p[1] - 1.0).abs() < 1e-6, "{p:?}");
+    let sigmoid = "{top_k = 2, score = sigmoid, normalise = true, scale = 1}";
+    let (ids, p) = route(sigmoid, &[-1.0, 0.0, 0.0, -2.0]);
+    assert_eq!((ids, p), (vec![1, 2], vec![0.5, 0.5]));
+    // The sum is clamped: 2 * sigmoid(-20) = 4.1e-9 is divided by 6.1e-5.
+    let (_, p) = route(sigmoid, &[-20.0; 4]);
+    let expected = 1.0 / (1.0 + 20f64.exp()) / ROUTE_SUM_MIN;
+    assert!((f64::from(p[0]) / expected - 1.0).abs() < 1e-6, "{p:?}");
+}
+
+#[test]
+fn experts_multiply_the_rows_that_are_routed_to_them() {
+    // Expert e multiplies by e + 1.
+    let weight = "weight @w : f32[3, 1, 1]";
+    let body = "%d = dequantise @w %y = expert.matmul %x, %i, %d return %y }";
+    let args = [f32s(&[2, 1], &[10.0, 100.0]), i32s(&[2, 2], &[2, 0, 1, 2])];
+    check(
+        &format!("{weight} func @f(%x: f32[T, 1], %i: i32[T, 2]) -> (f32[T, 2, 1]) {{ {body}"),
+        &[&[1.0, 2.0, 3.0]],
+        &args,
+        &[f32s(&[2, 2, 1], &[30.0, 10.0, 200.0, 300.0])],
+    );
+    let args = [f32s(&[2, 2, 1], &X), i32s(&[2, 2], &[2, 0, 1, 2])];
+    check(
+        &format!("{weight} func @f(%x: f32[T, 2, 1], %i: i32[T, 2]) -> (f32[T, 2, 1]) {{ {body}"),
+        &[&[1.0, 2.0, 3.0]],
+        &args,
+        &[f32s(&[2, 2, 1], &[3.0, 2.0, 6.0, -12.0])],
+    );
+    let combine = "func @f(%y: f32[T, 2, 2], %p: f32[T, 2]) -> (f32[T, 2]) { %c = expert.combine %y, %p return %c }";
+    check(combine, &[], &[f32s(&[1, 2, 2], &X), f32s(&[1, 2], &[0.5, 2.0])], &[f32s(&[1, 2], &[6.5, -7.0])]);
+}
+
+#[test]
+fn an_expert_out_of_range_is_an_error() {
+    let text = "weight @w : f32[3, 1, 1] func @f(%x: f32[T, 1], %i: i32[T, 1]) -> (f32[T, 1, 1]) {
+        %d = dequantise @w %y = expert.matmul %x, %i, %d return %y }";
+    let error = run(text, &[bytes(&[0.0; 3])], &[f32s(&[1, 1], &[0.0]), i32s(&[1, 1], &[3])]).unwrap_err();
+    assert!(matches!(error, InterpretError::Index { what: "expert", bound: 3, .. }), "{error}");
+}
+
+/// Weights whose formats differ, of 64 x 256 or 4 x 64 x 256, for the tests of fused ops.
+const WEIGHTS: &str = "
+weight @n : f32[256]   weight @b : f32[64]   weight @hn : f32[16]   weight @ff : f32[4]
+weight @q4k : q4_k[64, 256]   weight @q5k : q5_k[64, 256]   weight @q6k : q6_k[64, 256]
+weight @q8 : q8_0[64, 256]    weight @q4 : q4_0[64, 256]    weight @h : f16[64, 256]   weight @bf : bf16[64, 256]
+weight @eg : q4_k[4, 64, 256] weight @eu : q6_k[4, 64, 256] weight @ed : q8_0[4, 32, 64]";
+
+/// Runs two functions on the same arguments and expects the same bits.
+fn same(params: &str, results: &str, fused: &str, plain: &str, args: &[Value]) {
+    let function = |body: &str| format!("{WEIGHTS}\nfunc @f({params}) -> ({results}) {{ {body} }}");
+    let module = parse(&function(fused)).unwrap_or_else(|e| panic!("{e}\n{fused}"));
+    let mut rng = Rng::new(11);
+    let weights: Vec<Vec<u8>> = module
+        .weights
+        .iter()
+        .map(|w| weight_bytes(&mut rng, w.format, w.shape.iter().product::<u64>() as usize))
+        .collect();
+    let found = run(&function(fused), &weights, args).unwrap();
+    let expected = run(&function(plain), &weights, args).unwrap();
+    assert_eq!(found, expected, "{fused}");
+}
+
+fn noise(dims: &[usize], seed: u64) -> Value {
+    let mut rng = Rng::new(seed);
+    let data = (0..dims.iter().product()).map(|_| rng.signed()).collect();
+    Value::F32 { dims: dims.to_vec(), data }
+}
+
+/// Quantised activations as f32, so that unfused ops can take them.
+fn rounded(dims: &[usize], format: Format, seed: u64) -> (Value, Value) {
+    let Value::F32 { data, .. } = noise(dims, seed) else { unreachable!() };
+    let blocks = quantise(format, &data);
+    let mut back = vec![0f32; data.len()];
+    format.dequantise(&blocks, &mut back);
+    (Value::Blocks { format, dims: dims.to_vec(), bytes: blocks }, Value::F32 { dims: dims.to_vec(), data: back })
+}
+
+#[test]
+fn linear_is_dequantise_matmul_bias_and_add_of_quantised_activations() {
+    for (w, format) in [
+        ("q4k", Format::A8Super),
+        ("q5k", Format::A8Super),
+        ("q6k", Format::A8Super),
+        ("q8", Format::A8Small),
+        ("q4", Format::A8Small),
+        ("h", Format::F32),
+        ("bf", Format::F32),
+    ] {
+        let (blocks, x) = rounded(&[3, 256], format, 1);
+        let blocks = if format == Format::F32 { x.clone() } else { blocks };
+        same(
+            &format!("%q: {format}[T, 256], %x: f32[T, 256], %r: f32[T, 64]"),
+            "f32[T, 64]",
+            &format!("%y = linear %q, @{w}, @b, %r return %y"),
+            &format!("%d = dequantise @{w} %1 = matmul %x, %d %2 = add_bias %1, @b %y = add %2, %r return %y"),
+            &[blocks, x, noise(&[3, 64], 2)],
+        );
+    }
+}
+
+#[test]
+fn rms_norm_quantise_is_both() {
+    for format in ["f32", "a8_super", "a8_small"] {
+        same(
+            "%x: f32[T, 256]",
+            &format!("{format}[T, 256]"),
+            &format!("%y = rms_norm.quantise %x, @n {{eps = 1e-6, format = {format}}} return %y"),
+            &format!("%1 = rms_norm %x, @n {{eps = 1e-6}} %y = quantise %1 {{format = {format}}} return %y"),
+            &[noise(&[2, 256], 3)],
+        );
+    }
+}
+
+#[test]
+fn linear_qkv_is_three_linears() {
+    let (k, _) = rounded(&[2, 256], Format::A8Super, 4);
+    let (v, _) = rounded(&[2, 256], Format::A8Small, 4);
+    same(
+        "%q: a8_super[T, 256], %s: a8_small[T, 256]",
+        "f32[T, 64], f32[T, 64], f32[T, 64]",
+        "%1, %2, %3 = linear.qkv %q, %q, %s, @q4k, @q6k, @q8, _, @b, _ return %1, %2, %3",
+        "%1 = linear %q, @q4k, _, _ %2 = linear %q, @q6k, @b, _ %3 = linear %s, @q8, _, _ return %1, %2, %3",
+        &[k, v],
+    );
+}
+
+#[test]
+fn linear_swiglu_is_two_linears_silu_mul_and_quantise() {
+    let (x, _) = rounded(&[2, 256], Format::A8Super, 5);
+    same(
+        "%x: a8_super[T, 256]",
+        "a8_small[T, 64]",
+        "%y = linear.swiglu %x, @q4k, @q6k {format = a8_small} return %y",
+        "%g = linear %x, @q4k, _, _ %s = silu %g %u = linear %x, @q6k, _, _ %m = mul %s, %u
+         %y = quantise %m {format = a8_small} return %y",
+        &[x],
+    );
+}
+
+#[test]
+fn expert_swiglu_and_down_are_their_parts() {
+    let (blocks, x) = rounded(&[3, 256], Format::A8Super, 6);
+    let ids = i32s(&[3, 2], &[0, 3, 3, 1, 1, 0]);
+    same(
+        "%q: a8_super[T, 256], %x: f32[T, 256], %i: i32[T, 2]",
+        "a8_small[T, 2, 64]",
+        "%y = expert.swiglu %q, %i, @eg, @eu {format = a8_small} return %y",
+        "%dg = dequantise @eg %du = dequantise @eu %g = expert.matmul %x, %i, %dg %s = silu %g
+         %u = expert.matmul %x, %i, %du %m = mul %s, %u %y = quantise %m {format = a8_small} return %y",
+        &[blocks, x, ids.clone()],
+    );
+    let (blocks, x) = rounded(&[3, 2, 64], Format::A8Small, 7);
+    same(
+        "%q: a8_small[T, 2, 64], %x: f32[T, 2, 64], %i: i32[T, 2], %p: f32[T, 2], %r: f32[T, 32]",
+        "f32[T, 32]",
+        "%y = expert.down %q, %i, %p, @ed, %r return %y",
+        "%d = dequantise @ed %m = expert.matmul %x, %i, %d %c = expert.combine %m, %p %y = add %c, %r return %y",
+        &[blocks, x, ids, noise(&[3, 2], 8), noise(&[3, 32], 9)],
+    );
+}
+
+#[test]
+fn rope_heads_and_append_are_their_parts() {
+    let rope = "base = 1e4, dims = 8, style = neox, scaling = none, factor = 1, original_context = 0, beta_fast = 32,
+        beta_slow = 1, attn_factor = 1";
+    let pos = i32s(&[3], &[0, 1, 2]);
+    same(
+        "%x: f32[T, 64], %p: i32[T]",
+        "f32[T, 4, 16], f32[T, 4, 16]",
+        &format!(
+            "%y = rope.heads %x, %p, @hn, @ff {{heads = 4, eps = 1e-6, {rope}}}
+             %z = rope.heads %x, %p, _, _ {{heads = 4, eps = 1e-6, {rope}}} return %y, %z"
+        ),
+        &format!(
+            "%h = split_heads %x {{heads = 4}} %n = rms_norm %h, @hn {{eps = 1e-6}}
+             %y = rope %n, %p, @ff {{{rope}}} %z = rope %h, %p, _ {{{rope}}} return %y, %z"
+        ),
+        &[noise(&[3, 64], 10), pos.clone()],
+    );
+    let attention = "attention %q, %1, %p {layer = 0, kv_heads = 4, scale = 0.25} return %y, %2";
+    same(
+        "%kv: token, %q: f32[T, 8, 16], %x: f32[T, 64], %v: f32[T, 32], %p: i32[T]",
+        "f32[T, 8, 8], token",
+        &format!(
+            "%1 = rope.append %kv, %x, %v, %p, @hn, @ff {{layer = 0, heads = 4, eps = 1e-6, {rope}}} %y, %2 = {attention}"
+        ),
+        &format!(
+            "%h = split_heads %x {{heads = 4}} %n = rms_norm %h, @hn {{eps = 1e-6}} %k = rope %n, %p, @ff {{{rope}}}
+             %w = split_heads %v {{heads = 4}} %1 = kv.append %kv, %k, %w, %p {{layer = 0}} %y, %2 = {attention}"
+        ),
+        &[Value::Token, noise(&[3, 8, 16], 12), noise(&[3, 64], 13), noise(&[3, 32], 14), pos],
+    );
+}
