@@ -1,5 +1,5 @@
 //! The graph op table: every op is declared here, once. The enum, parser, printer, operand and attribute checks and the op
-//! reference come from it; the type rules (`verify.rs`) and the interpreter (`interpret.rs`, the definition of every op)
+//! reference come from it; the type rules (`types.rs`) and the interpreter (`interpret.rs`, the definition of every op)
 //! match on [`OpKind`] without a `_` arm.
 //!
 //! To add an op: add a row here, its type rule in `types.rs` and its meaning in `interpret.rs`, then its lowering in the
@@ -141,6 +141,8 @@ pub struct OpRow {
 macro_rules! op_table {
     ($($variant:ident $mnemonic:literal ($($operand:ident: $okind:ident),*) {$($attr:ident: $akind:expr),*} -> $results:literal $effect:ident, $doc:literal;)*) => {
         /// A graph op.
+        // Shapes such as `[T]` in the table's lines are no links.
+        #[allow(rustdoc::broken_intra_doc_links)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         pub enum OpKind { $(#[doc = $doc] $variant),* }
 

@@ -1,0 +1,68 @@
+//! Modules with something wrong, for tests of what must refuse them.
+
+use super::Rng;
+use crate::format::FORMATS;
+use crate::graph::op::{Attr, OPS};
+use crate::graph::{Dim, Module, Operand, Type, ValueId, WeightId};
+
+/// A copy with one thing broken or changed at random: most do not verify, and none may make anything panic.
+pub fn mutated(module: &Module, rng: &mut Rng) -> Module {
+    let mut module = module.clone();
+    let weights = module.weights.len() as u64 + 1;
+    let Some(function) = module.functions.first_mut() else { return module };
+    let values = function.values.len() as u64 + 1;
+    let ops = function.ops.len() as u64;
+    let value = ValueId(rng.below(values) as u32);
+    if ops == 0 {
+        function.results.push(value);
+        return module;
+    }
+    let at = rng.below(ops) as usize;
+    let op = &mut function.ops[at];
+    match rng.below(10) {
+        0 if !op.operands.is_empty() => {
+            let i = rng.below(op.operands.len() as u64) as usize;
+            op.operands[i] = match rng.below(3) {
+                0 => Operand::Value(value),
+                1 => Operand::Weight(WeightId(rng.below(weights) as u32)),
+                _ => Operand::Absent,
+            };
+        }
+        1 if !op.attrs.is_empty() => {
+            let i = rng.below(op.attrs.len() as u64) as usize;
+            op.attrs[i] = match rng.below(5) {
+                0 => Attr::Int(rng.pick(&[0, -1, 1, 3, i64::MIN, i64::MAX])),
+                1 => Attr::Float(rng.pick(&[0.0, -1.0, f64::NAN, f64::INFINITY, 1e300, 5e-324])),
+                2 => Attr::Bool(true),
+                3 => Attr::Word(rng.pick(&["yarn", "linear", "sigmoid", ""]).to_string()),
+                _ => Attr::Format(rng.pick(FORMATS).format),
+            };
+        }
+        2 => op.results.push(value),
+        3 => {
+            op.results.pop();
+        }
+        4 => op.kind = rng.pick(OPS).kind,
+        5 => {
+            op.operands.pop();
+        }
+        6 => {
+            op.attrs.pop();
+        }
+        7 => function.ops.swap(at, (at + 1) % ops as usize),
+        8 => {
+            if let Some(data) = function.values.get_mut(value.index()) {
+                let sizes = [0, 1, 2, 256, u64::MAX];
+                let dims = vec![Dim::Fixed(rng.pick(&sizes)), Dim::Fixed(rng.pick(&sizes))];
+                data.ty = Type::of(rng.pick(FORMATS).format, dims);
+            }
+        }
+        _ => {
+            if let Some(weight) = module.weights.get_mut(value.index()) {
+                weight.shape = vec![rng.pick(&[0, 1, 256, u64::MAX]), rng.pick(&[0, 1, 256, u64::MAX])];
+                weight.format = rng.pick(FORMATS).format;
+            }
+        }
+    }
+    module
+}

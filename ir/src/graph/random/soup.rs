@@ -1,0 +1,279 @@
+//! Modules of any ops in any order: one routine per op, over what is there.
+
+use super::{Formats, IDS, RandomModule, Rng, formats_of, ok, random_rope, random_route, with_weights};
+use crate::format::Format;
+use crate::graph::builder::{GraphBuilder, LinearPart};
+use crate::graph::op::OpKind;
+use crate::graph::{Dim, Place, Type, ValueId, WeightId};
+
+/// Makes one op after the other out of what is there, or out of new parameters and weights.
+pub(super) struct Soup {
+    b: GraphBuilder,
+    pub(super) rng: Rng,
+    formats: Formats,
+    ids: ValueId,
+    pos: ValueId,
+    rows: ValueId,
+    kv: ValueId,
+    /// Layers with a cache: kv heads, key and value sizes.
+    caches: Vec<(u64, u64, u64)>,
+    /// Routed ids with their weights and slots.
+    routed: Vec<(ValueId, ValueId, u64)>,
+    made: u64,
+}
+
+const WIDTHS: [u64; 3] = [32, 64, 256];
+
+impl Soup {
+    pub(super) fn new(seed: u64, formats: Formats) -> Soup {
+        let mut b = GraphBuilder::new("f");
+        let step = b.step_params();
+        Soup {
+            b,
+            rng: Rng::new(seed),
+            formats,
+            ids: step.ids,
+            pos: step.pos,
+            rows: step.rows,
+            kv: step.kv,
+            caches: Vec::new(),
+            routed: Vec::new(),
+            made: 0,
+        }
+    }
+
+    pub(super) fn finish(mut self) -> RandomModule {
+        let values = 0..self.b.function().values.len() as u32;
+        let mut results: Vec<ValueId> = values.map(ValueId).collect();
+        results.retain(|&value| *self.b.ty(value) != Type::Token && self.rng.once_in(3));
+        results.push(self.kv);
+        let seed = self.rng.bits();
+        with_weights(self.b.finish(&results), seed)
+    }
+
+    fn width(&mut self) -> u64 {
+        self.rng.pick(&WIDTHS)
+    }
+
+    fn name(&mut self, what: &str) -> String {
+        self.made += 1;
+        // Tensor names are any text; these must come back from quotes and escapes.
+        let odd = ["", " \"quoted\"", ".\u{e9}\n\\", ".weight"];
+        format!("{what}{}{}", self.made, self.rng.pick(&odd))
+    }
+
+    fn weight(&mut self, shape: &[u64]) -> WeightId {
+        let width = shape.last().copied().unwrap_or(1);
+        let format = match shape.len() {
+            1 => Format::F32,
+            _ => self.rng.pick(&formats_of(self.formats, width)),
+        };
+        let name = self.name("w");
+        let place = self.rng.once_in(2).then(|| Place { file: self.made as u32, offset: self.rng.bits() });
+        ok(self.b.weight(&name, format, shape, place))
+    }
+
+    fn maybe_vector(&mut self, n: u64) -> Option<WeightId> {
+        self.rng.once_in(2).then(|| self.weight(&[n]))
+    }
+
+    /// A value of this type: one that is there, or a new parameter.
+    fn value(&mut self, ty: Type) -> ValueId {
+        let values = (0..self.b.function().values.len() as u32).map(ValueId);
+        let fitting: Vec<ValueId> = values.filter(|&value| *self.b.ty(value) == ty).collect();
+        if !fitting.is_empty() && !self.rng.once_in(4) {
+            return self.rng.pick(&fitting);
+        }
+        self.made += 1;
+        self.b.param(&format!("x{}", self.made), ty)
+    }
+
+    /// f32[T, dims].
+    fn f32(&mut self, dims: &[u64]) -> ValueId {
+        let dims: Vec<Dim> = [Dim::symbol("T")].into_iter().chain(dims.iter().map(|&n| n.into())).collect();
+        self.value(Type::f32(dims))
+    }
+
+    /// [T, dims] in the activation format of a weight.
+    fn activation(&mut self, weight: WeightId, dims: &[u64]) -> ValueId {
+        let format = self.b.module().weights[weight.index()].format.activation();
+        let x = self.f32(dims);
+        if format == Format::F32 { x } else { ok(self.b.quantise(x, format)) }
+    }
+
+    /// An activation format that `width` elements fit.
+    fn activation_format(&mut self, width: u64) -> Format {
+        let formats: Vec<Format> = formats_of(self.formats, width).iter().map(|format| format.activation()).collect();
+        self.rng.pick(&formats)
+    }
+
+    /// Gate and up: one shape, one activation format.
+    fn gate_up(&mut self, shape: &[u64]) -> (WeightId, WeightId) {
+        let gate = self.weight(shape);
+        let format = self.b.module().weights[gate.index()].format;
+        let name = self.name("up");
+        (gate, ok(self.b.weight(&name, format, shape, None)))
+    }
+
+    fn routed(&mut self) -> (ValueId, ValueId, u64) {
+        if self.routed.is_empty() || self.rng.once_in(3) {
+            self.op(OpKind::Route);
+        }
+        self.rng.pick(&self.routed)
+    }
+
+    /// A layer whose cache has these sizes: an old one or a new one.
+    fn layer(&mut self, sizes: (u64, u64, u64)) -> u64 {
+        match self.caches.iter().position(|&cache| cache == sizes) {
+            Some(layer) => layer as u64,
+            None => {
+                self.caches.push(sizes);
+                self.caches.len() as u64 - 1
+            }
+        }
+    }
+
+    pub(super) fn op(&mut self, kind: OpKind) {
+        let (k, n) = (self.width(), self.width());
+        let (heads, d) = (self.rng.pick(&[1, 2, 4]), self.rng.pick(&[8, 16]));
+        match kind {
+            OpKind::Embed => {
+                let table = self.weight(&[IDS + n, k]);
+                ok(self.b.embed(self.ids, table));
+            }
+            OpKind::Dequantise => {
+                let w = if self.rng.once_in(2) { self.weight(&[n, k]) } else { self.weight(&[IDS, 2, k]) };
+                ok(self.b.dequantise(w));
+            }
+            OpKind::Matmul => {
+                let w = self.weight(&[n, k]);
+                let w = ok(self.b.dequantise(w));
+                let x = if self.rng.once_in(2) { self.f32(&[k]) } else { self.f32(&[heads, k]) };
+                ok(self.b.matmul(x, w));
+                let matrix = self.value(Type::f32([Dim::Fixed(n), Dim::Fixed(k)]));
+                ok(self.b.matmul(x, matrix));
+            }
+            OpKind::Add | OpKind::Mul => {
+                let (a, b) = (self.f32(&[k]), self.f32(&[k]));
+                ok(if kind == OpKind::Add { self.b.add(a, b) } else { self.b.mul(a, b) });
+            }
+            OpKind::AddBias => {
+                let (x, bias) = (self.f32(&[k]), self.weight(&[k]));
+                ok(self.b.add_bias(x, bias));
+            }
+            OpKind::Silu => {
+                let x = self.f32(&[k]);
+                let y = ok(self.b.silu(x));
+                self.b.name(y, &format!("silu.{}", y.0));
+            }
+            OpKind::RmsNorm => {
+                let (x, w) = (self.f32(&[heads, d]), self.weight(&[d]));
+                ok(self.b.rms_norm(x, w, 1e-5));
+            }
+            OpKind::SplitHeads => {
+                let x = self.f32(&[k]);
+                ok(self.b.split_heads(x, heads));
+            }
+            OpKind::MergeHeads => {
+                let x = self.f32(&[heads, d]);
+                ok(self.b.merge_heads(x));
+            }
+            OpKind::Rope => {
+                let x = self.f32(&[heads, d]);
+                let rope = random_rope(&mut self.rng, d);
+                let factors = self.maybe_vector(rope.dims / 2);
+                ok(self.b.rope(x, self.pos, factors, &rope));
+            }
+            OpKind::KvAppend => {
+                let dv = self.rng.pick(&[d, 4]);
+                let layer = self.layer((heads, d, dv));
+                let (k, v) = (self.f32(&[heads, d]), self.f32(&[heads, dv]));
+                self.kv = ok(self.b.kv_append(self.kv, k, v, self.pos, layer));
+            }
+            OpKind::Attention => {
+                if self.caches.is_empty() {
+                    self.op(OpKind::KvAppend);
+                }
+                let layer = self.rng.below(self.caches.len() as u64);
+                let (kv_heads, d, _) = self.caches[layer as usize];
+                let heads = kv_heads * self.rng.pick(&[1, 3]);
+                let q = self.f32(&[heads, d]);
+                (_, self.kv) = ok(self.b.attention(q, self.kv, self.pos, layer, kv_heads, 0.25));
+            }
+            OpKind::Route => {
+                let slots = 1 + self.rng.below(IDS);
+                let logits = self.f32(&[IDS]);
+                let route = random_route(&mut self.rng, slots);
+                let (ids, p) = ok(self.b.route(logits, &route));
+                self.routed.push((ids, p, slots));
+            }
+            OpKind::ExpertMatmul => {
+                let (ids, _, slots) = self.routed();
+                let w = self.weight(&[IDS + 1, n, k]);
+                let w = ok(self.b.dequantise(w));
+                let x = if self.rng.once_in(2) { self.f32(&[k]) } else { self.f32(&[slots, k]) };
+                ok(self.b.expert_matmul(x, ids, w));
+            }
+            OpKind::ExpertCombine => {
+                let (_, p, slots) = self.routed();
+                let y = self.f32(&[slots, k]);
+                ok(self.b.expert_combine(y, p));
+            }
+            OpKind::TakeRows => {
+                let x = self.f32(&[k]);
+                ok(self.b.take_rows(x, self.rows));
+            }
+            OpKind::Quantise => {
+                let (x, format) = (self.f32(&[k]), self.activation_format(k));
+                ok(self.b.quantise(x, format));
+            }
+            OpKind::RmsNormQuantise => {
+                let (x, w, format) = (self.f32(&[k]), self.weight(&[k]), self.activation_format(k));
+                ok(self.b.rms_norm_quantise(x, w, 1e-6, format));
+            }
+            OpKind::Linear => {
+                let w = self.weight(&[n, k]);
+                let (x, bias) = (self.activation(w, &[k]), self.maybe_vector(n));
+                let residual = self.rng.once_in(2).then(|| self.f32(&[n]));
+                ok(self.b.linear(x, w, bias, residual));
+            }
+            OpKind::LinearQkv => {
+                let [q, k, v] = [n, 32, 32].map(|n| {
+                    let w = self.weight(&[n, k]);
+                    LinearPart { x: self.activation(w, &[k]), w, bias: self.maybe_vector(n) }
+                });
+                ok(self.b.linear_qkv(q, k, v));
+            }
+            OpKind::LinearSwiglu => {
+                let (gate, up) = self.gate_up(&[n, k]);
+                let (x, format) = (self.activation(gate, &[k]), self.activation_format(n));
+                ok(self.b.linear_swiglu(x, gate, up, format));
+            }
+            OpKind::RopeHeads => {
+                let x = self.f32(&[heads * d]);
+                let rope = random_rope(&mut self.rng, d);
+                let (norm, factors) = (self.maybe_vector(d), self.maybe_vector(rope.dims / 2));
+                ok(self.b.rope_heads(x, self.pos, norm, factors, heads, 1e-6, &rope));
+            }
+            OpKind::RopeAppend => {
+                let layer = self.layer((heads, d, 8));
+                let (k, v) = (self.f32(&[heads * d]), self.f32(&[heads * 8]));
+                let rope = random_rope(&mut self.rng, d);
+                let (norm, factors) = (self.maybe_vector(d), self.maybe_vector(rope.dims / 2));
+                self.kv = ok(self.b.rope_append(self.kv, k, v, self.pos, norm, factors, layer, heads, 1e-6, &rope));
+            }
+            OpKind::ExpertSwiglu => {
+                let (ids, _, _) = self.routed();
+                let (gate, up) = self.gate_up(&[IDS, n, k]);
+                let (x, format) = (self.activation(gate, &[k]), self.activation_format(n));
+                ok(self.b.expert_swiglu(x, ids, gate, up, format));
+            }
+            OpKind::ExpertDown => {
+                let (ids, p, slots) = self.routed();
+                let w = self.weight(&[IDS, n, k]);
+                let (x, residual) = (self.activation(w, &[slots, k]), self.f32(&[n]));
+                ok(self.b.expert_down(x, ids, p, w, residual));
+            }
+        }
+    }
+}

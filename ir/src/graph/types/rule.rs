@@ -1,0 +1,377 @@
+//! What the type rules ask of operands and attributes: each question gives an answer or the [`TypeError`] that says what
+//! would have been right.
+//!
+//! ```text
+//! let [rows, k] = rule.f32("x")?;       // f32 of two dimensions
+//! let heads = rule.positive("heads")?;  // 1..=u32::MAX
+//! ```
+//!
+//! Invariant: after [`Rule::new`] operands and attributes are of the kinds that the op table lists and ids are in range, so
+//! asking for a name that the table has cannot fail; one that it has not is a bug here.
+
+use super::{CacheShape, TypeError, check_type};
+use crate::format::Format;
+use crate::graph::op::{AttrKind, OpKind, OpRow, OperandKind};
+use crate::graph::{Attr, Dim, Element, Function, Module, Operand, Type, Weight};
+
+/// An op under its rule: operands and attributes are of the kinds that the table lists and ids are in range.
+pub(super) struct Rule<'a> {
+    module: &'a Module,
+    function: &'a Function,
+    row: &'static OpRow,
+    operands: &'a [Operand],
+    attrs: &'a [Attr],
+}
+
+impl<'a> Rule<'a> {
+    pub(super) fn new(
+        module: &'a Module,
+        function: &'a Function,
+        kind: OpKind,
+        operands: &'a [Operand],
+        attrs: &'a [Attr],
+    ) -> Result<Rule<'a>, TypeError> {
+        let row = kind.row();
+        let op = row.mnemonic;
+        if operands.len() != row.operands.len() {
+            return Err(TypeError::OperandCount { op, expected: row.operands.len(), found: operands.len() });
+        }
+        if attrs.len() != row.attrs.len() {
+            return Err(TypeError::AttrCount { op, expected: row.attrs.len(), found: attrs.len() });
+        }
+        let rule = Rule { module, function, row, operands, attrs };
+        for (operand, declared) in operands.iter().zip(row.operands) {
+            let (fits, expected) = match (operand, declared.kind) {
+                (Operand::Value(v), OperandKind::Value | OperandKind::OptValue) => {
+                    (v.index() < function.values.len(), "a value of this function")
+                }
+                (Operand::Weight(w), OperandKind::Weight | OperandKind::OptWeight) => {
+                    (w.index() < module.weights.len(), "a weight of this module")
+                }
+                (Operand::Absent, OperandKind::OptValue | OperandKind::OptWeight) => (true, ""),
+                (_, OperandKind::Value) => (false, "a value"),
+                (_, OperandKind::Weight) => (false, "a weight"),
+                (_, OperandKind::OptValue) => (false, "a value or _"),
+                (_, OperandKind::OptWeight) => (false, "a weight or _"),
+            };
+            if !fits {
+                return Err(rule.operand(declared.name, expected));
+            }
+        }
+        for (attr, declared) in attrs.iter().zip(row.attrs) {
+            let (fits, expected) = match (declared.kind, attr) {
+                (AttrKind::Int, Attr::Int(_))
+                | (AttrKind::Bool, Attr::Bool(_))
+                | (AttrKind::Format, Attr::Format(_)) => (true, String::new()),
+                (AttrKind::Float, Attr::Float(v)) => (v.is_finite(), "a finite number".to_string()),
+                (AttrKind::Word(words), Attr::Word(word)) => {
+                    (words.contains(&word.as_str()), format!("one of {}", words.join(", ")))
+                }
+                (AttrKind::Int, _) => (false, "an integer".to_string()),
+                (AttrKind::Float, _) => (false, "a number".to_string()),
+                (AttrKind::Bool, _) => (false, "true or false".to_string()),
+                (AttrKind::Word(words), _) => (false, format!("one of {}", words.join(", "))),
+                (AttrKind::Format, _) => (false, "a format".to_string()),
+            };
+            if !fits {
+                return Err(rule.attr(declared.name, expected));
+            }
+        }
+        Ok(rule)
+    }
+
+    pub(super) fn find(&self, name: &str) -> Operand {
+        match self.row.operands.iter().position(|operand| operand.name == name) {
+            Some(i) => self.operands[i],
+            None => unreachable!("{} has no operand {name}", self.row.mnemonic),
+        }
+    }
+
+    pub(super) fn find_attr(&self, name: &str) -> &'a Attr {
+        match self.row.attrs.iter().position(|attr| attr.name == name) {
+            Some(i) => &self.attrs[i],
+            None => unreachable!("{} has no attribute {name}", self.row.mnemonic),
+        }
+    }
+
+    pub(super) fn operand(&self, name: &'static str, expected: impl Into<String>) -> TypeError {
+        let found = match self.find(name) {
+            Operand::Value(v) => match self.function.values.get(v.index()) {
+                Some(value) => value.ty.to_string(),
+                None => format!("value number {} of {}", v.0, self.function.values.len()),
+            },
+            Operand::Weight(w) => match self.module.weights.get(w.index()) {
+                Some(weight) => format!("@{} : {}{:?}", weight.name, weight.format, weight.shape),
+                None => format!("weight number {} of {}", w.0, self.module.weights.len()),
+            },
+            Operand::Absent => "absent".to_string(),
+        };
+        TypeError::Operand { op: self.row.mnemonic, operand: name, found, expected: expected.into() }
+    }
+
+    pub(super) fn attr(&self, name: &'static str, expected: impl Into<String>) -> TypeError {
+        let found = match self.find_attr(name) {
+            Attr::Int(v) => v.to_string(),
+            Attr::Float(v) => format!("{v:?}"),
+            Attr::Bool(v) => v.to_string(),
+            Attr::Word(v) => v.clone(),
+            Attr::Format(v) => v.to_string(),
+        };
+        TypeError::Attr { op: self.row.mnemonic, attr: name, found, expected: expected.into() }
+    }
+
+    pub(super) fn value(&self, name: &'static str) -> &'a Type {
+        match self.find(name) {
+            Operand::Value(v) => self.function.ty(v),
+            other => unreachable!("{}: operand {name} is {other:?}", self.row.mnemonic),
+        }
+    }
+
+    pub(super) fn any_weight(&self, name: &'static str) -> &'a Weight {
+        match self.find(name) {
+            Operand::Weight(w) => &self.module.weights[w.index()],
+            other => unreachable!("{}: operand {name} is {other:?}", self.row.mnemonic),
+        }
+    }
+
+    /// The shape of a weight of rank `N`.
+    pub(super) fn weight<const N: usize>(&self, name: &'static str) -> Result<[u64; N], TypeError> {
+        let shape = &self.any_weight(name).shape;
+        <[u64; N]>::try_from(shape.as_slice()).map_err(|_| self.operand(name, format!("one of {N} dimensions")))
+    }
+
+    /// The dimensions of a value of this element type and rank.
+    pub(super) fn tensor<const N: usize>(
+        &self,
+        name: &'static str,
+        element: Element,
+    ) -> Result<[&'a Dim; N], TypeError> {
+        let expected = || match element {
+            Element::I32 => format!("i32 of {N} dimensions"),
+            Element::Format(format) => format!("{format} of {N} dimensions"),
+        };
+        let ty = self.value(name);
+        let dims: Vec<&Dim> = ty.dims().iter().collect();
+        match <[&Dim; N]>::try_from(dims) {
+            Ok(dims) if ty.element() == Some(element) => Ok(dims),
+            Ok(_) | Err(_) => Err(self.operand(name, expected())),
+        }
+    }
+
+    pub(super) fn f32<const N: usize>(&self, name: &'static str) -> Result<[&'a Dim; N], TypeError> {
+        self.tensor(name, Element::Format(Format::F32))
+    }
+
+    pub(super) fn i32<const N: usize>(&self, name: &'static str) -> Result<[&'a Dim; N], TypeError> {
+        self.tensor(name, Element::I32)
+    }
+
+    /// `x` as the activations of `weight`.
+    pub(super) fn activation<const N: usize>(
+        &self,
+        name: &'static str,
+        weight: &Weight,
+    ) -> Result<[&'a Dim; N], TypeError> {
+        self.tensor(name, Element::Format(weight.format.activation()))
+    }
+
+    pub(super) fn f32_any(&self, name: &'static str) -> Result<Vec<Dim>, TypeError> {
+        match self.value(name) {
+            Type::Tensor { element: Element::Format(Format::F32), dims } => Ok(dims.clone()),
+            Type::Tensor { .. } | Type::Token => Err(self.operand(name, "f32")),
+        }
+    }
+
+    /// f32 of any leading dimensions, and the last one.
+    pub(super) fn f32_rows(&self, name: &'static str) -> Result<(&'a [Dim], &'a Dim), TypeError> {
+        match self.value(name) {
+            Type::Tensor { element: Element::Format(Format::F32), dims } => match dims.split_last() {
+                Some((last, lead)) => Ok((lead, last)),
+                None => Err(self.operand(name, "f32 of at least one dimension")),
+            },
+            Type::Tensor { .. } | Type::Token => Err(self.operand(name, "f32 of at least one dimension")),
+        }
+    }
+
+    pub(super) fn token(&self, name: &'static str) -> Result<(), TypeError> {
+        match self.value(name) {
+            Type::Token => Ok(()),
+            Type::Tensor { .. } => Err(self.operand(name, "a token")),
+        }
+    }
+
+    /// `i32[rows]`.
+    pub(super) fn rows(&self, name: &'static str, rows: &Dim) -> Result<(), TypeError> {
+        let [dim] = self.i32(name)?;
+        self.same(name, dim, rows)
+    }
+
+    pub(super) fn same(&self, name: &'static str, found: &Dim, expected: &Dim) -> Result<(), TypeError> {
+        if found == expected {
+            Ok(())
+        } else {
+            Err(self.operand(name, format!("one with {expected} in place of {found}")))
+        }
+    }
+
+    pub(super) fn same_number(&self, name: &'static str, found: u64, expected: &Dim) -> Result<(), TypeError> {
+        self.same(name, &Dim::Fixed(found), expected)
+    }
+
+    pub(super) fn number(&self, name: &'static str, dim: &Dim) -> Result<u64, TypeError> {
+        dim.fixed().ok_or_else(|| self.operand(name, format!("one with a number in place of {dim}")))
+    }
+
+    /// `width / heads`.
+    pub(super) fn divided(&self, name: &'static str, width: &Dim, heads: u64) -> Result<u64, TypeError> {
+        match self.number(name, width)? {
+            width if width.is_multiple_of(heads) => Ok(width / heads),
+            width => Err(self.operand(name, format!("one with a multiple of {heads} in place of {width}"))),
+        }
+    }
+
+    pub(super) fn positive(&self, name: &'static str) -> Result<u64, TypeError> {
+        match u64::try_from(self.find_attr(name).int()) {
+            // One row's worth of anything countable stays below this, and products of two of them below 2^63.
+            Ok(value) if value > 0 && u32::try_from(value).is_ok() => Ok(value),
+            Ok(_) | Err(_) => Err(self.attr(name, format!("in 1..={}", u32::MAX))),
+        }
+    }
+
+    pub(super) fn finite(&self, name: &'static str) -> Result<f64, TypeError> {
+        // `Rule::new` has refused infinities; what f32 kernels take must be finite as f32 too.
+        let value = self.find_attr(name).float();
+        if (value as f32).is_finite() { Ok(value) } else { Err(self.attr(name, "a finite f32")) }
+    }
+
+    pub(super) fn above(&self, name: &'static str, bound: f64) -> Result<f64, TypeError> {
+        let value = self.finite(name)?;
+        if value > bound { Ok(value) } else { Err(self.attr(name, format!("more than {bound}"))) }
+    }
+
+    pub(super) fn eps(&self) -> Result<(), TypeError> {
+        let eps = self.finite("eps")?;
+        if eps >= 0.0 { Ok(()) } else { Err(self.attr("eps", "at least 0")) }
+    }
+
+    pub(super) fn layer(&self) -> Result<i64, TypeError> {
+        let layer = self.find_attr("layer").int();
+        if u32::try_from(layer).is_ok() { Ok(layer) } else { Err(self.attr("layer", format!("in 0..={}", u32::MAX))) }
+    }
+
+    pub(super) fn bias(&self, name: &'static str, n: u64) -> Result<(), TypeError> {
+        if self.find(name) == Operand::Absent {
+            return Ok(());
+        }
+        let [bias] = self.weight(name)?;
+        self.same_number(name, bias, &n.into())
+    }
+
+    pub(super) fn residual(&self, expected: &Type) -> Result<(), TypeError> {
+        if self.find("residual") == Operand::Absent || self.value("residual") == expected {
+            return Ok(());
+        }
+        Err(self.operand("residual", format!("{expected}, the type of the result")))
+    }
+
+    pub(super) fn rms_norm(&self) -> Result<(&'a [Dim], Dim), TypeError> {
+        let (lead, d) = self.f32_rows("x")?;
+        let [w] = self.weight("w")?;
+        self.same_number("w", w, d)?;
+        self.eps()?;
+        Ok((lead, d.clone()))
+    }
+
+    /// The result of an op that quantises to its attribute `format`.
+    pub(super) fn quantised(&self, dims: impl Into<Vec<Dim>>) -> Result<Vec<Type>, TypeError> {
+        let format = self.find_attr("format").format();
+        if format.activation() != format {
+            return Err(self.attr("format", "an activation format: f32, a8_super or a8_small"));
+        }
+        let ty = Type::of(format, dims);
+        check_type(&ty)?;
+        Ok(vec![ty])
+    }
+
+    /// Gate and up: of one shape, and with one activation format since they share `x`.
+    pub(super) fn gate_up(&self) -> Result<(&'a Weight, &'a Weight), TypeError> {
+        let (gate, up) = (self.any_weight("gate"), self.any_weight("up"));
+        if gate.shape != up.shape {
+            return Err(self.operand("up", format!("of the shape of gate, {:?}", gate.shape)));
+        }
+        if gate.format.activation() != up.format.activation() {
+            let expected = format!("a format that takes {} activations, as gate does", gate.format.activation());
+            return Err(self.operand("up", expected));
+        }
+        Ok((gate, up))
+    }
+
+    /// The RoPE attributes, for heads of `size` elements.
+    pub(super) fn rope(&self, size: u64) -> Result<(), TypeError> {
+        let dims = self.positive("dims")?;
+        if dims > size || !dims.is_multiple_of(2) {
+            return Err(self.attr("dims", format!("even and at most {size}, the elements of a head")));
+        }
+        if self.find("factors") != Operand::Absent {
+            let [factors] = self.weight("factors")?;
+            self.same_number("factors", factors, &(dims / 2).into())?;
+        }
+        self.finite("attn_factor")?;
+        match self.find_attr("scaling").word() {
+            "yarn" => {
+                // The ramp divides by ln(base) and takes ln(original_context / beta).
+                self.above("base", 1.0)?;
+                self.above("factor", 0.0)?;
+                self.above("beta_fast", 0.0)?;
+                self.above("beta_slow", 0.0)?;
+                self.positive("original_context")?;
+            }
+            "linear" => {
+                self.above("base", 0.0)?;
+                self.above("factor", 0.0)?;
+            }
+            _ => {
+                self.above("base", 0.0)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Rows, heads and head size of `rope.heads` and of the keys of `rope.append`.
+    pub(super) fn rope_heads(&self, name: &'static str) -> Result<(&'a Dim, u64, u64), TypeError> {
+        let [rows, width] = self.f32(name)?;
+        let heads = self.positive("heads")?;
+        let d = self.divided(name, width, heads)?;
+        self.rows("pos", rows)?;
+        if self.find("norm") != Operand::Absent {
+            let [norm] = self.weight("norm")?;
+            self.same_number("norm", norm, &d.into())?;
+        }
+        self.eps()?;
+        self.rope(d)?;
+        Ok((rows, heads, d))
+    }
+
+    /// What an append puts where.
+    pub(super) fn appended(&self, kind: OpKind) -> Result<(i64, CacheShape), TypeError> {
+        self.token("kv")?;
+        let layer = self.layer()?;
+        if kind == OpKind::RopeAppend {
+            let (rows, heads, key) = self.rope_heads("k")?;
+            let [v_rows, width] = self.f32("v")?;
+            self.same("v", v_rows, rows)?;
+            return Ok((layer, CacheShape { heads, key, value: self.divided("v", width, heads)? }));
+        }
+        let [rows, heads, key] = self.f32("k")?;
+        let [v_rows, v_heads, value] = self.f32("v")?;
+        self.same("v", v_rows, rows)?;
+        self.same("v", v_heads, heads)?;
+        self.rows("pos", rows)?;
+        let shape = CacheShape {
+            heads: self.number("k", heads)?,
+            key: self.number("k", key)?,
+            value: self.number("v", value)?,
+        };
+        Ok((layer, shape))
+    }
+}
