@@ -4,7 +4,7 @@
 //! preferring the register of a value that it is copied from or that dies where it is made. Where none is free, the
 //! cheapest of what stands in the way goes to memory: cost is reads and writes, each ten times dearer per loop around
 //! it, over the length of the range, so that what is not used in a loop gives way to what is. Constants are cheaper, as
-//! they are read from the pool again. What spilling adds has ranges of one instruction and is never spilled itself.
+//! they are read from the pool again, and first tried around inner loops only ([`super::constants`]). What spilling adds has ranges of one instruction and is never spilled itself.
 //!
 //! Leaves every operand's virtual register with a physical one, and [`check`] proves from liveness alone, without the
 //! ranges that allocation used, that no two live values share one.
@@ -52,10 +52,9 @@ const NONE: u8 = u8::MAX;
 pub fn allocate(f: &mut Function) -> Result<Allocation, X64Error> {
     remove_dead(f);
     coalesce(f);
-    let unspillable = f.vregs.len();
     let (mut vector_spills, mut gpr_spills, mut rematerialised) = (0, 0, 0);
     loop {
-        let round = Round::new(f, unspillable).run()?;
+        let round = Round::new(f).run()?;
         if round.spilled.is_empty() {
             let registers = round.registers;
             debug_assert_eq!(check(f, &registers), Ok(()));
@@ -63,6 +62,7 @@ pub fn allocate(f: &mut Function) -> Result<Allocation, X64Error> {
         }
         for v in &round.spilled {
             match spill(f, *v) {
+                Spilled::Inward => {}
                 Spilled::Constant => rematerialised += 1,
                 Spilled::Slot if f.vregs[v.index()] == Class::Gpr => gpr_spills += 1,
                 Spilled::Slot => vector_spills += 1,
@@ -127,7 +127,7 @@ struct Round<'f> {
 }
 
 impl<'f> Round<'f> {
-    fn new(f: &'f Function, unspillable: usize) -> Round<'f> {
+    fn new(f: &'f Function) -> Round<'f> {
         let n = f.vregs.len();
         let ranges = ranges(f, &live_out(f));
         let mut cost = vec![0.0; n];
@@ -164,10 +164,9 @@ impl<'f> Round<'f> {
                 cost[v] *= CONSTANT_FACTOR;
             }
             cost[v] /= ranges[v].length().max(1) as f32;
-            let argument = f.arguments.is_some_and(|a| a.contains(&Vreg(v as u32)));
-            if v >= unspillable || argument {
-                cost[v] = f32::INFINITY;
-            }
+        }
+        for v in f.unspillable.iter().chain(f.arguments.iter().flatten()) {
+            cost[v.index()] = f32::INFINITY;
         }
         let occupied = [vec![BTreeMap::new(); 16], vec![BTreeMap::new(); 16]];
         Round { f, ranges, cost, hints, registers: vec![NONE; n], occupied, spilled: Vec::new() }

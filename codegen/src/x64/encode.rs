@@ -76,6 +76,7 @@ pub fn encode(name: &str, f: &Function, allocation: &Allocation) -> Result<Compi
             frame += size;
         }
     }
+    let wide = f.slots.contains(&32);
     if frame > LARGEST_FRAME {
         return Err(X64Error::FrameTooLarge { bytes: frame, most: LARGEST_FRAME });
     }
@@ -94,12 +95,12 @@ pub fn encode(name: &str, f: &Function, allocation: &Allocation) -> Result<Compi
         stats,
         innermost: false,
     };
-    encoder.function(frame);
+    encoder.function(frame, wide);
     encoder.finish(name)
 }
 
 impl Encoder<'_> {
-    fn function(&mut self, frame: u32) {
+    fn function(&mut self, frame: u32, wide: bool) {
         let mut saved: Vec<Register> = Vec::new();
         for register in CALLEE_SAVED {
             let used = self.f.vregs.iter().zip(self.registers).any(|(c, r)| *c == Class::Gpr && *r == register);
@@ -110,10 +111,16 @@ impl Encoder<'_> {
         for &register in &saved {
             self.plain(Code::Push_r64, &[register]);
         }
-        let mut left = frame;
+        // Slots of 32 bytes are aligned, so that none crosses a cache line; the old stack pointer stands above them. `rax`
+        // is free here: only the arguments are live.
+        let reserved = if wide { frame + 32 } else { frame };
+        if wide {
+            self.plain(Code::Mov_r64_rm64, &[Register::RAX, Register::RSP]);
+        }
+        let mut left = reserved;
         while left > 0 {
             let step = left.min(PAGE);
-            self.immediate(Code::Sub_rm64_imm32, Register::RSP, step);
+            self.immediate(Code::Sub_rm64_imm32, Register::RSP, i64::from(step));
             if left > PAGE {
                 let mut touch = Instruction::default();
                 touch.set_code(Code::Test_rm64_r64);
@@ -124,6 +131,10 @@ impl Encoder<'_> {
             }
             left -= step;
         }
+        if wide {
+            self.immediate(Code::And_rm64_imm8, Register::RSP, -32);
+            self.stack_slot(Code::Mov_rm64_r64, 0, frame);
+        }
         for id in &self.f.layout {
             let block = &self.f.blocks[id.index()];
             self.starts[id.index()] = self.out.len() as u64;
@@ -133,8 +144,10 @@ impl Encoder<'_> {
             }
         }
         self.plain(Code::VEX_Vzeroupper, &[]);
-        if frame > 0 {
-            self.immediate(Code::Add_rm64_imm32, Register::RSP, frame);
+        if wide {
+            self.stack_slot(Code::Mov_r64_rm64, 1, frame);
+        } else if frame > 0 {
+            self.immediate(Code::Add_rm64_imm32, Register::RSP, i64::from(frame));
         }
         for &register in saved.iter().rev() {
             self.plain(Code::Pop_r64, &[register]);
@@ -155,12 +168,29 @@ impl Encoder<'_> {
         self.push(instruction, None, None);
     }
 
-    fn immediate(&mut self, code: Code, register: Register, value: u32) {
+    fn immediate(&mut self, code: Code, register: Register, value: i64) {
         let mut instruction = Instruction::default();
         instruction.set_code(code);
         instruction.set_op_register(0, register);
-        instruction.set_op_kind(1, OpKind::Immediate32to64);
-        instruction.set_immediate32to64(i64::from(value));
+        if code == Code::And_rm64_imm8 {
+            instruction.set_op_kind(1, OpKind::Immediate8to64);
+            instruction.set_immediate8to64(value);
+        } else {
+            instruction.set_op_kind(1, OpKind::Immediate32to64);
+            instruction.set_immediate32to64(value);
+        }
+        self.push(instruction, None, None);
+    }
+
+    /// Stores `rax` at an offset from the stack pointer (`memory` is operand 0), or loads the stack pointer from there.
+    fn stack_slot(&mut self, code: Code, memory: u32, offset: u32) {
+        let mut instruction = Instruction::default();
+        instruction.set_code(code);
+        instruction.set_op_kind(memory, OpKind::Memory);
+        instruction.set_memory_base(Register::RSP);
+        instruction.set_memory_displacement64(u64::from(offset));
+        instruction.set_memory_displ_size(1);
+        instruction.set_op_register(1 - memory, if memory == 0 { Register::RAX } else { Register::RSP });
         self.push(instruction, None, None);
     }
 

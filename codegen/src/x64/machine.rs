@@ -15,6 +15,8 @@
 //!   jne     b1
 //! ```
 
+use std::collections::{HashMap, HashSet};
+
 use iced_x86::Code;
 
 /// A virtual register; its class stands in [`Function::vregs`].
@@ -304,8 +306,23 @@ pub struct Block {
     pub successors: Vec<BlockId>,
     /// How many loops it is inside.
     pub depth: u32,
+    /// The innermost of them.
+    pub in_loop: Option<LoopId>,
     /// Whether it is in a loop that contains no other.
     pub innermost: bool,
+}
+
+/// A loop of a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct LoopId(pub u32);
+
+/// Where a loop stands.
+#[derive(Clone, Copy, Debug)]
+pub struct Loop {
+    /// The loop around it.
+    pub parent: Option<LoopId>,
+    /// The block that falls into it from outside; it ends without a branch.
+    pub preheader: BlockId,
 }
 
 /// A function: blocks in the order of [`Function::layout`].
@@ -321,6 +338,12 @@ pub struct Function {
     pub pool: Vec<Vec<u8>>,
     /// Spill slots: bytes of each.
     pub slots: Vec<u32>,
+    /// Loops; an outer one stands before those inside it.
+    pub loops: Vec<Loop>,
+    /// Constants held in a register throughout a loop.
+    pub held: HashMap<Vreg, LoopId>,
+    /// Registers that live for one instruction, which spilling again would not help.
+    pub unspillable: HashSet<Vreg>,
     /// The argument that points at the buffers (first) and the one that points at the dims (second).
     pub arguments: Option<[Vreg; 2]>,
 }
@@ -333,9 +356,21 @@ impl Function {
     }
 
     /// A new block, not yet laid out.
-    pub fn block(&mut self, depth: u32) -> BlockId {
-        self.blocks.push(Block { depth, ..Block::default() });
+    pub fn block(&mut self, in_loop: Option<LoopId>) -> BlockId {
+        let mut depth = 0;
+        let mut around = in_loop;
+        while let Some(l) = around {
+            depth += 1;
+            around = self.loops[l.0 as usize].parent;
+        }
+        self.blocks.push(Block { depth, in_loop, ..Block::default() });
         BlockId(self.blocks.len() as u32 - 1)
+    }
+
+    /// Whether a constant is made by an idiom, without reading memory.
+    pub fn is_idiom(&self, constant: u32) -> bool {
+        let bytes = &self.pool[constant as usize];
+        bytes.iter().all(|b| *b == 0) || bytes.iter().all(|b| *b == 0xff)
     }
 
     /// The constant with these bytes; a longer one that starts with them serves as well.

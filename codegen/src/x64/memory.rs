@@ -117,7 +117,7 @@ impl Selector<'_> {
         let ty = inst.ty;
         let Some(address) = &inst.address else { return Err(X64Error::Malformed { op: inst.op, ty }) };
         let source = self.reg(value);
-        self.settle_all(false);
+        self.settle_all();
         let mem = self.mem(address);
         let float = ty.elem == Elem::F32;
         let (code, width, lane) = match ty.bytes() {

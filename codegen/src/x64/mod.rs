@@ -1,7 +1,7 @@
 //! The `avx2` target: kernel IR to x86-64 machine code with 256-bit vectors, FMA and F16C.
 //!
 //! ```text
-//! kernel IR ─select─▶ machine IR ─coalesce, allocate (spill, again)─▶ machine IR with registers ─encode─▶ bytes
+//! kernel IR ─select, schedule─▶ machine IR ─coalesce, allocate (spill, again)─▶ machine IR with registers ─encode─▶ bytes
 //! ```
 //!
 //! | module | what it owns |
@@ -9,6 +9,8 @@
 //! | [`machine`] | machine IR: instructions over virtual registers |
 //! | [`select`] | blocks, loops, values; with `arithmetic`, `lanes` and `memory`, what each op becomes |
 //! | [`address`] | strength-reduced addresses: which pointers there are and how they advance |
+//! | [`constants`] | where constants are held in registers |
+//! | [`schedule`] | moving up what frees registers |
 //! | [`liveness`] | live ranges with holes |
 //! | [`coalesce`] | joining copies and the operands of fused multiply-adds |
 //! | [`allocate`] | linear scan; the checker |
@@ -25,12 +27,14 @@ pub mod address;
 pub mod allocate;
 mod arithmetic;
 pub mod coalesce;
+pub mod constants;
 pub mod encode;
 mod lanes;
 pub mod listing;
 pub mod liveness;
 pub mod machine;
 mod memory;
+pub mod schedule;
 pub mod select;
 pub mod spill;
 
@@ -125,6 +129,7 @@ pub struct Compiled {
 /// Where it uses vectors that the target lacks or spills without bounds.
 pub fn compile(kernel: &Kernel) -> Result<Compiled, X64Error> {
     let mut function = select::select(kernel)?;
+    schedule::reduce_pressure(&mut function);
     let allocation = allocate::allocate(&mut function)?;
     let compiled = encode::encode(&kernel.name, &function, &allocation)?;
     let stats = compiled.stats;

@@ -3,8 +3,9 @@
 //! This file owns blocks, loops, values and addresses; what each op becomes stands in [`super::arithmetic`],
 //! [`super::lanes`] and [`super::memory`].
 //!
-//! - A load or constant with one use waits until its use, which takes it as a memory operand where the encoding allows;
-//!   at a store, a loop or a use that needs a register it becomes an instruction of its own.
+//! - A load with one use waits until its use, which takes it as a memory operand where the encoding allows; at a store, a
+//!   loop or a use that needs a register it becomes an instruction of its own.
+//! - Equal constants are one register, which [`super::constants`] places.
 //! - A carried value has one home register: written before the loop, read in the body as the inner value, written at the
 //!   back edge, read after the loop as the result. [`super::allocate`] merges the copies away.
 //! - A value narrower than 16 bytes stands in the low part of a register. What is above it is arbitrary and never
@@ -15,7 +16,8 @@ use ixc_ir::kernel::{Address, Affine, Atom, Carry, For, Imm, Inst as Statement, 
 
 use super::X64Error;
 use super::address::{Addresses, Key};
-use super::machine::{BlockId, Class, Function, Inst, Mem, Opcode, Rm, Vreg, Width};
+use super::constants::place;
+use super::machine::{BlockId, Class, Function, Inst, Loop, LoopId, Mem, Opcode, Rm, Vreg, Width};
 
 /// Widest vector of this lowering.
 const VECTOR_BYTES: u32 = 32;
@@ -34,17 +36,18 @@ pub fn select(kernel: &Kernel) -> Result<Function, X64Error> {
         current: BlockId(0),
         values: vec![Value::Undefined; kernel.values.len()],
         constants: vec![None; kernel.values.len()],
+        shared: Vec::new(),
         uses: vec![0; kernel.values.len()],
         pending: Vec::new(),
         addresses: Addresses::collect(kernel),
         origin: 0,
         statements: 0,
-        depth: 0,
-        loops: 0,
+        in_loop: None,
     };
     count_uses(&kernel.body, &mut selector.uses);
     selector.entry();
     selector.block(&kernel.body)?;
+    place(&mut selector.f, &selector.shared);
     Ok(selector.f)
 }
 
@@ -72,17 +75,11 @@ enum Value {
     Pending(usize),
 }
 
-/// What a value that has no register yet is made from.
-#[derive(Clone, Copy, Debug)]
-enum Source {
-    Load(Type, Mem),
-    Constant(u32),
-}
-
-/// A value that waits for its only use.
+/// A load that waits for its only use.
 struct Pending {
     owner: ValueId,
-    source: Source,
+    ty: Type,
+    mem: Mem,
     origin: u32,
 }
 
@@ -107,13 +104,14 @@ pub struct Selector<'k> {
     values: Vec<Value>,
     /// Pool entries of values that are constants.
     constants: Vec<Option<u32>>,
+    /// The register of each pool entry, not yet defined.
+    shared: Vec<(u32, Vreg)>,
     uses: Vec<u32>,
     pending: Vec<Option<Pending>>,
     addresses: Addresses,
     origin: u32,
     statements: u32,
-    depth: u32,
-    loops: u32,
+    in_loop: Option<LoopId>,
 }
 
 impl Selector<'_> {
@@ -181,12 +179,7 @@ impl Selector<'_> {
     /// Whether a value could still be a memory operand of so many bytes.
     pub fn in_memory(&self, value: ValueId, bytes: u32) -> bool {
         let Value::Pending(p) = self.values[value.index()] else { return false };
-        match self.pending[p].as_ref().map(|p| p.source) {
-            Some(Source::Load(ty, _)) => ty.bytes() >= bytes,
-            // Every entry of the pool has at least 16 bytes; a wider one for a 32-byte constant.
-            Some(Source::Constant(id)) => self.f.pool[id as usize].len() as u32 >= bytes,
-            None => false,
-        }
+        self.pending[p].as_ref().is_some_and(|p| p.ty.bytes() >= bytes)
     }
 
     /// The value in a register.
@@ -214,17 +207,15 @@ impl Selector<'_> {
             && let Some(pending) = self.pending[p].take()
         {
             self.values[value.index()] = Value::Undefined;
-            return Rm::Mem(match pending.source {
-                Source::Load(_, mem) => mem,
-                Source::Constant(id) => Mem::pool(id),
-            });
+            return Rm::Mem(pending.mem);
         }
         Rm::Reg(self.reg(value))
     }
 
-    /// Two operands of a commutative op: the one that can be memory is second.
+    /// Two operands of a commutative op: the one that can be memory is second. A constant could become memory, too.
     pub fn commute(&mut self, a: ValueId, b: ValueId, bytes: u32) -> (Vreg, Rm) {
-        let (a, b) = if self.in_memory(a, bytes) && !self.in_memory(b, bytes) { (b, a) } else { (a, b) };
+        let memory = |s: &Self, v| (s.in_memory(v, bytes), s.constants[ValueId::index(v)].is_some());
+        let (a, b) = if memory(self, a) > memory(self, b) { (b, a) } else { (a, b) };
         (self.reg(a), self.rm(b, bytes))
     }
 
@@ -250,54 +241,46 @@ impl Selector<'_> {
     fn settle(&mut self, p: usize, register: Vreg) {
         let Some(pending) = self.pending[p].take() else { return };
         let origin = std::mem::replace(&mut self.origin, pending.origin);
-        match pending.source {
-            Source::Load(ty, mem) => self.load_into(register, ty, mem),
-            Source::Constant(id) => {
-                let width = self.f.width(register);
-                self.emit(Inst::new(Opcode::Constant(id)).def(register, width));
-            }
-        }
+        self.load_into(register, pending.ty, pending.mem);
         self.origin = origin;
         self.set(pending.owner, register);
     }
 
-    /// Gives every waiting value its register; at a store only loads, which the store could change.
-    pub fn settle_all(&mut self, also_constants: bool) {
-        let mut kept = Vec::new();
+    /// Gives every waiting load its register.
+    pub fn settle_all(&mut self) {
         for p in 0..self.pending.len() {
             let Some(pending) = &self.pending[p] else { continue };
-            if !also_constants && matches!(pending.source, Source::Constant(_)) {
-                self.values[pending.owner.index()] = Value::Pending(kept.len());
-                kept.push(self.pending[p].take());
-                continue;
-            }
             let bytes = self.ty(pending.owner).bytes();
             let register = self.vector(bytes);
             self.settle(p, register);
         }
-        self.pending = kept;
+        self.pending.clear();
     }
 
     /// Defines a value as a load: it waits if it has one use.
     pub fn define_load(&mut self, result: ValueId, ty: Type, mem: Mem) {
-        self.define_later(result, Source::Load(ty, mem));
-    }
-
-    /// Defines a value as a constant, given at least the bytes of its type.
-    pub fn define_constant(&mut self, result: ValueId, mut bytes: Vec<u8>) {
-        let bytes_needed = if self.ty(result).bytes() > 16 { 32 } else { 16 };
-        bytes.resize(bytes_needed, 0);
-        let id = self.f.constant(&bytes);
-        self.constants[result.index()] = Some(id);
-        self.define_later(result, Source::Constant(id));
-    }
-
-    fn define_later(&mut self, result: ValueId, source: Source) {
         self.values[result.index()] = Value::Pending(self.pending.len());
-        self.pending.push(Some(Pending { owner: result, source, origin: self.origin }));
+        self.pending.push(Some(Pending { owner: result, ty, mem, origin: self.origin }));
         if self.uses[result.index()] > 1 {
             self.reg(result);
         }
+    }
+
+    /// Defines a value as a constant, given its bytes or more.
+    pub fn define_constant(&mut self, result: ValueId, mut bytes: Vec<u8>) {
+        let wide = self.ty(result).bytes() > 16;
+        bytes.resize(if wide { 32 } else { 16 }, 0);
+        let id = self.f.constant(&bytes);
+        self.constants[result.index()] = Some(id);
+        let register = match self.shared.iter().find(|(shared, _)| *shared == id) {
+            Some(&(_, register)) => register,
+            None => {
+                let register = self.vector(bytes.len() as u32);
+                self.shared.push((id, register));
+                register
+            }
+        };
+        self.set(result, register);
     }
 
     // Addresses and integers.
@@ -397,7 +380,7 @@ impl Selector<'_> {
     }
 
     fn entry(&mut self) {
-        let block = self.f.block(0);
+        let block = self.f.block(None);
         self.start(block);
         let arguments = [self.gpr(), self.gpr()];
         self.f.arguments = Some(arguments);
@@ -474,16 +457,16 @@ impl Selector<'_> {
         for (carry, &home) in f.carries.iter().zip(&homes) {
             self.write_home(home, carry.init);
         }
-        self.settle_all(true);
+        self.settle_all();
         for (carry, &home) in f.carries.iter().zip(&homes) {
             self.set(carry.inner, home);
             self.set(carry.result, home);
         }
 
         let counter = self.affine(&f.trip, true);
-        let (header, exit) = (self.f.block(self.depth + 1), self.f.block(self.depth));
+        let exit = self.f.block(self.in_loop);
         if self.least(&f.trip) < 1 {
-            let before = self.f.block(self.depth);
+            let before = self.f.block(self.in_loop);
             self.emit(Inst::code(Code::Test_rm64_r64).read(counter, Width::R64).read(counter, Width::R64));
             self.emit(Inst::code(Code::Je_rel32_64).block(exit));
             self.go_to(&[before, exit]);
@@ -501,12 +484,14 @@ impl Selector<'_> {
             self.addresses.set(key, pointer);
             steps.push((pointer, coefficient));
         }
+        let parent = self.in_loop;
+        let this = LoopId(self.f.loops.len() as u32);
+        self.f.loops.push(Loop { parent, preheader: self.current });
+        self.in_loop = Some(this);
+        let header = self.f.block(self.in_loop);
         self.go_to(&[header]);
 
         self.start(header);
-        self.depth += 1;
-        self.loops += 1;
-        let loops = self.loops;
         self.block(&f.body)?;
         self.origin = origin;
         self.back_edge(&f.carries, &homes);
@@ -516,9 +501,9 @@ impl Selector<'_> {
         self.emit(Inst::code(Code::Dec_rm64).update(counter, Width::R64).or_mem());
         self.emit(Inst::code(Code::Jne_rel32_64).block(header));
         self.go_to(&[header, exit]);
-        self.f.blocks[self.current.index()].innermost = loops == self.loops;
+        self.f.blocks[self.current.index()].innermost = this.0 as usize + 1 == self.f.loops.len();
         self.pending.clear();
-        self.depth -= 1;
+        self.in_loop = parent;
         self.start(exit);
         Ok(())
     }
@@ -563,11 +548,15 @@ impl Selector<'_> {
     fn back_edge(&mut self, carries: &[Carry], homes: &[Vreg]) {
         let mut copies = Vec::new();
         for (carry, &home) in carries.iter().zip(homes) {
+            let width = self.f.width(home);
+            if let Some(id) = self.constants[carry.next.index()] {
+                copies.push(Inst::new(Opcode::Constant(id)).def(home, width));
+                continue;
+            }
             let mut next = self.reg(carry.next);
             if next == home {
                 continue;
             }
-            let width = self.f.width(home);
             if homes.contains(&next) {
                 let saved = self.f.vreg(self.f.vregs[home.index()]);
                 self.emit(Inst::new(Opcode::Copy).def(saved, width).read(next, width));

@@ -3,6 +3,7 @@
 //! Where the encoding allows, the slot (or the constant in the pool) is the operand itself and no register is needed. A
 //! constant has no slot: it is made again from the pool.
 
+use super::constants::move_inward;
 use super::machine::{Base, Class, Function, Inst, Mem, Opcode, Operand, Rm, Role, Vreg, Width};
 use iced_x86::Code;
 
@@ -10,13 +11,21 @@ use iced_x86::Code;
 pub enum Spilled {
     /// To a slot of the frame.
     Slot,
-    /// Nowhere: it is a constant.
+    /// Nowhere: it is a constant, read from the pool at each use.
     Constant,
+    /// Nowhere: it is a constant, now held in the inner loops that use it.
+    Inward,
 }
 
 /// Spills a value.
 pub fn spill(f: &mut Function, v: Vreg) -> Spilled {
-    let (home, constant) = match only_constant(f, v) {
+    let constant = only_constant(f, v);
+    if let (Some(id), Some(held)) = (constant, f.held.get(&v).copied())
+        && move_inward(f, v, id, Some(held))
+    {
+        return Spilled::Inward;
+    }
+    let (home, constant) = match constant {
         Some(id) => (Mem::pool(id), Some(id)),
         None => {
             f.slots.push(match f.vregs[v.index()] {
@@ -26,47 +35,60 @@ pub fn spill(f: &mut Function, v: Vreg) -> Spilled {
             (Mem::slot(f.slots.len() as u32 - 1), None)
         }
     };
-    let (class, width) = (f.vregs[v.index()], f.width(v));
     for b in 0..f.blocks.len() {
-        let mut made: Vec<Inst> = Vec::with_capacity(f.blocks[b].insts.len());
-        for mut inst in std::mem::take(&mut f.blocks[b].insts) {
-            let (mut read, mut written) = (false, false);
-            inst.for_each(|w, role| {
-                if w == v {
-                    read |= role != Role::Def;
-                    written |= role != Role::Use;
-                }
-            });
-            if !read && !written {
-                made.push(inst);
-                continue;
-            }
-            if constant.is_some() && written {
-                // The one definition: every use reads the pool.
-                continue;
-            }
-            if fold(&mut inst, v, home, class) {
-                made.push(inst);
-                continue;
-            }
-            let origin = inst.origin;
-            let piece = f.vreg(class);
-            inst.rename(|w, _| if w == v { piece } else { w });
-            if read {
-                let load = match constant {
-                    Some(id) => Inst::new(Opcode::Constant(id)).def(piece, width),
-                    None => move_code(class).def(piece, width).rm(Rm::Mem(home), width),
-                };
-                made.push(Inst { origin, ..load });
-            }
-            made.push(inst);
-            if written {
-                made.push(Inst { origin, ..store_code(class).mem(home).read(piece, width) });
-            }
-        }
-        f.blocks[b].insts = made;
+        replace(f, b, v, home, constant);
     }
     if constant.is_some() { Spilled::Constant } else { Spilled::Slot }
+}
+
+/// Makes every use of a constant in a block its own.
+pub fn fold_constant(f: &mut Function, block: usize, v: Vreg, constant: u32) {
+    replace(f, block, v, Mem::pool(constant), Some(constant));
+}
+
+/// Replaces every access to a value in a block by its home in memory.
+fn replace(f: &mut Function, block: usize, v: Vreg, home: Mem, constant: Option<u32>) {
+    let (class, width) = (f.vregs[v.index()], f.width(v));
+    // An idiom is cheaper than a load.
+    let foldable = constant.is_none_or(|id| !f.is_idiom(id));
+    let mut made: Vec<Inst> = Vec::with_capacity(f.blocks[block].insts.len());
+    for mut inst in std::mem::take(&mut f.blocks[block].insts) {
+        let (mut read, mut written) = (false, false);
+        inst.for_each(|w, role| {
+            if w == v {
+                read |= role != Role::Def;
+                written |= role != Role::Use;
+            }
+        });
+        if !read && !written {
+            made.push(inst);
+            continue;
+        }
+        if constant.is_some() && written {
+            // The one definition: every use reads the pool.
+            continue;
+        }
+        if foldable && fold(&mut inst, v, home, class) {
+            made.push(inst);
+            continue;
+        }
+        let origin = inst.origin;
+        let piece = f.vreg(class);
+        f.unspillable.insert(piece);
+        inst.rename(|w, _| if w == v { piece } else { w });
+        if read {
+            let load = match constant {
+                Some(id) => Inst::new(Opcode::Constant(id)).def(piece, width),
+                None => move_code(class).def(piece, width).rm(Rm::Mem(home), width),
+            };
+            made.push(Inst { origin, ..load });
+        }
+        made.push(inst);
+        if written {
+            made.push(Inst { origin, ..store_code(class).mem(home).read(piece, width) });
+        }
+    }
+    f.blocks[block].insts = made;
 }
 
 /// The pool entry of a value whose only definition is a constant.
