@@ -1,1 +1,13 @@
-//! ixc-passes
+//! From a model's graph as a frontend wrote it to a plan: graph passes, and the schedule.
+//!
+//! | module | what it owns |
+//! | --- | --- |
+//! | [`manager`] | the table of passes, and running them with a check after each |
+//! | [`canonicalise`] | dropping what does nothing, merging what repeats |
+//! | [`fuse`] | reading weights quantised, fusing (egg) |
+//! | [`schedule`] | the plan: kernels, work lists, barriers, one arena |
+
+pub mod canonicalise;
+pub mod fuse;
+pub mod manager;
+pub mod schedule;

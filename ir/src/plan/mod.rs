@@ -12,6 +12,7 @@
 //! kernel's declared sizes, so that a wrong plan is an error and never a stray access.
 //! Invariant: index buffers are fed from [`Input`]s alone, whose values the runtime has checked.
 
+pub mod print;
 pub mod spec;
 
 use serde::{Deserialize, Serialize};
@@ -242,7 +243,7 @@ pub struct Task {
     pub columns: u32,
     /// Kernels by row count.
     pub variants: Vec<Variant>,
-    /// The kernels' buffers; the same for all variants.
+    /// The kernels' buffers; the same for all variants. A variant whose kernel has fewer takes the first ones: scratch is last.
     pub args: Vec<Arg>,
 }
 

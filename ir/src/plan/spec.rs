@@ -18,7 +18,7 @@ pub enum Shape {
     /// For few rows: dot products along rows of the weight as they lie in the file. Dims: `[rows]`.
     Gemv,
     /// For many rows: strips of the weight are unpacked once, with a lane for each weight row. Dims: `[rows / 6, rows % 6]`;
-    /// the tile's weight rows are a multiple of 8.
+    /// the tile's weight rows and the length of the dot products are multiples of 8.
     Gemm,
 }
 
@@ -87,8 +87,8 @@ pub enum KernelSpec {
         out: Format,
     },
     /// `y = x w' [+ bias] [+ residual]` for `tile` rows of the weight and the item's rows. Buffers: x a[k] (rows x k), w format
-    /// [tile, k], \[bias f32\[tile\]\], \[residual f32\[tile\] (rows x n)\], y f32[tile] (rows x n), scratch for `Gemm` of a quantised format
-    /// (the kernel itself says how many bytes). Dims: see [`Shape`].
+    /// [tile, k], \[bias f32\[tile\]\], \[residual f32\[tile\] (rows x n)\], y f32[tile] (rows x n), scratch for `Gemm` (the kernel
+    /// itself says how many bytes). Dims: see [`Shape`].
     Linear {
         /// The weight's format.
         format: Format,

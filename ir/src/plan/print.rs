@@ -1,0 +1,131 @@
+//! A plan as text, for people: one line for each task, weights as names, the arena as a map. There is no way back.
+//!
+//! ```text
+//! plan qwen3moe for avx2: 512 tokens a step, context 4096, vocabulary 1024
+//! arena 1318912 bytes
+//!   embed token_embd: 1024 bytes x tokens at 0
+//! step 0: run
+//!   embed token_embd: tokens x 1, embed_q4_k_r1024n256 (input tokens, weight token_embd.weight, arena embed token_embd)
+//! ```
+
+use std::fmt::Write;
+
+use super::{Input, Plan, RopeStyle, RowAxis, RowCount, Source, Step, Task};
+
+/// The plan's text. `name` gives a kernel's.
+pub fn print<K>(plan: &Plan<K>, name: impl Fn(&K) -> String) -> String {
+    let mut out = String::new();
+    // Writing to a string does not fail.
+    let _ = write(plan, &name, &mut out);
+    out
+}
+
+fn write<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String, out: &mut String) -> std::fmt::Result {
+    let Plan { architecture, target, max_tokens, context_length, vocabulary, .. } = plan;
+    writeln!(
+        out,
+        "plan {architecture} for {target}: {max_tokens} tokens a step, context {context_length}, vocabulary {vocabulary}"
+    )?;
+    for (i, file) in plan.files.iter().enumerate() {
+        writeln!(out, "file {i}: {:?}, {} bytes, header {:08x}", file.path, file.bytes, file.header_crc)?;
+    }
+    let bytes: u128 = plan.weights.iter().map(|weight| u128::from(weight.bytes)).sum();
+    writeln!(out, "weights: {} of {bytes} bytes", plan.weights.len())?;
+    for (i, rope) in plan.ropes.iter().enumerate() {
+        let style = match rope.style {
+            RopeStyle::Norm => "norm",
+            RopeStyle::Neox => "neox",
+        };
+        writeln!(out, "rope {i}: {style}, {} frequencies, magnitude {}", rope.frequencies.len(), rope.magnitude)?;
+    }
+    let mut first = 0;
+    for layers in plan.cache.chunk_by(|a, b| a == b) {
+        let last = first + layers.len() - 1;
+        let layer = &layers[0];
+        writeln!(
+            out,
+            "cache layers {first} to {last}: {} heads, keys of {}, values of {}",
+            layer.heads, layer.key_len, layer.value_len
+        )?;
+        first = last + 1;
+    }
+    writeln!(out, "arena {} bytes", plan.arena_bytes)?;
+    for buffer in &plan.buffers {
+        writeln!(out, "  {}: {} bytes x {} at {}", buffer.name, buffer.row_bytes, count(buffer.rows), buffer.offset)?;
+    }
+    for (i, step) in plan.steps.iter().enumerate() {
+        match step {
+            Step::Run { tasks } => {
+                writeln!(out, "step {i}: run")?;
+                for task in tasks {
+                    write_task(plan, task, name, out)?;
+                }
+            }
+            Step::Bucket { bucket, ids, top_k, experts } => {
+                let ids = buffer(plan, ids.0);
+                writeln!(out, "step {i}: bucket {} by {ids}, {top_k} of {experts} experts", bucket.0)?;
+            }
+        }
+    }
+    let softmax = kernel(plan, plan.softmax.0, name);
+    writeln!(out, "logits: {}, softmax {softmax}", buffer(plan, plan.logits.0))
+}
+
+fn write_task<K>(plan: &Plan<K>, task: &Task, name: &dyn Fn(&K) -> String, out: &mut String) -> std::fmt::Result {
+    let rows = match task.rows {
+        RowAxis::Tokens => "tokens".to_string(),
+        RowAxis::Outputs => "outputs".to_string(),
+        RowAxis::Routed(bucket) => format!("routed {}", bucket.0),
+    };
+    write!(out, "  {}: {rows} x {}", task.label, task.columns)?;
+    for variant in &task.variants {
+        write!(out, ", {}", kernel(plan, variant.kernel.0, name))?;
+        if variant.row_chunk > 1 {
+            write!(out, " by {}", variant.row_chunk)?;
+        }
+        if variant.up_to_rows < u32::MAX {
+            write!(out, " to {} rows", variant.up_to_rows)?;
+        }
+    }
+    let args: Vec<String> = task.args.iter().map(|arg| source(plan, arg.source)).collect();
+    writeln!(out, " ({})", args.join(", "))
+}
+
+fn kernel<K>(plan: &Plan<K>, id: u32, name: &dyn Fn(&K) -> String) -> String {
+    plan.kernels.get(id as usize).map_or_else(|| format!("kernel {id}, which there is not"), name)
+}
+
+fn buffer<K>(plan: &Plan<K>, id: u32) -> String {
+    plan.buffers.get(id as usize).map_or_else(|| format!("buffer {id}, which there is not"), |b| b.name.clone())
+}
+
+fn count(rows: RowCount) -> String {
+    match rows {
+        RowCount::Tokens => "tokens".to_string(),
+        RowCount::Outputs => "outputs".to_string(),
+        RowCount::Routed { top_k } => format!("tokens x {top_k}"),
+    }
+}
+
+fn source<K>(plan: &Plan<K>, source: Source) -> String {
+    match source {
+        Source::Arena(id) => format!("arena {}", buffer(plan, id.0)),
+        Source::Weight(i) => {
+            let name = plan.weights.get(i as usize).map_or("that there is not", |weight| weight.name.as_str());
+            format!("weight {name}")
+        }
+        Source::Rope(i) => format!("rope {i}"),
+        Source::Keys(layer) => format!("keys {layer}"),
+        Source::Values(layer) => format!("values {layer}"),
+        Source::Scratch => "scratch".to_string(),
+        Source::Input(input) => match input {
+            Input::Tokens => "input tokens".to_string(),
+            Input::Positions => "input positions".to_string(),
+            Input::PositionBlock => "input position blocks".to_string(),
+            Input::PositionLane => "input position lanes".to_string(),
+            Input::OutputRows => "input output rows".to_string(),
+            Input::RoutedToken(bucket) => format!("tokens of routing {}", bucket.0),
+            Input::RoutedSlot(bucket) => format!("slots of routing {}", bucket.0),
+        },
+    }
+}

@@ -1,0 +1,256 @@
+//! Chooses one node for every class that is needed, so that the whole costs least; a node that several others use costs once.
+//!
+//! egg's own extractor minimises the cost of trees, and weights times activations are no tree: a quantised row that four
+//! projections read would count four times. This one is greedy on the DAG: bottom up, each class takes the node for which
+//! the *set* of nodes below is cheapest; then, from the top, a class changes its node where that makes the whole cheaper
+//! (greedy alone would put a residual into a projection whose plain result somebody else needs too, and compute it twice).
+//! Everything is in the order of class ids: the same module gives the same result.
+
+use std::collections::HashMap;
+
+use egg::{Id, Language};
+use ixc_ir::graph::OpKind;
+
+use super::language::{Graph, Head, Node};
+
+/// What a node costs, about as nanoseconds of a small step: a pass over the rows and its barrier 100, a matrix product
+/// 1000, a weight written as floats more than anything. Of forms with equal work the one with fewer barriers is cheaper.
+/// An op with several results must be cheaper than any single op that it replaces, because every result is chosen by itself.
+fn cost(node: &Node) -> u64 {
+    let Head::Op(kind) = &node.head else { return 0 };
+    match kind {
+        // Views.
+        OpKind::SplitHeads | OpKind::MergeHeads => 0,
+        OpKind::Embed | OpKind::TakeRows | OpKind::Route | OpKind::ExpertCombine => 100,
+        OpKind::Add | OpKind::AddBias | OpKind::Mul | OpKind::Silu | OpKind::Rope => 100,
+        OpKind::RmsNorm | OpKind::RmsNormQuantise => 110,
+        // Less than a rotation alone: that splits its heads first, which costs nothing only because it is done here.
+        OpKind::RopeHeads => 90,
+        // More than a second norm: two norms run beside each other, a quantisation waits for its norm.
+        OpKind::Quantise => 120,
+        OpKind::Linear | OpKind::LinearSwiglu | OpKind::ExpertSwiglu | OpKind::ExpertDown => 1000,
+        OpKind::LinearQkv => 600,
+        OpKind::Matmul | OpKind::ExpertMatmul => 2000,
+        OpKind::Dequantise => 100_000,
+        // Ops with effects are never nodes.
+        OpKind::KvAppend | OpKind::Attention | OpKind::RopeAppend => 0,
+    }
+}
+
+/// Rounds of the greedy choice. The first settles a region without cycles and the second sees that; only classes on a cycle
+/// (no rule makes any but `x` from `x`) could want more.
+const MAX_ROUNDS: usize = 8;
+
+/// The nodes chosen, by class.
+pub(crate) type Choice = HashMap<Id, Node>;
+
+struct Candidates {
+    /// By class index: nodes with their children as class indices, and their cost.
+    nodes: Vec<Vec<(Node, Vec<usize>, u64)>>,
+    ids: Vec<Id>,
+    index: HashMap<Id, usize>,
+}
+
+impl Candidates {
+    fn new(graph: &Graph) -> Candidates {
+        let mut ids: Vec<Id> = graph.classes().map(|class| class.id).collect();
+        ids.sort_unstable();
+        let index: HashMap<Id, usize> = ids.iter().enumerate().map(|(i, &id)| (id, i)).collect();
+        let nodes = ids
+            .iter()
+            .enumerate()
+            .map(|(i, &id)| {
+                let mut nodes: Vec<Node> = graph[id].nodes.clone();
+                nodes.sort();
+                let nodes = nodes.into_iter().map(|node| {
+                    let children = node.children().iter().map(|&c| index[&graph.find(c)]).collect::<Vec<_>>();
+                    let cost = cost(&node);
+                    (node, children, cost)
+                });
+                // `x` as `quantise x {format = f32}` is true and of no use.
+                nodes.filter(|(_, children, _)| !children.contains(&i)).collect()
+            })
+            .collect();
+        Candidates { nodes, ids, index }
+    }
+
+    /// Classes so that children come first, but for cycles.
+    fn order(&self) -> Vec<usize> {
+        let mut order = Vec::with_capacity(self.nodes.len());
+        let mut seen = vec![false; self.nodes.len()];
+        for root in 0..self.nodes.len() {
+            let mut stack = vec![(root, false)];
+            while let Some((class, done)) = stack.pop() {
+                if done {
+                    order.push(class);
+                } else if !std::mem::replace(&mut seen[class], true) {
+                    stack.push((class, true));
+                    let children = self.nodes[class].iter().flat_map(|(_, children, _)| children);
+                    stack.extend(children.filter(|&&c| !seen[c]).map(|&c| (c, false)));
+                }
+            }
+        }
+        order
+    }
+
+    /// The greedy choice, from below: for each class the position of its node.
+    fn greedy(&self) -> Vec<Option<usize>> {
+        let mut choice: Vec<Option<usize>> = vec![None; self.nodes.len()];
+        let mut below: Vec<Set> = vec![Set::default(); self.nodes.len()];
+        let order = self.order();
+        for _ in 0..MAX_ROUNDS {
+            let mut changed = false;
+            for &class in &order {
+                let mut best: Option<(u64, usize, Set)> = None;
+                for (i, (_, children, own)) in self.nodes[class].iter().enumerate() {
+                    if children.iter().any(|&c| choice[c].is_none() || below[c].contains(class)) {
+                        continue;
+                    }
+                    let mut set = Set::default();
+                    children.iter().for_each(|&c| set.add_all(&below[c]));
+                    let below = set.iter().filter_map(|c| choice[c].map(|n| self.nodes[c][n].2)).sum::<u64>();
+                    let total = own.saturating_add(below);
+                    if best.as_ref().is_none_or(|(least, ..)| total < *least) {
+                        set.add(class);
+                        best = Some((total, i, set));
+                    }
+                }
+                if let Some((_, i, set)) = best {
+                    changed |= choice[class] != Some(i);
+                    (choice[class], below[class]) = (Some(i), set);
+                }
+            }
+            if !changed {
+                break;
+            }
+        }
+        choice
+    }
+
+    /// What the roots cost with a choice; `None` where it has a cycle or a gap. Gives the classes used, too.
+    fn total(&self, choice: &[Option<usize>], roots: &[usize]) -> Option<(u64, Vec<usize>)> {
+        #[derive(Clone, Copy, PartialEq)]
+        enum Mark {
+            New,
+            Open,
+            Done,
+        }
+        let mut marks = vec![Mark::New; self.nodes.len()];
+        let (mut total, mut used) = (0u64, Vec::new());
+        let mut stack: Vec<(usize, bool)> = roots.iter().map(|&root| (root, false)).collect();
+        while let Some((class, leave)) = stack.pop() {
+            if leave {
+                marks[class] = Mark::Done;
+                continue;
+            }
+            match marks[class] {
+                Mark::Done => {}
+                Mark::Open => return None,
+                Mark::New => {
+                    marks[class] = Mark::Open;
+                    let (_, children, own) = &self.nodes[class][choice[class]?];
+                    total = total.saturating_add(*own);
+                    used.push(class);
+                    stack.push((class, true));
+                    for &child in children {
+                        match marks[child] {
+                            Mark::New => stack.push((child, false)),
+                            Mark::Open => return None,
+                            Mark::Done => {}
+                        }
+                    }
+                }
+            }
+        }
+        Some((total, used))
+    }
+
+    /// Changes single nodes while that makes the whole cheaper.
+    fn improve(&self, mut choice: Vec<Option<usize>>, roots: &[usize]) -> Vec<Option<usize>> {
+        let Some((mut least, mut used)) = self.total(&choice, roots) else { return choice };
+        loop {
+            let before = least;
+            used.sort_unstable();
+            for class in used.clone() {
+                for i in 0..self.nodes[class].len() {
+                    let old = choice[class].replace(i);
+                    match self.total(&choice, roots) {
+                        Some((total, _)) if total < least => least = total,
+                        _ => choice[class] = old,
+                    }
+                }
+            }
+            if least == before {
+                return choice;
+            }
+            used = self.total(&choice, roots).map_or_else(Vec::new, |(_, used)| used);
+        }
+    }
+}
+
+/// A set of class indices.
+#[derive(Clone, Debug, Default)]
+struct Set(Vec<u64>);
+
+impl Set {
+    fn add(&mut self, class: usize) {
+        let word = class / 64;
+        if self.0.len() <= word {
+            self.0.resize(word + 1, 0);
+        }
+        self.0[word] |= 1 << (class % 64);
+    }
+
+    fn add_all(&mut self, other: &Set) {
+        if self.0.len() < other.0.len() {
+            self.0.resize(other.0.len(), 0);
+        }
+        self.0.iter_mut().zip(&other.0).for_each(|(a, b)| *a |= b);
+    }
+
+    fn contains(&self, class: usize) -> bool {
+        self.0.get(class / 64).is_some_and(|word| word & (1 << (class % 64)) != 0)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = usize> + '_ {
+        self.0.iter().enumerate().flat_map(|(i, &word)| {
+            std::iter::successors((word != 0).then_some(word), |w| {
+                let rest = w & (w - 1);
+                (rest != 0).then_some(rest)
+            })
+            .map(move |w| i * 64 + w.trailing_zeros() as usize)
+        })
+    }
+}
+
+/// The cheapest nodes for `roots` and all that they need.
+pub(crate) fn extract(graph: &Graph, roots: &[Id]) -> Choice {
+    let candidates = Candidates::new(graph);
+    let mut roots: Vec<usize> = roots.iter().map(|&root| candidates.index[&graph.find(root)]).collect();
+    roots.sort_unstable();
+    roots.dedup();
+    let choice = candidates.improve(candidates.greedy(), &roots);
+    let chosen = choice
+        .iter()
+        .enumerate()
+        .filter_map(|(class, node)| node.map(|i| (candidates.ids[class], candidates.nodes[class][i].0.clone())));
+    chosen.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_gives_back_what_was_put_in() {
+        let mut set = Set::default();
+        for class in [0, 5, 63, 64, 200] {
+            set.add(class);
+        }
+        let mut other = Set::default();
+        other.add(6);
+        other.add_all(&set);
+        assert_eq!(other.iter().collect::<Vec<_>>(), [0, 5, 6, 63, 64, 200]);
+        assert!(other.contains(200) && !other.contains(201));
+    }
+}

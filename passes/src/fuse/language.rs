@@ -1,0 +1,236 @@
+//! The e-graph's language: graph ops with operands and attributes as children, so that a rule is text such as
+//! `(rms_norm ?x ?w ?eps)`. Names and arities come from the op table.
+//!
+//! A node of one e-class may replace any other of it, so every class has one type: [`Types`] computes it by the graph's own
+//! type rules, and a rule's result joins a class only where the types agree. A rule therefore needs no conditions on
+//! formats and shapes: what does not type is not applied.
+//!
+//! Besides ops there are leaves (values from outside the region, weights, `_`, attributes), `(result.N op)` for ops with
+//! several results, `(activation ?w)`, which is the activation format of a weight, and `(attend ?q ?k ?v)`, which stands
+//! for an attention and the append before it: state stays outside, but rules may see what it reads.
+
+use egg::{Analysis, DidMerge, EGraph, FromOp, FromOpError, Id, Language};
+use ixc_ir::format::Format;
+use ixc_ir::graph::types::result_types;
+use ixc_ir::graph::{Attr, Function, Module, OpKind, Operand, Type, ValueData, ValueId, WeightId};
+
+/// An attribute with equality and order: floats by their bits.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum AttrKey {
+    Int(i64),
+    Float(u64),
+    Bool(bool),
+    Word(String),
+    Format(Format),
+}
+
+impl AttrKey {
+    pub(crate) fn of(attr: &Attr) -> AttrKey {
+        match attr {
+            Attr::Int(v) => AttrKey::Int(*v),
+            Attr::Float(v) => AttrKey::Float(v.to_bits()),
+            Attr::Bool(v) => AttrKey::Bool(*v),
+            Attr::Word(v) => AttrKey::Word(v.clone()),
+            Attr::Format(v) => AttrKey::Format(*v),
+        }
+    }
+
+    pub(crate) fn attr(&self) -> Attr {
+        match self {
+            AttrKey::Int(v) => Attr::Int(*v),
+            AttrKey::Float(v) => Attr::Float(f64::from_bits(*v)),
+            AttrKey::Bool(v) => Attr::Bool(*v),
+            AttrKey::Word(v) => Attr::Word(v.clone()),
+            AttrKey::Format(v) => Attr::Format(*v),
+        }
+    }
+}
+
+/// What a node is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) enum Head {
+    /// A parameter or a result of an op with effects.
+    Leaf(ValueId),
+    Weight(WeightId),
+    Absent,
+    Attr(AttrKey),
+    /// Children: operands, then attributes, as the op table orders them.
+    Op(OpKind),
+    /// One result of an op that has several.
+    Result(usize),
+    /// The activation format of a weight.
+    Activation,
+    /// What an attention reads: queries, keys, values.
+    Attend,
+}
+
+/// A node.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct Node {
+    pub(crate) head: Head,
+    pub(crate) children: Vec<Id>,
+}
+
+impl Node {
+    pub(crate) fn new(head: Head, children: Vec<Id>) -> Node {
+        Node { head, children }
+    }
+}
+
+impl Language for Node {
+    type Discriminant = Head;
+
+    fn discriminant(&self) -> Head {
+        self.head.clone()
+    }
+
+    fn matches(&self, other: &Node) -> bool {
+        self.head == other.head && self.children.len() == other.children.len()
+    }
+
+    fn children(&self) -> &[Id] {
+        &self.children
+    }
+
+    fn children_mut(&mut self) -> &mut [Id] {
+        &mut self.children
+    }
+}
+
+impl std::fmt::Display for Node {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match &self.head {
+            Head::Leaf(value) => write!(f, "%{}", value.0),
+            Head::Weight(weight) => write!(f, "@{}", weight.0),
+            Head::Absent => f.write_str("_"),
+            Head::Attr(attr) => write!(f, "{:?}", attr.attr()),
+            Head::Op(kind) => f.write_str(kind.row().mnemonic),
+            Head::Result(i) => write!(f, "result.{i}"),
+            Head::Activation => f.write_str("activation"),
+            Head::Attend => f.write_str("attend"),
+        }
+    }
+}
+
+/// Reads what stands in the rules; leaves of a function have no text.
+impl FromOp for Node {
+    type Error = FromOpError;
+
+    fn from_op(op: &str, children: Vec<Id>) -> Result<Node, FromOpError> {
+        let arity = |head: Head, n: usize, children: Vec<Id>| {
+            if children.len() == n { Ok(Node { head, children }) } else { Err(FromOpError::new(op, children)) }
+        };
+        if let Some(kind) = OpKind::from_mnemonic(op) {
+            let row = kind.row();
+            return arity(Head::Op(kind), row.operands.len() + row.attrs.len(), children);
+        }
+        match op {
+            "_" => arity(Head::Absent, 0, children),
+            "activation" => arity(Head::Activation, 1, children),
+            "attend" => arity(Head::Attend, 3, children),
+            _ => match (op.strip_prefix("result.").map(str::parse), Format::from_name(op), op.parse::<f64>()) {
+                (Some(Ok(i)), _, _) => arity(Head::Result(i), 1, children),
+                (_, Some(format), _) => arity(Head::Attr(AttrKey::Format(format)), 0, children),
+                (_, _, Ok(float)) => arity(Head::Attr(AttrKey::Float(float.to_bits())), 0, children),
+                _ => Err(FromOpError::new(op, children)),
+            },
+        }
+    }
+}
+
+/// What an e-class is.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Class {
+    Value(Type),
+    Weight(WeightId),
+    Absent,
+    Attr(Attr),
+    /// An op with several results.
+    Tuple(Vec<Type>),
+    /// `attend`: there to be matched.
+    Mark,
+    /// A rule's result that does not type; nothing is ever equal to it.
+    Untyped,
+}
+
+/// Computes the type of every class.
+pub(crate) struct Types {
+    /// The module's weights; no functions.
+    module: Module,
+    /// Types of the region's leaves, by [`ValueId`].
+    leaves: Vec<ValueData>,
+}
+
+/// The e-graph of a region.
+pub(crate) type Graph = EGraph<Node, Types>;
+
+impl Types {
+    pub(crate) fn new(module: &Module, function: &Function) -> Types {
+        let weights = Module { weights: module.weights.clone(), functions: Vec::new() };
+        Types { module: weights, leaves: function.values.clone() }
+    }
+
+    fn op(&self, kind: OpKind, children: &[&Class]) -> Option<Class> {
+        let row = kind.row();
+        let (operands, attrs) = children.split_at(row.operands.len());
+        // The type rules read operands from a function: this one has just their types.
+        let mut function = Function::default();
+        let operands = operands.iter().map(|class| match class {
+            Class::Value(ty) => Some(Operand::Value(function.add_value(None, ty.clone()))),
+            Class::Weight(weight) => Some(Operand::Weight(*weight)),
+            Class::Absent => Some(Operand::Absent),
+            Class::Attr(_) | Class::Tuple(_) | Class::Mark | Class::Untyped => None,
+        });
+        let operands: Vec<Operand> = operands.collect::<Option<_>>()?;
+        let attrs = attrs.iter().map(|class| match class {
+            Class::Attr(attr) => Some(attr.clone()),
+            _ => None,
+        });
+        let attrs: Vec<Attr> = attrs.collect::<Option<_>>()?;
+        let mut types = result_types(&self.module, &function, kind, &operands, &attrs).ok()?;
+        if types.len() == 1 { types.pop().map(Class::Value) } else { Some(Class::Tuple(types)) }
+    }
+
+    fn class(&self, head: &Head, children: &[&Class]) -> Option<Class> {
+        match (head, children) {
+            (Head::Leaf(value), _) => self.leaves.get(value.index()).map(|data| Class::Value(data.ty.clone())),
+            (Head::Weight(weight), _) => Some(Class::Weight(*weight)),
+            (Head::Absent, _) => Some(Class::Absent),
+            (Head::Attr(attr), _) => Some(Class::Attr(attr.attr())),
+            (Head::Op(kind), _) => self.op(*kind, children),
+            (Head::Result(i), [Class::Tuple(types)]) => types.get(*i).cloned().map(Class::Value),
+            (Head::Activation, [Class::Weight(weight)]) => {
+                self.module.weights.get(weight.index()).map(|w| Class::Attr(Attr::Format(w.format.activation())))
+            }
+            (Head::Attend, _) => Some(Class::Mark),
+            (Head::Result(_) | Head::Activation, _) => None,
+        }
+    }
+}
+
+impl Analysis<Node> for Types {
+    type Data = Class;
+
+    fn make(egraph: &mut Graph, node: &Node, _id: Id) -> Class {
+        let children: Vec<&Class> = node.children.iter().map(|&child| &egraph[child].data).collect();
+        egraph.analysis.class(&node.head, &children).unwrap_or(Class::Untyped)
+    }
+
+    fn merge(&mut self, a: &mut Class, b: Class) -> DidMerge {
+        // Appliers join equal classes only; an untyped one can come to equal another by congruence, and is then typed too.
+        if *a == Class::Untyped && b != Class::Untyped {
+            *a = b;
+            return DidMerge(true, false);
+        }
+        DidMerge(false, *a != b)
+    }
+
+    fn modify(egraph: &mut Graph, id: Id) {
+        // `activation` is computed, and the result is what equal attributes are: a leaf.
+        if let Class::Attr(attr) = &egraph[id].data {
+            let leaf = Node::new(Head::Attr(AttrKey::of(attr)), Vec::new());
+            let leaf = egraph.add(leaf);
+            egraph.union(id, leaf);
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! The rules: what is fused into what, and why that is faster.
+//!
+//! Rules only ever go from more passes over memory to fewer; there is no commutativity or associativity, so that the e-graph
+//! saturates after as many rounds as the longest chain of rules is long, whatever the model's depth. Where a frontend may
+//! write operands in either order, both are rules.
+//!
+//! A rule's right side joins the left side's class only where both have the same type (see [`super::language`]): a gate and
+//! an up projection whose formats take different activations are simply not `linear.swiglu`.
+
+use egg::{Applier, Id, Pattern, PatternAst, Rewrite, Searcher, Subst, Symbol, Var};
+use ixc_ir::format::Format;
+use ixc_ir::graph::{Attr, OpKind};
+
+use super::language::{Class, Graph, Head, Node, Types};
+
+/// One rewriting rule.
+pub(crate) struct Rule {
+    /// Name in the log.
+    pub(crate) name: &'static str,
+    /// What is found; `ROPE` stands for the attributes of a rotation.
+    from: &'static str,
+    /// What is as good.
+    to: &'static str,
+    /// What must hold besides the types.
+    when: fn(&Graph, &Subst) -> bool,
+}
+
+#[rustfmt::skip]
+pub(crate) static RULES: &[Rule] = &[
+    // A dot product reads the weight's blocks as they are: dequantising it first would move 4 to 8 times the bytes. The rows it
+    // meets must be integers too, so they are quantised: this is where fusing rounds.
+    rule("linear",               "(matmul ?x (dequantise ?w))",                                "(linear (quantise ?x (activation ?w)) ?w _ _)", always),
+    // Weights of whole floats take whole floats.
+    rule("quantise_f32",         "(quantise ?x f32)",                                          "?x", always),
+    // An epilogue on a tile that is still in registers costs nothing; an op of its own is a pass over the rows and a barrier.
+    rule("bias",                 "(add_bias (linear ?x ?w _ _) ?b)",                           "(linear ?x ?w ?b _)", always),
+    rule("residual_left",        "(add ?r (linear ?x ?w ?b _))",                               "(linear ?x ?w ?b ?r)", always),
+    rule("residual_right",       "(add (linear ?x ?w ?b _) ?r)",                               "(linear ?x ?w ?b ?r)", always),
+    // The normalised row is in L1 when it is quantised; a quarter of the bytes is written.
+    rule("norm_quantise",        "(quantise (rms_norm ?x ?w ?eps) ?f)",                        "(rms_norm.quantise ?x ?w ?eps ?f)", rounds),
+    // Gate and up read the same rows: one pass over them, and neither of the two wide results is ever written.
+    rule("swiglu",               "(mul (silu (linear ?x ?g _ _)) (linear ?x ?u _ _))",         "(linear.swiglu ?x ?g ?u f32)", always),
+    rule("swiglu_right",         "(mul (linear ?x ?u _ _) (silu (linear ?x ?g _ _)))",         "(linear.swiglu ?x ?g ?u f32)", always),
+    // What `down` takes is quantised by whoever makes it, block by block while the block is in L1.
+    rule("swiglu_quantise",      "(quantise (linear.swiglu ?x ?g ?u f32) ?f)",                 "(linear.swiglu ?x ?g ?u ?f)", always),
+    // Rows are quantised once for all experts, not once for each expert that reads them.
+    rule("expert_swiglu",        "(mul (silu (expert.matmul ?x ?ids (dequantise ?g))) (expert.matmul ?x ?ids (dequantise ?u)))",
+                                 "(expert.swiglu (quantise ?x (activation ?g)) ?ids ?g ?u f32)", always),
+    rule("expert_swiglu_right",  "(mul (expert.matmul ?x ?ids (dequantise ?u)) (silu (expert.matmul ?x ?ids (dequantise ?g))))",
+                                 "(expert.swiglu (quantise ?x (activation ?g)) ?ids ?g ?u f32)", always),
+    rule("expert_swiglu_quantise", "(quantise (expert.swiglu ?x ?ids ?g ?u f32) ?f)",          "(expert.swiglu ?x ?ids ?g ?u ?f)", always),
+    // The sum over a token's experts, weighted, and the residual are one pass over the experts' results.
+    rule("expert_down",          "(expert.combine (expert.matmul ?y ?ids (dequantise ?w)) ?p)", "(expert.down (quantise ?y (activation ?w)) ?ids ?p ?w _)", always),
+    rule("expert_residual_left", "(add ?r (expert.down ?x ?ids ?p ?w _))",                     "(expert.down ?x ?ids ?p ?w ?r)", always),
+    rule("expert_residual_right", "(add (expert.down ?x ?ids ?p ?w _) ?r)",                    "(expert.down ?x ?ids ?p ?w ?r)", always),
+    // A head is 64 to 256 elements: it stays in registers from its norm to its rotation.
+    rule("rope_heads",           "(rope (split_heads ?x ?h) ?pos ?f ROPE)",                    "(rope.heads ?x ?pos _ ?f ?h 0.0 ROPE)", always),
+    rule("rope_heads_norm",      "(rope (rms_norm (split_heads ?x ?h) ?n ?eps) ?pos ?f ROPE)", "(rope.heads ?x ?pos ?n ?f ?h ?eps ROPE)", always),
+];
+
+/// Three projections of the same rows that feed one attention are one work list: three barriers fewer for decode, where each
+/// alone is too short to keep all threads busy. The rows may be in three formats (a `q8_0` value projection beside `q4_k`).
+const QKV: &str = "(attend (rope.heads (linear (quantise ?x ?fq) ?wq ?bq _) ?pq ?nq ?rq ?hq ?eq ROPEq) \
+                           (rope.heads (linear (quantise ?x ?fk) ?wk ?bk _) ?pk ?nk ?rk ?hk ?ek ROPEk) \
+                           (split_heads (linear (quantise ?x ?fv) ?wv ?bv _) ?hv))";
+
+const ROPE: &[&str] =
+    &["base", "dims", "style", "scaling", "factor", "original_context", "beta_fast", "beta_slow", "attn_factor"];
+
+const fn rule(name: &'static str, from: &'static str, to: &'static str, when: fn(&Graph, &Subst) -> bool) -> Rule {
+    Rule { name, from, to, when }
+}
+
+fn always(_: &Graph, _: &Subst) -> bool {
+    true
+}
+
+/// `?f` is a format that rounds.
+fn rounds(graph: &Graph, subst: &Subst) -> bool {
+    !matches!(graph[subst[var("f")]].data, Class::Attr(Attr::Format(Format::F32)))
+}
+
+/// All rules, compiled.
+pub(crate) fn rewrites() -> Vec<Rewrite<Node, Types>> {
+    let compile =
+        |name: &str, searcher: Pattern<Node>, applier: Box<dyn Applier<Node, Types> + Send + Sync>| match Rewrite::new(
+            name,
+            searcher,
+            Boxed(applier),
+        ) {
+            Ok(rewrite) => rewrite,
+            Err(error) => unreachable!("rule {name}: {error}"),
+        };
+    let mut rewrites: Vec<_> = RULES
+        .iter()
+        .map(|rule| compile(rule.name, pattern(rule.from), Box::new(Typed { to: pattern(rule.to), when: rule.when })))
+        .collect();
+    rewrites.push(compile("qkv", pattern(QKV), Box::new(Qkv)));
+    rewrites
+}
+
+fn pattern(text: &str) -> Pattern<Node> {
+    let rope = |suffix: &str| ROPE.iter().map(|name| format!("?{name}{suffix}")).collect::<Vec<_>>().join(" ");
+    let text = text.replace("ROPEq", &rope("_q")).replace("ROPEk", &rope("_k")).replace("ROPE", &rope(""));
+    match text.parse() {
+        Ok(pattern) => pattern,
+        Err(error) => unreachable!("rule {text}: {error}"),
+    }
+}
+
+fn var(name: &str) -> Var {
+    match format!("?{name}").parse() {
+        Ok(var) => var,
+        Err(error) => unreachable!("variable {name}: {error}"),
+    }
+}
+
+/// So that appliers of different types are one type.
+struct Boxed(Box<dyn Applier<Node, Types> + Send + Sync>);
+
+impl Applier<Node, Types> for Boxed {
+    fn apply_one(
+        &self,
+        graph: &mut Graph,
+        class: Id,
+        subst: &Subst,
+        ast: Option<&PatternAst<Node>>,
+        rule: Symbol,
+    ) -> Vec<Id> {
+        self.0.apply_one(graph, class, subst, ast, rule)
+    }
+
+    fn vars(&self) -> Vec<Var> {
+        self.0.vars()
+    }
+}
+
+/// Joins `new` to `class` where their types agree.
+fn join(graph: &mut Graph, class: Id, new: Id) -> Option<Id> {
+    (graph[class].data == graph[new].data && graph[class].data != Class::Untyped && graph.union(class, new))
+        .then_some(class)
+}
+
+/// A right side that is applied where it has the left side's type.
+struct Typed {
+    to: Pattern<Node>,
+    when: fn(&Graph, &Subst) -> bool,
+}
+
+impl Applier<Node, Types> for Typed {
+    fn apply_one(
+        &self,
+        graph: &mut Graph,
+        class: Id,
+        subst: &Subst,
+        _: Option<&PatternAst<Node>>,
+        _: Symbol,
+    ) -> Vec<Id> {
+        if !(self.when)(graph, subst) {
+            return Vec::new();
+        }
+        let new = graph.add_instantiation(&self.to.ast, subst);
+        join(graph, class, new).into_iter().collect()
+    }
+
+    fn vars(&self) -> Vec<Var> {
+        Searcher::<Node, Types>::vars(&self.to)
+    }
+}
+
+/// Joins each of three projections with its result of one `linear.qkv`.
+struct Qkv;
+
+impl Applier<Node, Types> for Qkv {
+    fn apply_one(&self, graph: &mut Graph, _: Id, subst: &Subst, _: Option<&PatternAst<Node>>, _: Symbol) -> Vec<Id> {
+        let get = |name: &str, part: &str| subst[var(&format!("{name}{part}"))];
+        let parts = ["q", "k", "v"];
+        let xs = parts.map(|p| {
+            let children = vec![subst[var("x")], get("f", p)];
+            graph.add(Node::new(Head::Op(OpKind::Quantise), children))
+        });
+        let ws = parts.map(|p| get("w", p));
+        let bs = parts.map(|p| get("b", p));
+        let absent = graph.add(Node::new(Head::Absent, Vec::new()));
+        let fused = [xs, ws, bs].concat();
+        let fused = graph.add(Node::new(Head::Op(OpKind::LinearQkv), fused));
+        (0..parts.len())
+            .filter_map(|i| {
+                let alone = graph.add(Node::new(Head::Op(OpKind::Linear), vec![xs[i], ws[i], bs[i], absent]));
+                let result = graph.add(Node::new(Head::Result(i), vec![fused]));
+                join(graph, alone, result)
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_rule_compiles_and_has_a_name_of_its_own() {
+        let mut names: Vec<&str> = RULES.iter().map(|rule| rule.name).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(rewrites().len(), names.len() + 1);
+    }
+}

@@ -1,0 +1,142 @@
+//! Where buffers lie: in one arena, over each other where their lives do not meet.
+//!
+//! A buffer lives from the first step that writes it to the last that reads it, both included: within a step tasks run in
+//! any order, so two buffers of one step never overlap. Largest first, each at the lowest free offset: for lives that are
+//! nested like a layer's this comes out near the largest sum of what lives at once.
+
+use ixc_ir::plan::{ArenaBuffer, BufferId, RowCount};
+
+use super::ScheduleError;
+use super::steps::{Resource, Work};
+
+/// Buffers start on cache lines: two threads never write to one line because buffers meet in it.
+pub(super) const ALIGNMENT: u64 = 64;
+
+/// A buffer before it has a place.
+#[derive(Clone, Debug)]
+pub(super) struct Draft {
+    pub(super) name: String,
+    pub(super) row_bytes: u64,
+    pub(super) rows: RowCount,
+}
+
+/// First and last step of a buffer's life; `None` for one that no task touches.
+pub(super) type Life = Option<(usize, usize)>;
+
+/// The lives of `count` buffers. `result` lives to the end.
+pub(super) fn lives(work: &[Work], steps: &[Vec<usize>], count: usize, result: BufferId) -> Vec<Life> {
+    let mut lives: Vec<Life> = vec![None; count];
+    for (number, step) in steps.iter().enumerate() {
+        for item in step.iter().map(|&i| &work[i]) {
+            for resource in item.reads.iter().chain(&item.writes) {
+                if let Resource::Buffer(buffer) = *resource {
+                    let life = &mut lives[buffer as usize];
+                    *life = Some((life.map_or(number, |(first, _)| first), number));
+                }
+            }
+        }
+    }
+    if let Some(life) = lives.get_mut(result.0 as usize) {
+        *life = Some((life.map_or(0, |(first, _)| first), steps.len()));
+    }
+    lives
+}
+
+/// Places buffers; gives them and the arena's length.
+pub(super) fn place(
+    drafts: &[Draft],
+    lives: &[Life],
+    max_tokens: u32,
+) -> Result<(Vec<ArenaBuffer>, u64), ScheduleError> {
+    let mut sizes = Vec::with_capacity(drafts.len());
+    for draft in drafts {
+        sizes.push(bytes(draft, max_tokens).ok_or_else(|| ScheduleError::TooLarge {
+            what: format!("buffer {} in bytes", draft.name),
+            value: format!("{} for each of {:?} of {max_tokens} tokens", draft.row_bytes, draft.rows),
+            limit: u64::MAX,
+        })?);
+    }
+    let mut order: Vec<usize> = (0..drafts.len()).collect();
+    order.sort_by_key(|&i| (std::cmp::Reverse(sizes[i]), i));
+    let mut offsets = vec![0u64; drafts.len()];
+    let mut placed: Vec<usize> = Vec::new();
+    let mut end = 0u64;
+    for i in order {
+        let meets = |&&other: &&usize| match (lives[i], lives[other]) {
+            (Some((a0, a1)), Some((b0, b1))) => a0 <= b1 && b0 <= a1,
+            (None, _) | (_, None) => false,
+        };
+        // Ends fit u64: what is placed was checked below.
+        let mut taken: Vec<(u64, u64)> =
+            placed.iter().filter(meets).map(|&other| (offsets[other], offsets[other] + sizes[other])).collect();
+        taken.sort_unstable();
+        let mut at = 0u64;
+        for (from, to) in taken {
+            if from.saturating_sub(at) >= sizes[i] && from >= at {
+                break;
+            }
+            at = at.max(to);
+        }
+        let too_large = || ScheduleError::TooLarge {
+            what: "the arena in bytes".to_string(),
+            value: format!("{at} and {} more", sizes[i]),
+            limit: u64::MAX,
+        };
+        end = end.max(at.checked_add(sizes[i]).ok_or_else(too_large)?);
+        offsets[i] = at;
+        placed.push(i);
+    }
+    let buffers = drafts.iter().zip(offsets).map(|(draft, offset)| ArenaBuffer {
+        name: draft.name.clone(),
+        row_bytes: draft.row_bytes,
+        rows: draft.rows,
+        offset,
+    });
+    Ok((buffers.collect(), end))
+}
+
+/// Length of a buffer in whole cache lines.
+fn bytes(draft: &Draft, max_tokens: u32) -> Option<u64> {
+    let rows = match draft.rows {
+        // No more rows are wanted than there are tokens.
+        RowCount::Tokens | RowCount::Outputs => u64::from(max_tokens),
+        RowCount::Routed { top_k } => u64::from(max_tokens) * u64::from(top_k),
+    };
+    draft.row_bytes.checked_mul(rows)?.checked_next_multiple_of(ALIGNMENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn buffers_whose_lives_meet_do_not_overlap(
+            buffers in prop::collection::vec((1u64..5000, 0usize..20, 0usize..6, 0u32..4), 1..40),
+            max_tokens in 1u32..700,
+        ) {
+            let rows = |k| if k == 0 { RowCount::Tokens } else { RowCount::Routed { top_k: k } };
+            let draft = |&(row_bytes, _, _, k): &(u64, usize, usize, u32)| Draft { name: String::new(), row_bytes, rows: rows(k) };
+            let drafts: Vec<Draft> = buffers.iter().map(draft).collect();
+            let lives: Vec<Life> = buffers.iter().map(|&(_, first, length, _)| Some((first, first + length))).collect();
+            let (placed, end) = place(&drafts, &lives, max_tokens)?;
+            let range = |i: usize| (placed[i].offset, placed[i].offset + bytes(&drafts[i], max_tokens).unwrap_or(0));
+            for i in 0..placed.len() {
+                prop_assert!(range(i).1 <= end);
+                prop_assert_eq!(placed[i].offset % ALIGNMENT, 0);
+                for j in 0..i {
+                    let ((a0, a1), (b0, b1)) = (lives[i].unwrap_or_default(), lives[j].unwrap_or_default());
+                    let ((a, a_end), (b, b_end)) = (range(i), range(j));
+                    prop_assert!(a1 < b0 || b1 < a0 || a_end <= b || b_end <= a, "{i} and {j}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_arena_that_does_not_fit_is_an_error() {
+        let draft = Draft { name: "x".to_string(), row_bytes: u64::MAX / 2, rows: RowCount::Tokens };
+        assert!(matches!(place(&[draft], &[Some((0, 1))], 3), Err(ScheduleError::TooLarge { .. })));
+    }
+}

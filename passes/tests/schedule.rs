@@ -1,0 +1,170 @@
+//! Properties of plans of random models: data are written before they are read, and buffers in use never overlap.
+
+use ixc_ir::graph::random::{Formats, RandomModule, random_model};
+use ixc_ir::graph::{OpKind, Place};
+use ixc_ir::plan::{BufferId, KernelSpec, Plan, RowCount, Source, SourceFile, Step};
+use ixc_passes::manager::{Options, PIPELINE, run_pipeline};
+use ixc_passes::schedule::{self, ScheduleError, Settings};
+
+const MAX_TOKENS: u32 = 24;
+
+fn settings(bytes: u64) -> Settings {
+    Settings {
+        architecture: "test".to_string(),
+        target: "portable".to_string(),
+        max_tokens: MAX_TOKENS,
+        context_length: 128,
+        files: vec![SourceFile { path: "model.gguf".to_string(), bytes, header_crc: 0, header_bytes: 0 }],
+        tokenizer: Vec::new(),
+    }
+}
+
+/// Puts weights one after the other; gives the file's length.
+fn place(m: &mut RandomModule) -> u64 {
+    let mut end = 0;
+    for (weight, bytes) in m.module.weights.iter_mut().zip(&m.weights) {
+        weight.place = Some(Place { file: 0, offset: end });
+        end += bytes.len() as u64;
+    }
+    end
+}
+
+fn plan(seed: u64, pipeline: &[&str]) -> (Plan<KernelSpec>, usize) {
+    let mut m = random_model(seed, if seed.is_multiple_of(2) { Formats::All } else { Formats::F32 });
+    let bytes = place(&mut m);
+    let module = run_pipeline(m.module, pipeline, &Options::default()).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    let layers = module.functions[0].ops.iter().filter(|op| op.kind == OpKind::Attention).count();
+    let plan =
+        schedule::run(&module, &m.weights, settings(bytes)).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{module}"));
+    (plan, layers)
+}
+
+/// Which argument a kernel writes: all others it reads.
+fn written(spec: &KernelSpec) -> usize {
+    match spec {
+        KernelSpec::Embed { .. }
+        | KernelSpec::RmsNorm { .. }
+        | KernelSpec::AddBias { .. }
+        | KernelSpec::Gather { .. }
+        | KernelSpec::Softmax { .. } => 2,
+        KernelSpec::Quantise { .. } => 1,
+        KernelSpec::Linear { bias, residual, .. } => 2 + usize::from(*bias) + usize::from(*residual),
+        KernelSpec::Swiglu { .. } => 3,
+        KernelSpec::RopeHeads { norm, .. } => 4 + usize::from(norm.is_some()),
+        KernelSpec::RopeAppend { norm, .. } => 5 + usize::from(norm.is_some()),
+        KernelSpec::Attention { .. } => 4,
+        KernelSpec::Route { .. } => 1,
+        KernelSpec::Combine { residual, .. } => 3 + usize::from(*residual),
+        KernelSpec::Map { function, .. } => match function {
+            ixc_ir::plan::spec::Elementwise::Silu => 1,
+            ixc_ir::plan::spec::Elementwise::Add | ixc_ir::plan::spec::Elementwise::Mul => 2,
+        },
+    }
+}
+
+/// Buffers that each step reads and writes.
+fn accesses(plan: &Plan<KernelSpec>) -> Vec<(Vec<BufferId>, Vec<BufferId>)> {
+    let step = |step: &Step| {
+        let (mut reads, mut writes) = (Vec::new(), Vec::new());
+        match step {
+            Step::Bucket { ids, .. } => reads.push(*ids),
+            Step::Run { tasks } => {
+                for task in tasks {
+                    let spec = &plan.kernels[task.variants[0].kernel.0 as usize];
+                    let mut write = vec![written(spec)];
+                    if matches!(spec, KernelSpec::Route { .. }) {
+                        write.push(2);
+                    }
+                    for (i, arg) in task.args.iter().enumerate() {
+                        if let Source::Arena(buffer) = arg.source {
+                            if write.contains(&i) { writes.push(buffer) } else { reads.push(buffer) }
+                        }
+                    }
+                }
+            }
+        }
+        (reads, writes)
+    };
+    plan.steps.iter().map(step).collect()
+}
+
+fn end(plan: &Plan<KernelSpec>, buffer: usize) -> u64 {
+    let buffer = &plan.buffers[buffer];
+    let rows = match buffer.rows {
+        RowCount::Tokens | RowCount::Outputs => MAX_TOKENS,
+        RowCount::Routed { top_k } => MAX_TOKENS * top_k,
+    };
+    buffer.offset + buffer.row_bytes * u64::from(rows)
+}
+
+fn check(seed: u64, plan: &Plan<KernelSpec>) {
+    let accesses = accesses(plan);
+    let mut lives: Vec<Option<(usize, usize)>> = vec![None; plan.buffers.len()];
+    for (number, (reads, writes)) in accesses.iter().enumerate() {
+        for read in reads {
+            // Written in a step before, and never in this one.
+            let life = lives[read.0 as usize].as_mut();
+            let life = life.unwrap_or_else(|| panic!("seed {seed}: step {number} reads {read:?} before it is written"));
+            assert!(!writes.contains(read), "seed {seed}: step {number} reads and writes {read:?}");
+            life.1 = number;
+        }
+        for write in writes {
+            // Parts of a buffer are all written in one step.
+            let life = lives[write.0 as usize].get_or_insert((number, number));
+            assert_eq!(life.0, number, "seed {seed}: {write:?} is written again");
+        }
+    }
+    if let Some(life) = &mut lives[plan.logits.0 as usize] {
+        life.1 = plan.steps.len();
+    }
+    for (i, a) in lives.iter().enumerate() {
+        assert!(end(plan, i) <= plan.arena_bytes, "seed {seed}");
+        for (j, b) in lives.iter().enumerate().take(i) {
+            let (Some(a), Some(b)) = (a, b) else { panic!("seed {seed}: a buffer that nothing writes") };
+            let meet = a.0 <= b.1 && b.0 <= a.1;
+            let overlap = plan.buffers[i].offset < end(plan, j) && plan.buffers[j].offset < end(plan, i);
+            assert!(!(meet && overlap), "seed {seed}: buffers {i} and {j} overlap while both live");
+        }
+    }
+}
+
+#[test]
+fn data_are_written_before_they_are_read_and_buffers_in_use_never_overlap() {
+    for seed in 0..40 {
+        check(seed, &plan(seed, PIPELINE).0);
+        check(seed, &plan(seed, &[]).0);
+    }
+}
+
+/// A layer with experts: norm, projections, rotation and append, attention, output, norm, router, route, bucket, gather, gate
+/// and up, down, combine. A dense one: norm to output, then norm, gate and up, down. With quantised weights there is one more:
+/// what attention gives is quantised (`tests/ir/schedule_layer.ix`).
+const STEPS_OF_EXPERTS: usize = 13;
+const STEPS_OF_DENSE: usize = 8;
+/// Embedding, wanted rows, norm, logits.
+const STEPS_AROUND: usize = 4;
+
+#[test]
+fn a_layer_has_as_many_steps_as_its_longest_chain() {
+    for seed in (1..40).step_by(2) {
+        let (plan, layers) = plan(seed, PIPELINE);
+        let layer = if plan.buckets > 0 { STEPS_OF_EXPERTS } else { STEPS_OF_DENSE };
+        assert_eq!(plan.steps.len(), layers * layer + STEPS_AROUND, "seed {seed}");
+    }
+}
+
+#[test]
+fn the_same_module_gives_the_same_plan() {
+    assert_eq!(plan(3, PIPELINE).0, plan(3, PIPELINE).0);
+}
+
+#[test]
+fn weights_beyond_their_file_are_refused() {
+    let mut m = random_model(1, Formats::F32);
+    let bytes = place(&mut m);
+    let error = schedule::run(&m.module, &m.weights, settings(bytes - 1));
+    assert!(matches!(error, Err(ScheduleError::Place { .. })), "{error:?}");
+    m.module.weights[0].place = None;
+    let error = schedule::run(&m.module, &m.weights, settings(bytes));
+    assert!(matches!(error, Err(ScheduleError::NoPlace { .. })), "{error:?}");
+}
