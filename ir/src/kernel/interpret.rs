@@ -1,6 +1,6 @@
 //! The reference interpreter: the definition of every op, over plain byte buffers.
 //!
-//! Takes a kernel, its dims and its buffers; leaves in the buffers what every lowering must leave there. Nothing is
+//! Takes a kernel, its dims and its buffers; leaves in the buffers what every lowering must leave there. No bound is
 //! assumed to have been proven: dims, buffer sizes, every access and every index value are checked as they come, so that
 //! the interpreter also checks the verifier. Memory is little-endian. There is no `_` arm over [`Op`]: a new op does not
 //! compile until it is defined here.
@@ -12,11 +12,15 @@
 
 use half::f16;
 
+use super::verify::{self, VerifyError};
 use super::*;
 
 /// Why a kernel could not be run to its end.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InterpretError {
+    /// A kernel that has no meaning.
+    #[error(transparent)]
+    Malformed(#[from] VerifyError),
     /// Another number of dims than the kernel has.
     #[error("kernel takes {right} dims, found {found}")]
     DimCount {
@@ -146,6 +150,7 @@ impl BufferKind {
 /// # Errors
 /// The first thing that the caller or the kernel does wrong; buffers then hold what was written until there.
 pub fn run(kernel: &Kernel, dims: &[i64], buffers: &mut [Vec<u8>]) -> Result<(), InterpretError> {
+    verify::structure(kernel)?;
     if dims.len() != kernel.dims.len() {
         return Err(InterpretError::DimCount { right: kernel.dims.len(), found: dims.len() });
     }

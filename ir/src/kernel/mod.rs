@@ -23,6 +23,8 @@
 //! | [`affine`] | affine expressions over loop variables and dims |
 //! | [`builder`] | making kernels from Rust |
 //! | [`interpret`] | the reference interpreter: what every op means |
+//! | [`random`] | random kernels for property and differential tests |
+//! | [`verify`] | the proof that a kernel is well formed and stays inside its buffers |
 //!
 //! Invariant: the IR says what is computed; no op names an instruction, and no op behaves differently per target.
 
@@ -30,6 +32,8 @@ pub mod affine;
 pub mod builder;
 pub mod interpret;
 pub mod op;
+pub mod random;
+pub mod verify;
 
 use serde::{Deserialize, Serialize};
 

@@ -1,0 +1,571 @@
+//! Random kernels that verify, for property tests of the text form and for differential tests of lowerings.
+//!
+//! [`random_kernel`] takes a seed and the widest vector, and builds a kernel through [`KernelBuilder`] with any ops of the
+//! table, nested loops, carried values, index loads and affine addresses of all shapes. [`random_dims`] and
+//! [`random_buffers`] make what it runs on. The same seed gives the same on every machine.
+//!
+//! Invariant: results are comparable bit for bit. No op has an undefined result, and a NaN that arithmetic made, whose
+//! sign and payload IEEE 754 leaves open, is made the canonical one before anything can see its bits.
+//!
+//! ```text
+//! let kernel = random_kernel(7, 32);
+//! let dims = random_dims(&kernel, 7);
+//! let mut buffers = random_buffers(&kernel, &dims, 7);
+//! interpret::run(&kernel, &dims, &mut buffers)?;
+//! ```
+
+use super::op::OPS;
+use super::*;
+use crate::graph::random::Rng;
+
+/// Statements of one body, before those that they need for operands.
+const STATEMENTS: u64 = 12;
+/// Deepest nesting of loops.
+const DEPTH: usize = 3;
+/// Values that are stored at the end, so that what was computed is seen.
+const OBSERVED: usize = 24;
+
+/// A random kernel that verifies; vectors have at most `widest` bytes (32 or 64).
+pub fn random_kernel(seed: u64, widest: u32) -> Kernel {
+    let mut rng = Rng::new(seed);
+    let mut b = KernelBuilder::new(format!("random_{seed:016x}"));
+    let n = b.dim("n", 0, 5);
+    let m = b.dim("m", 1, 3);
+    let size = |bytes: i64| n * 96 + m * 80 + bytes;
+    let x = b.read("x", size(256));
+    let y = b.write("y", size(256));
+    let z = b.buffer("z", BufferKind::ReadWrite, size(192));
+    let scratch = b.buffer("scratch", BufferKind::Scratch, size(128));
+    let limits = [Affine::constant(3), n + 1, m * 2 + -1, n + m * 1];
+    let below = limits[rng.below(4) as usize].clone();
+    let ids = b.buffer("ids", BufferKind::Index { below: below.clone() }, n * 16 + (m * 8 + 4));
+    let out = b.write("out", 0);
+    let mut g = Generator {
+        rng,
+        b,
+        widest,
+        dims: [n, m],
+        loads: [x, z, scratch],
+        stores: [y, z, scratch],
+        sizes: vec![size(256), size(256), size(192), size(128), n * 16 + (m * 8 + 4)],
+        ids,
+        below,
+        pool: Vec::new(),
+        vars: Vec::new(),
+    };
+    g.body(0);
+    let mut end = 0;
+    for i in (0..g.pool.len()).rev().take(OBSERVED) {
+        let value = g.pool[i].value;
+        let value = g.clean(value);
+        g.b.store(out, end, value);
+        end += i64::from(g.b.ty(value).bytes());
+    }
+    let mut kernel = g.b.finish();
+    kernel.buffers[out.index()].size = Affine::constant(end);
+    kernel
+}
+
+/// Random dims in the kernel's ranges; the ends are likely.
+pub fn random_dims(kernel: &Kernel, seed: u64) -> Vec<i64> {
+    let mut rng = Rng::new(seed ^ 0xd1);
+    let dims = kernel.dims.iter();
+    dims.map(|dim| match rng.below(4) {
+        0 => dim.lo,
+        1 => dim.hi,
+        _ => dim.lo + rng.below((dim.hi - dim.lo + 1) as u64) as i64,
+    })
+    .collect()
+}
+
+/// Random contents for every buffer, of exactly its size: floats of all kinds, small and large integers; index values
+/// below their limit.
+pub fn random_buffers(kernel: &Kernel, dims: &[i64], seed: u64) -> Vec<Vec<u8>> {
+    let mut rng = Rng::new(seed ^ 0xb0f);
+    let at = |affine: &Affine| {
+        let value = affine.evaluate(|atom| match atom {
+            Atom::Dim(dim) => dims[dim.index()],
+            Atom::Var(_) => 0,
+        });
+        value.unwrap_or(0).max(0) as u64
+    };
+    let mut buffers = Vec::new();
+    for buffer in &kernel.buffers {
+        let size = at(&buffer.size) as usize;
+        let mut bytes = Vec::with_capacity(size + 4);
+        while bytes.len() < size {
+            let word = match &buffer.kind {
+                BufferKind::Index { below } => rng.below(at(below).max(1)) as u32,
+                BufferKind::Read | BufferKind::Write | BufferKind::ReadWrite | BufferKind::Scratch => {
+                    random_word(&mut rng)
+                }
+            };
+            bytes.extend(word.to_le_bytes());
+        }
+        bytes.truncate(size);
+        buffers.push(bytes);
+    }
+    buffers
+}
+
+fn random_word(rng: &mut Rng) -> u32 {
+    match rng.below(8) {
+        0 => rng.bits() as u32,
+        1 => rng.below(512) as u32,
+        2 => (rng.below(512) as u32).wrapping_neg(),
+        3 => random_float(rng).to_bits(),
+        // Two halves near 1.
+        4 => (rng.bits() as u32 & 0x83ff_83ff) | 0x3c00_3c00,
+        5 => rng.pick(&[0x7f80_0001, 0xffc0_1234, 0x8000_0000, 0x7fff_8000, 0x80ff_7f00, 0x7c01_fe00]),
+        _ => (rng.signed() * 8.0).to_bits(),
+    }
+}
+
+fn random_float(rng: &mut Rng) -> f32 {
+    let special = [
+        0.0,
+        -0.0,
+        1.0,
+        -1.0,
+        0.5,
+        1.5,
+        2.5,
+        -2.5,
+        1e30,
+        -1e-30,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        2_147_483_648.0,
+        -2_147_483_648.0,
+        65_520.0,
+        f32::MIN_POSITIVE,
+    ];
+    if rng.once_in(2) { rng.pick(&special) } else { rng.signed() * 100.0 }
+}
+
+/// A value in scope.
+#[derive(Clone, Copy)]
+struct Pooled {
+    value: ValueId,
+    /// Whether it may have a NaN that arithmetic made.
+    tainted: bool,
+}
+
+struct Generator {
+    rng: Rng,
+    b: KernelBuilder,
+    widest: u32,
+    dims: [DimId; 2],
+    loads: [BufferId; 3],
+    stores: [BufferId; 3],
+    /// Sizes of the buffers, by id, but for the last.
+    sizes: Vec<Affine>,
+    ids: BufferId,
+    below: Affine,
+    pool: Vec<Pooled>,
+    /// Variables in scope and what each is below.
+    vars: Vec<(VarId, Affine)>,
+}
+
+impl Generator {
+    fn body(&mut self, depth: usize) {
+        for _ in 0..3 + self.rng.below(STATEMENTS) {
+            match self.rng.below(8) {
+                0 if depth < DEPTH => self.counted_loop(depth),
+                1 => self.load_index(),
+                2 => self.store(),
+                _ => {
+                    let row = self.rng.below(OPS.len() as u64) as usize;
+                    self.op(OPS[row].op);
+                }
+            }
+        }
+        self.store();
+    }
+
+    fn counted_loop(&mut self, depth: usize) {
+        let [n, m] = self.dims;
+        let trip = match self.rng.below(7) {
+            0 => Affine::constant(0),
+            1 => Affine::constant(1),
+            2 => Affine::constant(3),
+            3 => n.into(),
+            4 => m.into(),
+            5 => n + m,
+            _ => n * -1 + 5,
+        };
+        let inits: Vec<ValueId> = (0..self.rng.below(4))
+            .map(|_| {
+                let ty = self.any_type();
+                self.operand(ty, true)
+            })
+            .collect();
+        let (values, vars) = (self.pool.len(), self.vars.len());
+        // The builder's closure must own what it uses; it has the builder, this the rest.
+        let inner = std::mem::replace(&mut self.b, KernelBuilder::new(""));
+        let mut outer = inner;
+        let results = outer.for_carry("i", trip.clone(), &inits, |b, var, carried| {
+            std::mem::swap(b, &mut self.b);
+            self.vars.push((var, trip));
+            self.pool.extend(carried.iter().map(|&value| Pooled { value, tainted: true }));
+            self.body(depth + 1);
+            let next = carried.iter().map(|&value| self.operand(self.b.ty(value), true)).collect();
+            std::mem::swap(b, &mut self.b);
+            next
+        });
+        self.b = outer;
+        self.pool.truncate(values);
+        self.vars.truncate(vars);
+        self.pool.extend(results.into_iter().map(|value| Pooled { value, tainted: true }));
+    }
+
+    fn load_index(&mut self) {
+        let offset = self.offset(self.ids, 4, 4);
+        let var = self.b.load_index("row", self.ids, offset);
+        self.vars.push((var, self.below.clone()));
+    }
+
+    fn store(&mut self) {
+        let buffer = self.rng.pick(&self.stores);
+        let value = match self.pool.is_empty() {
+            true => self.fresh(Type::f32(1)),
+            false => self.rng.pick(&self.pool).value,
+        };
+        let value = self.clean(value);
+        let bytes = self.b.ty(value).bytes();
+        let offset = self.offset(buffer, bytes, 1);
+        self.b.store(buffer, offset, value);
+    }
+
+    /// A random offset at which `bytes` lie inside the buffer, a multiple of `unit`: what is left of the size after the
+    /// access is spent on the constant, the dims and the variables in scope, the latter forwards or backwards.
+    fn offset(&mut self, buffer: BufferId, bytes: u32, unit: i64) -> Affine {
+        let size = &self.sizes[buffer.index()];
+        let atoms = self.dims.map(Atom::Dim);
+        let mut rest = [size.constant - i64::from(bytes), size.coefficient(atoms[0]), size.coefficient(atoms[1])];
+        // The dim m is at least 1, and what a negative rest lacks may come from it.
+        if rest[0] < 0 {
+            rest[2] += rest[0];
+            rest[0] = 0;
+        }
+        let mut offset = Affine::constant(0);
+        for (var, limit) in self.vars.clone() {
+            if self.rng.once_in(3) {
+                continue;
+            }
+            let need = [limit.constant - 1, limit.coefficient(atoms[0]), limit.coefficient(atoms[1])];
+            let fits = |k: i64| (0..3).all(|i| need[i] * k <= rest[i]);
+            let Some(k) = [32, 20, 16, 12, 8, 4, 1]
+                .into_iter()
+                .find(|&k| k % unit == 0 && fits(k) && (k < 16 || self.rng.once_in(2)))
+            else {
+                continue;
+            };
+            // A limit that falls with a dim gives nothing back.
+            (0..3).for_each(|i| rest[i] -= (need[i] * k).max(0));
+            match self.rng.once_in(3) {
+                false => offset = offset + var * k,
+                true => offset = offset + var * -k + (limit + -1) * k,
+            }
+        }
+        let spend = |rng: &mut Rng, rest: i64| rng.below((rest / unit) as u64 + 1) as i64 * unit;
+        for (i, dim) in self.dims.into_iter().enumerate() {
+            if self.rng.once_in(2) {
+                offset = offset + dim * spend(&mut self.rng, rest[i + 1]);
+            }
+        }
+        offset + spend(&mut self.rng, rest[0])
+    }
+
+    fn any_type(&mut self) -> Type {
+        loop {
+            let ty = Type::new(self.rng.pick(&Elem::ALL), 1 << self.rng.below(7));
+            if ty.bytes() <= self.widest {
+                return ty;
+            }
+        }
+    }
+
+    fn lanes(&mut self, elem: Elem) -> Type {
+        self.lanes_up_to(elem, self.widest)
+    }
+
+    /// A type of this element and at most so many bytes.
+    fn lanes_up_to(&mut self, elem: Elem, bytes: u32) -> Type {
+        let most = u64::from((bytes / elem.bytes()).ilog2());
+        Type::new(elem, 1 << self.rng.below(most + 1))
+    }
+
+    fn push(&mut self, value: ValueId, tainted: bool) {
+        self.pool.push(Pooled { value, tainted });
+    }
+
+    /// A value of this type, from the pool or new; untainted unless the op does not show the bits of NaN.
+    fn operand(&mut self, ty: Type, may_be_tainted: bool) -> ValueId {
+        let fitting: Vec<ValueId> = self.pool.iter().map(|p| p.value).filter(|&v| self.b.ty(v) == ty).collect();
+        if fitting.is_empty() || self.rng.once_in(6) {
+            return self.fresh(ty);
+        }
+        // The newest half of the time, so that chains grow.
+        let value = if self.rng.once_in(2) { fitting[fitting.len() - 1] } else { self.rng.pick(&fitting) };
+        if may_be_tainted { value } else { self.clean(value) }
+    }
+
+    fn fresh(&mut self, ty: Type) -> ValueId {
+        let value = match self.rng.below(5) {
+            0 if ty.elem == Elem::F32 => {
+                let float = random_float(&mut self.rng);
+                self.b.splat_f32(ty.lanes, float)
+            }
+            0 if ty.elem != Elem::F16 => {
+                let int = self.random_int(ty.elem);
+                self.b.splat_int(ty, int)
+            }
+            1 => {
+                let bytes = (0..ty.bytes()).map(|_| self.rng.bits() as u8).collect();
+                self.b.bytes(ty, bytes)
+            }
+            2 => {
+                let buffer = self.rng.pick(&self.loads);
+                let offset = self.offset(buffer, ty.elem.bytes(), 1);
+                self.b.load_splat(ty, buffer, offset)
+            }
+            _ => {
+                let buffer = self.rng.pick(&self.loads);
+                let offset = self.offset(buffer, ty.bytes(), 1);
+                self.b.load(ty, buffer, offset)
+            }
+        };
+        self.push(value, false);
+        value
+    }
+
+    fn random_int(&mut self, elem: Elem) -> i64 {
+        let bits = 8 * elem.bytes();
+        match self.rng.below(4) {
+            0 => -(1 << (bits - 1)),
+            1 => self.rng.below(1 << bits) as i64,
+            _ => self.rng.below(5) as i64 - 2,
+        }
+    }
+
+    /// The value with every NaN made `0x7fc00000`, if arithmetic may have made one.
+    fn clean(&mut self, value: ValueId) -> ValueId {
+        let ty = self.b.ty(value);
+        let tainted = self.pool.iter().any(|p| p.value == value && p.tainted);
+        if !tainted || ty.elem != Elem::F32 {
+            return value;
+        }
+        let bits = Type::i32(ty.lanes);
+        let (magnitude, infinity) = (self.b.splat_int(bits, 0x7fff_ffff), self.b.splat_int(bits, 0x7f80_0000));
+        let quiet = self.b.splat_int(bits, 0x7fc0_0000);
+        let integer = self.b.bitcast(bits, value);
+        let absolute = self.b.same(Op::And, &[integer, magnitude]);
+        let is_nan = self.b.same(Op::CmpGt, &[absolute, infinity]);
+        let clean = self.b.op(Op::Select, bits, &[is_nan, quiet, integer]);
+        let clean = self.b.bitcast(ty, clean);
+        self.push(clean, false);
+        clean
+    }
+
+    fn mask(&mut self, lanes: u16) -> ValueId {
+        let op = self.rng.pick(&[Op::CmpEq, Op::CmpGt, Op::CmpLtF]);
+        let of = if op == Op::CmpLtF { Type::f32(lanes) } else { Type::i32(lanes) };
+        let operands = [self.operand(of, true), self.operand(of, true)];
+        self.b.op(op, Type::i32(lanes), &operands)
+    }
+
+    fn emit(&mut self, op: Op, ty: Type, operands: &[Type]) {
+        self.emit_imm(op, ty, operands, None);
+    }
+
+    fn emit_imm(&mut self, op: Op, ty: Type, operands: &[Type], imm: Option<i64>) {
+        let operands: Vec<ValueId> = operands.iter().map(|&ty| self.operand(ty, hides_nan_bits(op))).collect();
+        let value = match imm {
+            Some(imm) => self.b.op_imm(op, ty, &operands, imm),
+            None => self.b.op(op, ty, &operands),
+        };
+        self.push(value, ty.elem == Elem::F32 && hides_nan_bits(op));
+    }
+
+    /// One statement of this op, and whatever its operands need.
+    fn op(&mut self, op: Op) {
+        let widest = self.widest;
+        match op {
+            Op::Splat | Op::Bytes | Op::Load | Op::LoadSplat => {
+                let ty = self.any_type();
+                self.fresh(ty);
+            }
+            Op::Iota => {
+                let ty = self.lanes(Elem::I32);
+                self.emit(op, ty, &[]);
+            }
+            Op::Index => {
+                let mut value = Affine::constant(self.random_int(Elem::I32));
+                for (var, _) in self.vars.clone() {
+                    value = value + var * (self.rng.below(9) as i64 - 4);
+                }
+                value = value + self.dims[0] * (self.rng.below(9) as i64 - 4);
+                let value = self.b.index(value);
+                self.push(value, false);
+            }
+            Op::Store => self.store(),
+            Op::Broadcast => {
+                let ty = self.any_type();
+                self.emit(op, ty, &[Type::new(ty.elem, 1)]);
+            }
+            Op::Extract => {
+                let from = self.any_type();
+                let lane = self.rng.below(u64::from(from.lanes)) as i64;
+                self.emit_imm(op, Type::new(from.elem, 1), &[from], Some(lane));
+            }
+            Op::Slice => {
+                let from = self.any_type();
+                if from.lanes > 1 {
+                    let lanes = 1 << self.rng.below(u64::from(from.lanes.ilog2()));
+                    let first = self.rng.below(u64::from(from.lanes / lanes)) as i64 * i64::from(lanes);
+                    self.emit_imm(op, Type::new(from.elem, lanes), &[from], Some(first));
+                }
+            }
+            Op::Concat => {
+                let ty = self.any_type();
+                if ty.lanes > 1 {
+                    let half = Type::new(ty.elem, ty.lanes / 2);
+                    self.emit(op, ty, &[half, half]);
+                }
+            }
+            Op::JoinLo | Op::JoinHi => {
+                let ty = self.any_type();
+                let ty = Type::new(ty.elem, (32.max(ty.bytes()) / ty.elem.bytes()) as u16);
+                self.emit(op, ty, &[ty, ty]);
+            }
+            Op::Bitcast => {
+                let (from, to) = (self.any_type(), self.rng.pick(&Elem::ALL));
+                if from.bytes() >= to.bytes() {
+                    self.emit(op, Type::new(to, (from.bytes() / to.bytes()) as u16), &[from]);
+                }
+            }
+            Op::UnpackLo | Op::UnpackHi => {
+                let ty = self.any_type();
+                let ty = Type::new(ty.elem, (16.max(ty.bytes()) / ty.elem.bytes()) as u16);
+                let unit = 1 << self.rng.below(4);
+                self.emit_imm(op, ty, &[ty, ty], Some(unit));
+            }
+            Op::SwapPairs => {
+                let elem = self.rng.pick(&[Elem::F32, Elem::I32]);
+                let ty = self.lanes(elem);
+                let ty = Type::new(elem, ty.lanes.max(2));
+                self.emit(op, ty, &[ty]);
+            }
+            Op::ShuffleBytes => {
+                let ty = self.lanes(Elem::I8);
+                let ty = Type::i8(ty.lanes.max(16));
+                self.emit(op, ty, &[ty, ty]);
+            }
+            Op::Add | Op::Sub | Op::Mul | Op::Div | Op::Min | Op::Max => {
+                let ty = self.lanes(Elem::F32);
+                self.emit(op, ty, &[ty, ty]);
+            }
+            Op::Sqrt => {
+                let ty = self.lanes(Elem::F32);
+                self.emit(op, ty, &[ty]);
+            }
+            Op::Fma => {
+                let ty = self.lanes(Elem::F32);
+                self.emit(op, ty, &[ty, ty, ty]);
+            }
+            Op::IAdd | Op::ISub | Op::IMin | Op::IMax | Op::Sign | Op::And | Op::Or | Op::Xor => {
+                let elem = self.rng.pick(&[Elem::I8, Elem::I16, Elem::I32]);
+                let ty = self.lanes(elem);
+                self.emit(op, ty, &[ty, ty]);
+            }
+            Op::IMul => {
+                let elem = self.rng.pick(&[Elem::I16, Elem::I32]);
+                let ty = self.lanes(elem);
+                self.emit(op, ty, &[ty, ty]);
+            }
+            Op::IAbs => {
+                let elem = self.rng.pick(&[Elem::I8, Elem::I16, Elem::I32]);
+                let ty = self.lanes(elem);
+                self.emit(op, ty, &[ty]);
+            }
+            Op::Shl | Op::ShrU | Op::ShrS => {
+                let elem = self.rng.pick(&[Elem::I16, Elem::I32]);
+                let ty = self.lanes(elem);
+                let by = self.rng.below(8 * u64::from(elem.bytes())) as i64;
+                self.emit_imm(op, ty, &[ty], Some(by));
+            }
+            Op::CmpEq | Op::CmpGt => {
+                let ty = self.lanes(Elem::I32);
+                self.emit(op, ty, &[ty, ty]);
+            }
+            Op::CmpLtF => {
+                let ty = self.lanes(Elem::I32);
+                let of = Type::f32(ty.lanes);
+                self.emit(op, ty, &[of, of]);
+            }
+            Op::Select => {
+                let elem = self.rng.pick(&[Elem::F32, Elem::I32]);
+                let ty = self.lanes(elem);
+                let operands = [self.mask(ty.lanes), self.operand(ty, true), self.operand(ty, true)];
+                let value = self.b.op(op, ty, &operands);
+                self.push(value, true);
+            }
+            Op::ToF32 => {
+                let ty = self.lanes(Elem::F32);
+                self.emit(op, ty, &[Type::i32(ty.lanes)]);
+            }
+            Op::ToI32 => {
+                let ty = self.lanes(Elem::I32);
+                self.emit(op, ty, &[Type::f32(ty.lanes)]);
+            }
+            Op::F16ToF32 => {
+                let ty = self.lanes(Elem::F32);
+                self.emit(op, ty, &[Type::f16(ty.lanes)]);
+            }
+            Op::F32ToF16 => {
+                let from = self.lanes(Elem::F32);
+                self.emit(op, Type::f16(from.lanes), &[from]);
+            }
+            Op::ExtendS | Op::ExtendU | Op::NarrowS => {
+                let pairs = [(Elem::I8, Elem::I16), (Elem::I8, Elem::I32), (Elem::I16, Elem::I32)];
+                let (narrow, wide) = self.rng.pick(&pairs);
+                let wide = self.lanes(wide);
+                let narrow = Type::new(narrow, wide.lanes);
+                let (ty, from) = if op == Op::NarrowS { (narrow, wide) } else { (wide, narrow) };
+                self.emit(op, ty, &[from]);
+            }
+            Op::Dot2U8S8 => {
+                let ty = self.lanes_up_to(Elem::I16, widest);
+                let of = Type::i8(ty.lanes * 2);
+                self.emit(op, ty, &[of, of]);
+            }
+            Op::Dot2S16 => {
+                let ty = self.lanes_up_to(Elem::I32, widest);
+                let of = Type::i16(ty.lanes * 2);
+                self.emit(op, ty, &[of, of]);
+            }
+            Op::ReduceAdd | Op::ReduceMax | Op::ReduceMin => {
+                let elem = self.rng.pick(&[Elem::F32, Elem::I32]);
+                let from = self.lanes(elem);
+                self.emit(op, Type::new(elem, 1), &[from]);
+            }
+        }
+    }
+}
+
+/// Whether the result says of a NaN among the operands only that it is one, or is itself tainted.
+fn hides_nan_bits(op: Op) -> bool {
+    match op {
+        Op::Add | Op::Sub | Op::Mul | Op::Div | Op::Min | Op::Max | Op::Sqrt | Op::Fma => true,
+        Op::CmpLtF | Op::ToI32 | Op::ReduceAdd | Op::ReduceMax | Op::ReduceMin => true,
+        Op::Splat | Op::Bytes | Op::Iota | Op::Index | Op::Load | Op::LoadSplat | Op::Store => false,
+        Op::Broadcast | Op::Extract | Op::Slice | Op::Concat | Op::JoinLo | Op::JoinHi | Op::Bitcast => false,
+        Op::UnpackLo | Op::UnpackHi | Op::SwapPairs | Op::ShuffleBytes | Op::Select => false,
+        Op::IAdd | Op::ISub | Op::IMul | Op::IMin | Op::IMax | Op::IAbs | Op::Sign | Op::And | Op::Or | Op::Xor => {
+            false
+        }
+        Op::Shl | Op::ShrU | Op::ShrS | Op::CmpEq | Op::CmpGt | Op::ToF32 | Op::F16ToF32 | Op::F32ToF16 => false,
+        Op::ExtendS | Op::ExtendU | Op::NarrowS | Op::Dot2U8S8 | Op::Dot2S16 => false,
+    }
+}

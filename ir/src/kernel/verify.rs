@@ -1,0 +1,567 @@
+//! The kernel verifier: what every lowering relies on, proven for kernels that nobody trusts.
+//!
+//! Takes any [`Kernel`] whatever, also one that was read from a hostile plan. Leaves true, where it gives `Ok`:
+//!
+//! - every id is in range, every type is valid, every op has the operands, types and immediate of the op table;
+//! - every value and variable is defined once, before its uses, which are in the same body or one inside it;
+//! - no affine expression overflows 64 bits for any dims in range; trips and sizes are never negative;
+//! - **every access lies inside its declared buffer**, and its kind allows it, for all dims in range and all index values
+//!   below their limit ([`bounds`] has the argument); index values are read only where the caller has checked them.
+//!
+//! Invariant: nothing here or in a lowering bounds the *time* a kernel takes; a hostile plan may loop long.
+//!
+//! ```text
+//! for %i in 0..%n { %0 = load f32x8 %x[32*%i + 4] ... }     with %x of 32*%n bytes
+//! -> statement 1 (`load`): reads up to byte 36 of a buffer of 32 bytes (32*%n + 4 of 32*%n) ...
+//! ```
+
+pub mod bounds;
+
+use super::op::{ImmKind, Memory};
+use super::*;
+
+/// Deepest nesting of loops.
+pub const MAX_DEPTH: usize = 32;
+/// Most dims, and most terms of one affine expression.
+pub const MAX_TERMS: usize = 64;
+/// Longest name in bytes.
+pub const MAX_NAME: usize = 200;
+/// Most values, variables, buffers and statements; the largest kernel that `ixc` generates has a hundredth of it.
+pub const MAX_ITEMS: usize = 1 << 20;
+
+/// Which part of a kernel an error is about.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Site {
+    /// The kernel as a whole.
+    Kernel,
+    /// A dim, by its number.
+    Dim(usize),
+    /// A buffer, by its number.
+    Buffer(usize),
+    /// A statement.
+    Statement {
+        /// Its number in the order of the text, from 0; a loop comes before its body.
+        number: usize,
+        /// Mnemonic, `for` or `load_index`.
+        what: &'static str,
+    },
+}
+
+impl std::fmt::Display for Site {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Site::Kernel => f.write_str("kernel"),
+            Site::Dim(i) => write!(f, "dim {i}"),
+            Site::Buffer(i) => write!(f, "buffer {i}"),
+            Site::Statement { number, what } => write!(f, "statement {number} (`{what}`)"),
+        }
+    }
+}
+
+/// Why a kernel may not be run or lowered.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{site}: {problem}")]
+pub struct VerifyError {
+    /// Where.
+    pub site: Site,
+    /// What is wrong, and what would be right.
+    #[source]
+    pub problem: Problem,
+}
+
+/// What is wrong with a kernel.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// More than any kernel needs.
+    #[error("{found} {what}, at most {right} are allowed")]
+    TooMany {
+        /// `dims`, `values`, `nested loops`…
+        what: &'static str,
+        /// How many.
+        found: usize,
+        /// The limit.
+        right: usize,
+    },
+    /// A name that is none.
+    #[error("name {name:?} must be a letter or `_`, then at most {MAX_NAME} letters, digits, `_` and `.`")]
+    Name {
+        /// The name, cut to [`MAX_NAME`].
+        name: String,
+    },
+    /// A name that is taken.
+    #[error("name %{name} is taken; dims and variables must have unique names, and so must buffers")]
+    Duplicate {
+        /// The name.
+        name: String,
+    },
+    /// A dim whose range is not sane.
+    #[error("range {lo}..={hi} must satisfy 0 <= lo <= hi <= {}", Dim::MAX)]
+    DimRange {
+        /// Smallest value.
+        lo: i64,
+        /// Largest value.
+        hi: i64,
+    },
+    /// An id that the kernel has not.
+    #[error("{what} {found} does not exist, the kernel has {right}")]
+    Id {
+        /// `value`, `variable`, `dim`, `buffer`.
+        what: &'static str,
+        /// The id.
+        found: u32,
+        /// How many there are.
+        right: usize,
+    },
+    /// A type that kernels may not use.
+    #[error("value {value} has type {ty}; lanes must be a power of two, and at most {} bytes in all", Type::MAX_BYTES)]
+    InvalidType {
+        /// The value.
+        value: u32,
+        /// Its type.
+        ty: Type,
+    },
+    /// A statement that does not fit its op's row of the op table.
+    #[error("must have {right}, found {found}")]
+    Shape {
+        /// What would be right.
+        right: String,
+        /// What was found.
+        found: String,
+    },
+    /// Types against the op's type rule.
+    #[error("must be {right}")]
+    Types {
+        /// What would be right, and what was found.
+        right: String,
+    },
+    /// A carried value whose four types are not the same.
+    #[error(
+        "carried value {carry} must have one type throughout, found init {init}, inner {inner}, next {next}, result {result}"
+    )]
+    CarryTypes {
+        /// Its number in the loop.
+        carry: usize,
+        /// Type before the loop.
+        init: Type,
+        /// Type in the body.
+        inner: Type,
+        /// Type that the body gives.
+        next: Type,
+        /// Type after the loop.
+        result: Type,
+    },
+    /// A value or variable that is used where it is not defined.
+    #[error("{what} %{name} is not defined here; it must be defined before, in this body or one around it")]
+    Undefined {
+        /// `value` or `variable`.
+        what: &'static str,
+        /// Number of the value, name of the variable.
+        name: String,
+    },
+    /// A value or variable that is defined twice.
+    #[error("{what} %{name} is defined already; it must be defined once")]
+    Redefined {
+        /// `value` or `variable`.
+        what: &'static str,
+        /// Number of the value, name of the variable.
+        name: String,
+    },
+    /// An affine expression with terms that are not in normal form.
+    #[error("terms of an affine expression must be sorted, without repetition and without zeros")]
+    NotNormal,
+    /// An affine expression over variables where only dims are allowed.
+    #[error("{what} may vary with dims only")]
+    NotOverDims {
+        /// `trip`, `size`, `below`.
+        what: &'static str,
+    },
+    /// A number in an affine expression beyond its limit.
+    #[error("{what} {found} must be in -{right}..={right}")]
+    Coefficient {
+        /// `coefficient` or `constant`.
+        what: &'static str,
+        /// The number.
+        found: i64,
+        /// Largest magnitude.
+        right: i64,
+    },
+    /// An affine expression that could overflow.
+    #[error("affine expression reaches {reach}, must stay below 2^{}", bounds::REACH_BITS)]
+    Reach {
+        /// Sum of the largest magnitudes of its terms.
+        reach: i128,
+    },
+    /// A trip count or size that is negative for some dims.
+    #[error("{what} is {least} for some dims, must be 0 or more for all")]
+    Negative {
+        /// `trip`, `size`, `below`.
+        what: &'static str,
+        /// Its least value.
+        least: i128,
+    },
+    /// An access against the kind of its buffer.
+    #[error("buffer %{buffer} is `{kind}`, must be {right}")]
+    Forbidden {
+        /// The buffer.
+        buffer: String,
+        /// Keyword of its kind.
+        kind: &'static str,
+        /// Kinds that would be right.
+        right: &'static str,
+    },
+    /// An access that may begin before its buffer.
+    #[error("offset in buffer %{buffer} is {least} at its least, must be 0 or more")]
+    BeforeStart {
+        /// The buffer.
+        buffer: String,
+        /// Its least value.
+        least: i128,
+    },
+    /// An access that may end after its buffer.
+    #[error("ends up to {excess} bytes after the end of buffer %{buffer}, must end inside for all dims in range")]
+    AfterEnd {
+        /// The buffer.
+        buffer: String,
+        /// By how many bytes.
+        excess: i128,
+    },
+    /// An index value that the caller has not checked as such.
+    #[error("index values must be read at multiples of 4, as the caller checks them; found {found}")]
+    IndexAlignment {
+        /// A constant or coefficient that is no multiple of 4.
+        found: i64,
+    },
+}
+
+/// Proves that a kernel is well formed and stays inside its buffers.
+///
+/// # Errors
+/// The first violation of what the module's page lists.
+pub fn verify(kernel: &Kernel) -> Result<(), VerifyError> {
+    structure(kernel)?;
+    bounds::prove(kernel)
+}
+
+/// Proves all but what is about memory: what [`super::interpret`] needs, which checks every access itself.
+///
+/// # Errors
+/// The first violation.
+pub fn structure(kernel: &Kernel) -> Result<(), VerifyError> {
+    let at = |site: Site| move |problem| VerifyError { site, problem };
+    limits(kernel).and_then(|()| names(kernel)).map_err(at(Site::Kernel))?;
+    for (i, dim) in kernel.dims.iter().enumerate() {
+        if !(0 <= dim.lo && dim.lo <= dim.hi && dim.hi <= Dim::MAX) {
+            return Err(at(Site::Dim(i))(Problem::DimRange { lo: dim.lo, hi: dim.hi }));
+        }
+    }
+    let mut checker = Checker {
+        kernel,
+        values: vec![State::Undefined; kernel.values.len()],
+        vars: vec![State::Undefined; kernel.vars.len()],
+        statements: 0,
+    };
+    for (i, buffer) in kernel.buffers.iter().enumerate() {
+        checker.affine_over_dims(&buffer.size, "size").map_err(at(Site::Buffer(i)))?;
+        if let BufferKind::Index { below } = &buffer.kind {
+            checker.affine_over_dims(below, "below").map_err(at(Site::Buffer(i)))?;
+        }
+    }
+    checker.statements_of(&kernel.body, 0, &mut Vec::new(), &mut Vec::new())
+}
+
+/// Whether this may be a name in a kernel.
+pub fn is_name(name: &str) -> bool {
+    name.len() <= MAX_NAME
+        && name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && name.bytes().all(|c| c.is_ascii_alphanumeric() || c == b'_' || c == b'.')
+}
+
+fn limits(kernel: &Kernel) -> Result<(), Problem> {
+    let counts = [
+        ("dims", kernel.dims.len(), MAX_TERMS),
+        ("buffers", kernel.buffers.len(), MAX_ITEMS),
+        ("values", kernel.values.len(), MAX_ITEMS),
+        ("variables", kernel.vars.len(), MAX_ITEMS),
+    ];
+    for (what, found, right) in counts {
+        if found > right {
+            return Err(Problem::TooMany { what, found, right });
+        }
+    }
+    match kernel.values.iter().position(|ty| !ty.is_valid()) {
+        Some(value) => Err(Problem::InvalidType { value: value as u32, ty: kernel.values[value] }),
+        None => Ok(()),
+    }
+}
+
+fn names(kernel: &Kernel) -> Result<(), Problem> {
+    fn all_unique<'a>(names: impl Iterator<Item = &'a String>) -> Result<(), Problem> {
+        let mut seen = std::collections::HashSet::new();
+        for name in names {
+            if !is_name(name) {
+                return Err(Problem::Name { name: name.chars().take(MAX_NAME).collect() });
+            }
+            if !seen.insert(name) {
+                return Err(Problem::Duplicate { name: name.clone() });
+            }
+        }
+        Ok(())
+    }
+    all_unique(std::iter::once(&kernel.name))?;
+    all_unique(kernel.dims.iter().map(|dim| &dim.name).chain(&kernel.vars))?;
+    all_unique(kernel.buffers.iter().map(|buffer| &buffer.name))
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum State {
+    Undefined,
+    InScope,
+    /// Defined in a body that has ended.
+    Left,
+}
+
+struct Checker<'a> {
+    kernel: &'a Kernel,
+    values: Vec<State>,
+    vars: Vec<State>,
+    statements: usize,
+}
+
+impl Checker<'_> {
+    fn statements_of(
+        &mut self,
+        statements: &[Stmt],
+        depth: usize,
+        values: &mut Vec<ValueId>,
+        vars: &mut Vec<VarId>,
+    ) -> Result<(), VerifyError> {
+        for statement in statements {
+            let site = Site::Statement { number: self.statements, what: what(statement) };
+            let at = |problem| VerifyError { site: site.clone(), problem };
+            self.statements += 1;
+            if self.statements > MAX_ITEMS {
+                let problem = Problem::TooMany { what: "statements", found: self.statements, right: MAX_ITEMS };
+                return Err(at(problem));
+            }
+            match statement {
+                Stmt::Inst(inst) => {
+                    self.inst(inst).map_err(at)?;
+                    values.extend(inst.result);
+                }
+                Stmt::LoadIndex { var, address } => {
+                    self.address(address).and_then(|()| self.define_var(*var)).map_err(at)?;
+                    vars.push(*var);
+                }
+                Stmt::For(f) => {
+                    self.enter(f, depth).map_err(at)?;
+                    let mut inner: Vec<ValueId> = f.carries.iter().map(|carry| carry.inner).collect();
+                    let mut inner_vars = vec![f.var];
+                    self.statements_of(&f.body, depth + 1, &mut inner, &mut inner_vars)?;
+                    self.carries(f).map_err(at)?;
+                    inner.into_iter().for_each(|value| self.values[value.index()] = State::Left);
+                    inner_vars.into_iter().for_each(|var| self.vars[var.index()] = State::Left);
+                    for carry in &f.carries {
+                        self.define(carry.result).map_err(at)?;
+                        values.push(carry.result);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn enter(&mut self, f: &For, depth: usize) -> Result<(), Problem> {
+        if depth >= MAX_DEPTH {
+            return Err(Problem::TooMany { what: "nested loops", found: depth + 1, right: MAX_DEPTH });
+        }
+        self.affine_over_dims(&f.trip, "trip")?;
+        f.carries.iter().try_for_each(|carry| self.used(carry.init))?;
+        self.define_var(f.var)?;
+        f.carries.iter().try_for_each(|carry| self.define(carry.inner))
+    }
+
+    /// At the end of the body, while its values are in scope.
+    fn carries(&mut self, f: &For) -> Result<(), Problem> {
+        for (number, carry) in f.carries.iter().enumerate() {
+            self.used(carry.next)?;
+            self.value_exists(carry.result)?;
+            let ty = |value: ValueId| self.kernel.ty(value);
+            let (init, inner, next, result) = (ty(carry.init), ty(carry.inner), ty(carry.next), ty(carry.result));
+            if inner != init || next != init || result != init {
+                return Err(Problem::CarryTypes { carry: number, init, inner, next, result });
+            }
+        }
+        Ok(())
+    }
+
+    fn inst(&mut self, inst: &Inst) -> Result<(), Problem> {
+        let row = inst.op.row();
+        let shape = |right: String, found: String| Err(Problem::Shape { right, found });
+        if !inst.ty.is_valid() {
+            let value = inst.result.map_or(u32::MAX, |result| result.0);
+            return Err(Problem::InvalidType { value, ty: inst.ty });
+        }
+        if inst.operands.len() != row.operands {
+            return shape(format!("{} operands", row.operands), format!("{}", inst.operands.len()));
+        }
+        inst.operands.iter().try_for_each(|&operand| self.used(operand))?;
+        let immediate = self.immediate(inst)?;
+        let mut operands = [inst.ty; 3];
+        for (ty, &operand) in operands.iter_mut().zip(&inst.operands) {
+            *ty = self.kernel.ty(operand);
+        }
+        (row.rule)(&operands[..row.operands.min(3)], inst.ty, immediate).map_err(|right| Problem::Types { right })?;
+        let (address, index, result) = match row.memory {
+            Memory::None => (false, false, true),
+            Memory::Load | Memory::LoadElement => (true, false, true),
+            Memory::Store => (true, false, false),
+            Memory::Index => (false, true, true),
+        };
+        let yes_no = |right: bool, what: &str| format!("{} {what}", if right { "an" } else { "no" });
+        if inst.address.is_some() != address {
+            return shape(yes_no(address, "address"), yes_no(!address, "address"));
+        }
+        if inst.index.is_some() != index {
+            return shape(yes_no(index, "affine value"), yes_no(!index, "affine value"));
+        }
+        if inst.result.is_some() != result {
+            return shape(yes_no(result, "result"), yes_no(!result, "result"));
+        }
+        if let Some(affine) = &inst.index {
+            self.affine(affine)?;
+        }
+        if let Some(address) = &inst.address {
+            self.address(address)?;
+        }
+        if let Some(result) = inst.result {
+            self.define(result)?;
+            if self.kernel.ty(result) != inst.ty {
+                return shape(format!("type {} as its result has", self.kernel.ty(result)), inst.ty.to_string());
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the immediate and gives its value for the type rule.
+    fn immediate(&self, inst: &Inst) -> Result<i64, Problem> {
+        let ty = inst.ty;
+        let bits = 8 * ty.elem.bytes();
+        let right = match (inst.op.row().imm, &inst.imm) {
+            (ImmKind::None, Imm::None) => return Ok(0),
+            (ImmKind::Int, Imm::Int(value)) => return Ok(*value),
+            (ImmKind::Bytes, Imm::Bytes(bytes)) if bytes.len() == ty.bytes() as usize => return Ok(0),
+            (ImmKind::Scalar, Imm::Float(_)) if ty.elem == Elem::F32 => return Ok(0),
+            // Signed or unsigned.
+            (ImmKind::Scalar, Imm::Int(value))
+                if ty.elem != Elem::F32 && (-(1i64 << (bits - 1))..1i64 << bits).contains(value) =>
+            {
+                return Ok(0);
+            }
+            (ImmKind::None, _) => "no immediate".to_string(),
+            (ImmKind::Int, _) => "an integer immediate".to_string(),
+            (ImmKind::Bytes, _) => format!("{} bytes as immediate", ty.bytes()),
+            (ImmKind::Scalar, _) if ty.elem == Elem::F32 => "a float immediate".to_string(),
+            (ImmKind::Scalar, _) => format!("an integer immediate of {bits} bits"),
+        };
+        let found = match &inst.imm {
+            Imm::None => "none".to_string(),
+            Imm::Int(value) => format!("the integer {value}"),
+            Imm::Float(value) => format!("the float {value:?}"),
+            Imm::Bytes(bytes) => format!("{} bytes", bytes.len()),
+        };
+        Err(Problem::Shape { right, found })
+    }
+
+    fn address(&self, address: &Address) -> Result<(), Problem> {
+        let (found, right) = (address.buffer.0, self.kernel.buffers.len());
+        if address.buffer.index() >= right {
+            return Err(Problem::Id { what: "buffer", found, right });
+        }
+        self.affine(&address.offset)
+    }
+
+    fn affine_over_dims(&self, affine: &Affine, what: &'static str) -> Result<(), Problem> {
+        if !affine.is_over_dims() {
+            return Err(Problem::NotOverDims { what });
+        }
+        self.affine(affine)
+    }
+
+    fn affine(&self, affine: &Affine) -> Result<(), Problem> {
+        let found = affine.terms.len();
+        if found > MAX_TERMS {
+            return Err(Problem::TooMany { what: "terms", found, right: MAX_TERMS });
+        }
+        let sorted = affine.terms.is_sorted_by(|(a, _), (b, _)| a < b);
+        if !sorted || affine.terms.iter().any(|(_, c)| *c == 0) {
+            return Err(Problem::NotNormal);
+        }
+        let limit = |what, found: i64, right: i64| match found.unsigned_abs() <= right as u64 {
+            true => Ok(()),
+            false => Err(Problem::Coefficient { what, found, right }),
+        };
+        limit("constant", affine.constant, Affine::MAX_CONSTANT)?;
+        for &(atom, c) in &affine.terms {
+            limit("coefficient", c, Affine::MAX_COEFFICIENT)?;
+            match atom {
+                Atom::Dim(dim) if dim.index() < self.kernel.dims.len() => {}
+                Atom::Dim(dim) => {
+                    return Err(Problem::Id { what: "dim", found: dim.0, right: self.kernel.dims.len() });
+                }
+                Atom::Var(var) => {
+                    self.var_exists(var)?;
+                    if self.vars[var.index()] != State::InScope {
+                        let name = self.kernel.vars[var.index()].clone();
+                        return Err(Problem::Undefined { what: "variable", name });
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn value_exists(&self, value: ValueId) -> Result<(), Problem> {
+        let right = self.values.len();
+        if value.index() < right { Ok(()) } else { Err(Problem::Id { what: "value", found: value.0, right }) }
+    }
+
+    fn var_exists(&self, var: VarId) -> Result<(), Problem> {
+        let right = self.vars.len();
+        if var.index() < right { Ok(()) } else { Err(Problem::Id { what: "variable", found: var.0, right }) }
+    }
+
+    fn used(&self, value: ValueId) -> Result<(), Problem> {
+        self.value_exists(value)?;
+        match self.values[value.index()] {
+            State::InScope => Ok(()),
+            State::Undefined | State::Left => Err(Problem::Undefined { what: "value", name: value.0.to_string() }),
+        }
+    }
+
+    fn define(&mut self, value: ValueId) -> Result<(), Problem> {
+        self.value_exists(value)?;
+        match std::mem::replace(&mut self.values[value.index()], State::InScope) {
+            State::Undefined => Ok(()),
+            State::InScope | State::Left => Err(Problem::Redefined { what: "value", name: value.0.to_string() }),
+        }
+    }
+
+    fn define_var(&mut self, var: VarId) -> Result<(), Problem> {
+        self.var_exists(var)?;
+        match std::mem::replace(&mut self.vars[var.index()], State::InScope) {
+            State::Undefined => Ok(()),
+            State::InScope | State::Left => {
+                Err(Problem::Redefined { what: "variable", name: self.kernel.vars[var.index()].clone() })
+            }
+        }
+    }
+}
+
+/// The word that a statement begins with.
+pub(super) fn what(statement: &Stmt) -> &'static str {
+    match statement {
+        Stmt::Inst(inst) => inst.op.row().mnemonic,
+        Stmt::For(_) => "for",
+        Stmt::LoadIndex { .. } => "load_index",
+    }
+}

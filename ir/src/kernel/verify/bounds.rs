@@ -1,0 +1,278 @@
+//! The proof that every access stays inside its buffer, by corners.
+//!
+//! Every expression is affine, so over a box it is least at a corner. A variable runs over `0..=limit - 1` with `limit`
+//! (the trip count, or the bound of index values) affine in dims: where the expression falls with the variable, `limit - 1`
+//! takes its place, else 0; the result is affine in dims alone, and exact. Dims then run over a box: each takes the end of
+//! its range that makes the expression least. An access of `bytes` at `offset` is proven where the least of `offset` and
+//! of `size - offset - bytes` are not negative. As sizes and limits stay symbolic until the variables are gone,
+//! `32*%n - 32*(%n - 1) - 32` is 0 and not a difference of two extremes.
+//!
+//! A body runs only where all trips around it are at least 1, and what follows a `load_index` only where its limit is; the
+//! box is narrowed by that (`DimBox::narrow`). An empty box proves anything: that code never runs.
+//!
+//! ```text
+//! where %n in 0..=9    buffer %x : read 32*%n
+//! load f32x8 %x[0]                          rejected: %n may be 0
+//! for %i in 0..%n { load f32x8 %x[0] }      proven: here %n is 1..=9
+//! ```
+//!
+//! Costs one pass, each access the product of its terms with those of the limits. Incomplete only where a limit over two
+//! or more dims is needed jointly (`for %i in 0..%n + %m`, `%x[0]`); no generator needs it.
+
+use super::{Problem, Site, VerifyError, what};
+use crate::kernel::op::Memory;
+use crate::kernel::*;
+
+/// No affine expression of a verified kernel reaches 2 to this power: sums of them still fit 64 bits.
+pub const REACH_BITS: u32 = 61;
+
+/// Size of an index value, a `u32`.
+const INDEX_BYTES: i64 = 4;
+
+/// Proves all accesses of a kernel whose structure has been verified.
+///
+/// # Errors
+/// The first access, size or trip that can't be proven.
+pub fn prove(kernel: &Kernel) -> Result<(), VerifyError> {
+    let ranges = kernel.dims.iter().map(|dim| (i128::from(dim.lo), i128::from(dim.hi))).collect();
+    let dims = DimBox { ranges, empty: false };
+    for (i, buffer) in kernel.buffers.iter().enumerate() {
+        let at = |problem| VerifyError { site: Site::Buffer(i), problem };
+        dims.never_negative(&buffer.size, "size").map_err(at)?;
+        if let BufferKind::Index { below } = &buffer.kind {
+            dims.never_negative(below, "below").map_err(at)?;
+        }
+    }
+    let mut prover = Prover { kernel, limits: vec![None; kernel.vars.len()], statements: 0 };
+    prover.block(&kernel.body, dims)
+}
+
+struct Prover<'a> {
+    kernel: &'a Kernel,
+    /// What each variable in scope is below.
+    limits: Vec<Option<&'a Affine>>,
+    statements: usize,
+}
+
+impl<'a> Prover<'a> {
+    fn block(&mut self, statements: &'a [Stmt], mut dims: DimBox) -> Result<(), VerifyError> {
+        for statement in statements {
+            let site = Site::Statement { number: self.statements, what: what(statement) };
+            let at = |problem| VerifyError { site, problem };
+            self.statements += 1;
+            match statement {
+                Stmt::Inst(inst) => self.inst(inst, &dims).map_err(at)?,
+                Stmt::LoadIndex { var, address } => {
+                    self.index_access(address)
+                        .and_then(|()| self.access(address, INDEX_BYTES as u32, &dims))
+                        .map_err(at)?;
+                    if let BufferKind::Index { below } = &self.kernel.buffers[address.buffer.index()].kind {
+                        self.limits[var.index()] = Some(below);
+                        dims.narrow(below);
+                    }
+                }
+                Stmt::For(f) => {
+                    dims.never_negative(&f.trip, "trip").map_err(at)?;
+                    self.limits[f.var.index()] = Some(&f.trip);
+                    let mut inside = dims.clone();
+                    inside.narrow(&f.trip);
+                    self.block(&f.body, inside)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn inst(&self, inst: &Inst, dims: &DimBox) -> Result<(), Problem> {
+        if let Some(affine) = &inst.index {
+            self.reach(affine, dims)?;
+        }
+        let Some(address) = &inst.address else { return Ok(()) };
+        let kind = &self.kernel.buffers[address.buffer.index()].kind;
+        let (bytes, allowed, right) = match inst.op.row().memory {
+            Memory::Load => (inst.ty.bytes(), kind.may_load(), "`read`, `read_write` or `scratch`"),
+            Memory::LoadElement => (inst.ty.elem.bytes(), kind.may_load(), "`read`, `read_write` or `scratch`"),
+            Memory::Store => (inst.ty.bytes(), kind.may_store(), "`write`, `read_write` or `scratch`"),
+            Memory::None | Memory::Index => return Ok(()),
+        };
+        if !allowed {
+            return Err(self.forbidden(address, right));
+        }
+        self.access(address, bytes, dims)
+    }
+
+    fn index_access(&self, address: &Address) -> Result<(), Problem> {
+        if !matches!(self.kernel.buffers[address.buffer.index()].kind, BufferKind::Index { .. }) {
+            return Err(self.forbidden(address, "`index`"));
+        }
+        // Across two values that the caller has checked lies one that nobody has.
+        let mut numbers = address.offset.terms.iter().map(|(_, c)| *c).chain([address.offset.constant]);
+        match numbers.find(|c| c % INDEX_BYTES != 0) {
+            Some(found) => Err(Problem::IndexAlignment { found }),
+            None => Ok(()),
+        }
+    }
+
+    fn forbidden(&self, address: &Address, right: &'static str) -> Problem {
+        let buffer = &self.kernel.buffers[address.buffer.index()];
+        Problem::Forbidden { buffer: buffer.name.clone(), kind: buffer.kind.keyword(), right }
+    }
+
+    fn access(&self, address: &Address, bytes: u32, dims: &DimBox) -> Result<(), Problem> {
+        if dims.empty {
+            return Ok(());
+        }
+        self.reach(&address.offset, dims)?;
+        let buffer = &self.kernel.buffers[address.buffer.index()];
+        let least = self.least(&Wide::of(&address.offset, dims), dims);
+        if least < 0 {
+            return Err(Problem::BeforeStart { buffer: buffer.name.clone(), least });
+        }
+        let mut room = Wide::of(&buffer.size, dims);
+        room.subtract(&address.offset);
+        room.constant -= i128::from(bytes);
+        let room = self.least(&room, dims);
+        if room < 0 {
+            return Err(Problem::AfterEnd { buffer: buffer.name.clone(), excess: -room });
+        }
+        Ok(())
+    }
+
+    /// The least value over all variables and dims.
+    fn least(&self, affine: &Wide, dims: &DimBox) -> i128 {
+        let mut over_dims = Wide { constant: affine.constant, dims: affine.dims.clone(), vars: Vec::new() };
+        for &(var, c) in &affine.vars {
+            if c < 0
+                && let Some(limit) = self.limits[var.index()]
+            {
+                // `c * (limit - 1)`
+                over_dims.constant += c * (i128::from(limit.constant) - 1);
+                for &(atom, by) in &limit.terms {
+                    if let Atom::Dim(dim) = atom {
+                        over_dims.dims[dim.index()] += c * i128::from(by);
+                    }
+                }
+            }
+        }
+        dims.least(over_dims.constant, &over_dims.dims)
+    }
+
+    /// Checks that no partial sum of the expression overflows, in whatever order it is computed.
+    fn reach(&self, affine: &Affine, dims: &DimBox) -> Result<(), Problem> {
+        if dims.empty {
+            return Ok(());
+        }
+        let mut reach = i128::from(affine.constant).abs();
+        for &(atom, c) in &affine.terms {
+            let most = match atom {
+                Atom::Dim(dim) => dims.ranges[dim.index()].1,
+                Atom::Var(var) => self.limits[var.index()].map_or(0, |limit| dims.most(limit)),
+            };
+            reach += i128::from(c).abs() * most.max(0);
+        }
+        in_reach(reach)
+    }
+}
+
+fn in_reach(reach: i128) -> Result<(), Problem> {
+    if reach < 1 << REACH_BITS { Ok(()) } else { Err(Problem::Reach { reach }) }
+}
+
+/// An affine expression whose sums can't overflow: at most `MAX_TERMS` products of a coefficient below 2^24 with a limit
+/// below 2^62 (24 + 31 + 6 bits).
+struct Wide {
+    constant: i128,
+    /// Coefficient of each dim.
+    dims: Vec<i128>,
+    vars: Vec<(VarId, i128)>,
+}
+
+impl Wide {
+    fn of(affine: &Affine, dims: &DimBox) -> Wide {
+        let mut wide = Wide { constant: 0, dims: vec![0; dims.ranges.len()], vars: Vec::new() };
+        wide.add(affine, 1);
+        wide
+    }
+
+    fn subtract(&mut self, affine: &Affine) {
+        self.add(affine, -1);
+    }
+
+    /// Adds `sign * affine`; variables must not be in both.
+    fn add(&mut self, affine: &Affine, sign: i128) {
+        self.constant += sign * i128::from(affine.constant);
+        for &(atom, c) in &affine.terms {
+            let c = sign * i128::from(c);
+            match atom {
+                Atom::Dim(dim) => self.dims[dim.index()] += c,
+                Atom::Var(var) => self.vars.push((var, c)),
+            }
+        }
+    }
+}
+
+/// What the dims may be where a statement runs.
+#[derive(Clone)]
+struct DimBox {
+    /// `lo..=hi` of each dim.
+    ranges: Vec<(i128, i128)>,
+    /// Whether the statement never runs; the ranges then say nothing.
+    empty: bool,
+}
+
+impl DimBox {
+    fn least(&self, constant: i128, coefficients: &[i128]) -> i128 {
+        let term = |(&c, &(lo, hi)): (&i128, &(i128, i128))| if c < 0 { c * hi } else { c * lo };
+        constant + coefficients.iter().zip(&self.ranges).map(term).sum::<i128>()
+    }
+
+    /// The most of an expression over dims.
+    fn most(&self, affine: &Affine) -> i128 {
+        affine.terms.iter().fold(i128::from(affine.constant), |sum, &(atom, c)| sum + self.extreme(atom, c, true))
+    }
+
+    /// The extreme of `c * atom`.
+    fn extreme(&self, atom: Atom, c: i64, most: bool) -> i128 {
+        match atom {
+            Atom::Dim(dim) => {
+                let (lo, hi) = self.ranges[dim.index()];
+                i128::from(c) * if (c > 0) == most { hi } else { lo }
+            }
+            Atom::Var(_) => 0,
+        }
+    }
+
+    fn never_negative(&self, affine: &Affine, what: &'static str) -> Result<(), Problem> {
+        if self.empty {
+            return Ok(());
+        }
+        let terms = affine.terms.iter();
+        let least = terms.fold(i128::from(affine.constant), |sum, &(atom, c)| sum + self.extreme(atom, c, false));
+        if least < 0 {
+            return Err(Problem::Negative { what, least });
+        }
+        in_reach(self.most(affine))
+    }
+
+    /// Narrows the box to a box around the dims for which `limit >= 1`: each dim in turn, the others at their best.
+    fn narrow(&mut self, limit: &Affine) {
+        if self.empty {
+            return;
+        }
+        for &(atom, c) in &limit.terms {
+            let Atom::Dim(dim) = atom else { continue };
+            // c * dim >= 1 - (the most of the rest)
+            let need = 1 - (self.most(limit) - self.extreme(atom, c, true));
+            let (lo, hi) = &mut self.ranges[dim.index()];
+            let c = i128::from(c);
+            if c > 0 {
+                *lo = (*lo).max(need.div_euclid(c) + i128::from(need.rem_euclid(c) != 0));
+            } else {
+                // dim <= need / c, rounded down; both signs turned
+                *hi = (*hi).min((-need).div_euclid(-c));
+            }
+            self.empty |= *lo > *hi;
+        }
+        self.empty |= limit.as_constant().is_some_and(|constant| constant < 1);
+    }
+}
