@@ -1,0 +1,30 @@
+//! Which model a command works on.
+
+use std::path::PathBuf;
+
+use ixc::model::Model;
+
+/// A model: a path, or the built-in demo model.
+#[derive(Debug, clap::Args)]
+pub struct ModelChoice {
+    /// The model; without one, the built-in demo model.
+    model: Option<PathBuf>,
+    /// The same, as llama.cpp spells it.
+    #[arg(short, long = "model", value_name = "MODEL", conflicts_with = "model", hide = true)]
+    model_option: Option<PathBuf>,
+}
+
+impl ModelChoice {
+    /// Its path, unless it is the demo model.
+    pub fn path(&self) -> Option<&PathBuf> {
+        self.model.as_ref().or(self.model_option.as_ref())
+    }
+
+    /// Opens it.
+    pub fn open(&self) -> anyhow::Result<Model> {
+        Ok(match self.path() {
+            Some(path) => Model::open(path)?,
+            None => Model::new(ixc::demo::open()?)?,
+        })
+    }
+}

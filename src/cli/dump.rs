@@ -1,0 +1,42 @@
+//! `ixc dump`: one stage between the model and its machine code.
+
+use std::io::Write;
+
+use ixc::compile::{Options, TargetName, compile};
+
+use super::choose::ModelChoice;
+use super::stages::Stage;
+
+/// Prints a stage between the model and its machine code.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "EXAMPLES:
+  ixc dump model.gguf --stage graph
+  ixc dump model.gguf --stage kernel --kernel gemv_q4_k
+  ixc dump model.gguf --stage asm --kernel rms_norm --target portable
+  ixc dump --stage plan                      the built-in demo model")]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelChoice,
+    /// The stage.
+    #[arg(long, value_enum)]
+    stage: Stage,
+    /// Only kernels whose names contain this.
+    #[arg(long, value_name = "NAME")]
+    kernel: Option<String>,
+    /// What to generate kernels for: native, avx2 or portable.
+    #[arg(long, default_value = "native")]
+    target: TargetName,
+}
+
+impl Args {
+    /// Runs the command.
+    pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        let model = self.model.open()?;
+        if self.stage == Stage::Graph {
+            return Ok(write!(out, "{}", model.arch.module)?);
+        }
+        let options = Options { target: self.target.0, ..Options::default() };
+        let compiled = compile(&model, &options)?;
+        Ok(out.write_all(self.stage.text(&model, &compiled, self.kernel.as_deref())?.as_bytes())?)
+    }
+}

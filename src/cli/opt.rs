@@ -1,0 +1,57 @@
+//! `ixc opt`: graph passes on IR text.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use ixc::ir::graph::parse::{ParseError, parse};
+use ixc::passes::manager::{Options, PASSES, run_pipeline};
+
+use super::BadInput;
+use super::tokenize::read;
+
+/// Runs graph passes on IR text: text in, text out.
+#[derive(Debug, clap::Args)]
+#[command(after_help = after_help())]
+pub struct Args {
+    /// A file with graph IR, `-` for standard input.
+    file: PathBuf,
+    /// Passes, in the order in which they are run; with none, the text is checked and printed again.
+    #[arg(long, value_delimiter = ',')]
+    passes: Vec<String>,
+}
+
+fn after_help() -> String {
+    let mut help = "EXAMPLES:
+  ixc opt model.ix --passes canonicalise,fuse
+  ixc dump model.gguf --stage graph | ixc opt - --passes fuse
+
+PASSES:"
+        .to_owned();
+    for pass in PASSES {
+        help += &format!("\n  {:<13} {}", pass.name, pass.doc);
+    }
+    help
+}
+
+impl Args {
+    /// Runs the command.
+    pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        let text = read(&self.file)?;
+        let module = parse(&text).map_err(|error| BadInput(point_at(&self.file.display().to_string(), &text, &error)))?;
+        let passes: Vec<&str> = self.passes.iter().map(String::as_str).collect();
+        let module = run_pipeline(module, &passes, &Options::default()).map_err(ixc::Error::from)?;
+        Ok(write!(out, "{module}")?)
+    }
+}
+
+/// An error with the line that it is in, and a caret under the column.
+fn point_at(file: &str, text: &str, error: &ParseError) -> String {
+    let place = format!("{file}:{}:{}: {}", error.line, error.column, error.problem);
+    let Some(line) = text.lines().nth(error.line.saturating_sub(1)) else { return place };
+    // Long lines are shown from a little before the column.
+    let (before, shown) = (60, 120);
+    let skipped = error.column.saturating_sub(1 + before);
+    let line: String = line.chars().skip(skipped).take(shown).collect();
+    let caret = " ".repeat(error.column.saturating_sub(1 + skipped));
+    format!("{place}\n  {line}\n  {caret}^")
+}

@@ -1,0 +1,68 @@
+//! The stages between a model and its machine code, as text: what `dump` prints and `compile --emit` writes.
+
+use clap::ValueEnum;
+use ixc::codegen::target::Target;
+use ixc::compile::{Compiled, assembly};
+use ixc::ir::kernel::Kernel;
+use ixc::model::Model;
+
+use super::BadInput;
+
+/// A stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Stage {
+    /// The graph as the model file describes it.
+    Graph,
+    /// The graph after all passes.
+    Fused,
+    /// Steps, tasks and buffers.
+    Plan,
+    /// Kernel IR.
+    Kernel,
+    /// Machine code of the kernels.
+    Asm,
+}
+
+impl Stage {
+    /// Name of the file that `compile --emit` writes: they sort in the order of the stages.
+    pub fn file_name(self) -> &'static str {
+        match self {
+            Stage::Graph => "1.graph.ix",
+            Stage::Fused => "2.fused.ix",
+            Stage::Plan => "3.plan.txt",
+            Stage::Kernel => "4.kernel.ix",
+            Stage::Asm => "5.asm.txt",
+        }
+    }
+
+    /// The stage as text. `kernel` chooses one kernel for the last two.
+    pub fn text(self, model: &Model, compiled: &Compiled, kernel: Option<&str>) -> anyhow::Result<String> {
+        match self {
+            Stage::Graph => Ok(model.arch.module.to_string()),
+            Stage::Fused => Ok(compiled.fused.to_string()),
+            Stage::Plan => Ok(ixc::ir::plan::print(&compiled.plan, |kernel: &Kernel| kernel.name.clone())),
+            Stage::Kernel | Stage::Asm => {
+                let target = Target::from_name(&compiled.plan.target).unwrap_or_else(Target::native);
+                let mut texts = Vec::new();
+                for kernel in choose(&compiled.plan.kernels, kernel)? {
+                    texts.push(match self {
+                        Stage::Asm => assembly(kernel, target)?,
+                        _ => kernel.to_string(),
+                    });
+                }
+                Ok(texts.join("\n"))
+            }
+        }
+    }
+}
+
+/// The kernels whose names contain `name`.
+fn choose<'k>(kernels: &'k [Kernel], name: Option<&str>) -> anyhow::Result<Vec<&'k Kernel>> {
+    let Some(name) = name else { return Ok(kernels.iter().collect()) };
+    let chosen: Vec<_> = kernels.iter().filter(|kernel| kernel.name.contains(name)).collect();
+    if chosen.is_empty() {
+        let names: Vec<_> = kernels.iter().map(|kernel| kernel.name.as_str()).collect();
+        return Err(BadInput(format!("no kernel is called {name}; there are {}", names.join(", "))).into());
+    }
+    Ok(chosen)
+}

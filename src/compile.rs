@@ -1,0 +1,156 @@
+//! From a model to a plan: passes, schedule, kernels; with what each stage made kept for those who want to see it.
+//!
+//! ```
+//! use ixc::compile::{Options, compile};
+//! use ixc::model::Model;
+//!
+//! let model = Model::new(ixc::demo::open()?)?;
+//! let compiled = compile(&model, &Options::default())?;
+//! assert!(compiled.fused.functions[0].ops.len() < model.arch.module.functions[0].ops.len());
+//! assert_eq!(compiled.plan.vocabulary, 4096);
+//! # Ok::<(), ixc::Error>(())
+//! ```
+
+use std::fmt;
+use std::str::FromStr;
+
+use ixc_codegen::generators::generate;
+use ixc_codegen::target::Target;
+use ixc_codegen::{portable, x64};
+use ixc_frontend::arch::FileWeights;
+use ixc_frontend::gguf::Gguf;
+use ixc_frontend::tokenizer::TokenizerSpec;
+use ixc_ir::graph::Module;
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::{Plan, SourceFile};
+use ixc_passes::manager::{self, PIPELINE, run_pipeline};
+use ixc_passes::schedule::{self, DEFAULT_MAX_TOKENS, Settings};
+
+use crate::Error;
+use crate::model::Model;
+
+/// How to compile.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// What to generate kernels for.
+    pub target: Target,
+    /// Most tokens of a step; longer prompts take several.
+    pub max_tokens: u32,
+}
+
+impl Default for Options {
+    /// For this machine.
+    fn default() -> Options {
+        Options { target: Target::native(), max_tokens: DEFAULT_MAX_TOKENS }
+    }
+}
+
+/// What compiling made.
+#[derive(Clone, Debug)]
+pub struct Compiled {
+    /// The graph after all passes.
+    pub fused: Module,
+    /// The plan.
+    pub plan: Plan<Kernel>,
+}
+
+/// Compiles a model.
+///
+/// # Errors
+/// When its graph asks for what no kernel does.
+pub fn compile(model: &Model, options: &Options) -> Result<Compiled, Error> {
+    let fused = fuse(model)?;
+    let settings = Settings {
+        architecture: model.arch.hyper.architecture.clone(),
+        target: options.target.name().to_owned(),
+        max_tokens: options.max_tokens,
+        context_length: u32::try_from(model.arch.hyper.context_length).unwrap_or(u32::MAX),
+        files: source_files(&model.gguf)?,
+        tokenizer: encode_tokenizer(&model.vocabulary)?,
+    };
+    let plan = schedule::run(&fused, &FileWeights::new(&model.gguf, &fused), settings)?;
+    let plan = plan.try_map_kernels(|spec| generate(&spec, options.target))?;
+    Ok(Compiled { fused, plan })
+}
+
+/// A model's graph after all passes.
+///
+/// # Errors
+/// When a pass finds the graph wrong: a bug, since architectures build verified graphs.
+pub fn fuse(model: &Model) -> Result<Module, Error> {
+    Ok(run_pipeline(model.arch.module.clone(), PIPELINE, &manager::Options::default())?)
+}
+
+/// The machine code of a kernel, as text.
+///
+/// # Errors
+/// When the target has no code for it.
+pub fn assembly(kernel: &Kernel, target: Target) -> Result<String, Error> {
+    match target {
+        Target::Avx2 => {
+            let compiled = x64::compile(kernel);
+            let compiled = compiled.map_err(|source| ixc_codegen::module::CodegenError::Avx2 {
+                kernel: kernel.name.clone(),
+                source,
+            })?;
+            Ok(x64::listing::text(&compiled))
+        }
+        Target::Portable => {
+            let code = portable::compile(kernel).map_err(ixc_codegen::module::CodegenError::from)?;
+            let listing = code.disassembly.unwrap_or_default();
+            Ok(format!("; {} ({} bytes)\n{listing}", code.name, code.bytes.len()))
+        }
+    }
+}
+
+fn source_files(gguf: &Gguf) -> Result<Vec<SourceFile>, Error> {
+    let files = gguf.files().iter().map(|file| {
+        let identity = file.identity();
+        let path = match file.is_mapped() {
+            true => std::path::absolute(&identity.path).map_err(Error::io(&identity.path, "find"))?,
+            false => identity.path,
+        };
+        let path = path.to_str().ok_or_else(|| Error::PathNotUtf8 { path: path.clone() })?.to_owned();
+        let (bytes, header_crc, header_bytes) = (identity.bytes, identity.header_crc, identity.header_bytes);
+        Ok(SourceFile { path, bytes, header_crc, header_bytes })
+    });
+    files.collect()
+}
+
+/// A tokenizer's spec as plans hold it.
+///
+/// # Errors
+/// None for a spec that was read from a file.
+pub fn encode_tokenizer(spec: &TokenizerSpec) -> Result<Vec<u8>, Error> {
+    postcard::to_allocvec(spec).map_err(|source| Error::PlanTokenizer { source })
+}
+
+/// The tokenizer's spec of a plan; it is checked when a tokenizer is built from it.
+///
+/// # Errors
+/// [`Error::PlanTokenizer`].
+pub fn decode_tokenizer(bytes: &[u8]) -> Result<TokenizerSpec, Error> {
+    postcard::from_bytes(bytes).map_err(|source| Error::PlanTokenizer { source })
+}
+
+/// A target by name, or `native`: the best that this machine runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TargetName(pub Target);
+
+impl FromStr for TargetName {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<TargetName, String> {
+        let named = if name == "native" { Some(Target::native()) } else { Target::from_name(name) };
+        named.map(TargetName).ok_or_else(|| {
+            let names: Vec<_> = ixc_codegen::target::TARGETS.iter().map(|row| row.name).collect();
+            format!("targets are native, {}", names.join(", "))
+        })
+    }
+}
+
+impl fmt::Display for TargetName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0.name())
+    }
+}
