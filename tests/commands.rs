@@ -1,0 +1,82 @@
+//! Every command's help, its facts as JSON, and how it behaves in pipes.
+
+mod support;
+
+use std::io::Read;
+use std::process::Stdio;
+
+use serde_json::Value as Json;
+use support::{demo_model, ixc, stderr, stdout};
+
+/// The commands that `ixc --help` lists.
+fn commands() -> Vec<String> {
+    let help = stdout(ixc(["--help"]));
+    let (_, list) = help.split_once("Commands:\n").unwrap();
+    let names = list.lines().take_while(|line| !line.is_empty()).filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    names.map(|line| line.split_whitespace().next().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn the_help_of_every_command_has_an_example_of_it() {
+    let commands = commands();
+    println!("{commands:?}");
+    assert!(commands.len() >= 5);
+    for command in commands {
+        let help = stdout(ixc([&*command, "--help"]));
+        let (_, examples) = help.split_once("EXAMPLES:").unwrap_or_else(|| panic!("{command} has no examples"));
+        assert!(examples.contains(&format!("ixc {command}")), "{command}: {examples}");
+    }
+}
+
+#[test]
+fn inspect_shows_the_demo_model() {
+    let facts: Json = serde_json::from_str(&stdout(ixc(["inspect", "--json"]))).unwrap();
+    assert_eq!(facts["architecture"], "qwen3moe");
+    assert_eq!((&facts["supported"], &facts["experts"], &facts["layers"]), (&true.into(), &16.into(), &4.into()));
+    assert_eq!(facts["tokenizer"]["tokens"], 4096);
+    let mut command = ixc(["inspect", "--tensors"]);
+    let text = stdout({
+        command.arg(demo_model());
+        command
+    });
+    assert!(text.contains("tensor        token_embd.weight") && text.contains("supported     yes"), "{text}");
+}
+
+#[test]
+fn doctor_finds_a_target() {
+    let facts: Json = serde_json::from_str(&stdout(ixc(["doctor", "--json", "--no-bandwidth"]))).unwrap();
+    let target = facts["target"].as_str().unwrap();
+    assert!(facts["targets"].as_array().unwrap().iter().any(|row| row["name"] == target && row["chosen"] == true));
+    assert!(facts["executable_memory"]["available"].is_boolean() && facts["io_uring"]["available"].is_boolean());
+}
+
+#[test]
+fn text_comes_back_from_its_ids() {
+    let model = demo_model();
+    let text = "The borrow checker\n– naïve 🦀";
+    let mut command = ixc(["tokenize"]);
+    command.arg(&model).args([text, "--json"]);
+    let ids: Json = serde_json::from_str(&stdout(command)).unwrap();
+    let ids: Vec<u32> = ids["ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect();
+    let mut command = ixc(["detokenize"]);
+    command.arg(&model).args([support::list(&ids), "--json".into()]);
+    let back: Json = serde_json::from_str(&stdout(command)).unwrap();
+    assert_eq!(back["text"], text);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let mut command = ixc(["inspect", "--tensors"]);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    assert_eq!((child.wait().unwrap().code(), &*said), (Some(0), ""));
+}
+
+#[test]
+fn wrong_usage_says_what_would_be_right() {
+    let output = ixc(["tokenize"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(stderr(&output).contains("Usage: ixc tokenize"));
+}
