@@ -89,10 +89,8 @@ pub fn assembly(kernel: &Kernel, target: Target) -> Result<String, Error> {
     match target {
         Target::Avx2 => {
             let compiled = x64::compile(kernel);
-            let compiled = compiled.map_err(|source| ixc_codegen::module::CodegenError::Avx2 {
-                kernel: kernel.name.clone(),
-                source,
-            })?;
+            let compiled = compiled
+                .map_err(|source| ixc_codegen::module::CodegenError::Avx2 { kernel: kernel.name.clone(), source })?;
             Ok(x64::listing::text(&compiled))
         }
         Target::Portable => {

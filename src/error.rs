@@ -7,19 +7,25 @@
 //! | 2 | the command line is wrong |
 //! | 65 | a model, plan, IR text or request is malformed, or asks for what is not supported (`EX_DATAERR`) |
 //! | 66 | a file is missing or may not be read (`EX_NOINPUT`) |
-//! | 69 | this CPU lacks a feature that the target needs (`EX_UNAVAILABLE`) |
+//! | 69 | this CPU lacks a feature that the target needs, or the system forbids generated code (`EX_UNAVAILABLE`) |
 //! | 74 | reading or writing failed (`EX_IOERR`) |
 //! | 130 | ended by Ctrl-C, after what there was had been written |
 
 use std::io;
 use std::path::{Path, PathBuf};
 
+use ixc_codegen::generators::GenerateError;
+use ixc_codegen::module::CodegenError;
 use ixc_frontend::arch::ArchError;
 use ixc_frontend::gguf::GgufError;
 use ixc_frontend::template::TemplateError;
 use ixc_frontend::tokenizer::TokenizerError;
 use ixc_ir::graph::interpret::InterpretError;
+use ixc_passes::manager::PassError;
+use ixc_passes::schedule::ScheduleError;
 
+/// Exit status of other failures.
+pub const FAILED: u8 = 1;
 /// Exit status for malformed input.
 pub const DATA: u8 = 65;
 /// Exit status for a missing file.
@@ -49,6 +55,30 @@ pub enum Error {
     /// The interpreter refused.
     #[error(transparent)]
     Interpret(#[from] InterpretError),
+    /// A pass found the graph wrong.
+    #[error(transparent)]
+    Pass(#[from] PassError),
+    /// No plan can be made of the graph.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
+    /// No kernel can be made of a step.
+    #[error(transparent)]
+    Generate(#[from] GenerateError),
+    /// No code can be made of a kernel, or not run.
+    #[error(transparent)]
+    Codegen(#[from] CodegenError),
+    /// A plan names its model file, and can name only UTF-8.
+    #[error("{}: the path is no UTF-8, as a plan needs it", path.display())]
+    PathNotUtf8 {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The tokenizer in a plan cannot be read.
+    #[error("the plan's tokenizer is malformed: {source}")]
+    PlanTokenizer {
+        /// Why.
+        source: postcard::Error,
+    },
     /// A file other than a model could not be read or written.
     #[error("{}: cannot {action}: {source}", path.display())]
     Io {
@@ -93,12 +123,20 @@ impl Error {
         match self {
             Error::Gguf(error) => error.class().exit_status(),
             Error::Arch(error) => error.class().exit_status(),
+            Error::Codegen(CodegenError::MissingFeatures { .. } | CodegenError::ExecutableMemory { .. }) => UNAVAILABLE,
+            // IR that was read is checked before anything is compiled: what fails here is ours.
+            Error::Codegen(_) => FAILED,
             Error::Io { source, .. } => match source.kind() {
                 io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => NO_INPUT,
                 io::ErrorKind::InvalidData => DATA,
                 _ => IO,
             },
-            Error::Tokenizer(_)
+            Error::Pass(_)
+            | Error::Schedule(_)
+            | Error::Generate(_)
+            | Error::PathNotUtf8 { .. }
+            | Error::PlanTokenizer { .. }
+            | Error::Tokenizer(_)
             | Error::Template(_)
             | Error::Interpret(_)
             | Error::Token { .. }

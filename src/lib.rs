@@ -3,12 +3,14 @@
 //!
 //! | module | what it owns |
 //! | --- | --- |
+//! | [`compile`] | from a model to a plan, with every stage between |
 //! | [`demo`] | the model that is built in |
 //! | [`error`] | what can go wrong, and the exit status of each |
 //! | [`machine`] | what this machine has: features, memory, bandwidth |
 //! | [`model`] | a model file, opened and checked: graph, tokenizer, exact logits |
 //! | [`npy`] | NumPy's files |
 
+pub mod compile;
 pub mod demo;
 pub mod error;
 pub mod machine;

@@ -12,7 +12,10 @@ use support::{demo_model, ixc, stderr, stdout};
 fn commands() -> Vec<String> {
     let help = stdout(ixc(["--help"]));
     let (_, list) = help.split_once("Commands:\n").unwrap();
-    let names = list.lines().take_while(|line| !line.is_empty()).filter(|line| line.starts_with("  ") && !line.starts_with("   "));
+    let names = list
+        .lines()
+        .take_while(|line| !line.is_empty())
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "));
     names.map(|line| line.split_whitespace().next().unwrap().to_owned()).collect()
 }
 
@@ -79,4 +82,30 @@ fn wrong_usage_says_what_would_be_right() {
     let output = ixc(["tokenize"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
     assert!(stderr(&output).contains("Usage: ixc tokenize"));
+}
+
+#[test]
+fn dumped_graphs_can_be_optimised_and_read_back() {
+    use std::io::Write;
+    let opt = |text: &str, passes: &[&str]| {
+        let mut child = ixc(["opt", "-"])
+            .args(passes)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
+    };
+    let graph = stdout(ixc(["dump", "--stage", "graph"]));
+    let fused = stdout(ixc(["dump", "--stage", "fused"]));
+    assert_eq!(String::from_utf8(opt(&graph, &[]).stdout).unwrap(), graph);
+    assert_eq!(String::from_utf8(opt(&graph, &["--passes", "canonicalise,fuse"]).stdout).unwrap(), fused);
+    let wrong = graph.replacen("= embed", "= embde", 1);
+    let output = opt(&wrong, &[]);
+    assert_eq!(output.status.code(), Some(65));
+    let line = 1 + wrong.lines().position(|line| line.contains("embde")).unwrap();
+    assert!(stderr(&output).contains(&format!("-:{line}:8: ")), "{}", stderr(&output));
+    assert_eq!(opt(&graph, &["--passes", "no_such_pass"]).status.code(), Some(65));
 }

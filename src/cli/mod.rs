@@ -3,10 +3,14 @@
 //! Facts go to standard output, everything else to standard error. A reader that closes standard output early (`| head`) ends
 //! the command in silence.
 
+mod choose;
 mod doctor;
+mod dump;
 mod inspect;
 mod logits;
+mod opt;
 mod output;
+mod stages;
 mod tokenize;
 mod tokens;
 
@@ -36,6 +40,8 @@ pub struct Cli {
 pub enum Command {
     Logits(logits::Args),
     Inspect(inspect::Args),
+    Dump(dump::Args),
+    Opt(opt::Args),
     Tokenize(tokenize::EncodeArgs),
     Detokenize(tokenize::DecodeArgs),
     Doctor(doctor::Args),
@@ -52,6 +58,8 @@ impl Command {
         match self {
             Command::Logits(args) => args.run(),
             Command::Inspect(args) => args.run(out),
+            Command::Dump(args) => args.run(out),
+            Command::Opt(args) => args.run(out),
             Command::Tokenize(args) => args.run(out),
             Command::Detokenize(args) => args.run(out),
             Command::Doctor(args) => args.run(out),

@@ -37,7 +37,8 @@ impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         let text = read(&self.file)?;
-        let module = parse(&text).map_err(|error| BadInput(point_at(&self.file.display().to_string(), &text, &error)))?;
+        let module =
+            parse(&text).map_err(|error| BadInput(point_at(&self.file.display().to_string(), &text, &error)))?;
         let passes: Vec<&str> = self.passes.iter().map(String::as_str).collect();
         let module = run_pipeline(module, &passes, &Options::default()).map_err(ixc::Error::from)?;
         Ok(write!(out, "{module}")?)

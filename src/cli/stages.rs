@@ -17,38 +17,22 @@ pub enum Stage {
     Fused,
     /// Steps, tasks and buffers.
     Plan,
-    /// Kernel IR.
-    Kernel,
     /// Machine code of the kernels.
     Asm,
 }
 
 impl Stage {
-    /// Name of the file that `compile --emit` writes: they sort in the order of the stages.
-    pub fn file_name(self) -> &'static str {
-        match self {
-            Stage::Graph => "1.graph.ix",
-            Stage::Fused => "2.fused.ix",
-            Stage::Plan => "3.plan.txt",
-            Stage::Kernel => "4.kernel.ix",
-            Stage::Asm => "5.asm.txt",
-        }
-    }
-
-    /// The stage as text. `kernel` chooses one kernel for the last two.
+    /// The stage as text. `kernel` chooses kernels.
     pub fn text(self, model: &Model, compiled: &Compiled, kernel: Option<&str>) -> anyhow::Result<String> {
         match self {
             Stage::Graph => Ok(model.arch.module.to_string()),
             Stage::Fused => Ok(compiled.fused.to_string()),
-            Stage::Plan => Ok(ixc::ir::plan::print(&compiled.plan, |kernel: &Kernel| kernel.name.clone())),
-            Stage::Kernel | Stage::Asm => {
+            Stage::Plan => Ok(ixc::ir::plan::print::print(&compiled.plan, |kernel: &Kernel| kernel.name.clone())),
+            Stage::Asm => {
                 let target = Target::from_name(&compiled.plan.target).unwrap_or_else(Target::native);
                 let mut texts = Vec::new();
                 for kernel in choose(&compiled.plan.kernels, kernel)? {
-                    texts.push(match self {
-                        Stage::Asm => assembly(kernel, target)?,
-                        _ => kernel.to_string(),
-                    });
+                    texts.push(assembly(kernel, target)?);
                 }
                 Ok(texts.join("\n"))
             }

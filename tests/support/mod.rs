@@ -74,7 +74,8 @@ impl Golden {
 
     /// All of `../shared/golden/expect` that are supported, by `inspect`'s word.
     pub fn all(golden: &Path) -> Vec<Golden> {
-        let mut paths: Vec<_> = fs::read_dir(golden.join("expect")).unwrap().map(|entry| entry.unwrap().path()).collect();
+        let mut paths: Vec<_> =
+            fs::read_dir(golden.join("expect")).unwrap().map(|entry| entry.unwrap().path()).collect();
         paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
         paths.sort();
         let models = paths.iter().map(|path| Golden::read(path));
