@@ -1,0 +1,149 @@
+//! The references in `docs/` are generated from the tables in the code. This test fails where they differ; with
+//! `IXC_BLESS=1` it rewrites them.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use ixc_ir::graph::op::{AttrKind, Effect, OPS as GRAPH_OPS, OperandKind};
+use ixc_ir::kernel::op::{ImmKind, Memory, OPS as KERNEL_OPS};
+
+/// Text for a table cell.
+fn cell(text: &str) -> String {
+    text.replace('|', "\\|")
+}
+
+fn graph_ops() -> String {
+    let mut out = String::from(
+        "# Graph ops\n\nGenerated from the op table in `ir/src/graph/op.rs`. The interpreter in `ir/src/graph/interpret.rs` is each op's definition.\n\n\
+         | op | operands | attributes | results | effects | meaning |\n| --- | --- | --- | --- | --- | --- |\n",
+    );
+    for row in GRAPH_OPS {
+        let operands: Vec<String> = row
+            .operands
+            .iter()
+            .map(|o| match o.kind {
+                OperandKind::Value => format!("%{}", o.name),
+                OperandKind::Weight => format!("@{}", o.name),
+                OperandKind::OptValue => format!("[%{}]", o.name),
+                OperandKind::OptWeight => format!("[@{}]", o.name),
+            })
+            .collect();
+        let attrs: Vec<String> = row
+            .attrs
+            .iter()
+            .map(|a| {
+                let kind = match a.kind {
+                    AttrKind::Int => "int".to_string(),
+                    AttrKind::Float => "float".to_string(),
+                    AttrKind::Bool => "bool".to_string(),
+                    AttrKind::Format => "format".to_string(),
+                    AttrKind::Word(words) => words.join(" or "),
+                };
+                format!("{}: {kind}", a.name)
+            })
+            .collect();
+        let effect = match row.effect {
+            Effect::Pure => "pure",
+            Effect::State => "state",
+        };
+        let _ = writeln!(
+            out,
+            "| `{}` | {} | {} | {} | {effect} | {} |",
+            row.mnemonic,
+            operands.join(", "),
+            attrs.join(", "),
+            row.results,
+            cell(row.doc)
+        );
+    }
+    out
+}
+
+fn kernel_ops() -> String {
+    let mut out = String::from(
+        "# Kernel ops\n\nGenerated from the op table in `ir/src/kernel/op.rs`. The interpreter in `ir/src/kernel/interpret.rs` is each op's definition;\n\
+         every target gives the same bits. A chunk is 16 bytes of a vector.\n\n\
+         | op | operands | immediate | memory | meaning |\n| --- | --- | --- | --- | --- |\n",
+    );
+    for row in KERNEL_OPS {
+        let imm = match row.imm {
+            ImmKind::None => "",
+            ImmKind::Scalar => "scalar",
+            ImmKind::Int => "int",
+            ImmKind::Bytes => "bytes",
+        };
+        let memory = match row.memory {
+            Memory::None => "",
+            Memory::Load => "load",
+            Memory::LoadElement => "load of one element",
+            Memory::Store => "store",
+            Memory::Index => "affine value",
+        };
+        let _ = writeln!(out, "| `{}` | {} | {imm} | {memory} | {} |", row.mnemonic, row.operands, cell(row.doc));
+    }
+    out
+}
+
+fn formats() -> String {
+    let mut out = String::from(
+        "# Block formats\n\nGenerated from the format table in `ir/src/format.rs`. Fields are at byte offsets of a block.\n\n\
+         | format | GGUF type | elements | bytes | bits per element | fields | activations |\n| --- | --- | --- | --- | --- | --- | --- |\n",
+    );
+    for row in ixc_ir::format::FORMATS {
+        let fields: Vec<String> = row.fields.iter().map(|f| format!("{} @ {}", f.name, f.offset)).collect();
+        let id = row.gguf_id.map_or("none: activations only".to_string(), |id| id.to_string());
+        let _ = writeln!(
+            out,
+            "| `{}` | {id} | {} | {} | {} | {} | `{}` |",
+            row.name,
+            row.block_len,
+            row.block_bytes,
+            row.block_bytes as f64 * 8.0 / row.block_len as f64,
+            fields.join(", "),
+            row.activation
+        );
+    }
+    out
+}
+
+fn passes() -> String {
+    let mut out = String::from(
+        "# Passes\n\nGenerated from the pass table in `passes/src/manager.rs`; the pipeline runs them in this order, then the schedule makes the plan.\n\
+         Each pass's file opens with what it needs, what it leaves true, and an example before and after.\n\n| pass | what it does |\n| --- | --- |\n",
+    );
+    for pass in ixc_passes::manager::PASSES {
+        let _ = writeln!(out, "| `{}` | {} |", pass.name, cell(pass.doc));
+    }
+    out
+}
+
+fn targets() -> String {
+    let mut out = String::from(
+        "# Targets\n\nGenerated from the target table in `codegen/src/target.rs`. `native` is the last one that the machine can run.\n\n\
+         | target | CPU features | vector bytes of its kernels | vector registers |\n| --- | --- | --- | --- |\n",
+    );
+    for row in ixc_codegen::target::TARGETS {
+        let features = if row.features.is_empty() { "none".to_string() } else { row.features.join(", ") };
+        let _ = writeln!(out, "| `{}` | {features} | {} | {} |", row.name, row.vector_bytes, row.vector_registers);
+    }
+    out
+}
+
+#[test]
+fn references_are_what_the_tables_say() {
+    let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
+    for (name, text) in [
+        ("graph-ops.md", graph_ops()),
+        ("kernel-ops.md", kernel_ops()),
+        ("formats.md", formats()),
+        ("passes.md", passes()),
+        ("targets.md", targets()),
+    ] {
+        let path = docs.join(name);
+        if std::env::var_os("IXC_BLESS").is_some() {
+            std::fs::write(&path, &text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        }
+        let found = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(found == text, "{} is not what the tables say: IXC_BLESS=1 cargo test --test reference", path.display());
+    }
+}
