@@ -13,16 +13,8 @@ use support::{Case, run};
 
 /// Sizes that have found most errors in kernels: around one, two and four vectors.
 const ODD: [u32; 6] = [1, 15, 16, 17, 31, 33];
-const WEIGHTS: [Format; 8] = [
-    Format::F32,
-    Format::F16,
-    Format::Bf16,
-    Format::Q8_0,
-    Format::Q4_0,
-    Format::Q4K,
-    Format::Q5K,
-    Format::Q6K,
-];
+const WEIGHTS: [Format; 8] =
+    [Format::F32, Format::F16, Format::Bf16, Format::Q8_0, Format::Q4_0, Format::Q4K, Format::Q5K, Format::Q6K];
 
 #[test]
 fn linear_gemv() {
@@ -32,10 +24,7 @@ fn linear_gemv() {
             for rows in [1, 2, 5] {
                 let (bias, residual) = (tile % 2 == 1, rows % 2 == 1);
                 let n = tile + 7;
-                run(Case::rows(
-                    KernelSpec::Linear { format, k, tile, n, bias, residual, shape: Shape::Gemv },
-                    rows,
-                ));
+                run(Case::rows(KernelSpec::Linear { format, k, tile, n, bias, residual, shape: Shape::Gemv }, rows));
             }
         }
     }
@@ -56,10 +45,7 @@ fn linear_gemm() {
             for rows in [1, 6, 15, 16, 17, 31, 33] {
                 let (tile, n) = (16, 24);
                 let (bias, residual) = (rows % 2 == 1, blocks == 2);
-                run(Case::rows(
-                    KernelSpec::Linear { format, k, tile, n, bias, residual, shape: Shape::Gemm },
-                    rows,
-                ));
+                run(Case::rows(KernelSpec::Linear { format, k, tile, n, bias, residual, shape: Shape::Gemm }, rows));
             }
         }
     }
@@ -123,7 +109,8 @@ fn rope() {
 
 #[test]
 fn attention() {
-    for (group, d, dv) in [(1, 64, 64), (2, 33, 16), (3, 16, 24), (4, 128, 128), (8, 64, 64), (9, 40, 8), (16, 32, 32)] {
+    for (group, d, dv) in [(1, 64, 64), (2, 33, 16), (3, 16, 24), (4, 128, 128), (8, 64, 64), (9, 40, 8), (16, 32, 32)]
+    {
         for blocks in [1, 3] {
             run(Case::rows(KernelSpec::Attention { group, d, dv, scale: Bits::of(0.125) }, blocks));
         }

@@ -27,6 +27,8 @@
 //!
 //! Invariant: the code calls nothing. What cranelift would call a library for on a CPU without FMA, SSE4.1 or SSSE3 is
 //! written out in `float` and `chunks`.
+//!
+//! Invariant: kernels are verified before they come here; what the verifier proves is not checked again.
 
 mod chunks;
 mod float;
@@ -109,7 +111,7 @@ struct Features {
     shuffle_bytes: bool,
 }
 
-/// Compiles a kernel for this machine.
+/// Compiles a verified kernel for this machine. Code from any other kernel may do anything, and making it may panic.
 ///
 /// # Errors
 /// See [`PortableError`].

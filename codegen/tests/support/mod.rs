@@ -91,7 +91,9 @@ fn activations(random: &mut Random, format: Format, bytes: usize) -> Vec<u8> {
 
 /// Contents of a kernel's buffers before it runs: inputs by what the spec says they are, all else poisoned.
 fn inputs(spec: &KernelSpec, kernel: &Kernel, dims: &[i64]) -> Vec<Vec<u8>> {
-    let mut random = Random(spec.name().bytes().fold(dims.iter().sum::<i64>() as u64, |h, b| h.wrapping_mul(31).wrapping_add(u64::from(b))));
+    let mut random = Random(
+        spec.name().bytes().fold(dims.iter().sum::<i64>() as u64, |h, b| h.wrapping_mul(31).wrapping_add(u64::from(b))),
+    );
     let evaluate = |a: &ixc_ir::kernel::Affine| {
         a.evaluate(|atom| match atom {
             Atom::Dim(d) => dims[d.index()],

@@ -78,8 +78,7 @@ pub fn compare(spec: &KernelSpec, dims: &[i64], kernel: &Kernel, before: &[Vec<u
             for r in 0..rows_of(*shape) {
                 for c in 0..tile {
                     let (sum, magnitude) = dot(&x[r * k..][..k], &w[c * k..][..k]);
-                    let added =
-                        bias.as_ref().map_or(0.0, |b| b[c]) + residual.as_ref().map_or(0.0, |v| v[r * n + c]);
+                    let added = bias.as_ref().map_or(0.0, |b| b[c]) + residual.as_ref().map_or(0.0, |v| v[r * n + c]);
                     // Minimums and offsets are subtracted from sums of up to four times the magnitude.
                     let bound = (magnitude + added.abs() + 1.0) * k as f64 * UNIT * 4.0;
                     close(&name, &format!("y[{r}, {c}]"), y[r * n + c], sum + added, bound);
@@ -231,8 +230,10 @@ fn rope(spec: &KernelSpec, input: &Buffers<'_>, output: &Buffers<'_>) {
         other => unreachable!("{} is no rotation", other.name()),
     };
     let (d, dims) = (d as usize, dims as usize);
-    let (block, lane) =
-        (ints(input.get("block").unwrap_or_default())[0] as usize, ints(input.get("lane").unwrap_or_default())[0] as usize);
+    let (block, lane) = (
+        ints(input.get("block").unwrap_or_default())[0] as usize,
+        ints(input.get("lane").unwrap_or_default())[0] as usize,
+    );
     let row = style.row_bytes(dims as u32) as usize / 4;
     let table = &input.floats("table")[(8 * block + lane) * row..][..row];
     for h in 0..heads as usize {

@@ -1,11 +1,12 @@
 //! Compiles kernels and runs them, with canaries around every buffer.
 
+mod random;
 mod statements;
 mod table;
 mod values;
 
 use cranelift_codegen::isa::OwnedTargetIsa;
-use ixc_ir::kernel::{BufferId, Imm, Kernel, KernelBuilder, Op, Stmt, Type, interpret};
+use ixc_ir::kernel::{BufferId, Elem, Imm, Kernel, KernelBuilder, Op, Type, interpret, verify};
 
 use super::{Code, PortableError, compile, compile_for, finish_isa};
 
@@ -93,8 +94,19 @@ fn op_kernel(op: Op, imm: Imm, operands: &[Type], ty: Type) -> Kernel {
     b.finish()
 }
 
-/// Runs a kernel in the interpreter and compiled for each machine; all must leave the same bytes, which are returned.
-fn agree(kernel: &Kernel, buffers: &[Vec<u8>], dims: &[i64]) -> Vec<Vec<u8>> {
+/// How buffers are compared.
+#[derive(Clone, Copy, PartialEq)]
+enum Compare {
+    /// Byte by byte.
+    Bytes,
+    /// As floats, any NaN for any NaN: which operand's bits a NaN result has is nobody's to say, since the compiler of the
+    /// interpreter may exchange operands.
+    Floats,
+}
+
+/// Runs a kernel in the interpreter and compiled for each machine; all must leave the same in the buffers.
+fn agree(kernel: &Kernel, buffers: &[Vec<u8>], dims: &[i64], compare: Compare) {
+    verify::verify(kernel).unwrap_or_else(|error| panic!("{}: {error}", kernel.name));
     let mut right = buffers.to_vec();
     interpret::run(kernel, dims, &mut right).unwrap_or_else(|error| panic!("{}: {error}", kernel.name));
     for machine in MACHINES {
@@ -103,25 +115,10 @@ fn agree(kernel: &Kernel, buffers: &[Vec<u8>], dims: &[i64]) -> Vec<Vec<u8>> {
         run(&code, &mut found, dims);
         for (i, (found, right)) in found.iter().zip(&right).enumerate() {
             let difference = found.iter().zip(right).position(|(a, b)| a != b);
-            // Which operand's bits a NaN result has is nobody's to say: the compiler of the interpreter may exchange operands.
-            let same = difference.is_none() || makes_nans(kernel) && same_floats(found, right);
+            let same = difference.is_none() || compare == Compare::Floats && same_floats(found, right);
             assert!(same, "{} on {machine:?}: byte {difference:?} of buffer {i}\n{found:?}\n{right:?}", kernel.name);
         }
     }
-    right
-}
-
-/// Whether all that a kernel stores are floats that come from arithmetic.
-fn makes_nans(kernel: &Kernel) -> bool {
-    fn last_op(statements: &[Stmt]) -> Option<Op> {
-        statements.iter().rev().find_map(|statement| match statement {
-            Stmt::Inst(inst) if inst.op != Op::Store => Some(inst.op),
-            Stmt::For(looped) => last_op(&looped.body),
-            Stmt::Inst(_) | Stmt::LoadIndex { .. } => None,
-        })
-    }
-    let arithmetic = [Op::Add, Op::Sub, Op::Mul, Op::Div, Op::Sqrt, Op::Fma, Op::ReduceAdd];
-    last_op(&kernel.body).is_some_and(|op| arithmetic.contains(&op))
 }
 
 fn same_floats(a: &[u8], b: &[u8]) -> bool {
@@ -135,7 +132,9 @@ fn apply(op: Op, imm: Imm, operands: &[(Type, &[u8])], ty: Type) {
     let mut buffers: Vec<Vec<u8>> =
         operands.iter().map(|(ty, bytes)| bytes[..count * ty.bytes() as usize].to_vec()).collect();
     buffers.push(vec![0xee; count * ty.bytes() as usize]);
-    agree(&op_kernel(op, imm, &types, ty), &buffers, &[count as i64]);
+    let arithmetic = [Op::Add, Op::Sub, Op::Mul, Op::Div, Op::Sqrt, Op::Fma, Op::ReduceAdd].contains(&op);
+    let compare = if arithmetic && ty.elem == Elem::F32 { Compare::Floats } else { Compare::Bytes };
+    agree(&op_kernel(op, imm, &types, ty), &buffers, &[count as i64], compare);
 }
 
 fn f32_bytes(values: &[f32]) -> Vec<u8> {
