@@ -67,7 +67,13 @@ impl KernelBuilder {
     fn var(&mut self, name: &str) -> VarId {
         let id = self.kernel.vars.len() as u32;
         // Names are unique, so that text needs no scopes.
-        let name = if self.kernel.vars.iter().any(|v| v == name) { format!("{name}{id}") } else { name.to_string() };
+        let taken = |name: &str| {
+            self.kernel.vars.iter().any(|v| v == name) || self.kernel.dims.iter().any(|dim| dim.name == name)
+        };
+        let mut name = if taken(name) { format!("{name}{id}") } else { name.to_string() };
+        while taken(&name) {
+            name.push('_');
+        }
         self.kernel.vars.push(name);
         VarId(id)
     }

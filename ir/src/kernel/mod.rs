@@ -23,6 +23,8 @@
 //! | [`affine`] | affine expressions over loop variables and dims |
 //! | [`builder`] | making kernels from Rust |
 //! | [`interpret`] | the reference interpreter: what every op means |
+//! | [`number`] | canonical numbering of values |
+//! | [`parse`], [`print`] | the text form |
 //! | [`random`] | random kernels for property and differential tests |
 //! | [`verify`] | the proof that a kernel is well formed and stays inside its buffers |
 //!
@@ -31,7 +33,10 @@
 pub mod affine;
 pub mod builder;
 pub mod interpret;
+pub mod number;
 pub mod op;
+pub mod parse;
+pub mod print;
 pub mod random;
 pub mod verify;
 

@@ -1,0 +1,177 @@
+//! Prints kernels as text that [`super::parse`] reads back to the same kernel.
+//!
+//! Values have their numbers, dims, buffers and variables their names. Floats are printed as the shortest decimal that
+//! reads back to the same bits; infinities and NaN as their bits.
+//!
+//! ```text
+//! kernel sum_f32 where %n in 0..=1024 {
+//!   buffer %x : read 32*%n + 4
+//!   buffer %y : write 32
+//!   %0 = splat f32x8 0.0
+//!   %4 = for %i in 0..%n carry(%1 = %0) {
+//!     %2 = load f32x8 %x[32*%i + 4]
+//!     %3 = add f32x8 %1, %2
+//!     yield %3
+//!   }
+//!   store f32x8 %y[0], %4
+//! }
+//! ```
+
+use std::fmt::{Display, Formatter, Result, Write};
+
+use super::verify::MAX_DEPTH;
+use super::*;
+
+impl Display for Kernel {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        write!(f, "kernel {}", self.name)?;
+        for (i, dim) in self.dims.iter().enumerate() {
+            let separator = if i == 0 { " where" } else { "," };
+            write!(f, "{separator} %{} in {}..={}", dim.name, dim.lo, dim.hi)?;
+        }
+        f.write_str(" {\n")?;
+        for buffer in &self.buffers {
+            write!(f, "  buffer %{} : {}", buffer.name, buffer.kind.keyword())?;
+            if let BufferKind::Index { below } = &buffer.kind {
+                write!(f, "({})", AffineText(self, below))?;
+            }
+            writeln!(f, " {}", AffineText(self, &buffer.size))?;
+        }
+        block(self, f, &self.body, 1)?;
+        f.write_str("}\n")
+    }
+}
+
+/// One statement, a loop with its body, as it stands in the text of its kernel.
+pub fn statement_text(kernel: &Kernel, statement: &Stmt) -> String {
+    struct Text<'a>(&'a Kernel, &'a Stmt);
+    impl Display for Text<'_> {
+        fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+            block(self.0, f, std::slice::from_ref(self.1), 0)
+        }
+    }
+    let mut text = Text(kernel, statement).to_string();
+    text.truncate(text.trim_end().len());
+    text
+}
+
+fn block(kernel: &Kernel, f: &mut Formatter<'_>, statements: &[Stmt], depth: usize) -> Result {
+    let indent = 2 * depth;
+    if depth > MAX_DEPTH + 1 {
+        return writeln!(f, "{:indent$}; deeper than any kernel that verifies", "");
+    }
+    for statement in statements {
+        write!(f, "{:indent$}", "")?;
+        match statement {
+            Stmt::Inst(inst) => instruction(kernel, f, inst)?,
+            Stmt::LoadIndex { var, address } => {
+                writeln!(f, "%{} = load_index {}", var_name(kernel, *var), AddressText(kernel, address))?;
+            }
+            Stmt::For(inner) => {
+                let lists = |f: &mut Formatter<'_>, what: fn(&Carry) -> ValueId| {
+                    for (i, carry) in inner.carries.iter().enumerate() {
+                        write!(f, "{}%{}", if i == 0 { "" } else { ", " }, what(carry).0)?;
+                    }
+                    Ok(())
+                };
+                if !inner.carries.is_empty() {
+                    lists(f, |carry| carry.result)?;
+                    f.write_str(" = ")?;
+                }
+                write!(f, "for %{} in 0..{}", var_name(kernel, inner.var), AffineText(kernel, &inner.trip))?;
+                for (i, carry) in inner.carries.iter().enumerate() {
+                    write!(f, "{}%{} = %{}", if i == 0 { " carry(" } else { ", " }, carry.inner.0, carry.init.0)?;
+                }
+                f.write_str(if inner.carries.is_empty() { " {\n" } else { ") {\n" })?;
+                block(kernel, f, &inner.body, depth + 1)?;
+                if !inner.carries.is_empty() {
+                    write!(f, "{:indent$}  yield ", "")?;
+                    lists(f, |carry| carry.next)?;
+                    f.write_char('\n')?;
+                }
+                writeln!(f, "{:indent$}}}", "")?;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn instruction(kernel: &Kernel, f: &mut Formatter<'_>, inst: &Inst) -> Result {
+    if let Some(result) = inst.result {
+        write!(f, "%{} = ", result.0)?;
+    }
+    write!(f, "{} {}", inst.op.row().mnemonic, inst.ty)?;
+    // One comma-separated list: address or affine value, operands, immediate.
+    let mut separator = " ";
+    if let Some(address) = &inst.address {
+        write!(f, "{separator}{}", AddressText(kernel, address))?;
+        separator = ", ";
+    }
+    if let Some(affine) = &inst.index {
+        write!(f, "{separator}{}", AffineText(kernel, affine))?;
+        separator = ", ";
+    }
+    for operand in &inst.operands {
+        write!(f, "{separator}%{}", operand.0)?;
+        separator = ", ";
+    }
+    match &inst.imm {
+        Imm::None => {}
+        Imm::Int(value) => write!(f, "{separator}{value}")?,
+        Imm::Float(value) if value.is_finite() => write!(f, "{separator}{value:?}")?,
+        Imm::Float(value) => write!(f, "{separator}{:#010x}", value.to_bits())?,
+        Imm::Bytes(bytes) => write!(f, "{separator}{bytes:?}")?,
+    }
+    f.write_char('\n')
+}
+
+fn var_name(kernel: &Kernel, var: VarId) -> &str {
+    kernel.vars.get(var.index()).map_or("undefined", String::as_str)
+}
+
+struct AddressText<'a>(&'a Kernel, &'a Address);
+
+impl Display for AddressText<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let buffer = self.0.buffers.get(self.1.buffer.index()).map_or("undefined", |buffer| &buffer.name);
+        write!(f, "%{buffer}[{}]", AffineText(self.0, &self.1.offset))
+    }
+}
+
+/// An affine expression with the names that a kernel gives its atoms.
+pub struct AffineText<'a>(
+    /// Whose names.
+    pub &'a Kernel,
+    /// The expression.
+    pub &'a Affine,
+);
+
+impl Display for AffineText<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> Result {
+        let AffineText(kernel, affine) = self;
+        for (i, (atom, c)) in affine.terms.iter().enumerate() {
+            let sign = match (i, *c < 0) {
+                (0, false) => "",
+                (0, true) => "-",
+                (_, false) => " + ",
+                (_, true) => " - ",
+            };
+            f.write_str(sign)?;
+            if c.unsigned_abs() != 1 {
+                write!(f, "{}*", c.unsigned_abs())?;
+            }
+            let name = match atom {
+                Atom::Dim(dim) => kernel.dims.get(dim.index()).map_or("undefined", |dim| &dim.name),
+                Atom::Var(var) => var_name(kernel, *var),
+            };
+            write!(f, "%{name}")?;
+        }
+        match (affine.terms.is_empty(), affine.constant) {
+            (true, constant) => write!(f, "{constant}"),
+            (false, 0) => Ok(()),
+            (false, constant) => {
+                write!(f, " {} {}", if constant < 0 { '-' } else { '+' }, constant.unsigned_abs())
+            }
+        }
+    }
+}
