@@ -92,3 +92,10 @@ pub fn io_uring() -> Probe {
 pub fn executable_memory() -> Probe {
     Probe::of(memmap2::MmapMut::map_anon(4096).and_then(memmap2::MmapMut::make_exec))
 }
+
+/// The most memory that this process had resident, mapped files included.
+pub fn peak_memory() -> Option<u64> {
+    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
+}
