@@ -144,6 +144,10 @@ fn references_are_what_the_tables_say() {
             std::fs::write(&path, &text).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
         }
         let found = std::fs::read_to_string(&path).unwrap_or_default();
-        assert!(found == text, "{} is not what the tables say: IXC_BLESS=1 cargo test --test reference", path.display());
+        assert!(
+            found == text,
+            "{} is not what the tables say: IXC_BLESS=1 cargo test --test reference",
+            path.display()
+        );
     }
 }

@@ -11,7 +11,7 @@ use super::stages::Stage;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
   ixc dump model.gguf --stage graph
-  ixc dump model.gguf --stage asm --kernel gemv_q4_k
+  ixc dump model.gguf --stage kernel --kernel gemv_q4_k
   ixc dump model.gguf --stage asm --kernel rms_norm --target portable
   ixc dump --stage plan                      the built-in demo model")]
 pub struct Args {

@@ -17,6 +17,8 @@ pub enum Stage {
     Fused,
     /// Steps, tasks and buffers.
     Plan,
+    /// Kernel IR.
+    Kernel,
     /// Machine code of the kernels.
     Asm,
 }
@@ -28,11 +30,14 @@ impl Stage {
             Stage::Graph => Ok(model.arch.module.to_string()),
             Stage::Fused => Ok(compiled.fused.to_string()),
             Stage::Plan => Ok(ixc::ir::plan::print::print(&compiled.plan, |kernel: &Kernel| kernel.name.clone())),
-            Stage::Asm => {
+            Stage::Kernel | Stage::Asm => {
                 let target = Target::from_name(&compiled.plan.target).unwrap_or_else(Target::native);
                 let mut texts = Vec::new();
                 for kernel in choose(&compiled.plan.kernels, kernel)? {
-                    texts.push(assembly(kernel, target)?);
+                    texts.push(match self {
+                        Stage::Asm => assembly(kernel, target)?,
+                        _ => kernel.to_string(),
+                    });
                 }
                 Ok(texts.join("\n"))
             }
