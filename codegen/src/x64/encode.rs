@@ -4,11 +4,16 @@
 //! the operand whose register the result has; a constant is a zero or ones idiom or a load; a copy within one register
 //! is nothing. The frame is made only if something needs it. Constants stand behind the code, 32-byte aligned, and are
 //! addressed relative to `rip`, so that the whole can be placed at any 32-byte boundary.
+//!
+//! In debug builds every instruction is checked against iced-x86's own table of what it reads and writes.
 
-use iced_x86::{BlockEncoder, BlockEncoderOptions, Code, Instruction, InstructionBlock, OpKind, Register};
+use iced_x86::{
+    BlockEncoder, BlockEncoderOptions, Code, Instruction, InstructionBlock, InstructionInfoFactory, OpAccess, OpKind,
+    Register,
+};
 
 use super::allocate::Allocation;
-use super::machine::{Base, Class, Function, Inst, Mem, Opcode, Operand, Vreg, Width};
+use super::machine::{Base, Class, Function, Inst, Mem, Opcode, Operand, Role, Vreg, Width};
 use super::{Compiled, Line, Stats, X64Error};
 
 /// Where the encoder is told that instructions are, so that branch targets and constants can't be confused: the latter
@@ -367,7 +372,54 @@ impl Encoder<'_> {
                 }
             }
         }
+        debug_assert!(self.accesses_agree(&instruction, operands), "{code:?} {operands:?}");
         self.push(instruction, Some(origin), pool);
+    }
+
+    /// Whether iced-x86 knows the instruction to read and write exactly the registers that allocation thought it would.
+    fn accesses_agree(&self, instruction: &Instruction, operands: &[Operand; 5]) -> bool {
+        let (mut read, mut written) = (Vec::new(), Vec::new());
+        let mut inst = Inst::new(Opcode::Copy);
+        inst.operands = *operands;
+        inst.for_each(|v, role| {
+            let register = match self.f.vregs[v.index()] {
+                Class::Gpr => self.register(v, Width::R64),
+                Class::Vector { .. } => self.register(v, Width::Y),
+            };
+            if role != Role::Def {
+                read.push(register.full_register());
+            }
+            if role != Role::Use {
+                written.push(register.full_register());
+            }
+        });
+        // The frame's pointer and `rip` are no registers of ours.
+        let ours = |r: Register| r.is_vector_register() || (r.is_gpr() && r != Register::RSP);
+        let (mut known_read, mut known_written) = (Vec::new(), Vec::new());
+        for used in InstructionInfoFactory::new().info(instruction).used_registers() {
+            let register = used.register().full_register();
+            if !ours(register) {
+                continue;
+            }
+            let (reads, writes) = match used.access() {
+                OpAccess::Read => (true, false),
+                OpAccess::Write => (false, true),
+                OpAccess::ReadWrite => (true, true),
+                // Conditional accesses: none of our instructions has one.
+                _ => return false,
+            };
+            if reads {
+                known_read.push(register);
+            }
+            if writes {
+                known_written.push(register);
+            }
+        }
+        for list in [&mut read, &mut written, &mut known_read, &mut known_written] {
+            list.sort_unstable();
+            list.dedup();
+        }
+        (read, written) == (known_read, known_written)
     }
 
     fn finish(mut self, name: &str) -> Result<Compiled, X64Error> {
