@@ -336,6 +336,7 @@ pub struct Function {
     pub vregs: Vec<Class>,
     /// Constants, each 16 or 32 bytes.
     pub pool: Vec<Vec<u8>>,
+    pool_ids: HashMap<Vec<u8>, u32>,
     /// Spill slots: bytes of each.
     pub slots: Vec<u32>,
     /// Loops; an outer one stands before those inside it.
@@ -373,13 +374,15 @@ impl Function {
         bytes.iter().all(|b| *b == 0) || bytes.iter().all(|b| *b == 0xff)
     }
 
-    /// The constant with these bytes; a longer one that starts with them serves as well.
+    /// The constant with these bytes.
     pub fn constant(&mut self, bytes: &[u8]) -> u32 {
-        if let Some(i) = self.pool.iter().position(|c| c == bytes) {
-            return i as u32;
+        if let Some(&id) = self.pool_ids.get(bytes) {
+            return id;
         }
+        let id = self.pool.len() as u32;
         self.pool.push(bytes.to_vec());
-        self.pool.len() as u32 - 1
+        self.pool_ids.insert(bytes.to_vec(), id);
+        id
     }
 
     /// The width of a vector register of this class.

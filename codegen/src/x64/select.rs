@@ -272,14 +272,12 @@ impl Selector<'_> {
         bytes.resize(if wide { 32 } else { 16 }, 0);
         let id = self.f.constant(&bytes);
         self.constants[result.index()] = Some(id);
-        let register = match self.shared.iter().find(|(shared, _)| *shared == id) {
-            Some(&(_, register)) => register,
-            None => {
-                let register = self.vector(bytes.len() as u32);
-                self.shared.push((id, register));
-                register
-            }
-        };
+        // The pool grows by one entry at a time, and each gets its register here.
+        if id as usize == self.shared.len() {
+            let register = self.vector(bytes.len() as u32);
+            self.shared.push((id, register));
+        }
+        let (_, register) = self.shared[id as usize];
         self.set(result, register);
     }
 
