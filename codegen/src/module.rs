@@ -26,6 +26,7 @@ use std::io;
 
 use dynasmrt::AssemblyOffset;
 use dynasmrt::mmap::{ExecutableBuffer, MutableBuffer};
+use ixc_ir::kernel::verify::{VerifyError, verify};
 use ixc_ir::kernel::{Affine, Atom, Buffer, BufferKind, Dim, Kernel};
 
 use crate::portable::{self, PortableError};
@@ -52,6 +53,14 @@ pub enum CodegenError {
         target: Target,
         /// What is missing, as `/proc/cpuinfo` spells it.
         features: Vec<&'static str>,
+    },
+    /// The kernel breaks a rule of the IR.
+    #[error("kernel `{kernel}`: {source}")]
+    Verify {
+        /// Name of the kernel.
+        kernel: String,
+        /// What and where.
+        source: VerifyError,
     },
     /// The `avx2` lowering refused a kernel.
     #[error("kernel `{kernel}`: {source}")]
@@ -176,6 +185,7 @@ impl Module {
         let mut code: Vec<u8> = Vec::new();
         let mut placed = Vec::with_capacity(kernels.len());
         for kernel in kernels {
+            verify(kernel).map_err(|source| CodegenError::Verify { kernel: kernel.name.clone(), source })?;
             let artifact = match target {
                 Target::Avx2 => Artifact::Avx2(
                     x64::compile(kernel)
@@ -292,7 +302,7 @@ pub fn check_arguments(
         })
     };
     for (buffer, bytes) in buffers.iter().zip(buffer_bytes) {
-        let right = evaluate(&buffer.size).unwrap_or(i64::MAX);
+        let right = evaluate(&buffer.size).unwrap_or(i64::MAX).max(0);
         if i64::try_from(bytes.len()).is_ok_and(|found| found < right) {
             return Err(ArgumentError::Buffer { name: buffer.name.clone(), found: bytes.len(), right });
         }

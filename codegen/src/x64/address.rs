@@ -17,6 +17,9 @@ use ixc_ir::kernel::{Affine, Atom, BufferId, Kernel, Stmt, VarId};
 
 use super::machine::Vreg;
 
+/// Most terms of all keys together; what `ixc` generates has a thousandth. Collection stops there.
+pub const MAX_TERMS: usize = 1 << 20;
+
 /// A register's varying value: a pointer into a buffer, or (without one) an integer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
@@ -42,6 +45,8 @@ pub struct Addresses {
     entry: Vec<Key>,
     at: HashMap<VarId, Vec<Key>>,
     registers: HashMap<Key, Option<Vreg>>,
+    /// Terms of all keys together.
+    pub terms: usize,
 }
 
 impl Addresses {
@@ -93,9 +98,11 @@ impl Addresses {
     }
 
     fn need(&mut self, key: Key) {
-        if self.registers.contains_key(&key) || (key.buffer.is_none() && key.terms.is_empty()) {
+        if self.terms > MAX_TERMS || self.registers.contains_key(&key) || (key.buffer.is_none() && key.terms.is_empty())
+        {
             return;
         }
+        self.terms += key.terms.len();
         self.registers.insert(key.clone(), None);
         match key.split() {
             Some((parent, Atom::Var(var), _)) => {

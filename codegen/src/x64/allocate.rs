@@ -15,7 +15,7 @@ use super::X64Error;
 use super::coalesce::coalesce;
 use super::liveness::{Range, live_out, ranges, remove_dead};
 use super::machine::{Class, Function, Opcode, Operand, Role, Vreg};
-use super::spill::{Spilled, spill};
+use super::spill::{Eviction, evict, plan};
 
 /// Numbers of general registers in the order in which they are given out: those that need no saving first, then those
 /// that save a prefix or a displacement byte as a base.
@@ -24,6 +24,8 @@ const GENERAL: [u8; 15] = [0, 1, 2, 6, 7, 8, 9, 10, 11, 3, 14, 15, 5, 12, 13];
 const VECTOR: [u8; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
 /// System V: the first argument comes in `rdi`, the second in `rsi`.
 const ARGUMENTS: [u8; 2] = [7, 6];
+/// Largest frame: far below the smallest thread stack.
+const LARGEST_FRAME: u32 = 1 << 15;
 /// What one more loop around an access multiplies its cost by.
 const LOOP_FACTOR: f32 = 10.0;
 /// Loops beyond this depth count no more, so that costs stay finite.
@@ -48,7 +50,8 @@ const NONE: u8 = u8::MAX;
 /// Allocates registers, changing the function where values have to be spilled.
 ///
 /// # Errors
-/// Where one instruction needs more registers than there are, which no selected instruction does.
+/// Where spilled values need too large a frame; where one instruction needs more registers than there are, which no
+/// selected instruction does.
 pub fn allocate(f: &mut Function) -> Result<Allocation, X64Error> {
     remove_dead(f);
     coalesce(f);
@@ -60,13 +63,19 @@ pub fn allocate(f: &mut Function) -> Result<Allocation, X64Error> {
             debug_assert_eq!(check(f, &registers), Ok(()));
             return Ok(Allocation { registers, vector_spills, gpr_spills, rematerialised });
         }
-        for v in &round.spilled {
-            match spill(f, *v) {
-                Spilled::Inward => {}
-                Spilled::Constant => rematerialised += 1,
-                Spilled::Slot if f.vregs[v.index()] == Class::Gpr => gpr_spills += 1,
-                Spilled::Slot => vector_spills += 1,
+        let spilled = round.spilled;
+        let plan = plan(f, &spilled);
+        let inward = evict(f, &plan);
+        for v in spilled {
+            match (plan.get(&v), f.vregs[v.index()]) {
+                (Some(Eviction::Constant { .. }), _) => rematerialised += usize::from(!inward.contains(&v)),
+                (_, Class::Gpr) => gpr_spills += 1,
+                (_, Class::Vector { .. }) => vector_spills += 1,
             }
+        }
+        let frame = f.slots.iter().sum();
+        if frame > LARGEST_FRAME {
+            return Err(X64Error::FrameTooLarge { bytes: frame, most: LARGEST_FRAME });
         }
         remove_dead(f);
     }
@@ -124,6 +133,7 @@ struct Round<'f> {
     /// Occupied segments by start, per physical register: general ones, then vectors.
     occupied: [Vec<BTreeMap<u32, (u32, Vreg)>>; 2],
     spilled: Vec<Vreg>,
+    is_spilled: Vec<bool>,
 }
 
 impl<'f> Round<'f> {
@@ -169,7 +179,16 @@ impl<'f> Round<'f> {
             cost[v.index()] = f32::INFINITY;
         }
         let occupied = [vec![BTreeMap::new(); 16], vec![BTreeMap::new(); 16]];
-        Round { f, ranges, cost, hints, registers: vec![NONE; n], occupied, spilled: Vec::new() }
+        Round {
+            f,
+            ranges,
+            cost,
+            hints,
+            registers: vec![NONE; n],
+            occupied,
+            spilled: Vec::new(),
+            is_spilled: vec![false; n],
+        }
     }
 
     fn run(mut self) -> Result<Round<'f>, X64Error> {
@@ -185,7 +204,7 @@ impl<'f> Round<'f> {
         order.retain(|v| !self.ranges[v.index()].0.is_empty() && self.registers[v.index()] == NONE);
         order.sort_by_key(|v| (self.ranges[v.index()].0[0].0, *v));
         for v in order {
-            if !self.spilled.contains(&v) {
+            if !self.is_spilled[v.index()] {
                 self.place(v)?;
             }
         }
@@ -218,13 +237,13 @@ impl<'f> Round<'f> {
             Some((cost, register, rivals)) if cost < self.cost[v.index()] => {
                 for w in rivals {
                     self.release(w);
-                    self.spilled.push(w);
+                    self.spill(w);
                 }
                 self.take(v, register);
                 Ok(())
             }
             _ if self.cost[v.index()].is_finite() => {
-                self.spilled.push(v);
+                self.spill(v);
                 Ok(())
             }
             _ => Err(X64Error::OutOfRegisters),
@@ -256,6 +275,11 @@ impl<'f> Round<'f> {
         let file = self.file(v).0;
         let segments = self.ranges[v.index()].0.iter().map(|&(start, end)| (start, (end, v)));
         self.occupied[file][register as usize].extend(segments);
+    }
+
+    fn spill(&mut self, v: Vreg) {
+        self.spilled.push(v);
+        self.is_spilled[v.index()] = true;
     }
 
     fn release(&mut self, v: Vreg) {

@@ -23,8 +23,6 @@ const LABELS: u64 = 1 << 40;
 const ALIGNMENT: usize = 32;
 /// A frame is touched page by page, so that a guard page below the stack is never jumped over.
 const PAGE: u32 = 4096;
-/// Largest frame: far below the smallest thread stack.
-const LARGEST_FRAME: u32 = 1 << 15;
 /// System V: `rbx`, `rbp`, `r12` to `r15` belong to the caller.
 const CALLEE_SAVED: [u8; 6] = [3, 5, 12, 13, 14, 15];
 
@@ -70,7 +68,7 @@ struct Encoder<'f> {
 /// Encodes an allocated function.
 ///
 /// # Errors
-/// Where the frame is too large, or iced-x86 refuses an instruction.
+/// Where iced-x86 refuses an instruction.
 pub fn encode(name: &str, f: &Function, allocation: &Allocation) -> Result<Compiled, X64Error> {
     let mut frame = 0;
     let mut slots = vec![0; f.slots.len()];
@@ -82,9 +80,6 @@ pub fn encode(name: &str, f: &Function, allocation: &Allocation) -> Result<Compi
         }
     }
     let wide = f.slots.contains(&32);
-    if frame > LARGEST_FRAME {
-        return Err(X64Error::FrameTooLarge { bytes: frame, most: LARGEST_FRAME });
-    }
     let stats = Stats {
         vector_spills: allocation.vector_spills,
         gpr_spills: allocation.gpr_spills,

@@ -356,6 +356,13 @@ impl Function {
         Vreg(self.vregs.len() as u32 - 1)
     }
 
+    /// A new virtual register that lives for one instruction.
+    pub fn piece(&mut self, class: Class) -> Vreg {
+        let piece = self.vreg(class);
+        self.unspillable.insert(piece);
+        piece
+    }
+
     /// A new block, not yet laid out.
     pub fn block(&mut self, in_loop: Option<LoopId>) -> BlockId {
         let mut depth = 0;

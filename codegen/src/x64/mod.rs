@@ -70,6 +70,16 @@ pub enum X64Error {
         /// Bytes allowed.
         most: u32,
     },
+    /// More than compilation is meant for.
+    #[error("the kernel has {found} {what}; at most {most} are compiled")]
+    TooLarge {
+        /// What there is too much of.
+        what: &'static str,
+        /// How much.
+        found: usize,
+        /// The limit.
+        most: usize,
+    },
     /// The encoder refused an instruction.
     #[error("iced-x86 refused an instruction: {reason}")]
     Encoder {
@@ -123,12 +133,26 @@ pub struct Compiled {
     pub stats: Stats,
 }
 
+/// Most instructions before allocation: some thirty times what `ixc` generates, so that a hostile plan can't keep the
+/// allocator busy.
+const MAX_INSTRUCTIONS: usize = 1 << 17;
+/// Most register-block pairs: 32 MiB for each of the sets that liveness keeps.
+const MAX_LIVENESS: usize = 1 << 28;
+
+fn limit(what: &'static str, found: usize, most: usize) -> Result<(), X64Error> {
+    if found <= most { Ok(()) } else { Err(X64Error::TooLarge { what, found, most }) }
+}
+
 /// Compiles a verified kernel.
 ///
 /// # Errors
-/// Where it uses vectors that the target lacks or spills without bounds.
+/// Where it uses vectors that the target lacks, is too large, or keeps too many values alive.
 pub fn compile(kernel: &Kernel) -> Result<Compiled, X64Error> {
     let mut function = select::select(kernel)?;
+    let instructions = function.blocks.iter().map(|b| b.insts.len()).sum();
+    limit("instructions", instructions, MAX_INSTRUCTIONS)?;
+    // Liveness takes a bit for each.
+    limit("registers times blocks", function.vregs.len() * function.blocks.len(), MAX_LIVENESS)?;
     schedule::reduce_pressure(&mut function);
     let allocation = allocate::allocate(&mut function)?;
     let compiled = encode::encode(&kernel.name, &function, &allocation)?;

@@ -14,10 +14,10 @@
 use iced_x86::Code;
 use ixc_ir::kernel::{Address, Affine, Atom, Carry, For, Imm, Inst as Statement, Kernel, Op, Stmt, Type, ValueId};
 
-use super::X64Error;
-use super::address::{Addresses, Key};
+use super::address::{Addresses, Key, MAX_TERMS};
 use super::constants::place;
 use super::machine::{BlockId, Class, Function, Inst, Loop, LoopId, Mem, Opcode, Rm, Vreg, Width};
+use super::{X64Error, limit};
 
 /// Widest vector of this lowering.
 const VECTOR_BYTES: u32 = 32;
@@ -25,11 +25,13 @@ const VECTOR_BYTES: u32 = 32;
 /// Lowers a verified kernel.
 ///
 /// # Errors
-/// Where the kernel uses vectors wider than 32 bytes.
+/// Where the kernel uses vectors wider than 32 bytes, or too many different addresses.
 pub fn select(kernel: &Kernel) -> Result<Function, X64Error> {
     if let Some(value) = kernel.values.iter().position(|ty| ty.bytes() > VECTOR_BYTES) {
         return Err(X64Error::Unsupported { value: ValueId(value as u32), ty: kernel.values[value] });
     }
+    let addresses = Addresses::collect(kernel);
+    limit("address terms", addresses.terms, MAX_TERMS)?;
     let mut selector = Selector {
         kernel,
         f: Function::default(),
@@ -39,7 +41,7 @@ pub fn select(kernel: &Kernel) -> Result<Function, X64Error> {
         shared: Vec::new(),
         uses: vec![0; kernel.values.len()],
         pending: Vec::new(),
-        addresses: Addresses::collect(kernel),
+        addresses,
         origin: 0,
         statements: 0,
         in_loop: None,

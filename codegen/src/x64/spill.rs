@@ -1,109 +1,136 @@
-//! Spilling one value: it lives in memory, and each access gets a register of its own for one instruction.
+//! Taking values out of registers: into slots of the frame, or, as constants, inward.
 //!
-//! Where the encoding allows, the slot (or the constant in the pool) is the operand itself and no register is needed. A
-//! constant has no slot: it is made again from the pool.
+//! A value in a slot gets a register of its own for each instruction that accesses it, or is a memory operand where the
+//! encoding allows. A constant has no slot: it is held around the loops inside its own instead ([`super::constants`]),
+//! and in the end made where it is used, or read from the pool as a memory operand. All values of one round are taken out
+//! in one walk over the function.
 
-use super::constants::move_inward;
-use super::machine::{Base, Class, Function, Inst, Mem, Opcode, Operand, Rm, Role, Vreg, Width};
+use std::collections::{HashMap, HashSet};
+
 use iced_x86::Code;
 
-/// Where a spilled value went.
-pub enum Spilled {
-    /// To a slot of the frame.
-    Slot,
-    /// Nowhere: it is a constant, read from the pool at each use.
-    Constant,
-    /// Nowhere: it is a constant, now held in the inner loops that use it.
-    Inward,
+use super::constants::inside;
+use super::machine::{Base, Class, Function, Inst, LoopId, Mem, Opcode, Operand, Rm, Role, Vreg, Width};
+
+/// How one value is taken out of its register.
+#[derive(Clone, Copy, Debug)]
+pub enum Eviction {
+    /// To this slot.
+    Slot(u32),
+    /// A constant of the pool.
+    Constant {
+        /// Which.
+        id: u32,
+        /// Around which loop it was held (`None`: the whole function), if loops inside are to hold it now.
+        held: Option<Option<LoopId>>,
+    },
 }
 
-/// Spills a value.
-pub fn spill(f: &mut Function, v: Vreg) -> Spilled {
-    let constant = only_constant(f, v);
-    if let (Some(id), Some(held)) = (constant, f.held.get(&v).copied())
-        && move_inward(f, v, id, Some(held))
-    {
-        return Spilled::Inward;
-    }
-    let (home, constant) = match constant {
-        Some(id) => (Mem::pool(id), Some(id)),
-        None => {
-            f.slots.push(match f.vregs[v.index()] {
-                Class::Gpr => 8,
-                Class::Vector { bytes } => bytes,
-            });
-            (Mem::slot(f.slots.len() as u32 - 1), None)
+/// Decides how values are taken out: constants inward, anything else to a new slot.
+pub fn plan(f: &mut Function, values: &[Vreg]) -> HashMap<Vreg, Eviction> {
+    let mut definitions = vec![0_u32; f.vregs.len()];
+    let mut constants = vec![None; f.vregs.len()];
+    for inst in f.blocks.iter().flat_map(|b| &b.insts) {
+        inst.for_each(|v, role| definitions[v.index()] += u32::from(role != Role::Use));
+        if let (Opcode::Constant(id), Operand::Reg(v, ..)) = (inst.opcode, inst.operands[0]) {
+            constants[v.index()] = Some(id);
         }
-    };
-    for b in 0..f.blocks.len() {
-        replace(f, b, v, home, constant);
     }
-    if constant.is_some() { Spilled::Constant } else { Spilled::Slot }
-}
-
-/// Makes every use of a constant in a block its own.
-pub fn fold_constant(f: &mut Function, block: usize, v: Vreg, constant: u32) {
-    replace(f, block, v, Mem::pool(constant), Some(constant));
-}
-
-/// Replaces every access to a value in a block by its home in memory.
-fn replace(f: &mut Function, block: usize, v: Vreg, home: Mem, constant: Option<u32>) {
-    let (class, width) = (f.vregs[v.index()], f.width(v));
-    // An idiom is cheaper than a load.
-    let foldable = constant.is_none_or(|id| !f.is_idiom(id));
-    let mut made: Vec<Inst> = Vec::with_capacity(f.blocks[block].insts.len());
-    for mut inst in std::mem::take(&mut f.blocks[block].insts) {
-        let (mut read, mut written) = (false, false);
-        inst.for_each(|w, role| {
-            if w == v {
-                read |= role != Role::Def;
-                written |= role != Role::Use;
+    let mut plan = HashMap::new();
+    for &v in values {
+        let eviction = match constants[v.index()] {
+            Some(id) if definitions[v.index()] == 1 => {
+                Eviction::Constant { id, held: f.held.get(&v).map(|held| Some(*held)) }
             }
-        });
-        if !read && !written {
-            made.push(inst);
-            continue;
-        }
-        if constant.is_some() && written {
-            // The one definition: every use reads the pool.
-            continue;
-        }
-        if foldable && fold(&mut inst, v, home, class) {
-            made.push(inst);
-            continue;
-        }
-        let origin = inst.origin;
-        let piece = f.vreg(class);
-        f.unspillable.insert(piece);
-        inst.rename(|w, _| if w == v { piece } else { w });
-        if read {
-            let load = match constant {
-                Some(id) => Inst::new(Opcode::Constant(id)).def(piece, width),
-                None => move_code(class).def(piece, width).rm(Rm::Mem(home), width),
-            };
-            made.push(Inst { origin, ..load });
-        }
-        made.push(inst);
-        if written {
-            made.push(Inst { origin, ..store_code(class).mem(home).read(piece, width) });
-        }
+            _ => {
+                f.slots.push(match f.vregs[v.index()] {
+                    Class::Gpr => 8,
+                    Class::Vector { bytes } => bytes,
+                });
+                Eviction::Slot(f.slots.len() as u32 - 1)
+            }
+        };
+        plan.insert(v, eviction);
     }
-    f.blocks[block].insts = made;
+    plan
 }
 
-/// The pool entry of a value whose only definition is a constant.
-fn only_constant(f: &Function, v: Vreg) -> Option<u32> {
-    let mut found = None;
-    let mut definitions = 0;
-    for inst in f.layout.iter().flat_map(|b| &f.blocks[b.index()].insts) {
-        inst.for_each(|w, role| definitions += u32::from(w == v && role != Role::Use));
-        if let (Opcode::Constant(id), Operand::Reg(w, ..)) = (inst.opcode, inst.operands[0])
-            && w == v
-        {
-            found = Some(id);
+/// Takes values out of their registers. Gives the constants that loops inside hold now.
+pub fn evict(f: &mut Function, plan: &HashMap<Vreg, Eviction>) -> HashSet<Vreg> {
+    let mut inward = HashMap::new();
+    let mut before_loops = Vec::new();
+    for block in 0..f.blocks.len() {
+        let insts = std::mem::take(&mut f.blocks[block].insts);
+        let mut made = Vec::with_capacity(insts.len());
+        for mut inst in insts {
+            let mut evicted = Vec::new();
+            inst.for_each(|v, _| {
+                if plan.contains_key(&v) && !evicted.contains(&v) {
+                    evicted.push(v);
+                }
+            });
+            let (mut behind, mut dropped) = (None, false);
+            for v in evicted {
+                let (mut read, mut written) = (false, false);
+                inst.for_each(|w, role| {
+                    if w == v {
+                        read |= role != Role::Def;
+                        written |= role != Role::Use;
+                    }
+                });
+                let (class, width) = (f.vregs[v.index()], f.width(v));
+                let origin = inst.origin;
+                match plan[&v] {
+                    // Its one definition: every use has its own now.
+                    Eviction::Constant { .. } if written => dropped = true,
+                    Eviction::Constant { id, held } => {
+                        let child = held.and_then(|held| inside(f, f.blocks[block].in_loop, held));
+                        if let Some(child) = child {
+                            let register = *inward.entry((v, child)).or_insert_with(|| {
+                                let register = f.vreg(class);
+                                f.held.insert(register, child);
+                                let constant = Inst::new(Opcode::Constant(id)).def(register, width);
+                                before_loops.push((child, Inst { origin, ..constant }));
+                                register
+                            });
+                            inst.rename(|w, _| if w == v { register } else { w });
+                        } else if f.is_idiom(id) || !fold(&mut inst, v, Mem::pool(id), class) {
+                            // An idiom is cheaper than a load.
+                            let piece = f.piece(class);
+                            inst.rename(|w, _| if w == v { piece } else { w });
+                            made.push(Inst { origin, ..Inst::new(Opcode::Constant(id)).def(piece, width) });
+                        }
+                    }
+                    Eviction::Slot(slot) => {
+                        let home = Mem::slot(slot);
+                        if fold(&mut inst, v, home, class) {
+                            continue;
+                        }
+                        let piece = f.piece(class);
+                        inst.rename(|w, _| if w == v { piece } else { w });
+                        if read {
+                            let load = move_code(class).def(piece, width).rm(Rm::Mem(home), width);
+                            made.push(Inst { origin, ..load });
+                        }
+                        if written {
+                            // No instruction writes two registers.
+                            behind = Some(Inst { origin, ..store_code(class).mem(home).read(piece, width) });
+                        }
+                    }
+                }
+            }
+            if !dropped {
+                made.push(inst);
+            }
+            made.extend(behind);
         }
+        f.blocks[block].insts = made;
     }
-    found.filter(|_| definitions == 1)
+    for (child, constant) in before_loops {
+        let preheader = f.loops[child.0 as usize].preheader;
+        f.blocks[preheader.index()].insts.push(constant);
+    }
+    inward.into_keys().map(|(v, _)| v).collect()
 }
 
 fn move_code(class: Class) -> Inst {
@@ -133,15 +160,19 @@ fn fold(inst: &mut Inst, v: Vreg, home: Mem, class: Class) -> bool {
     let Some(place) = inst.operands.iter().position(|o| matches!(o, Operand::Reg(w, ..) if *w == v)) else {
         return false;
     };
-    let Operand::Reg(_, width, role) = inst.operands[place] else { return false };
+    let Operand::Reg(_, _, role) = inst.operands[place] else { return false };
+    let width = match class {
+        Class::Gpr => Width::R64,
+        Class::Vector { bytes: 32 } => Width::Y,
+        Class::Vector { .. } => Width::X,
+    };
     match (inst.opcode, inst.operands) {
         (Opcode::Copy, [_, Operand::Reg(from, ..), ..]) if place == 0 => {
-            *inst = Inst { origin: inst.origin, ..store_code(class).mem(home).read(from, copy_width(class)) };
+            *inst = Inst { origin: inst.origin, ..store_code(class).mem(home).read(from, width) };
             true
         }
         (Opcode::Copy, [Operand::Reg(to, ..), ..]) => {
-            *inst =
-                Inst { origin: inst.origin, ..move_code(class).def(to, copy_width(class)).rm(Rm::Mem(home), width) };
+            *inst = Inst { origin: inst.origin, ..move_code(class).def(to, width).rm(Rm::Mem(home), width) };
             true
         }
         // Any one of its sources may be memory.
@@ -155,13 +186,5 @@ fn fold(inst: &mut Inst, v: Vreg, home: Mem, class: Class) -> bool {
             true
         }
         _ => false,
-    }
-}
-
-fn copy_width(class: Class) -> Width {
-    match class {
-        Class::Gpr => Width::R64,
-        Class::Vector { bytes: 32 } => Width::Y,
-        Class::Vector { .. } => Width::X,
     }
 }

@@ -88,7 +88,10 @@ fn cases(row: &OpRow) -> Vec<Case> {
 /// The op on vector after vector; its result is stored, and with `reuse` the operands are as well.
 fn kernel(case: &Case, reuse: bool) -> Kernel {
     let Case { op, operands, ty, imm } = case;
-    let mut b = KernelBuilder::new(format!("{}_{operands:?}_{ty}_{imm:?}_{reuse}", op.row().mnemonic));
+    let imms: String = format!("{imm:?}").chars().take(40).collect();
+    let mut name = format!("{}_{ty}_{imms}_{reuse}", op.row().mnemonic);
+    operands.iter().for_each(|o| name += &format!("_{o}"));
+    let mut b = KernelBuilder::new(name.replace(|c: char| !c.is_ascii_alphanumeric(), "_"));
     let n = b.dim("n", 0, COUNT as i64);
     let from: Vec<_> =
         operands.iter().enumerate().map(|(i, o)| b.read(&format!("x{i}"), n * i64::from(o.bytes()))).collect();

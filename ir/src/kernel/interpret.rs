@@ -172,9 +172,10 @@ pub fn run(kernel: &Kernel, dims: &[i64], buffers: &mut [Vec<u8>]) -> Result<(),
         buffers,
     };
     for (i, buffer) in kernel.buffers.iter().enumerate() {
-        let size = machine.affine(&buffer.size)?;
+        // A negative size is that of an empty buffer: `32*(%n - 1) + 4` bytes, where %n is 0.
+        let size = machine.affine(&buffer.size)?.max(0);
         let found = machine.buffers[i].len();
-        if size < 0 || (found as u64) < size as u64 {
+        if (found as u64) < size as u64 {
             return Err(InterpretError::BufferSize { name: buffer.name.clone(), right: size, found });
         }
         machine.sizes.push(size);

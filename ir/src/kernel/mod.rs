@@ -214,7 +214,7 @@ pub struct Buffer {
     pub name: String,
     /// What may be done with it.
     pub kind: BufferKind,
-    /// Size in bytes, affine in dims.
+    /// Size in bytes, affine in dims; where negative, the buffer is empty.
     pub size: Affine,
 }
 
