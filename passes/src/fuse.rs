@@ -48,7 +48,7 @@ const NO_TIME_LIMIT: Duration = Duration::from_secs(u32::MAX as u64);
 /// Runs the pass.
 ///
 /// # Errors
-/// When a value is used before it is defined, which the verifier refuses.
+/// When a function is too large, or uses a value before it is defined, which the verifier refuses.
 pub fn run(mut module: Module, options: &Options) -> Result<Module, PassError> {
     for i in 0..module.functions.len() {
         let fused = fuse(&module, &module.functions[i], options)?;
@@ -62,6 +62,9 @@ fn fuse(module: &Module, function: &Function, options: &Options) -> Result<Funct
     let mut graph = std::mem::replace(&mut region.graph, Graph::new(Types::new(module, &Function::default())));
     graph.rebuild();
     let before = graph.total_size();
+    if before > options.fuse_nodes {
+        return Err(PassError::TooLarge { function: function.name.clone(), nodes: before, limit: options.fuse_nodes });
+    }
     let rewrites = rules::rewrites();
     let runner = Runner::<Node, Types>::new(Types::new(module, &Function::default()))
         .with_egraph(graph)

@@ -14,16 +14,16 @@ use crate::{canonicalise, fuse};
 /// What passes may be told.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Most nodes of an e-graph in `fuse`.
+    /// Most nodes of an e-graph in `fuse`; choosing among them takes their square in bits.
     pub fuse_nodes: usize,
     /// Most rounds of rewriting in `fuse`.
     pub fuse_rounds: usize,
 }
 
 impl Default for Options {
-    /// Room for some thousand layers; the longest chain of rules is 8 long.
+    /// Room for some 500 layers of about 100 nodes; the longest chain of rules is 8 long.
     fn default() -> Options {
-        Options { fuse_nodes: 1_000_000, fuse_rounds: 32 }
+        Options { fuse_nodes: 60_000, fuse_rounds: 32 }
     }
 }
 
@@ -47,6 +47,16 @@ pub enum PassError {
         /// What is wrong.
         #[source]
         error: Box<VerifyError>,
+    },
+    /// A function is longer than any model.
+    #[error("function @{function} makes {nodes} nodes for fuse, which takes up to {limit}")]
+    TooLarge {
+        /// The function.
+        function: String,
+        /// Its nodes.
+        nodes: usize,
+        /// Most nodes.
+        limit: usize,
     },
     /// A value is used that no op before defines.
     #[error("function @{function}: value {value} is used before it is defined")]

@@ -4,15 +4,16 @@
 //! [`Plan`] whose kernels are specs; a graph as a frontend wrote it can be scheduled too, it just is not fast.
 //!
 //! ```text
-//!   %h = rms_norm.quantise %x, @norm {eps = 1e-6, format = a8_super} : a8_super[T, 256]
-//!   %y = linear %h, @w, _, _ : f32[T, 512]                 // @w : q4_k[512, 256]
+//!   %h = rms_norm.quantise %y, @norm {eps = 1e-6, format = a8_super} : a8_super[L, 256]
+//!   %logits = linear %h, @w, _, _ : f32[L, 520]                 // @w : q4_k[520, 256]
 //! ```
-//! becomes
+//! becomes, as `ixc dump --stage plan` shows it (arguments left out),
 //! ```text
-//! step 1: run
-//!   rms_norm.quantise norm: tokens x 1, rms_norm_a8_super_n256_e358637bd
 //! step 2: run
-//!   linear w: tokens x 32, to 5 rows gemv_q4_k_a8_super_t16n512k256, above by 96 gemm_q4_k_a8_super_t16n512k256
+//!   rms_norm.quantise norm: outputs x 1, rms_norm_a8_super_n256_e358637bd
+//! step 3: run
+//!   linear w: outputs x 16, gemv_q4_k_a8_super_t32n520k256 by 5 to 5 rows, gemm_q4_k_a8_super_t32n520k256 by 96
+//!   linear w tail: outputs x 1, gemv_q4_k_a8_super_t8n520k256 by 5 to 5 rows, gemm_q4_k_a8_super_t8n520k256 by 96
 //! ```
 //!
 //! Each op becomes tasks that read and write buffers (`lower`, and `matrix` for products); tasks go into the earliest step

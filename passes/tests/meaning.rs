@@ -4,7 +4,7 @@ use ixc_ir::graph::OpKind;
 use ixc_ir::graph::interpret::{Interpreter, Value};
 use ixc_ir::graph::parse::parse;
 use ixc_ir::graph::random::{Formats, RandomModule, arguments, random_model, random_module};
-use ixc_passes::manager::{Options, PIPELINE, run_pipeline};
+use ixc_passes::manager::{Options, PIPELINE, PassError, run_pipeline};
 
 /// Results before and after the pipeline.
 fn both(m: &RandomModule, seed: u64) -> (Vec<Value>, Vec<Value>) {
@@ -104,4 +104,12 @@ fn running_the_pipeline_again_changes_nothing() {
             run_pipeline(once.clone(), PIPELINE, &Options::default()).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         assert_eq!(once.to_string(), twice.to_string(), "seed {seed}");
     }
+}
+
+#[test]
+fn a_function_that_is_too_large_is_refused() {
+    let m = random_model(0, Formats::F32);
+    let options = Options { fuse_nodes: 10, ..Options::default() };
+    let error = run_pipeline(m.module, PIPELINE, &options);
+    assert!(matches!(error, Err(PassError::TooLarge { limit: 10, .. })), "{error:?}");
 }

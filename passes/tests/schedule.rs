@@ -1,6 +1,7 @@
 //! Properties of plans of random models: data are written before they are read, and buffers in use never overlap.
 
-use ixc_ir::graph::random::{Formats, RandomModule, random_model};
+use ixc_ir::graph::random::{Formats, RandomModule, Rng, mutated, random_model};
+use ixc_ir::graph::verify::verify;
 use ixc_ir::graph::{OpKind, Place};
 use ixc_ir::plan::{BufferId, KernelSpec, Plan, RowCount, Source, SourceFile, Step};
 use ixc_passes::manager::{Options, PIPELINE, run_pipeline};
@@ -156,6 +157,33 @@ fn a_layer_has_as_many_steps_as_its_longest_chain() {
 #[test]
 fn the_same_module_gives_the_same_plan() {
     assert_eq!(plan(3, PIPELINE).0, plan(3, PIPELINE).0);
+}
+
+/// Text that verifies but that no frontend writes: a typed error or a plan, never a panic.
+#[test]
+fn any_module_that_verifies_gets_a_plan_or_an_error() {
+    let mut plans = 0;
+    for seed in 0..300 {
+        let mut m = random_model(seed % 10, Formats::F32);
+        let bytes = place(&mut m);
+        let mut rng = Rng::new(seed);
+        let mut module = m.module.clone();
+        for _ in 0..1 + seed % 3 {
+            module = mutated(&module, &mut rng);
+        }
+        if verify(&module).is_err() {
+            continue;
+        }
+        if let Ok(plan) = schedule::run(&module, &m.weights, settings(bytes)) {
+            check(seed, &plan);
+            plans += 1;
+        }
+        let fused = run_pipeline(module, PIPELINE, &Options::default()).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        if let Ok(plan) = schedule::run(&fused, &m.weights, settings(bytes)) {
+            check(seed, &plan);
+        }
+    }
+    assert!(plans > 0);
 }
 
 #[test]

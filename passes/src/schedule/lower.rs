@@ -233,7 +233,14 @@ impl<'a> Lowering<'a> {
             OpKind::AddBias => self.add_bias(op)?,
             OpKind::RmsNorm => self.rms_norm(op, Format::F32)?,
             OpKind::RmsNormQuantise => self.rms_norm(op, op.attr("format").format())?,
-            OpKind::SplitHeads | OpKind::MergeHeads => Meaning::Stored(self.operand(op, "x")?),
+            OpKind::SplitHeads | OpKind::MergeHeads => {
+                let x = self.operand(op, "x")?;
+                // A routed row is one slot's, not all of a token's.
+                if matches!(x.rows, Rows::Routed { .. }) {
+                    return unsupported(name, "slots as heads");
+                }
+                Meaning::Stored(x)
+            }
             OpKind::Rope => self.rope_heads(op, None)?,
             OpKind::RopeHeads => self.rope_heads(op, self.opt_weight(op, "norm"))?,
             OpKind::KvAppend => self.append(op, None)?,
