@@ -24,7 +24,7 @@
 //! | [`builder`] | making kernels from Rust |
 //! | [`interpret`] | the reference interpreter: what every op means |
 //! | [`number`] | canonical numbering of values |
-//! | [`parse`], [`print`] | the text form |
+//! | [`parse`], [`mod@print`] | the text form |
 //! | [`random`] | random kernels for property and differential tests |
 //! | [`verify`] | the proof that a kernel is well formed and stays inside its buffers |
 //!

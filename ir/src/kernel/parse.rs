@@ -14,7 +14,7 @@
 //! ```
 //!
 //! Takes hostile text: every error has a line and a column and says what was found and what would be right; recursion is
-//! bounded and memory is by the text's length. Leaves true: what [`parse`] returns verifies and is in canonical numbering.
+//! bounded and memory is by the text's length. Leaves true: what [`parse()`] returns verifies and is in canonical numbering.
 
 mod lex;
 
