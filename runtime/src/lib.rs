@@ -1,1 +1,45 @@
-//! ixc-runtime
+//! Running plans: from an `.ixp` file or a plan in memory to logits and tokens.
+//!
+//! [`Engine::load`](engine::Engine::load) checks a plan, maps the model files, generates code, and then runs steps:
+//!
+//! ```no_run
+//! use ixc_runtime::{engine::{Engine, Options}, file, sample::{Sampler, Settings}};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let path = std::path::Path::new("model.ixp");
+//! let plan = file::read(path)?;
+//! let mut engine = Engine::load(plan, path.parent().unwrap_or(path), &Options::default())?;
+//! let mut sampler = Sampler::new(Settings::default())?;
+//! engine.prefill(&[1, 2, 3])?;
+//! let next = sampler.sample(engine.logits(0), &engine)?;
+//! # let _ = next; Ok(()) }
+//! ```
+//!
+//! | module | what it owns |
+//! | --- | --- |
+//! | [`file`] | `.ixp` files: header, checksum, reading and writing |
+//! | [`program`] | the check of a plan, and the tables that running it needs |
+//! | [`memory`] | mappings: model files, arena, KV cache, rotary tables, inputs, scratch |
+//! | [`load`] | from a plan to an engine, and what can be wrong with it |
+//! | [`engine`] | the sequence: prefill, step, truncate, logits |
+//! | [`execute`] | one pass over all steps by all threads |
+//! | [`bucket`] | sorting routed rows by expert |
+//! | [`pool`] | persistent threads and their barrier: spin, then park |
+//! | [`stats`] | where the time went |
+//! | [`sample`] | the next token from logits |
+//!
+//! Invariant: a plan is hostile until checked. What depends on the step is checked for every item just before its kernel
+//! runs, so that a wrong plan gives an error and never a stray access.
+//! Invariant: results do not depend on the number of threads: items write disjoint outputs, and how rows are cut into
+//! items is fixed by the plan and the row counts alone.
+//! Invariant: weights are mapped and never copied.
+
+pub mod bucket;
+pub mod engine;
+pub mod execute;
+pub mod file;
+pub mod load;
+pub mod memory;
+pub mod pool;
+pub mod program;
+pub mod sample;
+pub mod stats;

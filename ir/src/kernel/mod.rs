@@ -32,6 +32,7 @@
 
 pub mod affine;
 pub mod builder;
+mod depth;
 pub mod interpret;
 pub mod number;
 pub mod op;
@@ -282,6 +283,7 @@ pub struct For {
     /// Carried values.
     pub carries: Vec<Carry>,
     /// The body.
+    #[serde(deserialize_with = "depth::bounded")]
     pub body: Vec<Stmt>,
 }
 

@@ -1,0 +1,141 @@
+//! Sorting the rows of a routing by expert.
+//!
+//! Takes the ids that `route` left, `[tokens][top_k]`; gives routed rows in order of experts, and among the rows of an
+//! expert in order of tokens and slots: a counting sort, stable, so the order is the same however many threads there are.
+//!
+//! ```
+//! let mut bucket = ixc_runtime::bucket::Bucket::default();
+//! bucket.sort(&[2, 0, 2, 1], 2, 3).unwrap(); // two tokens, two slots each
+//! assert_eq!(bucket.tokens(), [0, 1, 0, 1]); // expert 0: token 0; expert 1: token 1; expert 2: both
+//! assert_eq!(bucket.slots(), [2, 0, 3, 1]); // where each token's slots went
+//! ```
+//!
+//! Invariant: every value in `tokens` is below the number of tokens, every value in `slots` below that of routed rows: both
+//! are index inputs of kernels.
+
+/// The routed rows of one expert that has any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExpertRows {
+    /// The expert.
+    pub expert: u32,
+    /// Its first routed row.
+    pub first: u32,
+    /// How many it has.
+    pub rows: u32,
+}
+
+/// An id that is no expert.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("slot {slot} of token {token} is routed to expert {id}, there are {experts}")]
+pub struct BadExpert {
+    /// Row of the token in its step.
+    pub token: usize,
+    /// The slot.
+    pub slot: usize,
+    /// The id.
+    pub id: u32,
+    /// Number of experts.
+    pub experts: u32,
+}
+
+/// A routing's rows, sorted.
+#[derive(Clone, Debug, Default)]
+pub struct Bucket {
+    tokens: Vec<u32>,
+    slots: Vec<u32>,
+    next: Vec<u32>,
+    active: Vec<ExpertRows>,
+}
+
+impl Bucket {
+    /// Sorts; `top_k` is at least 1 and divides the number of ids.
+    ///
+    /// # Errors
+    /// The first id that is no expert; the bucket is empty then.
+    pub fn sort(&mut self, ids: &[u32], top_k: u32, experts: u32) -> Result<(), BadExpert> {
+        self.clear();
+        let top_k = top_k.max(1) as usize;
+        if let Some(bad) = ids.iter().position(|&id| id >= experts) {
+            return Err(BadExpert { token: bad / top_k, slot: bad % top_k, id: ids[bad], experts });
+        }
+        self.next.clear();
+        self.next.resize(experts as usize, 0);
+        for &id in ids {
+            self.next[id as usize] += 1;
+        }
+        let mut first = 0;
+        for (expert, next) in (0..experts).zip(&mut self.next) {
+            let rows = std::mem::replace(next, first);
+            if rows > 0 {
+                self.active.push(ExpertRows { expert, first, rows });
+            }
+            first += rows;
+        }
+        self.tokens.resize(ids.len(), 0);
+        for (i, &id) in ids.iter().enumerate() {
+            let row = self.next[id as usize];
+            self.next[id as usize] += 1;
+            self.tokens[row as usize] = (i / top_k) as u32;
+            self.slots.push(row);
+        }
+        Ok(())
+    }
+
+    /// Forgets all rows.
+    pub fn clear(&mut self) {
+        self.tokens.clear();
+        self.slots.clear();
+        self.active.clear();
+    }
+
+    /// Token of each routed row.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// Routed row of each slot of each token.
+    pub fn slots(&self) -> &[u32] {
+        &self.slots
+    }
+
+    /// Experts that have rows, in order.
+    pub fn active(&self) -> &[ExpertRows] {
+        &self.active
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn rows_are_sorted_and_slots_lead_back(top_k in 1usize..5, ids in prop::collection::vec(0u32..7, 0..200)) {
+            let ids = &ids[..ids.len() / top_k * top_k];
+            let mut bucket = Bucket::default();
+            bucket.sort(ids, top_k as u32, 7)?;
+            let expert_of = |row: u32| {
+                bucket.active().iter().find(|a| (a.first..a.first + a.rows).contains(&row)).map(|a| a.expert)
+            };
+            prop_assert_eq!(bucket.active().iter().map(|a| a.rows as usize).sum::<usize>(), ids.len());
+            for (i, &id) in ids.iter().enumerate() {
+                let row = bucket.slots()[i];
+                prop_assert_eq!(bucket.tokens()[row as usize] as usize, i / top_k);
+                prop_assert_eq!(expert_of(row), Some(id));
+            }
+            for rows in bucket.active() {
+                let tokens = &bucket.tokens()[rows.first as usize..][..rows.rows as usize];
+                prop_assert!(tokens.is_sorted());
+            }
+        }
+    }
+
+    #[test]
+    fn an_id_that_is_no_expert_is_an_error() {
+        let mut bucket = Bucket::default();
+        bucket.sort(&[0, 1], 2, 2).unwrap();
+        assert_eq!(bucket.sort(&[0, 1, 1, 2], 2, 2), Err(BadExpert { token: 1, slot: 1, id: 2, experts: 2 }));
+        assert!(bucket.active().is_empty() && bucket.tokens().is_empty() && bucket.slots().is_empty());
+    }
+}

@@ -1,0 +1,344 @@
+//! The engine: a loaded plan and one sequence of tokens.
+//!
+//! ```text
+//! load ─▶ prefill(prompt) ─▶ logits(0) ─▶ sample ─▶ step(&[token], &[0]) ─▶ logits(0) ─▶ ...
+//!                                                   truncate(n): go back to n tokens
+//! ```
+//!
+//! Invariant: [`Engine::position`] tokens are in the KV cache. A step that fails leaves it where it was.
+
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+use ixc_codegen::target::Target;
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::{Plan, RowCount};
+
+use crate::execute::{self, Backend, Counts, ExecuteError, ItemError, Problem, Store};
+use crate::load::{self, LoadError};
+use crate::pool::Pool;
+use crate::program::Program;
+use crate::stats::{Clock, Stats};
+
+/// What runs kernels.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BackendKind {
+    /// Machine code for the plan's target.
+    #[default]
+    Native,
+    /// The kernel IR's reference interpreter: thousands of times slower, needs no CPU feature.
+    Interpreter,
+}
+
+/// How a plan is loaded.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Threads; all CPUs where `None`.
+    pub threads: Option<usize>,
+    /// Longest sequence; the model's context but at most [`load::DEFAULT_CONTEXT`] where `None`.
+    pub context: Option<u32>,
+    /// What runs kernels.
+    pub backend: BackendKind,
+    /// Whether [`Engine::take_stats`] shall know tasks and stalls.
+    pub stats: bool,
+}
+
+/// Why a step did not run.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StepError {
+    /// No token.
+    #[error("a step needs at least one token")]
+    NoTokens,
+    /// More tokens than the plan was made for.
+    #[error("{found} tokens in one step; the plan takes at most {most}, longer prompts in several steps")]
+    TooManyTokens {
+        /// How many.
+        found: usize,
+        /// Most.
+        most: u32,
+    },
+    /// A token id outside the vocabulary.
+    #[error("token {index} is {id}; ids of this model are below {vocabulary}")]
+    Token {
+        /// Which of the tokens.
+        index: usize,
+        /// Its id.
+        id: u32,
+        /// The vocabulary.
+        vocabulary: u32,
+    },
+    /// Outputs of rows that are not there.
+    #[error("output {index} is wanted of row {row}; the step has {rows} tokens, and no more outputs than that")]
+    Output {
+        /// Which of the wanted.
+        index: usize,
+        /// The row.
+        row: u32,
+        /// Tokens of the step.
+        rows: usize,
+    },
+    /// The sequence is as long as the context.
+    #[error("the context is full: {position} tokens, {tokens} more do not fit into {context}")]
+    ContextFull {
+        /// Tokens so far.
+        position: u32,
+        /// Tokens that were to be added.
+        tokens: usize,
+        /// Longest sequence.
+        context: u32,
+    },
+    /// Another length than the vocabulary's.
+    #[error("{found} logits or probabilities; the vocabulary has {right}")]
+    Vocabulary {
+        /// How many.
+        found: usize,
+        /// How many there must be.
+        right: u32,
+    },
+    /// The plan is wrong, or there is a bug.
+    #[error("the plan failed: {0}")]
+    Execute(#[from] ExecuteError),
+}
+
+/// Probabilities from logits: what a sampler needs of an engine.
+pub trait Softmax {
+    /// Writes `e^(logits * inverse_temperature)`, divided by its sum, to `probabilities`. All have the vocabulary's length.
+    ///
+    /// # Errors
+    /// When a length is another, or the plan's kernel fails.
+    fn probabilities(
+        &self,
+        logits: &[f32],
+        inverse_temperature: f32,
+        probabilities: &mut [f32],
+    ) -> Result<(), StepError>;
+}
+
+/// A loaded plan and one sequence.
+#[derive(Debug)]
+pub struct Engine {
+    pub(crate) program: Program,
+    pub(crate) backend: Backend,
+    pub(crate) store: Store,
+    pub(crate) pool: Pool,
+    /// Longest sequence.
+    pub(crate) context: u32,
+    pub(crate) position: u32,
+    /// Positions that the cache was ever written up to, since they were last cleared.
+    pub(crate) used: u32,
+    /// Outputs of the last step.
+    pub(crate) outputs: usize,
+    pub(crate) clocks: Vec<Mutex<Clock>>,
+    pub(crate) stats: Stats,
+    pub(crate) architecture: String,
+    pub(crate) target: Target,
+    pub(crate) tokenizer: Vec<u8>,
+}
+
+impl Engine {
+    /// Checks a plan, maps its model files, generates its code. Relative paths in the plan are from `folder`.
+    ///
+    /// # Errors
+    /// See [`LoadError`].
+    pub fn load(plan: Plan<Kernel>, folder: &Path, options: &Options) -> Result<Engine, LoadError> {
+        load::load(plan, folder, options)
+    }
+
+    /// Runs one step: adds `tokens` to the sequence, and computes the logits of the rows (positions in `tokens`) in
+    /// `rows_wanted`, one row of the vocabulary's length for each.
+    ///
+    /// # Errors
+    /// See [`StepError`]; the sequence is then as it was.
+    pub fn step(&mut self, tokens: &[u32], rows_wanted: &[u32]) -> Result<&[f32], StepError> {
+        self.outputs = 0;
+        let most = self.program.max_tokens;
+        if tokens.is_empty() {
+            return Err(StepError::NoTokens);
+        }
+        if tokens.len() > most as usize {
+            return Err(StepError::TooManyTokens { found: tokens.len(), most });
+        }
+        self.check_tokens(tokens)?;
+        for (index, &row) in rows_wanted.iter().enumerate() {
+            if row as usize >= tokens.len() || index >= tokens.len() {
+                return Err(StepError::Output { index, row, rows: tokens.len() });
+            }
+        }
+        // Both fit: there are at most `max_tokens` of them.
+        let counts = Counts { tokens: tokens.len() as u32, outputs: rows_wanted.len() as u32, position: self.position };
+        let end = self.position + counts.tokens;
+        self.used = self.used.max(end);
+        self.store.inputs.fill(tokens, self.position, rows_wanted);
+        for table in &mut self.store.ropes {
+            table.fill(end);
+        }
+        let begin = Instant::now();
+        let run = execute::run(&self.program, &self.backend, &mut self.store, &mut self.pool, counts, &self.clocks);
+        if let Err(error) = run {
+            self.store.cache.clear(self.position, self.used);
+            self.used = self.position;
+            return Err(error.into());
+        }
+        self.stats.wall += begin.elapsed();
+        self.stats.steps += 1;
+        self.stats.tokens += u64::from(counts.tokens);
+        self.position = end;
+        self.outputs = rows_wanted.len();
+        Ok(self.all_logits())
+    }
+
+    /// Adds tokens in as many steps as they take, and gives the logits of the last one.
+    ///
+    /// # Errors
+    /// See [`StepError`]. Wrong tokens are found before the first step; where a later step fails, the sequence holds the
+    /// tokens of those before.
+    pub fn prefill(&mut self, tokens: &[u32]) -> Result<&[f32], StepError> {
+        self.outputs = 0;
+        self.check_tokens(tokens)?;
+        let mut chunks = tokens.chunks(self.program.max_tokens as usize).peekable();
+        if chunks.peek().is_none() {
+            return Err(StepError::NoTokens);
+        }
+        while let Some(chunk) = chunks.next() {
+            let last = [chunk.len() as u32 - 1];
+            self.step(chunk, if chunks.peek().is_none() { &last } else { &[] })?;
+        }
+        Ok(self.all_logits())
+    }
+
+    /// Whether the tokens may follow the sequence.
+    fn check_tokens(&self, tokens: &[u32]) -> Result<(), StepError> {
+        let vocabulary = self.program.vocabulary;
+        if let Some((index, &id)) = tokens.iter().enumerate().find(|(_, id)| **id >= vocabulary) {
+            return Err(StepError::Token { index, id, vocabulary });
+        }
+        if tokens.len() as u64 + u64::from(self.position) > u64::from(self.context) {
+            let (position, context) = (self.position, self.context);
+            return Err(StepError::ContextFull { position, tokens: tokens.len(), context });
+        }
+        Ok(())
+    }
+
+    /// Logits of the last step's wanted rows.
+    fn all_logits(&self) -> &[f32] {
+        let buffer = &self.program.buffers[self.program.logits.0 as usize];
+        debug_assert_eq!(buffer.rows, RowCount::Outputs);
+        let bytes = buffer.row_bytes * self.outputs as u64;
+        let Some(region) = self.store.arena.region().part(buffer.offset, bytes) else { return &[] };
+        // SAFETY: the region lies in the arena, a mapping that is initialised and page-aligned, and its offset is a multiple of 4
+        // (the program's check); every pattern of bits is a float. Kernels write to the arena only in `step`, which borrows
+        // the engine exclusively.
+        unsafe { std::slice::from_raw_parts(region.base().cast::<f32>(), (bytes / 4) as usize) }
+    }
+
+    /// Logits of one of the last step's wanted rows; empty where there is none.
+    pub fn logits(&self, output: usize) -> &[f32] {
+        self.all_logits().chunks_exact(self.program.vocabulary as usize).nth(output).unwrap_or(&[])
+    }
+
+    /// Goes back to the first `tokens` tokens; does nothing where there are not more.
+    pub fn truncate(&mut self, tokens: u32) {
+        if tokens < self.position {
+            self.position = tokens;
+        }
+        self.outputs = 0;
+        if self.position < self.used {
+            self.store.cache.clear(self.position, self.used);
+            self.used = self.position;
+        }
+    }
+
+    /// Goes back to an empty sequence.
+    pub fn reset(&mut self) {
+        self.truncate(0);
+    }
+
+    /// Tokens in the sequence.
+    pub fn position(&self) -> u32 {
+        self.position
+    }
+
+    /// Most tokens that the sequence may have.
+    pub fn context(&self) -> u32 {
+        self.context
+    }
+
+    /// Most tokens of a step.
+    pub fn max_tokens(&self) -> u32 {
+        self.program.max_tokens
+    }
+
+    /// Size of the vocabulary.
+    pub fn vocabulary(&self) -> u32 {
+        self.program.vocabulary
+    }
+
+    /// Threads.
+    pub fn threads(&self) -> usize {
+        self.pool.threads()
+    }
+
+    /// The target that kernels were generated for.
+    pub fn target(&self) -> Target {
+        self.target
+    }
+
+    /// The architecture's name, for people.
+    pub fn architecture(&self) -> &str {
+        &self.architecture
+    }
+
+    /// Tokenizer and chat template, as the plan has them.
+    pub fn tokenizer(&self) -> &[u8] {
+        &self.tokenizer
+    }
+
+    /// Where the time went since the last call; tasks and stalls only if [`Options::stats`] said so.
+    pub fn take_stats(&mut self) -> Stats {
+        let fresh = Stats { threads: self.stats.threads, ..Stats::default() };
+        let mut stats = std::mem::replace(&mut self.stats, fresh);
+        for clock in &mut self.clocks {
+            let clock = clock.get_mut().unwrap_or_else(PoisonError::into_inner);
+            clock.add_to(&self.program, &mut stats);
+            clock.reset();
+        }
+        stats
+    }
+}
+
+impl Softmax for Engine {
+    fn probabilities(
+        &self,
+        logits: &[f32],
+        inverse_temperature: f32,
+        probabilities: &mut [f32],
+    ) -> Result<(), StepError> {
+        let right = self.program.vocabulary;
+        for found in [logits.len(), probabilities.len()] {
+            if found != right as usize {
+                return Err(StepError::Vocabulary { found, right });
+            }
+        }
+        let kernel = self.program.softmax.0 as usize;
+        let mut sizes = [0; 3];
+        for (size, parameter) in sizes.iter_mut().zip(&self.program.kernels[kernel].buffers) {
+            *size = parameter.size.at(&[]).unwrap_or(0);
+        }
+        let pointers = [
+            logits.as_ptr().cast_mut().cast::<u8>(),
+            (&raw const inverse_temperature).cast_mut().cast(),
+            probabilities.as_mut_ptr().cast(),
+        ];
+        // SAFETY: the program's check says that this kernel has no dims, reads its first two buffers and writes the third, and
+        // that they are no longer than a row of the vocabulary, one float, and a row; the slices have a row's length.
+        unsafe { self.backend.call(kernel, &pointers, &sizes, &[]) }.map_err(|error| {
+            let (task, kernel) = ("softmax".to_string(), self.program.kernels[kernel].name.clone());
+            StepError::Execute(ExecuteError::Item(Box::new(ItemError {
+                task,
+                kernel,
+                problem: Problem::Interpret(error),
+            })))
+        })
+    }
+}

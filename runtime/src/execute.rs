@@ -1,0 +1,604 @@
+//! One pass over all steps, by all threads together.
+//!
+//! Every thread walks the list of stages. A stage's items (task x rows x columns) are numbered; threads take shares of the
+//! numbers from one counter, large ones first and single items at the end, and meet at a barrier. The last one to come
+//! there sorts the routings that the next stage needs.
+//!
+//! Order of items: experts, then columns, then chunks of rows. Neighbouring columns are neighbouring weight rows, so that a
+//! share is a sequential read; with many rows, all chunks pass one tile of the weight while it is hot.
+//!
+//! Invariant: before a kernel runs, its dims have been checked against its ranges, every slice against its memory, and the
+//! limit of every index buffer against what the runtime put there. A plan that fails that is an [`ExecuteError`]; threads
+//! then still meet at every barrier, without work, so that none hangs. The same goes for a panic.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError, RwLock};
+use std::time::Instant;
+
+use ixc_codegen::module::Module;
+use ixc_ir::kernel::Kernel;
+use ixc_ir::kernel::interpret::{self, InterpretError};
+use ixc_ir::plan::{
+    ATTENTION_BLOCK, Arg, BucketId, DimRule, Input, KEY_LANES, RowAxis, RowCount, Source, Task, Variant,
+};
+
+use crate::bucket::{BadExpert, Bucket, ExpertRows};
+use crate::memory::{Cache, INDEX_BYTES, Inputs, Mapped, Memory, Region, Rope};
+use crate::pool::{Barrier, Pool, PoolError, panic_message};
+use crate::program::{Access, MAX_BUFFERS, MAX_DIMS, Parameter, Program, Signature, Stage};
+use crate::stats::Clock;
+
+/// A thread takes this part of what is left, divided by the number of threads: large shares are sequential reads, small ones
+/// at the end keep threads from waiting.
+const SHARES: u64 = 8;
+
+/// Why a pass was given up. What it wrote is of no use.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExecuteError {
+    /// An item that may not run.
+    #[error(transparent)]
+    Item(Box<ItemError>),
+    /// A router that names an expert that is not there.
+    #[error(transparent)]
+    Expert(#[from] BadExpert),
+    /// A bug.
+    #[error("a thread panicked: {message}; this is a bug")]
+    Panic {
+        /// What it said.
+        message: String,
+    },
+}
+
+/// An item that may not run, and why.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("task {task:?}, kernel {kernel}: {problem}")]
+pub struct ItemError {
+    /// The task's label.
+    pub task: String,
+    /// The kernel.
+    pub kernel: String,
+    /// What is wrong.
+    #[source]
+    pub problem: Problem,
+}
+
+/// What is wrong with an item.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Problem {
+    /// A slice outside its memory.
+    #[error(
+        "buffer %{buffer} takes {bytes} bytes at {offset} of {available} (row {row}, column {column}, expert {expert})"
+    )]
+    Slice {
+        /// The kernel's buffer.
+        buffer: String,
+        /// Where the slice begins.
+        offset: u64,
+        /// Its length.
+        bytes: u64,
+        /// Length of the memory.
+        available: u64,
+        /// The item's first row.
+        row: u64,
+        /// The item's column.
+        column: u32,
+        /// The item's expert.
+        expert: u32,
+    },
+    /// A size that does not fit 64 bits.
+    #[error("the size or limit of buffer %{buffer} is none for dims {dims:?}")]
+    Size {
+        /// The kernel's buffer.
+        buffer: String,
+        /// The dims.
+        dims: Vec<i64>,
+    },
+    /// A dim outside its range.
+    #[error("dim %{dim} is {found}, must be in {lo}..={hi}")]
+    Dim {
+        /// The dim.
+        dim: String,
+        /// Its value.
+        found: i64,
+        /// Smallest.
+        lo: i64,
+        /// Largest.
+        hi: i64,
+    },
+    /// A kernel that takes smaller indices than the runtime provides.
+    #[error("buffer %{buffer} takes indices below {below}, the input's are below {found}")]
+    Index {
+        /// The kernel's buffer.
+        buffer: String,
+        /// Its limit.
+        below: u64,
+        /// The input's.
+        found: u64,
+    },
+    /// The interpreter refused the kernel.
+    #[error(transparent)]
+    Interpret(InterpretError),
+}
+
+impl From<PoolError> for ExecuteError {
+    fn from(error: PoolError) -> ExecuteError {
+        let PoolError::Panicked { message, .. } = error;
+        ExecuteError::Panic { message }
+    }
+}
+
+/// What runs kernels.
+#[derive(Debug)]
+pub(crate) enum Backend {
+    /// Machine code.
+    Native(Module),
+    /// The reference interpreter, one kernel at a time: slow, and the definition of what is right.
+    Interpreter {
+        /// The kernels.
+        kernels: Vec<Kernel>,
+        /// Held while a kernel runs, since its buffers are copied out and in.
+        turn: Mutex<()>,
+    },
+}
+
+impl Backend {
+    /// Runs a kernel.
+    ///
+    /// # Safety
+    /// As for [`Module::call`], with `sizes` the length of each buffer: its kernel's size for these dims.
+    pub(crate) unsafe fn call(
+        &self,
+        kernel: usize,
+        pointers: &[*mut u8],
+        sizes: &[u64],
+        dims: &[i64],
+    ) -> Result<(), InterpretError> {
+        match self {
+            Backend::Native(module) => {
+                // SAFETY: passed on to the caller.
+                unsafe { module.call(kernel, pointers, dims) };
+                Ok(())
+            }
+            Backend::Interpreter { kernels, turn } => {
+                let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut buffers: Vec<Vec<u8>> = Vec::with_capacity(sizes.len());
+                for (&pointer, &size) in pointers.iter().zip(sizes) {
+                    let mut copy = vec![0; size as usize];
+                    // SAFETY: the caller says that the buffer is valid for its size; no other kernel runs meanwhile.
+                    unsafe { copy.as_mut_ptr().copy_from_nonoverlapping(pointer, copy.len()) };
+                    buffers.push(copy);
+                }
+                interpret::run(&kernels[kernel], dims, &mut buffers)?;
+                for ((buffer, copy), &pointer) in kernels[kernel].buffers.iter().zip(&buffers).zip(pointers) {
+                    if buffer.kind.may_store() {
+                        // SAFETY: as above, and the caller says that buffers of this kind are valid for writes.
+                        unsafe { pointer.copy_from_nonoverlapping(copy.as_ptr(), copy.len()) };
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// All memory of an engine.
+#[derive(Debug)]
+pub(crate) struct Store {
+    /// Activations.
+    pub arena: Memory,
+    /// Model files: what keeps the weights mapped.
+    pub _files: Vec<Mapped>,
+    /// Weights in the files, by id.
+    pub weights: Vec<Region>,
+    /// Rotary tables, by id.
+    pub ropes: Vec<Rope>,
+    /// KV cache.
+    pub cache: Cache,
+    /// Its capacity in positions.
+    pub capacity: u32,
+    /// Inputs of a step.
+    pub inputs: Inputs,
+    /// Scratch of each thread.
+    pub scratch: Vec<Memory>,
+    /// Rows of each routing, sorted.
+    pub buckets: Vec<RwLock<Bucket>>,
+}
+
+/// What a step works on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Counts {
+    /// Tokens.
+    pub tokens: u32,
+    /// Wanted outputs.
+    pub outputs: u32,
+    /// Position of the first token.
+    pub position: u32,
+}
+
+impl Counts {
+    fn of(&self, rows: RowCount) -> u64 {
+        match rows {
+            RowCount::Tokens => u64::from(self.tokens),
+            RowCount::Outputs => u64::from(self.outputs),
+            RowCount::Routed { top_k } => u64::from(self.tokens) * u64::from(top_k),
+        }
+    }
+}
+
+/// Items of one task and expert.
+#[derive(Clone, Copy, Debug)]
+struct Group {
+    /// Number of the first item, and of the first after it, in the stage.
+    start: u64,
+    end: u64,
+    task: usize,
+    variant: usize,
+    expert: u32,
+    first_row: u64,
+    rows: u64,
+    chunk_rows: u64,
+    chunks: u64,
+}
+
+/// An item.
+#[derive(Clone, Copy, Debug)]
+struct Item {
+    row: u64,
+    rows: u64,
+    column: u32,
+    expert: u32,
+}
+
+/// One pass.
+struct Pass<'a> {
+    program: &'a Program,
+    backend: &'a Backend,
+    store: &'a Store,
+    counts: Counts,
+    threads: usize,
+    clocks: &'a [Mutex<Clock>],
+    barrier: Barrier,
+    next: AtomicU64,
+    failed: AtomicBool,
+    failure: Mutex<Option<ExecuteError>>,
+}
+
+/// Runs all steps. `clocks` has one clock for each thread, or none.
+///
+/// The inputs of `store` must be those of `counts`, with every token below the vocabulary, every output row below the tokens,
+/// and every position inside the cache; `store` is borrowed exclusively for that no other pass uses it.
+///
+/// # Errors
+/// See [`ExecuteError`].
+pub(crate) fn run(
+    program: &Program,
+    backend: &Backend,
+    store: &mut Store,
+    pool: &mut Pool,
+    counts: Counts,
+    clocks: &[Mutex<Clock>],
+) -> Result<(), ExecuteError> {
+    let pass = Pass {
+        program,
+        backend,
+        store,
+        counts,
+        threads: pool.threads(),
+        clocks,
+        barrier: Barrier::new(pool.threads()),
+        next: AtomicU64::new(0),
+        failed: AtomicBool::new(false),
+        failure: Mutex::new(None),
+    };
+    pool.run(&|thread| pass.walk(thread))?;
+    pass.failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+}
+
+impl Pass<'_> {
+    fn walk(&self, thread: usize) {
+        let mut clock = self.clocks.get(thread).map(|clock| clock.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut groups = Vec::new();
+        let (last, mut first_task) = (self.program.stages.len().saturating_sub(1), 0);
+        for (i, stage) in self.program.stages.iter().enumerate() {
+            self.guarded(|| self.work(thread, stage, first_task, &mut groups, clock.as_deref_mut()));
+            first_task += stage.tasks.len();
+            if i < last {
+                let begin = clock.is_some().then(Instant::now);
+                self.barrier.wait(|| {
+                    self.next.store(0, Ordering::Relaxed);
+                    self.guarded(|| stage.then.iter().try_for_each(|&bucket| self.sort(bucket)));
+                });
+                if let (Some(clock), Some(begin)) = (clock.as_deref_mut(), begin) {
+                    clock.wait(begin.elapsed());
+                }
+            }
+        }
+    }
+
+    /// Does something, unless the pass has failed; notes the first failure.
+    fn guarded(&self, run: impl FnOnce() -> Result<(), ExecuteError>) {
+        if self.failed.load(Ordering::Relaxed) {
+            return;
+        }
+        let error = match catch_unwind(AssertUnwindSafe(run)) {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error,
+            Err(payload) => ExecuteError::Panic { message: panic_message(&*payload) },
+        };
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+        self.failed.store(true, Ordering::Relaxed);
+    }
+
+    /// Sorts a routing. Runs alone.
+    fn sort(&self, id: BucketId) -> Result<(), ExecuteError> {
+        let number = id.0 as usize;
+        let routing = &self.program.routings[number];
+        let mut bucket = self.store.buckets[number].write().unwrap_or_else(PoisonError::into_inner);
+        let from = self.arena(routing.ids.0 as usize);
+        let count = self.counts.of(RowCount::Routed { top_k: routing.top_k }) as usize;
+        let ids: Vec<u32> = (0..count)
+            // SAFETY: the program's check says that the buffer has `top_k` words for each token, and lies in the arena; all
+            // other threads wait at the barrier. No alignment is assumed.
+            .map(|i| unsafe { from.base().cast::<u32>().add(i).read_unaligned() })
+            .collect();
+        bucket.sort(&ids, routing.top_k, routing.experts)?;
+        let (tokens, slots) = self.store.inputs.routed[number];
+        for (words, to) in [(bucket.tokens(), tokens), (bucket.slots(), slots)] {
+            debug_assert!(words.len() as u64 * INDEX_BYTES <= to.bytes());
+            // SAFETY: the inputs were made for `max_tokens` times `top_k` words, and there are no more tokens than that; all
+            // other threads wait at the barrier.
+            unsafe { to.base().copy_from_nonoverlapping(words.as_ptr().cast(), size_of_val(words)) };
+        }
+        Ok(())
+    }
+
+    fn work(
+        &self,
+        thread: usize,
+        stage: &Stage,
+        first_task: usize,
+        groups: &mut Vec<Group>,
+        mut clock: Option<&mut Clock>,
+    ) -> Result<(), ExecuteError> {
+        let total = self.groups(stage, groups);
+        loop {
+            let left = total.saturating_sub(self.next.load(Ordering::Relaxed));
+            if left == 0 || self.failed.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            let share = (left / (SHARES * self.threads as u64)).max(1);
+            let start = self.next.fetch_add(share, Ordering::Relaxed);
+            let end = start.saturating_add(share).min(total);
+            let mut at = start;
+            let mut number = groups.partition_point(|group| group.end <= start);
+            while at < end {
+                let Some(group) = groups.get(number) else { break };
+                let stop = group.end.min(end);
+                let begin = clock.is_some().then(Instant::now);
+                self.items(thread, &stage.tasks[group.task], group, at..stop)?;
+                if let (Some(clock), Some(begin)) = (clock.as_deref_mut(), begin) {
+                    clock.work(first_task + group.task, begin.elapsed(), stop - at);
+                }
+                at = stop;
+                number += 1;
+            }
+        }
+    }
+
+    /// Numbers the items of a stage; gives how many there are.
+    fn groups(&self, stage: &Stage, groups: &mut Vec<Group>) -> u64 {
+        groups.clear();
+        let mut end = 0u64;
+        for (number, task) in stage.tasks.iter().enumerate() {
+            let mut add = |rows: ExpertRows| {
+                let variant = task.variants.iter().position(|variant| rows.rows <= variant.up_to_rows);
+                let (Some(variant), true) = (variant, rows.rows > 0 && task.columns > 0) else { return };
+                let count = u64::from(rows.rows);
+                let chunk_rows = chunk_rows(&task.variants[variant], count);
+                let chunks = count.div_ceil(chunk_rows);
+                let start = end;
+                end = end.saturating_add(chunks.saturating_mul(u64::from(task.columns)));
+                let (expert, first_row) = (rows.expert, u64::from(rows.first));
+                groups.push(Group {
+                    start,
+                    end,
+                    task: number,
+                    variant,
+                    expert,
+                    first_row,
+                    rows: count,
+                    chunk_rows,
+                    chunks,
+                });
+            };
+            match task.rows {
+                RowAxis::Tokens => add(ExpertRows { expert: 0, first: 0, rows: self.counts.tokens }),
+                RowAxis::Outputs => add(ExpertRows { expert: 0, first: 0, rows: self.counts.outputs }),
+                RowAxis::Routed(bucket) => {
+                    let bucket = self.store.buckets[bucket.0 as usize].read().unwrap_or_else(PoisonError::into_inner);
+                    bucket.active().iter().copied().for_each(add);
+                }
+            }
+        }
+        end
+    }
+
+    fn items(
+        &self,
+        thread: usize,
+        task: &Task,
+        group: &Group,
+        numbers: std::ops::Range<u64>,
+    ) -> Result<(), ExecuteError> {
+        let variant = &task.variants[group.variant];
+        let kernel = &self.program.kernels[variant.kernel.0 as usize];
+        for number in numbers {
+            let number = number - group.start;
+            let skipped = number % group.chunks * group.chunk_rows;
+            let item = Item {
+                row: group.first_row + skipped,
+                rows: group.chunk_rows.min(group.rows - skipped),
+                // Below the number of columns.
+                column: (number / group.chunks) as u32,
+                expert: group.expert,
+            };
+            self.item(thread, task, variant, kernel, &item).map_err(|problem| {
+                let (task, kernel) = (task.label.clone(), kernel.name.clone());
+                ExecuteError::Item(Box::new(ItemError { task, kernel, problem }))
+            })?;
+        }
+        Ok(())
+    }
+
+    fn item(
+        &self,
+        thread: usize,
+        task: &Task,
+        variant: &Variant,
+        kernel: &Signature,
+        item: &Item,
+    ) -> Result<(), Problem> {
+        let mut dims = [0i64; MAX_DIMS];
+        for ((value, &rule), dim) in dims.iter_mut().zip(&variant.dims).zip(&kernel.dims) {
+            *value = i64::try_from(self.dim(rule, item)).unwrap_or(i64::MAX);
+            if *value < dim.lo || *value > dim.hi {
+                return Err(Problem::Dim { dim: dim.name.clone(), found: *value, lo: dim.lo, hi: dim.hi });
+            }
+        }
+        let dims = &dims[..kernel.dims.len()];
+        let (mut pointers, mut sizes) = ([std::ptr::null_mut(); MAX_BUFFERS], [0; MAX_BUFFERS]);
+        for (i, arg) in task.args.iter().enumerate().take(kernel.buffers.len()) {
+            let region = self.slice(thread, &kernel.buffers[i], arg, item, dims)?;
+            pointers[i] = region.base();
+            sizes[i] = region.bytes();
+        }
+        let count = kernel.buffers.len();
+        // SAFETY: dims are in their ranges. Each slice lies in its memory, which `store` keeps mapped; what the kernel may
+        // write comes from the arena, the cache or this thread's scratch memory and overlaps nothing else of the call, as the
+        // program's check says. Index buffers come from inputs, which nothing writes now, and their values are below the
+        // kernel's limits. What other threads write at the same time, if the plan is wrong, are bytes that no address
+        // depends on.
+        unsafe { self.backend.call(variant.kernel.0 as usize, &pointers[..count], &sizes[..count], dims) }
+            .map_err(Problem::Interpret)
+    }
+
+    fn dim(&self, rule: DimRule, item: &Item) -> u64 {
+        match rule {
+            DimRule::Rows => item.rows,
+            // The program's check says that n is not 0.
+            DimRule::RowGroups(n) => item.rows / u64::from(n.max(1)),
+            DimRule::RowRest(n) => item.rows % u64::from(n.max(1)),
+            // One row, counted in tokens.
+            DimRule::PositionBlocks => (u64::from(self.counts.position) + item.row) / u64::from(ATTENTION_BLOCK) + 1,
+            DimRule::CacheBlocks => u64::from(self.store.capacity / KEY_LANES),
+            DimRule::All(rows) => self.counts.of(rows),
+        }
+    }
+
+    /// The memory of one of the kernel's buffers for an item.
+    fn slice(
+        &self,
+        thread: usize,
+        parameter: &Parameter,
+        arg: &Arg,
+        item: &Item,
+        dims: &[i64],
+    ) -> Result<Region, Problem> {
+        let (region, values_below) = self.source(thread, arg.source, item.column);
+        let size_error = || Problem::Size { buffer: parameter.name.clone(), dims: dims.to_vec() };
+        let bytes = parameter.size.at(dims).ok_or_else(size_error)?;
+        // Saturated sums lie outside of everything.
+        let offset = arg
+            .offset
+            .saturating_add(item.row.saturating_mul(arg.row_stride))
+            .saturating_add(u64::from(item.column).saturating_mul(arg.column_stride))
+            .saturating_add(u64::from(item.expert).saturating_mul(arg.expert_stride));
+        if let Access::Index(below) = &parameter.access {
+            let below = below.at(dims).ok_or_else(size_error)?;
+            if below < values_below {
+                return Err(Problem::Index { buffer: parameter.name.clone(), below, found: values_below });
+            }
+        }
+        region.part(offset, bytes).ok_or_else(|| Problem::Slice {
+            buffer: parameter.name.clone(),
+            offset,
+            bytes,
+            available: region.bytes(),
+            row: item.row,
+            column: item.column,
+            expert: item.expert,
+        })
+    }
+
+    /// A source's memory, and for inputs what their values are below.
+    fn source(&self, thread: usize, source: Source, column: u32) -> (Region, u64) {
+        let (store, counts) = (self.store, &self.counts);
+        let empty = || store.arena.region().part(0, 0).unwrap_or(store.arena.region());
+        let words =
+            |region: Region, rows: RowCount| region.part(0, counts.of(rows) * INDEX_BYTES).unwrap_or_else(empty);
+        let (tokens, outputs) = (RowCount::Tokens, RowCount::Outputs);
+        match source {
+            Source::Arena(buffer) => (self.arena(buffer.0 as usize), 0),
+            Source::Weight(weight) => (store.weights[weight as usize], 0),
+            Source::Rope(table) => (store.ropes[table as usize].region(), 0),
+            // A column that is no head has no memory.
+            Source::Keys(layer) => (store.cache.keys(layer).and_then(|k| k.head(column)).unwrap_or_else(empty), 0),
+            Source::Values(layer) => (store.cache.values(layer).and_then(|v| v.head(column)).unwrap_or_else(empty), 0),
+            Source::Scratch => (store.scratch[thread].region(), 0),
+            Source::Input(Input::Tokens) => (words(store.inputs.tokens, tokens), u64::from(self.program.vocabulary)),
+            Source::Input(Input::Positions) => (words(store.inputs.positions, tokens), u64::from(store.capacity)),
+            Source::Input(Input::PositionBlock) => {
+                (words(store.inputs.position_blocks, tokens), u64::from(store.capacity / KEY_LANES))
+            }
+            Source::Input(Input::PositionLane) => (words(store.inputs.position_lanes, tokens), u64::from(KEY_LANES)),
+            Source::Input(Input::OutputRows) => (words(store.inputs.output_rows, outputs), counts.of(tokens)),
+            Source::Input(Input::RoutedToken(bucket)) => {
+                let rows = RowCount::Routed { top_k: self.program.routings[bucket.0 as usize].top_k };
+                (words(store.inputs.routed[bucket.0 as usize].0, rows), counts.of(tokens))
+            }
+            Source::Input(Input::RoutedSlot(bucket)) => {
+                let rows = RowCount::Routed { top_k: self.program.routings[bucket.0 as usize].top_k };
+                (words(store.inputs.routed[bucket.0 as usize].1, rows), counts.of(rows))
+            }
+        }
+    }
+
+    /// The rows of an arena buffer that this step has.
+    fn arena(&self, buffer: usize) -> Region {
+        let arena = self.store.arena.region();
+        let buffer = &self.program.buffers[buffer];
+        // It fits: the program's check found all rows of the largest step inside the arena.
+        arena.part(buffer.offset, buffer.row_bytes * self.counts.of(buffer.rows)).unwrap_or(arena)
+    }
+}
+
+/// Rows of each item but the last: as many chunks as the variant's largest makes, but even ones, in whole row groups.
+fn chunk_rows(variant: &Variant, rows: u64) -> u64 {
+    let most = u64::from(variant.row_chunk.max(1));
+    let even = rows.div_ceil(rows.div_ceil(most).max(1));
+    let group = variant.dims.iter().find_map(|rule| match rule {
+        DimRule::RowGroups(n) => Some(u64::from(*n)),
+        _ => None,
+    });
+    even.next_multiple_of(group.unwrap_or(1).max(1)).clamp(1, most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ixc_ir::plan::KernelId;
+
+    #[test]
+    fn chunks_are_even_and_in_whole_groups() {
+        let variant = |row_chunk, dims| Variant { up_to_rows: u32::MAX, row_chunk, kernel: KernelId(0), dims };
+        let groups = || vec![DimRule::RowGroups(6), DimRule::RowRest(6)];
+        assert_eq!(chunk_rows(&variant(96, groups()), 512), 90);
+        assert_eq!(chunk_rows(&variant(96, groups()), 96), 96);
+        assert_eq!(chunk_rows(&variant(96, groups()), 97), 54);
+        assert_eq!(chunk_rows(&variant(96, groups()), 7), 12);
+        assert_eq!(chunk_rows(&variant(1, vec![]), 512), 1);
+        assert_eq!(chunk_rows(&variant(4, vec![DimRule::Rows]), 5), 3);
+        assert_eq!(chunk_rows(&variant(5, vec![DimRule::RowGroups(u32::MAX)]), 4), 5);
+    }
+}

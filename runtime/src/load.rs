@@ -1,0 +1,206 @@
+//! From a plan to an engine: check, map, verify, generate.
+//!
+//! In order: the plan's tables ([`Program::new`]), every kernel (the kernel verifier), the model files (length, and the
+//! checksum of their headers), machine code for the plan's target, memory. Nothing is generated from a kernel that was not
+//! verified, and nothing is allocated whose size was not checked.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, RwLock};
+
+use ixc_codegen::module::{CodegenError, Module};
+use ixc_codegen::target::{TARGETS, Target};
+use ixc_ir::kernel::Kernel;
+use ixc_ir::kernel::verify::{self, VerifyError};
+use ixc_ir::plan::{ATTENTION_BLOCK, Plan, SourceFile};
+
+use crate::bucket::Bucket;
+use crate::engine::{BackendKind, Engine, Options};
+use crate::execute::{Backend, Store};
+use crate::memory::{Cache, Inputs, Mapped, Memory, MemoryError, Region, Rope};
+use crate::pool::Pool;
+use crate::program::{MAX_CONTEXT, PlanError, Program};
+use crate::stats::{Clock, Stats};
+
+/// Context unless told otherwise, where the model has one that long: the KV cache takes memory only as it fills, but positions
+/// beyond what people use need not be reserved.
+pub const DEFAULT_CONTEXT: u32 = 4096;
+/// Most threads.
+pub const MAX_THREADS: usize = 1024;
+/// Bytes of a file that are read at a time for its checksum.
+const READ_BYTES: usize = 1 << 16;
+
+/// Why a plan can't be run.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The plan is wrong.
+    #[error("the plan is malformed: {0}")]
+    Plan(#[from] PlanError),
+    /// A kernel of the plan is wrong.
+    #[error("the plan is malformed: kernel {kernel:?}: {source}")]
+    Kernel {
+        /// The kernel's name.
+        kernel: String,
+        /// What is wrong.
+        source: Box<VerifyError>,
+    },
+    /// The plan is for a target that this build does not know.
+    #[error("the plan is for target {found:?}; this build has {}", target_names())]
+    Target {
+        /// The target's name.
+        found: String,
+    },
+    /// Code can't be generated or run here.
+    #[error(transparent)]
+    Codegen(Box<CodegenError>),
+    /// A model file can't be opened or read.
+    #[error("model file {}: {source}", path.display())]
+    ModelFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A model file is not the one that the plan was made from.
+    #[error("model file {}: {what} is {found}, the plan was made from a file where it is {right}; compile it again", path.display())]
+    OtherModel {
+        /// The file.
+        path: PathBuf,
+        /// What is different.
+        what: &'static str,
+        /// What it is.
+        found: u64,
+        /// What it was.
+        right: u64,
+    },
+    /// The context asked for.
+    #[error("a context of {found} is not possible; this model takes 1 to {most}")]
+    Context {
+        /// Asked for.
+        found: u32,
+        /// Largest.
+        most: u32,
+    },
+    /// The number of threads asked for.
+    #[error("{found} threads are not possible; 1 to {MAX_THREADS} are")]
+    Threads {
+        /// Asked for.
+        found: usize,
+    },
+    /// The system gives no memory.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// The system gives no thread.
+    #[error("cannot start a thread: {source}")]
+    Thread {
+        /// Why.
+        source: io::Error,
+    },
+}
+
+fn target_names() -> String {
+    TARGETS.iter().map(|row| row.name).collect::<Vec<_>>().join(", ")
+}
+
+/// See [`Engine::load`].
+pub(crate) fn load(plan: Plan<Kernel>, folder: &Path, options: &Options) -> Result<Engine, LoadError> {
+    let most = plan.context_length.min(MAX_CONTEXT);
+    let context = options.context.unwrap_or(most.min(DEFAULT_CONTEXT));
+    let program = Program::new(&plan)?;
+    if context == 0 || context > most {
+        return Err(LoadError::Context { found: context, most });
+    }
+    // No larger than MAX_CONTEXT, which is a multiple.
+    let capacity = context.next_multiple_of(ATTENTION_BLOCK);
+    let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    if threads == 0 || threads > MAX_THREADS {
+        return Err(LoadError::Threads { found: threads });
+    }
+    for kernel in &plan.kernels {
+        verify::verify(kernel)
+            .map_err(|source| LoadError::Kernel { kernel: kernel.name.clone(), source: Box::new(source) })?;
+    }
+    let files = plan.files.iter().map(|file| open(folder, file)).collect::<Result<Vec<_>, _>>()?;
+    let weights = plan.weights.iter().map(|weight| weight_region(&files, weight)).collect();
+    let target = Target::from_name(&plan.target).ok_or_else(|| LoadError::Target { found: plan.target.clone() })?;
+    let begin = std::time::Instant::now();
+    let backend = match options.backend {
+        BackendKind::Native => {
+            Backend::Native(Module::compile(&plan.kernels, target).map_err(Box::new).map_err(LoadError::Codegen)?)
+        }
+        BackendKind::Interpreter => Backend::Interpreter { kernels: plan.kernels, turn: Mutex::new(()) },
+    };
+    tracing::debug!(kernels = program.kernels.len(), ?target, elapsed = ?begin.elapsed(), "kernels ready");
+    let top_k: Vec<u32> = program.routings.iter().map(|routing| routing.top_k).collect();
+    let store = Store {
+        arena: Memory::zeroed("the arena", plan.arena_bytes, true)?,
+        _files: files,
+        weights,
+        ropes: plan.ropes.iter().map(|table| Rope::new(table, capacity)).collect::<Result<_, _>>()?,
+        cache: Cache::new(&plan.cache, capacity)?,
+        capacity,
+        inputs: Inputs::new(plan.max_tokens, &top_k)?,
+        scratch: (0..threads)
+            .map(|_| Memory::zeroed("scratch memory", program.scratch_bytes, false))
+            .collect::<Result<_, _>>()?,
+        buckets: top_k.iter().map(|_| RwLock::new(Bucket::default())).collect(),
+    };
+    let pool = Pool::new(threads).map_err(|source| LoadError::Thread { source })?;
+    let clocks =
+        if options.stats { (0..threads).map(|_| Mutex::new(Clock::new(&program))).collect() } else { Vec::new() };
+    Ok(Engine {
+        program,
+        backend,
+        store,
+        pool,
+        context,
+        position: 0,
+        used: 0,
+        outputs: 0,
+        clocks,
+        stats: Stats { threads, ..Stats::default() },
+        architecture: plan.architecture,
+        target,
+        tokenizer: plan.tokenizer,
+    })
+}
+
+/// The weight's place; the program's check says that it lies in its file, whose length was compared.
+fn weight_region(files: &[Mapped], weight: &ixc_ir::plan::PlanWeight) -> Region {
+    let file = files[weight.file as usize].region();
+    file.part(weight.offset, weight.bytes).unwrap_or(file)
+}
+
+/// Opens a model file, and makes sure that it is the one that the plan was made from.
+fn open(folder: &Path, source: &SourceFile) -> Result<Mapped, LoadError> {
+    let path = folder.join(&source.path);
+    let error = |source| LoadError::ModelFile { path: path.clone(), source };
+    let other = |what, found, right| LoadError::OtherModel { path: path.clone(), what, found, right };
+    // Before it is opened: opening a pipe waits for someone to write to it.
+    let metadata = std::fs::metadata(&path).map_err(error)?;
+    if !metadata.is_file() {
+        return Err(error(io::Error::new(io::ErrorKind::InvalidInput, "is no file")));
+    }
+    let mut file = File::open(&path).map_err(error)?;
+    let bytes = file.metadata().map_err(error)?.len();
+    if bytes != source.bytes {
+        return Err(other("its length", bytes, source.bytes));
+    }
+    let (mut hasher, mut left) = (crc32fast::Hasher::new(), source.header_bytes);
+    let mut buffer = vec![0; READ_BYTES];
+    while left > 0 {
+        let most = usize::try_from(left).unwrap_or(READ_BYTES).min(READ_BYTES);
+        let read = file.read(&mut buffer[..most]).map_err(error)?;
+        if read == 0 {
+            return Err(other("the length of its header", source.header_bytes - left, source.header_bytes));
+        }
+        hasher.update(&buffer[..read]);
+        left -= read as u64;
+    }
+    let crc = hasher.finalize();
+    if crc != source.header_crc {
+        return Err(other("the checksum of its header", crc.into(), source.header_crc.into()));
+    }
+    Mapped::open(&file, &path, bytes).map_err(error)
+}

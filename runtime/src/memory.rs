@@ -1,0 +1,416 @@
+//! The memory that kernels work on: model files, arena, KV cache, rotary tables, inputs, scratch.
+//!
+//! All of it is mapped: model files read-only and in place, the rest anonymous, zeroed, and without cost until touched. So
+//! the KV cache of a long context takes memory as the sequence grows, and so do rotary tables, which are filled just before a
+//! position is first used.
+//!
+//! A [`Region`] is where one buffer lies. Rust code here reads and writes regions only while no kernel runs; kernels get
+//! their pointers after [`crate::execute`] has checked the slice.
+//!
+//! Invariant: no Rust reference to this memory exists while kernels run.
+
+use std::io;
+use std::path::Path;
+
+use ixc_ir::plan::{CacheLayer, KEY_LANES, RopeStyle, RopeTable};
+use memmap2::{MmapOptions, MmapRaw};
+
+/// Bytes of an index, a position or a token id.
+pub const INDEX_BYTES: u64 = 4;
+/// Bytes of an element of the KV cache.
+const CACHE_ELEMENT: u64 = 2;
+/// Alignment of what lies in one mapping: a cache line.
+const ALIGNMENT: u64 = 64;
+
+/// Why there is no memory.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot map {bytes} bytes for {what}: {source}")]
+pub struct MemoryError {
+    /// What for.
+    pub what: &'static str,
+    /// How much.
+    pub bytes: u64,
+    /// What the system said.
+    pub source: io::Error,
+}
+
+/// A place in a mapping, which the owner of the region keeps alive.
+#[derive(Clone, Copy, Debug)]
+pub struct Region {
+    base: *mut u8,
+    bytes: u64,
+}
+
+// SAFETY: a region is an address and a length; whoever reads or writes through it has to show why that is sound.
+unsafe impl Send for Region {}
+// SAFETY: as for `Send`.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// The first byte.
+    pub fn base(self) -> *mut u8 {
+        self.base
+    }
+
+    /// Length in bytes.
+    pub fn bytes(self) -> u64 {
+        self.bytes
+    }
+
+    /// The part of `bytes` bytes from `offset`, where it lies inside.
+    pub fn part(self, offset: u64, bytes: u64) -> Option<Region> {
+        let end = offset.checked_add(bytes)?;
+        (end <= self.bytes).then(|| Region { base: self.base.wrapping_add(offset as usize), bytes })
+    }
+}
+
+/// An anonymous mapping, zeroed.
+#[derive(Debug)]
+pub struct Memory {
+    map: MmapRaw,
+    bytes: u64,
+}
+
+impl Memory {
+    /// Maps `bytes` bytes. Pages take memory when they are first touched; `huge` asks for large ones.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn zeroed(what: &'static str, bytes: u64, huge: bool) -> Result<Memory, MemoryError> {
+        let error = |source| MemoryError { what, bytes, source };
+        let length = usize::try_from(bytes)
+            .ok()
+            .filter(|&length| isize::try_from(length).is_ok())
+            .ok_or_else(|| error(io::ErrorKind::OutOfMemory.into()))?;
+        let map = MmapRaw::from(MmapOptions::new().len(length.max(1)).map_anon().map_err(error)?);
+        #[cfg(target_os = "linux")]
+        if huge {
+            // Only a hint: kernels without transparent huge pages refuse it.
+            if let Err(error) = map.advise(memmap2::Advice::HugePage) {
+                tracing::debug!(what, %error, "no huge pages");
+            }
+        }
+        #[cfg(not(target_os = "linux"))]
+        let _ = huge;
+        Ok(Memory { map, bytes })
+    }
+
+    /// All of it.
+    pub fn region(&self) -> Region {
+        Region { base: self.map.as_mut_ptr(), bytes: self.bytes }
+    }
+}
+
+/// A model file, mapped read-only.
+#[derive(Debug)]
+pub struct Mapped {
+    map: MmapRaw,
+    bytes: u64,
+}
+
+impl Mapped {
+    /// Maps a file whole. Nothing in Rust ever reads the mapping, so that a file that changes while it is mapped changes
+    /// results and nothing else (one that is cut short kills the process on access, as it does to every program that maps
+    /// files).
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn open(file: &std::fs::File, path: &Path, bytes: u64) -> io::Result<Mapped> {
+        let map = MmapOptions::new().map_raw_read_only(file)?;
+        if map.len() as u64 != bytes {
+            return Err(io::Error::other(format!("{} changed its length while it was opened", path.display())));
+        }
+        Ok(Mapped { map, bytes })
+    }
+
+    /// All of it. Not writable.
+    pub fn region(&self) -> Region {
+        Region { base: self.map.as_mut_ptr(), bytes: self.bytes }
+    }
+}
+
+/// Parts of one mapping, before it is made.
+#[derive(Default)]
+struct Layout {
+    end: u64,
+}
+
+impl Layout {
+    /// Adds a part; gives its offset. Saturates: the mapping is then refused.
+    fn add(&mut self, bytes: u64) -> u64 {
+        let at = self.end;
+        self.end = at.saturating_add(bytes).checked_next_multiple_of(ALIGNMENT).unwrap_or(u64::MAX);
+        at
+    }
+}
+
+fn part(memory: &Memory, what: &'static str, offset: u64, bytes: u64) -> Result<Region, MemoryError> {
+    memory.region().part(offset, bytes).ok_or(MemoryError { what, bytes, source: io::ErrorKind::OutOfMemory.into() })
+}
+
+/// Keys or values of a layer: heads of equal size, one after the other.
+#[derive(Clone, Copy, Debug)]
+pub struct Heads {
+    region: Region,
+    /// Bytes of a position in a head.
+    position_bytes: u64,
+    head_bytes: u64,
+    heads: u32,
+}
+
+impl Heads {
+    /// One head.
+    pub fn head(&self, head: u32) -> Option<Region> {
+        (head < self.heads).then(|| self.region.part(u64::from(head) * self.head_bytes, self.head_bytes)).flatten()
+    }
+}
+
+/// The KV cache: f16, `[head][position / 8][d][position % 8]` for keys, `[head][position][dv]` for values, of each layer.
+#[derive(Debug)]
+pub struct Cache {
+    _memory: Memory,
+    keys: Vec<Heads>,
+    values: Vec<Heads>,
+}
+
+impl Cache {
+    /// For `capacity` positions, a multiple of the attention's block.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn new(layers: &[CacheLayer], capacity: u32) -> Result<Cache, MemoryError> {
+        let what = "the KV cache";
+        let mut layout = Layout::default();
+        let mut places = Vec::with_capacity(layers.len());
+        for layer in layers {
+            for len in [layer.key_len, layer.value_len] {
+                let position_bytes = u64::from(len) * CACHE_ELEMENT;
+                let head_bytes = position_bytes.saturating_mul(u64::from(capacity));
+                let bytes = head_bytes.saturating_mul(u64::from(layer.heads));
+                places.push((layout.add(bytes), bytes, position_bytes, head_bytes, layer.heads));
+            }
+        }
+        let memory = Memory::zeroed(what, layout.end, false)?;
+        let (mut keys, mut values) = (Vec::with_capacity(layers.len()), Vec::with_capacity(layers.len()));
+        for (i, (offset, bytes, position_bytes, head_bytes, heads)) in places.into_iter().enumerate() {
+            let heads = Heads { region: part(&memory, what, offset, bytes)?, position_bytes, head_bytes, heads };
+            if i % 2 == 0 { keys.push(heads) } else { values.push(heads) }
+        }
+        Ok(Cache { _memory: memory, keys, values })
+    }
+
+    /// Keys of a layer.
+    pub fn keys(&self, layer: u32) -> Option<&Heads> {
+        self.keys.get(layer as usize)
+    }
+
+    /// Values of a layer.
+    pub fn values(&self, layer: u32) -> Option<&Heads> {
+        self.values.get(layer as usize)
+    }
+
+    /// Forgets the positions `from..to`. Attention gives positions after a row's own the weight 0, and 0 times what they hold
+    /// must be 0: an infinity that a dropped token left would be a NaN.
+    pub fn clear(&mut self, from: u32, to: u32) {
+        for heads in &self.values {
+            for head in (0..heads.heads).filter_map(|head| heads.head(head)) {
+                let count = u64::from(to.saturating_sub(from)) * heads.position_bytes;
+                let Some(positions) = head.part(u64::from(from) * heads.position_bytes, count) else { continue };
+                // SAFETY: the region lies in this cache's mapping, which is borrowed exclusively, so no kernel runs.
+                unsafe { positions.base.write_bytes(0, positions.bytes as usize) };
+            }
+        }
+    }
+}
+
+/// A rotary table, filled up to some position.
+#[derive(Debug)]
+pub struct Rope {
+    memory: Memory,
+    table: RopeTable,
+    filled: u32,
+    capacity: u32,
+}
+
+impl Rope {
+    /// A table of `capacity` positions.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn new(table: &RopeTable, capacity: u32) -> Result<Rope, MemoryError> {
+        let bytes = row_bytes(table).saturating_mul(u64::from(capacity));
+        let memory = Memory::zeroed("a rotary table", bytes, false)?;
+        Ok(Rope { memory, table: table.clone(), filled: 0, capacity })
+    }
+
+    /// The whole table.
+    pub fn region(&self) -> Region {
+        self.memory.region()
+    }
+
+    /// Fills the rows of all positions below `end` that are not yet.
+    pub fn fill(&mut self, end: u32) {
+        let mut row = vec![0.0f32; row_bytes(&self.table) as usize / size_of::<f32>()];
+        while self.filled < end.min(self.capacity) {
+            fill_row(&self.table, self.filled, &mut row);
+            let bytes = size_of_val(&row[..]) as u64;
+            let Some(to) = self.memory.region().part(u64::from(self.filled) * bytes, bytes) else { return };
+            // SAFETY: `to` lies in this table's mapping, which is borrowed exclusively, so no kernel runs, and has as many bytes
+            // as `row`; kernels read floats without alignment, and this copies bytes.
+            unsafe { to.base.copy_from_nonoverlapping(row.as_ptr().cast(), row.len() * size_of::<f32>()) };
+            self.filled += 1;
+        }
+    }
+}
+
+fn row_bytes(table: &RopeTable) -> u64 {
+    table.style.row_bytes(u32::try_from(table.frequencies.len().saturating_mul(2)).unwrap_or(u32::MAX))
+}
+
+/// One row of a table: see [`RopeStyle`].
+fn fill_row(table: &RopeTable, position: u32, row: &mut [f32]) {
+    let pairs = table.frequencies.len();
+    for (i, frequency) in table.frequencies.iter().enumerate() {
+        let (sin, cos) = (f64::from(position) * frequency).sin_cos();
+        let (sin, cos) = ((sin * table.magnitude) as f32, (cos * table.magnitude) as f32);
+        match table.style {
+            RopeStyle::Norm => {
+                row[2 * i..2 * i + 2].fill(cos);
+                row[2 * (pairs + i)] = -sin;
+                row[2 * (pairs + i) + 1] = sin;
+            }
+            RopeStyle::Neox => {
+                row[i] = cos;
+                row[pairs + i] = sin;
+            }
+        }
+    }
+}
+
+/// Inputs of a step: one array of words for each.
+#[derive(Debug)]
+pub struct Inputs {
+    _memory: Memory,
+    /// Token ids.
+    pub tokens: Region,
+    /// Positions.
+    pub positions: Region,
+    /// Positions / 8.
+    pub position_blocks: Region,
+    /// Positions % 8.
+    pub position_lanes: Region,
+    /// Rows whose logits are wanted.
+    pub output_rows: Region,
+    /// For each routing: token of each routed row, and routed row of each token's slot.
+    pub routed: Vec<(Region, Region)>,
+}
+
+impl Inputs {
+    /// For steps of `max_tokens`, and routings with `top_k` slots each.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn new(max_tokens: u32, top_k: &[u32]) -> Result<Inputs, MemoryError> {
+        let what = "the inputs";
+        let rows = u64::from(max_tokens) * INDEX_BYTES;
+        let mut layout = Layout::default();
+        let plain = [(); 5].map(|()| layout.add(rows));
+        let routed: Vec<_> = top_k
+            .iter()
+            .map(|&top_k| {
+                let bytes = rows.saturating_mul(u64::from(top_k));
+                (layout.add(bytes), layout.add(bytes), bytes)
+            })
+            .collect();
+        let memory = Memory::zeroed(what, layout.end, false)?;
+        let at = |offset, bytes| part(&memory, what, offset, bytes);
+        let [tokens, positions, position_blocks, position_lanes, output_rows] = plain;
+        Ok(Inputs {
+            tokens: at(tokens, rows)?,
+            positions: at(positions, rows)?,
+            position_blocks: at(position_blocks, rows)?,
+            position_lanes: at(position_lanes, rows)?,
+            output_rows: at(output_rows, rows)?,
+            routed: routed
+                .into_iter()
+                .map(|(token, slot, bytes)| Ok((at(token, bytes)?, at(slot, bytes)?)))
+                .collect::<Result<_, MemoryError>>()?,
+            _memory: memory,
+        })
+    }
+
+    /// Writes the inputs of a step whose first token is at `position`.
+    pub fn fill(&mut self, tokens: &[u32], position: u32, output_rows: &[u32]) {
+        let positions = || (position..).take(tokens.len());
+        let words: [(Region, &mut dyn Iterator<Item = u32>); 5] = [
+            (self.tokens, &mut tokens.iter().copied()),
+            (self.positions, &mut positions()),
+            (self.position_blocks, &mut positions().map(|p| p / KEY_LANES)),
+            (self.position_lanes, &mut positions().map(|p| p % KEY_LANES)),
+            (self.output_rows, &mut output_rows.iter().copied()),
+        ];
+        for (region, words) in words {
+            let most = region.bytes / INDEX_BYTES;
+            for (i, word) in words.take(most as usize).enumerate() {
+                // SAFETY: `i` is below the words of the region, which lies in the mapping of these inputs; they are borrowed
+                // exclusively, so no kernel runs.
+                unsafe { region.base.cast::<u32>().add(i).write_unaligned(word) };
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn floats(region: Region) -> Vec<f32> {
+        // SAFETY: nothing writes to the region here, and every pattern of bits is a float.
+        (0..region.bytes() as usize / 4)
+            .map(|i| unsafe { region.base().cast::<f32>().add(i).read_unaligned() })
+            .collect()
+    }
+
+    #[test]
+    fn tables_are_laid_out_as_their_style_says_and_filled_when_needed() {
+        let frequencies = vec![1.0, 0.25];
+        let angle = |p: f64, f: f64| (((p * f).cos() * 2.0) as f32, ((p * f).sin() * 2.0) as f32);
+        let ((c0, s0), (c1, s1)) = (angle(3.0, 1.0), angle(3.0, 0.25));
+        for (style, row) in
+            [(RopeStyle::Neox, vec![c0, c1, s0, s1]), (RopeStyle::Norm, vec![c0, c0, c1, c1, -s0, s0, -s1, s1])]
+        {
+            let table = RopeTable { style, frequencies: frequencies.clone(), magnitude: 2.0 };
+            let mut rope = Rope::new(&table, 32).unwrap();
+            rope.fill(3);
+            let n = row.len();
+            assert_eq!(floats(rope.region())[3 * n..4 * n], vec![0.0; n]);
+            rope.fill(4);
+            assert_eq!(floats(rope.region())[3 * n..4 * n], row);
+            rope.fill(100);
+            assert_eq!(floats(rope.region()).len(), 32 * n);
+        }
+    }
+
+    #[test]
+    fn heads_of_the_cache_are_apart_and_clearing_takes_only_the_positions_named() {
+        let layers = std::array::from_fn::<_, 2, _>(|_| CacheLayer { heads: 2, key_len: 16, value_len: 4 });
+        let mut cache = Cache::new(&layers, 32).unwrap();
+        let head = cache.values(1).unwrap().head(1).unwrap();
+        assert_eq!(head.bytes(), 32 * 4 * 2);
+        assert!(cache.values(1).unwrap().head(2).is_none() && cache.keys(2).is_none());
+        // SAFETY: the region lies in the cache, which nothing else uses.
+        unsafe { head.base().write_bytes(0x40, 256) };
+        cache.clear(3, 6);
+        // SAFETY: as above, for reading.
+        let bytes: Vec<u8> = (0..256).map(|i| unsafe { head.base().add(i).read() }).collect();
+        assert!(bytes.iter().enumerate().all(|(i, &b)| b == if (24..48).contains(&i) { 0 } else { 0x40 }));
+    }
+
+    #[test]
+    fn memory_that_no_machine_has_is_an_error() {
+        assert!(Memory::zeroed("a test", u64::MAX, false).is_err());
+        assert!(Memory::zeroed("a test", 1 << 60, false).is_err());
+        let layer = CacheLayer { heads: u32::MAX, key_len: u32::MAX, value_len: u32::MAX };
+        assert!(Cache::new(&[layer.clone(), layer], 1 << 24).is_err());
+    }
+}
