@@ -1,0 +1,253 @@
+//! Plans run: by machine code and by the interpreter, with any number of threads, in any split into steps.
+
+mod tiny;
+
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::Plan;
+use ixc_runtime::engine::{BackendKind, Engine, Options, Softmax, StepError};
+use ixc_runtime::file;
+use ixc_runtime::load::LoadError;
+use ixc_runtime::sample::{Sampler, Settings};
+use tiny::{CONTEXT, Folder, MAX_TOKENS, VOCABULARY};
+
+fn options(threads: usize, backend: BackendKind) -> Options {
+    Options { threads: Some(threads), backend, ..Options::default() }
+}
+
+fn native(folder: &Folder, plan: &Plan<Kernel>, threads: usize) -> Engine {
+    Engine::load(plan.clone(), &folder.0, &options(threads, BackendKind::Native)).unwrap()
+}
+
+fn prompt(count: u32) -> Vec<u32> {
+    (0..count).map(|i| (i * 7 + i * i) % VOCABULARY).collect()
+}
+
+fn bits(logits: &[f32]) -> Vec<u32> {
+    logits.iter().map(|logit| logit.to_bits()).collect()
+}
+
+/// Logits of every token, in steps of these sizes, over and over.
+fn all_logits(engine: &mut Engine, tokens: &[u32], sizes: &[usize]) -> Vec<f32> {
+    let (mut rest, mut logits) = (tokens, Vec::new());
+    for &size in sizes.iter().cycle() {
+        let (step, left) = rest.split_at(size.min(rest.len()));
+        let rows: Vec<u32> = (0..step.len() as u32).collect();
+        logits.extend_from_slice(engine.step(step, &rows).unwrap());
+        rest = left;
+        if rest.is_empty() {
+            break;
+        }
+    }
+    logits
+}
+
+#[test]
+fn machine_code_and_interpreter_agree() {
+    let folder = Folder::new();
+    let plan = tiny::plan(&folder.0);
+    let tokens = prompt(20);
+    let mut slow = Engine::load(plan.clone(), &folder.0, &options(2, BackendKind::Interpreter)).unwrap();
+    let expected = all_logits(&mut slow, &tokens, &[13, 1]);
+    assert!(expected.iter().all(|x| x.is_finite()) && expected.iter().any(|x| x.abs() > 0.1));
+    // The kernels' ops are defined to the bit, but for approximations of none here.
+    let found = all_logits(&mut native(&folder, &plan, 2), &tokens, &[13, 1]);
+    for (x, y) in found.iter().zip(&expected) {
+        assert!((x - y).abs() <= 1e-5 * y.abs().max(1.0), "{x} and {y}");
+    }
+    assert_eq!(found.len(), expected.len());
+}
+
+#[test]
+fn threads_do_not_change_a_bit() {
+    let folder = Folder::new();
+    let plan = tiny::plan(&folder.0);
+    let tokens = prompt(CONTEXT);
+    let expected = bits(&all_logits(&mut native(&folder, &plan, 1), &tokens, &[31, 1, 7]));
+    for threads in [2, 3, 7] {
+        for _ in 0..5 {
+            assert_eq!(bits(&all_logits(&mut native(&folder, &plan, threads), &tokens, &[31, 1, 7])), expected);
+        }
+    }
+}
+
+#[test]
+fn steps_may_be_split_anywhere() {
+    let folder = Folder::new();
+    let plan = tiny::plan(&folder.0);
+    let mut engine = native(&folder, &plan, 2);
+    let tokens = prompt(CONTEXT);
+    let expected = all_logits(&mut engine, &tokens, &[1]);
+    for sizes in [&[48][..], &[5, 6, 7], &[33, 32, 31], &[2, 40]] {
+        engine.reset();
+        let found = all_logits(&mut engine, &tokens, sizes);
+        for (i, (x, y)) in found.iter().zip(&expected).enumerate() {
+            // One row and many rows have their sums in another order.
+            assert!((x - y).abs() <= 1e-4 * y.abs().max(1.0), "{x} and {y} at {i} of steps {sizes:?}");
+        }
+        assert_eq!(found.len(), expected.len());
+    }
+    // A prefill is steps of the largest size, with the logits of the last token.
+    engine.reset();
+    let chunked = all_logits(&mut engine, &tokens, &[MAX_TOKENS as usize]);
+    engine.reset();
+    let last = engine.prefill(&tokens).unwrap();
+    assert_eq!(bits(last), bits(&chunked[chunked.len() - VOCABULARY as usize..]));
+    assert_eq!(bits(engine.logits(0)), bits(&chunked[chunked.len() - VOCABULARY as usize..]));
+    assert!(engine.logits(1).is_empty());
+}
+
+#[test]
+fn outputs_are_those_wanted() {
+    let folder = Folder::new();
+    let plan = tiny::plan(&folder.0);
+    let mut engine = native(&folder, &plan, 2);
+    let tokens = prompt(9);
+    let n = VOCABULARY as usize;
+    let all = bits(engine.step(&tokens, &[0, 1, 2, 3, 4, 5, 6, 7, 8]).unwrap());
+    engine.reset();
+    let some = bits(engine.step(&tokens, &[8, 2, 2]).unwrap());
+    for (i, row) in [8, 2, 2].into_iter().enumerate() {
+        let close = some[i * n..][..n].iter().zip(&all[row * n..][..n]);
+        assert!(close.map(|(&x, &y)| (f32::from_bits(x), f32::from_bits(y))).all(|(x, y)| (x - y).abs() < 1e-4));
+    }
+    engine.reset();
+    assert!(engine.step(&tokens, &[]).unwrap().is_empty());
+    assert_eq!(engine.position(), 9);
+}
+
+#[test]
+fn going_back_is_as_if_it_had_not_been() {
+    let folder = Folder::new();
+    let plan = tiny::plan(&folder.0);
+    let mut engine = native(&folder, &plan, 2);
+    engine.prefill(&prompt(60)).unwrap();
+    engine.truncate(20);
+    engine.truncate(30);
+    assert_eq!(engine.position(), 20);
+    let back = bits(engine.step(&[3], &[0]).unwrap());
+    let mut fresh = native(&folder, &plan, 1);
+    // The same splits, so that sums have the same order.
+    fresh.step(&prompt(48), &[]).unwrap();
+    fresh.truncate(20);
+    assert_eq!(bits(fresh.step(&[3], &[0]).unwrap()), back);
+}
+
+#[test]
+fn wrong_steps_are_errors_and_change_nothing() {
+    let folder = Folder::new();
+    let plan = tiny::plan(&folder.0);
+    let mut engine = native(&folder, &plan, 2);
+    engine.prefill(&prompt(90)).unwrap();
+    assert_eq!(engine.step(&[], &[]), Err(StepError::NoTokens));
+    assert_eq!(engine.prefill(&[]), Err(StepError::NoTokens));
+    let too_many = engine.step(&prompt(MAX_TOKENS + 1), &[]);
+    assert_eq!(too_many, Err(StepError::TooManyTokens { found: 49, most: MAX_TOKENS }));
+    let unknown = engine.step(&[1, VOCABULARY], &[]);
+    assert_eq!(unknown, Err(StepError::Token { index: 1, id: VOCABULARY, vocabulary: VOCABULARY }));
+    assert_eq!(engine.step(&[1, 2], &[2]), Err(StepError::Output { index: 0, row: 2, rows: 2 }));
+    assert_eq!(engine.step(&[1, 2], &[0, 0, 0]), Err(StepError::Output { index: 2, row: 0, rows: 2 }));
+    let full = engine.prefill(&prompt(11));
+    assert_eq!(full, Err(StepError::ContextFull { position: 90, tokens: 11, context: CONTEXT }));
+    assert_eq!(engine.position(), 90);
+    assert!(engine.logits(0).is_empty());
+    engine.step(&prompt(10), &[9]).unwrap();
+    assert!(matches!(engine.step(&[0], &[]), Err(StepError::ContextFull { .. })));
+    let mut out = [0.0; 3];
+    assert!(matches!(engine.probabilities(&[0.0; 40], 1.0, &mut out), Err(StepError::Vocabulary { found: 3, .. })));
+}
+
+#[test]
+fn tokens_are_sampled_with_the_plans_softmax() {
+    let folder = Folder::new();
+    let plan = tiny::plan(&folder.0);
+    let mut engine = native(&folder, &plan, 2);
+    engine.prefill(&prompt(5)).unwrap();
+    let mut probabilities = vec![0.0; VOCABULARY as usize];
+    engine.probabilities(engine.logits(0), 2.0, &mut probabilities).unwrap();
+    let exact: Vec<f64> = engine.logits(0).iter().map(|&x| (2.0 * f64::from(x)).exp()).collect();
+    let sum: f64 = exact.iter().sum();
+    for (p, e) in probabilities.iter().zip(exact) {
+        assert!((f64::from(*p) - e / sum).abs() < 1e-6);
+    }
+    let run = |engine: &mut Engine, settings: Settings| -> Vec<u32> {
+        engine.reset();
+        engine.prefill(&prompt(5)).unwrap();
+        let mut sampler = Sampler::new(settings).unwrap();
+        (0..20)
+            .map(|_| {
+                let token = sampler.sample(engine.logits(0), engine).unwrap();
+                engine.step(&[token], &[0]).unwrap();
+                token
+            })
+            .collect()
+    };
+    let settings = |seed| Settings { seed, temperature: 1.5, ..Settings::default() };
+    let first = run(&mut engine, settings(1));
+    assert_eq!(run(&mut engine, settings(1)), first);
+    assert_ne!(run(&mut engine, settings(2)), first);
+    assert_eq!(run(&mut engine, Settings::greedy()), run(&mut engine, Settings::greedy()));
+}
+
+#[test]
+fn statistics_name_every_task() {
+    let folder = Folder::new();
+    let plan = tiny::plan(&folder.0);
+    let options = Options { stats: true, ..options(2, BackendKind::Native) };
+    let mut engine = Engine::load(plan, &folder.0, &options).unwrap();
+    engine.prefill(&prompt(50)).unwrap();
+    let stats = engine.take_stats();
+    assert_eq!((stats.threads, stats.steps, stats.tokens), (2, 2, 50));
+    let items = |label: &str| stats.tasks.iter().find(|task| task.label == label).map(|task| task.items);
+    assert_eq!((items("embed"), items("head"), items("q")), (Some(50), Some(5), Some(4 * 4 + 4)));
+    assert!(stats.tasks.iter().all(|task| task.time <= stats.wall * 2));
+    assert_eq!(engine.take_stats().steps, 0);
+}
+
+#[test]
+fn a_plan_goes_through_its_file() {
+    let folder = Folder::new();
+    let plan = tiny::plan(&folder.0);
+    let path = folder.0.join("tiny.ixp");
+    file::write(&path, &plan).unwrap();
+    file::write(&path, &plan).unwrap();
+    assert!(file::is_plan(&path).unwrap() && !file::is_plan(&folder.0.join("tiny.weights")).unwrap());
+    let read = file::read(&path).unwrap();
+    assert_eq!(read, plan);
+    // Nothing is left beside it.
+    assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 2);
+    let mut engine = Engine::load(read, &folder.0, &Options::default()).unwrap();
+    assert_eq!((engine.tokenizer(), engine.architecture()), (&[1, 2, 3][..], "tiny"));
+    engine.step(&[1], &[0]).unwrap();
+}
+
+#[test]
+fn what_does_not_fit_the_machine_or_the_model_is_an_error() {
+    let folder = Folder::new();
+    let plan = tiny::plan(&folder.0);
+    let load = |plan: &Plan<Kernel>, options: Options| Engine::load(plan.clone(), &folder.0, &options).map(drop);
+    let context = |context| Options { context: Some(context), ..Options::default() };
+    assert!(matches!(load(&plan, context(0)), Err(LoadError::Context { found: 0, most: CONTEXT })));
+    assert!(matches!(load(&plan, context(101)), Err(LoadError::Context { found: 101, .. })));
+    load(&plan, context(1)).unwrap();
+    let threads = |threads| Options { threads: Some(threads), ..Options::default() };
+    assert!(matches!(load(&plan, threads(0)), Err(LoadError::Threads { found: 0 })));
+    assert!(matches!(load(&plan, threads(1 << 20)), Err(LoadError::Threads { .. })));
+    let other = Plan { target: "z80".into(), ..plan.clone() };
+    let error = load(&other, Options::default()).unwrap_err();
+    assert!(error.to_string().contains("\"z80\"") && error.to_string().contains("avx2"), "{error}");
+
+    let path = folder.0.join("tiny.weights");
+    let bytes = std::fs::read(&path).unwrap();
+    let mut changed = bytes.clone();
+    changed[3] ^= 1;
+    std::fs::write(&path, &changed).unwrap();
+    let error = load(&plan, Options::default());
+    assert!(matches!(error, Err(LoadError::OtherModel { what: "the checksum of its header", .. })));
+    std::fs::write(&path, &bytes[1..]).unwrap();
+    assert!(matches!(load(&plan, Options::default()), Err(LoadError::OtherModel { what: "its length", .. })));
+    std::fs::remove_file(&path).unwrap();
+    let error = load(&plan, Options::default());
+    assert!(matches!(error, Err(LoadError::ModelFile { source, .. }) if source.kind() == std::io::ErrorKind::NotFound));
+    std::fs::create_dir(&path).unwrap();
+    assert!(matches!(load(&plan, Options::default()), Err(LoadError::ModelFile { .. })));
+}

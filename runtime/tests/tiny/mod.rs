@@ -1,0 +1,316 @@
+//! A transformer of one layer with routed experts, as a plan made by hand: every kind of step, source, input and dim rule.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use ixc_codegen::generators::generate;
+use ixc_codegen::target::Target;
+use ixc_ir::format::Format;
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::spec::{Bits, GEMM_ROWS, Score, Shape};
+use ixc_ir::plan::*;
+
+pub const VOCABULARY: u32 = 40;
+pub const MAX_TOKENS: u32 = 48;
+pub const CONTEXT: u32 = 100;
+const N: u32 = 32;
+const HEADS: u32 = 2;
+const D: u32 = 16;
+pub const EXPERTS: u32 = 4;
+pub const TOP_K: u32 = 2;
+
+/// A folder that is removed in the end.
+pub struct Folder(pub PathBuf);
+
+impl Folder {
+    pub fn new() -> Folder {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("ixc-runtime-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Folder(path)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Small numbers from a seed, in -0.5..0.5.
+pub fn numbers(seed: u64, count: usize) -> Vec<f32> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1u64 << 24) as f32 - 0.5
+    };
+    (0..count).map(|_| next()).collect()
+}
+
+struct Maker {
+    plan: Plan<KernelSpec>,
+    bytes: Vec<u8>,
+}
+
+impl Maker {
+    fn weight(&mut self, name: &str, shape: &[u32]) -> Source {
+        let count = shape.iter().product::<u32>() as usize;
+        let offset = self.bytes.len() as u64;
+        let values = numbers(self.plan.weights.len() as u64 + 1, count);
+        // Norms near 1, so that nothing dies out.
+        let base = if shape.len() == 1 { 1.0 } else { 0.0 };
+        self.bytes.extend(values.iter().flat_map(|v| (v * 0.5 + base).to_le_bytes()));
+        self.plan.weights.push(PlanWeight {
+            name: name.into(),
+            format: Format::F32,
+            shape: shape.iter().map(|&d| u64::from(d)).collect(),
+            file: 0,
+            offset,
+            bytes: count as u64 * 4,
+        });
+        Source::Weight(self.plan.weights.len() as u32 - 1)
+    }
+
+    fn buffer(&mut self, name: &str, words: u32, rows: RowCount) -> BufferId {
+        let row_bytes = u64::from(words) * 4;
+        let count = u64::from(MAX_TOKENS) * if let RowCount::Routed { top_k } = rows { u64::from(top_k) } else { 1 };
+        let offset = self.plan.arena_bytes;
+        self.plan.arena_bytes += (row_bytes * count).next_multiple_of(64);
+        self.plan.buffers.push(ArenaBuffer { name: name.into(), row_bytes, rows, offset });
+        BufferId(self.plan.buffers.len() as u32 - 1)
+    }
+
+    fn kernel(&mut self, spec: KernelSpec) -> KernelId {
+        self.plan.kernels.push(spec);
+        KernelId(self.plan.kernels.len() as u32 - 1)
+    }
+
+    fn rows(
+        &mut self,
+        label: &str,
+        rows: RowAxis,
+        columns: u32,
+        spec: KernelSpec,
+        dims: &[DimRule],
+        args: Vec<Arg>,
+    ) -> Task {
+        let variant = Variant { up_to_rows: u32::MAX, row_chunk: 1, kernel: self.kernel(spec), dims: dims.to_vec() };
+        Task { label: label.into(), rows, columns, variants: vec![variant], args }
+    }
+
+    /// A product in tiles of 8 weight rows: few rows by `Gemv`, more by `Gemm`.
+    fn product(
+        &mut self,
+        label: &str,
+        rows: RowAxis,
+        (x, w, residual, y): (BufferId, Source, Option<BufferId>, BufferId),
+        n: u32,
+    ) -> Task {
+        let tile = 8;
+        let spec = |shape| KernelSpec::Linear {
+            format: Format::F32,
+            k: N,
+            tile,
+            n,
+            bias: false,
+            residual: residual.is_some(),
+            shape,
+        };
+        let (gemv, gemm) = (self.kernel(spec(Shape::Gemv)), self.kernel(spec(Shape::Gemm)));
+        let column = |buffer| arg(Source::Arena(buffer), n * 4, tile * 4);
+        let mut args = vec![arg(Source::Arena(x), N * 4, 0), weight_arg(w, rows, tile * N * 4, n * N * 4)];
+        args.extend(residual.map(column));
+        args.push(column(y));
+        args.push(arg(Source::Scratch, 0, 0));
+        Task { label: label.into(), rows, columns: n / tile, variants: variants(gemv, gemm), args }
+    }
+}
+
+fn variants(gemv: KernelId, gemm: KernelId) -> Vec<Variant> {
+    let groups = vec![DimRule::RowGroups(GEMM_ROWS), DimRule::RowRest(GEMM_ROWS)];
+    vec![
+        Variant { up_to_rows: 5, row_chunk: 5, kernel: gemv, dims: vec![DimRule::Rows] },
+        Variant { up_to_rows: u32::MAX, row_chunk: 12, kernel: gemm, dims: groups },
+    ]
+}
+
+fn arg(source: Source, row: u32, column: u32) -> Arg {
+    Arg { source, offset: 0, row_stride: row.into(), column_stride: column.into(), expert_stride: 0 }
+}
+
+fn weight_arg(source: Source, rows: RowAxis, column: u32, expert: u32) -> Arg {
+    let expert = if matches!(rows, RowAxis::Routed(_)) { expert } else { 0 };
+    Arg { expert_stride: expert.into(), ..arg(source, 0, column) }
+}
+
+/// The plan as specs and the bytes of its model file.
+fn specs() -> (Plan<KernelSpec>, Vec<u8>) {
+    let plan = Plan {
+        architecture: "tiny".into(),
+        target: Target::native().name().into(),
+        max_tokens: MAX_TOKENS,
+        context_length: CONTEXT,
+        vocabulary: VOCABULARY,
+        files: Vec::new(),
+        weights: Vec::new(),
+        ropes: vec![RopeTable {
+            style: RopeStyle::Neox,
+            frequencies: (0..D / 2).map(|i| 100f64.powf(-f64::from(i) / 8.0)).collect(),
+            magnitude: 1.0,
+        }],
+        cache: vec![CacheLayer { heads: 1, key_len: D, value_len: D }],
+        buckets: 1,
+        buffers: Vec::new(),
+        arena_bytes: 0,
+        kernels: Vec::new(),
+        steps: Vec::new(),
+        logits: BufferId(0),
+        softmax: KernelId(0),
+        tokenizer: vec![1, 2, 3],
+    };
+    let mut m = Maker { plan, bytes: b"a header of sixteen".to_vec() };
+    let (tokens, outputs, routed) = (RowCount::Tokens, RowCount::Outputs, RowCount::Routed { top_k: TOP_K });
+    let bucket = BucketId(0);
+    let axis = RowAxis::Routed(bucket);
+    let eps = Bits::of(1e-5);
+    let norm = KernelSpec::RmsNorm { n: N, eps, out: Format::F32 };
+    let row = N * 4;
+    let arena = |buffer, row| arg(Source::Arena(buffer), row, 0);
+    let input = |input, row| arg(Source::Input(input), row, 0);
+    let mut steps: Vec<Vec<Task>> = Vec::new();
+
+    let table = m.weight("embed", &[VOCABULARY, N]);
+    let x0 = m.buffer("x0", N, tokens);
+    let embed = KernelSpec::Embed { format: Format::F32, rows: VOCABULARY, n: N };
+    let args = vec![input(Input::Tokens, 4), arg(table, 0, 0), arena(x0, row)];
+    steps.push(vec![m.rows("embed", RowAxis::Tokens, 1, embed, &[], args)]);
+
+    let (w, h) = (m.weight("norm", &[N]), m.buffer("h", N, tokens));
+    let args = vec![arena(x0, row), arg(w, 0, 0), arena(h, row)];
+    steps.push(vec![m.rows("norm", RowAxis::Tokens, 1, norm.clone(), &[], args)]);
+
+    let [wq, wk, wv] = [("q", HEADS * D), ("k", D), ("v", D)].map(|(name, n)| m.weight(name, &[n, N]));
+    let [q, k, v] = [("q", HEADS * D), ("k", D), ("v", D)].map(|(name, n)| m.buffer(name, n, tokens));
+    steps.push(vec![
+        m.product("q", RowAxis::Tokens, (h, wq, None, q), HEADS * D),
+        m.product("k", RowAxis::Tokens, (h, wk, None, k), D),
+        m.product("v", RowAxis::Tokens, (h, wv, None, v), D),
+    ]);
+
+    let qr = m.buffer("qr", HEADS * D, tokens);
+    let position =
+        || [input(Input::PositionBlock, 4), input(Input::PositionLane, 4), arg(Source::Rope(0), 0, 0)].into_iter();
+    let rope = KernelSpec::RopeHeads { heads: HEADS, d: D, dims: D, style: RopeStyle::Neox, norm: None };
+    let append = KernelSpec::RopeAppend { d: D, dv: D, dims: D, style: RopeStyle::Neox, norm: None };
+    let mut rope_args = vec![arena(q, HEADS * D * 4)];
+    rope_args.extend(position());
+    rope_args.push(arena(qr, HEADS * D * 4));
+    let mut append_args = vec![arena(k, D * 4), arena(v, D * 4)];
+    append_args.extend(position());
+    append_args.extend([Source::Keys(0), Source::Values(0), Source::Scratch].map(|source| arg(source, 0, 0)));
+    steps.push(vec![
+        m.rows("rope", RowAxis::Tokens, 1, rope, &[DimRule::CacheBlocks], rope_args),
+        m.rows("append", RowAxis::Tokens, 1, append, &[DimRule::CacheBlocks], append_args),
+    ]);
+
+    let a = m.buffer("a", HEADS * D, tokens);
+    let attention = KernelSpec::Attention { group: HEADS, d: D, dv: D, scale: Bits::of(0.25) };
+    let mut args = vec![arena(qr, HEADS * D * 4), input(Input::Positions, 4)];
+    args.extend([Source::Keys(0), Source::Values(0)].map(|source| arg(source, 0, 0)));
+    args.extend([arena(a, HEADS * D * 4), arg(Source::Scratch, 0, 0)]);
+    steps.push(vec![m.rows("attention", RowAxis::Tokens, 1, attention, &[DimRule::PositionBlocks], args)]);
+
+    let (wo, x1) = (m.weight("o", &[N, N]), m.buffer("x1", N, tokens));
+    steps.push(vec![m.product("o", RowAxis::Tokens, (a, wo, Some(x0), x1), N)]);
+
+    let (w, h2) = (m.weight("norm2", &[N]), m.buffer("h2", N, tokens));
+    let args = vec![arena(x1, row), arg(w, 0, 0), arena(h2, row)];
+    steps.push(vec![m.rows("norm2", RowAxis::Tokens, 1, norm.clone(), &[], args)]);
+
+    // Eight rows of which the router looks at four.
+    let (wr, rl) = (m.weight("router", &[8, N]), m.buffer("router logits", 8, tokens));
+    steps.push(vec![m.product("router", RowAxis::Tokens, (h2, wr, None, rl), 8)]);
+
+    let (ids, p) = (m.buffer("ids", TOP_K, tokens), m.buffer("p", TOP_K, tokens));
+    let route = KernelSpec::Route {
+        experts: EXPERTS,
+        top_k: TOP_K,
+        score: Score::Softmax,
+        normalise: true,
+        scale: Bits::of(1.0),
+    };
+    let args = vec![arena(rl, 32), arena(ids, TOP_K * 4), arena(p, TOP_K * 4), arg(Source::Scratch, 0, 0)];
+    steps.push(vec![m.rows("route", RowAxis::Tokens, 1, route, &[], args)]);
+    let bucket_at = steps.len();
+
+    let g = m.buffer("g", N, routed);
+    let args = vec![input(Input::RoutedToken(bucket), 4), arena(h2, 0), arena(g, row)];
+    let gather = KernelSpec::Gather { bytes: row };
+    steps.push(vec![m.rows("gather", axis, 1, gather.clone(), &[DimRule::All(tokens)], args)]);
+
+    let (gate, up) = (m.weight("gate", &[EXPERTS, N, N]), m.weight("up", &[EXPERTS, N, N]));
+    let s = m.buffer("s", N, routed);
+    let swiglu = |shape| KernelSpec::Swiglu {
+        gate: Format::F32,
+        up: Format::F32,
+        k: N,
+        tile: 8,
+        n: N,
+        out: Format::F32,
+        rows: 12,
+        shape,
+    };
+    let (gemv, gemm) = (m.kernel(swiglu(Shape::Gemv)), m.kernel(swiglu(Shape::Gemm)));
+    let args = vec![
+        arena(g, row),
+        weight_arg(gate, axis, 8 * row, N * row),
+        weight_arg(up, axis, 8 * row, N * row),
+        arg(Source::Arena(s), row, 32),
+        arg(Source::Scratch, 0, 0),
+    ];
+    let label = "swiglu".to_string();
+    steps.push(vec![Task { label, rows: axis, columns: N / 8, variants: variants(gemv, gemm), args }]);
+
+    let (down, e) = (m.weight("down", &[EXPERTS, N, N]), m.buffer("e", N, routed));
+    steps.push(vec![m.product("down", axis, (s, down, None, e), N)]);
+
+    let x2 = m.buffer("x2", N, tokens);
+    let combine = KernelSpec::Combine { n: N, slots: TOP_K, residual: true };
+    let slots = input(Input::RoutedSlot(bucket), TOP_K * 4);
+    let args = vec![slots, arena(p, TOP_K * 4), arena(e, 0), arena(x1, row), arena(x2, row)];
+    steps.push(vec![m.rows("combine", RowAxis::Tokens, 1, combine, &[DimRule::All(routed)], args)]);
+
+    let o = m.buffer("o", N, outputs);
+    let args = vec![input(Input::OutputRows, 4), arena(x2, 0), arena(o, row)];
+    steps.push(vec![m.rows("outputs", RowAxis::Outputs, 1, gather, &[DimRule::All(tokens)], args)]);
+
+    let (w, oh) = (m.weight("norm3", &[N]), m.buffer("oh", N, outputs));
+    let args = vec![arena(o, row), arg(w, 0, 0), arena(oh, row)];
+    steps.push(vec![m.rows("norm3", RowAxis::Outputs, 1, norm, &[], args)]);
+
+    let (head, logits) = (m.weight("head", &[VOCABULARY, N]), m.buffer("logits", VOCABULARY, outputs));
+    steps.push(vec![m.product("head", RowAxis::Outputs, (oh, head, None, logits), VOCABULARY)]);
+
+    let softmax = m.kernel(KernelSpec::Softmax { n: VOCABULARY });
+    m.plan.steps = steps.into_iter().map(|tasks| Step::Run { tasks }).collect();
+    m.plan.steps.insert(bucket_at, Step::Bucket { bucket, ids, top_k: TOP_K, experts: EXPERTS });
+    m.plan.logits = logits;
+    m.plan.softmax = softmax;
+    m.plan.files.push(SourceFile {
+        path: "tiny.weights".into(),
+        bytes: m.bytes.len() as u64,
+        header_crc: crc32fast::hash(&m.bytes[..16]),
+        header_bytes: 16,
+    });
+    (m.plan, m.bytes)
+}
+
+/// The plan; its model file is written to the folder.
+pub fn plan(folder: &Path) -> Plan<Kernel> {
+    let (plan, bytes) = specs();
+    std::fs::write(folder.join("tiny.weights"), bytes).unwrap();
+    plan.try_map_kernels(|spec| generate(&spec, Target::native())).unwrap()
+}
