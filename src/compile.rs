@@ -91,7 +91,7 @@ pub fn assembly(kernel: &Kernel, target: Target) -> Result<String, Error> {
             let compiled = x64::compile(kernel);
             let compiled = compiled
                 .map_err(|source| ixc_codegen::module::CodegenError::Avx2 { kernel: kernel.name.clone(), source })?;
-            Ok(x64::listing::text(&compiled))
+            Ok(x64::listing::text(&compiled, kernel))
         }
         Target::Portable => {
             let code = portable::compile(kernel).map_err(ixc_codegen::module::CodegenError::from)?;

@@ -4,6 +4,9 @@
 
 use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
 
+use ixc_ir::kernel::print::statement_text;
+use ixc_ir::kernel::{For, Kernel, Stmt};
+
 use super::Compiled;
 
 /// One instruction of a listing.
@@ -35,13 +38,37 @@ impl Compiled {
     }
 }
 
-/// The listing as text: `offset  instruction ; statement`.
-pub fn text(compiled: &Compiled) -> String {
+/// The listing as text, with the IR statement of each instruction (the first line of a loop).
+pub fn text(compiled: &Compiled, kernel: &Kernel) -> String {
+    let mut statements = Vec::new();
+    collect(kernel, &kernel.body, &mut statements);
     let mut out = format!("; {} ({} bytes)\n", compiled.name, compiled.code_bytes);
+    let mut last = None;
     for line in compiled.listing() {
-        let origin = line.origin.map(|o| format!("; {o}")).unwrap_or_default();
-        out += format!("{:6x}  {:<60}{origin}", line.offset, line.text).trim_end();
+        // Only the first of a run of instructions repeats the statement.
+        let origin = line.origin.filter(|_| line.origin != last).and_then(|o| statements.get(o as usize));
+        last = line.origin;
+        let origin = origin.map(|o| format!("; {o}")).unwrap_or_default();
+        out += format!("{:6x}  {:<44}{origin}", line.offset, line.text).trim_end();
         out.push('\n');
     }
     out
+}
+
+fn collect(kernel: &Kernel, body: &[Stmt], out: &mut Vec<String>) {
+    for stmt in body {
+        match stmt {
+            Stmt::For(inner) => {
+                // The head of the loop, without printing its body for every loop around it.
+                let head = Stmt::For(For { body: Vec::new(), ..inner.clone() });
+                out.push(first_line(&statement_text(kernel, &head)));
+                collect(kernel, &inner.body, out);
+            }
+            Stmt::Inst(_) | Stmt::LoadIndex { .. } => out.push(first_line(&statement_text(kernel, stmt))),
+        }
+    }
+}
+
+fn first_line(text: &str) -> String {
+    text.lines().next().unwrap_or_default().to_string()
 }

@@ -5,9 +5,11 @@
 //! | `generated` | what the generators make, against the `portable` target |
 //! | `native` | (no tests) running a kernel with every buffer against a guard page |
 //! | `ops` | every op with every type that its rule allows, against the interpreter |
+//! | `random` | random kernels, against the interpreter |
 //! | `quality` | hot loops come out without spills and moves; instructions keep to the target's features |
 
 mod generated;
 mod native;
 mod ops;
 mod quality;
+mod random;

@@ -9,7 +9,7 @@ use super::native::{Guard, Random, module, run};
 
 fn compile(kernel: &Kernel) -> Compiled {
     let compiled = x64::compile(kernel).unwrap_or_else(|error| panic!("{error}"));
-    println!("{}\n{:?}", listing::text(&compiled), compiled.stats);
+    println!("{}\n{:?}", listing::text(&compiled, kernel), compiled.stats);
     compiled
 }
 
@@ -80,11 +80,12 @@ fn fma_tile() -> Kernel {
 
 #[test]
 fn a_register_tile_of_fused_multiply_adds_fills_the_registers_exactly() {
-    let compiled = compile(&fma_tile());
+    let kernel = fma_tile();
+    let compiled = compile(&kernel);
     let stats = compiled.stats;
     assert_eq!((stats.vector_spills, stats.gpr_spills, stats.moves), (0, 0, 0));
     // Three loads, four broadcasts, twelve multiply-adds, two pointers, counter and branch.
-    let text = listing::text(&compiled);
+    let text = listing::text(&compiled, &kernel);
     assert_eq!(text.matches("vfmadd231ps").count(), 12, "{text}");
     assert_eq!(text.matches("[rip").count() + text.matches("[rel").count(), 0, "zeros are idioms");
 }
@@ -113,10 +114,11 @@ fn dot() -> Kernel {
 
 #[test]
 fn a_chain_over_a_carried_value_stays_in_one_register() {
-    let compiled = compile(&dot());
+    let kernel = dot();
+    let compiled = compile(&kernel);
     let stats = compiled.stats;
     assert_eq!((stats.vector_spills, stats.gpr_spills, stats.moves), (0, 0, 0));
-    assert_eq!(listing::text(&compiled).matches("vfmadd231ps").count(), 8);
+    assert_eq!(listing::text(&compiled, &kernel).matches("vfmadd231ps").count(), 8);
     // Per step one load and one multiply-add with a memory operand; per iteration two pointers, counter, branch.
     let body = compiled.lines.iter().filter(|l| l.origin.is_some()).count();
     assert!(body <= 16 + 4 + 20, "{body} instructions");

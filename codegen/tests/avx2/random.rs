@@ -1,0 +1,49 @@
+//! Random kernels against the interpreter, bit for bit: any ops, nested loops, carried values, index loads and addresses
+//! of all shapes. `IXC_SEED=n` runs one seed and prints its listing.
+
+use ixc_codegen::module::Artifact;
+use ixc_codegen::target::Target;
+use ixc_codegen::x64::listing;
+use ixc_ir::kernel::random::{random_buffers, random_dims, random_kernel};
+use ixc_ir::kernel::{Kernel, interpret};
+
+use super::native::{Guard, module, run};
+
+/// First of the seeds.
+const SEED: u64 = 0x71e5;
+/// How many seeds follow it.
+const KERNELS: u64 = 600;
+/// Widest vectors, in bytes.
+const WIDEST: u32 = 32;
+
+#[test]
+fn random_kernels_compute_what_the_interpreter_computes() {
+    let one = std::env::var("IXC_SEED").ok().and_then(|seed| seed.parse::<u64>().ok());
+    let seeds: Vec<u64> = one.map_or_else(|| (SEED..SEED + KERNELS).collect(), |seed| vec![seed]);
+    println!("seeds {SEED} and the {KERNELS} after it");
+    let kernels: Vec<Kernel> = seeds.iter().map(|&seed| random_kernel(seed, WIDEST)).collect();
+    let Some(native) = module(&kernels, Target::Avx2) else { return };
+    let (mut spilled, mut rematerialised) = (0, 0);
+    for (i, (&seed, kernel)) in seeds.iter().zip(&kernels).enumerate() {
+        if let Artifact::Avx2(compiled) = &native.kernels()[i].artifact {
+            spilled += usize::from(compiled.stats.vector_spills > 0);
+            rematerialised += usize::from(compiled.stats.rematerialised > 0);
+            if one.is_some() {
+                println!("{}", listing::text(compiled, kernel));
+            }
+        }
+        for (round, guard) in [Guard::Before, Guard::After].into_iter().enumerate() {
+            let at = seed.wrapping_mul(3) + round as u64;
+            let dims = random_dims(kernel, at);
+            let buffers = random_buffers(kernel, &dims, at);
+            let (mut right, mut got) = (buffers.clone(), buffers);
+            interpret::run(kernel, &dims, &mut right).unwrap_or_else(|e| panic!("IXC_SEED={seed}: {e}"));
+            run(&native, i, &dims, &mut got, guard);
+            for (b, (got, right)) in got.iter().zip(&right).enumerate() {
+                let at = got.iter().zip(right).position(|(a, b)| a != b);
+                assert_eq!(at, None, "IXC_SEED={seed}, dims {dims:?}: buffer %{} differs", kernel.buffers[b].name);
+            }
+        }
+    }
+    println!("{spilled} kernels with spilled vectors, {rematerialised} with constants read at each use");
+}
