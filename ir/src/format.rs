@@ -83,9 +83,9 @@ format_table! {
     Q5K "q5_k" gguf Some(13), 256 => 176, { d @ 0, 2; dmin @ 2, 2; scales @ 4, 12; high @ 16, 32; quants @ 48, 128 }, activation A8Super, dequantise_q5_k;
     /// ggml `block_q6_K`: sixteen sub-blocks of 16, `x = d * scale * (q - 32)`, signed 8-bit scales.
     Q6K "q6_k" gguf Some(14), 256 => 210, { low @ 0, 128; high @ 128, 64; scales @ 192, 16; d @ 208, 2 }, activation A8Super, dequantise_q6_k;
-    /// Activations for K-quants: 256 signed bytes in -127..=127, sums of 16 and of 32 of them, one f32 scale. Our own layout
-    /// (ggml's `block_q8_K` has the same scale and sums of 16).
-    A8Super "a8_super" gguf None, 256 => 308, { quants @ 0, 256; sums16 @ 256, 32; sums32 @ 288, 16; d @ 304, 4 }, activation A8Super, dequantise_a8_super;
+    /// Activations for K-quants: eight sub-blocks of 32 signed bytes in -127..=127, each with an f32 scale (ggml's `block_q8_K` has
+    /// one for 256, which costs twice the error), the sums of 16 bytes as i16, and the sums of 32 bytes times their scale.
+    A8Super "a8_super" gguf None, 256 => 352, { quants @ 0, 256; sums16 @ 256, 32; d @ 288, 32; sums @ 320, 32 }, activation A8Super, dequantise_a8_super;
     /// Activations for 32-element formats: 32 signed bytes in -127..=127, their sum as i32, one f32 scale.
     A8Small "a8_small" gguf None, 32 => 40, { quants @ 0, 32; sum @ 32, 4; d @ 36, 4 }, activation A8Small, dequantise_a8_small;
 }
@@ -248,9 +248,8 @@ fn dequantise_q6_k(block: &[u8], out: &mut [f32]) {
 }
 
 fn dequantise_a8_super(block: &[u8], out: &mut [f32]) {
-    let d = f32_at(block, 304);
-    for (y, &q) in out.iter_mut().zip(block) {
-        *y = d * f32::from(q as i8);
+    for (i, (y, &q)) in out.iter_mut().zip(block).enumerate() {
+        *y = f32_at(block, 288 + i / 32 * 4) * f32::from(q as i8);
     }
 }
 

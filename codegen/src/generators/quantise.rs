@@ -1,4 +1,4 @@
-//! Activations into their formats: the largest magnitude of a block becomes 127.
+//! Activations into their formats: the largest magnitude of 32 elements becomes 127.
 //!
 //! `d = amax / 127`, `q = round(x * 127 / amax)`, ties to even, exactly as the graph interpreter's `quantise`.
 
@@ -8,7 +8,10 @@ use ixc_ir::plan::KernelSpec;
 
 use super::{GenerateError, LANES, check, for_vectors, math, spec_fields};
 
-/// Gives the vector of `lanes` values from an element offset on. It is called twice for each element.
+/// Elements that share a scale.
+const SUB: i64 = 32;
+
+/// Gives the vector of `lanes` values from an element offset on.
 pub type Values<'a> = &'a mut dyn FnMut(&mut KernelBuilder, Affine, u16) -> ValueId;
 
 /// Buffers: x f32[n], y out[n].
@@ -31,11 +34,36 @@ pub fn row_bytes(kernel: &str, format: Format, n: u32) -> Result<i64, GenerateEr
 /// Stores a row of `n` values at `offset` of `y` in `format`, which is f32 or an activation format.
 pub fn store_row(b: &mut KernelBuilder, format: Format, n: u32, y: BufferId, offset: Affine, values: Values<'_>) {
     match format {
-        Format::A8Super | Format::A8Small => {
+        Format::A8Small => {
+            let bytes = format.block_bytes() as i64;
+            b.for_each("block", i64::from(n) / SUB, |b, block| {
+                let at = offset.clone() + block * bytes;
+                let field = |name| at.clone() + format.field(name) as i64;
+                let sums =
+                    store_sub(b, y, field("quants"), &field("d"), &mut |b, i, lanes| values(b, block * SUB + i, lanes));
+                let sum = b.iadd(sums.halves[0], sums.halves[1]);
+                b.store(y, field("sum"), sum);
+            });
+        }
+        Format::A8Super => {
             let (len, bytes) = (format.block_len() as i64, format.block_bytes() as i64);
             b.for_each("block", i64::from(n) / len, |b, block| {
-                let to = offset.clone() + block * bytes;
-                store_block(b, format, y, to, &mut |b, at, lanes| values(b, block * len + at, lanes));
+                b.for_each("sub", len / SUB, |b, sub| {
+                    let at = offset.clone() + block * bytes;
+                    let field = |name| at.clone() + format.field(name) as i64;
+                    let sums =
+                        store_sub(b, y, field("quants") + sub * SUB, &(field("d") + sub * 4), &mut |b, i, lanes| {
+                            values(b, block * len + sub * SUB + i, lanes)
+                        });
+                    for (half, sum) in sums.halves.into_iter().enumerate() {
+                        let word = b.op(Op::NarrowS, Type::i16(1), &[sum]);
+                        b.store(y, field("sums16") + sub * 4 + half as i64 * 2, word);
+                    }
+                    let sum = b.iadd(sums.halves[0], sums.halves[1]);
+                    let sum = b.op(Op::ToF32, Type::f32(1), &[sum]);
+                    let sum = b.mul(sum, sums.d);
+                    b.store(y, field("sums") + sub * 4, sum);
+                });
             });
         }
         Format::F32
@@ -52,57 +80,44 @@ pub fn store_row(b: &mut KernelBuilder, format: Format, n: u32, y: BufferId, off
     }
 }
 
-fn store_block(b: &mut KernelBuilder, format: Format, y: BufferId, to: Affine, values: Values<'_>) {
-    let len = format.block_len() as i64;
-    let vectors = len / i64::from(LANES);
-    let zero = b.splat_f32(LANES, 0.0);
-    let amax = b.for_carry("i", vectors, &[zero], |b, i, acc| {
-        let v = values(b, i * i64::from(LANES), LANES);
-        let v = math::abs(b, v);
-        vec![b.same(Op::Max, &[acc[0], v])]
-    });
-    let amax = b.op(Op::ReduceMax, Type::f32(1), &amax);
+/// What the callers of [`store_sub`] derive their sums from.
+struct Sums {
+    /// Sums of the first and last 16 quants, as scalars.
+    halves: [ValueId; 2],
+    /// The scale.
+    d: ValueId,
+}
+
+/// Quantises 32 values with one scale.
+fn store_sub(b: &mut KernelBuilder, y: BufferId, quants: Affine, d_at: &Affine, values: Values<'_>) -> Sums {
+    let lanes = i64::from(LANES);
+    let vectors = SUB / lanes;
+    let x: Vec<ValueId> = (0..vectors).map(|i| values(b, Affine::constant(i * lanes), LANES)).collect();
+    let magnitudes: Vec<ValueId> = x.iter().map(|x| math::abs(b, *x)).collect();
+    let amax = magnitudes[1..].iter().fold(magnitudes[0], |m, x| b.same(Op::Max, &[m, *x]));
+    let amax = b.op(Op::ReduceMax, Type::f32(1), &[amax]);
     let (zero, full, unit) = (b.splat_f32(1, 0.0), b.splat_f32(1, 127.0), b.splat_f32(1, 1.0 / 127.0));
     let d = b.mul(amax, unit);
-    b.store(y, to.clone() + format.field("d") as i64, d);
+    b.store(y, d_at.clone(), d);
     let inverse = b.same(Op::Div, &[full, amax]);
     let positive = b.op(Op::CmpLtF, Type::i32(1), &[zero, amax]);
     let inverse = b.op(Op::Select, Type::f32(1), &[positive, inverse, zero]);
     let inverse = b.broadcast(LANES, inverse);
-    let quants = to.clone() + format.field("quants") as i64;
-    let mut store_vector = |b: &mut KernelBuilder, at: Affine| {
-        let v = values(b, at.clone(), LANES);
-        let v = b.mul(v, inverse);
-        let q = b.op(Op::ToI32, Type::i32(LANES), &[v]);
-        let narrow = b.op(Op::NarrowS, Type::i8(LANES), &[q]);
-        b.store(y, quants.clone() + at, narrow);
-        q
+    let q: Vec<ValueId> = x
+        .into_iter()
+        .enumerate()
+        .map(|(i, x)| {
+            let scaled = b.mul(x, inverse);
+            let q = b.op(Op::ToI32, Type::i32(LANES), &[scaled]);
+            let narrow = b.op(Op::NarrowS, Type::i8(LANES), &[q]);
+            b.store(y, quants.clone() + i as i64 * lanes, narrow);
+            q
+        })
+        .collect();
+    let half = |b: &mut KernelBuilder, q: &[ValueId]| {
+        let sum = q[1..].iter().fold(q[0], |s, q| b.iadd(s, *q));
+        b.op(Op::ReduceAdd, Type::i32(1), &[sum])
     };
-    if format == Format::A8Small {
-        let sum = b.splat_int(Type::i32(LANES), 0);
-        let sum = b.for_carry("i", vectors, &[sum], |b, i, sum| {
-            let q = store_vector(b, i * i64::from(LANES));
-            vec![b.iadd(sum[0], q)]
-        });
-        let sum = b.op(Op::ReduceAdd, Type::i32(1), &sum);
-        b.store(y, to + format.field("sum") as i64, sum);
-        return;
-    }
-    b.for_each("sub", len / 32, |b, sub| {
-        let mut halves = [None, None];
-        for (half, sum16) in halves.iter_mut().enumerate() {
-            let at = sub * 32 + half as i64 * 16;
-            let (q0, q1) = (store_vector(b, at.clone()), store_vector(b, at + i64::from(LANES)));
-            let q = b.iadd(q0, q1);
-            let sum = b.op(Op::ReduceAdd, Type::i32(1), &[q]);
-            let word = b.op(Op::NarrowS, Type::i16(1), &[sum]);
-            b.store(y, to.clone() + format.field("sums16") as i64 + sub * 4 + half as i64 * 2, word);
-            *sum16 = Some(sum);
-        }
-        if let [Some(low), Some(high)] = halves {
-            let sum = b.iadd(low, high);
-            let word = b.op(Op::NarrowS, Type::i16(1), &[sum]);
-            b.store(y, to.clone() + format.field("sums32") as i64 + sub * 2, word);
-        }
-    });
+    let (low, high) = q.split_at(q.len() / 2);
+    Sums { halves: [half(b, low), half(b, high)], d }
 }

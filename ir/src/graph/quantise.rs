@@ -1,13 +1,13 @@
 //! How f32 becomes an activation format: the definition that kernels match bit for bit.
 //!
-//! Per block of `n` elements (256 in `a8_super`, 32 in `a8_small`), all in f32, each operation rounded to nearest even:
+//! Per 32 elements, all in f32, each operation rounded to nearest even:
 //!
 //! ```text
 //! amax = max |x|
 //! inv  = amax > 0 ? 127 / amax : 0
 //! q    = clamp(round_ties_even(x * inv), -127, 127)        // never -128: u8 x s8 products of pairs must fit i16
 //! d    = amax * (1 / 127 as f32)
-//! sums = of q, per 16 and per 32 (a8_super) or of all (a8_small)
+//! sums = of q per 16, and of q per 32 times d (a8_super); of q (a8_small)
 //! ```
 //!
 //! For finite x with amax = 0 or amax >= 2^-120 (below that 127 / amax leaves f32's range and no kernel needs to match).
@@ -29,15 +29,15 @@ pub fn quantise(format: Format, x: &[f32]) -> Vec<u8> {
         match format {
             Format::F32 => put(block, 0, &x[0].to_le_bytes()),
             Format::A8Super => {
-                let (d, quants) = quantise_block(x);
-                put_quants(block, &quants);
-                for (i, q) in quants.chunks_exact(16).enumerate() {
-                    put(block, format.field("sums16") + 2 * i, &sum(q).to_le_bytes());
+                for (j, x) in x.chunks_exact(32).enumerate() {
+                    let (d, quants) = quantise_block(x);
+                    put_quants(&mut block[32 * j..], &quants);
+                    for (i, q) in quants.chunks_exact(16).enumerate() {
+                        put(block, format.field("sums16") + 4 * j + 2 * i, &sum(q).to_le_bytes());
+                    }
+                    put(block, format.field("d") + 4 * j, &d.to_le_bytes());
+                    put(block, format.field("sums") + 4 * j, &(f32::from(sum(&quants)) * d).to_le_bytes());
                 }
-                for (i, q) in quants.chunks_exact(32).enumerate() {
-                    put(block, format.field("sums32") + 2 * i, &sum(q).to_le_bytes());
-                }
-                put(block, format.field("d"), &d.to_le_bytes());
             }
             Format::A8Small => {
                 let (d, quants) = quantise_block(x);
@@ -62,7 +62,7 @@ fn quantise_block(x: &[f32]) -> (f32, Vec<i8>) {
     (amax * INV_127, quants)
 }
 
-/// At most 256 quants of 127 each: fits.
+/// At most 32 quants of 127 each: fits.
 fn sum(quants: &[i8]) -> i16 {
     quants.iter().map(|&q| i16::from(q)).sum()
 }
@@ -97,14 +97,17 @@ mod tests {
 
     #[test]
     fn sums_stand_where_the_format_table_says() {
-        let x: Vec<f32> = (0..256).map(|i| (i % 128) as f32).collect();
+        // Each 32 elements end with 127, so that every scale is 1 and the quants are the values.
+        let x: Vec<f32> = (0..256).map(|i| if i % 32 == 31 { 127.0 } else { (i % 100) as f32 }).collect();
         let bytes = quantise(Format::A8Super, &x);
-        let word = |at: usize| i16::from_le_bytes([bytes[at], bytes[at + 1]]);
-        for i in 0..16 {
-            assert_eq!(word(256 + 2 * i), (16 * (i as i16 % 8)..).take(16).sum::<i16>());
+        let float = |at: usize| f32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
+        for (i, x) in x.chunks_exact(16).enumerate() {
+            let word = i16::from_le_bytes([bytes[256 + 2 * i], bytes[257 + 2 * i]]);
+            assert_eq!(f32::from(word), x.iter().sum::<f32>());
         }
-        for i in 0..8 {
-            assert_eq!(word(288 + 2 * i), (32 * (i as i16 % 4)..).take(32).sum::<i16>());
+        for (i, x) in x.chunks_exact(32).enumerate() {
+            assert_eq!(float(288 + 4 * i), 127.0 * INV_127);
+            assert_eq!(float(320 + 4 * i), x.iter().sum::<f32>() * (127.0 * INV_127));
         }
         let mut back = vec![0f32; 256];
         Format::A8Super.dequantise(&bytes, &mut back);

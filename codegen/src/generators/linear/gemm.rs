@@ -3,7 +3,7 @@
 //!
 //! The inner step of a 4-bit format is, for each of six rows, a broadcast of four activations, `dot2_u8s8` and an add of words; sums
 //! stay in words for 32 elements (15 * 127 * 2 * 8 = 30480 < 32768), then `dot2_s16` applies the scale. Six rows take 6 word
-//! accumulators, 6 dword accumulators, the weights and a broadcast: 14 of 16 registers. 5-bit quants fit four additions
+//! accumulators, 6 float accumulators, the weights and a broadcast: 14 of 16 registers. 5-bit quants fit four additions
 //! (31 * 127 * 2 * 4 = 31496), 6-bit ones two (63 * 127 * 2 * 2 = 32004).
 
 use ixc_ir::format::Format;
@@ -80,7 +80,7 @@ pub fn multiply(b: &mut KernelBuilder, product: &Product, panel: (BufferId, i64)
                         let sums = micro.block(b);
                         for (at, sum) in y.iter().zip(sums) {
                             let old = b.load(Type::f32(LANES), to.buffer, at.clone());
-                            let new = sum.add_to(b, old);
+                            let new = sum.into_iter().fold(old, |y, (value, scale)| b.fma(value, scale, y));
                             b.store(to.buffer, at.clone(), new);
                         }
                     });
@@ -89,6 +89,14 @@ pub fn multiply(b: &mut KernelBuilder, product: &Product, panel: (BufferId, i64)
                 }
             });
         });
+    });
+}
+
+/// Adds integers to a sum that may be empty.
+fn accumulate(b: &mut KernelBuilder, sum: &mut Option<ValueId>, value: ValueId) {
+    *sum = Some(match *sum {
+        Some(old) => b.iadd(old, value),
+        None => value,
     });
 }
 
@@ -122,23 +130,8 @@ fn float_rows(
     }
 }
 
-/// What a block adds to a row's results: `sum * scale - minimum * minimum_scale`, eight weight rows to a vector.
-struct BlockSum {
-    sum: ValueId,
-    scale: ValueId,
-    minimum: Option<(ValueId, ValueId)>,
-}
-
-impl BlockSum {
-    fn add_to(&self, b: &mut KernelBuilder, old: ValueId) -> ValueId {
-        let f = b.op(Op::ToF32, Type::f32(LANES), &[self.sum]);
-        let new = b.fma(f, self.scale, old);
-        let Some((minimum, scale)) = self.minimum else { return new };
-        let f = b.op(Op::ToF32, Type::f32(LANES), &[minimum]);
-        let f = b.mul(f, scale);
-        b.sub(new, f)
-    }
-}
+/// What a block adds to a row's results: the sum of `value * scale`, eight weight rows to a vector.
+type BlockSum = Vec<(ValueId, ValueId)>;
 
 /// One block of a panel times the same block of some rows of activations.
 struct Micro {
@@ -151,40 +144,23 @@ struct Micro {
 
 impl Micro {
     fn block(&self, b: &mut KernelBuilder) -> Vec<BlockSum> {
-        let sums = match self.format {
-            Format::Q4K => self.k_quants(b, 32, 8),
-            Format::Q5K => self.k_quants(b, 32, 4),
-            Format::Q6K => self.k_quants(b, 16, 2),
-            Format::Q4_0 => self.q4_0(b),
-            Format::Q8_0 => self.q8_0(b),
+        let (sums, minimums) = match self.format {
+            Format::Q4K => (self.k_quants(b, 32, 8), Some(self.minimums(b))),
+            Format::Q5K => (self.k_quants(b, 32, 4), Some(self.minimums(b))),
+            Format::Q6K => (self.k_quants(b, 16, 2), None),
+            Format::Q4_0 => (self.q4_0(b), None),
+            Format::Q8_0 => (self.q8_0(b), None),
             Format::F32 | Format::F16 | Format::Bf16 | Format::A8Super | Format::A8Small => {
                 unreachable!("{} has no quants", self.format)
             }
         };
-        let corrections = match self.format {
-            Format::Q4K | Format::Q5K => Some(self.pairs(b, 4, "sums32")),
-            Format::Q6K => Some(self.pairs(b, 8, "sums16")),
-            _ => None,
-        };
         let d = b.load(Type::f32(LANES), self.panel, self.at.clone() + self.layout.d);
-        let mut results = Vec::new();
-        for (r, mut sum) in sums.into_iter().enumerate() {
-            let dx = self.x(b, r, Type::f32(LANES), self.format.activation().field("d") as i64);
-            let scale = b.mul(d, dx);
-            let minimum = match (self.format, &corrections) {
-                (Format::Q4K | Format::Q5K, Some(minimums)) => {
-                    let dmin = b.load(Type::f32(LANES), self.panel, self.at.clone() + self.layout.dmin);
-                    Some((minimums[r], b.mul(dmin, dx)))
-                }
-                (Format::Q6K, Some(offsets)) => {
-                    // Quants are stored plus 32.
-                    let offset = b.shift(Op::Shl, offsets[r], 5);
-                    sum = b.same(Op::ISub, &[sum, offset]);
-                    None
-                }
-                _ => None,
-            };
-            results.push(BlockSum { sum, scale, minimum });
+        let mut results: Vec<BlockSum> = sums.into_iter().map(|sum| vec![(sum, d)]).collect();
+        if let Some(minimums) = minimums {
+            let dmin = b.load(Type::f32(LANES), self.panel, self.at.clone() + self.layout.dmin);
+            for (result, minimum) in results.iter_mut().zip(minimums) {
+                result.push((minimum, dmin));
+            }
         }
         results
     }
@@ -195,59 +171,78 @@ impl Micro {
         b.load_splat(ty, *buffer, offset.clone() + at)
     }
 
-    /// Sums of K quants: sub-blocks of `sub` elements with an integer scale each; words are added `additions` times at most.
+    /// Sums of K quants in the activations' scales: sub-blocks of `sub` elements with an integer scale each; words are added
+    /// `additions` times at most.
     fn k_quants(&self, b: &mut KernelBuilder, sub: i64, additions: i64) -> Vec<ValueId> {
-        let zero = b.splat_int(DWORDS, 0);
+        let zero = b.splat_f32(LANES, 0.0);
         let init = vec![zero; self.x.len()];
+        let at = |offset: i64| self.at.clone() + offset;
         // A loop over 32 elements keeps the code of a kernel within the micro-op cache.
         b.for_carry("s", 8, &init, |b, s, acc| {
-            let mut acc = acc.to_vec();
             let run = additions.min(sub / 4);
+            let mut sums: Vec<Option<ValueId>> = vec![None; self.x.len()];
             for first in (0..8).step_by(run as usize) {
                 let mut words: Vec<Option<ValueId>> = vec![None; self.x.len()];
                 for j in first..first + run {
-                    let w_at = self.at.clone() + self.layout.quants + s * (8 * VECTOR) + j * VECTOR;
-                    let w = b.load(QUANTS, self.panel, w_at);
+                    let w = b.load(QUANTS, self.panel, at(self.layout.quants) + s * (8 * VECTOR) + j * VECTOR);
                     for (r, word) in words.iter_mut().enumerate() {
                         let (buffer, offset) = &self.x[r];
                         let x = b.load_splat(DWORDS, *buffer, offset.clone() + s * 32 + 4 * j);
                         let x = b.bitcast(QUANTS, x);
                         let pairs = b.op(Op::Dot2U8S8, WORDS, &[w, x]);
-                        *word = Some(match *word {
-                            Some(sum) => b.iadd(sum, pairs),
-                            None => pairs,
-                        });
+                        accumulate(b, word, pairs);
                     }
                 }
-                let scale_at =
-                    self.at.clone() + self.layout.scales + s * (32 / sub * VECTOR) + first * 4 / sub * VECTOR;
-                let scale = b.load(WORDS, self.panel, scale_at);
-                for (acc, words) in acc.iter_mut().zip(words.into_iter().flatten()) {
+                let scale = at(self.layout.scales) + s * (32 / sub * VECTOR) + first * 4 / sub * VECTOR;
+                let scale = b.load(WORDS, self.panel, scale);
+                for (sum, words) in sums.iter_mut().zip(words.into_iter().flatten()) {
                     let scaled = b.op(Op::Dot2S16, DWORDS, &[words, scale]);
-                    *acc = b.iadd(*acc, scaled);
+                    accumulate(b, sum, scaled);
                 }
             }
-            acc
+            if self.format == Format::Q6K {
+                // Quants are stored plus 32.
+                let pairs = b.load(WORDS, self.panel, at(self.layout.corrections) + s * VECTOR);
+                for (sum, (buffer, offset)) in sums.iter_mut().zip(&self.x) {
+                    let x = offset.clone() + s * 4 + Format::A8Super.field("sums16") as i64;
+                    let x = b.load_splat(DWORDS, *buffer, x);
+                    let x = b.bitcast(WORDS, x);
+                    let correction = b.op(Op::Dot2S16, DWORDS, &[pairs, x]);
+                    accumulate(b, sum, correction);
+                }
+            }
+            let mut next = Vec::new();
+            for ((acc, sum), (buffer, offset)) in acc.iter().zip(sums.into_iter().flatten()).zip(&self.x) {
+                let sum = b.op(Op::ToF32, Type::f32(LANES), &[sum]);
+                let dx = offset.clone() + s * 4 + Format::A8Super.field("d") as i64;
+                let dx = b.load_splat(Type::f32(LANES), *buffer, dx);
+                next.push(b.fma(sum, dx, *acc));
+            }
+            next
         })
     }
 
-    /// The panel's pairs times the activations' sums.
-    fn pairs(&self, b: &mut KernelBuilder, count: i64, sums: &str) -> Vec<ValueId> {
-        let field = Format::A8Super.field(sums) as i64;
+    /// The panel's minimums times the activations' sums.
+    fn minimums(&self, b: &mut KernelBuilder) -> Vec<ValueId> {
         let mut acc: Vec<Option<ValueId>> = vec![None; self.x.len()];
-        for i in 0..count {
-            let w = b.load(WORDS, self.panel, self.at.clone() + self.layout.pairs + i * VECTOR);
+        for i in 0..8 {
+            let m = b.load(Type::f32(LANES), self.panel, self.at.clone() + self.layout.corrections + i * VECTOR);
             for (r, acc) in acc.iter_mut().enumerate() {
-                let x = self.x(b, r, DWORDS, field + 4 * i);
-                let x = b.bitcast(WORDS, x);
-                let product = b.op(Op::Dot2S16, DWORDS, &[w, x]);
+                let x = self.x(b, r, Type::f32(LANES), Format::A8Super.field("sums") as i64 + 4 * i);
                 *acc = Some(match *acc {
-                    Some(sum) => b.iadd(sum, product),
-                    None => product,
+                    Some(sum) => b.fma(m, x, sum),
+                    None => b.mul(m, x),
                 });
             }
         }
         acc.into_iter().flatten().collect()
+    }
+
+    /// Integer sums of a 32-element block in the activations' scale.
+    fn scaled(&self, b: &mut KernelBuilder, r: usize, sum: ValueId) -> ValueId {
+        let sum = b.op(Op::ToF32, Type::f32(LANES), &[sum]);
+        let dx = self.x(b, r, Type::f32(LANES), Format::A8Small.field("d") as i64);
+        b.mul(sum, dx)
     }
 
     fn q4_0(&self, b: &mut KernelBuilder) -> Vec<ValueId> {
@@ -258,10 +253,7 @@ impl Micro {
                 let x = self.x(b, r, DWORDS, 4 * j);
                 let x = b.bitcast(QUANTS, x);
                 let pairs = b.op(Op::Dot2U8S8, WORDS, &[w, x]);
-                *word = Some(match *word {
-                    Some(sum) => b.iadd(sum, pairs),
-                    None => pairs,
-                });
+                accumulate(b, word, pairs);
             }
         }
         let ones = b.splat_int(WORDS, 1);
@@ -274,7 +266,8 @@ impl Micro {
                 // Quants are stored plus 8.
                 let x = self.x(b, r, DWORDS, Format::A8Small.field("sum") as i64);
                 let offset = b.shift(Op::Shl, x, 3);
-                b.same(Op::ISub, &[sum, offset])
+                let sum = b.same(Op::ISub, &[sum, offset]);
+                self.scaled(b, r, sum)
             })
             .collect()
     }
@@ -293,12 +286,10 @@ impl Micro {
                 let x = b.same(Op::Sign, &[x, w]);
                 let pairs = b.op(Op::Dot2U8S8, WORDS, &[magnitude, x]);
                 let sum = b.op(Op::Dot2S16, DWORDS, &[pairs, ones]);
-                *acc = Some(match *acc {
-                    Some(old) => b.iadd(old, sum),
-                    None => sum,
-                });
+                accumulate(b, acc, sum);
             }
         }
-        acc.into_iter().flatten().collect()
+        let sums: Vec<ValueId> = acc.into_iter().flatten().collect();
+        sums.into_iter().enumerate().map(|(r, sum)| self.scaled(b, r, sum)).collect()
     }
 }

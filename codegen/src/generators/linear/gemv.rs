@@ -1,8 +1,9 @@
 //! Few rows: dot products along weight rows, as they lie in the file.
 //!
-//! For a K block the eight (or sixteen) sub-blocks are multiplied with `dot2_u8s8`, each scaled by its integer scale in
-//! `dot2_s16`, and summed as integers; one multiply-add per block brings in the float scales. Minimums (`q4_k`, `q5_k`) and the
-//! offset of 32 (`q6_k`) come from the sums that the activation format carries.
+//! For a K block each sub-block of 32 is multiplied with `dot2_u8s8`, scaled by its integer scale in `dot2_s16`, and brought in
+//! with the activations' scale of these 32; the block's own scale follows once. Minimums (`q4_k`, `q5_k`) and the offset of 32
+//! (`q6_k`) come from the sums that the activation format carries. Sums of a block start afresh, so that the only chain from
+//! block to block is one multiply-add.
 
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
@@ -58,14 +59,12 @@ fn dot(b: &mut KernelBuilder, format: Format, k: u32, w: BufferId, w_at: Affine,
             b.op(Op::ReduceAdd, Type::f32(1), &acc)
         }
         Format::Q4K | Format::Q5K => {
-            let zero_min = b.splat_f32(4, 0.0);
-            let acc = b.for_carry("b", blocks, &[zero, zero_min], |b, i, acc| {
+            let acc = b.for_carry("b", blocks, &[zero, zero], |b, i, acc| {
                 let (block, x) = step(i);
                 k_block_with_minimums(b, &block, &x, acc[0], acc[1])
             });
-            let (sum, minimums) =
-                (b.op(Op::ReduceAdd, Type::f32(1), &acc[..1]), b.op(Op::ReduceAdd, Type::f32(1), &acc[1..]));
-            b.sub(sum, minimums)
+            let sum = b.sub(acc[0], acc[1]);
+            b.op(Op::ReduceAdd, Type::f32(1), &[sum])
         }
         Format::Q6K => {
             let acc = b.for_carry("b", blocks, &[zero], |b, i, acc| {
@@ -78,22 +77,34 @@ fn dot(b: &mut KernelBuilder, format: Format, k: u32, w: BufferId, w_at: Affine,
     }
 }
 
-/// `d * dx` of a block, in all lanes.
-fn scale(b: &mut KernelBuilder, block: &Block, field: &str, x: &Activations, lanes: u16) -> ValueId {
+/// A half-precision field of a block, in all lanes.
+fn half_lanes(b: &mut KernelBuilder, block: &Block, field: &str) -> ValueId {
     let d = block.half(b, field);
-    let at = x.offset.clone() + block.format.activation().field("d") as i64;
-    let dx = b.load(Type::f32(1), x.buffer, at);
-    let d = b.mul(d, dx);
-    b.broadcast(lanes, d)
+    b.broadcast(LANES, d)
 }
 
 fn quants_of(b: &mut KernelBuilder, x: &Activations, group: i64) -> ValueId {
     b.load(fields::BYTES, x.buffer, x.offset.clone() + group * 32)
 }
 
-fn sum(b: &mut KernelBuilder, parts: &[ValueId]) -> ValueId {
-    let (first, rest) = (parts[0], &parts[1..]);
-    rest.iter().fold(first, |s, p| b.iadd(s, *p))
+/// The sum of integer parts times the activations' scale of their 32 elements, in two chains.
+fn scaled_sum(b: &mut KernelBuilder, x: &Activations, parts: &[ValueId]) -> ValueId {
+    let d = x.offset.clone() + Format::A8Super.field("d") as i64;
+    let mut chains: [Option<ValueId>; 2] = [None, None];
+    for (j, part) in parts.iter().enumerate() {
+        let f = b.op(Op::ToF32, Type::f32(LANES), &[*part]);
+        let dx = b.load_splat(Type::f32(LANES), x.buffer, d.clone() + 4 * j as i64);
+        let chain = &mut chains[j % 2];
+        *chain = Some(match *chain {
+            Some(sum) => b.fma(f, dx, sum),
+            None => b.mul(f, dx),
+        });
+    }
+    match chains {
+        [Some(even), Some(odd)] => b.add(even, odd),
+        [Some(one), None] | [None, Some(one)] => one,
+        [None, None] => b.splat_f32(LANES, 0.0),
+    }
 }
 
 fn small_block(b: &mut KernelBuilder, block: &Block, x: &Activations, acc: ValueId) -> ValueId {
@@ -112,7 +123,10 @@ fn small_block(b: &mut KernelBuilder, block: &Block, x: &Activations, acc: Value
     let ones = b.splat_int(Type::i16(16), 1);
     let i = b.op(Op::Dot2S16, Type::i32(LANES), &[pairs, ones]);
     let f = b.op(Op::ToF32, Type::f32(LANES), &[i]);
-    let d = scale(b, block, "d", x, LANES);
+    let d = block.half(b, "d");
+    let dx = b.load(Type::f32(1), x.buffer, x.offset.clone() + Format::A8Small.field("d") as i64);
+    let d = b.mul(d, dx);
+    let d = b.broadcast(LANES, d);
     b.fma(f, d, acc)
 }
 
@@ -140,16 +154,16 @@ fn k_block_with_minimums(
             b.op(Op::Dot2S16, Type::i32(LANES), &[pairs, scale])
         })
         .collect();
-    let i = sum(b, &parts);
-    let f = b.op(Op::ToF32, Type::f32(LANES), &[i]);
-    let d = scale(b, block, "d", x, LANES);
-    let acc = b.fma(f, d, acc);
-    let sums_at = x.offset.clone() + Format::A8Super.field("sums32") as i64;
-    let sums = b.load(Type::i16(8), x.buffer, sums_at);
-    let m = b.op(Op::Dot2S16, Type::i32(4), &[minimums, sums]);
-    let m = b.op(Op::ToF32, Type::f32(4), &[m]);
-    let d = scale(b, block, "dmin", x, 4);
-    vec![acc, b.fma(m, d, acc_minimums)]
+    let sum = scaled_sum(b, x, &parts);
+    let d = half_lanes(b, block, "d");
+    let acc = b.fma(sum, d, acc);
+    // A lane is a sub-block: its minimum times the sum of its activations.
+    let minimums = b.op(Op::ExtendS, Type::i32(LANES), &[minimums]);
+    let minimums = b.op(Op::ToF32, Type::f32(LANES), &[minimums]);
+    let sums = b.load(Type::f32(LANES), x.buffer, x.offset.clone() + Format::A8Super.field("sums") as i64);
+    let m = b.mul(minimums, sums);
+    let dmin = half_lanes(b, block, "dmin");
+    vec![acc, b.fma(m, dmin, acc_minimums)]
 }
 
 fn q6_block(b: &mut KernelBuilder, block: &Block, x: &Activations, acc: ValueId) -> ValueId {
@@ -167,16 +181,18 @@ fn q6_block(b: &mut KernelBuilder, block: &Block, x: &Activations, acc: ValueId)
             b.op(Op::Dot2S16, Type::i32(LANES), &[pairs, scale])
         })
         .collect();
-    // Quants are stored plus 32: take 32 * scale * (sum of x) off again.
+    let sum = scaled_sum(b, x, &parts);
+    // Quants are stored plus 32: take 32 * scale * (sum of x) off again. A lane is a group of 32 elements.
     let words = b.op(Op::ExtendS, Type::i16(16), &[bytes]);
     let sums = b.load(Type::i16(16), x.buffer, x.offset.clone() + Format::A8Super.field("sums16") as i64);
     let offset = b.op(Op::Dot2S16, Type::i32(LANES), &[words, sums]);
     let offset = b.shift(Op::Shl, offset, 5);
-    let i = sum(b, &parts);
-    let i = b.same(Op::ISub, &[i, offset]);
-    let f = b.op(Op::ToF32, Type::f32(LANES), &[i]);
-    let d = scale(b, block, "d", x, LANES);
-    b.fma(f, d, acc)
+    let offset = b.op(Op::ToF32, Type::f32(LANES), &[offset]);
+    let dx = b.load(Type::f32(LANES), x.buffer, x.offset.clone() + Format::A8Super.field("d") as i64);
+    let offset = b.mul(offset, dx);
+    let sum = b.sub(sum, offset);
+    let d = half_lanes(b, block, "d");
+    b.fma(sum, d, acc)
 }
 
 /// `lanes` weights of a float format as f32.

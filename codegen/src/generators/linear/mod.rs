@@ -185,7 +185,7 @@ pub fn swiglu(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateError> 
         });
         multiply(&mut b, &Product { format, k, tile, x, w, panel }, rows, &to);
     }
-    // Activation in place of the gate's product, since a quantiser reads its values twice.
+    // Activation in place of the gate's product; then the quantiser reads it.
     rows.for_each(&mut b, |b, row, count| {
         b.for_each("r", i64::from(count), |b, r| {
             let from = (row.clone() + r) * row_bytes;

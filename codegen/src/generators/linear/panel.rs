@@ -24,11 +24,11 @@ pub struct Layout {
     pub magnitudes: i64,
     /// Scales of sub-blocks, each in both words of a lane.
     pub scales: i64,
-    /// Pairs for the correction by the activations' sums: minimums of two sub-blocks (`q4_k`, `q5_k`), scales of two (`q6_k`).
-    pub pairs: i64,
+    /// For the correction by the activations' sums: minimums as floats (`q4_k`, `q5_k`), pairs of -32 * scale (`q6_k`).
+    pub corrections: i64,
     /// Float scale.
     pub d: i64,
-    /// Float scale of the minimums.
+    /// Float scale of the minimums, negated.
     pub dmin: i64,
     /// Bytes in all.
     pub bytes: i64,
@@ -37,10 +37,10 @@ pub struct Layout {
 /// The layout for a quantised format.
 pub fn layout(format: Format) -> Layout {
     let vectors = format.block_len() as i64 / 4;
-    let (magnitudes, scales, pairs, dmin) = match format {
+    let (magnitudes, scales, corrections, dmin) = match format {
         Format::Q8_0 => (vectors, 0, 0, 0),
         Format::Q4_0 => (0, 0, 0, 0),
-        Format::Q4K | Format::Q5K => (0, 8, 4, 1),
+        Format::Q4K | Format::Q5K => (0, 8, 8, 1),
         Format::Q6K => (0, 16, 8, 0),
         Format::F32 | Format::F16 | Format::Bf16 | Format::A8Super | Format::A8Small => {
             unreachable!("{format} has no quants")
@@ -51,10 +51,10 @@ pub fn layout(format: Format) -> Layout {
         quants: 0,
         magnitudes: at(vectors),
         scales: at(vectors + magnitudes),
-        pairs: at(vectors + magnitudes + scales),
-        d: at(vectors + magnitudes + scales + pairs),
-        dmin: at(vectors + magnitudes + scales + pairs + 1),
-        bytes: at(vectors + magnitudes + scales + pairs + 1 + dmin),
+        corrections: at(vectors + magnitudes + scales),
+        d: at(vectors + magnitudes + scales + corrections),
+        dmin: at(vectors + magnitudes + scales + corrections + 1),
+        bytes: at(vectors + magnitudes + scales + corrections + 1 + dmin),
     }
 }
 
@@ -113,6 +113,8 @@ pub fn unpack_block(b: &mut KernelBuilder, strip: &Strip, panel: BufferId, to: &
         b.store(panel, to.clone() + layout.d + 4 * r, d);
         if matches!(format, Format::Q4K | Format::Q5K) {
             let dmin = strip.block(r).half(b, "dmin");
+            let minus = b.splat_f32(1, -1.0);
+            let dmin = b.mul(dmin, minus);
             b.store(panel, to.clone() + layout.dmin + 4 * r, dmin);
         }
     }
@@ -150,14 +152,20 @@ fn unpack_scales(b: &mut KernelBuilder, strip: &Strip, layout: &Layout, panel: B
         let high = b.shift(Op::Shl, high, 16);
         b.same(Op::Or, &[low, high])
     };
-    let (scales, paired) = if signed { (0..16, 0..8) } else { (0..8, 4..8) };
-    for (i, s) in scales.enumerate() {
-        let v = pair(b, dwords[s], dwords[s]);
-        b.store(panel, to.clone() + layout.scales + i as i64 * VECTOR, v);
+    for (s, dword) in dwords.iter().enumerate().take(if signed { 16 } else { 8 }) {
+        let v = pair(b, *dword, *dword);
+        b.store(panel, to.clone() + layout.scales + s as i64 * VECTOR, v);
     }
-    for (i, p) in paired.enumerate() {
-        let v = pair(b, dwords[2 * p], dwords[2 * p + 1]);
-        b.store(panel, to.clone() + layout.pairs + i as i64 * VECTOR, v);
+    for i in 0..8 {
+        let v = if signed {
+            let minus = b.splat_int(Type::i32(LANES), -32);
+            let (low, high) =
+                (b.same(Op::IMul, &[dwords[2 * i], minus]), b.same(Op::IMul, &[dwords[2 * i + 1], minus]));
+            pair(b, low, high)
+        } else {
+            b.op(Op::ToF32, Type::f32(LANES), &[dwords[8 + i]])
+        };
+        b.store(panel, to.clone() + layout.corrections + i as i64 * VECTOR, v);
     }
 }
 
