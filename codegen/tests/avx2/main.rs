@@ -3,12 +3,14 @@
 //! | module | what it tests |
 //! | --- | --- |
 //! | `generated` | what the generators make, against the `portable` target |
+//! | `limits` | what is refused |
 //! | `native` | (no tests) running a kernel with every buffer against a guard page |
 //! | `ops` | every op with every type that its rule allows, against the interpreter |
 //! | `random` | random kernels, against the interpreter |
 //! | `quality` | hot loops come out without spills and moves; instructions keep to the target's features |
 
 mod generated;
+mod limits;
 mod native;
 mod ops;
 mod quality;

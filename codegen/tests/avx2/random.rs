@@ -23,10 +23,11 @@ fn random_kernels_compute_what_the_interpreter_computes() {
     println!("seeds {SEED} and the {KERNELS} after it");
     let kernels: Vec<Kernel> = seeds.iter().map(|&seed| random_kernel(seed, WIDEST)).collect();
     let Some(native) = module(&kernels, Target::Avx2) else { return };
-    let (mut spilled, mut rematerialised) = (0, 0);
+    let (mut spilled, mut gprs, mut rematerialised) = (0, 0, 0);
     for (i, (&seed, kernel)) in seeds.iter().zip(&kernels).enumerate() {
         if let Artifact::Avx2(compiled) = &native.kernels()[i].artifact {
             spilled += usize::from(compiled.stats.vector_spills > 0);
+            gprs += usize::from(compiled.stats.gpr_spills > 0);
             rematerialised += usize::from(compiled.stats.rematerialised > 0);
             if one.is_some() {
                 println!("{}", listing::text(compiled, kernel));
@@ -45,5 +46,8 @@ fn random_kernels_compute_what_the_interpreter_computes() {
             }
         }
     }
-    println!("{spilled} kernels with spilled vectors, {rematerialised} with constants read at each use");
+    println!(
+        "{spilled} kernels with spilled vectors, {gprs} with spilled integers, {rematerialised} with constants read at \
+         each use"
+    );
 }

@@ -1,0 +1,50 @@
+//! Kernels that are more than the target takes are typed errors, soon.
+
+use ixc_codegen::x64::{X64Error, compile};
+use ixc_ir::kernel::{KernelBuilder, Type, ValueId};
+
+#[test]
+fn vectors_wider_than_the_registers_are_refused() {
+    let mut b = KernelBuilder::new("wide");
+    let (x, y) = (b.read("x", 64), b.write("y", 64));
+    let a = b.load(Type::f32(16), x, 0);
+    b.store(y, 0, a);
+    let error = compile(&b.finish()).unwrap_err();
+    assert_eq!(error, X64Error::Unsupported { value: ValueId(0), ty: Type::f32(16) });
+    assert_eq!(error.to_string(), "value %0 is f32x16, 64 bytes wide; avx2 has vectors of up to 32 bytes");
+}
+
+/// Loads `count` vectors and needs all of them once more behind a loop.
+fn alive(count: i64) -> ixc_ir::kernel::Kernel {
+    let mut b = KernelBuilder::new("alive");
+    let (x, y) = (b.read("x", 32 * count), b.write("y", 32 * count));
+    let values: Vec<ValueId> = (0..count).map(|i| b.load(Type::f32(8), x, 32 * i)).collect();
+    b.for_each("i", count, |b, i| {
+        let v = b.load(Type::f32(8), x, i * 32);
+        b.store(y, i * 32, v);
+    });
+    let mut sum = values[0];
+    for (i, &v) in (0..).zip(&values) {
+        sum = b.add(sum, v);
+        b.store(y, 32 * i, sum);
+    }
+    b.finish()
+}
+
+#[test]
+fn frames_are_bounded() {
+    let stats = compile(&alive(900)).unwrap().stats;
+    assert!(stats.vector_spills >= 880, "{stats:?}");
+    assert!(matches!(compile(&alive(5000)), Err(X64Error::FrameTooLarge { .. })));
+}
+
+#[test]
+fn instructions_are_bounded() {
+    let mut b = KernelBuilder::new("long");
+    let (x, y) = (b.read("x", 32), b.write("y", 32));
+    for _ in 0..70_000 {
+        let v = b.load(Type::f32(8), x, 0);
+        b.store(y, 0, v);
+    }
+    assert!(matches!(compile(&b.finish()), Err(X64Error::TooLarge { what: "instructions", .. })));
+}
