@@ -1,0 +1,402 @@
+//! Plans that are damaged or made to harm: each is a typed error, or runs inside its memory; none panics.
+
+mod tiny;
+
+use ixc_ir::format::Format;
+use ixc_ir::kernel::{Affine, For, Kernel, Stmt, VarId};
+use ixc_ir::plan::*;
+use ixc_runtime::engine::{Engine, Options, StepError};
+use ixc_runtime::execute::ExecuteError;
+use ixc_runtime::file::{self, FileError, FormatError, HEADER_BYTES};
+use ixc_runtime::load::LoadError;
+use ixc_runtime::program::Program;
+use tiny::{EXPERTS, Folder, MAX_TOKENS, VOCABULARY};
+
+/// Splitmix64, from a seed that is printed.
+struct Random(u64);
+
+impl Random {
+    fn new(seed: u64) -> Random {
+        println!("seed {seed}");
+        Random(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    /// Numbers that go wrong most easily.
+    fn number(&mut self, near: u64) -> u64 {
+        match self.below(8) {
+            0 => 0,
+            1 => near.wrapping_add(1),
+            2 => near.wrapping_sub(1),
+            3 => near.wrapping_mul(2),
+            4 => u64::MAX,
+            5 => u64::from(u32::MAX),
+            6 => 1 << self.below(64),
+            _ => near.wrapping_add(self.next() % 1024 * 4),
+        }
+    }
+}
+
+fn options() -> Options {
+    Options { threads: Some(2), ..Options::default() }
+}
+
+/// Loads a plan, runs a prefill and a step of it. What comes out does not matter; that it comes out does.
+fn survive(folder: &Folder, plan: Plan<Kernel>) -> Result<(), String> {
+    let vocabulary = plan.vocabulary;
+    let mut engine = Engine::load(plan, &folder.0, &options()).map_err(|error| error.to_string())?;
+    for tokens in [&[1u32, 2, 3, 4, 5, 6, 7][..], &[0]] {
+        let tokens: Vec<u32> = tokens.iter().map(|token| token % vocabulary).collect();
+        match engine.step(&tokens, &[0]) {
+            Err(StepError::Execute(ExecuteError::Panic { message })) => panic!("{message}"),
+            result => drop(result.map_err(|error| error.to_string())?),
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn every_damaged_byte_and_every_wrong_length_is_noticed() {
+    let folder = Folder::new();
+    let mut plan = tiny::plan(&folder.0);
+    // Without most kernels, for speed; a file does not know.
+    plan.kernels.truncate(2);
+    let bytes = file::encode(&plan).unwrap();
+    assert_eq!(file::decode(&bytes).unwrap(), plan);
+    for i in 0..bytes.len() {
+        let mut damaged = bytes.clone();
+        damaged[i] ^= 1 << (i % 8);
+        let error = file::decode(&damaged).unwrap_err();
+        let right = match i {
+            0..8 => matches!(error, FormatError::Magic { .. }),
+            8..12 => matches!(error, FormatError::Version { .. }),
+            12..16 => matches!(error, FormatError::Checksum { .. }),
+            16..24 => {
+                matches!(
+                    error,
+                    FormatError::Truncated { .. } | FormatError::Trailing { .. } | FormatError::TooLong { .. }
+                )
+            }
+            _ => matches!(error, FormatError::Checksum { .. }),
+        };
+        assert!(right, "byte {i}: {error}");
+        let error = file::decode(&bytes[..i]).unwrap_err();
+        assert!(matches!(error, FormatError::Magic { .. } | FormatError::Truncated { .. }), "{i} bytes: {error}");
+    }
+    let longer = [&bytes[..], b"x"].concat();
+    assert!(matches!(file::decode(&longer), Err(FormatError::Trailing { .. })));
+    let rest = file::seal(&[&bytes[HEADER_BYTES..], b"xy"].concat());
+    assert_eq!(file::decode(&rest), Err(FormatError::Rest { bytes: 2 }));
+    let missing = file::read(&folder.0.join("missing.ixp"));
+    assert!(matches!(missing, Err(FileError::Io { action: "read", .. })));
+    let nowhere = file::write(&folder.0.join("no/folder/plan.ixp"), &plan);
+    assert!(matches!(nowhere, Err(FileError::Io { action: "write", .. })));
+}
+
+/// The kernels' bytes in a plan's payload.
+fn kernels_in(payload: &[u8], plan: &Plan<Kernel>) -> std::ops::Range<usize> {
+    let kernels = postcard::to_allocvec(&plan.kernels).unwrap();
+    let start = payload.windows(kernels.len()).position(|window| window == kernels).unwrap();
+    start..start + kernels.len()
+}
+
+#[test]
+fn payloads_with_a_right_checksum_and_wrong_bytes_do_no_harm() {
+    let folder = Folder::new();
+    let plan = tiny::plan(&folder.0);
+    let payload = postcard::to_allocvec(&plan).unwrap();
+    let kernels = kernels_in(&payload, &plan);
+    let mut random = Random::new(11);
+    let (mut decoded, mut loaded) = (0, 0);
+    let outside = payload.len() - kernels.len();
+    for _ in 0..1500 {
+        let mut bytes = payload.clone();
+        for _ in 0..=random.below(2) {
+            let at = random.below(outside);
+            let at = if at < kernels.start { at } else { at + kernels.len() };
+            bytes[at] = random.next() as u8;
+        }
+        let Ok(mut plan) = file::decode(&file::seal(&bytes)) else { continue };
+        if tasks(&mut plan).iter().any(|task| task.columns > 1 << 16) {
+            // May be right, and take an hour.
+            continue;
+        }
+        decoded += 1;
+        loaded += usize::from(survive(&folder, plan).is_ok());
+    }
+    println!("{decoded} decoded, {loaded} ran");
+    assert!(decoded > 100 && loaded > 0);
+}
+
+#[test]
+fn kernels_with_wrong_bytes_are_refused_or_compile() {
+    let folder = Folder::new();
+    let plan = tiny::plan(&folder.0);
+    let payload = postcard::to_allocvec(&plan).unwrap();
+    let kernels = kernels_in(&payload, &plan);
+    let mut random = Random::new(12);
+    let (mut decoded, mut refused) = (0, 0);
+    for _ in 0..400 {
+        let mut bytes = payload.clone();
+        bytes[kernels.start + random.below(kernels.len())] = random.next() as u8;
+        let Ok(plan) = file::decode(&file::seal(&bytes)) else { continue };
+        decoded += 1;
+        // Not run: a kernel may be right and take forever.
+        refused += usize::from(Engine::load(plan, &folder.0, &options()).is_err());
+    }
+    println!("{decoded} decoded, {refused} refused");
+    assert!(decoded > 50 && refused > 20);
+}
+
+#[test]
+fn loops_nested_without_end_are_refused_while_they_are_read() {
+    let folder = Folder::new();
+    let mut plan = tiny::plan(&folder.0);
+    plan.kernels.truncate(1);
+    let nest = |body| Stmt::For(For { var: VarId(0), trip: Affine::constant(77_777), carries: Vec::new(), body });
+    plan.kernels[0].body = vec![nest(Vec::new())];
+    let innermost = postcard::to_allocvec(&nest(Vec::new())).unwrap();
+    let payload = postcard::to_allocvec(&plan).unwrap();
+    let at = payload.windows(innermost.len()).position(|window| window == innermost).unwrap();
+    // A body of one loop, again and again.
+    let opened = [&innermost[..innermost.len() - 1], &[1]].concat();
+    for depth in [10, 63, 64, 1_000_000] {
+        let bytes = [&payload[..at], &opened.repeat(depth), &payload[at..]].concat();
+        let decoded = file::decode(&file::seal(&bytes));
+        if depth < 64 {
+            let plan = decoded.unwrap();
+            assert!(matches!(
+                Engine::load(plan, &folder.0, &options()),
+                Err(LoadError::Plan(_) | LoadError::Kernel { .. })
+            ));
+        } else {
+            assert!(matches!(decoded, Err(FormatError::Decode { .. })), "depth {depth}");
+        }
+    }
+}
+
+fn tasks(plan: &mut Plan<Kernel>) -> Vec<&mut Task> {
+    let runs = plan.steps.iter_mut().filter_map(|step| match step {
+        Step::Run { tasks } => Some(tasks),
+        Step::Bucket { .. } => None,
+    });
+    runs.flatten().collect()
+}
+
+fn task<'p>(plan: &'p mut Plan<Kernel>, label: &str) -> &'p mut Task {
+    tasks(plan).into_iter().find(|task| task.label == label).unwrap()
+}
+
+/// Changes one thing.
+fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
+    let what = random.below(20);
+    let (kernels, buffers, weights) = (plan.kernels.len(), plan.buffers.len(), plan.weights.len());
+    match what {
+        0 => plan.max_tokens = random.number(MAX_TOKENS.into()) as u32,
+        1 => plan.vocabulary = random.number(VOCABULARY.into()) as u32,
+        2 => plan.arena_bytes = random.number(plan.arena_bytes),
+        3 => {
+            let buffer = &mut plan.buffers[random.below(buffers)];
+            buffer.row_bytes = random.number(buffer.row_bytes);
+        }
+        4 => {
+            let buffer = &mut plan.buffers[random.below(buffers)];
+            buffer.offset = random.number(buffer.offset);
+        }
+        5 => {
+            let rows = [RowCount::Tokens, RowCount::Outputs, RowCount::Routed { top_k: random.number(2) as u32 }];
+            plan.buffers[random.below(buffers)].rows = rows[random.below(3)];
+        }
+        6 => {
+            let weight = &mut plan.weights[random.below(weights)];
+            weight.offset = random.number(weight.offset);
+        }
+        7 => {
+            let weight = &mut plan.weights[random.below(weights)];
+            weight.bytes = random.number(weight.bytes);
+        }
+        8 => plan.weights[random.below(weights)].shape[0] = random.number(32),
+        9 => plan.files[0].header_bytes = random.number(16),
+        10 => plan.cache[0].heads = random.number(1) as u32,
+        11 => plan.cache[0].key_len = random.number(16) as u32,
+        12 => drop(plan.ropes[0].frequencies.pop()),
+        13 => {
+            if let Some(Step::Bucket { top_k, experts, ids, .. }) =
+                plan.steps.iter_mut().find(|step| matches!(step, Step::Bucket { .. }))
+            {
+                match random.below(3) {
+                    0 => *top_k = random.number(2) as u32,
+                    1 => *experts = random.number(EXPERTS.into()) as u32,
+                    _ => *ids = BufferId(random.below(buffers) as u32),
+                }
+            }
+        }
+        14 => {
+            let (i, j) = (random.below(plan.steps.len()), random.below(plan.steps.len()));
+            plan.steps.swap(i, j);
+        }
+        _ => {
+            let mut all = tasks(plan);
+            let count = all.len();
+            let task = &mut all[random.below(count)];
+            let arg = random.below(task.args.len());
+            let variant = random.below(task.variants.len());
+            match random.below(12) {
+                0 => task.columns = (random.number(task.columns.into()) as u32).min(1 << 12),
+                1 => task.rows = [RowAxis::Tokens, RowAxis::Outputs, RowAxis::Routed(BucketId(0))][random.below(3)],
+                2 => task.args[arg].offset = random.number(task.args[arg].offset),
+                3 => task.args[arg].row_stride = random.number(task.args[arg].row_stride),
+                4 => task.args[arg].column_stride = random.number(task.args[arg].column_stride),
+                5 => task.args[arg].expert_stride = random.number(task.args[arg].expert_stride),
+                6 => {
+                    let sources = [
+                        Source::Arena(BufferId(random.below(buffers + 1) as u32)),
+                        Source::Weight(random.below(weights + 1) as u32),
+                        Source::Rope(random.below(2) as u32),
+                        Source::Keys(random.below(2) as u32),
+                        Source::Values(0),
+                        Source::Scratch,
+                        Source::Input(Input::Tokens),
+                        Source::Input(Input::Positions),
+                        Source::Input(Input::PositionBlock),
+                        Source::Input(Input::OutputRows),
+                        Source::Input(Input::RoutedToken(BucketId(random.below(2) as u32))),
+                        Source::Input(Input::RoutedSlot(BucketId(0))),
+                    ];
+                    task.args[arg].source = sources[random.below(sources.len())];
+                }
+                7 => drop(task.args.remove(arg)),
+                8 => task.variants[variant].kernel = KernelId(random.below(kernels + 1) as u32),
+                9 => task.variants[variant].row_chunk = random.number(5) as u32,
+                10 => task.variants[variant].up_to_rows = random.number(5) as u32,
+                _ => {
+                    let rules = [
+                        DimRule::Rows,
+                        DimRule::RowGroups(random.number(6) as u32),
+                        DimRule::RowRest(random.number(6) as u32),
+                        DimRule::PositionBlocks,
+                        DimRule::CacheBlocks,
+                        DimRule::All(RowCount::Routed { top_k: random.number(2) as u32 }),
+                    ];
+                    let rule = rules[random.below(rules.len())];
+                    task.variants[variant].dims.iter_mut().for_each(|dim| *dim = rule);
+                }
+            }
+        }
+    }
+    format!("mutation {what}")
+}
+
+#[test]
+fn plans_with_wrong_numbers_do_no_harm() {
+    let folder = Folder::new();
+    let plan = tiny::plan(&folder.0);
+    let mut random = Random::new(13);
+    let (mut refused, mut stopped, mut ran) = (0, 0, 0);
+    for _ in 0..1500 {
+        let mut wrong = plan.clone();
+        for _ in 0..=random.below(3) {
+            mutate(&mut wrong, &mut random);
+        }
+        if Program::new(&wrong).is_err() {
+            refused += 1;
+        } else if survive(&folder, wrong).is_ok() {
+            ran += 1;
+        } else {
+            stopped += 1;
+        }
+    }
+    println!("{refused} refused, {stopped} stopped, {ran} ran");
+    assert!(refused > 200 && stopped > 100 && ran > 20);
+}
+
+#[test]
+fn errors_say_what_is_wrong() {
+    type Change = fn(&mut Plan<Kernel>);
+    let refused: &[(&str, Change)] = &[
+        ("plan: max_tokens is 0, must be in 1..=1048576", |p| p.max_tokens = 0),
+        ("plan: vocabulary is 4294967295", |p| p.vocabulary = u32::MAX),
+        ("weight \"embed\": file 3 does not exist, the plan has 1", |p| p.weights[0].file = 3),
+        ("weight \"embed\": has 4 bytes; its format and shape take 5120", |p| p.weights[0].bytes = 4),
+        ("end outside its file", |p| p.weights[1].offset = u64::MAX - 3),
+        ("weight \"embed\": has 5120 bytes; its format and shape take 0", |p| {
+            p.weights[0].format = Format::Q4K;
+            p.weights[0].shape = vec![3];
+        }),
+        ("buffer \"x0\": 6144 bytes at 9223372036854775808 end outside the arena", |p| p.buffers[0].offset = 1 << 63),
+        ("rotary table 0: pairs is 0", |p| p.ropes[0].frequencies.clear()),
+        ("step 0, task \"embed\": kernel 99 does not exist", |p| task(p, "embed").variants[0].kernel = KernelId(99)),
+        ("buffer 77 does not exist", |p| task(p, "embed").args[2].source = Source::Arena(BufferId(77))),
+        ("has 2 arguments, must have 3", |p| task(p, "embed").args.truncate(2)),
+        ("has 0 dims, must have 1", |p| task(p, "q").variants[0].dims.clear()),
+        ("row counts of variants must ascend", |p| task(p, "q").variants[0].up_to_rows = u32::MAX),
+        ("divides by 0", |p| task(p, "q").variants[1].dims[0] = DimRule::RowGroups(0)),
+        ("needs items of one token each", |p| task(p, "attention").variants[0].row_chunk = 2),
+        ("row chunk is 0", |p| task(p, "attention").variants[0].row_chunk = 0),
+        ("buffer %y is `write` and comes from a weight; only the arena and the cache are written", |p| {
+            task(p, "embed").args[2].source = Source::Weight(0);
+        }),
+        ("buffer %id is `index` and comes from the arena; it must come from an input", |p| {
+            task(p, "embed").args[0].source = Source::Arena(BufferId(0));
+        }),
+        ("comes from the arena; it must come from scratch memory", |p| {
+            task(p, "route").args[3].source = Source::Arena(BufferId(0));
+        }),
+        ("buffer %id of indices must lie at multiples of 4", |p| task(p, "embed").args[0].row_stride = 3),
+        ("is written and shares memory with", |p| {
+            let x = task(p, "norm").args[0].source;
+            task(p, "norm").args[2].source = x;
+        }),
+        ("routing 0 must be filled by one step, before any step that uses it", |p| p.steps.swap(9, 10)),
+        ("has 0 routings that a step fills, must have 1", |p| drop(p.steps.remove(9))),
+        ("logits: must be", |p| p.logits = BufferId(0)),
+        ("softmax: must be", |p| p.softmax = KernelId(0)),
+    ];
+    let folder = Folder::new();
+    let plan = tiny::plan(&folder.0);
+    Program::new(&plan).unwrap();
+    for (expected, change) in refused {
+        let mut wrong = plan.clone();
+        change(&mut wrong);
+        let error = Program::new(&wrong).map(drop).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error:?} has no {expected:?}");
+    }
+    let stopped: &[(&str, Change)] = &[
+        ("task \"q\"", |p| task(p, "q").columns = 5),
+        ("buffer %w takes 1024 bytes at 4096 of 4096 (row 0, column 4, expert 0)", |p| task(p, "q").columns = 5),
+        ("buffer %x takes 128 bytes at 18446744073709551615 of 896", |p| task(p, "norm").args[0].offset = u64::MAX),
+        ("dim %blocks is 0, must be in 1..", |p| task(p, "rope").variants[0].dims[0] = DimRule::RowGroups(2)),
+        ("buffer %id takes indices below 40, the input's are below 41", |p| {
+            p.vocabulary = 41;
+            p.buffers[p.logits.0 as usize].row_bytes = 164;
+            p.arena_bytes += 1 << 20;
+            let end = p.arena_bytes - (1 << 20);
+            p.buffers[p.logits.0 as usize].offset = end;
+        }),
+        ("slot 0 of token 0 is routed to expert", |p| {
+            // The routing takes weights for ids.
+            let from = task(p, "route").args[2].source;
+            let Source::Arena(ids) = from else { panic!("{from:?}") };
+            if let Some(Step::Bucket { ids: to, .. }) = p.steps.iter_mut().find(|s| matches!(s, Step::Bucket { .. })) {
+                *to = ids;
+            }
+        }),
+    ];
+    for (expected, change) in stopped {
+        let mut wrong = plan.clone();
+        change(&mut wrong);
+        let error = survive(&folder, wrong).unwrap_err();
+        assert!(error.contains(expected), "{error:?} has no {expected:?}");
+    }
+}
