@@ -23,9 +23,15 @@ use ixc_frontend::tokenizer::TokenizerError;
 use ixc_ir::graph::interpret::InterpretError;
 use ixc_passes::manager::PassError;
 use ixc_passes::schedule::ScheduleError;
+use ixc_runtime::engine::StepError;
+use ixc_runtime::file::FileError;
+use ixc_runtime::load::LoadError;
+use ixc_runtime::sample::{SampleError, SettingsError};
 
 /// Exit status of other failures.
 pub const FAILED: u8 = 1;
+/// Exit status for a wrong command line.
+pub const USAGE: u8 = 2;
 /// Exit status for malformed input.
 pub const DATA: u8 = 65;
 /// Exit status for a missing file.
@@ -66,7 +72,39 @@ pub enum Error {
     Generate(#[from] GenerateError),
     /// No code can be made of a kernel, or not run.
     #[error(transparent)]
-    Codegen(#[from] CodegenError),
+    Codegen(#[from] Box<CodegenError>),
+    /// A plan cannot be loaded.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// A plan file cannot be read or written.
+    #[error(transparent)]
+    PlanFile(#[from] FileError),
+    /// A step cannot be run.
+    #[error(transparent)]
+    Step(#[from] StepError),
+    /// The sampler's settings are impossible.
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    /// The sampler failed.
+    #[error(transparent)]
+    Sample(#[from] SampleError),
+    /// The plan is for another target than was asked for.
+    #[error("the plan is for target {plan}, not for {wanted}; compile the model again")]
+    OtherTarget {
+        /// The plan's.
+        plan: String,
+        /// What was asked for.
+        wanted: &'static str,
+    },
+    /// Text is needed where a model has no tokenizer that is supported.
+    #[error("text cannot be turned into tokens: {reason}")]
+    NoTokenizer {
+        /// Why.
+        reason: String,
+    },
+    /// A conversation with a model that has no chat template.
+    #[error("the model has no chat template (tokenizer.chat_template); give it a prompt with -p instead of --chat")]
+    NoTemplate,
     /// A plan names its model file, and can name only UTF-8.
     #[error("{}: the path is no UTF-8, as a plan needs it", path.display())]
     PathNotUtf8 {
@@ -112,6 +150,12 @@ pub enum Error {
     },
 }
 
+impl From<CodegenError> for Error {
+    fn from(error: CodegenError) -> Error {
+        Box::new(error).into()
+    }
+}
+
 impl Error {
     /// An [`Error::Io`] for `path`.
     pub fn io(path: &Path, action: &'static str) -> impl FnOnce(io::Error) -> Error {
@@ -123,17 +167,20 @@ impl Error {
         match self {
             Error::Gguf(error) => error.class().exit_status(),
             Error::Arch(error) => error.class().exit_status(),
-            Error::Codegen(CodegenError::MissingFeatures { .. } | CodegenError::ExecutableMemory { .. }) => UNAVAILABLE,
-            // IR that was read is checked before anything is compiled: what fails here is ours.
-            Error::Codegen(_) => FAILED,
-            Error::Io { source, .. } => match source.kind() {
-                io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => NO_INPUT,
-                io::ErrorKind::InvalidData => DATA,
-                _ => IO,
-            },
+            Error::Settings(_) => USAGE,
+            Error::Codegen(error) | Error::Load(LoadError::Codegen(error)) => codegen_status(error),
+            Error::Io { source, .. }
+            | Error::PlanFile(FileError::Io { source, .. })
+            | Error::Load(LoadError::ModelFile { source, .. }) => io_status(source),
+            Error::Load(LoadError::Memory(_) | LoadError::Thread { .. }) => FAILED,
+            Error::Load(_) | Error::PlanFile(_) | Error::Step(_) => DATA,
             Error::Pass(_)
             | Error::Schedule(_)
             | Error::Generate(_)
+            | Error::Sample(_)
+            | Error::OtherTarget { .. }
+            | Error::NoTokenizer { .. }
+            | Error::NoTemplate
             | Error::PathNotUtf8 { .. }
             | Error::PlanTokenizer { .. }
             | Error::Tokenizer(_)
@@ -143,5 +190,21 @@ impl Error {
             | Error::NoTokens
             | Error::Context { .. } => DATA,
         }
+    }
+}
+
+fn codegen_status(error: &CodegenError) -> u8 {
+    match error {
+        CodegenError::MissingFeatures { .. } | CodegenError::ExecutableMemory { .. } => UNAVAILABLE,
+        // IR that was read is verified before anything is compiled: what fails here is ours.
+        _ => FAILED,
+    }
+}
+
+fn io_status(error: &io::Error) -> u8 {
+    match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => NO_INPUT,
+        io::ErrorKind::InvalidData => DATA,
+        _ => IO,
     }
 }

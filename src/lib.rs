@@ -9,6 +9,7 @@
 //! | [`machine`] | what this machine has: features, memory, bandwidth |
 //! | [`model`] | a model file, opened and checked: graph, tokenizer, exact logits |
 //! | [`npy`] | NumPy's files |
+//! | [`session`] | a model that runs: prompt, conversation, tokens |
 
 pub mod compile;
 pub mod demo;
@@ -16,6 +17,7 @@ pub mod error;
 pub mod machine;
 pub mod model;
 pub mod npy;
+pub mod session;
 
 pub use error::Error;
 pub use {

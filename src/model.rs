@@ -59,12 +59,11 @@ impl Model {
         Ok(())
     }
 
-    /// Logits at every position, `[tokens, vocabulary]`: in f32 from the dequantised weights, slowly. `progress` is called
-    /// after each token.
+    /// Logits at every position, `[tokens, vocabulary]`: in f32 from the dequantised weights, slowly.
     ///
     /// # Errors
     /// When a token is none of this model's.
-    pub fn exact_logits(&self, tokens: &[u32], mut progress: impl FnMut(usize)) -> Result<Vec<f32>, Error> {
+    pub fn exact_logits(&self, tokens: &[u32]) -> Result<Vec<f32>, Error> {
         self.check_tokens(tokens)?;
         let weights = FileWeights::new(&self.gguf, &self.arch.module);
         let mut interpreter = Interpreter::new(&self.arch.module, &weights)?;
@@ -75,10 +74,15 @@ impl Model {
             let positions: Vec<u32> = (start as u32..).take(chunk.len()).collect();
             let rows: Vec<u32> = (0..chunk.len() as u32).collect();
             logits.extend(interpreter.step(chunk, &positions, &rows)?);
-            progress(start + chunk.len());
         }
         Ok(logits)
     }
+}
+
+/// Whether a path is that of a plan. What cannot be read is not, and opening it as a model says why.
+pub fn is_plan(path: &Path) -> bool {
+    // Only files are opened: opening a pipe waits for a writer.
+    path.is_file() && ixc_runtime::file::is_plan(path).unwrap_or(false)
 }
 
 /// What a file says about its vocabulary, checked; [`ixc_frontend::tokenizer::ModelKind::None`] where it has none.

@@ -16,7 +16,7 @@ use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, RowCount};
 
 use crate::execute::{self, Backend, Counts, ExecuteError, ItemError, Problem, Store};
-use crate::load::{self, LoadError};
+use crate::load::{self, BuiltIn, LoadError};
 use crate::pool::Pool;
 use crate::program::Program;
 use crate::stats::{Clock, Stats};
@@ -40,6 +40,8 @@ pub struct Options {
     pub context: Option<u32>,
     /// What runs kernels.
     pub backend: BackendKind,
+    /// A model file that is a part of the program, for plans that name it.
+    pub built_in: Option<BuiltIn>,
     /// Whether [`Engine::take_stats`] shall know tasks and stalls.
     pub stats: bool,
 }

@@ -121,7 +121,11 @@ pub(crate) fn load(plan: Plan<Kernel>, folder: &Path, options: &Options) -> Resu
         verify::verify(kernel)
             .map_err(|source| LoadError::Kernel { kernel: kernel.name.clone(), source: Box::new(source) })?;
     }
-    let files = plan.files.iter().map(|file| open(folder, file)).collect::<Result<Vec<_>, _>>()?;
+    let files = plan.files.iter().map(|file| match options.built_in {
+        Some(built_in) if built_in.path == file.path => open_built_in(built_in, file),
+        _ => open(folder, file),
+    });
+    let files = files.collect::<Result<Vec<_>, _>>()?;
     let weights = plan.weights.iter().map(|weight| weight_region(&files, weight)).collect();
     let target = Target::from_name(&plan.target).ok_or_else(|| LoadError::Target { found: plan.target.clone() })?;
     let begin = std::time::Instant::now();
@@ -170,6 +174,39 @@ pub(crate) fn load(plan: Plan<Kernel>, folder: &Path, options: &Options) -> Resu
 fn weight_region(files: &[Mapped], weight: &ixc_ir::plan::PlanWeight) -> Region {
     let file = files[weight.file as usize].region();
     file.part(weight.offset, weight.bytes).unwrap_or(file)
+}
+
+/// A model file that is a part of the program.
+#[derive(Clone, Copy)]
+pub struct BuiltIn {
+    /// What plans name as its path.
+    pub path: &'static str,
+    /// Its bytes.
+    pub bytes: &'static [u8],
+}
+
+impl std::fmt::Debug for BuiltIn {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "BuiltIn({:?}, {} bytes)", self.path, self.bytes.len())
+    }
+}
+
+/// Makes sure that a built-in file is the one that the plan was made from.
+fn open_built_in(built_in: BuiltIn, source: &SourceFile) -> Result<Mapped, LoadError> {
+    let path = PathBuf::from(built_in.path);
+    let other = |what, found, right| LoadError::OtherModel { path: path.clone(), what, found, right };
+    let bytes = built_in.bytes.len() as u64;
+    if bytes != source.bytes {
+        return Err(other("its length", bytes, source.bytes));
+    }
+    let header = usize::try_from(source.header_bytes).ok().and_then(|end| built_in.bytes.get(..end));
+    let Some(header) = header else {
+        return Err(other("the length of its header", bytes, source.header_bytes));
+    };
+    match crc32fast::hash(header) {
+        crc if crc == source.header_crc => Ok(Mapped::built_in(built_in.bytes)),
+        crc => Err(other("the checksum of its header", crc.into(), source.header_crc.into())),
+    }
 }
 
 /// Opens a model file, and makes sure that it is the one that the plan was made from.

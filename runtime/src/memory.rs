@@ -101,11 +101,12 @@ impl Memory {
     }
 }
 
-/// A model file, mapped read-only.
+/// A model file, mapped read-only, or a part of the program.
 #[derive(Debug)]
 pub struct Mapped {
-    map: MmapRaw,
-    bytes: u64,
+    region: Region,
+    /// What the region lies in, where it is not a part of the program.
+    _map: Option<MmapRaw>,
 }
 
 impl Mapped {
@@ -120,12 +121,18 @@ impl Mapped {
         if map.len() as u64 != bytes {
             return Err(io::Error::other(format!("{} changed its length while it was opened", path.display())));
         }
-        Ok(Mapped { map, bytes })
+        // The mapping stays where it is when its owner moves.
+        Ok(Mapped { region: Region { base: map.as_mut_ptr(), bytes }, _map: Some(map) })
+    }
+
+    /// A file that is a part of the program.
+    pub fn built_in(bytes: &'static [u8]) -> Mapped {
+        Mapped { region: Region { base: bytes.as_ptr().cast_mut(), bytes: bytes.len() as u64 }, _map: None }
     }
 
     /// All of it. Not writable.
     pub fn region(&self) -> Region {
-        Region { base: self.map.as_mut_ptr(), bytes: self.bytes }
+        self.region
     }
 }
 

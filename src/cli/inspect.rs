@@ -7,8 +7,11 @@ use std::path::PathBuf;
 use ixc::frontend::arch::{self, ArchError, Hyper};
 use ixc::frontend::gguf::{Gguf, GgufError, TensorType};
 use ixc::frontend::tokenizer::{ModelKind, Tokenizer, TokenizerError, TokenizerSpec};
+use ixc::model::is_plan;
+use ixc::runtime::file::read;
 use serde::Serialize;
 
+use super::inspect_plan::PlanFacts;
 use super::output::{self, Bytes, Count, Printable};
 
 /// Shows what a model or plan holds: architecture, tensors, formats, tokenizer, and what of it is supported.
@@ -16,6 +19,7 @@ use super::output::{self, Bytes, Count, Printable};
 #[command(after_help = "EXAMPLES:
   ixc inspect model.gguf
   ixc inspect model.gguf --tensors
+  ixc inspect plan.ixp
   ixc inspect model.gguf --json | jq .formats
 
 A file that is sound but not supported is shown with the reasons, and the exit status is 0. One whose keys or tensors
@@ -137,6 +141,13 @@ fn is_contradiction(error: &GgufError) -> bool {
 impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        if let Some(path) = self.model.as_deref()
+            && is_plan(path)
+        {
+            let facts = PlanFacts::new(path, &read(path).map_err(ixc::Error::from)?)?;
+            let shown = if self.json { output::json(out, &facts) } else { facts.show(out) };
+            return Ok(shown?);
+        }
         let gguf = match &self.model {
             Some(path) => Gguf::open(path).map_err(ixc::Error::from)?,
             None => ixc::demo::open()?,

@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
+use clap::ValueEnum;
+use ixc::compile::TargetName;
 use ixc::model::Model;
+use ixc::session::{Session, SessionOptions};
 
 use super::tokens::TokenList;
 
@@ -12,7 +15,7 @@ use super::tokens::TokenList;
   ixc logits model.gguf --tokens 1,2,3 -o out.npy
   ixc logits model.gguf --tokens @prompt.txt -o exact.npy --engine interpreter")]
 pub struct Args {
-    /// The model: a GGUF file.
+    /// The model: a GGUF file, or a plan for the compiled engine.
     model: PathBuf,
     /// Token ids: `1,2,3`, or `@file`. They are fed as they are; no BOS is added.
     #[arg(long, value_name = "IDS|@FILE")]
@@ -20,14 +23,38 @@ pub struct Args {
     /// The file to write.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
+    /// What computes: generated code, or the reference interpreter, which is exact and slow.
+    #[arg(long, value_enum, default_value = "compiled")]
+    engine: Engine,
+    /// What to generate code for: native, avx2 or portable.
+    #[arg(long)]
+    target: Option<TargetName>,
+    /// Threads of the compiled engine [default: one for each core].
+    #[arg(short, long)]
+    threads: Option<usize>,
+}
+
+/// What computes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Engine {
+    /// Generated code.
+    Compiled,
+    /// The definition of every op, in f32 from dequantised weights.
+    Interpreter,
 }
 
 impl Args {
     /// Runs the command.
     pub fn run(self) -> anyhow::Result<()> {
         let tokens = self.tokens.read()?;
-        let model = Model::open(&self.model)?;
-        let logits = model.exact_logits(&tokens, |_| {})?;
+        let logits = match self.engine {
+            Engine::Interpreter => Model::open(&self.model)?.exact_logits(&tokens)?,
+            Engine::Compiled => {
+                let target = self.target.map(|target| target.0);
+                let options = SessionOptions { threads: self.threads, context: Some(tokens.len()), target };
+                Session::open(Some(&self.model), &options)?.logits(&tokens)?
+            }
+        };
         let columns = logits.len() / tokens.len();
         let write = ixc::npy::write_file(&self.output, [tokens.len(), columns], &logits);
         Ok(write.map_err(ixc::Error::io(&self.output, "write"))?)

@@ -3,13 +3,19 @@
 //! Facts go to standard output, everything else to standard error. A reader that closes standard output early (`| head`) ends
 //! the command in silence.
 
+mod bench;
 mod choose;
+mod compile;
 mod doctor;
 mod dump;
 mod inspect;
+mod inspect_plan;
+mod interrupt;
 mod logits;
 mod opt;
 mod output;
+mod run;
+mod sampling;
 mod stages;
 mod tokenize;
 mod tokens;
@@ -38,12 +44,15 @@ pub struct Cli {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    Run(run::Args),
+    Compile(compile::Args),
     Logits(logits::Args),
     Inspect(inspect::Args),
     Dump(dump::Args),
     Opt(opt::Args),
     Tokenize(tokenize::EncodeArgs),
     Detokenize(tokenize::DecodeArgs),
+    Bench(bench::Args),
     Doctor(doctor::Args),
 }
 
@@ -56,12 +65,15 @@ impl Command {
     /// Runs it; what it prints goes to `out`.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         match self {
+            Command::Run(args) => args.run(out),
+            Command::Compile(args) => args.run(out),
             Command::Logits(args) => args.run(),
             Command::Inspect(args) => args.run(out),
             Command::Dump(args) => args.run(out),
             Command::Opt(args) => args.run(out),
             Command::Tokenize(args) => args.run(out),
             Command::Detokenize(args) => args.run(out),
+            Command::Bench(args) => args.run(out),
             Command::Doctor(args) => args.run(out),
         }
     }
@@ -72,6 +84,9 @@ pub fn failure(failure: &anyhow::Error) -> (u8, Option<String>) {
     for cause in failure.chain() {
         if let Some(error) = cause.downcast_ref::<ixc::Error>() {
             return (error.exit_status(), Some(output::describe(failure)));
+        }
+        if cause.is::<interrupt::Interrupted>() {
+            return (ixc::error::INTERRUPTED, None);
         }
         if cause.is::<BadInput>() {
             return (ixc::error::DATA, Some(output::describe(failure)));

@@ -24,6 +24,17 @@ pub enum Stage {
 }
 
 impl Stage {
+    /// Name of the file that `compile --emit` writes: they sort in the order of the stages.
+    pub fn file_name(self) -> &'static str {
+        match self {
+            Stage::Graph => "1.graph.ix",
+            Stage::Fused => "2.fused.ix",
+            Stage::Plan => "3.plan.txt",
+            Stage::Kernel => "4.kernel.ix",
+            Stage::Asm => "5.asm.txt",
+        }
+    }
+
     /// The stage as text. `kernel` chooses kernels.
     pub fn text(self, model: &Model, compiled: &Compiled, kernel: Option<&str>) -> anyhow::Result<String> {
         match self {

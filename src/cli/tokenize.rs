@@ -3,8 +3,11 @@
 use std::io::{Read, Write};
 use std::path::PathBuf;
 
+use ixc::compile::decode_tokenizer;
 use ixc::frontend::gguf::Gguf;
 use ixc::frontend::tokenizer::{DecodeOptions, Tokenizer};
+use ixc::model::is_plan;
+use ixc::runtime::file::read as read_plan;
 use serde_json::json;
 
 use super::output::{self, Printable};
@@ -55,6 +58,10 @@ pub struct DecodeArgs {
 }
 
 fn open(path: &std::path::Path) -> anyhow::Result<Tokenizer> {
+    if is_plan(path) {
+        let plan = read_plan(path).map_err(ixc::Error::from)?;
+        return Ok(Tokenizer::new(&decode_tokenizer(&plan.tokenizer)?).map_err(ixc::Error::from)?);
+    }
     Ok(ixc::model::tokenizer(&Gguf::open(path).map_err(ixc::Error::from)?)?)
 }
 

@@ -1,0 +1,29 @@
+//! From one line of specification to machine code: `cargo run --release --example kernels`.
+//!
+//! What `ixc dump --stage kernel` and `--stage asm` show for a whole model, for one kernel: a generator makes kernel IR, the
+//! IR is compiled for every target that this machine has, and both give the same numbers.
+
+use ixc::codegen::generators::generate;
+use ixc::codegen::module::Module;
+use ixc::codegen::target::TARGETS;
+use ixc::compile::assembly;
+use ixc::ir::plan::KernelSpec;
+use ixc::ir::plan::spec::Elementwise;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let spec = KernelSpec::Map { function: Elementwise::Silu, n: 12 };
+    let numbers: Vec<f32> = (0..12).map(|i| i as f32 - 6.0).collect();
+    for row in TARGETS.iter().filter(|row| row.target.missing_features().is_empty()) {
+        let kernel = generate(&spec, row.target)?;
+        println!("{kernel}");
+        println!("{}", assembly(&kernel, row.target)?);
+
+        let module = Module::compile(&[kernel], row.target)?;
+        let input = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let mut buffers = [input, vec![0; 4 * numbers.len()]];
+        module.run_checked(0, &[], &mut buffers)?;
+        let output: Vec<f32> = buffers[1].as_chunks().0.iter().map(|&x| f32::from_le_bytes(x)).collect();
+        println!("{}: silu({numbers:?}) = {output:?}\n", row.name);
+    }
+    Ok(())
+}

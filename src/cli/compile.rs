@@ -1,0 +1,93 @@
+//! `ixc compile`: a model to a plan.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use ixc::compile::{Options, TargetName, compile};
+use ixc::model::Model;
+use ixc::npy::replace_file;
+use serde_json::json;
+
+use super::output::{self, Bytes};
+use super::stages::Stage;
+
+/// Compiles a model to a plan: everything that is needed to run it, except its weights, and no machine code.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "EXAMPLES:
+  ixc compile model.gguf                         writes model.ixp
+  ixc compile model.gguf -o plan.ixp --target portable
+  ixc compile model.gguf --emit graph,fused,kernel,asm
+                                                 writes model.d/1.graph.ix and so on, too
+
+The plan names the model file by its absolute path and checks that it is still the same.")]
+pub struct Args {
+    /// The model: a GGUF file, for a split model any of its files.
+    model: PathBuf,
+    /// The plan to write [default: the model's name with .ixp, in the current folder].
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// What to generate kernels for: native, avx2 or portable.
+    #[arg(long, default_value = "native")]
+    target: TargetName,
+    /// Most tokens of a step; longer prompts take several.
+    #[arg(short = 'b', long, alias = "ubatch-size", value_name = "N", default_value_t = Options::default().max_tokens,
+          value_parser = clap::value_parser!(u32).range(1..=65536))]
+    max_tokens: u32,
+    /// Stages to write as text, into a folder beside the plan.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    emit: Vec<Stage>,
+    /// Print JSON about the plan.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    /// Runs the command.
+    pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        let begin = Instant::now();
+        let model = Model::open(&self.model)?;
+        let compiled = compile(&model, &Options { target: self.target.0, max_tokens: self.max_tokens })?;
+        let seconds = begin.elapsed().as_secs_f64();
+        let default = || Path::new(self.model.file_stem().unwrap_or_default()).with_extension("ixp");
+        let path = self.output.clone().unwrap_or_else(default);
+        ixc::runtime::file::write(&path, &compiled.plan).map_err(ixc::Error::from)?;
+        let mut emitted = Vec::new();
+        for stage in &self.emit {
+            let folder = path.with_extension("d");
+            std::fs::create_dir_all(&folder).map_err(ixc::Error::io(&folder, "create"))?;
+            let file = folder.join(stage.file_name());
+            let text = stage.text(&model, &compiled, None)?;
+            replace_file(&file, |out| out.write_all(text.as_bytes())).map_err(ixc::Error::io(&file, "write"))?;
+            emitted.push(file);
+        }
+        let plan = &compiled.plan;
+        let bytes = std::fs::metadata(&path).map_or(0, |metadata| metadata.len());
+        if self.json {
+            let facts = json!({
+                "plan": path,
+                "bytes": bytes,
+                "target": plan.target,
+                "kernels": plan.kernels.len(),
+                "steps": plan.steps.len(),
+                "arena_bytes": plan.arena_bytes,
+                "weights": plan.weights.len(),
+                "emitted": emitted,
+                "seconds": seconds,
+            });
+            return Ok(output::json(out, &facts)?);
+        }
+        writeln!(
+            out,
+            "{}: {} for {}, {} steps, {} kernels, arena of {}, {} in {seconds:.2} s",
+            path.display(),
+            plan.architecture,
+            plan.target,
+            plan.steps.len(),
+            plan.kernels.len(),
+            Bytes(plan.arena_bytes),
+            Bytes(bytes),
+        )?;
+        Ok(emitted.iter().try_for_each(|file| writeln!(out, "{}", file.display()))?)
+    }
+}

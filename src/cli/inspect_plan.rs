@@ -1,0 +1,130 @@
+//! What `ixc inspect` says about a plan.
+
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::Path;
+
+use ixc::codegen::target::Target;
+use ixc::compile::decode_tokenizer;
+use ixc::frontend::tokenizer::ModelKind;
+use ixc::ir::kernel::Kernel;
+use ixc::ir::plan::{Plan, Step};
+use serde::Serialize;
+
+use super::output::{Bytes, Printable};
+
+/// What there is to know about a plan.
+#[derive(Serialize)]
+pub struct PlanFacts {
+    kind: &'static str,
+    path: String,
+    architecture: String,
+    target: String,
+    context_length: u32,
+    vocabulary: u32,
+    max_tokens: u32,
+    files: Vec<String>,
+    parameters: u64,
+    formats: Vec<FormatFacts>,
+    weights: usize,
+    steps: usize,
+    tasks: usize,
+    kernels: Vec<String>,
+    arena_bytes: u64,
+    cache_bytes_per_position: u64,
+    tokenizer_tokens: Option<usize>,
+    chat_template: bool,
+    supported: bool,
+    problems: Vec<String>,
+}
+
+#[derive(Serialize)]
+struct FormatFacts {
+    format: &'static str,
+    weights: usize,
+    bytes: u64,
+}
+
+impl PlanFacts {
+    /// Of a plan.
+    pub fn new(path: &Path, plan: &Plan<Kernel>) -> Result<PlanFacts, ixc::Error> {
+        let spec = decode_tokenizer(&plan.tokenizer)?;
+        let mut formats: BTreeMap<&str, FormatFacts> = BTreeMap::new();
+        for weight in &plan.weights {
+            let format = weight.format.name();
+            let entry = formats.entry(format).or_insert(FormatFacts { format, weights: 0, bytes: 0 });
+            entry.weights += 1;
+            entry.bytes = entry.bytes.saturating_add(weight.bytes);
+        }
+        let mut formats: Vec<FormatFacts> = formats.into_values().collect();
+        formats.sort_by_key(|format| std::cmp::Reverse(format.bytes));
+        let elements = |shape: &[u64]| shape.iter().fold(1u64, |product, &dim| product.saturating_mul(dim));
+        let mut problems = Vec::new();
+        match Target::from_name(&plan.target).map(Target::missing_features).as_deref() {
+            None => problems.push(format!("this version has no target {:?}", plan.target)),
+            Some([]) => {}
+            Some(missing) => problems.push(format!("this CPU lacks {}, which the plan needs", missing.join(", "))),
+        }
+        Ok(PlanFacts {
+            kind: "plan",
+            path: path.display().to_string(),
+            architecture: plan.architecture.clone(),
+            target: plan.target.clone(),
+            context_length: plan.context_length,
+            vocabulary: plan.vocabulary,
+            max_tokens: plan.max_tokens,
+            files: plan.files.iter().map(|file| file.path.clone()).collect(),
+            parameters: plan.weights.iter().fold(0, |sum, weight| sum.saturating_add(elements(&weight.shape))),
+            formats,
+            weights: plan.weights.len(),
+            steps: plan.steps.len(),
+            tasks: plan
+                .steps
+                .iter()
+                .map(|step| match step {
+                    Step::Run { tasks } => tasks.len(),
+                    Step::Bucket { .. } => 0,
+                })
+                .sum(),
+            kernels: plan.kernels.iter().map(|kernel| kernel.name.clone()).collect(),
+            arena_bytes: plan.arena_bytes,
+            // Keys and values are f16.
+            cache_bytes_per_position: plan.cache.iter().fold(0, |sum: u64, layer| {
+                let row = u64::from(layer.key_len).saturating_add(layer.value_len.into()).saturating_mul(2);
+                sum.saturating_add(row.saturating_mul(layer.heads.into()))
+            }),
+            tokenizer_tokens: (spec.model != ModelKind::None).then_some(spec.tokens.len()),
+            chat_template: spec.chat_template.is_some(),
+            supported: problems.is_empty(),
+            problems,
+        })
+    }
+
+    /// As text.
+    pub fn show(&self, out: &mut dyn Write) -> io::Result<()> {
+        writeln!(out, "plan          {}", Printable(&self.path))?;
+        for file in &self.files {
+            writeln!(out, "model file    {}", Printable(file))?;
+        }
+        writeln!(out, "architecture  {}", Printable(&self.architecture))?;
+        writeln!(out, "target        {}", Printable(&self.target))?;
+        writeln!(out, "parameters    {}", super::output::Count(self.parameters))?;
+        writeln!(out, "shape         vocabulary {}, context {}", self.vocabulary, self.context_length)?;
+        for format in &self.formats {
+            let size = Bytes(format.bytes).to_string();
+            writeln!(out, "format        {:<8} {:>5} weights  {size:>10}", format.format, format.weights)?;
+        }
+        let (steps, tasks, kernels) = (self.steps, self.tasks, self.kernels.len());
+        writeln!(
+            out,
+            "schedule      {steps} steps, {tasks} tasks, {kernels} kernels, {} tokens at a time",
+            self.max_tokens
+        )?;
+        let (arena, cache) = (Bytes(self.arena_bytes), Bytes(self.cache_bytes_per_position));
+        writeln!(out, "memory        arena of {arena}, KV cache of {cache} for each position")?;
+        let tokens = self.tokenizer_tokens.map_or("none".to_owned(), |tokens| format!("{tokens} tokens"));
+        writeln!(out, "tokenizer     {tokens}{}", if self.chat_template { ", chat template" } else { "" })?;
+        writeln!(out, "supported     {}", if self.supported { "yes" } else { "no" })?;
+        self.problems.iter().try_for_each(|problem| writeln!(out, "  because     {}", Printable(problem)))
+    }
+}

@@ -1,0 +1,215 @@
+//! `ixc run`: a model, a prompt, and text as it is made.
+
+use std::io::{self, BufRead, IsTerminal, Write};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::time::Instant;
+
+use ixc::compile::TargetName;
+use ixc::frontend::tokenizer::DecodeOptions;
+use ixc::session::{End, Generation, Progress, Request, Session, SessionOptions};
+
+use super::choose::ModelChoice;
+use super::interrupt::{self, Interrupted};
+use super::output::{Bytes, steers};
+use super::sampling::SamplingArgs;
+use super::{BadInput, tokenize};
+
+/// Tokens to write where nothing says how many and no token ends the text.
+const DEFAULT_TOKENS: usize = 256;
+
+/// Runs a model: text comes as it is made.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "EXAMPLES:
+  ixc run -p \"The borrow checker\"               the built-in demo model
+  ixc run model.gguf -p \"Once upon a time\" -n 64 --temp 0 --stats
+  ixc run model.gguf --chat                      a conversation; Ctrl-D ends it
+  cat question.txt | ixc run model.gguf --chat   one answer
+  ixc run plan.ixp -f prompt.txt -t 8
+
+The prompt is -p, -f or standard input; without any of them, on a terminal, a conversation begins. Text goes to standard
+output, everything else to standard error. Ctrl-C stops the text; the exit status is 130 then.")]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelChoice,
+    /// The prompt.
+    #[arg(short, long, conflicts_with = "file", allow_hyphen_values = true)]
+    prompt: Option<String>,
+    /// Read the prompt from a file, `-` for standard input.
+    #[arg(short, long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Use the model's chat template: the prompt is what the user says.
+    #[arg(long, visible_alias = "conversation", alias = "cnv")]
+    chat: bool,
+    /// What the system message says; with --chat.
+    #[arg(long, visible_alias = "system-prompt", alias = "sys", value_name = "TEXT", requires = "chat")]
+    system: Option<String>,
+    /// Most tokens to write; -1: until the model ends or the context is full [default: 256; with --chat -1].
+    #[arg(short = 'n', long = "tokens", aliases = ["n-predict", "predict"], value_name = "N", allow_negative_numbers = true)]
+    count: Option<i64>,
+    #[command(flatten)]
+    sampling: SamplingArgs,
+    /// Threads [default: one for each core].
+    #[arg(short, long)]
+    threads: Option<usize>,
+    /// Positions that the KV cache has room for [default: the model's, at most 4096].
+    #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N")]
+    context: Option<usize>,
+    /// What to generate code for: native, avx2 or portable; a plan is for one target already.
+    #[arg(long)]
+    target: Option<TargetName>,
+    /// Say on standard error how long everything took.
+    #[arg(long)]
+    stats: bool,
+}
+
+impl Args {
+    /// Runs the command.
+    pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        interrupt::install()?;
+        self.sampling.check()?;
+        let begin = Instant::now();
+        let options =
+            SessionOptions { threads: self.threads, context: self.context, target: self.target.map(|target| target.0) };
+        let session = Session::open(self.model.path().map(PathBuf::as_path), &options)?;
+        let mut writer =
+            Writer { session, args: &self, shown: io::stdout().is_terminal(), out, seed: self.sampling.seed() };
+        if self.stats {
+            let loaded = begin.elapsed().as_secs_f64();
+            eprintln!(
+                "load      {loaded:.2} s, {} threads, target {}",
+                writer.session.threads(),
+                writer.session.target().name()
+            );
+        }
+        let prompt = match (&self.prompt, &self.file) {
+            (Some(prompt), _) => Some(prompt.clone()),
+            (None, Some(file)) => Some(tokenize::read(file)?),
+            (None, None) if io::stdin().is_terminal() => None,
+            (None, None) => Some(tokenize::read("-".as_ref())?),
+        };
+        match prompt {
+            Some(prompt) if self.chat => {
+                // What a file ends with is no part of what the user says.
+                writer.session.chat(self.system.as_deref());
+                writer.session.say(prompt.trim_end_matches('\n'));
+                writer.answer()
+            }
+            Some(prompt) => {
+                let tokens = writer.session.encode_prompt(&prompt)?;
+                if tokens.is_empty() {
+                    return Err(BadInput("the prompt is empty; give one with -p, -f or standard input".into()).into());
+                }
+                let ends = writer.write(&tokens, self.limit(Some(DEFAULT_TOKENS)))?.end;
+                if ends == End::Stopped { Err(Interrupted.into()) } else { Ok(()) }
+            }
+            None => writer.converse(),
+        }
+    }
+}
+
+impl Args {
+    /// How many tokens to write, where nothing else is said.
+    fn limit(&self, default: Option<usize>) -> Option<usize> {
+        match self.count {
+            None => default,
+            // A negative number has no limit.
+            Some(count) => usize::try_from(count).ok(),
+        }
+    }
+}
+
+/// A session, and where its text goes.
+struct Writer<'a> {
+    session: Session,
+    args: &'a Args,
+    /// Whether a person sees the text as it comes: then it must not steer the terminal.
+    shown: bool,
+    out: &'a mut dyn Write,
+    seed: u64,
+}
+
+impl Writer<'_> {
+    /// A conversation with whoever sits there.
+    fn converse(&mut self) -> anyhow::Result<()> {
+        self.session.chat(self.args.system.as_deref());
+        eprintln!("Ctrl-C stops an answer, Ctrl-D ends the conversation.");
+        loop {
+            eprint!("> ");
+            let mut line = String::new();
+            if interrupt::waiting(|| io::stdin().lock().read_line(&mut line))
+                .map_err(ixc::Error::io("-".as_ref(), "read"))?
+                == 0
+            {
+                eprintln!();
+                return Ok(());
+            }
+            if line.trim().is_empty() {
+                continue;
+            }
+            self.session.say(line.trim_end_matches('\n'));
+            match self.answer() {
+                Err(error) if error.is::<Interrupted>() => drop(interrupt::take()),
+                other => other?,
+            }
+        }
+    }
+
+    /// The model's turn.
+    fn answer(&mut self) -> anyhow::Result<()> {
+        let tokens = self.session.render_chat()?;
+        let generation = self.write(&tokens, self.args.limit(None))?;
+        self.session.answered(&generation.tokens)?;
+        if generation.end == End::Stopped { Err(Interrupted.into()) } else { Ok(()) }
+    }
+
+    /// Text after these tokens.
+    fn write(&mut self, tokens: &[u32], limit: Option<usize>) -> anyhow::Result<Generation> {
+        let tokenizer = self.session.tokenizer()?.clone();
+        let mut stream = tokenizer.stream(DecodeOptions { show_special: false, at_start: false });
+        let (mut last, shown) = ('\n', self.shown);
+        let mut show = |out: &mut dyn Write, text: &str| -> io::Result<()> {
+            last = text.chars().next_back().unwrap_or(last);
+            if shown {
+                let text: String = text.chars().filter(|&c| matches!(c, '\n' | '\t') || !steers(c)).collect();
+                out.write_all(text.as_bytes())?;
+            } else {
+                out.write_all(text.as_bytes())?;
+            }
+            out.flush()
+        };
+        let out = &mut *self.out;
+        let request = Request { tokens, limit, sampling: self.args.sampling.settings(self.seed) };
+        let generation = self.session.generate(&request, |progress| -> anyhow::Result<ControlFlow<()>> {
+            if let Progress::Token(id) = progress {
+                show(out, &stream.push(id).map_err(ixc::Error::from)?)?;
+            }
+            Ok(if interrupt::asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+        show(out, &stream.finish())?;
+        if last != '\n' {
+            writeln!(out)?;
+            out.flush()?;
+        }
+        if generation.end == End::Context {
+            let context = self.session.context();
+            eprintln!("ixc: the context of {context} tokens is full; --ctx makes it larger");
+        }
+        if self.args.stats {
+            self.stats(&generation);
+        }
+        Ok(generation)
+    }
+
+    fn stats(&self, generation: &Generation) {
+        for (what, phase) in [("prefill", &generation.prefill), ("decode", &generation.decode)] {
+            let (tokens, seconds) = (phase.tokens, phase.seconds);
+            let rate = if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 };
+            eprintln!("{what:<9} {tokens} tokens in {seconds:.2} s, {rate:.1} tokens/s");
+        }
+        eprintln!("seed      {}", self.seed);
+        if let Some(peak) = ixc::machine::system::peak_memory() {
+            eprintln!("memory    {} at the peak, mapped weights included", Bytes(peak));
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! A model that runs: a plan in an engine, with its tokenizer and its conversation.
+//!
+//! ```
+//! use std::ops::ControlFlow;
+//! use ixc::session::{Progress, Request, Session, SessionOptions};
+//!
+//! let mut session = Session::open(None, &SessionOptions::default())?; // The demo model.
+//! let tokens = session.encode_prompt("The borrow checker")?;
+//! let request = Request { tokens: &tokens, limit: Some(4), sampling: ixc::runtime::sample::Settings::greedy() };
+//! let generation = session.generate(&request, |_: Progress| Ok::<_, ixc::Error>(ControlFlow::Continue(())))?;
+//! assert_eq!(generation.tokens.len(), 4);
+//! # Ok::<(), ixc::Error>(())
+//! ```
+
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::Instant;
+
+use ixc_codegen::target::Target;
+use ixc_frontend::template::{ChatTemplate, Conversation, Message};
+use ixc_frontend::tokenizer::{Tokenizer, TokenizerError};
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::Plan;
+use ixc_runtime::engine::{self, Engine};
+use ixc_runtime::file;
+use ixc_runtime::load::BuiltIn;
+use ixc_runtime::sample::{Sampler, Settings};
+
+use crate::Error;
+use crate::compile::{self, compile, decode_tokenizer};
+use crate::model::{Model, check_tokens, is_plan};
+
+/// Positions of the KV cache where nothing is said, unless the model's context is shorter.
+pub const DEFAULT_CONTEXT: usize = 4096;
+
+/// How to run.
+#[derive(Clone, Debug, Default)]
+pub struct SessionOptions {
+    /// Threads; one for each core where nothing is said.
+    pub threads: Option<usize>,
+    /// Positions in the KV cache; the model's context, at most [`DEFAULT_CONTEXT`], where nothing is said.
+    pub context: Option<usize>,
+    /// Target to compile for; the machine's best where nothing is said. A plan has its own.
+    pub target: Option<Target>,
+}
+
+/// What to generate.
+#[derive(Clone, Debug)]
+pub struct Request<'r> {
+    /// All tokens before, from the first position on.
+    pub tokens: &'r [u32],
+    /// Most tokens to make.
+    pub limit: Option<usize>,
+    /// How to choose them.
+    pub sampling: Settings,
+}
+
+/// What has happened meanwhile.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// So many tokens of the prompt are in the KV cache.
+    Prefilled(usize),
+    /// A token was made.
+    Token(u32),
+}
+
+/// Why there are no more tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The model ended with this token, which is not among those given.
+    Token(u32),
+    /// As many were made as were asked for.
+    Limit,
+    /// The KV cache is full.
+    Context,
+    /// The caller said so.
+    Stopped,
+}
+
+/// How many tokens took how long.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Phase {
+    /// Tokens.
+    pub tokens: usize,
+    /// Seconds.
+    pub seconds: f64,
+}
+
+/// What was generated.
+#[derive(Clone, Debug)]
+pub struct Generation {
+    /// The tokens.
+    pub tokens: Vec<u32>,
+    /// Why they end.
+    pub end: End,
+    /// Tokens of the prompt that were not in the KV cache before.
+    pub prefill: Phase,
+    /// Tokens made.
+    pub decode: Phase,
+}
+
+/// A model that runs.
+#[derive(Debug)]
+pub struct Session {
+    engine: Engine,
+    /// What is in the KV cache.
+    cached: Vec<u32>,
+    tokenizer: Result<Tokenizer, TokenizerError>,
+    template: Option<String>,
+    conversation: Conversation,
+}
+
+impl Session {
+    /// Opens a model or a plan; the demo model where there is no path.
+    ///
+    /// # Errors
+    /// When it is missing, malformed, not supported, or this machine cannot run it.
+    pub fn open(path: Option<&Path>, options: &SessionOptions) -> Result<Session, Error> {
+        let Some(path) = path else {
+            return Session::of_model(&Model::new(crate::demo::open()?)?, options);
+        };
+        if is_plan(path) {
+            let plan = file::read(path)?;
+            return Session::of_plan(plan, path.parent().unwrap_or(path), options);
+        }
+        Session::of_model(&Model::open(path)?, options)
+    }
+}
+
+impl Session {
+    /// Compiles a model and loads the plan.
+    ///
+    /// # Errors
+    /// When it cannot be compiled, or this machine cannot run it.
+    pub fn of_model(model: &Model, options: &SessionOptions) -> Result<Session, Error> {
+        let mut compile_options = compile::Options::default();
+        if let Some(target) = options.target {
+            compile_options.target = target;
+        }
+        let plan = compile(model, &compile_options)?.plan;
+        Session::of_plan(plan, Path::new(""), options)
+    }
+
+    /// Loads a plan; what it names by relative paths is looked for in `folder`.
+    ///
+    /// # Errors
+    /// When it is malformed, its model is not there or another, or this machine cannot run it.
+    pub fn of_plan(plan: Plan<Kernel>, folder: &Path, options: &SessionOptions) -> Result<Session, Error> {
+        if let Some(wanted) = options.target.filter(|wanted| wanted.name() != plan.target) {
+            return Err(Error::OtherTarget { plan: plan.target, wanted: wanted.name() });
+        }
+        let spec = decode_tokenizer(&plan.tokenizer)?;
+        let context = options.context.map(|context| u32::try_from(context).unwrap_or(u32::MAX));
+        let built_in = Some(BuiltIn { path: crate::demo::NAME, bytes: crate::demo::bytes() });
+        let engine_options =
+            engine::Options { threads: options.threads, context, built_in, ..engine::Options::default() };
+        let engine = Engine::load(plan, folder, &engine_options)?;
+        let tokenizer = Tokenizer::new(&spec);
+        Ok(Session {
+            engine,
+            cached: Vec::new(),
+            tokenizer,
+            template: spec.chat_template,
+            conversation: Conversation::default(),
+        })
+    }
+
+    /// Its tokenizer.
+    ///
+    /// # Errors
+    /// When the model has none, or one that is not supported.
+    pub fn tokenizer(&self) -> Result<&Tokenizer, Error> {
+        self.tokenizer.as_ref().map_err(|reason| Error::NoTokenizer { reason: reason.to_string() })
+    }
+
+    /// Threads that compute.
+    pub fn threads(&self) -> usize {
+        self.engine.threads()
+    }
+
+    /// What its kernels were generated for.
+    pub fn target(&self) -> Target {
+        self.engine.target()
+    }
+
+    /// Positions of the KV cache.
+    pub fn context(&self) -> usize {
+        self.engine.context() as usize
+    }
+
+    /// A prompt as tokens, with BOS where the model wants it. Names of special tokens are those tokens.
+    ///
+    /// # Errors
+    /// When there is no tokenizer, or it has no tokens for the text.
+    pub fn encode_prompt(&self, prompt: &str) -> Result<Vec<u32>, Error> {
+        let tokenizer = self.tokenizer()?;
+        let mut tokens = tokenizer.encode(prompt, true)?;
+        if let Some(bos) = tokenizer.add_bos().filter(|bos| tokens.first() != Some(bos)) {
+            tokens.insert(0, bos);
+        }
+        Ok(tokens)
+    }
+
+    /// Begins a conversation.
+    pub fn chat(&mut self, system: Option<&str>) {
+        self.conversation = Conversation { add_generation_prompt: true, ..Conversation::default() };
+        self.conversation.messages.extend(system.map(|text| Message::new("system", text)));
+    }
+
+    /// What the user says next.
+    pub fn say(&mut self, text: &str) {
+        self.conversation.messages.push(Message::new("user", text));
+    }
+
+    /// The conversation as tokens, up to where the model is to answer. The template runs in a process of its own, since it
+    /// comes from the file and nothing else bounds its memory.
+    ///
+    /// # Errors
+    /// When the model has no template, or that goes wrong.
+    pub fn render_chat(&mut self) -> Result<Vec<u32>, Error> {
+        let tokenizer = self.tokenizer()?;
+        let text = |id: Option<u32>| -> Result<String, Error> {
+            let bytes = id.map(|id| tokenizer.token_bytes(id)).transpose()?;
+            Ok(String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned())
+        };
+        let (bos_token, eos_token) = (text(tokenizer.bos())?, text(tokenizer.eos())?);
+        let conversation = Conversation { bos_token, eos_token, ..self.conversation.clone() };
+        let source = self.template.as_deref().ok_or(Error::NoTemplate)?;
+        let helper = std::env::current_exe().map_err(Error::io(Path::new("/proc/self/exe"), "find"))?;
+        let prompt = ChatTemplate::from_source(source)?.render_isolated(&helper, &conversation)?;
+        self.encode_prompt(&prompt)
+    }
+
+    /// Takes what the model answered into the conversation.
+    ///
+    /// # Errors
+    /// When there is no tokenizer.
+    pub fn answered(&mut self, tokens: &[u32]) -> Result<(), Error> {
+        let text = self.tokenizer()?.decode(tokens)?;
+        self.conversation.messages.push(Message::new("assistant", text));
+        Ok(())
+    }
+
+    /// Makes tokens. What the KV cache holds of the request's tokens already is not computed again. `progress` is called
+    /// after each part of the prompt and for each token, and may stop it.
+    ///
+    /// # Errors
+    /// When the tokens are none of this model's, or do not fit into the context; and those of `progress`.
+    pub fn generate<E: From<Error>>(
+        &mut self,
+        request: &Request<'_>,
+        mut progress: impl FnMut(Progress) -> Result<ControlFlow<()>, E>,
+    ) -> Result<Generation, E> {
+        let mut sampler = Sampler::new(request.sampling.clone()).map_err(Error::from)?;
+        let ends: Vec<u32> = self.tokenizer.as_ref().map(Tokenizer::end_of_generation).unwrap_or_default();
+        self.check(request.tokens)?;
+        request.tokens.iter().for_each(|&token| sampler.accept(token));
+        let mut generation =
+            Generation { tokens: Vec::new(), end: End::Limit, prefill: Phase::default(), decode: Phase::default() };
+
+        // The last token is always computed: its logits are wanted.
+        let reused = self.cached.iter().zip(request.tokens).take_while(|(a, b)| a == b).count();
+        let reused = reused.min(request.tokens.len() - 1);
+        self.truncate(reused);
+        let begin = Instant::now();
+        for part in request.tokens[reused..].chunks(self.max_tokens()) {
+            self.feed(part)?;
+            generation.prefill.tokens += part.len();
+            generation.prefill.seconds = begin.elapsed().as_secs_f64();
+            if progress(Progress::Prefilled(self.cached.len()))?.is_break() {
+                generation.end = End::Stopped;
+                return Ok(generation);
+            }
+        }
+
+        let begin = Instant::now();
+        while request.limit.is_none_or(|limit| generation.tokens.len() < limit) {
+            let token = sampler.sample(self.engine.logits(0), &self.engine).map_err(Error::from)?;
+            if ends.contains(&token) {
+                generation.end = End::Token(token);
+                break;
+            }
+            generation.tokens.push(token);
+            if progress(Progress::Token(token))?.is_break() {
+                generation.end = End::Stopped;
+                break;
+            }
+            if generation.tokens.len() < request.limit.unwrap_or(usize::MAX) {
+                if self.cached.len() == self.context() {
+                    generation.end = End::Context;
+                    break;
+                }
+                self.feed(&[token])?;
+            }
+            generation.decode = Phase { tokens: generation.tokens.len(), seconds: begin.elapsed().as_secs_f64() };
+        }
+        Ok(generation)
+    }
+
+    /// Logits at every position, `[tokens, vocabulary]`, from an empty KV cache.
+    ///
+    /// # Errors
+    /// When the tokens are none of this model's, or do not fit into the context.
+    pub fn logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, Error> {
+        self.check(tokens)?;
+        self.truncate(0);
+        let mut logits = Vec::new();
+        for part in tokens.chunks(self.max_tokens()) {
+            let rows: Vec<u32> = (0..part.len() as u32).collect();
+            logits.extend_from_slice(self.engine.step(part, &rows)?);
+        }
+        self.cached = tokens.to_vec();
+        Ok(logits)
+    }
+
+    /// Times the prefill of `tokens` tokens from an empty context.
+    ///
+    /// # Errors
+    /// When they do not fit into the context.
+    pub fn time_prefill(&mut self, tokens: usize) -> Result<Phase, Error> {
+        let tokens = self.some_tokens(tokens);
+        self.check(&tokens)?;
+        self.truncate(0);
+        let begin = Instant::now();
+        for part in tokens.chunks(self.max_tokens()) {
+            self.feed(part)?;
+        }
+        Ok(Phase { tokens: tokens.len(), seconds: begin.elapsed().as_secs_f64() })
+    }
+
+    /// Times the decode of `tokens` tokens, one after the other, from an empty context.
+    ///
+    /// # Errors
+    /// When they do not fit into the context.
+    pub fn time_decode(&mut self, tokens: usize) -> Result<Phase, Error> {
+        let tokens = self.some_tokens(tokens);
+        self.check(&tokens)?;
+        self.truncate(0);
+        let begin = Instant::now();
+        tokens.iter().try_for_each(|token| self.feed(&[*token]))?;
+        Ok(Phase { tokens: tokens.len(), seconds: begin.elapsed().as_secs_f64() })
+    }
+
+    /// Tokens that differ from each other, so that routers choose as they do for text.
+    fn some_tokens(&self, count: usize) -> Vec<u32> {
+        // Knuth's multiplicative hash.
+        let hash = |index: u64| (index + 1).wrapping_mul(2_654_435_761) >> 7;
+        let vocabulary = u64::from(self.engine.vocabulary()).max(1);
+        (0..count as u64).map(|index| (hash(index) % vocabulary) as u32).collect()
+    }
+
+    fn check(&self, tokens: &[u32]) -> Result<(), Error> {
+        check_tokens(tokens, self.engine.vocabulary().into())?;
+        match self.context() {
+            context if tokens.len() > context => Err(Error::Context { tokens: tokens.len(), context }),
+            _ => Ok(()),
+        }
+    }
+
+    fn truncate(&mut self, len: usize) {
+        // No longer than the context, which is a u32.
+        self.engine.truncate(len as u32);
+        self.cached.truncate(len);
+    }
+
+    /// Tokens of a step.
+    fn max_tokens(&self) -> usize {
+        self.engine.max_tokens() as usize
+    }
+
+    /// Computes at most a step of tokens behind what is cached; the logits of the last stay in the engine.
+    fn feed(&mut self, tokens: &[u32]) -> Result<(), Error> {
+        self.engine.prefill(tokens)?;
+        self.cached.extend_from_slice(tokens);
+        Ok(())
+    }
+}

@@ -1,0 +1,105 @@
+//! Golden models through the whole program: logits against exact ones that other people's tools computed.
+
+mod support;
+
+use support::{Golden, ixc, kl_divergence, nmse, scratch, shared, stdout};
+
+/// The models in `../shared/golden/expect` that are supported must be at least these many.
+const MODELS: usize = 12;
+
+#[test]
+fn the_interpreter_is_exact() {
+    let Some(golden) = shared("golden") else { return };
+    let folder = scratch("golden_interpreter");
+    let models = Golden::all(&golden);
+    assert!(models.len() >= MODELS);
+    for model in models {
+        let logits = model.logits(&folder, &["--engine", "interpreter"]);
+        let (nmse, limit) = (nmse(model.last(&logits), &model.exact), model.number("interpreter_nmse_max"));
+        println!("{nmse:.2e} <= {limit:.0e}  {}", model.name());
+        assert!(nmse <= limit, "{nmse:e} > {limit:e}  {}", model.name());
+    }
+}
+
+/// What llama.cpp's error on a model is: the smaller of its two paths'.
+fn rival(model: &Golden, measure: &str) -> f64 {
+    let of = |path: &str| model.expect["llama_cpp"][path][measure].as_f64().unwrap();
+    of("default").min(of("no_repack"))
+}
+
+/// Error over all positions: llama.cpp's figures are over all, of which exact logits are at hand for the last eight, so the
+/// interpreter, which is exact to 1e-9, stands in for the others.
+fn error_over_all(model: &Golden, logits: &[f32], folder: &std::path::Path) -> f64 {
+    nmse(logits, &model.logits(folder, &["--engine", "interpreter"]))
+}
+
+fn compiled_models_keep_their_limits(target: &str) {
+    let Some(golden) = shared("golden") else { return };
+    let folder = scratch(&format!("golden_{target}"));
+    let mut models = Golden::all(&golden);
+    assert!(models.len() >= MODELS);
+    models.push(Golden::read(&golden.join("demo/expect/rustling-q4_k_m.json")));
+    let (mut ratios, mut count) = (0.0, 0);
+    for model in &models {
+        let logits = model.logits(&folder, &["--target", target, "-t", "2"]);
+        let (nmse, limit) = (nmse(model.last(&logits), &model.exact), model.number("compiled_nmse_max"));
+        println!("{nmse:.2e} <= {limit:.2e}  {}", model.name());
+        assert!(nmse <= limit, "{nmse:e} > {limit:e}  {}", model.name());
+        let facts = stdout(ixc(["inspect".as_ref(), model.model.as_os_str(), "--json".as_ref()]));
+        let facts: serde_json::Value = serde_json::from_str(&facts).unwrap();
+        if facts["experts"].is_number() {
+            let ratio = error_over_all(model, &logits, &folder) / rival(model, "nmse");
+            println!("{ratio:.3} of llama.cpp's error over all positions  {}", model.name());
+            (ratios, count) = (ratios + ratio.ln(), count + 1);
+        }
+    }
+    let mean = f64::exp(ratios / f64::from(count));
+    println!("{mean:.3}: geometric mean of {count} models with experts against llama.cpp");
+    assert!(count >= 3 && mean <= 1.25, "{mean} over {count} models");
+}
+
+#[test]
+fn avx2_keeps_the_limits() {
+    if ixc::codegen::target::Target::Avx2.missing_features().is_empty() {
+        compiled_models_keep_their_limits("avx2");
+    } else {
+        println!("NOT RUN: avx2: this CPU lacks {:?}", ixc::codegen::target::Target::Avx2.missing_features());
+    }
+}
+
+#[test]
+fn portable_keeps_the_limits() {
+    compiled_models_keep_their_limits("portable");
+}
+
+#[test]
+fn the_demo_model_is_as_good_as_llama_cpp() {
+    let Some(golden) = shared("golden/demo") else { return };
+    let folder = scratch("golden_demo");
+    let model = Golden::read(&golden.join("expect/rustling-q4_k_m.json"));
+    for target in ["native", "portable"] {
+        let logits = model.logits(&folder, &["--target", target]);
+        let vocabulary = logits.len() / model.tokens("prompt_tokens").len();
+        let divergence = kl_divergence(model.last(&logits), &model.exact, vocabulary);
+        // As in `error_over_all`.
+        let exact = model.logits(&folder, &["--engine", "interpreter"]);
+        let all = kl_divergence(&logits, &exact, vocabulary);
+        let limit = 1.25 * rival(&model, "kld");
+        println!(
+            "{target}: KL divergence {all:.2e} over all positions, {divergence:.2e} over the last; limit {limit:.2e}"
+        );
+        assert!(all <= limit, "{target}: {all} > {limit}");
+        assert!(nmse(model.last(&logits), &model.exact) <= model.number("compiled_nmse_max"));
+    }
+}
+
+#[test]
+fn the_number_of_threads_changes_no_bit() {
+    let Some(golden) = shared("golden") else { return };
+    let folder = scratch("golden_threads");
+    for name in ["demo/expect/rustling-q4_k_m.json", "expect/mixtral-q4_k_m.json", "expect/llama-q6_k.json"] {
+        let model = Golden::read(&golden.join(name));
+        let [one, two] = ["1", "2"].map(|threads| model.logits(&folder, &["-t", threads]));
+        assert!(one.iter().zip(&two).all(|(a, b)| a.to_bits() == b.to_bits()), "{name}");
+    }
+}

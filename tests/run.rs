@@ -1,0 +1,219 @@
+//! `ixc run` and plans: text that is what the model says, from a model, a plan and the built-in model.
+
+mod support;
+
+use std::fs;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value as Json;
+use support::{Golden, demo_model, ixc, list, scratch, shared, stderr, stdout};
+
+/// What ids stand for.
+fn text(ids: &[u32]) -> String {
+    let mut command = ixc(["detokenize", "--json"]);
+    command.arg(demo_model()).arg(list(ids));
+    let facts: Json = serde_json::from_str(&stdout(command)).unwrap();
+    facts["text"].as_str().unwrap().to_owned()
+}
+
+/// Runs a command with something on its standard input.
+fn piped(mut command: Command, input: &str) -> Output {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+/// Compiles the demo model; the plan's path.
+fn plan(folder: &Path, arguments: &[&str]) -> std::path::PathBuf {
+    let plan = folder.join("plan.ixp");
+    let mut command = ixc(["compile"]);
+    command.arg(demo_model()).arg("-o").arg(&plan).args(arguments);
+    stdout(command);
+    plan
+}
+
+#[test]
+fn greedy_text_is_what_the_model_says() {
+    let Some(golden) = shared("golden/demo") else { return };
+    let model = Golden::read(&golden.join("expect/rustling-q4_k_m.json"));
+    let greedy = model.tokens("greedy_tokens_f32");
+    let (prompt, expected) = (text(&model.tokens("prompt_tokens")), text(&greedy) + "\n");
+    let count = greedy.len().to_string();
+    for target in ["native", "portable"] {
+        for threads in ["1", "2"] {
+            let arguments = ["run", "-p", &prompt, "-n", &count, "--temp", "0", "--target", target, "-t", threads];
+            assert_eq!(stdout(ixc(arguments)), expected, "{target}, {threads} threads");
+        }
+    }
+}
+
+#[test]
+fn the_prompt_may_come_from_anywhere_and_the_model_too() {
+    let folder = scratch("run_sources");
+    let greedy = ["--temp", "0", "-n", "12"];
+    let mut command = ixc(["run", "-p", "The borrow checker"]);
+    command.args(greedy);
+    let expected = stdout(command);
+    assert!(expected.len() > 12);
+
+    let mut command = ixc(["run"]);
+    command.args(greedy);
+    assert_eq!(piped(command, "The borrow checker").stdout, expected.as_bytes());
+
+    let file = folder.join("prompt.txt");
+    fs::write(&file, "The borrow checker").unwrap();
+    let mut command = ixc(["run", "-f"]);
+    command.arg(&file).args(greedy);
+    assert_eq!(stdout(command), expected);
+
+    let portable = scratch("run_sources_portable");
+    for (model, target) in [
+        (demo_model(), "native"),
+        (plan(&folder, &[]), "native"),
+        (plan(&portable, &["--target", "portable"]), "portable"),
+    ] {
+        let mut command = ixc(["run", "-p", "The borrow checker", "--stats", "--target", target]);
+        let output = command.arg(&model).args(greedy).output().unwrap();
+        assert_eq!(output.stdout, expected.as_bytes(), "{}", stderr(&output));
+        assert!(stderr(&output).contains("decode    12 tokens"), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_seed_makes_text_repeatable() {
+    let run = |seed: &str| stdout(ixc(["run", "-p", "A trait", "-n", "24", "--temp", "1", "--seed", seed]));
+    assert_eq!(run("1"), run("1"));
+    assert_ne!(run("1"), run("2"));
+}
+
+#[test]
+fn a_question_gets_an_answer() {
+    let mut command = ixc(["run", "--chat", "--system", "Be brief.", "-n", "8", "--temp", "0"]);
+    command.stderr(Stdio::piped());
+    let output = piped(command, "What is a trait?\n");
+    assert!(output.status.success() && !output.stdout.is_empty(), "{}", stderr(&output));
+}
+
+/// Templates that attack their renderer: text or a typed error, and never anything else.
+#[test]
+fn hostile_templates_are_held() {
+    use ixc::frontend::gguf::Gguf;
+    use ixc::frontend::template::{ChatTemplate, Conversation, Message};
+    let Some(bad) = shared("bad-gguf") else { return };
+    for name in ["range", "recur", "syntax", "raise", "include"] {
+        let gguf = Gguf::open(&bad.join(format!("files/j_{name}.gguf"))).unwrap();
+        let source: &str = gguf.metadata().read("tokenizer.chat_template").unwrap();
+        let conversation = Conversation { messages: vec![Message::new("user", "hi")], ..Conversation::default() };
+        let rendered = ChatTemplate::from_source(source)
+            .and_then(|template| template.render_isolated(Path::new(env!("CARGO_BIN_EXE_ixc")), &conversation));
+        let error = ixc::Error::from(rendered.unwrap_err());
+        assert_eq!(error.exit_status(), 65, "{name}: {error}");
+        println!("{name}: {error}");
+    }
+}
+
+#[test]
+fn what_cannot_be_run_says_why() {
+    let folder = scratch("run_errors");
+    for (arguments, status, says) in [
+        (&["-p", "x", "no-such.gguf"][..], 66, "no-such.gguf"),
+        (&["-p", ""], 65, "prompt is empty"),
+        (&["-p", "x", "--temp", "-1"], 2, "temp"),
+        (&["-p", "x", "--ctx", "1000000"], 65, "context"),
+        (&["-p", "x", "-t", "0"], 65, "threads"),
+        (&["-p", "x", "--target", "z80"], 2, "targets are native"),
+    ] {
+        let output = ixc(["run"]).args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(says), "{arguments:?}: {}", stderr(&output));
+    }
+    let plan = plan(&folder, &["--target", "portable"]);
+    let output = ixc(["run", "-p", "x", "--target", "avx2"]).arg(&plan).output().unwrap();
+    assert_eq!(output.status.code(), Some(65));
+    assert!(stderr(&output).contains("compile the model again"), "{}", stderr(&output));
+}
+
+/// A plan with a byte changed anywhere is refused; one whose checksum was made to fit is refused or runs.
+#[test]
+fn damaged_plans_are_refused() {
+    let folder = scratch("damaged_plans");
+    let path = plan(&folder, &["--target", "portable"]);
+    let good = fs::read(&path).unwrap();
+    let mut state = 0x5eed_u64;
+    println!("seed {state:#x}");
+    for round in 0..24 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let mut bytes = good.clone();
+        let at = (state >> 33) as usize % bytes.len();
+        match round % 3 {
+            0 => bytes[at] ^= 1 << (state >> 29 & 7),
+            1 => bytes.truncate(at),
+            _ => {
+                let header = ixc::runtime::file::HEADER_BYTES;
+                let at = at.max(header);
+                bytes[at] ^= 1 << (state >> 29 & 7);
+                bytes = ixc::runtime::file::seal(&bytes[header..]);
+            }
+        }
+        fs::write(&path, &bytes).unwrap();
+        let output = ixc(["run", "-p", "x", "-n", "2", "--temp", "0"]).arg(&path).output().unwrap();
+        let status = output.status.code();
+        let sealed = round % 3 == 2;
+        let expected = status == Some(65) || sealed && matches!(status, Some(0 | 66));
+        assert!(expected, "round {round}: {}: {}", output.status, stderr(&output));
+    }
+}
+
+#[test]
+fn plans_are_inspected_and_every_stage_is_written() {
+    let folder = scratch("emit");
+    let path = plan(&folder, &["--emit", "graph,fused,plan,kernel,asm"]);
+    let mut stages: Vec<_> =
+        fs::read_dir(folder.join("plan.d")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    stages.sort();
+    assert_eq!(stages, ["1.graph.ix", "2.fused.ix", "3.plan.txt", "4.kernel.ix", "5.asm.txt"]);
+    let mut command = ixc(["inspect", "--json"]);
+    command.arg(&path);
+    let facts: Json = serde_json::from_str(&stdout(command)).unwrap();
+    assert_eq!((&facts["kind"], &facts["supported"]), (&"plan".into(), &true.into()));
+    assert_eq!(facts["tokenizer_tokens"], 4096);
+    let dumped = stdout(ixc(["dump", "--stage", "fused"]));
+    assert_eq!(fs::read_to_string(folder.join("plan.d/2.fused.ix")).unwrap(), dumped);
+}
+
+#[test]
+fn bench_measures_prefill_and_decode() {
+    let arguments = ["bench", "-p", "16", "-n", "4", "-t", "1,2", "-r", "2", "--json"];
+    let rows: Json = serde_json::from_str(&stdout(ixc(arguments))).unwrap();
+    let rows = rows.as_array().unwrap();
+    assert_eq!(rows.len(), 4);
+    for row in rows {
+        let rate = |key: &str| row[key].as_f64().unwrap();
+        assert!(0.0 < rate("min") && rate("min") <= rate("median") && rate("median") <= rate("max"), "{row}");
+    }
+}
+
+/// Ctrl-C after some text: the text is whole characters, a newline follows, and the status says what happened.
+#[test]
+fn interrupted_text_ends_cleanly() {
+    let mut child = ixc(["run", "-p", "The", "-n", "1900", "--temp", "1", "--seed", "1"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut text = child.stdout.take().unwrap();
+    let mut first = [0; 1];
+    text.read_exact(&mut first).unwrap();
+    let pid = i32::try_from(child.id()).unwrap();
+    // SAFETY: the signal goes to a child of ours that was not waited for, so that its id is still its own.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGINT) }, 0);
+    let mut rest = Vec::new();
+    text.read_to_end(&mut rest).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}: {}", output.status, stderr(&output));
+    let all = [&first[..], &rest].concat();
+    assert!(String::from_utf8(all).unwrap().ends_with('\n'));
+    assert_eq!(stderr(&output), "");
+}
