@@ -11,176 +11,30 @@
 //! limit of every index buffer against what the runtime put there. A plan that fails that is an [`ExecuteError`]; threads
 //! then still meet at every barrier, without work, so that none hangs. The same goes for a panic.
 
+mod backend;
+mod error;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
-use ixc_codegen::module::Module;
-use ixc_ir::kernel::Kernel;
-use ixc_ir::kernel::interpret::{self, InterpretError};
 use ixc_ir::plan::{
     ATTENTION_BLOCK, Arg, BucketId, DimRule, Input, KEY_LANES, RowAxis, RowCount, Source, Task, Variant,
 };
 
-use crate::bucket::{BadExpert, Bucket, ExpertRows};
+use crate::bucket::{Bucket, ExpertRows};
 use crate::memory::{Cache, INDEX_BYTES, Inputs, Mapped, Memory, Region, Rope};
-use crate::pool::{Barrier, Pool, PoolError, panic_message};
+use crate::pool::{Barrier, Pool, panic_message};
 use crate::program::{Access, MAX_BUFFERS, MAX_DIMS, Parameter, Program, Signature, Stage};
 use crate::stats::Clock;
+
+pub(crate) use backend::Backend;
+pub use error::{ExecuteError, ItemError, Problem};
 
 /// A thread takes this part of what is left, divided by the number of threads: large shares are sequential reads, small ones
 /// at the end keep threads from waiting.
 const SHARES: u64 = 8;
-
-/// Why a pass was given up. What it wrote is of no use.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ExecuteError {
-    /// An item that may not run.
-    #[error(transparent)]
-    Item(Box<ItemError>),
-    /// A router that names an expert that is not there.
-    #[error(transparent)]
-    Expert(#[from] BadExpert),
-    /// A bug.
-    #[error("a thread panicked: {message}; this is a bug")]
-    Panic {
-        /// What it said.
-        message: String,
-    },
-}
-
-/// An item that may not run, and why.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("task {task:?}, kernel {kernel}: {problem}")]
-pub struct ItemError {
-    /// The task's label.
-    pub task: String,
-    /// The kernel.
-    pub kernel: String,
-    /// What is wrong.
-    #[source]
-    pub problem: Problem,
-}
-
-/// What is wrong with an item.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Problem {
-    /// A slice outside its memory.
-    #[error(
-        "buffer %{buffer} takes {bytes} bytes at {offset} of {available} (row {row}, column {column}, expert {expert})"
-    )]
-    Slice {
-        /// The kernel's buffer.
-        buffer: String,
-        /// Where the slice begins.
-        offset: u64,
-        /// Its length.
-        bytes: u64,
-        /// Length of the memory.
-        available: u64,
-        /// The item's first row.
-        row: u64,
-        /// The item's column.
-        column: u32,
-        /// The item's expert.
-        expert: u32,
-    },
-    /// A size that does not fit 64 bits.
-    #[error("the size or limit of buffer %{buffer} is none for dims {dims:?}")]
-    Size {
-        /// The kernel's buffer.
-        buffer: String,
-        /// The dims.
-        dims: Vec<i64>,
-    },
-    /// A dim outside its range.
-    #[error("dim %{dim} is {found}, must be in {lo}..={hi}")]
-    Dim {
-        /// The dim.
-        dim: String,
-        /// Its value.
-        found: i64,
-        /// Smallest.
-        lo: i64,
-        /// Largest.
-        hi: i64,
-    },
-    /// A kernel that takes smaller indices than the runtime provides.
-    #[error("buffer %{buffer} takes indices below {below}, the input's are below {found}")]
-    Index {
-        /// The kernel's buffer.
-        buffer: String,
-        /// Its limit.
-        below: u64,
-        /// The input's.
-        found: u64,
-    },
-    /// The interpreter refused the kernel.
-    #[error(transparent)]
-    Interpret(InterpretError),
-}
-
-impl From<PoolError> for ExecuteError {
-    fn from(error: PoolError) -> ExecuteError {
-        let PoolError::Panicked { message, .. } = error;
-        ExecuteError::Panic { message }
-    }
-}
-
-/// What runs kernels.
-#[derive(Debug)]
-pub(crate) enum Backend {
-    /// Machine code.
-    Native(Module),
-    /// The reference interpreter, one kernel at a time: slow, and the definition of what is right.
-    Interpreter {
-        /// The kernels.
-        kernels: Vec<Kernel>,
-        /// Held while a kernel runs, since its buffers are copied out and in.
-        turn: Mutex<()>,
-    },
-}
-
-impl Backend {
-    /// Runs a kernel.
-    ///
-    /// # Safety
-    /// As for [`Module::call`], with `sizes` the length of each buffer: its kernel's size for these dims.
-    pub(crate) unsafe fn call(
-        &self,
-        kernel: usize,
-        pointers: &[*mut u8],
-        sizes: &[u64],
-        dims: &[i64],
-    ) -> Result<(), InterpretError> {
-        match self {
-            Backend::Native(module) => {
-                // SAFETY: passed on to the caller.
-                unsafe { module.call(kernel, pointers, dims) };
-                Ok(())
-            }
-            Backend::Interpreter { kernels, turn } => {
-                let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
-                let mut buffers: Vec<Vec<u8>> = Vec::with_capacity(sizes.len());
-                for (&pointer, &size) in pointers.iter().zip(sizes) {
-                    let mut copy = vec![0; size as usize];
-                    // SAFETY: the caller says that the buffer is valid for its size; no other kernel runs meanwhile.
-                    unsafe { copy.as_mut_ptr().copy_from_nonoverlapping(pointer, copy.len()) };
-                    buffers.push(copy);
-                }
-                interpret::run(&kernels[kernel], dims, &mut buffers)?;
-                for ((buffer, copy), &pointer) in kernels[kernel].buffers.iter().zip(&buffers).zip(pointers) {
-                    if buffer.kind.may_store() {
-                        // SAFETY: as above, and the caller says that buffers of this kind are valid for writes.
-                        unsafe { pointer.copy_from_nonoverlapping(copy.as_ptr(), copy.len()) };
-                    }
-                }
-                Ok(())
-            }
-        }
-    }
-}
 
 /// All memory of an engine.
 #[derive(Debug)]

@@ -1,0 +1,277 @@
+//! The checks of a plan's parts: weights, buffers, routings, tasks, logits and softmax.
+
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::{
+    ArenaBuffer, Arg, BucketId, BufferId, DimRule, Input, Plan, PlanWeight, RowAxis, RowCount, Source, Step, Task,
+};
+
+use super::{
+    Access, MAX_BUFFERS, MAX_EXPERTS, Parameter, PlanError, Problem, Routing, Signature, Stage, at, id, range,
+};
+
+type Result<T, E = PlanError> = std::result::Result<T, E>;
+
+/// A name for an error, not longer than a line.
+pub(super) fn shortened(name: &str) -> String {
+    if name.chars().nth(100).is_some() {
+        name.chars().take(97).chain("...".chars()).collect()
+    } else {
+        name.to_string()
+    }
+}
+
+pub(super) fn weight(plan: &Plan<Kernel>, weight: &PlanWeight) -> Result<(), Problem> {
+    let file = id("file", weight.file, &plan.files)?;
+    let row = weight.format.row();
+    let elements = weight.shape.iter().try_fold(1u64, |product, &d| product.checked_mul(d));
+    let blocks = elements.filter(|n| n.is_multiple_of(row.block_len as u64)).map(|n| n / row.block_len as u64);
+    let right = blocks.and_then(|blocks| blocks.checked_mul(row.block_bytes as u64));
+    if right != Some(weight.bytes) {
+        return Err(Problem::WeightBytes { found: weight.bytes, right: right.unwrap_or(0) });
+    }
+    inside("its file", weight.offset, Some(weight.bytes), file.bytes)
+}
+
+fn inside(what: &'static str, offset: u64, bytes: Option<u64>, available: u64) -> Result<(), Problem> {
+    match bytes.and_then(|bytes| offset.checked_add(bytes)) {
+        Some(end) if end <= available => Ok(()),
+        _ => Err(Problem::Outside { what, offset, bytes: bytes.unwrap_or(u64::MAX), available }),
+    }
+}
+
+/// Rows of a count at most.
+fn most_rows(rows: RowCount, max_tokens: u32) -> u64 {
+    match rows {
+        RowCount::Tokens | RowCount::Outputs => u64::from(max_tokens),
+        RowCount::Routed { top_k } => u64::from(max_tokens) * u64::from(top_k),
+    }
+}
+
+fn check_rows(rows: RowCount) -> Result<(), Problem> {
+    match rows {
+        RowCount::Tokens | RowCount::Outputs => Ok(()),
+        RowCount::Routed { top_k } => range("experts per token", top_k, 1, MAX_EXPERTS),
+    }
+}
+
+pub(super) fn buffer(plan: &Plan<Kernel>, buffer: &ArenaBuffer) -> Result<(), Problem> {
+    check_rows(buffer.rows)?;
+    let bytes = buffer.row_bytes.checked_mul(most_rows(buffer.rows, plan.max_tokens));
+    inside("the arena", buffer.offset, bytes, plan.arena_bytes)
+}
+
+/// The routings; that each is filled once.
+pub(super) fn routings(plan: &Plan<Kernel>) -> Result<Vec<Routing>> {
+    let mut routings = Vec::new();
+    for (i, step) in plan.steps.iter().enumerate() {
+        let Step::Bucket { bucket, ids, top_k, experts } = step else { continue };
+        let check = || {
+            // Ids in order, as a schedule numbers them; so their number is bounded by that of the steps.
+            if bucket.0 >= plan.buckets || bucket.0 as usize != routings.len() {
+                return Err(Problem::Order { bucket: bucket.0 });
+            }
+            range("experts", *experts, 1, MAX_EXPERTS)?;
+            range("experts per token", *top_k, 1, *experts)?;
+            let buffer = id("buffer", ids.0, &plan.buffers)?;
+            if buffer.rows != RowCount::Tokens || buffer.row_bytes != u64::from(*top_k) * 4 {
+                return Err(Problem::Shape { right: "fed from a buffer with one i32 for each slot of a token" });
+            }
+            Ok(Routing { top_k: *top_k, experts: *experts, ids: *ids })
+        };
+        let routing = at(&format!("step {i}"), check())?;
+        routings.push(routing);
+    }
+    let count =
+        Problem::Count { what: "routings that a step fills", found: routings.len(), right: plan.buckets as usize };
+    at(&"plan", if routings.len() == plan.buckets as usize { Ok(()) } else { Err(count) })?;
+    Ok(routings)
+}
+
+pub(super) struct Checker<'a> {
+    pub(super) plan: &'a Plan<Kernel>,
+    pub(super) kernels: &'a [Signature],
+    pub(super) routings: &'a [Routing],
+}
+
+impl Checker<'_> {
+    pub(super) fn stages(&self) -> Result<Vec<Stage>> {
+        let mut stages: Vec<Stage> = Vec::new();
+        // Routings that are filled when a step runs: all below this, since they are filled in order.
+        let mut filled = 0;
+        for (i, step) in self.plan.steps.iter().enumerate() {
+            match step {
+                Step::Run { tasks } => {
+                    for task in tasks {
+                        let place = format!("step {i}, task {:?}", shortened(&task.label));
+                        at(&place, self.task(task, filled))?;
+                    }
+                    stages.push(Stage { tasks: tasks.clone(), then: Vec::new() });
+                }
+                Step::Bucket { bucket, .. } => {
+                    if stages.is_empty() {
+                        stages.push(Stage::default());
+                    }
+                    if let Some(stage) = stages.last_mut() {
+                        stage.then.push(*bucket);
+                    }
+                    filled += 1;
+                }
+            }
+        }
+        Ok(stages)
+    }
+
+    fn task(&self, task: &Task, filled: u32) -> Result<(), Problem> {
+        if let RowAxis::Routed(bucket) = task.rows {
+            self.filled(bucket, filled)?;
+        }
+        range("arguments", task.args.len() as u64, 0, MAX_BUFFERS as u64)?;
+        for arg in &task.args {
+            self.source(arg.source, filled)?;
+        }
+        let ascending = task.variants.windows(2).all(|pair| pair[0].up_to_rows < pair[1].up_to_rows);
+        if !ascending || task.variants.last().is_none_or(|last| last.up_to_rows != u32::MAX) {
+            return Err(Problem::Variants);
+        }
+        for variant in &task.variants {
+            range("row chunk", variant.row_chunk, 1, u64::from(u32::MAX))?;
+            let kernel = id("kernel", variant.kernel.0, self.kernels)?;
+            if variant.dims.len() != kernel.dims.len() {
+                return Err(Problem::Count { what: "dims", found: variant.dims.len(), right: kernel.dims.len() });
+            }
+            for &rule in &variant.dims {
+                self.rule(rule, task.rows, variant.row_chunk)?;
+            }
+            self.arguments(kernel, &task.args)?;
+        }
+        Ok(())
+    }
+
+    fn filled(&self, bucket: BucketId, filled: u32) -> Result<(), Problem> {
+        id("routing", bucket.0, self.routings)?;
+        if bucket.0 < filled { Ok(()) } else { Err(Problem::Order { bucket: bucket.0 }) }
+    }
+
+    fn source(&self, source: Source, filled: u32) -> Result<(), Problem> {
+        match source {
+            Source::Arena(buffer) => id("buffer", buffer.0, &self.plan.buffers).map(drop),
+            Source::Weight(weight) => id("weight", weight, &self.plan.weights).map(drop),
+            Source::Rope(table) => id("rotary table", table, &self.plan.ropes).map(drop),
+            Source::Keys(layer) | Source::Values(layer) => id("cache layer", layer, &self.plan.cache).map(drop),
+            Source::Input(Input::RoutedToken(bucket) | Input::RoutedSlot(bucket)) => self.filled(bucket, filled),
+            Source::Scratch
+            | Source::Input(
+                Input::Tokens | Input::Positions | Input::PositionBlock | Input::PositionLane | Input::OutputRows,
+            ) => Ok(()),
+        }
+    }
+
+    fn rule(&self, rule: DimRule, rows: RowAxis, row_chunk: u32) -> Result<(), Problem> {
+        match rule {
+            DimRule::RowGroups(0) | DimRule::RowRest(0) => Err(Problem::Rule { rule, right: "divides by 0" }),
+            DimRule::PositionBlocks if rows != RowAxis::Tokens || row_chunk != 1 => {
+                Err(Problem::Rule { rule, right: "needs items of one token each" })
+            }
+            DimRule::All(rows) => check_rows(rows),
+            DimRule::Rows
+            | DimRule::RowGroups(_)
+            | DimRule::RowRest(_)
+            | DimRule::PositionBlocks
+            | DimRule::CacheBlocks => Ok(()),
+        }
+    }
+
+    fn arguments(&self, kernel: &Signature, args: &[Arg]) -> Result<(), Problem> {
+        // Variants share their arguments; what one has no use for is scratch.
+        let spare = args.get(kernel.buffers.len()..);
+        if spare.is_none_or(|spare| spare.iter().any(|arg| arg.source != Source::Scratch)) {
+            return Err(Problem::Count { what: "arguments", found: args.len(), right: kernel.buffers.len() });
+        }
+        for (i, (buffer, arg)) in kernel.buffers.iter().zip(args).enumerate() {
+            feed(buffer, arg)?;
+            if !matches!(buffer.access, Access::Write) {
+                continue;
+            }
+            for (j, (other, other_arg)) in kernel.buffers.iter().zip(args).enumerate() {
+                if i != j && self.may_overlap(arg.source, other_arg.source) {
+                    return Err(Problem::Overlap { written: buffer.name.clone(), other: other.name.clone() });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn may_overlap(&self, a: Source, b: Source) -> bool {
+        match (a, b) {
+            (Source::Arena(a), Source::Arena(b)) => {
+                let place = |buffer: BufferId| {
+                    let buffer = &self.plan.buffers[buffer.0 as usize];
+                    // The product fits: the buffer was found to lie in the arena.
+                    (buffer.offset, buffer.offset + buffer.row_bytes * most_rows(buffer.rows, self.plan.max_tokens))
+                };
+                let ((a, a_end), (b, b_end)) = (place(a), place(b));
+                a < b_end && b < a_end
+            }
+            (a, b) => a == b,
+        }
+    }
+
+    pub(super) fn logits(&self) -> Result<(), Problem> {
+        let buffer = id("buffer", self.plan.logits.0, &self.plan.buffers)?;
+        let right = u64::from(self.plan.vocabulary) * 4;
+        if buffer.rows == RowCount::Outputs && buffer.row_bytes == right && buffer.offset.is_multiple_of(4) {
+            Ok(())
+        } else {
+            Err(Problem::Shape { right: "an aligned buffer with one f32 of each wanted output for each word" })
+        }
+    }
+
+    pub(super) fn softmax(&self) -> Result<(), Problem> {
+        let kernel = id("kernel", self.plan.softmax.0, self.kernels)?;
+        let row = u64::from(self.plan.vocabulary) * 4;
+        let fits = |buffer: &Parameter, bytes: u64| buffer.size.at(&[]).is_some_and(|size| size <= bytes);
+        match &kernel.buffers[..] {
+            [logits, temperature, y]
+                if kernel.dims.is_empty()
+                    && matches!(
+                        (&logits.access, &temperature.access, &y.access),
+                        (Access::Read, Access::Read, Access::Write)
+                    )
+                    && fits(logits, row)
+                    && fits(temperature, 4)
+                    && fits(y, row) =>
+            {
+                Ok(())
+            }
+            _ => Err(Problem::Shape { right: "a kernel from logits and inverse temperature to probabilities" }),
+        }
+    }
+}
+
+/// Whether a kernel's buffer may come from there.
+fn feed(buffer: &Parameter, arg: &Arg) -> Result<(), Problem> {
+    let (source_name, writable) = match arg.source {
+        Source::Arena(_) => ("the arena", true),
+        Source::Weight(_) => ("a weight", false),
+        Source::Rope(_) => ("a rotary table", false),
+        Source::Keys(_) | Source::Values(_) => ("the cache", true),
+        Source::Scratch => ("scratch memory", false),
+        Source::Input(_) => ("an input", false),
+    };
+    let is_scratch = arg.source == Source::Scratch;
+    let (kind, ok, right) = match buffer.access {
+        Access::Read => ("read", !is_scratch, "scratch memory holds anything"),
+        Access::Write => ("write", writable, "only the arena and the cache are written"),
+        Access::Scratch => ("scratch", is_scratch, "it must come from scratch memory"),
+        Access::Index(_) => ("index", matches!(arg.source, Source::Input(_)), "it must come from an input"),
+    };
+    if !ok {
+        return Err(Problem::Feed { buffer: buffer.name.clone(), kind, source_name, right });
+    }
+    let aligned =
+        [arg.offset, arg.row_stride, arg.column_stride, arg.expert_stride].iter().all(|n| n.is_multiple_of(4));
+    if matches!(buffer.access, Access::Index(_)) && !aligned {
+        return Err(Problem::IndexAlignment { buffer: buffer.name.clone() });
+    }
+    Ok(())
+}

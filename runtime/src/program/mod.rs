@@ -1,0 +1,257 @@
+//! A plan, checked, as the tables that running it needs.
+//!
+//! Takes a plan that nobody trusts, with kernels that the kernel verifier has accepted. Leaves true, where it gives a
+//! [`Program`]:
+//!
+//! - every id is in range: kernels, buffers, weights, files, tables, layers, routings;
+//! - every variant has one dim rule for each dim of its kernel, and an argument for each buffer;
+//! - a kernel writes only the arena, the cache and scratch; scratch buffers are in scratch memory, and nothing else is;
+//!   index buffers are fed from inputs alone, at multiples of 4; what a call writes overlaps nothing else that it takes;
+//! - a routing is used only after the one step that fills it;
+//! - arena buffers lie in the arena, weights in their files.
+//!
+//! What it does not prove is that an item's slices lie inside their buffers: that depends on the step's row counts, and
+//! [`crate::execute`] checks it for each item.
+
+mod check;
+mod error;
+
+use ixc_ir::kernel::{Affine, Atom, BufferKind, Dim, Kernel};
+use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, KernelId, Plan, Task};
+
+pub use error::{PlanError, Problem};
+
+/// Most dims of a kernel in a plan.
+pub const MAX_DIMS: usize = 8;
+/// Most buffers of a kernel in a plan.
+pub const MAX_BUFFERS: usize = 32;
+/// Most tokens of a step.
+pub const MAX_TOKENS: u32 = 1 << 20;
+/// Longest context, in positions.
+pub const MAX_CONTEXT: u32 = 1 << 24;
+/// Largest vocabulary.
+pub const MAX_VOCABULARY: u32 = 1 << 24;
+/// Most experts of a routing.
+pub const MAX_EXPERTS: u32 = 1 << 16;
+/// Most scratch memory of a kernel, in bytes.
+pub const MAX_SCRATCH: u64 = 1 << 28;
+/// Most pairs that a rotary table turns.
+pub const MAX_PAIRS: usize = 1 << 16;
+
+type Result<T, E = PlanError> = std::result::Result<T, E>;
+
+fn at<T>(place: &dyn std::fmt::Display, result: Result<T, Problem>) -> Result<T> {
+    result.map_err(|problem| PlanError { place: place.to_string(), problem })
+}
+
+fn range(what: &'static str, found: impl Into<u64>, least: u64, most: impl Into<u64>) -> Result<(), Problem> {
+    let (found, most) = (found.into(), most.into());
+    if (least..=most).contains(&found) { Ok(()) } else { Err(Problem::Range { what, found, least, most }) }
+}
+
+fn id<'a, T>(what: &'static str, found: u32, all: &'a [T]) -> Result<&'a T, Problem> {
+    all.get(found as usize).ok_or(Problem::Id { what, found, right: all.len() })
+}
+
+/// An affine expression over dims, for quick evaluation.
+#[derive(Clone, Debug)]
+pub struct Linear {
+    constant: i64,
+    terms: Box<[(usize, i64)]>,
+}
+
+impl Linear {
+    fn of(affine: &Affine, dims: usize) -> Option<Linear> {
+        let term = |&(atom, coefficient): &(Atom, i64)| match atom {
+            Atom::Dim(dim) if dim.index() < dims => Some((dim.index(), coefficient)),
+            Atom::Dim(_) | Atom::Var(_) => None,
+        };
+        Some(Linear { constant: affine.constant, terms: affine.terms.iter().map(term).collect::<Option<_>>()? })
+    }
+
+    /// The value, 0 where it is negative (a size that is means empty); `None` where it overflows.
+    pub fn at(&self, dims: &[i64]) -> Option<u64> {
+        let mut sum = self.constant;
+        for &(dim, coefficient) in &self.terms {
+            sum = sum.checked_add(coefficient.checked_mul(*dims.get(dim)?)?)?;
+        }
+        Some(u64::try_from(sum).unwrap_or(0))
+    }
+
+    /// The largest value over the ranges of the dims.
+    fn most(&self, dims: &[Dim]) -> Option<u64> {
+        let corner: Vec<i64> = (0..dims.len())
+            .map(|i| {
+                let falls = self.terms.iter().any(|&(dim, coefficient)| dim == i && coefficient < 0);
+                if falls { dims[i].lo } else { dims[i].hi }
+            })
+            .collect();
+        self.at(&corner)
+    }
+}
+
+/// What a kernel does with a buffer.
+#[derive(Clone, Debug)]
+pub enum Access {
+    /// Reads it.
+    Read,
+    /// Writes it, or reads and writes it.
+    Write,
+    /// Works in it.
+    Scratch,
+    /// Reads indices below the limit.
+    Index(Linear),
+}
+
+/// A buffer of a kernel.
+#[derive(Clone, Debug)]
+pub struct Parameter {
+    /// Its name.
+    pub name: String,
+    /// Its size in bytes.
+    pub size: Linear,
+    /// What the kernel does with it.
+    pub access: Access,
+}
+
+/// What a call of a kernel must look like.
+#[derive(Clone, Debug)]
+pub struct Signature {
+    /// The kernel's name.
+    pub name: String,
+    /// Its dims.
+    pub dims: Vec<Dim>,
+    /// Its buffers.
+    pub buffers: Vec<Parameter>,
+}
+
+impl Signature {
+    fn of(kernel: &Kernel) -> Result<Signature, Problem> {
+        range("dims", kernel.dims.len() as u64, 0, MAX_DIMS as u64)?;
+        range("buffers", kernel.buffers.len() as u64, 0, MAX_BUFFERS as u64)?;
+        let buffers = kernel.buffers.iter().map(|buffer| {
+            let linear = |affine| {
+                Linear::of(affine, kernel.dims.len())
+                    .ok_or_else(|| Problem::NotOverDims { buffer: buffer.name.clone() })
+            };
+            let access = match &buffer.kind {
+                BufferKind::Read => Access::Read,
+                BufferKind::Write | BufferKind::ReadWrite => Access::Write,
+                BufferKind::Scratch => Access::Scratch,
+                BufferKind::Index { below } => Access::Index(linear(below)?),
+            };
+            Ok(Parameter { name: buffer.name.clone(), size: linear(&buffer.size)?, access })
+        });
+        Ok(Signature {
+            name: kernel.name.clone(),
+            dims: kernel.dims.clone(),
+            buffers: buffers.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Most scratch bytes that a call takes.
+    fn scratch(&self) -> Result<u64, Problem> {
+        let mut sizes =
+            self.buffers.iter().filter(|b| matches!(b.access, Access::Scratch)).map(|b| b.size.most(&self.dims));
+        match (sizes.next(), sizes.next()) {
+            (None, _) => Ok(0),
+            (Some(size), None) => {
+                let size = size.unwrap_or(u64::MAX);
+                range("scratch bytes", size, 0, MAX_SCRATCH).map(|()| size)
+            }
+            (Some(_), Some(_)) => Err(Problem::Shape { right: "a kernel with at most one scratch buffer" }),
+        }
+    }
+}
+
+/// A routing.
+#[derive(Clone, Copy, Debug)]
+pub struct Routing {
+    /// Experts per token.
+    pub top_k: u32,
+    /// Number of experts.
+    pub experts: u32,
+    /// The arena buffer with the ids.
+    pub ids: BufferId,
+}
+
+/// What lies between two barriers.
+#[derive(Clone, Debug, Default)]
+pub struct Stage {
+    /// One work list from these.
+    pub tasks: Vec<Task>,
+    /// Then these routings are sorted, by one thread.
+    pub then: Vec<BucketId>,
+}
+
+/// A checked plan.
+#[derive(Debug)]
+pub struct Program {
+    /// Work, in order.
+    pub stages: Vec<Stage>,
+    /// Kernels, by id.
+    pub kernels: Vec<Signature>,
+    /// Routings, by id.
+    pub routings: Vec<Routing>,
+    /// Arena buffers, by id.
+    pub buffers: Vec<ArenaBuffer>,
+    /// Scratch memory that each thread needs, in bytes.
+    pub scratch_bytes: u64,
+    /// Most tokens of a step.
+    pub max_tokens: u32,
+    /// Vocabulary.
+    pub vocabulary: u32,
+    /// Where the logits are.
+    pub logits: BufferId,
+    /// The sampler's softmax.
+    pub softmax: KernelId,
+}
+
+impl Program {
+    /// Checks a plan whose kernels have been verified.
+    ///
+    /// # Errors
+    /// The first thing that is wrong with it.
+    pub fn new(plan: &Plan<Kernel>) -> Result<Program> {
+        let sizes = || {
+            range("max_tokens", plan.max_tokens, 1, MAX_TOKENS)?;
+            range("vocabulary", plan.vocabulary, 1, MAX_VOCABULARY)?;
+            range("context length", plan.context_length, 1, u64::from(u32::MAX))
+        };
+        at(&"plan", sizes())?;
+        let mut kernels = Vec::with_capacity(plan.kernels.len());
+        let mut scratch_bytes = 0;
+        for kernel in &plan.kernels {
+            let place = format!("kernel {:?}", check::shortened(&kernel.name));
+            let signature = at(&place, Signature::of(kernel))?;
+            scratch_bytes = scratch_bytes.max(at(&place, signature.scratch())?);
+            kernels.push(signature);
+        }
+        for (i, table) in plan.ropes.iter().enumerate() {
+            let pairs = range("pairs", table.frequencies.len() as u64, 1, MAX_PAIRS as u64);
+            at(&format!("rotary table {i}"), pairs)?;
+        }
+        for weight in &plan.weights {
+            at(&format!("weight {:?}", check::shortened(&weight.name)), check::weight(plan, weight))?;
+        }
+        for buffer in &plan.buffers {
+            at(&format!("buffer {:?}", check::shortened(&buffer.name)), check::buffer(plan, buffer))?;
+        }
+        let routings = check::routings(plan)?;
+        let checker = check::Checker { plan, kernels: &kernels, routings: &routings };
+        let stages = checker.stages()?;
+        at(&"logits", checker.logits())?;
+        at(&"softmax", checker.softmax())?;
+        Ok(Program {
+            stages,
+            routings,
+            buffers: plan.buffers.clone(),
+            scratch_bytes,
+            max_tokens: plan.max_tokens,
+            vocabulary: plan.vocabulary,
+            logits: plan.logits,
+            softmax: plan.softmax,
+            kernels,
+        })
+    }
+}
