@@ -16,7 +16,7 @@
 //!
 //! | module | what it owns |
 //! | --- | --- |
-//! | [`file`] | `.ixp` files: header, checksum, reading and writing |
+//! | [`mod@file`] | `.ixp` files: header, checksum, reading and writing |
 //! | [`program`] | the check of a plan, and the tables that running it needs |
 //! | [`memory`] | mappings: model files, arena, KV cache, rotary tables, inputs, scratch |
 //! | [`load`] | from a plan to an engine, and what can be wrong with it |
