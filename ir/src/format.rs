@@ -86,8 +86,9 @@ format_table! {
     /// Activations for K-quants: eight sub-blocks of 32 signed bytes in -127..=127, each with an f32 scale (ggml's `block_q8_K` has
     /// one for 256, which costs twice the error), the sums of 16 bytes as i16, and the sums of 32 bytes times their scale.
     A8Super "a8_super" gguf None, 256 => 352, { quants @ 0, 256; sums16 @ 256, 32; d @ 288, 32; sums @ 320, 32 }, activation A8Super, dequantise_a8_super;
-    /// Activations for 32-element formats: 32 signed bytes in -127..=127, their sum as i32, one f32 scale.
-    A8Small "a8_small" gguf None, 32 => 40, { quants @ 0, 32; sum @ 32, 4; d @ 36, 4 }, activation A8Small, dequantise_a8_small;
+    /// Activations for 32-element formats: 32 signed bytes in -127..=127, an f32 scale for each 16 of them (one for all 32, as in
+    /// ggml's `block_q8_0`, has a third more error), and the sum of the elements as f32.
+    A8Small "a8_small" gguf None, 32 => 44, { quants @ 0, 32; d @ 32, 8; sum @ 40, 4 }, activation A8Small, dequantise_a8_small;
 }
 
 impl Format {
@@ -254,9 +255,8 @@ fn dequantise_a8_super(block: &[u8], out: &mut [f32]) {
 }
 
 fn dequantise_a8_small(block: &[u8], out: &mut [f32]) {
-    let d = f32_at(block, 36);
-    for (y, &q) in out.iter_mut().zip(block) {
-        *y = d * f32::from(q as i8);
+    for (i, (y, &q)) in out.iter_mut().zip(block).enumerate() {
+        *y = f32_at(block, 32 + i / 16 * 4) * f32::from(q as i8);
     }
 }
 

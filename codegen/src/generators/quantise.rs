@@ -1,4 +1,4 @@
-//! Activations into their formats: the largest magnitude of 32 elements becomes 127.
+//! Activations into their formats: the largest magnitude of the elements that share a scale becomes 127.
 //!
 //! `d = amax / 127`, `q = round(x * 127 / amax)`, ties to even, exactly as the graph interpreter's `quantise`.
 
@@ -8,8 +8,10 @@ use ixc_ir::plan::KernelSpec;
 
 use super::{GenerateError, LANES, check, for_vectors, math, spec_fields};
 
-/// Elements that share a scale.
+/// Elements that share a scale in `a8_super`.
 const SUB: i64 = 32;
+/// Elements that share a scale in `a8_small`.
+const HALF: i64 = 16;
 
 /// Gives the vector of `lanes` values from an element offset on.
 pub type Values<'a> = &'a mut dyn FnMut(&mut KernelBuilder, Affine, u16) -> ValueId;
@@ -35,13 +37,20 @@ pub fn row_bytes(kernel: &str, format: Format, n: u32) -> Result<i64, GenerateEr
 pub fn store_row(b: &mut KernelBuilder, format: Format, n: u32, y: BufferId, offset: Affine, values: Values<'_>) {
     match format {
         Format::A8Small => {
-            let bytes = format.block_bytes() as i64;
-            b.for_each("block", i64::from(n) / SUB, |b, block| {
+            let (len, bytes) = (format.block_len() as i64, format.block_bytes() as i64);
+            b.for_each("block", i64::from(n) / len, |b, block| {
                 let at = offset.clone() + block * bytes;
                 let field = |name| at.clone() + format.field(name) as i64;
-                let sums =
-                    store_sub(b, y, field("quants"), &field("d"), &mut |b, i, lanes| values(b, block * SUB + i, lanes));
-                let sum = b.iadd(sums.halves[0], sums.halves[1]);
+                let mut parts = Vec::new();
+                for half in 0..2 {
+                    let (quants, d) = (field("quants") + half * HALF, field("d") + half * 4);
+                    let sums = store_scaled(b, HALF, y, quants, d, &mut |b, i, lanes| {
+                        values(b, block * len + half * HALF + i, lanes)
+                    });
+                    let sum = b.op(Op::ToF32, Type::f32(1), &sums.of_16);
+                    parts.push(b.mul(sum, sums.d));
+                }
+                let sum = b.add(parts[0], parts[1]);
                 b.store(y, field("sum"), sum);
             });
         }
@@ -51,15 +60,19 @@ pub fn store_row(b: &mut KernelBuilder, format: Format, n: u32, y: BufferId, off
                 b.for_each("sub", len / SUB, |b, sub| {
                     let at = offset.clone() + block * bytes;
                     let field = |name| at.clone() + format.field(name) as i64;
-                    let sums =
-                        store_sub(b, y, field("quants") + sub * SUB, &(field("d") + sub * 4), &mut |b, i, lanes| {
-                            values(b, block * len + sub * SUB + i, lanes)
-                        });
-                    for (half, sum) in sums.halves.into_iter().enumerate() {
-                        let word = b.op(Op::NarrowS, Type::i16(1), &[sum]);
+                    let sums = store_scaled(
+                        b,
+                        SUB,
+                        y,
+                        field("quants") + sub * SUB,
+                        field("d") + sub * 4,
+                        &mut |b, i, lanes| values(b, block * len + sub * SUB + i, lanes),
+                    );
+                    for (half, sum) in sums.of_16.iter().enumerate() {
+                        let word = b.op(Op::NarrowS, Type::i16(1), &[*sum]);
                         b.store(y, field("sums16") + sub * 4 + half as i64 * 2, word);
                     }
-                    let sum = b.iadd(sums.halves[0], sums.halves[1]);
+                    let sum = b.iadd(sums.of_16[0], sums.of_16[1]);
                     let sum = b.op(Op::ToF32, Type::f32(1), &[sum]);
                     let sum = b.mul(sum, sums.d);
                     b.store(y, field("sums") + sub * 4, sum);
@@ -80,25 +93,32 @@ pub fn store_row(b: &mut KernelBuilder, format: Format, n: u32, y: BufferId, off
     }
 }
 
-/// What the callers of [`store_sub`] derive their sums from.
+/// What the callers of [`store_scaled`] derive their sums from.
 struct Sums {
-    /// Sums of the first and last 16 quants, as scalars.
-    halves: [ValueId; 2],
+    /// Sums of each 16 quants, as scalars.
+    of_16: Vec<ValueId>,
     /// The scale.
     d: ValueId,
 }
 
-/// Quantises 32 values with one scale.
-fn store_sub(b: &mut KernelBuilder, y: BufferId, quants: Affine, d_at: &Affine, values: Values<'_>) -> Sums {
+/// Quantises `count` values with one scale, which is stored at `d_at`.
+fn store_scaled(
+    b: &mut KernelBuilder,
+    count: i64,
+    y: BufferId,
+    quants: Affine,
+    d_at: Affine,
+    values: Values<'_>,
+) -> Sums {
     let lanes = i64::from(LANES);
-    let vectors = SUB / lanes;
+    let vectors = count / lanes;
     let x: Vec<ValueId> = (0..vectors).map(|i| values(b, Affine::constant(i * lanes), LANES)).collect();
     let magnitudes: Vec<ValueId> = x.iter().map(|x| math::abs(b, *x)).collect();
     let amax = magnitudes[1..].iter().fold(magnitudes[0], |m, x| b.same(Op::Max, &[m, *x]));
     let amax = b.op(Op::ReduceMax, Type::f32(1), &[amax]);
     let (zero, full, unit) = (b.splat_f32(1, 0.0), b.splat_f32(1, 127.0), b.splat_f32(1, 1.0 / 127.0));
     let d = b.mul(amax, unit);
-    b.store(y, d_at.clone(), d);
+    b.store(y, d_at, d);
     let inverse = b.same(Op::Div, &[full, amax]);
     let positive = b.op(Op::CmpLtF, Type::i32(1), &[zero, amax]);
     let inverse = b.op(Op::Select, Type::f32(1), &[positive, inverse, zero]);
@@ -114,10 +134,12 @@ fn store_sub(b: &mut KernelBuilder, y: BufferId, quants: Affine, d_at: &Affine, 
             q
         })
         .collect();
-    let half = |b: &mut KernelBuilder, q: &[ValueId]| {
-        let sum = q[1..].iter().fold(q[0], |s, q| b.iadd(s, *q));
-        b.op(Op::ReduceAdd, Type::i32(1), &[sum])
-    };
-    let (low, high) = q.split_at(q.len() / 2);
-    Sums { halves: [half(b, low), half(b, high)], d }
+    let of_16 = q
+        .chunks_exact(16 / usize::from(LANES))
+        .map(|q| {
+            let sum = q[1..].iter().fold(q[0], |s, q| b.iadd(s, *q));
+            b.op(Op::ReduceAdd, Type::i32(1), &[sum])
+        })
+        .collect();
+    Sums { of_16, d }
 }

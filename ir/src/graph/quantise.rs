@@ -1,13 +1,13 @@
 //! How f32 becomes an activation format: the definition that kernels match bit for bit.
 //!
-//! Per 32 elements, all in f32, each operation rounded to nearest even:
+//! Per 32 elements (`a8_super`) or 16 (`a8_small`), all in f32, each operation rounded to nearest even:
 //!
 //! ```text
 //! amax = max |x|
 //! inv  = amax > 0 ? 127 / amax : 0
 //! q    = clamp(round_ties_even(x * inv), -127, 127)        // never -128: u8 x s8 products of pairs must fit i16
 //! d    = amax * (1 / 127 as f32)
-//! sums = of q per 16, and of q per 32 times d (a8_super); of q (a8_small)
+//! sums = of q per 16, and of q per 32 times d (a8_super); q[..16] * d[0] + q[16..] * d[1], summed in this order (a8_small)
 //! ```
 //!
 //! For finite x with amax = 0 or amax >= 2^-120 (below that 127 / amax leaves f32's range and no kernel needs to match).
@@ -40,10 +40,14 @@ pub fn quantise(format: Format, x: &[f32]) -> Vec<u8> {
                 }
             }
             Format::A8Small => {
-                let (d, quants) = quantise_block(x);
-                put_quants(block, &quants);
-                put(block, format.field("sum"), &i32::from(sum(&quants)).to_le_bytes());
-                put(block, format.field("d"), &d.to_le_bytes());
+                let mut total = 0.0;
+                for (j, x) in x.chunks_exact(16).enumerate() {
+                    let (d, quants) = quantise_block(x);
+                    put_quants(&mut block[16 * j..], &quants);
+                    put(block, format.field("d") + 4 * j, &d.to_le_bytes());
+                    total += f32::from(sum(&quants)) * d;
+                }
+                put(block, format.field("sum"), &total.to_le_bytes());
             }
             Format::F16 | Format::Bf16 | Format::Q8_0 | Format::Q4_0 | Format::Q4K | Format::Q5K | Format::Q6K => {
                 unreachable!("{format} is no activation format")
@@ -91,8 +95,8 @@ mod tests {
         x[4] = -126.7;
         let bytes = quantise(Format::A8Small, &x);
         assert_eq!(&bytes[..5], &[127, 0, 2, -2i8 as u8, -127i8 as u8]);
-        assert_eq!(bytes[32..36], 0i32.to_le_bytes());
-        assert_eq!(bytes[36..40], (127.0 * INV_127).to_le_bytes());
+        assert_eq!(bytes[32..36], (127.0 * INV_127).to_le_bytes());
+        assert_eq!(bytes[36..44], [0; 8]);
     }
 
     #[test]

@@ -238,58 +238,72 @@ impl Micro {
         acc.into_iter().flatten().collect()
     }
 
-    /// Integer sums of a 32-element block in the activations' scale.
-    fn scaled(&self, b: &mut KernelBuilder, r: usize, sum: ValueId) -> ValueId {
-        let sum = b.op(Op::ToF32, Type::f32(LANES), &[sum]);
-        let dx = self.x(b, r, Type::f32(LANES), Format::A8Small.field("d") as i64);
-        b.mul(sum, dx)
+    /// Sums of 32-element blocks in the activations' scales, one for each 16 elements; `sum` gives the integer sum of row `r` over
+    /// steps `steps`, from nothing.
+    fn halves(
+        &self,
+        b: &mut KernelBuilder,
+        sum: impl Fn(&mut KernelBuilder, std::ops::Range<i64>) -> Vec<ValueId>,
+    ) -> Vec<ValueId> {
+        let mut acc: Vec<Option<ValueId>> = vec![None; self.x.len()];
+        for half in 0..2 {
+            for (r, sum) in sum(b, 4 * half..4 * half + 4).into_iter().enumerate() {
+                let sum = b.op(Op::ToF32, Type::f32(LANES), &[sum]);
+                let dx = self.x(b, r, Type::f32(LANES), Format::A8Small.field("d") as i64 + 4 * half);
+                acc[r] = Some(match acc[r] {
+                    Some(old) => b.fma(sum, dx, old),
+                    None => b.mul(sum, dx),
+                });
+            }
+        }
+        acc.into_iter().flatten().collect()
     }
 
     fn q4_0(&self, b: &mut KernelBuilder) -> Vec<ValueId> {
-        let mut words: Vec<Option<ValueId>> = vec![None; self.x.len()];
-        for j in 0..8 {
-            let w = b.load(QUANTS, self.panel, self.at.clone() + self.layout.quants + j * VECTOR);
-            for (r, word) in words.iter_mut().enumerate() {
-                let x = self.x(b, r, DWORDS, 4 * j);
-                let x = b.bitcast(QUANTS, x);
-                let pairs = b.op(Op::Dot2U8S8, WORDS, &[w, x]);
-                accumulate(b, word, pairs);
-            }
-        }
         let ones = b.splat_int(WORDS, 1);
-        let words: Vec<ValueId> = words.into_iter().flatten().collect();
-        words
-            .into_iter()
+        let sums = self.halves(b, |b, steps| {
+            let mut words: Vec<Option<ValueId>> = vec![None; self.x.len()];
+            for j in steps {
+                let w = b.load(QUANTS, self.panel, self.at.clone() + self.layout.quants + j * VECTOR);
+                for (r, word) in words.iter_mut().enumerate() {
+                    let x = self.x(b, r, DWORDS, 4 * j);
+                    let x = b.bitcast(QUANTS, x);
+                    let pairs = b.op(Op::Dot2U8S8, WORDS, &[w, x]);
+                    accumulate(b, word, pairs);
+                }
+            }
+            words.into_iter().flatten().map(|words| b.op(Op::Dot2S16, DWORDS, &[words, ones])).collect()
+        });
+        // Quants are stored plus 8.
+        let minus = b.splat_f32(LANES, -8.0);
+        sums.into_iter()
             .enumerate()
-            .map(|(r, words)| {
-                let sum = b.op(Op::Dot2S16, DWORDS, &[words, ones]);
-                // Quants are stored plus 8.
-                let x = self.x(b, r, DWORDS, Format::A8Small.field("sum") as i64);
-                let offset = b.shift(Op::Shl, x, 3);
-                let sum = b.same(Op::ISub, &[sum, offset]);
-                self.scaled(b, r, sum)
+            .map(|(r, sum)| {
+                let x = self.x(b, r, Type::f32(LANES), Format::A8Small.field("sum") as i64);
+                b.fma(minus, x, sum)
             })
             .collect()
     }
 
     fn q8_0(&self, b: &mut KernelBuilder) -> Vec<ValueId> {
         let ones = b.splat_int(WORDS, 1);
-        let mut acc: Vec<Option<ValueId>> = vec![None; self.x.len()];
-        for j in 0..8 {
-            let at = self.at.clone() + j * VECTOR;
-            let w = b.load(QUANTS, self.panel, at.clone() + self.layout.quants);
-            let magnitude = b.load(QUANTS, self.panel, at + self.layout.magnitudes);
-            for (r, acc) in acc.iter_mut().enumerate() {
-                let x = self.x(b, r, DWORDS, 4 * j);
-                let x = b.bitcast(QUANTS, x);
-                // |w| <= 128, |x| <= 127: two products stay below 2^15, four would not.
-                let x = b.same(Op::Sign, &[x, w]);
-                let pairs = b.op(Op::Dot2U8S8, WORDS, &[magnitude, x]);
-                let sum = b.op(Op::Dot2S16, DWORDS, &[pairs, ones]);
-                accumulate(b, acc, sum);
+        self.halves(b, |b, steps| {
+            let mut acc: Vec<Option<ValueId>> = vec![None; self.x.len()];
+            for j in steps {
+                let at = self.at.clone() + j * VECTOR;
+                let w = b.load(QUANTS, self.panel, at.clone() + self.layout.quants);
+                let magnitude = b.load(QUANTS, self.panel, at + self.layout.magnitudes);
+                for (r, acc) in acc.iter_mut().enumerate() {
+                    let x = self.x(b, r, DWORDS, 4 * j);
+                    let x = b.bitcast(QUANTS, x);
+                    // |w| <= 128, |x| <= 127: two products stay below 2^15, four would not.
+                    let x = b.same(Op::Sign, &[x, w]);
+                    let pairs = b.op(Op::Dot2U8S8, WORDS, &[magnitude, x]);
+                    let sum = b.op(Op::Dot2S16, DWORDS, &[pairs, ones]);
+                    accumulate(b, acc, sum);
+                }
             }
-        }
-        let sums: Vec<ValueId> = acc.into_iter().flatten().collect();
-        sums.into_iter().enumerate().map(|(r, sum)| self.scaled(b, r, sum)).collect()
+            acc.into_iter().flatten().collect()
+        })
     }
 }

@@ -123,10 +123,13 @@ fn small_block(b: &mut KernelBuilder, block: &Block, x: &Activations, acc: Value
     let ones = b.splat_int(Type::i16(16), 1);
     let i = b.op(Op::Dot2S16, Type::i32(LANES), &[pairs, ones]);
     let f = b.op(Op::ToF32, Type::f32(LANES), &[i]);
-    let d = block.half(b, "d");
-    let dx = b.load(Type::f32(1), x.buffer, x.offset.clone() + Format::A8Small.field("d") as i64);
+    // The first four lanes hold the first 16 elements.
+    let dx_at = x.offset.clone() + Format::A8Small.field("d") as i64;
+    let low = b.load_splat(Type::f32(LANES / 2), x.buffer, dx_at.clone());
+    let high = b.load_splat(Type::f32(LANES / 2), x.buffer, dx_at + 4);
+    let dx = b.op(Op::Concat, Type::f32(LANES), &[low, high]);
+    let d = half_lanes(b, block, "d");
     let d = b.mul(d, dx);
-    let d = b.broadcast(LANES, d);
     b.fma(f, d, acc)
 }
 
