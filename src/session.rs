@@ -25,6 +25,7 @@ use ixc_runtime::engine::{self, Engine};
 use ixc_runtime::file;
 use ixc_runtime::load::BuiltIn;
 use ixc_runtime::sample::{Sampler, Settings};
+use ixc_runtime::stats::Stats;
 
 use crate::Error;
 use crate::compile::{self, compile, decode_tokenizer};
@@ -42,6 +43,8 @@ pub struct SessionOptions {
     pub context: Option<usize>,
     /// Target to compile for; the machine's best where nothing is said. A plan has its own.
     pub target: Option<Target>,
+    /// Whether [`Session::take_stats`] shall know tasks.
+    pub stats: bool,
 }
 
 /// What to generate.
@@ -95,7 +98,7 @@ pub struct Generation {
     pub end: End,
     /// Tokens of the prompt that were not in the KV cache before.
     pub prefill: Phase,
-    /// Tokens made.
+    /// Tokens computed one by one: those made, but for the last, which nothing follows.
     pub decode: Phase,
 }
 
@@ -152,8 +155,13 @@ impl Session {
         let spec = decode_tokenizer(&plan.tokenizer)?;
         let context = options.context.map(|context| u32::try_from(context).unwrap_or(u32::MAX));
         let built_in = Some(BuiltIn { path: crate::demo::NAME, bytes: crate::demo::bytes() });
-        let engine_options =
-            engine::Options { threads: options.threads, context, built_in, ..engine::Options::default() };
+        let engine_options = engine::Options {
+            threads: options.threads,
+            context,
+            built_in,
+            stats: options.stats,
+            ..engine::Options::default()
+        };
         let engine = Engine::load(plan, folder, &engine_options)?;
         let tokenizer = Tokenizer::new(&spec);
         Ok(Session {
@@ -181,6 +189,11 @@ impl Session {
     /// What its kernels were generated for.
     pub fn target(&self) -> Target {
         self.engine.target()
+    }
+
+    /// Where the time went since the last call.
+    pub fn take_stats(&mut self) -> Stats {
+        self.engine.take_stats()
     }
 
     /// Positions of the KV cache.
@@ -291,8 +304,9 @@ impl Session {
                     break;
                 }
                 self.feed(&[token])?;
+                generation.decode.tokens += 1;
             }
-            generation.decode = Phase { tokens: generation.tokens.len(), seconds: begin.elapsed().as_secs_f64() };
+            generation.decode.seconds = begin.elapsed().as_secs_f64();
         }
         Ok(generation)
     }

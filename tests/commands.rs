@@ -109,3 +109,34 @@ fn dumped_graphs_can_be_optimised_and_read_back() {
     assert!(stderr(&output).contains(&format!("-:{line}:8: ")), "{}", stderr(&output));
     assert_eq!(opt(&graph, &["--passes", "no_such_pass"]).status.code(), Some(65));
 }
+
+/// The README names every command and nothing else, and its flags exist.
+#[test]
+fn the_readme_names_what_there_is() {
+    let readme = include_str!("../README.md");
+    let commands = commands();
+    for command in &commands {
+        assert!(
+            readme.contains(&format!("`ixc {command} ")) || readme.contains(&format!("`ixc {command}`")),
+            "{command}"
+        );
+    }
+    // In code: between backticks, or lines of a block.
+    let shown = readme.split('`').flat_map(str::lines).map(|line| line.trim_start_matches("cargo run --release -- "));
+    let mut checked = 0;
+    for line in shown.filter(|line| line.starts_with("ixc ") || line.starts_with("run -p")) {
+        let mut words = line.trim_start_matches("ixc ").split_whitespace();
+        let command = words.next().unwrap().to_owned();
+        if command == "COMMAND" {
+            continue;
+        }
+        assert!(commands.contains(&command), "{line}");
+        let help = stdout(ixc([&*command, "--help"]));
+        for flag in words.filter(|word| word.starts_with('-') && word.len() > 1) {
+            assert!(help.contains(flag), "{line}: {flag}");
+            checked += 1;
+        }
+    }
+    assert!(checked >= 6, "{checked}");
+    assert!(readme.contains("cargo test --workspace") && include_str!("../.ci/run").contains("cargo test --workspace"));
+}

@@ -83,8 +83,8 @@ impl Args {
             writeln!(out, "bandwidth  {:.1} GB/s read by {threads} thread{plural}", rate / 1e9)?;
         }
         let advice = match huge_pages.as_deref() {
-            Some("always") => "",
-            _ => "; `always` saves address translation when weights are copied or anonymous memory is large",
+            Some("always" | "madvise") => "; activations and tables ask for them",
+            _ => "; with `madvise`, activations would take fewer address translations",
         };
         writeln!(out, "huge pages {}{advice}", huge_pages.as_deref().unwrap_or("unknown"))?;
         let probe = |probe: &Probe| match &probe.reason {

@@ -51,7 +51,8 @@ impl Args {
             Engine::Interpreter => Model::open(&self.model)?.exact_logits(&tokens)?,
             Engine::Compiled => {
                 let target = self.target.map(|target| target.0);
-                let options = SessionOptions { threads: self.threads, context: Some(tokens.len()), target };
+                let options =
+                    SessionOptions { threads: self.threads, context: Some(tokens.len()), target, stats: false };
                 Session::open(Some(&self.model), &options)?.logits(&tokens)?
             }
         };

@@ -11,7 +11,7 @@ use ixc::session::{End, Generation, Progress, Request, Session, SessionOptions};
 
 use super::choose::ModelChoice;
 use super::interrupt::{self, Interrupted};
-use super::output::{Bytes, steers};
+use super::output::{Bytes, Printable, steers};
 use super::sampling::SamplingArgs;
 use super::{BadInput, tokenize};
 
@@ -27,8 +27,9 @@ const DEFAULT_TOKENS: usize = 256;
   cat question.txt | ixc run model.gguf --chat   one answer
   ixc run plan.ixp -f prompt.txt -t 8
 
-The prompt is -p, -f or standard input; without any of them, on a terminal, a conversation begins. Text goes to standard
-output, everything else to standard error. Ctrl-C stops the text; the exit status is 130 then.")]
+The prompt is -p, -f or standard input; without any of them, on a terminal, a conversation begins.
+Text goes to standard output, everything else to standard error. Ctrl-C stops the text; the exit
+status is 130 then.")]
 pub struct Args {
     #[command(flatten)]
     model: ModelChoice,
@@ -47,8 +48,6 @@ pub struct Args {
     /// Most tokens to write; -1: until the model ends or the context is full [default: 256; with --chat -1].
     #[arg(short = 'n', long = "tokens", aliases = ["n-predict", "predict"], value_name = "N", allow_negative_numbers = true)]
     count: Option<i64>,
-    #[command(flatten)]
-    sampling: SamplingArgs,
     /// Threads [default: one for each core].
     #[arg(short, long)]
     threads: Option<usize>,
@@ -58,9 +57,11 @@ pub struct Args {
     /// What to generate code for: native, avx2 or portable; a plan is for one target already.
     #[arg(long)]
     target: Option<TargetName>,
-    /// Say on standard error how long everything took.
+    /// Say on standard error where the time went.
     #[arg(long)]
     stats: bool,
+    #[command(flatten)]
+    sampling: SamplingArgs,
 }
 
 impl Args {
@@ -69,8 +70,12 @@ impl Args {
         interrupt::install()?;
         self.sampling.check()?;
         let begin = Instant::now();
-        let options =
-            SessionOptions { threads: self.threads, context: self.context, target: self.target.map(|target| target.0) };
+        let options = SessionOptions {
+            threads: self.threads,
+            context: self.context,
+            target: self.target.map(|target| target.0),
+            stats: self.stats,
+        };
         let session = Session::open(self.model.path().map(PathBuf::as_path), &options)?;
         let mut writer =
             Writer { session, args: &self, shown: io::stdout().is_terminal(), out, seed: self.sampling.seed() };
@@ -201,11 +206,27 @@ impl Writer<'_> {
         Ok(generation)
     }
 
-    fn stats(&self, generation: &Generation) {
+    fn stats(&mut self, generation: &Generation) {
         for (what, phase) in [("prefill", &generation.prefill), ("decode", &generation.decode)] {
             let (tokens, seconds) = (phase.tokens, phase.seconds);
             let rate = if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 };
             eprintln!("{what:<9} {tokens} tokens in {seconds:.2} s, {rate:.1} tokens/s");
+        }
+        let stats = self.session.take_stats();
+        let total = stats.wall.as_secs_f64() * stats.threads as f64;
+        // Labels are an op and the weight of one layer; over all layers, the op is what tells.
+        let mut ops: Vec<(&str, f64)> = Vec::new();
+        for task in &stats.tasks {
+            let op = task.label.split_whitespace().next().unwrap_or_default();
+            match ops.iter_mut().find(|(name, _)| *name == op) {
+                Some((_, time)) => *time += task.time.as_secs_f64(),
+                None => ops.push((op, task.time.as_secs_f64())),
+            }
+        }
+        ops.push(("waiting", stats.waiting.as_secs_f64()));
+        ops.sort_by(|a, b| b.1.total_cmp(&a.1));
+        for (op, time) in ops.iter().filter(|(_, time)| time * 100.0 >= total) {
+            eprintln!("time      {:5.1} % {}", 100.0 * time / total, Printable(op));
         }
         eprintln!("seed      {}", self.seed);
         if let Some(peak) = ixc::machine::system::peak_memory() {
