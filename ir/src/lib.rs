@@ -2,7 +2,7 @@
 //!
 //! | module | what it owns |
 //! | --- | --- |
-//! | [`format`] | the block-format table |
+//! | [`mod@format`] | the block-format table |
 //! | [`graph`] | graph IR: a model as SSA over tensors |
 //! | [`kernel`] | kernel IR: one kernel as vector SSA, before instructions are chosen |
 //! | [`plan`] | the plan: steps, buffers, weights, and the specs of its kernels |

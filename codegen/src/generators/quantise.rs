@@ -16,7 +16,7 @@ const HALF: i64 = 16;
 /// Gives the vector of `lanes` values from an element offset on.
 pub type Values<'a> = &'a mut dyn FnMut(&mut KernelBuilder, Affine, u16) -> ValueId;
 
-/// Buffers: x f32[n], y out[n].
+/// Buffers: `x f32[n]`, `y out[n]`.
 pub fn quantise(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateError> {
     spec_fields!(spec, Quantise { n, out });
     let bytes = row_bytes(&name, out, n)?;

@@ -3,6 +3,8 @@
 //! The schedule makes specs, the generators in `ixc-codegen` make kernel IR from them; both follow the argument order that
 //! stands at each variant. `f32[n]` is n * 4 bytes; `a[k]` is a row of k elements in the activation format of the weight;
 //! `rows x ld` means rows that start `ld` elements apart. Buffers in brackets are there only where the spec says so.
+// Doc lines state sizes in brackets, `f32[n]`; rustdoc would take them for links.
+#![allow(rustdoc::broken_intra_doc_links, reason = "brackets hold sizes")]
 
 use serde::{Deserialize, Serialize};
 
