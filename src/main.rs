@@ -2,7 +2,7 @@
 
 mod cli;
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -14,7 +14,8 @@ fn main() -> ExitCode {
         return serve_render_request();
     }
     let log = tracing_subscriber::EnvFilter::try_from_env("IXC_LOG").unwrap_or_else(|_| "warn".into());
-    tracing_subscriber::fmt().with_env_filter(log).with_writer(io::stderr).without_time().init();
+    let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+    tracing_subscriber::fmt().with_env_filter(log).with_writer(io::stderr).with_ansi(colours).without_time().init();
     let command = cli::Cli::parse().command;
     let mut out = io::BufWriter::new(io::stdout().lock());
     let result = command.run(&mut out).and_then(|()| Ok(out.flush()?));
