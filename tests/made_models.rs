@@ -1,0 +1,445 @@
+//! Models that are made here, with random weights in sizes and formats that no golden model has: compiled logits against
+//! the reference interpreter's, targets against each other, and steps of every length against each other.
+
+#[path = "support/made.rs"]
+mod made;
+
+use std::path::Path;
+
+use ixc::codegen::target::Target;
+use ixc::compile::{Options, compile};
+use ixc::ir::format::Format::{Bf16, F16, F32, Q4_0, Q4K, Q5K, Q6K, Q8_0};
+use ixc::model::Model;
+use ixc::runtime::engine::{self, Engine};
+use made::{Key, Made, MadeExperts};
+
+/// More than two attention blocks of 32 positions and more than one step.
+const TOKENS: usize = 75;
+/// Longest step of the plans here.
+const MAX_TOKENS: u32 = 56;
+/// Without quantised activations what rounds is f32 sums and the f16 cache: 2^-11 / sqrt(3) for each key and value, 8e-8 in
+/// squares, for a few layers.
+const FLOAT_BOUND: f64 = 1e-6;
+/// Activations are rounded to steps of amax / 127 of 16 or 32 of them. For normal ones amax is about two deviations, so that
+/// the error in squares is (2 / 127)^2 / 12 = 2e-5 for each product; up to four follow each other in each of three layers, and
+/// their errors add up to 2.5e-4. Softmax and SwiGLU amplify, by less than this bound allows.
+const QUANTISED_BOUND: f64 = 2e-3;
+
+/// A llama of one layer, to be changed.
+const BASE: Made = Made {
+    architecture: "llama",
+    layers: 1,
+    width: 256,
+    heads: 4,
+    kv_heads: 2,
+    key_length: 64,
+    value_length: 64,
+    inner: 512,
+    experts: None,
+    vocabulary: 151,
+    tied: false,
+    rope_factors: false,
+    formats: &[("", F32)],
+    keys: &[],
+};
+
+/// Every engine's logits of one plan, by all the ways to compute them.
+fn check(name: &str, made: &Made) {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("made_{}.gguf", name.replace(' ', "_")));
+    std::fs::write(&path, made.file()).unwrap();
+    let model = Model::open(&path).unwrap_or_else(|error| panic!("{name}: {error}"));
+    let tokens: Vec<u32> =
+        (0..TOKENS as u64).map(|i| (i * i * 7 + i * 3 + 1) % made.vocabulary).map(|id| id as u32).collect();
+    let exact = model.exact_logits(&tokens).unwrap_or_else(|error| panic!("{name}: {error}"));
+    assert!(exact.iter().all(|x| x.is_finite()), "{name}: a logit is not finite");
+    let bound = match made.formats.iter().all(|(_, format)| !format.is_quantised()) {
+        true => FLOAT_BOUND,
+        false => QUANTISED_BOUND,
+    };
+
+    let native = Target::native();
+    let mut one = load(name, &model, native, 1);
+    let logits = run(&mut one, &tokens, |_| MAX_TOKENS as usize);
+    let error = nmse(&logits, &exact);
+    // Steps of one token, and of the lengths around which kernels change.
+    let lengths = [1, 5, 6, 7, 12, 1, 13, 8];
+    let singly = run(&mut one, &tokens, |_| 1);
+    let mixed = run(&mut one, &tokens, |step| lengths[step % lengths.len()]);
+    let (singly, mixed) = (nmse(&singly, &exact), nmse(&mixed, &exact));
+    println!("{error:.1e}  one by one {singly:.1e}  mixed {mixed:.1e}  {name}");
+    for (way, error) in [("in long steps", error), ("one by one", singly), ("in mixed steps", mixed)] {
+        // A NaN is above every bound.
+        assert!(error <= bound, "{name}: {way}: {error:e} > {bound:e}");
+    }
+
+    for threads in [2, 3] {
+        let many = run(&mut load(name, &model, native, threads), &tokens, |_| MAX_TOKENS as usize);
+        assert!(same_bits(&logits, &many), "{name}: {threads} threads give other bits than one");
+    }
+    if native != Target::Portable {
+        let portable = run(&mut load(name, &model, Target::Portable, 2), &tokens, |_| MAX_TOKENS as usize);
+        let difference = nmse(&portable, &logits);
+        assert!(
+            same_bits(&logits, &portable),
+            "{name}: portable gives other bits than {}: {difference:e}",
+            native.name()
+        );
+    }
+    std::fs::remove_file(&path).unwrap();
+}
+
+fn load(name: &str, model: &Model, target: Target, threads: usize) -> Engine {
+    let compiled = compile(model, &Options { target, max_tokens: MAX_TOKENS });
+    let plan = compiled.unwrap_or_else(|error| panic!("{name}: {}: {error}", target.name())).plan;
+    let options = engine::Options { threads: Some(threads), ..engine::Options::default() };
+    Engine::load(plan, Path::new(""), &options).unwrap_or_else(|error| panic!("{name}: {}: {error}", target.name()))
+}
+
+/// Logits at all positions, in steps of the lengths that `length` gives.
+fn run(engine: &mut Engine, tokens: &[u32], length: impl Fn(usize) -> usize) -> Vec<f32> {
+    engine.reset();
+    let (mut logits, mut rest) = (Vec::new(), tokens);
+    for step in 0.. {
+        let (part, after) = rest.split_at(length(step).min(rest.len()));
+        let rows: Vec<u32> = (0..part.len() as u32).collect();
+        logits.extend_from_slice(engine.step(part, &rows).unwrap());
+        rest = after;
+        if rest.is_empty() {
+            break;
+        }
+    }
+    logits
+}
+
+fn same_bits(a: &[f32], b: &[f32]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
+}
+
+fn nmse(found: &[f32], exact: &[f32]) -> f64 {
+    assert_eq!(found.len(), exact.len());
+    let error: f64 = found.iter().zip(exact).map(|(&a, &b)| (f64::from(a) - f64::from(b)).powi(2)).sum();
+    error / exact.iter().map(|&b| f64::from(b).powi(2)).sum::<f64>()
+}
+
+fn check_all(models: &[(&str, Made)]) {
+    if Target::native() == Target::Portable {
+        println!("NOT RUN: avx2: this CPU lacks {:?}", Target::Avx2.missing_features());
+    }
+    models.iter().for_each(|(name, made)| check(name, made));
+}
+
+#[test]
+fn dense_models_in_floats() {
+    check_all(&[
+        (
+            "f32, tied, nothing a multiple of 8",
+            Made {
+                width: 96,
+                heads: 3,
+                kv_heads: 3,
+                key_length: 32,
+                value_length: 32,
+                inner: 100,
+                vocabulary: 37,
+                tied: true,
+                ..BASE
+            },
+        ),
+        (
+            "f16, heads of 40, half of them turned",
+            Made {
+                layers: 3,
+                width: 160,
+                kv_heads: 1,
+                key_length: 40,
+                value_length: 40,
+                inner: 416,
+                formats: &[("", F16)],
+                keys: &[("rope.dimension_count", Key::U32(20))],
+                ..BASE
+            },
+        ),
+        (
+            "bf16, heads of 80, 4097 tokens",
+            Made {
+                architecture: "qwen2",
+                width: 320,
+                key_length: 80,
+                value_length: 80,
+                inner: 300,
+                vocabulary: 4097,
+                formats: &[("", Bf16)],
+                ..BASE
+            },
+        ),
+        (
+            "f32, values longer than keys",
+            Made {
+                architecture: "qwen3",
+                width: 100,
+                heads: 6,
+                key_length: 24,
+                value_length: 56,
+                inner: 132,
+                formats: &[("attn", F16), ("", F32)],
+                ..BASE
+            },
+        ),
+        (
+            "f16, values shorter than keys",
+            Made {
+                width: 64,
+                heads: 5,
+                kv_heads: 1,
+                key_length: 72,
+                value_length: 8,
+                inner: 72,
+                formats: &[("", F16)],
+                ..BASE
+            },
+        ),
+    ]);
+}
+
+#[test]
+fn dense_models_in_blocks_of_32() {
+    check_all(&[
+        (
+            "q8_0, 7 heads on a key",
+            Made {
+                architecture: "qwen2",
+                layers: 3,
+                width: 896,
+                heads: 14,
+                inner: 672,
+                formats: &[("", Q8_0)],
+                tied: true,
+                ..BASE
+            },
+        ),
+        (
+            "q4_0, 16 heads on a key",
+            Made {
+                layers: 3,
+                width: 96,
+                heads: 16,
+                kv_heads: 1,
+                key_length: 32,
+                value_length: 32,
+                inner: 352,
+                vocabulary: 37,
+                formats: &[("", Q4_0)],
+                ..BASE
+            },
+        ),
+        (
+            "q8_0 beside f16, 7 heads of 40",
+            Made {
+                width: 160,
+                heads: 7,
+                kv_heads: 1,
+                key_length: 40,
+                value_length: 40,
+                inner: 160,
+                formats: &[("attn_output", F16), ("", Q8_0)],
+                ..BASE
+            },
+        ),
+    ]);
+}
+
+#[test]
+fn dense_models_in_blocks_of_256() {
+    check_all(&[
+        (
+            "q4_k, 4 heads of 128 on a key, 4097 tokens",
+            Made {
+                width: 512,
+                kv_heads: 1,
+                key_length: 128,
+                value_length: 128,
+                inner: 768,
+                vocabulary: 4097,
+                formats: &[("", Q4K)],
+                ..BASE
+            },
+        ),
+        (
+            "q5_k, 12 heads on a key",
+            Made { layers: 3, heads: 12, kv_heads: 1, inner: 256, formats: &[("", Q5K)], ..BASE },
+        ),
+        (
+            "q6_k, 8 heads of 96 on a key",
+            Made {
+                architecture: "qwen2",
+                width: 768,
+                heads: 8,
+                kv_heads: 1,
+                key_length: 96,
+                value_length: 96,
+                formats: &[("", Q6K)],
+                tied: true,
+                ..BASE
+            },
+        ),
+        (
+            "q4_k and q6_k, heads of 256",
+            Made {
+                architecture: "qwen3",
+                layers: 3,
+                heads: 3,
+                kv_heads: 1,
+                key_length: 256,
+                value_length: 256,
+                formats: &[("attn_v", Q6K), ("ffn_down", Q6K), ("", Q4K)],
+                ..BASE
+            },
+        ),
+    ]);
+}
+
+#[test]
+fn dense_models_in_mixed_formats() {
+    check_all(&[
+        (
+            "q, k and v in three activation formats",
+            Made {
+                layers: 3,
+                formats: &[
+                    ("attn_q", Q4K),
+                    ("attn_k", Q8_0),
+                    ("attn_v", F16),
+                    ("ffn_gate", Q4K),
+                    ("ffn_up", Q6K),
+                    ("ffn_down", Q5K),
+                    ("output", Q6K),
+                    ("", Q8_0),
+                ],
+                ..BASE
+            },
+        ),
+        (
+            "gate and up in two activation formats",
+            Made {
+                architecture: "qwen3",
+                formats: &[
+                    ("attn_q", Q8_0),
+                    ("attn_k", Q8_0),
+                    ("attn_v", Q6K),
+                    ("ffn_gate", Q8_0),
+                    ("ffn_up", F16),
+                    ("ffn_down", Q4_0),
+                    ("output", F32),
+                    ("", Q4K),
+                ],
+                ..BASE
+            },
+        ),
+        (
+            "gate in floats, up in blocks",
+            Made {
+                architecture: "qwen2",
+                inner: 96,
+                formats: &[("ffn_gate", Bf16), ("ffn_up", Q5K), ("ffn_down", F32), ("token_embd", Q5K), ("", Q4_0)],
+                tied: true,
+                ..BASE
+            },
+        ),
+    ]);
+}
+
+#[test]
+fn models_with_experts() {
+    let experts = |count, used, inner| Some(MadeExperts { count, used, inner });
+    check_all(&[
+        (
+            "2 of 8 experts in q4_k",
+            Made {
+                layers: 3,
+                experts: experts(8, 2, 256),
+                formats: &[("token_embd", F16), ("ffn_gate_inp", F32), ("", Q4K)],
+                ..BASE
+            },
+        ),
+        (
+            "1 of 3 experts in q8_0",
+            Made {
+                width: 160,
+                key_length: 40,
+                value_length: 40,
+                experts: experts(3, 1, 96),
+                formats: &[("token_embd", Q8_0), ("ffn_gate_inp", F32), ("", Q8_0)],
+                ..BASE
+            },
+        ),
+        (
+            "2 of 33 experts, mixed",
+            Made {
+                architecture: "qwen3moe",
+                layers: 3,
+                experts: experts(33, 2, 96),
+                formats: &[
+                    ("token_embd", Q8_0),
+                    ("ffn_gate_inp", F16),
+                    ("ffn_down_exps", Q4_0),
+                    ("ffn_up_exps", Q6K),
+                    ("", Q5K),
+                ],
+                ..BASE
+            },
+        ),
+        (
+            "8 of 128 experts",
+            Made {
+                architecture: "qwen3moe",
+                experts: experts(128, 8, 32),
+                formats: &[("token_embd", F32), ("ffn_gate_inp", F32), ("ffn_down_exps", Q8_0), ("", Q4K)],
+                tied: true,
+                ..BASE
+            },
+        ),
+    ]);
+}
+
+#[test]
+fn rotations() {
+    let small = Made { width: 128, key_length: 48, value_length: 48, inner: 96, formats: &[("", F32)], ..BASE };
+    check_all(&[
+        (
+            "linear scaling",
+            Made {
+                keys: &[
+                    ("rope.scaling.type", Key::Text("linear")),
+                    ("rope.scaling.factor", Key::F32(4.0)),
+                    ("rope.freq_base", Key::F32(1e6)),
+                ],
+                ..small
+            },
+        ),
+        (
+            "yarn",
+            Made {
+                architecture: "qwen3",
+                keys: &[
+                    ("rope.scaling.type", Key::Text("yarn")),
+                    ("rope.scaling.factor", Key::F32(4.0)),
+                    ("rope.scaling.original_context_length", Key::U32(32)),
+                ],
+                ..small
+            },
+        ),
+        (
+            "factors, a part turned",
+            Made { rope_factors: true, keys: &[("rope.dimension_count", Key::U32(22))], ..small },
+        ),
+        (
+            "factors, halves, a part turned",
+            Made {
+                architecture: "qwen2",
+                rope_factors: true,
+                keys: &[("rope.dimension_count", Key::U32(30))],
+                ..small
+            },
+        ),
+    ]);
+}

@@ -1,0 +1,304 @@
+//! Models made for tests: GGUF files with random weights, of any size, architecture and formats.
+//!
+//! Weights have mean 0 and rows of about length 1, so that no part of the result drowns another; norms are near 1. Every bit of
+//! a block is random, and scales have both signs where quantisers write both. Models with experts have routers that choose clearly, or a rounded activation
+//! would now and then choose another expert than an exact one, and no bound on the error would hold: the router's rows are
+//! signs, and the embedding of a token is the sum of the rows of those experts that it is to go to.
+
+use half::{bf16, f16};
+use ixc::frontend::gguf::write::GgufWriter;
+use ixc::ir::format::Format;
+use ixc::ir::graph::random::Rng;
+
+/// How the embeddings' share that names experts compares with the residual's noise, which is about 1.
+const CODE: f32 = 2.0;
+/// What experts' results are multiplied by, to be heard beside the embeddings.
+const LOUD: f32 = 6.0;
+/// Router logits of the experts that a token is to go to; the others' are near 0.
+const ROUTED: f32 = 4.0;
+
+/// Experts of every layer.
+#[derive(Clone, Copy, Debug)]
+pub struct MadeExperts {
+    pub count: u64,
+    pub used: u64,
+    /// Width inside.
+    pub inner: u64,
+}
+
+/// A model to be made.
+#[derive(Clone, Debug)]
+pub struct Made {
+    pub architecture: &'static str,
+    pub layers: u64,
+    pub width: u64,
+    pub heads: u64,
+    pub kv_heads: u64,
+    pub key_length: u64,
+    pub value_length: u64,
+    /// Width inside the dense network.
+    pub inner: u64,
+    pub experts: Option<MadeExperts>,
+    pub vocabulary: u64,
+    /// Whether the output matrix is the embedding table.
+    pub tied: bool,
+    /// Whether there is a `rope_freqs.weight`.
+    pub rope_factors: bool,
+    /// The format of every matrix whose name has the first part: the first that fits.
+    pub formats: &'static [(&'static str, Format)],
+    /// More keys, without the architecture before them.
+    pub keys: &'static [(&'static str, Key)],
+}
+
+/// The value of a key.
+#[derive(Clone, Copy, Debug)]
+pub enum Key {
+    U32(u32),
+    F32(f32),
+    Text(&'static str),
+}
+
+impl Made {
+    /// The file, always the same.
+    pub fn file(&self) -> Vec<u8> {
+        let mut maker = Maker { made: self, writer: GgufWriter::new(), rng: Rng::new(0x0dd), codes: Vec::new() };
+        maker.keys();
+        maker.tensors();
+        maker.writer.finish()
+    }
+
+    fn format(&self, name: &str) -> Format {
+        let row = self.formats.iter().find(|(part, _)| name.contains(part));
+        row.unwrap_or_else(|| panic!("no format for {name}")).1
+    }
+}
+
+struct Maker<'m> {
+    made: &'m Made,
+    writer: GgufWriter,
+    rng: Rng,
+    /// For each token, the sum of the router's rows of its experts.
+    codes: Vec<Vec<f32>>,
+}
+
+impl Maker<'_> {
+    fn key(&mut self, name: &str, key: Key) {
+        let name = match name.starts_with("general.") {
+            true => name.to_owned(),
+            false => format!("{}.{name}", self.made.architecture),
+        };
+        let writer = std::mem::take(&mut self.writer);
+        self.writer = match key {
+            Key::U32(x) => writer.key(&name, x),
+            Key::F32(x) => writer.key(&name, x),
+            Key::Text(x) => writer.key(&name, x),
+        };
+    }
+
+    fn keys(&mut self) {
+        let made = self.made;
+        self.key("general.architecture", Key::Text(made.architecture));
+        self.key("attention.layer_norm_rms_epsilon", Key::F32(1e-5));
+        let mut number = |name: &str, value: u64| self.key(name, Key::U32(value as u32));
+        number("block_count", made.layers);
+        number("context_length", 128);
+        number("embedding_length", made.width);
+        number("feed_forward_length", made.inner);
+        number("attention.head_count", made.heads);
+        number("attention.head_count_kv", made.kv_heads);
+        number("attention.key_length", made.key_length);
+        number("attention.value_length", made.value_length);
+        if let Some(experts) = made.experts {
+            number("expert_count", experts.count);
+            number("expert_used_count", experts.used);
+            number("expert_feed_forward_length", experts.inner);
+        }
+        made.keys.iter().for_each(|(name, key)| self.key(name, *key));
+    }
+
+    /// A matrix, or a matrix for each expert; `shape` is outermost first.
+    fn matrix(&mut self, name: &str, shape: &[u64]) {
+        let format = self.made.format(name);
+        let (elements, row) = (shape.iter().product::<u64>(), shape[shape.len() - 1]);
+        assert!(format.row_bytes(row).is_some(), "{name}: rows of {row} in {format}");
+        let loud = if name.ends_with("ffn_down_exps") { LOUD } else { 1.0 };
+        let bytes = blocks(&mut self.rng, format, elements as usize, loud / (row as f32).sqrt());
+        self.put(name, format, shape, bytes);
+    }
+
+    fn put(&mut self, name: &str, format: Format, shape: &[u64], bytes: Vec<u8>) {
+        let dims: Vec<u64> = shape.iter().rev().copied().collect();
+        let id = format.row().gguf_id.unwrap_or_else(|| panic!("{format} is for activations"));
+        self.writer = std::mem::take(&mut self.writer).tensor(&format!("{name}.weight"), id, &dims, bytes);
+    }
+
+    /// A vector within `middle` ± `range`.
+    fn vector(&mut self, name: &str, n: u64, middle: f32, range: f32) {
+        let data: Vec<f32> = (0..n).map(|_| middle + range * self.rng.signed()).collect();
+        self.writer = std::mem::take(&mut self.writer).f32_tensor(name, &[n], &data);
+    }
+
+    fn norm(&mut self, name: &str, n: u64) {
+        self.vector(&format!("{name}.weight"), n, 1.0, 0.25);
+    }
+
+    /// Numbers in the nearest of a format that has one.
+    fn put_values(&mut self, name: &str, shape: &[u64], values: &[f32]) {
+        let format = self.made.format(name);
+        let bytes = match format {
+            Format::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
+            Format::F16 => values.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect(),
+            Format::Bf16 => values.iter().flat_map(|x| bf16::from_f32(*x).to_le_bytes()).collect(),
+            Format::Q8_0 => values.as_chunks::<32>().0.iter().flat_map(q8_0).collect(),
+            other => panic!("{name}: values in {other}"),
+        };
+        self.put(name, format, shape, bytes);
+    }
+
+    fn tensors(&mut self) {
+        let made = self.made;
+        let table = [made.vocabulary, made.width];
+        match made.experts {
+            None => self.matrix("token_embd", &table),
+            Some(experts) => self.embedding_that_routes(experts),
+        }
+        if made.rope_factors {
+            let dims = made.keys.iter().find_map(|(name, key)| match key {
+                Key::U32(dims) if *name == "rope.dimension_count" => Some(u64::from(*dims)),
+                _ => None,
+            });
+            self.vector("rope_freqs.weight", dims.unwrap_or(made.key_length) / 2, 2.0, 1.0);
+        }
+        for layer in 0..made.layers {
+            self.layer(layer);
+        }
+        self.norm("output_norm", made.width);
+        if !made.tied {
+            self.matrix("output", &table);
+        }
+    }
+
+    /// The router's rows are signs, the same for all layers but for their order.
+    fn embedding_that_routes(&mut self, experts: MadeExperts) {
+        let made = self.made;
+        let width = made.width as usize;
+        let sign = |rng: &mut Rng| if rng.once_in(2) { 1.0 } else { -1.0 };
+        self.codes = (0..experts.count).map(|_| (0..width).map(|_| sign(&mut self.rng)).collect()).collect();
+        let mut values = Vec::new();
+        for _ in 0..made.vocabulary {
+            let mut chosen: Vec<usize> = (0..experts.count as usize).collect();
+            for slot in 0..experts.used as usize {
+                let other = slot + self.rng.below(experts.count - slot as u64) as usize;
+                chosen.swap(slot, other);
+            }
+            chosen.truncate(experts.used as usize);
+            for i in 0..width {
+                let code: f32 = chosen.iter().map(|&expert| self.codes[expert][i]).sum();
+                values.push(CODE * code + self.rng.signed() / 8.0);
+            }
+        }
+        self.put_values("token_embd", &[made.vocabulary, made.width], &values);
+    }
+
+    fn layer(&mut self, layer: u64) {
+        let made = self.made;
+        let name = |part: &str| format!("blk.{layer}.{part}");
+        let qwen2 = made.architecture == "qwen2";
+        self.norm(&name("attn_norm"), made.width);
+        for (part, n) in [
+            ("attn_q", made.heads * made.key_length),
+            ("attn_k", made.kv_heads * made.key_length),
+            ("attn_v", made.kv_heads * made.value_length),
+        ] {
+            self.matrix(&name(part), &[n, made.width]);
+            if qwen2 {
+                self.vector(&name(&format!("{part}.bias")), n, 0.0, 0.5);
+            }
+        }
+        if made.architecture.starts_with("qwen3") {
+            self.norm(&name("attn_q_norm"), made.key_length);
+            self.norm(&name("attn_k_norm"), made.key_length);
+        }
+        self.matrix(&name("attn_output"), &[made.width, made.heads * made.value_length]);
+        self.norm(&name("ffn_norm"), made.width);
+        let Some(experts) = made.experts else {
+            self.matrix(&name("ffn_gate"), &[made.inner, made.width]);
+            self.matrix(&name("ffn_up"), &[made.inner, made.width]);
+            self.matrix(&name("ffn_down"), &[made.width, made.inner]);
+            return;
+        };
+        let scale = ROUTED * (experts.used as f32).sqrt() / made.width as f32;
+        let mut order: Vec<usize> = (0..self.codes.len()).collect();
+        order.rotate_left(layer as usize % self.codes.len());
+        let router: Vec<f32> = order.iter().flat_map(|&i| self.codes[i].iter().map(|x| x * scale)).collect();
+        self.put_values(&name("ffn_gate_inp"), &[experts.count, made.width], &router);
+        self.matrix(&name("ffn_gate_exps"), &[experts.count, experts.inner, made.width]);
+        self.matrix(&name("ffn_up_exps"), &[experts.count, experts.inner, made.width]);
+        self.matrix(&name("ffn_down_exps"), &[experts.count, made.width, experts.inner]);
+    }
+}
+
+/// Random blocks of elements with mean 0 and about this deviation.
+fn blocks(rng: &mut Rng, format: Format, elements: usize, deviation: f32) -> Vec<u8> {
+    let mut bytes = vec![0u8; elements / format.block_len() * format.block_bytes()];
+    for block in bytes.chunks_exact_mut(format.block_bytes()) {
+        block.iter_mut().for_each(|byte| *byte = rng.bits() as u8);
+        let size = deviation * (1.0 + rng.signed() / 2.0);
+        let signed = if rng.once_in(2) { size } else { -size };
+        let number = size * rng.signed() * UNIFORM;
+        let mut half = |field: &str, x: f32| {
+            let at = format.field(field);
+            block[at..at + 2].copy_from_slice(&f16::from_f32(x).to_le_bytes());
+        };
+        // Uniform numbers of n values deviate by n / sqrt(12).
+        match format {
+            Format::F32 => block.copy_from_slice(&number.to_le_bytes()),
+            Format::F16 => block.copy_from_slice(&f16::from_f32(number).to_le_bytes()),
+            Format::Bf16 => block.copy_from_slice(&bf16::from_f32(number).to_le_bytes()),
+            Format::Q8_0 => half("d", signed * 12f32.sqrt() / 256.0),
+            Format::Q4_0 => half("d", signed * 12f32.sqrt() / 16.0),
+            Format::Q6K => half("d", signed * 12.0 / 256.0 / 64.0),
+            Format::Q4K | Format::Q5K => {
+                let values = if format == Format::Q4K { 16.0 } else { 32.0 };
+                let d = size * 12f32.sqrt() / values / SCALE_MEAN_SQUARE.sqrt();
+                half("d", d);
+                // Minimums about as large as scales, times the mean quant, put the mean at 0.
+                half("dmin", d * (values - 1.0) / 2.0);
+                let at = format.field("scales");
+                put_scales(rng, &mut block[at..at + 12]);
+            }
+            Format::A8Super | Format::A8Small => panic!("{format} is for activations"),
+        }
+    }
+    bytes
+}
+
+/// From a number in -1..1 to one of deviation 1.
+const UNIFORM: f32 = 1.732_050_8;
+/// Of 6-bit scales.
+const SCALE_MEAN_SQUARE: f32 = 63.0 * 127.0 / 6.0;
+
+/// Eight 6-bit scales, and minimums near them (ggml `get_scale_min_k4`, backwards).
+fn put_scales(rng: &mut Rng, out: &mut [u8]) {
+    out.fill(0);
+    for s in 0..8 {
+        let scale = rng.below(64) as u8;
+        let min = (scale + rng.below(17) as u8).saturating_sub(8).min(63);
+        if s < 4 {
+            out[s] |= scale;
+            out[s + 4] |= min;
+        } else {
+            out[s + 4] = (scale & 15) | (min << 4);
+            out[s - 4] |= scale >> 4 << 6;
+            out[s] |= min >> 4 << 6;
+        }
+    }
+}
+
+/// ggml `quantize_row_q8_0`.
+fn q8_0(x: &[f32; 32]) -> Vec<u8> {
+    let d = x.iter().fold(0f32, |amax, x| amax.max(x.abs())) / 127.0;
+    let mut block = f16::from_f32(d).to_le_bytes().to_vec();
+    block.extend(x.iter().map(|x| if d > 0.0 { (x / d).round() as i8 as u8 } else { 0 }));
+    block
+}
