@@ -226,7 +226,8 @@ impl Session {
     }
 
     /// The conversation as tokens, up to where the model is to answer. The template runs in a process of its own, since it
-    /// comes from the file and nothing else bounds its memory.
+    /// comes from the file and nothing else bounds its memory: this program again, whose `main` must begin with
+    /// [`serve_render_request`](ixc_frontend::template::serve_render_request) as that of `ixc` does.
     ///
     /// # Errors
     /// When the model has no template, or that goes wrong.

@@ -26,16 +26,23 @@ struct Request {
     conversation: Conversation,
 }
 
+/// Set in a child: one that renders in a child itself does not know its argument, and would go on so for ever.
+const RENDERING: &str = "IXC_RENDERING";
+
 /// Renders in a child.
 pub fn render(helper: &Path, source: &str, conversation: &Conversation) -> Result<String, TemplateError> {
     let budget = Budget::of(conversation);
     let failed =
         |what: &str, error: &dyn std::fmt::Display| TemplateError::Failed { reason: format!("{what}: {error}") };
+    if std::env::var_os(RENDERING).is_some() {
+        return Err(failed(RENDER_ARGUMENT, &"the program does not call serve_render_request first"));
+    }
     let request = Request { source: source.to_owned(), conversation: conversation.clone() };
     let request = serde_json::to_vec(&request).map_err(|error| failed("request", &error))?;
     let mut child = Command::new(helper)
         .arg(RENDER_ARGUMENT)
         .env_clear()
+        .env(RENDERING, "1")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
