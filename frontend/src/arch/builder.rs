@@ -50,13 +50,18 @@ impl<'a> Builder<'a> {
     }
 
     fn report_unused(&self) -> Result<(), ArchError> {
-        for tensor in self.gguf.tensors().filter(|tensor| !self.used.contains(tensor.name())) {
+        let unused: Vec<_> = self.gguf.tensors().filter(|tensor| !self.used.contains(tensor.name())).collect();
+        for tensor in &unused {
             // A bias or a scale of a matrix is part of its meaning; other tensors may be for other uses of the file.
             if tensor.name().ends_with(".bias") || tensor.name().ends_with(".scale") {
                 let (path, tensor) = (self.path(), tensor.name().into());
                 return Err(ArchError::UnusedTensor { path, tensor, architecture: self.architecture });
             }
-            tracing::warn!(tensor = %crate::gguf::quoted(tensor.name()), architecture = self.architecture, "unused tensor");
+            tracing::debug!(tensor = %crate::gguf::quoted(tensor.name()), architecture = self.architecture, "unused tensor");
+        }
+        if let Some(first) = unused.first() {
+            let (count, first) = (unused.len(), crate::gguf::quoted(first.name()));
+            tracing::warn!("{count} tensors have no place in architecture {}, such as \"{first}\"", self.architecture);
         }
         Ok(())
     }

@@ -111,6 +111,11 @@ impl Hyper {
     /// The key or tensor that is missing or cannot be meant.
     pub fn read(gguf: &Gguf, architecture: &str) -> Result<Hyper, GgufError> {
         let keys = Keys { metadata: gguf.metadata(), architecture };
+        if gguf.tensors().len() == 0 {
+            // A file with nothing but a vocabulary, which is sound, but no model.
+            let path = gguf.metadata().path().into();
+            return Err(GgufError::TensorMissing { path, tensor: "token_embd.weight".into() });
+        }
         // Every layer has tensors, so a layer count beyond their number is a lie, and what is made per layer is bounded.
         let layers = keys.required("block_count", 1, MAX_COUNT.min(gguf.tensors().len() as u64))?;
         let mut context_length = keys.required("context_length", 1, MAX_CONTEXT)?;
