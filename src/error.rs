@@ -96,6 +96,12 @@ pub enum Error {
         /// What was asked for.
         wanted: &'static str,
     },
+    /// A plan where only a model file will do.
+    #[error("{}: is a plan; this needs the model file that it was made from", path.display())]
+    IsPlan {
+        /// The plan.
+        path: PathBuf,
+    },
     /// Text is needed where a model has no tokenizer that is supported.
     #[error("text cannot be turned into tokens: {reason}")]
     NoTokenizer {
@@ -179,6 +185,7 @@ impl Error {
             | Error::Generate(_)
             | Error::Sample(_)
             | Error::OtherTarget { .. }
+            | Error::IsPlan { .. }
             | Error::NoTokenizer { .. }
             | Error::NoTemplate
             | Error::PathNotUtf8 { .. }

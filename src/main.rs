@@ -15,7 +15,9 @@ fn main() -> ExitCode {
     }
     let log = tracing_subscriber::EnvFilter::try_from_env("IXC_LOG").unwrap_or_else(|_| "warn".into());
     let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    tracing_subscriber::fmt().with_env_filter(log).with_writer(io::stderr).with_ansi(colours).without_time().init();
+    let log = tracing_subscriber::fmt().with_env_filter(log).with_writer(io::stderr).with_ansi(colours).without_time();
+    // Where standard error is closed, telling so there would panic.
+    log.log_internal_errors(false).init();
     let command = cli::Cli::parse().command;
     let mut out = io::BufWriter::new(io::stdout().lock());
     let result = command.run(&mut out).and_then(|()| Ok(out.flush()?));

@@ -27,6 +27,9 @@ impl Model {
     /// # Errors
     /// When the file is missing, malformed, or no model that is supported.
     pub fn open(path: &Path) -> Result<Model, Error> {
+        if is_plan(path) {
+            return Err(Error::IsPlan { path: path.to_owned() });
+        }
         Model::new(Gguf::open(path)?)
     }
 

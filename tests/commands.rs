@@ -77,6 +77,43 @@ fn a_reader_that_goes_away_is_no_error() {
     assert_eq!((child.wait().unwrap().code(), &*said), (Some(0), ""));
 }
 
+/// A file with nothing but a vocabulary is sound: its tokenizer works, and it lacks a model.
+#[test]
+fn a_vocabulary_without_a_model_is_inspected() {
+    let Some(tokenizers) = support::shared("golden/tokenizers") else { return };
+    let mut command = ixc(["inspect", "--json"]);
+    command.arg(tokenizers.join("llama-spm.gguf"));
+    let facts: Json = serde_json::from_str(&stdout(command)).unwrap();
+    assert_eq!((&facts["supported"], &facts["tokenizer"]["supported"]), (&false.into(), &true.into()));
+    assert!(facts["problems"][0].as_str().unwrap().contains("token_embd.weight"), "{facts}");
+}
+
+/// Neither what is said on standard error nor warnings of the log may fail there.
+#[test]
+fn a_standard_error_that_is_closed_is_no_error() {
+    let mut command = ixc(["run", "-p", "The", "-n", "2", "--stats"]);
+    let mut child = command.env("IXC_LOG", "debug").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    drop(child.stderr.take());
+    let mut text = String::new();
+    child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0), "{text}");
+}
+
+#[test]
+fn tokens_that_are_parts_of_characters_are_shown() {
+    let mut command = ixc(["tokenize"]);
+    command.arg(demo_model()).arg("界");
+    let text = stdout(command);
+    assert!(text.contains("\\xe7") && !text.contains('\u{fffd}'), "{text}");
+}
+
+#[test]
+fn kernels_are_chosen_only_where_there_are_kernels() {
+    assert_eq!(ixc(["dump", "--stage", "graph", "--kernel", "embed"]).output().unwrap().status.code(), Some(65));
+    let kernels = stdout(ixc(["dump", "--stage", "kernel", "--kernel", "embed"]));
+    assert_eq!(kernels.lines().filter(|line| line.starts_with("kernel ")).count(), 1, "{kernels}");
+}
+
 #[test]
 fn wrong_usage_says_what_would_be_right() {
     let output = ixc(["tokenize"]).output().unwrap();

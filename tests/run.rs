@@ -133,6 +133,12 @@ fn what_cannot_be_run_says_why() {
     let output = ixc(["run", "-p", "x", "--target", "avx2"]).arg(&plan).output().unwrap();
     assert_eq!(output.status.code(), Some(65));
     assert!(stderr(&output).contains("compile the model again"), "{}", stderr(&output));
+    let output = ixc(["dump", "--stage", "graph"]).arg(&plan).output().unwrap();
+    assert_eq!(output.status.code(), Some(65));
+    assert!(stderr(&output).contains("is a plan"), "{}", stderr(&output));
+    let output = piped(ixc(["run", "--chat"]), "\n");
+    assert_eq!(output.status.code(), Some(65));
+    assert!(stderr(&output).contains("prompt is empty"), "{}", stderr(&output));
 }
 
 /// A plan with a byte changed anywhere is refused; one whose checksum was made to fit is refused or runs.

@@ -4,6 +4,7 @@ use std::io::Write;
 
 use ixc::compile::{Options, TargetName, compile};
 
+use super::BadInput;
 use super::choose::ModelChoice;
 use super::stages::Stage;
 
@@ -31,6 +32,9 @@ pub struct Args {
 impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        if self.kernel.is_some() && !matches!(self.stage, Stage::Kernel | Stage::Asm) {
+            return Err(BadInput("--kernel chooses kernels: it needs --stage kernel or --stage asm".into()).into());
+        }
         let model = self.model.open()?;
         if self.stage == Stage::Graph {
             return Ok(write!(out, "{}", model.arch.module)?);

@@ -10,7 +10,7 @@ static WAITING: AtomicBool = AtomicBool::new(false);
 pub fn install() -> anyhow::Result<()> {
     ctrlc::set_handler(|| {
         if WAITING.load(Ordering::Relaxed) || ASKED.swap(true, Ordering::Relaxed) {
-            eprintln!();
+            super::output::note!("");
             std::process::exit(ixc::error::INTERRUPTED.into());
         }
     })?;

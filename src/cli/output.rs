@@ -21,6 +21,26 @@ pub fn steers(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
+/// Says something beside the command's output, on standard error. Nothing is lost with a standard error that is closed, and
+/// `eprintln!` would panic.
+macro_rules! note {
+    ($($argument:tt)*) => {{
+        use std::io::Write as _;
+        let _ = writeln!(std::io::stderr(), $($argument)*);
+    }};
+}
+pub(super) use note;
+
+/// Text of bytes that may be a part of a character: what is no UTF-8 as `\xe4`.
+pub fn lossless(bytes: &[u8]) -> String {
+    let chunks = bytes.utf8_chunks();
+    let texts = chunks.map(|chunk| {
+        let rest: String = chunk.invalid().iter().map(|byte| format!("\\x{byte:02x}")).collect();
+        Printable(chunk.valid()).to_string() + &rest
+    });
+    texts.collect()
+}
+
 /// A number of bytes, in binary units.
 pub struct Bytes(pub u64);
 
@@ -84,6 +104,12 @@ mod tests {
     #[test]
     fn names_cannot_steer_the_terminal() {
         assert_eq!(Printable("a\x1b[31m\u{202e}b\n").to_string(), "a\\u{1b}[31m\\u{202e}b\\n");
+    }
+
+    #[test]
+    fn parts_of_characters_are_shown() {
+        assert_eq!(lossless("é\n".as_bytes()), "é\\n");
+        assert_eq!(lossless(b"a\xe4\xb8b\xff"), "a\\xe4\\xb8b\\xff");
     }
 
     #[test]

@@ -11,7 +11,7 @@ use ixc::session::{End, Generation, Progress, Request, Session, SessionOptions};
 
 use super::choose::ModelChoice;
 use super::interrupt::{self, Interrupted};
-use super::output::{Bytes, Printable, steers};
+use super::output::{Bytes, Printable, note, steers};
 use super::sampling::SamplingArgs;
 use super::{BadInput, tokenize};
 
@@ -81,7 +81,7 @@ impl Args {
             Writer { session, args: &self, shown: io::stdout().is_terminal(), out, seed: self.sampling.seed() };
         if self.stats {
             let loaded = begin.elapsed().as_secs_f64();
-            eprintln!(
+            note!(
                 "load      {loaded:.2} s, {} threads, target {}",
                 writer.session.threads(),
                 writer.session.target().name()
@@ -96,14 +96,18 @@ impl Args {
         match prompt {
             Some(prompt) if self.chat => {
                 // What a file ends with is no part of what the user says.
+                let prompt = prompt.trim_end_matches('\n');
+                if prompt.is_empty() {
+                    return Err(no_prompt());
+                }
                 writer.session.chat(self.system.as_deref());
-                writer.session.say(prompt.trim_end_matches('\n'));
+                writer.session.say(prompt);
                 writer.answer()
             }
             Some(prompt) => {
                 let tokens = writer.session.encode_prompt(&prompt)?;
                 if tokens.is_empty() {
-                    return Err(BadInput("the prompt is empty; give one with -p, -f or standard input".into()).into());
+                    return Err(no_prompt());
                 }
                 let ends = writer.write(&tokens, self.limit(Some(DEFAULT_TOKENS)))?.end;
                 if ends == End::Stopped { Err(Interrupted.into()) } else { Ok(()) }
@@ -124,6 +128,10 @@ impl Args {
     }
 }
 
+fn no_prompt() -> anyhow::Error {
+    BadInput("the prompt is empty; give one with -p, -f or standard input".into()).into()
+}
+
 /// A session, and where its text goes.
 struct Writer<'a> {
     session: Session,
@@ -138,15 +146,15 @@ impl Writer<'_> {
     /// A conversation with whoever sits there.
     fn converse(&mut self) -> anyhow::Result<()> {
         self.session.chat(self.args.system.as_deref());
-        eprintln!("Ctrl-C stops an answer, Ctrl-D ends the conversation.");
+        note!("Ctrl-C stops an answer, Ctrl-D ends the conversation.");
         loop {
-            eprint!("> ");
+            let _ = write!(io::stderr(), "> ");
             let mut line = String::new();
             if interrupt::waiting(|| io::stdin().lock().read_line(&mut line))
                 .map_err(ixc::Error::io("-".as_ref(), "read"))?
                 == 0
             {
-                eprintln!();
+                note!("");
                 return Ok(());
             }
             if line.trim().is_empty() {
@@ -198,7 +206,7 @@ impl Writer<'_> {
         }
         if generation.end == End::Context {
             let context = self.session.context();
-            eprintln!("ixc: the context of {context} tokens is full; --ctx makes it larger");
+            note!("ixc: the context of {context} tokens is full; --ctx makes it larger");
         }
         if self.args.stats {
             self.stats(&generation);
@@ -210,7 +218,7 @@ impl Writer<'_> {
         for (what, phase) in [("prefill", &generation.prefill), ("decode", &generation.decode)] {
             let (tokens, seconds) = (phase.tokens, phase.seconds);
             let rate = if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 };
-            eprintln!("{what:<9} {tokens} tokens in {seconds:.2} s, {rate:.1} tokens/s");
+            note!("{what:<9} {tokens} tokens in {seconds:.2} s, {rate:.1} tokens/s");
         }
         let stats = self.session.take_stats();
         let total = stats.wall.as_secs_f64() * stats.threads as f64;
@@ -226,11 +234,11 @@ impl Writer<'_> {
         ops.push(("waiting", stats.waiting.as_secs_f64()));
         ops.sort_by(|a, b| b.1.total_cmp(&a.1));
         for (op, time) in ops.iter().filter(|(_, time)| time * 100.0 >= total) {
-            eprintln!("time      {:5.1} % {}", 100.0 * time / total, Printable(op));
+            note!("time      {:5.1} % {}", 100.0 * time / total, Printable(op));
         }
-        eprintln!("seed      {}", self.seed);
+        note!("seed      {}", self.seed);
         if let Some(peak) = ixc::machine::system::peak_memory() {
-            eprintln!("memory    {} at the peak, mapped weights included", Bytes(peak));
+            note!("memory    {} at the peak, mapped weights included", Bytes(peak));
         }
     }
 }

@@ -10,7 +10,7 @@ use ixc::model::is_plan;
 use ixc::runtime::file::read as read_plan;
 use serde_json::json;
 
-use super::output::{self, Printable};
+use super::output::{self, lossless};
 use super::tokens::TokenList;
 
 /// Turns text into token ids. No BOS is added.
@@ -81,8 +81,7 @@ impl EncodeArgs {
             return Ok(());
         }
         for id in ids {
-            let piece = String::from_utf8_lossy(tokenizer.token_bytes(id).map_err(ixc::Error::from)?).into_owned();
-            writeln!(out, "{id:>7}  '{}'", Printable(&piece))?;
+            writeln!(out, "{id:>7}  '{}'", lossless(tokenizer.token_bytes(id).map_err(ixc::Error::from)?))?;
         }
         Ok(())
     }

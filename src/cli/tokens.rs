@@ -30,7 +30,7 @@ impl TokenList {
     /// The ids. Whether the model has them is for the model to check.
     pub fn read(&self) -> anyhow::Result<Vec<u32>> {
         match self {
-            TokenList::Text(text) => parse(text).context("--tokens"),
+            TokenList::Text(text) => parse(text).context("token ids"),
             TokenList::File(path) => {
                 let text = std::fs::read(path).map_err(ixc::Error::io(path, "read"))?;
                 parse(&String::from_utf8_lossy(&text)).with_context(|| path.display().to_string())
