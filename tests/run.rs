@@ -58,9 +58,12 @@ fn the_prompt_may_come_from_anywhere_and_the_model_too() {
     let expected = stdout(command);
     assert!(expected.len() > 12);
 
-    let mut command = ixc(["run"]);
-    command.args(greedy);
-    assert_eq!(piped(command, "The borrow checker").stdout, expected.as_bytes());
+    // With the newline of `echo` or without.
+    for input in ["The borrow checker", "The borrow checker\n"] {
+        let mut command = ixc(["run"]);
+        command.args(greedy);
+        assert_eq!(piped(command, input).stdout, expected.as_bytes());
+    }
 
     let file = folder.join("prompt.txt");
     fs::write(&file, "The borrow checker").unwrap();

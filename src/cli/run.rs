@@ -2,7 +2,7 @@
 
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::ops::ControlFlow;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use ixc::compile::TargetName;
@@ -28,6 +28,7 @@ const DEFAULT_TOKENS: usize = 256;
   ixc run plan.ixp -f prompt.txt -t 8
 
 The prompt is -p, -f or standard input; without any of them, on a terminal, a conversation begins.
+One newline at the end of a file or of standard input is no part of the prompt.
 Text goes to standard output, everything else to standard error. Ctrl-C stops the text; the exit
 status is 130 then.")]
 pub struct Args {
@@ -89,19 +90,17 @@ impl Args {
         }
         let prompt = match (&self.prompt, &self.file) {
             (Some(prompt), _) => Some(prompt.clone()),
-            (None, Some(file)) => Some(tokenize::read(file)?),
+            (None, Some(file)) => Some(read_prompt(file)?),
             (None, None) if io::stdin().is_terminal() => None,
-            (None, None) => Some(tokenize::read("-".as_ref())?),
+            (None, None) => Some(read_prompt("-".as_ref())?),
         };
         match prompt {
             Some(prompt) if self.chat => {
-                // What a file ends with is no part of what the user says.
-                let prompt = prompt.trim_end_matches('\n');
                 if prompt.is_empty() {
                     return Err(no_prompt());
                 }
                 writer.session.chat(self.system.as_deref());
-                writer.session.say(prompt);
+                writer.session.say(&prompt);
                 writer.answer()
             }
             Some(prompt) => {
@@ -126,6 +125,15 @@ impl Args {
             Some(count) => usize::try_from(count).ok(),
         }
     }
+}
+
+/// A prompt from a file, without the newline that editors and `echo` end it with: a model would go on from the next line.
+fn read_prompt(path: &Path) -> anyhow::Result<String> {
+    let mut prompt = tokenize::read(path)?;
+    if prompt.ends_with('\n') {
+        prompt.pop();
+    }
+    Ok(prompt)
 }
 
 fn no_prompt() -> anyhow::Error {
