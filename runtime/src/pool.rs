@@ -210,13 +210,16 @@ impl Pool {
             unsafe { *shared.job.get() = Some(job) };
             shared.running.store(self.workers.len(), Ordering::Release);
         }
-        let done = shared.done.value();
         shared.start.advance();
         let own = catch_unwind(AssertUnwindSafe(|| job(0)));
-        if !self.workers.is_empty() {
-            while shared.running.load(Ordering::Acquire) > 0 {
-                shared.done.wait(done);
+        loop {
+            // Before `running` is looked at, and anew each time: a worker counts itself off first and advances `done` then, so
+            // that of the job before may come only now.
+            let done = shared.done.value();
+            if shared.running.load(Ordering::Acquire) == 0 {
+                break;
             }
+            shared.done.wait(done);
         }
         let panic = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
         match (own, panic) {

@@ -82,6 +82,18 @@ pub enum PortableError {
         /// What should have been there.
         expected: &'static str,
     },
+    /// More than compilation is meant for.
+    #[error("kernel `{kernel}` has {found} {what}; at most {most} are compiled")]
+    TooLarge {
+        /// Name of the kernel.
+        kernel: String,
+        /// What there is too much of.
+        what: &'static str,
+        /// How much.
+        found: usize,
+        /// The limit.
+        most: usize,
+    },
     /// Cranelift rejected what we gave it.
     #[error("kernel `{kernel}`: cranelift: {message}")]
     Cranelift {
@@ -99,6 +111,13 @@ pub enum PortableError {
         calls: String,
     },
 }
+
+/// Most of cranelift's instructions: some thirty times what `ixc` generates, so that a hostile plan can't keep the compiler
+/// busy.
+const MAX_INSTRUCTIONS: usize = 1 << 17;
+/// Largest frame in bytes: far below the smallest thread stack. Compiled kernels have no probes, so that a frame larger than
+/// a stack's guard would reach beyond it.
+const MAX_FRAME: usize = 1 << 16;
 
 /// Ops that cranelift would call a library for where the CPU lacks the instruction.
 #[derive(Clone, Copy)]
@@ -145,9 +164,16 @@ fn compile_for(kernel: &Kernel, isa: &dyn TargetIsa) -> Result<Code, PortableErr
     let has = |name| !is_x64 || isa.isa_flags().iter().any(|flag| flag.name == name && flag.as_bool() == Some(true));
     let features = Features { fma: has("has_fma"), round: has("has_sse41"), shuffle_bytes: has("has_ssse3") };
     lower::Lowering::new(builder, kernel, features).finish(isa.frontend_config())?;
+    let limit = |what, found, most| match found <= most {
+        true => Ok(()),
+        false => Err(PortableError::TooLarge { kernel: kernel.name.clone(), what, found, most }),
+    };
+    limit("instructions", context.func.dfg.num_insts(), MAX_INSTRUCTIONS)?;
     let clif = context.func.display().to_string();
     let compiled =
         context.compile(isa, &mut ControlPlane::default()).map_err(|error| cranelift(format!("{:?}", error.inner)))?;
+    let frame = compiled.buffer.frame_layout().map_or(0, |frame| frame.frame_to_fp_offset as usize);
+    limit("bytes of frame", frame, MAX_FRAME)?;
     if !compiled.buffer.relocs().is_empty() {
         let calls: Vec<_> = compiled.buffer.relocs().iter().map(|reloc| format!("{:?}", reloc.target)).collect();
         return Err(PortableError::RuntimeCall { kernel: kernel.name.clone(), calls: calls.join(", ") });

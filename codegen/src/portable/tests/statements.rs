@@ -124,3 +124,26 @@ fn many_live_values_spill_and_constants_repeat() {
         assert_eq!(got, x[(23 - i / 16) * 16 + i % 16].wrapping_add(i as i32 % 16));
     }
 }
+
+/// Loads `count` vectors, then adds them up from the last to the first, so that all of them live at once.
+fn alive(count: i64) -> Kernel {
+    let mut b = KernelBuilder::new("alive");
+    let (x, y) = (b.buffer("x", BufferKind::ReadWrite, 16 * count), b.write("y", 16));
+    let values: Vec<_> = (0..count).map(|i| b.load(Type::f32(4), x, 16 * i)).collect();
+    // A store between, so that no load sinks to its use.
+    values.iter().for_each(|&v| b.store(x, 0, v));
+    let sum = values.iter().rev().skip(1).fold(values[values.len() - 1], |sum, &v| b.add(sum, v));
+    b.store(y, 0, sum);
+    b.finish()
+}
+
+#[test]
+fn frames_and_compilation_are_bounded() {
+    compile(&alive(500)).unwrap();
+    let too_large = |kernel: &Kernel| match compile(kernel) {
+        Err(PortableError::TooLarge { what, .. }) => what,
+        other => panic!("{:?}", other.map(|code| code.bytes.len())),
+    };
+    assert_eq!(too_large(&alive(6000)), "bytes of frame");
+    assert_eq!(too_large(&alive(60_000)), "instructions");
+}
