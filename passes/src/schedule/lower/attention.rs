@@ -1,0 +1,177 @@
+//! Rotation, the KV cache and attention.
+//!
+//! ```text
+//! rope.append %kv, %k, %v, %pos    rope_append: tokens x key heads, into the cache of the layer
+//! attention %q, %kv, %pos          attention: tokens x key heads, each with the query heads that share it
+//! ```
+
+use ixc_ir::format::Format;
+use ixc_ir::graph::attrs::{self, RopeAttrs};
+use ixc_ir::graph::interpret::math::rope_angles;
+use ixc_ir::graph::{Op, WeightId};
+use ixc_ir::plan::spec::Bits;
+use ixc_ir::plan::{Arg, CacheLayer, DimRule, Input, KernelSpec, RopeStyle, RopeTable, Source};
+
+use super::{Access, INDEX_BYTES, Lowering, Meaning, ScheduleError};
+use super::{by_column, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
+
+impl Lowering<'_> {
+    pub(super) fn rope_heads(&mut self, op: &Op, norm: Option<WeightId>) -> Result<Meaning, ScheduleError> {
+        let x = self.operand(op, "x")?;
+        self.positions(op, &x)?;
+        let rope = RopeAttrs::from_op(op);
+        let [_, heads, d] = self.function.ty(op.results[0]).dims() else {
+            return unsupported(op.kind.row().mnemonic, "no heads");
+        };
+        let (heads, d) = (heads.fixed().unwrap_or(0), d.fixed().unwrap_or(0));
+        let table = self.rope_table(&rope, self.opt_weight(op, "factors"))?;
+        let label = op.kind.row().mnemonic.to_string();
+        let y = self.buffer(&label, x.rows, Format::F32, x.width)?;
+        let row = y.row_bytes()?;
+        let mut args = vec![(by_row(Source::Arena(x.buffer), row), Access::Read)];
+        if let Some(norm) = norm {
+            args.push((whole(Source::Weight(self.vector(op.kind.row().mnemonic, norm)?)), Access::Read));
+        }
+        args.extend(rope_args(table));
+        args.push((by_row(Source::Arena(y.buffer), row), Access::Write));
+        let spec = KernelSpec::RopeHeads {
+            heads: fit("heads", heads)?,
+            d: fit("elements of a head", d)?,
+            dims: fit("rotated elements", rope.dims)?,
+            style: plan_style(rope.style),
+            norm: norm.map(|_| Bits::of(op.attr("eps").float())),
+        };
+        self.by_rows(label, y.rows, 1, (spec, vec![DimRule::CacheBlocks]), args)?;
+        Ok(Meaning::Stored(y))
+    }
+
+    /// Keys and values into the cache; without `rope` the keys are rotated already, and turn by nothing here.
+    pub(super) fn append(&mut self, op: &Op, rope: Option<RopeAttrs>) -> Result<Meaning, ScheduleError> {
+        let name = op.kind.row().mnemonic;
+        let (k, v) = (self.operand(op, "k")?, self.operand(op, "v")?);
+        self.positions(op, &k)?;
+        let (layer, cache) = self.layer(op)?;
+        let (table, style, dims, norm) = match &rope {
+            Some(rope) => {
+                let table = self.rope_table(rope, self.opt_weight(op, "factors"))?;
+                (table, plan_style(rope.style), rope.dims, self.opt_weight(op, "norm"))
+            }
+            None if cache.key_len < 2 => return unsupported(name, "keys of one element; they must have two"),
+            None => {
+                // One pair that turns by no angle: 1 * a - 0 * b is a, exactly.
+                let style = RopeStyle::Neox;
+                (self.add_rope(RopeTable { style, frequencies: vec![0.0], magnitude: 1.0 })?, style, 2, None)
+            }
+        };
+        let (d, dv) = (u64::from(cache.key_len), u64::from(cache.value_len));
+        self.expect(name, &k, Format::F32, d * u64::from(cache.heads))?;
+        self.expect(name, &v, Format::F32, dv * u64::from(cache.heads))?;
+        let mut args = vec![
+            (by_column(Source::Arena(k.buffer), k.row_bytes()?, row_bytes(Format::F32, d)?), Access::Read),
+            (by_column(Source::Arena(v.buffer), v.row_bytes()?, row_bytes(Format::F32, dv)?), Access::Read),
+        ];
+        if let Some(norm) = norm {
+            args.push((whole(Source::Weight(self.vector(name, norm)?)), Access::Read));
+        }
+        args.extend(rope_args(table));
+        args.push((whole(Source::Keys(layer)), Access::Write));
+        args.push((whole(Source::Values(layer)), Access::Write));
+        args.push((scratch_arg(), Access::Read));
+        let spec = KernelSpec::RopeAppend {
+            d: cache.key_len,
+            dv: cache.value_len,
+            dims: fit("rotated elements", dims)?,
+            style,
+            norm: norm.map(|_| Bits::of(op.attr("eps").float())),
+        };
+        let label = format!("{name} layer {layer}");
+        self.by_rows(label, k.rows, cache.heads.into(), (spec, vec![DimRule::CacheBlocks]), args)?;
+        Ok(Meaning::Token)
+    }
+
+    fn layer(&self, op: &Op) -> Result<(u32, CacheLayer), ScheduleError> {
+        let layer = op.attr("layer").int();
+        match self.layers.get(&layer).and_then(|&i| Some((i, self.cache.get(i as usize)?.clone()))) {
+            Some(layer) => Ok(layer),
+            None => unsupported(op.kind.row().mnemonic, format!("layer {layer}, to which nothing is appended")),
+        }
+    }
+
+    pub(super) fn attention(&mut self, op: &Op) -> Result<Meaning, ScheduleError> {
+        let name = op.kind.row().mnemonic;
+        let q = self.operand(op, "q")?;
+        self.positions(op, &q)?;
+        let (layer, cache) = self.layer(op)?;
+        let (d, dv, kv_heads) = (u64::from(cache.key_len), u64::from(cache.value_len), u64::from(cache.heads));
+        let heads = q.width / d.max(1);
+        if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
+            return unsupported(name, format!("{heads} query heads on {kv_heads} key heads"));
+        }
+        let group = heads / kv_heads;
+        let label = format!("{name} layer {layer}");
+        let y = self.buffer(&label, q.rows, Format::F32, heads * dv)?;
+        let args = vec![
+            (by_column(Source::Arena(q.buffer), q.row_bytes()?, row_bytes(Format::F32, group * d)?), Access::Read),
+            (by_row(Source::Input(Input::Positions), INDEX_BYTES), Access::Read),
+            (whole(Source::Keys(layer)), Access::Read),
+            (whole(Source::Values(layer)), Access::Read),
+            (by_column(Source::Arena(y.buffer), y.row_bytes()?, row_bytes(Format::F32, group * dv)?), Access::Write),
+            (scratch_arg(), Access::Read),
+        ];
+        let spec = KernelSpec::Attention {
+            group: fit("query heads of a key head", group)?,
+            d: cache.key_len,
+            dv: cache.value_len,
+            scale: Bits::of(op.attr("scale").float()),
+        };
+        self.by_rows(label, q.rows, kv_heads, (spec, vec![DimRule::PositionBlocks]), args)?;
+        Ok(Meaning::Stored(y))
+    }
+
+    fn rope_table(&mut self, rope: &RopeAttrs, factors: Option<WeightId>) -> Result<u32, ScheduleError> {
+        let factors = factors.map(|w| self.floats(w)).transpose()?;
+        let (frequencies, magnitude) = rope_angles(rope, factors.as_deref());
+        self.add_rope(RopeTable { style: plan_style(rope.style), frequencies, magnitude })
+    }
+
+    fn add_rope(&mut self, table: RopeTable) -> Result<u32, ScheduleError> {
+        if let Some(i) = self.ropes.iter().position(|other| *other == table) {
+            return Ok(i as u32);
+        }
+        self.ropes.push(table);
+        fit("number of rotary tables", self.ropes.len() as u64 - 1)
+    }
+
+    /// A small weight's elements.
+    fn floats(&self, w: WeightId) -> Result<Vec<f32>, ScheduleError> {
+        let weight = &self.module.weights[w.index()];
+        let name = || weight.name.clone();
+        let bytes = self.source.bytes(w).map_err(|error| ScheduleError::Weight { name: name(), error })?;
+        let elements = bytes.len() / weight.format.block_bytes() * weight.format.block_len();
+        if weight.shape.iter().try_fold(1u64, |n, &dim| n.checked_mul(dim)) != Some(elements as u64)
+            || !bytes.len().is_multiple_of(weight.format.block_bytes())
+        {
+            let error = format!("{} bytes for {:?}", bytes.len(), weight.shape).into();
+            return Err(ScheduleError::Weight { name: name(), error });
+        }
+        let mut floats = vec![0.0; elements];
+        weight.format.dequantise(&bytes, &mut floats);
+        Ok(floats)
+    }
+}
+
+fn plan_style(style: attrs::RopeStyle) -> RopeStyle {
+    match style {
+        attrs::RopeStyle::Norm => RopeStyle::Norm,
+        attrs::RopeStyle::Neox => RopeStyle::Neox,
+    }
+}
+
+/// The row of a rotary table that a position names, by its block and its lane, and the table.
+fn rope_args(table: u32) -> [(Arg, Access); 3] {
+    [
+        (by_row(Source::Input(Input::PositionBlock), INDEX_BYTES), Access::Read),
+        (by_row(Source::Input(Input::PositionLane), INDEX_BYTES), Access::Read),
+        (whole(Source::Rope(table)), Access::Read),
+    ]
+}

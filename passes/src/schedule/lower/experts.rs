@@ -1,0 +1,138 @@
+//! Routing, rows in the order of their experts, and their sum.
+//!
+//! ```text
+//! route %logits                       ids and weights of each token's slots
+//! expert.down %y, %ids, %p, @down     bucket (ids sorted by expert), gather, linear, combine
+//! ```
+
+use ixc_ir::format::Format;
+use ixc_ir::graph::Op;
+use ixc_ir::graph::attrs::{RouteAttrs, RouteScore};
+use ixc_ir::plan::spec::{Bits, Score};
+use ixc_ir::plan::{BucketId, DimRule, Input, KernelSpec, RowCount, Source, Step};
+
+use super::{Access, INDEX_BYTES, Lowering, Meaning, Rows, ScheduleError, Stored};
+use super::{Resource, What, Work, by_row, fit, scratch_arg, unsupported, whole};
+
+impl Lowering<'_> {
+    pub(super) fn route(&mut self, op: &Op) -> Result<Meaning, ScheduleError> {
+        let name = op.kind.row().mnemonic;
+        let logits = self.operand(op, "logits")?;
+        let route = RouteAttrs::from_op(op);
+        let ids = self.buffer("route ids", logits.rows, Format::F32, route.top_k)?;
+        let p = self.buffer("route weights", logits.rows, Format::F32, route.top_k)?;
+        let args = vec![
+            (by_row(Source::Arena(logits.buffer), logits.row_bytes()?), Access::Read),
+            (by_row(Source::Arena(ids.buffer), ids.row_bytes()?), Access::Write),
+            (by_row(Source::Arena(p.buffer), p.row_bytes()?), Access::Write),
+            (scratch_arg(), Access::Read),
+        ];
+        let spec = KernelSpec::Route {
+            experts: fit("experts", logits.width)?,
+            top_k: fit("experts of a token", route.top_k)?,
+            score: match route.score {
+                RouteScore::Softmax => Score::Softmax,
+                RouteScore::Sigmoid => Score::Sigmoid,
+            },
+            normalise: route.normalise,
+            scale: Bits::of(route.scale),
+        };
+        self.by_rows(name.to_string(), logits.rows, 1, (spec, Vec::new()), args)?;
+        self.routes.insert(ids.buffer, logits.width);
+        self.meanings[op.results[1].index()] = Some(Meaning::Stored(p));
+        Ok(Meaning::Stored(ids))
+    }
+
+    /// The rows of the routing that `ids` is, bucketed where it was not yet.
+    fn routing(&mut self, op: &'static str, ids: Stored) -> Result<Rows, ScheduleError> {
+        if let Some(&rows) = self.routings.get(&ids.buffer) {
+            return Ok(rows);
+        }
+        let Some(&experts) = self.routes.get(&ids.buffer) else {
+            return unsupported(op, "ids that no route gave");
+        };
+        if ids.rows != Rows::Tokens {
+            return unsupported(op, "routing of rows other than tokens");
+        }
+        let (bucket, top_k) = (BucketId(self.buckets), fit("experts of a token", ids.width)?);
+        self.buckets += 1;
+        self.experts.push(experts);
+        let step = Step::Bucket { bucket, ids: ids.buffer, top_k, experts: fit("experts", experts)? };
+        self.work.push(Work {
+            what: What::Bucket(step),
+            reads: vec![Resource::Buffer(ids.buffer.0)],
+            writes: vec![Resource::Bucket(bucket.0)],
+        });
+        let rows = Rows::Routed { bucket, top_k };
+        self.routings.insert(ids.buffer, rows);
+        Ok(rows)
+    }
+
+    /// How many experts a routing is into.
+    pub(in crate::schedule) fn experts_of(&self, bucket: BucketId) -> Option<u64> {
+        self.experts.get(bucket.0 as usize).copied()
+    }
+
+    /// `x` in the order of the op's routing; the same rows are copied once.
+    pub(super) fn routed(&mut self, op: &Op, x: Stored) -> Result<Stored, ScheduleError> {
+        let name = op.kind.row().mnemonic;
+        let ids = self.operand(op, "ids")?;
+        let rows = self.routing(name, ids)?;
+        let Rows::Routed { bucket, .. } = rows else { return unsupported(name, "rows that are not routed") };
+        if x.rows == rows {
+            return Ok(x);
+        }
+        if x.rows != Rows::Tokens {
+            return unsupported(name, "rows of another routing");
+        }
+        if let Some(&done) = self.gathered.get(&(x.buffer, bucket)) {
+            return Ok(done);
+        }
+        let y = self.buffer("gather", rows, x.format, x.width)?;
+        let row = x.row_bytes()?;
+        let args = vec![
+            (by_row(Source::Input(Input::RoutedToken(bucket)), INDEX_BYTES), Access::Read),
+            (whole(Source::Arena(x.buffer)), Access::Read),
+            (by_row(Source::Arena(y.buffer), row), Access::Write),
+        ];
+        let spec = KernelSpec::Gather { bytes: fit("bytes of a row", row)? };
+        self.by_rows("gather".to_string(), rows, 1, (spec, vec![DimRule::All(RowCount::Tokens)]), args)?;
+        self.gathered.insert((x.buffer, bucket), y);
+        Ok(y)
+    }
+
+    pub(super) fn combine(
+        &mut self,
+        op: &'static str,
+        label: String,
+        y: Stored,
+        p: Stored,
+        residual: Option<Stored>,
+    ) -> Result<Stored, ScheduleError> {
+        let Rows::Routed { bucket, top_k } = y.rows else { return unsupported(op, "slots that are not routed") };
+        if p.rows != Rows::Tokens || p.width != u64::from(top_k) {
+            return unsupported(op, "weights of other slots than those of y");
+        }
+        let out = self.buffer(&label, Rows::Tokens, Format::F32, y.width)?;
+        let row = out.row_bytes()?;
+        let slots = u64::from(top_k) * INDEX_BYTES;
+        let mut args = vec![
+            (by_row(Source::Input(Input::RoutedSlot(bucket)), slots), Access::Read),
+            (by_row(Source::Arena(p.buffer), p.row_bytes()?), Access::Read),
+            (whole(Source::Arena(y.buffer)), Access::Read),
+        ];
+        if let Some(residual) = residual {
+            self.expect(op, &residual, Format::F32, y.width)?;
+            if residual.rows != Rows::Tokens {
+                return unsupported(op, "a residual of rows other than tokens");
+            }
+            args.push((by_row(Source::Arena(residual.buffer), row), Access::Read));
+        }
+        args.push((by_row(Source::Arena(out.buffer), row), Access::Write));
+        let spec =
+            KernelSpec::Combine { n: fit("elements of a row", y.width)?, slots: top_k, residual: residual.is_some() };
+        let dims = vec![DimRule::All(RowCount::Routed { top_k })];
+        self.by_rows(label, out.rows, 1, (spec, dims), args)?;
+        Ok(out)
+    }
+}

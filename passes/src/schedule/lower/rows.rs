@@ -1,0 +1,139 @@
+//! Ops on rows: embedding, elementwise ones, norms, quantisation, taking the wanted rows.
+//!
+//! ```text
+//! rms_norm %x, @norm    rms_norm: tokens x 1, or x heads where the norm is of a head
+//! ```
+
+use ixc_ir::format::Format;
+use ixc_ir::graph::{Op, Operand, WeightId};
+use ixc_ir::plan::spec::{Bits, Elementwise};
+use ixc_ir::plan::{DimRule, Input, KernelSpec, RowCount, Source};
+
+use super::{Access, INDEX_BYTES, Lowering, Meaning, Rows, ScheduleError, Stored};
+use super::{by_column, by_row, fit, row_bytes, unsupported, whole};
+
+impl Lowering<'_> {
+    pub(super) fn embed(&mut self, op: &Op) -> Result<Meaning, ScheduleError> {
+        let name = op.kind.row().mnemonic;
+        let Meaning::Ids = self.meaning(name, self.value_operand(op, "ids")?)? else {
+            return unsupported(name, "ids other than the parameter's, which alone are checked");
+        };
+        let w = self.weight_operand(op, "table");
+        let &[rows, n] = &self.module.weights[w.index()].shape[..] else { return unsupported(name, "no table") };
+        let format = self.module.weights[w.index()].format;
+        let label = self.label(op.kind, w);
+        let y = self.buffer(&label, Rows::Tokens, Format::F32, n)?;
+        let spec = KernelSpec::Embed { format, rows: fit("rows of a table", rows)?, n: fit("columns of a table", n)? };
+        let args = vec![
+            (by_row(Source::Input(Input::Tokens), INDEX_BYTES), Access::Read),
+            (whole(Source::Weight(self.weight(w)?)), Access::Read),
+            (by_row(Source::Arena(y.buffer), y.row_bytes()?), Access::Write),
+        ];
+        self.by_rows(label, y.rows, 1, (spec, Vec::new()), args)?;
+        Ok(Meaning::Stored(y))
+    }
+
+    pub(super) fn map(&mut self, op: &Op, function: Elementwise) -> Result<Meaning, ScheduleError> {
+        let name = op.kind.row().mnemonic;
+        let operands = op.operands.len();
+        let mut inputs = Vec::with_capacity(operands);
+        for operand in &op.operands {
+            if let Operand::Value(value) = operand {
+                inputs.push(self.stored(name, *value)?);
+            }
+        }
+        let Some(&first) = inputs.first() else { return unsupported(name, "no operand") };
+        for input in &inputs {
+            self.expect(name, input, Format::F32, first.width)?;
+            if input.rows != first.rows {
+                return unsupported(name, "rows of different routings");
+            }
+        }
+        let y = self.buffer(name, first.rows, Format::F32, first.width)?;
+        let row = y.row_bytes()?;
+        let mut args: Vec<_> = inputs.iter().map(|x| (by_row(Source::Arena(x.buffer), row), Access::Read)).collect();
+        args.push((by_row(Source::Arena(y.buffer), row), Access::Write));
+        let spec = KernelSpec::Map { function, n: fit("elements of a row", y.width)? };
+        self.by_rows(name.to_string(), y.rows, 1, (spec, Vec::new()), args)?;
+        Ok(Meaning::Stored(y))
+    }
+
+    pub(super) fn add_bias(&mut self, op: &Op) -> Result<Meaning, ScheduleError> {
+        let x = self.operand(op, "x")?;
+        let w = self.weight_operand(op, "bias");
+        let label = self.label(op.kind, w);
+        let n = self.last(w);
+        let y = self.buffer(&label, x.rows, Format::F32, x.width)?;
+        let (row, column) = (y.row_bytes()?, row_bytes(Format::F32, n)?);
+        let args = vec![
+            (by_column(Source::Arena(x.buffer), row, column), Access::Read),
+            (whole(Source::Weight(self.vector(op.kind.row().mnemonic, w)?)), Access::Read),
+            (by_column(Source::Arena(y.buffer), row, column), Access::Write),
+        ];
+        let spec = KernelSpec::AddBias { n: fit("elements of a bias", n)? };
+        self.by_rows(label, y.rows, x.width / n, (spec, Vec::new()), args)?;
+        Ok(Meaning::Stored(y))
+    }
+
+    /// Elements in the last dimension of a weight, at least 1.
+    fn last(&self, w: WeightId) -> u64 {
+        self.module.weights[w.index()].shape.last().copied().unwrap_or(1).max(1)
+    }
+
+    pub(super) fn rms_norm(&mut self, op: &Op, out: Format) -> Result<Meaning, ScheduleError> {
+        let x = self.operand(op, "x")?;
+        let w = self.weight_operand(op, "w");
+        let label = self.label(op.kind, w);
+        let n = self.last(w);
+        let y = self.buffer(&label, x.rows, out, x.width)?;
+        let args = vec![
+            (by_column(Source::Arena(x.buffer), x.row_bytes()?, row_bytes(Format::F32, n)?), Access::Read),
+            (whole(Source::Weight(self.vector(op.kind.row().mnemonic, w)?)), Access::Read),
+            (by_column(Source::Arena(y.buffer), y.row_bytes()?, row_bytes(out, n)?), Access::Write),
+        ];
+        let eps = Bits::of(op.attr("eps").float());
+        let spec = KernelSpec::RmsNorm { n: fit("elements of a norm", n)?, eps, out };
+        self.by_rows(label, y.rows, x.width / n, (spec, Vec::new()), args)?;
+        Ok(Meaning::Stored(y))
+    }
+
+    /// `x` in an activation format; the same rows are quantised once.
+    pub(super) fn quantise(&mut self, x: Stored, out: Format) -> Result<Stored, ScheduleError> {
+        if x.format == out {
+            return Ok(x);
+        }
+        if let Some(&done) = self.quantised.get(&(x.buffer, out)) {
+            return Ok(done);
+        }
+        let y = self.buffer("quantise", x.rows, out, x.width)?;
+        let args = vec![
+            (by_row(Source::Arena(x.buffer), x.row_bytes()?), Access::Read),
+            (by_row(Source::Arena(y.buffer), y.row_bytes()?), Access::Write),
+        ];
+        let spec = KernelSpec::Quantise { n: fit("elements of a row", x.width)?, out };
+        self.by_rows("quantise".to_string(), x.rows, 1, (spec, Vec::new()), args)?;
+        self.quantised.insert((x.buffer, out), y);
+        Ok(y)
+    }
+
+    pub(super) fn take_rows(&mut self, op: &Op) -> Result<Meaning, ScheduleError> {
+        let name = op.kind.row().mnemonic;
+        let x = self.operand(op, "x")?;
+        let Meaning::WantedRows = self.meaning(name, self.value_operand(op, "rows")?)? else {
+            return unsupported(name, "rows other than the parameter's, which alone are checked");
+        };
+        if x.rows != Rows::Tokens {
+            return unsupported(name, "rows of something else than tokens");
+        }
+        let y = self.buffer(name, Rows::Outputs, x.format, x.width)?;
+        let row = y.row_bytes()?;
+        let args = vec![
+            (by_row(Source::Input(Input::OutputRows), INDEX_BYTES), Access::Read),
+            (whole(Source::Arena(x.buffer)), Access::Read),
+            (by_row(Source::Arena(y.buffer), row), Access::Write),
+        ];
+        let spec = KernelSpec::Gather { bytes: fit("bytes of a row", row)? };
+        self.by_rows(name.to_string(), y.rows, 1, (spec, vec![DimRule::All(RowCount::Tokens)]), args)?;
+        Ok(Meaning::Stored(y))
+    }
+}
