@@ -1,23 +1,14 @@
 //! Architectures: what is refused, and that the golden models build.
 
+mod support;
+
 use std::fs;
-use std::path::{Path, PathBuf};
 
 use ixc_frontend::arch::{self, ArchError};
 use ixc_frontend::gguf::write::GgufWriter;
 use ixc_frontend::gguf::{Array, ErrorClass, Gguf};
 use ixc_ir::graph::OpKind;
-
-/// The folder `name` in `../shared`, or `None`, said aloud, where the checkout has none.
-fn shared(name: &str) -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared").join(name);
-    if path.exists() {
-        return Some(path);
-    }
-    assert!(std::env::var("CI").as_deref() != Ok("true"), "../shared is missing");
-    println!("NOT RUN: {name}: ../shared is missing");
-    None
-}
+use support::shared;
 
 /// A llama of two layers, width 8, 4 heads of 2, 2 of them for keys and values, 16 wide inside, 5 tokens.
 struct Small {

@@ -1,21 +1,13 @@
 //! The GGUF reader against hostile, damaged and split files.
 
+mod support;
+
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use ixc_frontend::gguf::write::GgufWriter;
 use ixc_frontend::gguf::{Array, ErrorClass, Gguf, GgufError, TensorType, Value};
-
-/// The folder `name` in `../shared`, or `None`, said aloud, where the checkout has none.
-fn shared(name: &str) -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared").join(name);
-    if path.exists() {
-        return Some(path);
-    }
-    assert!(std::env::var("CI").as_deref() != Ok("true"), "../shared is missing");
-    println!("NOT RUN: {name}: ../shared is missing");
-    None
-}
+use support::shared;
 
 fn good() -> GgufWriter {
     GgufWriter::new()

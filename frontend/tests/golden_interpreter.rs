@@ -1,5 +1,7 @@
 //! Golden models: the graphs that the architectures build, interpreted, against logits that other people's tools computed.
 
+mod support;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -7,17 +9,7 @@ use ixc_frontend::arch::{self, ARCHITECTURES, FileWeights};
 use ixc_frontend::gguf::Gguf;
 use ixc_ir::graph::interpret::Interpreter;
 use serde_json::Value as Json;
-
-/// The folder `name` in `../shared`, or `None`, said aloud, where the checkout has none.
-fn shared(name: &str) -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared").join(name);
-    if path.exists() {
-        return Some(path);
-    }
-    assert!(std::env::var("CI").as_deref() != Ok("true"), "../shared is missing");
-    println!("NOT RUN: {name}: ../shared is missing");
-    None
-}
+use support::shared;
 
 /// Shape and data of a little-endian f32 `.npy` file of version 1 in row-major order.
 fn read_npy(path: &Path) -> (Vec<usize>, Vec<f32>) {

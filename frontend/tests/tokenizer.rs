@@ -1,7 +1,9 @@
 //! Tokenizers against golden ids, hostile vocabularies, arbitrary text, and the `tokenizers` crate.
 
+mod support;
+
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::OnceLock;
 
 use ixc_frontend::gguf::write::GgufWriter;
@@ -11,20 +13,10 @@ use ixc_frontend::tokenizer::{
     DecodeOptions, ModelKind, SpecialIds, TokenType, Tokenizer, TokenizerError, TokenizerSpec,
 };
 use proptest::prelude::*;
+use support::shared;
 
 /// Fixed, so that a failure repeats.
 const SEED: u64 = 7;
-
-/// The folder `name` in `../shared`, or `None`, said aloud, where the checkout has none.
-fn shared(name: &str) -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared").join(name);
-    if path.exists() {
-        return Some(path);
-    }
-    assert!(std::env::var("CI").as_deref() != Ok("true"), "../shared is missing");
-    println!("NOT RUN: {name}: ../shared is missing");
-    None
-}
 
 fn spec_of(path: &Path) -> Result<TokenizerSpec, TokenizerError> {
     TokenizerSpec::from_metadata(Gguf::open(path)?.metadata())

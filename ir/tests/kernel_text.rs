@@ -1,11 +1,7 @@
-//! Kernel IR text: files with expectations (`tests/kernel/*.ix`), round trips of random kernels, hostile text.
-//!
-//! A file holds cases that start with `;; name`. A case that reads is followed by what it prints, behind `; expect`, as
-//! comments. A case that does not read or verify has `; error: column: message` at the end of the line that the error is
-//! on. `IXC_BLESS=1 cargo test -p ixc-ir --test kernel_text` rewrites both.
+//! Kernel IR text: files with expectations (`tests/kernel/*.ix`; `support` says what stands in them), round trips of random
+//! kernels, hostile text. `IXC_BLESS=1 cargo test -p ixc-ir --test kernel_text` rewrites the expectations.
 
-use std::fmt::Write;
-use std::path::PathBuf;
+mod support;
 
 use ixc_ir::kernel::number::canonical;
 use ixc_ir::kernel::parse::{ParseProblem, parse, parse_unverified};
@@ -13,56 +9,14 @@ use ixc_ir::kernel::random::random_kernel;
 use ixc_ir::kernel::verify::{MAX_DEPTH, verify};
 use ixc_ir::kernel::{Imm, Kernel, KernelBuilder, Stmt, Type, ValueId};
 use proptest::prelude::*;
-
-/// The input of a case with its expectations rewritten to what the code does.
-fn blessed(case: &str) -> String {
-    let input = case.split("\n; expect\n").next().unwrap_or(case);
-    let lines: Vec<&str> = input.lines().map(|line| line.split("; error:").next().unwrap_or(line).trim_end()).collect();
-    let input = lines.join("\n");
-    let mut out = String::new();
-    match parse(&input) {
-        Ok(kernel) => {
-            let _ = write!(out, "{}\n; expect\n", input.trim_end());
-            for line in kernel.to_string().lines() {
-                let _ = writeln!(out, "{}", format!("; {line}").trim_end());
-            }
-        }
-        Err(error) => {
-            for (i, line) in lines.iter().enumerate() {
-                let _ = match i + 1 == error.line {
-                    true => writeln!(out, "{line}  ; error: {}: {}", error.column, error.problem),
-                    false => writeln!(out, "{line}"),
-                };
-            }
-            out.truncate(out.trim_end().len());
-            out.push('\n');
-        }
-    }
-    out
-}
+use support::Refusal;
 
 #[test]
 fn text_prints_and_fails_as_expected() {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/kernel");
-    let mut paths: Vec<PathBuf> = std::fs::read_dir(&folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    paths.sort();
-    let mut cases = 0;
-    for path in paths.iter().filter(|path| path.extension().is_some_and(|e| e == "ix")) {
-        let text = std::fs::read_to_string(path).unwrap();
-        let (head, rest) = text.split_once(";; ").expect("a file has at least one case");
-        let mut out = head.to_string();
-        for case in rest.split("\n;; ") {
-            cases += 1;
-            let separator = if out == head { "" } else { "\n" };
-            let _ = write!(out, "{separator};; {}", blessed(&format!(";; {case}")).trim_start_matches(";; "));
-        }
-        if std::env::var_os("IXC_BLESS").is_some() {
-            std::fs::write(path, out).unwrap();
-        } else {
-            assert!(out == text, "{} is not what is expected; IXC_BLESS=1 writes this:\n{out}", path.display());
-        }
-    }
-    assert!(cases > 20, "{cases} cases: where are the files?");
+    support::check("kernel", |text| match parse(text) {
+        Ok(kernel) => Ok(kernel.to_string()),
+        Err(error) => Err(Refusal { line: error.line, column: error.column, message: error.problem.to_string() }),
+    });
 }
 
 proptest! {
