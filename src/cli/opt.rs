@@ -52,7 +52,9 @@ fn point_at(file: &str, text: &str, error: &ParseError) -> String {
     // Long lines are shown from a little before the column.
     let (before, shown) = (60, 120);
     let skipped = error.column.saturating_sub(1 + before);
-    let line: String = line.chars().skip(skipped).take(shown).collect();
+    // The text is anyone's: what would move the cursor is shown as a space.
+    let visible = |c: char| if c.is_control() { ' ' } else { c };
+    let line: String = line.chars().skip(skipped).take(shown).map(visible).collect();
     let caret = " ".repeat(error.column.saturating_sub(1 + skipped));
     format!("{place}\n  {line}\n  {caret}^")
 }
