@@ -12,6 +12,11 @@ use ixc::ir::graph::random::Rng;
 
 /// How the embeddings' share that names experts compares with the residual's noise, which is about 1.
 const CODE: f32 = 2.0;
+/// All formats of weights.
+const WEIGHTS: [Format; 8] =
+    [Format::F32, Format::F16, Format::Bf16, Format::Q8_0, Format::Q4_0, Format::Q4K, Format::Q5K, Format::Q6K];
+/// Those in which numbers can be written that are not random.
+const VALUES: [Format; 4] = [Format::F32, Format::F16, Format::Bf16, Format::Q8_0];
 /// What experts' results are multiplied by, to be heard beside the embeddings.
 const LOUD: f32 = 6.0;
 /// Router logits of the experts that a token is to go to; the others' are near 0.
@@ -29,7 +34,10 @@ pub struct MadeExperts {
 /// A model to be made.
 #[derive(Clone, Debug)]
 pub struct Made {
+    pub seed: u64,
     pub architecture: &'static str,
+    /// Positions that the KV cache has.
+    pub context: u64,
     pub layers: u64,
     pub width: u64,
     pub heads: u64,
@@ -42,12 +50,15 @@ pub struct Made {
     pub vocabulary: u64,
     /// Whether the output matrix is the embedding table.
     pub tied: bool,
+    /// Whether some rows of an F32 embedding table are 0, tiny or huge.
+    pub extreme: bool,
     /// Whether there is a `rope_freqs.weight`.
     pub rope_factors: bool,
-    /// The format of every matrix whose name has the first part: the first that fits.
+    /// The format of every matrix whose name has the first part: the first that fits. Any that its rows allow where there is
+    /// none.
     pub formats: &'static [(&'static str, Format)],
     /// More keys, without the architecture before them.
-    pub keys: &'static [(&'static str, Key)],
+    pub keys: Vec<(&'static str, Key)>,
 }
 
 /// The value of a key.
@@ -55,21 +66,86 @@ pub struct Made {
 pub enum Key {
     U32(u32),
     F32(f32),
+    Bool(bool),
     Text(&'static str),
 }
 
 impl Made {
     /// The file, always the same.
     pub fn file(&self) -> Vec<u8> {
-        let mut maker = Maker { made: self, writer: GgufWriter::new(), rng: Rng::new(0x0dd), codes: Vec::new() };
+        let mut maker = Maker { made: self, writer: GgufWriter::new(), rng: Rng::new(self.seed), codes: Vec::new() };
         maker.keys();
         maker.tensors();
         maker.writer.finish()
     }
 
-    fn format(&self, name: &str) -> Format {
-        let row = self.formats.iter().find(|(part, _)| name.contains(part));
-        row.unwrap_or_else(|| panic!("no format for {name}")).1
+    /// A model of any size and in any formats.
+    pub fn random(seed: u64) -> Made {
+        let mut rng = Rng::new(seed);
+        let (architecture, routed) =
+            rng.pick(&[("llama", false), ("llama", true), ("qwen2", false), ("qwen3", false), ("qwen3moe", true)]);
+        let width = rng.pick(&[24, 32, 50, 64, 96, 160, 256, 256, 288, 320, 512, 768]);
+        let kv_heads = rng.pick(&[1, 1, 2, 3, 5]);
+        let heads = kv_heads * (1 + rng.below(if kv_heads == 1 { 20 } else { 9 }));
+        let lengths = [4, 8, 16, 20, 24, 32, 40, 48, 56, 64, 72, 80, 96, 100, 112, 120, 128, 160, 192, 256];
+        let lengths: Vec<u64> = lengths.into_iter().filter(|length| length * heads <= 1536).collect();
+        let key_length = rng.pick(&lengths);
+        let value_length = if rng.once_in(4) { rng.pick(&lengths) } else { key_length };
+        let inner = [8, 33, 64, 96, 100, 256, 300, 416, 512];
+        let experts = routed.then(|| {
+            let count = rng.pick(&[1, 2, 3, 5, 7, 8, 9, 16, 17, 33]);
+            let used = 1 + rng.below(count.min(6));
+            // Signs over few elements do not tell experts apart: then all are used.
+            let used = if width < 64 * used { count } else { used };
+            MadeExperts { count, used, inner: rng.pick(&inner) }
+        });
+        let mut keys = Vec::new();
+        if rng.once_in(2) {
+            keys.push(("rope.dimension_count", Key::U32(2 + 2 * rng.below(key_length / 2) as u32)));
+        }
+        keys.push(("rope.scaling.type", Key::Text(rng.pick(&["none", "linear", "yarn"]))));
+        keys.push(("rope.scaling.factor", Key::F32(rng.pick(&[1.0, 2.5, 8.0]))));
+        keys.push(("rope.freq_base", Key::F32(rng.pick(&[100.0, 1e4, 1e6]))));
+        keys.push(("rope.scaling.original_context_length", Key::U32(rng.pick(&[16, 32, 128]))));
+        keys.push(("expert_weights_norm", Key::Bool(rng.once_in(2))));
+        keys.push(("expert_weights_scale", Key::F32(rng.pick(&[1.0, 2.5]))));
+        Made {
+            seed,
+            architecture,
+            context: 75 + rng.below(22),
+            layers: 1 + rng.below(3),
+            width,
+            heads,
+            kv_heads,
+            key_length,
+            value_length,
+            inner: rng.pick(&inner),
+            experts,
+            vocabulary: rng.pick(&[1, 7, 9, 16, 31, 64, 151, 257, 1000]),
+            tied: rng.once_in(3),
+            extreme: false,
+            rope_factors: rng.once_in(3),
+            formats: &[],
+            keys,
+        }
+    }
+
+    /// The format of a matrix with rows of `row` elements, among `allowed`.
+    fn format(&self, rng: &mut Rng, name: &str, row: u64, allowed: &[Format]) -> Format {
+        let fits: Vec<Format> = allowed.iter().copied().filter(|format| format.row_bytes(row).is_some()).collect();
+        let format = match self.formats {
+            // Floats fit everywhere; blocks shall come as often.
+            [] => {
+                let blocks: Vec<Format> = fits.iter().copied().filter(|format| format.is_quantised()).collect();
+                let any = blocks.is_empty() || rng.once_in(4);
+                rng.pick(if any { &fits } else { &blocks })
+            }
+            rows => {
+                rows.iter().find(|(part, _)| name.contains(part)).unwrap_or_else(|| panic!("no format for {name}")).1
+            }
+        };
+        assert!(fits.contains(&format), "{name}: rows of {row} in {format}");
+        format
     }
 }
 
@@ -91,6 +167,7 @@ impl Maker<'_> {
         self.writer = match key {
             Key::U32(x) => writer.key(&name, x),
             Key::F32(x) => writer.key(&name, x),
+            Key::Bool(x) => writer.key(&name, x),
             Key::Text(x) => writer.key(&name, x),
         };
     }
@@ -101,7 +178,7 @@ impl Maker<'_> {
         self.key("attention.layer_norm_rms_epsilon", Key::F32(1e-5));
         let mut number = |name: &str, value: u64| self.key(name, Key::U32(value as u32));
         number("block_count", made.layers);
-        number("context_length", 128);
+        number("context_length", made.context);
         number("embedding_length", made.width);
         number("feed_forward_length", made.inner);
         number("attention.head_count", made.heads);
@@ -118,9 +195,8 @@ impl Maker<'_> {
 
     /// A matrix, or a matrix for each expert; `shape` is outermost first.
     fn matrix(&mut self, name: &str, shape: &[u64]) {
-        let format = self.made.format(name);
         let (elements, row) = (shape.iter().product::<u64>(), shape[shape.len() - 1]);
-        assert!(format.row_bytes(row).is_some(), "{name}: rows of {row} in {format}");
+        let format = self.made.format(&mut self.rng, name, row, &WEIGHTS);
         let loud = if name.ends_with("ffn_down_exps") { LOUD } else { 1.0 };
         let bytes = blocks(&mut self.rng, format, elements as usize, loud / (row as f32).sqrt());
         self.put(name, format, shape, bytes);
@@ -142,9 +218,9 @@ impl Maker<'_> {
         self.vector(&format!("{name}.weight"), n, 1.0, 0.25);
     }
 
-    /// Numbers in the nearest of a format that has one.
+    /// Numbers, in a format of [`VALUES`].
     fn put_values(&mut self, name: &str, shape: &[u64], values: &[f32]) {
-        let format = self.made.format(name);
+        let format = self.made.format(&mut self.rng, name, shape[shape.len() - 1], &VALUES);
         let bytes = match format {
             Format::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
             Format::F16 => values.iter().flat_map(|x| f16::from_f32(*x).to_le_bytes()).collect(),
@@ -159,6 +235,14 @@ impl Maker<'_> {
         let made = self.made;
         let table = [made.vocabulary, made.width];
         match made.experts {
+            None if made.extreme => {
+                // 1e-38 is next to the least normal number, and its square is 0.
+                let sizes = [0.0, 1e-38, 1e-20, 1e5, 1.0];
+                let row = |id: u64| sizes[id as usize % sizes.len()];
+                let values: Vec<f32> =
+                    (0..table[0] * table[1]).map(|i| row(i / table[1]) * self.rng.signed()).collect();
+                self.put_values("token_embd", &table, &values);
+            }
             None => self.matrix("token_embd", &table),
             Some(experts) => self.embedding_that_routes(experts),
         }

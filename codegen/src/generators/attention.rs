@@ -5,10 +5,10 @@
 //! and values are shared by up to [`CHAINS`] query heads, whose accumulators hide the latency of a fused multiply-add (4 cycles at
 //! two a cycle: eight chains). Scores, weights and accumulators are f32; the cache is f16.
 
-use ixc_ir::kernel::{BufferKind, Kernel, KernelBuilder, Op, Type, ValueId};
+use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId};
 use ixc_ir::plan::{ATTENTION_BLOCK, KernelSpec};
 
-use super::{GenerateError, LANES, MAX_POSITIONS, check, math, spec_fields};
+use super::{GenerateError, LANES, MAX_POSITIONS, check, for_rest, for_vectors, math, spec_fields};
 
 const BLOCK: i64 = ATTENTION_BLOCK as i64;
 /// Accumulators of an inner loop.
@@ -22,8 +22,9 @@ const UNROLL: i64 = 4;
 pub fn attention(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateError> {
     spec_fields!(spec, Attention { group, d, dv, scale });
     let lanes = i64::from(LANES);
-    check(&name, "value head", u64::from(dv), dv > 0 && dv.is_multiple_of(u32::from(LANES)), "a multiple of 8")?;
+    check(&name, "value head", u64::from(dv), dv > 0, "at least 1")?;
     check(&name, "query heads", u64::from(group), group > 0, "at least 1")?;
+    let value_len = dv;
     let (g, d, dv) = (i64::from(group), i64::from(d), i64::from(dv));
     let mut b = KernelBuilder::new(name);
     let blocks = b.dim("blocks", 1, MAX_POSITIONS / BLOCK);
@@ -38,8 +39,11 @@ pub fn attention(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateErro
 
     let (zero, lowest) = (b.splat_f32(1, 0.0), b.splat_f32(1, MASKED));
     let zeros = b.splat_f32(LANES, 0.0);
-    b.for_each("i", g * dv / lanes, |b, i| b.store(scratch, i * (lanes * 4) + sum_at, zeros));
     b.for_each("h", g, |b, h| {
+        for_vectors(b, value_len, |b, at, lanes| {
+            let zeros = if lanes == LANES { zeros } else { b.splat_f32(lanes, 0.0) };
+            b.store(scratch, h * (dv * 4) + at * 4 + sum_at, zeros);
+        });
         b.store(scratch, h * 12 + stat_at, lowest);
         b.store(scratch, h * 12 + (stat_at + 4), zero);
     });
@@ -127,17 +131,22 @@ pub fn attention(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateErro
         });
         // Values: chunks of heads times vectors of a value.
         let vectors = (CHAINS / heads).clamp(1, 4);
-        let vectors = (1..=vectors).rev().find(|v| (dv / lanes) % i64::from(*v) == 0).unwrap_or(1);
+        let vectors = (1..=i64::from(vectors)).rev().find(|v| (dv / lanes) % v == 0).unwrap_or(1);
         let mut first = 0;
         while first < group {
             let count = heads.min(group - first);
-            b.for_each("v", dv / lanes / i64::from(vectors), |b, part| {
-                let at = part * (i64::from(vectors) * lanes);
+            // `vectors` vectors of `lanes` elements of the values, from the element `at`.
+            let weigh = |b: &mut KernelBuilder, at: Affine, vectors: i64, lanes: u16| {
+                let splat = |b: &mut KernelBuilder, at: Affine| match lanes {
+                    1 => b.load(Type::f32(1), scratch, at),
+                    _ => b.load_splat(Type::f32(lanes), scratch, at),
+                };
+                let width = i64::from(lanes);
                 let mut init = Vec::new();
                 for h in i64::from(first)..i64::from(first + count) {
-                    let factor = b.load_splat(Type::f32(LANES), scratch, stat_at + 8 + h * 12);
-                    for v in 0..i64::from(vectors) {
-                        let sum = b.load(Type::f32(LANES), scratch, at.clone() * 4 + (h * dv + v * lanes) * 4 + sum_at);
+                    let factor = splat(b, Affine::constant(stat_at + 8 + h * 12));
+                    for v in 0..vectors {
+                        let sum = b.load(Type::f32(lanes), scratch, at.clone() * 4 + (h * dv + v * width) * 4 + sum_at);
                         init.push(b.mul(sum, factor));
                     }
                 }
@@ -145,15 +154,15 @@ pub fn attention(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateErro
                     let mut acc = acc.to_vec();
                     for u in 0..UNROLL {
                         let row = block * (BLOCK * dv * 2) + j * (UNROLL * dv * 2) + at.clone() * 2 + u * dv * 2;
-                        let values: Vec<ValueId> = (0..i64::from(vectors))
+                        let values: Vec<ValueId> = (0..vectors)
                             .map(|v| {
-                                let v = b.load(Type::f16(LANES), values, row.clone() + v * lanes * 2);
-                                b.op(Op::F16ToF32, Type::f32(LANES), &[v])
+                                let v = b.load(Type::f16(lanes), values, row.clone() + v * width * 2);
+                                b.op(Op::F16ToF32, Type::f32(lanes), &[v])
                             })
                             .collect();
                         for h in 0..count as usize {
                             let weight_at = j * (UNROLL * 4) + u * 4 + (i64::from(first) + h as i64) * BLOCK * 4 + p_at;
-                            let weight = b.load_splat(Type::f32(LANES), scratch, weight_at);
+                            let weight = splat(b, weight_at);
                             for (v, value) in values.iter().enumerate() {
                                 let i = h * vectors as usize + v;
                                 acc[i] = b.fma(*value, weight, acc[i]);
@@ -163,10 +172,14 @@ pub fn attention(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateErro
                     acc
                 });
                 for (i, sum) in sums.iter().enumerate() {
-                    let (h, v) = (i64::from(first) + i as i64 / i64::from(vectors), i as i64 % i64::from(vectors));
-                    b.store(scratch, at.clone() * 4 + (h * dv + v * lanes) * 4 + sum_at, *sum);
+                    let (h, v) = (i64::from(first) + i as i64 / vectors, i as i64 % vectors);
+                    b.store(scratch, at.clone() * 4 + (h * dv + v * width) * 4 + sum_at, *sum);
                 }
-            });
+            };
+            if dv >= lanes {
+                b.for_each("v", dv / lanes / vectors, |b, part| weigh(b, part * (vectors * lanes), vectors, LANES));
+            }
+            for_rest(b, value_len, &mut |b, at, lanes| weigh(b, at, 1, lanes));
             first += count;
         }
     });
@@ -174,11 +187,11 @@ pub fn attention(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateErro
         let one = b.splat_f32(1, 1.0);
         let sum = b.load(Type::f32(1), scratch, h * 12 + (stat_at + 4));
         let inverse = b.same(Op::Div, &[one, sum]);
-        let inverse = b.broadcast(LANES, inverse);
-        b.for_each("i", dv / lanes, |b, i| {
-            let v = b.load(Type::f32(LANES), scratch, h * (dv * 4) + i * (lanes * 4) + sum_at);
+        for_vectors(b, value_len, |b, at, lanes| {
+            let inverse = if lanes == 1 { inverse } else { b.broadcast(lanes, inverse) };
+            let v = b.load(Type::f32(lanes), scratch, h * (dv * 4) + at.clone() * 4 + sum_at);
             let v = b.mul(v, inverse);
-            b.store(y, h * (dv * 4) + i * (lanes * 4), v);
+            b.store(y, h * (dv * 4) + at * 4, v);
         });
     });
     Ok(b.finish())
