@@ -27,8 +27,9 @@ pub const MAGIC: [u8; 8] = *b"IXCPLAN\n";
 pub const VERSION: u32 = 1;
 /// Bytes before the payload.
 pub const HEADER_BYTES: usize = 24;
-/// Longest payload: a plan is some megabytes, most of them the tokenizer.
-pub const MAX_PAYLOAD: u64 = 1 << 28;
+/// Longest payload: a plan is some megabytes, most of them the tokenizer. What decodes takes up to some forty times as much
+/// memory (6 bytes are an empty loop of 136), so that more room here would be room for harm.
+pub const MAX_PAYLOAD: u64 = 1 << 26;
 
 /// Why a plan file could not be read or written.
 #[derive(Debug, thiserror::Error)]
