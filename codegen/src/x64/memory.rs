@@ -72,18 +72,7 @@ impl Selector<'_> {
 
     fn broadcast_into(&mut self, d: Vreg, elem: Elem, mem: Mem) {
         let width = self.f.width(d);
-        let wide = width == Width::Y;
-        let code = match elem {
-            Elem::I8 if wide => Code::VEX_Vpbroadcastb_ymm_xmmm8,
-            Elem::I8 => Code::VEX_Vpbroadcastb_xmm_xmmm8,
-            Elem::I16 | Elem::F16 if wide => Code::VEX_Vpbroadcastw_ymm_xmmm16,
-            Elem::I16 | Elem::F16 => Code::VEX_Vpbroadcastw_xmm_xmmm16,
-            Elem::I32 if wide => Code::VEX_Vpbroadcastd_ymm_xmmm32,
-            Elem::I32 => Code::VEX_Vpbroadcastd_xmm_xmmm32,
-            Elem::F32 if wide => Code::VEX_Vbroadcastss_ymm_m32,
-            Elem::F32 => Code::VEX_Vbroadcastss_xmm_m32,
-        };
-        self.emit(Inst::code(code).def(d, width).mem(mem));
+        self.emit(Inst::code(broadcast_code(elem, width, true)).def(d, width).mem(mem));
     }
 
     /// A scalar, in a register or still in memory, in every lane.
@@ -97,18 +86,7 @@ impl Selector<'_> {
         }
         let source = self.reg(scalar);
         let width = self.f.width(d);
-        let wide = width == Width::Y;
-        let code = match ty.elem {
-            Elem::I8 if wide => Code::VEX_Vpbroadcastb_ymm_xmmm8,
-            Elem::I8 => Code::VEX_Vpbroadcastb_xmm_xmmm8,
-            Elem::I16 | Elem::F16 if wide => Code::VEX_Vpbroadcastw_ymm_xmmm16,
-            Elem::I16 | Elem::F16 => Code::VEX_Vpbroadcastw_xmm_xmmm16,
-            Elem::I32 if wide => Code::VEX_Vpbroadcastd_ymm_xmmm32,
-            Elem::I32 => Code::VEX_Vpbroadcastd_xmm_xmmm32,
-            Elem::F32 if wide => Code::VEX_Vbroadcastss_ymm_xmm,
-            Elem::F32 => Code::VEX_Vbroadcastss_xmm_xmm,
-        };
-        self.emit(Inst::code(code).def(d, width).read(source, Width::X));
+        self.emit(Inst::code(broadcast_code(ty.elem, width, false)).def(d, width).read(source, Width::X));
         d
     }
 
@@ -148,4 +126,24 @@ fn splat_bytes(ty: Type, imm: &Imm) -> Vec<u8> {
     };
     let element = &element[..ty.elem.bytes() as usize];
     element.iter().copied().cycle().take(ty.bytes().max(16) as usize).collect()
+}
+
+/// The instruction that puts one element, from memory or from the low lane of a register, into every lane. Only `vbroadcastss` has
+/// two codes for the two.
+fn broadcast_code(elem: Elem, width: Width, from_memory: bool) -> Code {
+    let wide = width == Width::Y;
+    match elem {
+        Elem::I8 if wide => Code::VEX_Vpbroadcastb_ymm_xmmm8,
+        Elem::I8 => Code::VEX_Vpbroadcastb_xmm_xmmm8,
+        Elem::I16 | Elem::F16 if wide => Code::VEX_Vpbroadcastw_ymm_xmmm16,
+        Elem::I16 | Elem::F16 => Code::VEX_Vpbroadcastw_xmm_xmmm16,
+        Elem::I32 if wide => Code::VEX_Vpbroadcastd_ymm_xmmm32,
+        Elem::I32 => Code::VEX_Vpbroadcastd_xmm_xmmm32,
+        Elem::F32 => match (wide, from_memory) {
+            (true, true) => Code::VEX_Vbroadcastss_ymm_m32,
+            (false, true) => Code::VEX_Vbroadcastss_xmm_m32,
+            (true, false) => Code::VEX_Vbroadcastss_ymm_xmm,
+            (false, false) => Code::VEX_Vbroadcastss_xmm_xmm,
+        },
+    }
 }
