@@ -5,7 +5,7 @@
 
 use ixc::codegen::generators::generate;
 use ixc::codegen::module::Module;
-use ixc::codegen::target::TARGETS;
+use ixc::codegen::target::Target;
 use ixc::compile::assembly;
 use ixc::ir::plan::KernelSpec;
 use ixc::ir::plan::spec::Elementwise;
@@ -13,17 +13,17 @@ use ixc::ir::plan::spec::Elementwise;
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let spec = KernelSpec::Map { function: Elementwise::Silu, n: 12 };
     let numbers: Vec<f32> = (0..12).map(|i| i as f32 - 6.0).collect();
-    for row in TARGETS.iter().filter(|row| row.target.missing_features().is_empty()) {
-        let kernel = generate(&spec, row.target)?;
+    for target in Target::all().filter(|target| target.missing().is_empty()) {
+        let kernel = generate(&spec, target)?;
         println!("{kernel}");
-        println!("{}", assembly(&kernel, row.target)?);
+        println!("{}", assembly(&kernel, target)?);
 
-        let module = Module::compile(&[kernel], row.target)?;
+        let module = Module::compile(&[kernel], target)?;
         let input = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
         let mut buffers = [input, vec![0; 4 * numbers.len()]];
         module.run_checked(0, &[], &mut buffers)?;
         let output: Vec<f32> = buffers[1].as_chunks().0.iter().map(|&x| f32::from_le_bytes(x)).collect();
-        println!("{}: silu({numbers:?}) = {output:?}\n", row.name);
+        println!("{}: silu({numbers:?}) = {output:?}\n", target.name());
     }
     Ok(())
 }

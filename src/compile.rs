@@ -15,7 +15,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use ixc_codegen::generators::generate;
-use ixc_codegen::target::Target;
+use ixc_codegen::target::{Isa, Target};
 use ixc_codegen::{portable, x64};
 use ixc_frontend::arch::FileWeights;
 use ixc_frontend::gguf::Gguf;
@@ -86,14 +86,14 @@ pub fn fuse(model: &Model) -> Result<Module, Error> {
 /// # Errors
 /// When the target has no code for it.
 pub fn assembly(kernel: &Kernel, target: Target) -> Result<String, Error> {
-    match target {
-        Target::Avx2 => {
-            let compiled = x64::compile(kernel);
+    match target.isa() {
+        Isa::Avx2 | Isa::Avx512 | Isa::Amx => {
+            let compiled = x64::compile(kernel, target);
             let compiled = compiled
-                .map_err(|source| ixc_codegen::module::CodegenError::Avx2 { kernel: kernel.name.clone(), source })?;
+                .map_err(|source| ixc_codegen::module::CodegenError::X64 { kernel: kernel.name.clone(), source })?;
             Ok(x64::listing::text(&compiled, kernel))
         }
-        Target::Portable => {
+        Isa::Portable => {
             let code = portable::compile(kernel).map_err(ixc_codegen::module::CodegenError::from)?;
             let listing = code.disassembly.unwrap_or_default();
             Ok(format!("; {} ({} bytes)\n{listing}", code.name, code.bytes.len()))

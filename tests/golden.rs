@@ -63,10 +63,10 @@ fn compiled_models_keep_their_limits(target: &str) {
 
 #[test]
 fn avx2_keeps_the_limits() {
-    if ixc::codegen::target::Target::Avx2.missing_features().is_empty() {
+    if ixc::codegen::target::Target::AVX2.missing().is_empty() {
         compiled_models_keep_their_limits("avx2");
     } else {
-        println!("NOT RUN: avx2: this CPU lacks {:?}", ixc::codegen::target::Target::Avx2.missing_features());
+        println!("NOT RUN: avx2: this CPU lacks {:?}", ixc::codegen::target::Target::AVX2.missing());
     }
 }
 

@@ -77,8 +77,8 @@ fn check(name: &str, made: &Made) {
         let many = run(&mut load(name, &model, native, threads), &tokens, |_| MAX_TOKENS as usize);
         assert!(same_bits(&logits, &many), "{name}: {threads} threads give other bits than one");
     }
-    if native != Target::Portable {
-        let portable = run(&mut load(name, &model, Target::Portable, 2), &tokens, |_| MAX_TOKENS as usize);
+    if native != Target::PORTABLE {
+        let portable = run(&mut load(name, &model, Target::PORTABLE, 2), &tokens, |_| MAX_TOKENS as usize);
         let difference = nmse(&portable, &logits);
         assert!(
             same_bits(&logits, &portable),
@@ -125,8 +125,8 @@ fn nmse(found: &[f32], exact: &[f32]) -> f64 {
 }
 
 fn check_all(models: &[(&str, Made)]) {
-    if Target::native() == Target::Portable {
-        println!("NOT RUN: avx2: this CPU lacks {:?}", Target::Avx2.missing_features());
+    if Target::native() == Target::PORTABLE {
+        println!("NOT RUN: avx2: this CPU lacks {:?}", Target::AVX2.missing());
     }
     models.iter().for_each(|(name, made)| check(name, made));
 }

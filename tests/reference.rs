@@ -119,12 +119,24 @@ fn passes() -> String {
 
 fn targets() -> String {
     let mut out = String::from(
-        "# Targets\n\nGenerated from the target table in `codegen/src/target.rs`. `native` is the last one that the machine can run.\n\n\
-         | target | CPU features | vector bytes of its kernels | vector registers |\n| --- | --- | --- | --- |\n",
+        "# Targets\n\nGenerated from the target table in `codegen/src/target.rs`. `native` is the one with the most features that the machine \
+         has all of.\n\n| target | kind | CPU features | vectors | tiles | L1d, L2 KiB | what it is |\n| --- | --- | --- | --- | --- | --- | --- |\n",
     );
     for row in ixc_codegen::target::TARGETS {
-        let features = if row.features.is_empty() { "none".to_string() } else { row.features.join(", ") };
-        let _ = writeln!(out, "| `{}` | {features} | {} | {} |", row.name, row.vector_bytes, row.vector_registers);
+        let features: Vec<_> = row.features.iter().map(|f| f.name()).collect();
+        let features = if features.is_empty() { "none".to_string() } else { features.join(", ") };
+        let _ = writeln!(
+            out,
+            "| `{}` | {:?} | {features} | {} of {} bytes | {} | {}, {} | {} |",
+            row.name,
+            row.isa,
+            row.vector_registers,
+            row.vector_bytes,
+            row.tile_registers,
+            row.l1d_kib,
+            row.l2_kib,
+            row.about
+        );
     }
     out
 }

@@ -3,11 +3,13 @@
 //! | module | what it owns |
 //! | --- | --- |
 //! | [`target`] | the target table: what each target needs and how wide its registers are |
+//! | [`cpu`] | what this CPU and this system allow |
 //! | [`generators`] | kernel generators: what a step of a plan computes, as kernel IR |
 //! | [`x64`] | lowering for `avx2`: selection, register allocation, encoding |
 //! | [`portable`] | lowering for `portable` through cranelift |
 //! | [`module`] | compiled kernels in executable memory, callable |
 
+pub mod cpu;
 pub mod generators;
 pub mod module;
 pub mod portable;

@@ -29,8 +29,9 @@ use dynasmrt::mmap::{ExecutableBuffer, MutableBuffer};
 use ixc_ir::kernel::verify::{VerifyError, verify};
 use ixc_ir::kernel::{Affine, Atom, Buffer, BufferKind, Dim, Kernel};
 
+use crate::cpu;
 use crate::portable::{self, PortableError};
-use crate::target::Target;
+use crate::target::{Isa, Target};
 use crate::x64::{self, X64Error};
 
 /// Alignment of every kernel in the mapping: a cache line, and enough for vector constants.
@@ -47,12 +48,12 @@ type Entry = unsafe extern "C" fn(*const *mut u8, *const i64);
 #[derive(Debug, thiserror::Error)]
 pub enum CodegenError {
     /// This machine can't run the target's code.
-    #[error("this CPU lacks {}, which target {} needs", features.join(", "), target.name())]
+    #[error("target {} can't run here: this machine lacks {}", target.name(), cpu::list(missing))]
     MissingFeatures {
         /// The target.
         target: Target,
-        /// What is missing, as `/proc/cpuinfo` spells it.
-        features: Vec<&'static str>,
+        /// What is missing.
+        missing: Vec<cpu::Missing>,
     },
     /// The kernel breaks a rule of the IR.
     #[error("kernel `{kernel}`: {source}")]
@@ -62,9 +63,9 @@ pub enum CodegenError {
         /// What and where.
         source: VerifyError,
     },
-    /// The `avx2` lowering refused a kernel.
+    /// The x86-64 lowering refused a kernel.
     #[error("kernel `{kernel}`: {source}")]
-    Avx2 {
+    X64 {
         /// Name of the kernel.
         kernel: String,
         /// Why.
@@ -145,7 +146,7 @@ pub enum ArgumentError {
 #[derive(Clone, Debug)]
 pub enum Artifact {
     /// From [`crate::x64`].
-    Avx2(x64::Compiled),
+    X64(x64::Compiled),
     /// From [`crate::portable`].
     Portable(portable::Code),
 }
@@ -178,25 +179,25 @@ impl Module {
     /// # Errors
     /// See [`CodegenError`].
     pub fn compile(kernels: &[Kernel], target: Target) -> Result<Module, CodegenError> {
-        let features = target.missing_features();
-        if !features.is_empty() {
-            return Err(CodegenError::MissingFeatures { target, features });
+        let missing = target.missing();
+        if !missing.is_empty() {
+            return Err(CodegenError::MissingFeatures { target, missing });
         }
         let mut code: Vec<u8> = Vec::new();
         let mut placed = Vec::with_capacity(kernels.len());
         for kernel in kernels {
             verify(kernel).map_err(|source| CodegenError::Verify { kernel: kernel.name.clone(), source })?;
-            let artifact = match target {
-                Target::Avx2 => Artifact::Avx2(
-                    x64::compile(kernel)
-                        .map_err(|source| CodegenError::Avx2 { kernel: kernel.name.clone(), source })?,
+            let artifact = match target.isa() {
+                Isa::Avx2 | Isa::Avx512 | Isa::Amx => Artifact::X64(
+                    x64::compile(kernel, target)
+                        .map_err(|source| CodegenError::X64 { kernel: kernel.name.clone(), source })?,
                 ),
-                Target::Portable => Artifact::Portable(portable::compile(kernel)?),
+                Isa::Portable => Artifact::Portable(portable::compile(kernel)?),
             };
             code.resize(code.len().next_multiple_of(ALIGNMENT), PADDING);
             let offset = code.len();
             match &artifact {
-                Artifact::Avx2(compiled) => {
+                Artifact::X64(compiled) => {
                     code.extend_from_slice(&compiled.code);
                     code.extend_from_slice(&compiled.constants);
                 }
@@ -348,7 +349,7 @@ mod tests {
 
     #[test]
     fn arguments_are_checked_before_anything_runs() {
-        for target in [Target::Portable, Target::Avx2] {
+        for target in [Target::PORTABLE, Target::AVX2] {
             let module = match Module::compile(&[gather()], target) {
                 Err(CodegenError::MissingFeatures { .. }) => {
                     println!("NOT RUN: this CPU lacks features of target {}", target.name());

@@ -60,10 +60,12 @@ impl PlanFacts {
         formats.sort_by_key(|format| std::cmp::Reverse(format.bytes));
         let elements = |shape: &[u64]| shape.iter().fold(1u64, |product, &dim| product.saturating_mul(dim));
         let mut problems = Vec::new();
-        match Target::from_name(&plan.target).map(Target::missing_features).as_deref() {
+        match Target::from_name(&plan.target).map(Target::missing).as_deref() {
             None => problems.push(format!("this version has no target {:?}", plan.target)),
             Some([]) => {}
-            Some(missing) => problems.push(format!("this CPU lacks {}, which the plan needs", missing.join(", "))),
+            Some(missing) => {
+                problems.push(format!("this CPU lacks {}, which the plan needs", ixc::codegen::cpu::list(missing)))
+            }
         }
         Ok(PlanFacts {
             kind: "plan",

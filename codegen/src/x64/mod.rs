@@ -40,6 +40,8 @@ pub mod spill;
 
 use ixc_ir::kernel::{Kernel, Op, Type, ValueId};
 
+use crate::target::Target;
+
 /// Why a kernel can't be compiled for this target.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum X64Error {
@@ -147,7 +149,7 @@ fn limit(what: &'static str, found: usize, most: usize) -> Result<(), X64Error> 
 ///
 /// # Errors
 /// Where it uses vectors that the target lacks, is too large, or keeps too many values alive.
-pub fn compile(kernel: &Kernel) -> Result<Compiled, X64Error> {
+pub fn compile(kernel: &Kernel, target: Target) -> Result<Compiled, X64Error> {
     let mut function = select::select(kernel)?;
     let instructions = function.blocks.iter().map(|b| b.insts.len()).sum();
     limit("instructions", instructions, MAX_INSTRUCTIONS)?;
@@ -159,12 +161,13 @@ pub fn compile(kernel: &Kernel) -> Result<Compiled, X64Error> {
     let stats = compiled.stats;
     tracing::debug!(
         kernel = kernel.name,
+        target = target.name(),
         vector_spills = stats.vector_spills,
         gpr_spills = stats.gpr_spills,
         moves = stats.moves,
         instructions = stats.instructions,
         bytes = stats.bytes,
-        "compiled for avx2"
+        "compiled"
     );
     Ok(compiled)
 }

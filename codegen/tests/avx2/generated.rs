@@ -86,12 +86,12 @@ fn generated_kernels_compute_what_portable_computes() {
     println!("seed {SEED:#x}");
     let mut random = Random(SEED);
     let kernels: Vec<Kernel> =
-        specs().iter().map(|spec| generate(spec, Target::Avx2).unwrap_or_else(|e| panic!("{e}"))).collect();
-    let (Some(portable), Some(native)) = (module(&kernels, Target::Portable), module(&kernels, Target::Avx2)) else {
+        specs().iter().map(|spec| generate(spec, Target::AVX2).unwrap_or_else(|e| panic!("{e}"))).collect();
+    let (Some(portable), Some(native)) = (module(&kernels, Target::PORTABLE), module(&kernels, Target::AVX2)) else {
         return;
     };
     for (i, kernel) in kernels.iter().enumerate() {
-        if let Artifact::Avx2(compiled) = &native.kernels()[i].artifact {
+        if let Artifact::X64(compiled) = &native.kernels()[i].artifact {
             let stats = compiled.stats;
             println!("{}: {stats:?}", kernel.name);
             // Others move where a value lives on: the exponential starts from a constant that it needs again.

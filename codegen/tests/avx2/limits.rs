@@ -1,5 +1,6 @@
 //! Kernels that are more than the target takes are typed errors, soon.
 
+use ixc_codegen::target::Target;
 use ixc_codegen::x64::{X64Error, compile};
 use ixc_ir::kernel::{KernelBuilder, Type, ValueId};
 
@@ -9,7 +10,7 @@ fn vectors_wider_than_the_registers_are_refused() {
     let (x, y) = (b.read("x", 64), b.write("y", 64));
     let a = b.load(Type::f32(16), x, 0);
     b.store(y, 0, a);
-    let error = compile(&b.finish()).unwrap_err();
+    let error = compile(&b.finish(), Target::AVX2).unwrap_err();
     assert_eq!(error, X64Error::Unsupported { value: ValueId(0), ty: Type::f32(16) });
     assert_eq!(error.to_string(), "value %0 is f32x16, 64 bytes wide; avx2 has vectors of up to 32 bytes");
 }
@@ -33,9 +34,9 @@ fn alive(count: i64) -> ixc_ir::kernel::Kernel {
 
 #[test]
 fn frames_are_bounded() {
-    let stats = compile(&alive(900)).unwrap().stats;
+    let stats = compile(&alive(900), Target::AVX2).unwrap().stats;
     assert!(stats.vector_spills >= 880, "{stats:?}");
-    assert!(matches!(compile(&alive(5000)), Err(X64Error::FrameTooLarge { .. })));
+    assert!(matches!(compile(&alive(5000), Target::AVX2), Err(X64Error::FrameTooLarge { .. })));
 }
 
 #[test]
@@ -46,5 +47,5 @@ fn instructions_are_bounded() {
         let v = b.load(Type::f32(8), x, 0);
         b.store(y, 0, v);
     }
-    assert!(matches!(compile(&b.finish()), Err(X64Error::TooLarge { what: "instructions", .. })));
+    assert!(matches!(compile(&b.finish(), Target::AVX2), Err(X64Error::TooLarge { what: "instructions", .. })));
 }

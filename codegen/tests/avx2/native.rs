@@ -69,8 +69,8 @@ impl Drop for Guarded {
 /// A module for the target, or `None` with a loud line where this CPU can't run it.
 pub fn module(kernels: &[Kernel], target: Target) -> Option<Module> {
     match Module::compile(kernels, target) {
-        Err(CodegenError::MissingFeatures { features, .. }) => {
-            println!("NOT RUN natively: this CPU lacks {}, which {} needs", features.join(", "), target.name());
+        Err(CodegenError::MissingFeatures { missing, .. }) => {
+            println!("NOT RUN natively: {}: this machine lacks {}", target.name(), ixc_codegen::cpu::list(&missing));
             None
         }
         module => Some(module.unwrap_or_else(|error| panic!("{error}"))),

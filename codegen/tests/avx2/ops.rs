@@ -177,7 +177,7 @@ fn compare(rows: impl Iterator<Item = &'static OpRow>) {
         let cases: Vec<(Case, bool)> = cases(row).into_iter().flat_map(|c| [(c.clone(), false), (c, true)]).collect();
         assert!(!cases.is_empty(), "{} has no types", row.mnemonic);
         let kernels: Vec<Kernel> = cases.iter().map(|(case, reuse)| kernel(case, *reuse)).collect();
-        let Some(native) = module(&kernels, Target::Avx2) else { return };
+        let Some(native) = module(&kernels, Target::AVX2) else { return };
         for (i, (case, _)) in cases.iter().enumerate() {
             let mut buffers: Vec<Vec<u8>> =
                 case.operands.iter().enumerate().map(|(p, o)| operand(&mut random, case.op, p, *o)).collect();

@@ -8,7 +8,7 @@ use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type, ValueId, interpret};
 use super::native::{Guard, Random, module, run};
 
 fn compile(kernel: &Kernel) -> Compiled {
-    let compiled = x64::compile(kernel).unwrap_or_else(|error| panic!("{error}"));
+    let compiled = x64::compile(kernel, Target::AVX2).unwrap_or_else(|error| panic!("{error}"));
     println!("{}\n{:?}", listing::text(&compiled, kernel), compiled.stats);
     compiled
 }
@@ -147,7 +147,7 @@ fn crowded() -> Kernel {
 fn spilled_values_are_right() {
     let kernels = [crowded(), gemm_like(), fma_tile(), dot()];
     assert!(compile(&kernels[0]).stats.vector_spills > 0);
-    let Some(native) = module(&kernels, Target::Avx2) else { return };
+    let Some(native) = module(&kernels, Target::AVX2) else { return };
     println!("seed 7");
     let mut random = Random(7);
     for (i, kernel) in kernels.iter().enumerate() {

@@ -22,10 +22,10 @@ fn random_kernels_compute_what_the_interpreter_computes() {
     let seeds: Vec<u64> = one.map_or_else(|| (SEED..SEED + KERNELS).collect(), |seed| vec![seed]);
     println!("seeds {SEED} and the {KERNELS} after it");
     let kernels: Vec<Kernel> = seeds.iter().map(|&seed| random_kernel(seed, WIDEST)).collect();
-    let Some(native) = module(&kernels, Target::Avx2) else { return };
+    let Some(native) = module(&kernels, Target::AVX2) else { return };
     let (mut spilled, mut gprs, mut rematerialised) = (0, 0, 0);
     for (i, (&seed, kernel)) in seeds.iter().zip(&kernels).enumerate() {
-        if let Artifact::Avx2(compiled) = &native.kernels()[i].artifact {
+        if let Artifact::X64(compiled) = &native.kernels()[i].artifact {
             spilled += usize::from(compiled.stats.vector_spills > 0);
             gprs += usize::from(compiled.stats.gpr_spills > 0);
             rematerialised += usize::from(compiled.stats.rematerialised > 0);

@@ -139,15 +139,19 @@ fn inputs(spec: &KernelSpec, kernel: &Kernel, dims: &[i64]) -> Vec<Vec<u8>> {
 pub fn run(case: Case) {
     let Case { spec, dims } = case;
     let name = spec.name();
-    let kernel = generate(&spec, Target::Avx2).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let kernel = generate(&spec, Target::AVX2).unwrap_or_else(|e| panic!("{name}: {e}"));
     let before = inputs(&spec, &kernel, &dims);
     let mut interpreted = before.clone();
     interpret::run(&kernel, &dims, &mut interpreted).unwrap_or_else(|e| panic!("{name} {dims:?}: interpreter: {e}"));
     reference::compare(&spec, &dims, &kernel, &before, &interpreted);
-    for target in [Target::Portable, Target::Avx2] {
-        let missing = target.missing_features();
+    for target in [Target::PORTABLE, Target::AVX2] {
+        let missing = target.missing();
         if !missing.is_empty() {
-            println!("NOT RUN natively: {name} on {}: this CPU lacks {}", target.name(), missing.join(", "));
+            println!(
+                "NOT RUN natively: {name}: {}: this machine lacks {}",
+                target.name(),
+                ixc_codegen::cpu::list(&missing)
+            );
             continue;
         }
         let module = Module::compile(std::slice::from_ref(&kernel), target)
