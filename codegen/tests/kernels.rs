@@ -24,14 +24,34 @@ fn linear_gemv() {
             for rows in [1, 2, 5] {
                 let (bias, residual) = (tile % 2 == 1, rows % 2 == 1);
                 let n = tile + 7;
-                run(Case::rows(KernelSpec::Linear { format, k, tile, n, bias, residual, shape: Shape::Gemv }, rows));
+                run(Case::rows(
+                    KernelSpec::Linear {
+                        format,
+                        x: format.activation(),
+                        k,
+                        tile,
+                        n,
+                        bias,
+                        residual,
+                        shape: Shape::Gemv,
+                    },
+                    rows,
+                ));
             }
         }
     }
     for k in ODD {
         for format in [Format::F32, Format::F16, Format::Bf16] {
-            let spec =
-                KernelSpec::Linear { format, k, tile: 3, n: 3, bias: false, residual: false, shape: Shape::Gemv };
+            let spec = KernelSpec::Linear {
+                format,
+                x: format.activation(),
+                k,
+                tile: 3,
+                n: 3,
+                bias: false,
+                residual: false,
+                shape: Shape::Gemv,
+            };
             run(Case::rows(spec, 2));
         }
     }
@@ -45,7 +65,19 @@ fn linear_gemm() {
             for rows in [1, 6, 15, 16, 17, 31, 33] {
                 let (tile, n) = (16, 24);
                 let (bias, residual) = (rows % 2 == 1, blocks == 2);
-                run(Case::rows(KernelSpec::Linear { format, k, tile, n, bias, residual, shape: Shape::Gemm }, rows));
+                run(Case::rows(
+                    KernelSpec::Linear {
+                        format,
+                        x: format.activation(),
+                        k,
+                        tile,
+                        n,
+                        bias,
+                        residual,
+                        shape: Shape::Gemm,
+                    },
+                    rows,
+                ));
             }
         }
     }
@@ -64,7 +96,10 @@ fn swiglu() {
             for rows in [1, 5, 7, 13] {
                 let k = 2 * gate.block_len().max(8) as u32;
                 let tile = out.block_len().max(32) as u32;
-                run(Case::rows(KernelSpec::Swiglu { gate, up, k, tile, n: 2 * tile, out, rows: 13, shape }, rows));
+                run(Case::rows(
+                    KernelSpec::Swiglu { gate, up, x: gate.activation(), k, tile, n: 2 * tile, out, rows: 13, shape },
+                    rows,
+                ));
             }
         }
     }

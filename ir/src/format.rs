@@ -6,9 +6,14 @@
 //! the interpreter takes [`Format::dequantise`], the passes take [`Format::activation`], the kernel generators take the
 //! field offsets.
 //!
+//! A *packed* format interleaves 16 rows of a weight, so that a vector lane is a row; [`packed`] says how and packs. Its sizes
+//! are those of a row's share, so that `n * row_bytes` holds for whole strips; its fields lie in a strip's block of 16 shares.
+//!
 //! ```text
 //! weight @blk.0.ffn_gate_exps.weight : q4_k[16, 256, 256]     // 16 experts, 256 rows, 256 columns
 //! ```
+
+pub mod packed;
 
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
@@ -18,7 +23,7 @@ pub const K_BLOCK: usize = 256;
 /// Elements in a legacy block (ggml `QK8_0`, `QK4_0`).
 pub const SMALL_BLOCK: usize = 32;
 
-/// A named field of a block: where it starts and how many bytes it has.
+/// A named field of a block (in packed formats, of a strip's block): where it starts and how many bytes it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
     /// The field's name in the format's public description.
@@ -40,18 +45,20 @@ pub struct FormatRow {
     pub gguf_id: Option<u32>,
     /// Elements in a block.
     pub block_len: usize,
-    /// Bytes in a block.
+    /// Bytes in a block; in packed formats, a row's share of them.
     pub block_bytes: usize,
+    /// Rows that a block has elements of: 1, or 16 in packed formats.
+    pub rows: usize,
     /// The block's fields in order; they cover it without gaps.
     pub fields: &'static [Field],
     /// The format that a dot product with rows of this format takes its activations in.
     pub activation: Format,
-    /// Writes the block's elements to a slice of `block_len`.
+    /// Writes the block's elements to a slice of `rows * block_len`, row by row.
     pub dequantise_block: fn(&[u8], &mut [f32]),
 }
 
 macro_rules! format_table {
-    ($($(#[$doc:meta])* $variant:ident $name:literal gguf $id:expr, $len:expr => $bytes:expr,
+    ($($(#[$doc:meta])* $variant:ident $name:literal gguf $id:expr, $len:expr => $bytes:expr, $(x $rows:literal,)?
         { $($field:ident @ $offset:expr, $size:expr);* }, activation $act:ident, $deq:path;)*) => {
         /// A storage format of weights or activations.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -60,10 +67,13 @@ macro_rules! format_table {
         /// The format table, in the order of [`Format`].
         pub static FORMATS: &[FormatRow] = &[$(FormatRow {
             format: Format::$variant, name: $name, gguf_id: $id, block_len: $len, block_bytes: $bytes,
+            rows: format_table!(@rows $($rows)?),
             fields: &[$(Field { name: stringify!($field), offset: $offset, bytes: $size }),*],
             activation: Format::$act, dequantise_block: $deq,
         }),*];
     };
+    (@rows) => { 1 };
+    (@rows $rows:literal) => { $rows };
 }
 
 format_table! {
@@ -89,6 +99,26 @@ format_table! {
     /// Activations for 32-element formats: 32 signed bytes in -127..=127, an f32 scale for each 16 of them (one for all 32, as in
     /// ggml's `block_q8_0`, has a third more error), and the sum of the elements as f32.
     A8Small "a8_small" gguf None, 32 => 44, { quants @ 0, 32; d @ 32, 8; sum @ 40, 4 }, activation A8Small, dequantise_a8_small;
+    /// `a8_super`, and the same elements as bf16 for tile products.
+    A8SuperTile "a8_super_tile" gguf None, 256 => 896, { quants @ 0, 256; sums16 @ 256, 32; d @ 288, 32; sums @ 320, 32; pad @ 352, 32; bf16 @ 384, 512 }, activation A8SuperTile, dequantise_a8_super;
+    /// `a8_small`, and the same elements as bf16 for tile products.
+    A8SmallTile "a8_small_tile" gguf None, 32 => 128, { quants @ 0, 32; d @ 32, 8; sum @ 40, 4; pad @ 44, 20; bf16 @ 64, 64 }, activation A8SmallTile, dequantise_a8_small;
+    /// Activations for float weights in tile products: `x = high + low`, both bf16, to 16 bits.
+    Bf16x2 "bf16x2" gguf None, 32 => 128, { high @ 0, 64; low @ 64, 64 }, activation Bf16x2, dequantise_bf16x2;
+    /// Packed `f16`: 16 rows' elements of one column side by side.
+    F16R16 "f16_r16" gguf None, 1 => 2, x 16, { value @ 0, 32 }, activation F32, packed::dequantise_f16;
+    /// Packed `bf16`: likewise.
+    Bf16R16 "bf16_r16" gguf None, 1 => 2, x 16, { value @ 0, 32 }, activation F32, packed::dequantise_bf16;
+    /// Packed `q8_0`: two blocks of 32 columns; quants are `q + 128`.
+    Q8_0R16 "q8_0_r16" gguf None, 64 => 68, x 16, { quants @ 0, 1024; d @ 1024, 64 }, activation A8Small, packed::dequantise_q8_0;
+    /// Packed `q4_0`: two blocks of 32 columns.
+    Q4_0R16 "q4_0_r16" gguf None, 64 => 36, x 16, { quants @ 0, 512; d @ 512, 64 }, activation A8Small, packed::dequantise_q4_0;
+    /// Packed `q4_k`: scales and minimums are whole bytes.
+    Q4KR16 "q4_k_r16" gguf None, 256 => 148, x 16, { quants @ 0, 2048; scales @ 2048, 128; mins @ 2176, 128; d @ 2304, 32; dmin @ 2336, 32 }, activation A8Super, packed::dequantise_q4_k;
+    /// Packed `q5_k`: likewise; bit `g` of a byte of `high` belongs to group `g` of its sub-block.
+    Q5KR16 "q5_k_r16" gguf None, 256 => 180, x 16, { quants @ 0, 2048; high @ 2048, 512; scales @ 2560, 128; mins @ 2688, 128; d @ 2816, 32; dmin @ 2848, 32 }, activation A8Super, packed::dequantise_q5_k;
+    /// Packed `q6_k`: two vectors of `high` for a sub-block of 32, two bits for each of four groups.
+    Q6KR16 "q6_k_r16" gguf None, 256 => 212, x 16, { low @ 0, 2048; high @ 2048, 1024; scales @ 3072, 256; d @ 3328, 32; pad @ 3360, 32 }, activation A8Super, packed::dequantise_q6_k;
 }
 
 impl Format {
@@ -117,9 +147,14 @@ impl Format {
         self.row().block_len
     }
 
-    /// Bytes in a block.
+    /// Bytes in a block; in packed formats, a row's share of them.
     pub fn block_bytes(self) -> usize {
         self.row().block_bytes
+    }
+
+    /// Rows that a block has elements of: 1, or 16 in packed formats.
+    pub fn rows(self) -> usize {
+        self.row().rows
     }
 
     /// The activation format that a dot product with this weight format takes.
@@ -146,16 +181,35 @@ impl Format {
         len.is_multiple_of(block).then(|| (len / block).checked_mul(self.block_bytes() as u64)).flatten()
     }
 
-    /// Dequantises whole blocks. `bytes` holds `out.len() / block_len` blocks.
+    /// Dequantises whole blocks. `bytes` holds `out.len() / block_len` blocks; in packed formats they are those of one strip of
+    /// [`Format::rows`] rows, and `out` is the rows one after the other.
     ///
     /// # Panics
     /// When the lengths do not fit together; callers have checked shapes before.
     pub fn dequantise(self, bytes: &[u8], out: &mut [f32]) {
         let row = self.row();
-        assert_eq!(out.len() % row.block_len, 0, "{} elements are no whole blocks of {}", out.len(), row.name);
+        assert_eq!(
+            out.len() % (row.rows * row.block_len),
+            0,
+            "{} elements are no whole blocks of {}",
+            out.len(),
+            row.name
+        );
         assert_eq!(out.len() / row.block_len * row.block_bytes, bytes.len(), "bytes of {}", row.name);
-        for (block, out) in bytes.chunks_exact(row.block_bytes).zip(out.chunks_exact_mut(row.block_len)) {
-            (row.dequantise_block)(block, out);
+        let blocks = bytes.chunks_exact(row.rows * row.block_bytes);
+        if row.rows == 1 {
+            for (block, out) in blocks.zip(out.chunks_exact_mut(row.block_len)) {
+                (row.dequantise_block)(block, out);
+            }
+            return;
+        }
+        let k = out.len() / row.rows;
+        let mut block_out = vec![0.0; row.rows * row.block_len];
+        for (i, block) in blocks.enumerate() {
+            (row.dequantise_block)(block, &mut block_out);
+            for (row_out, x) in out.chunks_exact_mut(k).zip(block_out.chunks_exact(row.block_len)) {
+                row_out[i * row.block_len..][..row.block_len].copy_from_slice(x);
+            }
         }
     }
 }
@@ -260,6 +314,13 @@ fn dequantise_a8_small(block: &[u8], out: &mut [f32]) {
     }
 }
 
+fn dequantise_bf16x2(block: &[u8], out: &mut [f32]) {
+    let at = |i: usize| bf16::from_le_bytes([block[i], block[i + 1]]).to_f32();
+    for (i, y) in out.iter_mut().enumerate() {
+        *y = at(2 * i) + at(64 + 2 * i);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -272,7 +333,7 @@ mod tests {
                 assert_eq!(field.offset, at, "{}.{}", row.name, field.name);
                 at + field.bytes
             });
-            assert_eq!(end, row.block_bytes, "{}", row.name);
+            assert_eq!(end, row.rows * row.block_bytes, "{}", row.name);
         }
     }
 }

@@ -351,7 +351,7 @@ fn blocks(rng: &mut Rng, format: Format, elements: usize, deviation: f32) -> Vec
                 let at = format.field("scales");
                 put_scales(rng, &mut block[at..at + 12]);
             }
-            Format::A8Super | Format::A8Small => panic!("{format} is for activations"),
+            _ => panic!("no model file has weights in {format}"),
         }
     }
     bytes

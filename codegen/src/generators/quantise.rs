@@ -90,6 +90,18 @@ pub fn store_row(b: &mut KernelBuilder, format: Format, n: u32, y: BufferId, off
             let v = values(b, at.clone(), lanes);
             b.store(y, offset.clone() + at * 4, v);
         }),
+        Format::A8SuperTile
+        | Format::A8SmallTile
+        | Format::Bf16x2
+        | Format::F16R16
+        | Format::Bf16R16
+        | Format::Q8_0R16
+        | Format::Q4_0R16
+        | Format::Q4KR16
+        | Format::Q5KR16
+        | Format::Q6KR16 => {
+            unreachable!("no kernel writes {format}")
+        }
     }
 }
 

@@ -20,10 +20,12 @@ fn specs() -> Vec<KernelSpec> {
     for format in weights {
         specs.push(KernelSpec::Embed { format, rows: 5, n: 512 });
         for shape in [Shape::Gemv, Shape::Gemm] {
-            specs.push(KernelSpec::Linear { format, k: 512, tile: 16, n: 32, bias: true, residual: true, shape });
+            let x = format.activation();
+            specs.push(KernelSpec::Linear { format, x, k: 512, tile: 16, n: 32, bias: true, residual: true, shape });
             specs.push(KernelSpec::Swiglu {
                 gate: format,
                 up: format,
+                x,
                 k: 512,
                 tile: 32,
                 n: 64,

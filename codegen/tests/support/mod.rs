@@ -111,14 +111,10 @@ fn inputs(spec: &KernelSpec, kernel: &Kernel, dims: &[i64]) -> Vec<Vec<u8>> {
             }
             (BufferKind::Write | BufferKind::ReadWrite | BufferKind::Scratch, ..) => vec![0xa5; size],
             (BufferKind::Read, KernelSpec::Linear { format, .. }, "w") => weights(&mut random, *format),
-            (BufferKind::Read, KernelSpec::Linear { format, .. }, "x") => {
-                activations(&mut random, format.activation(), size)
-            }
+            (BufferKind::Read, KernelSpec::Linear { x, .. }, "x") => activations(&mut random, *x, size),
             (BufferKind::Read, KernelSpec::Swiglu { gate, .. }, "gate") => weights(&mut random, *gate),
             (BufferKind::Read, KernelSpec::Swiglu { up, .. }, "up") => weights(&mut random, *up),
-            (BufferKind::Read, KernelSpec::Swiglu { gate, .. }, "x") => {
-                activations(&mut random, gate.activation(), size)
-            }
+            (BufferKind::Read, KernelSpec::Swiglu { x, .. }, "x") => activations(&mut random, *x, size),
             (BufferKind::Read, KernelSpec::Embed { format, .. }, "table") => weights(&mut random, *format),
             (BufferKind::Read, KernelSpec::Attention { .. }, "keys" | "values") => {
                 (0..size / 2).flat_map(|_| f16::from_f32(random.float() * 2.0).to_le_bytes()).collect()

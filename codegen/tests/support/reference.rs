@@ -68,11 +68,12 @@ pub fn compare(spec: &KernelSpec, dims: &[i64], kernel: &Kernel, before: &[Vec<u
     let rows_of = |shape: Shape| match shape {
         Shape::Gemv => dims[0] as usize,
         Shape::Gemm => (dims[0] * 6 + dims[1]) as usize,
+        Shape::Tiles => (dims[0] * 32 + dims[1] * 16 + dims[2]) as usize,
     };
     match spec {
-        KernelSpec::Linear { format, k, tile, n, shape, .. } => {
+        KernelSpec::Linear { format, x, k, tile, n, shape, .. } => {
             let (k, tile, n) = (*k as usize, *tile as usize, *n as usize);
-            let (x, w, y) = (input.rows("x", format.activation()), input.rows("w", *format), output.floats("y"));
+            let (x, w, y) = (input.rows("x", *x), input.rows("w", *format), output.floats("y"));
             let bias = input.get("bias").map(floats);
             let residual = input.get("residual").map(floats);
             for r in 0..rows_of(*shape) {
@@ -85,9 +86,9 @@ pub fn compare(spec: &KernelSpec, dims: &[i64], kernel: &Kernel, before: &[Vec<u
                 }
             }
         }
-        KernelSpec::Swiglu { gate, up, k, tile, n, out, shape, .. } => {
+        KernelSpec::Swiglu { gate, up, x, k, tile, n, out, shape, .. } => {
             let (k, tile, n) = (*k as usize, *tile as usize, *n as usize);
-            let x = input.rows("x", gate.activation());
+            let x = input.rows("x", *x);
             let (g, u) = (input.rows("gate", *gate), input.rows("up", *up));
             let bytes = output.get("y").unwrap_or_default();
             let (row, part) = (n / out.block_len() * out.block_bytes(), tile / out.block_len() * out.block_bytes());

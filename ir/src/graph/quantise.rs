@@ -8,9 +8,12 @@
 //! q    = clamp(round_ties_even(x * inv), -127, 127)        // never -128: u8 x s8 products of pairs must fit i16
 //! d    = amax * (1 / 127 as f32)
 //! sums = of q per 16, and of q per 32 times d (a8_super); q[..16] * d[0] + q[16..] * d[1], summed in this order (a8_small)
+//! bf16 = x to nearest even, denormal x to zero                          // the tile formats; bf16x2: of x, then of what is left
 //! ```
 //!
 //! For finite x with amax = 0 or amax >= 2^-120 (below that 127 / amax leaves f32's range and no kernel needs to match).
+
+use half::bf16;
 
 use crate::format::Format;
 
@@ -28,33 +31,74 @@ pub fn quantise(format: Format, x: &[f32]) -> Vec<u8> {
     for (x, block) in x.chunks_exact(format.block_len()).zip(bytes.chunks_exact_mut(format.block_bytes())) {
         match format {
             Format::F32 => put(block, 0, &x[0].to_le_bytes()),
-            Format::A8Super => {
-                for (j, x) in x.chunks_exact(32).enumerate() {
-                    let (d, quants) = quantise_block(x);
-                    put_quants(&mut block[32 * j..], &quants);
-                    for (i, q) in quants.chunks_exact(16).enumerate() {
-                        put(block, format.field("sums16") + 4 * j + 2 * i, &sum(q).to_le_bytes());
-                    }
-                    put(block, format.field("d") + 4 * j, &d.to_le_bytes());
-                    put(block, format.field("sums") + 4 * j, &(f32::from(sum(&quants)) * d).to_le_bytes());
-                }
+            Format::A8Super => a8_super(x, block),
+            Format::A8Small => a8_small(x, block),
+            Format::A8SuperTile => {
+                a8_super(x, block);
+                put_bf16(&mut block[format.field("bf16")..], x);
             }
-            Format::A8Small => {
-                let mut total = 0.0;
-                for (j, x) in x.chunks_exact(16).enumerate() {
-                    let (d, quants) = quantise_block(x);
-                    put_quants(&mut block[16 * j..], &quants);
-                    put(block, format.field("d") + 4 * j, &d.to_le_bytes());
-                    total += f32::from(sum(&quants)) * d;
-                }
-                put(block, format.field("sum"), &total.to_le_bytes());
+            Format::A8SmallTile => {
+                a8_small(x, block);
+                put_bf16(&mut block[format.field("bf16")..], x);
             }
-            Format::F16 | Format::Bf16 | Format::Q8_0 | Format::Q4_0 | Format::Q4K | Format::Q5K | Format::Q6K => {
-                unreachable!("{format} is no activation format")
+            Format::Bf16x2 => {
+                put_bf16(block, x);
+                let rest: Vec<f32> = x.iter().map(|&x| x - to_bf16(x).to_f32()).collect();
+                put_bf16(&mut block[format.field("low")..], &rest);
             }
+            Format::F16
+            | Format::Bf16
+            | Format::Q8_0
+            | Format::Q4_0
+            | Format::Q4K
+            | Format::Q5K
+            | Format::Q6K
+            | Format::F16R16
+            | Format::Bf16R16
+            | Format::Q8_0R16
+            | Format::Q4_0R16
+            | Format::Q4KR16
+            | Format::Q5KR16
+            | Format::Q6KR16 => unreachable!("{format} is no activation format"),
         }
     }
     bytes
+}
+
+fn a8_super(x: &[f32], block: &mut [u8]) {
+    let format = Format::A8Super;
+    for (j, x) in x.chunks_exact(32).enumerate() {
+        let (d, quants) = quantise_block(x);
+        put_quants(&mut block[32 * j..], &quants);
+        for (i, q) in quants.chunks_exact(16).enumerate() {
+            put(block, format.field("sums16") + 4 * j + 2 * i, &sum(q).to_le_bytes());
+        }
+        put(block, format.field("d") + 4 * j, &d.to_le_bytes());
+        put(block, format.field("sums") + 4 * j, &(f32::from(sum(&quants)) * d).to_le_bytes());
+    }
+}
+
+fn a8_small(x: &[f32], block: &mut [u8]) {
+    let format = Format::A8Small;
+    let mut total = 0.0;
+    for (j, x) in x.chunks_exact(16).enumerate() {
+        let (d, quants) = quantise_block(x);
+        put_quants(&mut block[16 * j..], &quants);
+        put(block, format.field("d") + 4 * j, &d.to_le_bytes());
+        total += f32::from(sum(&quants)) * d;
+    }
+    put(block, format.field("sum"), &total.to_le_bytes());
+}
+
+/// As the kernel op `to_bf16`: to nearest even, denormal numbers to zero.
+fn to_bf16(x: f32) -> bf16 {
+    bf16::from_f32(if x.is_subnormal() { 0.0f32.copysign(x) } else { x })
+}
+
+fn put_bf16(out: &mut [u8], x: &[f32]) {
+    for (out, &x) in out.chunks_exact_mut(2).zip(x) {
+        out.copy_from_slice(&to_bf16(x).to_le_bytes());
+    }
 }
 
 /// Scale and quants of one block.

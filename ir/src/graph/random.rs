@@ -258,10 +258,17 @@ pub fn weight_bytes(rng: &mut Rng, format: Format, elements: usize) -> Vec<u8> {
             Format::F32 => block.copy_from_slice(&(rng.signed() / 8.0).to_le_bytes()),
             Format::F16 => block.copy_from_slice(&f16::from_f32(rng.signed() / 8.0).to_le_bytes()),
             Format::Bf16 => block.copy_from_slice(&bf16::from_f32(rng.signed() / 8.0).to_le_bytes()),
-            Format::A8Super | Format::A8Small => {
+            Format::A8Super | Format::A8Small | Format::A8SuperTile | Format::A8SmallTile | Format::Bf16x2 => {
                 let x: Vec<f32> = (0..format.block_len()).map(|_| rng.signed() / 8.0).collect();
                 block.copy_from_slice(&super::quantise::quantise(format, &x));
             }
+            Format::F16R16
+            | Format::Bf16R16
+            | Format::Q8_0R16
+            | Format::Q4_0R16
+            | Format::Q4KR16
+            | Format::Q5KR16
+            | Format::Q6KR16 => unreachable!("graphs have no packed weights, found {format}"),
         }
     }
     bytes

@@ -200,6 +200,15 @@ pub enum DimRule {
     RowGroups(u32),
     /// Rows of the item % n.
     RowRest(u32),
+    /// Rows of the item % m / n.
+    RowRestGroups {
+        /// The larger group.
+        m: u32,
+        /// The smaller group.
+        n: u32,
+    },
+    /// 1 if rows of the item % n > 0, else 0.
+    RowPartial(u32),
     /// Blocks of [`ATTENTION_BLOCK`] positions up to and with the position of the item's (only) row.
     PositionBlocks,
     /// Capacity of the KV cache in blocks of [`KEY_LANES`] positions.

@@ -1,7 +1,7 @@
 //! Kernel specs: what a kernel of a plan must compute, and the order of its buffers and dims.
 //!
 //! The schedule makes specs, the generators in `ixc-codegen` make kernel IR from them; both follow the argument order that
-//! stands at each variant. `f32[n]` is n * 4 bytes; `a[k]` is a row of k elements in the activation format of the weight;
+//! stands at each variant. `f32[n]` is n * 4 bytes; `x[k]` is a row of k elements in the format `x`;
 //! `rows x ld` means rows that start `ld` elements apart. Buffers in brackets are there only where the spec says so.
 // Doc lines state sizes in brackets, `f32[n]`; rustdoc would take them for links.
 #![allow(rustdoc::broken_intra_doc_links, reason = "brackets hold sizes")]
@@ -22,6 +22,10 @@ pub enum Shape {
     /// For many rows: strips of the weight are unpacked once, with a lane for each weight row. Dims: `[rows / 6, rows % 6]`;
     /// the tile's weight rows and the length of the dot products are multiples of 8.
     Gemm,
+    /// For many rows, with tile products: strips of a packed weight become bf16 panels, which blocks of 32 rows, then of 16, are
+    /// multiplied with. Dims: `[rows / 32, rows % 32 / 16, rows % 16, 1 if rows % 16 > 0]`; the tile's weight rows are a multiple of
+    /// 32.
+    Tiles,
 }
 
 /// Elementwise functions of rows.
@@ -88,12 +92,14 @@ pub enum KernelSpec {
         /// Format of the result.
         out: Format,
     },
-    /// `y = x w' [+ bias] [+ residual]` for `tile` rows of the weight and the item's rows. Buffers: x a[k] (rows x k), w format
+    /// `y = x w' [+ bias] [+ residual]` for `tile` rows of the weight and the item's rows. Buffers: x x[k] (rows x k), w format
     /// [tile, k], \[bias f32\[tile\]\], \[residual f32\[tile\] (rows x n)\], y f32[tile] (rows x n), scratch for `Gemm` (the kernel
     /// itself says how many bytes). Dims: see [`Shape`].
     Linear {
         /// The weight's format.
         format: Format,
+        /// The activations' format.
+        x: Format,
         /// Elements of a dot product.
         k: u32,
         /// Rows of the weight in an item.
@@ -107,14 +113,16 @@ pub enum KernelSpec {
         /// How.
         shape: Shape,
     },
-    /// `silu(x gate') * (x up')` for `tile` rows of both weights and the item's rows, quantised. Buffers: x a[k] (rows x k), gate
-    /// [tile, k], up [tile, k], y out[tile] (rows x n), scratch. Dims: see [`Shape`]. `gate` and `up` take the same activation format;
+    /// `silu(x gate') * (x up')` for `tile` rows of both weights and the item's rows, quantised. Buffers: x x[k] (rows x k), gate
+    /// [tile, k], up [tile, k], y out[tile] (rows x n), scratch. Dims: see [`Shape`]. `gate` and `up` take the same activations;
     /// tile is a multiple of out's block.
     Swiglu {
         /// Format of the gate's weight.
         gate: Format,
         /// Format of the up projection's weight.
         up: Format,
+        /// The activations' format.
+        x: Format,
         /// Elements of a dot product.
         k: u32,
         /// Rows of each weight in an item.
@@ -229,20 +237,20 @@ impl KernelSpec {
         let shape = |s: &Shape| match s {
             Shape::Gemv => "gemv",
             Shape::Gemm => "gemm",
+            Shape::Tiles => "tiles",
         };
         match self {
             KernelSpec::Embed { format, rows, n } => format!("embed_{format}_r{rows}n{n}"),
             KernelSpec::RmsNorm { n, eps, out } => format!("rms_norm_{out}_n{n}_e{:x}", eps.0),
             KernelSpec::Quantise { n, out } => format!("quantise_{out}_n{n}"),
-            KernelSpec::Linear { format, k, tile, n, bias, residual, shape: s } => format!(
-                "{}_{format}_{}_t{tile}n{n}k{k}{}{}",
+            KernelSpec::Linear { format, x, k, tile, n, bias, residual, shape: s } => format!(
+                "{}_{format}_{x}_t{tile}n{n}k{k}{}{}",
                 shape(s),
-                format.activation(),
                 if *bias { "_bias" } else { "" },
                 if *residual { "_add" } else { "" }
             ),
-            KernelSpec::Swiglu { gate, up, k, tile, n, out, rows, shape: s } => {
-                format!("{}_swiglu_{gate}_{up}_{}_{out}_m{rows}t{tile}n{n}k{k}", shape(s), gate.activation())
+            KernelSpec::Swiglu { gate, up, x, k, tile, n, out, rows, shape: s } => {
+                format!("{}_swiglu_{gate}_{up}_{x}_{out}_m{rows}t{tile}n{n}k{k}", shape(s))
             }
             KernelSpec::RopeHeads { heads, d, dims, style: s, norm: n } => {
                 format!("rope_heads_{}_h{heads}d{d}r{dims}{}", style(s), norm(n))

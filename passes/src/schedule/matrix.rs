@@ -137,6 +137,7 @@ impl Lowering<'_> {
             let spec = |shape: Shape| -> Result<KernelSpec, ScheduleError> {
                 Ok(KernelSpec::Linear {
                     format: m.format,
+                    x: x.format,
                     k: fit("columns of a weight", m.k)?,
                     tile: fit("tile", part.tile)?,
                     n: fit("rows of a weight", m.n)?,
@@ -204,6 +205,7 @@ impl Lowering<'_> {
                 Ok(KernelSpec::Swiglu {
                     gate: g.format,
                     up: u.format,
+                    x: x.format,
                     k: fit("columns of a weight", g.k)?,
                     tile: fit("tile", part.tile)?,
                     n: fit("rows of a weight", g.n)?,

@@ -343,6 +343,8 @@ impl Pass<'_> {
             // The program's check says that n is not 0.
             DimRule::RowGroups(n) => item.rows / u64::from(n.max(1)),
             DimRule::RowRest(n) => item.rows % u64::from(n.max(1)),
+            DimRule::RowRestGroups { m, n } => item.rows % u64::from(m.max(1)) / u64::from(n.max(1)),
+            DimRule::RowPartial(n) => u64::from(!item.rows.is_multiple_of(u64::from(n.max(1)))),
             // One row, counted in tokens.
             DimRule::PositionBlocks => (u64::from(self.counts.position) + item.row) / u64::from(ATTENTION_BLOCK) + 1,
             DimRule::CacheBlocks => u64::from(self.store.capacity / KEY_LANES),

@@ -168,7 +168,11 @@ impl Checker<'_> {
 
     fn rule(&self, rule: DimRule, rows: RowAxis, row_chunk: u32) -> Result<(), Problem> {
         match rule {
-            DimRule::RowGroups(0) | DimRule::RowRest(0) => Err(Problem::Rule { rule, right: "divides by 0" }),
+            DimRule::RowGroups(0)
+            | DimRule::RowRest(0)
+            | DimRule::RowRestGroups { m: 0, .. }
+            | DimRule::RowRestGroups { n: 0, .. }
+            | DimRule::RowPartial(0) => Err(Problem::Rule { rule, right: "divides by 0" }),
             DimRule::PositionBlocks if rows != RowAxis::Tokens || row_chunk != 1 => {
                 Err(Problem::Rule { rule, right: "needs items of one token each" })
             }
@@ -176,6 +180,8 @@ impl Checker<'_> {
             DimRule::Rows
             | DimRule::RowGroups(_)
             | DimRule::RowRest(_)
+            | DimRule::RowRestGroups { .. }
+            | DimRule::RowPartial(_)
             | DimRule::PositionBlocks
             | DimRule::CacheBlocks => Ok(()),
         }

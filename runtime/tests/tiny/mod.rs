@@ -112,6 +112,7 @@ impl Maker {
         let tile = 8;
         let spec = |shape| KernelSpec::Linear {
             format: Format::F32,
+            x: Format::F32,
             k: N,
             tile,
             n,
@@ -256,6 +257,7 @@ fn specs() -> (Plan<KernelSpec>, Vec<u8>) {
     let swiglu = |shape| KernelSpec::Swiglu {
         gate: Format::F32,
         up: Format::F32,
+        x: Format::F32,
         k: N,
         tile: 8,
         n: N,

@@ -150,9 +150,7 @@ impl Micro {
             Format::Q6K => (self.k_quants(b, 16, 2), None),
             Format::Q4_0 => (self.q4_0(b), None),
             Format::Q8_0 => (self.q8_0(b), None),
-            Format::F32 | Format::F16 | Format::Bf16 | Format::A8Super | Format::A8Small => {
-                unreachable!("{} has no quants", self.format)
-            }
+            _ => unreachable!("{} has no quants", self.format),
         };
         let d = b.load(Type::f32(LANES), self.panel, self.at.clone() + self.layout.d);
         let mut results: Vec<BlockSum> = sums.into_iter().map(|sum| vec![(sum, d)]).collect();

@@ -73,7 +73,7 @@ fn dot(b: &mut KernelBuilder, format: Format, k: u32, w: BufferId, w_at: Affine,
             });
             b.op(Op::ReduceAdd, Type::f32(1), &acc)
         }
-        Format::A8Super | Format::A8Small => unreachable!("{format} is no weight format"),
+        _ => unreachable!("{format} is not read row by row"),
     }
 }
 
@@ -211,14 +211,7 @@ pub fn float_weights(b: &mut KernelBuilder, format: Format, w: BufferId, at: Aff
             let dwords = b.shift(Op::Shl, dwords, 16);
             b.bitcast(Type::f32(lanes), dwords)
         }
-        Format::F32
-        | Format::Q8_0
-        | Format::Q4_0
-        | Format::Q4K
-        | Format::Q5K
-        | Format::Q6K
-        | Format::A8Super
-        | Format::A8Small => b.load(Type::f32(lanes), w, at),
+        _ => b.load(Type::f32(lanes), w, at),
     }
 }
 

@@ -40,7 +40,7 @@ impl Rows {
     fn dims(b: &mut KernelBuilder, shape: Shape, most: i64) -> Rows {
         match shape {
             Shape::Gemv => Rows::Each(b.dim("rows", 1, most)),
-            Shape::Gemm => {
+            Shape::Gemm | Shape::Tiles => {
                 let group = i64::from(GEMM_ROWS);
                 Rows::Groups(b.dim("groups", 0, most / group), b.dim("rest", 0, group - 1))
             }
@@ -86,9 +86,18 @@ struct Product {
     panel: Option<(BufferId, i64)>,
 }
 
-fn checked(name: &str, format: Format, k: u32, tile: u32, shape: Shape) -> Result<(i64, i64), GenerateError> {
+fn checked(
+    name: &str,
+    format: Format,
+    x: Format,
+    k: u32,
+    tile: u32,
+    shape: Shape,
+) -> Result<(i64, i64), GenerateError> {
     let w = quantise::row_bytes(name, format, k)?;
-    let x = quantise::row_bytes(name, format.activation(), k)?;
+    check(name, "format of the weight", format as u64, format.rows() == 1, "one that is not packed")?;
+    check(name, "format of the activations", x as u64, x == format.activation(), format.activation().name())?;
+    let x = quantise::row_bytes(name, x, k)?;
     check(name, "tile", u64::from(tile), tile > 0, "at least 1")?;
     if shape == Shape::Gemm {
         let lanes = u32::from(LANES);
@@ -108,8 +117,8 @@ fn multiply(b: &mut KernelBuilder, product: &Product, rows: Rows, to: &Destinati
 
 /// `y = x w' [+ bias] [+ residual]`.
 pub fn linear(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateError> {
-    spec_fields!(spec, Linear { format, k, tile, n, bias, residual, shape });
-    let (x_row, w_row) = checked(&name, format, k, tile, shape)?;
+    spec_fields!(spec, Linear { format, x, k, tile, n, bias, residual, shape });
+    let (x_row, w_row) = checked(&name, format, x, k, tile, shape)?;
     check(&name, "rows of the weight", u64::from(n), n >= tile, format!("at least {tile}"))?;
     let mut b = KernelBuilder::new(name);
     let rows = Rows::dims(&mut b, shape, MAX_ROWS);
@@ -151,11 +160,9 @@ pub fn linear(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateError> 
 
 /// `silu(x gate') * (x up')`, quantised.
 pub fn swiglu(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateError> {
-    spec_fields!(spec, Swiglu { gate, up, k, tile, n, out, rows, shape });
-    let (x_row, gate_row) = checked(&name, gate, k, tile, shape)?;
-    let (_, up_row) = checked(&name, up, k, tile, shape)?;
-    let same = gate.activation() == up.activation();
-    check(&name, "activation formats", 2, same, "1: gate and up must take the same")?;
+    spec_fields!(spec, Swiglu { gate, up, x, k, tile, n, out, rows, shape });
+    let (x_row, gate_row) = checked(&name, gate, x, k, tile, shape)?;
+    let (_, up_row) = checked(&name, up, x, k, tile, shape)?;
     let (y_row, y_tile) = (quantise::row_bytes(&name, out, n)?, quantise::row_bytes(&name, out, tile)?);
     check(&name, "rows of the weight", u64::from(n), n >= tile, format!("at least {tile}"))?;
     let most = i64::from(rows);
@@ -169,7 +176,7 @@ pub fn swiglu(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateError> 
     let product_bytes = (most + i64::from(GEMM_ROWS)) * row_bytes;
     let panel_bytes = match shape {
         Shape::Gemv => 0,
-        Shape::Gemm => gemm::panel_bytes(gate, k).max(gemm::panel_bytes(up, k)),
+        Shape::Gemm | Shape::Tiles => gemm::panel_bytes(gate, k).max(gemm::panel_bytes(up, k)),
     };
     let scratch = b.buffer("scratch", BufferKind::Scratch, 2 * product_bytes + panel_bytes);
     let panel = (shape == Shape::Gemm).then_some((scratch, 2 * product_bytes));

@@ -42,9 +42,7 @@ pub fn layout(format: Format) -> Layout {
         Format::Q4_0 => (0, 0, 0, 0),
         Format::Q4K | Format::Q5K => (0, 8, 8, 1),
         Format::Q6K => (0, 16, 8, 0),
-        Format::F32 | Format::F16 | Format::Bf16 | Format::A8Super | Format::A8Small => {
-            unreachable!("{format} has no quants")
-        }
+        _ => unreachable!("{format} has no quants"),
     };
     let at = |vectors: i64| vectors * VECTOR;
     Layout {

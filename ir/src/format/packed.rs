@@ -1,0 +1,267 @@
+//! Packed formats: 16 rows of a weight side by side, so that a vector lane is a row and no horizontal sum is left.
+//!
+//! A *strip* is 16 rows; its blocks follow each other along the columns. In a block, columns come in *groups* of four: a dword
+//! of a row holds four neighbouring columns, which is what `dot4_u8s8` takes, and 16 rows make 64 bytes. Where quants have four
+//! bits (or four low bits), a vector holds two groups: group `2j` of a sub-block of 32 in the low nibbles, `2j + 1` in the high
+//! ones.
+//!
+//! ```text
+//! q4_k_r16, sub-block s, vector j:   byte 4r + i = q[r][32s + 8j + i] | q[r][32s + 8j + 4 + i] << 4      r in 0..16, i in 0..4
+//! ```
+//!
+//! Scales and minimums are stored per sub-block, 16 rows side by side: one byte each, unpacked from six bits, which costs 3 % of
+//! space and saves their unpacking at each use.
+//!
+//! [`pack`] changes the order of bits and nothing else: dequantised, both are the same numbers.
+//!
+//! Invariant: kernels for one row and for many read the same packed bytes.
+
+use half::{bf16, f16};
+
+use super::{Format, k4_scale_min};
+
+/// Rows of a strip.
+pub const STRIP: usize = 16;
+/// Bytes of a vector of a strip: a dword for each row.
+const VECTOR: usize = 4 * STRIP;
+const NIBBLES: u32 = 0x0f0f_0f0f;
+
+impl Format {
+    /// The packed form of a weight format, if it has one.
+    pub fn packed(self) -> Option<Format> {
+        Some(match self {
+            Format::F16 => Format::F16R16,
+            Format::Bf16 => Format::Bf16R16,
+            Format::Q8_0 => Format::Q8_0R16,
+            Format::Q4_0 => Format::Q4_0R16,
+            Format::Q4K => Format::Q4KR16,
+            Format::Q5K => Format::Q5KR16,
+            Format::Q6K => Format::Q6KR16,
+            _ => return None,
+        })
+    }
+
+    /// The format that a packed one is made from.
+    pub fn unpacked(self) -> Option<Format> {
+        let all = [Format::F16, Format::Bf16, Format::Q8_0, Format::Q4_0, Format::Q4K, Format::Q5K, Format::Q6K];
+        all.into_iter().find(|format| format.packed() == Some(self))
+    }
+}
+
+/// Packs one strip: `rows` are 16 rows of `to.unpacked()`, each of whole blocks of `to`; `out` gets as many blocks.
+///
+/// # Panics
+/// When `to` is no packed format or the lengths do not fit together.
+pub fn pack(to: Format, rows: &[u8], out: &mut [u8]) {
+    let from = to.unpacked().unwrap_or_else(|| panic!("{to} is no packed format"));
+    let block_bytes = STRIP * to.block_bytes();
+    assert_eq!(out.len() % block_bytes, 0, "whole blocks of {to}");
+    let blocks = out.len() / block_bytes;
+    let row_bytes = blocks * to.block_len() / from.block_len() * from.block_bytes();
+    assert_eq!(rows.len(), STRIP * row_bytes, "16 rows of {from}");
+    let source_bytes = to.block_len() / from.block_len() * from.block_bytes();
+    for (b, out) in out.chunks_exact_mut(block_bytes).enumerate() {
+        for r in 0..STRIP {
+            let block = &rows[r * row_bytes + b * source_bytes..][..source_bytes];
+            match to {
+                Format::F16R16 | Format::Bf16R16 => out[2 * r..][..2].copy_from_slice(block),
+                Format::Q8_0R16 => pack_q8_0(r, block, out),
+                Format::Q4_0R16 => pack_q4_0(r, block, out),
+                Format::Q4KR16 => {
+                    pack_k4_head(to, r, block, out);
+                    pack_k4_quants(r, &block[16..], out);
+                }
+                Format::Q5KR16 => {
+                    pack_k4_head(to, r, block, out);
+                    pack_k4_quants(r, &block[48..], out);
+                    pack_q5_high(r, &block[16..48], &mut out[to.field("high")..]);
+                }
+                Format::Q6KR16 => pack_q6_k(r, block, out),
+                _ => unreachable!("{to} is no packed format"),
+            }
+        }
+    }
+}
+
+fn dword(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// Sets row `r`'s dword of a vector.
+fn put(out: &mut [u8], vector: usize, r: usize, value: u32) {
+    out[vector * VECTOR + 4 * r..][..4].copy_from_slice(&value.to_le_bytes());
+}
+
+fn pack_q8_0(r: usize, blocks: &[u8], out: &mut [u8]) {
+    for (half, block) in blocks.chunks_exact(34).enumerate() {
+        for g in 0..8 {
+            put(out, 8 * half + g, r, dword(block, 2 + 4 * g) ^ 0x8080_8080);
+        }
+        out[1024 + 32 * half + 2 * r..][..2].copy_from_slice(&block[..2]);
+    }
+}
+
+fn pack_q4_0(r: usize, blocks: &[u8], out: &mut [u8]) {
+    for (half, block) in blocks.chunks_exact(18).enumerate() {
+        // The first 16 columns are the low nibbles, the others the high ones.
+        let group = |g: usize| dword(block, 2 + 4 * (g % 4)) >> (4 * (g / 4)) & NIBBLES;
+        for j in 0..4 {
+            put(out, 4 * half + j, r, group(2 * j) | group(2 * j + 1) << 4);
+        }
+        out[512 + 32 * half + 2 * r..][..2].copy_from_slice(&block[..2]);
+    }
+}
+
+fn pack_k4_head(to: Format, r: usize, block: &[u8], out: &mut [u8]) {
+    for s in 0..8 {
+        let (scale, min) = k4_scale_min(&block[4..16], s);
+        out[to.field("scales") + STRIP * s + r] = scale;
+        out[to.field("mins") + STRIP * s + r] = min;
+    }
+    out[to.field("d") + 2 * r..][..2].copy_from_slice(&block[..2]);
+    out[to.field("dmin") + 2 * r..][..2].copy_from_slice(&block[2..4]);
+}
+
+/// Four-bit quants of `q4_k` and `q5_k`: 64 columns in 32 bytes, the first 32 in the low nibbles.
+fn pack_k4_quants(r: usize, quants: &[u8], out: &mut [u8]) {
+    for s in 0..8 {
+        let group = |g: usize| dword(quants, 32 * (s / 2) + 4 * g) >> (4 * (s % 2)) & NIBBLES;
+        for j in 0..4 {
+            put(out, 4 * s + j, r, group(2 * j) | group(2 * j + 1) << 4);
+        }
+    }
+}
+
+fn pack_q5_high(r: usize, high: &[u8], out: &mut [u8]) {
+    for s in 0..8 {
+        let mut value = 0;
+        for g in 0..8 {
+            value |= (dword(high, 4 * g) >> s & 0x0101_0101) << g;
+        }
+        put(out, s, r, value);
+    }
+}
+
+fn pack_q6_k(r: usize, block: &[u8], out: &mut [u8]) {
+    let to = Format::Q6KR16;
+    for s in 0..8 {
+        let (half, quarter) = (s / 4, s % 4);
+        let low = |g: usize| dword(block, half * 64 + quarter % 2 * 32 + 4 * g) >> (4 * (quarter / 2)) & NIBBLES;
+        let high = |g: usize| dword(block, 128 + half * 32 + 4 * g) >> (2 * quarter) & 0x0303_0303;
+        for j in 0..4 {
+            put(out, 4 * s + j, r, low(2 * j) | low(2 * j + 1) << 4);
+        }
+        for h in 0..2 {
+            let value = (0..4).fold(0, |value, g| value | high(4 * h + g) << (2 * g));
+            put(&mut out[to.field("high")..], 2 * s + h, r, value);
+        }
+    }
+    for (i, &scale) in block[192..208].iter().enumerate() {
+        out[to.field("scales") + STRIP * i + r] = scale;
+    }
+    out[to.field("d") + 2 * r..][..2].copy_from_slice(&block[208..210]);
+}
+
+fn half_at(block: &[u8], offset: usize) -> f32 {
+    f16::from_le_bytes([block[offset], block[offset + 1]]).to_f32()
+}
+
+pub(super) fn dequantise_f16(block: &[u8], out: &mut [f32]) {
+    for (r, y) in out.iter_mut().enumerate() {
+        *y = half_at(block, 2 * r);
+    }
+}
+
+pub(super) fn dequantise_bf16(block: &[u8], out: &mut [f32]) {
+    for (r, y) in out.iter_mut().enumerate() {
+        *y = bf16::from_le_bytes([block[2 * r], block[2 * r + 1]]).to_f32();
+    }
+}
+
+pub(super) fn dequantise_q8_0(block: &[u8], out: &mut [f32]) {
+    for (at, y) in out.iter_mut().enumerate() {
+        let (r, c) = (at / 64, at % 64);
+        let q = block[c / 4 * VECTOR + 4 * r + c % 4];
+        *y = half_at(block, 1024 + 32 * (c / 32) + 2 * r) * (f32::from(q) - 128.0);
+    }
+}
+
+/// The four-bit quant of row `r`, column `c`.
+fn nibble(quants: &[u8], r: usize, c: usize) -> u8 {
+    quants[c / 8 * VECTOR + 4 * r + c % 4] >> (4 * (c / 4 % 2)) & 15
+}
+
+pub(super) fn dequantise_q4_0(block: &[u8], out: &mut [f32]) {
+    for (at, y) in out.iter_mut().enumerate() {
+        let (r, c) = (at / 64, at % 64);
+        *y = half_at(block, 512 + 32 * (c / 32) + 2 * r) * (f32::from(nibble(block, r, c)) - 8.0);
+    }
+}
+
+/// `d * scale * q - dmin * min`, rounded as the formats that rows are packed from round it.
+fn k4(format: Format, block: &[u8], r: usize, c: usize, q: u8) -> f32 {
+    let at = |field: &str| f32::from(block[format.field(field) + STRIP * (c / 32) + r]);
+    let half = |field: &str| half_at(block, format.field(field) + 2 * r);
+    let (scale, min) = (half("d") * at("scales"), half("dmin") * at("mins"));
+    scale * f32::from(q) - min
+}
+
+pub(super) fn dequantise_q4_k(block: &[u8], out: &mut [f32]) {
+    for (at, y) in out.iter_mut().enumerate() {
+        let (r, c) = (at / 256, at % 256);
+        *y = k4(Format::Q4KR16, block, r, c, nibble(block, r, c));
+    }
+}
+
+pub(super) fn dequantise_q5_k(block: &[u8], out: &mut [f32]) {
+    for (at, y) in out.iter_mut().enumerate() {
+        let (r, c) = (at / 256, at % 256);
+        let high = block[2048 + c / 32 * VECTOR + 4 * r + c % 4] >> (c / 4 % 8) & 1;
+        *y = k4(Format::Q5KR16, block, r, c, nibble(block, r, c) | high << 4);
+    }
+}
+
+pub(super) fn dequantise_q6_k(block: &[u8], out: &mut [f32]) {
+    let format = Format::Q6KR16;
+    for (at, y) in out.iter_mut().enumerate() {
+        let (r, c) = (at / 256, at % 256);
+        let high = block[2048 + c / 16 * VECTOR + 4 * r + c % 4] >> (2 * (c / 4 % 4)) & 3;
+        let scale = block[format.field("scales") + STRIP * (c / 16) + r] as i8;
+        let q = f32::from(nibble(block, r, c) | high << 4) - 32.0;
+        *y = half_at(block, format.field("d") + 2 * r) * f32::from(scale) * q;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every bit pattern of every field, so far as random bytes have them; scales are kept finite.
+    #[test]
+    fn packed_rows_are_the_same_numbers() {
+        let mut state = 1u64;
+        let mut random = move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as u8
+        };
+        for to in super::super::FORMATS.iter().filter(|row| row.rows > 1).map(|row| row.format) {
+            let from = to.unpacked().unwrap();
+            let k = 3 * to.block_len();
+            let row_bytes = from.row_bytes(k as u64).unwrap() as usize;
+            let mut rows: Vec<u8> = (0..STRIP * row_bytes).map(|_| random()).collect();
+            for block in rows.chunks_exact_mut(from.block_bytes()) {
+                for field in from.row().fields.iter().filter(|f| ["d", "dmin", "value"].contains(&f.name)) {
+                    // An exponent below the top: no infinity, no NaN.
+                    block[field.offset + 1] &= 0xbb;
+                }
+            }
+            let mut packed = vec![0; STRIP * to.row_bytes(k as u64).unwrap() as usize];
+            pack(to, &rows, &mut packed);
+            let mut right = vec![0.0; STRIP * k];
+            from.dequantise(&rows, &mut right);
+            let mut found = vec![f32::NAN; STRIP * k];
+            to.dequantise(&packed, &mut found);
+            assert_eq!(found, right, "{to}");
+        }
+    }
+}
