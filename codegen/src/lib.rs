@@ -8,8 +8,10 @@
 //! | [`x64`] | lowering for `avx2`: selection, register allocation, encoding |
 //! | [`portable`] | lowering for `portable` through cranelift |
 //! | [`module`] | compiled kernels in executable memory, callable |
+//! | [`emulator`] | executes finished machine code on any machine, and checks it |
 
 pub mod cpu;
+pub mod emulator;
 pub mod generators;
 pub mod module;
 pub mod portable;
