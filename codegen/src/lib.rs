@@ -9,11 +9,13 @@
 //! | [`portable`] | lowering for `portable` through cranelift |
 //! | [`module`] | compiled kernels in executable memory, callable |
 //! | [`emulator`] | executes finished machine code on any machine, and checks it |
+//! | [`rows`] | named kernels, inputs for them and comparison of runs: for tests and `ixc kernel` |
 
 pub mod cpu;
 pub mod emulator;
 pub mod generators;
 pub mod module;
 pub mod portable;
+pub mod rows;
 pub mod target;
 pub mod x64;

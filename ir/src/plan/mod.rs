@@ -14,6 +14,7 @@
 
 pub mod print;
 pub mod spec;
+pub mod text;
 
 use serde::{Deserialize, Serialize};
 

@@ -1,0 +1,152 @@
+//! What two runs of a kernel have to agree on: every byte of every buffer but scratch.
+//!
+//! ```text
+//! buffer %y: 2 of 32 f32 differ, first element 5 (byte 20): expected 1.5 (0x3fc00000), found 1.25 (0x3fa00000)
+//! ```
+
+use std::fmt;
+
+use half::f16;
+use ixc_ir::kernel::{BufferKind, Elem, Kernel, Stmt};
+
+/// The first element of a buffer in which two runs differ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// The buffer.
+    pub buffer: String,
+    /// Type of its elements.
+    pub elem: Elem,
+    /// Number of the element.
+    pub element: usize,
+    /// Where it starts, in bytes.
+    pub offset: usize,
+    /// Its bytes as they should be.
+    pub expected: Vec<u8>,
+    /// Its bytes as they are.
+    pub found: Vec<u8>,
+    /// Elements that differ.
+    pub different: usize,
+    /// Elements of the buffer.
+    pub elements: usize,
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Difference { buffer, elem, element, offset, different, elements, .. } = self;
+        write!(
+            f,
+            "buffer %{buffer}: {different} of {elements} {} differ, first element {element} (byte {offset}): expected {}, \
+             found {}",
+            elem.name(),
+            Shown(*elem, &self.expected),
+            Shown(*elem, &self.found)
+        )
+    }
+}
+
+/// An element: its value and its bits.
+struct Shown<'a>(Elem, &'a [u8]);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0, self.1) {
+            (Elem::F32, &[a, b, c, d]) => {
+                let bits = u32::from_le_bytes([a, b, c, d]);
+                write!(f, "{:?} ({bits:#010x})", f32::from_bits(bits))
+            }
+            (Elem::F16, &[a, b]) => {
+                let bits = u16::from_le_bytes([a, b]);
+                write!(f, "{:?} ({bits:#06x})", f16::from_bits(bits).to_f32())
+            }
+            (Elem::I32, &[a, b, c, d]) => write!(f, "{}", i32::from_le_bytes([a, b, c, d])),
+            (Elem::I16, &[a, b]) => write!(f, "{}", i16::from_le_bytes([a, b])),
+            (_, bytes) => {
+                f.write_str("0x")?;
+                bytes.iter().rev().try_for_each(|byte| write!(f, "{byte:02x}"))
+            }
+        }
+    }
+}
+
+/// The type that a kernel loads from each of its buffers, or stores to it; bytes where there are several, `None` where the
+/// buffer is not accessed.
+pub fn elements(kernel: &Kernel) -> Vec<Option<Elem>> {
+    let mut elements = vec![None; kernel.buffers.len()];
+    visit(&kernel.body, &mut elements);
+    elements
+}
+
+fn visit(body: &[Stmt], elements: &mut [Option<Elem>]) {
+    for statement in body {
+        match statement {
+            Stmt::For(inner) => visit(&inner.body, elements),
+            Stmt::LoadIndex { address, .. } => note(elements, address.buffer.index(), Elem::I32),
+            Stmt::Inst(inst) => {
+                if let Some(address) = &inst.address {
+                    note(elements, address.buffer.index(), inst.ty.elem);
+                }
+            }
+        }
+    }
+}
+
+fn note(elements: &mut [Option<Elem>], buffer: usize, elem: Elem) {
+    if let Some(known) = elements.get_mut(buffer) {
+        *known = Some(if known.is_none_or(|known| known == elem) { elem } else { Elem::I8 });
+    }
+}
+
+/// The first difference in the buffers of a kernel.
+pub fn first_difference(kernel: &Kernel, expected: &[Vec<u8>], found: &[Vec<u8>]) -> Option<Difference> {
+    let elements = elements(kernel);
+    let pairs = kernel.buffers.iter().zip(elements).zip(expected.iter().zip(found));
+    pairs
+        .filter(|((buffer, _), _)| buffer.kind != BufferKind::Scratch)
+        .find_map(|((buffer, elem), (expected, found))| difference(&buffer.name, elem, expected, found))
+}
+
+/// The first difference in one buffer. Where lengths differ, what one lacks differs.
+pub fn difference(buffer: &str, elem: Option<Elem>, expected: &[u8], found: &[u8]) -> Option<Difference> {
+    if expected == found {
+        return None;
+    }
+    let elem = elem.unwrap_or(Elem::I8);
+    let bytes = elem.bytes() as usize;
+    let elements = expected.len().max(found.len()).div_ceil(bytes);
+    let part = |data: &[u8], element: usize| {
+        let start = (element * bytes).min(data.len());
+        data[start..(start + bytes).min(data.len())].to_vec()
+    };
+    let different: Vec<usize> = (0..elements).filter(|&e| part(expected, e) != part(found, e)).collect();
+    let element = *different.first()?;
+    Some(Difference {
+        buffer: buffer.to_owned(),
+        elem,
+        element,
+        offset: element * bytes,
+        expected: part(expected, element),
+        found: part(found, element),
+        different: different.len(),
+        elements,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn differences_are_told_by_element() {
+        let bytes = |values: &[f32]| values.iter().flat_map(|v| v.to_le_bytes()).collect::<Vec<u8>>();
+        let (a, b) = (bytes(&[1.0, 1.5, 2.0]), bytes(&[1.0, 1.25, 2.5]));
+        assert_eq!(difference("y", Some(Elem::F32), &a, &a), None);
+        assert_eq!(
+            difference("y", Some(Elem::F32), &a, &b).unwrap().to_string(),
+            "buffer %y: 2 of 3 f32 differ, first element 1 (byte 4): expected 1.5 (0x3fc00000), found 1.25 (0x3fa00000)"
+        );
+        let short = difference("y", None, &[1, 2], &[1]).unwrap();
+        assert_eq!(short.to_string(), "buffer %y: 1 of 2 i8 differ, first element 1 (byte 1): expected 0x02, found 0x");
+        // Negative zero is another result than zero.
+        assert!(difference("y", Some(Elem::F32), &bytes(&[0.0]), &bytes(&[-0.0])).is_some());
+    }
+}

@@ -1,0 +1,320 @@
+//! Valid inputs of a kernel: dims for so many rows, and buffers of ordinary numbers.
+//!
+//! What a buffer holds follows from the spec: blocks of a weight, quantised activations, halves of the KV cache. A kernel without a
+//! spec gets numbers of the type that it loads. Everything that a kernel writes starts poisoned. The same seed gives the same
+//! bytes on every machine.
+
+use half::{bf16, f16};
+use ixc_ir::format::{Format, packed};
+use ixc_ir::graph::quantise::quantise;
+use ixc_ir::kernel::{Affine, Atom, Buffer, BufferKind, Elem, Kernel};
+use ixc_ir::plan::KernelSpec;
+use ixc_ir::plan::spec::{GEMM_ROWS, Shape};
+
+use super::compare;
+
+/// What written buffers hold before a kernel runs: no float that a kernel computes, and nothing that looks like zeros.
+pub const POISON: u8 = 0xa5;
+/// Most bytes of all buffers together.
+pub const MOST_BYTES: u64 = 2 << 30;
+
+/// Why there are no inputs.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InputError {
+    /// Another number of dims than the kernel has.
+    #[error("{found} dims; the kernel has {right}")]
+    Count {
+        /// How many were given.
+        found: usize,
+        /// How many it has.
+        right: usize,
+    },
+    /// A dim outside its range.
+    #[error("dim %{name} is {value}; it must be in {lo}..={hi}")]
+    Dim {
+        /// Its name.
+        name: String,
+        /// Its value.
+        value: i64,
+        /// Smallest.
+        lo: i64,
+        /// Largest.
+        hi: i64,
+    },
+    /// More than memory is meant for.
+    #[error("the buffers need more than {most} bytes; take smaller sizes or fewer rows")]
+    TooLarge {
+        /// The limit.
+        most: u64,
+    },
+    /// An index buffer without a value that it may hold.
+    #[error("index buffer %{name} may hold only values below {below}")]
+    NoIndex {
+        /// The buffer.
+        name: String,
+        /// The bound.
+        below: i64,
+    },
+}
+
+/// The dims of a spec for so many rows: groups and rest where the kernel works on groups of rows; blocks of the KV cache, rows of
+/// the table or none for kernels of one row.
+pub fn dims(spec: &KernelSpec, rows: u32) -> Vec<i64> {
+    let (rows, group) = (i64::from(rows), i64::from(GEMM_ROWS));
+    match spec {
+        KernelSpec::Linear { shape, .. } | KernelSpec::Swiglu { shape, .. } => match shape {
+            Shape::Gemv => vec![rows],
+            Shape::Gemm => vec![rows / group, rows % group],
+            Shape::Tiles => vec![rows / 32, rows % 32 / 16, rows % 16, i64::from(rows % 16 > 0)],
+        },
+        KernelSpec::RopeHeads { .. }
+        | KernelSpec::RopeAppend { .. }
+        | KernelSpec::Attention { .. }
+        | KernelSpec::Gather { .. }
+        | KernelSpec::Combine { .. } => vec![rows],
+        KernelSpec::Embed { .. }
+        | KernelSpec::RmsNorm { .. }
+        | KernelSpec::Quantise { .. }
+        | KernelSpec::Route { .. }
+        | KernelSpec::Map { .. }
+        | KernelSpec::AddBias { .. }
+        | KernelSpec::Softmax { .. } => Vec::new(),
+    }
+}
+
+/// Pseudo-random numbers (splitmix64): the same in every run.
+#[derive(Clone, Debug)]
+pub struct Random(pub u64);
+
+impl Random {
+    /// The next 64 bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// In -1..1.
+    pub fn float(&mut self) -> f32 {
+        (self.bits() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+
+    fn floats(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.float() * 2.0).collect()
+    }
+}
+
+/// Value of an affine size with these dims; `None` where it overflows or names another thing than a dim.
+pub fn evaluate(size: &Affine, dims: &[i64]) -> Option<i64> {
+    let known = std::cell::Cell::new(true);
+    let value = size.evaluate(|atom| match atom {
+        Atom::Dim(d) if d.index() < dims.len() => dims[d.index()],
+        Atom::Dim(_) | Atom::Var(_) => {
+            known.set(false);
+            0
+        }
+    })?;
+    known.get().then_some(value)
+}
+
+/// Sizes of a kernel's buffers.
+///
+/// # Errors
+/// When the dims are not the kernel's, or the buffers are larger than [`MOST_BYTES`] together.
+pub fn sizes(kernel: &Kernel, dims: &[i64]) -> Result<Vec<usize>, InputError> {
+    if kernel.dims.len() != dims.len() {
+        return Err(InputError::Count { found: dims.len(), right: kernel.dims.len() });
+    }
+    for (dim, &value) in kernel.dims.iter().zip(dims) {
+        if !(dim.lo..=dim.hi).contains(&value) {
+            return Err(InputError::Dim { name: dim.name.clone(), value, lo: dim.lo, hi: dim.hi });
+        }
+    }
+    let mut left = MOST_BYTES;
+    let sizes = kernel.buffers.iter().map(|buffer| {
+        let size = evaluate(&buffer.size, dims).map_or(u64::MAX, |size| size.max(0).unsigned_abs());
+        left = left.checked_sub(size).ok_or(InputError::TooLarge { most: MOST_BYTES })?;
+        usize::try_from(size).map_err(|_| InputError::TooLarge { most: MOST_BYTES })
+    });
+    sizes.collect()
+}
+
+/// Contents of a kernel's buffers before it runs.
+///
+/// # Errors
+/// As [`sizes`], and where an index buffer can hold nothing.
+pub fn fill(kernel: &Kernel, spec: Option<&KernelSpec>, dims: &[i64], seed: u64) -> Result<Vec<Vec<u8>>, InputError> {
+    let sizes = sizes(kernel, dims)?;
+    let name = spec.map_or_else(|| kernel.name.clone(), KernelSpec::name);
+    let start = (dims.iter().sum::<i64>() as u64).wrapping_add(seed.wrapping_mul(0x9e37_79b9));
+    let mut random = Random(name.bytes().fold(start, |h, b| h.wrapping_mul(31).wrapping_add(u64::from(b))));
+    let loaded = compare::elements(kernel);
+    let buffers = kernel.buffers.iter().zip(sizes).zip(loaded).map(|((buffer, size), elem)| match &buffer.kind {
+        BufferKind::Index { below } => indices(&mut random, buffer, evaluate(below, dims).unwrap_or(0), size),
+        BufferKind::Write | BufferKind::ReadWrite | BufferKind::Scratch => Ok(vec![POISON; size]),
+        BufferKind::Read => {
+            let holds = spec.map_or_else(|| Holds::elements(elem), |spec| holds(spec, &buffer.name));
+            Ok(holds.fill(&mut random, size, dims))
+        }
+    });
+    buffers.collect()
+}
+
+fn indices(random: &mut Random, buffer: &Buffer, below: i64, size: usize) -> Result<Vec<u8>, InputError> {
+    // Index values are 32 bits wide.
+    let most = u64::try_from(below).unwrap_or(0).min(1 << 32);
+    if most == 0 && size > 0 {
+        return Err(InputError::NoIndex { name: buffer.name.clone(), below });
+    }
+    let mut bytes: Vec<u8> = (0..size / 4).flat_map(|_| ((random.bits() % most) as u32).to_le_bytes()).collect();
+    bytes.resize(size, 0);
+    Ok(bytes)
+}
+
+/// What a buffer that is read holds.
+#[derive(Clone, Copy, Debug)]
+enum Holds {
+    /// Blocks with random quants, and scales of ordinary size.
+    Weights(Format),
+    /// Rows in an activation format.
+    Activations(Format),
+    /// Halves.
+    Halves,
+    /// Singles.
+    Floats,
+    /// A position inside the last block of 32, so that some of its positions are masked.
+    Position,
+    /// Any bytes.
+    Bytes,
+}
+
+/// What the spec says that a buffer holds.
+fn holds(spec: &KernelSpec, buffer: &str) -> Holds {
+    match (spec, buffer) {
+        (KernelSpec::Linear { format, .. }, "w") | (KernelSpec::Embed { format, .. }, "table") => {
+            Holds::Weights(*format)
+        }
+        (KernelSpec::Linear { x, .. } | KernelSpec::Swiglu { x, .. }, "x") => Holds::Activations(*x),
+        (KernelSpec::Swiglu { gate, .. }, "gate") => Holds::Weights(*gate),
+        (KernelSpec::Swiglu { up, .. }, "up") => Holds::Weights(*up),
+        (KernelSpec::Attention { .. }, "keys" | "values") => Holds::Halves,
+        (KernelSpec::Attention { .. }, "position") => Holds::Position,
+        (KernelSpec::Gather { .. }, _) => Holds::Bytes,
+        (
+            KernelSpec::Embed { .. }
+            | KernelSpec::RmsNorm { .. }
+            | KernelSpec::Quantise { .. }
+            | KernelSpec::Linear { .. }
+            | KernelSpec::Swiglu { .. }
+            | KernelSpec::RopeHeads { .. }
+            | KernelSpec::RopeAppend { .. }
+            | KernelSpec::Attention { .. }
+            | KernelSpec::Route { .. }
+            | KernelSpec::Combine { .. }
+            | KernelSpec::Map { .. }
+            | KernelSpec::AddBias { .. }
+            | KernelSpec::Softmax { .. },
+            _,
+        ) => Holds::Floats,
+    }
+}
+
+impl Holds {
+    /// By the type of its elements, where that is all that is known.
+    fn elements(elem: Option<Elem>) -> Holds {
+        match elem {
+            Some(Elem::F32) => Holds::Floats,
+            Some(Elem::F16) => Holds::Halves,
+            Some(Elem::I8 | Elem::I16 | Elem::I32) | None => Holds::Bytes,
+        }
+    }
+
+    fn fill(self, random: &mut Random, size: usize, dims: &[i64]) -> Vec<u8> {
+        let mut bytes: Vec<u8> = match self {
+            Holds::Weights(format) => weights(random, format, size),
+            Holds::Activations(format) => {
+                quantise(format, &random.floats(size / format.block_bytes() * format.block_len()))
+            }
+            Holds::Halves => (0..size / 2).flat_map(|_| f16::from_f32(random.float() * 2.0).to_le_bytes()).collect(),
+            Holds::Floats => random.floats(size / 4).iter().flat_map(|v| v.to_le_bytes()).collect(),
+            Holds::Position => {
+                let end = dims.first().map_or(1, |blocks| blocks * 32);
+                ((end - 1 - (random.bits() % 32) as i64) as i32).to_le_bytes().to_vec()
+            }
+            Holds::Bytes => (0..size).map(|_| random.bits() as u8).collect(),
+        };
+        // What is no whole element.
+        bytes.resize(size, 0);
+        bytes
+    }
+}
+
+fn weights(random: &mut Random, format: Format, size: usize) -> Vec<u8> {
+    let block_bytes = format.rows() * format.block_bytes();
+    if let Some(rows) = format.unpacked() {
+        // A strip's blocks follow each other, so that each can be packed alone.
+        let mut data = vec![0u8; size / block_bytes * block_bytes];
+        let row_bytes = format.block_len() / rows.block_len() * rows.block_bytes();
+        for block in data.chunks_exact_mut(block_bytes) {
+            packed::pack(format, &weights(random, rows, format.rows() * row_bytes), block);
+        }
+        return data;
+    }
+    let mut data = vec![0u8; size / block_bytes * block_bytes];
+    for block in data.chunks_exact_mut(block_bytes) {
+        match format {
+            Format::F32 => block.copy_from_slice(&random.float().to_le_bytes()),
+            Format::F16 => block.copy_from_slice(&f16::from_f32(random.float()).to_le_bytes()),
+            Format::Bf16 => block.copy_from_slice(&bf16::from_f32(random.float()).to_le_bytes()),
+            _ => {
+                block.fill_with(|| random.bits() as u8);
+                for field in format.row().fields.iter().filter(|f| matches!(f.name, "d" | "dmin")) {
+                    let d = f16::from_f32(random.float() * 0.01);
+                    block[field.offset..][..2].copy_from_slice(&d.to_le_bytes());
+                }
+            }
+        }
+    }
+    data
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generators::generate;
+    use crate::module::check_arguments;
+    use crate::rows::table::ROWS;
+    use crate::target::Target;
+
+    #[test]
+    fn inputs_of_every_row_are_valid_and_depend_on_the_seed() {
+        for row in ROWS {
+            let spec = row.spec().unwrap();
+            let kernel = generate(&spec, Target::AVX2).unwrap();
+            let dims = dims(&spec, row.rows.min(7));
+            let buffers = fill(&kernel, Some(&spec), &dims, 1).unwrap();
+            let views: Vec<&[u8]> = buffers.iter().map(Vec::as_slice).collect();
+            check_arguments(&kernel.dims, &kernel.buffers, &dims, &views).unwrap();
+            assert_eq!(buffers, fill(&kernel, Some(&spec), &dims, 1).unwrap());
+            assert_ne!(buffers, fill(&kernel, Some(&spec), &dims, 2).unwrap(), "{}", row.name);
+        }
+    }
+
+    #[test]
+    fn sizes_and_bounds_that_make_no_inputs_are_errors() {
+        let text = "kernel k where %n in 0..=2147483648 {
+  buffer %ids : index(%n) 4
+  buffer %y : write 4096*%n + 4
+  %0 = splat f32x1 0.0
+  store f32x1 %y[0], %0
+}";
+        let kernel = ixc_ir::kernel::parse::parse(text).unwrap();
+        let error = |dims: &[i64]| fill(&kernel, None, dims, 0).unwrap_err();
+        assert_eq!(error(&[]), InputError::Count { found: 0, right: 1 });
+        assert_eq!(error(&[-1]), InputError::Dim { name: "n".into(), value: -1, lo: 0, hi: 1 << 31 });
+        assert_eq!(error(&[1 << 31]), InputError::TooLarge { most: MOST_BYTES });
+        assert_eq!(error(&[0]), InputError::NoIndex { name: "ids".into(), below: 0 });
+        assert_eq!(fill(&kernel, None, &[1], 0).unwrap()[0], [0; 4]);
+    }
+}
