@@ -10,9 +10,9 @@
 //! | [`memory`] | buffers at guest addresses; every access is checked |
 //! | [`state`] | registers |
 //! | [`soft`] | float arithmetic in every rounding mode |
-//! | `amx` | tile instructions |
-//! | `dot` | VNNI and BF16: lane maths of integer and bfloat16 dot products |
-//! | `half_ops` | FP16: lane maths of half precision |
+//! | [`amx`] | tile instructions |
+//! | [`dot`] | VNNI and BF16: lane maths of integer and bfloat16 dot products |
+//! | [`half_ops`] | FP16: lane maths of half precision |
 //!
 //! # Contract of the parts that are pure lane maths
 //!
@@ -30,7 +30,10 @@
 //!   conversions `to_f32(u16) -> u32`, `from_f32(u32, Rounding) -> u16`, `to_i16`, `to_u16`, `from_i16`, `from_u16`, `to_i32`,
 //!   `from_i32`, …, `round_scale(a, imm)`.
 
+pub mod amx;
+pub mod dot;
 pub mod fault;
+pub mod half_ops;
 pub mod memory;
 pub mod soft;
 pub mod state;
