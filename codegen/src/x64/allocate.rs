@@ -14,14 +14,25 @@ use std::collections::BTreeMap;
 use super::X64Error;
 use super::coalesce::coalesce;
 use super::liveness::{Range, live_out, ranges, remove_dead};
-use super::machine::{Class, Function, Opcode, Operand, Role, Vreg};
+use super::machine::{Class, File, Function, Opcode, Operand, Role, Vreg};
 use super::spill::{Eviction, evict, plan};
 
 /// Numbers of general registers in the order in which they are given out: those that need no saving first, then those
 /// that save a prefix or a displacement byte as a base.
 const GENERAL: [u8; 15] = [0, 1, 2, 6, 7, 8, 9, 10, 11, 3, 14, 15, 5, 12, 13];
-/// Numbers of vector registers.
-const VECTOR: [u8; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+/// Numbers of vector registers; the lower 16 first, which have shorter encodings. How many of them there are is the
+/// target's.
+const VECTOR: [u8; 32] = {
+    let mut numbers = [0; 32];
+    let mut i = 0;
+    while i < 32 {
+        numbers[i] = i as u8;
+        i += 1;
+    }
+    numbers
+};
+/// Numbers of mask registers: `k0` as a mask means that there is none.
+const MASK: [u8; 7] = [1, 2, 3, 4, 5, 6, 7];
 /// System V: the first argument comes in `rdi`, the second in `rsi`.
 const ARGUMENTS: [u8; 2] = [7, 6];
 /// Largest frame: far below the smallest thread stack.
@@ -71,6 +82,8 @@ pub fn allocate(f: &mut Function) -> Result<Allocation, X64Error> {
                 (Some(Eviction::Constant { .. }), _) => rematerialised += usize::from(!inward.contains(&v)),
                 (_, Class::Gpr) => gpr_spills += 1,
                 (_, Class::Vector { .. }) => vector_spills += 1,
+                // They cost too much to be chosen.
+                (_, Class::Mask) => return Err(X64Error::OutOfRegisters),
             }
         }
         let frame = f.slots.iter().sum();
@@ -130,8 +143,8 @@ struct Round<'f> {
     /// Registers that would save a move, best first.
     hints: Vec<Vec<Vreg>>,
     registers: Vec<u8>,
-    /// Occupied segments by start, per physical register: general ones, then vectors.
-    occupied: [Vec<BTreeMap<u32, (u32, Vreg)>>; 2],
+    /// Occupied segments by start, per register file and physical register.
+    occupied: [Vec<BTreeMap<u32, (u32, Vreg)>>; File::COUNT],
     spilled: Vec<Vreg>,
     is_spilled: Vec<bool>,
 }
@@ -151,21 +164,20 @@ impl<'f> Round<'f> {
                     cost[v.index()] += weight;
                     definitions[v.index()] += u32::from(role != Role::Use);
                 });
-                match (inst.opcode, inst.operands) {
-                    (Opcode::Copy, [Operand::Reg(to, ..), Operand::Reg(from, ..), ..]) => {
-                        hints[to.index()].push(from);
-                        hints[from.index()].push(to);
-                    }
-                    (Opcode::Fma { .. }, [Operand::Reg(to, ..), a, b, c, _]) => {
-                        for source in [c, a, b] {
-                            if let Operand::Reg(from, ..) = source {
-                                hints[to.index()].push(from);
-                                hints[from.index()].push(to);
-                            }
+                if let Some((to, from)) = inst.as_copy() {
+                    hints[to.index()].push(from);
+                    hints[from.index()].push(to);
+                }
+                if let Some((to, sources)) = inst.as_overwriting() {
+                    for source in sources {
+                        if let Operand::Reg(from, ..) = source {
+                            hints[to.index()].push(from);
+                            hints[from.index()].push(to);
                         }
                     }
-                    (Opcode::Constant(_), [Operand::Reg(to, ..), ..]) => constant[to.index()] = true,
-                    _ => {}
+                }
+                if let (Opcode::Constant(_), [Operand::Reg(to, ..), ..]) = (inst.opcode, inst.operands) {
+                    constant[to.index()] = true;
                 }
             }
         }
@@ -178,7 +190,12 @@ impl<'f> Round<'f> {
         for v in f.unspillable.iter().chain(f.arguments.iter().flatten()) {
             cost[v.index()] = f32::INFINITY;
         }
-        let occupied = [vec![BTreeMap::new(); 16], vec![BTreeMap::new(); 16]];
+        for (v, class) in f.vregs.iter().enumerate() {
+            if *class == Class::Mask {
+                cost[v] = f32::INFINITY;
+            }
+        }
+        let occupied = std::array::from_fn(|_| vec![BTreeMap::new(); 32]);
         Round {
             f,
             ranges,
@@ -211,11 +228,15 @@ impl<'f> Round<'f> {
         Ok(self)
     }
 
+    /// The register file of a value, as a number, and the registers to choose from.
     fn file(&self, v: Vreg) -> (usize, &'static [u8]) {
-        match self.f.vregs[v.index()] {
-            Class::Gpr => (0, &GENERAL),
-            Class::Vector { .. } => (1, &VECTOR),
-        }
+        let file = self.f.vregs[v.index()].file();
+        let registers: &[u8] = match file {
+            File::General => &GENERAL,
+            File::Vector => &VECTOR[..usize::from(self.f.target.row().vector_registers)],
+            File::Mask => &MASK,
+        };
+        (file as usize, registers)
     }
 
     fn place(&mut self, v: Vreg) -> Result<(), X64Error> {

@@ -1,11 +1,11 @@
 //! Coalescing: two registers joined by a copy become one where they are never live at once.
 //!
-//! Copies in deep loops come first. After them every fused multiply-add whose addend (or, failing that, a factor) dies is
-//! joined with its result, so that the instruction's destructive form needs no move: a chain of accumulations over a
+//! Copies in deep loops come first. After them every fused multiply-add whose addend (or, failing that, a factor) dies, and every ternary one of
+//! whose sources does, is joined with its result, so that the instruction's destructive form needs no move: a chain of accumulations over a
 //! carried value becomes one register, because the carried value's range has holes where the intermediate values live.
 
 use super::liveness::{Range, live_out, ranges};
-use super::machine::{Class, Function, Opcode, Operand, Role, Vreg};
+use super::machine::{Class, Function, Operand, Role, Vreg};
 
 /// Joins what can be joined, and removes copies that became void.
 pub fn coalesce(f: &mut Function) {
@@ -18,8 +18,8 @@ pub fn coalesce(f: &mut Function) {
             if let Some((to, from)) = inst.as_copy() {
                 copies.push((block.depth, to, from));
             }
-            if let (Opcode::Fma { .. }, [Operand::Reg(to, ..), a, b, c, _]) = (inst.opcode, inst.operands) {
-                sums.push((block.depth, to, [c, a, b]));
+            if let Some((to, sources)) = inst.as_overwriting() {
+                sums.push((block.depth, to, sources));
             }
         }
     }

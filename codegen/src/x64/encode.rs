@@ -2,8 +2,11 @@
 //!
 //! Pseudo instructions get their final form here: a fused multiply-add takes the 231, 213 or 132 form that overwrites
 //! the operand whose register the result has; a constant is a zero or ones idiom or a load; a copy within one register
-//! is nothing. The frame is made only if something needs it. Constants stand behind the code, 32-byte aligned, and are
-//! addressed relative to `rip`, so that the whole can be placed at any 32-byte boundary.
+//! is nothing. An instruction that has a register above 15, a mask or a broadcast memory operand takes its EVEX form
+//! ([`super::codes`]). The frame is made only if something needs it. Constants stand behind the code, 64-byte aligned, and
+//! are addressed relative to `rip`, so that the whole can be placed at any 64-byte boundary.
+//!
+//! Invariant: no instruction needs a feature that the target's row lacks ([`X64Error::Feature`]).
 //!
 //! In debug builds every instruction is checked against iced-x86's own table of what it reads and writes.
 
@@ -13,14 +16,16 @@ use iced_x86::{
 };
 
 use super::allocate::Allocation;
+use super::codes::{FMADD132PS, FMADD213PS, FMADD231PS, MOVAPS, MOVUPS, PCMPEQD_VEX, PTERNLOGD, PXOR, evex};
 use super::machine::{Base, Class, Function, Inst, Mem, Opcode, Operand, Role, Vreg, Width};
 use super::{Compiled, Line, Stats, X64Error};
+use crate::target::Feature;
 
 /// Where the encoder is told that instructions are, so that branch targets and constants can't be confused: the latter
 /// have their true addresses, far below.
 const LABELS: u64 = 1 << 40;
 /// Alignment of the constants and of the whole.
-const ALIGNMENT: usize = 32;
+const ALIGNMENT: usize = 64;
 /// A frame is touched page by page, so that a guard page below the stack is never jumped over.
 const PAGE: u32 = 4096;
 /// System V: `rbx`, `rbp`, `r12` to `r15` belong to the caller.
@@ -53,6 +58,9 @@ struct Pending {
     pool: Option<u32>,
 }
 
+/// `vpternlogd`'s table of the function that is always true.
+const ONES: i64 = 0xff;
+
 struct Encoder<'f> {
     f: &'f Function,
     registers: &'f [u8],
@@ -73,13 +81,13 @@ pub fn encode(name: &str, f: &Function, allocation: &Allocation) -> Result<Compi
     let mut frame = 0;
     let mut slots = vec![0; f.slots.len()];
     // Wide slots first, so that each is aligned to its size within the frame.
-    for size in [32, 16, 8] {
+    for size in [64, 32, 16, 8] {
         for (offset, _) in slots.iter_mut().zip(&f.slots).filter(|(_, bytes)| **bytes == size) {
             *offset = frame;
             frame += size;
         }
     }
-    let wide = f.slots.contains(&32);
+    let alignment = f.slots.iter().copied().filter(|bytes| *bytes > 16).max();
     let stats = Stats {
         vector_spills: allocation.vector_spills,
         gpr_spills: allocation.gpr_spills,
@@ -95,12 +103,13 @@ pub fn encode(name: &str, f: &Function, allocation: &Allocation) -> Result<Compi
         stats,
         innermost: false,
     };
-    encoder.function(frame, wide);
+    encoder.function(frame, alignment);
     encoder.finish(name)
 }
 
 impl Encoder<'_> {
-    fn function(&mut self, frame: u32, wide: bool) {
+    /// `alignment` is that of the frame, where it has to be more than the stack's.
+    fn function(&mut self, frame: u32, alignment: Option<u32>) {
         let mut saved: Vec<Register> = Vec::new();
         for register in CALLEE_SAVED {
             let used = self.f.vregs.iter().zip(self.registers).any(|(c, r)| *c == Class::Gpr && *r == register);
@@ -111,10 +120,10 @@ impl Encoder<'_> {
         for &register in &saved {
             self.plain(Code::Push_r64, &[register]);
         }
-        // Slots of 32 bytes are aligned, so that none crosses a cache line; the old stack pointer stands above them. `rax`
-        // is free here: only the arguments are live.
-        let reserved = if wide { frame + 32 } else { frame };
-        if wide {
+        // Wide slots are aligned, so that none crosses a cache line; the old stack pointer stands above them. `rax` is
+        // free here: only the arguments are live.
+        let reserved = frame + alignment.unwrap_or(0);
+        if alignment.is_some() {
             self.plain(Code::Mov_r64_rm64, &[Register::RAX, Register::RSP]);
         }
         let mut left = reserved;
@@ -131,8 +140,8 @@ impl Encoder<'_> {
             }
             left -= step;
         }
-        if wide {
-            self.immediate(Code::And_rm64_imm8, Register::RSP, -32);
+        if let Some(alignment) = alignment {
+            self.immediate(Code::And_rm64_imm8, Register::RSP, -i64::from(alignment));
             self.stack_slot(Code::Mov_rm64_r64, 0, frame);
         }
         for id in &self.f.layout {
@@ -144,7 +153,7 @@ impl Encoder<'_> {
             }
         }
         self.plain(Code::VEX_Vzeroupper, &[]);
-        if wide {
+        if alignment.is_some() {
             self.stack_slot(Code::Mov_r64_rm64, 1, frame);
         } else if frame > 0 {
             self.immediate(Code::Add_rm64_imm32, Register::RSP, i64::from(frame));
@@ -205,12 +214,14 @@ impl Encoder<'_> {
             Width::R32 => R64[n as usize].full_register32(),
             Width::X => Register::XMM0 + n,
             Width::Y => Register::YMM0 + n,
+            Width::Z => Register::ZMM0 + n,
+            Width::K => Register::K0 + n,
         }
     }
 
     fn inst(&mut self, inst: &Inst) {
         match inst.opcode {
-            Opcode::Code(code) => self.code(code, &inst.operands, inst.origin),
+            Opcode::Code(code) => self.code(code, inst),
             Opcode::Copy => {
                 if let [Operand::Reg(to, width, _), Operand::Reg(from, ..), ..] = inst.operands {
                     self.copy(to, from, width, inst.origin);
@@ -226,6 +237,11 @@ impl Encoder<'_> {
                     self.fma(scalar, to, width, [a, b, c], inst.origin);
                 }
             }
+            Opcode::Ternary(table) => {
+                if let [Operand::Reg(to, width, _), a, b, c, _] = inst.operands {
+                    self.ternary(table, to, width, [a, b, c], inst.origin);
+                }
+            }
         }
     }
 
@@ -236,29 +252,25 @@ impl Encoder<'_> {
         self.stats.moves += 1;
         self.stats.moves_in_innermost_loops += usize::from(self.innermost);
         let code = match width {
-            Width::R32 | Width::R64 => Code::Mov_r64_rm64,
-            Width::X => Code::VEX_Vmovaps_xmm_xmmm128,
-            Width::Y => Code::VEX_Vmovaps_ymm_ymmm256,
+            Width::R32 | Width::R64 | Width::K => Code::Mov_r64_rm64,
+            Width::X => MOVAPS.0,
+            Width::Y => MOVAPS.1,
+            Width::Z => MOVAPS.2,
         };
-        let mut instruction = Instruction::default();
-        instruction.set_code(code);
-        instruction.set_op_register(0, self.register(to, width));
-        instruction.set_op_register(1, self.register(from, width));
-        self.push(instruction, Some(origin), None);
+        self.code(code, &Inst { origin, ..Inst::code(code).def(to, width).read(from, width) });
     }
 
     fn constant(&mut self, id: u32, to: Vreg, width: Width, origin: u32) {
         let bytes = &self.f.pool[id as usize];
-        let idiom = if bytes.iter().all(|b| *b == 0) {
-            // The 128-bit form clears the upper half too.
-            Some((Code::VEX_Vpxor_xmm_xmm_xmmm128, Width::X))
-        } else if bytes.iter().all(|b| *b == 0xff) {
-            Some(match width {
-                Width::Y => (Code::VEX_Vpcmpeqd_ymm_ymm_ymmm256, Width::Y),
-                Width::X | Width::R32 | Width::R64 => (Code::VEX_Vpcmpeqd_xmm_xmm_xmmm128, Width::X),
-            })
-        } else {
-            None
+        let (zero, ones) = (bytes.iter().all(|b| *b == 0), bytes.iter().all(|b| *b == 0xff));
+        let high = self.number(to) > 15;
+        let idiom = match width {
+            // The 128-bit form clears the rest too.
+            _ if zero => Some((if high { evex(PXOR.0).unwrap_or(PXOR.0) } else { PXOR.0 }, Width::X)),
+            Width::Z if ones => Some((PTERNLOGD.2, Width::Z)),
+            Width::Y if ones => Some((if high { PTERNLOGD.1 } else { PCMPEQD_VEX.1 }, Width::Y)),
+            _ if ones => Some((if high { PTERNLOGD.0 } else { PCMPEQD_VEX.0 }, Width::X)),
+            _ => None,
         };
         match idiom {
             Some((code, width)) => {
@@ -266,15 +278,19 @@ impl Encoder<'_> {
                 self.plain(code, &[register; 3]);
                 if let Some(last) = self.out.last_mut() {
                     last.origin = Some(origin);
+                    if last.instruction.op_count() == 4 {
+                        last.instruction.set_op_kind(3, OpKind::Immediate8);
+                        last.instruction.set_immediate8(ONES as u8);
+                    }
                 }
             }
             None => {
                 let code = match width {
-                    Width::Y => Code::VEX_Vmovups_ymm_ymmm256,
-                    Width::X | Width::R32 | Width::R64 => Code::VEX_Vmovups_xmm_xmmm128,
+                    Width::Z => MOVUPS.2,
+                    Width::Y => MOVUPS.1,
+                    _ => MOVUPS.0,
                 };
-                let inst = Inst::code(code).def(to, width).mem(Mem::pool(id));
-                self.code(code, &inst.operands, origin);
+                self.code(code, &Inst { origin, ..Inst::code(code).def(to, width).mem(Mem::pool(id)) });
             }
         }
     }
@@ -301,24 +317,62 @@ impl Encoder<'_> {
         if let Some(Operand::Reg(from, ..)) = copied {
             self.copy(to, from, width, origin);
         }
-        let code = match (form, scalar, width) {
-            (132, true, _) => Code::VEX_Vfmadd132ss_xmm_xmm_xmmm32,
-            (213, true, _) => Code::VEX_Vfmadd213ss_xmm_xmm_xmmm32,
-            (_, true, _) => Code::VEX_Vfmadd231ss_xmm_xmm_xmmm32,
-            (132, false, Width::Y) => Code::VEX_Vfmadd132ps_ymm_ymm_ymmm256,
-            (213, false, Width::Y) => Code::VEX_Vfmadd213ps_ymm_ymm_ymmm256,
-            (_, false, Width::Y) => Code::VEX_Vfmadd231ps_ymm_ymm_ymmm256,
-            (132, false, _) => Code::VEX_Vfmadd132ps_xmm_xmm_xmmm128,
-            (213, false, _) => Code::VEX_Vfmadd213ps_xmm_xmm_xmmm128,
-            (_, false, _) => Code::VEX_Vfmadd231ps_xmm_xmm_xmmm128,
+        let code = match (form, scalar) {
+            (132, true) => Code::VEX_Vfmadd132ss_xmm_xmm_xmmm32,
+            (213, true) => Code::VEX_Vfmadd213ss_xmm_xmm_xmmm32,
+            (_, true) => Code::VEX_Vfmadd231ss_xmm_xmm_xmmm32,
+            (132, false) => FMADD132PS.at(width),
+            (213, false) => FMADD213PS.at(width),
+            (_, false) => FMADD231PS.at(width),
         };
-        let inst = Inst::code(code).update(to, width);
-        self.code(code, &[inst.operands[0], second, third, Operand::None, Operand::None], origin);
+        let mut inst = Inst::code(code).update(to, width);
+        (inst.operands[1], inst.operands[2], inst.origin) = (second, third, origin);
+        self.code(code, &inst);
     }
 
-    fn code(&mut self, code: Code, operands: &[Operand; 5], origin: u32) {
+    /// `to = f(a, b, c)`, overwriting the source that `to` shares its register with.
+    fn ternary(&mut self, table: u8, to: Vreg, width: Width, sources: [Operand; 3], origin: u32) {
+        let memory = |i: usize| matches!(sources[i], Operand::Mem(_));
+        let shares = |i: usize| matches!(sources[i], Operand::Reg(v, ..) if self.number(v) == self.number(to));
+        let overwritten = (0..3).find(|&i| shares(i));
+        let first = overwritten.or((0..3).find(|&i| !memory(i))).unwrap_or(0);
+        // Memory is the third.
+        let third = (0..3).find(|&i| memory(i)).unwrap_or(if first == 2 { 1 } else { 2 });
+        let order = [first, 3 - first - third, third];
+        if let (None, Operand::Reg(from, ..)) = (overwritten, sources[first]) {
+            self.copy(to, from, width, origin);
+        }
+        let mut permuted = 0;
+        for index in 0..8_u8 {
+            // Bits 2, 1 and 0 are those of the first, second and third operand.
+            let of = (0..3).fold(0, |of, place: usize| of | (index >> (2 - place) & 1) << (2 - order[place]));
+            permuted |= (table >> of & 1) << index;
+        }
+        let code = PTERNLOGD.at(width);
+        let mut inst = Inst::code(code).update(to, width);
+        (inst.operands[1], inst.operands[2], inst.origin) = (sources[order[1]], sources[order[2]], origin);
+        self.code(code, &inst.imm(permuted.into()));
+    }
+
+    /// Whether only the EVEX form will do.
+    fn needs_evex(&self, inst: &Inst) -> bool {
+        let operand = |o: &Operand| match *o {
+            Operand::Reg(v, Width::X | Width::Y | Width::Z, _) => self.number(v) > 15,
+            Operand::Mem(mem) => mem.broadcast,
+            Operand::None | Operand::Reg(..) | Operand::Imm(_) | Operand::Block(_) => false,
+        };
+        inst.mask.is_some() || inst.operands.iter().any(operand)
+    }
+
+    fn code(&mut self, code: Code, inst: &Inst) {
+        let operands = &inst.operands;
+        let code = if self.needs_evex(inst) { evex(code).unwrap_or(code) } else { code };
         let mut instruction = Instruction::default();
         instruction.set_code(code);
+        if let Some((mask, zero)) = inst.mask {
+            instruction.set_op_mask(self.register(mask, Width::K));
+            instruction.set_zeroing_masking(zero);
+        }
         let mut pool = None;
         for (i, operand) in (0..).zip(operands) {
             match *operand {
@@ -326,6 +380,7 @@ impl Encoder<'_> {
                 Operand::Reg(v, width, _) => instruction.set_op_register(i, self.register(v, width)),
                 Operand::Mem(mem) => {
                     instruction.set_op_kind(i, OpKind::Memory);
+                    instruction.set_is_broadcast(mem.broadcast);
                     let (base, disp) = match mem.base {
                         Base::Reg(v) => (self.register(v, Width::R64), i64::from(mem.disp)),
                         Base::Slot(slot) => (Register::RSP, i64::from(self.slots[slot as usize])),
@@ -367,20 +422,15 @@ impl Encoder<'_> {
                 }
             }
         }
-        debug_assert!(self.accesses_agree(&instruction, operands), "{code:?} {operands:?}");
-        self.push(instruction, Some(origin), pool);
+        debug_assert!(self.accesses_agree(&instruction, inst), "{code:?} {inst:?}");
+        self.push(instruction, Some(inst.origin), pool);
     }
 
     /// Whether iced-x86 knows the instruction to read and write exactly the registers that allocation thought it would.
-    fn accesses_agree(&self, instruction: &Instruction, operands: &[Operand; 5]) -> bool {
+    fn accesses_agree(&self, instruction: &Instruction, inst: &Inst) -> bool {
         let (mut read, mut written) = (Vec::new(), Vec::new());
-        let mut inst = Inst::new(Opcode::Copy);
-        inst.operands = *operands;
         inst.for_each(|v, role| {
-            let register = match self.f.vregs[v.index()] {
-                Class::Gpr => self.register(v, Width::R64),
-                Class::Vector { .. } => self.register(v, Width::Y),
-            };
+            let register = self.register(v, self.f.vregs[v.index()].width());
             if role != Role::Def {
                 read.push(register.full_register());
             }
@@ -389,7 +439,7 @@ impl Encoder<'_> {
             }
         });
         // The frame's pointer and `rip` are no registers of ours.
-        let ours = |r: Register| r.is_vector_register() || (r.is_gpr() && r != Register::RSP);
+        let ours = |r: Register| r.is_vector_register() || r.is_k() || (r.is_gpr() && r != Register::RSP);
         let (mut known_read, mut known_written) = (Vec::new(), Vec::new());
         for used in InstructionInfoFactory::new().info(instruction).used_registers() {
             let register = used.register().full_register();
@@ -419,7 +469,28 @@ impl Encoder<'_> {
         reads_agree && written == known_written
     }
 
+    /// Holds every instruction against the target's row.
+    fn fence(&self) -> Result<(), X64Error> {
+        use iced_x86::CpuidFeature as Cpuid;
+        let target = self.f.target;
+        for pending in &self.out {
+            let code = pending.instruction.code();
+            for &needs in code.cpuid_features() {
+                let baseline = matches!(
+                    needs,
+                    Cpuid::INTEL8086 | Cpuid::INTEL186 | Cpuid::INTEL386 | Cpuid::INTEL486 | Cpuid::X64
+                );
+                if !baseline && !Feature::of_instruction(needs).is_some_and(|feature| target.has(feature)) {
+                    let instruction = format!("{:?}", code.mnemonic()).to_lowercase();
+                    return Err(X64Error::Feature { instruction, feature: format!("{needs:?}"), target });
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn finish(mut self, name: &str) -> Result<Compiled, X64Error> {
+        self.fence()?;
         for (i, pending) in (0..).zip(&mut self.out) {
             let instruction = &mut pending.instruction;
             instruction.set_ip(LABELS + i);

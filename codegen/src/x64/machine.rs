@@ -1,7 +1,8 @@
 //! Machine IR: x86 instructions over virtual registers, in blocks with explicit successors.
 //!
-//! Takes nothing for granted but the encoding: an instruction is an [`iced_x86::Code`] with operands, or one of three
-//! pseudo instructions whose form is chosen after allocation ([`Opcode::Fma`], [`Opcode::Constant`], [`Opcode::Copy`]).
+//! Takes nothing for granted but the encoding: an instruction is an [`iced_x86::Code`] with operands, or one of four
+//! pseudo instructions whose form is chosen after allocation ([`Opcode::Fma`], [`Opcode::Ternary`],
+//! [`Opcode::Constant`], [`Opcode::Copy`]).
 //! AVX writes its destination apart from its sources, so virtual registers are single-assignment except where a loop
 //! carries them: those are written before the loop and at its back edge. [`super::allocate`] leaves the same function
 //! with a physical register for every virtual one.
@@ -19,6 +20,8 @@ use std::collections::{HashMap, HashSet};
 
 use iced_x86::Code;
 
+use crate::target::Target;
+
 /// A virtual register; its class stands in [`Function::vregs`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Vreg(pub u32);
@@ -35,17 +38,59 @@ impl Vreg {
 pub enum Class {
     /// A 64-bit integer: pointers, counters.
     Gpr,
-    /// The low part of a vector register: 16 bytes (also for narrower values) or 32.
+    /// The low part of a vector register: 16 bytes (also for narrower values), 32 or 64.
     Vector {
-        /// 16 or 32.
+        /// 16, 32 or 64.
         bytes: u32,
     },
+    /// A mask register: a bit per lane. Selection makes and uses one in neighbouring instructions, so none is ever
+    /// spilled.
+    Mask,
+}
+
+/// A register file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum File {
+    /// General registers.
+    General,
+    /// Vector registers, of which `xmm`, `ymm` and `zmm` name parts.
+    Vector,
+    /// Mask registers.
+    Mask,
+}
+
+impl File {
+    /// How many there are, to size tables by [`File`] as a number.
+    pub const COUNT: usize = 3;
 }
 
 impl Class {
+    /// The register file.
+    pub fn file(self) -> File {
+        match self {
+            Class::Gpr => File::General,
+            Class::Vector { .. } => File::Vector,
+            Class::Mask => File::Mask,
+        }
+    }
+
     /// Whether both live in the same register file.
     pub fn same_file(self, other: Class) -> bool {
-        matches!((self, other), (Class::Gpr, Class::Gpr) | (Class::Vector { .. }, Class::Vector { .. }))
+        self.file() == other.file()
+    }
+
+    /// The smallest class for a vector of so many bytes.
+    pub fn vector(bytes: u32) -> Class {
+        Class::Vector { bytes: bytes.next_power_of_two().max(16) }
+    }
+
+    /// How much of a register a value of this class takes.
+    pub fn width(self) -> Width {
+        match self {
+            Class::Gpr => Width::R64,
+            Class::Vector { bytes } => Width::of(bytes),
+            Class::Mask => Width::K,
+        }
     }
 }
 
@@ -60,6 +105,21 @@ pub enum Width {
     X,
     /// 256-bit vector register.
     Y,
+    /// 512-bit vector register.
+    Z,
+    /// Mask register.
+    K,
+}
+
+impl Width {
+    /// The part of a vector register that holds so many bytes.
+    pub fn of(bytes: u32) -> Width {
+        match bytes {
+            33.. => Width::Z,
+            17.. => Width::Y,
+            _ => Width::X,
+        }
+    }
 }
 
 /// Whether an operand is read or written.
@@ -93,22 +153,24 @@ pub struct Mem {
     pub index: Option<(Vreg, u32)>,
     /// Displacement in bytes.
     pub disp: i32,
+    /// Whether it is 32 bits that stand for every 32-bit lane: `{1to16}`.
+    pub broadcast: bool,
 }
 
 impl Mem {
     /// `[base + disp]`.
     pub fn at(base: Vreg, disp: i32) -> Mem {
-        Mem { base: Base::Reg(base), index: None, disp }
+        Mem { base: Base::Reg(base), index: None, disp, broadcast: false }
     }
 
     /// A spill slot.
     pub fn slot(slot: u32) -> Mem {
-        Mem { base: Base::Slot(slot), index: None, disp: 0 }
+        Mem { base: Base::Slot(slot), index: None, disp: 0, broadcast: false }
     }
 
     /// A constant.
     pub fn pool(id: u32) -> Mem {
-        Mem { base: Base::Pool(id), index: None, disp: 0 }
+        Mem { base: Base::Pool(id), index: None, disp: 0, broadcast: false }
     }
 }
 
@@ -158,6 +220,10 @@ pub enum Opcode {
         /// One lane only.
         scalar: bool,
     },
+    /// `op0 = f(op1, op2, op3)` bit by bit; bit `4a + 2b + c` of the table is what `f` gives for `a`, `b` and `c`. At most
+    /// one of the sources is memory. Becomes `vpternlogd`, which overwrites one of them: which is chosen when registers
+    /// are known.
+    Ternary(u8),
     /// `op0 = constant of the pool`: a zero or ones idiom or a load.
     Constant(u32),
     /// `op0 = op1` in one register file; nothing if both get one register.
@@ -173,6 +239,8 @@ pub struct Inst {
     pub operands: [Operand; 5],
     /// The operand that may be memory instead of a register: where a spilled value is used or defined in place.
     pub rm: Option<u8>,
+    /// The lanes that it works on, and whether the others become zero (else what they become is the instruction's).
+    pub mask: Option<(Vreg, bool)>,
     /// The IR statement that it comes from, in the order of the kernel's text.
     pub origin: u32,
 }
@@ -180,7 +248,7 @@ pub struct Inst {
 impl Inst {
     /// An instruction without operands.
     pub fn new(opcode: Opcode) -> Inst {
-        Inst { opcode, operands: [Operand::None; 5], rm: None, origin: 0 }
+        Inst { opcode, operands: [Operand::None; 5], rm: None, mask: None, origin: 0 }
     }
 
     /// An encoded instruction without operands.
@@ -234,6 +302,12 @@ impl Inst {
         self
     }
 
+    /// States the mask; lanes outside it become zero if `zero`.
+    pub fn masked(mut self, mask: Vreg, zero: bool) -> Inst {
+        self.mask = Some((mask, zero));
+        self
+    }
+
     /// Adds an immediate.
     pub fn imm(self, value: i64) -> Inst {
         self.push(Operand::Imm(value))
@@ -260,6 +334,9 @@ impl Inst {
                 Operand::None | Operand::Imm(_) | Operand::Block(_) => {}
             }
         }
+        if let Some((mask, _)) = self.mask {
+            f(mask, Role::Use);
+        }
     }
 
     /// Replaces every register.
@@ -278,6 +355,18 @@ impl Inst {
                 Operand::None | Operand::Imm(_) | Operand::Block(_) => {}
             }
         }
+        if let Some((mask, _)) = &mut self.mask {
+            *mask = f(*mask, Role::Use);
+        }
+    }
+
+    /// The result and the sources of an instruction that overwrites one of three sources with its result, the source
+    /// that is best overwritten first.
+    pub fn as_overwriting(&self) -> Option<(Vreg, [Operand; 3])> {
+        match (self.opcode, self.operands) {
+            (Opcode::Fma { .. } | Opcode::Ternary(_), [Operand::Reg(to, ..), a, b, c, _]) => Some((to, [c, a, b])),
+            _ => None,
+        }
     }
 
     /// The register written and the one copied, if this is a copy.
@@ -292,7 +381,7 @@ impl Inst {
     pub fn has_effect(&self) -> bool {
         match self.opcode {
             Opcode::Code(_) => !self.operands.iter().any(|o| matches!(o, Operand::Reg(_, _, Role::Def))),
-            Opcode::Fma { .. } | Opcode::Constant(_) | Opcode::Copy => false,
+            Opcode::Fma { .. } | Opcode::Ternary(_) | Opcode::Constant(_) | Opcode::Copy => false,
         }
     }
 }
@@ -326,15 +415,17 @@ pub struct Loop {
 }
 
 /// A function: blocks in the order of [`Function::layout`].
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Function {
+    /// What it is compiled for.
+    pub target: Target,
     /// Blocks.
     pub blocks: Vec<Block>,
     /// The order in which blocks are emitted; the first is the entry, the last returns.
     pub layout: Vec<BlockId>,
     /// Classes of virtual registers.
     pub vregs: Vec<Class>,
-    /// Constants, each 16 or 32 bytes.
+    /// Constants, each 16, 32 or 64 bytes.
     pub pool: Vec<Vec<u8>>,
     pool_ids: HashMap<Vec<u8>, u32>,
     /// Spill slots: bytes of each.
@@ -350,6 +441,23 @@ pub struct Function {
 }
 
 impl Function {
+    /// An empty function.
+    pub fn new(target: Target) -> Function {
+        Function {
+            target,
+            blocks: Vec::new(),
+            layout: Vec::new(),
+            vregs: Vec::new(),
+            pool: Vec::new(),
+            pool_ids: HashMap::new(),
+            slots: Vec::new(),
+            loops: Vec::new(),
+            held: HashMap::new(),
+            unspillable: HashSet::new(),
+            arguments: None,
+        }
+    }
+
     /// A new virtual register.
     pub fn vreg(&mut self, class: Class) -> Vreg {
         self.vregs.push(class);
@@ -392,12 +500,8 @@ impl Function {
         id
     }
 
-    /// The width of a vector register of this class.
+    /// How much of a physical register this virtual one takes.
     pub fn width(&self, v: Vreg) -> Width {
-        match self.vregs[v.index()] {
-            Class::Gpr => Width::R64,
-            Class::Vector { bytes: 32 } => Width::Y,
-            Class::Vector { .. } => Width::X,
-        }
+        self.vregs[v.index()].width()
     }
 }

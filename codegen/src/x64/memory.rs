@@ -7,8 +7,13 @@ use iced_x86::Code;
 use ixc_ir::kernel::{Elem, Imm, Inst as Statement, Op, Type, ValueId};
 
 use super::X64Error;
+use super::codes::{
+    BROADCASTSS, BROADCASTSS_LOAD, Codes, MOVDQU, MOVDQU_STORE, MOVUPS, MOVUPS_STORE, PBROADCASTB, PBROADCASTD,
+    PBROADCASTW,
+};
 use super::machine::{Inst, Mem, Rm, Vreg, Width};
 use super::select::Selector;
+use super::values::Read;
 
 impl Selector<'_> {
     /// Ops without operands: constants, indices and loads.
@@ -26,11 +31,9 @@ impl Selector<'_> {
                 self.define_constant(result, bytes);
             }
             (Op::Index, _) => {
-                let d = self.vector(4);
-                if let Some(value) = &inst.index {
-                    let x = self.affine(value, false);
-                    self.emit(Inst::code(Code::VEX_Vmovd_xmm_rm32).def(d, Width::X).read(x, Width::R32).or_mem());
-                }
+                let Some(value) = &inst.index else { return Err(X64Error::Malformed { op: inst.op, ty }) };
+                let x = self.affine(value, false);
+                let d = self.from_integer(x);
                 self.set(result, d);
             }
             (Op::Load, Some(address)) => {
@@ -42,9 +45,7 @@ impl Selector<'_> {
                 if ty.lanes == 1 {
                     self.define_load(result, ty, mem);
                 } else {
-                    let d = self.vector(ty.bytes());
-                    self.broadcast_into(d, ty.elem, mem);
-                    self.set(result, d);
+                    self.define_splat(result, ty, mem);
                 }
             }
             (op, _) => return Err(X64Error::Malformed { op, ty }),
@@ -56,10 +57,7 @@ impl Selector<'_> {
     pub fn load_into(&mut self, d: Vreg, ty: Type, mem: Mem) {
         let float = ty.elem == Elem::F32;
         let (code, width) = match ty.bytes() {
-            32 if float => (Code::VEX_Vmovups_ymm_ymmm256, Width::Y),
-            32 => (Code::VEX_Vmovdqu_ymm_ymmm256, Width::Y),
-            16 if float => (Code::VEX_Vmovups_xmm_xmmm128, Width::X),
-            16 => (Code::VEX_Vmovdqu_xmm_xmmm128, Width::X),
+            16.. => if float { MOVUPS } else { MOVDQU }.of(ty.bytes()),
             8 if float => (Code::VEX_Vmovsd_xmm_m64, Width::X),
             8 => (Code::VEX_Vmovq_xmm_xmmm64, Width::X),
             4 if float => (Code::VEX_Vmovss_xmm_m32, Width::X),
@@ -70,24 +68,27 @@ impl Selector<'_> {
         self.emit(Inst::code(code).def(d, width).mem(mem));
     }
 
-    fn broadcast_into(&mut self, d: Vreg, elem: Elem, mem: Mem) {
+    /// Loads one element into every lane.
+    pub fn broadcast_into(&mut self, d: Vreg, elem: Elem, mem: Mem) {
         let width = self.f.width(d);
-        self.emit(Inst::code(broadcast_code(elem, width, true)).def(d, width).mem(mem));
+        let codes = if elem == Elem::F32 { BROADCASTSS_LOAD } else { broadcast_codes(elem) };
+        self.emit(Inst::code(codes.at(width)).def(d, width).mem(mem));
     }
 
-    /// A scalar, in a register or still in memory, in every lane.
-    pub fn broadcast(&mut self, scalar: ValueId, ty: Type) -> Vreg {
-        let d = self.vector(ty.bytes());
-        if self.in_memory(scalar, ty.elem.bytes())
-            && let Rm::Mem(mem) = self.rm(scalar, ty.elem.bytes())
+    /// Defines a value as a scalar, in a register or still in memory, in every lane.
+    pub fn broadcast(&mut self, result: ValueId, scalar: ValueId, ty: Type) {
+        let read = Read::plain(ty.elem.bytes());
+        if self.in_memory(scalar, read)
+            && let Rm::Mem(mem) = self.rm(scalar, read)
         {
-            self.broadcast_into(d, ty.elem, mem);
-            return d;
+            self.define_splat(result, ty, mem);
+            return;
         }
+        let d = self.vector(ty.bytes());
         let source = self.reg(scalar);
         let width = self.f.width(d);
-        self.emit(Inst::code(broadcast_code(ty.elem, width, false)).def(d, width).read(source, Width::X));
-        d
+        self.emit(Inst::code(broadcast_codes(ty.elem).at(width)).def(d, width).read(source, Width::X));
+        self.set(result, d);
     }
 
     /// Stores a value; loads that wait are made first, as the store could change what they read.
@@ -99,10 +100,10 @@ impl Selector<'_> {
         let mem = self.mem(address);
         let float = ty.elem == Elem::F32;
         let (code, width, lane) = match ty.bytes() {
-            32 if float => (Code::VEX_Vmovups_ymmm256_ymm, Width::Y, false),
-            32 => (Code::VEX_Vmovdqu_ymmm256_ymm, Width::Y, false),
-            16 if float => (Code::VEX_Vmovups_xmmm128_xmm, Width::X, false),
-            16 => (Code::VEX_Vmovdqu_xmmm128_xmm, Width::X, false),
+            16.. => {
+                let (code, width) = if float { MOVUPS_STORE } else { MOVDQU_STORE }.of(ty.bytes());
+                (code, width, false)
+            }
             8 if float => (Code::VEX_Vmovsd_m64_xmm, Width::X, false),
             8 => (Code::VEX_Vmovq_xmmm64_xmm, Width::X, false),
             4 if float => (Code::VEX_Vmovss_m32_xmm, Width::X, false),
@@ -128,22 +129,13 @@ fn splat_bytes(ty: Type, imm: &Imm) -> Vec<u8> {
     element.iter().copied().cycle().take(ty.bytes().max(16) as usize).collect()
 }
 
-/// The instruction that puts one element, from memory or from the low lane of a register, into every lane. Only `vbroadcastss` has
-/// two codes for the two.
-fn broadcast_code(elem: Elem, width: Width, from_memory: bool) -> Code {
-    let wide = width == Width::Y;
+/// The instruction that puts one element, from memory or from the low lane of a register, into every lane. Only
+/// `vbroadcastss` has two codes for the two.
+fn broadcast_codes(elem: Elem) -> Codes {
     match elem {
-        Elem::I8 if wide => Code::VEX_Vpbroadcastb_ymm_xmmm8,
-        Elem::I8 => Code::VEX_Vpbroadcastb_xmm_xmmm8,
-        Elem::I16 | Elem::F16 if wide => Code::VEX_Vpbroadcastw_ymm_xmmm16,
-        Elem::I16 | Elem::F16 => Code::VEX_Vpbroadcastw_xmm_xmmm16,
-        Elem::I32 if wide => Code::VEX_Vpbroadcastd_ymm_xmmm32,
-        Elem::I32 => Code::VEX_Vpbroadcastd_xmm_xmmm32,
-        Elem::F32 => match (wide, from_memory) {
-            (true, true) => Code::VEX_Vbroadcastss_ymm_m32,
-            (false, true) => Code::VEX_Vbroadcastss_xmm_m32,
-            (true, false) => Code::VEX_Vbroadcastss_ymm_xmm,
-            (false, false) => Code::VEX_Vbroadcastss_xmm_xmm,
-        },
+        Elem::I8 => PBROADCASTB,
+        Elem::I16 | Elem::F16 => PBROADCASTW,
+        Elem::I32 => PBROADCASTD,
+        Elem::F32 => BROADCASTSS,
     }
 }

@@ -1,4 +1,4 @@
-//! The `avx2` target: kernel IR to x86-64 machine code with 256-bit vectors, FMA and F16C.
+//! The x86-64 targets: kernel IR to machine code with 256-bit vectors (`avx2`) or 512-bit ones (`avx512`, `amx`).
 //!
 //! ```text
 //! kernel IR ─select, schedule─▶ machine IR ─coalesce, allocate (spill, again)─▶ machine IR with registers ─encode─▶ bytes
@@ -7,7 +7,8 @@
 //! | module | what it owns |
 //! | --- | --- |
 //! | [`machine`] | machine IR: instructions over virtual registers |
-//! | [`select`] | blocks, loops, values; with `arithmetic`, `lanes` and `memory`, what each op becomes |
+//! | [`select`] | blocks, loops; with `arithmetic`, `combine`, `lanes` and `memory`, what each op becomes |
+//! | `uses`, `values` | who uses each value; where it is, and what waits for its use |
 //! | [`address`] | strength-reduced addresses: which pointers there are and how they advance |
 //! | [`constants`] | where constants are held in registers |
 //! | [`schedule`] | moving up what frees registers |
@@ -15,6 +16,7 @@
 //! | [`coalesce`] | joining copies and the operands of fused multiply-adds |
 //! | [`allocate`] | linear scan; the checker |
 //! | [`spill`] | one value to memory |
+//! | [`codes`] | the instruction table: 128-, 256- and 512-bit forms |
 //! | [`encode`] | bytes, through iced-x86 |
 //! | [`listing`] | disassembly beside the IR statement that each instruction comes from |
 //!
@@ -27,6 +29,8 @@ pub mod address;
 pub mod allocate;
 mod arithmetic;
 pub mod coalesce;
+pub mod codes;
+mod combine;
 pub mod constants;
 pub mod encode;
 mod lanes;
@@ -37,6 +41,8 @@ mod memory;
 pub mod schedule;
 pub mod select;
 pub mod spill;
+mod uses;
+mod values;
 
 use ixc_ir::kernel::{Kernel, Op, Type, ValueId};
 
@@ -46,8 +52,13 @@ use crate::target::Target;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum X64Error {
     /// A vector wider than the registers.
-    #[error("value %{} is {ty}, {} bytes wide; avx2 has vectors of up to 32 bytes", value.0, ty.bytes())]
+    #[error(
+        "value %{} is {ty}, {} bytes wide; {} has vectors of up to {} bytes",
+        value.0, ty.bytes(), target.name(), target.row().vector_bytes
+    )]
     Unsupported {
+        /// What it was to be compiled for.
+        target: Target,
         /// The value.
         value: ValueId,
         /// Its type.
@@ -81,6 +92,16 @@ pub enum X64Error {
         found: usize,
         /// The limit.
         most: usize,
+    },
+    /// An instruction that the target lacks: a bug of the lowering, found before the code can run.
+    #[error("{instruction} needs {feature}, which {} lacks", target.name())]
+    Feature {
+        /// Its mnemonic.
+        instruction: String,
+        /// The feature, as the decoder names it.
+        feature: String,
+        /// What was compiled for.
+        target: Target,
     },
     /// The encoder refused an instruction.
     #[error("iced-x86 refused an instruction: {reason}")]
@@ -118,7 +139,7 @@ pub struct Stats {
     pub bytes: usize,
 }
 
-/// A compiled kernel: position-independent, to be placed at a multiple of 32 bytes.
+/// A compiled kernel: position-independent, to be placed at a multiple of 64 bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Compiled {
     /// The kernel's name.
@@ -150,7 +171,7 @@ fn limit(what: &'static str, found: usize, most: usize) -> Result<(), X64Error> 
 /// # Errors
 /// Where it uses vectors that the target lacks, is too large, or keeps too many values alive.
 pub fn compile(kernel: &Kernel, target: Target) -> Result<Compiled, X64Error> {
-    let mut function = select::select(kernel)?;
+    let mut function = select::select(kernel, target)?;
     let instructions = function.blocks.iter().map(|b| b.insts.len()).sum();
     limit("instructions", instructions, MAX_INSTRUCTIONS)?;
     // Liveness takes a bit for each.

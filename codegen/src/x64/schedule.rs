@@ -32,7 +32,10 @@ pub fn reduce_pressure(f: &mut Function) {
                     dying += u32::from(reads[v.index()] == 1 && writes[v.index()] == 1 && written[v.index()].is_some());
                     last = last.max(written[v.index()]);
                 }
-                Role::Def => single &= writes[v.index()] == 1 && f.vregs[v.index()] != Class::Gpr,
+                // Masks stay beside their use.
+                Role::Def => {
+                    single &= writes[v.index()] == 1 && matches!(f.vregs[v.index()], Class::Vector { .. });
+                }
                 Role::Update => single = false,
             });
             if let (Some(last), true) = (last, dying >= 2 && single && is_pure(inst)) {

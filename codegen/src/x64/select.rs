@@ -1,10 +1,8 @@
 //! Instruction selection: kernel IR to machine IR, statement by statement.
 //!
-//! This file owns blocks, loops, values and addresses; what each op becomes stands in [`super::arithmetic`],
-//! [`super::lanes`] and [`super::memory`].
+//! This file owns blocks, loops and addresses; where values are stands in [`super::values`], what each op becomes in
+//! [`super::arithmetic`], [`super::combine`], [`super::lanes`] and [`super::memory`].
 //!
-//! - A load with one use waits until its use, which takes it as a memory operand where the encoding allows; at a store, a
-//!   loop or a use that needs a register it becomes an instruction of its own.
 //! - Equal constants are one register, which [`super::constants`] places.
 //! - A carried value has one home register: written before the loop, read in the body as the inner value, written at the
 //!   back edge, read after the loop as the result. [`super::allocate`] merges the copies away.
@@ -12,88 +10,47 @@
 //!   influences a lane of the value.
 
 use iced_x86::Code;
-use ixc_ir::kernel::{Address, Affine, Atom, Carry, For, Imm, Inst as Statement, Kernel, Op, Stmt, Type, ValueId};
+use ixc_ir::kernel::{Address, Affine, Atom, Carry, For, Imm, Inst as Statement, Kernel, Op, Stmt, ValueId};
 
 use super::address::{Addresses, Key, MAX_TERMS};
+use super::codes::Codes;
 use super::constants::place;
 use super::machine::{BlockId, Class, Function, Inst, Loop, LoopId, Mem, Opcode, Rm, Vreg, Width};
+use super::uses::Uses;
+use super::values::{Deferred, Pending, Value};
 use super::{X64Error, limit};
-
-/// Widest vector of this lowering.
-const VECTOR_BYTES: u32 = 32;
+use crate::target::{Isa, Target};
 
 /// Lowers a verified kernel.
 ///
 /// # Errors
-/// Where the kernel uses vectors wider than 32 bytes, or too many different addresses.
-pub fn select(kernel: &Kernel) -> Result<Function, X64Error> {
-    if let Some(value) = kernel.values.iter().position(|ty| ty.bytes() > VECTOR_BYTES) {
-        return Err(X64Error::Unsupported { value: ValueId(value as u32), ty: kernel.values[value] });
+/// Where the kernel uses vectors wider than the target has, or too many different addresses.
+pub fn select(kernel: &Kernel, target: Target) -> Result<Function, X64Error> {
+    let widest = target.row().vector_bytes;
+    if let Some(value) = kernel.values.iter().position(|ty| ty.bytes() > widest) {
+        return Err(X64Error::Unsupported { target, value: ValueId(value as u32), ty: kernel.values[value] });
     }
     let addresses = Addresses::collect(kernel);
     limit("address terms", addresses.terms, MAX_TERMS)?;
     let mut selector = Selector {
         kernel,
-        f: Function::default(),
+        f: Function::new(target),
         current: BlockId(0),
         values: vec![Value::Undefined; kernel.values.len()],
         constants: vec![None; kernel.values.len()],
         shared: Vec::new(),
-        uses: vec![0; kernel.values.len()],
+        uses: Uses::collect(kernel),
         pending: Vec::new(),
+        deferred: Vec::new(),
         addresses,
         origin: 0,
         statements: 0,
         in_loop: None,
     };
-    count_uses(&kernel.body, &mut selector.uses);
     selector.entry();
     selector.block(&kernel.body)?;
     place(&mut selector.f, &selector.shared);
     Ok(selector.f)
-}
-
-fn count_uses(body: &[Stmt], uses: &mut [u32]) {
-    for stmt in body {
-        match stmt {
-            Stmt::Inst(inst) => inst.operands.iter().for_each(|v| uses[v.index()] += 1),
-            Stmt::For(f) => {
-                for carry in &f.carries {
-                    uses[carry.init.index()] += 1;
-                    uses[carry.next.index()] += 1;
-                }
-                count_uses(&f.body, uses);
-            }
-            Stmt::LoadIndex { .. } => {}
-        }
-    }
-}
-
-/// Where a value is.
-#[derive(Clone, Copy, Debug)]
-enum Value {
-    Undefined,
-    Register(Vreg),
-    Pending(usize),
-}
-
-/// A load that waits for its only use.
-struct Pending {
-    owner: ValueId,
-    ty: Type,
-    mem: Mem,
-    origin: u32,
-}
-
-/// The 128-bit and the 256-bit form of an instruction.
-#[derive(Clone, Copy)]
-pub struct Codes(pub Code, pub Code);
-
-impl Codes {
-    /// The form for a type of so many bytes.
-    pub fn of(self, bytes: u32) -> (Code, Width) {
-        if bytes > 16 { (self.1, Width::Y) } else { (self.0, Width::X) }
-    }
 }
 
 /// State of the selection of one kernel.
@@ -103,15 +60,21 @@ pub struct Selector<'k> {
     /// What is made.
     pub f: Function,
     current: BlockId,
-    values: Vec<Value>,
+    /// Where each value is.
+    pub(super) values: Vec<Value>,
     /// Pool entries of values that are constants.
-    constants: Vec<Option<u32>>,
+    pub(super) constants: Vec<Option<u32>>,
     /// The register of each pool entry, not yet defined.
-    shared: Vec<(u32, Vreg)>,
-    uses: Vec<u32>,
-    pending: Vec<Option<Pending>>,
+    pub(super) shared: Vec<(u32, Vreg)>,
+    /// Who uses each value.
+    pub(super) uses: Uses,
+    /// Loads that wait.
+    pub(super) pending: Vec<Option<Pending>>,
+    /// Ops that wait.
+    pub(super) deferred: Vec<Deferred>,
     addresses: Addresses,
-    origin: u32,
+    /// The statement that is being selected.
+    pub(super) origin: u32,
     statements: u32,
     in_loop: Option<LoopId>,
 }
@@ -127,7 +90,12 @@ impl Selector<'_> {
 
     /// A new vector register for a value of so many bytes.
     pub fn vector(&mut self, bytes: u32) -> Vreg {
-        self.f.vreg(Class::Vector { bytes: if bytes > 16 { 32 } else { 16 } })
+        self.f.vreg(Class::vector(bytes))
+    }
+
+    /// Whether the target has EVEX: masks, broadcast memory operands, 32 registers.
+    pub fn has_evex(&self) -> bool {
+        matches!(self.f.target.isa(), Isa::Avx512 | Isa::Amx)
     }
 
     fn gpr(&mut self) -> Vreg {
@@ -164,123 +132,6 @@ impl Selector<'_> {
         let d = self.vector(bytes);
         self.emit(Inst::code(code).def(d, width).rm(a, width).imm(imm));
         d
-    }
-
-    // Values.
-
-    /// The type of a value.
-    pub fn ty(&self, value: ValueId) -> Type {
-        self.kernel.ty(value)
-    }
-
-    /// States the register of a value.
-    pub fn set(&mut self, value: ValueId, register: Vreg) {
-        self.values[value.index()] = Value::Register(register);
-    }
-
-    /// Whether a value could still be a memory operand of so many bytes.
-    pub fn in_memory(&self, value: ValueId, bytes: u32) -> bool {
-        let Value::Pending(p) = self.values[value.index()] else { return false };
-        self.pending[p].as_ref().is_some_and(|p| p.ty.bytes() >= bytes)
-    }
-
-    /// The value in a register.
-    pub fn reg(&mut self, value: ValueId) -> Vreg {
-        match self.values[value.index()] {
-            Value::Register(v) => v,
-            Value::Pending(p) => {
-                let bytes = self.ty(value).bytes();
-                let register = self.vector(bytes);
-                self.settle(p, register);
-                register
-            }
-            // The verifier proves that every value is defined before it is used.
-            Value::Undefined => {
-                debug_assert!(false, "{} uses an undefined value {value:?}", self.kernel.name);
-                self.vector(32)
-            }
-        }
-    }
-
-    /// The value as a register, or as memory of so many bytes if it still waits.
-    pub fn rm(&mut self, value: ValueId, bytes: u32) -> Rm {
-        if self.in_memory(value, bytes)
-            && let Value::Pending(p) = self.values[value.index()]
-            && let Some(pending) = self.pending[p].take()
-        {
-            self.values[value.index()] = Value::Undefined;
-            return Rm::Mem(pending.mem);
-        }
-        Rm::Reg(self.reg(value))
-    }
-
-    /// Two operands of a commutative op: the one that can be memory is second. A constant could become memory, too.
-    pub fn commute(&mut self, a: ValueId, b: ValueId, bytes: u32) -> (Vreg, Rm) {
-        let memory = |s: &Self, v| (s.in_memory(v, bytes), s.constants[ValueId::index(v)].is_some());
-        let (a, b) = if memory(self, a) > memory(self, b) { (b, a) } else { (a, b) };
-        (self.reg(a), self.rm(b, bytes))
-    }
-
-    /// Makes `to` another name of `from`.
-    pub fn alias(&mut self, to: ValueId, from: ValueId) {
-        if let Value::Pending(p) = self.values[from.index()]
-            && self.uses[to.index()] == 1
-            && self.ty(to).bytes() <= self.ty(from).bytes()
-        {
-            if let Some(pending) = &mut self.pending[p] {
-                pending.owner = to;
-            }
-            self.values[to.index()] = Value::Pending(p);
-            self.values[from.index()] = Value::Undefined;
-            return;
-        }
-        let register = self.reg(from);
-        self.set(to, register);
-        self.constants[to.index()] = self.constants[from.index()];
-    }
-
-    /// Gives a waiting value its register.
-    fn settle(&mut self, p: usize, register: Vreg) {
-        let Some(pending) = self.pending[p].take() else { return };
-        let origin = std::mem::replace(&mut self.origin, pending.origin);
-        self.load_into(register, pending.ty, pending.mem);
-        self.origin = origin;
-        self.set(pending.owner, register);
-    }
-
-    /// Gives every waiting load its register.
-    pub fn settle_all(&mut self) {
-        for p in 0..self.pending.len() {
-            let Some(pending) = &self.pending[p] else { continue };
-            let bytes = self.ty(pending.owner).bytes();
-            let register = self.vector(bytes);
-            self.settle(p, register);
-        }
-        self.pending.clear();
-    }
-
-    /// Defines a value as a load: it waits if it has one use.
-    pub fn define_load(&mut self, result: ValueId, ty: Type, mem: Mem) {
-        self.values[result.index()] = Value::Pending(self.pending.len());
-        self.pending.push(Some(Pending { owner: result, ty, mem, origin: self.origin }));
-        if self.uses[result.index()] > 1 {
-            self.reg(result);
-        }
-    }
-
-    /// Defines a value as a constant, given its bytes or more.
-    pub fn define_constant(&mut self, result: ValueId, mut bytes: Vec<u8>) {
-        let wide = self.ty(result).bytes() > 16;
-        bytes.resize(if wide { 32 } else { 16 }, 0);
-        let id = self.f.constant(&bytes);
-        self.constants[result.index()] = Some(id);
-        // The pool grows by one entry at a time, and each gets its register here.
-        if id as usize == self.shared.len() {
-            let register = self.vector(bytes.len() as u32);
-            self.shared.push((id, register));
-        }
-        let (_, register) = self.shared[id as usize];
-        self.set(result, register);
     }
 
     // Addresses and integers.
@@ -457,7 +308,7 @@ impl Selector<'_> {
         for (carry, &home) in f.carries.iter().zip(&homes) {
             self.write_home(home, carry.init);
         }
-        self.settle_all();
+        self.make_all();
         for (carry, &home) in f.carries.iter().zip(&homes) {
             self.set(carry.inner, home);
             self.set(carry.result, home);
@@ -503,6 +354,7 @@ impl Selector<'_> {
         self.go_to(&[header, exit]);
         self.f.blocks[self.current.index()].innermost = this.0 as usize + 1 == self.f.loops.len();
         self.pending.clear();
+        self.deferred.clear();
         self.in_loop = parent;
         self.start(exit);
         Ok(())
@@ -528,20 +380,6 @@ impl Selector<'_> {
             self.set(carry.result, next);
         }
         Ok(())
-    }
-
-    /// Writes a carried value's home before the loop; constants are made in place, so that several homes can start from
-    /// one without a copy.
-    fn write_home(&mut self, home: Vreg, init: ValueId) {
-        let width = self.f.width(home);
-        match (self.values[init.index()], self.constants[init.index()]) {
-            (Value::Pending(p), _) => self.settle(p, home),
-            (_, Some(id)) => self.emit(Inst::new(Opcode::Constant(id)).def(home, width)),
-            _ => {
-                let init = self.reg(init);
-                self.emit(Inst::new(Opcode::Copy).def(home, width).read(init, width));
-            }
-        }
     }
 
     /// Writes all homes at once: a next value that is another carry's home is saved before any is written.
@@ -594,7 +432,7 @@ impl Selector<'_> {
 
     fn statement(&mut self, inst: &Statement) -> Result<(), X64Error> {
         let result = inst.result;
-        if result.is_some_and(|r| self.uses[r.index()] == 0) {
+        if result.is_some_and(|r| self.uses.count(r) == 0) || self.defer(inst) {
             return Ok(());
         }
         // The verifier proves the number of operands, and that what has an address or immediate has one.
@@ -632,7 +470,10 @@ impl Selector<'_> {
                 self.alias(result, first);
                 return Ok(());
             }
-            Op::Broadcast => self.broadcast(first, ty),
+            Op::Broadcast => {
+                self.broadcast(result, first, ty);
+                return Ok(());
+            }
             Op::Concat | Op::JoinLo | Op::JoinHi | Op::UnpackLo | Op::UnpackHi => {
                 let second = second.unwrap_or(first);
                 self.combine(inst.op, ty, first, second, int)

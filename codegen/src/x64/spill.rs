@@ -9,8 +9,9 @@ use std::collections::{HashMap, HashSet};
 
 use iced_x86::Code;
 
+use super::codes::{MOVUPS, MOVUPS_STORE};
 use super::constants::inside;
-use super::machine::{Base, Class, Function, Inst, LoopId, Mem, Opcode, Operand, Rm, Role, Vreg, Width};
+use super::machine::{Base, Class, Function, Inst, LoopId, Mem, Opcode, Operand, Rm, Role, Vreg};
 
 /// How one value is taken out of its register.
 #[derive(Clone, Copy, Debug)]
@@ -46,6 +47,8 @@ pub fn plan(f: &mut Function, values: &[Vreg]) -> HashMap<Vreg, Eviction> {
                 f.slots.push(match f.vregs[v.index()] {
                     Class::Gpr => 8,
                     Class::Vector { bytes } => bytes,
+                    // Refused by the allocator.
+                    Class::Mask => 8,
                 });
                 Eviction::Slot(f.slots.len() as u32 - 1)
             }
@@ -135,17 +138,15 @@ pub fn evict(f: &mut Function, plan: &HashMap<Vreg, Eviction>) -> HashSet<Vreg> 
 
 fn move_code(class: Class) -> Inst {
     Inst::code(match class {
-        Class::Gpr => Code::Mov_r64_rm64,
-        Class::Vector { bytes: 32 } => Code::VEX_Vmovups_ymm_ymmm256,
-        Class::Vector { .. } => Code::VEX_Vmovups_xmm_xmmm128,
+        Class::Gpr | Class::Mask => Code::Mov_r64_rm64,
+        Class::Vector { bytes } => MOVUPS.of(bytes).0,
     })
 }
 
 fn store_code(class: Class) -> Inst {
     Inst::code(match class {
-        Class::Gpr => Code::Mov_rm64_r64,
-        Class::Vector { bytes: 32 } => Code::VEX_Vmovups_ymmm256_ymm,
-        Class::Vector { .. } => Code::VEX_Vmovups_xmmm128_xmm,
+        Class::Gpr | Class::Mask => Code::Mov_rm64_r64,
+        Class::Vector { bytes } => MOVUPS_STORE.of(bytes).0,
     })
 }
 
@@ -161,11 +162,7 @@ fn fold(inst: &mut Inst, v: Vreg, home: Mem, class: Class) -> bool {
         return false;
     };
     let Operand::Reg(_, _, role) = inst.operands[place] else { return false };
-    let width = match class {
-        Class::Gpr => Width::R64,
-        Class::Vector { bytes: 32 } => Width::Y,
-        Class::Vector { .. } => Width::X,
-    };
+    let width = class.width();
     match (inst.opcode, inst.operands) {
         (Opcode::Copy, [_, Operand::Reg(from, ..), ..]) if place == 0 => {
             *inst = Inst { origin: inst.origin, ..store_code(class).mem(home).read(from, width) };
@@ -176,7 +173,7 @@ fn fold(inst: &mut Inst, v: Vreg, home: Mem, class: Class) -> bool {
             true
         }
         // Any one of its sources may be memory.
-        (Opcode::Fma { .. }, _) if role == Role::Use => {
+        (Opcode::Fma { .. } | Opcode::Ternary(_), _) if role == Role::Use => {
             inst.operands[place] = Operand::Mem(home);
             true
         }

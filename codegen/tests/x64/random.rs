@@ -7,22 +7,26 @@ use ixc_codegen::x64::listing;
 use ixc_ir::kernel::random::{random_buffers, random_dims, random_kernel};
 use ixc_ir::kernel::{Kernel, interpret};
 
-use super::native::{Guard, module, run};
+use super::native::{Guard, module, run, targets};
 
 /// First of the seeds.
 const SEED: u64 = 0x71e5;
 /// How many seeds follow it.
 const KERNELS: u64 = 600;
-/// Widest vectors, in bytes.
-const WIDEST: u32 = 32;
-
 #[test]
 fn random_kernels_compute_what_the_interpreter_computes() {
+    for target in targets() {
+        println!("{}", target.name());
+        compare(target);
+    }
+}
+
+fn compare(target: Target) {
     let one = std::env::var("IXC_SEED").ok().and_then(|seed| seed.parse::<u64>().ok());
     let seeds: Vec<u64> = one.map_or_else(|| (SEED..SEED + KERNELS).collect(), |seed| vec![seed]);
     println!("seeds {SEED} and the {KERNELS} after it");
-    let kernels: Vec<Kernel> = seeds.iter().map(|&seed| random_kernel(seed, WIDEST)).collect();
-    let Some(native) = module(&kernels, Target::AVX2) else { return };
+    let kernels: Vec<Kernel> = seeds.iter().map(|&seed| random_kernel(seed, target.row().vector_bytes)).collect();
+    let Some(native) = module(&kernels, target) else { return };
     let (mut spilled, mut gprs, mut rematerialised) = (0, 0, 0);
     for (i, (&seed, kernel)) in seeds.iter().zip(&kernels).enumerate() {
         if let Artifact::X64(compiled) = &native.kernels()[i].artifact {
@@ -38,11 +42,15 @@ fn random_kernels_compute_what_the_interpreter_computes() {
             let dims = random_dims(kernel, at);
             let buffers = random_buffers(kernel, &dims, at);
             let (mut right, mut got) = (buffers.clone(), buffers);
-            interpret::run(kernel, &dims, &mut right).unwrap_or_else(|e| panic!("IXC_SEED={seed}: {e}"));
+            interpret::run(kernel, &dims, &mut right).unwrap_or_else(|e| panic!("IXC_SEED={seed}, {target:?}: {e}"));
             run(&native, i, &dims, &mut got, guard);
             for (b, (got, right)) in got.iter().zip(&right).enumerate() {
                 let at = got.iter().zip(right).position(|(a, b)| a != b);
-                assert_eq!(at, None, "IXC_SEED={seed}, dims {dims:?}: buffer %{} differs", kernel.buffers[b].name);
+                assert_eq!(
+                    at, None,
+                    "IXC_SEED={seed}, {target:?}, dims {dims:?}: buffer %{} differs",
+                    kernel.buffers[b].name
+                );
             }
         }
     }

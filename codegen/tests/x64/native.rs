@@ -3,6 +3,7 @@
 
 use ixc_codegen::module::{CodegenError, Module};
 use ixc_codegen::target::Target;
+use ixc_codegen::x64;
 use ixc_ir::kernel::Kernel;
 
 /// Bytes from a fixed seed (splitmix64), so that failures repeat.
@@ -66,11 +67,22 @@ impl Drop for Guarded {
     }
 }
 
-/// A module for the target, or `None` with a loud line where this CPU can't run it.
+/// Targets whose lowering differs: one per set of features that selection asks for.
+pub fn targets() -> Vec<Target> {
+    ["avx2", "alder-lake", "avx512", "icelake", "zen4", "zen5", "sapphire-rapids"]
+        .map(|name| Target::from_name(name).unwrap_or_else(|| panic!("no target {name}")))
+        .to_vec()
+}
+
+/// A module for the target, or `None` with a loud line where this CPU can't run it; then the kernels are compiled at
+/// least, which holds every instruction against the target's features.
 pub fn module(kernels: &[Kernel], target: Target) -> Option<Module> {
     match Module::compile(kernels, target) {
         Err(CodegenError::MissingFeatures { missing, .. }) => {
             println!("NOT RUN natively: {}: this machine lacks {}", target.name(), ixc_codegen::cpu::list(&missing));
+            for kernel in kernels {
+                x64::compile(kernel, target).unwrap_or_else(|error| panic!("{}: {error}", kernel.name));
+            }
             None
         }
         module => Some(module.unwrap_or_else(|error| panic!("{error}"))),

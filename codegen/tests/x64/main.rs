@@ -1,4 +1,4 @@
-//! The `avx2` lowering: what it computes, and how good its code is.
+//! The x86-64 lowering: what it computes for every kind of target, and how good its code is.
 //!
 //! | module | what it tests |
 //! | --- | --- |

@@ -5,7 +5,7 @@ use ixc_codegen::target::Target;
 use ixc_ir::kernel::op::{ImmKind, Memory, OPS, OpRow};
 use ixc_ir::kernel::{Elem, Imm, Kernel, KernelBuilder, Op, Type, interpret};
 
-use super::native::{Guard, Random, module, run};
+use super::native::{Guard, Random, module, run, targets};
 
 const SEED: u64 = 0x1c5e_ed02;
 /// Vectors per kernel and run.
@@ -33,10 +33,10 @@ const EDGES: [f32; 20] = [
     -2_147_483_904.0,
 ];
 
-/// Types of up to 32 bytes.
-fn types() -> Vec<Type> {
-    let all = Elem::ALL.iter().flat_map(|&e| [1, 2, 4, 8, 16, 32].map(|lanes| Type::new(e, lanes)));
-    all.filter(|ty| ty.bytes() <= 32).collect()
+/// Types of up to so many bytes.
+fn types(widest: u32) -> Vec<Type> {
+    let all = Elem::ALL.iter().flat_map(|&e| [1, 2, 4, 8, 16, 32, 64].map(|lanes| Type::new(e, lanes)));
+    all.filter(|ty| ty.bytes() <= widest).collect()
 }
 
 #[derive(Clone, Debug)]
@@ -47,10 +47,10 @@ struct Case {
     imm: Imm,
 }
 
-fn cases(row: &OpRow) -> Vec<Case> {
-    let types = types();
+fn cases(row: &OpRow, widest: u32) -> Vec<Case> {
+    let types = types(widest);
     let imms: Vec<i64> = match row.imm {
-        ImmKind::Int => (0..32).collect(),
+        ImmKind::Int => (0..64).collect(),
         _ => vec![0],
     };
     let mut operands = vec![Vec::new()];
@@ -170,14 +170,15 @@ fn same(case: &Case, a: &[u8], b: &[u8]) -> bool {
     computes && !a.is_empty() && a.iter().zip(&b).all(|(a, b)| a.to_bits() == b.to_bits() || a.is_nan() && b.is_nan())
 }
 
-fn compare(rows: impl Iterator<Item = &'static OpRow>) {
+fn compare(target: Target) {
     println!("seed {SEED:#x}");
     let mut random = Random(SEED);
-    for row in rows {
-        let cases: Vec<(Case, bool)> = cases(row).into_iter().flat_map(|c| [(c.clone(), false), (c, true)]).collect();
+    for row in OPS {
+        let cases: Vec<(Case, bool)> =
+            cases(row, target.row().vector_bytes).into_iter().flat_map(|c| [(c.clone(), false), (c, true)]).collect();
         assert!(!cases.is_empty(), "{} has no types", row.mnemonic);
         let kernels: Vec<Kernel> = cases.iter().map(|(case, reuse)| kernel(case, *reuse)).collect();
-        let Some(native) = module(&kernels, Target::AVX2) else { return };
+        let Some(native) = module(&kernels, target) else { return };
         for (i, (case, _)) in cases.iter().enumerate() {
             let mut buffers: Vec<Vec<u8>> =
                 case.operands.iter().enumerate().map(|(p, o)| operand(&mut random, case.op, p, *o)).collect();
@@ -209,5 +210,8 @@ fn compare(rows: impl Iterator<Item = &'static OpRow>) {
 
 #[test]
 fn every_op_computes_what_the_interpreter_computes_on_every_type() {
-    compare(OPS.iter());
+    for target in targets() {
+        println!("{}", target.name());
+        compare(target);
+    }
 }

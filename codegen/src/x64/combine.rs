@@ -1,0 +1,228 @@
+//! Ops that become one instruction with the op that uses them.
+//!
+//! | what waits | what it is made with | instruction |
+//! | --- | --- | --- |
+//! | a comparison whose uses are masks of choices | each choice | compare into a mask register, masked blend |
+//! | `and`, `or`, `xor` with one use | another of them | `vpternlogd` |
+//! | `dot2_s16` with one use | a sum of 32-bit integers | `vpdpwssd` |
+//!
+//! ```text
+//! %t = and i32x16 %a, %mask
+//! %r = or i32x16 %t, %b               vpternlogd: bit by bit, (a & mask) | b
+//! ```
+
+use ixc_ir::kernel::{Inst as Statement, Op, Type, ValueId};
+
+use super::arithmetic::LT_OQ;
+use super::codes::{
+    BLENDMPS, CMPPS, CMPPS_VEX, Codes, DPWSSD, PAND, PBLENDMD, PCMPEQD, PCMPEQD_VEX, PCMPGTD, PCMPGTD_VEX, PMADDWD,
+    PMOVM2D, POR, PXOR, evex,
+};
+use super::machine::{Class, Inst, Opcode, Rm, Vreg, Width};
+use super::select::Selector;
+use super::uses::Consumer;
+use super::values::{Deferred, Read, Value};
+use crate::target::Feature;
+
+/// Bit `4a + 2b + c` of a table is the result for `a`, `b` and `c`: these are the tables of the operands themselves.
+const A: u8 = 0b1111_0000;
+const B: u8 = 0b1100_1100;
+const C: u8 = 0b1010_1010;
+
+fn bitwise(op: Op, a: u8, b: u8) -> u8 {
+    match op {
+        Op::And => a & b,
+        Op::Or => a | b,
+        _ => a ^ b,
+    }
+}
+
+impl Selector<'_> {
+    /// Puts a statement off to its user, where they can be one instruction.
+    pub fn defer(&mut self, inst: &Statement) -> bool {
+        let (Some(value), &[a, b]) = (inst.result, &inst.operands[..]) else { return false };
+        let uses = self.uses.count(value);
+        let defers = match (inst.op, self.uses.consumer(value)) {
+            (Op::And | Op::Or | Op::Xor, Consumer::Bitwise) => self.has_evex() && uses == 1,
+            (Op::CmpEq | Op::CmpGt | Op::CmpLtF, Consumer::Choice) => self.has_evex(),
+            (Op::Dot2S16, Consumer::Sum) => uses == 1 && self.vnni(DPWSSD, inst.ty.bytes()).is_some(),
+            _ => false,
+        };
+        if defers {
+            self.values[value.index()] = Value::Deferred(self.deferred.len());
+            let (op, ty, origin) = (inst.op, inst.ty, self.origin);
+            self.deferred.push(Deferred { value, op, ty, operands: [a, b], uses, origin });
+        }
+        defers
+    }
+
+    /// The waiting op that defines a value, if it is one of these; it counts as used.
+    fn take(&mut self, value: ValueId, ops: &[Op]) -> Option<Deferred> {
+        let Value::Deferred(d) = self.values[value.index()] else { return None };
+        let deferred = &mut self.deferred[d];
+        if !ops.contains(&deferred.op) {
+            return None;
+        }
+        deferred.uses -= 1;
+        if deferred.uses == 0 {
+            self.values[value.index()] = Value::Undefined;
+        }
+        Some(*deferred)
+    }
+
+    /// Makes a waiting op by itself.
+    pub fn make(&mut self, d: usize) -> Vreg {
+        let Deferred { op, ty, operands: [a, b], origin, .. } = self.deferred[d];
+        let origin = std::mem::replace(&mut self.origin, origin);
+        let register = match op {
+            Op::And | Op::Or | Op::Xor => self.two_bitwise(op, ty, a, b),
+            Op::CmpEq | Op::CmpGt | Op::CmpLtF => self.compare(op, ty, a, b),
+            _ => {
+                let (a, b) = self.commute(a, b, Read::plain(ty.bytes().max(16)));
+                self.three(PMADDWD, ty.bytes(), a, b)
+            }
+        };
+        self.origin = origin;
+        register
+    }
+
+    /// `and`, `or` and `xor`, with a waiting one of them in one instruction.
+    pub fn bitwise(&mut self, op: Op, ty: Type, a: ValueId, b: ValueId) -> Vreg {
+        for (inner, other) in [(a, b), (b, a)] {
+            if let Some(Deferred { op: first, operands: [a, b], .. }) = self.take(inner, &[Op::And, Op::Or, Op::Xor]) {
+                return self.ternary(bitwise(op, bitwise(first, A, B), C), ty, [a, b, other]);
+            }
+        }
+        self.two_bitwise(op, ty, a, b)
+    }
+
+    fn two_bitwise(&mut self, op: Op, ty: Type, a: ValueId, b: ValueId) -> Vreg {
+        let codes = match op {
+            Op::And => PAND,
+            Op::Or => POR,
+            _ => PXOR,
+        };
+        let (a, b) = self.commute(a, b, Read::lanes32(ty.bytes().max(16)));
+        self.three(codes, ty.bytes(), a, b)
+    }
+
+    /// Any function of three operands, bit by bit.
+    fn ternary(&mut self, table: u8, ty: Type, operands: [ValueId; 3]) -> Vreg {
+        let read = Read::lanes32(ty.bytes().max(16));
+        let memory = operands.iter().position(|&v| self.in_memory(v, read));
+        let mut sources = [None; 3];
+        for (i, &v) in operands.iter().enumerate() {
+            if memory != Some(i) {
+                sources[i] = Some(Rm::Reg(self.reg(v)));
+            }
+        }
+        let d = self.vector(ty.bytes());
+        let width = self.f.width(d);
+        let mut inst = Inst::new(Opcode::Ternary(table)).def(d, width);
+        for (source, &v) in sources.into_iter().zip(&operands) {
+            let source = source.unwrap_or_else(|| self.rm(v, read));
+            inst = match source {
+                Rm::Reg(v) => inst.read(v, width),
+                Rm::Mem(mem) => inst.mem(mem),
+            };
+        }
+        self.emit(inst);
+        d
+    }
+
+    /// A comparison as a vector of ones and zeros.
+    pub fn compare(&mut self, op: Op, ty: Type, a: ValueId, b: ValueId) -> Vreg {
+        let bytes = ty.bytes();
+        if self.has_evex() {
+            let mask = self.compare_mask(op, ty, a, b);
+            let (code, width) = PMOVM2D.of(bytes);
+            let d = self.vector(bytes);
+            self.emit(Inst::code(code).def(d, width).read(mask, Width::K));
+            return d;
+        }
+        let read = Read::plain(bytes.max(16));
+        match op {
+            Op::CmpEq => {
+                let (a, b) = self.commute(a, b, read);
+                self.three(PCMPEQD_VEX, bytes, a, b)
+            }
+            Op::CmpGt => {
+                let (a, b) = (self.reg(a), self.rm(b, read));
+                self.three(PCMPGTD_VEX, bytes, a, b)
+            }
+            _ => {
+                let (a, b) = (self.reg(a), self.rm(b, read));
+                self.three_imm(CMPPS_VEX, bytes, a, b, LT_OQ)
+            }
+        }
+    }
+
+    /// A comparison as a mask register.
+    fn compare_mask(&mut self, op: Op, ty: Type, a: ValueId, b: ValueId) -> Vreg {
+        let read = Read::lanes32(ty.bytes().max(16));
+        let (codes, imm) = match op {
+            Op::CmpEq => (PCMPEQD, None),
+            Op::CmpGt => (PCMPGTD, None),
+            _ => (CMPPS, Some(LT_OQ)),
+        };
+        let (a, b) = if op == Op::CmpEq { self.commute(a, b, read) } else { (self.reg(a), self.rm(b, read)) };
+        let (code, width) = codes.of(ty.bytes());
+        let mask = self.f.vreg(Class::Mask);
+        let inst = Inst::code(code).def(mask, Width::K).read(a, width).rm(b, width);
+        self.emit(imm.into_iter().fold(inst, Inst::imm));
+        mask
+    }
+
+    /// `mask ? a : b` on targets with EVEX.
+    pub fn choose_evex(&mut self, mask: ValueId, a: ValueId, b: ValueId, ty: Type) -> Vreg {
+        let bytes = ty.bytes();
+        let Some(comparison) = self.take(mask, &[Op::CmpEq, Op::CmpGt, Op::CmpLtF]) else {
+            return self.ternary(A & B | !A & C, ty, [mask, a, b]);
+        };
+        let [x, y] = comparison.operands;
+        if comparison.uses > 0 {
+            // They are read again.
+            self.reg(x);
+            self.reg(y);
+        }
+        let b = self.reg(b);
+        let a = self.rm(a, Read::lanes32(bytes.max(16)));
+        let mask = self.compare_mask(comparison.op, comparison.ty, x, y);
+        let float = ty.elem == ixc_ir::kernel::Elem::F32;
+        let (code, width) = if float { BLENDMPS } else { PBLENDMD }.of(bytes);
+        let d = self.vector(bytes);
+        self.emit(Inst::code(code).def(d, width).read(b, width).rm(a, width).masked(mask, false));
+        d
+    }
+
+    /// A sum of 32-bit integers one of which is a dot product that waits.
+    pub fn add_dot(&mut self, ty: Type, a: ValueId, b: ValueId) -> Option<Vreg> {
+        for (dot, other) in [(a, b), (b, a)] {
+            if let Some(Deferred { operands: [a, b], .. }) = self.take(dot, &[Op::Dot2S16]) {
+                let swap = self.in_memory(a, Read::lanes32(ty.bytes().max(16)));
+                return self.accumulate(DPWSSD, ty, other, if swap { [b, a] } else { [a, b] });
+            }
+        }
+        None
+    }
+
+    /// `sum + a * b` by an instruction that overwrites the sum; `None` where the target lacks it.
+    pub fn accumulate(&mut self, codes: Codes, ty: Type, sum: ValueId, [a, b]: [ValueId; 2]) -> Option<Vreg> {
+        let (code, width) = self.vnni(codes, ty.bytes())?;
+        let a = self.reg(a);
+        let b = self.rm(b, Read::lanes32(ty.bytes().max(16)));
+        let d = self.vector(ty.bytes());
+        self.write_home(d, sum);
+        self.emit(Inst::code(code).update(d, width).read(a, width).rm(b, width));
+        Some(d)
+    }
+
+    /// The form of an integer dot product that the target has.
+    fn vnni(&self, codes: Codes, bytes: u32) -> Option<(iced_x86::Code, Width)> {
+        let (code, width) = codes.of(bytes);
+        if self.f.target.has(Feature::AvxVnni) && bytes <= 32 {
+            return Some((code, width));
+        }
+        self.f.target.has(Feature::Avx512vnni).then(|| (evex(code).unwrap_or(code), width))
+    }
+}

@@ -1,0 +1,122 @@
+//! Who uses each value: what selection has to know before it puts an instruction off to its user.
+//!
+//! ```text
+//! %m = cmp_gt i32x16 %a, %b           one use, as the mask of a choice in the same body: the comparison can wait
+//! %c = select f32x16 %m, %x, %y       vpcmpgtd k1, ...; vblendmps zmm{k1}, ...
+//! ```
+
+use ixc_ir::kernel::{Elem, Kernel, Op, Stmt, Type, ValueId};
+
+/// What all users of a value have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Consumer {
+    /// There is none.
+    None,
+    /// `and`, `or` or `xor` in the same body.
+    Bitwise,
+    /// A sum of 32-bit integers in the same body.
+    Sum,
+    /// The mask of a choice in the same body.
+    Choice,
+    /// Nothing.
+    Mixed,
+}
+
+/// Uses by value.
+pub struct Uses {
+    count: Vec<u32>,
+    consumer: Vec<Consumer>,
+    foldable: Vec<u32>,
+    /// The body that defines it; 0 is the kernel's.
+    body: Vec<u32>,
+    bodies: u32,
+}
+
+impl Uses {
+    /// Counts the uses in a kernel.
+    pub fn collect(kernel: &Kernel) -> Uses {
+        let n = kernel.values.len();
+        let mut uses = Uses {
+            count: vec![0; n],
+            consumer: vec![Consumer::None; n],
+            foldable: vec![0; n],
+            body: vec![0; n],
+            bodies: 1,
+        };
+        uses.visit(&kernel.body, 0);
+        uses
+    }
+
+    /// How often a value is used.
+    pub fn count(&self, value: ValueId) -> u32 {
+        self.count[value.index()]
+    }
+
+    /// What its users have in common.
+    pub fn consumer(&self, value: ValueId) -> Consumer {
+        self.consumer[value.index()]
+    }
+
+    /// Whether every use of a value of equal 32-bit lanes could read the lane from memory, so that a few of them need no
+    /// register for it.
+    pub fn all_fold(&self, value: ValueId) -> bool {
+        self.foldable[value.index()] == self.count[value.index()]
+    }
+
+    fn visit(&mut self, body: &[Stmt], number: u32) {
+        for stmt in body {
+            match stmt {
+                Stmt::Inst(inst) => {
+                    for (i, &v) in inst.operands.iter().enumerate() {
+                        let here = self.body[v.index()] == number;
+                        let consumer = match inst.op {
+                            Op::And | Op::Or | Op::Xor if here => Consumer::Bitwise,
+                            Op::IAdd if here && inst.ty.elem == Elem::I32 => Consumer::Sum,
+                            Op::Select if here && i == 0 => Consumer::Choice,
+                            _ => Consumer::Mixed,
+                        };
+                        self.add(v, consumer);
+                        self.foldable[v.index()] += u32::from(here && folds(inst.op, i, inst.ty));
+                    }
+                    if let Some(result) = inst.result {
+                        self.body[result.index()] = number;
+                    }
+                }
+                Stmt::For(f) => {
+                    let inner = self.bodies;
+                    self.bodies += 1;
+                    for carry in &f.carries {
+                        self.add(carry.init, Consumer::Mixed);
+                        self.body[carry.inner.index()] = inner;
+                    }
+                    self.visit(&f.body, inner);
+                    for carry in &f.carries {
+                        self.add(carry.next, Consumer::Mixed);
+                        self.body[carry.result.index()] = number;
+                    }
+                }
+                Stmt::LoadIndex { .. } => {}
+            }
+        }
+    }
+
+    fn add(&mut self, value: ValueId, consumer: Consumer) {
+        self.count[value.index()] += 1;
+        let known = &mut self.consumer[value.index()];
+        *known = if *known == Consumer::None || *known == consumer { consumer } else { Consumer::Mixed };
+    }
+}
+
+/// Whether an op can read operand number `i` as one 32-bit lane in memory that stands for all.
+fn folds(op: Op, i: usize, ty: Type) -> bool {
+    if ty.lanes == 1 {
+        return false;
+    }
+    match op {
+        Op::Add | Op::Mul | Op::Fma | Op::And | Op::Or | Op::Xor | Op::CmpEq => true,
+        Op::Sub | Op::Div | Op::Min | Op::Max | Op::CmpGt | Op::CmpLtF | Op::Select => i == 1,
+        Op::IAdd | Op::IMul | Op::IMin | Op::IMax => ty.elem == Elem::I32,
+        Op::ISub => ty.elem == Elem::I32 && i == 1,
+        _ => false,
+    }
+}

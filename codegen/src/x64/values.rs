@@ -1,0 +1,271 @@
+//! Where values are while selection goes through the statements: in a register, or not made yet.
+//!
+//! - A load with one use waits until its use, which takes it as a memory operand where the encoding allows; at a store, a
+//!   loop or a use that needs a register it becomes an instruction of its own.
+//! - On targets with EVEX so does a `load_splat` of 32 bits: its use reads `{1to16}`.
+//! - An op whose only use can be one instruction with it waits as [`Deferred`] ([`super::combine`]).
+//!
+//! Invariant: what waits is made before control flow, so that its register is defined wherever the value is in scope.
+
+use iced_x86::Code;
+use ixc_ir::kernel::{Op, Type, ValueId};
+
+use super::machine::{Inst, Mem, Opcode, Rm, Vreg, Width};
+use super::select::Selector;
+
+/// Most instructions that read one broadcast lane from memory instead of a register: two loads are cheaper than a
+/// register that holds the lanes, many are not.
+const FOLDED_SPLATS: u32 = 2;
+
+/// Where a value is.
+#[derive(Clone, Copy, Debug)]
+pub enum Value {
+    /// Not defined yet, or used up.
+    Undefined,
+    /// In a register.
+    Register(Vreg),
+    /// A load that waits.
+    Pending(usize),
+    /// An op that waits.
+    Deferred(usize),
+}
+
+/// A load that waits for its use.
+#[derive(Clone, Copy)]
+pub struct Pending {
+    owner: ValueId,
+    ty: Type,
+    mem: Mem,
+    /// Whether it is one element that is to stand in every lane.
+    splat: bool,
+    /// Uses that are still to come.
+    uses: u32,
+    origin: u32,
+}
+
+/// An op that waits for its use.
+#[derive(Clone, Copy)]
+pub struct Deferred {
+    /// What it defines.
+    pub value: ValueId,
+    /// The op.
+    pub op: Op,
+    /// Type of the result.
+    pub ty: Type,
+    /// Its operands.
+    pub operands: [ValueId; 2],
+    /// Uses that are still to come.
+    pub uses: u32,
+    /// Its statement.
+    pub origin: u32,
+}
+
+/// What an operand may be besides a register.
+#[derive(Clone, Copy)]
+pub struct Read {
+    /// Bytes that an instruction reads of a memory operand.
+    pub bytes: u32,
+    /// Whether it may be one 32-bit lane that stands for all.
+    pub splat: bool,
+}
+
+impl Read {
+    /// Memory of so many bytes.
+    pub fn plain(bytes: u32) -> Read {
+        Read { bytes, splat: false }
+    }
+
+    /// Memory of so many bytes, or one 32-bit lane of it.
+    pub fn lanes32(bytes: u32) -> Read {
+        Read { bytes, splat: true }
+    }
+}
+
+impl Selector<'_> {
+    /// The type of a value.
+    pub fn ty(&self, value: ValueId) -> Type {
+        self.kernel.ty(value)
+    }
+
+    /// States the register of a value.
+    pub fn set(&mut self, value: ValueId, register: Vreg) {
+        self.values[value.index()] = Value::Register(register);
+    }
+
+    /// Whether a value could still be a memory operand.
+    pub fn in_memory(&self, value: ValueId, read: Read) -> bool {
+        let Value::Pending(p) = self.values[value.index()] else { return false };
+        self.pending[p].as_ref().is_some_and(|p| if p.splat { read.splat } else { p.ty.bytes() >= read.bytes })
+    }
+
+    /// The value in a register.
+    pub fn reg(&mut self, value: ValueId) -> Vreg {
+        match self.values[value.index()] {
+            Value::Register(v) => v,
+            Value::Pending(p) => {
+                let bytes = self.ty(value).bytes();
+                let register = self.vector(bytes);
+                self.settle(p, register);
+                register
+            }
+            Value::Deferred(d) => {
+                let register = self.make(d);
+                self.set(value, register);
+                register
+            }
+            // The verifier proves that every value is defined before it is used.
+            Value::Undefined => {
+                debug_assert!(false, "{} uses an undefined value {value:?}", self.kernel.name);
+                let bytes = self.ty(value).bytes();
+                self.vector(bytes)
+            }
+        }
+    }
+
+    /// The value as a register, or as memory if it still waits and the operand may be that.
+    pub fn rm(&mut self, value: ValueId, read: Read) -> Rm {
+        if self.in_memory(value, read)
+            && let Value::Pending(p) = self.values[value.index()]
+            && let Some(pending) = &mut self.pending[p]
+        {
+            let mem = Mem { broadcast: pending.splat, ..pending.mem };
+            pending.uses -= 1;
+            if pending.uses == 0 {
+                self.pending[p] = None;
+                self.values[value.index()] = Value::Undefined;
+            }
+            return Rm::Mem(mem);
+        }
+        Rm::Reg(self.reg(value))
+    }
+
+    /// Two operands of a commutative op: the one that can be memory is second. A constant could become memory, too.
+    pub fn commute(&mut self, a: ValueId, b: ValueId, read: Read) -> (Vreg, Rm) {
+        let memory = |s: &Self, v| (s.in_memory(v, read), s.constants[ValueId::index(v)].is_some());
+        let (a, b) = if memory(self, a) > memory(self, b) { (b, a) } else { (a, b) };
+        (self.reg(a), self.rm(b, read))
+    }
+
+    /// Makes `to` another name of `from`, or of its lower lanes.
+    pub fn alias(&mut self, to: ValueId, from: ValueId) {
+        let uses = self.uses.count(to);
+        if let Value::Pending(p) = self.values[from.index()]
+            && self.ty(to).bytes() <= self.ty(from).bytes()
+            && let Some(pending) = &mut self.pending[p]
+            && pending.uses == 1
+            && (uses == 1 || pending.splat && uses <= FOLDED_SPLATS && self.uses.all_fold(to))
+        {
+            (pending.owner, pending.uses) = (to, uses);
+            self.values[to.index()] = Value::Pending(p);
+            self.values[from.index()] = Value::Undefined;
+            return;
+        }
+        let register = self.reg(from);
+        self.set(to, register);
+        self.constants[to.index()] = self.constants[from.index()];
+    }
+
+    /// Gives a waiting load its register.
+    fn settle(&mut self, p: usize, register: Vreg) {
+        let Some(pending) = self.pending[p].take() else { return };
+        let origin = std::mem::replace(&mut self.origin, pending.origin);
+        if pending.splat {
+            self.broadcast_into(register, pending.ty.elem, pending.mem);
+        } else {
+            self.load_into(register, pending.ty, pending.mem);
+        }
+        self.origin = origin;
+        self.set(pending.owner, register);
+    }
+
+    /// Gives every waiting load its register.
+    pub fn settle_all(&mut self) {
+        for p in 0..self.pending.len() {
+            let Some(pending) = &self.pending[p] else { continue };
+            let bytes = self.ty(pending.owner).bytes();
+            let register = self.vector(bytes);
+            self.settle(p, register);
+        }
+        self.pending.clear();
+    }
+
+    /// Makes everything that waits.
+    pub fn make_all(&mut self) {
+        for d in 0..self.deferred.len() {
+            let value = self.deferred[d].value;
+            if matches!(self.values[value.index()], Value::Deferred(_)) {
+                self.reg(value);
+            }
+        }
+        self.deferred.clear();
+        self.settle_all();
+    }
+
+    /// Defines a value as a load: it waits if it has one use.
+    pub fn define_load(&mut self, result: ValueId, ty: Type, mem: Mem) {
+        self.wait(Pending { owner: result, ty, mem, splat: false, uses: 1, origin: self.origin });
+        if self.uses.count(result) > 1 {
+            self.reg(result);
+        }
+    }
+
+    /// Defines a value as one element of memory in every lane: it waits if an instruction may read it so.
+    pub fn define_splat(&mut self, result: ValueId, ty: Type, mem: Mem) {
+        let uses = self.uses.count(result);
+        if self.has_evex() && ty.elem.bytes() == 4 && (uses == 1 || uses <= FOLDED_SPLATS && self.uses.all_fold(result))
+        {
+            self.wait(Pending { owner: result, ty, mem, splat: true, uses, origin: self.origin });
+            return;
+        }
+        let d = self.vector(ty.bytes());
+        self.broadcast_into(d, ty.elem, mem);
+        self.set(result, d);
+    }
+
+    fn wait(&mut self, pending: Pending) {
+        self.values[pending.owner.index()] = Value::Pending(self.pending.len());
+        self.pending.push(Some(pending));
+    }
+
+    /// The register that holds a constant, given its bytes, and the constant's place in the pool.
+    pub fn constant(&mut self, mut bytes: Vec<u8>) -> (u32, Vreg) {
+        let whole = bytes.len().next_power_of_two().max(16);
+        bytes.resize(whole, 0);
+        let id = self.f.constant(&bytes);
+        // The pool grows by one entry at a time, and each gets its register here.
+        if id as usize == self.shared.len() {
+            let register = self.vector(whole as u32);
+            self.shared.push((id, register));
+        }
+        self.shared[id as usize]
+    }
+
+    /// Defines a value as a constant, given its bytes or more.
+    pub fn define_constant(&mut self, result: ValueId, mut bytes: Vec<u8>) {
+        bytes.truncate(self.ty(result).bytes().max(16) as usize);
+        let (id, register) = self.constant(bytes);
+        self.constants[result.index()] = Some(id);
+        self.set(result, register);
+    }
+
+    /// Writes a value to a register of its own: a carried value's home before the loop, say, or a sum that an instruction
+    /// adds to. Constants are made in place, so that several homes can start from one without a copy.
+    pub fn write_home(&mut self, home: Vreg, init: ValueId) {
+        let width = self.f.width(home);
+        match (self.values[init.index()], self.constants[init.index()]) {
+            (Value::Pending(p), _) if self.pending[p].is_some_and(|pending| pending.uses == 1) => self.settle(p, home),
+            (_, Some(id)) => self.emit(Inst::new(Opcode::Constant(id)).def(home, width)),
+            _ => {
+                let init = self.reg(init);
+                self.emit(Inst::new(Opcode::Copy).def(home, width).read(init, width));
+            }
+        }
+    }
+
+    /// `vmovd`: a 32-bit integer as a vector's lowest lane.
+    pub fn from_integer(&mut self, x: Vreg) -> Vreg {
+        let d = self.vector(4);
+        self.emit(Inst::code(Code::VEX_Vmovd_xmm_rm32).def(d, Width::X).read(x, Width::R32).or_mem());
+        d
+    }
+}
