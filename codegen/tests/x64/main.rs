@@ -2,6 +2,7 @@
 //!
 //! | module | what it tests |
 //! | --- | --- |
+//! | `evex` | what AVX-512 has is used where it counts |
 //! | `generated` | what the generators make, against the `portable` target |
 //! | `limits` | what is refused |
 //! | `native` | (no tests) running a kernel with every buffer against a guard page |
@@ -9,6 +10,7 @@
 //! | `random` | random kernels, against the interpreter |
 //! | `quality` | hot loops come out without spills and moves; instructions keep to the target's features |
 
+mod evex;
 mod generated;
 mod limits;
 mod native;

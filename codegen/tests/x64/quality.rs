@@ -1,14 +1,18 @@
 //! How good the code is: no spills and no needless moves where a person would need none.
 
 use iced_x86::{CpuidFeature, Decoder, DecoderOptions, InstructionInfoFactory, Mnemonic, OpAccess};
-use ixc_codegen::target::Target;
+use ixc_codegen::target::{Feature, Target};
 use ixc_codegen::x64::{self, Compiled, listing};
 use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type, ValueId, interpret};
 
-use super::native::{Guard, Random, module, run};
+use super::native::{Guard, Random, module, run, targets};
 
 fn compile(kernel: &Kernel) -> Compiled {
-    let compiled = x64::compile(kernel, Target::AVX2).unwrap_or_else(|error| panic!("{error}"));
+    compile_for(kernel, Target::AVX2)
+}
+
+pub fn compile_for(kernel: &Kernel, target: Target) -> Compiled {
+    let compiled = x64::compile(kernel, target).unwrap_or_else(|error| panic!("{error}"));
     println!("{}\n{:?}", listing::text(&compiled, kernel), compiled.stats);
     compiled
 }
@@ -125,33 +129,32 @@ fn a_chain_over_a_carried_value_stays_in_one_register() {
 }
 
 /// More live vectors than registers, so that values are spilled.
-fn crowded() -> Kernel {
-    let mut b = KernelBuilder::new("crowded");
-    let n = b.dim("n", 0, 64);
-    let x = b.read("x", n * 4 + 40 * 32);
-    let y = b.write("y", 40 * 32);
-    let constants: Vec<ValueId> = (0..10).map(|i| b.splat_f32(8, i as f32 + 0.5)).collect();
-    let loaded: Vec<ValueId> = (0..20).map(|i| b.load(Type::f32(8), x, i * 32)).collect();
+fn crowded(lanes: u16) -> Kernel {
+    let mut b = KernelBuilder::new(format!("crowded_{lanes}"));
+    let (n, ty) = (b.dim("n", 0, 64), Type::f32(lanes));
+    let bytes = i64::from(ty.bytes());
+    let x = b.read("x", n * 4 + 40 * bytes);
+    let y = b.write("y", 40 * bytes);
+    let constants: Vec<ValueId> = (0..10).map(|i| b.splat_f32(lanes, i as f32 + 0.5)).collect();
+    let loaded: Vec<ValueId> = (0..40).map(|i| b.load(ty, x, i * bytes)).collect();
     let sums = b.for_carry("i", n, &loaded, |b, i, sums| {
-        let a = b.load_splat(Type::f32(8), x, i * 4);
+        let a = b.load_splat(ty, x, i * 4);
         sums.iter().enumerate().map(|(j, &s)| b.fma(a, constants[j % 10], s)).collect()
     });
     for (i, (&sum, &first)) in sums.iter().zip(&loaded).enumerate() {
         let v = b.mul(sum, first);
-        b.store(y, i as i64 * 32, v);
+        b.store(y, i as i64 * bytes, v);
     }
     b.finish()
 }
 
-#[test]
-fn spilled_values_are_right() {
-    let kernels = [crowded(), gemm_like(), fma_tile(), dot()];
-    assert!(compile(&kernels[0]).stats.vector_spills > 0);
-    let Some(native) = module(&kernels, Target::AVX2) else { return };
-    println!("seed 7");
+/// Compiles and runs kernels with one dim, against the interpreter.
+pub fn agree(kernels: &[Kernel], target: Target) {
+    let Some(native) = module(kernels, target) else { return };
+    println!("{}, seed 7", target.name());
     let mut random = Random(7);
     for (i, kernel) in kernels.iter().enumerate() {
-        for n in [0, 1, 2, 7, 64].map(|n| n.max(kernel.dims[0].lo)) {
+        for n in [0, 1, 2, 7, 64].map(|n| n.clamp(kernel.dims[0].lo, kernel.dims[0].hi)) {
             let buffers: Vec<Vec<u8>> = kernel
                 .buffers
                 .iter()
@@ -166,25 +169,39 @@ fn spilled_values_are_right() {
 }
 
 #[test]
+fn spilled_values_are_right() {
+    for target in targets() {
+        let mut kernels = vec![crowded(4), crowded(8), gemm_like(), fma_tile(), dot()];
+        if target.row().vector_bytes == 64 {
+            kernels.push(crowded(16));
+        }
+        for kernel in &kernels[..2] {
+            assert!(compile_for(kernel, target).stats.vector_spills > 0);
+        }
+        agree(&kernels, target);
+    }
+}
+
+#[test]
 fn instructions_keep_to_the_features_of_the_target() {
-    let allowed = [
-        CpuidFeature::INTEL8086,
-        CpuidFeature::INTEL186,
-        CpuidFeature::INTEL386,
-        CpuidFeature::X64,
-        CpuidFeature::AVX,
-        CpuidFeature::AVX2,
-        CpuidFeature::FMA,
-        CpuidFeature::F16C,
-    ];
-    for kernel in [gemm_like(), fma_tile(), dot(), crowded()] {
-        let compiled = compile(&kernel);
+    let kernels = [gemm_like(), fma_tile(), dot(), crowded(8), crowded(16)];
+    for (target, kernel) in targets().into_iter().flat_map(|target| kernels.iter().map(move |kernel| (target, kernel)))
+    {
+        if kernel.values.iter().any(|ty| ty.bytes() > target.row().vector_bytes) {
+            continue;
+        }
+        let compiled = compile_for(kernel, target);
         let mut info = InstructionInfoFactory::new();
         let code = &compiled.code[..compiled.code_bytes];
         let decoder = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);
         for instruction in decoder {
+            let allowed = |feature: &CpuidFeature| {
+                let baseline =
+                    [CpuidFeature::INTEL8086, CpuidFeature::INTEL186, CpuidFeature::INTEL386, CpuidFeature::X64];
+                baseline.contains(feature) || Feature::of_instruction(*feature).is_some_and(|f| target.has(f))
+            };
             let features = instruction.cpuid_features();
-            assert!(features.iter().all(|f| allowed.contains(f)), "{instruction:?} needs {features:?}");
+            assert!(features.iter().all(allowed), "{target:?}: {instruction:?} needs {features:?}");
             assert_ne!(instruction.mnemonic(), Mnemonic::INVALID);
             // Nothing but the frame touches the stack pointer.
             let info = info.info(&instruction);

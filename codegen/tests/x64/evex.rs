@@ -1,0 +1,168 @@
+//! What AVX-512 has and AVX2 lacks is used where it counts: broadcast memory operands, masks, ternary logic, dot products
+//! that add, twice the registers.
+
+use ixc_codegen::target::Target;
+use ixc_codegen::x64::listing;
+use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type, ValueId};
+
+use super::quality::{agree, compile_for};
+
+fn target(name: &str) -> Target {
+    Target::from_name(name).unwrap_or_else(|| panic!("no target {name}"))
+}
+
+/// Compiles, runs and lists a kernel; there must be no spill, and no move in its loop.
+fn clean(kernel: &Kernel, target: Target) -> String {
+    let compiled = compile_for(kernel, target);
+    let stats = compiled.stats;
+    assert_eq!((stats.vector_spills, stats.gpr_spills, stats.moves_in_innermost_loops), (0, 0, 0), "{}", kernel.name);
+    agree(std::slice::from_ref(kernel), target);
+    listing::text(&compiled, kernel)
+}
+
+/// How many lines have all of these.
+fn lines(text: &str, parts: &[&str]) -> usize {
+    text.lines().filter(|line| parts.iter().all(|part| line.contains(part))).count()
+}
+
+/// 14 x 2 register tile of fused multiply-adds.
+fn fma_tile() -> Kernel {
+    let mut b = KernelBuilder::new("fma_tile_z");
+    let (n, ty) = (b.dim("n", 0, 64), Type::f32(16));
+    let (w, x, y) = (b.read("w", n * 128), b.read("x", n * 56), b.write("y", 28 * 64));
+    let zero = b.splat_f32(16, 0.0);
+    let sums = b.for_carry("k", n, &[zero; 28], |b, k, sums| {
+        let columns = [0, 64].map(|at| b.load(ty, w, k * 128 + at));
+        let mut next = Vec::new();
+        for row in 0..14 {
+            let a = b.load_splat(ty, x, k * 56 + row * 4);
+            next.extend(columns.iter().enumerate().map(|(j, &c)| b.fma(a, c, sums[row as usize * 2 + j])));
+        }
+        next
+    });
+    for (i, sum) in sums.into_iter().enumerate() {
+        b.store(y, i as i64 * 64, sum);
+    }
+    b.finish()
+}
+
+#[test]
+fn a_tile_of_28_sums_reads_its_lanes_from_memory() {
+    let text = clean(&fma_tile(), Target::AVX512);
+    assert_eq!(lines(&text, &["vfmadd231ps zmm", "{1to16}"]), 28, "{text}");
+    assert_eq!(lines(&text, &["vbroadcast"]), 0, "{text}");
+}
+
+#[test]
+fn operands_of_equal_lanes_are_read_from_memory_once_or_twice_and_held_if_oftener() {
+    let kernel = |uses: usize| {
+        let mut b = KernelBuilder::new("equal_lanes");
+        let (n, ty) = (b.dim("n", 0, 64), Type::i32(16));
+        let (x, y) = (b.read("x", n * 4 + 64), b.write("y", n * 64));
+        b.for_each("i", n, |b, i| {
+            let mut v = b.load(ty, x, 0);
+            let a = b.load_splat(ty, x, i * 4);
+            for _ in 0..uses {
+                let doubled = b.iadd(v, v);
+                v = b.same(Op::IMax, &[doubled, a]);
+            }
+            b.store(y, i * 64, v);
+        });
+        b.finish()
+    };
+    for uses in 1..4 {
+        let text = clean(&kernel(uses), Target::AVX512);
+        let folded = if uses <= 2 { uses } else { 0 };
+        assert_eq!(lines(&text, &["vpmaxsd zmm", "{1to16}"]), folded, "{text}");
+        assert_eq!(lines(&text, &["vpbroadcastd"]), usize::from(folded == 0), "{text}");
+    }
+}
+
+#[test]
+fn a_store_between_a_load_of_equal_lanes_and_its_use_keeps_them_in_order() {
+    let mut b = KernelBuilder::new("store_between");
+    let (n, ty) = (b.dim("n", 0, 64), Type::i32(16));
+    let (x, y) = (b.read("x", 64), b.buffer("y", ixc_ir::kernel::BufferKind::ReadWrite, n * 4 + 64));
+    b.for_each("i", n, |b, i| {
+        let a = b.load_splat(ty, y, i * 4);
+        let v = b.load(ty, x, 0);
+        b.store(y, i * 4, v);
+        let sum = b.iadd(a, v);
+        b.store(y, i * 4, sum);
+    });
+    let text = clean(&b.finish(), Target::AVX512);
+    assert_eq!(lines(&text, &["vpbroadcastd zmm"]), 1, "{text}");
+}
+
+/// One vector per step through `f`, stored.
+fn map(name: &str, ty: Type, f: impl Fn(&mut KernelBuilder, [ValueId; 3]) -> ValueId) -> Kernel {
+    let mut b = KernelBuilder::new(name);
+    let (n, bytes) = (b.dim("n", 0, 64), i64::from(ty.bytes()));
+    let inputs = ["p", "q", "r"].map(|name| b.read(name, n * bytes));
+    let y = b.write("y", n * bytes);
+    b.for_each("i", n, |b, i| {
+        let values = inputs.map(|x| b.load(ty, x, i * bytes));
+        let v = f(b, values);
+        b.store(y, i * bytes, v);
+    });
+    b.finish()
+}
+
+#[test]
+fn two_bitwise_ops_are_one() {
+    for lanes in [16, 32, 64] {
+        let kernel = map("field", Type::i8(lanes), |b, [p, q, r]| {
+            let mask = b.splat_int(Type::i8(lanes), 0x30);
+            let low = b.same(Op::And, &[p, mask]);
+            let both = b.same(Op::Or, &[low, q]);
+            b.same(Op::Xor, &[both, r])
+        });
+        let text = clean(&kernel, Target::AVX512);
+        assert_eq!(lines(&text, &["vpternlogd"]), 1, "{text}");
+        assert_eq!(lines(&text, &["vpand"]) + lines(&text, &["vpor"]) + lines(&text, &["vpxor"]), 1, "{text}");
+    }
+}
+
+#[test]
+fn a_comparison_is_a_mask_and_a_choice_is_masked() {
+    for lanes in [4, 8, 16] {
+        let kernel = map("positive", Type::f32(lanes), |b, [p, q, r]| {
+            let mask = b.op(Op::CmpLtF, Type::i32(lanes), &[p, q]);
+            let least = b.op(Op::Select, Type::f32(lanes), &[mask, p, r]);
+            b.op(Op::Select, Type::f32(lanes), &[mask, q, least])
+        });
+        let text = clean(&kernel, Target::AVX512);
+        assert_eq!((lines(&text, &["vcmpltps k"]) + lines(&text, &["vcmplt_oqps k"])), 2, "{text}");
+        assert_eq!((lines(&text, &["vblendmps"]), lines(&text, &["vpmovm2d"])), (2, 0), "{text}");
+        // A mask that is a vector is one instruction, too.
+        let kernel = map("picked", Type::i32(lanes), |b, [p, q, r]| {
+            let mask = b.op(Op::CmpGt, Type::i32(lanes), &[p, q]);
+            let none = b.op(Op::CmpEq, Type::i32(lanes), &[q, r]);
+            let mask = b.same(Op::And, &[mask, none]);
+            b.op(Op::Select, Type::i32(lanes), &[mask, p, r])
+        });
+        let text = clean(&kernel, Target::AVX512);
+        assert_eq!((lines(&text, &["vpternlogd"]), lines(&text, &["vblendm"])), (1, 0), "{text}");
+    }
+}
+
+#[test]
+fn word_products_are_added_where_there_is_vnni() {
+    let mut b = KernelBuilder::new("words");
+    let n = b.dim("n", 0, 64);
+    let (x, w, y) = (b.read("x", n * 4), b.read("w", n * 64), b.write("y", 64));
+    let zero = b.splat_int(Type::i32(16), 0);
+    let sums = b.for_carry("k", n, &[zero], |b, k, sums| {
+        let w = b.load(Type::i16(32), w, k * 64);
+        let x = b.load_splat(Type::i32(16), x, k * 4);
+        let x = b.bitcast(Type::i16(32), x);
+        let p = b.op(Op::Dot2S16, Type::i32(16), &[x, w]);
+        vec![b.iadd(sums[0], p)]
+    });
+    b.store(y, 0, sums[0]);
+    let kernel = b.finish();
+    let text = clean(&kernel, target("icelake"));
+    assert_eq!((lines(&text, &["vpdpwssd zmm", "{1to16}"]), lines(&text, &["vpaddd"])), (1, 0), "{text}");
+    let text = clean(&kernel, Target::AVX512);
+    assert_eq!((lines(&text, &["vpmaddwd"]), lines(&text, &["vpaddd"])), (1, 1), "{text}");
+}
