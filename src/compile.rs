@@ -22,7 +22,7 @@ use ixc_frontend::gguf::Gguf;
 use ixc_frontend::tokenizer::TokenizerSpec;
 use ixc_ir::graph::Module;
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{Plan, SourceFile};
+use ixc_ir::plan::{KernelSpec, Plan, SourceFile};
 use ixc_passes::manager::{self, PIPELINE, run_pipeline};
 use ixc_passes::schedule::{self, DEFAULT_MAX_TOKENS, Settings};
 
@@ -59,6 +59,16 @@ pub struct Compiled {
 /// # Errors
 /// When its graph asks for what no kernel does.
 pub fn compile(model: &Model, options: &Options) -> Result<Compiled, Error> {
+    let (fused, plan) = specs(model, options)?;
+    let plan = plan.try_map_kernels(|spec| generate(&spec, options.target))?;
+    Ok(Compiled { fused, plan })
+}
+
+/// A model's graph after all passes, and its plan with specs in place of kernels.
+///
+/// # Errors
+/// As [`compile`].
+pub fn specs(model: &Model, options: &Options) -> Result<(Module, Plan<KernelSpec>), Error> {
     let fused = fuse(model)?;
     let settings = Settings {
         architecture: model.arch.hyper.architecture.clone(),
@@ -69,8 +79,7 @@ pub fn compile(model: &Model, options: &Options) -> Result<Compiled, Error> {
         tokenizer: encode_tokenizer(&model.vocabulary)?,
     };
     let plan = schedule::run(&fused, &FileWeights::new(&model.gguf, &fused), settings)?;
-    let plan = plan.try_map_kernels(|spec| generate(&spec, options.target))?;
-    Ok(Compiled { fused, plan })
+    Ok((fused, plan))
 }
 
 /// A model's graph after all passes.

@@ -28,6 +28,8 @@ use ixc_runtime::file::FileError;
 use ixc_runtime::load::LoadError;
 use ixc_runtime::sample::{SampleError, SettingsError};
 
+use crate::kernels::KernelError;
+
 /// Exit status of other failures.
 pub const FAILED: u8 = 1;
 /// Exit status for a wrong command line.
@@ -76,6 +78,9 @@ pub enum Error {
     /// A plan cannot be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
+    /// A kernel on its own cannot be shown, run or compared.
+    #[error(transparent)]
+    Kernel(#[from] Box<KernelError>),
     /// A plan file cannot be read or written.
     #[error(transparent)]
     PlanFile(#[from] FileError),
@@ -156,6 +161,12 @@ pub enum Error {
     },
 }
 
+impl From<KernelError> for Error {
+    fn from(error: KernelError) -> Error {
+        Box::new(error).into()
+    }
+}
+
 impl From<CodegenError> for Error {
     fn from(error: CodegenError) -> Error {
         Box::new(error).into()
@@ -174,6 +185,7 @@ impl Error {
             Error::Gguf(error) => error.class().exit_status(),
             Error::Arch(error) => error.class().exit_status(),
             Error::Settings(_) => USAGE,
+            Error::Kernel(error) => error.exit_status(),
             Error::Codegen(error) | Error::Load(LoadError::Codegen(error)) => codegen_status(error),
             Error::Io { source, .. }
             | Error::PlanFile(FileError::Io { source, .. })

@@ -6,6 +6,7 @@
 //! | [`compile`] | from a model to a plan, with every stage between |
 //! | [`demo`] | the model that is built in |
 //! | [`error`] | what can go wrong, and the exit status of each |
+//! | [`kernels`] | kernels on their own: named, shown, run, compared |
 //! | [`machine`] | what this machine has: features, memory, bandwidth |
 //! | [`model`] | a model file, opened and checked: graph, tokenizer, exact logits |
 //! | [`npy`] | NumPy's files |
@@ -14,6 +15,7 @@
 pub mod compile;
 pub mod demo;
 pub mod error;
+pub mod kernels;
 pub mod machine;
 pub mod model;
 pub mod npy;

@@ -11,6 +11,7 @@ mod dump;
 mod inspect;
 mod inspect_plan;
 mod interrupt;
+mod kernel;
 mod logits;
 mod opt;
 mod output;
@@ -53,6 +54,7 @@ pub enum Command {
     Tokenize(tokenize::EncodeArgs),
     Detokenize(tokenize::DecodeArgs),
     Bench(bench::Args),
+    Kernel(kernel::Args),
     Doctor(doctor::Args),
 }
 
@@ -74,6 +76,7 @@ impl Command {
             Command::Tokenize(args) => args.run(out),
             Command::Detokenize(args) => args.run(out),
             Command::Bench(args) => args.run(out),
+            Command::Kernel(args) => args.run(out),
             Command::Doctor(args) => args.run(out),
         }
     }

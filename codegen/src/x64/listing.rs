@@ -40,8 +40,7 @@ impl Compiled {
 
 /// The listing as text, with the IR statement of each instruction (the first line of a loop).
 pub fn text(compiled: &Compiled, kernel: &Kernel) -> String {
-    let mut statements = Vec::new();
-    collect(kernel, &kernel.body, &mut statements);
+    let statements = statements(kernel);
     let mut out = format!("; {} ({} bytes)\n", compiled.name, compiled.code_bytes);
     let mut last = None;
     for line in compiled.listing() {
@@ -53,6 +52,13 @@ pub fn text(compiled: &Compiled, kernel: &Kernel) -> String {
         out.push('\n');
     }
     out
+}
+
+/// The first line of every statement of a kernel, in the order of its text: what origins count.
+pub fn statements(kernel: &Kernel) -> Vec<String> {
+    let mut statements = Vec::new();
+    collect(kernel, &kernel.body, &mut statements);
+    statements
 }
 
 fn collect(kernel: &Kernel, body: &[Stmt], out: &mut Vec<String>) {

@@ -18,6 +18,7 @@
 //! | [`spill`] | one value to memory |
 //! | [`codes`] | the instruction table: 128-, 256- and 512-bit forms |
 //! | [`encode`] | bytes, through iced-x86 |
+//! | [`mod@print`] | machine IR as text |
 //! | [`listing`] | disassembly beside the IR statement that each instruction comes from |
 //!
 //! A compiled kernel is `extern "sysv64" fn(buffers: *const *mut u8, dims: *const i64)`. It saves what the caller owns,
@@ -38,6 +39,7 @@ pub mod listing;
 pub mod liveness;
 pub mod machine;
 mod memory;
+pub mod print;
 pub mod schedule;
 pub mod select;
 pub mod spill;
@@ -166,11 +168,11 @@ fn limit(what: &'static str, found: usize, most: usize) -> Result<(), X64Error> 
     if found <= most { Ok(()) } else { Err(X64Error::TooLarge { what, found, most }) }
 }
 
-/// Compiles a verified kernel.
+/// Machine IR of a verified kernel, with registers: all but the encoding.
 ///
 /// # Errors
 /// Where it uses vectors that the target lacks, is too large, or keeps too many values alive.
-pub fn compile(kernel: &Kernel, target: Target) -> Result<Compiled, X64Error> {
+pub fn lower(kernel: &Kernel, target: Target) -> Result<(machine::Function, allocate::Allocation), X64Error> {
     let mut function = select::select(kernel, target)?;
     let instructions = function.blocks.iter().map(|b| b.insts.len()).sum();
     limit("instructions", instructions, MAX_INSTRUCTIONS)?;
@@ -178,6 +180,15 @@ pub fn compile(kernel: &Kernel, target: Target) -> Result<Compiled, X64Error> {
     limit("registers times blocks", function.vregs.len() * function.blocks.len(), MAX_LIVENESS)?;
     schedule::reduce_pressure(&mut function);
     let allocation = allocate::allocate(&mut function)?;
+    Ok((function, allocation))
+}
+
+/// Compiles a verified kernel.
+///
+/// # Errors
+/// As [`lower`], and where the encoder refuses an instruction.
+pub fn compile(kernel: &Kernel, target: Target) -> Result<Compiled, X64Error> {
+    let (function, allocation) = lower(kernel, target)?;
     let compiled = encode::encode(&kernel.name, &function, &allocation)?;
     let stats = compiled.stats;
     tracing::debug!(

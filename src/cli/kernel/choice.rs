@@ -1,0 +1,55 @@
+//! Which kernel a command works on, for which target, and with what inputs.
+
+use ixc::compile::TargetName;
+use ixc::kernels::choose::{self, Chosen};
+use ixc::kernels::run::{Case, Sizes};
+
+/// A kernel for a target.
+#[derive(Debug, clap::Args)]
+pub struct KernelChoice {
+    /// A row's name, a spec, FILE.ix or MODEL:NAME.
+    #[arg(required = true, value_name = "KERNEL")]
+    kernel: Vec<String>,
+    /// What to generate code for: native, a target or a CPU (`ixc doctor` lists them).
+    #[arg(long, default_value = "native")]
+    target: TargetName,
+}
+
+impl KernelChoice {
+    /// The kernel.
+    pub fn choose(&self) -> anyhow::Result<Chosen> {
+        // A spec may stand there without quotes.
+        Ok(choose::choose(&self.kernel.join(" "), self.target.0)?)
+    }
+}
+
+/// Inputs of a kernel.
+#[derive(Debug, clap::Args)]
+pub struct InputChoice {
+    /// Rows of activations; for the KV cache's kernels, blocks of it [default: the row's].
+    #[arg(long, value_name = "N")]
+    rows: Option<u32>,
+    /// The kernel's dims themselves.
+    #[arg(long, value_name = "N,..", value_delimiter = ',', conflicts_with = "rows")]
+    dims: Option<Vec<i64>>,
+    /// Seed of the random inputs.
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    seed: u64,
+}
+
+impl InputChoice {
+    /// The kernel with its inputs.
+    pub fn case(&self, chosen: Chosen) -> anyhow::Result<Case> {
+        let sizes = match (&self.dims, self.rows) {
+            (Some(dims), _) => Some(Sizes::Dims(dims.clone())),
+            (None, rows) => rows.map(Sizes::Rows),
+        };
+        Ok(Case::new(chosen, sizes, self.seed)?)
+    }
+}
+
+/// The dims of a case, by name: `groups 16, rest 0`.
+pub fn dims_text(case: &Case) -> String {
+    let pairs = case.chosen.kernel.dims.iter().zip(&case.dims);
+    pairs.map(|(dim, value)| format!("{} {value}", dim.name)).collect::<Vec<_>>().join(", ")
+}

@@ -1,0 +1,45 @@
+//! `ixc kernel`: kernels on their own, for those who write and tune them.
+
+mod choice;
+mod list;
+mod run;
+mod show;
+
+use std::io::Write;
+
+use clap::Subcommand;
+
+/// Lists, shows, runs and measures single kernels.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "A kernel is named by
+  a built-in row        gemm_q4_k (`ixc kernel list`)
+  a spec                linear format=q4_k k=2048 tile=32 n=2048 shape=gemm
+  a file of kernel IR   experiment.ix
+  a model's kernel      model.gguf:gemm_q6_k, plan.ixp:attention, demo:route
+
+EXAMPLES:
+  ixc kernel list gemm --target amx
+  ixc kernel show gemv_q4_k --target zen4 --stage asm
+  ixc kernel run gemm_q4_k --rows 33")]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    List(list::Args),
+    Show(show::Args),
+    Run(run::Args),
+}
+
+impl Args {
+    /// Runs the command.
+    pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        match self.action {
+            Action::List(args) => args.run(out),
+            Action::Show(args) => args.run(out),
+            Action::Run(args) => args.run(out),
+        }
+    }
+}

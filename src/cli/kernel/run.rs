@@ -1,0 +1,90 @@
+//! `ixc kernel run`: a kernel with random inputs, compared with the interpreter.
+
+use std::io::Write;
+
+use ixc::ir::kernel::BufferKind;
+use ixc::kernels::KernelError;
+use ixc::kernels::run::Engine;
+use serde_json::{Value as Json, json};
+
+use super::super::output;
+use super::choice::{InputChoice, KernelChoice, dims_text};
+
+/// Runs a kernel with random inputs and compares it with the reference interpreter, bit for bit.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Exit status 1 where they differ, with the first element that does.
+
+EXAMPLES:
+  ixc kernel run gemm_q4_k --rows 33
+  ixc kernel run experiment.ix --dims 4,1 --seed 7
+  ixc kernel run attention group=4 d=64 dv=64 scale=0.125 --target portable --json")]
+pub struct Args {
+    #[command(flatten)]
+    kernel: KernelChoice,
+    #[command(flatten)]
+    inputs: InputChoice,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    /// Runs the command.
+    pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        let case = self.inputs.case(self.kernel.choose()?)?;
+        let engine = Engine::Native;
+        let outcome = case.check(engine)?;
+        let kernel = &case.chosen.kernel;
+        let buffers = || kernel.buffers.iter().zip(&outcome.found).filter(|(b, _)| b.kind != BufferKind::Scratch);
+        if self.json {
+            let buffers: Vec<Json> = buffers()
+                .map(|(buffer, bytes)| {
+                    let crc = format!("{:08x}", crc32fast::hash(bytes));
+                    json!({ "name": buffer.name, "kind": buffer.kind.keyword(), "bytes": bytes.len(), "crc32": crc })
+                })
+                .collect();
+            let dims: serde_json::Map<String, Json> =
+                kernel.dims.iter().zip(&case.dims).map(|(dim, &value)| (dim.name.clone(), value.into())).collect();
+            let facts = json!({
+                "kernel": kernel.name,
+                "spec": case.chosen.spec.as_ref().map(ToString::to_string),
+                "target": case.chosen.target.name(),
+                "engine": engine.name(),
+                "dims": dims,
+                "buffers": buffers,
+                "equal": outcome.difference.is_none(),
+                "difference": outcome.difference.as_ref().map(ToString::to_string),
+                "interpreter_seconds": outcome.interpreter_seconds,
+                "seconds": outcome.seconds,
+            });
+            output::json(out, &facts)?;
+        } else {
+            writeln!(out, "kernel   {}", kernel.name)?;
+            if let Some(spec) = &case.chosen.spec {
+                writeln!(out, "spec     {spec}")?;
+            }
+            writeln!(out, "ran on   {}, for {}", engine.name(), case.chosen.target.name())?;
+            if !kernel.dims.is_empty() {
+                writeln!(out, "dims     {}", dims_text(&case))?;
+            }
+            for (buffer, bytes) in buffers() {
+                let (name, kind, crc) = (&buffer.name, buffer.kind.keyword(), crc32fast::hash(bytes));
+                writeln!(out, "buffer   {name:<10} {kind:<10} {:>10} bytes, crc32 {crc:08x}", bytes.len())?;
+            }
+            let (code, interpreter) = (outcome.seconds, outcome.interpreter_seconds);
+            writeln!(out, "seconds  {code:.6} ({interpreter:.3} by the interpreter)")?;
+            match &outcome.difference {
+                None => writeln!(out, "result   equal to the interpreter's, bit for bit")?,
+                Some(difference) => writeln!(out, "result   {difference}")?,
+            }
+        }
+        match outcome.difference {
+            None => Ok(()),
+            Some(difference) => {
+                let (kernel, engine) = (kernel.name.clone(), engine.name());
+                let difference = difference.to_string();
+                Err(ixc::Error::from(KernelError::Differs { kernel, engine, difference }).into())
+            }
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Which kernel is meant: a row's name, a spec's text, a file of kernel IR, or a kernel of a model.
+//!
+//! ```text
+//! gemm_q4_k                                              a row
+//! linear format=q4_k k=2048 tile=32 n=2048 shape=gemm    a spec
+//! experiment.ix                                          a file
+//! model.gguf:gemm_q6_k        plan.ixp:attention         a kernel of a model, by a part of its name
+//! demo:route                                             of the built-in demo model
+//! ```
+//!
+//! Leaves true: the kernel verifies.
+
+use std::path::Path;
+
+use ixc_codegen::generators::generate;
+use ixc_codegen::rows::table::{self, ROWS};
+use ixc_codegen::target::Target;
+use ixc_ir::kernel::Kernel;
+use ixc_ir::kernel::parse::parse;
+use ixc_ir::kernel::verify::verify;
+use ixc_ir::plan::KernelSpec;
+use ixc_ir::plan::text::KINDS;
+
+use super::KernelError;
+use crate::Error;
+use crate::compile::{Options, specs};
+use crate::model::{Model, is_plan};
+
+/// Name of the built-in demo model before the colon.
+const DEMO: &str = "demo";
+/// Rows that a kernel is run with where no row of the table says how many.
+const DEFAULT_ROWS: u32 = 8;
+
+/// A kernel for a target, and where it comes from.
+#[derive(Clone, Debug)]
+pub struct Chosen {
+    /// What it is called: the row, or the kernel's own name.
+    pub name: String,
+    /// Its spec, where it has one.
+    pub spec: Option<KernelSpec>,
+    /// Rows to run it with where nothing else is asked for.
+    pub rows: u32,
+    /// What it is for.
+    pub target: Target,
+    /// The kernel.
+    pub kernel: Kernel,
+}
+
+/// The kernel that `text` means.
+///
+/// # Errors
+/// Where it means none, or the target has no kernel for its spec.
+pub fn choose(text: &str, target: Target) -> Result<Chosen, Error> {
+    let text = text.trim();
+    if let Some(row) = table::find(text) {
+        return Ok(Chosen {
+            name: row.name.to_owned(),
+            ..of_spec(row.spec().map_err(KernelError::from)?, row.rows, target)?
+        });
+    }
+    let first = text.split_whitespace().next().unwrap_or_default();
+    if text.contains('=') || KINDS.iter().any(|kind| kind.word == first) {
+        return of_spec(text.parse().map_err(KernelError::from)?, DEFAULT_ROWS, target);
+    }
+    if text.ends_with(".ix") {
+        return of_file(Path::new(text), target);
+    }
+    if let Some((model, name)) = text.rsplit_once(':') {
+        return of_model(model, name, target);
+    }
+    // The name that a spec gives its kernel, as profiles and dumps have it.
+    let named = ROWS.iter().filter_map(|row| row.spec().ok().map(|spec| (row, spec)));
+    match named.into_iter().find(|(_, spec)| is_name_of(spec, text)) {
+        Some((row, spec)) => of_spec(spec, row.rows, target),
+        None => {
+            let near = ROWS.iter().map(|row| row.name).filter(|name| name.contains(text) || text.contains(name));
+            Err(KernelError::Unknown { name: text.to_owned(), near: near.take(8).collect() }.into())
+        }
+    }
+}
+
+/// Whether a kernel of this spec is called so, for any target or without one.
+fn is_name_of(spec: &KernelSpec, name: &str) -> bool {
+    let rest = name.strip_prefix(&spec.name());
+    rest.is_some_and(|rest| rest.is_empty() || rest.strip_prefix('_').is_some_and(|t| Target::from_name(t).is_some()))
+}
+
+fn of_spec(spec: KernelSpec, rows: u32, target: Target) -> Result<Chosen, Error> {
+    let kernel = generate(&spec, target)?;
+    // SwiGLU kernels are made for so many rows and no more.
+    let most = match &spec {
+        KernelSpec::Swiglu { rows, .. } => *rows,
+        _ => u32::MAX,
+    };
+    Ok(Chosen { name: kernel.name.clone(), spec: Some(spec), rows: rows.min(most), target, kernel })
+}
+
+fn of_file(path: &Path, target: Target) -> Result<Chosen, Error> {
+    let bytes = std::fs::read(path).map_err(Error::io(path, "read"))?;
+    let text = String::from_utf8(bytes)
+        .map_err(|error| KernelError::NotText { path: path.to_owned(), at: error.utf8_error().valid_up_to() })?;
+    let kernel = parse(&text).map_err(|source| KernelError::Parse { path: path.to_owned(), source })?;
+    Ok(Chosen { name: kernel.name.clone(), spec: None, rows: DEFAULT_ROWS, target, kernel })
+}
+
+fn of_model(model: &str, name: &str, target: Target) -> Result<Chosen, Error> {
+    let path = Path::new(model);
+    if is_plan(path) {
+        let kernels = ixc_runtime::file::read(path)?.kernels;
+        let names: Vec<String> = kernels.iter().map(|kernel| kernel.name.clone()).collect();
+        let kernel = kernels[one(model, name, &names)?].clone();
+        verify(&kernel).map_err(|source| KernelError::Verify { kernel: kernel.name.clone(), source })?;
+        return Ok(Chosen { name: kernel.name.clone(), spec: None, rows: DEFAULT_ROWS, target, kernel });
+    }
+    let opened = match model {
+        DEMO => Model::new(crate::demo::open()?)?,
+        _ => Model::open(path)?,
+    };
+    let (_, plan) = specs(&opened, &Options { target, ..Options::default() })?;
+    let names: Vec<String> = plan.kernels.iter().map(KernelSpec::name).collect();
+    of_spec(plan.kernels[one(model, name, &names)?].clone(), DEFAULT_ROWS, target)
+}
+
+/// The kernel with this name, or the only one whose name contains it.
+fn one(model: &str, name: &str, names: &[String]) -> Result<usize, KernelError> {
+    if let Some(exact) = names.iter().position(|other| other == name) {
+        return Ok(exact);
+    }
+    let found: Vec<usize> = (0..names.len()).filter(|&i| names[i].contains(name)).collect();
+    let (model, name) = (model.to_owned(), name.to_owned());
+    match found.as_slice() {
+        [one] => Ok(*one),
+        [] => Err(KernelError::NotInModel { model, name, names: names.to_vec() }),
+        several => {
+            let names = several.iter().map(|&i| names[i].clone()).collect();
+            Err(KernelError::Several { model, name, names })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_of_naming_finds_the_same_kernel() {
+        let target = Target::PORTABLE;
+        let row = choose("gemm_q4_k", target).unwrap();
+        let spec = choose(table::find("gemm_q4_k").unwrap().text, target).unwrap();
+        assert_eq!((row.kernel.clone(), row.rows, spec.rows), (spec.kernel.clone(), 96, DEFAULT_ROWS));
+        assert_eq!(choose(&spec.name, target).unwrap().kernel, row.kernel);
+        assert_eq!(choose(&row.spec.unwrap().name(), target).unwrap().kernel, row.kernel);
+        let folder = std::env::temp_dir().join(format!("ixc-choose-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("k.ix");
+        std::fs::write(&file, row.kernel.to_string()).unwrap();
+        assert_eq!(choose(file.to_str().unwrap(), target).unwrap().kernel.to_string(), row.kernel.to_string());
+        std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn kernels_of_a_model_are_found_by_a_part_of_their_name() {
+        let route = choose("demo:route", Target::PORTABLE).unwrap();
+        assert!(matches!(route.spec, Some(KernelSpec::Route { experts: 16, .. })), "{:?}", route.spec);
+        let error = |text: &str| choose(text, Target::PORTABLE).unwrap_err().to_string();
+        assert!(error("demo:gem").starts_with("\"gem\" could be several kernels of demo: "), "{}", error("demo:gem"));
+        assert!(error("demo:nothing").starts_with("demo has no kernel whose name contains \"nothing\"; it has "));
+        assert!(error("gemm_q4").contains("near to it: gemm_q4_0, gemm_q4_k"), "{}", error("gemm_q4"));
+    }
+}

@@ -1,0 +1,163 @@
+//! Kernels on their own, for those who write and tune them: named, shown, run and measured.
+//!
+//! | module | what it owns |
+//! | --- | --- |
+//! | [`choose`] | which kernel a name, a spec's text, a file or a model's kernel means |
+//! | [`run`] | inputs, the interpreter's results, and the machine's compared with them |
+//! | [`show`] | a kernel in each stage down to its bytes, with its statistics |
+//!
+//! The rows with names stand in [`ixc_codegen::rows::table`].
+//!
+//! ```
+//! use ixc::codegen::target::Target;
+//! use ixc::kernels::{choose, run};
+//!
+//! let kernel = choose::choose("map function=add n=33", Target::native())?;
+//! let case = run::Case::new(kernel, None, 0)?;
+//! assert_eq!(case.check(run::Engine::Native)?.difference, None);
+//! # Ok::<(), ixc::Error>(())
+//! ```
+
+pub mod choose;
+pub mod run;
+pub mod show;
+
+use std::path::PathBuf;
+
+use ixc_codegen::rows::inputs::InputError;
+use ixc_ir::kernel::interpret::InterpretError;
+use ixc_ir::kernel::parse::ParseError;
+use ixc_ir::kernel::verify::VerifyError;
+use ixc_ir::plan::text::SpecError;
+
+use crate::error::{DATA, FAILED};
+
+/// What can go wrong with a kernel on its own.
+#[derive(Debug, thiserror::Error)]
+pub enum KernelError {
+    /// No row, file or spec.
+    #[error(
+        "no kernel is called \"{name}\"{}; `ixc kernel list` shows the built-in ones, and a spec such as \
+         \"quantise n=256 out=a8_super\", a file of kernel IR or MODEL:NAME does as well",
+        nearest(near)
+    )]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// Names that it may have been meant to be.
+        near: Vec<&'static str>,
+    },
+    /// Text that is no spec.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// A file that holds no kernel.
+    #[error("{}: {source}", path.display())]
+    Parse {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        source: ParseError,
+    },
+    /// A file that is no text.
+    #[error("{}: byte {at:#x} is no UTF-8 text", path.display())]
+    NotText {
+        /// The file.
+        path: PathBuf,
+        /// Where.
+        at: usize,
+    },
+    /// A model without such a kernel.
+    #[error("{model} has no kernel whose name contains \"{name}\"; it has {}", some(names))]
+    NotInModel {
+        /// The model.
+        model: String,
+        /// What was asked for.
+        name: String,
+        /// Its kernels.
+        names: Vec<String>,
+    },
+    /// A model with several such kernels.
+    #[error("\"{name}\" could be several kernels of {model}: {}", some(names))]
+    Several {
+        /// The model.
+        model: String,
+        /// What was asked for.
+        name: String,
+        /// Those that it could be.
+        names: Vec<String>,
+    },
+    /// A kernel of a plan that breaks a rule of the IR.
+    #[error("kernel {kernel}: {source}")]
+    Verify {
+        /// The kernel.
+        kernel: String,
+        /// What and where.
+        source: VerifyError,
+    },
+    /// No inputs with these dims.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// A kernel without a spec, whose dims rows do not give.
+    #[error("rows do not say what the dims of {kernel} are; give them with --dims, in the order {}", dims.join(", "))]
+    NeedsDims {
+        /// The kernel.
+        kernel: String,
+        /// Names of its dims.
+        dims: Vec<String>,
+    },
+    /// The interpreter stopped.
+    #[error("the interpreter stopped: {0}")]
+    Interpret(#[from] InterpretError),
+    /// A stage that a target has not.
+    #[error("{stage} is a stage of targets with x86-64 code; {target} is made by cranelift")]
+    NoStage {
+        /// The stage.
+        stage: &'static str,
+        /// The target.
+        target: &'static str,
+    },
+    /// A result that is not the interpreter's.
+    #[error("{kernel} on {engine} differs from the interpreter: {difference}")]
+    Differs {
+        /// The kernel.
+        kernel: String,
+        /// What ran it.
+        engine: &'static str,
+        /// Where.
+        difference: String,
+    },
+}
+
+impl KernelError {
+    /// The exit status that [`crate::error`] gives it.
+    pub fn exit_status(&self) -> u8 {
+        match self {
+            KernelError::Differs { .. } => FAILED,
+            KernelError::Unknown { .. }
+            | KernelError::Spec(_)
+            | KernelError::Parse { .. }
+            | KernelError::NotText { .. }
+            | KernelError::NotInModel { .. }
+            | KernelError::Several { .. }
+            | KernelError::Verify { .. }
+            | KernelError::Input(_)
+            | KernelError::NeedsDims { .. }
+            | KernelError::Interpret(_)
+            | KernelError::NoStage { .. } => DATA,
+        }
+    }
+}
+
+fn nearest(near: &[&'static str]) -> String {
+    if near.is_empty() { String::new() } else { format!(" (near to it: {})", near.join(", ")) }
+}
+
+/// Most names that an error lists.
+const SOME: usize = 30;
+
+fn some(names: &[String]) -> String {
+    match names.len().checked_sub(SOME) {
+        None | Some(0) => names.join(", "),
+        Some(more) => format!("{} and {more} more", names[..SOME].join(", ")),
+    }
+}

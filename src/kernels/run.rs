@@ -1,0 +1,152 @@
+//! One kernel with inputs, run by the interpreter and by a machine, and compared bit for bit.
+
+use std::time::Instant;
+
+use ixc_codegen::module::Module;
+use ixc_codegen::rows::compare::{Difference, first_difference};
+use ixc_codegen::rows::inputs;
+
+use super::KernelError;
+use super::choose::Chosen;
+use crate::Error;
+
+/// What runs a kernel's code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// This machine.
+    Native,
+}
+
+impl Engine {
+    /// What reports call it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Engine::Native => "this machine",
+        }
+    }
+}
+
+/// How many rows a kernel gets, or its dims themselves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sizes {
+    /// Rows; what they mean for a spec stands at [`inputs::dims`].
+    Rows(u32),
+    /// One value for each dim.
+    Dims(Vec<i64>),
+}
+
+/// A kernel with inputs, and what must come out.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// The kernel.
+    pub chosen: Chosen,
+    /// Values of its dims.
+    pub dims: Vec<i64>,
+    /// Buffers before it runs.
+    pub before: Vec<Vec<u8>>,
+}
+
+/// What came out.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// Buffers afterwards, by the interpreter.
+    pub expected: Vec<Vec<u8>>,
+    /// Buffers afterwards, by the engine.
+    pub found: Vec<Vec<u8>>,
+    /// The first element that differs.
+    pub difference: Option<Difference>,
+    /// Seconds that the interpreter took.
+    pub interpreter_seconds: f64,
+    /// Seconds that the engine took, without compiling.
+    pub seconds: f64,
+}
+
+impl Case {
+    /// A kernel with inputs for `sizes`, or for its own number of rows. The same seed gives the same inputs.
+    ///
+    /// # Errors
+    /// Where the kernel has no dims for so many rows, or no inputs.
+    pub fn new(chosen: Chosen, sizes: Option<Sizes>, seed: u64) -> Result<Case, Error> {
+        let dims = dims(&chosen, sizes)?;
+        let before = inputs::fill(&chosen.kernel, chosen.spec.as_ref(), &dims, seed).map_err(KernelError::from)?;
+        Ok(Case { chosen, dims, before })
+    }
+
+    /// Buffers after the interpreter.
+    ///
+    /// # Errors
+    /// [`KernelError::Interpret`].
+    pub fn expected(&self) -> Result<Vec<Vec<u8>>, Error> {
+        let mut buffers = self.before.clone();
+        let kernel = &self.chosen.kernel;
+        ixc_ir::kernel::interpret::run(kernel, &self.dims, &mut buffers).map_err(KernelError::from)?;
+        Ok(buffers)
+    }
+
+    /// Runs interpreter and engine, and compares.
+    ///
+    /// # Errors
+    /// Where one of them cannot run the kernel. That results differ is no error here.
+    pub fn check(&self, engine: Engine) -> Result<Outcome, Error> {
+        // What cannot run is told before the interpreter takes its time.
+        let mut found = self.before.clone();
+        let seconds = match engine {
+            Engine::Native => self.native(&mut found)?,
+        };
+        let begin = Instant::now();
+        let expected = self.expected()?;
+        let interpreter_seconds = begin.elapsed().as_secs_f64();
+        let difference = first_difference(&self.chosen.kernel, &expected, &found);
+        Ok(Outcome { expected, found, difference, interpreter_seconds, seconds })
+    }
+
+    /// Runs it here; gives the seconds that it took.
+    fn native(&self, buffers: &mut [Vec<u8>]) -> Result<f64, Error> {
+        let module = Module::compile(std::slice::from_ref(&self.chosen.kernel), self.chosen.target)?;
+        let begin = Instant::now();
+        module
+            .run_checked(0, &self.dims, buffers)
+            .unwrap_or_else(|error| unreachable!("inputs were made for this kernel: {error}"));
+        Ok(begin.elapsed().as_secs_f64())
+    }
+}
+
+/// Values of a kernel's dims.
+fn dims(chosen: &Chosen, sizes: Option<Sizes>) -> Result<Vec<i64>, KernelError> {
+    let kernel = &chosen.kernel;
+    match (sizes.unwrap_or(Sizes::Rows(chosen.rows)), &chosen.spec) {
+        (Sizes::Dims(dims), _) => Ok(dims),
+        (Sizes::Rows(rows), Some(spec)) => Ok(inputs::dims(spec, rows)),
+        (Sizes::Rows(rows), None) => match kernel.dims.as_slice() {
+            [] => Ok(Vec::new()),
+            [_] => Ok(vec![i64::from(rows)]),
+            several => Err(KernelError::NeedsDims {
+                kernel: kernel.name.clone(),
+                dims: several.iter().map(|dim| format!("%{} in {}..={}", dim.name, dim.lo, dim.hi)).collect(),
+            }),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::choose::choose;
+    use ixc_codegen::rows::table::ROWS;
+    use ixc_codegen::target::Target;
+
+    #[test]
+    fn every_row_runs_here_as_the_interpreter_says() {
+        let target = Target::native();
+        for row in ROWS {
+            let chosen = match choose(row.name, target) {
+                Ok(chosen) => chosen,
+                Err(error) => panic!("{}: {error}", row.name),
+            };
+            let case = Case::new(chosen, Some(Sizes::Rows(row.rows.min(1))), 7).unwrap();
+            let outcome = case.check(Engine::Native).unwrap_or_else(|error| panic!("{}: {error}", row.name));
+            assert_eq!(outcome.difference, None, "{} for {target:?}", row.name);
+            assert_ne!(outcome.expected, case.before, "{} wrote something", row.name);
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! `ixc kernel` as its user sees it.
+
+mod support;
+
+use std::path::Path;
+use std::process::Output;
+
+use ixc::codegen::rows::table::ROWS;
+use ixc::ir::plan::KernelSpec;
+use serde_json::Value as Json;
+use support::{ixc, scratch, stderr, stdout};
+
+fn kernel<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Output {
+    ixc(["kernel"].into_iter().chain(arguments)).output().unwrap()
+}
+
+fn text<'a>(arguments: impl IntoIterator<Item = &'a str>) -> String {
+    stdout(ixc(["kernel"].into_iter().chain(arguments)))
+}
+
+fn json<'a>(arguments: impl IntoIterator<Item = &'a str>) -> Json {
+    serde_json::from_str(&text(arguments)).unwrap()
+}
+
+/// The path of a file in a folder, as an argument.
+fn file(folder: &Path, name: &str) -> String {
+    folder.join(name).to_str().unwrap().to_owned()
+}
+
+#[test]
+fn the_help_of_every_subcommand_has_an_example_of_it() {
+    let help = text(["--help"]);
+    let (_, list) = help.split_once("Commands:\n").unwrap();
+    let names: Vec<&str> =
+        list.lines().take_while(|line| !line.is_empty()).filter_map(|line| line.split_whitespace().next()).collect();
+    assert!(names.contains(&"list") && names.contains(&"show") && names.contains(&"run"), "{names:?}");
+    for name in names {
+        let help = text([name, "--help"]);
+        let (_, examples) = help.split_once("EXAMPLES:").unwrap_or_else(|| panic!("{name} has no examples"));
+        assert!(examples.contains(&format!("ixc kernel {name}")), "{name}: {examples}");
+    }
+}
+
+#[test]
+fn list_shows_every_row_with_a_spec_that_reads_back() {
+    let rows = json(["list", "--json", "--target", "avx2"]);
+    let rows = rows.as_array().unwrap();
+    assert_eq!(rows.len(), ROWS.len());
+    for row in rows {
+        let spec = row["spec"].as_str().unwrap();
+        assert_eq!(spec.parse::<KernelSpec>().unwrap().to_string(), spec);
+        assert!(["native", "emulated", "not"].contains(&row["runs"].as_str().unwrap()), "{row}");
+        assert_eq!(row["problem"].is_null(), row["runs"] != "not", "{row}");
+        assert!(row["runs"] == "not" || !row["buffers"].as_array().unwrap().is_empty(), "{row}");
+    }
+    let all = text(["list", "--target", "portable"]);
+    assert!(all.contains("gemv_q4_k ") && all.contains("portable  linear format=q4_k"), "{all}");
+    let few = text(["list", "rope_", "--target", "portable"]);
+    assert!(few.lines().count() < all.lines().count() && !few.contains("gemv"), "{few}");
+}
+
+#[test]
+fn show_prints_each_stage_for_targets_that_this_machine_lacks_too() {
+    let show = |stage: &str| text(["show", "map", "function=add", "n=17", "--target", "haswell", "--stage", stage]);
+    let (ir, lowered, asm, bytes) = (show("ir"), show("lowered"), show("asm"), show("bytes"));
+    for text in [&ir, &lowered, &asm, &bytes] {
+        assert!(text.starts_with("; add_n17_haswell for haswell\n; map function=add n=17\n; spills 0 "), "{text}");
+        assert!(text.lines().nth(2).unwrap().contains(" instructions, "), "{text}");
+    }
+    assert!(ixc::ir::kernel::parse::parse(&ir).is_ok(), "{ir}");
+    assert!(lowered.contains("vaddps        ymm0(v") && lowered.contains("; depth 1, innermost; then b"), "{lowered}");
+    let add = asm.lines().find(|line| line.contains("vaddps ymm")).unwrap();
+    assert!(add.contains("; %2 = add f32x8 %0, %1"), "{add}");
+    // `vzeroupper` and `ret` end the code.
+    assert!(bytes.trim_end().ends_with("c5 f8 77 c3"), "{bytes}");
+    let portable = text(["show", "silu", "--target", "portable", "--stage", "lowered"]);
+    assert!(portable.contains("function "), "{portable}");
+}
+
+#[test]
+fn run_compares_with_the_interpreter() {
+    for target in ["portable", "native"] {
+        for arguments in [
+            &["linear", "format=q4_k", "k=256", "tile=8", "n=8", "shape=gemm", "--rows", "7"][..],
+            &["rms_norm_a8_super"],
+            &["attention_64", "--rows", "2"],
+        ] {
+            let facts =
+                json(["run"].into_iter().chain(arguments.iter().copied()).chain(["--json", "--target", target]));
+            assert_eq!((&facts["equal"], &facts["difference"]), (&true.into(), &Json::Null), "{facts}");
+        }
+    }
+    let crc = |seed: &str| {
+        json(["run", "silu", "--target", "portable", "--json", "--seed", seed])["buffers"][1]["crc32"].clone()
+    };
+    assert_eq!(crc("1"), crc("1"));
+    assert_ne!(crc("1"), crc("2"));
+    assert!(text(["run", "add", "--target", "portable"]).contains("equal to the interpreter's, bit for bit"));
+}
+
+#[test]
+fn kernels_come_from_files_and_models() {
+    let folder = scratch("kernel-sources");
+    let ir = file(&folder, "k.ix");
+    std::fs::write(&ir, text(["show", "demo:combine", "--stage", "ir", "--target", "portable"])).unwrap();
+    let facts = json(["run", &ir, "--rows", "5", "--target", "portable", "--json"]);
+    assert_eq!((&facts["equal"], &facts["spec"]), (&true.into(), &Json::Null), "{facts}");
+    let (plan, model) = (file(&folder, "demo.ixp"), support::demo_model());
+    let arguments = ["compile", model.to_str().unwrap(), "-o", &plan, "--target", "portable"];
+    assert!(ixc(arguments).output().unwrap().status.success());
+    let facts = json(["run", &format!("{plan}:route"), "--target", "portable", "--json"]);
+    assert_eq!(facts["equal"], true, "{facts}");
+}
+
+#[test]
+fn errors_say_what_would_be_right() {
+    let fails = |arguments: &[&str], status: i32, part: &str| {
+        let output = kernel(arguments.iter().copied());
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}: {said}");
+        assert!(said.contains(part), "{arguments:?}: {said}");
+    };
+    fails(&["show", "gemm_q4"], 65, "near to it: gemm_q4_0, gemm_q4_k");
+    fails(&["show", "route", "k=3"], 65, "route has no field \"k\"; its fields are experts, top_k");
+    fails(&["run", "quantise", "n=33", "out=a8_small"], 65, "error: kernel quantise_a8_small_n33");
+    fails(&["run", "gemm_q4_k", "--dims", "1,6"], 65, "dim %rest is 6; it must be in 0..=5");
+    fails(&["run", "gemm_q4_k", "--dims", "1"], 65, "1 dims; the kernel has 2");
+    fails(&["run", "gather", "bytes=4000000000", "--rows", "9"], 65, "more than");
+    fails(&["show", "missing.ix"], 66, "missing.ix: cannot read");
+    fails(&["show", "missing.gguf:gemm"], 66, "missing.gguf");
+    fails(&["show", "add", "--target", "avx3"], 2, "targets are native");
+    let folder = scratch("kernel-errors");
+    let file = file(&folder, "bad.ix");
+    std::fs::write(&file, "kernel k {\n  buffer %x : read -1\n").unwrap();
+    fails(&["show", &file], 65, "bad.ix: line 3");
+    std::fs::write(&file, b"kernel \xff").unwrap();
+    fails(&["run", &file], 65, "byte 0x7 is no UTF-8 text");
+}
