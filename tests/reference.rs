@@ -77,6 +77,8 @@ fn kernel_ops() -> String {
             Memory::Load => "load",
             Memory::LoadElement => "load of one element",
             Memory::Store => "store",
+            Memory::LoadRows => "load of rows",
+            Memory::StoreRows => "store of rows",
             Memory::Index => "affine value",
         };
         let _ = writeln!(out, "| `{}` | {} | {imm} | {memory} | {} |", row.mnemonic, row.operands, cell(row.doc));

@@ -12,6 +12,14 @@ fn i8s(lanes: &[i8]) -> Vec<u8> {
     lanes.iter().map(|&x| x as u8).collect()
 }
 
+fn u8s(lanes: &[u8]) -> Vec<u8> {
+    lanes.to_vec()
+}
+
+fn u16s(lanes: &[u16]) -> Vec<u8> {
+    lanes.iter().flat_map(|x| x.to_le_bytes()).collect()
+}
+
 fn i16s(lanes: &[i16]) -> Vec<u8> {
     lanes.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
@@ -267,6 +275,69 @@ fn cases() -> Vec<Case> {
             Imm::None,
             (F16, i16s(&[0x3c00, 0x3c02, 0x7bff, 0x7c00, 0, 1, i16::MIN, 0x7e00])),
         ),
+        // 1 + 2^-8 and 1 + 3 * 2^-8 are ties, one more or less of the lowest bit is none; the largest singles give infinity
+        case(
+            Op::ToBf16,
+            &[(
+                F32,
+                f32_bits(&[
+                    0x3f80_8000,
+                    0x3f81_8000,
+                    0xbf80_8001,
+                    0xbf81_7fff,
+                    0x7f7f_7fff,
+                    0x7f7f_8000,
+                    0xff7f_ffff,
+                    0xff80_0000,
+                ]),
+            )],
+            Imm::None,
+            (Bf16, u16s(&[0x3f80, 0x3f82, 0xbf81, 0xbf81, 0x7f7f, 0x7f80, 0xff80, 0xff80])),
+        ),
+        // Denormals, also one that would round to the least normal number, give zero; that number itself stays. A
+        // signalling NaN whose upper half alone would be infinity.
+        case(
+            Op::ToBf16,
+            &[(
+                F32,
+                f32_bits(&[
+                    1,
+                    0x807f_ffff,
+                    0x0080_0000,
+                    0x8000_0000,
+                    0x7f80_0001,
+                    0xff91_8000,
+                    0x7fff_ffff,
+                    0xffc0_0000,
+                ]),
+            )],
+            Imm::None,
+            (Bf16, u16s(&[0, 0x8000, 0x0080, 0x8000, 0x7fc0, 0xffd1, 0x7fff, 0xffc0])),
+        ),
+        case(
+            Op::Bf16ToF32,
+            &[(Bf16, u16s(&[0x3f80, 0xc049, 1, 0x807f, 0x8000, 0xff80, 0x7f81, 0xffff]))],
+            Imm::None,
+            (
+                F32,
+                f32_bits(&[
+                    0x3f80_0000,
+                    0xc049_0000,
+                    0x0001_0000,
+                    0x807f_0000,
+                    0x8000_0000,
+                    0xff80_0000,
+                    0x7f81_0000,
+                    0xffff_0000,
+                ]),
+            ),
+        ),
+        case(
+            Op::ToBf16Pairs,
+            &[(F32, f32_bits(&[0x3f80_8000, 0x0000_ffff])), (F32, f32_bits(&[0xbf81_8000, 0x7f80_0001]))],
+            Imm::None,
+            (Bf16, u16s(&[0x3f80, 0xbf82, 0, 0x7fc0])),
+        ),
         case(Op::ExtendS, &[(I8, i8s(&[-128, 127]))], Imm::None, (I16, i16s(&[-128, 127]))),
         case(Op::ExtendS, &[(I16, i16s(&[-1, 1]))], Imm::None, (I32, i32s(&[-1, 1]))),
         case(Op::ExtendU, &[(I8, i8s(&[-128, 127]))], Imm::None, (I32, i32s(&[128, 127]))),
@@ -285,6 +356,17 @@ fn cases() -> Vec<Case> {
             &[(I8, i8s(&[-1, -1, -1, -1, 1, 2, -1, 0])), (I8, i8s(&[127, 127, -128, -128, 3, -4, -1, 9]))],
             Imm::None,
             (I16, i16s(&[i16::MAX, i16::MIN, -5, -255])),
+        ),
+        // Neither the pairs nor the four saturate, and the first factor alone is unsigned; the sum with `acc` wraps.
+        case(
+            Op::Dot4U8S8,
+            &[
+                (I32, i32s(&[0, 5, max, min])),
+                (I8, u8s(&[255, 255, 255, 255, 200, 129, 1, 2, 128, 0, 0, 0, 255, 0, 0, 0])),
+                (I8, i8s(&[127, 127, 127, 127, -128, -2, 3, 4, 1, -1, -1, -1, -1, 9, 9, 9])),
+            ],
+            Imm::None,
+            (I32, i32s(&[4 * 255 * 127, 5 - 25600 - 258 + 3 + 8, min + 127, max - 254])),
         ),
         case(
             Op::Dot2S16,
@@ -320,8 +402,8 @@ fn every_op_has_a_case() {
     let cases = cases();
     for row in OPS {
         let has = cases.iter().any(|case| case.op == row.op);
-        // Those with an address or an affine value have tests of their own below.
-        assert!(has || row.memory != Memory::None, "`{}` has no case", row.mnemonic);
+        // Those with an address or an affine value have tests of their own below, those about tiles in `kernel_tiles`.
+        assert!(has || row.memory != Memory::None || row.op.takes_tiles(), "`{}` has no case", row.mnemonic);
     }
 }
 

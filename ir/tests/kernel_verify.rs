@@ -2,7 +2,7 @@
 
 use ixc_ir::kernel::interpret;
 use ixc_ir::kernel::op::OPS;
-use ixc_ir::kernel::random::{random_buffers, random_dims, random_kernel};
+use ixc_ir::kernel::random::{Options, random_buffers, random_dims, random_kernel_with};
 use ixc_ir::kernel::verify::{MAX_DEPTH, Problem, Site, VerifyError, verify};
 use ixc_ir::kernel::*;
 
@@ -21,13 +21,13 @@ fn for_each_statement(body: &[Stmt], f: &mut impl FnMut(&Stmt)) {
 
 #[test]
 fn random_kernels_verify_and_run_and_have_every_op() {
-    for widest in [32, 64] {
+    for (widest, tiles) in [(32, false), (64, false), (32, true)] {
         let mut seen = vec![0; OPS.len()];
         let (mut loops, mut indices, mut carries) = (0, 0, 0);
         for seed in 0..SEEDS {
-            let kernel = random_kernel(seed, widest);
+            let kernel = random_kernel_with(seed, Options { widest, tiles, has: |_| true });
             assert_eq!(verify(&kernel), Ok(()), "seed {seed}, widest {widest}");
-            assert!(kernel.values.iter().all(|ty| ty.bytes() <= widest));
+            assert!(kernel.values.iter().all(|ty| ty.bytes() <= widest || tiles && ty.is_tile()));
             for_each_statement(&kernel.body, &mut |statement| match statement {
                 Stmt::Inst(inst) => seen[inst.op as usize] += 1,
                 Stmt::For(f) => {
@@ -44,7 +44,9 @@ fn random_kernels_verify_and_run_and_have_every_op() {
             }
         }
         for (row, seen) in OPS.iter().zip(seen) {
-            assert!(seen >= 10, "`{}` was generated {seen} times", row.mnemonic);
+            let may = tiles || !row.op.takes_tiles();
+            assert_eq!(seen > 0, may, "`{}` was generated {seen} times", row.mnemonic);
+            assert!(seen >= 10 || !may, "`{}` was generated {seen} times", row.mnemonic);
         }
         assert!(loops.min(indices).min(carries) > SEEDS as usize / 2, "{loops} {indices} {carries}");
     }
@@ -56,7 +58,8 @@ fn random_kernels_verify_and_run_and_have_every_op() {
 fn what_verifies_never_leaves_its_buffers() {
     let (mut accepted, mut rejected) = (0, 0);
     for seed in 0..3 * SEEDS {
-        let mut kernel = random_kernel(seed % SEEDS, 32);
+        let options = Options { widest: 32, tiles: seed % 3 == 0, has: |_| true };
+        let mut kernel = random_kernel_with(seed % SEEDS, options);
         let mut rng = ixc_ir::graph::random::Rng::new(seed);
         for _ in 0..1 + rng.below(2) {
             mutate(&mut kernel, &mut rng);
@@ -88,7 +91,8 @@ fn mutate(kernel: &mut Kernel, rng: &mut ixc_ir::graph::random::Rng) {
         }
         1 if values > 0 => {
             let i = rng.below(values) as usize;
-            kernel.values[i] = Type::new(rng.pick(&Elem::ALL), rng.pick(&[1, 2, 4, 8, 16, 3, 0, 40000]));
+            let (elem, lanes) = (rng.pick(&Elem::ALL), rng.pick(&[1, 2, 4, 8, 16, 3, 0, 40000]));
+            kernel.values[i] = Type::tile(elem, rng.pick(&[0, 0, 1, 16, 17]), lanes);
         }
         _ => {
             let mut countdown = rng.below(30);
@@ -102,7 +106,10 @@ fn mutate_body(body: &mut [Stmt], countdown: &mut u64, values: u64, rng: &mut ix
         if *countdown == 0 {
             match statement {
                 Stmt::Inst(inst) => match (&mut inst.address, rng.below(4)) {
-                    (Some(address), 0) => address.buffer = BufferId(rng.below(7) as u32),
+                    (Some(address), 0) => address.buffer = BufferId(rng.below(9) as u32),
+                    (Some(_), 1) if matches!(inst.imm, Imm::Int(_)) => {
+                        inst.imm = Imm::Int(rng.pick(&[-1, 0, 1, 64, 100, 127, 200, 1 << 31, i64::MAX, i64::MIN]));
+                    }
                     (Some(address), _) => mutate_affine(&mut address.offset, rng),
                     (None, 0) => inst.op = OPS[rng.below(OPS.len() as u64) as usize].op,
                     (None, 1) => inst.imm = Imm::Int(rng.bits() as i64),

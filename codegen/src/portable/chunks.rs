@@ -24,7 +24,7 @@ pub(super) fn chunk_count(ty: Type) -> usize {
 pub(super) fn chunk_type(elem: Elem) -> ir::Type {
     match elem {
         Elem::I8 => types::I8X16,
-        Elem::I16 | Elem::F16 => types::I16X8,
+        Elem::I16 | Elem::F16 | Elem::Bf16 => types::I16X8,
         Elem::I32 => types::I32X4,
         Elem::F32 => types::F32X4,
     }

@@ -155,6 +155,35 @@ impl Lowering<'_> {
         self.shr_s(result, 16)
     }
 
+    /// Four singles as bf16, nearest even, sign-extended to 32 bits each so that they can be narrowed with saturation.
+    /// Rounding adds half a unit less one, or exactly half where the kept part is odd; the carry may run into the exponent,
+    /// up to infinity.
+    pub(super) fn to_bf16(&mut self, single: Value) -> Value {
+        let bits = self.cast(types::I32X4, single);
+        let magnitude = self.and32(bits, 0x7fff_ffff);
+        let kept = self.shr_s(bits, 16);
+
+        let odd = self.and32(kept, 1);
+        let rounded = self.add32(bits, 0x7fff);
+        let rounded = self.b.ins().iadd(rounded, odd);
+        let normal = self.shr_s(rounded, 16);
+
+        let quiet = self.or32(kept, 0x40);
+        let is_nan = self.greater32(magnitude, f32::INFINITY.to_bits());
+        let number = self.choose(is_nan, quiet, normal);
+
+        let zero = self.b.ins().bxor(bits, magnitude);
+        let zero = self.shr_s(zero, 16);
+        let is_normal = self.greater32(magnitude, f32::MIN_POSITIVE.to_bits() - 1);
+        self.choose(is_normal, number, zero)
+    }
+
+    /// Four bf16, extended to 32 bits each, as singles.
+    pub(super) fn bf16_to_f32(&mut self, bf16: Value) -> Value {
+        let bits = self.shl(bf16, 16);
+        self.cast(types::F32X4, bits)
+    }
+
     /// `a * b + c`, rounded once.
     pub(super) fn fma(&mut self, a: Value, b: Value, c: Value) -> Value {
         if self.features.fma {

@@ -1,6 +1,6 @@
 //! The `portable` target: kernel IR through cranelift.
 //!
-//! Takes any kernel that the verifier accepts and gives machine code for the machine that it runs on, in one blob without
+//! Takes any kernel of vector ops that the verifier accepts and gives machine code for the machine that it runs on, in one blob without
 //! relocations. It computes exactly what the interpreter computes and shares no instruction selection with our own
 //! lowerings, so that it serves as their oracle. Cranelift's vectors are 16 bytes, so a value is a list of *chunks* of 16
 //! bytes; a narrower value stands in the lowest lanes of one chunk and whatever is above them means nothing.
@@ -23,7 +23,9 @@
 //! | `lower` | statements: loops, carried values, addresses |
 //! | `ops` | one arm per row of the op table |
 //! | `chunks` | constants, shuffles, loads and stores of chunks |
-//! | `float` | what cranelift has no op for: halves, rounding conversion, fused multiply-add without the instruction |
+//! | `float` | what cranelift has no op for: halves, bf16, rounding conversion, fused multiply-add without the instruction |
+//!
+//! Tiles are refused: their ops exist for machines with tile registers, and the interpreter is their oracle.
 //!
 //! Invariant: the code calls nothing. What cranelift would call a library for on a CPU without FMA, SSE4.1 or SSSE3 is
 //! written out in `float` and `chunks`.
@@ -43,7 +45,7 @@ use cranelift_codegen::ir::{AbiParam, Function, Signature, UserFuncName, types};
 use cranelift_codegen::isa::{Builder, CallConv, OwnedTargetIsa, TargetIsa};
 use cranelift_codegen::settings::{self, Configurable};
 use cranelift_frontend::{FunctionBuilder, FunctionBuilderContext};
-use ixc_ir::kernel::Kernel;
+use ixc_ir::kernel::{Kernel, Type};
 
 /// A compiled kernel: `extern "sysv64" fn(buffers: *const *mut u8, dims: *const i64)` on x86-64, the system's convention
 /// elsewhere.
@@ -81,6 +83,16 @@ pub enum PortableError {
         op: &'static str,
         /// What should have been there.
         expected: &'static str,
+    },
+    /// An op that only some machines' own lowerings have.
+    #[error("kernel `{kernel}`: the portable target has no `{op}` ({ty}); compile for a target with tile registers")]
+    Unsupported {
+        /// Name of the kernel.
+        kernel: String,
+        /// Mnemonic of the op.
+        op: &'static str,
+        /// Its type.
+        ty: Type,
     },
     /// More than compilation is meant for.
     #[error("kernel `{kernel}` has {found} {what}; at most {most} are compiled")]

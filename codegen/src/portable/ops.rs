@@ -139,6 +139,23 @@ impl Lowering<'_> {
                 let wide = self.map(inst, Self::f32_to_f16)?;
                 self.narrow(&wide)
             }
+            Op::ToBf16 => {
+                let wide = self.map(inst, Self::to_bf16)?;
+                self.narrow(&wide)
+            }
+            Op::Bf16ToF32 => {
+                let bf16 = self.operand(inst, 0)?;
+                let wide = self.widen(&bf16, false, chunk_count(ty));
+                wide.into_iter().map(|bf16| self.bf16_to_f32(bf16)).collect()
+            }
+            Op::ToBf16Pairs => self.map2(inst, |l, a, b| {
+                let (a, b) = (l.to_bf16(a), l.to_bf16(b));
+                let a = l.shl(a, 16);
+                let a = l.shr_u(a, 16);
+                let b = l.shl(b, 16);
+                let pairs = l.b.ins().bor(a, b);
+                l.cast(types::I16X8, pairs)
+            })?,
             Op::ExtendS => self.extend(inst, true)?,
             Op::ExtendU => self.extend(inst, false)?,
             Op::NarrowS => {
@@ -153,41 +170,76 @@ impl Lowering<'_> {
             }
 
             Op::Dot2U8S8 => self.map2(inst, |l, a, b| {
-                // Every product fits: 255 * -128 and 255 * 127 are inside 16 bits. Even bytes and odd bytes, each
-                // extended in place, so that the sums stand where they belong.
-                let (a, b) = (l.cast(types::I16X8, a), l.cast(types::I16X8, b));
-                let low_byte = l.constant(types::I16X8, std::array::from_fn(|i| if i % 2 == 0 { 0xff } else { 0 }));
-                let a_even = l.b.ins().band(a, low_byte);
-                let a_odd = l.shr_u(a, 8);
-                let b_even = l.shl(b, 8);
-                let b_even = l.shr_s(b_even, 8);
-                let b_odd = l.shr_s(b, 8);
-                let even = l.b.ins().imul(a_even, b_even);
-                let odd = l.b.ins().imul(a_odd, b_odd);
+                let (even, odd) = l.products_u8s8(a, b);
                 l.b.ins().sadd_sat(even, odd)
             })?,
-            Op::Dot2S16 => self.map2(inst, |l, a, b| {
-                // Cranelift selects x86's `pmaddwd` for exactly this.
-                let (a_low, b_low) = (l.b.ins().swiden_low(a), l.b.ins().swiden_low(b));
-                let (a_high, b_high) = (l.b.ins().swiden_high(a), l.b.ins().swiden_high(b));
-                let low = l.b.ins().imul(a_low, b_low);
-                let high = l.b.ins().imul(a_high, b_high);
-                l.b.ins().iadd_pairwise(low, high)
-            })?,
+            Op::Dot2S16 => self.map2(inst, Self::dot2_s16)?,
+            Op::Dot4U8S8 => {
+                let (acc, u, s) = (self.operand(inst, 0)?, self.operand(inst, 1)?, self.operand(inst, 2)?);
+                let ones = self.constant(types::I16X8, std::array::from_fn(|i| (i % 2 == 0).into()));
+                let mut sums = Chunks::new();
+                for i in 0..acc.len() {
+                    let (even, odd) = self.products_u8s8(u[i], s[i]);
+                    let (even, odd) = (self.dot2_s16(even, ones), self.dot2_s16(odd, ones));
+                    let sum = self.b.ins().iadd(even, odd);
+                    sums.push(self.b.ins().iadd(acc[i], sum));
+                }
+                sums
+            }
 
             Op::ReduceAdd => match ty.elem {
                 Elem::F32 => self.reduce(inst, |l, a, b| l.b.ins().fadd(a, b))?,
-                Elem::I8 | Elem::I16 | Elem::I32 | Elem::F16 => self.reduce(inst, |l, a, b| l.b.ins().iadd(a, b))?,
+                Elem::I8 | Elem::I16 | Elem::I32 | Elem::F16 | Elem::Bf16 => {
+                    self.reduce(inst, |l, a, b| l.b.ins().iadd(a, b))?
+                }
             },
             Op::ReduceMax => match ty.elem {
                 Elem::F32 => self.reduce(inst, Self::float_max)?,
-                Elem::I8 | Elem::I16 | Elem::I32 | Elem::F16 => self.reduce(inst, |l, a, b| l.b.ins().smax(a, b))?,
+                Elem::I8 | Elem::I16 | Elem::I32 | Elem::F16 | Elem::Bf16 => {
+                    self.reduce(inst, |l, a, b| l.b.ins().smax(a, b))?
+                }
             },
             Op::ReduceMin => match ty.elem {
                 Elem::F32 => self.reduce(inst, Self::float_min)?,
-                Elem::I8 | Elem::I16 | Elem::I32 | Elem::F16 => self.reduce(inst, |l, a, b| l.b.ins().smin(a, b))?,
+                Elem::I8 | Elem::I16 | Elem::I32 | Elem::F16 | Elem::Bf16 => {
+                    self.reduce(inst, |l, a, b| l.b.ins().smin(a, b))?
+                }
             },
+
+            Op::TileZero
+            | Op::TileLoad
+            | Op::TileStore
+            | Op::TileDotBf16
+            | Op::TileDotS8S8
+            | Op::TileDotS8U8
+            | Op::TileDotU8S8
+            | Op::TileDotU8U8 => {
+                let kernel = self.kernel.name.clone();
+                return Err(PortableError::Unsupported { kernel, op: inst.op.row().mnemonic, ty });
+            }
         })
+    }
+
+    /// Products of unsigned and signed bytes as words: of the even bytes, then of the odd ones. Every product fits:
+    /// 255 * -128 and 255 * 127 are inside 16 bits. The bytes are extended in place, so that sums stand where they belong.
+    fn products_u8s8(&mut self, u: Value, s: Value) -> (Value, Value) {
+        let (u, s) = (self.cast(types::I16X8, u), self.cast(types::I16X8, s));
+        let low_byte = self.constant(types::I16X8, std::array::from_fn(|i| if i % 2 == 0 { 0xff } else { 0 }));
+        let u_even = self.b.ins().band(u, low_byte);
+        let u_odd = self.shr_u(u, 8);
+        let s_even = self.shl(s, 8);
+        let s_even = self.shr_s(s_even, 8);
+        let s_odd = self.shr_s(s, 8);
+        (self.b.ins().imul(u_even, s_even), self.b.ins().imul(u_odd, s_odd))
+    }
+
+    /// Neighbouring words multiplied and summed. Cranelift selects x86's `pmaddwd` for exactly this.
+    fn dot2_s16(&mut self, a: Value, b: Value) -> Value {
+        let (a_low, b_low) = (self.b.ins().swiden_low(a), self.b.ins().swiden_low(b));
+        let (a_high, b_high) = (self.b.ins().swiden_high(a), self.b.ins().swiden_high(b));
+        let low = self.b.ins().imul(a_low, b_low);
+        let high = self.b.ins().imul(a_high, b_high);
+        self.b.ins().iadd_pairwise(low, high)
     }
 
     fn operand_id(&self, inst: &Inst, index: usize) -> Result<ValueId, PortableError> {

@@ -23,7 +23,7 @@ fn binary_codes(op: Op, elem: Elem, scalar: bool) -> Option<(Codes, bool)> {
     let by_elem = |b, w, d| match elem {
         Elem::I8 => b,
         Elem::I16 => w,
-        Elem::I32 | Elem::F16 | Elem::F32 => d,
+        Elem::I32 | Elem::F16 | Elem::Bf16 | Elem::F32 => d,
     };
     Some(match op {
         Op::Add => (float(ADDPS, ADDSS), true),

@@ -48,6 +48,7 @@ impl Selector<'_> {
                     self.define_splat(result, ty, mem);
                 }
             }
+            (op, _) if op.takes_tiles() => return Err(X64Error::NoLowering { op, ty }),
             (op, _) => return Err(X64Error::Malformed { op, ty }),
         }
         Ok(())
@@ -134,7 +135,7 @@ fn splat_bytes(ty: Type, imm: &Imm) -> Vec<u8> {
 fn broadcast_codes(elem: Elem) -> Codes {
     match elem {
         Elem::I8 => PBROADCASTB,
-        Elem::I16 | Elem::F16 => PBROADCASTW,
+        Elem::I16 | Elem::F16 | Elem::Bf16 => PBROADCASTW,
         Elem::I32 => PBROADCASTD,
         Elem::F32 => BROADCASTSS,
     }

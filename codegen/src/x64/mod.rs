@@ -66,6 +66,14 @@ pub enum X64Error {
         /// Its type.
         ty: Type,
     },
+    /// An op that the target has no lowering for.
+    #[error("{} on {ty} has no lowering for this target", op.row().mnemonic)]
+    NoLowering {
+        /// The op.
+        op: Op,
+        /// Its type.
+        ty: Type,
+    },
     /// An op with a type, address or immediate that the verifier would have refused.
     #[error("{} on {ty} is malformed: the kernel was not verified", op.row().mnemonic)]
     Malformed {

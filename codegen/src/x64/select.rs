@@ -448,7 +448,9 @@ impl Selector<'_> {
         if inst.op == Op::Store {
             return self.store(inst, first);
         }
-        let Some(result) = result else { return Ok(()) };
+        let Some(result) = result else {
+            return Err(X64Error::NoLowering { op: inst.op, ty });
+        };
         let register = match inst.op {
             Op::Splat | Op::Bytes | Op::Iota | Op::Index | Op::Load | Op::LoadSplat | Op::Store => return Ok(()),
             Op::Bitcast => {
@@ -511,6 +513,18 @@ impl Selector<'_> {
             Op::Sqrt | Op::IAbs | Op::ToF32 | Op::ToI32 | Op::F16ToF32 | Op::F32ToF16 => {
                 self.unary(inst.op, ty, first)?
             }
+            Op::Dot4U8S8
+            | Op::ToBf16
+            | Op::Bf16ToF32
+            | Op::ToBf16Pairs
+            | Op::TileZero
+            | Op::TileLoad
+            | Op::TileStore
+            | Op::TileDotBf16
+            | Op::TileDotS8S8
+            | Op::TileDotS8U8
+            | Op::TileDotU8S8
+            | Op::TileDotU8U8 => return Err(X64Error::NoLowering { op: inst.op, ty }),
             Op::Shl | Op::ShrU | Op::ShrS => self.shift(inst.op, ty, first, int)?,
             Op::ExtendS | Op::ExtendU => self.extend(inst.op == Op::ExtendS, first, ty)?,
             Op::NarrowS => self.narrow(first, ty),

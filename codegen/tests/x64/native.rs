@@ -4,7 +4,7 @@
 use ixc_codegen::module::{CodegenError, Module};
 use ixc_codegen::target::Target;
 use ixc_codegen::x64;
-use ixc_ir::kernel::Kernel;
+use ixc_ir::kernel::{Kernel, Op};
 
 /// Bytes from a fixed seed (splitmix64), so that failures repeat.
 pub struct Random(pub u64);
@@ -72,6 +72,11 @@ pub fn targets() -> Vec<Target> {
     ["avx2", "alder-lake", "avx512", "icelake", "zen4", "zen5", "sapphire-rapids"]
         .map(|name| Target::from_name(name).unwrap_or_else(|| panic!("no target {name}")))
         .to_vec()
+}
+
+/// Whether the op has a lowering on every target.
+pub fn has_lowering(op: Op) -> bool {
+    !op.takes_tiles() && !matches!(op, Op::Dot4U8S8 | Op::ToBf16 | Op::Bf16ToF32 | Op::ToBf16Pairs)
 }
 
 /// A module for the target, or `None` with a loud line where this CPU can't run it; then the kernels are compiled at

@@ -4,10 +4,10 @@
 use ixc_codegen::module::Artifact;
 use ixc_codegen::target::Target;
 use ixc_codegen::x64::listing;
-use ixc_ir::kernel::random::{random_buffers, random_dims, random_kernel};
+use ixc_ir::kernel::random::{Options, random_buffers, random_dims, random_kernel_with};
 use ixc_ir::kernel::{Kernel, interpret};
 
-use super::native::{Guard, module, run, targets};
+use super::native::{Guard, has_lowering, module, run, targets};
 
 /// First of the seeds.
 const SEED: u64 = 0x71e5;
@@ -25,7 +25,8 @@ fn compare(target: Target) {
     let one = std::env::var("IXC_SEED").ok().and_then(|seed| seed.parse::<u64>().ok());
     let seeds: Vec<u64> = one.map_or_else(|| (SEED..SEED + KERNELS).collect(), |seed| vec![seed]);
     println!("seeds {SEED} and the {KERNELS} after it");
-    let kernels: Vec<Kernel> = seeds.iter().map(|&seed| random_kernel(seed, target.row().vector_bytes)).collect();
+    let options = Options { widest: target.row().vector_bytes, tiles: false, has: has_lowering };
+    let kernels: Vec<Kernel> = seeds.iter().map(|&seed| random_kernel_with(seed, options)).collect();
     let Some(native) = module(&kernels, target) else { return };
     let (mut spilled, mut gprs, mut rematerialised) = (0, 0, 0);
     for (i, (&seed, kernel)) in seeds.iter().zip(&kernels).enumerate() {

@@ -156,6 +156,28 @@ impl KernelBuilder {
         self.push(Stmt::Inst(inst));
     }
 
+    /// A tile of zeros.
+    pub fn tile_zero(&mut self, ty: Type) -> ValueId {
+        self.op(Op::TileZero, ty, &[])
+    }
+
+    /// Loads a tile whose rows stand `stride` bytes from one another.
+    pub fn tile_load(&mut self, ty: Type, buffer: BufferId, offset: impl Into<Affine>, stride: i64) -> ValueId {
+        self.inst(Op::TileLoad, ty, &[], Imm::Int(stride), Some(Address { buffer, offset: offset.into() }))
+    }
+
+    /// Stores a tile with `stride` bytes from one row to the next.
+    pub fn tile_store(&mut self, buffer: BufferId, offset: impl Into<Affine>, value: ValueId, stride: i64) {
+        let (ty, address) = (self.ty(value), Some(Address { buffer, offset: offset.into() }));
+        let (op, operands, imm) = (Op::TileStore, vec![value], Imm::Int(stride));
+        self.push(Stmt::Inst(Inst { op, ty, operands, imm, address, index: None, result: None }));
+    }
+
+    /// `acc` plus the product of tiles `a` and `b`, by one of the `tile_dot_` ops.
+    pub fn tile_dot(&mut self, op: Op, acc: ValueId, a: ValueId, b: ValueId) -> ValueId {
+        self.same(op, &[acc, a, b])
+    }
+
     /// Loads an index value for addresses.
     pub fn load_index(&mut self, name: &str, buffer: BufferId, offset: impl Into<Affine>) -> VarId {
         let var = self.var(name);
@@ -218,6 +240,29 @@ impl KernelBuilder {
     /// `a + b` on integers.
     pub fn iadd(&mut self, a: ValueId, b: ValueId) -> ValueId {
         self.same(Op::IAdd, &[a, b])
+    }
+
+    /// `acc` plus the products of four unsigned bytes of `u` with four signed ones of `s`, lane by lane.
+    pub fn dot4_u8s8(&mut self, acc: ValueId, u: ValueId, s: ValueId) -> ValueId {
+        self.same(Op::Dot4U8S8, &[acc, u, s])
+    }
+
+    /// Floats as bf16, nearest even.
+    pub fn to_bf16(&mut self, a: ValueId) -> ValueId {
+        let ty = Type::bf16(self.ty(a).lanes);
+        self.op(Op::ToBf16, ty, &[a])
+    }
+
+    /// bf16 as floats.
+    pub fn bf16_to_f32(&mut self, a: ValueId) -> ValueId {
+        let ty = Type::f32(self.ty(a).lanes);
+        self.op(Op::Bf16ToF32, ty, &[a])
+    }
+
+    /// Two vectors of floats as bf16, in turn a lane of `a` and one of `b`.
+    pub fn to_bf16_pairs(&mut self, a: ValueId, b: ValueId) -> ValueId {
+        let ty = Type::bf16(self.ty(a).lanes * 2);
+        self.op(Op::ToBf16Pairs, ty, &[a, b])
     }
 
     /// The same bytes as another type.

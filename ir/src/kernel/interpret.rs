@@ -10,12 +10,15 @@
 //! %b = fma f32x8 %a, %a, %c     each lane a * a + c, rounded once
 //! ```
 
+mod bf16;
+mod tile;
 mod vector;
 
 use half::f16;
 
 use super::verify::{self, VerifyError};
 use super::*;
+use tile::Tile;
 use vector::Vector;
 
 /// Why a kernel could not be run to its end.
@@ -72,7 +75,7 @@ pub enum InterpretError {
         /// Where the access begins.
         offset: i64,
         /// Its size.
-        bytes: u32,
+        bytes: u64,
         /// Declared size of the buffer.
         size: i64,
     },
@@ -131,7 +134,7 @@ impl BufferKind {
         }
     }
 
-    /// Whether `load` and `load_splat` may read it.
+    /// Whether `load`, `load_splat` and `tile_load` may read it.
     pub const fn may_load(&self) -> bool {
         match self {
             BufferKind::Read | BufferKind::ReadWrite | BufferKind::Scratch => true,
@@ -139,7 +142,7 @@ impl BufferKind {
         }
     }
 
-    /// Whether `store` may write it.
+    /// Whether `store` and `tile_store` may write it.
     pub const fn may_store(&self) -> bool {
         match self {
             BufferKind::Write | BufferKind::ReadWrite | BufferKind::Scratch => true,
@@ -171,6 +174,7 @@ pub fn run(kernel: &Kernel, dims: &[i64], buffers: &mut [Vec<u8>]) -> Result<(),
         sizes: Vec::with_capacity(buffers.len()),
         below: Vec::with_capacity(buffers.len()),
         values: vec![Vector::ZERO; kernel.values.len()],
+        tiles: vec![Tile::new(); kernel.values.len()],
         vars: vec![0; kernel.vars.len()],
         buffers,
     };
@@ -199,6 +203,8 @@ struct Machine<'a> {
     /// Limit of each index buffer's values at these dims.
     below: Vec<i64>,
     values: Vec<Vector>,
+    /// Those values that are tiles; empty for vectors.
+    tiles: Vec<Tile>,
     vars: Vec<i64>,
     buffers: &'a mut [Vec<u8>],
 }
@@ -214,10 +220,10 @@ impl Machine<'_> {
     }
 
     /// The place of an access in its buffer, checked.
-    fn place(&self, op: &'static str, address: &Address, bytes: u32) -> Result<usize, InterpretError> {
+    fn place(&self, op: &'static str, address: &Address, bytes: u64) -> Result<usize, InterpretError> {
         let offset = self.affine(&address.offset)?;
         let size = self.sizes[address.buffer.index()];
-        if offset >= 0 && offset.checked_add(i64::from(bytes)).is_some_and(|end| end <= size) {
+        if offset >= 0 && offset.checked_add_unsigned(bytes).is_some_and(|end| end <= size) {
             return Ok(offset as usize);
         }
         let buffer = self.kernel.buffers[address.buffer.index()].name.clone();
@@ -247,18 +253,22 @@ impl Machine<'_> {
         }
         // All values move at once: a carried value may be the next of another.
         let mut carried: Vec<Vector> = f.carries.iter().map(|c| self.values[c.init.index()]).collect();
+        let mut tiles: Vec<Tile> = f.carries.iter().map(|c| self.tiles[c.init.index()].clone()).collect();
         for i in 0..trip {
             self.vars[f.var.index()] = i;
-            for (carry, value) in f.carries.iter().zip(&carried) {
+            for (carry, (value, tile)) in f.carries.iter().zip(carried.iter().zip(&mut tiles)) {
                 self.values[carry.inner.index()] = *value;
+                self.tiles[carry.inner.index()] = std::mem::take(tile);
             }
             self.block(&f.body)?;
-            for (carry, value) in f.carries.iter().zip(&mut carried) {
+            for (carry, (value, tile)) in f.carries.iter().zip(carried.iter_mut().zip(&mut tiles)) {
                 *value = self.values[carry.next.index()];
+                tile.clone_from(&self.tiles[carry.next.index()]);
             }
         }
-        for (carry, value) in f.carries.iter().zip(&carried) {
-            self.values[carry.result.index()] = *value;
+        for (carry, (value, tile)) in f.carries.iter().zip(carried.into_iter().zip(tiles)) {
+            self.values[carry.result.index()] = value;
+            self.tiles[carry.result.index()] = tile;
         }
         Ok(())
     }
@@ -288,7 +298,7 @@ impl Machine<'_> {
         if !self.kernel.buffers[address.buffer.index()].kind.may_load() {
             return Err(self.forbidden(op, address.buffer));
         }
-        let at = self.place(op, address, bytes)?;
+        let at = self.place(op, address, bytes.into())?;
         let mut loaded = Vector::ZERO;
         let bytes = bytes as usize;
         loaded.0[..bytes].copy_from_slice(&self.buffers[address.buffer.index()][at..at + bytes]);
@@ -301,10 +311,58 @@ impl Machine<'_> {
         if !self.kernel.buffers[address.buffer.index()].kind.may_store() {
             return Err(self.forbidden(op, address.buffer));
         }
-        let at = self.place(op, address, inst.ty.bytes())?;
+        let at = self.place(op, address, inst.ty.bytes().into())?;
         let bytes = inst.ty.bytes() as usize;
         let value = self.values[inst.operands[0].index()];
         self.buffers[address.buffer.index()][at..at + bytes].copy_from_slice(&value.0[..bytes]);
+        Ok(())
+    }
+
+    fn tile_load(&self, inst: &Inst) -> Result<Tile, InterpretError> {
+        let (op, stride) = (inst.op.row().mnemonic, int(&inst.imm));
+        let Some(address) = &inst.address else { return Ok(Tile::new()) };
+        if !self.kernel.buffers[address.buffer.index()].kind.may_load() {
+            return Err(self.forbidden(op, address.buffer));
+        }
+        let at = self.place(op, address, inst.ty.extent(stride as i64).unwrap_or(u64::MAX))?;
+        let (buffer, bytes) = (&self.buffers[address.buffer.index()], inst.ty.row_bytes() as usize);
+        Ok((0..usize::from(inst.ty.rows)).flat_map(|row| &buffer[at + row * stride..][..bytes]).copied().collect())
+    }
+
+    fn tile_store(&mut self, inst: &Inst) -> Result<(), InterpretError> {
+        let (op, stride) = (inst.op.row().mnemonic, int(&inst.imm));
+        let Some(address) = &inst.address else { return Ok(()) };
+        if !self.kernel.buffers[address.buffer.index()].kind.may_store() {
+            return Err(self.forbidden(op, address.buffer));
+        }
+        let at = self.place(op, address, inst.ty.extent(stride as i64).unwrap_or(u64::MAX))?;
+        let (buffer, value) = (&mut self.buffers[address.buffer.index()], &self.tiles[inst.operands[0].index()]);
+        for row in 0..usize::from(inst.ty.rows) {
+            let bytes = &value[tile::row(inst.ty, row)];
+            buffer[at + row * stride..][..bytes.len()].copy_from_slice(bytes);
+        }
+        Ok(())
+    }
+
+    /// `acc`, `a` and `b` of a `tile_dot_` op.
+    fn tile_dot(&self, inst: &Inst) -> Tile {
+        let [acc, a, b] = [0, 1, 2].map(|i| &self.tiles[inst.operands[i].index()]);
+        let [a_ty, b_ty] = [1, 2].map(|i| self.kernel.ty(inst.operands[i]));
+        let signed =
+            |a_signed: bool, b_signed: bool| tile::dot_bytes(inst.ty, acc, (a, a_ty, a_signed), (b, b_ty, b_signed));
+        match inst.op {
+            Op::TileDotS8S8 => signed(true, true),
+            Op::TileDotS8U8 => signed(true, false),
+            Op::TileDotU8S8 => signed(false, true),
+            Op::TileDotU8U8 => signed(false, false),
+            _ => tile::dot_bf16(inst.ty, acc, (a, a_ty), (b, b_ty)),
+        }
+    }
+
+    fn set_tile(&mut self, inst: &Inst, tile: Tile) -> Result<(), InterpretError> {
+        if let Some(value) = inst.result {
+            self.tiles[value.index()] = tile;
+        }
         Ok(())
     }
 
@@ -419,6 +477,19 @@ impl Machine<'_> {
                 let a = arg(0);
                 Vector::from_lanes(lanes, |i| f16::from_f32(a.lane(i)).to_bits())
             }
+            Op::ToBf16 => {
+                let a = arg(0);
+                Vector::from_lanes(lanes, |i| bf16::from_f32(a.lane(i)))
+            }
+            Op::Bf16ToF32 => {
+                let a = arg(0);
+                // As bits: moving a float may change those of a NaN.
+                Vector::from_lanes(lanes, |i| u32::from(a.lane::<u16>(i)) << 16)
+            }
+            Op::ToBf16Pairs => {
+                let (a, b) = (arg(0), arg(1));
+                Vector::from_lanes(lanes, |i| bf16::from_f32(if i % 2 == 0 { a.lane(i / 2) } else { b.lane(i / 2) }))
+            }
             Op::ExtendS => resize(ty, arg_ty(0), &arg(0), |a| a),
             Op::ExtendU => {
                 let mask = (1i64 << (8 * arg_ty(0).elem.bytes())) - 1;
@@ -442,10 +513,24 @@ impl Machine<'_> {
                 let product = |i: usize| i32::from(a.lane::<i16>(i)) * i32::from(b.lane::<i16>(i));
                 Vector::from_lanes(lanes, |i| product(2 * i).wrapping_add(product(2 * i + 1)))
             }
+            Op::Dot4U8S8 => {
+                let (acc, u, s) = (arg(0), arg(1), arg(2));
+                let product = |i: usize| i32::from(u.lane::<u8>(i)) * i32::from(s.lane::<i8>(i));
+                Vector::from_lanes(lanes, |i| {
+                    (4 * i..4 * i + 4).map(product).fold(acc.lane::<i32>(i), i32::wrapping_add)
+                })
+            }
             // reductions
             Op::ReduceAdd => reduce(arg_ty(0), &arg(0), |a, b| a + b, i32::wrapping_add),
             Op::ReduceMax => reduce(arg_ty(0), &arg(0), max, i32::max),
             Op::ReduceMin => reduce(arg_ty(0), &arg(0), min, i32::min),
+            // tiles
+            Op::TileZero => return self.set_tile(inst, vec![0; ty.bytes() as usize]),
+            Op::TileLoad => return self.set_tile(inst, self.tile_load(inst)?),
+            Op::TileStore => return self.tile_store(inst),
+            Op::TileDotBf16 | Op::TileDotS8S8 | Op::TileDotS8U8 | Op::TileDotU8S8 | Op::TileDotU8U8 => {
+                return self.set_tile(inst, self.tile_dot(inst));
+            }
         };
         if let Some(value) = inst.result {
             self.values[value.index()] = result;
@@ -523,7 +608,7 @@ fn int2(ty: Type, a: &Vector, b: &Vector, f: impl Fn(i64, i64) -> i64) -> Vector
     let lanes = usize::from(ty.lanes);
     match ty.elem {
         Elem::I8 => Vector::from_lanes(lanes, |i| f(i64::from(a.lane::<i8>(i)), i64::from(b.lane::<i8>(i))) as i8),
-        Elem::I16 | Elem::F16 => {
+        Elem::I16 | Elem::F16 | Elem::Bf16 => {
             Vector::from_lanes(lanes, |i| f(i64::from(a.lane::<i16>(i)), i64::from(b.lane::<i16>(i))) as i16)
         }
         Elem::I32 | Elem::F32 => {
@@ -553,7 +638,9 @@ fn reduce(ty: Type, a: &Vector, float: impl Fn(f32, f32) -> f32, int: impl Fn(i3
     while lanes > 1 {
         lanes /= 2;
         folded = match ty.elem {
-            Elem::F32 | Elem::F16 => Vector::from_lanes(lanes, |i| float(folded.lane(i), folded.lane(i + lanes))),
+            Elem::F32 | Elem::F16 | Elem::Bf16 => {
+                Vector::from_lanes(lanes, |i| float(folded.lane(i), folded.lane(i + lanes)))
+            }
             Elem::I8 | Elem::I16 | Elem::I32 => {
                 Vector::from_lanes(lanes, |i| int(folded.lane(i), folded.lane(i + lanes)))
             }

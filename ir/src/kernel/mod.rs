@@ -47,7 +47,7 @@ pub use affine::{Affine, Atom};
 pub use builder::KernelBuilder;
 pub use op::Op;
 
-/// Element type of a vector.
+/// Element type of a vector or a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Elem {
     /// 8-bit integer; ops say whether it is signed.
@@ -58,19 +58,21 @@ pub enum Elem {
     I32,
     /// IEEE half: storage only, converted before arithmetic.
     F16,
+    /// The upper half of an IEEE single: storage only, converted before arithmetic.
+    Bf16,
     /// IEEE single.
     F32,
 }
 
 impl Elem {
     /// Every element type, for tables and property tests.
-    pub const ALL: [Elem; 5] = [Elem::I8, Elem::I16, Elem::I32, Elem::F16, Elem::F32];
+    pub const ALL: [Elem; 6] = [Elem::I8, Elem::I16, Elem::I32, Elem::F16, Elem::Bf16, Elem::F32];
 
     /// Size in bytes.
     pub const fn bytes(self) -> u32 {
         match self {
             Elem::I8 => 1,
-            Elem::I16 | Elem::F16 => 2,
+            Elem::I16 | Elem::F16 | Elem::Bf16 => 2,
             Elem::I32 | Elem::F32 => 4,
         }
     }
@@ -82,27 +84,44 @@ impl Elem {
             Elem::I16 => "i16",
             Elem::I32 => "i32",
             Elem::F16 => "f16",
+            Elem::Bf16 => "bf16",
             Elem::F32 => "f32",
         }
     }
 }
 
-/// A vector type: `lanes` is a power of two; one lane is a scalar. At most [`Type::MAX_BYTES`] wide.
+/// A vector or a tile.
+///
+/// Of a vector, `lanes` is a power of two; one lane is a scalar. It is at most [`Type::MAX_BYTES`] wide. A tile is a matrix of
+/// up to [`Type::MAX_ROWS`] rows, each of 4 to [`Type::MAX_BYTES`] bytes, a multiple of 4. Only the ops whose names begin with
+/// `tile_` and carried values take tiles, and those ops take nothing else. How many tiles may be live at once is no rule of the
+/// IR: a lowering whose target has too few tile registers says so (x86 has 8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Type {
     /// Element type.
     pub elem: Elem,
-    /// Number of elements.
+    /// Number of elements; of a tile, in one row.
     pub lanes: u16,
+    /// Number of rows of a tile, 0 for a vector.
+    pub rows: u8,
 }
 
 impl Type {
     /// Widest vector: a 512-bit register.
     pub const MAX_BYTES: u32 = 64;
+    /// Most rows of a tile.
+    pub const MAX_ROWS: u8 = 16;
+    /// Largest tile.
+    pub const MAX_TILE_BYTES: u32 = Type::MAX_BYTES * Type::MAX_ROWS as u32;
 
-    /// `elem x lanes`.
+    /// The vector `elem x lanes`.
     pub const fn new(elem: Elem, lanes: u16) -> Type {
-        Type { elem, lanes }
+        Type { elem, lanes, rows: 0 }
+    }
+
+    /// The tile of `rows` rows of `lanes` elements each.
+    pub const fn tile(elem: Elem, rows: u8, lanes: u16) -> Type {
+        Type { elem, lanes, rows }
     }
 
     /// `f32 x lanes`.
@@ -130,20 +149,55 @@ impl Type {
         Type::new(Elem::F16, lanes)
     }
 
-    /// Size in bytes.
+    /// `bf16 x lanes`.
+    pub const fn bf16(lanes: u16) -> Type {
+        Type::new(Elem::Bf16, lanes)
+    }
+
+    /// Whether this is a tile, not a vector.
+    pub const fn is_tile(self) -> bool {
+        self.rows > 0
+    }
+
+    /// Size in bytes; of a tile, of all rows.
     pub const fn bytes(self) -> u32 {
+        self.row_bytes() * if self.is_tile() { self.rows as u32 } else { 1 }
+    }
+
+    /// Size in bytes of one row of a tile, or of a vector.
+    pub const fn row_bytes(self) -> u32 {
         self.elem.bytes() * self.lanes as u32
+    }
+
+    /// Bytes from the first that an access with `stride` bytes between rows touches to the last: the whole of a vector, and
+    /// `(rows - 1) * stride` and one row of a tile. `None` for a stride beyond [`op::MAX_STRIDE`], which the type rules refuse.
+    pub const fn extent(self, stride: i64) -> Option<u64> {
+        if !self.is_tile() {
+            return Some(self.bytes() as u64);
+        }
+        if stride < 0 || stride > op::MAX_STRIDE {
+            return None;
+        }
+        Some((self.rows as u64 - 1) * stride as u64 + self.row_bytes() as u64)
     }
 
     /// Whether this is a type that kernels may use.
     pub const fn is_valid(self) -> bool {
-        self.lanes.is_power_of_two() && self.bytes() <= Type::MAX_BYTES
+        let bytes = self.row_bytes();
+        let fits = 0 < bytes && bytes <= Type::MAX_BYTES;
+        match self.is_tile() {
+            true => fits && bytes.is_multiple_of(4) && self.rows <= Type::MAX_ROWS,
+            false => fits && self.lanes.is_power_of_two(),
+        }
     }
 }
 
 impl std::fmt::Display for Type {
-    /// `f32x8`; scalars are `f32x1`.
+    /// `f32x8`; scalars are `f32x1`; 16 rows of 64 bytes are `tile<16x64xi8>`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.is_tile() {
+            return write!(f, "tile<{}x{}x{}>", self.rows, self.lanes, self.elem.name());
+        }
         write!(f, "{}x{}", self.elem.name(), self.lanes)
     }
 }
@@ -164,7 +218,7 @@ macro_rules! ids {
 }
 
 ids! {
-    /// A vector SSA value of a kernel; its type stands in [`Kernel::values`].
+    /// An SSA value of a kernel, a vector or a tile; its type stands in [`Kernel::values`].
     ValueId
     /// A loop variable or index value of a kernel; its name stands in [`Kernel::vars`].
     VarId
@@ -256,7 +310,7 @@ pub struct Inst {
     pub address: Option<Address>,
     /// The affine value of `index`.
     pub index: Option<Affine>,
-    /// The value defined; `None` for `store`.
+    /// The value defined; `None` for `store` and `tile_store`.
     pub result: Option<ValueId>,
 }
 

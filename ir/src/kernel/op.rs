@@ -35,9 +35,26 @@ pub enum Memory {
     LoadElement,
     /// Writes the operand at its address.
     Store,
+    /// Reads the rows of a tile, with the immediate's bytes from one to the next: [`Type::extent`].
+    LoadRows,
+    /// Writes the rows of a tile, with the immediate's bytes from one to the next: [`Type::extent`].
+    StoreRows,
     /// Takes an affine value instead of an address.
     Index,
 }
+
+impl Memory {
+    /// Whether the op gives a value.
+    pub const fn has_result(self) -> bool {
+        match self {
+            Memory::None | Memory::Load | Memory::LoadElement | Memory::LoadRows | Memory::Index => true,
+            Memory::Store | Memory::StoreRows => false,
+        }
+    }
+}
+
+/// Most bytes from one row of a tile to the next.
+pub const MAX_STRIDE: i64 = i32::MAX as i64;
 
 /// A type rule: operand types, result type (or stored type), immediate integer (0 where there is none). `Err` says what
 /// would have been right.
@@ -71,7 +88,14 @@ macro_rules! op_table {
         /// The op table, in the order of [`Op`].
         pub static OPS: &[OpRow] = &[$(OpRow {
             op: Op::$variant, mnemonic: $mnemonic, operands: $operands, imm: ImmKind::$imm,
-            memory: Memory::$memory, rule: $rule, doc: $doc,
+            memory: Memory::$memory, doc: $doc,
+            rule: |operands, result, immediate| {
+                if !Op::$variant.takes_tiles() {
+                    vectors(operands, result)?;
+                }
+                let rule: TypeRule = $rule;
+                rule(operands, result, immediate)
+            },
         }),*];
     };
 }
@@ -131,16 +155,29 @@ op_table! {
     ToI32 "to_i32" 1 None None |o, r, _| convert(o, r, Elem::F32, Elem::I32), "Float to the nearest integer, ties to even; `i32::MIN` where out of range or NaN.";
     F16ToF32 "f16_to_f32" 1 None None |o, r, _| convert(o, r, Elem::F16, Elem::F32), "Half to single, exact; a NaN is made quiet.";
     F32ToF16 "f32_to_f16" 1 None None |o, r, _| convert(o, r, Elem::F32, Elem::F16), "Single to half, nearest even.";
+    ToBf16 "to_bf16" 1 None None |o, r, _| convert(o, r, Elem::F32, Elem::Bf16), "Single to bf16, nearest even; a denormal gives zero of its sign, a NaN is made quiet.";
+    Bf16ToF32 "bf16_to_f32" 1 None None |o, r, _| convert(o, r, Elem::Bf16, Elem::F32), "bf16 to single, exact: the bits and 16 zeros, also of a NaN.";
+    ToBf16Pairs "to_bf16_pairs" 2 None None |o, r, _| { elem_in(r, &[Elem::Bf16])?; lanes_at_least(r, 2)?; equal(o[0], Type::f32(r.lanes / 2))?; equal(o[1], o[0]) }, "Lane 2i is `to_bf16` of the first operand's lane i, lane 2i+1 of the second's.";
     ExtendS "extend_s" 1 None None widen, "Sign extension, lane by lane (i8 to i16 or i32, i16 to i32).";
     ExtendU "extend_u" 1 None None widen, "Zero extension, lane by lane (i8 to i16 or i32, i16 to i32).";
     NarrowS "narrow_s" 1 None None |o, r, _| widen(&[r], o[0], 0), "Signed saturation to a narrower integer, lane by lane.";
     // dot products
     Dot2U8S8 "dot2_u8s8" 2 None None |o, r, _| { equal(o[0], Type::i8(r.lanes * 2))?; equal(o[1], o[0])?; elem_in(r, &[Elem::I16]) }, "Lane i: the first operand's unsigned bytes 2i, 2i+1 times the second's signed ones, summed with signed saturation.";
     Dot2S16 "dot2_s16" 2 None None |o, r, _| { equal(o[0], Type::i16(r.lanes * 2))?; equal(o[1], o[0])?; elem_in(r, &[Elem::I32]) }, "Lane i: signed words 2i, 2i+1 of both operands multiplied and summed, wrapping.";
+    Dot4U8S8 "dot4_u8s8" 3 None None |o, r, _| { equal(o[0], r)?; equal(o[1], Type::i8(r.lanes.saturating_mul(4)))?; equal(o[2], o[1])?; elem_in(r, &[Elem::I32]) }, "Lane i: the first operand's, plus the second's unsigned bytes 4i to 4i+3 times the third's signed ones; exact products, wrapping sums.";
     // reductions; the order is fixed: upper half onto lower half until one lane is left
     ReduceAdd "reduce_add" 1 None None reduce, "Sum of all lanes, folding the upper half onto the lower until one lane is left.";
     ReduceMax "reduce_max" 1 None None reduce, "Maximum of all lanes, folding halves with `max` (floats) or signed maximum.";
     ReduceMin "reduce_min" 1 None None reduce, "Minimum of all lanes, folding halves with `min` (floats) or signed minimum.";
+    // tiles
+    TileZero "tile_zero" 0 None None |_, r, _| { tile(r)?; elem_in(r, &[Elem::I32, Elem::F32]) }, "A tile of zeros.";
+    TileLoad "tile_load" 0 Int LoadRows |_, r, i| { tile(r)?; stride(i, 0) }, "Loads a tile: row i from i times the immediate bytes behind the address; no alignment needed, rows may overlap.";
+    TileStore "tile_store" 1 Int StoreRows |o, r, i| { equal(o[0], r)?; tile(r)?; stride(i, r.row_bytes()) }, "Stores a tile: row i to i times the immediate bytes behind the address; rows don't overlap.";
+    TileDotBf16 "tile_dot_bf16" 3 None None |o, r, _| tile_dot(o, r, Elem::F32, Elem::Bf16), "`acc[m][n]` plus the sum over k of `a[m][2k] * b[k][2n]` and, apart, of `a[m][2k+1] * b[k][2n+1]`: both from +0 by fused multiply-adds in the order of k, then added, then added to `acc`; denormals in and out are zeros of their sign.";
+    TileDotS8S8 "tile_dot_s8s8" 3 None None |o, r, _| tile_dot(o, r, Elem::I32, Elem::I8), "`acc[m][n]` plus the sum over k and j in 0..4 of signed `a[m][4k+j]` times signed `b[k][4n+j]`; exact products, wrapping sums.";
+    TileDotS8U8 "tile_dot_s8u8" 3 None None |o, r, _| tile_dot(o, r, Elem::I32, Elem::I8), "`acc[m][n]` plus the sum over k and j in 0..4 of signed `a[m][4k+j]` times unsigned `b[k][4n+j]`; exact products, wrapping sums.";
+    TileDotU8S8 "tile_dot_u8s8" 3 None None |o, r, _| tile_dot(o, r, Elem::I32, Elem::I8), "`acc[m][n]` plus the sum over k and j in 0..4 of unsigned `a[m][4k+j]` times signed `b[k][4n+j]`; exact products, wrapping sums.";
+    TileDotU8U8 "tile_dot_u8u8" 3 None None |o, r, _| tile_dot(o, r, Elem::I32, Elem::I8), "`acc[m][n]` plus the sum over k and j in 0..4 of unsigned `a[m][4k+j]` times unsigned `b[k][4n+j]`; exact products, wrapping sums.";
 }
 
 impl Op {
@@ -149,10 +186,56 @@ impl Op {
         &OPS[self as usize]
     }
 
+    /// Whether the op is about tiles, and takes and gives nothing else; all others are about vectors.
+    pub const fn takes_tiles(self) -> bool {
+        matches!(
+            self,
+            Op::TileZero
+                | Op::TileLoad
+                | Op::TileStore
+                | Op::TileDotBf16
+                | Op::TileDotS8S8
+                | Op::TileDotS8U8
+                | Op::TileDotU8S8
+                | Op::TileDotU8U8
+        )
+    }
+
     /// The op with this mnemonic.
     pub fn from_mnemonic(mnemonic: &str) -> Option<Op> {
         OPS.iter().find(|row| row.mnemonic == mnemonic).map(|row| row.op)
     }
+}
+
+fn vectors(operands: &[Type], result: Type) -> Result<(), String> {
+    match operands.iter().chain([&result]).find(|ty| ty.is_tile()) {
+        Some(found) => Err(format!("over vectors, found {found}; only ops whose names begin with `tile_` take tiles")),
+        None => Ok(()),
+    }
+}
+
+fn tile(ty: Type) -> Result<(), String> {
+    if ty.is_tile() { Ok(()) } else { Err(format!("a tile as tile<16x64xi8>, found {ty}")) }
+}
+
+fn stride(found: i64, least: u32) -> Result<(), String> {
+    let right = i64::from(least)..=MAX_STRIDE;
+    if right.contains(&found) {
+        return Ok(());
+    }
+    Err(format!("{} to {MAX_STRIDE} bytes from one row to the next, found {found}", right.start()))
+}
+
+/// `acc` of M x N, `a` of M rows and `b` of N columns, of which 4 bytes go into one element of `acc`.
+fn tile_dot(o: &[Type], r: Type, sum: Elem, of: Elem) -> Result<(), String> {
+    tile(r)?;
+    elem_in(r, &[sum])?;
+    equal(o[0], r)?;
+    let group = (sum.bytes() / of.bytes()) as u16;
+    tile(o[1])?;
+    tile(o[2])?;
+    equal(o[1], Type::tile(of, r.rows, u16::from(o[2].rows) * group))?;
+    equal(o[2], Type::tile(of, o[2].rows, r.lanes.saturating_mul(group)))
 }
 
 fn equal(found: Type, right: Type) -> Result<(), String> {

@@ -264,9 +264,10 @@ impl<'a> Parser<'a> {
                 let Some(op) = Op::from_mnemonic(mnemonic) else {
                     return Err(position.error(ParseProblem::Unknown { what: "op", name: format!("`{mnemonic}`") }));
                 };
-                let has_result = op.row().memory != Memory::Store;
+                let has_result = op.row().memory.has_result();
                 if results.len() != usize::from(has_result) {
-                    return Err(count(if has_result { "one value before `=`" } else { "no value before `store`" }));
+                    let right = format!("no value before `{mnemonic}`");
+                    return Err(count(if has_result { "one value before `=`" } else { &right }));
                 }
                 let mut inst = self.instruction(op)?;
                 for (at, name) in results {
@@ -286,7 +287,7 @@ impl<'a> Parser<'a> {
         let mut first = true;
         match row.memory {
             Memory::None => {}
-            Memory::Load | Memory::LoadElement | Memory::Store => {
+            Memory::Load | Memory::LoadElement | Memory::Store | Memory::LoadRows | Memory::StoreRows => {
                 address = Some(self.address()?);
                 first = false;
             }
@@ -467,6 +468,9 @@ impl<'a> Parser<'a> {
     }
 
     fn ty(&mut self) -> Parsed<Type> {
+        if self.lexer.token == Token::Word("tile") {
+            return self.tile();
+        }
         if let Token::Word(word) = self.lexer.token {
             let lanes_of = |elem: Elem| word.strip_prefix(elem.name())?.strip_prefix('x')?.parse().ok();
             let ty = Elem::ALL.into_iter().find_map(|elem| Some(Type::new(elem, lanes_of(elem)?)));
@@ -477,7 +481,33 @@ impl<'a> Parser<'a> {
             }
         }
         Err(self.expected(&format!(
-            "a type as f32x8, of i8, i16, i32, f16 or f32, lanes a power of two, at most {} bytes",
+            "a type as f32x8, of i8, i16, i32, f16, bf16 or f32, lanes a power of two, at most {} bytes",
+            Type::MAX_BYTES
+        )))
+    }
+
+    /// `tile<16x64xi8>`
+    fn tile(&mut self) -> Parsed<Type> {
+        self.lexer.next()?;
+        self.symbol("<")?;
+        if let Token::Number(text) = self.lexer.token {
+            let mut parts = text.splitn(3, 'x');
+            let rows = parts.next().and_then(|rows| rows.parse().ok());
+            let lanes = parts.next().and_then(|lanes| lanes.parse().ok());
+            let elem = parts.next().and_then(|name| Elem::ALL.into_iter().find(|elem| elem.name() == name));
+            if let (Some(rows), Some(lanes), Some(elem)) = (rows, lanes, elem) {
+                let ty = Type::tile(elem, rows, lanes);
+                // The same type has one spelling.
+                if ty.is_tile() && ty.is_valid() && ty.to_string() == format!("tile<{text}>") {
+                    self.lexer.next()?;
+                    self.symbol(">")?;
+                    return Ok(ty);
+                }
+            }
+        }
+        Err(self.expected(&format!(
+            "rows, lanes and element type of a tile as 16x64xi8, of 1 to {} rows of 4 to {} bytes each, a multiple of 4",
+            Type::MAX_ROWS,
             Type::MAX_BYTES
         )))
     }

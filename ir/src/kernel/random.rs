@@ -1,7 +1,8 @@
 //! Random kernels that verify, for property tests of the text form and for differential tests of lowerings.
 //!
-//! [`random_kernel`] takes a seed and the widest vector, and builds a kernel through [`KernelBuilder`] with any ops of the
-//! table, nested loops, carried values, index loads and affine addresses of all shapes. [`random_dims`] and
+//! [`random_kernel`] takes a seed and the widest vector, and builds a kernel through [`KernelBuilder`] with any vector ops of
+//! the table, nested loops, carried values, index loads and affine addresses of all shapes; [`random_kernel_with`] takes
+//! [`Options`], which also allow tiles and leave ops out. [`random_dims`] and
 //! [`random_buffers`] make what it runs on. The same seed gives the same on every machine.
 //!
 //! Invariant: results are comparable bit for bit. No op has an undefined result, and a NaN that arithmetic made, whose
@@ -14,6 +15,8 @@
 //! interpret::run(&kernel, &dims, &mut buffers)?;
 //! ```
 
+mod tiles;
+
 use super::op::OPS;
 use super::*;
 use crate::graph::random::Rng;
@@ -25,8 +28,26 @@ const DEPTH: usize = 3;
 /// Values that are stored at the end, so that what was computed is seen.
 const OBSERVED: usize = 24;
 
-/// A random kernel that verifies; vectors have at most `widest` bytes (32 or 64).
+/// What a random kernel may have.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Bytes of the widest vector, 32 or 64.
+    pub widest: u32,
+    /// Whether there are tiles: all of three shapes, and at most 6 live at once.
+    pub tiles: bool,
+    /// Which ops there may be. `and`, `cmp_gt`, `select`, `splat`, `bitcast`, loads and stores come whatever it says.
+    pub has: fn(Op) -> bool,
+}
+
+/// A random kernel of vector ops that verifies; vectors have at most `widest` bytes (32 or 64).
 pub fn random_kernel(seed: u64, widest: u32) -> Kernel {
+    random_kernel_with(seed, Options { widest, tiles: false, has: |_| true })
+}
+
+/// A random kernel that verifies, with what the options allow.
+pub fn random_kernel_with(seed: u64, options: Options) -> Kernel {
+    let Options { widest, tiles, has } = options;
+    let ops = OPS.iter().map(|row| row.op).filter(|op| has(*op) && (tiles || !op.takes_tiles()));
     let mut rng = Rng::new(seed);
     let mut b = KernelBuilder::new(format!("random_{seed:016x}"));
     let n = b.dim("n", 0, 5);
@@ -39,21 +60,32 @@ pub fn random_kernel(seed: u64, widest: u32) -> Kernel {
     let limits = [Affine::constant(3), n + 1, m * 2 + -1, n + m * 1];
     let below = limits[rng.below(4) as usize].clone();
     let ids = b.buffer("ids", BufferKind::Index { below: below.clone() }, n * 16 + (m * 8 + 4));
+    let mut sizes = vec![size(256), size(256), size(192), size(128), n * 16 + (m * 8 + 4)];
+    let (mut loads, mut stores) = (vec![x, z, scratch], vec![y, z, scratch]);
+    let tiles = tiles.then(|| tiles::Tiles::new(&mut rng, &mut b, x));
+    if let Some(tiles) = &tiles {
+        sizes.extend([tiles::BYTES, tiles::BYTES].map(Affine::constant));
+        loads.extend([tiles.input, tiles.output]);
+        stores.push(tiles.output);
+    }
     let out = b.write("out", 0);
     let mut g = Generator {
         rng,
         b,
+        ops: ops.collect(),
         widest,
         dims: [n, m],
-        loads: [x, z, scratch],
-        stores: [y, z, scratch],
-        sizes: vec![size(256), size(256), size(192), size(128), n * 16 + (m * 8 + 4)],
+        loads,
+        stores,
+        sizes,
+        tiles,
         ids,
         below,
         pool: Vec::new(),
         vars: Vec::new(),
     };
     g.body(0);
+    g.store_tiles();
     let mut end = 0;
     for i in (0..g.pool.len()).rev().take(OBSERVED) {
         let value = g.pool[i].value;
@@ -116,7 +148,20 @@ fn random_word(rng: &mut Rng) -> u32 {
         3 => random_float(rng).to_bits(),
         // Two halves near 1.
         4 => (rng.bits() as u32 & 0x83ff_83ff) | 0x3c00_3c00,
-        5 => rng.pick(&[0x7f80_0001, 0xffc0_1234, 0x8000_0000, 0x7fff_8000, 0x80ff_7f00, 0x7c01_fe00]),
+        5 => rng.pick(&[
+            0x7f80_0001,
+            0xffc0_1234,
+            0x8000_0000,
+            0x7fff_8000,
+            0x80ff_7f00,
+            0x7c01_fe00,
+            // Denormals, and ties between two bf16.
+            0x0000_8001,
+            0x807f_ffff,
+            0x3f80_8000,
+            0xbf81_8000,
+            0x7f7f_8000,
+        ]),
         _ => (rng.signed() * 8.0).to_bits(),
     }
 }
@@ -154,12 +199,15 @@ struct Pooled {
 struct Generator {
     rng: Rng,
     b: KernelBuilder,
+    /// Those that there may be.
+    ops: Vec<Op>,
     widest: u32,
     dims: [DimId; 2],
-    loads: [BufferId; 3],
-    stores: [BufferId; 3],
+    loads: Vec<BufferId>,
+    stores: Vec<BufferId>,
     /// Sizes of the buffers, by id, but for the last.
     sizes: Vec<Affine>,
+    tiles: Option<tiles::Tiles>,
     ids: BufferId,
     below: Affine,
     pool: Vec<Pooled>,
@@ -175,8 +223,9 @@ impl Generator {
                 1 => self.load_index(),
                 2 => self.store(),
                 _ => {
-                    let row = self.rng.below(OPS.len() as u64) as usize;
-                    self.op(OPS[row].op);
+                    if let Some(&op) = self.ops.get(self.rng.below(self.ops.len().max(1) as u64) as usize) {
+                        self.op(op, depth);
+                    }
                 }
             }
         }
@@ -194,12 +243,13 @@ impl Generator {
             5 => n + m,
             _ => n * -1 + 5,
         };
-        let inits: Vec<ValueId> = (0..self.rng.below(4))
+        let mut inits: Vec<ValueId> = (0..self.rng.below(4))
             .map(|_| {
                 let ty = self.any_type();
                 self.operand(ty, true)
             })
             .collect();
+        inits.extend(self.carried_tile(depth));
         let (values, vars) = (self.pool.len(), self.vars.len());
         // The builder's closure must own what it uses; it has the builder, this the rest.
         let inner = std::mem::replace(&mut self.b, KernelBuilder::new(""));
@@ -207,16 +257,33 @@ impl Generator {
         let results = outer.for_carry("i", trip.clone(), &inits, |b, var, carried| {
             std::mem::swap(b, &mut self.b);
             self.vars.push((var, trip));
-            self.pool.extend(carried.iter().map(|&value| Pooled { value, tainted: true }));
+            self.enter_scope(carried, depth + 1);
             self.body(depth + 1);
-            let next = carried.iter().map(|&value| self.operand(self.b.ty(value), true)).collect();
+            let next = carried
+                .iter()
+                .map(|&value| match self.b.ty(value) {
+                    ty if ty.is_tile() => self.accumulator(ty.elem, depth + 1),
+                    ty => self.operand(ty, true),
+                })
+                .collect();
             std::mem::swap(b, &mut self.b);
             next
         });
         self.b = outer;
         self.pool.truncate(values);
         self.vars.truncate(vars);
-        self.pool.extend(results.into_iter().map(|value| Pooled { value, tainted: true }));
+        self.leave_tiles(depth);
+        self.enter_scope(&results, depth);
+    }
+
+    /// Makes carried values operands for what follows.
+    fn enter_scope(&mut self, values: &[ValueId], depth: usize) {
+        for &value in values {
+            match self.b.ty(value).is_tile() {
+                true => self.push_tile(value, depth),
+                false => self.pool.push(Pooled { value, tainted: true }),
+            }
+        }
     }
 
     fn load_index(&mut self) {
@@ -317,7 +384,7 @@ impl Generator {
                 let float = random_float(&mut self.rng);
                 self.b.splat_f32(ty.lanes, float)
             }
-            0 if ty.elem != Elem::F16 => {
+            0 if !matches!(ty.elem, Elem::F16 | Elem::Bf16) => {
                 let int = self.random_int(ty.elem);
                 self.b.splat_int(ty, int)
             }
@@ -389,7 +456,7 @@ impl Generator {
     }
 
     /// One statement of this op, and whatever its operands need.
-    fn op(&mut self, op: Op) {
+    fn op(&mut self, op: Op, depth: usize) {
         let widest = self.widest;
         match op {
             Op::Splat | Op::Bytes | Op::Load | Op::LoadSplat => {
@@ -527,6 +594,18 @@ impl Generator {
                 let from = self.lanes(Elem::F32);
                 self.emit(op, Type::f16(from.lanes), &[from]);
             }
+            Op::ToBf16 => {
+                let from = self.lanes(Elem::F32);
+                self.emit(op, Type::bf16(from.lanes), &[from]);
+            }
+            Op::Bf16ToF32 => {
+                let ty = self.lanes(Elem::F32);
+                self.emit(op, ty, &[Type::bf16(ty.lanes)]);
+            }
+            Op::ToBf16Pairs => {
+                let from = self.lanes(Elem::F32);
+                self.emit(op, Type::bf16(from.lanes * 2), &[from, from]);
+            }
             Op::ExtendS | Op::ExtendU | Op::NarrowS => {
                 let pairs = [(Elem::I8, Elem::I16), (Elem::I8, Elem::I32), (Elem::I16, Elem::I32)];
                 let (narrow, wide) = self.rng.pick(&pairs);
@@ -545,6 +624,19 @@ impl Generator {
                 let of = Type::i16(ty.lanes * 2);
                 self.emit(op, ty, &[of, of]);
             }
+            Op::Dot4U8S8 => {
+                let ty = self.lanes(Elem::I32);
+                let of = Type::i8(ty.lanes * 4);
+                self.emit(op, ty, &[ty, of, of]);
+            }
+            Op::TileZero
+            | Op::TileLoad
+            | Op::TileStore
+            | Op::TileDotBf16
+            | Op::TileDotS8S8
+            | Op::TileDotS8U8
+            | Op::TileDotU8S8
+            | Op::TileDotU8U8 => self.tile_op(op, depth),
             Op::ReduceAdd | Op::ReduceMax | Op::ReduceMin => {
                 let elem = self.rng.pick(&[Elem::F32, Elem::I32]);
                 let from = self.lanes(elem);
@@ -566,6 +658,10 @@ fn hides_nan_bits(op: Op) -> bool {
             false
         }
         Op::Shl | Op::ShrU | Op::ShrS | Op::CmpEq | Op::CmpGt | Op::ToF32 | Op::F16ToF32 | Op::F32ToF16 => false,
-        Op::ExtendS | Op::ExtendU | Op::NarrowS | Op::Dot2U8S8 | Op::Dot2S16 => false,
+        Op::ExtendS | Op::ExtendU | Op::NarrowS | Op::Dot2U8S8 | Op::Dot2S16 | Op::Dot4U8S8 => false,
+        Op::ToBf16 | Op::Bf16ToF32 | Op::ToBf16Pairs => false,
+        // Their operands come from elsewhere: `tiles` says why no tile has a NaN.
+        Op::TileZero | Op::TileLoad | Op::TileStore | Op::TileDotBf16 => false,
+        Op::TileDotS8S8 | Op::TileDotS8U8 | Op::TileDotU8S8 | Op::TileDotU8U8 => false,
     }
 }

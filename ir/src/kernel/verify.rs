@@ -114,7 +114,12 @@ pub enum Problem {
         right: usize,
     },
     /// A type that kernels may not use.
-    #[error("value {value} has type {ty}; lanes must be a power of two, and at most {} bytes in all", Type::MAX_BYTES)]
+    #[error(
+        "value {value} has type {ty}; a vector has a power of two of lanes and at most {} bytes, a tile 1 to {} rows of 4 to {} bytes each, a multiple of 4",
+        Type::MAX_BYTES,
+        Type::MAX_ROWS,
+        Type::MAX_BYTES
+    )]
     InvalidType {
         /// The value.
         value: u32,
@@ -414,8 +419,8 @@ impl Checker<'_> {
         (row.rule)(&operands[..row.operands.min(3)], inst.ty, immediate).map_err(|right| Problem::Types { right })?;
         let (address, index, result) = match row.memory {
             Memory::None => (false, false, true),
-            Memory::Load | Memory::LoadElement => (true, false, true),
-            Memory::Store => (true, false, false),
+            Memory::Load | Memory::LoadElement | Memory::LoadRows => (true, false, true),
+            Memory::Store | Memory::StoreRows => (true, false, false),
             Memory::Index => (false, true, true),
         };
         let yes_no = |right: bool, what: &str| format!("{} {what}", if right { "an" } else { "no" });

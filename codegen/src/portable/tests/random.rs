@@ -1,6 +1,6 @@
 //! Random kernels against the interpreter: nested loops, carried values, index loads, all ops together.
 
-use ixc_ir::kernel::random::{random_buffers, random_dims, random_kernel};
+use ixc_ir::kernel::random::{Options, random_buffers, random_dims, random_kernel, random_kernel_with};
 
 use super::*;
 
@@ -13,4 +13,24 @@ fn random_kernels_agree_with_the_interpreter() {
             agree(&kernel, &random_buffers(&kernel, &dims, seed + run), &dims, Compare::Bytes);
         }
     }
+}
+
+#[test]
+fn tiles_are_refused_by_name() {
+    let mut refused = Vec::new();
+    for seed in 0..60 {
+        let kernel = random_kernel_with(seed, Options { widest: 64, tiles: true, has: |_| true });
+        verify::verify(&kernel).unwrap_or_else(|error| panic!("{}: {error}", kernel.name));
+        match compile(&kernel) {
+            Err(PortableError::Unsupported { op, ty, .. }) => {
+                assert!(op.starts_with("tile_") && ty.is_tile(), "{op} {ty}");
+                refused.push(op);
+            }
+            Ok(_) => assert!(!kernel.values.iter().any(|ty| ty.is_tile()), "{kernel}"),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    refused.sort();
+    refused.dedup();
+    assert_eq!(refused, ["tile_load", "tile_zero"], "the first tile of a kernel is loaded or zero");
 }

@@ -60,7 +60,7 @@ impl Vector {
     pub fn int(&self, elem: Elem, lane: usize) -> i64 {
         match elem {
             Elem::I8 => i64::from(self.lane::<i8>(lane)),
-            Elem::I16 | Elem::F16 => i64::from(self.lane::<i16>(lane)),
+            Elem::I16 | Elem::F16 | Elem::Bf16 => i64::from(self.lane::<i16>(lane)),
             Elem::I32 | Elem::F32 => i64::from(self.lane::<i32>(lane)),
         }
     }
@@ -71,7 +71,7 @@ impl Vector {
         let lanes = usize::from(ty.lanes);
         match ty.elem {
             Elem::I8 => Vector::from_lanes(lanes, |i| value(i) as i8),
-            Elem::I16 | Elem::F16 => Vector::from_lanes(lanes, |i| value(i) as i16),
+            Elem::I16 | Elem::F16 | Elem::Bf16 => Vector::from_lanes(lanes, |i| value(i) as i16),
             Elem::I32 | Elem::F32 => Vector::from_lanes(lanes, |i| value(i) as i32),
         }
     }

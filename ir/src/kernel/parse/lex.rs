@@ -55,7 +55,7 @@ impl std::fmt::Display for Token<'_> {
 }
 
 /// Longest first where one begins another.
-const SYMBOLS: [&str; 14] = ["..=", "..", "{", "}", "(", ")", "[", "]", ",", ":", "=", "+", "-", "*"];
+const SYMBOLS: [&str; 16] = ["..=", "..", "{", "}", "(", ")", "[", "]", ",", ":", "=", "+", "-", "*", "<", ">"];
 
 /// Goes through a text token by token.
 pub struct Lexer<'a> {

@@ -4,7 +4,7 @@
 //! (the trip count, or the bound of index values) affine in dims: where the expression falls with the variable, `limit - 1`
 //! takes its place, else 0; the result is affine in dims alone, and exact. Dims then run over a box: each takes the end of
 //! its range that makes the expression least. An access of `bytes` at `offset` is proven where the least of `offset` and
-//! of `size - offset - bytes` are not negative. As sizes and limits stay symbolic until the variables are gone,
+//! of `size - offset - bytes` are not negative; `bytes` of a tile reach from its first row to the end of its last. As sizes and limits stay symbolic until the variables are gone,
 //! `32*%n - 32*(%n - 1) - 32` is 0 and not a difference of two extremes.
 //!
 //! A body runs only where all trips around it are at least 1, and what follows a `load_index` only where its limit is; the
@@ -25,6 +25,9 @@ use crate::kernel::*;
 
 /// No affine expression of a verified kernel reaches 2 to this power: sums of them still fit 64 bits.
 pub const REACH_BITS: u32 = 61;
+
+const LOADABLE: &str = "`read`, `read_write` or `scratch`";
+const STORABLE: &str = "`write`, `read_write` or `scratch`";
 
 /// Size of an index value, a `u32`.
 const INDEX_BYTES: i64 = 4;
@@ -62,9 +65,7 @@ impl<'a> Prover<'a> {
             match statement {
                 Stmt::Inst(inst) => self.inst(inst, &dims).map_err(at)?,
                 Stmt::LoadIndex { var, address } => {
-                    self.index_access(address)
-                        .and_then(|()| self.access(address, INDEX_BYTES as u32, &dims))
-                        .map_err(at)?;
+                    self.index_access(address).and_then(|()| self.access(address, INDEX_BYTES, &dims)).map_err(at)?;
                     if let BufferKind::Index { below } = &self.kernel.buffers[address.buffer.index()].kind {
                         self.limits[var.index()] = Some(below);
                         dims.narrow(below);
@@ -89,15 +90,25 @@ impl<'a> Prover<'a> {
         let Some(address) = &inst.address else { return Ok(()) };
         let kind = &self.kernel.buffers[address.buffer.index()].kind;
         let (bytes, allowed, right) = match inst.op.row().memory {
-            Memory::Load => (inst.ty.bytes(), kind.may_load(), "`read`, `read_write` or `scratch`"),
-            Memory::LoadElement => (inst.ty.elem.bytes(), kind.may_load(), "`read`, `read_write` or `scratch`"),
-            Memory::Store => (inst.ty.bytes(), kind.may_store(), "`write`, `read_write` or `scratch`"),
+            Memory::Load => (inst.ty.bytes().into(), kind.may_load(), LOADABLE),
+            Memory::LoadElement => (inst.ty.elem.bytes().into(), kind.may_load(), LOADABLE),
+            Memory::Store => (inst.ty.bytes().into(), kind.may_store(), STORABLE),
+            Memory::LoadRows => (self.rows(inst)?, kind.may_load(), LOADABLE),
+            Memory::StoreRows => (self.rows(inst)?, kind.may_store(), STORABLE),
             Memory::None | Memory::Index => return Ok(()),
         };
         if !allowed {
             return Err(self.forbidden(address, right));
         }
         self.access(address, bytes, dims)
+    }
+
+    /// From a tile's first row to the end of its last.
+    fn rows(&self, inst: &Inst) -> Result<i64, Problem> {
+        let stride = if let Imm::Int(stride) = inst.imm { stride } else { -1 };
+        let extent = inst.ty.extent(stride).and_then(|extent| i64::try_from(extent).ok());
+        // The type rule has refused any other stride.
+        extent.ok_or_else(|| Problem::Types { right: format!("a stride that is not negative, found {stride}") })
     }
 
     fn index_access(&self, address: &Address) -> Result<(), Problem> {
@@ -117,7 +128,7 @@ impl<'a> Prover<'a> {
         Problem::Forbidden { buffer: buffer.name.clone(), kind: buffer.kind.keyword(), right }
     }
 
-    fn access(&self, address: &Address, bytes: u32, dims: &DimBox) -> Result<(), Problem> {
+    fn access(&self, address: &Address, bytes: i64, dims: &DimBox) -> Result<(), Problem> {
         if dims.empty {
             return Ok(());
         }

@@ -1,0 +1,123 @@
+//! What the tile ops mean: matrices of bytes, row after row without gaps.
+//!
+//! ```text
+//! acc : tile<2x3xi32>, a : tile<2x8xi8>, b : tile<2x12xi8>
+//! acc[m][n] += a[m][4k + j] * b[k][4n + j]      over k in 0..2 and j in 0..4
+//! ```
+
+use super::bf16;
+use crate::kernel::Type;
+
+/// The bytes of a tile.
+pub type Tile = Vec<u8>;
+
+/// Where a row of a tile stands in its bytes.
+pub fn row(ty: Type, row: usize) -> std::ops::Range<usize> {
+    let bytes = ty.row_bytes() as usize;
+    row * bytes..(row + 1) * bytes
+}
+
+/// An element of a tile of 2-byte or 4-byte elements.
+fn element<const BYTES: usize>(tile: &Tile, ty: Type, m: usize, n: usize) -> [u8; BYTES] {
+    tile[row(ty, m)].as_chunks().0[n]
+}
+
+/// A signed or an unsigned byte.
+fn byte(bits: u8, signed: bool) -> i32 {
+    if signed { i32::from(bits as i8) } else { i32::from(bits) }
+}
+
+/// `acc` plus the dot products of groups of 4 bytes; sums wrap.
+pub fn dot_bytes(ty: Type, acc: &Tile, (a, a_ty, a_signed): Factor, (b, b_ty, b_signed): Factor) -> Tile {
+    let mut result = Tile::with_capacity(acc.len());
+    for m in 0..usize::from(ty.rows) {
+        for n in 0..usize::from(ty.lanes) {
+            let mut sum = i32::from_le_bytes(element(acc, ty, m, n));
+            for k in 0..usize::from(b_ty.rows) {
+                let (a, b) = (element::<4>(a, a_ty, m, k), element::<4>(b, b_ty, k, n));
+                for (a, b) in a.into_iter().zip(b) {
+                    sum = sum.wrapping_add(byte(a, a_signed) * byte(b, b_signed));
+                }
+            }
+            result.extend(sum.to_le_bytes());
+        }
+    }
+    result
+}
+
+/// A tile of bytes, its type, and whether its bytes are signed.
+pub type Factor<'a> = (&'a Tile, Type, bool);
+
+/// `acc` plus the dot products of pairs of bf16: the even and the odd products have a sum each, which are added at the end.
+pub fn dot_bf16(ty: Type, acc: &Tile, (a, a_ty): (&Tile, Type), (b, b_ty): (&Tile, Type)) -> Tile {
+    let single = |pair: [u8; 4], i: usize| bf16::to_f32(u16::from_le_bytes([pair[2 * i], pair[2 * i + 1]]));
+    let mut result = Tile::with_capacity(acc.len());
+    for m in 0..usize::from(ty.rows) {
+        for n in 0..usize::from(ty.lanes) {
+            let mut sums = [0.0; 2];
+            for k in 0..usize::from(b_ty.rows) {
+                let (a, b) = (element::<4>(a, a_ty, m, k), element::<4>(b, b_ty, k, n));
+                for (i, sum) in sums.iter_mut().enumerate() {
+                    *sum = fma(single(a, i), single(b, i), *sum);
+                }
+            }
+            let acc = f32::from_le_bytes(element(acc, ty, m, n));
+            result.extend(add(acc, add(sums[0], sums[1])).to_le_bytes());
+        }
+    }
+    result
+}
+
+/// A denormal operand is zero of its sign.
+fn operand(x: f32) -> f32 {
+    if x.is_subnormal() { 0f32.copysign(x) } else { x }
+}
+
+/// `a + b`, nearest even; a denormal result is zero of its sign. It is exact, since both are multiples of 2^-149.
+fn add(a: f32, b: f32) -> f32 {
+    operand(operand(a) + operand(b))
+}
+
+/// `a * b + c` of bf16 `a` and `b`, rounded once to nearest even; a result that is tiny after rounding is zero of its sign.
+fn fma(a: f32, b: f32, c: f32) -> f32 {
+    /// What 24 bits round to less than the least normal number, had the exponent no limit: 2^-126 - 2^-151, exclusive.
+    const LEAST: f64 = f64::from_bits((1023 - 126) << 52) - f64::from_bits((1023 - 151) << 52);
+    let (a, b, c) = (operand(a), operand(b), operand(c));
+    let rounded = a.mul_add(b, c);
+    // The product has 16 bits and is exact. Where the sum is not, the product is below 2^-163 and `c`, a multiple of 2^-149,
+    // decides alone.
+    let sum = f64::from(a) * f64::from(b) + f64::from(c);
+    if sum.abs() < LEAST { 0f32.copysign(rounded) } else { rounded }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_result_that_is_tiny_after_rounding_is_flushed() {
+        let least = f32::MIN_POSITIVE;
+        let power = |exponent: i32| 2f32.powi(exponent);
+        // 2^-126 - 2^-152 rounds to 2^-126 in 24 bits; 2^-126 - 2^-151 is a tie, to even.
+        assert_eq!(fma(-power(-76), power(-76), least), least);
+        assert_eq!(fma(-power(-76), power(-75), least), least);
+        // 2^-126 - 1.5 * 2^-151 does not, though a denormal's fewer bits would.
+        assert_eq!((-power(-76)).mul_add(1.5 * power(-75), least), least);
+        assert_eq!(fma(-power(-76), 1.5 * power(-75), least).to_bits(), 0);
+        assert_eq!(fma(power(-76), 1.5 * power(-75), -least).to_bits(), 0x8000_0000);
+        assert_eq!(fma(-power(-120), power(-120), least), least);
+        assert_eq!(fma(power(-120), -power(-120), 0.0).to_bits(), 0x8000_0000);
+        assert_eq!(fma(1.5, 0.0, -least), -least);
+    }
+
+    #[test]
+    fn sums_flush_denormals_in_and_out() {
+        let least = f32::MIN_POSITIVE;
+        let denormal = f32::from_bits(0x8000_0003);
+        assert_eq!(add(denormal, -0.0).to_bits(), 0x8000_0000);
+        assert_eq!(add(denormal, 0.0).to_bits(), 0);
+        assert_eq!(add(1.5 * least, -least).to_bits(), 0);
+        assert_eq!(add(-1.5 * least, least).to_bits(), 0x8000_0000);
+        assert_eq!(add(1.5 * least, denormal), 1.5 * least);
+    }
+}

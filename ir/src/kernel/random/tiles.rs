@@ -1,0 +1,162 @@
+//! Tiles in random kernels.
+//!
+//! One kernel has three shapes, those of one matrix product, and few tiles live at once, so that every target with tile
+//! registers can compile it. Floats come from a buffer that the kernel fills with finite numbers below 2 alone, and only
+//! products of tiles add to them: no tile has a NaN, whose bits nobody could compare.
+
+use super::*;
+
+/// Size of the two buffers for tiles.
+pub const BYTES: i64 = 2048;
+/// Accumulators in scope at once.
+const POOLED: usize = 2;
+
+/// What a generator knows of tiles.
+pub struct Tiles {
+    /// Where tiles are loaded from: words without the upper bit of the exponent, of a single and of two bf16.
+    pub input: BufferId,
+    /// Where they are stored.
+    pub output: BufferId,
+    /// Rows of accumulators and of first factors.
+    m: u8,
+    /// Columns of accumulators.
+    n: u8,
+    /// Rows of second factors.
+    k: u8,
+    /// Accumulators in scope and how many loops are around them.
+    pool: Vec<(ValueId, usize)>,
+}
+
+impl Tiles {
+    /// Adds the buffers and fills the input from `x`, of at least 336 bytes.
+    pub fn new(rng: &mut Rng, b: &mut KernelBuilder, x: BufferId) -> Tiles {
+        let input = b.buffer("tile_in", BufferKind::Scratch, BYTES);
+        let output = b.buffer("tile_out", BufferKind::ReadWrite, BYTES);
+        let words = Type::i32(8);
+        let mask = b.splat_int(words, 0xbfff_bfff);
+        let salt = b.splat_int(words, rng.below(1 << 32) as i64);
+        b.for_each("fill", BYTES / 64, |b, i| {
+            let low = b.load(words, x, i * 8);
+            let high = b.load(words, x, i * 8 + 56);
+            let high = b.same(Op::Xor, &[high, salt]);
+            for (half, word) in [low, high].into_iter().enumerate() {
+                let word = b.same(Op::And, &[word, mask]);
+                b.store(input, i * 64 + half as i64 * 32, word);
+            }
+        });
+        let mut size = |most: u64| if rng.once_in(3) { most as u8 } else { 1 + rng.below(most) as u8 };
+        Tiles { input, output, m: size(16), n: size(16), k: size(16), pool: Vec::new() }
+    }
+}
+
+impl Generator {
+    /// One statement of this op, and whatever its operands need; nothing where there are no tiles.
+    pub(super) fn tile_op(&mut self, op: Op, depth: usize) {
+        let Some(&Tiles { m, n, k, output, .. }) = self.tiles.as_ref() else { return };
+        let sums = self.rng.pick(&[Elem::I32, Elem::F32]);
+        let acc = Type::tile(sums, m, n.into());
+        let (elem, factor_sums) = match op {
+            Op::TileDotBf16 => (Elem::Bf16, Elem::F32),
+            _ => (Elem::I8, Elem::I32),
+        };
+        let group = (4 / elem.bytes()) as u16;
+        let factors = [Type::tile(elem, m, u16::from(k) * group), Type::tile(elem, k, u16::from(n) * group)];
+        match op {
+            Op::TileZero => {
+                let zero = self.b.tile_zero(acc);
+                self.push_tile(zero, depth);
+            }
+            Op::TileLoad => {
+                let loaded = self.load_tile(acc);
+                self.push_tile(loaded, depth);
+                let factor = self.rng.pick(&factors);
+                let loaded = self.load_tile(factor);
+                self.store_tile(output, loaded);
+            }
+            Op::TileStore => {
+                let value = self.accumulator(sums, depth);
+                let buffer = self.rng.pick(&self.stores);
+                let room = &self.sizes[buffer.index()];
+                let fits = room.constant >= i64::from(acc.bytes());
+                self.store_tile(if fits { buffer } else { output }, value);
+            }
+            _ => {
+                let acc = self.accumulator(factor_sums, depth);
+                let [a, b] = factors.map(|ty| self.load_tile(ty));
+                let value = self.b.tile_dot(op, acc, a, b);
+                self.push_tile(value, depth);
+            }
+        }
+    }
+
+    /// Stores what is left in scope, so that it is seen.
+    pub(super) fn store_tiles(&mut self) {
+        let Some(tiles) = &self.tiles else { return };
+        let output = tiles.output;
+        for (value, _) in tiles.pool.clone() {
+            self.store_tile(output, value);
+        }
+    }
+
+    /// The tile that a loop at `depth` carries, if it does.
+    pub(super) fn carried_tile(&mut self, depth: usize) -> Option<ValueId> {
+        if self.tiles.is_none() || self.rng.once_in(3) {
+            return None;
+        }
+        let elem = self.rng.pick(&[Elem::I32, Elem::F32]);
+        Some(self.accumulator(elem, depth))
+    }
+
+    /// A value of the accumulator's shape.
+    pub(super) fn accumulator(&mut self, elem: Elem, depth: usize) -> ValueId {
+        let Some(tiles) = &self.tiles else { return ValueId(u32::MAX) };
+        let ty = Type::tile(elem, tiles.m, tiles.n.into());
+        if let Some(&(value, _)) = tiles.pool.iter().rev().find(|(value, _)| self.b.ty(*value) == ty) {
+            return value;
+        }
+        let value = if self.rng.once_in(2) { self.b.tile_zero(ty) } else { self.load_tile(ty) };
+        self.push_tile(value, depth);
+        value
+    }
+
+    /// Makes a tile an operand for what follows, the oldest no longer.
+    pub(super) fn push_tile(&mut self, value: ValueId, depth: usize) {
+        let Some(tiles) = &mut self.tiles else { return };
+        tiles.pool.push((value, depth));
+        if tiles.pool.len() > POOLED {
+            tiles.pool.remove(0);
+        }
+    }
+
+    /// At the end of a loop's body: its tiles are no longer in scope.
+    pub(super) fn leave_tiles(&mut self, depth: usize) {
+        if let Some(tiles) = &mut self.tiles {
+            tiles.pool.retain(|(_, defined)| *defined <= depth);
+        }
+    }
+
+    fn load_tile(&mut self, ty: Type) -> ValueId {
+        let Some(tiles) = &self.tiles else { return ValueId(u32::MAX) };
+        let input = tiles.input;
+        // Between the words of the input are others, which nobody has made finite.
+        let unit = if matches!(ty.elem, Elem::F32 | Elem::Bf16) { 4 } else { 1 };
+        let stride = self.stride(ty, 0) / unit * unit;
+        let offset = self.offset(input, ty.extent(stride).unwrap_or(0) as u32, unit);
+        self.b.tile_load(ty, input, offset, stride)
+    }
+
+    fn store_tile(&mut self, buffer: BufferId, value: ValueId) {
+        let ty = self.b.ty(value);
+        let row = i64::from(ty.row_bytes());
+        let stride = if self.tiles.as_ref().is_some_and(|t| t.output == buffer) { self.stride(ty, row) } else { row };
+        let offset = self.offset(buffer, ty.extent(stride).unwrap_or(0) as u32, 1);
+        self.b.tile_store(buffer, offset, value, stride);
+    }
+
+    /// A stride from `least` on with which a tile fits its buffer; often that of rows without gaps.
+    fn stride(&mut self, ty: Type, least: i64) -> i64 {
+        let row = i64::from(ty.row_bytes());
+        let most = (BYTES - row) / i64::from(ty.rows).saturating_sub(1).max(1);
+        if self.rng.once_in(3) { row } else { least + self.rng.below((most - least) as u64 + 1) as i64 }
+    }
+}
