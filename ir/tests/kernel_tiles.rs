@@ -271,7 +271,8 @@ fn vector_ops_refuse_tiles_and_tile_ops_vectors() {
         Type::tile(Elem::Bf16, 2, 4),
     ];
     let vectors = [1, 4, 16].into_iter().flat_map(|lanes| Elem::ALL.map(|elem| Type::new(elem, lanes)));
-    let types: Vec<Type> = tiles.into_iter().chain(vectors.filter(|ty| ty.is_valid())).chain([Type::f32(2)]).collect();
+    let types: Vec<Type> =
+        tiles.into_iter().chain(vectors.filter(|ty| ty.is_valid())).chain([Type::f32(2), Type::i16(2)]).collect();
     for row in OPS {
         let mut accepted = 0;
         let mut operands = vec![Vec::new()];

@@ -158,7 +158,7 @@ impl Lowering<'_> {
     /// Four singles as bf16, nearest even, sign-extended to 32 bits each so that they can be narrowed with saturation.
     /// Rounding adds half a unit less one, or exactly half where the kept part is odd; the carry may run into the exponent,
     /// up to infinity.
-    pub(super) fn to_bf16(&mut self, single: Value) -> Value {
+    pub(super) fn f32_to_bf16(&mut self, single: Value) -> Value {
         let bits = self.cast(types::I32X4, single);
         let magnitude = self.and32(bits, 0x7fff_ffff);
         let kept = self.shr_s(bits, 16);

@@ -140,7 +140,7 @@ impl Lowering<'_> {
                 self.narrow(&wide)
             }
             Op::ToBf16 => {
-                let wide = self.map(inst, Self::to_bf16)?;
+                let wide = self.map(inst, Self::f32_to_bf16)?;
                 self.narrow(&wide)
             }
             Op::Bf16ToF32 => {
@@ -149,7 +149,7 @@ impl Lowering<'_> {
                 wide.into_iter().map(|bf16| self.bf16_to_f32(bf16)).collect()
             }
             Op::ToBf16Pairs => self.map2(inst, |l, a, b| {
-                let (a, b) = (l.to_bf16(a), l.to_bf16(b));
+                let (a, b) = (l.f32_to_bf16(a), l.f32_to_bf16(b));
                 let a = l.shl(a, 16);
                 let a = l.shr_u(a, 16);
                 let b = l.shl(b, 16);

@@ -181,6 +181,8 @@ enum Holds {
     Activations(Format),
     /// Halves.
     Halves,
+    /// bf16 of ordinary size.
+    Bf16,
     /// Singles.
     Floats,
     /// A position inside the last block of 32, so that some of its positions are masked.
@@ -226,6 +228,7 @@ impl Holds {
         match elem {
             Some(Elem::F32) => Holds::Floats,
             Some(Elem::F16) => Holds::Halves,
+            Some(Elem::Bf16) => Holds::Bf16,
             Some(Elem::I8 | Elem::I16 | Elem::I32) | None => Holds::Bytes,
         }
     }
@@ -237,6 +240,9 @@ impl Holds {
                 quantise(format, &random.floats(size / format.block_bytes() * format.block_len()))
             }
             Holds::Halves => (0..size / 2).flat_map(|_| f16::from_f32(random.float() * 2.0).to_le_bytes()).collect(),
+            Holds::Bf16 => {
+                (0..size / 2).flat_map(|_| ((random.float().to_bits() >> 16) as u16).to_le_bytes()).collect()
+            }
             Holds::Floats => random.floats(size / 4).iter().flat_map(|v| v.to_le_bytes()).collect(),
             Holds::Position => {
                 let end = dims.first().map_or(1, |blocks| blocks * 32);
