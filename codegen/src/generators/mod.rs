@@ -59,7 +59,8 @@ const LANES: u16 = 8;
 /// # Errors
 /// When the spec's sizes make no kernel.
 pub fn generate(spec: &KernelSpec, target: Target) -> Result<Kernel, GenerateError> {
-    let name = format!("{}_{}", spec.name(), target.name());
+    // Names of kernels have no hyphen, those of targets do.
+    let name = format!("{}_{}", spec.name(), target.name().replace('-', "_"));
     match spec {
         KernelSpec::Embed { .. } => rows::embed(name, spec),
         KernelSpec::RmsNorm { .. } => rows::rms_norm(name, spec),

@@ -114,7 +114,7 @@ impl Selector<'_> {
 
     /// Shifts by an immediate.
     pub fn shift(&mut self, op: Op, ty: Type, a: ValueId, by: i64) -> Result<Vreg, X64Error> {
-        let (code, width) = match (op, ty.elem) {
+        let codes = match (op, ty.elem) {
             (Op::Shl, Elem::I16) => PSLLW,
             (Op::Shl, Elem::I32) => PSLLD,
             (Op::ShrU, Elem::I16) => PSRLW,
@@ -122,13 +122,9 @@ impl Selector<'_> {
             (Op::ShrS, Elem::I16) => PSRAW,
             (Op::ShrS, Elem::I32) => PSRAD,
             _ => return Err(X64Error::Malformed { op, ty }),
-        }
-        .of(ty.bytes());
+        };
         let a = self.reg(a);
-        let d = self.vector(ty.bytes());
-        // The VEX forms by an immediate take registers only.
-        self.emit(Inst::code(code).def(d, width).read(a, width).imm(by));
-        Ok(d)
+        Ok(self.shift_lanes(codes, ty.bytes(), a, by))
     }
 
     /// `a * b + c`.

@@ -175,6 +175,8 @@ table! {
         EVEX_Vfmadd213ps_xmm_k1z_xmm_xmmm128b32 EVEX_Vfmadd213ps_ymm_k1z_ymm_ymmm256b32 EVEX_Vfmadd213ps_zmm_k1z_zmm_zmmm512b32_er;
     FMADD231PS VEX_Vfmadd231ps_xmm_xmm_xmmm128 VEX_Vfmadd231ps_ymm_ymm_ymmm256
         EVEX_Vfmadd231ps_xmm_k1z_xmm_xmmm128b32 EVEX_Vfmadd231ps_ymm_k1z_ymm_ymmm256b32 EVEX_Vfmadd231ps_zmm_k1z_zmm_zmmm512b32_er;
+    DPBUSD VEX_Vpdpbusd_xmm_xmm_xmmm128 VEX_Vpdpbusd_ymm_ymm_ymmm256
+        EVEX_Vpdpbusd_xmm_k1z_xmm_xmmm128b32 EVEX_Vpdpbusd_ymm_k1z_ymm_ymmm256b32 EVEX_Vpdpbusd_zmm_k1z_zmm_zmmm512b32;
     DPWSSD VEX_Vpdpwssd_xmm_xmm_xmmm128 VEX_Vpdpwssd_ymm_ymm_ymmm256
         EVEX_Vpdpwssd_xmm_k1z_xmm_xmmm128b32 EVEX_Vpdpwssd_ymm_k1z_ymm_ymmm256b32 EVEX_Vpdpwssd_zmm_k1z_zmm_zmmm512b32;
     PMOVSXBW VEX_Vpmovsxbw_xmm_xmmm64 VEX_Vpmovsxbw_ymm_xmmm128
@@ -273,6 +275,16 @@ table! {
         EVEX_Vpmovd2m_kr_zmm;
     PTESTMD EVEX_Vptestmd_kr_k1_xmm_xmmm128b32 EVEX_Vptestmd_kr_k1_ymm_ymmm256b32
         EVEX_Vptestmd_kr_k1_zmm_zmmm512b32;
+    PTESTNMD EVEX_Vptestnmd_kr_k1_xmm_xmmm128b32 EVEX_Vptestnmd_kr_k1_ymm_ymmm256b32
+        EVEX_Vptestnmd_kr_k1_zmm_zmmm512b32;
+    CVTNEPS2BF16 EVEX_Vcvtneps2bf16_xmm_k1z_xmmm128b32 EVEX_Vcvtneps2bf16_xmm_k1z_ymmm256b32
+        EVEX_Vcvtneps2bf16_ymm_k1z_zmmm512b32;
+    CVTNE2PS2BF16 EVEX_Vcvtne2ps2bf16_xmm_k1z_xmm_xmmm128b32 EVEX_Vcvtne2ps2bf16_ymm_k1z_ymm_ymmm256b32
+        EVEX_Vcvtne2ps2bf16_zmm_k1z_zmm_zmmm512b32;
+    PERMW EVEX_Vpermw_xmm_k1z_xmm_xmmm128 EVEX_Vpermw_ymm_k1z_ymm_ymmm256
+        EVEX_Vpermw_zmm_k1z_zmm_zmmm512;
+    PMOVDW EVEX_Vpmovdw_xmmm64_k1z_xmm EVEX_Vpmovdw_xmmm128_k1z_ymm
+        EVEX_Vpmovdw_ymmm256_k1z_zmm;
     PMOVSDW EVEX_Vpmovsdw_xmmm64_k1z_xmm EVEX_Vpmovsdw_xmmm128_k1z_ymm
         EVEX_Vpmovsdw_ymmm256_k1z_zmm;
     PMOVSWB EVEX_Vpmovswb_xmmm64_k1z_xmm EVEX_Vpmovswb_xmmm128_k1z_ymm
@@ -287,6 +299,8 @@ table! {
     PCMPEQD_VEX VEX_Vpcmpeqd_xmm_xmm_xmmm128 VEX_Vpcmpeqd_ymm_ymm_ymmm256;
     PCMPGTD_VEX VEX_Vpcmpgtd_xmm_xmm_xmmm128 VEX_Vpcmpgtd_ymm_ymm_ymmm256;
     CMPPS_VEX VEX_Vcmpps_xmm_xmm_xmmm128_imm8 VEX_Vcmpps_ymm_ymm_ymmm256_imm8;
+    PACKUSDW VEX_Vpackusdw_xmm_xmm_xmmm128 VEX_Vpackusdw_ymm_ymm_ymmm256;
+    PBLENDW VEX_Vpblendw_xmm_xmm_xmmm128_imm8 VEX_Vpblendw_ymm_ymm_ymmm256_imm8;
     BLENDVPS VEX_Vblendvps_xmm_xmm_xmmm128_xmm VEX_Vblendvps_ymm_ymm_ymmm256_ymm;
     }
 }

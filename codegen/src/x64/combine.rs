@@ -15,8 +15,8 @@ use ixc_ir::kernel::{Inst as Statement, Op, Type, ValueId};
 
 use super::arithmetic::LT_OQ;
 use super::codes::{
-    BLENDMPS, CMPPS, CMPPS_VEX, Codes, DPWSSD, PAND, PBLENDMD, PCMPEQD, PCMPEQD_VEX, PCMPGTD, PCMPGTD_VEX, PMADDWD,
-    PMOVM2D, POR, PXOR, evex,
+    BLENDMPS, CMPPS, CMPPS_VEX, Codes, DPBUSD, DPWSSD, PADDD, PAND, PBLENDMD, PCMPEQD, PCMPEQD_VEX, PCMPGTD,
+    PCMPGTD_VEX, PMADDWD, PMOVM2D, POR, PSLLW, PSRAW, PSRLW, PXOR, evex,
 };
 use super::machine::{Class, Inst, Opcode, Rm, Vreg, Width};
 use super::select::Selector;
@@ -25,9 +25,9 @@ use super::values::{Deferred, Read, Value};
 use crate::target::Feature;
 
 /// Bit `4a + 2b + c` of a table is the result for `a`, `b` and `c`: these are the tables of the operands themselves.
-const A: u8 = 0b1111_0000;
-const B: u8 = 0b1100_1100;
-const C: u8 = 0b1010_1010;
+pub(super) const A: u8 = 0b1111_0000;
+pub(super) const B: u8 = 0b1100_1100;
+pub(super) const C: u8 = 0b1010_1010;
 
 fn bitwise(op: Op, a: u8, b: u8) -> u8 {
     match op {
@@ -215,6 +215,27 @@ impl Selector<'_> {
         self.write_home(d, sum);
         self.emit(Inst::code(code).update(d, width).read(a, width).rm(b, width));
         Some(d)
+    }
+
+    /// `sum` plus four products of bytes per lane, the first factors unsigned.
+    pub fn dot4(&mut self, ty: Type, sum: ValueId, u: ValueId, s: ValueId) -> Vreg {
+        if let Some(d) = self.accumulate(DPBUSD, ty, sum, [u, s]) {
+            return d;
+        }
+        // `vpmaddubsw` saturates: even and odd bytes become words first.
+        let bytes = ty.bytes();
+        let (u, s) = (self.reg(u), self.reg(s));
+        let low_bytes = self.lanes_of(0x00ff_00ff, bytes);
+        let even = self.three(PAND, bytes, u, Rm::Reg(low_bytes));
+        let signed = self.shift_lanes(PSLLW, bytes, s, 8);
+        let signed = self.shift_lanes(PSRAW, bytes, signed, 8);
+        let even = self.three(PMADDWD, bytes, even, Rm::Reg(signed));
+        let odd = self.shift_lanes(PSRLW, bytes, u, 8);
+        let signed = self.shift_lanes(PSRAW, bytes, s, 8);
+        let odd = self.three(PMADDWD, bytes, odd, Rm::Reg(signed));
+        let products = self.three(PADDD, bytes, even, Rm::Reg(odd));
+        let sum = self.rm(sum, Read::lanes32(bytes.max(16)));
+        self.three(PADDD, bytes, products, sum)
     }
 
     /// The form of an integer dot product that the target has.

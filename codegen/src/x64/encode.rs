@@ -543,3 +543,29 @@ impl Encoder<'_> {
         Ok((result.code_buffer, result.new_instruction_offsets))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::Target;
+    use crate::x64::codes;
+
+    #[test]
+    fn an_instruction_that_the_target_lacks_is_refused() {
+        let add = |target, bytes| {
+            let mut f = Function::new(target);
+            let block = f.block(None);
+            f.layout.push(block);
+            let [a, b] = [0, 1].map(|_| f.vreg(Class::vector(bytes)));
+            let (code, width) = codes::PADDD.of(bytes);
+            f.blocks[0].insts.push(Inst::code(code).def(a, width).read(b, width).read(b, width));
+            let none = Allocation { registers: vec![0, 1], vector_spills: 0, gpr_spills: 0, rematerialised: 0 };
+            encode("add", &f, &none)
+        };
+        assert!(add(Target::AVX2, 32).is_ok() && add(Target::AVX512, 64).is_ok());
+        let error = add(Target::AVX2, 64).unwrap_err();
+        assert_eq!(error.to_string(), "vpaddd needs AVX512F, which avx2 lacks");
+        let error = add(Target::PORTABLE, 16).unwrap_err();
+        assert_eq!(error.to_string(), "vpaddd needs AVX, which portable lacks");
+    }
+}

@@ -7,7 +7,7 @@
 //! | module | what it owns |
 //! | --- | --- |
 //! | [`machine`] | machine IR: instructions over virtual registers |
-//! | [`select`] | blocks, loops; with `arithmetic`, `combine`, `lanes` and `memory`, what each op becomes |
+//! | [`select`] | blocks, loops; with `arithmetic`, `bf16`, `combine`, `lanes` and `memory`, what each op becomes |
 //! | `uses`, `values` | who uses each value; where it is, and what waits for its use |
 //! | [`address`] | strength-reduced addresses: which pointers there are and how they advance |
 //! | [`constants`] | where constants are held in registers |
@@ -29,6 +29,7 @@
 pub mod address;
 pub mod allocate;
 mod arithmetic;
+mod bf16;
 pub mod coalesce;
 pub mod codes;
 mod combine;

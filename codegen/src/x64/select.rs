@@ -513,11 +513,14 @@ impl Selector<'_> {
             Op::Sqrt | Op::IAbs | Op::ToF32 | Op::ToI32 | Op::F16ToF32 | Op::F32ToF16 => {
                 self.unary(inst.op, ty, first)?
             }
-            Op::Dot4U8S8
-            | Op::ToBf16
-            | Op::Bf16ToF32
-            | Op::ToBf16Pairs
-            | Op::TileZero
+            Op::Dot4U8S8 => {
+                let (second, third) = (second.unwrap_or(first), o.get(2).copied().unwrap_or(first));
+                self.dot4(ty, first, second, third)
+            }
+            Op::ToBf16 => self.to_bf16(first, ty),
+            Op::Bf16ToF32 => self.bf16_to_f32(first, ty),
+            Op::ToBf16Pairs => self.to_bf16_pairs(first, second.unwrap_or(first), ty),
+            Op::TileZero
             | Op::TileLoad
             | Op::TileStore
             | Op::TileDotBf16

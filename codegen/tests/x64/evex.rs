@@ -166,3 +166,98 @@ fn word_products_are_added_where_there_is_vnni() {
     let text = clean(&kernel, Target::AVX512);
     assert_eq!((lines(&text, &["vpmaddwd"]), lines(&text, &["vpaddd"])), (1, 1), "{text}");
 }
+
+/// 16 rows of a weight times `tokens` of activations: a lane is a row, and four bytes of K at a time.
+fn dot4_tile(lanes: u16, tokens: i64) -> Kernel {
+    let mut b = KernelBuilder::new(format!("dot4_tile_{lanes}_{tokens}"));
+    let (ty, bytes) = (Type::i32(lanes), 4 * i64::from(lanes));
+    let n = b.dim("n", 0, 64);
+    let (w, x) = (b.read("w", n * (4 * bytes)), b.read("x", n * (16 * tokens)));
+    let y = b.write("y", tokens * bytes);
+    let zero = b.splat_int(ty, 0);
+    let sums = b.for_carry("k", n, &vec![zero; tokens as usize], |b, k, sums| {
+        let mut sums = sums.to_vec();
+        for step in 0..4 {
+            let w = b.load(Type::i8(4 * lanes), w, k * (4 * bytes) + step * bytes);
+            for (token, sum) in (0..).zip(&mut sums) {
+                let x = b.load_splat(ty, x, k * (16 * tokens) + (token * 16 + step * 4));
+                let x = b.bitcast(Type::i8(4 * lanes), x);
+                *sum = b.op(Op::Dot4U8S8, ty, &[*sum, w, x]);
+            }
+        }
+        sums
+    });
+    for (token, sum) in (0..).zip(sums) {
+        b.store(y, token * bytes, sum);
+    }
+    b.finish()
+}
+
+#[test]
+fn a_product_of_bytes_is_one_instruction_with_a_broadcast_operand() {
+    for tokens in [6, 8, 12] {
+        for name in ["icelake", "zen4", "zen5", "sapphire-rapids"] {
+            for (lanes, operand) in [(16, "{1to16}"), (8, "{1to8}")] {
+                let text = clean(&dot4_tile(lanes, tokens), target(name));
+                assert_eq!(lines(&text, &["vpdpbusd", operand]), 4 * tokens as usize, "{text}");
+                assert_eq!((lines(&text, &["vpdpbusd"]), lines(&text, &["vpbroadcast"])), (4 * tokens as usize, 0));
+                assert_eq!(lines(&text, &["vpadd"]), 0, "{text}");
+                assert_eq!(lines(&text, &["vmovdqu"]), 4 + tokens as usize, "{text}");
+            }
+        }
+    }
+    // VEX has no broadcast operands, and 16 registers.
+    let text = clean(&dot4_tile(8, 8), target("alder-lake"));
+    assert_eq!((lines(&text, &["vpdpbusd ymm"]), lines(&text, &["vpbroadcastd ymm"])), (32, 32), "{text}");
+    // Without the instruction nothing saturates either.
+    for name in ["avx2", "avx512"] {
+        let text = clean(&dot4_tile(8, 2), target(name));
+        assert_eq!((lines(&text, &["vpmaddwd"]), lines(&text, &["vpmaddubsw"])), (16, 0), "{text}");
+    }
+}
+
+#[test]
+fn weights_used_by_two_columns_leave_lanes_in_memory() {
+    // Two vectors of rows by 12 tokens: 24 sums, and no register for activations.
+    let mut b = KernelBuilder::new("dot4_two");
+    let (ty, n) = (Type::i32(16), b.dim("n", 0, 64));
+    let (w, x, y) = (b.read("w", n * 128), b.read("x", n * 48), b.write("y", 24 * 64));
+    let zero = b.splat_int(ty, 0);
+    let sums = b.for_carry("k", n, &[zero; 24], |b, k, sums| {
+        let w = [0, 64].map(|at| b.load(Type::i8(64), w, k * 128 + at));
+        let mut next = Vec::new();
+        for token in 0..12 {
+            let x = b.load_splat(ty, x, k * 48 + token * 4);
+            let x = b.bitcast(Type::i8(64), x);
+            for (row, &w) in w.iter().enumerate() {
+                next.push(b.op(Op::Dot4U8S8, ty, &[sums[token as usize * 2 + row], w, x]));
+            }
+        }
+        next
+    });
+    for (i, sum) in (0..).zip(sums) {
+        b.store(y, i * 64, sum);
+    }
+    let text = clean(&b.finish(), target("zen4"));
+    assert_eq!((lines(&text, &["vpdpbusd zmm", "{1to16}"]), lines(&text, &["vpbroadcastd"])), (24, 0), "{text}");
+}
+
+#[test]
+fn bf16_takes_one_instruction_or_two() {
+    let mut b = KernelBuilder::new("bf16");
+    let (n, ty) = (b.dim("n", 0, 64), Type::f32(16));
+    let (x, y) = (b.read("x", n * 64), b.write("y", n * 160));
+    b.for_each("i", n, |b, i| {
+        let v = b.load(ty, x, i * 64);
+        let half = b.op(Op::ToBf16, Type::bf16(16), &[v]);
+        b.store(y, i * 160, half);
+        let back = b.op(Op::Bf16ToF32, ty, &[half]);
+        let pairs = b.op(Op::ToBf16Pairs, Type::bf16(32), &[v, back]);
+        b.store(y, i * 160 + 64, pairs);
+    });
+    let text = clean(&b.finish(), target("zen4"));
+    for part in ["vcvtneps2bf16", "vcvtne2ps2bf16", "vpermw", "vpmovzxwd", "vpslld"] {
+        assert_eq!(lines(&text, &[part]), 1, "{part}: {text}");
+    }
+    assert_eq!(lines(&text, &["vp"]), 3, "{text}");
+}

@@ -8,7 +8,7 @@ use ixc_ir::kernel::{Atom, BufferKind, Kernel};
 use ixc_ir::plan::spec::{Bits, Elementwise, Score, Shape};
 use ixc_ir::plan::{KernelSpec, RopeStyle};
 
-use super::native::{Guard, Random, module, run};
+use super::native::{Guard, Random, module, run, targets};
 
 const SEED: u64 = 0x9e17;
 
@@ -85,11 +85,17 @@ fn buffers(kernel: &Kernel, dims: &[i64], random: &mut Random) -> Vec<Vec<u8>> {
 
 #[test]
 fn generated_kernels_compute_what_portable_computes() {
-    println!("seed {SEED:#x}");
+    for target in targets() {
+        compare(target);
+    }
+}
+
+fn compare(target: Target) {
+    println!("{}, seed {SEED:#x}", target.name());
     let mut random = Random(SEED);
     let kernels: Vec<Kernel> =
-        specs().iter().map(|spec| generate(spec, Target::AVX2).unwrap_or_else(|e| panic!("{e}"))).collect();
-    let (Some(portable), Some(native)) = (module(&kernels, Target::PORTABLE), module(&kernels, Target::AVX2)) else {
+        specs().iter().map(|spec| generate(spec, target).unwrap_or_else(|e| panic!("{e}"))).collect();
+    let (Some(portable), Some(native)) = (module(&kernels, Target::PORTABLE), module(&kernels, target)) else {
         return;
     };
     for (i, kernel) in kernels.iter().enumerate() {

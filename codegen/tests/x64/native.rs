@@ -67,16 +67,16 @@ impl Drop for Guarded {
     }
 }
 
-/// Targets whose lowering differs: one per set of features that selection asks for.
+/// Targets that have among them every feature that selection asks for, and lack each.
 pub fn targets() -> Vec<Target> {
-    ["avx2", "alder-lake", "avx512", "icelake", "zen4", "zen5", "sapphire-rapids"]
+    ["avx2", "alder-lake", "avx512", "zen4", "zen5", "sapphire-rapids"]
         .map(|name| Target::from_name(name).unwrap_or_else(|| panic!("no target {name}")))
         .to_vec()
 }
 
 /// Whether the op has a lowering on every target.
 pub fn has_lowering(op: Op) -> bool {
-    !op.takes_tiles() && !matches!(op, Op::Dot4U8S8 | Op::ToBf16 | Op::Bf16ToF32 | Op::ToBf16Pairs)
+    !op.takes_tiles()
 }
 
 /// A module for the target, or `None` with a loud line where this CPU can't run it; then the kernels are compiled at

@@ -10,7 +10,7 @@ use super::native::{Guard, Random, has_lowering, module, run, targets};
 const SEED: u64 = 0x1c5e_ed02;
 /// Vectors per kernel and run.
 const COUNT: usize = 24;
-const EDGES: [f32; 20] = [
+const EDGES: [f32; 24] = [
     0.0,
     -0.0,
     1.0,
@@ -31,6 +31,11 @@ const EDGES: [f32; 20] = [
     2_147_483_520.0,
     2_147_483_648.0,
     -2_147_483_904.0,
+    // Half-way between two bf16, the last of them the largest and infinity; the largest denormal.
+    f32::from_bits(0x3f80_8000),
+    f32::from_bits(0xbf81_8000),
+    f32::from_bits(0x7f7f_8000),
+    f32::from_bits(0x007f_ffff),
 ];
 
 /// Types of up to so many bytes.

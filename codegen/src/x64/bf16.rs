@@ -1,0 +1,140 @@
+//! Selection of bf16 conversions: one or two instructions with AVX512-BF16, integer arithmetic without.
+//!
+//! A bf16 is the upper half of a single. Rounding to nearest even adds half a unit, less one where the kept part is even;
+//! the carry may run into the exponent. NaNs, which that could make infinite, are made quiet instead, and denormals become
+//! zeros, as the instructions have it.
+
+use ixc_ir::kernel::{Type, ValueId};
+
+use super::codes::*;
+use super::combine::{A, B, C};
+use super::machine::{Class, Inst, Opcode, Rm, Vreg, Width};
+use super::select::Selector;
+use super::values::Read;
+use crate::target::Feature;
+
+/// `vcmpps` predicate: either is NaN, quiet.
+const UNORD_Q: i64 = 3;
+/// `vpblendw`: odd words come from the second source.
+const ODD_WORDS: i64 = 0b1010_1010;
+
+impl Selector<'_> {
+    /// Singles to bf16.
+    pub fn to_bf16(&mut self, a: ValueId, ty: Type) -> Vreg {
+        let from = self.ty(a).bytes();
+        if self.f.target.has(Feature::Avx512bf16) {
+            let (code, width) = CVTNEPS2BF16.of(from);
+            let a = self.rm(a, Read::plain(from.max(16)));
+            let d = self.vector(ty.bytes());
+            self.emit(Inst::code(code).def(d, Width::of(ty.bytes())).rm(a, width));
+            return d;
+        }
+        let a = self.reg(a);
+        let rounded = self.round_to_bf16(a, from);
+        let low = self.shift_lanes(PSRLD, from, rounded, 16);
+        if self.has_evex() {
+            let (code, width) = PMOVDW.of(from);
+            let d = self.vector(ty.bytes());
+            self.emit(Inst::code(code).def(d, Width::of(ty.bytes())).read(low, width));
+            return d;
+        }
+        let high = if from > 16 { self.upper_half(low, 32, false) } else { low };
+        self.three(PACKUSDW, 16, low, Rm::Reg(high))
+    }
+
+    /// bf16 in pairs: of `a` the even lanes, of `b` the odd ones.
+    pub fn to_bf16_pairs(&mut self, a: ValueId, b: ValueId, ty: Type) -> Vreg {
+        let bytes = ty.bytes();
+        if self.f.target.has(Feature::Avx512bf16) {
+            // The first source gives the upper half, the second the lower.
+            let b = self.reg(b);
+            let a = self.rm(a, Read::lanes32(bytes.max(16)));
+            let halves = self.three(CVTNE2PS2BF16, bytes, b, a);
+            let half = (bytes.max(16) / 4) as u16;
+            let places = (0..half).flat_map(|i| [i, half + i]).flat_map(u16::to_le_bytes).collect();
+            let (_, places) = self.constant(places);
+            return self.three(PERMW, bytes, places, Rm::Reg(halves));
+        }
+        let (a, b) = (self.reg(a), self.reg(b));
+        let (a, b) = (self.round_to_bf16(a, bytes), self.round_to_bf16(b, bytes));
+        let low = self.shift_lanes(PSRLD, bytes, a, 16);
+        if !self.has_evex() {
+            return self.three_imm(PBLENDW, bytes, low, Rm::Reg(b), ODD_WORDS);
+        }
+        let upper = self.lanes_of(0xffff_0000, bytes);
+        let d = self.vector(bytes);
+        let width = self.f.width(d);
+        let inst = Inst::new(Opcode::Ternary(A & B | C)).def(d, width);
+        self.emit(inst.read(b, width).read(upper, width).read(low, width));
+        d
+    }
+
+    /// bf16 to singles.
+    pub fn bf16_to_f32(&mut self, a: ValueId, ty: Type) -> Vreg {
+        let (code, width) = PMOVZXWD.of(ty.bytes());
+        let read = ty.bytes().max(16) / 2;
+        let a = self.rm(a, Read::plain(read));
+        let low = self.vector(ty.bytes());
+        self.emit(Inst::code(code).def(low, width).rm(a, Width::of(read)));
+        self.shift_lanes(PSLLD, ty.bytes(), low, 16)
+    }
+
+    /// The bf16 of each lane in its upper half; the lower is arbitrary.
+    fn round_to_bf16(&mut self, a: Vreg, bytes: u32) -> Vreg {
+        let upper = self.shift_lanes(PSRLD, bytes, a, 16);
+        let one = self.lanes_of(1, bytes);
+        let odd = self.three(PAND, bytes, upper, Rm::Reg(one));
+        let half = self.lanes_of(0x7fff, bytes);
+        let up = self.three(PADDD, bytes, a, Rm::Reg(half));
+        let rounded = self.three(PADDD, bytes, up, Rm::Reg(odd));
+        let quiet = self.lanes_of(0x40_0000, bytes);
+        let nan = self.three(POR, bytes, a, Rm::Reg(quiet));
+        let sign = self.lanes_of(0x8000_0000, bytes);
+        let zero = self.three(PAND, bytes, a, Rm::Reg(sign));
+        let exponent = self.lanes_of(0x7f80_0000, bytes);
+        let width = Width::of(bytes);
+        if self.has_evex() {
+            let (is_nan, is_tiny) = (self.f.vreg(Class::Mask), self.f.vreg(Class::Mask));
+            let compare = Inst::code(CMPPS.at(width)).def(is_nan, Width::K).read(a, width).read(a, width);
+            self.emit(compare.imm(UNORD_Q));
+            let normal = self.blend(is_nan, nan, rounded, width);
+            let test = Inst::code(PTESTNMD.at(width)).def(is_tiny, Width::K).read(a, width);
+            self.emit(test.rm(Rm::Reg(exponent), width));
+            return self.blend(is_tiny, zero, normal, width);
+        }
+        let is_nan = self.three_imm(CMPPS_VEX, bytes, a, Rm::Reg(a), UNORD_Q);
+        let normal = self.blend_vex(is_nan, nan, rounded, width);
+        let of_a = self.three(PAND, bytes, a, Rm::Reg(exponent));
+        let none = self.lanes_of(0, bytes);
+        let is_tiny = self.three(PCMPEQD_VEX, bytes, of_a, Rm::Reg(none));
+        self.blend_vex(is_tiny, zero, normal, width)
+    }
+
+    /// `mask ? a : b`.
+    fn blend(&mut self, mask: Vreg, a: Vreg, b: Vreg, width: Width) -> Vreg {
+        let d = self.f.vreg(self.f.vregs[b.index()]);
+        self.emit(Inst::code(PBLENDMD.at(width)).def(d, width).read(b, width).read(a, width).masked(mask, false));
+        d
+    }
+
+    /// `mask ? a : b`, the mask a vector.
+    fn blend_vex(&mut self, mask: Vreg, a: Vreg, b: Vreg, width: Width) -> Vreg {
+        let d = self.f.vreg(self.f.vregs[b.index()]);
+        self.emit(Inst::code(BLENDVPS.at(width)).def(d, width).read(b, width).read(a, width).read(mask, width));
+        d
+    }
+
+    /// The constant of equal 32-bit lanes, as wide as a vector of so many bytes.
+    pub fn lanes_of(&mut self, lane: u32, bytes: u32) -> Vreg {
+        self.constant(lane.to_le_bytes().repeat(bytes.max(16) as usize / 4)).1
+    }
+
+    /// A shift of every lane by an immediate.
+    pub fn shift_lanes(&mut self, codes: Codes, bytes: u32, a: Vreg, by: i64) -> Vreg {
+        let (code, width) = codes.of(bytes);
+        let d = self.vector(bytes);
+        // The VEX forms by an immediate take registers only.
+        self.emit(Inst::code(code).def(d, width).read(a, width).imm(by));
+        d
+    }
+}
