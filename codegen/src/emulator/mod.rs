@@ -6,13 +6,24 @@
 //!
 //! | module | what it owns |
 //! | --- | --- |
+//! | `program` | decoding once, the feature fence, calling, the checks at return |
 //! | [`fault`] | what can go wrong |
 //! | [`memory`] | buffers at guest addresses; every access is checked |
 //! | [`state`] | registers |
+//! | `op` | a decoded instruction |
+//! | `general` | general-purpose instructions |
+//! | `vector` | the one path of vector instructions: fetch, broadcast, compute, mask, write |
+//! | `lanes` | loops over lanes |
+//! | `integer`, `float`, `compare`, `convert`, `shuffle` | rows: a mnemonic and its lane maths |
+//! | `wide` | fused multiply-adds |
+//! | `masks`, `moves`, `cross` | mask instructions; moves, gathers and tiles; between vectors and general registers |
 //! | [`soft`] | float arithmetic in every rounding mode |
 //! | [`amx`] | tile instructions |
 //! | [`dot`] | VNNI and BF16: lane maths of integer and bfloat16 dot products |
 //! | [`half_ops`] | FP16: lane maths of half precision |
+//!
+//! What is deliberately not emulated is an unknown instruction: approximations whose bits differ by processor (`vrcp14ps`,
+//! `vrsqrt14ps`), MXCSR, the second byte of a register (`ah`), calls, string instructions.
 //!
 //! # Contract of the parts that are pure lane maths
 //!
@@ -31,9 +42,27 @@
 //!   `from_i32`, …, `round_scale(a, imm)`.
 
 pub mod amx;
+mod compare;
+mod convert;
+mod cross;
 pub mod dot;
 pub mod fault;
+mod float;
+mod general;
 pub mod half_ops;
+mod integer;
+mod lanes;
+mod masks;
 pub mod memory;
+mod moves;
+mod op;
+mod program;
+mod shuffle;
 pub mod soft;
 pub mod state;
+mod vector;
+mod wide;
+
+pub use fault::{Fault, FaultKind};
+pub use memory::Slice;
+pub use program::{CallStats, Program};

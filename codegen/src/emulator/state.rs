@@ -25,20 +25,38 @@ pub const DF: u64 = 1 << 10;
 /// Overflow flag.
 pub const OF: u64 = 1 << 11;
 
-/// Numbers of general registers, in the processor's order.
+/// Number of the stack pointer.
 pub const RSP: usize = 4;
+/// Number of a general register that is always zero: an absent base or index costs no branch.
+pub const ALWAYS_ZERO: usize = 16;
 
 /// The registers that kernels use.
 #[derive(Clone)]
 pub struct State {
-    /// General registers, in the processor's order: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 to r15.
-    pub gpr: [u64; 16],
+    /// General registers, in the processor's order: rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8 to r15; behind them
+    /// [`ALWAYS_ZERO`].
+    pub gpr: [u64; 17],
     /// The flags above.
     pub flags: u64,
     /// zmm0 to zmm31.
     pub vector: [Vector; 32],
     /// k0 to k7.
     pub mask: [u64; 8],
+    /// Tile configuration and tiles.
+    pub tiles: super::amx::Tiles,
     /// A vector register of the first 16 was written beyond its low half since `vzeroupper`.
     pub dirty_upper: bool,
+}
+
+impl Default for State {
+    fn default() -> State {
+        State {
+            gpr: [0; 17],
+            flags: 0,
+            vector: [Vector::ZERO; 32],
+            mask: [0; 8],
+            tiles: super::amx::Tiles::default(),
+            dirty_upper: false,
+        }
+    }
 }

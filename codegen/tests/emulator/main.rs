@@ -1,11 +1,13 @@
-//! The emulator, checked against the processor manual and against this CPU.
+//! The emulator: what it computes, and what it refuses.
 //!
 //! | module | what it tests |
 //! | --- | --- |
 //! | `amx` | tiles against the manual's pseudocode; every fault |
+//! | `compiled` | compiled kernels against the interpreter |
 //! | `exact` | (no tests) the manual's arithmetic a second time |
 //! | `manual` | VNNI, BF16 and FP16 lanes against the manual's pseudocode |
 
 mod amx;
+mod compiled;
 mod exact;
 mod manual;

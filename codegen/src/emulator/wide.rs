@@ -1,0 +1,62 @@
+//! Fused multiply-adds of whole vectors, exact on every host.
+//!
+//! `f32::mul_add` is a library call where the host's compiler may not assume FMA, far too slow for the instruction that
+//! kernels use most. In double precision the product of two floats is exact; its sum with the third is rounded to odd, after
+//! which rounding to single precision is right (Boldo and Melquiond, "Emulation of FMA and correctly rounded sums", 2008).
+
+use super::lanes::Lane;
+use super::state::Vector;
+
+/// `x · y + z` in single precision; which NaN comes out is open.
+pub(super) fn fma_f32(r: &mut Vector, x: &Vector, y: &Vector, z: &Vector, bytes: u8) {
+    for i in 0..usize::from(bytes.max(16)) / 4 {
+        fma(f32::get(x, i), f32::get(y, i), f32::get(z, i)).set(r, i);
+    }
+}
+
+/// `x · y + z` in double precision; which NaN comes out is open.
+pub(super) fn fma_f64(r: &mut Vector, x: &Vector, y: &Vector, z: &Vector, bytes: u8) {
+    for i in 0..usize::from(bytes.max(16)) / 8 {
+        f64::get(x, i).mul_add(f64::get(y, i), f64::get(z, i)).set(r, i);
+    }
+}
+
+#[inline(always)]
+fn fma(x: f32, y: f32, z: f32) -> f32 {
+    let (product, z) = (f64::from(x) * f64::from(y), f64::from(z));
+    let sum = product + z;
+    // What the sum lost, exactly (Knuth's two-sum).
+    let part = sum - product;
+    let lost = (product - (sum - part)) + (z - part);
+    let bits = sum.to_bits();
+    // To odd: of the two doubles around the exact sum, the one with an odd last bit. The test fails for NaN.
+    let even = bits & 1 == 0;
+    let away = (lost > 0.0) == (sum > 0.0);
+    let inexact = lost.abs() > 0.0;
+    let odd = if away { bits.wrapping_add(1) } else { bits.wrapping_sub(1) };
+    f64::from_bits(if inexact && even { odd } else { bits }) as f32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn agrees_with_the_library() {
+        let mut state = 7_u64;
+        let mut next = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            let bits = (state >> 32) as u32;
+            // Exponents near each other in three of four, so that sums cancel.
+            f32::from_bits(if state & 3 == 0 { bits } else { bits & 0x87ff_ffff | 0x3800_0000 })
+        };
+        for _ in 0..2_000_000 {
+            let (x, y, z) = (next(), next(), next());
+            let (got, right) = (fma(x, y, z), x.mul_add(y, z));
+            assert!(got.to_bits() == right.to_bits() || got.is_nan() && right.is_nan(), "{x:e} {y:e} {z:e}");
+        }
+        let tiny = f32::from_bits(1);
+        assert_eq!(fma(tiny, 0.5, tiny).to_bits(), tiny.mul_add(0.5, tiny).to_bits());
+        assert_eq!(fma(f32::MAX, 2.0, f32::NEG_INFINITY), f32::NEG_INFINITY);
+    }
+}
