@@ -5,12 +5,14 @@
 //! | [`target`] | the target table: what each target needs and how wide its registers are |
 //! | [`cpu`] | what this CPU and this system allow |
 //! | [`generators`] | kernel generators: what a step of a plan computes, as kernel IR |
+//! | [`cost`] | what finished code costs on a CPU that need not be here |
 //! | [`x64`] | lowering for `avx2`: selection, register allocation, encoding |
 //! | [`portable`] | lowering for `portable` through cranelift |
 //! | [`module`] | compiled kernels in executable memory, callable |
 //! | [`emulator`] | executes finished machine code on any machine, and checks it |
 //! | [`rows`] | named kernels, inputs for them and comparison of runs: for tests and `ixc kernel` |
 
+pub mod cost;
 pub mod cpu;
 pub mod emulator;
 pub mod generators;

@@ -1,0 +1,212 @@
+//! AMD's CPUs.
+//!
+//! Zen 4's vector part was measured on one: throughput and latency of each class at 32 and 64 bytes, and pairs of classes for what
+//! shares a pipe (two classes with two pipes each that together take 1.0 cycles share both, 0.5 none, 0.67 one). Pipes 0 and 1 multiply, 2 and 3
+//! add floats. Its 64-byte vectors take a pipe twice. Zen 3 follows LLVM 19. Zen 5 is Zen 4 with whole 64-byte pipes and wider
+//! integers.
+
+use super::class::Class as C;
+use super::model::Source::{Llvm, Mem, Ran};
+use super::model::{CpuModel, Port, Row, both, narrow, same};
+
+const fn port(key: char, name: &'static str) -> Port {
+    Port { key, name }
+}
+
+const PORTS_ZEN3: &[Port] = &[
+    port('a', "alu0"),
+    port('b', "alu1"),
+    port('c', "alu2"),
+    port('d', "alu3"),
+    port('u', "bru"),
+    port('l', "agu0"),
+    port('m', "agu1"),
+    port('n', "agu2"),
+    port('s', "st0"),
+    port('t', "st1"),
+    port('0', "fp0"),
+    port('1', "fp1"),
+    port('2', "fp2"),
+    port('3', "fp3"),
+    port('x', "fp45"),
+];
+const PORTS_ZEN5: &[Port] = &[
+    port('a', "alu0"),
+    port('b', "alu1"),
+    port('c', "alu2"),
+    port('d', "alu3"),
+    port('e', "alu4"),
+    port('f', "alu5"),
+    port('u', "bru"),
+    port('l', "agu0"),
+    port('m', "agu1"),
+    port('n', "agu2"),
+    port('o', "agu3"),
+    port('s', "st0"),
+    port('t', "st1"),
+    port('0', "fp0"),
+    port('1', "fp1"),
+    port('2', "fp2"),
+    port('3', "fp3"),
+    port('x', "fp45"),
+];
+
+/// Zen 4, 2022.
+pub static ZEN4: CpuModel = CpuModel {
+    name: "zen4",
+    about: "AMD Zen 4 (2022): 64-byte vectors in two halves",
+    front_end: 6,
+    ports: PORTS_ZEN3,
+    closed_by_wide: "",
+    halves: true,
+    tables: &[ZEN4_ROWS],
+};
+
+const ZEN4_ROWS: &[Row] = &[
+    narrow(C::Nothing, "", 0, Mem),
+    narrow(C::IntAlu, "abcd", 1, Ran),
+    narrow(C::IntMove, "", 0, Ran),
+    narrow(C::IntShift, "bc", 1, Ran),
+    narrow(C::Lea, "abcd", 1, Ran),
+    narrow(C::LeaThree, "abcd+abcd", 2, Ran),
+    narrow(C::IntMul, "b", 3, Ran),
+    narrow(C::Branch, "au", 1, Llvm),
+    narrow(C::Return, "lmn&au", 5, Llvm),
+    // Three accesses a cycle, of those two vector loads or one vector store.
+    narrow(C::LoadInt, "lmn", 4, Ran),
+    narrow(C::StoreInt, "lmn&st", 1, Ran),
+    same(C::Load, "lm", 7, 7, Ran),
+    same(C::BroadcastNarrow, "lm", 7, 7, Ran),
+    same(C::Store, "lmn&s", 1, 1, Ran),
+    both(C::VecMove, "", "", 0, Ran),
+    both(C::Zero, "", "", 0, Mem),
+    same(C::VecAdd, "0123", 1, 1, Ran),
+    same(C::VecCompare, "0123", 1, 1, Ran),
+    same(C::VecSign, "01", 2, 2, Ran),
+    same(C::Logic, "0123", 1, 1, Ran),
+    narrow(C::Blend, "01", 1, Ran),
+    same(C::BlendMask, "0123", 1, 1, Ran),
+    same(C::Shift, "23", 1, 1, Ran),
+    same(C::ShiftCount, "23", 2, 2, Ran),
+    same(C::Shuffle, "123", 1, 1, Ran),
+    same(C::ShuffleBytes, "12", 2, 2, Ran),
+    same(C::Align, "12", 2, 2, Ran),
+    same(C::Pack, "12", 2, 2, Ran),
+    same(C::Extract, "12", 3, 4, Ran),
+    same(C::ExtractStore, "", 0, 0, Ran),
+    same(C::Insert, "12", 1, 1, Ran),
+    same(C::InsertLoad, "12", 1, 1, Ran),
+    same(C::Permute, "12", 4, 5, Ran),
+    same(C::PermuteWords, "12", 4, 5, Ran),
+    same(C::PermuteBytes, "12", 4, 5, Ran),
+    same(C::PermuteTwo, "12", 4, 5, Ran),
+    same(C::PermuteTwoWords, "12", 4, 5, Ran),
+    same(C::PermuteTwoBytes, "12", 4, 5, Ran),
+    same(C::Multishift, "01", 3, 3, Ran),
+    same(C::Broadcast, "12", 1, 1, Ran),
+    narrow(C::ExtendShort, "12", 2, Ran),
+    same(C::Extend, "12", 2, 4, Ran),
+    same(C::Narrow, "12", 4, 5, Ran),
+    both(C::NarrowStore, "12", "12", 4, Ran),
+    same(C::FloatAdd, "23", 3, 3, Ran),
+    same(C::FloatMul, "01", 3, 3, Ran),
+    same(C::Fma, "01", 4, 4, Ran),
+    same(C::FloatCompare, "23", 2, 2, Ran),
+    same(C::FloatRound, "23", 3, 3, Ran),
+    same(C::FloatScale, "23+23", 3, 3, Ran),
+    same(C::FloatDiv, "1:3", 11, 11, Ran),
+    same(C::FloatSqrt, "1:5", 15, 15, Ran),
+    narrow(C::FloatDivShort, "1:3", 11, Ran),
+    narrow(C::FloatSqrtShort, "1:5", 15, Ran),
+    narrow(C::HorizontalAdd, "2:2+1+1", 4, Ran),
+    same(C::MulWord, "01", 3, 3, Ran),
+    same(C::MulDword, "01", 3, 3, Ran),
+    same(C::DotInt, "01", 4, 4, Ran),
+    same(C::DotBf16, "01", 6, 6, Ran),
+    same(C::Convert, "23", 3, 3, Ran),
+    same(C::HalfToFloat, "12+23", 4, 6, Ran),
+    both(C::HalfToFloatLoad, "23", "12:2+23:2", 4, Ran),
+    same(C::FloatToHalf, "12+23", 6, 7, Ran),
+    narrow(C::FloatToHalfStore, "12+23&s", 6, Ran),
+    same(C::FloatToBf16, "12+23", 6, 7, Ran),
+    same(C::FloatToBf16Two, "12+23", 6, 7, Ran),
+    same(C::CompareMask, "01", 3, 3, Ran),
+    narrow(C::MaskLogic, "23", 1, Ran),
+    narrow(C::MaskShift, "12", 1, Ran),
+    narrow(C::MaskFromInt, "x", 5, Ran),
+    narrow(C::MaskToInt, "x:2", 5, Ran),
+    same(C::MaskToVector, "0123", 1, 1, Ran),
+    narrow(C::VecToInt, "x", 3, Ran),
+    narrow(C::VecToIntAny, "x+12", 4, Ran),
+    narrow(C::IntToVec, "x", 3, Ran),
+    narrow(C::IntToVecAny, "x+12", 4, Ran),
+    both(C::IntBroadcast, "x", "x", 4, Ran),
+    narrow(C::ElementInsert, "12", 1, Ran),
+    narrow(C::ElementExtract, "12", 1, Ran),
+    narrow(C::UpperZero, "0123:4", 0, Ran),
+];
+
+/// Zen 3, 2020.
+pub static ZEN3: CpuModel = CpuModel {
+    name: "zen3",
+    about: "AMD Zen 3 (2020)",
+    front_end: 6,
+    ports: PORTS_ZEN3,
+    closed_by_wide: "",
+    halves: false,
+    tables: &[ZEN3_ROWS, ZEN4_ROWS],
+};
+
+const ZEN3_ROWS: &[Row] = &[
+    narrow(C::Blend, "01", 1, Llvm),
+    narrow(C::VecSign, "01", 1, Llvm),
+    narrow(C::Shift, "12", 1, Llvm),
+    narrow(C::ShiftCount, "12", 1, Llvm),
+    narrow(C::Shuffle, "12", 1, Llvm),
+    narrow(C::ShuffleBytes, "12", 1, Llvm),
+    narrow(C::Align, "12", 1, Llvm),
+    narrow(C::Pack, "12", 1, Llvm),
+    narrow(C::Extract, "0", 4, Llvm),
+    narrow(C::Insert, "1", 2, Llvm),
+    narrow(C::Permute, "1+", 5, Llvm),
+    narrow(C::Broadcast, "1", 2, Llvm),
+    narrow(C::ExtendShort, "12", 1, Llvm),
+    narrow(C::Extend, "12+12:2", 4, Llvm),
+    narrow(C::FloatCompare, "01", 1, Llvm),
+    narrow(C::MulWord, "03", 3, Llvm),
+    narrow(C::MulDword, "03", 3, Llvm),
+    narrow(C::HalfToFloat, "23+23", 4, Llvm),
+    narrow(C::HalfToFloatLoad, "23:2", 4, Llvm),
+    narrow(C::FloatToHalf, "23+23", 6, Llvm),
+    narrow(C::FloatToHalfStore, "23+23&s", 6, Mem),
+    narrow(C::VecToInt, "x", 1, Llvm),
+    narrow(C::UpperZero, "0123", 0, Llvm),
+];
+
+/// Zen 5, 2024.
+pub static ZEN5: CpuModel = CpuModel {
+    name: "zen5",
+    about: "AMD Zen 5 (2024): Zen 4 with whole 64-byte pipes and wider integers",
+    front_end: 8,
+    ports: PORTS_ZEN5,
+    closed_by_wide: "",
+    halves: false,
+    tables: &[ZEN5_ROWS, ZEN4_ROWS],
+};
+
+const ZEN5_ROWS: &[Row] = &[
+    narrow(C::IntAlu, "abcdef", 1, Mem),
+    narrow(C::IntShift, "abc", 1, Mem),
+    narrow(C::Lea, "abcdef", 1, Mem),
+    narrow(C::IntMul, "abc", 3, Mem),
+    narrow(C::Return, "lmno&au", 5, Mem),
+    narrow(C::LoadInt, "lmno", 4, Mem),
+    narrow(C::StoreInt, "lmno&st", 1, Mem),
+    same(C::Load, "lm", 7, 7, Mem),
+    both(C::Store, "lmno&st", "lmno&s&t", 1, Mem),
+    // Integer vectors have two cycles of latency on this core.
+    same(C::VecAdd, "0123", 2, 2, Mem),
+    same(C::VecCompare, "0123", 2, 2, Mem),
+    same(C::Logic, "0123", 2, 2, Mem),
+    same(C::Shift, "23", 2, 2, Mem),
+];

@@ -1,0 +1,253 @@
+//! The cost of one iteration of a loop, or of a stretch of code that runs once.
+
+use iced_x86::{Instruction, InstructionInfoFactory, Mnemonic, OpKind};
+use serde::Serialize;
+
+use super::chain::{self, Latency, Node};
+use super::class::{Class, Kind, Memory, Width, Work, classify};
+use super::model::{Cost, CpuModel, Uop};
+use super::ports::Load;
+
+/// Cycles between two tile products: 16 rows, one a cycle.
+pub const TILE_DOT_CYCLES: f64 = 16.0;
+
+/// Instructions by what they do. Each is counted once, in the first column that it fits; reads and writes are counted beside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Mix {
+    /// Tile products.
+    pub tile_dot: u32,
+    /// Other tile instructions.
+    pub tile_other: u32,
+    /// Integer products and dot products of vectors.
+    pub dot: u32,
+    /// Float products and fused multiply-adds.
+    pub fma: u32,
+    /// Other vector and mask instructions.
+    pub vector: u32,
+    /// Loads that do nothing else.
+    pub load: u32,
+    /// Stores.
+    pub store: u32,
+    /// Integers and branches.
+    pub scalar: u32,
+    /// Those of all these that read memory.
+    pub reads: u32,
+    /// Those of all these that write memory.
+    pub writes: u32,
+}
+
+/// What bounds a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Bound {
+    /// Nothing: the block is empty.
+    #[default]
+    None,
+    /// The tile unit.
+    Tile,
+    /// Ports other than the tile unit.
+    Ports,
+    /// Slots of the front end.
+    FrontEnd,
+    /// The longest carried chain of latencies.
+    Chain,
+    /// One taken branch a cycle.
+    Branch,
+}
+
+/// A port's load.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct PortCycles {
+    /// Its name.
+    pub port: &'static str,
+    /// Cycles in the most even assignment.
+    pub cycles: f64,
+}
+
+/// The cost of one iteration.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Block {
+    /// Instructions.
+    pub instructions: u32,
+    /// By what they do.
+    pub mix: Mix,
+    /// Slots of the front end (µops that fuse counted once).
+    pub slots: u32,
+    /// µops on ports.
+    pub uops: u32,
+    /// Cycles that the front end takes.
+    pub front_end: f64,
+    /// Cycles that the busiest ports take, the tile unit left out.
+    pub port_cycles: f64,
+    /// Those ports.
+    pub busiest: String,
+    /// Every port that has work.
+    pub ports: Vec<PortCycles>,
+    /// Cycles that the tile unit takes.
+    pub tile: f64,
+    /// Cycles of the longest carried chain; 0 in code that is no loop.
+    pub chain: f64,
+    /// The register of that chain, where it is one register's.
+    pub chain_register: Option<String>,
+    /// Cycles from the first operand to the last result, if nothing else ran.
+    pub critical_path: u32,
+    /// Cycles: the largest of front end, ports, tile unit and chain.
+    pub cycles: f64,
+    /// Which of them.
+    pub bound: Bound,
+    /// Share of the tile unit's limit: 16 cycles for each tile product over the cycles.
+    pub tile_share: f64,
+    /// Share of the multipliers' limit: cycles that the integer and float products alone would take over the cycles.
+    pub multiply_share: f64,
+}
+
+/// What a block costs. `loops` says whether it repeats. The second value numbers the instructions that the model does not know.
+pub fn cost(block: &[Instruction], loops: bool, model: &CpuModel) -> (Block, Vec<usize>) {
+    let mut out = Block { instructions: block.len() as u32, ..Block::default() };
+    let mut unknown = Vec::new();
+    let (mut load, mut products) = (Load::default(), Load::default());
+    let mut nodes: Vec<Node> = Vec::with_capacity(block.len());
+    let mut factory = InstructionInfoFactory::new();
+    let works: Vec<Option<Work>> = block.iter().map(classify).collect();
+    let wide = works.iter().flatten().any(|w| w.width == Width::Z && is_vector_work(w.class));
+    let closed = if wide { model.port_set(model.closed_by_wide).unwrap_or(0) } else { 0 };
+    for (at, instruction) in block.iter().enumerate() {
+        let Some((work, cost, memory)) = works[at].and_then(|work| full_cost(model, work)) else {
+            unknown.push(at);
+            continue;
+        };
+        count(&mut out.mix, work);
+        let fused = block.get(at + 1).is_some_and(|next| fuses(instruction, next));
+        if !fused {
+            out.slots += cost.slots;
+            out.uops += cost.uops.len() as u32;
+            for &uop in &cost.uops {
+                let mut uop = uop;
+                if work.width != Width::Scalar && uop.ports & !closed != 0 {
+                    uop.ports &= !closed;
+                }
+                load.add(uop);
+                if matches!(work.class.kind(), Kind::Dot | Kind::Fma) && !memory.contains(&uop) {
+                    products.add(uop);
+                }
+            }
+        }
+        if work.class == Class::UpperZero {
+            continue;
+        }
+        let breaks = matches!(work.class, Class::Zero | Class::TileZero)
+            || work.class == Class::Nothing && super::class::is_zero_idiom(instruction);
+        let latency = Latency { work: cost.latency, load: load_latency(model, work), breaks };
+        nodes.push(chain::node(&mut factory, instruction, latency));
+    }
+    let tile_port = model.port_set("T").unwrap_or(0);
+    out.tile = load.within(tile_port) as f64;
+    let all = load.pressure(model.ports.len());
+    out.ports = model
+        .ports
+        .iter()
+        .zip(&all.ports)
+        .filter(|(_, cycles)| **cycles > 0.0)
+        .map(|(port, &cycles)| PortCycles { port: port.name, cycles })
+        .collect();
+    let rest = load.without(tile_port).pressure(model.ports.len());
+    out.port_cycles = rest.cycles;
+    out.busiest = model.port_names(rest.busiest);
+    out.front_end = f64::from(out.slots) / f64::from(model.front_end);
+    out.critical_path = chain::critical_path(&nodes);
+    if loops {
+        let carried = chain::carried(&nodes);
+        out.chain = carried.cycles;
+        out.chain_register = carried.register.map(|r| format!("{r:?}").to_lowercase());
+    }
+    let branch = if loops { 1.0 } else { 0.0 };
+    // Of equal bounds the first: what a kernel is tuned for stands first.
+    let bounds = [
+        (out.tile, Bound::Tile),
+        (out.port_cycles, Bound::Ports),
+        (out.chain, Bound::Chain),
+        (out.front_end, Bound::FrontEnd),
+        (branch, Bound::Branch),
+    ];
+    for (cycles, bound) in bounds {
+        if cycles > out.cycles {
+            (out.cycles, out.bound) = (cycles, bound);
+        }
+    }
+    if out.cycles > 0.0 {
+        out.tile_share = TILE_DOT_CYCLES * f64::from(out.mix.tile_dot) / out.cycles;
+        out.multiply_share = products.pressure(model.ports.len()).cycles / out.cycles;
+    }
+    (out, unknown)
+}
+
+fn is_vector_work(class: Class) -> bool {
+    matches!(class.kind(), Kind::Dot | Kind::Fma | Kind::Vector) && !matches!(class, Class::VecMove | Class::Zero)
+}
+
+/// Cost with memory operands, and the µops of those.
+fn full_cost(model: &CpuModel, work: Work) -> Option<(Work, Cost, Vec<Uop>)> {
+    let mut cost = model.cost(work.class, work.width)?;
+    let (load, store) = memory_classes(work);
+    let mut memory = Vec::new();
+    // A load or store takes a slot of its own only where the work has none: it fuses with it.
+    if let Some(class) = load {
+        memory.extend(model.cost(class, work.width)?.uops);
+    }
+    if let Some(class) = store {
+        memory.extend(model.cost(class, work.width)?.uops);
+        // Work and store are two slots, but for work without port.
+        if !cost.uops.is_empty() {
+            cost.slots += 1;
+        }
+    }
+    cost.uops.extend(&memory);
+    Some((work, cost, memory))
+}
+
+fn memory_classes(work: Work) -> (Option<Class>, Option<Class>) {
+    let (load, store) =
+        if work.width == Width::Scalar { (Class::LoadInt, Class::StoreInt) } else { (Class::Load, Class::Store) };
+    // What goes to memory from the middle of a register is at most half of it.
+    match work.memory {
+        Memory::None => (None, None),
+        Memory::Read => (Some(load), None),
+        Memory::Write => (None, Some(store)),
+        Memory::Update => (Some(load), Some(store)),
+    }
+}
+
+/// Cycles from an address to the operand: of a load that is the whole of the instruction, its own latency counts.
+fn load_latency(model: &CpuModel, work: Work) -> u32 {
+    let (load, _) = memory_classes(work);
+    load.and_then(|class| model.cost(class, work.width)).map_or(0, |cost| cost.latency)
+}
+
+fn count(mix: &mut Mix, work: Work) {
+    let column = match work.class.kind() {
+        Kind::Tile if work.class == Class::TileDot => &mut mix.tile_dot,
+        Kind::Tile => &mut mix.tile_other,
+        Kind::Dot => &mut mix.dot,
+        Kind::Fma => &mut mix.fma,
+        Kind::Vector => &mut mix.vector,
+        Kind::Load => &mut mix.load,
+        Kind::Store => &mut mix.store,
+        Kind::Scalar => &mut mix.scalar,
+    };
+    *column += 1;
+    let kind = work.class.kind();
+    let reads = matches!(work.memory, Memory::Read | Memory::Update)
+        || kind == Kind::Load
+        || matches!(work.class, Class::TileLoad | Class::TileConfig);
+    let writes =
+        matches!(work.memory, Memory::Write | Memory::Update) || kind == Kind::Store || work.class == Class::TileStore;
+    mix.reads += u32::from(reads);
+    mix.writes += u32::from(writes);
+}
+
+/// Whether a comparison or sum and the conditional jump after it are one µop.
+fn fuses(instruction: &Instruction, next: &Instruction) -> bool {
+    use Mnemonic::{Add, And, Cmp, Dec, Inc, Sub, Test};
+    let plain = (0..instruction.op_count()).all(|n| instruction.op_kind(n) != OpKind::Memory);
+    plain && next.is_jcc_short_or_near() && matches!(instruction.mnemonic(), Add | And | Cmp | Dec | Inc | Sub | Test)
+}

@@ -1,0 +1,169 @@
+//! Dependencies through registers: how long one iteration takes from start to end, and how soon the next can follow.
+//!
+//! A loop's registers at the end of an iteration are those at its start plus latencies: `end[j] = max over i (start[i] + M[i][j])`. Iterations can
+//! follow each other every `lambda` cycles, where `lambda` is the largest mean of a cycle in the graph that `M` is the weights of (Karp's
+//! theorem). An accumulator's chain is a cycle of one register, `M[j][j]`.
+//!
+//! Flags, the stack pointer and memory carry nothing here.
+
+use std::collections::BTreeMap;
+
+use iced_x86::{Instruction, InstructionInfoFactory, OpAccess, Register};
+
+/// What one instruction waits for and makes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Node {
+    /// Registers read, with the cycles from there to the result.
+    pub reads: Vec<(Register, u32)>,
+    /// Registers written.
+    pub writes: Vec<Register>,
+    /// Cycles to the result with all operands there.
+    pub latency: u32,
+}
+
+/// Latencies of one instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Latency {
+    /// From operands to the result.
+    pub work: u32,
+    /// From an address to the operand that is loaded; 0 where nothing is.
+    pub load: u32,
+    /// Whether the result depends on no operand (zeroing idioms).
+    pub breaks: bool,
+}
+
+/// What an instruction waits for and makes.
+pub fn node(factory: &mut InstructionInfoFactory, instruction: &Instruction, latency: Latency) -> Node {
+    let address = [instruction.memory_base(), instruction.memory_index()].map(Register::full_register);
+    let mut node = Node { latency: latency.work + latency.load, ..Node::default() };
+    for used in factory.info(instruction).used_registers() {
+        let register = used.register().full_register();
+        if register == Register::RSP || register.is_segment_register() || register.is_ip() {
+            continue;
+        }
+        let (reads, writes) = match used.access() {
+            OpAccess::Read | OpAccess::CondRead => (true, false),
+            OpAccess::Write => (false, true),
+            OpAccess::ReadWrite | OpAccess::ReadCondWrite | OpAccess::CondWrite => (true, true),
+            OpAccess::None | OpAccess::NoMemAccess => (false, false),
+        };
+        if reads && !latency.breaks {
+            let load = if address.contains(&register) { latency.load } else { 0 };
+            node.reads.push((register, latency.work + load));
+        }
+        if writes && !node.writes.contains(&register) {
+            node.writes.push(register);
+        }
+    }
+    node
+}
+
+/// The longest chain that one iteration hands to the next.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Carried {
+    /// Cycles per iteration.
+    pub cycles: f64,
+    /// A register of it, where it is one register's own.
+    pub register: Option<Register>,
+}
+
+/// Cycles from the start of a block to its last result, all registers being there at the start.
+pub fn critical_path(block: &[Node]) -> u32 {
+    let mut times: BTreeMap<Register, u32> = BTreeMap::new();
+    let mut last = 0;
+    for node in block {
+        let operands = node.reads.iter().map(|(r, latency)| times.get(r).copied().unwrap_or(0) + latency).max();
+        let done = operands.unwrap_or(node.latency).max(node.latency);
+        for &register in &node.writes {
+            times.insert(register, done);
+        }
+        last = last.max(done);
+    }
+    last
+}
+
+/// The longest carried chain of a loop.
+pub fn carried(block: &[Node]) -> Carried {
+    // Only registers that are read before they are written, and written at all, can be on a cycle.
+    let mut written = Vec::new();
+    let mut live_in = Vec::new();
+    for node in block {
+        for &(register, _) in &node.reads {
+            if !written.contains(&register) && !live_in.contains(&register) {
+                live_in.push(register);
+            }
+        }
+        written.extend(node.writes.iter().filter(|r| !written.contains(r)).copied().collect::<Vec<_>>());
+    }
+    live_in.retain(|register| written.contains(register));
+    live_in.sort();
+    let matrix: Vec<Vec<Option<u32>>> = live_in
+        .iter()
+        .map(|&from| {
+            let mut times: BTreeMap<Register, u32> = BTreeMap::from([(from, 0)]);
+            for node in block {
+                let done = node.reads.iter().filter_map(|(r, latency)| Some(times.get(r)? + latency)).max();
+                for &register in &node.writes {
+                    match done {
+                        Some(done) => times.insert(register, done),
+                        None => times.remove(&register),
+                    };
+                }
+            }
+            live_in.iter().map(|to| times.get(to).copied()).collect()
+        })
+        .collect();
+    let cycles = largest_mean_cycle(&matrix);
+    let register = live_in.iter().enumerate().find(|(i, _)| matrix[*i][*i].is_some_and(|own| f64::from(own) == cycles));
+    Carried { cycles, register: register.map(|(_, r)| *r).filter(|_| cycles > 0.0) }
+}
+
+/// Karp: the largest mean weight of a cycle, 0 where there is none. `weights[i][j]` is the edge from i to j.
+fn largest_mean_cycle(weights: &[Vec<Option<u32>>]) -> f64 {
+    let n = weights.len();
+    // `walks[k][j]`: the heaviest walk of k edges that ends at j, from anywhere.
+    let mut walks = vec![vec![Some(0u64); n]];
+    for k in 0..n {
+        let next =
+            (0..n).map(|j| (0..n).filter_map(|i| Some(walks[k][i]? + u64::from(weights[i][j]?))).max()).collect();
+        walks.push(next);
+    }
+    (0..n)
+        .filter_map(|j| {
+            let whole = walks[n][j]? as f64;
+            (0..n).filter_map(|k| Some((whole - walks[k][j]? as f64) / (n - k) as f64)).reduce(f64::min)
+        })
+        .fold(0.0, f64::max)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use Register::{ZMM0, ZMM1, ZMM2};
+
+    fn node(write: Register, reads: &[(Register, u32)]) -> Node {
+        Node { reads: reads.to_vec(), writes: vec![write], latency: reads.iter().map(|r| r.1).max().unwrap_or(0) }
+    }
+
+    #[test]
+    fn an_accumulator_is_a_chain_of_its_own() {
+        let block =
+            [node(ZMM0, &[(ZMM0, 4), (ZMM2, 4)]), node(ZMM1, &[(ZMM1, 4), (ZMM2, 4)]), node(ZMM1, &[(ZMM1, 4)])];
+        assert_eq!(carried(&block), Carried { cycles: 8.0, register: Some(ZMM1) });
+        assert_eq!(critical_path(&block), 8);
+    }
+
+    #[test]
+    fn a_chain_through_two_registers_takes_two_iterations() {
+        // 0 -> 1 in one iteration, 1 -> 0 in the next: seven cycles for two iterations.
+        let block = [node(ZMM2, &[(ZMM0, 3)]), node(ZMM0, &[(ZMM1, 4)]), node(ZMM1, &[(ZMM2, 0)])];
+        assert_eq!(carried(&block), Carried { cycles: 3.5, register: None });
+    }
+
+    #[test]
+    fn what_is_written_first_carries_nothing() {
+        let block = [node(ZMM0, &[(ZMM2, 7)]), node(ZMM1, &[(ZMM0, 5)])];
+        assert_eq!(carried(&block), Carried::default());
+        assert_eq!(critical_path(&block), 12);
+    }
+}

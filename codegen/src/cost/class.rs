@@ -1,0 +1,425 @@
+//! Instruction classes: what kind of work an instruction is, whatever the CPU.
+//!
+//! A class stands for all instructions that the CPUs of the model treat alike; [`classify`] is the one place that knows
+//! mnemonics. Memory operands are not part of the class: what they add is the same for every class ([`Memory`]), except where the
+//! form with memory is another kind of work, which then is a class of its own (`ExtractStore`).
+//!
+//! ```text
+//! vpaddd zmm1, zmm2, [rax]   VecAdd, 64 bytes wide, reads memory
+//! ```
+//!
+//! Invariant: an instruction that is not listed here has no class; there is no default.
+
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+
+macro_rules! classes {
+    ($($variant:ident $kind:ident $doc:literal;)*) => {
+        /// A kind of work.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Class { $(#[doc = $doc] $variant),* }
+
+        impl Class {
+            /// Every class.
+            pub const ALL: &[Class] = &[$(Class::$variant),*];
+
+            /// Where the class is counted in an instruction mix.
+            pub const fn kind(self) -> Kind {
+                match self { $(Class::$variant => Kind::$kind),* }
+            }
+
+            /// What is in it.
+            pub const fn about(self) -> &'static str {
+                match self { $(Class::$variant => $doc),* }
+            }
+        }
+    };
+}
+
+/// The columns of an instruction mix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// Tile instructions.
+    Tile,
+    /// Integer products and dot products of vectors.
+    Dot,
+    /// Fused multiply-adds and products of float vectors.
+    Fma,
+    /// All other vector and mask instructions.
+    Vector,
+    /// Loads that do nothing else.
+    Load,
+    /// Stores.
+    Store,
+    /// Integers, branches.
+    Scalar,
+}
+
+classes! {
+    Nothing Scalar "instructions without work: nop, endbr64";
+    IntAlu Scalar "integer sums, logic, comparisons, constants, extensions between registers";
+    IntMove Scalar "copies between integer registers";
+    IntShift Scalar "integer shifts and rotations by an immediate";
+    Lea Scalar "lea of two parts";
+    LeaThree Scalar "lea of base, index and displacement";
+    IntMul Scalar "imul";
+    Branch Scalar "jumps; a comparison or sum just before a conditional one is fused with it";
+    Return Scalar "ret";
+    LoadInt Load "loads of an integer register, pop";
+    StoreInt Store "stores of an integer register or immediate, push";
+    Load Load "vector loads, broadcasts of 4 bytes and more included";
+    BroadcastNarrow Load "broadcasts of a byte or word in memory";
+    Store Store "vector stores";
+    VecMove Vector "copies between vector registers";
+    Zero Vector "zeroing idioms";
+    VecAdd Vector "integer sums and differences, wrapping";
+    VecCompare Vector "integer minimum, maximum, comparison to a vector, saturating sums";
+    VecSign Vector "absolute values, vpsign";
+    Logic Vector "logic, vpternlog, blends by an immediate";
+    Blend Vector "blends by a vector";
+    BlendMask Vector "blends by a mask";
+    Shift Vector "shifts by an immediate or one count per element";
+    ShiftCount Vector "shifts by a count in a register";
+    Shuffle Vector "shuffles within 16 bytes by an immediate or none: vpshufd, unpack, vshufps";
+    ShuffleBytes Vector "vpshufb";
+    Align Vector "vpalignr, vpslldq, vpsrldq";
+    Pack Vector "packs with saturation";
+    Extract Vector "upper halves and quarters to a register";
+    ExtractStore Store "upper halves and quarters to memory";
+    Insert Vector "insertion of a half or quarter; from memory it is a blend";
+    InsertLoad Vector "insertion of a half or quarter from memory";
+    Permute Vector "across 16 bytes in units of 16, 8 or 4 bytes: vperm2i128, vpermq, vpermd, vshufi32x4, valignd";
+    PermuteWords Vector "vpermw";
+    PermuteBytes Vector "vpermb";
+    PermuteTwo Vector "from two registers in units of 4 or 8 bytes: vpermt2d, vpermi2ps";
+    PermuteTwoWords Vector "vpermt2w, vpermi2w";
+    PermuteTwoBytes Vector "vpermt2b, vpermi2b";
+    Multishift Vector "vpmultishiftqb";
+    Broadcast Vector "broadcasts of a vector register's lowest element";
+    ExtendShort Vector "vpmovzx and vpmovsx to vectors of up to 16 bytes";
+    Extend Vector "vpmovzx and vpmovsx to vectors of more than 16 bytes";
+    Narrow Vector "vpmov from wider to narrower elements";
+    NarrowStore Store "vpmov from wider to narrower elements, to memory";
+    FloatAdd Vector "float sums and differences";
+    FloatMul Fma "float products";
+    Fma Fma "fused multiply-adds";
+    FloatCompare Vector "float minimum, maximum, comparison to a vector";
+    FloatRound Vector "rounding to integral floats";
+    FloatScale Vector "vscalefps and its like";
+    FloatDiv Vector "float quotients of more than 16 bytes";
+    FloatSqrt Vector "float roots of more than 16 bytes";
+    FloatDivShort Vector "float quotients of up to 16 bytes";
+    FloatSqrtShort Vector "float roots of up to 16 bytes";
+    HorizontalAdd Vector "vhaddps";
+    MulWord Dot "vpmullw, vpmaddubsw, vpmaddwd, vpsadbw";
+    MulDword Dot "vpmulld";
+    DotInt Dot "vpdpbusd, vpdpwssd and their like";
+    DotBf16 Dot "vdpbf16ps";
+    Convert Vector "between 32-bit integers and floats";
+    HalfToFloat Vector "vcvtph2ps";
+    HalfToFloatLoad Vector "vcvtph2ps from memory";
+    FloatToHalf Vector "vcvtps2ph";
+    FloatToHalfStore Store "vcvtps2ph to memory";
+    FloatToBf16 Vector "vcvtneps2bf16";
+    FloatToBf16Two Vector "vcvtne2ps2bf16";
+    CompareMask Vector "comparisons and tests to a mask";
+    MaskLogic Vector "logic of masks";
+    MaskShift Vector "shifts and unpacks of masks";
+    MaskFromInt Vector "integer register to mask";
+    MaskToInt Vector "mask to integer register, ktest, kortest";
+    MaskToVector Vector "vpmovm2d and its like";
+    VecToInt Vector "lowest element or sign bits to an integer register";
+    VecToIntAny Vector "any element to an integer register";
+    IntToVec Vector "integer register to the lowest element";
+    IntToVecAny Vector "integer register to any element";
+    IntBroadcast Vector "integer register to every element";
+    ElementInsert Vector "element from memory to any place";
+    ElementExtract Store "any element to memory";
+    UpperZero Vector "vzeroupper";
+    TileDot Tile "tile products: TDPBSSD, TDPBF16PS and their like";
+    TileLoad Tile "TILELOADD, TILELOADDT1";
+    TileStore Tile "TILESTORED";
+    TileZero Tile "TILEZERO";
+    TileConfig Tile "LDTILECFG";
+    TileRelease Tile "TILERELEASE";
+}
+
+/// The widest register of an instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Width {
+    /// None, or integers alone.
+    Scalar,
+    /// Up to 16 bytes.
+    X,
+    /// 32 bytes.
+    Y,
+    /// 64 bytes.
+    Z,
+}
+
+/// What an instruction does with memory beside the work of its class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// Nothing, or its class says it all.
+    None,
+    /// Reads it, then works.
+    Read,
+    /// Works, then writes it.
+    Write,
+    /// Reads, works and writes.
+    Update,
+}
+
+/// A classified instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Work {
+    /// What kind.
+    pub class: Class,
+    /// How wide.
+    pub width: Width,
+    /// What memory operands add.
+    pub memory: Memory,
+}
+
+/// Whether the instruction zeroes its first operand whatever is in the others.
+pub fn is_zero_idiom(i: &Instruction) -> bool {
+    use Mnemonic::*;
+    let last = i.op_count();
+    if last < 2 || (0..last).any(|n| i.op_kind(n) != OpKind::Register) {
+        return false;
+    }
+    let same = i.op_register(last - 1) == i.op_register(last - 2);
+    same && matches!(
+        i.mnemonic(),
+        Xor | Sub | Vpxor | Vpxord | Vpxorq | Vxorps | Vxorpd | Vpsubb | Vpsubw | Vpsubd | Vpsubq
+    )
+}
+
+/// The class of an instruction; `None` where it has none.
+pub fn classify(i: &Instruction) -> Option<Work> {
+    use Class as C;
+    use Mnemonic::*;
+    let width = width(i);
+    let to_memory = i.op_count() > 0 && i.op0_kind() == OpKind::Memory;
+    let from_memory = (1..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
+    let plain = |class| Some(Work { class, width, memory: Memory::None });
+    // Work that may read a memory operand.
+    let work = |class| {
+        let memory = if from_memory { Memory::Read } else { Memory::None };
+        Some(Work { class, width, memory })
+    };
+    // Work whose result goes to memory.
+    let store = |class| Some(Work { class, width, memory: Memory::Write });
+    // Integer work: the first operand may be memory too.
+    let int = |class| {
+        let memory = if to_memory { Memory::Update } else { return work(class) };
+        Some(Work { class, width, memory })
+    };
+    let op0 = if i.op_count() > 0 && i.op0_kind() == OpKind::Register { i.op0_register() } else { Register::None };
+    let op1 = if i.op_count() > 1 && i.op1_kind() == OpKind::Register { i.op1_register() } else { Register::None };
+    if is_zero_idiom(i) {
+        return if width == Width::Scalar { plain(C::Nothing) } else { plain(C::Zero) };
+    }
+    match i.mnemonic() {
+        Nop | Endbr64 => plain(C::Nothing),
+        Add | Sub | And | Or | Xor | Neg | Not | Inc | Dec | Adc | Sbb => int(C::IntAlu),
+        Cmp | Test => {
+            let memory = if to_memory || from_memory { Memory::Read } else { Memory::None };
+            Some(Work { class: C::IntAlu, width, memory })
+        }
+        Mov if to_memory => plain(C::StoreInt),
+        Mov if from_memory => plain(C::LoadInt),
+        Mov if op1 == Register::None => plain(C::IntAlu),
+        Mov => plain(C::IntMove),
+        Movzx | Movsx | Movsxd if from_memory => plain(C::LoadInt),
+        Movzx | Movsx | Movsxd => plain(C::IntAlu),
+        Cmove | Cmovne | Cmovl | Cmovge | Cmovle | Cmovg | Cmovb | Cmovae | Cmovbe | Cmova => work(C::IntAlu),
+        Shl | Shr | Sar | Rol | Ror => int(C::IntShift),
+        Lea => {
+            let parts = u32::from(i.memory_base() != Register::None)
+                + u32::from(i.memory_index() != Register::None)
+                + u32::from(i.memory_displacement64() != 0);
+            plain(if parts > 2 { C::LeaThree } else { C::Lea })
+        }
+        Imul => work(C::IntMul),
+        Jmp | Ja | Jae | Jb | Jbe | Je | Jne | Jg | Jge | Jl | Jle | Js | Jns | Jo | Jno | Jp | Jnp => plain(C::Branch),
+        Ret => plain(C::Return),
+        Push => plain(C::StoreInt),
+        Pop => plain(C::LoadInt),
+
+        Vmovdqu | Vmovdqa | Vmovups | Vmovaps | Vmovupd | Vmovapd | Vmovdqu8 | Vmovdqu16 | Vmovdqu32 | Vmovdqu64
+        | Vmovdqa32 | Vmovdqa64 | Vmovss | Vmovsd
+            if to_memory || from_memory =>
+        {
+            plain(if to_memory { C::Store } else { C::Load })
+        }
+        Vmovdqu | Vmovdqa | Vmovups | Vmovaps | Vmovupd | Vmovapd | Vmovdqu8 | Vmovdqu16 | Vmovdqu32 | Vmovdqu64
+        | Vmovdqa32 | Vmovdqa64 => plain(if i.has_op_mask() { C::Logic } else { C::VecMove }),
+        Vmovss | Vmovsd => plain(C::Shuffle),
+        Vlddqu | Vmovntdqa => plain(C::Load),
+        Vmovntdq | Vmovntps => plain(C::Store),
+        Vmovd | Vmovq | Vmovw if to_memory => plain(C::Store),
+        Vmovd | Vmovq | Vmovw if from_memory => plain(C::Load),
+        Vmovd | Vmovq | Vmovw if op0.is_gpr() => plain(C::VecToInt),
+        Vmovd | Vmovq | Vmovw if op1.is_gpr() => plain(C::IntToVec),
+        Vmovq => plain(C::Shuffle),
+        Vbroadcastss | Vbroadcastsd | Vpbroadcastd | Vpbroadcastq | Vbroadcasti128 | Vbroadcastf128
+        | Vbroadcasti32x4 | Vbroadcastf32x4 | Vbroadcasti64x2 | Vbroadcastf64x2 | Vbroadcasti64x4 | Vbroadcastf64x4
+        | Vbroadcasti32x8 | Vbroadcastf32x8 | Vbroadcasti32x2 | Vbroadcastf32x2
+            if from_memory =>
+        {
+            plain(C::Load)
+        }
+        Vpbroadcastb | Vpbroadcastw if from_memory => plain(C::BroadcastNarrow),
+        Vpbroadcastb | Vpbroadcastw | Vpbroadcastd | Vpbroadcastq if op1.is_gpr() => plain(C::IntBroadcast),
+        Vbroadcastss | Vbroadcastsd | Vpbroadcastb | Vpbroadcastw | Vpbroadcastd | Vpbroadcastq => plain(C::Broadcast),
+
+        Vpaddb | Vpaddw | Vpaddd | Vpaddq | Vpsubb | Vpsubw | Vpsubd | Vpsubq => work(C::VecAdd),
+        Vpaddsb | Vpaddsw | Vpaddusb | Vpaddusw | Vpsubsb | Vpsubsw | Vpsubusb | Vpsubusw | Vpavgb | Vpavgw
+        | Vpminsb | Vpminsw | Vpminsd | Vpminub | Vpminuw | Vpminud | Vpmaxsb | Vpmaxsw | Vpmaxsd | Vpmaxub
+        | Vpmaxuw | Vpmaxud => work(C::VecCompare),
+        Vpcmpeqb | Vpcmpeqw | Vpcmpeqd | Vpcmpeqq | Vpcmpgtb | Vpcmpgtw | Vpcmpgtd | Vpcmpgtq if op0.is_k() => {
+            work(C::CompareMask)
+        }
+        Vpcmpeqb | Vpcmpeqw | Vpcmpeqd | Vpcmpeqq | Vpcmpgtb | Vpcmpgtw | Vpcmpgtd | Vpcmpgtq => work(C::VecCompare),
+        Vpabsb | Vpabsw | Vpabsd | Vpsignb | Vpsignw | Vpsignd => work(C::VecSign),
+        Vpand | Vpandn | Vpor | Vpxor | Vpandd | Vpandq | Vpandnd | Vpandnq | Vpord | Vporq | Vpxord | Vpxorq
+        | Vpternlogd | Vpternlogq | Vandps | Vandpd | Vandnps | Vandnpd | Vorps | Vorpd | Vxorps | Vxorpd
+        | Vpblendd | Vblendps | Vblendpd => work(C::Logic),
+        Vpblendw => work(C::Shuffle),
+        Vpblendvb | Vblendvps | Vblendvpd => work(C::Blend),
+        Vpblendmb | Vpblendmw | Vpblendmd | Vpblendmq | Vblendmps | Vblendmpd => work(C::BlendMask),
+        Vpsllw | Vpslld | Vpsllq | Vpsrlw | Vpsrld | Vpsrlq | Vpsraw | Vpsrad | Vpsraq => {
+            let counted = i.op_count() > 2 && i.op2_kind() != OpKind::Immediate8;
+            work(if counted { C::ShiftCount } else { C::Shift })
+        }
+        Vpsllvd | Vpsllvq | Vpsllvw | Vpsrlvd | Vpsrlvq | Vpsrlvw | Vpsravd | Vpsravq | Vpsravw | Vprold | Vprord
+        | Vprolvd | Vprorvd | Vpshldd | Vpshrdd | Vpshldw | Vpshrdw => work(C::Shift),
+        Vpshufd | Vpshufhw | Vpshuflw | Vpunpcklbw | Vpunpcklwd | Vpunpckldq | Vpunpcklqdq | Vpunpckhbw
+        | Vpunpckhwd | Vpunpckhdq | Vpunpckhqdq | Vunpcklps | Vunpckhps | Vunpcklpd | Vunpckhpd | Vshufps | Vshufpd
+        | Vpermilps | Vpermilpd | Vmovshdup | Vmovsldup | Vmovddup | Vmovhlps | Vmovlhps => work(C::Shuffle),
+        Vpshufb => work(C::ShuffleBytes),
+        Vpalignr | Vpslldq | Vpsrldq => work(C::Align),
+        Vpacksswb | Vpackssdw | Vpackuswb | Vpackusdw => work(C::Pack),
+        Vextracti128 | Vextractf128 | Vextracti32x4 | Vextractf32x4 | Vextracti64x4 | Vextractf64x4 | Vextracti64x2
+        | Vextractf64x2 | Vextracti32x8 | Vextractf32x8 => {
+            if to_memory {
+                store(C::ExtractStore)
+            } else {
+                plain(C::Extract)
+            }
+        }
+        Vinserti128 | Vinsertf128 | Vinserti32x4 | Vinsertf32x4 | Vinserti64x4 | Vinsertf64x4 | Vinserti64x2
+        | Vinsertf64x2 | Vinserti32x8 | Vinsertf32x8 => work(if from_memory { C::InsertLoad } else { C::Insert }),
+        Vperm2i128 | Vperm2f128 | Vpermq | Vpermpd | Vpermd | Vpermps | Vshufi32x4 | Vshuff32x4 | Vshufi64x2
+        | Vshuff64x2 | Valignd | Valignq => work(C::Permute),
+        Vpermw => work(C::PermuteWords),
+        Vpermb => work(C::PermuteBytes),
+        Vpermt2d | Vpermt2q | Vpermt2ps | Vpermt2pd | Vpermi2d | Vpermi2q | Vpermi2ps | Vpermi2pd => {
+            work(C::PermuteTwo)
+        }
+        Vpermt2w | Vpermi2w => work(C::PermuteTwoWords),
+        Vpermt2b | Vpermi2b => work(C::PermuteTwoBytes),
+        Vpmultishiftqb => work(C::Multishift),
+        Vpmovzxbw | Vpmovzxbd | Vpmovzxbq | Vpmovzxwd | Vpmovzxwq | Vpmovzxdq | Vpmovsxbw | Vpmovsxbd | Vpmovsxbq
+        | Vpmovsxwd | Vpmovsxwq | Vpmovsxdq => work(if width <= Width::X { C::ExtendShort } else { C::Extend }),
+        Vpmovwb | Vpmovdb | Vpmovdw | Vpmovqb | Vpmovqw | Vpmovqd | Vpmovswb | Vpmovsdb | Vpmovsdw | Vpmovuswb
+        | Vpmovusdb | Vpmovusdw => {
+            if to_memory {
+                store(C::NarrowStore)
+            } else {
+                plain(C::Narrow)
+            }
+        }
+
+        Vaddps | Vaddss | Vaddpd | Vaddsd | Vsubps | Vsubss | Vsubpd | Vsubsd | Vaddph | Vsubph => work(C::FloatAdd),
+        Vmulps | Vmulss | Vmulpd | Vmulsd | Vmulph => work(C::FloatMul),
+        Vfmadd132ps | Vfmadd213ps | Vfmadd231ps | Vfmadd132ss | Vfmadd213ss | Vfmadd231ss | Vfmsub132ps
+        | Vfmsub213ps | Vfmsub231ps | Vfnmadd132ps | Vfnmadd213ps | Vfnmadd231ps | Vfnmadd132ss | Vfnmadd213ss
+        | Vfnmadd231ss | Vfmsub132ss | Vfmsub213ss | Vfmsub231ss | Vfmadd132ph | Vfmadd213ph | Vfmadd231ph => {
+            work(C::Fma)
+        }
+        Vcmpps | Vcmpss | Vcmppd | Vcmpsd if op0.is_k() => work(C::CompareMask),
+        Vminps | Vminss | Vmaxps | Vmaxss | Vcmpps | Vcmpss | Vcmppd | Vcmpsd | Vminph | Vmaxph => {
+            work(C::FloatCompare)
+        }
+        Vroundps | Vroundss | Vrndscaleps | Vrndscaless => work(C::FloatRound),
+        Vscalefps | Vscalefss | Vgetexpps | Vgetmantps => work(C::FloatScale),
+        Vdivps | Vdivss => work(if width <= Width::X { C::FloatDivShort } else { C::FloatDiv }),
+        Vsqrtps | Vsqrtss => work(if width <= Width::X { C::FloatSqrtShort } else { C::FloatSqrt }),
+        Vhaddps => work(C::HorizontalAdd),
+
+        Vpmullw | Vpmulhw | Vpmulhuw | Vpmulhrsw | Vpmaddubsw | Vpmaddwd | Vpmuldq | Vpmuludq | Vpsadbw => {
+            work(C::MulWord)
+        }
+        Vpmulld => work(C::MulDword),
+        Vpdpbusd | Vpdpbusds | Vpdpwssd | Vpdpwssds | Vpdpbssd | Vpdpbuud | Vpdpbsud => work(C::DotInt),
+        Vdpbf16ps => work(C::DotBf16),
+        Vcvtdq2ps | Vcvtudq2ps | Vcvtps2dq | Vcvttps2dq | Vcvtps2udq => work(C::Convert),
+        Vcvtph2ps | Vcvtph2psx => work(if from_memory { C::HalfToFloatLoad } else { C::HalfToFloat }),
+        Vcvtps2ph | Vcvtps2phx => {
+            if to_memory {
+                store(C::FloatToHalfStore)
+            } else {
+                plain(C::FloatToHalf)
+            }
+        }
+        Vcvtneps2bf16 => work(C::FloatToBf16),
+        Vcvtne2ps2bf16 => work(C::FloatToBf16Two),
+
+        Vpcmpb | Vpcmpw | Vpcmpd | Vpcmpq | Vpcmpub | Vpcmpuw | Vpcmpud | Vpcmpuq | Vptestmb | Vptestmw | Vptestmd
+        | Vptestmq | Vptestnmb | Vptestnmw | Vptestnmd | Vptestnmq | Vpmovb2m | Vpmovw2m | Vpmovd2m | Vpmovq2m => {
+            work(C::CompareMask)
+        }
+        Kandb | Kandw | Kandd | Kandq | Kandnb | Kandnw | Kandnd | Kandnq | Korb | Korw | Kord | Korq | Kxorb
+        | Kxorw | Kxord | Kxorq | Kxnorb | Kxnorw | Kxnord | Kxnorq | Knotb | Knotw | Knotd | Knotq => {
+            plain(C::MaskLogic)
+        }
+        Kshiftlb | Kshiftlw | Kshiftld | Kshiftlq | Kshiftrb | Kshiftrw | Kshiftrd | Kshiftrq | Kunpckbw | Kunpckwd
+        | Kunpckdq | Kaddb | Kaddw | Kaddd | Kaddq => plain(C::MaskShift),
+        Kmovb | Kmovw | Kmovd | Kmovq if to_memory => plain(C::Store),
+        Kmovb | Kmovw | Kmovd | Kmovq if from_memory => plain(C::Load),
+        Kmovb | Kmovw | Kmovd | Kmovq if op0.is_gpr() => plain(C::MaskToInt),
+        Kmovb | Kmovw | Kmovd | Kmovq if op1.is_gpr() => plain(C::MaskFromInt),
+        Kmovb | Kmovw | Kmovd | Kmovq => plain(C::MaskLogic),
+        Kortestb | Kortestw | Kortestd | Kortestq | Ktestb | Ktestw | Ktestd | Ktestq => plain(C::MaskToInt),
+        Vpmovm2b | Vpmovm2w | Vpmovm2d | Vpmovm2q => plain(C::MaskToVector),
+        Vpmovmskb | Vmovmskps | Vmovmskpd => plain(C::VecToInt),
+        Vpextrb | Vpextrw | Vpextrd | Vpextrq | Vextractps => {
+            if to_memory {
+                store(C::ElementExtract)
+            } else {
+                plain(C::VecToIntAny)
+            }
+        }
+        Vpinsrb | Vpinsrw | Vpinsrd | Vpinsrq => work(if from_memory { C::ElementInsert } else { C::IntToVecAny }),
+        Vinsertps => work(if from_memory { C::ElementInsert } else { C::Shuffle }),
+        Vzeroupper => plain(C::UpperZero),
+
+        Tdpbssd | Tdpbsud | Tdpbusd | Tdpbuud | Tdpbf16ps | Tdpfp16ps => plain(C::TileDot),
+        Tileloadd | Tileloaddt1 => plain(C::TileLoad),
+        Tilestored => plain(C::TileStore),
+        Tilezero => plain(C::TileZero),
+        Ldtilecfg => plain(C::TileConfig),
+        Tilerelease => plain(C::TileRelease),
+        _ => None,
+    }
+}
+
+fn width(i: &Instruction) -> Width {
+    let of = |register: Register| {
+        if register.is_zmm() {
+            Width::Z
+        } else if register.is_ymm() {
+            Width::Y
+        } else if register.is_xmm() {
+            Width::X
+        } else {
+            Width::Scalar
+        }
+    };
+    (0..i.op_count())
+        .filter(|&n| i.op_kind(n) == OpKind::Register)
+        .map(|n| of(i.op_register(n)))
+        .max()
+        .unwrap_or(Width::Scalar)
+}

@@ -1,0 +1,301 @@
+//! Intel's CPUs.
+//!
+//! Haswell, Skylake-X and Ice Lake follow LLVM 19's models, and where those are of the client part with one 64-byte multiplier, the
+//! server part's second one on port 5 stands here. Sapphire Rapids' vector part does, too; its tile part is from `FACTS.md`.
+
+use super::class::Class as C;
+use super::model::Source::{Facts, Llvm, Mem};
+use super::model::{CpuModel, Port, Row, both, narrow};
+
+const fn port(key: char, name: &'static str) -> Port {
+    Port { key, name }
+}
+
+const PORTS_HASWELL: &[Port] = &[
+    port('0', "p0"),
+    port('1', "p1"),
+    port('2', "p2"),
+    port('3', "p3"),
+    port('4', "p4"),
+    port('5', "p5"),
+    port('6', "p6"),
+    port('7', "p7"),
+    port('d', "div"),
+];
+const PORTS_ICELAKE: &[Port] = &[
+    port('0', "p0"),
+    port('1', "p1"),
+    port('2', "p2"),
+    port('3', "p3"),
+    port('4', "p4"),
+    port('5', "p5"),
+    port('6', "p6"),
+    port('7', "p7"),
+    port('8', "p8"),
+    port('9', "p9"),
+    port('d', "div"),
+];
+const PORTS_GOLDEN_COVE: &[Port] = &[
+    port('0', "p0"),
+    port('1', "p1"),
+    port('2', "p2"),
+    port('3', "p3"),
+    port('4', "p4"),
+    port('5', "p5"),
+    port('6', "p6"),
+    port('7', "p7"),
+    port('8', "p8"),
+    port('9', "p9"),
+    port('A', "p10"),
+    port('B', "p11"),
+    port('d', "div"),
+    port('T', "tile"),
+];
+
+/// Haswell, 2013: three vector ports, multiplication on port 0 alone for integers, all shuffles on port 5.
+pub static HASWELL: CpuModel = CpuModel {
+    name: "haswell",
+    about: "Intel Haswell (2013), also for the target avx2",
+    front_end: 4,
+    ports: PORTS_HASWELL,
+    closed_by_wide: "",
+    halves: false,
+    tables: &[HASWELL_ROWS],
+};
+
+const HASWELL_ROWS: &[Row] = &[
+    narrow(C::Nothing, "", 0, Mem),
+    narrow(C::IntAlu, "0156", 1, Llvm),
+    narrow(C::IntMove, "0156", 1, Llvm),
+    narrow(C::IntShift, "06", 1, Llvm),
+    narrow(C::Lea, "15", 1, Llvm),
+    narrow(C::LeaThree, "1", 3, Mem),
+    narrow(C::IntMul, "1", 3, Llvm),
+    narrow(C::Branch, "06", 1, Llvm),
+    narrow(C::Return, "23&06", 7, Llvm),
+    narrow(C::LoadInt, "23", 5, Llvm),
+    narrow(C::StoreInt, "237&4", 1, Llvm),
+    narrow(C::Load, "23", 7, Llvm),
+    narrow(C::BroadcastNarrow, "23+5+015", 9, Llvm),
+    narrow(C::Store, "237&4", 1, Llvm),
+    narrow(C::VecMove, "", 0, Mem),
+    narrow(C::Zero, "", 0, Llvm),
+    narrow(C::VecAdd, "15", 1, Llvm),
+    narrow(C::VecCompare, "15", 1, Llvm),
+    narrow(C::VecSign, "15", 1, Llvm),
+    narrow(C::Logic, "015", 1, Llvm),
+    narrow(C::Blend, "5+5", 2, Llvm),
+    narrow(C::Shift, "0", 1, Llvm),
+    narrow(C::ShiftCount, "0+5", 4, Mem),
+    narrow(C::Shuffle, "5", 1, Llvm),
+    narrow(C::ShuffleBytes, "5", 1, Llvm),
+    narrow(C::Align, "5", 1, Llvm),
+    narrow(C::Pack, "5", 1, Llvm),
+    narrow(C::Extract, "5", 3, Llvm),
+    narrow(C::ExtractStore, "", 0, Mem),
+    narrow(C::Insert, "5", 3, Llvm),
+    narrow(C::InsertLoad, "015", 1, Mem),
+    narrow(C::Permute, "5", 3, Llvm),
+    narrow(C::Broadcast, "5", 3, Llvm),
+    narrow(C::ExtendShort, "5", 1, Llvm),
+    narrow(C::Extend, "5", 3, Llvm),
+    narrow(C::FloatAdd, "1", 3, Llvm),
+    narrow(C::FloatMul, "01", 5, Llvm),
+    narrow(C::Fma, "01", 5, Llvm),
+    narrow(C::FloatCompare, "1", 3, Llvm),
+    narrow(C::FloatRound, "1+1", 6, Llvm),
+    narrow(C::FloatDiv, "0+0+15&d:14", 21, Llvm),
+    narrow(C::FloatSqrt, "0+0+15&d:14", 21, Llvm),
+    narrow(C::FloatDivShort, "0&d:7", 13, Llvm),
+    narrow(C::FloatSqrtShort, "0&d:7", 11, Llvm),
+    narrow(C::HorizontalAdd, "1+5+5", 5, Llvm),
+    narrow(C::MulWord, "0", 5, Llvm),
+    narrow(C::MulDword, "0+0", 10, Llvm),
+    narrow(C::Convert, "1", 3, Llvm),
+    narrow(C::HalfToFloat, "0+5", 6, Mem),
+    narrow(C::HalfToFloatLoad, "0", 2, Llvm),
+    narrow(C::FloatToHalf, "1+5", 6, Llvm),
+    narrow(C::FloatToHalfStore, "1+5", 6, Mem),
+    narrow(C::VecToInt, "0", 2, Llvm),
+    narrow(C::VecToIntAny, "0+5", 2, Llvm),
+    narrow(C::IntToVec, "5", 1, Llvm),
+    narrow(C::IntToVecAny, "5+5", 2, Llvm),
+    narrow(C::ElementInsert, "5", 1, Llvm),
+    narrow(C::ElementExtract, "5", 1, Llvm),
+    narrow(C::UpperZero, "+++", 0, Llvm),
+];
+
+/// Skylake-X, 2017: 64-byte work on ports 0 (joined with 1) and 5.
+pub static SKYLAKE_X: CpuModel = CpuModel {
+    name: "skylake-x",
+    about: "Intel Skylake-X (2017) with both 64-byte multipliers, also for the target avx512",
+    front_end: 4,
+    ports: PORTS_HASWELL,
+    closed_by_wide: "1",
+    halves: false,
+    tables: &[SKYLAKE_X_ROWS, HASWELL_ROWS],
+};
+
+const SKYLAKE_X_ROWS: &[Row] = &[
+    both(C::Load, "23", "23", 7, Llvm),
+    both(C::BroadcastNarrow, "23+5", "23+5", 8, Llvm),
+    both(C::Store, "237&4", "237&4", 1, Llvm),
+    both(C::VecMove, "", "", 0, Mem),
+    both(C::Zero, "", "", 0, Llvm),
+    both(C::VecAdd, "015", "05", 1, Llvm),
+    both(C::VecCompare, "01", "0", 1, Llvm),
+    both(C::VecSign, "01", "0", 1, Llvm),
+    both(C::Logic, "015", "05", 1, Llvm),
+    narrow(C::Blend, "015+015", 2, Llvm),
+    both(C::BlendMask, "015", "05", 1, Llvm),
+    both(C::Shift, "01", "0", 1, Llvm),
+    both(C::ShiftCount, "01+5", "0+5", 2, Mem),
+    both(C::Shuffle, "5", "5", 1, Llvm),
+    both(C::ShuffleBytes, "5", "5", 1, Llvm),
+    both(C::Align, "5", "5", 1, Llvm),
+    both(C::Pack, "5", "5", 1, Llvm),
+    both(C::Extract, "5", "5", 3, Llvm),
+    both(C::ExtractStore, "", "", 0, Mem),
+    both(C::Insert, "5", "5", 3, Llvm),
+    both(C::InsertLoad, "015", "05", 1, Mem),
+    both(C::Permute, "5", "5", 3, Llvm),
+    both(C::PermuteWords, "5+5", "5+5", 6, Llvm),
+    both(C::PermuteTwo, "5", "5", 3, Llvm),
+    both(C::PermuteTwoWords, "5+5+015", "5+5+05", 7, Llvm),
+    both(C::Broadcast, "5", "5", 3, Llvm),
+    both(C::Extend, "5", "5", 3, Llvm),
+    both(C::Narrow, "5+5", "5+5", 4, Llvm),
+    both(C::NarrowStore, "5+5", "5+5", 4, Mem),
+    both(C::FloatAdd, "01", "05", 4, Llvm),
+    both(C::FloatMul, "01", "05", 4, Llvm),
+    both(C::Fma, "01", "05", 4, Llvm),
+    both(C::FloatCompare, "01", "05", 4, Llvm),
+    both(C::FloatRound, "01+01", "05+05", 8, Llvm),
+    both(C::FloatScale, "01", "05", 4, Llvm),
+    Row { wide_latency: 18, ..both(C::FloatDiv, "0&d:5", "0+0+5&d:10", 11, Llvm) },
+    Row { wide_latency: 20, ..both(C::FloatSqrt, "0&d:6", "0+0+5&d:12", 12, Llvm) },
+    narrow(C::FloatDivShort, "0&d:3", 11, Llvm),
+    narrow(C::FloatSqrtShort, "0&d:3", 12, Llvm),
+    narrow(C::HorizontalAdd, "01+5+5", 6, Llvm),
+    both(C::MulWord, "01", "05", 5, Llvm),
+    both(C::MulDword, "01+01", "05+05", 10, Llvm),
+    both(C::Convert, "01", "05", 4, Llvm),
+    both(C::HalfToFloat, "01+5", "05+5", 7, Llvm),
+    both(C::HalfToFloatLoad, "01", "05", 4, Llvm),
+    both(C::FloatToHalf, "01+5", "05+5", 7, Llvm),
+    both(C::FloatToHalfStore, "01+5", "05+5", 7, Mem),
+    both(C::CompareMask, "5", "5", 3, Llvm),
+    narrow(C::MaskLogic, "0", 1, Llvm),
+    narrow(C::MaskShift, "5", 4, Llvm),
+    narrow(C::MaskFromInt, "5", 1, Llvm),
+    narrow(C::MaskToInt, "0", 3, Llvm),
+    both(C::MaskToVector, "05", "05", 1, Llvm),
+    narrow(C::VecToIntAny, "0+5", 3, Llvm),
+    both(C::IntBroadcast, "5", "5", 3, Llvm),
+    narrow(C::UpperZero, "+++", 0, Llvm),
+];
+
+/// Ice Lake servers, 2021: two stores a cycle, a second port for shuffles within 16 bytes, VNNI and VBMI.
+pub static ICELAKE: CpuModel = CpuModel {
+    name: "icelake",
+    about: "Intel Ice Lake servers (2021)",
+    front_end: 5,
+    ports: PORTS_ICELAKE,
+    closed_by_wide: "1",
+    halves: false,
+    tables: &[ICELAKE_ROWS, SKYLAKE_X_ROWS, HASWELL_ROWS],
+};
+
+const ICELAKE_ROWS: &[Row] = &[
+    narrow(C::StoreInt, "78&49", 1, Llvm),
+    both(C::Store, "78&49", "78&49", 1, Llvm),
+    both(C::Shuffle, "15", "5", 1, Llvm),
+    both(C::ShuffleBytes, "15", "5", 1, Llvm),
+    both(C::Pack, "5", "5", 3, Llvm),
+    narrow(C::ExtendShort, "15", 1, Llvm),
+    both(C::PermuteBytes, "5", "5", 3, Llvm),
+    both(C::PermuteTwoBytes, "5+5+015", "5+5+05", 7, Mem),
+    both(C::Multishift, "5", "5", 3, Mem),
+    both(C::DotInt, "01", "05", 5, Llvm),
+];
+
+/// Sapphire Rapids, 2023: six slots, three loads of 32 bytes or two of 64, tiles.
+pub static SAPPHIRE_RAPIDS: CpuModel = CpuModel {
+    name: "sapphire-rapids",
+    about: "Intel Sapphire Rapids (2023), also for the target amx",
+    front_end: 6,
+    ports: PORTS_GOLDEN_COVE,
+    closed_by_wide: "1",
+    halves: false,
+    tables: &[TILE_ROWS, GOLDEN_COVE_ROWS, ICELAKE_ROWS, SKYLAKE_X_ROWS, HASWELL_ROWS],
+};
+
+/// Granite Rapids, 2024: to this model the same core.
+pub static GRANITE_RAPIDS: CpuModel = CpuModel {
+    name: "granite-rapids",
+    about: "Intel Granite Rapids (2024): modelled as Sapphire Rapids",
+    front_end: 6,
+    ports: PORTS_GOLDEN_COVE,
+    closed_by_wide: "1",
+    halves: false,
+    tables: &[TILE_ROWS, GOLDEN_COVE_ROWS, ICELAKE_ROWS, SKYLAKE_X_ROWS, HASWELL_ROWS],
+};
+
+/// Alder Lake's P cores, 2021: the same core without 64-byte vectors and tiles.
+pub static ALDER_LAKE: CpuModel = CpuModel {
+    name: "alder-lake",
+    about: "Intel Alder Lake, P cores (2021)",
+    front_end: 6,
+    ports: PORTS_GOLDEN_COVE,
+    closed_by_wide: "",
+    halves: false,
+    tables: &[GOLDEN_COVE_ROWS, ICELAKE_ROWS, SKYLAKE_X_ROWS, HASWELL_ROWS],
+};
+
+const GOLDEN_COVE_ROWS: &[Row] = &[
+    narrow(C::IntAlu, "0156A", 1, Llvm),
+    narrow(C::IntMove, "", 0, Llvm),
+    narrow(C::Lea, "0156A", 1, Mem),
+    narrow(C::LeaThree, "1", 2, Mem),
+    narrow(C::LoadInt, "23B", 5, Llvm),
+    narrow(C::Return, "23B&06", 7, Llvm),
+    // Two loads of 64 bytes a cycle; LLVM's three are of the client part.
+    both(C::Load, "23B", "23", 8, Mem),
+    both(C::BroadcastNarrow, "23B+5", "23+5", 9, Llvm),
+    // A 64-byte store takes both data ports.
+    both(C::Store, "78&49", "78&4&9", 1, Mem),
+    narrow(C::Blend, "015+015+015", 3, Llvm),
+    both(C::FloatAdd, "15", "05", 3, Llvm),
+    both(C::HalfToFloat, "01+5", "0+5", 8, Llvm),
+    both(C::HalfToFloatLoad, "01", "05", 4, Llvm),
+    both(C::FloatToHalf, "01+5", "0+5", 8, Llvm),
+    both(C::FloatToHalfStore, "01+5", "0+5", 8, Mem),
+    both(C::FloatToBf16, "01+5+5", "0+5+5", 8, Llvm),
+    both(C::FloatToBf16Two, "0+1+15+5", "0+0+5+5", 8, Llvm),
+    both(C::DotBf16, "0+1+5+5", "0+0+5+5", 8, Llvm),
+    both(C::PermuteWords, "01+5", "0+5", 4, Llvm),
+    both(C::PermuteTwoBytes, "5+5+015", "5+5+05", 5, Llvm),
+    narrow(C::MaskFromInt, "5", 3, Llvm),
+    narrow(C::VecToInt, "0", 3, Llvm),
+    narrow(C::VecToIntAny, "0+15", 4, Llvm),
+    narrow(C::IntToVec, "5", 3, Llvm),
+    narrow(C::IntToVecAny, "5+15", 4, Llvm),
+    both(C::IntBroadcast, "5", "5", 5, Llvm),
+    narrow(C::ElementInsert, "15", 1, Llvm),
+    narrow(C::ElementExtract, "15", 1, Llvm),
+    narrow(C::UpperZero, "", 0, Llvm),
+];
+
+/// TDP* starts every 16 cycles and takes 52. TILELOADD reads 16 rows of 64 bytes, two a cycle. TILESTORED writes one a cycle. A tile of
+/// fewer rows is counted as a whole one. How many slots loads and stores take, is not published; eight and sixteen are assumed.
+const TILE_ROWS: &[Row] = &[
+    narrow(C::TileDot, "05&T:16", 52, Facts),
+    narrow(C::TileLoad, "23:2+23:2+23:2+23:2+23:2+23:2+23:2+23:2", 45, Facts),
+    narrow(C::TileStore, STORE_ROWS, 16, Facts),
+    narrow(C::TileZero, "", 16, Mem),
+    narrow(C::TileConfig, "T:204", 204, Mem),
+    narrow(C::TileRelease, "T:13", 13, Mem),
+];
+
+const STORE_ROWS: &str = "78&4&9+78&4&9+78&4&9+78&4&9+78&4&9+78&4&9+78&4&9+78&4&9+\
+                          78&4&9+78&4&9+78&4&9+78&4&9+78&4&9+78&4&9+78&4&9+78&4&9";

@@ -1,0 +1,118 @@
+//! Loops of finished code, and the loops of the kernel IR that they come from.
+//!
+//! A backward jump closes a loop that reaches from its target to itself. The jump's [`Line`] says which `for` of the kernel it is;
+//! that has the loop's name and its trip count.
+
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
+use ixc_ir::kernel::print::AffineText;
+use ixc_ir::kernel::{Affine, For, Kernel, Stmt};
+
+use crate::x64::Line;
+
+/// A decoded instruction with the IR statement that it comes from.
+#[derive(Clone, Copy, Debug)]
+pub struct Decoded {
+    /// The instruction; its address is its offset in the code.
+    pub instruction: Instruction,
+    /// The statement, counted in the order of the kernel's text.
+    pub origin: Option<u32>,
+}
+
+/// Decodes code from its first byte to its last.
+pub fn decode(code: &[u8], lines: &[Line]) -> Vec<Decoded> {
+    Decoder::with_ip(64, code, 0, DecoderOptions::NONE)
+        .into_iter()
+        .map(|instruction| {
+            let offset = instruction.ip();
+            let line = lines.binary_search_by_key(&offset, |line| u64::from(line.offset)).ok().map(|at| lines[at]);
+            Decoded { instruction, origin: line.and_then(|line| line.origin) }
+        })
+        .collect()
+}
+
+/// A loop: instructions `first..=last` of the code.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// Its first instruction.
+    pub first: usize,
+    /// The jump back.
+    pub last: usize,
+    /// The smallest loop around it, by its position in the list.
+    pub parent: Option<usize>,
+    /// Steps of the IR loop in one iteration: what the counter is decremented by.
+    pub step: i64,
+}
+
+/// Finds the loops, each before those inside it.
+pub fn find(code: &[Decoded]) -> Vec<Found> {
+    let mut loops: Vec<Found> = Vec::new();
+    for (last, decoded) in code.iter().enumerate() {
+        let i = &decoded.instruction;
+        let jumps = matches!(i.flow_control(), FlowControl::ConditionalBranch | FlowControl::UnconditionalBranch);
+        if !jumps || i.near_branch_target() > i.ip() {
+            continue;
+        }
+        let Ok(first) = code[..=last].binary_search_by_key(&i.near_branch_target(), |d| d.instruction.ip()) else {
+            continue;
+        };
+        // Several jumps to one place close one loop, the last of them.
+        loops.retain(|found| found.first != first);
+        loops.push(Found { first, last, parent: None, step: step(&code[first..last]) });
+    }
+    loops.sort_by_key(|found| (found.first, std::cmp::Reverse(found.last)));
+    for at in 0..loops.len() {
+        let inside = |outer: &Found| outer.first <= loops[at].first && loops[at].last <= outer.last;
+        loops[at].parent = (0..at).rev().find(|&outer| inside(&loops[outer]));
+    }
+    loops
+}
+
+/// What a loop's counter is decremented by: the last sum before its jump.
+fn step(body: &[Decoded]) -> i64 {
+    let last = body.iter().rev().take(4).map(|d| &d.instruction).find(|i| {
+        matches!(i.mnemonic(), Mnemonic::Dec | Mnemonic::Sub | Mnemonic::Add | Mnemonic::Cmp | Mnemonic::Test)
+    });
+    match last {
+        Some(i) if i.mnemonic() == Mnemonic::Sub && i.op_count() == 2 && is_immediate(i.op1_kind()) => {
+            (i.immediate(1) as i64).max(1)
+        }
+        _ => 1,
+    }
+}
+
+fn is_immediate(kind: OpKind) -> bool {
+    matches!(kind, OpKind::Immediate8to64 | OpKind::Immediate32to64 | OpKind::Immediate8to32 | OpKind::Immediate32)
+}
+
+/// A `for` of the kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IrLoop {
+    /// Name of its variable, without the sigil.
+    pub var: String,
+    /// Its trip count, over dims.
+    pub trip: Affine,
+    /// The trip count as text.
+    pub trip_text: String,
+}
+
+/// The `for` statements of a kernel by their statement numbers.
+pub fn of_kernel(kernel: &Kernel) -> Vec<(u32, IrLoop)> {
+    let mut out = Vec::new();
+    let mut number = 0;
+    collect(kernel, &kernel.body, &mut number, &mut out);
+    out
+}
+
+fn collect(kernel: &Kernel, body: &[Stmt], number: &mut u32, out: &mut Vec<(u32, IrLoop)>) {
+    for stmt in body {
+        if let Stmt::For(For { var, trip, body, .. }) = stmt {
+            let name = kernel.vars.get(var.index()).cloned().unwrap_or_default();
+            let trip_text = AffineText(kernel, trip).to_string();
+            out.push((*number, IrLoop { var: name, trip: trip.clone(), trip_text }));
+            *number += 1;
+            collect(kernel, body, number, out);
+        } else {
+            *number += 1;
+        }
+    }
+}

@@ -1,0 +1,230 @@
+//! CPU models: ports, front end, and one row per instruction class.
+//!
+//! A row says which µops an instruction becomes and how long its result takes, in the notation of uops.info without its `p`:
+//!
+//! ```text
+//! "01"        one µop on port 0 or 1
+//! "5+5"       two µops on port 5, two slots of the front end
+//! "78&49"     two µops that take one slot together (a store's address and data)
+//! "1:3"       one µop that keeps port 1 busy for three cycles
+//! ""          no port, one slot (a move that renaming does)
+//! ```
+//!
+//! Rows stand in [`super::intel`] and [`super::amd`]. A model is a list of tables; the first that has a class counts, so that a
+//! CPU is written as what differs from the one before it.
+//!
+//! Invariant: every number has its source beside it. A class that has no row is unknown to a model; it is never free.
+
+use crate::target::Target;
+
+use super::amd;
+use super::class::{Class, Width};
+use super::intel;
+
+/// Where a number comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Source {
+    /// LLVM 19's scheduling model of the CPU (`llvm-mca --instruction-tables`).
+    Llvm,
+    /// Measured by us on a CPU of this kind: throughput, latency, and pairs of classes for shared ports.
+    Ran,
+    /// `FACTS.md` of this project, after Intel's optimisation manual.
+    Facts,
+    /// General knowledge (uops.info, the vendors' optimisation guides), not checked again.
+    Mem,
+}
+
+impl Source {
+    /// As the documentation marks it.
+    pub const fn mark(self) -> &'static str {
+        match self {
+            Source::Llvm => "llvm",
+            Source::Ran => "ran",
+            Source::Facts => "facts",
+            Source::Mem => "mem",
+        }
+    }
+}
+
+/// One port or unit.
+#[derive(Clone, Copy, Debug)]
+pub struct Port {
+    /// The letter that rows use.
+    pub key: char,
+    /// What reports call it.
+    pub name: &'static str,
+}
+
+/// One class on one CPU.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// The class.
+    pub class: Class,
+    /// µops of up to 32 bytes.
+    pub narrow: &'static str,
+    /// Cycles to the result of those.
+    pub latency: u32,
+    /// µops of 64 bytes.
+    pub wide: Wide,
+    /// Cycles to the result of those.
+    pub wide_latency: u32,
+    /// Where it comes from.
+    pub source: Source,
+}
+
+/// How 64-byte forms differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wide {
+    /// There are none, or no model of them.
+    None,
+    /// These µops.
+    Uops(&'static str),
+    /// As the CPU does it for all: [`CpuModel::halves`].
+    AsNarrow,
+}
+
+/// A row without 64-byte form.
+pub const fn narrow(class: Class, uops: &'static str, latency: u32, source: Source) -> Row {
+    Row { class, narrow: uops, latency, wide: Wide::None, wide_latency: 0, source }
+}
+
+/// A row with other µops for 64 bytes.
+pub const fn both(class: Class, uops: &'static str, wide: &'static str, latency: u32, source: Source) -> Row {
+    Row { class, narrow: uops, latency, wide: Wide::Uops(wide), wide_latency: latency, source }
+}
+
+/// A row where the 64-byte form has the same µops, in two halves where the CPU does that.
+pub const fn same(class: Class, uops: &'static str, latency: u32, wide_latency: u32, source: Source) -> Row {
+    Row { class, narrow: uops, latency, wide: Wide::AsNarrow, wide_latency, source }
+}
+
+/// A CPU as the cost analysis sees it.
+#[derive(Debug)]
+pub struct CpuModel {
+    /// Name, that of its row in the target table.
+    pub name: &'static str,
+    /// One line.
+    pub about: &'static str,
+    /// Slots of the front end per cycle.
+    pub front_end: u32,
+    /// Ports and units.
+    pub ports: &'static [Port],
+    /// Ports that take no vector µop of a loop with 64-byte arithmetic: Intel joins two of them then.
+    pub closed_by_wide: &'static str,
+    /// Whether 64-byte work takes a port twice.
+    pub halves: bool,
+    /// Tables of rows; the first that has a class counts.
+    pub tables: &'static [&'static [Row]],
+}
+
+/// A µop: ports that can take it, as a set of bits in the order of [`CpuModel::ports`], and cycles that it keeps one busy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Uop {
+    /// The ports.
+    pub ports: u32,
+    /// The cycles.
+    pub cycles: u32,
+}
+
+/// What an instruction costs, without its memory operand.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Cost {
+    /// Its µops.
+    pub uops: Vec<Uop>,
+    /// Slots of the front end.
+    pub slots: u32,
+    /// Cycles to its result.
+    pub latency: u32,
+}
+
+impl CpuModel {
+    /// The row of a class.
+    pub fn row(&self, class: Class) -> Option<&'static Row> {
+        self.tables.iter().find_map(|table| table.iter().find(|row| row.class == class))
+    }
+
+    /// What a class costs; `None` where the model does not know it.
+    pub fn cost(&self, class: Class, width: Width) -> Option<Cost> {
+        let row = self.row(class)?;
+        let (text, latency, times) = match (width, row.wide) {
+            (Width::Z, Wide::None) => return None,
+            (Width::Z, Wide::Uops(text)) => (text, row.wide_latency, 1),
+            (Width::Z, Wide::AsNarrow) => (row.narrow, row.wide_latency, if self.halves { 2 } else { 1 }),
+            _ => (row.narrow, row.latency, 1),
+        };
+        let mut cost = Cost { uops: Vec::new(), slots: 0, latency };
+        for slot in text.split('+') {
+            cost.slots += 1;
+            for uop in slot.split('&').filter(|uop| !uop.is_empty()) {
+                let (ports, cycles) = uop.split_once(':').unwrap_or((uop, "1"));
+                cost.uops.push(Uop { ports: self.port_set(ports)?, cycles: cycles.parse::<u32>().ok()? * times });
+            }
+        }
+        Some(cost)
+    }
+
+    /// The set of some ports, by their letters; `None` where one does not exist.
+    pub fn port_set(&self, keys: &str) -> Option<u32> {
+        keys.chars().try_fold(0, |set, key| Some(set | 1 << self.ports.iter().position(|port| port.key == key)?))
+    }
+
+    /// Names of a set of ports, joined: `p0|p5`.
+    pub fn port_names(&self, set: u32) -> String {
+        let names: Vec<_> =
+            self.ports.iter().enumerate().filter(|(i, _)| set >> i & 1 == 1).map(|(_, port)| port.name).collect();
+        names.join("|")
+    }
+}
+
+/// Every model.
+pub static MODELS: &[&CpuModel] = &[
+    &intel::HASWELL,
+    &amd::ZEN3,
+    &intel::ALDER_LAKE,
+    &intel::SKYLAKE_X,
+    &intel::ICELAKE,
+    &amd::ZEN4,
+    &amd::ZEN5,
+    &intel::SAPPHIRE_RAPIDS,
+    &intel::GRANITE_RAPIDS,
+];
+
+/// The model for a target: that of its CPU; for a row that names an instruction set, of the first CPU that had it. `portable` has
+/// none.
+pub fn model(target: Target) -> Option<&'static CpuModel> {
+    let name = match target.name() {
+        "avx2" => "haswell",
+        "avx512" => "skylake-x",
+        "amx" => "sapphire-rapids",
+        name => name,
+    };
+    MODELS.iter().copied().find(|model| model.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_row_parses_and_stands_once_per_table() {
+        for model in MODELS {
+            for table in model.tables {
+                for (i, row) in table.iter().enumerate() {
+                    assert!(!table[..i].iter().any(|r| r.class == row.class), "{}: {:?} twice", model.name, row.class);
+                    assert!(model.cost(row.class, Width::Y).is_some(), "{}: {row:?}", model.name);
+                    if row.wide != Wide::None {
+                        assert!(model.cost(row.class, Width::Z).is_some(), "{}: {row:?}", model.name);
+                    }
+                }
+            }
+            assert!(model.port_set(model.closed_by_wide).is_some());
+        }
+    }
+
+    #[test]
+    fn every_x86_target_has_a_model() {
+        for target in Target::all() {
+            assert_eq!(model(target).is_some(), target != Target::PORTABLE, "{target:?}");
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! How evenly a set of µops can be spread over the ports that take them.
+//!
+//! With fractions allowed (a loop runs often), the best assignment is known: no set of ports can finish before the µops that only it can
+//! take are done, and the worst such set is reached (Hall's theorem for fractions). So the cycles of a loop are
+//!
+//! ```text
+//! max over sets S of ports:  (cycles of µops whose ports are all in S) / |S|
+//! ```
+//!
+//! and only unions of the µops' own sets need to be tried. Fixing the worst set, taking its ports away from the other µops and
+//! asking again gives the load of every port in the most even assignment.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::model::Uop;
+
+/// µops by the ports that take them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Load(BTreeMap<u32, u64>);
+
+/// The most even assignment.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Pressure {
+    /// Cycles of the busiest ports.
+    pub cycles: f64,
+    /// Those ports, as a set.
+    pub busiest: u32,
+    /// Cycles of each port, by its bit.
+    pub ports: Vec<f64>,
+}
+
+impl Load {
+    /// Adds a µop.
+    pub fn add(&mut self, uop: Uop) {
+        *self.0.entry(uop.ports).or_default() += u64::from(uop.cycles);
+    }
+
+    /// Cycles of µops that only this set of ports takes.
+    pub fn within(&self, set: u32) -> u64 {
+        self.0.iter().filter(|(ports, _)| *ports & !set == 0).map(|(_, cycles)| cycles).sum()
+    }
+
+    /// The load without the µops that only these ports take.
+    pub fn without(&self, set: u32) -> Load {
+        Load(self.0.iter().filter(|(ports, _)| *ports & !set != 0).map(|(&ports, &cycles)| (ports, cycles)).collect())
+    }
+
+    /// The most even assignment to so many ports.
+    pub fn pressure(&self, ports: usize) -> Pressure {
+        let mut pressure = Pressure { ports: vec![0.0; ports], ..Pressure::default() };
+        let mut left = self.clone();
+        left.0.remove(&0);
+        while !left.0.is_empty() {
+            let Some((set, cycles)) = left.worst() else { break };
+            let each = cycles as f64 / f64::from(set.count_ones());
+            for (i, port) in pressure.ports.iter_mut().enumerate().filter(|(i, _)| set >> i & 1 == 1) {
+                debug_assert!(i < 32);
+                *port = each;
+            }
+            if pressure.busiest == 0 {
+                (pressure.cycles, pressure.busiest) = (each, set);
+            }
+            let mut rest = Load::default();
+            for (ports, cycles) in left.0.into_iter().filter(|(ports, _)| ports & !set != 0) {
+                *rest.0.entry(ports & !set).or_default() += cycles;
+            }
+            left = rest;
+        }
+        pressure
+    }
+
+    /// The set with the most cycles per port; of equal ones the smallest, then the first.
+    fn worst(&self) -> Option<(u32, u64)> {
+        let unions = self.components().into_iter().flat_map(|sets| unions(&sets));
+        // a / |A| > b / |B| without fractions.
+        unions.map(|set| (set, self.within(set))).reduce(|best, next| {
+            let (a, b) = (next.1 * u64::from(best.0.count_ones()), best.1 * u64::from(next.0.count_ones()));
+            if a > b || a == b && next.0.count_ones() < best.0.count_ones() { next } else { best }
+        })
+    }
+
+    /// The µops' sets in groups that share no port: a union over two of them is never worse than the worse of its parts.
+    fn components(&self) -> Vec<Vec<u32>> {
+        let mut groups: Vec<(u32, Vec<u32>)> = Vec::new();
+        for &ports in self.0.keys() {
+            let (touched, apart): (Vec<_>, Vec<_>) = groups.into_iter().partition(|(all, _)| all & ports != 0);
+            groups = apart;
+            let mut joined = (ports, vec![ports]);
+            for (all, sets) in touched {
+                joined.0 |= all;
+                joined.1.extend(sets);
+            }
+            groups.push(joined);
+        }
+        groups.into_iter().map(|(_, sets)| sets).collect()
+    }
+}
+
+fn unions(sets: &[u32]) -> BTreeSet<u32> {
+    let mut unions = BTreeSet::new();
+    for &ports in sets {
+        let with: Vec<u32> = unions.iter().map(|set| set | ports).collect();
+        unions.insert(ports);
+        unions.extend(with);
+    }
+    unions
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pressure(uops: &[(u32, u32)]) -> Pressure {
+        let mut load = Load::default();
+        for &(ports, cycles) in uops {
+            load.add(Uop { ports, cycles });
+        }
+        load.pressure(4)
+    }
+
+    #[test]
+    fn a_port_that_only_some_need_is_left_to_them() {
+        // Three on port 0 alone, three on port 0 or 1: the latter go to port 1.
+        let p = pressure(&[(1, 3), (3, 3)]);
+        assert_eq!((p.cycles, p.ports), (3.0, vec![3.0, 3.0, 0.0, 0.0]));
+        // With five of the latter both ports are even.
+        let p = pressure(&[(1, 3), (3, 5)]);
+        assert_eq!((p.cycles, p.busiest, p.ports), (4.0, 3, vec![4.0, 4.0, 0.0, 0.0]));
+    }
+
+    #[test]
+    fn a_union_of_sets_can_be_the_worst() {
+        // Each pair alone takes 2 cycles, the three together 8 / 3.
+        let p = pressure(&[(0b011, 4), (0b110, 4), (0b1000, 1)]);
+        assert_eq!(p.busiest, 0b0111);
+        assert!((p.cycles - 8.0 / 3.0).abs() < 1e-12);
+        assert_eq!(p.ports[3], 1.0);
+    }
+
+    #[test]
+    fn no_assignment_is_better_and_the_loads_are_one() {
+        // All sets of four ports, weights from a fixed sequence: the bound by brute force over all sets of ports.
+        let mut state = 1u32;
+        for _ in 0..200 {
+            let mut uops = Vec::new();
+            for _ in 0..6 {
+                state = state.wrapping_mul(1664525).wrapping_add(1013904223);
+                uops.push(((state >> 8) % 15 + 1, (state >> 20) % 9));
+            }
+            let p = pressure(&uops);
+            let bound = (1u32..16)
+                .map(|set| {
+                    let inside: u32 = uops.iter().filter(|(ports, _)| ports & !set == 0).map(|(_, c)| c).sum();
+                    f64::from(inside) / f64::from(set.count_ones())
+                })
+                .fold(0.0, f64::max);
+            assert!((p.cycles - bound).abs() < 1e-9, "{uops:?}: {p:?}, {bound}");
+            let total: u32 = uops.iter().map(|(_, c)| c).sum();
+            assert!((p.ports.iter().sum::<f64>() - f64::from(total)).abs() < 1e-9);
+        }
+    }
+}

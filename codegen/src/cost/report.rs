@@ -1,0 +1,409 @@
+//! Reports: the loops of a kernel with their costs, and the whole kernel for given dims.
+
+use std::fmt::{Display, Formatter, Result as FmtResult};
+
+use iced_x86::{Formatter as _, Instruction, IntelFormatter};
+use ixc_ir::kernel::{Affine, Atom, Kernel};
+use serde::Serialize;
+
+use crate::x64::Line;
+
+use super::block::{self, Block, Bound};
+use super::loops::{self, Found};
+use super::model::CpuModel;
+
+/// The static cost of one kernel on one CPU.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// The kernel's name.
+    pub kernel: String,
+    /// The CPU model's name.
+    pub cpu: &'static str,
+    /// Slots of its front end per cycle.
+    pub slots_per_cycle: u32,
+    /// Instructions of the whole kernel.
+    pub instructions: u32,
+    /// Instructions that the model does not know: they are counted nowhere else.
+    pub unknown: Vec<Unknown>,
+    /// Loops, each before those inside it.
+    pub loops: Vec<LoopReport>,
+    /// The code outside of all loops.
+    pub outside: Block,
+    /// Names and ranges of the dims, in order.
+    #[serde(skip)]
+    dims: Vec<(String, i64, i64)>,
+}
+
+/// An instruction without a class, or whose class the model lacks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Unknown {
+    /// Where it is.
+    pub offset: u32,
+    /// What it is.
+    pub text: String,
+}
+
+/// A loop.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LoopReport {
+    /// `for %kb in 0..%nb`: the loop of the kernel IR. `loop` where there is none.
+    pub label: String,
+    /// The IR statement, counted in the order of the kernel's text.
+    pub statement: Option<u32>,
+    /// Offset of its first instruction.
+    pub start: u32,
+    /// Offset of the jump back.
+    pub end: u32,
+    /// Loops around it.
+    pub depth: u32,
+    /// The loop around it, by its position in [`Report::loops`].
+    pub parent: Option<usize>,
+    /// Whether it contains no loop.
+    pub innermost: bool,
+    /// Steps of the IR loop in one iteration.
+    pub step: i64,
+    /// One iteration, without the loops inside.
+    pub body: Block,
+    #[serde(skip)]
+    trip: Option<Affine>,
+}
+
+/// Analyses a kernel: `code` is its instructions alone, `lines` where each comes from.
+pub fn analyse(code: &[u8], lines: &[Line], kernel: &Kernel, cpu: &'static CpuModel) -> Report {
+    let code = loops::decode(code, lines);
+    let found = loops::find(&code);
+    let ir = loops::of_kernel(kernel);
+    // The innermost loop around each instruction.
+    let mut owner: Vec<Option<usize>> = vec![None; code.len()];
+    for (number, Found { first, last, .. }) in found.iter().enumerate() {
+        owner[*first..=*last].fill(Some(number));
+    }
+    let mut unknown = Vec::new();
+    let mut body = |whose: Option<usize>| {
+        let own: Vec<Instruction> =
+            code.iter().zip(&owner).filter(|(_, o)| **o == whose).map(|(d, _)| d.instruction).collect();
+        let (block, without) = block::cost(&own, whose.is_some(), cpu);
+        unknown.extend(without.into_iter().map(|at| describe(&own[at])));
+        block
+    };
+    let loops = found
+        .iter()
+        .enumerate()
+        .map(|(number, f)| {
+            let statement = code[f.last].origin;
+            let source = statement.and_then(|s| ir.iter().find(|(n, _)| *n == s)).map(|(_, source)| source);
+            let label = source.map_or("loop".into(), |s| format!("for %{} in 0..{}", s.var, s.trip_text));
+            let mut depth = 0;
+            let mut around = f.parent;
+            while let Some(outer) = around {
+                (depth, around) = (depth + 1, found[outer].parent);
+            }
+            LoopReport {
+                label,
+                statement,
+                start: code[f.first].instruction.ip() as u32,
+                end: code[f.last].instruction.ip() as u32,
+                depth,
+                parent: f.parent,
+                innermost: !found.iter().any(|inner| inner.parent == Some(number)),
+                step: f.step,
+                body: body(Some(number)),
+                trip: source.map(|s| s.trip.clone()),
+            }
+        })
+        .collect();
+    let outside = body(None);
+    unknown.sort_by_key(|u: &Unknown| u.offset);
+    Report {
+        kernel: kernel.name.clone(),
+        cpu: cpu.name,
+        slots_per_cycle: cpu.front_end,
+        instructions: code.len() as u32,
+        unknown,
+        loops,
+        outside,
+        dims: kernel.dims.iter().map(|dim| (dim.name.clone(), dim.lo, dim.hi)).collect(),
+    }
+}
+
+fn describe(instruction: &Instruction) -> Unknown {
+    let mut text = String::new();
+    IntelFormatter::new().format(instruction, &mut text);
+    Unknown { offset: instruction.ip() as u32, text }
+}
+
+/// Why the whole kernel has no cost.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WholeError {
+    /// Wrong number of dims.
+    #[error("{found} dims; the kernel has {}: {}", right.len(), right.join(", "))]
+    Count {
+        /// Found.
+        found: usize,
+        /// Names of the kernel's.
+        right: Vec<String>,
+    },
+    /// A dim outside its range.
+    #[error("dim %{name} is {value}; it must be in {lo}..={hi}")]
+    Dim {
+        /// Its name.
+        name: String,
+        /// Its value.
+        value: i64,
+        /// Smallest.
+        lo: i64,
+        /// Largest.
+        hi: i64,
+    },
+    /// A loop that comes from no loop of the kernel IR.
+    #[error("the loop at offset {start:#x} comes from no loop of the kernel, so that its trip count is not known")]
+    Trip {
+        /// Where it starts.
+        start: u32,
+    },
+}
+
+/// Cycles of a whole kernel.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Whole {
+    /// The dims.
+    pub dims: Vec<i64>,
+    /// Cycles if every loop runs at its bound, one after the other.
+    pub cycles: f64,
+    /// Cycles if, beside that, each loop must have finished before anything after it starts: its first iteration's latency is paid at
+    /// every entry. Hardware is between the two.
+    pub cycles_drained: f64,
+    /// Cycles that the tile products take on their unit.
+    pub tile_cycles: f64,
+    /// `tile_cycles / cycles`: the tile unit's share, everything counted.
+    pub share: f64,
+    /// `tile_cycles / cycles_drained`.
+    pub share_drained: f64,
+    /// Share of the multipliers' limit for vector kernels, everything counted.
+    pub multiply_share: f64,
+    /// Cycles outside of all loops.
+    pub outside: f64,
+    /// The loops, in the order of [`Report::loops`].
+    pub loops: Vec<WholeLoop>,
+}
+
+/// A loop's part of a whole kernel, without the loops inside.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct WholeLoop {
+    /// As in [`LoopReport::label`].
+    pub label: String,
+    /// Loops around it.
+    pub depth: u32,
+    /// How often it is entered.
+    pub entries: f64,
+    /// Iterations in all.
+    pub iterations: f64,
+    /// Cycles in all.
+    pub cycles: f64,
+    /// Cycles of the tile unit in all.
+    pub tile_cycles: f64,
+    /// Share of the kernel's cycles.
+    pub part: f64,
+}
+
+impl Report {
+    /// The whole kernel for given dims.
+    ///
+    /// # Errors
+    /// Where the dims are not the kernel's, or a loop's trip count is not known.
+    pub fn whole(&self, dims: &[i64]) -> Result<Whole, WholeError> {
+        if dims.len() != self.dims.len() {
+            let right = self.dims.iter().map(|(name, ..)| format!("%{name}")).collect();
+            return Err(WholeError::Count { found: dims.len(), right });
+        }
+        for ((name, lo, hi), &value) in self.dims.iter().zip(dims) {
+            if !(*lo..=*hi).contains(&value) {
+                return Err(WholeError::Dim { name: name.clone(), value, lo: *lo, hi: *hi });
+            }
+        }
+        let mut out = Whole {
+            dims: dims.to_vec(),
+            cycles: self.outside.cycles,
+            cycles_drained: self.outside.cycles.max(f64::from(self.outside.critical_path)),
+            tile_cycles: tile_cycles(&self.outside),
+            share: 0.0,
+            share_drained: 0.0,
+            multiply_share: 0.0,
+            outside: self.outside.cycles,
+            loops: Vec::with_capacity(self.loops.len()),
+        };
+        let mut multiply = self.outside.multiply_share * self.outside.cycles;
+        for l in &self.loops {
+            let trip = l.trip.as_ref().and_then(|trip| {
+                trip.evaluate(|atom| match atom {
+                    Atom::Dim(dim) => dims.get(dim.index()).copied().unwrap_or(0),
+                    Atom::Var(_) => 0,
+                })
+            });
+            let Some(trip) = trip else { return Err(WholeError::Trip { start: l.start }) };
+            let entries = l.parent.map_or(1.0, |outer| out.loops[outer].iterations);
+            // A loop that takes several steps at a time leaves the rest to other code.
+            let iterations = entries * (trip.max(0) / l.step) as f64;
+            let entries = if iterations > 0.0 { entries } else { 0.0 };
+            let cycles = iterations * l.body.cycles;
+            let tile = iterations * tile_cycles(&l.body);
+            let latency = f64::from(l.body.critical_path);
+            out.cycles += cycles;
+            out.cycles_drained += if l.innermost {
+                cycles + entries * (latency - l.body.cycles).max(0.0)
+            } else {
+                iterations * l.body.cycles.max(latency)
+            };
+            out.tile_cycles += tile;
+            multiply += l.body.multiply_share * cycles;
+            out.loops.push(WholeLoop {
+                label: l.label.clone(),
+                depth: l.depth,
+                entries,
+                iterations,
+                cycles,
+                tile_cycles: tile,
+                part: 0.0,
+            });
+        }
+        if out.cycles > 0.0 {
+            out.share = out.tile_cycles / out.cycles;
+            out.share_drained = out.tile_cycles / out.cycles_drained;
+            out.multiply_share = multiply / out.cycles;
+            out.loops.iter_mut().for_each(|l| l.part = l.cycles / out.cycles);
+        }
+        Ok(out)
+    }
+}
+
+fn tile_cycles(block: &Block) -> f64 {
+    block::TILE_DOT_CYCLES * f64::from(block.mix.tile_dot)
+}
+
+impl Block {
+    /// What bounds the block, in words: `ports p0|p5`.
+    pub fn bound_text(&self) -> String {
+        match self.bound {
+            Bound::None => "nothing".into(),
+            Bound::Tile => "tile unit".into(),
+            Bound::Ports => format!("ports {}", self.busiest),
+            Bound::FrontEnd => "front end".into(),
+            Bound::Chain => format!("chain {}", self.chain_register.as_deref().unwrap_or("of several")),
+            Bound::Branch => "taken branch".into(),
+        }
+    }
+
+    fn row(&self) -> String {
+        let m = &self.mix;
+        format!(
+            "{:>6} {:>4} {:>5} {:>4} {:>4} {:>4} {:>5} {:>6} {:>6} {:>5} {:>5}  {:>7.2} {:>7.2} {:>7.2} {:>7.2} {:>8.2}  {:>4.0}% {:>4.0}%  {}",
+            self.instructions,
+            m.tile_dot + m.tile_other,
+            m.dot,
+            m.fma,
+            m.vector,
+            m.load,
+            m.store,
+            m.scalar,
+            m.reads,
+            m.writes,
+            self.slots,
+            self.front_end,
+            self.port_cycles,
+            self.chain,
+            self.tile,
+            self.cycles,
+            100.0 * self.tile_share,
+            100.0 * self.multiply_share,
+            self.bound_text()
+        )
+    }
+}
+
+/// Wide enough for most loops' labels.
+const LABEL: usize = 34;
+
+impl Display for Report {
+    fn fmt(&self, f: &mut Formatter<'_>) -> FmtResult {
+        writeln!(
+            f,
+            "{} on {}, {} slots a cycle; one iteration of each loop:",
+            self.kernel, self.cpu, self.slots_per_cycle
+        )?;
+        writeln!(
+            f,
+            "{:<LABEL$} {:>6} {:>4} {:>5} {:>4} {:>4} {:>4} {:>5} {:>6} {:>6} {:>5} {:>5}  {:>7} {:>7} {:>7} {:>7} {:>8}  {:>5} {:>5}  bound by",
+            "",
+            "instr",
+            "tile",
+            "dot",
+            "fma",
+            "vec",
+            "load",
+            "store",
+            "scalar",
+            "reads",
+            "write",
+            "slots",
+            "front",
+            "ports",
+            "chain",
+            "tile",
+            "cycles",
+            "tile",
+            "mul"
+        )?;
+        for l in &self.loops {
+            let label = format!("{:1$}{2}", "", 2 * l.depth as usize, l.label);
+            writeln!(f, "{label:<LABEL$} {}", l.body.row())?;
+        }
+        writeln!(f, "{:<LABEL$} {}", "outside of loops", self.outside.row())?;
+        for l in self.loops.iter().filter(|l| l.innermost) {
+            let ports: Vec<_> = l.body.ports.iter().map(|p| format!("{} {:.2}", p.port, p.cycles)).collect();
+            writeln!(f, "ports of {} (offset {:#x}): {}", l.label, l.start, ports.join(", "))?;
+        }
+        for u in &self.unknown {
+            writeln!(f, "unknown to {}: {} at {:#x}; it is counted nowhere", self.cpu, u.text, u.offset)?;
+        }
+        Ok(())
+    }
+}
+
+impl Display for Whole {
+    fn fmt(&self, f: &mut Formatter<'_>) -> FmtResult {
+        let dims: Vec<_> = self.dims.iter().map(i64::to_string).collect();
+        writeln!(f, "the whole kernel for dims [{}]:", dims.join(", "))?;
+        writeln!(
+            f,
+            "{:<LABEL$} {:>12} {:>12} {:>14} {:>14} {:>6}",
+            "", "entries", "iterations", "cycles", "tile cycles", "part"
+        )?;
+        for l in &self.loops {
+            let label = format!("{:1$}{2}", "", 2 * l.depth as usize, l.label);
+            writeln!(
+                f,
+                "{label:<LABEL$} {:>12.0} {:>12.0} {:>14.0} {:>14.0} {:>5.1}%",
+                l.entries,
+                l.iterations,
+                l.cycles,
+                l.tile_cycles,
+                100.0 * l.part
+            )?;
+        }
+        let part = if self.cycles > 0.0 { 100.0 * self.outside / self.cycles } else { 0.0 };
+        writeln!(
+            f,
+            "{:<LABEL$} {:>12} {:>12} {:>14.0} {:>14} {part:>5.1}%",
+            "outside of loops", 1, 1, self.outside, ""
+        )?;
+        writeln!(
+            f,
+            "cycles {:.0} (no overlap at all: {:.0}); tile unit {:.1} % (no overlap at all: {:.1} %); multipliers {:.1} %",
+            self.cycles,
+            self.cycles_drained,
+            100.0 * self.share,
+            100.0 * self.share_drained,
+            100.0 * self.multiply_share
+        )
+    }
+}

@@ -1,0 +1,6 @@
+//! The static cost analysis: loops written by hand with known answers, the loops of our own kernels, and llvm-mca where it is installed.
+
+#[path = "cost/hand.rs"]
+mod hand;
+#[path = "cost/kernels.rs"]
+mod kernels;

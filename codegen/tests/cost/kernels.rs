@@ -1,0 +1,70 @@
+//! The loops of our own kernels.
+
+use ixc_codegen::cost::{self, Report};
+use ixc_codegen::generators::generate;
+use ixc_codegen::target::Target;
+use ixc_codegen::x64;
+use ixc_ir::format::Format;
+use ixc_ir::plan::spec::{Bits, Elementwise, Score, Shape};
+use ixc_ir::plan::{KernelSpec, RopeStyle};
+
+/// A matrix product of one tile of 64 weight rows.
+pub fn linear(format: Format, shape: Shape) -> KernelSpec {
+    KernelSpec::Linear { format, k: 2048, tile: 64, n: 2048, bias: true, residual: true, shape }
+}
+
+/// The report of a kernel, if the target compiles it.
+pub fn report(spec: &KernelSpec, target: Target) -> Report {
+    let kernel = generate(spec, target).unwrap();
+    let compiled = x64::compile(&kernel, target).unwrap_or_else(|error| panic!("{}: {error}", kernel.name));
+    let model = cost::model(target).unwrap();
+    cost::analyse(&compiled.code[..compiled.code_bytes], &compiled.lines, &kernel, model)
+}
+
+const FORMATS: [Format; 8] =
+    [Format::F32, Format::F16, Format::Bf16, Format::Q8_0, Format::Q4_0, Format::Q4K, Format::Q5K, Format::Q6K];
+
+fn all() -> Vec<KernelSpec> {
+    let mut all = Vec::new();
+    for format in FORMATS {
+        all.extend([Shape::Gemv, Shape::Gemm].map(|shape| linear(format, shape)));
+        all.push(KernelSpec::Embed { format, rows: 100, n: 2048 });
+    }
+    for out in [Format::F32, Format::A8Super, Format::A8Small] {
+        all.push(KernelSpec::RmsNorm { n: 2048, eps: Bits::of(1e-5), out });
+        if out != Format::F32 {
+            all.push(KernelSpec::Quantise { n: 2048, out });
+        }
+    }
+    for function in [Elementwise::Add, Elementwise::Mul, Elementwise::Silu] {
+        all.push(KernelSpec::Map { function, n: 2047 });
+    }
+    all.push(KernelSpec::Softmax { n: 2047 });
+    all.push(KernelSpec::AddBias { n: 2047 });
+    all.push(KernelSpec::Gather { bytes: 999 });
+    all.push(KernelSpec::Combine { n: 2047, slots: 8, residual: true });
+    all.push(KernelSpec::Attention { group: 4, d: 128, dv: 128, scale: Bits::of(0.125) });
+    for style in [RopeStyle::Norm, RopeStyle::Neox] {
+        let norm = Some(Bits::of(1e-6));
+        all.push(KernelSpec::RopeHeads { heads: 8, d: 128, dims: 128, style, norm });
+        all.push(KernelSpec::RopeAppend { d: 128, dv: 128, dims: 128, style, norm });
+    }
+    for score in [Score::Softmax, Score::Sigmoid] {
+        all.push(KernelSpec::Route { experts: 64, top_k: 8, score, normalise: true, scale: Bits::of(1.0) });
+    }
+    all
+}
+
+#[test]
+fn no_instruction_of_any_kernel_is_unknown_and_every_loop_is_found() {
+    for target in Target::all().filter(|t| cost::model(*t).is_some()) {
+        for spec in all() {
+            let report = report(&spec, target);
+            assert_eq!(report.unknown, [], "{} on {}", report.kernel, report.cpu);
+            for l in &report.loops {
+                assert!(l.statement.is_some() && l.label != "loop", "{}: {l:?}", report.kernel);
+                assert!(l.body.cycles >= 1.0 && l.body.tile_share <= 1.0 && l.body.multiply_share <= 1.0 + 1e-9);
+            }
+        }
+    }
+}
