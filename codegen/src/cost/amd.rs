@@ -7,7 +7,7 @@
 
 use super::class::Class as C;
 use super::model::Source::{Llvm, Mem, Ran};
-use super::model::{CpuModel, Port, Row, both, narrow, same};
+use super::model::{CpuModel, Port, Row, WideVectors, both, narrow, same};
 
 const fn port(key: char, name: &'static str) -> Port {
     Port { key, name }
@@ -58,7 +58,7 @@ pub static ZEN4: CpuModel = CpuModel {
     front_end: 6,
     ports: PORTS_ZEN3,
     closed_by_wide: "",
-    halves: true,
+    wide: WideVectors::Halves,
     tables: &[ZEN4_ROWS],
 };
 
@@ -153,7 +153,7 @@ pub static ZEN3: CpuModel = CpuModel {
     front_end: 6,
     ports: PORTS_ZEN3,
     closed_by_wide: "",
-    halves: false,
+    wide: WideVectors::None,
     tables: &[ZEN3_ROWS, ZEN4_ROWS],
 };
 
@@ -190,7 +190,7 @@ pub static ZEN5: CpuModel = CpuModel {
     front_end: 8,
     ports: PORTS_ZEN5,
     closed_by_wide: "",
-    halves: false,
+    wide: WideVectors::Whole,
     tables: &[ZEN5_ROWS, ZEN4_ROWS],
 };
 

@@ -5,7 +5,7 @@
 
 use super::class::Class as C;
 use super::model::Source::{Facts, Llvm, Mem};
-use super::model::{CpuModel, Port, Row, both, narrow};
+use super::model::{CpuModel, Port, Row, WideVectors, both, narrow};
 
 const fn port(key: char, name: &'static str) -> Port {
     Port { key, name }
@@ -59,7 +59,7 @@ pub static HASWELL: CpuModel = CpuModel {
     front_end: 4,
     ports: PORTS_HASWELL,
     closed_by_wide: "",
-    halves: false,
+    wide: WideVectors::None,
     tables: &[HASWELL_ROWS],
 };
 
@@ -132,7 +132,7 @@ pub static SKYLAKE_X: CpuModel = CpuModel {
     front_end: 4,
     ports: PORTS_HASWELL,
     closed_by_wide: "1",
-    halves: false,
+    wide: WideVectors::Whole,
     tables: &[SKYLAKE_X_ROWS, HASWELL_ROWS],
 };
 
@@ -202,7 +202,7 @@ pub static ICELAKE: CpuModel = CpuModel {
     front_end: 5,
     ports: PORTS_ICELAKE,
     closed_by_wide: "1",
-    halves: false,
+    wide: WideVectors::Whole,
     tables: &[ICELAKE_ROWS, SKYLAKE_X_ROWS, HASWELL_ROWS],
 };
 
@@ -226,7 +226,7 @@ pub static SAPPHIRE_RAPIDS: CpuModel = CpuModel {
     front_end: 6,
     ports: PORTS_GOLDEN_COVE,
     closed_by_wide: "1",
-    halves: false,
+    wide: WideVectors::Whole,
     tables: &[TILE_ROWS, GOLDEN_COVE_ROWS, ICELAKE_ROWS, SKYLAKE_X_ROWS, HASWELL_ROWS],
 };
 
@@ -237,7 +237,7 @@ pub static GRANITE_RAPIDS: CpuModel = CpuModel {
     front_end: 6,
     ports: PORTS_GOLDEN_COVE,
     closed_by_wide: "1",
-    halves: false,
+    wide: WideVectors::Whole,
     tables: &[TILE_ROWS, GOLDEN_COVE_ROWS, ICELAKE_ROWS, SKYLAKE_X_ROWS, HASWELL_ROWS],
 };
 
@@ -248,7 +248,7 @@ pub static ALDER_LAKE: CpuModel = CpuModel {
     front_end: 6,
     ports: PORTS_GOLDEN_COVE,
     closed_by_wide: "",
-    halves: false,
+    wide: WideVectors::None,
     tables: &[GOLDEN_COVE_ROWS, ICELAKE_ROWS, SKYLAKE_X_ROWS, HASWELL_ROWS],
 };
 

@@ -10,7 +10,7 @@ use ixc_ir::plan::{KernelSpec, RopeStyle};
 
 /// A matrix product of one tile of 64 weight rows.
 pub fn linear(format: Format, shape: Shape) -> KernelSpec {
-    KernelSpec::Linear { format, k: 2048, tile: 64, n: 2048, bias: true, residual: true, shape }
+    KernelSpec::Linear { format, x: format.activation(), k: 2048, tile: 64, n: 2048, bias: true, residual: true, shape }
 }
 
 /// The report of a kernel, if the target compiles it.
