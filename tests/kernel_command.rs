@@ -31,8 +31,9 @@ fn file(folder: &Path, name: &str) -> String {
 fn the_help_of_every_subcommand_has_an_example_of_it() {
     let help = text(["--help"]);
     let (_, list) = help.split_once("Commands:\n").unwrap();
-    let names: Vec<&str> =
-        list.lines().take_while(|line| !line.is_empty()).filter_map(|line| line.split_whitespace().next()).collect();
+    // Further lines of a description are indented more.
+    let lines = list.lines().take_while(|line| !line.is_empty()).filter(|line| !line.starts_with("   "));
+    let names: Vec<&str> = lines.filter_map(|line| line.split_whitespace().next()).collect();
     assert!(names.contains(&"list") && names.contains(&"show") && names.contains(&"run"), "{names:?}");
     for name in names {
         let help = text([name, "--help"]);
@@ -135,4 +136,25 @@ fn errors_say_what_would_be_right() {
     fails(&["show", &file], 65, "bad.ix: line 3");
     std::fs::write(&file, b"kernel \xff").unwrap();
     fails(&["run", &file], 65, "byte 0x7 is no UTF-8 text");
+}
+
+#[test]
+fn bench_gives_every_rate_with_its_spread() {
+    let arguments =
+        ["bench", "linear", "format=q4_k", "k=256", "tile=8", "n=8", "shape=gemv", "-r", "2", "--threads", "2"];
+    let facts = json(arguments.into_iter().chain(["--json"]));
+    assert_eq!(
+        (&facts["bytes"], &facts["multiply_adds"], &facts["arithmetic"]),
+        (&(8 * 144).into(), &(8 * 256 * 8).into(), &"int8".into())
+    );
+    let rows = facts["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 2);
+    for row in rows {
+        let seconds = &row["measured"]["seconds"];
+        let of = |name: &str| seconds[name].as_f64().unwrap();
+        assert!(of("min") <= of("median") && of("median") <= of("max") && of("spread") >= 0.0, "{row}");
+        assert!(row["bandwidth_share"].as_f64().unwrap() > 0.0 && row["peak_share"].as_f64().unwrap() > 0.0, "{row}");
+    }
+    let table = text(["bench", "silu", "-r", "2", "--target", "portable"]);
+    assert!(table.contains("us/call") && table.contains("+-") && table.contains("1 threads: memory "), "{table}");
 }

@@ -10,11 +10,13 @@
 //! | [`portable`] | lowering for `portable` through cranelift |
 //! | [`module`] | compiled kernels in executable memory, callable |
 //! | [`emulator`] | executes finished machine code on any machine, and checks it |
+//! | [`foreign`] | code that was not made in this process: what it needs, and calling it |
 //! | [`rows`] | named kernels, inputs for them and comparison of runs: for tests and `ixc kernel` |
 
 pub mod cost;
 pub mod cpu;
 pub mod emulator;
+pub mod foreign;
 pub mod generators;
 pub mod module;
 pub mod portable;

@@ -23,6 +23,7 @@
 //! Invariant: the mapping is not writable once a [`Module`] exists, and its code calls nothing outside itself.
 
 use std::io;
+use std::marker::PhantomData;
 
 use dynasmrt::AssemblyOffset;
 use dynasmrt::mmap::{ExecutableBuffer, MutableBuffer};
@@ -257,20 +258,51 @@ impl Module {
         unsafe { entry(buffers.as_ptr(), dims.as_ptr()) }
     }
 
-    /// Calls a kernel after checking all that [`Module::call`] requires.
+    /// Checks all that [`Module::call`] requires, once for any number of calls.
     ///
     /// # Errors
-    /// See [`ArgumentError`]; nothing has run then.
-    pub fn run_checked(&self, kernel: usize, dims: &[i64], buffers: &mut [Vec<u8>]) -> Result<(), ArgumentError> {
+    /// See [`ArgumentError`].
+    pub fn bind<'a>(
+        &'a self,
+        kernel: usize,
+        dims: &[i64],
+        buffers: &'a mut [Vec<u8>],
+    ) -> Result<Bound<'a>, ArgumentError> {
         let Some(signature) = self.kernels.get(kernel) else {
             return Err(ArgumentError::Kernel { kernel, kernels: self.kernels.len() });
         };
         let views: Vec<&[u8]> = buffers.iter().map(Vec::as_slice).collect();
         check_arguments(&signature.dims, &signature.buffers, dims, &views)?;
-        let pointers: Vec<*mut u8> = buffers.iter_mut().map(|b| b.as_mut_ptr()).collect();
-        // SAFETY: sizes, ranges and index values were checked; distinct vectors don't overlap and are borrowed mutably.
-        unsafe { self.call(kernel, &pointers, dims) };
+        let pointers = buffers.iter_mut().map(|b| b.as_mut_ptr()).collect();
+        Ok(Bound { module: self, kernel, pointers, dims: dims.to_vec(), buffers: PhantomData })
+    }
+
+    /// Calls a kernel after checking all that [`Module::call`] requires.
+    ///
+    /// # Errors
+    /// See [`ArgumentError`]; nothing has run then.
+    pub fn run_checked(&self, kernel: usize, dims: &[i64], buffers: &mut [Vec<u8>]) -> Result<(), ArgumentError> {
+        self.bind(kernel, dims, buffers)?.call();
         Ok(())
+    }
+}
+
+/// A kernel with arguments that were checked: what can be called again and again.
+#[derive(Debug)]
+pub struct Bound<'a> {
+    module: &'a Module,
+    kernel: usize,
+    pointers: Vec<*mut u8>,
+    dims: Vec<i64>,
+    buffers: PhantomData<&'a mut [Vec<u8>]>,
+}
+
+impl Bound<'_> {
+    /// Calls it.
+    pub fn call(&mut self) {
+        // SAFETY: sizes, ranges and index values were checked, and a kernel writes no index buffer; distinct vectors don't
+        // overlap and stay borrowed mutably.
+        unsafe { self.module.call(self.kernel, &self.pointers, &self.dims) };
     }
 }
 
@@ -322,7 +354,7 @@ pub fn check_arguments(
 }
 
 /// Copies code into memory that is then executable and no longer writable.
-fn executable(code: &[u8]) -> io::Result<ExecutableBuffer> {
+pub(crate) fn executable(code: &[u8]) -> io::Result<ExecutableBuffer> {
     let mut memory = MutableBuffer::new(code.len().max(1))?;
     memory.set_len(code.len().max(1));
     memory[..code.len()].copy_from_slice(code);

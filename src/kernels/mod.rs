@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | [`choose`] | which kernel a name, a spec's text, a file or a model's kernel means |
 //! | [`run`] | inputs, the interpreter's results, and the machine's compared with them |
+//! | [`bench`] | time per call with its spread, and this machine's peak |
 //! | [`show`] | a kernel in each stage down to its bytes, with its statistics |
 //!
 //! The rows with names stand in [`ixc_codegen::rows::table`].
@@ -18,6 +19,7 @@
 //! # Ok::<(), ixc::Error>(())
 //! ```
 
+pub mod bench;
 pub mod choose;
 pub mod run;
 pub mod show;

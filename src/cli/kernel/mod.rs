@@ -1,5 +1,6 @@
 //! `ixc kernel`: kernels on their own, for those who write and tune them.
 
+mod bench;
 mod choice;
 mod list;
 mod run;
@@ -31,6 +32,7 @@ enum Action {
     List(list::Args),
     Show(show::Args),
     Run(run::Args),
+    Bench(bench::Args),
 }
 
 impl Args {
@@ -40,6 +42,7 @@ impl Args {
             Action::List(args) => args.run(out),
             Action::Show(args) => args.run(out),
             Action::Run(args) => args.run(out),
+            Action::Bench(args) => args.run(out),
         }
     }
 }

@@ -1,0 +1,79 @@
+//! Code that was not made in this process: the CPU features that its instructions need, and calling it.
+//!
+//! A [`crate::module::Module`] runs only code that it made from verified kernels. Here is what an exported kernel needs that is read
+//! back from a file: nothing is known of it but what its author says, so calling it is unsafe.
+
+use iced_x86::{Decoder, DecoderOptions};
+
+use dynasmrt::AssemblyOffset;
+use dynasmrt::mmap::ExecutableBuffer;
+
+use crate::module::{CodegenError, executable};
+use crate::target::{Feature, Features};
+
+/// The features that the instructions of `code` need; features that no target has are not among them.
+pub fn features(code: &[u8]) -> Features {
+    let mut found = Features::default();
+    let mut decoder = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);
+    while decoder.can_decode() {
+        let instruction = decoder.decode();
+        let needs = instruction.cpuid_features().iter().filter_map(|cpuid| Feature::of_instruction(*cpuid));
+        found = found.with(&needs.collect::<Vec<_>>());
+    }
+    found
+}
+
+/// Machine code from elsewhere in executable memory, at a page's start.
+#[derive(Debug)]
+pub struct ForeignCode {
+    memory: ExecutableBuffer,
+}
+
+impl ForeignCode {
+    /// Places code, its entry first, with its constants.
+    ///
+    /// # Errors
+    /// [`CodegenError::ExecutableMemory`].
+    pub fn new(code: &[u8]) -> Result<ForeignCode, CodegenError> {
+        let memory = executable(code).map_err(|source| CodegenError::ExecutableMemory { source })?;
+        Ok(ForeignCode { memory })
+    }
+
+    /// Calls the code as `extern "sysv64" fn(buffers: *const *mut u8, dims: *const i64)`.
+    ///
+    /// # Safety
+    /// The code is trusted: it keeps the calling convention and touches nothing but these buffers, the stack and itself; this
+    /// machine has the features that it needs.
+    #[cfg(target_arch = "x86_64")]
+    pub unsafe fn call(&self, buffers: &mut [Vec<u8>], dims: &[i64]) {
+        let pointers: Vec<*mut u8> = buffers.iter_mut().map(|buffer| buffer.as_mut_ptr()).collect();
+        let start = self.memory.ptr(AssemblyOffset(0));
+        // SAFETY: the caller says that a function of this type starts here.
+        let entry: unsafe extern "sysv64" fn(*const *mut u8, *const i64) = unsafe { std::mem::transmute(start) };
+        // SAFETY: as the caller says.
+        unsafe { entry(pointers.as_ptr(), dims.as_ptr()) }
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn features_are_those_of_the_instructions() {
+        // vaddps ymm0, ymm0, ymm1; vpdpbusd zmm0, zmm1, zmm2; ret
+        let code = [0xc5, 0xfc, 0x58, 0xc1, 0x62, 0xf2, 0x75, 0x48, 0x50, 0xc2, 0xc3];
+        assert_eq!(features(&code[..4]), Features::of(&[Feature::Avx]));
+        assert_eq!(features(&code), Features::of(&[Feature::Avx, Feature::Avx512vnni]));
+    }
+
+    #[test]
+    fn foreign_code_is_called_with_its_buffers() {
+        // mov rax, [rdi]; add dword ptr [rax], 7; ret
+        let code = ForeignCode::new(&[0x48, 0x8b, 0x07, 0x83, 0x00, 0x07, 0xc3]).unwrap();
+        let mut buffers = [35_u32.to_le_bytes().to_vec()];
+        // SAFETY: the code is above: it adds to the four bytes of its buffer.
+        unsafe { code.call(&mut buffers, &[]) };
+        assert_eq!(buffers[0], 42_u32.to_le_bytes());
+    }
+}
