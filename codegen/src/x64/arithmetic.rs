@@ -1,7 +1,7 @@
 //! Selection of arithmetic, comparisons, conversions and dot products.
 //!
-//! Each op is one instruction, but for narrowing and (with EVEX) `sign`. Values narrower than 16 bytes use the 128-bit form; single floats the
-//! `ss` form, so that a scalar in memory can be an operand.
+//! Each op is one instruction, but for narrowing and (with EVEX) `sign`. Values narrower than 16 bytes use the 128-bit
+//! form; single floats the `ss` form, so that a scalar in memory can be an operand.
 
 use iced_x86::Code;
 use ixc_ir::kernel::{Elem, Op, Type, ValueId};

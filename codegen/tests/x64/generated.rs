@@ -1,14 +1,13 @@
 //! Kernels as the generators make them: the same bits as from the `portable` target, and no spills where it counts.
 
 use ixc_codegen::generators::generate;
-use ixc_codegen::module::Artifact;
 use ixc_codegen::target::Target;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{Atom, BufferKind, Kernel};
 use ixc_ir::plan::spec::{Bits, Elementwise, Score, Shape};
 use ixc_ir::plan::{KernelSpec, RopeStyle};
 
-use super::native::{Guard, Random, module, run, targets};
+use super::native::{Engine, Guard, Random, targets};
 
 const SEED: u64 = 0x9e17;
 
@@ -95,11 +94,9 @@ fn compare(target: Target) {
     let mut random = Random(SEED);
     let kernels: Vec<Kernel> =
         specs().iter().map(|spec| generate(spec, target).unwrap_or_else(|e| panic!("{e}"))).collect();
-    let (Some(portable), Some(native)) = (module(&kernels, Target::PORTABLE), module(&kernels, target)) else {
-        return;
-    };
+    let (portable, native) = (Engine::new(&kernels, Target::PORTABLE), Engine::new(&kernels, target));
     for (i, kernel) in kernels.iter().enumerate() {
-        if let Artifact::X64(compiled) = &native.kernels()[i].artifact {
+        if let Some(compiled) = native.compiled(i) {
             let stats = compiled.stats;
             println!("{}: {stats:?}", kernel.name);
             // Others move where a value lives on: the exponential starts from a constant that it needs again.
@@ -114,8 +111,8 @@ fn compare(target: Target) {
                 let buffers = buffers(kernel, &dims, &mut random);
                 (buffers.clone(), buffers)
             };
-            run(&portable, i, &dims, &mut right, Guard::After);
-            run(&native, i, &dims, &mut got, Guard::After);
+            portable.run(i, kernel, &dims, &mut right, Guard::After);
+            native.run(i, kernel, &dims, &mut got, Guard::After);
             for (b, (got, right)) in got.iter().zip(&right).enumerate() {
                 let at = got.iter().zip(right).position(|(a, b)| a != b);
                 assert_eq!(at, None, "{} with {dims:?}: buffer %{} differs", kernel.name, kernel.buffers[b].name);

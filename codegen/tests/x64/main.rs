@@ -5,7 +5,7 @@
 //! | `evex` | what AVX-512 has is used where it counts |
 //! | `generated` | what the generators make, against the `portable` target |
 //! | `limits` | what is refused |
-//! | `native` | (no tests) running a kernel with every buffer against a guard page |
+//! | `native` | (no tests) running a kernel with every buffer against a guard page, or on the emulator |
 //! | `ops` | every op with every type that its rule allows, against the interpreter |
 //! | `random` | random kernels, against the interpreter |
 //! | `quality` | hot loops come out without spills and moves; instructions keep to the target's features |

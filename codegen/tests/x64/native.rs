@@ -1,10 +1,11 @@
-//! Runs kernels of a module with every buffer against a page that may not be touched, once at its end and once at its
-//! start, so that a byte too far is a fault and not luck.
+//! Runs kernels with every buffer against a page that may not be touched, once at its end and once at its start, so that a
+//! byte too far is a fault and not luck; on the emulator where this CPU can't.
 
-use ixc_codegen::module::{CodegenError, Module};
+use ixc_codegen::emulator::{Program, Slice};
+use ixc_codegen::module::{Artifact, CodegenError, Module};
 use ixc_codegen::target::Target;
-use ixc_codegen::x64;
-use ixc_ir::kernel::{Kernel, Op};
+use ixc_codegen::x64::{self, Compiled};
+use ixc_ir::kernel::{BufferKind, Kernel, Op};
 
 /// Bytes from a fixed seed (splitmix64), so that failures repeat.
 pub struct Random(pub u64);
@@ -79,33 +80,80 @@ pub fn has_lowering(op: Op) -> bool {
     !op.takes_tiles()
 }
 
-/// A module for the target, or `None` with a loud line where this CPU can't run it; then the kernels are compiled at
-/// least, which holds every instruction against the target's features.
-pub fn module(kernels: &[Kernel], target: Target) -> Option<Module> {
-    match Module::compile(kernels, target) {
-        Err(CodegenError::MissingFeatures { missing, .. }) => {
-            println!("NOT RUN natively: {}: this machine lacks {}", target.name(), ixc_codegen::cpu::list(&missing));
-            for kernel in kernels {
-                x64::compile(kernel, target).unwrap_or_else(|error| panic!("{}: {error}", kernel.name));
+/// Compiled kernels that can be run here.
+pub enum Engine {
+    /// By this CPU.
+    Native(Module),
+    /// By the emulator, as the CPU lacks something.
+    Emulated(Vec<(Compiled, Program)>),
+}
+
+impl Engine {
+    /// Kernels for the target; where this CPU can't run it a line says so, and the emulator does.
+    pub fn new(kernels: &[Kernel], target: Target) -> Engine {
+        match Module::compile(kernels, target) {
+            Err(CodegenError::MissingFeatures { missing, .. }) => {
+                println!("EMULATED: {}: this machine lacks {}", target.name(), ixc_codegen::cpu::list(&missing));
+                Engine::Emulated(kernels.iter().map(|kernel| emulated(kernel, target)).collect())
             }
-            None
+            module => Engine::Native(module.unwrap_or_else(|error| panic!("{error}"))),
         }
-        module => Some(module.unwrap_or_else(|error| panic!("{error}"))),
+    }
+
+    /// What the x86-64 lowering made of a kernel.
+    pub fn compiled(&self, kernel: usize) -> Option<&Compiled> {
+        match self {
+            Engine::Native(module) => match &module.kernels()[kernel].artifact {
+                Artifact::X64(compiled) => Some(compiled),
+                Artifact::Portable(_) => None,
+            },
+            Engine::Emulated(kernels) => Some(&kernels[kernel].0),
+        }
+    }
+
+    /// Where guard pages are worth a run each: the emulator checks both ends of every buffer at once.
+    pub fn guards(&self) -> &[Guard] {
+        match self {
+            Engine::Native(_) => &[Guard::Before, Guard::After],
+            Engine::Emulated(_) => &[Guard::After],
+        }
+    }
+
+    /// Runs a kernel whose arguments are right.
+    pub fn run(&self, number: usize, kernel: &Kernel, dims: &[i64], buffers: &mut [Vec<u8>], guard: Guard) {
+        let views: Vec<&[u8]> = buffers.iter().map(Vec::as_slice).collect();
+        ixc_codegen::module::check_arguments(&kernel.dims, &kernel.buffers, dims, &views)
+            .unwrap_or_else(|error| panic!("{}: {error}", kernel.name));
+        match self {
+            Engine::Native(module) => {
+                let guarded: Vec<Guarded> = buffers.iter().map(|b| Guarded::new(b, guard)).collect();
+                let pointers: Vec<*mut u8> = guarded.iter().map(|g| g.bytes).collect();
+                // SAFETY: the arguments were checked, and each buffer has a mapping of its own.
+                unsafe { module.call(number, &pointers, dims) };
+                for (buffer, guarded) in buffers.iter_mut().zip(&guarded) {
+                    // SAFETY: the bytes that `new` made.
+                    unsafe { std::ptr::copy_nonoverlapping(guarded.bytes, buffer.as_mut_ptr(), buffer.len()) };
+                }
+            }
+            Engine::Emulated(kernels) => {
+                let slices: Vec<Slice> = kernel
+                    .buffers
+                    .iter()
+                    .zip(buffers)
+                    .map(|(b, bytes)| match b.kind {
+                        BufferKind::Read | BufferKind::Index { .. } => Slice::read(&b.name, bytes),
+                        BufferKind::Write | BufferKind::ReadWrite | BufferKind::Scratch => Slice::write(&b.name, bytes),
+                    })
+                    .collect();
+                kernels[number].1.call(&slices, dims).unwrap_or_else(|fault| panic!("{}: {fault}", kernel.name));
+            }
+        }
     }
 }
 
-/// Runs a kernel whose arguments are right.
-pub fn run(module: &Module, kernel: usize, dims: &[i64], buffers: &mut [Vec<u8>], guard: Guard) {
-    let signature = &module.kernels()[kernel];
-    let views: Vec<&[u8]> = buffers.iter().map(Vec::as_slice).collect();
-    ixc_codegen::module::check_arguments(&signature.dims, &signature.buffers, dims, &views)
-        .unwrap_or_else(|error| panic!("{}: {error}", signature.name));
-    let guarded: Vec<Guarded> = buffers.iter().map(|b| Guarded::new(b, guard)).collect();
-    let pointers: Vec<*mut u8> = guarded.iter().map(|g| g.bytes).collect();
-    // SAFETY: the arguments were checked, and each buffer has a mapping of its own.
-    unsafe { module.call(kernel, &pointers, dims) };
-    for (buffer, guarded) in buffers.iter_mut().zip(&guarded) {
-        // SAFETY: the bytes that `new` made.
-        unsafe { std::ptr::copy_nonoverlapping(guarded.bytes, buffer.as_mut_ptr(), buffer.len()) };
-    }
+fn emulated(kernel: &Kernel, target: Target) -> (Compiled, Program) {
+    let compiled = x64::compile(kernel, target).unwrap_or_else(|error| panic!("{}: {error}", kernel.name));
+    let code = [&compiled.code[..], &compiled.constants].concat();
+    let program = Program::new(&code, compiled.code_bytes, target.features());
+    (compiled, program.unwrap_or_else(|fault| panic!("{}: {fault}", kernel.name)))
 }

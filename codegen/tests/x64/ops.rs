@@ -5,7 +5,7 @@ use ixc_codegen::target::Target;
 use ixc_ir::kernel::op::{ImmKind, Memory, OPS, OpRow};
 use ixc_ir::kernel::{Elem, Imm, Kernel, KernelBuilder, Op, Type, interpret};
 
-use super::native::{Guard, Random, has_lowering, module, run, targets};
+use super::native::{Engine, Random, has_lowering, targets};
 
 const SEED: u64 = 0x1c5e_ed02;
 /// Vectors per kernel and run.
@@ -184,7 +184,7 @@ fn compare(target: Target) {
             cases(row, target.row().vector_bytes).into_iter().flat_map(|c| [(c.clone(), false), (c, true)]).collect();
         assert!(!cases.is_empty(), "{} has no types", row.mnemonic);
         let kernels: Vec<Kernel> = cases.iter().map(|(case, reuse)| kernel(case, *reuse)).collect();
-        let Some(native) = module(&kernels, target) else { return };
+        let native = Engine::new(&kernels, target);
         for (i, (case, _)) in cases.iter().enumerate() {
             let mut buffers: Vec<Vec<u8>> =
                 case.operands.iter().enumerate().map(|(p, o)| operand(&mut random, case.op, p, *o)).collect();
@@ -197,9 +197,9 @@ fn compare(target: Target) {
             let dims = [COUNT as i64];
             let mut right = buffers.clone();
             interpret::run(&kernels[i], &dims, &mut right).unwrap_or_else(|e| panic!("{}: {e}", kernels[i].name));
-            for guard in [Guard::Before, Guard::After] {
+            for &guard in native.guards() {
                 let mut got = buffers.clone();
-                run(&native, i, &dims, &mut got, guard);
+                native.run(i, &kernels[i], &dims, &mut got, guard);
                 for (b, (got, right)) in got.iter().zip(&right).enumerate() {
                     let name = &kernels[i].name;
                     if b == result {

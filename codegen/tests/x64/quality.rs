@@ -5,7 +5,7 @@ use ixc_codegen::target::{Feature, Target};
 use ixc_codegen::x64::{self, Compiled, listing};
 use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type, ValueId, interpret};
 
-use super::native::{Guard, Random, module, run, targets};
+use super::native::{Engine, Guard, Random, targets};
 
 fn compile(kernel: &Kernel) -> Compiled {
     compile_for(kernel, Target::AVX2)
@@ -150,7 +150,7 @@ fn crowded(lanes: u16) -> Kernel {
 
 /// Compiles and runs kernels with one dim, against the interpreter.
 pub fn agree(kernels: &[Kernel], target: Target) {
-    let Some(native) = module(kernels, target) else { return };
+    let native = Engine::new(kernels, target);
     println!("{}, seed 7", target.name());
     let mut random = Random(7);
     for (i, kernel) in kernels.iter().enumerate() {
@@ -162,7 +162,7 @@ pub fn agree(kernels: &[Kernel], target: Target) {
                 .collect();
             let (mut right, mut got) = (buffers.clone(), buffers);
             interpret::run(kernel, &[n], &mut right).unwrap();
-            run(&native, i, &[n], &mut got, Guard::After);
+            native.run(i, kernel, &[n], &mut got, Guard::After);
             assert_eq!(got, right, "{} with n = {n}", kernel.name);
         }
     }

@@ -1,18 +1,17 @@
 //! Random kernels against the interpreter, bit for bit: any ops, nested loops, carried values, index loads and addresses
 //! of all shapes. `IXC_SEED=n` runs one seed and prints its listing.
 
-use ixc_codegen::module::Artifact;
 use ixc_codegen::target::Target;
 use ixc_codegen::x64::listing;
 use ixc_ir::kernel::random::{Options, random_buffers, random_dims, random_kernel_with};
 use ixc_ir::kernel::{Kernel, interpret};
 
-use super::native::{Guard, has_lowering, module, run, targets};
+use super::native::{Engine, has_lowering, targets};
 
 /// First of the seeds.
 const SEED: u64 = 0x71e5;
 /// How many seeds follow it.
-const KERNELS: u64 = 600;
+const KERNELS: u64 = 300;
 #[test]
 fn random_kernels_compute_what_the_interpreter_computes() {
     for target in targets() {
@@ -27,10 +26,10 @@ fn compare(target: Target) {
     println!("seeds {SEED} and the {KERNELS} after it");
     let options = Options { widest: target.row().vector_bytes, tiles: false, has: has_lowering };
     let kernels: Vec<Kernel> = seeds.iter().map(|&seed| random_kernel_with(seed, options)).collect();
-    let Some(native) = module(&kernels, target) else { return };
+    let native = Engine::new(&kernels, target);
     let (mut spilled, mut gprs, mut rematerialised) = (0, 0, 0);
     for (i, (&seed, kernel)) in seeds.iter().zip(&kernels).enumerate() {
-        if let Artifact::X64(compiled) = &native.kernels()[i].artifact {
+        if let Some(compiled) = native.compiled(i) {
             spilled += usize::from(compiled.stats.vector_spills > 0);
             gprs += usize::from(compiled.stats.gpr_spills > 0);
             rematerialised += usize::from(compiled.stats.rematerialised > 0);
@@ -38,13 +37,13 @@ fn compare(target: Target) {
                 println!("{}", listing::text(compiled, kernel));
             }
         }
-        for (round, guard) in [Guard::Before, Guard::After].into_iter().enumerate() {
+        for (round, &guard) in native.guards().iter().enumerate() {
             let at = seed.wrapping_mul(3) + round as u64;
             let dims = random_dims(kernel, at);
             let buffers = random_buffers(kernel, &dims, at);
             let (mut right, mut got) = (buffers.clone(), buffers);
             interpret::run(kernel, &dims, &mut right).unwrap_or_else(|e| panic!("IXC_SEED={seed}, {target:?}: {e}"));
-            run(&native, i, &dims, &mut got, guard);
+            native.run(i, kernel, &dims, &mut got, guard);
             for (b, (got, right)) in got.iter().zip(&right).enumerate() {
                 let at = got.iter().zip(right).position(|(a, b)| a != b);
                 assert_eq!(
