@@ -1,10 +1,12 @@
 //! Tiles: what their ops compute, on operands that are not symmetric in anything; what the verifier proves of their
 //! accesses; what takes tiles and what does not.
 
+use std::collections::BTreeSet;
+
 use ixc_ir::kernel::interpret::{self, InterpretError};
 use ixc_ir::kernel::op::{ImmKind, MAX_STRIDE, OPS};
 use ixc_ir::kernel::parse::parse;
-use ixc_ir::kernel::random::{Options, random_kernel_with};
+use ixc_ir::kernel::random::{MAX_LIVE_TILES, Options, random_kernel_with};
 use ixc_ir::kernel::verify::{Problem, verify};
 use ixc_ir::kernel::*;
 
@@ -372,4 +374,61 @@ fn random_tiles_hold_no_nan() {
         assert!(lanes.iter().all(|x| x.is_finite()), "seed {seed} {lanes:?} {kernel}");
     }
     assert!(tiles > 200, "{tiles}");
+}
+
+/// Tiles that live before the statements, given those that live after them.
+fn live_before(kernel: &Kernel, body: &[Stmt], mut live: BTreeSet<ValueId>, most: &mut usize) -> BTreeSet<ValueId> {
+    let is_tile = |value: &ValueId| kernel.ty(*value).is_tile();
+    for statement in body.iter().rev() {
+        match statement {
+            Stmt::Inst(inst) => {
+                live.extend(inst.result.filter(is_tile));
+                *most = live.len().max(*most);
+                live.retain(|value| Some(*value) != inst.result);
+                live.extend(inst.operands.iter().copied().filter(is_tile));
+            }
+            Stmt::For(f) => {
+                let of = |which: fn(&Carry) -> ValueId| f.carries.iter().map(which).filter(is_tile);
+                live.extend(of(|c| c.result));
+                *most = live.len().max(*most);
+                of(|c| c.result).for_each(|value| drop(live.remove(&value)));
+                // What the body uses from outside lives as long as the loop.
+                loop {
+                    let after = live.iter().copied().chain(of(|c| c.next)).collect();
+                    let mut inside = live_before(kernel, &f.body, after, most);
+                    inside.extend(of(|c| c.inner));
+                    *most = inside.len().max(*most);
+                    of(|c| c.inner).for_each(|value| drop(inside.remove(&value)));
+                    if inside.is_subset(&live) {
+                        break;
+                    }
+                    live.extend(inside);
+                }
+                live.extend(of(|c| c.init));
+            }
+            Stmt::LoadIndex { .. } => {}
+        }
+        *most = live.len().max(*most);
+    }
+    live
+}
+
+#[test]
+fn random_kernels_keep_their_promise_of_few_tiles() {
+    let (mut most, mut total) = (0, 0);
+    for seed in 0..400 {
+        // Tiles alone, then all ops.
+        let has = if seed % 2 == 0 { |op: Op| op.takes_tiles() } else { |_: Op| true };
+        let kernel = random_kernel_with(seed, Options { widest: 32, tiles: true, has });
+        let mut of_kernel = 0;
+        let before = live_before(&kernel, &kernel.body, BTreeSet::new(), &mut of_kernel);
+        assert!(before.is_empty());
+        assert!(of_kernel <= MAX_LIVE_TILES, "seed {seed}: {of_kernel} tiles\n{kernel}");
+        most = most.max(of_kernel);
+        total += of_kernel;
+        let tiles = kernel.values.iter().filter(|ty| ty.is_tile());
+        let shapes: BTreeSet<_> = tiles.map(|ty| (ty.rows, ty.row_bytes())).collect();
+        assert!(shapes.len() <= 3, "seed {seed}: {shapes:?}");
+    }
+    assert!(most + 1 >= MAX_LIVE_TILES && total > 800, "{most} {total}");
 }

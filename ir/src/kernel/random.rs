@@ -28,14 +28,17 @@ const DEPTH: usize = 3;
 /// Values that are stored at the end, so that what was computed is seen.
 const OBSERVED: usize = 24;
 
+/// Most tiles that live at once in a random kernel, so that x86's 8 registers suffice, with one to copy.
+pub const MAX_LIVE_TILES: usize = 6;
+
 /// What a random kernel may have.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// Bytes of the widest vector, 32 or 64.
     pub widest: u32,
-    /// Whether there are tiles: all of three shapes, and at most 6 live at once.
+    /// Whether there are tiles: of three shapes in all, and at most [`MAX_LIVE_TILES`] live at once.
     pub tiles: bool,
-    /// Which ops there may be. `and`, `cmp_gt`, `select`, `splat`, `bitcast`, loads and stores come whatever it says.
+    /// Which ops there may be. `and`, `xor`, `cmp_eq`, `cmp_gt`, `cmp_lt_f`, `select`, `splat`, `bitcast`, loads and stores come whatever it says.
     pub has: fn(Op) -> bool,
 }
 
@@ -257,6 +260,7 @@ impl Generator {
         let results = outer.for_carry("i", trip.clone(), &inits, |b, var, carried| {
             std::mem::swap(b, &mut self.b);
             self.vars.push((var, trip));
+            self.enter_loop(depth);
             self.enter_scope(carried, depth + 1);
             self.body(depth + 1);
             let next = carried

@@ -81,6 +81,46 @@ fn singles_become_the_right_halves() {
 }
 
 #[test]
+fn every_bf16_becomes_the_right_single() {
+    let bf16: Vec<u8> = (0..=u16::MAX).flat_map(u16::to_le_bytes).collect();
+    for lanes in [1, 8, 16] {
+        apply(Op::Bf16ToF32, Imm::None, &[(Type::bf16(lanes), &bf16)], Type::f32(lanes));
+    }
+}
+
+#[test]
+fn singles_become_the_right_bf16() {
+    let mut singles = floats(6, 1 << 15);
+    // Each bf16, among them NaN, infinities and denormals; the middle to the next one, and both neighbours of that middle.
+    for upper in (0..=u16::MAX).step_by(3) {
+        singles.extend([0, 1, 0x7fff, 0x8000, 0x8001, 0xffff].map(|low| f32::from_bits(u32::from(upper) << 16 | low)));
+    }
+    let bytes = f32_bytes(&singles);
+    let backwards = f32_bytes(&singles.iter().rev().copied().collect::<Vec<_>>());
+    for lanes in [1, 4, 16] {
+        let ty = Type::f32(lanes);
+        apply(Op::ToBf16, Imm::None, &[(ty, &bytes)], Type::bf16(lanes));
+        apply(Op::ToBf16Pairs, Imm::None, &[(ty, &bytes), (ty, &backwards)], Type::bf16(2 * lanes));
+    }
+}
+
+#[test]
+fn four_products_are_summed_without_saturation() {
+    let mut random = Random(7);
+    let pick = |random: &mut Random, extremes: [u8; 3]| match random.next() {
+        r if r % 2 == 0 => extremes[(r >> 8) as usize % 3],
+        r => (r >> 16) as u8,
+    };
+    let unsigned: Vec<u8> = (0..1 << 14).map(|_| pick(&mut random, [255, 255, 128])).collect();
+    let signed: Vec<u8> = (0..1 << 14).map(|_| pick(&mut random, [128, 127, 128])).collect();
+    let sums = random.bytes(1 << 14);
+    for lanes in [1, 4, 16] {
+        let (sum, four) = (Type::i32(lanes), Type::i8(4 * lanes));
+        apply(Op::Dot4U8S8, Imm::None, &[(sum, &sums), (four, &unsigned), (four, &signed)], sum);
+    }
+}
+
+#[test]
 fn fused_multiply_add_rounds_once_with_and_without_the_instruction() {
     let count = 1 << 14;
     let mut triples: Vec<[f32; 3]> =

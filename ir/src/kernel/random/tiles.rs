@@ -128,6 +128,16 @@ impl Generator {
         }
     }
 
+    /// Before a loop's body: an inner loop sees no tile from outside but those that it carries, since what it used of each
+    /// loop around it would live all the time.
+    pub(super) fn enter_loop(&mut self, depth: usize) {
+        if let Some(tiles) = &mut self.tiles
+            && depth > 0
+        {
+            tiles.pool.clear();
+        }
+    }
+
     /// At the end of a loop's body: its tiles are no longer in scope.
     pub(super) fn leave_tiles(&mut self, depth: usize) {
         if let Some(tiles) = &mut self.tiles {
