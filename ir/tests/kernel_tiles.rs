@@ -391,14 +391,14 @@ fn live_before(kernel: &Kernel, body: &[Stmt], mut live: BTreeSet<ValueId>, most
                 let of = |which: fn(&Carry) -> ValueId| f.carries.iter().map(which).filter(is_tile);
                 live.extend(of(|c| c.result));
                 *most = live.len().max(*most);
-                of(|c| c.result).for_each(|value| drop(live.remove(&value)));
+                live.retain(|value| of(|c| c.result).all(|result| result != *value));
                 // What the body uses from outside lives as long as the loop.
                 loop {
                     let after = live.iter().copied().chain(of(|c| c.next)).collect();
                     let mut inside = live_before(kernel, &f.body, after, most);
                     inside.extend(of(|c| c.inner));
                     *most = inside.len().max(*most);
-                    of(|c| c.inner).for_each(|value| drop(inside.remove(&value)));
+                    inside.retain(|value| of(|c| c.inner).all(|inner| inner != *value));
                     if inside.is_subset(&live) {
                         break;
                     }

@@ -318,54 +318,6 @@ impl Machine<'_> {
         Ok(())
     }
 
-    fn tile_load(&self, inst: &Inst) -> Result<Tile, InterpretError> {
-        let (op, stride) = (inst.op.row().mnemonic, int(&inst.imm));
-        let Some(address) = &inst.address else { return Ok(Tile::new()) };
-        if !self.kernel.buffers[address.buffer.index()].kind.may_load() {
-            return Err(self.forbidden(op, address.buffer));
-        }
-        let at = self.place(op, address, inst.ty.extent(stride as i64).unwrap_or(u64::MAX))?;
-        let (buffer, bytes) = (&self.buffers[address.buffer.index()], inst.ty.row_bytes() as usize);
-        Ok((0..usize::from(inst.ty.rows)).flat_map(|row| &buffer[at + row * stride..][..bytes]).copied().collect())
-    }
-
-    fn tile_store(&mut self, inst: &Inst) -> Result<(), InterpretError> {
-        let (op, stride) = (inst.op.row().mnemonic, int(&inst.imm));
-        let Some(address) = &inst.address else { return Ok(()) };
-        if !self.kernel.buffers[address.buffer.index()].kind.may_store() {
-            return Err(self.forbidden(op, address.buffer));
-        }
-        let at = self.place(op, address, inst.ty.extent(stride as i64).unwrap_or(u64::MAX))?;
-        let (buffer, value) = (&mut self.buffers[address.buffer.index()], &self.tiles[inst.operands[0].index()]);
-        for row in 0..usize::from(inst.ty.rows) {
-            let bytes = &value[tile::row(inst.ty, row)];
-            buffer[at + row * stride..][..bytes.len()].copy_from_slice(bytes);
-        }
-        Ok(())
-    }
-
-    /// `acc`, `a` and `b` of a `tile_dot_` op.
-    fn tile_dot(&self, inst: &Inst) -> Tile {
-        let [acc, a, b] = [0, 1, 2].map(|i| &self.tiles[inst.operands[i].index()]);
-        let [a_ty, b_ty] = [1, 2].map(|i| self.kernel.ty(inst.operands[i]));
-        let signed =
-            |a_signed: bool, b_signed: bool| tile::dot_bytes(inst.ty, acc, (a, a_ty, a_signed), (b, b_ty, b_signed));
-        match inst.op {
-            Op::TileDotS8S8 => signed(true, true),
-            Op::TileDotS8U8 => signed(true, false),
-            Op::TileDotU8S8 => signed(false, true),
-            Op::TileDotU8U8 => signed(false, false),
-            _ => tile::dot_bf16(inst.ty, acc, (a, a_ty), (b, b_ty)),
-        }
-    }
-
-    fn set_tile(&mut self, inst: &Inst, tile: Tile) -> Result<(), InterpretError> {
-        if let Some(value) = inst.result {
-            self.tiles[value.index()] = tile;
-        }
-        Ok(())
-    }
-
     fn inst(&mut self, inst: &Inst) -> Result<(), InterpretError> {
         let ty = inst.ty;
         let lanes = usize::from(ty.lanes);
