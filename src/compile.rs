@@ -24,7 +24,7 @@ use ixc_ir::graph::Module;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{KernelSpec, Plan, SourceFile};
 use ixc_passes::manager::{self, PIPELINE, run_pipeline};
-use ixc_passes::schedule::{self, DEFAULT_MAX_TOKENS, Settings};
+use ixc_passes::schedule::{self, DEFAULT_MAX_TOKENS, MatrixTarget, Settings};
 
 use crate::Error;
 use crate::model::Model;
@@ -36,12 +36,14 @@ pub struct Options {
     pub target: Target,
     /// Most tokens of a step; longer prompts take several.
     pub max_tokens: u32,
+    /// Whether weights are packed; the target's kernels say so where nothing is said.
+    pub pack: Option<bool>,
 }
 
 impl Default for Options {
     /// For this machine.
     fn default() -> Options {
-        Options { target: Target::native(), max_tokens: DEFAULT_MAX_TOKENS }
+        Options { target: Target::native(), max_tokens: DEFAULT_MAX_TOKENS, pack: None }
     }
 }
 
@@ -75,12 +77,26 @@ pub fn specs(model: &Model, options: &Options) -> Result<(Module, Plan<KernelSpe
         target: options.target.name().to_owned(),
         max_tokens: options.max_tokens,
         context_length: u32::try_from(model.arch.hyper.context_length).unwrap_or(u32::MAX),
+        matrix: matrix_target(options),
         files: source_files(&model.gguf)?,
         tokenizer: encode_tokenizer(&model.vocabulary)?,
     };
     let plan = schedule::run(&fused, &FileWeights::new(&model.gguf, &fused), settings)?;
     Ok((fused, plan))
 }
+
+/// What the target's kernels for matrix products can do.
+fn matrix_target(options: &Options) -> MatrixTarget {
+    let packed = match options.target.isa() {
+        Isa::Portable | Isa::Avx2 => false,
+        Isa::Avx512 | Isa::Amx => PACKED_KERNELS,
+    };
+    let packed = options.pack.unwrap_or(packed);
+    MatrixTarget { packed, tiles: packed && options.target.isa() == Isa::Amx }
+}
+
+/// Whether the generators have kernels for packed weights.
+const PACKED_KERNELS: bool = false;
 
 /// A model's graph after all passes.
 ///

@@ -90,7 +90,7 @@ fn check(name: &str, made: &Made) {
 }
 
 fn load(name: &str, model: &Model, target: Target, threads: usize) -> Engine {
-    let compiled = compile(model, &Options { target, max_tokens: MAX_TOKENS });
+    let compiled = compile(model, &Options { target, max_tokens: MAX_TOKENS, ..Options::default() });
     let plan = compiled.unwrap_or_else(|error| panic!("{name}: {}: {error}", target.name())).plan;
     let options = engine::Options { threads: Some(threads), ..engine::Options::default() };
     Engine::load(plan, Path::new(""), &options).unwrap_or_else(|error| panic!("{name}: {}: {error}", target.name()))

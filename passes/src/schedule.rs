@@ -16,14 +16,17 @@
 //!   linear w tail: outputs x 1, gemv_q4_k_a8_super_t8n520k256 by 5 to 5 rows, gemm_q4_k_a8_super_t8n520k256 by 96
 //! ```
 //!
-//! Each op becomes tasks that read and write buffers (`lower`, and `matrix` for products); tasks go into the earliest step
+//! Each op becomes tasks that read and write buffers (`lower`, and `matrix` for products, with `tiling` and `packing` for how);
+//! tasks go into the earliest step
 //! after all that they read is written (`steps`), so that there are as many barriers as the longest chain of tasks is long,
 //! and no fewer are possible; and buffers whose lives do not meet share the arena's bytes (`arena`).
 
 mod arena;
 mod lower;
 mod matrix;
+mod packing;
 mod steps;
+mod tiling;
 
 use ixc_ir::graph::interpret::{SourceError, WeightSource};
 use ixc_ir::graph::{Module, Type};
@@ -33,6 +36,15 @@ use lower::{Lowering, Rows};
 
 /// Tokens of a step unless told otherwise: enough for matrix products at full speed, and some ten megabytes of activations.
 pub const DEFAULT_MAX_TOKENS: u32 = 512;
+
+/// What kernels for matrix products the target has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MatrixTarget {
+    /// Kernels for packed weights, in which a lane is a weight row: weights are packed where their shapes allow it.
+    pub packed: bool,
+    /// Tile products for many rows of packed weights: activations are bf16, too. Means nothing without `packed`.
+    pub tiles: bool,
+}
 
 /// What the plan says that the graph does not.
 #[derive(Clone, Debug)]
@@ -45,6 +57,8 @@ pub struct Settings {
     pub max_tokens: u32,
     /// Context length that the model was made for.
     pub context_length: u32,
+    /// What the target's kernels can do.
+    pub matrix: MatrixTarget,
     /// Model files; weights' places count them.
     pub files: Vec<SourceFile>,
     /// Tokenizer and chat template, as the frontend encodes them.
@@ -162,6 +176,7 @@ pub fn run(module: &Module, weights: &dyn WeightSource, settings: Settings) -> R
         vocabulary,
         files: settings.files,
         weights: plan_weights,
+        own_weight_bytes: 0,
         ropes,
         cache,
         buckets,

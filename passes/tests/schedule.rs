@@ -1,20 +1,29 @@
 //! Properties of plans of random models: data are written before they are read, and buffers in use never overlap.
 
+use ixc_ir::format::Format;
 use ixc_ir::graph::random::{Formats, RandomModule, Rng, mutated, random_model};
 use ixc_ir::graph::verify::verify;
 use ixc_ir::graph::{OpKind, Place};
+use ixc_ir::plan::spec::Shape;
 use ixc_ir::plan::{BufferId, KernelSpec, Plan, RowCount, Source, SourceFile, Step};
 use ixc_passes::manager::{Options, PIPELINE, run_pipeline};
-use ixc_passes::schedule::{self, ScheduleError, Settings};
+use ixc_passes::schedule::{self, MatrixTarget, ScheduleError, Settings};
 
 const MAX_TOKENS: u32 = 24;
 
-fn settings(bytes: u64) -> Settings {
+const TARGETS: [MatrixTarget; 3] = [
+    MatrixTarget { packed: false, tiles: false },
+    MatrixTarget { packed: true, tiles: false },
+    MatrixTarget { packed: true, tiles: true },
+];
+
+fn settings(bytes: u64, matrix: MatrixTarget) -> Settings {
     Settings {
         architecture: "test".to_string(),
         target: "portable".to_string(),
         max_tokens: MAX_TOKENS,
         context_length: 128,
+        matrix,
         files: vec![SourceFile { path: "model.gguf".to_string(), bytes, header_crc: 0, header_bytes: 0 }],
         tokenizer: Vec::new(),
     }
@@ -31,12 +40,16 @@ fn place(m: &mut RandomModule) -> u64 {
 }
 
 fn plan(seed: u64, pipeline: &[&str]) -> (Plan<KernelSpec>, usize) {
+    plan_for(seed, pipeline, MatrixTarget::default())
+}
+
+fn plan_for(seed: u64, pipeline: &[&str], matrix: MatrixTarget) -> (Plan<KernelSpec>, usize) {
     let mut m = random_model(seed, if seed.is_multiple_of(2) { Formats::All } else { Formats::F32 });
     let bytes = place(&mut m);
     let module = run_pipeline(m.module, pipeline, &Options::default()).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     let layers = module.functions[0].ops.iter().filter(|op| op.kind == OpKind::Attention).count();
-    let plan =
-        schedule::run(&module, &m.weights, settings(bytes)).unwrap_or_else(|e| panic!("seed {seed}: {e}\n{module}"));
+    let plan = schedule::run(&module, &m.weights, settings(bytes, matrix))
+        .unwrap_or_else(|e| panic!("seed {seed}: {e}\n{module}"));
     (plan, layers)
 }
 
@@ -132,9 +145,72 @@ fn check(seed: u64, plan: &Plan<KernelSpec>) {
 #[test]
 fn data_are_written_before_they_are_read_and_buffers_in_use_never_overlap() {
     for seed in 0..40 {
-        check(seed, &plan(seed, PIPELINE).0);
-        check(seed, &plan(seed, &[]).0);
+        for target in TARGETS {
+            check(seed, &plan_for(seed, PIPELINE, target).0);
+            check(seed, &plan_for(seed, &[], target).0);
+        }
     }
+}
+
+/// What a kernel of products reads and writes fits the target, and weights are what their kernels read.
+#[test]
+fn packed_weights_have_kernels_for_packed_weights_and_nothing_else_does() {
+    let (mut packed, mut floats) = (0, 0);
+    for seed in 0..60 {
+        for target in TARGETS {
+            let (plan, _) = plan_for(seed, PIPELINE, target);
+            for weight in &plan.weights {
+                packed += usize::from(weight.is_packed_at_load());
+                let bytes = weight.bytes_in(weight.stored);
+                assert_eq!(bytes, Some(weight.bytes), "seed {seed}: {}", weight.name);
+                assert!(weight.bytes_in(weight.format).is_some(), "seed {seed}: {}", weight.name);
+                assert!(
+                    weight.format == weight.stored || target.packed && weight.format.unpacked() == Some(weight.stored)
+                );
+            }
+            let tasks = plan.steps.iter().filter_map(|step| match step {
+                Step::Run { tasks } => Some(tasks),
+                Step::Bucket { .. } => None,
+            });
+            for task in tasks.flatten() {
+                let weights: Vec<_> = task
+                    .args
+                    .iter()
+                    .filter_map(|arg| match arg.source {
+                        Source::Weight(w) => Some(&plan.weights[w as usize]),
+                        _ => None,
+                    })
+                    .collect();
+                for variant in &task.variants {
+                    let (formats, x, tile, shape) = match plan.kernels[variant.kernel.0 as usize] {
+                        KernelSpec::Linear { format, x, tile, shape, .. } => (vec![format], x, tile, shape),
+                        KernelSpec::Swiglu { gate, up, x, tile, shape, .. } => (vec![gate, up], x, tile, shape),
+                        _ => {
+                            assert!(weights.iter().all(|weight| !weight.is_packed_at_load()), "seed {seed}");
+                            continue;
+                        }
+                    };
+                    let strips = formats[0].rows();
+                    for (format, weight) in formats.iter().zip(&weights) {
+                        assert_eq!((weight.format, format.rows()), (*format, strips), "seed {seed}: {}", task.label);
+                    }
+                    assert_eq!(tile as usize % strips, 0, "seed {seed}: {}", task.label);
+                    if shape == Shape::Tiles {
+                        assert!(target.tiles && strips > 1 && tile % 32 == 0, "seed {seed}: {}", task.label);
+                    }
+                    let right = match (formats[0].activation(), target.tiles) {
+                        (Format::A8Super, true) => Format::A8SuperTile,
+                        (Format::A8Small, true) => Format::A8SmallTile,
+                        (Format::F32, true) if strips > 1 => Format::Bf16x2,
+                        (x, _) => x,
+                    };
+                    assert_eq!(x, right, "seed {seed}: {}", task.label);
+                    floats += usize::from(x == Format::Bf16x2);
+                }
+            }
+        }
+    }
+    assert!(packed > 100 && floats > 10, "{packed} packed, {floats} products of floats with tiles");
 }
 
 /// A layer with experts: norm, projections, rotation and append, attention, output, norm, router, route, bucket, gather, gate
@@ -174,12 +250,12 @@ fn any_module_that_verifies_gets_a_plan_or_an_error() {
         if verify(&module).is_err() {
             continue;
         }
-        if let Ok(plan) = schedule::run(&module, &m.weights, settings(bytes)) {
+        if let Ok(plan) = schedule::run(&module, &m.weights, settings(bytes, MatrixTarget::default())) {
             check(seed, &plan);
             plans += 1;
         }
         let fused = run_pipeline(module, PIPELINE, &Options::default()).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-        if let Ok(plan) = schedule::run(&fused, &m.weights, settings(bytes)) {
+        if let Ok(plan) = schedule::run(&fused, &m.weights, settings(bytes, MatrixTarget::default())) {
             check(seed, &plan);
         }
     }
@@ -190,9 +266,9 @@ fn any_module_that_verifies_gets_a_plan_or_an_error() {
 fn weights_beyond_their_file_are_refused() {
     let mut m = random_model(1, Formats::F32);
     let bytes = place(&mut m);
-    let error = schedule::run(&m.module, &m.weights, settings(bytes - 1));
+    let error = schedule::run(&m.module, &m.weights, settings(bytes - 1, MatrixTarget::default()));
     assert!(matches!(error, Err(ScheduleError::Place { .. })), "{error:?}");
     m.module.weights[0].place = None;
-    let error = schedule::run(&m.module, &m.weights, settings(bytes));
+    let error = schedule::run(&m.module, &m.weights, settings(bytes, MatrixTarget::default()));
     assert!(matches!(error, Err(ScheduleError::NoPlace { .. })), "{error:?}");
 }

@@ -1,7 +1,8 @@
 //! IR text tests: each file of `tests/ir` is a list of passes, a module, and what they make of it. `IXC_BLESS=1` rewrites
 //! the expectation. A file's first example is the one that stands in the pass's documentation.
 //!
-//! The pass `schedule` gives the plan as text, for 8 tokens a step; weights without a place lie one after the other.
+//! The pass `schedule` gives the plan as text, for 8 tokens a step; weights without a place lie one after the other. A line
+//! `// matrix: packed,tiles` says what the target's kernels can do.
 
 use std::fs;
 use std::path::Path;
@@ -11,11 +12,11 @@ use ixc_ir::graph::{Module, Place};
 use ixc_ir::plan::SourceFile;
 use ixc_ir::plan::print::print;
 use ixc_passes::manager::{Options, run_pipeline};
-use ixc_passes::schedule::{self, Settings};
+use ixc_passes::schedule::{self, MatrixTarget, Settings};
 
 const BECOMES: &str = "// becomes\n";
 
-fn run(passes: &[&str], mut module: Module) -> Result<String, Box<dyn std::error::Error>> {
+fn run(passes: &[&str], matrix: MatrixTarget, mut module: Module) -> Result<String, Box<dyn std::error::Error>> {
     let (graph, plan): (Vec<&str>, Vec<&str>) = passes.iter().partition(|pass| **pass != "schedule");
     module = run_pipeline(module, &graph, &Options::default())?;
     if plan.is_empty() {
@@ -33,6 +34,7 @@ fn run(passes: &[&str], mut module: Module) -> Result<String, Box<dyn std::error
         target: "avx2".to_string(),
         max_tokens: 8,
         context_length: 64,
+        matrix,
         files: vec![file],
         tokenizer: Vec::new(),
     };
@@ -53,7 +55,10 @@ fn passes_make_of_each_file_what_it_says() -> Result<(), Box<dyn std::error::Err
         let passes = input.lines().find_map(|line| line.strip_prefix("// passes: ")).ok_or("no `// passes:`")?;
         let passes: Vec<&str> = passes.split(',').collect();
         let module = parse(input).map_err(|error| format!("{}: {error}", path.display()))?;
-        let made = match run(&passes, module) {
+        let can = input.lines().find_map(|line| line.strip_prefix("// matrix: ")).unwrap_or("");
+        let can: Vec<&str> = can.split(',').collect();
+        let matrix = MatrixTarget { packed: can.contains(&"packed"), tiles: can.contains(&"tiles") };
+        let made = match run(&passes, matrix, module) {
             Ok(text) => text,
             Err(error) => format!("error: {error}\n"),
         };

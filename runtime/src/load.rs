@@ -1,7 +1,7 @@
 //! From a plan to an engine: check, map, verify, generate.
 //!
 //! In order: the plan's tables ([`Program::new`]), every kernel (the kernel verifier), the model files (length, and the
-//! checksum of their headers), machine code for the plan's target, memory. Nothing is generated from a kernel that was not
+//! checksum of their headers), machine code for the plan's target, memory, packed weights. Nothing is generated from a kernel that was not
 //! verified, and nothing is allocated whose size was not checked.
 
 use std::fs::File;
@@ -13,13 +13,14 @@ use ixc_codegen::module::{CodegenError, Module};
 use ixc_codegen::target::{TARGETS, Target};
 use ixc_ir::kernel::Kernel;
 use ixc_ir::kernel::verify::{self, VerifyError};
-use ixc_ir::plan::{ATTENTION_BLOCK, Plan, SourceFile};
+use ixc_ir::plan::{ATTENTION_BLOCK, Plan, PlanWeight, SourceFile, WeightFile};
 
 use crate::bucket::Bucket;
 use crate::engine::{BackendKind, Engine, Options};
 use crate::execute::{Backend, Store};
 use crate::memory::{Cache, Inputs, Mapped, Memory, MemoryError, Region, Rope};
-use crate::pool::Pool;
+use crate::pack::{self, Job};
+use crate::pool::{Pool, PoolError};
 use crate::program::{MAX_CONTEXT, PlanError, Program};
 use crate::stats::{Clock, Stats};
 
@@ -91,6 +92,15 @@ pub enum LoadError {
     /// The system gives no memory.
     #[error(transparent)]
     Memory(#[from] MemoryError),
+    /// The plan has weights in its own file, which is not at hand.
+    #[error("the plan has weights in its own file, and was not loaded from it")]
+    NoWeights,
+    /// A bug, or the memory of the weights failed.
+    #[error("weights could not be packed: {source}")]
+    Pack {
+        /// What happened.
+        source: PoolError,
+    },
     /// The system gives no thread.
     #[error("cannot start a thread: {source}")]
     Thread {
@@ -126,7 +136,6 @@ pub(crate) fn load(plan: Plan<Kernel>, folder: &Path, options: &Options) -> Resu
         _ => open(folder, file),
     });
     let files = files.collect::<Result<Vec<_>, _>>()?;
-    let weights = plan.weights.iter().map(|weight| weight_region(&files, weight)).collect();
     let target = Target::from_name(&plan.target).ok_or_else(|| LoadError::Target { found: plan.target.clone() })?;
     let begin = std::time::Instant::now();
     let backend = match options.backend {
@@ -136,10 +145,13 @@ pub(crate) fn load(plan: Plan<Kernel>, folder: &Path, options: &Options) -> Resu
         BackendKind::Interpreter => Backend::Interpreter { kernels: plan.kernels, turn: Mutex::new(()) },
     };
     tracing::debug!(kernels = program.kernels.len(), ?target, elapsed = ?begin.elapsed(), "kernels ready");
+    let mut pool = Pool::new(threads).map_err(|source| LoadError::Thread { source })?;
+    let (packed, weights) = weights(&plan.weights, &files, &mut pool)?;
     let top_k: Vec<u32> = program.routings.iter().map(|routing| routing.top_k).collect();
     let store = Store {
         arena: Memory::zeroed("the arena", plan.arena_bytes, true)?,
         _files: files,
+        _packed: packed,
         weights,
         ropes: plan.ropes.iter().map(|table| Rope::new(table, capacity)).collect::<Result<_, _>>()?,
         cache: Cache::new(&plan.cache, capacity)?,
@@ -150,7 +162,6 @@ pub(crate) fn load(plan: Plan<Kernel>, folder: &Path, options: &Options) -> Resu
             .collect::<Result<_, _>>()?,
         buckets: top_k.iter().map(|_| RwLock::new(Bucket::default())).collect(),
     };
-    let pool = Pool::new(threads).map_err(|source| LoadError::Thread { source })?;
     let clocks =
         if options.stats { (0..threads).map(|_| Mutex::new(Clock::new(&program))).collect() } else { Vec::new() };
     Ok(Engine {
@@ -170,10 +181,44 @@ pub(crate) fn load(plan: Plan<Kernel>, folder: &Path, options: &Options) -> Resu
     })
 }
 
-/// The weight's place; the program's check says that it lies in its file, whose length was compared.
-fn weight_region(files: &[Mapped], weight: &ixc_ir::plan::PlanWeight) -> Region {
-    let file = files[weight.file as usize].region();
-    file.part(weight.offset, weight.bytes).unwrap_or(file)
+/// The weights' places: in the files, or in memory where they are packed. The program's check says that each lies in its file,
+/// whose length was compared, and what packing takes.
+fn weights(weights: &[PlanWeight], files: &[Mapped], pool: &mut Pool) -> Result<(Memory, Vec<Region>), LoadError> {
+    let no_memory = |what, bytes| MemoryError { what, bytes, source: io::ErrorKind::OutOfMemory.into() };
+    let packed_bytes = |weight: &PlanWeight| weight.bytes_in(weight.format).unwrap_or(u64::MAX);
+    let (offsets, bytes) = pack::layout(weights.iter().filter(|weight| weight.is_packed_at_load()).map(packed_bytes));
+    let memory = Memory::zeroed("packed weights", bytes, true)?;
+    let (mut offsets, mut jobs, mut sources) = (offsets.into_iter(), Vec::new(), Vec::new());
+    let mut regions = Vec::with_capacity(weights.len());
+    for weight in weights {
+        let WeightFile::Source(file) = weight.file else { return Err(LoadError::NoWeights) };
+        let file = &files[file as usize];
+        let place = file.region().part(weight.offset, weight.bytes);
+        let place = place.ok_or_else(|| no_memory("a weight in its file", weight.bytes))?;
+        if !weight.is_packed_at_load() {
+            regions.push(place);
+            continue;
+        }
+        let to = offsets.next().and_then(|offset| memory.region().part(offset, packed_bytes(weight)));
+        let to = to.ok_or_else(|| no_memory("a packed weight", packed_bytes(weight)))?;
+        let columns = weight.shape.last().copied().unwrap_or(0);
+        let job = Job::new(weight.format, columns, place, to);
+        jobs.push(job.ok_or_else(|| no_memory("a packed weight", packed_bytes(weight)))?);
+        sources.push((file, weight));
+        regions.push(to);
+    }
+    if !jobs.is_empty() {
+        let begin = std::time::Instant::now();
+        let done = |job: usize| {
+            if let Some((file, weight)) = sources.get(job) {
+                file.release(weight.offset, weight.bytes);
+            }
+        };
+        // SAFETY: the sources lie in mapped files, the destinations, one after the other, in new memory that nothing else uses.
+        unsafe { pack::run(&jobs, pool, &done) }.map_err(|source| LoadError::Pack { source })?;
+        tracing::info!(weights = jobs.len(), bytes, elapsed = ?begin.elapsed(), "weights packed");
+    }
+    Ok((memory, regions))
 }
 
 /// A model file that is a part of the program.

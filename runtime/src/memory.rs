@@ -1,4 +1,4 @@
-//! The memory that kernels work on: model files, arena, KV cache, rotary tables, inputs, scratch.
+//! The memory that kernels work on: model files, packed weights, arena, KV cache, rotary tables, inputs, scratch.
 //!
 //! All of it is mapped: model files read-only and in place, the rest anonymous, zeroed, and without cost until touched. So
 //! the KV cache of a long context takes memory as the sequence grows, and so do rotary tables, which are filled just before a
@@ -128,6 +128,21 @@ impl Mapped {
     /// A file that is a part of the program.
     pub fn built_in(bytes: &'static [u8]) -> Mapped {
         Mapped { region: Region { base: bytes.as_ptr().cast_mut(), bytes: bytes.len() as u64 }, _map: None }
+    }
+
+    /// Gives back the pages of a part, so far as the system allows: they leave this process's memory, stay in the system's cache
+    /// as long as that likes, and come back from there or from the file when they are read again.
+    pub fn release(&self, offset: u64, bytes: u64) {
+        #[cfg(unix)]
+        if let (Some(map), Ok(offset), Ok(bytes)) = (&self._map, usize::try_from(offset), usize::try_from(bytes)) {
+            // SAFETY: the mapping is shared and read-only: what is read again is what is in the file. Nothing borrows it.
+            let advised = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, offset, bytes) };
+            if let Err(error) = advised {
+                tracing::debug!(offset, bytes, %error, "pages stay mapped");
+            }
+        }
+        #[cfg(not(unix))]
+        let _ = (offset, bytes);
     }
 
     /// All of it. Not writable.

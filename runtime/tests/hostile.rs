@@ -327,12 +327,38 @@ fn errors_say_what_is_wrong() {
     let refused: &[(&str, Change)] = &[
         ("plan: max_tokens is 0, must be in 1..=1048576", |p| p.max_tokens = 0),
         ("plan: vocabulary is 4294967295", |p| p.vocabulary = u32::MAX),
-        ("weight \"embed\": file 3 does not exist, the plan has 1", |p| p.weights[0].file = 3),
+        ("weight \"embed\": file 3 does not exist, the plan has 1", |p| p.weights[0].file = WeightFile::Source(3)),
         ("weight \"embed\": has 4 bytes; its format and shape take 5120", |p| p.weights[0].bytes = 4),
         ("end outside its file", |p| p.weights[1].offset = u64::MAX - 3),
         ("weight \"embed\": has 5120 bytes; its format and shape take 0", |p| {
             p.weights[0].format = Format::Q4K;
+            p.weights[0].stored = Format::Q4K;
             p.weights[0].shape = vec![3];
+        }),
+        ("weight \"embed\": kernels read it as q4_k_r16 and it is stored as f32; both must be the same", |p| {
+            p.weights[0].format = Format::Q4KR16;
+        }),
+        ("weight \"embed\": kernels read it as f16_r16 and it is stored as f16; the plan's own weights", |p| {
+            (p.weights[0].format, p.weights[0].stored) = (Format::F16R16, Format::F16);
+            p.weights[0].file = WeightFile::Plan;
+        }),
+        ("weight \"embed\": 5120 bytes at 0 end outside the weights of the plan of 5119 bytes", |p| {
+            (p.weights[0].file, p.weights[0].offset) = (WeightFile::Plan, 0);
+            p.own_weight_bytes = 5119;
+        }),
+        ("weight \"embed\": shape [40, 32] is no whole blocks of f16_r16: 16 rows of 1 columns", |p| {
+            (p.weights[0].format, p.weights[0].stored) = (Format::F16R16, Format::F16);
+            p.weights[0].bytes /= 2;
+        }),
+        ("plan: bytes to be packed is 3145728, must be in 0..=", |p| {
+            let packed = PlanWeight {
+                format: Format::F16R16,
+                stored: Format::F16,
+                shape: vec![16, 32],
+                bytes: 1024,
+                ..p.weights[0].clone()
+            };
+            p.weights.extend(std::iter::repeat_n(packed, 3 << 10));
         }),
         ("buffer \"x0\": 6144 bytes at 9223372036854775808 end outside the arena", |p| p.buffers[0].offset = 1 << 63),
         ("rotary table 0: pairs is 0", |p| p.ropes[0].frequencies.clear()),

@@ -47,7 +47,8 @@ impl Args {
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         let begin = Instant::now();
         let model = Model::open(&self.model)?;
-        let compiled = compile(&model, &Options { target: self.target.0, max_tokens: self.max_tokens })?;
+        let compiled =
+            compile(&model, &Options { target: self.target.0, max_tokens: self.max_tokens, ..Options::default() })?;
         let seconds = begin.elapsed().as_secs_f64();
         let default = || Path::new(self.model.file_stem().unwrap_or_default()).with_extension("ixp");
         let path = self.output.clone().unwrap_or_else(default);

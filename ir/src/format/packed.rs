@@ -160,6 +160,7 @@ fn pack_q6_k(r: usize, block: &[u8], out: &mut [u8]) {
         out[to.field("scales") + STRIP * i + r] = scale;
     }
     out[to.field("d") + 2 * r..][..2].copy_from_slice(&block[208..210]);
+    out[to.field("pad") + 2 * r..][..2].fill(0);
 }
 
 fn half_at(block: &[u8], offset: usize) -> f32 {
@@ -255,13 +256,17 @@ mod tests {
                     block[field.offset + 1] &= 0xbb;
                 }
             }
-            let mut packed = vec![0; STRIP * to.row_bytes(k as u64).unwrap() as usize];
+            let mut packed = vec![0xee; STRIP * to.row_bytes(k as u64).unwrap() as usize];
             pack(to, &rows, &mut packed);
             let mut right = vec![0.0; STRIP * k];
             from.dequantise(&rows, &mut right);
             let mut found = vec![f32::NAN; STRIP * k];
             to.dequantise(&packed, &mut found);
             assert_eq!(found, right, "{to}");
+            // Every byte is written: what was there before makes no difference.
+            let mut again = vec![0; packed.len()];
+            pack(to, &rows, &mut again);
+            assert!(packed == again, "{to}");
         }
     }
 }

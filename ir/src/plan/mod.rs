@@ -1,4 +1,5 @@
-//! The plan: everything that the runtime needs to run a model, except the weights' bytes, and no machine code.
+//! The plan: everything that the runtime needs to run a model, except the weights' bytes, and no machine code. (A plan file may
+//! have packed weights behind the plan.)
 //!
 //! A plan is a list of [`Step`]s. A step is one work list, shared by all threads, with a barrier after it. A work list comes
 //! from [`Task`]s: a task runs one kernel for every item of its grid (columns times chunks of rows), and says where each of
@@ -66,21 +67,49 @@ pub struct ArenaBuffer {
     pub offset: u64,
 }
 
-/// A weight as kernels read it: in place, in the model file.
+/// Where a weight's bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum WeightFile {
+    /// In one of [`Plan::files`].
+    Source(u32),
+    /// Behind the plan, in its own file; the offset counts from the first byte of the weights there.
+    Plan,
+}
+
+/// A weight as kernels read it. Where [`PlanWeight::stored`] is [`PlanWeight::format`] they read it in place; otherwise it is
+/// packed when the plan is loaded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanWeight {
     /// Tensor name.
     pub name: String,
-    /// Format.
+    /// Format that kernels read.
     pub format: Format,
+    /// Format in the file: the same, or what [`PlanWeight::format`] is packed from.
+    pub stored: Format,
     /// Shape, outermost first.
     pub shape: Vec<u64>,
-    /// Which of [`Plan::files`].
-    pub file: u32,
+    /// Which file.
+    pub file: WeightFile,
     /// Byte offset in the file.
     pub offset: u64,
-    /// Length in bytes.
+    /// Length in the file, in bytes.
     pub bytes: u64,
+}
+
+impl PlanWeight {
+    /// Whether loading has to pack it.
+    pub fn is_packed_at_load(&self) -> bool {
+        self.format != self.stored
+    }
+
+    /// Its length in a format; `None` where the shape is no whole blocks (and strips, in packed formats) of it, or too large.
+    pub fn bytes_in(&self, format: Format) -> Option<u64> {
+        let (&last, lead) = self.shape.split_last()?;
+        if format.rows() > 1 && !lead.last()?.is_multiple_of(format.rows() as u64) {
+            return None;
+        }
+        lead.iter().try_fold(format.row_bytes(last)?, |bytes, &n| bytes.checked_mul(n))
+    }
 }
 
 /// A model file that a plan was made from.
@@ -295,6 +324,8 @@ pub struct Plan<K> {
     pub files: Vec<SourceFile>,
     /// Weights.
     pub weights: Vec<PlanWeight>,
+    /// Bytes of the weights behind the plan in its own file, 0 where there are none.
+    pub own_weight_bytes: u64,
     /// Rotary tables.
     pub ropes: Vec<RopeTable>,
     /// KV cache layers.
@@ -332,6 +363,7 @@ impl<K> Plan<K> {
             vocabulary: self.vocabulary,
             files: self.files,
             weights: self.weights,
+            own_weight_bytes: self.own_weight_bytes,
             ropes: self.ropes,
             cache: self.cache,
             buckets: self.buckets,

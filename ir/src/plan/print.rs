@@ -31,6 +31,15 @@ fn write<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String, out: &mut String) -> st
     }
     let bytes: u128 = plan.weights.iter().map(|weight| u128::from(weight.bytes)).sum();
     writeln!(out, "weights: {} of {bytes} bytes", plan.weights.len())?;
+    let packed = || plan.weights.iter().filter(|weight| weight.is_packed_at_load());
+    if packed().count() > 0 {
+        let from: u128 = packed().map(|weight| u128::from(weight.bytes)).sum();
+        let to: u128 = packed().map(|weight| u128::from(weight.bytes_in(weight.format).unwrap_or(0))).sum();
+        writeln!(out, "  packed when loaded: {}, from {from} bytes to {to}", packed().count())?;
+    }
+    if plan.own_weight_bytes > 0 {
+        writeln!(out, "  behind the plan: {} bytes", plan.own_weight_bytes)?;
+    }
     for (i, rope) in plan.ropes.iter().enumerate() {
         let style = match rope.style {
             RopeStyle::Norm => "norm",

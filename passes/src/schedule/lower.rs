@@ -30,13 +30,13 @@ use ixc_ir::graph::{Element, Function, Module, Op, OpKind, Operand, Type, ValueI
 use ixc_ir::plan::spec::Elementwise;
 use ixc_ir::plan::{
     Arg, BucketId, BufferId, CacheLayer, DimRule, Input, KernelId, KernelSpec, PlanWeight, RopeTable, RowAxis,
-    RowCount, Source, Task, Variant,
+    RowCount, Source, Task, Variant, WeightFile,
 };
 
 use super::arena::Draft;
 use super::matrix::{Product, scratch_arg};
 use super::steps::{Resource, What, Work};
-use super::{ScheduleError, Settings};
+use super::{MatrixTarget, ScheduleError, Settings, packing};
 
 /// What the rows of a value are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -120,6 +120,8 @@ pub(super) struct Lowering<'a> {
     gathered: HashMap<(BufferId, BucketId), Stored>,
     kernel_ids: HashMap<KernelSpec, KernelId>,
     weight_ids: HashMap<WeightId, u32>,
+    /// Formats of packed weights, by id.
+    packed: Vec<Option<Format>>,
     /// Position in [`Lowering::cache`] of a graph's layer.
     layers: HashMap<i64, u32>,
     pub(super) buffers: Vec<Draft>,
@@ -202,6 +204,7 @@ impl<'a> Lowering<'a> {
             gathered: HashMap::new(),
             kernel_ids: HashMap::new(),
             weight_ids: HashMap::new(),
+            packed: packing::packed(module, function, settings.matrix),
             layers: HashMap::new(),
             buffers: Vec::new(),
             work: Vec::new(),
@@ -233,7 +236,7 @@ impl<'a> Lowering<'a> {
                     return unsupported(name, "a product of two values; one must be a dequantised weight");
                 };
                 let x = self.operand(op, "x")?;
-                let x = self.quantise(x, self.module.weights[w.index()].format.activation())?;
+                let x = self.quantise(x, self.activation(w))?;
                 Meaning::Stored(
                     self.product(name, &Product { label: self.label(op.kind, w), x, w, bias: None, residual: None })?,
                 )
@@ -308,6 +311,7 @@ impl<'a> Lowering<'a> {
             OpKind::ExpertSwiglu => {
                 let weights = (self.weight_operand(op, "gate"), self.weight_operand(op, "up"));
                 let x = self.operand(op, "x")?;
+                let x = self.factor(x, weights.0)?;
                 let x = self.routed(op, x)?;
                 let label = self.label(op.kind, weights.0);
                 Meaning::Stored(self.swiglu(name, &label, &x, weights, op.attr("format").format())?)
@@ -318,7 +322,7 @@ impl<'a> Lowering<'a> {
                 };
                 let x = self.operand(op, "x")?;
                 // Quantised first: a row is quantised once for all its experts, and the copies are shorter.
-                let x = self.quantise(x, self.module.weights[w.index()].format.activation())?;
+                let x = self.quantise(x, self.activation(w))?;
                 let x = self.routed(op, x)?;
                 Meaning::Stored(
                     self.product(name, &Product { label: self.label(op.kind, w), x, w, bias: None, residual: None })?,
@@ -422,6 +426,44 @@ impl<'a> Lowering<'a> {
         }
     }
 
+    // Formats.
+
+    pub(super) fn target(&self) -> MatrixTarget {
+        self.settings.matrix
+    }
+
+    /// The format in which kernels read a weight.
+    pub(super) fn format_of(&self, w: WeightId) -> Format {
+        self.packed[w.index()].unwrap_or(self.module.weights[w.index()].format)
+    }
+
+    /// The format in which values of a format lie in the arena: all that are quantised have bf16 beside them where the target
+    /// has tiles, so that every product can take every value.
+    pub(super) fn stored_format(&self, format: Format) -> Format {
+        match format {
+            Format::A8Super if self.target().packed && self.target().tiles => Format::A8SuperTile,
+            Format::A8Small if self.target().packed && self.target().tiles => Format::A8SmallTile,
+            format => format,
+        }
+    }
+
+    /// The format in which products with a weight take their activations.
+    pub(super) fn activation(&self, w: WeightId) -> Format {
+        let format = self.format_of(w);
+        match format.activation() {
+            Format::F32 if format.rows() > 1 && self.target().tiles => Format::Bf16x2,
+            activation => self.stored_format(activation),
+        }
+    }
+
+    /// `x` as products with a weight take it, where the graph has f32: once for all products.
+    pub(super) fn factor(&mut self, x: Stored, w: WeightId) -> Result<Stored, ScheduleError> {
+        match self.activation(w) {
+            Format::Bf16x2 if x.format == Format::F32 => self.quantise(x, Format::Bf16x2),
+            _ => Ok(x),
+        }
+    }
+
     // Parts of the plan.
 
     pub(super) fn buffer(
@@ -431,6 +473,7 @@ impl<'a> Lowering<'a> {
         format: Format,
         width: u64,
     ) -> Result<Stored, ScheduleError> {
+        let format = self.stored_format(format);
         let draft = Draft { name: name.to_string(), row_bytes: row_bytes(format, width)?, rows: rows.count() };
         let buffer = BufferId(fit("number of buffers", self.buffers.len() as u64)?);
         self.buffers.push(draft);
@@ -466,9 +509,10 @@ impl<'a> Lowering<'a> {
         let id = fit("number of weights", self.plan_weights.len() as u64)?;
         self.plan_weights.push(PlanWeight {
             name: name(),
-            format: weight.format,
+            format: self.format_of(w),
+            stored: weight.format,
             shape: weight.shape.clone(),
-            file: place.file,
+            file: WeightFile::Source(place.file),
             offset: place.offset,
             bytes,
         });

@@ -43,7 +43,9 @@ pub(crate) struct Store {
     pub arena: Memory,
     /// Model files: what keeps the weights mapped.
     pub _files: Vec<Mapped>,
-    /// Weights in the files, by id.
+    /// Weights that were packed: what keeps them.
+    pub _packed: Memory,
+    /// Weights in the files or packed, by id.
     pub weights: Vec<Region>,
     /// Rotary tables, by id.
     pub ropes: Vec<Rope>,

@@ -3,6 +3,7 @@
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{
     ArenaBuffer, Arg, BucketId, BufferId, DimRule, Input, Plan, PlanWeight, RowAxis, RowCount, Source, Step, Task,
+    WeightFile,
 };
 
 use super::{
@@ -21,15 +22,42 @@ pub(super) fn shortened(name: &str) -> String {
 }
 
 pub(super) fn weight(plan: &Plan<Kernel>, weight: &PlanWeight) -> Result<(), Problem> {
-    let file = id("file", weight.file, &plan.files)?;
-    let row = weight.format.row();
-    let elements = weight.shape.iter().try_fold(1u64, |product, &d| product.checked_mul(d));
-    let blocks = elements.filter(|n| n.is_multiple_of(row.block_len as u64)).map(|n| n / row.block_len as u64);
-    let right = blocks.and_then(|blocks| blocks.checked_mul(row.block_bytes as u64));
+    let (what, available) = match weight.file {
+        WeightFile::Source(file) => ("its file", id("file", file, &plan.files)?.bytes),
+        WeightFile::Plan => ("the weights of the plan", plan.own_weight_bytes),
+    };
+    let (format, stored) = (weight.format, weight.stored);
+    if weight.is_packed_at_load() {
+        if format.unpacked() != Some(stored) {
+            return Err(Problem::Stored {
+                format,
+                stored,
+                right: "both must be the same, or one packed from the other",
+            });
+        }
+        if weight.file == WeightFile::Plan {
+            return Err(Problem::Stored {
+                format,
+                stored,
+                right: "the plan's own weights must be as kernels read them",
+            });
+        }
+    }
+    let right = weight.bytes_in(stored);
     if right != Some(weight.bytes) {
         return Err(Problem::WeightBytes { found: weight.bytes, right: right.unwrap_or(0) });
     }
-    inside("its file", weight.offset, Some(weight.bytes), file.bytes)
+    if weight.bytes_in(format).is_none() {
+        return Err(Problem::Blocks { shape: weight.shape.clone(), format });
+    }
+    inside(what, weight.offset, Some(weight.bytes), available)
+}
+
+/// What is packed when the plan is loaded takes memory: no more is packed than the files have.
+pub(super) fn packed_at_load(plan: &Plan<Kernel>) -> Result<(), Problem> {
+    let most = plan.files.iter().fold(0u64, |sum, file| sum.saturating_add(file.bytes));
+    let packed = plan.weights.iter().filter(|weight| weight.is_packed_at_load());
+    range("bytes to be packed", packed.fold(0u64, |sum, weight| sum.saturating_add(weight.bytes)), 0, most)
 }
 
 fn inside(what: &'static str, offset: u64, bytes: Option<u64>, available: u64) -> Result<(), Problem> {

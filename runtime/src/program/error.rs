@@ -1,5 +1,6 @@
 //! What can be wrong with a plan.
 
+use ixc_ir::format::Format;
 use ixc_ir::plan::DimRule;
 
 /// What is wrong with a plan, and where.
@@ -67,6 +68,24 @@ pub enum Problem {
         found: u64,
         /// Right; 0 where the shape fits no format.
         right: u64,
+    },
+    /// A weight that cannot be made of what is stored.
+    #[error("kernels read it as {format} and it is stored as {stored}; {right}")]
+    Stored {
+        /// What kernels read.
+        format: Format,
+        /// What is in the file.
+        stored: Format,
+        /// What would be right.
+        right: &'static str,
+    },
+    /// A weight whose shape does not fit the format that kernels read.
+    #[error("shape {shape:?} is no whole blocks of {format}: {} rows of {} columns", format.rows(), format.block_len())]
+    Blocks {
+        /// The shape.
+        shape: Vec<u64>,
+        /// The format.
+        format: Format,
     },
     /// A buffer that is fed from where it may not be.
     #[error("buffer %{buffer} is `{kind}` and comes from {source_name}; {right}")]

@@ -8,7 +8,8 @@
 //! - a kernel writes only the arena, the cache and scratch; scratch buffers are in scratch memory, and nothing else is;
 //!   index buffers are fed from inputs alone, at multiples of 4; what a call writes overlaps nothing else that it takes;
 //! - a routing is used only after the one step that fills it;
-//! - arena buffers lie in the arena, weights in their files.
+//! - arena buffers lie in the arena, weights in their files; weights that are not stored as kernels read them can be packed from
+//!   what is there.
 //!
 //! What it does not prove is that an item's slices lie inside their buffers: that depends on the step's row counts, and
 //! [`crate::execute`] checks it for each item.
@@ -234,6 +235,7 @@ impl Program {
         for weight in &plan.weights {
             at(&format!("weight {:?}", check::shortened(&weight.name)), check::weight(plan, weight))?;
         }
+        at(&"plan", check::packed_at_load(plan))?;
         for buffer in &plan.buffers {
             at(&format!("buffer {:?}", check::shortened(&buffer.name)), check::buffer(plan, buffer))?;
         }

@@ -66,8 +66,9 @@ impl Maker {
         self.plan.weights.push(PlanWeight {
             name: name.into(),
             format: Format::F32,
+            stored: Format::F32,
             shape: shape.iter().map(|&d| u64::from(d)).collect(),
-            file: 0,
+            file: WeightFile::Source(0),
             offset,
             bytes: count as u64 * 4,
         });
@@ -157,6 +158,7 @@ fn specs() -> (Plan<KernelSpec>, Vec<u8>) {
         vocabulary: VOCABULARY,
         files: Vec::new(),
         weights: Vec::new(),
+        own_weight_bytes: 0,
         ropes: vec![RopeTable {
             style: RopeStyle::Neox,
             frequencies: (0..D / 2).map(|i| 100f64.powf(-f64::from(i) / 8.0)).collect(),

@@ -86,6 +86,7 @@ impl Lowering<'_> {
         let label = self.label(op.kind, w);
         let n = self.last(w);
         let y = self.buffer(&label, x.rows, out, x.width)?;
+        let out = y.format;
         let args = vec![
             (by_column(Source::Arena(x.buffer), x.row_bytes()?, row_bytes(Format::F32, n)?), Access::Read),
             (whole(Source::Weight(self.vector(op.kind.row().mnemonic, w)?)), Access::Read),
@@ -98,7 +99,8 @@ impl Lowering<'_> {
     }
 
     /// `x` in an activation format; the same rows are quantised once.
-    pub(super) fn quantise(&mut self, x: Stored, out: Format) -> Result<Stored, ScheduleError> {
+    pub(in crate::schedule) fn quantise(&mut self, x: Stored, out: Format) -> Result<Stored, ScheduleError> {
+        let out = self.stored_format(out);
         if x.format == out {
             return Ok(x);
         }

@@ -1,0 +1,98 @@
+//! Which weights are packed.
+//!
+//! A weight is packed if all that reads it are matrix products, and its rows (of each expert) are whole strips of 16 and its
+//! columns whole packed blocks. A tied embedding is read by rows, so it stays as it is. Gate and up are both packed or neither,
+//! since one kernel reads both.
+//!
+//! ```text
+//! weight @w : q4_k[520, 256]     // 520 is no multiple of 16: stays
+//! weight @v : q4_k[512, 256]     // q4_k_r16
+//! ```
+
+use ixc_ir::format::Format;
+use ixc_ir::format::packed::STRIP;
+use ixc_ir::graph::{Function, Module, OpKind, Operand, WeightId};
+
+use super::MatrixTarget;
+
+/// For each weight of the module the format that kernels read, where that is not the one in the file.
+pub(super) fn packed(module: &Module, function: &Function, target: MatrixTarget) -> Vec<Option<Format>> {
+    let mut formats: Vec<Option<Format>> = module.weights.iter().map(|_| None).collect();
+    if !target.packed {
+        return formats;
+    }
+    for (format, weight) in formats.iter_mut().zip(&module.weights) {
+        *format = packable(weight.format, &weight.shape, target);
+    }
+    let mut pairs = Vec::new();
+    for op in &function.ops {
+        let factors = factors(op.kind);
+        for (operand, row) in op.operands.iter().zip(op.kind.row().operands) {
+            if let (Operand::Weight(w), false) = (operand, factors.contains(&row.name)) {
+                formats[w.index()] = None;
+            }
+        }
+        if let OpKind::LinearSwiglu | OpKind::ExpertSwiglu = op.kind
+            && let (Operand::Weight(gate), Operand::Weight(up)) = (op.operand("gate"), op.operand("up"))
+        {
+            pairs.push((gate, up));
+        }
+    }
+    // A weight may be in several pairs: until nothing changes, which each round but the last does to one more weight.
+    while let Some(w) = pairs.iter().find_map(|&(gate, up)| odd_one(&formats, gate, up)) {
+        formats[w.index()] = None;
+    }
+    formats
+}
+
+/// The packed one of two weights, where the other is not.
+fn odd_one(formats: &[Option<Format>], gate: WeightId, up: WeightId) -> Option<WeightId> {
+    match (formats[gate.index()], formats[up.index()]) {
+        (Some(_), None) => Some(gate),
+        (None, Some(_)) => Some(up),
+        (Some(_), Some(_)) | (None, None) => None,
+    }
+}
+
+/// The packed form of a weight of this format and shape.
+fn packable(format: Format, shape: &[u64], target: MatrixTarget) -> Option<Format> {
+    let packed = format.packed()?;
+    let &[.., n, k] = shape else { return None };
+    let strips = n.is_multiple_of(STRIP as u64) && k.is_multiple_of(packed.block_len() as u64);
+    // Tile products of floats take their activations in blocks.
+    let activations = !target.tiles || packed.activation() != Format::F32 || is_bf16x2(k);
+    (strips && activations).then_some(packed)
+}
+
+fn is_bf16x2(k: u64) -> bool {
+    k.is_multiple_of(Format::Bf16x2.block_len() as u64)
+}
+
+/// The operands of an op that are weights which a product multiplies with.
+fn factors(kind: OpKind) -> &'static [&'static str] {
+    match kind {
+        OpKind::Dequantise | OpKind::Linear | OpKind::ExpertDown => &["w"],
+        OpKind::LinearQkv => &["wq", "wk", "wv"],
+        OpKind::LinearSwiglu | OpKind::ExpertSwiglu => &["gate", "up"],
+        OpKind::Embed
+        | OpKind::Matmul
+        | OpKind::Add
+        | OpKind::Mul
+        | OpKind::Silu
+        | OpKind::AddBias
+        | OpKind::RmsNorm
+        | OpKind::RmsNormQuantise
+        | OpKind::SplitHeads
+        | OpKind::MergeHeads
+        | OpKind::Rope
+        | OpKind::RopeHeads
+        | OpKind::KvAppend
+        | OpKind::RopeAppend
+        | OpKind::Attention
+        | OpKind::Route
+        | OpKind::TakeRows
+        | OpKind::Quantise
+        | OpKind::ExpertMatmul
+        | OpKind::ExpertCombine => &[],
+    }
+}

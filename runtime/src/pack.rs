@@ -1,0 +1,205 @@
+//! Packing weights: from the rows of a model file to strips of 16, by all threads, when a plan is loaded or compiled.
+//!
+//! ```text
+//! model file, mapped:  row 0 | row 1 | ... | row 15 | row 16 ...        q4_k, 144 bytes for each 256 columns of a row
+//! packed memory:       strip 0: block 0, block 1, ... | strip 1 ...     q4_k_r16, 16 * 148 bytes for each 256 columns
+//! ```
+//!
+//! A job is a weight or whole strips of one; threads take strips from one counter. What a thread copies on the way is a few
+//! blocks of 16 rows, so that packing takes no memory but the result's. Whoever calls is told when a job is done, and can
+//! then give back the pages that it was read from.
+//!
+//! Invariant: the result is the same with any number of threads: strips are disjoint, and [`packed::pack`] moves bits.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ixc_ir::format::Format;
+use ixc_ir::format::packed::{self, STRIP};
+
+use crate::memory::Region;
+use crate::pool::{Pool, PoolError};
+
+/// Packed weights start at multiples of this, in memory and in plan files.
+pub const ALIGNMENT: u64 = 4096;
+/// Columns of a strip that are packed at a time: 16 rows of 2048 columns are 18 KiB in `q4_k` and 64 KiB in `f16`, which stay in
+/// a core's own caches together with the result. A multiple of every packed block.
+const COLUMNS: usize = 2048;
+/// Strips that a thread takes at a time.
+const SHARE: u64 = 4;
+
+/// Places of packed weights of these lengths, one after the other, and the end of the last. Saturates: memory of that length is
+/// refused.
+pub(crate) fn layout(lengths: impl Iterator<Item = u64>) -> (Vec<u64>, u64) {
+    let mut end = 0u64;
+    let offsets = lengths.map(|bytes| {
+        let at = end;
+        end = at.saturating_add(bytes).checked_next_multiple_of(ALIGNMENT).unwrap_or(u64::MAX);
+        at
+    });
+    (offsets.collect(), end)
+}
+
+/// Whole strips to be packed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Job {
+    to_format: Format,
+    from_format: Format,
+    from: Region,
+    to: Region,
+    /// Columns of a row, whole blocks of both formats.
+    columns: u64,
+    strips: u64,
+}
+
+impl Job {
+    /// All strips in `from`, rows of `columns` in the format that `to_format` is packed from; `None` where the regions have other
+    /// lengths than that takes.
+    pub(crate) fn new(to_format: Format, columns: u64, from: Region, to: Region) -> Option<Job> {
+        let from_format = to_format.unpacked()?;
+        let strip = |format: Format| format.row_bytes(columns)?.checked_mul(STRIP as u64);
+        let (from_strip, to_strip) = (strip(from_format)?, strip(to_format)?);
+        let strips = from.bytes().checked_div(from_strip)?;
+        let fits = strips.checked_mul(from_strip) == Some(from.bytes())
+            && strips.checked_mul(to_strip) == Some(to.bytes())
+            && usize::try_from(from.bytes().max(to.bytes())).is_ok();
+        fits.then_some(Job { to_format, from_format, from, to, columns, strips })
+    }
+
+    /// Bytes that `columns` of a row take in the file, and their share of a packed strip.
+    fn bytes(&self, columns: u64) -> (u64, u64) {
+        // They fit: `new` has computed those of whole rows.
+        (self.from_format.row_bytes(columns).unwrap_or(0), self.to_format.row_bytes(columns).unwrap_or(0))
+    }
+
+    /// Packs one strip. `rows` is only memory for use.
+    ///
+    /// # Safety
+    /// `from` must be readable, `to` writable, and nobody else may use the strip's part of `to` meanwhile.
+    unsafe fn strip(&self, strip: u64, rows: &mut Vec<u8>) {
+        let ((from_row, to_row), most) = (self.bytes(self.columns), COLUMNS as u64);
+        let mut first = 0;
+        while first < self.columns {
+            let columns = most.min(self.columns - first);
+            let ((from_at, to_at), (from_bytes, to_bytes)) = (self.bytes(first), self.bytes(columns));
+            rows.resize(STRIP * from_bytes as usize, 0);
+            for (r, row) in rows.chunks_exact_mut(from_bytes as usize).enumerate() {
+                let at = (strip * STRIP as u64 + r as u64) * from_row + from_at;
+                let Some(part) = self.from.part(at, from_bytes) else { return };
+                // SAFETY: the part lies in `from`, which the caller says is readable, and is as long as `row`. It is copied, since
+                // a mapped file may change and must not be borrowed.
+                unsafe { row.as_mut_ptr().copy_from_nonoverlapping(part.base(), row.len()) };
+            }
+            let at = STRIP as u64 * (strip * to_row + to_at);
+            let Some(part) = self.to.part(at, STRIP as u64 * to_bytes) else { return };
+            // SAFETY: the part lies in `to`, in this strip, which the caller says nobody else uses; it is initialised, as all
+            // mapped memory is.
+            let out = unsafe { std::slice::from_raw_parts_mut(part.base(), part.bytes() as usize) };
+            packed::pack(self.to_format, rows, out);
+            first += columns;
+        }
+    }
+}
+
+/// Runs jobs; `done` gets the number of each that is finished, on the thread that finished it.
+///
+/// # Safety
+/// For every job, `from` must be readable, `to` writable, and while this runs nobody else may use `to`; the `to` of different
+/// jobs must not overlap.
+///
+/// # Errors
+/// When a thread panics.
+pub(crate) unsafe fn run(jobs: &[Job], pool: &mut Pool, done: &(dyn Fn(usize) + Sync)) -> Result<(), PoolError> {
+    let ends: Vec<u64> = jobs
+        .iter()
+        .scan(0u64, |end, job| {
+            *end = end.saturating_add(job.strips);
+            Some(*end)
+        })
+        .collect();
+    let total = ends.last().copied().unwrap_or(0);
+    let left: Vec<AtomicU64> = jobs.iter().map(|job| job.strips.into()).collect();
+    let next = AtomicU64::new(0);
+    pool.run(&|_| {
+        let mut rows = Vec::new();
+        loop {
+            let start = next.fetch_add(SHARE, Ordering::Relaxed);
+            if start >= total {
+                return;
+            }
+            for number in start..start.saturating_add(SHARE).min(total) {
+                let at = ends.partition_point(|end| *end <= number);
+                let job = &jobs[at];
+                // SAFETY: the caller's promise; every number is taken once, and names one strip of one job.
+                unsafe { job.strip(number - (ends[at] - job.strips), &mut rows) };
+                if left[at].fetch_sub(1, Ordering::AcqRel) == 1 {
+                    done(at);
+                }
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+    use crate::memory::Memory;
+
+    fn region(bytes: &[u8]) -> (Memory, Region) {
+        let memory = Memory::zeroed("a test", bytes.len() as u64, false).unwrap();
+        let region = memory.region();
+        // SAFETY: the memory is new and as long as the bytes.
+        unsafe { region.base().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+        (memory, region)
+    }
+
+    #[test]
+    fn any_number_of_threads_packs_as_one_call_does() {
+        // More columns than are packed at a time, and not a multiple of it.
+        let (columns, strips) = (COLUMNS as u64 + 256, 11);
+        for to_format in [Format::Q4KR16, Format::Q6KR16, Format::Q8_0R16, Format::F16R16] {
+            let from_format = to_format.unpacked().unwrap();
+            let strip = STRIP * from_format.row_bytes(columns).unwrap() as usize;
+            let source: Vec<u8> = (0..strip * strips).map(|i| (i * 31 + i / 251) as u8).collect();
+            let packed_strip = STRIP * to_format.row_bytes(columns).unwrap() as usize;
+            let mut right = vec![0; packed_strip * strips];
+            for (rows, out) in source.chunks_exact(strip).zip(right.chunks_exact_mut(packed_strip)) {
+                packed::pack(to_format, rows, out);
+            }
+            let (_source, from) = region(&source);
+            for threads in [1, 3] {
+                let (_packed, to) = region(&vec![0xee; right.len()]);
+                // Two jobs: 4 strips, then 7.
+                let job = |first: u64, count: u64| {
+                    let part = |region: Region, strip: usize| region.part(first * strip as u64, count * strip as u64);
+                    Job::new(to_format, columns, part(from, strip).unwrap(), part(to, packed_strip).unwrap()).unwrap()
+                };
+                let finished = Mutex::new(Vec::new());
+                let mut pool = Pool::new(threads).unwrap();
+                let jobs = [job(0, 4), job(4, 7)];
+                // SAFETY: both memories are there, and nothing else uses them.
+                unsafe { run(&jobs, &mut pool, &|i| finished.lock().unwrap().push(i)) }.unwrap();
+                let mut finished = finished.into_inner().unwrap();
+                finished.sort_unstable();
+                assert_eq!(finished, [0, 1]);
+                // SAFETY: as above.
+                let found: Vec<u8> = (0..right.len()).map(|i| unsafe { to.base().add(i).read() }).collect();
+                assert!(found == right, "{to_format} with {threads} threads");
+            }
+        }
+    }
+
+    #[test]
+    fn lengths_that_are_no_whole_strips_make_no_job() {
+        let (_memory, memory) = region(&[0; 1 << 16]);
+        let regions = |from, to| (memory.part(0, from).unwrap(), memory.part(0, to).unwrap());
+        let job = |columns, (from, to)| Job::new(Format::Q4KR16, columns, from, to);
+        assert!(job(256, regions(2 * 16 * 144, 2 * 16 * 148)).is_some());
+        assert!(job(256, regions(2 * 16 * 144 - 144, 2 * 16 * 148)).is_none());
+        assert!(job(256, regions(16 * 144, 2 * 16 * 148)).is_none());
+        assert!(job(128, regions(16 * 144, 16 * 148)).is_none());
+        assert!(job(0, regions(16 * 144, 16 * 148)).is_none());
+        assert!(job(u64::MAX / 256 * 256, regions(16 * 144, 16 * 148)).is_none());
+    }
+}
