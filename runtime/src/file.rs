@@ -24,7 +24,7 @@ use ixc_ir::plan::Plan;
 /// First bytes of a plan file.
 pub const MAGIC: [u8; 8] = *b"IXCPLAN\n";
 /// Version of the encoding; others are refused, as plans are cheap to make again.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// Bytes before the payload.
 pub const HEADER_BYTES: usize = 24;
 /// Longest payload: a plan is some megabytes, most of them the tokenizer. What decodes takes up to some forty times as much
