@@ -70,9 +70,9 @@ pub fn dpbf16ps(sum: u32, a: u32, b: u32) -> u32 {
 /// `x · y + z` of single-precision bits, fused, to nearest even, denormals zero on both sides.
 ///
 /// NaN operands win in the order x, y, z and are made quiet.
-#[inline]
+#[inline(always)]
 pub fn fma_flushed(x: u32, y: u32, z: u32) -> u32 {
-    let [x, y, z] = [x, y, z].map(zero_if_denormal);
+    let (x, y, z) = (zero_if_denormal(x), zero_if_denormal(y), zero_if_denormal(z));
     // Of f32's values the product is exact in f64 (48 of 53 bits), the sum is not always. Rounding it again to f32 is right
     // unless the f64 is a midpoint of two f32, where it may have come from either side.
     let wide = widen(x) * widen(y) + widen(z);
@@ -88,11 +88,13 @@ pub fn add_flushed(x: u32, y: u32) -> u32 {
     fma_flushed(x, 1.0f32.to_bits(), y)
 }
 
+#[inline(always)]
 fn widen(bits: u32) -> f64 {
     f64::from(f32::from_bits(bits))
 }
 
 /// The sign stays.
+#[inline(always)]
 fn zero_if_denormal(bits: u32) -> u32 {
     if bits & INFINITY == 0 { bits & SIGN } else { bits }
 }
