@@ -276,7 +276,11 @@ impl Format {
         // All below 2^126, so that the cast keeps the sign.
         let fits = x.mantissa == 0 || 127 - x.mantissa.leading_zeros() as i32 + x.exponent < 126;
         fits.then(|| {
-            let magnitude = if x.exponent >= 0 { x.mantissa << x.exponent } else { x.mantissa >> -x.exponent };
+            let magnitude = match x.exponent {
+                0.. => x.mantissa << x.exponent,
+                // A rounded zero keeps the exponent it came from, which may be any.
+                _ => x.mantissa.checked_shr(x.exponent.unsigned_abs()).unwrap_or(0),
+            };
             if x.negative { -(magnitude as i128) } else { magnitude as i128 }
         })
     }

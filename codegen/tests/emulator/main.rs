@@ -3,11 +3,13 @@
 //! | module | what it tests |
 //! | --- | --- |
 //! | `amx` | tiles against the manual's pseudocode; every fault |
+//! | `bochs` | single vector instructions against this CPU, and for Bochs to judge |
 //! | `compiled` | compiled kernels against the interpreter |
 //! | `exact` | (no tests) the manual's arithmetic a second time |
 //! | `manual` | VNNI, BF16 and FP16 lanes against the manual's pseudocode |
 
 mod amx;
+mod bochs;
 mod compiled;
 mod exact;
 mod manual;
