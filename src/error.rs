@@ -29,6 +29,7 @@ use ixc_runtime::load::LoadError;
 use ixc_runtime::sample::{SampleError, SettingsError};
 
 use crate::kernels::KernelError;
+use crate::kernels::bundle::BundleError;
 
 /// Exit status of other failures.
 pub const FAILED: u8 = 1;
@@ -164,6 +165,12 @@ pub enum Error {
 impl From<KernelError> for Error {
     fn from(error: KernelError) -> Error {
         Box::new(error).into()
+    }
+}
+
+impl From<BundleError> for Error {
+    fn from(error: BundleError) -> Error {
+        KernelError::from(error).into()
     }
 }
 

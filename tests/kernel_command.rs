@@ -6,6 +6,7 @@ use std::path::Path;
 use std::process::Output;
 
 use ixc::codegen::rows::table::ROWS;
+use ixc::codegen::target::Target;
 use ixc::ir::plan::KernelSpec;
 use serde_json::Value as Json;
 use support::{ixc, scratch, stderr, stdout};
@@ -157,4 +158,39 @@ fn bench_gives_every_rate_with_its_spread() {
     }
     let table = text(["bench", "silu", "-r", "2", "--target", "portable"]);
     assert!(table.contains("us/call") && table.contains("+-") && table.contains("1 threads: memory "), "{table}");
+}
+
+#[test]
+fn code_for_other_machines_is_emulated() {
+    for target in ["haswell", "skylake-x", "sapphire-rapids"] {
+        for row in [["gemm_q6_k", "7"], ["gemv_q8_0", "2"], ["attention_128", "2"]] {
+            let [name, rows] = row;
+            let facts = json(["run", name, "--rows", rows, "--target", target, "--emulate", "--json"]);
+            assert_eq!((&facts["equal"], &facts["engine"]), (&true.into(), &"the emulator".into()), "{facts}");
+            assert!(facts["instructions"].as_u64().unwrap() > 1000, "{facts}");
+        }
+    }
+    let output = kernel(["run", "add", "--target", "portable", "--emulate"]);
+    assert_eq!(output.status.code(), Some(65));
+    assert!(stderr(&output).contains("the emulator needs x86-64 code of our own lowering"), "{}", stderr(&output));
+    match Target::all().find(|target| !target.missing().is_empty()) {
+        None => println!("NOT RUN: this machine lacks nothing that a target needs"),
+        Some(target) => {
+            let output = kernel(["run", "add", "--target", target.name()]);
+            assert_eq!(output.status.code(), Some(69));
+            let said = stderr(&output);
+            assert!(said.contains("this machine lacks ") && said.contains("--emulate runs it anywhere"), "{said}");
+        }
+    }
+}
+
+#[test]
+fn cost_counts_loops_for_machines_that_are_not_here() {
+    let facts = json(["cost", "gemm_q4_k", "--target", "zen4", "--rows", "96", "--json"]);
+    assert!(facts["whole"]["cycles"].as_f64().unwrap() > 1e4, "{facts}");
+    assert!(!facts["report"]["loops"].as_array().unwrap().is_empty());
+    let table = text(["cost", "gemv_q8_0", "--target", "skylake-x"]);
+    assert!(table.contains("bound by") && table.contains("the whole kernel"), "{table}");
+    let output = kernel(["cost", "gemv_q8_0", "--target", "portable"]);
+    assert_eq!(output.status.code(), Some(65), "{}", stderr(&output));
 }

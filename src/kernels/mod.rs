@@ -4,7 +4,8 @@
 //! | --- | --- |
 //! | [`choose`] | which kernel a name, a spec's text, a file or a model's kernel means |
 //! | [`run`] | inputs, the interpreter's results, and the machine's compared with them |
-//! | [`bench`] | time per call with its spread, and this machine's peak |
+//! | [`bundle`] | a kernel as a folder of files, and such a folder replayed |
+//! | [`mod@bench`] | time per call with its spread, and this machine's peak |
 //! | [`show`] | a kernel in each stage down to its bytes, with its statistics |
 //!
 //! The rows with names stand in [`ixc_codegen::rows::table`].
@@ -20,19 +21,23 @@
 //! ```
 
 pub mod bench;
+pub mod bundle;
 pub mod choose;
 pub mod run;
 pub mod show;
 
 use std::path::PathBuf;
 
+use bundle::BundleError;
+use ixc_codegen::cost::WholeError;
+use ixc_codegen::emulator::Fault;
 use ixc_codegen::rows::inputs::InputError;
 use ixc_ir::kernel::interpret::InterpretError;
 use ixc_ir::kernel::parse::ParseError;
 use ixc_ir::kernel::verify::VerifyError;
 use ixc_ir::plan::text::SpecError;
 
-use crate::error::{DATA, FAILED};
+use crate::error::{DATA, FAILED, UNAVAILABLE};
 
 /// What can go wrong with a kernel on its own.
 #[derive(Debug, thiserror::Error)]
@@ -110,14 +115,44 @@ pub enum KernelError {
     /// The interpreter stopped.
     #[error("the interpreter stopped: {0}")]
     Interpret(#[from] InterpretError),
-    /// A stage that a target has not.
-    #[error("{stage} is a stage of targets with x86-64 code; {target} is made by cranelift")]
-    NoStage {
-        /// The stage.
-        stage: &'static str,
+    /// What a target has not.
+    #[error("{what} needs x86-64 code of our own lowering; the code of target {target} is cranelift's")]
+    NotOurs {
+        /// What needs it.
+        what: &'static str,
         /// The target.
         target: &'static str,
     },
+    /// This machine cannot run the target's code.
+    #[error("target {target} can't run here: this machine lacks {missing}; --emulate runs it anywhere")]
+    Missing {
+        /// The target.
+        target: &'static str,
+        /// What is missing.
+        missing: String,
+    },
+    /// A target without a cost model.
+    #[error("no cost model for {target}; there are models for {}", models.join(", "))]
+    NoModel {
+        /// The target.
+        target: &'static str,
+        /// Those that there are.
+        models: Vec<&'static str>,
+    },
+    /// No cost of the whole kernel.
+    #[error(transparent)]
+    Whole(#[from] WholeError),
+    /// The emulator stopped code that we made: a bug of the lowering, or of the emulator.
+    #[error("{kernel}: the emulator stopped it: {fault}")]
+    Fault {
+        /// The kernel.
+        kernel: String,
+        /// Where and why.
+        fault: Fault,
+    },
+    /// A folder that cannot be replayed.
+    #[error(transparent)]
+    Bundle(#[from] BundleError),
     /// A result that is not the interpreter's.
     #[error("{kernel} on {engine} differs from the interpreter: {difference}")]
     Differs {
@@ -134,7 +169,8 @@ impl KernelError {
     /// The exit status that [`crate::error`] gives it.
     pub fn exit_status(&self) -> u8 {
         match self {
-            KernelError::Differs { .. } => FAILED,
+            KernelError::Missing { .. } => UNAVAILABLE,
+            KernelError::Differs { .. } | KernelError::Fault { .. } => FAILED,
             KernelError::Unknown { .. }
             | KernelError::Spec(_)
             | KernelError::Parse { .. }
@@ -145,7 +181,10 @@ impl KernelError {
             | KernelError::Input(_)
             | KernelError::NeedsDims { .. }
             | KernelError::Interpret(_)
-            | KernelError::NoStage { .. } => DATA,
+            | KernelError::NotOurs { .. }
+            | KernelError::NoModel { .. }
+            | KernelError::Whole(_) => DATA,
+            KernelError::Bundle(error) => error.exit_status(),
         }
     }
 }

@@ -2,12 +2,15 @@
 
 use std::time::Instant;
 
+use ixc_codegen::emulator::Program;
+use ixc_codegen::emulator::memory::Slice;
 use ixc_codegen::module::Module;
 use ixc_codegen::rows::compare::{Difference, first_difference};
 use ixc_codegen::rows::inputs;
 
-use super::KernelError;
+use super::bundle::index::Kind;
 use super::choose::Chosen;
+use super::{KernelError, show};
 use crate::Error;
 
 /// What runs a kernel's code.
@@ -15,6 +18,8 @@ use crate::Error;
 pub enum Engine {
     /// This machine.
     Native,
+    /// The emulator, on any machine: it also checks what a processor does not, such as every access' bounds.
+    Emulator,
 }
 
 impl Engine {
@@ -22,6 +27,7 @@ impl Engine {
     pub fn name(self) -> &'static str {
         match self {
             Engine::Native => "this machine",
+            Engine::Emulator => "the emulator",
         }
     }
 }
@@ -59,6 +65,8 @@ pub struct Outcome {
     pub interpreter_seconds: f64,
     /// Seconds that the engine took, without compiling.
     pub seconds: f64,
+    /// Instructions that it executed, where they are counted.
+    pub instructions: Option<u64>,
 }
 
 impl Case {
@@ -90,14 +98,18 @@ impl Case {
     pub fn check(&self, engine: Engine) -> Result<Outcome, Error> {
         // What cannot run is told before the interpreter takes its time.
         let mut found = self.before.clone();
-        let seconds = match engine {
-            Engine::Native => self.native(&mut found)?,
+        let (seconds, instructions) = match engine {
+            Engine::Native => (self.native(&mut found)?, None),
+            Engine::Emulator => {
+                let (seconds, instructions) = self.emulate(&mut found)?;
+                (seconds, Some(instructions))
+            }
         };
         let begin = Instant::now();
         let expected = self.expected()?;
         let interpreter_seconds = begin.elapsed().as_secs_f64();
         let difference = first_difference(&self.chosen.kernel, &expected, &found);
-        Ok(Outcome { expected, found, difference, interpreter_seconds, seconds })
+        Ok(Outcome { expected, found, difference, interpreter_seconds, seconds, instructions })
     }
 
     /// Runs it here; gives the seconds that it took.
@@ -109,10 +121,35 @@ impl Case {
             .unwrap_or_else(|error| unreachable!("inputs were made for this kernel: {error}"));
         Ok(begin.elapsed().as_secs_f64())
     }
+
+    /// Runs it in the emulator; gives the seconds that it took, and its instructions.
+    fn emulate(&self, buffers: &mut [Vec<u8>]) -> Result<(f64, u64), Error> {
+        let Chosen { kernel, target, .. } = &self.chosen;
+        let compiled = show::compile_x64(&self.chosen, "the emulator")?;
+        let code = [compiled.code.as_slice(), compiled.constants.as_slice()].concat();
+        let stopped = |fault| KernelError::Fault { kernel: kernel.name.clone(), fault };
+        let program = Program::new(&code, compiled.code_bytes, target.features()).map_err(stopped)?;
+        let begin = Instant::now();
+        let names = kernel.buffers.iter().map(|buffer| (buffer.name.as_str(), Kind::of(&buffer.kind).is_written()));
+        let stats = program.call(&slices(names, buffers), &self.dims).map_err(stopped)?;
+        Ok((begin.elapsed().as_secs_f64(), stats.instructions))
+    }
+}
+
+/// Buffers as the emulator takes them, by name and whether they may be written.
+pub fn slices<'a>(names: impl Iterator<Item = (&'a str, bool)>, buffers: &'a mut [Vec<u8>]) -> Vec<Slice<'a>> {
+    let buffers = names.zip(buffers).map(|((name, written), bytes)| match written {
+        true => Slice::write(name, bytes),
+        false => Slice::read(name, bytes),
+    });
+    buffers.collect()
 }
 
 /// Values of a kernel's dims.
-fn dims(chosen: &Chosen, sizes: Option<Sizes>) -> Result<Vec<i64>, KernelError> {
+///
+/// # Errors
+/// Where rows do not say what they are.
+pub fn dims(chosen: &Chosen, sizes: Option<Sizes>) -> Result<Vec<i64>, KernelError> {
     let kernel = &chosen.kernel;
     match (sizes.unwrap_or(Sizes::Rows(chosen.rows)), &chosen.spec) {
         (Sizes::Dims(dims), _) => Ok(dims),
@@ -147,6 +184,19 @@ mod tests {
             let outcome = case.check(Engine::Native).unwrap_or_else(|error| panic!("{}: {error}", row.name));
             assert_eq!(outcome.difference, None, "{} for {target:?}", row.name);
             assert_ne!(outcome.expected, case.before, "{} wrote something", row.name);
+        }
+    }
+
+    #[test]
+    fn every_row_runs_emulated_for_every_kind_of_target() {
+        for target in [Target::AVX2, Target::AVX512] {
+            for row in ROWS {
+                let chosen = choose(row.name, target).unwrap_or_else(|error| panic!("{}: {error}", row.name));
+                let case = Case::new(chosen, Some(Sizes::Rows(row.rows.min(1))), 7).unwrap();
+                let outcome = case.check(Engine::Emulator).unwrap_or_else(|error| panic!("{}: {error}", row.name));
+                assert_eq!(outcome.difference, None, "{} for {target:?}", row.name);
+                assert!(outcome.instructions.unwrap() > 10, "{} for {target:?}", row.name);
+            }
         }
     }
 }

@@ -113,10 +113,10 @@ fn hex(bytes: &[u8], start: usize) -> String {
 /// The compiled kernel of an x86-64 target.
 ///
 /// # Errors
-/// [`KernelError::NoStage`] for `portable`, and as [`compile`].
-pub fn compile_x64(chosen: &Chosen, stage: &'static str) -> Result<Compiled, Error> {
+/// [`KernelError::NotOurs`] for `portable`, and as [`compile`].
+pub fn compile_x64(chosen: &Chosen, what: &'static str) -> Result<Compiled, Error> {
     match compile(chosen)? {
         Code::X64(compiled) => Ok(compiled),
-        Code::Portable(_) => Err(KernelError::NoStage { stage, target: chosen.target.name() }.into()),
+        Code::Portable(_) => Err(KernelError::NotOurs { what, target: chosen.target.name() }.into()),
     }
 }

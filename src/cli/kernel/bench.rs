@@ -102,7 +102,7 @@ impl Args {
             return Ok(output::json(out, &facts)?);
         }
         writeln!(out, "{} on {}", kernel.name, ixc::machine::features::cpu_name())?;
-        let dims = if kernel.dims.is_empty() { String::new() } else { format!("{}; ", dims_text(&case)) };
+        let dims = if kernel.dims.is_empty() { String::new() } else { format!("{}; ", dims_text(kernel, &case.dims)) };
         writeln!(
             out,
             "{dims}{} and {} multiply-adds ({}) in a call",

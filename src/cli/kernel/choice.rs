@@ -1,8 +1,9 @@
 //! Which kernel a command works on, for which target, and with what inputs.
 
 use ixc::compile::TargetName;
+use ixc::ir::kernel::Kernel;
 use ixc::kernels::choose::{self, Chosen};
-use ixc::kernels::run::{Case, Sizes};
+use ixc::kernels::run::{self, Case, Sizes};
 
 /// A kernel for a target.
 #[derive(Debug, clap::Args)]
@@ -40,16 +41,24 @@ pub struct InputChoice {
 impl InputChoice {
     /// The kernel with its inputs.
     pub fn case(&self, chosen: Chosen) -> anyhow::Result<Case> {
-        let sizes = match (&self.dims, self.rows) {
+        Ok(Case::new(chosen, self.sizes(), self.seed)?)
+    }
+
+    /// Values of the kernel's dims.
+    pub fn dims(&self, chosen: &Chosen) -> anyhow::Result<Vec<i64>> {
+        Ok(run::dims(chosen, self.sizes()).map_err(ixc::Error::from)?)
+    }
+
+    fn sizes(&self) -> Option<Sizes> {
+        match (&self.dims, self.rows) {
             (Some(dims), _) => Some(Sizes::Dims(dims.clone())),
             (None, rows) => rows.map(Sizes::Rows),
-        };
-        Ok(Case::new(chosen, sizes, self.seed)?)
+        }
     }
 }
 
-/// The dims of a case, by name: `groups 16, rest 0`.
-pub fn dims_text(case: &Case) -> String {
-    let pairs = case.chosen.kernel.dims.iter().zip(&case.dims);
+/// A kernel's dims by name: `groups 16, rest 0`.
+pub fn dims_text(kernel: &Kernel, dims: &[i64]) -> String {
+    let pairs = kernel.dims.iter().zip(dims);
     pairs.map(|(dim, value)| format!("{} {value}", dim.name)).collect::<Vec<_>>().join(", ")
 }

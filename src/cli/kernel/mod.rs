@@ -2,7 +2,10 @@
 
 mod bench;
 mod choice;
+mod cost;
+mod export;
 mod list;
+mod replay;
 mod run;
 mod show;
 
@@ -21,7 +24,9 @@ use clap::Subcommand;
 EXAMPLES:
   ixc kernel list gemm --target amx
   ixc kernel show gemv_q4_k --target zen4 --stage asm
-  ixc kernel run gemm_q4_k --rows 33")]
+  ixc kernel run gemm_q4_k --rows 33 --target avx512 --emulate
+  ixc kernel cost gemm_q4_k --target zen4
+  ixc kernel export gemm_q4_k --target amx -o gemm.kernel")]
 pub struct Args {
     #[command(subcommand)]
     action: Action,
@@ -33,6 +38,9 @@ enum Action {
     Show(show::Args),
     Run(run::Args),
     Bench(bench::Args),
+    Cost(cost::Args),
+    Export(export::Args),
+    Replay(replay::Args),
 }
 
 impl Args {
@@ -43,6 +51,9 @@ impl Args {
             Action::Show(args) => args.run(out),
             Action::Run(args) => args.run(out),
             Action::Bench(args) => args.run(out),
+            Action::Cost(args) => args.run(out),
+            Action::Export(args) => args.run(out),
+            Action::Replay(args) => args.run(out),
         }
     }
 }

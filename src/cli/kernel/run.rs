@@ -7,7 +7,7 @@ use ixc::kernels::KernelError;
 use ixc::kernels::run::Engine;
 use serde_json::{Value as Json, json};
 
-use super::super::output;
+use super::super::output::{self, Count};
 use super::choice::{InputChoice, KernelChoice, dims_text};
 
 /// Runs a kernel with random inputs and compares it with the reference interpreter, bit for bit.
@@ -16,6 +16,7 @@ use super::choice::{InputChoice, KernelChoice, dims_text};
 
 EXAMPLES:
   ixc kernel run gemm_q4_k --rows 33
+  ixc kernel run gemm_q4_k --target sapphire-rapids --emulate
   ixc kernel run experiment.ix --dims 4,1 --seed 7
   ixc kernel run attention group=4 d=64 dv=64 scale=0.125 --target portable --json")]
 pub struct Args {
@@ -23,6 +24,9 @@ pub struct Args {
     kernel: KernelChoice,
     #[command(flatten)]
     inputs: InputChoice,
+    /// Run it in the emulator, which any machine can.
+    #[arg(long)]
+    emulate: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -32,7 +36,12 @@ impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         let case = self.inputs.case(self.kernel.choose()?)?;
-        let engine = Engine::Native;
+        let engine = if self.emulate { Engine::Emulator } else { Engine::Native };
+        let missing = case.chosen.target.missing();
+        if !self.emulate && !missing.is_empty() {
+            let (target, missing) = (case.chosen.target.name(), ixc::codegen::cpu::list(&missing));
+            return Err(ixc::Error::from(KernelError::Missing { target, missing }).into());
+        }
         let outcome = case.check(engine)?;
         let kernel = &case.chosen.kernel;
         let buffers = || kernel.buffers.iter().zip(&outcome.found).filter(|(b, _)| b.kind != BufferKind::Scratch);
@@ -56,6 +65,7 @@ impl Args {
                 "difference": outcome.difference.as_ref().map(ToString::to_string),
                 "interpreter_seconds": outcome.interpreter_seconds,
                 "seconds": outcome.seconds,
+                "instructions": outcome.instructions,
             });
             output::json(out, &facts)?;
         } else {
@@ -65,14 +75,15 @@ impl Args {
             }
             writeln!(out, "ran on   {}, for {}", engine.name(), case.chosen.target.name())?;
             if !kernel.dims.is_empty() {
-                writeln!(out, "dims     {}", dims_text(&case))?;
+                writeln!(out, "dims     {}", dims_text(kernel, &case.dims))?;
             }
             for (buffer, bytes) in buffers() {
                 let (name, kind, crc) = (&buffer.name, buffer.kind.keyword(), crc32fast::hash(bytes));
                 writeln!(out, "buffer   {name:<10} {kind:<10} {:>10} bytes, crc32 {crc:08x}", bytes.len())?;
             }
             let (code, interpreter) = (outcome.seconds, outcome.interpreter_seconds);
-            writeln!(out, "seconds  {code:.6} ({interpreter:.3} by the interpreter)")?;
+            let count = outcome.instructions.map_or(String::new(), |n| format!(", {} instructions", Count(n)));
+            writeln!(out, "seconds  {code:.6}{count} ({interpreter:.3} by the interpreter)")?;
             match &outcome.difference {
                 None => writeln!(out, "result   equal to the interpreter's, bit for bit")?,
                 Some(difference) => writeln!(out, "result   {difference}")?,

@@ -1,0 +1,57 @@
+//! `ixc kernel export`: a kernel as a folder of plain files.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use ixc::kernels::bundle::write::write;
+
+use super::super::output::{self, Bytes};
+use super::choice::{InputChoice, KernelChoice};
+
+/// Writes a kernel's code, inputs and expected outputs as plain files with a JSON index, for other machines and emulators.
+#[derive(Debug, clap::Args)]
+#[command(
+    after_help = "index.json says what the files are: code.bin, an in_*.bin for each buffer that is read, an out_*.bin (the reference
+interpreter's) for each that is written, the dims, the calling convention and the CPU features that the code needs. The
+folder must not be there yet.
+
+EXAMPLES:
+  ixc kernel export gemm_q4_k --target sapphire-rapids --rows 64 -o gemm.kernel
+  ixc kernel export demo:attention --target avx2 -o attention.kernel --seed 3 --json"
+)]
+pub struct Args {
+    #[command(flatten)]
+    kernel: KernelChoice,
+    #[command(flatten)]
+    inputs: InputChoice,
+    /// The folder to write.
+    #[arg(short, long, value_name = "DIR")]
+    output: PathBuf,
+    /// Print the index.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Args {
+    /// Runs the command.
+    pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        let case = self.inputs.case(self.kernel.choose()?)?;
+        let index = write(&case, &self.output)?;
+        if self.json {
+            return Ok(output::json(out, &index)?);
+        }
+        let buffers: u64 = index.buffers.iter().map(|buffer| buffer.bytes).sum();
+        writeln!(
+            out,
+            "{}: {} for {}, {} of code, {} buffers of {}; needs {}",
+            self.output.display(),
+            index.kernel,
+            index.target,
+            Bytes(index.code.file.bytes),
+            index.buffers.len(),
+            Bytes(buffers),
+            if index.features.is_empty() { "nothing".into() } else { index.features.join(", ") },
+        )?;
+        Ok(())
+    }
+}

@@ -1,0 +1,208 @@
+//! Reading a folder that anyone may have made: into memory, with everything checked that can be checked without running it.
+
+use std::fs;
+use std::io::Read;
+use std::path::Path;
+
+use ixc_codegen::target::{Feature, Features};
+use serde::Deserialize;
+
+use super::BundleError;
+use super::index::{self, File, Index, Kind};
+use crate::Error;
+
+/// A folder in memory.
+#[derive(Clone, Debug)]
+pub struct Bundle {
+    /// Its index.
+    pub index: Index,
+    /// Features that its code may use.
+    pub features: Features,
+    /// Instructions and constants.
+    pub code: Vec<u8>,
+    /// Bytes of instructions.
+    pub instruction_bytes: usize,
+    /// Values of the dims.
+    pub dims: Vec<i64>,
+    /// Buffers before the call.
+    pub before: Vec<Vec<u8>>,
+    /// Buffers after it; `None` where that is open.
+    pub expected: Vec<Option<Vec<u8>>>,
+}
+
+/// What every version of the index has.
+#[derive(Deserialize)]
+struct Head {
+    format: String,
+    version: u64,
+}
+
+/// Reads a folder.
+///
+/// # Errors
+/// Where files are missing, damaged, too large or not what the index says, and where the index makes no sense.
+pub fn read(folder: &Path) -> Result<Bundle, Error> {
+    let path = folder.join(index::FILE);
+    let text = bytes(&path, None, "bytes of an index", index::MOST_INDEX)?;
+    let malformed = |error: serde_json::Error| BundleError::Index { path: path.clone(), reason: error.to_string() };
+    let head: Head = serde_json::from_slice(&text).map_err(malformed)?;
+    if head.format != index::FORMAT || head.version != index::VERSION {
+        let format = head.format.chars().take(40).collect();
+        return Err(BundleError::Version { path, format, version: head.version }.into());
+    }
+    let index: Index = serde_json::from_slice(&text).map_err(malformed)?;
+    let features = check(&index)?;
+    let code = file(folder, &index.code.file, "bytes of code", index::MOST_CODE)?;
+    let mut before = Vec::new();
+    let mut expected = Vec::new();
+    for buffer in &index.buffers {
+        let start = match &buffer.input {
+            Some(input) => file(folder, input, "bytes of a buffer", index::MOST_BUFFERS)?,
+            // No more than the limit: it was checked.
+            None => vec![buffer.fill; buffer.bytes as usize],
+        };
+        if let (Kind::Index, Some(below)) = (buffer.kind, buffer.below) {
+            for word in start.chunks_exact(4) {
+                let value = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+                check_value(
+                    || format!("a value of index buffer {}", buffer.name),
+                    value,
+                    i64::from(value) < below,
+                    || format!("below {below}"),
+                )?;
+            }
+        }
+        expected.push(match (&buffer.expected, buffer.kind) {
+            (Some(expected), _) => Some(file(folder, expected, "bytes of a buffer", index::MOST_BUFFERS)?),
+            (None, Kind::Read | Kind::Index) => Some(start.clone()),
+            (None, Kind::Write | Kind::ReadWrite | Kind::Scratch) => None,
+        });
+        before.push(start);
+    }
+    let dims = index.dims.iter().map(|dim| dim.value).collect();
+    let instruction_bytes = index.code.instruction_bytes as usize;
+    Ok(Bundle { features, code, instruction_bytes, dims, before, expected, index })
+}
+
+/// Everything that the index alone says; gives the features.
+fn check(index: &Index) -> Result<Features, BundleError> {
+    let most = |what, found: usize, most: u64| match found as u64 {
+        found if found > most => Err(BundleError::TooMuch { what, found, most }),
+        _ => Ok(()),
+    };
+    most("buffers", index.buffers.len(), index::MOST_ARGUMENTS)?;
+    most("dims", index.dims.len(), index::MOST_ARGUMENTS)?;
+    most("features", index.features.len(), index::MOST_ARGUMENTS)?;
+    let code = &index.code;
+    check_value(|| "code.entry".into(), code.entry, code.entry == 0, || "0".into())?;
+    let aligned = code.alignment.is_power_of_two() && code.alignment <= 4096;
+    check_value(|| "code.alignment".into(), code.alignment, aligned, || "a power of two up to 4096".into())?;
+    let inside = code.instruction_bytes <= code.file.bytes;
+    check_value(
+        || "code.instruction_bytes".into(),
+        code.instruction_bytes,
+        inside,
+        || format!("at most code.bytes, {}", code.file.bytes),
+    )?;
+    let convention = &index.call.convention;
+    check_value(|| "call.convention".into(), shown(convention), convention == "sysv64", || "sysv64".into())?;
+    for dim in &index.dims {
+        let right = (dim.lo..=dim.hi).contains(&dim.value);
+        check_value(|| format!("dim {}", shown(&dim.name)), dim.value, right, || format!("{} to {}", dim.lo, dim.hi))?;
+    }
+    let mut left = index::MOST_BUFFERS;
+    for buffer in &index.buffers {
+        let too_much =
+            || BundleError::TooMuch { what: "bytes of buffers", found: buffer.bytes, most: index::MOST_BUFFERS };
+        left = left.checked_sub(buffer.bytes).ok_or_else(too_much)?;
+        for file in [&buffer.input, &buffer.expected].into_iter().flatten() {
+            let right = file.bytes == buffer.bytes;
+            check_value(
+                || format!("length of {}", shown(&file.file)),
+                file.bytes,
+                right,
+                || format!("the buffer's, {}", buffer.bytes),
+            )?;
+        }
+        let name = || format!("kind of buffer {}", shown(&buffer.name));
+        let open = buffer.kind.is_written() || buffer.expected.is_none();
+        check_value(name, format!("{:?}", buffer.kind), open, || {
+            "one that is written, as it has an expected file".into()
+        })?;
+        let bound = buffer.kind != Kind::Index || buffer.below.is_some();
+        check_value(name, "index", bound, || "with `below`".into())?;
+    }
+    let mut features = Features::default();
+    for name in &index.features {
+        let feature = Feature::ALL.iter().find(|feature| feature.name() == name);
+        let known = || {
+            let names: Vec<_> = Feature::ALL.iter().map(|feature| feature.name()).collect();
+            names.join(", ")
+        };
+        check_value(|| "a feature".into(), shown(name), feature.is_some(), || format!("one of {}", known()))?;
+        features = features.with(feature.map(std::slice::from_ref).unwrap_or_default());
+    }
+    Ok(features)
+}
+
+fn check_value(
+    what: impl FnOnce() -> String,
+    found: impl ToString,
+    ok: bool,
+    right: impl FnOnce() -> String,
+) -> Result<(), BundleError> {
+    if ok { Ok(()) } else { Err(BundleError::Value { what: what(), found: found.to_string(), right: right() }) }
+}
+
+/// Text of the index that an error shows.
+fn shown(text: &str) -> String {
+    text.chars().take(60).collect()
+}
+
+/// A file of the folder, whose length and checksum are those of the index.
+fn file(folder: &Path, file: &File, what: &'static str, most: u64) -> Result<Vec<u8>, Error> {
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
+    let name = &file.file;
+    if name.is_empty() || name.len() > index::MOST_NAME || name.starts_with('.') || !name.chars().all(plain) {
+        return Err(BundleError::Name { name: shown(name) }.into());
+    }
+    let path = folder.join(name);
+    let bytes = bytes(&path, Some(file.bytes), what, most)?;
+    let found = format!("{:08x}", crc32fast::hash(&bytes));
+    if found != file.crc32 {
+        return Err(BundleError::Checksum { path, found, right: shown(&file.crc32) }.into());
+    }
+    Ok(bytes)
+}
+
+/// A regular file's bytes: exactly `right` where it is given, and no more than `most`.
+fn bytes(path: &Path, right: Option<u64>, what: &'static str, most: u64) -> Result<Vec<u8>, Error> {
+    use std::os::unix::fs::OpenOptionsExt;
+    // A link could lead out of the folder, and opening a pipe would wait.
+    let opened = fs::File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
+    let mut file = match opened {
+        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
+            return Err(BundleError::NotAFile { path: path.to_owned() }.into());
+        }
+        opened => opened.map_err(Error::io(path, "read"))?,
+    };
+    let metadata = file.metadata().map_err(Error::io(path, "read"))?;
+    if !metadata.is_file() {
+        return Err(BundleError::NotAFile { path: path.to_owned() }.into());
+    }
+    let length = |found: u64| BundleError::Length { path: path.to_owned(), found, right: right.unwrap_or(found) };
+    let found = metadata.len();
+    if let Some(beyond) = [found, right.unwrap_or(0)].into_iter().find(|&size| size > most) {
+        return Err(BundleError::TooMuch { what, found: beyond, most }.into());
+    }
+    if right.is_some_and(|right| right != found) {
+        return Err(length(found).into());
+    }
+    let mut bytes = Vec::with_capacity(found as usize);
+    // One more, to notice a file that grows.
+    file.by_ref().take(found + 1).read_to_end(&mut bytes).map_err(Error::io(path, "read"))?;
+    if bytes.len() as u64 != found {
+        return Err(length(bytes.len() as u64).into());
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,75 @@
+//! Running what was read, and comparing with what is expected.
+
+use ixc_codegen::cpu;
+use ixc_codegen::emulator::Program;
+use ixc_codegen::foreign::ForeignCode;
+use ixc_codegen::rows::compare::{Difference, difference};
+
+use super::BundleError;
+use super::read::Bundle;
+use crate::Error;
+use crate::kernels::run::{Engine, slices};
+
+/// Most instructions that foreign code executes in the emulator unless more is asked for: a thousand times what a large kernel
+/// has. More is likely a loop that does not end.
+pub const MOST_STEPS: u64 = 1 << 32;
+
+/// What came out.
+#[derive(Clone, Debug)]
+pub struct Replayed {
+    /// Buffers after the call.
+    pub found: Vec<Vec<u8>>,
+    /// The first element that differs.
+    pub difference: Option<Difference>,
+    /// Instructions, where they were counted.
+    pub instructions: Option<u64>,
+}
+
+/// Emulates the folder's code, for at most so many instructions.
+///
+/// # Errors
+/// [`BundleError::Fault`] where the code does what it must not.
+pub fn emulate(bundle: &Bundle, steps: u64) -> Result<Replayed, Error> {
+    let program = Program::new(&bundle.code, bundle.instruction_bytes, bundle.features).map_err(BundleError::from)?;
+    let program = program.with_step_limit(steps);
+    let mut found = bundle.before.clone();
+    let names = bundle.index.buffers.iter().map(|buffer| (buffer.name.as_str(), buffer.kind.is_written()));
+    let stats = program.call(&slices(names, &mut found), &bundle.dims).map_err(BundleError::from)?;
+    Ok(compared(bundle, found, Some(stats.instructions)))
+}
+
+/// Runs the folder's code on this machine.
+///
+/// # Errors
+/// Where this machine lacks a feature that the index names, or gives no executable memory.
+///
+/// # Safety
+/// The code runs in this process as it is, with all that this process may do. The caller trusts who made the folder.
+pub unsafe fn native(bundle: &Bundle) -> Result<Replayed, Error> {
+    let mut missing = cpu::missing(bundle.features);
+    // The index may be silent about what the code needs.
+    let silent = ixc_codegen::foreign::features(&bundle.code[..bundle.instruction_bytes]);
+    missing.extend(cpu::missing(silent).into_iter().filter(|m| !missing.contains(m)).collect::<Vec<_>>());
+    if !missing.is_empty() {
+        return Err(BundleError::Missing { missing: cpu::list(&missing) }.into());
+    }
+    let code = ForeignCode::new(&bundle.code)?;
+    let mut found = bundle.before.clone();
+    // SAFETY: the caller trusts the code; the machine has its features, as was just checked.
+    unsafe { code.call(&mut found, &bundle.dims) };
+    Ok(compared(bundle, found, None))
+}
+
+/// What [`Engine`] calls the way in which it was run.
+pub fn engine(native: bool) -> Engine {
+    if native { Engine::Native } else { Engine::Emulator }
+}
+
+fn compared(bundle: &Bundle, found: Vec<Vec<u8>>, instructions: Option<u64>) -> Replayed {
+    let pairs = bundle.index.buffers.iter().zip(bundle.expected.iter().zip(&found));
+    let difference = pairs.filter_map(|(buffer, (expected, found))| {
+        difference(&buffer.name, Some(buffer.elements.elem()), expected.as_ref()?, found)
+    });
+    let difference = difference.into_iter().next();
+    Replayed { difference, found, instructions }
+}
