@@ -22,7 +22,9 @@ fn float_holds<T: PartialOrd>(a: T, b: T, op: &Op) -> bool {
         Some(std::cmp::Ordering::Equal) => 2,
         None => 3,
     };
-    PREDICATES[usize::from(op.imm8() & 15)] >> relation & 1 == 1
+    // Legacy instructions have eight predicates, the same as the first of the others.
+    let predicate = op.imm8() & if op.legacy { 7 } else { 15 };
+    PREDICATES[usize::from(predicate)] >> relation & 1 == 1
 }
 
 /// Whether a predicate of `vpcmpd` and its like holds.
@@ -63,6 +65,10 @@ pub(super) fn row(i: &Instruction) -> Option<Row> {
         M::Vcmpps if to_mask => mask::<f32>(|a, b, op| lanes::bits::<f32>(a, b, op, |a, b| float_holds(a, b, op))),
         M::Vcmppd if to_mask => mask::<f64>(|a, b, op| lanes::bits::<f64>(a, b, op, |a, b| float_holds(a, b, op))),
         M::Vcmpph => mask::<u16>(|a, b, op| lanes::bits::<u16>(a, b, op, |a, b| half_ops::compare(a, b, op.imm8()))),
+        M::Vcmpsh => Row::new(
+            Shape::ScalarMask(|a, b, op| u64::from(half_ops::compare(u16::get(a, 0), u16::get(b, 0), op.imm8()))),
+            2,
+        ),
         M::Vcmpss if to_mask => {
             Row::new(Shape::ScalarMask(|a, b, op| u64::from(float_holds(f32::get(a, 0), f32::get(b, 0), op))), 4)
         }

@@ -275,7 +275,7 @@ fn lea(m: &mut Machine, op: &Op) -> Step {
 fn imul(m: &mut Machine, op: &Op) -> Step {
     let size = usize::from(op.size);
     let b = i128::from(sign_extend(source(m, op, size)?, size));
-    let a = if op.c == 1 { op.immediate.cast_signed() } else { sign_extend(m.get(op.destination, size), size) };
+    let a = if op.c == 1 { sign_extend(op.immediate, size) } else { sign_extend(m.get(op.destination, size), size) };
     let full = i128::from(a) * b;
     let r = full as u64 & ones(size);
     let lost = full != i128::from(sign_extend(r, size));
@@ -604,10 +604,10 @@ fn form(i: &Instruction, op: &mut Op) -> Option<u8> {
         return None;
     }
     if i.op0_kind() == OpKind::Register {
-        op.destination = general(0).then(|| i.op0_register().number() as u8)?;
+        op.destination = general(0).then(|| i.op0_register().full_register().number() as u8)?;
     }
     if i.op_count() > 1 && i.op1_kind() == OpKind::Register {
-        op.b = general(1).then(|| i.op1_register().number() as u8)?;
+        op.b = general(1).then(|| i.op1_register().full_register().number() as u8)?;
     }
     Some(match (i.op0_kind(), i.op1_kind()) {
         (OpKind::Memory, _) => TO_MEMORY,
@@ -619,12 +619,12 @@ fn form(i: &Instruction, op: &mut Op) -> Option<u8> {
 /// Sets the operands of an instruction whose source may be memory: destination, then `b`.
 fn unary_source(i: &Instruction, op: &mut Op, last: u32) -> Option<()> {
     let register = |n| (i.op_kind(n) == OpKind::Register && i.op_register(n).is_gpr()).then(|| i.op_register(n));
-    op.destination = register(0)?.number() as u8;
+    op.destination = register(0)?.full_register().number() as u8;
     op.size = register(0)?.size() as u8;
     if i.op_kind(last) == OpKind::Memory {
         op.element = op.memory_bytes;
     } else {
-        op.b = register(last)?.number() as u8;
+        op.b = register(last)?.full_register().number() as u8;
         op.element = register(last)?.size() as u8;
     }
     Some(())
@@ -697,7 +697,7 @@ pub(super) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
         M::Movsx | M::Movsxd => unary_source(i, op, 1).map(|()| movsx)?,
         M::Lea => {
             let r = i.op0_register();
-            (op.destination, op.size, op.memory_bytes) = (r.number() as u8, r.size() as u8, 0);
+            (op.destination, op.size, op.memory_bytes) = (r.full_register().number() as u8, r.size() as u8, 0);
             lea
         }
         M::Imul if i.op_count() > 1 => {
@@ -710,7 +710,7 @@ pub(super) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
             if i.op0_kind() == OpKind::Memory {
                 op.size = op.memory_bytes;
             } else {
-                (op.b, op.size) = (i.op0_register().number() as u8, i.op0_register().size() as u8);
+                (op.b, op.size) = (i.op0_register().full_register().number() as u8, i.op0_register().size() as u8);
             }
             if matches!(i.mnemonic(), M::Imul | M::Mul) { multiply_wide } else { divide }
         }
@@ -739,7 +739,11 @@ pub(super) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
         }
         M::Shlx | M::Shrx | M::Sarx | M::Rorx => {
             unary_source(i, op, 1)?;
-            op.a = if i.mnemonic() == M::Rorx { ALWAYS_ZERO as u8 } else { i.op2_register().number() as u8 };
+            op.a = if i.mnemonic() == M::Rorx {
+                ALWAYS_ZERO as u8
+            } else {
+                i.op2_register().full_register().number() as u8
+            };
             op.element = match i.mnemonic() {
                 M::Shlx => 0,
                 M::Shrx => 1,
@@ -771,7 +775,7 @@ pub(super) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
         }
         M::Andn | M::Pdep | M::Pext | M::Mulx => {
             unary_source(i, op, 2)?;
-            op.a = i.op1_register().number() as u8;
+            op.a = i.op1_register().full_register().number() as u8;
             op.element = match i.mnemonic() {
                 M::Andn => 0,
                 M::Pdep => 6,
@@ -782,7 +786,7 @@ pub(super) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
         }
         M::Bextr | M::Bzhi => {
             unary_source(i, op, 1)?;
-            op.a = i.op2_register().number() as u8;
+            op.a = i.op2_register().full_register().number() as u8;
             op.element = if i.mnemonic() == M::Bextr { 1 } else { 5 };
             bmi
         }
@@ -797,6 +801,10 @@ pub(super) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
         }
         M::Bswap => {
             form(i, op)?;
+            // Of 16 bits it is undefined.
+            if op.size < 4 {
+                return None;
+            }
             bswap
         }
         M::Xchg => {
@@ -809,7 +817,9 @@ pub(super) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
         M::Push => {
             op.b = ALWAYS_ZERO as u8;
             match i.op0_kind() {
-                OpKind::Register if i.op0_register().is_gpr64() => op.b = i.op0_register().number() as u8,
+                OpKind::Register if i.op0_register().is_gpr64() => {
+                    op.b = i.op0_register().full_register().number() as u8
+                }
                 OpKind::Memory if op.memory_bytes == 8 => op.element = 1,
                 OpKind::Immediate8to64 | OpKind::Immediate32to64 => {}
                 _ => return None,
@@ -820,7 +830,7 @@ pub(super) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
             if i.op0_kind() != OpKind::Register || !i.op0_register().is_gpr64() {
                 return None;
             }
-            op.destination = i.op0_register().number() as u8;
+            op.destination = i.op0_register().full_register().number() as u8;
             pop
         }
         M::Ret if i.op_count() == 0 => ret,
@@ -840,7 +850,7 @@ pub(super) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
             op.c = condition(i)?;
             if i.op_count() == 1 {
                 if i.op0_kind() == OpKind::Register {
-                    op.destination = i.op0_register().number() as u8;
+                    op.destination = i.op0_register().full_register().number() as u8;
                 }
                 setcc
             } else {

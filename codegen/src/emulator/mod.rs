@@ -23,7 +23,8 @@
 //! | [`half_ops`] | FP16: lane maths of half precision |
 //!
 //! What is deliberately not emulated is an unknown instruction: approximations whose bits differ by processor (`vrcp14ps`,
-//! `vrsqrt14ps`), MXCSR, the second byte of a register (`ah`), calls, string instructions.
+//! `vrsqrt14ps`), MXCSR, the second byte of a register (`ah`), calls, string instructions, and what no kernel has had a use
+//! for yet (`vdpps`, `vmpsadbw`, `vdbpsadbw`, `vfixupimm…`, `vfpclass…`, `vgetmant…`, `vrange…`, complex half precision).
 //!
 //! # Contract of the parts that are pure lane maths
 //!

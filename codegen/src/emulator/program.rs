@@ -156,17 +156,18 @@ impl Program {
         for (n, _) in CALLEE_SAVED {
             defined |= 1 << n;
         }
-        self.execute(&mut state, buffers, dims, Defined { registers: defined, flags: DIRECTION })
+        self.execute(&mut state, buffers, dims, Defined { registers: defined, flags: DIRECTION }, check_return)
     }
 
     /// As [`Program::call`], with registers of the caller's choice, which count as defined and are given back. Those with
-    /// the arguments and the stack pointer are set.
+    /// the arguments and the stack pointer are set; what must hold at a return need not, so that pieces of functions
+    /// can be looked at.
     ///
     /// # Errors
     /// As [`Program::call`].
     pub fn call_with(&self, state: &mut State, buffers: &[Slice], dims: &[i64]) -> Result<CallStats, Fault> {
-        let tiles = if state.tiles.is_init() { u64::MAX >> (64 - TILES) } else { u64::MAX };
-        self.execute(state, buffers, dims, Defined { registers: tiles, flags: u8::MAX })
+        let registers = if state.tiles.is_init() { !ALL_TILES } else { u64::MAX };
+        self.execute(state, buffers, dims, Defined { registers, flags: u8::MAX }, |_, _| Ok(()))
     }
 
     fn execute(
@@ -175,6 +176,7 @@ impl Program {
         buffers: &[Slice],
         dims: &[i64],
         defined: Defined,
+        check: fn(&[u64; 17], &State) -> Result<(), Trap>,
     ) -> Result<CallStats, Fault> {
         let mut stack = SPARE.take();
         if stack.is_empty() {
@@ -201,7 +203,7 @@ impl Program {
         let caller = state.gpr;
         let mut machine = Machine { state: std::mem::take(state), memory, next: 0, returned: false };
         let result = self.run(&mut machine, defined).and_then(|(stats, last)| {
-            check_return(&caller, &machine.state).map_err(|kind| self.fault(last, kind))?;
+            check(&caller, &machine.state).map_err(|kind| self.fault(last, kind))?;
             Ok(stats)
         });
         let Machine { state: after, memory, .. } = machine;

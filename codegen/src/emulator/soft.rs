@@ -273,15 +273,14 @@ impl Format {
             return None;
         }
         let x = integral(self.unpack(x), 0, rounding);
-        // All below 2^126, so that the cast keeps the sign.
-        let fits = x.mantissa == 0 || 127 - x.mantissa.leading_zeros() as i32 + x.exponent < 126;
+        if x.mantissa == 0 {
+            return Some(0);
+        }
+        // An exponent is left only where the number was an integer. All below 2^126, so that the cast keeps the sign.
+        let fits = 127 - x.mantissa.leading_zeros() as i32 + x.exponent < 126;
         fits.then(|| {
-            let magnitude = match x.exponent {
-                0.. => x.mantissa << x.exponent,
-                // A rounded zero keeps the exponent it came from, which may be any.
-                _ => x.mantissa.checked_shr(x.exponent.unsigned_abs()).unwrap_or(0),
-            };
-            if x.negative { -(magnitude as i128) } else { magnitude as i128 }
+            let magnitude = (x.mantissa << x.exponent) as i128;
+            if x.negative { -magnitude } else { magnitude }
         })
     }
 

@@ -1,0 +1,460 @@
+//! Every instruction that the emulator knows and this CPU has, in all its forms, against this CPU.
+//!
+//! The forms come from the decoder's description of each instruction: which operands it takes, whether it can be masked,
+//! broadcast, rounded. `IXC_MNEMONIC=vaddps` runs one.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use iced_x86::{
+    Code, CpuidFeature, Encoder, Instruction, Mnemonic, OpCodeOperandKind, OpKind, Register, RoundingControl,
+};
+use ixc_codegen::cpu;
+use ixc_codegen::emulator::state::{State, Vector};
+use ixc_codegen::emulator::{FaultKind, Program, Slice};
+use ixc_codegen::target::{Feature, Features};
+
+use super::state::Random;
+use super::thunk::{Block, Thunks, Width};
+
+/// Random operands for each form of an instruction.
+const ROUNDS: usize = 6;
+/// Bytes that memory operands may touch.
+const MEMORY: usize = 4096;
+/// Where they point: in the middle.
+const POINTED: usize = 2048;
+/// The general registers that operands may be: not the arguments', which the emulator sets, nor the pointer to memory.
+const GENERAL: [u32; 12] = [0, 1, 2, 5, 8, 9, 10, 11, 12, 13, 14, 15];
+const POINTER: Register = Register::RBX;
+/// Flags, as the decoder numbers them and as the processor does.
+const FLAGS: [(u32, u64); 6] = [(1, 1 << 11), (2, 1 << 7), (4, 1 << 6), (8, 1 << 4), (16, 1), (32, 1 << 2)];
+
+/// Which form of an instruction is made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Form {
+    memory: bool,
+    broadcast: bool,
+    masked: bool,
+    zeroing: bool,
+    rounding: RoundingControl,
+    suppress: bool,
+}
+
+fn forms(code: Code) -> Vec<Form> {
+    let info = code.op_code();
+    let has_memory = info.op_kinds().iter().any(|k| format!("{k:?}").contains("mem"));
+    let has_register = !info.op_kinds().iter().any(|k| {
+        let name = format!("{k:?}");
+        name.starts_with("mem") || name == "sibmem"
+    });
+    let mut forms = Vec::new();
+    let plain = Form {
+        memory: false,
+        broadcast: false,
+        masked: false,
+        zeroing: false,
+        rounding: RoundingControl::None,
+        suppress: false,
+    };
+    let mut places = Vec::new();
+    if has_register {
+        places.push(plain);
+        if info.can_use_rounding_control() {
+            for rounding in [
+                RoundingControl::RoundToNearest,
+                RoundingControl::RoundDown,
+                RoundingControl::RoundUp,
+                RoundingControl::RoundTowardZero,
+            ] {
+                places.push(Form { rounding, ..plain });
+            }
+        } else if info.can_suppress_all_exceptions() {
+            places.push(Form { suppress: true, ..plain });
+        }
+    }
+    if has_memory {
+        places.push(Form { memory: true, ..plain });
+        if info.can_broadcast() {
+            places.push(Form { memory: true, broadcast: true, ..plain });
+        }
+    }
+    for place in places {
+        if !info.require_op_mask_register() {
+            forms.push(place);
+        }
+        if info.can_use_op_mask_register() {
+            forms.push(Form { masked: true, ..place });
+            // A store merges always.
+            let stores = place.memory && format!("{:?}", info.op0_kind()).contains("mem");
+            if info.can_use_zeroing_masking() && !stores {
+                forms.push(Form { masked: true, zeroing: true, ..place });
+            }
+        }
+    }
+    forms
+}
+
+/// An instruction of this form with random operands; `None` where an operand is of a kind that is not made.
+fn make(code: Code, form: Form, random: &mut Random) -> Option<Instruction> {
+    use OpCodeOperandKind as K;
+    let info = code.op_code();
+    let mut i = Instruction::default();
+    i.set_code(code);
+    let evex = info.encoding() == iced_x86::EncodingKind::EVEX;
+    let vectors = if evex { 32 } else { 16 };
+    // Few registers, so that operands are often the same; different ones where they must be.
+    let distinct = info.requires_unique_reg_nums() || info.requires_unique_dest_reg_num();
+    let mut taken: Vec<u32> = Vec::new();
+    let mut vector = |random: &mut Random| {
+        let start = random.pick(&[0, vectors - 4]);
+        loop {
+            let n = start + random.below(4) as u32;
+            if !(distinct && taken.contains(&n)) {
+                taken.push(n);
+                return n;
+            }
+        }
+    };
+    for (n, kind) in (0..).zip(info.op_kinds()) {
+        let mut register = |base: Register, number: u32| {
+            i.set_op_register(n, base + number);
+            true
+        };
+        let general = random.pick(&GENERAL);
+        let vsib = match kind {
+            K::mem_vsib32x | K::mem_vsib64x => Some(Register::XMM0),
+            K::mem_vsib32y | K::mem_vsib64y => Some(Register::YMM0),
+            K::mem_vsib32z | K::mem_vsib64z => Some(Register::ZMM0),
+            _ => None,
+        };
+        let made = match kind {
+            K::r8_or_mem if !form.memory => register(Register::AL, if general >= 4 { general + 4 } else { general }),
+            K::r16_or_mem if !form.memory => register(Register::AX, general),
+            K::r32_or_mem if !form.memory => register(Register::EAX, general),
+            K::r64_or_mem if !form.memory => register(Register::RAX, general),
+            K::xmm_or_mem if !form.memory => register(Register::XMM0, vector(random)),
+            K::ymm_or_mem if !form.memory => register(Register::YMM0, vector(random)),
+            K::zmm_or_mem if !form.memory => register(Register::ZMM0, vector(random)),
+            K::k_or_mem if !form.memory => register(Register::K0, random.below(8) as u32),
+            K::r8_or_mem
+            | K::r16_or_mem
+            | K::r32_or_mem
+            | K::r64_or_mem
+            | K::xmm_or_mem
+            | K::ymm_or_mem
+            | K::zmm_or_mem
+            | K::k_or_mem
+            | K::mem
+            | K::mem_vsib32x
+            | K::mem_vsib64x
+            | K::mem_vsib32y
+            | K::mem_vsib64y
+            | K::mem_vsib32z
+            | K::mem_vsib64z => {
+                i.set_op_kind(n, OpKind::Memory);
+                i.set_memory_base(POINTER);
+                if code.mnemonic() == Mnemonic::Lea {
+                    // An address that nothing is loaded from.
+                    i.set_memory_base(Register::RAX + general);
+                    i.set_memory_index(Register::RAX + random.pick(&GENERAL));
+                    i.set_memory_index_scale(random.pick(&[1, 2, 4, 8]));
+                }
+                if let Some(base) = vsib {
+                    i.set_memory_index(base + vector(random));
+                    i.set_memory_index_scale(random.pick(&[1, 2, 4, 8]));
+                }
+                let displacement: i64 = random.pick(&[0, 64, -64, 128, 0x240]);
+                i.set_memory_displacement64(displacement.cast_unsigned());
+                i.set_memory_displ_size(u32::from(displacement != 0));
+                i.set_is_broadcast(form.broadcast);
+                true
+            }
+            // `spl` to `dil` stand between.
+            K::r8_reg | K::r8_opcode => register(Register::AL, if general >= 4 { general + 4 } else { general }),
+            K::r16_reg | K::r16_rm | K::r16_opcode => register(Register::AX, general),
+            K::r32_reg | K::r32_rm | K::r32_opcode | K::r32_vvvv => register(Register::EAX, general),
+            K::r64_reg | K::r64_rm | K::r64_opcode | K::r64_vvvv => register(Register::RAX, general),
+            K::k_reg | K::k_rm | K::k_vvvv => register(Register::K0, random.below(8) as u32),
+            K::xmm_reg | K::xmm_rm | K::xmm_vvvv | K::xmm_is4 => register(Register::XMM0, vector(random)),
+            K::ymm_reg | K::ymm_rm | K::ymm_vvvv | K::ymm_is4 => register(Register::YMM0, vector(random)),
+            K::zmm_reg | K::zmm_rm | K::zmm_vvvv => register(Register::ZMM0, vector(random)),
+            K::al => register(Register::AL, 0),
+            K::cl => register(Register::CL, 0),
+            K::ax => register(Register::AX, 0),
+            K::eax => register(Register::EAX, 0),
+            K::rax => register(Register::RAX, 0),
+            K::imm8 | K::imm8_const_1 => {
+                i.set_op_kind(n, OpKind::Immediate8);
+                let x = if random.chance(2) { random.next() as u8 } else { random.below(20) as u8 };
+                i.set_immediate8(if *kind == K::imm8 { x } else { 1 });
+                true
+            }
+            K::imm8sex16 | K::imm8sex32 | K::imm8sex64 => {
+                let x = random.next() as i8;
+                match kind {
+                    K::imm8sex16 => {
+                        i.set_op_kind(n, OpKind::Immediate8to16);
+                        i.set_immediate8to16(x.into());
+                    }
+                    K::imm8sex32 => {
+                        i.set_op_kind(n, OpKind::Immediate8to32);
+                        i.set_immediate8to32(x.into());
+                    }
+                    _ => {
+                        i.set_op_kind(n, OpKind::Immediate8to64);
+                        i.set_immediate8to64(x.into());
+                    }
+                }
+                true
+            }
+            K::imm16 => {
+                i.set_op_kind(n, OpKind::Immediate16);
+                i.set_immediate16(random.integer() as u16);
+                true
+            }
+            K::imm32 => {
+                i.set_op_kind(n, OpKind::Immediate32);
+                i.set_immediate32(random.integer() as u32);
+                true
+            }
+            K::imm32sex64 => {
+                i.set_op_kind(n, OpKind::Immediate32to64);
+                i.set_immediate32to64((random.integer() as i32).into());
+                true
+            }
+            K::imm64 => {
+                i.set_op_kind(n, OpKind::Immediate64);
+                i.set_immediate64(random.integer());
+                true
+            }
+            _ => false,
+        };
+        if !made {
+            return None;
+        }
+    }
+    if form.masked {
+        i.set_op_mask(Register::K1 + random.below(7) as u32);
+        i.set_zeroing_masking(form.zeroing);
+    }
+    i.set_rounding_control(form.rounding);
+    i.set_suppress_all_exceptions(form.suppress);
+    Some(i)
+}
+
+/// Whether this CPU has all that an instruction needs. Those without a row in the target table came with AVX2 or before.
+fn is_here(code: Code, present: Features) -> bool {
+    code.cpuid_features().iter().all(|f| match Feature::of_instruction(*f) {
+        Some(feature) => present.has(feature),
+        None => present.has(Feature::Avx2),
+    })
+}
+
+/// Instructions that the thunk can't hold: they move the stack pointer, jump, or change the direction.
+fn is_left_out(code: Code) -> bool {
+    use Mnemonic as M;
+    code.flow_control() != iced_x86::FlowControl::Next
+        || code.op_code().is_stack_instruction()
+        || matches!(code.mnemonic(), M::Push | M::Pop | M::Std | M::Cld | M::Nop | M::Endbr64)
+        || code.cpuid_features().contains(&CpuidFeature::MMX)
+}
+
+struct Machine {
+    memory: Vec<Aligned>,
+    random: Random,
+}
+
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
+struct Aligned([u8; 64]);
+
+impl Machine {
+    fn bytes(&mut self) -> &mut [u8] {
+        let pointer = self.memory.as_mut_ptr().cast::<u8>();
+        // SAFETY: the vector's own memory, borrowed as long as the result.
+        unsafe { std::slice::from_raw_parts_mut(pointer, MEMORY) }
+    }
+
+    fn block(&mut self, i: &Instruction) -> Block {
+        let random = &mut self.random;
+        let mut block = Block::new();
+        block.gpr = [(); 16].map(|()| random.integer());
+        block.vector = [(); 32].map(|()| random.vector());
+        block.mask = [(); 8].map(|()| random.mask());
+        block.flags = FLAGS.iter().map(|(_, bit)| if random.chance(2) { *bit } else { 0 }).sum();
+        if i.memory_index().is_vector_register() {
+            // Indexes that stay inside memory, of either sign.
+            let wide = format!("{:?}", i.code().op_code().op_kinds()).contains("vsib64");
+            let v = &mut block.vector[i.memory_index().number()];
+            for part in v.chunks_exact_mut(if wide { 8 } else { 4 }) {
+                let index = random.below(100) as i64 - 50;
+                part.copy_from_slice(&index.to_le_bytes()[..part.len()]);
+            }
+        }
+        if matches!(i.mnemonic(), Mnemonic::Div | Mnemonic::Idiv) {
+            // So that most quotients fit.
+            block.gpr[2] = random.below(3) as u64;
+            block.gpr[0] >>= random.below(40);
+        }
+        block
+    }
+}
+
+/// What differs, or nothing.
+fn compare(i: &Instruction, native: &Block, emulated: &State, width: Width) -> String {
+    let mut text = String::new();
+    for n in 0..16 {
+        // The pointer, the stack, the arguments.
+        if !matches!(n, 3 | 4 | 6 | 7) && native.gpr[n] != emulated.gpr[n] {
+            let _ = write!(text, " gpr {n}: {:#x} emulated {:#x};", native.gpr[n], emulated.gpr[n]);
+        }
+    }
+    let undefined = i.rflags_undefined();
+    for (bit, flag) in FLAGS {
+        if undefined & bit == 0 && (native.flags ^ emulated.flags) & flag != 0 {
+            let _ = write!(text, " flag {flag:#x}: {:#x} emulated {:#x};", native.flags & flag, emulated.flags & flag);
+        }
+    }
+    let (count, bytes) = if width == Width::Avx512 { (32, 64) } else { (16, 32) };
+    for n in 0..count {
+        let (right, found) = (&native.vector[n][..bytes], &emulated.vector[n].0[..bytes]);
+        if right != found {
+            let _ = write!(text, " zmm{n}:\n    {right:02x?}\n    emulated\n    {found:02x?};");
+        }
+    }
+    if width == Width::Avx512 && native.mask != emulated.mask {
+        let _ = write!(text, " masks {:x?} emulated {:x?}", native.mask, emulated.mask);
+    }
+    text
+}
+
+struct Made {
+    instruction: Instruction,
+    bytes: Vec<u8>,
+    program: Program,
+}
+
+/// The forms of an instruction that can be encoded and that the emulator knows.
+fn all_forms(code: Code, random: &mut Random, everything: Features) -> Vec<Made> {
+    // mov rbx, [rdi]; lea rbx, [rbx + POINTED]
+    let load_pointer = [0x48, 0x8b, 0x1f, 0x48, 0x8d, 0x9b, 0, (POINTED >> 8) as u8, 0, 0];
+    let mut made = Vec::new();
+    for form in forms(code) {
+        for _ in 0..ROUNDS {
+            let Some(mut instruction) = make(code, form, random) else { return Vec::new() };
+            let mut encoder = Encoder::new(64);
+            if encoder.encode(&instruction, 0).is_err() {
+                continue;
+            }
+            let bytes = encoder.take_buffer();
+            instruction.set_len(bytes.len());
+            let whole = [&load_pointer[..], &bytes, &[0xc3]].concat();
+            match Program::new(&whole, whole.len(), everything) {
+                Ok(program) => made.push(Made { instruction, bytes, program }),
+                Err(fault) => {
+                    let unknown = matches!(fault.kind, FaultKind::Unknown { .. } | FaultKind::Feature { .. });
+                    assert!(unknown, "{instruction}: {fault}");
+                }
+            }
+        }
+    }
+    made
+}
+
+#[test]
+fn instructions_do_what_this_cpu_does() {
+    let present = cpu::present();
+    let width = if present.contains(Features::of(&[Feature::Avx512f, Feature::Avx512bw])) {
+        Width::Avx512
+    } else if present.has(Feature::Avx2) {
+        Width::Avx
+    } else {
+        println!("NOT RUN: this CPU has no AVX2");
+        return;
+    };
+    let only = std::env::var("IXC_MNEMONIC").ok();
+    let everything = Features::of(Feature::ALL);
+    let mut machine = Machine { memory: vec![Aligned([0; 64]); MEMORY / 64], random: Random(0x1ce) };
+    let (mut codes, mut runs) = (0, 0);
+    let mut elsewhere: BTreeMap<String, usize> = BTreeMap::new();
+    let mut wrong: Vec<String> = Vec::new();
+    for code in Code::values() {
+        let info = code.op_code();
+        let name = format!("{:?}", code.mnemonic()).to_lowercase();
+        if !info.is_instruction() || !info.mode64() || only.as_ref().is_some_and(|only| *only != name) {
+            continue;
+        }
+        if is_left_out(code) {
+            continue;
+        }
+        let made = all_forms(code, &mut machine.random, everything);
+        if made.is_empty() {
+            continue;
+        }
+        if !is_here(code, present) {
+            *elsewhere.entry(format!("{:?}", code.cpuid_features())).or_default() += 1;
+            continue;
+        }
+        codes += 1;
+        let bytes: Vec<Vec<u8>> = made.iter().map(|m| m.bytes.clone()).collect();
+        let mut thunks = Thunks::new(&bytes, width);
+        for (number, Made { instruction: i, program, .. }) in made.iter().enumerate() {
+            let mut block = machine.block(i);
+            let mut before = vec![0; MEMORY];
+            for part in before.chunks_exact_mut(64) {
+                part.copy_from_slice(&machine.random.vector());
+            }
+            let mut emulated = State { flags: block.flags, mask: block.mask, ..State::default() };
+            emulated.gpr[..16].copy_from_slice(&block.gpr);
+            for (to, from) in emulated.vector.iter_mut().zip(&block.vector) {
+                *to = Vector(*from);
+                if width == Width::Avx {
+                    to.0[32..].fill(0);
+                }
+            }
+            let shown = (block.clone(), before.clone());
+            machine.bytes().copy_from_slice(&before);
+            let memory = Slice::write("memory", machine.bytes());
+            match program.call_with(&mut emulated, &[memory], &[]).map_err(|fault| fault.kind) {
+                Err(FaultKind::Divide) => continue,
+                Err(fault) => panic!("{i}: {fault}"),
+                Ok(_) => {}
+            }
+            let after = machine.bytes().to_vec();
+            machine.bytes().copy_from_slice(&before);
+            block.gpr[3] = machine.bytes()[POINTED..].as_mut_ptr().expose_provenance() as u64;
+            // SAFETY: the CPU has the instruction; its memory operand is in `machine.memory`, as the emulator found.
+            unsafe { thunks.run(number, &mut block) };
+            runs += 1;
+            let mut text = compare(i, &block, &emulated, width);
+            if let Some(at) = machine.bytes().iter().zip(&after).position(|(a, b)| a != b) {
+                let _ = write!(text, " memory at {}", at as i64 - POINTED as i64);
+            }
+            if !text.is_empty() {
+                let mut operands = String::new();
+                for n in 0..i.op_count() {
+                    let r = i.op_register(n);
+                    if r.is_vector_register() {
+                        let _ = write!(operands, "\n  {r:?} was {:02x?}", &shown.0.vector[r.number()][..r.size()]);
+                    } else if r.is_gpr() {
+                        let _ = write!(operands, "\n  {r:?} was {:x}", shown.0.gpr[r.number() & 15]);
+                    }
+                }
+                wrong.push(format!("{code:?}: {i}:{text}{operands}"));
+                if wrong.len() >= 400 {
+                    break;
+                }
+            }
+        }
+    }
+    println!("{codes} instructions compared with this CPU in {runs} runs");
+    for (features, count) in elsewhere {
+        println!("NOT RUN natively: {count} instructions that need {features}: this CPU lacks it");
+    }
+    let names: BTreeMap<&str, &String> = wrong.iter().rev().map(|w| (w.split(':').next().unwrap_or(""), w)).collect();
+    for text in names.values().take(30) {
+        println!("{text}");
+    }
+    assert!(wrong.is_empty(), "{} runs differ, of instructions {:?}", wrong.len(), names.keys());
+    assert!(only.is_some() || width == Width::Avx || codes > 1500, "only {codes} instructions were made");
+}
