@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `amx` | tiles against the manual's pseudocode; every fault |
 //! | `bochs` | single vector instructions against this CPU, and for Bochs to judge |
+//! | `checks` | a planted bug of each kind, and what is said about it |
 //! | `compiled` | compiled kernels against the interpreter |
 //! | `exact` | (no tests) the manual's arithmetic a second time |
 //! | `manual` | VNNI, BF16 and FP16 lanes against the manual's pseudocode |
@@ -13,6 +14,7 @@
 
 mod amx;
 mod bochs;
+mod checks;
 mod compiled;
 mod exact;
 mod manual;
