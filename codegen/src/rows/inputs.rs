@@ -297,7 +297,7 @@ mod tests {
     fn inputs_of_every_row_are_valid_and_depend_on_the_seed() {
         for row in ROWS {
             let spec = row.spec().unwrap();
-            let kernel = generate(&spec, Target::AVX2).unwrap();
+            let kernel = generate(&spec, Target::AMX).unwrap();
             let dims = dims(&spec, row.rows.min(7));
             let buffers = fill(&kernel, Some(&spec), &dims, 1).unwrap();
             let views: Vec<&[u8]> = buffers.iter().map(Vec::as_slice).collect();

@@ -114,12 +114,13 @@ mod tests {
     use crate::generators::generate;
     use crate::target::Target;
 
+    /// Every row has a kernel for the target that has most; for others it may have none.
     #[test]
     fn rows_have_kernels_and_one_name_each() {
         for (i, row) in ROWS.iter().enumerate() {
             let spec = row.spec().unwrap_or_else(|error| panic!("{}: {error}", row.name));
             assert_eq!(spec.to_string(), row.text, "{} is written as it is printed", row.name);
-            generate(&spec, Target::AVX2).unwrap_or_else(|error| panic!("{}: {error}", row.name));
+            generate(&spec, Target::AMX).unwrap_or_else(|error| panic!("{}: {error}", row.name));
             assert!(ROWS[..i].iter().all(|other| other.name != row.name), "{} stands there twice", row.name);
             assert!(ROWS[..i].iter().all(|other| other.text != row.text), "{} has the spec of another row", row.name);
         }

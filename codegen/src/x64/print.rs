@@ -20,7 +20,7 @@ use super::listing::statements;
 use super::machine::{Base, Block, Function, Inst, Mem, Opcode, Operand, Vreg, Width};
 
 /// Column at which the IR statement stands.
-const COMMENT: usize = 56;
+const COMMENT: usize = 55;
 
 /// An allocated function as text, with the IR statement of each instruction beside the first of a run of them.
 pub fn text(kernel: &Kernel, f: &Function, allocation: &Allocation) -> String {
@@ -47,7 +47,7 @@ pub fn text(kernel: &Kernel, f: &Function, allocation: &Allocation) -> String {
 fn line(out: &mut String, code: &str, comment: &str) {
     let _ = match comment {
         "" => writeln!(out, "{code}"),
-        comment => writeln!(out, "{code:<COMMENT$}; {comment}"),
+        comment => writeln!(out, "{code:<COMMENT$} ; {comment}"),
     };
 }
 
