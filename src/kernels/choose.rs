@@ -15,11 +15,12 @@ use std::path::Path;
 use ixc_codegen::generators::generate;
 use ixc_codegen::rows::table::{self, ROWS};
 use ixc_codegen::target::Target;
+use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::kernel::parse::parse;
 use ixc_ir::kernel::verify::verify;
 use ixc_ir::plan::KernelSpec;
-use ixc_ir::plan::text::KINDS;
+use ixc_ir::plan::text::{KINDS, SpecError};
 
 use super::KernelError;
 use crate::Error;
@@ -85,14 +86,86 @@ fn is_name_of(spec: &KernelSpec, name: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.strip_prefix('_').is_some_and(|t| Target::from_name(t).is_some()))
 }
 
+/// Largest sizes: many times those of any model, and small enough that no generator overflows or unrolls without end.
+const LIMITS: &[(&str, u32)] = &[
+    ("n", 1 << 24),
+    ("k", 1 << 20),
+    ("tile", 1 << 16),
+    ("rows", 1 << 24),
+    ("bytes", 1 << 28),
+    ("heads", 1 << 12),
+    ("group", 1 << 8),
+    ("d", 1 << 12),
+    ("dv", 1 << 12),
+    ("dims", 1 << 12),
+    ("experts", 1 << 12),
+    ("top_k", 1 << 8),
+    ("slots", 1 << 8),
+];
+
+/// Refuses what no schedule asks for, and generators need not expect: huge sizes, and formats in places where they cannot be.
+fn check(spec: &KernelSpec) -> Result<(), KernelError> {
+    let text = spec.to_string();
+    let pairs = text.split(' ').filter_map(|word| word.split_once('='));
+    for (name, found) in pairs.filter_map(|(name, value)| Some((name, value.parse::<u32>().ok()?))) {
+        if let Some(&(field, most)) = LIMITS.iter().find(|(field, most)| *field == name && found > *most) {
+            let right = format!("at most {most}");
+            return Err(SpecError::Value { field, found: found.to_string(), right }.into());
+        }
+    }
+    let of = |field, format: &Format, ok: bool, right: &str| match ok {
+        true => Ok(()),
+        false => Err(SpecError::Value { field, found: format.to_string(), right: right.into() }),
+    };
+    let weight = |format: &Format| format.row().gguf_id.is_some() || format.unpacked().is_some();
+    let activation = |format: &Format| *format == Format::F32 || !weight(format);
+    match spec {
+        KernelSpec::Linear { format, x, .. } => {
+            of("format", format, weight(format), "a weight's format")?;
+            of("x", x, activation(x), "a format of activations")?;
+        }
+        KernelSpec::Swiglu { gate, up, x, out, .. } => {
+            of("gate", gate, weight(gate), "a weight's format")?;
+            of("up", up, weight(up), "a weight's format")?;
+            of("x", x, activation(x), "a format of activations")?;
+            of("out", out, activation(out), "a format of activations")?;
+        }
+        KernelSpec::Embed { format, .. } => {
+            let rows = weight(format) && format.rows() == 1;
+            of("format", format, rows, "the format of a weight that is not packed")?;
+        }
+        KernelSpec::RmsNorm { out, .. } | KernelSpec::Quantise { out, .. } => {
+            of("out", out, activation(out), "a format of activations")?;
+        }
+        KernelSpec::RopeHeads { .. }
+        | KernelSpec::RopeAppend { .. }
+        | KernelSpec::Attention { .. }
+        | KernelSpec::Route { .. }
+        | KernelSpec::Gather { .. }
+        | KernelSpec::Combine { .. }
+        | KernelSpec::Map { .. }
+        | KernelSpec::AddBias { .. }
+        | KernelSpec::Softmax { .. } => {}
+    }
+    Ok(())
+}
+
 fn of_spec(spec: KernelSpec, rows: u32, target: Target) -> Result<Chosen, Error> {
-    let kernel = generate(&spec, target)?;
+    check(&spec)?;
+    let kernel = verified(generate(&spec, target)?)?;
     // SwiGLU kernels are made for so many rows and no more.
     let most = match &spec {
         KernelSpec::Swiglu { rows, .. } => *rows,
         _ => u32::MAX,
     };
     Ok(Chosen { name: kernel.name.clone(), spec: Some(spec), rows: rows.min(most), target, kernel })
+}
+
+fn verified(kernel: Kernel) -> Result<Kernel, KernelError> {
+    match verify(&kernel) {
+        Ok(()) => Ok(kernel),
+        Err(source) => Err(KernelError::Verify { kernel: kernel.name, source }),
+    }
 }
 
 fn of_file(path: &Path, target: Target) -> Result<Chosen, Error> {
@@ -108,8 +181,7 @@ fn of_model(model: &str, name: &str, target: Target) -> Result<Chosen, Error> {
     if is_plan(path) {
         let kernels = ixc_runtime::file::read(path)?.kernels;
         let names: Vec<String> = kernels.iter().map(|kernel| kernel.name.clone()).collect();
-        let kernel = kernels[one(model, name, &names)?].clone();
-        verify(&kernel).map_err(|source| KernelError::Verify { kernel: kernel.name.clone(), source })?;
+        let kernel = verified(kernels[one(model, name, &names)?].clone())?;
         return Ok(Chosen { name: kernel.name.clone(), spec: None, rows: DEFAULT_ROWS, target, kernel });
     }
     let opened = match model {
@@ -156,6 +228,49 @@ mod tests {
         std::fs::write(&file, row.kernel.to_string()).unwrap();
         assert_eq!(choose(file.to_str().unwrap(), target).unwrap().kernel.to_string(), row.kernel.to_string());
         std::fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn specs_that_no_schedule_asks_for_are_refused() {
+        let error = |text: &str| choose(text, Target::AMX).unwrap_err().to_string();
+        assert_eq!(error("softmax n=4294967295"), "n is \"4294967295\"; right would be at most 16777216");
+        assert!(error("attention group=4294967295 d=1 dv=1 scale=1.0").contains("at most 256"));
+        assert!(error("embed format=q4_k_r16 rows=3 n=256").contains("that is not packed"));
+        assert!(error("linear format=a8_super k=256 tile=8 n=8 shape=gemv").contains("a weight's format"));
+        assert!(error("quantise n=256 out=f16").contains("right would be a format of activations"));
+        // The largest that are allowed make a kernel or an error.
+        for kind in KINDS {
+            for (lead, tail) in [("f32", "gemv"), ("q4_k", "gemm"), ("bf16", "tiles")] {
+                let fields: Vec<String> = kind.fields.iter().map(|field| largest(field, lead, tail)).collect();
+                let text = format!("{} {}", kind.word, fields.join(" "));
+                for target in [Target::AVX2, Target::AMX] {
+                    let made = choose(&text, target);
+                    println!("{text} {target:?}: {}", made.map_or_else(|e| e.to_string(), |_| "a kernel".into()));
+                }
+            }
+        }
+    }
+
+    /// A field with the largest value that it may have.
+    fn largest(field: &str, format: &str, shape: &str) -> String {
+        let value = match field {
+            "format" | "gate" | "up" => format.to_owned(),
+            "bias" | "residual" | "normalise" => return field.to_owned(),
+            "x" => return String::new(),
+            "out" => "f32".into(),
+            "shape" => shape.to_owned(),
+            "eps" | "scale" | "norm" => "1.0".into(),
+            "style" => "neox".into(),
+            "score" => "softmax".into(),
+            "function" => "silu".into(),
+            size => LIMITS
+                .iter()
+                .find(|(name, _)| *name == size)
+                .unwrap_or_else(|| panic!("{size} has no limit"))
+                .1
+                .to_string(),
+        };
+        format!("{field}={value}")
     }
 
     #[test]

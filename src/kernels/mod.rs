@@ -93,7 +93,7 @@ pub enum KernelError {
         /// Those that it could be.
         names: Vec<String>,
     },
-    /// A kernel of a plan that breaks a rule of the IR.
+    /// A kernel, of a plan or of an odd spec, that breaks a rule of the IR.
     #[error("kernel {kernel}: {source}")]
     Verify {
         /// The kernel.
