@@ -1,6 +1,10 @@
 //! The static cost analysis: loops written by hand with known answers, the loops of our own kernels, and llvm-mca where it is installed.
 
+#[path = "cost/doc.rs"]
+mod doc;
 #[path = "cost/hand.rs"]
 mod hand;
 #[path = "cost/kernels.rs"]
 mod kernels;
+#[path = "cost/llvm_mca.rs"]
+mod llvm_mca;

@@ -2,12 +2,12 @@
 //!
 //! Zen 4's vector part was measured on one: throughput and latency of each class at 32 and 64 bytes, and pairs of classes for what
 //! shares a pipe (two classes with two pipes each that together take 1.0 cycles share both, 0.5 none, 0.67 one). Pipes 0 and 1 multiply, 2 and 3
-//! add floats. Its 64-byte vectors take a pipe twice. Zen 3 follows LLVM 19. Zen 5 is Zen 4 with whole 64-byte pipes and wider
-//! integers.
+//! add floats. Its 64-byte vectors take a pipe twice. Zen 3 follows LLVM 19 and has Zen 4's rows where that agrees. Zen 5 is Zen 4 with
+//! whole 64-byte pipes and wider integers, from general knowledge.
 
 use super::class::Class as C;
 use super::model::Source::{Llvm, Mem, Ran};
-use super::model::{CpuModel, Port, Row, WideVectors, both, narrow, same};
+use super::model::{AVX512, CpuModel, Port, Row, WideVectors, both, narrow, same};
 
 const fn port(key: char, name: &'static str) -> Port {
     Port { key, name }
@@ -59,6 +59,7 @@ pub static ZEN4: CpuModel = CpuModel {
     ports: PORTS_ZEN3,
     closed_by_wide: "",
     wide: WideVectors::Halves,
+    lacks: &[],
     tables: &[ZEN4_ROWS],
 };
 
@@ -154,7 +155,19 @@ pub static ZEN3: CpuModel = CpuModel {
     ports: PORTS_ZEN3,
     closed_by_wide: "",
     wide: WideVectors::None,
+    lacks: ZEN3_LACKS,
     tables: &[ZEN3_ROWS, ZEN4_ROWS],
+};
+
+/// AVX-512 and VNNI.
+const ZEN3_LACKS: &[C] = &{
+    let mut all = [C::DotInt; AVX512.len() + 1];
+    let mut i = 0;
+    while i < AVX512.len() {
+        all[i] = AVX512[i];
+        i += 1;
+    }
+    all
 };
 
 const ZEN3_ROWS: &[Row] = &[
@@ -191,6 +204,7 @@ pub static ZEN5: CpuModel = CpuModel {
     ports: PORTS_ZEN5,
     closed_by_wide: "",
     wide: WideVectors::Whole,
+    lacks: &[],
     tables: &[ZEN5_ROWS, ZEN4_ROWS],
 };
 

@@ -1,11 +1,12 @@
 //! Intel's CPUs.
 //!
-//! Haswell, Skylake-X and Ice Lake follow LLVM 19's models, and where those are of the client part with one 64-byte multiplier, the
-//! server part's second one on port 5 stands here. Sapphire Rapids' vector part does, too; its tile part is from `FACTS.md`.
+//! Rows marked `Llvm` are LLVM 19's, checked one by one against `llvm-mca --instruction-tables` with one instruction of each class. Where
+//! LLVM's model is of the client part with one 64-byte multiplier, the server part's second one on port 5 stands here, marked `Mem`. Sapphire
+//! Rapids' tiles are from `FACTS.md`.
 
 use super::class::Class as C;
 use super::model::Source::{Facts, Llvm, Mem};
-use super::model::{CpuModel, Port, Row, WideVectors, both, narrow};
+use super::model::{AVX512, CpuModel, Port, Row, WideVectors, both, narrow};
 
 const fn port(key: char, name: &'static str) -> Port {
     Port { key, name }
@@ -60,6 +61,7 @@ pub static HASWELL: CpuModel = CpuModel {
     ports: PORTS_HASWELL,
     closed_by_wide: "",
     wide: WideVectors::None,
+    lacks: &[],
     tables: &[HASWELL_ROWS],
 };
 
@@ -116,7 +118,7 @@ const HASWELL_ROWS: &[Row] = &[
     narrow(C::HalfToFloatLoad, "0", 2, Llvm),
     narrow(C::FloatToHalf, "1+5", 6, Llvm),
     narrow(C::FloatToHalfStore, "1+5", 6, Mem),
-    narrow(C::VecToInt, "0", 2, Llvm),
+    narrow(C::VecToInt, "0", 1, Llvm),
     narrow(C::VecToIntAny, "0+5", 2, Llvm),
     narrow(C::IntToVec, "5", 1, Llvm),
     narrow(C::IntToVecAny, "5+5", 2, Llvm),
@@ -133,21 +135,23 @@ pub static SKYLAKE_X: CpuModel = CpuModel {
     ports: PORTS_HASWELL,
     closed_by_wide: "1",
     wide: WideVectors::Whole,
+    lacks: &[],
     tables: &[SKYLAKE_X_ROWS, HASWELL_ROWS],
 };
 
 const SKYLAKE_X_ROWS: &[Row] = &[
-    both(C::Load, "23", "23", 7, Llvm),
+    // LLVM adds an arithmetic µop to 64-byte loads.
+    both(C::Load, "23", "23", 7, Llvm).wide_from(Mem),
     both(C::BroadcastNarrow, "23+5", "23+5", 8, Llvm),
     both(C::Store, "237&4", "237&4", 1, Llvm),
     both(C::VecMove, "", "", 0, Mem),
     both(C::Zero, "", "", 0, Llvm),
-    both(C::VecAdd, "015", "05", 1, Llvm),
+    both(C::VecAdd, "015", "05", 1, Llvm).wide_from(Mem),
     both(C::VecCompare, "01", "0", 1, Llvm),
     both(C::VecSign, "01", "0", 1, Llvm),
     both(C::Logic, "015", "05", 1, Llvm),
     narrow(C::Blend, "015+015", 2, Llvm),
-    both(C::BlendMask, "015", "05", 1, Llvm),
+    both(C::BlendMask, "015", "05", 1, Llvm).wide_from(Mem),
     both(C::Shift, "01", "0", 1, Llvm),
     both(C::ShiftCount, "01+5", "0+5", 2, Mem),
     both(C::Shuffle, "5", "5", 1, Llvm),
@@ -161,7 +165,7 @@ const SKYLAKE_X_ROWS: &[Row] = &[
     both(C::Permute, "5", "5", 3, Llvm),
     both(C::PermuteWords, "5+5", "5+5", 6, Llvm),
     both(C::PermuteTwo, "5", "5", 3, Llvm),
-    both(C::PermuteTwoWords, "5+5+015", "5+5+05", 7, Llvm),
+    both(C::PermuteTwoWords, "5+5+015", "5+5+05", 7, Llvm).wide_from(Mem),
     both(C::Broadcast, "5", "5", 3, Llvm),
     both(C::Extend, "5", "5", 3, Llvm),
     both(C::Narrow, "5+5", "5+5", 4, Llvm),
@@ -180,16 +184,17 @@ const SKYLAKE_X_ROWS: &[Row] = &[
     both(C::MulWord, "01", "05", 5, Llvm),
     both(C::MulDword, "01+01", "05+05", 10, Llvm),
     both(C::Convert, "01", "05", 4, Llvm),
-    both(C::HalfToFloat, "01+5", "05+5", 7, Llvm),
+    both(C::HalfToFloat, "01+5", "0+5", 7, Llvm),
     both(C::HalfToFloatLoad, "01", "05", 4, Llvm),
     both(C::FloatToHalf, "01+5", "05+5", 7, Llvm),
     both(C::FloatToHalfStore, "01+5", "05+5", 7, Mem),
-    both(C::CompareMask, "5", "5", 3, Llvm),
+    both(C::CompareMask, "5", "5", 4, Llvm),
     narrow(C::MaskLogic, "0", 1, Llvm),
     narrow(C::MaskShift, "5", 4, Llvm),
     narrow(C::MaskFromInt, "5", 1, Llvm),
     narrow(C::MaskToInt, "0", 3, Llvm),
-    both(C::MaskToVector, "05", "05", 1, Llvm),
+    both(C::MaskToVector, "015", "05", 1, Llvm),
+    narrow(C::VecToInt, "0", 2, Llvm),
     narrow(C::VecToIntAny, "0+5", 3, Llvm),
     both(C::IntBroadcast, "5", "5", 3, Llvm),
     narrow(C::UpperZero, "+++", 0, Llvm),
@@ -203,6 +208,7 @@ pub static ICELAKE: CpuModel = CpuModel {
     ports: PORTS_ICELAKE,
     closed_by_wide: "1",
     wide: WideVectors::Whole,
+    lacks: &[],
     tables: &[ICELAKE_ROWS, SKYLAKE_X_ROWS, HASWELL_ROWS],
 };
 
@@ -217,6 +223,11 @@ const ICELAKE_ROWS: &[Row] = &[
     both(C::PermuteTwoBytes, "5+5+015", "5+5+05", 7, Mem),
     both(C::Multishift, "5", "5", 3, Mem),
     both(C::DotInt, "01", "05", 5, Llvm),
+    // LLVM has the client part's one 64-byte multiplier; servers have a second one on port 5.
+    both(C::FloatAdd, "01", "05", 4, Llvm).wide_from(Mem),
+    both(C::FloatMul, "01", "05", 4, Llvm).wide_from(Mem),
+    both(C::Fma, "01", "05", 4, Llvm).wide_from(Mem),
+    both(C::FloatScale, "01", "05", 4, Llvm).wide_from(Mem),
 ];
 
 /// Sapphire Rapids, 2023: six slots, three loads of 32 bytes or two of 64, tiles.
@@ -227,6 +238,7 @@ pub static SAPPHIRE_RAPIDS: CpuModel = CpuModel {
     ports: PORTS_GOLDEN_COVE,
     closed_by_wide: "1",
     wide: WideVectors::Whole,
+    lacks: &[],
     tables: &[TILE_ROWS, GOLDEN_COVE_ROWS, ICELAKE_ROWS, SKYLAKE_X_ROWS, HASWELL_ROWS],
 };
 
@@ -238,6 +250,7 @@ pub static GRANITE_RAPIDS: CpuModel = CpuModel {
     ports: PORTS_GOLDEN_COVE,
     closed_by_wide: "1",
     wide: WideVectors::Whole,
+    lacks: &[],
     tables: &[TILE_ROWS, GOLDEN_COVE_ROWS, ICELAKE_ROWS, SKYLAKE_X_ROWS, HASWELL_ROWS],
 };
 
@@ -249,19 +262,22 @@ pub static ALDER_LAKE: CpuModel = CpuModel {
     ports: PORTS_GOLDEN_COVE,
     closed_by_wide: "",
     wide: WideVectors::None,
+    lacks: AVX512,
     tables: &[GOLDEN_COVE_ROWS, ICELAKE_ROWS, SKYLAKE_X_ROWS, HASWELL_ROWS],
 };
 
 const GOLDEN_COVE_ROWS: &[Row] = &[
     narrow(C::IntAlu, "0156A", 1, Llvm),
-    narrow(C::IntMove, "", 0, Llvm),
+    narrow(C::IntMove, "", 0, Mem),
+    narrow(C::StoreInt, "78&49", 1, Mem),
+    both(C::Zero, "", "", 0, Mem),
     narrow(C::Lea, "0156A", 1, Mem),
     narrow(C::LeaThree, "1", 2, Mem),
     narrow(C::LoadInt, "23B", 5, Llvm),
     narrow(C::Return, "23B&06", 7, Llvm),
     // Two loads of 64 bytes a cycle; LLVM's three are of the client part.
     both(C::Load, "23B", "23", 8, Mem),
-    both(C::BroadcastNarrow, "23B+5", "23+5", 9, Llvm),
+    both(C::BroadcastNarrow, "23B+5", "23+5", 9, Llvm).wide_from(Mem),
     // A 64-byte store takes both data ports.
     both(C::Store, "78&49", "78&4&9", 1, Mem),
     narrow(C::Blend, "015+015+015", 3, Llvm),
@@ -270,10 +286,31 @@ const GOLDEN_COVE_ROWS: &[Row] = &[
     both(C::HalfToFloatLoad, "01", "05", 4, Llvm),
     both(C::FloatToHalf, "01+5", "0+5", 8, Llvm),
     both(C::FloatToHalfStore, "01+5", "0+5", 8, Mem),
-    both(C::FloatToBf16, "01+5+5", "0+5+5", 8, Llvm),
+    both(C::FloatToBf16, "01+15+5", "0+5+5", 8, Llvm),
     both(C::FloatToBf16Two, "0+1+15+5", "0+0+5+5", 8, Llvm),
     both(C::DotBf16, "0+1+5+5", "0+0+5+5", 8, Llvm),
     both(C::PermuteWords, "01+5", "0+5", 4, Llvm),
+    both(C::Multishift, "5", "5", 3, Llvm),
+    both(C::Narrow, "15+5", "5+5", 4, Llvm),
+    narrow(C::HorizontalAdd, "15+5+5", 5, Llvm),
+    both(C::CompareMask, "5", "5", 3, Llvm),
+    // LLVM's model leaves the divider out, and has one 64-byte multiplier: the client part's.
+    Row { wide_latency: 18, ..both(C::FloatDiv, "0&d:5", "0+0+5&d:10", 11, Mem) },
+    Row { wide_latency: 20, ..both(C::FloatSqrt, "0&d:6", "0+0+5&d:12", 12, Mem) },
+    narrow(C::FloatDivShort, "0&d:3", 11, Mem),
+    narrow(C::FloatSqrtShort, "0&d:3", 12, Mem),
+    both(C::FloatMul, "01", "05", 4, Llvm).wide_from(Mem),
+    both(C::Fma, "01", "05", 4, Llvm).wide_from(Mem),
+    both(C::FloatCompare, "01", "05", 4, Llvm).wide_from(Mem),
+    both(C::FloatRound, "01+01", "05+05", 8, Llvm).wide_from(Mem),
+    both(C::FloatScale, "01", "05", 4, Llvm).wide_from(Mem),
+    both(C::MulWord, "01", "05", 5, Llvm).wide_from(Mem),
+    both(C::MulDword, "01+01", "05+05", 10, Llvm).wide_from(Mem),
+    both(C::DotInt, "01", "05", 5, Llvm).wide_from(Mem),
+    both(C::Convert, "01", "05", 4, Llvm).wide_from(Mem),
+    both(C::BlendMask, "015", "05", 1, Llvm),
+    both(C::VecAdd, "015", "05", 1, Llvm),
+    both(C::PermuteTwoWords, "5+5+015", "5+5+05", 7, Llvm),
     both(C::PermuteTwoBytes, "5+5+015", "5+5+05", 5, Llvm),
     narrow(C::MaskFromInt, "5", 3, Llvm),
     narrow(C::VecToInt, "0", 3, Llvm),

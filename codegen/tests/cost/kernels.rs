@@ -1,8 +1,8 @@
 //! The loops of our own kernels.
 
-use ixc_codegen::cost::{self, Report};
+use ixc_codegen::cost::{self, LoopReport, Report};
 use ixc_codegen::generators::generate;
-use ixc_codegen::target::Target;
+use ixc_codegen::target::{Feature, Target};
 use ixc_codegen::x64;
 use ixc_ir::format::Format;
 use ixc_ir::plan::spec::{Bits, Elementwise, Score, Shape};
@@ -55,10 +55,16 @@ fn all() -> Vec<KernelSpec> {
     all
 }
 
+/// Matrix products on tiles, where the generator and the target have them.
+fn tiles(target: Target) -> Vec<KernelSpec> {
+    let specs = FORMATS.map(|format| linear(format, Shape::Tiles));
+    specs.into_iter().filter(|spec| target.has(Feature::AmxTile) && generate(spec, target).is_ok()).collect()
+}
+
 #[test]
 fn no_instruction_of_any_kernel_is_unknown_and_every_loop_is_found() {
     for target in Target::all().filter(|t| cost::model(*t).is_some()) {
-        for spec in all() {
+        for spec in all().into_iter().chain(tiles(target)) {
             let report = report(&spec, target);
             assert_eq!(report.unknown, [], "{} on {}", report.kernel, report.cpu);
             for l in &report.loops {
@@ -67,4 +73,58 @@ fn no_instruction_of_any_kernel_is_unknown_and_every_loop_is_found() {
             }
         }
     }
+}
+
+/// The innermost loop that multiplies most: the one that was tuned.
+pub fn hot(report: &Report) -> &LoopReport {
+    let products = |l: &&LoopReport| (l.body.mix.tile_dot + l.body.mix.dot + l.body.mix.fma, l.body.instructions);
+    report.loops.iter().filter(|l| l.innermost).max_by_key(products).expect("a loop")
+}
+
+/// The innermost loop with the most other vector work: the one that unpacks.
+pub fn unpacking(report: &Report) -> &LoopReport {
+    let vector = |l: &&LoopReport| l.body.mix.vector;
+    report.loops.iter().filter(|l| l.innermost).max_by_key(vector).expect("a loop")
+}
+
+#[test]
+fn hot_loops_are_as_recorded() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cost/hot_loops.txt");
+    let mut text = String::from(
+        "; The hot loop of each kernel: what it consists of and what bounds it. IXC_BLESS=1 rewrites this.\n",
+    );
+    for name in ["haswell", "zen4", "sapphire-rapids"] {
+        let target = Target::from_name(name).expect("a target");
+        text += &format!("\n{name}\n");
+        for format in [Format::F16, Format::Q8_0, Format::Q4_0, Format::Q4K, Format::Q5K, Format::Q6K] {
+            for shape in [Shape::Gemv, Shape::Gemm] {
+                let report = report(&linear(format, shape), target);
+                let l = hot(&report);
+                let m = &l.body.mix;
+                text += &format!(
+                    "  {shape:?} {format:<5} {:<20} {:>3} instructions: tile {}, dot {}, fma {}, vector {}, load {}, store {}, \
+                     scalar {}; {:.2} cycles, {}\n",
+                    l.label,
+                    l.body.instructions,
+                    m.tile_dot + m.tile_other,
+                    m.dot,
+                    m.fma,
+                    m.vector,
+                    m.load,
+                    m.store,
+                    m.scalar,
+                    l.body.cycles,
+                    l.body.bound_text()
+                );
+            }
+        }
+    }
+    if std::env::var_os("IXC_BLESS").is_some() {
+        std::fs::write(path, &text).expect("to be written");
+    }
+    let recorded = std::fs::read_to_string(path).unwrap_or_default();
+    for (now, before) in text.lines().zip(recorded.lines()) {
+        assert_eq!(now, before, "IXC_BLESS=1 cargo test -p ixc-codegen --test cost rewrites it");
+    }
+    assert_eq!(text.lines().count(), recorded.lines().count());
 }
