@@ -8,24 +8,61 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::RopeStyle;
+use super::{DimRule, RopeStyle};
 use crate::format::Format;
 
-/// Rows of activations that a `Gemm` kernel works on at a time: its dims are row groups of this many and the rest.
+/// Rows of activations that a `Gemm` kernel of a weight that is not packed works on at a time. See [`Shape::row_groups`].
 pub const GEMM_ROWS: u32 = 6;
 
 /// How a matrix product is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Shape {
-    /// For few rows: dot products along rows of the weight as they lie in the file. Dims: `[rows]`.
+    /// For few rows: dot products along rows of the weight as they lie in the file, or along strips of a packed one. Dims:
+    /// [`Shape::row_groups`].
     Gemv,
-    /// For many rows: strips of the weight are unpacked once, with a lane for each weight row. Dims: `[rows / 6, rows % 6]`;
-    /// the tile's weight rows and the length of the dot products are multiples of 8.
+    /// For many rows. Strips of the weight are unpacked once, with a lane for each weight row: the tile's weight rows and the
+    /// length of the dot products are multiples of 8. A packed weight has that form already. Dims: [`Shape::row_groups`].
     Gemm,
     /// For many rows, with tile products: strips of a packed weight become bf16 panels, which blocks of 32 rows, then of 16, are
     /// multiplied with. Dims: `[rows / 32, rows % 32 / 16, rows % 16, 1 if rows % 16 > 0]`; the tile's weight rows are a multiple of
     /// 32.
     Tiles,
+}
+
+impl Shape {
+    /// Rows of activations that a product with a weight in `format` works on at a time, largest first; each divides the one
+    /// before. The kernel's dims are how many groups of each size there are: `[rows / 12, rows % 12 / 4, rows % 4]`.
+    ///
+    /// Packed weights: a strip's float sums of 12 rows and the integer sums of a sub-block are 24 of 32 registers, the rest is
+    /// for the weight. Four rows are as many chains as hide the latency of a product.
+    pub fn row_groups(self, format: Format) -> &'static [u32] {
+        match (self, format.rows()) {
+            (Shape::Gemv, 1) => &[1],
+            (Shape::Gemm, 1) => &[GEMM_ROWS, 1],
+            (Shape::Gemv, _) => &[4, 1],
+            (Shape::Gemm, _) => &[12, 4, 1],
+            (Shape::Tiles, _) => &[32, 16, 1],
+        }
+    }
+
+    /// The dims of a product with a weight in `format`.
+    pub fn dims(self, format: Format) -> Vec<DimRule> {
+        let groups = self.row_groups(format);
+        let mut dims: Vec<DimRule> = groups
+            .iter()
+            .enumerate()
+            .map(|(i, &n)| match (i.checked_sub(1).map(|i| groups[i]), n) {
+                (None, 1) => DimRule::Rows,
+                (None, n) => DimRule::RowGroups(n),
+                (Some(m), 1) => DimRule::RowRest(m),
+                (Some(m), n) => DimRule::RowRestGroups { m, n },
+            })
+            .collect();
+        if self == Shape::Tiles {
+            dims.push(DimRule::RowPartial(16));
+        }
+        dims
+    }
 }
 
 /// Elementwise functions of rows.
@@ -114,7 +151,8 @@ pub enum KernelSpec {
         shape: Shape,
     },
     /// `silu(x gate') * (x up')` for `tile` rows of both weights and the item's rows, quantised. Buffers: x x[k] (rows x k), gate
-    /// [tile, k], up [tile, k], y out[tile] (rows x n), scratch. Dims: see [`Shape`]. `gate` and `up` take the same activations;
+    /// [tile, k], up [tile, k], y out[tile] (rows x n), scratch. Dims: see [`Shape`]. `gate` and `up` take the same activations
+    /// and are both packed or both not;
     /// tile is a multiple of out's block.
     Swiglu {
         /// Format of the gate's weight.
@@ -226,6 +264,16 @@ pub enum KernelSpec {
 }
 
 impl KernelSpec {
+    /// Shape and weight format of a matrix product: what its dims follow from.
+    pub fn product(&self) -> Option<(Shape, Format)> {
+        match self {
+            KernelSpec::Linear { shape, format, .. } | KernelSpec::Swiglu { shape, gate: format, .. } => {
+                Some((*shape, *format))
+            }
+            _ => None,
+        }
+    }
+
     /// The kernel's name, without the target: cache key, profiler symbol and dump file name. Two specs have the same name only
     /// if they are equal.
     pub fn name(&self) -> String {

@@ -7,7 +7,7 @@ use ixc_codegen::generators::generate;
 use ixc_codegen::target::Target;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::spec::{Bits, GEMM_ROWS, Score, Shape};
+use ixc_ir::plan::spec::{Bits, Score, Shape};
 use ixc_ir::plan::*;
 
 pub const VOCABULARY: u32 = 40;
@@ -132,10 +132,10 @@ impl Maker {
 }
 
 fn variants(gemv: KernelId, gemm: KernelId) -> Vec<Variant> {
-    let groups = vec![DimRule::RowGroups(GEMM_ROWS), DimRule::RowRest(GEMM_ROWS)];
+    let dims = |shape: Shape| shape.dims(Format::F32);
     vec![
-        Variant { up_to_rows: 5, row_chunk: 5, kernel: gemv, dims: vec![DimRule::Rows] },
-        Variant { up_to_rows: u32::MAX, row_chunk: 12, kernel: gemm, dims: groups },
+        Variant { up_to_rows: 5, row_chunk: 5, kernel: gemv, dims: dims(Shape::Gemv) },
+        Variant { up_to_rows: u32::MAX, row_chunk: 12, kernel: gemm, dims: dims(Shape::Gemm) },
     ]
 }
 
