@@ -1,6 +1,6 @@
-//! Every kernel is a row: a spec and the rows that an item has. For each row the generated IR is verified, and interpreter,
-//! portable and native code must give the same bits. Kernels with a formula in f64 are compared with that as well, within a
-//! bound that stands at the comparison.
+//! Every kernel is a row: a spec and the rows that an item has. For each row and each target the generated IR is verified, and
+//! interpreter, portable and native code must give the same bits. Kernels with a formula in f64 are compared with that as well,
+//! within a bound that stands at the comparison. Each test ends with a line that says how each target's code was run.
 //!
 //! On failure the row's name is in the message; `cargo test -p ixc-codegen --test kernels -- NAME` runs its group again.
 
@@ -9,25 +9,103 @@ mod support;
 use ixc_ir::format::Format;
 use ixc_ir::plan::spec::{Bits, Elementwise, Score, Shape};
 use ixc_ir::plan::{KernelSpec, RopeStyle};
-use support::{Case, run};
+use support::Group;
 
 /// Sizes that have found most errors in kernels: around one, two and four vectors.
 const ODD: [u32; 6] = [1, 15, 16, 17, 31, 33];
 const WEIGHTS: [Format; 8] =
     [Format::F32, Format::F16, Format::Bf16, Format::Q8_0, Format::Q4_0, Format::Q4K, Format::Q5K, Format::Q6K];
 
+const PACKED: [Format; 7] =
+    [Format::F16R16, Format::Bf16R16, Format::Q8_0R16, Format::Q4_0R16, Format::Q4KR16, Format::Q5KR16, Format::Q6KR16];
+
+/// The activation formats that a weight format takes.
+fn activations(format: Format) -> Vec<Format> {
+    let with_tiles = match format.activation() {
+        Format::A8Super => Format::A8SuperTile,
+        Format::A8Small => Format::A8SmallTile,
+        _ if format.rows() > 1 => Format::Bf16x2,
+        _ => return vec![format.activation()],
+    };
+    vec![format.activation(), with_tiles]
+}
+
+#[test]
+fn packed_gemv() {
+    let mut group = Group::new("packed_gemv");
+    for format in PACKED {
+        for x in activations(format) {
+            for (tile, n, blocks) in [(16, 16, 1), (32, 48, 2), (48, 64, 3)] {
+                for rows in [1, 2, 4, 7] {
+                    let k = blocks * format.block_len().max(x.block_len()) as u32;
+                    let (bias, residual) = (tile == 32, rows % 2 == 1);
+                    let shape = Shape::Gemv;
+                    group.rows(KernelSpec::Linear { format, x, k, tile, n, bias, residual, shape }, rows);
+                }
+            }
+        }
+    }
+    // Float dot products of any length.
+    for format in [Format::F16R16, Format::Bf16R16] {
+        for k in ODD {
+            let (x, shape) = (Format::F32, Shape::Gemv);
+            group.rows(KernelSpec::Linear { format, x, k, tile: 16, n: 16, bias: true, residual: true, shape }, 5);
+        }
+    }
+    group.done();
+}
+
+#[test]
+fn packed_gemm() {
+    let mut group = Group::new("packed_gemm");
+    for format in PACKED {
+        for x in activations(format) {
+            for rows in [1, 12, 15, 16, 17, 31, 33] {
+                let k = 2 * format.block_len().max(x.block_len()) as u32;
+                let (tile, bias, residual) = (if rows == 17 { 48 } else { 16 }, rows % 2 == 1, rows > 16);
+                let (n, shape) = (tile + 16, Shape::Gemm);
+                group.rows(KernelSpec::Linear { format, x, k, tile, n, bias, residual, shape }, rows);
+            }
+        }
+    }
+    group.done();
+}
+
+#[test]
+fn packed_swiglu() {
+    let mut group = Group::new("packed_swiglu");
+    for (gate, up, x, out) in [
+        (Format::Q4KR16, Format::Q4KR16, Format::A8Super, Format::A8Super),
+        (Format::Q4KR16, Format::Q6KR16, Format::A8SuperTile, Format::A8SuperTile),
+        (Format::Q8_0R16, Format::Q4_0R16, Format::A8Small, Format::A8Small),
+        (Format::Q4_0R16, Format::Q8_0R16, Format::A8SmallTile, Format::A8SmallTile),
+        (Format::F16R16, Format::Bf16R16, Format::F32, Format::F32),
+        (Format::F16R16, Format::F16R16, Format::Bf16x2, Format::Bf16x2),
+        (Format::Q5KR16, Format::Q5KR16, Format::A8Super, Format::F32),
+    ] {
+        for (shape, rows) in [(Shape::Gemv, 1), (Shape::Gemv, 6), (Shape::Gemm, 13), (Shape::Gemm, 7)] {
+            let k = gate.block_len().max(x.block_len()) as u32;
+            let tile = out.block_len().max(32) as u32;
+            group.rows(KernelSpec::Swiglu { gate, up, x, k, tile, n: 2 * tile, out, rows: 13, shape }, rows);
+        }
+    }
+    group.done();
+}
+
 #[test]
 fn linear_gemv() {
+    let mut group = Group::new("linear_gemv");
     for format in WEIGHTS {
         let k = 3 * format.block_len().max(8) as u32;
         for tile in ODD {
             for rows in [1, 2, 5] {
                 let (bias, residual) = (tile % 2 == 1, rows % 2 == 1);
                 let n = tile + 7;
-                run(Case::rows(
+                let forms = activations(format);
+                group.rows(
                     KernelSpec::Linear {
                         format,
-                        x: format.activation(),
+                        x: forms[rows as usize % forms.len()],
                         k,
                         tile,
                         n,
@@ -36,7 +114,7 @@ fn linear_gemv() {
                         shape: Shape::Gemv,
                     },
                     rows,
-                ));
+                );
             }
         }
     }
@@ -52,23 +130,26 @@ fn linear_gemv() {
                 residual: false,
                 shape: Shape::Gemv,
             };
-            run(Case::rows(spec, 2));
+            group.rows(spec, 2);
         }
     }
+    group.done();
 }
 
 #[test]
 fn linear_gemm() {
+    let mut group = Group::new("linear_gemm");
     for format in WEIGHTS {
         for blocks in [1, 2, 11] {
             let k = blocks * format.block_len().max(8) as u32;
             for rows in [1, 6, 15, 16, 17, 31, 33] {
                 let (tile, n) = (16, 24);
                 let (bias, residual) = (rows % 2 == 1, blocks == 2);
-                run(Case::rows(
+                let forms = activations(format);
+                group.rows(
                     KernelSpec::Linear {
                         format,
-                        x: format.activation(),
+                        x: forms[blocks as usize % forms.len()],
                         k,
                         tile,
                         n,
@@ -77,14 +158,16 @@ fn linear_gemm() {
                         shape: Shape::Gemm,
                     },
                     rows,
-                ));
+                );
             }
         }
     }
+    group.done();
 }
 
 #[test]
 fn swiglu() {
+    let mut group = Group::new("swiglu");
     for (gate, up, out) in [
         (Format::Q4K, Format::Q4K, Format::A8Super),
         (Format::Q5K, Format::Q6K, Format::A8Super),
@@ -96,55 +179,71 @@ fn swiglu() {
             for rows in [1, 5, 7, 13] {
                 let k = 2 * gate.block_len().max(8) as u32;
                 let tile = out.block_len().max(32) as u32;
-                run(Case::rows(
+                group.rows(
                     KernelSpec::Swiglu { gate, up, x: gate.activation(), k, tile, n: 2 * tile, out, rows: 13, shape },
                     rows,
-                ));
+                );
             }
         }
     }
+    group.done();
 }
 
 #[test]
 fn rows_of_one() {
+    let mut group = Group::new("rows_of_one");
     for n in ODD {
         for function in [Elementwise::Add, Elementwise::Mul, Elementwise::Silu] {
-            run(Case::one(KernelSpec::Map { function, n }));
+            group.one(KernelSpec::Map { function, n });
         }
-        run(Case::one(KernelSpec::AddBias { n }));
-        run(Case::one(KernelSpec::Softmax { n }));
-        run(Case::one(KernelSpec::RmsNorm { n, eps: Bits::of(1e-6), out: Format::F32 }));
-        run(Case::one(KernelSpec::Quantise { n, out: Format::F32 }));
-        run(Case::rows(KernelSpec::Gather { bytes: n }, 9));
+        group.one(KernelSpec::AddBias { n });
+        group.one(KernelSpec::Softmax { n });
+        group.one(KernelSpec::RmsNorm { n, eps: Bits::of(1e-6), out: Format::F32 });
+        group.one(KernelSpec::Quantise { n, out: Format::F32 });
+        group.rows(KernelSpec::Gather { bytes: n }, 9);
         for residual in [false, true] {
-            run(Case::rows(KernelSpec::Combine { n, slots: 3, residual }, 9));
+            group.rows(KernelSpec::Combine { n, slots: 3, residual }, 9);
         }
     }
-    for (out, n) in [(Format::A8Super, 256), (Format::A8Super, 768), (Format::A8Small, 32), (Format::A8Small, 96)] {
-        run(Case::one(KernelSpec::Quantise { n, out }));
-        run(Case::one(KernelSpec::RmsNorm { n, eps: Bits::of(1e-5), out }));
+    for (out, n) in [
+        (Format::A8Super, 256),
+        (Format::A8Super, 768),
+        (Format::A8Small, 32),
+        (Format::A8Small, 96),
+        (Format::A8SuperTile, 512),
+        (Format::A8SmallTile, 32),
+        (Format::A8SmallTile, 96),
+        (Format::Bf16x2, 32),
+        (Format::Bf16x2, 160),
+    ] {
+        group.one(KernelSpec::Quantise { n, out });
+        group.one(KernelSpec::RmsNorm { n, eps: Bits::of(1e-5), out });
     }
     for format in WEIGHTS {
         let n = 2 * format.block_len().max(17) as u32;
-        run(Case::one(KernelSpec::Embed { format, rows: 5, n }));
+        group.one(KernelSpec::Embed { format, rows: 5, n });
     }
+    group.done();
 }
 
 #[test]
 fn rope() {
+    let mut group = Group::new("rope");
     for style in [RopeStyle::Neox, RopeStyle::Norm] {
         for (d, dims) in [(64, 64), (64, 32), (80, 80), (34, 30), (128, 128)] {
             for norm in [None, Some(Bits::of(1e-6))] {
-                run(Case::rows(KernelSpec::RopeHeads { heads: 3, d, dims, style, norm }, 4));
-                run(Case::rows(KernelSpec::RopeAppend { d, dv: d - 2, dims, style, norm }, 4));
+                group.rows(KernelSpec::RopeHeads { heads: 3, d, dims, style, norm }, 4);
+                group.rows(KernelSpec::RopeAppend { d, dv: d - 2, dims, style, norm }, 4);
             }
         }
     }
+    group.done();
 }
 
 #[test]
 fn attention() {
-    for (group, d, dv) in [
+    let mut group = Group::new("attention");
+    for (heads, d, dv) in [
         (1, 64, 64),
         (2, 33, 16),
         (3, 16, 24),
@@ -158,22 +257,25 @@ fn attention() {
         (5, 10, 33),
     ] {
         for blocks in [1, 3] {
-            run(Case::rows(KernelSpec::Attention { group, d, dv, scale: Bits::of(0.125) }, blocks));
+            group.rows(KernelSpec::Attention { group: heads, d, dv, scale: Bits::of(0.125) }, blocks);
         }
     }
+    group.done();
 }
 
 #[test]
 fn route() {
+    let mut group = Group::new("route");
     for experts in [1, 2, 8, 15, 16, 17, 31, 33, 128] {
         for top_k in [1, 2, 8] {
             for score in [Score::Softmax, Score::Sigmoid] {
                 if top_k <= experts {
                     let normalise = top_k != 2;
                     let scale = Bits::of(if top_k == 1 { 2.5 } else { 1.0 });
-                    run(Case::one(KernelSpec::Route { experts, top_k, score, normalise, scale }));
+                    group.one(KernelSpec::Route { experts, top_k, score, normalise, scale });
                 }
             }
         }
     }
+    group.done();
 }

@@ -1,15 +1,19 @@
 //! Attention of the query heads that share a key head, over the KV cache, in blocks of 32 positions (the online softmax of
 //! FlashAttention): for each block the scores, then the running maximum and sum, then the weighted values.
 //!
-//! Keys lie as `[position / 8][d][position % 8]`: a lane is a position, so a block's scores need no horizontal sum. Loads of keys
+//! Keys lie as `[position / 8][d][position % 8]`: a lane is a position, so a block's scores need no horizontal sum, and scores are
+//! made in vectors of eight; all else is in vectors of the target. Loads of keys
 //! and values are shared by up to [`CHAINS`] query heads, whose accumulators hide the latency of a fused multiply-add (4 cycles at
 //! two a cycle: eight chains). Scores, weights and accumulators are f32; the cache is f16.
 
 use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId};
-use ixc_ir::plan::{ATTENTION_BLOCK, KernelSpec};
+use ixc_ir::plan::{ATTENTION_BLOCK, KEY_LANES, KernelSpec};
 
-use super::{GenerateError, LANES, MAX_POSITIONS, check, for_rest, for_vectors, math, spec_fields};
+use super::{GenerateError, MAX_POSITIONS, check, for_rest, for_vectors, math, spec_fields};
 
+/// Lanes of a score: positions that lie side by side.
+const SCORES: u16 = KEY_LANES as u16;
+const EIGHT: i64 = KEY_LANES as i64;
 const BLOCK: i64 = ATTENTION_BLOCK as i64;
 /// Accumulators of an inner loop.
 const CHAINS: u32 = 8;
@@ -19,9 +23,9 @@ const MASKED: f32 = -1.0e30;
 const UNROLL: i64 = 4;
 
 /// See [`KernelSpec::Attention`].
-pub fn attention(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateError> {
+pub fn attention(name: String, spec: &KernelSpec, lanes: u16) -> Result<Kernel, GenerateError> {
     spec_fields!(spec, Attention { group, d, dv, scale });
-    let lanes = i64::from(LANES);
+    let width = i64::from(lanes);
     check(&name, "value head", u64::from(dv), dv > 0, "at least 1")?;
     check(&name, "query heads", u64::from(group), group > 0, "at least 1")?;
     let value_len = dv;
@@ -38,10 +42,10 @@ pub fn attention(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateErro
     let scratch = b.buffer("scratch", BufferKind::Scratch, stat_at + g * 12);
 
     let (zero, lowest) = (b.splat_f32(1, 0.0), b.splat_f32(1, MASKED));
-    let zeros = b.splat_f32(LANES, 0.0);
+    let zeros = b.splat_f32(lanes, 0.0);
     b.for_each("h", g, |b, h| {
-        for_vectors(b, value_len, |b, at, lanes| {
-            let zeros = if lanes == LANES { zeros } else { b.splat_f32(lanes, 0.0) };
+        for_vectors(b, lanes, value_len, |b, at, part| {
+            let zeros = if part == lanes { zeros } else { b.splat_f32(part, 0.0) };
             b.store(scratch, h * (dv * 4) + at * 4 + sum_at, zeros);
         });
         b.store(scratch, h * 12 + stat_at, lowest);
@@ -56,40 +60,40 @@ pub fn attention(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateErro
         let mut first = 0;
         while first < group {
             let count = heads.min(group - first);
-            b.for_each("e8", BLOCK / lanes / i64::from(eights), |b, part| {
-                let start = b.splat_f32(LANES, 0.0);
+            b.for_each("e8", BLOCK / EIGHT / i64::from(eights), |b, part| {
+                let start = b.splat_f32(SCORES, 0.0);
                 let init = vec![start; (count * eights) as usize];
                 let acc = b.for_carry("e", d, &init, |b, e, acc| {
                     let mut next = Vec::new();
                     let k: Vec<ValueId> = (0..i64::from(eights))
                         .map(|eight| {
                             let at =
-                                block * (BLOCK * d * 2) + part * (i64::from(eights) * lanes * d * 2) + e * (lanes * 2);
-                            let k = b.load(Type::f16(LANES), keys, at + eight * lanes * d * 2);
-                            b.op(Op::F16ToF32, Type::f32(LANES), &[k])
+                                block * (BLOCK * d * 2) + part * (i64::from(eights) * EIGHT * d * 2) + e * (EIGHT * 2);
+                            let k = b.load(Type::f16(SCORES), keys, at + eight * EIGHT * d * 2);
+                            b.op(Op::F16ToF32, Type::f32(SCORES), &[k])
                         })
                         .collect();
                     for h in 0..count {
-                        let q = b.load_splat(Type::f32(LANES), q, e * 4 + i64::from(first + h) * d * 4);
+                        let q = b.load_splat(Type::f32(SCORES), q, e * 4 + i64::from(first + h) * d * 4);
                         for (eight, k) in k.iter().enumerate() {
                             next.push(b.fma(*k, q, acc[h as usize * eights as usize + eight]));
                         }
                     }
                     next
                 });
-                let scale = b.splat_f32(LANES, scale.value());
-                let own = b.load_splat(Type::i32(LANES), position, 0);
-                let iota = b.op(Op::Iota, Type::i32(LANES), &[]);
-                let masked = b.splat_f32(LANES, MASKED);
+                let scale = b.splat_f32(SCORES, scale.value());
+                let own = b.load_splat(Type::i32(SCORES), position, 0);
+                let iota = b.op(Op::Iota, Type::i32(SCORES), &[]);
+                let masked = b.splat_f32(SCORES, MASKED);
                 for eight in 0..i64::from(eights) {
-                    let at = part * (i64::from(eights) * lanes) + eight * lanes;
+                    let at = part * (i64::from(eights) * EIGHT) + eight * EIGHT;
                     let p = b.index(block * BLOCK + at.clone());
-                    let p = b.broadcast(LANES, p);
+                    let p = b.broadcast(SCORES, p);
                     let p = b.iadd(p, iota);
                     let after = b.same(Op::CmpGt, &[p, own]);
                     for h in 0..i64::from(count) {
                         let s = b.mul(acc[(h * i64::from(eights) + eight) as usize], scale);
-                        let s = b.op(Op::Select, Type::f32(LANES), &[after, masked, s]);
+                        let s = b.op(Op::Select, Type::f32(SCORES), &[after, masked, s]);
                         b.store(scratch, at.clone() * 4 + (i64::from(first) + h) * BLOCK * 4 + p_at, s);
                     }
                 }
@@ -98,8 +102,8 @@ pub fn attention(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateErro
         }
         // Weights.
         b.for_each("h", g, |b, h| {
-            let s: Vec<ValueId> = (0..BLOCK / lanes)
-                .map(|i| b.load(Type::f32(LANES), scratch, h * (BLOCK * 4) + (i * lanes * 4 + p_at)))
+            let s: Vec<ValueId> = (0..BLOCK / width)
+                .map(|i| b.load(Type::f32(lanes), scratch, h * (BLOCK * 4) + (i * width * 4 + p_at)))
                 .collect();
             let max = s[1..].iter().fold(s[0], |m, s| b.same(Op::Max, &[m, *s]));
             let max = b.op(Op::ReduceMax, Type::f32(1), &[max]);
@@ -107,15 +111,15 @@ pub fn attention(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateErro
             let max = b.same(Op::Max, &[max, old]);
             let fall = b.sub(old, max);
             let factor = math::exp(b, fall);
-            let max_lanes = b.broadcast(LANES, max);
-            let (none, masked) = (b.splat_f32(LANES, 0.0), b.splat_f32(LANES, MASKED));
+            let max_lanes = b.broadcast(lanes, max);
+            let (none, masked) = (b.splat_f32(lanes, 0.0), b.splat_f32(lanes, MASKED));
             let mut sum = None;
             for (i, s) in s.iter().enumerate() {
                 let x = b.sub(*s, max_lanes);
                 let e = math::exp(b, x);
-                let seen = b.op(Op::CmpLtF, Type::i32(LANES), &[masked, *s]);
-                let e = b.op(Op::Select, Type::f32(LANES), &[seen, e, none]);
-                b.store(scratch, h * (BLOCK * 4) + (i as i64 * lanes * 4 + p_at), e);
+                let seen = b.op(Op::CmpLtF, Type::i32(lanes), &[masked, *s]);
+                let e = b.op(Op::Select, Type::f32(lanes), &[seen, e, none]);
+                b.store(scratch, h * (BLOCK * 4) + (i as i64 * width * 4 + p_at), e);
                 sum = Some(match sum {
                     Some(sum) => b.add(sum, e),
                     None => e,
@@ -131,7 +135,7 @@ pub fn attention(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateErro
         });
         // Values: chunks of heads times vectors of a value.
         let vectors = (CHAINS / heads).clamp(1, 4);
-        let vectors = (1..=i64::from(vectors)).rev().find(|v| (dv / lanes) % v == 0).unwrap_or(1);
+        let vectors = (1..=i64::from(vectors)).rev().find(|v| (dv / width) % v == 0).unwrap_or(1);
         let mut first = 0;
         while first < group {
             let count = heads.min(group - first);
@@ -176,10 +180,10 @@ pub fn attention(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateErro
                     b.store(scratch, at.clone() * 4 + (h * dv + v * width) * 4 + sum_at, *sum);
                 }
             };
-            if dv >= lanes {
-                b.for_each("v", dv / lanes / vectors, |b, part| weigh(b, part * (vectors * lanes), vectors, LANES));
+            if dv >= width {
+                b.for_each("v", dv / width / vectors, |b, part| weigh(b, part * (vectors * width), vectors, lanes));
             }
-            for_rest(b, value_len, &mut |b, at, lanes| weigh(b, at, 1, lanes));
+            for_rest(b, lanes, value_len, &mut |b, at, lanes| weigh(b, at, 1, lanes));
             first += count;
         }
     });
@@ -187,7 +191,7 @@ pub fn attention(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateErro
         let one = b.splat_f32(1, 1.0);
         let sum = b.load(Type::f32(1), scratch, h * 12 + (stat_at + 4));
         let inverse = b.same(Op::Div, &[one, sum]);
-        for_vectors(b, value_len, |b, at, lanes| {
+        for_vectors(b, lanes, value_len, |b, at, lanes| {
             let inverse = if lanes == 1 { inverse } else { b.broadcast(lanes, inverse) };
             let v = b.load(Type::f32(lanes), scratch, h * (dv * 4) + at.clone() * 4 + sum_at);
             let v = b.mul(v, inverse);

@@ -51,9 +51,6 @@ pub const MAX_ROWS: i64 = 1 << 20;
 /// Largest number of KV cache positions.
 pub const MAX_POSITIONS: i64 = 1 << 24;
 
-/// f32 lanes of the vectors that every generator uses: 256-bit registers. Targets with narrower registers split them.
-const LANES: u16 = 8;
-
 /// The kernel of a spec, for a target.
 ///
 /// # Errors
@@ -61,21 +58,23 @@ const LANES: u16 = 8;
 pub fn generate(spec: &KernelSpec, target: Target) -> Result<Kernel, GenerateError> {
     // Names of kernels have no hyphen, those of targets do.
     let name = format!("{}_{}", spec.name(), target.name().replace('-', "_"));
+    // f32 lanes of a vector. Targets with narrower registers split it.
+    let lanes = (target.row().vector_bytes / 4) as u16;
     match spec {
         KernelSpec::Embed { .. } => rows::embed(name, spec),
-        KernelSpec::RmsNorm { .. } => rows::rms_norm(name, spec),
-        KernelSpec::Quantise { .. } => quantise::quantise(name, spec),
-        KernelSpec::Linear { .. } => linear::linear(name, spec),
-        KernelSpec::Swiglu { .. } => linear::swiglu(name, spec),
-        KernelSpec::RopeHeads { .. } => rope::rope_heads(name, spec),
-        KernelSpec::RopeAppend { .. } => rope::rope_append(name, spec),
-        KernelSpec::Attention { .. } => attention::attention(name, spec),
-        KernelSpec::Route { .. } => route::route(name, spec),
+        KernelSpec::RmsNorm { .. } => rows::rms_norm(name, spec, lanes),
+        KernelSpec::Quantise { .. } => quantise::quantise(name, spec, lanes),
+        KernelSpec::Linear { .. } => linear::linear(name, spec, lanes),
+        KernelSpec::Swiglu { .. } => linear::swiglu(name, spec, lanes),
+        KernelSpec::RopeHeads { .. } => rope::rope_heads(name, spec, lanes),
+        KernelSpec::RopeAppend { .. } => rope::rope_append(name, spec, lanes),
+        KernelSpec::Attention { .. } => attention::attention(name, spec, lanes),
+        KernelSpec::Route { .. } => route::route(name, spec, lanes),
         KernelSpec::Gather { .. } => rows::gather(name, spec),
-        KernelSpec::Combine { .. } => rows::combine(name, spec),
-        KernelSpec::Map { .. } => rows::map(name, spec),
-        KernelSpec::AddBias { .. } => rows::add_bias(name, spec),
-        KernelSpec::Softmax { .. } => route::softmax(name, spec),
+        KernelSpec::Combine { .. } => rows::combine(name, spec, lanes),
+        KernelSpec::Map { .. } => rows::map(name, spec, lanes),
+        KernelSpec::AddBias { .. } => rows::add_bias(name, spec, lanes),
+        KernelSpec::Softmax { .. } => route::softmax(name, spec, lanes),
     }
 }
 
@@ -100,46 +99,62 @@ fn check(
     if ok { Ok(()) } else { Err(GenerateError::Size { kernel: kernel.into(), what, found, right: right.into() }) }
 }
 
-/// Runs `body` for every vector of a row of `n` elements: a loop over whole vectors, then 4, 2 and 1 lanes for the rest. The body
-/// gets the element offset and the lanes.
-fn for_vectors(b: &mut KernelBuilder, n: u32, mut body: impl FnMut(&mut KernelBuilder, Affine, u16)) {
-    let whole = n / u32::from(LANES);
+/// Runs `body` for every vector of a row of `n` elements: a loop over vectors of `lanes`, then halves of that down to 1 for the rest.
+/// The body gets the element offset and the lanes.
+fn for_vectors(b: &mut KernelBuilder, lanes: u16, n: u32, mut body: impl FnMut(&mut KernelBuilder, Affine, u16)) {
+    let whole = n / u32::from(lanes);
     if whole > 0 {
-        b.for_each("i", i64::from(whole), |b, i| body(b, i * i64::from(LANES), LANES));
+        b.for_each("i", i64::from(whole), |b, i| body(b, i * i64::from(lanes), lanes));
     }
-    for_rest(b, n, &mut body);
+    for_rest(b, lanes, n, &mut body);
 }
 
-fn for_rest(b: &mut KernelBuilder, n: u32, body: &mut impl FnMut(&mut KernelBuilder, Affine, u16)) {
-    let mut at = n / u32::from(LANES) * u32::from(LANES);
-    for lanes in [4u16, 2, 1] {
-        if n - at >= u32::from(lanes) {
-            body(b, Affine::constant(i64::from(at)), lanes);
-            at += u32::from(lanes);
+/// The elements that no whole vector has.
+fn for_rest(b: &mut KernelBuilder, lanes: u16, n: u32, body: &mut impl FnMut(&mut KernelBuilder, Affine, u16)) {
+    let mut at = n / u32::from(lanes) * u32::from(lanes);
+    let mut part = lanes / 2;
+    while part > 0 {
+        if n - at >= u32::from(part) {
+            body(b, Affine::constant(i64::from(at)), part);
+            at += u32::from(part);
         }
+        part /= 2;
     }
 }
+
+/// How [`fold_row`] makes a scalar of vectors.
+#[derive(Clone, Copy)]
+struct Fold {
+    /// What accumulators begin with.
+    start: f32,
+    /// One lane of a vector.
+    reduce: Op,
+    /// Both of two lanes.
+    combine: Op,
+}
+
+const SUM: Fold = Fold { start: 0.0, reduce: Op::ReduceAdd, combine: Op::Add };
 
 /// Folds a row of `n` elements to a scalar: `vector` gives the next accumulator (of the lanes given) from the last one and an
-/// element offset; accumulators start at `start` and are combined by `reduce` and `combine`.
+/// element offset.
 fn fold_row(
     b: &mut KernelBuilder,
+    lanes: u16,
     n: u32,
-    start: f32,
-    reduce: Op,
-    combine: Op,
+    fold: Fold,
     mut vector: impl FnMut(&mut KernelBuilder, Affine, u16, ValueId) -> ValueId,
 ) -> ValueId {
-    let whole = n / u32::from(LANES);
+    let Fold { start, reduce, combine } = fold;
+    let whole = n / u32::from(lanes);
     let mut scalar = None;
     if whole > 0 {
-        let init = b.splat_f32(LANES, start);
+        let init = b.splat_f32(lanes, start);
         let acc = b.for_carry("i", i64::from(whole), &[init], |b, i, acc| {
-            vec![vector(b, i * i64::from(LANES), LANES, acc[0])]
+            vec![vector(b, i * i64::from(lanes), lanes, acc[0])]
         });
         scalar = Some(b.op(reduce, Type::f32(1), &acc));
     }
-    for_rest(b, n, &mut |b, at, lanes| {
+    for_rest(b, lanes, n, &mut |b, at, lanes| {
         let init = b.splat_f32(lanes, start);
         let acc = vector(b, at, lanes, init);
         let rest = b.op(reduce, Type::f32(1), &[acc]);

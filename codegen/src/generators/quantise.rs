@@ -1,12 +1,13 @@
 //! Activations into their formats: the largest magnitude of the elements that share a scale becomes 127.
 //!
-//! `d = amax / 127`, `q = round(x * 127 / amax)`, ties to even, exactly as the graph interpreter's `quantise`.
+//! `d = amax / 127`, `q = round(x * 127 / amax)`, ties to even, exactly as the graph interpreter's `quantise`. The forms for tiles
+//! have the elements as bf16 as well, or are nothing else.
 
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{Affine, BufferId, Kernel, KernelBuilder, Op, Type, ValueId};
 use ixc_ir::plan::KernelSpec;
 
-use super::{GenerateError, LANES, check, for_vectors, math, spec_fields};
+use super::{GenerateError, check, for_vectors, math, spec_fields};
 
 /// Elements that share a scale in `a8_super`.
 const SUB: i64 = 32;
@@ -17,12 +18,13 @@ const HALF: i64 = 16;
 pub type Values<'a> = &'a mut dyn FnMut(&mut KernelBuilder, Affine, u16) -> ValueId;
 
 /// Buffers: `x f32[n]`, `y out[n]`.
-pub fn quantise(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateError> {
+pub fn quantise(name: String, spec: &KernelSpec, lanes: u16) -> Result<Kernel, GenerateError> {
     spec_fields!(spec, Quantise { n, out });
     let bytes = row_bytes(&name, out, n)?;
+    stored(&name, out, lanes)?;
     let mut b = KernelBuilder::new(name);
     let (x, y) = (b.read("x", i64::from(n) * 4), b.write("y", bytes));
-    store_row(&mut b, out, n, y, Affine::constant(0), &mut |b, at, lanes| b.load(Type::f32(lanes), x, at * 4));
+    store_row(&mut b, lanes, out, n, y, Affine::constant(0), &mut |b, at, lanes| b.load(Type::f32(lanes), x, at * 4));
     Ok(b.finish())
 }
 
@@ -33,79 +35,92 @@ pub fn row_bytes(kernel: &str, format: Format, n: u32) -> Result<i64, GenerateEr
     Ok(bytes.unwrap_or(0) as i64)
 }
 
+/// Checks that [`store_row`] writes a format. Those with bf16 are for targets with tiles, which have 16 lanes.
+pub fn stored(kernel: &str, format: Format, lanes: u16) -> Result<(), GenerateError> {
+    let has_bf16 = matches!(format, Format::A8SuperTile | Format::A8SmallTile | Format::Bf16x2);
+    let ok = format.activation() == format && (lanes >= 16 || !has_bf16);
+    let right = "f32 or an activation format; one with bf16 only for targets of 16 lanes";
+    check(kernel, "format of the result", format as u64, ok, right)
+}
+
 /// Stores a row of `n` values at `offset` of `y` in `format`, which is f32 or an activation format.
-pub fn store_row(b: &mut KernelBuilder, format: Format, n: u32, y: BufferId, offset: Affine, values: Values<'_>) {
+pub fn store_row(
+    b: &mut KernelBuilder,
+    lanes: u16,
+    format: Format,
+    n: u32,
+    y: BufferId,
+    offset: Affine,
+    values: Values<'_>,
+) {
+    let (len, bytes) = (format.block_len() as i64, format.block_bytes() as i64);
+    let blocks = i64::from(n) / len;
+    let block = |block: ixc_ir::kernel::VarId| BlockOf { format, y, lanes, at: offset.clone() + block * bytes };
     match format {
-        Format::A8Small => {
-            let (len, bytes) = (format.block_len() as i64, format.block_bytes() as i64);
-            b.for_each("block", i64::from(n) / len, |b, block| {
-                let at = offset.clone() + block * bytes;
-                let field = |name| at.clone() + format.field(name) as i64;
-                let mut parts = Vec::new();
-                for half in 0..2 {
-                    let (quants, d) = (field("quants") + half * HALF, field("d") + half * 4);
-                    let sums = store_scaled(b, HALF, y, quants, d, &mut |b, i, lanes| {
-                        values(b, block * len + half * HALF + i, lanes)
-                    });
-                    let sum = b.op(Op::ToF32, Type::f32(1), &sums.of_16);
-                    parts.push(b.mul(sum, sums.d));
-                }
-                let sum = b.add(parts[0], parts[1]);
-                b.store(y, field("sum"), sum);
-            });
-        }
-        Format::A8Super => {
-            let (len, bytes) = (format.block_len() as i64, format.block_bytes() as i64);
-            b.for_each("block", i64::from(n) / len, |b, block| {
-                b.for_each("sub", len / SUB, |b, sub| {
-                    let at = offset.clone() + block * bytes;
-                    let field = |name| at.clone() + format.field(name) as i64;
-                    let sums = store_scaled(
-                        b,
-                        SUB,
-                        y,
-                        field("quants") + sub * SUB,
-                        field("d") + sub * 4,
-                        &mut |b, i, lanes| values(b, block * len + sub * SUB + i, lanes),
-                    );
-                    for (half, sum) in sums.of_16.iter().enumerate() {
-                        let word = b.op(Op::NarrowS, Type::i16(1), &[*sum]);
-                        b.store(y, field("sums16") + sub * 4 + half as i64 * 2, word);
-                    }
-                    let sum = b.iadd(sums.of_16[0], sums.of_16[1]);
-                    let sum = b.op(Op::ToF32, Type::f32(1), &[sum]);
-                    let sum = b.mul(sum, sums.d);
-                    b.store(y, field("sums") + sub * 4, sum);
+        Format::A8Small | Format::A8SmallTile => b.for_each("block", blocks, |b, i| {
+            let block = block(i);
+            block.store_pad(b);
+            let mut parts = Vec::new();
+            for half in 0..2 {
+                let sums = block.store_scaled(b, HALF, half.into(), &mut |b, at, lanes| {
+                    values(b, i * len + half * HALF + at, lanes)
                 });
+                let sum = b.op(Op::ToF32, Type::f32(1), &sums.of_16);
+                parts.push(b.mul(sum, sums.d));
+            }
+            let sum = b.add(parts[0], parts[1]);
+            b.store(y, block.field("sum"), sum);
+        }),
+        Format::A8Super | Format::A8SuperTile => b.for_each("block", blocks, |b, i| {
+            let block = block(i);
+            block.store_pad(b);
+            b.for_each("sub", len / SUB, |b, sub| {
+                let sums = block
+                    .store_scaled(b, SUB, sub.into(), &mut |b, at, lanes| values(b, i * len + sub * SUB + at, lanes));
+                for (half, sum) in sums.of_16.iter().enumerate() {
+                    let word = b.op(Op::NarrowS, Type::i16(1), &[*sum]);
+                    b.store(y, block.field("sums16") + sub * 4 + half as i64 * 2, word);
+                }
+                let sum = b.iadd(sums.of_16[0], sums.of_16[1]);
+                let sum = b.op(Op::ToF32, Type::f32(1), &[sum]);
+                let sum = b.mul(sum, sums.d);
+                b.store(y, block.field("sums") + sub * 4, sum);
             });
-        }
-        Format::F32
-        | Format::F16
+        }),
+        Format::Bf16x2 => b.for_each("block", blocks, |b, i| {
+            let block = block(i);
+            for_vectors(b, lanes, len as u32, |b, at, lanes| {
+                let x = values(b, i * len + at.clone(), lanes);
+                let high = b.to_bf16(x);
+                b.store(y, block.field("high") + at.clone() * 2, high);
+                let high = b.bf16_to_f32(high);
+                let rest = b.sub(x, high);
+                let low = b.to_bf16(rest);
+                b.store(y, block.field("low") + at * 2, low);
+            });
+        }),
+        Format::F32 => for_vectors(b, lanes, n, |b, at, lanes| {
+            let v = values(b, at.clone(), lanes);
+            b.store(y, offset.clone() + at * 4, v);
+        }),
+        Format::F16
         | Format::Bf16
         | Format::Q8_0
         | Format::Q4_0
         | Format::Q4K
         | Format::Q5K
-        | Format::Q6K => for_vectors(b, n, |b, at, lanes| {
-            let v = values(b, at.clone(), lanes);
-            b.store(y, offset.clone() + at * 4, v);
-        }),
-        Format::A8SuperTile
-        | Format::A8SmallTile
-        | Format::Bf16x2
+        | Format::Q6K
         | Format::F16R16
         | Format::Bf16R16
         | Format::Q8_0R16
         | Format::Q4_0R16
         | Format::Q4KR16
         | Format::Q5KR16
-        | Format::Q6KR16 => {
-            unreachable!("no kernel writes {format}")
-        }
+        | Format::Q6KR16 => unreachable!("no kernel writes {format}"),
     }
 }
 
-/// What the callers of [`store_scaled`] derive their sums from.
+/// What is derived from quants.
 struct Sums {
     /// Sums of each 16 quants, as scalars.
     of_16: Vec<ValueId>,
@@ -113,45 +128,75 @@ struct Sums {
     d: ValueId,
 }
 
-/// Quantises `count` values with one scale, which is stored at `d_at`.
-fn store_scaled(
-    b: &mut KernelBuilder,
-    count: i64,
+/// A block of a row that is stored.
+struct BlockOf {
+    format: Format,
     y: BufferId,
-    quants: Affine,
-    d_at: Affine,
-    values: Values<'_>,
-) -> Sums {
-    let lanes = i64::from(LANES);
-    let vectors = count / lanes;
-    let x: Vec<ValueId> = (0..vectors).map(|i| values(b, Affine::constant(i * lanes), LANES)).collect();
-    let magnitudes: Vec<ValueId> = x.iter().map(|x| math::abs(b, *x)).collect();
-    let amax = magnitudes[1..].iter().fold(magnitudes[0], |m, x| b.same(Op::Max, &[m, *x]));
-    let amax = b.op(Op::ReduceMax, Type::f32(1), &[amax]);
-    let (zero, full, unit) = (b.splat_f32(1, 0.0), b.splat_f32(1, 127.0), b.splat_f32(1, 1.0 / 127.0));
-    let d = b.mul(amax, unit);
-    b.store(y, d_at, d);
-    let inverse = b.same(Op::Div, &[full, amax]);
-    let positive = b.op(Op::CmpLtF, Type::i32(1), &[zero, amax]);
-    let inverse = b.op(Op::Select, Type::f32(1), &[positive, inverse, zero]);
-    let inverse = b.broadcast(LANES, inverse);
-    let q: Vec<ValueId> = x
-        .into_iter()
-        .enumerate()
-        .map(|(i, x)| {
-            let scaled = b.mul(x, inverse);
-            let q = b.op(Op::ToI32, Type::i32(LANES), &[scaled]);
-            let narrow = b.op(Op::NarrowS, Type::i8(LANES), &[q]);
-            b.store(y, quants.clone() + i as i64 * lanes, narrow);
-            q
-        })
-        .collect();
-    let of_16 = q
-        .chunks_exact(16 / usize::from(LANES))
-        .map(|q| {
-            let sum = q[1..].iter().fold(q[0], |s, q| b.iadd(s, *q));
-            b.op(Op::ReduceAdd, Type::i32(1), &[sum])
-        })
-        .collect();
-    Sums { of_16, d }
+    lanes: u16,
+    at: Affine,
+}
+
+impl BlockOf {
+    fn field(&self, name: &str) -> Affine {
+        self.at.clone() + self.format.field(name) as i64
+    }
+
+    /// Zeros where the format has nothing.
+    fn store_pad(&self, b: &mut KernelBuilder) {
+        for field in self.format.row().fields.iter().filter(|field| field.name == "pad") {
+            let (mut at, mut left) = (field.offset as i64, field.bytes as i64);
+            for words in [8u16, 4, 2, 1] {
+                while left >= i64::from(words) * 4 {
+                    let zero = b.splat_int(Type::i32(words), 0);
+                    b.store(self.y, self.at.clone() + at, zero);
+                    at += i64::from(words) * 4;
+                    left -= i64::from(words) * 4;
+                }
+            }
+        }
+    }
+
+    /// Stores `count` values with one scale, which is number `part` of the block, and as bf16 where the format has that.
+    fn store_scaled(&self, b: &mut KernelBuilder, count: i64, part: Affine, values: Values<'_>) -> Sums {
+        // No more than have a sum in common.
+        let lanes = self.lanes.min(16);
+        let width = i64::from(lanes);
+        let vectors = count / width;
+        let x: Vec<ValueId> = (0..vectors).map(|i| values(b, Affine::constant(i * width), lanes)).collect();
+        if self.format.row().fields.iter().any(|field| field.name == "bf16") {
+            for (i, x) in x.iter().enumerate() {
+                let halves = b.to_bf16(*x);
+                b.store(self.y, self.field("bf16") + part.clone() * (2 * count) + i as i64 * (2 * width), halves);
+            }
+        }
+        let magnitudes: Vec<ValueId> = x.iter().map(|x| math::abs(b, *x)).collect();
+        let amax = magnitudes[1..].iter().fold(magnitudes[0], |m, x| b.same(Op::Max, &[m, *x]));
+        let amax = b.op(Op::ReduceMax, Type::f32(1), &[amax]);
+        let (zero, full, unit) = (b.splat_f32(1, 0.0), b.splat_f32(1, 127.0), b.splat_f32(1, 1.0 / 127.0));
+        let d = b.mul(amax, unit);
+        b.store(self.y, self.field("d") + part.clone() * 4, d);
+        let inverse = b.same(Op::Div, &[full, amax]);
+        let positive = b.op(Op::CmpLtF, Type::i32(1), &[zero, amax]);
+        let inverse = b.op(Op::Select, Type::f32(1), &[positive, inverse, zero]);
+        let inverse = b.broadcast(lanes, inverse);
+        let q: Vec<ValueId> = x
+            .into_iter()
+            .enumerate()
+            .map(|(i, x)| {
+                let scaled = b.mul(x, inverse);
+                let q = b.op(Op::ToI32, Type::i32(lanes), &[scaled]);
+                let narrow = b.op(Op::NarrowS, Type::i8(lanes), &[q]);
+                b.store(self.y, self.field("quants") + part.clone() * count + i as i64 * width, narrow);
+                q
+            })
+            .collect();
+        let of_16 = q
+            .chunks_exact(16 / usize::from(lanes))
+            .map(|q| {
+                let sum = q[1..].iter().fold(q[0], |s, q| b.iadd(s, *q));
+                b.op(Op::ReduceAdd, Type::i32(1), &[sum])
+            })
+            .collect();
+        Sums { of_16, d }
+    }
 }

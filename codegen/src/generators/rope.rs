@@ -19,6 +19,7 @@ struct Position {
 }
 
 struct Head {
+    lanes: u16,
     d: u32,
     dims: u32,
     style: RopeStyle,
@@ -46,7 +47,7 @@ fn position(b: &mut KernelBuilder, style: RopeStyle, dims: u32) -> Position {
 }
 
 /// Heads of a row, rotated.
-pub fn rope_heads(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateError> {
+pub fn rope_heads(name: String, spec: &KernelSpec, lanes: u16) -> Result<Kernel, GenerateError> {
     spec_fields!(spec, RopeHeads { heads, d, dims, style, norm });
     checked(&name, d, dims)?;
     let mut b = KernelBuilder::new(name);
@@ -57,13 +58,13 @@ pub fn rope_heads(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateErr
     let position = position(&mut b, style, dims);
     let y = b.write("y", size);
     b.for_each("head", i64::from(heads), |b, head| {
-        rotate(b, &Head { d, dims, style, norm }, &position, x, head * head_bytes, y, head * head_bytes);
+        rotate(b, &Head { lanes, d, dims, style, norm }, &position, x, head * head_bytes, y, head * head_bytes);
     });
     Ok(b.finish())
 }
 
 /// One key head, rotated, and its value, into the cache.
-pub fn rope_append(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateError> {
+pub fn rope_append(name: String, spec: &KernelSpec, lanes: u16) -> Result<Kernel, GenerateError> {
     spec_fields!(spec, RopeAppend { d, dv, dims, style, norm });
     checked(&name, d, dims)?;
     let mut b = KernelBuilder::new(name);
@@ -75,9 +76,17 @@ pub fn rope_append(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateEr
     let keys = b.write("keys", blocks * (KEY_BLOCK * i64::from(d) * 2));
     let values = b.write("values", blocks * (KEY_BLOCK * i64::from(dv) * 2));
     let rotated = b.buffer("rotated", BufferKind::Scratch, i64::from(d) * 4);
-    rotate(&mut b, &Head { d, dims, style, norm }, &position, k, Affine::constant(0), rotated, Affine::constant(0));
+    rotate(
+        &mut b,
+        &Head { lanes, d, dims, style, norm },
+        &position,
+        k,
+        Affine::constant(0),
+        rotated,
+        Affine::constant(0),
+    );
     let key = position.block * (KEY_BLOCK * i64::from(d) * 2) + position.lane * 2;
-    for_vectors(&mut b, d, |b, at, lanes| {
+    for_vectors(&mut b, lanes, d, |b, at, lanes| {
         let x = b.load(Type::f32(lanes), rotated, at.clone() * 4);
         let x = b.op(Op::F32ToF16, Type::f16(lanes), &[x]);
         for lane in 0..lanes {
@@ -86,7 +95,7 @@ pub fn rope_append(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateEr
         }
     });
     let value = position.block * (KEY_BLOCK * i64::from(dv) * 2) + position.lane * (i64::from(dv) * 2);
-    for_vectors(&mut b, dv, |b, at, lanes| {
+    for_vectors(&mut b, lanes, dv, |b, at, lanes| {
         let x = b.load(Type::f32(lanes), v, at.clone() * 4);
         let x = b.op(Op::F32ToF16, Type::f16(lanes), &[x]);
         b.store(values, value.clone() + at * 2, x);
@@ -97,7 +106,9 @@ pub fn rope_append(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateEr
 /// Norm and rotation of the head at `from` of `x` to `to` of `y`.
 fn rotate(b: &mut KernelBuilder, head: &Head, at: &Position, x: BufferId, from: Affine, y: BufferId, to: Affine) {
     let scale = head.norm.map(|(eps, _)| {
-        rows::inverse_rms(b, head.d, eps.value(), |b, i, lanes| b.load(Type::f32(lanes), x, from.clone() + i * 4))
+        rows::inverse_rms(b, head.lanes, head.d, eps.value(), |b, i, lanes| {
+            b.load(Type::f32(lanes), x, from.clone() + i * 4)
+        })
     });
     // The element `i`, normed.
     let load = |b: &mut KernelBuilder, i: Affine, lanes: u16| -> ValueId {
@@ -111,7 +122,7 @@ fn rotate(b: &mut KernelBuilder, head: &Head, at: &Position, x: BufferId, from: 
     match head.style {
         RopeStyle::Neox => {
             let half = i64::from(head.dims / 2);
-            for_vectors(b, head.dims / 2, |b, i, lanes| {
+            for_vectors(b, head.lanes, head.dims / 2, |b, i, lanes| {
                 let (x0, x1) = (load(b, i.clone(), lanes), load(b, i.clone() + half, lanes));
                 let c = b.load(Type::f32(lanes), at.table, at.row.clone() + i.clone() * 4);
                 let s = b.load(Type::f32(lanes), at.table, at.row.clone() + (i.clone() + half) * 4);
@@ -121,7 +132,7 @@ fn rotate(b: &mut KernelBuilder, head: &Head, at: &Position, x: BufferId, from: 
                 b.store(y, to.clone() + (i + half) * 4, y1);
             });
         }
-        RopeStyle::Norm => for_vectors(b, head.dims, |b, i, lanes| {
+        RopeStyle::Norm => for_vectors(b, head.lanes, head.dims, |b, i, lanes| {
             let v = load(b, i.clone(), lanes);
             let c = b.load(Type::f32(lanes), at.table, at.row.clone() + i.clone() * 4);
             let s = b.load(Type::f32(lanes), at.table, at.row.clone() + (i.clone() + i64::from(head.dims)) * 4);
@@ -133,7 +144,7 @@ fn rotate(b: &mut KernelBuilder, head: &Head, at: &Position, x: BufferId, from: 
     }
     // What is not rotated is copied.
     let rest = head.d - head.dims;
-    for_vectors(b, rest, |b, i, lanes| {
+    for_vectors(b, head.lanes, rest, |b, i, lanes| {
         let i = i + i64::from(head.dims);
         let v = load(b, i.clone(), lanes);
         b.store(y, to.clone() + i * 4, v);

@@ -4,7 +4,7 @@ use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Op, Type, ValueI
 use ixc_ir::plan::KernelSpec;
 use ixc_ir::plan::spec::Elementwise;
 
-use super::{GenerateError, MAX_ROWS, check, fold_row, for_vectors, linear, math, quantise, spec_fields};
+use super::{GenerateError, MAX_ROWS, SUM, check, fold_row, for_vectors, linear, math, quantise, spec_fields};
 
 /// One row of a table, dequantised.
 pub fn embed(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateError> {
@@ -22,11 +22,12 @@ pub fn embed(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateError> {
 /// `1 / sqrt(mean(x^2) + eps)` of a row, in one lane.
 pub fn inverse_rms(
     b: &mut KernelBuilder,
+    lanes: u16,
     n: u32,
     eps: f32,
     mut load: impl FnMut(&mut KernelBuilder, Affine, u16) -> ValueId,
 ) -> ValueId {
-    let sum = fold_row(b, n, 0.0, Op::ReduceAdd, Op::Add, |b, at, lanes, acc| {
+    let sum = fold_row(b, lanes, n, SUM, |b, at, lanes, acc| {
         let v = load(b, at, lanes);
         b.fma(v, v, acc)
     });
@@ -37,14 +38,15 @@ pub fn inverse_rms(
 }
 
 /// RMS norm of a row, stored in the format that follows.
-pub fn rms_norm(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateError> {
+pub fn rms_norm(name: String, spec: &KernelSpec, lanes: u16) -> Result<Kernel, GenerateError> {
     spec_fields!(spec, RmsNorm { n, eps, out });
     let bytes = quantise::row_bytes(&name, out, n)?;
+    quantise::stored(&name, out, lanes)?;
     let mut b = KernelBuilder::new(name);
     let size = i64::from(n) * 4;
     let (x, w, y) = (b.read("x", size), b.read("w", size), b.write("y", bytes));
-    let scale = inverse_rms(&mut b, n, eps.value(), |b, at, lanes| b.load(Type::f32(lanes), x, at * 4));
-    quantise::store_row(&mut b, out, n, y, Affine::constant(0), &mut |b, at, lanes| {
+    let scale = inverse_rms(&mut b, lanes, n, eps.value(), |b, at, lanes| b.load(Type::f32(lanes), x, at * 4));
+    quantise::store_row(&mut b, lanes, out, n, y, Affine::constant(0), &mut |b, at, lanes| {
         let v = b.load(Type::f32(lanes), x, at.clone() * 4);
         let w = b.load(Type::f32(lanes), w, at * 4);
         let scale = if lanes == 1 { scale } else { b.broadcast(lanes, scale) };
@@ -55,7 +57,7 @@ pub fn rms_norm(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateError
 }
 
 /// An elementwise function.
-pub fn map(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateError> {
+pub fn map(name: String, spec: &KernelSpec, lanes: u16) -> Result<Kernel, GenerateError> {
     spec_fields!(spec, Map { function, n });
     let mut b = KernelBuilder::new(name);
     let size = i64::from(n) * 4;
@@ -65,7 +67,7 @@ pub fn map(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateError> {
         Elementwise::Silu => None,
     };
     let y = b.write("y", size);
-    for_vectors(&mut b, n, |b, at, lanes| {
+    for_vectors(&mut b, lanes, n, |b, at, lanes| {
         let v = b.load(Type::f32(lanes), x, at.clone() * 4);
         let operand = second.map(|buffer| b.load(Type::f32(lanes), buffer, at.clone() * 4));
         let v = match (function, operand) {
@@ -79,12 +81,12 @@ pub fn map(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateError> {
 }
 
 /// Adds a vector.
-pub fn add_bias(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateError> {
+pub fn add_bias(name: String, spec: &KernelSpec, lanes: u16) -> Result<Kernel, GenerateError> {
     spec_fields!(spec, AddBias { n });
     let mut b = KernelBuilder::new(name);
     let size = i64::from(n) * 4;
     let (x, bias, y) = (b.read("x", size), b.read("bias", size), b.write("y", size));
-    for_vectors(&mut b, n, |b, at, lanes| {
+    for_vectors(&mut b, lanes, n, |b, at, lanes| {
         let v = b.load(Type::f32(lanes), x, at.clone() * 4);
         let o = b.load(Type::f32(lanes), bias, at.clone() * 4);
         let v = b.add(v, o);
@@ -118,7 +120,7 @@ pub fn gather(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateError> 
 }
 
 /// The weighted sum of the rows that indices name.
-pub fn combine(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateError> {
+pub fn combine(name: String, spec: &KernelSpec, lanes: u16) -> Result<Kernel, GenerateError> {
     spec_fields!(spec, Combine { n, slots, residual });
     check(&name, "slots", u64::from(slots), slots > 0, "at least 1")?;
     let mut b = KernelBuilder::new(name);
@@ -129,7 +131,7 @@ pub fn combine(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateError>
     let x = b.read("x", rows * size);
     let base = residual.then(|| b.read("residual", size));
     let y = b.buffer("y", BufferKind::ReadWrite, size);
-    for_vectors(&mut b, n, |b, at, lanes| {
+    for_vectors(&mut b, lanes, n, |b, at, lanes| {
         let v = match base {
             Some(base) => b.load(Type::f32(lanes), base, at.clone() * 4),
             None => b.splat_f32(lanes, 0.0),
@@ -139,7 +141,7 @@ pub fn combine(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateError>
     // Slots in the outer loop, so that one row pointer is live at a time; y stays in the first-level cache.
     b.for_each("s", i64::from(slots), |b, s| {
         let row = b.load_index("r", slot, s * 4);
-        for_vectors(b, n, |b, at, lanes| {
+        for_vectors(b, lanes, n, |b, at, lanes| {
             let weight = b.load_splat(Type::f32(lanes), p, s * 4);
             let v = b.load(Type::f32(lanes), x, row * size + at.clone() * 4);
             let sum = b.load(Type::f32(lanes), y, at.clone() * 4);

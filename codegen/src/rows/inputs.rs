@@ -9,7 +9,6 @@ use ixc_ir::format::{Format, packed};
 use ixc_ir::graph::quantise::quantise;
 use ixc_ir::kernel::{Affine, Atom, Buffer, BufferKind, Elem, Kernel};
 use ixc_ir::plan::KernelSpec;
-use ixc_ir::plan::spec::{GEMM_ROWS, Shape};
 
 use super::compare;
 
@@ -60,19 +59,18 @@ pub enum InputError {
 /// The dims of a spec for so many rows: groups and rest where the kernel works on groups of rows; blocks of the KV cache, rows of
 /// the table or none for kernels of one row.
 pub fn dims(spec: &KernelSpec, rows: u32) -> Vec<i64> {
-    let (rows, group) = (i64::from(rows), i64::from(GEMM_ROWS));
+    if let Some((shape, format)) = spec.product() {
+        return shape.dim_values(format, rows);
+    }
     match spec {
-        KernelSpec::Linear { shape, .. } | KernelSpec::Swiglu { shape, .. } => match shape {
-            Shape::Gemv => vec![rows],
-            Shape::Gemm => vec![rows / group, rows % group],
-            Shape::Tiles => vec![rows / 32, rows % 32 / 16, rows % 16, i64::from(rows % 16 > 0)],
-        },
         KernelSpec::RopeHeads { .. }
         | KernelSpec::RopeAppend { .. }
         | KernelSpec::Attention { .. }
         | KernelSpec::Gather { .. }
-        | KernelSpec::Combine { .. } => vec![rows],
-        KernelSpec::Embed { .. }
+        | KernelSpec::Combine { .. } => vec![rows.into()],
+        KernelSpec::Linear { .. }
+        | KernelSpec::Swiglu { .. }
+        | KernelSpec::Embed { .. }
         | KernelSpec::RmsNorm { .. }
         | KernelSpec::Quantise { .. }
         | KernelSpec::Route { .. }

@@ -3,7 +3,7 @@
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{BufferKind, Kernel};
 use ixc_ir::plan::KernelSpec;
-use ixc_ir::plan::spec::{GEMM_ROWS, Shape};
+use ixc_ir::plan::spec::Shape;
 
 use super::inputs::evaluate;
 
@@ -36,29 +36,24 @@ pub fn work(kernel: &Kernel, spec: Option<&KernelSpec>, dims: &[i64]) -> Work {
         let buffer = kernel.buffers.iter().find(|buffer| buffer.name == name);
         buffer.and_then(|buffer| evaluate(&buffer.size, dims)).map_or(0, |size| size.max(0).unsigned_abs())
     };
-    let rows = |shape: &Shape| match (shape, dims) {
-        (Shape::Gemm, &[groups, rest]) => (groups * i64::from(GEMM_ROWS) + rest).max(0).unsigned_abs(),
-        (Shape::Tiles, &[pairs, single, rest, _]) => (pairs * 32 + single * 16 + rest).max(0).unsigned_abs(),
-        (_, &[rows, ..]) => rows.max(0).unsigned_abs(),
-        (_, []) => 0,
+    let product = |k: &u32, tile: &u32| {
+        let rows = spec.and_then(KernelSpec::product).map_or(0, |(shape, format)| shape.rows(format, dims));
+        u64::from(*k) * u64::from(*tile) * rows.max(0).unsigned_abs()
     };
     let kind = |x: &Format, shape: &Shape| match (x, shape) {
         (_, Shape::Tiles) => Arithmetic::Bf16,
         (Format::F32, _) => Arithmetic::F32,
         _ => Arithmetic::Int8,
     };
-    let product = |k: &u32, tile: &u32, rows: u64| u64::from(*k) * u64::from(*tile) * rows;
     match spec {
         Some(KernelSpec::Linear { x, k, tile, shape, .. }) => {
-            Work { bytes: size("w"), multiply_adds: product(k, tile, rows(shape)), arithmetic: kind(x, shape) }
+            Work { bytes: size("w"), multiply_adds: product(k, tile), arithmetic: kind(x, shape) }
         }
-        Some(KernelSpec::Swiglu { x, k, tile, shape, .. }) => Work {
-            bytes: size("gate") + size("up"),
-            multiply_adds: 2 * product(k, tile, rows(shape)),
-            arithmetic: kind(x, shape),
-        },
+        Some(KernelSpec::Swiglu { x, k, tile, shape, .. }) => {
+            Work { bytes: size("gate") + size("up"), multiply_adds: 2 * product(k, tile), arithmetic: kind(x, shape) }
+        }
         Some(KernelSpec::Attention { group, d, dv, .. }) => {
-            let positions = 32 * rows(&Shape::Gemv);
+            let positions = 32 * dims.first().map_or(0, |blocks| blocks.max(&0).unsigned_abs());
             let multiply_adds = u64::from(*group) * u64::from(d + dv) * positions;
             Work { bytes: size("keys") + size("values"), multiply_adds, arithmetic: Arithmetic::F32 }
         }

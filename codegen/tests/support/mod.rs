@@ -1,58 +1,139 @@
-//! Runs a kernel row three ways and compares.
+//! Runs kernel rows on the interpreter and on every target, and compares.
 
 mod reference;
 
+use std::collections::BTreeMap;
+
+use ixc_codegen::emulator::Program;
+use ixc_codegen::emulator::memory::Slice;
 use ixc_codegen::generators::generate;
 use ixc_codegen::module::Module;
 use ixc_codegen::rows::{compare, inputs};
 use ixc_codegen::target::Target;
-use ixc_ir::kernel::interpret;
+use ixc_codegen::x64;
+use ixc_ir::format::Format;
+use ixc_ir::kernel::{BufferKind, Kernel, interpret};
 use ixc_ir::plan::KernelSpec;
 
-/// A spec and the values of its dims.
-pub struct Case {
-    pub spec: KernelSpec,
-    pub dims: Vec<i64>,
+/// The targets whose kernels are tested: every lane count, every lowering.
+const TARGETS: [&str; 4] = ["avx2", "avx512", "zen4", "amx"];
+
+/// A group of rows: what ran where, for the line that [`Group::done`] prints.
+pub struct Group {
+    name: &'static str,
+    rows: u32,
+    ran: BTreeMap<(usize, &'static str), u32>,
 }
 
-impl Case {
+impl Group {
+    pub fn new(name: &'static str) -> Group {
+        Group { name, rows: 0, ran: BTreeMap::new() }
+    }
+
     /// A kernel without dims.
-    pub fn one(spec: KernelSpec) -> Case {
-        Case { spec, dims: Vec::new() }
+    pub fn one(&mut self, spec: KernelSpec) {
+        self.run(&spec, &[]);
     }
 
     /// A kernel with dims for so many rows (or blocks).
-    pub fn rows(spec: KernelSpec, rows: u32) -> Case {
+    pub fn rows(&mut self, spec: KernelSpec, rows: u32) {
         let dims = inputs::dims(&spec, rows);
-        Case { spec, dims }
+        self.run(&spec, &dims);
+    }
+
+    /// Generates the kernel for every target that has one. Kernels that differ in their names alone are interpreted, compared with
+    /// the reference and run on `portable` once.
+    fn run(&mut self, spec: &KernelSpec, dims: &[i64]) {
+        self.rows += 1;
+        let wide = needs_16_lanes(spec);
+        let mut known: Vec<(Kernel, Run)> = Vec::new();
+        for (i, name) in TARGETS.into_iter().enumerate() {
+            let target = Target::from_name(name).unwrap_or_else(|| panic!("no target {name}"));
+            let generated = generate(spec, target);
+            if wide && target.row().vector_bytes < 64 {
+                assert!(generated.is_err(), "{}: {name}: needs 16 lanes", spec.name());
+                continue;
+            }
+            let mut kernel = generated.unwrap_or_else(|e| panic!("{}: {name}: {e}", spec.name()));
+            let full_name = std::mem::replace(&mut kernel.name, spec.name());
+            let at = known.iter().position(|(other, _)| *other == kernel).unwrap_or_else(|| {
+                let run = Run::interpret(spec, &kernel, dims);
+                run.compare(&kernel, Target::PORTABLE, &full_name);
+                known.push((kernel.clone(), run));
+                known.len() - 1
+            });
+            kernel.name.clone_from(&full_name);
+            let how = known[at].1.compare(&kernel, target, &full_name);
+            *self.ran.entry((i, how)).or_default() += 1;
+        }
+    }
+
+    /// Prints how each target's kernels were run.
+    pub fn done(self) {
+        let ran: Vec<String> =
+            self.ran.iter().map(|((target, how), rows)| format!("{} {how} ({rows})", TARGETS[*target])).collect();
+        println!("kernels: {:<14} {:>4} rows: {}", self.name, self.rows, ran.join(", "));
     }
 }
 
-/// Runs the case on the interpreter and every target, and compares.
-pub fn run(case: Case) {
-    let Case { spec, dims } = case;
-    let name = spec.name();
-    let kernel = generate(&spec, Target::AVX2).unwrap_or_else(|e| panic!("{name}: {e}"));
-    let before = inputs::fill(&kernel, Some(&spec), &dims, 0).unwrap_or_else(|e| panic!("{name} {dims:?}: {e}"));
-    let mut interpreted = before.clone();
-    interpret::run(&kernel, &dims, &mut interpreted).unwrap_or_else(|e| panic!("{name} {dims:?}: interpreter: {e}"));
-    reference::compare(&spec, &dims, &kernel, &before, &interpreted);
-    for target in [Target::PORTABLE, Target::AVX2] {
-        let missing = target.missing();
-        if !missing.is_empty() {
-            println!(
-                "NOT RUN natively: {name}: {}: this machine lacks {}",
-                target.name(),
-                ixc_codegen::cpu::list(&missing)
-            );
-            continue;
+/// Whether a kernel has packed weights or makes bf16.
+fn needs_16_lanes(spec: &KernelSpec) -> bool {
+    let out = match spec {
+        KernelSpec::RmsNorm { out, .. } | KernelSpec::Quantise { out, .. } | KernelSpec::Swiglu { out, .. } => *out,
+        _ => Format::F32,
+    };
+    matches!(out, Format::A8SuperTile | Format::A8SmallTile | Format::Bf16x2)
+        || spec.product().is_some_and(|(_, format)| format.rows() > 1)
+}
+
+/// Inputs of a kernel and what the interpreter made of them.
+struct Run {
+    dims: Vec<i64>,
+    before: Vec<Vec<u8>>,
+    interpreted: Vec<Vec<u8>>,
+}
+
+impl Run {
+    fn interpret(spec: &KernelSpec, kernel: &Kernel, dims: &[i64]) -> Run {
+        let name = spec.name();
+        let before = inputs::fill(kernel, Some(spec), dims, 0).unwrap_or_else(|e| panic!("{name} {dims:?}: {e}"));
+        let mut interpreted = before.clone();
+        interpret::run(kernel, dims, &mut interpreted).unwrap_or_else(|e| panic!("{name} {dims:?}: interpreter: {e}"));
+        reference::compare(spec, dims, kernel, &before, &interpreted);
+        Run { dims: dims.to_vec(), before, interpreted }
+    }
+
+    /// Runs the kernel on a target, emulated where this machine can't run it, and compares every bit with the interpreter's
+    /// results. Says how it ran.
+    fn compare(&self, kernel: &Kernel, target: Target, name: &str) -> &'static str {
+        let fail = |e: String| -> ! { panic!("{name} {:?}: {}: {e}", self.dims, target.name()) };
+        let mut found = self.before.clone();
+        let how = if target.missing().is_empty() {
+            let module = Module::compile(std::slice::from_ref(kernel), target).unwrap_or_else(|e| fail(e.to_string()));
+            module.run_checked(0, &self.dims, &mut found).unwrap_or_else(|e| fail(e.to_string()));
+            "native"
+        } else {
+            let compiled = x64::compile(kernel, target).unwrap_or_else(|e| fail(e.to_string()));
+            let program =
+                Program::new(&[compiled.code, compiled.constants].concat(), compiled.code_bytes, target.features());
+            let program = program.unwrap_or_else(|e| fail(e.to_string()));
+            let slices: Vec<Slice<'_>> = kernel
+                .buffers
+                .iter()
+                .zip(&mut found)
+                .map(|(buffer, bytes)| match buffer.kind {
+                    BufferKind::Read | BufferKind::Index { .. } => Slice::read(&buffer.name, bytes),
+                    BufferKind::Write | BufferKind::ReadWrite | BufferKind::Scratch => {
+                        Slice::write(&buffer.name, bytes)
+                    }
+                })
+                .collect();
+            program.call(&slices, &self.dims).unwrap_or_else(|e| fail(e.to_string()));
+            "emulated"
+        };
+        if let Some(difference) = compare::first_difference(kernel, &self.interpreted, &found) {
+            fail(difference.to_string());
         }
-        let module = Module::compile(std::slice::from_ref(&kernel), target)
-            .unwrap_or_else(|e| panic!("{name}: {}: {e}", target.name()));
-        let mut native = before.clone();
-        module.run_checked(0, &dims, &mut native).unwrap_or_else(|e| panic!("{name}: {}: {e}", target.name()));
-        if let Some(difference) = compare::first_difference(&kernel, &interpreted, &native) {
-            panic!("{name} {dims:?}: {}: {difference}", target.name());
-        }
+        how
     }
 }

@@ -8,7 +8,7 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::quantise::quantise;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::KernelSpec;
-use ixc_ir::plan::spec::{Elementwise, Score, Shape};
+use ixc_ir::plan::spec::{Elementwise, Score};
 
 const UNIT: f64 = 1.0 / (1u64 << 24) as f64;
 const EXP_BOUND: f64 = 2e-6;
@@ -31,6 +31,17 @@ impl Buffers<'_> {
         let bytes = self.get(name).unwrap_or_else(|| panic!("no buffer {name}"));
         let mut out = vec![0f32; bytes.len() / format.block_bytes() * format.block_len()];
         format.dequantise(bytes, &mut out);
+        out.into_iter().map(f64::from).collect()
+    }
+
+    /// The rows of a weight, which are `k` long; where it is packed, strip by strip.
+    fn weight(&self, name: &str, format: Format, k: usize) -> Vec<f64> {
+        let bytes = self.get(name).unwrap_or_else(|| panic!("no buffer {name}"));
+        let strip = format.rows() * k / format.block_len() * format.block_bytes();
+        let mut out = vec![0f32; bytes.len() / strip * format.rows() * k];
+        for (bytes, out) in bytes.chunks_exact(strip).zip(out.chunks_exact_mut(format.rows() * k)) {
+            format.dequantise(bytes, out);
+        }
         out.into_iter().map(f64::from).collect()
     }
 
@@ -57,6 +68,15 @@ fn dot(x: &[f64], w: &[f64]) -> (f64, f64) {
     x.iter().zip(w).fold((0.0, 0.0), |(s, m), (x, w)| (s + x * w, m + (x * w).abs()))
 }
 
+/// Half a step of a quantiser, for a block whose largest magnitude is `amax`: 127 steps, or 16 bits.
+fn step(format: Format, amax: f64) -> f64 {
+    match format {
+        Format::F32 => 0.0,
+        Format::Bf16x2 => amax / 65536.0,
+        _ => amax / 127.0 * 0.501,
+    }
+}
+
 fn silu(x: f64) -> f64 {
     x / (1.0 + (-x).exp())
 }
@@ -65,18 +85,14 @@ fn silu(x: f64) -> f64 {
 pub fn compare(spec: &KernelSpec, dims: &[i64], kernel: &Kernel, before: &[Vec<u8>], after: &[Vec<u8>]) {
     let name = spec.name();
     let (input, output) = (Buffers { kernel, data: before }, Buffers { kernel, data: after });
-    let rows_of = |shape: Shape| match shape {
-        Shape::Gemv => dims[0] as usize,
-        Shape::Gemm => (dims[0] * 6 + dims[1]) as usize,
-        Shape::Tiles => (dims[0] * 32 + dims[1] * 16 + dims[2]) as usize,
-    };
+    let rows = spec.product().map_or(0, |(shape, format)| shape.rows(format, dims) as usize);
     match spec {
-        KernelSpec::Linear { format, x, k, tile, n, shape, .. } => {
+        KernelSpec::Linear { format, x, k, tile, n, .. } => {
             let (k, tile, n) = (*k as usize, *tile as usize, *n as usize);
-            let (x, w, y) = (input.rows("x", *x), input.rows("w", *format), output.floats("y"));
+            let (x, w, y) = (input.rows("x", *x), input.weight("w", *format, k), output.floats("y"));
             let bias = input.get("bias").map(floats);
             let residual = input.get("residual").map(floats);
-            for r in 0..rows_of(*shape) {
+            for r in 0..rows {
                 for c in 0..tile {
                     let (sum, magnitude) = dot(&x[r * k..][..k], &w[c * k..][..k]);
                     let added = bias.as_ref().map_or(0.0, |b| b[c]) + residual.as_ref().map_or(0.0, |v| v[r * n + c]);
@@ -86,13 +102,13 @@ pub fn compare(spec: &KernelSpec, dims: &[i64], kernel: &Kernel, before: &[Vec<u
                 }
             }
         }
-        KernelSpec::Swiglu { gate, up, x, k, tile, n, out, shape, .. } => {
+        KernelSpec::Swiglu { gate, up, x, k, tile, n, out, .. } => {
             let (k, tile, n) = (*k as usize, *tile as usize, *n as usize);
             let x = input.rows("x", *x);
-            let (g, u) = (input.rows("gate", *gate), input.rows("up", *up));
+            let (g, u) = (input.weight("gate", *gate, k), input.weight("up", *up, k));
             let bytes = output.get("y").unwrap_or_default();
             let (row, part) = (n / out.block_len() * out.block_bytes(), tile / out.block_len() * out.block_bytes());
-            for r in 0..rows_of(*shape) {
+            for r in 0..rows {
                 let mut y = vec![0f32; tile];
                 out.dequantise(&bytes[r * row..][..part], &mut y);
                 let x = &x[r * k..][..k];
@@ -101,8 +117,8 @@ pub fn compare(spec: &KernelSpec, dims: &[i64], kernel: &Kernel, before: &[Vec<u
                 for (c, y) in y.iter().enumerate() {
                     let block = &right[c / out.block_len() * out.block_len()..][..out.block_len()];
                     let amax = block.iter().fold(0.0, |m: f64, v| m.max(v.abs()));
-                    // Half a step of the quantiser, and the products' rounding.
-                    let step = if out.is_quantised() { amax / 127.0 * 0.501 } else { 0.0 };
+                    // The quantiser's rounding and the products'.
+                    let step = step(*out, amax);
                     close(&name, &format!("y[{r}, {c}]"), f64::from(*y), right[c], step + (amax + 1.0) * 1e-4);
                 }
             }
@@ -126,7 +142,7 @@ pub fn compare(spec: &KernelSpec, dims: &[i64], kernel: &Kernel, before: &[Vec<u
             let y = output.rows("y", *out);
             let right: Vec<f64> = x.iter().zip(&w).map(|(x, w)| x * scale * w).collect();
             let amax = right.iter().fold(0.0, |m: f64, v| m.max(v.abs()));
-            let step = if out.is_quantised() { amax / 127.0 * 0.501 } else { 0.0 };
+            let step = step(*out, amax);
             for (i, (y, right)) in y.iter().zip(&right).enumerate() {
                 close(&name, &format!("y[{i}]"), *y, *right, step + (amax + 1e-3) * 1e-5);
             }

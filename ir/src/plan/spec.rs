@@ -63,6 +63,29 @@ impl Shape {
         }
         dims
     }
+
+    /// The values of [`Shape::dims`] for so many rows.
+    pub fn dim_values(self, format: Format, rows: u32) -> Vec<i64> {
+        let mut rest = rows;
+        let mut values: Vec<i64> = self
+            .row_groups(format)
+            .iter()
+            .map(|&n| {
+                let groups = rest / n;
+                rest %= n;
+                i64::from(groups)
+            })
+            .collect();
+        if self == Shape::Tiles {
+            values.push(i64::from(!rows.is_multiple_of(16)));
+        }
+        values
+    }
+
+    /// The rows that values of [`Shape::dims`] stand for.
+    pub fn rows(self, format: Format, dims: &[i64]) -> i64 {
+        self.row_groups(format).iter().zip(dims).map(|(&n, groups)| groups.saturating_mul(n.into())).sum()
+    }
 }
 
 /// Elementwise functions of rows.

@@ -9,7 +9,7 @@ use super::{LANES, for_vectors, gemv};
 /// Writes `n` elements of the row at `offset` of `w` to `y`.
 pub fn dequantise_row(b: &mut KernelBuilder, format: Format, n: u32, w: BufferId, offset: Affine, y: BufferId) {
     if !format.is_quantised() {
-        for_vectors(b, n, |b, at, lanes| {
+        for_vectors(b, LANES, n, |b, at, lanes| {
             let v = gemv::float_weights(b, format, w, offset.clone() + at.clone() * format.block_bytes() as i64, lanes);
             b.store(y, at * 4, v);
         });

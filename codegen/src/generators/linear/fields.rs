@@ -32,7 +32,7 @@ impl Block {
 }
 
 /// `(bytes >> by) & mask` on each byte: shifts are on words, the mask drops what came from the neighbour.
-fn bits(b: &mut KernelBuilder, bytes: ValueId, shift: Option<(Op, i64)>, mask: i64) -> ValueId {
+pub fn bits(b: &mut KernelBuilder, bytes: ValueId, shift: Option<(Op, i64)>, mask: i64) -> ValueId {
     let lanes = b.ty(bytes).lanes;
     let shifted = match shift {
         None | Some((_, 0)) => bytes,

@@ -38,14 +38,14 @@ pub fn panel_bytes(format: Format, k: u32) -> i64 {
     stretch_blocks(format, k) * block_panel_bytes(format)
 }
 
-pub fn multiply(b: &mut KernelBuilder, product: &Product, panel: (BufferId, i64), rows: Rows, to: &Destination) {
-    let Product { format, k, tile, x, w, .. } = *product;
+pub fn multiply(b: &mut KernelBuilder, product: &Product, panel: (BufferId, i64), rows: &Rows, to: &Destination) {
+    let Product { format, k, tile, x, x_format, w, .. } = *product;
     let row_bytes = |f: Format| quantise::row_bytes("", f, k).unwrap_or(0);
-    let (w_row, x_row) = (row_bytes(format), row_bytes(format.activation()));
+    let (w_row, x_row) = (row_bytes(format), row_bytes(x_format));
     let blocks = stretch_blocks(format, k);
     // A "block" of a float format is as many elements as there are lanes.
     let (unit, w_block, x_block) = if format.is_quantised() {
-        (format.block_len() as i64, format.block_bytes() as i64, format.activation().block_bytes() as i64)
+        (format.block_len() as i64, format.block_bytes() as i64, x_format.block_bytes() as i64)
     } else {
         (i64::from(LANES), i64::from(LANES) * format.block_bytes() as i64, i64::from(LANES) * 4)
     };

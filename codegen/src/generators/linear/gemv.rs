@@ -18,18 +18,19 @@ const FLOAT_CHAINS: u32 = 4;
 #[derive(Clone)]
 struct Activations {
     buffer: BufferId,
+    format: Format,
     offset: Affine,
 }
 
-pub fn multiply(b: &mut KernelBuilder, product: &Product, rows: Rows, to: &Destination) {
-    let Product { format, k, tile, x, w, .. } = *product;
+pub fn multiply(b: &mut KernelBuilder, product: &Product, rows: &Rows, to: &Destination) {
+    let Product { format, k, tile, x, x_format, w, .. } = *product;
     let row_bytes = |f: Format| quantise::row_bytes("", f, k).unwrap_or(0);
-    let (w_row, x_row) = (row_bytes(format), row_bytes(format.activation()));
+    let (w_row, x_row) = (row_bytes(format), row_bytes(x_format));
     b.for_each("n", i64::from(tile), |b, n| {
         rows.for_each(b, |b, row, count| {
             for r in 0..i64::from(count) {
                 let row = row.clone() + r;
-                let x = Activations { buffer: x, offset: row.clone() * x_row };
+                let x = Activations { buffer: x, format: x_format, offset: row.clone() * x_row };
                 let sum = dot(b, format, k, w, n * w_row, &x);
                 let at = row * to.row_bytes + n * 4 + to.offset;
                 let old = b.load(Type::f32(1), to.buffer, at.clone());
@@ -44,10 +45,10 @@ fn dot(b: &mut KernelBuilder, format: Format, k: u32, w: BufferId, w_at: Affine,
     let zero = b.splat_f32(LANES, 0.0);
     let blocks = i64::from(k) / format.block_len() as i64;
     let block_bytes = format.block_bytes() as i64;
-    let x_bytes = format.activation().block_bytes() as i64;
+    let x_bytes = x.format.block_bytes() as i64;
     let step = |i| {
         let block = Block { buffer: w, offset: w_at.clone() + i * block_bytes, format };
-        (block, Activations { buffer: x.buffer, offset: x.offset.clone() + i * x_bytes })
+        (block, Activations { offset: x.offset.clone() + i * x_bytes, ..*x })
     };
     match format {
         Format::F32 | Format::F16 | Format::Bf16 => float_dot(b, format, k, w, &w_at, x),

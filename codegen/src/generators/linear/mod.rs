@@ -1,69 +1,87 @@
 //! Matrix products with weights of every format.
 //!
-//! Two shapes. For few rows ([`gemv`]) a dot product runs along a weight row as it lies in the file. For many rows ([`gemm`])
-//! eight weight rows at a time are unpacked into a *panel* in which a lane is a weight row, so that no horizontal sum is left,
-//! and the panel is used for all rows of activations.
+//! Weights that lie as in the file have two shapes. For few rows ([`gemv`]) a dot product runs along a weight row. For many rows
+//! ([`gemm`]) eight weight rows at a time are unpacked into a *panel* in which a lane is a weight row, so that no horizontal sum is
+//! left, and the panel is used for all rows of activations. Packed weights have that form already: [`packed`] makes both shapes.
 //!
 //! | module | what it owns |
 //! | --- | --- |
+//! | [`packed`] | products with packed weights, per format |
 //! | [`gemv`] | dot products along rows, per format |
 //! | [`panel`] | unpacking weight rows into panels, per format |
 //! | [`gemm`] | the micro-kernel over panels |
-//! | [`fields`] | what both read from blocks: nibbles, high bits, scales |
+//! | [`fields`] | what the last three read from blocks: nibbles, high bits, scales |
 //! | [`dequantise`] | rows as f32, for the embedding |
 
 mod dequantise;
 mod fields;
 mod gemm;
 mod gemv;
+mod packed;
 mod panel;
 
 use ixc_ir::format::Format;
+use ixc_ir::format::packed::STRIP;
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder, Type};
 use ixc_ir::plan::KernelSpec;
-use ixc_ir::plan::spec::{GEMM_ROWS, Shape};
+use ixc_ir::plan::spec::Shape;
 
-use super::{GenerateError, LANES, MAX_ROWS, check, for_vectors, math, quantise, spec_fields};
+use super::{GenerateError, MAX_ROWS, check, for_vectors, math, quantise, spec_fields};
 
 pub use dequantise::dequantise_row;
 
-/// Rows of an item, as the kernel's dims give them.
-#[derive(Clone, Copy)]
-enum Rows {
-    /// One dim: rows.
-    Each(DimId),
-    /// Two dims: groups of [`GEMM_ROWS`], and the rest.
-    Groups(DimId, DimId),
+/// f32 lanes of the products with weights that are not packed: 256-bit registers, which blocks of 32 bytes fill.
+const LANES: u16 = 8;
+
+/// Rows of an item, in groups of some sizes: see [`Shape::row_groups`].
+struct Rows {
+    /// How many groups, and of how many rows, largest first.
+    groups: Vec<(DimId, u32)>,
 }
 
 impl Rows {
-    fn dims(b: &mut KernelBuilder, shape: Shape, most: i64) -> Rows {
-        match shape {
-            Shape::Gemv => Rows::Each(b.dim("rows", 1, most)),
-            Shape::Gemm | Shape::Tiles => {
-                let group = i64::from(GEMM_ROWS);
-                Rows::Groups(b.dim("groups", 0, most / group), b.dim("rest", 0, group - 1))
-            }
-        }
+    fn dims(b: &mut KernelBuilder, shape: Shape, format: Format, most: i64) -> Rows {
+        let sizes = shape.row_groups(format);
+        let dim = |(i, &size): (usize, &u32)| {
+            let number = match i.checked_sub(1).map(|i| sizes[i]) {
+                None => most / i64::from(size),
+                Some(larger) => i64::from(larger / size) - 1,
+            };
+            let name = match (i, size) {
+                (0, 1) => "rows",
+                (0, _) => "groups",
+                (_, 1) => "rest",
+                _ => "small_groups",
+            };
+            (b.dim(name, i64::from(sizes.len() == 1), number), size)
+        };
+        Rows { groups: sizes.iter().enumerate().map(dim).collect() }
     }
 
-    fn count(self) -> Affine {
-        match self {
-            Rows::Each(rows) => rows.into(),
-            Rows::Groups(groups, rest) => groups * i64::from(GEMM_ROWS) + rest,
+    fn count(&self) -> Affine {
+        self.groups.iter().fold(Affine::constant(0), |sum, (groups, size)| sum + *groups * i64::from(*size))
+    }
+
+    /// Most rows beyond those that whole groups of the first size have.
+    fn most_rest(&self) -> i64 {
+        self.groups.first().map_or(0, |(_, size)| i64::from(*size))
+    }
+
+    /// Runs `body` for every size of groups: it gets the first row of these groups, their number and their size.
+    fn for_sizes(&self, b: &mut KernelBuilder, mut body: impl FnMut(&mut KernelBuilder, Affine, DimId, u32)) {
+        let mut first = Affine::constant(0);
+        for (groups, size) in &self.groups {
+            body(b, first.clone(), *groups, *size);
+            first = first + *groups * i64::from(*size);
         }
     }
 
     /// Runs `body` for every group: it gets the first row of the group and how many rows that has.
-    fn for_each(self, b: &mut KernelBuilder, mut body: impl FnMut(&mut KernelBuilder, Affine, u32)) {
-        match self {
-            Rows::Each(rows) => b.for_each("row", rows, |b, row| body(b, row.into(), 1)),
-            Rows::Groups(groups, rest) => {
-                let group = i64::from(GEMM_ROWS);
-                b.for_each("group", groups, |b, g| body(b, g * group, GEMM_ROWS));
-                b.for_each("row", rest, |b, row| body(b, groups * group + row, 1));
-            }
-        }
+    fn for_each(&self, b: &mut KernelBuilder, mut body: impl FnMut(&mut KernelBuilder, Affine, u32)) {
+        self.for_sizes(b, |b, first, groups, size| {
+            let name = if size == 1 { "row" } else { "group" };
+            b.for_each(name, groups, |b, group| body(b, first + group * i64::from(size), size));
+        });
     }
 }
 
@@ -81,9 +99,21 @@ struct Product {
     k: u32,
     tile: u32,
     x: BufferId,
+    x_format: Format,
     w: BufferId,
     /// Scratch for a panel, and where it starts there.
     panel: Option<(BufferId, i64)>,
+}
+
+/// Whether a product with a weight in `format` reads activations in `x`: the format's own, or a form of it for tiles, which begins
+/// with the same fields.
+fn takes(format: Format, x: Format) -> bool {
+    match x {
+        Format::A8SuperTile => format.activation() == Format::A8Super,
+        Format::A8SmallTile => format.activation() == Format::A8Small,
+        Format::Bf16x2 => matches!(format, Format::F16R16 | Format::Bf16R16),
+        _ => format.activation() == x,
+    }
 }
 
 fn checked(
@@ -93,13 +123,17 @@ fn checked(
     k: u32,
     tile: u32,
     shape: Shape,
+    lanes: u16,
 ) -> Result<(i64, i64), GenerateError> {
     let w = quantise::row_bytes(name, format, k)?;
-    check(name, "format of the weight", format as u64, format.rows() == 1, "one that is not packed")?;
-    check(name, "format of the activations", x as u64, x == format.activation(), format.activation().name())?;
+    check(name, "format of the activations", x as u64, takes(format, x), format.activation().name())?;
     let x = quantise::row_bytes(name, x, k)?;
     check(name, "tile", u64::from(tile), tile > 0, "at least 1")?;
-    if shape == Shape::Gemm {
+    if format.rows() > 1 {
+        check(name, "tile", u64::from(tile), tile.is_multiple_of(STRIP as u32), "a multiple of 16")?;
+        let right = format!("at least {STRIP} for packed weights");
+        check(name, "lanes of the target", u64::from(lanes), usize::from(lanes) >= STRIP, right)?;
+    } else if shape == Shape::Gemm {
         let lanes = u32::from(LANES);
         check(name, "tile", u64::from(tile), tile.is_multiple_of(lanes), "a multiple of 8")?;
         check(name, "dot product length", u64::from(k), k.is_multiple_of(lanes), "a multiple of 8")?;
@@ -107,21 +141,28 @@ fn checked(
     Ok((x, w))
 }
 
+/// Bytes of the panel that a product needs, if it needs one.
+fn panel_bytes(format: Format, k: u32, shape: Shape) -> Option<i64> {
+    (shape == Shape::Gemm && format.rows() == 1).then(|| gemm::panel_bytes(format, k))
+}
+
 /// Adds the product to what is at the destination.
-fn multiply(b: &mut KernelBuilder, product: &Product, rows: Rows, to: &Destination) {
+fn multiply(b: &mut KernelBuilder, product: &Product, rows: &Rows, to: &Destination) {
     match product.panel {
+        _ if product.format.rows() > 1 => packed::multiply(b, product, rows, to),
         None => gemv::multiply(b, product, rows, to),
         Some(panel) => gemm::multiply(b, product, panel, rows, to),
     }
 }
 
 /// `y = x w' [+ bias] [+ residual]`.
-pub fn linear(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateError> {
+pub fn linear(name: String, spec: &KernelSpec, lanes: u16) -> Result<Kernel, GenerateError> {
     spec_fields!(spec, Linear { format, x, k, tile, n, bias, residual, shape });
-    let (x_row, w_row) = checked(&name, format, x, k, tile, shape)?;
+    let (x_row, w_row) = checked(&name, format, x, k, tile, shape, lanes)?;
+    let x_format = x;
     check(&name, "rows of the weight", u64::from(n), n >= tile, format!("at least {tile}"))?;
     let mut b = KernelBuilder::new(name);
-    let rows = Rows::dims(&mut b, shape, MAX_ROWS);
+    let rows = Rows::dims(&mut b, shape, format, MAX_ROWS);
     let (tile_bytes, row_bytes) = (i64::from(tile) * 4, i64::from(n) * 4);
     let x = b.read("x", rows.count() * x_row);
     let w = b.read("w", i64::from(tile) * w_row);
@@ -130,13 +171,12 @@ pub fn linear(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateError> 
     let size = rows.count() * row_bytes + (tile_bytes - row_bytes);
     let residual = residual.then(|| b.read("residual", size.clone()));
     let y = b.buffer("y", BufferKind::ReadWrite, size);
-    let panel =
-        (shape == Shape::Gemm).then(|| (b.buffer("panel", BufferKind::Scratch, gemm::panel_bytes(format, k)), 0));
+    let panel = panel_bytes(format, k, shape).map(|bytes| (b.buffer("panel", BufferKind::Scratch, bytes), 0));
 
     // What the products are added to.
     rows.for_each(&mut b, |b, row, count| {
         for r in 0..i64::from(count) {
-            for_vectors(b, tile, |b, at, lanes| {
+            for_vectors(b, lanes, tile, |b, at, lanes| {
                 let offset = (row.clone() + r) * row_bytes + at.clone() * 4;
                 let v = match (bias, residual) {
                     (Some(bias), Some(residual)) => {
@@ -154,56 +194,57 @@ pub fn linear(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateError> 
             });
         }
     });
-    multiply(&mut b, &Product { format, k, tile, x, w, panel }, rows, &Destination { buffer: y, offset: 0, row_bytes });
+    let product = Product { format, k, tile, x, x_format, w, panel };
+    multiply(&mut b, &product, &rows, &Destination { buffer: y, offset: 0, row_bytes });
     Ok(b.finish())
 }
 
 /// `silu(x gate') * (x up')`, quantised.
-pub fn swiglu(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateError> {
+pub fn swiglu(name: String, spec: &KernelSpec, lanes: u16) -> Result<Kernel, GenerateError> {
     spec_fields!(spec, Swiglu { gate, up, x, k, tile, n, out, rows, shape });
-    let (x_row, gate_row) = checked(&name, gate, x, k, tile, shape)?;
-    let (_, up_row) = checked(&name, up, x, k, tile, shape)?;
+    let (x_row, gate_row) = checked(&name, gate, x, k, tile, shape, lanes)?;
+    let (_, up_row) = checked(&name, up, x, k, tile, shape, lanes)?;
+    quantise::stored(&name, out, lanes)?;
+    check(&name, "rows of a strip of up", up.rows() as u64, up.rows() == gate.rows(), "that of gate")?;
+    let x_format = x;
     let (y_row, y_tile) = (quantise::row_bytes(&name, out, n)?, quantise::row_bytes(&name, out, tile)?);
     check(&name, "rows of the weight", u64::from(n), n >= tile, format!("at least {tile}"))?;
     let most = i64::from(rows);
     let mut b = KernelBuilder::new(name);
-    let rows = Rows::dims(&mut b, shape, most);
+    let rows = Rows::dims(&mut b, shape, gate, most);
     let x = b.read("x", rows.count() * x_row);
     let weights = [b.read("gate", i64::from(tile) * gate_row), b.read("up", i64::from(tile) * up_row)];
     let y = b.write("y", rows.count() * y_row + (y_tile - y_row));
     // Both products of all rows, then a panel.
     let row_bytes = i64::from(tile) * 4;
-    let product_bytes = (most + i64::from(GEMM_ROWS)) * row_bytes;
-    let panel_bytes = match shape {
-        Shape::Gemv => 0,
-        Shape::Gemm | Shape::Tiles => gemm::panel_bytes(gate, k).max(gemm::panel_bytes(up, k)),
-    };
-    let scratch = b.buffer("scratch", BufferKind::Scratch, 2 * product_bytes + panel_bytes);
-    let panel = (shape == Shape::Gemm).then_some((scratch, 2 * product_bytes));
+    let product_bytes = (most + rows.most_rest()) * row_bytes;
+    let panel_bytes = panel_bytes(gate, k, shape).max(panel_bytes(up, k, shape));
+    let scratch = b.buffer("scratch", BufferKind::Scratch, 2 * product_bytes + panel_bytes.unwrap_or(0));
+    let panel = panel_bytes.map(|_| (scratch, 2 * product_bytes));
     for (i, (w, format)) in weights.into_iter().zip([gate, up]).enumerate() {
         let to = Destination { buffer: scratch, offset: i as i64 * product_bytes, row_bytes };
         rows.for_each(&mut b, |b, row, count| {
             for r in 0..i64::from(count) {
-                for_vectors(b, tile, |b, at, lanes| {
+                for_vectors(b, lanes, tile, |b, at, lanes| {
                     let zero = b.splat_f32(lanes, 0.0);
                     b.store(scratch, (row.clone() + r) * row_bytes + at * 4 + to.offset, zero);
                 });
             }
         });
-        multiply(&mut b, &Product { format, k, tile, x, w, panel }, rows, &to);
+        multiply(&mut b, &Product { format, k, tile, x, x_format, w, panel }, &rows, &to);
     }
     // Activation in place of the gate's product; then the quantiser reads it.
     rows.for_each(&mut b, |b, row, count| {
         b.for_each("r", i64::from(count), |b, r| {
             let from = (row.clone() + r) * row_bytes;
-            for_vectors(b, tile, |b, at, lanes| {
+            for_vectors(b, lanes, tile, |b, at, lanes| {
                 let g = b.load(Type::f32(lanes), scratch, from.clone() + at.clone() * 4);
                 let u = b.load(Type::f32(lanes), scratch, from.clone() + at.clone() * 4 + product_bytes);
                 let g = math::silu(b, g);
                 let v = b.mul(g, u);
                 b.store(scratch, from.clone() + at * 4, v);
             });
-            quantise::store_row(b, out, tile, y, (row.clone() + r) * y_row, &mut |b, at, lanes| {
+            quantise::store_row(b, lanes, out, tile, y, (row.clone() + r) * y_row, &mut |b, at, lanes| {
                 b.load(Type::f32(lanes), scratch, from.clone() + at * 4)
             });
         });

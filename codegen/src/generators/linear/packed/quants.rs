@@ -1,0 +1,253 @@
+//! Sums over quantised strips, a sub-block of 32 columns at a time.
+//!
+//! A sub-block's products are summed in integers, exactly. Then, with `d` and `scale` of the weight (lanes) and `dx` of the activations
+//! (one number in all lanes), in this order:
+//!
+//! ```text
+//! q4_k, q5_k   t = sum * (d * scale);                          y += t * dx;  y += -(dmin * min) * sums
+//! q6_k         t = low * (d * scale0) + high * (d * scale1);   y += t * dx          low, high begin at -32 * sums16
+//! q8_0, q4_0   t = low * dx0 + high * dx1 - offset * sum;      y += t * d           offset: 128, 8
+//! ```
+//!
+//! `low` and `high` are the sums of 16 columns each. What is in parentheses is computed once for all rows.
+
+use ixc_ir::format::Format;
+use ixc_ir::format::packed::STRIP;
+use ixc_ir::kernel::{Affine, KernelBuilder, Op, Type, ValueId, VarId};
+
+use super::strip::{QUANTS, StripBlock};
+use super::{Block, LANES, SINGLES};
+
+const DWORDS: Type = Type::i32(LANES);
+const WORDS: Type = Type::i16(2 * LANES);
+/// Columns of a sub-block.
+const SUB: i64 = 32;
+/// Bytes of four quants of the activations.
+const GROUP: i64 = 4;
+
+/// See [`Block::sums`].
+pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
+    let zero = b.splat_f32(LANES, 0.0);
+    let init = vec![zero; block.strips.len() * block.rows.len()];
+    let format = block.format;
+    let len = format.block_len() as i64;
+    let bytes = STRIP as i64 * format.block_bytes() as i64;
+    let (x_len, x_bytes) = (block.x_format.block_len() as i64, block.x_format.block_bytes() as i64);
+    b.for_carry("b", i64::from(block.k) / len, &init, |b, i, sums| {
+        let strips: Vec<Strip> = block
+            .strips
+            .iter()
+            .map(|at| {
+                let block = StripBlock { format, buffer: block.w, offset: at.clone() + i * bytes };
+                let scale = |b: &mut KernelBuilder, name: &str| block.halves(b, name, 0);
+                match format {
+                    Format::Q4KR16 | Format::Q5KR16 => {
+                        let (d, dmin) = (scale(b, "d"), scale(b, "dmin"));
+                        let minus = b.splat_f32(LANES, -1.0);
+                        Strip { d: Some(d), dmin: Some(b.mul(dmin, minus)), block }
+                    }
+                    Format::Q6KR16 => Strip { d: Some(scale(b, "d")), dmin: None, block },
+                    // A scale for each sub-block.
+                    _ => Strip { d: None, dmin: None, block },
+                }
+            })
+            .collect();
+        b.for_carry("s", len / SUB, sums, |b, s, sums| {
+            let rows = block.rows.iter().map(|at| {
+                let at = at.clone() + i * (len / x_len * x_bytes);
+                if x_len == len { RowBlock { at, sub: Some(s) } } else { RowBlock { at: at + s * x_bytes, sub: None } }
+            });
+            let rows: Vec<RowBlock> = rows.collect();
+            let mut next = Vec::new();
+            for (strip, sums) in strips.iter().zip(sums.chunks_exact(rows.len())) {
+                let at_once = at_once(format);
+                for (rows, sums) in rows.chunks(at_once).zip(sums.chunks(at_once)) {
+                    next.extend(Step { block, rows, sub: s }.strip(b, strip, sums));
+                }
+            }
+            next
+        })
+    })
+}
+
+/// Rows whose integer sums are registers at the same time: beside the float sums of all, one for each of these, or two where the
+/// halves of a sub-block have scales of their own. The quants are unpacked again for the next rows.
+fn at_once(format: Format) -> usize {
+    match format {
+        Format::Q4KR16 | Format::Q5KR16 => 12,
+        _ => 6,
+    }
+}
+
+/// A block of a strip, with the scales that hold for all of it.
+struct Strip {
+    block: StripBlock,
+    d: Option<ValueId>,
+    dmin: Option<ValueId>,
+}
+
+/// A block of a row of activations, and which of its sub-blocks.
+struct RowBlock {
+    at: Affine,
+    sub: Option<VarId>,
+}
+
+impl RowBlock {
+    /// Item `i` of `field`, of which a sub-block has `bytes`.
+    fn field(&self, format: Format, field: &str, bytes: i64, i: i64) -> Affine {
+        let at = self.at.clone() + (format.field(field) as i64 + i);
+        match self.sub {
+            Some(sub) => at + sub * bytes,
+            None => at,
+        }
+    }
+}
+
+/// One sub-block of some rows.
+struct Step<'a> {
+    block: &'a Block,
+    rows: &'a [RowBlock],
+    sub: VarId,
+}
+
+impl Step<'_> {
+    /// A number of row `r`'s sub-block, in all lanes.
+    fn splat(&self, b: &mut KernelBuilder, ty: Type, r: usize, field: &str, bytes: i64, i: i64) -> ValueId {
+        let at = self.rows[r].field(self.block.x_format, field, bytes, i);
+        b.load_splat(ty, self.block.x, at)
+    }
+
+    /// The new sums of all rows for one strip.
+    fn strip(&self, b: &mut KernelBuilder, strip: &Strip, sums: &[ValueId]) -> Vec<ValueId> {
+        match (self.block.format, strip.d, strip.dmin) {
+            (Format::Q4KR16 | Format::Q5KR16, Some(d), Some(dmin)) => {
+                self.with_minimums(b, &strip.block, d, dmin, sums)
+            }
+            (Format::Q6KR16, Some(d), _) => self.q6_k(b, &strip.block, d, sums),
+            _ => self.small(b, &strip.block, sums),
+        }
+    }
+
+    /// Adds the products of pairs of groups to `chains`: of even groups to the first chain of a row, of odd ones to its last.
+    fn dots(
+        &self,
+        b: &mut KernelBuilder,
+        strip: &StripBlock,
+        high: &[ValueId],
+        pairs: std::ops::Range<i64>,
+        chains: &mut [Vec<ValueId>],
+    ) {
+        for pair in pairs {
+            for (group, quants) in (2 * pair..).zip(strip.pair(b, self.sub, pair, high)) {
+                for (r, chains) in chains.iter_mut().enumerate() {
+                    let x = self.splat(b, DWORDS, r, "quants", SUB, GROUP * group);
+                    let x = b.bitcast(QUANTS, x);
+                    let chain = group as usize % 2 * (chains.len() - 1);
+                    chains[chain] = b.dot4_u8s8(chains[chain], quants, x);
+                }
+            }
+        }
+    }
+
+    /// No sums yet: two chains for few rows, so that there are enough of them.
+    fn chains(&self, b: &mut KernelBuilder) -> Vec<Vec<ValueId>> {
+        let zero = b.splat_int(DWORDS, 0);
+        let each = if self.rows.len() == 1 { 2 } else { 1 };
+        vec![vec![zero; each]; self.rows.len()]
+    }
+
+    fn with_minimums(
+        &self,
+        b: &mut KernelBuilder,
+        strip: &StripBlock,
+        d: ValueId,
+        dmin: ValueId,
+        sums: &[ValueId],
+    ) -> Vec<ValueId> {
+        let mut chains = self.chains(b);
+        let high = strip.high(b, self.sub);
+        self.dots(b, strip, &high, 0..4, &mut chains);
+        let scale = strip.scaled(b, "scales", self.sub, d);
+        let minimum = strip.scaled(b, "mins", self.sub, dmin);
+        let next = chains.iter().zip(sums).enumerate().map(|(r, (chains, sum))| {
+            let scaled = scaled(b, chains, scale);
+            let dx = self.splat(b, SINGLES, r, "d", 4, 0);
+            let sum = b.fma(scaled, dx, *sum);
+            let x = self.splat(b, SINGLES, r, "sums", 4, 0);
+            b.fma(minimum, x, sum)
+        });
+        next.collect()
+    }
+
+    fn q6_k(&self, b: &mut KernelBuilder, strip: &StripBlock, d: ValueId, sums: &[ValueId]) -> Vec<ValueId> {
+        let high = strip.high(b, self.sub);
+        // -32 beside the sum of the first 16 columns, or beside that of the others.
+        let offsets = [[-32i16, 0], [0, -32]].map(|pair| {
+            let bytes: Vec<u8> = pair.iter().flat_map(|word| word.to_le_bytes()).collect();
+            b.bytes(WORDS, bytes.repeat(usize::from(LANES)))
+        });
+        let mut halves = Vec::new();
+        for (half, offset) in (0..).zip(offsets) {
+            let mut chains: Vec<Vec<ValueId>> = (0..self.rows.len())
+                .map(|r| {
+                    let sums = self.splat(b, DWORDS, r, "sums16", 4, 0);
+                    let sums = b.bitcast(WORDS, sums);
+                    vec![b.op(Op::Dot2S16, DWORDS, &[sums, offset])]
+                })
+                .collect();
+            self.dots(b, strip, &high, 2 * half..2 * half + 2, &mut chains);
+            halves.push((chains, strip.scaled(b, "scales", self.sub * 2 + half, d)));
+        }
+        let next = sums.iter().enumerate().map(|(r, sum)| {
+            let mut t = None;
+            for (chains, scale) in &halves {
+                let part = convert(b, &chains[r]);
+                t = Some(match t {
+                    Some(t) => b.fma(part, *scale, t),
+                    None => b.mul(part, *scale),
+                });
+            }
+            let dx = self.splat(b, SINGLES, r, "d", 4, 0);
+            t.map_or(*sum, |t| b.fma(t, dx, *sum))
+        });
+        next.collect()
+    }
+
+    /// `q8_0` and `q4_0`.
+    fn small(&self, b: &mut KernelBuilder, strip: &StripBlock, sums: &[ValueId]) -> Vec<ValueId> {
+        let offset = if strip.format == Format::Q8_0R16 { -128.0 } else { -8.0 };
+        let mut parts: Vec<Option<ValueId>> = vec![None; self.rows.len()];
+        for half in 0..2 {
+            let zero = b.splat_int(DWORDS, 0);
+            let mut chains = vec![vec![zero]; self.rows.len()];
+            self.dots(b, strip, &[], 2 * half..2 * half + 2, &mut chains);
+            for (r, (chains, t)) in chains.iter().zip(&mut parts).enumerate() {
+                let part = convert(b, chains);
+                let dx = self.splat(b, SINGLES, r, "d", 8, 4 * half);
+                *t = Some(match *t {
+                    Some(t) => b.fma(part, dx, t),
+                    None => b.mul(part, dx),
+                });
+            }
+        }
+        let d = strip.halves(b, "d", self.sub);
+        let offset = b.splat_f32(LANES, offset);
+        let next = parts.into_iter().flatten().zip(sums).enumerate().map(|(r, (t, sum))| {
+            let x = self.splat(b, SINGLES, r, "sum", 4, 0);
+            let t = b.fma(offset, x, t);
+            b.fma(t, d, *sum)
+        });
+        next.collect()
+    }
+}
+
+/// The sum of chains, as floats.
+fn convert(b: &mut KernelBuilder, chains: &[ValueId]) -> ValueId {
+    let sum = chains[1..].iter().fold(chains[0], |sum, chain| b.iadd(sum, *chain));
+    b.op(Op::ToF32, SINGLES, &[sum])
+}
+
+fn scaled(b: &mut KernelBuilder, chains: &[ValueId], scale: ValueId) -> ValueId {
+    let sum = convert(b, chains);
+    b.mul(sum, scale)
+}
