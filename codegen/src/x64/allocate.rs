@@ -16,6 +16,7 @@ use super::coalesce::coalesce;
 use super::liveness::{Range, live_out, ranges, remove_dead};
 use super::machine::{Class, File, Function, Opcode, Operand, Role, Vreg};
 use super::spill::{Eviction, evict, plan};
+use super::tiles;
 
 /// Numbers of general registers in the order in which they are given out: those that need no saving first, then those
 /// that save a prefix or a displacement byte as a base.
@@ -33,6 +34,8 @@ const VECTOR: [u8; 32] = {
 };
 /// Numbers of mask registers: `k0` as a mask means that there is none.
 const MASK: [u8; 7] = [1, 2, 3, 4, 5, 6, 7];
+/// Numbers of tile registers.
+const TILE: [u8; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
 /// System V: the first argument comes in `rdi`, the second in `rsi`.
 const ARGUMENTS: [u8; 2] = [7, 6];
 /// Largest frame: far below the smallest thread stack.
@@ -54,6 +57,8 @@ pub struct Allocation {
     pub gpr_spills: usize,
     /// Constants read from the pool at each use.
     pub rematerialised: usize,
+    /// The pool's entry with the shapes of the tile registers, if there are tiles.
+    pub tiles: Option<u32>,
 }
 
 const NONE: u8 = u8::MAX;
@@ -70,9 +75,10 @@ pub fn allocate(f: &mut Function) -> Result<Allocation, X64Error> {
     loop {
         let round = Round::new(f).run()?;
         if round.spilled.is_empty() {
-            let registers = round.registers;
+            let (registers, shapes) = (round.registers, round.shapes);
             debug_assert_eq!(check(f, &registers), Ok(()));
-            return Ok(Allocation { registers, vector_spills, gpr_spills, rematerialised });
+            let tiles = tiles::configuration(f, &registers, &shapes)?;
+            return Ok(Allocation { registers, vector_spills, gpr_spills, rematerialised, tiles });
         }
         let spilled = round.spilled;
         let plan = plan(f, &spilled);
@@ -83,7 +89,7 @@ pub fn allocate(f: &mut Function) -> Result<Allocation, X64Error> {
                 (_, Class::Gpr) => gpr_spills += 1,
                 (_, Class::Vector { .. }) => vector_spills += 1,
                 // They cost too much to be chosen.
-                (_, Class::Mask) => return Err(X64Error::OutOfRegisters),
+                (_, Class::Mask | Class::Tile { .. }) => return Err(X64Error::OutOfRegisters),
             }
         }
         let frame = f.slots.iter().sum();
@@ -147,6 +153,8 @@ struct Round<'f> {
     occupied: [Vec<BTreeMap<u32, (u32, Vreg)>>; File::COUNT],
     spilled: Vec<Vreg>,
     is_spilled: Vec<bool>,
+    /// Rows and bytes of a row of each tile register: what it holds first is what it holds throughout.
+    shapes: tiles::Shapes,
 }
 
 impl<'f> Round<'f> {
@@ -191,7 +199,7 @@ impl<'f> Round<'f> {
             cost[v.index()] = f32::INFINITY;
         }
         for (v, class) in f.vregs.iter().enumerate() {
-            if *class == Class::Mask {
+            if matches!(class, Class::Mask | Class::Tile { .. }) {
                 cost[v] = f32::INFINITY;
             }
         }
@@ -205,6 +213,7 @@ impl<'f> Round<'f> {
             occupied,
             spilled: Vec::new(),
             is_spilled: vec![false; n],
+            shapes: [None; 8],
         }
     }
 
@@ -235,6 +244,7 @@ impl<'f> Round<'f> {
             File::General => &GENERAL,
             File::Vector => &VECTOR[..usize::from(self.f.target.row().vector_registers)],
             File::Mask => &MASK,
+            File::Tile => &TILE[..usize::from(self.f.target.row().tile_registers).min(TILE.len())],
         };
         (file as usize, registers)
     }
@@ -267,11 +277,17 @@ impl<'f> Round<'f> {
                 self.spill(v);
                 Ok(())
             }
+            _ if self.f.vregs[v.index()].file() == File::Tile => Err(X64Error::OutOfTiles),
             _ => Err(X64Error::OutOfRegisters),
         }
     }
 
     fn is_free(&self, v: Vreg, register: u8) -> bool {
+        if let (Class::Tile { rows, bytes }, Some(shape)) = (self.f.vregs[v.index()], self.shape(register))
+            && shape != (rows, bytes)
+        {
+            return false;
+        }
         let occupied = &self.occupied[self.file(v).0][register as usize];
         self.ranges[v.index()].0.iter().all(|&(start, end)| {
             // Occupied segments are disjoint: if any meets this one, the last that starts before its end does.
@@ -291,7 +307,16 @@ impl<'f> Round<'f> {
         rivals
     }
 
+    fn shape(&self, tile: u8) -> Option<(u8, u8)> {
+        self.shapes.get(usize::from(tile)).copied().flatten()
+    }
+
     fn take(&mut self, v: Vreg, register: u8) {
+        if let (Class::Tile { rows, bytes }, Some(shape)) =
+            (self.f.vregs[v.index()], self.shapes.get_mut(usize::from(register)))
+        {
+            *shape = Some((rows, bytes));
+        }
         self.registers[v.index()] = register;
         let file = self.file(v).0;
         let segments = self.ranges[v.index()].0.iter().map(|&(start, end)| (start, (end, v)));

@@ -33,7 +33,7 @@ impl Codes {
         match width {
             Width::Z => self.2,
             Width::Y => self.1,
-            Width::X | Width::K | Width::R32 | Width::R64 => self.0,
+            Width::X | Width::K | Width::T | Width::R32 | Width::R64 => self.0,
         }
     }
 

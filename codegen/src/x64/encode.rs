@@ -71,6 +71,8 @@ struct Encoder<'f> {
     starts: Vec<u64>,
     stats: Stats,
     innermost: bool,
+    /// The pool's entry with the shapes of the tile registers, if there are tiles.
+    tiles: Option<u32>,
 }
 
 /// Encodes an allocated function.
@@ -102,6 +104,7 @@ pub fn encode(name: &str, f: &Function, allocation: &Allocation) -> Result<Compi
         starts: vec![0; f.blocks.len()],
         stats,
         innermost: false,
+        tiles: allocation.tiles,
     };
     encoder.function(frame, alignment);
     encoder.finish(name)
@@ -144,6 +147,12 @@ impl Encoder<'_> {
             self.immediate(Code::And_rm64_imm8, Register::RSP, -i64::from(alignment));
             self.stack_slot(Code::Mov_rm64_r64, 0, frame);
         }
+        if let Some(id) = self.tiles {
+            self.code(Code::VEX_Ldtilecfg_m512, &Inst::code(Code::VEX_Ldtilecfg_m512).mem(Mem::pool(id)));
+            if let Some(last) = self.out.last_mut() {
+                last.origin = None;
+            }
+        }
         for id in &self.f.layout {
             let block = &self.f.blocks[id.index()];
             self.starts[id.index()] = self.out.len() as u64;
@@ -151,6 +160,9 @@ impl Encoder<'_> {
             for inst in &block.insts {
                 self.inst(inst);
             }
+        }
+        if self.tiles.is_some() {
+            self.plain(Code::VEX_Tilerelease, &[]);
         }
         self.plain(Code::VEX_Vzeroupper, &[]);
         if alignment.is_some() {
@@ -216,6 +228,7 @@ impl Encoder<'_> {
             Width::Y => Register::YMM0 + n,
             Width::Z => Register::ZMM0 + n,
             Width::K => Register::K0 + n,
+            Width::T => Register::TMM0 + n,
         }
     }
 
@@ -252,7 +265,8 @@ impl Encoder<'_> {
         self.stats.moves += 1;
         self.stats.moves_in_innermost_loops += usize::from(self.innermost);
         let code = match width {
-            Width::R32 | Width::R64 | Width::K => Code::Mov_r64_rm64,
+            // Tiles are never copied: allocation has seen to that.
+            Width::R32 | Width::R64 | Width::K | Width::T => Code::Mov_r64_rm64,
             Width::X => MOVAPS.0,
             Width::Y => MOVAPS.1,
             Width::Z => MOVAPS.2,
@@ -422,7 +436,9 @@ impl Encoder<'_> {
                 }
             }
         }
-        debug_assert!(self.accesses_agree(&instruction, inst), "{code:?} {inst:?}");
+        // A configuration clears all tiles, before any is live.
+        let configures = code == Code::VEX_Ldtilecfg_m512;
+        debug_assert!(configures || self.accesses_agree(&instruction, inst), "{code:?} {inst:?}");
         self.push(instruction, Some(inst.origin), pool);
     }
 
@@ -439,7 +455,7 @@ impl Encoder<'_> {
             }
         });
         // The frame's pointer and `rip` are no registers of ours.
-        let ours = |r: Register| r.is_vector_register() || r.is_k() || (r.is_gpr() && r != Register::RSP);
+        let ours = |r: Register| r.is_vector_register() || r.is_k() || r.is_tmm() || (r.is_gpr() && r != Register::RSP);
         let (mut known_read, mut known_written) = (Vec::new(), Vec::new());
         for used in InstructionInfoFactory::new().info(instruction).used_registers() {
             let register = used.register().full_register();

@@ -43,6 +43,13 @@ pub enum Class {
         /// 16, 32 or 64.
         bytes: u32,
     },
+    /// A tile register, in a kernel's one shape for it. Nothing moves one tile register to another, and none is ever spilled.
+    Tile {
+        /// Rows.
+        rows: u8,
+        /// Bytes of a row.
+        bytes: u8,
+    },
     /// A mask register: a bit per lane. Selection makes and uses one in neighbouring instructions, so none is ever
     /// spilled.
     Mask,
@@ -57,11 +64,13 @@ pub enum File {
     Vector,
     /// Mask registers.
     Mask,
+    /// Tile registers.
+    Tile,
 }
 
 impl File {
     /// How many there are, to size tables by [`File`] as a number.
-    pub const COUNT: usize = 3;
+    pub const COUNT: usize = 4;
 }
 
 impl Class {
@@ -71,6 +80,7 @@ impl Class {
             Class::Gpr => File::General,
             Class::Vector { .. } => File::Vector,
             Class::Mask => File::Mask,
+            Class::Tile { .. } => File::Tile,
         }
     }
 
@@ -90,6 +100,7 @@ impl Class {
             Class::Gpr => Width::R64,
             Class::Vector { bytes } => Width::of(bytes),
             Class::Mask => Width::K,
+            Class::Tile { .. } => Width::T,
         }
     }
 }
@@ -109,6 +120,8 @@ pub enum Width {
     Z,
     /// Mask register.
     K,
+    /// Tile register.
+    T,
 }
 
 impl Width {
@@ -149,7 +162,7 @@ pub enum Base {
 pub struct Mem {
     /// Where it starts.
     pub base: Base,
-    /// Scaled index (1, 2, 4, 8); only `lea` has one here.
+    /// Scaled index (1, 2, 4, 8); only `lea` has one here, and loads and stores of tiles, whose stride it is.
     pub index: Option<(Vreg, u32)>,
     /// Displacement in bytes.
     pub disp: i32,

@@ -16,6 +16,7 @@
 //! | [`coalesce`] | joining copies and the operands of fused multiply-adds |
 //! | [`allocate`] | linear scan; the checker |
 //! | [`spill`] | one value to memory |
+//! | [`tiles`] | tile registers: selection and configuration |
 //! | [`codes`] | the instruction table: 128-, 256- and 512-bit forms |
 //! | [`encode`] | bytes, through iced-x86 |
 //! | [`mod@print`] | machine IR as text |
@@ -44,11 +45,13 @@ pub mod print;
 pub mod schedule;
 pub mod select;
 pub mod spill;
+mod tiles;
 mod uses;
 mod values;
 
 use ixc_ir::kernel::{Kernel, Op, Type, ValueId};
 
+use self::select::Placement;
 use crate::target::Target;
 
 /// Why a kernel can't be compiled for this target.
@@ -82,6 +85,15 @@ pub enum X64Error {
         op: Op,
         /// Its type.
         ty: Type,
+    },
+    /// More tiles live at once than there are registers.
+    #[error("more tiles are live at once than there are tile registers, which are never spilled")]
+    OutOfTiles,
+    /// A tile that would have to be copied.
+    #[error("statement {statement} needs a copy of a tile: an accumulator has one use, and factors are two tiles")]
+    TileCopy {
+        /// The statement, counted in the order of the kernel's text.
+        statement: u32,
     },
     /// One instruction needs more registers than there are.
     #[error("out of registers in one instruction")]
@@ -182,7 +194,21 @@ fn limit(what: &'static str, found: usize, most: usize) -> Result<(), X64Error> 
 /// # Errors
 /// Where it uses vectors that the target lacks, is too large, or keeps too many values alive.
 pub fn lower(kernel: &Kernel, target: Target) -> Result<(machine::Function, allocate::Allocation), X64Error> {
-    let mut function = select::select(kernel, target)?;
+    let first = lower_with(kernel, target, Placement::Entry)?;
+    if first.1.gpr_spills == 0 {
+        return Ok(first);
+    }
+    let second = lower_with(kernel, target, Placement::Use)?;
+    let spills = |lowered: &(_, allocate::Allocation)| lowered.1.gpr_spills + lowered.1.vector_spills;
+    Ok(if spills(&second) < spills(&first) { second } else { first })
+}
+
+fn lower_with(
+    kernel: &Kernel,
+    target: Target,
+    placement: Placement,
+) -> Result<(machine::Function, allocate::Allocation), X64Error> {
+    let mut function = select::select(kernel, target, placement)?;
     let instructions = function.blocks.iter().map(|b| b.insts.len()).sum();
     limit("instructions", instructions, MAX_INSTRUCTIONS)?;
     // Liveness takes a bit for each.

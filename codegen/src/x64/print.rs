@@ -105,6 +105,7 @@ impl Printer<'_> {
             Width::Y => Register::YMM0,
             Width::Z => Register::ZMM0,
             Width::K => Register::K0,
+            Width::T => Register::TMM0,
         };
         // Registers of a file follow each other; 255 is a value that is never used.
         match number {

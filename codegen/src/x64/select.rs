@@ -9,8 +9,10 @@
 //! - A value narrower than 16 bytes stands in the low part of a register. What is above it is arbitrary and never
 //!   influences a lane of the value.
 
+use std::collections::HashMap;
+
 use iced_x86::Code;
-use ixc_ir::kernel::{Address, Affine, Atom, Carry, For, Imm, Inst as Statement, Kernel, Op, Stmt, ValueId};
+use ixc_ir::kernel::{Address, Affine, Atom, Carry, DimId, For, Imm, Inst as Statement, Kernel, Op, Stmt, ValueId};
 
 use super::address::{Addresses, Key, MAX_TERMS};
 use super::codes::Codes;
@@ -21,13 +23,22 @@ use super::values::{Deferred, Pending, Value};
 use super::{X64Error, limit};
 use crate::target::{Isa, Target};
 
+/// Where pointers and sizes that vary with dims alone are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// Once, at the entry: fewest instructions.
+    Entry,
+    /// At each use outside innermost loops, and before those: fewest registers.
+    Use,
+}
+
 /// Lowers a verified kernel.
 ///
 /// # Errors
 /// Where the kernel uses vectors wider than the target has, or too many different addresses.
-pub fn select(kernel: &Kernel, target: Target) -> Result<Function, X64Error> {
+pub fn select(kernel: &Kernel, target: Target, placement: Placement) -> Result<Function, X64Error> {
     let widest = target.row().vector_bytes;
-    if let Some(value) = kernel.values.iter().position(|ty| ty.bytes() > widest) {
+    if let Some(value) = kernel.values.iter().position(|ty| ty.row_bytes() > widest) {
         return Err(X64Error::Unsupported { target, value: ValueId(value as u32), ty: kernel.values[value] });
     }
     let addresses = Addresses::collect(kernel);
@@ -46,6 +57,11 @@ pub fn select(kernel: &Kernel, target: Target) -> Result<Function, X64Error> {
         origin: 0,
         statements: 0,
         in_loop: None,
+        strides: HashMap::new(),
+        placement,
+        innermost: false,
+        dims: HashMap::new(),
+        made_late: HashMap::new(),
     };
     selector.entry();
     selector.block(&kernel.body)?;
@@ -59,7 +75,7 @@ pub struct Selector<'k> {
     pub kernel: &'k Kernel,
     /// What is made.
     pub f: Function,
-    current: BlockId,
+    pub(super) current: BlockId,
     /// Where each value is.
     pub(super) values: Vec<Value>,
     /// Pool entries of values that are constants.
@@ -76,7 +92,16 @@ pub struct Selector<'k> {
     /// The statement that is being selected.
     pub(super) origin: u32,
     statements: u32,
-    in_loop: Option<LoopId>,
+    pub(super) in_loop: Option<LoopId>,
+    placement: Placement,
+    /// Whether the loop that statements are in contains no other.
+    innermost: bool,
+    /// Registers of dims, where they are made once.
+    dims: HashMap<DimId, Vreg>,
+    /// What was made at its use, by the block that has it.
+    made_late: HashMap<(BlockId, Key), Vreg>,
+    /// Registers with the strides of tiles, by the block that sets them.
+    pub(super) strides: HashMap<(BlockId, i64), Vreg>,
 }
 
 impl Selector<'_> {
@@ -96,6 +121,22 @@ impl Selector<'_> {
     /// Whether the target has EVEX: masks, broadcast memory operands, 32 registers.
     pub fn has_evex(&self) -> bool {
         matches!(self.f.target.isa(), Isa::Avx512 | Isa::Amx)
+    }
+
+    /// The class of the register of a value.
+    pub fn class_of(&self, value: ValueId) -> Class {
+        let ty = self.kernel.ty(value);
+        if ty.is_tile() {
+            // A valid tile's row has at most 64 bytes.
+            return Class::Tile { rows: ty.rows, bytes: ty.row_bytes() as u8 };
+        }
+        Class::vector(ty.bytes())
+    }
+
+    /// A new register for a value that a loop carries.
+    fn home(&mut self, value: ValueId) -> Vreg {
+        let class = self.class_of(value);
+        self.f.vreg(class)
     }
 
     fn gpr(&mut self) -> Vreg {
@@ -139,7 +180,7 @@ impl Selector<'_> {
     /// The memory operand of an address.
     pub fn mem(&mut self, address: &Address) -> Mem {
         let key = self.addresses.key(Some(address.buffer), &address.offset);
-        let Some(base) = self.addresses.register(&key) else {
+        let Some(base) = self.pointer(&key) else {
             debug_assert!(false, "{}: no register for {key:?}", self.kernel.name);
             return Mem::slot(0);
         };
@@ -199,7 +240,7 @@ impl Selector<'_> {
     /// The value of an affine expression without a buffer; if `own`, in a register that nothing else uses.
     pub fn affine(&mut self, value: &Affine, own: bool) -> Vreg {
         let key = self.addresses.key(None, value);
-        match (self.addresses.register(&key), i32::try_from(value.constant)) {
+        match (self.pointer(&key), i32::try_from(value.constant)) {
             (None, _) => self.integer(value.constant),
             (Some(v), Ok(0)) if !own => v,
             (Some(v), Ok(0)) => {
@@ -235,36 +276,73 @@ impl Selector<'_> {
         self.start(block);
         let arguments = [self.gpr(), self.gpr()];
         self.f.arguments = Some(arguments);
-        let [buffers, dims] = arguments;
-        let mut dim_registers = vec![None; self.kernel.dims.len()];
-        for key in self.addresses.at_entry().to_vec() {
-            let mut sum = match key.buffer {
-                Some(buffer) if key.terms.is_empty() => {
-                    let d = self.gpr();
-                    let at = Mem::at(buffers, 8 * buffer.0 as i32);
-                    self.emit(Inst::code(Code::Mov_r64_rm64).def(d, Width::R64).mem(at));
-                    Some(d)
-                }
-                buffer => self.addresses.register(&Key { buffer, terms: Vec::new() }),
-            };
-            for &(atom, coefficient) in &key.terms {
-                let Atom::Dim(dim) = atom else { continue };
-                let x = match dim_registers[dim.index()] {
-                    Some(x) => x,
-                    None => {
-                        let x = self.gpr();
-                        let at = Mem::at(dims, 8 * dim.0 as i32);
-                        self.emit(Inst::code(Code::Mov_r64_rm64).def(x, Width::R64).mem(at));
-                        dim_registers[dim.index()] = Some(x);
-                        x
-                    }
-                };
-                sum = Some(self.multiply_add(sum, x, coefficient));
-            }
-            if let Some(sum) = sum {
-                self.addresses.set(key, sum);
-            }
+        if self.placement == Placement::Use {
+            return;
         }
+        for key in self.addresses.at_entry().to_vec() {
+            let register = self.compute(&key);
+            self.addresses.set(key, register);
+        }
+    }
+
+    /// The register of a key; `None` for the number 0.
+    fn pointer(&mut self, key: &Key) -> Option<Vreg> {
+        if let Some(register) = self.addresses.register(key) {
+            return Some(register);
+        }
+        let varies = key.terms.iter().any(|(atom, _)| matches!(atom, Atom::Var(_)));
+        if self.placement == Placement::Entry || varies || key.buffer.is_none() && key.terms.is_empty() {
+            return None;
+        }
+        let block = self.outside_innermost();
+        if let Some(&register) = self.made_late.get(&(block, key.clone())) {
+            return Some(register);
+        }
+        let here = std::mem::replace(&mut self.current, block);
+        let register = self.compute(key);
+        self.current = here;
+        self.made_late.insert((block, key.clone()), register);
+        Some(register)
+    }
+
+    /// Where to make what does not vary: here, or before the loop if that is innermost and runs too often for it.
+    pub(super) fn outside_innermost(&self) -> BlockId {
+        match self.in_loop {
+            Some(id) if self.innermost => self.f.loops[id.0 as usize].preheader,
+            _ => self.current,
+        }
+    }
+
+    /// Computes a key of dims only, from the arguments or what is made of them already.
+    fn compute(&mut self, key: &Key) -> Vreg {
+        let [buffers, dims] = self.f.arguments.unwrap_or([Vreg(0); 2]);
+        let start = Key { buffer: key.buffer, terms: Vec::new() };
+        let mut sum = match (key.buffer, self.addresses.register(&start)) {
+            (Some(buffer), None) => {
+                let d = self.gpr();
+                let at = Mem::at(buffers, 8 * buffer.0 as i32);
+                self.emit(Inst::code(Code::Mov_r64_rm64).def(d, Width::R64).mem(at));
+                Some(d)
+            }
+            (_, register) => register,
+        };
+        for &(atom, coefficient) in &key.terms {
+            let Atom::Dim(dim) = atom else { continue };
+            let x = match self.dims.get(&dim) {
+                Some(&x) => x,
+                None => {
+                    let x = self.gpr();
+                    let at = Mem::at(dims, 8 * dim.0 as i32);
+                    self.emit(Inst::code(Code::Mov_r64_rm64).def(x, Width::R64).mem(at));
+                    if self.placement == Placement::Entry {
+                        self.dims.insert(dim, x);
+                    }
+                    x
+                }
+            };
+            sum = Some(self.multiply_add(sum, x, coefficient));
+        }
+        sum.unwrap_or_else(|| self.integer(0))
     }
 
     fn block(&mut self, body: &[Stmt]) -> Result<(), X64Error> {
@@ -280,7 +358,7 @@ impl Selector<'_> {
                     self.emit(Inst::code(Code::Mov_r32_rm32).def(x, Width::R32).mem(mem));
                     for key in self.addresses.at(*var).to_vec() {
                         if let Some((parent, _, coefficient)) = key.split() {
-                            let parent = self.addresses.register(&parent);
+                            let parent = self.pointer(&parent);
                             let d = self.multiply_add(parent, x, coefficient);
                             self.addresses.set(key, d);
                         }
@@ -301,10 +379,11 @@ impl Selector<'_> {
                 return Ok(());
             }
             Some(1) => return self.once(f),
+            _ if f.carries.is_empty() && self.most(&f.trip) <= 1 => return self.at_most_once(f),
             _ => {}
         }
         let origin = self.origin;
-        let homes: Vec<Vreg> = f.carries.iter().map(|c| self.vector(self.kernel.ty(c.inner).bytes())).collect();
+        let homes: Vec<Vreg> = f.carries.iter().map(|c| self.home(c.inner)).collect();
         for (carry, &home) in f.carries.iter().zip(&homes) {
             self.write_home(home, carry.init);
         }
@@ -328,7 +407,7 @@ impl Selector<'_> {
         for key in keys {
             let Some((parent, _, coefficient)) = key.split() else { continue };
             let pointer = self.gpr();
-            match self.addresses.register(&parent) {
+            match self.pointer(&parent) {
                 Some(v) => self.emit(Inst::new(Opcode::Copy).def(pointer, Width::R64).read(v, Width::R64)),
                 None => self.emit(Inst::code(Code::Mov_r32_imm32).def(pointer, Width::R32).imm(0)),
             }
@@ -343,7 +422,9 @@ impl Selector<'_> {
         self.go_to(&[header]);
 
         self.start(header);
+        self.innermost = !f.body.iter().any(|stmt| matches!(stmt, Stmt::For(_)));
         self.block(&f.body)?;
+        self.innermost = false;
         self.origin = origin;
         self.back_edge(&f.carries, &homes);
         for (pointer, step) in steps {
@@ -368,7 +449,7 @@ impl Selector<'_> {
         }
         for key in self.addresses.at(f.var).to_vec() {
             let Some((parent, ..)) = key.split() else { continue };
-            let register = match self.addresses.register(&parent) {
+            let register = match self.pointer(&parent) {
                 Some(v) => v,
                 None => self.integer(0),
             };
@@ -379,6 +460,36 @@ impl Selector<'_> {
             let next = self.reg(carry.next);
             self.set(carry.result, next);
         }
+        Ok(())
+    }
+
+    /// A loop that runs once or not at all is its body behind a test.
+    fn at_most_once(&mut self, f: &For) -> Result<(), X64Error> {
+        self.make_all();
+        let trip = self.affine(&f.trip, false);
+        let (body, exit) = (self.f.block(self.in_loop), self.f.block(self.in_loop));
+        self.emit(Inst::code(Code::Test_rm64_r64).read(trip, Width::R64).read(trip, Width::R64));
+        self.emit(Inst::code(Code::Je_rel32_64).block(exit));
+        self.go_to(&[body, exit]);
+        self.start(body);
+        // Copies, so that what is needed behind the body can go to memory for its time.
+        for key in self.addresses.at(f.var).to_vec() {
+            let Some((parent, ..)) = key.split() else { continue };
+            let register = match self.pointer(&parent) {
+                Some(v) => {
+                    let copy = self.gpr();
+                    self.emit(Inst::new(Opcode::Copy).def(copy, Width::R64).read(v, Width::R64));
+                    copy
+                }
+                None => self.integer(0),
+            };
+            self.addresses.set(key, register);
+        }
+        self.block(&f.body)?;
+        self.pending.clear();
+        self.deferred.clear();
+        self.go_to(&[exit]);
+        self.start(exit);
         Ok(())
     }
 
@@ -430,6 +541,11 @@ impl Selector<'_> {
         })
     }
 
+    /// The largest value of an expression over dims.
+    fn most(&self, value: &Affine) -> i64 {
+        -self.least(&(value.clone() * -1))
+    }
+
     fn statement(&mut self, inst: &Statement) -> Result<(), X64Error> {
         let result = inst.result;
         if result.is_some_and(|r| self.uses.count(r) == 0) || self.defer(inst) {
@@ -442,6 +558,9 @@ impl Selector<'_> {
             Imm::Int(i) => i,
             Imm::None | Imm::Float(_) | Imm::Bytes(_) => 0,
         };
+        if inst.op.takes_tiles() {
+            return self.tile(inst);
+        }
         let (Some(&first), second) = (o.first(), o.get(1).copied()) else {
             return self.without_operands(inst);
         };

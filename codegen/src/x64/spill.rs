@@ -48,7 +48,7 @@ pub fn plan(f: &mut Function, values: &[Vreg]) -> HashMap<Vreg, Eviction> {
                     Class::Gpr => 8,
                     Class::Vector { bytes } => bytes,
                     // Refused by the allocator.
-                    Class::Mask => 8,
+                    Class::Mask | Class::Tile { .. } => 8,
                 });
                 Eviction::Slot(f.slots.len() as u32 - 1)
             }
@@ -138,14 +138,14 @@ pub fn evict(f: &mut Function, plan: &HashMap<Vreg, Eviction>) -> HashSet<Vreg> 
 
 fn move_code(class: Class) -> Inst {
     Inst::code(match class {
-        Class::Gpr | Class::Mask => Code::Mov_r64_rm64,
+        Class::Gpr | Class::Mask | Class::Tile { .. } => Code::Mov_r64_rm64,
         Class::Vector { bytes } => MOVUPS.of(bytes).0,
     })
 }
 
 fn store_code(class: Class) -> Inst {
     Inst::code(match class {
-        Class::Gpr | Class::Mask => Code::Mov_rm64_r64,
+        Class::Gpr | Class::Mask | Class::Tile { .. } => Code::Mov_rm64_r64,
         Class::Vector { bytes } => MOVUPS_STORE.of(bytes).0,
     })
 }

@@ -7,6 +7,7 @@
 //! | module | what it owns |
 //! | --- | --- |
 //! | [`packed`] | products with packed weights, per format |
+//! | [`tiles`] | many rows of a packed weight, by tile products |
 //! | [`gemv`] | dot products along rows, per format |
 //! | [`panel`] | unpacking weight rows into panels, per format |
 //! | [`gemm`] | the micro-kernel over panels |
@@ -19,6 +20,7 @@ mod gemm;
 mod gemv;
 mod packed;
 mod panel;
+mod tiles;
 
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
@@ -37,6 +39,8 @@ const LANES: u16 = 8;
 struct Rows {
     /// How many groups, and of how many rows, largest first.
     groups: Vec<(DimId, u32)>,
+    /// Whether the last groups are no whole tile, for [`Shape::Tiles`].
+    partial: Option<DimId>,
 }
 
 impl Rows {
@@ -55,7 +59,9 @@ impl Rows {
             };
             (b.dim(name, i64::from(sizes.len() == 1), number), size)
         };
-        Rows { groups: sizes.iter().enumerate().map(dim).collect() }
+        let groups = sizes.iter().enumerate().map(dim).collect();
+        let partial = (shape == Shape::Tiles).then(|| b.dim("partial", 0, 1));
+        Rows { groups, partial }
     }
 
     fn count(&self) -> Affine {
@@ -101,8 +107,8 @@ struct Product {
     x: BufferId,
     x_format: Format,
     w: BufferId,
-    /// Scratch for a panel, and where it starts there.
-    panel: Option<(BufferId, i64)>,
+    /// Working memory, and where it starts there.
+    scratch: Option<(BufferId, i64)>,
 }
 
 /// Whether a product with a weight in `format` reads activations in `x`: the format's own, or a form of it for tiles, which begins
@@ -127,9 +133,14 @@ fn checked(
 ) -> Result<(i64, i64), GenerateError> {
     let w = quantise::row_bytes(name, format, k)?;
     check(name, "format of the activations", x as u64, takes(format, x), format.activation().name())?;
-    let x = quantise::row_bytes(name, x, k)?;
+    let x_row = quantise::row_bytes(name, x, k)?;
     check(name, "tile", u64::from(tile), tile > 0, "at least 1")?;
-    if format.rows() > 1 {
+    if shape == Shape::Tiles {
+        let right = "packed, with activations for tiles";
+        check(name, "format of the weight", format as u64, tiles::takes(format, x), right)?;
+        check(name, "tile", u64::from(tile), tile.is_multiple_of(32), "a multiple of 32")?;
+        check(name, "dot product length", u64::from(k), k.is_multiple_of(32), "a multiple of 32")?;
+    } else if format.rows() > 1 {
         check(name, "tile", u64::from(tile), tile.is_multiple_of(STRIP as u32), "a multiple of 16")?;
         let right = format!("at least {STRIP} for packed weights");
         check(name, "lanes of the target", u64::from(lanes), usize::from(lanes) >= STRIP, right)?;
@@ -138,20 +149,25 @@ fn checked(
         check(name, "tile", u64::from(tile), tile.is_multiple_of(lanes), "a multiple of 8")?;
         check(name, "dot product length", u64::from(k), k.is_multiple_of(lanes), "a multiple of 8")?;
     }
-    Ok((x, w))
+    Ok((x_row, w))
 }
 
-/// Bytes of the panel that a product needs, if it needs one.
-fn panel_bytes(format: Format, k: u32, shape: Shape) -> Option<i64> {
-    (shape == Shape::Gemm && format.rows() == 1).then(|| gemm::panel_bytes(format, k))
+/// Bytes of working memory that a product needs, if it needs some.
+fn scratch_bytes(format: Format, x: Format, k: u32, tile: u32, shape: Shape) -> Option<i64> {
+    match shape {
+        Shape::Tiles => Some(tiles::scratch_bytes(format, x, k, tile)),
+        Shape::Gemm if format.rows() == 1 => Some(gemm::panel_bytes(format, k)),
+        Shape::Gemm | Shape::Gemv => None,
+    }
 }
 
 /// Adds the product to what is at the destination.
 fn multiply(b: &mut KernelBuilder, product: &Product, rows: &Rows, to: &Destination) {
-    match product.panel {
+    match (product.scratch, rows.partial) {
+        (Some(scratch), Some(partial)) => tiles::multiply(b, product, scratch, &tiles::Rows::of(rows, partial), to),
         _ if product.format.rows() > 1 => packed::multiply(b, product, rows, to),
-        None => gemv::multiply(b, product, rows, to),
-        Some(panel) => gemm::multiply(b, product, panel, rows, to),
+        (None, _) => gemv::multiply(b, product, rows, to),
+        (Some(panel), _) => gemm::multiply(b, product, panel, rows, to),
     }
 }
 
@@ -171,11 +187,12 @@ pub fn linear(name: String, spec: &KernelSpec, lanes: u16) -> Result<Kernel, Gen
     let size = rows.count() * row_bytes + (tile_bytes - row_bytes);
     let residual = residual.then(|| b.read("residual", size.clone()));
     let y = b.buffer("y", BufferKind::ReadWrite, size);
-    let panel = panel_bytes(format, k, shape).map(|bytes| (b.buffer("panel", BufferKind::Scratch, bytes), 0));
+    let bytes = scratch_bytes(format, x_format, k, tile, shape);
+    let scratch = bytes.map(|bytes| (b.buffer("scratch", BufferKind::Scratch, bytes), 0));
 
     // What the products are added to.
     rows.for_each(&mut b, |b, row, count| {
-        for r in 0..i64::from(count) {
+        b.for_each("r", i64::from(count), |b, r| {
             for_vectors(b, lanes, tile, |b, at, lanes| {
                 let offset = (row.clone() + r) * row_bytes + at.clone() * 4;
                 let v = match (bias, residual) {
@@ -192,9 +209,9 @@ pub fn linear(name: String, spec: &KernelSpec, lanes: u16) -> Result<Kernel, Gen
                 };
                 b.store(y, offset, v);
             });
-        }
+        });
     });
-    let product = Product { format, k, tile, x, x_format, w, panel };
+    let product = Product { format, k, tile, x, x_format, w, scratch };
     multiply(&mut b, &product, &rows, &Destination { buffer: y, offset: 0, row_bytes });
     Ok(b.finish())
 }
@@ -215,23 +232,23 @@ pub fn swiglu(name: String, spec: &KernelSpec, lanes: u16) -> Result<Kernel, Gen
     let x = b.read("x", rows.count() * x_row);
     let weights = [b.read("gate", i64::from(tile) * gate_row), b.read("up", i64::from(tile) * up_row)];
     let y = b.write("y", rows.count() * y_row + (y_tile - y_row));
-    // Both products of all rows, then a panel.
+    // Both products of all rows, then what a product needs.
     let row_bytes = i64::from(tile) * 4;
     let product_bytes = (most + rows.most_rest()) * row_bytes;
-    let panel_bytes = panel_bytes(gate, k, shape).max(panel_bytes(up, k, shape));
-    let scratch = b.buffer("scratch", BufferKind::Scratch, 2 * product_bytes + panel_bytes.unwrap_or(0));
-    let panel = panel_bytes.map(|_| (scratch, 2 * product_bytes));
+    let bytes = [gate, up].map(|format| scratch_bytes(format, x_format, k, tile, shape)).into_iter().max().flatten();
+    let scratch = b.buffer("scratch", BufferKind::Scratch, 2 * product_bytes + bytes.unwrap_or(0));
+    let spare = bytes.map(|_| (scratch, 2 * product_bytes));
     for (i, (w, format)) in weights.into_iter().zip([gate, up]).enumerate() {
         let to = Destination { buffer: scratch, offset: i as i64 * product_bytes, row_bytes };
         rows.for_each(&mut b, |b, row, count| {
-            for r in 0..i64::from(count) {
+            b.for_each("r", i64::from(count), |b, r| {
                 for_vectors(b, lanes, tile, |b, at, lanes| {
                     let zero = b.splat_f32(lanes, 0.0);
                     b.store(scratch, (row.clone() + r) * row_bytes + at * 4 + to.offset, zero);
                 });
-            }
+            });
         });
-        multiply(&mut b, &Product { format, k, tile, x, x_format, w, panel }, &rows, &to);
+        multiply(&mut b, &Product { format, k, tile, x, x_format, w, scratch: spare }, &rows, &to);
     }
     // Activation in place of the gate's product; then the quantiser reads it.
     rows.for_each(&mut b, |b, row, count| {

@@ -1,0 +1,532 @@
+//! Many rows, on machines with tile products: strips of a packed weight become bf16 panels, which every row of activations is
+//! multiplied with.
+//!
+//! Block-quantised weights have a scale for 16 or 32 columns, and a tile product sums over 32 (bf16) or 64 (int8) of them. With
+//! int8 tiles the sums would have to leave the tiles for scaling after every 32 columns, in half-filled tiles; so quants are
+//! dequantised to bf16, scales and minimums included, once for all rows of the item, and sums stay in tiles over a whole
+//! [`chunk`] of columns. `docs/cost-model.md` has the two beside each other. Activations come as bf16 too, rounded from f32 and
+//! not from their bytes, so that this path has less error than the byte paths, not more.
+//!
+//! ```text
+//! for each chunk of columns                             // a panel of at most PANEL_BYTES: it stays in the first-level cache
+//!   unpack the strips: panel[strip][k / 32] = tile<16x32xbf16>, row i = columns 2i, 2i + 1 of 16 weight rows
+//!   for each 32 rows, each two strips: 4 sums, 2 tiles of x, 2 of the panel, 4 products for 32 columns     (2 x 2)
+//!   for 16 rows more, each four strips: 4 sums, 1 tile of x, 4 of the panel, 4 products                    (1 x 4)
+//!   for what is left: the same on rows copied to scratch
+//! ```
+//!
+//! Four sums are in flight in both shapes: a product takes 52 cycles and one can start every 16.
+//!
+//! Float weights of 16 bits do not fit bf16, nor does an f32 activation: both are split in two bf16 (`bf16x2`), and three
+//! products (high·high, low·high, high·low) give 16 bits. bf16 weights need two.
+
+use ixc_ir::format::{Format, packed};
+use ixc_ir::kernel::{Affine, BufferId, DimId, Elem, KernelBuilder, Op, Type, ValueId};
+
+use super::{Destination, Product};
+
+/// Rows of a tile.
+const ROWS: i64 = 16;
+/// Columns of a tile of bf16: the summed ones of a product.
+const STEP: i64 = 32;
+/// Bytes of a tile, and of a tile's row.
+const TILE: i64 = 1024;
+const LINE: i64 = 64;
+/// Weight rows of a strip.
+const STRIP: i64 = packed::STRIP as i64;
+/// f32 lanes of a strip's vectors.
+const LANES: u16 = packed::STRIP as u16;
+/// Most bytes of a panel: two thirds of a first-level cache of 48 KiB, which x streams through the rest of.
+const PANEL_BYTES: i64 = 32 << 10;
+
+const BF16: Type = Type::tile(Elem::Bf16, 16, 32);
+const SUM: Type = Type::tile(Elem::F32, 16, 16);
+
+/// The rows of an item, as the dims give them.
+#[derive(Clone, Copy)]
+pub struct Rows {
+    /// Blocks of 32 rows.
+    pub blocks: DimId,
+    /// Whether 16 more follow.
+    pub half: DimId,
+    /// Rows after that, fewer than 16.
+    pub rest: DimId,
+    /// Whether there are such.
+    pub partial: DimId,
+}
+
+impl Rows {
+    /// The dims of [`Shape::Tiles`](ixc_ir::plan::spec::Shape::Tiles), by their names.
+    pub fn of(rows: &super::Rows, partial: DimId) -> Rows {
+        match rows.groups[..] {
+            [(blocks, 32), (half, 16), (rest, 1)] => Rows { blocks, half, rest, partial },
+            _ => unreachable!("tile products take 32, 16 and single rows, not {:?}", rows.groups),
+        }
+    }
+
+    /// Rows in tiles that are full.
+    fn whole(self) -> Affine {
+        self.blocks * (2 * ROWS) + self.half * ROWS
+    }
+}
+
+/// Whether a weight of this format, with activations in that one, has tile products: both must be in the forms that this file
+/// reads.
+pub fn takes(format: Format, x: Format) -> bool {
+    match format {
+        Format::F16R16 | Format::Bf16R16 => x == Format::Bf16x2,
+        Format::Q8_0R16 | Format::Q4_0R16 => x == Format::A8SmallTile,
+        Format::Q4KR16 | Format::Q5KR16 | Format::Q6KR16 => x == Format::A8SuperTile,
+        _ => false,
+    }
+}
+
+/// Parts that a weight's elements are split into: bf16 numbers whose sum they are.
+fn parts(format: Format) -> i64 {
+    if format == Format::F16R16 { 2 } else { 1 }
+}
+
+/// Columns that a panel has at once.
+fn chunk(format: Format, k: u32, tile: u32) -> i64 {
+    let unit = 256;
+    let most = PANEL_BYTES / (i64::from(tile) * 2 * parts(format)) / unit * unit;
+    most.max(unit).min(i64::from(k))
+}
+
+/// Bytes of scratch memory: the panel, then 16 rows of x and of sums for the rows that fill no tile.
+pub fn scratch_bytes(format: Format, x: Format, k: u32, tile: u32) -> i64 {
+    let layout = Layout::new(format, x, k, tile);
+    layout.sums_at + ROWS * layout.sums_row
+}
+
+/// Where things are in scratch memory, from its start in the buffer on.
+#[derive(Clone, Copy)]
+struct Layout {
+    chunk: i64,
+    /// Bytes of a strip in the panel.
+    strip: i64,
+    x_at: i64,
+    x_row: i64,
+    sums_at: i64,
+    sums_row: i64,
+}
+
+impl Layout {
+    fn new(format: Format, x: Format, k: u32, tile: u32) -> Layout {
+        let chunk = chunk(format, k, tile);
+        let strip = chunk / STEP * TILE * parts(format);
+        let x_at = i64::from(tile) / STRIP * strip;
+        let x_row = chunk * 2 * x_parts(x);
+        Layout { chunk, strip, x_at, x_row, sums_at: x_at + ROWS * x_row, sums_row: i64::from(tile) * 4 }
+    }
+}
+
+/// bf16 numbers per activation.
+fn x_parts(x: Format) -> i64 {
+    if x == Format::Bf16x2 { 2 } else { 1 }
+}
+
+/// The offset in a row of activations of part `part` of the columns from `column` on, a multiple of 32.
+fn x_offset(x: Format, column: i64, part: i64) -> i64 {
+    let (len, bytes) = (x.block_len() as i64, x.block_bytes() as i64);
+    let field = match (x, part) {
+        (Format::Bf16x2, 0) => "high",
+        (Format::Bf16x2, _) => "low",
+        _ => "bf16",
+    };
+    column / len * bytes + x.field(field) as i64 + column % len * 2
+}
+
+/// Rows of x that are multiplied at once: where they are, and how far from another.
+#[derive(Clone)]
+struct Source {
+    buffer: BufferId,
+    at: Affine,
+    row: i64,
+    format: Option<Format>,
+}
+
+impl Source {
+    /// The offset of the columns from `column` on: in a row as the schedule lays it out, or in scratch memory, where a step's
+    /// parts stand side by side.
+    fn offset(&self, column: i64, part: i64, parts: i64) -> i64 {
+        match self.format {
+            Some(format) => x_offset(format, column, part),
+            None => column / STEP * LINE * parts + part * LINE,
+        }
+    }
+}
+
+/// Adds the product to what is at the destination.
+pub fn multiply(b: &mut KernelBuilder, product: &Product, scratch: (BufferId, i64), rows: &Rows, to: &Destination) {
+    let layout = Layout::new(product.format, product.x_format, product.k, product.tile);
+    let k = i64::from(product.k);
+    let whole = k / layout.chunk;
+    let at = |columns: i64| {
+        let w = columns / product.format.block_len() as i64 * product.format.block_bytes() as i64 * STRIP;
+        (w, x_offset(product.x_format, columns, 0) - x_offset(product.x_format, 0, 0))
+    };
+    let (w_step, x_step) = at(layout.chunk);
+    let part = |b: &mut KernelBuilder, columns, w: Affine, x: Affine| {
+        let part = Part { product, layout, columns, w, x, scratch, rows: *rows, to };
+        part.unpack(b);
+        part.multiply(b);
+    };
+    if whole > 1 {
+        b.for_each("chunk", whole, |b, i| part(b, layout.chunk, i * w_step, i * x_step));
+    } else {
+        part(b, layout.chunk, Affine::constant(0), Affine::constant(0));
+    }
+    let rest = k % layout.chunk;
+    if rest > 0 {
+        let (w, x) = at(whole * layout.chunk);
+        part(b, rest, Affine::constant(w), Affine::constant(x));
+    }
+}
+
+/// One chunk of columns.
+struct Part<'p> {
+    product: &'p Product,
+    layout: Layout,
+    columns: i64,
+    /// Where its blocks start in a strip.
+    w: Affine,
+    /// Where its columns start in a row of x.
+    x: Affine,
+    scratch: (BufferId, i64),
+    rows: Rows,
+    to: &'p Destination,
+}
+
+impl Part<'_> {
+    fn strips(&self) -> i64 {
+        i64::from(self.product.tile) / STRIP
+    }
+
+    /// Fills the panel.
+    fn unpack(&self, b: &mut KernelBuilder) {
+        let format = self.product.format;
+        let strip_bytes = i64::from(self.product.k) / format.block_len() as i64 * format.block_bytes() as i64 * STRIP;
+        let (panel, panel_at) = self.scratch;
+        b.for_each("strip", self.strips(), |b, strip| {
+            let unpack = Unpack {
+                format,
+                w: self.product.w,
+                panel,
+                columns: self.columns,
+                from: strip * strip_bytes + self.w.clone(),
+                to: strip * self.layout.strip + panel_at,
+            };
+            unpack.strip(b);
+        });
+    }
+
+    fn multiply(&self, b: &mut KernelBuilder) {
+        let (x_format, rows) = (self.product.x_format, self.rows);
+        let x_row = self.product.k as i64 / x_format.block_len() as i64 * x_format.block_bytes() as i64;
+        let x = |row: Affine| Source {
+            buffer: self.product.x,
+            at: row * x_row + self.x.clone(),
+            row: x_row,
+            format: Some(x_format),
+        };
+        b.for_each("block", rows.blocks, |b, block| {
+            let row: Affine = block * (2 * ROWS);
+            let y = self.destination(row.clone());
+            self.block(b, &[x(row.clone()), x(row + ROWS)], &y);
+        });
+        b.for_each("half", rows.half, |b, half| {
+            let row = rows.blocks * (2 * ROWS) + half * ROWS;
+            let y = self.destination(row.clone());
+            self.block(b, &[x(row)], &y);
+        });
+        // Rows that fill no tile are copied to where a tile's worth of memory is; what stands in the other rows is multiplied
+        // too, and stays there.
+        b.for_each("partial", rows.partial, |b, _| {
+            let (scratch, at) = self.scratch;
+            let (layout, parts) = (self.layout, x_parts(x_format));
+            let line = Type::i8(LINE as u16);
+            b.for_each("r", rows.rest, |b, r| {
+                let from = x(rows.whole() + r);
+                for step in 0..self.columns / STEP {
+                    for part in 0..parts {
+                        let v = b.load(line, from.buffer, from.at.clone() + from.offset(step * STEP, part, parts));
+                        let to = step * LINE * parts + part * LINE;
+                        b.store(scratch, r * layout.x_row + (at + layout.x_at + to), v);
+                    }
+                }
+            });
+            let copy = Source {
+                buffer: scratch,
+                at: Affine::constant(at + layout.x_at),
+                row: layout.x_row,
+                format: None,
+            };
+            let sums = Destination { buffer: scratch, offset: at + layout.sums_at, row_bytes: layout.sums_row };
+            let y = self.destination(rows.whole());
+            let lines = i64::from(self.product.tile) / STRIP;
+            b.for_each("r", rows.rest, |b, r| {
+                for i in 0..lines {
+                    let v = b.load(line, y.0, y.1.clone() + r * self.to.row_bytes + i * LINE);
+                    b.store(scratch, r * sums.row_bytes + (sums.offset + i * LINE), v);
+                }
+            });
+            self.block(b, &[copy], &(scratch, Affine::constant(sums.offset), sums.row_bytes));
+            b.for_each("r", rows.rest, |b, r| {
+                for i in 0..lines {
+                    let v = b.load(line, scratch, r * sums.row_bytes + (sums.offset + i * LINE));
+                    b.store(y.0, y.1.clone() + r * self.to.row_bytes + i * LINE, v);
+                }
+            });
+        });
+    }
+
+    /// Where sums of these rows stand: buffer, offset of the first, distance of rows.
+    fn destination(&self, row: Affine) -> (BufferId, Affine, i64) {
+        (self.to.buffer, row * self.to.row_bytes + self.to.offset, self.to.row_bytes)
+    }
+
+    /// 16 or 32 rows times all strips: two strips at a time with 32 rows, four with 16, so that four sums are in flight.
+    fn block(&self, b: &mut KernelBuilder, x: &[Source], y: &(BufferId, Affine, i64)) {
+        let strips = self.strips();
+        let width = (4 / x.len() as i64).min(strips);
+        let mut first = 0;
+        // Two are written out: a loop would need registers for its counter and pointers.
+        if strips / width > 2 {
+            b.for_each("column", strips / width, |b, i| self.micro(b, x, y, i * width, width));
+            first = strips / width * width;
+        }
+        while first < strips {
+            let width = width.min(strips - first);
+            self.micro(b, x, y, Affine::constant(first), width);
+            first += width;
+        }
+    }
+
+    /// The micro-kernel: sums of `x` times `width` strips from `strip` on.
+    fn micro(
+        &self,
+        b: &mut KernelBuilder,
+        x: &[Source],
+        (y, y_at, y_row): &(BufferId, Affine, i64),
+        strip: Affine,
+        width: i64,
+    ) {
+        let (panel, panel_at) = self.scratch;
+        let (w_parts, x_parts) = (parts(self.product.format), x_parts(self.product.x_format));
+        let place = |row: usize, column: i64| {
+            y_at.clone() + row as i64 * ROWS * y_row + strip.clone() * LINE + column * LINE
+        };
+        let mut sums: Vec<ValueId> = Vec::new();
+        for row in 0..x.len() {
+            for column in 0..width {
+                sums.push(b.tile_load(SUM, *y, place(row, column), *y_row));
+            }
+        }
+        // Eight steps to an iteration where there are enough.
+        let unit = [256, 128, 64, 32].into_iter().find(|unit| self.columns % unit == 0).unwrap_or(STEP);
+        let panel_strip = self.layout.strip;
+        let panel_unit = unit / STEP * TILE * w_parts;
+        let x_unit: Vec<i64> =
+            x.iter().map(|x| x.offset(unit, 0, x_parts) - x.offset(0, 0, x_parts)).collect();
+        let body = |b: &mut KernelBuilder, i: Affine, sums: &[ValueId]| {
+            let mut sums = sums.to_vec();
+            for step in 0..unit / STEP {
+                let x_tile = |b: &mut KernelBuilder, row: usize, part: i64| {
+                    let x: &Source = &x[row];
+                    let at = x.at.clone() + i.clone() * x_unit[row] + x.offset(step * STEP, part, x_parts);
+                    b.tile_load(BF16, x.buffer, at, x.row)
+                };
+                let w_tile = |b: &mut KernelBuilder, column: i64, part: i64| {
+                    let at = strip.clone() * panel_strip
+                        + i.clone() * panel_unit
+                        + (panel_at + column * panel_strip + (step * w_parts + part) * TILE);
+                    b.tile_load(BF16, panel, at, LINE)
+                };
+                // high * high, low * high, high * low: what parts there are, the smallest product left out.
+                for x_part in 0..x_parts {
+                    let tiles: Vec<ValueId> = (0..x.len()).map(|row| x_tile(b, row, x_part)).collect();
+                    for w_part in 0..w_parts.min(2 - x_part) {
+                        for column in 0..width {
+                            let w = w_tile(b, column, w_part);
+                            for (row, x) in tiles.iter().enumerate() {
+                                let sum = &mut sums[row * width as usize + column as usize];
+                                *sum = b.tile_dot(Op::TileDotBf16, *sum, *x, w);
+                            }
+                        }
+                    }
+                }
+            }
+            sums
+        };
+        let trips = self.columns / unit;
+        let sums = b.for_carry("k", trips, &sums, |b, i, sums| body(b, i.into(), sums));
+        for row in 0..x.len() {
+            for column in 0..width {
+                b.tile_store(*y, place(row, column), sums[row * width as usize + column as usize], *y_row);
+            }
+        }
+    }
+}
+
+/// A strip on its way to the panel.
+struct Unpack {
+    format: Format,
+    w: BufferId,
+    panel: BufferId,
+    columns: i64,
+    from: Affine,
+    to: Affine,
+}
+
+impl Unpack {
+    fn strip(&self, b: &mut KernelBuilder) {
+        match self.format {
+            Format::F16R16 | Format::Bf16R16 => self.floats(b),
+            _ => self.blocks(b),
+        }
+    }
+
+    /// Stores two columns as a row of a panel's tile; `pair` counts from the start of the strip's part in the panel.
+    fn store(&self, b: &mut KernelBuilder, at: Affine, even: ValueId, odd: ValueId) {
+        let pair = b.to_bf16_pairs(even, odd);
+        b.store(self.panel, self.to.clone() + at, pair);
+    }
+
+    fn floats(&self, b: &mut KernelBuilder) {
+        let parts = parts(self.format);
+        b.for_each("step", self.columns / STEP, |b, step| {
+            for pair in 0..STEP / 2 {
+                let columns: Vec<ValueId> = (0..2)
+                    .map(|i| {
+                        let at = self.from.clone() + step * (STEP * 2 * STRIP) + (2 * pair + i) * 2 * STRIP;
+                        if self.format == Format::F16R16 {
+                            let h = b.load(Type::f16(LANES), self.w, at);
+                            b.op(Op::F16ToF32, Type::f32(LANES), &[h])
+                        } else {
+                            let h = b.load(Type::bf16(LANES), self.w, at);
+                            b.bf16_to_f32(h)
+                        }
+                    })
+                    .collect();
+                let at = step * (TILE * parts) + pair * LINE;
+                self.store(b, at.clone(), columns[0], columns[1]);
+                if parts == 2 {
+                    let low: Vec<ValueId> = columns
+                        .iter()
+                        .map(|&v| {
+                            let high = b.to_bf16(v);
+                            let high = b.bf16_to_f32(high);
+                            b.sub(v, high)
+                        })
+                        .collect();
+                    self.store(b, at + TILE, low[0], low[1]);
+                }
+            }
+        });
+    }
+
+    fn field(&self, name: &str) -> i64 {
+        self.format.field(name) as i64
+    }
+
+    /// 16 half-precision numbers as f32.
+    fn halves(&self, b: &mut KernelBuilder, at: Affine) -> ValueId {
+        let h = b.load(Type::f16(LANES), self.w, at);
+        b.op(Op::F16ToF32, Type::f32(LANES), &[h])
+    }
+
+    /// 16 bytes, one for each row, times `d`.
+    fn scale(&self, b: &mut KernelBuilder, at: Affine, d: ValueId, signed: bool) -> ValueId {
+        let bytes = b.load(Type::i8(LANES), self.w, at);
+        let op = if signed { Op::ExtendS } else { Op::ExtendU };
+        let words = b.op(op, Type::i32(LANES), &[bytes]);
+        let scale = b.op(Op::ToF32, Type::f32(LANES), &[words]);
+        b.mul(scale, d)
+    }
+
+    fn blocks(&self, b: &mut KernelBuilder) {
+        let (len, bytes) = (self.format.block_len() as i64, self.format.block_bytes() as i64 * STRIP);
+        b.for_each("b", self.columns / len, |b, block| {
+            let from = self.from.clone() + block * bytes;
+            let d = match len {
+                // One for each sub-block.
+                64 => None,
+                _ => Some(self.halves(b, from.clone() + self.field("d"))),
+            };
+            let dmin = matches!(self.format, Format::Q4KR16 | Format::Q5KR16)
+                .then(|| self.halves(b, from.clone() + self.field("dmin")));
+            b.for_each("sub", len / STEP, |b, sub| {
+                let at = |field: &str, bytes: i64| from.clone() + sub * bytes + self.field(field);
+                let scales: Vec<ValueId> = match (self.format, d) {
+                    (Format::Q6KR16, Some(d)) => {
+                        (0..2).map(|i| self.scale(b, at("scales", 2 * STRIP) + i * STRIP, d, true)).collect()
+                    }
+                    (_, Some(d)) => vec![self.scale(b, at("scales", STRIP), d, false)],
+                    (_, None) => vec![self.halves(b, at("d", 2 * STRIP))],
+                };
+                let min = dmin.map(|dmin| {
+                    let min = self.scale(b, at("mins", STRIP), dmin, false);
+                    let zero = b.splat_f32(LANES, 0.0);
+                    b.sub(zero, min)
+                });
+                let to = block * (len / STEP * TILE) + sub * TILE;
+                for group in 0..STEP / 4 {
+                    let scale = scales[(group * scales.len() as i64 / 8) as usize];
+                    let columns = self.group(b, &at, group);
+                    let columns: Vec<ValueId> = columns
+                        .into_iter()
+                        .map(|q| match min {
+                            Some(min) => b.fma(q, scale, min),
+                            None => b.mul(q, scale),
+                        })
+                        .collect();
+                    self.store(b, to.clone() + 2 * group * LINE, columns[0], columns[1]);
+                    self.store(b, to.clone() + (2 * group + 1) * LINE, columns[2], columns[3]);
+                }
+            });
+        });
+    }
+
+    /// The four columns of a group of a sub-block, as floats without scale.
+    fn group(&self, b: &mut KernelBuilder, at: &impl Fn(&str, i64) -> Affine, group: i64) -> Vec<ValueId> {
+        let dwords = Type::i32(LANES);
+        let bits = |b: &mut KernelBuilder, v: ValueId, shift: i64, mask: i64| {
+            let v = if shift > 0 { b.shift(Op::ShrU, v, shift) } else { v };
+            if shift + i64::from(mask.count_ones()) == 32 {
+                return v;
+            }
+            let mask = b.splat_int(dwords, mask);
+            b.same(Op::And, &[v, mask])
+        };
+        // Bits of a byte's quant that are not in its nibble: from which vector, how many, from which bit of a byte on.
+        let high = match self.format {
+            Format::Q5KR16 => Some((at("high", LINE), 1, group)),
+            Format::Q6KR16 => Some((at("high", 2 * LINE) + group / 4 * LINE, 2, group % 4 * 2)),
+            _ => None,
+        };
+        let high = high.map(|(at, bits, first)| (b.load(dwords, self.w, at), bits, first));
+        let (quants, offset) = match self.format {
+            Format::Q8_0R16 => (b.load(dwords, self.w, at("quants", 8 * LINE) + group * LINE), 128),
+            Format::Q6KR16 => (b.load(dwords, self.w, at("low", 4 * LINE) + group / 2 * LINE), 32),
+            Format::Q4_0R16 => (b.load(dwords, self.w, at("quants", 4 * LINE) + group / 2 * LINE), 8),
+            _ => (b.load(dwords, self.w, at("quants", 4 * LINE) + group / 2 * LINE), 0),
+        };
+        let (width, first) = if self.format == Format::Q8_0R16 { (8, 0) } else { (4, group % 2 * 4) };
+        (0..4)
+            .map(|column| {
+                let mut q = bits(b, quants, 8 * column + first, (1 << width) - 1);
+                if let Some((high, count, first)) = high {
+                    let high = bits(b, high, 8 * column + first, (1 << count) - 1);
+                    let high = b.shift(Op::Shl, high, 4);
+                    q = b.same(Op::Or, &[q, high]);
+                }
+                if offset > 0 {
+                    let offset = b.splat_int(dwords, offset);
+                    q = b.same(Op::ISub, &[q, offset]);
+                }
+                b.op(Op::ToF32, Type::f32(LANES), &[q])
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,149 @@
+//! Tiles: their selection, and the configuration that a kernel with tiles begins with.
+//!
+//! `ldtilecfg` stands at the start of the kernel and `tilerelease` at its end, so a tile register has one shape throughout.
+//! There is no move between tile registers and no spilling: a product overwrites its accumulator, and selection does so in
+//! place where nothing else uses the accumulator, which is how sums in loops are written. Where something does, or where more
+//! tiles live at once than there are registers, the kernel is refused.
+//!
+//! ```text
+//! %c1 = tile_dot_bf16 tile<16x16xf32> %c0, %a, %b        tdpbf16ps tmm0, tmm1, tmm2
+//! ```
+
+use iced_x86::Code;
+use ixc_ir::kernel::{Imm, Inst as Statement, Op, ValueId};
+
+use super::X64Error;
+use super::machine::{Class, Function, Inst, Mem, Opcode, Vreg, Width};
+use super::select::Selector;
+use crate::target::Feature;
+
+/// Rows and bytes of a row of each tile register that is used.
+pub type Shapes = [Option<(u8, u8)>; 8];
+
+/// The only palette with tiles.
+const PALETTE: u8 = 1;
+/// Where the bytes of a row (as words) and the rows (as bytes) of the registers stand in a configuration.
+const ROW_BYTES: usize = 16;
+const ROWS: usize = 48;
+
+/// The pool entry of the configuration, if there are tiles; refuses copies that allocation could not avoid.
+///
+/// # Errors
+/// Where a tile would have to be copied.
+pub fn configuration(f: &mut Function, registers: &[u8], shapes: &Shapes) -> Result<Option<u32>, X64Error> {
+    if shapes.iter().all(Option::is_none) {
+        return Ok(None);
+    }
+    for inst in f.layout.iter().flat_map(|b| &f.blocks[b.index()].insts) {
+        if let Some((to, from)) = inst.as_copy()
+            && matches!(f.vregs[to.index()], Class::Tile { .. })
+            && registers[to.index()] != registers[from.index()]
+        {
+            return Err(X64Error::TileCopy { statement: inst.origin });
+        }
+    }
+    let mut configuration = [0; 64];
+    configuration[0] = PALETTE;
+    for (i, shape) in shapes.iter().enumerate() {
+        let (rows, bytes) = shape.unwrap_or_default();
+        configuration[ROW_BYTES + 2 * i] = bytes;
+        configuration[ROWS + i] = rows;
+    }
+    Ok(Some(f.constant(&configuration)))
+}
+
+impl Selector<'_> {
+    /// Selects an op on tiles.
+    pub fn tile(&mut self, inst: &Statement) -> Result<(), X64Error> {
+        let malformed = X64Error::Malformed { op: inst.op, ty: inst.ty };
+        let needs = match inst.op {
+            Op::TileDotBf16 => Feature::AmxBf16,
+            Op::TileDotS8S8 | Op::TileDotS8U8 | Op::TileDotU8S8 | Op::TileDotU8U8 => Feature::AmxInt8,
+            _ => Feature::AmxTile,
+        };
+        if !self.f.target.has(needs) {
+            return Err(X64Error::NoLowering { op: inst.op, ty: inst.ty });
+        }
+        match (inst.op, inst.operands.as_slice(), inst.result) {
+            (Op::TileZero, [], Some(result)) => {
+                let d = self.tile_register(result);
+                self.emit(Inst::code(Code::VEX_Tilezero_tmm).def(d, Width::T));
+                self.set(result, d);
+            }
+            (Op::TileLoad, [], Some(result)) => {
+                let mem = self.rows_of(inst).ok_or(malformed)?;
+                let d = self.tile_register(result);
+                self.emit(Inst::code(Code::VEX_Tileloadd_tmm_sibmem).def(d, Width::T).mem(mem));
+                self.set(result, d);
+            }
+            (Op::TileStore, &[value], None) => {
+                let mem = self.rows_of(inst).ok_or(malformed)?;
+                // What waits to be loaded may be what this overwrites.
+                self.settle_all();
+                let value = self.reg(value);
+                self.emit(Inst::code(Code::VEX_Tilestored_sibmem_tmm).mem(mem).read(value, Width::T));
+            }
+            (
+                Op::TileDotBf16 | Op::TileDotS8S8 | Op::TileDotS8U8 | Op::TileDotU8S8 | Op::TileDotU8U8,
+                &[sum, a, b],
+                Some(result),
+            ) => {
+                let code = match inst.op {
+                    Op::TileDotS8S8 => Code::VEX_Tdpbssd_tmm_tmm_tmm,
+                    Op::TileDotS8U8 => Code::VEX_Tdpbsud_tmm_tmm_tmm,
+                    Op::TileDotU8S8 => Code::VEX_Tdpbusd_tmm_tmm_tmm,
+                    Op::TileDotU8U8 => Code::VEX_Tdpbuud_tmm_tmm_tmm,
+                    _ => Code::VEX_Tdpbf16ps_tmm_tmm_tmm,
+                };
+                // The processor refuses an instruction that names a register twice.
+                if a == b {
+                    return Err(X64Error::TileCopy { statement: self.origin });
+                }
+                let d = self.overwritten(sum, result);
+                let (a, b) = (self.reg(a), self.reg(b));
+                self.emit(Inst::code(code).update(d, Width::T).read(a, Width::T).read(b, Width::T));
+                self.set(result, d);
+            }
+            _ => return Err(malformed),
+        }
+        Ok(())
+    }
+
+    /// A new register for a tile.
+    fn tile_register(&mut self, value: ValueId) -> Vreg {
+        let class = self.class_of(value);
+        self.f.vreg(class)
+    }
+
+    /// The register of an accumulator, to be overwritten: its own where this is its only use, else a copy.
+    fn overwritten(&mut self, sum: ValueId, result: ValueId) -> Vreg {
+        let register = self.reg(sum);
+        if self.uses.count(sum) == 1 {
+            return register;
+        }
+        let copy = self.tile_register(result);
+        self.emit(Inst::new(Opcode::Copy).def(copy, Width::T).read(register, Width::T));
+        copy
+    }
+
+    /// The memory operand of a load or store of rows: its index is the stride.
+    fn rows_of(&mut self, inst: &Statement) -> Option<Mem> {
+        let (Some(address), Imm::Int(stride)) = (&inst.address, &inst.imm) else { return None };
+        let stride = self.stride(*stride);
+        Some(Mem { index: Some((stride, 1)), ..self.mem(address) })
+    }
+
+    /// A register with the stride.
+    fn stride(&mut self, stride: i64) -> Vreg {
+        let block = self.outside_innermost();
+        if let Some(&register) = self.strides.get(&(block, stride)) {
+            return register;
+        }
+        let register = self.f.vreg(Class::Gpr);
+        // A type rule bounds strides far below 2^31.
+        let set = Inst { origin: self.origin, ..Inst::code(Code::Mov_r32_imm32).def(register, Width::R32).imm(stride) };
+        self.f.blocks[block.index()].insts.push(set);
+        self.strides.insert((block, stride), register);
+        register
+    }
+}

@@ -1,0 +1,150 @@
+//! Matrix products by tiles against f64: every format, rows around every block, columns around every chunk. The interpreter
+//! and the emulator (or the processor, where it has tiles) must give the same bits.
+
+use half::f16;
+use ixc_codegen::generators::generate;
+use ixc_codegen::target::Target;
+use ixc_ir::format::{Format, packed};
+use ixc_ir::graph::quantise::quantise;
+use ixc_ir::kernel::{interpret, verify};
+use ixc_ir::plan::KernelSpec;
+use ixc_ir::plan::spec::Shape;
+
+/// splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn float(&mut self) -> f32 {
+        (self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+}
+
+fn rows_of(random: &mut Random, format: Format, elements: usize) -> Vec<u8> {
+    let mut bytes = vec![0u8; elements / format.block_len() * format.block_bytes()];
+    for block in bytes.chunks_exact_mut(format.block_bytes()) {
+        block.fill_with(|| random.next() as u8);
+        for field in format.row().fields.iter().filter(|f| matches!(f.name, "d" | "dmin" | "value")) {
+            let value = random.float() * if field.name == "value" { 1.0 } else { 0.01 };
+            let bytes = match format {
+                Format::Bf16 => half::bf16::from_f32(value).to_le_bytes(),
+                _ => f16::from_f32(value).to_le_bytes(),
+            };
+            block[field.offset..][..2].copy_from_slice(&bytes);
+        }
+    }
+    bytes
+}
+
+fn check(format: Format, x_format: Format, k: usize, tile: usize, rows: usize, bound: f64) {
+    let mut random = Random((k * 1000 + tile * 100 + rows) as u64);
+    let from = format.unpacked().unwrap();
+    let weights = rows_of(&mut random, from, tile * k);
+    let mut w = vec![0u8; tile * format.row_bytes(k as u64).unwrap() as usize];
+    let (from_strip, strip) = (weights.len() / tile * 16, w.len() / tile * 16);
+    for (rows, out) in weights.chunks_exact(from_strip).zip(w.chunks_exact_mut(strip)) {
+        packed::pack(format, rows, out);
+    }
+    let mut exact = vec![0f32; tile * k];
+    from.dequantise(&weights, &mut exact);
+    let x: Vec<f32> = (0..rows * k).map(|_| random.float() * 2.0).collect();
+    let n = tile + 32;
+    let spec = KernelSpec::Linear {
+        format,
+        x: x_format,
+        k: k as u32,
+        tile: tile as u32,
+        n: n as u32,
+        bias: true,
+        residual: false,
+        shape: Shape::Tiles,
+    };
+    let kernel = generate(&spec, Target::AMX).unwrap_or_else(|e| panic!("{e}"));
+    verify::verify(&kernel).unwrap_or_else(|e| panic!("{}: {e}", spec.name()));
+    let scratch = kernel.buffers.last().unwrap().size.constant as usize;
+    let bias: Vec<f32> = (0..tile).map(|_| random.float()).collect();
+    let mut buffers = vec![
+        quantise(x_format, &x),
+        w,
+        bias.iter().flat_map(|b| b.to_le_bytes()).collect(),
+        vec![0xa5; (rows - 1) * n * 4 + tile * 4],
+        vec![0xa5; scratch],
+    ];
+    let dims = [rows / 32, rows % 32 / 16, rows % 16, usize::from(rows % 16 > 0)].map(|d| d as i64);
+    interpret::run(&kernel, &dims, &mut buffers).unwrap_or_else(|e| panic!("{}: {e}", spec.name()));
+    for r in 0..rows {
+        for c in 0..tile {
+            let at = (r * n + c) * 4;
+            let y = f32::from_le_bytes(buffers[3][at..at + 4].try_into().unwrap());
+            let products = x[r * k..][..k].iter().zip(&exact[c * k..][..k]);
+            let (sum, magnitude) = products.fold((0.0, 0.0), |(sum, magnitude), (x, w)| {
+                let product = f64::from(*x) * f64::from(*w);
+                (sum + product, magnitude + product.abs())
+            });
+            let right = sum + f64::from(bias[c]);
+            let error = (f64::from(y) - right).abs();
+            assert!(
+                error <= bound * (magnitude + 1.0),
+                "{} at {rows} rows: y[{r}, {c}] = {y}, not {right}: {error} of {magnitude}",
+                spec.name()
+            );
+        }
+    }
+}
+
+/// Both factors are rounded to bf16, each by up to 2^-9; sums in f32 add little.
+const BF16: f64 = 2.1 / 512.0;
+/// Of two bf16 each, without the product of both low parts: 2^-16 for what is left of either factor, and the sum's roundings.
+const TWICE: f64 = 1.0 / 16384.0;
+
+#[test]
+fn products_by_tiles_are_right_in_every_format() {
+    for (format, x, bound) in [
+        (Format::Q4KR16, Format::A8SuperTile, BF16),
+        (Format::Q5KR16, Format::A8SuperTile, BF16),
+        (Format::Q6KR16, Format::A8SuperTile, BF16),
+        (Format::Q8_0R16, Format::A8SmallTile, BF16),
+        (Format::Q4_0R16, Format::A8SmallTile, BF16),
+        (Format::F16R16, Format::Bf16x2, TWICE),
+        (Format::Bf16R16, Format::Bf16x2, TWICE),
+    ] {
+        for (k, tile, rows) in
+            [(256, 32, 1), (256, 64, 17), (768, 64, 49), (1280, 32, 33), (512, 96, 16), (256, 32, 32), (1024, 32, 95)]
+        {
+            check(format, x, k, tile, rows, bound);
+        }
+    }
+    for k in [64, 192, 320] {
+        check(Format::Q8_0R16, Format::A8SmallTile, k, 32, 19, BF16);
+        check(Format::F16R16, Format::Bf16x2, k, 32, 19, TWICE);
+    }
+}
+
+/// Nothing is spilled or moved, and tiles are configured and released once.
+#[test]
+fn code_by_tiles_is_tight() {
+    let spec = KernelSpec::Linear {
+        format: Format::Q4KR16,
+        x: Format::A8SuperTile,
+        k: 2048,
+        tile: 64,
+        n: 2048,
+        bias: false,
+        residual: false,
+        shape: Shape::Tiles,
+    };
+    let kernel = generate(&spec, Target::AMX).unwrap();
+    let compiled = ixc_codegen::x64::compile(&kernel, Target::AMX).unwrap_or_else(|e| panic!("{e}"));
+    let text = ixc_codegen::x64::listing::text(&compiled, &kernel);
+    println!("{text}\n{:?}", compiled.stats);
+    assert_eq!((compiled.stats.vector_spills, compiled.stats.gpr_spills, compiled.stats.moves_in_innermost_loops), (0, 0, 0));
+    for once in ["ldtilecfg", "tilerelease"] {
+        assert_eq!(text.matches(once).count(), 1, "{once}");
+    }
+}
