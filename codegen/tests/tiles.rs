@@ -143,7 +143,10 @@ fn code_by_tiles_is_tight() {
     let compiled = ixc_codegen::x64::compile(&kernel, Target::AMX).unwrap_or_else(|e| panic!("{e}"));
     let text = ixc_codegen::x64::listing::text(&compiled, &kernel);
     println!("{text}\n{:?}", compiled.stats);
-    assert_eq!((compiled.stats.vector_spills, compiled.stats.gpr_spills, compiled.stats.moves_in_innermost_loops), (0, 0, 0));
+    assert_eq!(
+        (compiled.stats.vector_spills, compiled.stats.gpr_spills, compiled.stats.moves_in_innermost_loops),
+        (0, 0, 0)
+    );
     for once in ["ldtilecfg", "tilerelease"] {
         assert_eq!(text.matches(once).count(), 1, "{once}");
     }

@@ -256,12 +256,8 @@ impl Part<'_> {
                     }
                 }
             });
-            let copy = Source {
-                buffer: scratch,
-                at: Affine::constant(at + layout.x_at),
-                row: layout.x_row,
-                format: None,
-            };
+            let copy =
+                Source { buffer: scratch, at: Affine::constant(at + layout.x_at), row: layout.x_row, format: None };
             let sums = Destination { buffer: scratch, offset: at + layout.sums_at, row_bytes: layout.sums_row };
             let y = self.destination(rows.whole());
             let lines = i64::from(self.product.tile) / STRIP;
@@ -314,9 +310,8 @@ impl Part<'_> {
     ) {
         let (panel, panel_at) = self.scratch;
         let (w_parts, x_parts) = (parts(self.product.format), x_parts(self.product.x_format));
-        let place = |row: usize, column: i64| {
-            y_at.clone() + row as i64 * ROWS * y_row + strip.clone() * LINE + column * LINE
-        };
+        let place =
+            |row: usize, column: i64| y_at.clone() + row as i64 * ROWS * y_row + strip.clone() * LINE + column * LINE;
         let mut sums: Vec<ValueId> = Vec::new();
         for row in 0..x.len() {
             for column in 0..width {
@@ -327,8 +322,7 @@ impl Part<'_> {
         let unit = [256, 128, 64, 32].into_iter().find(|unit| self.columns % unit == 0).unwrap_or(STEP);
         let panel_strip = self.layout.strip;
         let panel_unit = unit / STEP * TILE * w_parts;
-        let x_unit: Vec<i64> =
-            x.iter().map(|x| x.offset(unit, 0, x_parts) - x.offset(0, 0, x_parts)).collect();
+        let x_unit: Vec<i64> = x.iter().map(|x| x.offset(unit, 0, x_parts) - x.offset(0, 0, x_parts)).collect();
         let body = |b: &mut KernelBuilder, i: Affine, sums: &[ValueId]| {
             let mut sums = sums.to_vec();
             for step in 0..unit / STEP {
