@@ -1,12 +1,15 @@
 //! Matrix products by tiles against f64: every format, rows around every block, columns around every chunk. The interpreter
-//! and the emulator (or the processor, where it has tiles) must give the same bits.
+//! and the machine code in the emulator must give the same bits.
 
 use half::f16;
+use ixc_codegen::emulator::Program;
+use ixc_codegen::emulator::memory::Slice;
 use ixc_codegen::generators::generate;
 use ixc_codegen::target::Target;
+use ixc_codegen::x64;
 use ixc_ir::format::{Format, packed};
 use ixc_ir::graph::quantise::quantise;
-use ixc_ir::kernel::{interpret, verify};
+use ixc_ir::kernel::{BufferKind, Kernel, interpret, verify};
 use ixc_ir::plan::KernelSpec;
 use ixc_ir::plan::spec::Shape;
 
@@ -77,7 +80,10 @@ fn check(format: Format, x_format: Format, k: usize, tile: usize, rows: usize, b
         vec![0xa5; scratch],
     ];
     let dims = [rows / 32, rows % 32 / 16, rows % 16, usize::from(rows % 16 > 0)].map(|d| d as i64);
+    let mut emulated = buffers.clone();
     interpret::run(&kernel, &dims, &mut buffers).unwrap_or_else(|e| panic!("{}: {e}", spec.name()));
+    emulate(&kernel, &dims, &mut emulated);
+    assert_eq!(emulated[3], buffers[3], "{} at {rows} rows: emulated and interpreted", spec.name());
     for r in 0..rows {
         for c in 0..tile {
             let at = (r * n + c) * 4;
@@ -96,6 +102,22 @@ fn check(format: Format, x_format: Format, k: usize, tile: usize, rows: usize, b
             );
         }
     }
+}
+
+/// Runs the machine code of a kernel in the emulator.
+fn emulate(kernel: &Kernel, dims: &[i64], buffers: &mut [Vec<u8>]) {
+    let compiled = x64::compile(kernel, Target::AMX).unwrap_or_else(|e| panic!("{}: {e}", kernel.name));
+    let code = [compiled.code.as_slice(), &compiled.constants].concat();
+    let program = Program::new(&code, compiled.code_bytes, Target::AMX.features()).unwrap_or_else(|e| panic!("{e}"));
+    let slices: Vec<Slice<'_>> = buffers
+        .iter_mut()
+        .zip(&kernel.buffers)
+        .map(|(bytes, buffer)| match buffer.kind {
+            BufferKind::Read => Slice::read(&buffer.name, bytes),
+            _ => Slice::write(&buffer.name, bytes),
+        })
+        .collect();
+    program.call(&slices, dims).unwrap_or_else(|e| panic!("{}: {e}", kernel.name));
 }
 
 /// Both factors are rounded to bf16, each by up to 2^-9; sums in f32 add little.
@@ -140,8 +162,8 @@ fn code_by_tiles_is_tight() {
         shape: Shape::Tiles,
     };
     let kernel = generate(&spec, Target::AMX).unwrap();
-    let compiled = ixc_codegen::x64::compile(&kernel, Target::AMX).unwrap_or_else(|e| panic!("{e}"));
-    let text = ixc_codegen::x64::listing::text(&compiled, &kernel);
+    let compiled = x64::compile(&kernel, Target::AMX).unwrap_or_else(|e| panic!("{e}"));
+    let text = x64::listing::text(&compiled, &kernel);
     println!("{text}\n{:?}", compiled.stats);
     assert_eq!(
         (compiled.stats.vector_spills, compiled.stats.gpr_spills, compiled.stats.moves_in_innermost_loops),

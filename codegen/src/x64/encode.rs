@@ -575,7 +575,8 @@ mod tests {
             let [a, b] = [0, 1].map(|_| f.vreg(Class::vector(bytes)));
             let (code, width) = codes::PADDD.of(bytes);
             f.blocks[0].insts.push(Inst::code(code).def(a, width).read(b, width).read(b, width));
-            let none = Allocation { registers: vec![0, 1], vector_spills: 0, gpr_spills: 0, rematerialised: 0, tiles: None };
+            let none =
+                Allocation { registers: vec![0, 1], vector_spills: 0, gpr_spills: 0, rematerialised: 0, tiles: None };
             encode("add", &f, &none)
         };
         assert!(add(Target::AVX2, 32).is_ok() && add(Target::AVX512, 64).is_ok());
