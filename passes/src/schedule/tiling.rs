@@ -18,8 +18,7 @@
 
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP as PACKED_STRIP;
-use ixc_ir::plan::DimRule;
-use ixc_ir::plan::spec::{GEMM_ROWS, Shape};
+use ixc_ir::plan::spec::Shape;
 
 use super::MatrixTarget;
 
@@ -30,14 +29,16 @@ const TILE: u64 = 32;
 const STRIP: u64 = 8;
 /// Columns that a product should have, so that a few threads stay busy with a single row.
 const MIN_COLUMNS: u64 = 16;
-/// Up to this many rows dot products win: unpacking a strip pays from about one group of [`GEMM_ROWS`].
+/// Up to this many rows dot products win: unpacking a strip pays from about one group of `Gemm`'s rows.
 const GEMV_ROWS: u32 = 5;
 /// Rows of a `Gemm` item: 16 groups for each unpacked strip; 96 rows of 2048 in `a8_super` are 230 KiB, which L2 holds.
 const GEMM_CHUNK: u32 = 96;
 /// Rows of a SwiGLU item: half, since two products and their f32 results share the cache.
 const SWIGLU_CHUNK: u32 = 48;
-/// Weight rows of a `Tiles` item: two tiles of 16.
+/// Weight rows of a `Tiles` item, at least: two tiles of 16.
 const TILES_TILE: u64 = 32;
+/// Weight rows of a `Tiles` item where there are enough: four tiles, so that a block of 16 rows has four sums in flight.
+const TILES_WIDE: u64 = 64;
 /// Up to this many rows vector kernels win over tile products. A block of 16 rows costs a tile product the same whether its
 /// rows are there or not, 1/32 of a cycle for each element of the weight; but that element must become bf16 first, which takes
 /// three times as long, and a vector kernel does 16 rows in 1/8 of a cycle with hardly any unpacking. So they meet at about 16.
@@ -56,27 +57,12 @@ pub(super) struct Way {
     pub(super) row_chunk: u32,
 }
 
-impl Way {
-    /// The dims of its kernel.
-    pub(super) fn dims(self) -> Vec<DimRule> {
-        match self.shape {
-            Shape::Gemv => vec![DimRule::Rows],
-            Shape::Gemm => vec![DimRule::RowGroups(GEMM_ROWS), DimRule::RowRest(GEMM_ROWS)],
-            Shape::Tiles => vec![
-                DimRule::RowGroups(32),
-                DimRule::RowRestGroups { m: 32, n: 16 },
-                DimRule::RowRest(16),
-                DimRule::RowPartial(16),
-            ],
-        }
-    }
-}
-
 /// Weight rows of an item for a weight of `n` rows in `format`, a multiple of `block`.
 pub(super) fn tile(format: Format, n: u64, block: u64, target: MatrixTarget) -> u64 {
     let packed = format.rows() > 1;
     let strip = if packed { PACKED_STRIP as u64 } else { STRIP };
     let wanted = match packed && target.tiles {
+        true if n / TILES_WIDE >= MIN_COLUMNS => TILES_WIDE,
         true => TILES_TILE,
         false => [TILE, TILE / 2].into_iter().find(|tile| n / tile >= MIN_COLUMNS).unwrap_or(strip),
     };
