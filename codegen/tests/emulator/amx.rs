@@ -1,9 +1,11 @@
 //! Tiles against the processor manual: its pseudocode transcribed a second time, over flat bytes and plain loops.
 
+use iced_x86::{Code, Encoder, Instruction, MemoryOperand, Register};
 use ixc_codegen::emulator::amx::{self, TileFault, TileOp, TileProduct, TileShape, Tiles};
-use ixc_codegen::emulator::fault::FaultKind;
 use ixc_codegen::emulator::memory::{Memory, Slice};
+use ixc_codegen::emulator::{FaultKind, Program};
 use ixc_codegen::rows::inputs::Random;
+use ixc_codegen::target::{Feature, Features};
 
 use crate::exact::{add32, fma32};
 use crate::manual::{byte, half, single};
@@ -479,4 +481,100 @@ fn shapes_that_do_not_fit_fault() {
         let trap = amx::execute(&op, &mut tiles, &mut Memory::new(), 0, 0).unwrap_err();
         assert_eq!(trap.to_string(), TileFault::StartRow { tile: 2, start_row: 5, rows: 5 }.to_string());
     }
+}
+
+/// Encodes, with the addresses of the call's buffers in rax, rcx, rdx and r8 before.
+fn encoded(instructions: &[Instruction]) -> Program {
+    let mut encoder = Encoder::new(64);
+    let buffers = [Register::RAX, Register::RCX, Register::RDX, Register::R8].into_iter().enumerate().map(|(n, to)| {
+        let from = MemoryOperand::with_base_displ(Register::RDI, 8 * n as i64);
+        Instruction::with2(Code::Mov_r64_rm64, to, from).unwrap()
+    });
+    let mut at = 0;
+    for instruction in buffers.chain(instructions.iter().copied()) {
+        at += encoder.encode(&instruction, at).unwrap() as u64;
+    }
+    let code = encoder.take_buffer();
+    Program::new(&code, code.len(), Features::of(Feature::ALL)).unwrap_or_else(|fault| panic!("{fault}"))
+}
+
+fn tile_memory(base: Register, index: Register, scale: u32, displacement: i64) -> MemoryOperand {
+    MemoryOperand::new(base, index, scale, displacement, 8, false, Register::None)
+}
+
+/// The instructions as bytes: which operand is which, strides with every scale, a displacement, and no index at all.
+#[test]
+fn encoded_tile_instructions_are_those_of_the_manual() {
+    use Register::{R8, R9, RAX, RCX, RDX, TMM1, TMM3, TMM6};
+    let codes = [
+        Code::VEX_Tdpbssd_tmm_tmm_tmm,
+        Code::VEX_Tdpbsud_tmm_tmm_tmm,
+        Code::VEX_Tdpbusd_tmm_tmm_tmm,
+        Code::VEX_Tdpbuud_tmm_tmm_tmm,
+        Code::VEX_Tdpbf16ps_tmm_tmm_tmm,
+        Code::VEX_Tdpfp16ps_tmm_tmm_tmm,
+    ];
+    let mut random = Random(0x656e_6362);
+    for (product, code) in PRODUCTS.into_iter().zip(codes) {
+        for scale in [1u32, 2, 4, 8] {
+            let stride = 128 / i64::from(scale) * if scale == 2 { -1 } else { 1 };
+            // A negative stride starts at the last row.
+            let start = if stride < 0 { 15 * 128 } else { 0 };
+            // tmm6 (5×12) += tmm1 (5×28) · tmm3 (7×12): shapes and values tell the operands apart.
+            let shapes = [(0, 0), (5, 28), (0, 0), (7, 12), (0, 0), (0, 0), (5, 12), (0, 0)];
+            let mut model = Model::new(shapes);
+            let (a, b) = (operand(&mut random, product, 2048), operand(&mut random, product, 2048));
+            let mut c = sums(&mut random, product, 2048);
+            model.load(1, &a, start as isize, 128 * stride.signum() as isize);
+            model.load(3, &b, 4, 0);
+            model.load(6, &c, start as isize, 128 * stride.signum() as isize);
+            model.multiply(product, 6, 1, 3);
+            let mut right = c.clone();
+            model.store(6, &mut right, start as isize, 128 * stride.signum() as isize);
+
+            let program = encoded(&[
+                Instruction::with2(Code::Mov_r64_imm64, R9, stride).unwrap(),
+                Instruction::with1(Code::VEX_Ldtilecfg_m512, MemoryOperand::with_base(RAX)).unwrap(),
+                Instruction::with2(Code::VEX_Tileloadd_tmm_sibmem, TMM1, tile_memory(RCX, R9, scale, start)).unwrap(),
+                Instruction::with2(Code::VEX_Tileloaddt1_tmm_sibmem, TMM3, tile_memory(RDX, Register::None, 1, 4))
+                    .unwrap(),
+                Instruction::with2(Code::VEX_Tileloadd_tmm_sibmem, TMM6, tile_memory(R8, R9, scale, start)).unwrap(),
+                Instruction::with3(code, TMM6, TMM1, TMM3).unwrap(),
+                Instruction::with2(Code::VEX_Tilestored_sibmem_tmm, tile_memory(R8, R9, scale, start), TMM6).unwrap(),
+                Instruction::with(Code::VEX_Tilerelease),
+                Instruction::with(Code::Retnq),
+            ]);
+            let config = model.config();
+            let buffers =
+                [Slice::read("config", &config), Slice::read("a", &a), Slice::read("b", &b), Slice::write("c", &mut c)];
+            program.call(&buffers, &[]).unwrap_or_else(|fault| panic!("{product:?}: {fault}"));
+            assert_eq!(c, right, "{product:?}, scale {scale}, stride {stride}");
+        }
+    }
+}
+
+#[test]
+fn encoded_tile_configurations_are_stored_and_released() {
+    use Register::{RAX, RCX, TMM5};
+    let model = Model::new([(16, 64), (1, 4), (0, 0), (3, 12), (16, 2), (1, 1), (9, 63), (0, 0)]);
+    let config = model.config();
+    let call = |instructions: &[Instruction], out: &mut [u8]| {
+        let buffers =
+            [Slice::read("config", &config), Slice::write("out", out), Slice::read("", &[]), Slice::read("", &[])];
+        encoded(instructions).call(&buffers, &[])
+    };
+    let load = Instruction::with1(Code::VEX_Ldtilecfg_m512, MemoryOperand::with_base(RAX)).unwrap();
+    let store = |at| Instruction::with1(Code::VEX_Sttilecfg_m512, MemoryOperand::with_base_displ(RCX, at)).unwrap();
+    let zero = Instruction::with1(Code::VEX_Tilezero_tmm, TMM5).unwrap();
+    let (release, ret) = (Instruction::with(Code::VEX_Tilerelease), Instruction::with(Code::Retnq));
+
+    let mut out = [0xee; 192];
+    call(&[store(0), load, zero, store(64), release, store(128), ret], &mut out).unwrap();
+    assert_eq!((&out[..64], &out[64..128], &out[128..]), (&[0; 64][..], &config[..], &[0; 64][..]));
+
+    let kind = |instructions: &[_]| call(instructions, &mut [0; 64]).unwrap_err().kind;
+    assert_eq!(kind(&[load, ret]), FaultKind::TileState);
+    let reason = TileFault::NotConfigured { tile: 5 }.to_string();
+    assert_eq!(kind(&[load, release, zero, ret]), FaultKind::Tile { reason: reason.clone() });
+    assert_eq!(kind(&[zero, ret]), FaultKind::Tile { reason });
 }

@@ -3,11 +3,14 @@
 //! | module | what it tests |
 //! | --- | --- |
 //! | `amx` | tiles against the manual's pseudocode; every fault |
-//! | `bochs` | single vector instructions against this CPU, and for Bochs to judge |
+//! | `bochs` | single vector instructions, for Bochs to judge |
 //! | `checks` | a planted bug of each kind, and what is said about it |
 //! | `compiled` | compiled kernels against the interpreter |
+//! | `encoded` | encoded FP16 and AVX-VNNI instructions against the manual's pseudocode |
 //! | `exact` | (no tests) the manual's arithmetic a second time |
-//! | `manual` | VNNI, BF16 and FP16 lanes against the manual's pseudocode |
+//! | `function` | (no tests) functions of one vector instruction |
+//! | `half` | FP16 lanes against the manual's pseudocode |
+//! | `manual` | VNNI and BF16 lanes against the manual's pseudocode |
 //! | `native` | every instruction that this CPU has, against this CPU |
 //! | `state` | (no tests) random register contents |
 //! | `thunk` | (no tests) executing one instruction with all registers loaded before and stored after |
@@ -16,7 +19,11 @@ mod amx;
 mod bochs;
 mod checks;
 mod compiled;
+mod encoded;
 mod exact;
+#[path = "bochs/function.rs"]
+mod function;
+mod half;
 mod manual;
 mod native;
 mod state;

@@ -28,6 +28,7 @@ pub struct Function {
     pub name: String,
     /// Without the choices.
     pub code: Code,
+    pub instruction: Instruction,
     /// With `rdi` at the addresses of input and output, as kernels are called.
     pub bytes: Vec<u8>,
 }
@@ -221,7 +222,7 @@ pub fn function(code: Code, random: &mut Random) -> Option<Function> {
         i.set_suppress_all_exceptions(true);
     }
     let bytes = around(&form, &i, to_memory)?;
-    Some(Function { name: name_of(&i), code, bytes })
+    Some(Function { name: name_of(&i), code, instruction: i, bytes })
 }
 
 fn name_of(i: &Instruction) -> String {
@@ -281,7 +282,7 @@ fn around(form: &Form, i: &Instruction, to_memory: bool) -> Option<Vec<u8>> {
 }
 
 /// Numbers of the vector registers that an instruction names, each once, in the operands' order.
-fn vectors_of(i: &Instruction) -> Vec<usize> {
+pub fn vectors_of(i: &Instruction) -> Vec<usize> {
     let mut vectors = Vec::new();
     for n in 0..i.op_count() {
         let register = i.op_register(n);
