@@ -2,7 +2,7 @@
 
 use ixc_codegen::emulator::{Program, Slice};
 use ixc_codegen::target::Target;
-use ixc_codegen::x64::{self, X64Error};
+use ixc_codegen::x64::{self, Compiled, X64Error};
 use ixc_ir::kernel::random::{Options, random_buffers, random_dims, random_kernel_with};
 use ixc_ir::kernel::{BufferKind, Kernel, Op, interpret};
 
@@ -32,12 +32,22 @@ fn program(seed: u64, target: Target, full: &mut u64) -> (Kernel, Program) {
         }
     };
     let compiled = compiled.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-    let code = [&compiled.code[..], &compiled.constants].concat();
-    let program = Program::new(&code, compiled.code_bytes, target.features());
-    (kernel, program.unwrap_or_else(|e| panic!("seed {seed}: {e}")))
+    let program = decode(&compiled, target);
+    (kernel, program)
 }
 
-fn call(program: &Program, kernel: &Kernel, dims: &[i64], buffers: &mut [Vec<u8>]) -> Result<u64, String> {
+fn decode(compiled: &Compiled, target: Target) -> Program {
+    let code = [&compiled.code[..], &compiled.constants].concat();
+    let program = Program::new(&code, compiled.code_bytes, target.features());
+    program.unwrap_or_else(|e| panic!("{}: {e}", compiled.name))
+}
+
+/// The code of a kernel, decoded again.
+pub fn decoded(kernel: &Kernel, target: Target) -> Program {
+    decode(&x64::compile(kernel, target).unwrap_or_else(|e| panic!("{}: {e}", kernel.name)), target)
+}
+
+pub fn call(program: &Program, kernel: &Kernel, dims: &[i64], buffers: &mut [Vec<u8>]) -> Result<u64, String> {
     let slices: Vec<Slice> = kernel
         .buffers
         .iter()

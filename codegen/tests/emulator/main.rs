@@ -12,6 +12,7 @@
 //! | `half` | FP16 lanes against the manual's pseudocode |
 //! | `manual` | VNNI and BF16 lanes against the manual's pseudocode |
 //! | `native` | every instruction that this CPU has, against this CPU |
+//! | `speed` | generated kernels against the interpreter, and how fast they are emulated |
 //! | `state` | (no tests) random register contents |
 //! | `thunk` | (no tests) executing one instruction with all registers loaded before and stored after |
 
@@ -26,5 +27,6 @@ mod function;
 mod half;
 mod manual;
 mod native;
+mod speed;
 mod state;
 mod thunk;

@@ -1,0 +1,71 @@
+//! How fast generated kernels are emulated: printed, since a wall clock proves nothing; what they compute is compared.
+
+use std::time::Instant;
+
+use ixc_codegen::generators::generate;
+use ixc_codegen::target::Target;
+use ixc_ir::format::Format;
+use ixc_ir::kernel::{Atom, BufferKind, Kernel, interpret};
+use ixc_ir::plan::KernelSpec;
+use ixc_ir::plan::spec::{Bits, GEMM_ROWS, Shape};
+
+use super::compiled::{call, decoded};
+use super::state::Random;
+
+fn linear(format: Format, shape: Shape) -> KernelSpec {
+    let x = format.activation();
+    KernelSpec::Linear { format, x, k: 512, tile: 16, n: 64, bias: false, residual: false, shape }
+}
+
+/// Ordinary numbers, whatever a buffer is: of bytes like these are halves and floats between 0.03 and 1.
+fn buffers(kernel: &Kernel, dims: &[i64]) -> Vec<Vec<u8>> {
+    let mut random = Random(5);
+    let sizes = kernel.buffers.iter().map(|b| {
+        let size = b.size.evaluate(|atom| match atom {
+            Atom::Dim(d) => dims[d.index()],
+            Atom::Var(_) => unreachable!("sizes vary with dims alone"),
+        });
+        (b, size.unwrap().max(0) as usize)
+    });
+    sizes
+        .map(|(b, size)| match b.kind {
+            BufferKind::Index { .. } => vec![0; size],
+            _ if b.name == "position" => 40_i32.to_le_bytes().to_vec(),
+            _ => (0..size).map(|_| 0x38 + random.below(4) as u8).collect(),
+        })
+        .collect()
+}
+
+#[test]
+fn generated_kernels_are_emulated_fast() {
+    let rows = i64::from(GEMM_ROWS);
+    let specs = [
+        (linear(Format::Q4K, Shape::Gemv), vec![1]),
+        (linear(Format::Q4K, Shape::Gemm), vec![2, 16 % rows]),
+        (linear(Format::Q8_0, Shape::Gemm), vec![2, 0]),
+        (linear(Format::F16, Shape::Gemv), vec![1]),
+        (KernelSpec::Attention { group: 4, d: 64, dv: 64, scale: Bits::of(0.125) }, vec![2]),
+        (KernelSpec::RmsNorm { n: 2048, eps: Bits::of(1e-6), out: Format::A8Super }, vec![]),
+    ];
+    for target in [Target::AVX2, Target::AVX512] {
+        for (spec, dims) in &specs {
+            let kernel = generate(spec, target).unwrap_or_else(|e| panic!("{}: {e}", spec.name()));
+            let program = decoded(&kernel, target);
+            let before = buffers(&kernel, dims);
+            let mut right = before.clone();
+            interpret::run(&kernel, dims, &mut right).unwrap_or_else(|e| panic!("{}: {e}", kernel.name));
+            let (mut instructions, mut fastest) = (0, f64::INFINITY);
+            for _ in 0..10 {
+                let (mut got, start) = (before.clone(), Instant::now());
+                instructions =
+                    call(&program, &kernel, dims, &mut got).unwrap_or_else(|e| panic!("{}: {e}", kernel.name));
+                fastest = fastest.min(start.elapsed().as_secs_f64());
+                for (b, (got, right)) in kernel.buffers.iter().zip(got.iter().zip(&right)) {
+                    assert!(b.kind == BufferKind::Scratch || got == right, "{}: %{} differs", kernel.name, b.name);
+                }
+            }
+            let mips = instructions as f64 / fastest / 1e6;
+            println!("{:60} {instructions:9} instructions, {mips:6.1} million a second", kernel.name);
+        }
+    }
+}
