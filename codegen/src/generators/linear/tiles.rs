@@ -8,7 +8,7 @@
 //! not from their bytes, so that this path has less error than the byte paths, not more.
 //!
 //! ```text
-//! for each chunk of columns                             // a panel of at most PANEL_BYTES: it stays in the first-level cache
+//! for each 64 weight rows, each chunk of columns         // a panel of at most PANEL_BYTES: it stays in the first-level cache
 //!   unpack the strips: panel[strip][k / 32] = tile<16x32xbf16>, row i = columns 2i, 2i + 1 of 16 weight rows
 //!   for each 32 rows, each two strips: 4 sums, 2 tiles of x, 2 of the panel, 4 products for 32 columns     (2 x 2)
 //!   for 16 rows more, each four strips: 4 sums, 1 tile of x, 4 of the panel, 4 products                    (1 x 4)
@@ -38,6 +38,8 @@ const STRIP: i64 = packed::STRIP as i64;
 const LANES: u16 = packed::STRIP as u16;
 /// Most bytes of a panel: two thirds of a first-level cache of 48 KiB, which x streams through the rest of.
 const PANEL_BYTES: i64 = 32 << 10;
+/// Most weight rows of a panel: more would leave it fewer columns, and sums would leave the tiles more often.
+const PANEL_ROWS: i64 = 64;
 
 const BF16: Type = Type::tile(Elem::Bf16, 16, 32);
 const SUM: Type = Type::tile(Elem::F32, 16, 16);
@@ -86,10 +88,15 @@ fn parts(format: Format) -> i64 {
     if format == Format::F16R16 { 2 } else { 1 }
 }
 
+/// Weight rows that a panel has at once.
+fn panel_rows(tile: u32) -> i64 {
+    i64::from(tile).min(PANEL_ROWS)
+}
+
 /// Columns that a panel has at once.
 fn chunk(format: Format, k: u32, tile: u32) -> i64 {
     let unit = 256;
-    let most = PANEL_BYTES / (i64::from(tile) * 2 * parts(format)) / unit * unit;
+    let most = PANEL_BYTES / (panel_rows(tile) * 2 * parts(format)) / unit * unit;
     most.max(unit).min(i64::from(k))
 }
 
@@ -115,9 +122,9 @@ impl Layout {
     fn new(format: Format, x: Format, k: u32, tile: u32) -> Layout {
         let chunk = chunk(format, k, tile);
         let strip = chunk / STEP * TILE * parts(format);
-        let x_at = i64::from(tile) / STRIP * strip;
+        let x_at = panel_rows(tile) / STRIP * strip;
         let x_row = chunk * 2 * x_parts(x);
-        Layout { chunk, strip, x_at, x_row, sums_at: x_at + ROWS * x_row, sums_row: i64::from(tile) * 4 }
+        Layout { chunk, strip, x_at, x_row, sums_at: x_at + ROWS * x_row, sums_row: panel_rows(tile) * 4 }
     }
 }
 
@@ -159,62 +166,90 @@ impl Source {
 
 /// Adds the product to what is at the destination.
 pub fn multiply(b: &mut KernelBuilder, product: &Product, scratch: (BufferId, i64), rows: &Rows, to: &Destination) {
-    let layout = Layout::new(product.format, product.x_format, product.k, product.tile);
-    let k = i64::from(product.k);
-    let whole = k / layout.chunk;
-    let at = |columns: i64| {
-        let w = columns / product.format.block_len() as i64 * product.format.block_bytes() as i64 * STRIP;
-        (w, x_offset(product.x_format, columns, 0) - x_offset(product.x_format, 0, 0))
+    let (tile, step) = (i64::from(product.tile), panel_rows(product.tile));
+    let group = |b: &mut KernelBuilder, first: Affine, weight_rows| {
+        let group = Group { product, scratch, rows: *rows, to, first, weight_rows };
+        group.multiply(b);
     };
-    let (w_step, x_step) = at(layout.chunk);
-    let part = |b: &mut KernelBuilder, columns, w: Affine, x: Affine| {
-        let part = Part { product, layout, columns, w, x, scratch, rows: *rows, to };
-        part.unpack(b);
-        part.multiply(b);
-    };
-    if whole > 1 {
-        b.for_each("chunk", whole, |b, i| part(b, layout.chunk, i * w_step, i * x_step));
+    if tile / step > 1 {
+        b.for_each("panel", tile / step, |b, i| group(b, i * step, step));
     } else {
-        part(b, layout.chunk, Affine::constant(0), Affine::constant(0));
+        group(b, Affine::constant(0), step);
     }
-    let rest = k % layout.chunk;
-    if rest > 0 {
-        let (w, x) = at(whole * layout.chunk);
-        part(b, rest, Affine::constant(w), Affine::constant(x));
+    if tile % step > 0 {
+        group(b, Affine::constant(tile - tile % step), tile % step);
+    }
+}
+
+/// The weight rows of a panel.
+struct Group<'p> {
+    product: &'p Product,
+    scratch: (BufferId, i64),
+    rows: Rows,
+    to: &'p Destination,
+    /// The first of them, a multiple of 32, as are they.
+    first: Affine,
+    weight_rows: i64,
+}
+
+impl Group<'_> {
+    fn multiply(&self, b: &mut KernelBuilder) {
+        let product = self.product;
+        let layout = Layout::new(product.format, product.x_format, product.k, product.tile);
+        let k = i64::from(product.k);
+        let whole = k / layout.chunk;
+        let at = |columns: i64| {
+            let w = columns / product.format.block_len() as i64 * product.format.block_bytes() as i64 * STRIP;
+            (w, x_offset(product.x_format, columns, 0) - x_offset(product.x_format, 0, 0))
+        };
+        let (w_step, x_step) = at(layout.chunk);
+        let part = |b: &mut KernelBuilder, columns, w: Affine, x: Affine| {
+            let part = Part { group: self, layout, columns, w, x };
+            part.unpack(b);
+            part.multiply(b);
+        };
+        if whole > 1 {
+            b.for_each("chunk", whole, |b, i| part(b, layout.chunk, i * w_step, i * x_step));
+        } else {
+            part(b, layout.chunk, Affine::constant(0), Affine::constant(0));
+        }
+        let rest = k % layout.chunk;
+        if rest > 0 {
+            let (w, x) = at(whole * layout.chunk);
+            part(b, rest, Affine::constant(w), Affine::constant(x));
+        }
     }
 }
 
 /// One chunk of columns.
 struct Part<'p> {
-    product: &'p Product,
+    group: &'p Group<'p>,
     layout: Layout,
     columns: i64,
     /// Where its blocks start in a strip.
     w: Affine,
     /// Where its columns start in a row of x.
     x: Affine,
-    scratch: (BufferId, i64),
-    rows: Rows,
-    to: &'p Destination,
 }
 
 impl Part<'_> {
     fn strips(&self) -> i64 {
-        i64::from(self.product.tile) / STRIP
+        self.group.weight_rows / STRIP
     }
 
     /// Fills the panel.
     fn unpack(&self, b: &mut KernelBuilder) {
-        let format = self.product.format;
-        let strip_bytes = i64::from(self.product.k) / format.block_len() as i64 * format.block_bytes() as i64 * STRIP;
-        let (panel, panel_at) = self.scratch;
+        let format = self.group.product.format;
+        let strip_bytes =
+            i64::from(self.group.product.k) / format.block_len() as i64 * format.block_bytes() as i64 * STRIP;
+        let (panel, panel_at) = self.group.scratch;
         b.for_each("strip", self.strips(), |b, strip| {
             let unpack = Unpack {
                 format,
-                w: self.product.w,
+                w: self.group.product.w,
                 panel,
                 columns: self.columns,
-                from: strip * strip_bytes + self.w.clone(),
+                from: strip * strip_bytes + self.group.first.clone() * (strip_bytes / STRIP) + self.w.clone(),
                 to: strip * self.layout.strip + panel_at,
             };
             unpack.strip(b);
@@ -222,10 +257,10 @@ impl Part<'_> {
     }
 
     fn multiply(&self, b: &mut KernelBuilder) {
-        let (x_format, rows) = (self.product.x_format, self.rows);
-        let x_row = self.product.k as i64 / x_format.block_len() as i64 * x_format.block_bytes() as i64;
+        let (x_format, rows) = (self.group.product.x_format, self.group.rows);
+        let x_row = self.group.product.k as i64 / x_format.block_len() as i64 * x_format.block_bytes() as i64;
         let x = |row: Affine| Source {
-            buffer: self.product.x,
+            buffer: self.group.product.x,
             at: row * x_row + self.x.clone(),
             row: x_row,
             format: Some(x_format),
@@ -243,7 +278,7 @@ impl Part<'_> {
         // Rows that fill no tile are copied to where a tile's worth of memory is; what stands in the other rows is multiplied
         // too, and stays there.
         b.for_each("partial", rows.partial, |b, _| {
-            let (scratch, at) = self.scratch;
+            let (scratch, at) = self.group.scratch;
             let (layout, parts) = (self.layout, x_parts(x_format));
             let line = Type::i8(LINE as u16);
             b.for_each("r", rows.rest, |b, r| {
@@ -260,10 +295,10 @@ impl Part<'_> {
                 Source { buffer: scratch, at: Affine::constant(at + layout.x_at), row: layout.x_row, format: None };
             let sums = Destination { buffer: scratch, offset: at + layout.sums_at, row_bytes: layout.sums_row };
             let y = self.destination(rows.whole());
-            let lines = i64::from(self.product.tile) / STRIP;
+            let lines = self.strips();
             b.for_each("r", rows.rest, |b, r| {
                 for i in 0..lines {
-                    let v = b.load(line, y.0, y.1.clone() + r * self.to.row_bytes + i * LINE);
+                    let v = b.load(line, y.0, y.1.clone() + r * self.group.to.row_bytes + i * LINE);
                     b.store(scratch, r * sums.row_bytes + (sums.offset + i * LINE), v);
                 }
             });
@@ -271,7 +306,7 @@ impl Part<'_> {
             b.for_each("r", rows.rest, |b, r| {
                 for i in 0..lines {
                     let v = b.load(line, scratch, r * sums.row_bytes + (sums.offset + i * LINE));
-                    b.store(y.0, y.1.clone() + r * self.to.row_bytes + i * LINE, v);
+                    b.store(y.0, y.1.clone() + r * self.group.to.row_bytes + i * LINE, v);
                 }
             });
         });
@@ -279,7 +314,8 @@ impl Part<'_> {
 
     /// Where sums of these rows stand: buffer, offset of the first, distance of rows.
     fn destination(&self, row: Affine) -> (BufferId, Affine, i64) {
-        (self.to.buffer, row * self.to.row_bytes + self.to.offset, self.to.row_bytes)
+        let to = self.group.to;
+        (to.buffer, row * to.row_bytes + self.group.first.clone() * 4 + to.offset, to.row_bytes)
     }
 
     /// 16 or 32 rows times all strips: two strips at a time with 32 rows, four with 16, so that four sums are in flight.
@@ -308,8 +344,8 @@ impl Part<'_> {
         strip: Affine,
         width: i64,
     ) {
-        let (panel, panel_at) = self.scratch;
-        let (w_parts, x_parts) = (parts(self.product.format), x_parts(self.product.x_format));
+        let (panel, panel_at) = self.group.scratch;
+        let (w_parts, x_parts) = (parts(self.group.product.format), x_parts(self.group.product.x_format));
         let place =
             |row: usize, column: i64| y_at.clone() + row as i64 * ROWS * y_row + strip.clone() * LINE + column * LINE;
         let mut sums: Vec<ValueId> = Vec::new();
