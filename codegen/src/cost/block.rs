@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use super::chain::{self, Latency, Node};
 use super::class::{Class, Kind, Memory, Width, Work, classify};
-use super::model::{Cost, CpuModel, Uop};
+use super::model::{Cost, CpuModel, Uop, WideVectors};
 use super::ports::Load;
 
 /// Cycles between two tile products: 16 rows, one a cycle.
@@ -187,12 +187,15 @@ fn is_vector_work(class: Class) -> bool {
 
 /// Cost with memory operands, and the µops of those.
 fn full_cost(model: &CpuModel, work: Work) -> Option<(Work, Cost, Vec<Uop>)> {
-    let mut cost = model.cost(work.class, work.width)?;
+    // A CPU that halves vectors takes two loads for 64 bytes, and one where fewer are read.
+    let load_width = if model.wide == WideVectors::Halves { work.loaded } else { work.width };
+    let width = if matches!(work.class, Class::Load | Class::BroadcastNarrow) { load_width } else { work.width };
+    let mut cost = model.cost(work.class, width)?;
     let (load, store) = memory_classes(work);
     let mut memory = Vec::new();
     // A load or store takes a slot of its own only where the work has none: it fuses with it.
     if let Some(class) = load {
-        memory.extend(model.cost(class, work.width)?.uops);
+        memory.extend(model.cost(class, load_width)?.uops);
     }
     if let Some(class) = store {
         memory.extend(model.cost(class, work.width)?.uops);

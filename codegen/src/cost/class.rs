@@ -178,6 +178,8 @@ pub struct Work {
     pub width: Width,
     /// What memory operands add.
     pub memory: Memory,
+    /// How wide what is read from memory is: 4 bytes where they are broadcast.
+    pub loaded: Width,
 }
 
 /// Whether the instruction zeroes its first operand whatever is in the others.
@@ -201,18 +203,19 @@ pub fn classify(i: &Instruction) -> Option<Work> {
     let width = width(i);
     let to_memory = i.op_count() > 0 && i.op0_kind() == OpKind::Memory;
     let from_memory = (1..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory);
-    let plain = |class| Some(Work { class, width, memory: Memory::None });
+    let loaded = loaded(i, width);
+    let plain = |class| Some(Work { class, width, memory: Memory::None, loaded });
     // Work that may read a memory operand.
     let work = |class| {
         let memory = if from_memory { Memory::Read } else { Memory::None };
-        Some(Work { class, width, memory })
+        Some(Work { class, width, memory, loaded })
     };
     // Work whose result goes to memory.
-    let store = |class| Some(Work { class, width, memory: Memory::Write });
+    let store = |class| Some(Work { class, width, memory: Memory::Write, loaded });
     // Integer work: the first operand may be memory too.
     let int = |class| {
         let memory = if to_memory { Memory::Update } else { return work(class) };
-        Some(Work { class, width, memory })
+        Some(Work { class, width, memory, loaded })
     };
     let op0 = if i.op_count() > 0 && i.op0_kind() == OpKind::Register { i.op0_register() } else { Register::None };
     let op1 = if i.op_count() > 1 && i.op1_kind() == OpKind::Register { i.op1_register() } else { Register::None };
@@ -224,7 +227,7 @@ pub fn classify(i: &Instruction) -> Option<Work> {
         Add | Sub | And | Or | Xor | Neg | Not | Inc | Dec | Adc | Sbb => int(C::IntAlu),
         Cmp | Test => {
             let memory = if to_memory || from_memory { Memory::Read } else { Memory::None };
-            Some(Work { class: C::IntAlu, width, memory })
+            Some(Work { class: C::IntAlu, width, memory, loaded })
         }
         Mov if to_memory => plain(C::StoreInt),
         Mov if from_memory => plain(C::LoadInt),
@@ -403,6 +406,28 @@ pub fn classify(i: &Instruction) -> Option<Work> {
         Tilerelease => plain(C::TileRelease),
         _ => None,
     }
+}
+
+/// Zen 4 reads 64 bytes for these, whatever they need (measured).
+fn reads_whole(mnemonic: Mnemonic) -> bool {
+    use Mnemonic::*;
+    matches!(
+        mnemonic,
+        Vbroadcastss | Vbroadcastsd | Vbroadcasti32x4 | Vbroadcastf32x4 | Vbroadcasti64x2 | Vbroadcastf64x2
+    )
+}
+
+fn loaded(i: &Instruction, width: Width) -> Width {
+    if width == Width::Scalar || reads_whole(i.mnemonic()) {
+        return width;
+    }
+    let bytes = if i.is_broadcast() { 0 } else { i.memory_size().size() };
+    let read = match bytes {
+        0..=16 => Width::X,
+        17..=32 => Width::Y,
+        _ => Width::Z,
+    };
+    read.min(width)
 }
 
 fn width(i: &Instruction) -> Width {

@@ -1,7 +1,8 @@
 //! Loops of finished code, and the loops of the kernel IR that they come from.
 //!
 //! A backward jump closes a loop that reaches from its target to itself. The jump's [`Line`] says which `for` of the kernel it is;
-//! that has the loop's name and its trip count.
+//! that has the loop's name and its trip count. A `for` that runs at most once has no backward jump: it is what a forward jump of its
+//! line leaps over.
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
 use ixc_ir::kernel::print::AffineText;
@@ -30,21 +31,25 @@ pub fn decode(code: &[u8], lines: &[Line]) -> Vec<Decoded> {
         .collect()
 }
 
-/// A loop: instructions `first..=last` of the code.
+/// A loop, or code that runs at most once: instructions `first..=last` of the code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Found {
     /// Its first instruction.
     pub first: usize,
-    /// The jump back.
+    /// Its last: the jump back, if it has one.
     pub last: usize,
+    /// The IR statement that it comes from.
+    pub origin: Option<u32>,
+    /// Whether there is a jump back.
+    pub repeats: bool,
     /// The smallest loop around it, by its position in the list.
     pub parent: Option<usize>,
     /// Steps of the IR loop in one iteration: what the counter is decremented by.
     pub step: i64,
 }
 
-/// Finds the loops, each before those inside it.
-pub fn find(code: &[Decoded]) -> Vec<Found> {
+/// Finds the loops, each before those inside it. `is_loop` says whether a statement is a `for`.
+pub fn find(code: &[Decoded], is_loop: impl Fn(u32) -> bool) -> Vec<Found> {
     let mut loops: Vec<Found> = Vec::new();
     for (last, decoded) in code.iter().enumerate() {
         let i = &decoded.instruction;
@@ -57,7 +62,22 @@ pub fn find(code: &[Decoded]) -> Vec<Found> {
         };
         // Several jumps to one place close one loop, the last of them.
         loops.retain(|found| found.first != first);
-        loops.push(Found { first, last, parent: None, step: step(&code[first..last]) });
+        let step = step(&code[first..last]);
+        loops.push(Found { first, last, origin: decoded.origin, repeats: true, parent: None, step });
+    }
+    for (guard, decoded) in code.iter().enumerate() {
+        let i = &decoded.instruction;
+        let Some(origin) = decoded.origin.filter(|origin| is_loop(*origin)) else { continue };
+        if i.flow_control() != FlowControl::ConditionalBranch || i.near_branch_target() <= i.ip() {
+            continue;
+        }
+        let end = code.partition_point(|d| d.instruction.ip() < i.near_branch_target());
+        let inside = |found: &Found| guard < found.first && found.last < end && found.origin == Some(origin);
+        // The guard of a loop that repeats leaps over the loop.
+        if end > guard + 1 && !loops.iter().any(inside) {
+            let (first, last) = (guard + 1, end - 1);
+            loops.push(Found { first, last, origin: Some(origin), repeats: false, parent: None, step: 1 });
+        }
     }
     loops.sort_by_key(|found| (found.first, std::cmp::Reverse(found.last)));
     for at in 0..loops.len() {

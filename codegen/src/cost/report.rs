@@ -52,12 +52,14 @@ pub struct LoopReport {
     pub statement: Option<u32>,
     /// Offset of its first instruction.
     pub start: u32,
-    /// Offset of the jump back.
+    /// Offset of its last instruction: the jump back.
     pub end: u32,
     /// Loops around it.
     pub depth: u32,
     /// The loop around it, by its position in [`Report::loops`].
     pub parent: Option<usize>,
+    /// Whether there is a jump back: without, the code runs at most once at a time.
+    pub repeats: bool,
     /// Whether it contains no loop.
     pub innermost: bool,
     /// Steps of the IR loop in one iteration.
@@ -71,18 +73,18 @@ pub struct LoopReport {
 /// Analyses a kernel: `code` is its instructions alone, `lines` where each comes from.
 pub fn analyse(code: &[u8], lines: &[Line], kernel: &Kernel, cpu: &'static CpuModel) -> Report {
     let code = loops::decode(code, lines);
-    let found = loops::find(&code);
     let ir = loops::of_kernel(kernel);
+    let found = loops::find(&code, |statement| ir.iter().any(|(number, _)| *number == statement));
     // The innermost loop around each instruction.
     let mut owner: Vec<Option<usize>> = vec![None; code.len()];
     for (number, Found { first, last, .. }) in found.iter().enumerate() {
         owner[*first..=*last].fill(Some(number));
     }
     let mut unknown = Vec::new();
-    let mut body = |whose: Option<usize>| {
+    let mut body = |whose: Option<usize>, repeats: bool| {
         let own: Vec<Instruction> =
             code.iter().zip(&owner).filter(|(_, o)| **o == whose).map(|(d, _)| d.instruction).collect();
-        let (block, without) = block::cost(&own, whose.is_some(), cpu);
+        let (block, without) = block::cost(&own, repeats, cpu);
         unknown.extend(without.into_iter().map(|at| describe(&own[at])));
         block
     };
@@ -90,9 +92,13 @@ pub fn analyse(code: &[u8], lines: &[Line], kernel: &Kernel, cpu: &'static CpuMo
         .iter()
         .enumerate()
         .map(|(number, f)| {
-            let statement = code[f.last].origin;
+            let statement = f.origin;
             let source = statement.and_then(|s| ir.iter().find(|(n, _)| *n == s)).map(|(_, source)| source);
-            let label = source.map_or("loop".into(), |s| format!("for %{} in 0..{}", s.var, s.trip_text));
+            let label = match source {
+                Some(s) if f.repeats => format!("for %{} in 0..{}", s.var, s.trip_text),
+                Some(s) => format!("once for %{} in 0..{}", s.var, s.trip_text),
+                None => "loop".into(),
+            };
             let mut depth = 0;
             let mut around = f.parent;
             while let Some(outer) = around {
@@ -105,14 +111,15 @@ pub fn analyse(code: &[u8], lines: &[Line], kernel: &Kernel, cpu: &'static CpuMo
                 end: code[f.last].instruction.ip() as u32,
                 depth,
                 parent: f.parent,
+                repeats: f.repeats,
                 innermost: !found.iter().any(|inner| inner.parent == Some(number)),
                 step: f.step,
-                body: body(Some(number)),
+                body: body(Some(number), f.repeats),
                 trip: source.map(|s| s.trip.clone()),
             }
         })
         .collect();
-    let outside = body(None);
+    let outside = body(None, false);
     unknown.sort_by_key(|u: &Unknown| u.offset);
     Report {
         kernel: kernel.name.clone(),
@@ -358,7 +365,7 @@ impl Display for Report {
             writeln!(f, "{label:<LABEL$} {}", l.body.row())?;
         }
         writeln!(f, "{:<LABEL$} {}", "outside of loops", self.outside.row())?;
-        for l in self.loops.iter().filter(|l| l.innermost) {
+        for l in self.loops.iter().filter(|l| l.innermost && l.repeats) {
             let ports: Vec<_> = l.body.ports.iter().map(|p| format!("{} {:.2}", p.port, p.cycles)).collect();
             writeln!(f, "ports of {} (offset {:#x}): {}", l.label, l.start, ports.join(", "))?;
         }

@@ -37,6 +37,8 @@ pub enum Part {
     Code(Vec<Instruction>),
     /// A counted loop and the IR statement that it comes from.
     Loop(u32, Vec<Part>),
+    /// Code behind a test, and the IR statement that it comes from.
+    Once(u32, Vec<Part>),
 }
 
 pub fn assemble(parts: &[Part]) -> (Vec<u8>, Vec<Line>) {
@@ -56,6 +58,13 @@ pub fn assemble(parts: &[Part]) -> (Vec<u8>, Vec<Line>) {
 fn emit(parts: &[Part], depth: usize, out: &mut Vec<(Instruction, Option<u32>)>) {
     for part in parts {
         match part {
+            Part::Once(origin, body) => {
+                let guard = out.len();
+                out.push((Instruction::default(), Some(*origin)));
+                emit(body, depth, out);
+                let target = 1000 + out.len() as u64;
+                out[guard].0 = Instruction::with_branch(Code::Je_rel32_64, target).unwrap();
+            }
             Part::Code(code) => out.extend(code.iter().map(|i| (*i, None))),
             Part::Loop(origin, body) => {
                 let start = 1000 + out.len() as u64;
@@ -137,6 +146,18 @@ fn stores_of_64_bytes_halve_on_zen4_and_take_both_ports_on_golden_cove() {
     assert_eq!(one_loop(body(), "zen4").cycles, 6.0);
     assert_eq!(one_loop(body(), "sapphire-rapids").cycles, 3.0);
     assert_eq!(one_loop(body(), "icelake").cycles, 1.5);
+}
+
+#[test]
+fn four_bytes_broadcast_are_one_load_where_64_are_two() {
+    let at = |displacement| MemoryOperand::with_base_displ(Register::RAX, displacement);
+    let sum =
+        |i: u32| Instruction::with3(Code::EVEX_Vpaddd_zmm_k1z_zmm_zmmm512b32, zmm(i), zmm(20), at(64 * i64::from(i)));
+    let whole: Vec<Instruction> = (0..4).map(|i| sum(i).unwrap()).collect();
+    let mut broadcast = whole.clone();
+    broadcast.iter_mut().for_each(|i| i.set_is_broadcast(true));
+    assert_eq!(one_loop(whole, "zen4").cycles, 4.0);
+    assert_eq!(one_loop(broadcast, "zen4").cycles, 2.0);
 }
 
 #[test]
@@ -265,6 +286,22 @@ fn a_whole_kernel_is_its_loops_times_their_trips() {
     assert_eq!(report.whole(&[101]), Err(outside));
     let strange = analyse(&[Part::Loop(9, vec![Part::Code(fmas(1))])], "haswell");
     assert_eq!((strange.loops[0].label.as_str(), strange.whole(&[1])), ("loop", Err(WholeError::Trip { start: 0 })));
+}
+
+#[test]
+fn code_behind_a_test_counts_as_often_as_its_loop_runs() {
+    // The inner loop has a guard of its own, which is no code that runs once.
+    let inner = Part::Loop(2, vec![Part::Code(fmas(12))]);
+    let parts = [
+        Part::Once(0, vec![Part::Code(tiles(2, 2, 4)), Part::Once(2, vec![Part::Code(fmas(1)), inner])]),
+        Part::Code(vec![Instruction::with(Code::Retnq)]),
+    ];
+    let report = analyse(&parts, "sapphire-rapids");
+    let labels: Vec<_> = report.loops.iter().map(|l| (l.label.as_str(), l.depth, l.repeats)).collect();
+    assert_eq!(labels, [("once for %i in 0..%n", 0, false), ("for %j in 0..7", 1, true)]);
+    let (none, one) = (report.whole(&[0]).unwrap(), report.whole(&[1]).unwrap());
+    assert_eq!((none.tile_cycles, none.cycles), (0.0, report.outside.cycles));
+    assert_eq!((one.tile_cycles, one.loops[0].iterations, one.loops[1].iterations), (64.0, 1.0, 7.0));
 }
 
 #[test]
