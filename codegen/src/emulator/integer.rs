@@ -216,8 +216,8 @@ pub(super) fn row(i: &Instruction) -> Option<Row> {
         M::Vpmulhrsw | M::Pmulhrsw => {
             two!(i16, |a, b| ((((i32::from(a) * i32::from(b)) >> 14) + 1) >> 1) as i16)
         }
-        M::Vpmuldq | M::Pmuldq => two!(i64, |a, b| i64::from(a as i32) * i64::from(b as i32)),
-        M::Vpmuludq | M::Pmuludq => two!(u64, |a, b| u64::from(a as u32) * u64::from(b as u32)),
+        M::Vpmuldq | M::Pmuldq => two!(i64, |a, b| i64::from(a as i32) * i64::from(b as i32)).whole(),
+        M::Vpmuludq | M::Pmuludq => two!(u64, |a, b| u64::from(a as u32) * u64::from(b as u32)).whole(),
         M::Vpmaddwd | M::Pmaddwd => Row::new(
             Shape::Lanes(|r, a, b, op| {
                 pairs::<i16, i32>(r, a, b, op, |[a, c], [b, d]| {
@@ -225,7 +225,8 @@ pub(super) fn row(i: &Instruction) -> Option<Row> {
                 });
             }),
             4,
-        ),
+        )
+        .whole(),
         M::Vpmaddubsw | M::Pmaddubsw => Row::new(
             Shape::Lanes(|r, a, b, op| {
                 lanes::two::<u16, u16>(r, a, b, op, |a, b| {
@@ -235,7 +236,8 @@ pub(super) fn row(i: &Instruction) -> Option<Row> {
                 });
             }),
             2,
-        ),
+        )
+        .whole(),
         M::Vpsadbw | M::Psadbw => Row::new(Shape::Lanes(sums_of_differences), 8),
 
         M::Vpand | M::Vpandd | M::Pand | M::Vandps | M::Andps => two!(u32, |a, b| a & b),
@@ -329,10 +331,11 @@ pub(super) fn row(i: &Instruction) -> Option<Row> {
         }
         M::Vpmultishiftqb => Row::new(Shape::Lanes(multishift), 1).whole(),
 
-        M::Vpdpbusd => three!(u32, dot::pdpbusd),
-        M::Vpdpbusds => three!(u32, dot::pdpbusds),
-        M::Vpdpwssd => three!(u32, dot::pdpwssd),
-        M::Vpdpwssds => three!(u32, dot::pdpwssds),
+        // By the manual these and `vpmuldq` suppress faults; Zen 4 does not.
+        M::Vpdpbusd => three!(u32, dot::pdpbusd).whole(),
+        M::Vpdpbusds => three!(u32, dot::pdpbusds).whole(),
+        M::Vpdpwssd => three!(u32, dot::pdpwssd).whole(),
+        M::Vpdpwssds => three!(u32, dot::pdpwssds).whole(),
         M::Vdpbf16ps => three!(u32, dot::dpbf16ps),
         _ => return rotate(i),
     })

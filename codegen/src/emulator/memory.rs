@@ -128,6 +128,14 @@ impl<'a> Memory<'a> {
         self.host(address, bytes, false).is_ok()
     }
 
+    /// Faults as a store would.
+    ///
+    /// # Errors
+    /// As [`Memory::store`].
+    pub fn check_store(&self, address: u64, bytes: usize) -> Result<(), Trap> {
+        self.host(address, bytes, true).map(|_| ())
+    }
+
     /// Loads bytes.
     ///
     /// # Errors

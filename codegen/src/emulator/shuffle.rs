@@ -262,9 +262,11 @@ pub(super) fn row(i: &Instruction) -> Option<Row> {
         M::Vbroadcastf128 | M::Vbroadcasti128 | M::Vbroadcastf64x2 | M::Vbroadcasti64x2 => repeated(8, broadcast::<16>),
         M::Vbroadcastf32x8 | M::Vbroadcasti32x8 => repeated(4, broadcast::<32>),
         M::Vbroadcastf64x4 | M::Vbroadcasti64x4 => repeated(8, broadcast::<32>),
-        M::Vmovddup | M::Movddup => repeated(8, |r, _, b, op| lanes::each(r, op, |i| u64::get(b, i & !1))),
-        M::Vmovshdup | M::Movshdup => within(4, |r, _, b, op| lanes::each(r, op, |i| u32::get(b, i | 1))),
-        M::Vmovsldup | M::Movsldup => within(4, |r, _, b, op| lanes::each(r, op, |i| u32::get(b, i & !1))),
+        M::Vmovddup | M::Movddup => {
+            moving(8, |r, _, b, op| lanes::each(r, op, |i| u64::get(b, i & !1))).map(|row| row.from(0))
+        }
+        M::Vmovshdup | M::Movshdup => moving(4, |r, _, b, op| lanes::each(r, op, |i| u32::get(b, i | 1))),
+        M::Vmovsldup | M::Movsldup => moving(4, |r, _, b, op| lanes::each(r, op, |i| u32::get(b, i & !1))),
 
         M::Vblendps | M::Blendps | M::Vpblendd => within(4, blend::<u32>),
         M::Vblendpd | M::Blendpd => within(8, blend::<u64>),

@@ -37,7 +37,8 @@ pub(super) struct Row {
     pub element: u8,
     /// Bytes of an element of the source.
     pub source: u8,
-    /// Memory is read whole, whatever the mask says, since elements move.
+    /// Memory is accessed whole, whatever the mask says: where elements move, by the manual (exception classes `NF`), and
+    /// where some processor does so.
     pub whole: bool,
 }
 
@@ -46,7 +47,7 @@ impl Row {
         Row { shape, element, source: element, whole: false }
     }
 
-    /// With elements that move between lanes.
+    /// With faults of elements that are masked away.
     pub fn whole(self) -> Row {
         Row { whole: true, ..self }
     }
@@ -82,7 +83,7 @@ pub(super) fn memory_source(m: &Machine, op: &Op) -> Result<Vector, Trap> {
     let mut v = Vector::ZERO;
     let bytes = usize::from(op.memory_bytes);
     if op.broadcast {
-        if op.mask != 0 && active(m, op) == 0 {
+        if op.mask != 0 && !op.whole && active(m, op) == 0 {
             return Ok(v);
         }
         let end = usize::from(op.source_bytes);
@@ -213,6 +214,9 @@ pub(super) fn store_masked(m: &mut Machine, op: &Op, r: &Vector) -> Step {
             16 => m.memory.store(address, r.0.as_chunks::<16>().0[0]),
             _ => m.memory.write(address, &r.0[..bytes]),
         };
+    }
+    if op.whole {
+        m.memory.check_store(address, bytes)?;
     }
     let element = usize::from(op.element);
     let active = active(m, op);

@@ -19,6 +19,8 @@ use super::thunk::{Block, Thunks, Width};
 
 /// Random operands for each form of an instruction.
 const ROUNDS: usize = 6;
+/// Runs of each with masked elements behind the end of memory.
+const CUTS: usize = 2;
 /// Bytes that memory operands may touch.
 const MEMORY: usize = 4096;
 /// Where they point: in the middle.
@@ -259,20 +261,107 @@ fn is_left_out(code: Code) -> bool {
         || code.cpuid_features().contains(&CpuidFeature::MMX)
 }
 
-struct Machine {
-    memory: Vec<Aligned>,
-    random: Random,
+/// Memory that ends at a page that may not be touched.
+struct Guarded {
+    start: *mut u8,
 }
 
-#[repr(C, align(64))]
-#[derive(Clone, Copy)]
-struct Aligned([u8; 64]);
+impl Guarded {
+    const PAGE: usize = 4096;
+
+    fn new() -> Guarded {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new anonymous mapping; nothing else is touched.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), MEMORY + Guarded::PAGE, protection, flags, -1, 0) };
+        assert_ne!(start, libc::MAP_FAILED);
+        let start = start.cast::<u8>();
+        // SAFETY: the last page of the mapping just made.
+        let rc = unsafe { libc::mprotect(start.wrapping_add(MEMORY).cast(), Guarded::PAGE, libc::PROT_NONE) };
+        assert_eq!(rc, 0);
+        Guarded { start }
+    }
+
+    /// The last bytes.
+    fn bytes(&mut self, len: usize) -> &mut [u8] {
+        assert!(len <= MEMORY);
+        // SAFETY: inside the part of the mapping that can be written, borrowed as long as the result.
+        unsafe { std::slice::from_raw_parts_mut(self.start.wrapping_add(MEMORY - len), len) }
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that `new` made.
+        unsafe { libc::munmap(self.start.cast(), MEMORY + Guarded::PAGE) };
+    }
+}
+
+struct Machine {
+    memory: Guarded,
+    random: Random,
+    width: Width,
+}
+
+/// What came of comparing a run.
+enum Outcome {
+    Same,
+    /// The instruction faults.
+    Faults,
+    Differs(String),
+}
 
 impl Machine {
-    fn bytes(&mut self) -> &mut [u8] {
-        let pointer = self.memory.as_mut_ptr().cast::<u8>();
-        // SAFETY: the vector's own memory, borrowed as long as the result.
-        unsafe { std::slice::from_raw_parts_mut(pointer, MEMORY) }
+    /// Executes an instruction here and in the emulator, with so many bytes of memory.
+    fn compare(&mut self, made: &Made, number: usize, thunks: &mut Thunks, len: usize) -> Outcome {
+        let Made { instruction: i, program, .. } = made;
+        let mut block = self.block(i);
+        let mut before = vec![0; MEMORY];
+        for part in before.chunks_exact_mut(64) {
+            part.copy_from_slice(&self.random.vector());
+        }
+        let before = &before[..len];
+        let mut emulated = State { flags: block.flags, mask: block.mask, ..State::default() };
+        emulated.gpr[..16].copy_from_slice(&block.gpr);
+        for (to, from) in emulated.vector.iter_mut().zip(&block.vector) {
+            *to = Vector(*from);
+            if self.width == Width::Avx {
+                to.0[32..].fill(0);
+            }
+        }
+        let was = block.clone();
+        let memory = self.memory.bytes(len);
+        memory.copy_from_slice(before);
+        match program.call_with(&mut emulated, &[Slice::write("memory", memory)], &[]).map_err(|fault| fault.kind) {
+            Ok(_) => {}
+            Err(FaultKind::Divide) => return Outcome::Faults,
+            Err(FaultKind::OutOfBounds { .. } | FaultKind::Misaligned { .. }) if len < MEMORY => {
+                return Outcome::Faults;
+            }
+            Err(fault) => panic!("{i}: {fault}"),
+        }
+        let after = memory.to_vec();
+        memory.copy_from_slice(before);
+        block.gpr[3] = memory.as_mut_ptr().wrapping_add(POINTED).expose_provenance() as u64;
+        // SAFETY: the CPU has the instruction; what it accesses is in the memory, as the emulator found. Where the emulator
+        // is wrong about that, the page behind the memory ends the test.
+        unsafe { thunks.run(number, &mut block) };
+        let mut text = compare(i, &block, &emulated, self.width);
+        if let Some(at) = self.memory.bytes(len).iter().zip(&after).position(|(a, b)| a != b) {
+            let _ = write!(text, " memory at {}", at as i64 - POINTED as i64);
+        }
+        if text.is_empty() {
+            return Outcome::Same;
+        }
+        for n in 0..i.op_count() {
+            let r = i.op_register(n);
+            if r.is_vector_register() {
+                let _ = write!(text, "\n  {r:?} was {:02x?}", &was.vector[r.number()][..r.size()]);
+            } else if r.is_gpr() {
+                let _ = write!(text, "\n  {r:?} was {:x}", was.gpr[r.number() & 15]);
+            }
+        }
+        Outcome::Differs(format!("{:?}: {i}:{text}", i.code()))
     }
 
     fn block(&mut self, i: &Instruction) -> Block {
@@ -374,8 +463,8 @@ fn instructions_do_what_this_cpu_does() {
     };
     let only = std::env::var("IXC_MNEMONIC").ok();
     let everything = Features::of(Feature::ALL);
-    let mut machine = Machine { memory: vec![Aligned([0; 64]); MEMORY / 64], random: Random(0x1ce) };
-    let (mut codes, mut runs) = (0, 0);
+    let mut machine = Machine { memory: Guarded::new(), random: Random(0x1ce), width };
+    let (mut codes, mut runs, mut beyond) = (0, 0, 0);
     let mut elsewhere: BTreeMap<String, usize> = BTreeMap::new();
     let mut wrong: Vec<String> = Vec::new();
     for code in Code::values() {
@@ -398,56 +487,30 @@ fn instructions_do_what_this_cpu_does() {
         codes += 1;
         let bytes: Vec<Vec<u8>> = made.iter().map(|m| m.bytes.clone()).collect();
         let mut thunks = Thunks::new(&bytes, width);
-        for (number, Made { instruction: i, program, .. }) in made.iter().enumerate() {
-            let mut block = machine.block(i);
-            let mut before = vec![0; MEMORY];
-            for part in before.chunks_exact_mut(64) {
-                part.copy_from_slice(&machine.random.vector());
+        for (number, made) in made.iter().enumerate() {
+            let i = &made.instruction;
+            let mut lens = vec![MEMORY];
+            let bytes = i.memory_size().size();
+            if i.has_op_mask() && bytes > 0 && (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory) {
+                // The operand ends behind the memory, so that only a mask keeps the instruction from faulting.
+                let end = POINTED.wrapping_add_signed(i.memory_displacement64().cast_signed() as isize);
+                lens.extend((0..CUTS).map(|_| end + machine.random.below(bytes)));
             }
-            let mut emulated = State { flags: block.flags, mask: block.mask, ..State::default() };
-            emulated.gpr[..16].copy_from_slice(&block.gpr);
-            for (to, from) in emulated.vector.iter_mut().zip(&block.vector) {
-                *to = Vector(*from);
-                if width == Width::Avx {
-                    to.0[32..].fill(0);
-                }
-            }
-            let shown = (block.clone(), before.clone());
-            machine.bytes().copy_from_slice(&before);
-            let memory = Slice::write("memory", machine.bytes());
-            match program.call_with(&mut emulated, &[memory], &[]).map_err(|fault| fault.kind) {
-                Err(FaultKind::Divide) => continue,
-                Err(fault) => panic!("{i}: {fault}"),
-                Ok(_) => {}
-            }
-            let after = machine.bytes().to_vec();
-            machine.bytes().copy_from_slice(&before);
-            block.gpr[3] = machine.bytes()[POINTED..].as_mut_ptr().expose_provenance() as u64;
-            // SAFETY: the CPU has the instruction; its memory operand is in `machine.memory`, as the emulator found.
-            unsafe { thunks.run(number, &mut block) };
-            runs += 1;
-            let mut text = compare(i, &block, &emulated, width);
-            if let Some(at) = machine.bytes().iter().zip(&after).position(|(a, b)| a != b) {
-                let _ = write!(text, " memory at {}", at as i64 - POINTED as i64);
-            }
-            if !text.is_empty() {
-                let mut operands = String::new();
-                for n in 0..i.op_count() {
-                    let r = i.op_register(n);
-                    if r.is_vector_register() {
-                        let _ = write!(operands, "\n  {r:?} was {:02x?}", &shown.0.vector[r.number()][..r.size()]);
-                    } else if r.is_gpr() {
-                        let _ = write!(operands, "\n  {r:?} was {:x}", shown.0.gpr[r.number() & 15]);
+            for len in lens {
+                match machine.compare(made, number, &mut thunks, len) {
+                    Outcome::Same => {
+                        runs += 1;
+                        beyond += usize::from(len < MEMORY);
                     }
-                }
-                wrong.push(format!("{code:?}: {i}:{text}{operands}"));
-                if wrong.len() >= 400 {
-                    break;
+                    Outcome::Faults => {}
+                    Outcome::Differs(text) => wrong.push(text),
                 }
             }
         }
     }
-    println!("{codes} instructions compared with this CPU in {runs} runs");
+    println!(
+        "{codes} instructions compared with this CPU in {runs} runs, {beyond} of them with masked elements where no memory is"
+    );
     for (features, count) in elsewhere {
         println!("NOT RUN natively: {count} instructions that need {features}: this CPU lacks it");
     }
