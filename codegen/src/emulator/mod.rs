@@ -26,21 +26,11 @@
 //! `vrsqrt14ps`), MXCSR, the second byte of a register (`ah`), calls, string instructions, and what no kernel has had a use
 //! for yet (`vdpps`, `vmpsadbw`, `vdbpsadbw`, `vfixupimm…`, `vfpclass…`, `vgetmant…`, `vrange…`, complex half precision).
 //!
-//! # Contract of the parts that are pure lane maths
+//! # Lane maths apart
 //!
-//! - `amx`: `Tiles` (`Default` is the state after `tilerelease`; `is_init()`), `decode(&iced_x86::Instruction) ->
-//!   Option<TileOp>` once per instruction, and `execute(op: &TileOp, tiles: &mut Tiles, memory: &mut Memory, address: u64,
-//!   stride: u64) -> Result<(), Trap>`: `address` is base + displacement (the whole effective address for the
-//!   configuration instructions), `stride` index << scale, sign included. Faults are `FaultKind::Tile` with the reason, and
-//!   those of [`memory`].
-//! - `dot`: functions over the 32 bits of one lane: `fn(accumulator: u32, a: u32, b: u32) -> u32`, `a` the second
-//!   operand of the instruction and `b` its third, named as the instruction without `v` (`pdpbusd`, `dpbf16ps`, …);
-//!   `cvtneps2bf16(u32) -> u16`.
-//! - `half_ops`: functions over the 16 bits of one lane, with a [`soft::Rounding`] where the instruction rounds:
-//!   `add(a: u16, b: u16, rounding: Rounding) -> u16`, `sub`, `mul`, `div`, `sqrt(a, rounding)`, `min`, `max`, `fma(x, y, z,
-//!   rounding)` = x·y + z (of several NaNs x's wins, then y's, then z's), `compare(a, b, predicate: u8) -> bool`,
-//!   conversions `to_f32(u16) -> u32`, `from_f32(u32, Rounding) -> u16`, `to_i16`, `to_u16`, `from_i16`, `from_u16`, `to_i32`,
-//!   `from_i32`, …, `round_scale(a, imm)`.
+//! `amx`, `dot` and `half_ops` know nothing of registers and operands: [`amx::decode`] and [`amx::execute`] take the tiles,
+//! an address and a stride; `dot` and `half_ops` are functions over the bits of one lane. An operand `a` is the instruction's
+//! second, `b` its third; `fma(x, y, z)` is x·y + z, and of several NaN x's wins, then y's, then z's.
 
 pub mod amx;
 mod compare;
