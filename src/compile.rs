@@ -89,14 +89,11 @@ pub fn specs(model: &Model, options: &Options) -> Result<(Module, Plan<KernelSpe
 fn matrix_target(options: &Options) -> MatrixTarget {
     let packed = match options.target.isa() {
         Isa::Portable | Isa::Avx2 => false,
-        Isa::Avx512 | Isa::Amx => PACKED_KERNELS,
+        Isa::Avx512 | Isa::Amx => true,
     };
     let packed = options.pack.unwrap_or(packed);
     MatrixTarget { packed, tiles: packed && options.target.isa() == Isa::Amx }
 }
-
-/// Whether the generators have kernels for packed weights.
-const PACKED_KERNELS: bool = false;
 
 /// A model's graph after all passes.
 ///

@@ -76,6 +76,12 @@ pub enum Error {
     /// No code can be made of a kernel, or not run.
     #[error(transparent)]
     Codegen(#[from] Box<CodegenError>),
+    /// This machine cannot run the code that a plan is for.
+    #[error("{source}; --emulate runs it in the emulator, slowly")]
+    NeedsCpu {
+        /// What is missing.
+        source: Box<CodegenError>,
+    },
     /// A plan cannot be loaded.
     #[error(transparent)]
     Load(#[from] LoadError),
@@ -193,11 +199,21 @@ impl Error {
             Error::Arch(error) => error.class().exit_status(),
             Error::Settings(_) => USAGE,
             Error::Kernel(error) => error.exit_status(),
-            Error::Codegen(error) | Error::Load(LoadError::Codegen(error)) => codegen_status(error),
+            Error::Codegen(error) | Error::Load(LoadError::Codegen(error)) | Error::NeedsCpu { source: error } => {
+                codegen_status(error)
+            }
             Error::Io { source, .. }
             | Error::PlanFile(FileError::Io { source, .. })
             | Error::Load(LoadError::ModelFile { source, .. }) => io_status(source),
-            Error::Load(LoadError::Memory(_) | LoadError::Thread { .. }) => FAILED,
+            Error::Load(
+                LoadError::Memory(_) | LoadError::Thread { .. } | LoadError::Pack { .. } | LoadError::Fault { .. },
+            ) => FAILED,
+            Error::Load(LoadError::NotEmulated { .. }) => USAGE,
+            Error::PlanFile(FileError::Source(error)) => match &**error {
+                LoadError::ModelFile { source, .. } => io_status(source),
+                LoadError::Memory(_) | LoadError::Thread { .. } | LoadError::Pack { .. } => FAILED,
+                _ => DATA,
+            },
             Error::Load(_) | Error::PlanFile(_) | Error::Step(_) => DATA,
             Error::Pass(_)
             | Error::Schedule(_)

@@ -16,14 +16,15 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::time::Instant;
 
+use ixc_codegen::module::CodegenError;
 use ixc_codegen::target::Target;
 use ixc_frontend::template::{ChatTemplate, Conversation, Message};
 use ixc_frontend::tokenizer::{Tokenizer, TokenizerError};
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::Plan;
-use ixc_runtime::engine::{self, Engine};
-use ixc_runtime::file;
-use ixc_runtime::load::BuiltIn;
+use ixc_runtime::engine::{self, BackendKind, Engine};
+use ixc_runtime::file::{self, PlanFile};
+use ixc_runtime::load::{BuiltIn, LoadError};
 use ixc_runtime::sample::{Sampler, Settings};
 use ixc_runtime::stats::Stats;
 
@@ -45,6 +46,12 @@ pub struct SessionOptions {
     pub target: Option<Target>,
     /// Whether [`Session::take_stats`] shall know tasks.
     pub stats: bool,
+    /// Whether code runs in the emulator: for targets that this machine is not.
+    pub emulate: bool,
+    /// Whether the checksums of a plan's own weights are left unread.
+    pub skip_weight_check: bool,
+    /// Whether weights are packed; the target says so where nothing is said. A plan has its own.
+    pub pack: Option<bool>,
 }
 
 /// What to generate.
@@ -123,8 +130,7 @@ impl Session {
             return Session::of_model(&Model::new(crate::demo::open()?)?, options);
         };
         if is_plan(path) {
-            let plan = file::read(path)?;
-            return Session::of_plan(plan, path.parent().unwrap_or(path), options);
+            return Session::of_plan_file(file::open(path)?, path.parent().unwrap_or(path), options);
         }
         Session::of_model(&Model::open(path)?, options)
     }
@@ -140,6 +146,7 @@ impl Session {
         if let Some(target) = options.target {
             compile_options.target = target;
         }
+        compile_options.pack = options.pack;
         let plan = compile(model, &compile_options)?.plan;
         Session::of_plan(plan, Path::new(""), options)
     }
@@ -149,8 +156,17 @@ impl Session {
     /// # Errors
     /// When it is malformed, its model is not there or another, or this machine cannot run it.
     pub fn of_plan(plan: Plan<Kernel>, folder: &Path, options: &SessionOptions) -> Result<Session, Error> {
+        Session::of_plan_file(PlanFile { plan, weights: None }, folder, options)
+    }
+
+    /// Loads an open plan file; what it names by relative paths is looked for in `folder`.
+    ///
+    /// # Errors
+    /// As for [`Session::of_plan`], and when its weights are damaged.
+    pub fn of_plan_file(file: PlanFile, folder: &Path, options: &SessionOptions) -> Result<Session, Error> {
+        let plan = &file.plan;
         if let Some(wanted) = options.target.filter(|wanted| wanted.name() != plan.target) {
-            return Err(Error::OtherTarget { plan: plan.target, wanted: wanted.name() });
+            return Err(Error::OtherTarget { plan: plan.target.clone(), wanted: wanted.name() });
         }
         let spec = decode_tokenizer(&plan.tokenizer)?;
         let context = options.context.map(|context| u32::try_from(context).unwrap_or(u32::MAX));
@@ -159,10 +175,16 @@ impl Session {
             threads: options.threads,
             context,
             built_in,
+            skip_weight_check: options.skip_weight_check,
             stats: options.stats,
-            ..engine::Options::default()
+            backend: if options.emulate { BackendKind::Emulated } else { BackendKind::Native },
         };
-        let engine = Engine::load(plan, folder, &engine_options)?;
+        let engine = Engine::load_file(file, folder, &engine_options).map_err(|error| match error {
+            LoadError::Codegen(source) if matches!(*source, CodegenError::MissingFeatures { .. }) => {
+                Error::NeedsCpu { source }
+            }
+            error => error.into(),
+        })?;
         let tokenizer = Tokenizer::new(&spec);
         Ok(Session {
             engine,

@@ -15,7 +15,8 @@ use ixc_codegen::target::Target;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, RowCount};
 
-use crate::execute::{self, Backend, Counts, ExecuteError, ItemError, Problem, Store};
+use crate::execute::{self, Backend, Counts, ExecuteError, ItemError, Store};
+use crate::file::PlanFile;
 use crate::load::{self, BuiltIn, LoadError};
 use crate::pool::Pool;
 use crate::program::Program;
@@ -27,6 +28,8 @@ pub enum BackendKind {
     /// Machine code for the plan's target.
     #[default]
     Native,
+    /// The same machine code in the emulator: a thousand times slower, needs no CPU feature, and is checked at every step.
+    Emulated,
     /// The kernel IR's reference interpreter: thousands of times slower, needs no CPU feature.
     Interpreter,
 }
@@ -42,6 +45,9 @@ pub struct Options {
     pub backend: BackendKind,
     /// A model file that is a part of the program, for plans that name it.
     pub built_in: Option<BuiltIn>,
+    /// Whether the checksums of weights in the plan's own file are left unread: reading them takes all of the weights through
+    /// memory once, which for a model that is larger than memory is much.
+    pub skip_weight_check: bool,
     /// Whether [`Engine::take_stats`] shall know tasks and stalls.
     pub stats: bool,
 }
@@ -144,7 +150,15 @@ impl Engine {
     /// # Errors
     /// See [`LoadError`].
     pub fn load(plan: Plan<Kernel>, folder: &Path, options: &Options) -> Result<Engine, LoadError> {
-        load::load(plan, folder, options)
+        load::load(PlanFile { plan, weights: None }, folder, options)
+    }
+
+    /// As [`Engine::load`], for a plan that may have weights in its own file: they are mapped in place.
+    ///
+    /// # Errors
+    /// See [`LoadError`].
+    pub fn load_file(file: PlanFile, folder: &Path, options: &Options) -> Result<Engine, LoadError> {
+        load::load(file, folder, options)
     }
 
     /// Runs one step: adds `tokens` to the sequence, and computes the logits of the rows (positions in `tokens`) in
@@ -334,13 +348,9 @@ impl Softmax for Engine {
         ];
         // SAFETY: the program's check says that this kernel has no dims, reads its first two buffers and writes the third, and
         // that they are no longer than a row of the vocabulary, one float, and a row; the slices have a row's length.
-        unsafe { self.backend.call(kernel, &pointers, &sizes, &[]) }.map_err(|error| {
+        unsafe { self.backend.call(kernel, &pointers, &sizes, &[]) }.map_err(|problem| {
             let (task, kernel) = ("softmax".to_string(), self.program.kernels[kernel].name.clone());
-            StepError::Execute(ExecuteError::Item(Box::new(ItemError {
-                task,
-                kernel,
-                problem: Problem::Interpret(error),
-            })))
+            StepError::Execute(ExecuteError::Item(Box::new(ItemError { task, kernel, problem })))
         })
     }
 }

@@ -9,6 +9,7 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, RwLock};
 
+use ixc_codegen::emulator::Fault;
 use ixc_codegen::module::{CodegenError, Module};
 use ixc_codegen::target::{TARGETS, Target};
 use ixc_ir::kernel::Kernel;
@@ -18,6 +19,7 @@ use ixc_ir::plan::{ATTENTION_BLOCK, Plan, PlanWeight, SourceFile, WeightFile};
 use crate::bucket::Bucket;
 use crate::engine::{BackendKind, Engine, Options};
 use crate::execute::{Backend, Store};
+use crate::file::PlanFile;
 use crate::memory::{Cache, Inputs, Mapped, Memory, MemoryError, Region, Rope};
 use crate::pack::{self, Job};
 use crate::pool::{Pool, PoolError};
@@ -55,6 +57,20 @@ pub enum LoadError {
     /// Code can't be generated or run here.
     #[error(transparent)]
     Codegen(Box<CodegenError>),
+    /// A target that the emulator does not know.
+    #[error("target {} runs on every machine; the emulator runs only code for x86-64 targets", target.name())]
+    NotEmulated {
+        /// The target.
+        target: Target,
+    },
+    /// Generated code that the emulator does not take: a bug.
+    #[error("kernel {kernel}: {source}; this is a bug")]
+    Fault {
+        /// The kernel's name.
+        kernel: String,
+        /// What and where.
+        source: Box<Fault>,
+    },
     /// A model file can't be opened or read.
     #[error("model file {}: {source}", path.display())]
     ModelFile {
@@ -92,6 +108,21 @@ pub enum LoadError {
     /// The system gives no memory.
     #[error(transparent)]
     Memory(#[from] MemoryError),
+    /// A weight in the plan's own file has another checksum than when it was written.
+    #[error(
+        "{}: weight {name:?} has checksum {found:08x} where {right:08x} was written: the file is damaged, compile the model again",
+        path.display()
+    )]
+    DamagedWeight {
+        /// The plan's file.
+        path: PathBuf,
+        /// The weight.
+        name: String,
+        /// Of its bytes.
+        found: u32,
+        /// As written.
+        right: u32,
+    },
     /// The plan has weights in its own file, which is not at hand.
     #[error("the plan has weights in its own file, and was not loaded from it")]
     NoWeights,
@@ -114,7 +145,8 @@ fn target_names() -> String {
 }
 
 /// See [`Engine::load`].
-pub(crate) fn load(plan: Plan<Kernel>, folder: &Path, options: &Options) -> Result<Engine, LoadError> {
+pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<Engine, LoadError> {
+    let PlanFile { plan, weights: own } = file;
     let most = plan.context_length.min(MAX_CONTEXT);
     let context = options.context.unwrap_or(most.min(DEFAULT_CONTEXT));
     let program = Program::new(&plan)?;
@@ -123,34 +155,35 @@ pub(crate) fn load(plan: Plan<Kernel>, folder: &Path, options: &Options) -> Resu
     }
     // No larger than MAX_CONTEXT, which is a multiple.
     let capacity = context.next_multiple_of(ATTENTION_BLOCK);
-    let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-    if threads == 0 || threads > MAX_THREADS {
-        return Err(LoadError::Threads { found: threads });
-    }
+    let mut pool = pool(options)?;
+    let threads = pool.threads();
     for kernel in &plan.kernels {
         verify::verify(kernel)
             .map_err(|source| LoadError::Kernel { kernel: kernel.name.clone(), source: Box::new(source) })?;
     }
-    let files = plan.files.iter().map(|file| match options.built_in {
-        Some(built_in) if built_in.path == file.path => open_built_in(built_in, file),
-        _ => open(folder, file),
-    });
-    let files = files.collect::<Result<Vec<_>, _>>()?;
+    let files = open_files(&plan, folder, options)?;
+    let own = own.map(|own| own.map().map(|mapped| (own, mapped))).transpose()?;
+    if let Some((own, mapped)) = own.as_ref().filter(|_| !options.skip_weight_check) {
+        let begin = std::time::Instant::now();
+        own.check(mapped, &plan.weights, &mut pool)?;
+        tracing::debug!(bytes = plan.own_weight_bytes, elapsed = ?begin.elapsed(), "weights checked");
+    }
+    let own = own.map(|(_, mapped)| mapped);
     let target = Target::from_name(&plan.target).ok_or_else(|| LoadError::Target { found: plan.target.clone() })?;
     let begin = std::time::Instant::now();
     let backend = match options.backend {
         BackendKind::Native => {
             Backend::Native(Module::compile(&plan.kernels, target).map_err(Box::new).map_err(LoadError::Codegen)?)
         }
+        BackendKind::Emulated => Backend::emulated(&plan.kernels, target)?,
         BackendKind::Interpreter => Backend::Interpreter { kernels: plan.kernels, turn: Mutex::new(()) },
     };
     tracing::debug!(kernels = program.kernels.len(), ?target, elapsed = ?begin.elapsed(), "kernels ready");
-    let mut pool = Pool::new(threads).map_err(|source| LoadError::Thread { source })?;
-    let (packed, weights) = weights(&plan.weights, &files, &mut pool)?;
+    let (packed, weights) = weights(&plan.weights, &files, own.as_ref(), &mut pool)?;
     let top_k: Vec<u32> = program.routings.iter().map(|routing| routing.top_k).collect();
     let store = Store {
         arena: Memory::zeroed("the arena", plan.arena_bytes, true)?,
-        _files: files,
+        _files: files.into_iter().chain(own).collect(),
         _packed: packed,
         weights,
         ropes: plan.ropes.iter().map(|table| Rope::new(table, capacity)).collect::<Result<_, _>>()?,
@@ -181,9 +214,32 @@ pub(crate) fn load(plan: Plan<Kernel>, folder: &Path, options: &Options) -> Resu
     })
 }
 
+/// The threads that options ask for.
+pub(crate) fn pool(options: &Options) -> Result<Pool, LoadError> {
+    let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    if threads == 0 || threads > MAX_THREADS {
+        return Err(LoadError::Threads { found: threads });
+    }
+    Pool::new(threads).map_err(|source| LoadError::Thread { source })
+}
+
+/// The plan's model files, mapped.
+pub(crate) fn open_files(plan: &Plan<Kernel>, folder: &Path, options: &Options) -> Result<Vec<Mapped>, LoadError> {
+    let files = plan.files.iter().map(|file| match options.built_in {
+        Some(built_in) if built_in.path == file.path => open_built_in(built_in, file),
+        _ => open(folder, file),
+    });
+    files.collect()
+}
+
 /// The weights' places: in the files, or in memory where they are packed. The program's check says that each lies in its file,
 /// whose length was compared, and what packing takes.
-fn weights(weights: &[PlanWeight], files: &[Mapped], pool: &mut Pool) -> Result<(Memory, Vec<Region>), LoadError> {
+fn weights(
+    weights: &[PlanWeight],
+    files: &[Mapped],
+    own: Option<&Mapped>,
+    pool: &mut Pool,
+) -> Result<(Memory, Vec<Region>), LoadError> {
     let no_memory = |what, bytes| MemoryError { what, bytes, source: io::ErrorKind::OutOfMemory.into() };
     let packed_bytes = |weight: &PlanWeight| weight.bytes_in(weight.format).unwrap_or(u64::MAX);
     let (offsets, bytes) = pack::layout(weights.iter().filter(|weight| weight.is_packed_at_load()).map(packed_bytes));
@@ -191,8 +247,10 @@ fn weights(weights: &[PlanWeight], files: &[Mapped], pool: &mut Pool) -> Result<
     let (mut offsets, mut jobs, mut sources) = (offsets.into_iter(), Vec::new(), Vec::new());
     let mut regions = Vec::with_capacity(weights.len());
     for weight in weights {
-        let WeightFile::Source(file) = weight.file else { return Err(LoadError::NoWeights) };
-        let file = &files[file as usize];
+        let file = match weight.file {
+            WeightFile::Source(file) => &files[file as usize],
+            WeightFile::Plan => own.ok_or(LoadError::NoWeights)?,
+        };
         let place = file.region().part(weight.offset, weight.bytes);
         let place = place.ok_or_else(|| no_memory("a weight in its file", weight.bytes))?;
         if !weight.is_packed_at_load() {

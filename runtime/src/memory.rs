@@ -125,6 +125,16 @@ impl Mapped {
         Ok(Mapped { region: Region { base: map.as_mut_ptr(), bytes }, _map: Some(map) })
     }
 
+    /// Maps a part of a file, which must not be empty.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn part_of(file: &std::fs::File, offset: u64, bytes: u64) -> io::Result<Mapped> {
+        let length = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let map = MmapOptions::new().offset(offset).len(length).map_raw_read_only(file)?;
+        Ok(Mapped { region: Region { base: map.as_mut_ptr(), bytes }, _map: Some(map) })
+    }
+
     /// A file that is a part of the program.
     pub fn built_in(bytes: &'static [u8]) -> Mapped {
         Mapped { region: Region { base: bytes.as_ptr().cast_mut(), bytes: bytes.len() as u64 }, _map: None }
@@ -426,6 +436,27 @@ mod tests {
         // SAFETY: as above, for reading.
         let bytes: Vec<u8> = (0..256).map(|i| unsafe { head.base().add(i).read() }).collect();
         assert!(bytes.iter().enumerate().all(|(i, &b)| b == if (24..48).contains(&i) { 0 } else { 0x40 }));
+    }
+
+    #[test]
+    fn released_pages_come_back_from_the_file() {
+        let path = std::env::temp_dir().join(format!("ixc-memory-{}", std::process::id()));
+        let bytes: Vec<u8> = (0..40_000u32).map(|i| (i / 7) as u8).collect();
+        std::fs::write(&path, &bytes).unwrap();
+        let file = std::fs::File::open(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let whole = Mapped::open(&file, &path, bytes.len() as u64).unwrap();
+        let part = Mapped::part_of(&file, 8192, 10_000).unwrap();
+        let read = |mapped: &Mapped| -> Vec<u8> {
+            // SAFETY: the region is mapped, and nothing writes to the file.
+            (0..mapped.region().bytes() as usize).map(|i| unsafe { mapped.region().base().add(i).read() }).collect()
+        };
+        for _ in 0..2 {
+            assert!(read(&whole) == bytes && read(&part) == bytes[8192..18_192]);
+            whole.release(5000, 20_000);
+            part.release(0, 10_000);
+        }
+        Mapped::built_in(b"no mapping at all").release(3, 4);
     }
 
     #[test]

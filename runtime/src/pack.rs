@@ -11,7 +11,7 @@
 //!
 //! Invariant: the result is the same with any number of threads: strips are disjoint, and [`packed::pack`] moves bits.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::{self, STRIP};
@@ -137,6 +137,37 @@ pub(crate) unsafe fn run(jobs: &[Job], pool: &mut Pool, done: &(dyn Fn(usize) + 
             }
         }
     })
+}
+
+/// Bytes that a thread copies before it adds them to a checksum.
+const HASHED: u64 = 1 << 16;
+
+/// The CRC-32 of each region, which must be readable mapped memory of a file.
+///
+/// # Errors
+/// When a thread panics.
+pub(crate) fn checksums(regions: &[Region], pool: &mut Pool) -> Result<Vec<u32>, PoolError> {
+    let found: Vec<AtomicU32> = regions.iter().map(|_| AtomicU32::new(0)).collect();
+    let next = AtomicUsize::new(0);
+    pool.run(&|_| {
+        let mut copy = Vec::with_capacity(HASHED as usize);
+        while let Some((region, found)) = {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            regions.get(number).zip(found.get(number))
+        } {
+            let (mut hasher, mut at) = (crc32fast::Hasher::new(), 0);
+            while let Some(part) = region.part(at, HASHED.min(region.bytes() - at)).filter(|part| part.bytes() > 0) {
+                copy.resize(part.bytes() as usize, 0);
+                // SAFETY: regions lie in mapped memory, which is copied since a mapped file may change and must not be
+                // borrowed.
+                unsafe { copy.as_mut_ptr().copy_from_nonoverlapping(part.base(), copy.len()) };
+                hasher.update(&copy);
+                at += part.bytes();
+            }
+            found.store(hasher.finalize(), Ordering::Relaxed);
+        }
+    })?;
+    Ok(found.into_iter().map(AtomicU32::into_inner).collect())
 }
 
 #[cfg(test)]

@@ -1,7 +1,10 @@
 //! Plans run: by machine code and by the interpreter, with any number of threads, in any split into steps.
 
+#[allow(dead_code, reason = "other tests use the rest of it")]
 mod tiny;
 
+use ixc_codegen::module::CodegenError;
+use ixc_codegen::target::Target;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::Plan;
 use ixc_runtime::engine::{BackendKind, Engine, Options, Softmax, StepError};
@@ -55,6 +58,42 @@ fn machine_code_and_interpreter_agree() {
         assert!((x - y).abs() <= 1e-5 * y.abs().max(1.0), "{x} and {y}");
     }
     assert_eq!(found.len(), expected.len());
+}
+
+#[test]
+fn emulated_code_of_every_x86_target_agrees_with_the_interpreter() {
+    let folder = Folder::new();
+    let tokens = prompt(9);
+    let mut slow = Engine::load(tiny::plan(&folder.0), &folder.0, &options(2, BackendKind::Interpreter)).unwrap();
+    let expected = all_logits(&mut slow, &tokens, &[8, 1]);
+    for target in [Target::AVX2, Target::AVX512, Target::AMX] {
+        let plan = tiny::plan_for(&folder.0, target);
+        let emulated = |threads| {
+            let options = options(threads, BackendKind::Emulated);
+            let mut engine = Engine::load(plan.clone(), &folder.0, &options).unwrap();
+            all_logits(&mut engine, &tokens, &[8, 1])
+        };
+        let found = emulated(1);
+        for (x, y) in found.iter().zip(&expected) {
+            assert!((x - y).abs() <= 1e-5 * y.abs().max(1.0), "{}: {x} and {y}", target.name());
+        }
+        assert_eq!(found.len(), expected.len());
+        assert_eq!(bits(&emulated(3)), bits(&found), "{}", target.name());
+        match Engine::load(plan.clone(), &folder.0, &options(1, BackendKind::Native)) {
+            Ok(mut native) => {
+                println!("{}: natively, too", target.name());
+                assert_eq!(bits(&all_logits(&mut native, &tokens, &[8, 1])), bits(&found), "{}", target.name());
+            }
+            Err(LoadError::Codegen(error)) => {
+                println!("{}: emulated only: {error}", target.name());
+                assert!(matches!(*error, CodegenError::MissingFeatures { .. }), "{error}");
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+    let portable = tiny::plan_for(&folder.0, Target::PORTABLE);
+    let refused = Engine::load(portable, &folder.0, &options(1, BackendKind::Emulated));
+    assert!(matches!(refused, Err(LoadError::NotEmulated { target: Target::PORTABLE })));
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! Plans that are damaged or made to harm: each is a typed error, or runs inside its memory; none panics.
 
+#[allow(dead_code, reason = "other tests use the rest of it")]
 mod tiny;
 
+use ixc_codegen::target::Target;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{Affine, For, Kernel, Stmt, VarId};
 use ixc_ir::plan::*;
@@ -10,7 +12,7 @@ use ixc_runtime::execute::ExecuteError;
 use ixc_runtime::file::{self, FileError, FormatError, HEADER_BYTES};
 use ixc_runtime::load::LoadError;
 use ixc_runtime::program::Program;
-use tiny::{EXPERTS, Folder, MAX_TOKENS, VOCABULARY};
+use tiny::{EXPERTS, Factors, Folder, MAX_TOKENS, VOCABULARY};
 
 /// Splitmix64, from a seed that is printed.
 struct Random(u64);
@@ -81,13 +83,7 @@ fn every_damaged_byte_and_every_wrong_length_is_noticed() {
         let right = match i {
             0..8 => matches!(error, FormatError::Magic { .. }),
             8..12 => matches!(error, FormatError::Version { .. }),
-            12..16 => matches!(error, FormatError::Checksum { .. }),
-            16..24 => {
-                matches!(
-                    error,
-                    FormatError::Truncated { .. } | FormatError::Trailing { .. } | FormatError::TooLong { .. }
-                )
-            }
+            12..HEADER_BYTES => matches!(error, FormatError::Header { .. }),
             _ => matches!(error, FormatError::Checksum { .. }),
         };
         assert!(right, "byte {i}: {error}");
@@ -96,6 +92,15 @@ fn every_damaged_byte_and_every_wrong_length_is_noticed() {
     }
     let longer = [&bytes[..], b"x"].concat();
     assert!(matches!(file::decode(&longer), Err(FormatError::Trailing { .. })));
+    // Longer than any, and weights beyond all numbers, with a right checksum.
+    for (at, field) in [(16, u64::MAX), (16, file::MAX_PAYLOAD + 1), (24, u64::MAX), (24, u64::MAX - 8191)] {
+        let mut wrong = bytes.clone();
+        wrong[at..at + 8].copy_from_slice(&field.to_le_bytes());
+        let crc = crc32fast::hash(&wrong[..40]);
+        wrong[40..44].copy_from_slice(&crc.to_le_bytes());
+        let error = file::decode(&wrong).unwrap_err();
+        assert!(matches!(error, FormatError::TooLong { .. } | FormatError::Truncated { .. }), "{error}");
+    }
     let rest = file::seal(&[&bytes[HEADER_BYTES..], b"xy"].concat());
     assert_eq!(file::decode(&rest), Err(FormatError::Rest { bytes: 2 }));
     let missing = file::read(&folder.0.join("missing.ixp"));
@@ -200,7 +205,7 @@ fn task<'p>(plan: &'p mut Plan<Kernel>, label: &str) -> &'p mut Task {
 
 /// Changes one thing.
 fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
-    let what = random.below(20);
+    let what = random.below(23);
     let (kernels, buffers, weights) = (plan.kernels.len(), plan.buffers.len(), plan.weights.len());
     match what {
         0 => plan.max_tokens = random.number(MAX_TOKENS.into()) as u32,
@@ -241,6 +246,22 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
                     _ => *ids = BufferId(random.below(buffers) as u32),
                 }
             }
+        }
+        20 => {
+            let formats = [Format::F32, Format::F16, Format::F16R16, Format::Q4KR16];
+            let weight = &mut plan.weights[random.below(weights)];
+            *[&mut weight.format, &mut weight.stored][random.below(2)] = formats[random.below(4)];
+        }
+        21 => {
+            let weight = &mut plan.weights[random.below(weights)];
+            weight.file = [WeightFile::Plan, WeightFile::Source(random.below(2) as u32)][random.below(2)];
+            plan.own_weight_bytes = random.number(weight.bytes);
+        }
+        22 => {
+            let weight = &mut plan.weights[random.below(weights)];
+            let dim = random.below(weight.shape.len());
+            weight.shape[dim] = random.number(16);
+            weight.bytes = weight.bytes_in(weight.stored).unwrap_or(1);
         }
         14 => {
             let (i, j) = (random.below(plan.steps.len()), random.below(plan.steps.len()));
@@ -300,18 +321,25 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
 
 #[test]
 fn plans_with_wrong_numbers_do_no_harm() {
-    let folder = Folder::new();
-    let plan = tiny::plan(&folder.0);
+    let folders = [Folder::new(), Folder::new()];
+    // One that packs weights, too, where the interpreter is not needed for it.
+    let packs = Target::AVX512.missing().is_empty();
+    let plans = [
+        tiny::plan(&folders[0].0),
+        if packs { tiny::plan_of(&folders[1].0, Target::AVX512, Factors::Packed) } else { tiny::plan(&folders[1].0) },
+    ];
+    println!("plans that pack weights: {}", if packs { "run" } else { "NOT RUN: this CPU has no AVX-512" });
     let mut random = Random::new(13);
     let (mut refused, mut stopped, mut ran) = (0, 0, 0);
-    for _ in 0..1500 {
-        let mut wrong = plan.clone();
+    for round in 0..2000 {
+        let folder = &folders[round % 2];
+        let mut wrong = plans[round % 2].clone();
         for _ in 0..=random.below(3) {
             mutate(&mut wrong, &mut random);
         }
         if Program::new(&wrong).is_err() {
             refused += 1;
-        } else if survive(&folder, wrong).is_ok() {
+        } else if survive(folder, wrong).is_ok() {
             ran += 1;
         } else {
             stopped += 1;

@@ -75,7 +75,8 @@ impl Args {
         }
         for threads in threads {
             let context = Some(self.prefill.max(self.decode + 1));
-            let options = SessionOptions { threads, context, target: self.target.map(|target| target.0), stats: false };
+            let target = self.target.map(|target| target.0);
+            let options = SessionOptions { threads, context, target, ..SessionOptions::default() };
             let mut session = Session::open(path, &options)?;
             for (test, tokens) in [("prefill", self.prefill), ("decode", self.decode)] {
                 if tokens == 0 {

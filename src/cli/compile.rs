@@ -5,35 +5,50 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use ixc::compile::{Options, TargetName, compile};
+use ixc::ir::plan::PlanWeight;
 use ixc::model::Model;
 use ixc::npy::replace_file;
+use ixc::runtime::engine;
+use ixc::runtime::file::{self, weights};
 use serde_json::json;
 
-use super::output::{self, Bytes};
+use super::output::{self, Bytes, Line};
 use super::stages::Stage;
 
-/// Compiles a model to a plan: everything that is needed to run it, except its weights, and no machine code.
+/// Compiles a model to a plan: everything that is needed to run it, except weights that kernels read as they lie in the model
+/// file, and no machine code.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
   ixc compile model.gguf                         writes model.ixp
   ixc compile model.gguf -o plan.ixp --target portable
+  ixc compile model.gguf --no-weights            a small plan: weights are packed each time that it is loaded
   ixc compile model.gguf --emit graph,fused,kernel,asm
                                                  writes model.d/1.graph.ix and so on, too
 
-The plan names the model file by its absolute path and checks that it is still the same.")]
+The plan names the model file by its absolute path and checks that it is still the same. Where the
+target's kernels read packed weights, they are in the plan, which is then about as large as the model.")]
 pub struct Args {
     /// The model: a GGUF file, for a split model any of its files.
     model: PathBuf,
     /// The plan to write [default: the model's name with .ixp, in the current folder].
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// What to generate kernels for: native, avx2 or portable.
+    /// What to generate kernels for: native, a target or a CPU of `ixc doctor`; this machine need not be one.
     #[arg(long, default_value = "native")]
     target: TargetName,
     /// Most tokens of a step; longer prompts take several.
     #[arg(short = 'b', long, alias = "ubatch-size", value_name = "N", default_value_t = Options::default().max_tokens,
           value_parser = clap::value_parser!(u32).range(1..=65536))]
     max_tokens: u32,
+    /// Leave packed weights out of the plan: they are packed each time that it is loaded.
+    #[arg(long)]
+    no_weights: bool,
+    /// Read weights as they lie in the model file, even where the target has faster kernels for packed ones.
+    #[arg(long)]
+    no_pack: bool,
+    /// Threads that pack [default: one for each core].
+    #[arg(short, long)]
+    threads: Option<usize>,
     /// Stages to write as text, into a folder beside the plan.
     #[arg(long, value_enum, value_delimiter = ',')]
     emit: Vec<Stage>,
@@ -47,12 +62,22 @@ impl Args {
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         let begin = Instant::now();
         let model = Model::open(&self.model)?;
-        let compiled =
-            compile(&model, &Options { target: self.target.0, max_tokens: self.max_tokens, ..Options::default() })?;
-        let seconds = begin.elapsed().as_secs_f64();
+        let pack = self.no_pack.then_some(false);
+        let mut compiled = compile(&model, &Options { target: self.target.0, max_tokens: self.max_tokens, pack })?;
         let default = || Path::new(self.model.file_stem().unwrap_or_default()).with_extension("ixp");
         let path = self.output.clone().unwrap_or_else(default);
-        ixc::runtime::file::write(&path, &compiled.plan).map_err(ixc::Error::from)?;
+        if !self.no_weights && compiled.plan.weights.iter().any(PlanWeight::is_packed_at_load) {
+            let options = engine::Options { threads: self.threads, ..engine::Options::default() };
+            let mut line = Line::new(begin);
+            let written = weights::write(&path, &compiled.plan, Path::new(""), &options, |done, total| {
+                line.show(format_args!("packing weights: {} of {}", Bytes(done), Bytes(total)));
+            });
+            line.clear();
+            compiled.plan = written.map_err(ixc::Error::from)?;
+        } else {
+            file::write(&path, &compiled.plan).map_err(ixc::Error::from)?;
+        }
+        let seconds = begin.elapsed().as_secs_f64();
         let mut emitted = Vec::new();
         for stage in &self.emit {
             let folder = path.with_extension("d");
@@ -73,6 +98,7 @@ impl Args {
                 "steps": plan.steps.len(),
                 "arena_bytes": plan.arena_bytes,
                 "weights": plan.weights.len(),
+                "own_weight_bytes": plan.own_weight_bytes,
                 "emitted": emitted,
                 "seconds": seconds,
             });

@@ -8,7 +8,7 @@ use ixc::codegen::target::Target;
 use ixc::compile::decode_tokenizer;
 use ixc::frontend::tokenizer::ModelKind;
 use ixc::ir::kernel::Kernel;
-use ixc::ir::plan::{Plan, Step};
+use ixc::ir::plan::{Plan, Step, WeightFile};
 use serde::Serialize;
 
 use super::output::{Bytes, Printable};
@@ -40,21 +40,42 @@ pub struct PlanFacts {
 
 #[derive(Serialize)]
 struct FormatFacts {
+    /// What kernels read.
     format: &'static str,
+    /// What is in the file.
+    stored: &'static str,
+    place: Place,
     weights: usize,
+    /// In the file.
     bytes: u64,
+    /// As kernels read them.
+    kernel_bytes: u64,
+}
+
+/// Where weights are.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Place {
+    ModelFile,
+    Plan,
 }
 
 impl PlanFacts {
     /// Of a plan.
     pub fn new(path: &Path, plan: &Plan<Kernel>) -> Result<PlanFacts, ixc::Error> {
         let spec = decode_tokenizer(&plan.tokenizer)?;
-        let mut formats: BTreeMap<&str, FormatFacts> = BTreeMap::new();
+        let mut formats: BTreeMap<_, FormatFacts> = BTreeMap::new();
         for weight in &plan.weights {
-            let format = weight.format.name();
-            let entry = formats.entry(format).or_insert(FormatFacts { format, weights: 0, bytes: 0 });
+            let (format, stored) = (weight.format.name(), weight.stored.name());
+            let place = match weight.file {
+                WeightFile::Source(_) => Place::ModelFile,
+                WeightFile::Plan => Place::Plan,
+            };
+            let none = FormatFacts { format, stored, place, weights: 0, bytes: 0, kernel_bytes: 0 };
+            let entry = formats.entry((format, stored, place)).or_insert(none);
             entry.weights += 1;
             entry.bytes = entry.bytes.saturating_add(weight.bytes);
+            entry.kernel_bytes = entry.kernel_bytes.saturating_add(weight.bytes_in(weight.format).unwrap_or(0));
         }
         let mut formats: Vec<FormatFacts> = formats.into_values().collect();
         formats.sort_by_key(|format| std::cmp::Reverse(format.bytes));
@@ -114,7 +135,14 @@ impl PlanFacts {
         writeln!(out, "shape         vocabulary {}, context {}", self.vocabulary, self.context_length)?;
         for format in &self.formats {
             let size = Bytes(format.bytes).to_string();
-            writeln!(out, "format        {:<8} {:>5} weights  {size:>10}", format.format, format.weights)?;
+            let note = match format.place {
+                Place::Plan => ", in the plan".to_string(),
+                Place::ModelFile if format.format != format.stored => {
+                    format!(", packed when loaded to {} of {}", Bytes(format.kernel_bytes), format.format)
+                }
+                Place::ModelFile => String::new(),
+            };
+            writeln!(out, "format        {:<8} {:>5} weights  {size:>10}{note}", format.stored, format.weights)?;
         }
         let (steps, tasks, kernels) = (self.steps, self.tasks, self.kernels.len());
         writeln!(

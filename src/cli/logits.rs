@@ -26,9 +26,15 @@ pub struct Args {
     /// What computes: generated code, or the reference interpreter, which is exact and slow.
     #[arg(long, value_enum, default_value = "compiled")]
     engine: Engine,
-    /// What to generate code for: native, avx2 or portable.
+    /// What to generate code for: native, a target or a CPU of `ixc doctor`.
     #[arg(long)]
     target: Option<TargetName>,
+    /// Run the generated code in the emulator: any target on any machine, about a thousand times slower.
+    #[arg(long, conflicts_with = "engine")]
+    emulate: bool,
+    /// Read weights as they lie in the model file, even where the target has faster kernels for packed ones.
+    #[arg(long)]
+    no_pack: bool,
     /// Threads of the compiled engine [default: one for each core].
     #[arg(short, long)]
     threads: Option<usize>,
@@ -51,8 +57,14 @@ impl Args {
             Engine::Interpreter => Model::open(&self.model)?.exact_logits(&tokens)?,
             Engine::Compiled => {
                 let target = self.target.map(|target| target.0);
-                let options =
-                    SessionOptions { threads: self.threads, context: Some(tokens.len()), target, stats: false };
+                let options = SessionOptions {
+                    threads: self.threads,
+                    context: Some(tokens.len()),
+                    target,
+                    emulate: self.emulate,
+                    pack: self.no_pack.then_some(false),
+                    ..SessionOptions::default()
+                };
                 Session::open(Some(&self.model), &options)?.logits(&tokens)?
             }
         };

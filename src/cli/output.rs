@@ -1,7 +1,8 @@
 //! What goes to the terminal: numbers for people, names that cannot steer it, JSON, and errors.
 
 use std::fmt;
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
 
 /// Text from a file or a model, with everything escaped that a terminal would obey rather than show.
 pub struct Printable<'a>(pub &'a str);
@@ -30,6 +31,41 @@ macro_rules! note {
     }};
 }
 pub(super) use note;
+
+/// How long something may take before a line says how far it is.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How often that line changes.
+const PERIOD: Duration = Duration::from_millis(100);
+
+/// A line on standard error that says how far something is, where a person sees it and it takes long.
+pub struct Line {
+    next: Instant,
+    shown: bool,
+}
+
+impl Line {
+    /// For something that began then.
+    pub fn new(begin: Instant) -> Line {
+        Line { next: begin + PATIENCE, shown: false }
+    }
+
+    /// Says how far it is, unless it said so just now.
+    pub fn show(&mut self, text: fmt::Arguments<'_>) {
+        let now = Instant::now();
+        if now < self.next || !io::stderr().is_terminal() {
+            return;
+        }
+        (self.next, self.shown) = (now + PERIOD, true);
+        let _ = write!(io::stderr(), "\r\x1b[K{text}");
+    }
+
+    /// Leaves an empty line.
+    pub fn clear(&self) {
+        if self.shown {
+            let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}
 
 /// Text of bytes that may be a part of a character: what is no UTF-8 as `\xe4`.
 pub fn lossless(bytes: &[u8]) -> String {

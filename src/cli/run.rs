@@ -26,6 +26,7 @@ const DEFAULT_TOKENS: usize = 256;
   ixc run model.gguf --chat                      a conversation; Ctrl-D ends it
   cat question.txt | ixc run model.gguf --chat   one answer
   ixc run plan.ixp -f prompt.txt -t 8
+  ixc run --target amx --emulate -p Hello -n 4   code for a CPU that this machine is not
 
 The prompt is -p, -f or standard input; without any of them, on a terminal, a conversation begins.
 One newline at the end of a file or of standard input is no part of the prompt.
@@ -55,9 +56,18 @@ pub struct Args {
     /// Positions that the KV cache has room for [default: the model's, at most 4096].
     #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N")]
     context: Option<usize>,
-    /// What to generate code for: native, avx2 or portable; a plan is for one target already.
+    /// What to generate code for: native, a target or a CPU of `ixc doctor`; a plan is for one target already.
     #[arg(long)]
     target: Option<TargetName>,
+    /// Run the generated code in the emulator: any target on any machine, about a thousand times slower.
+    #[arg(long)]
+    emulate: bool,
+    /// Read weights as they lie in the model file, even where the target has faster kernels for packed ones.
+    #[arg(long)]
+    no_pack: bool,
+    /// Do not read a plan's weights through to compare their checksums.
+    #[arg(long)]
+    no_check: bool,
     /// Say on standard error where the time went.
     #[arg(long)]
     stats: bool,
@@ -76,6 +86,9 @@ impl Args {
             context: self.context,
             target: self.target.map(|target| target.0),
             stats: self.stats,
+            emulate: self.emulate,
+            skip_weight_check: self.no_check,
+            pack: self.no_pack.then_some(false),
         };
         let session = Session::open(self.model.path().map(PathBuf::as_path), &options)?;
         let mut writer =
@@ -83,9 +96,10 @@ impl Args {
         if self.stats {
             let loaded = begin.elapsed().as_secs_f64();
             note!(
-                "load      {loaded:.2} s, {} threads, target {}",
+                "load      {loaded:.2} s, {} threads, target {}{}",
                 writer.session.threads(),
-                writer.session.target().name()
+                writer.session.target().name(),
+                if self.emulate { ", emulated" } else { "" }
             );
         }
         let prompt = match (&self.prompt, &self.file) {

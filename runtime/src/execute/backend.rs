@@ -1,16 +1,23 @@
-//! What runs kernels: machine code, or the interpreter for tests and doubts.
+//! What runs kernels: machine code, the emulator for targets that this machine is not, or the interpreter for tests and doubts.
 
 use std::sync::{Mutex, PoisonError};
 
-use ixc_codegen::module::Module;
-use ixc_ir::kernel::Kernel;
-use ixc_ir::kernel::interpret::{self, InterpretError};
+use ixc_codegen::emulator::{Program, Slice};
+use ixc_codegen::module::{CodegenError, Module};
+use ixc_codegen::target::Target;
+use ixc_codegen::x64;
+use ixc_ir::kernel::{Kernel, interpret};
+
+use super::error::Problem;
+use crate::load::LoadError;
 
 /// What runs kernels.
 #[derive(Debug)]
 pub(crate) enum Backend {
     /// Machine code.
     Native(Module),
+    /// Machine code in the emulator: any x86 target on any machine, by any number of threads.
+    Emulated(Vec<Emulated>),
     /// The reference interpreter, one kernel at a time: slow, and the definition of what is right.
     Interpreter {
         /// The kernels.
@@ -20,7 +27,41 @@ pub(crate) enum Backend {
     },
 }
 
+/// A kernel's code in the emulator.
+pub(crate) struct Emulated {
+    program: Program,
+    /// Of each buffer its name, and whether the kernel may write it.
+    buffers: Vec<(String, bool)>,
+}
+
+impl std::fmt::Debug for Emulated {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Emulated({} instructions)", self.program.len())
+    }
+}
+
 impl Backend {
+    /// Code of verified kernels for the emulator.
+    ///
+    /// # Errors
+    /// When the target is none that is emulated, a kernel has no code for it, or the code is none that it may run.
+    pub(crate) fn emulated(kernels: &[Kernel], target: Target) -> Result<Backend, LoadError> {
+        if target == Target::PORTABLE {
+            return Err(LoadError::NotEmulated { target });
+        }
+        let emulated = kernels.iter().map(|kernel| {
+            let name = || kernel.name.clone();
+            let compiled = x64::compile(kernel, target).map_err(|source| CodegenError::X64 { kernel: name(), source });
+            let compiled = compiled.map_err(Box::new).map_err(LoadError::Codegen)?;
+            let code = [&compiled.code[..], &compiled.constants].concat();
+            let program = Program::new(&code, compiled.code_bytes, target.features());
+            let program = program.map_err(|fault| LoadError::Fault { kernel: name(), source: Box::new(fault) })?;
+            let buffers = kernel.buffers.iter().map(|buffer| (buffer.name.clone(), buffer.kind.may_store())).collect();
+            Ok(Emulated { program, buffers })
+        });
+        emulated.collect::<Result<_, LoadError>>().map(Backend::Emulated)
+    }
+
     /// Runs a kernel.
     ///
     /// # Safety
@@ -31,12 +72,24 @@ impl Backend {
         pointers: &[*mut u8],
         sizes: &[u64],
         dims: &[i64],
-    ) -> Result<(), InterpretError> {
+    ) -> Result<(), Problem> {
         match self {
             Backend::Native(module) => {
                 // SAFETY: passed on to the caller.
                 unsafe { module.call(kernel, pointers, dims) };
                 Ok(())
+            }
+            Backend::Emulated(kernels) => {
+                let kernel = &kernels[kernel];
+                let buffers = kernel.buffers.iter().zip(pointers.iter().zip(sizes));
+                let slices: Vec<Slice<'_>> = buffers
+                    .map(|((name, writable), (&pointer, &size))| {
+                        // SAFETY: the caller says that the buffer is valid for its size, for writes where it may be
+                        // written; threads write disjoint parts, as for machine code.
+                        unsafe { Slice::new(name, pointer, size as usize, *writable) }
+                    })
+                    .collect();
+                kernel.program.call(&slices, dims).map(drop).map_err(|fault| Problem::Fault(Box::new(fault)))
             }
             Backend::Interpreter { kernels, turn } => {
                 let _turn = turn.lock().unwrap_or_else(PoisonError::into_inner);
@@ -47,7 +100,7 @@ impl Backend {
                     unsafe { copy.as_mut_ptr().copy_from_nonoverlapping(pointer, copy.len()) };
                     buffers.push(copy);
                 }
-                interpret::run(&kernels[kernel], dims, &mut buffers)?;
+                interpret::run(&kernels[kernel], dims, &mut buffers).map_err(Problem::Interpret)?;
                 for ((buffer, copy), &pointer) in kernels[kernel].buffers.iter().zip(&buffers).zip(pointers) {
                     if buffer.kind.may_store() {
                         // SAFETY: as above, and the caller says that buffers of this kind are valid for writes.

@@ -1,5 +1,6 @@
 //! Why a pass was given up.
 
+use ixc_codegen::emulator::Fault;
 use ixc_ir::kernel::interpret::InterpretError;
 
 use crate::bucket::BadExpert;
@@ -91,6 +92,9 @@ pub enum Problem {
     /// The interpreter refused the kernel.
     #[error(transparent)]
     Interpret(InterpretError),
+    /// The emulator stopped the kernel's code.
+    #[error("emulated code: {0}")]
+    Fault(Box<Fault>),
 }
 
 impl From<PoolError> for ExecuteError {

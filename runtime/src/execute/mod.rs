@@ -336,7 +336,6 @@ impl Pass<'_> {
         // kernel's limits. What other threads write at the same time, if the plan is wrong, are bytes that no address
         // depends on.
         unsafe { self.backend.call(variant.kernel.0 as usize, &pointers[..count], &sizes[..count], dims) }
-            .map_err(Problem::Interpret)
     }
 
     fn dim(&self, rule: DimRule, item: &Item) -> u64 {

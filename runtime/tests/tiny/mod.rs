@@ -50,7 +50,19 @@ pub fn numbers(seed: u64, count: usize) -> Vec<f32> {
     (0..count).map(|_| next()).collect()
 }
 
+/// How the factors of products are stored and read; all else is f32.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Factors {
+    /// As f32.
+    F32,
+    /// As f16.
+    F16,
+    /// As f16, packed when loaded where there are whole strips.
+    Packed,
+}
+
 struct Maker {
+    factors: Factors,
     plan: Plan<KernelSpec>,
     bytes: Vec<u8>,
 }
@@ -62,17 +74,35 @@ impl Maker {
         let values = numbers(self.plan.weights.len() as u64 + 1, count);
         // Norms near 1, so that nothing dies out.
         let base = if shape.len() == 1 { 1.0 } else { 0.0 };
-        self.bytes.extend(values.iter().flat_map(|v| (v * 0.5 + base).to_le_bytes()));
+        let values = values.iter().map(|v| v * 0.5 + base);
+        let stored = match self.factors {
+            Factors::F16 | Factors::Packed if shape.len() > 1 && name != "embed" => Format::F16,
+            _ => Format::F32,
+        };
+        if stored == Format::F16 {
+            self.bytes.extend(values.flat_map(|v| half::f16::from_f32(v).to_le_bytes()));
+        } else {
+            self.bytes.extend(values.flat_map(f32::to_le_bytes));
+        }
         self.plan.weights.push(PlanWeight {
             name: name.into(),
-            format: Format::F32,
-            stored: Format::F32,
+            format: if stored == Format::F16 { self.factor(shape[shape.len() - 2]) } else { Format::F32 },
+            stored,
             shape: shape.iter().map(|&d| u64::from(d)).collect(),
             file: WeightFile::Source(0),
             offset,
-            bytes: count as u64 * 4,
+            bytes: (count * stored.block_bytes()) as u64,
         });
         Source::Weight(self.plan.weights.len() as u32 - 1)
+    }
+
+    /// The format of a factor of `n` rows, as kernels read it.
+    fn factor(&self, n: u32) -> Format {
+        match self.factors {
+            Factors::F32 => Format::F32,
+            Factors::Packed if n.is_multiple_of(16) => Format::F16R16,
+            Factors::F16 | Factors::Packed => Format::F16,
+        }
     }
 
     fn buffer(&mut self, name: &str, words: u32, rows: RowCount) -> BufferId {
@@ -102,7 +132,7 @@ impl Maker {
         Task { label: label.into(), rows, columns, variants: vec![variant], args }
     }
 
-    /// A product in tiles of 8 weight rows: few rows by `Gemv`, more by `Gemm`.
+    /// A product in tiles of 8 weight rows, 16 of packed ones: few rows by `Gemv`, more by `Gemm`.
     fn product(
         &mut self,
         label: &str,
@@ -110,9 +140,11 @@ impl Maker {
         (x, w, residual, y): (BufferId, Source, Option<BufferId>, BufferId),
         n: u32,
     ) -> Task {
-        let tile = 8;
+        let format = self.factor(n);
+        let tile = tile(format);
+        let row = N * format.block_bytes() as u32;
         let spec = |shape| KernelSpec::Linear {
-            format: Format::F32,
+            format,
             x: Format::F32,
             k: N,
             tile,
@@ -123,16 +155,20 @@ impl Maker {
         };
         let (gemv, gemm) = (self.kernel(spec(Shape::Gemv)), self.kernel(spec(Shape::Gemm)));
         let column = |buffer| arg(Source::Arena(buffer), n * 4, tile * 4);
-        let mut args = vec![arg(Source::Arena(x), N * 4, 0), weight_arg(w, rows, tile * N * 4, n * N * 4)];
+        let mut args = vec![arg(Source::Arena(x), N * 4, 0), weight_arg(w, rows, tile * row, n * row)];
         args.extend(residual.map(column));
         args.push(column(y));
         args.push(arg(Source::Scratch, 0, 0));
-        Task { label: label.into(), rows, columns: n / tile, variants: variants(gemv, gemm), args }
+        Task { label: label.into(), rows, columns: n / tile, variants: variants(format, gemv, gemm), args }
     }
 }
 
-fn variants(gemv: KernelId, gemm: KernelId) -> Vec<Variant> {
-    let dims = |shape: Shape| shape.dims(Format::F32);
+fn tile(format: Format) -> u32 {
+    if format.rows() > 1 { 16 } else { 8 }
+}
+
+fn variants(format: Format, gemv: KernelId, gemm: KernelId) -> Vec<Variant> {
+    let dims = |shape: Shape| shape.dims(format);
     vec![
         Variant { up_to_rows: 5, row_chunk: 5, kernel: gemv, dims: dims(Shape::Gemv) },
         Variant { up_to_rows: u32::MAX, row_chunk: 12, kernel: gemm, dims: dims(Shape::Gemm) },
@@ -149,7 +185,7 @@ fn weight_arg(source: Source, rows: RowAxis, column: u32, expert: u32) -> Arg {
 }
 
 /// The plan as specs and the bytes of its model file.
-fn specs() -> (Plan<KernelSpec>, Vec<u8>) {
+fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     let plan = Plan {
         architecture: "tiny".into(),
         target: Target::native().name().into(),
@@ -174,7 +210,7 @@ fn specs() -> (Plan<KernelSpec>, Vec<u8>) {
         softmax: KernelId(0),
         tokenizer: vec![1, 2, 3],
     };
-    let mut m = Maker { plan, bytes: b"a header of sixteen".to_vec() };
+    let mut m = Maker { factors, plan, bytes: b"a header of sixteen".to_vec() };
     let (tokens, outputs, routed) = (RowCount::Tokens, RowCount::Outputs, RowCount::Routed { top_k: TOP_K });
     let bucket = BucketId(0);
     let axis = RowAxis::Routed(bucket);
@@ -256,12 +292,14 @@ fn specs() -> (Plan<KernelSpec>, Vec<u8>) {
 
     let (gate, up) = (m.weight("gate", &[EXPERTS, N, N]), m.weight("up", &[EXPERTS, N, N]));
     let s = m.buffer("s", N, routed);
+    let format = m.factor(N);
+    let (tile, factor_row) = (tile(format), N * format.block_bytes() as u32);
     let swiglu = |shape| KernelSpec::Swiglu {
-        gate: Format::F32,
-        up: Format::F32,
+        gate: format,
+        up: format,
         x: Format::F32,
         k: N,
-        tile: 8,
+        tile,
         n: N,
         out: Format::F32,
         rows: 12,
@@ -270,13 +308,13 @@ fn specs() -> (Plan<KernelSpec>, Vec<u8>) {
     let (gemv, gemm) = (m.kernel(swiglu(Shape::Gemv)), m.kernel(swiglu(Shape::Gemm)));
     let args = vec![
         arena(g, row),
-        weight_arg(gate, axis, 8 * row, N * row),
-        weight_arg(up, axis, 8 * row, N * row),
-        arg(Source::Arena(s), row, 32),
+        weight_arg(gate, axis, tile * factor_row, N * factor_row),
+        weight_arg(up, axis, tile * factor_row, N * factor_row),
+        arg(Source::Arena(s), row, tile * 4),
         arg(Source::Scratch, 0, 0),
     ];
     let label = "swiglu".to_string();
-    steps.push(vec![Task { label, rows: axis, columns: N / 8, variants: variants(gemv, gemm), args }]);
+    steps.push(vec![Task { label, rows: axis, columns: N / tile, variants: variants(format, gemv, gemm), args }]);
 
     let (down, e) = (m.weight("down", &[EXPERTS, N, N]), m.buffer("e", N, routed));
     steps.push(vec![m.product("down", axis, (s, down, None, e), N)]);
@@ -312,9 +350,20 @@ fn specs() -> (Plan<KernelSpec>, Vec<u8>) {
     (m.plan, m.bytes)
 }
 
-/// The plan; its model file is written to the folder.
+/// The plan for this machine; its model file is written to the folder.
 pub fn plan(folder: &Path) -> Plan<Kernel> {
-    let (plan, bytes) = specs();
+    plan_for(folder, Target::native())
+}
+
+/// The plan for a target.
+pub fn plan_for(folder: &Path, target: Target) -> Plan<Kernel> {
+    plan_of(folder, target, Factors::F32)
+}
+
+/// The plan for a target, with factors as said.
+pub fn plan_of(folder: &Path, target: Target, factors: Factors) -> Plan<Kernel> {
+    let (mut plan, bytes) = specs(factors);
     std::fs::write(folder.join("tiny.weights"), bytes).unwrap();
-    plan.try_map_kernels(|spec| generate(&spec, Target::native())).unwrap()
+    plan.target = target.name().into();
+    plan.try_map_kernels(|spec| generate(&spec, target)).unwrap()
 }

@@ -1,0 +1,195 @@
+//! Packed weights: packed when a plan is loaded, or written into the plan's file and mapped; and such files damaged.
+
+#[allow(dead_code, reason = "other tests use the rest of it")]
+mod tiny;
+
+use ixc_codegen::target::Target;
+use ixc_ir::format::Format;
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::{Plan, WeightFile};
+use ixc_runtime::engine::{BackendKind, Engine, Options};
+use ixc_runtime::file::{self, FileError, FormatError, HEADER_BYTES};
+use ixc_runtime::load::LoadError;
+use tiny::{Factors, Folder, MAX_TOKENS, VOCABULARY};
+
+/// Names of the weights that have whole strips.
+const PACKED: [&str; 7] = ["q", "k", "v", "o", "gate", "up", "down"];
+
+fn options(threads: usize, backend: BackendKind) -> Options {
+    Options { threads: Some(threads), backend, ..Options::default() }
+}
+
+fn tokens() -> Vec<u32> {
+    (0..MAX_TOKENS + 9).map(|i| (i * 7 + i * i) % VOCABULARY).collect()
+}
+
+/// Logits of every token, in long steps and short ones.
+fn logits(engine: &mut Engine) -> Vec<f32> {
+    let (tokens, mut logits, mut at) = (tokens(), Vec::new(), 0);
+    for length in [30, 1, 5, 14, 7] {
+        let rows: Vec<u32> = (0..length as u32).collect();
+        logits.extend_from_slice(engine.step(&tokens[at..at + length], &rows).unwrap());
+        at += length;
+    }
+    assert_eq!(at, tokens.len());
+    logits
+}
+
+fn bits(logits: &[f32]) -> Vec<u32> {
+    logits.iter().map(|logit| logit.to_bits()).collect()
+}
+
+fn close(found: &[f32], right: &[f32]) {
+    assert_eq!(found.len(), right.len());
+    assert!(right.iter().any(|x| x.abs() > 0.1));
+    for (x, y) in found.iter().zip(right) {
+        // Sums have another order.
+        assert!((x - y).abs() <= 1e-5 * y.abs().max(1.0), "{x} and {y}");
+    }
+}
+
+#[test]
+fn packed_when_loaded_is_the_same_as_not_packed() {
+    let folder = Folder::new();
+    let target = Target::AVX512;
+    let load = |factors, threads, backend| {
+        let plan = tiny::plan_of(&folder.0, target, factors);
+        let packed: Vec<_> = plan.weights.iter().filter(|w| w.is_packed_at_load()).map(|w| w.name.as_str()).collect();
+        assert_eq!(packed, if factors == Factors::Packed { &PACKED[..] } else { &[] });
+        logits(&mut Engine::load(plan, &folder.0, &options(threads, backend)).unwrap())
+    };
+    let right = load(Factors::F16, 2, BackendKind::Interpreter);
+    close(&load(Factors::Packed, 2, BackendKind::Interpreter), &right);
+    let emulated = load(Factors::Packed, 1, BackendKind::Emulated);
+    close(&emulated, &right);
+    if target.missing().is_empty() {
+        for threads in [1, 2, 3] {
+            assert_eq!(bits(&load(Factors::Packed, threads, BackendKind::Native)), bits(&emulated));
+        }
+    } else {
+        println!("{}: emulated only: this machine lacks {:?}", target.name(), target.missing());
+    }
+}
+
+/// A plan file with weights, the plan in it, and the plan that it was made from.
+fn written(folder: &Folder) -> (std::path::PathBuf, Plan<Kernel>, Plan<Kernel>) {
+    let plan = tiny::plan_of(&folder.0, Target::AVX512, Factors::Packed);
+    let path = folder.0.join("tiny.ixp");
+    let mut steps = Vec::new();
+    let options = options(2, BackendKind::Native);
+    let written = file::weights::write(&path, &plan, &folder.0, &options, |done, of| steps.push((done, of))).unwrap();
+    let packed: u64 = plan.weights.iter().filter(|w| w.is_packed_at_load()).map(|w| w.bytes).sum();
+    // Packed f16 is as long as it was.
+    assert_eq!(steps.last().unwrap().0, packed);
+    assert!(steps.windows(2).all(|pair| pair[0].0 < pair[1].0 && pair[0].1 == pair[1].1));
+    (path, written, plan)
+}
+
+#[test]
+fn weights_written_into_the_plan_are_mapped_and_the_same() {
+    let folder = Folder::new();
+    let (path, written, plan) = written(&folder);
+    assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 2, "nothing is left beside the plan and its model");
+    let file = file::open(&path).unwrap();
+    assert_eq!(file.plan, written);
+    assert_eq!(file::read(&path).unwrap(), written);
+    for (weight, before) in written.weights.iter().zip(&plan.weights) {
+        let own = PACKED.contains(&weight.name.as_str());
+        assert_eq!(weight.file == WeightFile::Plan, own, "{}", weight.name);
+        assert!(!weight.is_packed_at_load() && weight.format == before.format, "{}", weight.name);
+        assert!(!own || weight.offset % 4096 == 0 && weight.format == Format::F16R16, "{}", weight.name);
+    }
+    let native =
+        options(2, if Target::AVX512.missing().is_empty() { BackendKind::Native } else { BackendKind::Emulated });
+    let right = logits(&mut Engine::load(plan, &folder.0, &native).unwrap());
+    for threads in [1, 3] {
+        let options = Options { threads: Some(threads), ..native.clone() };
+        let found = logits(&mut Engine::load_file(file::open(&path).unwrap(), &folder.0, &options).unwrap());
+        assert_eq!(bits(&found), bits(&right));
+    }
+    // Without the file there are no weights; and a plan that has them is not written without, nor with them again.
+    assert!(matches!(Engine::load(written.clone(), &folder.0, &native), Err(LoadError::NoWeights)));
+    let again = file::write(&path, &written);
+    assert!(matches!(again, Err(FileError::Format { source: FormatError::Weights { found: 0, .. }, .. })));
+    let again = file::weights::write(&path, &written, &folder.0, &native, |_, _| ());
+    assert!(matches!(again, Err(FileError::Source(error)) if matches!(*error, LoadError::NoWeights)));
+    assert_eq!(file::read(&path).unwrap(), written, "what failed left what was there");
+}
+
+#[test]
+fn a_plan_with_nothing_to_pack_is_written_without_weights() {
+    let folder = Folder::new();
+    let plan = tiny::plan(&folder.0);
+    let path = folder.0.join("tiny.ixp");
+    let written = file::weights::write(&path, &plan, &folder.0, &Options::default(), |_, _| ()).unwrap();
+    assert_eq!((&written, &file::open(&path).unwrap().plan), (&plan, &plan));
+    assert_eq!(std::fs::read(&path).unwrap(), file::encode(&plan).unwrap());
+}
+
+#[test]
+fn damage_anywhere_in_a_file_with_weights_is_noticed() {
+    let folder = Folder::new();
+    let (path, plan, _) = written(&folder);
+    let good = std::fs::read(&path).unwrap();
+    let count = PACKED.len();
+    let table = good.len() - 4 * count;
+    let start = table - plan.own_weight_bytes as usize;
+    assert_eq!(start % 4096, 0);
+    let backend = if Target::AVX512.missing().is_empty() { BackendKind::Native } else { BackendKind::Emulated };
+    let load = |bytes: &[u8], skip_weight_check| {
+        std::fs::write(&path, bytes).unwrap();
+        let options = Options { skip_weight_check, ..options(2, backend) };
+        let file = file::open(&path).map_err(|error| match error {
+            FileError::Format { source, .. } => Ok(source),
+            error => panic!("{error}"),
+        });
+        file.and_then(|file| Engine::load_file(file, &folder.0, &options).map(drop).map_err(Err))
+    };
+    let flipped = |at: usize| {
+        let mut bytes = good.clone();
+        bytes[at] ^= 0x10;
+        bytes
+    };
+    load(&good, false).unwrap();
+    for weight in plan.weights.iter().filter(|weight| weight.file == WeightFile::Plan) {
+        for at in [weight.offset, weight.offset + weight.bytes / 2, weight.offset + weight.bytes - 1] {
+            let bytes = flipped(start + at as usize);
+            match load(&bytes, false) {
+                Err(Err(LoadError::DamagedWeight { name, .. })) => assert_eq!(name, weight.name),
+                other => panic!("{}: {other:?}", weight.name),
+            }
+            // Whoever says so takes weights as they are.
+            load(&bytes, true).unwrap();
+        }
+    }
+    for at in table..good.len() {
+        assert!(matches!(load(&flipped(at), false), Err(Ok(FormatError::WeightChecksums { .. }))), "byte {at}");
+    }
+    for at in 12..HEADER_BYTES {
+        assert!(matches!(load(&flipped(at), false), Err(Ok(FormatError::Header { .. }))), "byte {at}");
+    }
+    assert!(matches!(load(&flipped(HEADER_BYTES + 9), false), Err(Ok(FormatError::Checksum { .. }))));
+    for end in [0, 7, 40, HEADER_BYTES, start - 1, start, table - 1, table, good.len() - 1] {
+        let error = load(&good[..end], false);
+        assert!(matches!(error, Err(Ok(FormatError::Magic { .. } | FormatError::Truncated { .. }))), "{end} bytes");
+    }
+    assert!(matches!(load(&[&good[..], b"x"].concat(), false), Err(Ok(FormatError::Trailing { .. }))));
+    // A payload that is right, with no weights behind it.
+    let end = u64::from_le_bytes(good[16..24].try_into().unwrap()) as usize;
+    let without = file::seal(&good[HEADER_BYTES..HEADER_BYTES + end]);
+    assert!(matches!(load(&without, false), Err(Ok(FormatError::Weights { found: 0, .. }))));
+}
+
+#[test]
+fn a_model_file_that_is_another_is_not_packed() {
+    let folder = Folder::new();
+    let plan = tiny::plan_of(&folder.0, Target::AVX512, Factors::Packed);
+    let model = folder.0.join("tiny.weights");
+    let mut bytes = std::fs::read(&model).unwrap();
+    bytes[3] ^= 1;
+    std::fs::write(&model, bytes).unwrap();
+    let path = folder.0.join("tiny.ixp");
+    let error = file::weights::write(&path, &plan, &folder.0, &Options::default(), |_, _| ());
+    assert!(matches!(error, Err(FileError::Source(error)) if matches!(*error, LoadError::OtherModel { .. })));
+    assert!(!path.exists());
+}
