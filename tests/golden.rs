@@ -2,6 +2,7 @@
 
 mod support;
 
+use ixc::codegen::target::Target;
 use support::{Golden, ixc, kl_divergence, nmse, scratch, shared, stdout};
 
 /// The models in `../shared/golden/expect` that are supported must be at least these many.
@@ -33,7 +34,14 @@ fn error_over_all(model: &Golden, logits: &[f32], folder: &std::path::Path) -> f
     nmse(logits, &model.logits(folder, &["--engine", "interpreter"]))
 }
 
-fn compiled_models_keep_their_limits(target: &str) {
+fn compiled_models_keep_their_limits(target: Target) {
+    let (missing, target) = (target.missing(), target.name());
+    let emulate = !missing.is_empty();
+    if emulate {
+        println!("{target}: emulated, since this machine lacks {}", ixc::codegen::cpu::list(&missing));
+    } else {
+        println!("{target}: native");
+    }
     let Some(golden) = shared("golden") else { return };
     let folder = scratch(&format!("golden_{target}"));
     let models = Golden::all(&golden);
@@ -41,7 +49,9 @@ fn compiled_models_keep_their_limits(target: &str) {
     // Logarithms of our error over llama.cpp's, at the last positions and over all.
     let (mut last, mut all) = (Vec::new(), Vec::new());
     for model in &models {
-        let logits = model.logits(&folder, &["--target", target, "-t", "2"]);
+        let mut arguments = vec!["--target", target, "-t", "2"];
+        arguments.extend(emulate.then_some("--emulate"));
+        let logits = model.logits(&folder, &arguments);
         let (nmse, limit) = (nmse(model.last(&logits), &model.exact), model.number("compiled_nmse_max"));
         println!("{nmse:.2e} <= {limit:.2e}  {}", model.name());
         assert!(nmse <= limit, "{nmse:e} > {limit:e}  {}", model.name());
@@ -63,16 +73,22 @@ fn compiled_models_keep_their_limits(target: &str) {
 
 #[test]
 fn avx2_keeps_the_limits() {
-    if ixc::codegen::target::Target::AVX2.missing().is_empty() {
-        compiled_models_keep_their_limits("avx2");
-    } else {
-        println!("NOT RUN: avx2: this CPU lacks {:?}", ixc::codegen::target::Target::AVX2.missing());
-    }
+    compiled_models_keep_their_limits(Target::AVX2);
+}
+
+#[test]
+fn avx512_keeps_the_limits() {
+    compiled_models_keep_their_limits(Target::AVX512);
+}
+
+#[test]
+fn amx_keeps_the_limits() {
+    compiled_models_keep_their_limits(Target::AMX);
 }
 
 #[test]
 fn portable_keeps_the_limits() {
-    compiled_models_keep_their_limits("portable");
+    compiled_models_keep_their_limits(Target::PORTABLE);
 }
 
 #[test]
@@ -80,8 +96,12 @@ fn the_demo_model_is_as_good_as_llama_cpp() {
     let Some(golden) = shared("golden/demo") else { return };
     let folder = scratch("golden_demo");
     let model = Golden::read(&golden.join("expect/rustling-q4_k_m.json"));
-    for target in ["native", "portable"] {
-        let logits = model.logits(&folder, &["--target", target]);
+    for target in [Target::AVX2, Target::AVX512, Target::AMX, Target::PORTABLE] {
+        let mut arguments = vec!["--target", target.name()];
+        let emulate = !target.missing().is_empty();
+        arguments.extend(emulate.then_some("--emulate"));
+        let logits = model.logits(&folder, &arguments);
+        let target = format!("{}{}", target.name(), if emulate { ", emulated" } else { "" });
         let vocabulary = logits.len() / model.tokens("prompt_tokens").len();
         let divergence = kl_divergence(model.last(&logits), &model.exact, vocabulary);
         // As in `error_over_all`.

@@ -7,6 +7,7 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use ixc::codegen::target::Target;
 use serde_json::Value as Json;
 use support::{Golden, demo_model, ixc, list, scratch, shared, stderr, stdout};
 
@@ -47,6 +48,79 @@ fn greedy_text_is_what_the_model_says() {
             assert_eq!(stdout(ixc(arguments)), expected, "{target}, {threads} threads");
         }
     }
+}
+
+#[test]
+fn every_x86_target_prints_the_greedy_text_emulated_and_natively() {
+    let arguments = ["run", "-p", "The borrow checker", "-n", "16", "--temp", "0"];
+    let native = stdout(ixc(arguments));
+    for target in [Target::AVX2, Target::AVX512, Target::AMX] {
+        let mut emulated = ixc(arguments);
+        emulated.args(["--target", target.name(), "--emulate"]);
+        assert_eq!(stdout(emulated), native, "{}", target.name());
+        let output = ixc(arguments).args(["--target", target.name()]).output().unwrap();
+        if target.missing().is_empty() {
+            println!("{}: emulated and native", target.name());
+            assert_eq!(output.stdout, native.as_bytes(), "{}", target.name());
+        } else {
+            println!("{}: emulated", target.name());
+            let error = stderr(&output);
+            assert_eq!(output.status.code(), Some(69), "{error}");
+            assert!(error.contains("this machine lacks") && error.contains("--emulate"), "{error}");
+        }
+    }
+    let portable = ixc(arguments).args(["--target", "portable", "--emulate"]).output().unwrap();
+    assert_eq!(portable.status.code(), Some(2), "{}", stderr(&portable));
+}
+
+/// A plan with its packed weights, one without, and one that does not pack: the same text of the first two.
+#[test]
+fn plans_have_their_packed_weights_or_not() {
+    let mut sizes = Vec::new();
+    for target in ["avx512", "amx"] {
+        let mut texts = Vec::new();
+        for (name, how) in [("with", &[][..]), ("without", &["--no-weights"]), ("unpacked", &["--no-pack"])] {
+            let folder = scratch(&format!("run_packed_{target}_{name}"));
+            let plan = plan(&folder, &[&["--target", target][..], how].concat());
+            sizes.push(fs::metadata(&plan).unwrap().len());
+            let facts: Json =
+                serde_json::from_str(&stdout(ixc(["inspect".as_ref(), plan.as_os_str(), "--json".as_ref()]))).unwrap();
+            let formats = facts["formats"].as_array().unwrap();
+            let packed = |format: &&Json| format["format"].as_str().unwrap().ends_with("_r16");
+            assert_eq!(formats.iter().filter(packed).count() > 0, name != "unpacked", "{facts}");
+            for format in formats.iter().filter(packed) {
+                let in_place = format["stored"] == format["format"] && format["place"] == "plan";
+                let at_load = format["stored"] != format["format"] && format["place"] == "model_file";
+                assert!(if name == "with" { in_place } else { at_load }, "{format}");
+            }
+            let mut run = ixc(["run", "-p", "The borrow checker", "-n", "8", "--temp", "0", "--emulate"]);
+            run.arg(&plan);
+            texts.push(stdout(run));
+        }
+        assert_eq!(texts[0], texts[1], "{target}");
+        assert!(texts[2].len() > 8, "{target}");
+    }
+    // The demo model has some megabytes of weights.
+    assert!(sizes[0] > 4 * sizes[1] && sizes[3] > 4 * sizes[4], "{sizes:?}");
+}
+
+#[test]
+fn a_plan_with_damaged_weights_is_refused_unless_told_otherwise() {
+    let folder = scratch("run_damaged_weights");
+    let plan = plan(&folder, &["--target", "avx512"]);
+    let mut bytes = fs::read(&plan).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&plan, &bytes).unwrap();
+    let run = |more: &[&str]| {
+        let mut run = ixc(["run", "-p", "x", "-n", "1", "--temp", "0", "--emulate"]);
+        run.args(more).arg(&plan).output().unwrap()
+    };
+    let refused = run(&[]);
+    let error = stderr(&refused);
+    assert_eq!(refused.status.code(), Some(65), "{error}");
+    assert!(error.contains("weight \"") && error.contains("the file is damaged"), "{error}");
+    assert_eq!(run(&["--no-check"]).status.code(), Some(0));
 }
 
 #[test]
