@@ -6,6 +6,9 @@
 
 mod support;
 
+use ixc_codegen::generators::generate;
+use ixc_codegen::target::Target;
+use ixc_codegen::x64;
 use ixc_ir::format::Format;
 use ixc_ir::plan::spec::{Bits, Elementwise, Score, Shape};
 use ixc_ir::plan::{KernelSpec, RopeStyle};
@@ -90,6 +93,23 @@ fn packed_swiglu() {
         }
     }
     group.done();
+}
+
+/// Inner loops as a person would write them: nothing spilled, nothing copied. Of `zen4`, since that is what they were tuned on.
+#[test]
+fn packed_products_keep_their_registers() {
+    let target = Target::from_name("zen4").unwrap();
+    for format in PACKED {
+        for x in activations(format) {
+            for shape in [Shape::Gemv, Shape::Gemm] {
+                let spec =
+                    KernelSpec::Linear { format, x, k: 2048, tile: 32, n: 2048, bias: false, residual: true, shape };
+                let kernel = generate(&spec, target).unwrap();
+                let stats = x64::compile(&kernel, target).unwrap_or_else(|e| panic!("{}: {e}", kernel.name)).stats;
+                assert_eq!((stats.vector_spills, stats.moves_in_innermost_loops), (0, 0), "{}: {stats:?}", kernel.name);
+            }
+        }
+    }
 }
 
 #[test]

@@ -157,7 +157,8 @@ fn scratch_bytes(format: Format, x: Format, k: u32, tile: u32, shape: Shape) -> 
     match shape {
         Shape::Tiles => Some(tiles::scratch_bytes(format, x, k, tile)),
         Shape::Gemm if format.rows() == 1 => Some(gemm::panel_bytes(format, k)),
-        Shape::Gemm | Shape::Gemv => None,
+        Shape::Gemm => packed::scratch_bytes(format, shape.row_groups(format)[0]),
+        Shape::Gemv => None,
     }
 }
 

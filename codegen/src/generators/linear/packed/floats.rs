@@ -12,49 +12,49 @@ const COLUMN: i64 = 2 * STRIP as i64;
 const UNROLL: i64 = 4;
 const DWORDS: Type = Type::i32(LANES);
 
+/// Sums of each strip with each row, as [`Block::sums`] has them, in chains that are added in the end.
+type Chains = Vec<Vec<ValueId>>;
+
 /// See [`Block::sums`].
 pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
     // Few rows are few chains: two for each.
     let each = if block.rows.len() == 1 { 2 } else { 1 };
     let zero = b.splat_f32(LANES, 0.0);
-    let mut sums = vec![vec![zero; block.strips.len() * block.rows.len()]; each];
+    let sums = vec![vec![zero; block.strips.len() * block.rows.len()]; each];
     let k = i64::from(block.k);
-    match block.x_format {
+    let mut sums = match block.x_format {
         Format::Bf16x2 => {
             let (len, bytes) = (block.x_format.block_len() as i64, block.x_format.block_bytes() as i64);
-            sums = carry(b, "b", k / len, sums, |b, i, sums| {
-                let rows: Vec<Affine> = block.rows.iter().map(|at| at.clone() + i.clone() * bytes).collect();
+            carry(b, "b", k / len, sums, |b, i, sums| {
                 carry(b, "c", len / 2, sums, |b, pair, mut sums| {
-                    let x: Vec<[ValueId; 2]> =
-                        rows.iter().map(|at| bf16_pair(b, block, at.clone() + pair.clone() * 4)).collect();
-                    for next in 0..2 {
-                        let column = i.clone() * len + pair.clone() * 2 + next as i64;
-                        let x: Vec<ValueId> = x.iter().map(|x| x[next]).collect();
-                        step(b, block, column, &x, &mut sums[next % each]);
-                    }
+                    let first = i.clone() * len + pair.clone() * 2;
+                    let columns = [first.clone(), first + 1];
+                    step(b, block, columns, &mut sums, |b, row| {
+                        bf16_pair(b, block, row + i.clone() * bytes + pair.clone() * 4)
+                    });
                     sums
                 })
-            });
+            })
         }
         _ => {
-            let columns = |b: &mut KernelBuilder, first: Affine, count: i64, sums: &mut [Vec<ValueId>]| {
+            let columns = |b: &mut KernelBuilder, first: Affine, count: i64, sums: &mut Chains| {
                 for c in 0..count {
                     let column = first.clone() + c;
-                    let x: Vec<ValueId> = block
-                        .rows
-                        .iter()
-                        .map(|at| b.load_splat(SINGLES, block.x, at.clone() + column.clone() * 4))
-                        .collect();
-                    step(b, block, column, &x, &mut sums[c as usize % each]);
+                    step(b, block, [column.clone()], sums, |b, row| {
+                        [b.load_splat(SINGLES, block.x, row + column.clone() * 4)]
+                    });
+                    // The next column is for the next chain.
+                    sums.rotate_left(1);
                 }
             };
-            sums = carry(b, "c", k / UNROLL, sums, |b, i, mut sums| {
+            let mut sums = carry(b, "c", k / UNROLL, sums, |b, i, mut sums| {
                 columns(b, i * UNROLL, UNROLL, &mut sums);
                 sums
             });
             columns(b, Affine::constant(k - k % UNROLL), k % UNROLL, &mut sums);
+            sums
         }
-    }
+    };
     let first = sums.remove(0);
     sums.iter().fold(first, |total, chain| total.iter().zip(chain).map(|(t, c)| b.add(*t, *c)).collect())
 }
@@ -64,33 +64,48 @@ fn carry(
     b: &mut KernelBuilder,
     name: &str,
     trip: i64,
-    sums: Vec<Vec<ValueId>>,
-    body: impl FnOnce(&mut KernelBuilder, Affine, Vec<Vec<ValueId>>) -> Vec<Vec<ValueId>>,
-) -> Vec<Vec<ValueId>> {
+    sums: Chains,
+    body: impl FnOnce(&mut KernelBuilder, Affine, Chains) -> Chains,
+) -> Chains {
     let each = sums[0].len();
-    let split = |flat: &[ValueId]| flat.chunks_exact(each).map(<[ValueId]>::to_vec).collect::<Vec<_>>();
+    let split = |flat: &[ValueId]| flat.chunks_exact(each).map(<[ValueId]>::to_vec).collect::<Chains>();
     let flat = b.for_carry(name, trip, &sums.concat(), |b, i, sums| body(b, i.into(), split(sums)).concat());
     split(&flat)
 }
 
-/// Adds one column of every strip times that of every row.
-fn step(b: &mut KernelBuilder, block: &Block, column: Affine, x: &[ValueId], sums: &mut [ValueId]) {
-    for (strip, sums) in block.strips.iter().zip(sums.chunks_exact_mut(x.len())) {
-        let at = strip.clone() + column.clone() * COLUMN;
-        let w = match block.format {
-            Format::F16R16 => {
-                let halves = b.load(Type::f16(LANES), block.w, at);
-                b.op(Op::F16ToF32, SINGLES, &[halves])
+/// Adds columns of every strip times those of every row, of which `x` makes them; each column to a chain of its own, as far as there
+/// are so many.
+fn step<const N: usize>(
+    b: &mut KernelBuilder,
+    block: &Block,
+    columns: [Affine; N],
+    sums: &mut Chains,
+    x: impl Fn(&mut KernelBuilder, Affine) -> [ValueId; N],
+) {
+    let weights = columns.map(|column| {
+        let strips = block.strips.iter().map(|strip| weights(b, block, strip.clone() + column.clone() * COLUMN));
+        strips.collect::<Vec<_>>()
+    });
+    let chains = sums.len();
+    for (r, row) in block.rows.iter().enumerate() {
+        let x = x(b, row.clone());
+        for (c, (x, weights)) in x.into_iter().zip(&weights).enumerate() {
+            for (strip, w) in weights.iter().enumerate() {
+                let sum = &mut sums[c % chains][strip * block.rows.len() + r];
+                *sum = b.fma(*w, x, *sum);
             }
-            _ => {
-                let halves = b.load(Type::bf16(LANES), block.w, at);
-                b.bf16_to_f32(halves)
-            }
-        };
-        for (sum, x) in sums.iter_mut().zip(x) {
-            *sum = b.fma(w, *x, *sum);
         }
     }
+}
+
+/// A column of a strip.
+fn weights(b: &mut KernelBuilder, block: &Block, at: Affine) -> ValueId {
+    if block.format == Format::F16R16 {
+        let halves = b.load(Type::f16(LANES), block.w, at);
+        return b.op(Op::F16ToF32, SINGLES, &[halves]);
+    }
+    let halves = b.load(Type::bf16(LANES), block.w, at);
+    b.bf16_to_f32(halves)
 }
 
 /// Two columns of a row in `bf16x2`, each in all lanes: high plus low part, which is exact.

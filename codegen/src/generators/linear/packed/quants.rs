@@ -25,6 +25,15 @@ const SUB: i64 = 32;
 /// Bytes of four quants of the activations.
 const GROUP: i64 = 4;
 
+/// Bytes of -32 times the sums of 16 elements of a block of `a8_super`, as dwords.
+const OFFSETS: i64 = 64;
+
+/// Bytes of scratch that a product with groups of so many rows takes. `q6_k` puts what its sums begin with there, once for a block:
+/// then a sum begins with a load, which is free, instead of a product, which is not.
+pub fn scratch_bytes(format: Format, rows: u32) -> Option<i64> {
+    (format == Format::Q6KR16).then(|| i64::from(rows) * OFFSETS)
+}
+
 /// See [`Block::sums`].
 pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
     let zero = b.splat_f32(LANES, 0.0);
@@ -52,31 +61,29 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
                 }
             })
             .collect();
+        if let Some((scratch, at)) = block.offsets() {
+            for (r, row) in block.rows.iter().enumerate() {
+                let sums = row.clone() + i * x_bytes + block.x_format.field("sums16") as i64;
+                let sums = b.load(Type::i16(LANES), block.x, sums);
+                let sums = b.op(Op::ExtendS, DWORDS, &[sums]);
+                let (sums, zero) = (b.shift(Op::Shl, sums, 5), b.splat_int(DWORDS, 0));
+                let offsets = b.same(Op::ISub, &[zero, sums]);
+                b.store(scratch, at + r as i64 * OFFSETS, offsets);
+            }
+        }
         b.for_carry("s", len / SUB, sums, |b, s, sums| {
             let rows = block.rows.iter().map(|at| {
                 let at = at.clone() + i * (len / x_len * x_bytes);
                 if x_len == len { RowBlock { at, sub: Some(s) } } else { RowBlock { at: at + s * x_bytes, sub: None } }
             });
-            let rows: Vec<RowBlock> = rows.collect();
-            let mut next = Vec::new();
-            for (strip, sums) in strips.iter().zip(sums.chunks_exact(rows.len())) {
-                let at_once = at_once(format);
-                for (rows, sums) in rows.chunks(at_once).zip(sums.chunks(at_once)) {
-                    next.extend(Step { block, rows, sub: s }.strip(b, strip, sums));
-                }
-            }
-            next
+            let step = Step { block, rows: rows.collect(), sub: s };
+            strips
+                .iter()
+                .zip(sums.chunks_exact(block.rows.len()))
+                .flat_map(|(strip, sums)| step.strip(b, strip, sums))
+                .collect()
         })
     })
-}
-
-/// Rows whose integer sums are registers at the same time: beside the float sums of all, one for each of these, or two where the
-/// halves of a sub-block have scales of their own. The quants are unpacked again for the next rows.
-fn at_once(format: Format) -> usize {
-    match format {
-        Format::Q4KR16 | Format::Q5KR16 => 12,
-        _ => 6,
-    }
 }
 
 /// A block of a strip, with the scales that hold for all of it.
@@ -103,10 +110,10 @@ impl RowBlock {
     }
 }
 
-/// One sub-block of some rows.
+/// One sub-block of all rows.
 struct Step<'a> {
     block: &'a Block,
-    rows: &'a [RowBlock],
+    rows: Vec<RowBlock>,
     sub: VarId,
 }
 
@@ -181,20 +188,10 @@ impl Step<'_> {
 
     fn q6_k(&self, b: &mut KernelBuilder, strip: &StripBlock, d: ValueId, sums: &[ValueId]) -> Vec<ValueId> {
         let high = strip.high(b, self.sub);
-        // -32 beside the sum of the first 16 columns, or beside that of the others.
-        let offsets = [[-32i16, 0], [0, -32]].map(|pair| {
-            let bytes: Vec<u8> = pair.iter().flat_map(|word| word.to_le_bytes()).collect();
-            b.bytes(WORDS, bytes.repeat(usize::from(LANES)))
-        });
         let mut halves = Vec::new();
-        for (half, offset) in (0..).zip(offsets) {
-            let mut chains: Vec<Vec<ValueId>> = (0..self.rows.len())
-                .map(|r| {
-                    let sums = self.splat(b, DWORDS, r, "sums16", 4, 0);
-                    let sums = b.bitcast(WORDS, sums);
-                    vec![b.op(Op::Dot2S16, DWORDS, &[sums, offset])]
-                })
-                .collect();
+        for half in 0..2 {
+            let mut chains: Vec<Vec<ValueId>> =
+                (0..self.rows.len()).map(|r| vec![self.q6_k_offset(b, r, half)]).collect();
             self.dots(b, strip, &high, 2 * half..2 * half + 2, &mut chains);
             halves.push((chains, strip.scaled(b, "scales", self.sub * 2 + half, d)));
         }
@@ -211,6 +208,20 @@ impl Step<'_> {
             t.map_or(*sum, |t| b.fma(t, dx, *sum))
         });
         next.collect()
+    }
+
+    /// What the sum of 16 columns begins with, as quants are stored plus 32.
+    fn q6_k_offset(&self, b: &mut KernelBuilder, r: usize, half: i64) -> ValueId {
+        if let Some((scratch, at)) = self.block.offsets() {
+            return b.load_splat(DWORDS, scratch, self.sub * 8 + (at + r as i64 * OFFSETS + 4 * half));
+        }
+        // -32 beside the sum of the first 16 columns, or beside that of the others.
+        let pair = if half == 0 { [-32i16, 0] } else { [0, -32] };
+        let pair: Vec<u8> = pair.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let pair = b.bytes(WORDS, pair.repeat(usize::from(LANES)));
+        let sums = self.splat(b, DWORDS, r, "sums16", 4, 0);
+        let sums = b.bitcast(WORDS, sums);
+        b.op(Op::Dot2S16, DWORDS, &[sums, pair])
     }
 
     /// `q8_0` and `q4_0`.
