@@ -59,26 +59,71 @@ pub fn pack(to: Format, rows: &[u8], out: &mut [u8]) {
     let blocks = out.len() / block_bytes;
     let row_bytes = blocks * to.block_len() / from.block_len() * from.block_bytes();
     assert_eq!(rows.len(), STRIP * row_bytes, "16 rows of {from}");
+    if to.block_len() == 1 {
+        return transpose(row_bytes, rows, out);
+    }
     let source_bytes = to.block_len() / from.block_len() * from.block_bytes();
+    let k4 = K4::of(to);
     for (b, out) in out.chunks_exact_mut(block_bytes).enumerate() {
         for r in 0..STRIP {
             let block = &rows[r * row_bytes + b * source_bytes..][..source_bytes];
             match to {
-                Format::F16R16 | Format::Bf16R16 => out[2 * r..][..2].copy_from_slice(block),
                 Format::Q8_0R16 => pack_q8_0(r, block, out),
                 Format::Q4_0R16 => pack_q4_0(r, block, out),
                 Format::Q4KR16 => {
-                    pack_k4_head(to, r, block, out);
+                    pack_k4_head(k4, r, block, out);
                     pack_k4_quants(r, &block[16..], out);
                 }
                 Format::Q5KR16 => {
-                    pack_k4_head(to, r, block, out);
+                    pack_k4_head(k4, r, block, out);
                     pack_k4_quants(r, &block[48..], out);
-                    pack_q5_high(r, &block[16..48], &mut out[to.field("high")..]);
+                    pack_q5_high(r, &block[16..48], &mut out[K4::HIGH..k4.scales]);
                 }
                 Format::Q6KR16 => pack_q6_k(r, block, out),
                 _ => unreachable!("{to} is no packed format"),
             }
+        }
+    }
+}
+
+/// Columns that are transposed at a time: 16 rows of 32 two-byte elements and their transposed form fit a first-level cache.
+const COLUMNS: usize = 32;
+
+/// 16 rows of two-byte elements, column by column.
+fn transpose(row_bytes: usize, rows: &[u8], out: &mut [u8]) {
+    for (i, out) in out.chunks_mut(2 * STRIP * COLUMNS).enumerate() {
+        for r in 0..STRIP {
+            let row = &rows[r * row_bytes + 2 * COLUMNS * i..][..out.len() / STRIP];
+            for (element, column) in row.chunks_exact(2).zip(out.chunks_exact_mut(2 * STRIP)) {
+                column[2 * r..2 * r + 2].copy_from_slice(element);
+            }
+        }
+    }
+}
+
+/// Where `q4_k_r16` and `q5_k_r16` have what, looked up once.
+#[derive(Clone, Copy, Debug)]
+struct K4 {
+    scales: usize,
+    mins: usize,
+    d: usize,
+    dmin: usize,
+}
+
+impl K4 {
+    /// High bits in `q5_k_r16`.
+    const HIGH: usize = 32 * VECTOR;
+
+    /// Zeros for other formats.
+    fn of(format: Format) -> K4 {
+        match format {
+            Format::Q4KR16 | Format::Q5KR16 => K4 {
+                scales: format.field("scales"),
+                mins: format.field("mins"),
+                d: format.field("d"),
+                dmin: format.field("dmin"),
+            },
+            _ => K4 { scales: 0, mins: 0, d: 0, dmin: 0 },
         }
     }
 }
@@ -112,55 +157,65 @@ fn pack_q4_0(r: usize, blocks: &[u8], out: &mut [u8]) {
     }
 }
 
-fn pack_k4_head(to: Format, r: usize, block: &[u8], out: &mut [u8]) {
+fn pack_k4_head(k4: K4, r: usize, block: &[u8], out: &mut [u8]) {
     for s in 0..8 {
         let (scale, min) = k4_scale_min(&block[4..16], s);
-        out[to.field("scales") + STRIP * s + r] = scale;
-        out[to.field("mins") + STRIP * s + r] = min;
+        out[k4.scales + STRIP * s + r] = scale;
+        out[k4.mins + STRIP * s + r] = min;
     }
-    out[to.field("d") + 2 * r..][..2].copy_from_slice(&block[..2]);
-    out[to.field("dmin") + 2 * r..][..2].copy_from_slice(&block[2..4]);
+    out[k4.d + 2 * r..][..2].copy_from_slice(&block[..2]);
+    out[k4.dmin + 2 * r..][..2].copy_from_slice(&block[2..4]);
 }
 
 /// Four-bit quants of `q4_k` and `q5_k`: 64 columns in 32 bytes, the first 32 in the low nibbles.
 fn pack_k4_quants(r: usize, quants: &[u8], out: &mut [u8]) {
-    for s in 0..8 {
-        let group = |g: usize| dword(quants, 32 * (s / 2) + 4 * g) >> (4 * (s % 2)) & NIBBLES;
-        for j in 0..4 {
-            put(out, 4 * s + j, r, group(2 * j) | group(2 * j + 1) << 4);
-        }
+    for pair in 0..4 {
+        put_nibbles(r, &quants[32 * pair..][..32], out, 8 * pair, 8 * pair + 4);
+    }
+}
+
+/// 32 bytes: the low nibbles become four vectors from `low` on, the high ones from `high` on.
+fn put_nibbles(r: usize, bytes: &[u8], out: &mut [u8], low: usize, high: usize) {
+    for j in 0..4 {
+        let (a, b) = (dword(bytes, 8 * j), dword(bytes, 8 * j + 4));
+        put(out, low + j, r, a & NIBBLES | (b & NIBBLES) << 4);
+        put(out, high + j, r, a >> 4 & NIBBLES | b & !NIBBLES);
     }
 }
 
 fn pack_q5_high(r: usize, high: &[u8], out: &mut [u8]) {
+    let groups: [u32; 8] = std::array::from_fn(|g| dword(high, 4 * g));
     for s in 0..8 {
-        let mut value = 0;
-        for g in 0..8 {
-            value |= (dword(high, 4 * g) >> s & 0x0101_0101) << g;
-        }
+        let value = groups.iter().enumerate().fold(0, |value, (g, group)| value | (group >> s & 0x0101_0101) << g);
         put(out, s, r, value);
     }
 }
 
 fn pack_q6_k(r: usize, block: &[u8], out: &mut [u8]) {
-    let to = Format::Q6KR16;
-    for s in 0..8 {
-        let (half, quarter) = (s / 4, s % 4);
-        let low = |g: usize| dword(block, half * 64 + quarter % 2 * 32 + 4 * g) >> (4 * (quarter / 2)) & NIBBLES;
-        let high = |g: usize| dword(block, 128 + half * 32 + 4 * g) >> (2 * quarter) & 0x0303_0303;
-        for j in 0..4 {
-            put(out, 4 * s + j, r, low(2 * j) | low(2 * j + 1) << 4);
+    // Of `q6_k_r16`, in order: low, high, scales, d, pad.
+    const HIGH: usize = 2048;
+    const SCALES: usize = 3072;
+    const D: usize = 3328;
+    const PAD: usize = 3360;
+    for half in 0..2 {
+        for pair in 0..2 {
+            let s = 4 * half + pair;
+            put_nibbles(r, &block[64 * half + 32 * pair..][..32], out, 4 * s, 4 * (s + 2));
         }
-        for h in 0..2 {
-            let value = (0..4).fold(0, |value, g| value | high(4 * h + g) << (2 * g));
-            put(&mut out[to.field("high")..], 2 * s + h, r, value);
+        let groups: [u32; 8] = std::array::from_fn(|g| dword(block, 128 + 32 * half + 4 * g));
+        for quarter in 0..4 {
+            for (h, groups) in groups.chunks_exact(4).enumerate() {
+                let two = |group: u32| group >> (2 * quarter) & 0x0303_0303;
+                let value = groups.iter().enumerate().fold(0, |value, (g, group)| value | two(*group) << (2 * g));
+                put(&mut out[HIGH..SCALES], 2 * (4 * half + quarter) + h, r, value);
+            }
         }
     }
     for (i, &scale) in block[192..208].iter().enumerate() {
-        out[to.field("scales") + STRIP * i + r] = scale;
+        out[SCALES + STRIP * i + r] = scale;
     }
-    out[to.field("d") + 2 * r..][..2].copy_from_slice(&block[208..210]);
-    out[to.field("pad") + 2 * r..][..2].fill(0);
+    out[D + 2 * r..][..2].copy_from_slice(&block[208..210]);
+    out[PAD + 2 * r..][..2].fill(0);
 }
 
 fn half_at(block: &[u8], offset: usize) -> f32 {
