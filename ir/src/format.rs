@@ -110,15 +110,15 @@ format_table! {
     /// Packed `bf16`: likewise.
     Bf16R16 "bf16_r16" gguf None, 1 => 2, x 16, { value @ 0, 32 }, activation F32, packed::dequantise_bf16;
     /// Packed `q8_0`: two blocks of 32 columns; quants are `q + 128`.
-    Q8_0R16 "q8_0_r16" gguf None, 64 => 68, x 16, { quants @ 0, 1024; d @ 1024, 64 }, activation A8Small, packed::dequantise_q8_0;
+    Q8_0R16 "q8_0_r16" gguf None, 64 => 68, x 16, { d @ 0, 64; quants @ 64, 1024 }, activation A8Small, packed::dequantise_q8_0;
     /// Packed `q4_0`: two blocks of 32 columns.
-    Q4_0R16 "q4_0_r16" gguf None, 64 => 36, x 16, { quants @ 0, 512; d @ 512, 64 }, activation A8Small, packed::dequantise_q4_0;
+    Q4_0R16 "q4_0_r16" gguf None, 64 => 36, x 16, { d @ 0, 64; quants @ 64, 512 }, activation A8Small, packed::dequantise_q4_0;
     /// Packed `q4_k`: scales and minimums are whole bytes.
-    Q4KR16 "q4_k_r16" gguf None, 256 => 148, x 16, { quants @ 0, 2048; scales @ 2048, 128; mins @ 2176, 128; d @ 2304, 32; dmin @ 2336, 32 }, activation A8Super, packed::dequantise_q4_k;
+    Q4KR16 "q4_k_r16" gguf None, 256 => 148, x 16, { d @ 0, 32; dmin @ 32, 32; scales @ 64, 128; mins @ 192, 128; quants @ 320, 2048 }, activation A8Super, packed::dequantise_q4_k;
     /// Packed `q5_k`: likewise; bit `g` of a byte of `high` belongs to group `g` of its sub-block.
-    Q5KR16 "q5_k_r16" gguf None, 256 => 180, x 16, { quants @ 0, 2048; high @ 2048, 512; scales @ 2560, 128; mins @ 2688, 128; d @ 2816, 32; dmin @ 2848, 32 }, activation A8Super, packed::dequantise_q5_k;
+    Q5KR16 "q5_k_r16" gguf None, 256 => 180, x 16, { d @ 0, 32; dmin @ 32, 32; scales @ 64, 128; mins @ 192, 128; high @ 320, 512; quants @ 832, 2048 }, activation A8Super, packed::dequantise_q5_k;
     /// Packed `q6_k`: two vectors of `high` for a sub-block of 32, two bits for each of four groups.
-    Q6KR16 "q6_k_r16" gguf None, 256 => 212, x 16, { low @ 0, 2048; high @ 2048, 1024; scales @ 3072, 256; d @ 3328, 32; pad @ 3360, 32 }, activation A8Super, packed::dequantise_q6_k;
+    Q6KR16 "q6_k_r16" gguf None, 256 => 212, x 16, { d @ 0, 32; pad @ 32, 32; scales @ 64, 256; high @ 320, 1024; low @ 1344, 2048 }, activation A8Super, packed::dequantise_q6_k;
 }
 
 impl Format {

@@ -9,6 +9,8 @@
 //! q4_k_r16, sub-block s, vector j:   byte 4r + i = q[r][32s + 8j + i] | q[r][32s + 8j + 4 + i] << 4      r in 0..16, i in 0..4
 //! ```
 //!
+//! A block begins with what is read first, its scales: kernels then read memory strictly forwards, as prefetchers like it.
+//!
 //! Scales and minimums are stored per sub-block, 16 rows side by side: one byte each, unpacked from six bits, which costs 3 % of
 //! space and saves their unpacking at each use.
 //!
@@ -63,23 +65,23 @@ pub fn pack(to: Format, rows: &[u8], out: &mut [u8]) {
         return transpose(row_bytes, rows, out);
     }
     let source_bytes = to.block_len() / from.block_len() * from.block_bytes();
-    let k4 = K4::of(to);
+    let places = Places::of(to);
     for (b, out) in out.chunks_exact_mut(block_bytes).enumerate() {
         for r in 0..STRIP {
             let block = &rows[r * row_bytes + b * source_bytes..][..source_bytes];
             match to {
-                Format::Q8_0R16 => pack_q8_0(r, block, out),
-                Format::Q4_0R16 => pack_q4_0(r, block, out),
+                Format::Q8_0R16 => pack_q8_0(places, r, block, out),
+                Format::Q4_0R16 => pack_q4_0(places, r, block, out),
                 Format::Q4KR16 => {
-                    pack_k4_head(k4, r, block, out);
-                    pack_k4_quants(r, &block[16..], out);
+                    pack_k4_head(places, r, block, out);
+                    pack_k4_quants(r, &block[16..], &mut out[places.quants..]);
                 }
                 Format::Q5KR16 => {
-                    pack_k4_head(k4, r, block, out);
-                    pack_k4_quants(r, &block[48..], out);
-                    pack_q5_high(r, &block[16..48], &mut out[K4::HIGH..k4.scales]);
+                    pack_k4_head(places, r, block, out);
+                    pack_q5_high(r, &block[16..48], &mut out[places.high..places.quants]);
+                    pack_k4_quants(r, &block[48..], &mut out[places.quants..]);
                 }
-                Format::Q6KR16 => pack_q6_k(r, block, out),
+                Format::Q6KR16 => pack_q6_k(places, r, block, out),
                 _ => unreachable!("{to} is no packed format"),
             }
         }
@@ -101,29 +103,30 @@ fn transpose(row_bytes: usize, rows: &[u8], out: &mut [u8]) {
     }
 }
 
-/// Where `q4_k_r16` and `q5_k_r16` have what, looked up once.
+/// Where a block has what, looked up once; 0 for what it does not have.
 #[derive(Clone, Copy, Debug)]
-struct K4 {
+struct Places {
+    d: usize,
+    /// `dmin`, or what stands there.
+    d2: usize,
     scales: usize,
     mins: usize,
-    d: usize,
-    dmin: usize,
+    high: usize,
+    quants: usize,
 }
 
-impl K4 {
-    /// High bits in `q5_k_r16`.
-    const HIGH: usize = 32 * VECTOR;
-
-    /// Zeros for other formats.
-    fn of(format: Format) -> K4 {
-        match format {
-            Format::Q4KR16 | Format::Q5KR16 => K4 {
-                scales: format.field("scales"),
-                mins: format.field("mins"),
-                d: format.field("d"),
-                dmin: format.field("dmin"),
-            },
-            _ => K4 { scales: 0, mins: 0, d: 0, dmin: 0 },
+impl Places {
+    fn of(format: Format) -> Places {
+        let find = |names: &[&str]| {
+            format.row().fields.iter().find(|field| names.contains(&field.name)).map_or(0, |field| field.offset)
+        };
+        Places {
+            d: find(&["d"]),
+            d2: find(&["dmin", "pad"]),
+            scales: find(&["scales"]),
+            mins: find(&["mins"]),
+            high: find(&["high"]),
+            quants: find(&["quants", "low"]),
         }
     }
 }
@@ -137,34 +140,34 @@ fn put(out: &mut [u8], vector: usize, r: usize, value: u32) {
     out[vector * VECTOR + 4 * r..][..4].copy_from_slice(&value.to_le_bytes());
 }
 
-fn pack_q8_0(r: usize, blocks: &[u8], out: &mut [u8]) {
+fn pack_q8_0(at: Places, r: usize, blocks: &[u8], out: &mut [u8]) {
     for (half, block) in blocks.chunks_exact(34).enumerate() {
         for g in 0..8 {
-            put(out, 8 * half + g, r, dword(block, 2 + 4 * g) ^ 0x8080_8080);
+            put(&mut out[at.quants..], 8 * half + g, r, dword(block, 2 + 4 * g) ^ 0x8080_8080);
         }
-        out[1024 + 32 * half + 2 * r..][..2].copy_from_slice(&block[..2]);
+        out[at.d + 32 * half + 2 * r..][..2].copy_from_slice(&block[..2]);
     }
 }
 
-fn pack_q4_0(r: usize, blocks: &[u8], out: &mut [u8]) {
+fn pack_q4_0(at: Places, r: usize, blocks: &[u8], out: &mut [u8]) {
     for (half, block) in blocks.chunks_exact(18).enumerate() {
         // The first 16 columns are the low nibbles, the others the high ones.
         let group = |g: usize| dword(block, 2 + 4 * (g % 4)) >> (4 * (g / 4)) & NIBBLES;
         for j in 0..4 {
-            put(out, 4 * half + j, r, group(2 * j) | group(2 * j + 1) << 4);
+            put(&mut out[at.quants..], 4 * half + j, r, group(2 * j) | group(2 * j + 1) << 4);
         }
-        out[512 + 32 * half + 2 * r..][..2].copy_from_slice(&block[..2]);
+        out[at.d + 32 * half + 2 * r..][..2].copy_from_slice(&block[..2]);
     }
 }
 
-fn pack_k4_head(k4: K4, r: usize, block: &[u8], out: &mut [u8]) {
+fn pack_k4_head(at: Places, r: usize, block: &[u8], out: &mut [u8]) {
     for s in 0..8 {
         let (scale, min) = k4_scale_min(&block[4..16], s);
-        out[k4.scales + STRIP * s + r] = scale;
-        out[k4.mins + STRIP * s + r] = min;
+        out[at.scales + STRIP * s + r] = scale;
+        out[at.mins + STRIP * s + r] = min;
     }
-    out[k4.d + 2 * r..][..2].copy_from_slice(&block[..2]);
-    out[k4.dmin + 2 * r..][..2].copy_from_slice(&block[2..4]);
+    out[at.d + 2 * r..][..2].copy_from_slice(&block[..2]);
+    out[at.d2 + 2 * r..][..2].copy_from_slice(&block[2..4]);
 }
 
 /// Four-bit quants of `q4_k` and `q5_k`: 64 columns in 32 bytes, the first 32 in the low nibbles.
@@ -191,31 +194,26 @@ fn pack_q5_high(r: usize, high: &[u8], out: &mut [u8]) {
     }
 }
 
-fn pack_q6_k(r: usize, block: &[u8], out: &mut [u8]) {
-    // Of `q6_k_r16`, in order: low, high, scales, d, pad.
-    const HIGH: usize = 2048;
-    const SCALES: usize = 3072;
-    const D: usize = 3328;
-    const PAD: usize = 3360;
+fn pack_q6_k(at: Places, r: usize, block: &[u8], out: &mut [u8]) {
     for half in 0..2 {
         for pair in 0..2 {
             let s = 4 * half + pair;
-            put_nibbles(r, &block[64 * half + 32 * pair..][..32], out, 4 * s, 4 * (s + 2));
+            put_nibbles(r, &block[64 * half + 32 * pair..][..32], &mut out[at.quants..], 4 * s, 4 * (s + 2));
         }
         let groups: [u32; 8] = std::array::from_fn(|g| dword(block, 128 + 32 * half + 4 * g));
         for quarter in 0..4 {
             for (h, groups) in groups.chunks_exact(4).enumerate() {
                 let two = |group: u32| group >> (2 * quarter) & 0x0303_0303;
                 let value = groups.iter().enumerate().fold(0, |value, (g, group)| value | two(*group) << (2 * g));
-                put(&mut out[HIGH..SCALES], 2 * (4 * half + quarter) + h, r, value);
+                put(&mut out[at.high..at.quants], 2 * (4 * half + quarter) + h, r, value);
             }
         }
     }
     for (i, &scale) in block[192..208].iter().enumerate() {
-        out[SCALES + STRIP * i + r] = scale;
+        out[at.scales + STRIP * i + r] = scale;
     }
-    out[D + 2 * r..][..2].copy_from_slice(&block[208..210]);
-    out[PAD + 2 * r..][..2].fill(0);
+    out[at.d + 2 * r..][..2].copy_from_slice(&block[208..210]);
+    out[at.d2 + 2 * r..][..2].fill(0);
 }
 
 fn half_at(block: &[u8], offset: usize) -> f32 {
@@ -235,22 +233,25 @@ pub(super) fn dequantise_bf16(block: &[u8], out: &mut [f32]) {
 }
 
 pub(super) fn dequantise_q8_0(block: &[u8], out: &mut [f32]) {
+    let quants = &block[Format::Q8_0R16.field("quants")..];
     for (at, y) in out.iter_mut().enumerate() {
         let (r, c) = (at / 64, at % 64);
-        let q = block[c / 4 * VECTOR + 4 * r + c % 4];
-        *y = half_at(block, 1024 + 32 * (c / 32) + 2 * r) * (f32::from(q) - 128.0);
+        let q = quants[c / 4 * VECTOR + 4 * r + c % 4];
+        *y = half_at(block, Format::Q8_0R16.field("d") + 32 * (c / 32) + 2 * r) * (f32::from(q) - 128.0);
     }
 }
 
-/// The four-bit quant of row `r`, column `c`.
-fn nibble(quants: &[u8], r: usize, c: usize) -> u8 {
-    quants[c / 8 * VECTOR + 4 * r + c % 4] >> (4 * (c / 4 % 2)) & 15
+/// The four-bit quant of row `r`, column `c`, of quants from `field` on.
+fn nibble(format: Format, field: &str, block: &[u8], r: usize, c: usize) -> u8 {
+    block[format.field(field) + c / 8 * VECTOR + 4 * r + c % 4] >> (4 * (c / 4 % 2)) & 15
 }
 
 pub(super) fn dequantise_q4_0(block: &[u8], out: &mut [f32]) {
+    let format = Format::Q4_0R16;
     for (at, y) in out.iter_mut().enumerate() {
         let (r, c) = (at / 64, at % 64);
-        *y = half_at(block, 512 + 32 * (c / 32) + 2 * r) * (f32::from(nibble(block, r, c)) - 8.0);
+        let q = f32::from(nibble(format, "quants", block, r, c)) - 8.0;
+        *y = half_at(block, format.field("d") + 32 * (c / 32) + 2 * r) * q;
     }
 }
 
@@ -265,15 +266,15 @@ fn k4(format: Format, block: &[u8], r: usize, c: usize, q: u8) -> f32 {
 pub(super) fn dequantise_q4_k(block: &[u8], out: &mut [f32]) {
     for (at, y) in out.iter_mut().enumerate() {
         let (r, c) = (at / 256, at % 256);
-        *y = k4(Format::Q4KR16, block, r, c, nibble(block, r, c));
+        *y = k4(Format::Q4KR16, block, r, c, nibble(Format::Q4KR16, "quants", block, r, c));
     }
 }
 
 pub(super) fn dequantise_q5_k(block: &[u8], out: &mut [f32]) {
     for (at, y) in out.iter_mut().enumerate() {
         let (r, c) = (at / 256, at % 256);
-        let high = block[2048 + c / 32 * VECTOR + 4 * r + c % 4] >> (c / 4 % 8) & 1;
-        *y = k4(Format::Q5KR16, block, r, c, nibble(block, r, c) | high << 4);
+        let high = block[Format::Q5KR16.field("high") + c / 32 * VECTOR + 4 * r + c % 4] >> (c / 4 % 8) & 1;
+        *y = k4(Format::Q5KR16, block, r, c, nibble(Format::Q5KR16, "quants", block, r, c) | high << 4);
     }
 }
 
@@ -281,9 +282,9 @@ pub(super) fn dequantise_q6_k(block: &[u8], out: &mut [f32]) {
     let format = Format::Q6KR16;
     for (at, y) in out.iter_mut().enumerate() {
         let (r, c) = (at / 256, at % 256);
-        let high = block[2048 + c / 16 * VECTOR + 4 * r + c % 4] >> (2 * (c / 4 % 4)) & 3;
+        let high = block[format.field("high") + c / 16 * VECTOR + 4 * r + c % 4] >> (2 * (c / 4 % 4)) & 3;
         let scale = block[format.field("scales") + STRIP * (c / 16) + r] as i8;
-        let q = f32::from(nibble(block, r, c) | high << 4) - 32.0;
+        let q = f32::from(nibble(format, "low", block, r, c) | high << 4) - 32.0;
         *y = half_at(block, format.field("d") + 2 * r) * f32::from(scale) * q;
     }
 }
