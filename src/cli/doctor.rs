@@ -65,13 +65,13 @@ impl Args {
             let state = match (target.chosen, target.missing.as_slice()) {
                 (true, _) => "chosen".to_owned(),
                 (false, []) => "runs here".to_owned(),
-                (false, missing) => format!("cannot run here: the CPU lacks {}", missing.join(", ")),
+                (false, missing) => format!("cannot run here: lacks {}", missing.join(", ")),
             };
-            writeln!(out, "target     {:<12} {state}", target.name)?;
+            writeln!(out, "target     {:<16} {state}", target.name)?;
         }
         for feature in &features {
             let mark = if feature.present { "yes" } else { "no" };
-            writeln!(out, "feature    {:<12} {mark:<4} {}", feature.name, feature.gives)?;
+            writeln!(out, "feature    {:<16} {mark:<4} {}", feature.name, feature.gives)?;
         }
         let or_unknown = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), |bytes| Bytes(bytes).to_string());
         writeln!(out, "memory     {}, {} available", or_unknown(memory.total), or_unknown(memory.available))?;

@@ -85,7 +85,7 @@ impl PlanFacts {
             None => problems.push(format!("this version has no target {:?}", plan.target)),
             Some([]) => {}
             Some(missing) => {
-                problems.push(format!("this CPU lacks {}, which the plan needs", ixc::codegen::cpu::list(missing)))
+                problems.push(format!("this machine lacks {}, which the plan needs", ixc::codegen::cpu::list(missing)))
             }
         }
         Ok(PlanFacts {
