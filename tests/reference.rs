@@ -93,7 +93,8 @@ fn formats() -> String {
     );
     for row in ixc_ir::format::FORMATS {
         let fields: Vec<String> = row.fields.iter().map(|f| format!("{} @ {}", f.name, f.offset)).collect();
-        let id = row.gguf_id.map_or("none: activations only".to_string(), |id| id.to_string());
+        let none = if row.rows > 1 { "none: ixc packs" } else { "none: activations only" };
+        let id = row.gguf_id.map_or(none.to_string(), |id| id.to_string());
         let _ = writeln!(
             out,
             "| `{}` | {id} | {} | {} | {} | {} | `{}` |",
