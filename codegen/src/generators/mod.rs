@@ -25,6 +25,7 @@ mod rows;
 
 use ixc_ir::kernel::{Affine, Kernel, KernelBuilder, Op, Type, ValueId};
 use ixc_ir::plan::KernelSpec;
+use ixc_ir::plan::spec::Shape;
 use thiserror::Error;
 
 use crate::target::Target;
@@ -60,6 +61,10 @@ pub fn generate(spec: &KernelSpec, target: Target) -> Result<Kernel, GenerateErr
     let name = format!("{}_{}", spec.name(), target.name().replace('-', "_"));
     // f32 lanes of a vector. Targets with narrower registers split it.
     let lanes = (target.row().vector_bytes / 4) as u16;
+    if spec.product().is_some_and(|(shape, _)| shape == Shape::Tiles) {
+        let tiles = target.row().tile_registers;
+        check(&name, "tile registers of the target", tiles.into(), tiles > 0, "8, for products by tiles")?;
+    }
     match spec {
         KernelSpec::Embed { .. } => rows::embed(name, spec),
         KernelSpec::RmsNorm { .. } => rows::rms_norm(name, spec, lanes),
