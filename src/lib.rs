@@ -11,6 +11,7 @@
 //! | [`model`] | a model file, opened and checked: graph, tokenizer, exact logits |
 //! | [`npy`] | NumPy's files |
 //! | [`session`] | a model that runs: prompt, conversation, tokens |
+//! | [`traffic`] | bytes that a token reads |
 
 pub mod compile;
 pub mod demo;
@@ -20,6 +21,7 @@ pub mod machine;
 pub mod model;
 pub mod npy;
 pub mod session;
+pub mod traffic;
 
 pub use error::Error;
 pub use {

@@ -350,14 +350,12 @@ impl Session {
         Ok(logits)
     }
 
-    /// Times the prefill of `tokens` tokens from an empty context.
+    /// Times the prefill of `tokens` tokens behind `depth` others, which are computed before and do not count.
     ///
     /// # Errors
     /// When they do not fit into the context.
-    pub fn time_prefill(&mut self, tokens: usize) -> Result<Phase, Error> {
-        let tokens = self.some_tokens(tokens);
-        self.check(&tokens)?;
-        self.truncate(0);
+    pub fn time_prefill(&mut self, depth: usize, tokens: usize) -> Result<Phase, Error> {
+        let tokens = self.descend(depth, tokens)?;
         let begin = Instant::now();
         for part in tokens.chunks(self.max_tokens()) {
             self.feed(part)?;
@@ -365,17 +363,28 @@ impl Session {
         Ok(Phase { tokens: tokens.len(), seconds: begin.elapsed().as_secs_f64() })
     }
 
-    /// Times the decode of `tokens` tokens, one after the other, from an empty context.
+    /// Times the decode of `tokens` tokens, one after the other, behind `depth` others, which do not count.
     ///
     /// # Errors
     /// When they do not fit into the context.
-    pub fn time_decode(&mut self, tokens: usize) -> Result<Phase, Error> {
-        let tokens = self.some_tokens(tokens);
-        self.check(&tokens)?;
-        self.truncate(0);
+    pub fn time_decode(&mut self, depth: usize, tokens: usize) -> Result<Phase, Error> {
+        let tokens = self.descend(depth, tokens)?;
         let begin = Instant::now();
         tokens.iter().try_for_each(|token| self.feed(&[*token]))?;
         Ok(Phase { tokens: tokens.len(), seconds: begin.elapsed().as_secs_f64() })
+    }
+
+    /// Brings `depth` tokens into the KV cache, those that are there already left as they are; the `tokens` that come next.
+    fn descend(&mut self, depth: usize, tokens: usize) -> Result<Vec<u32>, Error> {
+        let mut all = self.some_tokens(depth.saturating_add(tokens));
+        self.check(&all)?;
+        let next = all.split_off(depth);
+        let there = self.cached.iter().zip(&all).take_while(|(a, b)| a == b).count();
+        self.truncate(there);
+        for part in all[there..].chunks(self.max_tokens()) {
+            self.feed(part)?;
+        }
+        Ok(next)
     }
 
     /// Tokens that differ from each other, so that routers choose as they do for text.

@@ -275,7 +275,23 @@ fn bench_measures_prefill_and_decode() {
     for row in rows {
         let rate = |key: &str| row[key].as_f64().unwrap();
         assert!(0.0 < rate("min") && rate("min") <= rate("median") && rate("median") <= rate("max"), "{row}");
+        assert!(row["peak_memory"].as_u64().is_none_or(|bytes| bytes > 1 << 20), "{row}");
     }
+}
+
+#[test]
+fn bench_takes_lists_and_depths() {
+    let arguments = ["bench", "-p", "8,24", "-n", "4,0", "-d", "0,40", "-t", "1", "-r", "1", "--json"];
+    let rows: Json = serde_json::from_str(&stdout(ixc(arguments))).unwrap();
+    let found: Vec<_> =
+        rows.as_array().unwrap().iter().map(|row| (row["depth"].clone(), row["tokens"].clone())).collect();
+    let expected = [(0, 8), (0, 24), (0, 4), (40, 8), (40, 24), (40, 4)];
+    assert_eq!(found, expected.map(|(depth, tokens)| (depth.into(), tokens.into())));
+    let bytes = |row: usize| rows[row]["bytes_per_token"].as_u64();
+    assert_eq!(bytes(0), None, "prefill reads a weight once for many tokens");
+    let facts: Json = serde_json::from_str(&stdout(ixc(["inspect", "--json"]))).unwrap();
+    let cache = facts["read_per_token"]["cache_per_position"].as_u64().unwrap();
+    assert_eq!(bytes(5).unwrap() - bytes(2).unwrap(), 40 * cache);
 }
 
 /// Ctrl-C after some text: the text is whole characters, a newline follows, and the status says what happened.

@@ -4,28 +4,50 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use ixc::compile::TargetName;
+use ixc::machine::system::peak_memory;
+use ixc::model::is_plan;
 use ixc::session::{Session, SessionOptions};
+use ixc::traffic::Traffic;
 use serde::Serialize;
 
 use super::choose::ModelChoice;
 use super::interrupt::{self, Interrupted};
 use super::output::{self, Printable};
 
-/// Measures how many tokens per second a model reads (prefill) and writes (decode), each from an empty context.
+/// Measures how many tokens per second a model reads (prefill) and writes (decode), from an empty context or at a depth.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
   ixc bench model.gguf -p 512 -n 64 -t 1,2 -r 3
+  ixc bench model.gguf -p 32,128,512 -n 0
+  ixc bench model.gguf -p 0 -n 64 -d 0,8192   decode with so many tokens before
   ixc bench model.gguf -p 512 -n 0 --json
   ixc bench                                   the built-in demo model")]
 pub struct Args {
     #[command(flatten)]
     model: ModelChoice,
     /// Tokens of prefill; 0 leaves it out.
-    #[arg(short = 'p', long = "prefill", alias = "n-prompt", value_name = "N", default_value_t = 512)]
-    prefill: usize,
+    #[arg(
+        short = 'p',
+        long = "prefill",
+        alias = "n-prompt",
+        value_name = "N",
+        value_delimiter = ',',
+        default_value = "512"
+    )]
+    prefill: Vec<usize>,
     /// Tokens of decode; 0 leaves it out.
-    #[arg(short = 'n', long = "decode", alias = "n-gen", value_name = "N", default_value_t = 64)]
-    decode: usize,
+    #[arg(
+        short = 'n',
+        long = "decode",
+        alias = "n-gen",
+        value_name = "N",
+        value_delimiter = ',',
+        default_value = "64"
+    )]
+    decode: Vec<usize>,
+    /// Tokens that are in the KV cache before, which do not count.
+    #[arg(short, long, alias = "n-depth", value_name = "N", value_delimiter = ',', default_value = "0")]
+    depth: Vec<usize>,
     /// Numbers of threads to measure with [default: one for each core].
     #[arg(short, long, value_delimiter = ',')]
     threads: Vec<usize>,
@@ -40,6 +62,12 @@ pub struct Args {
     json: bool,
 }
 
+const PREFILL: &str = "prefill";
+const DECODE: &str = "decode";
+
+/// Depth, test, tokens.
+type Work = (usize, &'static str, usize);
+
 /// What was measured for one number of threads.
 #[derive(Serialize)]
 struct Row {
@@ -47,6 +75,13 @@ struct Row {
     target: &'static str,
     test: &'static str,
     tokens: usize,
+    /// Tokens in the KV cache before.
+    depth: usize,
+    /// Bytes of the model file and the KV cache that each token reads at least, in the middle of the run; of decode only, and
+    /// not known of a plan.
+    bytes_per_token: Option<u64>,
+    /// The most memory that this process had resident so far, mapped files included.
+    peak_memory: Option<u64>,
     /// Tokens per second.
     median: f64,
     min: f64,
@@ -63,31 +98,39 @@ impl Args {
             [] => vec![None],
             threads => threads.iter().copied().map(Some).collect(),
         };
+        let traffic = match path {
+            Some(path) if is_plan(path) => None,
+            _ => Some(Traffic::of(&self.model.open()?.arch.module)),
+        };
+        let mut works = Vec::new();
+        for &depth in &self.depth {
+            let tests = [(PREFILL, &self.prefill), (DECODE, &self.decode)];
+            works.extend(tests.iter().flat_map(|(test, list)| list.iter().map(move |&tokens| (depth, *test, tokens))));
+        }
+        works.retain(|&(_, _, tokens)| tokens > 0);
+        // A context of no position is none.
+        let context = works.iter().map(|&(depth, _, tokens)| depth.saturating_add(tokens)).max().unwrap_or(1);
         let mut rows = Vec::new();
         if !self.json {
             let name = path.map_or(ixc::demo::NAME.into(), |path| path.display().to_string());
             writeln!(out, "{}", Printable(&name))?;
             writeln!(
                 out,
-                "{:>7} {:<9} {:<7} {:>6} {:>12}   min .. max",
-                "threads", "target", "test", "tokens", "tokens/s"
+                "{:>7} {:<9} {:<7} {:>6} {:>6} {:>12}   min .. max",
+                "threads", "target", "test", "tokens", "depth", "tokens/s"
             )?;
         }
         for threads in threads {
-            let context = Some(self.prefill.max(self.decode + 1));
             let target = self.target.map(|target| target.0);
-            let options = SessionOptions { threads, context, target, ..SessionOptions::default() };
+            let options = SessionOptions { threads, context: Some(context), target, ..SessionOptions::default() };
             let mut session = Session::open(path, &options)?;
-            for (test, tokens) in [("prefill", self.prefill), ("decode", self.decode)] {
-                if tokens == 0 {
-                    continue;
-                }
-                let row = self.measure(&mut session, test, tokens)?;
+            for &work in &works {
+                let row = self.measure(&mut session, work, traffic)?;
                 if !self.json {
                     writeln!(
                         out,
-                        "{:>7} {:<9} {test:<7} {tokens:>6} {:>12.2}   {:.2} .. {:.2}",
-                        row.threads, row.target, row.median, row.min, row.max
+                        "{:>7} {:<9} {:<7} {:>6} {:>6} {:>12.2}   {:.2} .. {:.2}",
+                        row.threads, row.target, row.test, row.tokens, row.depth, row.median, row.min, row.max
                     )?;
                     out.flush()?;
                 }
@@ -97,10 +140,14 @@ impl Args {
         if self.json { Ok(output::json(out, &rows)?) } else { Ok(()) }
     }
 
-    fn measure(&self, session: &mut Session, test: &'static str, tokens: usize) -> anyhow::Result<Row> {
+    fn measure(&self, session: &mut Session, work: Work, traffic: Option<Traffic>) -> anyhow::Result<Row> {
+        let (depth, test, tokens) = work;
         let mut rates = Vec::new();
         for round in 0..=self.repetitions {
-            let phase = if test == "prefill" { session.time_prefill(tokens)? } else { session.time_decode(tokens)? };
+            let phase = match test {
+                PREFILL => session.time_prefill(depth, tokens)?,
+                _ => session.time_decode(depth, tokens)?,
+            };
             if round > 0 {
                 rates.push(phase.tokens as f64 / phase.seconds.max(1e-9));
             }
@@ -120,6 +167,9 @@ impl Args {
             target: session.target().name(),
             test,
             tokens,
+            depth,
+            bytes_per_token: traffic.filter(|_| test == DECODE).map(|traffic| traffic.at((depth + tokens / 2) as u64)),
+            peak_memory: peak_memory(),
             median,
             min: sorted[0],
             max: sorted[sorted.len() - 1],

@@ -9,6 +9,7 @@ use ixc::frontend::gguf::{Gguf, GgufError, TensorType};
 use ixc::frontend::tokenizer::{ModelKind, Tokenizer, TokenizerError, TokenizerSpec};
 use ixc::model::is_plan;
 use ixc::runtime::file::read;
+use ixc::traffic::Traffic;
 use serde::Serialize;
 
 use super::inspect_plan::PlanFacts;
@@ -52,6 +53,8 @@ struct Facts {
     experts: Option<u64>,
     experts_used: Option<u64>,
     vocabulary: Option<u64>,
+    /// Bytes that each token of decoding reads at least.
+    read_per_token: Option<Traffic>,
     tokenizer: TokenizerFacts,
     formats: Vec<FormatFacts>,
     tensor_count: usize,
@@ -153,8 +156,12 @@ impl Args {
             None => ixc::demo::open()?,
         };
         let mut problems = Vec::new();
+        let mut traffic = None;
         let hyper = match arch::build(&gguf) {
-            Ok(model) => Some(model.hyper),
+            Ok(model) => {
+                traffic = Some(Traffic::of(&model.module));
+                Some(model.hyper)
+            }
             Err(error) => {
                 problems.push(Problem::of_model(error));
                 None
@@ -162,6 +169,7 @@ impl Args {
         };
         let tokenizer = tokenizer(&gguf, hyper.as_ref(), &mut problems);
         let mut facts = facts(&gguf, hyper.as_ref(), tokenizer, &problems);
+        facts.read_per_token = traffic;
         if self.json {
             if !self.tensors {
                 facts.tensors.clear();
@@ -241,6 +249,7 @@ fn facts(gguf: &Gguf, hyper: Option<&Hyper>, tokenizer: TokenizerFacts, problems
         experts: experts.map(|experts| experts.count),
         experts_used: experts.map(|experts| experts.used),
         vocabulary: hyper.map(|hyper| hyper.vocabulary),
+        read_per_token: None,
         tokenizer,
         formats,
         tensor_count: gguf.tensors().len(),
@@ -281,6 +290,10 @@ fn show(out: &mut dyn Write, facts: &Facts, tensors: bool) -> std::io::Result<()
     }
     if let (Some(count), Some(used)) = (facts.experts, facts.experts_used) {
         writeln!(out, "experts       {count}, {used} used by each token")?;
+    }
+    if let Some(Traffic { weights, cache_per_position }) = facts.read_per_token {
+        let (weights, position) = (Bytes(weights), Bytes(cache_per_position));
+        writeln!(out, "token reads   {weights} of weights, {position} for each position before it")?;
     }
     let tokenizer = &facts.tokenizer;
     write!(out, "tokenizer     {}", Printable(tokenizer.model.as_deref().unwrap_or("(none)")))?;

@@ -1,0 +1,304 @@
+//! The order of runs: every round runs all entrants of a job one directly after the other, each round in another order, so
+//! that what slows the machine down for a while slows all of them.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, ensure};
+
+use crate::bandwidth::Bandwidth;
+use crate::process::{Finished, Launcher};
+use crate::report::{Entry, Report, Row};
+use crate::rivals::{self, Places, Rival, Sample};
+use crate::work::{Group, Job, Work};
+
+/// Runs ixc and rivals on the same models, interleaved, and prints medians, spreads and ratios.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "EXAMPLES:
+  ixc-bench compare --ixc target/release/ixc --llama DIR/build/bin model.gguf
+  ixc-bench compare --ixc target/release/ixc --llama DIR/build/bin model.gguf -t 1,2 --depth 8192 --first-token --json out.json
+  ixc-bench compare --ixc new=target/release/ixc --ixc old=/tmp/ixc model.gguf    two builds
+  ixc-bench compare --ixc target/release/ixc --kt DIR/venv/bin/python --layer layer.gguf
+
+Setting up rivals: bench/peers/setup.sh. What each row includes: bench/README.md.")]
+pub struct Args {
+    #[command(flatten)]
+    places: Places,
+    /// Models.
+    models: Vec<PathBuf>,
+    /// Numbers of threads.
+    #[arg(short, long, value_delimiter = ',', default_value = "1,2")]
+    threads: Vec<usize>,
+    /// Tokens of prefill; 0 leaves it out.
+    #[arg(short = 'p', long, value_delimiter = ',', default_value = "32,128,512")]
+    prefill: Vec<usize>,
+    /// Tokens of decode from an empty context; 0 leaves it out.
+    #[arg(short = 'n', long, default_value_t = 64)]
+    decode: usize,
+    /// Measure decode behind so many tokens, too.
+    #[arg(short, long, value_delimiter = ',')]
+    depth: Vec<usize>,
+    /// Tokens of decode at a depth.
+    #[arg(long, default_value_t = 16)]
+    depth_decode: usize,
+    /// Measure the time from start to first token, too.
+    #[arg(long)]
+    first_token: bool,
+    /// The prompt of that.
+    #[arg(long, default_value = "Once upon a time there was")]
+    prompt: String,
+    /// Measure one layer of experts, too: the file, which is made where it is missing.
+    #[arg(long, value_name = "FILE")]
+    layer: Option<PathBuf>,
+    /// Rounds: how often every entrant is started.
+    #[arg(short, long, default_value_t = 5)]
+    rounds: usize,
+    /// Rounds of decode at a depth, where computing the tokens before takes most of the time.
+    #[arg(long, value_name = "N")]
+    depth_rounds: Option<usize>,
+    /// How often a process measures each work, after one run that does not count.
+    #[arg(long, default_value_t = 1)]
+    repetitions: usize,
+    /// After the first round, leave out variants of an engine that are so many percent slower than its best one in all works.
+    #[arg(long, value_name = "PERCENT")]
+    screen: Option<f64>,
+    /// Stands before every command that is measured, such as `taskset -c 0,1`; divided at spaces.
+    #[arg(long, value_name = "COMMAND")]
+    prefix: Option<String>,
+    /// Size of the buffer in GiB that memory's speed is measured with.
+    #[arg(long, value_name = "GIB", default_value_t = 4.0)]
+    bandwidth_size: f64,
+    /// Write all samples to a file, after every round.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+/// A variant of an engine.
+struct Entrant<'r> {
+    rival: &'r dyn Rival,
+    variant: usize,
+    name: String,
+}
+
+/// What came of one job: the rows, and who still runs.
+struct Course<'r> {
+    job: Job,
+    rounds: usize,
+    entrants: Vec<Entrant<'r>>,
+    /// The memory's comes last.
+    rows: Vec<Row>,
+    /// Entrants, by their place, that run no more.
+    out: Vec<bool>,
+}
+
+/// Runs the command.
+pub fn run(args: Args) -> anyhow::Result<()> {
+    ensure!(args.rounds > 0 && args.repetitions > 0, "rounds and repetitions must be above 0");
+    ensure!(args.threads.iter().all(|&threads| threads > 0), "threads must be above 0");
+    ensure!(!args.models.is_empty() || args.layer.is_some(), "there is no model");
+    for model in &args.models {
+        std::fs::File::open(model).with_context(|| format!("cannot open {}", model.display()))?;
+    }
+    let launcher = Launcher {
+        prefix: args.prefix.iter().flat_map(|prefix| prefix.split_whitespace()).map(OsString::from).collect(),
+    };
+    let rivals = rivals::table(&args.places);
+    let (processor, processors) = processor();
+    let mut report = Report { processor, processors, ..Report::default() };
+    for &threads in &args.threads {
+        let bandwidth = bandwidth(&launcher, threads, args.bandwidth_size)?;
+        eprintln!("memory is read at {:.1} GB/s by {threads} threads", bandwidth.bytes_per_second * 1e-9);
+        report.bandwidth.push(bandwidth);
+    }
+    if let Some(layer) = &args.layer {
+        crate::layer::make_where_missing(layer)?;
+    }
+    let jobs = args.jobs();
+    for (job, rounds) in jobs {
+        let mut course = Course::new(job, rounds, &rivals);
+        let done = report.rows.len();
+        for round in 0..rounds {
+            course.round(round, &launcher);
+            if let (0, Some(percent)) = (round, args.screen) {
+                course.screen(percent);
+            }
+            report.rows.truncate(done);
+            report.rows.extend(course.rows.iter().cloned());
+            report.settle();
+            if let Some(path) = &args.json {
+                report.write(path)?;
+            }
+        }
+    }
+    print!("{}", report.table());
+    Ok(())
+}
+
+impl Args {
+    /// All jobs with their rounds, in the order in which they run.
+    fn jobs(&self) -> Vec<(Job, usize)> {
+        let mut jobs = Vec::new();
+        let depth_rounds = self.depth_rounds.unwrap_or(self.rounds);
+        let mut add = |model: &Path, threads: usize, group: Group, works: Vec<Work>, rounds: usize| {
+            if !works.is_empty() {
+                let (model, prompt) = (model.to_owned(), self.prompt.clone());
+                jobs.push((Job { group, works, model, threads, repetitions: self.repetitions, prompt }, rounds));
+            }
+        };
+        for model in &self.models {
+            for &threads in &self.threads {
+                let prefills =
+                    self.prefill.iter().filter(|&&tokens| tokens > 0).map(|&tokens| Work::Prefill { tokens });
+                add(model, threads, Group::Prefill, prefills.collect(), self.rounds);
+                let decode = |tokens, depth| if tokens > 0 { vec![Work::Decode { tokens, depth }] } else { Vec::new() };
+                add(model, threads, Group::Decode, decode(self.decode, 0), self.rounds);
+                for &depth in self.depth.iter().filter(|&&depth| depth > 0) {
+                    add(model, threads, Group::Depth(depth), decode(self.depth_decode, depth), depth_rounds);
+                }
+                if self.first_token {
+                    add(model, threads, Group::FirstToken, vec![Work::FirstToken], self.rounds);
+                }
+            }
+        }
+        if let Some(layer) = &self.layer {
+            for &threads in &self.threads {
+                let works = crate::layer::TOKENS.iter().map(|&tokens| Work::Layer { tokens }).collect();
+                add(layer, threads, Group::Layer, works, self.rounds);
+            }
+        }
+        jobs
+    }
+}
+
+impl<'r> Course<'r> {
+    fn new(job: Job, rounds: usize, rivals: &'r [Box<dyn Rival>]) -> Course<'r> {
+        let mut entrants = Vec::new();
+        for rival in rivals {
+            for (variant, name) in rival.variants().into_iter().enumerate() {
+                if rival.command(variant, &job).is_some() {
+                    entrants.push(Entrant { rival: rival.as_ref(), variant, name });
+                }
+            }
+        }
+        let model = job.model.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        let works = job.works.iter().copied().chain([Work::Memory { group: job.group }]);
+        let rows = works.map(|work| Row {
+            model: model.clone(),
+            threads: job.threads,
+            work,
+            bytes_per_token: None,
+            entries: entrants.iter().map(|entrant| Entry::new(entrant.rival.name(), &entrant.name)).collect(),
+        });
+        let rows = rows.collect();
+        let out = vec![false; entrants.len()];
+        Course { job, rounds, entrants, rows, out }
+    }
+
+    /// Runs all entrants once.
+    fn round(&mut self, round: usize, launcher: &Launcher) {
+        let count = self.entrants.len();
+        for place in 0..count {
+            // Nobody is always the first or behind the same other one.
+            let index = (place + round) % count;
+            if self.out[index] {
+                continue;
+            }
+            let Some(command) = self.entrants[index].rival.command(self.entrants[index].variant, &self.job) else {
+                continue;
+            };
+            let entrant = &self.entrants[index];
+            let done = launcher.run(&command).and_then(|finished| {
+                let samples = entrant.rival.read(&self.job, &finished.stdout);
+                Ok((samples.context("its output cannot be read")?, finished))
+            });
+            let (name, threads) = (format!("{} {}", entrant.rival.name(), entrant.name), self.job.threads);
+            let said = match done {
+                Ok((samples, finished)) => self.take(index, samples, &finished),
+                Err(error) => self.give_up(index, &format!("{error:#}")),
+            };
+            let (round, rounds) = (round + 1, self.rounds);
+            eprintln!("{} -t {threads} round {round}/{rounds} {name}: {said}", self.rows[0].model);
+        }
+    }
+
+    /// Takes what an entrant measured; a line about it.
+    fn take(&mut self, index: usize, samples: Vec<Sample>, finished: &Finished) -> String {
+        let mut said = Vec::new();
+        let mut missing = None;
+        for row in &mut self.rows {
+            let values = match row.work {
+                Work::FirstToken => vec![finished.taken.seconds],
+                Work::Memory { .. } => vec![finished.taken.peak_memory as f64],
+                work => match samples.iter().find(|sample| sample.work == work) {
+                    Some(sample) => {
+                        row.bytes_per_token = row.bytes_per_token.or(sample.bytes_per_token);
+                        sample.values.clone()
+                    }
+                    None => {
+                        missing = Some(format!("it did not measure {work}"));
+                        continue;
+                    }
+                },
+            };
+            let unit = row.work.unit();
+            let texts: Vec<String> = values.iter().map(|&value| unit.text(value)).collect();
+            said.push(format!("{} {} {}", row.work, texts.join(" "), unit.name()));
+            row.entries[index].rounds.push(values);
+            row.entries[index].taken.push(finished.taken);
+        }
+        if let Some(problem) = missing {
+            said.push(self.give_up(index, &problem));
+        }
+        if finished.taken.foreign > 0.0 {
+            said.push(format!("others {:.2}", finished.taken.foreign));
+        }
+        said.join(", ")
+    }
+
+    /// An entrant runs no more.
+    fn give_up(&mut self, index: usize, problem: &str) -> String {
+        self.out[index] = true;
+        for row in &mut self.rows {
+            row.entries[index].problem = Some(problem.to_owned());
+        }
+        problem.to_owned()
+    }
+
+    /// Leaves out variants that are clearly not the best of their engine in any work.
+    fn screen(&mut self, percent: f64) {
+        let works = || self.rows.iter().filter(|row| !matches!(row.work, Work::Memory { .. }));
+        let slow: Vec<bool> =
+            (0..self.entrants.len()).map(|index| works().all(|row| is_slow(row, index, percent))).collect();
+        for (index, slow) in slow.into_iter().enumerate() {
+            if slow && !self.out[index] {
+                self.give_up(index, "left out after the first round, slower than another variant");
+            }
+        }
+    }
+}
+
+/// Whether some variant of the same engine was better by so many percent.
+fn is_slow(row: &Row, index: usize, percent: f64) -> bool {
+    let median = |entry: &Entry| crate::statistics::Summary::of(&entry.rounds.concat()).map(|summary| summary.median);
+    let own = &row.entries[index];
+    let Some(value) = median(own) else { return false };
+    let same = row.entries.iter().filter(|entry| entry.engine == own.engine);
+    same.filter_map(median).any(|other| row.work.unit().ratio(other, value) > 1.0 + percent / 100.0)
+}
+
+/// Measures in a process of its own, under the prefix as all others.
+fn bandwidth(launcher: &Launcher, threads: usize, size: f64) -> anyhow::Result<Bandwidth> {
+    let (threads, size) = (threads.to_string(), size.to_string());
+    let mut command: Vec<OsString> = vec![std::env::current_exe()?.into()];
+    command.extend(["bandwidth", "-t", &threads, "--size", &size].map(OsString::from));
+    let finished = launcher.run(&command)?;
+    serde_json::from_str(&finished.stdout).context("the bandwidth is not what was expected")
+}
+
+/// The processor's name, and how many there are for us.
+fn processor() -> (String, usize) {
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    let name = name.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned());
+    (name, std::thread::available_parallelism().map_or(1, usize::from))
+}

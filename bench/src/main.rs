@@ -1,0 +1,75 @@
+//! `ixc-bench` runs ixc and its rivals side by side on the same file and says by how much one is ahead.
+//!
+//! ```text
+//! main ─▶ compare ─▶ for each model, threads, round, job, entrant: process::Launcher ─▶ the entrant's own benchmark
+//!            │                                                                             │
+//!            └──────────────── report (JSON, table) ◀── statistics ◀── rivals/*::read ◀────┘
+//! ```
+//!
+//! | module | what it owns |
+//! | --- | --- |
+//! | [`work`] | what is measured, and in what unit |
+//! | [`process`] | running a program: its output, time, peak memory, and who else was computing |
+//! | [`rivals`] | one file for each engine: its command lines and its output |
+//! | [`compare`] | the order of runs |
+//! | [`statistics`] | medians, spreads, ratios |
+//! | [`report`] | the table and the JSON |
+//! | [`bandwidth`] | how fast this machine reads memory |
+//! | [`layer`] | one layer of experts on its own |
+//!
+//! Invariant: entrants that are compared ran one directly after the other, on the same file, each in a process of its own.
+
+mod bandwidth;
+mod compare;
+mod layer;
+mod process;
+mod report;
+mod rivals;
+mod statistics;
+mod work;
+
+use std::path::PathBuf;
+
+use clap::{Parser, Subcommand};
+
+/// Runs ixc and its rivals side by side on the same model file; prints medians, spreads and ratios.
+#[derive(Debug, Parser)]
+#[command(name = "ixc-bench", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Compare(Box<compare::Args>),
+    Layer(layer::Args),
+    Bandwidth(bandwidth::Args),
+    /// Runs a program and writes what it took to a file; `compare --prefix` uses it inside the prefix.
+    #[command(hide = true)]
+    Clock {
+        /// Where to.
+        result: PathBuf,
+        /// The program and its arguments.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+        command: Vec<std::ffi::OsString>,
+    },
+    /// Prints the table of a JSON file that `compare` wrote.
+    Table {
+        /// The file.
+        file: PathBuf,
+    },
+}
+
+fn main() -> anyhow::Result<()> {
+    match Cli::parse().command {
+        Command::Compare(args) => compare::run(*args),
+        Command::Layer(args) => args.run(),
+        Command::Bandwidth(args) => args.run(),
+        Command::Clock { result, command } => process::clock(&result, &command),
+        Command::Table { file } => {
+            print!("{}", report::Report::read(&file)?.table());
+            Ok(())
+        }
+    }
+}

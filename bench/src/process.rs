@@ -1,0 +1,196 @@
+//! Running a program: what it prints, how long it takes, how much memory it has at most, and whether others were computing.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+
+/// What a program took.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Taken {
+    /// Its exit status; `None` where a signal ended it.
+    pub status: Option<i32>,
+    /// From before it was started until it had ended.
+    pub seconds: f64,
+    /// The most memory that it had resident, mapped files included (`ru_maxrss`).
+    pub peak_memory: u64,
+    /// Processors that others kept busy meanwhile, on average; on a machine that is quiet, next to 0.
+    pub foreign: f64,
+}
+
+/// A program that has ended well.
+#[derive(Clone, Debug)]
+pub struct Finished {
+    /// Its standard output.
+    pub stdout: String,
+    /// What it took.
+    pub taken: Taken,
+}
+
+/// How programs are run.
+#[derive(Clone, Debug, Default)]
+pub struct Launcher {
+    /// Stands before each command: `taskset -c 0,1`, `numactl -N 0`, a lock. What it takes does not count.
+    pub prefix: Vec<OsString>,
+}
+
+impl Launcher {
+    /// Runs a command to its end.
+    ///
+    /// # Errors
+    /// When it cannot be run, or fails: with the last lines that it said.
+    pub fn run(&self, command: &[OsString]) -> anyhow::Result<Finished> {
+        let name = command.first().context("there is no command")?;
+        let name = Path::new(name).display();
+        if self.prefix.is_empty() {
+            let (stdout, stderr, taken) = run(command, true).with_context(|| format!("cannot run {name}"))?;
+            check(taken, &stderr).with_context(|| format!("{name} failed"))?;
+            return Ok(Finished { stdout, taken });
+        }
+        // Inside the prefix, this program measures, so that waiting for a lock is not counted.
+        let file = aside();
+        let clock = [std::env::current_exe()?.into(), "clock".into(), file.clone().into(), "--".into()];
+        let whole: Vec<OsString> = self.prefix.iter().chain(&clock).chain(command).cloned().collect();
+        let outer = run(&whole, true).with_context(|| format!("cannot run {}", whole[0].display()));
+        let taken = fs::read(&file).ok().and_then(|json| serde_json::from_slice::<Taken>(&json).ok());
+        // It may never have been written.
+        let _ = fs::remove_file(&file);
+        let (stdout, stderr, outer) = outer?;
+        match taken {
+            Some(taken) => check(taken, &stderr).with_context(|| format!("{name} failed"))?,
+            None => {
+                check(outer, &stderr).with_context(|| format!("{} {name} failed", whole[0].display()))?;
+                bail!("{} did not run {name}", whole[0].display());
+            }
+        }
+        Ok(Finished { stdout, taken: taken.unwrap_or(outer) })
+    }
+}
+
+/// Runs a command with our own output for its output, and writes what it took.
+pub fn clock(result: &Path, command: &[OsString]) -> anyhow::Result<()> {
+    let (_, _, taken) = run(command, false).with_context(|| format!("cannot run {}", command[0].display()))?;
+    fs::write(result, serde_json::to_vec(&taken)?).with_context(|| format!("cannot write {}", result.display()))
+}
+
+/// A file for what [`clock`] writes.
+fn aside() -> PathBuf {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    static COUNT: AtomicUsize = AtomicUsize::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    std::env::temp_dir().join(format!("ixc-bench-{}-{count}.json", std::process::id()))
+}
+
+fn check(taken: Taken, stderr: &str) -> anyhow::Result<()> {
+    if taken.status == Some(0) {
+        return Ok(());
+    }
+    let said: Vec<&str> = stderr.lines().rev().filter(|line| !line.trim().is_empty()).take(4).collect();
+    let said: Vec<&str> = said.into_iter().rev().collect();
+    let how = taken.status.map_or("a signal ended it".to_owned(), |status| format!("exit status {status}"));
+    bail!("{how}: {}", said.join(" / "))
+}
+
+/// Runs a command; its standard output and standard error where `capture`.
+fn run(command: &[OsString], capture: bool) -> anyhow::Result<(String, String, Taken)> {
+    let (program, arguments) = command.split_first().context("there is no command")?;
+    let pipe = || if capture { Stdio::piped() } else { Stdio::inherit() };
+    let busy = busy_seconds();
+    let begin = Instant::now();
+    let mut command = Command::new(program);
+    command.args(arguments).stdin(Stdio::null()).stdout(pipe()).stderr(pipe());
+    let mut child = command.spawn()?;
+    let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    std::thread::scope(|scope| {
+        let (out, err) = (child.stdout.take(), child.stderr.take());
+        scope.spawn(|| err.map(|mut pipe| pipe.read_to_end(&mut stderr)));
+        out.map(|mut pipe| pipe.read_to_end(&mut stdout)).transpose()
+    })?;
+    let (status, usage) = wait(child.id())?;
+    let seconds = begin.elapsed().as_secs_f64();
+    let own = seconds_of(usage.ru_utime) + seconds_of(usage.ru_stime);
+    let foreign = match (busy, busy_seconds()) {
+        (Some(before), Some(after)) => ((after - before - own) / seconds.max(1e-3)).max(0.0),
+        _ => 0.0,
+    };
+    // `ru_maxrss` is in KiB.
+    let peak_memory = u64::try_from(usage.ru_maxrss).unwrap_or(0) * 1024;
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    Ok((text(stdout), text(stderr), Taken { status, seconds, peak_memory, foreign }))
+}
+
+fn seconds_of(time: libc::timeval) -> f64 {
+    time.tv_sec as f64 + time.tv_usec as f64 * 1e-6
+}
+
+/// Waits for a child of ours that nobody else waits for: its exit status, and what it and its own children used.
+fn wait(id: u32) -> anyhow::Result<(Option<i32>, libc::rusage)> {
+    let pid = libc::pid_t::try_from(id)?;
+    let mut status = 0;
+    // SAFETY: `rusage` is numbers only, for which all zero is a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    loop {
+        // SAFETY: both pointers are to locals that live until the call returns.
+        let waited = unsafe { libc::wait4(pid, &raw mut status, 0, &raw mut usage) };
+        if waited == pid {
+            return Ok((libc::WIFEXITED(status).then(|| libc::WEXITSTATUS(status)), usage));
+        }
+        let error = std::io::Error::last_os_error();
+        if error.kind() != std::io::ErrorKind::Interrupted {
+            return Err(error).context("cannot wait for it");
+        }
+    }
+}
+
+/// Seconds that all processors were busy since the machine started, with those that its host took away.
+fn busy_seconds() -> Option<f64> {
+    let stat = fs::read_to_string("/proc/stat").ok()?;
+    // SAFETY: `sysconf` has no preconditions.
+    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
+    Some(busy_ticks(&stat)? as f64 / ticks as f64)
+}
+
+/// From the text of `/proc/stat`: user, nice, system, (idle, iowait,) irq, softirq, steal.
+fn busy_ticks(stat: &str) -> Option<u64> {
+    let fields = stat.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
+    let numbers: Vec<u64> = fields.map_while(|field| field.parse().ok()).collect();
+    let busy = [0, 1, 2, 5, 6, 7].map(|index| numbers.get(index).copied().unwrap_or(0));
+    (numbers.len() >= 4).then(|| busy.iter().sum())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> anyhow::Result<Finished> {
+        Launcher::default().run(&["/bin/sh".into(), "-c".into(), script.into()])
+    }
+
+    #[test]
+    fn output_time_and_memory_of_a_program() {
+        let finished = shell("echo out; echo err >&2").unwrap();
+        assert_eq!(finished.stdout, "out\n");
+        assert!(finished.taken.peak_memory > 100 << 10 && finished.taken.seconds > 0.0, "{finished:?}");
+    }
+
+    #[test]
+    fn failures_say_what_the_program_said() {
+        let error = format!("{:#}", shell("echo 'no such model' >&2; exit 3").unwrap_err());
+        assert!(error.contains("exit status 3") && error.contains("no such model"), "{error}");
+        let error = format!("{:#}", shell("kill -9 $$").unwrap_err());
+        assert!(error.contains("signal"), "{error}");
+        let error = format!("{:#}", Launcher::default().run(&["/no/such/program".into()]).unwrap_err());
+        assert!(error.contains("/no/such/program"), "{error}");
+    }
+
+    #[test]
+    fn busy_time_leaves_idle_out() {
+        assert_eq!(busy_ticks("cpu  1 2 4 1000 1000 8 16 32 64 64\ncpu0 1"), Some(63));
+        assert_eq!(busy_ticks("intr 5"), None);
+    }
+}

@@ -1,0 +1,308 @@
+//! What was measured: kept as JSON, shown as a table.
+//!
+//! Invariant: the JSON has every sample; all that the table shows is computed from it.
+
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::path::Path;
+
+use anyhow::Context;
+use serde::{Deserialize, Serialize};
+
+use crate::bandwidth::Bandwidth;
+use crate::process::Taken;
+use crate::statistics::{Ratio, Summary};
+use crate::work::Work;
+
+/// Processors kept busy by others from which on a run counts as disturbed.
+const DISTURBED: f64 = 0.1;
+
+/// Everything that was measured.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// The processor's name.
+    pub processor: String,
+    /// Processors that there are.
+    pub processors: usize,
+    /// How fast memory is read, for each number of threads.
+    pub bandwidth: Vec<Bandwidth>,
+    /// What was compared, in the order of the table.
+    pub rows: Vec<Row>,
+}
+
+/// One work on one model.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// The model's file.
+    pub model: String,
+    /// Threads.
+    pub threads: usize,
+    /// What was measured.
+    pub work: Work,
+    /// Bytes that each token reads at least, where it is decode.
+    pub bytes_per_token: Option<u64>,
+    /// Who was measured; the first is the one whose ratios these are.
+    pub entries: Vec<Entry>,
+}
+
+/// One entrant of a row.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// The engine.
+    pub engine: String,
+    /// Its variant.
+    pub variant: String,
+    /// The samples of each round.
+    pub rounds: Vec<Vec<f64>>,
+    /// What the process took in each round.
+    pub taken: Vec<Taken>,
+    /// Why it was not measured.
+    pub problem: Option<String>,
+    /// Of all samples.
+    pub summary: Option<Summary>,
+    /// How many times better the first entrant is.
+    pub ratio: Option<Ratio>,
+    /// The share of the bandwidth that the bytes of its tokens take.
+    pub bandwidth_share: Option<f64>,
+    /// Whether it is the best variant of its engine.
+    pub best: bool,
+    /// Rounds in which others were computing.
+    pub disturbed: usize,
+}
+
+impl Entry {
+    /// An entrant that was not measured yet.
+    pub fn new(engine: &str, variant: &str) -> Entry {
+        Entry {
+            engine: engine.to_owned(),
+            variant: variant.to_owned(),
+            rounds: Vec::new(),
+            taken: Vec::new(),
+            problem: None,
+            summary: None,
+            ratio: None,
+            bandwidth_share: None,
+            best: false,
+            disturbed: 0,
+        }
+    }
+}
+
+impl Report {
+    /// Of a file.
+    pub fn read(path: &Path) -> anyhow::Result<Report> {
+        let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let mut report: Report = serde_json::from_slice(&text)
+            .with_context(|| format!("{} is not what `ixc-bench compare --json` writes", path.display()))?;
+        report.settle();
+        Ok(report)
+    }
+
+    /// Writes it aside and renames it: the name never stands for half of it.
+    pub fn write(&self, path: &Path) -> anyhow::Result<()> {
+        let fill = |out: &mut std::io::BufWriter<std::fs::File>| {
+            serde_json::to_writer_pretty(&mut *out, self).map_err(std::io::Error::from)?;
+            writeln!(out)
+        };
+        ixc::npy::replace_file(path, fill).with_context(|| format!("cannot write {}", path.display()))
+    }
+
+    /// Computes from the samples what follows from them.
+    pub fn settle(&mut self) {
+        for row in &mut self.rows {
+            let unit = row.work.unit();
+            let first = row.entries.first().map(|entry| entry.rounds.clone()).unwrap_or_default();
+            let bandwidth = self.bandwidth.iter().filter(|bandwidth| bandwidth.threads == row.threads);
+            let bandwidth = bandwidth.map(|bandwidth| bandwidth.bytes_per_second).reduce(f64::max);
+            for (index, entry) in row.entries.iter_mut().enumerate() {
+                entry.summary = Summary::of(&entry.rounds.concat());
+                entry.ratio = if index == 0 { None } else { Ratio::of(unit, &first, &entry.rounds) };
+                entry.disturbed = entry.taken.iter().filter(|taken| taken.foreign > DISTURBED).count();
+                entry.bandwidth_share = match (row.bytes_per_token, bandwidth, entry.summary) {
+                    (Some(bytes), Some(bandwidth), Some(summary)) => Some(summary.median * bytes as f64 / bandwidth),
+                    _ => None,
+                };
+            }
+            for index in 0..row.entries.len() {
+                let median = |entry: &Entry| entry.summary.map(|summary| summary.median);
+                let entry = &row.entries[index];
+                let better = |other: &Entry| match (median(other), median(entry)) {
+                    (Some(other), Some(own)) => unit.ratio(other, own) > 1.0,
+                    _ => false,
+                };
+                let best = median(entry).is_some()
+                    && !row.entries.iter().any(|other| other.engine == entry.engine && better(other));
+                row.entries[index].best = best;
+            }
+        }
+    }
+
+    /// The table, for people.
+    pub fn table(&self) -> String {
+        let mut text = String::new();
+        // Writing to a string cannot fail.
+        let _ = self.write_table(&mut text);
+        text
+    }
+
+    fn write_table(&self, out: &mut String) -> std::fmt::Result {
+        writeln!(out, "{}, {} processors", self.processor, self.processors)?;
+        for bandwidth in &self.bandwidth {
+            let rate = bandwidth.bytes_per_second * 1e-9;
+            writeln!(out, "memory is read at {rate:.1} GB/s by {}", threads(bandwidth.threads))?;
+        }
+        let mut heading = None;
+        for row in &self.rows {
+            let this = (row.model.as_str(), row.threads);
+            if heading != Some(this) {
+                heading = Some(this);
+                writeln!(out, "\n{}, {}", row.model, threads(row.threads))?;
+                writeln!(
+                    out,
+                    "{:<32} {:<30} {:>10} {:>21}  {:>7} {:>15}  {:>9}",
+                    "", "", "median", "min .. max", "ahead", "min .. max", "bandwidth"
+                )?;
+            }
+            let title = format!("{}, {}", row.work, row.work.unit().name());
+            for (index, entry) in row.entries.iter().enumerate() {
+                write_entry(out, row, entry, if index == 0 { &title } else { "" })?;
+            }
+        }
+        let entries = || self.rows.iter().flat_map(|row| &row.entries);
+        writeln!(out, "\n\"ahead\": how many times better {} is.", self.first_name())?;
+        if entries().any(|entry| entry.best && !entry.variant.is_empty()) {
+            writeln!(out, "*: the best variant of that engine.")?;
+        }
+        if entries().any(|entry| entry.bandwidth_share.is_some()) {
+            writeln!(out, "\"bandwidth\": bytes that the tokens read at least, as a share of what memory gives.")?;
+        }
+        if entries().any(|entry| entry.disturbed > 0) {
+            writeln!(out, "!n: in n rounds others kept more than {DISTURBED} processors busy.")?;
+        }
+        Ok(())
+    }
+
+    fn first_name(&self) -> &str {
+        let first = self.rows.first().and_then(|row| row.entries.first());
+        first.map_or("the first", |entry| &entry.engine)
+    }
+}
+
+fn threads(count: usize) -> String {
+    format!("{count} thread{}", if count == 1 { "" } else { "s" })
+}
+
+fn write_entry(out: &mut String, row: &Row, entry: &Entry, title: &str) -> std::fmt::Result {
+    let unit = row.work.unit();
+    let mut name = entry.engine.clone();
+    if !entry.variant.is_empty() {
+        name = format!("{name} {}{}", entry.variant, if entry.best { " *" } else { "" });
+    }
+    write!(out, "{title:<32} {name:<30}")?;
+    let Some(summary) = entry.summary else {
+        return writeln!(out, " {}", entry.problem.as_deref().unwrap_or("not measured"));
+    };
+    let spread = format!("{} .. {}", unit.text(summary.min), unit.text(summary.max));
+    let (mut ahead, mut range, mut share) = (String::new(), String::new(), String::new());
+    if let Some(ratio) = entry.ratio {
+        ahead = format!("{:.2}x", ratio.of_medians);
+        range = format!("{:.2} .. {:.2}", ratio.min, ratio.max);
+    }
+    if let Some(value) = entry.bandwidth_share {
+        share = format!("{:.0} %", value * 100.0);
+    }
+    let mut rest = format!(" {:>10} {spread:>21}  {ahead:>7} {range:>15}  {share:>9}", unit.text(summary.median));
+    if entry.disturbed > 0 {
+        write!(rest, " !{}", entry.disturbed)?;
+    }
+    if let Some(problem) = &entry.problem {
+        write!(rest, " then {problem}")?;
+    }
+    writeln!(out, "{}", rest.trim_end())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report() -> Report {
+        let entry = |engine: &str, variant: &str, values: [f64; 3]| {
+            let mut entry = Entry::new(engine, variant);
+            entry.rounds = values.map(|value| vec![value]).to_vec();
+            entry.taken = vec![Taken { status: Some(0), foreign: 0.0, ..Taken::default() }; 3];
+            entry
+        };
+        let mut failed = Entry::new("mistral.rs", "");
+        failed.problem = Some("exit status 1: no such architecture".into());
+        let mut disturbed = entry("llama.cpp", "repack 1 fa 0", [20.0, 25.0, 30.0]);
+        disturbed.taken[1].foreign = 0.9;
+        let decode = Row {
+            model: "m.gguf".into(),
+            threads: 2,
+            work: Work::Decode { tokens: 64, depth: 0 },
+            bytes_per_token: Some(500_000_000),
+            entries: vec![
+                entry("ixc", "", [40.0, 42.0, 36.0]),
+                disturbed,
+                entry("llama.cpp", "repack 0 fa 1", [32.0, 30.0, 31.0]),
+                failed,
+            ],
+        };
+        let start = Row {
+            work: Work::FirstToken,
+            bytes_per_token: None,
+            entries: vec![entry("ixc", "", [0.1, 0.2, 0.1]), entry("llama.cpp", "", [0.4, 0.2, 0.3])],
+            ..decode.clone()
+        };
+        let mut report = Report {
+            processor: "CPU".into(),
+            processors: 2,
+            bandwidth: vec![Bandwidth { threads: 2, buffer: 1, bytes_per_second: 25e9 }],
+            rows: vec![decode, start],
+        };
+        report.settle();
+        report
+    }
+
+    #[test]
+    fn the_best_variant_and_the_ratios() {
+        let report = report();
+        let best: Vec<bool> = report.rows[0].entries.iter().map(|entry| entry.best).collect();
+        assert_eq!(best, [true, false, true, false]);
+        let ratio = report.rows[0].entries[2].ratio.unwrap();
+        assert_eq!((ratio.of_medians, ratio.min), (40.0 / 31.0, 36.0 / 31.0));
+        assert_eq!(report.rows[0].entries[0].bandwidth_share, Some(0.8));
+        // Less is better.
+        assert_eq!(report.rows[1].entries[1].ratio.unwrap().of_medians, 0.3 / 0.1);
+    }
+
+    #[test]
+    fn the_table() {
+        let expected = "\
+CPU, 2 processors
+memory is read at 25.0 GB/s by 2 threads
+
+m.gguf, 2 threads
+                                                                    median            min .. max    ahead      min .. max  bandwidth
+decode 64, t/s                   ixc                                 40.00        36.00 .. 42.00                                80 %
+                                 llama.cpp repack 1 fa 0             25.00        20.00 .. 30.00    1.60x    1.20 .. 2.00       50 % !1
+                                 llama.cpp repack 0 fa 1 *           31.00        30.00 .. 32.00    1.29x    1.16 .. 1.40       62 %
+                                 mistral.rs                     exit status 1: no such architecture
+start to first token, ms         ixc                               100.000    100.000 .. 200.000
+                                 llama.cpp                         300.000    200.000 .. 400.000    3.00x    1.00 .. 4.00
+
+\"ahead\": how many times better ixc is.
+*: the best variant of that engine.
+\"bandwidth\": bytes that the tokens read at least, as a share of what memory gives.
+!n: in n rounds others kept more than 0.1 processors busy.
+";
+        assert_eq!(report().table(), expected);
+    }
+
+    #[test]
+    fn json_has_all_that_the_table_shows() {
+        let report = report();
+        let again: Report = serde_json::from_str(&serde_json::to_string(&report).unwrap()).unwrap();
+        assert_eq!(again, report);
+    }
+}

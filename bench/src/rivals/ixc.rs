@@ -1,0 +1,123 @@
+//! ixc: `ixc bench --json` and `ixc run`; for a layer of experts this program itself, which has ixc as a library.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use anyhow::Context;
+use serde::Deserialize;
+
+use super::{Rival, Sample, read_driver, words};
+use crate::work::{Group, Job, Work};
+
+/// A build of ixc.
+#[derive(Debug)]
+pub struct Ixc {
+    name: String,
+    program: PathBuf,
+    target: Option<String>,
+}
+
+impl Ixc {
+    /// From `[LABEL=]PROGRAM[@TARGET]`.
+    pub fn new(choice: &str) -> Ixc {
+        let (label, rest) = choice.split_once('=').map_or((None, choice), |(label, rest)| (Some(label), rest));
+        let (program, target) = rest.rsplit_once('@').map_or((rest, None), |(program, target)| (program, Some(target)));
+        let name = match (label, target) {
+            (Some(label), _) => format!("ixc {label}"),
+            (None, Some(target)) => format!("ixc {target}"),
+            (None, None) => "ixc".to_owned(),
+        };
+        Ixc { name, program: program.into(), target: target.map(str::to_owned) }
+    }
+}
+
+impl Rival for Ixc {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn command(&self, _variant: usize, job: &Job) -> Option<Vec<OsString>> {
+        let threads = job.threads.to_string();
+        let repetitions = job.repetitions.to_string();
+        let mut command = match job.group {
+            Group::Prefill | Group::Decode | Group::Depth(_) => {
+                let mut command = words([&self.program, &"bench", &job.model, &"--json", &"-t", &threads]);
+                let (prefills, decodes, depth) = (job.prefills(), job.decodes(), job.depth().to_string());
+                command.extend(words([&"-p", &prefills, &"-n", &decodes, &"-d", &depth, &"-r", &repetitions]));
+                command
+            }
+            Group::FirstToken => {
+                let mut command = words([&self.program, &"run", &job.model, &"-p", &job.prompt, &"-n", &"1"]);
+                command.extend(words([&"--temp", &"0", &"-c", &"512", &"-t", &threads]));
+                command
+            }
+            Group::Layer => {
+                let mut command = words([&std::env::current_exe().ok()?, &"layer", &"--file", &job.model]);
+                command.extend(words([&"--threads", &threads, &"--repetitions", &repetitions]));
+                command
+            }
+        };
+        if let Some(target) = &self.target {
+            command.extend(words([&"--target", target]));
+        }
+        Some(command)
+    }
+
+    fn read(&self, job: &Job, stdout: &str) -> anyhow::Result<Vec<Sample>> {
+        match job.group {
+            Group::FirstToken => Ok(Vec::new()),
+            Group::Layer => read_driver(stdout),
+            Group::Prefill | Group::Decode | Group::Depth(_) => read_bench(stdout),
+        }
+    }
+}
+
+fn read_bench(stdout: &str) -> anyhow::Result<Vec<Sample>> {
+    #[derive(Deserialize)]
+    struct Row {
+        test: String,
+        tokens: usize,
+        #[serde(default)]
+        depth: usize,
+        bytes_per_token: Option<u64>,
+        all: Vec<f64>,
+    }
+    let rows: Vec<Row> = serde_json::from_str(stdout).context("this is not what `ixc bench --json` prints")?;
+    let samples = rows.into_iter().map(|row| {
+        let work = match row.test.as_str() {
+            "prefill" => Work::Prefill { tokens: row.tokens },
+            _ => Work::Decode { tokens: row.tokens, depth: row.depth },
+        };
+        Sample { work, values: row.all, bytes_per_token: row.bytes_per_token }
+    });
+    Ok(samples.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn choices_have_labels_and_targets() {
+        let parts = |choice| {
+            let ixc = Ixc::new(choice);
+            (ixc.name, ixc.program, ixc.target)
+        };
+        assert_eq!(parts("a/ixc"), ("ixc".into(), "a/ixc".into(), None));
+        assert_eq!(parts("a/ixc@avx2"), ("ixc avx2".into(), "a/ixc".into(), Some("avx2".into())));
+        assert_eq!(parts("new=a/ixc@avx2"), ("ixc new".into(), "a/ixc".into(), Some("avx2".into())));
+    }
+
+    #[test]
+    fn reads_its_rows() {
+        let text = r#"[
+          {"threads": 2, "target": "avx2", "test": "prefill", "tokens": 32, "depth": 0, "bytes_per_token": null,
+           "peak_memory": 1, "median": 2.0, "min": 1.0, "max": 3.0, "all": [1.0, 3.0, 2.0]},
+          {"threads": 2, "target": "avx2", "test": "decode", "tokens": 4, "depth": 64, "bytes_per_token": 77,
+           "peak_memory": 1, "median": 5.0, "min": 5.0, "max": 5.0, "all": [5.0]}]"#;
+        let samples = read_bench(text).unwrap();
+        assert_eq!(samples[0].values, [1.0, 3.0, 2.0]);
+        assert_eq!((samples[1].work, samples[1].bytes_per_token), (Work::Decode { tokens: 4, depth: 64 }, Some(77)));
+        assert!(read_bench("{}").is_err());
+    }
+}

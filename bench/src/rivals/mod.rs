@@ -1,0 +1,135 @@
+//! The engines: one file each, one row each in [`table`].
+//!
+//! An engine knows the command that does a [`Job`] and reads what that printed. It runs nothing itself.
+
+mod ik;
+mod ixc;
+mod kt;
+mod llama;
+mod mistralrs;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use anyhow::Context;
+
+use crate::work::{Job, Work};
+
+/// What was measured of a work.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Sample {
+    /// The work.
+    pub work: Work,
+    /// In the work's unit, one for each repetition.
+    pub values: Vec<f64>,
+    /// Bytes that each token reads at least, where the engine says so.
+    pub bytes_per_token: Option<u64>,
+}
+
+/// An engine.
+pub trait Rival: Sync {
+    /// Its name; entrants with the same name are variants of which the best counts.
+    fn name(&self) -> &str;
+
+    /// Its variants, by what sets them apart; one empty name where it has none.
+    fn variants(&self) -> Vec<String> {
+        vec![String::new()]
+    }
+
+    /// The command that does a job in a variant; `None` where it cannot do such a job.
+    fn command(&self, variant: usize, job: &Job) -> Option<Vec<OsString>>;
+
+    /// What the command measured: nothing for [`Work::FirstToken`], which is the time of the whole command.
+    ///
+    /// # Errors
+    /// When the output is not what the engine prints.
+    fn read(&self, job: &Job, stdout: &str) -> anyhow::Result<Vec<Sample>>;
+}
+
+/// Where the engines are.
+#[derive(Debug, clap::Args)]
+pub struct Places {
+    /// The ixc program, with a label where there are several builds to compare: `new=target/release/ixc`. Behind an `@`, the
+    /// target to compile for. Ratios are those of the first.
+    #[arg(long, value_name = "[LABEL=]PROGRAM[@TARGET]", required = true)]
+    ixc: Vec<String>,
+    /// The folder with llama.cpp's llama-bench and llama-completion.
+    #[arg(long, value_name = "DIR")]
+    llama: Option<PathBuf>,
+    /// The folder with ik_llama.cpp's llama-bench.
+    #[arg(long, value_name = "DIR")]
+    ik: Option<PathBuf>,
+    /// The Python that has mistralrs.
+    #[arg(long, value_name = "PYTHON")]
+    mistralrs: Option<PathBuf>,
+    /// The Python that has kt-kernel.
+    #[arg(long, value_name = "PYTHON")]
+    kt: Option<PathBuf>,
+    /// The folder with the scripts for engines that are Python packages.
+    #[arg(long, value_name = "DIR", default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/peers"))]
+    peers: PathBuf,
+}
+
+/// The engines that there are, ixc first.
+pub fn table(places: &Places) -> Vec<Box<dyn Rival>> {
+    let mut rivals: Vec<Box<dyn Rival>> = Vec::new();
+    for choice in &places.ixc {
+        rivals.push(Box::new(ixc::Ixc::new(choice)));
+    }
+    let script = |name: &str| places.peers.join(name);
+    rivals.extend(places.llama.iter().map(|folder| Box::new(llama::Llama::new(folder)) as Box<dyn Rival>));
+    rivals.extend(places.ik.iter().map(|folder| Box::new(ik::Ik::new(folder)) as Box<dyn Rival>));
+    rivals.extend(
+        places
+            .mistralrs
+            .iter()
+            .map(|python| Box::new(mistralrs::Mistralrs::new(python, script("mistralrs_bench.py"))) as Box<dyn Rival>),
+    );
+    rivals.extend(places.kt.iter().map(|python| Box::new(kt::Kt::new(python, script("kt_moe.py"))) as Box<dyn Rival>));
+    rivals
+}
+
+/// A command from words.
+fn words<const N: usize>(words: [&dyn AsRef<std::ffi::OsStr>; N]) -> Vec<OsString> {
+    words.iter().map(|word| word.as_ref().to_owned()).collect()
+}
+
+/// Reads the lines that the drivers in `bench/peers` print, among which engines may print others: JSON objects with `test`,
+/// `tokens`, `depth` and `values`.
+fn read_driver(stdout: &str) -> anyhow::Result<Vec<Sample>> {
+    #[derive(serde::Deserialize)]
+    struct Row {
+        test: String,
+        tokens: usize,
+        #[serde(default)]
+        depth: usize,
+        values: Vec<f64>,
+    }
+    let rows = stdout.lines().filter_map(|line| line.strip_prefix("RESULT "));
+    let samples = rows.map(|line| {
+        let row: Row = serde_json::from_str(line).with_context(|| format!("this is no result: {line}"))?;
+        let work = match row.test.as_str() {
+            "prefill" => Work::Prefill { tokens: row.tokens },
+            "decode" => Work::Decode { tokens: row.tokens, depth: row.depth },
+            "layer" => Work::Layer { tokens: row.tokens },
+            other => anyhow::bail!("there is no test called {other}"),
+        };
+        Ok(Sample { work, values: row.values, bytes_per_token: None })
+    });
+    samples.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn drivers_print_results_among_other_lines() {
+        let text = "loading\nRESULT {\"test\": \"decode\", \"tokens\": 8, \"depth\": 64, \"values\": [1.5, 2]}\nbye\n";
+        let work = Work::Decode { tokens: 8, depth: 64 };
+        assert_eq!(read_driver(text).unwrap(), [Sample { work, values: vec![1.5, 2.0], bytes_per_token: None }]);
+        assert!(read_driver("RESULT {}").is_err());
+        assert!(read_driver("RESULT {\"test\": \"sleep\", \"tokens\": 8, \"values\": []}").is_err());
+        assert_eq!(read_driver("").unwrap(), []);
+    }
+}

@@ -1,0 +1,176 @@
+//! What is measured.
+//!
+//! Works that one process can do are a [`Job`]; a process's peak memory is that of its job's [`Group`].
+
+use std::fmt;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+/// Something that is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Work {
+    /// Reading so many tokens from an empty context.
+    Prefill {
+        /// Tokens.
+        tokens: usize,
+    },
+    /// Writing so many tokens, one after the other, with `depth` before them.
+    Decode {
+        /// Tokens.
+        tokens: usize,
+        /// Tokens in the KV cache before.
+        depth: usize,
+    },
+    /// From starting the program to its end after one token.
+    FirstToken,
+    /// One layer of experts, for so many tokens at once.
+    Layer {
+        /// Tokens.
+        tokens: usize,
+    },
+    /// The most memory that a process had resident while it did this.
+    Memory {
+        /// What it did.
+        group: Group,
+    },
+}
+
+/// Works that one process does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Group {
+    /// All prefills.
+    Prefill,
+    /// Decode from an empty context.
+    Decode,
+    /// Decode at a depth.
+    Depth(usize),
+    /// One token.
+    FirstToken,
+    /// Layers of experts.
+    Layer,
+}
+
+/// In what a work is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Unit {
+    /// Tokens per second: more is better.
+    #[serde(rename = "tokens/s")]
+    TokensPerSecond,
+    /// Seconds: less is better.
+    #[serde(rename = "s")]
+    Seconds,
+    /// Bytes: less is better.
+    #[serde(rename = "bytes")]
+    Bytes,
+}
+
+impl Unit {
+    /// How many times better `ours` is than `theirs`.
+    pub fn ratio(self, ours: f64, theirs: f64) -> f64 {
+        match self {
+            Unit::TokensPerSecond => ours / theirs,
+            Unit::Seconds | Unit::Bytes => theirs / ours,
+        }
+    }
+
+    /// A number for people, without its unit.
+    pub fn text(self, value: f64) -> String {
+        match self {
+            Unit::TokensPerSecond if value < 100.0 => format!("{value:.2}"),
+            Unit::TokensPerSecond => format!("{value:.1}"),
+            Unit::Seconds => format!("{:.3}", value * 1e3),
+            Unit::Bytes => format!("{:.0}", value / f64::from(1 << 20)),
+        }
+    }
+
+    /// The unit of [`Unit::text`].
+    pub fn name(self) -> &'static str {
+        match self {
+            Unit::TokensPerSecond => "t/s",
+            Unit::Seconds => "ms",
+            Unit::Bytes => "MiB",
+        }
+    }
+}
+
+impl Work {
+    /// In what it is measured.
+    pub fn unit(self) -> Unit {
+        match self {
+            Work::Prefill { .. } | Work::Decode { .. } => Unit::TokensPerSecond,
+            Work::FirstToken | Work::Layer { .. } => Unit::Seconds,
+            Work::Memory { .. } => Unit::Bytes,
+        }
+    }
+}
+
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Work::Prefill { tokens } => write!(f, "prefill {tokens}"),
+            Work::Decode { tokens, depth: 0 } => write!(f, "decode {tokens}"),
+            Work::Decode { tokens, depth } => write!(f, "decode {tokens} at {depth}"),
+            Work::FirstToken => f.write_str("start to first token"),
+            Work::Layer { tokens } => write!(f, "MoE layer, {tokens} tokens"),
+            Work::Memory { group } => match group {
+                Group::Prefill => f.write_str("peak memory, prefill"),
+                Group::Decode => f.write_str("peak memory, decode"),
+                Group::Depth(depth) => write!(f, "peak memory, decode at {depth}"),
+                Group::FirstToken => f.write_str("peak memory, one token"),
+                Group::Layer => f.write_str("peak memory, layer"),
+            },
+        }
+    }
+}
+
+/// What one process is to do.
+#[derive(Clone, Debug)]
+pub struct Job {
+    /// Which works these are.
+    pub group: Group,
+    /// Them.
+    pub works: Vec<Work>,
+    /// The model, or the file of the layer.
+    pub model: PathBuf,
+    /// Threads to compute with.
+    pub threads: usize,
+    /// How often the process measures each work, after a run that does not count.
+    pub repetitions: usize,
+    /// The prompt of [`Work::FirstToken`].
+    pub prompt: String,
+}
+
+impl Job {
+    /// Tokens of all prefills, with commas.
+    pub fn prefills(&self) -> String {
+        list(self.works.iter().filter_map(|work| match work {
+            Work::Prefill { tokens } => Some(*tokens),
+            _ => None,
+        }))
+    }
+
+    /// Tokens of all decodes, with commas.
+    pub fn decodes(&self) -> String {
+        list(self.works.iter().filter_map(|work| match work {
+            Work::Decode { tokens, .. } => Some(*tokens),
+            _ => None,
+        }))
+    }
+
+    /// Tokens in the KV cache before.
+    pub fn depth(&self) -> usize {
+        match self.group {
+            Group::Depth(depth) => depth,
+            Group::Prefill | Group::Decode | Group::FirstToken | Group::Layer => 0,
+        }
+    }
+}
+
+/// Numbers with commas between them; `0`, which all benchmarks take for none, where there is none.
+fn list(numbers: impl Iterator<Item = usize>) -> String {
+    let texts: Vec<String> = numbers.map(|number| number.to_string()).collect();
+    if texts.is_empty() { "0".into() } else { texts.join(",") }
+}

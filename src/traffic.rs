@@ -1,0 +1,141 @@
+//! What decoding reads: the bytes that every token takes from memory, and with them the bound on tokens per second.
+//!
+//! ```
+//! let model = ixc::model::Model::new(ixc::demo::open()?)?;
+//! let traffic = ixc::traffic::Traffic::of(&model.arch.module);
+//! let file: u64 = model.gguf.tensors().map(|tensor| tensor.bytes()).sum();
+//! assert!(0 < traffic.weights && traffic.weights <= file);
+//! # Ok::<(), ixc::Error>(())
+//! ```
+
+use std::collections::HashMap;
+
+use ixc_ir::graph::{Dim, Module, Op, OpKind, Operand, Type, ValueId, Weight, WeightId};
+use serde::Serialize;
+
+/// Bytes of an element of the KV cache.
+const CACHE_ELEMENT: u64 = 2;
+
+/// What one token of decoding reads at least, as the model file has it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Traffic {
+    /// Bytes of weights: all matrices, of an embedding table one row, of experts as many as a token is routed to.
+    pub weights: u64,
+    /// Bytes of keys and values for each position that is in the KV cache.
+    pub cache_per_position: u64,
+}
+
+impl Traffic {
+    /// Of a model's graph, before or after passes.
+    pub fn of(module: &Module) -> Traffic {
+        let mut traffic = Traffic::default();
+        for function in &module.functions {
+            let ty = |value: ValueId| function.ty(value);
+            // A dequantised weight is read where it is used: that op knows how many experts.
+            let mut dequantised: HashMap<ValueId, WeightId> = HashMap::new();
+            for op in &function.ops {
+                if op.kind == OpKind::Dequantise
+                    && let ([Operand::Weight(weight)], [result]) = (&op.operands[..], &op.results[..])
+                {
+                    dequantised.insert(*result, *weight);
+                    continue;
+                }
+                if let OpKind::KvAppend | OpKind::RopeAppend = op.kind {
+                    let lengths = ["k", "v"].map(|name| elements_of_a_row(op, name, ty));
+                    traffic.cache_per_position += lengths.iter().sum::<u64>() * CACHE_ELEMENT;
+                }
+                for operand in &op.operands {
+                    let weight = match operand {
+                        Operand::Weight(weight) => Some(*weight),
+                        Operand::Value(value) => dequantised.get(value).copied(),
+                        Operand::Absent => None,
+                    };
+                    if let Some(weight) = weight.and_then(|weight| module.weights.get(weight.index())) {
+                        traffic.weights += bytes_read(op, weight, ty);
+                    }
+                }
+            }
+        }
+        traffic
+    }
+
+    /// Bytes of one token with so many positions before it.
+    pub fn at(&self, positions: u64) -> u64 {
+        self.weights.saturating_add(self.cache_per_position.saturating_mul(positions))
+    }
+}
+
+/// Bytes of a weight that an op reads for one token.
+fn bytes_read<'t>(op: &Op, weight: &Weight, ty: impl Fn(ValueId) -> &'t Type) -> u64 {
+    let row = weight.shape.last().and_then(|&len| weight.format.row_bytes(len)).unwrap_or(0);
+    let rows = weight.shape.iter().rev().skip(1).fold(1, |product: u64, &dim| product.saturating_mul(dim));
+    match op.kind {
+        OpKind::Embed => row,
+        OpKind::ExpertMatmul | OpKind::ExpertSwiglu | OpKind::ExpertDown => {
+            let used = match op.operand("ids") {
+                Operand::Value(ids) => ty(ids).dims().last().and_then(Dim::fixed),
+                Operand::Weight(_) | Operand::Absent => None,
+            };
+            let experts = weight.shape.first().copied().unwrap_or(1).max(1);
+            row.saturating_mul(rows / experts).saturating_mul(used.unwrap_or(experts))
+        }
+        _ => row.saturating_mul(rows),
+    }
+}
+
+/// Elements of one token's row of an operand.
+fn elements_of_a_row<'t>(op: &Op, name: &str, ty: impl Fn(ValueId) -> &'t Type) -> u64 {
+    match op.operand(name) {
+        Operand::Value(value) => ty(value).dims().iter().skip(1).filter_map(Dim::fixed).product(),
+        Operand::Weight(_) | Operand::Absent => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compile::fuse;
+    use crate::model::Model;
+
+    #[test]
+    fn every_matrix_is_read_once_and_passes_change_nothing() {
+        let model = Model::new(crate::demo::open().unwrap()).unwrap();
+        let traffic = Traffic::of(&model.arch.module);
+        let hyper = &model.arch.hyper;
+        let rows: u64 = hyper.layers.iter().map(|layer| layer.kv_heads * (layer.key_length + layer.value_length)).sum();
+        assert_eq!(traffic.cache_per_position, 2 * rows);
+        let table = model.gguf.tensor("token_embd.weight").unwrap();
+        let all: u64 = model.gguf.tensors().map(|tensor| tensor.bytes()).sum();
+        let embedding_row = table.bytes() / hyper.vocabulary;
+        // A tied table is the output matrix too.
+        let tied = model.gguf.tensor("output.weight").is_none();
+        let expected = if tied { all + embedding_row } else { all - table.bytes() + embedding_row };
+        assert_eq!(traffic.weights, expected);
+        assert_eq!(Traffic::of(&fuse(&model).unwrap()), traffic);
+        assert_eq!(traffic.at(3), traffic.weights + 3 * traffic.cache_per_position);
+    }
+
+    #[test]
+    fn experts_count_as_often_as_they_are_used() {
+        let text = "
+weight @table : f32[10, 256]
+weight @router : f32[4, 256]
+weight @down : q8_0[4, 256, 256]
+
+func @step(%ids: i32[T], %pos: i32[T], %rows: i32[L], %kv: token) {
+  %x = embed %ids, @table
+  %r = dequantise @router
+  %s = matmul %x, %r
+  %e, %p = route %s {top_k = 2, score = softmax, normalise = true, scale = 1.0}
+  %d = dequantise @down
+  %y = expert.matmul %x, %e, %d
+  %z = expert.combine %y, %p
+  %o = take_rows %z, %rows
+  return %o, %kv
+}
+";
+        let module = ixc_ir::graph::parse::parse(text).unwrap();
+        let expert = 256 * 256 / 32 * 34;
+        assert_eq!(Traffic::of(&module).weights, 256 * 4 + 4 * 256 * 4 + 2 * expert);
+    }
+}
