@@ -2,15 +2,23 @@
 
 usage: kt_moe.py LAYER.gguf --threads N [--repetitions 3] [--variant avx2|native] [--compare OUTPUTS.npy]
 
-What is timed is `MOE.forward` of the class that takes GGUF blocks, with rows in bf16 and with experts and weights chosen before:
-the choice of experts is not in its time, and neither is Python's part but for one call. `--compare` says on standard error how far the
+What is timed is `MOE.forward` of the class that takes GGUF blocks, with rows in bf16 and with experts and their weights chosen
+before: the choice of experts is not in its time, and of Python's only that of one call. The thread that calls spins until the
+workers are done: with as many workers as processors, one worker shares a processor with it, and waits for it. `--compare` says on standard error how far the
 result is from what `ixc-bench layer --outputs` wrote.
+
+Only the package's extension module is loaded: it needs no torch, which the package around it imports.
 """
 import argparse
+import importlib.util
 import json
-import os
+import pathlib
 import sys
 import time
+from importlib.metadata import version
+
+import numpy as np
+from gguf import GGUFReader
 
 parser = argparse.ArgumentParser()
 parser.add_argument("layer")
@@ -19,21 +27,43 @@ parser.add_argument("--repetitions", type=int, default=3)
 parser.add_argument("--variant", default="avx2")
 parser.add_argument("--compare")
 args = parser.parse_args()
-# Before the package is loaded: it chooses its code then.
-if args.variant != "native":
-    os.environ["KT_KERNEL_CPU_VARIANT"] = args.variant
 
-import numpy as np
-import torch
-from gguf import GGUFReader
-import kt_kernel
-from kt_kernel import kt_kernel_ext
-from kt_kernel_ext.kvcache import ggml_type
-from kt_kernel_ext.moe import MOE, MOEConfig
-
+# Rows of a call.
 CALLS_OF = (1, 128)
+# Builds of the extension, best first, with a feature that each needs.
+BUILDS = [
+    ("amx", "amx_int8"),
+    ("avx512_bf16", "avx512_bf16"),
+    ("avx512_vbmi", "avx512_vbmi"),
+    ("avx512_vnni", "avx512_vnni"),
+    ("avx512_base", "avx512f"),
+    ("avx2", "avx2"),
+]
 
-torch.set_num_threads(args.threads)
+
+def extension(variant):
+    if variant == "native":
+        features = set(pathlib.Path("/proc/cpuinfo").read_text().split())
+        variant = next(build for build, feature in BUILDS if feature in features)
+    folder = pathlib.Path(importlib.util.find_spec("kt_kernel").submodule_search_locations[0])
+    path = next(folder.glob(f"_kt_kernel_ext_{variant}.*.so"))
+    spec = importlib.util.spec_from_file_location("kt_kernel_ext", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module, variant
+
+
+def to_bf16(values):
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    # To the nearest, to even where two are as near.
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+
+
+def from_bf16(bits):
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+kt, variant = extension(args.variant)
 reader = GGUFReader(args.layer)
 tensors = {tensor.name: tensor for tensor in reader.tensors}
 used = int(reader.fields["ixc-bench-layer.expert_used_count"].contents())
@@ -41,20 +71,21 @@ gate, up, down = (tensors[f"blk.0.ffn_{name}_exps.weight"] for name in ("gate", 
 # GGUF has the row length first.
 width, inner, experts = (int(dim) for dim in gate.shape)
 
-rows = torch.from_numpy(np.array(tensors["layer.input"].data)).to(torch.bfloat16).contiguous()
-logits = torch.from_numpy(np.array(tensors["layer.router"].data))
-shares, ids = torch.topk(torch.softmax(logits, dim=-1), used, dim=-1)
-shares = (shares / shares.sum(dim=-1, keepdim=True)).contiguous()
-ids = ids.to(torch.int64).contiguous()
+rows = to_bf16(tensors["layer.input"].data)
+logits = np.array(tensors["layer.router"].data)
+ids = np.ascontiguousarray(np.argsort(-logits, axis=1, kind="stable")[:, :used].astype(np.int64))
+# A softmax over all, divided by the sum of those that are used, is a softmax over those.
+shares = np.exp(np.take_along_axis(logits, ids, axis=1))
+shares = np.ascontiguousarray(shares / shares.sum(axis=1, keepdims=True), dtype=np.float32)
 
-pool = kt_kernel_ext.WorkerPoolConfig()
+pool = kt.WorkerPoolConfig()
 pool.subpool_count = 1
 pool.subpool_numa_map = [0]
 pool.subpool_thread_count = [args.threads]
-cpu = kt_kernel_ext.CPUInfer(pool)
+cpu = kt.CPUInfer(pool)
 
-mask = torch.zeros(experts, dtype=torch.bool)
-config = MOEConfig(experts, used, width, inner, mask.data_ptr())
+mask = np.zeros(experts, dtype=np.bool_)
+config = kt.moe.MOEConfig(experts, used, width, inner, mask.ctypes.data)
 config.layer_idx = 0
 config.pool = cpu.backend_
 # As the package itself sets them for this class.
@@ -62,42 +93,31 @@ config.m_block = 32
 config.group_min_len = 10
 config.max_len = max(CALLS_OF)
 config.group_max_len = max(CALLS_OF)
-weights = [torch.from_numpy(np.array(tensor.data)).contiguous() for tensor in (gate, up, down)]
-config.gate_proj, config.up_proj, config.down_proj = (weight.data_ptr() for weight in weights)
-config.gate_type, config.up_type, config.down_type = (
-    ggml_type(int(tensor.tensor_type)) for tensor in (gate, up, down)
-)
-config.hidden_type = ggml_type.BF16
-moe = MOE(config)
-identity = torch.arange(experts, dtype=torch.int32)
-cpu.submit(moe.load_weights_task(identity.data_ptr()))
+# They are read where they are, and must stay.
+weights = [np.array(tensor.data) for tensor in (gate, up, down)]
+config.gate_proj, config.up_proj, config.down_proj = (weight.ctypes.data for weight in weights)
+types = [kt.kvcache.ggml_type(int(tensor.tensor_type)) for tensor in (gate, up, down)]
+config.gate_type, config.up_type, config.down_type = types
+config.hidden_type = kt.kvcache.ggml_type.BF16
+moe = kt.moe.MOE(config)
+identity = np.arange(experts, dtype=np.int32)
+cpu.submit(moe.load_weights_task(identity.ctypes.data))
 cpu.sync()
-# It has copied them.
-del weights
+del tensors, reader, gate, up, down
 
-output = torch.zeros((max(CALLS_OF), width), dtype=torch.bfloat16)
+output = np.zeros((max(CALLS_OF), width), dtype=np.uint16)
+counts = {tokens: np.array([tokens], dtype=np.int32) for tokens in CALLS_OF}
 
 
 def call(first, tokens):
-    count = torch.tensor([tokens], dtype=torch.int32)
-    cpu.submit(
-        moe.forward_task(
-            count.data_ptr(),
-            used,
-            ids[first:].data_ptr(),
-            shares[first:].data_ptr(),
-            rows[first:].data_ptr(),
-            output.data_ptr(),
-            False,
-        )
-    )
-    cpu.sync()
+    addresses = (ids[first:].ctypes.data, shares[first:].ctypes.data, rows[first:].ctypes.data, output.ctypes.data)
+    moe.forward(counts[tokens].ctypes.data, used, *addresses, False)
 
 
 if args.compare:
     right = np.load(args.compare)
     call(0, right.shape[0])
-    found = output[: right.shape[0]].to(torch.float32).numpy()
+    found = from_bf16(output[: right.shape[0]])
     error = float(((found - right) ** 2).sum() / (right**2).sum())
     print(f"squared error against {args.compare}, relative: {error:.2e}", file=sys.stderr)
 
@@ -113,4 +133,4 @@ for tokens in CALLS_OF:
         if repetition > 0:
             values.append(seconds)
     print("RESULT " + json.dumps({"test": "layer", "tokens": tokens, "values": values}), flush=True)
-print(f"kt-kernel {kt_kernel.__version__} {kt_kernel.__cpu_variant__}", file=sys.stderr)
+print(f"kt-kernel {version('kt-kernel')}, {variant}", file=sys.stderr)

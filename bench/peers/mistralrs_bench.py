@@ -2,8 +2,8 @@
 
 usage: mistralrs_bench.py MODEL.gguf --threads N [--prefill 32,128] [--decode 64] [--depth 0] [--repetitions 1]
 
-The package says for each request how long it took to read the prompt and to write the answer; these are the times used here.
-A request is the text of a prompt, so its length is found by trying: the length that is reported is the one it has.
+The package takes text and says of each request how many tokens it had, and how long it read (to the millisecond) and wrote. These are
+the times used here, as it says them. Sampling is greedy; its time is in those of decode. No prefixes are cached.
 """
 import argparse
 import json
@@ -19,8 +19,72 @@ parser.add_argument("--depth", type=int, default=0)
 parser.add_argument("--repetitions", type=int, default=1)
 args = parser.parse_args()
 
-# Before the package is loaded: its pools are made then.
+# Before the package is loaded: it makes its threads then.
 os.environ["RAYON_NUM_THREADS"] = str(args.threads)
-os.environ["CANDLE_NUM_THREADS"] = str(args.threads)
-os.environ["OMP_NUM_THREADS"] = str(args.threads)
-print("to be found out", file=sys.stderr)
+# It has threads beside those; all of them are to share as many processors as the others have.
+available = sorted(os.sched_getaffinity(0))
+os.sched_setaffinity(0, available[: args.threads])
+
+import mistralrs
+
+# Letters of a prompt: a tokenizer has one token for most, and none for several of them in a row.
+LETTERS = "zqxjkvbw"
+
+folder, name = os.path.split(os.path.abspath(args.model))
+which = mistralrs.Which.GGUF(quantized_model_id=folder, quantized_filename=name)
+runner = mistralrs.Runner(which=which, prefix_cache_n=0, max_seqs=1)
+
+
+def request(prompt, tokens):
+    asked = mistralrs.CompletionRequest(model="default", prompt=prompt, max_tokens=tokens, temperature=0.0)
+    return runner.send_completion_request(asked).usage
+
+
+def prompt_of(tokens):
+    """A prompt of so many tokens."""
+    text = lambda letters: "".join(LETTERS[(index * index + index // 7) % len(LETTERS)] for index in range(letters))
+    count = lambda letters: len(runner.tokenize_text(text(letters), False, None))
+    least, most = 1, 2
+    while count(most) < tokens:
+        least, most = most, most * 2
+    while least < most:
+        middle = (least + most) // 2
+        if count(middle) < tokens:
+            least = middle + 1
+        else:
+            most = middle
+    if count(least) != tokens:
+        sys.exit(f"there is no prompt of {tokens} tokens: {least} letters have {count(least)}")
+    return text(least)
+
+
+def measure(test, tokens, depth, rate):
+    values = [rate() for _ in range(args.repetitions + 1)]
+    # The first does not count.
+    row = {"test": test, "tokens": tokens, "depth": depth, "values": values[1:]}
+    print("RESULT " + json.dumps(row), flush=True)
+
+
+def prefill_rate(prompt, tokens):
+    usage = request(prompt, 1)
+    if usage.prompt_tokens != tokens:
+        sys.exit(f"a prompt of {tokens} tokens had {usage.prompt_tokens}")
+    return tokens / usage.total_prompt_time_sec
+
+
+def decode_rate(prompt, tokens):
+    usage = request(prompt, tokens)
+    if usage.completion_tokens != tokens:
+        sys.exit(f"it ended after {usage.completion_tokens} tokens of {tokens}")
+    return usage.avg_compl_tok_per_sec
+
+
+for tokens in (int(tokens) for tokens in args.prefill.split(",")):
+    if tokens > 0:
+        prompt = prompt_of(tokens)
+        measure("prefill", tokens, 0, lambda: prefill_rate(prompt, tokens))
+for tokens in (int(tokens) for tokens in args.decode.split(",")):
+    if tokens > 0:
+        # A prompt cannot be empty; the shortest that there is stands for that.
+        prompt = prompt_of(args.depth) if args.depth > 0 else LETTERS[0]
+        measure("decode", tokens, args.depth, lambda: decode_rate(prompt, tokens))

@@ -4,7 +4,7 @@
 #   llama      llama.cpp 0c1e570: llama-bench, llama-completion, llama-quantize in DIR/build/bin       8 minutes on 2 cores
 #   ik         ik_llama.cpp as ik-llama-cpp-python 0.1.5 has it: llama-bench in DIR/build/bin         15 minutes on 2 cores and more
 #   mistralrs  mistral.rs 0.9.5, a wheel: DIR/venv
-#   kt         kt-kernel 0.7.2, a wheel, with torch 2.9.1 (a download of 0.9 GB, of which the CUDA libraries are left out): DIR/venv
+#   kt         kt-kernel 0.7.2, a wheel, without the torch that it asks for: its extension module needs none: DIR/venv
 # JOBS=n says how many compilers run at once; PYTHON which Python makes the environments (kt has a wheel for 3.11 and some others).
 set -euo pipefail
 if [ $# -ne 2 ]; then sed -n '2,8p' "$0" >&2; exit 2; fi
@@ -41,19 +41,28 @@ llama)
   ;;
 ik)
   unpack ik-llama-cpp-python 0.1.5
+  # The package lacks this file, which only writes version numbers.
+  common=source/vendor/ik_llama.cpp/common
+  mkdir -p "$common/cmake"
+  cat > "$common/cmake/build-info-gen-cpp.cmake" <<'CMAKE'
+set(BUILD_NUMBER 0)
+set(BUILD_COMMIT "ik-llama-cpp-python-0.1.5")
+set(BUILD_COMPILER "unknown")
+set(BUILD_TARGET "unknown")
+configure_file(${CMAKE_CURRENT_LIST_DIR}/../build-info.cpp.in ${CMAKE_CURRENT_LIST_DIR}/../build-info.cpp)
+CMAKE
   # Its benchmark is an example.
   flags=(-DLLAMA_BUILD_EXAMPLES=ON)
   build source/vendor/ik_llama.cpp llama-bench
   ;;
 mistralrs)
   $pip install mistralrs==0.9.5
-  python -c 'import mistralrs; print("mistralrs", mistralrs.__version__)'
+  python -c 'import mistralrs; from importlib.metadata import version; print("mistralrs", version("mistralrs"))'
   ;;
 kt)
-  # With its dependencies torch would bring 3 GB of CUDA. On a CPU it imports without them.
-  $pip install --no-deps torch==2.9.1 kt-kernel==0.7.2
-  $pip install numpy safetensors gguf pyyaml typing-extensions filelock sympy networkx jinja2 fsspec
-  python -c 'import torch, kt_kernel; print("kt-kernel", kt_kernel.__version__)'
+  $pip install --no-deps kt-kernel==0.7.2
+  $pip install numpy gguf
+  ls venv/lib/python3*/site-packages/kt_kernel/_kt_kernel_ext_avx2.*.so
   ;;
 *)
   sed -n '2,8p' "$0" >&2; exit 2

@@ -65,6 +65,9 @@ pub struct Args {
     /// Stands before every command that is measured, such as `taskset -c 0,1`; divided at spaces.
     #[arg(long, value_name = "COMMAND")]
     prefix: Option<String>,
+    /// Seconds after which a command is ended; its entrant is then left out of that job.
+    #[arg(long, value_name = "SECONDS", default_value_t = 900)]
+    limit: u64,
     /// Size of the buffer in GiB that memory's speed is measured with.
     #[arg(long, value_name = "GIB", default_value_t = 4.0)]
     bandwidth_size: f64,
@@ -101,6 +104,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     }
     let launcher = Launcher {
         prefix: args.prefix.iter().flat_map(|prefix| prefix.split_whitespace()).map(OsString::from).collect(),
+        limit: Some(std::time::Duration::from_secs(args.limit)),
     };
     let rivals = rivals::table(&args.places);
     let (processor, processors) = processor();

@@ -48,6 +48,9 @@ enum Command {
     /// Runs a program and writes what it took to a file; `compare --prefix` uses it inside the prefix.
     #[command(hide = true)]
     Clock {
+        /// Seconds after which it is ended.
+        #[arg(long)]
+        limit: Option<f64>,
         /// Where to.
         result: PathBuf,
         /// The program and its arguments.
@@ -66,7 +69,10 @@ fn main() -> anyhow::Result<()> {
         Command::Compare(args) => compare::run(*args),
         Command::Layer(args) => args.run(),
         Command::Bandwidth(args) => args.run(),
-        Command::Clock { result, command } => process::clock(&result, &command),
+        Command::Clock { limit, result, command } => {
+            let limit = limit.map(std::time::Duration::try_from_secs_f64).transpose()?;
+            process::clock(&result, &command, limit)
+        }
         Command::Table { file } => {
             print!("{}", report::Report::read(&file)?.table());
             Ok(())

@@ -5,7 +5,8 @@ use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::Instant;
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
@@ -37,6 +38,8 @@ pub struct Finished {
 pub struct Launcher {
     /// Stands before each command: `taskset -c 0,1`, `numactl -N 0`, a lock. What it takes does not count.
     pub prefix: Vec<OsString>,
+    /// After so long, a command is ended: it failed.
+    pub limit: Option<Duration>,
 }
 
 impl Launcher {
@@ -48,23 +51,28 @@ impl Launcher {
         let name = command.first().context("there is no command")?;
         let name = Path::new(name).display();
         if self.prefix.is_empty() {
-            let (stdout, stderr, taken) = run(command, true).with_context(|| format!("cannot run {name}"))?;
-            check(taken, &stderr).with_context(|| format!("{name} failed"))?;
+            let (stdout, stderr, taken) =
+                run(command, true, self.limit).with_context(|| format!("cannot run {name}"))?;
+            check(taken, &stderr, self.limit).with_context(|| format!("{name} failed"))?;
             return Ok(Finished { stdout, taken });
         }
         // Inside the prefix, this program measures, so that waiting for a lock is not counted.
         let file = aside();
-        let clock = [std::env::current_exe()?.into(), "clock".into(), file.clone().into(), "--".into()];
+        let mut clock = vec![std::env::current_exe()?.into(), "clock".into()];
+        if let Some(limit) = self.limit {
+            clock.extend(["--limit".into(), limit.as_secs_f64().to_string().into()]);
+        }
+        clock.extend([file.clone().into(), "--".into()]);
         let whole: Vec<OsString> = self.prefix.iter().chain(&clock).chain(command).cloned().collect();
-        let outer = run(&whole, true).with_context(|| format!("cannot run {}", whole[0].display()));
+        let outer = run(&whole, true, None).with_context(|| format!("cannot run {}", whole[0].display()));
         let taken = fs::read(&file).ok().and_then(|json| serde_json::from_slice::<Taken>(&json).ok());
         // It may never have been written.
         let _ = fs::remove_file(&file);
         let (stdout, stderr, outer) = outer?;
         match taken {
-            Some(taken) => check(taken, &stderr).with_context(|| format!("{name} failed"))?,
+            Some(taken) => check(taken, &stderr, self.limit).with_context(|| format!("{name} failed"))?,
             None => {
-                check(outer, &stderr).with_context(|| format!("{} {name} failed", whole[0].display()))?;
+                check(outer, &stderr, None).with_context(|| format!("{} {name} failed", whole[0].display()))?;
                 bail!("{} did not run {name}", whole[0].display());
             }
         }
@@ -73,8 +81,8 @@ impl Launcher {
 }
 
 /// Runs a command with our own output for its output, and writes what it took.
-pub fn clock(result: &Path, command: &[OsString]) -> anyhow::Result<()> {
-    let (_, _, taken) = run(command, false).with_context(|| format!("cannot run {}", command[0].display()))?;
+pub fn clock(result: &Path, command: &[OsString], limit: Option<Duration>) -> anyhow::Result<()> {
+    let (_, _, taken) = run(command, false, limit).with_context(|| format!("cannot run {}", command[0].display()))?;
     fs::write(result, serde_json::to_vec(&taken)?).with_context(|| format!("cannot write {}", result.display()))
 }
 
@@ -86,18 +94,24 @@ fn aside() -> PathBuf {
     std::env::temp_dir().join(format!("ixc-bench-{}-{count}.json", std::process::id()))
 }
 
-fn check(taken: Taken, stderr: &str) -> anyhow::Result<()> {
+fn check(taken: Taken, stderr: &str, limit: Option<Duration>) -> anyhow::Result<()> {
     if taken.status == Some(0) {
         return Ok(());
     }
     let said: Vec<&str> = stderr.lines().rev().filter(|line| !line.trim().is_empty()).take(4).collect();
     let said: Vec<&str> = said.into_iter().rev().collect();
-    let how = taken.status.map_or("a signal ended it".to_owned(), |status| format!("exit status {status}"));
+    let how = match (taken.status, limit) {
+        (Some(status), _) => format!("exit status {status}"),
+        (None, Some(limit)) if taken.seconds >= limit.as_secs_f64() => {
+            bail!("it was ended after {:.0} s", limit.as_secs_f64())
+        }
+        (None, _) => "a signal ended it".to_owned(),
+    };
     bail!("{how}: {}", said.join(" / "))
 }
 
-/// Runs a command; its standard output and standard error where `capture`.
-fn run(command: &[OsString], capture: bool) -> anyhow::Result<(String, String, Taken)> {
+/// Runs a command; its standard output and standard error where `capture`. After the limit it is killed.
+fn run(command: &[OsString], capture: bool, limit: Option<Duration>) -> anyhow::Result<(String, String, Taken)> {
     let (program, arguments) = command.split_first().context("there is no command")?;
     let pipe = || if capture { Stdio::piped() } else { Stdio::inherit() };
     let busy = busy_seconds();
@@ -106,12 +120,26 @@ fn run(command: &[OsString], capture: bool) -> anyhow::Result<(String, String, T
     command.args(arguments).stdin(Stdio::null()).stdout(pipe()).stderr(pipe());
     let mut child = command.spawn()?;
     let (mut stdout, mut stderr) = (Vec::new(), Vec::new());
+    let pid = libc::pid_t::try_from(child.id())?;
     std::thread::scope(|scope| {
         let (out, err) = (child.stdout.take(), child.stderr.take());
         scope.spawn(|| err.map(|mut pipe| pipe.read_to_end(&mut stderr)));
-        out.map(|mut pipe| pipe.read_to_end(&mut stdout)).transpose()
+        let (done, ended) = mpsc::channel::<()>();
+        if let Some(limit) = limit {
+            scope.spawn(move || {
+                if ended.recv_timeout(limit) == Err(mpsc::RecvTimeoutError::Timeout) {
+                    // SAFETY: the child was not waited for: that happens behind this scope, so that its id is still its own.
+                    unsafe { libc::kill(pid, libc::SIGKILL) };
+                }
+            });
+        }
+        let read = out.map(|mut pipe| pipe.read_to_end(&mut stdout)).transpose();
+        let ended = await_end(pid);
+        // Nobody receives where there is no limit.
+        let _ = done.send(());
+        read.map_err(anyhow::Error::from).and(ended)
     })?;
-    let (status, usage) = wait(child.id())?;
+    let (status, usage) = wait(pid)?;
     let seconds = begin.elapsed().as_secs_f64();
     let own = seconds_of(usage.ru_utime) + seconds_of(usage.ru_stime);
     let foreign = match (busy, busy_seconds()) {
@@ -128,9 +156,26 @@ fn seconds_of(time: libc::timeval) -> f64 {
     time.tv_sec as f64 + time.tv_usec as f64 * 1e-6
 }
 
+/// Returns when a child has ended, and leaves it to be waited for.
+fn await_end(pid: libc::pid_t) -> anyhow::Result<()> {
+    let id = libc::id_t::try_from(pid)?;
+    loop {
+        // SAFETY: `siginfo_t` is numbers only, for which all zero is a value.
+        let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+        // SAFETY: the pointer is to a local that lives until the call returns.
+        let ended = unsafe { libc::waitid(libc::P_PID, id, &raw mut info, libc::WEXITED | libc::WNOWAIT) };
+        if ended == 0 {
+            return Ok(());
+        }
+        let error = std::io::Error::last_os_error();
+        if error.kind() != std::io::ErrorKind::Interrupted {
+            return Err(error).context("cannot wait for it");
+        }
+    }
+}
+
 /// Waits for a child of ours that nobody else waits for: its exit status, and what it and its own children used.
-fn wait(id: u32) -> anyhow::Result<(Option<i32>, libc::rusage)> {
-    let pid = libc::pid_t::try_from(id)?;
+fn wait(pid: libc::pid_t) -> anyhow::Result<(Option<i32>, libc::rusage)> {
     let mut status = 0;
     // SAFETY: `rusage` is numbers only, for which all zero is a value.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -186,6 +231,15 @@ mod tests {
         assert!(error.contains("signal"), "{error}");
         let error = format!("{:#}", Launcher::default().run(&["/no/such/program".into()]).unwrap_err());
         assert!(error.contains("/no/such/program"), "{error}");
+    }
+
+    #[test]
+    fn what_hangs_is_ended() {
+        let launcher = Launcher { limit: Some(Duration::from_millis(50)), ..Launcher::default() };
+        let hang = ["/bin/sh".into(), "-c".into(), "while :; do :; done".into()];
+        let error = format!("{:#}", launcher.run(&hang).unwrap_err());
+        assert!(error.contains("ended after"), "{error}");
+        assert_eq!(shell("echo out").unwrap().stdout, "out\n");
     }
 
     #[test]

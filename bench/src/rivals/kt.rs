@@ -6,6 +6,10 @@ use std::path::{Path, PathBuf};
 use super::{Rival, Sample, read_driver, words};
 use crate::work::{Group, Job};
 
+/// Its build for AVX2 and the one that it would choose for this CPU; with as many workers as threads are asked for, and with one
+/// less, since the thread that calls it spins until the workers are done and takes a processor for that.
+const VARIANTS: [(&str, bool); 4] = [("avx2", false), ("avx2", true), ("native", false), ("native", true)];
+
 /// kt-kernel.
 #[derive(Debug)]
 pub struct Kt {
@@ -25,13 +29,20 @@ impl Rival for Kt {
         "kt-kernel"
     }
 
-    fn command(&self, _variant: usize, job: &Job) -> Option<Vec<OsString>> {
+    fn variants(&self) -> Vec<String> {
+        let name = |(build, less): &(&str, bool)| format!("{build}{}", if *less { ", a worker less" } else { "" });
+        VARIANTS.iter().map(name).collect()
+    }
+
+    fn command(&self, variant: usize, job: &Job) -> Option<Vec<OsString>> {
         if job.group != Group::Layer {
             return None;
         }
+        let &(build, less) = VARIANTS.get(variant)?;
+        let workers = job.threads.checked_sub(usize::from(less)).filter(|&workers| workers > 0)?;
+        let (workers, repetitions) = (workers.to_string(), job.repetitions.to_string());
         let mut command = words([&self.python, &self.script, &job.model]);
-        let (threads, repetitions) = (job.threads.to_string(), job.repetitions.to_string());
-        command.extend(words([&"--threads", &threads, &"--repetitions", &repetitions]));
+        command.extend(words([&"--threads", &workers, &"--repetitions", &repetitions, &"--variant", &build]));
         Some(command)
     }
 
