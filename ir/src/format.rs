@@ -115,10 +115,10 @@ format_table! {
     Q4_0R16 "q4_0_r16" gguf None, 64 => 36, x 16, { d @ 0, 64; quants @ 64, 512 }, activation A8Small, packed::dequantise_q4_0;
     /// Packed `q4_k`: scales and minimums are whole bytes.
     Q4KR16 "q4_k_r16" gguf None, 256 => 148, x 16, { d @ 0, 32; dmin @ 32, 32; scales @ 64, 128; mins @ 192, 128; quants @ 320, 2048 }, activation A8Super, packed::dequantise_q4_k;
-    /// Packed `q5_k`: likewise; bit `g` of a byte of `high` belongs to group `g` of its sub-block.
-    Q5KR16 "q5_k_r16" gguf None, 256 => 180, x 16, { d @ 0, 32; dmin @ 32, 32; scales @ 64, 128; mins @ 192, 128; high @ 320, 512; quants @ 832, 2048 }, activation A8Super, packed::dequantise_q5_k;
-    /// Packed `q6_k`: two vectors of `high` for a sub-block of 32, two bits for each of four groups.
-    Q6KR16 "q6_k_r16" gguf None, 256 => 212, x 16, { d @ 0, 32; pad @ 32, 32; scales @ 64, 256; high @ 320, 1024; low @ 1344, 2048 }, activation A8Super, packed::dequantise_q6_k;
+    /// Packed `q5_k`: likewise; each sub-block's quants begin with a vector of high bits, bit `g` of a byte for group `g`.
+    Q5KR16 "q5_k_r16" gguf None, 256 => 180, x 16, { d @ 0, 32; dmin @ 32, 32; scales @ 64, 128; mins @ 192, 128; quants @ 320, 2560 }, activation A8Super, packed::dequantise_q5_k;
+    /// Packed `q6_k`: each sub-block's quants begin with two vectors of high bits, two bits for each of four groups.
+    Q6KR16 "q6_k_r16" gguf None, 256 => 212, x 16, { d @ 0, 32; pad @ 32, 32; scales @ 64, 256; quants @ 320, 3072 }, activation A8Super, packed::dequantise_q6_k;
 }
 
 impl Format {

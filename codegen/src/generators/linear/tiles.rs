@@ -529,19 +529,22 @@ impl Unpack {
             let mask = b.splat_int(dwords, mask);
             b.same(Op::And, &[v, mask])
         };
+        let (first, all) = packed::sub_block_vectors(self.format);
+        let quants = at("quants", all as i64 * LINE);
         // Bits of a byte's quant that are not in its nibble: from which vector, how many, from which bit of a byte on.
         let high = match self.format {
-            Format::Q5KR16 => Some((at("high", LINE), 1, group)),
-            Format::Q6KR16 => Some((at("high", 2 * LINE) + group / 4 * LINE, 2, group % 4 * 2)),
+            Format::Q5KR16 => Some((quants.clone(), 1, group)),
+            Format::Q6KR16 => Some((quants.clone() + group / 4 * LINE, 2, group % 4 * 2)),
             _ => None,
         };
         let high = high.map(|(at, bits, first)| (b.load(dwords, self.w, at), bits, first));
-        let (quants, offset) = match self.format {
-            Format::Q8_0R16 => (b.load(dwords, self.w, at("quants", 8 * LINE) + group * LINE), 128),
-            Format::Q6KR16 => (b.load(dwords, self.w, at("low", 4 * LINE) + group / 2 * LINE), 32),
-            Format::Q4_0R16 => (b.load(dwords, self.w, at("quants", 4 * LINE) + group / 2 * LINE), 8),
-            _ => (b.load(dwords, self.w, at("quants", 4 * LINE) + group / 2 * LINE), 0),
+        let (vector, offset) = match self.format {
+            Format::Q8_0R16 => (group, 128),
+            Format::Q6KR16 => (first as i64 + group / 2, 32),
+            Format::Q4_0R16 => (group / 2, 8),
+            _ => (first as i64 + group / 2, 0),
         };
+        let quants = b.load(dwords, self.w, quants + vector * LINE);
         let (width, first) = if self.format == Format::Q8_0R16 { (8, 0) } else { (4, group % 2 * 4) };
         (0..4)
             .map(|column| {

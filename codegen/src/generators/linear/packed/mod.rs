@@ -9,8 +9,9 @@
 //! Rows of activations come in groups ([`Shape::row_groups`](ixc_ir::plan::spec::Shape::row_groups)), and a strip is read once for a
 //! group. Quants are unpacked on the fly: for 32 columns of `q4_k` that is 12 operations beside eight rows' 64 products, 8
 //! conversions and 24 scalings, and they run on the units that the products leave free; a panel of bytes in scratch would save
-//! them, but double what is loaded. A single row takes two strips at a time and two integer sums for each, which is four chains: as
-//! many as hide the latency of a product.
+//! them, but double what is loaded. A single row is for decoding, where weights come from memory: it goes through one strip after the
+//! other, strictly forwards, which is what hardware prefetches best (Zen 4, one core: 28 of 29 GB/s; two strips at a time 19; software
+//! prefetching makes neither faster). Two integer sums for each sub-block are chains enough.
 //!
 //! What bounds a kernel on Zen 4 is that products, multiplications and multiply-adds share two 256-bit units: 64 + 24 operations
 //! take 88 cycles, so that `q4_k` can have 8/11 of the peak of products and has 95 % of that.
@@ -70,8 +71,9 @@ pub fn multiply(b: &mut KernelBuilder, product: &Product, rows: &Rows, to: &Dest
     let (strip_bytes, x_row) = (STRIP as i64 * row_bytes(format), row_bytes(x_format));
     let strips = i64::from(tile) / STRIP as i64;
     rows.for_sizes(b, |b, first, groups, count| {
-        // Pairs of strips for single rows, and for floats, where that halves the loads of activations; then a strip that is left.
-        let together = if count == 1 || !format.is_quantised() { strips.min(2) } else { 1 };
+        // Pairs of strips for groups of rows of floats, where that halves the loads of activations; then a strip that is left.
+        // A single row is read from memory, where a second stream costs a third of the bandwidth.
+        let together = if count > 1 && !format.is_quantised() { strips.min(2) } else { 1 };
         for (from, number, together) in
             [(0, strips / together, together), (strips / together * together, strips % together, 1)]
         {

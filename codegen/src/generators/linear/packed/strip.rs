@@ -4,7 +4,7 @@
 //! ones, a vector in memory is a pair.
 
 use ixc_ir::format::Format;
-use ixc_ir::format::packed::STRIP;
+use ixc_ir::format::packed::{STRIP, sub_block_vectors};
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
 
 use super::super::fields::bits;
@@ -43,26 +43,27 @@ impl StripBlock {
         b.mul(floats, d)
     }
 
+    /// Where a sub-block's quants begin.
+    fn quants(&self, sub: Affine) -> Affine {
+        self.field("quants") + sub * (sub_block_vectors(self.format).1 as i64 * VECTOR)
+    }
+
     /// The vectors of high bits of a sub-block, for [`StripBlock::pair`].
     pub fn high(&self, b: &mut KernelBuilder, sub: impl Into<Affine>) -> Vec<ValueId> {
-        let vectors = match self.format {
-            Format::Q5KR16 => 1,
-            Format::Q6KR16 => 2,
-            _ => return Vec::new(),
-        };
-        let at = self.field("high") + sub.into() * (vectors * VECTOR);
-        (0..vectors).map(|v| b.load(QUANTS, self.buffer, at.clone() + v * VECTOR)).collect()
+        let at = self.quants(sub.into());
+        let (high, _) = sub_block_vectors(self.format);
+        (0..high as i64).map(|v| b.load(QUANTS, self.buffer, at.clone() + v * VECTOR)).collect()
     }
 
     /// Groups `2 * pair` and `2 * pair + 1` of a sub-block.
     pub fn pair(&self, b: &mut KernelBuilder, sub: impl Into<Affine>, pair: i64, high: &[ValueId]) -> [ValueId; 2] {
-        let sub = sub.into();
+        let at = self.quants(sub.into());
         if self.format == Format::Q8_0R16 {
-            let at = self.field("quants") + sub * (8 * VECTOR) + pair * (2 * VECTOR);
+            let at = at + pair * (2 * VECTOR);
             return [0, VECTOR].map(|next| b.load(QUANTS, self.buffer, at.clone() + next));
         }
-        let name = if self.format == Format::Q6KR16 { "low" } else { "quants" };
-        let both = b.load(QUANTS, self.buffer, self.field(name) + sub * (4 * VECTOR) + pair * VECTOR);
+        let (first, _) = sub_block_vectors(self.format);
+        let both = b.load(QUANTS, self.buffer, at + (first as i64 + pair) * VECTOR);
         let nibbles = [bits(b, both, None, 15), bits(b, both, Some((Op::ShrU, 4)), 15)];
         let mut groups = nibbles;
         for (group, quants) in (2 * pair..).zip(&mut groups) {
