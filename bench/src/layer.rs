@@ -27,6 +27,9 @@ use ixc::runtime::engine::{self, Engine};
 /// Tokens of a call that are measured.
 pub const TOKENS: [usize; 2] = [1, 128];
 
+/// Calls that are timed together: enough to read every expert many times.
+const MOST_CALLS: usize = 512;
+
 /// Measures one layer of experts; prints a line of JSON for each number of tokens.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -36,7 +39,7 @@ pub struct Args {
     /// Threads.
     #[arg(short, long, default_value_t = 1)]
     threads: usize,
-    /// How often all rows are computed, after one time that does not count.
+    /// How often the calls are timed, after one time that does not count.
     #[arg(short, long, default_value_t = 3)]
     repetitions: usize,
     /// What to generate code for: native, or a target of `ixc doctor`.
@@ -215,10 +218,10 @@ impl Layer {
         Ok(self.engine.step(&ids, &wanted)?)
     }
 
-    /// Seconds of a call for so many rows, on average over all rows.
+    /// Seconds of a call for so many rows, on average over many calls with different rows.
     fn time(&mut self, tokens: usize) -> anyhow::Result<f64> {
         self.engine.reset();
-        let calls = (self.rows / tokens).max(1);
+        let calls = (self.rows / tokens).clamp(1, MOST_CALLS);
         let begin = Instant::now();
         for call in 0..calls {
             self.step(call * tokens, tokens)?;
