@@ -18,7 +18,7 @@ pub struct Args {
     #[arg(short, long, default_value_t = 1)]
     threads: usize,
     /// Size of the buffer in GiB; a quarter of the memory that is free where that is less.
-    #[arg(long, default_value_t = 4.0)]
+    #[arg(long, default_value_t = 2.0)]
     size: f64,
     /// Rounds.
     #[arg(long, default_value_t = 6)]
@@ -52,36 +52,45 @@ impl Args {
 /// Reads a buffer of about `bytes` bytes with `threads` threads.
 fn measure(threads: usize, bytes: usize, rounds: usize) -> anyhow::Result<Bandwidth> {
     let words = (bytes / 8 / threads).next_multiple_of(1 << 10);
-    let (start, finish) = (Barrier::new(threads), Barrier::new(threads));
+    let start = Barrier::new(threads);
     let ways = ways();
-    let work = |leader: bool| -> Option<f64> {
+    // When each round of a thread began and ended; `None` where it had no memory.
+    let work = || -> Option<Vec<(Instant, Instant)>> {
         // Written by the thread that reads it, so that it lies on its own node.
         let buffer = Pages::new(words);
-        // All threads must come to the barriers, also where one has no memory.
+        // All threads must come to the barrier, also where one has no memory.
         let slice = buffer.as_ref().map(Pages::words).unwrap_or(&[]);
-        let mut best = f64::INFINITY;
+        let mut times = Vec::new();
         for way in &ways {
             for _ in 0..rounds {
                 start.wait();
                 let begin = Instant::now();
                 black_box(way(black_box(slice)));
-                finish.wait();
-                if leader {
-                    best = best.min(begin.elapsed().as_secs_f64());
-                }
+                times.push((begin, Instant::now()));
             }
         }
-        buffer.map(|_| best)
+        buffer.map(|_| times)
     };
-    let seconds = std::thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(|| work(false))).collect();
-        let seconds = work(true);
-        let all = others.into_iter().all(|other| other.join().is_ok_and(|seconds| seconds.is_some()));
-        seconds.filter(|_| all)
+    let times: Option<Vec<_>> = std::thread::scope(|scope| {
+        let all: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        all.into_iter().map(|thread| thread.join().ok().flatten()).collect()
     });
     let buffer = (words * 8 * threads) as u64;
-    let seconds = seconds.with_context(|| format!("there is no memory for a buffer of {buffer} bytes"))?;
+    let times = times.with_context(|| format!("there is no memory for a buffer of {buffer} bytes"))?;
+    let seconds = best_round(&times);
     Ok(Bandwidth { threads, buffer, bytes_per_second: buffer as f64 / seconds.max(1e-9) })
+}
+
+/// Seconds of the best round: from when the first thread began until the last one ended. One thread's time is not enough, since it
+/// may have been kept from beginning until the others were done.
+fn best_round(times: &[Vec<(Instant, Instant)>]) -> f64 {
+    let rounds = times.iter().map(Vec::len).min().unwrap_or(0);
+    let seconds = (0..rounds).filter_map(|round| {
+        let begin = times.iter().map(|thread| thread[round].0).min()?;
+        let end = times.iter().map(|thread| thread[round].1).max()?;
+        Some(end.duration_since(begin).as_secs_f64())
+    });
+    seconds.fold(f64::INFINITY, f64::min)
 }
 
 /// Words in pages of their own, in huge ones where the system gives them.
@@ -223,6 +232,15 @@ mod tests {
         for way in ways() {
             assert_eq!(way(&words), 1002 * 1003 / 2);
         }
+    }
+
+    #[test]
+    fn a_round_lasts_from_the_first_begin_to_the_last_end() {
+        let begin = Instant::now();
+        let at = |seconds: f64| begin + std::time::Duration::from_secs_f64(seconds);
+        // In the first round, the second thread began when the first was done.
+        let times = [vec![(at(0.0), at(1.0)), (at(2.0), at(3.5))], vec![(at(1.0), at(2.0)), (at(2.0), at(3.0))]];
+        assert!((best_round(&times) - 1.5).abs() < 1e-6);
     }
 
     #[test]

@@ -69,7 +69,7 @@ pub struct Args {
     #[arg(long, value_name = "SECONDS", default_value_t = 900)]
     limit: u64,
     /// Size of the buffer in GiB that memory's speed is measured with.
-    #[arg(long, value_name = "GIB", default_value_t = 4.0)]
+    #[arg(long, value_name = "GIB", default_value_t = 2.0)]
     bandwidth_size: f64,
     /// Write all samples to a file, after every round.
     #[arg(long, value_name = "FILE")]
@@ -122,6 +122,11 @@ pub fn run(args: Args) -> anyhow::Result<()> {
         let mut course = Course::new(job, rounds, &rivals);
         let done = report.rows.len();
         for round in 0..rounds {
+            if matches!(course.job.group, Group::Decode | Group::Depth(_)) {
+                let bandwidth = bandwidth(&launcher, course.job.threads, args.bandwidth_size)?;
+                let decode = course.rows.iter_mut().filter(|row| matches!(row.work, Work::Decode { .. }));
+                decode.for_each(|row| row.bandwidth.push(bandwidth.bytes_per_second));
+            }
             course.round(round, &launcher);
             if let (0, Some(percent)) = (round, args.screen) {
                 course.screen(percent);
@@ -191,6 +196,7 @@ impl<'r> Course<'r> {
             threads: job.threads,
             work,
             bytes_per_token: None,
+            bandwidth: Vec::new(),
             entries: entrants.iter().map(|entrant| Entry::new(entrant.rival.name(), &entrant.name)).collect(),
         });
         let rows = rows.collect();

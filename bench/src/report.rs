@@ -41,6 +41,9 @@ pub struct Row {
     pub work: Work,
     /// Bytes that each token reads at least, where it is decode.
     pub bytes_per_token: Option<u64>,
+    /// How fast memory was read in each round, just before the entrants; bytes per second. Only for decode.
+    #[serde(default)]
+    pub bandwidth: Vec<f64>,
     /// Who was measured; the first is the one whose ratios these are.
     pub entries: Vec<Entry>,
 }
@@ -113,7 +116,9 @@ impl Report {
             let unit = row.work.unit();
             let first = row.entries.first().map(|entry| entry.rounds.clone()).unwrap_or_default();
             let bandwidth = self.bandwidth.iter().filter(|bandwidth| bandwidth.threads == row.threads);
-            let bandwidth = bandwidth.map(|bandwidth| bandwidth.bytes_per_second).reduce(f64::max);
+            let overall = bandwidth.map(|bandwidth| bandwidth.bytes_per_second).reduce(f64::max);
+            // What a machine that is shared gives changes: what it gave meanwhile counts.
+            let bandwidth = Summary::of(&row.bandwidth).map(|summary| summary.median).or(overall);
             for (index, entry) in row.entries.iter_mut().enumerate() {
                 entry.summary = Summary::of(&entry.rounds.concat());
                 entry.ratio = if index == 0 { None } else { Ratio::of(unit, &first, &entry.rounds) };
@@ -164,6 +169,11 @@ impl Report {
                 )?;
             }
             let title = format!("{}, {}", row.work, row.work.unit().name());
+            if let Some(bandwidth) = Summary::of(&row.bandwidth) {
+                let [median, min, max] = [bandwidth.median, bandwidth.min, bandwidth.max].map(|rate| rate * 1e-9);
+                let spread = format!("{min:.1} .. {max:.1}");
+                writeln!(out, "{:<32} {:<30} {median:>10.1} {spread:>21}", "memory meanwhile, GB/s", "")?;
+            }
             for (index, entry) in row.entries.iter().enumerate() {
                 write_entry(out, row, entry, if index == 0 { &title } else { "" })?;
             }
@@ -174,7 +184,7 @@ impl Report {
             writeln!(out, "*: the best variant of that engine.")?;
         }
         if entries().any(|entry| entry.bandwidth_share.is_some()) {
-            writeln!(out, "\"bandwidth\": bytes that the tokens read at least, as a share of what memory gives.")?;
+            writeln!(out, "\"bandwidth\": bytes that the tokens read at least, as a share of what memory gave.")?;
         }
         if entries().any(|entry| entry.disturbed > 0) {
             writeln!(out, "!n: in n rounds others kept more than {DISTURBED} processors busy.")?;
@@ -241,6 +251,7 @@ mod tests {
             threads: 2,
             work: Work::Decode { tokens: 64, depth: 0 },
             bytes_per_token: Some(500_000_000),
+            bandwidth: vec![20e9, 25e9, 26e9],
             entries: vec![
                 entry("ixc", "", [40.0, 42.0, 36.0]),
                 disturbed,
@@ -251,13 +262,14 @@ mod tests {
         let start = Row {
             work: Work::FirstToken,
             bytes_per_token: None,
+            bandwidth: Vec::new(),
             entries: vec![entry("ixc", "", [0.1, 0.2, 0.1]), entry("llama.cpp", "", [0.4, 0.2, 0.3])],
             ..decode.clone()
         };
         let mut report = Report {
             processor: "CPU".into(),
             processors: 2,
-            bandwidth: vec![Bandwidth { threads: 2, buffer: 1, bytes_per_second: 25e9 }],
+            bandwidth: vec![Bandwidth { threads: 2, buffer: 1, bytes_per_second: 26e9 }],
             rows: vec![decode, start],
         };
         report.settle();
@@ -280,10 +292,11 @@ mod tests {
     fn the_table() {
         let expected = "\
 CPU, 2 processors
-memory is read at 25.0 GB/s by 2 threads
+memory is read at 26.0 GB/s by 2 threads
 
 m.gguf, 2 threads
                                                                     median            min .. max    ahead      min .. max  bandwidth
+memory meanwhile, GB/s                                                25.0          20.0 .. 26.0
 decode 64, t/s                   ixc                                 40.00        36.00 .. 42.00                                80 %
                                  llama.cpp repack 1 fa 0             25.00        20.00 .. 30.00    1.60x    1.20 .. 2.00       50 % !1
                                  llama.cpp repack 0 fa 1 *           31.00        30.00 .. 32.00    1.29x    1.16 .. 1.40       62 %
@@ -293,7 +306,7 @@ start to first token, ms         ixc                               100.000    10
 
 \"ahead\": how many times better ixc is.
 *: the best variant of that engine.
-\"bandwidth\": bytes that the tokens read at least, as a share of what memory gives.
+\"bandwidth\": bytes that the tokens read at least, as a share of what memory gave.
 !n: in n rounds others kept more than 0.1 processors busy.
 ";
         assert_eq!(report().table(), expected);

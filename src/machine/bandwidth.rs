@@ -23,8 +23,9 @@ pub fn measure(threads: usize, bytes: usize) -> f64 {
         let slice: Vec<u64> = (0..words as u64).collect();
         let mut best = f64::INFINITY;
         for _ in 0..ROUNDS {
-            start.wait();
+            // Before the barrier: behind it, this thread may be kept from running until the others are done.
             let begin = Instant::now();
+            start.wait();
             black_box(sum(black_box(&slice)));
             finish.wait();
             if leader {
