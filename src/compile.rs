@@ -88,8 +88,8 @@ pub fn specs(model: &Model, options: &Options) -> Result<(Module, Plan<KernelSpe
 /// What the target's kernels for matrix products can do.
 fn matrix_target(options: &Options) -> MatrixTarget {
     let packed = match options.target.isa() {
-        Isa::Portable | Isa::Avx2 => false,
-        Isa::Avx512 | Isa::Amx => true,
+        Isa::Portable => false,
+        Isa::Avx2 | Isa::Avx512 | Isa::Amx => true,
     };
     let packed = options.pack.unwrap_or(packed);
     MatrixTarget { packed, tiles: packed && options.target.isa() == Isa::Amx }

@@ -62,13 +62,21 @@ fn check(name: &str, made: &Made) {
     let bound = if quantised { QUANTISED_BOUND } else { FLOAT_BOUND };
 
     let mut of_avx2 = Vec::new();
-    for target in [Target::AVX2, Target::AVX512, Target::AMX, Target::PORTABLE] {
+    let ways = [
+        (Target::AVX2, true),
+        (Target::PORTABLE, true),
+        (Target::AVX512, true),
+        (Target::AMX, true),
+        (Target::AVX2, false),
+        (Target::PORTABLE, false),
+    ];
+    for (target, pack) in ways {
         let native = target.missing().is_empty();
         // Portable has the tokens of AVX2, whose bits it must give: targets with vectors of one length have the same kernels.
         let all = native && (target != Target::PORTABLE || Target::AVX2.missing().is_empty());
         let tokens = if all { &tokens[..] } else { &tokens[..EMULATED_TOKENS] };
         let exact = &exact[..tokens.len() * made.vocabulary as usize];
-        let mut one = load(name, &model, target, 1);
+        let mut one = load(name, &model, target, pack, 1);
         let logits = run(&mut one, tokens, |_| MAX_TOKENS as usize);
         // Steps of one token, and of the lengths around which kernels change.
         let lengths = [1, 5, 6, 7, 12, 1, 13, 8];
@@ -78,13 +86,13 @@ fn check(name: &str, made: &Made) {
             ways.push(("one by one", nmse(&run(&mut one, tokens, |_| 1), exact)));
         }
         let how = if native { "native" } else { "emulated" };
-        println!("{} {how}: {ways:?}  {name}", target.name());
+        println!("{} {how}{}: {ways:?}  {name}", target.name(), if pack { ", packed" } else { "" });
         for (way, error) in ways {
             // A NaN is above every bound.
             assert!(error <= bound, "{name}: {} {way}: {error:e} > {bound:e}", target.name());
         }
         for threads in if native { &[2, 3][..] } else { &[2] } {
-            let many = run(&mut load(name, &model, target, *threads), tokens, |_| MAX_TOKENS as usize);
+            let many = run(&mut load(name, &model, target, pack, *threads), tokens, |_| MAX_TOKENS as usize);
             assert!(same_bits(&logits, &many), "{name}: {}: other bits with {threads} threads", target.name());
         }
         match target {
@@ -100,8 +108,9 @@ fn check(name: &str, made: &Made) {
     std::fs::remove_file(&path).unwrap();
 }
 
-fn load(name: &str, model: &Model, target: Target, threads: usize) -> Engine {
-    let compiled = compile(model, &Options { target, max_tokens: MAX_TOKENS, ..Options::default() });
+fn load(name: &str, model: &Model, target: Target, pack: bool, threads: usize) -> Engine {
+    let options = Options { target, max_tokens: MAX_TOKENS, pack: Some(pack), ..Options::default() };
+    let compiled = compile(model, &options);
     let plan = compiled.unwrap_or_else(|error| panic!("{name}: {}: {error}", target.name())).plan;
     let backend = if target.missing().is_empty() { BackendKind::Native } else { BackendKind::Emulated };
     let options = engine::Options { threads: Some(threads), backend, ..engine::Options::default() };

@@ -231,6 +231,11 @@ impl Target {
         self.row().features.has(feature)
     }
 
+    /// Whether four products of bytes, added to each lane of its vectors (`dot4_u8s8`), are one instruction.
+    pub fn has_dot4(self) -> bool {
+        self.has(Feature::Avx512vnni) || self.has(Feature::AvxVnni) && self.row().vector_bytes <= 32
+    }
+
     /// The target with this name.
     pub fn from_name(name: &str) -> Option<Target> {
         Target::all().find(|target| target.name() == name)

@@ -95,11 +95,12 @@ fn packed_swiglu() {
     group.done();
 }
 
-/// Inner loops as a person would write them: nothing spilled, nothing copied. Of `zen4`, since that is what they were tuned on.
+/// Inner loops as a person would write them: nothing spilled, nothing copied. Of `zen4` and `zen3`, since that is what they were tuned
+/// on, and of the kind between them: 16 registers, and products of four bytes.
 #[test]
 fn packed_products_keep_their_registers() {
-    let target = Target::from_name("zen4").unwrap();
-    for format in PACKED {
+    for (target, format) in ["zen4", "zen3", "alder-lake"].into_iter().flat_map(|name| PACKED.map(|f| (name, f))) {
+        let target = Target::from_name(target).unwrap();
         for x in activations(format) {
             for shape in [Shape::Gemv, Shape::Gemm] {
                 let spec =

@@ -61,6 +61,7 @@ pub fn generate(spec: &KernelSpec, target: Target) -> Result<Kernel, GenerateErr
     let name = format!("{}_{}", spec.name(), target.name().replace('-', "_"));
     // f32 lanes of a vector. Targets with narrower registers split it.
     let lanes = (target.row().vector_bytes / 4) as u16;
+    let vectors = Vectors { lanes, dot4: target.has_dot4() };
     if spec.product().is_some_and(|(shape, _)| shape == Shape::Tiles) {
         let tiles = target.row().tile_registers;
         check(&name, "tile registers of the target", tiles.into(), tiles > 0, "8, for products by tiles")?;
@@ -69,8 +70,8 @@ pub fn generate(spec: &KernelSpec, target: Target) -> Result<Kernel, GenerateErr
         KernelSpec::Embed { .. } => rows::embed(name, spec),
         KernelSpec::RmsNorm { .. } => rows::rms_norm(name, spec, lanes),
         KernelSpec::Quantise { .. } => quantise::quantise(name, spec, lanes),
-        KernelSpec::Linear { .. } => linear::linear(name, spec, lanes),
-        KernelSpec::Swiglu { .. } => linear::swiglu(name, spec, lanes),
+        KernelSpec::Linear { .. } => linear::linear(name, spec, vectors),
+        KernelSpec::Swiglu { .. } => linear::swiglu(name, spec, vectors),
         KernelSpec::RopeHeads { .. } => rope::rope_heads(name, spec, lanes),
         KernelSpec::RopeAppend { .. } => rope::rope_append(name, spec, lanes),
         KernelSpec::Attention { .. } => attention::attention(name, spec, lanes),
@@ -81,6 +82,15 @@ pub fn generate(spec: &KernelSpec, target: Target) -> Result<Kernel, GenerateErr
         KernelSpec::AddBias { .. } => rows::add_bias(name, spec, lanes),
         KernelSpec::Softmax { .. } => route::softmax(name, spec, lanes),
     }
+}
+
+/// What matrix products know of a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Vectors {
+    /// f32 lanes of a vector.
+    lanes: u16,
+    /// Whether `dot4_u8s8` is one instruction: sums of pairs of products in words are not worth their trouble then.
+    dot4: bool,
 }
 
 /// A generator that was given another generator's spec: a bug in [`generate`].

@@ -66,11 +66,10 @@ const PACKED: [(Format, Format); 7] = [
     (Format::F16R16, Format::Bf16x2),
 ];
 
-/// Vector products with packed weights, where the target's vectors are long enough.
-fn packed(target: Target) -> Vec<KernelSpec> {
+/// Vector products with packed weights.
+fn packed() -> Vec<KernelSpec> {
     let shapes = [Shape::Gemv, Shape::Gemm];
-    let products = PACKED.iter().flat_map(|&(format, _)| shapes.map(|shape| linear(format, shape)));
-    products.filter(|_| target.has(Feature::Avx512f)).collect()
+    PACKED.iter().flat_map(|&(format, _)| shapes.map(|shape| linear(format, shape))).collect()
 }
 
 fn tile_product((format, x): (Format, Format)) -> KernelSpec {
@@ -85,7 +84,7 @@ fn tiles(target: Target) -> Vec<KernelSpec> {
 #[test]
 fn no_instruction_of_any_kernel_is_unknown_and_every_loop_is_found() {
     for target in Target::all().filter(|t| cost::model(*t).is_some()) {
-        for spec in all().into_iter().chain(packed(target)).chain(tiles(target)) {
+        for spec in all().into_iter().chain(packed()).chain(tiles(target)) {
             let report = report(&spec, target);
             assert_eq!(report.unknown, [], "{} on {}", report.kernel, report.cpu);
             for l in &report.loops {
@@ -123,7 +122,7 @@ fn hot_loops_are_as_recorded() {
         text += &format!("\n{name}\n");
         let formats = [Format::F16, Format::Q8_0, Format::Q4_0, Format::Q4K, Format::Q5K, Format::Q6K];
         let vectors = formats.iter().flat_map(|&f| [Shape::Gemv, Shape::Gemm].map(|shape| linear(f, shape)));
-        for spec in vectors.chain(packed(target)).chain(tiles(target)) {
+        for spec in vectors.chain(packed()).chain(tiles(target)) {
             if let KernelSpec::Linear { format, shape, .. } = &spec {
                 let report = report(&spec, target);
                 let l = hot(&report);

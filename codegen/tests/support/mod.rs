@@ -16,7 +16,7 @@ use ixc_ir::kernel::{BufferKind, Kernel, interpret};
 use ixc_ir::plan::KernelSpec;
 
 /// The targets whose kernels are tested: every lane count, every lowering.
-const TARGETS: [&str; 4] = ["avx2", "avx512", "zen4", "amx"];
+const TARGETS: [&str; 5] = ["avx2", "alder-lake", "avx512", "zen4", "amx"];
 
 /// A group of rows: what ran where, for the line that [`Group::done`] prints.
 pub struct Group {
@@ -76,14 +76,13 @@ impl Group {
     }
 }
 
-/// Whether a kernel has packed weights or makes bf16.
+/// Whether a kernel makes bf16.
 fn needs_16_lanes(spec: &KernelSpec) -> bool {
     let out = match spec {
         KernelSpec::RmsNorm { out, .. } | KernelSpec::Quantise { out, .. } | KernelSpec::Swiglu { out, .. } => *out,
         _ => Format::F32,
     };
     matches!(out, Format::A8SuperTile | Format::A8SmallTile | Format::Bf16x2)
-        || spec.product().is_some_and(|(_, format)| format.rows() > 1)
 }
 
 /// Inputs of a kernel and what the interpreter made of them.

@@ -28,7 +28,7 @@ use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder,
 use ixc_ir::plan::KernelSpec;
 use ixc_ir::plan::spec::Shape;
 
-use super::{GenerateError, MAX_ROWS, check, for_vectors, math, quantise, spec_fields};
+use super::{GenerateError, MAX_ROWS, Vectors, check, for_vectors, math, quantise, spec_fields};
 
 pub use dequantise::dequantise_row;
 
@@ -107,6 +107,8 @@ struct Product {
     x: BufferId,
     x_format: Format,
     w: BufferId,
+    shape: Shape,
+    vectors: Vectors,
     /// Working memory, and where it starts there.
     scratch: Option<(BufferId, i64)>,
 }
@@ -142,8 +144,8 @@ fn checked(
         check(name, "dot product length", u64::from(k), k.is_multiple_of(32), "a multiple of 32")?;
     } else if format.rows() > 1 {
         check(name, "tile", u64::from(tile), tile.is_multiple_of(STRIP as u32), "a multiple of 16")?;
-        let right = format!("at least {STRIP} for packed weights");
-        check(name, "lanes of the target", u64::from(lanes), usize::from(lanes) >= STRIP, right)?;
+        let ok = [STRIP, STRIP / 2].contains(&usize::from(lanes));
+        check(name, "lanes of the target", u64::from(lanes), ok, "8 or 16 for packed weights")?;
     } else if shape == Shape::Gemm {
         let lanes = u32::from(LANES);
         check(name, "tile", u64::from(tile), tile.is_multiple_of(lanes), "a multiple of 8")?;
@@ -153,11 +155,11 @@ fn checked(
 }
 
 /// Bytes of working memory that a product needs, if it needs some.
-fn scratch_bytes(format: Format, x: Format, k: u32, tile: u32, shape: Shape) -> Option<i64> {
+fn scratch_bytes(format: Format, x: Format, k: u32, tile: u32, shape: Shape, vectors: Vectors) -> Option<i64> {
     match shape {
         Shape::Tiles => Some(tiles::scratch_bytes(format, x, k, tile)),
-        Shape::Gemm if format.rows() == 1 => Some(gemm::panel_bytes(format, k)),
-        Shape::Gemm => packed::scratch_bytes(format, shape.row_groups(format)[0]),
+        Shape::Gemv | Shape::Gemm if format.rows() > 1 => packed::scratch_bytes(format, x, shape, vectors),
+        Shape::Gemm => Some(gemm::panel_bytes(format, k)),
         Shape::Gemv => None,
     }
 }
@@ -173,7 +175,8 @@ fn multiply(b: &mut KernelBuilder, product: &Product, rows: &Rows, to: &Destinat
 }
 
 /// `y = x w' [+ bias] [+ residual]`.
-pub fn linear(name: String, spec: &KernelSpec, lanes: u16) -> Result<Kernel, GenerateError> {
+pub fn linear(name: String, spec: &KernelSpec, vectors: Vectors) -> Result<Kernel, GenerateError> {
+    let Vectors { lanes, .. } = vectors;
     spec_fields!(spec, Linear { format, x, k, tile, n, bias, residual, shape });
     let (x_row, w_row) = checked(&name, format, x, k, tile, shape, lanes)?;
     let x_format = x;
@@ -188,7 +191,7 @@ pub fn linear(name: String, spec: &KernelSpec, lanes: u16) -> Result<Kernel, Gen
     let size = rows.count() * row_bytes + (tile_bytes - row_bytes);
     let residual = residual.then(|| b.read("residual", size.clone()));
     let y = b.buffer("y", BufferKind::ReadWrite, size);
-    let bytes = scratch_bytes(format, x_format, k, tile, shape);
+    let bytes = scratch_bytes(format, x_format, k, tile, shape, vectors);
     let scratch = bytes.map(|bytes| (b.buffer("scratch", BufferKind::Scratch, bytes), 0));
 
     // What the products are added to.
@@ -212,13 +215,14 @@ pub fn linear(name: String, spec: &KernelSpec, lanes: u16) -> Result<Kernel, Gen
             });
         });
     });
-    let product = Product { format, k, tile, x, x_format, w, scratch };
+    let product = Product { format, k, tile, x, x_format, w, shape, vectors, scratch };
     multiply(&mut b, &product, &rows, &Destination { buffer: y, offset: 0, row_bytes });
     Ok(b.finish())
 }
 
 /// `silu(x gate') * (x up')`, quantised.
-pub fn swiglu(name: String, spec: &KernelSpec, lanes: u16) -> Result<Kernel, GenerateError> {
+pub fn swiglu(name: String, spec: &KernelSpec, vectors: Vectors) -> Result<Kernel, GenerateError> {
+    let Vectors { lanes, .. } = vectors;
     spec_fields!(spec, Swiglu { gate, up, x, k, tile, n, out, rows, shape });
     let (x_row, gate_row) = checked(&name, gate, x, k, tile, shape, lanes)?;
     let (_, up_row) = checked(&name, up, x, k, tile, shape, lanes)?;
@@ -236,7 +240,8 @@ pub fn swiglu(name: String, spec: &KernelSpec, lanes: u16) -> Result<Kernel, Gen
     // Both products of all rows, then what a product needs.
     let row_bytes = i64::from(tile) * 4;
     let product_bytes = (most + rows.most_rest()) * row_bytes;
-    let bytes = [gate, up].map(|format| scratch_bytes(format, x_format, k, tile, shape)).into_iter().max().flatten();
+    let bytes =
+        [gate, up].map(|format| scratch_bytes(format, x_format, k, tile, shape, vectors)).into_iter().max().flatten();
     let scratch = b.buffer("scratch", BufferKind::Scratch, 2 * product_bytes + bytes.unwrap_or(0));
     let spare = bytes.map(|_| (scratch, 2 * product_bytes));
     for (i, (w, format)) in weights.into_iter().zip([gate, up]).enumerate() {
@@ -249,7 +254,7 @@ pub fn swiglu(name: String, spec: &KernelSpec, lanes: u16) -> Result<Kernel, Gen
                 });
             });
         });
-        multiply(&mut b, &Product { format, k, tile, x, x_format, w, scratch: spare }, &rows, &to);
+        multiply(&mut b, &Product { format, k, tile, x, x_format, w, shape, vectors, scratch: spare }, &rows, &to);
     }
     // Activation in place of the gate's product; then the quantiser reads it.
     rows.for_each(&mut b, |b, row, count| {

@@ -1,16 +1,16 @@
-//! Sums over packed `f16` and `bf16`: a vector is a column of 16 weight rows.
+//! Sums over packed `f16` and `bf16`: a vector is a column of a strip, or of a part of it.
 
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::kernel::{Affine, KernelBuilder, Op, Type, ValueId};
 
-use super::{Block, LANES, SINGLES};
+use super::Block;
+use super::panel::{self, Dots, Source};
 
 /// Bytes of a column of a strip.
 const COLUMN: i64 = 2 * STRIP as i64;
 /// Columns of a step.
 const UNROLL: i64 = 4;
-const DWORDS: Type = Type::i32(LANES);
 
 /// Sums of each strip with each row, as [`Block::sums`] has them, in chains that are added in the end.
 type Chains = Vec<Vec<ValueId>>;
@@ -19,7 +19,7 @@ type Chains = Vec<Vec<ValueId>>;
 pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
     // Few rows are few chains: two for each.
     let each = if block.rows.len() == 1 { 2 } else { 1 };
-    let zero = b.splat_f32(LANES, 0.0);
+    let zero = b.splat_f32(block.lanes, 0.0);
     let sums = vec![vec![zero; block.strips.len() * block.rows.len()]; each];
     let k = i64::from(block.k);
     let mut sums = match block.x_format {
@@ -41,7 +41,7 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
                 for c in 0..count {
                     let column = first.clone() + c;
                     step(b, block, [column.clone()], sums, |b, row| {
-                        [b.load_splat(SINGLES, block.x, row + column.clone() * 4)]
+                        [b.load_splat(Type::f32(block.lanes), block.x, row + column.clone() * 4)]
                     });
                     // The next column is for the next chain.
                     sums.rotate_left(1);
@@ -83,8 +83,12 @@ fn step<const N: usize>(
     x: impl Fn(&mut KernelBuilder, Affine) -> [ValueId; N],
 ) {
     let weights = columns.map(|column| {
-        let strips = block.strips.iter().map(|strip| weights(b, block, strip.clone() + column.clone() * COLUMN));
-        strips.collect::<Vec<_>>()
+        let weights = |(strip, part): &(Affine, super::strip::Part)| {
+            let offset = strip.clone() + column.clone() * COLUMN;
+            let source = Source { panel: false, format: block.format, dots: Dots::Fours, buffer: block.w, offset };
+            panel::column(b, &source, *part)
+        };
+        block.strips.iter().map(weights).collect::<Vec<_>>()
     });
     let chains = sums.len();
     for (r, row) in block.rows.iter().enumerate() {
@@ -98,30 +102,21 @@ fn step<const N: usize>(
     }
 }
 
-/// A column of a strip.
-fn weights(b: &mut KernelBuilder, block: &Block, at: Affine) -> ValueId {
-    if block.format == Format::F16R16 {
-        let halves = b.load(Type::f16(LANES), block.w, at);
-        return b.op(Op::F16ToF32, SINGLES, &[halves]);
-    }
-    let halves = b.load(Type::bf16(LANES), block.w, at);
-    b.bf16_to_f32(halves)
-}
-
 /// Two columns of a row in `bf16x2`, each in all lanes: high plus low part, which is exact.
 fn bf16_pair(b: &mut KernelBuilder, block: &Block, at: Affine) -> [ValueId; 2] {
+    let (dwords, floats) = (Type::i32(block.lanes), Type::f32(block.lanes));
     let parts = ["high", "low"].map(|part| {
         let at = at.clone() + block.x_format.field(part) as i64;
-        b.load_splat(DWORDS, block.x, at)
+        b.load_splat(dwords, block.x, at)
     });
-    let upper = b.splat_int(DWORDS, 0xffff_0000u32 as i32 as i64);
+    let upper = b.splat_int(dwords, 0xffff_0000u32 as i32 as i64);
     let even = parts.map(|pair| {
         let bits = b.shift(Op::Shl, pair, 16);
-        b.bitcast(SINGLES, bits)
+        b.bitcast(floats, bits)
     });
     let odd = parts.map(|pair| {
         let bits = b.same(Op::And, &[pair, upper]);
-        b.bitcast(SINGLES, bits)
+        b.bitcast(floats, bits)
     });
     [even, odd].map(|[high, low]| b.add(high, low))
 }

@@ -13,20 +13,17 @@
 
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
-use ixc_ir::kernel::{Affine, KernelBuilder, Op, Type, ValueId, VarId};
+use ixc_ir::kernel::{KernelBuilder, Op, Type, ValueId, VarId};
 
-use super::strip::{QUANTS, StripBlock};
-use super::{Block, LANES, SINGLES};
+use super::Block;
+use super::activations::{RowBlock, SUB};
+use super::micro::q6_k_offset;
+use super::strip::StripBlock;
 
-const DWORDS: Type = Type::i32(LANES);
-const WORDS: Type = Type::i16(2 * LANES);
-/// Columns of a sub-block.
-const SUB: i64 = 32;
-/// Bytes of four quants of the activations.
-const GROUP: i64 = 4;
-
-/// Bytes of -32 times the sums of 16 elements of a block of `a8_super`, as dwords.
-const OFFSETS: i64 = 64;
+/// Sums of 16 elements of a block of `a8_super`.
+const SUMS16: u16 = 16;
+/// Bytes of -32 times these, as dwords.
+const OFFSETS: i64 = 4 * SUMS16 as i64;
 
 /// Bytes of scratch that a product with groups of so many rows takes. `q6_k` puts what its sums begin with there, once for a block:
 /// then a sum begins with a load, which is free, instead of a product, which is not.
@@ -36,7 +33,8 @@ pub fn scratch_bytes(format: Format, rows: u32) -> Option<i64> {
 
 /// See [`Block::sums`].
 pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
-    let zero = b.splat_f32(LANES, 0.0);
+    let lanes = block.lanes;
+    let zero = b.splat_f32(lanes, 0.0);
     let init = vec![zero; block.strips.len() * block.rows.len()];
     let format = block.format;
     let len = format.block_len() as i64;
@@ -46,13 +44,13 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
         let strips: Vec<Strip> = block
             .strips
             .iter()
-            .map(|at| {
-                let block = StripBlock { format, buffer: block.w, offset: at.clone() + i * bytes };
+            .map(|(at, part)| {
+                let block = StripBlock { format, buffer: block.w, offset: at.clone() + i * bytes, part: *part };
                 let scale = |b: &mut KernelBuilder, name: &str| block.halves(b, name, 0);
                 match format {
                     Format::Q4KR16 | Format::Q5KR16 => {
                         let (d, dmin) = (scale(b, "d"), scale(b, "dmin"));
-                        let minus = b.splat_f32(LANES, -1.0);
+                        let minus = b.splat_f32(lanes, -1.0);
                         Strip { d: Some(d), dmin: Some(b.mul(dmin, minus)), block }
                     }
                     Format::Q6KR16 => Strip { d: Some(scale(b, "d")), dmin: None, block },
@@ -64,9 +62,9 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
         if let Some((scratch, at)) = block.offsets() {
             for (r, row) in block.rows.iter().enumerate() {
                 let sums = row.clone() + i * x_bytes + block.x_format.field("sums16") as i64;
-                let sums = b.load(Type::i16(LANES), block.x, sums);
-                let sums = b.op(Op::ExtendS, DWORDS, &[sums]);
-                let (sums, zero) = (b.shift(Op::Shl, sums, 5), b.splat_int(DWORDS, 0));
+                let sums = b.load(Type::i16(SUMS16), block.x, sums);
+                let sums = b.op(Op::ExtendS, Type::i32(SUMS16), &[sums]);
+                let (sums, zero) = (b.shift(Op::Shl, sums, 5), b.splat_int(Type::i32(SUMS16), 0));
                 let offsets = b.same(Op::ISub, &[zero, sums]);
                 b.store(scratch, at + r as i64 * OFFSETS, offsets);
             }
@@ -74,7 +72,8 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
         b.for_carry("s", len / SUB, sums, |b, s, sums| {
             let rows = block.rows.iter().map(|at| {
                 let at = at.clone() + i * (len / x_len * x_bytes);
-                if x_len == len { RowBlock { at, sub: Some(s) } } else { RowBlock { at: at + s * x_bytes, sub: None } }
+                let (at, sub) = if x_len == len { (at, Some(s)) } else { (at + s * x_bytes, None) };
+                RowBlock { buffer: block.x, format: block.x_format, at, sub }
             });
             let step = Step { block, rows: rows.collect(), sub: s };
             strips
@@ -93,23 +92,6 @@ struct Strip {
     dmin: Option<ValueId>,
 }
 
-/// A block of a row of activations, and which of its sub-blocks.
-struct RowBlock {
-    at: Affine,
-    sub: Option<VarId>,
-}
-
-impl RowBlock {
-    /// Item `i` of `field`, of which a sub-block has `bytes`.
-    fn field(&self, format: Format, field: &str, bytes: i64, i: i64) -> Affine {
-        let at = self.at.clone() + (format.field(field) as i64 + i);
-        match self.sub {
-            Some(sub) => at + sub * bytes,
-            None => at,
-        }
-    }
-}
-
 /// One sub-block of all rows.
 struct Step<'a> {
     block: &'a Block,
@@ -118,10 +100,9 @@ struct Step<'a> {
 }
 
 impl Step<'_> {
-    /// A number of row `r`'s sub-block, in all lanes.
-    fn splat(&self, b: &mut KernelBuilder, ty: Type, r: usize, field: &str, bytes: i64, i: i64) -> ValueId {
-        let at = self.rows[r].field(self.block.x_format, field, bytes, i);
-        b.load_splat(ty, self.block.x, at)
+    /// A float of row `r`'s sub-block, in all lanes.
+    fn splat(&self, b: &mut KernelBuilder, r: usize, field: &str, bytes: i64, i: i64) -> ValueId {
+        self.rows[r].splat(b, Type::f32(self.block.lanes), field, bytes, i)
     }
 
     /// The new sums of all rows for one strip.
@@ -147,8 +128,7 @@ impl Step<'_> {
         for pair in pairs {
             for (group, quants) in (2 * pair..).zip(strip.pair(b, self.sub, pair, high)) {
                 for (r, chains) in chains.iter_mut().enumerate() {
-                    let x = self.splat(b, DWORDS, r, "quants", SUB, GROUP * group);
-                    let x = b.bitcast(QUANTS, x);
+                    let x = self.rows[r].group(b, self.block.lanes, group);
                     let chain = group as usize % 2 * (chains.len() - 1);
                     chains[chain] = b.dot4_u8s8(chains[chain], quants, x);
                 }
@@ -158,7 +138,7 @@ impl Step<'_> {
 
     /// No sums yet: two chains for few rows, so that there are enough of them.
     fn chains(&self, b: &mut KernelBuilder) -> Vec<Vec<ValueId>> {
-        let zero = b.splat_int(DWORDS, 0);
+        let zero = b.splat_int(Type::i32(self.block.lanes), 0);
         let each = if self.rows.len() == 1 { 2 } else { 1 };
         vec![vec![zero; each]; self.rows.len()]
     }
@@ -178,9 +158,9 @@ impl Step<'_> {
         let minimum = strip.scaled(b, "mins", self.sub, dmin);
         let next = chains.iter().zip(sums).enumerate().map(|(r, (chains, sum))| {
             let scaled = scaled(b, chains, scale);
-            let dx = self.splat(b, SINGLES, r, "d", 4, 0);
+            let dx = self.splat(b, r, "d", 4, 0);
             let sum = b.fma(scaled, dx, *sum);
-            let x = self.splat(b, SINGLES, r, "sums", 4, 0);
+            let x = self.splat(b, r, "sums", 4, 0);
             b.fma(minimum, x, sum)
         });
         next.collect()
@@ -204,7 +184,7 @@ impl Step<'_> {
                     None => b.mul(part, *scale),
                 });
             }
-            let dx = self.splat(b, SINGLES, r, "d", 4, 0);
+            let dx = self.splat(b, r, "d", 4, 0);
             t.map_or(*sum, |t| b.fma(t, dx, *sum))
         });
         next.collect()
@@ -213,15 +193,10 @@ impl Step<'_> {
     /// What the sum of 16 columns begins with, as quants are stored plus 32.
     fn q6_k_offset(&self, b: &mut KernelBuilder, r: usize, half: i64) -> ValueId {
         if let Some((scratch, at)) = self.block.offsets() {
-            return b.load_splat(DWORDS, scratch, self.sub * 8 + (at + r as i64 * OFFSETS + 4 * half));
+            let dwords = Type::i32(self.block.lanes);
+            return b.load_splat(dwords, scratch, self.sub * 8 + (at + r as i64 * OFFSETS + 4 * half));
         }
-        // -32 beside the sum of the first 16 columns, or beside that of the others.
-        let pair = if half == 0 { [-32i16, 0] } else { [0, -32] };
-        let pair: Vec<u8> = pair.iter().flat_map(|word| word.to_le_bytes()).collect();
-        let pair = b.bytes(WORDS, pair.repeat(usize::from(LANES)));
-        let sums = self.splat(b, DWORDS, r, "sums16", 4, 0);
-        let sums = b.bitcast(WORDS, sums);
-        b.op(Op::Dot2S16, DWORDS, &[sums, pair])
+        q6_k_offset(b, &self.rows[r], half, self.block.lanes)
     }
 
     /// `q8_0` and `q4_0`.
@@ -229,12 +204,12 @@ impl Step<'_> {
         let offset = if strip.format == Format::Q8_0R16 { -128.0 } else { -8.0 };
         let mut parts: Vec<Option<ValueId>> = vec![None; self.rows.len()];
         for half in 0..2 {
-            let zero = b.splat_int(DWORDS, 0);
+            let zero = b.splat_int(Type::i32(self.block.lanes), 0);
             let mut chains = vec![vec![zero]; self.rows.len()];
             self.dots(b, strip, &[], 2 * half..2 * half + 2, &mut chains);
             for (r, (chains, t)) in chains.iter().zip(&mut parts).enumerate() {
                 let part = convert(b, chains);
-                let dx = self.splat(b, SINGLES, r, "d", 8, 4 * half);
+                let dx = self.splat(b, r, "d", 8, 4 * half);
                 *t = Some(match *t {
                     Some(t) => b.fma(part, dx, t),
                     None => b.mul(part, dx),
@@ -242,9 +217,9 @@ impl Step<'_> {
             }
         }
         let d = strip.halves(b, "d", self.sub);
-        let offset = b.splat_f32(LANES, offset);
+        let offset = b.splat_f32(self.block.lanes, offset);
         let next = parts.into_iter().flatten().zip(sums).enumerate().map(|(r, (t, sum))| {
-            let x = self.splat(b, SINGLES, r, "sum", 4, 0);
+            let x = self.splat(b, r, "sum", 4, 0);
             let t = b.fma(offset, x, t);
             b.fma(t, d, *sum)
         });
@@ -255,7 +230,8 @@ impl Step<'_> {
 /// The sum of chains, as floats.
 fn convert(b: &mut KernelBuilder, chains: &[ValueId]) -> ValueId {
     let sum = chains[1..].iter().fold(chains[0], |sum, chain| b.iadd(sum, *chain));
-    b.op(Op::ToF32, SINGLES, &[sum])
+    let floats = Type::f32(b.ty(sum).lanes);
+    b.op(Op::ToF32, floats, &[sum])
 }
 
 fn scaled(b: &mut KernelBuilder, chains: &[ValueId], scale: ValueId) -> ValueId {

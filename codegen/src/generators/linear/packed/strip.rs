@@ -1,18 +1,54 @@
-//! Reading a block of a packed strip: vectors of 64 unsigned quants, and scales with a lane for each row.
+//! Reading a block of a packed strip: vectors of unsigned quants, and scales with a lane for each row.
 //!
 //! All formats are read as sub-blocks of 32 columns, which are eight groups of four, in pairs: where quants have four bits or four low
-//! ones, a vector in memory is a pair.
+//! ones, a vector in memory is a pair. What is read are the rows of one [`Part`]: all 16, or 8 where vectors have 8 lanes.
 
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::{STRIP, sub_block_vectors};
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
 
 use super::super::fields::bits;
-use super::{LANES, SINGLES};
 
-/// Unsigned quants: four neighbouring columns of each row.
-pub const QUANTS: Type = Type::i8(4 * LANES);
-const VECTOR: i64 = 4 * STRIP as i64;
+/// Bytes of a vector in memory: four quants of each row of a strip.
+pub const VECTOR: i64 = 4 * STRIP as i64;
+const ROWS: i64 = STRIP as i64;
+
+/// The rows of a strip that stand in the lanes of a vector.
+#[derive(Clone, Copy, Debug)]
+pub struct Part {
+    pub lanes: u16,
+    /// Of the parts of a strip.
+    pub index: i64,
+}
+
+impl Part {
+    /// The parts of a strip.
+    pub fn all(lanes: u16) -> Vec<Part> {
+        (0..ROWS / i64::from(lanes)).map(|index| Part { lanes, index }).collect()
+    }
+
+    /// Where the part begins, of `bytes` for each row.
+    pub fn at(self, bytes: i64) -> i64 {
+        self.index * i64::from(self.lanes) * bytes
+    }
+
+    /// Four neighbouring columns of each row, a byte each.
+    pub fn quants(self) -> Type {
+        Type::i8(4 * self.lanes)
+    }
+
+    pub fn words(self) -> Type {
+        Type::i16(2 * self.lanes)
+    }
+
+    pub fn dwords(self) -> Type {
+        Type::i32(self.lanes)
+    }
+
+    pub fn floats(self) -> Type {
+        Type::f32(self.lanes)
+    }
+}
 
 /// A block of a strip in memory.
 #[derive(Clone)]
@@ -20,50 +56,78 @@ pub struct StripBlock {
     pub format: Format,
     pub buffer: BufferId,
     pub offset: Affine,
+    pub part: Part,
 }
 
 impl StripBlock {
-    fn field(&self, name: &str) -> Affine {
-        self.offset.clone() + self.format.field(name) as i64
+    /// The part's share of a field with `bytes` for each row.
+    fn field(&self, name: &str, bytes: i64) -> Affine {
+        self.offset.clone() + (self.format.field(name) as i64 + self.part.at(bytes))
     }
 
     /// Half-precision numbers of the rows.
     pub fn halves(&self, b: &mut KernelBuilder, name: &str, at: impl Into<Affine>) -> ValueId {
-        let at = at.into() * (2 * STRIP as i64);
-        let halves = b.load(Type::f16(LANES), self.buffer, self.field(name) + at);
-        b.op(Op::F16ToF32, SINGLES, &[halves])
+        let at = at.into() * (2 * ROWS);
+        let halves = b.load(Type::f16(self.part.lanes), self.buffer, self.field(name, 2) + at);
+        b.op(Op::F16ToF32, self.part.floats(), &[halves])
     }
 
-    /// Number `at` of the rows' 8-bit scales or minimums, times `d`.
-    pub fn scaled(&self, b: &mut KernelBuilder, name: &str, at: impl Into<Affine>, d: ValueId) -> ValueId {
+    /// Number `at` of the rows' 8-bit scales or minimums.
+    pub fn floats(&self, b: &mut KernelBuilder, name: &str, at: impl Into<Affine>) -> ValueId {
         let signed = self.format == Format::Q6KR16;
-        let bytes = b.load(Type::i8(LANES), self.buffer, self.field(name) + at.into() * STRIP as i64);
-        let ints = b.op(if signed { Op::ExtendS } else { Op::ExtendU }, Type::i32(LANES), &[bytes]);
-        let floats = b.op(Op::ToF32, SINGLES, &[ints]);
+        let at = self.field(name, 1) + at.into() * ROWS;
+        let bytes = b.load(Type::i8(self.part.lanes), self.buffer, at);
+        let ints = b.op(if signed { Op::ExtendS } else { Op::ExtendU }, self.part.dwords(), &[bytes]);
+        b.op(Op::ToF32, self.part.floats(), &[ints])
+    }
+
+    /// [`StripBlock::floats`] times `d`.
+    pub fn scaled(&self, b: &mut KernelBuilder, name: &str, at: impl Into<Affine>, d: ValueId) -> ValueId {
+        let floats = self.floats(b, name, at);
         b.mul(floats, d)
+    }
+
+    /// Numbers `first` and `second` of the rows' scales as the words of a dword.
+    pub fn scale_words(&self, b: &mut KernelBuilder, first: impl Into<Affine>, second: impl Into<Affine>) -> ValueId {
+        let op = if self.format == Format::Q6KR16 { Op::ExtendS } else { Op::ExtendU };
+        // What is read beyond the part belongs to the block.
+        let ty = Type::i8(16);
+        let [first, second] = [first.into(), second.into()].map(|at| {
+            let at = self.field("scales", 1) + at * ROWS;
+            b.load(ty, self.buffer, at)
+        });
+        let pairs = b.op_imm(Op::UnpackLo, ty, &[first, second], 1);
+        let pairs = match self.part.lanes {
+            8 => pairs,
+            _ => {
+                let upper = b.op_imm(Op::UnpackHi, ty, &[first, second], 1);
+                b.op(Op::Concat, Type::i8(32), &[pairs, upper])
+            }
+        };
+        b.op(op, self.part.words(), &[pairs])
     }
 
     /// Where a sub-block's quants begin.
     fn quants(&self, sub: Affine) -> Affine {
-        self.field("quants") + sub * (sub_block_vectors(self.format).1 as i64 * VECTOR)
+        self.field("quants", 4) + sub * (sub_block_vectors(self.format).1 as i64 * VECTOR)
     }
 
     /// The vectors of high bits of a sub-block, for [`StripBlock::pair`].
     pub fn high(&self, b: &mut KernelBuilder, sub: impl Into<Affine>) -> Vec<ValueId> {
         let at = self.quants(sub.into());
         let (high, _) = sub_block_vectors(self.format);
-        (0..high as i64).map(|v| b.load(QUANTS, self.buffer, at.clone() + v * VECTOR)).collect()
+        (0..high as i64).map(|v| b.load(self.part.quants(), self.buffer, at.clone() + v * VECTOR)).collect()
     }
 
     /// Groups `2 * pair` and `2 * pair + 1` of a sub-block.
     pub fn pair(&self, b: &mut KernelBuilder, sub: impl Into<Affine>, pair: i64, high: &[ValueId]) -> [ValueId; 2] {
-        let at = self.quants(sub.into());
+        let (at, quants) = (self.quants(sub.into()), self.part.quants());
         if self.format == Format::Q8_0R16 {
             let at = at + pair * (2 * VECTOR);
-            return [0, VECTOR].map(|next| b.load(QUANTS, self.buffer, at.clone() + next));
+            return [0, VECTOR].map(|next| b.load(quants, self.buffer, at.clone() + next));
         }
         let (first, _) = sub_block_vectors(self.format);
-        let both = b.load(QUANTS, self.buffer, at + (first as i64 + pair) * VECTOR);
+        let both = b.load(quants, self.buffer, at + (first as i64 + pair) * VECTOR);
         let nibbles = [bits(b, both, None, 15), bits(b, both, Some((Op::ShrU, 4)), 15)];
         let mut groups = nibbles;
         for (group, quants) in (2 * pair..).zip(&mut groups) {

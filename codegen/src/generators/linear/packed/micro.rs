@@ -1,0 +1,538 @@
+//! Some rows of activations times a stretch of a strip, for vectors of which a strip takes two, and for targets without products of
+//! four bytes.
+//!
+//! With 16 registers a block is four rows by two parts of a strip, so that six loads serve eight products. Eight registers are their
+//! integer sums; float sums of a block, and integer sums that are no whole sub-block yet, stand in memory (*slots*), which is read and
+//! written once for 16 or 32 columns. For `q6_k`, which would do so every 8, a block is two rows by two parts.
+//!
+//! Products by pairs ([`Dots::Pairs`]) are summed in 16-bit words as long as they fit, then one `dot2_s16` widens and scales them:
+//!
+//! ```text
+//! q4_k   15 * 127 * 2 * 8 = 30480     32 columns
+//! q5_k   31 * 127 * 2 * 4 = 31496     16 columns
+//! q6_k   63 * 127 * 2 * 2 = 32004      8 columns
+//! q4_0   15 * 127 * 2 * 4 = 15240     16 columns, for which activations have a scale
+//! q8_0  128 * 127 * 2     = 32512      4 columns, of magnitudes: signs go to the activations
+//! ```
+//!
+//! Then, with `d` and `dmin` of the weight (lanes) and `dx` and sums of the activations (one number in all lanes):
+//!
+//! ```text
+//! q4_k, q5_k, q6_k   t += sum * dx for eight sub-blocks;   y += t * d;   y += -dmin * (sum over sub-blocks of min * sums)
+//! q8_0, q4_0         t = low * dx0 + high * dx1 [- offset * sum];   y += t * d
+//! ```
+
+use ixc_ir::format::Format;
+use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId, VarId};
+
+use super::activations::{RowBlock, SUB};
+use super::panel::{self, Dots, Item, Source};
+use super::strip::Part;
+
+/// Most sums of a block: rows times parts.
+const SUMS: usize = 8;
+/// Most float sums that stay in registers beside those of integers.
+const HELD: usize = 2;
+/// Most integer sums that stay in registers beside those of words.
+const HELD_INTEGERS: usize = 4;
+/// Columns of floats in a step.
+const UNROLL: i64 = 4;
+
+/// Rows of activations of a block.
+pub fn rows(format: Format, lanes: u16) -> u32 {
+    // Two scales for 32 columns, and for pairs the shortest runs in words: half of the rows leave registers for both kinds of sums.
+    let kinds = if format == Format::Q6KR16 { 2 } else { 1 };
+    (SUMS / kinds / Part::all(lanes).len()) as u32
+}
+
+/// Bytes that the sums of a block take in memory: of floats, and of integers that are no whole sub-block yet.
+pub fn slot_bytes(lanes: u16) -> i64 {
+    2 * SUMS as i64 * 4 * i64::from(lanes)
+}
+
+/// Rows of activations and a stretch of a strip. Sums are in the order of parts, then rows.
+pub struct Micro {
+    pub lanes: u16,
+    /// The first block of the stretch.
+    pub source: Source,
+    pub x: BufferId,
+    pub x_format: Format,
+    /// Where the stretch begins in each row of `x`.
+    pub rows: Vec<Affine>,
+    /// Where the strip's results are, for each row.
+    pub results: Vec<Affine>,
+    pub to: BufferId,
+    /// See [`slot_bytes`]; there for more than [`HELD`] sums.
+    pub slots: Option<(BufferId, i64)>,
+}
+
+/// A sub-block of the weight and of all rows.
+struct Step {
+    weights: Source,
+    sub: VarId,
+    rows: Vec<RowBlock>,
+}
+
+impl Micro {
+    /// Adds the product with so many blocks (of floats, columns) to the results.
+    pub fn multiply(&self, b: &mut KernelBuilder, blocks: i64) {
+        match self.source.format {
+            Format::F16R16 | Format::Bf16R16 => self.columns(b, blocks),
+            Format::Q8_0R16 | Format::Q4_0R16 => self.small(b, blocks),
+            _ => b.for_each("b", blocks, |b, i| self.super_block(b, i)),
+        }
+    }
+
+    fn parts(&self) -> Vec<Part> {
+        Part::all(self.lanes)
+    }
+
+    /// Parts that are worked on together: high bits take registers.
+    fn sets(&self) -> Vec<Vec<Part>> {
+        let high = matches!(self.source.format, Format::Q5KR16 | Format::Q6KR16);
+        match high && !self.source.panel {
+            true => self.parts().into_iter().map(|part| vec![part]).collect(),
+            false => vec![self.parts()],
+        }
+    }
+
+    /// The places of sums in memory, where they are there: floats, then integers.
+    fn slots(&self) -> Option<Vec<(BufferId, i64)>> {
+        let sums = self.rows.len() * self.parts().len();
+        let (buffer, at) = self.slots.filter(|_| sums > HELD)?;
+        Some((0..2 * sums as i64).map(|i| (buffer, at + i * 4 * i64::from(self.lanes))).collect())
+    }
+
+    fn result(&self, row: usize, part: Part) -> Affine {
+        self.results[row].clone() + part.at(4)
+    }
+
+    /// Adds `values * item` to the results.
+    fn add(
+        &self,
+        b: &mut KernelBuilder,
+        weights: &Source,
+        item: Item,
+        values: &mut dyn FnMut(&mut KernelBuilder, usize) -> ValueId,
+    ) {
+        for (p, part) in self.parts().into_iter().enumerate() {
+            let scale = weights.item(b, item, 0, part);
+            for r in 0..self.rows.len() {
+                let value = values(b, p * self.rows.len() + r);
+                let old = b.load(part.floats(), self.to, self.result(r, part));
+                let sum = b.fma(value, scale, old);
+                b.store(self.to, self.result(r, part), sum);
+            }
+        }
+    }
+
+    /// A block of 256 columns.
+    fn super_block(&self, b: &mut KernelBuilder, i: VarId) {
+        let weights = self.source.block(i);
+        let x_bytes = self.x_format.block_bytes() as i64;
+        let rows = |sub| -> Vec<RowBlock> {
+            let block =
+                |at: &Affine| RowBlock { buffer: self.x, format: self.x_format, at: at.clone() + i * x_bytes, sub };
+            self.rows.iter().map(block).collect()
+        };
+        let minimums = self.minimums(b, &weights, &rows(None));
+        let slots = self.slots();
+        let zero = b.splat_f32(self.lanes, 0.0);
+        let count = self.rows.len() * self.parts().len();
+        let mut sums = vec![zero; count];
+        if let Some(slots) = &slots {
+            if let Some(minimums) = &minimums {
+                self.add(b, &weights, Item::Dmin, &mut |_, i| minimums[i]);
+            }
+            for (buffer, at) in &slots[..count] {
+                b.store(*buffer, *at, zero);
+            }
+            sums.clear();
+        }
+        let sums = b.for_carry("s", self.source.format.block_len() as i64 / SUB, &sums, |b, s, sums| {
+            let step = Step { weights: weights.clone(), sub: s, rows: rows(Some(s)) };
+            let mut next = vec![zero; sums.len()];
+            let mut first = 0;
+            for parts in self.sets() {
+                let terms = self.terms(b, &step, &parts);
+                for (r, row) in step.rows.iter().enumerate() {
+                    let dx = row.splat(b, parts[0].floats(), "d", 4, 0);
+                    for p in 0..parts.len() {
+                        let (term, at) = (terms[p * self.rows.len() + r], (first + p) * self.rows.len() + r);
+                        match &slots {
+                            Some(slots) => {
+                                let (buffer, at) = slots[at];
+                                let old = b.load(parts[p].floats(), buffer, at);
+                                let sum = b.fma(term, dx, old);
+                                b.store(buffer, at, sum);
+                            }
+                            None => next[at] = b.fma(term, dx, sums[at]),
+                        }
+                    }
+                }
+                first += parts.len();
+            }
+            next
+        });
+        let lanes = self.lanes;
+        self.add(b, &weights, Item::D, &mut |b, i| match &slots {
+            Some(slots) => b.load(Type::f32(lanes), slots[i].0, slots[i].1),
+            None => sums[i],
+        });
+        if let (None, Some(minimums)) = (slots, minimums) {
+            self.add(b, &weights, Item::Dmin, &mut |_, i| minimums[i]);
+        }
+    }
+
+    /// The weight's minimums times the activations' sums, without the scale of the minimums.
+    fn minimums(&self, b: &mut KernelBuilder, weights: &Source, rows: &[RowBlock]) -> Option<Vec<ValueId>> {
+        if self.source.format == Format::Q6KR16 {
+            return None;
+        }
+        let parts = self.parts();
+        let mut sums: Vec<Option<ValueId>> = vec![None; parts.len() * rows.len()];
+        for s in 0..self.source.format.block_len() as i64 / SUB {
+            let minimums: Vec<ValueId> = parts.iter().map(|part| weights.item(b, Item::Minimum, s, *part)).collect();
+            for (r, row) in rows.iter().enumerate() {
+                let x = row.splat(b, parts[0].floats(), "sums", 4, 4 * s);
+                for (p, minimum) in minimums.iter().enumerate() {
+                    let sum = &mut sums[p * rows.len() + r];
+                    *sum = Some(match *sum {
+                        Some(sum) => b.fma(*minimum, x, sum),
+                        None => b.mul(*minimum, x),
+                    });
+                }
+            }
+        }
+        Some(sums.into_iter().flatten().collect())
+    }
+
+    /// A sub-block's sums of products with its integer scales, as floats.
+    fn terms(&self, b: &mut KernelBuilder, step: &Step, parts: &[Part]) -> Vec<ValueId> {
+        let high: Vec<Vec<ValueId>> = parts.iter().map(|part| step.weights.high(b, step.sub, *part)).collect();
+        // Sub-blocks may be two with a scale each, which sums in words may not last for.
+        let (units, run) = match self.source.format {
+            Format::Q6KR16 => (2, 1),
+            Format::Q5KR16 => (1, 2),
+            _ => (1, 4),
+        };
+        let pairs = 4 / units;
+        if self.source.dots == Dots::Pairs {
+            let slots = self.slots().filter(|slots| slots.len() / 2 > HELD_INTEGERS);
+            let mut sums = vec![None; parts.len() * self.rows.len()];
+            let mut scales = Vec::new();
+            for first in (0..4).step_by(run) {
+                if let (Some(slots), true) = (&slots, first > 0) {
+                    for (sum, (buffer, at)) in sums.iter_mut().zip(&slots[slots.len() / 2..]) {
+                        if let Some(sum) = sum.take() {
+                            b.store(*buffer, *at, sum);
+                        }
+                    }
+                }
+                let words = self.words(b, step, first..first + run as i64, parts, &high);
+                if first % pairs == 0 {
+                    let at = step.sub * units + first / pairs;
+                    scales = parts.iter().map(|part| step.weights.item(b, Item::Scale, at.clone(), *part)).collect();
+                }
+                for (i, (words, sum)) in words.iter().zip(&mut sums).enumerate() {
+                    let part = i / self.rows.len();
+                    let mut scaled = b.op(Op::Dot2S16, parts[part].dwords(), &[*words, scales[part]]);
+                    if let (Some(slots), true) = (&slots, first > 0) {
+                        let (buffer, at) = slots[slots.len() / 2 + i];
+                        let before = b.load(parts[part].dwords(), buffer, at);
+                        scaled = b.iadd(scaled, before);
+                    }
+                    accumulate(b, sum, scaled);
+                }
+            }
+            let mut sums: Vec<ValueId> = sums.into_iter().flatten().collect();
+            if self.source.format == Format::Q6KR16 {
+                self.correct(b, step, parts, &mut sums);
+            }
+            return sums.into_iter().map(|sum| b.op(Op::ToF32, parts[0].floats(), &[sum])).collect();
+        }
+        let mut terms = vec![None; parts.len() * self.rows.len()];
+        for unit in 0..units {
+            // Made for each part, as a product overwrites its sum.
+            let starts = parts.iter().flat_map(|part| step.rows.iter().map(move |row| (row, *part)));
+            let starts = starts.map(|(row, part)| self.start(b, row, unit, part)).collect();
+            let sums = self.fours(b, step, unit * pairs..(unit + 1) * pairs, parts, &high, starts);
+            for (part, (sums, terms)) in parts.iter().zip(self.by_part(&sums).zip(self.by_part_mut(&mut terms))) {
+                let scale = step.weights.item(b, Item::Scale, step.sub * units + unit, *part);
+                for (sum, term) in sums.iter().zip(terms) {
+                    let sum = b.op(Op::ToF32, part.floats(), &[*sum]);
+                    *term = Some(match *term {
+                        Some(term) => b.fma(sum, scale, term),
+                        None => b.mul(sum, scale),
+                    });
+                }
+            }
+        }
+        terms.into_iter().flatten().collect()
+    }
+
+    fn by_part<'v, T>(&self, values: &'v [T]) -> std::slice::ChunksExact<'v, T> {
+        values.chunks_exact(self.rows.len())
+    }
+
+    fn by_part_mut<'v, T>(&self, values: &'v mut [T]) -> std::slice::ChunksExactMut<'v, T> {
+        values.chunks_exact_mut(self.rows.len())
+    }
+
+    /// Quants of `q6_k` are stored plus 32: takes that away from sums of products by pairs.
+    fn correct(&self, b: &mut KernelBuilder, step: &Step, parts: &[Part], sums: &mut [ValueId]) {
+        for (part, sums) in parts.iter().zip(self.by_part_mut(sums)) {
+            let scales = step.weights.item(b, Item::Correction, step.sub, *part);
+            for (row, sum) in step.rows.iter().zip(sums) {
+                let x = row.splat(b, part.dwords(), "sums16", 4, 0);
+                let x = b.bitcast(part.words(), x);
+                let offset = b.op(Op::Dot2S16, part.dwords(), &[scales, x]);
+                *sum = b.same(Op::ISub, &[*sum, offset]);
+            }
+        }
+    }
+
+    /// What sums of products by fours begin with.
+    fn start(&self, b: &mut KernelBuilder, row: &RowBlock, half: i64, part: Part) -> ValueId {
+        if self.source.format == Format::Q6KR16 {
+            q6_k_offset(b, row, half, part.lanes)
+        } else {
+            b.splat_int(part.dwords(), 0)
+        }
+    }
+
+    /// Sums of some pairs of groups, in words.
+    fn words(
+        &self,
+        b: &mut KernelBuilder,
+        step: &Step,
+        pairs: std::ops::Range<i64>,
+        parts: &[Part],
+        high: &[Vec<ValueId>],
+    ) -> Vec<ValueId> {
+        let mut words = vec![None; parts.len() * self.rows.len()];
+        for pair in pairs {
+            self.groups(b, step, pair, parts, high, |b, i, quants, x| {
+                let products = b.op(Op::Dot2U8S8, parts[0].words(), &[quants, x]);
+                accumulate(b, &mut words[i], products);
+            });
+        }
+        words.into_iter().flatten().collect()
+    }
+
+    /// Sums of some pairs of groups by fours, which begin with `sums`.
+    fn fours(
+        &self,
+        b: &mut KernelBuilder,
+        step: &Step,
+        pairs: std::ops::Range<i64>,
+        parts: &[Part],
+        high: &[Vec<ValueId>],
+        mut sums: Vec<ValueId>,
+    ) -> Vec<ValueId> {
+        for pair in pairs {
+            self.groups(b, step, pair, parts, high, |b, i, quants, x| sums[i] = b.dot4_u8s8(sums[i], quants, x));
+        }
+        sums
+    }
+
+    /// For both groups of a pair, all parts and rows: quants and activations.
+    fn groups(
+        &self,
+        b: &mut KernelBuilder,
+        step: &Step,
+        pair: i64,
+        parts: &[Part],
+        high: &[Vec<ValueId>],
+        mut product: impl FnMut(&mut KernelBuilder, usize, ValueId, ValueId),
+    ) {
+        let quants: Vec<[ValueId; 2]> =
+            parts.iter().zip(high).map(|(part, high)| step.weights.pair(b, step.sub, pair, *part, high)).collect();
+        for g in 0..2 {
+            for (r, row) in step.rows.iter().enumerate() {
+                let x = row.group(b, self.lanes, 2 * pair + g);
+                for (p, quants) in quants.iter().enumerate() {
+                    product(b, p * self.rows.len() + r, quants[g as usize], x);
+                }
+            }
+        }
+    }
+
+    /// Sums of signed products of eight bits, by pairs.
+    fn signed(&self, b: &mut KernelBuilder, step: &Step, pairs: std::ops::Range<i64>) -> Vec<ValueId> {
+        let mut sums = vec![None; self.parts().len() * self.rows.len()];
+        let ones = b.splat_int(self.parts()[0].words(), 1);
+        for (part, sums) in self.parts().into_iter().zip(self.by_part_mut(&mut sums)) {
+            for pair in pairs.clone() {
+                for (group, quants) in (2 * pair..).zip(step.weights.pair(b, step.sub, pair, part, &[])) {
+                    let magnitudes = step.weights.magnitudes(b, step.sub, group, part, quants);
+                    for (row, sum) in step.rows.iter().zip(sums.iter_mut()) {
+                        let x = row.group(b, self.lanes, group);
+                        let x = b.same(Op::Sign, &[x, quants]);
+                        let words = b.op(Op::Dot2U8S8, part.words(), &[magnitudes, x]);
+                        let products = b.op(Op::Dot2S16, part.dwords(), &[words, ones]);
+                        accumulate(b, sum, products);
+                    }
+                }
+            }
+        }
+        sums.into_iter().flatten().collect()
+    }
+
+    /// `q8_0` and `q4_0`: blocks of two sub-blocks.
+    fn small(&self, b: &mut KernelBuilder, blocks: i64) {
+        let slots = self.slots();
+        let parts = self.parts();
+        let mut sums = Vec::new();
+        if slots.is_none() {
+            for part in &parts {
+                sums.extend((0..self.rows.len()).map(|r| b.load(part.floats(), self.to, self.result(r, *part))));
+            }
+        }
+        let subs = self.source.format.block_len() as i64 / SUB;
+        let x_bytes = self.x_format.block_bytes() as i64;
+        let sums = b.for_carry("b", blocks, &sums, |b, i, sums| {
+            b.for_carry("s", subs, sums, |b, s, sums| {
+                let row = |at: &Affine| {
+                    let at = at.clone() + i * (subs * x_bytes) + s * x_bytes;
+                    RowBlock { buffer: self.x, format: self.x_format, at, sub: None }
+                };
+                let step = Step { weights: self.source.block(i), sub: s, rows: self.rows.iter().map(row).collect() };
+                self.small_step(b, &step, sums, slots.as_deref())
+            })
+        });
+        for (part, sums) in parts.iter().zip(self.by_part(&sums)) {
+            for (r, sum) in sums.iter().enumerate() {
+                b.store(self.to, self.result(r, *part), *sum);
+            }
+        }
+    }
+
+    fn small_step(
+        &self,
+        b: &mut KernelBuilder,
+        step: &Step,
+        sums: &[ValueId],
+        slots: Option<&[(BufferId, i64)]>,
+    ) -> Vec<ValueId> {
+        let (parts, rows) = (self.parts(), self.rows.len());
+        let offset = match (self.source.format, self.source.dots) {
+            (Format::Q4_0R16, _) => Some(-8.0),
+            (_, Dots::Fours) => Some(-128.0),
+            (_, Dots::Pairs) => None,
+        };
+        let mut low: Vec<ValueId> = Vec::new();
+        let mut next = sums.to_vec();
+        for half in 0..2 {
+            let pairs = 2 * half..2 * half + 2;
+            let high = vec![Vec::new(); parts.len()];
+            let integers = match (self.source.dots, panel::has_magnitudes(self.source.format, self.source.dots)) {
+                (Dots::Pairs, true) => self.signed(b, step, pairs),
+                (Dots::Pairs, false) => {
+                    let ones = b.splat_int(parts[0].words(), 1);
+                    let words = self.words(b, step, pairs, &parts, &high);
+                    words.into_iter().map(|words| b.op(Op::Dot2S16, parts[0].dwords(), &[words, ones])).collect()
+                }
+                (Dots::Fours, _) => {
+                    let zero = b.splat_int(parts[0].dwords(), 0);
+                    self.fours(b, step, pairs, &parts, &high, vec![zero; parts.len() * rows])
+                }
+            };
+            let d: Vec<ValueId> = match half {
+                0 => Vec::new(),
+                _ => parts.iter().map(|part| step.weights.item(b, Item::D, step.sub, *part)).collect(),
+            };
+            let mut terms: Vec<Option<ValueId>> = vec![None; integers.len()];
+            for (r, row) in step.rows.iter().enumerate() {
+                let dx = row.splat(b, parts[0].floats(), "d", 8, 4 * half);
+                let start = offset.filter(|_| half == 0).map(|offset| {
+                    let (sum, offset) = (row.splat(b, parts[0].floats(), "sum", 4, 0), b.splat_f32(self.lanes, offset));
+                    b.mul(sum, offset)
+                });
+                for (p, part) in parts.iter().enumerate() {
+                    let i = p * rows + r;
+                    let value = b.op(Op::ToF32, part.floats(), &[integers[i]]);
+                    if half == 0 {
+                        let term = match start {
+                            Some(start) => b.fma(value, dx, start),
+                            None => b.mul(value, dx),
+                        };
+                        match slots {
+                            Some(slots) => b.store(slots[i].0, slots[i].1, term),
+                            None => terms[i] = Some(term),
+                        }
+                        continue;
+                    }
+                    let first = match slots {
+                        Some(slots) => b.load(part.floats(), slots[i].0, slots[i].1),
+                        None => low[i],
+                    };
+                    let term = b.fma(value, dx, first);
+                    match slots {
+                        Some(_) => {
+                            let at = self.result(r, *part);
+                            let old = b.load(part.floats(), self.to, at.clone());
+                            let sum = b.fma(term, d[p], old);
+                            b.store(self.to, at, sum);
+                        }
+                        None => next[i] = b.fma(term, d[p], sums[i]),
+                    }
+                }
+            }
+            low = terms.into_iter().flatten().collect();
+        }
+        next
+    }
+
+    /// Columns of floats.
+    fn columns(&self, b: &mut KernelBuilder, columns: i64) {
+        let parts = self.parts();
+        let mut init = Vec::new();
+        for part in &parts {
+            init.extend((0..self.rows.len()).map(|r| b.load(part.floats(), self.to, self.result(r, *part))));
+        }
+        let step = |b: &mut KernelBuilder, first: Affine, count: i64, sums: &[ValueId]| {
+            let mut sums = sums.to_vec();
+            for c in 0..count {
+                let column = first.clone() + c;
+                let source = self.source.block(column.clone());
+                let weights: Vec<ValueId> = parts.iter().map(|part| panel::column(b, &source, *part)).collect();
+                for (r, row) in self.rows.iter().enumerate() {
+                    let x = b.load_splat(parts[0].floats(), self.x, row.clone() + column.clone() * 4);
+                    for (p, weights) in weights.iter().enumerate() {
+                        let sum = &mut sums[p * self.rows.len() + r];
+                        *sum = b.fma(*weights, x, *sum);
+                    }
+                }
+            }
+            sums
+        };
+        let sums = b.for_carry("c", columns / UNROLL, &init, |b, i, sums| step(b, i * UNROLL, UNROLL, sums));
+        let sums = step(b, Affine::constant(columns - columns % UNROLL), columns % UNROLL, &sums);
+        for (part, sums) in parts.iter().zip(self.by_part(&sums)) {
+            for (r, sum) in sums.iter().enumerate() {
+                b.store(self.to, self.result(r, *part), *sum);
+            }
+        }
+    }
+}
+
+/// Adds to a sum that may be empty.
+fn accumulate(b: &mut KernelBuilder, sum: &mut Option<ValueId>, value: ValueId) {
+    *sum = Some(match *sum {
+        Some(old) => b.iadd(old, value),
+        None => value,
+    });
+}
+
+/// What the sum of 16 columns of `q6_k` begins with, as quants are stored plus 32.
+pub fn q6_k_offset(b: &mut KernelBuilder, row: &RowBlock, half: i64, lanes: u16) -> ValueId {
+    let part = Part { lanes, index: 0 };
+    // -32 beside the sum of the first 16 columns, or beside that of the others.
+    let pair = if half == 0 { [-32i16, 0] } else { [0, -32] };
+    let pair: Vec<u8> = pair.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let pair = b.bytes(part.words(), pair.repeat(usize::from(lanes)));
+    let sums = row.splat(b, part.dwords(), "sums16", 4, 0);
+    let sums = b.bitcast(part.words(), sums);
+    b.op(Op::Dot2S16, part.dwords(), &[sums, pair])
+}
