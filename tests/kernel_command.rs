@@ -104,7 +104,7 @@ fn run_compares_with_the_interpreter() {
 fn kernels_come_from_files_and_models() {
     let folder = scratch("kernel-sources");
     let ir = file(&folder, "k.ix");
-    std::fs::write(&ir, text(["show", "demo:combine", "--stage", "ir", "--target", "portable"])).unwrap();
+    std::fs::write(&ir, text(["show", "demo:combine_n", "--stage", "ir", "--target", "portable"])).unwrap();
     let facts = json(["run", &ir, "--rows", "5", "--target", "portable", "--json"]);
     assert_eq!((&facts["equal"], &facts["spec"]), (&true.into(), &Json::Null), "{facts}");
     let (plan, model) = (file(&folder, "demo.ixp"), support::demo_model());

@@ -80,6 +80,7 @@ fn kernel_ops() -> String {
             Memory::LoadRows => "load of rows",
             Memory::StoreRows => "store of rows",
             Memory::Index => "affine value",
+            Memory::Hint => "none",
         };
         let _ = writeln!(out, "| `{}` | {} | {imm} | {memory} | {} |", row.mnemonic, row.operands, cell(row.doc));
     }

@@ -277,8 +277,15 @@ fn attention() {
         (1, 2, 1),
         (5, 10, 33),
     ] {
-        for blocks in [1, 3] {
-            group.rows(KernelSpec::Attention { group: heads, d, dv, scale: Bits::of(0.125) }, blocks);
+        let (scale, several) = (Bits::of(0.125), (16 / heads).max(2));
+        for blocks in [1, 2, 3] {
+            for rows in [1, several] {
+                group.rows(KernelSpec::Attention { group: heads, d, dv, scale, heads: 1 + blocks % 2, rows }, blocks);
+            }
+            group.rows(KernelSpec::AttentionPart { group: heads, d, dv, scale }, blocks);
+        }
+        for parts in [1, 2, 16] {
+            group.rows(KernelSpec::AttentionCombine { group: heads, dv }, parts);
         }
     }
     group.done();

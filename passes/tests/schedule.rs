@@ -66,7 +66,8 @@ fn written(spec: &KernelSpec) -> usize {
         KernelSpec::Swiglu { .. } => 3,
         KernelSpec::RopeHeads { norm, .. } => 4 + usize::from(norm.is_some()),
         KernelSpec::RopeAppend { norm, .. } => 5 + usize::from(norm.is_some()),
-        KernelSpec::Attention { .. } => 4,
+        KernelSpec::Attention { .. } | KernelSpec::AttentionPart { .. } => 4,
+        KernelSpec::AttentionCombine { .. } => 1,
         KernelSpec::Route { .. } => 1,
         KernelSpec::Combine { residual, .. } => 3 + usize::from(*residual),
         KernelSpec::Map { function, .. } => match function {

@@ -18,7 +18,7 @@ use ixc_ir::plan::{ATTENTION_BLOCK, Plan, PlanWeight, SourceFile, WeightFile};
 
 use crate::bucket::Bucket;
 use crate::engine::{BackendKind, Engine, Options};
-use crate::execute::{Backend, Store};
+use crate::execute::{Backend, Parts, Store};
 use crate::file::PlanFile;
 use crate::memory::{Cache, Inputs, Mapped, Memory, MemoryError, Region, Rope};
 use crate::pack::{self, Job};
@@ -189,6 +189,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<E
         ropes: plan.ropes.iter().map(|table| Rope::new(table, capacity)).collect::<Result<_, _>>()?,
         cache: Cache::new(&plan.cache, capacity)?,
         capacity,
+        parts: Parts::new(&program)?,
         inputs: Inputs::new(plan.max_tokens, &top_k)?,
         scratch: (0..threads)
             .map(|_| Memory::zeroed("scratch memory", program.scratch_bytes, false))

@@ -12,7 +12,7 @@
 use std::io;
 use std::path::Path;
 
-use ixc_ir::plan::{CacheLayer, KEY_LANES, RopeStyle, RopeTable};
+use ixc_ir::plan::{ATTENTION_BLOCK, CacheLayer, KEY_LANES, RopeStyle, RopeTable};
 use memmap2::{MmapOptions, MmapRaw};
 
 /// Bytes of an index, a position or a token id.
@@ -195,9 +195,15 @@ impl Heads {
     pub fn head(&self, head: u32) -> Option<Region> {
         (head < self.heads).then(|| self.region.part(u64::from(head) * self.head_bytes, self.head_bytes)).flatten()
     }
+
+    /// A head's positions from a block of [`ATTENTION_BLOCK`] on.
+    pub fn from_block(&self, head: u32, block: u64) -> Option<Region> {
+        let skipped = block.checked_mul(u64::from(ATTENTION_BLOCK))?.checked_mul(self.position_bytes)?;
+        self.head(head)?.part(skipped, self.head_bytes.checked_sub(skipped)?)
+    }
 }
 
-/// The KV cache: f16, `[head][position / 8][d][position % 8]` for keys, `[head][position][dv]` for values, of each layer.
+/// The KV cache: f16, `[head][position / 16][d][position % 16]` for keys, `[head][position][dv]` for values, of each layer.
 #[derive(Debug)]
 pub struct Cache {
     _memory: Memory,
@@ -222,7 +228,7 @@ impl Cache {
                 places.push((layout.add(bytes), bytes, position_bytes, head_bytes, layer.heads));
             }
         }
-        let memory = Memory::zeroed(what, layout.end, false)?;
+        let memory = Memory::zeroed(what, layout.end, true)?;
         let (mut keys, mut values) = (Vec::with_capacity(layers.len()), Vec::with_capacity(layers.len()));
         for (i, (offset, bytes, position_bytes, head_bytes, heads)) in places.into_iter().enumerate() {
             let heads = Heads { region: part(&memory, what, offset, bytes)?, position_bytes, head_bytes, heads };
@@ -327,9 +333,9 @@ pub struct Inputs {
     pub tokens: Region,
     /// Positions.
     pub positions: Region,
-    /// Positions / 8.
+    /// Positions / 16.
     pub position_blocks: Region,
-    /// Positions % 8.
+    /// Positions % 16.
     pub position_lanes: Region,
     /// Rows whose logits are wanted.
     pub output_rows: Region,

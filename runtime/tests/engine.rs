@@ -109,6 +109,36 @@ fn threads_do_not_change_a_bit() {
     }
 }
 
+/// Behind 256 positions a token's attention is a work list of parts. They give the same bits with any number of threads and in
+/// the interpreter, and what attention of all positions at once gives, but for the order of sums.
+#[test]
+fn a_long_context_in_parts_is_the_same_for_all_threads_and_close_to_the_whole() {
+    let folder = Folder::new();
+    let mut plan = tiny::plan(&folder.0);
+    plan.context_length = 1200;
+    let tokens = prompt(3);
+    for before in [255, 256, 300, 1023, 1100] {
+        let start = |mut engine: Engine| {
+            engine.prefill(&prompt(before)).unwrap();
+            engine
+        };
+        let one_by_one = |engine| all_logits(&mut start(engine), &tokens, &[1]);
+        let expected = one_by_one(native(&folder, &plan, 1));
+        for threads in [2, 5] {
+            assert_eq!(bits(&one_by_one(native(&folder, &plan, threads))), bits(&expected), "{before} positions");
+        }
+        if before == 300 {
+            let slow = Engine::load(plan.clone(), &folder.0, &options(2, BackendKind::Interpreter)).unwrap();
+            assert_eq!(bits(&one_by_one(slow)), bits(&expected));
+        }
+        let whole = all_logits(&mut start(native(&folder, &plan, 2)), &tokens, &[3]);
+        for (i, (x, y)) in expected.iter().zip(&whole).enumerate() {
+            // As for other splits into steps: sums in another order.
+            assert!((x - y).abs() <= 1e-4 * y.abs().max(1.0), "{x} and {y} at {i} after {before} positions");
+        }
+    }
+}
+
 #[test]
 fn steps_may_be_split_anywhere() {
     let folder = Folder::new();

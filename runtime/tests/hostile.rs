@@ -203,6 +203,11 @@ fn task<'p>(plan: &'p mut Plan<Kernel>, label: &str) -> &'p mut Task {
     tasks(plan).into_iter().find(|task| task.label == label).unwrap()
 }
 
+/// How attention of one token is divided.
+fn split(plan: &mut Plan<Kernel>) -> &mut Split {
+    task(plan, "attention").variants[0].split.as_mut().unwrap()
+}
+
 /// Changes one thing.
 fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
     let what = random.below(23);
@@ -273,7 +278,7 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
             let task = &mut all[random.below(count)];
             let arg = random.below(task.args.len());
             let variant = random.below(task.variants.len());
-            match random.below(12) {
+            match random.below(13) {
                 0 => task.columns = (random.number(task.columns.into()) as u32).min(1 << 12),
                 1 => task.rows = [RowAxis::Tokens, RowAxis::Outputs, RowAxis::Routed(BucketId(0))][random.below(3)],
                 2 => task.args[arg].offset = random.number(task.args[arg].offset),
@@ -300,13 +305,21 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
                 7 => drop(task.args.remove(arg)),
                 8 => task.variants[variant].kernel = KernelId(random.below(kernels + 1) as u32),
                 9 => task.variants[variant].row_chunk = random.number(5) as u32,
+                11 => {
+                    let combine = KernelId(random.below(kernels + 1) as u32);
+                    let up_to_rows = [1, 1, 2, u32::MAX][random.below(4)];
+                    let variant = &mut task.variants[variant];
+                    (variant.split, variant.up_to_rows) = (Some(Split { argument: arg as u32, combine }), up_to_rows);
+                }
                 10 => task.variants[variant].up_to_rows = random.number(5) as u32,
                 _ => {
                     let rules = [
                         DimRule::Rows,
                         DimRule::RowGroups(random.number(6) as u32),
                         DimRule::RowRest(random.number(6) as u32),
-                        DimRule::PositionBlocks,
+                        DimRule::FullBlocks,
+                        DimRule::MaskedBlocks,
+                        DimRule::FirstBlock,
                         DimRule::CacheBlocks,
                         DimRule::All(RowCount::Routed { top_k: random.number(2) as u32 }),
                     ];
@@ -396,7 +409,14 @@ fn errors_say_what_is_wrong() {
         ("has 0 dims, must have 1", |p| task(p, "q").variants[0].dims.clear()),
         ("row counts of variants must ascend", |p| task(p, "q").variants[0].up_to_rows = u32::MAX),
         ("divides by 0", |p| task(p, "q").variants[1].dims[0] = DimRule::RowGroups(0)),
-        ("needs items of one token each", |p| task(p, "attention").variants[0].row_chunk = 2),
+        ("needs rows that are tokens", |p| task(p, "gather").variants[0].dims[0] = DimRule::FullBlocks),
+        ("needs rows that are tokens", |p| task(p, "attention").rows = RowAxis::Outputs),
+        ("in parts for one token alone", |p| task(p, "attention").variants[0].up_to_rows = 2),
+        ("argument 9 does not exist", |p| split(p).argument = 9),
+        ("kernel 99 does not exist", |p| split(p).combine = KernelId(99)),
+        ("write parts of one size", |p| split(p).argument = 3),
+        ("combined by a kernel from parts", |p| split(p).combine = KernelId(0)),
+        ("bytes of parts is", |p| task(p, "attention").columns = 1 << 30),
         ("row chunk is 0", |p| task(p, "attention").variants[0].row_chunk = 0),
         ("buffer %y is `write` and comes from a weight; only the arena and the cache are written", |p| {
             task(p, "embed").args[2].source = Source::Weight(0);

@@ -64,7 +64,7 @@ classes! {
     IntMul Scalar "imul";
     Branch Scalar "jumps; a comparison or sum just before a conditional one is fused with it";
     Return Scalar "ret";
-    LoadInt Load "loads of an integer register, pop";
+    LoadInt Load "loads of an integer register, pop, prefetches";
     StoreInt Store "stores of an integer register or immediate, push";
     Load Load "vector loads, broadcasts of 4 bytes and more included";
     BroadcastNarrow Load "broadcasts of a byte or word in memory";
@@ -247,7 +247,7 @@ pub fn classify(i: &Instruction) -> Option<Work> {
         Jmp | Ja | Jae | Jb | Jbe | Je | Jne | Jg | Jge | Jl | Jle | Js | Jns | Jo | Jno | Jp | Jnp => plain(C::Branch),
         Ret => plain(C::Return),
         Push => plain(C::StoreInt),
-        Pop => plain(C::LoadInt),
+        Pop | Prefetcht0 => plain(C::LoadInt),
 
         Vmovdqu | Vmovdqa | Vmovups | Vmovaps | Vmovupd | Vmovapd | Vmovdqu8 | Vmovdqu16 | Vmovdqu32 | Vmovdqu64
         | Vmovdqa32 | Vmovdqa64 | Vmovss | Vmovsd

@@ -1,202 +1,540 @@
-//! Attention of the query heads that share a key head, over the KV cache, in blocks of 32 positions (the online softmax of
-//! FlashAttention): for each block the scores, then the running maximum and sum, then the weighted values.
+//! Attention of the query heads that share a key head, over the KV cache, in blocks of [`ATTENTION_BLOCK`] positions (the online
+//! softmax of FlashAttention): for each block the scores, then the running maximum and sums, then the weighted values.
 //!
-//! Keys lie as `[position / 8][d][position % 8]`: a lane is a position, so a block's scores need no horizontal sum, and scores are
-//! made in vectors of eight; all else is in vectors of the target. Loads of keys
-//! and values are shared by up to [`CHAINS`] query heads, whose accumulators hide the latency of a fused multiply-add (4 cycles at
-//! two a cycle: eight chains). Scores, weights and accumulators are f32; the cache is f16.
+//! Keys lie as `[position / 16][d][position % 16]`: a lane is a position, so a block's scores need no horizontal sum. Queries are the
+//! heads of one row, or of a few rows together, so that a load and its conversion from f16 serve [`TILE`] of them, whose
+//! accumulators hide the latency of a fused multiply-add (4 cycles at two a cycle: eight chains). The factor on scores is put on the
+//! queries once: for heads of 64 it is a power of two, and exact. Scores, weights and accumulators are f32; the cache is f16.
+//!
+//! ```text
+//! for each block                                     // first those that all rows see whole, then those that need a mask
+//!   p[query][position] = q . k                       // tiles of queries x positions, in registers over d
+//!   for each query: maximum, p = e^(p - maximum), sums += p
+//!   acc[query][dv] = acc * e^(old maximum - maximum) + p v    // tiles of queries x elements of a value, in registers
+//! ```
+//!
+//! While a block is worked on, the next one is prefetched, line by line: hardware prefetchers stop at the end of a page, which
+//! a block of keys (4 KiB for heads of 64) is.
+//!
+//! A row's result does not depend on how many rows are worked on together. Long contexts are attended in parts
+//! ([`attention_part`]), which give maximum, sum and unscaled accumulator of each head; [`super::attention_combine`]
+//! makes the result of them.
 
-use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId};
+use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder, Op, Type, ValueId};
 use ixc_ir::plan::{ATTENTION_BLOCK, KEY_LANES, KernelSpec};
 
 use super::{GenerateError, MAX_POSITIONS, check, for_rest, for_vectors, math, spec_fields};
 
-/// Lanes of a score: positions that lie side by side.
-const SCORES: u16 = KEY_LANES as u16;
-const EIGHT: i64 = KEY_LANES as i64;
 const BLOCK: i64 = ATTENTION_BLOCK as i64;
-/// Accumulators of an inner loop.
-const CHAINS: u32 = 8;
+const KEYS: i64 = KEY_LANES as i64;
+/// Bytes that a prefetch brings.
+const LINE: i64 = 64;
 /// Score of positions after the row's own; below every real score.
 const MASKED: f32 = -1.0e30;
-/// Positions of the value loop that are unrolled.
+/// Positions of the value loop, and elements of the score loop, that are unrolled.
 const UNROLL: i64 = 4;
+/// Masked blocks of an item at most: rows side by side end in two neighbouring blocks, or in one.
+const MOST_MASKED: i64 = 2;
+/// Rows worked on together at most, so that they end in two neighbouring blocks.
+const MOST_ROWS: u32 = ATTENTION_BLOCK;
+
+/// Queries that share a load, and accumulators of an inner loop, by the lanes of a vector: of 16 registers eight are accumulators,
+/// of 32 (which targets with 16 lanes have) sixteen.
+const fn tile(lanes: u16) -> (i64, i64) {
+    if lanes >= 16 { (8, 16) } else { (4, 8) }
+}
+
+/// What a call leaves.
+enum Outcome {
+    /// The weighted mean of the values, for each row: a row of the result has so many bytes.
+    Mean { y: BufferId, row_bytes: i64 },
+    /// Accumulators, then maxima, then sums.
+    Part(BufferId),
+}
+
+/// Places in scratch memory, in bytes.
+struct Scratch {
+    buffer: BufferId,
+    /// Scores, then weights: a block for each query.
+    p: i64,
+    /// Queries times the factor on scores.
+    q: i64,
+    /// Sums of weighted values: a value for each query.
+    acc: i64,
+    /// A vector of sums of weights for each query.
+    sums: i64,
+    /// For each query: maximum, factor that the new maximum puts on the past, and the row's position.
+    stats: i64,
+}
+
+const STATS: i64 = 12;
+const FACTOR: i64 = 4;
+const OWN: i64 = 8;
+
+struct Attend {
+    lanes: u16,
+    group: i64,
+    d: i64,
+    dv: i64,
+    /// On scores.
+    scale: f32,
+    q: BufferId,
+    q_row_bytes: i64,
+    position: BufferId,
+    keys: BufferId,
+    values: BufferId,
+    outcome: Outcome,
+    scratch: Scratch,
+    /// Blocks that every row sees whole, and those after them.
+    full: DimId,
+    masked: DimId,
+    /// The first block's number.
+    first: Option<DimId>,
+}
 
 /// See [`KernelSpec::Attention`].
 pub fn attention(name: String, spec: &KernelSpec, lanes: u16) -> Result<Kernel, GenerateError> {
-    spec_fields!(spec, Attention { group, d, dv, scale });
-    let width = i64::from(lanes);
-    check(&name, "value head", u64::from(dv), dv > 0, "at least 1")?;
-    check(&name, "query heads", u64::from(group), group > 0, "at least 1")?;
-    let value_len = dv;
-    let (g, d, dv) = (i64::from(group), i64::from(d), i64::from(dv));
+    spec_fields!(spec, Attention { group, d, dv, scale, heads, rows });
+    check(&name, "rows", u64::from(rows), (1..=MOST_ROWS).contains(&rows), format!("1 to {MOST_ROWS}"))?;
+    check(&name, "key heads", u64::from(heads), heads > 0, "at least 1")?;
+    check_sizes(&name, [group, d, dv])?;
     let mut b = KernelBuilder::new(name);
-    let blocks = b.dim("blocks", 1, MAX_POSITIONS / BLOCK);
+    let (full, masked) = blocks(&mut b);
+    let several = (rows > 1).then(|| (b.dim("groups", 0, 1), b.dim("rest", 0, i64::from(rows) - 1)));
+    let (h, r) = (i64::from(heads), i64::from(rows));
+    // Whole rows but for what stands before and after this head in the first and last.
+    let extent = |elements: i64| -> Affine {
+        match several {
+            None => Affine::constant(elements * 4),
+            Some((groups, rest)) => {
+                groups * (r * h * elements * 4) + rest * (h * elements * 4) + (elements - h * elements) * 4
+            }
+        }
+    };
+    let (g, d, dv) = (i64::from(group), i64::from(d), i64::from(dv));
+    let q = b.read("q", extent(g * d));
+    let position = match several {
+        None => b.read("position", 4),
+        Some((groups, rest)) => b.read("position", groups * (r * 4) + rest * 4),
+    };
+    let (q_row_bytes, row_bytes) = (h * g * d * 4, h * g * dv * 4);
+    let y_bytes = extent(g * dv);
+    let cache = cache(&mut b, [full, masked], [d, dv]);
+    let outcome = Outcome::Mean { y: b.write("y", y_bytes), row_bytes };
+    let scratch = scratch(&mut b, lanes, g * r, [d, dv]);
+    let scale = scale.value();
+    let [keys, values] = cache;
+    let attend = Attend {
+        lanes,
+        group: g,
+        d,
+        dv,
+        scale,
+        q,
+        q_row_bytes,
+        position,
+        keys,
+        values,
+        outcome,
+        scratch,
+        full,
+        masked,
+        first: None,
+    };
+    match several {
+        None => attend.rows(&mut b, 1, Affine::constant(0)),
+        Some((groups, rest)) => {
+            b.for_each("g", groups, |b, i| attend.rows(b, r, i * r));
+            b.for_each("r", rest, |b, i| attend.rows(b, 1, groups * r + i));
+        }
+    }
+    Ok(b.finish())
+}
+
+/// See [`KernelSpec::AttentionPart`].
+pub fn attention_part(name: String, spec: &KernelSpec, lanes: u16) -> Result<Kernel, GenerateError> {
+    spec_fields!(spec, AttentionPart { group, d, dv, scale });
+    check_sizes(&name, [group, d, dv])?;
+    let mut b = KernelBuilder::new(name);
+    let (full, masked) = blocks(&mut b);
+    let first = b.dim("first", 0, MAX_POSITIONS / BLOCK);
+    let (g, d, dv) = (i64::from(group), i64::from(d), i64::from(dv));
     let q = b.read("q", g * d * 4);
     let position = b.read("position", 4);
-    let keys = b.read("keys", blocks * (BLOCK * d * 2));
-    let values = b.read("values", blocks * (BLOCK * dv * 2));
-    let y = b.write("y", g * dv * 4);
-    // Weights of a block, accumulators, and for each head: maximum, sum, and the factor that a new maximum puts on the past.
-    let (p_at, sum_at, stat_at) = (0, g * BLOCK * 4, g * BLOCK * 4 + g * dv * 4);
-    let scratch = b.buffer("scratch", BufferKind::Scratch, stat_at + g * 12);
-
-    let (zero, lowest) = (b.splat_f32(1, 0.0), b.splat_f32(1, MASKED));
-    let zeros = b.splat_f32(lanes, 0.0);
-    b.for_each("h", g, |b, h| {
-        for_vectors(b, lanes, value_len, |b, at, part| {
-            let zeros = if part == lanes { zeros } else { b.splat_f32(part, 0.0) };
-            b.store(scratch, h * (dv * 4) + at * 4 + sum_at, zeros);
-        });
-        b.store(scratch, h * 12 + stat_at, lowest);
-        b.store(scratch, h * 12 + (stat_at + 4), zero);
-    });
-
-    b.for_each("block", blocks, |b, block| {
-        // Scores: chunks of heads times eights of positions.
-        let heads = group.min(CHAINS);
-        let eights = (CHAINS / heads).clamp(1, 4).next_power_of_two().min(4);
-        let eights = if eights * heads > CHAINS { eights / 2 } else { eights }.max(1);
-        let mut first = 0;
-        while first < group {
-            let count = heads.min(group - first);
-            b.for_each("e8", BLOCK / EIGHT / i64::from(eights), |b, part| {
-                let start = b.splat_f32(SCORES, 0.0);
-                let init = vec![start; (count * eights) as usize];
-                let acc = b.for_carry("e", d, &init, |b, e, acc| {
-                    let mut next = Vec::new();
-                    let k: Vec<ValueId> = (0..i64::from(eights))
-                        .map(|eight| {
-                            let at =
-                                block * (BLOCK * d * 2) + part * (i64::from(eights) * EIGHT * d * 2) + e * (EIGHT * 2);
-                            let k = b.load(Type::f16(SCORES), keys, at + eight * EIGHT * d * 2);
-                            b.op(Op::F16ToF32, Type::f32(SCORES), &[k])
-                        })
-                        .collect();
-                    for h in 0..count {
-                        let q = b.load_splat(Type::f32(SCORES), q, e * 4 + i64::from(first + h) * d * 4);
-                        for (eight, k) in k.iter().enumerate() {
-                            next.push(b.fma(*k, q, acc[h as usize * eights as usize + eight]));
-                        }
-                    }
-                    next
-                });
-                let scale = b.splat_f32(SCORES, scale.value());
-                let own = b.load_splat(Type::i32(SCORES), position, 0);
-                let iota = b.op(Op::Iota, Type::i32(SCORES), &[]);
-                let masked = b.splat_f32(SCORES, MASKED);
-                for eight in 0..i64::from(eights) {
-                    let at = part * (i64::from(eights) * EIGHT) + eight * EIGHT;
-                    let p = b.index(block * BLOCK + at.clone());
-                    let p = b.broadcast(SCORES, p);
-                    let p = b.iadd(p, iota);
-                    let after = b.same(Op::CmpGt, &[p, own]);
-                    for h in 0..i64::from(count) {
-                        let s = b.mul(acc[(h * i64::from(eights) + eight) as usize], scale);
-                        let s = b.op(Op::Select, Type::f32(SCORES), &[after, masked, s]);
-                        b.store(scratch, at.clone() * 4 + (i64::from(first) + h) * BLOCK * 4 + p_at, s);
-                    }
-                }
-            });
-            first += count;
-        }
-        // Weights.
-        b.for_each("h", g, |b, h| {
-            let s: Vec<ValueId> = (0..BLOCK / width)
-                .map(|i| b.load(Type::f32(lanes), scratch, h * (BLOCK * 4) + (i * width * 4 + p_at)))
-                .collect();
-            let max = s[1..].iter().fold(s[0], |m, s| b.same(Op::Max, &[m, *s]));
-            let max = b.op(Op::ReduceMax, Type::f32(1), &[max]);
-            let old = b.load(Type::f32(1), scratch, h * 12 + stat_at);
-            let max = b.same(Op::Max, &[max, old]);
-            let fall = b.sub(old, max);
-            let factor = math::exp(b, fall);
-            let max_lanes = b.broadcast(lanes, max);
-            let (none, masked) = (b.splat_f32(lanes, 0.0), b.splat_f32(lanes, MASKED));
-            let mut sum = None;
-            for (i, s) in s.iter().enumerate() {
-                let x = b.sub(*s, max_lanes);
-                let e = math::exp(b, x);
-                let seen = b.op(Op::CmpLtF, Type::i32(lanes), &[masked, *s]);
-                let e = b.op(Op::Select, Type::f32(lanes), &[seen, e, none]);
-                b.store(scratch, h * (BLOCK * 4) + (i as i64 * width * 4 + p_at), e);
-                sum = Some(match sum {
-                    Some(sum) => b.add(sum, e),
-                    None => e,
-                });
-            }
-            let sum = sum.unwrap_or(none);
-            let sum = b.op(Op::ReduceAdd, Type::f32(1), &[sum]);
-            let past = b.load(Type::f32(1), scratch, h * 12 + (stat_at + 4));
-            let sum = b.fma(past, factor, sum);
-            b.store(scratch, h * 12 + stat_at, max);
-            b.store(scratch, h * 12 + (stat_at + 4), sum);
-            b.store(scratch, h * 12 + (stat_at + 8), factor);
-        });
-        // Values: chunks of heads times vectors of a value.
-        let vectors = (CHAINS / heads).clamp(1, 4);
-        let vectors = (1..=i64::from(vectors)).rev().find(|v| (dv / width) % v == 0).unwrap_or(1);
-        let mut first = 0;
-        while first < group {
-            let count = heads.min(group - first);
-            // `vectors` vectors of `lanes` elements of the values, from the element `at`.
-            let weigh = |b: &mut KernelBuilder, at: Affine, vectors: i64, lanes: u16| {
-                let splat = |b: &mut KernelBuilder, at: Affine| match lanes {
-                    1 => b.load(Type::f32(1), scratch, at),
-                    _ => b.load_splat(Type::f32(lanes), scratch, at),
-                };
-                let width = i64::from(lanes);
-                let mut init = Vec::new();
-                for h in i64::from(first)..i64::from(first + count) {
-                    let factor = splat(b, Affine::constant(stat_at + 8 + h * 12));
-                    for v in 0..vectors {
-                        let sum = b.load(Type::f32(lanes), scratch, at.clone() * 4 + (h * dv + v * width) * 4 + sum_at);
-                        init.push(b.mul(sum, factor));
-                    }
-                }
-                let sums = b.for_carry("j", BLOCK / UNROLL, &init, |b, j, acc| {
-                    let mut acc = acc.to_vec();
-                    for u in 0..UNROLL {
-                        let row = block * (BLOCK * dv * 2) + j * (UNROLL * dv * 2) + at.clone() * 2 + u * dv * 2;
-                        let values: Vec<ValueId> = (0..vectors)
-                            .map(|v| {
-                                let v = b.load(Type::f16(lanes), values, row.clone() + v * width * 2);
-                                b.op(Op::F16ToF32, Type::f32(lanes), &[v])
-                            })
-                            .collect();
-                        for h in 0..count as usize {
-                            let weight_at = j * (UNROLL * 4) + u * 4 + (i64::from(first) + h as i64) * BLOCK * 4 + p_at;
-                            let weight = splat(b, weight_at);
-                            for (v, value) in values.iter().enumerate() {
-                                let i = h * vectors as usize + v;
-                                acc[i] = b.fma(*value, weight, acc[i]);
-                            }
-                        }
-                    }
-                    acc
-                });
-                for (i, sum) in sums.iter().enumerate() {
-                    let (h, v) = (i64::from(first) + i as i64 / vectors, i as i64 % vectors);
-                    b.store(scratch, at.clone() * 4 + (h * dv + v * width) * 4 + sum_at, *sum);
-                }
-            };
-            if dv >= width {
-                b.for_each("v", dv / width / vectors, |b, part| weigh(b, part * (vectors * width), vectors, lanes));
-            }
-            for_rest(b, lanes, value_len, &mut |b, at, lanes| weigh(b, at, 1, lanes));
-            first += count;
-        }
-    });
-    b.for_each("h", g, |b, h| {
-        let one = b.splat_f32(1, 1.0);
-        let sum = b.load(Type::f32(1), scratch, h * 12 + (stat_at + 4));
-        let inverse = b.same(Op::Div, &[one, sum]);
-        for_vectors(b, lanes, value_len, |b, at, lanes| {
-            let inverse = if lanes == 1 { inverse } else { b.broadcast(lanes, inverse) };
-            let v = b.load(Type::f32(lanes), scratch, h * (dv * 4) + at.clone() * 4 + sum_at);
-            let v = b.mul(v, inverse);
-            b.store(y, h * (dv * 4) + at * 4, v);
-        });
-    });
+    let [keys, values] = cache(&mut b, [full, masked], [d, dv]);
+    let outcome = Outcome::Part(b.write("part", g * (dv + 2) * 4));
+    let scratch = scratch(&mut b, lanes, g, [d, dv]);
+    let scale = scale.value();
+    let attend = Attend {
+        lanes,
+        group: g,
+        d,
+        dv,
+        scale,
+        q,
+        q_row_bytes: g * d * 4,
+        position,
+        keys,
+        values,
+        outcome,
+        scratch,
+        full,
+        masked,
+        first: Some(first),
+    };
+    attend.rows(&mut b, 1, Affine::constant(0));
     Ok(b.finish())
+}
+
+fn check_sizes(name: &str, sizes: [u32; 3]) -> Result<(), GenerateError> {
+    let what = ["query heads", "elements of a key head", "elements of a value head"];
+    what.into_iter().zip(sizes).try_for_each(|(what, n)| check(name, what, n.into(), n > 0, "at least 1"))
+}
+
+fn blocks(b: &mut KernelBuilder) -> (DimId, DimId) {
+    (b.dim("full", 0, MAX_POSITIONS / BLOCK), b.dim("masked", 0, MOST_MASKED))
+}
+
+fn cache(b: &mut KernelBuilder, [full, masked]: [DimId; 2], [d, dv]: [i64; 2]) -> [BufferId; 2] {
+    let size = |len: i64| full * (BLOCK * len * 2) + masked * (BLOCK * len * 2);
+    [b.read("keys", size(d)), b.read("values", size(dv))]
+}
+
+fn scratch(b: &mut KernelBuilder, lanes: u16, queries: i64, [d, dv]: [i64; 2]) -> Scratch {
+    let mut end = 0;
+    let mut place = |floats: i64| {
+        let at = end;
+        // Vectors do not cross lines.
+        end = (end + queries * floats * 4 + LINE - 1) / LINE * LINE;
+        at
+    };
+    let (p, q, acc) = (place(BLOCK), place(d), place(dv));
+    let (sums, stats) = (place(lanes.into()), place(STATS / 4));
+    Scratch { buffer: b.buffer("scratch", BufferKind::Scratch, end), p, q, acc, sums, stats }
+}
+
+/// Queries in tiles of one size: the first query, the size, and how many tiles.
+type Tiles = Vec<(i64, i64, i64)>;
+
+/// `queries` in tiles of at most `most`, which differ by one at most.
+fn tiles(queries: i64, most: i64) -> Tiles {
+    let count = (queries + most - 1) / most;
+    let (small, larger) = (queries / count, queries % count);
+    [(0, small + 1, larger), (larger * (small + 1), small, count - larger)]
+        .into_iter()
+        .filter(|tiles| tiles.2 > 0)
+        .collect()
+}
+
+/// Makes one of several values.
+type Make<'a> = (i64, &'a dyn Fn(&mut KernelBuilder, i64) -> ValueId);
+
+/// Adds `scalar(i) * vector(j)` to `sums[i][j]`. Those that are fewer are in registers together, the others one by one.
+fn outer_product(b: &mut KernelBuilder, sums: &mut [ValueId], (rows, scalar): Make<'_>, (columns, vector): Make<'_>) {
+    let mut add = |b: &mut KernelBuilder, i: usize, j: usize, scalar, vector| {
+        let sum = &mut sums[i * columns as usize + j];
+        *sum = b.fma(vector, scalar, *sum);
+    };
+    if columns <= rows {
+        let vectors: Vec<ValueId> = (0..columns).map(|j| vector(b, j)).collect();
+        for i in 0..rows {
+            let scalar = scalar(b, i);
+            vectors.iter().enumerate().for_each(|(j, &vector)| add(b, i as usize, j, scalar, vector));
+        }
+    } else {
+        let scalars: Vec<ValueId> = (0..rows).map(|i| scalar(b, i)).collect();
+        for j in 0..columns {
+            let vector = vector(b, j);
+            scalars.iter().enumerate().for_each(|(i, &scalar)| add(b, i, j as usize, scalar, vector));
+        }
+    }
+}
+
+impl Attend {
+    /// `rows` rows from `row` of the item's on.
+    fn rows(&self, b: &mut KernelBuilder, rows: i64, row: Affine) {
+        self.begin(b, rows, &row);
+        let queries = rows * self.group;
+        b.for_each("block", self.full, |b, block| self.block(b, queries, block.into(), false));
+        b.for_each("block", self.masked, |b, block| self.block(b, queries, Affine::from(block) + self.full, true));
+        match self.outcome {
+            Outcome::Mean { y, row_bytes } => self.mean(b, rows, y, row * row_bytes, row_bytes),
+            Outcome::Part(part) => self.part(b, part),
+        }
+    }
+
+    /// Runs `body` for every row and head, with the number of the query.
+    fn queries(&self, b: &mut KernelBuilder, rows: i64, body: impl FnOnce(&mut KernelBuilder, Affine, Affine, Affine)) {
+        b.for_each("i", rows, |b, r| {
+            b.for_each("h", self.group, |b, h| body(b, r.into(), h.into(), r * self.group + h));
+        });
+    }
+
+    /// Queries times the factor on scores, and nothing attended yet.
+    fn begin(&self, b: &mut KernelBuilder, rows: i64, row: &Affine) {
+        let s = &self.scratch;
+        self.queries(b, rows, |b, r, h, query| {
+            for_vectors(b, self.lanes, self.d as u32, |b, at, lanes| {
+                let from = (row.clone() + r.clone()) * self.q_row_bytes + h.clone() * (self.d * 4);
+                let x = b.load(Type::f32(lanes), self.q, from + at.clone() * 4);
+                let scale = b.splat_f32(lanes, self.scale);
+                let x = b.mul(x, scale);
+                b.store(s.buffer, query.clone() * (self.d * 4) + at * 4 + s.q, x);
+            });
+            for_vectors(b, self.lanes, self.dv as u32, |b, at, lanes| {
+                let zeros = b.splat_f32(lanes, 0.0);
+                b.store(s.buffer, query.clone() * (self.dv * 4) + at * 4 + s.acc, zeros);
+            });
+            let zeros = b.splat_f32(self.lanes, 0.0);
+            b.store(s.buffer, query.clone() * (i64::from(self.lanes) * 4) + s.sums, zeros);
+            let lowest = b.splat_f32(1, MASKED);
+            b.store(s.buffer, query.clone() * STATS + s.stats, lowest);
+            let own = b.load(Type::i32(1), self.position, (row.clone() + r) * 4);
+            b.store(s.buffer, query * STATS + (s.stats + OWN), own);
+        });
+    }
+
+    fn block(&self, b: &mut KernelBuilder, queries: i64, block: Affine, masked: bool) {
+        let most = tile(self.lanes).0;
+        // The first tile brings the next block.
+        let each = |b: &mut KernelBuilder, body: &dyn Fn(&mut KernelBuilder, Affine, i64, bool)| {
+            for (i, (first, size, count)) in tiles(queries, most).into_iter().enumerate() {
+                let (first, count) = if i == 0 {
+                    body(b, Affine::constant(first), size, true);
+                    (first + size, count - 1)
+                } else {
+                    (first, count)
+                };
+                if count > 0 {
+                    b.for_each("tile", count, |b, t| body(b, t * size + first, size, false));
+                }
+            }
+        };
+        each(b, &|b, first, size, prefetch| self.scores(b, &block, (&first, size), masked, prefetch));
+        b.for_each("query", queries, |b, query| self.weights(b, query.into(), masked));
+        each(b, &|b, first, size, prefetch| self.weigh(b, &block, (&first, size), prefetch));
+    }
+
+    /// Scores of `size` queries from `first` on.
+    fn scores(
+        &self,
+        b: &mut KernelBuilder,
+        block: &Affine,
+        (first, size): (&Affine, i64),
+        masked: bool,
+        prefetch: bool,
+    ) {
+        let (lanes, width, s) = (self.lanes, i64::from(self.lanes), &self.scratch);
+        // Vectors of positions: at least those that lie side by side, at most a block.
+        let least = (KEYS / width).max(1);
+        let mut vectors = BLOCK / width;
+        while vectors > least && vectors * size > tile(lanes).1 {
+            vectors /= 2;
+        }
+        let unroll = [UNROLL, 2, 1].into_iter().find(|u| self.d % u == 0).unwrap_or(1);
+        let block_bytes = BLOCK * self.d * 2;
+        b.for_each("part", BLOCK / width / vectors, |b, part| {
+            let zero = b.splat_f32(lanes, 0.0);
+            let init = vec![zero; (size * vectors) as usize];
+            let at = block.clone() * block_bytes + part * (vectors * width * self.d * 2);
+            let sums = b.for_carry("e", self.d / unroll, &init, |b, e, sums| {
+                let mut sums = sums.to_vec();
+                let at = at.clone() + e * (unroll * KEYS * 2);
+                if prefetch {
+                    for strip in 0..vectors * width / KEYS {
+                        for line in 0..(unroll * KEYS * 2 / LINE).max(1) {
+                            b.prefetch(self.keys, at.clone() + (block_bytes + strip * KEYS * self.d * 2 + line * LINE));
+                        }
+                    }
+                }
+                for u in 0..unroll {
+                    let query = |b: &mut KernelBuilder, query: i64| {
+                        let at = (first.clone() + query) * (self.d * 4) + e * (unroll * 4) + (u * 4 + s.q);
+                        self.splat(b, at, lanes)
+                    };
+                    let key = |b: &mut KernelBuilder, v: i64| {
+                        let (strip, lane) = (v * width / KEYS, v * width % KEYS);
+                        let at = at.clone() + (strip * KEYS * self.d * 2 + u * KEYS * 2 + lane * 2);
+                        let k = b.load(Type::f16(lanes), self.keys, at);
+                        b.op(Op::F16ToF32, Type::f32(lanes), &[k])
+                    };
+                    outer_product(b, &mut sums, (size, &query), (vectors, &key));
+                }
+                sums
+            });
+            let lowest = b.splat_f32(lanes, MASKED);
+            let iota = b.op(Op::Iota, Type::i32(lanes), &[]);
+            for v in 0..vectors {
+                let position = masked.then(|| {
+                    let start = self.first.map_or(block.clone(), |first| block.clone() + first);
+                    let p = b.index(start * BLOCK + part * (vectors * width) + v * width);
+                    let p = b.broadcast(lanes, p);
+                    b.iadd(p, iota)
+                });
+                for query in 0..size {
+                    let query_at = first.clone() + query;
+                    let mut score = sums[(query * vectors + v) as usize];
+                    if let Some(position) = position {
+                        let own = b.load_splat(Type::i32(lanes), s.buffer, query_at.clone() * STATS + (s.stats + OWN));
+                        let after = b.same(Op::CmpGt, &[position, own]);
+                        score = b.op(Op::Select, Type::f32(lanes), &[after, lowest, score]);
+                    }
+                    let at = query_at * (BLOCK * 4) + part * (vectors * width * 4) + (v * width * 4 + s.p);
+                    b.store(s.buffer, at, score);
+                }
+            }
+        });
+    }
+
+    fn splat(&self, b: &mut KernelBuilder, at: Affine, lanes: u16) -> ValueId {
+        match lanes {
+            1 => b.load(Type::f32(1), self.scratch.buffer, at),
+            _ => b.load_splat(Type::f32(lanes), self.scratch.buffer, at),
+        }
+    }
+
+    /// Maximum and weights of a query.
+    fn weights(&self, b: &mut KernelBuilder, query: Affine, masked: bool) {
+        let (lanes, width, s) = (self.lanes, i64::from(self.lanes), &self.scratch);
+        let row = query.clone() * (BLOCK * 4) + s.p;
+        let stats = query.clone() * STATS + s.stats;
+        let scores: Vec<ValueId> =
+            (0..BLOCK / width).map(|i| b.load(Type::f32(lanes), s.buffer, row.clone() + i * width * 4)).collect();
+        let max = scores[1..].iter().fold(scores[0], |m, s| b.same(Op::Max, &[m, *s]));
+        let max = b.op(Op::ReduceMax, Type::f32(1), &[max]);
+        let old = b.load(Type::f32(1), s.buffer, stats.clone());
+        let max = b.same(Op::Max, &[max, old]);
+        let fall = b.sub(old, max);
+        let factor = math::exp_of_negative(b, fall);
+        b.store(s.buffer, stats.clone(), max);
+        b.store(s.buffer, stats + FACTOR, factor);
+        let (max, factor) = (b.broadcast(lanes, max), b.broadcast(lanes, factor));
+        let sums_at = query * (width * 4) + s.sums;
+        let past = b.load(Type::f32(lanes), s.buffer, sums_at.clone());
+        let mut sums = b.mul(past, factor);
+        for (i, score) in scores.iter().enumerate() {
+            let x = b.sub(*score, max);
+            let mut weight = math::exp_of_negative(b, x);
+            if masked {
+                let (none, lowest) = (b.splat_f32(lanes, 0.0), b.splat_f32(lanes, MASKED));
+                let seen = b.op(Op::CmpLtF, Type::i32(lanes), &[lowest, *score]);
+                weight = b.op(Op::Select, Type::f32(lanes), &[seen, weight, none]);
+            }
+            b.store(s.buffer, row.clone() + i as i64 * width * 4, weight);
+            sums = b.add(sums, weight);
+        }
+        b.store(s.buffer, sums_at, sums);
+    }
+
+    /// Adds the block's weighted values for `size` queries from `first` on.
+    fn weigh(&self, b: &mut KernelBuilder, block: &Affine, (first, size): (&Affine, i64), prefetch: bool) {
+        let width = i64::from(self.lanes);
+        let most = (tile(self.lanes).1 / size).max(1);
+        let vectors = (1..=most).rev().find(|v| (self.dv / width) % v == 0).unwrap_or(1);
+        if self.dv >= width {
+            let parts = self.dv / width / vectors;
+            // Parts share the lines of the next block.
+            let lines = if prefetch { BLOCK * self.dv * 2 / parts / LINE } else { 0 };
+            b.for_each("v", parts, |b, part| {
+                let ahead = block.clone() * (BLOCK * self.dv * 2) + part * (lines * LINE) + BLOCK * self.dv * 2;
+                self.weigh_columns(
+                    b,
+                    block,
+                    (first, size),
+                    (part * (vectors * width), vectors, self.lanes),
+                    (ahead, lines),
+                );
+            });
+        }
+        for_rest(b, self.lanes, self.dv as u32, &mut |b, at, lanes| {
+            self.weigh_columns(b, block, (first, size), (at, 1, lanes), (Affine::constant(0), 0));
+        });
+    }
+
+    /// `vectors` vectors of `lanes` elements of the values, from the element `at` on.
+    fn weigh_columns(
+        &self,
+        b: &mut KernelBuilder,
+        block: &Affine,
+        (first, size): (&Affine, i64),
+        (at, vectors, lanes): (Affine, i64, u16),
+        (ahead, lines): (Affine, i64),
+    ) {
+        let (width, s) = (i64::from(lanes), &self.scratch);
+        let acc_at =
+            |query: i64, v: i64| (first.clone() + query) * (self.dv * 4) + at.clone() * 4 + (v * width * 4 + s.acc);
+        let mut init = Vec::new();
+        for query in 0..size {
+            let factor = self.splat(b, (first.clone() + query) * STATS + (s.stats + FACTOR), lanes);
+            for v in 0..vectors {
+                let sum = b.load(Type::f32(lanes), s.buffer, acc_at(query, v));
+                init.push(b.mul(sum, factor));
+            }
+        }
+        let sums = b.for_carry("j", BLOCK / UNROLL, &init, |b, j, sums| {
+            let mut sums = sums.to_vec();
+            let per_trip = lines * UNROLL / BLOCK;
+            for line in 0..per_trip {
+                b.prefetch(self.values, ahead.clone() + j * (per_trip * LINE) + line * LINE);
+            }
+            for u in 0..UNROLL {
+                let row = block.clone() * (BLOCK * self.dv * 2) + j * (UNROLL * self.dv * 2) + at.clone() * 2;
+                let weight = |b: &mut KernelBuilder, query: i64| {
+                    let at = (first.clone() + query) * (BLOCK * 4) + j * (UNROLL * 4) + (u * 4 + s.p);
+                    self.splat(b, at, lanes)
+                };
+                let value = |b: &mut KernelBuilder, v: i64| {
+                    let at = row.clone() + (u * self.dv * 2 + v * width * 2);
+                    let value = b.load(Type::f16(lanes), self.values, at);
+                    b.op(Op::F16ToF32, Type::f32(lanes), &[value])
+                };
+                outer_product(b, &mut sums, (size, &weight), (vectors, &value));
+            }
+            sums
+        });
+        for (i, sum) in sums.iter().enumerate() {
+            b.store(s.buffer, acc_at(i as i64 / vectors, i as i64 % vectors), *sum);
+        }
+    }
+
+    /// The sum of a query's weights.
+    fn sum(&self, b: &mut KernelBuilder, query: &Affine) -> ValueId {
+        let s = &self.scratch;
+        let at = query.clone() * (i64::from(self.lanes) * 4) + s.sums;
+        let sums = b.load(Type::f32(self.lanes), s.buffer, at);
+        b.op(Op::ReduceAdd, Type::f32(1), &[sums])
+    }
+
+    fn mean(&self, b: &mut KernelBuilder, rows: i64, y: BufferId, from: Affine, row_bytes: i64) {
+        let s = &self.scratch;
+        self.queries(b, rows, |b, r, h, query| {
+            let one = b.splat_f32(1, 1.0);
+            let sum = self.sum(b, &query);
+            let inverse = b.same(Op::Div, &[one, sum]);
+            for_vectors(b, self.lanes, self.dv as u32, |b, at, lanes| {
+                let inverse = if lanes == 1 { inverse } else { b.broadcast(lanes, inverse) };
+                let acc = query.clone() * (self.dv * 4) + at.clone() * 4 + s.acc;
+                let acc = b.load(Type::f32(lanes), s.buffer, acc);
+                let mean = b.mul(acc, inverse);
+                let to = from.clone() + r.clone() * row_bytes + h.clone() * (self.dv * 4) + at * 4;
+                b.store(y, to, mean);
+            });
+        });
+    }
+
+    fn part(&self, b: &mut KernelBuilder, part: BufferId) {
+        let s = &self.scratch;
+        let maxima = self.group * self.dv * 4;
+        b.for_each("h", self.group, |b, h| {
+            for_vectors(b, self.lanes, self.dv as u32, |b, at, lanes| {
+                let at = h * (self.dv * 4) + at * 4;
+                let acc = b.load(Type::f32(lanes), s.buffer, at.clone() + s.acc);
+                b.store(part, at, acc);
+            });
+            let max = b.load(Type::f32(1), s.buffer, h * STATS + s.stats);
+            b.store(part, h * 4 + maxima, max);
+            let sum = self.sum(b, &h.into());
+            b.store(part, h * 4 + (maxima + self.group * 4), sum);
+        });
+    }
 }

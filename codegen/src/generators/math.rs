@@ -42,6 +42,34 @@ pub fn exp(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     b.mul(y, power)
 }
 
+/// 2^x for |x| <= 1/2 is 1 + x P(x) within 1.7e-7 (Cephes' `exp2f`).
+const EXP2: [f32; 6] = [1.535_336_2e-4, 1.339_887_4e-3, 9.618_437e-3, 5.550_332_5e-2, 2.402_264_7e-1, 6.931_472e-1];
+/// Arguments are clamped here: `2^-126` is the smallest normal float.
+const EXP2_LOW: f32 = -126.0;
+
+/// `e^x`, lane by lane, for x of 0 and less, and no less than `2^-126`: a third shorter than [`exp`].
+///
+/// As `2^y`, y = x log2 e, whose rounding is an error of |x| / 2^24. The power of two goes to the exponent's bits by an integer sum: the polynomial is in 0.7..1.42 there, and at least 1 where the
+/// power is the smallest one, so that the sum stays a normal float.
+pub fn exp_of_negative(b: &mut KernelBuilder, x: ValueId) -> ValueId {
+    let lanes = b.ty(x).lanes;
+    let (low, log2e) = (b.splat_f32(lanes, EXP2_LOW), b.splat_f32(lanes, std::f32::consts::LOG2_E));
+    let x = b.mul(x, log2e);
+    let x = b.same(Op::Max, &[x, low]);
+    let n = b.op(Op::ToI32, Type::i32(lanes), &[x]);
+    let nf = b.op(Op::ToF32, Type::f32(lanes), &[n]);
+    let r = b.sub(x, nf);
+    let mut p = b.splat_f32(lanes, EXP2[0]);
+    for c in EXP2[1..].iter().chain(&[1.0]) {
+        let c = b.splat_f32(lanes, *c);
+        p = b.fma(p, r, c);
+    }
+    let bits = b.bitcast(Type::i32(lanes), p);
+    let power = b.shift(Op::Shl, n, 23);
+    let bits = b.iadd(bits, power);
+    b.bitcast(Type::f32(lanes), bits)
+}
+
 /// `1 / (1 + e^-x)`.
 pub fn sigmoid(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     let lanes = b.ty(x).lanes;

@@ -9,13 +9,15 @@
 //! | [`rows`] | embedding, norm, elementwise functions, gather and combine |
 //! | [`quantise`] | activations into their formats |
 //! | [`rope`] | rotation of heads, and the append to the KV cache |
-//! | [`attention`] | attention over the KV cache |
+//! | [`attention`] | attention over the KV cache, all of it or a part |
+//! | [`attention_combine`] | parts of it put together |
 //! | [`route`] | routing, and the sampler's softmax |
 //! | [`math`] | exp and what is made of it |
 //!
 //! To add a kernel: a variant of [`KernelSpec`] with its buffers, a function here, a row in `tests/kernels.rs`.
 
 mod attention;
+mod attention_combine;
 mod linear;
 mod math;
 mod quantise;
@@ -75,6 +77,8 @@ pub fn generate(spec: &KernelSpec, target: Target) -> Result<Kernel, GenerateErr
         KernelSpec::RopeHeads { .. } => rope::rope_heads(name, spec, lanes),
         KernelSpec::RopeAppend { .. } => rope::rope_append(name, spec, lanes),
         KernelSpec::Attention { .. } => attention::attention(name, spec, lanes),
+        KernelSpec::AttentionPart { .. } => attention::attention_part(name, spec, lanes),
+        KernelSpec::AttentionCombine { .. } => attention_combine::combine(name, spec, lanes),
         KernelSpec::Route { .. } => route::route(name, spec, lanes),
         KernelSpec::Gather { .. } => rows::gather(name, spec),
         KernelSpec::Combine { .. } => rows::combine(name, spec, lanes),

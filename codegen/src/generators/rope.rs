@@ -1,7 +1,7 @@
 //! Rotary position embedding of heads, and the append of keys and values to the cache.
 //!
 //! Cosines and sines come from a table that the runtime fills in f64 (`plan::RopeTable`), one row for each position; the
-//! position is `8 * block + lane`, because the key cache keeps 8 positions side by side.
+//! position is `16 * block + lane`, because the key cache keeps 16 positions side by side.
 
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId, VarId};
 use ixc_ir::plan::spec::Bits;

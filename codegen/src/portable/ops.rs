@@ -42,6 +42,8 @@ impl Lowering<'_> {
                 Chunks::new()
             }
 
+            Op::Prefetch => Chunks::new(),
+
             Op::Broadcast => {
                 let scalar = self.operand(inst, 0)?[0];
                 vec![self.splat_lowest(scalar, lane); chunk_count(ty)]

@@ -7,7 +7,7 @@
 use std::fmt;
 
 use half::f16;
-use ixc_ir::kernel::{BufferKind, Elem, Kernel, Stmt};
+use ixc_ir::kernel::{BufferKind, Elem, Kernel, Op, Stmt};
 
 /// The first element of a buffer in which two runs differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -82,7 +82,8 @@ fn visit(body: &[Stmt], elements: &mut [Option<Elem>]) {
             Stmt::For(inner) => visit(&inner.body, elements),
             Stmt::LoadIndex { address, .. } => note(elements, address.buffer.index(), Elem::I32),
             Stmt::Inst(inst) => {
-                if let Some(address) = &inst.address {
+                // A hint says nothing of elements.
+                if let Some(address) = inst.address.as_ref().filter(|_| inst.op != Op::Prefetch) {
                     note(elements, address.buffer.index(), inst.ty.elem);
                 }
             }

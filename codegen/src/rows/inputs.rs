@@ -65,9 +65,15 @@ pub fn dims(spec: &KernelSpec, rows: u32) -> Vec<i64> {
     match spec {
         KernelSpec::RopeHeads { .. }
         | KernelSpec::RopeAppend { .. }
-        | KernelSpec::Attention { .. }
+        | KernelSpec::AttentionCombine { .. }
         | KernelSpec::Gather { .. }
         | KernelSpec::Combine { .. } => vec![rows.into()],
+        // The rows' own positions lie in the last block; with several rows, one of them is missing if blocks are an odd number.
+        KernelSpec::Attention { rows: 1, .. } => vec![i64::from(rows) - 1, 1],
+        KernelSpec::Attention { rows: most, .. } if rows.is_multiple_of(2) => vec![i64::from(rows) - 1, 1, 1, 0],
+        KernelSpec::Attention { rows: most, .. } => vec![i64::from(rows) - 1, 1, 0, i64::from(*most) - 1],
+        // Not the first part.
+        KernelSpec::AttentionPart { .. } => vec![i64::from(rows) - 1, 1, 8],
         KernelSpec::Linear { .. }
         | KernelSpec::Swiglu { .. }
         | KernelSpec::Embed { .. }
@@ -183,8 +189,10 @@ enum Holds {
     Bf16,
     /// Singles.
     Floats,
-    /// A position inside the last block of 32, so that some of its positions are masked.
-    Position,
+    /// Singles above 0.
+    Positive,
+    /// Positions side by side inside the last block of 32, so that some of the block's are masked.
+    Positions,
     /// Any bytes.
     Bytes,
 }
@@ -198,8 +206,9 @@ fn holds(spec: &KernelSpec, buffer: &str) -> Holds {
         (KernelSpec::Linear { x, .. } | KernelSpec::Swiglu { x, .. }, "x") => Holds::Activations(*x),
         (KernelSpec::Swiglu { gate, .. }, "gate") => Holds::Weights(*gate),
         (KernelSpec::Swiglu { up, .. }, "up") => Holds::Weights(*up),
-        (KernelSpec::Attention { .. }, "keys" | "values") => Holds::Halves,
-        (KernelSpec::Attention { .. }, "position") => Holds::Position,
+        (KernelSpec::Attention { .. } | KernelSpec::AttentionPart { .. }, "keys" | "values") => Holds::Halves,
+        (KernelSpec::Attention { .. } | KernelSpec::AttentionPart { .. }, "position") => Holds::Positions,
+        (KernelSpec::AttentionCombine { .. }, "parts") => Holds::Positive,
         (KernelSpec::Gather { .. }, _) => Holds::Bytes,
         (
             KernelSpec::Embed { .. }
@@ -210,6 +219,8 @@ fn holds(spec: &KernelSpec, buffer: &str) -> Holds {
             | KernelSpec::RopeHeads { .. }
             | KernelSpec::RopeAppend { .. }
             | KernelSpec::Attention { .. }
+            | KernelSpec::AttentionPart { .. }
+            | KernelSpec::AttentionCombine { .. }
             | KernelSpec::Route { .. }
             | KernelSpec::Combine { .. }
             | KernelSpec::Map { .. }
@@ -242,9 +253,14 @@ impl Holds {
                 (0..size / 2).flat_map(|_| ((random.float().to_bits() >> 16) as u16).to_le_bytes()).collect()
             }
             Holds::Floats => random.floats(size / 4).iter().flat_map(|v| v.to_le_bytes()).collect(),
-            Holds::Position => {
-                let end = dims.first().map_or(1, |blocks| blocks * 32);
-                ((end - 1 - (random.bits() % 32) as i64) as i32).to_le_bytes().to_vec()
+            Holds::Positive => random.floats(size / 4).iter().flat_map(|v| (v.abs() + 0.25).to_le_bytes()).collect(),
+            Holds::Positions => {
+                // Dims: full blocks, one masked block, and for a part its first block.
+                let first = if let [_, _, first] = dims { *first } else { 0 };
+                let start = 32 * (first + dims.first().copied().unwrap_or(0));
+                let rows = (size / 4) as i64;
+                let own = start + (random.bits() % 32) as i64 % (33 - rows).max(1);
+                (own..own + rows).flat_map(|p| (p as i32).to_le_bytes()).collect()
             }
             Holds::Bytes => (0..size).map(|_| random.bits() as u8).collect(),
         };

@@ -120,13 +120,16 @@ pub static ROWS: &[Row] = &[
     row("add_bias", 1, "add_bias n=2048"),
     row("gather", 64, "gather bytes=2816"),
     row("combine", 64, "combine n=2048 slots=8 residual"),
-    // Heads and the KV cache: rows are blocks of 8 positions for the rotation, of 32 for attention.
+    // Heads and the KV cache: rows are blocks of 16 positions for the rotation, of 32 for attention, parts for what combines them.
     row("rope_heads_64", 16, "rope_heads heads=32 d=64 dims=64 style=norm"),
     row("rope_heads_128", 16, "rope_heads heads=32 d=128 dims=128 style=neox norm=1e-6"),
     row("rope_append_64", 16, "rope_append d=64 dv=64 dims=64 style=norm"),
     row("rope_append_128", 16, "rope_append d=128 dv=128 dims=128 style=neox norm=1e-6"),
-    row("attention_64", 16, "attention group=8 d=64 dv=64 scale=0.125"),
-    row("attention_128", 16, "attention group=8 d=128 dv=128 scale=0.088388346"),
+    row("attention_64", 16, "attention group=4 d=64 dv=64 scale=0.125 heads=8 rows=4"),
+    row("attention_128", 16, "attention group=8 d=128 dv=128 scale=0.088388346 heads=4 rows=2"),
+    row("attention_part_64", 16, "attention_part group=4 d=64 dv=64 scale=0.125"),
+    row("attention_part_128", 16, "attention_part group=8 d=128 dv=128 scale=0.088388346"),
+    row("attention_combine", 16, "attention_combine group=4 dv=64"),
     // Routing and sampling.
     row("route", 1, "route experts=128 top_k=8 score=softmax normalise scale=1.0"),
     row("route_sigmoid", 1, "route experts=128 top_k=8 score=sigmoid normalise scale=2.5"),

@@ -52,9 +52,14 @@ pub fn work(kernel: &Kernel, spec: Option<&KernelSpec>, dims: &[i64]) -> Work {
         Some(KernelSpec::Swiglu { x, k, tile, shape, .. }) => {
             Work { bytes: size("gate") + size("up"), multiply_adds: 2 * product(k, tile), arithmetic: kind(x, shape) }
         }
-        Some(KernelSpec::Attention { group, d, dv, .. }) => {
-            let positions = 32 * dims.first().map_or(0, |blocks| blocks.max(&0).unsigned_abs());
-            let multiply_adds = u64::from(*group) * u64::from(d + dv) * positions;
+        Some(spec @ (KernelSpec::Attention { group, d, dv, .. } | KernelSpec::AttentionPart { group, d, dv, .. })) => {
+            let rows = match (spec, dims) {
+                (KernelSpec::Attention { rows, .. }, [_, _, groups, rest]) => i64::from(*rows) * groups + rest,
+                _ => 1,
+            };
+            let blocks: i64 = dims.iter().take(2).sum();
+            let queries = u64::from(*group) * rows.max(0).unsigned_abs();
+            let multiply_adds = queries * u64::from(d + dv) * 32 * blocks.max(0).unsigned_abs();
             Work { bytes: size("keys") + size("values"), multiply_adds, arithmetic: Arithmetic::F32 }
         }
         // A row of the table is read, not all of it.
@@ -78,6 +83,7 @@ pub fn work(kernel: &Kernel, spec: Option<&KernelSpec>, dims: &[i64]) -> Work {
             | KernelSpec::Route { .. }
             | KernelSpec::Map { .. }
             | KernelSpec::AddBias { .. }
+            | KernelSpec::AttentionCombine { .. }
             | KernelSpec::Softmax { .. },
         )
         | None => {
@@ -106,7 +112,9 @@ mod tests {
         assert_eq!(of("linear format=q4_k k=512 tile=8 n=8 shape=gemm", 15), int8(8 * 288, 15 * 8 * 512));
         let swiglu = "swiglu gate=q8_0 up=q4_0 k=64 tile=32 n=32 out=a8_small rows=7 shape=gemm";
         assert_eq!(of(swiglu, 7), int8(32 * 2 * (34 + 18), 2 * 7 * 32 * 64));
-        assert_eq!(of("attention group=2 d=16 dv=8 scale=1.0", 3).multiply_adds, 2 * 24 * 96);
+        assert_eq!(of("attention_part group=2 d=16 dv=8 scale=1.0", 3).multiply_adds, 2 * 24 * 96);
+        let rows = "attention group=2 d=16 dv=8 scale=1.0 heads=2 rows=4";
+        assert_eq!([2, 3].map(|blocks| of(rows, blocks).multiply_adds), [4 * 2 * 24 * 64, 3 * 2 * 24 * 96]);
         assert_eq!(of("map function=add n=10", 1).bytes, 120);
     }
 }

@@ -494,7 +494,8 @@ impl Encoder<'_> {
             for &needs in code.cpuid_features() {
                 let baseline = matches!(
                     needs,
-                    Cpuid::INTEL8086 | Cpuid::INTEL186 | Cpuid::INTEL386 | Cpuid::INTEL486 | Cpuid::X64
+                    // SSE: prefetches, which every x86-64 has.
+                    Cpuid::INTEL8086 | Cpuid::INTEL186 | Cpuid::INTEL386 | Cpuid::INTEL486 | Cpuid::X64 | Cpuid::SSE
                 );
                 if !baseline && !Feature::of_instruction(needs).is_some_and(|feature| target.has(feature)) {
                     let instruction = format!("{:?}", code.mnemonic()).to_lowercase();

@@ -18,8 +18,13 @@ use super::values::Read;
 impl Selector<'_> {
     /// Ops without operands: constants, indices and loads.
     pub fn without_operands(&mut self, inst: &Statement) -> Result<(), X64Error> {
-        let Some(result) = inst.result else { return Ok(()) };
         let ty = inst.ty;
+        if let (Op::Prefetch, Some(address)) = (inst.op, &inst.address) {
+            let mem = self.mem(address);
+            self.emit(Inst::code(Code::Prefetcht0_m8).mem(mem));
+            return Ok(());
+        }
+        let Some(result) = inst.result else { return Ok(()) };
         match (inst.op, &inst.address) {
             (Op::Splat, _) => self.define_constant(result, splat_bytes(ty, &inst.imm)),
             (Op::Bytes, _) => {

@@ -571,7 +571,9 @@ impl Selector<'_> {
             return Err(X64Error::NoLowering { op: inst.op, ty });
         };
         let register = match inst.op {
-            Op::Splat | Op::Bytes | Op::Iota | Op::Index | Op::Load | Op::LoadSplat | Op::Store => return Ok(()),
+            Op::Splat | Op::Bytes | Op::Iota | Op::Index | Op::Load | Op::LoadSplat | Op::Store | Op::Prefetch => {
+                return Ok(());
+            }
             Op::Bitcast => {
                 self.alias(result, first);
                 return Ok(());

@@ -43,7 +43,10 @@ fn all() -> Vec<KernelSpec> {
     all.push(KernelSpec::AddBias { n: 2047 });
     all.push(KernelSpec::Gather { bytes: 999 });
     all.push(KernelSpec::Combine { n: 2047, slots: 8, residual: true });
-    all.push(KernelSpec::Attention { group: 4, d: 128, dv: 128, scale: Bits::of(0.125) });
+    let (group, d, dv, scale) = (4, 128, 128, Bits::of(0.125));
+    all.push(KernelSpec::Attention { group, d, dv, scale, heads: 8, rows: 4 });
+    all.push(KernelSpec::AttentionPart { group, d, dv, scale });
+    all.push(KernelSpec::AttentionCombine { group, dv });
     for style in [RopeStyle::Norm, RopeStyle::Neox] {
         let norm = Some(Bits::of(1e-6));
         all.push(KernelSpec::RopeHeads { heads: 8, d: 128, dims: 128, style, norm });

@@ -116,7 +116,7 @@ fn specs() -> Vec<(&'static str, KernelSpec, Choice)> {
         ("gemv q8_0", linear(Format::Q8_0, Shape::Gemv), hot),
         ("gemv q5_k", linear(Format::Q5K, Shape::Gemv), hot),
         ("gemv f32", linear(Format::F32, Shape::Gemv), hot),
-        ("attention", KernelSpec::Attention { group: 4, d: 128, dv: 128, scale: Bits::of(0.125) }, hot),
+        ("attention", KernelSpec::AttentionPart { group: 4, d: 128, dv: 128, scale: Bits::of(0.125) }, hot),
         ("rms_norm", KernelSpec::RmsNorm { n: 2048, eps: Bits::of(1e-5), out: Format::F32 }, hot),
         ("silu", KernelSpec::Map { function: Elementwise::Silu, n: 2048 }, hot),
     ]

@@ -44,7 +44,7 @@ fn generated_kernels_are_emulated_fast() {
         (linear(Format::Q4K, Shape::Gemm), vec![2, 16 % rows]),
         (linear(Format::Q8_0, Shape::Gemm), vec![2, 0]),
         (linear(Format::F16, Shape::Gemv), vec![1]),
-        (KernelSpec::Attention { group: 4, d: 64, dv: 64, scale: Bits::of(0.125) }, vec![2]),
+        (KernelSpec::AttentionPart { group: 4, d: 64, dv: 64, scale: Bits::of(0.125) }, vec![1, 1, 0]),
         (KernelSpec::RmsNorm { n: 2048, eps: Bits::of(1e-6), out: Format::A8Super }, vec![]),
     ];
     for target in [Target::AVX2, Target::AVX512] {

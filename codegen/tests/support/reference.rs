@@ -213,29 +213,67 @@ pub fn compare(spec: &KernelSpec, dims: &[i64], kernel: &Kernel, before: &[Vec<u
                 close(&name, &format!("y[{i}]"), *y, right, 32.0 * UNIT * 8.0);
             }
         }
-        KernelSpec::Attention { group, d, dv, scale } => {
+        KernelSpec::Attention { group, d, dv, scale, heads, .. } => {
+            let (group, d, dv, heads) = (*group as usize, *d as usize, *dv as usize, *heads as usize);
+            let (q, y) = (input.floats("q"), output.floats("y"));
+            for (r, own) in ints(input.get("position").unwrap_or_default()).into_iter().enumerate() {
+                for h in 0..group {
+                    let q = &q[(r * heads * group + h) * d..][..d];
+                    let (_, sum, acc) = attended(&input, q, dv, scale.value(), 0, own as usize);
+                    for (e, acc) in acc.iter().enumerate() {
+                        let found = y[(r * heads * group + h) * dv + e];
+                        close(&name, &format!("y[{r}, {h}, {e}]"), found, acc / sum, 1e-4);
+                    }
+                }
+            }
+        }
+        KernelSpec::AttentionPart { group, d, dv, scale } => {
             let (group, d, dv) = (*group as usize, *d as usize, *dv as usize);
             let own = ints(input.get("position").unwrap_or_default())[0] as usize;
-            let (q, keys, values) = (input.floats("q"), input.halves("keys"), input.halves("values"));
-            let y = output.floats("y");
+            let (q, part) = (input.floats("q"), output.floats("part"));
             for h in 0..group {
-                let scores: Vec<f64> = (0..=own)
-                    .map(|p| {
-                        let key = |e: usize| keys[(p / 8 * d + e) * 8 + p % 8];
-                        (0..d).map(|e| q[h * d + e] * key(e)).sum::<f64>() * f64::from(scale.value())
-                    })
-                    .collect();
-                let max = scores.iter().copied().fold(f64::MIN, f64::max);
-                let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
-                let sum: f64 = weights.iter().sum();
+                let first = 32 * dims[2] as usize;
+                let (max, sum, acc) = attended(&input, &q[h * d..][..d], dv, scale.value(), first, own);
+                close(&name, &format!("maximum {h}"), part[group * dv + h], max, 1e-4);
+                close(&name, &format!("sum {h}"), part[group * (dv + 1) + h], sum, 1e-4 * sum);
+                for (e, acc) in acc.iter().enumerate() {
+                    close(&name, &format!("part[{h}, {e}]"), part[h * dv + e], *acc, 1e-4 * sum);
+                }
+            }
+        }
+        KernelSpec::AttentionCombine { group, dv } => {
+            let (group, dv) = (*group as usize, *dv as usize);
+            let (parts, y) = (input.floats("parts"), output.floats("y"));
+            let parts: Vec<&[f64]> = parts.chunks_exact(group * (dv + 2)).collect();
+            assert_eq!(parts.len(), dims[0] as usize);
+            for h in 0..group {
+                let max = parts.iter().map(|part| part[group * dv + h]).fold(f64::MIN, f64::max);
+                let factors: Vec<f64> = parts.iter().map(|part| (part[group * dv + h] - max).exp()).collect();
+                let total = |at: usize| parts.iter().zip(&factors).map(|(part, f)| part[at] * f).sum::<f64>();
+                // Sums of weights, which are not as random as the row's are.
+                let sum = total(group * (dv + 1) + h);
                 for e in 0..dv {
-                    let right = (0..=own).map(|p| weights[p] * values[p * dv + e]).sum::<f64>() / sum;
-                    close(&name, &format!("y[{h}, {e}]"), y[h * dv + e], right, 1e-4);
+                    let right = total(h * dv + e) / sum;
+                    close(&name, &format!("y[{h}, {e}]"), y[h * dv + e], right, 1e-5 * right.abs().max(1.0));
                 }
             }
         }
         KernelSpec::RopeHeads { .. } | KernelSpec::RopeAppend { .. } => rope(spec, &input, &output),
     }
+}
+
+/// Maximum of the scores, and sums of weights and weighted values, of a query over the positions `first..=own`, of which the
+/// first is the first one in the buffers.
+fn attended(input: &Buffers<'_>, q: &[f64], dv: usize, scale: f32, first: usize, own: usize) -> (f64, f64, Vec<f64>) {
+    let (d, keys, values) = (q.len(), input.halves("keys"), input.halves("values"));
+    let positions = 0..own + 1 - first;
+    let key = |p: usize, e: usize| keys[(p / 16 * d + e) * 16 + p % 16];
+    let score = |p: usize| (0..d).map(|e| q[e] * key(p, e)).sum::<f64>() * f64::from(scale);
+    let scores: Vec<f64> = positions.clone().map(score).collect();
+    let max = scores.iter().copied().fold(f64::MIN, f64::max);
+    let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
+    let acc = (0..dv).map(|e| positions.clone().map(|p| weights[p] * values[p * dv + e]).sum()).collect();
+    (max, weights.iter().sum(), acc)
 }
 
 fn rope(spec: &KernelSpec, input: &Buffers<'_>, output: &Buffers<'_>) {
@@ -252,7 +290,7 @@ fn rope(spec: &KernelSpec, input: &Buffers<'_>, output: &Buffers<'_>) {
         ints(input.get("lane").unwrap_or_default())[0] as usize,
     );
     let row = style.row_bytes(dims as u32) as usize / 4;
-    let table = &input.floats("table")[(8 * block + lane) * row..][..row];
+    let table = &input.floats("table")[(16 * block + lane) * row..][..row];
     for h in 0..heads as usize {
         let mut v = x[h * d..][..d].to_vec();
         if let Some(eps) = norm {
@@ -274,11 +312,17 @@ fn rope(spec: &KernelSpec, input: &Buffers<'_>, output: &Buffers<'_>) {
                 KernelSpec::RopeAppend { dv, .. } => {
                     // Half precision: 11 bits.
                     let bound = right.abs() / 2048.0 + 1e-4;
-                    close(&name, &format!("key {i}"), output.halves("keys")[(block * d + i) * 8 + lane], *right, bound);
+                    close(
+                        &name,
+                        &format!("key {i}"),
+                        output.halves("keys")[(block * d + i) * 16 + lane],
+                        *right,
+                        bound,
+                    );
                     let dv = *dv as usize;
                     if i < dv {
                         let value = input.floats("v")[i];
-                        let found = output.halves("values")[(8 * block + lane) * dv + i];
+                        let found = output.halves("values")[(16 * block + lane) * dv + i];
                         close(&name, &format!("value {i}"), found, value, value.abs() / 2048.0 + 1e-4);
                     }
                 }

@@ -113,6 +113,10 @@ fn kernel(case: &Case, reuse: bool) -> Kernel {
             (Memory::LoadElement, _) => b.load_splat(*ty, memory, at.clone()),
             (Memory::Index, _) => b.index(i * 12_345 + n * 3 + 7),
             (Memory::Store, _) => values[0],
+            (Memory::Hint, _) => {
+                b.prefetch(memory, at.clone() + -1_000_000);
+                b.load(*ty, memory, at.clone())
+            }
             (Memory::LoadRows | Memory::StoreRows, _) => panic!("{} is about tiles", op.row().mnemonic),
             (Memory::None, Imm::None) => b.op(*op, *ty, &values),
             (Memory::None, Imm::Int(x)) if *op == Op::Splat => b.splat_int(*ty, *x),

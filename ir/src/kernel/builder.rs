@@ -156,6 +156,21 @@ impl KernelBuilder {
         self.push(Stmt::Inst(inst));
     }
 
+    /// Says that the cache line at an address will be loaded soon; it need not lie in the buffer.
+    pub fn prefetch(&mut self, buffer: BufferId, offset: impl Into<Affine>) {
+        let address = Some(Address { buffer, offset: offset.into() });
+        let (op, ty) = (Op::Prefetch, Type::i8(1));
+        self.push(Stmt::Inst(Inst {
+            op,
+            ty,
+            operands: Vec::new(),
+            imm: Imm::None,
+            address,
+            index: None,
+            result: None,
+        }));
+    }
+
     /// A tile of zeros.
     pub fn tile_zero(&mut self, ty: Type) -> ValueId {
         self.op(Op::TileZero, ty, &[])

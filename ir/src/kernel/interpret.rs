@@ -342,6 +342,7 @@ impl Machine<'_> {
                 repeat_element(ty, &element, 0)
             }
             Op::Store => return self.store(inst),
+            Op::Prefetch => return Ok(()),
             // lanes
             Op::Broadcast => repeat_element(ty, &arg(0), 0),
             Op::Extract => repeat_element(ty, &arg(0), int(&inst.imm)),

@@ -41,6 +41,8 @@ pub enum Memory {
     StoreRows,
     /// Takes an affine value instead of an address.
     Index,
+    /// Names an address and touches nothing: it need not lie in its buffer.
+    Hint,
 }
 
 impl Memory {
@@ -48,7 +50,7 @@ impl Memory {
     pub const fn has_result(self) -> bool {
         match self {
             Memory::None | Memory::Load | Memory::LoadElement | Memory::LoadRows | Memory::Index => true,
-            Memory::Store | Memory::StoreRows => false,
+            Memory::Store | Memory::StoreRows | Memory::Hint => false,
         }
     }
 }
@@ -110,6 +112,7 @@ op_table! {
     Load "load" 0 None Load |_, _, _| Ok(()), "Loads the whole vector; no alignment needed.";
     LoadSplat "load_splat" 0 None LoadElement |_, _, _| Ok(()), "Loads one element into every lane.";
     Store "store" 1 None Store |o, r, _| equal(o[0], r), "Stores the vector.";
+    Prefetch "prefetch" 0 None Hint |_, r, _| equal(r, Type::i8(1)), "Does nothing; says that the cache line at the address will be loaded soon. The address may lie outside its buffer.";
     // lanes
     Broadcast "broadcast" 1 None None |o, r, _| equal(o[0], Type::new(r.elem, 1)), "The scalar in every lane.";
     Extract "extract" 1 Int None |o, r, i| { equal(r, Type::new(o[0].elem, 1))?; below(i, i64::from(o[0].lanes)) }, "The lane that the immediate numbers, as a scalar.";

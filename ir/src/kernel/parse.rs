@@ -287,7 +287,12 @@ impl<'a> Parser<'a> {
         let mut first = true;
         match row.memory {
             Memory::None => {}
-            Memory::Load | Memory::LoadElement | Memory::Store | Memory::LoadRows | Memory::StoreRows => {
+            Memory::Load
+            | Memory::LoadElement
+            | Memory::Store
+            | Memory::LoadRows
+            | Memory::StoreRows
+            | Memory::Hint => {
                 address = Some(self.address()?);
                 first = false;
             }

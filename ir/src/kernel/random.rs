@@ -481,6 +481,15 @@ impl Generator {
                 self.push(value, false);
             }
             Op::Store => self.store(),
+            Op::Prefetch => {
+                // Around the buffer, not only in it.
+                let buffer = BufferId(self.rng.below(self.sizes.len() as u64) as u32);
+                let mut offset = Affine::constant(self.rng.below(1 << 16) as i64 - (1 << 15));
+                for (var, _) in self.vars.clone() {
+                    offset = offset + var * (self.rng.below(200) as i64 - 100);
+                }
+                self.b.prefetch(buffer, offset);
+            }
             Op::Broadcast => {
                 let ty = self.any_type();
                 self.emit(op, ty, &[Type::new(ty.elem, 1)]);
@@ -655,7 +664,8 @@ fn hides_nan_bits(op: Op) -> bool {
     match op {
         Op::Add | Op::Sub | Op::Mul | Op::Div | Op::Min | Op::Max | Op::Sqrt | Op::Fma => true,
         Op::CmpLtF | Op::ToI32 | Op::ReduceAdd | Op::ReduceMax | Op::ReduceMin => true,
-        Op::Splat | Op::Bytes | Op::Iota | Op::Index | Op::Load | Op::LoadSplat | Op::Store => false,
+        Op::Splat | Op::Bytes | Op::Iota | Op::Index | Op::Load | Op::LoadSplat => false,
+        Op::Store | Op::Prefetch => false,
         Op::Broadcast | Op::Extract | Op::Slice | Op::Concat | Op::JoinLo | Op::JoinHi | Op::Bitcast => false,
         Op::UnpackLo | Op::UnpackHi | Op::SwapPairs | Op::ShuffleBytes | Op::Select => false,
         Op::IAdd | Op::ISub | Op::IMul | Op::IMin | Op::IMax | Op::IAbs | Op::Sign | Op::And | Op::Or | Op::Xor => {

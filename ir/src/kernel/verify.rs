@@ -420,7 +420,7 @@ impl Checker<'_> {
         let (address, index, result) = match row.memory {
             Memory::None => (false, false, true),
             Memory::Load | Memory::LoadElement | Memory::LoadRows => (true, false, true),
-            Memory::Store | Memory::StoreRows => (true, false, false),
+            Memory::Store | Memory::StoreRows | Memory::Hint => (true, false, false),
             Memory::Index => (false, true, true),
         };
         let yes_no = |right: bool, what: &str| format!("{} {what}", if right { "an" } else { "no" });

@@ -24,9 +24,26 @@ pub use spec::KernelSpec;
 
 /// Positions in a block of the KV cache that attention works on at a time; cache capacity is a multiple of it.
 pub const ATTENTION_BLOCK: u32 = 32;
-/// Positions that lie together in the key cache: keys are stored `[position / 8][d][position % 8]`, so that a vector lane is
+/// Positions that lie together in the key cache: keys are stored `[position / 16][d][position % 16]`, so that a vector lane is
 /// a position and a score needs no horizontal sum. Values are stored `[position][dv]`. Both are f16.
-pub const KEY_LANES: u32 = 8;
+pub const KEY_LANES: u32 = 16;
+/// Parts at most that the positions before a token are attended in.
+pub const ATTENTION_PARTS: u32 = 16;
+/// Blocks of a part at least: less is not worth combining.
+const ATTENTION_PART_BLOCKS: u32 = 8;
+
+/// In how many parts so many blocks of positions are attended, and the blocks of each but the last. It depends on the context alone
+/// and not on threads, so that results do not either.
+///
+/// ```
+/// assert_eq!(ixc_ir::plan::attention_parts(7), (1, 8));
+/// assert_eq!(ixc_ir::plan::attention_parts(256), (16, 16));
+/// assert_eq!(ixc_ir::plan::attention_parts(257), (16, 17));
+/// ```
+pub fn attention_parts(blocks: u32) -> (u32, u32) {
+    let each = blocks.div_ceil(ATTENTION_PARTS).max(ATTENTION_PART_BLOCKS);
+    (blocks.div_ceil(each).max(1), each)
+}
 
 /// An arena buffer of a plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -239,8 +256,12 @@ pub enum DimRule {
     },
     /// 1 if rows of the item % n > 0, else 0.
     RowPartial(u32),
-    /// Blocks of [`ATTENTION_BLOCK`] positions up to and with the position of the item's (only) row.
-    PositionBlocks,
+    /// Blocks of [`ATTENTION_BLOCK`] positions of the item's part that lie wholly at or before the position of the item's first row.
+    FullBlocks,
+    /// Blocks of the item's part after those, up to and with the position of the item's last row.
+    MaskedBlocks,
+    /// The first block of the item's part.
+    FirstBlock,
     /// Capacity of the KV cache in blocks of [`KEY_LANES`] positions.
     CacheBlocks,
     /// All rows of a count.
@@ -269,6 +290,19 @@ pub struct Variant {
     pub kernel: KernelId,
     /// Its dims.
     pub dims: Vec<DimRule>,
+    /// Whether items are divided in parts.
+    pub split: Option<Split>,
+}
+
+/// Items that are divided by the positions before them, in [`attention_parts`]: each part is an item of its own, whose kernel writes
+/// memory of the runtime's in place of one of the task's arguments. Whoever finishes the last part of a row and column
+/// combines them, in the order of the positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Split {
+    /// The task's argument that `combine` writes.
+    pub argument: u32,
+    /// Makes the result of the parts. Buffers: the parts, one behind the other, that argument, scratch. Dims: \[parts\].
+    pub combine: KernelId,
 }
 
 /// One kernel over a grid.

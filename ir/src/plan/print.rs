@@ -95,6 +95,9 @@ fn write_task<K>(plan: &Plan<K>, task: &Task, name: &dyn Fn(&K) -> String, out: 
         if variant.up_to_rows < u32::MAX {
             write!(out, " to {} rows", variant.up_to_rows)?;
         }
+        if let Some(split) = variant.split {
+            write!(out, " in parts for {}", kernel(plan, split.combine.0, name))?;
+        }
     }
     let args: Vec<String> = task.args.iter().map(|arg| source(plan, arg.source)).collect();
     writeln!(out, " ({})", args.join(", "))

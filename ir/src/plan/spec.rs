@@ -227,9 +227,10 @@ pub enum KernelSpec {
         /// Epsilon of the norm; `None` where there is no norm.
         norm: Option<Bits>,
     },
-    /// Attention of `group` query heads over one key head. Items: row, and column = key head. Buffers: q f32[group * d], position
-    /// i32[1], keys f16[32 * dim * d], values f16[32 * dim * dv], y f32[group * dv], scratch. Dims: \[position blocks\]. Positions
-    /// after the row's own have weight 0.
+    /// Attention of `group` query heads over one key head. Items: up to `rows` rows, and column = key head. Buffers: q f32[group *
+    /// d] (rows x heads * group * d), position i32[rows], keys f16[32 * (full + masked) * d], values f16[32 * (full + masked) * dv],
+    /// y f32[group * dv] (rows x heads * group * dv), scratch. Dims: \[blocks that all rows see whole, blocks after those\], and for
+    /// more than one row \[1 if there are all rows, rows if there are fewer\]. Positions after a row's own have weight 0.
     Attention {
         /// Query heads that share a key head.
         group: u32,
@@ -239,6 +240,30 @@ pub enum KernelSpec {
         dv: u32,
         /// Factor on the scores.
         scale: Bits,
+        /// Key heads of a row: how far rows are apart.
+        heads: u32,
+        /// Rows of an item.
+        rows: u32,
+    },
+    /// Attention of one row over a part of the positions. Buffers: as for `Attention` of one row, but instead of y part
+    /// f32[group * (dv + 2)]: sums of weighted values, maxima of the scores, sums of weights. Dims: \[blocks
+    /// that the row sees whole, blocks after those, the part's first block\].
+    AttentionPart {
+        /// Query heads that share a key head.
+        group: u32,
+        /// Elements of a query or key head.
+        d: u32,
+        /// Elements of a value head.
+        dv: u32,
+        /// Factor on the scores.
+        scale: Bits,
+    },
+    /// The result of attention in parts. Buffers: parts f32[group * (dv + 2)] (dim parts), y f32[group * dv], scratch. Dims: \[parts\].
+    AttentionCombine {
+        /// Query heads that share a key head.
+        group: u32,
+        /// Elements of a value head.
+        dv: u32,
     },
     /// Router. Buffers: logits f32[experts], ids i32[top_k], p f32[top_k], scratch.
     Route {
@@ -330,7 +355,13 @@ impl KernelSpec {
             KernelSpec::RopeAppend { d, dv, dims, style: s, norm: n } => {
                 format!("rope_append_{}_d{d}v{dv}r{dims}{}", style(s), norm(n))
             }
-            KernelSpec::Attention { group, d, dv, scale } => format!("attention_g{group}d{d}v{dv}_s{:x}", scale.0),
+            KernelSpec::Attention { group, d, dv, scale, heads, rows } => {
+                format!("attention_g{group}d{d}v{dv}h{heads}m{rows}_s{:x}", scale.0)
+            }
+            KernelSpec::AttentionPart { group, d, dv, scale } => {
+                format!("attention_part_g{group}d{d}v{dv}_s{:x}", scale.0)
+            }
+            KernelSpec::AttentionCombine { group, dv } => format!("attention_combine_g{group}v{dv}"),
             KernelSpec::Route { experts, top_k, score, normalise, scale } => format!(
                 "route_{}_e{experts}k{top_k}{}_s{:x}",
                 match score {

@@ -133,7 +133,9 @@ kinds! {
     Swiglu "swiglu" { gate, up, x as of gate, k, tile, n, out, rows, shape }
     RopeHeads "rope_heads" { heads, d, dims, style, norm }
     RopeAppend "rope_append" { d, dv, dims, style, norm }
-    Attention "attention" { group, d, dv, scale }
+    Attention "attention" { group, d, dv, scale, heads, rows }
+    AttentionPart "attention_part" { group, d, dv, scale }
+    AttentionCombine "attention_combine" { group, dv }
     Route "route" { experts, top_k, score, normalise, scale }
     Gather "gather" { bytes }
     Combine "combine" { n, slots, residual }
@@ -332,7 +334,9 @@ mod tests {
         "swiglu gate=q4_k up=q6_k k=256 tile=32 n=64 out=f32 rows=13 shape=gemm",
         "rope_heads heads=3 d=64 dims=32 style=norm norm=1e-5",
         "rope_append d=64 dv=62 dims=64 style=neox",
-        "attention group=4 d=128 dv=128 scale=0.088388346",
+        "attention group=4 d=128 dv=128 scale=0.088388346 heads=8 rows=4",
+        "attention_part group=4 d=128 dv=128 scale=0.088388346",
+        "attention_combine group=4 dv=128",
         "route experts=128 top_k=8 score=softmax normalise scale=1.0",
         "gather bytes=33",
         "combine n=33 slots=3 residual",
@@ -350,7 +354,7 @@ mod tests {
         for kind in KINDS {
             assert!(TEXTS.iter().any(|text| text.split(' ').next() == Some(kind.word)), "no text of {}", kind.word);
         }
-        let odd = KernelSpec::Attention { group: 1, d: 2, dv: 3, scale: Bits(f32::NAN.to_bits() | 5) };
+        let odd = KernelSpec::AttentionPart { group: 1, d: 2, dv: 3, scale: Bits(f32::NAN.to_bits() | 5) };
         assert_eq!(odd.to_string().parse(), Ok(odd));
     }
 

@@ -562,7 +562,7 @@ impl<'a> Lowering<'a> {
     ) -> Result<(), ScheduleError> {
         let columns = fit("columns of a task", columns)?;
         let kernel = self.kernel(spec)?;
-        let variants = vec![Variant { up_to_rows: u32::MAX, row_chunk: 1, kernel, dims }];
+        let variants = vec![Variant { up_to_rows: u32::MAX, row_chunk: 1, kernel, dims, split: None }];
         self.task(Task { label, rows: rows.axis(), columns, variants, args: Vec::new() }, args);
         Ok(())
     }

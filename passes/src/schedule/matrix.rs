@@ -202,7 +202,7 @@ impl Lowering<'_> {
     fn variant(&mut self, way: Way, spec: KernelSpec) -> Result<Variant, ScheduleError> {
         let (up_to_rows, row_chunk) = (way.up_to_rows, way.row_chunk);
         let dims = spec.product().map_or_else(Vec::new, |(shape, format)| shape.dims(format));
-        Ok(Variant { up_to_rows, row_chunk, kernel: self.kernel(spec)?, dims })
+        Ok(Variant { up_to_rows, row_chunk, kernel: self.kernel(spec)?, dims, split: None })
     }
 }
 

@@ -13,24 +13,26 @@
 
 mod backend;
 mod error;
+mod parts;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
-use ixc_ir::plan::{
-    ATTENTION_BLOCK, Arg, BucketId, DimRule, Input, KEY_LANES, RowAxis, RowCount, Source, Task, Variant,
-};
+use ixc_ir::kernel::Dim;
+use ixc_ir::plan::{Arg, BucketId, DimRule, Input, KEY_LANES, RowAxis, RowCount, Source, Split, Task, Variant};
 
 use crate::bucket::{Bucket, ExpertRows};
-use crate::memory::{Cache, INDEX_BYTES, Inputs, Mapped, Memory, Region, Rope};
+use crate::memory::{Cache, Heads, INDEX_BYTES, Inputs, Mapped, Memory, Region, Rope};
 use crate::pool::{Barrier, Pool, panic_message};
-use crate::program::{Access, MAX_BUFFERS, MAX_DIMS, Parameter, Program, Signature, Stage};
+use crate::program::{Access, MAX_BUFFERS, MAX_DIMS, Parameter, PartPlace, Program, Signature, Stage};
 use crate::stats::Clock;
 
 pub(crate) use backend::Backend;
 pub use error::{ExecuteError, ItemError, Problem};
+pub(crate) use parts::Parts;
+use parts::Span;
 
 /// A thread takes this part of what is left, divided by the number of threads: large shares are sequential reads, small ones
 /// at the end keep threads from waiting.
@@ -53,6 +55,8 @@ pub(crate) struct Store {
     pub cache: Cache,
     /// Its capacity in positions.
     pub capacity: u32,
+    /// What items that are parts leave.
+    pub parts: Parts,
     /// Inputs of a step.
     pub inputs: Inputs,
     /// Scratch of each thread.
@@ -95,6 +99,8 @@ struct Group {
     rows: u64,
     chunk_rows: u64,
     chunks: u64,
+    /// How the positions before an item are divided.
+    span: Span,
 }
 
 /// An item.
@@ -104,6 +110,7 @@ struct Item {
     rows: u64,
     column: u32,
     expert: u32,
+    span: Span,
 }
 
 /// One pass.
@@ -135,6 +142,7 @@ pub(crate) fn run(
     counts: Counts,
     clocks: &[Mutex<Clock>],
 ) -> Result<(), ExecuteError> {
+    store.parts.reset();
     let pass = Pass {
         program,
         backend,
@@ -232,7 +240,7 @@ impl Pass<'_> {
                 let Some(group) = groups.get(number) else { break };
                 let stop = group.end.min(end);
                 let begin = clock.is_some().then(Instant::now);
-                self.items(thread, &stage.tasks[group.task], group, at..stop)?;
+                self.items(thread, (&stage.tasks[group.task], &stage.parts[group.task]), group, at..stop)?;
                 if let (Some(clock), Some(begin)) = (clock.as_deref_mut(), begin) {
                     clock.work(first_task + group.task, begin.elapsed(), stop - at);
                 }
@@ -253,8 +261,14 @@ impl Pass<'_> {
                 let count = u64::from(rows.rows);
                 let chunk_rows = chunk_rows(&task.variants[variant], count);
                 let chunks = count.div_ceil(chunk_rows);
+                let span = match task.variants[variant].split {
+                    // Of the last token: the program's check says that there is one row.
+                    Some(_) => Span::divided(u64::from(self.counts.position) + count - 1),
+                    None => Span::WHOLE,
+                };
                 let start = end;
-                end = end.saturating_add(chunks.saturating_mul(u64::from(task.columns)));
+                let items = chunks.saturating_mul(u64::from(task.columns)).saturating_mul(u64::from(span.parts));
+                end = end.saturating_add(items);
                 let (expert, first_row) = (rows.expert, u64::from(rows.first));
                 groups.push(Group {
                     start,
@@ -266,6 +280,7 @@ impl Pass<'_> {
                     rows: count,
                     chunk_rows,
                     chunks,
+                    span,
                 });
             };
             match task.rows {
@@ -283,7 +298,7 @@ impl Pass<'_> {
     fn items(
         &self,
         thread: usize,
-        task: &Task,
+        (task, place): (&Task, &PartPlace),
         group: &Group,
         numbers: std::ops::Range<u64>,
     ) -> Result<(), ExecuteError> {
@@ -291,6 +306,9 @@ impl Pass<'_> {
         let kernel = &self.program.kernels[variant.kernel.0 as usize];
         for number in numbers {
             let number = number - group.start;
+            let parts = u64::from(group.span.parts);
+            // Below the number of parts.
+            let (part, number) = ((number % parts) as u32, number / parts);
             let skipped = number % group.chunks * group.chunk_rows;
             let item = Item {
                 row: group.first_row + skipped,
@@ -298,11 +316,20 @@ impl Pass<'_> {
                 // Below the number of columns.
                 column: (number / group.chunks) as u32,
                 expert: group.expert,
+                span: Span { part, ..group.span },
             };
-            self.item(thread, task, variant, kernel, &item).map_err(|problem| {
+            let failed = |kernel: &Signature, problem| {
                 let (task, kernel) = (task.label.clone(), kernel.name.clone());
                 ExecuteError::Item(Box::new(ItemError { task, kernel, problem }))
-            })?;
+            };
+            self.item(thread, (task, place), variant, kernel, &item).map_err(|problem| failed(kernel, problem))?;
+            if let Some(split) = &variant.split
+                && self.store.parts.finished(place, item.column, item.span.parts)
+            {
+                let combine = &self.program.kernels[split.combine.0 as usize];
+                let combined = self.combine(thread, (task, place), split, combine, &item);
+                combined.map_err(|problem| failed(combine, problem))?;
+            }
         }
         Ok(())
     }
@@ -310,32 +337,85 @@ impl Pass<'_> {
     fn item(
         &self,
         thread: usize,
-        task: &Task,
+        (task, place): (&Task, &PartPlace),
         variant: &Variant,
         kernel: &Signature,
         item: &Item,
     ) -> Result<(), Problem> {
         let mut dims = [0i64; MAX_DIMS];
         for ((value, &rule), dim) in dims.iter_mut().zip(&variant.dims).zip(&kernel.dims) {
-            *value = i64::try_from(self.dim(rule, item)).unwrap_or(i64::MAX);
-            if *value < dim.lo || *value > dim.hi {
-                return Err(Problem::Dim { dim: dim.name.clone(), found: *value, lo: dim.lo, hi: dim.hi });
-            }
+            *value = in_range(self.dim(rule, item), dim)?;
         }
         let dims = &dims[..kernel.dims.len()];
         let (mut pointers, mut sizes) = ([std::ptr::null_mut(); MAX_BUFFERS], [0; MAX_BUFFERS]);
         for (i, arg) in task.args.iter().enumerate().take(kernel.buffers.len()) {
-            let region = self.slice(thread, &kernel.buffers[i], arg, item, dims)?;
+            let region = match variant.split {
+                Some(split) if split.argument as usize == i => {
+                    self.parts(place, &kernel.buffers[i], item, (item.span.part, 1), dims)?
+                }
+                _ => self.slice(thread, &kernel.buffers[i], arg, item, dims)?,
+            };
             pointers[i] = region.base();
             sizes[i] = region.bytes();
         }
         let count = kernel.buffers.len();
         // SAFETY: dims are in their ranges. Each slice lies in its memory, which `store` keeps mapped; what the kernel may
-        // write comes from the arena, the cache or this thread's scratch memory and overlaps nothing else of the call, as the
+        // write comes from the arena, the cache, an item's own part or this thread's scratch memory and overlaps nothing else of the call, as the
         // program's check says. Index buffers come from inputs, which nothing writes now, and their values are below the
         // kernel's limits. What other threads write at the same time, if the plan is wrong, are bytes that no address
         // depends on.
         unsafe { self.backend.call(variant.kernel.0 as usize, &pointers[..count], &sizes[..count], dims) }
+    }
+
+    /// Makes the result of an item's parts, all of which are done.
+    fn combine(
+        &self,
+        thread: usize,
+        (task, place): (&Task, &PartPlace),
+        split: &Split,
+        kernel: &Signature,
+        item: &Item,
+    ) -> Result<(), Problem> {
+        let parts = item.span.parts;
+        let dims = [kernel.dims.first().map_or(Ok(0), |dim| in_range(u64::from(parts), dim))?];
+        let (mut pointers, mut sizes) = ([std::ptr::null_mut(); MAX_BUFFERS], [0; MAX_BUFFERS]);
+        let argument = &task.args[split.argument as usize];
+        for (i, buffer) in kernel.buffers.iter().enumerate() {
+            let region = match i {
+                0 => self.parts(place, buffer, item, (0, parts), &dims)?,
+                1 => self.slice(thread, buffer, argument, item, &dims)?,
+                _ => self.slice(thread, buffer, &SCRATCH, item, &dims)?,
+            };
+            pointers[i] = region.base();
+            sizes[i] = region.bytes();
+        }
+        let count = kernel.buffers.len();
+        // SAFETY: as for an item's kernel: the program's check says that the kernel reads its first buffer, the parts, which no
+        // thread writes any more; writes its second, a slice of what the task writes; and has scratch memory of this thread.
+        unsafe { self.backend.call(split.combine.0 as usize, &pointers[..count], &sizes[..count], &dims) }
+    }
+
+    /// The memory of `count` parts from `first` on of an item's column.
+    fn parts(
+        &self,
+        place: &PartPlace,
+        parameter: &Parameter,
+        item: &Item,
+        (first, count): (u32, u32),
+        dims: &[i64],
+    ) -> Result<Region, Problem> {
+        let size_error = || Problem::Size { buffer: parameter.name.clone(), dims: dims.to_vec() };
+        let bytes = parameter.size.at(dims).ok_or_else(size_error)?;
+        let region = self.store.parts.region(place, item.column, first, count).ok_or_else(size_error)?;
+        region.part(0, bytes).ok_or_else(|| Problem::Slice {
+            buffer: parameter.name.clone(),
+            offset: 0,
+            bytes,
+            available: region.bytes(),
+            row: item.row,
+            column: item.column,
+            expert: item.expert,
+        })
     }
 
     fn dim(&self, rule: DimRule, item: &Item) -> u64 {
@@ -346,8 +426,11 @@ impl Pass<'_> {
             DimRule::RowRest(n) => item.rows % u64::from(n.max(1)),
             DimRule::RowRestGroups { m, n } => item.rows % u64::from(m.max(1)) / u64::from(n.max(1)),
             DimRule::RowPartial(n) => u64::from(!item.rows.is_multiple_of(u64::from(n.max(1)))),
-            // One row, counted in tokens.
-            DimRule::PositionBlocks => (u64::from(self.counts.position) + item.row) / u64::from(ATTENTION_BLOCK) + 1,
+            DimRule::FullBlocks | DimRule::MaskedBlocks | DimRule::FirstBlock => {
+                // Rows are tokens, as the program's check says.
+                let first = u64::from(self.counts.position) + item.row;
+                item.span.dim(rule, first, first + item.rows.saturating_sub(1)).unwrap_or(0)
+            }
             DimRule::CacheBlocks => u64::from(self.store.capacity / KEY_LANES),
             DimRule::All(rows) => self.counts.of(rows),
         }
@@ -362,7 +445,7 @@ impl Pass<'_> {
         item: &Item,
         dims: &[i64],
     ) -> Result<Region, Problem> {
-        let (region, values_below) = self.source(thread, arg.source, item.column);
+        let (region, values_below) = self.source(thread, arg.source, item);
         let size_error = || Problem::Size { buffer: parameter.name.clone(), dims: dims.to_vec() };
         let bytes = parameter.size.at(dims).ok_or_else(size_error)?;
         // Saturated sums lie outside of everything.
@@ -389,19 +472,20 @@ impl Pass<'_> {
     }
 
     /// A source's memory, and for inputs what their values are below.
-    fn source(&self, thread: usize, source: Source, column: u32) -> (Region, u64) {
+    fn source(&self, thread: usize, source: Source, item: &Item) -> (Region, u64) {
         let (store, counts) = (self.store, &self.counts);
         let empty = || store.arena.region().part(0, 0).unwrap_or(store.arena.region());
         let words =
             |region: Region, rows: RowCount| region.part(0, counts.of(rows) * INDEX_BYTES).unwrap_or_else(empty);
         let (tokens, outputs) = (RowCount::Tokens, RowCount::Outputs);
+        let positions = |heads: &Heads| heads.from_block(item.column, item.span.first());
         match source {
             Source::Arena(buffer) => (self.arena(buffer.0 as usize), 0),
             Source::Weight(weight) => (store.weights[weight as usize], 0),
             Source::Rope(table) => (store.ropes[table as usize].region(), 0),
             // A column that is no head has no memory.
-            Source::Keys(layer) => (store.cache.keys(layer).and_then(|k| k.head(column)).unwrap_or_else(empty), 0),
-            Source::Values(layer) => (store.cache.values(layer).and_then(|v| v.head(column)).unwrap_or_else(empty), 0),
+            Source::Keys(layer) => (store.cache.keys(layer).and_then(positions).unwrap_or_else(empty), 0),
+            Source::Values(layer) => (store.cache.values(layer).and_then(positions).unwrap_or_else(empty), 0),
             Source::Scratch => (store.scratch[thread].region(), 0),
             Source::Input(Input::Tokens) => (words(store.inputs.tokens, tokens), u64::from(self.program.vocabulary)),
             Source::Input(Input::Positions) => (words(store.inputs.positions, tokens), u64::from(store.capacity)),
@@ -430,6 +514,16 @@ impl Pass<'_> {
     }
 }
 
+/// What `combine` has beside parts and result.
+const SCRATCH: Arg = Arg { source: Source::Scratch, offset: 0, row_stride: 0, column_stride: 0, expert_stride: 0 };
+
+/// A dim's value, if the kernel takes it.
+fn in_range(value: u64, dim: &Dim) -> Result<i64, Problem> {
+    let found = i64::try_from(value).unwrap_or(i64::MAX);
+    let (lo, hi) = (dim.lo, dim.hi);
+    if (lo..=hi).contains(&found) { Ok(found) } else { Err(Problem::Dim { dim: dim.name.clone(), found, lo, hi }) }
+}
+
 /// Rows of each item but the last: as many chunks as the variant's largest makes, but even ones, in whole row groups.
 fn chunk_rows(variant: &Variant, rows: u64) -> u64 {
     let most = u64::from(variant.row_chunk.max(1));
@@ -448,7 +542,8 @@ mod tests {
 
     #[test]
     fn chunks_are_even_and_in_whole_groups() {
-        let variant = |row_chunk, dims| Variant { up_to_rows: u32::MAX, row_chunk, kernel: KernelId(0), dims };
+        let variant =
+            |row_chunk, dims| Variant { up_to_rows: u32::MAX, row_chunk, kernel: KernelId(0), dims, split: None };
         let groups = || vec![DimRule::RowGroups(6), DimRule::RowRest(6)];
         assert_eq!(chunk_rows(&variant(96, groups()), 512), 90);
         assert_eq!(chunk_rows(&variant(96, groups()), 96), 96);

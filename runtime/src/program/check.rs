@@ -7,7 +7,8 @@ use ixc_ir::plan::{
 };
 
 use super::{
-    Access, MAX_BUFFERS, MAX_EXPERTS, Parameter, PlanError, Problem, Routing, Signature, Stage, at, id, range,
+    Access, MAX_BUFFERS, MAX_EXPERTS, MAX_PARTS, PARTS, Parameter, PartPlace, PlanError, Problem, Routing, Signature,
+    Stage, at, id, range,
 };
 
 type Result<T, E = PlanError> = std::result::Result<T, E>;
@@ -129,11 +130,14 @@ impl Checker<'_> {
         for (i, step) in self.plan.steps.iter().enumerate() {
             match step {
                 Step::Run { tasks } => {
+                    let mut next = PartPlace::default();
+                    let mut parts = Vec::with_capacity(tasks.len());
                     for task in tasks {
                         let place = format!("step {i}, task {:?}", shortened(&task.label));
                         at(&place, self.task(task, filled))?;
+                        parts.push(at(&place, self.parts(task, &mut next))?);
                     }
-                    stages.push(Stage { tasks: tasks.clone(), then: Vec::new() });
+                    stages.push(Stage { tasks: tasks.clone(), parts, then: Vec::new() });
                 }
                 Step::Bucket { bucket, .. } => {
                     if stages.is_empty() {
@@ -168,11 +172,57 @@ impl Checker<'_> {
                 return Err(Problem::Count { what: "dims", found: variant.dims.len(), right: kernel.dims.len() });
             }
             for &rule in &variant.dims {
-                self.rule(rule, task.rows, variant.row_chunk)?;
+                self.rule(rule, task.rows)?;
             }
             self.arguments(kernel, &task.args)?;
         }
         Ok(())
+    }
+
+    /// Where the task's parts are, behind those of the tasks before it.
+    fn parts(&self, task: &Task, next: &mut PartPlace) -> Result<PartPlace, Problem> {
+        let mut bytes = None;
+        for variant in &task.variants {
+            let Some(split) = variant.split else { continue };
+            if task.rows != RowAxis::Tokens || variant.up_to_rows != 1 {
+                return Err(Problem::Shape { right: "in parts for one token alone" });
+            }
+            let argument = split.argument as usize;
+            id("argument", split.argument, &task.args)?;
+            let kernel = id("kernel", variant.kernel.0, self.kernels)?;
+            let part = match kernel.buffers.get(argument) {
+                Some(Parameter { size, access: Access::Write, .. }) => size.at(&[]),
+                _ => None,
+            };
+            let Some(part) = part.filter(|part| bytes.is_none_or(|bytes| bytes == *part)) else {
+                return Err(Problem::Shape {
+                    right: "a task whose kernels write parts of one size, whatever the dims",
+                });
+            };
+            bytes = Some(part);
+            let combine = id("kernel", split.combine.0, self.kernels)?;
+            match &combine.buffers[..] {
+                [parts, y, rest @ ..]
+                    if combine.dims.len() == 1
+                        && matches!((&parts.access, &y.access), (Access::Read, Access::Write))
+                        && rest.iter().all(|buffer| matches!(buffer.access, Access::Scratch)) =>
+                {
+                    feed(y, &task.args[argument])?;
+                }
+                _ => {
+                    return Err(Problem::Shape {
+                        right: "combined by a kernel from parts, as many as its dim, to a result",
+                    });
+                }
+            }
+        }
+        let Some(bytes) = bytes else { return Ok(PartPlace::default()) };
+        let place = PartPlace { bytes, ..*next };
+        let all = u64::from(task.columns).saturating_mul(PARTS).saturating_mul(bytes);
+        next.offset =
+            range("bytes of parts", next.offset.saturating_add(all), 0, MAX_PARTS).map(|()| next.offset + all)?;
+        next.column += task.columns as usize;
+        Ok(place)
     }
 
     fn filled(&self, bucket: BucketId, filled: u32) -> Result<(), Problem> {
@@ -194,15 +244,15 @@ impl Checker<'_> {
         }
     }
 
-    fn rule(&self, rule: DimRule, rows: RowAxis, row_chunk: u32) -> Result<(), Problem> {
+    fn rule(&self, rule: DimRule, rows: RowAxis) -> Result<(), Problem> {
         match rule {
             DimRule::RowGroups(0)
             | DimRule::RowRest(0)
             | DimRule::RowRestGroups { m: 0, .. }
             | DimRule::RowRestGroups { n: 0, .. }
             | DimRule::RowPartial(0) => Err(Problem::Rule { rule, right: "divides by 0" }),
-            DimRule::PositionBlocks if rows != RowAxis::Tokens || row_chunk != 1 => {
-                Err(Problem::Rule { rule, right: "needs items of one token each" })
+            DimRule::FullBlocks | DimRule::MaskedBlocks | DimRule::FirstBlock if rows != RowAxis::Tokens => {
+                Err(Problem::Rule { rule, right: "needs rows that are tokens" })
             }
             DimRule::All(rows) => check_rows(rows),
             DimRule::Rows
@@ -210,7 +260,9 @@ impl Checker<'_> {
             | DimRule::RowRest(_)
             | DimRule::RowRestGroups { .. }
             | DimRule::RowPartial(_)
-            | DimRule::PositionBlocks
+            | DimRule::FullBlocks
+            | DimRule::MaskedBlocks
+            | DimRule::FirstBlock
             | DimRule::CacheBlocks => Ok(()),
         }
     }

@@ -18,7 +18,7 @@ mod check;
 mod error;
 
 use ixc_ir::kernel::{Affine, Atom, BufferKind, Dim, Kernel};
-use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, KernelId, Plan, Task};
+use ixc_ir::plan::{ATTENTION_PARTS, ArenaBuffer, BucketId, BufferId, KernelId, Plan, Task};
 
 pub use error::{PlanError, Problem};
 
@@ -36,6 +36,10 @@ pub const MAX_VOCABULARY: u32 = 1 << 24;
 pub const MAX_EXPERTS: u32 = 1 << 16;
 /// Most scratch memory of a kernel, in bytes.
 pub const MAX_SCRATCH: u64 = 1 << 28;
+/// Most memory for the parts of a stage's items, in bytes.
+pub const MAX_PARTS: u64 = 1 << 28;
+/// Parts of an item at most.
+const PARTS: u64 = ATTENTION_PARTS as u64;
 /// Most pairs that a rotary table turns.
 pub const MAX_PAIRS: usize = 1 << 16;
 
@@ -181,8 +185,21 @@ pub struct Routing {
 pub struct Stage {
     /// One work list from these.
     pub tasks: Vec<Task>,
+    /// For each task where its parts are, if it has any.
+    pub parts: Vec<PartPlace>,
     /// Then these routings are sorted, by one thread.
     pub then: Vec<BucketId>,
+}
+
+/// Where the parts of a task's items are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PartPlace {
+    /// Bytes of a part.
+    pub bytes: u64,
+    /// Where the first part of the first column begins.
+    pub offset: u64,
+    /// The number of the first column, counted over the tasks of a stage.
+    pub column: usize,
 }
 
 /// A checked plan.
@@ -198,6 +215,10 @@ pub struct Program {
     pub buffers: Vec<ArenaBuffer>,
     /// Scratch memory that each thread needs, in bytes.
     pub scratch_bytes: u64,
+    /// Memory for the parts of a stage's items, in bytes.
+    pub part_bytes: u64,
+    /// Columns that have parts, in a stage.
+    pub part_columns: usize,
     /// Most tokens of a step.
     pub max_tokens: u32,
     /// Vocabulary.
@@ -244,7 +265,17 @@ impl Program {
         let stages = checker.stages()?;
         at(&"logits", checker.logits())?;
         at(&"softmax", checker.softmax())?;
+        let ends = |end: fn(&(PartPlace, &Task)) -> u64| {
+            let places = stages.iter().flat_map(|stage: &Stage| stage.parts.iter().copied().zip(&stage.tasks));
+            places.map(|place| end(&place)).max().unwrap_or(0)
+        };
+        // They fit: each was found to be at most MAX_PARTS.
+        let part_bytes = ends(|(place, task)| place.offset + place.bytes * u64::from(task.columns) * PARTS);
+        let part_columns =
+            ends(|(place, task)| place.column as u64 + if place.bytes > 0 { task.columns.into() } else { 0 });
         Ok(Program {
+            part_bytes,
+            part_columns: part_columns as usize,
             stages,
             routings,
             buffers: plan.buffers.clone(),

@@ -128,7 +128,8 @@ impl Maker {
         dims: &[DimRule],
         args: Vec<Arg>,
     ) -> Task {
-        let variant = Variant { up_to_rows: u32::MAX, row_chunk: 1, kernel: self.kernel(spec), dims: dims.to_vec() };
+        let variant =
+            Variant { up_to_rows: u32::MAX, row_chunk: 1, kernel: self.kernel(spec), dims: dims.to_vec(), split: None };
         Task { label: label.into(), rows, columns, variants: vec![variant], args }
     }
 
@@ -170,8 +171,8 @@ fn tile(format: Format) -> u32 {
 fn variants(format: Format, gemv: KernelId, gemm: KernelId) -> Vec<Variant> {
     let dims = |shape: Shape| shape.dims(format);
     vec![
-        Variant { up_to_rows: 5, row_chunk: 5, kernel: gemv, dims: dims(Shape::Gemv) },
-        Variant { up_to_rows: u32::MAX, row_chunk: 12, kernel: gemm, dims: dims(Shape::Gemm) },
+        Variant { up_to_rows: 5, row_chunk: 5, kernel: gemv, dims: dims(Shape::Gemv), split: None },
+        Variant { up_to_rows: u32::MAX, row_chunk: 12, kernel: gemm, dims: dims(Shape::Gemm), split: None },
     ]
 }
 
@@ -256,11 +257,26 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     ]);
 
     let a = m.buffer("a", HEADS * D, tokens);
-    let attention = KernelSpec::Attention { group: HEADS, d: D, dv: D, scale: Bits::of(0.25) };
+    // One token in parts, three at a time where there are more.
+    let (group, d, dv, scale) = (HEADS, D, D, Bits::of(0.25));
+    let attention = KernelSpec::Attention { group, d, dv, scale, heads: 1, rows: 3 };
+    let (full, masked) = (DimRule::FullBlocks, DimRule::MaskedBlocks);
+    let dims = [full, masked, DimRule::RowGroups(3), DimRule::RowRest(3)];
     let mut args = vec![arena(qr, HEADS * D * 4), input(Input::Positions, 4)];
     args.extend([Source::Keys(0), Source::Values(0)].map(|source| arg(source, 0, 0)));
     args.extend([arena(a, HEADS * D * 4), arg(Source::Scratch, 0, 0)]);
-    steps.push(vec![m.rows("attention", RowAxis::Tokens, 1, attention, &[DimRule::PositionBlocks], args)]);
+    let mut attention = m.rows("attention", RowAxis::Tokens, 1, attention, &dims, args);
+    attention.variants[0].row_chunk = 3;
+    let combine = m.kernel(KernelSpec::AttentionCombine { group, dv });
+    let one = Variant {
+        up_to_rows: 1,
+        row_chunk: 1,
+        kernel: m.kernel(KernelSpec::AttentionPart { group, d, dv, scale }),
+        dims: vec![full, masked, DimRule::FirstBlock],
+        split: Some(Split { argument: 4, combine }),
+    };
+    attention.variants.insert(0, one);
+    steps.push(vec![attention]);
 
     let (wo, x1) = (m.weight("o", &[N, N]), m.buffer("x1", N, tokens));
     steps.push(vec![m.product("o", RowAxis::Tokens, (a, wo, Some(x0), x1), N)]);

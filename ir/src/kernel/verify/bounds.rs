@@ -95,6 +95,8 @@ impl<'a> Prover<'a> {
             Memory::Store => (inst.ty.bytes().into(), kind.may_store(), STORABLE),
             Memory::LoadRows => (self.rows(inst)?, kind.may_load(), LOADABLE),
             Memory::StoreRows => (self.rows(inst)?, kind.may_store(), STORABLE),
+            // Touches nothing, so it may name anything that can be computed.
+            Memory::Hint => return self.reach(&address.offset, dims),
             Memory::None | Memory::Index => return Ok(()),
         };
         if !allowed {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! rope.append %kv, %k, %v, %pos    rope_append: tokens x key heads, into the cache of the layer
-//! attention %q, %kv, %pos          attention: tokens x key heads, each with the query heads that share it
+//! attention %q, %kv, %pos          attention: tokens x key heads, each with the query heads that share it; one token in parts
 //! ```
 
 use ixc_ir::format::Format;
@@ -10,10 +10,15 @@ use ixc_ir::graph::attrs::{self, RopeAttrs};
 use ixc_ir::graph::interpret::math::rope_angles;
 use ixc_ir::graph::{Op, WeightId};
 use ixc_ir::plan::spec::Bits;
-use ixc_ir::plan::{Arg, CacheLayer, DimRule, Input, KernelSpec, RopeStyle, RopeTable, Source};
+use ixc_ir::plan::{Arg, CacheLayer, DimRule, Input, KernelSpec, RopeStyle, RopeTable, Source, Split, Task, Variant};
 
 use super::{Access, INDEX_BYTES, Lowering, Meaning, ScheduleError};
 use super::{by_column, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
+
+/// Queries that attention works on together: what shares the conversion of a block of keys and values.
+const QUERIES: u32 = 16;
+/// The argument of attention that its result goes to.
+const RESULT: u32 = 4;
 
 impl Lowering<'_> {
     pub(super) fn rope_heads(&mut self, op: &Op, norm: Option<WeightId>) -> Result<Meaning, ScheduleError> {
@@ -118,13 +123,32 @@ impl Lowering<'_> {
             (by_column(Source::Arena(y.buffer), y.row_bytes()?, row_bytes(Format::F32, group * dv)?), Access::Write),
             (scratch_arg(), Access::Read),
         ];
-        let spec = KernelSpec::Attention {
-            group: fit("query heads of a key head", group)?,
-            d: cache.key_len,
-            dv: cache.value_len,
-            scale: Bits::of(op.attr("scale").float()),
+        let (d, dv, scale) = (cache.key_len, cache.value_len, Bits::of(op.attr("scale").float()));
+        let (group, heads) = (fit("query heads of a key head", group)?, cache.heads);
+        // One token has few items, so those are divided by positions; rows of several share the loads of keys and values.
+        let combine = self.kernel(KernelSpec::AttentionCombine { group, dv })?;
+        let one = Variant {
+            up_to_rows: 1,
+            row_chunk: 1,
+            kernel: self.kernel(KernelSpec::AttentionPart { group, d, dv, scale })?,
+            dims: vec![DimRule::FullBlocks, DimRule::MaskedBlocks, DimRule::FirstBlock],
+            split: Some(Split { argument: RESULT, combine }),
         };
-        self.by_rows(label, q.rows, kv_heads, (spec, vec![DimRule::PositionBlocks]), args)?;
+        let rows = (QUERIES / group).max(1);
+        let mut dims = vec![DimRule::FullBlocks, DimRule::MaskedBlocks];
+        if rows > 1 {
+            dims.extend([DimRule::RowGroups(rows), DimRule::RowRest(rows)]);
+        }
+        let several = Variant {
+            up_to_rows: u32::MAX,
+            row_chunk: rows,
+            kernel: self.kernel(KernelSpec::Attention { group, d, dv, scale, heads, rows })?,
+            dims,
+            split: None,
+        };
+        let columns = fit("columns of a task", kv_heads)?;
+        let variants = vec![one, several];
+        self.task(Task { label, rows: q.rows.axis(), columns, variants, args: Vec::new() }, args);
         Ok(Meaning::Stored(y))
     }
 

@@ -1,0 +1,52 @@
+//! The result of attention in parts: `sum of e^(m_i - m) acc_i / sum of e^(m_i - m) s_i` over the parts' maxima m, sums s and
+//! accumulators acc, in the order of the parts; m is the largest of them.
+
+use ixc_ir::kernel::{BufferKind, Kernel, KernelBuilder, Op, Type};
+use ixc_ir::plan::{ATTENTION_PARTS, KernelSpec};
+
+use super::{GenerateError, check, for_vectors, math, spec_fields};
+
+/// See [`KernelSpec::AttentionCombine`].
+pub fn combine(name: String, spec: &KernelSpec, lanes: u16) -> Result<Kernel, GenerateError> {
+    spec_fields!(spec, AttentionCombine { group, dv });
+    check(&name, "elements of a value head", u64::from(dv), dv > 0, "at least 1")?;
+    check(&name, "query heads", u64::from(group), group > 0, "at least 1")?;
+    let (g, d) = (i64::from(group), i64::from(dv));
+    let mut b = KernelBuilder::new(name);
+    let count = b.dim("parts", 1, i64::from(ATTENTION_PARTS));
+    let part_bytes = g * (d + 2) * 4;
+    let parts = b.read("parts", count * part_bytes);
+    let y = b.write("y", g * d * 4);
+    let factors = b.buffer("scratch", BufferKind::Scratch, i64::from(ATTENTION_PARTS) * 4);
+    let (maxima, sums) = (g * d * 4, g * (d + 1) * 4);
+    b.for_each("h", g, |b, h| {
+        let first = b.load(Type::f32(1), parts, h * 4 + maxima);
+        let max = b.for_carry("part", count, &[first], |b, i, max| {
+            let other = b.load(Type::f32(1), parts, i * part_bytes + h * 4 + maxima);
+            vec![b.same(Op::Max, &[max[0], other])]
+        });
+        let none = b.splat_f32(1, 0.0);
+        let sum = b.for_carry("part", count, &[none], |b, i, sum| {
+            let own = b.load(Type::f32(1), parts, i * part_bytes + h * 4 + maxima);
+            let fall = b.sub(own, max[0]);
+            let factor = math::exp_of_negative(b, fall);
+            b.store(factors, i * 4, factor);
+            let own = b.load(Type::f32(1), parts, i * part_bytes + h * 4 + sums);
+            vec![b.fma(own, factor, sum[0])]
+        });
+        let one = b.splat_f32(1, 1.0);
+        let inverse = b.same(Op::Div, &[one, sum[0]]);
+        for_vectors(b, lanes, dv, |b, at, lanes| {
+            let none = b.splat_f32(lanes, 0.0);
+            let acc = b.for_carry("part", count, &[none], |b, i, acc| {
+                let own = b.load(Type::f32(lanes), parts, i * part_bytes + h * (d * 4) + at.clone() * 4);
+                let factor = b.load_splat(Type::f32(lanes), factors, i * 4);
+                vec![b.fma(own, factor, acc[0])]
+            });
+            let inverse = if lanes == 1 { inverse } else { b.broadcast(lanes, inverse) };
+            let mean = b.mul(acc[0], inverse);
+            b.store(y, h * (d * 4) + at * 4, mean);
+        });
+    });
+    Ok(b.finish())
+}
