@@ -8,7 +8,7 @@
 //! # Ok::<(), ixc::Error>(())
 //! ```
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use ixc_ir::graph::{Dim, Module, Op, OpKind, Operand, Type, ValueId, Weight, WeightId};
 use serde::Serialize;
@@ -33,6 +33,9 @@ impl Traffic {
             let ty = |value: ValueId| function.ty(value);
             // A dequantised weight is read where it is used: that op knows how many experts.
             let mut dequantised: HashMap<ValueId, WeightId> = HashMap::new();
+            // What a second op reads, such as the norm before both an exact and a quantised row, is in the cache by then. A tied
+            // table is read twice: one row of it, and all of it.
+            let mut read = HashSet::new();
             for op in &function.ops {
                 if op.kind == OpKind::Dequantise
                     && let ([Operand::Weight(weight)], [result]) = (&op.operands[..], &op.results[..])
@@ -50,6 +53,7 @@ impl Traffic {
                         Operand::Value(value) => dequantised.get(value).copied(),
                         Operand::Absent => None,
                     };
+                    let weight = weight.filter(|weight| read.insert((*weight, op.kind == OpKind::Embed)));
                     if let Some(weight) = weight.and_then(|weight| module.weights.get(weight.index())) {
                         traffic.weights += bytes_read(op, weight, ty);
                     }
@@ -105,7 +109,11 @@ mod tests {
         let rows: u64 = hyper.layers.iter().map(|layer| layer.kv_heads * (layer.key_length + layer.value_length)).sum();
         assert_eq!(traffic.cache_per_position, 2 * rows);
         let table = model.gguf.tensor("token_embd.weight").unwrap();
-        let all: u64 = model.gguf.tensors().map(|tensor| tensor.bytes()).sum();
+        // Of experts, as many as a token uses.
+        let experts = hyper.layers.first().and_then(|layer| layer.experts.as_ref());
+        let (used, count) = experts.map_or((1, 1), |experts| (experts.used, experts.count));
+        let read = |name: &str, bytes: u64| if name.contains("_exps") { bytes * used / count } else { bytes };
+        let all: u64 = model.gguf.tensors().map(|tensor| read(tensor.name(), tensor.bytes())).sum();
         let embedding_row = table.bytes() / hyper.vocabulary;
         // A tied table is the output matrix too.
         let tied = model.gguf.tensor("output.weight").is_none();
@@ -122,7 +130,7 @@ weight @table : f32[10, 256]
 weight @router : f32[4, 256]
 weight @down : q8_0[4, 256, 256]
 
-func @step(%ids: i32[T], %pos: i32[T], %rows: i32[L], %kv: token) {
+func @step(%ids: i32[T], %pos: i32[T], %rows: i32[L], %kv: token) -> (f32[L, 256], token) {
   %x = embed %ids, @table
   %r = dequantise @router
   %s = matmul %x, %r
