@@ -109,7 +109,7 @@ fn check(name: &str, made: &Made) {
 }
 
 fn load(name: &str, model: &Model, target: Target, pack: bool, threads: usize) -> Engine {
-    let options = Options { target, max_tokens: MAX_TOKENS, pack: Some(pack), ..Options::default() };
+    let options = Options { target, max_tokens: MAX_TOKENS, pack: Some(pack) };
     let compiled = compile(model, &options);
     let plan = compiled.unwrap_or_else(|error| panic!("{name}: {}: {error}", target.name())).plan;
     let backend = if target.missing().is_empty() { BackendKind::Native } else { BackendKind::Emulated };
