@@ -213,6 +213,14 @@ impl Session {
         self.engine.target()
     }
 
+    /// Packs all weights that are to be packed, now and not when a step first needs them: for measuring steps.
+    ///
+    /// # Errors
+    /// When a thread fails.
+    pub fn pack_weights(&mut self) -> Result<(), Error> {
+        Ok(self.engine.pack_weights()?)
+    }
+
     /// Where the time went since the last call.
     pub fn take_stats(&mut self) -> Stats {
         self.engine.take_stats()

@@ -161,6 +161,21 @@ impl Engine {
         load::load(file, folder, options)
     }
 
+    /// Packs all weights that kernels read packed and that are not yet packed. Steps do that by themselves, each for the weights that
+    /// it needs; who measures steps does not want to measure that.
+    ///
+    /// # Errors
+    /// When a thread fails.
+    pub fn pack_weights(&mut self) -> Result<(), LoadError> {
+        self.store.weights.fresh = false;
+        load::pack_all(&mut self.store.weights, &self.store.files, &mut self.pool)
+    }
+
+    /// How many weights, of those with experts how many experts' matrices, are still to be packed when they are needed.
+    pub fn unpacked_parts(&self) -> u64 {
+        self.store.weights.unpacked_parts()
+    }
+
     /// Runs one step: adds `tokens` to the sequence, and computes the logits of the rows (positions in `tokens`) in
     /// `rows_wanted`, one row of the vocabulary's length for each.
     ///

@@ -20,6 +20,7 @@
 //! | [`program`] | the check of a plan, and the tables that running it needs |
 //! | [`memory`] | mappings: model files, arena, KV cache, rotary tables, inputs, scratch |
 //! | `pack` | weights of a model file into packed memory |
+//! | `weights` | where kernels find weights, and packing them when they are first needed |
 //! | [`load`] | from a plan to an engine, and what can be wrong with it |
 //! | [`engine`] | the sequence: prefill, step, truncate, logits |
 //! | [`execute`] | one pass over all steps by all threads |
@@ -32,8 +33,8 @@
 //! runs, so that a wrong plan gives an error and never a stray access.
 //! Invariant: results do not depend on the number of threads: items write disjoint outputs, and how rows are cut into
 //! items is fixed by the plan and the row counts alone.
-//! Invariant: weights that kernels read as they lie in a file are mapped and never copied; the others are packed once, when
-//! the plan is loaded, and the pages that they were read from are given back.
+//! Invariant: weights that kernels read as they lie in a file are mapped and never copied; the others are packed when they are
+//! first needed (`weights`), stay so, and the pages that they were read from are given back.
 
 pub mod bucket;
 pub mod engine;
@@ -46,3 +47,4 @@ pub mod pool;
 pub mod program;
 pub mod sample;
 pub mod stats;
+mod weights;

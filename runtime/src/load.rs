@@ -1,8 +1,8 @@
 //! From a plan to an engine: check, map, verify, generate.
 //!
 //! In order: the plan's tables ([`Program::new`]), every kernel (the kernel verifier), the model files (length, and the
-//! checksum of their headers), machine code for the plan's target, memory, packed weights. Nothing is generated from a kernel that was not
-//! verified, and nothing is allocated whose size was not checked.
+//! checksum of their headers), machine code for the plan's target, memory. Weights are packed when they are first needed. Nothing is
+//! generated from a kernel that was not verified, and nothing is allocated whose size was not checked.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -20,11 +20,12 @@ use crate::bucket::Bucket;
 use crate::engine::{BackendKind, Engine, Options};
 use crate::execute::{Backend, Parts, Store};
 use crate::file::PlanFile;
-use crate::memory::{Cache, Inputs, Mapped, Memory, MemoryError, Region, Rope};
+use crate::memory::{Cache, Inputs, Mapped, Memory, MemoryError, Rope};
 use crate::pack::{self, Job};
 use crate::pool::{Pool, PoolError};
 use crate::program::{MAX_CONTEXT, PlanError, Program};
 use crate::stats::{Clock, Stats};
+use crate::weights::{Unpacked, Weight, Weights};
 
 /// Context unless told otherwise, where the model has one that long: the KV cache takes memory only as it fills, but positions
 /// beyond what people use need not be reserved.
@@ -169,6 +170,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<E
         tracing::debug!(bytes = plan.own_weight_bytes, elapsed = ?begin.elapsed(), "weights checked");
     }
     let own = own.map(|(_, mapped)| mapped);
+    let weights = weights(&plan.weights, &files, own.as_ref(), threads)?;
     let target = Target::from_name(&plan.target).ok_or_else(|| LoadError::Target { found: plan.target.clone() })?;
     let begin = std::time::Instant::now();
     let backend = match options.backend {
@@ -179,12 +181,10 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<E
         BackendKind::Interpreter => Backend::Interpreter { kernels: plan.kernels, turn: Mutex::new(()) },
     };
     tracing::debug!(kernels = program.kernels.len(), ?target, elapsed = ?begin.elapsed(), "kernels ready");
-    let (packed, weights) = weights(&plan.weights, &files, own.as_ref(), &mut pool)?;
     let top_k: Vec<u32> = program.routings.iter().map(|routing| routing.top_k).collect();
     let store = Store {
         arena: Memory::zeroed("the arena", plan.arena_bytes, true)?,
-        _files: files.into_iter().chain(own).collect(),
-        _packed: packed,
+        files: files.into_iter().chain(own).collect(),
         weights,
         ropes: plan.ropes.iter().map(|table| Rope::new(table, capacity)).collect::<Result<_, _>>()?,
         cache: Cache::new(&plan.cache, capacity)?,
@@ -233,51 +233,57 @@ pub(crate) fn open_files(plan: &Plan<Kernel>, folder: &Path, options: &Options) 
     files.collect()
 }
 
-/// The weights' places: in the files, or in memory where they are packed. The program's check says that each lies in its file,
+/// The weights' places: in the files, or in memory where they will be packed. The program's check says that each lies in its file,
 /// whose length was compared, and what packing takes.
 fn weights(
     weights: &[PlanWeight],
     files: &[Mapped],
     own: Option<&Mapped>,
-    pool: &mut Pool,
-) -> Result<(Memory, Vec<Region>), LoadError> {
+    threads: usize,
+) -> Result<Weights, LoadError> {
     let no_memory = |what, bytes| MemoryError { what, bytes, source: io::ErrorKind::OutOfMemory.into() };
     let packed_bytes = |weight: &PlanWeight| weight.bytes_in(weight.format).unwrap_or(u64::MAX);
     let (offsets, bytes) = pack::layout(weights.iter().filter(|weight| weight.is_packed_at_load()).map(packed_bytes));
     let memory = Memory::zeroed("packed weights", bytes, true)?;
-    let (mut offsets, mut jobs, mut sources) = (offsets.into_iter(), Vec::new(), Vec::new());
-    let mut regions = Vec::with_capacity(weights.len());
+    let mut offsets = offsets.into_iter();
+    let mut places = Vec::with_capacity(weights.len());
     for weight in weights {
-        let file = match weight.file {
-            WeightFile::Source(file) => &files[file as usize],
-            WeightFile::Plan => own.ok_or(LoadError::NoWeights)?,
+        let (file, number) = match weight.file {
+            WeightFile::Source(file) => (&files[file as usize], file as usize),
+            WeightFile::Plan => (own.ok_or(LoadError::NoWeights)?, files.len()),
         };
         let place = file.region().part(weight.offset, weight.bytes);
         let place = place.ok_or_else(|| no_memory("a weight in its file", weight.bytes))?;
-        if !weight.is_packed_at_load() {
-            regions.push(place);
+        if !weight.is_packed_at_load() || weight.bytes == 0 {
+            places.push(Weight { region: place, unpacked: None });
             continue;
         }
         let to = offsets.next().and_then(|offset| memory.region().part(offset, packed_bytes(weight)));
         let to = to.ok_or_else(|| no_memory("a packed weight", packed_bytes(weight)))?;
         let columns = weight.shape.last().copied().unwrap_or(0);
-        let job = Job::new(weight.format, columns, place, to);
-        jobs.push(job.ok_or_else(|| no_memory("a packed weight", packed_bytes(weight)))?);
-        sources.push((file, weight));
-        regions.push(to);
+        // All but the rows and columns of a matrix.
+        let parts = weight.shape.iter().rev().skip(2).fold(1u64, |product, n| product.saturating_mul(*n));
+        let unpacked = Job::new(weight.format, columns, place, to)
+            .and_then(|job| Unpacked::new(job, number, weight.offset, parts))
+            .ok_or_else(|| no_memory("a packed weight", packed_bytes(weight)))?;
+        places.push(Weight { region: to, unpacked: Some(unpacked) });
     }
-    if !jobs.is_empty() {
-        let begin = std::time::Instant::now();
-        let done = |job: usize| {
-            if let Some((file, weight)) = sources.get(job) {
-                file.release(weight.offset, weight.bytes);
-            }
-        };
-        // SAFETY: the sources lie in mapped files, the destinations, one after the other, in new memory that nothing else uses.
-        unsafe { pack::run(&jobs, pool, &done) }.map_err(|source| LoadError::Pack { source })?;
-        tracing::info!(weights = jobs.len(), bytes, elapsed = ?begin.elapsed(), "weights packed");
-    }
-    Ok((memory, regions))
+    Ok(Weights::new(places, memory, threads))
+}
+
+/// Packs all weights that are not yet packed; see [`Engine::pack_weights`].
+pub(crate) fn pack_all(weights: &mut Weights, files: &[Mapped], pool: &mut Pool) -> Result<(), LoadError> {
+    let missing = weights.all_missing();
+    let begin = std::time::Instant::now();
+    // By job: pages are given back as soon as they are read.
+    let jobs = weights.jobs(&missing);
+    let shared: &Weights = weights;
+    let done = |job: usize| shared.mark_ready(missing.get(job..job + 1).unwrap_or_default(), files);
+    // SAFETY: the sources lie in mapped files, the destinations, one after the other, in memory that no kernel reads: the weights
+    // are borrowed exclusively.
+    unsafe { pack::run(&jobs, pool, &done) }.map_err(|source| LoadError::Pack { source })?;
+    tracing::info!(parts = missing.len(), elapsed = ?begin.elapsed(), "weights packed");
+    Ok(())
 }
 
 /// A model file that is a part of the program.

@@ -47,6 +47,11 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
+    /// Bytes that the owner of the region keeps where they are.
+    pub fn of(bytes: &mut [u8]) -> Region {
+        Region { base: bytes.as_mut_ptr(), bytes: bytes.len() as u64 }
+    }
+
     /// The first byte.
     pub fn base(self) -> *mut u8 {
         self.base

@@ -71,6 +71,57 @@ fn packed_when_loaded_is_the_same_as_not_packed() {
     }
 }
 
+#[test]
+fn weights_packed_when_needed_give_the_bits_of_weights_packed_before() {
+    let folder = Folder::new();
+    let plan = tiny::plan_of(&folder.0, Target::AVX512, Factors::Packed);
+    let backend = if Target::AVX512.missing().is_empty() { BackendKind::Native } else { BackendKind::Emulated };
+    let load = |threads| Engine::load(plan.clone(), &folder.0, &options(threads, backend)).unwrap();
+    let mut before = load(2);
+    // `q`, `k`, `v` and `o`, and `gate`, `up` and `down` of each expert.
+    let parts = 4 + 3 * u64::from(tiny::EXPERTS);
+    assert_eq!(before.unpacked_parts(), parts);
+    before.pack_weights().unwrap();
+    assert_eq!(before.unpacked_parts(), 0);
+    let right = bits(&logits(&mut before));
+    before.pack_weights().unwrap();
+    // How rows are cut into steps chooses kernels, and with these the order of sums.
+    let mut long = load(1);
+    long.pack_weights().unwrap();
+    let rows: Vec<u32> = (0..MAX_TOKENS).collect();
+    let long = bits(long.step(&tokens()[..rows.len()], &rows).unwrap());
+    let run = |engine: &mut Engine, sizes: &[usize]| {
+        let (tokens, mut logits, mut at) = (tokens(), Vec::new(), 0);
+        let mut left = Vec::new();
+        for &length in sizes {
+            let rows: Vec<u32> = (0..length as u32).collect();
+            logits.extend_from_slice(engine.step(&tokens[at..at + length], &rows).unwrap());
+            left.push(engine.unpacked_parts());
+            at += length;
+        }
+        (bits(&logits), left)
+    };
+    for threads in [1, 2, 3] {
+        // A short first step keeps nothing; the next ones keep what they need, up to all of it.
+        let (found, left) = run(&mut load(threads), &[30, 1, 5, 14, 7]);
+        assert!(found == right, "{threads} threads");
+        assert!(left[0] == parts && left[1] < parts && left.is_sorted_by(|a, b| a >= b), "{left:?}");
+        // With one token, `TOP_K` experts are needed.
+        assert_eq!(left[1], parts - 4 - 3 * u64::from(tiny::TOP_K));
+        // A long first step keeps what it needs.
+        let (found, left) = run(&mut load(threads), &[MAX_TOKENS as usize]);
+        assert!(found == long && left[0] < parts, "{threads} threads: {left:?}");
+        // A step without outputs, then packing all of the rest.
+        let mut engine = load(threads);
+        engine.step(&tokens()[..30], &[]).unwrap();
+        engine.step(&tokens()[30..31], &[]).unwrap();
+        engine.pack_weights().unwrap();
+        assert_eq!(engine.unpacked_parts(), 0);
+        engine.reset();
+        assert!(bits(&logits(&mut engine)) == right);
+    }
+}
+
 /// A plan file with weights, the plan in it, and the plan that it was made from.
 fn written(folder: &Folder) -> (std::path::PathBuf, Plan<Kernel>, Plan<Kernel>) {
     let plan = tiny::plan_of(&folder.0, Target::AVX512, Factors::Packed);

@@ -124,6 +124,7 @@ impl Args {
             let target = self.target.map(|target| target.0);
             let options = SessionOptions { threads, context: Some(context), target, ..SessionOptions::default() };
             let mut session = Session::open(path, &options)?;
+            session.pack_weights()?;
             for &work in &works {
                 let row = self.measure(&mut session, work, traffic)?;
                 if !self.json {

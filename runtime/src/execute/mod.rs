@@ -25,9 +25,11 @@ use ixc_ir::plan::{Arg, BucketId, DimRule, Input, KEY_LANES, RowAxis, RowCount, 
 
 use crate::bucket::{Bucket, ExpertRows};
 use crate::memory::{Cache, Heads, INDEX_BYTES, Inputs, Mapped, Memory, Region, Rope};
+use crate::pack::Queue;
 use crate::pool::{Barrier, Pool, panic_message};
 use crate::program::{Access, MAX_BUFFERS, MAX_DIMS, Parameter, PartPlace, Program, Signature, Stage};
 use crate::stats::Clock;
+use crate::weights::{FEW_TOKENS, Part, Weights};
 
 pub(crate) use backend::Backend;
 pub use error::{ExecuteError, ItemError, Problem};
@@ -43,12 +45,10 @@ const SHARES: u64 = 8;
 pub(crate) struct Store {
     /// Activations.
     pub arena: Memory,
-    /// Model files: what keeps the weights mapped.
-    pub _files: Vec<Mapped>,
-    /// Weights that were packed: what keeps them.
-    pub _packed: Memory,
+    /// Model files, and the plan's own: what keeps the weights mapped.
+    pub files: Vec<Mapped>,
     /// Weights in the files or packed, by id.
-    pub weights: Vec<Region>,
+    pub weights: Weights,
     /// Rotary tables, by id.
     pub ropes: Vec<Rope>,
     /// KV cache.
@@ -123,6 +123,10 @@ struct Pass<'a> {
     clocks: &'a [Mutex<Clock>],
     barrier: Barrier,
     next: AtomicU64,
+    /// Whether items pack the weights that they read, and nothing is kept.
+    in_place: bool,
+    /// Strips taken of the weights that are packed before a stage.
+    next_strip: AtomicU64,
     failed: AtomicBool,
     failure: Mutex<Option<ExecuteError>>,
 }
@@ -143,6 +147,7 @@ pub(crate) fn run(
     clocks: &[Mutex<Clock>],
 ) -> Result<(), ExecuteError> {
     store.parts.reset();
+    let in_place = std::mem::take(&mut store.weights.fresh) && counts.tokens <= FEW_TOKENS;
     let pass = Pass {
         program,
         backend,
@@ -152,6 +157,8 @@ pub(crate) fn run(
         clocks,
         barrier: Barrier::new(pool.threads()),
         next: AtomicU64::new(0),
+        in_place,
+        next_strip: AtomicU64::new(0),
         failed: AtomicBool::new(false),
         failure: Mutex::new(None),
     };
@@ -165,6 +172,7 @@ impl Pass<'_> {
         let mut groups = Vec::new();
         let (last, mut first_task) = (self.program.stages.len().saturating_sub(1), 0);
         for (i, stage) in self.program.stages.iter().enumerate() {
+            self.pack(stage, clock.as_deref_mut());
             self.guarded(|| self.work(thread, stage, first_task, &mut groups, clock.as_deref_mut()));
             first_task += stage.tasks.len();
             if i < last {
@@ -192,6 +200,67 @@ impl Pass<'_> {
         };
         self.failure.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         self.failed.store(true, Ordering::Relaxed);
+    }
+
+    /// Packs what a stage needs of the weights and is not yet packed, by all threads.
+    fn pack(&self, stage: &Stage, clock: Option<&mut Clock>) {
+        // The same on all threads, so that all of them meet: what is ready changes only where they do.
+        let missing = self.missing(stage);
+        if missing.is_empty() {
+            return;
+        }
+        let begin = Instant::now();
+        self.guarded(|| {
+            let queue = Queue::new(self.store.weights.jobs(&missing));
+            // SAFETY: the sources lie in mapped files. Parts that are not ready are read by no kernel, and written only here, by the
+            // threads of this pass, which share one counter.
+            unsafe { queue.work(&self.next_strip, &mut Vec::new(), &|_| ()) };
+            Ok(())
+        });
+        self.barrier.wait(|| {
+            self.next_strip.store(0, Ordering::Relaxed);
+            // A pass that failed may have left strips unpacked.
+            if !self.failed.load(Ordering::Relaxed) {
+                self.store.weights.mark_ready(&missing, &self.store.files);
+            }
+        });
+        if let Some(clock) = clock {
+            clock.wait(begin.elapsed());
+        }
+    }
+
+    /// The parts of weights that a stage needs and that are not yet packed.
+    fn missing(&self, stage: &Stage) -> Vec<Part> {
+        let (weights, mut missing) = (&self.store.weights, Vec::new());
+        if self.in_place || weights.unpacked_parts() == 0 {
+            return missing;
+        }
+        for task in &stage.tasks {
+            let mut add = |rows: ExpertRows| {
+                for arg in task.args.iter().filter(|_| rows.rows > 0) {
+                    let Source::Weight(weight) = arg.source else { continue };
+                    let offset = arg.offset.saturating_add(u64::from(rows.expert).saturating_mul(arg.expert_stride));
+                    let bytes = u64::from(task.columns).saturating_mul(arg.column_stride).max(1);
+                    weights.missing(weight, offset, bytes, &mut missing);
+                }
+            };
+            self.each_expert(task.rows, &mut add);
+        }
+        missing.sort_unstable();
+        missing.dedup();
+        missing
+    }
+
+    /// Rows of an axis, expert by expert.
+    fn each_expert(&self, axis: RowAxis, add: &mut dyn FnMut(ExpertRows)) {
+        match axis {
+            RowAxis::Tokens => add(ExpertRows { expert: 0, first: 0, rows: self.counts.tokens }),
+            RowAxis::Outputs => add(ExpertRows { expert: 0, first: 0, rows: self.counts.outputs }),
+            RowAxis::Routed(bucket) => {
+                let bucket = self.store.buckets[bucket.0 as usize].read().unwrap_or_else(PoisonError::into_inner);
+                bucket.active().iter().copied().for_each(add);
+            }
+        }
     }
 
     /// Sorts a routing. Runs alone.
@@ -283,14 +352,7 @@ impl Pass<'_> {
                     span,
                 });
             };
-            match task.rows {
-                RowAxis::Tokens => add(ExpertRows { expert: 0, first: 0, rows: self.counts.tokens }),
-                RowAxis::Outputs => add(ExpertRows { expert: 0, first: 0, rows: self.counts.outputs }),
-                RowAxis::Routed(bucket) => {
-                    let bucket = self.store.buckets[bucket.0 as usize].read().unwrap_or_else(PoisonError::into_inner);
-                    bucket.active().iter().copied().for_each(add);
-                }
-            }
+            self.each_expert(task.rows, &mut add);
         }
         end
     }
@@ -353,7 +415,7 @@ impl Pass<'_> {
                 Some(split) if split.argument as usize == i => {
                     self.parts(place, &kernel.buffers[i], item, (item.span.part, 1), dims)?
                 }
-                _ => self.slice(thread, &kernel.buffers[i], arg, item, dims)?,
+                _ => self.slice((thread, i), &kernel.buffers[i], arg, item, dims)?,
             };
             pointers[i] = region.base();
             sizes[i] = region.bytes();
@@ -383,8 +445,8 @@ impl Pass<'_> {
         for (i, buffer) in kernel.buffers.iter().enumerate() {
             let region = match i {
                 0 => self.parts(place, buffer, item, (0, parts), &dims)?,
-                1 => self.slice(thread, buffer, argument, item, &dims)?,
-                _ => self.slice(thread, buffer, &SCRATCH, item, &dims)?,
+                1 => self.slice((thread, i), buffer, argument, item, &dims)?,
+                _ => self.slice((thread, i), buffer, &SCRATCH, item, &dims)?,
             };
             pointers[i] = region.base();
             sizes[i] = region.bytes();
@@ -436,10 +498,10 @@ impl Pass<'_> {
         }
     }
 
-    /// The memory of one of the kernel's buffers for an item.
+    /// The memory of one of the kernel's buffers, which has a number, for an item.
     fn slice(
         &self,
-        thread: usize,
+        (thread, buffer): (usize, usize),
         parameter: &Parameter,
         arg: &Arg,
         item: &Item,
@@ -458,6 +520,12 @@ impl Pass<'_> {
             let below = below.at(dims).ok_or_else(size_error)?;
             if below < values_below {
                 return Err(Problem::Index { buffer: parameter.name.clone(), below, found: values_below });
+            }
+        }
+        if let Source::Weight(weight) = arg.source {
+            // SAFETY: this is the thread, and its last kernel has returned.
+            if let Some(tile) = unsafe { self.store.weights.tile(thread, buffer, weight, offset, bytes) } {
+                return Ok(tile);
             }
         }
         region.part(offset, bytes).ok_or_else(|| Problem::Slice {
@@ -481,7 +549,7 @@ impl Pass<'_> {
         let positions = |heads: &Heads| heads.from_block(item.column, item.span.first());
         match source {
             Source::Arena(buffer) => (self.arena(buffer.0 as usize), 0),
-            Source::Weight(weight) => (store.weights[weight as usize], 0),
+            Source::Weight(weight) => (store.weights.region(weight).unwrap_or_else(empty), 0),
             Source::Rope(table) => (store.ropes[table as usize].region(), 0),
             // A column that is no head has no memory.
             Source::Keys(layer) => (store.cache.keys(layer).and_then(positions).unwrap_or_else(empty), 0),

@@ -1,0 +1,296 @@
+//! Where kernels find weights: in their files, or packed, which happens when they are first needed.
+//!
+//! A weight that kernels read otherwise than it is stored is packed part by part; a *part* is an expert's matrix, or all of a weight
+//! that has no experts. A part is in one of two states, and goes from the first to the second once:
+//!
+//! - **unpacked**: an item that takes strips of it packs them for itself, into its thread's own memory ([`Weights::tile`]). That
+//!   takes no memory for the weight, and a first short step touches nothing but the experts that it needs. So that the time to
+//!   the first token is no time for packing what may not be used.
+//! - **ready**: the part lies packed in memory. Before each later step of a plan, and in a first one of many tokens, all threads
+//!   pack the parts that it needs ([`Weights::missing`]), and the pages that they were read from are given back.
+//!
+//! ```text
+//! prompt of 13 tokens      first step: strips packed by the items that read them        -> first token
+//! token 2                  parts that it needs are packed, then read; they stay         -> second token
+//! token 3                  most experts are ready; one or two are packed before        -> ...
+//! ```
+//!
+//! Invariant: kernels read the same packed bytes in both states, so that results do not depend on what is ready.
+//! Invariant: parts become ready only where all threads of a pass meet, so that all of them see the same state between barriers.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use crate::memory::{Mapped, Memory, Region};
+use crate::pack::Job;
+
+/// Tokens of a first step up to which it packs what it reads and keeps nothing; with more, computing takes longer than packing.
+pub(crate) const FEW_TOKENS: u32 = 32;
+/// Alignment of packed strips in a thread's memory: a vector of them is a cache line.
+const LINE: usize = 64;
+
+/// A weight.
+#[derive(Debug)]
+pub(crate) struct Weight {
+    /// All of it as kernels read it.
+    pub region: Region,
+    /// How it is packed, where that is not how it is stored.
+    pub unpacked: Option<Unpacked>,
+}
+
+/// A weight that is packed when it is needed.
+#[derive(Debug)]
+pub(crate) struct Unpacked {
+    /// Packs all of it.
+    job: Job,
+    /// Its file, and where it lies there.
+    file: usize,
+    offset: u64,
+    part_strips: u64,
+    ready: Box<[AtomicBool]>,
+    /// Parts that are not ready.
+    left: AtomicU64,
+}
+
+impl Unpacked {
+    /// A weight in `file` that `job` packs, in `parts` parts of the same length.
+    pub(crate) fn new(job: Job, file: usize, offset: u64, parts: u64) -> Option<Unpacked> {
+        let part_strips = job.strips().checked_div(parts)?;
+        let whole = part_strips > 0 && part_strips.checked_mul(parts) == Some(job.strips());
+        let ready = (0..parts).map(|_| AtomicBool::new(false)).collect();
+        whole.then_some(Unpacked { job, file, offset, part_strips, ready, left: parts.into() })
+    }
+
+    /// The parts that bytes of the packed weight are of; bytes outside are of none.
+    fn parts(&self, offset: u64, bytes: u64) -> std::ops::Range<u64> {
+        let (_, strip) = self.job.strip_bytes();
+        // Not 0, since a strip is not; it fits, since the weight's length does.
+        let part = self.part_strips * strip;
+        let end = offset.saturating_add(bytes).div_ceil(part).min(self.ready.len() as u64);
+        (offset / part).min(end)..end
+    }
+
+    fn is_ready(&self, part: u64) -> bool {
+        self.ready.get(part as usize).is_none_or(|ready| ready.load(Ordering::Acquire))
+    }
+
+    fn part(&self, part: u64) -> Option<Job> {
+        self.job.part(part.checked_mul(self.part_strips)?, self.part_strips, None)
+    }
+}
+
+/// Strips of a weight in a thread's memory.
+#[derive(Debug, Default)]
+struct Tile {
+    /// Weight, first strip, number of strips.
+    what: Option<(u32, u64, u64)>,
+    memory: Vec<u8>,
+}
+
+/// What a thread has packed for itself: a tile for each buffer of a kernel.
+#[derive(Debug, Default)]
+struct Tiles {
+    tiles: Vec<Tile>,
+    /// Rows on their way.
+    rows: Vec<u8>,
+}
+
+/// A part of a weight: which, and its number.
+pub(crate) type Part = (u32, u64);
+
+/// All weights of a plan.
+#[derive(Debug)]
+pub(crate) struct Weights {
+    weights: Vec<Weight>,
+    /// What keeps packed weights.
+    _packed: Memory,
+    /// Parts that are not ready.
+    left: AtomicU64,
+    /// Whether there was no step yet.
+    pub fresh: bool,
+    threads: Box<[Mutex<Tiles>]>,
+}
+
+impl Weights {
+    /// Weights, of which some lie or will lie in `packed`, for so many threads.
+    pub(crate) fn new(weights: Vec<Weight>, packed: Memory, threads: usize) -> Weights {
+        let left = weights.iter().filter_map(|weight| weight.unpacked.as_ref()).map(|u| u.ready.len() as u64).sum();
+        let threads = (0..threads).map(|_| Mutex::default()).collect();
+        Weights { weights, _packed: packed, left: AtomicU64::new(left), fresh: true, threads }
+    }
+
+    /// Parts that are not ready.
+    pub(crate) fn unpacked_parts(&self) -> u64 {
+        self.left.load(Ordering::Acquire)
+    }
+
+    /// A weight as kernels read it. What is not ready is not there; see [`Weights::tile`].
+    pub(crate) fn region(&self, weight: u32) -> Option<Region> {
+        self.weights.get(weight as usize).map(|weight| weight.region)
+    }
+
+    /// Adds the parts of bytes of a weight that are not ready.
+    pub(crate) fn missing(&self, weight: u32, offset: u64, bytes: u64, missing: &mut Vec<Part>) {
+        let unpacked = self.weights.get(weight as usize).and_then(|weight| weight.unpacked.as_ref());
+        let Some(unpacked) = unpacked.filter(|unpacked| unpacked.left.load(Ordering::Acquire) > 0) else { return };
+        missing
+            .extend(unpacked.parts(offset, bytes).filter(|part| !unpacked.is_ready(*part)).map(|part| (weight, part)));
+    }
+
+    /// All parts that are not ready.
+    pub(crate) fn all_missing(&self) -> Vec<Part> {
+        let mut missing = Vec::new();
+        for weight in 0..self.weights.len() as u32 {
+            self.missing(weight, 0, u64::MAX, &mut missing);
+        }
+        missing
+    }
+
+    /// What packs parts to where they stay.
+    pub(crate) fn jobs(&self, parts: &[Part]) -> Vec<Job> {
+        let unpacked = |weight: u32| self.weights.get(weight as usize)?.unpacked.as_ref();
+        parts.iter().filter_map(|&(weight, part)| unpacked(weight)?.part(part)).collect()
+    }
+
+    /// Notes that parts are packed, and gives back the pages that they were read from. No kernel may run meanwhile.
+    pub(crate) fn mark_ready(&self, parts: &[Part], files: &[Mapped]) {
+        for &(weight, part) in parts {
+            let Some(unpacked) = self.weights.get(weight as usize).and_then(|weight| weight.unpacked.as_ref()) else {
+                continue;
+            };
+            let Some(ready) = unpacked.ready.get(part as usize) else { continue };
+            if ready.swap(true, Ordering::AcqRel) {
+                continue;
+            }
+            unpacked.left.fetch_sub(1, Ordering::AcqRel);
+            self.left.fetch_sub(1, Ordering::AcqRel);
+            let (strip, _) = unpacked.job.strip_bytes();
+            let bytes = unpacked.part_strips * strip;
+            if let Some(file) = files.get(unpacked.file) {
+                file.release(unpacked.offset + part * bytes, bytes);
+            }
+        }
+    }
+
+    /// Bytes of a weight that is not ready, packed into memory of `thread` for its kernel's buffer `buffer`; `None` where the weight
+    /// is ready, or the bytes are not in it. It stays until the same thread wants other bytes for that buffer.
+    ///
+    /// # Safety
+    /// Only `thread` may call this with its number, and not while a kernel reads what it got for the buffer before.
+    pub(crate) unsafe fn tile(
+        &self,
+        thread: usize,
+        buffer: usize,
+        weight: u32,
+        offset: u64,
+        bytes: u64,
+    ) -> Option<Region> {
+        let unpacked = self.weights.get(weight as usize)?.unpacked.as_ref()?;
+        if unpacked.left.load(Ordering::Acquire) == 0 || unpacked.parts(offset, bytes).all(|p| unpacked.is_ready(p)) {
+            return None;
+        }
+        let (_, strip) = unpacked.job.strip_bytes();
+        let first = offset / strip;
+        let count = offset.checked_add(bytes)?.div_ceil(strip).checked_sub(first)?;
+        // Inside the weight, or there is no such part.
+        unpacked.job.part(first, count, None)?;
+        let length = count * strip;
+        let mut tiles = self.threads.get(thread)?.lock().unwrap_or_else(PoisonError::into_inner);
+        let Tiles { tiles, rows } = &mut *tiles;
+        if tiles.len() <= buffer {
+            tiles.resize_with(buffer + 1, Tile::default);
+        }
+        let tile = &mut tiles[buffer];
+        let room = length as usize + LINE;
+        if tile.memory.len() < room {
+            *tile = Tile { what: None, memory: vec![0; room] };
+        }
+        let skipped = tile.memory.as_ptr().align_offset(LINE).min(LINE);
+        let region = Region::of(&mut tile.memory[skipped..skipped + length as usize]);
+        let what = Some((weight, first, count));
+        if tile.what != what {
+            tile.what = None;
+            let job = unpacked.job.part(first, count, Some(region))?;
+            // SAFETY: the job's source lies in a mapped file; `region` is this thread's, and no kernel reads it now.
+            unsafe { job.run(rows) };
+            tile.what = what;
+        }
+        region.part(offset - first * strip, bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ixc_ir::format::Format;
+    use ixc_ir::format::packed;
+
+    use super::*;
+
+    /// Three experts of two strips with 256 columns, all numbers other ones.
+    const STRIPS: u64 = 6;
+
+    fn weights() -> (Memory, Weights, Vec<u8>) {
+        let strip = |format: Format| 16 * format.row_bytes(256).unwrap();
+        let source: Vec<u8> = (0..STRIPS * strip(Format::Q4K)).map(|i| (i * 41 + i / 199) as u8).collect();
+        let from = Memory::zeroed("a test", source.len() as u64, false).unwrap();
+        // SAFETY: the memory is new and as long as the bytes.
+        unsafe { from.region().base().copy_from_nonoverlapping(source.as_ptr(), source.len()) };
+        let to = Memory::zeroed("a test", STRIPS * strip(Format::Q4KR16), false).unwrap();
+        let job = Job::new(Format::Q4KR16, 256, from.region(), to.region()).unwrap();
+        assert!(Unpacked::new(job, 0, 0, 4).is_none() && Unpacked::new(job, 0, 0, 0).is_none());
+        let region = to.region();
+        let weights = vec![
+            Weight { region: from.region(), unpacked: None },
+            Weight { region, unpacked: Some(Unpacked::new(job, 0, 0, 3).unwrap()) },
+        ];
+        let mut right = vec![0; region.bytes() as usize];
+        let strips = source.chunks_exact(strip(Format::Q4K) as usize);
+        for (rows, out) in strips.zip(right.chunks_exact_mut(strip(Format::Q4KR16) as usize)) {
+            packed::pack(Format::Q4KR16, rows, out);
+        }
+        (from, Weights::new(weights, to, 2), right)
+    }
+
+    fn read(region: Region) -> Vec<u8> {
+        // SAFETY: nothing writes to the region here.
+        (0..region.bytes() as usize).map(|i| unsafe { region.base().add(i).read() }).collect()
+    }
+
+    #[test]
+    fn strips_are_packed_for_who_reads_them_until_they_are_ready() {
+        let (_from, weights, right) = weights();
+        let tile = |thread, buffer, offset, bytes| {
+            // SAFETY: no kernel runs, and no other thread.
+            unsafe { weights.tile(thread, buffer, 1, offset, bytes) }
+        };
+        let strip = right.len() as u64 / STRIPS;
+        for (offset, bytes) in [(0, strip), (strip, 3 * strip), (5 * strip, strip), (strip + 100, 64), (strip - 7, 30)]
+        {
+            let found = tile(1, 3, offset, bytes).unwrap();
+            assert!(read(found) == right[offset as usize..][..bytes as usize], "{bytes} bytes from {offset} on");
+            assert_eq!(tile(1, 3, offset, bytes).unwrap().base(), found.base());
+            assert!(tile(0, 3, offset, bytes).unwrap().base() != found.base());
+        }
+        assert!(tile(0, 0, 5 * strip, strip + 1).is_none() && tile(0, 0, u64::MAX, strip).is_none());
+        assert!(tile(2, 0, 0, strip).is_none(), "there is no such thread");
+        assert_eq!(weights.unpacked_parts(), 3);
+
+        let mut missing = Vec::new();
+        weights.missing(1, 3 * strip, 2 * strip, &mut missing);
+        weights.missing(0, 0, u64::MAX, &mut missing);
+        weights.missing(7, 0, u64::MAX, &mut missing);
+        assert_eq!(missing, [(1, 1), (1, 2)]);
+        let jobs = weights.jobs(&missing[..1]);
+        // SAFETY: nothing else uses the memory.
+        jobs.iter().for_each(|job| unsafe { job.run(&mut Vec::new()) });
+        weights.mark_ready(&missing[..1], &[]);
+        weights.mark_ready(&missing[..1], &[]);
+        assert_eq!((jobs.len(), weights.unpacked_parts()), (1, 2));
+        assert_eq!(weights.all_missing(), [(1, 0), (1, 2)]);
+        assert!(tile(0, 0, 2 * strip, 2 * strip).is_none(), "it is ready");
+        let found = weights.region(1).unwrap().part(2 * strip, 2 * strip).unwrap();
+        assert!(read(found) == right[2 * strip as usize..4 * strip as usize]);
+        // Bytes of a part that is ready and of one that is not.
+        assert!(read(tile(0, 0, 3 * strip, 2 * strip).unwrap()) == right[3 * strip as usize..5 * strip as usize]);
+    }
+}
