@@ -1,4 +1,4 @@
-//! Packed weights: packed when a plan is loaded, or written into the plan's file and mapped; and such files damaged.
+//! Packed weights: packed when they are needed, or written into the plan's file and mapped; and such files damaged.
 
 #[allow(dead_code, reason = "other tests use the rest of it")]
 mod tiny;

@@ -138,7 +138,7 @@ impl PlanFacts {
             let note = match format.place {
                 Place::Plan => ", in the plan".to_string(),
                 Place::ModelFile if format.format != format.stored => {
-                    format!(", packed when loaded to {} of {}", Bytes(format.kernel_bytes), format.format)
+                    format!(", packed when needed to {} of {}", Bytes(format.kernel_bytes), format.format)
                 }
                 Place::ModelFile => String::new(),
             };

@@ -281,6 +281,7 @@ fn pack_q4_k(blocks: &Blocks<'_, 144>, out: &mut [u8; 2368]) {
 }
 
 #[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "loops are written out; see above")]
 fn pack_q5_k(blocks: &Blocks<'_, 176>, out: &mut [u8; 2880]) {
     pack_k4_head(blocks, out);
     let mut bits: [Words<u32>; 8] = [[0; STRIP]; 8];
@@ -300,6 +301,7 @@ fn pack_q5_k(blocks: &Blocks<'_, 176>, out: &mut [u8; 2880]) {
 }
 
 #[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "loops are written out; see above")]
 fn pack_q6_k(blocks: &Blocks<'_, 210>, out: &mut [u8; 3392]) {
     put_halves(out, 0, &each_row!(r => half(blocks[r], 208)));
     put_halves(out, 32, &[0; STRIP]);

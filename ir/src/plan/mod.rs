@@ -94,7 +94,7 @@ pub enum WeightFile {
 }
 
 /// A weight as kernels read it. Where [`PlanWeight::stored`] is [`PlanWeight::format`] they read it in place; otherwise it is
-/// packed when the plan is loaded.
+/// packed when they are needed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlanWeight {
     /// Tensor name.

@@ -35,7 +35,7 @@ fn write<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String, out: &mut String) -> st
     if packed().count() > 0 {
         let from: u128 = packed().map(|weight| u128::from(weight.bytes)).sum();
         let to: u128 = packed().map(|weight| u128::from(weight.bytes_in(weight.format).unwrap_or(0))).sum();
-        writeln!(out, "  packed when loaded: {}, from {from} bytes to {to}", packed().count())?;
+        writeln!(out, "  packed when needed: {}, from {from} bytes to {to}", packed().count())?;
     }
     if plan.own_weight_bytes > 0 {
         writeln!(out, "  behind the plan: {} bytes", plan.own_weight_bytes)?;

@@ -54,7 +54,7 @@ pub(super) fn weight(plan: &Plan<Kernel>, weight: &PlanWeight) -> Result<(), Pro
     inside(what, weight.offset, Some(weight.bytes), available)
 }
 
-/// What is packed when the plan is loaded takes memory: no more is packed than the files have.
+/// What is packed takes memory: no more is packed than the files have.
 pub(super) fn packed_at_load(plan: &Plan<Kernel>) -> Result<(), Problem> {
     let most = plan.files.iter().fold(0u64, |sum, file| sum.saturating_add(file.bytes));
     let packed = plan.weights.iter().filter(|weight| weight.is_packed_at_load());

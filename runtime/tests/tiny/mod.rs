@@ -57,7 +57,7 @@ pub enum Factors {
     F32,
     /// As f16.
     F16,
-    /// As f16, packed when loaded where there are whole strips.
+    /// As f16, packed where there are whole strips.
     Packed,
 }
 
