@@ -2,7 +2,7 @@
 //! softmax of FlashAttention): for each block the scores, then the running maximum and sums, then the weighted values.
 //!
 //! Keys lie as `[position / 16][d][position % 16]`: a lane is a position, so a block's scores need no horizontal sum. Queries are the
-//! heads of one row, or of a few rows together, so that a load and its conversion from f16 serve [`TILE`] of them, whose
+//! heads of one row, or of a few rows together, so that a load and its conversion from f16 serve several of them, whose
 //! accumulators hide the latency of a fused multiply-add (4 cycles at two a cycle: eight chains). The factor on scores is put on the
 //! queries once: for heads of 64 it is a power of two, and exact. Scores, weights and accumulators are f32; the cache is f16.
 //!
