@@ -24,8 +24,9 @@ use std::sync::{Mutex, PoisonError};
 use crate::memory::{Mapped, Memory, Region};
 use crate::pack::Job;
 
-/// Tokens of a first step up to which it packs what it reads and keeps nothing; with more, computing takes longer than packing.
-pub(crate) const FEW_TOKENS: u32 = 32;
+/// Tokens of a first step up to which it packs what it reads and keeps nothing: fewer than half of the rows that one item takes, so
+/// that nothing is packed twice in the step. Memory for what is kept is the dear part: its pages must be found and zeroed.
+pub(crate) const FEW_TOKENS: u32 = 47;
 /// Alignment of packed strips in a thread's memory: a vector of them is a cache line.
 const LINE: usize = 64;
 
