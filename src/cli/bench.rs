@@ -3,14 +3,13 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use ixc::compile::TargetName;
 use ixc::machine::system::peak_memory;
 use ixc::model::is_plan;
 use ixc::session::{Session, SessionOptions};
 use ixc::traffic::Traffic;
 use serde::Serialize;
 
-use super::choose::ModelChoice;
+use super::choose::{ModelChoice, TargetChoice};
 use super::interrupt::{self, Interrupted};
 use super::output::{self, Printable};
 
@@ -26,24 +25,10 @@ pub struct Args {
     #[command(flatten)]
     model: ModelChoice,
     /// Tokens of prefill; 0 leaves it out.
-    #[arg(
-        short = 'p',
-        long = "prefill",
-        alias = "n-prompt",
-        value_name = "N",
-        value_delimiter = ',',
-        default_value = "512"
-    )]
+    #[arg(short = 'p', long, alias = "n-prompt", value_name = "N", value_delimiter = ',', default_value = "512")]
     prefill: Vec<usize>,
     /// Tokens of decode; 0 leaves it out.
-    #[arg(
-        short = 'n',
-        long = "decode",
-        alias = "n-gen",
-        value_name = "N",
-        value_delimiter = ',',
-        default_value = "64"
-    )]
+    #[arg(short = 'n', long, alias = "n-gen", value_name = "N", value_delimiter = ',', default_value = "64")]
     decode: Vec<usize>,
     /// Tokens that are in the KV cache before, which do not count.
     #[arg(short, long, alias = "n-depth", value_name = "N", value_delimiter = ',', default_value = "0")]
@@ -54,9 +39,8 @@ pub struct Args {
     /// How often each is measured, after one run that does not count.
     #[arg(short, long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
-    /// What to generate code for: native, avx2 or portable.
-    #[arg(long)]
-    target: Option<TargetName>,
+    #[command(flatten)]
+    target: TargetChoice,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -121,7 +105,7 @@ impl Args {
             )?;
         }
         for threads in threads {
-            let target = self.target.map(|target| target.0);
+            let target = self.target.target();
             let options = SessionOptions { threads, context: Some(context), target, ..SessionOptions::default() };
             let mut session = Session::open(path, &options)?;
             session.pack_weights()?;

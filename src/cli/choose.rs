@@ -1,7 +1,9 @@
-//! Which model a command works on.
+//! Which model a command works on, and for what target.
 
 use std::path::PathBuf;
 
+use ixc::codegen::target::Target;
+use ixc::compile::TargetName;
 use ixc::model::Model;
 
 /// A model: a path, or the built-in demo model.
@@ -26,5 +28,20 @@ impl ModelChoice {
             Some(path) => Model::open(path)?,
             None => Model::new(ixc::demo::open()?)?,
         })
+    }
+}
+
+/// The target of a command that runs a model.
+#[derive(Debug, clap::Args)]
+pub struct TargetChoice {
+    /// What to generate code for: native, a target or a CPU of `ixc doctor`; a plan is for one target already.
+    #[arg(long)]
+    target: Option<TargetName>,
+}
+
+impl TargetChoice {
+    /// The target, if one is named.
+    pub fn target(&self) -> Option<Target> {
+        self.target.map(|target| target.0)
     }
 }

@@ -24,7 +24,7 @@ pub struct Args {
     /// Only kernels whose names contain this.
     #[arg(long, value_name = "NAME")]
     kernel: Option<String>,
-    /// What to generate kernels for: native, avx2 or portable.
+    /// What to generate kernels for: native, a target or a CPU of `ixc doctor`.
     #[arg(long, default_value = "native")]
     target: TargetName,
 }

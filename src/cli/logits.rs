@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use clap::ValueEnum;
-use ixc::compile::TargetName;
 use ixc::model::Model;
 use ixc::session::{Session, SessionOptions};
 
+use super::choose::TargetChoice;
 use super::tokens::TokenList;
 
 /// Computes the logits of tokens and writes them as a NumPy file, f32 [tokens, vocabulary].
@@ -26,9 +26,8 @@ pub struct Args {
     /// What computes: generated code, or the reference interpreter, which is exact and slow.
     #[arg(long, value_enum, default_value = "compiled")]
     engine: Engine,
-    /// What to generate code for: native, a target or a CPU of `ixc doctor`.
-    #[arg(long)]
-    target: Option<TargetName>,
+    #[command(flatten)]
+    target: TargetChoice,
     /// Run the generated code in the emulator: any target on any machine, about a thousand times slower.
     #[arg(long, conflicts_with = "engine")]
     emulate: bool,
@@ -56,11 +55,10 @@ impl Args {
         let logits = match self.engine {
             Engine::Interpreter => Model::open(&self.model)?.exact_logits(&tokens)?,
             Engine::Compiled => {
-                let target = self.target.map(|target| target.0);
                 let options = SessionOptions {
                     threads: self.threads,
                     context: Some(tokens.len()),
-                    target,
+                    target: self.target.target(),
                     emulate: self.emulate,
                     pack: self.no_pack.then_some(false),
                     ..SessionOptions::default()

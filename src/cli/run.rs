@@ -5,11 +5,10 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use ixc::compile::TargetName;
 use ixc::frontend::tokenizer::DecodeOptions;
 use ixc::session::{End, Generation, Progress, Request, Session, SessionOptions};
 
-use super::choose::ModelChoice;
+use super::choose::{ModelChoice, TargetChoice};
 use super::interrupt::{self, Interrupted};
 use super::output::{Bytes, Printable, note, steers};
 use super::sampling::SamplingArgs;
@@ -56,9 +55,8 @@ pub struct Args {
     /// Positions that the KV cache has room for [default: the model's, at most 4096].
     #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N")]
     context: Option<usize>,
-    /// What to generate code for: native, a target or a CPU of `ixc doctor`; a plan is for one target already.
-    #[arg(long)]
-    target: Option<TargetName>,
+    #[command(flatten)]
+    target: TargetChoice,
     /// Run the generated code in the emulator: any target on any machine, about a thousand times slower.
     #[arg(long)]
     emulate: bool,
@@ -84,7 +82,7 @@ impl Args {
         let options = SessionOptions {
             threads: self.threads,
             context: self.context,
-            target: self.target.map(|target| target.0),
+            target: self.target.target(),
             stats: self.stats,
             emulate: self.emulate,
             skip_weight_check: self.no_check,
