@@ -97,36 +97,59 @@ pub fn attention(name: String, spec: &KernelSpec, lanes: u16) -> Result<Kernel, 
     spec_fields!(spec, Attention { group, d, dv, scale, heads, rows });
     check(&name, "rows", u64::from(rows), (1..=MOST_ROWS).contains(&rows), format!("1 to {MOST_ROWS}"))?;
     check(&name, "key heads", u64::from(heads), heads > 0, "at least 1")?;
-    check_sizes(&name, [group, d, dv])?;
+    kernel(name, lanes, [group, d, dv], scale.value(), [heads, rows], false)
+}
+
+/// See [`KernelSpec::AttentionPart`].
+pub fn attention_part(name: String, spec: &KernelSpec, lanes: u16) -> Result<Kernel, GenerateError> {
+    spec_fields!(spec, AttentionPart { group, d, dv, scale });
+    kernel(name, lanes, [group, d, dv], scale.value(), [1, 1], true)
+}
+
+/// Attention of a key head of several in a row, for some rows together, or a part of it, which begins at a block of its own.
+fn kernel(
+    name: String,
+    lanes: u16,
+    sizes: [u32; 3],
+    scale: f32,
+    [heads, rows]: [u32; 2],
+    part: bool,
+) -> Result<Kernel, GenerateError> {
+    let what = ["query heads", "elements of a key head", "elements of a value head"];
+    what.into_iter().zip(sizes).try_for_each(|(what, n)| check(&name, what, n.into(), n > 0, "at least 1"))?;
+    let [group, d, dv] = sizes.map(i64::from);
+    let (heads, rows) = (i64::from(heads), i64::from(rows));
     let mut b = KernelBuilder::new(name);
-    let (full, masked) = blocks(&mut b);
-    let several = (rows > 1).then(|| (b.dim("groups", 0, 1), b.dim("rest", 0, i64::from(rows) - 1)));
-    let (h, r) = (i64::from(heads), i64::from(rows));
+    let (full, masked) = (b.dim("full", 0, MAX_POSITIONS / BLOCK), b.dim("masked", 0, MOST_MASKED));
+    let first = part.then(|| b.dim("first", 0, MAX_POSITIONS / BLOCK));
+    let several = (rows > 1).then(|| (b.dim("groups", 0, 1), b.dim("rest", 0, rows - 1)));
     // Whole rows but for what stands before and after this head in the first and last.
     let extent = |elements: i64| -> Affine {
         match several {
             None => Affine::constant(elements * 4),
             Some((groups, rest)) => {
-                groups * (r * h * elements * 4) + rest * (h * elements * 4) + (elements - h * elements) * 4
+                groups * (rows * heads * elements * 4)
+                    + rest * (heads * elements * 4)
+                    + (elements - heads * elements) * 4
             }
         }
     };
-    let (g, d, dv) = (i64::from(group), i64::from(d), i64::from(dv));
-    let q = b.read("q", extent(g * d));
+    let q = b.read("q", extent(group * d));
     let position = match several {
         None => b.read("position", 4),
-        Some((groups, rest)) => b.read("position", groups * (r * 4) + rest * 4),
+        Some((groups, rest)) => b.read("position", groups * (rows * 4) + rest * 4),
     };
-    let (q_row_bytes, row_bytes) = (h * g * d * 4, h * g * dv * 4);
-    let y_bytes = extent(g * dv);
-    let cache = cache(&mut b, [full, masked], [d, dv]);
-    let outcome = Outcome::Mean { y: b.write("y", y_bytes), row_bytes };
-    let scratch = scratch(&mut b, lanes, g * r, [d, dv]);
-    let scale = scale.value();
-    let [keys, values] = cache;
+    let cache = |len: i64| full * (BLOCK * len * 2) + masked * (BLOCK * len * 2);
+    let (keys, values) = (b.read("keys", cache(d)), b.read("values", cache(dv)));
+    let outcome = match part {
+        true => Outcome::Part(b.write("part", group * (dv + 2) * 4)),
+        false => Outcome::Mean { y: b.write("y", extent(group * dv)), row_bytes: heads * group * dv * 4 },
+    };
+    let scratch = scratch(&mut b, lanes, group * rows, [d, dv]);
+    let q_row_bytes = heads * group * d * 4;
     let attend = Attend {
         lanes,
-        group: g,
+        group,
         d,
         dv,
         scale,
@@ -139,65 +162,16 @@ pub fn attention(name: String, spec: &KernelSpec, lanes: u16) -> Result<Kernel, 
         scratch,
         full,
         masked,
-        first: None,
+        first,
     };
     match several {
         None => attend.rows(&mut b, 1, Affine::constant(0)),
         Some((groups, rest)) => {
-            b.for_each("g", groups, |b, i| attend.rows(b, r, i * r));
-            b.for_each("r", rest, |b, i| attend.rows(b, 1, groups * r + i));
+            b.for_each("g", groups, |b, i| attend.rows(b, rows, i * rows));
+            b.for_each("r", rest, |b, i| attend.rows(b, 1, groups * rows + i));
         }
     }
     Ok(b.finish())
-}
-
-/// See [`KernelSpec::AttentionPart`].
-pub fn attention_part(name: String, spec: &KernelSpec, lanes: u16) -> Result<Kernel, GenerateError> {
-    spec_fields!(spec, AttentionPart { group, d, dv, scale });
-    check_sizes(&name, [group, d, dv])?;
-    let mut b = KernelBuilder::new(name);
-    let (full, masked) = blocks(&mut b);
-    let first = b.dim("first", 0, MAX_POSITIONS / BLOCK);
-    let (g, d, dv) = (i64::from(group), i64::from(d), i64::from(dv));
-    let q = b.read("q", g * d * 4);
-    let position = b.read("position", 4);
-    let [keys, values] = cache(&mut b, [full, masked], [d, dv]);
-    let outcome = Outcome::Part(b.write("part", g * (dv + 2) * 4));
-    let scratch = scratch(&mut b, lanes, g, [d, dv]);
-    let scale = scale.value();
-    let attend = Attend {
-        lanes,
-        group: g,
-        d,
-        dv,
-        scale,
-        q,
-        q_row_bytes: g * d * 4,
-        position,
-        keys,
-        values,
-        outcome,
-        scratch,
-        full,
-        masked,
-        first: Some(first),
-    };
-    attend.rows(&mut b, 1, Affine::constant(0));
-    Ok(b.finish())
-}
-
-fn check_sizes(name: &str, sizes: [u32; 3]) -> Result<(), GenerateError> {
-    let what = ["query heads", "elements of a key head", "elements of a value head"];
-    what.into_iter().zip(sizes).try_for_each(|(what, n)| check(name, what, n.into(), n > 0, "at least 1"))
-}
-
-fn blocks(b: &mut KernelBuilder) -> (DimId, DimId) {
-    (b.dim("full", 0, MAX_POSITIONS / BLOCK), b.dim("masked", 0, MOST_MASKED))
-}
-
-fn cache(b: &mut KernelBuilder, [full, masked]: [DimId; 2], [d, dv]: [i64; 2]) -> [BufferId; 2] {
-    let size = |len: i64| full * (BLOCK * len * 2) + masked * (BLOCK * len * 2);
-    [b.read("keys", size(d)), b.read("values", size(dv))]
 }
 
 fn scratch(b: &mut KernelBuilder, lanes: u16, queries: i64, [d, dv]: [i64; 2]) -> Scratch {
