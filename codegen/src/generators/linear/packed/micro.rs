@@ -255,8 +255,10 @@ impl Micro {
         for unit in 0..units {
             // Made for each part, as a product overwrites its sum.
             let starts = parts.iter().flat_map(|part| step.rows.iter().map(move |row| (row, *part)));
-            let starts = starts.map(|(row, part)| self.start(b, row, unit, part)).collect();
-            let sums = self.fours(b, step, unit * pairs..(unit + 1) * pairs, parts, &high, starts);
+            let mut sums: Vec<ValueId> = starts.map(|(row, part)| self.start(b, row, unit, part)).collect();
+            self.groups(b, step, unit * pairs..(unit + 1) * pairs, parts, &high, |b, i, quants, x| {
+                sums[i] = b.dot4_u8s8(sums[i], quants, x);
+            });
             for (part, (sums, terms)) in parts.iter().zip(self.by_part(&sums).zip(self.by_part_mut(&mut terms))) {
                 let scale = step.weights.item(b, Item::Scale, step.sub * units + unit, *part);
                 for (sum, term) in sums.iter().zip(terms) {
@@ -311,48 +313,32 @@ impl Micro {
         high: &[Vec<ValueId>],
     ) -> Vec<ValueId> {
         let mut words = vec![None; parts.len() * self.rows.len()];
-        for pair in pairs {
-            self.groups(b, step, pair, parts, high, |b, i, quants, x| {
-                let products = b.op(Op::Dot2U8S8, parts[0].words(), &[quants, x]);
-                accumulate(b, &mut words[i], products);
-            });
-        }
+        self.groups(b, step, pairs, parts, high, |b, i, quants, x| {
+            let products = b.op(Op::Dot2U8S8, parts[0].words(), &[quants, x]);
+            accumulate(b, &mut words[i], products);
+        });
         words.into_iter().flatten().collect()
     }
 
-    /// Sums of some pairs of groups by fours, which begin with `sums`.
-    fn fours(
+    /// For both groups of each pair, all parts and rows: number of the sum, quants and activations.
+    fn groups(
         &self,
         b: &mut KernelBuilder,
         step: &Step,
         pairs: std::ops::Range<i64>,
         parts: &[Part],
         high: &[Vec<ValueId>],
-        mut sums: Vec<ValueId>,
-    ) -> Vec<ValueId> {
-        for pair in pairs {
-            self.groups(b, step, pair, parts, high, |b, i, quants, x| sums[i] = b.dot4_u8s8(sums[i], quants, x));
-        }
-        sums
-    }
-
-    /// For both groups of a pair, all parts and rows: quants and activations.
-    fn groups(
-        &self,
-        b: &mut KernelBuilder,
-        step: &Step,
-        pair: i64,
-        parts: &[Part],
-        high: &[Vec<ValueId>],
         mut product: impl FnMut(&mut KernelBuilder, usize, ValueId, ValueId),
     ) {
-        let quants: Vec<[ValueId; 2]> =
-            parts.iter().zip(high).map(|(part, high)| step.weights.pair(b, step.sub, pair, *part, high)).collect();
-        for g in 0..2 {
-            for (r, row) in step.rows.iter().enumerate() {
-                let x = row.group(b, self.lanes, 2 * pair + g);
-                for (p, quants) in quants.iter().enumerate() {
-                    product(b, p * self.rows.len() + r, quants[g as usize], x);
+        for pair in pairs {
+            let quants: Vec<[ValueId; 2]> =
+                parts.iter().zip(high).map(|(part, high)| step.weights.pair(b, step.sub, pair, *part, high)).collect();
+            for g in 0..2 {
+                for (r, row) in step.rows.iter().enumerate() {
+                    let x = row.group(b, self.lanes, 2 * pair + g);
+                    for (p, quants) in quants.iter().enumerate() {
+                        product(b, p * self.rows.len() + r, quants[g as usize], x);
+                    }
                 }
             }
         }
@@ -435,7 +421,11 @@ impl Micro {
                 }
                 (Dots::Fours, _) => {
                     let zero = b.splat_int(parts[0].dwords(), 0);
-                    self.fours(b, step, pairs, &parts, &high, vec![zero; parts.len() * rows])
+                    let mut sums = vec![zero; parts.len() * rows];
+                    self.groups(b, step, pairs, &parts, &high, |b, i, quants, x| {
+                        sums[i] = b.dot4_u8s8(sums[i], quants, x);
+                    });
+                    sums
                 }
             };
             let d: Vec<ValueId> = match half {

@@ -19,8 +19,8 @@
 //! faster). Two integer sums for each sub-block are chains enough.
 //!
 //! What bounds a kernel on Zen 4 is that products, multiplications and multiply-adds share two 256-bit units: 64 + 24 operations
-//! take 88 cycles, so that `q4_k` can have 8/11 of the peak of products and has 95 % of that. Products by pairs are four operations
-//! of 256 bits, of which two add words on units of their own, for what is two of 512 bits.
+//! take 88 cycles, so that `q4_k` can have 8/11 of the peak of products and has 91 to 93 % of that. Products by pairs are four
+//! operations of 256 bits, of which two add words on units of their own, for what is two of 512 bits.
 //!
 //! | module | what it owns |
 //! | --- | --- |
