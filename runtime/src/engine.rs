@@ -167,7 +167,6 @@ impl Engine {
     /// # Errors
     /// When a thread fails.
     pub fn pack_weights(&mut self) -> Result<(), LoadError> {
-        self.store.weights.fresh = false;
         load::pack_all(&mut self.store.weights, &self.store.files, &mut self.pool)
     }
 

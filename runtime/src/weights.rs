@@ -3,16 +3,19 @@
 //! A weight that kernels read otherwise than it is stored is packed part by part; a *part* is an expert's matrix, or all of a weight
 //! that has no experts. A part is in one of two states, and goes from the first to the second once:
 //!
-//! - **unpacked**: an item that takes strips of it packs them for itself, into its thread's own memory ([`Weights::tile`]). That
-//!   takes no memory for the weight, and a first short step touches nothing but the experts that it needs. So that the time to
-//!   the first token is no time for packing what may not be used.
-//! - **ready**: the part lies packed in memory. Before each later step of a plan, and in a first one of many tokens, all threads
-//!   pack the parts that it needs ([`Weights::missing`]), and the pages that they were read from are given back.
+//! - **unpacked**: an item that takes strips of it packs them for itself, into its thread's own memory ([`Weights::tile`]), where
+//!   they stay for the items after it that multiply other rows with them.
+//! - **ready**: the part lies packed in memory. Before a stage all threads pack the parts that it needs ([`Weights::missing`]), and
+//!   the pages that they were read from are given back.
+//!
+//! Memory for what is kept is the dear part: its pages must be found and zeroed, which takes as long as packing the same bytes some
+//! ten times. So a prompt keeps nothing, and its first token does not wait for that; the tokens after it make parts ready, not all in
+//! the same step, so that none takes much longer than the others ([`Step::keeps`]).
 //!
 //! ```text
-//! prompt of 13 tokens      first step: strips packed by the items that read them        -> first token
-//! token 2                  parts that it needs are packed, then read; they stay         -> second token
-//! token 3                  most experts are ready; one or two are packed before        -> ...
+//! prompt                   first step: strips packed by the items that read them        -> first token
+//! tokens 2 to 5            of the parts that each needs, a quarter more is packed, then read, and stays
+//! token 6                  most experts are ready; one or two are packed before
 //! ```
 //!
 //! Invariant: kernels read the same packed bytes in both states, so that results do not depend on what is ready.
@@ -24,9 +27,12 @@ use std::sync::{Mutex, PoisonError};
 use crate::memory::{Mapped, Memory, Region};
 use crate::pack::Job;
 
-/// Tokens of a first step up to which it packs what it reads and keeps nothing: fewer than half of the rows that one item takes, so
-/// that nothing is packed twice in the step. Memory for what is kept is the dear part: its pages must be found and zeroed.
-pub(crate) const FEW_TOKENS: u32 = 47;
+/// Steps of a prompt that keep nothing: as many uses as keeping costs, and half as many again, as prompts end.
+const PROMPT_STEPS: u64 = 16;
+/// Steps of few tokens over which weights that all of them need are made ready.
+const FEW_STEPS: u64 = 4;
+/// Most tokens of a step that is no part of a prompt.
+const FEW_TOKENS: u32 = 16;
 /// Alignment of packed strips in a thread's memory: a vector of them is a cache line.
 const LINE: usize = 64;
 
@@ -96,6 +102,23 @@ struct Tiles {
     rows: Vec<u8>,
 }
 
+/// A step as far as it matters to what is kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Step {
+    /// Steps before it.
+    number: u64,
+    /// Its tokens.
+    tokens: u32,
+}
+
+impl Step {
+    /// Whether a part that this step needs is made ready for it. The same for all threads, whatever is ready.
+    fn keeps(self, weight: u32, part: u64) -> bool {
+        let before = if self.tokens > FEW_TOKENS { PROMPT_STEPS } else { 1 + (u64::from(weight) + part) % FEW_STEPS };
+        self.number >= before
+    }
+}
+
 /// A part of a weight: which, and its number.
 pub(crate) type Part = (u32, u64);
 
@@ -107,8 +130,8 @@ pub(crate) struct Weights {
     _packed: Memory,
     /// Parts that are not ready.
     left: AtomicU64,
-    /// Whether there was no step yet.
-    pub fresh: bool,
+    /// Steps so far.
+    steps: u64,
     threads: Box<[Mutex<Tiles>]>,
 }
 
@@ -117,7 +140,7 @@ impl Weights {
     pub(crate) fn new(weights: Vec<Weight>, packed: Memory, threads: usize) -> Weights {
         let left = weights.iter().filter_map(|weight| weight.unpacked.as_ref()).map(|u| u.ready.len() as u64).sum();
         let threads = (0..threads).map(|_| Mutex::default()).collect();
-        Weights { weights, _packed: packed, left: AtomicU64::new(left), fresh: true, threads }
+        Weights { weights, _packed: packed, left: AtomicU64::new(left), steps: 0, threads }
     }
 
     /// Parts that are not ready.
@@ -125,26 +148,35 @@ impl Weights {
         self.left.load(Ordering::Acquire)
     }
 
+    /// Begins a step of so many tokens.
+    pub(crate) fn step(&mut self, tokens: u32) -> Step {
+        let number = self.steps;
+        self.steps += 1;
+        Step { number, tokens }
+    }
+
     /// A weight as kernels read it. What is not ready is not there; see [`Weights::tile`].
     pub(crate) fn region(&self, weight: u32) -> Option<Region> {
         self.weights.get(weight as usize).map(|weight| weight.region)
     }
 
-    /// Adds the parts of bytes of a weight that are not ready.
-    pub(crate) fn missing(&self, weight: u32, offset: u64, bytes: u64, missing: &mut Vec<Part>) {
-        let unpacked = self.weights.get(weight as usize).and_then(|weight| weight.unpacked.as_ref());
-        let Some(unpacked) = unpacked.filter(|unpacked| unpacked.left.load(Ordering::Acquire) > 0) else { return };
+    /// Adds the parts of bytes of a weight that are not ready and that the step keeps.
+    pub(crate) fn missing(&self, step: Step, weight: u32, offset: u64, bytes: u64, missing: &mut Vec<Part>) {
         missing
-            .extend(unpacked.parts(offset, bytes).filter(|part| !unpacked.is_ready(*part)).map(|part| (weight, part)));
+            .extend(self.unready(weight, offset, bytes).filter(|&part| step.keeps(weight, part)).map(|p| (weight, p)));
+    }
+
+    /// The parts of bytes of a weight that are not ready.
+    fn unready(&self, weight: u32, offset: u64, bytes: u64) -> impl Iterator<Item = u64> {
+        let unpacked = self.weights.get(weight as usize).and_then(|weight| weight.unpacked.as_ref());
+        let unpacked = unpacked.filter(|unpacked| unpacked.left.load(Ordering::Acquire) > 0).into_iter();
+        unpacked.flat_map(move |unpacked| unpacked.parts(offset, bytes).filter(|part| !unpacked.is_ready(*part)))
     }
 
     /// All parts that are not ready.
     pub(crate) fn all_missing(&self) -> Vec<Part> {
-        let mut missing = Vec::new();
-        for weight in 0..self.weights.len() as u32 {
-            self.missing(weight, 0, u64::MAX, &mut missing);
-        }
-        missing
+        let unready = |weight| self.unready(weight, 0, u64::MAX).map(move |part| (weight, part));
+        (0..self.weights.len() as u32).flat_map(unready).collect()
     }
 
     /// What packs parts to where they stay.
@@ -276,11 +308,20 @@ mod tests {
         assert!(tile(2, 0, 0, strip).is_none(), "there is no such thread");
         assert_eq!(weights.unpacked_parts(), 3);
 
-        let mut missing = Vec::new();
-        weights.missing(1, 3 * strip, 2 * strip, &mut missing);
-        weights.missing(0, 0, u64::MAX, &mut missing);
-        weights.missing(7, 0, u64::MAX, &mut missing);
-        assert_eq!(missing, [(1, 1), (1, 2)]);
+        let needs = |number, tokens| {
+            let (step, mut missing) = (Step { number, tokens }, Vec::new());
+            weights.missing(step, 1, 3 * strip, 2 * strip, &mut missing);
+            weights.missing(step, 0, 0, u64::MAX, &mut missing);
+            weights.missing(step, 7, 0, u64::MAX, &mut missing);
+            missing
+        };
+        // Not all in one step, and a prompt late.
+        assert_eq!([needs(0, 1), needs(2, 1), needs(15, 17)], [[], [], []]);
+        assert_eq!(
+            [needs(3, 16), needs(4, 1), needs(16, 17)],
+            [vec![(1, 1)], vec![(1, 1), (1, 2)], vec![(1, 1), (1, 2)]]
+        );
+        let missing = needs(9, 1);
         let jobs = weights.jobs(&missing[..1]);
         // SAFETY: nothing else uses the memory.
         jobs.iter().for_each(|job| unsafe { job.run(&mut Vec::new()) });

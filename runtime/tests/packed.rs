@@ -102,15 +102,15 @@ fn weights_packed_when_needed_give_the_bits_of_weights_packed_before() {
         (bits(&logits), left)
     };
     for threads in [1, 2, 3] {
-        // A short first step keeps nothing; the next ones keep what they need, up to all of it.
+        // A first step keeps nothing; the next ones keep what they need, a quarter after the other.
         let (found, left) = run(&mut load(threads), &[30, 1, 5, 14, 7]);
         assert!(found == right, "{threads} threads");
-        assert!(left[0] == parts && left[1] < parts && left.is_sorted_by(|a, b| a >= b), "{left:?}");
-        // With one token, `TOP_K` experts are needed.
-        assert_eq!(left[1], parts - 4 - 3 * u64::from(tiny::TOP_K));
-        // A long first step keeps what it needs.
+        assert!(left[0] == parts && left.is_sorted_by(|a, b| a >= b), "{left:?}");
+        let [first, few] = [parts - left[1], 4 + 3 * u64::from(tiny::TOP_K)];
+        assert!(first > 0 && first < few && parts - left[4] >= few, "{left:?}");
+        // However long it is.
         let (found, left) = run(&mut load(threads), &[MAX_TOKENS as usize]);
-        assert!(found == long && left[0] < parts, "{threads} threads: {left:?}");
+        assert!(found == long && left[0] == parts, "{threads} threads: {left:?}");
         // A step without outputs, then packing all of the rest.
         let mut engine = load(threads);
         engine.step(&tokens()[..30], &[]).unwrap();

@@ -29,7 +29,7 @@ use crate::pack::Queue;
 use crate::pool::{Barrier, Pool, panic_message};
 use crate::program::{Access, MAX_BUFFERS, MAX_DIMS, Parameter, PartPlace, Program, Signature, Stage};
 use crate::stats::Clock;
-use crate::weights::{FEW_TOKENS, Part, Weights};
+use crate::weights::{self, Part, Weights};
 
 pub(crate) use backend::Backend;
 pub use error::{ExecuteError, ItemError, Problem};
@@ -123,8 +123,8 @@ struct Pass<'a> {
     clocks: &'a [Mutex<Clock>],
     barrier: Barrier,
     next: AtomicU64,
-    /// Whether items pack the weights that they read, and nothing is kept.
-    in_place: bool,
+    /// What says which weights are packed before a stage, and not by the items that read them.
+    step: weights::Step,
     /// Strips taken of the weights that are packed before a stage.
     next_strip: AtomicU64,
     failed: AtomicBool,
@@ -147,7 +147,7 @@ pub(crate) fn run(
     clocks: &[Mutex<Clock>],
 ) -> Result<(), ExecuteError> {
     store.parts.reset();
-    let in_place = std::mem::take(&mut store.weights.fresh) && counts.tokens <= FEW_TOKENS;
+    let step = store.weights.step(counts.tokens);
     let pass = Pass {
         program,
         backend,
@@ -157,7 +157,7 @@ pub(crate) fn run(
         clocks,
         barrier: Barrier::new(pool.threads()),
         next: AtomicU64::new(0),
-        in_place,
+        step,
         next_strip: AtomicU64::new(0),
         failed: AtomicBool::new(false),
         failure: Mutex::new(None),
@@ -229,10 +229,10 @@ impl Pass<'_> {
         }
     }
 
-    /// The parts of weights that a stage needs and that are not yet packed.
+    /// The parts of weights that a stage needs, that are not yet packed, and that are to be kept.
     fn missing(&self, stage: &Stage) -> Vec<Part> {
         let (weights, mut missing) = (&self.store.weights, Vec::new());
-        if self.in_place || weights.unpacked_parts() == 0 {
+        if weights.unpacked_parts() == 0 {
             return missing;
         }
         for task in &stage.tasks {
@@ -241,7 +241,7 @@ impl Pass<'_> {
                     let Source::Weight(weight) = arg.source else { continue };
                     let offset = arg.offset.saturating_add(u64::from(rows.expert).saturating_mul(arg.expert_stride));
                     let bytes = u64::from(task.columns).saturating_mul(arg.column_stride).max(1);
-                    weights.missing(weight, offset, bytes, &mut missing);
+                    weights.missing(self.step, weight, offset, bytes, &mut missing);
                 }
             };
             self.each_expert(task.rows, &mut add);
