@@ -12,6 +12,7 @@
 //! then still meet at every barrier, without work, so that none hangs. The same goes for a panic.
 
 mod backend;
+mod buffers;
 mod error;
 mod parts;
 
@@ -20,18 +21,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
-use ixc_ir::kernel::Dim;
-use ixc_ir::plan::{Arg, BucketId, DimRule, Input, KEY_LANES, RowAxis, RowCount, Source, Split, Task, Variant};
+use ixc_ir::plan::{BucketId, DimRule, RowAxis, RowCount, Source, Split, Task, Variant};
 
 use crate::bucket::{Bucket, ExpertRows};
-use crate::memory::{Cache, Heads, INDEX_BYTES, Inputs, Mapped, Memory, Region, Rope};
+use crate::memory::{Cache, INDEX_BYTES, Inputs, Mapped, Memory, Rope};
 use crate::pack::Queue;
 use crate::pool::{Barrier, Pool, panic_message};
-use crate::program::{Access, MAX_BUFFERS, MAX_DIMS, Parameter, PartPlace, Program, Signature, Stage};
+use crate::program::{MAX_BUFFERS, MAX_DIMS, PartPlace, Program, Signature, Stage};
 use crate::stats::Clock;
 use crate::weights::{self, Part, Weights};
 
 pub(crate) use backend::Backend;
+use buffers::{SCRATCH, in_range};
 pub use error::{ExecuteError, ItemError, Problem};
 pub(crate) use parts::Parts;
 use parts::Span;
@@ -421,11 +422,11 @@ impl Pass<'_> {
             sizes[i] = region.bytes();
         }
         let count = kernel.buffers.len();
-        // SAFETY: dims are in their ranges. Each slice lies in its memory, which `store` keeps mapped; what the kernel may
-        // write comes from the arena, the cache, an item's own part or this thread's scratch memory and overlaps nothing else of the call, as the
-        // program's check says. Index buffers come from inputs, which nothing writes now, and their values are below the
-        // kernel's limits. What other threads write at the same time, if the plan is wrong, are bytes that no address
-        // depends on.
+        // SAFETY: dims are in their ranges. Each slice lies in its memory, which `store` keeps mapped; what the kernel may write
+        // comes from the arena, the cache, an item's own part or this thread's scratch memory, and overlaps nothing else of the
+        // call, as the program's check says. Index buffers come from inputs, which nothing writes now, and their values are
+        // below the kernel's limits. What other threads write at the same time, if the plan is wrong, are bytes that no
+        // address depends on.
         unsafe { self.backend.call(variant.kernel.0 as usize, &pointers[..count], &sizes[..count], dims) }
     }
 
@@ -456,140 +457,6 @@ impl Pass<'_> {
         // thread writes any more; writes its second, a slice of what the task writes; and has scratch memory of this thread.
         unsafe { self.backend.call(split.combine.0 as usize, &pointers[..count], &sizes[..count], &dims) }
     }
-
-    /// The memory of `count` parts from `first` on of an item's column.
-    fn parts(
-        &self,
-        place: &PartPlace,
-        parameter: &Parameter,
-        item: &Item,
-        (first, count): (u32, u32),
-        dims: &[i64],
-    ) -> Result<Region, Problem> {
-        let size_error = || Problem::Size { buffer: parameter.name.clone(), dims: dims.to_vec() };
-        let bytes = parameter.size.at(dims).ok_or_else(size_error)?;
-        let region = self.store.parts.region(place, item.column, first, count).ok_or_else(size_error)?;
-        region.part(0, bytes).ok_or_else(|| Problem::Slice {
-            buffer: parameter.name.clone(),
-            offset: 0,
-            bytes,
-            available: region.bytes(),
-            row: item.row,
-            column: item.column,
-            expert: item.expert,
-        })
-    }
-
-    fn dim(&self, rule: DimRule, item: &Item) -> u64 {
-        match rule {
-            DimRule::Rows => item.rows,
-            // The program's check says that n is not 0.
-            DimRule::RowGroups(n) => item.rows / u64::from(n.max(1)),
-            DimRule::RowRest(n) => item.rows % u64::from(n.max(1)),
-            DimRule::RowRestGroups { m, n } => item.rows % u64::from(m.max(1)) / u64::from(n.max(1)),
-            DimRule::RowPartial(n) => u64::from(!item.rows.is_multiple_of(u64::from(n.max(1)))),
-            DimRule::FullBlocks | DimRule::MaskedBlocks | DimRule::FirstBlock => {
-                // Rows are tokens, as the program's check says.
-                let first = u64::from(self.counts.position) + item.row;
-                item.span.dim(rule, first, first + item.rows.saturating_sub(1)).unwrap_or(0)
-            }
-            DimRule::CacheBlocks => u64::from(self.store.capacity / KEY_LANES),
-            DimRule::All(rows) => self.counts.of(rows),
-        }
-    }
-
-    /// The memory of one of the kernel's buffers, which has a number, for an item.
-    fn slice(
-        &self,
-        (thread, buffer): (usize, usize),
-        parameter: &Parameter,
-        arg: &Arg,
-        item: &Item,
-        dims: &[i64],
-    ) -> Result<Region, Problem> {
-        let (region, values_below) = self.source(thread, arg.source, item);
-        let size_error = || Problem::Size { buffer: parameter.name.clone(), dims: dims.to_vec() };
-        let bytes = parameter.size.at(dims).ok_or_else(size_error)?;
-        // Saturated sums lie outside of everything.
-        let offset = arg
-            .offset
-            .saturating_add(item.row.saturating_mul(arg.row_stride))
-            .saturating_add(u64::from(item.column).saturating_mul(arg.column_stride))
-            .saturating_add(u64::from(item.expert).saturating_mul(arg.expert_stride));
-        if let Access::Index(below) = &parameter.access {
-            let below = below.at(dims).ok_or_else(size_error)?;
-            if below < values_below {
-                return Err(Problem::Index { buffer: parameter.name.clone(), below, found: values_below });
-            }
-        }
-        if let Source::Weight(weight) = arg.source {
-            // SAFETY: this is the thread, and its last kernel has returned.
-            if let Some(tile) = unsafe { self.store.weights.tile(thread, buffer, weight, offset, bytes) } {
-                return Ok(tile);
-            }
-        }
-        region.part(offset, bytes).ok_or_else(|| Problem::Slice {
-            buffer: parameter.name.clone(),
-            offset,
-            bytes,
-            available: region.bytes(),
-            row: item.row,
-            column: item.column,
-            expert: item.expert,
-        })
-    }
-
-    /// A source's memory, and for inputs what their values are below.
-    fn source(&self, thread: usize, source: Source, item: &Item) -> (Region, u64) {
-        let (store, counts) = (self.store, &self.counts);
-        let empty = || store.arena.region().part(0, 0).unwrap_or(store.arena.region());
-        let words =
-            |region: Region, rows: RowCount| region.part(0, counts.of(rows) * INDEX_BYTES).unwrap_or_else(empty);
-        let (tokens, outputs) = (RowCount::Tokens, RowCount::Outputs);
-        let positions = |heads: &Heads| heads.from_block(item.column, item.span.first());
-        match source {
-            Source::Arena(buffer) => (self.arena(buffer.0 as usize), 0),
-            Source::Weight(weight) => (store.weights.region(weight).unwrap_or_else(empty), 0),
-            Source::Rope(table) => (store.ropes[table as usize].region(), 0),
-            // A column that is no head has no memory.
-            Source::Keys(layer) => (store.cache.keys(layer).and_then(positions).unwrap_or_else(empty), 0),
-            Source::Values(layer) => (store.cache.values(layer).and_then(positions).unwrap_or_else(empty), 0),
-            Source::Scratch => (store.scratch[thread].region(), 0),
-            Source::Input(Input::Tokens) => (words(store.inputs.tokens, tokens), u64::from(self.program.vocabulary)),
-            Source::Input(Input::Positions) => (words(store.inputs.positions, tokens), u64::from(store.capacity)),
-            Source::Input(Input::PositionBlock) => {
-                (words(store.inputs.position_blocks, tokens), u64::from(store.capacity / KEY_LANES))
-            }
-            Source::Input(Input::PositionLane) => (words(store.inputs.position_lanes, tokens), u64::from(KEY_LANES)),
-            Source::Input(Input::OutputRows) => (words(store.inputs.output_rows, outputs), counts.of(tokens)),
-            Source::Input(Input::RoutedToken(bucket)) => {
-                let rows = RowCount::Routed { top_k: self.program.routings[bucket.0 as usize].top_k };
-                (words(store.inputs.routed[bucket.0 as usize].0, rows), counts.of(tokens))
-            }
-            Source::Input(Input::RoutedSlot(bucket)) => {
-                let rows = RowCount::Routed { top_k: self.program.routings[bucket.0 as usize].top_k };
-                (words(store.inputs.routed[bucket.0 as usize].1, rows), counts.of(rows))
-            }
-        }
-    }
-
-    /// The rows of an arena buffer that this step has.
-    fn arena(&self, buffer: usize) -> Region {
-        let arena = self.store.arena.region();
-        let buffer = &self.program.buffers[buffer];
-        // It fits: the program's check found all rows of the largest step inside the arena.
-        arena.part(buffer.offset, buffer.row_bytes * self.counts.of(buffer.rows)).unwrap_or(arena)
-    }
-}
-
-/// What `combine` has beside parts and result.
-const SCRATCH: Arg = Arg { source: Source::Scratch, offset: 0, row_stride: 0, column_stride: 0, expert_stride: 0 };
-
-/// A dim's value, if the kernel takes it.
-fn in_range(value: u64, dim: &Dim) -> Result<i64, Problem> {
-    let found = i64::try_from(value).unwrap_or(i64::MAX);
-    let (lo, hi) = (dim.lo, dim.hi);
-    if (lo..=hi).contains(&found) { Ok(found) } else { Err(Problem::Dim { dim: dim.name.clone(), found, lo, hi }) }
 }
 
 /// Rows of each item but the last: as many chunks as the variant's largest makes, but even ones, in whole row groups.
