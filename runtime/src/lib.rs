@@ -26,6 +26,7 @@
 //! | [`execute`] | one pass over all steps by all threads |
 //! | [`bucket`] | sorting routed rows by expert |
 //! | [`pool`] | persistent threads and their barrier: spin, then park |
+//! | `stream` | blocks of weights read from files as they are needed, under a budget |
 //! | [`stats`] | where the time went |
 //! | [`sample`] | the next token from logits |
 //!
@@ -47,4 +48,6 @@ pub mod pool;
 pub mod program;
 pub mod sample;
 pub mod stats;
+#[cfg(unix)]
+pub mod stream;
 mod weights;

@@ -1,0 +1,126 @@
+//! Near which CPUs a drive is, and binding a thread to some.
+//!
+//! `/sys/dev/block/MAJOR:MINOR` leads to the drive, whose PCIe device knows its NUMA node. All of this is best effort: in a
+//! virtual machine, and for most of today's desktop machines, there is one node or none.
+
+use std::io;
+use std::path::Path;
+
+/// The CPUs of the NUMA node that a device (`st_dev` of a file on it) hangs on, where the system says.
+pub fn near(device: u64) -> Option<Vec<usize>> {
+    near_in(Path::new("/sys"), device)
+}
+
+fn near_in(sys: &Path, device: u64) -> Option<Vec<usize>> {
+    let (major, minor) = split(device);
+    let link = sys.join(format!("dev/block/{major}:{minor}"));
+    let node = node_of(&link.canonicalize().ok()?, 4)?;
+    let list = std::fs::read_to_string(sys.join(format!("devices/system/node/node{node}/cpulist"))).ok()?;
+    parse_list(list.trim()).filter(|cpus| !cpus.is_empty())
+}
+
+/// The first `numa_node` on the way up; a mapped device (LVM, encryption, RAID) is where its first part is.
+fn node_of(device: &Path, most_steps: usize) -> Option<u32> {
+    for folder in device.ancestors() {
+        if let Ok(text) = std::fs::read_to_string(folder.join("numa_node")) {
+            // -1 says that nobody knows.
+            return text.trim().parse().ok();
+        }
+    }
+    let slave = std::fs::read_dir(device.join("slaves")).ok()?.flatten().next()?;
+    most_steps.checked_sub(1).and_then(|steps| node_of(&slave.path().canonicalize().ok()?, steps))
+}
+
+/// glibc's `gnu_dev_major` and `gnu_dev_minor`.
+fn split(device: u64) -> (u64, u64) {
+    let major = (device >> 8 & 0xfff) | (device >> 32 & 0xffff_f000);
+    let minor = (device & 0xff) | (device >> 12 & 0xffff_ff00);
+    (major, minor)
+}
+
+/// `0-3,8` as numbers.
+fn parse_list(list: &str) -> Option<Vec<usize>> {
+    let mut cpus = Vec::new();
+    for part in list.split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last): (usize, usize) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
+        // No machine has more.
+        (last < 1 << 16).then_some(())?;
+        cpus.extend(first..=last);
+    }
+    Some(cpus)
+}
+
+/// Binds the calling thread to some CPUs.
+///
+/// # Errors
+/// What the system says, or that there is no such thing.
+#[cfg(target_os = "linux")]
+pub fn bind(cpus: &[usize]) -> io::Result<()> {
+    let most = 8 * size_of::<libc::cpu_set_t>();
+    // SAFETY: a set of CPUs is an array of integers, for which all bits 0 is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    for &cpu in cpus.iter().filter(|&&cpu| cpu < most) {
+        // SAFETY: the number is in the set's range.
+        unsafe { libc::CPU_SET(cpu, &mut set) };
+    }
+    // SAFETY: 0 is this thread; the set is as large as is said.
+    match unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Binds the calling thread to some CPUs.
+///
+/// # Errors
+/// Always: only Linux has it.
+#[cfg(not(target_os = "linux"))]
+pub fn bind(_: &[usize]) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_cpus() {
+        assert_eq!(parse_list("0-3,8"), Some(vec![0, 1, 2, 3, 8]));
+        assert_eq!(parse_list("5"), Some(vec![5]));
+        assert_eq!(parse_list(""), Some(vec![]));
+        assert_eq!(parse_list("x"), None);
+        assert_eq!(parse_list("0-99999999"), None);
+    }
+
+    #[test]
+    fn a_drive_is_found_through_sys() {
+        let sys = std::env::temp_dir().join(format!("ixc-sys-{}", std::process::id()));
+        let drive = sys.join("devices/pci0/nvme0n1/nvme0n1p2");
+        let node = sys.join("devices/system/node/node1");
+        for folder in [&drive, &node, &sys.join("dev/block")] {
+            std::fs::create_dir_all(folder).unwrap();
+        }
+        std::fs::write(sys.join("devices/pci0/numa_node"), "1\n").unwrap();
+        std::fs::write(node.join("cpulist"), "4-7\n").unwrap();
+        std::os::unix::fs::symlink(&drive, sys.join("dev/block/259:3")).unwrap();
+        assert_eq!(near_in(&sys, 259 << 8 | 3), Some(vec![4, 5, 6, 7]));
+        assert_eq!(near_in(&sys, 259 << 8 | 4), None);
+        std::fs::write(sys.join("devices/pci0/numa_node"), "-1\n").unwrap();
+        assert_eq!(near_in(&sys, 259 << 8 | 3), None);
+        std::fs::remove_dir_all(&sys).unwrap();
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_thread_is_bound_to_a_cpu_that_is_there_and_no_other() {
+        // On a thread of its own, which ends with it. Some CPU of the first few is allowed on any machine with fewer than that.
+        std::thread::spawn(|| {
+            let allowed: Vec<usize> = (0..1024).filter(|&cpu| bind(&[cpu]).is_ok()).collect();
+            assert!(!allowed.is_empty());
+            assert!(bind(&[]).is_err());
+        })
+        .join()
+        .unwrap();
+    }
+}

@@ -1,0 +1,111 @@
+//! What the drive did: bytes, reads, how long it was busy, and how long reads took.
+
+use std::time::{Duration, Instant};
+
+/// Why a block is read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// The router chose it: somebody waits.
+    Routed,
+    /// Somebody thinks that the router will.
+    Predicted,
+}
+
+/// Reads of one class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reads {
+    /// Bytes that arrived, the rest of pages that blocks begin or end in counted.
+    pub bytes: u64,
+    /// Reads that ended, well or not.
+    pub reads: u64,
+}
+
+/// Latency buckets: read `i` took at least 2^i and less than 2^(i+1) microseconds; the last takes all that took longer.
+pub const LATENCY_BUCKETS: usize = 24;
+
+/// What happened since the drive was started.
+#[derive(Clone, Debug, Default)]
+pub struct Counters {
+    /// Reads of routed blocks.
+    pub routed: Reads,
+    /// Reads of predicted blocks.
+    pub predicted: Reads,
+    /// Time with at least one read outstanding: all bytes arrived in it, so their sum over this is the drive's rate.
+    pub busy: Duration,
+    /// Time with at least one read of a routed block outstanding.
+    pub busy_routed: Duration,
+    /// Bytes of both classes that arrived in `busy_routed`: what the drive gave while misses were outstanding.
+    pub bytes_while_routed: u64,
+    /// Most reads outstanding at once.
+    pub most_outstanding: usize,
+    /// Reads begun again: short ones, and those that were interrupted.
+    pub retries: u64,
+    /// How long reads took, by powers of two of microseconds.
+    pub latency: [u64; LATENCY_BUCKETS],
+    outstanding: [usize; 2],
+    busy_since: Option<Instant>,
+    routed_since: Option<Instant>,
+}
+
+impl Counters {
+    /// A read of this class was begun.
+    pub(super) fn begin(&mut self, class: Class, now: Instant) {
+        self.outstanding[class as usize] += 1;
+        self.most_outstanding = self.most_outstanding.max(self.outstanding.iter().sum());
+        self.busy_since.get_or_insert(now);
+        if class == Class::Routed {
+            self.routed_since.get_or_insert(now);
+        }
+    }
+
+    /// A read that was begun as one of this class ended, with so many bytes.
+    pub(super) fn end(&mut self, class: Class, bytes: u64, began: Instant, now: Instant) {
+        let reads = match class {
+            Class::Routed => &mut self.routed,
+            Class::Predicted => &mut self.predicted,
+        };
+        reads.bytes += bytes;
+        reads.reads += 1;
+        if self.outstanding[Class::Routed as usize] > 0 {
+            self.bytes_while_routed += bytes;
+        }
+        let took = now.saturating_duration_since(began).as_micros().max(1);
+        self.latency[(took.ilog2() as usize).min(LATENCY_BUCKETS - 1)] += 1;
+        self.outstanding[class as usize] = self.outstanding[class as usize].saturating_sub(1);
+        if self.outstanding[Class::Routed as usize] == 0 {
+            self.busy_routed += since(&mut self.routed_since, now);
+        }
+        if self.outstanding == [0, 0] {
+            self.busy += since(&mut self.busy_since, now);
+        }
+    }
+
+    /// These counters, with the time of reads that are outstanding counted up to now.
+    pub(super) fn snapshot(&self) -> Counters {
+        let (mut counters, now) = (self.clone(), Instant::now());
+        counters.busy += since(&mut counters.busy_since, now);
+        counters.busy_routed += since(&mut counters.routed_since, now);
+        counters
+    }
+
+    /// Bytes of both classes.
+    pub fn bytes(&self) -> u64 {
+        self.routed.bytes + self.predicted.bytes
+    }
+
+    /// Bytes per second while at least one read was outstanding; 0 when nothing was read.
+    pub fn rate(&self) -> f64 {
+        let seconds = self.busy.as_secs_f64();
+        if seconds > 0.0 { self.bytes() as f64 / seconds } else { 0.0 }
+    }
+
+    /// Bytes per second while at least one routed read was outstanding; 0 when there was none.
+    pub fn routed_rate(&self) -> f64 {
+        let seconds = self.busy_routed.as_secs_f64();
+        if seconds > 0.0 { self.bytes_while_routed as f64 / seconds } else { 0.0 }
+    }
+}
+
+fn since(began: &mut Option<Instant>, now: Instant) -> Duration {
+    began.take().map_or(Duration::ZERO, |began| now.saturating_duration_since(began))
+}

@@ -1,0 +1,235 @@
+//! The files that blocks are read from: opened once, past the page cache where the system allows it.
+//!
+//! With O_DIRECT the drive writes into the slots themselves, and what the budget says is what is used: the page cache would
+//! hold every block a second time. It wants offset, length and memory in multiples of the drive's block, so all reads here
+//! are of whole [`PAGE`]s; a drive that wants more is read through the cache.
+//!
+//! Invariant: reads go to the files that were opened; [`Files::check_unchanged`] says whether they are still the ones that
+//! the paths name, and still what they were.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use super::StreamError;
+
+/// What reads are aligned to, in the file and in memory: a page, which is a multiple of the block size of all common drives.
+pub const PAGE: u64 = 4096;
+
+/// What a file is known by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Identity {
+    device: u64,
+    inode: u64,
+    bytes: u64,
+    /// Seconds and nanoseconds.
+    modified: (i64, i64),
+}
+
+impl Identity {
+    fn of(metadata: &std::fs::Metadata) -> Identity {
+        Identity {
+            device: metadata.dev(),
+            inode: metadata.ino(),
+            bytes: metadata.len(),
+            modified: (metadata.mtime(), metadata.mtime_nsec()),
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Open {
+    path: PathBuf,
+    file: File,
+    identity: Identity,
+    /// Whether reads go past the page cache.
+    direct: AtomicBool,
+}
+
+/// All files of a store, by number.
+#[derive(Debug)]
+pub struct Files {
+    list: Vec<Open>,
+    notes: Mutex<Vec<String>>,
+}
+
+impl Files {
+    /// Opens the files for reading; `direct` asks for reads past the page cache, where a refusal is only noted.
+    ///
+    /// # Errors
+    /// [`StreamError::Open`] when a file is not there or not readable.
+    pub fn open(paths: &[PathBuf], direct: bool) -> Result<Files, StreamError> {
+        let mut notes = Vec::new();
+        let mut list = Vec::with_capacity(paths.len());
+        for path in paths {
+            let error = |error: io::Error| StreamError::Open { path: path.clone(), why: error.to_string() };
+            let (file, direct) = match direct.then(|| open_direct(path)) {
+                Some(Ok(file)) => (file, true),
+                Some(Err(why)) => {
+                    let file = File::open(path).map_err(error)?;
+                    notes.push(format!("{}: read through the page cache: {why}", path.display()));
+                    (file, false)
+                }
+                None => (File::open(path).map_err(error)?, false),
+            };
+            let metadata = file.metadata().map_err(error)?;
+            if !metadata.is_file() {
+                return Err(StreamError::Open { path: path.clone(), why: "not a regular file".into() });
+            }
+            list.push(Open { path: path.clone(), file, identity: Identity::of(&metadata), direct: direct.into() });
+        }
+        Ok(Files { list, notes: Mutex::new(notes) })
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.list.len()
+    }
+
+    /// The files themselves, by number.
+    pub fn handles(&self) -> impl Iterator<Item = &File> {
+        self.list.iter().map(|open| &open.file)
+    }
+
+    /// A file.
+    pub fn handle(&self, file: u32) -> Option<&File> {
+        self.list.get(file as usize).map(|open| &open.file)
+    }
+
+    /// A file's path; empty for one that is not there.
+    pub fn path(&self, file: u32) -> PathBuf {
+        self.list.get(file as usize).map_or_else(PathBuf::new, |open| open.path.clone())
+    }
+
+    /// Length of a file in bytes when it was opened; 0 for one that is not there.
+    pub fn bytes(&self, file: u32) -> u64 {
+        self.list.get(file as usize).map_or(0, |open| open.identity.bytes)
+    }
+
+    /// Length of a file now.
+    pub fn bytes_now(&self, file: u32) -> u64 {
+        self.handle(file).and_then(|file| file.metadata().ok()).map_or(0, |metadata| metadata.len())
+    }
+
+    /// The device that a file lies on.
+    pub fn device(&self, file: u32) -> Option<u64> {
+        self.list.get(file as usize).map(|open| open.identity.device)
+    }
+
+    /// Whether a file is read past the page cache.
+    pub fn is_direct(&self, file: u32) -> bool {
+        self.list.get(file as usize).is_some_and(|open| open.direct.load(Ordering::Acquire))
+    }
+
+    /// What was not as it should be, in words.
+    pub fn notes(&self) -> Vec<String> {
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Reads a file through the page cache from now on: some file systems take O_DIRECT when a file is opened and refuse the
+    /// reads.
+    pub(super) fn leave_direct(&self, file: u32, why: &str) {
+        let Some(open) = self.list.get(file as usize) else { return };
+        if !open.direct.swap(false, Ordering::AcqRel) {
+            return;
+        }
+        let note = match clear_direct(&open.file) {
+            Ok(()) => format!("{}: read through the page cache: {why}", open.path.display()),
+            Err(error) => format!("{}: {why}, and O_DIRECT cannot be taken back: {error}", open.path.display()),
+        };
+        self.notes.lock().unwrap_or_else(PoisonError::into_inner).push(note);
+    }
+
+    /// Whether all files are still the ones that were opened.
+    ///
+    /// # Errors
+    /// [`StreamError::Changed`] with the first that is not.
+    pub fn check_unchanged(&self) -> Result<(), StreamError> {
+        for open in &self.list {
+            let changed = |what, found: String, right: String| {
+                Err(StreamError::Changed { path: open.path.clone(), what, found, right })
+            };
+            let right = open.identity;
+            // By path: a file that took its place has another inode, while the open one stays what it was.
+            let named = match std::fs::metadata(&open.path) {
+                Ok(metadata) => Identity::of(&metadata),
+                Err(error) => return changed("path", error.to_string(), "that of the file".into()),
+            };
+            let held = match open.file.metadata() {
+                Ok(metadata) => Identity::of(&metadata),
+                Err(error) => return changed("handle", error.to_string(), "readable".into()),
+            };
+            if (named.device, named.inode) != (right.device, right.inode) {
+                let text = |identity: Identity| format!("{}:{}", identity.device, identity.inode);
+                return changed("device and inode", text(named), text(right));
+            }
+            if held.bytes != right.bytes {
+                return changed("length", held.bytes.to_string(), right.bytes.to_string());
+            }
+            if held.modified != right.modified {
+                let text = |(seconds, nanoseconds): (i64, i64)| format!("{seconds}.{nanoseconds:09}");
+                return changed("time of change", text(held.modified), text(right.modified));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(target_os = "linux")]
+fn open_direct(path: &Path) -> Result<File, String> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let file = File::options()
+        .read(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(path)
+        .map_err(|error| format!("O_DIRECT is refused: {error}"))?;
+    match direct_alignment(&file) {
+        Some(alignment) if alignment > PAGE => {
+            Err(format!("O_DIRECT wants {alignment}-byte alignment, more than {PAGE}"))
+        }
+        _ => Ok(file),
+    }
+}
+
+/// The larger of what O_DIRECT wants of offsets and of memory, where the kernel (6.1 and later) and the file system say.
+#[cfg(target_os = "linux")]
+fn direct_alignment(file: &File) -> Option<u64> {
+    use std::os::fd::AsRawFd;
+    let mut status = std::mem::MaybeUninit::<libc::statx>::zeroed();
+    // SAFETY: the descriptor is open, the path is an empty C string as AT_EMPTY_PATH wants, and `status` has room for the answer.
+    let failed = unsafe {
+        libc::statx(file.as_raw_fd(), c"".as_ptr(), libc::AT_EMPTY_PATH, libc::STATX_DIOALIGN, status.as_mut_ptr())
+    };
+    // SAFETY: all bytes were zero, which is a valid `statx`, and the call writes a valid one.
+    let status = unsafe { status.assume_init() };
+    let told = failed == 0 && status.stx_mask & libc::STATX_DIOALIGN != 0;
+    told.then(|| u64::from(status.stx_dio_mem_align.max(status.stx_dio_offset_align)))
+}
+
+#[cfg(target_os = "linux")]
+fn clear_direct(file: &File) -> io::Result<()> {
+    use std::os::fd::AsRawFd;
+    // SAFETY: the descriptor is open; F_GETFL takes no argument.
+    let flags = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GETFL) };
+    if flags < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is open; F_SETFL takes an int.
+    match unsafe { libc::fcntl(file.as_raw_fd(), libc::F_SETFL, flags & !libc::O_DIRECT) } {
+        0.. => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn open_direct(_: &Path) -> Result<File, String> {
+    Err("this system has no O_DIRECT".into())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn clear_direct(_: &File) -> io::Result<()> {
+    Ok(())
+}

@@ -1,0 +1,70 @@
+//! Weights that do not fit into memory: blocks read from files as they are needed, under a hard budget.
+//!
+//! A *block* is one expert of one layer, gate, up and down together. It lies in files as one or more *extents*, and is read into
+//! a *slot*, memory for one block.
+//!
+//! | module | what it owns |
+//! | --- | --- |
+//! | [`files`] | the files, opened past the page cache, and whether they are still the same |
+//! | [`reservation`] | the memory that all is read into |
+//! | [`queue`] | what is to be read: routed blocks before predicted ones |
+//! | [`drive`] | the thread that reads, and what it does about short, interrupted and failed reads |
+//! | `uring`, [`pread`] | how it reads: by io_uring, or with threads |
+//! | [`counters`] | bytes, rates, latencies |
+//! | [`affinity`] | which CPUs are near a drive |
+
+pub mod affinity;
+pub mod counters;
+pub mod drive;
+mod error;
+pub mod files;
+pub mod pread;
+pub mod queue;
+pub mod reservation;
+#[cfg(test)]
+mod tests;
+#[cfg(target_os = "linux")]
+pub mod uring;
+
+pub use error::StreamError;
+use files::PAGE;
+
+/// One expert of one layer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BlockId {
+    /// The layer.
+    pub layer: u32,
+    /// The expert's number in it.
+    pub expert: u32,
+}
+
+impl std::fmt::Display for BlockId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "expert {} of layer {}", self.expert, self.layer)
+    }
+}
+
+/// A part of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    /// Which of the files.
+    pub file: u32,
+    /// Where it begins, in bytes.
+    pub offset: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// Where it lands in the slot of a packed block; it has to lie in its page where it lies in the file's.
+    pub at: u64,
+}
+
+impl Extent {
+    /// Bytes of the page it begins in that lie before it.
+    pub fn head(&self) -> u64 {
+        self.offset % PAGE
+    }
+
+    /// Bytes of all pages that it touches.
+    pub fn span(&self) -> u64 {
+        self.head().saturating_add(self.bytes).checked_next_multiple_of(PAGE).unwrap_or(u64::MAX)
+    }
+}

@@ -1,0 +1,176 @@
+//! Reading: the right bytes, in the right order, by both backends.
+
+use std::sync::{Arc, Mutex};
+
+use super::super::counters::Class;
+use super::super::drive::Choice;
+use super::super::files::PAGE;
+use super::super::queue::Job;
+use super::super::{Extent, StreamError};
+use super::planted::{Fate, Gate, Planted};
+use super::*;
+
+fn extent(offset: u64, bytes: u64) -> Extent {
+    Extent { file: 0, offset, bytes, at: 0 }
+}
+
+fn job(tag: u64, class: Class, offset: u64, bytes: u64, at: u64) -> Job {
+    Job { tag, class, parts: vec![(extent(offset, bytes), at)] }
+}
+
+#[test]
+fn both_backends_read_what_the_file_holds() {
+    // Not a whole number of pages: the last read ends in the page that the file ends in.
+    let length = (1 << 20) + 777;
+    let content = pattern(length);
+    for (choice, direct) in [(Choice::Auto, true), (Choice::Auto, false), (Choice::Pread, true), (Choice::Pread, false)]
+    {
+        let rig = Rig::new(&content, choice, direct, 8 * PAGE);
+        println!("{choice:?}, direct {direct}: {:?}", rig.drive.report());
+        let mut random = Random(7);
+        let (mut jobs, mut places, mut at) = (Vec::new(), Vec::new(), 0);
+        for tag in 0..40 {
+            let extents = match tag {
+                0 => vec![extent(0, length)],
+                1 => vec![extent(length - 1, 1)],
+                2 => vec![extent(length - 777, 777), extent(PAGE, PAGE)],
+                _ => (0..1 + random.below(3))
+                    .map(|_| {
+                        let offset = random.below(length - 1);
+                        extent(offset, 1 + random.below((length - offset).min(100_000)))
+                    })
+                    .collect(),
+            };
+            let mut parts = Vec::new();
+            for extent in extents {
+                parts.push((extent, at));
+                at += extent.span();
+            }
+            places.push(parts.clone());
+            let class = if tag % 3 == 0 { Class::Predicted } else { Class::Routed };
+            jobs.push(Job { tag, class, parts });
+        }
+        rig.submit(jobs);
+        for (tag, result) in rig.results(40) {
+            assert_eq!(result, Ok(()), "job {tag}");
+        }
+        let mut spans = 0;
+        for (extent, at) in places.into_iter().flatten() {
+            let found = rig.read(at + extent.head(), extent.bytes);
+            assert!(found == content[extent.offset as usize..][..extent.bytes as usize], "{choice:?} {extent:?}");
+            spans += extent.span();
+        }
+        let counters = rig.queue.counters();
+        // What lies behind the end of the file is in no read.
+        assert!(counters.bytes() <= spans && counters.bytes() + 3 * PAGE >= spans, "{counters:?}");
+        assert!(counters.routed.reads > 0 && counters.predicted.reads > 0);
+        assert!((1..=4).contains(&counters.most_outstanding), "{counters:?}");
+        assert_eq!(counters.latency.iter().sum::<u64>(), counters.routed.reads + counters.predicted.reads);
+        assert!(counters.rate() > 0.0 && counters.routed_rate() > 0.0);
+    }
+}
+
+/// A rig of depth 1 whose first read is stuck, and the offsets of the reads in the order in which they were begun.
+fn stuck_first() -> (Rig, Arc<Gate>, Arc<Mutex<Vec<u64>>>) {
+    let (gate, order) = (Arc::new(Gate::default()), Arc::new(Mutex::new(Vec::new())));
+    let (inner, begun) = (Arc::clone(&gate), Arc::clone(&order));
+    let rig = Rig::planted(&pattern(64 * PAGE), 1, PAGE, move |queue| {
+        Planted::new(queue.files(), &inner, move |read| {
+            let mut begun = begun.lock().unwrap();
+            begun.push(read.offset / PAGE);
+            if begun.len() == 1 { Fate::Stuck } else { Fate::Good }
+        })
+    });
+    (rig, gate, order)
+}
+
+/// Waits until the first read is begun: from then on the drive is full.
+fn until_begun(order: &Mutex<Vec<u64>>) {
+    while order.lock().unwrap().is_empty() {
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn routed_reads_go_before_predicted_ones() {
+    let (rig, gate, order) = stuck_first();
+    rig.submit(vec![job(0, Class::Predicted, 0, 3 * PAGE, 0)]);
+    until_begun(&order);
+    rig.submit(vec![
+        job(1, Class::Predicted, 10 * PAGE, PAGE, 10 * PAGE),
+        job(2, Class::Routed, 20 * PAGE, 2 * PAGE, 20 * PAGE),
+    ]);
+    rig.submit(vec![job(3, Class::Routed, 30 * PAGE, PAGE, 30 * PAGE)]);
+    gate.open();
+    assert!(rig.results(4).iter().all(|(_, result)| result.is_ok()));
+    assert_eq!(*order.lock().unwrap(), [0, 20, 21, 30, 1, 2, 10]);
+}
+
+#[test]
+fn a_confirmed_prediction_is_routed_and_a_refuted_one_is_never_read() {
+    let (rig, gate, order) = stuck_first();
+    rig.submit(vec![job(0, Class::Predicted, 0, 2 * PAGE, 0)]);
+    until_begun(&order);
+    rig.submit((1..=3).map(|i| job(i, Class::Predicted, 10 * i * PAGE, PAGE, 10 * i * PAGE)).collect());
+    rig.submit(vec![job(4, Class::Routed, 40 * PAGE, PAGE, 40 * PAGE)]);
+    rig.queue.upgrade(3);
+    assert!(rig.queue.cancel(1));
+    // Begun, unknown, routed.
+    assert!(!rig.queue.cancel(0) && !rig.queue.cancel(99) && !rig.queue.cancel(4) && !rig.queue.cancel(3));
+    gate.open();
+    let results = rig.results(4);
+    assert_eq!(results.iter().map(|(tag, _)| *tag).collect::<Vec<_>>(), [0, 2, 3, 4]);
+    assert_eq!(*order.lock().unwrap(), [0, 40, 30, 1, 20]);
+    // A tag is free again after its job was cancelled.
+    rig.submit(vec![job(1, Class::Routed, 10 * PAGE, PAGE, 10 * PAGE)]);
+    assert_eq!(rig.results(1), [(1, Ok(()))]);
+}
+
+#[test]
+fn all_of_the_depth_is_used_and_predictions_leave_room() {
+    let gate = Arc::new(Gate::default());
+    let inner = Arc::clone(&gate);
+    let (queue, _file) = Rig::parts(&pattern(64 * PAGE), false, PAGE);
+    let (sender, results) = mpsc::channel();
+    let options = Options { depth: 8, predicted_depth: 3, ..Options::default() };
+    let (shared, begun) = (Arc::clone(&queue), Arc::new(Mutex::new(Vec::new())));
+    let log = Arc::clone(&begun);
+    let drive = Drive::start_with(&options, &queue, Arc::new(Mutex::new(sender)), move || {
+        let planted = Planted::new(shared.files(), &inner, move |read| {
+            log.lock().unwrap().push(read.offset / PAGE);
+            Fate::Stuck
+        });
+        Ok((Box::new(planted) as Box<dyn Backend>, Vec::new()))
+    })
+    .unwrap();
+    let until = |count| {
+        while begun.lock().unwrap().len() < count {
+            std::thread::yield_now();
+        }
+    };
+    queue.submit(vec![job(0, Class::Predicted, 0, 20 * PAGE, 0)]).unwrap();
+    until(3);
+    queue.submit(vec![job(1, Class::Routed, 30 * PAGE, 20 * PAGE, 30 * PAGE)]).unwrap();
+    until(8);
+    assert_eq!(*begun.lock().unwrap(), [0, 1, 2, 30, 31, 32, 33, 34]);
+    assert_eq!(queue.counters().most_outstanding, 8);
+    gate.open();
+    let mut count = 0;
+    while count < 2 {
+        count += results.recv().unwrap().len();
+    }
+    drop(drive);
+    assert_eq!(queue.counters().most_outstanding, 8);
+    assert_eq!(queue.counters().bytes(), 40 * PAGE);
+}
+
+#[test]
+fn reads_outside_the_reservation_or_off_a_page_are_refused() {
+    let rig = Rig::new(&pattern(PAGE), Choice::Pread, false, PAGE);
+    for (at, bytes) in [(1, 1), (8 << 20, 1), ((8 << 20) - PAGE, PAGE + 1), (u64::MAX - PAGE + 1, 10), (0, u64::MAX)] {
+        let refused = rig.queue.submit(vec![job(0, Class::Routed, 0, bytes, at)]);
+        assert!(matches!(refused, Err(StreamError::Memory { .. })), "{at} {bytes}: {refused:?}");
+    }
+    rig.submit(vec![job(0, Class::Routed, 0, 1, (8 << 20) - PAGE)]);
+    assert_eq!(rig.results(1), [(0, Ok(()))]);
+}

@@ -1,0 +1,121 @@
+//! Tests of streaming: real files through both backends, and a backend that faults are planted in.
+
+mod drive;
+mod faults;
+mod planted;
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+
+use super::StreamError;
+use super::drive::{Backend, Choice, Drive, Options};
+use super::files::Files;
+use super::queue::{Job, Queue};
+use super::reservation::Reservation;
+
+/// A file that is removed in the end.
+struct Temporary(PathBuf);
+
+impl Temporary {
+    fn new(bytes: &[u8]) -> Temporary {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("ixc-stream-{}-{number}", std::process::id()));
+        std::fs::write(&path, bytes).unwrap();
+        Temporary(path)
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Numbers that look random: xorshift64*.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 32) % end
+    }
+}
+
+/// The byte of test files at this place: neighbours differ, and so do pages.
+fn byte_at(offset: u64) -> u8 {
+    (offset.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8
+}
+
+fn pattern(bytes: u64) -> Vec<u8> {
+    (0..bytes).map(byte_at).collect()
+}
+
+type Results = mpsc::Receiver<Vec<(u64, Result<(), StreamError>)>>;
+
+/// A drive on one file, and where its results come.
+struct Rig {
+    drive: Drive,
+    queue: Arc<Queue>,
+    results: Results,
+    _file: Temporary,
+}
+
+impl Rig {
+    fn parts(bytes: &[u8], direct: bool, chunk: u64) -> (Arc<Queue>, Temporary) {
+        let file = Temporary::new(bytes);
+        let files = Arc::new(Files::open(std::slice::from_ref(&file.0), direct).unwrap());
+        (Arc::new(Queue::new(files, Arc::new(Reservation::new(8 << 20).unwrap()), chunk)), file)
+    }
+
+    fn new(bytes: &[u8], backend: Choice, direct: bool, chunk: u64) -> Rig {
+        let (queue, file) = Rig::parts(bytes, direct, chunk);
+        let (sender, results) = mpsc::channel();
+        let options = Options { depth: 4, predicted_depth: 2, backend, ..Options::default() };
+        let drive = Drive::start(&options, &queue, Arc::new(Mutex::new(sender))).unwrap();
+        Rig { drive, queue, results, _file: file }
+    }
+
+    /// With a backend of the test.
+    fn planted<B: Backend + 'static>(
+        bytes: &[u8],
+        depth: usize,
+        chunk: u64,
+        make: impl FnOnce(Arc<Queue>) -> B + Send + 'static,
+    ) -> Rig {
+        let (queue, file) = Rig::parts(bytes, false, chunk);
+        let (sender, results) = mpsc::channel();
+        let options = Options { depth, predicted_depth: depth, ..Options::default() };
+        let shared = Arc::clone(&queue);
+        let drive = Drive::start_with(&options, &queue, Arc::new(Mutex::new(sender)), move || {
+            Ok((Box::new(make(shared)) as Box<dyn Backend>, Vec::new()))
+        })
+        .unwrap();
+        Rig { drive, queue, results, _file: file }
+    }
+
+    fn submit(&self, jobs: Vec<Job>) {
+        self.queue.submit(jobs).unwrap();
+    }
+
+    /// The next `count` results, by tag.
+    fn results(&self, count: usize) -> Vec<(u64, Result<(), StreamError>)> {
+        let mut results = Vec::new();
+        while results.len() < count {
+            results.extend(self.results.recv().unwrap());
+        }
+        results.sort_by_key(|(tag, _)| *tag);
+        assert_eq!(results.len(), count);
+        results
+    }
+
+    /// What lies in the reservation.
+    fn read(&self, at: u64, bytes: u64) -> Vec<u8> {
+        let region = self.queue.reservation().region().part(at, bytes).unwrap();
+        // SAFETY: the region is mapped, and the drive reads nothing to it: the test waited for that.
+        unsafe { std::slice::from_raw_parts(region.base(), bytes as usize) }.to_vec()
+    }
+}

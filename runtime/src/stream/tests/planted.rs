@@ -1,0 +1,108 @@
+//! A backend that does to each read what a test says: on the drive's own thread, so that order and time are the test's.
+
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::{Arc, Condvar, Mutex};
+
+use super::super::drive::{Backend, CANCELED, Completion, Read};
+use super::super::files::Files;
+use super::super::queue::Wake;
+
+/// What becomes of a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It is read.
+    Good,
+    /// At most so many bytes are.
+    Short(u64),
+    /// It fails.
+    Errno(i32),
+    /// It ends only when the gate is opened, and then well.
+    Stuck,
+}
+
+/// What tests open to let stuck reads end, and what wakes the drive.
+#[derive(Default)]
+pub struct Gate {
+    state: Mutex<(bool, bool)>,
+    changed: Condvar,
+}
+
+impl Gate {
+    pub fn open(&self) {
+        self.state.lock().unwrap().0 = true;
+        self.changed.notify_all();
+    }
+}
+
+impl Wake for Gate {
+    fn wake(&self) {
+        self.state.lock().unwrap().1 = true;
+        self.changed.notify_all();
+    }
+}
+
+/// The backend. `fate` is asked once for each read that is begun.
+pub struct Planted<F> {
+    pub files: Arc<Files>,
+    pub gate: Arc<Gate>,
+    pub fate: F,
+    /// Whether [`Backend::cancel`] ends stuck reads.
+    pub cancels: bool,
+    pub waiting: Vec<(Read, Fate)>,
+}
+
+impl<F: FnMut(&Read) -> Fate> Planted<F> {
+    pub fn new(files: &Arc<Files>, gate: &Arc<Gate>, fate: F) -> Planted<F> {
+        Planted { files: Arc::clone(files), gate: Arc::clone(gate), fate, cancels: true, waiting: Vec::new() }
+    }
+
+    fn carry_out(&self, read: &Read, fate: Fate) -> Result<u32, i32> {
+        let bytes = match fate {
+            Fate::Errno(errno) => return Err(errno),
+            Fate::Short(most) => most.min(read.into.bytes()),
+            Fate::Good | Fate::Stuck => read.into.bytes(),
+        };
+        // SAFETY: mapped, and nobody else's until the completion is given.
+        let into = unsafe { std::slice::from_raw_parts_mut(read.into.base(), bytes as usize) };
+        Ok(self.files.handle(read.file).unwrap().read_at(into, read.offset).unwrap() as u32)
+    }
+}
+
+impl<F: FnMut(&Read) -> Fate> Backend for Planted<F> {
+    fn describe(&self) -> String {
+        "planted".into()
+    }
+
+    fn waker(&self) -> Arc<dyn Wake> {
+        Arc::clone(&self.gate) as Arc<dyn Wake>
+    }
+
+    unsafe fn start(&mut self, read: Read) {
+        let fate = (self.fate)(&read);
+        self.waiting.push((read, fate));
+    }
+
+    fn wait(&mut self, done: &mut Vec<Completion>) -> io::Result<()> {
+        let mut state = self.gate.state.lock().unwrap();
+        loop {
+            let open = state.0;
+            let (ends, stuck): (Vec<_>, Vec<_>) =
+                std::mem::take(&mut self.waiting).into_iter().partition(|(_, fate)| open || *fate != Fate::Stuck);
+            self.waiting = stuck;
+            done.extend(
+                ends.iter().map(|(read, fate)| Completion { tag: read.tag, result: self.carry_out(read, *fate) }),
+            );
+            if !done.is_empty() || std::mem::take(&mut state.1) {
+                return Ok(());
+            }
+            state = self.gate.changed.wait(state).unwrap();
+        }
+    }
+
+    fn cancel(&mut self) {
+        if self.cancels {
+            self.waiting.iter_mut().for_each(|(_, fate)| *fate = Fate::Errno(CANCELED));
+        }
+    }
+}

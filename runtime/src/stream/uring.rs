@@ -1,0 +1,240 @@
+//! Reads by io_uring: one ring, registered files, and registered memory where the system lets that much be pinned.
+//!
+//! The ring belongs to the thread that made it, and everything here runs on that one. Others wake it by an eventfd that the ring
+//! polls. A poll has no buffer, so nothing is written late when a ring is closed.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::sync::Arc;
+
+use io_uring::types::{CancelBuilder, Fd, Fixed};
+use io_uring::{IoUring, Probe, opcode, squeue};
+
+use crate::memory::Region;
+
+use super::drive::{Backend, Completion, Read};
+use super::files::Files;
+use super::queue::Wake;
+use super::reservation::Reservation;
+
+/// The most that one registered buffer may be: `io_uring_register(2)`.
+const LARGEST_BUFFER: u64 = 1 << 30;
+/// What the poll of the eventfd is known by, and what a cancellation is.
+const WAKE: u64 = u64::MAX;
+const CANCELLATION: u64 = u64::MAX - 1;
+
+struct Event(File);
+
+impl Event {
+    fn new() -> io::Result<Event> {
+        // SAFETY: takes two numbers and gives a descriptor or -1.
+        let descriptor = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
+        if descriptor < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new, so nobody else owns it.
+        Ok(Event(unsafe { File::from_raw_fd(descriptor) }))
+    }
+}
+
+impl Wake for Event {
+    fn wake(&self) {
+        // Fails only when the counter is full, and then it wakes anyway.
+        let _ = (&self.0).write(&1u64.to_ne_bytes());
+    }
+}
+
+/// A ring.
+pub struct Uring {
+    ring: IoUring,
+    event: Arc<Event>,
+    /// The eventfd is polled.
+    armed: bool,
+    /// Reads begun and not ended.
+    outstanding: usize,
+    /// Reads that the ring did not take.
+    refused: Vec<Completion>,
+    fixed_files: bool,
+    /// Registered parts of the reservation, in order; empty where the system refused.
+    buffers: Vec<Region>,
+    // The kernel reads into the one from the others: they outlive the ring.
+    files: Arc<Files>,
+    reservation: Arc<Reservation>,
+}
+
+impl Uring {
+    /// A ring for `depth` reads; `register` pins the whole reservation, so that no read has to look its pages up. Gives notes on
+    /// what was refused too.
+    ///
+    /// # Errors
+    /// Why there is no ring, in words.
+    pub fn new(
+        files: &Arc<Files>,
+        reservation: &Arc<Reservation>,
+        depth: usize,
+        register: bool,
+    ) -> Result<(Uring, Vec<String>), String> {
+        // Room for the poll and a cancellation beside the reads.
+        let entries = u32::try_from(depth + 2).unwrap_or(1024).next_power_of_two();
+        // Completions are run when this thread asks for them and never interrupt it: kernels from 6.1 on.
+        let ring = IoUring::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .build(entries)
+            .or_else(|_| IoUring::new(entries))
+            .map_err(|error| format!("io_uring is refused: {error}"))?;
+        let mut probe = Probe::new();
+        if ring.submitter().register_probe(&mut probe).is_ok() && !probe.is_supported(opcode::Read::CODE) {
+            return Err("this kernel's io_uring has no plain reads (5.6 has)".into());
+        }
+        let event = Arc::new(Event::new().map_err(|error| format!("no eventfd: {error}"))?);
+        let mut notes = Vec::new();
+        let descriptors: Vec<RawFd> = files.handles().map(AsRawFd::as_raw_fd).collect();
+        let fixed_files = match ring.submitter().register_files(&descriptors) {
+            Ok(()) => true,
+            Err(error) => {
+                notes.push(format!("files are not registered: {error}"));
+                false
+            }
+        };
+        let mut uring = Uring {
+            ring,
+            event,
+            armed: false,
+            outstanding: 0,
+            refused: Vec::new(),
+            fixed_files,
+            buffers: Vec::new(),
+            files: Arc::clone(files),
+            reservation: Arc::clone(reservation),
+        };
+        if register && let Err(error) = uring.register(reservation.region()) {
+            notes.push(format!("memory is not registered: {error} (the limit on locked memory is one cause)"));
+        }
+        Ok((uring, notes))
+    }
+
+    fn register(&mut self, all: Region) -> io::Result<()> {
+        let mut parts = Vec::new();
+        let mut done = 0;
+        while let Some(part) = all.part(done, LARGEST_BUFFER.min(all.bytes() - done)).filter(|part| part.bytes() > 0) {
+            parts.push(part);
+            done += part.bytes();
+        }
+        let vectors: Vec<libc::iovec> = parts
+            .iter()
+            .map(|part| libc::iovec { iov_base: part.base().cast(), iov_len: part.bytes() as usize })
+            .collect();
+        // SAFETY: the memory is mapped and stays so longer than the ring: this keeps the reservation.
+        unsafe { self.ring.submitter().register_buffers(&vectors)? };
+        self.buffers = parts;
+        Ok(())
+    }
+
+    /// The registered buffer that a region lies in, whole.
+    fn buffer(&self, region: Region) -> Option<u16> {
+        let first = self.buffers.first()?.base() as u64;
+        let index = (region.base() as u64).checked_sub(first)? / LARGEST_BUFFER;
+        let buffer = self.buffers.get(usize::try_from(index).ok()?)?;
+        let end = buffer.base() as u64 + buffer.bytes();
+        (region.base() as u64 + region.bytes() <= end).then_some(index as u16)
+    }
+
+    fn push(&mut self, entry: &squeue::Entry) -> io::Result<()> {
+        loop {
+            // SAFETY: what an entry points to outlives it: `Backend::start` demands it of reads, the others point nowhere.
+            if unsafe { self.ring.submission().push(entry) }.is_ok() {
+                return Ok(());
+            }
+            // The queue is full, which it has room not to be: the kernel takes what is in it.
+            match self.ring.submit() {
+                Err(error) if error.kind() != io::ErrorKind::Interrupted => return Err(error),
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Backend for Uring {
+    fn describe(&self) -> String {
+        let registered = |is| if is { "registered" } else { "plain" };
+        format!("io_uring, {} files, {} memory", registered(self.fixed_files), registered(!self.buffers.is_empty()))
+    }
+
+    fn waker(&self) -> Arc<dyn Wake> {
+        Arc::clone(&self.event) as Arc<dyn Wake>
+    }
+
+    unsafe fn start(&mut self, read: Read) {
+        let (base, bytes) = (read.into.base(), u32::try_from(read.into.bytes()).unwrap_or(u32::MAX));
+        let plain = self.files.handle(read.file).map_or(-1, AsRawFd::as_raw_fd);
+        let entry = match (self.buffer(read.into), self.fixed_files) {
+            (Some(i), true) => opcode::ReadFixed::new(Fixed(read.file), base, bytes, i).offset(read.offset).build(),
+            (Some(i), false) => opcode::ReadFixed::new(Fd(plain), base, bytes, i).offset(read.offset).build(),
+            (None, true) => opcode::Read::new(Fixed(read.file), base, bytes).offset(read.offset).build(),
+            (None, false) => opcode::Read::new(Fd(plain), base, bytes).offset(read.offset).build(),
+        };
+        self.outstanding += 1;
+        if let Err(error) = self.push(&entry.user_data(read.tag)) {
+            self.outstanding -= 1;
+            self.refused.push(Completion { tag: read.tag, result: Err(error.raw_os_error().unwrap_or(libc::EIO)) });
+        }
+    }
+
+    fn wait(&mut self, done: &mut Vec<Completion>) -> io::Result<()> {
+        if !self.refused.is_empty() {
+            done.append(&mut self.refused);
+            return Ok(());
+        }
+        if !self.armed {
+            let poll = opcode::PollAdd::new(Fd(self.event.0.as_raw_fd()), libc::POLLIN as u32);
+            self.push(&poll.build().user_data(WAKE))?;
+            self.armed = true;
+        }
+        match self.ring.submit_and_wait(1) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            // The kernel is short of something: what is reaped here makes room.
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EBUSY)) => {}
+            Err(error) => return Err(error),
+            Ok(_) => {}
+        }
+        for entry in self.ring.completion() {
+            match entry.user_data() {
+                WAKE => {
+                    self.armed = false;
+                    let mut count = [0; size_of::<u64>()];
+                    // Would block when it was read before: nothing is lost then.
+                    let _ = (&self.event.0).read(&mut count);
+                }
+                CANCELLATION => {}
+                tag => {
+                    self.outstanding = self.outstanding.saturating_sub(1);
+                    done.push(Completion { tag, result: u32::try_from(entry.result()).map_err(|_| -entry.result()) });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn cancel(&mut self) {
+        // Kernels before 5.19 refuse it; the reads then end by themselves.
+        let _ = self.push(&opcode::AsyncCancel2::new(CancelBuilder::any()).build().user_data(CANCELLATION));
+        self.armed = false;
+    }
+}
+
+impl Drop for Uring {
+    /// Waits for reads that are on: they write to memory that may be given back after this.
+    fn drop(&mut self) {
+        let mut done = Vec::new();
+        while self.outstanding > 0 {
+            if let Err(error) = self.wait(&mut done) {
+                tracing::error!(%error, outstanding = self.outstanding, "a ring is closed with reads outstanding; its memory is kept");
+                // What may still be written to is never given back.
+                std::mem::forget(Arc::clone(&self.reservation));
+                return;
+            }
+        }
+    }
+}
