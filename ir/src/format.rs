@@ -114,9 +114,9 @@ format_table! {
     /// Packed `q4_0`: two blocks of 32 columns.
     Q4_0R16 "q4_0_r16" gguf None, 64 => 36, x 16, { d @ 0, 64; quants @ 64, 512 }, activation A8Small, packed::dequantise_q4_0;
     /// Packed `q4_k`: scales and minimums are whole bytes.
-    Q4KR16 "q4_k_r16" gguf None, 256 => 148, x 16, { d @ 0, 32; dmin @ 32, 32; scales @ 64, 128; mins @ 192, 128; quants @ 320, 2048 }, activation A8Super, packed::dequantise_q4_k;
+    Q4KR16 "q4_k_r16" gguf None, 256 => 144, x 16, { d @ 0, 32; dmin @ 32, 32; scales @ 64, 128; mins @ 192, 64; quants @ 256, 2048 }, activation A8Super, packed::dequantise_q4_k;
     /// Packed `q5_k`: likewise; each sub-block's quants begin with a vector of high bits, bit `g` of a byte for group `g`.
-    Q5KR16 "q5_k_r16" gguf None, 256 => 180, x 16, { d @ 0, 32; dmin @ 32, 32; scales @ 64, 128; mins @ 192, 128; quants @ 320, 2560 }, activation A8Super, packed::dequantise_q5_k;
+    Q5KR16 "q5_k_r16" gguf None, 256 => 176, x 16, { d @ 0, 32; dmin @ 32, 32; scales @ 64, 128; mins @ 192, 64; quants @ 256, 2560 }, activation A8Super, packed::dequantise_q5_k;
     /// Packed `q6_k`: each sub-block's quants begin with two vectors of high bits, two bits for each of four groups.
     Q6KR16 "q6_k_r16" gguf None, 256 => 212, x 16, { d @ 0, 32; pad @ 32, 32; scales @ 64, 256; quants @ 320, 3072 }, activation A8Super, packed::dequantise_q6_k;
 }

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! model file, mapped:  row 0 | row 1 | ... | row 15 | row 16 ...        q4_k, 144 bytes for each 256 columns of a row
-//! packed memory:       strip 0: block 0, block 1, ... | strip 1 ...     q4_k_r16, 16 * 148 bytes for each 256 columns
+//! packed memory:       strip 0: block 0, block 1, ... | strip 1 ...     q4_k_r16, 16 * 144 bytes for each 256 columns
 //! ```
 //!
 //! A job is a weight or whole strips of one; threads take strips from one counter. What a thread copies on the way is a few
@@ -340,11 +340,11 @@ mod tests {
         let (_memory, memory) = region(&[0; 1 << 16]);
         let regions = |from, to| (memory.part(0, from).unwrap(), memory.part(0, to).unwrap());
         let job = |columns, (from, to)| Job::new(Format::Q4KR16, columns, from, to);
-        assert!(job(256, regions(2 * 16 * 144, 2 * 16 * 148)).is_some());
-        assert!(job(256, regions(2 * 16 * 144 - 144, 2 * 16 * 148)).is_none());
-        assert!(job(256, regions(16 * 144, 2 * 16 * 148)).is_none());
-        assert!(job(128, regions(16 * 144, 16 * 148)).is_none());
-        assert!(job(0, regions(16 * 144, 16 * 148)).is_none());
-        assert!(job(u64::MAX / 256 * 256, regions(16 * 144, 16 * 148)).is_none());
+        assert!(job(256, regions(2 * 16 * 144, 2 * 16 * 144)).is_some());
+        assert!(job(256, regions(2 * 16 * 144 - 144, 2 * 16 * 144)).is_none());
+        assert!(job(256, regions(16 * 144, 2 * 16 * 144)).is_none());
+        assert!(job(128, regions(16 * 144, 16 * 144)).is_none());
+        assert!(job(0, regions(16 * 144, 16 * 144)).is_none());
+        assert!(job(u64::MAX / 256 * 256, regions(16 * 144, 16 * 144)).is_none());
     }
 }

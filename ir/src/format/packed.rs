@@ -13,8 +13,9 @@
 //! kernels then read memory strictly forwards, as prefetchers like it. (High bits in a field of their own are a second stream, and
 //! cost a single row 40 % of the memory bandwidth of a Zen 4 core.)
 //!
-//! Scales and minimums are stored per sub-block, 16 rows side by side: one byte each, unpacked from six bits, which costs 3 % of
-//! space and saves their unpacking at each use.
+//! Scales are stored per sub-block, 16 rows side by side, a byte each. Where they have six bits, and so have minimums, the two high
+//! bits of a minimum stand above its scale, and the others are nibbles: of rows 0 to 7 the low ones of eight bytes, of rows 8 to 15 the
+//! high ones. So a packed weight takes the bytes that it had (`q6_k` 1 % more), in memory as in what a token reads.
 //!
 //! [`pack`] changes the order of bits and nothing else: dequantised, both are the same numbers.
 //!
@@ -131,8 +132,8 @@ pub fn pack_inline(to: Format, rows: &[u8], out: &mut [u8]) {
         Format::F16R16 | Format::Bf16R16 => transpose(row_bytes, rows, out),
         Format::Q8_0R16 => each_block!(row_bytes, rows, out, 68, 1088, pack_q8_0),
         Format::Q4_0R16 => each_block!(row_bytes, rows, out, 36, 576, pack_q4_0),
-        Format::Q4KR16 => each_block!(row_bytes, rows, out, 144, 2368, pack_q4_k),
-        Format::Q5KR16 => each_block!(row_bytes, rows, out, 176, 2880, pack_q5_k),
+        Format::Q4KR16 => each_block!(row_bytes, rows, out, 144, 2304, pack_q4_k),
+        Format::Q5KR16 => each_block!(row_bytes, rows, out, 176, 2816, pack_q5_k),
         Format::Q6KR16 => each_block!(row_bytes, rows, out, 210, 3392, pack_q6_k),
         _ => unreachable!("{to} is no packed format"),
     }
@@ -256,7 +257,7 @@ fn pack_q4_0(blocks: &Blocks<'_, 36>, out: &mut [u8; 576]) {
     }
 }
 
-/// What `q4_k` and `q5_k` begin with: `d`, `dmin`, eight scales and minimums of six bits, which become bytes.
+/// What `q4_k` and `q5_k` begin with: `d`, `dmin`, eight scales and minimums of six bits.
 #[inline(always)]
 fn pack_k4_head<const FROM: usize, const TO: usize>(blocks: &Blocks<'_, FROM>, out: &mut [u8; TO]) {
     put_halves(out, 0, &each_row!(r => half(blocks[r], 0)));
@@ -265,24 +266,36 @@ fn pack_k4_head<const FROM: usize, const TO: usize>(blocks: &Blocks<'_, FROM>, o
     let a: Words<u32> = each_row!(r => word(blocks[r], 4));
     let b: Words<u32> = each_row!(r => word(blocks[r], 8));
     let c: Words<u32> = each_row!(r => word(blocks[r], 12));
-    put_bytes(out, 64, &each_row!(r => a[r] & 0x3f3f_3f3f));
-    put_bytes(out, 128, &each_row!(r => c[r] & NIBBLES | (a[r] >> 6 & 0x0303_0303) << 4));
-    put_bytes(out, 192, &each_row!(r => b[r] & 0x3f3f_3f3f));
-    put_bytes(out, 256, &each_row!(r => c[r] >> 4 & NIBBLES | (b[r] >> 6 & 0x0303_0303) << 4));
+    let scales: [Words<u32>; 2] =
+        [each_row!(r => a[r] & 0x3f3f_3f3f), each_row!(r => c[r] & NIBBLES | (a[r] >> 6 & 0x0303_0303) << 4)];
+    let mins: [Words<u32>; 2] =
+        [each_row!(r => b[r] & 0x3f3f_3f3f), each_row!(r => c[r] >> 4 & NIBBLES | (b[r] >> 6 & 0x0303_0303) << 4)];
+    for i in 0..2 {
+        put_bytes(out, 64 + 4 * STRIP * i, &each_row!(r => scales[i][r] | (mins[i][r] & 0x3030_3030) << 2));
+        let mut nibbles = [0; STRIP / 2];
+        for r in 0..STRIP / 2 {
+            nibbles[r] = mins[i][r] & NIBBLES | (mins[i][r + STRIP / 2] & NIBBLES) << 4;
+        }
+        for s in 0..4 {
+            for r in 0..STRIP / 2 {
+                out[192 + STRIP / 2 * (4 * i + s) + r] = (nibbles[r] >> (8 * s)) as u8;
+            }
+        }
+    }
 }
 
 #[inline(always)]
-fn pack_q4_k(blocks: &Blocks<'_, 144>, out: &mut [u8; 2368]) {
+fn pack_q4_k(blocks: &Blocks<'_, 144>, out: &mut [u8; 2304]) {
     pack_k4_head(blocks, out);
     // 64 columns in 32 bytes, the first 32 in the low nibbles.
     for pair in 0..4 {
-        put_nibbles(blocks, 16 + 32 * pair, out, 320 + VECTOR * 8 * pair, 320 + VECTOR * (8 * pair + 4));
+        put_nibbles(blocks, 16 + 32 * pair, out, 256 + VECTOR * 8 * pair, 256 + VECTOR * (8 * pair + 4));
     }
 }
 
 #[inline(always)]
 #[allow(clippy::needless_range_loop, reason = "loops are written out; see above")]
-fn pack_q5_k(blocks: &Blocks<'_, 176>, out: &mut [u8; 2880]) {
+fn pack_q5_k(blocks: &Blocks<'_, 176>, out: &mut [u8; 2816]) {
     pack_k4_head(blocks, out);
     let mut bits: [Words<u32>; 8] = [[0; STRIP]; 8];
     for g in 0..8 {
@@ -292,10 +305,10 @@ fn pack_q5_k(blocks: &Blocks<'_, 176>, out: &mut [u8; 2880]) {
         }
     }
     for s in 0..8 {
-        put(out, 320 + VECTOR * 5 * s, &bits[s]);
+        put(out, 256 + VECTOR * 5 * s, &bits[s]);
     }
     for pair in 0..4 {
-        let (low, high) = (320 + VECTOR * (10 * pair + 1), 320 + VECTOR * (10 * pair + 6));
+        let (low, high) = (256 + VECTOR * (10 * pair + 1), 256 + VECTOR * (10 * pair + 6));
         put_nibbles(blocks, 48 + 32 * pair, out, low, high);
     }
 }
@@ -379,9 +392,11 @@ pub(super) fn dequantise_q4_0(block: &[u8], out: &mut [f32]) {
 
 /// `d * scale * q - dmin * min`, rounded as the formats that rows are packed from round it.
 fn k4(format: Format, block: &[u8], r: usize, c: usize, q: u8) -> f32 {
-    let at = |field: &str| f32::from(block[format.field(field) + STRIP * (c / 32) + r]);
+    let both = block[format.field("scales") + STRIP * (c / 32) + r];
+    let nibbles = block[format.field("mins") + STRIP / 2 * (c / 32) + r % 8];
+    let min = both >> 6 << 4 | nibbles >> (r / 8 * 4) & 15;
     let half = |field: &str| half_at(block, format.field(field) + 2 * r);
-    let (scale, min) = (half("d") * at("scales"), half("dmin") * at("mins"));
+    let (scale, min) = (half("d") * f32::from(both & 63), half("dmin") * f32::from(min));
     scale * f32::from(q) - min
 }
 

@@ -23,6 +23,7 @@
 use ixc_ir::format::{Format, packed};
 use ixc_ir::kernel::{Affine, BufferId, DimId, Elem, KernelBuilder, Op, Type, ValueId};
 
+use super::packed::strip::{self, StripBlock};
 use super::{Destination, Product};
 
 /// Rows of a tile.
@@ -466,19 +467,12 @@ impl Unpack {
         b.op(Op::F16ToF32, Type::f32(LANES), &[h])
     }
 
-    /// 16 bytes, one for each row, times `d`.
-    fn scale(&self, b: &mut KernelBuilder, at: Affine, d: ValueId, signed: bool) -> ValueId {
-        let bytes = b.load(Type::i8(LANES), self.w, at);
-        let op = if signed { Op::ExtendS } else { Op::ExtendU };
-        let words = b.op(op, Type::i32(LANES), &[bytes]);
-        let scale = b.op(Op::ToF32, Type::f32(LANES), &[words]);
-        b.mul(scale, d)
-    }
-
     fn blocks(&self, b: &mut KernelBuilder) {
         let (len, bytes) = (self.format.block_len() as i64, self.format.block_bytes() as i64 * STRIP);
         b.for_each("b", self.columns / len, |b, block| {
             let from = self.from.clone() + block * bytes;
+            let part = strip::Part { lanes: LANES, index: 0 };
+            let strip = StripBlock { format: self.format, buffer: self.w, offset: from.clone(), part };
             let d = match len {
                 // One for each sub-block.
                 64 => None,
@@ -489,14 +483,12 @@ impl Unpack {
             b.for_each("sub", len / STEP, |b, sub| {
                 let at = |field: &str, bytes: i64| from.clone() + sub * bytes + self.field(field);
                 let scales: Vec<ValueId> = match (self.format, d) {
-                    (Format::Q6KR16, Some(d)) => {
-                        (0..2).map(|i| self.scale(b, at("scales", 2 * STRIP) + i * STRIP, d, true)).collect()
-                    }
-                    (_, Some(d)) => vec![self.scale(b, at("scales", STRIP), d, false)],
+                    (Format::Q6KR16, Some(d)) => (0..2).map(|i| strip.scaled(b, "scales", sub * 2 + i, d)).collect(),
+                    (_, Some(d)) => vec![strip.scaled(b, "scales", sub, d)],
                     (_, None) => vec![self.halves(b, at("d", 2 * STRIP))],
                 };
                 let min = dmin.map(|dmin| {
-                    let min = self.scale(b, at("mins", STRIP), dmin, false);
+                    let min = strip.scaled(b, "mins", sub, dmin);
                     let zero = b.splat_f32(LANES, 0.0);
                     b.sub(zero, min)
                 });

@@ -36,7 +36,7 @@ mod floats;
 mod micro;
 mod panel;
 mod quants;
-mod strip;
+pub mod strip;
 
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;

@@ -72,13 +72,49 @@ impl StripBlock {
         b.op(Op::F16ToF32, self.part.floats(), &[halves])
     }
 
-    /// Number `at` of the rows' 8-bit scales or minimums.
+    /// Number `at` of the rows' scales or minimums.
     pub fn floats(&self, b: &mut KernelBuilder, name: &str, at: impl Into<Affine>) -> ValueId {
-        let signed = self.format == Format::Q6KR16;
-        let at = self.field(name, 1) + at.into() * ROWS;
-        let bytes = b.load(Type::i8(self.part.lanes), self.buffer, at);
-        let ints = b.op(if signed { Op::ExtendS } else { Op::ExtendU }, self.part.dwords(), &[bytes]);
+        let at = at.into();
+        let bytes = match (self.format, name) {
+            (Format::Q4KR16 | Format::Q5KR16, "mins") => self.minimums(b, at),
+            _ => {
+                let scales = b.load(Type::i8(self.part.lanes), self.buffer, self.field(name, 1) + at * ROWS);
+                self.scale_bits(b, scales)
+            }
+        };
+        let ints = b.op(self.extend(), self.part.dwords(), &[bytes]);
         b.op(Op::ToF32, self.part.floats(), &[ints])
+    }
+
+    /// What makes wider integers of scales.
+    fn extend(&self) -> Op {
+        if self.format == Format::Q6KR16 { Op::ExtendS } else { Op::ExtendU }
+    }
+
+    /// Scales without the bits of minimums that are stored above them.
+    fn scale_bits(&self, b: &mut KernelBuilder, scales: ValueId) -> ValueId {
+        if self.format == Format::Q6KR16 { scales } else { bits(b, scales, None, 63) }
+    }
+
+    /// Minimums of sub-block `at`: two high bits from above the scales, four from a field of their own.
+    fn minimums(&self, b: &mut KernelBuilder, at: Affine) -> ValueId {
+        // What is read beyond the rows belongs to the block.
+        let ty = Type::i8(16);
+        let high = b.load(ty, self.buffer, self.field("scales", 1) + at.clone() * ROWS);
+        let high = bits(b, high, Some((Op::ShrU, 2)), 48);
+        let low = b.load(ty, self.buffer, self.offset.clone() + self.format.field("mins") as i64 + at * (ROWS / 2));
+        // Rows 0 to 7 are the low nibbles of eight bytes, rows 8 to 15 the high ones.
+        let words = b.bitcast(Type::i16(8), low);
+        let words = b.shift(Op::ShrU, words, 4);
+        let shifted = b.bitcast(ty, words);
+        let low = match (self.part.lanes, self.part.index) {
+            (8, 0) => low,
+            (8, _) => shifted,
+            _ => b.op_imm(Op::UnpackLo, ty, &[low, shifted], 8),
+        };
+        let low = bits(b, low, None, 15);
+        let minimums = b.same(Op::Or, &[low, high]);
+        if self.part.lanes == 8 { b.op_imm(Op::Slice, Type::i8(8), &[minimums], 0) } else { minimums }
     }
 
     /// [`StripBlock::floats`] times `d`.
@@ -89,7 +125,6 @@ impl StripBlock {
 
     /// Numbers `first` and `second` of the rows' scales as the words of a dword.
     pub fn scale_words(&self, b: &mut KernelBuilder, first: impl Into<Affine>, second: impl Into<Affine>) -> ValueId {
-        let op = if self.format == Format::Q6KR16 { Op::ExtendS } else { Op::ExtendU };
         // What is read beyond the part belongs to the block.
         let ty = Type::i8(16);
         let [first, second] = [first.into(), second.into()].map(|at| {
@@ -104,7 +139,8 @@ impl StripBlock {
                 b.op(Op::Concat, Type::i8(32), &[pairs, upper])
             }
         };
-        b.op(op, self.part.words(), &[pairs])
+        let pairs = self.scale_bits(b, pairs);
+        b.op(self.extend(), self.part.words(), &[pairs])
     }
 
     /// Where a sub-block's quants begin.
