@@ -275,13 +275,13 @@ fn weights(
 pub(crate) fn pack_all(weights: &mut Weights, files: &[Mapped], pool: &mut Pool) -> Result<(), LoadError> {
     let missing = weights.all_missing();
     let begin = std::time::Instant::now();
-    // By job: pages are given back as soon as they are read.
     let jobs = weights.jobs(&missing);
     let shared: &Weights = weights;
     let done = |job: usize| shared.mark_ready(missing.get(job..job + 1).unwrap_or_default(), files);
+    let packed = |job: usize, strip| missing.get(job).map_or((), |part| shared.release(*part, strip, files));
     // SAFETY: the sources lie in mapped files, the destinations, one after the other, in memory that no kernel reads: the weights
     // are borrowed exclusively.
-    unsafe { pack::run(&jobs, pool, &done) }.map_err(|source| LoadError::Pack { source })?;
+    unsafe { pack::run(&jobs, pool, &packed, &done) }.map_err(|source| LoadError::Pack { source })?;
     tracing::info!(parts = missing.len(), elapsed = ?begin.elapsed(), "weights packed");
     Ok(())
 }

@@ -179,12 +179,12 @@ impl Queue {
         Queue { jobs, ends }
     }
 
-    /// Takes strips from `next` and packs them, until there are none; `done` gets the number of the job that each was of.
+    /// Takes strips from `next` and packs them, until there are none; `done` gets the number of the job that each was of, and its number in that.
     ///
     /// # Safety
     /// For every job, `from` must be readable, `to` writable, and nobody may use `to` but those who take strips from `next`; the
     /// `to` of different jobs must not overlap.
-    pub(crate) unsafe fn work(&self, next: &AtomicU64, rows: &mut Vec<u8>, done: &dyn Fn(usize)) {
+    pub(crate) unsafe fn work(&self, next: &AtomicU64, rows: &mut Vec<u8>, done: &dyn Fn(usize, u64)) {
         let total = self.ends.last().copied().unwrap_or(0);
         loop {
             let start = next.fetch_add(SHARE, Ordering::Relaxed);
@@ -194,15 +194,17 @@ impl Queue {
             for number in start..start.saturating_add(SHARE).min(total) {
                 let at = self.ends.partition_point(|end| *end <= number);
                 let job = &self.jobs[at];
+                let strip = number - (self.ends[at] - job.strips);
                 // SAFETY: the caller's promise; every number is taken once, and names one strip of one job.
-                unsafe { job.strip(number - (self.ends[at] - job.strips), rows) };
-                done(at);
+                unsafe { job.strip(strip, rows) };
+                done(at, strip);
             }
         }
     }
 }
 
-/// Runs jobs; `done` gets the number of each that is finished, on the thread that finished it.
+/// Runs jobs; `packed` gets the number of a job and of its strip that is packed, `done` the number of a job that is finished, both on
+/// the thread that did it.
 ///
 /// # Safety
 /// For every job, `from` must be readable, `to` writable, and while this runs nobody else may use `to`; the `to` of different
@@ -210,12 +212,18 @@ impl Queue {
 ///
 /// # Errors
 /// When a thread panics.
-pub(crate) unsafe fn run(jobs: &[Job], pool: &mut Pool, done: &(dyn Fn(usize) + Sync)) -> Result<(), PoolError> {
+pub(crate) unsafe fn run(
+    jobs: &[Job],
+    pool: &mut Pool,
+    packed: &(dyn Fn(usize, u64) + Sync),
+    done: &(dyn Fn(usize) + Sync),
+) -> Result<(), PoolError> {
     let queue = Queue::new(jobs.to_vec());
     let left: Vec<AtomicU64> = jobs.iter().map(|job| job.strips.into()).collect();
     let next = AtomicU64::new(0);
     pool.run(&|_| {
-        let strip_done = |job: usize| {
+        let strip_done = |job: usize, strip: u64| {
+            packed(job, strip);
             if left[job].fetch_sub(1, Ordering::AcqRel) == 1 {
                 done(job);
             }
@@ -300,7 +308,7 @@ mod tests {
                 let mut pool = Pool::new(threads).unwrap();
                 let jobs = [job(0, 4), job(4, 7)];
                 // SAFETY: both memories are there, and nothing else uses them.
-                unsafe { run(&jobs, &mut pool, &|i| finished.lock().unwrap().push(i)) }.unwrap();
+                unsafe { run(&jobs, &mut pool, &|_, _| (), &|i| finished.lock().unwrap().push(i)) }.unwrap();
                 let mut finished = finished.into_inner().unwrap();
                 finished.sort_unstable();
                 assert_eq!(finished, [0, 1]);

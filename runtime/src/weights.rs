@@ -33,6 +33,8 @@ const PROMPT_STEPS: u64 = 16;
 const FEW_STEPS: u64 = 4;
 /// Most tokens of a step that is no part of a prompt.
 const FEW_TOKENS: u32 = 16;
+/// Bytes of a part whose pages are given back at once while it is packed.
+const WINDOW: u64 = 2 << 20;
 /// Alignment of packed strips in a thread's memory: a vector of them is a cache line.
 const LINE: usize = 64;
 
@@ -132,6 +134,8 @@ pub(crate) struct Weights {
     left: AtomicU64,
     /// Steps so far.
     steps: u64,
+    /// Whether the last one was a part of a prompt.
+    prompt: bool,
     threads: Box<[Mutex<Tiles>]>,
 }
 
@@ -140,7 +144,7 @@ impl Weights {
     pub(crate) fn new(weights: Vec<Weight>, packed: Memory, threads: usize) -> Weights {
         let left = weights.iter().filter_map(|weight| weight.unpacked.as_ref()).map(|u| u.ready.len() as u64).sum();
         let threads = (0..threads).map(|_| Mutex::default()).collect();
-        Weights { weights, _packed: packed, left: AtomicU64::new(left), steps: 0, threads }
+        Weights { weights, _packed: packed, left: AtomicU64::new(left), steps: 0, prompt: false, threads }
     }
 
     /// Parts that are not ready.
@@ -148,11 +152,20 @@ impl Weights {
         self.left.load(Ordering::Acquire)
     }
 
-    /// Begins a step of so many tokens.
-    pub(crate) fn step(&mut self, tokens: u32) -> Step {
-        let number = self.steps;
+    /// Begins a step of so many tokens. After a prompt, pages that it read are given back: what is packed from now on takes their place.
+    pub(crate) fn step(&mut self, tokens: u32, files: &[Mapped]) -> Step {
+        let step = Step { number: self.steps, tokens };
         self.steps += 1;
-        Step { number, tokens }
+        let prompt = step.number == 0 || tokens > FEW_TOKENS;
+        if !prompt && self.prompt && self.unpacked_parts() > 0 {
+            for unpacked in self.weights.iter().filter_map(|weight| weight.unpacked.as_ref()) {
+                if let Some(file) = files.get(unpacked.file) {
+                    file.release(unpacked.offset, unpacked.job.strips() * unpacked.job.strip_bytes().0);
+                }
+            }
+        }
+        self.prompt = prompt;
+        step
     }
 
     /// A weight as kernels read it. What is not ready is not there; see [`Weights::tile`].
@@ -183,6 +196,20 @@ impl Weights {
     pub(crate) fn jobs(&self, parts: &[Part]) -> Vec<Job> {
         let unpacked = |weight: u32| self.weights.get(weight as usize)?.unpacked.as_ref();
         parts.iter().filter_map(|&(weight, part)| unpacked(weight)?.part(part)).collect()
+    }
+
+    /// Gives back pages behind strip `strip` of a part, which has been packed, now and then: whole parts may be large. What other
+    /// threads still read of them comes back.
+    pub(crate) fn release(&self, (weight, part): Part, strip: u64, files: &[Mapped]) {
+        let unpacked = self.weights.get(weight as usize).and_then(|weight| weight.unpacked.as_ref());
+        let Some((unpacked, file)) = unpacked.and_then(|unpacked| Some((unpacked, files.get(unpacked.file)?))) else {
+            return;
+        };
+        let (strip_bytes, _) = unpacked.job.strip_bytes();
+        let window = (strip + 1) * strip_bytes / WINDOW;
+        if window >= 2 && window > strip * strip_bytes / WINDOW {
+            file.release(unpacked.offset + part * unpacked.part_strips * strip_bytes + (window - 2) * WINDOW, WINDOW);
+        }
     }
 
     /// Notes that parts are packed, and gives back the pages that they were read from. No kernel may run meanwhile.

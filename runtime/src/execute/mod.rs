@@ -148,7 +148,7 @@ pub(crate) fn run(
     clocks: &[Mutex<Clock>],
 ) -> Result<(), ExecuteError> {
     store.parts.reset();
-    let step = store.weights.step(counts.tokens);
+    let step = store.weights.step(counts.tokens, &store.files);
     let pass = Pass {
         program,
         backend,
@@ -213,9 +213,10 @@ impl Pass<'_> {
         let begin = Instant::now();
         self.guarded(|| {
             let queue = Queue::new(self.store.weights.jobs(&missing));
+            let packed = |job, strip| self.store.weights.release(missing[job], strip, &self.store.files);
             // SAFETY: the sources lie in mapped files. Parts that are not ready are read by no kernel, and written only here, by the
             // threads of this pass, which share one counter.
-            unsafe { queue.work(&self.next_strip, &mut Vec::new(), &|_| ()) };
+            unsafe { queue.work(&self.next_strip, &mut Vec::new(), &packed) };
             Ok(())
         });
         self.barrier.wait(|| {

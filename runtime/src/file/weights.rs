@@ -163,7 +163,7 @@ fn chunks(
         let job = from.zip(to).and_then(|(from, to)| Job::new(weight.format, columns, from, to));
         let (job, to) = job.zip(to).ok_or_else(wrong)?;
         // SAFETY: `from` lies in a mapped file, `to` in memory that only this function uses.
-        unsafe { pack::run(&[job], pool, &|_| ()) }.map_err(|source| failed(LoadError::Pack { source }))?;
+        unsafe { pack::run(&[job], pool, &|_, _| (), &|_| ()) }.map_err(|source| failed(LoadError::Pack { source }))?;
         file.release(weight.offset + first * from_strip, count * from_strip);
         // SAFETY: `to` lies in `memory`, is initialised as all mapped memory, and nothing writes it until the next round.
         give(unsafe { std::slice::from_raw_parts(to.base(), to.bytes() as usize) })?;
