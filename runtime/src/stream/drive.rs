@@ -221,7 +221,8 @@ impl Drive {
                 Ok(Err(why)) => why,
                 Err(panic) => panic_message(&*panic),
             };
-            // The backend is gone, so nothing is read any more: whoever still waits is told.
+            // The backend is gone, so nothing is read any more, nobody has to be woken, and whoever still waits is told.
+            shared.lock().wake = None;
             shared.close(&why);
             let left: Vec<u64> = shared.lock().jobs.drain().map(|(tag, _)| tag).collect();
             sink.ended(left.into_iter().map(|tag| (tag, Err(StreamError::Closed { why: why.clone() }))).collect());

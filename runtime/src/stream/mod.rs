@@ -10,10 +10,15 @@
 //! | [`queue`] | what is to be read: routed blocks before predicted ones |
 //! | [`drive`] | the thread that reads, and what it does about short, interrupted and failed reads |
 //! | `uring`, [`pread`] | how it reads: by io_uring, or with threads |
+//! | [`slots`], [`budget`] | the reservation cut into slots, how many of which size |
+//! | [`cache`] | which block to give up for another |
+//! | [`store`] | requests, predictions, waiting: what the executor calls |
 //! | [`counters`] | bytes, rates, latencies |
 //! | [`affinity`] | which CPUs are near a drive |
 
 pub mod affinity;
+pub mod budget;
+pub mod cache;
 pub mod counters;
 pub mod drive;
 mod error;
@@ -21,6 +26,8 @@ pub mod files;
 pub mod pread;
 pub mod queue;
 pub mod reservation;
+pub mod slots;
+pub mod store;
 #[cfg(test)]
 mod tests;
 #[cfg(target_os = "linux")]
@@ -66,5 +73,56 @@ impl Extent {
     /// Bytes of all pages that it touches.
     pub fn span(&self) -> u64 {
         self.head().saturating_add(self.bytes).checked_next_multiple_of(PAGE).unwrap_or(u64::MAX)
+    }
+}
+
+/// What the bytes of a block are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// As kernels want them: they are read into the slot itself.
+    Packed,
+    /// As a model file has them: they are read into staging memory, and packed into the slot from there.
+    Raw {
+        /// Bytes of the packed block.
+        bytes: u64,
+    },
+}
+
+/// A block and where it lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Which one.
+    pub id: BlockId,
+    /// Its parts, at least one.
+    pub extents: Vec<Extent>,
+    /// What its bytes are.
+    pub form: Form,
+}
+
+impl Block {
+    /// Bytes that kernels see.
+    pub fn bytes(&self) -> u64 {
+        match self.form {
+            Form::Packed => self.extents.iter().map(|extent| extent.at.saturating_add(extent.bytes)).max().unwrap_or(0),
+            Form::Raw { bytes } => bytes,
+        }
+    }
+
+    /// Bytes that are read: whole pages.
+    pub fn span(&self) -> u64 {
+        self.extents.iter().map(Extent::span).fold(0, u64::saturating_add)
+    }
+
+    /// Bytes of the slot that it takes: whole pages.
+    pub fn slot_bytes(&self) -> u64 {
+        self.bytes().max(1).checked_next_multiple_of(PAGE).unwrap_or(u64::MAX)
+    }
+
+    /// Bytes of staging memory that it takes while it is read: whole pages, none where it is packed.
+    pub fn staging_bytes(&self) -> u64 {
+        match self.form {
+            Form::Packed => 0,
+            Form::Raw { .. } => self.span(),
+        }
     }
 }

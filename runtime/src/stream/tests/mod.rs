@@ -3,6 +3,7 @@
 mod drive;
 mod faults;
 mod planted;
+mod store;
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};

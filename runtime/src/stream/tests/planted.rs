@@ -65,7 +65,8 @@ impl<F: FnMut(&Read) -> Fate> Planted<F> {
         };
         // SAFETY: mapped, and nobody else's until the completion is given.
         let into = unsafe { std::slice::from_raw_parts_mut(read.into.base(), bytes as usize) };
-        Ok(self.files.handle(read.file).unwrap().read_at(into, read.offset).unwrap() as u32)
+        let read = self.files.handle(read.file).unwrap().read_at(into, read.offset);
+        read.map(|bytes| bytes as u32).map_err(|error| error.raw_os_error().unwrap())
     }
 }
 

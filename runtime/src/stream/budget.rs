@@ -1,0 +1,159 @@
+//! From blocks and a budget to size classes: how many slots of which size.
+
+use std::collections::BTreeMap;
+
+use super::slots::{SizeClass, Slots};
+use super::{Block, Form, StreamError};
+
+/// Blocks up to this part smaller share the slots of a larger size: fewer sizes are worth a few bytes.
+const CLASS_PART: u64 = 32;
+/// Staging buffers that raw blocks need at the least: one is read while one is packed.
+const LEAST_STAGING: u32 = 2;
+/// The part of the budget that staging may take beyond that.
+const STAGING_PART: u64 = 4;
+
+/// How a budget is spent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spending {
+    /// Slots, by size class.
+    pub classes: Vec<SizeClass>,
+    /// Which class each block is in.
+    pub class_of: Vec<usize>,
+    /// Staging buffers; none where no block is raw.
+    pub staging: SizeClass,
+}
+
+impl Spending {
+    /// All bytes that it takes.
+    pub fn bytes(&self) -> u64 {
+        Slots::bytes(&self.classes) + Slots::bytes(&[self.staging])
+    }
+
+    /// The least that streaming works with: slots for the `top_k` blocks of any two layers that follow each other.
+    pub fn least(blocks: &[Block], top_k: u32) -> Spending {
+        let mut sizes: Vec<u64> = blocks.iter().map(Block::slot_bytes).collect();
+        sizes.sort_unstable_by(|a, b| b.cmp(a));
+        let mut classes: Vec<SizeClass> = Vec::new();
+        for bytes in sizes {
+            if classes.last().is_none_or(|class| bytes < class.bytes - class.bytes / CLASS_PART) {
+                classes.push(SizeClass { bytes, count: 0 });
+            }
+        }
+        let holds = |block: &Block| classes.iter().rposition(|class| class.bytes >= block.slot_bytes()).unwrap_or(0);
+        let class_of: Vec<usize> = blocks.iter().map(holds).collect();
+        // Blocks of each layer in each class: at most top_k of them are wanted at once.
+        let mut wanted: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for (block, &class) in blocks.iter().zip(&class_of) {
+            let counts = wanted.entry(block.id.layer).or_insert_with(|| vec![0; classes.len()]);
+            counts[class] = (counts[class] + 1).min(top_k.max(1));
+        }
+        let layers: Vec<&Vec<u32>> = wanted.values().collect();
+        for (i, layer) in layers.iter().enumerate() {
+            let next = layers[(i + 1) % layers.len()];
+            for (index, class) in classes.iter_mut().enumerate() {
+                // One layer alone follows itself, with the same blocks or others.
+                class.count = class.count.max(layer[index] + next[index]);
+            }
+        }
+        for (index, class) in classes.iter_mut().enumerate() {
+            class.count = class.count.min(class_of.iter().filter(|&&of| of == index).count() as u32);
+        }
+        let bytes = blocks.iter().map(Block::staging_bytes).max().unwrap_or(0);
+        let raw = blocks.iter().filter(|block| matches!(block.form, Form::Raw { .. })).count();
+        let count = LEAST_STAGING.min(raw.try_into().unwrap_or(LEAST_STAGING));
+        Spending { classes, class_of, staging: SizeClass { bytes, count } }
+    }
+
+    /// Spends a budget: after the least, each class gets the same part of its blocks into slots, as nearly as it goes.
+    ///
+    /// # Errors
+    /// [`StreamError::Budget`] when it is less than the least.
+    pub fn of(blocks: &[Block], top_k: u32, budget: u64, staging: Option<u32>) -> Result<Spending, StreamError> {
+        let mut spending = Spending::least(blocks, top_k);
+        let needed = spending.bytes();
+        if needed > budget {
+            return Err(StreamError::Budget { budget, needed });
+        }
+        let mut left = budget - needed;
+        let part = left.min(budget / STAGING_PART);
+        if let Some(affordable) = part.checked_div(spending.staging.bytes) {
+            let least = spending.staging.count;
+            let wish = staging.unwrap_or(top_k).saturating_sub(least);
+            let more = wish.min(u32::try_from(affordable).unwrap_or(u32::MAX));
+            spending.staging.count += more;
+            left -= u64::from(more) * spending.staging.bytes;
+        }
+        let mut blocks_of = vec![0u32; spending.classes.len()];
+        spending.class_of.iter().for_each(|&class| blocks_of[class] += 1);
+        let fits = |(class, blocks): (&SizeClass, &u32), left| class.count < *blocks && class.bytes <= left;
+        loop {
+            let candidates = spending.classes.iter().zip(&blocks_of).enumerate().filter(|(_, pair)| fits(*pair, left));
+            // The least part in slots: count / blocks, compared crosswise.
+            let poorest = candidates.min_by(|(_, (a, of_a)), (_, (b, of_b))| {
+                (u64::from(a.count) * u64::from(**of_b)).cmp(&(u64::from(b.count) * u64::from(**of_a)))
+            });
+            let Some((index, _)) = poorest else { break };
+            spending.classes[index].count += 1;
+            left -= spending.classes[index].bytes;
+        }
+        Ok(spending)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::files::PAGE;
+    use super::super::{BlockId, Extent};
+    use super::*;
+
+    fn block(layer: u32, expert: u32, bytes: u64, form: Form) -> Block {
+        Block { id: BlockId { layer, expert }, extents: vec![Extent { file: 0, offset: 0, bytes, at: 0 }], form }
+    }
+
+    #[test]
+    fn the_least_is_the_top_of_two_layers() {
+        let blocks: Vec<Block> =
+            (0..3).flat_map(|l| (0..8).map(move |e| block(l, e, 10 * PAGE, Form::Packed))).collect();
+        let least = Spending::least(&blocks, 2);
+        assert_eq!(least.classes, [SizeClass { bytes: 10 * PAGE, count: 4 }]);
+        assert_eq!(least.bytes(), 40 * PAGE);
+        let error = Spending::of(&blocks, 2, 40 * PAGE - 1, None).unwrap_err();
+        assert_eq!(error, StreamError::Budget { budget: 40 * PAGE - 1, needed: 40 * PAGE });
+        assert!(error.to_string().contains(&(40 * PAGE).to_string()));
+        // Never more than there are.
+        assert_eq!(Spending::of(&blocks, 2, u64::MAX / 2, None).unwrap().bytes(), 240 * PAGE);
+        assert_eq!(Spending::least(&blocks[..3], 2).classes[0].count, 3);
+    }
+
+    #[test]
+    fn classes_share_a_budget_by_their_blocks_and_never_exceed_it() {
+        // Layers 0 to 5 have larger blocks, the last two smaller ones; sizes within one part in 32 share a class.
+        let blocks: Vec<Block> = (0..8)
+            .flat_map(|l| {
+                (0..16).map(move |e| {
+                    block(l, e, if l < 6 { 64 * PAGE - u64::from(l % 2) } else { 32 * PAGE }, Form::Packed)
+                })
+            })
+            .collect();
+        for budget in (16 * 64 * PAGE..100 * 64 * PAGE).step_by(77 * PAGE as usize) {
+            let spending = Spending::of(&blocks, 2, budget, None).unwrap();
+            assert!(spending.bytes() <= budget && spending.bytes() + 64 * PAGE > budget, "{budget} {spending:?}");
+            let parts: Vec<f64> =
+                spending.classes.iter().zip([96.0, 32.0]).map(|(c, of)| f64::from(c.count) / of).collect();
+            assert!((parts[0] - parts[1]).abs() <= 0.1, "{parts:?}");
+        }
+    }
+
+    #[test]
+    fn raw_blocks_get_staging() {
+        let blocks: Vec<Block> = (0..32).map(|e| block(0, e, 5 * PAGE, Form::Raw { bytes: 4 * PAGE })).collect();
+        let least = Spending::least(&blocks, 4);
+        assert_eq!(
+            (least.classes[0], least.staging),
+            (SizeClass { bytes: 4 * PAGE, count: 8 }, SizeClass { bytes: 5 * PAGE, count: 2 },)
+        );
+        let more = Spending::of(&blocks, 4, 100 * PAGE, None).unwrap();
+        assert_eq!((more.staging.count, more.classes[0].count), (4, 20));
+        assert_eq!(Spending::of(&blocks, 4, 100 * PAGE, Some(9)).unwrap().staging.count, 7);
+    }
+}

@@ -1,0 +1,71 @@
+//! Whether descriptions of blocks make sense: they come from a plan or a model file, which may be hostile.
+
+use std::collections::HashMap;
+
+use super::super::files::{Files, PAGE};
+use super::super::{Block, BlockId, Form, StreamError};
+
+/// No layer has a higher number.
+const MOST_LAYERS: u32 = 1 << 16;
+/// No block or extent is larger: sums of all of them stay far from overflowing.
+const MOST_BYTES: u64 = 1 << 38;
+/// More blocks than any model has.
+const MOST_BLOCKS: usize = 1 << 22;
+
+/// Numbers of all blocks.
+pub fn blocks(blocks: &[Block], files: &Files, packs: bool) -> Result<HashMap<BlockId, u32>, StreamError> {
+    let mut numbers = HashMap::with_capacity(blocks.len().min(MOST_BLOCKS));
+    for (number, block) in blocks.iter().enumerate() {
+        let id = block.id;
+        let bad =
+            |what, found: u64, right: &str| Err(StreamError::BadBlock { block: id, what, found, right: right.into() });
+        if number >= MOST_BLOCKS {
+            return bad("the number of blocks before it", number as u64, "there can be 4194304");
+        }
+        if id.layer >= MOST_LAYERS {
+            return bad("its layer", id.layer.into(), "it has to be below 65536");
+        }
+        if let Some(first) = numbers.insert(id, number as u32) {
+            return bad("its description", number as u64, &format!("number {first} describes it too"));
+        }
+        if block.extents.is_empty() {
+            return bad("the number of its extents", 0, "it needs at least one");
+        }
+        match block.form {
+            Form::Raw { .. } if !packs => return bad("a raw block's packer", 0, "raw blocks need one"),
+            Form::Raw { bytes } if bytes == 0 || bytes > MOST_BYTES => {
+                return bad("its packed length", bytes, "it has to be 1 to 2^38 bytes");
+            }
+            _ => {}
+        }
+        for extent in &block.extents {
+            if extent.file as usize >= files.count() {
+                return bad("a file's number", extent.file.into(), &format!("there are {} files", files.count()));
+            }
+            if extent.bytes == 0 || extent.bytes > MOST_BYTES {
+                return bad("an extent's length", extent.bytes, "it has to be 1 to 2^38 bytes");
+            }
+            let length = files.bytes(extent.file);
+            let end = extent.offset.saturating_add(extent.bytes);
+            if end > length {
+                let path = files.path(extent.file);
+                return Err(StreamError::Truncated { path, offset: extent.offset, found: length, right: end });
+            }
+        }
+        if block.form == Form::Packed {
+            let mut places: Vec<(u64, u64)> = Vec::new();
+            for extent in &block.extents {
+                if extent.at > MOST_BYTES || extent.at % PAGE != extent.head() {
+                    let right = format!("it has to lie {} bytes behind a page's begin, as in the file", extent.head());
+                    return bad("an extent's place in the slot", extent.at, &right);
+                }
+                places.push((extent.at - extent.head(), extent.span()));
+            }
+            places.sort_unstable();
+            if let Some(pair) = places.windows(2).find(|pair| pair[0].0 + pair[0].1 > pair[1].0) {
+                return bad("an extent's page in the slot", pair[1].0, "another extent is read to it too");
+            }
+        }
+    }
+    Ok(numbers)
+}

@@ -1,0 +1,515 @@
+//! What each block is at, and the moves between that. All of it happens under the store's lock.
+//!
+//! ```text
+//!         request                    arrives             claim          packed
+//! Empty ───────────▶ Reading ───────────────▶ Arrived ───────▶ Packing ───────▶ Ready    (raw)
+//!   │                 ▲   └──────────────────────────────────────────────────────▲       (packed)
+//!   └───▶ Waiting ────┘  a slot or a staging buffer came free
+//! ```
+//!
+//! A predicted block goes the same way, in a shadow slot, until a request confirms it; then it is as if it had been requested from
+//! the start. What fails, is given up, or is taken back, is `Empty` again, or `Failed` as long as it is pinned.
+//!
+//! There is no deadlock: a request pins no more blocks than there are slots, so the slot that one waits for is free, or holds
+//! what nobody pinned. That either can be given up, or is being read or packed and can be as soon as it is not.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::atomic::Ordering;
+
+use super::super::budget::Spending;
+use super::super::cache::{Kind, Policy};
+use super::super::counters::Class;
+use super::super::queue::Job;
+use super::super::slots::{Role, Slots};
+use super::super::{Extent, StreamError};
+use super::Fixed;
+use super::stats::LayerStats;
+
+#[derive(Clone, Debug)]
+pub enum Phase {
+    /// Not there.
+    Empty,
+    /// Requested, and without a slot or a staging buffer.
+    Waiting,
+    /// With the drive.
+    Reading,
+    /// Raw, in staging memory.
+    Arrived,
+    /// Somebody packs it.
+    Packing,
+    /// There.
+    Ready,
+    /// Requested, and cannot be had.
+    Failed(StreamError),
+}
+
+struct Entry {
+    phase: Phase,
+    pins: u32,
+    /// In a shadow slot: nobody has requested it since it was read.
+    shadow: bool,
+    /// Predicted for a request that is still to come.
+    expected: bool,
+    slot: Option<u32>,
+    staging: Option<u32>,
+    /// The last operation that saw it: finds what is named twice.
+    seen: u64,
+}
+
+#[derive(Default)]
+struct Layer {
+    pinned: Vec<u32>,
+    expected: Vec<u32>,
+    stats: LayerStats,
+}
+
+pub struct Inner {
+    entries: Vec<Entry>,
+    pub slots: Slots,
+    free_staging: Vec<u32>,
+    /// By size class, as the next two.
+    policies: Vec<Box<dyn Policy>>,
+    shadows: Vec<BTreeSet<u32>>,
+    pinned: Vec<u32>,
+    /// Requested blocks without a place, first come first served.
+    waiting: VecDeque<u32>,
+    arrived: VecDeque<u32>,
+    layers: Vec<Layer>,
+    /// The layer that was requested last, and whether it was released since.
+    current: u32,
+    released: bool,
+    operation: u64,
+    pub sleepers: usize,
+}
+
+impl Inner {
+    pub fn new(spending: &Spending, blocks: usize, layers: u32, kind: Kind) -> Inner {
+        let empty = || Entry {
+            phase: Phase::Empty,
+            pins: 0,
+            shadow: false,
+            expected: false,
+            slot: None,
+            staging: None,
+            seen: 0,
+        };
+        let classes = &spending.classes;
+        Inner {
+            entries: (0..blocks).map(|_| empty()).collect(),
+            slots: Slots::new(classes),
+            free_staging: (0..spending.staging.count).rev().collect(),
+            policies: classes.iter().map(|class| kind.policy(class.count as usize)).collect(),
+            shadows: classes.iter().map(|_| BTreeSet::new()).collect(),
+            pinned: vec![0; classes.len()],
+            waiting: VecDeque::new(),
+            arrived: VecDeque::new(),
+            layers: (0..layers).map(|_| Layer::default()).collect(),
+            current: 0,
+            released: false,
+            operation: 0,
+            sleepers: 0,
+        }
+    }
+
+    pub fn phase(&self, number: u32) -> &Phase {
+        &self.entries[number as usize].phase
+    }
+
+    /// Slot and staging buffer of a block that is being packed.
+    pub fn places(&self, number: u32) -> Option<(u32, u32)> {
+        let entry = &self.entries[number as usize];
+        entry.slot.zip(entry.staging)
+    }
+
+    pub fn layer_stats(&self) -> Vec<LayerStats> {
+        self.layers.iter().map(|layer| layer.stats).collect()
+    }
+
+    fn entry(&mut self, number: u32) -> &mut Entry {
+        &mut self.entries[number as usize]
+    }
+
+    fn stats(&mut self, fixed: &Fixed, number: u32) -> &mut LayerStats {
+        &mut self.layers[fixed.block(number).id.layer as usize].stats
+    }
+
+    /// Whether this operation sees the block for the first time.
+    fn first_seen(&mut self, number: u32) -> bool {
+        let operation = self.operation;
+        std::mem::replace(&mut self.entry(number).seen, operation) != operation
+    }
+
+    /// How many of these, from the first on, can be pinned beside what is.
+    pub fn window(&mut self, fixed: &Fixed, numbers: &[u32]) -> usize {
+        self.operation += 1;
+        let mut pinned = self.pinned.clone();
+        for (i, &number) in numbers.iter().enumerate() {
+            if !self.first_seen(number) || self.entry(number).pins > 0 {
+                continue;
+            }
+            let class = fixed.class_of[number as usize];
+            pinned[class] += 1;
+            if pinned[class] > self.slots.classes()[class].count {
+                return i;
+            }
+        }
+        numbers.len()
+    }
+
+    /// The blocks fit: [`Inner::window`] said so. They are read by [`Inner::pump`].
+    pub fn request(&mut self, fixed: &Fixed, layer: u32, numbers: &[u32]) {
+        if layer < self.current || (layer == self.current && self.released) {
+            self.policies.iter_mut().for_each(|policy| policy.begin_step());
+        }
+        (self.current, self.released) = (layer, false);
+        // First what is wanted is made sure of, then what is not is taken back: the slots of that serve the misses.
+        self.operation += 1;
+        let mut missing = Vec::new();
+        for &number in numbers {
+            if !self.first_seen(number) {
+                continue;
+            }
+            self.pin(fixed, number);
+            let shadow = std::mem::take(&mut self.entry(number).shadow);
+            if shadow {
+                self.confirm(fixed, number);
+            }
+            let class = fixed.class_of[number as usize];
+            match self.entry(number).phase {
+                Phase::Ready => {
+                    self.stats(fixed, number).hits += 1;
+                    if shadow {
+                        self.policies[class].insert(number);
+                    } else {
+                        self.policies[class].touch(number);
+                    }
+                }
+                Phase::Waiting | Phase::Reading | Phase::Arrived | Phase::Packing => {
+                    self.stats(fixed, number).on_the_way += 1;
+                }
+                Phase::Empty | Phase::Failed(_) => {
+                    self.stats(fixed, number).misses += 1;
+                    self.entry(number).phase = Phase::Waiting;
+                    missing.push(number);
+                }
+            }
+        }
+        self.refute(fixed, layer);
+        self.waiting.extend(missing);
+    }
+
+    fn pin(&mut self, fixed: &Fixed, number: u32) {
+        let entry = self.entry(number);
+        entry.pins += 1;
+        if entry.pins == 1 {
+            self.pinned[fixed.class_of[number as usize]] += 1;
+            self.layers[fixed.block(number).id.layer as usize].pinned.push(number);
+        }
+    }
+
+    /// A predicted block is requested: its slot is a primary one from now on.
+    fn confirm(&mut self, fixed: &Fixed, number: u32) {
+        self.shadows[fixed.class_of[number as usize]].remove(&number);
+        if let Some(slot) = self.entry(number).slot {
+            self.slots.promote(slot);
+        }
+        self.stats(fixed, number).right_bytes += fixed.block(number).span();
+        match self.entry(number).phase {
+            Phase::Reading => fixed.queue.upgrade(number.into()),
+            Phase::Arrived => _ = fixed.packable.fetch_add(1, Ordering::Relaxed),
+            _ => {}
+        }
+    }
+
+    /// Nothing is expected of this layer any more: what is not read yet is taken back, the rest goes when a slot is needed.
+    pub fn refute(&mut self, fixed: &Fixed, layer: u32) {
+        let Some(of) = self.layers.get_mut(layer as usize) else { return };
+        for number in std::mem::take(&mut of.expected) {
+            self.entry(number).expected = false;
+            if self.entry(number).shadow {
+                self.take_back(fixed, number);
+            }
+        }
+    }
+
+    pub fn predict(&mut self, fixed: &Fixed, layer: u32, numbers: &[u32]) -> usize {
+        self.operation += 1;
+        let mut jobs = Vec::new();
+        // What is there is protected first, so that no prediction drives out another.
+        for &number in numbers {
+            if !std::mem::replace(&mut self.entry(number).expected, true) {
+                self.layers[layer as usize].expected.push(number);
+            }
+        }
+        for &number in numbers {
+            if !self.first_seen(number) || !matches!(self.entry(number).phase, Phase::Empty) {
+                continue;
+            }
+            let class = fixed.class_of[number as usize];
+            // Requests have at least half of the slots for themselves, and staging buffers before predictions.
+            let full = self.shadows[class].len() as u32 >= self.slots.classes()[class].count / 2;
+            if full || (fixed.is_raw(number) && self.free_staging.is_empty()) {
+                continue;
+            }
+            if !self.take_places(fixed, number, Role::Shadow) {
+                self.give_places(number);
+                continue;
+            }
+            self.entry(number).shadow = true;
+            self.shadows[class].insert(number);
+            self.stats(fixed, number).predicted_bytes += fixed.block(number).span();
+            jobs.extend(self.begin(fixed, number, Class::Predicted));
+        }
+        let count = jobs.len();
+        self.submit(fixed, jobs);
+        count
+    }
+
+    /// Finds places for what waits for one, and reads it.
+    pub fn pump(&mut self, fixed: &Fixed) {
+        let mut jobs = Vec::new();
+        for number in std::mem::take(&mut self.waiting) {
+            if self.take_places(fixed, number, Role::Primary) {
+                jobs.extend(self.begin(fixed, number, Class::Routed));
+            } else {
+                self.waiting.push_back(number);
+            }
+        }
+        self.submit(fixed, jobs);
+    }
+
+    /// The job that reads a block to the places that it has.
+    fn begin(&mut self, fixed: &Fixed, number: u32, class: Class) -> Option<Job> {
+        let entry = self.entry(number);
+        entry.phase = Phase::Reading;
+        let extents = &fixed.block(number).extents;
+        let mut parts: Vec<(Extent, u64)> = Vec::with_capacity(extents.len());
+        if let Some(staging) = entry.staging {
+            let mut at = *fixed.staging_offsets.get(staging as usize)?;
+            for extent in extents {
+                parts.push((*extent, at));
+                at += extent.span();
+            }
+        } else {
+            let begin = *fixed.slot_offsets.get(entry.slot? as usize)?;
+            parts.extend(extents.iter().map(|extent| (*extent, begin + extent.at - extent.head())));
+        }
+        Some(Job { tag: number.into(), class, parts })
+    }
+
+    fn submit(&mut self, fixed: &Fixed, jobs: Vec<Job>) {
+        if jobs.is_empty() {
+            return;
+        }
+        let numbers: Vec<u32> = jobs.iter().map(|job| job.tag as u32).collect();
+        if let Err(error) = fixed.queue.submit(jobs) {
+            numbers.into_iter().for_each(|number| self.fail(fixed, number, error.clone()));
+        }
+    }
+
+    /// A slot and, for a raw block, a staging buffer. What it has it keeps, also where it does not get all.
+    fn take_places(&mut self, fixed: &Fixed, number: u32, role: Role) -> bool {
+        let class = fixed.class_of[number as usize];
+        if self.entry(number).slot.is_none() {
+            let slot = self.slots.take(class, role).or_else(|| {
+                self.make_room(fixed, class, role);
+                self.slots.take(class, role)
+            });
+            self.entry(number).slot = slot;
+        }
+        if self.entry(number).slot.is_some() && fixed.is_raw(number) && self.entry(number).staging.is_none() {
+            if self.free_staging.is_empty() && role == Role::Primary {
+                self.make_staging(fixed);
+            }
+            self.entry(number).staging = self.free_staging.pop();
+        }
+        let entry = self.entry(number);
+        entry.slot.is_some() && (entry.staging.is_some() || !fixed.is_raw(number))
+    }
+
+    fn give_places(&mut self, number: u32) {
+        let (slot, staging) = (self.entry(number).slot.take(), self.entry(number).staging.take());
+        slot.into_iter().for_each(|slot| self.slots.give(slot));
+        self.free_staging.extend(staging);
+    }
+
+    /// Gives up what is needed least, so that a slot of this class is free: for a prediction only what no request and no other
+    /// prediction wants.
+    fn make_room(&mut self, fixed: &Fixed, class: usize, role: Role) {
+        let (current, layers) = (self.current, fixed.layers);
+        let layer_ahead = |number: u32| (fixed.block(number).id.layer + 2 * layers - current - 1) % layers;
+        let latest = |entries: &[Entry], shadows: &BTreeSet<u32>, expected: bool| {
+            let may = |&&number: &&u32| {
+                let entry = &entries[number as usize];
+                entry.expected == expected && matches!(entry.phase, Phase::Ready | Phase::Arrived)
+            };
+            shadows.iter().filter(may).max_by_key(|&&number| layer_ahead(number)).copied()
+        };
+        if let Some(number) = latest(&self.entries, &self.shadows[class], false) {
+            return self.give_up(fixed, number);
+        }
+        for expected in [false, true] {
+            let entries = &self.entries;
+            let ahead = |number: u32| {
+                let entry = &entries[number as usize];
+                let may = entry.pins == 0 && (expected || !entry.expected) && matches!(entry.phase, Phase::Ready);
+                may.then(|| layer_ahead(number))
+            };
+            if let Some(number) = self.policies[class].victim(&ahead) {
+                return self.give_up(fixed, number);
+            }
+            if role == Role::Shadow {
+                return;
+            }
+            let queued: Vec<u32> = self.shadows[class].iter().copied().collect();
+            if queued.into_iter().any(|number| self.take_back(fixed, number)) {
+                return;
+            }
+            if let Some(number) = latest(&self.entries, &self.shadows[class], true) {
+                return self.give_up(fixed, number);
+            }
+        }
+    }
+
+    /// Takes the staging buffer of a prediction that nobody has packed, or not read yet.
+    fn make_staging(&mut self, fixed: &Fixed) {
+        let shadows: Vec<u32> = self.shadows.iter().flatten().copied().collect();
+        let arrived = shadows.iter().copied().find(|&number| matches!(self.entry(number).phase, Phase::Arrived));
+        match arrived {
+            Some(number) => self.give_up(fixed, number),
+            None => _ = shadows.into_iter().any(|number| fixed.is_raw(number) && self.take_back(fixed, number)),
+        }
+    }
+
+    /// Takes a predicted block back that no read was begun for.
+    fn take_back(&mut self, fixed: &Fixed, number: u32) -> bool {
+        if !matches!(self.entry(number).phase, Phase::Reading) || !fixed.queue.cancel(number.into()) {
+            return false;
+        }
+        let stats = self.stats(fixed, number);
+        stats.cancelled += 1;
+        stats.predicted_bytes -= fixed.block(number).span();
+        self.empty(fixed, number);
+        true
+    }
+
+    /// Gives up a block that is there and that no policy knows any more.
+    fn give_up(&mut self, fixed: &Fixed, number: u32) {
+        if self.entry(number).shadow {
+            self.stats(fixed, number).wasted_bytes += fixed.block(number).span();
+        }
+        self.empty(fixed, number);
+    }
+
+    fn empty(&mut self, fixed: &Fixed, number: u32) {
+        debug_assert_eq!(self.entry(number).pins, 0);
+        fixed.ready[number as usize].store(0, Ordering::Release);
+        if matches!(self.entry(number).phase, Phase::Arrived) {
+            self.arrived.retain(|&other| other != number);
+        }
+        self.shadows[fixed.class_of[number as usize]].remove(&number);
+        self.give_places(number);
+        let entry = self.entry(number);
+        (entry.phase, entry.shadow) = (Phase::Empty, false);
+    }
+
+    fn fail(&mut self, fixed: &Fixed, number: u32, error: StreamError) {
+        let shadow = self.entry(number).shadow;
+        let stats = self.stats(fixed, number);
+        stats.failures += 1;
+        stats.predicted_bytes -= if shadow { fixed.block(number).span() } else { 0 };
+        self.shadows[fixed.class_of[number as usize]].remove(&number);
+        self.give_places(number);
+        let entry = self.entry(number);
+        entry.shadow = false;
+        entry.phase = if entry.pins > 0 { Phase::Failed(error) } else { Phase::Empty };
+    }
+
+    /// The drive is done with a block.
+    pub fn arrive(&mut self, fixed: &Fixed, number: u32, result: Result<(), StreamError>) {
+        if !self.entries.get(number as usize).is_some_and(|entry| matches!(entry.phase, Phase::Reading)) {
+            return;
+        }
+        if let Err(error) = result {
+            return self.fail(fixed, number, error);
+        }
+        self.stats(fixed, number).bytes += fixed.block(number).span();
+        if fixed.is_raw(number) {
+            self.entry(number).phase = Phase::Arrived;
+            self.arrived.push_back(number);
+            if !self.entry(number).shadow {
+                fixed.packable.fetch_add(1, Ordering::Relaxed);
+            }
+        } else {
+            self.make_ready(fixed, number);
+        }
+    }
+
+    /// See [`super::Store::claim`].
+    pub fn claim(&mut self, fixed: &Fixed, wanted: Option<u32>) -> Option<u32> {
+        let requested = |number: &u32| !self.entries[*number as usize].shadow;
+        let own = self.arrived.iter().position(|number| Some(*number) == wanted && requested(number));
+        let position = own
+            .or_else(|| self.arrived.iter().position(requested))
+            .or_else(|| (wanted.is_none() && !self.arrived.is_empty()).then_some(0))?;
+        let number = self.arrived.remove(position)?;
+        self.entry(number).phase = Phase::Packing;
+        if !self.entry(number).shadow {
+            fixed.packable.fetch_sub(1, Ordering::Relaxed);
+        }
+        Some(number)
+    }
+
+    /// A claimed block is packed, or cannot be.
+    pub fn packed(&mut self, fixed: &Fixed, number: u32, result: Result<(), StreamError>) {
+        if let Err(error) = result {
+            return self.fail(fixed, number, error);
+        }
+        let staging = self.entry(number).staging.take();
+        self.free_staging.extend(staging);
+        self.make_ready(fixed, number);
+    }
+
+    fn make_ready(&mut self, fixed: &Fixed, number: u32) {
+        self.entry(number).phase = Phase::Ready;
+        if !self.entry(number).shadow {
+            self.policies[fixed.class_of[number as usize]].insert(number);
+        }
+        let slot = self.entry(number).slot.map_or(0, |slot| slot + 1);
+        fixed.ready[number as usize].store(slot, Ordering::Release);
+    }
+
+    pub fn release(&mut self, fixed: &Fixed, layer: u32) {
+        self.released |= layer == self.current;
+        let Some(of) = self.layers.get_mut(layer as usize) else { return };
+        for number in std::mem::take(&mut of.pinned) {
+            self.entry(number).pins = 0;
+            self.unpinned(fixed, number);
+        }
+    }
+
+    pub fn release_block(&mut self, fixed: &Fixed, number: u32) {
+        let entry = self.entry(number);
+        entry.pins = entry.pins.saturating_sub(1);
+        let layer = &mut self.layers[fixed.block(number).id.layer as usize];
+        if self.entries[number as usize].pins == 0
+            && let Some(position) = layer.pinned.iter().position(|&other| other == number)
+        {
+            layer.pinned.swap_remove(position);
+            self.unpinned(fixed, number);
+        }
+    }
+
+    /// Nobody wants a block any more. What is being read or packed goes on: it may be wanted again.
+    fn unpinned(&mut self, fixed: &Fixed, number: u32) {
+        self.pinned[fixed.class_of[number as usize]] -= 1;
+        match self.entry(number).phase {
+            Phase::Waiting => {
+                self.waiting.retain(|&other| other != number);
+                self.empty(fixed, number);
+            }
+            Phase::Failed(_) => self.entry(number).phase = Phase::Empty,
+            _ => {}
+        }
+    }
+}
