@@ -179,6 +179,7 @@ pub fn run(module: &Module, weights: &dyn WeightSource, settings: Settings) -> R
         own_weight_bytes: 0,
         ropes,
         cache,
+        expert_groups: Vec::new(),
         buckets,
         buffers,
         arena_bytes,

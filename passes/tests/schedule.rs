@@ -82,7 +82,8 @@ fn accesses(plan: &Plan<KernelSpec>) -> Vec<(Vec<BufferId>, Vec<BufferId>)> {
     let step = |step: &Step| {
         let (mut reads, mut writes) = (Vec::new(), Vec::new());
         match step {
-            Step::Bucket { ids, .. } => reads.push(*ids),
+            Step::Bucket { ids, .. } | Step::Predict { ids, .. } => reads.push(*ids),
+            Step::Request { .. } | Step::Release { .. } => {}
             Step::Run { tasks } => {
                 for task in tasks {
                     let spec = &plan.kernels[task.variants[0].kernel.0 as usize];
@@ -171,7 +172,7 @@ fn packed_weights_have_kernels_for_packed_weights_and_nothing_else_does() {
             }
             let tasks = plan.steps.iter().filter_map(|step| match step {
                 Step::Run { tasks } => Some(tasks),
-                Step::Bucket { .. } => None,
+                Step::Bucket { .. } | Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => None,
             });
             for task in tasks.flatten() {
                 let weights: Vec<_> = task

@@ -339,6 +339,38 @@ pub enum Step {
         /// Number of experts.
         experts: u32,
     },
+    /// Asks for the blocks of the experts that a routing names, all at once. Each group has one such step, and then one
+    /// [`Step::Release`]; tasks that read the group's weights stand between the two, over the rows of that routing. Does nothing
+    /// where all experts are in memory, as the next two do.
+    Request {
+        /// Position in [`Plan::expert_groups`].
+        group: u32,
+        /// The routing, sorted before.
+        bucket: BucketId,
+    },
+    /// Says which blocks a group's request will probably name.
+    Predict {
+        /// Position in [`Plan::expert_groups`].
+        group: u32,
+        /// Ids `[T][count]`, the likeliest first, each checked to be an expert.
+        ids: BufferId,
+        /// Experts for each token.
+        count: u32,
+    },
+    /// Ends what [`Step::Request`] began: the group's blocks may be given up.
+    Release {
+        /// Position in [`Plan::expert_groups`].
+        group: u32,
+    },
+}
+
+/// Experts whose matrices are loaded together, as *blocks*: one expert's matrix of each of these weights.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ExpertGroup {
+    /// Number of experts, the outermost dimension of each weight.
+    pub experts: u32,
+    /// Weights, by position in [`Plan::weights`], in the order in which they lie in a block. Each is in one group.
+    pub weights: Vec<u32>,
 }
 
 /// A plan, with kernels as specs (`K = KernelSpec`) or as IR (`K = Kernel`).
@@ -360,6 +392,8 @@ pub struct Plan<K> {
     pub weights: Vec<PlanWeight>,
     /// Bytes of the weights behind the plan in its own file, 0 where there are none.
     pub own_weight_bytes: u64,
+    /// Experts that need not be in memory all at once; none where all of them are to be.
+    pub expert_groups: Vec<ExpertGroup>,
     /// Rotary tables.
     pub ropes: Vec<RopeTable>,
     /// KV cache layers.
@@ -398,6 +432,7 @@ impl<K> Plan<K> {
             files: self.files,
             weights: self.weights,
             own_weight_bytes: self.own_weight_bytes,
+            expert_groups: self.expert_groups,
             ropes: self.ropes,
             cache: self.cache,
             buckets: self.buckets,

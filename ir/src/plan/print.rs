@@ -40,6 +40,13 @@ fn write<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String, out: &mut String) -> st
     if plan.own_weight_bytes > 0 {
         writeln!(out, "  behind the plan: {} bytes", plan.own_weight_bytes)?;
     }
+    for (i, group) in plan.expert_groups.iter().enumerate() {
+        let names = group.weights.iter().map(|&weight| match plan.weights.get(weight as usize) {
+            Some(weight) => weight.name.as_str(),
+            None => "a weight that is not there",
+        });
+        writeln!(out, "experts {i}: {} of {}", group.experts, names.collect::<Vec<_>>().join(", "))?;
+    }
     for (i, rope) in plan.ropes.iter().enumerate() {
         let style = match rope.style {
             RopeStyle::Norm => "norm",
@@ -74,6 +81,13 @@ fn write<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String, out: &mut String) -> st
                 let ids = buffer(plan, ids.0);
                 writeln!(out, "step {i}: bucket {} by {ids}, {top_k} of {experts} experts", bucket.0)?;
             }
+            Step::Request { group, bucket } => {
+                writeln!(out, "step {i}: request experts {group} of bucket {}", bucket.0)?;
+            }
+            Step::Predict { group, ids, count } => {
+                writeln!(out, "step {i}: predict experts {group} by {}, {count} a token", buffer(plan, ids.0))?;
+            }
+            Step::Release { group } => writeln!(out, "step {i}: release experts {group}")?,
         }
     }
     let softmax = kernel(plan, plan.softmax.0, name);

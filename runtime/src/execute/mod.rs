@@ -27,7 +27,7 @@ use crate::bucket::{Bucket, ExpertRows};
 use crate::memory::{Cache, INDEX_BYTES, Inputs, Mapped, Memory, Rope};
 use crate::pack::Queue;
 use crate::pool::{Barrier, Pool, panic_message};
-use crate::program::{MAX_BUFFERS, MAX_DIMS, PartPlace, Program, Signature, Stage};
+use crate::program::{MAX_BUFFERS, MAX_DIMS, PartPlace, Program, Signature, Stage, Then};
 use crate::stats::Clock;
 use crate::weights::{self, Part, Weights};
 
@@ -180,7 +180,7 @@ impl Pass<'_> {
                 let begin = clock.is_some().then(Instant::now);
                 self.barrier.wait(|| {
                     self.next.store(0, Ordering::Relaxed);
-                    self.guarded(|| stage.then.iter().try_for_each(|&bucket| self.sort(bucket)));
+                    self.guarded(|| stage.then.iter().try_for_each(|then| self.then(*then)));
                 });
                 if let (Some(clock), Some(begin)) = (clock.as_deref_mut(), begin) {
                     clock.wait(begin.elapsed());
@@ -262,6 +262,15 @@ impl Pass<'_> {
                 let bucket = self.store.buckets[bucket.0 as usize].read().unwrap_or_else(PoisonError::into_inner);
                 bucket.active().iter().copied().for_each(add);
             }
+        }
+    }
+
+    /// What is done at a barrier. Runs alone.
+    fn then(&self, then: Then) -> Result<(), ExecuteError> {
+        match then {
+            Then::Sort(bucket) => self.sort(bucket),
+            // All experts are in memory.
+            Then::Request(_) | Then::Predict { .. } | Then::Release(_) => Ok(()),
         }
     }
 

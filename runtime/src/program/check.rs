@@ -8,7 +8,7 @@ use ixc_ir::plan::{
 
 use super::{
     Access, MAX_BUFFERS, MAX_EXPERTS, MAX_PARTS, PARTS, Parameter, PartPlace, PlanError, Problem, Routing, Signature,
-    Stage, at, id, range,
+    Stage, Then, at, id, range,
 };
 
 type Result<T, E = PlanError> = std::result::Result<T, E>;
@@ -116,6 +116,16 @@ pub(super) fn routings(plan: &Plan<Kernel>) -> Result<Vec<Routing>> {
     Ok(routings)
 }
 
+/// Adds what one thread does after the last stage.
+fn then(stages: &mut Vec<Stage>, then: Then) {
+    if stages.is_empty() {
+        stages.push(Stage::default());
+    }
+    if let Some(stage) = stages.last_mut() {
+        stage.then.push(then);
+    }
+}
+
 pub(super) struct Checker<'a> {
     pub(super) plan: &'a Plan<Kernel>,
     pub(super) kernels: &'a [Signature],
@@ -137,20 +147,46 @@ impl Checker<'_> {
                         at(&place, self.task(task, filled))?;
                         parts.push(at(&place, self.parts(task, &mut next))?);
                     }
-                    stages.push(Stage { tasks: tasks.clone(), parts, then: Vec::new() });
+                    stages.push(Stage { tasks: tasks.clone(), parts, ..Stage::default() });
                 }
                 Step::Bucket { bucket, .. } => {
-                    if stages.is_empty() {
-                        stages.push(Stage::default());
-                    }
-                    if let Some(stage) = stages.last_mut() {
-                        stage.then.push(*bucket);
-                    }
+                    then(&mut stages, Then::Sort(*bucket));
                     filled += 1;
                 }
+                Step::Request { group, bucket } => {
+                    let check = self.filled(*bucket, filled).and_then(|()| self.named(*group, *bucket));
+                    at(&format!("step {i}"), check)?;
+                    then(&mut stages, Then::Request(*group));
+                }
+                Step::Predict { group, ids, count } => {
+                    at(&format!("step {i}"), self.predicted(*group, *ids, *count))?;
+                    then(&mut stages, Then::Predict { group: *group, ids: *ids, count: *count });
+                }
+                Step::Release { group } => then(&mut stages, Then::Release(*group)),
             }
         }
         Ok(stages)
+    }
+
+    /// Whether a routing is over the experts of a group.
+    fn named(&self, group: u32, bucket: BucketId) -> Result<(), Problem> {
+        let group = id("group of experts", group, &self.plan.expert_groups)?;
+        let routing = id("routing", bucket.0, self.routings)?;
+        if routing.experts == group.experts {
+            Ok(())
+        } else {
+            Err(Problem::Shape { right: "by a routing to as many experts as the group has" })
+        }
+    }
+
+    fn predicted(&self, group: u32, ids: BufferId, count: u32) -> Result<(), Problem> {
+        let group = id("group of experts", group, &self.plan.expert_groups)?;
+        range("experts predicted for a token", count, 1, group.experts)?;
+        let buffer = id("buffer", ids.0, &self.plan.buffers)?;
+        if buffer.rows != RowCount::Tokens || buffer.row_bytes != u64::from(count) * 4 {
+            return Err(Problem::Shape { right: "fed from a buffer with so many i32 for each token" });
+        }
+        Ok(())
     }
 
     fn task(&self, task: &Task, filled: u32) -> Result<(), Problem> {

@@ -7,7 +7,7 @@
 //! - every variant has one dim rule for each dim of its kernel, and an argument for each buffer;
 //! - a kernel writes only the arena, the cache and scratch; scratch buffers are in scratch memory, and nothing else is;
 //!   index buffers are fed from inputs alone, at multiples of 4; what a call writes overlaps nothing else that it takes;
-//! - a routing is used only after the one step that fills it;
+//! - a routing is used only after the one step that fills it, and a group of experts between the steps that request and release it;
 //! - arena buffers lie in the arena, weights in their files; weights that are not stored as kernels read them can be packed from
 //!   what is there.
 //!
@@ -16,6 +16,7 @@
 
 mod check;
 mod error;
+mod groups;
 
 use ixc_ir::kernel::{Affine, Atom, BufferKind, Dim, Kernel};
 use ixc_ir::plan::{ATTENTION_PARTS, ArenaBuffer, BucketId, BufferId, KernelId, Plan, Task};
@@ -187,8 +188,46 @@ pub struct Stage {
     pub tasks: Vec<Task>,
     /// For each task where its parts are, if it has any.
     pub parts: Vec<PartPlace>,
-    /// Then these routings are sorted, by one thread.
-    pub then: Vec<BucketId>,
+    /// Then this is done, by one thread, in this order.
+    pub then: Vec<Then>,
+    /// The group of experts whose weights tasks of this stage or of stages around it read, while they need not all be in memory.
+    pub window: Option<u32>,
+}
+
+/// What one thread does at a barrier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Then {
+    /// Sorts a routing.
+    Sort(BucketId),
+    /// Asks for the blocks of a group that a routing names.
+    Request(u32),
+    /// Says which blocks of a group will probably be asked for.
+    Predict {
+        /// The group.
+        group: u32,
+        /// Ids `[T][count]`.
+        ids: BufferId,
+        /// Experts for each token.
+        count: u32,
+    },
+    /// Lets the blocks of a group go.
+    Release(u32),
+}
+
+/// A group of experts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Group {
+    /// Its weights, by id, in the order of a block.
+    pub weights: Vec<u32>,
+    /// Number of experts.
+    pub experts: u32,
+    /// The routing that names those that are needed.
+    pub bucket: BucketId,
+    /// The stages from the first to the last whose tasks read its weights. They can be run for some experts and then again for
+    /// others: in these stages only tasks over the routing's rows read what such tasks wrote.
+    pub first: usize,
+    /// See [`Group::first`].
+    pub last: usize,
 }
 
 /// Where the parts of a task's items are.
@@ -211,6 +250,8 @@ pub struct Program {
     pub kernels: Vec<Signature>,
     /// Routings, by id.
     pub routings: Vec<Routing>,
+    /// Groups of experts, by id.
+    pub groups: Vec<Group>,
     /// Arena buffers, by id.
     pub buffers: Vec<ArenaBuffer>,
     /// Scratch memory that each thread needs, in bytes.
@@ -262,7 +303,7 @@ impl Program {
         }
         let routings = check::routings(plan)?;
         let checker = check::Checker { plan, kernels: &kernels, routings: &routings };
-        let stages = checker.stages()?;
+        let (stages, groups) = groups::check(&checker, checker.stages()?)?;
         at(&"logits", checker.logits())?;
         at(&"softmax", checker.softmax())?;
         let ends = |end: fn(&(PartPlace, &Task)) -> u64| {
@@ -278,6 +319,7 @@ impl Program {
             part_columns: part_columns as usize,
             stages,
             routings,
+            groups,
             buffers: plan.buffers.clone(),
             scratch_bytes,
             max_tokens: plan.max_tokens,

@@ -1,0 +1,159 @@
+//! Groups of experts whose blocks are requested and released: that every task that reads one stands where it may.
+//!
+//! ```text
+//! bucket 0 by route ids           stages between request and release, from the first to the last that read the group's weights,
+//! request experts 0 of bucket 0   can be run for some of the experts, and then again for the others
+//! run: expert.swiglu gate, up
+//! run: expert.down down
+//! release experts 0
+//! ```
+//!
+//! Leaves true: a group's weights are matrices of its experts and in no other group; they are read only over the rows of the routing
+//! that its one request names, after that and before its one release; and in these stages what is computed over other rows
+//! does not read what is computed over those.
+
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::{Arg, BucketId, BufferId, ExpertGroup, Plan, RowAxis, Source, Step, Task};
+
+use super::check::{Checker, shortened};
+use super::{Access, Group, MAX_EXPERTS, PlanError, Problem, Stage, Then, at, id, range};
+
+/// The groups of a plan; stages get their windows.
+pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<(Vec<Stage>, Vec<Group>), PlanError> {
+    let plan = checker.plan;
+    let mut of_weight: Vec<Option<usize>> = vec![None; plan.weights.len()];
+    for (number, group) in plan.expert_groups.iter().enumerate() {
+        at(&format!("experts {number}"), weights(plan, group, number, &mut of_weight))?;
+    }
+    let mut groups = Vec::with_capacity(plan.expert_groups.len());
+    for (number, group) in plan.expert_groups.iter().enumerate() {
+        let place = format!("experts {number}");
+        let found = at(&place, bounds(plan, &stages, number as u32))?;
+        let (bucket, after, before) = found;
+        let reads = |stage: &Stage| stage.tasks.iter().any(|task| reads_group(task, &of_weight, number));
+        let readers: Vec<usize> = (0..stages.len()).filter(|&i| reads(&stages[i])).collect();
+        let (Some(&first), Some(&last)) = (readers.first(), readers.last()) else {
+            return Err(PlanError { place, problem: Problem::Shape { right: "read by a task" } });
+        };
+        if first <= after || last > before {
+            let right = "read after they are requested and before they are released";
+            return Err(PlanError { place, problem: Problem::Shape { right } });
+        }
+        for (i, stage) in stages.iter().enumerate().take(last + 1).skip(first) {
+            for task in &stage.tasks {
+                let place = format!("stage {i}, task {:?}", shortened(&task.label));
+                at(&place, reader(plan, task, &of_weight, number, bucket))?;
+            }
+        }
+        at(&place, repeatable(checker, &stages[first..=last], bucket))?;
+        for stage in &mut stages[first..=last] {
+            if stage.window.replace(number as u32).is_some() {
+                let right = "read in stages of its own";
+                return Err(PlanError { place, problem: Problem::Shape { right } });
+            }
+        }
+        groups.push(Group { weights: group.weights.clone(), experts: group.experts, bucket, first, last });
+    }
+    Ok((stages, groups))
+}
+
+/// Whether the weights are such as a group may have; notes them.
+fn weights(
+    plan: &Plan<Kernel>,
+    group: &ExpertGroup,
+    number: usize,
+    of_weight: &mut [Option<usize>],
+) -> Result<(), Problem> {
+    range("experts", group.experts, 1, MAX_EXPERTS)?;
+    range("weights of a group", group.weights.len() as u64, 1, 16u64)?;
+    for &weight in &group.weights {
+        let facts = id("weight", weight, &plan.weights)?;
+        if facts.shape.len() != 3 || facts.shape[0] != u64::from(group.experts) {
+            return Err(Problem::Shape { right: "of weights with one matrix for each expert" });
+        }
+        if of_weight[weight as usize].replace(number).is_some() {
+            return Err(Problem::Shape { right: "of weights that are in it once and in no other" });
+        }
+    }
+    Ok(())
+}
+
+/// The routing of a group's request, and the stages after which it is requested and released, each of which happens once.
+fn bounds(plan: &Plan<Kernel>, stages: &[Stage], number: u32) -> Result<(BucketId, usize, usize), Problem> {
+    let mut requests = plan.steps.iter().filter_map(|step| match step {
+        Step::Request { group, bucket } if *group == number => Some(*bucket),
+        _ => None,
+    });
+    let bucket = requests.next();
+    let times = |wanted: Then| {
+        let mut found = stages.iter().enumerate().flat_map(|(i, stage)| stage.then.iter().map(move |then| (i, *then)));
+        let first = found.find(|(_, then)| *then == wanted).map(|(i, _)| i);
+        first.filter(|_| !found.any(|(_, then)| then == wanted))
+    };
+    match (bucket, times(Then::Request(number)), times(Then::Release(number))) {
+        // After the last stage nothing is done any more.
+        (Some(bucket), Some(after), Some(before)) if before + 1 < stages.len() => Ok((bucket, after, before)),
+        _ => Err(Problem::Shape { right: "requested once and released once, before the last step" }),
+    }
+}
+
+fn weight_args<'a>(task: &'a Task, of_weight: &'a [Option<usize>]) -> impl Iterator<Item = (&'a Arg, u32, usize)> {
+    task.args.iter().filter_map(|arg| match arg.source {
+        Source::Weight(weight) => Some((arg, weight, of_weight.get(weight as usize).copied().flatten()?)),
+        _ => None,
+    })
+}
+
+fn reads_group(task: &Task, of_weight: &[Option<usize>], number: usize) -> bool {
+    weight_args(task, of_weight).any(|(_, _, group)| group == number)
+}
+
+/// Whether what a task reads of groups is of this one, expert by expert.
+fn reader(
+    plan: &Plan<Kernel>,
+    task: &Task,
+    of_weight: &[Option<usize>],
+    number: usize,
+    bucket: BucketId,
+) -> Result<(), Problem> {
+    for (arg, weight, group) in weight_args(task, of_weight) {
+        let facts = id("weight", weight, &plan.weights)?;
+        let bytes = facts.bytes_in(facts.format).and_then(|bytes| bytes.checked_div(facts.shape[0]));
+        if group != number || task.rows != RowAxis::Routed(bucket) || Some(arg.expert_stride) != bytes {
+            return Err(Problem::Shape {
+                right: "one that reads its expert's matrix, over the rows of the group's routing",
+            });
+        }
+    }
+    Ok(())
+}
+
+/// Whether stages can be run for some experts, and again for others.
+fn repeatable(checker: &Checker<'_>, stages: &[Stage], bucket: BucketId) -> Result<(), Problem> {
+    let routed = |task: &&Task| task.rows == RowAxis::Routed(bucket);
+    let tasks = || stages.iter().flat_map(|stage| &stage.tasks);
+    let mut written: Vec<BufferId> = Vec::new();
+    for task in tasks().filter(routed) {
+        written.extend(buffers(checker, task, true)?);
+    }
+    for task in tasks().filter(|task| !routed(task)) {
+        if buffers(checker, task, false)?.iter().any(|buffer| written.contains(buffer)) {
+            return Err(Problem::Shape { right: "computed with in stages of its own" });
+        }
+    }
+    Ok(())
+}
+
+/// Arena buffers that a task takes; those that it writes alone.
+fn buffers(checker: &Checker<'_>, task: &Task, written: bool) -> Result<Vec<BufferId>, Problem> {
+    let mut found = Vec::new();
+    for variant in &task.variants {
+        let kernel = id("kernel", variant.kernel.0, checker.kernels)?;
+        for (arg, parameter) in task.args.iter().zip(&kernel.buffers) {
+            if let (Source::Arena(buffer), true) = (arg.source, !written || matches!(parameter.access, Access::Write)) {
+                found.push(buffer);
+            }
+        }
+    }
+    Ok(found)
+}
