@@ -196,6 +196,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
         files: Vec::new(),
         weights: Vec::new(),
         own_weight_bytes: 0,
+        expert_groups: Vec::new(),
         ropes: vec![RopeTable {
             style: RopeStyle::Neox,
             frequencies: (0..D / 2).map(|i| 100f64.powf(-f64::from(i) / 8.0)).collect(),
