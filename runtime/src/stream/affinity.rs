@@ -4,11 +4,17 @@
 //! virtual machine, and for most of today's desktop machines, there is one node or none.
 
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// The CPUs of the NUMA node that a device (`st_dev` of a file on it) hangs on, where the system says.
 pub fn near(device: u64) -> Option<Vec<usize>> {
     near_in(Path::new("/sys"), device)
+}
+
+/// The CPUs of the NUMA node of the drive that a file lies on, where the system says.
+pub fn near_file(path: &Path) -> Option<Vec<usize>> {
+    near(std::fs::metadata(path).ok()?.dev())
 }
 
 fn near_in(sys: &Path, device: u64) -> Option<Vec<usize>> {

@@ -132,7 +132,7 @@ pub struct Options {
     pub backend: Choice,
     /// Whether to pin the whole reservation (at once: it then takes all of its memory), which saves looking pages up.
     pub register: bool,
-    /// CPUs that the thread may run on; best near the drive: [`affinity::near`].
+    /// CPUs that the thread may run on; best near the drive: [`affinity::near_file`].
     pub cpus: Option<Vec<usize>>,
 }
 

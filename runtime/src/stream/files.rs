@@ -114,11 +114,6 @@ impl Files {
         self.handle(file).and_then(|file| file.metadata().ok()).map_or(0, |metadata| metadata.len())
     }
 
-    /// The device that a file lies on.
-    pub fn device(&self, file: u32) -> Option<u64> {
-        self.list.get(file as usize).map(|open| open.identity.device)
-    }
-
     /// Whether a file is read past the page cache.
     pub fn is_direct(&self, file: u32) -> bool {
         self.list.get(file as usize).is_some_and(|open| open.direct.load(Ordering::Acquire))

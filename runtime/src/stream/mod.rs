@@ -13,6 +13,7 @@
 //! | [`slots`], [`budget`] | the reservation cut into slots, how many of which size |
 //! | [`cache`] | which block to give up for another |
 //! | [`store`] | requests, predictions, waiting: what the executor calls |
+//! | [`predict`] | guessing what the router will choose, and whether that pays |
 //! | [`counters`] | bytes, rates, latencies |
 //! | [`affinity`] | which CPUs are near a drive |
 
@@ -24,6 +25,7 @@ pub mod drive;
 mod error;
 pub mod files;
 pub mod pread;
+pub mod predict;
 pub mod queue;
 pub mod reservation;
 pub mod slots;

@@ -1,0 +1,126 @@
+//! Which strategy pays: measured, not believed.
+//!
+//! Some tokens are run without prediction, then as many with the strategy that would have read most of use and least for nothing.
+//! Where their median is clearly faster it is kept for a while, and then all of it is measured again, since texts change. Where not,
+//! prediction rests, longer each time it loses. So a model for which it never pays spends little on finding that out.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use super::Strategy;
+
+/// Tokens that are measured of each kind; odd, so that there is a median.
+pub const WINDOW: usize = 15;
+/// How many windows a strategy that pays is kept for.
+pub const KEPT: usize = 16;
+/// The most windows that prediction rests for.
+pub const LONGEST_REST: usize = 64;
+/// How much faster tokens have to be, in percent: less is noise.
+const CLEARLY_PERCENT: u32 = 2;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Without prediction, measured.
+    Without,
+    /// With this one, measured against the median without.
+    With(Strategy, Duration),
+    /// With the one that paid.
+    Kept(Strategy),
+    /// Without prediction, since it did not pay.
+    Resting,
+}
+
+/// The measuring.
+#[derive(Debug)]
+pub struct Auto {
+    phase: Phase,
+    /// Tokens of this phase that are left.
+    left: usize,
+    /// Windows that prediction rests for when it loses again.
+    rest: usize,
+    took: Vec<Duration>,
+    /// What the strategies would have gained on each of the last tokens: useful reads less useless ones.
+    scores: VecDeque<Vec<(Strategy, i64)>>,
+    /// The last comparison: with what, without and with.
+    compared: Option<(Strategy, Duration, Duration)>,
+}
+
+impl Default for Auto {
+    fn default() -> Auto {
+        let (took, scores) = (Vec::new(), VecDeque::new());
+        Auto { phase: Phase::Without, left: WINDOW, rest: 1, took, scores, compared: None }
+    }
+}
+
+impl Auto {
+    /// The strategy to use for the next token.
+    pub fn current(&self) -> Option<Strategy> {
+        match self.phase {
+            Phase::Without | Phase::Resting => None,
+            Phase::With(strategy, _) | Phase::Kept(strategy) => Some(strategy),
+        }
+    }
+
+    /// What it does and why.
+    pub fn explain(&self) -> String {
+        let now = match self.phase {
+            Phase::Without => "measuring without prediction".to_string(),
+            Phase::With(strategy, _) => format!("measuring with {strategy:?}"),
+            Phase::Kept(strategy) => format!("using {strategy:?}"),
+            Phase::Resting => "prediction does not pay".to_string(),
+        };
+        match self.compared {
+            Some((strategy, without, with)) => {
+                format!("{now}; last measured: {without:.1?} a token without, {with:.1?} with {strategy:?}")
+            }
+            None => now,
+        }
+    }
+
+    /// A token is done: how long it took, and what each strategy would have gained.
+    pub fn end_token(&mut self, took: Duration, scores: &[(Strategy, i64)]) {
+        self.took.push(took);
+        self.scores.push_back(scores.to_vec());
+        if self.scores.len() > WINDOW {
+            self.scores.pop_front();
+        }
+        self.left = self.left.saturating_sub(1);
+        if self.left > 0 {
+            return;
+        }
+        let mut took = std::mem::take(&mut self.took);
+        took.sort_unstable();
+        let median = took.get(took.len() / 2).copied().unwrap_or_default();
+        (self.phase, self.left) = match self.phase {
+            Phase::Without => match self.best() {
+                Some(strategy) => (Phase::With(strategy, median), WINDOW),
+                None => self.resting(),
+            },
+            Phase::With(strategy, without) => {
+                self.compared = Some((strategy, without, median));
+                if median.saturating_mul(100) < without.saturating_mul(100 - CLEARLY_PERCENT) {
+                    self.rest = 1;
+                    (Phase::Kept(strategy), KEPT * WINDOW)
+                } else {
+                    self.resting()
+                }
+            }
+            Phase::Kept(_) | Phase::Resting => (Phase::Without, WINDOW),
+        };
+    }
+
+    fn resting(&mut self) -> (Phase, usize) {
+        let windows = self.rest;
+        self.rest = (2 * self.rest).min(LONGEST_REST);
+        (Phase::Resting, windows * WINDOW)
+    }
+
+    /// The strategy that would have gained most on the last tokens, if any had gained at all.
+    fn best(&self) -> Option<Strategy> {
+        let sum = |strategy| -> i64 {
+            self.scores.iter().flatten().filter(|(other, _)| *other == strategy).map(|(_, score)| score).sum()
+        };
+        let sums = Strategy::ALL.map(|(_, strategy)| (sum(strategy), strategy));
+        sums.into_iter().filter(|(sum, _)| *sum > 0).max_by_key(|(sum, _)| *sum).map(|(_, strategy)| strategy)
+    }
+}

@@ -1,0 +1,237 @@
+//! Guessing what the router will choose, and whether that pays.
+//!
+//! Reading ahead makes no bandwidth, it only uses what the drive has left; published results go from 4 times faster to a third
+//! slower. So every strategy is scored on every token, also while it is not used, and [`auto`] uses one only as long as tokens are
+//! measured to come sooner with it.
+//!
+//! ```
+//! use ixc_runtime::stream::predict::{Choice, Observed, Predictions, Strategy};
+//! use std::time::Duration;
+//!
+//! let mut predictions = Predictions::new(Choice::Always(Strategy::Previous), 1);
+//! for experts in [[1, 2], [2, 3]] {
+//!     let read = predictions.predict(0, 3, |_| false); // for `Store::predict`
+//!     # let _ = read;
+//!     predictions.observe(0, &Observed { experts: &experts, block_bytes: 4096, read_time: Duration::from_millis(1) });
+//!     predictions.end_token(Duration::from_millis(9));
+//! }
+//! let tally = predictions.tally(Strategy::Previous, 0);
+//! assert_eq!((tally.recall(), tally.precision()), (0.5, 0.5)); // of [2, 3] it said 2, and 1
+//! assert_eq!((tally.wasted_bytes, tally.saved), (4096, Duration::from_millis(1)));
+//! ```
+//!
+//! Invariant: what is predicted changes when blocks are read, and never what is computed.
+
+pub mod auto;
+mod strategies;
+#[cfg(test)]
+mod tests;
+
+use std::time::Duration;
+
+use auto::Auto;
+
+/// How to guess.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Strategy {
+    /// What the same layer used for the token before.
+    Previous,
+    /// What the layer used most often lately.
+    Frequency,
+    /// What the next layer's own router says early, of what this layer's router sees: a plan that computes it gives it.
+    Given,
+}
+
+impl Strategy {
+    /// All of them, with the names that a user says.
+    pub const ALL: [(&'static str, Strategy); 3] =
+        [("previous", Strategy::Previous), ("frequency", Strategy::Frequency), ("given", Strategy::Given)];
+}
+
+/// Which strategy to use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// None.
+    Off,
+    /// This one.
+    Always(Strategy),
+    /// The one that pays, or none.
+    Auto,
+}
+
+/// A strategy, for all layers.
+pub trait Predictor: Send {
+    /// At most `width` experts that the layer's next request will name, likeliest first.
+    fn predict(&mut self, layer: u32, width: usize) -> Vec<u32>;
+
+    /// What it named.
+    fn observe(&mut self, layer: u32, experts: &[u32]);
+
+    /// What somebody says that it will name, likeliest first.
+    fn given(&mut self, layer: u32, experts: &[u32]) {
+        let _ = (layer, experts);
+    }
+}
+
+/// What a layer's router chose.
+#[derive(Clone, Copy, Debug)]
+pub struct Observed<'a> {
+    /// The experts.
+    pub experts: &'a [u32],
+    /// Bytes of a block of this layer.
+    pub block_bytes: u64,
+    /// Time that a miss costs here, as measured: stall by misses.
+    pub read_time: Duration,
+}
+
+/// How a strategy did in a layer, used or not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Experts that the router chose.
+    pub chosen: u64,
+    /// Experts that were predicted.
+    pub predicted: u64,
+    /// Those of them that the router chose.
+    pub right: u64,
+    /// Those of the right ones that were not in memory when they were predicted: what it is for.
+    pub useful: u64,
+    /// Wrong ones that were not in memory: what would be read for nothing.
+    pub useless: u64,
+    /// Bytes of these.
+    pub wasted_bytes: u64,
+    /// Time that the useful ones would have taken to read when they were wanted: the most that can be saved.
+    pub saved: Duration,
+}
+
+impl Tally {
+    /// The part of what was chosen that was predicted, 0 to 1.
+    pub fn recall(&self) -> f64 {
+        part(self.right, self.chosen)
+    }
+
+    /// The part of what was predicted that was chosen, 0 to 1.
+    pub fn precision(&self) -> f64 {
+        part(self.right, self.predicted)
+    }
+}
+
+fn part(of: u64, all: u64) -> f64 {
+    if all > 0 { of as f64 / all as f64 } else { 0.0 }
+}
+
+/// An expert that was predicted, and whether it was in memory then.
+type Guess = (u32, bool);
+
+struct Scored {
+    predictor: Box<dyn Predictor>,
+    /// By layer: the last prediction, until the router has chosen.
+    guesses: Vec<Option<Vec<Guess>>>,
+    tallies: Vec<Tally>,
+    /// Useful and useless ones of this token, all layers.
+    token: (u64, u64),
+}
+
+/// All strategies, scored side by side, and the one that is used.
+pub struct Predictions {
+    choice: Choice,
+    auto: Auto,
+    strategies: Vec<Scored>,
+}
+
+impl Predictions {
+    /// For a model of so many layers.
+    pub fn new(choice: Choice, layers: u32) -> Predictions {
+        let scored = |(_, strategy): (&str, Strategy)| Scored {
+            predictor: strategies::predictor(strategy, layers),
+            guesses: (0..layers).map(|_| None).collect(),
+            tallies: (0..layers).map(|_| Tally::default()).collect(),
+            token: (0, 0),
+        };
+        Predictions { choice, auto: Auto::default(), strategies: Strategy::ALL.map(scored).into() }
+    }
+
+    /// The strategy that is used now.
+    pub fn current(&self) -> Option<Strategy> {
+        match self.choice {
+            Choice::Off => None,
+            Choice::Always(strategy) => Some(strategy),
+            Choice::Auto => self.auto.current(),
+        }
+    }
+
+    /// What [`Choice::Auto`] does and why, in words.
+    pub fn explain(&self) -> String {
+        match self.choice {
+            Choice::Off => "prediction is off".into(),
+            Choice::Always(strategy) => format!("{strategy:?}, as was asked for"),
+            Choice::Auto => self.auto.explain(),
+        }
+    }
+
+    /// What the plan's early router says of a layer, likeliest first. To be said before [`Predictions::predict`].
+    pub fn given(&mut self, layer: u32, experts: &[u32]) {
+        self.strategies.iter_mut().for_each(|scored| scored.predictor.given(layer, experts));
+    }
+
+    /// The experts to read ahead for a layer, at most `width`, likeliest first; none while no strategy is used. `resident` says
+    /// which are in memory. A second call before [`Predictions::observe`] takes the place of the first.
+    pub fn predict(&mut self, layer: u32, width: usize, resident: impl Fn(u32) -> bool) -> Vec<u32> {
+        let current = self.current();
+        let mut used = Vec::new();
+        for ((_, strategy), scored) in Strategy::ALL.into_iter().zip(&mut self.strategies) {
+            let Some(place) = scored.guesses.get_mut(layer as usize) else { continue };
+            let experts = scored.predictor.predict(layer, width);
+            *place = Some(experts.iter().map(|&expert| (expert, resident(expert))).collect());
+            if current == Some(strategy) {
+                used = experts;
+            }
+        }
+        used
+    }
+
+    /// The router has chosen: scores all strategies, and lets them learn.
+    pub fn observe(&mut self, layer: u32, observed: &Observed<'_>) {
+        for scored in &mut self.strategies {
+            let guess = scored.guesses.get_mut(layer as usize).and_then(Option::take);
+            if let (Some(guess), Some(tally)) = (guess, scored.tallies.get_mut(layer as usize)) {
+                // What says nothing yet is no guess.
+                let (right, wrong): (Vec<Guess>, Vec<Guess>) =
+                    guess.iter().partition(|(expert, _)| observed.experts.contains(expert));
+                let missing = |guesses: &[Guess]| guesses.iter().filter(|(_, resident)| !resident).count() as u64;
+                let (useful, useless) = (missing(&right), missing(&wrong));
+                if !guess.is_empty() {
+                    tally.chosen += observed.experts.len() as u64;
+                }
+                tally.predicted += guess.len() as u64;
+                tally.right += right.len() as u64;
+                tally.useful += useful;
+                tally.useless += useless;
+                tally.wasted_bytes += useless * observed.block_bytes;
+                tally.saved += observed.read_time.saturating_mul(u32::try_from(useful).unwrap_or(u32::MAX));
+                scored.token.0 += useful;
+                scored.token.1 += useless;
+            }
+            scored.predictor.observe(layer, observed.experts);
+        }
+    }
+
+    /// A token is done, which took so long: [`Choice::Auto`] judges by it.
+    pub fn end_token(&mut self, took: Duration) {
+        let scores: Vec<(Strategy, i64)> = Strategy::ALL
+            .into_iter()
+            .zip(&mut self.strategies)
+            .map(|((_, strategy), scored)| {
+                let (useful, useless) = std::mem::take(&mut scored.token);
+                (strategy, useful as i64 - useless as i64)
+            })
+            .collect();
+        self.auto.end_token(took, &scores);
+    }
+
+    /// How a strategy did in a layer.
+    pub fn tally(&self, strategy: Strategy, layer: u32) -> Tally {
+        let index = Strategy::ALL.iter().position(|(_, other)| *other == strategy);
+        let scored = index.and_then(|index| self.strategies.get(index));
+        scored.and_then(|scored| scored.tallies.get(layer as usize)).copied().unwrap_or_default()
+    }
+}

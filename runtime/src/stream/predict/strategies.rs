@@ -1,0 +1,87 @@
+//! The strategies themselves.
+
+use std::collections::HashMap;
+
+use super::{Predictor, Strategy};
+
+/// Counts are halved after so many tokens: what was frequent long ago is forgotten.
+const HALVED_AFTER: u32 = 256;
+
+/// A strategy for so many layers.
+pub fn predictor(strategy: Strategy, layers: u32) -> Box<dyn Predictor> {
+    match strategy {
+        Strategy::Previous => Box::new(Previous(lists(layers))),
+        Strategy::Frequency => Box::new(Frequency((0..layers).map(|_| Counts::default()).collect())),
+        Strategy::Given => Box::new(Given(lists(layers))),
+    }
+}
+
+fn lists(layers: u32) -> Vec<Vec<u32>> {
+    (0..layers).map(|_| Vec::new()).collect()
+}
+
+fn set(lists: &mut [Vec<u32>], layer: u32, experts: &[u32]) {
+    if let Some(list) = lists.get_mut(layer as usize) {
+        experts.clone_into(list);
+    }
+}
+
+/// What the layer used last.
+struct Previous(Vec<Vec<u32>>);
+
+impl Predictor for Previous {
+    fn predict(&mut self, layer: u32, width: usize) -> Vec<u32> {
+        self.0.get(layer as usize).map(|last| last.iter().copied().take(width).collect()).unwrap_or_default()
+    }
+
+    fn observe(&mut self, layer: u32, experts: &[u32]) {
+        set(&mut self.0, layer, experts);
+    }
+}
+
+#[derive(Default)]
+struct Counts {
+    uses: HashMap<u32, u32>,
+    tokens: u32,
+}
+
+/// What the layer uses most.
+struct Frequency(Vec<Counts>);
+
+impl Predictor for Frequency {
+    fn predict(&mut self, layer: u32, width: usize) -> Vec<u32> {
+        let Some(counts) = self.0.get(layer as usize) else { return Vec::new() };
+        let mut experts: Vec<(u32, u32)> = counts.uses.iter().map(|(&expert, &uses)| (uses, expert)).collect();
+        experts.sort_unstable_by_key(|&(uses, expert)| (std::cmp::Reverse(uses), expert));
+        experts.into_iter().take(width).map(|(_, expert)| expert).collect()
+    }
+
+    fn observe(&mut self, layer: u32, experts: &[u32]) {
+        let Some(counts) = self.0.get_mut(layer as usize) else { return };
+        counts.tokens += 1;
+        if counts.tokens % HALVED_AFTER == 0 {
+            counts.uses.values_mut().for_each(|uses| *uses /= 2);
+            counts.uses.retain(|_, uses| *uses > 0);
+        }
+        for &expert in experts {
+            *counts.uses.entry(expert).or_insert(0) += 1;
+        }
+    }
+}
+
+/// What was said of the layer; each word counts once.
+struct Given(Vec<Vec<u32>>);
+
+impl Predictor for Given {
+    fn predict(&mut self, layer: u32, width: usize) -> Vec<u32> {
+        self.0.get(layer as usize).map(|said| said.iter().copied().take(width).collect()).unwrap_or_default()
+    }
+
+    fn observe(&mut self, layer: u32, _: &[u32]) {
+        set(&mut self.0, layer, &[]);
+    }
+
+    fn given(&mut self, layer: u32, experts: &[u32]) {
+        set(&mut self.0, layer, experts);
+    }
+}

@@ -1,0 +1,119 @@
+//! Strategies on routing that is known, and the measuring on times that are known.
+
+use super::auto::{KEPT, LONGEST_REST, WINDOW};
+use super::*;
+
+const READ: Duration = Duration::from_millis(2);
+
+fn observe(predictions: &mut Predictions, layer: u32, experts: &[u32]) {
+    predictions.observe(layer, &Observed { experts, block_bytes: 1000, read_time: READ });
+}
+
+#[test]
+fn each_strategy_says_what_its_name_says() {
+    let said = |strategy: Strategy| {
+        let mut predictions = Predictions::new(Choice::Always(strategy), 2);
+        for experts in [[5, 1], [5, 2], [3, 2], [5, 9]] {
+            predictions.predict(1, 4, |_| false);
+            observe(&mut predictions, 1, &experts);
+        }
+        predictions.given(1, &[7, 8, 6]);
+        let said = predictions.predict(1, 2, |_| false);
+        observe(&mut predictions, 1, &[0]);
+        (said, predictions.predict(1, 2, |_| false), predictions.predict(0, 2, |_| false))
+    };
+    assert_eq!(said(Strategy::Previous), (vec![5, 9], vec![0], vec![]));
+    assert_eq!(said(Strategy::Frequency), (vec![5, 2], vec![5, 2], vec![]));
+    assert_eq!(said(Strategy::Given), (vec![7, 8], vec![], vec![]), "what was said counts once");
+    let mut off = Predictions::new(Choice::Off, 2);
+    observe(&mut off, 0, &[1]);
+    assert_eq!(off.predict(0, 2, |_| false), []);
+    // A layer that is not there.
+    observe(&mut off, 9, &[1]);
+    off.given(9, &[1]);
+    assert_eq!((off.predict(9, 2, |_| false), off.tally(Strategy::Given, 9)), (vec![], Tally::default()));
+}
+
+#[test]
+fn recall_precision_waste_and_savings_are_counted() {
+    let mut predictions = Predictions::new(Choice::Off, 1);
+    // The early router says 1, 2, 3, 4; 2 and 4 are in memory; the router chooses 2, 3, 9.
+    predictions.given(0, &[1, 2, 3, 4]);
+    predictions.predict(0, 4, |expert| expert % 2 == 0);
+    observe(&mut predictions, 0, &[2, 3, 9]);
+    let tally = predictions.tally(Strategy::Given, 0);
+    let right = Tally { chosen: 3, predicted: 4, right: 2, useful: 1, useless: 1, wasted_bytes: 1000, saved: READ };
+    assert_eq!(tally, right);
+    assert_eq!((tally.recall(), tally.precision()), (2.0 / 3.0, 0.5));
+    // The others had nothing to go by: that is no miss of theirs.
+    assert_eq!(predictions.tally(Strategy::Previous, 0), Tally::default());
+    // Without a prediction nothing is counted.
+    observe(&mut predictions, 0, &[5]);
+    assert_eq!(predictions.tally(Strategy::Given, 0), right);
+    assert_eq!((Tally::default().recall(), Tally::default().precision()), (0.0, 0.0));
+}
+
+/// Runs tokens whose time depends on the strategy; gives what was used for each.
+fn run(tokens: usize, time: impl Fn(usize, Option<Strategy>) -> u64) -> Vec<Option<Strategy>> {
+    let mut predictions = Predictions::new(Choice::Auto, 1);
+    (0..tokens)
+        .map(|token| {
+            let used = predictions.current();
+            // The early router is right on two of three; the layer uses the same experts in every other token.
+            let base = 10 * (token % 7) as u32;
+            predictions.given(0, &[base, base + 1, 99]);
+            let read = predictions.predict(0, 3, |_| false);
+            assert_eq!(read.is_empty(), used.is_none());
+            observe(&mut predictions, 0, &[base, base + 1]);
+            predictions.end_token(Duration::from_micros(time(token, used)));
+            used
+        })
+        .collect()
+}
+
+#[test]
+fn auto_keeps_the_strategy_that_pays() {
+    let used =
+        run(3 * WINDOW + KEPT * WINDOW, |token, used| if used.is_some() { 900 } else { 1000 } + token as u64 % 5);
+    let without = used.iter().filter(|used| used.is_none()).count();
+    assert_eq!(without, 2 * WINDOW, "once at the begin, and again after a while");
+    assert!(used.iter().flatten().all(|strategy| *strategy == Strategy::Given));
+}
+
+#[test]
+fn auto_switches_off_what_does_not_pay_and_tries_ever_more_rarely() {
+    for with in [1000, 985, 1300] {
+        let used = run(200 * WINDOW, |_, used| if used.is_some() { with } else { 1000 });
+        let tried = used.iter().filter(|used| used.is_some()).count() / WINDOW;
+        // Rests of 1, 2, 4, ... 64 windows: 8 tries in 200.
+        assert!((2..=9).contains(&tried), "{with}: {tried}");
+        let last = used.iter().rposition(Option::is_some).unwrap();
+        assert!(used.len() - last <= (LONGEST_REST + 2) * WINDOW, "it is tried again some time");
+    }
+}
+
+#[test]
+fn auto_notices_when_what_paid_pays_no_more() {
+    let change = 10 * WINDOW;
+    let used = run(100 * WINDOW, |token, used| match used {
+        Some(_) if token < change => 500,
+        Some(_) => 1500,
+        None => 1000,
+    });
+    assert!(used[2 * WINDOW..change].iter().all(Option::is_some));
+    let late = used[change + (KEPT + 2) * WINDOW..].iter().filter(|used| used.is_some()).count();
+    assert!(late <= 6 * WINDOW, "{late}");
+}
+
+#[test]
+fn auto_does_not_even_try_what_reads_more_for_nothing_than_of_use() {
+    let mut predictions = Predictions::new(Choice::Auto, 1);
+    for token in 0..20 * WINDOW as u32 {
+        assert_eq!(predictions.current(), None, "{}", predictions.explain());
+        predictions.given(0, &[1000, 1001, 3 * token]);
+        predictions.predict(0, 3, |_| false);
+        observe(&mut predictions, 0, &[3 * token, 3 * token + 1]);
+        predictions.end_token(Duration::from_millis(1));
+    }
+    assert!(predictions.explain().contains("without") || predictions.explain().contains("not pay"));
+}
