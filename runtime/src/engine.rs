@@ -16,11 +16,13 @@ use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, RowCount};
 
 use crate::execute::{self, Backend, Counts, ExecuteError, ItemError, Store};
+use crate::experts::Experts;
 use crate::file::PlanFile;
 use crate::load::{self, BuiltIn, LoadError};
 use crate::pool::Pool;
 use crate::program::Program;
 use crate::stats::{Clock, Stats};
+use crate::stream::store::{self, Config};
 
 /// What runs kernels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,6 +50,11 @@ pub struct Options {
     /// Whether the checksums of weights in the plan's own file are left unread: reading them takes all of the weights through
     /// memory once, which for a model that is larger than memory is much.
     pub skip_weight_check: bool,
+    /// Bytes that the process may take, all told. Where a plan says when its experts are needed, these are then read when they are, into
+    /// what the rest leaves of the budget; without one, and in other plans, everything stays in memory.
+    pub memory: Option<u64>,
+    /// How experts are read; a budget in it that is not 0 is for their blocks alone, and what [`Options::memory`] leaves otherwise.
+    pub stream: Config,
     /// Whether [`Engine::take_stats`] shall know tasks and stalls.
     pub stats: bool,
 }
@@ -322,6 +329,11 @@ impl Engine {
     /// Tokenizer and chat template, as the plan has them.
     pub fn tokenizer(&self) -> &[u8] {
         &self.tokenizer
+    }
+
+    /// The weight store, where experts are streamed.
+    pub fn stream(&self) -> Option<&store::Store> {
+        self.store.experts.as_ref().map(Experts::store)
     }
 
     /// Where the time went since the last call; tasks and stalls only if [`Options::stats`] said so.

@@ -40,6 +40,7 @@
 pub mod bucket;
 pub mod engine;
 pub mod execute;
+mod experts;
 pub mod file;
 pub mod load;
 pub mod memory;

@@ -19,12 +19,14 @@ use ixc_ir::plan::{ATTENTION_BLOCK, Plan, PlanWeight, SourceFile, WeightFile};
 use crate::bucket::Bucket;
 use crate::engine::{BackendKind, Engine, Options};
 use crate::execute::{Backend, Parts, Store};
+use crate::experts::{self, Experts};
 use crate::file::PlanFile;
 use crate::memory::{Cache, Inputs, Mapped, Memory, MemoryError, Rope};
 use crate::pack::{self, Job};
 use crate::pool::{Pool, PoolError};
 use crate::program::{MAX_CONTEXT, PlanError, Program};
 use crate::stats::{Clock, Stats};
+use crate::stream::StreamError;
 use crate::weights::{Unpacked, Weight, Weights};
 
 /// Context unless told otherwise, where the model has one that long: the KV cache takes memory only as it fills, but positions
@@ -32,6 +34,10 @@ use crate::weights::{Unpacked, Weight, Weights};
 pub const DEFAULT_CONTEXT: u32 = 4096;
 /// Most threads.
 pub const MAX_THREADS: usize = 1024;
+/// Bytes of a budget that are left for the stacks, code and tables of a run.
+const SPARE_BYTES: u64 = 32 << 20;
+/// Bytes of a page.
+const PAGE: u64 = 4096;
 /// Bytes of a file that are read at a time for its checksum.
 const READ_BYTES: usize = 1 << 16;
 
@@ -127,6 +133,21 @@ pub enum LoadError {
     /// The plan has weights in its own file, which is not at hand.
     #[error("the plan has weights in its own file, and was not loaded from it")]
     NoWeights,
+    /// The memory asked for is too little for what has to be in it.
+    #[error(
+        "a memory budget of {budget} bytes is too small: {fixed} bytes are needed besides experts, and {needed} with the least of them"
+    )]
+    Budget {
+        /// Asked for.
+        budget: u64,
+        /// What is in memory all the time.
+        fixed: u64,
+        /// The least that works.
+        needed: u64,
+    },
+    /// Experts can't be streamed.
+    #[error(transparent)]
+    Stream(Box<StreamError>),
     /// A bug, or the memory of the weights failed.
     #[error("weights could not be packed: {source}")]
     Pack {
@@ -169,8 +190,10 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<E
         own.check(mapped, &plan.weights, &mut pool)?;
         tracing::debug!(bytes = plan.own_weight_bytes, elapsed = ?begin.elapsed(), "weights checked");
     }
-    let own = own.map(|(_, mapped)| mapped);
-    let weights = weights(&plan.weights, &files, own.as_ref(), threads)?;
+    let (own_file, own) = own.map(|(own, mapped)| (own.place(), mapped)).unzip();
+    let begun = resident_bytes();
+    let streamed = streamed(&program, &plan, options);
+    let weights = weights(&plan.weights, &files, own.as_ref(), streamed.as_deref(), threads)?;
     let target = Target::from_name(&plan.target).ok_or_else(|| LoadError::Target { found: plan.target.clone() })?;
     let begin = std::time::Instant::now();
     let backend = match options.backend {
@@ -182,10 +205,11 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<E
     };
     tracing::debug!(kernels = program.kernels.len(), ?target, elapsed = ?begin.elapsed(), "kernels ready");
     let top_k: Vec<u32> = program.routings.iter().map(|routing| routing.top_k).collect();
-    let store = Store {
+    let mut store = Store {
         arena: Memory::zeroed("the arena", plan.arena_bytes, true)?,
         files: files.into_iter().chain(own).collect(),
         weights,
+        experts: None,
         ropes: plan.ropes.iter().map(|table| Rope::new(table, capacity)).collect::<Result<_, _>>()?,
         cache: Cache::new(&plan.cache, capacity)?,
         capacity,
@@ -196,6 +220,12 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<E
             .collect::<Result<_, _>>()?,
         buckets: top_k.iter().map(|_| RwLock::new(Bucket::default())).collect(),
     };
+    if streamed.is_some() {
+        let fixed = begun.saturating_add(store.bytes()).saturating_add(SPARE_BYTES);
+        store.experts = Some(experts(&program, &plan.weights, &plan.files, folder, own_file, fixed, options)?);
+        // Nothing that is read from a mapped file is left for later: the file may change, and its pages are no part of the budget.
+        pack_all(&mut store.weights, &store.files, &mut pool)?;
+    }
     let clocks =
         if options.stats { (0..threads).map(|_| Mutex::new(Clock::new(&program))).collect() } else { Vec::new() };
     Ok(Engine {
@@ -239,27 +269,43 @@ fn weights(
     weights: &[PlanWeight],
     files: &[Mapped],
     own: Option<&Mapped>,
+    streamed: Option<&[bool]>,
     threads: usize,
 ) -> Result<Weights, LoadError> {
     let no_memory = |what, bytes| MemoryError { what, bytes, source: io::ErrorKind::OutOfMemory.into() };
     let packed_bytes = |weight: &PlanWeight| weight.bytes_in(weight.format).unwrap_or(u64::MAX);
-    let (offsets, bytes) = pack::layout(weights.iter().filter(|weight| weight.is_packed_at_load()).map(packed_bytes));
+    let is_streamed = |number: usize| streamed.is_some_and(|streamed| streamed.get(number).copied().unwrap_or(false));
+    // While experts are streamed, nothing else is left in mapped files.
+    let in_memory = |number: usize, weight: &PlanWeight| {
+        !is_streamed(number) && weight.bytes > 0 && (weight.is_packed_at_load() || streamed.is_some())
+    };
+    let kept = weights.iter().enumerate().filter(|(i, weight)| in_memory(*i, weight));
+    let (offsets, bytes) = pack::layout(kept.map(|(_, weight)| packed_bytes(weight)));
     let memory = Memory::zeroed("packed weights", bytes, true)?;
     let mut offsets = offsets.into_iter();
     let mut places = Vec::with_capacity(weights.len());
-    for weight in weights {
+    for (i, weight) in weights.iter().enumerate() {
         let (file, number) = match weight.file {
             WeightFile::Source(file) => (&files[file as usize], file as usize),
             WeightFile::Plan => (own.ok_or(LoadError::NoWeights)?, files.len()),
         };
         let place = file.region().part(weight.offset, weight.bytes);
         let place = place.ok_or_else(|| no_memory("a weight in its file", weight.bytes))?;
-        if !weight.is_packed_at_load() || weight.bytes == 0 {
-            places.push(Weight { region: place, unpacked: None });
+        if !in_memory(i, weight) {
+            // What is streamed is nowhere.
+            let region = if is_streamed(i) { place.part(0, 0).unwrap_or(place) } else { place };
+            places.push(Weight { region, unpacked: None });
             continue;
         }
         let to = offsets.next().and_then(|offset| memory.region().part(offset, packed_bytes(weight)));
         let to = to.ok_or_else(|| no_memory("a packed weight", packed_bytes(weight)))?;
+        if !weight.is_packed_at_load() {
+            // SAFETY: both are as long; `to` is new memory, and the other is mapped.
+            unsafe { to.base().copy_from_nonoverlapping(place.base(), place.bytes() as usize) };
+            file.release(weight.offset, weight.bytes);
+            places.push(Weight { region: to, unpacked: None });
+            continue;
+        }
         let columns = weight.shape.last().copied().unwrap_or(0);
         // All but the rows and columns of a matrix.
         let parts = weight.shape.iter().rev().skip(2).fold(1u64, |product, n| product.saturating_mul(*n));
@@ -269,6 +315,66 @@ fn weights(
         places.push(Weight { region: to, unpacked: Some(unpacked) });
     }
     Ok(Weights::new(places, memory, threads))
+}
+
+/// Which weights are streamed, where there is a budget and the plan says when experts are needed. A built-in file is in memory anyway.
+fn streamed(program: &Program, plan: &Plan<Kernel>, options: &Options) -> Option<Vec<bool>> {
+    let built_in = |file: &SourceFile| options.built_in.is_some_and(|built_in| built_in.path == file.path);
+    if options.memory.is_none() && options.stream.budget == 0
+        || program.groups.is_empty()
+        || plan.files.iter().any(built_in)
+    {
+        return None;
+    }
+    let mut streamed = vec![false; plan.weights.len()];
+    for &weight in program.groups.iter().flat_map(|group| &group.weights) {
+        // The program's check says that it is there.
+        streamed[weight as usize] = true;
+    }
+    Some(streamed)
+}
+
+/// Memory of this process now, in bytes, as the system counts it; 0 where it does not tell.
+fn resident_bytes() -> u64 {
+    let pages = std::fs::read_to_string("/proc/self/statm").ok();
+    let pages = pages.and_then(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok());
+    pages.unwrap_or(0).saturating_mul(PAGE)
+}
+
+/// Opens the streamed experts, with what a budget leaves for them.
+fn experts(
+    program: &Program,
+    weights: &[PlanWeight],
+    files: &[SourceFile],
+    folder: &Path,
+    own: Option<(PathBuf, u64)>,
+    fixed: u64,
+    options: &Options,
+) -> Result<Experts, LoadError> {
+    let mut paths: Vec<PathBuf> = files.iter().map(|file| folder.join(&file.path)).collect();
+    let own_number = paths.len() as u32;
+    let own_offset = own.map(|(path, offset)| {
+        paths.push(path);
+        offset
+    });
+    let place = |weight: &PlanWeight| match weight.file {
+        WeightFile::Source(file) => Some((file, weight.offset)),
+        WeightFile::Plan => Some((own_number, own_offset?.checked_add(weight.offset)?)),
+    };
+    let no_memory =
+        || MemoryError { what: "streamed experts", bytes: u64::MAX, source: io::ErrorKind::OutOfMemory.into() };
+    let layout = experts::Layout::new(program, weights, &place).ok_or_else(no_memory)?;
+    let mut config = options.stream.clone();
+    if let Some(budget) = options.memory {
+        let needed = fixed.saturating_add(config.budget.max(layout.least_bytes()));
+        if budget < needed {
+            return Err(LoadError::Budget { budget, fixed, needed });
+        }
+        if config.budget == 0 {
+            config.budget = budget - fixed;
+        }
+    }
+    Experts::new(layout, &paths, &config).map_err(|source| LoadError::Stream(Box::new(source)))
 }
 
 /// Packs all weights that are not yet packed; see [`Engine::pack_weights`].

@@ -211,7 +211,7 @@ impl Heads {
 /// The KV cache: f16, `[head][position / 16][d][position % 16]` for keys, `[head][position][dv]` for values, of each layer.
 #[derive(Debug)]
 pub struct Cache {
-    _memory: Memory,
+    memory: Memory,
     keys: Vec<Heads>,
     values: Vec<Heads>,
 }
@@ -239,7 +239,12 @@ impl Cache {
             let heads = Heads { region: part(&memory, what, offset, bytes)?, position_bytes, head_bytes, heads };
             if i % 2 == 0 { keys.push(heads) } else { values.push(heads) }
         }
-        Ok(Cache { _memory: memory, keys, values })
+        Ok(Cache { memory, keys, values })
+    }
+
+    /// Bytes of all layers.
+    pub fn bytes(&self) -> u64 {
+        self.memory.region().bytes()
     }
 
     /// Keys of a layer.

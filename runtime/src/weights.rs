@@ -129,7 +129,7 @@ pub(crate) type Part = (u32, u64);
 pub(crate) struct Weights {
     weights: Vec<Weight>,
     /// What keeps packed weights.
-    _packed: Memory,
+    packed: Memory,
     /// Parts that are not ready.
     left: AtomicU64,
     /// Steps so far.
@@ -144,7 +144,12 @@ impl Weights {
     pub(crate) fn new(weights: Vec<Weight>, packed: Memory, threads: usize) -> Weights {
         let left = weights.iter().filter_map(|weight| weight.unpacked.as_ref()).map(|u| u.ready.len() as u64).sum();
         let threads = (0..threads).map(|_| Mutex::default()).collect();
-        Weights { weights, _packed: packed, left: AtomicU64::new(left), steps: 0, prompt: false, threads }
+        Weights { weights, packed, left: AtomicU64::new(left), steps: 0, prompt: false, threads }
+    }
+
+    /// Bytes of all packed weights.
+    pub(crate) fn packed_bytes(&self) -> u64 {
+        self.packed.region().bytes()
     }
 
     /// Parts that are not ready.

@@ -71,7 +71,11 @@ impl Pass<'_> {
         item: &Item,
         dims: &[i64],
     ) -> Result<Region, Problem> {
-        let (region, values_below) = self.source(thread, arg.source, item);
+        let streamed = self.streamed_matrix(arg, item);
+        let (region, values_below) = match streamed {
+            Some(region) => (region, 0),
+            None => self.source(thread, arg.source, item),
+        };
         let size_error = || Problem::Size { buffer: parameter.name.clone(), dims: dims.to_vec() };
         let bytes = parameter.size.at(dims).ok_or_else(size_error)?;
         // Saturated sums lie outside of everything.
@@ -79,7 +83,10 @@ impl Pass<'_> {
             .offset
             .saturating_add(item.row.saturating_mul(arg.row_stride))
             .saturating_add(u64::from(item.column).saturating_mul(arg.column_stride))
-            .saturating_add(u64::from(item.expert).saturating_mul(arg.expert_stride));
+            .saturating_add(match streamed {
+                Some(_) => 0,
+                None => u64::from(item.expert).saturating_mul(arg.expert_stride),
+            });
         if let Access::Index(below) = &parameter.access {
             let below = below.at(dims).ok_or_else(size_error)?;
             if below < values_below {
@@ -93,6 +100,13 @@ impl Pass<'_> {
             }
         }
         part(region, offset, bytes, parameter, item)
+    }
+
+    /// The matrix of the item's expert in its block, where the argument is a weight that is streamed.
+    fn streamed_matrix(&self, arg: &Arg, item: &Item) -> Option<Region> {
+        let (Source::Weight(weight), Some(block)) = (arg.source, item.block) else { return None };
+        let (offset, bytes) = self.store.experts.as_ref()?.place(weight, item.expert)?;
+        block.part(offset, bytes)
     }
 
     /// A source's memory, and for inputs what their values are below.

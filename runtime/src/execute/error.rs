@@ -5,6 +5,7 @@ use ixc_ir::kernel::interpret::InterpretError;
 
 use crate::bucket::BadExpert;
 use crate::pool::PoolError;
+use crate::stream::StreamError;
 
 /// Why a pass was given up. What it wrote is of no use.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -15,6 +16,9 @@ pub enum ExecuteError {
     /// A router that names an expert that is not there.
     #[error(transparent)]
     Expert(#[from] BadExpert),
+    /// An expert that cannot be read.
+    #[error(transparent)]
+    Stream(#[from] StreamError),
     /// A bug.
     #[error("a thread panicked: {message}; this is a bug")]
     Panic {

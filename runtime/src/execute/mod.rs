@@ -21,10 +21,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
-use ixc_ir::plan::{BucketId, DimRule, RowAxis, RowCount, Source, Split, Task, Variant};
+use ixc_ir::plan::{BucketId, BufferId, DimRule, RowAxis, RowCount, Source, Split, Task, Variant};
 
 use crate::bucket::{Bucket, ExpertRows};
-use crate::memory::{Cache, INDEX_BYTES, Inputs, Mapped, Memory, Rope};
+use crate::experts::Experts;
+use crate::memory::{Cache, INDEX_BYTES, Inputs, Mapped, Memory, Region, Rope};
 use crate::pack::Queue;
 use crate::pool::{Barrier, Pool, panic_message};
 use crate::program::{MAX_BUFFERS, MAX_DIMS, PartPlace, Program, Signature, Stage, Then};
@@ -50,6 +51,8 @@ pub(crate) struct Store {
     pub files: Vec<Mapped>,
     /// Weights in the files or packed, by id.
     pub weights: Weights,
+    /// Experts that are read when they are needed, where not all are in memory.
+    pub experts: Option<Experts>,
     /// Rotary tables, by id.
     pub ropes: Vec<Rope>,
     /// KV cache.
@@ -64,6 +67,16 @@ pub(crate) struct Store {
     pub scratch: Vec<Memory>,
     /// Rows of each routing, sorted.
     pub buckets: Vec<RwLock<Bucket>>,
+}
+
+impl Store {
+    /// Bytes that all of it takes at most, without streamed experts and mapped files.
+    pub(crate) fn bytes(&self) -> u64 {
+        let one = |memory: &Memory| memory.region().bytes();
+        let ropes: u64 = self.ropes.iter().map(|rope| rope.region().bytes()).sum();
+        let scratch: u64 = self.scratch.iter().map(one).sum();
+        one(&self.arena) + self.weights.packed_bytes() + ropes + self.cache.bytes() + scratch
+    }
 }
 
 /// What a step works on.
@@ -111,6 +124,8 @@ struct Item {
     rows: u64,
     column: u32,
     expert: u32,
+    /// The expert's block, where it is streamed.
+    block: Option<Region>,
     span: Span,
 }
 
@@ -128,6 +143,8 @@ struct Pass<'a> {
     step: weights::Step,
     /// Strips taken of the weights that are packed before a stage.
     next_strip: AtomicU64,
+    /// Whether the stages of a window are run again, for other experts.
+    again: AtomicBool,
     failed: AtomicBool,
     failure: Mutex<Option<ExecuteError>>,
 }
@@ -160,33 +177,62 @@ pub(crate) fn run(
         next: AtomicU64::new(0),
         step,
         next_strip: AtomicU64::new(0),
+        again: AtomicBool::new(false),
         failed: AtomicBool::new(false),
         failure: Mutex::new(None),
     };
-    pool.run(&|thread| pass.walk(thread))?;
-    pass.failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+    let result = pool.run(&|thread| pass.walk(thread)).map_err(ExecuteError::from);
+    let failure = pass.failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err);
+    let result = result.and(failure);
+    if let (Err(_), Some(experts)) = (&result, &store.experts) {
+        experts.abandon();
+    }
+    result
 }
 
 impl Pass<'_> {
     fn walk(&self, thread: usize) {
         let mut clock = self.clocks.get(thread).map(|clock| clock.lock().unwrap_or_else(PoisonError::into_inner));
         let mut groups = Vec::new();
-        let (last, mut first_task) = (self.program.stages.len().saturating_sub(1), 0);
-        for (i, stage) in self.program.stages.iter().enumerate() {
+        let last = self.program.stages.len().saturating_sub(1);
+        let mut i = 0;
+        while let Some(stage) = self.program.stages.get(i) {
             self.pack(stage, clock.as_deref_mut());
-            self.guarded(|| self.work(thread, stage, first_task, &mut groups, clock.as_deref_mut()));
-            first_task += stage.tasks.len();
+            self.guarded(|| self.work(thread, stage, &mut groups, clock.as_deref_mut()));
+            if let Some(experts) = &self.store.experts {
+                experts.pack_arrived();
+            }
             if i < last {
                 let begin = clock.is_some().then(Instant::now);
+                let window = stage.window.and_then(|group| self.program.groups.get(group as usize));
+                let window = window.filter(|group| group.last == i);
                 self.barrier.wait(|| {
                     self.next.store(0, Ordering::Relaxed);
-                    self.guarded(|| stage.then.iter().try_for_each(|then| self.then(*then)));
+                    self.again.store(false, Ordering::Relaxed);
+                    self.guarded(|| {
+                        if window.is_some() && self.go_on()? {
+                            self.again.store(true, Ordering::Relaxed);
+                            return Ok(());
+                        }
+                        stage.then.iter().try_for_each(|then| self.then(*then))
+                    });
                 });
                 if let (Some(clock), Some(begin)) = (clock.as_deref_mut(), begin) {
                     clock.wait(begin.elapsed());
                 }
+                // All threads see what the last one at the barrier stored: it changes only at the next one.
+                if let Some(window) = window.filter(|_| self.again.load(Ordering::Relaxed)) {
+                    i = window.first;
+                    continue;
+                }
             }
+            i += 1;
         }
+    }
+
+    /// Whether a window has experts that were not worked on; they are asked for then.
+    fn go_on(&self) -> Result<bool, ExecuteError> {
+        Ok(self.store.experts.as_ref().map_or(Ok(false), Experts::next)?)
     }
 
     /// Does something, unless the pass has failed; notes the first failure.
@@ -246,15 +292,31 @@ impl Pass<'_> {
                     weights.missing(self.step, weight, offset, bytes, &mut missing);
                 }
             };
-            self.each_expert(task.rows, &mut add);
+            self.each_expert(stage, task.rows, &mut add);
         }
         missing.sort_unstable();
         missing.dedup();
         missing
     }
 
+    /// The group whose experts a task takes from blocks, where they are streamed.
+    fn streamed(&self, stage: &Stage, axis: RowAxis) -> Option<(u32, &Experts)> {
+        let (experts, group) = (self.store.experts.as_ref()?, stage.window?);
+        let bucket = self.program.groups.get(group as usize)?.bucket;
+        (axis == RowAxis::Routed(bucket)).then_some((group, experts))
+    }
+
     /// Rows of an axis, expert by expert.
-    fn each_expert(&self, axis: RowAxis, add: &mut dyn FnMut(ExpertRows)) {
+    fn each_expert(&self, stage: &Stage, axis: RowAxis, add: &mut dyn FnMut(ExpertRows)) {
+        if let Some((_, experts)) = self.streamed(stage, axis) {
+            return experts.window().rows.iter().copied().for_each(add);
+        }
+        // In stages that are run again, what is not of experts is done the first time.
+        if let (Some(experts), Some(_)) = (&self.store.experts, stage.window)
+            && !experts.window().first
+        {
+            return;
+        }
         match axis {
             RowAxis::Tokens => add(ExpertRows { expert: 0, first: 0, rows: self.counts.tokens }),
             RowAxis::Outputs => add(ExpertRows { expert: 0, first: 0, rows: self.counts.outputs }),
@@ -269,9 +331,35 @@ impl Pass<'_> {
     fn then(&self, then: Then) -> Result<(), ExecuteError> {
         match then {
             Then::Sort(bucket) => self.sort(bucket),
-            // All experts are in memory.
-            Then::Request(_) | Then::Predict { .. } | Then::Release(_) => Ok(()),
+            Then::Request(group) => {
+                let (Some(experts), Some(facts)) = (&self.store.experts, self.program.groups.get(group as usize))
+                else {
+                    return Ok(());
+                };
+                let bucket = self.store.buckets[facts.bucket.0 as usize].read().unwrap_or_else(PoisonError::into_inner);
+                Ok(experts.begin(group, bucket.active())?)
+            }
+            Then::Predict { group, ids, count } => {
+                let (Some(experts), Some(facts)) = (&self.store.experts, self.program.groups.get(group as usize))
+                else {
+                    return Ok(());
+                };
+                experts.predict(group, facts.experts, count, &self.words(ids, RowCount::Tokens, count));
+                Ok(())
+            }
+            Then::Release(group) => {
+                self.store.experts.iter().for_each(|experts| experts.end(group));
+                Ok(())
+            }
         }
+    }
+
+    /// The words of a buffer that has `width` in each row.
+    fn words(&self, buffer: BufferId, rows: RowCount, width: u32) -> Vec<u32> {
+        let from = self.arena(buffer.0 as usize);
+        let count = (self.counts.of(rows) * u64::from(width)).min(from.bytes() / INDEX_BYTES) as usize;
+        // SAFETY: the words lie in the arena; all other threads wait at the barrier. No alignment is assumed.
+        (0..count).map(|i| unsafe { from.base().cast::<u32>().add(i).read_unaligned() }).collect()
     }
 
     /// Sorts a routing. Runs alone.
@@ -279,13 +367,7 @@ impl Pass<'_> {
         let number = id.0 as usize;
         let routing = &self.program.routings[number];
         let mut bucket = self.store.buckets[number].write().unwrap_or_else(PoisonError::into_inner);
-        let from = self.arena(routing.ids.0 as usize);
-        let count = self.counts.of(RowCount::Routed { top_k: routing.top_k }) as usize;
-        let ids: Vec<u32> = (0..count)
-            // SAFETY: the program's check says that the buffer has `top_k` words for each token, and lies in the arena; all
-            // other threads wait at the barrier. No alignment is assumed.
-            .map(|i| unsafe { from.base().cast::<u32>().add(i).read_unaligned() })
-            .collect();
+        let ids = self.words(routing.ids, RowCount::Tokens, routing.top_k);
         bucket.sort(&ids, routing.top_k, routing.experts)?;
         let (tokens, slots) = self.store.inputs.routed[number];
         for (words, to) in [(bucket.tokens(), tokens), (bucket.slots(), slots)] {
@@ -301,7 +383,6 @@ impl Pass<'_> {
         &self,
         thread: usize,
         stage: &Stage,
-        first_task: usize,
         groups: &mut Vec<Group>,
         mut clock: Option<&mut Clock>,
     ) -> Result<(), ExecuteError> {
@@ -320,9 +401,9 @@ impl Pass<'_> {
                 let Some(group) = groups.get(number) else { break };
                 let stop = group.end.min(end);
                 let begin = clock.is_some().then(Instant::now);
-                self.items(thread, (&stage.tasks[group.task], &stage.parts[group.task]), group, at..stop)?;
+                self.items(thread, stage, group, at..stop)?;
                 if let (Some(clock), Some(begin)) = (clock.as_deref_mut(), begin) {
-                    clock.work(first_task + group.task, begin.elapsed(), stop - at);
+                    clock.work(stage.first_task + group.task, begin.elapsed(), stop - at);
                 }
                 at = stop;
                 number += 1;
@@ -363,7 +444,7 @@ impl Pass<'_> {
                     span,
                 });
             };
-            self.each_expert(task.rows, &mut add);
+            self.each_expert(stage, task.rows, &mut add);
         }
         end
     }
@@ -371,10 +452,15 @@ impl Pass<'_> {
     fn items(
         &self,
         thread: usize,
-        (task, place): (&Task, &PartPlace),
+        stage: &Stage,
         group: &Group,
         numbers: std::ops::Range<u64>,
     ) -> Result<(), ExecuteError> {
+        let (task, place) = (&stage.tasks[group.task], &stage.parts[group.task]);
+        let block = match self.streamed(stage, task.rows) {
+            Some((number, experts)) => Some(experts.wait(number, group.expert)?),
+            None => None,
+        };
         let variant = &task.variants[group.variant];
         let kernel = &self.program.kernels[variant.kernel.0 as usize];
         for number in numbers {
@@ -389,6 +475,7 @@ impl Pass<'_> {
                 // Below the number of columns.
                 column: (number / group.chunks) as u32,
                 expert: group.expert,
+                block,
                 span: Span { part, ..group.span },
             };
             let failed = |kernel: &Signature, problem| {

@@ -43,6 +43,11 @@ pub struct OwnWeights {
 }
 
 impl OwnWeights {
+    /// The file, and where the weights begin in it.
+    pub(crate) fn place(&self) -> (PathBuf, u64) {
+        (self.path.clone(), self.offset)
+    }
+
     /// Maps them.
     pub(crate) fn map(&self) -> Result<Mapped, LoadError> {
         let mapped = Mapped::part_of(&self.file, self.offset, self.bytes);

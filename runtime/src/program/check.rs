@@ -136,7 +136,7 @@ impl Checker<'_> {
     pub(super) fn stages(&self) -> Result<Vec<Stage>> {
         let mut stages: Vec<Stage> = Vec::new();
         // Routings that are filled when a step runs: all below this, since they are filled in order.
-        let mut filled = 0;
+        let (mut filled, mut first_task) = (0, 0);
         for (i, step) in self.plan.steps.iter().enumerate() {
             match step {
                 Step::Run { tasks } => {
@@ -147,7 +147,8 @@ impl Checker<'_> {
                         at(&place, self.task(task, filled))?;
                         parts.push(at(&place, self.parts(task, &mut next))?);
                     }
-                    stages.push(Stage { tasks: tasks.clone(), parts, ..Stage::default() });
+                    stages.push(Stage { tasks: tasks.clone(), first_task, parts, ..Stage::default() });
+                    first_task += tasks.len();
                 }
                 Step::Bucket { bucket, .. } => {
                     then(&mut stages, Then::Sort(*bucket));

@@ -186,6 +186,8 @@ pub struct Routing {
 pub struct Stage {
     /// One work list from these.
     pub tasks: Vec<Task>,
+    /// Tasks of all stages before.
+    pub first_task: usize,
     /// For each task where its parts are, if it has any.
     pub parts: Vec<PartPlace>,
     /// Then this is done, by one thread, in this order.

@@ -16,7 +16,7 @@ pub const CONTEXT: u32 = 100;
 const N: u32 = 32;
 const HEADS: u32 = 2;
 const D: u32 = 16;
-pub const EXPERTS: u32 = 4;
+pub const EXPERTS: u32 = 8;
 pub const TOP_K: u32 = 2;
 
 /// A folder that is removed in the end.

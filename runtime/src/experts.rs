@@ -1,0 +1,298 @@
+//! Experts that are streamed: what of a plan's weights is in which block, and which experts a stage works on.
+//!
+//! A block is one expert of a group: its matrices of all the group's weights, as kernels read them. Where the plan's own file has them so
+//! they are read straight into a slot; where a model file has them otherwise they are read beside it and packed into it.
+//!
+//! ```text
+//! barrier      request experts 3 of bucket 3        all that are not in memory are submitted at once
+//! gate, up     experts that are in memory, then the others in the order in which they were asked for; who comes to one waits for it
+//! down         the same experts
+//! barrier      if there were not slots for all: release these, request the next ones, and back to `gate, up`
+//! barrier      release experts 3
+//! ```
+//!
+//! Invariant: what an item computes does not depend on when its block came, so that streamed results have the bits of resident ones.
+
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+
+use ixc_ir::format::Format;
+use ixc_ir::plan::PlanWeight;
+
+use crate::bucket::ExpertRows;
+use crate::memory::Region;
+use crate::pack::Job;
+use crate::program::Program;
+use crate::stream::files::PAGE;
+use crate::stream::store::{Config, Pack, Store};
+use crate::stream::{Block, BlockId, Extent, Form, StreamError};
+
+/// Alignment of matrices in a block that is packed here: a vector of them is a cache line.
+const LINE: u64 = 64;
+
+/// A matrix of an expert.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    /// As kernels read it.
+    format: Format,
+    /// In its file.
+    stored: Format,
+    columns: u64,
+    /// Its length as kernels read it.
+    bytes: u64,
+}
+
+/// The blocks of a group.
+#[derive(Clone, Debug)]
+struct Blocks {
+    parts: Vec<Part>,
+    /// Where each part begins in its block, `[expert][part]`.
+    offsets: Vec<u64>,
+}
+
+impl Blocks {
+    fn offset(&self, expert: u32, part: usize) -> Option<u64> {
+        self.offsets.get((expert as usize).checked_mul(self.parts.len())?.checked_add(part)?).copied()
+    }
+}
+
+/// Packs blocks that a model file has.
+struct Packer {
+    groups: Arc<[Blocks]>,
+}
+
+impl Pack for Packer {
+    fn pack(&self, block: BlockId, raw: &[Region], slot: Region) -> Result<(), String> {
+        let blocks = self.groups.get(block.layer as usize).ok_or("no such group")?;
+        for (i, (part, &from)) in blocks.parts.iter().zip(raw).enumerate() {
+            let to = blocks.offset(block.expert, i).and_then(|offset| slot.part(offset, part.bytes));
+            let to = to.ok_or("a matrix outside its slot")?;
+            if part.format == part.stored {
+                if from.bytes() != to.bytes() {
+                    return Err(format!("a matrix of {} bytes in {}", from.bytes(), to.bytes()));
+                }
+                // SAFETY: both are as long, and nobody else uses them until this returns.
+                unsafe { to.base().copy_from_nonoverlapping(from.base(), to.bytes() as usize) };
+                continue;
+            }
+            let job = Job::new(part.format, part.columns, from, to).ok_or("a matrix of no whole strips")?;
+            // SAFETY: nobody else uses either region until this returns.
+            unsafe { job.run(&mut Vec::new()) };
+        }
+        Ok(())
+    }
+}
+
+/// The experts that the stages of a group's window work on.
+#[derive(Debug, Default)]
+pub(crate) struct Window {
+    group: u32,
+    /// Experts and their rows, in the order in which they are best worked on.
+    pub(crate) rows: Vec<ExpertRows>,
+    /// Those that come after them.
+    rest: Vec<ExpertRows>,
+    /// Whether these are the group's first in this step.
+    pub(crate) first: bool,
+}
+
+/// All streamed experts.
+pub(crate) struct Experts {
+    store: Store,
+    groups: Arc<[Blocks]>,
+    /// For each weight its group and which part of that it is.
+    of_weight: Vec<Option<(u32, usize)>>,
+    window: RwLock<Window>,
+}
+
+impl std::fmt::Debug for Experts {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Experts").field("groups", &self.groups.len()).field("bytes", &self.store.bytes()).finish()
+    }
+}
+
+/// Where a plan's experts are: the blocks that a store is made of.
+#[derive(Debug)]
+pub(crate) struct Layout {
+    groups: Vec<Blocks>,
+    of_weight: Vec<Option<(u32, usize)>>,
+    pub(crate) blocks: Vec<Block>,
+    /// Most experts that a token needs of a group.
+    pub(crate) top_k: u32,
+    raw: bool,
+}
+
+impl Layout {
+    /// Of a checked plan's groups; `place` gives the number of a weight's file and where the weight begins there. `None` where numbers
+    /// do not fit, which they do in a plan whose files are there.
+    pub(crate) fn new(
+        program: &Program,
+        weights: &[PlanWeight],
+        place: &dyn Fn(&PlanWeight) -> Option<(u32, u64)>,
+    ) -> Option<Layout> {
+        let mut layout = Layout {
+            groups: Vec::new(),
+            of_weight: vec![None; weights.len()],
+            blocks: Vec::new(),
+            top_k: program.groups.iter().map(|group| program.routings[group.bucket.0 as usize].top_k).max()?,
+            raw: false,
+        };
+        for (number, group) in (0u32..).zip(&program.groups) {
+            let experts = u64::from(group.experts);
+            let (mut parts, mut places) = (Vec::new(), Vec::new());
+            for (i, &weight) in group.weights.iter().enumerate() {
+                let facts = weights.get(weight as usize)?;
+                layout.of_weight[weight as usize] = Some((number, i));
+                let bytes = facts.bytes_in(facts.format)? / experts;
+                let columns = *facts.shape.last()?;
+                parts.push(Part { format: facts.format, stored: facts.stored, columns, bytes });
+                places.push((place(facts)?, facts.bytes / experts));
+            }
+            let raw = parts.iter().any(|part| part.format != part.stored);
+            layout.raw |= raw;
+            let mut offsets = Vec::new();
+            for expert in 0..group.experts {
+                let (mut at, mut extents) = (0u64, Vec::new());
+                for (part, &((file, begin), stored)) in parts.iter().zip(&places) {
+                    let offset = begin.checked_add(stored.checked_mul(u64::from(expert))?)?;
+                    // Whole pages are read, so that a matrix lies in its first page as it does in the file.
+                    at = match raw {
+                        true => at.checked_next_multiple_of(LINE)?,
+                        false => at.checked_next_multiple_of(PAGE)?.checked_add(offset % PAGE)?,
+                    };
+                    offsets.push(at);
+                    extents.push(Extent { file, offset, bytes: stored, at: if raw { 0 } else { at } });
+                    at = at.checked_add(part.bytes)?;
+                }
+                let form = if raw { Form::Raw { bytes: at } } else { Form::Packed };
+                layout.blocks.push(Block { id: BlockId { layer: number, expert }, extents, form });
+            }
+            layout.groups.push(Blocks { parts, offsets });
+        }
+        Some(layout)
+    }
+
+    /// The least memory that streaming these takes, in bytes.
+    pub(crate) fn least_bytes(&self) -> u64 {
+        Store::minimum_bytes(&self.blocks, self.top_k)
+    }
+}
+
+impl Experts {
+    /// Opens the files and starts reading on demand.
+    ///
+    /// # Errors
+    /// See [`Store::new`].
+    pub(crate) fn new(layout: Layout, files: &[PathBuf], config: &Config) -> Result<Experts, StreamError> {
+        let groups: Arc<[Blocks]> = layout.groups.into();
+        let packer = layout.raw.then(|| Box::new(Packer { groups: Arc::clone(&groups) }) as Box<dyn Pack>);
+        let config = Config { top_k: layout.top_k, ..config.clone() };
+        let store = Store::new(&config, files, layout.blocks, packer)?;
+        Ok(Experts { store, groups, of_weight: layout.of_weight, window: RwLock::default() })
+    }
+
+    /// The store.
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    /// The experts that stages work on now.
+    pub(crate) fn window(&self) -> RwLockReadGuard<'_, Window> {
+        self.window.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Asks for the experts of these rows, or for as many of them as there are slots for. One thread calls this while no other works on a
+    /// window; so with [`Experts::next`] and [`Experts::end`].
+    pub(crate) fn begin(&self, group: u32, rows: &[ExpertRows]) -> Result<(), StreamError> {
+        let mut window = self.window.write().unwrap_or_else(PoisonError::into_inner);
+        *window = Window { group, rows: Vec::new(), rest: rows.to_vec(), first: true };
+        self.fill(&mut window)?;
+        // Many tokens need nearly all experts of each layer: reading goes on through the next one.
+        let (next, experts) = (group + 1, |group: u32| self.groups.get(group as usize).map(Blocks::experts));
+        if experts(group).is_some_and(|all| 2 * rows.len() >= all as usize)
+            && let Some(all) = experts(next)
+        {
+            self.store.predict(next, &(0..all).collect::<Vec<_>>());
+        }
+        Ok(())
+    }
+
+    /// Goes on with the next experts of the window, if there are any: what was worked on is let go.
+    pub(crate) fn next(&self) -> Result<bool, StreamError> {
+        let mut window = self.window.write().unwrap_or_else(PoisonError::into_inner);
+        if window.rest.is_empty() {
+            return Ok(false);
+        }
+        for rows in std::mem::take(&mut window.rows) {
+            self.store.release_block(BlockId { layer: window.group, expert: rows.expert });
+        }
+        window.first = false;
+        self.fill(&mut window)?;
+        Ok(true)
+    }
+
+    fn fill(&self, window: &mut Window) -> Result<(), StreamError> {
+        let experts: Vec<u32> = window.rest.iter().map(|rows| rows.expert).collect();
+        let possible = self.store.window(window.group, &experts).clamp(1, experts.len().max(1));
+        // Where not all fit, half of what does: the other half is read meanwhile.
+        let count = if possible < experts.len() { possible.div_ceil(2) } else { experts.len() };
+        let request = self.store.request(window.group, &experts[..count])?;
+        if count < experts.len() {
+            self.store.predict(window.group, &experts[count..possible.max(count)]);
+        }
+        let taken: Vec<ExpertRows> = window.rest.drain(..count).collect();
+        window.rows = request.ready_first().into_iter().map(|i| taken[i]).collect();
+        Ok(())
+    }
+
+    /// Reads experts that are said to be needed, while nothing else is to be read: `ids` are `count` for each token, the likeliest first.
+    pub(crate) fn predict(&self, group: u32, experts: u32, count: u32, ids: &[u32]) {
+        let mut likely: Vec<u32> = Vec::new();
+        for rank in 0..count as usize {
+            for &id in ids.iter().skip(rank).step_by(count.max(1) as usize) {
+                if id < experts && !likely.contains(&id) {
+                    likely.push(id);
+                }
+            }
+        }
+        self.store.predict(group, &likely);
+    }
+
+    /// Lets a group's experts go.
+    pub(crate) fn end(&self, group: u32) {
+        self.window.write().unwrap_or_else(PoisonError::into_inner).rows.clear();
+        self.store.release(group);
+    }
+
+    /// Lets all go, after a pass that failed.
+    pub(crate) fn abandon(&self) {
+        for group in 0..self.groups.len() as u32 {
+            self.end(group);
+            self.store.refute(group);
+        }
+    }
+
+    /// Waits for the block of a requested expert.
+    pub(crate) fn wait(&self, group: u32, expert: u32) -> Result<Region, StreamError> {
+        self.store.wait(BlockId { layer: group, expert })
+    }
+
+    /// Packs blocks that have arrived and that nobody waits for, for a thread that has nothing else to do: they make room for the next.
+    pub(crate) fn pack_arrived(&self) {
+        while let Some(arrived) = self.store.claim_arrived() {
+            arrived.pack(&Packer { groups: Arc::clone(&self.groups) });
+        }
+    }
+
+    /// Where in its block an expert's matrix of a weight lies, if that is streamed: offset and length.
+    pub(crate) fn place(&self, weight: u32, expert: u32) -> Option<(u64, u64)> {
+        let (group, part) = (*self.of_weight.get(weight as usize)?)?;
+        let blocks = self.groups.get(group as usize)?;
+        Some((blocks.offset(expert, part)?, blocks.parts.get(part)?.bytes))
+    }
+}
+
+impl Blocks {
+    fn experts(&self) -> u32 {
+        (self.offsets.len() / self.parts.len().max(1)) as u32
+    }
+}

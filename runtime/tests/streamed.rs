@@ -1,0 +1,185 @@
+//! Experts that are read when they are needed: the bits of resident ones, under any budget, and what happens to files meanwhile.
+
+#[allow(dead_code, reason = "other tests use the rest of it")]
+mod tiny;
+
+use std::path::Path;
+
+use ixc_codegen::target::Target;
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::{BucketId, ExpertGroup, Plan, Source, Step};
+use ixc_runtime::engine::{BackendKind, Engine, Options};
+use ixc_runtime::file;
+use ixc_runtime::load::LoadError;
+use ixc_runtime::stream::StreamError;
+use ixc_runtime::stream::store::Config;
+use tiny::{EXPERTS, Factors, Folder, MAX_TOKENS, TOP_K, VOCABULARY};
+
+/// The tiny plan with its experts in a group, as a schedule makes it.
+fn plan_of(folder: &Path, target: Target, factors: Factors) -> Plan<Kernel> {
+    let mut plan = tiny::plan_of(folder, target, factors);
+    let number = |name: &str| plan.weights.iter().position(|weight| weight.name == name).unwrap() as u32;
+    plan.expert_groups.push(ExpertGroup { experts: EXPERTS, weights: ["gate", "up", "down"].map(number).to_vec() });
+    let reads_down = |step: &Step| {
+        let Step::Run { tasks } = step else { return false };
+        tasks.iter().flat_map(|task| &task.args).any(|arg| arg.source == Source::Weight(number("down")))
+    };
+    let down = plan.steps.iter().position(reads_down).unwrap();
+    plan.steps.insert(down + 1, Step::Release { group: 0 });
+    let bucket = plan.steps.iter().position(|step| matches!(step, Step::Bucket { .. })).unwrap();
+    plan.steps.insert(bucket + 1, Step::Request { group: 0, bucket: BucketId(0) });
+    plan
+}
+
+fn native(target: Target) -> BackendKind {
+    if target.missing().is_empty() { BackendKind::Native } else { BackendKind::Emulated }
+}
+
+fn options(threads: usize, budget: u64, backend: BackendKind) -> Options {
+    // Small reads, so that blocks are several.
+    let stream = Config { budget, chunk: 4096, ..Config::default() };
+    Options { threads: Some(threads), backend, stream, ..Options::default() }
+}
+
+fn tokens() -> Vec<u32> {
+    (0..2 * MAX_TOKENS).map(|i| (i * 7 + i * i) % VOCABULARY).collect()
+}
+
+/// Bits of the logits of every token, in long steps and short ones.
+fn logits(engine: &mut Engine) -> Vec<u32> {
+    let (tokens, mut bits, mut at) = (tokens(), Vec::new(), 0);
+    for length in [1, 30, 1, 5, MAX_TOKENS as usize, 1, 1, 3] {
+        let rows: Vec<u32> = (0..length as u32).collect();
+        bits.extend(engine.step(&tokens[at..at + length], &rows).unwrap().iter().map(|logit| logit.to_bits()));
+        at += length;
+    }
+    bits
+}
+
+/// The least budget that a plan's blocks can do with.
+fn least(load: &dyn Fn(u64) -> Result<Engine, LoadError>) -> u64 {
+    match load(1) {
+        Err(LoadError::Stream(error)) => match *error {
+            StreamError::Budget { budget: 1, needed } => needed,
+            other => panic!("{other}"),
+        },
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn streamed_experts_give_the_bits_of_resident_ones() {
+    let folder = Folder::new();
+    for (target, factors) in [(Target::PORTABLE, Factors::F32), (Target::AVX512, Factors::Packed)] {
+        let (plan, backend) = (plan_of(&folder.0, target, factors), native(target));
+        println!("{}: {backend:?}", target.name());
+        let right = logits(&mut Engine::load(plan.clone(), &folder.0, &options(2, 0, backend)).unwrap());
+        let load = |threads, budget| Engine::load(plan.clone(), &folder.0, &options(threads, budget, backend));
+        let least = least(&|budget| load(1, budget));
+        for threads in [1, 2, 3] {
+            for budget in [least, least + least / 3, 64 * least] {
+                let mut engine = load(threads, budget).unwrap();
+                assert!(logits(&mut engine) == right, "{threads} threads, {budget} bytes");
+                let store = engine.stream().unwrap();
+                assert!(store.bytes() <= budget);
+                let stats = store.stats().layers[0];
+                assert!(stats.misses > 0 && stats.failures == 0, "{stats:?}");
+                // Where not all fit, some are read again.
+                let all = stats.misses + stats.on_the_way;
+                assert_eq!(all > u64::from(EXPERTS), budget < 2 * least && EXPERTS > 2 * TOP_K, "{stats:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_plan_file_with_weights_is_streamed_from_itself() {
+    let folder = Folder::new();
+    let plan = plan_of(&folder.0, Target::AVX512, Factors::Packed);
+    let path = folder.0.join("tiny.ixp");
+    let written = file::weights::write(&path, &plan, &folder.0, &Options::default(), |_, _| ()).unwrap();
+    assert!(written.own_weight_bytes > 0);
+    let backend = native(Target::AVX512);
+    let load = |budget| Engine::load_file(file::open(&path).unwrap(), &folder.0, &options(2, budget, backend));
+    let right = logits(&mut load(0).unwrap());
+    let least = least(&load);
+    for budget in [least, 64 * least] {
+        let mut engine = load(budget).unwrap();
+        assert!(logits(&mut engine) == right, "{budget} bytes");
+        assert!(engine.stream().unwrap().stats().layers[0].misses > 0);
+    }
+}
+
+#[test]
+fn a_file_that_is_cut_short_is_an_error_and_the_engine_goes_on_when_it_is_back() {
+    let folder = Folder::new();
+    let plan = plan_of(&folder.0, Target::PORTABLE, Factors::F32);
+    let path = folder.0.join("tiny.weights");
+    let bytes = std::fs::read(&path).unwrap();
+    let mut fresh = Engine::load(plan.clone(), &folder.0, &options(2, 0, BackendKind::Native)).unwrap();
+    let right = logits(&mut fresh);
+    let load = |budget| Engine::load(plan.clone(), &folder.0, &options(2, budget, BackendKind::Native));
+    let mut engine = load(least(&load)).unwrap();
+    let gate = plan.weights.iter().find(|weight| weight.name == "gate").unwrap();
+    let cut = |length: u64| std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len(length).unwrap();
+    cut(gate.offset);
+    let error = engine.step(&tokens()[..4], &[]).unwrap_err().to_string();
+    assert!(error.contains("tiny.weights") && error.contains("truncated"), "{error}");
+    assert_eq!(engine.position(), 0);
+    std::fs::write(&path, &bytes).unwrap();
+    assert!(logits(&mut engine) == right);
+}
+
+#[test]
+fn a_budget_for_everything_is_kept_or_refused() {
+    let folder = Folder::new();
+    let plan = plan_of(&folder.0, Target::PORTABLE, Factors::F32);
+    let load = |memory| {
+        let options = Options { memory: Some(memory), threads: Some(1), ..Options::default() };
+        Engine::load(plan.clone(), &folder.0, &options)
+    };
+    let Err(LoadError::Budget { budget: 1, fixed, needed }) = load(1) else { panic!("a budget of one byte") };
+    assert!(fixed < needed);
+    // What the process has may grow a little in between.
+    let engine = load(needed + (64 << 20)).unwrap();
+    assert!(engine.stream().unwrap().bytes() > 0);
+}
+
+#[test]
+fn groups_that_cannot_be_streamed_are_refused() {
+    type Change = fn(&mut Plan<Kernel>);
+    let cases: [(&str, Change); 8] = [
+        ("requested once and released once", |p| p.steps.retain(|step| !matches!(step, Step::Release { .. }))),
+        ("requested once and released once", |p| p.steps.retain(|step| !matches!(step, Step::Request { .. }))),
+        ("requested once and released once", |p| {
+            p.steps.retain(|step| !matches!(step, Step::Release { .. }));
+            p.steps.push(Step::Release { group: 0 });
+        }),
+        ("read after they are requested and before", |p| {
+            let at = p.steps.iter().position(|step| matches!(step, Step::Release { .. })).unwrap();
+            p.steps.swap(at, at - 1);
+            p.steps.swap(at - 1, at - 2);
+        }),
+        ("in it once and in no other", |p| p.expert_groups[0].weights[1] = p.expert_groups[0].weights[0]),
+        ("one matrix for each expert", |p| p.expert_groups[0].weights[0] = 0),
+        ("as many experts as the group has", |p| {
+            p.expert_groups[0].experts -= 1;
+            for &weight in &p.expert_groups[0].weights {
+                let weight = &mut p.weights[weight as usize];
+                weight.bytes -= weight.bytes / weight.shape[0];
+                weight.shape[0] -= 1;
+            }
+        }),
+        ("group of experts 1 does not exist", |p| {
+            let request = p.steps.iter_mut().find(|step| matches!(step, Step::Request { .. })).unwrap();
+            *request = Step::Request { group: 1, bucket: BucketId(0) };
+        }),
+    ];
+    let folder = Folder::new();
+    for (expected, change) in cases {
+        let mut plan = plan_of(&folder.0, Target::PORTABLE, Factors::F32);
+        change(&mut plan);
+        let error = Engine::load(plan, &folder.0, &options(1, 0, BackendKind::Native)).unwrap_err().to_string();
+        assert!(error.contains(expected), "{expected}: {error}");
+    }
+}
