@@ -38,12 +38,24 @@ pub struct Options {
     pub max_tokens: u32,
     /// Whether weights are packed; the target's kernels say so where nothing is said.
     pub pack: Option<bool>,
+    /// Bytes that experts may take in memory. Where theirs are more, the plan says when each layer's are needed; `None` keeps all of
+    /// them.
+    pub expert_memory: Option<u64>,
+    /// How many experts more than a token is routed to are predicted for the next layer, where they do not all fit; `None` predicts
+    /// nothing.
+    pub predict_extra: Option<u32>,
 }
 
 impl Default for Options {
     /// For this machine.
     fn default() -> Options {
-        Options { target: Target::native(), max_tokens: DEFAULT_MAX_TOKENS, pack: None }
+        Options {
+            target: Target::native(),
+            max_tokens: DEFAULT_MAX_TOKENS,
+            pack: None,
+            expert_memory: None,
+            predict_extra: None,
+        }
     }
 }
 
@@ -71,7 +83,7 @@ pub fn compile(model: &Model, options: &Options) -> Result<Compiled, Error> {
 /// # Errors
 /// As [`compile`].
 pub fn specs(model: &Model, options: &Options) -> Result<(Module, Plan<KernelSpec>), Error> {
-    let fused = fuse(model)?;
+    let fused = fuse(model, options)?;
     let settings = Settings {
         architecture: model.arch.hyper.architecture.clone(),
         target: options.target.name().to_owned(),
@@ -99,8 +111,10 @@ fn matrix_target(options: &Options) -> MatrixTarget {
 ///
 /// # Errors
 /// When a pass finds the graph wrong: a bug, since architectures build verified graphs.
-pub fn fuse(model: &Model) -> Result<Module, Error> {
-    Ok(run_pipeline(model.arch.module.clone(), PIPELINE, &manager::Options::default())?)
+pub fn fuse(model: &Model, options: &Options) -> Result<Module, Error> {
+    let Options { expert_memory, predict_extra, .. } = *options;
+    let options = manager::Options { expert_memory, predict_extra, ..manager::Options::default() };
+    Ok(run_pipeline(model.arch.module.clone(), PIPELINE, &options)?)
 }
 
 /// The machine code of a kernel, as text.

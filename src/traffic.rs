@@ -47,6 +47,10 @@ impl Traffic {
                     let lengths = ["k", "v"].map(|name| elements_of_a_row(op, name, ty));
                     traffic.cache_per_position += lengths.iter().sum::<u64>() * CACHE_ELEMENT;
                 }
+                // Says what will be read; the readers are counted.
+                if op.kind == OpKind::ExpertPrefetch {
+                    continue;
+                }
                 for operand in &op.operands {
                     let weight = match operand {
                         Operand::Weight(weight) => Some(*weight),
@@ -98,7 +102,7 @@ fn elements_of_a_row<'t>(op: &Op, name: &str, ty: impl Fn(ValueId) -> &'t Type) 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::compile::fuse;
+    use crate::compile::{Options, fuse};
     use crate::model::Model;
 
     #[test]
@@ -119,7 +123,10 @@ mod tests {
         let tied = model.gguf.tensor("output.weight").is_none();
         let expected = if tied { all + embedding_row } else { all - table.bytes() + embedding_row };
         assert_eq!(traffic.weights, expected);
-        assert_eq!(Traffic::of(&fuse(&model).unwrap()), traffic);
+        let streamed = Options { expert_memory: Some(0), ..Options::default() };
+        for options in [Options::default(), streamed] {
+            assert_eq!(Traffic::of(&fuse(&model, &options).unwrap()), traffic);
+        }
         assert_eq!(traffic.at(3), traffic.weights + 3 * traffic.cache_per_position);
     }
 

@@ -109,8 +109,13 @@ fn check(name: &str, made: &Made) {
 }
 
 fn load(name: &str, model: &Model, target: Target, pack: bool, threads: usize) -> Engine {
-    let options = Options { target, max_tokens: MAX_TOKENS, pack: Some(pack) };
-    let compiled = compile(model, &options);
+    let options = Options { target, max_tokens: MAX_TOKENS, pack: Some(pack), ..Options::default() };
+    load_with(name, model, &options, threads)
+}
+
+fn load_with(name: &str, model: &Model, options: &Options, threads: usize) -> Engine {
+    let target = options.target;
+    let compiled = compile(model, options);
     let plan = compiled.unwrap_or_else(|error| panic!("{name}: {}: {error}", target.name())).plan;
     let backend = if target.missing().is_empty() { BackendKind::Native } else { BackendKind::Emulated };
     let options = engine::Options { threads: Some(threads), backend, ..engine::Options::default() };
@@ -434,6 +439,42 @@ fn models_with_experts() {
             },
         ),
     ]);
+}
+
+/// A plan that says when experts are loaded passes the runtime's checks and gives the bits of one that does not: in long steps, in
+/// steps of one token, from packed weights and others, with gate and up fused or not, with or without prediction.
+#[test]
+fn residency_changes_no_bit() {
+    let experts = Some(MadeExperts { count: 8, used: 2, inner: 256 });
+    let formats: [(&str, &[(&str, ixc::ir::format::Format)]); 2] = [
+        ("fused", &[("token_embd", F16), ("ffn_gate_inp", F32), ("", Q4K)]),
+        ("gate beside up", &[("token_embd", F16), ("ffn_gate_inp", F32), ("ffn_gate_exps", Q8_0), ("", Q4K)]),
+    ];
+    for (name, formats) in formats {
+        let made = Made { layers: 3, experts, formats, ..BASE };
+        let file = format!("made_residency_{}.gguf", name.replace(' ', "_"));
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(file);
+        std::fs::write(&path, made.file()).unwrap();
+        let model = Model::open(&path).unwrap();
+        let tokens: Vec<u32> = (0..EMULATED_TOKENS as u32).map(|i| (i * i * 7 + 1) % made.vocabulary as u32).collect();
+        for (target, pack) in [(Target::AVX2, true), (Target::AVX2, false), (Target::AMX, true)] {
+            let resident = Options { target, max_tokens: MAX_TOKENS, pack: Some(pack), ..Options::default() };
+            assert!(compile(&model, &resident).unwrap().plan.expert_groups.is_empty());
+            let expected = run(&mut load_with(name, &model, &resident, 2), &tokens, |_| MAX_TOKENS as usize);
+            for predict_extra in [None, Some(1)] {
+                let options = Options { expert_memory: Some(1 << 16), predict_extra, ..resident.clone() };
+                assert_eq!(compile(&model, &options).unwrap().plan.expert_groups.len(), 3);
+                let mut engine = load_with(name, &model, &options, 2);
+                let streamed = run(&mut engine, &tokens, |_| MAX_TOKENS as usize);
+                assert!(same_bits(&streamed, &expected), "{name}: {}: other bits", target.name());
+                if target.missing().is_empty() {
+                    let one = |options| run(&mut load_with(name, &model, options, 1), &tokens, |_| 1);
+                    assert!(same_bits(&one(&options), &one(&resident)), "{name}: {}: one by one", target.name());
+                }
+            }
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
 }
 
 #[test]

@@ -448,3 +448,22 @@ fn rope_heads_and_append_are_their_parts() {
         &[Value::Token, noise(&[3, 8, 16], 12), noise(&[3, 64], 13), noise(&[3, 32], 14), pos],
     );
 }
+
+#[test]
+fn experts_may_come_without_a_residual_and_be_waited_for() {
+    let text = "
+weight @gate : f32[2, 1, 1]
+weight @down : f32[2, 1, 1]
+func @f(%x: f32[T, 1], %ids: i32[T, 1], %p: f32[T, 1], %a: f32[T, 1, 1]) -> (i32[T, 1], f32[T, 1]) {
+  %s = expert.slots
+  %s1 = expert.prefetch %s, %ids, @gate, @gate, @down {layer = 0, when = routed}
+  %ready, %s2 = expert.wait %s1, %ids {layer = 0}
+  %y = expert.down %a, %ready, %p, @down, _
+  %s3 = expert.evict %s2, %y {layer = 0}
+  return %ready, %y
+}";
+    let args =
+        [f32s(&[2, 1], &[0.0, 0.0]), i32s(&[2, 1], &[1, 0]), f32s(&[2, 1], &[0.5, 2.0]), f32s(&[2, 1, 1], &[3.0, 5.0])];
+    let expected = [i32s(&[2, 1], &[1, 0]), f32s(&[2, 1], &[10.5, 20.0])];
+    check(text, &[&[0.0, 0.0], &[2.0, 7.0]], &args, &expected);
+}

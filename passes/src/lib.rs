@@ -5,9 +5,11 @@
 //! | [`manager`] | the table of passes, and running them with a check after each |
 //! | [`canonicalise`] | dropping what does nothing, merging what repeats |
 //! | [`fuse`] | reading weights quantised, fusing (egg) |
+//! | [`residency`] | when experts are loaded, where they do not all fit in memory |
 //! | [`schedule`] | the plan: kernels, work lists, barriers, one arena |
 
 pub mod canonicalise;
 pub mod fuse;
 pub mod manager;
+pub mod residency;
 pub mod schedule;

@@ -9,7 +9,7 @@
 use ixc_ir::graph::Module;
 use ixc_ir::graph::verify::{VerifyError, verify};
 
-use crate::{canonicalise, fuse};
+use crate::{canonicalise, fuse, residency};
 
 /// What passes may be told.
 #[derive(Clone, Debug)]
@@ -18,12 +18,16 @@ pub struct Options {
     pub fuse_nodes: usize,
     /// Most rounds of rewriting in `fuse`.
     pub fuse_rounds: usize,
+    /// Bytes that experts' weights may take in memory; `None` where all of them stay there.
+    pub expert_memory: Option<u64>,
+    /// How many experts more than a token is routed to are predicted for the next layer; `None` where nothing is predicted.
+    pub predict_extra: Option<u32>,
 }
 
 impl Default for Options {
     /// Room for some 500 layers of about 100 nodes; the longest chain of rules is 8 long.
     fn default() -> Options {
-        Options { fuse_nodes: 60_000, fuse_rounds: 32 }
+        Options { fuse_nodes: 60_000, fuse_rounds: 32, expert_memory: None, predict_extra: None }
     }
 }
 
@@ -82,10 +86,15 @@ pub struct Pass {
 pub static PASSES: &[Pass] = &[
     Pass { name: "canonicalise", doc: "Drops what does nothing and merges what repeats.", run: canonicalise::run },
     Pass { name: "fuse", doc: "Reads weights quantised, and fuses what one pass over memory can do.", run: fuse::run },
+    Pass {
+        name: "residency",
+        doc: "Says when experts are loaded, waited for and given up, where memory does not hold all of them.",
+        run: residency::run,
+    },
 ];
 
 /// What a model goes through before the schedule.
-pub static PIPELINE: &[&str] = &["canonicalise", "fuse"];
+pub static PIPELINE: &[&str] = &["canonicalise", "fuse", "residency"];
 
 fn names() -> String {
     PASSES.iter().map(|pass| pass.name).collect::<Vec<_>>().join(", ")
@@ -132,7 +141,7 @@ mod tests {
         let error = run_pipeline(Module::default(), &["fuze"], &Options::default());
         assert_eq!(
             error.err().map(|e| e.to_string()).as_deref(),
-            Some("there is no pass \"fuze\"; there are canonicalise, fuse")
+            Some("there is no pass \"fuze\"; there are canonicalise, fuse, residency")
         );
     }
 }

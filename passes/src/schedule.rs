@@ -28,8 +28,8 @@ mod packing;
 mod steps;
 mod tiling;
 
+use ixc_ir::graph::Module;
 use ixc_ir::graph::interpret::{SourceError, WeightSource};
-use ixc_ir::graph::{Module, Type};
 use ixc_ir::plan::{KernelSpec, Plan, SourceFile};
 
 use lower::{Lowering, Rows};
@@ -145,8 +145,8 @@ pub fn run(module: &Module, weights: &dyn WeightSource, settings: Settings) -> R
     let [logits, token] = function.results[..] else {
         return Err(step(format!("it has {} results", function.results.len())));
     };
-    if *function.ty(token) != Type::Token {
-        return Err(step("its second result is no token".to_string()));
+    if !lowering.is_cache(token) {
+        return Err(step("its second result is no token of the cache".to_string()));
     }
     let result = lowering.stored("return", logits)?;
     if result.rows != Rows::Outputs || function.ty(logits).dims().len() != 2 {
@@ -155,7 +155,12 @@ pub fn run(module: &Module, weights: &dyn WeightSource, settings: Settings) -> R
     let vocabulary = lower::fit("vocabulary", result.width)?;
     let softmax = lowering.kernel(KernelSpec::Softmax { n: vocabulary })?;
 
+    let expert_groups = lowering.expert_groups()?;
     let steps = steps::steps(&lowering.work);
+    if steps::ends_with_residency(&lowering.work, &steps) {
+        let problem = "experts that nothing is computed after; a step ends with its logits".to_string();
+        return Err(ScheduleError::Unsupported { op: "expert.evict", problem });
+    }
     let lives = arena::lives(&lowering.work, &steps, lowering.buffers.len(), result.buffer);
     let (buffers, arena_bytes) = arena::place(&lowering.buffers, &lives, settings.max_tokens)?;
     tracing::debug!(
@@ -179,7 +184,7 @@ pub fn run(module: &Module, weights: &dyn WeightSource, settings: Settings) -> R
         own_weight_bytes: 0,
         ropes,
         cache,
-        expert_groups: Vec::new(),
+        expert_groups,
         buckets,
         buffers,
         arena_bytes,

@@ -106,6 +106,30 @@ fn running_the_pipeline_again_changes_nothing() {
     }
 }
 
+/// When experts are loaded changes no bit of what is computed.
+#[test]
+fn residency_and_prediction_keep_all_results() {
+    let mut explicit = 0;
+    for seed in 0..40 {
+        let m = random_model(seed, if seed.is_multiple_of(4) { Formats::All } else { Formats::F32 });
+        let run = |options: &Options| {
+            let module =
+                run_pipeline(m.module.clone(), PIPELINE, options).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+            let interpreted = Interpreter::new(&module, &m.weights)
+                .and_then(|mut interpreter| interpreter.run("step", arguments(&module, "step", seed)));
+            let waits = module.functions[0].ops.iter().filter(|op| op.kind == OpKind::ExpertWait).count();
+            (interpreted.unwrap_or_else(|e| panic!("seed {seed}: {e}\n{module}")), waits)
+        };
+        let (resident, _) = run(&Options::default());
+        for predict_extra in [None, Some(0), Some(100)] {
+            let (streamed, waits) = run(&Options { expert_memory: Some(0), predict_extra, ..Options::default() });
+            assert_eq!(streamed, resident, "seed {seed}");
+            explicit += waits;
+        }
+    }
+    assert!(explicit > 50, "{explicit}");
+}
+
 #[test]
 fn a_function_that_is_too_large_is_refused() {
     let m = random_model(0, Formats::F32);

@@ -2,7 +2,8 @@
 //! the expectation. A file's first example is the one that stands in the pass's documentation.
 //!
 //! The pass `schedule` gives the plan as text, for 8 tokens a step; weights without a place lie one after the other. A line
-//! `// matrix: packed,tiles` says what the target's kernels can do.
+//! `// matrix: packed,tiles` says what the target's kernels can do, and `// residency: 1000` or `// residency: 1000,1` how many bytes
+//! of experts fit in memory, and how many experts more than those of a token are predicted.
 
 use std::fs;
 use std::path::Path;
@@ -16,9 +17,14 @@ use ixc_passes::schedule::{self, MatrixTarget, Settings};
 
 const BECOMES: &str = "// becomes\n";
 
-fn run(passes: &[&str], matrix: MatrixTarget, mut module: Module) -> Result<String, Box<dyn std::error::Error>> {
+fn run(
+    passes: &[&str],
+    options: &Options,
+    matrix: MatrixTarget,
+    mut module: Module,
+) -> Result<String, Box<dyn std::error::Error>> {
     let (graph, plan): (Vec<&str>, Vec<&str>) = passes.iter().partition(|pass| **pass != "schedule");
-    module = run_pipeline(module, &graph, &Options::default())?;
+    module = run_pipeline(module, &graph, options)?;
     if plan.is_empty() {
         return Ok(module.to_string());
     }
@@ -58,7 +64,13 @@ fn passes_make_of_each_file_what_it_says() -> Result<(), Box<dyn std::error::Err
         let can = input.lines().find_map(|line| line.strip_prefix("// matrix: ")).unwrap_or("");
         let can: Vec<&str> = can.split(',').collect();
         let matrix = MatrixTarget { packed: can.contains(&"packed"), tiles: can.contains(&"tiles") };
-        let made = match run(&passes, matrix, module) {
+        let mut options = Options::default();
+        if let Some(residency) = input.lines().find_map(|line| line.strip_prefix("// residency: ")) {
+            let (memory, extra) = residency.split_once(',').map_or((residency, None), |(m, extra)| (m, Some(extra)));
+            options.expert_memory = Some(memory.parse()?);
+            options.predict_extra = extra.map(str::parse).transpose()?;
+        }
+        let made = match run(&passes, &options, matrix, module) {
             Ok(text) => text,
             Err(error) => format!("error: {error}\n"),
         };

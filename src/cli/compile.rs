@@ -63,7 +63,8 @@ impl Args {
         let begin = Instant::now();
         let model = Model::open(&self.model)?;
         let pack = self.no_pack.then_some(false);
-        let mut compiled = compile(&model, &Options { target: self.target.0, max_tokens: self.max_tokens, pack })?;
+        let options = Options { target: self.target.0, max_tokens: self.max_tokens, pack, ..Options::default() };
+        let mut compiled = compile(&model, &options)?;
         let default = || Path::new(self.model.file_stem().unwrap_or_default()).with_extension("ixp");
         let path = self.output.clone().unwrap_or_else(default);
         if !self.no_weights && compiled.plan.weights.iter().any(PlanWeight::is_packed_at_load) {

@@ -39,6 +39,15 @@ pub enum RouteScore {
     Sigmoid,
 }
 
+/// Why experts are loaded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prefetch {
+    /// A router named them: they will be waited for.
+    Routed,
+    /// They will probably be named.
+    Predicted,
+}
+
 macro_rules! words {
     ($ty:ident { $($variant:ident $word:literal),* }) => {
         impl $ty {
@@ -58,6 +67,7 @@ macro_rules! words {
 words!(RopeStyle { Norm "norm", Neox "neox" });
 words!(RopeScaling { None "none", Linear "linear", Yarn "yarn" });
 words!(RouteScore { Softmax "softmax", Sigmoid "sigmoid" });
+words!(Prefetch { Routed "routed", Predicted "predicted" });
 
 /// The attributes of `rope`, also part of `rope.heads` and `rope.append`. [`super::interpret`] says what each does.
 #[derive(Clone, Copy, Debug, PartialEq)]

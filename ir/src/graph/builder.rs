@@ -25,7 +25,7 @@
 
 use std::collections::HashMap;
 
-use super::attrs::{RopeAttrs, RouteAttrs, int};
+use super::attrs::{Prefetch, RopeAttrs, RouteAttrs, int};
 use super::types::{Caches, TypeError, check_weight, result_types_after};
 use super::{Attr, Dim, Function, Module, OpKind, Operand, Place, Type, ValueId, Weight, WeightId};
 use crate::format::Format;
@@ -400,5 +400,33 @@ impl GraphBuilder {
         residual: ValueId,
     ) -> Result<ValueId, TypeError> {
         self.one(OpKind::ExpertDown, vec![V(x), V(ids), V(p), W(w), V(residual)], vec![])
+    }
+
+    /// `expert.slots`: the first token.
+    pub fn expert_slots(&mut self) -> Result<ValueId, TypeError> {
+        self.one(OpKind::ExpertSlots, vec![], vec![])
+    }
+
+    /// `expert.prefetch` of `[gate, up, down]`: the next token.
+    pub fn expert_prefetch(
+        &mut self,
+        slots: ValueId,
+        ids: ValueId,
+        [gate, up, down]: [WeightId; 3],
+        layer: u64,
+        when: Prefetch,
+    ) -> Result<ValueId, TypeError> {
+        let attrs = vec![int(layer), Attr::Word(when.word().to_string())];
+        self.one(OpKind::ExpertPrefetch, vec![V(slots), V(ids), W(gate), W(up), W(down)], attrs)
+    }
+
+    /// `expert.wait`: the ids, and the next token.
+    pub fn expert_wait(&mut self, slots: ValueId, ids: ValueId, layer: u64) -> Result<(ValueId, ValueId), TypeError> {
+        self.two(OpKind::ExpertWait, vec![V(slots), V(ids)], vec![int(layer)])
+    }
+
+    /// `expert.evict`: the next token.
+    pub fn expert_evict(&mut self, slots: ValueId, after: ValueId, layer: u64) -> Result<ValueId, TypeError> {
+        self.one(OpKind::ExpertEvict, vec![V(slots), V(after)], vec![int(layer)])
     }
 }

@@ -353,9 +353,15 @@ impl<'a> Interpreter<'a> {
                 let (x, ids) = (f32s(self, "x")?, value("ids"));
                 let dims = self.dims(ids);
                 let (y, n) = self.experts(mnemonic, weight(op, "w"), &x, ints(ids), dims[1])?;
-                let y = combine(&y, &f32s(self, "p")?, dims[1], n);
-                one(vec![dims[0], n], add(&y, &f32s(self, "residual")?))
+                let mut y = combine(&y, &f32s(self, "p")?, dims[1], n);
+                if let Operand::Value(residual) = op.operand("residual") {
+                    y = add(&y, &self.floats(env.get(residual))?);
+                }
+                one(vec![dims[0], n], y)
             }
+            // Where weights are when is not what they are.
+            OpKind::ExpertSlots | OpKind::ExpertPrefetch | OpKind::ExpertEvict => Ok(vec![Value::Token]),
+            OpKind::ExpertWait => Ok(vec![value("ids").clone(), Value::Token]),
         }
     }
 

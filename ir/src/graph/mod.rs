@@ -3,7 +3,8 @@
 //! A [`Module`] has weights (symbols, printed without their bytes) and one function `@step`: what one step of the model
 //! computes for `T` tokens. Its parameters are, in this order, the token ids `i32[T]`, their positions `i32[T]`, the rows
 //! whose logits are wanted `i32[L]`, and the KV cache as a `token`; its results are the logits `f32[L, vocab]` and the token.
-//! State is touched only by ops that take and give a `token`, so that order is an edge and never a convention.
+//! State is touched only by ops that take and give a `token`, so that order is an edge and never a convention: the KV cache, and
+//! where experts are loaded as they are needed, the memory that they are loaded to (`expert.slots`).
 //!
 //! ```text
 //! weight @output_norm.weight : f32[256] {file = 0, offset = 0x1a000}

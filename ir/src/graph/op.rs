@@ -163,6 +163,7 @@ const FORMAT: AttrKind = AttrKind::Format;
 const STYLE: AttrKind = AttrKind::Word(&["norm", "neox"]);
 const SCALING: AttrKind = AttrKind::Word(&["none", "linear", "yarn"]);
 const SCORE: AttrKind = AttrKind::Word(&["softmax", "sigmoid"]);
+const WHEN: AttrKind = AttrKind::Word(&["routed", "predicted"]);
 
 op_table! {
     // As a frontend writes them. `T` below is any row count; k, n, d are numbers.
@@ -193,6 +194,11 @@ op_table! {
     RopeAppend "rope.append" (kv: Value, k: Value, v: Value, pos: Value, norm: OptWeight, factors: OptWeight) {layer: INT, heads: INT, eps: FLOAT, base: FLOAT, dims: INT, style: STYLE, scaling: SCALING, factor: FLOAT, original_context: INT, beta_fast: FLOAT, beta_slow: FLOAT, attn_factor: FLOAT} -> 1 State, "`rope.heads` of k (f32[T, heads * d]), then `kv.append` with v (f32[T, heads * dv]).";
     ExpertSwiglu "expert.swiglu" (x: Value, ids: Value, gate: Weight, up: Weight) {format: FORMAT} -> 1 Pure, "`linear.swiglu` with the experts that ids [T, s] name: format[T, s, n].";
     ExpertDown "expert.down" (x: Value, ids: Value, p: Value, w: Weight, residual: OptValue) {} -> 1 Pure, "x[T, s, k] times the experts' matrices of `w` [e, n, k], combined with weights p[T, s], plus residual: f32[T, n].";
+    // As the `residency` pass makes loading explicit, where experts do not all fit in memory: they compute nothing.
+    ExpertSlots "expert.slots" () {} -> 1 State, "The memory that experts are loaded to, at the start of a step; once in a function.";
+    ExpertPrefetch "expert.prefetch" (slots: Value, ids: Value, gate: Weight, up: Weight, down: Weight) {layer: INT, when: WHEN} -> 1 State, "Begins to load the experts of a layer that ids [T, s] name, their matrices of gate and up [e, n, k] and down [e, d, n]: needed (routed), or needed soon if the guess is right (predicted).";
+    ExpertWait "expert.wait" (slots: Value, ids: Value) {layer: INT} -> 2 State, "The ids [T, s] again, once what the layer's routed prefetch asked for is in memory: readers take these.";
+    ExpertEvict "expert.evict" (slots: Value, after: Value) {layer: INT} -> 1 State, "The experts of a layer, which f32 `after` was computed with, may be given up.";
 }
 
 impl OpKind {

@@ -328,7 +328,7 @@ impl<'t> Parser<'t> {
         let kind = OpKind::from_mnemonic(mnemonic).ok_or_else(|| Failure { at, problem: unknown() })?;
         let row = kind.row();
         let mut operands = Vec::new();
-        loop {
+        while !row.operands.is_empty() {
             let (at, token) = self.next()?;
             operands.push(match token {
                 Token::Value(label) => Operand::Value(open.find(label, at)?),

@@ -375,6 +375,33 @@ pub fn result_types_after(
             rule.residual(&ty)?;
             one(ty)
         }
+        OpKind::ExpertSlots => one(Type::Token),
+        OpKind::ExpertPrefetch => {
+            rule.token("slots")?;
+            rule.layer()?;
+            let _: [&Dim; 2] = rule.i32("ids")?;
+            let [experts, n, k] = rule.weight("gate")?;
+            if rule.weight("up")? != [experts, n, k] {
+                return Err(rule.operand("up", format!("of the shape of gate, [{experts}, {n}, {k}]")));
+            }
+            let [down_experts, _, inner] = rule.weight("down")?;
+            if (down_experts, inner) != (experts, n) {
+                return Err(rule.operand("down", format!("[{experts}, d, {n}], as gate is [{experts}, {n}, {k}]")));
+            }
+            one(Type::Token)
+        }
+        OpKind::ExpertWait => {
+            rule.token("slots")?;
+            rule.layer()?;
+            let dims = rule.i32::<2>("ids")?;
+            Ok(vec![Type::i32(dims.map(Dim::clone)), Type::Token])
+        }
+        OpKind::ExpertEvict => {
+            rule.token("slots")?;
+            rule.layer()?;
+            rule.f32_any("after")?;
+            one(Type::Token)
+        }
     }
 }
 

@@ -3,8 +3,8 @@
 //!
 //! A module that passes: weights can be stored and have unique names; functions and values have unique names that can be
 //! written; every id is in range; every value is defined once, by a parameter or an op, before it is used, and has the type
-//! that the type rule gives; a function has at most one token parameter and every token is used at most once, so that the
-//! ops with state form one chain; attributes are what the op table and the type rules allow.
+//! that the type rule gives; a function has at most one token parameter (`kv`) and one `expert.slots`, every token is used at
+//! most once, and by an op of its state, so that the ops of each state form one chain; attributes are what the op table and the type rules allow.
 //!
 //! ```text
 //! func @f(%kv: token, %x: f32[T, 8, 4], %pos: i32[T]) -> (token) {
@@ -14,11 +14,11 @@
 //! }
 //! ```
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::op::Effect;
 use super::types::{Caches, TypeError, check_type, check_weight, result_types_after};
-use super::{Function, Module, Operand, Type, ValueId};
+use super::{Function, Module, Op, Operand, Type, ValueId};
 
 /// Where in a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +134,24 @@ pub enum Problem {
         /// The parameter.
         value: String,
     },
+    /// More than one `expert.slots`.
+    #[error("{value} is a second expert.slots; experts have one memory: take the token that the last op gave")]
+    SecondSlots {
+        /// Its result.
+        value: String,
+    },
+    /// A token of another state.
+    #[error("{op}: operand {expected} is the token {value} of {found}; it must be one of {expected}")]
+    WrongState {
+        /// Mnemonic.
+        op: &'static str,
+        /// The token.
+        value: String,
+        /// Its state.
+        found: &'static str,
+        /// The operand, whose name is that of the state that the op touches.
+        expected: &'static str,
+    },
 }
 
 /// Checks a module.
@@ -157,7 +175,9 @@ pub fn verify(module: &Module) -> Result<(), VerifyError> {
             let problem = Problem::Duplicate { what: "function", name: format!("@{}", function.name) };
             return Err(VerifyError { site, problem });
         }
-        Body { module, function, index: i, defined: vec![false; function.values.len()], used: Vec::new() }.verify()?;
+        let defined = vec![false; function.values.len()];
+        let (used, states) = (Vec::new(), HashMap::new());
+        Body { module, function, index: i, defined, used, states, has_slots: false }.verify()?;
     }
     Ok(())
 }
@@ -187,7 +207,15 @@ struct Body<'a> {
     defined: Vec<bool>,
     /// What took each token; empty until the first is taken.
     used: Vec<Option<Site>>,
+    /// The state of each token that an op gave.
+    states: HashMap<ValueId, &'static str>,
+    /// Whether there was an `expert.slots`.
+    has_slots: bool,
 }
+
+/// States, as the op table calls the operands that are their tokens.
+const CACHE: &str = "kv";
+const SLOTS: &str = "slots";
 
 impl Body<'_> {
     fn verify(mut self) -> Result<(), VerifyError> {
@@ -235,11 +263,38 @@ impl Body<'_> {
                     return Err(fail(site, Problem::ResultType { op: row.mnemonic, value, found, expected }));
                 }
             }
+            self.state(site, op)?;
             // The table's effect column and the type rules must agree: passes read only the column.
             debug_assert_eq!(row.effect == Effect::State, types.contains(&Type::Token), "{}", row.mnemonic);
         }
         for (i, &value) in function.results.iter().enumerate() {
             self.use_value(Site::Result(self.index, i), value)?;
+        }
+        Ok(())
+    }
+
+    /// Tokens are of the state that the op table calls the operand by.
+    fn state(&mut self, site: Site, op: &Op) -> Result<(), VerifyError> {
+        let row = op.kind.row();
+        let mut state = None;
+        for (operand, row_operand) in op.operands.iter().zip(row.operands) {
+            let Operand::Value(value) = operand else { continue };
+            if *self.function.ty(*value) != Type::Token {
+                continue;
+            }
+            // Of a parameter nothing is noted: it is the cache.
+            let found = self.states.get(value).copied().unwrap_or(CACHE);
+            if found != row_operand.name {
+                let (op, value, expected) = (row.mnemonic, self.function.label(*value), row_operand.name);
+                return Err(fail(site, Problem::WrongState { op, value, found, expected }));
+            }
+            state = Some(found);
+        }
+        for &value in op.results.iter().filter(|&&value| *self.function.ty(value) == Type::Token) {
+            if state.is_none() && std::mem::replace(&mut self.has_slots, true) {
+                return Err(fail(site, Problem::SecondSlots { value: self.function.label(value) }));
+            }
+            self.states.insert(value, state.unwrap_or(SLOTS));
         }
         Ok(())
     }

@@ -34,6 +34,7 @@ fn cost(node: &Node) -> u64 {
         OpKind::Dequantise => 100_000,
         // Ops with effects are never nodes.
         OpKind::KvAppend | OpKind::Attention | OpKind::RopeAppend => 0,
+        OpKind::ExpertSlots | OpKind::ExpertPrefetch | OpKind::ExpertWait | OpKind::ExpertEvict => 0,
     }
 }
 

@@ -1,8 +1,11 @@
 //! Where buffers lie: in one arena, over each other where their lives do not meet.
 //!
 //! A buffer lives from the first step that writes it to the last that reads it, both included: within a step tasks run in
-//! any order, so two buffers of one step never overlap. Largest first, each at the lowest free offset: for lives that are
+//! any order, so two buffers of one step never overlap. Steps that read the experts of a group can be run for some of them and
+//! then again for others, so what one of them touches lives through all of them. Largest first, each at the lowest free offset: for lives that are
 //! nested like a layer's this comes out near the largest sum of what lives at once.
+
+use std::collections::BTreeMap;
 
 use ixc_ir::plan::{ArenaBuffer, BufferId, RowCount};
 
@@ -36,10 +39,28 @@ pub(super) fn lives(work: &[Work], steps: &[Vec<usize>], count: usize, result: B
             }
         }
     }
+    for (first, last) in windows(work, steps) {
+        for life in lives.iter_mut().flatten().filter(|life| life.0 <= last && life.1 >= first) {
+            *life = (life.0.min(first), life.1.max(last));
+        }
+    }
     if let Some(life) = lives.get_mut(result.0 as usize) {
         *life = Some((life.map_or(0, |(first, _)| first), steps.len()));
     }
     lives
+}
+
+/// First and last step that read the experts of each group.
+fn windows(work: &[Work], steps: &[Vec<usize>]) -> impl Iterator<Item = (usize, usize)> {
+    let mut windows: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
+    for (number, step) in steps.iter().enumerate() {
+        for resource in step.iter().flat_map(|&i| &work[i].reads) {
+            if let Resource::Group(group) = *resource {
+                windows.entry(group).or_insert((number, number)).1 = number;
+            }
+        }
+    }
+    windows.into_values()
 }
 
 /// Places buffers; gives them and the arena's length.

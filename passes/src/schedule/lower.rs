@@ -14,10 +14,12 @@
 //! | `rows` | ops on rows: embedding, elementwise, norms, quantisation |
 //! | `attention` | rotation, cache, attention |
 //! | `experts` | routing, and rows in the order of their experts |
+//! | `residency` | experts that need not be in memory all at once |
 //! | [`super::matrix`] | products |
 
 mod attention;
 mod experts;
+mod residency;
 mod rows;
 
 use std::collections::HashMap;
@@ -33,6 +35,7 @@ use ixc_ir::plan::{
     RowCount, Source, Task, Variant, WeightFile,
 };
 
+use self::residency::Residency;
 use super::arena::Draft;
 use super::matrix::{Product, scratch_arg};
 use super::steps::{Resource, What, Work};
@@ -92,7 +95,10 @@ enum Meaning {
     Ids,
     Positions,
     WantedRows,
+    /// The KV cache.
     Token,
+    /// The memory that experts are loaded to.
+    Slots,
     /// A dequantised weight, which only products may read, as it is stored.
     Weight(WeightId),
 }
@@ -124,6 +130,7 @@ pub(super) struct Lowering<'a> {
     packed: Vec<Option<Format>>,
     /// Position in [`Lowering::cache`] of a graph's layer.
     layers: HashMap<i64, u32>,
+    residency: Residency,
     pub(super) buffers: Vec<Draft>,
     pub(super) work: Vec<Work>,
     pub(super) kernels: Vec<KernelSpec>,
@@ -206,6 +213,7 @@ impl<'a> Lowering<'a> {
             weight_ids: HashMap::new(),
             packed: packing::packed(module, function, settings.matrix),
             layers: HashMap::new(),
+            residency: Residency::default(),
             buffers: Vec::new(),
             work: Vec::new(),
             kernels: Vec::new(),
@@ -343,6 +351,13 @@ impl<'a> Lowering<'a> {
                 let residual = self.opt_operand(op, "residual")?;
                 Meaning::Stored(self.combine(name, format!("{label} combine"), y, p, residual)?)
             }
+            OpKind::ExpertSlots => Meaning::Slots,
+            OpKind::ExpertPrefetch => self.expert_prefetch(op)?,
+            OpKind::ExpertWait => {
+                self.meanings[op.results[1].index()] = Some(Meaning::Slots);
+                self.expert_wait(op)?
+            }
+            OpKind::ExpertEvict => self.expert_evict(op)?,
         };
         self.meanings[op.results[0].index()] = Some(meaning);
         Ok(())
@@ -355,6 +370,11 @@ impl<'a> Lowering<'a> {
             Some(Some(meaning)) => Ok(*meaning),
             Some(None) | None => unsupported(op, format!("value {} is used before it is defined", value.0)),
         }
+    }
+
+    /// Whether a value is the cache.
+    pub(super) fn is_cache(&self, value: ValueId) -> bool {
+        matches!(self.meanings.get(value.index()), Some(Some(Meaning::Token)))
     }
 
     /// A value that lies in the arena.
@@ -540,7 +560,11 @@ impl<'a> Lowering<'a> {
                 Source::Arena(buffer) => Resource::Buffer(buffer.0),
                 Source::Keys(layer) | Source::Values(layer) => Resource::Cache(layer),
                 Source::Input(Input::RoutedToken(bucket) | Input::RoutedSlot(bucket)) => Resource::Bucket(bucket.0),
-                Source::Weight(_) | Source::Rope(_) | Source::Scratch | Source::Input(_) => continue,
+                Source::Weight(weight) => match self.residency.group_of(weight) {
+                    Some(group) => Resource::Group(group),
+                    None => continue,
+                },
+                Source::Rope(_) | Source::Scratch | Source::Input(_) => continue,
             };
             match access {
                 Access::Read => reads.push(resource),

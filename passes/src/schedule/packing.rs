@@ -74,6 +74,8 @@ fn factors(kind: OpKind) -> &'static [&'static str] {
         OpKind::Dequantise | OpKind::Linear | OpKind::ExpertDown => &["w"],
         OpKind::LinearQkv => &["wq", "wk", "wv"],
         OpKind::LinearSwiglu | OpKind::ExpertSwiglu => &["gate", "up"],
+        // Loads what products read.
+        OpKind::ExpertPrefetch => &["gate", "up", "down"],
         OpKind::Embed
         | OpKind::Matmul
         | OpKind::Add
@@ -93,6 +95,9 @@ fn factors(kind: OpKind) -> &'static [&'static str] {
         | OpKind::TakeRows
         | OpKind::Quantise
         | OpKind::ExpertMatmul
-        | OpKind::ExpertCombine => &[],
+        | OpKind::ExpertCombine
+        | OpKind::ExpertSlots
+        | OpKind::ExpertWait
+        | OpKind::ExpertEvict => &[],
     }
 }

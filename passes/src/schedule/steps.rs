@@ -2,7 +2,8 @@
 //!
 //! A task's step is the first after all that it waits for: after what wrote the buffers and the routing that it reads, and
 //! for a cache after what touched it before. The number of barriers is then the length of the longest chain, which no
-//! order can undercut. A routing is bucketed in a step of its own kind, beside a run of the same level.
+//! order can undercut. A routing is bucketed in a step of its own kind, beside a run of the same level; what is said of experts in
+//! memory is said at the barrier after the run that makes it known, so that it adds no level either.
 
 use std::collections::HashMap;
 
@@ -17,9 +18,13 @@ pub(super) enum Resource {
     Bucket(u32),
     /// A layer of the cache.
     Cache(u32),
+    /// The experts of a group being in memory.
+    Group(u32),
+    /// The memory that experts are loaded to.
+    Slots,
 }
 
-/// A task or a bucket step, with what it reads and writes.
+/// A task or another step, with what it reads and writes.
 #[derive(Clone, Debug)]
 pub(super) struct Work {
     pub(super) what: What,
@@ -32,9 +37,11 @@ pub(super) enum What {
     Task(Task),
     /// A [`Step::Bucket`].
     Bucket(Step),
+    /// A step that says something of experts in memory: one thread's, at the barrier after what it waits for.
+    Residency(Step),
 }
 
-/// Work by step, as positions in the work list; each step is all tasks or one bucket.
+/// Work by step, as positions in the work list; each step is all tasks or one of something else.
 pub(super) fn steps(work: &[Work]) -> Vec<Vec<usize>> {
     let mut read: HashMap<Resource, usize> = HashMap::new();
     let mut written: HashMap<Resource, usize> = HashMap::new();
@@ -44,7 +51,8 @@ pub(super) fn steps(work: &[Work]) -> Vec<Vec<usize>> {
         // Two tasks may fill parts of one buffer or cache beside each other, since parts never meet; but not while another
         // reads what was there before.
         let after_read = item.writes.iter().filter_map(|r| read.get(r));
-        let level = after_write.chain(after_read).map(|level| level + 1).max().unwrap_or(0);
+        let later = usize::from(!matches!(item.what, What::Residency(_)));
+        let level = after_write.chain(after_read).map(|level| level + later).max().unwrap_or(0);
         if levels.len() <= level {
             levels.resize(level + 1, Vec::new());
         }
@@ -58,14 +66,18 @@ pub(super) fn steps(work: &[Work]) -> Vec<Vec<usize>> {
     }
     let mut steps = Vec::with_capacity(levels.len());
     for level in levels {
-        let (tasks, buckets): (Vec<_>, Vec<_>) =
-            level.into_iter().partition(|&i| matches!(work[i].what, What::Task(_)));
+        let (tasks, others): (Vec<_>, Vec<_>) = level.into_iter().partition(|&i| matches!(work[i].what, What::Task(_)));
         if !tasks.is_empty() {
             steps.push(tasks);
         }
-        steps.extend(buckets.into_iter().map(|bucket| vec![bucket]));
+        steps.extend(others.into_iter().map(|other| vec![other]));
     }
     steps
+}
+
+/// Whether something is said of experts in memory after the last barrier, where nobody acts on it.
+pub(super) fn ends_with_residency(work: &[Work], steps: &[Vec<usize>]) -> bool {
+    steps.last().is_some_and(|step| step.iter().any(|&i| matches!(work[i].what, What::Residency(_))))
 }
 
 /// The plan's steps.
@@ -77,7 +89,7 @@ pub(super) fn build(work: Vec<Work>, steps: &[Vec<usize>]) -> Vec<Step> {
         for what in step.iter().filter_map(|&i| work[i].take()) {
             match what {
                 What::Task(task) => tasks.push(task),
-                What::Bucket(bucket) => built.push(bucket),
+                What::Bucket(step) | What::Residency(step) => built.push(step),
             }
         }
         if !tasks.is_empty() {

@@ -2,6 +2,7 @@
 
 use super::{Formats, IDS, RandomModule, Rng, formats_of, ok, random_rope, random_route, with_weights};
 use crate::format::Format;
+use crate::graph::attrs::Prefetch;
 use crate::graph::builder::{GraphBuilder, LinearPart};
 use crate::graph::op::OpKind;
 use crate::graph::{Dim, Place, Type, ValueId, WeightId};
@@ -19,6 +20,8 @@ pub(super) struct Soup {
     caches: Vec<(u64, u64, u64)>,
     /// Routed ids with their weights and slots.
     routed: Vec<(ValueId, ValueId, u64)>,
+    /// The last token of the experts' memory.
+    slots: Option<ValueId>,
     made: u64,
 }
 
@@ -38,6 +41,7 @@ impl Soup {
             kv: step.kv,
             caches: Vec::new(),
             routed: Vec::new(),
+            slots: None,
             made: 0,
         }
     }
@@ -120,6 +124,14 @@ impl Soup {
             self.op(OpKind::Route);
         }
         self.rng.pick(&self.routed)
+    }
+
+    /// The token of the experts' memory; a function has one.
+    fn slots(&mut self) -> ValueId {
+        match self.slots {
+            Some(slots) => slots,
+            None => *self.slots.insert(ok(self.b.expert_slots())),
+        }
     }
 
     /// A layer whose cache has these sizes: an old one or a new one.
@@ -273,6 +285,26 @@ impl Soup {
                 let w = self.weight(&[IDS, n, k]);
                 let (x, residual) = (self.activation(w, &[slots, k]), self.f32(&[n]));
                 ok(self.b.expert_down(x, ids, p, w, residual));
+            }
+            OpKind::ExpertSlots => {
+                self.slots();
+            }
+            OpKind::ExpertPrefetch => {
+                let ((ids, _, _), (gate, up)) = (self.routed(), self.gate_up(&[IDS, n, k]));
+                let (slots, down) = (self.slots(), self.weight(&[IDS, 32, n]));
+                let when = self.rng.pick(&[Prefetch::Routed, Prefetch::Predicted]);
+                self.slots = Some(ok(self.b.expert_prefetch(slots, ids, [gate, up, down], heads, when)));
+            }
+            OpKind::ExpertWait => {
+                let (ids, p, top_k) = self.routed();
+                let slots = self.slots();
+                let (ids, slots) = ok(self.b.expert_wait(slots, ids, heads));
+                self.slots = Some(slots);
+                self.routed.push((ids, p, top_k));
+            }
+            OpKind::ExpertEvict => {
+                let (slots, after) = (self.slots(), self.f32(&[k]));
+                self.slots = Some(ok(self.b.expert_evict(slots, after, heads)));
             }
         }
     }

@@ -44,7 +44,7 @@ impl Lowering<'_> {
     }
 
     /// The rows of the routing that `ids` is, bucketed where it was not yet.
-    fn routing(&mut self, op: &'static str, ids: Stored) -> Result<Rows, ScheduleError> {
+    pub(super) fn routing(&mut self, op: &'static str, ids: Stored) -> Result<Rows, ScheduleError> {
         if let Some(&rows) = self.routings.get(&ids.buffer) {
             return Ok(rows);
         }

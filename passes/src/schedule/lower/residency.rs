@@ -1,0 +1,176 @@
+//! Experts that need not be in memory all at once: the weights of a layer are a group, and the ops of the `residency` pass are steps
+//! that say what one thread tells the runtime at a barrier.
+//!
+//! ```text
+//! %1 = expert.prefetch %0, %ids, @gate, @up, @down {layer = 0, when = routed}      bucket, request
+//! %2 = expert.prefetch %1, %soon, @gate1, @up1, @down1 {layer = 1, when = predicted}    predict
+//! %ready, %3 = expert.wait %2, %ids {layer = 0}                                    nothing: stages that read the group wait
+//! %4 = expert.evict %3, %y {layer = 0}                                             release, after the last of those
+//! ```
+//!
+//! Leaves true: each group is requested once and released once, by the work list's order and by [`Resource::Group`], and what reads its
+//! weights stands between, over the rows of the routing that names its experts.
+
+use std::collections::HashMap;
+
+use ixc_ir::graph::attrs::Prefetch;
+use ixc_ir::graph::{Op, WeightId};
+use ixc_ir::plan::{BucketId, ExpertGroup, RowAxis, Source, Step};
+
+use super::{Lowering, Meaning, Resource, Rows, ScheduleError, Stored, What, Work, fit, unsupported};
+
+/// Groups of experts as they come up.
+#[derive(Default)]
+pub(super) struct Residency {
+    groups: Vec<Group>,
+    /// Position in `groups` of a graph's layer.
+    layers: HashMap<i64, u32>,
+    /// Group of a weight of the plan.
+    of_weight: HashMap<u32, u32>,
+}
+
+struct Group {
+    /// As the prefetch names them.
+    weights: [WeightId; 3],
+    plan: ExpertGroup,
+    /// The routing, once it is requested.
+    bucket: Option<BucketId>,
+}
+
+impl Residency {
+    pub(super) fn group_of(&self, weight: u32) -> Option<u32> {
+        self.of_weight.get(&weight).copied()
+    }
+}
+
+impl Lowering<'_> {
+    pub(super) fn expert_prefetch(&mut self, op: &Op) -> Result<Meaning, ScheduleError> {
+        let name = op.kind.row().mnemonic;
+        let group = self.group(op)?;
+        let ids = self.operand(op, "ids")?;
+        let experts = u64::from(self.residency.groups[group as usize].plan.experts);
+        if self.routes.get(&ids.buffer) != Some(&experts) {
+            return unsupported(name, "ids that no route to as many experts gave");
+        }
+        let mut reads = vec![Resource::Slots];
+        let mut writes = vec![Resource::Slots];
+        let step = match Prefetch::from_word(op.attr("when").word()) {
+            Some(Prefetch::Predicted) => {
+                if ids.rows != Rows::Tokens {
+                    return unsupported(name, "prediction for rows other than tokens");
+                }
+                reads.push(Resource::Buffer(ids.buffer.0));
+                Step::Predict { group, ids: ids.buffer, count: fit("experts of a token", ids.width)? }
+            }
+            Some(Prefetch::Routed) | None => {
+                let bucket = self.bucket(name, ids)?;
+                if self.residency.groups[group as usize].bucket.replace(bucket).is_some() {
+                    return unsupported(name, "a layer's experts requested twice in a step");
+                }
+                reads.push(Resource::Bucket(bucket.0));
+                writes.push(Resource::Group(group));
+                Step::Request { group, bucket }
+            }
+        };
+        self.work.push(Work { what: What::Residency(step), reads, writes });
+        Ok(Meaning::Slots)
+    }
+
+    /// The ids as they are: what reads the group's weights waits for the request by [`Resource::Group`].
+    pub(super) fn expert_wait(&mut self, op: &Op) -> Result<Meaning, ScheduleError> {
+        let name = op.kind.row().mnemonic;
+        let ids = self.operand(op, "ids")?;
+        let bucket = Some(self.bucket(name, ids)?);
+        match self.residency.layers.get(&op.attr("layer").int()) {
+            Some(&group) if self.residency.groups[group as usize].bucket == bucket => Ok(Meaning::Stored(ids)),
+            Some(_) | None => unsupported(name, "ids that the layer's experts were not requested by"),
+        }
+    }
+
+    pub(super) fn expert_evict(&mut self, op: &Op) -> Result<Meaning, ScheduleError> {
+        let name = op.kind.row().mnemonic;
+        let Some(&group) = self.residency.layers.get(&op.attr("layer").int()) else {
+            return unsupported(name, "a layer whose experts were not requested");
+        };
+        self.work.push(Work {
+            what: What::Residency(Step::Release { group }),
+            reads: vec![Resource::Slots],
+            writes: vec![Resource::Slots, Resource::Group(group)],
+        });
+        Ok(Meaning::Slots)
+    }
+
+    /// The plan's groups, after all ops.
+    ///
+    /// # Errors
+    /// Where the graph reads experts that it has not requested, or has given up, or does not give up; the `residency` pass makes no
+    /// such graph.
+    pub(in crate::schedule) fn expert_groups(&mut self) -> Result<Vec<ExpertGroup>, ScheduleError> {
+        let mut open = vec![false; self.residency.groups.len()];
+        let mut left = self.residency.groups.len();
+        for work in &self.work {
+            match &work.what {
+                What::Residency(Step::Request { group, .. }) => open[*group as usize] = true,
+                What::Residency(Step::Release { group }) => {
+                    if !std::mem::replace(&mut open[*group as usize], false) {
+                        return unsupported("expert.evict", "a layer's experts given up without being requested");
+                    }
+                    left -= 1;
+                }
+                What::Residency(_) | What::Bucket(_) => {}
+                What::Task(task) => {
+                    let weights = task.args.iter().filter_map(|arg| match arg.source {
+                        Source::Weight(weight) => self.residency.group_of(weight),
+                        _ => None,
+                    });
+                    for group in weights {
+                        let bucket = self.residency.groups[group as usize].bucket;
+                        if !open[group as usize] || bucket.map(RowAxis::Routed) != Some(task.rows) {
+                            let problem =
+                                format!("{}, which reads experts that are not requested then and there", task.label);
+                            return unsupported("expert.prefetch", problem);
+                        }
+                    }
+                }
+            }
+        }
+        if left > 0 {
+            return unsupported("expert.prefetch", "experts that are never requested or never given up");
+        }
+        Ok(std::mem::take(&mut self.residency.groups).into_iter().map(|group| group.plan).collect())
+    }
+
+    fn bucket(&mut self, op: &'static str, ids: Stored) -> Result<BucketId, ScheduleError> {
+        match self.routing(op, ids)? {
+            Rows::Routed { bucket, .. } => Ok(bucket),
+            Rows::Tokens | Rows::Outputs => unsupported(op, "ids that are not routed"),
+        }
+    }
+
+    /// The group of a prefetch's weights: one for each layer, in the order in which layers come up.
+    fn group(&mut self, op: &Op) -> Result<u32, ScheduleError> {
+        let name = op.kind.row().mnemonic;
+        let layer = op.attr("layer").int();
+        let weights = ["gate", "up", "down"].map(|operand| self.weight_operand(op, operand));
+        if let Some(&group) = self.residency.layers.get(&layer) {
+            if self.residency.groups[group as usize].weights != weights {
+                return unsupported(name, format!("other weights for layer {layer} than before"));
+            }
+            return Ok(group);
+        }
+        let number = fit("groups of experts", self.residency.groups.len() as u64)?;
+        let mut ids = Vec::with_capacity(weights.len());
+        for w in weights {
+            let id = self.weight(w)?;
+            if self.residency.of_weight.insert(id, number).is_some() {
+                return unsupported(name, "a weight in the experts of two layers, or twice in one");
+            }
+            ids.push(id);
+        }
+        let experts = self.module.weights[weights[0].index()].shape.first().copied().unwrap_or(0);
+        let plan = ExpertGroup { experts: fit("experts", experts)?, weights: ids };
+        self.residency.groups.push(Group { weights, plan, bucket: None });
+        self.residency.layers.insert(layer, number);
+        Ok(number)
+    }
+}
