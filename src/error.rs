@@ -208,7 +208,8 @@ impl Error {
             Error::Load(
                 LoadError::Memory(_) | LoadError::Thread { .. } | LoadError::Pack { .. } | LoadError::Fault { .. },
             ) => FAILED,
-            Error::Load(LoadError::NotEmulated { .. }) => USAGE,
+            Error::Load(LoadError::Stream(_)) => FAILED,
+            Error::Load(LoadError::NotEmulated { .. } | LoadError::Budget { .. } | LoadError::Larger { .. }) => USAGE,
             Error::PlanFile(FileError::Source(error)) => match &**error {
                 LoadError::ModelFile { source, .. } => io_status(source),
                 LoadError::Memory(_) | LoadError::Thread { .. } | LoadError::Pack { .. } => FAILED,

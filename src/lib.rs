@@ -3,6 +3,7 @@
 //!
 //! | module | what it owns |
 //! | --- | --- |
+//! | [`budget`] | whether a model fits into memory, and how it is compiled where it does not |
 //! | [`compile`] | from a model to a plan, with every stage between |
 //! | [`demo`] | the model that is built in |
 //! | [`error`] | what can go wrong, and the exit status of each |
@@ -13,6 +14,7 @@
 //! | [`session`] | a model that runs: prompt, conversation, tokens |
 //! | [`traffic`] | bytes that a token reads |
 
+pub mod budget;
 pub mod compile;
 pub mod demo;
 pub mod error;

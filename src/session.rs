@@ -27,9 +27,11 @@ use ixc_runtime::file::{self, PlanFile};
 use ixc_runtime::load::{BuiltIn, LoadError};
 use ixc_runtime::sample::{Sampler, Settings};
 use ixc_runtime::stats::Stats;
+use ixc_runtime::stream::store::{Config, Store};
 
 use crate::Error;
-use crate::compile::{self, compile, decode_tokenizer};
+use crate::budget;
+use crate::compile::{self, decode_tokenizer};
 use crate::model::{Model, check_tokens, is_plan};
 
 /// Positions of the KV cache where nothing is said, unless the model's context is shorter.
@@ -52,6 +54,9 @@ pub struct SessionOptions {
     pub skip_weight_check: bool,
     /// Whether weights are packed; the target says so where nothing is said. A plan has its own.
     pub pack: Option<bool>,
+    /// Bytes that the process may take. Experts that do not fit are read when they are needed. Where nothing is said, and the weights are
+    /// larger than what the machine and the control group have left, it is nearly that.
+    pub memory: Option<u64>,
 }
 
 /// What to generate.
@@ -118,6 +123,8 @@ pub struct Session {
     tokenizer: Result<Tokenizer, TokenizerError>,
     template: Option<String>,
     conversation: Conversation,
+    /// Tokens that were timed.
+    measured: usize,
 }
 
 impl Session {
@@ -147,8 +154,8 @@ impl Session {
             compile_options.target = target;
         }
         compile_options.pack = options.pack;
-        let plan = compile(model, &compile_options)?.plan;
-        Session::of_plan(plan, Path::new(""), options)
+        let (compiled, memory) = budget::compile_within(model, &compile_options, options.memory, options.context)?;
+        Session::of_plan(compiled.plan, Path::new(""), &SessionOptions { memory, ..options.clone() })
     }
 
     /// Loads a plan; what it names by relative paths is looked for in `folder`.
@@ -178,6 +185,8 @@ impl Session {
             skip_weight_check: options.skip_weight_check,
             stats: options.stats,
             backend: if options.emulate { BackendKind::Emulated } else { BackendKind::Native },
+            memory: options.memory.or_else(|| budget::of_plan(plan, options.context)),
+            stream: Config::default(),
         };
         let engine = Engine::load_file(file, folder, &engine_options).map_err(|error| match error {
             LoadError::Codegen(source) if matches!(*source, CodegenError::MissingFeatures { .. }) => {
@@ -192,6 +201,7 @@ impl Session {
             tokenizer,
             template: spec.chat_template,
             conversation: Conversation::default(),
+            measured: 0,
         })
     }
 
@@ -219,6 +229,11 @@ impl Session {
     /// When a thread fails.
     pub fn pack_weights(&mut self) -> Result<(), Error> {
         Ok(self.engine.pack_weights()?)
+    }
+
+    /// The weight store, where experts are streamed.
+    pub fn stream(&self) -> Option<&Store> {
+        self.engine.stream()
     }
 
     /// Where the time went since the last call.
@@ -384,23 +399,25 @@ impl Session {
 
     /// Brings `depth` tokens into the KV cache, those that are there already left as they are; the `tokens` that come next.
     fn descend(&mut self, depth: usize, tokens: usize) -> Result<Vec<u32>, Error> {
-        let mut all = self.some_tokens(depth.saturating_add(tokens));
-        self.check(&all)?;
-        let next = all.split_off(depth);
-        let there = self.cached.iter().zip(&all).take_while(|(a, b)| a == b).count();
+        let before = self.some_tokens(0, depth);
+        // Other ones each time: experts that were streamed for the last ones are no help to these.
+        let next = self.some_tokens(depth.saturating_add(self.measured), tokens);
+        self.measured = self.measured.saturating_add(tokens);
+        self.check(&[&before[..], &next].concat())?;
+        let there = self.cached.iter().zip(&before).take_while(|(a, b)| a == b).count();
         self.truncate(there);
-        for part in all[there..].chunks(self.max_tokens()) {
+        for part in before[there..].chunks(self.max_tokens()) {
             self.feed(part)?;
         }
         Ok(next)
     }
 
-    /// Tokens that differ from each other, so that routers choose as they do for text.
-    fn some_tokens(&self, count: usize) -> Vec<u32> {
+    /// Tokens that differ from each other, so that routers choose as they do for text: `count` of a fixed sequence from `first` on.
+    fn some_tokens(&self, first: usize, count: usize) -> Vec<u32> {
         // Knuth's multiplicative hash.
-        let hash = |index: u64| (index + 1).wrapping_mul(2_654_435_761) >> 7;
+        let hash = |index: u64| index.wrapping_add(1).wrapping_mul(2_654_435_761) >> 7;
         let vocabulary = u64::from(self.engine.vocabulary()).max(1);
-        (0..count as u64).map(|index| (hash(index) % vocabulary) as u32).collect()
+        (0..count as u64).map(|index| (hash(index.wrapping_add(first as u64)) % vocabulary) as u32).collect()
     }
 
     fn check(&self, tokens: &[u32]) -> Result<(), Error> {

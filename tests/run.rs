@@ -316,3 +316,32 @@ fn interrupted_text_ends_cleanly() {
     assert!(String::from_utf8(all).unwrap().ends_with('\n'));
     assert_eq!(stderr(&output), "");
 }
+
+#[test]
+fn experts_that_do_not_fit_are_streamed_and_the_text_is_the_same() {
+    let folder = scratch("experts_that_do_not_fit");
+    let arguments = ["-p", "The borrow checker", "-n", "24", "--temp", "0", "-t", "2"];
+    let expected = stdout(ixc(["run"].into_iter().chain(arguments)));
+    let run = |plan: &Path, memory: &str| {
+        let mut command = ixc(["run"].into_iter().chain(arguments));
+        command.arg(plan).args(["--memory", memory, "--stats"]);
+        command
+    };
+    for more in [&[][..], &["--no-weights"], &["--target", "portable"]] {
+        let plan = plan(&folder, &[&["--memory", "1MiB"], more].concat());
+        let mut small = run(&plan, "1MiB");
+        let refused = small.output().unwrap();
+        let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(refused.status.code() == Some(2) && message.contains("memory budget of 1048576 bytes"), "{message}");
+        // The error says what is needed; what a process takes differs a little from time to time.
+        let needed = message.split("experts, and ").nth(1).unwrap().split(' ').next().unwrap();
+        let memory = format!("{}", needed.parse::<u64>().unwrap() + (8 << 20));
+        let streamed = run(&plan, &memory).output().unwrap();
+        let report = String::from_utf8_lossy(&streamed.stderr).into_owned();
+        assert_eq!(String::from_utf8_lossy(&streamed.stdout), expected, "{more:?}: {report}");
+        assert!(report.contains("experts ") && report.contains(" missed;") && report.contains("drive "), "{report}");
+    }
+    // A model without experts that can stay on the drive.
+    let plan = plan(&folder, &[]);
+    assert_eq!(run(&plan, "1MiB").output().unwrap().status.code(), Some(2));
+}

@@ -145,6 +145,16 @@ pub enum LoadError {
         /// The least that works.
         needed: u64,
     },
+    /// The memory asked for is too little, and nothing in the plan can be read when it is needed.
+    #[error(
+        "a memory budget of {budget} bytes is too small: this plan takes {needed} bytes, and does not say when experts are needed, of which a part could stay on the drive"
+    )]
+    Larger {
+        /// Asked for.
+        budget: u64,
+        /// What it takes.
+        needed: u64,
+    },
     /// Experts can't be streamed.
     #[error(transparent)]
     Stream(Box<StreamError>),
@@ -225,6 +235,13 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<E
         store.experts = Some(experts(&program, &plan.weights, &plan.files, folder, own_file, fixed, options)?);
         // Nothing that is read from a mapped file is left for later: the file may change, and its pages are no part of the budget.
         pack_all(&mut store.weights, &store.files, &mut pool)?;
+    } else if let Some(budget) = options.memory {
+        let weights = plan.weights.iter().filter(|weight| !weight.is_packed_at_load());
+        let mapped = weights.fold(0u64, |sum, weight| sum.saturating_add(weight.bytes));
+        let needed = begun.saturating_add(store.bytes()).saturating_add(mapped);
+        if needed > budget {
+            return Err(LoadError::Larger { budget, needed });
+        }
     }
     let clocks =
         if options.stats { (0..threads).map(|_| Mutex::new(Clock::new(&program))).collect() } else { Vec::new() };

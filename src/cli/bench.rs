@@ -9,7 +9,7 @@ use ixc::session::{Session, SessionOptions};
 use ixc::traffic::Traffic;
 use serde::Serialize;
 
-use super::choose::{ModelChoice, TargetChoice};
+use super::choose::{MemoryChoice, ModelChoice, TargetChoice};
 use super::interrupt::{self, Interrupted};
 use super::output::{self, Printable};
 
@@ -41,6 +41,8 @@ pub struct Args {
     repetitions: u32,
     #[command(flatten)]
     target: TargetChoice,
+    #[command(flatten)]
+    memory: MemoryChoice,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -105,8 +107,9 @@ impl Args {
             )?;
         }
         for threads in threads {
-            let target = self.target.target();
-            let options = SessionOptions { threads, context: Some(context), target, ..SessionOptions::default() };
+            let (target, memory) = (self.target.target(), self.memory.bytes());
+            let options =
+                SessionOptions { threads, context: Some(context), target, memory, ..SessionOptions::default() };
             let mut session = Session::open(path, &options)?;
             session.pack_weights()?;
             for &work in &works {

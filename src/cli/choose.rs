@@ -6,6 +6,8 @@ use ixc::codegen::target::Target;
 use ixc::compile::TargetName;
 use ixc::model::Model;
 
+use super::size::Size;
+
 /// A model: a path, or the built-in demo model.
 #[derive(Debug, clap::Args)]
 pub struct ModelChoice {
@@ -43,5 +45,21 @@ impl TargetChoice {
     /// The target, if one is named.
     pub fn target(&self) -> Option<Target> {
         self.target.map(|target| target.0)
+    }
+}
+
+/// The memory of a command that runs a model.
+#[derive(Clone, Debug, clap::Args)]
+pub struct MemoryChoice {
+    /// Memory that may be taken, such as 6GiB: experts that do not fit are read from the drive when they are needed [default: all
+    /// that is left, where the model is larger than that].
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<Size>,
+}
+
+impl MemoryChoice {
+    /// In bytes, if it is said.
+    pub fn bytes(&self) -> Option<u64> {
+        self.memory.map(|size| size.0)
     }
 }

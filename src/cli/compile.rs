@@ -4,7 +4,8 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use ixc::compile::{Options, TargetName, compile};
+use ixc::budget::compile_within;
+use ixc::compile::{Options, TargetName};
 use ixc::ir::plan::PlanWeight;
 use ixc::model::Model;
 use ixc::npy::replace_file;
@@ -12,6 +13,7 @@ use ixc::runtime::engine;
 use ixc::runtime::file::{self, weights};
 use serde_json::json;
 
+use super::choose::MemoryChoice;
 use super::output::{self, Bytes, Line};
 use super::stages::Stage;
 
@@ -21,6 +23,7 @@ use super::stages::Stage;
 #[command(after_help = "EXAMPLES:
   ixc compile model.gguf                         writes model.ixp
   ixc compile model.gguf -o plan.ixp --target portable
+  ixc compile large.gguf --memory 6GiB           a plan that says when experts are needed, as not all fit
   ixc compile model.gguf --no-weights            a small plan: weights are packed each time that it is loaded
   ixc compile model.gguf --emit graph,fused,kernel,asm
                                                  writes model.d/1.graph.ix and so on, too
@@ -46,6 +49,8 @@ pub struct Args {
     /// Read weights as they lie in the model file, even where the target has faster kernels for packed ones.
     #[arg(long)]
     no_pack: bool,
+    #[command(flatten)]
+    memory: MemoryChoice,
     /// Threads that pack [default: one for each core].
     #[arg(short, long)]
     threads: Option<usize>,
@@ -64,7 +69,7 @@ impl Args {
         let model = Model::open(&self.model)?;
         let pack = self.no_pack.then_some(false);
         let options = Options { target: self.target.0, max_tokens: self.max_tokens, pack, ..Options::default() };
-        let mut compiled = compile(&model, &options)?;
+        let (mut compiled, _) = compile_within(&model, &options, self.memory.bytes(), None)?;
         let default = || Path::new(self.model.file_stem().unwrap_or_default()).with_extension("ixp");
         let path = self.output.clone().unwrap_or_else(default);
         if !self.no_weights && compiled.plan.weights.iter().any(PlanWeight::is_packed_at_load) {

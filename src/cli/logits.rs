@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use ixc::model::Model;
 use ixc::session::{Session, SessionOptions};
 
-use super::choose::TargetChoice;
+use super::choose::{MemoryChoice, TargetChoice};
 use super::tokens::TokenList;
 
 /// Computes the logits of tokens and writes them as a NumPy file, f32 [tokens, vocabulary].
@@ -28,6 +28,8 @@ pub struct Args {
     engine: Engine,
     #[command(flatten)]
     target: TargetChoice,
+    #[command(flatten)]
+    memory: MemoryChoice,
     /// Run the generated code in the emulator: any target on any machine, about a thousand times slower.
     #[arg(long, conflicts_with = "engine")]
     emulate: bool,
@@ -61,6 +63,7 @@ impl Args {
                     target: self.target.target(),
                     emulate: self.emulate,
                     pack: self.no_pack.then_some(false),
+                    memory: self.memory.bytes(),
                     ..SessionOptions::default()
                 };
                 Session::open(Some(&self.model), &options)?.logits(&tokens)?

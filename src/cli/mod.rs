@@ -17,7 +17,9 @@ mod opt;
 mod output;
 mod run;
 mod sampling;
+mod size;
 mod stages;
+mod streaming;
 mod tokenize;
 mod tokens;
 

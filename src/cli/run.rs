@@ -8,11 +8,11 @@ use std::time::Instant;
 use ixc::frontend::tokenizer::DecodeOptions;
 use ixc::session::{End, Generation, Progress, Request, Session, SessionOptions};
 
-use super::choose::{ModelChoice, TargetChoice};
+use super::choose::{MemoryChoice, ModelChoice, TargetChoice};
 use super::interrupt::{self, Interrupted};
 use super::output::{Bytes, Printable, note, steers};
 use super::sampling::SamplingArgs;
-use super::{BadInput, tokenize};
+use super::{BadInput, streaming, tokenize};
 
 /// Tokens to write where nothing says how many and no token ends the text.
 const DEFAULT_TOKENS: usize = 256;
@@ -25,6 +25,7 @@ const DEFAULT_TOKENS: usize = 256;
   ixc run model.gguf --chat                      a conversation; Ctrl-D ends it
   cat question.txt | ixc run model.gguf --chat   one answer
   ixc run plan.ixp -f prompt.txt -t 8
+  ixc run large.gguf -p Hello --memory 6GiB      experts are read from the drive as they are needed
   ixc run --target amx --emulate -p Hello -n 4   code for a CPU that this machine is not
 
 The prompt is -p, -f or standard input; without any of them, on a terminal, a conversation begins.
@@ -66,6 +67,8 @@ pub struct Args {
     /// Do not read a plan's weights through to compare their checksums.
     #[arg(long)]
     no_check: bool,
+    #[command(flatten)]
+    memory: MemoryChoice,
     /// Say on standard error where the time went.
     #[arg(long)]
     stats: bool,
@@ -87,6 +90,7 @@ impl Args {
             emulate: self.emulate,
             skip_weight_check: self.no_check,
             pack: self.no_pack.then_some(false),
+            memory: self.memory.bytes(),
         };
         let session = Session::open(self.model.path().map(PathBuf::as_path), &options)?;
         let mut writer =
@@ -255,6 +259,9 @@ impl Writer<'_> {
         ops.sort_by(|a, b| b.1.total_cmp(&a.1));
         for (op, time) in ops.iter().filter(|(_, time)| time * 100.0 >= total) {
             note!("time      {:5.1} % {}", 100.0 * time / total, Printable(op));
+        }
+        if let Some(store) = self.session.stream() {
+            streaming::note(store, stats.threads);
         }
         note!("seed      {}", self.seed);
         if let Some(peak) = ixc::machine::system::peak_memory() {

@@ -88,7 +88,7 @@ impl Default for Config {
         Config {
             budget: 0,
             top_k: 8,
-            chunk: 1 << 20,
+            chunk: 256 << 10,
             direct: true,
             staging: None,
             policy: cache::Kind::default(),
