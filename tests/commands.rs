@@ -145,6 +145,15 @@ fn dumped_graphs_can_be_optimised_and_read_back() {
     let line = 1 + wrong.lines().position(|line| line.contains("embde")).unwrap();
     assert!(stderr(&output).contains(&format!("-:{line}:8: ")), "{}", stderr(&output));
     assert_eq!(opt(&graph, &["--passes", "no_such_pass"]).status.code(), Some(65));
+    // With memory for a part of the experts, when they are loaded is in the graph and in the plan.
+    let memory = ["--expert-memory", "1MiB", "--predict", "2"];
+    let explicit = stdout(ixc([&["dump", "--stage", "fused"][..], &memory].concat()));
+    let residency = opt(&fused, &[&["--passes", "residency"][..], &memory].concat());
+    assert_eq!(String::from_utf8(residency.stdout).unwrap(), explicit);
+    assert!(explicit.contains("when = routed") && explicit.contains("when = predicted"), "{explicit}");
+    let plan = stdout(ixc([&["dump", "--stage", "plan"][..], &memory].concat()));
+    assert!(plan.contains("request experts 3") && plan.contains("predict experts 3"), "{plan}");
+    assert_eq!(opt(&fused, &["--expert-memory", "much"]).status.code(), Some(2));
 }
 
 /// The README names every command and nothing else, and its flags exist.

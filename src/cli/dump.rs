@@ -6,6 +6,7 @@ use ixc::compile::{Options, TargetName, compile};
 
 use super::BadInput;
 use super::choose::ModelChoice;
+use super::experts::Experts;
 use super::stages::Stage;
 
 /// Prints a stage between the model and its machine code.
@@ -14,7 +15,9 @@ use super::stages::Stage;
   ixc dump model.gguf --stage graph
   ixc dump model.gguf --stage kernel --kernel gemv_q4_k
   ixc dump model.gguf --stage asm --kernel rms_norm --target portable
-  ixc dump --stage plan                      the built-in demo model")]
+  ixc dump --stage plan                      the built-in demo model
+  ixc dump --stage fused --expert-memory 1MiB --predict 2
+                                             when experts are loaded that do not all fit in memory")]
 pub struct Args {
     #[command(flatten)]
     model: ModelChoice,
@@ -27,6 +30,8 @@ pub struct Args {
     /// What to generate kernels for: native, a target or a CPU of `ixc doctor`.
     #[arg(long, default_value = "native")]
     target: TargetName,
+    #[command(flatten)]
+    experts: Experts,
 }
 
 impl Args {
@@ -39,7 +44,12 @@ impl Args {
         if self.stage == Stage::Graph {
             return Ok(write!(out, "{}", model.arch.module)?);
         }
-        let options = Options { target: self.target.0, ..Options::default() };
+        let options = Options {
+            target: self.target.0,
+            expert_memory: self.experts.memory(),
+            predict_extra: self.experts.predict,
+            ..Options::default()
+        };
         let compiled = compile(&model, &options)?;
         Ok(out.write_all(self.stage.text(&model, &compiled, self.kernel.as_deref())?.as_bytes())?)
     }

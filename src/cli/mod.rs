@@ -8,6 +8,7 @@ mod choose;
 mod compile;
 mod doctor;
 mod dump;
+mod experts;
 mod inspect;
 mod inspect_plan;
 mod interrupt;

@@ -7,6 +7,7 @@ use ixc::ir::graph::parse::{ParseError, parse};
 use ixc::passes::manager::{Options, PASSES, run_pipeline};
 
 use super::BadInput;
+use super::experts::Experts;
 use super::tokenize::read;
 
 /// Runs graph passes on IR text: text in, text out.
@@ -18,12 +19,15 @@ pub struct Args {
     /// Passes, in the order in which they are run; with none, the text is checked and printed again.
     #[arg(long, value_delimiter = ',')]
     passes: Vec<String>,
+    #[command(flatten)]
+    experts: Experts,
 }
 
 fn after_help() -> String {
     let mut help = "EXAMPLES:
   ixc opt model.ix --passes canonicalise,fuse
   ixc dump model.gguf --stage graph | ixc opt - --passes fuse
+  ixc opt fused.ix --passes residency --expert-memory 6GiB --predict 2
 
 PASSES:"
         .to_owned();
@@ -39,8 +43,10 @@ impl Args {
         let text = read(&self.file)?;
         let module =
             parse(&text).map_err(|error| BadInput(point_at(&self.file.display().to_string(), &text, &error)))?;
+        let options =
+            Options { expert_memory: self.experts.memory(), predict_extra: self.experts.predict, ..Options::default() };
         let passes: Vec<&str> = self.passes.iter().map(String::as_str).collect();
-        let module = run_pipeline(module, &passes, &Options::default()).map_err(ixc::Error::from)?;
+        let module = run_pipeline(module, &passes, &options).map_err(ixc::Error::from)?;
         Ok(write!(out, "{module}")?)
     }
 }

@@ -1,0 +1,25 @@
+//! What the pass `residency` is told on the command line.
+//!
+//! ```text
+//! ixc dump model.gguf --stage plan --expert-memory 6GiB --predict 2
+//! ```
+
+use super::size::Size;
+
+/// Memory for experts, and prediction.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Experts {
+    /// Memory that experts may take, such as 6GiB: where they need more, when each layer's are loaded is made explicit.
+    #[arg(long, value_name = "SIZE")]
+    expert_memory: Option<Size>,
+    /// Predict the experts of the next layer: as many as a token is routed to, and N more.
+    #[arg(long, value_name = "N", requires = "expert_memory")]
+    pub predict: Option<u32>,
+}
+
+impl Experts {
+    /// Bytes that experts may take in memory.
+    pub fn memory(&self) -> Option<u64> {
+        self.expert_memory.map(|Size(bytes)| bytes)
+    }
+}
