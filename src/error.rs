@@ -203,7 +203,7 @@ impl Error {
                 codegen_status(error)
             }
             Error::Io { source, .. }
-            | Error::PlanFile(FileError::Io { source, .. })
+            | Error::PlanFile(FileError::Io { source, .. } | FileError::Space { source, .. })
             | Error::Load(LoadError::ModelFile { source, .. }) => io_status(source),
             Error::Load(
                 LoadError::Memory(_) | LoadError::Thread { .. } | LoadError::Pack { .. } | LoadError::Fault { .. },

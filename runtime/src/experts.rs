@@ -1,7 +1,7 @@
 //! Experts that are streamed: what of a plan's weights is in which block, and which experts a stage works on.
 //!
 //! A block is one expert of a group: its matrices of all the group's weights, as kernels read them. Where the plan's own file has them so
-//! they are read straight into a slot; where a model file has them otherwise they are read beside it and packed into it.
+//! they are read straight into a slot, a block of the file in one piece; where a model file has them otherwise they are read beside it and packed into it.
 //!
 //! ```text
 //! barrier      request experts 3 of bucket 3        all that are not in memory are submitted at once
@@ -14,12 +14,15 @@
 //! Invariant: what an item computes does not depend on when its block came, so that streamed results have the bits of resident ones.
 
 use std::path::PathBuf;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
 
 use ixc_ir::format::Format;
 use ixc_ir::plan::PlanWeight;
 
 use crate::bucket::ExpertRows;
+use crate::execute::ExecuteError;
+use crate::file::blocks::{BLOCK_HEADER, BlockError, BlockShape};
 use crate::memory::Region;
 use crate::pack::Job;
 use crate::program::Program;
@@ -48,6 +51,8 @@ struct Blocks {
     parts: Vec<Part>,
     /// Where each part begins in its block, `[expert][part]`.
     offsets: Vec<u64>,
+    /// What blocks of the plan's own file are.
+    shape: Option<BlockShape>,
 }
 
 impl Blocks {
@@ -102,6 +107,37 @@ pub(crate) struct Experts {
     /// For each weight its group and which part of that it is.
     of_weight: Vec<Option<(u32, usize)>>,
     window: RwLock<Window>,
+    checks: Option<Checks>,
+}
+
+/// Which blocks of the plan's own file were compared with their checksums: each is when it first arrives.
+struct Checks {
+    path: PathBuf,
+    /// Whether each was, `[group][expert]`. The lock keeps threads that come to one at once from doing it twice.
+    done: Vec<Vec<(AtomicBool, Mutex<()>)>>,
+}
+
+impl Checks {
+    fn new(path: PathBuf, groups: &[Blocks]) -> Checks {
+        let done = groups.iter().map(|blocks| (0..blocks.experts()).map(|_| Default::default()).collect());
+        Checks { path, done: done.collect() }
+    }
+
+    /// Checks a block unless it was.
+    ///
+    /// # Safety
+    /// The region must be readable, and nobody may write to it meanwhile.
+    unsafe fn first(&self, shape: &BlockShape, block: BlockId, region: Region) -> Result<(), BlockError> {
+        let done = self.done.get(block.layer as usize).and_then(|group| group.get(block.expert as usize));
+        let Some((done, lock)) = done.filter(|(done, _)| !done.load(Ordering::Acquire)) else { return Ok(()) };
+        let _lock = lock.lock().unwrap_or_else(PoisonError::into_inner);
+        if !done.load(Ordering::Acquire) {
+            // SAFETY: the caller's promise.
+            unsafe { shape.check_block(&self.path, block, region) }?;
+            done.store(true, Ordering::Release);
+        }
+        Ok(())
+    }
 }
 
 impl std::fmt::Debug for Experts {
@@ -139,6 +175,7 @@ impl Layout {
         for (number, group) in (0u32..).zip(&program.groups) {
             let experts = u64::from(group.experts);
             let (mut parts, mut places) = (Vec::new(), Vec::new());
+            let shape = group.blocks.as_ref().map(|place| place.shape.clone());
             for (i, &weight) in group.weights.iter().enumerate() {
                 let facts = weights.get(weight as usize)?;
                 layout.of_weight[weight as usize] = Some((number, i));
@@ -150,6 +187,17 @@ impl Layout {
             let raw = parts.iter().any(|part| part.format != part.stored);
             layout.raw |= raw;
             let mut offsets = Vec::new();
+            if let (Some(shape), Some(&((file, begin), _))) = (&shape, places.first()) {
+                let first = begin.checked_sub(BLOCK_HEADER)?;
+                for expert in 0..group.experts {
+                    let offset = first.checked_add(shape.stride().checked_mul(expert.into())?)?;
+                    offsets.extend(shape.parts.iter().map(|part| part.offset));
+                    let extents = vec![Extent { file, offset, bytes: shape.bytes(), at: 0 }];
+                    layout.blocks.push(Block { id: BlockId { layer: number, expert }, extents, form: Form::Packed });
+                }
+                layout.groups.push(Blocks { parts, offsets, shape: Some(shape.clone()) });
+                continue;
+            }
             for expert in 0..group.experts {
                 let (mut at, mut extents) = (0u64, Vec::new());
                 for (part, &((file, begin), stored)) in parts.iter().zip(&places) {
@@ -166,7 +214,7 @@ impl Layout {
                 let form = if raw { Form::Raw { bytes: at } } else { Form::Packed };
                 layout.blocks.push(Block { id: BlockId { layer: number, expert }, extents, form });
             }
-            layout.groups.push(Blocks { parts, offsets });
+            layout.groups.push(Blocks { parts, offsets, shape });
         }
         Some(layout)
     }
@@ -178,16 +226,23 @@ impl Layout {
 }
 
 impl Experts {
-    /// Opens the files and starts reading on demand.
+    /// Opens the files and starts reading on demand. `checked` is the plan's own file, if what is read of its blocks is to be compared
+    /// with their checksums.
     ///
     /// # Errors
     /// See [`Store::new`].
-    pub(crate) fn new(layout: Layout, files: &[PathBuf], config: &Config) -> Result<Experts, StreamError> {
+    pub(crate) fn new(
+        layout: Layout,
+        files: &[PathBuf],
+        checked: Option<PathBuf>,
+        config: &Config,
+    ) -> Result<Experts, StreamError> {
         let groups: Arc<[Blocks]> = layout.groups.into();
         let packer = layout.raw.then(|| Box::new(Packer { groups: Arc::clone(&groups) }) as Box<dyn Pack>);
         let config = Config { top_k: layout.top_k, ..config.clone() };
         let store = Store::new(&config, files, layout.blocks, packer)?;
-        Ok(Experts { store, groups, of_weight: layout.of_weight, window: RwLock::default() })
+        let checks = checked.map(|path| Checks::new(path, &groups));
+        Ok(Experts { store, groups, of_weight: layout.of_weight, window: RwLock::default(), checks })
     }
 
     /// The store.
@@ -272,8 +327,15 @@ impl Experts {
     }
 
     /// Waits for the block of a requested expert.
-    pub(crate) fn wait(&self, group: u32, expert: u32) -> Result<Region, StreamError> {
-        self.store.wait(BlockId { layer: group, expert })
+    pub(crate) fn wait(&self, group: u32, expert: u32) -> Result<Region, ExecuteError> {
+        let block = BlockId { layer: group, expert };
+        let region = self.store.wait(block)?;
+        let shape = self.groups.get(group as usize).and_then(|blocks| blocks.shape.as_ref());
+        if let (Some(checks), Some(shape)) = (&self.checks, shape) {
+            // SAFETY: the block was requested, and stays in its slot until it is released; kernels only read it.
+            unsafe { checks.first(shape, block, region) }?;
+        }
+        Ok(region)
     }
 
     /// Packs blocks that have arrived and that nobody waits for, for a thread that has nothing else to do: they make room for the next.

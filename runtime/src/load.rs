@@ -21,6 +21,7 @@ use crate::engine::{BackendKind, Engine, Options};
 use crate::execute::{Backend, Parts, Store};
 use crate::experts::{self, Experts};
 use crate::file::PlanFile;
+use crate::file::blocks::BlockError;
 use crate::memory::{Cache, Inputs, Mapped, Memory, MemoryError, Rope};
 use crate::pack::{self, Job};
 use crate::pool::{Pool, PoolError};
@@ -130,6 +131,9 @@ pub enum LoadError {
         /// As written.
         right: u32,
     },
+    /// A block of experts in the plan's own file is not what was written.
+    #[error(transparent)]
+    Block(#[from] BlockError),
     /// The plan has weights in its own file, which is not at hand.
     #[error("the plan has weights in its own file, and was not loaded from it")]
     NoWeights,
@@ -195,14 +199,16 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<E
     }
     let files = open_files(&plan, folder, options)?;
     let own = own.map(|own| own.map().map(|mapped| (own, mapped))).transpose()?;
+    let streamed = streamed(&program, &plan, options);
     if let Some((own, mapped)) = own.as_ref().filter(|_| !options.skip_weight_check) {
         let begin = std::time::Instant::now();
-        own.check(mapped, &plan.weights, &mut pool)?;
+        // What is streamed is checked as it arrives: reading it here would take as long as reading all of the model.
+        let streamed = |weight: usize| streamed.as_ref().is_some_and(|s| s.get(weight).copied().unwrap_or(false));
+        own.check(mapped, &plan.weights, &program.groups, &streamed, &mut pool)?;
         tracing::debug!(bytes = plan.own_weight_bytes, elapsed = ?begin.elapsed(), "weights checked");
     }
     let (own_file, own) = own.map(|(own, mapped)| (own.place(), mapped)).unzip();
     let begun = resident_bytes();
-    let streamed = streamed(&program, &plan, options);
     let weights = weights(&plan.weights, &files, own.as_ref(), streamed.as_deref(), threads)?;
     let target = Target::from_name(&plan.target).ok_or_else(|| LoadError::Target { found: plan.target.clone() })?;
     let begin = std::time::Instant::now();
@@ -304,14 +310,19 @@ fn weights(
     for (i, weight) in weights.iter().enumerate() {
         let (file, number) = match weight.file {
             WeightFile::Source(file) => (&files[file as usize], file as usize),
-            WeightFile::Plan => (own.ok_or(LoadError::NoWeights)?, files.len()),
+            WeightFile::Plan | WeightFile::Blocks { .. } => (own.ok_or(LoadError::NoWeights)?, files.len()),
         };
-        let place = file.region().part(weight.offset, weight.bytes);
+        let place = weight.span().and_then(|bytes| file.region().part(weight.offset, bytes));
         let place = place.ok_or_else(|| no_memory("a weight in its file", weight.bytes))?;
         if !in_memory(i, weight) {
             // What is streamed is nowhere.
             let region = if is_streamed(i) { place.part(0, 0).unwrap_or(place) } else { place };
-            places.push(Weight { region, unpacked: None });
+            // The program's check says that what lies in blocks has experts.
+            let matrices = match (weight.file, weight.shape.first()) {
+                (WeightFile::Blocks { stride }, Some(&experts)) => Some((stride, weight.bytes / experts.max(1))),
+                _ => None,
+            };
+            places.push(Weight { region, matrices, unpacked: None });
             continue;
         }
         let to = offsets.next().and_then(|offset| memory.region().part(offset, packed_bytes(weight)));
@@ -320,7 +331,7 @@ fn weights(
             // SAFETY: both are as long; `to` is new memory, and the other is mapped.
             unsafe { to.base().copy_from_nonoverlapping(place.base(), place.bytes() as usize) };
             file.release(weight.offset, weight.bytes);
-            places.push(Weight { region: to, unpacked: None });
+            places.push(Weight { region: to, matrices: None, unpacked: None });
             continue;
         }
         let columns = weight.shape.last().copied().unwrap_or(0);
@@ -329,7 +340,7 @@ fn weights(
         let unpacked = Job::new(weight.format, columns, place, to)
             .and_then(|job| Unpacked::new(job, number, weight.offset, parts))
             .ok_or_else(|| no_memory("a packed weight", packed_bytes(weight)))?;
-        places.push(Weight { region: to, unpacked: Some(unpacked) });
+        places.push(Weight { region: to, matrices: None, unpacked: Some(unpacked) });
     }
     Ok(Weights::new(places, memory, threads))
 }
@@ -370,13 +381,14 @@ fn experts(
 ) -> Result<Experts, LoadError> {
     let mut paths: Vec<PathBuf> = files.iter().map(|file| folder.join(&file.path)).collect();
     let own_number = paths.len() as u32;
+    let checked = own.as_ref().filter(|_| !options.skip_weight_check).map(|(path, _)| path.clone());
     let own_offset = own.map(|(path, offset)| {
         paths.push(path);
         offset
     });
     let place = |weight: &PlanWeight| match weight.file {
         WeightFile::Source(file) => Some((file, weight.offset)),
-        WeightFile::Plan => Some((own_number, own_offset?.checked_add(weight.offset)?)),
+        WeightFile::Plan | WeightFile::Blocks { .. } => Some((own_number, own_offset?.checked_add(weight.offset)?)),
     };
     let no_memory =
         || MemoryError { what: "streamed experts", bytes: u64::MAX, source: io::ErrorKind::OutOfMemory.into() };
@@ -391,7 +403,7 @@ fn experts(
             config.budget = budget - fixed;
         }
     }
-    Experts::new(layout, &paths, &config).map_err(|source| LoadError::Stream(Box::new(source)))
+    Experts::new(layout, &paths, checked, &config).map_err(|source| LoadError::Stream(Box::new(source)))
 }
 
 /// Packs all weights that are not yet packed; see [`Engine::pack_weights`].

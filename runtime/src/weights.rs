@@ -41,8 +41,10 @@ const LINE: usize = 64;
 /// A weight.
 #[derive(Debug)]
 pub(crate) struct Weight {
-    /// All of it as kernels read it.
+    /// All of it as kernels read it; what lies between its matrices in blocks, too.
     pub region: Region,
+    /// Bytes from an expert's matrix to the next, and of a matrix, where it lies in blocks.
+    pub matrices: Option<(u64, u64)>,
     /// How it is packed, where that is not how it is stored.
     pub unpacked: Option<Unpacked>,
 }
@@ -178,6 +180,14 @@ impl Weights {
         self.weights.get(weight as usize).map(|weight| weight.region)
     }
 
+    /// The matrix of an expert, of a weight that lies in blocks. Empty where there is no such expert.
+    pub(crate) fn matrix(&self, weight: u32, expert: u32) -> Option<Region> {
+        let weight = self.weights.get(weight as usize)?;
+        let (stride, bytes) = weight.matrices?;
+        let place = stride.checked_mul(expert.into()).and_then(|offset| weight.region.part(offset, bytes));
+        place.or_else(|| weight.region.part(0, 0))
+    }
+
     /// Adds the parts of bytes of a weight that are not ready and that the step keeps.
     pub(crate) fn missing(&self, step: Step, weight: u32, offset: u64, bytes: u64, missing: &mut Vec<Part>) {
         missing
@@ -305,8 +315,8 @@ mod tests {
         assert!(Unpacked::new(job, 0, 0, 4).is_none() && Unpacked::new(job, 0, 0, 0).is_none());
         let region = to.region();
         let weights = vec![
-            Weight { region: from.region(), unpacked: None },
-            Weight { region, unpacked: Some(Unpacked::new(job, 0, 0, 3).unwrap()) },
+            Weight { region: from.region(), matrices: None, unpacked: None },
+            Weight { region, matrices: None, unpacked: Some(Unpacked::new(job, 0, 0, 3).unwrap()) },
         ];
         let mut right = vec![0; region.bytes() as usize];
         let strips = source.chunks_exact(strip(Format::Q4K) as usize);

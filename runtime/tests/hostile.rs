@@ -259,7 +259,8 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
         }
         21 => {
             let weight = &mut plan.weights[random.below(weights)];
-            weight.file = [WeightFile::Plan, WeightFile::Source(random.below(2) as u32)][random.below(2)];
+            let blocks = WeightFile::Blocks { stride: random.number(4096) };
+            weight.file = [WeightFile::Plan, WeightFile::Source(random.below(2) as u32), blocks][random.below(3)];
             plan.own_weight_bytes = random.number(weight.bytes);
         }
         22 => {

@@ -3,33 +3,15 @@
 #[allow(dead_code, reason = "other tests use the rest of it")]
 mod tiny;
 
-use std::path::Path;
-
 use ixc_codegen::target::Target;
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{BucketId, ExpertGroup, Plan, Source, Step};
+use ixc_ir::plan::{BucketId, Plan, Step, WeightFile};
 use ixc_runtime::engine::{BackendKind, Engine, Options};
 use ixc_runtime::file;
 use ixc_runtime::load::LoadError;
 use ixc_runtime::stream::StreamError;
 use ixc_runtime::stream::store::Config;
-use tiny::{EXPERTS, Factors, Folder, MAX_TOKENS, TOP_K, VOCABULARY};
-
-/// The tiny plan with its experts in a group, as a schedule makes it.
-fn plan_of(folder: &Path, target: Target, factors: Factors) -> Plan<Kernel> {
-    let mut plan = tiny::plan_of(folder, target, factors);
-    let number = |name: &str| plan.weights.iter().position(|weight| weight.name == name).unwrap() as u32;
-    plan.expert_groups.push(ExpertGroup { experts: EXPERTS, weights: ["gate", "up", "down"].map(number).to_vec() });
-    let reads_down = |step: &Step| {
-        let Step::Run { tasks } = step else { return false };
-        tasks.iter().flat_map(|task| &task.args).any(|arg| arg.source == Source::Weight(number("down")))
-    };
-    let down = plan.steps.iter().position(reads_down).unwrap();
-    plan.steps.insert(down + 1, Step::Release { group: 0 });
-    let bucket = plan.steps.iter().position(|step| matches!(step, Step::Bucket { .. })).unwrap();
-    plan.steps.insert(bucket + 1, Step::Request { group: 0, bucket: BucketId(0) });
-    plan
-}
+use tiny::{EXPERTS, Factors, Folder, MAX_TOKENS, TOP_K, VOCABULARY, grouped as plan_of};
 
 fn native(target: Target) -> BackendKind {
     if target.missing().is_empty() { BackendKind::Native } else { BackendKind::Emulated }
@@ -98,10 +80,13 @@ fn a_plan_file_with_weights_is_streamed_from_itself() {
     let plan = plan_of(&folder.0, Target::AVX512, Factors::Packed);
     let path = folder.0.join("tiny.ixp");
     let written = file::weights::write(&path, &plan, &folder.0, &Options::default(), |_, _| ()).unwrap();
-    assert!(written.own_weight_bytes > 0);
+    let in_blocks = |weight: &&ixc_ir::plan::PlanWeight| matches!(weight.file, WeightFile::Blocks { .. });
+    let names: Vec<&str> = written.weights.iter().filter(in_blocks).map(|weight| weight.name.as_str()).collect();
+    assert_eq!(names, ["gate", "up", "down"]);
     let backend = native(Target::AVX512);
     let load = |budget| Engine::load_file(file::open(&path).unwrap(), &folder.0, &options(2, budget, backend));
-    let right = logits(&mut load(0).unwrap());
+    let right = logits(&mut Engine::load(plan, &folder.0, &options(2, 0, backend)).unwrap());
+    assert!(logits(&mut load(0).unwrap()) == right, "resident");
     let least = least(&load);
     for budget in [least, 64 * least] {
         let mut engine = load(budget).unwrap();

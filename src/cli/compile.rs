@@ -14,7 +14,7 @@ use ixc::runtime::file::{self, weights};
 use serde_json::json;
 
 use super::choose::MemoryChoice;
-use super::output::{self, Bytes, Line};
+use super::output::{self, Bytes, Line, Rate};
 use super::stages::Stage;
 
 /// Compiles a model to a plan: everything that is needed to run it, except weights that kernels read as they lie in the model
@@ -29,7 +29,9 @@ use super::stages::Stage;
                                                  writes model.d/1.graph.ix and so on, too
 
 The plan names the model file by its absolute path and checks that it is still the same. Where the
-target's kernels read packed weights, they are in the plan, which is then about as large as the model.")]
+target's kernels read packed weights, they are in the plan, which is then about as large as the model.
+The plan is there when it is whole. What an interrupted run wrote stays beside it, as .PLAN.part, and the
+same command goes on with that.")]
 pub struct Args {
     /// The model: a GGUF file, for a split model any of its files.
     model: PathBuf,
@@ -43,6 +45,10 @@ pub struct Args {
     #[arg(short = 'b', long, alias = "ubatch-size", value_name = "N", default_value_t = Options::default().max_tokens,
           value_parser = clap::value_parser!(u32).range(1..=65536))]
     max_tokens: u32,
+    /// Write weights into the plan as kernels read them, experts that are streamed as one block each. The default where the target packs
+    /// weights; elsewhere it writes only blocks of experts.
+    #[arg(long, conflicts_with_all = ["no_weights", "no_pack"])]
+    pack: bool,
     /// Leave packed weights out of the plan: they are packed each time that it is loaded.
     #[arg(long)]
     no_weights: bool,
@@ -72,11 +78,13 @@ impl Args {
         let (mut compiled, _) = compile_within(&model, &options, self.memory.bytes(), None)?;
         let default = || Path::new(self.model.file_stem().unwrap_or_default()).with_extension("ixp");
         let path = self.output.clone().unwrap_or_else(default);
-        if !self.no_weights && compiled.plan.weights.iter().any(PlanWeight::is_packed_at_load) {
+        let packs = self.pack || compiled.plan.weights.iter().any(PlanWeight::is_packed_at_load);
+        if !self.no_weights && packs {
             let options = engine::Options { threads: self.threads, ..engine::Options::default() };
-            let mut line = Line::new(begin);
+            let (mut line, mut rate) = (Line::new(begin), Rate::default());
             let written = weights::write(&path, &compiled.plan, Path::new(""), &options, |done, total| {
-                line.show(format_args!("packing weights: {} of {}", Bytes(done), Bytes(total)));
+                let rate = rate.at(Instant::now(), done, total);
+                line.show(format_args!("packing weights: {} of {}{rate}", Bytes(done), Bytes(total)));
             });
             line.clear();
             compiled.plan = written.map_err(ixc::Error::from)?;

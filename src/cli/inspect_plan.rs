@@ -69,7 +69,7 @@ impl PlanFacts {
             let (format, stored) = (weight.format.name(), weight.stored.name());
             let place = match weight.file {
                 WeightFile::Source(_) => Place::ModelFile,
-                WeightFile::Plan => Place::Plan,
+                WeightFile::Plan | WeightFile::Blocks { .. } => Place::Plan,
             };
             let none = FormatFacts { format, stored, place, weights: 0, bytes: 0, kernel_bytes: 0 };
             let entry = formats.entry((format, stored, place)).or_insert(none);

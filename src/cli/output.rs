@@ -67,6 +67,31 @@ impl Line {
     }
 }
 
+/// How fast something goes and when it will be done, from how far it was at its first call and is now.
+#[derive(Default)]
+pub struct Rate {
+    begin: Option<(Instant, u64)>,
+}
+
+impl Rate {
+    /// At `done` of `total` bytes: `, 512.0 MiB/s, 1:05 left`; nothing while there is nothing to tell it from.
+    pub fn at(&mut self, now: Instant, done: u64, total: u64) -> String {
+        let &mut (begin, first) = self.begin.get_or_insert((now, done));
+        let (seconds, bytes) = (now.saturating_duration_since(begin).as_secs_f64(), done.saturating_sub(first));
+        if seconds < PERIOD.as_secs_f64() || bytes == 0 {
+            return String::new();
+        }
+        let rate = bytes as f64 / seconds;
+        let left = (total.saturating_sub(done) as f64 / rate).ceil() as u64;
+        let (hours, minutes, seconds) = (left / 3600, left / 60 % 60, left % 60);
+        let left = match hours {
+            0 => format!("{minutes}:{seconds:02}"),
+            _ => format!("{hours}:{minutes:02}:{seconds:02}"),
+        };
+        format!(", {}/s, {left} left", Bytes(rate as u64))
+    }
+}
+
 /// Text of bytes that may be a part of a character: what is no UTF-8 as `\xe4`.
 pub fn lossless(bytes: &[u8]) -> String {
     let chunks = bytes.utf8_chunks();
@@ -156,6 +181,18 @@ mod tests {
         assert_eq!(Bytes(u64::MAX).to_string(), "16384.0 PiB");
         assert_eq!(Count(999).to_string(), "999");
         assert_eq!(Count(15_234_000).to_string(), "15.2 M");
+    }
+
+    #[test]
+    fn a_rate_is_of_this_run_alone() {
+        let (mut rate, begin) = (Rate::default(), Instant::now());
+        let mut at = |seconds, done: u64| rate.at(begin + Duration::from_secs(seconds), done << 20, 10_000 << 20);
+        // What a run before wrote took this one no time.
+        assert_eq!(at(0, 4000), "");
+        assert_eq!(at(1, 4000), "");
+        assert_eq!(at(2, 4200), ", 100.0 MiB/s, 0:58 left");
+        assert_eq!(at(20, 4020), ", 1.0 MiB/s, 1:39:40 left");
+        assert_eq!(at(60, 10_000), ", 100.0 MiB/s, 0:00 left");
     }
 
     #[test]

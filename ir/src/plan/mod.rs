@@ -91,6 +91,12 @@ pub enum WeightFile {
     Source(u32),
     /// Behind the plan, in its own file; the offset counts from the first byte of the weights there.
     Plan,
+    /// There, too, in blocks of a group of experts: the offset is that of the first expert's matrix, and each expert's lies `stride`
+    /// bytes behind the one before.
+    Blocks {
+        /// Bytes from a block to the next.
+        stride: u64,
+    },
 }
 
 /// A weight as kernels read it. Where [`PlanWeight::stored`] is [`PlanWeight::format`] they read it in place; otherwise it is
@@ -109,11 +115,19 @@ pub struct PlanWeight {
     pub file: WeightFile,
     /// Byte offset in the file.
     pub offset: u64,
-    /// Length in the file, in bytes.
+    /// Length in the file, in bytes; what lies between its matrices in blocks is not counted.
     pub bytes: u64,
 }
 
 impl PlanWeight {
+    /// Bytes of the file from its first to its last; `None` where they do not fit, or it lies in blocks and has no experts.
+    pub fn span(&self) -> Option<u64> {
+        let WeightFile::Blocks { stride } = self.file else { return Some(self.bytes) };
+        let experts = *self.shape.first()?;
+        let gaps = experts.checked_sub(1)?.checked_mul(stride)?;
+        gaps.checked_add(self.bytes.checked_div(experts)?)
+    }
+
     /// Whether loading has to pack it.
     pub fn is_packed_at_load(&self) -> bool {
         self.format != self.stored

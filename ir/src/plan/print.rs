@@ -10,7 +10,7 @@
 
 use std::fmt::Write;
 
-use super::{Input, Plan, RopeStyle, RowAxis, RowCount, Source, Step, Task};
+use super::{Input, Plan, RopeStyle, RowAxis, RowCount, Source, Step, Task, WeightFile};
 
 /// The plan's text. `name` gives a kernel's.
 pub fn print<K>(plan: &Plan<K>, name: impl Fn(&K) -> String) -> String {
@@ -45,7 +45,12 @@ fn write<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String, out: &mut String) -> st
             Some(weight) => weight.name.as_str(),
             None => "a weight that is not there",
         });
-        writeln!(out, "experts {i}: {} of {}", group.experts, names.collect::<Vec<_>>().join(", "))?;
+        write!(out, "experts {i}: {} of {}", group.experts, names.collect::<Vec<_>>().join(", "))?;
+        let first = group.weights.first().and_then(|&weight| plan.weights.get(weight as usize));
+        match first.map(|weight| weight.file) {
+            Some(WeightFile::Blocks { stride }) => writeln!(out, ", a block every {stride} bytes")?,
+            _ => writeln!(out)?,
+        }
     }
     for (i, rope) in plan.ropes.iter().enumerate() {
         let style = match rope.style {

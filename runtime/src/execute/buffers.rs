@@ -71,8 +71,8 @@ impl Pass<'_> {
         item: &Item,
         dims: &[i64],
     ) -> Result<Region, Problem> {
-        let streamed = self.streamed_matrix(arg, item);
-        let (region, values_below) = match streamed {
+        let matrix = self.matrix(arg, item);
+        let (region, values_below) = match matrix {
             Some(region) => (region, 0),
             None => self.source(thread, arg.source, item),
         };
@@ -83,7 +83,7 @@ impl Pass<'_> {
             .offset
             .saturating_add(item.row.saturating_mul(arg.row_stride))
             .saturating_add(u64::from(item.column).saturating_mul(arg.column_stride))
-            .saturating_add(match streamed {
+            .saturating_add(match matrix {
                 Some(_) => 0,
                 None => u64::from(item.expert).saturating_mul(arg.expert_stride),
             });
@@ -102,9 +102,10 @@ impl Pass<'_> {
         part(region, offset, bytes, parameter, item)
     }
 
-    /// The matrix of the item's expert in its block, where the argument is a weight that is streamed.
-    fn streamed_matrix(&self, arg: &Arg, item: &Item) -> Option<Region> {
-        let (Source::Weight(weight), Some(block)) = (arg.source, item.block) else { return None };
+    /// The matrix of the item's expert in its block, where the argument is a weight that lies in blocks or is streamed.
+    fn matrix(&self, arg: &Arg, item: &Item) -> Option<Region> {
+        let Source::Weight(weight) = arg.source else { return None };
+        let Some(block) = item.block else { return self.store.weights.matrix(weight, item.expert) };
         let (offset, bytes) = self.store.experts.as_ref()?.place(weight, item.expert)?;
         block.part(offset, bytes)
     }

@@ -4,6 +4,7 @@ use ixc_codegen::emulator::Fault;
 use ixc_ir::kernel::interpret::InterpretError;
 
 use crate::bucket::BadExpert;
+use crate::file::blocks::BlockError;
 use crate::pool::PoolError;
 use crate::stream::StreamError;
 
@@ -19,6 +20,9 @@ pub enum ExecuteError {
     /// An expert that cannot be read.
     #[error(transparent)]
     Stream(#[from] StreamError),
+    /// An expert that was read and is not what was written.
+    #[error(transparent)]
+    Block(#[from] BlockError),
     /// A bug.
     #[error("a thread panicked: {message}; this is a bug")]
     Panic {

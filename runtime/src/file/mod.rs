@@ -7,7 +7,7 @@
 //! | 12..16 | CRC-32 of the payload |
 //! | 16..24 | length of the payload |
 //! | 24..32 | length of the weights, 0 where there are none |
-//! | 32..36 | number of weights |
+//! | 32..36 | number of weights that are not in blocks |
 //! | 36..40 | CRC-32 of the weights' checksums |
 //! | 40..44 | CRC-32 of bytes 0..40 |
 //! | 44..48 | 0 |
@@ -15,14 +15,18 @@
 //!
 //! That is all of a plan that reads its weights from the model file. Where the compiler packed weights, they follow from the next
 //! multiple of 4096 on, in the order of [`Plan::weights`], each from a multiple of 4096 and as its kernels read it, all experts
-//! one after the other; then the CRC-32 of each. They are mapped in place ([`weights`]).
+//! one after the other; then, where the plan has groups of experts, the [`blocks`] of each; then the CRC-32 of each weight that is not
+//! in blocks. They are mapped in place ([`weights`]), or streamed.
 //!
-//! A file is written beside its place and renamed into it, so that there is the old plan or the new one and never half of one.
+//! A file is written beside its place and renamed into it, so that there is the old plan or the new one and never half of one. One with
+//! weights is gone on with after a run that was killed ([`partial`]).
 //!
 //! Invariant: reading allocates no more than a constant times the plan's part of the file: postcard's sequences are read with
 //! serde's cautious capacity (1 MiB at most before there are elements), and nesting is bounded by the kernel IR's own
 //! deserialiser. The checksum finds accidents; malice is up to [`crate::program`] and the kernel verifier.
 
+pub mod blocks;
+mod partial;
 pub mod weights;
 
 use std::fs::{self, File};
@@ -39,7 +43,7 @@ use weights::OwnWeights;
 /// First bytes of a plan file.
 pub const MAGIC: [u8; 8] = *b"IXCPLAN\n";
 /// Version of the encoding, of packed formats too; others are refused, as plans are cheap to make again.
-pub const VERSION: u32 = 8;
+pub const VERSION: u32 = 9;
 /// Bytes before the payload.
 pub const HEADER_BYTES: usize = 48;
 /// Longest payload: a plan is some megabytes, most of them the tokenizer. What decodes takes up to some forty times as much
@@ -66,6 +70,23 @@ pub enum FileError {
         path: PathBuf,
         /// What is wrong.
         source: FormatError,
+    },
+    /// No room for a plan with its weights. What was written is kept.
+    #[error(
+        "{}: {source}: {left} bytes more are needed of {needed}; what is written stays in {}: make room and compile again to go on there",
+        path.display(), part.display()
+    )]
+    Space {
+        /// The file.
+        path: PathBuf,
+        /// What is written of it.
+        part: PathBuf,
+        /// Its length.
+        needed: u64,
+        /// How much of that is not written.
+        left: u64,
+        /// What the system said.
+        source: io::Error,
     },
     /// What the weights are packed from can't be had, or not be packed.
     #[error(transparent)]
@@ -351,7 +372,7 @@ pub fn open(path: &Path) -> Result<PlanFile, FileError> {
     let header = Header::decode(&read(HEADER_BYTES as u64)?, found).map_err(format)?;
     let payload = read(header.payload)?;
     let plan = header.plan(&payload).map_err(format)?;
-    if header.count == 0 {
+    if header.count == 0 && header.weights == 0 {
         return Ok(PlanFile { plan, weights: None });
     }
     file.seek(io::SeekFrom::Start(header.weights_at() + header.weights)).map_err(io)?;
@@ -387,17 +408,11 @@ pub fn read(path: &Path) -> Result<Plan<Kernel>, FileError> {
 /// See [`FileError`].
 pub fn write(path: &Path, plan: &Plan<Kernel>) -> Result<(), FileError> {
     let bytes = encode(plan)?;
-    replace(path, |file| file.write_all(&bytes).map_err(Stop::Io))
-}
-
-/// Why a file was not written to its end.
-enum Stop {
-    Io(io::Error),
-    Other(FileError),
+    replace(path, |file| file.write_all(&bytes))
 }
 
 /// Writes a file beside its place and renames it into it when all of it is on the disk.
-fn replace(path: &Path, write: impl FnOnce(&mut File) -> Result<(), Stop>) -> Result<(), FileError> {
+fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<(), FileError> {
     let Some(name) = path.file_name() else {
         let source = io::Error::new(io::ErrorKind::InvalidInput, "the path names no file");
         return Err(FileError::Io { path: path.into(), action: "write", source });
@@ -408,22 +423,16 @@ fn replace(path: &Path, write: impl FnOnce(&mut File) -> Result<(), Stop>) -> Re
     aside.push(format!(".{}.part", std::process::id()));
     let aside = folder.join(aside);
     let written = (|| {
-        let mut file = File::create(&aside).map_err(Stop::Io)?;
+        let mut file = File::create(&aside)?;
         write(&mut file)?;
-        let finish = || {
-            file.sync_all()?;
-            fs::rename(&aside, path)?;
-            // The rename itself is durable once the folder is.
-            File::open(folder)?.sync_all()
-        };
-        finish().map_err(Stop::Io)
+        file.sync_all()?;
+        fs::rename(&aside, path)?;
+        // The rename itself is durable once the folder is.
+        File::open(folder)?.sync_all()
     })();
-    written.map_err(|stop| {
+    written.map_err(|source| {
         // Nothing is left behind; that it can't be removed is of less interest than why it was not written.
         let _ = fs::remove_file(&aside);
-        match stop {
-            Stop::Io(source) => FileError::Io { path: path.into(), action: "write", source },
-            Stop::Other(error) => error,
-        }
+        FileError::Io { path: path.into(), action: "write", source }
     })
 }

@@ -11,25 +11,36 @@
 //! # let _ = (written, engine); Ok(()) }
 //! ```
 //!
-//! Writing takes memory for [`CHUNK`] bytes of packed weights, whatever the model's size.
+//! Experts of the plan's groups are written as blocks ([`super::blocks`]), those of a group one after the other; weights in no group, and
+//! groups that no block describes, whole. A run that is killed is gone on with by the next ([`super::partial`]): a unit of that is a
+//! weight or a block.
+//!
+//! Writing takes memory for [`CHUNK`] bytes of packed weights or one block, whatever the model's size.
 
 use std::fs::File;
-use std::io::{Seek, SeekFrom, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, PlanWeight, WeightFile};
 
-use super::{FileError, HEADER_BYTES, Header, Stop, payload, replace};
+use super::blocks::{BLOCK_HEADER, BlockShape};
+use super::partial::{Partial, Unit};
+use super::{FileError, Header, payload};
 use crate::engine::Options;
 use crate::load::{self, LoadError};
-use crate::memory::{Mapped, Memory};
+use crate::memory::{Mapped, Memory, Region};
 use crate::pack::{self, ALIGNMENT, Job};
 use crate::pool::Pool;
-use crate::program::Program;
+use crate::program::{BlockPlace, Group, Program};
+use crate::stream::BlockId;
 
 /// Most bytes that are packed before they are written, unless a strip has more.
 pub const CHUNK: u64 = 64 << 20;
+
+/// In how many batches at least a file is written: a run that is killed loses no more than one.
+const BATCHES: u64 = 16;
 
 /// Weights behind a plan, in its file.
 #[derive(Debug)]
@@ -54,29 +65,119 @@ impl OwnWeights {
         mapped.map_err(|source| LoadError::ModelFile { path: self.path.clone(), source })
     }
 
-    /// Reads all of them, and compares their checksums. `weights` are the plan's; those of other files are passed over.
-    pub(crate) fn check(&self, mapped: &Mapped, weights: &[PlanWeight], pool: &mut Pool) -> Result<(), LoadError> {
-        let own: Vec<_> = weights.iter().filter(|weight| weight.file == WeightFile::Plan).collect();
-        let regions: Vec<_> =
-            own.iter().filter_map(|weight| mapped.region().part(weight.offset, weight.bytes)).collect();
-        let found = pack::checksums(&regions, pool).map_err(|source| LoadError::Pack { source })?;
-        // The file's header was found to have one for each; the program's check says that each lies in the file.
-        for ((weight, &right), found) in own.iter().zip(&self.checksums).zip(found) {
-            if found != right {
-                let (path, name) = (self.path.clone(), weight.name.clone());
-                return Err(LoadError::DamagedWeight { path, name, found, right });
+    /// Reads all of them but those that are streamed, and compares their checksums. `weights` are the plan's, `groups` its groups of
+    /// experts.
+    pub(crate) fn check(
+        &self,
+        mapped: &Mapped,
+        weights: &[PlanWeight],
+        groups: &[Group],
+        streamed: &dyn Fn(usize) -> bool,
+        pool: &mut Pool,
+    ) -> Result<(), LoadError> {
+        // The file's header was found to have a checksum for each; the program's check says that each lies in the file.
+        let whole = weights.iter().enumerate().filter(|(_, weight)| weight.file == WeightFile::Plan);
+        let whole: Vec<_> = whole.zip(&self.checksums).filter(|((number, _), _)| !streamed(*number)).collect();
+        let region = mapped.region();
+        let mut regions: Vec<_> =
+            whole.iter().filter_map(|((_, weight), _)| region.part(weight.offset, weight.bytes)).collect();
+        let mut blocks = Vec::new();
+        for (layer, group) in (0u32..).zip(groups) {
+            let resident = !group.weights.iter().any(|&weight| streamed(weight as usize));
+            let Some(place) = group.blocks.as_ref().filter(|_| resident) else { continue };
+            for expert in 0..group.experts {
+                let block = region.part(place.block(expert), place.shape.bytes()).ok_or(LoadError::NoWeights)?;
+                let payload = block.bytes().checked_sub(BLOCK_HEADER).and_then(|bytes| block.part(BLOCK_HEADER, bytes));
+                regions.push(payload.ok_or(LoadError::NoWeights)?);
+                blocks.push((BlockId { layer, expert }, &place.shape, block));
             }
+        }
+        let found = pack::checksums(&regions, pool).map_err(|source| LoadError::Pack { source })?;
+        for (((_, weight), right), &found) in whole.iter().zip(&found) {
+            if found != **right {
+                let (path, name) = (self.path.clone(), weight.name.clone());
+                return Err(LoadError::DamagedWeight { path, name, found, right: **right });
+            }
+        }
+        for ((block, shape, region), &crc) in blocks.into_iter().zip(found.iter().skip(whole.len())) {
+            let mut header = [0; BLOCK_HEADER as usize];
+            // SAFETY: a block is longer than its header. It is copied, since a mapped file may change and must not be borrowed.
+            unsafe { header.as_mut_ptr().copy_from_nonoverlapping(region.base(), header.len()) };
+            shape.check(&self.path, block, &header, crc)?;
         }
         Ok(())
     }
 }
 
-/// Packs the weights of `plan` that would be packed when it is loaded, and writes the plan with them; gives the plan as it is
-/// in the file. Relative paths in the plan are from `folder`; of the options, threads and built-in file count. `progress` is
-/// told how many bytes of how many are written.
+/// What is written as one.
+#[derive(Clone, Copy, Debug)]
+enum Work {
+    /// A weight, by number.
+    Weight(usize),
+    /// A block.
+    Block(BlockId),
+}
+
+/// What is where behind a plan.
+struct Layout {
+    /// The plan with its weights there.
+    plan: Plan<Kernel>,
+    /// Blocks of each group.
+    groups: Vec<Option<BlockPlace>>,
+    /// What is written, in order, and how long it is, from the first byte of the weights on.
+    work: Vec<(Work, Unit)>,
+}
+
+fn layout(plan: &Plan<Kernel>) -> Layout {
+    let shape = |group: &ixc_ir::plan::ExpertGroup| {
+        let weights = group.weights.iter().filter_map(|&weight| plan.weights.get(weight as usize));
+        BlockShape::new(weights)
+    };
+    let shapes: Vec<_> = plan.expert_groups.iter().map(shape).collect();
+    let mut in_block = vec![false; plan.weights.len()];
+    for (group, _) in plan.expert_groups.iter().zip(&shapes).filter(|(_, shape)| shape.is_some()) {
+        // The program's check says that they are there.
+        group.weights.iter().for_each(|&weight| in_block[weight as usize] = true);
+    }
+    let whole = |&i: &usize| plan.weights[i].is_packed_at_load() && !in_block[i];
+    let packed: Vec<_> = (0..plan.weights.len()).filter(whole).collect();
+    let bytes = |weight: &PlanWeight| weight.bytes_in(weight.format).unwrap_or(u64::MAX);
+    let (offsets, mut end) = pack::layout(packed.iter().map(|&i| bytes(&plan.weights[i])));
+    let (mut written, mut work) = (plan.clone(), Vec::new());
+    let mut place = |i: usize, file, offset| {
+        let weight = &mut written.weights[i];
+        (weight.bytes, weight.stored, weight.file, weight.offset) = (bytes(weight), weight.format, file, offset);
+        weight.bytes
+    };
+    for (&i, at) in packed.iter().zip(offsets) {
+        work.push((Work::Weight(i), Unit { at, bytes: place(i, WeightFile::Plan, at) }));
+    }
+    let mut groups = Vec::with_capacity(shapes.len());
+    for ((layer, group), shape) in (0u32..).zip(&plan.expert_groups).zip(shapes) {
+        let place_of = |shape| BlockPlace { shape, first: end };
+        let found = shape.map(place_of);
+        if let Some(blocks) = &found {
+            let stride = blocks.shape.stride();
+            for (&weight, part) in group.weights.iter().zip(&blocks.shape.parts) {
+                place(weight as usize, WeightFile::Blocks { stride }, blocks.first.saturating_add(part.offset));
+            }
+            let unit = |expert| Unit { at: blocks.block(expert), bytes: stride };
+            work.extend((0..group.experts).map(|expert| (Work::Block(BlockId { layer, expert }), unit(expert))));
+            end = blocks.block(group.experts);
+        }
+        groups.push(found);
+    }
+    written.own_weight_bytes = end;
+    Layout { plan: written, groups, work }
+}
+
+/// Packs the weights of `plan` that would be packed when it is loaded, and those of its groups of experts, and writes the plan with
+/// them; gives the plan as it is in the file. Relative paths in the plan are from `folder`; of the options, threads and built-in file
+/// count. `progress` is told how many bytes of how many are written, first how many of them a run before wrote, if one did.
 ///
 /// # Errors
-/// When the plan is wrong, its model files are not there or others, or the file can't be written.
+/// When the plan is wrong, its model files are not there or others, or the file can't be written; what was written by then is gone on
+/// with by the next call with the same plan and model files.
 pub fn write(
     path: &Path,
     plan: &Plan<Kernel>,
@@ -84,58 +185,143 @@ pub fn write(
     options: &Options,
     mut progress: impl FnMut(u64, u64),
 ) -> Result<Plan<Kernel>, FileError> {
-    let source = |error: LoadError| FileError::Source(Box::new(error));
-    Program::new(plan).map_err(|error| source(error.into()))?;
+    Program::new(plan).map_err(|error| failed(error.into()))?;
     if plan.own_weight_bytes > 0 {
-        return Err(source(LoadError::NoWeights));
+        return Err(failed(LoadError::NoWeights));
     }
-    let files = load::open_files(plan, folder, options).map_err(source)?;
-    let mut pool = load::pool(options).map_err(source)?;
-
-    let packed: Vec<_> = (0..plan.weights.len()).filter(|&i| plan.weights[i].is_packed_at_load()).collect();
-    let bytes = |weight: &PlanWeight| weight.bytes_in(weight.format).unwrap_or(u64::MAX);
-    let (offsets, total) = pack::layout(packed.iter().map(|&i| bytes(&plan.weights[i])));
-    let mut written = plan.clone();
-    written.own_weight_bytes = total;
-    for (&i, offset) in packed.iter().zip(offsets) {
-        let weight = &mut written.weights[i];
-        (weight.bytes, weight.stored) = (bytes(weight), weight.format);
-        (weight.file, weight.offset) = (WeightFile::Plan, offset);
+    let files = load::open_files(plan, folder, options).map_err(failed)?;
+    let Layout { plan: written, groups, work } = layout(plan);
+    if work.is_empty() {
+        super::write(path, plan)?;
+        return Ok(written);
     }
+    let mut pool = load::pool(options).map_err(failed)?;
     let payload = payload(&written)?;
-    let (payload_crc, length) = (crc32fast::hash(&payload), payload.len() as u64);
-    let mut header =
-        Header { payload_crc, payload: length, weights: total, count: packed.len() as u32, checksums_crc: 0 };
-
-    replace(path, |file| {
-        // The header's last number is known at the end; until then there is none, so that half a file is no plan.
-        file.write_all(&[0; HEADER_BYTES]).and_then(|()| file.write_all(&payload)).map_err(Stop::Io)?;
-        let mut done = 0;
-        let mut checksums = Vec::with_capacity(4 * packed.len());
-        for &i in &packed {
-            let at = header.weights_at() + written.weights[i].offset;
-            file.seek(SeekFrom::Start(at)).map_err(Stop::Io)?;
-            let mut hasher = crc32fast::Hasher::new();
-            chunks(&plan.weights[i], &files, &mut pool, |part| {
-                hasher.update(part);
-                file.write_all(part).map_err(Stop::Io)?;
-                done += part.len() as u64;
+    let whole = work.iter().filter(|(work, _)| matches!(work, Work::Weight(_))).count();
+    let mut header = Header {
+        payload_crc: crc32fast::hash(&payload),
+        payload: payload.len() as u64,
+        weights: written.own_weight_bytes,
+        count: whole as u32,
+        checksums_crc: 0,
+    };
+    let weights_at = header.weights_at();
+    let unit = |unit: &Unit| Unit { at: weights_at.saturating_add(unit.at), bytes: unit.bytes };
+    let units = work.iter().map(|(_, place)| unit(place)).collect();
+    let total: u64 = work.iter().map(|(_, unit)| unit.bytes).sum();
+    let batch = (total / BATCHES).clamp(1, CHUNK);
+    let mut partial = Partial::open(path, &identity(plan, folder), &payload, units, header.file_bytes(), batch)?;
+    let mut done = partial.done_bytes();
+    if done > 0 {
+        progress(done, total);
+    }
+    while let Some((first, place)) = work.get(partial.done().len()) {
+        match *first {
+            Work::Weight(weight) => {
+                let (mut hasher, mut at) = (crc32fast::Hasher::new(), weights_at + place.at);
+                chunks(&plan.weights[weight], &files, &mut pool, |part| {
+                    hasher.update(part);
+                    partial.write(at, part)?;
+                    at += part.len() as u64;
+                    done += part.len() as u64;
+                    progress(done, total);
+                    Ok(())
+                })?;
+                partial.finish(hasher.finalize())?;
+            }
+            Work::Block(block) => {
+                let group = &plan.expert_groups[block.layer as usize];
+                let shape = groups.get(block.layer as usize).and_then(|blocks| Some(&blocks.as_ref()?.shape));
+                let shape = shape.ok_or_else(|| failed(LoadError::NoWeights))?;
+                // At least one, and no more than there are.
+                let most = (batch / shape.stride()).clamp(1, u64::from(group.experts - block.expert)) as u32;
+                let weights = group.weights.iter().filter_map(|&weight| plan.weights.get(weight as usize));
+                let source = Source { weights: weights.collect(), experts: group.experts, files: &files };
+                let (memory, checksums) = pack_blocks(shape, block, most, &source, &mut pool)?;
+                // SAFETY: the memory is mapped and so initialised; nothing writes to it any more.
+                let bytes =
+                    unsafe { std::slice::from_raw_parts(memory.region().base(), memory.region().bytes() as usize) };
+                partial.write(weights_at + place.at, bytes)?;
+                checksums.into_iter().try_for_each(|crc| partial.finish(crc))?;
+                done += bytes.len() as u64;
                 progress(done, total);
-                Ok(())
-            })?;
-            checksums.extend(hasher.finalize().to_le_bytes());
+            }
         }
-        if !packed.is_empty() {
-            file.seek(SeekFrom::Start(header.weights_at() + total)).map_err(Stop::Io)?;
-        }
-        header.checksums_crc = crc32fast::hash(&checksums);
-        if packed.is_empty() {
-            header.checksums_crc = 0;
-        }
-        file.write_all(&checksums).map_err(Stop::Io)?;
-        file.seek(SeekFrom::Start(0)).and_then(|_| file.write_all(&header.encode())).map_err(Stop::Io)
-    })?;
+    }
+    let checksums: Vec<u8> = partial.done().iter().take(whole).flat_map(|crc| crc.to_le_bytes()).collect();
+    header.checksums_crc = crc32fast::hash(&checksums);
+    partial.seal(&header.encode(), &checksums)?;
     Ok(written)
+}
+
+fn failed(error: LoadError) -> FileError {
+    FileError::Source(Box::new(error))
+}
+
+/// What tells the model files of one run from those of another: the plan has their lengths, and checksums of their headers.
+fn identity(plan: &Plan<Kernel>, folder: &Path) -> Vec<u8> {
+    let changed = |path: &str| match std::fs::metadata(folder.join(path)) {
+        Ok(metadata) => [metadata.mtime(), metadata.mtime_nsec()],
+        Err(_) => [0; 2],
+    };
+    plan.files.iter().flat_map(|file| changed(&file.path)).flat_map(i64::to_le_bytes).collect()
+}
+
+/// Where the matrices of a group's blocks are packed from.
+struct Source<'a> {
+    weights: Vec<&'a PlanWeight>,
+    experts: u32,
+    files: &'a [Mapped],
+}
+
+/// Makes the blocks of `count` experts from `first` on, and the checksum of each with all that is up to the next.
+fn pack_blocks(
+    shape: &BlockShape,
+    first: BlockId,
+    count: u32,
+    source: &Source<'_>,
+    pool: &mut Pool,
+) -> Result<(Memory, Vec<u32>), FileError> {
+    let wrong = || failed(LoadError::NoWeights);
+    let stride = shape.stride();
+    let bytes = stride.saturating_mul(count.into());
+    let memory = Memory::zeroed("packed experts", bytes, true).map_err(|error| failed(error.into()))?;
+    let checksums = |regions: &[Region], pool: &mut Pool| {
+        pack::checksums(regions, pool).map_err(|source| failed(LoadError::Pack { source }))
+    };
+    let (mut jobs, mut payloads, mut blocks, mut read) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    for i in 0..u64::from(count) {
+        let block = memory.region().part(i * stride, stride).ok_or_else(wrong)?;
+        for (weight, part) in source.weights.iter().zip(&shape.parts) {
+            let WeightFile::Source(file) = weight.file else { return Err(wrong()) };
+            let stored = weight.bytes / u64::from(source.experts.max(1));
+            let offset = weight.offset + stored * (u64::from(first.expert) + i);
+            let file = source.files.get(file as usize).ok_or_else(wrong)?;
+            let (from, to) =
+                file.region().part(offset, stored).zip(block.part(part.offset, part.bytes)).ok_or_else(wrong)?;
+            read.push((file, offset, stored));
+            if weight.is_packed_at_load() {
+                jobs.push(Job::new(part.format, part.columns.into(), from, to).ok_or_else(wrong)?);
+            } else if from.bytes() == to.bytes() {
+                // SAFETY: `from` lies in a mapped file, `to` in new memory; both are as long.
+                unsafe { to.base().copy_from_nonoverlapping(from.base(), to.bytes() as usize) };
+            } else {
+                return Err(wrong());
+            }
+        }
+        payloads.push(block.part(BLOCK_HEADER, shape.bytes() - BLOCK_HEADER).ok_or_else(wrong)?);
+        blocks.push(block);
+    }
+    // SAFETY: the jobs' sources lie in mapped files, what they write in new memory, nowhere twice.
+    unsafe { pack::run(&jobs, pool, &|_, _| (), &|_| ()) }.map_err(|source| failed(LoadError::Pack { source }))?;
+    read.into_iter().for_each(|(file, offset, bytes)| file.release(offset, bytes));
+    for ((expert, block), crc) in (first.expert..).zip(&blocks).zip(checksums(&payloads, pool)?) {
+        let header = shape.header(BlockId { expert, ..first }, crc);
+        // SAFETY: a block is longer than its header, and nothing else uses the memory.
+        unsafe { block.base().copy_from_nonoverlapping(header.as_ptr(), header.len()) };
+    }
+    let checksums = checksums(&blocks, pool)?;
+    Ok((memory, checksums))
 }
 
 /// Gives a weight's packed bytes in order, some at a time.
@@ -143,12 +329,11 @@ fn chunks(
     weight: &PlanWeight,
     files: &[Mapped],
     pool: &mut Pool,
-    mut give: impl FnMut(&[u8]) -> Result<(), Stop>,
-) -> Result<(), Stop> {
-    let failed = |error: LoadError| Stop::Other(FileError::Source(Box::new(error)));
+    mut give: impl FnMut(&[u8]) -> Result<(), FileError>,
+) -> Result<(), FileError> {
     let wrong = || failed(LoadError::NoWeights);
     let columns = weight.shape.last().copied().unwrap_or(0);
-    let strip = |format: ixc_ir::format::Format| format.row_bytes(columns).and_then(|row| row.checked_mul(16));
+    let strip = |format: Format| format.row_bytes(columns).and_then(|row| row.checked_mul(16));
     let (Some(from_strip), Some(to_strip), WeightFile::Source(file)) =
         (strip(weight.stored), strip(weight.format), weight.file)
     else {

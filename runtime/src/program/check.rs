@@ -25,7 +25,7 @@ pub(super) fn shortened(name: &str) -> String {
 pub(super) fn weight(plan: &Plan<Kernel>, weight: &PlanWeight) -> Result<(), Problem> {
     let (what, available) = match weight.file {
         WeightFile::Source(file) => ("its file", id("file", file, &plan.files)?.bytes),
-        WeightFile::Plan => ("the weights of the plan", plan.own_weight_bytes),
+        WeightFile::Plan | WeightFile::Blocks { .. } => ("the weights of the plan", plan.own_weight_bytes),
     };
     let (format, stored) = (weight.format, weight.stored);
     if weight.is_packed_at_load() {
@@ -36,7 +36,7 @@ pub(super) fn weight(plan: &Plan<Kernel>, weight: &PlanWeight) -> Result<(), Pro
                 right: "both must be the same, or one packed from the other",
             });
         }
-        if weight.file == WeightFile::Plan {
+        if !matches!(weight.file, WeightFile::Source(_)) {
             return Err(Problem::Stored {
                 format,
                 stored,
@@ -51,7 +51,7 @@ pub(super) fn weight(plan: &Plan<Kernel>, weight: &PlanWeight) -> Result<(), Pro
     if weight.bytes_in(format).is_none() {
         return Err(Problem::Blocks { shape: weight.shape.clone(), format });
     }
-    inside(what, weight.offset, Some(weight.bytes), available)
+    inside(what, weight.offset, weight.span(), available)
 }
 
 /// What is packed takes memory: no more is packed than the files have.
@@ -61,7 +61,7 @@ pub(super) fn packed_at_load(plan: &Plan<Kernel>) -> Result<(), Problem> {
     range("bytes to be packed", packed.fold(0u64, |sum, weight| sum.saturating_add(weight.bytes)), 0, most)
 }
 
-fn inside(what: &'static str, offset: u64, bytes: Option<u64>, available: u64) -> Result<(), Problem> {
+pub(super) fn inside(what: &'static str, offset: u64, bytes: Option<u64>, available: u64) -> Result<(), Problem> {
     match bytes.and_then(|bytes| offset.checked_add(bytes)) {
         Some(end) if end <= available => Ok(()),
         _ => Err(Problem::Outside { what, offset, bytes: bytes.unwrap_or(u64::MAX), available }),

@@ -13,10 +13,12 @@
 //! does not read what is computed over those.
 
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{Arg, BucketId, BufferId, ExpertGroup, Plan, RowAxis, Source, Step, Task};
+use ixc_ir::plan::{Arg, BucketId, BufferId, ExpertGroup, Plan, RowAxis, Source, Step, Task, WeightFile};
 
-use super::check::{Checker, shortened};
-use super::{Access, Group, MAX_EXPERTS, PlanError, Problem, Stage, Then, at, id, range};
+use super::check::{Checker, inside, shortened};
+use super::{Access, BlockPlace, Group, MAX_EXPERTS, PlanError, Problem, Stage, Then, at, id, range};
+use crate::file::blocks::{BLOCK_HEADER, BlockShape};
+use crate::pack::ALIGNMENT;
 
 /// The groups of a plan; stages get their windows.
 pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<(Vec<Stage>, Vec<Group>), PlanError> {
@@ -25,7 +27,17 @@ pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<(Ve
     for (number, group) in plan.expert_groups.iter().enumerate() {
         at(&format!("experts {number}"), weights(plan, group, number, &mut of_weight))?;
     }
+    for (weight, _) in plan.weights.iter().zip(&of_weight).filter(|(_, group)| group.is_none()) {
+        if let WeightFile::Blocks { .. } = weight.file {
+            let place = format!("weight {:?}", shortened(&weight.name));
+            return Err(PlanError {
+                place,
+                problem: Problem::Shape { right: "of a group of experts to lie in blocks" },
+            });
+        }
+    }
     let mut groups = Vec::with_capacity(plan.expert_groups.len());
+    let mut end = 0;
     for (number, group) in plan.expert_groups.iter().enumerate() {
         let place = format!("experts {number}");
         let found = at(&place, bounds(plan, &stages, number as u32))?;
@@ -52,7 +64,8 @@ pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<(Ve
                 return Err(PlanError { place, problem: Problem::Shape { right } });
             }
         }
-        groups.push(Group { weights: group.weights.clone(), experts: group.experts, bucket, first, last });
+        let blocks = at(&place, blocks(plan, group, &mut end))?;
+        groups.push(Group { weights: group.weights.clone(), experts: group.experts, blocks, bucket, first, last });
     }
     Ok((stages, groups))
 }
@@ -76,6 +89,30 @@ fn weights(
         }
     }
     Ok(())
+}
+
+/// Where a group's blocks are, if it has some; they lie behind those that end at `end`, which becomes their own end.
+fn blocks(plan: &Plan<Kernel>, group: &ExpertGroup, end: &mut u64) -> Result<Option<BlockPlace>, Problem> {
+    let weights: Vec<_> = group.weights.iter().filter_map(|&weight| plan.weights.get(weight as usize)).collect();
+    if !weights.iter().any(|weight| matches!(weight.file, WeightFile::Blocks { .. })) {
+        return Ok(None);
+    }
+    let shape = BlockShape::new(weights.iter().copied());
+    let shape = shape.ok_or(Problem::Shape { right: "of weights that fit a block" })?;
+    let wrong = Problem::Shape { right: "of weights that lie in blocks one after the other, each from a page on" };
+    let header = weights.first().and_then(|weight| weight.offset.checked_sub(BLOCK_HEADER));
+    let first = header.filter(|first| first.is_multiple_of(ALIGNMENT) && first >= end).ok_or(wrong.clone())?;
+    for (weight, part) in weights.iter().zip(&shape.parts) {
+        let file = WeightFile::Blocks { stride: shape.stride() };
+        if weight.file != file || first.checked_add(part.offset) != Some(weight.offset) {
+            return Err(wrong);
+        }
+    }
+    let bytes = shape.stride().checked_mul(u64::from(group.experts));
+    inside("the weights of the plan", first, bytes, plan.own_weight_bytes)?;
+    let place = BlockPlace { shape, first };
+    *end = place.block(group.experts);
+    Ok(Some(place))
 }
 
 /// The routing of a group's request, and the stages after which it is requested and released, each of which happens once.

@@ -8,7 +8,7 @@
 //! - a kernel writes only the arena, the cache and scratch; scratch buffers are in scratch memory, and nothing else is;
 //!   index buffers are fed from inputs alone, at multiples of 4; what a call writes overlaps nothing else that it takes;
 //! - a routing is used only after the one step that fills it, and a group of experts between the steps that request and release it;
-//! - arena buffers lie in the arena, weights in their files; weights that are not stored as kernels read them can be packed from
+//! - arena buffers lie in the arena, weights in their files, those in blocks as [`crate::file::blocks`] has them; weights that are not stored as kernels read them can be packed from
 //!   what is there.
 //!
 //! What it does not prove is that an item's slices lie inside their buffers: that depends on the step's row counts, and
@@ -21,6 +21,7 @@ mod groups;
 use ixc_ir::kernel::{Affine, Atom, BufferKind, Dim, Kernel};
 use ixc_ir::plan::{ATTENTION_PARTS, ArenaBuffer, BucketId, BufferId, KernelId, Plan, Task};
 
+use crate::file::blocks::BlockShape;
 pub use error::{PlanError, Problem};
 
 /// Most dims of a kernel in a plan.
@@ -223,6 +224,8 @@ pub struct Group {
     pub weights: Vec<u32>,
     /// Number of experts.
     pub experts: u32,
+    /// Where its blocks are in the plan's own file, if they are there.
+    pub blocks: Option<BlockPlace>,
     /// The routing that names those that are needed.
     pub bucket: BucketId,
     /// The stages from the first to the last whose tasks read its weights. They can be run for some experts and then again for
@@ -230,6 +233,22 @@ pub struct Group {
     pub first: usize,
     /// See [`Group::first`].
     pub last: usize,
+}
+
+/// The blocks of a group in the plan's own file: one for each expert, one after the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockPlace {
+    /// What is where in each.
+    pub shape: BlockShape,
+    /// Where the first begins, from the first byte of the plan's own weights on. A multiple of a page.
+    pub first: u64,
+}
+
+impl BlockPlace {
+    /// Where an expert's block begins, from the first byte of the plan's own weights on. It fits where the expert is one of the group's.
+    pub fn block(&self, expert: u32) -> u64 {
+        self.first.saturating_add(self.shape.stride().saturating_mul(u64::from(expert)))
+    }
 }
 
 /// Where the parts of a task's items are.

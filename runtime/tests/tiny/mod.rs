@@ -384,3 +384,19 @@ pub fn plan_of(folder: &Path, target: Target, factors: Factors) -> Plan<Kernel> 
     plan.target = target.name().into();
     plan.try_map_kernels(|spec| generate(&spec, target)).unwrap()
 }
+
+/// The tiny plan with its experts in a group, as a schedule makes it.
+pub fn grouped(folder: &Path, target: Target, factors: Factors) -> Plan<Kernel> {
+    let mut plan = plan_of(folder, target, factors);
+    let number = |name: &str| plan.weights.iter().position(|weight| weight.name == name).unwrap() as u32;
+    plan.expert_groups.push(ExpertGroup { experts: EXPERTS, weights: ["gate", "up", "down"].map(number).to_vec() });
+    let reads_down = |step: &Step| {
+        let Step::Run { tasks } = step else { return false };
+        tasks.iter().flat_map(|task| &task.args).any(|arg| arg.source == Source::Weight(number("down")))
+    };
+    let down = plan.steps.iter().position(reads_down).unwrap();
+    plan.steps.insert(down + 1, Step::Release { group: 0 });
+    let bucket = plan.steps.iter().position(|step| matches!(step, Step::Bucket { .. })).unwrap();
+    plan.steps.insert(bucket + 1, Step::Request { group: 0, bucket: BucketId(0) });
+    plan
+}

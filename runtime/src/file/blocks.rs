@@ -1,0 +1,297 @@
+//! Blocks: an expert's matrices in one piece, so that one read brings it in, laid out as kernels read them.
+//!
+//! A block begins on a page with a header of 64 bytes. Its parts follow in the order of the plan's group (gate, up, down), each from a
+//! multiple of 64 on; what is between and behind them up to the next such multiple is 0. Numbers are little-endian. Places and lengths
+//! are counted in *lines* of 64 bytes.
+//!
+//! | bytes | what |
+//! | --- | --- |
+//! | 0..4 | `IXCB` |
+//! | 4 | version of this encoding, 1 |
+//! | 5 | number of parts, 1 to 3 |
+//! | 6 | rows that kernels read side by side (the tile hint): the most that a part's format has, 16 or 1 |
+//! | 7 | 0 |
+//! | 8..12 | layer: the number of the group in the plan |
+//! | 12..16 | expert |
+//! | 16..20 | lines of the payload: from the header's end to the end of the last part's last line |
+//! | 20..24 | CRC-32 of the payload |
+//! | 24..36 | first part: format (1 byte, its place in the format table, which the plan file's version fixes), the line of the block that it begins in (3 bytes), rows (4 bytes), columns (4 bytes); its length and where its scales are follow from these |
+//! | 36..48, 48..60 | second and third part, 0 where there is none |
+//! | 60..64 | CRC-32 of bytes 0..60 |
+//!
+//! All but the checksums follows from the plan, so that a block is compared with what it must be and nothing in it is trusted. For
+//! example the block of a group of three `f16_r16` matrices with 32 rows of 32 columns has 97 lines: the header, and parts that begin in
+//! lines 1, 33 and 65; the next block begins 8192 bytes later.
+
+use std::path::{Path, PathBuf};
+
+use ixc_ir::format::Format;
+use ixc_ir::plan::PlanWeight;
+
+use crate::memory::Region;
+use crate::pack::ALIGNMENT;
+use crate::stream::BlockId;
+
+/// Bytes of a header.
+pub const BLOCK_HEADER: u64 = LINE;
+/// First bytes of a block.
+pub const BLOCK_MAGIC: [u8; 4] = *b"IXCB";
+/// Version of the encoding.
+pub const BLOCK_VERSION: u8 = 1;
+/// Most parts that a header describes.
+pub const BLOCK_PARTS: usize = 3;
+/// What lengths are counted in: a cache line, which is a vector, too.
+const LINE: u64 = 64;
+/// Where parts are described, and in how many bytes each.
+const PARTS_AT: usize = 24;
+const PART_BYTES: usize = 12;
+/// Where the header's own checksum is.
+const CRC_AT: usize = 60;
+
+/// The fields of a header between version and checksum, for errors: name, offset, length.
+const FIELDS: [(&str, usize, usize); 18] = [
+    ("number of parts", 5, 1),
+    ("rows of a strip", 6, 1),
+    ("reserved byte", 7, 1),
+    ("layer", 8, 4),
+    ("expert", 12, 4),
+    ("length in lines", 16, 4),
+    ("first part's format", 24, 1),
+    ("first part's line", 25, 3),
+    ("first part's rows", 28, 4),
+    ("first part's columns", 32, 4),
+    ("second part's format", 36, 1),
+    ("second part's line", 37, 3),
+    ("second part's rows", 40, 4),
+    ("second part's columns", 44, 4),
+    ("third part's format", 48, 1),
+    ("third part's line", 49, 3),
+    ("third part's rows", 52, 4),
+    ("third part's columns", 56, 4),
+];
+
+/// A block that is not what its plan says.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{}: {block}: its {what} is {found:#x} where {right:#x} is right: the file is damaged, compile the model again",
+    path.display()
+)]
+pub struct BlockError {
+    /// The plan's file.
+    pub path: PathBuf,
+    /// Which block; its layer is the number of the group.
+    pub block: BlockId,
+    /// What is wrong.
+    pub what: &'static str,
+    /// What it is.
+    pub found: u64,
+    /// What it must be.
+    pub right: u64,
+}
+
+/// A matrix in a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockPart {
+    /// As kernels read it.
+    pub format: Format,
+    /// Rows of the matrix.
+    pub rows: u32,
+    /// Columns.
+    pub columns: u32,
+    /// Where it begins in the block.
+    pub offset: u64,
+    /// Its length.
+    pub bytes: u64,
+}
+
+/// What is where in each block of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BlockShape {
+    /// Its parts, in the order of the group.
+    pub parts: Vec<BlockPart>,
+    lines: u32,
+}
+
+impl BlockShape {
+    /// Of a group with these weights; `None` where a header has no room for what they are.
+    pub fn new<'a>(weights: impl IntoIterator<Item = &'a PlanWeight>) -> Option<BlockShape> {
+        let (mut parts, mut lines) = (Vec::new(), 1u64);
+        for weight in weights {
+            let &[experts, rows, columns] = &weight.shape[..] else { return None };
+            let bytes = weight.bytes_in(weight.format)?.checked_div(experts)?;
+            let (rows, columns) = (u32::try_from(rows).ok()?, u32::try_from(columns).ok()?);
+            if parts.len() == BLOCK_PARTS || bytes == 0 || lines >= 1 << 24 {
+                return None;
+            }
+            parts.push(BlockPart { format: weight.format, rows, columns, offset: lines * LINE, bytes });
+            lines = lines.checked_add(bytes.div_ceil(LINE))?;
+        }
+        let lines = u32::try_from(lines).ok().filter(|_| !parts.is_empty())?;
+        Some(BlockShape { parts, lines })
+    }
+
+    /// Bytes of a block with its header.
+    pub fn bytes(&self) -> u64 {
+        u64::from(self.lines) * LINE
+    }
+
+    /// Bytes from a block to the next.
+    pub fn stride(&self) -> u64 {
+        self.bytes().next_multiple_of(ALIGNMENT)
+    }
+
+    /// The header of a block whose payload has this checksum.
+    pub fn header(&self, block: BlockId, payload_crc: u32) -> [u8; BLOCK_HEADER as usize] {
+        let mut bytes = [0; BLOCK_HEADER as usize];
+        let mut put = |at: usize, field: &[u8]| bytes[at..at + field.len()].copy_from_slice(field);
+        put(0, &BLOCK_MAGIC);
+        let strip = self.parts.iter().map(|part| part.format.rows()).max().unwrap_or(1);
+        put(4, &[BLOCK_VERSION, self.parts.len() as u8, strip as u8]);
+        put(8, &block.layer.to_le_bytes());
+        put(12, &block.expert.to_le_bytes());
+        put(16, &(self.lines - 1).to_le_bytes());
+        put(20, &payload_crc.to_le_bytes());
+        for (i, part) in self.parts.iter().enumerate() {
+            let at = PARTS_AT + i * PART_BYTES;
+            // Below 2^24, as `new` has seen.
+            put(at + 1, &((part.offset / LINE) as u32).to_le_bytes()[..3]);
+            put(at, &[part.format as u8]);
+            put(at + 4, &part.rows.to_le_bytes());
+            put(at + 8, &part.columns.to_le_bytes());
+        }
+        let crc = crc32fast::hash(&bytes[..CRC_AT]);
+        bytes[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Whether a block of `path` with this header and this checksum of its payload is the one that it must be.
+    ///
+    /// # Errors
+    /// The first thing that is another.
+    pub fn check(
+        &self,
+        path: &Path,
+        block: BlockId,
+        header: &[u8; BLOCK_HEADER as usize],
+        payload_crc: u32,
+    ) -> Result<(), BlockError> {
+        let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte));
+        let same = |what, found, right| match found == right {
+            true => Ok(()),
+            false => Err(BlockError { path: path.into(), block, what, found, right }),
+        };
+        let right = self.header(block, 0);
+        same("magic", number(&header[..4]), number(&right[..4]))?;
+        same("version", header[4].into(), right[4].into())?;
+        same("header's checksum", crc32fast::hash(&header[..CRC_AT]).into(), number(&header[CRC_AT..]))?;
+        for (what, at, bytes) in FIELDS {
+            same(what, number(&header[at..at + bytes]), number(&right[at..at + bytes]))?;
+        }
+        same("payload's checksum", payload_crc.into(), number(&header[20..24]))
+    }
+
+    /// Checks a block that is in memory.
+    ///
+    /// # Errors
+    /// The first thing that is not as it must be.
+    ///
+    /// # Safety
+    /// The region must be readable, and nobody may write to it meanwhile.
+    pub(crate) unsafe fn check_block(&self, path: &Path, block: BlockId, region: Region) -> Result<(), BlockError> {
+        let short = || BlockError {
+            path: path.into(),
+            block,
+            what: "length in memory",
+            found: region.bytes(),
+            right: self.bytes(),
+        };
+        let part = region.part(0, self.bytes()).ok_or_else(short)?;
+        // SAFETY: the caller's promise.
+        let bytes = unsafe { std::slice::from_raw_parts(part.base(), part.bytes() as usize) };
+        let (header, payload) = bytes.split_first_chunk().ok_or_else(short)?;
+        self.check(path, block, header, crc32fast::hash(payload))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ixc_ir::plan::WeightFile;
+
+    use super::*;
+
+    fn weight(format: Format, rows: u64, columns: u64) -> PlanWeight {
+        let shape = vec![4, rows, columns];
+        let bytes = 4 * rows * format.row_bytes(columns).unwrap_or(0);
+        let (name, file) = (String::new(), WeightFile::Source(0));
+        PlanWeight { name, format, stored: format, shape, file, offset: 0, bytes }
+    }
+
+    const BLOCK: BlockId = BlockId { layer: 7, expert: 300 };
+
+    #[test]
+    fn a_header_is_as_documented() {
+        let gate = weight(Format::Q4KR16, 48, 512);
+        let shape = BlockShape::new([&gate, &gate, &weight(Format::Q6K, 512, 256)]).unwrap();
+        // 48 rows of two blocks of 144 bytes are 216 lines, 512 of one of 210 bytes are 1680.
+        assert_eq!((shape.bytes(), shape.stride()), (64 * (1 + 216 + 216 + 1680), 33 * 4096 + 4096));
+        let header = shape.header(BLOCK, 0x0403_0201);
+        let mut right = b"IXCB".to_vec();
+        right.extend([1, 3, 16, 0, 7, 0, 0, 0, 44, 1, 0, 0, 0x40, 0x08, 0, 0, 1, 2, 3, 4]);
+        for (format, line, rows, columns) in
+            [(Format::Q4KR16, 1u32, 48u32, 512u32), (Format::Q4KR16, 217, 48, 512), (Format::Q6K, 433, 512, 256)]
+        {
+            right.push(format as u8);
+            right.extend(&line.to_le_bytes()[..3]);
+            right.extend([rows, columns].iter().flat_map(|n| n.to_le_bytes()));
+        }
+        right.extend(crc32fast::hash(&right).to_le_bytes());
+        assert_eq!(header.as_slice(), right);
+        shape.check(Path::new("x"), BLOCK, &header, 0x0403_0201).unwrap();
+    }
+
+    #[test]
+    fn every_bit_of_a_header_is_compared() {
+        let gate = weight(Format::F16R16, 32, 32);
+        let shape = BlockShape::new([&gate, &gate, &gate]).unwrap();
+        let good = shape.header(BLOCK, 5);
+        let check = |header: &_, crc| shape.check(Path::new("x.ixp"), BLOCK, header, crc);
+        let mut named = Vec::new();
+        for bit in 0..8 * good.len() {
+            let mut bad = good;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            check(&bad, 5).unwrap_err();
+            // Malice makes the checksum right again.
+            if bit / 8 < CRC_AT {
+                let crc = crc32fast::hash(&bad[..CRC_AT]);
+                bad[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+                named.push(check(&bad, 5).unwrap_err().what);
+            }
+        }
+        named.dedup();
+        let fields = ["magic", "version"].into_iter().chain(FIELDS.map(|field| field.0)).collect::<Vec<_>>();
+        let place = fields.iter().position(|&name| name == "first part's format").unwrap();
+        let right = [&fields[..place], &["payload's checksum"], &fields[place..]].concat();
+        assert_eq!(named, right);
+        let error = check(&good, 6).unwrap_err();
+        let right = "x.ixp: expert 300 of layer 7: its payload's checksum is 0x6 where 0x5 is right";
+        assert!(error.to_string().starts_with(right), "{error}");
+        let other = shape.check(Path::new("x"), BlockId { expert: 301, ..BLOCK }, &good, 5).unwrap_err();
+        assert_eq!((other.what, other.found, other.right), ("expert", 300, 301));
+    }
+
+    #[test]
+    fn what_no_header_describes_is_no_block() {
+        let gate = weight(Format::F16, 32, 32);
+        assert!(BlockShape::new([&gate; 3]).is_some() && BlockShape::new([&gate; 1]).is_some());
+        assert!(BlockShape::new([&gate; 4]).is_none() && BlockShape::new([]).is_none());
+        let shaped = |shape: &[u64]| PlanWeight { shape: shape.to_vec(), ..gate.clone() };
+        for shape in [&[32, 32][..], &[0, 32, 32], &[4, 0, 32], &[4, 1 << 32, 1], &[4, 1, 1 << 32], &[1; 4], &[]] {
+            assert!(BlockShape::new([&shaped(shape)]).is_none(), "{shape:?}");
+        }
+        // A part that begins at 1 GiB, and a payload of 256 GiB.
+        let long = shaped(&[1, 1 << 19, 1 << 10]);
+        assert!(BlockShape::new([&long]).is_some() && BlockShape::new([&long, &gate]).is_none());
+        assert!(BlockShape::new([&shaped(&[1, 1 << 27, 1 << 10])]).is_none());
+        assert!(BlockShape::new([&shaped(&[u64::MAX, u32::MAX.into(), u32::MAX.into()])]).is_none());
+    }
+}

@@ -1,0 +1,414 @@
+//! Experts written as blocks into a plan's file: damage anywhere in one, runs that are killed while they write, and plans that lie.
+
+#[allow(dead_code, reason = "other tests use the rest of it")]
+mod tiny;
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use ixc_codegen::target::Target;
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::{Plan, WeightFile};
+use ixc_runtime::engine::{BackendKind, Engine, Options, StepError};
+use ixc_runtime::execute::ExecuteError;
+use ixc_runtime::file::blocks::BlockError;
+use ixc_runtime::file::{self, FileError};
+use ixc_runtime::load::LoadError;
+use ixc_runtime::stream::store::Config;
+use tiny::{EXPERTS, Factors, Folder, MAX_TOKENS, VOCABULARY, grouped};
+
+/// Bytes of a block: the header, and three matrices of 32 rows of 32 f16; the next begins after 2 pages.
+const BLOCK: usize = 64 + 3 * 2048;
+const STRIDE: usize = 8192;
+
+fn options(budget: u64) -> Options {
+    let backend = if Target::AVX512.missing().is_empty() { BackendKind::Native } else { BackendKind::Emulated };
+    let stream = Config { budget, ..Config::default() };
+    Options { threads: Some(2), backend, stream, ..Options::default() }
+}
+
+/// A plan, and the folder that its model is in.
+struct Made {
+    folder: PathBuf,
+    plan: Plan<Kernel>,
+    _removed: Option<Folder>,
+}
+
+impl Made {
+    fn new() -> Made {
+        let folder = Folder::new();
+        let plan = grouped(&folder.0, Target::AVX512, Factors::Packed);
+        Made { folder: folder.0.clone(), plan, _removed: Some(folder) }
+    }
+
+    /// In a process that [`child`] started: its parent's.
+    fn given() -> Option<Made> {
+        let folder = PathBuf::from(std::env::var_os("IXC_TEST_FOLDER")?);
+        let model = folder.join("tiny.weights");
+        // The model is made once more with the plan, and must not look as if it were another.
+        let modified = fs::metadata(&model).unwrap().modified().unwrap();
+        let plan = grouped(&folder, Target::AVX512, Factors::Packed);
+        File::options().write(true).open(&model).unwrap().set_modified(modified).unwrap();
+        Some(Made { folder, plan, _removed: None })
+    }
+
+    fn path(&self) -> PathBuf {
+        self.folder.join("tiny.ixp")
+    }
+
+    fn model(&self) -> PathBuf {
+        self.folder.join("tiny.weights")
+    }
+
+    fn write(&self, progress: impl FnMut(u64, u64)) -> Result<Plan<Kernel>, FileError> {
+        file::weights::write(&self.path(), &self.plan, &self.folder, &Options::default(), progress)
+    }
+
+    /// Writes the plan's file, and stops at a call of the progress, without a word to anyone. `false` where there is no such call.
+    fn write_and_stop(&self, call: usize) -> bool {
+        let mut calls = 0;
+        let stopped = catch_unwind(AssertUnwindSafe(|| {
+            self.write(|_, _| {
+                calls += 1;
+                assert!(calls <= call, "stopped, as planned");
+            })
+        }));
+        stopped.is_err()
+    }
+}
+
+/// Where the first block begins in a file with these bytes.
+fn first_block(bytes: &[u8], plan: &Plan<Kernel>) -> usize {
+    let payload = u64::from_le_bytes(bytes[16..24].try_into().unwrap());
+    let gate = plan.weights.iter().find(|weight| weight.name == "gate").unwrap();
+    assert_eq!(gate.file, WeightFile::Blocks { stride: STRIDE as u64 });
+    (48 + payload).next_multiple_of(4096) as usize + gate.offset as usize - 64
+}
+
+/// Takes a step that needs all experts.
+fn step(path: &Path, options: &Options) -> Result<Vec<u32>, StepError> {
+    let mut engine = Engine::load_file(file::open(path).unwrap(), path.parent().unwrap(), options).unwrap();
+    let tokens: Vec<u32> = (0..MAX_TOKENS).map(|i| (i * 7 + i * i) % VOCABULARY).collect();
+    let bits = engine.step(&tokens, &[MAX_TOKENS - 1])?.iter().map(|logit| logit.to_bits()).collect();
+    if let Some(store) = engine.stream() {
+        let stats = store.stats().layers[0];
+        assert_eq!(stats.misses + stats.on_the_way, EXPERTS.into());
+    }
+    Ok(bits)
+}
+
+#[test]
+fn damage_anywhere_in_a_block_is_noticed() {
+    let made = Made::new();
+    let path = made.path();
+    let written = made.write(|_, _| ()).unwrap();
+    let good = fs::read(&path).unwrap();
+    let first = first_block(&good, &written);
+    assert_eq!(first % 4096, 0);
+    assert_eq!(good[first..][..6], *b"IXCB\x01\x03");
+    let streamed = options(1 << 20);
+    let right = step(&path, &streamed).unwrap();
+    let resident = |bytes: &[u8], options: &Options| {
+        fs::write(&path, bytes).unwrap();
+        Engine::load_file(file::open(&path).unwrap(), &made.folder, options).map(drop)
+    };
+    let check = |bytes: &[u8], expert: usize, what: &str| {
+        let named = |error: &BlockError| {
+            assert_eq!((&error.path, error.block.layer, error.block.expert), (&path, 0, expert as u32));
+            assert!(what.is_empty() || error.what == what, "{error}");
+            assert_ne!(error.found, error.right);
+        };
+        match resident(bytes, &options(0)) {
+            Err(LoadError::Block(error)) => named(&error),
+            other => panic!("resident: {other:?}"),
+        }
+        match step(&path, &streamed) {
+            Err(StepError::Execute(ExecuteError::Block(error))) => named(&error),
+            other => panic!("streamed: {other:?}"),
+        }
+    };
+    let payload = (64..BLOCK).step_by(211).chain([BLOCK - 1]);
+    for (i, at) in (0..64).chain(payload).enumerate() {
+        let (expert, mut bytes) = (i % EXPERTS as usize, good.clone());
+        bytes[first + expert * STRIDE + at] ^= 1 << (i % 7);
+        check(&bytes, expert, if at < 64 { "" } else { "payload's checksum" });
+        if i % 29 == 0 {
+            // Whoever says so takes experts as they are.
+            resident(&bytes, &Options { skip_weight_check: true, ..options(0) }).unwrap();
+            step(&path, &Options { skip_weight_check: true, ..streamed.clone() }).unwrap();
+        }
+    }
+    // Sound, and another's.
+    let mut bytes = good.clone();
+    bytes.copy_within(first..first + BLOCK, first + 3 * STRIDE);
+    check(&bytes, 3, "expert");
+    // What is not of a block is not looked at.
+    let mut bytes = good.clone();
+    bytes[first + BLOCK] ^= 1;
+    resident(&bytes, &options(0)).unwrap();
+    assert!(step(&path, &streamed).unwrap() == right);
+}
+
+#[test]
+fn loading_for_streaming_reads_no_experts() {
+    let made = Made::new();
+    let path = made.path();
+    let written = made.write(|_, _| ()).unwrap();
+    let mut bytes = fs::read(&path).unwrap();
+    let first = first_block(&bytes, &written);
+    bytes[first..first + EXPERTS as usize * STRIDE].fill(0xee);
+    fs::write(&path, &bytes).unwrap();
+    let load = |budget| Engine::load_file(file::open(&path).unwrap(), &made.folder, &options(budget)).map(drop);
+    load(1 << 20).unwrap();
+    assert!(matches!(load(0), Err(LoadError::Block(_))));
+    // What stays in memory is still compared.
+    bytes[first - 4096] ^= 1;
+    fs::write(&path, &bytes).unwrap();
+    assert!(matches!(load(1 << 20), Err(LoadError::DamagedWeight { .. })));
+}
+
+/// Changes bytes of the model file, and not its time.
+fn change_unseen(model: &Path, from: usize, bytes: usize) {
+    let modified = fs::metadata(model).unwrap().modified().unwrap();
+    let mut content = fs::read(model).unwrap();
+    content[from..from + bytes].fill(0x11);
+    fs::write(model, content).unwrap();
+    File::options().write(true).open(model).unwrap().set_modified(modified).unwrap();
+}
+
+fn parts(path: &Path) -> [PathBuf; 2] {
+    ["part", "part.journal"].map(|end| path.with_file_name(format!(".tiny.ixp.{end}")))
+}
+
+#[test]
+fn a_run_that_stops_anywhere_is_gone_on_with() {
+    let made = Made::new();
+    let path = made.path();
+    made.write(|_, _| ()).unwrap();
+    let right = fs::read(&path).unwrap();
+    let count = 4 + EXPERTS as usize;
+    for call in 0..count {
+        fs::remove_file(&path).unwrap();
+        assert!(made.write_and_stop(call), "call {call}");
+        assert!(!path.exists() && parts(&path).iter().all(|part| part.exists()));
+        let mut steps = Vec::new();
+        made.write(|done, total| steps.push((done, total))).unwrap();
+        assert!(fs::read(&path).unwrap() == right, "stopped at call {call}");
+        assert!(steps.is_sorted() && steps.last().is_some_and(|(done, total)| done == total));
+        // Of the last batch nothing is known: it was written, and not yet noted.
+        assert!(steps.len() >= count - call && steps.len() <= count - call + 3, "{call}: {}", steps.len());
+        assert_eq!(fs::read_dir(&made.folder).unwrap().count(), 2, "nothing is left");
+    }
+    assert!(!made.write_and_stop(count));
+    // An old plan stays until there is a new one.
+    fs::write(&path, b"old").unwrap();
+    assert!(made.write_and_stop(5));
+    assert_eq!(fs::read(&path).unwrap(), b"old");
+    made.write(|_, _| ()).unwrap();
+    assert!(fs::read(&path).unwrap() == right);
+}
+
+#[test]
+fn what_is_done_is_not_done_again_and_of_another_model_all_is() {
+    let made = Made::new();
+    let (path, model) = (made.path(), made.model());
+    made.write(|_, _| ()).unwrap();
+    let right = fs::read(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    let plan = &made.plan;
+    let gate = plan.weights.iter().find(|weight| weight.name == "gate").unwrap();
+    let matrix = (gate.bytes / u64::from(EXPERTS)) as usize;
+    let original = fs::read(&model).unwrap();
+    let first_of_second_run = || {
+        let mut first = None;
+        made.write(|done, _| first = first.or(Some(done))).unwrap();
+        first.unwrap()
+    };
+
+    // The first expert's block is on the disk, so that nobody looks at the model for it.
+    assert!(made.write_and_stop(4 + 5));
+    change_unseen(&model, gate.offset as usize, matrix);
+    made.write(|_, _| ()).unwrap();
+    assert!(fs::read(&path).unwrap() == right);
+
+    // The model is another one now. Its plan is the same, and its time is not.
+    fs::write(&model, &original).unwrap();
+    assert!(made.write_and_stop(4 + 5));
+    let noted = fs::read(&parts(&path)[1]).unwrap();
+    let mut changed = original.clone();
+    changed[gate.offset as usize] ^= 1;
+    fs::write(&model, &changed).unwrap();
+    File::options().write(true).open(&model).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+    let one = first_of_second_run();
+    assert!(one < 3000, "{one}: it begins with the first weight");
+    let other = fs::read(&path).unwrap();
+    assert!(other.len() == right.len() && other != right);
+    // So is a plan for other things.
+    fs::write(&model, &original).unwrap();
+    let longer = Plan { context_length: plan.context_length - 1, ..plan.clone() };
+    assert!(made.write_and_stop(4 + 5));
+    let mut first = None;
+    let progress = |done, _| first = first.or(Some(done));
+    let written = file::weights::write(&path, &longer, &made.folder, &Options::default(), progress).unwrap();
+    assert!(first.unwrap() < 3000 && written.context_length == longer.context_length);
+    assert_eq!(file::read(&path).unwrap(), written);
+
+    // What is there is compared, and the journal, too.
+    for damage in 0..6 {
+        fs::remove_file(&path).unwrap();
+        assert!(made.write_and_stop(4 + 5));
+        let [part, journal] = parts(&path);
+        let (mut bytes, mut notes) = (fs::read(&part).unwrap(), fs::read(&journal).unwrap());
+        assert_eq!(notes.len(), noted.len());
+        let last = notes.len() - 1;
+        match damage {
+            0 => bytes.truncate(bytes.len() / 2),
+            1 => bytes[right.len() - EXPERTS as usize * STRIDE] ^= 1,
+            2 => notes[last - 8] ^= 1,
+            3 => notes.truncate(last - 20),
+            4 => notes.extend([0xee; 999]),
+            _ => notes = b"IXCPART\nand then nothing".to_vec(),
+        }
+        fs::write(&part, bytes).unwrap();
+        fs::write(&journal, notes).unwrap();
+        made.write(|_, _| ()).unwrap();
+        assert!(fs::read(&path).unwrap() == right, "damage {damage}");
+    }
+
+    // One run at a time.
+    fs::remove_file(&path).unwrap();
+    let held = File::create(&parts(&path)[0]).unwrap();
+    held.lock().unwrap();
+    let error = made.write(|_, _| ()).unwrap_err().to_string();
+    assert!(error.contains("another process is writing"), "{error}");
+    drop(held);
+    made.write(|_, _| ()).unwrap();
+    assert!(fs::read(&path).unwrap() == right);
+}
+
+/// Runs a test of this file again as another process, in a folder.
+fn child(test: &str, made: &Made) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture", "--test-threads=1"])
+        .env("IXC_TEST_FOLDER", &made.folder)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn a_process_that_is_killed_leaves_no_plan_and_the_next_one_goes_on() {
+    if let Some(made) = Made::given() {
+        let mut calls = 0;
+        let wait = |_, _| {
+            calls += 1;
+            if calls == 10 {
+                println!("\nkill me");
+                std::io::stdout().flush().unwrap();
+                // Until the end of the pipe, which is after the end of this process.
+                let _ = std::io::stdin().read(&mut [0]);
+            }
+        };
+        made.write(wait).unwrap();
+        return;
+    }
+    let made = Made::new();
+    let path = made.path();
+    made.write(|_, _| ()).unwrap();
+    let right = fs::read(&path).unwrap();
+    fs::remove_file(&path).unwrap();
+    let mut killed = child("a_process_that_is_killed_leaves_no_plan_and_the_next_one_goes_on", &made);
+    let mut lines = BufReader::new(killed.stdout.take().unwrap()).lines();
+    assert!(lines.any(|line| line.unwrap() == "kill me"));
+    killed.kill().unwrap();
+    assert!(!killed.wait().unwrap().success());
+    assert!(!path.exists());
+    let mut first = None;
+    made.write(|done, _| first = first.or(Some(done))).unwrap();
+    assert!(fs::read(&path).unwrap() == right);
+    assert!(first.unwrap() > 4 * STRIDE as u64, "it goes on");
+    assert_eq!(fs::read_dir(&made.folder).unwrap().count(), 2);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn without_room_it_says_how_much_is_needed_and_goes_on_when_there_is() {
+    // All but the last three blocks.
+    let room = |made: &Made| fs::read(made.folder.join("right")).unwrap().len() as u64 - 3 * STRIDE as u64;
+    if let Some(made) = Made::given() {
+        let limit = libc::rlimit { rlim_cur: room(&made), rlim_max: room(&made) };
+        // SAFETY: both calls change this process alone, which has been started for that.
+        let limited = unsafe {
+            libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
+            libc::setrlimit(libc::RLIMIT_FSIZE, &limit)
+        };
+        assert_eq!(limited, 0);
+        let error = made.write(|_, _| ()).unwrap_err();
+        let FileError::Space { needed, left, .. } = &error else { panic!("{error:?}") };
+        println!("\nspace {needed} {left} {error}");
+        return;
+    }
+    let made = Made::new();
+    let path = made.path();
+    made.write(|_, _| ()).unwrap();
+    let right = fs::read(&path).unwrap();
+    fs::rename(&path, made.folder.join("right")).unwrap();
+    let mut limited = child("without_room_it_says_how_much_is_needed_and_goes_on_when_there_is", &made);
+    let lines = BufReader::new(limited.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let said = lines.filter_map(|line| line.strip_prefix("space ").map(str::to_string)).collect::<Vec<_>>();
+    assert!(limited.wait().unwrap().success());
+    let words: Vec<&str> = said[0].split(' ').collect();
+    let (needed, left): (u64, u64) = (words[0].parse().unwrap(), words[1].parse().unwrap());
+    assert_eq!(needed, right.len() as u64);
+    // A block begins before the room ends, and a batch before is not known to be kept.
+    assert!((3 * STRIDE as u64..6 * STRIDE as u64).contains(&left), "{left} of {needed}");
+    assert!(said[0].contains(".tiny.ixp.part") && said[0].contains("compile again to go on"), "{}", said[0]);
+    assert!(!path.exists() && parts(&path)[0].exists());
+    made.write(|_, _| ()).unwrap();
+    assert!(fs::read(&path).unwrap() == right);
+}
+
+#[test]
+fn plans_that_lie_about_their_blocks_are_refused() {
+    let made = Made::new();
+    let good = made.write(|_, _| ()).unwrap();
+    let number = |name: &str| good.weights.iter().position(|weight| weight.name == name).unwrap();
+    let [gate, up, down, q] = ["gate", "up", "down", "q"].map(number);
+    type Change<'a> = &'a dyn Fn(&mut Plan<Kernel>);
+    let one_after_the_other = "one after the other, each from a page on";
+    let blocks = |stride: u64| WeightFile::Blocks { stride };
+    let cases: [(&str, Change<'_>); 15] = [
+        (one_after_the_other, &|p| p.weights[gate].offset += 64),
+        (one_after_the_other, &|p| p.weights[up].offset += 64),
+        (one_after_the_other, &|p| p.weights[down].offset -= 4096),
+        (one_after_the_other, &|p| p.weights[gate].offset = 0),
+        (one_after_the_other, &|p| p.weights[gate].offset = 63),
+        (one_after_the_other, &|p| p.weights[up].file = blocks(4096)),
+        (one_after_the_other, &|p| p.weights[up].file = blocks(0)),
+        (one_after_the_other, &|p| p.weights[down].file = WeightFile::Plan),
+        (one_after_the_other, &|p| p.expert_groups[0].weights.swap(0, 1)),
+        ("outside the weights of the plan", &|p| p.weights[up].file = blocks(u64::MAX)),
+        ("outside the weights of the plan", &|p| p.weights[up].file = blocks(u64::MAX / 7)),
+        ("outside the weights of the plan", &|p| p.weights[up].offset = u64::MAX - 63),
+        ("outside the weights of the plan", &|p| p.own_weight_bytes -= 4096),
+        ("of a group of experts to lie in blocks", &|p| p.weights[q].file = blocks(64)),
+        ("must be as kernels read them", &|p| p.weights[gate].stored = ixc_ir::format::Format::F16),
+    ];
+    for (expected, change) in cases {
+        let mut plan = good.clone();
+        change(&mut plan);
+        let error = Engine::load(plan, &made.folder, &options(0)).unwrap_err().to_string();
+        assert!(error.contains(expected), "{expected}: {error}");
+    }
+    // No more than a header has room for.
+    let mut plan = good.clone();
+    plan.weights.push(plan.weights[down].clone());
+    plan.expert_groups[0].weights.push(plan.weights.len() as u32 - 1);
+    let error = Engine::load(plan, &made.folder, &options(0)).unwrap_err().to_string();
+    assert!(error.contains("of weights that fit a block"), "{error}");
+    assert!(matches!(Engine::load(good, &made.folder, &options(0)), Err(LoadError::NoWeights)));
+}
