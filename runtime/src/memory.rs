@@ -233,7 +233,9 @@ impl Cache {
                 places.push((layout.add(bytes), bytes, position_bytes, head_bytes, layer.heads));
             }
         }
-        let memory = Memory::zeroed(what, layout.end, true)?;
+        // Small pages: each head's first positions are far from the next one's, and large pages would all be touched by the first tokens.
+        // A long context is read in sequence, which small pages do not slow down.
+        let memory = Memory::zeroed(what, layout.end, false)?;
         let (mut keys, mut values) = (Vec::with_capacity(layers.len()), Vec::with_capacity(layers.len()));
         for (i, (offset, bytes, position_bytes, head_bytes, heads)) in places.into_iter().enumerate() {
             let heads = Heads { region: part(&memory, what, offset, bytes)?, position_bytes, head_bytes, heads };
