@@ -327,7 +327,7 @@ fn experts_that_do_not_fit_are_streamed_and_the_text_is_the_same() {
         command.arg(plan).args(["--memory", memory, "--stats"]);
         command
     };
-    for more in [&[][..], &["--no-weights"], &["--target", "portable"]] {
+    for more in [&[][..], &["--no-weights"], &["--target", "portable"], &["--target", "portable", "--pack"]] {
         let plan = plan(&folder, &[&["--memory", "1MiB"], more].concat());
         let mut small = run(&plan, "1MiB");
         let refused = small.output().unwrap();
@@ -341,6 +341,12 @@ fn experts_that_do_not_fit_are_streamed_and_the_text_is_the_same() {
         assert_eq!(String::from_utf8_lossy(&streamed.stdout), expected, "{more:?}: {report}");
         assert!(report.contains("experts ") && report.contains(" missed;") && report.contains("drive "), "{report}");
     }
+    // Kernels that read weights as they lie in the model file have experts in blocks only when they are asked for.
+    let blocks = |more: &[&str]| {
+        let plan = plan(&folder, &[&["--memory", "1MiB"], more].concat());
+        ixc::runtime::file::read(&plan).unwrap().own_weight_bytes > 0
+    };
+    assert_eq!([blocks(&["--target", "portable"]), blocks(&["--target", "portable", "--pack"])], [false, true]);
     // A model without experts that can stay on the drive.
     let plan = plan(&folder, &[]);
     assert_eq!(run(&plan, "1MiB").output().unwrap().status.code(), Some(2));

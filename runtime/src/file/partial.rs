@@ -257,3 +257,35 @@ fn lock(path: &Path) -> io::Result<File> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_room_is_told_from_other_failures() {
+        let folder = std::env::temp_dir().join(format!("ixc-partial-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("plan.ixp");
+        let units = vec![Unit { at: 4096, bytes: 10 }, Unit { at: 8192, bytes: 10 }];
+        let mut partial = Partial::open(&path, b"", b"plan", units, 9000, 1).unwrap();
+        partial.write(4096, &[7; 10]).unwrap();
+        partial.finish(crc32fast::hash(&[7; 10])).unwrap();
+        // ENOSPC, EDQUOT and EFBIG on Linux; EIO.
+        let error = |errno| partial.error(io::Error::from_raw_os_error(errno));
+        if cfg!(target_os = "linux") {
+            for errno in [28, 122, 27] {
+                let error = error(errno);
+                assert!(matches!(error, FileError::Space { needed: 9000, left: 4894, .. }), "{error:?}");
+            }
+        }
+        assert!(matches!(error(5), FileError::Io { .. }));
+        drop(partial);
+        let again = Partial::open(&path, b"", b"plan", vec![Unit { at: 4096, bytes: 10 }], 9000, 1).unwrap();
+        assert_eq!((again.done().len(), again.done_bytes()), (1, 10));
+        drop(again);
+        let other = Partial::open(&path, b"x", b"plan", vec![Unit { at: 4096, bytes: 10 }], 9000, 1).unwrap();
+        assert_eq!((other.done(), fs::metadata(&other.part).unwrap().len()), (&[][..], 52));
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -211,7 +211,7 @@ pub fn write(
     let total: u64 = work.iter().map(|(_, unit)| unit.bytes).sum();
     let batch = (total / BATCHES).clamp(1, CHUNK);
     let mut partial = Partial::open(path, &identity(plan, folder), &payload, units, header.file_bytes(), batch)?;
-    let mut done = partial.done_bytes();
+    let (mut done, mut memory) = (partial.done_bytes(), None);
     if done > 0 {
         progress(done, total);
     }
@@ -237,10 +237,9 @@ pub fn write(
                 let most = (batch / shape.stride()).clamp(1, u64::from(group.experts - block.expert)) as u32;
                 let weights = group.weights.iter().filter_map(|&weight| plan.weights.get(weight as usize));
                 let source = Source { weights: weights.collect(), experts: group.experts, files: &files };
-                let (memory, checksums) = pack_blocks(shape, block, most, &source, &mut pool)?;
-                // SAFETY: the memory is mapped and so initialised; nothing writes to it any more.
-                let bytes =
-                    unsafe { std::slice::from_raw_parts(memory.region().base(), memory.region().bytes() as usize) };
+                let (packed, checksums) = pack_blocks(shape, block, most, &source, &mut memory, &mut pool)?;
+                // SAFETY: `packed` lies in `memory`, is mapped and so initialised, and nothing writes it until the next round.
+                let bytes = unsafe { std::slice::from_raw_parts(packed.base(), packed.bytes() as usize) };
                 partial.write(weights_at + place.at, bytes)?;
                 checksums.into_iter().try_for_each(|crc| partial.finish(crc))?;
                 done += bytes.len() as u64;
@@ -274,24 +273,33 @@ struct Source<'a> {
     files: &'a [Mapped],
 }
 
-/// Makes the blocks of `count` experts from `first` on, and the checksum of each with all that is up to the next.
+/// Makes the blocks of `count` experts from `first` on in `memory`, which is made when it is too small: where they are, and the checksum of
+/// each with all that is up to the next.
 fn pack_blocks(
     shape: &BlockShape,
     first: BlockId,
     count: u32,
     source: &Source<'_>,
+    memory: &mut Option<Memory>,
     pool: &mut Pool,
-) -> Result<(Memory, Vec<u32>), FileError> {
+) -> Result<(Region, Vec<u32>), FileError> {
     let wrong = || failed(LoadError::NoWeights);
     let stride = shape.stride();
     let bytes = stride.saturating_mul(count.into());
-    let memory = Memory::zeroed("packed experts", bytes, true).map_err(|error| failed(error.into()))?;
+    let memory = match memory.take().filter(|memory| memory.region().bytes() >= bytes) {
+        Some(kept) => memory.insert(kept),
+        None => memory.insert(Memory::zeroed("packed experts", bytes, true).map_err(|error| failed(error.into()))?),
+    };
+    let packed = memory.region().part(0, bytes).ok_or_else(wrong)?;
+    // What is between parts is 0, whatever was there.
+    // SAFETY: it lies in the memory, which nothing else uses.
+    unsafe { packed.base().write_bytes(0, packed.bytes() as usize) };
     let checksums = |regions: &[Region], pool: &mut Pool| {
         pack::checksums(regions, pool).map_err(|source| failed(LoadError::Pack { source }))
     };
     let (mut jobs, mut payloads, mut blocks, mut read) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for i in 0..u64::from(count) {
-        let block = memory.region().part(i * stride, stride).ok_or_else(wrong)?;
+        let block = packed.part(i * stride, stride).ok_or_else(wrong)?;
         for (weight, part) in source.weights.iter().zip(&shape.parts) {
             let WeightFile::Source(file) = weight.file else { return Err(wrong()) };
             let stored = weight.bytes / u64::from(source.experts.max(1));
@@ -303,7 +311,7 @@ fn pack_blocks(
             if weight.is_packed_at_load() {
                 jobs.push(Job::new(part.format, part.columns.into(), from, to).ok_or_else(wrong)?);
             } else if from.bytes() == to.bytes() {
-                // SAFETY: `from` lies in a mapped file, `to` in new memory; both are as long.
+                // SAFETY: `from` lies in a mapped file, `to` in `memory`; both are as long.
                 unsafe { to.base().copy_from_nonoverlapping(from.base(), to.bytes() as usize) };
             } else {
                 return Err(wrong());
@@ -312,7 +320,7 @@ fn pack_blocks(
         payloads.push(block.part(BLOCK_HEADER, shape.bytes() - BLOCK_HEADER).ok_or_else(wrong)?);
         blocks.push(block);
     }
-    // SAFETY: the jobs' sources lie in mapped files, what they write in new memory, nowhere twice.
+    // SAFETY: the jobs' sources lie in mapped files, what they write in `memory`, nowhere twice.
     unsafe { pack::run(&jobs, pool, &|_, _| (), &|_| ()) }.map_err(|source| failed(LoadError::Pack { source }))?;
     read.into_iter().for_each(|(file, offset, bytes)| file.release(offset, bytes));
     for ((expert, block), crc) in (first.expert..).zip(&blocks).zip(checksums(&payloads, pool)?) {
@@ -321,7 +329,7 @@ fn pack_blocks(
         unsafe { block.base().copy_from_nonoverlapping(header.as_ptr(), header.len()) };
     }
     let checksums = checksums(&blocks, pool)?;
-    Ok((memory, checksums))
+    Ok((packed, checksums))
 }
 
 /// Gives a weight's packed bytes in order, some at a time.
