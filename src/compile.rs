@@ -16,7 +16,7 @@ use std::str::FromStr;
 
 use ixc_codegen::generators::generate;
 use ixc_codegen::target::{Isa, Target};
-use ixc_codegen::{portable, x64};
+use ixc_codegen::{parallel, portable, x64};
 use ixc_frontend::arch::FileWeights;
 use ixc_frontend::gguf::Gguf;
 use ixc_frontend::tokenizer::TokenizerSpec;
@@ -74,7 +74,9 @@ pub struct Compiled {
 /// When its graph asks for what no kernel does.
 pub fn compile(model: &Model, options: &Options) -> Result<Compiled, Error> {
     let (fused, plan) = specs(model, options)?;
-    let plan = plan.try_map_kernels(|spec| generate(&spec, options.target))?;
+    let mut kernels = parallel::map(&plan.kernels, |spec| generate(spec, options.target)).into_iter();
+    // As many as there are specs.
+    let plan = plan.try_map_kernels(|spec| kernels.next().unwrap_or_else(|| generate(&spec, options.target)))?;
     Ok(Compiled { fused, plan })
 }
 

@@ -9,6 +9,7 @@
 //! | [`x64`] | lowering for `avx2`: selection, register allocation, encoding |
 //! | [`portable`] | lowering for `portable` through cranelift |
 //! | [`module`] | compiled kernels in executable memory, callable |
+//! | [`parallel`] | many kernels at once |
 //! | [`emulator`] | executes finished machine code on any machine, and checks it |
 //! | [`foreign`] | code that was not made in this process: what it needs, and calling it |
 //! | [`rows`] | named kernels, inputs for them and comparison of runs: for tests and `ixc kernel` |
@@ -19,6 +20,7 @@ pub mod emulator;
 pub mod foreign;
 pub mod generators;
 pub mod module;
+pub mod parallel;
 pub mod portable;
 pub mod rows;
 pub mod target;

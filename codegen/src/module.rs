@@ -31,6 +31,7 @@ use ixc_ir::kernel::verify::{VerifyError, verify};
 use ixc_ir::kernel::{Affine, Atom, Buffer, BufferKind, Dim, Kernel};
 
 use crate::cpu;
+use crate::parallel;
 use crate::portable::{self, PortableError};
 use crate::target::{Isa, Target};
 use crate::x64::{self, X64Error};
@@ -174,6 +175,17 @@ pub struct Module {
     kernels: Vec<ModuleKernel>,
 }
 
+/// The code of one kernel.
+fn artifact(kernel: &Kernel, target: Target) -> Result<Artifact, CodegenError> {
+    verify(kernel).map_err(|source| CodegenError::Verify { kernel: kernel.name.clone(), source })?;
+    Ok(match target.isa() {
+        Isa::Avx2 | Isa::Avx512 | Isa::Amx => Artifact::X64(
+            x64::compile(kernel, target).map_err(|source| CodegenError::X64 { kernel: kernel.name.clone(), source })?,
+        ),
+        Isa::Portable => Artifact::Portable(portable::compile(kernel)?),
+    })
+}
+
 impl Module {
     /// Verifies and compiles kernels and makes them callable.
     ///
@@ -186,15 +198,9 @@ impl Module {
         }
         let mut code: Vec<u8> = Vec::new();
         let mut placed = Vec::with_capacity(kernels.len());
-        for kernel in kernels {
-            verify(kernel).map_err(|source| CodegenError::Verify { kernel: kernel.name.clone(), source })?;
-            let artifact = match target.isa() {
-                Isa::Avx2 | Isa::Avx512 | Isa::Amx => Artifact::X64(
-                    x64::compile(kernel, target)
-                        .map_err(|source| CodegenError::X64 { kernel: kernel.name.clone(), source })?,
-                ),
-                Isa::Portable => Artifact::Portable(portable::compile(kernel)?),
-            };
+        let artifacts = parallel::map(kernels, |kernel| artifact(kernel, target));
+        for (kernel, artifact) in kernels.iter().zip(artifacts) {
+            let artifact = artifact?;
             code.resize(code.len().next_multiple_of(ALIGNMENT), PADDING);
             let offset = code.len();
             match &artifact {

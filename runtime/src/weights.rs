@@ -33,6 +33,8 @@ const PROMPT_STEPS: u64 = 16;
 const FEW_STEPS: u64 = 4;
 /// Most tokens of a step that is no part of a prompt.
 const FEW_TOKENS: u32 = 16;
+/// Bytes before a page that is read which the system maps with it: some are of what was given back before, and are given back again.
+const AROUND: u64 = 64 << 10;
 /// Bytes of a part whose pages are given back at once while it is packed.
 const WINDOW: u64 = 2 << 20;
 /// Alignment of packed strips in a thread's memory: a vector of them is a cache line.
@@ -121,6 +123,12 @@ impl Step {
         let before = if self.tokens > FEW_TOKENS { PROMPT_STEPS } else { 1 + (u64::from(weight) + part) % FEW_STEPS };
         self.number >= before
     }
+}
+
+/// Gives back pages, and those before them that came with them.
+fn release_around(file: &Mapped, begin: u64, bytes: u64) {
+    let before = begin.min(AROUND);
+    file.release(begin - before, bytes + before);
 }
 
 /// A part of a weight: which, and its number.
@@ -223,7 +231,8 @@ impl Weights {
         let (strip_bytes, _) = unpacked.job.strip_bytes();
         let window = (strip + 1) * strip_bytes / WINDOW;
         if window >= 2 && window > strip * strip_bytes / WINDOW {
-            file.release(unpacked.offset + part * unpacked.part_strips * strip_bytes + (window - 2) * WINDOW, WINDOW);
+            let begin = unpacked.offset + part * unpacked.part_strips * strip_bytes + (window - 2) * WINDOW;
+            release_around(file, begin, WINDOW);
         }
     }
 
@@ -242,7 +251,7 @@ impl Weights {
             let (strip, _) = unpacked.job.strip_bytes();
             let bytes = unpacked.part_strips * strip;
             if let Some(file) = files.get(unpacked.file) {
-                file.release(unpacked.offset + part * bytes, bytes);
+                release_around(file, unpacked.offset + part * bytes, bytes);
             }
         }
     }

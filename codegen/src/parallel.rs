@@ -1,0 +1,57 @@
+//! Work on many kernels at once: each is made alone, and a model has dozens.
+//!
+//! ```
+//! let squares = ixc_codegen::parallel::map(&[1, 2, 3], |n| n * n);
+//! assert_eq!(squares, [1, 4, 9]);
+//! ```
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Most threads: more wait for each other's memory.
+const THREADS: usize = 8;
+
+/// What `make` makes of each item, in their order, by as many threads as there are processors, at most eight.
+///
+/// # Panics
+/// When `make` does.
+pub fn map<T: Sync, R: Send>(items: &[T], make: impl Fn(&T) -> R + Sync) -> Vec<R> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut made = Vec::new();
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(number) else { return made };
+            made.push((number, make(item)));
+        }
+    };
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut made = std::thread::scope(|scope| {
+        let others = (1..processors.min(THREADS).min(items.len()))
+            .map(|_| std::thread::Builder::new().spawn_scoped(scope, work));
+        // Without a thread, the others do its part.
+        let others: Vec<_> = others.filter_map(Result::ok).collect();
+        let mut made = work();
+        for other in others {
+            made.extend(other.join().unwrap_or_else(|payload| std::panic::resume_unwind(payload)));
+        }
+        made
+    });
+    made.sort_unstable_by_key(|(number, _)| *number);
+    made.into_iter().map(|(_, result)| result).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn results_stand_in_the_order_of_the_items() {
+        let items: Vec<u64> = (0..1000).collect();
+        assert_eq!(super::map(&items, |n| n * 3), items.iter().map(|n| n * 3).collect::<Vec<_>>());
+        assert!(super::map(&[] as &[u64], |n| *n).is_empty());
+    }
+
+    #[test]
+    fn a_panic_is_not_lost() {
+        let caught = std::panic::catch_unwind(|| super::map(&[1, 2, 3, 4], |&n| assert!(n < 4, "four")));
+        assert!(caught.is_err());
+    }
+}
