@@ -183,6 +183,8 @@ fn target_names() -> String {
 /// See [`Engine::load`].
 pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<Engine, LoadError> {
     let PlanFile { plan, weights: own } = file;
+    // Before files are read: mapped pages are given back.
+    let begun = resident_bytes();
     let most = plan.context_length.min(MAX_CONTEXT);
     let context = options.context.unwrap_or(most.min(DEFAULT_CONTEXT));
     let program = Program::new(&plan)?;
@@ -208,7 +210,6 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<E
         tracing::debug!(bytes = plan.own_weight_bytes, elapsed = ?begin.elapsed(), "weights checked");
     }
     let (own_file, own) = own.map(|(own, mapped)| (own.place(), mapped)).unzip();
-    let begun = resident_bytes();
     let weights = weights(&plan.weights, &files, own.as_ref(), streamed.as_deref(), threads)?;
     let target = Target::from_name(&plan.target).ok_or_else(|| LoadError::Target { found: plan.target.clone() })?;
     let begin = std::time::Instant::now();
