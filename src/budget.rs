@@ -26,8 +26,7 @@ const BESIDES: u64 = 64 << 20;
 
 /// The budget where nothing is said, for what takes so many bytes; none where it fits.
 fn default_memory(needed: u64) -> Option<u64> {
-    let memory = system::memory();
-    let left = [memory.available, memory.cgroup_limit].into_iter().flatten().min()? / 100 * MEMORY_PART;
+    let left = [system::memory().available, system::cgroup_left()].into_iter().flatten().min()? / 100 * MEMORY_PART;
     (needed > left).then_some(left)
 }
 
@@ -74,10 +73,11 @@ pub fn compile_within(
     let experts = expert_bytes(&resident.plan);
     let needed = needed_memory(&resident.plan, context);
     let memory = memory.or_else(|| default_memory(needed).filter(|_| experts > 0));
-    match memory.filter(|memory| needed > *memory && experts > 0) {
+    // Where it is close, too: a plan that says when experts are needed runs with all of them in memory as well.
+    match memory.filter(|memory| needed.saturating_add(needed / 64 + BESIDES) > *memory && experts > 0) {
         Some(left) => {
             // What is left for experts when everything else is there.
-            let expert_memory = Some(left.saturating_sub(needed - experts));
+            let expert_memory = Some(left.saturating_sub(needed - experts).min(experts / 2));
             Ok((compile(model, &Options { expert_memory, ..options.clone() })?, memory))
         }
         None => Ok((resident, memory)),

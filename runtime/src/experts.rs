@@ -314,7 +314,11 @@ impl Experts {
 
     /// Lets a group's experts go.
     pub(crate) fn end(&self, group: u32) {
-        self.window.write().unwrap_or_else(PoisonError::into_inner).rows.clear();
+        let mut window = self.window.write().unwrap_or_else(PoisonError::into_inner);
+        if window.group == group {
+            window.rows.clear();
+        }
+        drop(window);
         self.store.release(group);
     }
 

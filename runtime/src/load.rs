@@ -28,6 +28,7 @@ use crate::pool::{Pool, PoolError};
 use crate::program::{MAX_CONTEXT, PlanError, Program};
 use crate::stats::{Clock, Stats};
 use crate::stream::StreamError;
+use crate::stream::store::Config;
 use crate::weights::{Unpacked, Weight, Weights};
 
 /// Context unless told otherwise, where the model has one that long: the KV cache takes memory only as it fills, but positions
@@ -36,9 +37,7 @@ pub const DEFAULT_CONTEXT: u32 = 4096;
 /// Most threads.
 pub const MAX_THREADS: usize = 1024;
 /// Bytes of a budget that are left for the stacks, code and tables of a run.
-const SPARE_BYTES: u64 = 32 << 20;
-/// Bytes of a page.
-const PAGE: u64 = 4096;
+const SPARE_BYTES: u64 = 64 << 20;
 /// Bytes of a file that are read at a time for its checksum.
 const READ_BYTES: usize = 1 << 16;
 
@@ -202,6 +201,14 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<E
     let files = open_files(&plan, folder, options)?;
     let own = own.map(|own| own.map().map(|mapped| (own, mapped))).transpose()?;
     let streamed = streamed(&program, &plan, options);
+    let target = Target::from_name(&plan.target).ok_or_else(|| LoadError::Target { found: plan.target.clone() })?;
+    // Before weights are read: what is too large shall not be tried.
+    let fixed = begun.saturating_add(fixed_bytes(&program, &plan, streamed.as_deref(), capacity, threads));
+    let layout = match &streamed {
+        Some(_) => Some(layout(&program, &plan, folder, own.as_ref().map(|(own, _)| own.place()))?),
+        None => None,
+    };
+    let for_experts = budget(options, &plan, fixed, layout.as_ref().map(|(layout, _)| layout))?;
     if let Some((own, mapped)) = own.as_ref().filter(|_| !options.skip_weight_check) {
         let begin = std::time::Instant::now();
         // What is streamed is checked as it arrives: reading it here would take as long as reading all of the model.
@@ -209,9 +216,9 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<E
         own.check(mapped, &plan.weights, &program.groups, &streamed, &mut pool)?;
         tracing::debug!(bytes = plan.own_weight_bytes, elapsed = ?begin.elapsed(), "weights checked");
     }
-    let (own_file, own) = own.map(|(own, mapped)| (own.place(), mapped)).unzip();
+    let checked = own.as_ref().filter(|_| !options.skip_weight_check).map(|(own, _)| own.place().0);
+    let own = own.map(|(_, mapped)| mapped);
     let weights = weights(&plan.weights, &files, own.as_ref(), streamed.as_deref(), threads)?;
-    let target = Target::from_name(&plan.target).ok_or_else(|| LoadError::Target { found: plan.target.clone() })?;
     let begin = std::time::Instant::now();
     let backend = match options.backend {
         BackendKind::Native => {
@@ -237,18 +244,13 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<E
             .collect::<Result<_, _>>()?,
         buckets: top_k.iter().map(|_| RwLock::new(Bucket::default())).collect(),
     };
-    if streamed.is_some() {
-        let fixed = begun.saturating_add(store.bytes()).saturating_add(SPARE_BYTES);
-        store.experts = Some(experts(&program, &plan.weights, &plan.files, folder, own_file, fixed, options)?);
+    if let Some((layout, paths)) = layout {
+        let config = Config { budget: for_experts, ..options.stream.clone() };
+        let experts =
+            Experts::new(layout, &paths, checked, &config).map_err(|source| LoadError::Stream(Box::new(source)))?;
+        store.experts = Some(experts);
         // Nothing that is read from a mapped file is left for later: the file may change, and its pages are no part of the budget.
         pack_all(&mut store.weights, &store.files, &mut pool)?;
-    } else if let Some(budget) = options.memory {
-        let weights = plan.weights.iter().filter(|weight| !weight.is_packed_at_load());
-        let mapped = weights.fold(0u64, |sum, weight| sum.saturating_add(weight.bytes));
-        let needed = begun.saturating_add(store.bytes()).saturating_add(mapped);
-        if needed > budget {
-            return Err(LoadError::Larger { budget, needed });
-        }
     }
     let clocks =
         if options.stats { (0..threads).map(|_| Mutex::new(Clock::new(&program))).collect() } else { Vec::new() };
@@ -287,6 +289,25 @@ pub(crate) fn open_files(plan: &Plan<Kernel>, folder: &Path, options: &Options) 
     files.collect()
 }
 
+fn is_streamed(streamed: Option<&[bool]>, number: usize) -> bool {
+    streamed.is_some_and(|streamed| streamed.get(number).copied().unwrap_or(false))
+}
+
+/// Whether a weight has memory of its own. While experts are streamed, nothing else is left in mapped files.
+fn in_memory(streamed: Option<&[bool]>, number: usize, weight: &PlanWeight) -> bool {
+    !is_streamed(streamed, number) && weight.bytes > 0 && (weight.is_packed_at_load() || streamed.is_some())
+}
+
+fn packed_bytes(weight: &PlanWeight) -> u64 {
+    weight.bytes_in(weight.format).unwrap_or(u64::MAX)
+}
+
+/// Where the weights that have memory of their own lie in it, in their order, and the bytes of all.
+fn kept(weights: &[PlanWeight], streamed: Option<&[bool]>) -> (Vec<u64>, u64) {
+    let kept = weights.iter().enumerate().filter(|(i, weight)| in_memory(streamed, *i, weight));
+    pack::layout(kept.map(|(_, weight)| packed_bytes(weight)))
+}
+
 /// The weights' places: in the files, or in memory where they will be packed. The program's check says that each lies in its file,
 /// whose length was compared, and what packing takes.
 fn weights(
@@ -297,14 +318,8 @@ fn weights(
     threads: usize,
 ) -> Result<Weights, LoadError> {
     let no_memory = |what, bytes| MemoryError { what, bytes, source: io::ErrorKind::OutOfMemory.into() };
-    let packed_bytes = |weight: &PlanWeight| weight.bytes_in(weight.format).unwrap_or(u64::MAX);
-    let is_streamed = |number: usize| streamed.is_some_and(|streamed| streamed.get(number).copied().unwrap_or(false));
-    // While experts are streamed, nothing else is left in mapped files.
-    let in_memory = |number: usize, weight: &PlanWeight| {
-        !is_streamed(number) && weight.bytes > 0 && (weight.is_packed_at_load() || streamed.is_some())
-    };
-    let kept = weights.iter().enumerate().filter(|(i, weight)| in_memory(*i, weight));
-    let (offsets, bytes) = pack::layout(kept.map(|(_, weight)| packed_bytes(weight)));
+    let is_streamed = |number: usize| is_streamed(streamed, number);
+    let (offsets, bytes) = kept(weights, streamed);
     let memory = Memory::zeroed("packed weights", bytes, true)?;
     let mut offsets = offsets.into_iter();
     let mut places = Vec::with_capacity(weights.len());
@@ -315,7 +330,7 @@ fn weights(
         };
         let place = weight.span().and_then(|bytes| file.region().part(weight.offset, bytes));
         let place = place.ok_or_else(|| no_memory("a weight in its file", weight.bytes))?;
-        if !in_memory(i, weight) {
+        if !in_memory(streamed, i, weight) {
             // What is streamed is nowhere.
             let region = if is_streamed(i) { place.part(0, 0).unwrap_or(place) } else { place };
             // The program's check says that what lies in blocks has experts.
@@ -365,24 +380,56 @@ fn streamed(program: &Program, plan: &Plan<Kernel>, options: &Options) -> Option
 
 /// Memory of this process now, in bytes, as the system counts it; 0 where it does not tell.
 fn resident_bytes() -> u64 {
-    let pages = std::fs::read_to_string("/proc/self/statm").ok();
-    let pages = pages.and_then(|text| text.split_whitespace().nth(1)?.parse::<u64>().ok());
-    pages.unwrap_or(0).saturating_mul(PAGE)
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
+    kib.unwrap_or(0).saturating_mul(1024)
 }
 
-/// Opens the streamed experts, with what a budget leaves for them.
-fn experts(
+/// Bytes that a run takes besides what the process has already, experts' blocks and mapped files.
+fn fixed_bytes(
     program: &Program,
-    weights: &[PlanWeight],
-    files: &[SourceFile],
+    plan: &Plan<Kernel>,
+    streamed: Option<&[bool]>,
+    capacity: u32,
+    threads: usize,
+) -> u64 {
+    let ropes = plan.ropes.iter().map(|table| Rope::bytes(table, capacity));
+    let scratch = program.scratch_bytes.saturating_mul(threads as u64);
+    let cache = Cache::bytes(&plan.cache, capacity);
+    let rest = [kept(&plan.weights, streamed).1, plan.arena_bytes, cache, scratch, program.part_bytes, SPARE_BYTES];
+    ropes.chain(rest).fold(0, u64::saturating_add)
+}
+
+/// What a budget leaves for experts' blocks; for other plans, whether it is enough for all of it.
+fn budget(
+    options: &Options,
+    plan: &Plan<Kernel>,
+    fixed: u64,
+    layout: Option<&experts::Layout>,
+) -> Result<u64, LoadError> {
+    let (Some(budget), own) = (options.memory, options.stream.budget) else { return Ok(options.stream.budget) };
+    let Some(layout) = layout else {
+        let mapped = plan.weights.iter().filter(|weight| !weight.is_packed_at_load());
+        let needed = mapped.fold(fixed, |sum, weight| sum.saturating_add(weight.bytes));
+        return if needed > budget { Err(LoadError::Larger { budget, needed }) } else { Ok(0) };
+    };
+    let needed = fixed.saturating_add(own.max(layout.least_bytes()));
+    if budget < needed {
+        return Err(LoadError::Budget { budget, fixed, needed });
+    }
+    Ok(if own == 0 { budget - fixed } else { own })
+}
+
+/// Where streamed experts lie, and the files that they lie in.
+fn layout(
+    program: &Program,
+    plan: &Plan<Kernel>,
     folder: &Path,
     own: Option<(PathBuf, u64)>,
-    fixed: u64,
-    options: &Options,
-) -> Result<Experts, LoadError> {
-    let mut paths: Vec<PathBuf> = files.iter().map(|file| folder.join(&file.path)).collect();
+) -> Result<(experts::Layout, Vec<PathBuf>), LoadError> {
+    let mut paths: Vec<PathBuf> = plan.files.iter().map(|file| folder.join(&file.path)).collect();
     let own_number = paths.len() as u32;
-    let checked = own.as_ref().filter(|_| !options.skip_weight_check).map(|(path, _)| path.clone());
     let own_offset = own.map(|(path, offset)| {
         paths.push(path);
         offset
@@ -393,18 +440,8 @@ fn experts(
     };
     let no_memory =
         || MemoryError { what: "streamed experts", bytes: u64::MAX, source: io::ErrorKind::OutOfMemory.into() };
-    let layout = experts::Layout::new(program, weights, &place).ok_or_else(no_memory)?;
-    let mut config = options.stream.clone();
-    if let Some(budget) = options.memory {
-        let needed = fixed.saturating_add(config.budget.max(layout.least_bytes()));
-        if budget < needed {
-            return Err(LoadError::Budget { budget, fixed, needed });
-        }
-        if config.budget == 0 {
-            config.budget = budget - fixed;
-        }
-    }
-    Experts::new(layout, &paths, checked, &config).map_err(|source| LoadError::Stream(Box::new(source)))
+    let layout = experts::Layout::new(program, &plan.weights, &place).ok_or_else(no_memory)?;
+    Ok((layout, paths))
 }
 
 /// Packs all weights that are not yet packed; see [`Engine::pack_weights`].

@@ -211,7 +211,7 @@ impl Heads {
 /// The KV cache: f16, `[head][position / 16][d][position % 16]` for keys, `[head][position][dv]` for values, of each layer.
 #[derive(Debug)]
 pub struct Cache {
-    memory: Memory,
+    _memory: Memory,
     keys: Vec<Heads>,
     values: Vec<Heads>,
 }
@@ -241,12 +241,19 @@ impl Cache {
             let heads = Heads { region: part(&memory, what, offset, bytes)?, position_bytes, head_bytes, heads };
             if i % 2 == 0 { keys.push(heads) } else { values.push(heads) }
         }
-        Ok(Cache { memory, keys, values })
+        Ok(Cache { _memory: memory, keys, values })
     }
 
-    /// Bytes of all layers.
-    pub fn bytes(&self) -> u64 {
-        self.memory.region().bytes()
+    /// Bytes of all layers for `capacity` positions.
+    pub fn bytes(layers: &[CacheLayer], capacity: u32) -> u64 {
+        let mut layout = Layout::default();
+        for layer in layers {
+            for len in [layer.key_len, layer.value_len] {
+                let bytes = (u64::from(len) * CACHE_ELEMENT).saturating_mul(capacity.into());
+                layout.add(bytes.saturating_mul(layer.heads.into()));
+            }
+        }
+        layout.end
     }
 
     /// Keys of a layer.
@@ -283,13 +290,17 @@ pub struct Rope {
 }
 
 impl Rope {
+    /// Bytes of a table of `capacity` positions.
+    pub fn bytes(table: &RopeTable, capacity: u32) -> u64 {
+        row_bytes(table).saturating_mul(u64::from(capacity))
+    }
+
     /// A table of `capacity` positions.
     ///
     /// # Errors
     /// When the system refuses.
     pub fn new(table: &RopeTable, capacity: u32) -> Result<Rope, MemoryError> {
-        let bytes = row_bytes(table).saturating_mul(u64::from(capacity));
-        let memory = Memory::zeroed("a rotary table", bytes, false)?;
+        let memory = Memory::zeroed("a rotary table", Rope::bytes(table, capacity), false)?;
         Ok(Rope { memory, table: table.clone(), filled: 0, capacity })
     }
 

@@ -139,7 +139,7 @@ pub(crate) type Part = (u32, u64);
 pub(crate) struct Weights {
     weights: Vec<Weight>,
     /// What keeps packed weights.
-    packed: Memory,
+    _packed: Memory,
     /// Parts that are not ready.
     left: AtomicU64,
     /// Steps so far.
@@ -154,12 +154,7 @@ impl Weights {
     pub(crate) fn new(weights: Vec<Weight>, packed: Memory, threads: usize) -> Weights {
         let left = weights.iter().filter_map(|weight| weight.unpacked.as_ref()).map(|u| u.ready.len() as u64).sum();
         let threads = (0..threads).map(|_| Mutex::default()).collect();
-        Weights { weights, packed, left: AtomicU64::new(left), steps: 0, prompt: false, threads }
-    }
-
-    /// Bytes of all packed weights.
-    pub(crate) fn packed_bytes(&self) -> u64 {
-        self.packed.region().bytes()
+        Weights { weights, _packed: packed, left: AtomicU64::new(left), steps: 0, prompt: false, threads }
     }
 
     /// Parts that are not ready.

@@ -1,7 +1,7 @@
 //! What the system around the CPU allows: memory, its limits, huge pages, io_uring, executable memory.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
@@ -31,6 +31,38 @@ pub struct Memory {
     pub cgroup_limit: Option<u64>,
 }
 
+/// What the control groups of this process leave it, in bytes: their limits less what is in use and not only cached.
+pub fn cgroup_left() -> Option<u64> {
+    let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let cached = |path: PathBuf, field: &str| {
+        let stat = fs::read_to_string(path).unwrap_or_default();
+        let line = stat.lines().find_map(|line| line.strip_prefix(field)?.trim().parse::<u64>().ok());
+        line.unwrap_or(0)
+    };
+    let unified = cgroups().into_iter().filter_map(|group| {
+        let limit = number(group.join("memory.max"))?;
+        let used =
+            number(group.join("memory.current"))?.saturating_sub(cached(group.join("memory.stat"), "inactive_file "));
+        Some(limit.saturating_sub(used))
+    });
+    let own = Path::new("/sys/fs/cgroup/memory");
+    let version_1 = number(own.join("memory.limit_in_bytes")).filter(|&limit| limit < 1 << 62).map(|limit| {
+        let used = number(own.join("memory.usage_in_bytes")).unwrap_or(0);
+        limit.saturating_sub(used.saturating_sub(cached(own.join("memory.stat"), "total_inactive_file ")))
+    });
+    unified.chain(version_1).min()
+}
+
+/// This process's control group and those around it (version 2).
+fn cgroups() -> Vec<PathBuf> {
+    let root = Path::new("/sys/fs/cgroup");
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).map(|group| root.join(group));
+    let around =
+        |own: PathBuf| own.ancestors().take_while(|path| path.starts_with(root)).map(Path::to_path_buf).collect();
+    own.map(around).unwrap_or_default()
+}
+
 /// Reads `/proc/meminfo` and the control group's limit.
 pub fn memory() -> Memory {
     let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -43,20 +75,15 @@ pub fn memory() -> Memory {
 
 /// The smallest `memory.max` between this process's control group and the root (version 2), or version 1's limit.
 fn cgroup_limit() -> Option<u64> {
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let root = Path::new("/sys/fs/cgroup");
     let read = |path: &Path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
-    let unified = groups.lines().find_map(|line| line.strip_prefix("0::/"));
-    let own = unified.into_iter().flat_map(|group| {
-        root.join(group)
-            .ancestors()
-            .take_while(|path| path.starts_with(root))
-            .map(Path::to_path_buf)
-            .collect::<Vec<_>>()
-    });
     let version_1 = read(Path::new("/sys/fs/cgroup/memory/memory.limit_in_bytes"));
     // Version 1 says "no limit" as the largest multiple of a page.
-    own.filter_map(|path| read(&path.join("memory.max"))).chain(version_1).filter(|&limit| limit < 1 << 62).min()
+    cgroups()
+        .iter()
+        .filter_map(|path| read(&path.join("memory.max")))
+        .chain(version_1)
+        .filter(|&limit| limit < 1 << 62)
+        .min()
 }
 
 /// The state of transparent huge pages: `always`, `madvise` or `never`.

@@ -69,16 +69,6 @@ pub(crate) struct Store {
     pub buckets: Vec<RwLock<Bucket>>,
 }
 
-impl Store {
-    /// Bytes that all of it takes at most, without streamed experts and mapped files.
-    pub(crate) fn bytes(&self) -> u64 {
-        let one = |memory: &Memory| memory.region().bytes();
-        let ropes: u64 = self.ropes.iter().map(|rope| rope.region().bytes()).sum();
-        let scratch: u64 = self.scratch.iter().map(one).sum();
-        one(&self.arena) + self.weights.packed_bytes() + ropes + self.cache.bytes() + scratch
-    }
-}
-
 /// What a step works on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Counts {
@@ -164,6 +154,9 @@ pub(crate) fn run(
     counts: Counts,
     clocks: &[Mutex<Clock>],
 ) -> Result<(), ExecuteError> {
+    if let Some(experts) = &store.experts {
+        experts.store().check_unchanged()?;
+    }
     store.parts.reset();
     let step = store.weights.step(counts.tokens, &store.files);
     let pass = Pass {
@@ -200,7 +193,10 @@ impl Pass<'_> {
             self.pack(stage, clock.as_deref_mut());
             self.guarded(|| self.work(thread, stage, &mut groups, clock.as_deref_mut()));
             if let Some(experts) = &self.store.experts {
-                experts.pack_arrived();
+                self.guarded(|| {
+                    experts.pack_arrived();
+                    Ok(())
+                });
             }
             if i < last {
                 let begin = clock.is_some().then(Instant::now);

@@ -201,9 +201,11 @@ impl Partial {
             self.file.write_all_at(header, 0)?;
             self.file.sync_all()?;
             fs::rename(&self.part, &self.path)?;
-            // The rename itself is durable once the folder is.
-            if let Some((_, _, folder)) = names(&self.path) {
-                File::open(folder)?.sync_all()?;
+            // The rename itself is durable once the folder is; not every file system can tell.
+            let synced =
+                names(&self.path).map(|(_, _, folder)| File::open(folder).and_then(|folder| folder.sync_all()));
+            if let Some(Err(error)) = synced {
+                tracing::debug!(%error, "the folder is not synchronised");
             }
             // Without its file it says nothing; one that stays is written over by the next run.
             let _ = fs::remove_file(&self.journal_path);

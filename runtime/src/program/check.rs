@@ -324,7 +324,7 @@ impl Checker<'_> {
         Ok(())
     }
 
-    fn may_overlap(&self, a: Source, b: Source) -> bool {
+    pub(super) fn may_overlap(&self, a: Source, b: Source) -> bool {
         match (a, b) {
             (Source::Arena(a), Source::Arena(b)) => {
                 let place = |buffer: BufferId| {

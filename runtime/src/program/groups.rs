@@ -20,10 +20,21 @@ use super::{Access, BlockPlace, Group, MAX_EXPERTS, PlanError, Problem, Stage, T
 use crate::file::blocks::{BLOCK_HEADER, BlockShape};
 use crate::pack::ALIGNMENT;
 
+/// Most groups: models have some hundred layers.
+const MOST_GROUPS: u64 = 4096;
+/// Most experts of all groups together.
+const MOST_BLOCKS: u64 = 1 << 20;
+
 /// The groups of a plan; stages get their windows.
 pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<(Vec<Stage>, Vec<Group>), PlanError> {
     let plan = checker.plan;
     let mut of_weight: Vec<Option<usize>> = vec![None; plan.weights.len()];
+    range("groups of experts", plan.expert_groups.len() as u64, 0, MOST_GROUPS)
+        .and_then(|()| {
+            let blocks = plan.expert_groups.iter().fold(0u64, |sum, group| sum.saturating_add(group.experts.into()));
+            range("experts of all groups", blocks, 0, MOST_BLOCKS)
+        })
+        .map_err(|problem| PlanError { place: "plan".into(), problem })?;
     for (number, group) in plan.expert_groups.iter().enumerate() {
         at(&format!("experts {number}"), weights(plan, group, number, &mut of_weight))?;
     }
@@ -36,6 +47,7 @@ pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<(Ve
             });
         }
     }
+    one_at_a_time(plan)?;
     let mut groups = Vec::with_capacity(plan.expert_groups.len());
     let mut end = 0;
     for (number, group) in plan.expert_groups.iter().enumerate() {
@@ -165,17 +177,45 @@ fn reader(
     Ok(())
 }
 
-/// Whether stages can be run for some experts, and again for others.
+/// Whether stages can be run for some experts, and again for others: what a stage writes for some may not be what one before it takes
+/// for others, nor what tasks over other rows take.
 fn repeatable(checker: &Checker<'_>, stages: &[Stage], bucket: BucketId) -> Result<(), Problem> {
-    let routed = |task: &&Task| task.rows == RowAxis::Routed(bucket);
-    let tasks = || stages.iter().flat_map(|stage| &stage.tasks);
-    let mut written: Vec<BufferId> = Vec::new();
-    for task in tasks().filter(routed) {
-        written.extend(buffers(checker, task, true)?);
+    let routed = |task: &Task| task.rows == RowAxis::Routed(bucket);
+    // Taken by stages before, and by tasks over other rows of any stage.
+    let mut taken: Vec<BufferId> = Vec::new();
+    for task in stages.iter().flat_map(|stage| &stage.tasks).filter(|task| !routed(task)) {
+        taken.extend(buffers(checker, task, false)?);
     }
-    for task in tasks().filter(|task| !routed(task)) {
-        if buffers(checker, task, false)?.iter().any(|buffer| written.contains(buffer)) {
-            return Err(Problem::Shape { right: "computed with in stages of its own" });
+    for stage in stages {
+        let tasks = || stage.tasks.iter().filter(|task| routed(task));
+        for task in tasks() {
+            for written in buffers(checker, task, true)? {
+                if taken.iter().any(|&buffer| checker.may_overlap(Source::Arena(written), Source::Arena(buffer))) {
+                    return Err(Problem::Shape {
+                        right: "computed with in memory of its own, apart from what is read before",
+                    });
+                }
+            }
+        }
+        for task in tasks() {
+            taken.extend(buffers(checker, task, false)?);
+        }
+    }
+    Ok(())
+}
+
+/// Groups are requested one after the other: each is released before the next one is requested.
+fn one_at_a_time(plan: &Plan<Kernel>) -> Result<(), PlanError> {
+    let mut open = None;
+    for (i, step) in plan.steps.iter().enumerate() {
+        match step {
+            Step::Request { group, .. } if open.replace(*group).is_some() => {
+                let problem = Problem::Shape { right: "after the group before is released" };
+                return Err(PlanError { place: format!("step {i}"), problem });
+            }
+            Step::Release { group } if open == Some(*group) => open = None,
+            Step::Request { .. } | Step::Release { .. } | Step::Predict { .. } => {}
+            Step::Run { .. } | Step::Bucket { .. } => {}
         }
     }
     Ok(())

@@ -303,7 +303,9 @@ impl Inner {
         }
         let numbers: Vec<u32> = jobs.iter().map(|job| job.tag as u32).collect();
         if let Err(error) = fixed.queue.submit(jobs) {
-            numbers.into_iter().for_each(|number| self.fail(fixed, number, error.clone()));
+            // Nothing is read any more: what waits for a place would wait for ever.
+            let waiting = std::mem::take(&mut self.waiting);
+            numbers.into_iter().chain(waiting).for_each(|number| self.fail(fixed, number, error.clone()));
         }
     }
 
