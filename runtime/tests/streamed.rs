@@ -5,7 +5,7 @@ mod tiny;
 
 use ixc_codegen::target::Target;
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{BucketId, Plan, Step, WeightFile};
+use ixc_ir::plan::{BucketId, ExpertGroup, Plan, Step, WeightFile};
 use ixc_runtime::engine::{BackendKind, Engine, Options};
 use ixc_runtime::file;
 use ixc_runtime::load::LoadError;
