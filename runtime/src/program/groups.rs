@@ -25,16 +25,17 @@ const MOST_GROUPS: u64 = 4096;
 /// Most experts of all groups together.
 const MOST_BLOCKS: u64 = 1 << 20;
 
+/// That there are no more groups and experts than a model has; before anything is made of them.
+pub(super) fn count(plan: &Plan<Kernel>) -> Result<(), Problem> {
+    range("groups of experts", plan.expert_groups.len() as u64, 0, MOST_GROUPS)?;
+    let blocks = plan.expert_groups.iter().fold(0u64, |sum, group| sum.saturating_add(group.experts.into()));
+    range("experts of all groups", blocks, 0, MOST_BLOCKS)
+}
+
 /// The groups of a plan; stages get their windows.
 pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<(Vec<Stage>, Vec<Group>), PlanError> {
     let plan = checker.plan;
     let mut of_weight: Vec<Option<usize>> = vec![None; plan.weights.len()];
-    range("groups of experts", plan.expert_groups.len() as u64, 0, MOST_GROUPS)
-        .and_then(|()| {
-            let blocks = plan.expert_groups.iter().fold(0u64, |sum, group| sum.saturating_add(group.experts.into()));
-            range("experts of all groups", blocks, 0, MOST_BLOCKS)
-        })
-        .map_err(|problem| PlanError { place: "plan".into(), problem })?;
     for (number, group) in plan.expert_groups.iter().enumerate() {
         at(&format!("experts {number}"), weights(plan, group, number, &mut of_weight))?;
     }

@@ -303,6 +303,7 @@ impl Program {
             range("context length", plan.context_length, 1, u64::from(u32::MAX))
         };
         at(&"plan", sizes())?;
+        at(&"plan", groups::count(plan))?;
         let mut kernels = Vec::with_capacity(plan.kernels.len());
         let mut scratch_bytes = 0;
         for kernel in &plan.kernels {
