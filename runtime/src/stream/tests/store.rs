@@ -375,6 +375,23 @@ fn a_store_on_a_drive_that_never_answers_is_dropped_all_the_same() {
 }
 
 #[test]
+fn a_drive_that_dies_is_told_to_all_who_wait() {
+    let model = model(1, 8, true, |_| 3 * PAGE + 100);
+    let gate = Arc::default();
+    let store = model.planted(&config(model.minimum(8), 8), &gate, |_| panic!("planted: the drive's thread ends"));
+    // More blocks than staging memory has room for: some have no place yet when the thread ends.
+    let experts: Vec<u32> = (0..8).collect();
+    for _ in 0..2 {
+        store.request(0, &experts).unwrap();
+        for &expert in &experts {
+            let error = store.wait(id(0, expert)).unwrap_err();
+            assert!(matches!(error, StreamError::Closed { .. }), "{error}");
+        }
+        store.release(0);
+    }
+}
+
+#[test]
 fn descriptions_that_make_no_sense_are_refused() {
     let model = model(1, 4, false, |_| PAGE + 10);
     let try_with = |change: Change<'_>| {
