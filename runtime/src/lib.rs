@@ -49,6 +49,5 @@ pub mod pool;
 pub mod program;
 pub mod sample;
 pub mod stats;
-#[cfg(unix)]
 pub mod stream;
 mod weights;

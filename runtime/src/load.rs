@@ -138,7 +138,8 @@ pub enum LoadError {
     NoWeights,
     /// The memory asked for is too little for what has to be in it.
     #[error(
-        "a memory budget of {budget} bytes is too small: {fixed} bytes are needed besides experts, and {needed} with the least of them"
+        "a memory budget of {} MiB is too small: {} MiB are needed besides experts, and {} MiB with the least of them",
+        mib(*budget), mib(*fixed), mib(*needed)
     )]
     Budget {
         /// Asked for.
@@ -150,7 +151,8 @@ pub enum LoadError {
     },
     /// The memory asked for is too little, and nothing in the plan can be read when it is needed.
     #[error(
-        "a memory budget of {budget} bytes is too small: this plan takes {needed} bytes, and does not say when experts are needed, of which a part could stay on the drive"
+        "a memory budget of {} MiB is too small: this takes {} MiB, and keeps all of it in memory; what can stay on the drive are experts of a model in a file, in a plan that was compiled with a budget",
+        mib(*budget), mib(*needed)
     )]
     Larger {
         /// Asked for.
@@ -173,6 +175,11 @@ pub enum LoadError {
         /// Why.
         source: io::Error,
     },
+}
+
+/// Bytes as whole MiB, rounded up.
+fn mib(bytes: u64) -> u64 {
+    bytes.div_ceil(1 << 20)
 }
 
 fn target_names() -> String {

@@ -244,3 +244,21 @@ fn a_model_file_that_is_another_is_not_packed() {
     assert!(matches!(error, Err(FileError::Source(error)) if matches!(*error, LoadError::OtherModel { .. })));
     assert!(!path.exists());
 }
+
+#[cfg(unix)]
+#[test]
+fn what_is_no_regular_file_is_not_replaced() {
+    let folder = Folder::new();
+    let plan = tiny::plan_of(&folder.0, Target::AVX512, Factors::Packed);
+    let path = folder.0.join("socket");
+    let _socket = std::os::unix::net::UnixListener::bind(&path).unwrap();
+    let with_weights = file::weights::write(&path, &plan, &folder.0, &Options::default(), |_, _| ());
+    for error in [file::write(&path, &plan).unwrap_err(), with_weights.unwrap_err()] {
+        assert!(error.to_string().contains("no regular file"), "{error}");
+    }
+    assert!(!std::fs::symlink_metadata(&path).unwrap().is_file());
+    let left = std::fs::read_dir(&folder.0)
+        .unwrap()
+        .filter(|entry| entry.as_ref().unwrap().file_name().to_string_lossy().starts_with(".socket"));
+    assert_eq!(left.count(), 0);
+}

@@ -23,8 +23,8 @@ use super::stages::Stage;
 #[command(after_help = "EXAMPLES:
   ixc compile model.gguf                         writes model.ixp
   ixc compile model.gguf -o plan.ixp --target portable
-  ixc compile large.gguf --memory 6GiB           a plan that says when experts are needed, as not all fit
-  ixc compile model.gguf --no-weights            a small plan: weights are packed each time that it is loaded
+  ixc compile large.gguf --memory 6GiB           for less memory than the model takes
+  ixc compile model.gguf --no-weights            a small plan: weights are packed when it runs
   ixc compile model.gguf --emit graph,fused,kernel,asm
                                                  writes model.d/1.graph.ix and so on, too
 

@@ -411,12 +411,21 @@ pub fn write(path: &Path, plan: &Plan<Kernel>) -> Result<(), FileError> {
     replace(path, |file| file.write_all(&bytes))
 }
 
+/// Whether a file may be renamed to `path`: a device or a pipe there would be gone.
+fn check_place(path: &Path) -> Result<(), FileError> {
+    let wrong = match fs::metadata(path) {
+        _ if path.file_name().is_none() => "the path names no file",
+        Ok(there) if !there.is_file() => "what is there is no regular file, and would be replaced",
+        _ => return Ok(()),
+    };
+    let source = io::Error::new(io::ErrorKind::InvalidInput, wrong);
+    Err(FileError::Io { path: path.into(), action: "write", source })
+}
+
 /// Writes a file beside its place and renames it into it when all of it is on the disk.
 fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<(), FileError> {
-    let Some(name) = path.file_name() else {
-        let source = io::Error::new(io::ErrorKind::InvalidInput, "the path names no file");
-        return Err(FileError::Io { path: path.into(), action: "write", source });
-    };
+    check_place(path)?;
+    let name = path.file_name().unwrap_or_default();
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mut aside = std::ffi::OsString::from(".");
     aside.push(name);

@@ -22,7 +22,7 @@ use std::io::{self, Read};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-use super::{FileError, HEADER_BYTES, VERSION};
+use super::{FileError, HEADER_BYTES, VERSION, check_place};
 
 const MAGIC: [u8; 8] = *b"IXCPART\n";
 /// Bytes of a unit's entry in the journal.
@@ -84,6 +84,7 @@ impl Partial {
         batch: u64,
     ) -> Result<Partial, FileError> {
         let io = |source| FileError::Io { path: path.into(), action: "write", source };
+        check_place(path)?;
         let Some((part, journal_path, _)) = names(path) else {
             return Err(io(io::Error::new(io::ErrorKind::InvalidInput, "the path names no file")));
         };
