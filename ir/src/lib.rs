@@ -5,8 +5,10 @@
 //! | [`mod@format`] | the block-format table |
 //! | [`graph`] | graph IR: a model as SSA over tensors |
 //! | [`kernel`] | kernel IR: one kernel as vector SSA, before instructions are chosen |
+//! | [`dataflow`] | machines that weights stay on, and what runs on them |
 //! | [`plan`] | the plan: steps, buffers, weights, and the specs of its kernels |
 
+pub mod dataflow;
 pub mod format;
 pub mod graph;
 pub mod kernel;

@@ -17,6 +17,7 @@ pub mod print;
 pub mod spec;
 pub mod text;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::format::Format;
@@ -58,7 +59,7 @@ pub struct KernelId(pub u32);
 pub struct BucketId(pub u32);
 
 /// Row counts that are known when a step runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum RowCount {
     /// Tokens in this step.
     Tokens,
@@ -144,7 +145,7 @@ impl PlanWeight {
 }
 
 /// A model file that a plan was made from.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct SourceFile {
     /// Path, absolute, or relative to the plan.
     pub path: String,
@@ -157,7 +158,7 @@ pub struct SourceFile {
 }
 
 /// How a rotation's table is laid out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum RopeStyle {
     /// Pairs are adjacent. A row of the table is `dims` cosines, each twice, then `dims` sines, each as `-s, s`.
     Norm,
@@ -177,7 +178,7 @@ impl RopeStyle {
 
 /// A rotary table, filled when the plan is loaded: row `p` holds cosines and sines of `p * frequency`, times `magnitude`,
 /// computed in f64.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct RopeTable {
     /// Layout.
     pub style: RopeStyle,
@@ -253,7 +254,7 @@ pub struct Arg {
 }
 
 /// What a kernel's run-time size is for an item.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 pub enum DimRule {
     /// Rows of the item.
     Rows,
