@@ -16,7 +16,14 @@
 //!
 //! **Streams.** A [`Stream`] takes a tensor from one program's instances to another's. A message is what an instance sent of one row; it goes
 //! once over each link of the union of the [`Route`]s to the PEs that want a part of it (multicast). A stream from or to the host enters or leaves at
-//! the edge PE nearest to the other end, in its row (west, east) or column (north, south).
+//! the edge PE nearest to the other end (to the receiving program's first instance, or to the sending instance), in its row (west, east) or column
+//! (north, south); of those equally near the one whose edge the grid names first.
+//!
+//! **Flow.** Each received slice has room for [`Slice::rows`] rows: a message of the instance's `n`-th firing may come when firing `n - rows` has ended.
+//! A message leaves when it has been made, all that were sent before it by the same port and stream have left, and there is room at *all* who receive it;
+//! until then it takes one of the `rows` of its sending slice, and an instance does not begin a firing whose slice has none left. So what goes around a long way (a residual) needs as many
+//! rows as are on the way beside it. A message to routed programs leaves when the ids of its token are known at its sender: the sender of the ids tells it, by
+//! links' latency alone. Streams of the same tensor from the same end by the same route in the same colour share messages; of other routes or colours they have their own.
 //!
 //! **Waves.** Programs of a wave are on the grid together. Where there are several, all rows of a step go through one before the next one's weights are
 //! loaded over the edges; tensors that a later wave reads wait at the host.
@@ -203,7 +210,8 @@ pub struct Program {
     pub label: String,
     /// Which of [`Descriptor::kernels`].
     pub kernel: u32,
-    /// The kernel's dims.
+    /// The kernel's dims, for one row: [`DimRule::CacheBlocks`] are blocks of 16 positions of a part, 1 without a state; [`DimRule::All`] of routed
+    /// rows is the experts of a token; blocks of attention are those of the instance's part.
     pub dims: Vec<DimRule>,
     /// What it fires for.
     pub axis: Axis,
@@ -285,6 +293,8 @@ pub struct Slice {
     pub part_stride: u64,
     /// Length in bytes.
     pub bytes: u64,
+    /// Rows that there is memory for, at least 1. With 2 the next row comes (or the one before leaves) while one is worked on.
+    pub rows: u32,
 }
 
 /// Where a kernel's buffer is for an instance and a row.
@@ -315,7 +325,7 @@ pub enum Port {
         /// Whose parts.
         state: u32,
     },
-    /// A row of a rotary table, in its lane of a block of 16.
+    /// A row of a rotary table, in its lane of the row's block of 16 ([`Port::PositionBlock`]). Only this row of the kernel's buffer has memory.
     ReceiveRope(Slice),
     /// What the instance makes.
     Send(Slice),
