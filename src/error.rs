@@ -108,6 +108,11 @@ pub enum Error {
         /// What was asked for.
         wanted: &'static str,
     },
+    /// Experts are to be predicted by early routers, and the plan has none.
+    #[error(
+        "no layer's experts are predicted in this plan, so that --prefetch router has nothing to go by; compile it with --prefetch router, or choose previous, frequency or auto"
+    )]
+    NoEarlyRouters,
     /// A plan where only a model file will do.
     #[error("{}: is a plan; this needs the model file that it was made from", path.display())]
     IsPlan {
@@ -221,6 +226,7 @@ impl Error {
             | Error::Generate(_)
             | Error::Sample(_)
             | Error::OtherTarget { .. }
+            | Error::NoEarlyRouters
             | Error::IsPlan { .. }
             | Error::NoTokenizer { .. }
             | Error::NoTemplate

@@ -21,12 +21,14 @@ use ixc_codegen::target::Target;
 use ixc_frontend::template::{ChatTemplate, Conversation, Message};
 use ixc_frontend::tokenizer::{Tokenizer, TokenizerError};
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::Plan;
+use ixc_ir::plan::{Plan, Step};
 use ixc_runtime::engine::{self, BackendKind, Engine};
 use ixc_runtime::file::{self, PlanFile};
 use ixc_runtime::load::{BuiltIn, LoadError};
 use ixc_runtime::sample::{Sampler, Settings};
 use ixc_runtime::stats::Stats;
+use ixc_runtime::stream::cache;
+use ixc_runtime::stream::predict::{self, Choice, Strategy};
 use ixc_runtime::stream::store::{Config, Store};
 
 use crate::Error;
@@ -57,6 +59,10 @@ pub struct SessionOptions {
     /// Bytes that the process may take. Experts that do not fit are read when they are needed. Where nothing is said, and the weights are
     /// larger than what the machine and the control group have left, it is nearly that.
     pub memory: Option<u64>,
+    /// Which experts are read ahead. A plan has early routers or has not.
+    pub prefetch: predict::Settings,
+    /// Which experts are given up for others.
+    pub cache: cache::Kind,
 }
 
 /// What to generate.
@@ -154,6 +160,7 @@ impl Session {
             compile_options.target = target;
         }
         compile_options.pack = options.pack;
+        compile_options.predict_extra = options.prefetch.early_routers();
         let (compiled, memory) = budget::compile_within(model, &compile_options, options.memory, options.context)?;
         Session::of_plan(compiled.plan, Path::new(""), &SessionOptions { memory, ..options.clone() })
     }
@@ -175,6 +182,10 @@ impl Session {
         if let Some(wanted) = options.target.filter(|wanted| wanted.name() != plan.target) {
             return Err(Error::OtherTarget { plan: plan.target.clone(), wanted: wanted.name() });
         }
+        let routers = plan.steps.iter().any(|step| matches!(step, Step::Predict { .. }));
+        if options.prefetch.choice == Choice::Always(Strategy::Given) && plan.expert_groups.len() > 1 && !routers {
+            return Err(Error::NoEarlyRouters);
+        }
         let spec = decode_tokenizer(&plan.tokenizer)?;
         let context = options.context.map(|context| u32::try_from(context).unwrap_or(u32::MAX));
         let built_in = Some(BuiltIn { path: crate::demo::NAME, bytes: crate::demo::bytes() });
@@ -186,7 +197,8 @@ impl Session {
             stats: options.stats,
             backend: if options.emulate { BackendKind::Emulated } else { BackendKind::Native },
             memory: options.memory.or_else(|| budget::of_plan(plan, options.context)),
-            stream: Config::default(),
+            stream: Config { policy: options.cache, ..Config::default() },
+            prefetch: options.prefetch,
         };
         let engine = Engine::load_file(file, folder, &engine_options).map_err(|error| match error {
             LoadError::Codegen(source) if matches!(*source, CodegenError::MissingFeatures { .. }) => {
@@ -234,6 +246,11 @@ impl Session {
     /// The weight store, where experts are streamed.
     pub fn stream(&self) -> Option<&Store> {
         self.engine.stream()
+    }
+
+    /// How predicting experts did, where they are streamed.
+    pub fn predictions(&self) -> Option<predict::Report> {
+        self.engine.predictions()
     }
 
     /// Where the time went since the last call.

@@ -186,3 +186,18 @@ fn the_readme_names_what_there_is() {
     assert!(checked >= 6, "{checked}");
     assert!(readme.contains("cargo test --workspace") && include_str!("../.ci/run").contains("cargo test --workspace"));
 }
+
+#[test]
+fn ways_to_stream_are_named_where_one_is_wrong() {
+    for (flag, wrong, right) in [
+        ("--prefetch", "given", "right would be off, previous, frequency, router or auto"),
+        ("--cache", "mru", "right would be one of lru, slru, s3-fifo"),
+        ("--prefetch-extra", "-1", "not in 0..=1024"),
+    ] {
+        for command in ["run", "bench", "logits"] {
+            let output = ixc([command, &format!("{flag}={wrong}")]).output().unwrap();
+            let message = stderr(&output);
+            assert!(output.status.code() == Some(2) && message.contains(right), "{command} {flag}: {message}");
+        }
+    }
+}

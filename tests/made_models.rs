@@ -11,6 +11,7 @@ use ixc::compile::{Options, compile};
 use ixc::ir::format::Format::{Bf16, F16, F32, Q4_0, Q4K, Q5K, Q6K, Q8_0};
 use ixc::model::Model;
 use ixc::runtime::engine::{self, BackendKind, Engine};
+use ixc::runtime::stream::predict::{Choice, Settings, Strategy};
 use ixc::runtime::stream::store::Config;
 use made::{Key, Made, MadeExperts};
 
@@ -116,12 +117,16 @@ fn load(name: &str, model: &Model, target: Target, pack: bool, threads: usize) -
 
 /// `budget` is for experts' blocks; 0 keeps all experts in memory.
 fn load_with(name: &str, model: &Model, options: &Options, threads: usize, budget: u64) -> Engine {
+    load_for(name, model, options, threads, budget, Settings::default())
+}
+
+fn load_for(name: &str, model: &Model, options: &Options, threads: usize, budget: u64, prefetch: Settings) -> Engine {
     let target = options.target;
     let compiled = compile(model, options);
     let plan = compiled.unwrap_or_else(|error| panic!("{name}: {}: {error}", target.name())).plan;
     let backend = if target.missing().is_empty() { BackendKind::Native } else { BackendKind::Emulated };
     let stream = Config { budget, ..Config::default() };
-    let options = engine::Options { threads: Some(threads), backend, stream, ..engine::Options::default() };
+    let options = engine::Options { threads: Some(threads), backend, stream, prefetch, ..engine::Options::default() };
     Engine::load(plan, Path::new(""), &options).unwrap_or_else(|error| panic!("{name}: {}: {error}", target.name()))
 }
 
@@ -487,6 +492,20 @@ fn residency_changes_no_bit() {
                     let misses =
                         engine.stream().map(|store| store.stats().layers.iter().map(|l| l.misses).sum::<u64>());
                     assert_eq!(misses.map(|misses| misses > 0), (budget > 0).then_some(true), "{how}");
+                }
+                // Whatever is read ahead.
+                let strategies = Strategy::ALL.map(|(_, strategy)| Choice::Always(strategy));
+                for choice in strategies.into_iter().chain([Choice::Auto]).filter(|_| length == 1) {
+                    let options =
+                        Options { expert_memory: Some(EXPERT_BUDGET), predict_extra: Some(1), ..resident.clone() };
+                    let prefetch = Settings { choice, extra: 1 };
+                    let mut engine = load_for(name, &model, &options, 2, EXPERT_BUDGET, prefetch);
+                    assert!(same_bits(&run(&mut engine, &tokens, |_| 1), &expected), "{name}: {choice}: other bits");
+                    for (strategy, layers) in engine.predictions().unwrap().tallies {
+                        // The first layer has no early router.
+                        let first = usize::from(strategy == Strategy::Given);
+                        assert!(layers[first..].iter().all(|tally| tally.predicted > 0), "{strategy}: {layers:?}");
+                    }
                 }
             }
         }

@@ -344,6 +344,33 @@ fn experts_that_do_not_fit_are_streamed_and_the_text_is_the_same() {
         assert_eq!(String::from_utf8_lossy(&streamed.stdout), expected, "{more:?}: {report}");
         assert!(report.contains("experts ") && report.contains(" missed;") && report.contains("drive "), "{report}");
     }
+    // What is read ahead and what is kept changes nothing; a plan that predicts nothing is refused where its word is asked for.
+    let model = demo_model();
+    let small = run(&model, "1MiB").output().unwrap();
+    let message = stderr(&small);
+    let needed = message.split("experts, and ").nth(1).unwrap().split(' ').next().unwrap();
+    let memory = format!("{}MiB", needed.parse::<u64>().unwrap() + 2);
+    for (prefetch, cache) in
+        [("off", "lru"), ("previous", "slru"), ("frequency", "s3-fifo"), ("router", "lru"), ("auto", "slru")]
+    {
+        let mut command = run(&model, &memory);
+        command.args(["--prefetch", prefetch, "--prefetch-extra", "1", "--cache", cache]);
+        let streamed = command.output().unwrap();
+        let report = stderr(&streamed);
+        assert_eq!(String::from_utf8_lossy(&streamed.stdout), expected, "{prefetch}, {cache}: {report}");
+        let early = matches!(prefetch, "router" | "auto");
+        assert!(report.contains("recall precis") && report.contains("frequency"), "{report}");
+        assert_eq!(
+            report.lines().any(|line| line.starts_with("          ") && line.contains("router")),
+            early,
+            "{report}"
+        );
+    }
+    let without = plan(&folder, &["--memory", "1MiB", "--prefetch", "off", "--target", "portable"]);
+    let mut command = run(&without, &memory);
+    let refused = command.args(["--prefetch", "router"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(65));
+    assert!(stderr(&refused).contains("compile it with --prefetch router"), "{}", stderr(&refused));
     // Kernels that read weights as they lie in the model file have experts in blocks only when they are asked for.
     let blocks = |more: &[&str]| {
         let plan = plan(&folder, &[&["--memory", "1MiB"], more].concat());

@@ -22,6 +22,7 @@ use crate::load::{self, BuiltIn, LoadError};
 use crate::pool::Pool;
 use crate::program::Program;
 use crate::stats::{Clock, Stats};
+use crate::stream::predict;
 use crate::stream::store::{self, Config};
 
 /// What runs kernels.
@@ -55,6 +56,8 @@ pub struct Options {
     pub memory: Option<u64>,
     /// How experts are read; a budget in it that is not 0 is for their blocks alone, and what [`Options::memory`] leaves otherwise.
     pub stream: Config,
+    /// Which of them are read ahead.
+    pub prefetch: predict::Settings,
     /// Whether [`Engine::take_stats`] shall know tasks and stalls.
     pub stats: bool,
 }
@@ -334,6 +337,11 @@ impl Engine {
     /// The weight store, where experts are streamed.
     pub fn stream(&self) -> Option<&store::Store> {
         self.store.experts.as_ref().map(Experts::store)
+    }
+
+    /// How predicting experts did, where they are streamed.
+    pub fn predictions(&self) -> Option<predict::Report> {
+        self.store.experts.as_ref().map(Experts::predictions)
     }
 
     /// Where the time went since the last call; tasks and stalls only if [`Options::stats`] said so.

@@ -15,7 +15,7 @@
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
 
 use ixc_ir::format::Format;
 use ixc_ir::plan::PlanWeight;
@@ -23,10 +23,13 @@ use ixc_ir::plan::PlanWeight;
 use crate::bucket::ExpertRows;
 use crate::execute::ExecuteError;
 use crate::file::blocks::{BLOCK_HEADER, BlockError, BlockShape};
+use crate::foresight::Foresight;
 use crate::memory::Region;
 use crate::pack::Job;
 use crate::program::Program;
+use crate::stream::affinity;
 use crate::stream::files::PAGE;
+use crate::stream::predict;
 use crate::stream::store::{Config, Pack, Store};
 use crate::stream::{Block, BlockId, Extent, Form, StreamError};
 
@@ -108,6 +111,7 @@ pub(crate) struct Experts {
     of_weight: Vec<Option<(u32, usize)>>,
     window: RwLock<Window>,
     checks: Option<Checks>,
+    foresight: Mutex<Foresight>,
 }
 
 /// Which blocks of the plan's own file were compared with their checksums: each is when it first arrives.
@@ -115,12 +119,14 @@ struct Checks {
     path: PathBuf,
     /// Whether each was, `[group][expert]`. The lock keeps threads that come to one at once from doing it twice.
     done: Vec<Vec<(AtomicBool, Mutex<()>)>>,
+    /// Those that were wrong: they are read again when they are next wanted.
+    damaged: Mutex<Vec<BlockId>>,
 }
 
 impl Checks {
     fn new(path: PathBuf, groups: &[Blocks]) -> Checks {
         let done = groups.iter().map(|blocks| (0..blocks.experts()).map(|_| Default::default()).collect());
-        Checks { path, done: done.collect() }
+        Checks { path, done: done.collect(), damaged: Mutex::default() }
     }
 
     /// Checks a block unless it was.
@@ -133,7 +139,8 @@ impl Checks {
         let _lock = lock.lock().unwrap_or_else(PoisonError::into_inner);
         if !done.load(Ordering::Acquire) {
             // SAFETY: the caller's promise.
-            unsafe { shape.check_block(&self.path, block, region) }?;
+            unsafe { shape.check_block(&self.path, block, region) }
+                .inspect_err(|_| self.damaged.lock().unwrap_or_else(PoisonError::into_inner).push(block))?;
             done.store(true, Ordering::Release);
         }
         Ok(())
@@ -236,18 +243,41 @@ impl Experts {
         files: &[PathBuf],
         checked: Option<PathBuf>,
         config: &Config,
+        foresight: Foresight,
     ) -> Result<Experts, StreamError> {
         let groups: Arc<[Blocks]> = layout.groups.into();
         let packer = layout.raw.then(|| Box::new(Packer { groups: Arc::clone(&groups) }) as Box<dyn Pack>);
-        let config = Config { top_k: layout.top_k, ..config.clone() };
+        let mut config = Config { top_k: layout.top_k, ..config.clone() };
+        let first = layout.blocks.first().and_then(|block| files.get(block.extents.first()?.file as usize));
+        config.drive.cpus = config.drive.cpus.or_else(|| affinity::near_file(first?));
         let store = Store::new(&config, files, layout.blocks, packer)?;
         let checks = checked.map(|path| Checks::new(path, &groups));
-        Ok(Experts { store, groups, of_weight: layout.of_weight, window: RwLock::default(), checks })
+        let foresight = Mutex::new(foresight);
+        Ok(Experts { store, groups, of_weight: layout.of_weight, window: RwLock::default(), checks, foresight })
     }
 
     /// The store.
     pub(crate) fn store(&self) -> &Store {
         &self.store
+    }
+
+    fn foresight(&self) -> MutexGuard<'_, Foresight> {
+        self.foresight.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// How predictions did.
+    pub(crate) fn predictions(&self) -> predict::Report {
+        self.foresight().report()
+    }
+
+    /// A step of so many tokens begins.
+    pub(crate) fn begin_step(&self, tokens: u32) {
+        self.foresight().begin_step(tokens);
+    }
+
+    /// The step went well.
+    pub(crate) fn end_step(&self) {
+        self.foresight().end_step();
     }
 
     /// The experts that stages work on now.
@@ -261,6 +291,8 @@ impl Experts {
         let mut window = self.window.write().unwrap_or_else(PoisonError::into_inner);
         *window = Window { group, rows: Vec::new(), rest: rows.to_vec(), first: true };
         self.fill(&mut window)?;
+        let chosen: Vec<u32> = rows.iter().map(|rows| rows.expert).collect();
+        self.foresight().chosen(&self.store, group, &chosen);
         // Many tokens need nearly all experts of each layer: reading goes on through the next one.
         let (next, experts) = (group + 1, |group: u32| self.groups.get(group as usize).map(Blocks::experts));
         if experts(group).is_some_and(|all| 2 * rows.len() >= all as usize)
@@ -299,17 +331,9 @@ impl Experts {
         Ok(())
     }
 
-    /// Reads experts that are said to be needed, while nothing else is to be read: `ids` are `count` for each token, the likeliest first.
-    pub(crate) fn predict(&self, group: u32, experts: u32, count: u32, ids: &[u32]) {
-        let mut likely: Vec<u32> = Vec::new();
-        for rank in 0..count as usize {
-            for &id in ids.iter().skip(rank).step_by(count.max(1) as usize) {
-                if id < experts && !likely.contains(&id) {
-                    likely.push(id);
-                }
-            }
-        }
-        self.store.predict(group, &likely);
+    /// The plan's early router says which experts of a group are needed: `ids` are `count` for each token, the likeliest first.
+    pub(crate) fn predict(&self, group: u32, count: u32, ids: &[u32]) {
+        self.foresight().said(&self.store, group, count, ids);
     }
 
     /// Lets a group's experts go.
@@ -327,6 +351,13 @@ impl Experts {
         for group in 0..self.groups.len() as u32 {
             self.end(group);
             self.store.refute(group);
+        }
+        self.foresight().forget();
+        // Nobody reads them any more: all threads are done.
+        if let Some(checks) = &self.checks {
+            for block in checks.damaged.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+                self.store.discard(block);
+            }
         }
     }
 

@@ -26,6 +26,7 @@
 //! | [`execute`] | one pass over all steps by all threads |
 //! | [`bucket`] | sorting routed rows by expert |
 //! | [`pool`] | persistent threads and their barrier: spin, then park |
+//! | `foresight` | predicting which experts the next layer needs, while tokens are made one by one |
 //! | `stream` | blocks of weights read from files as they are needed, under a budget |
 //! | [`stats`] | where the time went |
 //! | [`sample`] | the next token from logits |
@@ -42,6 +43,7 @@ pub mod engine;
 pub mod execute;
 mod experts;
 pub mod file;
+mod foresight;
 pub mod load;
 pub mod memory;
 mod pack;

@@ -22,6 +22,7 @@ use crate::execute::{Backend, Parts, Store};
 use crate::experts::{self, Experts};
 use crate::file::PlanFile;
 use crate::file::blocks::BlockError;
+use crate::foresight::Foresight;
 use crate::memory::{Cache, Inputs, Mapped, Memory, MemoryError, Rope};
 use crate::pack::{self, Job};
 use crate::pool::{Pool, PoolError};
@@ -253,8 +254,9 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<E
     };
     if let Some((layout, paths)) = layout {
         let config = Config { budget: for_experts, ..options.stream.clone() };
-        let experts =
-            Experts::new(layout, &paths, checked, &config).map_err(|source| LoadError::Stream(Box::new(source)))?;
+        let foresight = Foresight::new(&program, &layout.blocks, options.prefetch, threads);
+        let experts = Experts::new(layout, &paths, checked, &config, foresight)
+            .map_err(|source| LoadError::Stream(Box::new(source)))?;
         store.experts = Some(experts);
         // Nothing that is read from a mapped file is left for later: the file may change, and its pages are no part of the budget.
         pack_all(&mut store.weights, &store.files, &mut pool)?;

@@ -100,6 +100,42 @@ fn step(path: &Path, options: &Options) -> Result<Vec<u32>, StepError> {
     Ok(bits)
 }
 
+/// What arrives damaged is not kept: it is read again when it is next wanted, and checked again.
+#[test]
+fn a_block_that_arrived_damaged_is_read_again() {
+    let made = Made::new();
+    let path = made.path();
+    let written = made.write(|_, _| ()).unwrap();
+    let good = fs::read(&path).unwrap();
+    let streamed = options(1 << 20);
+    let right = step(&path, &streamed).unwrap();
+    let modified = fs::metadata(&path).unwrap().modified().unwrap();
+    // As if the drive had given other bytes: nothing else of the file is new.
+    let put = |bytes: &[u8]| {
+        let mut file = File::options().write(true).open(&path).unwrap();
+        file.write_all(bytes).unwrap();
+        file.set_modified(modified).unwrap();
+    };
+    let mut bytes = good.clone();
+    let first = first_block(&good, &written);
+    bytes[first + 2 * STRIDE + 100] ^= 1;
+    put(&bytes);
+    let mut engine = Engine::load_file(file::open(&path).unwrap(), &made.folder, &streamed).unwrap();
+    let tokens: Vec<u32> = (0..MAX_TOKENS).map(|i| (i * 7 + i * i) % VOCABULARY).collect();
+    for _ in 0..2 {
+        match engine.step(&tokens, &[MAX_TOKENS - 1]) {
+            Err(StepError::Execute(ExecuteError::Block(error))) => assert_eq!(error.block.expert, 2),
+            other => panic!("{other:?}"),
+        }
+    }
+    put(&good);
+    let logits = engine.step(&tokens, &[MAX_TOKENS - 1]).unwrap();
+    assert!(logits.iter().map(|logit| logit.to_bits()).eq(right));
+    // It was read for each of three steps, the others once.
+    let stats = engine.stream().unwrap().stats().layers[0];
+    assert_eq!(stats.misses + stats.on_the_way, u64::from(EXPERTS) + 2, "{stats:?}");
+}
+
 #[test]
 fn damage_anywhere_in_a_block_is_noticed() {
     let made = Made::new();

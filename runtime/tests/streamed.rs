@@ -10,6 +10,8 @@ use ixc_runtime::engine::{BackendKind, Engine, Options};
 use ixc_runtime::file;
 use ixc_runtime::load::LoadError;
 use ixc_runtime::stream::StreamError;
+use ixc_runtime::stream::cache::Kind;
+use ixc_runtime::stream::predict::{Choice, Settings, Strategy};
 use ixc_runtime::stream::store::Config;
 use tiny::{EXPERTS, Factors, Folder, MAX_TOKENS, TOP_K, VOCABULARY, grouped as plan_of};
 
@@ -71,6 +73,81 @@ fn streamed_experts_give_the_bits_of_resident_ones() {
                 assert_eq!(all > u64::from(EXPERTS), budget < 2 * least && EXPERTS > 2 * TOP_K, "{stats:?}");
             }
         }
+    }
+}
+
+/// The tiny plan, with an early router that says of the layer what was chosen for the token before: mostly wrong.
+fn predicted(folder: &Folder) -> Plan<Kernel> {
+    let mut plan = plan_of(&folder.0, Target::PORTABLE, Factors::F32);
+    let find = |step: &Step| match step {
+        Step::Bucket { ids, .. } => Some(*ids),
+        _ => None,
+    };
+    let ids = plan.steps.iter().find_map(find).unwrap();
+    let request = plan.steps.iter().position(|step| matches!(step, Step::Request { .. })).unwrap();
+    plan.steps.insert(request + 1, Step::Predict { group: 0, ids, count: TOP_K });
+    plan
+}
+
+fn choices() -> impl Iterator<Item = Choice> {
+    let strategies = Strategy::ALL.map(|(_, strategy)| Choice::Always(strategy));
+    strategies.into_iter().chain([Choice::Off, Choice::Auto])
+}
+
+#[test]
+fn neither_predictions_nor_cache_policies_change_a_bit() {
+    let folder = Folder::new();
+    let plan = predicted(&folder);
+    let right = logits(&mut Engine::load(plan.clone(), &folder.0, &options(2, 0, BackendKind::Native)).unwrap());
+    let load = |budget, policy, prefetch| {
+        let base = options(2, budget, BackendKind::Native);
+        let stream = Config { policy, ..base.stream };
+        Engine::load(plan.clone(), &folder.0, &Options { stream, prefetch, ..base })
+    };
+    let least = least(&|budget| load(budget, Kind::default(), Settings::default()));
+    for choice in choices() {
+        for (i, (name, policy)) in Kind::ALL.into_iter().enumerate() {
+            for budget in [least, least + least / 2] {
+                let mut engine = load(budget, policy, Settings { choice, extra: i as u32 }).unwrap();
+                // Many tokens one by one, too.
+                assert!(logits(&mut engine) == right, "{choice}, {name}, {budget} bytes");
+                engine.reset();
+                assert!(logits(&mut engine) == right, "{choice}, {name}, {budget} bytes, again");
+                let (stats, report) = (engine.stream().unwrap().stats().layers[0], engine.predictions().unwrap());
+                assert_eq!(stats.failures, 0, "{stats:?}");
+                assert_eq!(report.tallies.iter().map(|(_, layers)| layers.len()).max(), Some(1));
+            }
+        }
+    }
+}
+
+#[test]
+fn predictions_are_counted_for_every_token_that_is_made() {
+    let folder = Folder::new();
+    let plan = predicted(&folder);
+    // A router of zeros chooses the same experts always.
+    let router = plan.weights.iter().find(|weight| weight.name == "router").unwrap();
+    let path = folder.0.join("tiny.weights");
+    let mut bytes = std::fs::read(&path).unwrap();
+    bytes[router.offset as usize..][..router.bytes as usize].fill(0);
+    std::fs::write(&path, bytes).unwrap();
+    for choice in choices() {
+        let prefetch = Settings { choice, extra: 0 };
+        let load = |budget| {
+            Engine::load(plan.clone(), &folder.0, &Options { prefetch, ..options(2, budget, BackendKind::Native) })
+        };
+        let mut engine = load(least(&load)).unwrap();
+        engine.step(&tokens()[..5], &[]).unwrap();
+        for token in &tokens()[5..12] {
+            engine.step(&[*token], &[0]).unwrap();
+        }
+        // The first of seven tokens had nothing before it, and what is always used stays in memory.
+        for (strategy, layers) in engine.predictions().unwrap().tallies {
+            let counts = (layers[0].chosen, layers[0].predicted, layers[0].right, layers[0].useful, layers[0].useless);
+            assert_eq!(counts, (12, 12, 12, 0, 0), "{choice}: {strategy}");
+        }
+        let stats = engine.stream().unwrap().stats().layers[0];
+        assert_eq!((stats.misses, stats.predicted_bytes), (u64::from(TOP_K), 0), "{choice}: {stats:?}");
     }
 }
 

@@ -12,6 +12,7 @@ use serde::Serialize;
 use super::choose::{MemoryChoice, ModelChoice, TargetChoice};
 use super::interrupt::{self, Interrupted};
 use super::output::{self, Printable};
+use super::prefetch::{CacheChoice, PrefetchChoice};
 
 /// Measures how many tokens per second a model reads (prefill) and writes (decode), from an empty context or at a depth.
 #[derive(Debug, clap::Args)]
@@ -43,6 +44,10 @@ pub struct Args {
     target: TargetChoice,
     #[command(flatten)]
     memory: MemoryChoice,
+    #[command(flatten)]
+    prefetch: PrefetchChoice,
+    #[command(flatten)]
+    cache: CacheChoice,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -108,8 +113,15 @@ impl Args {
         }
         for threads in threads {
             let (target, memory) = (self.target.target(), self.memory.bytes());
-            let options =
-                SessionOptions { threads, context: Some(context), target, memory, ..SessionOptions::default() };
+            let options = SessionOptions {
+                threads,
+                context: Some(context),
+                target,
+                memory,
+                prefetch: self.prefetch.settings(),
+                cache: self.cache.kind(),
+                ..SessionOptions::default()
+            };
             let mut session = Session::open(path, &options)?;
             session.pack_weights()?;
             for &work in &works {

@@ -15,6 +15,7 @@ use serde_json::json;
 
 use super::choose::MemoryChoice;
 use super::output::{self, Bytes, Line, Rate};
+use super::prefetch::PrefetchChoice;
 use super::stages::Stage;
 
 /// Compiles a model to a plan: everything that is needed to run it, except weights that kernels read as they lie in the model
@@ -57,6 +58,8 @@ pub struct Args {
     no_pack: bool,
     #[command(flatten)]
     memory: MemoryChoice,
+    #[command(flatten)]
+    prefetch: PrefetchChoice,
     /// Threads that pack [default: one for each core].
     #[arg(short, long)]
     threads: Option<usize>,
@@ -74,7 +77,9 @@ impl Args {
         let begin = Instant::now();
         let model = Model::open(&self.model)?;
         let pack = self.no_pack.then_some(false);
-        let options = Options { target: self.target.0, max_tokens: self.max_tokens, pack, ..Options::default() };
+        let predict_extra = self.prefetch.settings().early_routers();
+        let (target, max_tokens) = (self.target.0, self.max_tokens);
+        let options = Options { target, max_tokens, pack, predict_extra, ..Options::default() };
         let (mut compiled, _) = compile_within(&model, &options, self.memory.bytes(), None)?;
         let default = || Path::new(self.model.file_stem().unwrap_or_default()).with_extension("ixp");
         let path = self.output.clone().unwrap_or_else(default);

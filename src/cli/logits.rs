@@ -7,6 +7,7 @@ use ixc::model::Model;
 use ixc::session::{Session, SessionOptions};
 
 use super::choose::{MemoryChoice, TargetChoice};
+use super::prefetch::{CacheChoice, PrefetchChoice};
 use super::tokens::TokenList;
 
 /// Computes the logits of tokens and writes them as a NumPy file, f32 [tokens, vocabulary].
@@ -30,6 +31,10 @@ pub struct Args {
     target: TargetChoice,
     #[command(flatten)]
     memory: MemoryChoice,
+    #[command(flatten)]
+    prefetch: PrefetchChoice,
+    #[command(flatten)]
+    cache: CacheChoice,
     /// Run the generated code in the emulator: any target on any machine, about a thousand times slower.
     #[arg(long, conflicts_with = "engine")]
     emulate: bool,
@@ -64,6 +69,8 @@ impl Args {
                     emulate: self.emulate,
                     pack: self.no_pack.then_some(false),
                     memory: self.memory.bytes(),
+                    prefetch: self.prefetch.settings(),
+                    cache: self.cache.kind(),
                     ..SessionOptions::default()
                 };
                 Session::open(Some(&self.model), &options)?.logits(&tokens)?

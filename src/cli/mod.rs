@@ -16,6 +16,7 @@ mod kernel;
 mod logits;
 mod opt;
 mod output;
+mod prefetch;
 mod run;
 mod sampling;
 mod size;

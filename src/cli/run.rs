@@ -11,6 +11,7 @@ use ixc::session::{End, Generation, Progress, Request, Session, SessionOptions};
 use super::choose::{MemoryChoice, ModelChoice, TargetChoice};
 use super::interrupt::{self, Interrupted};
 use super::output::{Bytes, Printable, note, steers};
+use super::prefetch::{CacheChoice, PrefetchChoice};
 use super::sampling::SamplingArgs;
 use super::{BadInput, streaming, tokenize};
 
@@ -69,6 +70,10 @@ pub struct Args {
     no_check: bool,
     #[command(flatten)]
     memory: MemoryChoice,
+    #[command(flatten)]
+    prefetch: PrefetchChoice,
+    #[command(flatten)]
+    cache: CacheChoice,
     /// Say on standard error where the time went.
     #[arg(long)]
     stats: bool,
@@ -91,6 +96,8 @@ impl Args {
             skip_weight_check: self.no_check,
             pack: self.no_pack.then_some(false),
             memory: self.memory.bytes(),
+            prefetch: self.prefetch.settings(),
+            cache: self.cache.kind(),
         };
         let session = Session::open(self.model.path().map(PathBuf::as_path), &options)?;
         let mut writer =
@@ -262,6 +269,9 @@ impl Writer<'_> {
         }
         if let Some(store) = self.session.stream() {
             streaming::note(store, stats.threads);
+            if let Some(report) = self.session.predictions() {
+                streaming::predictions(&report);
+            }
         }
         note!("seed      {}", self.seed);
         if let Some(peak) = ixc::machine::system::peak_memory() {

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ixc::runtime::stream::predict::{Report, Tally};
 use ixc::runtime::stream::store::Store;
 use ixc::runtime::stream::store::stats::LayerStats;
 
@@ -43,7 +44,54 @@ pub fn note(store: &Store, threads: usize) {
         "stall     {stall:.2} s of waiting for experts, {:.2} s for each of {threads} threads",
         stall / threads.max(1) as f64
     );
+    if let Some(cpus) = &report.cpus {
+        note!("          the reading thread runs near the drive, on CPUs {cpus:?}");
+    }
     for text in &report.notes {
         note!("          {}", Printable(text));
     }
+}
+
+/// Says how each way to predict did, used or not, in every layer and in all of them.
+pub fn predictions(report: &Report) {
+    // A prompt alone predicts nothing.
+    let used: Vec<_> =
+        report.tallies.iter().filter(|(_, layers)| layers.iter().any(|tally| tally.predicted > 0)).collect();
+    if used.is_empty() {
+        return;
+    }
+    note!("prefetch  {}", report.now);
+    let names: Vec<String> = used.iter().map(|(strategy, _)| format!("{:<32}", strategy.to_string())).collect();
+    note!("          {}", names.join("  ").trim_end());
+    note!(
+        "          {}",
+        vec![format!("{:>6} {:>6} {:>9} {:>8}", "recall", "precis", "useless", "avoided"); used.len()].join("  ")
+    );
+    let layers = used.iter().map(|(_, layers)| layers.len()).max().unwrap_or(0);
+    for layer in 0..layers {
+        let cells: Vec<String> =
+            used.iter().map(|(_, tallies)| tallies.get(layer).map_or_else(String::new, cell)).collect();
+        note!("layer {layer:<3} {}", cells.join("  "));
+    }
+    let sum = |tallies: &[Tally]| {
+        let mut all = Tally::default();
+        tallies.iter().for_each(|tally| all += *tally);
+        cell(&all)
+    };
+    let cells: Vec<String> = used.iter().map(|(_, tallies)| sum(tallies)).collect();
+    note!("all       {}", cells.join("  "));
+}
+
+/// Recall, precision, what would be read for nothing, and the most that waiting could be shortened by.
+fn cell(tally: &Tally) -> String {
+    if tally.predicted == 0 {
+        return format!("{:>32}", "-");
+    }
+    format!(
+        "{:>4.0} % {:>4.0} % {:>9} {:>6.2} s",
+        100.0 * tally.recall(),
+        100.0 * tally.precision(),
+        Bytes(tally.wasted_bytes).to_string(),
+        tally.saved.as_secs_f64()
+    )
 }

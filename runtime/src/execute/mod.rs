@@ -156,6 +156,7 @@ pub(crate) fn run(
 ) -> Result<(), ExecuteError> {
     if let Some(experts) = &store.experts {
         experts.store().check_unchanged()?;
+        experts.begin_step(counts.tokens);
     }
     store.parts.reset();
     let step = store.weights.step(counts.tokens, &store.files);
@@ -177,8 +178,10 @@ pub(crate) fn run(
     let result = pool.run(&|thread| pass.walk(thread)).map_err(ExecuteError::from);
     let failure = pass.failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err);
     let result = result.and(failure);
-    if let (Err(_), Some(experts)) = (&result, &store.experts) {
-        experts.abandon();
+    match (&result, &store.experts) {
+        (Ok(()), Some(experts)) => experts.end_step(),
+        (Err(_), Some(experts)) => experts.abandon(),
+        (_, None) => {}
     }
     result
 }
@@ -336,11 +339,8 @@ impl Pass<'_> {
                 Ok(experts.begin(group, bucket.active())?)
             }
             Then::Predict { group, ids, count } => {
-                let (Some(experts), Some(facts)) = (&self.store.experts, self.program.groups.get(group as usize))
-                else {
-                    return Ok(());
-                };
-                experts.predict(group, facts.experts, count, &self.words(ids, RowCount::Tokens, count));
+                let Some(experts) = &self.store.experts else { return Ok(()) };
+                experts.predict(group, count, &self.words(ids, RowCount::Tokens, count));
                 Ok(())
             }
             Then::Release(group) => {

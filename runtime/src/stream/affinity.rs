@@ -1,23 +1,34 @@
 //! Near which CPUs a drive is, and binding a thread to some.
 //!
 //! `/sys/dev/block/MAJOR:MINOR` leads to the drive, whose PCIe device knows its NUMA node. All of this is best effort: in a
-//! virtual machine, and for most of today's desktop machines, there is one node or none.
+//! virtual machine, and for most of today's desktop machines, there is one node or none, and then no CPU is nearer than another.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The CPUs of the NUMA node that a device (`st_dev` of a file on it) hangs on, where the system says.
+/// The CPUs of the NUMA node that a device (`st_dev` of a file on it) hangs on, where there are several nodes and the system says.
 pub fn near(device: u64) -> Option<Vec<usize>> {
     near_in(Path::new("/sys"), device)
 }
 
-/// The CPUs of the NUMA node of the drive that a file lies on, where the system says.
+/// The CPUs of the NUMA node of the drive that a file lies on, those that this thread may run on: where there are several nodes, and
+/// the system says which.
 pub fn near_file(path: &Path) -> Option<Vec<usize>> {
-    near(std::fs::metadata(path).ok()?.dev())
+    let mut cpus = near(std::fs::metadata(path).ok()?.dev())?;
+    // Whoever started this may have said where it is to run.
+    if let Some(allowed) = allowed() {
+        cpus.retain(|cpu| allowed.contains(cpu));
+    }
+    Some(cpus).filter(|cpus| !cpus.is_empty())
 }
 
 fn near_in(sys: &Path, device: u64) -> Option<Vec<usize>> {
+    let nodes = std::fs::read_dir(sys.join("devices/system/node")).ok()?.flatten();
+    let is_node = |name: &str| name.strip_prefix("node").is_some_and(|number| number.parse::<u32>().is_ok());
+    if nodes.filter(|entry| entry.file_name().to_str().is_some_and(is_node)).count() < 2 {
+        return None;
+    }
     let (major, minor) = split(device);
     let link = sys.join(format!("dev/block/{major}:{minor}"));
     let node = node_of(&link.canonicalize().ok()?, 4)?;
@@ -55,6 +66,24 @@ fn parse_list(list: &str) -> Option<Vec<usize>> {
         cpus.extend(first..=last);
     }
     Some(cpus)
+}
+
+/// The CPUs that the calling thread may run on, where the system says.
+#[cfg(target_os = "linux")]
+fn allowed() -> Option<Vec<usize>> {
+    // SAFETY: a set of CPUs is an array of integers, for which all bits 0 is the empty set.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: 0 is this thread; the set is as large as is said.
+    let result = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) };
+    // SAFETY: the numbers are in the set's range.
+    (result == 0)
+        .then(|| (0..8 * size_of::<libc::cpu_set_t>()).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect())
+}
+
+/// The CPUs that the calling thread may run on, where the system says.
+#[cfg(not(target_os = "linux"))]
+fn allowed() -> Option<Vec<usize>> {
+    None
 }
 
 /// Binds the calling thread to some CPUs.
@@ -104,7 +133,8 @@ mod tests {
         let sys = std::env::temp_dir().join(format!("ixc-sys-{}", std::process::id()));
         let drive = sys.join("devices/pci0/nvme0n1/nvme0n1p2");
         let node = sys.join("devices/system/node/node1");
-        for folder in [&drive, &node, &sys.join("dev/block")] {
+        let other = sys.join("devices/system/node/node0");
+        for folder in [&drive, &node, &other, &sys.join("dev/block")] {
             std::fs::create_dir_all(folder).unwrap();
         }
         std::fs::write(sys.join("devices/pci0/numa_node"), "1\n").unwrap();
@@ -112,6 +142,11 @@ mod tests {
         std::os::unix::fs::symlink(&drive, sys.join("dev/block/259:3")).unwrap();
         assert_eq!(near_in(&sys, 259 << 8 | 3), Some(vec![4, 5, 6, 7]));
         assert_eq!(near_in(&sys, 259 << 8 | 4), None);
+        // With one node no CPU is nearer.
+        std::fs::remove_dir(&other).unwrap();
+        assert_eq!(near_in(&sys, 259 << 8 | 3), None);
+        std::fs::create_dir(&other).unwrap();
+        assert_eq!(near_in(&sys, 259 << 8 | 3), Some(vec![4, 5, 6, 7]));
         std::fs::write(sys.join("devices/pci0/numa_node"), "-1\n").unwrap();
         assert_eq!(near_in(&sys, 259 << 8 | 3), None);
         std::fs::remove_dir_all(&sys).unwrap();
@@ -122,8 +157,10 @@ mod tests {
     fn a_thread_is_bound_to_a_cpu_that_is_there_and_no_other() {
         // On a thread of its own, which ends with it. Some CPU of the first few is allowed on any machine with fewer than that.
         std::thread::spawn(|| {
-            let allowed: Vec<usize> = (0..1024).filter(|&cpu| bind(&[cpu]).is_ok()).collect();
-            assert!(!allowed.is_empty());
+            let before = super::allowed().unwrap();
+            let possible: Vec<usize> = (0..1024).filter(|&cpu| bind(&[cpu]).is_ok()).collect();
+            assert!(before.iter().all(|cpu| possible.contains(cpu)) && !before.is_empty());
+            assert_eq!(super::allowed().unwrap(), possible[possible.len() - 1..]);
             assert!(bind(&[]).is_err());
         })
         .join()

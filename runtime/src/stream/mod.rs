@@ -16,9 +16,6 @@
 //! | [`predict`] | guessing what the router will choose, and whether that pays |
 //! | [`counters`] | bytes, rates, latencies |
 //! | [`affinity`] | which CPUs are near a drive |
-//!
-//! The executor does not use [`predict`] yet, nor binds the drive's thread ([`affinity::near_file`]): it reads ahead what the plan
-//! predicts, and what a long prompt needs anyway.
 
 pub mod affinity;
 pub mod budget;

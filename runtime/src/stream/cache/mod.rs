@@ -52,6 +52,11 @@ impl Kind {
     /// All of them, with the names that a user says.
     pub const ALL: [(&'static str, Kind); 3] = [("lru", Kind::Lru), ("slru", Kind::Slru), ("s3-fifo", Kind::S3Fifo)];
 
+    /// The policy's name.
+    pub fn name(self) -> &'static str {
+        Kind::ALL.iter().find(|(_, kind)| *kind == self).map_or("", |(name, _)| name)
+    }
+
     /// A policy for `capacity` blocks.
     pub fn policy(self, capacity: usize) -> Box<dyn Policy> {
         match self {
@@ -59,5 +64,15 @@ impl Kind {
             Kind::Slru => Box::new(slru::Slru::new(capacity)),
             Kind::S3Fifo => Box::new(s3fifo::S3Fifo::new(capacity)),
         }
+    }
+}
+
+impl std::str::FromStr for Kind {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Kind, String> {
+        let found = Kind::ALL.iter().find(|(name, _)| *name == text).map(|(_, kind)| *kind);
+        let names = || Kind::ALL.map(|(name, _)| name).join(", ");
+        found.ok_or_else(|| format!("{text:?} is no cache policy; right would be one of {}", names()))
     }
 }

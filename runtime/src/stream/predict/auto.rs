@@ -65,13 +65,13 @@ impl Auto {
     pub fn explain(&self) -> String {
         let now = match self.phase {
             Phase::Without => "measuring without prediction".to_string(),
-            Phase::With(strategy, _) => format!("measuring with {strategy:?}"),
-            Phase::Kept(strategy) => format!("using {strategy:?}"),
+            Phase::With(strategy, _) => format!("measuring with {strategy}"),
+            Phase::Kept(strategy) => format!("using {strategy}"),
             Phase::Resting => "prediction does not pay".to_string(),
         };
         match self.compared {
             Some((strategy, without, with)) => {
-                format!("{now}; last measured: {without:.1?} a token without, {with:.1?} with {strategy:?}")
+                format!("{now}; last measured: {without:.1?} a token without, {with:.1?} with {strategy}")
             }
             None => now,
         }

@@ -27,6 +27,8 @@ mod strategies;
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
+use std::str::FromStr;
 use std::time::Duration;
 
 use auto::Auto;
@@ -45,18 +47,69 @@ pub enum Strategy {
 impl Strategy {
     /// All of them, with the names that a user says.
     pub const ALL: [(&'static str, Strategy); 3] =
-        [("previous", Strategy::Previous), ("frequency", Strategy::Frequency), ("given", Strategy::Given)];
+        [("previous", Strategy::Previous), ("frequency", Strategy::Frequency), ("router", Strategy::Given)];
+}
+
+impl fmt::Display for Strategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Strategy::ALL.iter().find(|(_, strategy)| strategy == self).map_or("", |(name, _)| name);
+        f.write_str(name)
+    }
 }
 
 /// Which strategy to use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
     /// None.
+    #[default]
     Off,
     /// This one.
     Always(Strategy),
     /// The one that pays, or none.
     Auto,
+}
+
+impl FromStr for Choice {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Choice, String> {
+        let strategy = Strategy::ALL.iter().find(|(name, _)| *name == text).map(|(_, strategy)| *strategy);
+        match (text, strategy) {
+            ("off", _) => Ok(Choice::Off),
+            ("auto", _) => Ok(Choice::Auto),
+            (_, Some(strategy)) => Ok(Choice::Always(strategy)),
+            _ => {
+                let names = Strategy::ALL.map(|(name, _)| name).join(", ");
+                Err(format!("{text:?} is no way to read ahead; right would be off, {names} or auto"))
+            }
+        }
+    }
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Choice::Off => f.write_str("off"),
+            Choice::Always(strategy) => strategy.fmt(f),
+            Choice::Auto => f.write_str("auto"),
+        }
+    }
+}
+
+/// What is read ahead while tokens are made one by one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Settings {
+    /// By which strategy.
+    pub choice: Choice,
+    /// Experts of a layer beyond as many as a token needs.
+    pub extra: u32,
+}
+
+impl Settings {
+    /// What graphs have to be compiled with: for how many more experts early routers are wanted, if they are.
+    pub fn early_routers(self) -> Option<u32> {
+        matches!(self.choice, Choice::Auto | Choice::Always(Strategy::Given)).then_some(self.extra)
+    }
 }
 
 /// A strategy, for all layers.
@@ -119,6 +172,27 @@ fn part(of: u64, all: u64) -> f64 {
     if all > 0 { of as f64 / all as f64 } else { 0.0 }
 }
 
+impl std::ops::AddAssign for Tally {
+    fn add_assign(&mut self, other: Tally) {
+        self.chosen += other.chosen;
+        self.predicted += other.predicted;
+        self.right += other.right;
+        self.useful += other.useful;
+        self.useless += other.useless;
+        self.wasted_bytes += other.wasted_bytes;
+        self.saved += other.saved;
+    }
+}
+
+/// How all strategies did.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// What is used, and why.
+    pub now: String,
+    /// Of each strategy the tallies of all layers.
+    pub tallies: Vec<(Strategy, Vec<Tally>)>,
+}
+
 /// An expert that was predicted, and whether it was in memory then.
 type Guess = (u32, bool);
 
@@ -163,7 +237,7 @@ impl Predictions {
     pub fn explain(&self) -> String {
         match self.choice {
             Choice::Off => "prediction is off".into(),
-            Choice::Always(strategy) => format!("{strategy:?}, as was asked for"),
+            Choice::Always(strategy) => format!("{strategy}, as was asked for"),
             Choice::Auto => self.auto.explain(),
         }
     }
@@ -226,6 +300,20 @@ impl Predictions {
             })
             .collect();
         self.auto.end_token(took, &scores);
+    }
+
+    /// What was predicted and not yet chosen is no prediction any more: something else is run in between.
+    pub fn forget(&mut self) {
+        self.strategies.iter_mut().flat_map(|scored| &mut scored.guesses).for_each(|guess| *guess = None);
+    }
+
+    /// How all strategies did.
+    pub fn report(&self) -> Report {
+        let tallies = Strategy::ALL.into_iter().zip(&self.strategies);
+        Report {
+            now: self.explain(),
+            tallies: tallies.map(|((_, strategy), scored)| (strategy, scored.tallies.clone())).collect(),
+        }
     }
 
     /// How a strategy did in a layer.

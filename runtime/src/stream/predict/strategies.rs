@@ -1,7 +1,5 @@
 //! The strategies themselves.
 
-use std::collections::HashMap;
-
 use super::{Predictor, Strategy};
 
 /// Counts are halved after so many tokens: what was frequent long ago is forgotten.
@@ -41,7 +39,8 @@ impl Predictor for Previous {
 
 #[derive(Default)]
 struct Counts {
-    uses: HashMap<u32, u32>,
+    /// By expert.
+    uses: Vec<u32>,
     tokens: u32,
 }
 
@@ -51,20 +50,29 @@ struct Frequency(Vec<Counts>);
 impl Predictor for Frequency {
     fn predict(&mut self, layer: u32, width: usize) -> Vec<u32> {
         let Some(counts) = self.0.get(layer as usize) else { return Vec::new() };
-        let mut experts: Vec<(u32, u32)> = counts.uses.iter().map(|(&expert, &uses)| (uses, expert)).collect();
-        experts.sort_unstable_by_key(|&(uses, expert)| (std::cmp::Reverse(uses), expert));
-        experts.into_iter().take(width).map(|(_, expert)| expert).collect()
+        let used = (0u32..).zip(&counts.uses).filter(|(_, uses)| **uses > 0);
+        let mut experts: Vec<_> = used.map(|(expert, &uses)| (std::cmp::Reverse(uses), expert)).collect();
+        if width < experts.len() {
+            experts.select_nth_unstable(width);
+            experts.truncate(width);
+        }
+        experts.sort_unstable();
+        experts.into_iter().map(|(_, expert)| expert).collect()
     }
 
     fn observe(&mut self, layer: u32, experts: &[u32]) {
         let Some(counts) = self.0.get_mut(layer as usize) else { return };
         counts.tokens += 1;
         if counts.tokens % HALVED_AFTER == 0 {
-            counts.uses.values_mut().for_each(|uses| *uses /= 2);
-            counts.uses.retain(|_, uses| *uses > 0);
+            counts.uses.iter_mut().for_each(|uses| *uses /= 2);
         }
         for &expert in experts {
-            *counts.uses.entry(expert).or_insert(0) += 1;
+            // No model has a layer with more.
+            let Some(number) = usize::try_from(expert).ok().filter(|&number| number < 1 << 16) else { continue };
+            if counts.uses.len() <= number {
+                counts.uses.resize(number + 1, 0);
+            }
+            counts.uses[number] += 1;
         }
     }
 }

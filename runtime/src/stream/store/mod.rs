@@ -437,6 +437,21 @@ impl Store {
         self.shared.settle(inner);
     }
 
+    /// Gives up a block that is there and is not pinned, such as one that turned out to be damaged: who requests it next has it read again.
+    pub fn discard(&self, block: BlockId) {
+        let Ok(number) = self.shared.fixed.number(block) else { return };
+        let mut inner = self.shared.lock();
+        inner.discard(&self.shared.fixed, number);
+        self.shared.settle(inner);
+    }
+
+    /// How long threads waited, all together, for a requested block of a layer that was not there, on average.
+    pub fn miss_time(&self, layer: u32) -> Duration {
+        let Some(stalled) = self.shared.fixed.stalled.get(layer as usize) else { return Duration::ZERO };
+        let waited_for = self.shared.lock().waited_for(layer);
+        Duration::from_nanos(stalled.load(Ordering::Relaxed).checked_div(waited_for).unwrap_or(0))
+    }
+
     /// Whether the files are still those that were opened.
     ///
     /// # Errors

@@ -403,6 +403,20 @@ impl Inner {
         self.empty(fixed, number);
     }
 
+    /// Gives up a block for a reason that no policy knows.
+    pub fn discard(&mut self, fixed: &Fixed, number: u32) {
+        let entry = self.entry(number);
+        if entry.pins == 0 && matches!(entry.phase, Phase::Ready) {
+            self.policies[fixed.class_of[number as usize]].remove(number);
+            self.give_up(fixed, number);
+        }
+    }
+
+    /// Requested blocks of a layer that were not there.
+    pub fn waited_for(&self, layer: u32) -> u64 {
+        self.layers.get(layer as usize).map_or(0, |layer| layer.stats.misses + layer.stats.on_the_way)
+    }
+
     fn empty(&mut self, fixed: &Fixed, number: u32) {
         debug_assert_eq!(self.entry(number).pins, 0);
         fixed.ready[number as usize].store(0, Ordering::Release);

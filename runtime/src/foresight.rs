@@ -1,0 +1,278 @@
+//! Predictions in the executor: when which is made, scored, and read.
+//!
+//! Tokens are made one by one. When the router of a layer has chosen, that is what every strategy is scored by; what it needs
+//! is requested; and then the next layer's experts are predicted, so that reading them begins while this layer's are multiplied with. Behind
+//! the last layer comes the first one of the next token. Where the plan has an early router for a layer, its word comes before
+//! the prediction, at the same barrier.
+//!
+//! ```text
+//! barrier     chosen(layer 3, [5, 9])        scores guesses of layer 3, which were made at layer 2
+//!             said(layer 4, [1, 7])          the plan's early router; in plans without one, `chosen` goes on with layer 4 at once
+//!             Store::predict(layer 4, ...)   what the strategy in use says, behind all that is requested
+//! ```
+//!
+//! Prompts are no matter of guessing: their tokens want most experts of each layer, which are read ahead anyway, and what the
+//! plan predicts in one is obeyed where early routers are used at all.
+//!
+//! Invariant: nothing here changes what is computed; it changes when blocks are read.
+
+use std::time::{Duration, Instant};
+
+use crate::program::{Program, Then};
+use crate::stream::predict::{Observed, Predictions, Report, Settings};
+use crate::stream::store::Store;
+use crate::stream::{Block, BlockId};
+
+/// What has to be known of a group of experts.
+#[derive(Clone, Copy, Debug, Default)]
+struct Facts {
+    experts: u32,
+    /// Experts that a token needs.
+    top_k: u32,
+    /// Bytes that reading one takes.
+    block_bytes: u64,
+    /// Whether the plan has an early router for it.
+    said: bool,
+}
+
+/// Predictions for all groups of a plan.
+pub(crate) struct Foresight {
+    predictions: Predictions,
+    settings: Settings,
+    groups: Vec<Facts>,
+    threads: u32,
+    /// When the token began that is made now; none in a prompt.
+    begun: Option<Instant>,
+}
+
+impl Foresight {
+    /// For the groups of a checked plan, whose blocks are these.
+    pub(crate) fn new(program: &Program, blocks: &[Block], settings: Settings, threads: usize) -> Foresight {
+        let facts = |group: &crate::program::Group| Facts {
+            experts: group.experts,
+            top_k: program.routings.get(group.bucket.0 as usize).map_or(0, |routing| routing.top_k),
+            ..Facts::default()
+        };
+        let mut groups: Vec<Facts> = program.groups.iter().map(facts).collect();
+        for block in blocks {
+            if let Some(facts) = groups.get_mut(block.id.layer as usize) {
+                facts.block_bytes = facts.block_bytes.max(block.span());
+            }
+        }
+        for then in program.stages.iter().flat_map(|stage| &stage.then) {
+            if let Then::Predict { group, .. } = then
+                && let Some(facts) = groups.get_mut(*group as usize)
+            {
+                facts.said = true;
+            }
+        }
+        let predictions = Predictions::new(settings.choice, groups.len() as u32);
+        Foresight {
+            predictions,
+            settings,
+            groups,
+            threads: u32::try_from(threads.max(1)).unwrap_or(u32::MAX),
+            begun: None,
+        }
+    }
+
+    /// A step begins.
+    pub(crate) fn begin_step(&mut self, tokens: u32) {
+        self.begun = (tokens == 1).then(Instant::now);
+        if self.begun.is_none() {
+            self.predictions.forget();
+        }
+    }
+
+    /// The step went well.
+    pub(crate) fn end_step(&mut self) {
+        if let Some(begun) = self.begun.take() {
+            self.predictions.end_token(begun.elapsed());
+        }
+    }
+
+    /// The step failed.
+    pub(crate) fn forget(&mut self) {
+        self.begun = None;
+        self.predictions.forget();
+    }
+
+    /// A group's router has chosen, and that was requested.
+    pub(crate) fn chosen(&mut self, store: &Store, group: u32, experts: &[u32]) {
+        let (Some(facts), true) = (self.groups.get(group as usize), self.begun.is_some()) else { return };
+        let read_time: Duration = store.miss_time(group) / self.threads;
+        self.predictions.observe(group, &Observed { experts, block_bytes: facts.block_bytes, read_time });
+        let next = (group + 1) % self.groups.len().max(1) as u32;
+        if self.groups.get(next as usize).is_some_and(|next| !next.said) {
+            self.foresee(store, next);
+        }
+    }
+
+    /// The plan's early router says what a group's will choose: `ids` are `count` for each token, the likeliest first.
+    pub(crate) fn said(&mut self, store: &Store, group: u32, count: u32, ids: &[u32]) {
+        let Some(facts) = self.groups.get(group as usize) else { return };
+        let mut likely: Vec<u32> = Vec::new();
+        for rank in 0..count as usize {
+            for &id in ids.iter().skip(rank).step_by(count.max(1) as usize) {
+                if id < facts.experts && !likely.contains(&id) {
+                    likely.push(id);
+                }
+            }
+        }
+        if self.begun.is_some() {
+            self.predictions.given(group, &likely);
+            self.foresee(store, group);
+        } else if self.settings.early_routers().is_some() {
+            store.predict(group, &likely);
+        }
+    }
+
+    fn foresee(&mut self, store: &Store, group: u32) {
+        let Some(facts) = self.groups.get(group as usize) else { return };
+        let width = facts.top_k.saturating_add(self.settings.extra).min(facts.experts);
+        let resident = |expert| store.ready(BlockId { layer: group, expert }).is_some();
+        let experts = self.predictions.predict(group, width as usize, resident);
+        if !experts.is_empty() {
+            store.predict(group, &experts);
+        }
+    }
+
+    /// How all strategies did.
+    pub(crate) fn report(&self) -> Report {
+        self.predictions.report()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stream::predict::{Choice, Strategy, Tally};
+    use crate::stream::store::{Config, State};
+    use crate::stream::{Extent, Form};
+
+    const PAGE: u64 = 4096;
+
+    /// Two layers of four experts of a page each, with room for six, and two of a layer for each token.
+    struct Rig {
+        store: Store,
+        foresight: Foresight,
+        path: std::path::PathBuf,
+    }
+
+    impl Drop for Rig {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+    }
+
+    impl Rig {
+        fn new(name: &str, choice: Choice, early_router: bool) -> Rig {
+            let path = std::env::temp_dir().join(format!("ixc-foresight-{}-{name}", std::process::id()));
+            std::fs::write(&path, vec![7; 8 * PAGE as usize]).unwrap();
+            let block = |i: u32| Block {
+                id: BlockId { layer: i / 4, expert: i % 4 },
+                extents: vec![Extent { file: 0, offset: u64::from(i) * PAGE, bytes: PAGE, at: 0 }],
+                form: Form::Packed,
+            };
+            let config = Config { budget: 6 * PAGE, top_k: 2, ..Config::default() };
+            let store = Store::new(&config, std::slice::from_ref(&path), (0..8).map(block).collect(), None).unwrap();
+            let facts = |said| Facts { experts: 4, top_k: 2, block_bytes: PAGE, said };
+            let foresight = Foresight {
+                predictions: Predictions::new(choice, 2),
+                settings: Settings { choice, extra: 0 },
+                groups: vec![facts(false), facts(early_router)],
+                threads: 1,
+                begun: None,
+            };
+            Rig { store, foresight, path }
+        }
+
+        /// As a barrier behind a router does it, with what the plan says of the other layer; all experts come before it goes on.
+        fn layer(&mut self, layer: u32, experts: &[u32], said: Option<&[u32]>) {
+            let request = self.store.request(layer, experts).unwrap();
+            self.foresight.chosen(&self.store, layer, experts);
+            if let Some(ids) = said {
+                self.foresight.said(&self.store, layer + 1, ids.len() as u32, ids);
+            }
+            for (&expert, state) in experts.iter().zip(request.states) {
+                if matches!(state, State::Coming) {
+                    self.store.wait(BlockId { layer, expert }).unwrap();
+                }
+            }
+            self.store.release(layer);
+        }
+
+        fn tally(&self, strategy: Strategy, layer: usize) -> Tally {
+            let tally = self.foresight.predictions.tally(strategy, layer as u32);
+            // How long reads take nobody knows.
+            Tally { saved: Duration::ZERO, ..tally }
+        }
+    }
+
+    fn tally(chosen: u64, predicted: u64, right: u64, useful: u64, useless: u64) -> Tally {
+        let wasted_bytes = useless * PAGE;
+        Tally { chosen, predicted, right, useful, useless, wasted_bytes, saved: Duration::ZERO }
+    }
+
+    #[test]
+    fn known_routing_is_counted_layer_by_layer_and_across_tokens() {
+        let mut rig = Rig::new("counted", Choice::Off, true);
+        for (first, second, said) in [([0, 1], [2, 3], [0, 1]), ([0, 2], [2, 3], [3, 9]), ([2, 0], [1, 3], [1, 0])] {
+            rig.foresight.begin_step(1);
+            rig.layer(0, &first, Some(&said));
+            rig.layer(1, &second, None);
+            rig.foresight.end_step();
+        }
+        // Layer 0, second and third token: [0, 1] for [0, 2], then [0, 2] for [2, 0]. All that is predicted is in memory.
+        assert_eq!(rig.tally(Strategy::Previous, 0), tally(4, 4, 3, 0, 0));
+        assert_eq!(rig.tally(Strategy::Given, 0), Tally::default(), "no early router");
+        // Layer 1: [2, 3] for [2, 3], and for [1, 3].
+        assert_eq!(rig.tally(Strategy::Previous, 1), tally(4, 4, 3, 0, 0));
+        // [0, 1] for [2, 3] and neither there; [3], and no expert 9; [1, 0] for [1, 3], neither there.
+        assert_eq!(rig.tally(Strategy::Given, 1), tally(6, 5, 2, 1, 3));
+        let stats = rig.store.stats();
+        assert!(stats.layers.iter().all(|layer| layer.predicted_bytes == 0), "off reads nothing: {stats:?}");
+        assert_eq!(rig.foresight.report().tallies.len(), Strategy::ALL.len());
+    }
+
+    #[test]
+    fn what_is_predicted_is_read_and_given_up_when_it_is_wrong() {
+        let mut rig = Rig::new("wrong", Choice::Always(Strategy::Given), true);
+        rig.foresight.begin_step(1);
+        rig.store.request(0, &[0, 1]).unwrap();
+        rig.foresight.chosen(&rig.store, 0, &[0, 1]);
+        rig.foresight.said(&rig.store, 1, 2, &[2, 3]);
+        let layer = rig.store.stats().layers[1];
+        assert_eq!(layer.predicted_bytes, 2 * PAGE, "{layer:?}");
+        // Another's experts are needed: the first two of them have to leave for what the next layers request.
+        rig.store.release(0);
+        rig.layer(1, &[0, 1], None);
+        rig.layer(0, &[2, 3], None);
+        assert_eq!(rig.tally(Strategy::Given, 1), tally(2, 2, 0, 0, 2));
+        let layer = rig.store.stats().layers[1];
+        assert_eq!((layer.right_bytes, layer.misses, layer.failures), (0, 2, 0), "{layer:?}");
+        // Taken back before they were read, or read for nothing.
+        assert_eq!(layer.cancelled * PAGE + layer.predicted_bytes, 2 * PAGE, "{layer:?}");
+        assert_eq!(layer.predicted_bytes, layer.wasted_bytes, "{layer:?}");
+    }
+
+    #[test]
+    fn prompts_are_not_guessed_and_plans_are_obeyed_only_where_that_is_wanted() {
+        for (choice, bytes) in [
+            (Choice::Always(Strategy::Given), 2 * PAGE),
+            (Choice::Auto, 2 * PAGE),
+            (Choice::Always(Strategy::Previous), 0),
+            (Choice::Off, 0),
+        ] {
+            let mut rig = Rig::new(&format!("prompt-{choice}"), choice, true);
+            // What a token leaves is not what a prompt is judged by.
+            rig.foresight.begin_step(1);
+            rig.layer(0, &[0, 1], None);
+            rig.foresight.begin_step(5);
+            rig.layer(0, &[0, 1], Some(&[2, 3]));
+            rig.foresight.end_step();
+            assert_eq!(rig.store.stats().layers[1].predicted_bytes, bytes, "{choice}");
+            assert!(Strategy::ALL.iter().all(|(_, strategy)| rig.tally(*strategy, 0) == Tally::default()), "{choice}");
+        }
+    }
+}

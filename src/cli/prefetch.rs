@@ -1,0 +1,48 @@
+//! What is read ahead where experts are streamed, and what is kept: options of commands that run models.
+//!
+//! ```text
+//! ixc run large.gguf --memory 6GiB --prefetch router --prefetch-extra 2 --cache s3-fifo
+//! ```
+
+use ixc::runtime::stream::cache::Kind;
+use ixc::runtime::stream::predict::{Choice, Settings};
+
+/// Reading ahead.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct PrefetchChoice {
+    /// Which experts are read before they are known to be needed, where not all fit in memory: off; those that the layer used for the
+    /// token before (previous) or used most (frequency); those that the next layer's router names early (router); what was
+    /// measured to pay (auto).
+    #[arg(long, value_name = "HOW", default_value_t = DEFAULT)]
+    prefetch: Choice,
+    /// Experts of a layer that are read ahead beyond as many as a token needs.
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=MOST_EXTRA))]
+    prefetch_extra: u32,
+}
+
+/// What is read ahead where nothing is said.
+const DEFAULT: Choice = Choice::Auto;
+/// No model routes a token to more.
+const MOST_EXTRA: i64 = 1024;
+
+impl PrefetchChoice {
+    /// As the runtime takes it.
+    pub fn settings(self) -> Settings {
+        Settings { choice: self.prefetch, extra: self.prefetch_extra }
+    }
+}
+
+/// Keeping.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct CacheChoice {
+    /// Which experts are given up for others, where not all fit in memory: lru, slru or s3-fifo.
+    #[arg(long, value_name = "POLICY", default_value = Kind::default().name())]
+    cache: Kind,
+}
+
+impl CacheChoice {
+    /// As the runtime takes it.
+    pub fn kind(self) -> Kind {
+        self.cache
+    }
+}
