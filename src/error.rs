@@ -27,6 +27,7 @@ use ixc_runtime::engine::StepError;
 use ixc_runtime::file::FileError;
 use ixc_runtime::load::LoadError;
 use ixc_runtime::sample::{SampleError, SettingsError};
+use ixc_runtime::stream::StreamError;
 
 use crate::kernels::KernelError;
 use crate::kernels::bundle::BundleError;
@@ -150,6 +151,25 @@ pub enum Error {
         /// The system's reason.
         source: io::Error,
     },
+    /// A drive cannot be measured.
+    #[error(transparent)]
+    Drive {
+        /// Why.
+        source: Box<StreamError>,
+    },
+    /// There is no file that a drive can be measured with.
+    #[error(
+        "{}: the largest file here has {bytes} bytes; to measure a drive, give a file of {needed} bytes or more that lies on it",
+        path.display()
+    )]
+    SmallDrive {
+        /// The file or folder.
+        path: PathBuf,
+        /// Bytes of the largest file.
+        bytes: u64,
+        /// The least that will do.
+        needed: u64,
+    },
     /// A token id that the model has no row for.
     #[error("token {position} is {id}; ids of this model go from 0 to {}", vocabulary.saturating_sub(1))]
     Token {
@@ -214,6 +234,7 @@ impl Error {
                 LoadError::Memory(_) | LoadError::Thread { .. } | LoadError::Pack { .. } | LoadError::Fault { .. },
             ) => FAILED,
             Error::Load(LoadError::Stream(_)) => FAILED,
+            Error::Drive { .. } => IO,
             Error::Load(LoadError::NotEmulated { .. } | LoadError::Budget { .. } | LoadError::Larger { .. }) => USAGE,
             Error::PlanFile(FileError::Source(error)) => match &**error {
                 LoadError::ModelFile { source, .. } => io_status(source),
@@ -237,6 +258,7 @@ impl Error {
             | Error::Interpret(_)
             | Error::Token { .. }
             | Error::NoTokens
+            | Error::SmallDrive { .. }
             | Error::Context { .. } => DATA,
         }
     }

@@ -12,8 +12,9 @@
 //! # Ok::<(), ixc::Error>(())
 //! ```
 
+use std::collections::HashMap;
 use std::ops::ControlFlow;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use ixc_codegen::module::CodegenError;
@@ -21,19 +22,21 @@ use ixc_codegen::target::Target;
 use ixc_frontend::template::{ChatTemplate, Conversation, Message};
 use ixc_frontend::tokenizer::{Tokenizer, TokenizerError};
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{Plan, Step};
+use ixc_ir::plan::{Plan, Step, WeightFile};
 use ixc_runtime::engine::{self, BackendKind, Engine};
 use ixc_runtime::file::{self, PlanFile};
 use ixc_runtime::load::{BuiltIn, LoadError};
 use ixc_runtime::sample::{Sampler, Settings};
 use ixc_runtime::stats::Stats;
 use ixc_runtime::stream::cache;
+use ixc_runtime::stream::drive::Options as DriveOptions;
 use ixc_runtime::stream::predict::{self, Choice, Strategy};
 use ixc_runtime::stream::store::{Config, Store};
 
 use crate::Error;
 use crate::budget;
 use crate::compile::{self, decode_tokenizer};
+use crate::machine::drive;
 use crate::model::{Model, check_tokens, is_plan};
 
 /// Positions of the KV cache where nothing is said, unless the model's context is shorter.
@@ -63,6 +66,8 @@ pub struct SessionOptions {
     pub prefetch: predict::Settings,
     /// Which experts are given up for others.
     pub cache: cache::Kind,
+    /// Reads of streamed experts that are outstanding at once; what is known of the drive says so where nothing is said.
+    pub queue_depth: Option<usize>,
 }
 
 /// What to generate.
@@ -131,6 +136,8 @@ pub struct Session {
     conversation: Conversation,
     /// Tokens that were timed.
     measured: usize,
+    /// The drive that experts are read from.
+    drive: Option<drive::Choice>,
 }
 
 impl Session {
@@ -189,6 +196,14 @@ impl Session {
         let spec = decode_tokenizer(&plan.tokenizer)?;
         let context = options.context.map(|context| u32::try_from(context).unwrap_or(u32::MAX));
         let built_in = Some(BuiltIn { path: crate::demo::NAME, bytes: crate::demo::bytes() });
+        let memory = options.memory.or_else(|| budget::of_plan(plan, options.context));
+        let experts = memory.and_then(|_| experts_file(&file, folder));
+        let drive = experts.map(|path| drive::choose(&path, options.queue_depth));
+        let mut stream = Config { policy: options.cache, ..Config::default() };
+        if let Some(drive) = &drive {
+            let half = (drive.depth / 2).max(1);
+            stream.drive = DriveOptions { depth: drive.depth, predicted_depth: half, ..stream.drive };
+        }
         let engine_options = engine::Options {
             threads: options.threads,
             context,
@@ -196,8 +211,8 @@ impl Session {
             skip_weight_check: options.skip_weight_check,
             stats: options.stats,
             backend: if options.emulate { BackendKind::Emulated } else { BackendKind::Native },
-            memory: options.memory.or_else(|| budget::of_plan(plan, options.context)),
-            stream: Config { policy: options.cache, ..Config::default() },
+            memory,
+            stream,
             prefetch: options.prefetch,
         };
         let engine = Engine::load_file(file, folder, &engine_options).map_err(|error| match error {
@@ -214,6 +229,7 @@ impl Session {
             template: spec.chat_template,
             conversation: Conversation::default(),
             measured: 0,
+            drive,
         })
     }
 
@@ -251,6 +267,11 @@ impl Session {
     /// How predicting experts did, where they are streamed.
     pub fn predictions(&self) -> Option<predict::Report> {
         self.engine.predictions()
+    }
+
+    /// What is known of the drive that experts are read from, and the depth that is used.
+    pub fn drive(&self) -> Option<&drive::Choice> {
+        self.drive.as_ref()
     }
 
     /// Where the time went since the last call.
@@ -462,4 +483,22 @@ impl Session {
         self.cached.extend_from_slice(tokens);
         Ok(())
     }
+}
+
+/// The file that most experts of a plan lie in, if it says when they are needed and that is a file.
+fn experts_file(file: &PlanFile, folder: &Path) -> Option<PathBuf> {
+    let plan = &file.plan;
+    let own = || file.weights.as_ref().map(|own| own.place().0);
+    let mut bytes: HashMap<PathBuf, u64> = HashMap::new();
+    for weight in plan.expert_groups.iter().flat_map(|group| &group.weights) {
+        let weight = plan.weights.get(*weight as usize)?;
+        let path = match weight.file {
+            WeightFile::Source(number) => plan.files.get(number as usize).map(|source| folder.join(&source.path)),
+            WeightFile::Plan | WeightFile::Blocks { .. } => own(),
+        };
+        let sum = bytes.entry(path?).or_default();
+        *sum = sum.saturating_add(weight.bytes);
+    }
+    // The demo model is no file.
+    bytes.into_iter().max_by_key(|(_, bytes)| *bytes).map(|(path, _)| path).filter(|path| path.is_file())
 }

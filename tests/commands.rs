@@ -54,6 +54,35 @@ fn doctor_finds_a_target() {
 }
 
 #[test]
+fn doctor_measures_a_drive_and_remembers_it() {
+    let folder = support::scratch("drive");
+    // Sparse: this is about what is said, not how fast the drive is.
+    std::fs::File::create(folder.join("file")).unwrap().set_len(65 << 20).unwrap();
+    let doctor = |path: &std::path::Path, more: &[&str]| {
+        let mut command = ixc(["doctor", "--no-bandwidth", "--drive"]);
+        command.arg(path).args(more).env("XDG_CACHE_HOME", folder.join("cache"));
+        command
+    };
+    let facts: Json = serde_json::from_str(&stdout(doctor(folder.as_path(), &["--json"]))).unwrap();
+    let drive = &facts["drive"];
+    assert!(drive["file"].as_str().unwrap().ends_with("file"), "{drive}");
+    let rates = drive["rates"].as_array().unwrap();
+    assert_eq!(rates.iter().map(|rate| rate["depth"].as_u64().unwrap()).collect::<Vec<_>>(), [1, 2, 4, 8, 16, 32, 64]);
+    assert!(rates.iter().all(|rate| rate["bytes_per_second"].as_f64().unwrap() > 0.0), "{drive}");
+    assert!(rates.iter().any(|rate| rate["depth"] == drive["queue_depth"]), "{drive}");
+    // A file system without a drive, or without O_DIRECT, is measured and not remembered.
+    let there = std::fs::read_dir(folder.join("cache").join("ixc")).map_or(0, Iterator::count);
+    assert_eq!(there, usize::from(drive["remembered"] == true), "{drive}");
+
+    std::fs::File::create(folder.join("file")).unwrap().set_len(1 << 20).unwrap();
+    let refused = doctor(folder.as_path(), &[]).output().unwrap();
+    let message = String::from_utf8(refused.stderr).unwrap();
+    assert!(refused.status.code() == Some(65) && message.contains("give a file of 67108864 bytes"), "{message}");
+    let missing = doctor(&folder.join("none"), &[]).output().unwrap();
+    assert_eq!(missing.status.code(), Some(66));
+}
+
+#[test]
 fn text_comes_back_from_its_ids() {
     let model = demo_model();
     let text = "The borrow checker\n– naïve 🦀";

@@ -95,7 +95,7 @@ fn step(path: &Path, options: &Options) -> Result<Vec<u32>, StepError> {
     let bits = engine.step(&tokens, &[MAX_TOKENS - 1])?.iter().map(|logit| logit.to_bits()).collect();
     if let Some(store) = engine.stream() {
         let stats = store.stats().layers[0];
-        assert_eq!(stats.misses + stats.on_the_way, EXPERTS.into());
+        assert_eq!(stats.misses + stats.on_the_way, u64::from(EXPERTS));
     }
     Ok(bits)
 }

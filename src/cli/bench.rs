@@ -112,12 +112,12 @@ impl Args {
             )?;
         }
         for threads in threads {
-            let (target, memory) = (self.target.target(), self.memory.bytes());
             let options = SessionOptions {
                 threads,
                 context: Some(context),
-                target,
-                memory,
+                target: self.target.target(),
+                memory: self.memory.bytes(),
+                queue_depth: self.memory.queue_depth(),
                 prefetch: self.prefetch.settings(),
                 cache: self.cache.kind(),
                 ..SessionOptions::default()

@@ -55,11 +55,20 @@ pub struct MemoryChoice {
     /// that is left, where the model is larger than that].
     #[arg(long, value_name = "SIZE")]
     memory: Option<Size>,
+    /// Reads of streamed experts that are outstanding at once [default: as `ixc doctor --drive` found, or else as a short look at
+    /// the drive says].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    queue_depth: Option<u16>,
 }
 
 impl MemoryChoice {
     /// In bytes, if it is said.
     pub fn bytes(&self) -> Option<u64> {
         self.memory.map(|size| size.0)
+    }
+
+    /// Reads at once, if that is said.
+    pub fn queue_depth(&self) -> Option<usize> {
+        self.queue_depth.map(usize::from)
     }
 }

@@ -1,9 +1,11 @@
 //! `ixc doctor`: what this machine has, which target it gets, and what is missing.
 
 use std::io::Write;
+use std::path::PathBuf;
 use std::thread::available_parallelism;
 
 use ixc::machine::bandwidth;
+use ixc::machine::drive::{self, Measured};
 use ixc::machine::features::{cpu_name, features, targets};
 use ixc::machine::system::{Probe, executable_memory, huge_pages, io_uring, memory};
 use serde_json::json;
@@ -14,6 +16,7 @@ use super::output::{self, Bytes, Printable};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
   ixc doctor
+  ixc doctor --drive large.gguf      how fast the drive is that this lies on, and how deep its queue should be
   ixc doctor --json | jq .bandwidth")]
 pub struct Args {
     /// Print JSON.
@@ -22,6 +25,10 @@ pub struct Args {
     /// Leave out the measurement of memory bandwidth.
     #[arg(long)]
     no_bandwidth: bool,
+    /// Measure the drive that this file lies on, by reading it for some seconds (of a folder, its largest file). Streaming
+    /// remembers how many reads at once are best.
+    #[arg(long, value_name = "PATH")]
+    drive: Option<PathBuf>,
 }
 
 impl Args {
@@ -39,6 +46,7 @@ impl Args {
                 rates.push((threads, bandwidth::measure(threads, bytes)));
             }
         }
+        let drive = self.drive.as_deref().map(drive::measure).transpose()?;
         let (targets, features, huge_pages) = (targets(), features(), huge_pages());
         let (ring, executable) = (io_uring(), executable_memory());
         if self.json {
@@ -56,6 +64,7 @@ impl Args {
                 "transparent_huge_pages": huge_pages,
                 "io_uring": ring,
                 "executable_memory": executable,
+                "drive": drive.as_ref().map(drive_facts),
             });
             return Ok(output::json(out, &facts)?);
         }
@@ -91,11 +100,102 @@ impl Args {
             None => "available".to_owned(),
             Some(reason) => format!("not available ({})", Printable(reason)),
         };
-        writeln!(out, "io_uring   {}; nothing uses it in this version", probe(&ring))?;
+        writeln!(out, "io_uring   {}; streamed experts are read by it, else by threads", probe(&ring))?;
+        if let Some(drive) = &drive {
+            write_drive(out, drive)?;
+        }
         writeln!(out, "JIT        executable memory {}", probe(&executable))?;
         if !executable.available {
             writeln!(out, "           compiled plans cannot run; `ixc logits --engine interpreter` can")?;
         }
         Ok(())
+    }
+}
+
+fn drive_facts(measured: &Measured) -> serde_json::Value {
+    let probe = &measured.probe;
+    let rates: Vec<_> = probe.rates.iter().map(|rate| {
+        json!({"depth": rate.depth, "bytes_per_second": rate.median, "lowest": rate.lowest, "highest": rate.highest})
+    }).collect();
+    json!({
+        "file": measured.file.display().to_string(),
+        "name": measured.place.as_ref().map(|place| &place.name),
+        "model": measured.place.as_ref().and_then(|place| place.model.as_ref()),
+        "pcie_root": measured.place.as_ref().and_then(|place| place.root.as_ref()),
+        "numa_node": measured.place.as_ref().and_then(|place| place.node),
+        "near_cpus": measured.place.as_ref().and_then(|place| place.cpus.as_ref()),
+        "bytes_of_a_read": probe.chunk,
+        "backend": probe.backend,
+        "direct": probe.direct,
+        "rates": rates,
+        "queue_depth": probe.depth,
+        "remembered": measured.remembered.is_ok(),
+        "notes": measured.notes(),
+    })
+}
+
+fn write_drive(out: &mut dyn Write, measured: &Measured) -> std::io::Result<()> {
+    let probe = &measured.probe;
+    let name = match &measured.place {
+        None => "no block device".to_owned(),
+        Some(place) => {
+            let model = place.model.as_deref().map_or(String::new(), |model| format!(", {model}"));
+            let root = place.root.as_deref().map_or(String::new(), |root| format!(", on {root}"));
+            let near = match (place.node, &place.cpus) {
+                (Some(node), Some(cpus)) => format!(", near NUMA node {node} (CPUs {})", Ranges(cpus)),
+                (Some(node), None) => format!(", near NUMA node {node}"),
+                (None, _) => ", no NUMA node is nearer than others".into(),
+            };
+            format!("{}{model}{root}{near}", place.name)
+        }
+    };
+    writeln!(out, "drive      {}", Printable(&name))?;
+    writeln!(
+        out,
+        "           {}: {} at random, {}, by {}",
+        Printable(&measured.file.display().to_string()),
+        Bytes(probe.chunk),
+        if probe.direct { "past the page cache" } else { "THROUGH THE PAGE CACHE: these are no rates of the drive" },
+        probe.backend
+    )?;
+    for rate in &probe.rates {
+        writeln!(
+            out,
+            "           {:>2} at once {:>7.2} GB/s  ({:.2} .. {:.2})",
+            rate.depth,
+            rate.median / 1e9,
+            rate.lowest / 1e9,
+            rate.highest / 1e9
+        )?;
+    }
+    writeln!(out, "           {} at once are enough (95 % of the best): streaming reads so many", probe.depth)?;
+    measured.notes().iter().try_for_each(|note| writeln!(out, "           {}", Printable(note)))
+}
+
+/// Numbers in order, as `0-3,8`.
+struct Ranges<'a>(&'a [usize]);
+
+impl std::fmt::Display for Ranges<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut comma = "";
+        for range in self.0.chunk_by(|a, b| a + 1 == *b) {
+            match range {
+                [first, .., last] => write!(f, "{comma}{first}-{last}")?,
+                _ => range.iter().try_for_each(|only| write!(f, "{comma}{only}"))?,
+            }
+            comma = ",";
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Ranges;
+
+    #[test]
+    fn numbers_are_said_as_ranges() {
+        assert_eq!(Ranges(&[0, 1, 2, 3, 8, 10, 11]).to_string(), "0-3,8,10-11");
+        assert_eq!(Ranges(&[]).to_string(), "");
     }
 }

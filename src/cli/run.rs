@@ -98,10 +98,17 @@ impl Args {
             memory: self.memory.bytes(),
             prefetch: self.prefetch.settings(),
             cache: self.cache.kind(),
+            queue_depth: self.memory.queue_depth(),
         };
         let session = Session::open(self.model.path().map(PathBuf::as_path), &options)?;
-        let mut writer =
-            Writer { session, args: &self, shown: io::stdout().is_terminal(), out, seed: self.sampling.seed() };
+        let mut writer = Writer {
+            own_rate: session.drive().filter(|_| self.stats).and_then(|drive| drive.rate_now(streaming::BASELINE)),
+            session,
+            args: &self,
+            shown: io::stdout().is_terminal(),
+            out,
+            seed: self.sampling.seed(),
+        };
         if self.stats {
             let loaded = begin.elapsed().as_secs_f64();
             note!(
@@ -171,6 +178,8 @@ struct Writer<'a> {
     shown: bool,
     out: &'a mut dyn Write,
     seed: u64,
+    /// Bytes per second that the drive of streamed experts gave by itself before.
+    own_rate: Option<f64>,
 }
 
 impl Writer<'_> {
@@ -271,6 +280,12 @@ impl Writer<'_> {
             streaming::note(store, stats.threads);
             if let Some(report) = self.session.predictions() {
                 streaming::predictions(&report);
+            }
+            if let Some(drive) = self.session.drive() {
+                let after = self.own_rate.and_then(|_| drive.rate_now(streaming::BASELINE));
+                let own: Vec<f64> = self.own_rate.into_iter().chain(after).collect();
+                streaming::note_drive(drive, store, &own);
+                self.own_rate = after;
             }
         }
         note!("seed      {}", self.seed);

@@ -1,10 +1,14 @@
 //! What streaming experts took, for `--stats`.
+//!
+//! How well the drive was kept busy is said as a share of what it gives by itself: reads of the same size, as many at once, at random
+//! places of the same file, past the page cache. That is measured before the run and after it, since drives are not always as fast.
 
 use std::time::Duration;
 
+use ixc::machine::drive::{Choice, Origin};
 use ixc::runtime::stream::predict::{Report, Tally};
-use ixc::runtime::stream::store::Store;
 use ixc::runtime::stream::store::stats::LayerStats;
+use ixc::runtime::stream::store::{CHUNK, Store};
 
 use super::output::{Bytes, Printable, note};
 
@@ -94,4 +98,37 @@ fn cell(tally: &Tally) -> String {
         Bytes(tally.wasted_bytes).to_string(),
         tally.saved.as_secs_f64()
     )
+}
+
+/// How long a drive is measured by itself, before a run and after it.
+pub const BASELINE: Duration = Duration::from_millis(250);
+
+/// Says how deep the drive's queue was, and what part of the drive's own rate experts were read at while some were missed: `own` are
+/// bytes per second that it gave by itself, before and after.
+pub fn note_drive(choice: &Choice, store: &Store, own: &[f64]) {
+    let who = match choice.origin {
+        Origin::Told => "as told",
+        Origin::Remembered => "as `ixc doctor --drive` found",
+        Origin::Looked => "by a look at the drive",
+        Origin::Usual => "as usual",
+    };
+    note!("queue     {} reads of {} at once, {who}", choice.depth, Bytes(CHUNK));
+    for text in &choice.notes {
+        note!("          {}", Printable(text));
+    }
+    let drive = store.stats().drive;
+    if let Some(share) = share(drive.routed_rate(), own) {
+        let rates: Vec<String> = own.iter().map(|rate| format!("{:.2}", rate / 1e9)).collect();
+        note!(
+            "share     {:.0} % of the drive's own {} GB/s (before, after) while experts were missed",
+            100.0 * share,
+            rates.join(", ")
+        );
+    }
+}
+
+/// A rate as a part of the mean of others; nothing where one of them is nothing.
+pub fn share(rate: f64, own: &[f64]) -> Option<f64> {
+    let mean = own.iter().sum::<f64>() / own.len().max(1) as f64;
+    (rate > 0.0 && mean > 0.0).then_some(rate / mean)
 }

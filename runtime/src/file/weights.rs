@@ -55,7 +55,7 @@ pub struct OwnWeights {
 
 impl OwnWeights {
     /// The file, and where the weights begin in it.
-    pub(crate) fn place(&self) -> (PathBuf, u64) {
+    pub fn place(&self) -> (PathBuf, u64) {
         (self.path.clone(), self.offset)
     }
 

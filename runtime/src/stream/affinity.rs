@@ -1,4 +1,4 @@
-//! Near which CPUs a drive is, and binding a thread to some.
+//! Near which CPUs a drive is, what the system knows of it, and binding a thread to some.
 //!
 //! `/sys/dev/block/MAJOR:MINOR` leads to the drive, whose PCIe device knows its NUMA node. All of this is best effort: in a
 //! virtual machine, and for most of today's desktop machines, there is one node or none, and then no CPU is nearer than another.
@@ -31,9 +31,58 @@ fn near_in(sys: &Path, device: u64) -> Option<Vec<usize>> {
     }
     let (major, minor) = split(device);
     let link = sys.join(format!("dev/block/{major}:{minor}"));
-    let node = node_of(&link.canonicalize().ok()?, 4)?;
+    cpus_of(sys, node_of(&link.canonicalize().ok()?, 4)?)
+}
+
+fn cpus_of(sys: &Path, node: u32) -> Option<Vec<usize>> {
     let list = std::fs::read_to_string(sys.join(format!("devices/system/node/node{node}/cpulist"))).ok()?;
     parse_list(list.trim()).filter(|cpus| !cpus.is_empty())
+}
+
+/// What the system knows of a drive. Names come from firmware: they may be anything.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Its number, `259:3`.
+    pub number: String,
+    /// Its name, `nvme0n1p2`.
+    pub name: String,
+    /// What it calls itself, where it does.
+    pub model: Option<String>,
+    /// Its length in bytes, as far as the system says.
+    pub bytes: Option<u64>,
+    /// The PCIe root that it hangs on, `pci0000:00`.
+    pub root: Option<String>,
+    /// The NUMA node of that.
+    pub node: Option<u32>,
+    /// The node's CPUs.
+    pub cpus: Option<Vec<usize>>,
+}
+
+/// The drive that a file lies on; `None` where that is no block device (tmpfs, NFS, most overlays).
+pub fn place(path: &Path) -> Option<Place> {
+    place_in(Path::new("/sys"), std::fs::metadata(path).ok()?.dev())
+}
+
+fn place_in(sys: &Path, device: u64) -> Option<Place> {
+    let (major, minor) = split(device);
+    let number = format!("{major}:{minor}");
+    let folder = sys.join(format!("dev/block/{number}")).canonicalize().ok()?;
+    let text = |path: &Path| {
+        let text = std::fs::read_to_string(path).ok()?;
+        Some(text.trim().to_owned()).filter(|text| !text.is_empty())
+    };
+    let name = folder.file_name()?.to_string_lossy().into_owned();
+    // A partition lies in its drive's folder, which has the model.
+    let model = folder.ancestors().take(2).find_map(|folder| text(&folder.join("device/model")));
+    let sectors = text(&folder.join("size")).and_then(|sectors| sectors.parse::<u64>().ok());
+    let node = node_of(&folder, 4);
+    let names = folder.strip_prefix(sys.canonicalize().ok()?).ok()?.components();
+    let root = names
+        .map(|name| name.as_os_str().to_string_lossy().into_owned())
+        .find(|name| name.strip_prefix("pci").is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_hexdigit())));
+    // The kernel's sectors have 512 bytes, whatever the drive's have.
+    let bytes = sectors.and_then(|sectors| sectors.checked_mul(512));
+    Some(Place { number, name, model, bytes, root, node, cpus: node.and_then(|node| cpus_of(sys, node)) })
 }
 
 /// The first `numa_node` on the way up; a mapped device (LVM, encryption, RAID) is where its first part is.
@@ -147,6 +196,14 @@ mod tests {
         assert_eq!(near_in(&sys, 259 << 8 | 3), None);
         std::fs::create_dir(&other).unwrap();
         assert_eq!(near_in(&sys, 259 << 8 | 3), Some(vec![4, 5, 6, 7]));
+        std::fs::create_dir_all(sys.join("devices/pci0/nvme0n1/device")).unwrap();
+        std::fs::write(sys.join("devices/pci0/nvme0n1/device/model"), "Some Drive   \n").unwrap();
+        std::fs::write(drive.join("size"), "2048\n").unwrap();
+        let place = place_in(&sys, 259 << 8 | 3).unwrap();
+        assert_eq!((&*place.number, &*place.name, place.model.as_deref()), ("259:3", "nvme0n1p2", Some("Some Drive")));
+        assert_eq!((place.bytes, place.root.as_deref(), place.node), (Some(1 << 20), Some("pci0"), Some(1)));
+        assert_eq!(place.cpus, Some(vec![4, 5, 6, 7]));
+        assert_eq!(place_in(&sys, 259 << 8 | 4), None);
         std::fs::write(sys.join("devices/pci0/numa_node"), "-1\n").unwrap();
         assert_eq!(near_in(&sys, 259 << 8 | 3), None);
         std::fs::remove_dir_all(&sys).unwrap();

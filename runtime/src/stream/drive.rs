@@ -46,9 +46,9 @@ const MOST_RETRIES: u32 = 1000;
 /// How long dropping a drive waits for reads that are on. Longer ones end by themselves, and their memory with them.
 const GRACE: Duration = Duration::from_millis(500);
 /// Linux's numbers of errors that are no failures.
-const INTERRUPTED: i32 = 4;
-const AGAIN: i32 = if cfg!(target_os = "linux") { 11 } else { 35 };
-const INVALID: i32 = 22;
+pub(super) const INTERRUPTED: i32 = 4;
+pub(super) const AGAIN: i32 = if cfg!(target_os = "linux") { 11 } else { 35 };
+pub(super) const INVALID: i32 = 22;
 /// What a read that was cancelled ends with.
 pub const CANCELED: i32 = if cfg!(target_os = "linux") { 125 } else { 89 };
 
@@ -266,7 +266,7 @@ impl Drop for Drive {
 
 /// io_uring where the system lets us, or else threads, with the reason.
 #[cfg(target_os = "linux")]
-fn open(
+pub(super) fn open(
     queue: &Queue,
     choice: Choice,
     depth: usize,
@@ -283,7 +283,7 @@ fn open(
 }
 
 #[cfg(not(target_os = "linux"))]
-fn open(queue: &Queue, _: Choice, depth: usize, _: bool) -> Result<(Box<dyn Backend>, Vec<String>), String> {
+pub(super) fn open(queue: &Queue, _: Choice, depth: usize, _: bool) -> Result<(Box<dyn Backend>, Vec<String>), String> {
     threads(queue, depth, vec!["this system has no io_uring: threads read instead".into()])
 }
 

@@ -15,6 +15,7 @@
 //! | [`store`] | requests, predictions, waiting: what the executor calls |
 //! | [`predict`] | guessing what the router will choose, and whether that pays |
 //! | [`counters`] | bytes, rates, latencies |
+//! | [`probe`] | how fast a drive is by itself, and how many reads at once that takes |
 //! | [`affinity`] | which CPUs are near a drive |
 
 pub mod affinity;
@@ -26,6 +27,7 @@ mod error;
 pub mod files;
 pub mod pread;
 pub mod predict;
+pub mod probe;
 pub mod queue;
 pub mod reservation;
 pub mod slots;

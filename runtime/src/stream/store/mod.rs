@@ -64,6 +64,9 @@ use stats::{ClassUse, Stats};
 /// Rounds of spinning before a thread that waits parks: a few microseconds. A read takes a hundred times as long.
 const SPINS: u32 = 200;
 
+/// Bytes of one read unless told otherwise.
+pub const CHUNK: u64 = 256 << 10;
+
 /// What a store is made with.
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -88,7 +91,7 @@ impl Default for Config {
         Config {
             budget: 0,
             top_k: 8,
-            chunk: 256 << 10,
+            chunk: CHUNK,
             direct: true,
             staging: None,
             policy: cache::Kind::default(),

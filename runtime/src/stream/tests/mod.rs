@@ -3,6 +3,7 @@
 mod drive;
 mod faults;
 mod planted;
+mod probe;
 mod store;
 
 use std::path::PathBuf;

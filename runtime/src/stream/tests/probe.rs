@@ -1,0 +1,202 @@
+//! The drive's probe, with a drive of known latency and a clock that only it moves.
+
+use std::cell::Cell;
+use std::io;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::super::StreamError;
+use super::super::drive::{Backend, Choice, Completion, Read};
+use super::super::files::Files;
+use super::super::probe::{self, Options, Rate, choose};
+use super::super::queue::{Queue, Wake};
+use super::super::reservation::Reservation;
+
+const CHUNK: u64 = 8192;
+const BYTES: u64 = 1 << 20;
+
+struct Nobody;
+
+impl Wake for Nobody {
+    fn wake(&self) {}
+}
+
+/// A drive with so many channels: each takes one read at a time, and the same time for each. Reads beyond wait for a channel.
+struct Channels<F> {
+    free_at: Vec<Duration>,
+    takes: Duration,
+    /// By the end of the read.
+    on: Vec<(Duration, Read)>,
+    clock: Rc<Cell<Duration>>,
+    result: F,
+    begun: u64,
+    offsets: Vec<u64>,
+}
+
+impl<F: FnMut(u64, &Read) -> Result<u32, i32>> Backend for Channels<F> {
+    fn describe(&self) -> String {
+        "channels".into()
+    }
+
+    fn waker(&self) -> Arc<dyn Wake> {
+        Arc::new(Nobody)
+    }
+
+    unsafe fn start(&mut self, read: Read) {
+        let now = self.clock.get();
+        let channel = self.free_at.iter_mut().min().unwrap();
+        *channel = (*channel).max(now) + self.takes;
+        self.offsets.push(read.offset);
+        self.on.push((*channel, read));
+    }
+
+    fn wait(&mut self, done: &mut Vec<Completion>) -> io::Result<()> {
+        let next = self.on.iter().map(|(end, _)| *end).min().expect("somebody waits for nothing");
+        self.clock.set(next);
+        let (ended, on) = self.on.drain(..).partition(|(end, _)| *end == next);
+        self.on = on;
+        let ended: Vec<(Duration, Read)> = ended;
+        for (_, read) in ended {
+            self.begun += 1;
+            done.push(Completion { tag: read.tag, result: (self.result)(self.begun, &read) });
+        }
+        Ok(())
+    }
+}
+
+/// A sparse file that is there until this is dropped.
+struct Sparse(PathBuf);
+
+impl Sparse {
+    fn new(name: &str, bytes: u64) -> Sparse {
+        let path = std::env::temp_dir().join(format!("ixc-probe-{name}-{}", std::process::id()));
+        std::fs::File::create(&path).unwrap().set_len(bytes).unwrap();
+        Sparse(path)
+    }
+}
+
+impl Drop for Sparse {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+fn options(depths: &[usize]) -> Options {
+    Options {
+        chunk: CHUNK,
+        depths: depths.to_vec(),
+        rounds: 3,
+        sample: Duration::from_millis(10),
+        most: Duration::from_secs(1000),
+        most_bytes: u64::MAX,
+        backend: Choice::Auto,
+        seed: 42,
+    }
+}
+
+fn measure(
+    name: &str,
+    channels: usize,
+    options: &Options,
+    result: impl FnMut(u64, &Read) -> Result<u32, i32>,
+) -> (Result<Vec<Rate>, StreamError>, Vec<u64>, Duration) {
+    let file = Sparse::new(name, BYTES);
+    let files = Arc::new(Files::open(std::slice::from_ref(&file.0), false).unwrap());
+    let depth = options.depths.iter().max().unwrap();
+    let reservation = Arc::new(Reservation::new(CHUNK * *depth as u64).unwrap());
+    let queue = Queue::new(files, reservation, CHUNK);
+    let clock = Rc::new(Cell::new(Duration::ZERO));
+    let takes = Duration::from_micros(100);
+    let mut backend = Channels {
+        free_at: vec![Duration::ZERO; channels],
+        takes,
+        on: Vec::new(),
+        clock: Rc::clone(&clock),
+        result,
+        begun: 0,
+        offsets: Vec::new(),
+    };
+    let rates = probe::rates(&mut backend, &queue, options, &mut || clock.get());
+    assert!(backend.on.is_empty(), "reads are left");
+    (rates, backend.offsets, clock.get())
+}
+
+fn all(_: u64, read: &Read) -> Result<u32, i32> {
+    Ok(read.into.bytes() as u32)
+}
+
+#[test]
+fn rates_are_those_of_the_drive_and_the_depth_is_as_many_as_it_does_at_once() {
+    for channels in [1, 4, 8, 64, 100] {
+        let (rates, offsets, _) = measure("rates", channels, &options(&probe::DEPTHS), all);
+        let rates = rates.unwrap();
+        for rate in &rates {
+            // 8192 bytes in 100 µs for each channel that is used.
+            let right = rate.depth.min(channels) as f64 * CHUNK as f64 / 100e-6;
+            assert!((rate.median / right - 1.0).abs() < 0.02, "{channels} channels: {rate:?}, {right} is right");
+            assert_eq!(rate.samples, 3);
+        }
+        assert_eq!(choose(&rates), channels.min(64));
+        assert!(offsets.iter().all(|offset| offset % 4096 == 0 && offset + CHUNK <= BYTES));
+        // All over the file.
+        let quarters: Vec<bool> = (0..4).map(|q| offsets.iter().any(|offset| offset / (BYTES / 4) == q)).collect();
+        assert_eq!(quarters, [true; 4]);
+    }
+}
+
+#[test]
+fn the_smallest_depth_that_is_nearly_as_fast_is_chosen() {
+    let rate = |depth, median| Rate { depth, median, lowest: median, highest: median, samples: 1 };
+    assert_eq!(choose(&[rate(1, 10.0), rate(4, 94.0), rate(8, 96.0), rate(16, 100.0)]), 8);
+    // A deeper queue that is slower changes nothing, nor does the order.
+    assert_eq!(choose(&[rate(64, 80.0), rate(8, 100.0), rate(4, 99.0)]), 4);
+    assert_eq!(choose(&[]), 1);
+}
+
+#[test]
+fn interrupted_reads_are_begun_again_and_do_not_change_the_choice() {
+    // A seventh of all reads is interrupted, and begun again.
+    let result = |number: u64, read: &Read| if number % 7 == 3 { Err(4) } else { all(number, read) };
+    let (rates, ..) = measure("interrupted", 4, &options(&[1, 2, 4, 8]), result);
+    assert_eq!(choose(&rates.unwrap()), 4);
+}
+
+#[test]
+fn a_slow_drive_ends_the_probe_after_a_round() {
+    let options = Options { most: Duration::from_millis(1), rounds: 100, ..options(&[1, 2, 4]) };
+    let (rates, _, time) = measure("slow", 2, &options, all);
+    assert!(rates.unwrap().iter().all(|rate| rate.samples == 1));
+    // Three samples of 10 ms and what fills and empties the queue.
+    assert!(time < Duration::from_millis(35), "{time:?}");
+}
+
+#[test]
+fn failures_are_told_and_leave_no_read_behind() {
+    let (error, ..) =
+        measure("eio", 4, &options(&[8]), |number, read| if number > 20 { Err(5) } else { all(number, read) });
+    assert!(matches!(error, Err(StreamError::Read { errno: 5, .. })), "{error:?}");
+    let (error, ..) =
+        measure("ends", 4, &options(&[8]), |number, read| if number > 20 { Ok(0) } else { all(number, read) });
+    assert!(matches!(error, Err(StreamError::Truncated { .. })), "{error:?}");
+    // Always interrupted: not for ever.
+    let (error, ..) = measure("again", 4, &options(&[8]), |_, _| Err(4));
+    assert!(matches!(error, Err(StreamError::Read { errno: 4, .. })), "{error:?}");
+}
+
+#[test]
+fn a_real_file_is_measured_by_each_backend_and_one_too_small_is_refused() {
+    let file = Sparse::new("real", BYTES);
+    for backend in [Choice::Auto, Choice::Pread] {
+        let options = Options { backend, rounds: 1, sample: Duration::from_micros(100), ..options(&[1, 4]) };
+        let probe = probe::file(&file.0, &options).unwrap();
+        assert!(probe.rates.iter().all(|rate| rate.median > 0.0) && probe.rate() > 0.0, "{probe:?}");
+        assert!([1, 4].contains(&probe.depth));
+        assert!(backend == Choice::Auto || probe.backend.starts_with("pread"), "{}", probe.backend);
+    }
+    let small = Sparse::new("small", 7 * CHUNK);
+    let error = probe::file(&small.0, &options(&[1])).unwrap_err().to_string();
+    assert!(error.contains("57344 bytes, 65536 are needed"), "{error}");
+    assert!(matches!(probe::file(&small.0.join("x"), &options(&[1])), Err(StreamError::Open { .. })));
+}

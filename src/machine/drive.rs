@@ -1,0 +1,358 @@
+//! How fast the drive is that a model lies on, and how many reads at once it wants: measured thoroughly by `ixc doctor --drive` and
+//! remembered, or else looked at for a moment before a run.
+//!
+//! What is remembered is a small file in the user's cache folder (`$XDG_CACHE_HOME/ixc` or `~/.cache/ixc`), one for each drive, named by
+//! its device number. It says which drive it is of, by name, model and length: device numbers are given anew. Whatever is in it that
+//! cannot be right is ignored, and told.
+//!
+//! Invariant: nothing here writes to the drive that is measured, and no failure here fails a run: it goes on with the usual depth.
+
+use std::fs;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use ixc_runtime::stream::affinity::{self, Place};
+use ixc_runtime::stream::drive::Options as DriveOptions;
+use ixc_runtime::stream::probe::{self, Options, Probe};
+use ixc_runtime::stream::store::CHUNK;
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+
+/// Bytes that a remembered file has at most.
+const MOST_BYTES: u64 = 64 << 10;
+/// How long a measurement is good: drives age, and are moved to other slots.
+const GOOD_FOR: Duration = Duration::from_secs(90 * 24 * 3600);
+/// A smaller file says nothing of its drive: it lies in the drive's own memory after a few reads.
+const LEAST_FILE: u64 = 64 << 20;
+/// The version of what is remembered.
+const VERSION: u32 = 1;
+/// No drive is faster, nor will be for a while: a number to refuse nonsense by.
+const FASTEST: f64 = 1e12;
+
+/// A drive, measured.
+#[derive(Debug)]
+pub struct Measured {
+    /// The file that was read.
+    pub file: PathBuf,
+    /// What the system knows of the drive.
+    pub place: Option<Place>,
+    /// Rates and the depth to use.
+    pub probe: Probe,
+    /// Where it is remembered, or why not.
+    pub remembered: Result<PathBuf, String>,
+}
+
+impl Measured {
+    /// What was not as it should be, and where this is remembered.
+    pub fn notes(&self) -> Vec<String> {
+        let remembered = match &self.remembered {
+            Ok(path) => format!("remembered in {}", path.display()),
+            Err(why) => format!("not remembered: {why}"),
+        };
+        self.probe.notes.iter().cloned().chain([remembered]).collect()
+    }
+}
+
+/// Measures the drive that a file lies on (of a folder, its largest file), in a few seconds, and remembers the result.
+///
+/// # Errors
+/// When there is no such file, it is too small, or it cannot be read.
+pub fn measure(path: &Path) -> Result<Measured, Error> {
+    let file = largest(path)?;
+    let probe = probe::file(&file, &Options::thorough()).map_err(|source| Error::Drive { source: Box::new(source) })?;
+    let place = affinity::place(&file);
+    let remembered = match (&place, cache_folder(), probe.direct) {
+        (_, _, false) => Err("it was read through the page cache".into()),
+        (None, ..) => Err("it is no block device".into()),
+        (_, None, _) => Err("there is no folder for it: neither XDG_CACHE_HOME nor HOME is set".into()),
+        (Some(place), Some(folder), true) => {
+            let path = entry_path(&folder, place);
+            Entry::of(place, &probe).write(&path).map(|()| path.clone()).map_err(|e| format!("{}: {e}", path.display()))
+        }
+    };
+    Ok(Measured { file, place, probe, remembered })
+}
+
+/// The file itself, or the largest in a folder; it has to be large enough.
+fn largest(path: &Path) -> Result<PathBuf, Error> {
+    let length = |path: &Path| fs::metadata(path).ok().filter(fs::Metadata::is_file).map(|data| data.len());
+    let facts = fs::metadata(path).map_err(Error::io(path, "measure"))?;
+    let file = if facts.is_dir() {
+        let files = fs::read_dir(path).map_err(Error::io(path, "read"))?.flatten().map(|entry| entry.path());
+        files.filter_map(|path| Some((length(&path)?, path))).max().map(|(_, path)| path)
+    } else {
+        Some(path.to_owned())
+    };
+    let bytes = file.as_deref().and_then(length).unwrap_or(0);
+    match file.filter(|_| bytes >= LEAST_FILE) {
+        Some(file) => Ok(file),
+        None => Err(Error::SmallDrive { path: path.to_owned(), bytes, needed: LEAST_FILE }),
+    }
+}
+
+/// How many reads of streamed experts are outstanding at once, and why.
+#[derive(Clone, Debug)]
+pub struct Choice {
+    /// The file that they are read from.
+    pub file: PathBuf,
+    /// Reads at once.
+    pub depth: usize,
+    /// Who says so.
+    pub origin: Origin,
+    /// Bytes per second that the drive gives with so many of [`CHUNK`] bytes, where that is known.
+    pub rate: Option<f64>,
+    /// What went wrong.
+    pub notes: Vec<String>,
+}
+
+/// Who says how many reads there are at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The user.
+    Told,
+    /// An earlier `ixc doctor --drive`.
+    Remembered,
+    /// A look at the drive before this run.
+    Looked,
+    /// Nobody: it is the usual one.
+    Usual,
+}
+
+impl Choice {
+    /// What the drive gives now, by itself, with as many reads at once as this says: bytes per second, measured for about so long.
+    /// `None` where the file is too small to tell, or cannot be read.
+    pub fn rate_now(&self, time: Duration) -> Option<f64> {
+        let probe = probe::file(&self.file, &Options::at(self.depth, time)).ok()?;
+        (probe.direct && probe.rate() > 0.0).then(|| probe.rate())
+    }
+}
+
+/// Chooses how many reads at once a file's drive shall have: as told, or as remembered, or by a look of a quarter of a second.
+pub fn choose(file: &Path, told: Option<usize>) -> Choice {
+    let (remembered, mut notes) = match remembered(file) {
+        Ok(entry) => (entry, Vec::new()),
+        Err(note) => (None, vec![note]),
+    };
+    let choice = |depth, origin, rate, notes| Choice { file: file.to_owned(), depth, origin, rate, notes };
+    if let Some(depth) = told {
+        let rate = remembered.and_then(|entry| entry.rate(depth));
+        return choice(depth, Origin::Told, rate, notes);
+    }
+    if let Some(entry) = remembered {
+        return choice(entry.depth, Origin::Remembered, entry.rate(entry.depth), notes);
+    }
+    let usual = DriveOptions::default().depth;
+    if fs::metadata(file).map_or(0, |facts| facts.len()) < LEAST_FILE {
+        return choice(usual, Origin::Usual, None, notes);
+    }
+    match probe::file(file, &Options::quick()) {
+        // Through the page cache it is not the drive that was measured.
+        Ok(probe) if probe.direct => {
+            let rate = Some(probe.rate());
+            choice(probe.depth, Origin::Looked, rate, notes)
+        }
+        Ok(_) => choice(usual, Origin::Usual, None, notes),
+        Err(error) => {
+            notes.push(format!("the drive was not measured: {error}"));
+            choice(usual, Origin::Usual, None, notes)
+        }
+    }
+}
+
+/// What is remembered of the drive that a file lies on; nothing where there is nothing, and a note where it cannot be right.
+fn remembered(file: &Path) -> Result<Option<Entry>, String> {
+    let (Some(place), Some(folder)) = (affinity::place(file), cache_folder()) else { return Ok(None) };
+    let path = entry_path(&folder, &place);
+    Entry::read(&path, &place, SystemTime::now()).map_err(|why| format!("{} is ignored: {why}", path.display()))
+}
+
+fn cache_folder() -> Option<PathBuf> {
+    let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")))?;
+    Some(base.join("ixc"))
+}
+
+fn entry_path(folder: &Path, place: &Place) -> PathBuf {
+    folder.join(format!("drive-{}.json", place.number.replace(':', "-")))
+}
+
+/// What is remembered of a drive.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Entry {
+    version: u32,
+    /// Which drive it is: its name, model and length.
+    drive: String,
+    /// Seconds since 1970.
+    measured: u64,
+    /// Bytes of a read.
+    chunk: u64,
+    backend: String,
+    /// The depth to use.
+    depth: usize,
+    /// Depth and bytes per second.
+    rates: Vec<(usize, f64)>,
+}
+
+impl Entry {
+    fn of(place: &Place, probe: &Probe) -> Entry {
+        Entry {
+            version: VERSION,
+            drive: name(place),
+            measured: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            chunk: probe.chunk,
+            backend: probe.backend.clone(),
+            depth: probe.depth,
+            rates: probe.rates.iter().map(|rate| (rate.depth, rate.median)).collect(),
+        }
+    }
+
+    fn rate(&self, depth: usize) -> Option<f64> {
+        self.rates.iter().find(|(of, _)| *of == depth).map(|(_, rate)| *rate)
+    }
+
+    /// Writes all of it or nothing: two at once leave one of the two.
+    fn write(&self, path: &Path) -> io::Result<()> {
+        let folder = path.parent().unwrap_or(path);
+        fs::create_dir_all(folder)?;
+        let part = path.with_extension(format!("{}.part", std::process::id()));
+        let text = serde_json::to_string(self)?;
+        let written = fs::write(&part, text).and_then(|()| fs::rename(&part, path));
+        if written.is_err() {
+            let _ = fs::remove_file(&part);
+        }
+        written
+    }
+
+    fn read(path: &Path, place: &Place, now: SystemTime) -> Result<Option<Entry>, String> {
+        // Asked first: opening a pipe waits for a writer.
+        match fs::metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error.to_string()),
+            Ok(facts) if !facts.is_file() => return Err("it is no file".into()),
+            Ok(_) => {}
+        }
+        let mut text = String::new();
+        let file = fs::File::open(path).map_err(|error| error.to_string())?;
+        file.take(MOST_BYTES).read_to_string(&mut text).map_err(|error| error.to_string())?;
+        let entry: Entry = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+        let since = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let is_rate = |&(depth, rate): &(usize, f64)| (1..=1024).contains(&depth) && (0.0..FASTEST).contains(&rate);
+        if entry.version != VERSION {
+            return Err(format!("it has version {}, not {VERSION}", entry.version));
+        }
+        if !(1..=1024).contains(&entry.depth) {
+            return Err(format!("its depth is {}, 1 to 1024 are possible", entry.depth));
+        }
+        if !entry.rates.iter().all(is_rate) {
+            return Err("it has rates that no drive has".into());
+        }
+        // Of another drive, of other reads, or old: no fault of anybody's.
+        let good = entry.drive == name(place)
+            && entry.chunk == CHUNK
+            && entry.measured <= since
+            && since - entry.measured <= GOOD_FOR.as_secs();
+        Ok(good.then_some(entry))
+    }
+}
+
+fn name(place: &Place) -> String {
+    let bytes = place.bytes.map_or(String::new(), |bytes| bytes.to_string());
+    format!("{} {} {bytes}", place.name, place.model.as_deref().unwrap_or(""))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ixc_runtime::stream::probe::Rate;
+
+    fn place() -> Place {
+        Place { number: "259:3".into(), name: "nvme0n1p2".into(), bytes: Some(1 << 40), ..Place::default() }
+    }
+
+    fn probe() -> Probe {
+        let rate = |depth, median| Rate { depth, median, lowest: median, highest: median, samples: 9 };
+        Probe {
+            chunk: CHUNK,
+            backend: "io_uring".into(),
+            direct: true,
+            notes: Vec::new(),
+            rates: vec![rate(8, 1e9), rate(16, 2e9)],
+            depth: 16,
+        }
+    }
+
+    fn folder(name: &str) -> PathBuf {
+        let folder = std::env::temp_dir().join(format!("ixc-drive-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        folder
+    }
+
+    #[test]
+    fn what_is_remembered_comes_back_until_it_is_old_or_of_another_drive() {
+        let folder = folder("entry");
+        let path = entry_path(&folder, &place());
+        let entry = Entry::of(&place(), &probe());
+        let now = SystemTime::now();
+        assert_eq!(Entry::read(&path, &place(), now), Ok(None));
+        entry.write(&path).unwrap();
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+        assert_eq!(Entry::read(&path, &place(), now), Ok(Some(entry.clone())));
+        assert_eq!((entry.rate(16), entry.rate(4)), (Some(2e9), None));
+        assert_eq!(Entry::read(&path, &Place { bytes: Some(1 << 39), ..place() }, now), Ok(None));
+        assert_eq!(Entry::read(&path, &place(), now + 2 * GOOD_FOR), Ok(None));
+        assert_eq!(Entry::read(&path, &place(), now - Duration::from_secs(3600)), Ok(None));
+        Entry { chunk: 4096, ..entry }.write(&path).unwrap();
+        assert_eq!(Entry::read(&path, &place(), now), Ok(None));
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn what_cannot_be_right_is_ignored_and_told() {
+        let folder = folder("hostile");
+        let path = entry_path(&folder, &place());
+        let entry = Entry::of(&place(), &probe());
+        let good = serde_json::to_string(&entry).unwrap();
+        let changes = [
+            ("{", "EOF"),
+            ("", "EOF"),
+            (&*good.replace("\"depth\":16", "\"depth\":0"), "its depth is 0"),
+            (&*good.replace("\"depth\":16", "\"depth\":-1"), "invalid value"),
+            (&*good.replace("\"depth\":16", "\"depth\":99999999"), "its depth is 99999999"),
+            (&*good.replace("2000000000.0", "-1.0"), "rates that no drive has"),
+            (&*good.replace("2000000000.0", "1e300"), "rates that no drive has"),
+            (&*good.replace("\"version\":1", "\"version\":2"), "version 2, not 1"),
+            (&*"[".repeat(1 << 20), "line 1 column 1"),
+        ];
+        fs::create_dir_all(&folder).unwrap();
+        for (text, right) in changes {
+            assert_ne!(text, good);
+            fs::write(&path, text).unwrap();
+            let error = Entry::read(&path, &place(), SystemTime::now()).unwrap_err();
+            assert!(error.contains(right), "{error}; {right} is right");
+        }
+        fs::write(&path, b"\xff\xfe").unwrap();
+        assert!(Entry::read(&path, &place(), SystemTime::now()).is_err());
+        fs::remove_file(&path).unwrap();
+        fs::create_dir(&path).unwrap();
+        assert_eq!(Entry::read(&path, &place(), SystemTime::now()), Err("it is no file".into()));
+        fs::remove_dir_all(&folder).unwrap();
+    }
+
+    #[test]
+    fn a_small_file_is_no_measure_of_a_drive() {
+        let folder = folder("small");
+        fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("a"), [0; 100]).unwrap();
+        fs::write(folder.join("b"), [0; 200]).unwrap();
+        let error = measure(&folder).unwrap_err();
+        assert_eq!(error.exit_status(), crate::error::DATA);
+        assert!(error.to_string().contains("200 bytes"), "{error}");
+        assert_eq!(measure(&folder.join("c")).unwrap_err().exit_status(), crate::error::NO_INPUT);
+        let choice = choose(&folder.join("a"), None);
+        assert_eq!((choice.depth, choice.origin, choice.rate), (DriveOptions::default().depth, Origin::Usual, None));
+        assert_eq!(choose(&folder.join("a"), Some(7)).depth, 7);
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}
