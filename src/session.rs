@@ -15,6 +15,7 @@
 use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use ixc_codegen::module::CodegenError;
@@ -32,6 +33,7 @@ use ixc_runtime::stream::cache;
 use ixc_runtime::stream::drive::Options as DriveOptions;
 use ixc_runtime::stream::predict::{self, Choice, Strategy};
 use ixc_runtime::stream::store::{Config, Store};
+use ixc_runtime::trace::Recorder;
 
 use crate::Error;
 use crate::budget;
@@ -68,6 +70,8 @@ pub struct SessionOptions {
     pub cache: cache::Kind,
     /// Reads of streamed experts that are outstanding at once; what is known of the drive says so where nothing is said.
     pub queue_depth: Option<usize>,
+    /// Who is told what happens when.
+    pub trace: Option<Arc<Recorder>>,
 }
 
 /// What to generate.
@@ -214,6 +218,7 @@ impl Session {
             memory,
             stream,
             prefetch: options.prefetch,
+            trace: options.trace.clone(),
         };
         let engine = Engine::load_file(file, folder, &engine_options).map_err(|error| match error {
             LoadError::Codegen(source) if matches!(*source, CodegenError::MissingFeatures { .. }) => {

@@ -8,7 +8,7 @@
 //! Invariant: [`Engine::position`] tokens are in the KV cache. A step that fails leaves it where it was.
 
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use ixc_codegen::target::Target;
@@ -24,6 +24,7 @@ use crate::program::Program;
 use crate::stats::{Clock, Stats};
 use crate::stream::predict;
 use crate::stream::store::{self, Config};
+use crate::trace::{Recorder, Step};
 
 /// What runs kernels.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,6 +61,8 @@ pub struct Options {
     pub prefetch: predict::Settings,
     /// Whether [`Engine::take_stats`] shall know tasks and stalls.
     pub stats: bool,
+    /// Who is told what happens when; of this engine alone.
+    pub trace: Option<Arc<Recorder>>,
 }
 
 /// Why a step did not run.
@@ -215,6 +218,10 @@ impl Engine {
         }
         let begin = Instant::now();
         let run = execute::run(&self.program, &self.backend, &mut self.store, &mut self.pool, counts, &self.clocks);
+        if let Some(trace) = &self.store.trace {
+            let (tokens, position) = (counts.tokens, counts.position);
+            trace.step(begin, Step { tokens, position, failed: run.is_err() });
+        }
         if let Err(error) = run {
             self.store.cache.clear(self.position, self.used);
             self.used = self.position;

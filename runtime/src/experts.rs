@@ -16,6 +16,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard};
+use std::time::Instant;
 
 use ixc_ir::format::Format;
 use ixc_ir::plan::PlanWeight;
@@ -32,6 +33,7 @@ use crate::stream::files::PAGE;
 use crate::stream::predict;
 use crate::stream::store::{Config, Pack, Store};
 use crate::stream::{Block, BlockId, Extent, Form, StreamError};
+use crate::trace::{Recorder, Work};
 
 /// Alignment of matrices in a block that is packed here: a vector of them is a cache line.
 const LINE: u64 = 64;
@@ -67,10 +69,12 @@ impl Blocks {
 /// Packs blocks that a model file has.
 struct Packer {
     groups: Arc<[Blocks]>,
+    trace: Option<Arc<Recorder>>,
 }
 
 impl Pack for Packer {
     fn pack(&self, block: BlockId, raw: &[Region], slot: Region) -> Result<(), String> {
+        let begun = self.trace.is_some().then(Instant::now);
         let blocks = self.groups.get(block.layer as usize).ok_or("no such group")?;
         for (i, (part, &from)) in blocks.parts.iter().zip(raw).enumerate() {
             let to = blocks.offset(block.expert, i).and_then(|offset| slot.part(offset, part.bytes));
@@ -86,6 +90,9 @@ impl Pack for Packer {
             let job = Job::new(part.format, part.columns, from, to).ok_or("a matrix of no whole strips")?;
             // SAFETY: nobody else uses either region until this returns.
             unsafe { job.run(&mut Vec::new()) };
+        }
+        if let (Some(trace), Some(begun)) = (&self.trace, begun) {
+            trace.work(begun, Work::Pack(block));
         }
         Ok(())
     }
@@ -107,6 +114,7 @@ pub(crate) struct Window {
 pub(crate) struct Experts {
     store: Store,
     groups: Arc<[Blocks]>,
+    trace: Option<Arc<Recorder>>,
     /// For each weight its group and which part of that it is.
     of_weight: Vec<Option<(u32, usize)>>,
     window: RwLock<Window>,
@@ -246,14 +254,16 @@ impl Experts {
         foresight: Foresight,
     ) -> Result<Experts, StreamError> {
         let groups: Arc<[Blocks]> = layout.groups.into();
-        let packer = layout.raw.then(|| Box::new(Packer { groups: Arc::clone(&groups) }) as Box<dyn Pack>);
+        let trace = config.trace.clone();
+        let packer = Packer { groups: Arc::clone(&groups), trace: trace.clone() };
+        let packer = layout.raw.then(|| Box::new(packer) as Box<dyn Pack>);
         let mut config = Config { top_k: layout.top_k, ..config.clone() };
         let first = layout.blocks.first().and_then(|block| files.get(block.extents.first()?.file as usize));
         config.drive.cpus = config.drive.cpus.or_else(|| affinity::near_file(first?));
         let store = Store::new(&config, files, layout.blocks, packer)?;
         let checks = checked.map(|path| Checks::new(path, &groups));
         let foresight = Mutex::new(foresight);
-        Ok(Experts { store, groups, of_weight: layout.of_weight, window: RwLock::default(), checks, foresight })
+        Ok(Experts { store, groups, trace, of_weight: layout.of_weight, window: RwLock::default(), checks, foresight })
     }
 
     /// The store.
@@ -364,7 +374,15 @@ impl Experts {
     /// Waits for the block of a requested expert.
     pub(crate) fn wait(&self, group: u32, expert: u32) -> Result<Region, ExecuteError> {
         let block = BlockId { layer: group, expert };
-        let region = self.store.wait(block)?;
+        let region = match (&self.trace, self.store.ready(block)) {
+            (Some(trace), None) => {
+                let begun = Instant::now();
+                let region = self.store.wait(block);
+                trace.work(begun, Work::Wait(block));
+                region?
+            }
+            _ => self.store.wait(block)?,
+        };
         let shape = self.groups.get(group as usize).and_then(|blocks| blocks.shape.as_ref());
         if let (Some(checks), Some(shape)) = (&self.checks, shape) {
             // SAFETY: the block was requested, and stays in its slot until it is released; kernels only read it.
@@ -376,7 +394,7 @@ impl Experts {
     /// Packs blocks that have arrived and that nobody waits for, for a thread that has nothing else to do: they make room for the next.
     pub(crate) fn pack_arrived(&self) {
         while let Some(arrived) = self.store.claim_arrived() {
-            arrived.pack(&Packer { groups: Arc::clone(&self.groups) });
+            arrived.pack(&Packer { groups: Arc::clone(&self.groups), trace: self.trace.clone() });
         }
     }
 

@@ -29,6 +29,7 @@
 //! | `foresight` | predicting which experts the next layer needs, while tokens are made one by one |
 //! | `stream` | blocks of weights read from files as they are needed, under a budget |
 //! | [`stats`] | where the time went |
+//! | [`trace`] | what happened when, as a file that Perfetto opens |
 //! | [`sample`] | the next token from logits |
 //!
 //! Invariant: a plan is hostile until checked. What depends on the step is checked for every item just before its kernel
@@ -52,4 +53,5 @@ pub mod program;
 pub mod sample;
 pub mod stats;
 pub mod stream;
+pub mod trace;
 mod weights;

@@ -30,6 +30,7 @@ use crate::program::{MAX_CONTEXT, PlanError, Program};
 use crate::stats::{Clock, Stats};
 use crate::stream::StreamError;
 use crate::stream::store::Config;
+use crate::trace::Recorder;
 use crate::weights::{Unpacked, Weight, Weights};
 
 /// Context unless told otherwise, where the model has one that long: the KV cache takes memory only as it fills, but positions
@@ -212,6 +213,11 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<E
     let target = Target::from_name(&plan.target).ok_or_else(|| LoadError::Target { found: plan.target.clone() })?;
     // Before weights are read: what is too large shall not be tried.
     let fixed = begun.saturating_add(fixed_bytes(&program, &plan, streamed.as_deref(), capacity, threads));
+    let fixed = fixed.saturating_add(options.trace.as_ref().map_or(0, |_| Recorder::bytes(threads)));
+    if let Some(trace) = &options.trace {
+        let tasks = program.stages.iter().flat_map(|stage| &stage.tasks);
+        trace.describe_threads(threads, tasks.map(|task| task.label.clone()).collect());
+    }
     let layout = match &streamed {
         Some(_) => Some(layout(&program, &plan, folder, own.as_ref().map(|(own, _)| own.place()))?),
         None => None,
@@ -242,6 +248,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<E
         files: files.into_iter().chain(own).collect(),
         weights,
         experts: None,
+        trace: options.trace.clone(),
         ropes: plan.ropes.iter().map(|table| Rope::new(table, capacity)).collect::<Result<_, _>>()?,
         cache: Cache::new(&plan.cache, capacity)?,
         capacity,
@@ -253,7 +260,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<E
         buckets: top_k.iter().map(|_| RwLock::new(Bucket::default())).collect(),
     };
     if let Some((layout, paths)) = layout {
-        let config = Config { budget: for_experts, ..options.stream.clone() };
+        let config = Config { budget: for_experts, trace: options.trace.clone(), ..options.stream.clone() };
         let foresight = Foresight::new(&program, &layout.blocks, options.prefetch, threads);
         let experts = Experts::new(layout, &paths, checked, &config, foresight)
             .map_err(|source| LoadError::Stream(Box::new(source)))?;

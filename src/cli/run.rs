@@ -3,9 +3,11 @@
 use std::io::{self, BufRead, IsTerminal, Write};
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Instant;
 
 use ixc::frontend::tokenizer::DecodeOptions;
+use ixc::runtime::trace::Recorder;
 use ixc::session::{End, Generation, Progress, Request, Session, SessionOptions};
 
 use super::choose::{MemoryChoice, ModelChoice, TargetChoice};
@@ -27,6 +29,7 @@ const DEFAULT_TOKENS: usize = 256;
   cat question.txt | ixc run model.gguf --chat   one answer
   ixc run plan.ixp -f prompt.txt -t 8
   ixc run large.gguf -p Hello --memory 6GiB      experts are read from the drive as they are needed
+  ixc run model.gguf -p Hello --trace out.json   a timeline, for https://ui.perfetto.dev
   ixc run --target amx --emulate -p Hello -n 4   code for a CPU that this machine is not
 
 The prompt is -p, -f or standard input; without any of them, on a terminal, a conversation begins.
@@ -77,6 +80,9 @@ pub struct Args {
     /// Say on standard error where the time went.
     #[arg(long)]
     stats: bool,
+    /// Write what each thread and the drive did when, and what lay in memory: a file for https://ui.perfetto.dev.
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
     #[command(flatten)]
     sampling: SamplingArgs,
 }
@@ -87,6 +93,14 @@ impl Args {
         interrupt::install()?;
         self.sampling.check()?;
         let begin = Instant::now();
+        let trace = match &self.trace {
+            Some(path) => {
+                // Before the run, which would be lost.
+                Recorder::check_place(path).map_err(ixc::Error::from)?;
+                Some(Arc::new(Recorder::new()))
+            }
+            None => None,
+        };
         let options = SessionOptions {
             threads: self.threads,
             context: self.context,
@@ -99,12 +113,22 @@ impl Args {
             prefetch: self.prefetch.settings(),
             cache: self.cache.kind(),
             queue_depth: self.memory.queue_depth(),
+            trace: trace.clone(),
         };
-        let session = Session::open(self.model.path().map(PathBuf::as_path), &options)?;
+        let result = self.converse_or_write(&options, begin, out);
+        if let (Some(path), Some(trace)) = (&self.trace, &trace) {
+            // Of a run that failed, too: it may show why.
+            save(path, trace).or_else(|error| if result.is_err() { Ok(()) } else { Err(error) })?;
+        }
+        result
+    }
+
+    fn converse_or_write(&self, options: &SessionOptions, begin: Instant, out: &mut dyn Write) -> anyhow::Result<()> {
+        let session = Session::open(self.model.path().map(PathBuf::as_path), options)?;
         let mut writer = Writer {
             own_rate: session.drive().filter(|_| self.stats).and_then(|drive| drive.rate_now(streaming::BASELINE)),
             session,
-            args: &self,
+            args: self,
             shown: io::stdout().is_terminal(),
             out,
             seed: self.sampling.seed(),
@@ -155,6 +179,15 @@ impl Args {
             Some(count) => usize::try_from(count).ok(),
         }
     }
+}
+
+/// Writes a trace, and says where it is incomplete.
+fn save(path: &Path, trace: &Recorder) -> anyhow::Result<()> {
+    let dropped = trace.save(path).map_err(ixc::Error::from)?;
+    if dropped > 0 {
+        note!("ixc: {dropped} events had no place in the trace, which ends early; trace fewer tokens");
+    }
+    Ok(())
 }
 
 /// A prompt from a file, without the newline that editors and `echo` end it with: a model would go on from the next line.

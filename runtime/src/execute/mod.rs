@@ -18,7 +18,7 @@ mod parts;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
 use ixc_ir::plan::{BucketId, BufferId, DimRule, RowAxis, RowCount, Source, Split, Task, Variant};
@@ -30,6 +30,7 @@ use crate::pack::Queue;
 use crate::pool::{Barrier, Pool, panic_message};
 use crate::program::{MAX_BUFFERS, MAX_DIMS, PartPlace, Program, Signature, Stage, Then};
 use crate::stats::Clock;
+use crate::trace::{Recorder, Work};
 use crate::weights::{self, Part, Weights};
 
 pub(crate) use backend::Backend;
@@ -53,6 +54,8 @@ pub(crate) struct Store {
     pub weights: Weights,
     /// Experts that are read when they are needed, where not all are in memory.
     pub experts: Option<Experts>,
+    /// Who is told what happens.
+    pub trace: Option<Arc<Recorder>>,
     /// Rotary tables, by id.
     pub ropes: Vec<Rope>,
     /// KV cache.
@@ -189,6 +192,9 @@ pub(crate) fn run(
 impl Pass<'_> {
     fn walk(&self, thread: usize) {
         let mut clock = self.clocks.get(thread).map(|clock| clock.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(trace) = &self.store.trace {
+            trace.enter(thread);
+        }
         let mut groups = Vec::new();
         let last = self.program.stages.len().saturating_sub(1);
         let mut i = 0;
@@ -202,20 +208,28 @@ impl Pass<'_> {
                 });
             }
             if i < last {
-                let begin = clock.is_some().then(Instant::now);
+                let begin = self.now(clock.is_some());
                 let window = stage.window.and_then(|group| self.program.groups.get(group as usize));
                 let window = window.filter(|group| group.last == i);
                 self.barrier.wait(|| {
                     self.next.store(0, Ordering::Relaxed);
                     self.again.store(false, Ordering::Relaxed);
                     self.guarded(|| {
+                        let begin = self.now(false);
                         if window.is_some() && self.go_on()? {
+                            self.trace(begin, Work::Next);
                             self.again.store(true, Ordering::Relaxed);
                             return Ok(());
                         }
-                        stage.then.iter().try_for_each(|then| self.then(*then))
+                        stage.then.iter().try_for_each(|then| {
+                            let begin = self.now(false);
+                            let result = self.then(*then);
+                            self.trace(begin, work_of(*then));
+                            result
+                        })
                     });
                 });
+                self.trace(begin, Work::Barrier);
                 if let (Some(clock), Some(begin)) = (clock.as_deref_mut(), begin) {
                     clock.wait(begin.elapsed());
                 }
@@ -226,6 +240,18 @@ impl Pass<'_> {
                 }
             }
             i += 1;
+        }
+    }
+
+    /// The time, where somebody wants to know it.
+    fn now(&self, wanted: bool) -> Option<Instant> {
+        (wanted || self.store.trace.is_some()).then(Instant::now)
+    }
+
+    /// Tells who records it what this thread did since then.
+    fn trace(&self, begin: Option<Instant>, work: Work) {
+        if let (Some(trace), Some(begin)) = (&self.store.trace, begin) {
+            trace.work(begin, work);
         }
     }
 
@@ -271,6 +297,7 @@ impl Pass<'_> {
                 self.store.weights.mark_ready(&missing, &self.store.files);
             }
         });
+        self.trace(Some(begin), Work::PackWeights);
         if let Some(clock) = clock {
             clock.wait(begin.elapsed());
         }
@@ -396,8 +423,11 @@ impl Pass<'_> {
             while at < end {
                 let Some(group) = groups.get(number) else { break };
                 let stop = group.end.min(end);
-                let begin = clock.is_some().then(Instant::now);
+                let begin = self.now(clock.is_some());
                 self.items(thread, stage, group, at..stop)?;
+                let task = (stage.first_task + group.task) as u32;
+                let expert = matches!(stage.tasks[group.task].rows, RowAxis::Routed(_)).then_some(group.expert);
+                self.trace(begin, Work::Task { task, expert, items: stop - at });
                 if let (Some(clock), Some(begin)) = (clock.as_deref_mut(), begin) {
                     clock.work(stage.first_task + group.task, begin.elapsed(), stop - at);
                 }
@@ -549,6 +579,16 @@ impl Pass<'_> {
         // SAFETY: as for an item's kernel: the program's check says that the kernel reads its first buffer, the parts, which no
         // thread writes any more; writes its second, a slice of what the task writes; and has scratch memory of this thread.
         unsafe { self.backend.call(split.combine.0 as usize, &pointers[..count], &sizes[..count], &dims) }
+    }
+}
+
+/// What a thread does alone.
+fn work_of(then: Then) -> Work {
+    match then {
+        Then::Sort(_) => Work::Sort,
+        Then::Request(group) => Work::Request(group),
+        Then::Predict { group, .. } => Work::Predict(group),
+        Then::Release(group) => Work::Release(group),
     }
 }
 

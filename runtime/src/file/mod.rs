@@ -412,7 +412,7 @@ pub fn write(path: &Path, plan: &Plan<Kernel>) -> Result<(), FileError> {
 }
 
 /// Whether a file may be renamed to `path`: a device or a pipe there would be gone.
-fn check_place(path: &Path) -> Result<(), FileError> {
+pub(crate) fn check_place(path: &Path) -> Result<(), FileError> {
     let wrong = match fs::metadata(path) {
         _ if path.file_name().is_none() => "the path names no file",
         Ok(there) if !there.is_file() => "what is there is no regular file, and would be replaced",
@@ -423,7 +423,7 @@ fn check_place(path: &Path) -> Result<(), FileError> {
 }
 
 /// Writes a file beside its place and renames it into it when all of it is on the disk.
-fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<(), FileError> {
+pub(crate) fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<(), FileError> {
     check_place(path)?;
     let name = path.file_name().unwrap_or_default();
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));

@@ -33,6 +33,7 @@ use std::time::{Duration, Instant};
 
 use crate::memory::Region;
 use crate::pool::panic_message;
+use crate::trace;
 
 use super::StreamError;
 use super::affinity;
@@ -414,7 +415,22 @@ impl Owner<'_> {
                 self.begin(completion.tag as usize);
                 continue;
             }
-            state.counters.end(after.class, after.filled, after.began, Instant::now());
+            let now = Instant::now();
+            state.counters.end(after.class, after.filled, after.began, now);
+            if let Some(trace) = queue.trace() {
+                trace.read(
+                    after.began,
+                    now,
+                    trace::Read {
+                        lane: completion.tag as u32,
+                        block: after.job as u32,
+                        class: after.class,
+                        bytes: after.filled,
+                        offset: after.piece.start,
+                        whole: matches!(next, Next::Done),
+                    },
+                );
+            }
             *place = None;
             self.free.push(completion.tag as usize);
             end_piece(&mut state, after.job, next, &mut ended);

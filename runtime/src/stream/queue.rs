@@ -7,6 +7,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::memory::Region;
+use crate::trace::Recorder;
 
 use super::counters::{Class, Counters};
 use super::files::{Files, PAGE};
@@ -108,13 +109,24 @@ pub struct Queue {
     files: Arc<Files>,
     reservation: Arc<Reservation>,
     chunk: u64,
+    trace: Option<Arc<Recorder>>,
 }
 
 impl Queue {
     /// For reads of at most `chunk` bytes (a multiple of [`PAGE`] is made of it) into `reservation`.
     pub fn new(files: Arc<Files>, reservation: Arc<Reservation>, chunk: u64) -> Queue {
         let chunk = chunk.clamp(PAGE, 1 << 30) / PAGE * PAGE;
-        Queue { state: Mutex::new(State::default()), files, reservation, chunk }
+        Queue { state: Mutex::new(State::default()), files, reservation, chunk, trace: None }
+    }
+
+    /// Tells a recorder what is read.
+    pub fn traced(self, trace: Option<Arc<Recorder>>) -> Queue {
+        Queue { trace, ..self }
+    }
+
+    /// Who is told what is read.
+    pub fn trace(&self) -> Option<&Recorder> {
+        self.trace.as_deref()
     }
 
     /// The files that are read.

@@ -51,6 +51,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::memory::Region;
+use crate::trace::Recorder;
 
 use super::budget::Spending;
 use super::drive::{Backend, Drive, Options, Report, Sink};
@@ -84,6 +85,8 @@ pub struct Config {
     pub policy: cache::Kind,
     /// How the drive is used.
     pub drive: Options,
+    /// Who is told what is read, and what lies in slots.
+    pub trace: Option<Arc<Recorder>>,
 }
 
 impl Default for Config {
@@ -96,6 +99,7 @@ impl Default for Config {
             staging: None,
             policy: cache::Kind::default(),
             drive: Options::default(),
+            trace: None,
         }
     }
 }
@@ -271,12 +275,16 @@ impl Store {
         let numbers = check::blocks(&blocks, &files, packer.is_some())?;
         let spending = Spending::of(&blocks, config.top_k, config.budget, config.staging)?;
         let reservation = Arc::new(Reservation::new(spending.bytes())?);
-        let queue = Arc::new(Queue::new(files, reservation, config.chunk));
+        let queue = Arc::new(Queue::new(files, reservation, config.chunk).traced(config.trace.clone()));
         let layers = blocks.iter().map(|block| block.id.layer + 1).max().unwrap_or(0);
         let inner = Inner::new(&spending, blocks.len(), layers, config.policy);
         let slot_offsets = inner.slots.offsets();
         let staging_begin = super::slots::Slots::bytes(&spending.classes);
         let staging = u64::from(spending.staging.count);
+        if let Some(trace) = &config.trace {
+            let sizes = spending.classes.iter().flat_map(|class| (0..class.count).map(|_| class.bytes));
+            trace.describe_blocks(blocks.iter().map(|block| block.id).collect(), sizes.collect());
+        }
         let fixed = Fixed {
             ready: blocks.iter().map(|_| AtomicU32::new(0)).collect(),
             packable: AtomicUsize::new(0),

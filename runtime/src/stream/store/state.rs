@@ -24,6 +24,7 @@ use super::super::slots::{Role, Slots};
 use super::super::{Extent, StreamError};
 use super::Fixed;
 use super::stats::LayerStats;
+use crate::trace::{Held, Stage};
 
 #[derive(Clone, Debug)]
 pub enum Phase {
@@ -213,6 +214,7 @@ impl Inner {
         if let Some(slot) = self.entry(number).slot {
             self.slots.promote(slot);
         }
+        self.tell(fixed, number);
         self.stats(fixed, number).right_bytes += fixed.block(number).span();
         match self.entry(number).phase {
             Phase::Reading => fixed.queue.upgrade(number.into()),
@@ -252,7 +254,7 @@ impl Inner {
                 continue;
             }
             if !self.take_places(fixed, number, Role::Shadow) {
-                self.give_places(number);
+                self.give_places(fixed, number);
                 continue;
             }
             self.entry(number).shadow = true;
@@ -282,6 +284,8 @@ impl Inner {
     fn begin(&mut self, fixed: &Fixed, number: u32, class: Class) -> Option<Job> {
         let entry = self.entry(number);
         entry.phase = Phase::Reading;
+        self.tell(fixed, number);
+        let entry = self.entry(number);
         let extents = &fixed.block(number).extents;
         let mut parts: Vec<(Extent, u64)> = Vec::with_capacity(extents.len());
         if let Some(staging) = entry.staging {
@@ -329,8 +333,24 @@ impl Inner {
         entry.slot.is_some() && (entry.staging.is_some() || !fixed.is_raw(number))
     }
 
-    fn give_places(&mut self, number: u32) {
+    /// Tells who records it what is in a block's slot.
+    fn tell(&self, fixed: &Fixed, number: u32) {
+        let entry = &self.entries[number as usize];
+        let (Some(trace), Some(slot)) = (fixed.queue.trace(), entry.slot) else { return };
+        let stage = match entry.phase {
+            Phase::Arrived => Stage::Arrived,
+            Phase::Packing => Stage::Packing,
+            Phase::Ready => Stage::Resident,
+            Phase::Empty | Phase::Waiting | Phase::Reading | Phase::Failed(_) => Stage::Loading,
+        };
+        trace.slot(slot, Some(Held { block: number, stage, shadow: entry.shadow }));
+    }
+
+    fn give_places(&mut self, fixed: &Fixed, number: u32) {
         let (slot, staging) = (self.entry(number).slot.take(), self.entry(number).staging.take());
+        if let (Some(trace), Some(slot)) = (fixed.queue.trace(), slot) {
+            trace.slot(slot, None);
+        }
         slot.into_iter().for_each(|slot| self.slots.give(slot));
         self.free_staging.extend(staging);
     }
@@ -424,7 +444,7 @@ impl Inner {
             self.arrived.retain(|&other| other != number);
         }
         self.shadows[fixed.class_of[number as usize]].remove(&number);
-        self.give_places(number);
+        self.give_places(fixed, number);
         let entry = self.entry(number);
         (entry.phase, entry.shadow) = (Phase::Empty, false);
     }
@@ -435,7 +455,7 @@ impl Inner {
         stats.failures += 1;
         stats.predicted_bytes -= if shadow { fixed.block(number).span() } else { 0 };
         self.shadows[fixed.class_of[number as usize]].remove(&number);
-        self.give_places(number);
+        self.give_places(fixed, number);
         let entry = self.entry(number);
         entry.shadow = false;
         entry.phase = if entry.pins > 0 { Phase::Failed(error) } else { Phase::Empty };
@@ -452,6 +472,7 @@ impl Inner {
         self.stats(fixed, number).bytes += fixed.block(number).span();
         if fixed.is_raw(number) {
             self.entry(number).phase = Phase::Arrived;
+            self.tell(fixed, number);
             self.arrived.push_back(number);
             if !self.entry(number).shadow {
                 fixed.packable.fetch_add(1, Ordering::Relaxed);
@@ -470,6 +491,7 @@ impl Inner {
             .or_else(|| (wanted.is_none() && !self.arrived.is_empty()).then_some(0))?;
         let number = self.arrived.remove(position)?;
         self.entry(number).phase = Phase::Packing;
+        self.tell(fixed, number);
         if !self.entry(number).shadow {
             fixed.packable.fetch_sub(1, Ordering::Relaxed);
         }
@@ -488,6 +510,7 @@ impl Inner {
 
     fn make_ready(&mut self, fixed: &Fixed, number: u32) {
         self.entry(number).phase = Phase::Ready;
+        self.tell(fixed, number);
         if !self.entry(number).shadow {
             self.policies[fixed.class_of[number as usize]].insert(number);
         }

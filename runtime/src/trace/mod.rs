@@ -1,0 +1,416 @@
+//! What happened when, for a timeline: what each thread did, what the drive read, what lay in each slot, and the steps.
+//!
+//! A [`Recorder`] is made before a plan is loaded ([`Options::trace`](crate::engine::Options::trace)), filled while steps run, and written
+//! as a trace that Perfetto (<https://ui.perfetto.dev>) and `chrome://tracing` open.
+//!
+//! ```no_run
+//! use std::sync::Arc;
+//! use ixc_runtime::{engine::{Engine, Options}, file, trace::Recorder};
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let path = std::path::Path::new("model.ixp");
+//! let recorder = Arc::new(Recorder::new());
+//! let options = Options { trace: Some(Arc::clone(&recorder)), ..Options::default() };
+//! let mut engine = Engine::load(file::read(path)?, path.parent().unwrap_or(path), &options)?;
+//! engine.prefill(&[1, 2, 3])?;
+//! let dropped = recorder.save(std::path::Path::new("out.json"))?;
+//! # let _ = dropped; Ok(()) }
+//! ```
+//!
+//! Each part has a buffer with room for a fixed number of events, which [`Recorder::bytes`] counts; what comes when it is full is counted and
+//! dropped, so that the trace is whole up to there. A thread writes to a buffer of its own, whose lock nobody else takes before the end.
+//!
+//! Invariant: events of a lane nest or follow each other; they never cross.
+//! Invariant: without a recorder nothing is read of any clock for it.
+
+mod write;
+
+use std::cell::Cell;
+use std::path::Path;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
+
+use crate::file::{self, FileError};
+use crate::stream::BlockId;
+use crate::stream::counters::Class;
+
+/// Events of all threads together, at most.
+const THREAD_EVENTS: usize = 1 << 20;
+/// Events of one thread, at most and at least.
+const EVENTS_OF_A_THREAD: (usize, usize) = (1 << 12, 1 << 18);
+/// Reads of the drive.
+const READS: usize = 1 << 18;
+/// What was in slots.
+const HELD: usize = 1 << 18;
+/// Steps.
+const STEPS: usize = 1 << 16;
+/// Shares of one task that a thread takes this closely one after the other, in nanoseconds, are one event.
+const CLOSE: u64 = 2_000;
+
+thread_local! {
+    /// Which of the pool's threads this is.
+    static THREAD: Cell<usize> = const { Cell::new(0) };
+}
+
+/// What a thread did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Work {
+    /// Items of a task, numbered over the whole plan.
+    Task { task: u32, expert: Option<u32>, items: u64 },
+    /// Waited for an expert.
+    Wait(BlockId),
+    /// Packed an expert that was read.
+    Pack(BlockId),
+    /// Packed weights that are not streamed.
+    PackWeights,
+    /// Waited for the other threads; where it was the last to come, did what is done then.
+    Barrier,
+    /// Sorted a routing.
+    Sort,
+    /// Asked for the experts of a layer.
+    Request(u32),
+    /// Said which experts a layer will perhaps want.
+    Predict(u32),
+    /// Let a layer's experts go.
+    Release(u32),
+    /// Went on with experts that there was no room for before.
+    Next,
+}
+
+/// From when to when, in nanoseconds since the recorder was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Span<T> {
+    start: u64,
+    end: u64,
+    what: T,
+}
+
+/// A read of the drive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Read {
+    /// Which of the reads that are outstanding at once.
+    pub lane: u32,
+    /// The block's number.
+    pub block: u32,
+    /// As what it was begun.
+    pub class: Class,
+    /// Bytes that arrived.
+    pub bytes: u64,
+    /// Where in the file.
+    pub offset: u64,
+    /// Whether all of them did.
+    pub whole: bool,
+}
+
+/// How far the block in a slot is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stage {
+    /// It is being read.
+    Loading,
+    /// It lies in staging memory.
+    Arrived,
+    /// Somebody packs it.
+    Packing,
+    /// Kernels can read it.
+    Resident,
+}
+
+/// What is in a slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Held {
+    /// The block's number.
+    pub block: u32,
+    /// How far it is.
+    pub stage: Stage,
+    /// Whether nobody has requested it yet.
+    pub shadow: bool,
+}
+
+/// What is recorded of slots: all that lies in one, and each stage of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Slot {
+    Whole { slot: u32, block: u32 },
+    Part { slot: u32, held: Held },
+}
+
+/// A step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    /// Tokens.
+    pub tokens: u32,
+    /// Of the first one.
+    pub position: u32,
+    /// Whether it failed.
+    pub failed: bool,
+}
+
+/// Events, as many as there is room for.
+#[derive(Debug)]
+struct Buffer<T> {
+    spans: Vec<Span<T>>,
+    most: usize,
+    dropped: u64,
+}
+
+impl<T> Buffer<T> {
+    fn new(most: usize) -> Buffer<T> {
+        // Pages that are never written to take no memory.
+        Buffer { spans: Vec::with_capacity(most), most, dropped: 0 }
+    }
+
+    fn bytes(most: usize) -> u64 {
+        (most * size_of::<Span<T>>()) as u64
+    }
+
+    fn push(&mut self, span: Span<T>) {
+        if self.spans.len() < self.most {
+            self.spans.push(span);
+        } else {
+            self.dropped += 1;
+        }
+    }
+}
+
+/// A thread's events, far enough from the next one's that the two share no cache line.
+#[derive(Debug)]
+#[repr(align(128))]
+struct Lane(Mutex<Buffer<Work>>);
+
+/// The pool's threads.
+#[derive(Debug)]
+struct Threads {
+    lanes: Vec<Lane>,
+    /// Of each task.
+    labels: Vec<String>,
+}
+
+/// What the store has.
+#[derive(Debug)]
+struct Blocks {
+    /// By number.
+    ids: Vec<BlockId>,
+    /// Bytes of each slot.
+    slots: Vec<u64>,
+}
+
+/// What lies in a slot now: since when, and since when at this stage.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    since: u64,
+    stage_since: u64,
+    held: Held,
+}
+
+#[derive(Debug)]
+struct Slots {
+    open: Vec<Option<Open>>,
+    events: Buffer<Slot>,
+}
+
+/// Records what happens.
+#[derive(Debug)]
+pub struct Recorder {
+    begun: Instant,
+    threads: OnceLock<Threads>,
+    blocks: OnceLock<Blocks>,
+    reads: Mutex<Buffer<Read>>,
+    slots: Mutex<Slots>,
+    steps: Mutex<Buffer<Step>>,
+}
+
+impl Default for Recorder {
+    fn default() -> Recorder {
+        Recorder::new()
+    }
+}
+
+impl Recorder {
+    /// Begins now.
+    pub fn new() -> Recorder {
+        Recorder {
+            begun: Instant::now(),
+            threads: OnceLock::new(),
+            blocks: OnceLock::new(),
+            reads: Mutex::new(Buffer::new(READS)),
+            slots: Mutex::new(Slots { open: Vec::new(), events: Buffer::new(HELD) }),
+            steps: Mutex::new(Buffer::new(STEPS)),
+        }
+    }
+
+    /// The most memory that recording takes with so many threads, in bytes.
+    pub fn bytes(threads: usize) -> u64 {
+        let threads = threads.max(1);
+        let lanes = Buffer::<Work>::bytes(events_of_a_thread(threads)).saturating_mul(threads as u64);
+        [Buffer::<Read>::bytes(READS), Buffer::<Slot>::bytes(HELD), Buffer::<Step>::bytes(STEPS)]
+            .iter()
+            .fold(lanes, |sum, bytes| sum.saturating_add(*bytes))
+    }
+
+    /// Whether a trace may be written there: not where a device or a pipe is.
+    ///
+    /// # Errors
+    /// See [`FileError`].
+    pub fn check_place(path: &Path) -> Result<(), FileError> {
+        file::check_place(path)
+    }
+
+    /// Writes what was recorded: beside its place, and renamed into it when all of it is on the disk. Gives how many events there was no
+    /// room for.
+    ///
+    /// # Errors
+    /// See [`FileError`].
+    pub fn save(&self, path: &Path) -> Result<u64, FileError> {
+        let mut dropped = 0;
+        file::replace(path, |file| {
+            let mut out = std::io::BufWriter::new(file);
+            dropped = self.write(&mut out)?;
+            std::io::Write::flush(&mut out)
+        })?;
+        Ok(dropped)
+    }
+
+    /// Of the plan's tasks and as many threads as run it. Only the first call counts: a recorder is for one engine.
+    pub(crate) fn describe_threads(&self, threads: usize, labels: Vec<String>) {
+        let most = events_of_a_thread(threads);
+        self.threads.get_or_init(|| Threads {
+            lanes: (0..threads).map(|_| Lane(Mutex::new(Buffer::new(most)))).collect(),
+            labels,
+        });
+    }
+
+    /// The blocks of a store, by number, and the bytes of its slots.
+    pub(crate) fn describe_blocks(&self, ids: Vec<BlockId>, slots: Vec<u64>) {
+        let count = slots.len();
+        if self.blocks.set(Blocks { ids, slots }).is_ok() {
+            lock(&self.slots).open.resize(count, None);
+        }
+    }
+
+    /// Which of the pool's threads the calling one is.
+    pub(crate) fn enter(&self, thread: usize) {
+        THREAD.set(thread);
+    }
+
+    /// This thread did that since then.
+    pub(crate) fn work(&self, begun: Instant, what: Work) {
+        let (start, end) = (self.at(begun), self.at(Instant::now()));
+        let lane = self.threads.get().and_then(|threads| threads.lanes.get(THREAD.get()));
+        let Some(lane) = lane else { return };
+        let mut lane = lock(&lane.0);
+        if let (Work::Task { task, expert, items }, Some(last)) = (what, lane.spans.last_mut())
+            && let Work::Task { task: last_task, expert: last_expert, items: sum } = &mut last.what
+            && (*last_task, *last_expert) == (task, expert)
+            && start.saturating_sub(last.end) < CLOSE
+        {
+            *sum = sum.saturating_add(items);
+            last.end = end;
+            return;
+        }
+        lane.push(Span { start, end, what });
+    }
+
+    /// A read ended.
+    pub(crate) fn read(&self, began: Instant, now: Instant, read: Read) {
+        lock(&self.reads).push(Span { start: self.at(began), end: self.at(now), what: read });
+    }
+
+    /// What is in a slot from now on. Called under the store's lock, so that times of a slot grow.
+    pub(crate) fn slot(&self, slot: u32, held: Option<Held>) {
+        let now = self.at(Instant::now());
+        let slots = &mut *lock(&self.slots);
+        let Some(place) = slots.open.get_mut(slot as usize) else { return };
+        let same = |open: &Open| held.is_some_and(|held| held.block == open.held.block);
+        match place {
+            Some(open) if same(open) && held == Some(open.held) => return,
+            Some(open) => {
+                open.close(slot, now, same(open), &mut slots.events);
+            }
+            None => {}
+        }
+        *place = held.map(|held| match *place {
+            Some(open) if same(&open) => Open { stage_since: now, held, ..open },
+            _ => Open { since: now, stage_since: now, held },
+        });
+    }
+
+    /// A step ended.
+    pub(crate) fn step(&self, begun: Instant, step: Step) {
+        let (start, end) = (self.at(begun), self.at(Instant::now()));
+        lock(&self.steps).push(Span { start, end, what: step });
+    }
+
+    fn at(&self, time: Instant) -> u64 {
+        u64::try_from(time.saturating_duration_since(self.begun).as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+impl Open {
+    /// What lay in the slot up to now: the last stage of it, and all of it unless the block stays.
+    fn close(&self, slot: u32, now: u64, stays: bool, events: &mut Buffer<Slot>) {
+        let part = Slot::Part { slot, held: self.held };
+        events.push(Span { start: self.stage_since, end: now, what: part });
+        if !stays {
+            let whole = Slot::Whole { slot, block: self.held.block };
+            events.push(Span { start: self.since, end: now, what: whole });
+        }
+    }
+}
+
+fn events_of_a_thread(threads: usize) -> usize {
+    let (least, most) = EVENTS_OF_A_THREAD;
+    (THREAD_EVENTS / threads.max(1)).clamp(least, most)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // What panics in between leaves whole events.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_full_buffer_counts_what_it_drops() {
+        let mut buffer = Buffer::new(2);
+        (0..5).for_each(|i| buffer.push(Span { start: i, end: i, what: () }));
+        assert_eq!((buffer.spans.len(), buffer.dropped), (2, 3));
+        assert!(buffer.spans.capacity() >= 2);
+    }
+
+    #[test]
+    fn shares_of_one_task_are_one_event_and_the_memory_is_bounded() {
+        let recorder = Recorder::new();
+        recorder.describe_threads(1, vec!["task".into()]);
+        recorder.enter(0);
+        let begun = recorder.begun;
+        let task = |expert| Work::Task { task: 0, expert, items: 2 };
+        // From the beginning on each: they follow each other without a gap.
+        for expert in [None, None, Some(1), Some(1), None] {
+            recorder.work(begun, task(expert));
+        }
+        let lane = lock(&recorder.threads.get().unwrap().lanes[0].0);
+        let items: Vec<Work> = lane.spans.iter().map(|span| span.what).collect();
+        let sum = |expert, items| Work::Task { task: 0, expert, items };
+        assert_eq!(items, [sum(None, 4), sum(Some(1), 4), sum(None, 2)]);
+        assert!(Recorder::bytes(1) < 64 << 20 && Recorder::bytes(1000) < 256 << 20, "{}", Recorder::bytes(1000));
+    }
+
+    #[test]
+    fn a_slot_holds_one_block_after_the_other() {
+        let recorder = Recorder::new();
+        recorder.describe_blocks(vec![BlockId { layer: 0, expert: 0 }; 2], vec![4096]);
+        let held = |block, stage, shadow| Some(Held { block, stage, shadow });
+        recorder.slot(0, held(0, Stage::Loading, true));
+        recorder.slot(0, held(0, Stage::Loading, true));
+        recorder.slot(0, held(0, Stage::Loading, false));
+        recorder.slot(0, held(0, Stage::Resident, false));
+        recorder.slot(0, held(1, Stage::Loading, false));
+        recorder.slot(0, None);
+        recorder.slot(0, None);
+        recorder.slot(7, None);
+        let slots = lock(&recorder.slots);
+        let parts = slots.events.spans.iter().filter(|span| matches!(span.what, Slot::Part { .. })).count();
+        assert_eq!((parts, slots.events.spans.len()), (4, 6));
+        assert!(slots.open[0].is_none());
+    }
+}

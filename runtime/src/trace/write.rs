@@ -1,0 +1,351 @@
+//! A recorder's events as a trace in JSON: Chrome's trace event format, which Perfetto reads.
+//!
+//! ```json
+//! {"displayTimeUnit":"ns","otherData":{"dropped_events":"0"},"traceEvents":[
+//! {"ph":"M","pid":2,"name":"process_name","args":{"name":"threads"}},
+//! {"ph":"X","pid":2,"tid":0,"ts":1.250,"dur":80.125,"name":"linear blk.0.attn_q","args":{"items":64}}
+//! ]}
+//! ```
+//!
+//! Spans are complete events (`X`, with a length), each lane a thread of one of four processes. Of the drive there are counters (`C`), made
+//! here from its reads. Times are microseconds with three decimals, since the recorder was made.
+
+use std::collections::BTreeSet;
+use std::fmt::{self, Display, Write as _};
+use std::io::{self, Write};
+use std::time::Instant;
+
+use super::{Buffer, Held, Read, Recorder, Slot, Span, Stage, Step, Work, lock};
+use crate::stream::BlockId;
+use crate::stream::counters::Class;
+
+/// Processes, in the order in which they are shown.
+const STEPS: u32 = 1;
+const THREADS: u32 = 2;
+const DRIVE: u32 = 3;
+const SLOTS: u32 = 4;
+/// Nanoseconds over which the drive's rate is taken, at least.
+const RATE_SPAN: u64 = 10_000_000;
+/// Most values of the drive's rate.
+const RATES: u64 = 4096;
+
+/// Text in a JSON string. Labels come from plans, which nobody trusts.
+struct Text<T>(T);
+
+impl<T: Display> Display for Text<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        struct Escape<'a, 'f>(&'a mut fmt::Formatter<'f>);
+        impl fmt::Write for Escape<'_, '_> {
+            fn write_str(&mut self, text: &str) -> fmt::Result {
+                text.chars().try_for_each(|c| match c {
+                    '"' => self.0.write_str("\\\""),
+                    '\\' => self.0.write_str("\\\\"),
+                    // Controls must be escaped in JSON; what reverses the direction of writing should be in what people look at.
+                    c if c.is_control()
+                        || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') =>
+                    {
+                        write!(self.0, "\\u{:04x}", u32::from(c))
+                    }
+                    c => self.0.write_char(c),
+                })
+            }
+        }
+        f.write_char('"')?;
+        write!(Escape(f), "{}", self.0)?;
+        f.write_char('"')
+    }
+}
+
+/// Nanoseconds as the microseconds that the format wants.
+struct Micros(u64);
+
+impl Display for Micros {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{:03}", self.0 / 1000, self.0 % 1000)
+    }
+}
+
+/// A block, or its number where nobody described it.
+struct Named(Option<BlockId>, u32);
+
+impl Display for Named {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(id) => write!(f, "layer {} expert {}", id.layer, id.expert),
+            None => write!(f, "block {}", self.1),
+        }
+    }
+}
+
+fn named(id: BlockId) -> Named {
+    Named(Some(id), 0)
+}
+
+/// The list of events.
+struct Out<'w> {
+    out: &'w mut dyn Write,
+    first: bool,
+}
+
+impl Out<'_> {
+    /// An object of these fields.
+    fn event(&mut self, fields: fmt::Arguments<'_>) -> io::Result<()> {
+        self.out.write_all(if std::mem::take(&mut self.first) { b"\n{" } else { b",\n{" })?;
+        self.out.write_fmt(fields)?;
+        self.out.write_all(b"}")
+    }
+
+    fn process(&mut self, pid: u32, name: &str) -> io::Result<()> {
+        self.event(format_args!(r#""ph":"M","pid":{pid},"name":"process_name","args":{{"name":{}}}"#, Text(name)))?;
+        self.event(format_args!(r#""ph":"M","pid":{pid},"name":"process_sort_index","args":{{"sort_index":{pid}}}"#))
+    }
+
+    fn lane(&mut self, pid: u32, tid: u32, name: fmt::Arguments<'_>) -> io::Result<()> {
+        let name = Text(name);
+        self.event(format_args!(r#""ph":"M","pid":{pid},"tid":{tid},"name":"thread_name","args":{{"name":{name}}}"#))?;
+        let sort = r#""name":"thread_sort_index""#;
+        self.event(format_args!(r#""ph":"M","pid":{pid},"tid":{tid},{sort},"args":{{"sort_index":{tid}}}"#))
+    }
+
+    fn span(
+        &mut self,
+        (pid, tid): (u32, u32),
+        (start, end): (u64, u64),
+        name: &dyn Display,
+        args: fmt::Arguments<'_>,
+    ) -> io::Result<()> {
+        let (ts, dur, name) = (Micros(start), Micros(end.saturating_sub(start)), Text(name));
+        self.event(format_args!(
+            r#""ph":"X","pid":{pid},"tid":{tid},"ts":{ts},"dur":{dur},"name":{name},"args":{{{args}}}"#
+        ))
+    }
+
+    /// Says where a buffer was full.
+    fn dropped<T>(&mut self, pid: u32, tid: u32, buffer: &Buffer<T>) -> io::Result<u64> {
+        if buffer.dropped > 0 {
+            let ts = Micros(buffer.spans.iter().map(|span| span.end).max().unwrap_or(0));
+            let name = Text(format_args!("{} events did not fit from here on", buffer.dropped));
+            self.event(format_args!(r#""ph":"i","s":"t","pid":{pid},"tid":{tid},"ts":{ts},"name":{name}"#))?;
+        }
+        Ok(buffer.dropped)
+    }
+}
+
+/// Outer spans before those in them.
+fn ordered<T: Copy>(spans: &[Span<T>]) -> Vec<Span<T>> {
+    // Of two that are equal the one that was recorded later is the outer one.
+    let mut sorted: Vec<Span<T>> = spans.iter().rev().copied().collect();
+    sorted.sort_by_key(|span| (span.start, std::cmp::Reverse(span.end)));
+    sorted
+}
+
+impl Recorder {
+    /// Writes the trace as it is now, and gives how many events there was no room for.
+    ///
+    /// # Errors
+    /// When `out` refuses.
+    pub fn write(&self, out: &mut dyn Write) -> io::Result<u64> {
+        let begin = br#"{"displayTimeUnit":"ns","traceEvents":["#;
+        out.write_all(begin)?;
+        let mut list = Out { out, first: true };
+        let mut dropped = self.write_steps(&mut list)?;
+        dropped += self.write_threads(&mut list)?;
+        if self.blocks.get().is_some() {
+            dropped += self.write_reads(&mut list)?;
+            dropped += self.write_slots(&mut list)?;
+        }
+        let made = concat!("ixc ", env!("CARGO_PKG_VERSION"));
+        writeln!(out, "\n],\"otherData\":{{\"made_by\":\"{made}\",\"dropped_events\":\"{dropped}\"}}}}")?;
+        Ok(dropped)
+    }
+
+    fn write_steps(&self, out: &mut Out<'_>) -> io::Result<u64> {
+        out.process(STEPS, "tokens")?;
+        out.lane(STEPS, 0, format_args!("steps"))?;
+        let steps = lock(&self.steps);
+        for Span { start, end, what } in &steps.spans {
+            let Step { tokens, position, failed } = *what;
+            let name = match tokens {
+                1 => format!("token {position}"),
+                _ => format!("prefill of {tokens} tokens"),
+            };
+            let args = format_args!(r#""tokens":{tokens},"position":{position},"failed":{failed}"#);
+            out.span((STEPS, 0), (*start, *end), &name, args)?;
+        }
+        out.dropped(STEPS, 0, &steps)
+    }
+
+    fn write_threads(&self, out: &mut Out<'_>) -> io::Result<u64> {
+        let Some(threads) = self.threads.get() else { return Ok(0) };
+        out.process(THREADS, "threads")?;
+        let mut dropped = 0;
+        for (tid, lane) in (0u32..).zip(&threads.lanes) {
+            out.lane(THREADS, tid, format_args!("thread {tid}"))?;
+            let lane = lock(&lane.0);
+            for Span { start, end, what } in ordered(&lane.spans) {
+                let mut span = |name: &dyn Display| out.span((THREADS, tid), (start, end), name, format_args!(""));
+                match what {
+                    Work::Task { task, expert, items } => {
+                        let label = threads.labels.get(task as usize).map_or("task", String::as_str);
+                        let place = (THREADS, tid);
+                        match expert {
+                            Some(expert) => {
+                                let args = format_args!(r#""items":{items},"expert":{expert}"#);
+                                out.span(place, (start, end), &format_args!("{label} expert {expert}"), args)
+                            }
+                            None => out.span(place, (start, end), &label, format_args!(r#""items":{items}"#)),
+                        }
+                    }
+                    Work::Wait(block) => span(&format_args!("wait for {}", named(block))),
+                    Work::Pack(block) => span(&format_args!("pack {}", named(block))),
+                    Work::PackWeights => span(&"pack weights"),
+                    Work::Barrier => span(&"barrier"),
+                    Work::Sort => span(&"sort by expert"),
+                    Work::Request(layer) => span(&format_args!("request experts of layer {layer}")),
+                    Work::Predict(layer) => span(&format_args!("predict experts of layer {layer}")),
+                    Work::Release(layer) => span(&format_args!("release experts of layer {layer}")),
+                    Work::Next => span(&"request the next experts"),
+                }?;
+            }
+            dropped += out.dropped(THREADS, tid, &lane)?;
+        }
+        Ok(dropped)
+    }
+
+    fn block(&self, number: u32) -> Named {
+        Named(self.blocks.get().and_then(|blocks| blocks.ids.get(number as usize)).copied(), number)
+    }
+
+    fn write_reads(&self, out: &mut Out<'_>) -> io::Result<u64> {
+        out.process(DRIVE, "drive")?;
+        let reads = lock(&self.reads);
+        let lanes: BTreeSet<u32> = reads.spans.iter().map(|span| span.what.lane).collect();
+        lanes.iter().try_for_each(|&lane| out.lane(DRIVE, lane, format_args!("read {lane}")))?;
+        for Span { start, end, what } in ordered(&reads.spans) {
+            let Read { lane, block, class, bytes, offset, whole } = what;
+            let class = class_name(class);
+            let args = format_args!(r#""class":"{class}","bytes":{bytes},"offset":{offset},"whole":{whole}"#);
+            out.span((DRIVE, lane), (start, end), &self.block(block), args)?;
+        }
+        write_counters(out, &reads.spans)?;
+        out.dropped(DRIVE, 0, &reads)
+    }
+
+    fn write_slots(&self, out: &mut Out<'_>) -> io::Result<u64> {
+        out.process(SLOTS, "slots")?;
+        let slots = lock(&self.slots);
+        let now = self.at(Instant::now());
+        // What is in slots now is there up to now.
+        let mut open = Buffer { spans: Vec::new(), most: usize::MAX, dropped: 0 };
+        for (slot, place) in (0u32..).zip(&slots.open) {
+            if let Some(place) = place {
+                place.close(slot, now, false, &mut open);
+            }
+        }
+        let all = ordered(&[&slots.events.spans[..], &open.spans].concat());
+        let slot_of = |what: &Slot| match *what {
+            Slot::Whole { slot, .. } | Slot::Part { slot, .. } => slot,
+        };
+        let lanes: BTreeSet<u32> = all.iter().map(|span| slot_of(&span.what)).collect();
+        for &lane in &lanes {
+            let bytes = self.blocks.get().and_then(|blocks| blocks.slots.get(lane as usize)).copied().unwrap_or(0);
+            out.lane(SLOTS, lane, format_args!("slot {lane} of {} KiB", bytes >> 10))?;
+        }
+        for Span { start, end, what } in all {
+            match what {
+                Slot::Whole { slot, block } => {
+                    out.span((SLOTS, slot), (start, end), &self.block(block), format_args!(""))?;
+                }
+                Slot::Part { slot, held: Held { block, stage, shadow } } => {
+                    let role = if shadow { "shadow" } else { "primary" };
+                    let stage = match stage {
+                        Stage::Loading => "loading",
+                        Stage::Arrived => "arrived",
+                        Stage::Packing => "packing",
+                        Stage::Resident => "resident",
+                    };
+                    let args = format_args!(r#""block":{},"role":"{role}""#, Text(self.block(block)));
+                    out.span((SLOTS, slot), (start, end), &format_args!("{stage}, {role}"), args)?;
+                }
+            }
+        }
+        out.dropped(SLOTS, 0, &slots.events)
+    }
+}
+
+fn class_name(class: Class) -> &'static str {
+    match class {
+        Class::Routed => "routed",
+        Class::Predicted => "predicted",
+    }
+}
+
+/// How many reads were outstanding, and how fast bytes arrived.
+fn write_counters(out: &mut Out<'_>, reads: &[Span<Read>]) -> io::Result<()> {
+    let points = |span: &Span<Read>| [(span.start, 1i64, span.what.class), (span.end, -1, span.what.class)];
+    let mut points: Vec<(u64, i64, Class)> = reads.iter().flat_map(points).collect();
+    points.sort_by_key(|&(at, change, _)| (at, change));
+    let mut outstanding = [0i64; 2];
+    for (i, &(at, change, class)) in points.iter().enumerate() {
+        outstanding[class as usize] += change;
+        if points.get(i + 1).is_none_or(|next| next.0 != at) {
+            let (ts, [routed, predicted]) = (Micros(at), outstanding);
+            let args = format_args!(r#"{{"routed":{routed},"predicted":{predicted}}}"#);
+            out.event(format_args!(r#""ph":"C","pid":{DRIVE},"ts":{ts},"name":"outstanding reads","args":{args}"#))?;
+        }
+    }
+    let (Some(first), Some(last)) = (points.first().map(|p| p.0), points.last().map(|p| p.0)) else { return Ok(()) };
+    let width = RATE_SPAN.max((last - first).div_ceil(RATES));
+    let mut bytes = vec![0u64; ((last - first) / width + 1) as usize];
+    for span in reads {
+        let at = (span.end - first) / width;
+        if let Some(sum) = usize::try_from(at).ok().and_then(|at| bytes.get_mut(at)) {
+            *sum = sum.saturating_add(span.what.bytes);
+        }
+    }
+    for (i, bytes) in (0u64..).zip(bytes.into_iter().chain([0])) {
+        let (ts, rate) = (Micros(first + i * width), bytes as f64 / width as f64);
+        let name = r#""name":"GB/s read""#;
+        out.event(format_args!(r#""ph":"C","pid":{DRIVE},"ts":{ts},{name},"args":{{"GB/s":{rate:.3}}}"#))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_escaped() {
+        let text = Text("a\"b\\c\n\u{1b}[31m\u{202e}\u{7f}é\u{1f600}").to_string();
+        assert_eq!(text, "\"a\\\"b\\\\c\\u000a\\u001b[31m\\u202e\\u007fé\u{1f600}\"");
+        assert_eq!(Micros(1_002_003).to_string(), "1002.003");
+    }
+
+    #[test]
+    fn outer_spans_come_first() {
+        let spans = [(5, 6, 'i'), (5, 9, 'o'), (1, 4, 'f'), (7, 8, 'e'), (7, 8, 'w')];
+        let spans = spans.map(|(start, end, what)| Span { start, end, what });
+        let order: String = ordered(&spans).iter().map(|span| span.what).collect();
+        assert_eq!(order, "foiwe");
+    }
+
+    #[test]
+    fn counters_are_what_reads_say() {
+        let read = |lane, class, bytes| Read { lane, block: 0, class, bytes, offset: 0, whole: true };
+        let span = |start, end, what| Span { start, end, what };
+        let reads = [
+            span(0, 5_000_000, read(0, Class::Routed, 4_000_000)),
+            span(1_000_000, 5_000_000, read(1, Class::Predicted, 6_000_000)),
+            span(5_000_000, 12_000_000, read(0, Class::Routed, 5_000_000)),
+        ];
+        let mut bytes = Vec::new();
+        write_counters(&mut Out { out: &mut bytes, first: true }, &reads).unwrap();
+        let text = String::from_utf8(bytes).unwrap();
+        let values: Vec<&str> = text.split("\"args\":").skip(1).map(|rest| rest.split("}}").next().unwrap()).collect();
+        let outstanding = [(1, 0), (1, 1), (1, 0), (0, 0)].map(|(r, p)| format!("{{\"routed\":{r},\"predicted\":{p}"));
+        assert_eq!(values[..4], outstanding);
+        // 10 MB in the first ten milliseconds, then 5, then none.
+        assert_eq!(values[4..], ["{\"GB/s\":1.000", "{\"GB/s\":0.500", "{\"GB/s\":0.000"]);
+    }
+}

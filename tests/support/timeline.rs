@@ -1,0 +1,99 @@
+//! Reads a trace as strictly as a viewer might: every event is whole, every lane has a name, and what is in a lane nests.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value as Json;
+
+/// A span.
+#[derive(Clone, Debug)]
+pub struct Span {
+    /// The process's name.
+    pub process: String,
+    /// The lane's number.
+    pub lane: u64,
+    /// What it is.
+    pub name: String,
+    /// From when to when, in nanoseconds.
+    pub start: u64,
+    /// Its end.
+    pub end: u64,
+    /// How many spans of its lane it lies in.
+    pub depth: usize,
+    /// What else is known of it.
+    pub args: Json,
+}
+
+/// What a trace has.
+#[derive(Debug)]
+pub struct Timeline {
+    /// In the file's order.
+    pub spans: Vec<Span>,
+    /// Values of each counter, in the order of time.
+    pub counters: BTreeMap<String, Vec<Json>>,
+    /// Events that had no place.
+    pub dropped: u64,
+}
+
+impl Timeline {
+    /// Reads a trace.
+    pub fn read(text: &str) -> Timeline {
+        let trace: Json = serde_json::from_str(text).unwrap();
+        let (mut processes, mut lanes) = (BTreeMap::new(), BTreeMap::new());
+        let (mut spans, mut counters, mut times) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
+        let mut open: BTreeMap<(u64, u64), Vec<(u64, u64)>> = BTreeMap::new();
+        for event in trace["traceEvents"].as_array().unwrap() {
+            let number = |key: &str| event[key].as_u64().unwrap_or_else(|| panic!("{key}: {event}"));
+            let text = |value: &Json| value.as_str().unwrap_or_else(|| panic!("{event}")).to_owned();
+            let nanoseconds = |key: &str| {
+                let micros = event[key].as_f64().filter(|micros| *micros >= 0.0);
+                (micros.unwrap_or_else(|| panic!("{key}: {event}")) * 1000.0).round() as u64
+            };
+            let (pid, name) = (number("pid"), text(&event["name"]));
+            match event["ph"].as_str().unwrap() {
+                "M" => match name.as_str() {
+                    "process_name" => {
+                        assert!(processes.insert(pid, text(&event["args"]["name"])).is_none(), "{event}");
+                    }
+                    "thread_name" => {
+                        let before = lanes.insert((pid, number("tid")), text(&event["args"]["name"]));
+                        assert!(before.is_none(), "{event}");
+                    }
+                    other => assert!(other.ends_with("_sort_index"), "{event}"),
+                },
+                "X" => {
+                    let lane = (pid, number("tid"));
+                    assert!(lanes.contains_key(&lane), "a lane without a name: {event}");
+                    let start = nanoseconds("ts");
+                    let end = start + nanoseconds("dur");
+                    let around = open.entry(lane).or_default();
+                    // In the order of time, and outer ones first: that is how viewers nest them.
+                    assert!(around.last().is_none_or(|last| last.0 <= start), "out of order: {event}");
+                    while around.last().is_some_and(|last| last.1 <= start) && !around.is_empty() {
+                        around.pop();
+                    }
+                    assert!(around.last().is_none_or(|last| end <= last.1), "spans cross: {event}");
+                    let (process, args) = (processes[&pid].clone(), event["args"].clone());
+                    let depth = around.len();
+                    spans.push(Span { process, lane: lane.1, name, start, end, depth, args });
+                    around.push((start, end));
+                }
+                "C" => {
+                    let time = nanoseconds("ts");
+                    let before = times.insert(name.clone(), time);
+                    assert!(before.is_none_or(|before| before < time), "out of order: {event}");
+                    counters.entry(name).or_insert_with(Vec::new).push(event["args"].clone());
+                }
+                other => panic!("{other}: {event}"),
+            }
+        }
+        let used: BTreeSet<_> = spans.iter().map(|span: &Span| span.process.clone()).collect();
+        assert!(processes.values().all(|name| used.contains(name)), "{processes:?}, {used:?}");
+        let dropped = trace["otherData"]["dropped_events"].as_str().unwrap().parse().unwrap();
+        Timeline { spans, counters, dropped }
+    }
+
+    /// Spans of a process.
+    pub fn of(&self, process: &str) -> Vec<&Span> {
+        self.spans.iter().filter(|span| span.process == process).collect()
+    }
+}
