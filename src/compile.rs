@@ -92,6 +92,7 @@ pub fn specs(model: &Model, options: &Options) -> Result<(Module, Plan<KernelSpe
         max_tokens: options.max_tokens,
         context_length: u32::try_from(model.arch.hyper.context_length).unwrap_or(u32::MAX),
         matrix: matrix_target(options),
+        pieces: None,
         files: source_files(&model.gguf)?,
         tokenizer: encode_tokenizer(&model.vocabulary)?,
     };

@@ -285,7 +285,7 @@ fn attention() {
             group.rows(KernelSpec::AttentionPart { group: heads, d, dv, scale }, blocks);
         }
         for parts in [1, 2, 16] {
-            group.rows(KernelSpec::AttentionCombine { group: heads, dv }, parts);
+            group.rows(KernelSpec::AttentionCombine { group: heads, dv, parts: 16 }, parts);
         }
     }
     group.done();

@@ -16,7 +16,7 @@
 //!   linear w tail: outputs x 1, gemv_q4_k_a8_super_t8n520k256 by 5 to 5 rows, gemm_q4_k_a8_super_t8n520k256 by 96
 //! ```
 //!
-//! Each op becomes tasks that read and write buffers (`lower`, and `matrix` for products, with `tiling` and `packing` for how);
+//! Each op becomes tasks that read and write buffers (`lower`, and `matrix` for products, with `tiling`, `packing` and [`pieces`] for how);
 //! tasks go into the earliest step
 //! after all that they read is written (`steps`), so that there are as many barriers as the longest chain of tasks is long,
 //! and no fewer are possible; and buffers whose lives do not meet share the arena's bytes (`arena`).
@@ -25,6 +25,7 @@ mod arena;
 mod lower;
 mod matrix;
 mod packing;
+pub mod pieces;
 mod steps;
 mod tiling;
 
@@ -33,6 +34,7 @@ use ixc_ir::graph::interpret::{SourceError, WeightSource};
 use ixc_ir::plan::{KernelSpec, Plan, SourceFile};
 
 use lower::{Lowering, Rows};
+use pieces::Pieces;
 
 /// Tokens of a step unless told otherwise: enough for matrix products at full speed, and some ten megabytes of activations.
 pub const DEFAULT_MAX_TOKENS: u32 = 512;
@@ -59,6 +61,8 @@ pub struct Settings {
     pub context_length: u32,
     /// What the target's kernels can do.
     pub matrix: MatrixTarget,
+    /// Cuts work into pieces for processing elements; `None` cuts it for threads.
+    pub pieces: Option<Pieces>,
     /// Model files; weights' places count them.
     pub files: Vec<SourceFile>,
     /// Tokenizer and chat template, as the frontend encodes them.

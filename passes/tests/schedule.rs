@@ -24,6 +24,7 @@ fn settings(bytes: u64, matrix: MatrixTarget) -> Settings {
         max_tokens: MAX_TOKENS,
         context_length: 128,
         matrix,
+        pieces: None,
         files: vec![SourceFile { path: "model.gguf".to_string(), bytes, header_crc: 0, header_bytes: 0 }],
         tokenizer: Vec::new(),
     }

@@ -3,7 +3,8 @@
 //!
 //! The pass `schedule` gives the plan as text, for 8 tokens a step; weights without a place lie one after the other. A line
 //! `// matrix: packed,tiles` says what the target's kernels can do, and `// residency: 1000` or `// residency: 1000,1` how many bytes
-//! of experts fit in memory, and how many experts more than those of a token are predicted.
+//! of experts fit in memory, and how many experts more than those of a token are predicted. `// pieces:
+//! beside` or `// pieces: chained` cuts the plan into pieces, small ones.
 
 use std::fs;
 use std::path::Path;
@@ -13,6 +14,7 @@ use ixc_ir::graph::{Module, Place};
 use ixc_ir::plan::SourceFile;
 use ixc_ir::plan::print::print;
 use ixc_passes::manager::{Options, run_pipeline};
+use ixc_passes::schedule::pieces::{Pieces, Slices, Sums};
 use ixc_passes::schedule::{self, MatrixTarget, Settings};
 
 const BECOMES: &str = "// becomes\n";
@@ -21,6 +23,7 @@ fn run(
     passes: &[&str],
     options: &Options,
     matrix: MatrixTarget,
+    pieces: Option<Pieces>,
     mut module: Module,
 ) -> Result<String, Box<dyn std::error::Error>> {
     let (graph, plan): (Vec<&str>, Vec<&str>) = passes.iter().partition(|pass| **pass != "schedule");
@@ -41,6 +44,7 @@ fn run(
         max_tokens: 8,
         context_length: 64,
         matrix,
+        pieces,
         files: vec![file],
         tokenizer: Vec::new(),
     };
@@ -64,13 +68,19 @@ fn passes_make_of_each_file_what_it_says() -> Result<(), Box<dyn std::error::Err
         let can = input.lines().find_map(|line| line.strip_prefix("// matrix: ")).unwrap_or("");
         let can: Vec<&str> = can.split(',').collect();
         let matrix = MatrixTarget { packed: can.contains(&"packed"), tiles: can.contains(&"tiles") };
+        let pieces = input.lines().find_map(|line| line.strip_prefix("// pieces: ")).map(|words| {
+            let sums = if words.contains("beside") { Sums::Beside } else { Sums::InProducts };
+            let dense = Slices { bytes: 5000, rows: 32, dot: 256, sums };
+            let experts = Slices { bytes: 20000, rows: 32, dot: 512, sums };
+            Pieces { dense, experts, elements: 128, positions: 32, context: 64, combine_bytes: 600 }
+        });
         let mut options = Options::default();
         if let Some(residency) = input.lines().find_map(|line| line.strip_prefix("// residency: ")) {
             let (memory, extra) = residency.split_once(',').map_or((residency, None), |(m, extra)| (m, Some(extra)));
             options.expert_memory = Some(memory.parse()?);
             options.predict_extra = extra.map(str::parse).transpose()?;
         }
-        let made = match run(&passes, &options, matrix, module) {
+        let made = match run(&passes, &options, matrix, pieces, module) {
             Ok(text) => text,
             Err(error) => format!("error: {error}\n"),
         };

@@ -310,7 +310,8 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
                     let combine = KernelId(random.below(kernels + 1) as u32);
                     let up_to_rows = [1, 1, 2, u32::MAX][random.below(4)];
                     let variant = &mut task.variants[variant];
-                    (variant.split, variant.up_to_rows) = (Some(Split { argument: arg as u32, combine }), up_to_rows);
+                    (variant.split, variant.up_to_rows) =
+                        (Some(Split { argument: arg as u32, division: Division::THREADS, combine }), up_to_rows);
                 }
                 10 => task.variants[variant].up_to_rows = random.number(5) as u32,
                 _ => {
@@ -412,7 +413,7 @@ fn errors_say_what_is_wrong() {
         ("divides by 0", |p| task(p, "q").variants[1].dims[0] = DimRule::RowGroups(0)),
         ("needs rows that are tokens", |p| task(p, "gather").variants[0].dims[0] = DimRule::FullBlocks),
         ("needs rows that are tokens", |p| task(p, "attention").rows = RowAxis::Outputs),
-        ("in parts for one token alone", |p| task(p, "attention").variants[0].up_to_rows = 2),
+        ("in parts for tokens, one at a time", |p| task(p, "attention").variants[0].row_chunk = 2),
         ("argument 9 does not exist", |p| split(p).argument = 9),
         ("kernel 99 does not exist", |p| split(p).combine = KernelId(99)),
         ("write parts of one size", |p| split(p).argument = 3),

@@ -2,22 +2,24 @@
 //! accumulators acc, in the order of the parts; m is the largest of them.
 
 use ixc_ir::kernel::{BufferKind, Kernel, KernelBuilder, Op, Type};
-use ixc_ir::plan::{ATTENTION_PARTS, KernelSpec};
+use ixc_ir::plan::KernelSpec;
 
 use super::{GenerateError, check, for_vectors, math, spec_fields};
 
 /// See [`KernelSpec::AttentionCombine`].
 pub fn combine(name: String, spec: &KernelSpec, lanes: u16) -> Result<Kernel, GenerateError> {
-    spec_fields!(spec, AttentionCombine { group, dv });
+    spec_fields!(spec, AttentionCombine { group, dv, parts });
+    check(&name, "parts", u64::from(parts), parts > 0, "at least 1")?;
     check(&name, "elements of a value head", u64::from(dv), dv > 0, "at least 1")?;
     check(&name, "query heads", u64::from(group), group > 0, "at least 1")?;
     let (g, d) = (i64::from(group), i64::from(dv));
     let mut b = KernelBuilder::new(name);
-    let count = b.dim("parts", 1, i64::from(ATTENTION_PARTS));
+    let count = b.dim("parts", 1, i64::from(parts));
     let part_bytes = g * (d + 2) * 4;
+    let bytes = i64::from(parts) * 4;
     let parts = b.read("parts", count * part_bytes);
     let y = b.write("y", g * d * 4);
-    let factors = b.buffer("scratch", BufferKind::Scratch, i64::from(ATTENTION_PARTS) * 4);
+    let factors = b.buffer("scratch", BufferKind::Scratch, bytes);
     let (maxima, sums) = (g * d * 4, g * (d + 1) * 4);
     b.for_each("h", g, |b, h| {
         let first = b.load(Type::f32(1), parts, h * 4 + maxima);

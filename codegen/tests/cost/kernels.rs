@@ -46,7 +46,7 @@ fn all() -> Vec<KernelSpec> {
     let (group, d, dv, scale) = (4, 128, 128, Bits::of(0.125));
     all.push(KernelSpec::Attention { group, d, dv, scale, heads: 8, rows: 4 });
     all.push(KernelSpec::AttentionPart { group, d, dv, scale });
-    all.push(KernelSpec::AttentionCombine { group, dv });
+    all.push(KernelSpec::AttentionCombine { group, dv, parts: 16 });
     for style in [RopeStyle::Norm, RopeStyle::Neox] {
         let norm = Some(Bits::of(1e-6));
         all.push(KernelSpec::RopeHeads { heads: 8, d: 128, dims: 128, style, norm });

@@ -241,7 +241,7 @@ pub fn compare(spec: &KernelSpec, dims: &[i64], kernel: &Kernel, before: &[Vec<u
                 }
             }
         }
-        KernelSpec::AttentionCombine { group, dv } => {
+        KernelSpec::AttentionCombine { group, dv, .. } => {
             let (group, dv) = (*group as usize, *dv as usize);
             let (parts, y) = (input.floats("parts"), output.floats("y"));
             let parts: Vec<&[f64]> = parts.chunks_exact(group * (dv + 2)).collect();

@@ -48,7 +48,7 @@ fn specs() -> Vec<KernelSpec> {
         let (d, dv, scale) = (64, 64, Bits::of(0.125));
         specs.push(KernelSpec::Attention { group, d, dv, scale, heads: 8, rows: 16 / group });
         specs.push(KernelSpec::AttentionPart { group, d, dv, scale });
-        specs.push(KernelSpec::AttentionCombine { group, dv });
+        specs.push(KernelSpec::AttentionCombine { group, dv, parts: 16 });
     }
     for score in [Score::Softmax, Score::Sigmoid] {
         specs.push(KernelSpec::Route { experts: 16, top_k: 4, score, normalise: true, scale: Bits::of(1.0) });

@@ -10,6 +10,8 @@
 //! - a routing fires for those rows whose slot named the instance's expert;
 //! - parts (attention) fires for a row where its part has positions that the row sees ([`Parts`]).
 //!
+//! A wanted row is its token's: a program over outputs receives a tensor of tokens for the wanted ones only, and what is sent of others goes nowhere.
+//!
 //! It fires when all that it receives of that row has come and it has fired for all of its rows before. What it reads of weights, tables and states is in its PE's memory.
 //! What it sends goes to all who receive it. Columns of a *chain* (the reduction of a product whose dot products are cut) are separate programs: each receives the
 //! sum of the one before as its residual, so that the order of f32 additions is that of the plan.
@@ -211,7 +213,8 @@ pub struct Program {
     /// Which of [`Descriptor::kernels`].
     pub kernel: u32,
     /// The kernel's dims, for one row: [`DimRule::CacheBlocks`] are blocks of 16 positions of a part, 1 without a state; [`DimRule::All`] of routed
-    /// rows is the experts of a token; blocks of attention are those of the instance's part.
+    /// rows is the experts of a token; blocks of attention are those of the instance's part; [`DimRule::Parts`] are
+    /// the parts that the row sees.
     pub dims: Vec<DimRule>,
     /// What it fires for.
     pub axis: Axis,

@@ -28,22 +28,37 @@ pub const ATTENTION_BLOCK: u32 = 32;
 /// Positions that lie together in the key cache: keys are stored `[position / 16][d][position % 16]`, so that a vector lane is
 /// a position and a score needs no horizontal sum. Values are stored `[position][dv]`. Both are f16.
 pub const KEY_LANES: u32 = 16;
-/// Parts at most that the positions before a token are attended in.
-pub const ATTENTION_PARTS: u32 = 16;
-/// Blocks of a part at least: less is not worth combining.
-const ATTENTION_PART_BLOCKS: u32 = 8;
 
-/// In how many parts so many blocks of positions are attended, and the blocks of each but the last. It depends on the context alone
-/// and not on threads, so that results do not either.
+/// How the positions before a token are divided into parts that are attended each on its own. It depends on the context alone and not on
+/// threads, so that results do not either.
 ///
-/// ```
-/// assert_eq!(ixc_ir::plan::attention_parts(7), (1, 8));
-/// assert_eq!(ixc_ir::plan::attention_parts(256), (16, 16));
-/// assert_eq!(ixc_ir::plan::attention_parts(257), (16, 17));
-/// ```
-pub fn attention_parts(blocks: u32) -> (u32, u32) {
-    let each = blocks.div_ceil(ATTENTION_PARTS).max(ATTENTION_PART_BLOCKS);
-    (blocks.div_ceil(each).max(1), each)
+/// With parts enough for the whole context, each begins and ends at the same positions for every token: part `p` has blocks
+/// `p * blocks .. (p + 1) * blocks`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Division {
+    /// Parts at most, at least 1.
+    pub parts: u32,
+    /// Blocks of [`ATTENTION_BLOCK`] positions of a part at least, at least 1.
+    pub blocks: u32,
+}
+
+impl Division {
+    /// For threads that share a token: as many as are worth combining.
+    pub const THREADS: Division = Division { parts: 16, blocks: 8 };
+
+    /// In how many parts so many blocks are attended, and the blocks of each but the last.
+    ///
+    /// ```
+    /// use ixc_ir::plan::Division;
+    ///
+    /// assert_eq!(Division::THREADS.of(7), (1, 8));
+    /// assert_eq!(Division::THREADS.of(256), (16, 16));
+    /// assert_eq!(Division::THREADS.of(257), (16, 17));
+    /// ```
+    pub fn of(self, blocks: u32) -> (u32, u32) {
+        let each = blocks.div_ceil(self.parts.max(1)).max(self.blocks).max(1);
+        (blocks.div_ceil(each).max(1), each)
+    }
 }
 
 /// An arena buffer of a plan.
@@ -277,6 +292,8 @@ pub enum DimRule {
     MaskedBlocks,
     /// The first block of the item's part.
     FirstBlock,
+    /// Parts of the positions up to the item's row: what is combined.
+    Parts,
     /// Capacity of the KV cache in blocks of [`KEY_LANES`] positions.
     CacheBlocks,
     /// All rows of a count.
@@ -309,13 +326,15 @@ pub struct Variant {
     pub split: Option<Split>,
 }
 
-/// Items that are divided by the positions before them, in [`attention_parts`]: each part is an item of its own, whose kernel writes
+/// Items that are divided by the positions before them: each part is an item of its own, of one row, whose kernel writes
 /// memory of the runtime's in place of one of the task's arguments. Whoever finishes the last part of a row and column
 /// combines them, in the order of the positions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Split {
     /// The task's argument that `combine` writes.
     pub argument: u32,
+    /// How positions are divided.
+    pub division: Division,
     /// Makes the result of the parts. Buffers: the parts, one behind the other, that argument, scratch. Dims: \[parts\].
     pub combine: KernelId,
 }

@@ -10,7 +10,7 @@
 
 use std::fmt::Write;
 
-use super::{Input, Plan, RopeStyle, RowAxis, RowCount, Source, Step, Task, WeightFile};
+use super::{Division, Input, Plan, RopeStyle, RowAxis, RowCount, Source, Step, Task, WeightFile};
 
 /// The plan's text. `name` gives a kernel's.
 pub fn print<K>(plan: &Plan<K>, name: impl Fn(&K) -> String) -> String {
@@ -115,7 +115,11 @@ fn write_task<K>(plan: &Plan<K>, task: &Task, name: &dyn Fn(&K) -> String, out: 
             write!(out, " to {} rows", variant.up_to_rows)?;
         }
         if let Some(split) = variant.split {
-            write!(out, " in parts for {}", kernel(plan, split.combine.0, name))?;
+            write!(out, " in parts")?;
+            if split.division != Division::THREADS {
+                write!(out, " of {} blocks", split.division.blocks)?;
+            }
+            write!(out, " for {}", kernel(plan, split.combine.0, name))?;
         }
     }
     let args: Vec<String> = task.args.iter().map(|arg| source(plan, arg.source)).collect();

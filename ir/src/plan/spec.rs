@@ -258,12 +258,15 @@ pub enum KernelSpec {
         /// Factor on the scores.
         scale: Bits,
     },
-    /// The result of attention in parts. Buffers: parts f32[group * (dv + 2)] (dim parts), y f32[group * dv], scratch. Dims: \[parts\].
+    /// The result of attention in parts. Buffers: parts f32[group * (dv + 2)] (dim parts), y f32[group * dv], scratch. Dims: \[parts\],
+    /// at most `parts`.
     AttentionCombine {
         /// Query heads that share a key head.
         group: u32,
         /// Elements of a value head.
         dv: u32,
+        /// Most parts.
+        parts: u32,
     },
     /// Router. Buffers: logits f32[experts], ids i32[top_k], p f32[top_k], scratch.
     Route {
@@ -361,7 +364,7 @@ impl KernelSpec {
             KernelSpec::AttentionPart { group, d, dv, scale } => {
                 format!("attention_part_g{group}d{d}v{dv}_s{:x}", scale.0)
             }
-            KernelSpec::AttentionCombine { group, dv } => format!("attention_combine_g{group}v{dv}"),
+            KernelSpec::AttentionCombine { group, dv, parts } => format!("attention_combine_g{group}v{dv}p{parts}"),
             KernelSpec::Route { experts, top_k, score, normalise, scale } => format!(
                 "route_{}_e{experts}k{top_k}{}_s{:x}",
                 match score {

@@ -135,7 +135,7 @@ kinds! {
     RopeAppend "rope_append" { d, dv, dims, style, norm }
     Attention "attention" { group, d, dv, scale, heads, rows }
     AttentionPart "attention_part" { group, d, dv, scale }
-    AttentionCombine "attention_combine" { group, dv }
+    AttentionCombine "attention_combine" { group, dv, parts }
     Route "route" { experts, top_k, score, normalise, scale }
     Gather "gather" { bytes }
     Combine "combine" { n, slots, residual }
@@ -336,7 +336,7 @@ mod tests {
         "rope_append d=64 dv=62 dims=64 style=neox",
         "attention group=4 d=128 dv=128 scale=0.088388346 heads=8 rows=4",
         "attention_part group=4 d=128 dv=128 scale=0.088388346",
-        "attention_combine group=4 dv=128",
+        "attention_combine group=4 dv=128 parts=16",
         "route experts=128 top_k=8 score=softmax normalise scale=1.0",
         "gather bytes=33",
         "combine n=33 slots=3 residual",

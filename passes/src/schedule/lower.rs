@@ -38,6 +38,7 @@ use ixc_ir::plan::{
 use self::residency::Residency;
 use super::arena::Draft;
 use super::matrix::{Product, scratch_arg};
+use super::pieces::Pieces;
 use super::steps::{Resource, What, Work};
 use super::{MatrixTarget, ScheduleError, Settings, packing};
 
@@ -339,17 +340,17 @@ impl<'a> Lowering<'a> {
             OpKind::ExpertCombine => {
                 let y = self.operand(op, "y")?;
                 let p = self.operand(op, "p")?;
-                Meaning::Stored(self.combine(name, name.to_string(), y, p, None)?)
+                Meaning::Stored(self.combine(name, name.to_string(), &[y], p, None)?)
             }
             OpKind::ExpertDown => {
                 let w = self.weight_operand(op, "w");
                 let x = self.operand(op, "x")?;
                 let x = self.routed(op, x)?;
                 let label = self.label(op.kind, w);
-                let y = self.product(name, &Product { label: label.clone(), x, w, bias: None, residual: None })?;
+                let y = self.down(name, &Product { label: label.clone(), x, w, bias: None, residual: None })?;
                 let p = self.operand(op, "p")?;
                 let residual = self.opt_operand(op, "residual")?;
-                Meaning::Stored(self.combine(name, format!("{label} combine"), y, p, residual)?)
+                Meaning::Stored(self.combine(name, format!("{label} combine"), &y, p, residual)?)
             }
             OpKind::ExpertSlots => Meaning::Slots,
             OpKind::ExpertPrefetch => self.expert_prefetch(op)?,
@@ -450,6 +451,11 @@ impl<'a> Lowering<'a> {
 
     pub(super) fn target(&self) -> MatrixTarget {
         self.settings.matrix
+    }
+
+    /// How work is cut for processing elements, where it is.
+    pub(super) fn pieces(&self) -> Option<Pieces> {
+        self.settings.pieces
     }
 
     /// The format in which kernels read a weight.
@@ -576,7 +582,7 @@ impl<'a> Lowering<'a> {
     }
 
     /// A task with an item for each row and column.
-    fn by_rows(
+    pub(super) fn by_rows(
         &mut self,
         label: String,
         rows: Rows,

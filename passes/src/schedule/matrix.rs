@@ -30,19 +30,19 @@ pub(super) struct Product {
 }
 
 /// What all products need to know of a weight.
-struct Matrix {
-    format: Format,
-    n: u64,
-    k: u64,
+pub(super) struct Matrix {
+    pub(super) format: Format,
+    pub(super) n: u64,
+    pub(super) k: u64,
     /// Bytes of a row.
     row: u64,
     /// Bytes of an expert, 0 where there are none.
-    expert: u64,
+    pub(super) expert: u64,
 }
 
 impl Matrix {
     /// The bytes of `rows` rows; part of the weight, whose bytes fit.
-    fn rows(&self, rows: u64) -> u64 {
+    pub(super) fn rows(&self, rows: u64) -> u64 {
         self.row * rows
     }
 }
@@ -65,16 +65,12 @@ impl Lowering<'_> {
 
     /// `x w' [+ bias] [+ residual]`.
     pub(super) fn product(&mut self, op: &'static str, product: &Product) -> Result<Stored, ScheduleError> {
-        let Product { label, x, w, bias, residual } = product;
-        let m = self.matrix(op, *w, x.rows)?;
-        let x = &self.factor(*x, *w)?;
-        self.expect(op, x, self.activation(*w), m.k)?;
-        if let Some(residual) = residual {
-            self.expect(op, residual, Format::F32, m.n)?;
-            if residual.rows != x.rows {
-                let problem = format!("a residual of rows {:?} for rows {:?}", residual.rows, x.rows);
-                return Err(ScheduleError::Unsupported { op, problem });
-            }
+        let (m, x) = &self.factors(op, product)?;
+        let Product { label, w, bias, residual, .. } = product;
+        if let Some(pieces) = self.pieces() {
+            let results = self.chains(&pieces, product, (m, x), &[m.n])?;
+            let nothing = || ScheduleError::Unsupported { op, problem: "a weight without columns".to_string() };
+            return results.first().copied().ok_or_else(nothing);
         }
         let y = self.buffer(label, x.rows, Format::F32, m.n)?;
         let target = self.target();
@@ -132,6 +128,33 @@ impl Lowering<'_> {
         Ok(y)
     }
 
+    /// A product's weight and activations, checked to fit each other and what is added.
+    fn factors(&mut self, op: &'static str, product: &Product) -> Result<(Matrix, Stored), ScheduleError> {
+        let Product { x, w, residual, .. } = product;
+        let m = self.matrix(op, *w, x.rows)?;
+        let x = self.factor(*x, *w)?;
+        self.expect(op, &x, self.activation(*w), m.k)?;
+        if let Some(residual) = residual {
+            self.expect(op, residual, Format::F32, m.n)?;
+            if residual.rows != x.rows {
+                let problem = format!("a residual of rows {:?} for rows {:?}", residual.rows, x.rows);
+                return Err(ScheduleError::Unsupported { op, problem });
+            }
+        }
+        Ok((m, x))
+    }
+
+    /// A product whose rows are summed over experts: in as many ranges as can be summed each at once.
+    pub(super) fn down(&mut self, op: &'static str, product: &Product) -> Result<Vec<Stored>, ScheduleError> {
+        match self.pieces() {
+            None => Ok(vec![self.product(op, product)?]),
+            Some(pieces) => {
+                let (m, x) = &self.factors(op, product)?;
+                self.down_pieces(&pieces, product, (m, x))
+            }
+        }
+    }
+
     /// `silu(x gate') * (x up')`, quantised.
     pub(super) fn swiglu(
         &mut self,
@@ -141,6 +164,9 @@ impl Lowering<'_> {
         (gate, up): (WeightId, WeightId),
         out: Format,
     ) -> Result<Stored, ScheduleError> {
+        if let Some(pieces) = self.pieces() {
+            return self.swiglu_pieces(op, &pieces, label, x, (gate, up), out);
+        }
         let (g, u) = (self.matrix(op, gate, x.rows)?, self.matrix(op, up, x.rows)?);
         let x = &self.factor(*x, gate)?;
         self.expect(op, x, self.activation(gate), g.k)?;

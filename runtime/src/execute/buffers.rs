@@ -28,7 +28,7 @@ pub(super) fn in_range(value: u64, dim: &Dim) -> Result<i64, Problem> {
 }
 
 impl Pass<'_> {
-    /// The memory of `count` parts from `first` on of an item's column.
+    /// The memory of `count` parts from `first` on of an item's row and column.
     pub(super) fn parts(
         &self,
         place: &PartPlace,
@@ -39,7 +39,7 @@ impl Pass<'_> {
     ) -> Result<Region, Problem> {
         let size_error = || Problem::Size { buffer: parameter.name.clone(), dims: dims.to_vec() };
         let bytes = parameter.size.at(dims).ok_or_else(size_error)?;
-        let region = self.store.parts.region(place, item.column, first, count).ok_or_else(size_error)?;
+        let region = self.store.parts.region(place, (item.row, item.column), first, count).ok_or_else(size_error)?;
         part(region, 0, bytes, parameter, item)
     }
 
@@ -52,7 +52,7 @@ impl Pass<'_> {
             DimRule::RowRest(n) => item.rows % u64::from(n.max(1)),
             DimRule::RowRestGroups { m, n } => item.rows % u64::from(m.max(1)) / u64::from(n.max(1)),
             DimRule::RowPartial(n) => u64::from(!item.rows.is_multiple_of(u64::from(n.max(1)))),
-            DimRule::FullBlocks | DimRule::MaskedBlocks | DimRule::FirstBlock => {
+            DimRule::FullBlocks | DimRule::MaskedBlocks | DimRule::FirstBlock | DimRule::Parts => {
                 // Rows are tokens, as the program's check says.
                 let first = u64::from(self.counts.position) + item.row;
                 item.span.dim(rule, first, first + item.rows.saturating_sub(1)).unwrap_or(0)

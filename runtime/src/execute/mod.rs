@@ -443,32 +443,39 @@ impl Pass<'_> {
         let mut end = 0u64;
         for (number, task) in stage.tasks.iter().enumerate() {
             let mut add = |rows: ExpertRows| {
-                let variant = task.variants.iter().position(|variant| rows.rows <= variant.up_to_rows);
-                let (Some(variant), true) = (variant, rows.rows > 0 && task.columns > 0) else { return };
-                let count = u64::from(rows.rows);
-                let chunk_rows = chunk_rows(&task.variants[variant], count);
-                let chunks = count.div_ceil(chunk_rows);
-                let span = match task.variants[variant].split {
-                    // Of the last token: the program's check says that there is one row.
-                    Some(_) => Span::divided(u64::from(self.counts.position) + count - 1),
-                    None => Span::WHOLE,
-                };
-                let start = end;
-                let items = chunks.saturating_mul(u64::from(task.columns)).saturating_mul(u64::from(span.parts));
-                end = end.saturating_add(items);
-                let (expert, first_row) = (rows.expert, u64::from(rows.first));
-                groups.push(Group {
-                    start,
-                    end,
-                    task: number,
-                    variant,
-                    expert,
-                    first_row,
-                    rows: count,
-                    chunk_rows,
-                    chunks,
-                    span,
-                });
+                let fits = task.variants.iter().position(|variant| rows.rows <= variant.up_to_rows);
+                let (Some(variant), true) = (fits, rows.rows > 0 && task.columns > 0) else { return };
+                let chosen = &task.variants[variant];
+                // Rows that are divided are one at a time, as the program's check says: each has parts of its own.
+                let each = if chosen.split.is_some() { 1 } else { rows.rows };
+                for first in (0..rows.rows).step_by(each as usize) {
+                    let count = u64::from(each);
+                    let chunk_rows = chunk_rows(chosen, count);
+                    let chunks = count.div_ceil(chunk_rows);
+                    let first_row = u64::from(rows.first) + u64::from(first);
+                    let span = match chosen.split {
+                        // Rows are tokens, as the check says, too.
+                        Some(split) => Span::divided(u64::from(self.counts.position) + first_row, split.division),
+                        None => Span::WHOLE,
+                    };
+                    let start = end;
+                    let items = chunks.saturating_mul(u64::from(task.columns)).saturating_mul(u64::from(span.parts));
+                    end = end.saturating_add(items);
+                    let expert = rows.expert;
+                    let rows = count;
+                    groups.push(Group {
+                        start,
+                        end,
+                        task: number,
+                        variant,
+                        expert,
+                        first_row,
+                        rows,
+                        chunk_rows,
+                        chunks,
+                        span,
+                    });
+                }
             };
             self.each_expert(stage, task.rows, &mut add);
         }
@@ -510,7 +517,7 @@ impl Pass<'_> {
             };
             self.item(thread, (task, place), variant, kernel, &item).map_err(|problem| failed(kernel, problem))?;
             if let Some(split) = &variant.split
-                && self.store.parts.finished(place, item.column, item.span.parts)
+                && self.store.parts.finished(place, (item.row, item.column), item.span.parts)
             {
                 let combine = &self.program.kernels[split.combine.0 as usize];
                 let combined = self.combine(thread, (task, place), split, combine, &item);

@@ -1,7 +1,7 @@
 //! Positions before an item, and items that are divided by them.
 //!
 //! With one token there are few items of attention, each with a long way to go through the cache; so the positions are divided
-//! ([`attention_parts`], by the context alone), and each part is an item that leaves what it has in memory here. A counter for
+//! ([`Division`], by the context alone), and each part is an item that leaves what it has in memory here. A counter for
 //! each column tells who finished last, and that thread combines the parts, in their order: which thread it is changes no bit,
 //! and no barrier stands between.
 //!
@@ -13,7 +13,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use ixc_ir::plan::{ATTENTION_BLOCK, ATTENTION_PARTS, DimRule, attention_parts};
+use ixc_ir::plan::{ATTENTION_BLOCK, DimRule, Division};
 
 use crate::memory::{Memory, MemoryError, Region};
 use crate::program::{PartPlace, Program};
@@ -32,7 +32,7 @@ impl Parts {
     /// When the system refuses.
     pub fn new(program: &Program) -> Result<Parts, MemoryError> {
         let memory = Memory::zeroed("parts of attention", program.part_bytes, false)?;
-        Ok(Parts { memory, done: (0..program.part_columns).map(|_| AtomicU32::new(0)).collect() })
+        Ok(Parts { memory, done: (0..program.part_lines).map(|_| AtomicU32::new(0)).collect() })
     }
 
     /// Forgets what an abandoned pass has counted.
@@ -40,17 +40,18 @@ impl Parts {
         self.done.iter_mut().for_each(|done| *done.get_mut() = 0);
     }
 
-    /// Memory of `count` parts of a column from part `first` on.
-    pub fn region(&self, place: &PartPlace, column: u32, first: u32, count: u32) -> Option<Region> {
-        let before = u64::from(column).checked_mul(u64::from(ATTENTION_PARTS))?.checked_add(u64::from(first))?;
+    /// Memory of `count` parts of a row's column from part `first` on.
+    pub fn region(&self, place: &PartPlace, at: (u64, u32), first: u32, count: u32) -> Option<Region> {
+        let before = place.line(at)?.checked_mul(u64::from(place.parts))?.checked_add(u64::from(first))?;
         let offset = before.checked_mul(place.bytes)?.checked_add(place.offset)?;
         self.memory.region().part(offset, place.bytes.checked_mul(u64::from(count))?)
     }
 
-    /// Counts a part of a column as done; whether it was the last of `count`. What the other threads left in their parts can be read
+    /// Counts a part of a row's column as done; whether it was the last of `count`. What the other threads left in their parts can be read
     /// by the one that gets `true`.
-    pub fn finished(&self, place: &PartPlace, column: u32, count: u32) -> bool {
-        let Some(done) = place.column.checked_add(column as usize).and_then(|i| self.done.get(i)) else { return false };
+    pub fn finished(&self, place: &PartPlace, at: (u64, u32), count: u32) -> bool {
+        let number = place.line(at).and_then(|line| usize::try_from(line).ok()?.checked_add(place.line));
+        let Some(done) = number.and_then(|i| self.done.get(i)) else { return false };
         let last = done.fetch_add(1, Ordering::AcqRel) + 1 >= count;
         if last {
             // For the next stage, which a barrier keeps away.
@@ -75,9 +76,9 @@ impl Span {
     pub const WHOLE: Span = Span { part: 0, parts: 1, each: u32::MAX };
 
     /// Parts of what stands before and with a position: how many, and the blocks of each.
-    pub fn divided(position: u64) -> Span {
+    pub fn divided(position: u64, division: Division) -> Span {
         let blocks = u32::try_from(position / u64::from(ATTENTION_BLOCK) + 1).unwrap_or(u32::MAX);
-        let (parts, each) = attention_parts(blocks);
+        let (parts, each) = division.of(blocks);
         Span { part: 0, parts, each }
     }
 
@@ -96,6 +97,7 @@ impl Span {
             DimRule::FullBlocks => Some(whole - start),
             DimRule::MaskedBlocks => Some(end - whole),
             DimRule::FirstBlock => Some(start),
+            DimRule::Parts => Some(self.parts.into()),
             DimRule::Rows
             | DimRule::RowGroups(_)
             | DimRule::RowRest(_)
@@ -128,8 +130,10 @@ mod tests {
 
     #[test]
     fn parts_have_every_block_once() {
-        for position in (0..20_000).chain([1 << 24]) {
-            let divided = Span::divided(position);
+        // The second has parts enough for each to have two blocks, wherever the row is.
+        let divisions = [Division::THREADS, Division { parts: 1 << 20, blocks: 2 }];
+        for (position, division) in (0..20_000).chain([1 << 24]).flat_map(|p| divisions.map(|division| (p, division))) {
+            let divided = Span::divided(position, division);
             let mut next = 0;
             for part in 0..divided.parts {
                 let [full, masked, first] = dims(Span { part, ..divided }, position, position);
@@ -138,7 +142,8 @@ mod tests {
                 next = first + full + masked;
             }
             assert_eq!(next, position / 32 + 1);
-            assert!(divided.parts <= ATTENTION_PARTS);
+            assert!(divided.parts <= division.parts);
+            assert!(division == Division::THREADS || divided.each == 2);
         }
     }
 }

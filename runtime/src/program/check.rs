@@ -7,8 +7,8 @@ use ixc_ir::plan::{
 };
 
 use super::{
-    Access, MAX_BUFFERS, MAX_EXPERTS, MAX_PARTS, PARTS, Parameter, PartPlace, PlanError, Problem, Routing, Signature,
-    Stage, Then, at, id, range,
+    Access, LINE_BYTES, MAX_BUFFERS, MAX_EXPERTS, MAX_PARTS, Parameter, PartPlace, PlanError, Problem, Routing,
+    Signature, Stage, Then, at, id, range,
 };
 
 type Result<T, E = PlanError> = std::result::Result<T, E>;
@@ -218,12 +218,16 @@ impl Checker<'_> {
 
     /// Where the task's parts are, behind those of the tasks before it.
     fn parts(&self, task: &Task, next: &mut PartPlace) -> Result<PartPlace, Problem> {
-        let mut bytes = None;
+        let (mut bytes, mut rows, mut parts) = (None, 0, 0);
         for variant in &task.variants {
             let Some(split) = variant.split else { continue };
-            if task.rows != RowAxis::Tokens || variant.up_to_rows != 1 {
-                return Err(Problem::Shape { right: "in parts for one token alone" });
+            if task.rows != RowAxis::Tokens || variant.row_chunk != 1 {
+                return Err(Problem::Shape { right: "in parts for tokens, one at a time" });
             }
+            range("parts", split.division.parts, 1, MAX_PARTS)?;
+            range("blocks of a part", split.division.blocks, 1, MAX_PARTS)?;
+            rows = rows.max(variant.up_to_rows.min(self.plan.max_tokens).into());
+            parts = parts.max(split.division.parts);
             let argument = split.argument as usize;
             id("argument", split.argument, &task.args)?;
             let kernel = id("kernel", variant.kernel.0, self.kernels)?;
@@ -239,9 +243,9 @@ impl Checker<'_> {
             bytes = Some(part);
             let combine = id("kernel", split.combine.0, self.kernels)?;
             match &combine.buffers[..] {
-                [parts, y, rest @ ..]
+                [read, y, rest @ ..]
                     if combine.dims.len() == 1
-                        && matches!((&parts.access, &y.access), (Access::Read, Access::Write))
+                        && matches!((&read.access, &y.access), (Access::Read, Access::Write))
                         && rest.iter().all(|buffer| matches!(buffer.access, Access::Scratch)) =>
                 {
                     feed(y, &task.args[argument])?;
@@ -254,11 +258,12 @@ impl Checker<'_> {
             }
         }
         let Some(bytes) = bytes else { return Ok(PartPlace::default()) };
-        let place = PartPlace { bytes, ..*next };
-        let all = u64::from(task.columns).saturating_mul(PARTS).saturating_mul(bytes);
+        let place = PartPlace { bytes, rows, parts, columns: task.columns, ..*next };
+        let all = place.lines().saturating_mul(parts.into()).saturating_mul(bytes);
         next.offset =
             range("bytes of parts", next.offset.saturating_add(all), 0, MAX_PARTS).map(|()| next.offset + all)?;
-        next.column += task.columns as usize;
+        range("rows and columns of parts", next.line as u64 + place.lines(), 0, MAX_PARTS / LINE_BYTES)?;
+        next.line += place.lines() as usize;
         Ok(place)
     }
 
@@ -288,7 +293,9 @@ impl Checker<'_> {
             | DimRule::RowRestGroups { m: 0, .. }
             | DimRule::RowRestGroups { n: 0, .. }
             | DimRule::RowPartial(0) => Err(Problem::Rule { rule, right: "divides by 0" }),
-            DimRule::FullBlocks | DimRule::MaskedBlocks | DimRule::FirstBlock if rows != RowAxis::Tokens => {
+            DimRule::FullBlocks | DimRule::MaskedBlocks | DimRule::FirstBlock | DimRule::Parts
+                if rows != RowAxis::Tokens =>
+            {
                 Err(Problem::Rule { rule, right: "needs rows that are tokens" })
             }
             DimRule::All(rows) => check_rows(rows),
@@ -300,6 +307,7 @@ impl Checker<'_> {
             | DimRule::FullBlocks
             | DimRule::MaskedBlocks
             | DimRule::FirstBlock
+            | DimRule::Parts
             | DimRule::CacheBlocks => Ok(()),
         }
     }

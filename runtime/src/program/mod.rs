@@ -19,7 +19,7 @@ mod error;
 mod groups;
 
 use ixc_ir::kernel::{Affine, Atom, BufferKind, Dim, Kernel};
-use ixc_ir::plan::{ATTENTION_PARTS, ArenaBuffer, BucketId, BufferId, KernelId, Plan, Task};
+use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, KernelId, Plan, Task};
 
 use crate::file::blocks::BlockShape;
 pub use error::{PlanError, Problem};
@@ -40,8 +40,8 @@ pub const MAX_EXPERTS: u32 = 1 << 16;
 pub const MAX_SCRATCH: u64 = 1 << 28;
 /// Most memory for the parts of a stage's items, in bytes.
 pub const MAX_PARTS: u64 = 1 << 28;
-/// Parts of an item at most.
-const PARTS: u64 = ATTENTION_PARTS as u64;
+/// Bytes that a row's column is taken to need for its parts at least: there is a counter for each.
+const LINE_BYTES: u64 = 64;
 /// Most pairs that a rotary table turns.
 pub const MAX_PAIRS: usize = 1 << 16;
 
@@ -256,10 +256,29 @@ impl BlockPlace {
 pub struct PartPlace {
     /// Bytes of a part.
     pub bytes: u64,
-    /// Where the first part of the first column begins.
+    /// Where the first part of the first line begins. A *line* is a row's column.
     pub offset: u64,
-    /// The number of the first column, counted over the tasks of a stage.
-    pub column: usize,
+    /// The number of the first line, counted over the tasks of a stage.
+    pub line: usize,
+    /// Parts of a line.
+    pub parts: u32,
+    /// Columns of a row.
+    pub columns: u32,
+    /// Rows at most.
+    pub rows: u64,
+}
+
+impl PartPlace {
+    /// The number of a row's column; `None` where there is none such.
+    pub fn line(&self, (row, column): (u64, u32)) -> Option<u64> {
+        let inside = row < self.rows && column < self.columns;
+        inside.then(|| row.checked_mul(self.columns.into())?.checked_add(column.into())).flatten()
+    }
+
+    /// Lines. Few enough for the program's check to have taken the memory of their parts.
+    fn lines(&self) -> u64 {
+        self.rows.saturating_mul(self.columns.into())
+    }
 }
 
 /// A checked plan.
@@ -279,8 +298,8 @@ pub struct Program {
     pub scratch_bytes: u64,
     /// Memory for the parts of a stage's items, in bytes.
     pub part_bytes: u64,
-    /// Columns that have parts, in a stage.
-    pub part_columns: usize,
+    /// Rows' columns that have parts, in a stage.
+    pub part_lines: usize,
     /// Most tokens of a step.
     pub max_tokens: u32,
     /// Vocabulary.
@@ -328,17 +347,14 @@ impl Program {
         let (stages, groups) = groups::check(&checker, checker.stages()?)?;
         at(&"logits", checker.logits())?;
         at(&"softmax", checker.softmax())?;
-        let ends = |end: fn(&(PartPlace, &Task)) -> u64| {
-            let places = stages.iter().flat_map(|stage: &Stage| stage.parts.iter().copied().zip(&stage.tasks));
-            places.map(|place| end(&place)).max().unwrap_or(0)
-        };
+        let ends =
+            |end: fn(&PartPlace) -> u64| stages.iter().flat_map(|stage| &stage.parts).map(end).max().unwrap_or(0);
         // They fit: each was found to be at most MAX_PARTS.
-        let part_bytes = ends(|(place, task)| place.offset + place.bytes * u64::from(task.columns) * PARTS);
-        let part_columns =
-            ends(|(place, task)| place.column as u64 + if place.bytes > 0 { task.columns.into() } else { 0 });
+        let part_bytes = ends(|place| place.offset + place.bytes * place.lines() * u64::from(place.parts));
+        let part_lines = ends(|place| place.line as u64 + place.lines());
         Ok(Program {
             part_bytes,
-            part_columns: part_columns as usize,
+            part_lines: part_lines as usize,
             stages,
             routings,
             groups,

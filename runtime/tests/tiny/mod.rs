@@ -268,13 +268,13 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     args.extend([arena(a, HEADS * D * 4), arg(Source::Scratch, 0, 0)]);
     let mut attention = m.rows("attention", RowAxis::Tokens, 1, attention, &dims, args);
     attention.variants[0].row_chunk = 3;
-    let combine = m.kernel(KernelSpec::AttentionCombine { group, dv });
+    let combine = m.kernel(KernelSpec::AttentionCombine { group, dv, parts: Division::THREADS.parts });
     let one = Variant {
         up_to_rows: 1,
         row_chunk: 1,
         kernel: m.kernel(KernelSpec::AttentionPart { group, d, dv, scale }),
         dims: vec![full, masked, DimRule::FirstBlock],
-        split: Some(Split { argument: 4, combine }),
+        split: Some(Split { argument: 4, division: Division::THREADS, combine }),
     };
     attention.variants.insert(0, one);
     steps.push(vec![attention]);

@@ -10,9 +10,11 @@ use ixc_ir::graph::attrs::{self, RopeAttrs};
 use ixc_ir::graph::interpret::math::rope_angles;
 use ixc_ir::graph::{Op, WeightId};
 use ixc_ir::plan::spec::Bits;
-use ixc_ir::plan::{Arg, CacheLayer, DimRule, Input, KernelSpec, RopeStyle, RopeTable, Source, Split, Task, Variant};
+use ixc_ir::plan::{
+    Arg, CacheLayer, DimRule, Division, Input, KernelSpec, RopeStyle, RopeTable, Source, Split, Task, Variant,
+};
 
-use super::{Access, INDEX_BYTES, Lowering, Meaning, ScheduleError};
+use super::{Access, INDEX_BYTES, Lowering, Meaning, Pieces, ScheduleError, Stored};
 use super::{by_column, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
 
 /// Queries that attention works on together: what shares the conversion of a block of keys and values.
@@ -28,34 +30,56 @@ impl Lowering<'_> {
         let [_, heads, d] = self.function.ty(op.results[0]).dims() else {
             return unsupported(op.kind.row().mnemonic, "no heads");
         };
-        let (heads, d) = (heads.fixed().unwrap_or(0), d.fixed().unwrap_or(0));
-        let table = self.rope_table(&rope, self.opt_weight(op, "factors"))?;
+        let shape = (heads.fixed().unwrap_or(0), d.fixed().unwrap_or(0));
+        Ok(Meaning::Stored(self.rotate(op, x, &rope, norm, shape)?))
+    }
+
+    /// `heads` heads of `d` elements, normed and rotated: all of a row at once, or each on its own where work is in pieces.
+    fn rotate(
+        &mut self,
+        op: &Op,
+        x: Stored,
+        rope: &RopeAttrs,
+        norm: Option<WeightId>,
+        (heads, d): (u64, u64),
+    ) -> Result<Stored, ScheduleError> {
+        let table = self.rope_table(rope, self.opt_weight(op, "factors"))?;
         let label = op.kind.row().mnemonic.to_string();
         let y = self.buffer(&label, x.rows, Format::F32, x.width)?;
         let row = y.row_bytes()?;
-        let mut args = vec![(by_row(Source::Arena(x.buffer), row), Access::Read)];
+        let (columns, together) = if self.pieces().is_some() { (heads, 1) } else { (1, heads) };
+        let column = row_bytes(Format::F32, d)?.saturating_mul(u64::from(columns > 1));
+        let mut args = vec![(by_column(Source::Arena(x.buffer), row, column), Access::Read)];
         if let Some(norm) = norm {
             args.push((whole(Source::Weight(self.vector(op.kind.row().mnemonic, norm)?)), Access::Read));
         }
         args.extend(rope_args(table));
-        args.push((by_row(Source::Arena(y.buffer), row), Access::Write));
+        args.push((by_column(Source::Arena(y.buffer), row, column), Access::Write));
         let spec = KernelSpec::RopeHeads {
-            heads: fit("heads", heads)?,
+            heads: fit("heads", together)?,
             d: fit("elements of a head", d)?,
             dims: fit("rotated elements", rope.dims)?,
             style: plan_style(rope.style),
             norm: norm.map(|_| Bits::of(op.attr("eps").float())),
         };
-        self.by_rows(label, y.rows, 1, (spec, vec![DimRule::CacheBlocks]), args)?;
-        Ok(Meaning::Stored(y))
+        self.by_rows(label, y.rows, columns, (spec, vec![DimRule::CacheBlocks]), args)?;
+        Ok(y)
     }
 
     /// Keys and values into the cache; without `rope` the keys are rotated already, and turn by nothing here.
     pub(super) fn append(&mut self, op: &Op, rope: Option<RopeAttrs>) -> Result<Meaning, ScheduleError> {
         let name = op.kind.row().mnemonic;
-        let (k, v) = (self.operand(op, "k")?, self.operand(op, "v")?);
+        let (mut k, v) = (self.operand(op, "k")?, self.operand(op, "v")?);
         self.positions(op, &k)?;
         let (layer, cache) = self.layer(op)?;
+        let mut rope = rope;
+        if let (Some(_), Some(turn)) = (self.pieces(), &rope) {
+            // Keys are rotated elsewhere: nothing but keys and values lies with the cache.
+            self.expect(name, &k, Format::F32, u64::from(cache.key_len) * u64::from(cache.heads))?;
+            let shape = (cache.heads.into(), cache.key_len.into());
+            k = self.rotate(op, k, turn, self.opt_weight(op, "norm"), shape)?;
+            rope = None;
+        }
         let (table, style, dims, norm) = match &rope {
             Some(rope) => {
                 let table = self.rope_table(rope, self.opt_weight(op, "factors"))?;
@@ -123,16 +147,22 @@ impl Lowering<'_> {
             (by_column(Source::Arena(y.buffer), y.row_bytes()?, row_bytes(Format::F32, group * dv)?), Access::Write),
             (scratch_arg(), Access::Read),
         ];
+        if let Some(pieces) = self.pieces() {
+            let heads = Heads { layer, cache, group, scale: Bits::of(op.attr("scale").float()) };
+            self.attention_pieces(&pieces, &label, &heads, (q, y))?;
+            return Ok(Meaning::Stored(y));
+        }
         let (d, dv, scale) = (cache.key_len, cache.value_len, Bits::of(op.attr("scale").float()));
         let (group, heads) = (fit("query heads of a key head", group)?, cache.heads);
         // One token has few items, so those are divided by positions; rows of several share the loads of keys and values.
-        let combine = self.kernel(KernelSpec::AttentionCombine { group, dv })?;
+        let division = Division::THREADS;
+        let combine = self.kernel(KernelSpec::AttentionCombine { group, dv, parts: division.parts })?;
         let one = Variant {
             up_to_rows: 1,
             row_chunk: 1,
             kernel: self.kernel(KernelSpec::AttentionPart { group, d, dv, scale })?,
             dims: vec![DimRule::FullBlocks, DimRule::MaskedBlocks, DimRule::FirstBlock],
-            split: Some(Split { argument: RESULT, combine }),
+            split: Some(Split { argument: RESULT, division, combine }),
         };
         let rows = (QUERIES / group).max(1);
         let mut dims = vec![DimRule::FullBlocks, DimRule::MaskedBlocks];
@@ -150,6 +180,49 @@ impl Lowering<'_> {
         let variants = vec![one, several];
         self.task(Task { label, rows: q.rows.axis(), columns, variants, args: Vec::new() }, args);
         Ok(Meaning::Stored(y))
+    }
+
+    /// Attention in parts that are the same for every token, for as many query heads of a key head at once as can be combined.
+    fn attention_pieces(
+        &mut self,
+        pieces: &Pieces,
+        label: &str,
+        heads: &Heads,
+        (q, y): (Stored, Stored),
+    ) -> Result<(), ScheduleError> {
+        let Heads { layer, ref cache, group, scale } = *heads;
+        let (d, dv) = (cache.key_len, cache.value_len);
+        let together = pieces.heads(group, dv.into());
+        let division = pieces.division();
+        let columns = [(q, d), (y, dv)].map(|(x, n)| (x, u64::from(n) * 4));
+        for first in (0..group).step_by(together.max(1) as usize) {
+            let [q, y] = columns.map(|(x, head)| -> Result<Arg, ScheduleError> {
+                let arg = by_column(Source::Arena(x.buffer), x.row_bytes()?, group.saturating_mul(head));
+                Ok(Arg { offset: first.saturating_mul(head), ..arg })
+            });
+            let args = vec![
+                (q?, Access::Read),
+                (by_row(Source::Input(Input::Positions), INDEX_BYTES), Access::Read),
+                (whole(Source::Keys(layer)), Access::Read),
+                (whole(Source::Values(layer)), Access::Read),
+                (y?, Access::Write),
+                (scratch_arg(), Access::Read),
+            ];
+            let group = fit("query heads of a key head", together)?;
+            let combine = self.kernel(KernelSpec::AttentionCombine { group, dv, parts: division.parts })?;
+            let variant = Variant {
+                up_to_rows: u32::MAX,
+                row_chunk: 1,
+                kernel: self.kernel(KernelSpec::AttentionPart { group, d, dv, scale })?,
+                dims: vec![DimRule::FullBlocks, DimRule::MaskedBlocks, DimRule::FirstBlock],
+                split: Some(Split { argument: RESULT, division, combine }),
+            };
+            let label = if first > 0 { format!("{label} heads {first}") } else { label.to_string() };
+            let columns = cache.heads;
+            let rows = ixc_ir::plan::RowAxis::Tokens;
+            self.task(Task { label, rows, columns, variants: vec![variant], args: Vec::new() }, args);
+        }
+        Ok(())
     }
 
     fn rope_table(&mut self, rope: &RopeAttrs, factors: Option<WeightId>) -> Result<u32, ScheduleError> {
@@ -182,6 +255,15 @@ impl Lowering<'_> {
         weight.format.dequantise(&bytes, &mut floats);
         Ok(floats)
     }
+}
+
+/// What attention of a layer is about.
+struct Heads {
+    layer: u32,
+    cache: CacheLayer,
+    /// Query heads of a key head.
+    group: u64,
+    scale: Bits,
 }
 
 fn plan_style(style: attrs::RopeStyle) -> RopeStyle {

@@ -9,7 +9,7 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::Op;
 use ixc_ir::graph::attrs::{RouteAttrs, RouteScore};
 use ixc_ir::plan::spec::{Bits, Score};
-use ixc_ir::plan::{BucketId, DimRule, Input, KernelSpec, RowCount, Source, Step};
+use ixc_ir::plan::{Arg, BucketId, DimRule, Input, KernelSpec, RowCount, Source, Step};
 
 use super::{Access, INDEX_BYTES, Lowering, Meaning, Rows, ScheduleError, Stored};
 use super::{Resource, What, Work, by_row, fit, scratch_arg, unsupported, whole};
@@ -101,38 +101,49 @@ impl Lowering<'_> {
         Ok(y)
     }
 
+    /// The sum over slots of rows that lie in `ranges`, one buffer behind the other.
     pub(super) fn combine(
         &mut self,
         op: &'static str,
         label: String,
-        y: Stored,
+        ranges: &[Stored],
         p: Stored,
         residual: Option<Stored>,
     ) -> Result<Stored, ScheduleError> {
-        let Rows::Routed { bucket, top_k } = y.rows else { return unsupported(op, "slots that are not routed") };
+        let Some(&Stored { rows: Rows::Routed { bucket, top_k }, .. }) = ranges.first() else {
+            return unsupported(op, "slots that are not routed");
+        };
         if p.rows != Rows::Tokens || p.width != u64::from(top_k) {
             return unsupported(op, "weights of other slots than those of y");
         }
-        let out = self.buffer(&label, Rows::Tokens, Format::F32, y.width)?;
-        let row = out.row_bytes()?;
-        let slots = u64::from(top_k) * INDEX_BYTES;
-        let mut args = vec![
-            (by_row(Source::Input(Input::RoutedSlot(bucket)), slots), Access::Read),
-            (by_row(Source::Arena(p.buffer), p.row_bytes()?), Access::Read),
-            (whole(Source::Arena(y.buffer)), Access::Read),
-        ];
+        // The widths are those of a weight's rows, whose bytes fit.
+        let width = ranges.iter().map(|y| y.width).sum();
         if let Some(residual) = residual {
-            self.expect(op, &residual, Format::F32, y.width)?;
+            self.expect(op, &residual, Format::F32, width)?;
             if residual.rows != Rows::Tokens {
                 return unsupported(op, "a residual of rows other than tokens");
             }
-            args.push((by_row(Source::Arena(residual.buffer), row), Access::Read));
         }
-        args.push((by_row(Source::Arena(out.buffer), row), Access::Write));
-        let spec =
-            KernelSpec::Combine { n: fit("elements of a row", y.width)?, slots: top_k, residual: residual.is_some() };
-        let dims = vec![DimRule::All(RowCount::Routed { top_k })];
-        self.by_rows(label, out.rows, 1, (spec, dims), args)?;
+        let out = self.buffer(&label, Rows::Tokens, Format::F32, width)?;
+        let row = out.row_bytes()?;
+        let slots = u64::from(top_k) * INDEX_BYTES;
+        let mut offset = 0;
+        for y in ranges {
+            let mut args = vec![
+                (by_row(Source::Input(Input::RoutedSlot(bucket)), slots), Access::Read),
+                (by_row(Source::Arena(p.buffer), p.row_bytes()?), Access::Read),
+                (whole(Source::Arena(y.buffer)), Access::Read),
+            ];
+            if let Some(residual) = residual {
+                args.push((Arg { offset, ..by_row(Source::Arena(residual.buffer), row) }, Access::Read));
+            }
+            args.push((Arg { offset, ..by_row(Source::Arena(out.buffer), row) }, Access::Write));
+            let n = fit("elements of a row", y.width)?;
+            let spec = KernelSpec::Combine { n, slots: top_k, residual: residual.is_some() };
+            let dims = vec![DimRule::All(RowCount::Routed { top_k })];
+            self.by_rows(label.clone(), out.rows, 1, (spec, dims), args)?;
+            offset += y.row_bytes()?;
+        }
         Ok(out)
     }
 }

@@ -50,6 +50,10 @@ impl Lowering<'_> {
             }
         }
         let y = self.buffer(name, first.rows, Format::F32, first.width)?;
+        if let Some(pieces) = self.pieces() {
+            self.map_pieces(name, function, &inputs, &y, pieces.elements.into())?;
+            return Ok(Meaning::Stored(y));
+        }
         let row = y.row_bytes()?;
         let mut args: Vec<_> = inputs.iter().map(|x| (by_row(Source::Arena(x.buffer), row), Access::Read)).collect();
         args.push((by_row(Source::Arena(y.buffer), row), Access::Write));
@@ -64,6 +68,11 @@ impl Lowering<'_> {
         let label = self.label(op.kind, w);
         let n = self.last(w);
         let y = self.buffer(&label, x.rows, Format::F32, x.width)?;
+        if let (Some(pieces), true) = (self.pieces(), n == x.width) {
+            let bias = self.vector(op.kind.row().mnemonic, w)?;
+            self.add_bias_pieces(&pieces, (&label, bias), &x, &y)?;
+            return Ok(Meaning::Stored(y));
+        }
         let (row, column) = (y.row_bytes()?, row_bytes(Format::F32, n)?);
         let args = vec![
             (by_column(Source::Arena(x.buffer), row, column), Access::Read),
@@ -108,6 +117,11 @@ impl Lowering<'_> {
             return Ok(done);
         }
         let y = self.buffer("quantise", x.rows, out, x.width)?;
+        if let Some(pieces) = self.pieces() {
+            self.quantise_pieces(&pieces, &x, &y)?;
+            self.quantised.insert((x.buffer, out), y);
+            return Ok(y);
+        }
         let args = vec![
             (by_row(Source::Arena(x.buffer), x.row_bytes()?), Access::Read),
             (by_row(Source::Arena(y.buffer), y.row_bytes()?), Access::Write),

@@ -1,0 +1,343 @@
+//! Plans in pieces: no task's item needs more memory than a processing element (PE) has.
+//!
+//! Such a plan is a plan like any other, and every engine runs it: it says which f32 are added in which order, and a dataflow machine that
+//! keeps to it has its bits. Its kernels take one row at a time. What is cut:
+//!
+//! | what | into |
+//! | --- | --- |
+//! | a product | columns of [`Slices::rows`] weight rows, and dot products of [`Slices::dot`] elements: a *chain* of tasks, each of which adds its piece to the sum so far |
+//! | gate, up and SwiGLU | two products, `silu`, `mul`, quantisation |
+//! | elementwise ops, quantisation, sums over experts | columns of [`Pieces::elements`] |
+//! | rotation | heads; keys are rotated before they are appended, so that no table lies beside the cache |
+//! | attention | parts of [`Pieces::positions`], the same for every token; as many query heads together as can be combined |
+//!
+//! ```text
+//! linear %x, @w, _, %r       // @w : q4_k[512, 1024], 16 rows, 512 columns, sums in products
+//! linear w:    tokens x 32, gemv_q4_k_r16_a8_super_t16n16k512_add (x[0..512], w, r, y0)
+//! linear w 1:  tokens x 32, gemv_q4_k_r16_a8_super_t16n16k512_add (x[512..1024], w, y0, y)
+//! ```
+//!
+//! A norm of a row is not cut: its row must fit.
+
+use ixc_ir::format::Format;
+use ixc_ir::format::packed::STRIP;
+use ixc_ir::graph::WeightId;
+use ixc_ir::plan::spec::{Elementwise, Shape};
+use ixc_ir::plan::{Arg, Division, KernelSpec, Source};
+
+use super::ScheduleError;
+use super::lower::{Access, Lowering, Rows, Stored, fit, row_bytes};
+use super::matrix::{Matrix, Product};
+use super::tiling::parts;
+
+/// How large the pieces are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Pieces {
+    /// Of weights that every token meets.
+    pub dense: Slices,
+    /// Of experts' weights.
+    pub experts: Slices,
+    /// Elements of a row that an elementwise op takes at most; what works on blocks takes at least one.
+    pub elements: u32,
+    /// Positions of a part of attention, a multiple of 32.
+    pub positions: u32,
+    /// Positions of the KV cache: there are parts for so many.
+    pub context: u32,
+    /// Bytes of all parts of a row that are combined at most; a single query head's are never cut.
+    pub combine_bytes: u64,
+}
+
+/// Slices of weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Slices {
+    /// Bytes at most; a block of 16 rows of a packed weight, or of one row of another, is never cut.
+    pub bytes: u64,
+    /// Weight rows at most, at least 16 in packed ones.
+    pub rows: u32,
+    /// Elements of a dot product at most.
+    pub dot: u32,
+    /// Where the pieces of a dot product are added.
+    pub sums: Sums,
+}
+
+/// Where the pieces of a dot product are added.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Sums {
+    /// In the product of the next piece, which waits for the one before: fewest tasks.
+    InProducts,
+    /// By tasks of their own: products wait for nothing but their activations, so that a single row takes the time of one piece.
+    Beside,
+}
+
+impl Pieces {
+    /// How positions are divided.
+    pub fn division(&self) -> Division {
+        let blocks = (self.positions / ixc_ir::plan::ATTENTION_BLOCK).max(1);
+        let all = self.context.div_ceil(ixc_ir::plan::ATTENTION_BLOCK);
+        Division { parts: all.div_ceil(blocks).max(1), blocks }
+    }
+
+    /// How many of `group` query heads are combined together.
+    pub(super) fn heads(&self, group: u64, value_len: u64) -> u64 {
+        let head = (value_len.saturating_add(2)).saturating_mul(4).saturating_mul(self.division().parts.into());
+        let fits = |heads: &u64| group.is_multiple_of(*heads) && head.saturating_mul(*heads) <= self.combine_bytes;
+        // Heads are as many as a model has: few.
+        (1..=group.min(1024)).rev().find(fits).unwrap_or(1)
+    }
+
+    /// Those of weights for such rows.
+    fn slices(&self, rows: Rows) -> &Slices {
+        match rows {
+            Rows::Routed { .. } => &self.experts,
+            Rows::Tokens | Rows::Outputs => &self.dense,
+        }
+    }
+}
+
+impl Slices {
+    /// Weight rows and elements of a dot product of each piece of a matrix of `n` rows of `k` columns.
+    ///
+    /// ```
+    /// use ixc_ir::format::Format;
+    /// use ixc_passes::schedule::pieces::{Slices, Sums};
+    ///
+    /// let slices = Slices { bytes: 20_000, rows: 32, dot: 1024, sums: Sums::InProducts };
+    /// assert_eq!(slices.of(Format::Q4KR16, 512, 1024), (32, 1024));
+    /// assert_eq!(slices.of(Format::Q4KR16, 512, 4096), (16, 1024));
+    /// assert_eq!(slices.of(Format::F32, 128, 1024), (4, 1024));
+    /// assert_eq!(slices.of(Format::F32, 128, 8192), (1, 1024));
+    /// ```
+    pub fn of(&self, format: Format, n: u64, k: u64) -> (u64, u64) {
+        // Dot products are cut where blocks of weights and of activations both end.
+        let block = format.block_len().max(format.activation().block_len()) as u64;
+        let strip = if format.rows() > 1 { STRIP as u64 } else { 1 };
+        let (blocks, block_bytes) = (k.div_ceil(block).max(1), format.row_bytes(block).unwrap_or(0).max(1));
+        let most = u64::from(self.dot) / block;
+        let fits = self.bytes / block_bytes.saturating_mul(strip);
+        let each = most.min(fits).max(1);
+        if each < blocks {
+            // As even as can be.
+            let each = blocks.div_ceil(blocks.div_ceil(each));
+            return (strip, each.saturating_mul(block).min(k));
+        }
+        let row = block_bytes.saturating_mul(blocks);
+        let rows = (self.bytes / row).min(self.rows.into()).min(n);
+        ((rows / strip).max(1).saturating_mul(strip), k)
+    }
+}
+
+/// A piece of an arena buffer's row.
+fn at(source: Source, offset: u64, row_stride: u64, column_stride: u64) -> Arg {
+    Arg { source, offset, row_stride, column_stride, expert_stride: 0 }
+}
+
+impl Lowering<'_> {
+    /// `x w' [+ bias] [+ residual]` in chains, one for each range of weight rows: a range is how many, and its result a buffer of its own.
+    pub(super) fn chains(
+        &mut self,
+        pieces: &Pieces,
+        product: &Product,
+        (m, x): (&Matrix, &Stored),
+        ranges: &[u64],
+    ) -> Result<Vec<Stored>, ScheduleError> {
+        let slices = *pieces.slices(x.rows);
+        let (tile, dot) = slices.of(m.format, m.n, m.k);
+        let weight = self.weight(product.w)?;
+        let bias = product.bias.map(|bias| self.vector("linear", bias)).transpose()?;
+        let mut first = 0;
+        let mut results = Vec::with_capacity(ranges.len());
+        for (number, &rows) in ranges.iter().enumerate() {
+            let label =
+                if ranges.len() > 1 { format!("{} rows {number}", product.label) } else { product.label.clone() };
+            let mut sum: Option<Stored> = None;
+            for (link, from) in (0..m.k).step_by(dot.max(1) as usize).enumerate() {
+                let label = if link > 0 { format!("{label} {link}") } else { label.clone() };
+                let y = self.buffer(&label, x.rows, Format::F32, rows)?;
+                // What is added: the op's own, then, where sums are in products, the sum so far.
+                let added = match (sum, slices.sums) {
+                    (None, _) => product.residual.map(|residual| (residual, first * 4)),
+                    (Some(sum), Sums::InProducts) => Some((sum, 0)),
+                    (Some(_), Sums::Beside) => None,
+                };
+                let bias = bias.filter(|_| link == 0);
+                let piece = Piece { m, weight, x, bias, added, first, rows, tile, from, dot: dot.min(m.k - from) };
+                self.link(&label, &piece, &y)?;
+                sum = Some(match (sum, slices.sums) {
+                    (Some(sum), Sums::Beside) => self.sum(&format!("{label} sum"), (sum, y), tile)?,
+                    (None, _) | (Some(_), Sums::InProducts) => y,
+                });
+            }
+            first += rows;
+            results.extend(sum);
+        }
+        Ok(results)
+    }
+
+    /// One piece of the dot products of a range of weight rows.
+    fn link(&mut self, label: &str, piece: &Piece<'_>, y: &Stored) -> Result<(), ScheduleError> {
+        let Piece { m, weight, x, bias, added, first, rows, tile, from, dot } = *piece;
+        let strip = m.format.rows() as u64;
+        let x_offset = row_bytes(x.format, from)?;
+        // Blocks of a strip lie one behind the other.
+        let w_offset = row_bytes(m.format, from)?.saturating_mul(strip);
+        for part in parts(rows, tile) {
+            let label = if part.first == 0 { label.to_string() } else { format!("{label} tail") };
+            let (offset, step) = (part.first * 4, part.tile * 4);
+            let w = Arg {
+                source: Source::Weight(weight),
+                offset: m.rows(first + part.first).saturating_add(w_offset),
+                row_stride: 0,
+                column_stride: m.rows(part.tile),
+                expert_stride: m.expert,
+            };
+            let x_arg = at(Source::Arena(x.buffer), x_offset, x.row_bytes()?, 0);
+            let mut args = vec![(x_arg, Access::Read), (w, Access::Read)];
+            if let Some(bias) = bias {
+                args.push((at(Source::Weight(bias), first * 4 + offset, 0, step), Access::Read));
+            }
+            if let Some((added, skip)) = added {
+                args.push((at(Source::Arena(added.buffer), skip + offset, added.row_bytes()?, step), Access::Read));
+            }
+            args.push((at(Source::Arena(y.buffer), offset, y.row_bytes()?, step), Access::Write));
+            let tile = fit("tile", part.tile)?;
+            let spec = KernelSpec::Linear {
+                format: m.format,
+                x: x.format,
+                k: fit("columns of a weight", dot)?,
+                tile,
+                // Of one row: the distance to the next means nothing.
+                n: tile,
+                bias: bias.is_some(),
+                residual: added.is_some(),
+                shape: Shape::Gemv,
+            };
+            self.by_rows(label, x.rows, part.columns, (spec, Shape::Gemv.dims(m.format)), args)?;
+        }
+        Ok(())
+    }
+
+    /// The sum of two rows in tiles.
+    fn sum(&mut self, label: &str, (a, b): (Stored, Stored), tile: u64) -> Result<Stored, ScheduleError> {
+        let y = self.buffer(label, a.rows, Format::F32, a.width)?;
+        self.map_pieces(label, Elementwise::Add, &[a, b], &y, tile)?;
+        Ok(y)
+    }
+
+    /// An elementwise function in columns of `elements`.
+    pub(super) fn map_pieces(
+        &mut self,
+        label: &str,
+        function: Elementwise,
+        inputs: &[Stored],
+        y: &Stored,
+        elements: u64,
+    ) -> Result<(), ScheduleError> {
+        for part in parts(y.width, elements.clamp(1, y.width.max(1))) {
+            let label = if part.first == 0 { label.to_string() } else { format!("{label} tail") };
+            let (offset, step) = (part.first * 4, part.tile * 4);
+            let mut args = Vec::with_capacity(inputs.len() + 1);
+            for x in inputs {
+                args.push((at(Source::Arena(x.buffer), offset, x.row_bytes()?, step), Access::Read));
+            }
+            args.push((at(Source::Arena(y.buffer), offset, y.row_bytes()?, step), Access::Write));
+            let spec = KernelSpec::Map { function, n: fit("elements of a row", part.tile)? };
+            self.by_rows(label, y.rows, part.columns, (spec, Vec::new()), args)?;
+        }
+        Ok(())
+    }
+
+    /// Quantisation in columns of whole blocks.
+    pub(super) fn quantise_pieces(&mut self, pieces: &Pieces, x: &Stored, y: &Stored) -> Result<(), ScheduleError> {
+        let block = y.format.block_len() as u64;
+        let elements = (u64::from(pieces.elements) / block).max(1) * block;
+        for part in parts(y.width, elements.min(y.width.max(1))) {
+            let label = if part.first == 0 { "quantise" } else { "quantise tail" };
+            let (from, to) = (row_bytes(x.format, part.first)?, row_bytes(y.format, part.first)?);
+            let (from_step, to_step) = (row_bytes(x.format, part.tile)?, row_bytes(y.format, part.tile)?);
+            let args = vec![
+                (at(Source::Arena(x.buffer), from, x.row_bytes()?, from_step), Access::Read),
+                (at(Source::Arena(y.buffer), to, y.row_bytes()?, to_step), Access::Write),
+            ];
+            let spec = KernelSpec::Quantise { n: fit("elements of a row", part.tile)?, out: y.format };
+            self.by_rows(label.to_string(), y.rows, part.columns, (spec, Vec::new()), args)?;
+        }
+        Ok(())
+    }
+
+    /// A bias that every column of `n` elements gets a piece of.
+    pub(super) fn add_bias_pieces(
+        &mut self,
+        pieces: &Pieces,
+        (label, bias): (&str, u32),
+        x: &Stored,
+        y: &Stored,
+    ) -> Result<(), ScheduleError> {
+        for part in parts(y.width, u64::from(pieces.elements).clamp(1, y.width.max(1))) {
+            let label = if part.first == 0 { label.to_string() } else { format!("{label} tail") };
+            let (offset, step) = (part.first * 4, part.tile * 4);
+            let args = vec![
+                (at(Source::Arena(x.buffer), offset, x.row_bytes()?, step), Access::Read),
+                (at(Source::Weight(bias), offset, 0, step), Access::Read),
+                (at(Source::Arena(y.buffer), offset, y.row_bytes()?, step), Access::Write),
+            ];
+            let spec = KernelSpec::AddBias { n: fit("elements of a bias", part.tile)? };
+            self.by_rows(label, y.rows, part.columns, (spec, Vec::new()), args)?;
+        }
+        Ok(())
+    }
+
+    /// `silu(x gate') * (x up')`, quantised: one op after the other.
+    pub(super) fn swiglu_pieces(
+        &mut self,
+        op: &'static str,
+        pieces: &Pieces,
+        label: &str,
+        x: &Stored,
+        (gate, up): (WeightId, WeightId),
+        out: Format,
+    ) -> Result<Stored, ScheduleError> {
+        let product = |label: String, w: WeightId| Product { label, x: *x, w, bias: None, residual: None };
+        let gate = self.product(op, &product(format!("{label} gate"), gate))?;
+        let up = self.product(op, &product(format!("{label} up"), up))?;
+        let silu = self.buffer("silu", gate.rows, Format::F32, gate.width)?;
+        // What is quantised together is made together.
+        let elements = u64::from(pieces.elements).max(out.block_len() as u64);
+        self.map_pieces("silu", Elementwise::Silu, &[gate], &silu, elements)?;
+        let mul = self.buffer("mul", gate.rows, Format::F32, gate.width)?;
+        self.map_pieces("mul", Elementwise::Mul, &[silu, up], &mul, elements)?;
+        self.quantise(mul, out)
+    }
+
+    /// The sum over experts of a product, in ranges of the product's rows.
+    pub(super) fn down_pieces(
+        &mut self,
+        pieces: &Pieces,
+        product: &Product,
+        (m, x): (&Matrix, &Stored),
+    ) -> Result<Vec<Stored>, ScheduleError> {
+        let (tile, _) = pieces.experts.of(m.format, m.n, m.k);
+        let wanted = (u64::from(pieces.elements) / tile.max(1)).max(1).saturating_mul(tile);
+        let ranges: Vec<u64> = parts(m.n, wanted.min(m.n.max(1)))
+            .iter()
+            .flat_map(|part| std::iter::repeat_n(part.tile, part.columns as usize))
+            .collect();
+        self.chains(pieces, product, (m, x), &ranges)
+    }
+}
+
+/// A link of a chain.
+struct Piece<'a> {
+    m: &'a Matrix,
+    weight: u32,
+    x: &'a Stored,
+    bias: Option<u32>,
+    /// A row that is added, and the byte in it where the range begins.
+    added: Option<(Stored, u64)>,
+    /// First weight row, and how many.
+    first: u64,
+    rows: u64,
+    tile: u64,
+    /// First element of the dot products, and how many.
+    from: u64,
+    dot: u64,
+}
