@@ -24,6 +24,7 @@ use ixc_ir::graph::interpret::InterpretError;
 use ixc_passes::manager::PassError;
 use ixc_passes::schedule::ScheduleError;
 use ixc_runtime::engine::StepError;
+use ixc_runtime::execute::ExecuteError;
 use ixc_runtime::file::FileError;
 use ixc_runtime::load::LoadError;
 use ixc_runtime::sample::{SampleError, SettingsError};
@@ -233,7 +234,7 @@ impl Error {
             Error::Load(
                 LoadError::Memory(_) | LoadError::Thread { .. } | LoadError::Pack { .. } | LoadError::Fault { .. },
             ) => FAILED,
-            Error::Load(LoadError::Stream(_)) => FAILED,
+            Error::Load(LoadError::Stream(_)) | Error::Step(StepError::Execute(ExecuteError::Stream(_))) => FAILED,
             Error::Drive { .. } => IO,
             Error::Load(LoadError::NotEmulated { .. } | LoadError::Budget { .. } | LoadError::Larger { .. }) => USAGE,
             Error::PlanFile(FileError::Source(error)) => match &**error {

@@ -1,6 +1,8 @@
 //! The command line: parses arguments, runs one command, and turns what went wrong into one message and an exit status.
 
 mod cli;
+#[cfg(unix)]
+mod sigbus;
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
@@ -19,6 +21,8 @@ fn main() -> ExitCode {
     // Where standard error is closed, telling so there would panic.
     log.log_internal_errors(false).init();
     let command = cli::Cli::parse().command;
+    #[cfg(unix)]
+    sigbus::install();
     let mut out = io::BufWriter::new(io::stdout().lock());
     let result = command.run(&mut out).and_then(|()| Ok(out.flush()?));
     match result {

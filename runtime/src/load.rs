@@ -29,6 +29,7 @@ use crate::pool::{Pool, PoolError};
 use crate::program::{MAX_CONTEXT, PlanError, Program};
 use crate::stats::{Clock, Stats};
 use crate::stream::StreamError;
+use crate::stream::files::Identity;
 use crate::stream::store::Config;
 use crate::trace::Recorder;
 use crate::weights::{Unpacked, Weight, Weights};
@@ -264,6 +265,9 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<E
         let foresight = Foresight::new(&program, &layout.blocks, options.prefetch, threads);
         let experts = Experts::new(layout, &paths, checked, &config, foresight)
             .map_err(|source| LoadError::Stream(Box::new(source)))?;
+        // Paths are opened a second time: they have to be the files whose headers and weights were checked.
+        let mapped: Vec<_> = store.files.iter().map(Mapped::identity).collect();
+        experts.store().check_same(&mapped).map_err(|source| LoadError::Stream(Box::new(source)))?;
         store.experts = Some(experts);
         // Nothing that is read from a mapped file is left for later: the file may change, and its pages are no part of the budget.
         pack_all(&mut store.weights, &store.files, &mut pool)?;
@@ -519,7 +523,8 @@ fn open(folder: &Path, source: &SourceFile) -> Result<Mapped, LoadError> {
         return Err(error(io::Error::new(io::ErrorKind::InvalidInput, "is no file")));
     }
     let mut file = File::open(&path).map_err(error)?;
-    let bytes = file.metadata().map_err(error)?.len();
+    let metadata = file.metadata().map_err(error)?;
+    let bytes = metadata.len();
     if bytes != source.bytes {
         return Err(other("its length", bytes, source.bytes));
     }
@@ -538,5 +543,9 @@ fn open(folder: &Path, source: &SourceFile) -> Result<Mapped, LoadError> {
     if crc != source.header_crc {
         return Err(other("the checksum of its header", crc.into(), source.header_crc.into()));
     }
-    Mapped::open(&file, &path, bytes).map_err(error)
+    let mapped = Mapped::open(&file, &path, bytes).map_err(error)?;
+    if mapped.identity() != Some(Identity::of(&metadata)) {
+        return Err(error(io::Error::other("changed while it was opened")));
+    }
+    Ok(mapped)
 }

@@ -15,6 +15,8 @@ use std::path::Path;
 use ixc_ir::plan::{ATTENTION_BLOCK, CacheLayer, KEY_LANES, RopeStyle, RopeTable};
 use memmap2::{MmapOptions, MmapRaw};
 
+use crate::stream::files::Identity;
+
 /// Bytes of an index, a position or a token id.
 pub const INDEX_BYTES: u64 = 4;
 /// Bytes of an element of the KV cache.
@@ -110,24 +112,27 @@ impl Memory {
 #[derive(Debug)]
 pub struct Mapped {
     region: Region,
+    /// What the file was when it was mapped; nothing of a part of the program.
+    identity: Option<Identity>,
     /// What the region lies in, where it is not a part of the program.
     _map: Option<MmapRaw>,
 }
 
 impl Mapped {
     /// Maps a file whole. Nothing in Rust ever reads the mapping, so that a file that changes while it is mapped changes
-    /// results and nothing else (one that is cut short kills the process on access, as it does to every program that maps
-    /// files).
+    /// results and nothing else (one that is cut short raises SIGBUS on access, as it does in every program that maps
+    /// files; the command line ends with an error then).
     ///
     /// # Errors
     /// When the system refuses.
     pub fn open(file: &std::fs::File, path: &Path, bytes: u64) -> io::Result<Mapped> {
+        let identity = Identity::of(&file.metadata()?);
         let map = MmapOptions::new().map_raw_read_only(file)?;
         if map.len() as u64 != bytes {
             return Err(io::Error::other(format!("{} changed its length while it was opened", path.display())));
         }
         // The mapping stays where it is when its owner moves.
-        Ok(Mapped { region: Region { base: map.as_mut_ptr(), bytes }, _map: Some(map) })
+        Ok(Mapped { region: Region { base: map.as_mut_ptr(), bytes }, identity: Some(identity), _map: Some(map) })
     }
 
     /// Maps a part of a file, which must not be empty.
@@ -136,13 +141,23 @@ impl Mapped {
     /// When the system refuses.
     pub fn part_of(file: &std::fs::File, offset: u64, bytes: u64) -> io::Result<Mapped> {
         let length = usize::try_from(bytes).map_err(|_| io::ErrorKind::OutOfMemory)?;
+        let identity = Identity::of(&file.metadata()?);
         let map = MmapOptions::new().offset(offset).len(length).map_raw_read_only(file)?;
-        Ok(Mapped { region: Region { base: map.as_mut_ptr(), bytes }, _map: Some(map) })
+        Ok(Mapped { region: Region { base: map.as_mut_ptr(), bytes }, identity: Some(identity), _map: Some(map) })
     }
 
     /// A file that is a part of the program.
     pub fn built_in(bytes: &'static [u8]) -> Mapped {
-        Mapped { region: Region { base: bytes.as_ptr().cast_mut(), bytes: bytes.len() as u64 }, _map: None }
+        Mapped {
+            region: Region { base: bytes.as_ptr().cast_mut(), bytes: bytes.len() as u64 },
+            identity: None,
+            _map: None,
+        }
+    }
+
+    /// What the file was when it was mapped.
+    pub fn identity(&self) -> Option<Identity> {
+        self.identity
     }
 
     /// Gives back the pages of a part, so far as the system allows: they leave this process's memory, stay in the system's cache

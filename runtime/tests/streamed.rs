@@ -3,16 +3,24 @@
 #[allow(dead_code, reason = "other tests use the rest of it")]
 mod tiny;
 
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+
 use ixc_codegen::target::Target;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{BucketId, ExpertGroup, Plan, Step, WeightFile};
-use ixc_runtime::engine::{BackendKind, Engine, Options};
+use ixc_runtime::engine::{BackendKind, Engine, Options, StepError};
+use ixc_runtime::execute::ExecuteError;
 use ixc_runtime::file;
 use ixc_runtime::load::LoadError;
 use ixc_runtime::stream::StreamError;
 use ixc_runtime::stream::cache::Kind;
+use ixc_runtime::stream::drive::{Backend, Completion, Read};
+use ixc_runtime::stream::files::Files;
 use ixc_runtime::stream::predict::{Choice, Settings, Strategy};
-use ixc_runtime::stream::store::Config;
+use ixc_runtime::stream::queue::{Queue, Wake};
+use ixc_runtime::stream::store::{Config, Make};
 use tiny::{EXPERTS, Factors, Folder, MAX_TOKENS, TOP_K, VOCABULARY, grouped as plan_of};
 
 fn native(target: Target) -> BackendKind {
@@ -192,6 +200,151 @@ fn a_file_that_changes_is_an_error_until_it_is_loaded_again() {
     std::fs::write(&path, &bytes).unwrap();
     assert!(engine.step(&tokens()[..4], &[]).is_err());
     assert!(logits(&mut load(least(&load)).unwrap()) == right);
+}
+
+#[test]
+fn a_file_that_is_replaced_while_it_is_loaded_is_refused() {
+    let folder = Folder::new();
+    let plan = plan_of(&folder.0, Target::AVX512, Factors::Packed);
+    let (path, other) = (folder.0.join("tiny.ixp"), folder.0.join("other.ixp"));
+    file::weights::write(&path, &plan, &folder.0, &Options::default(), |_, _| ()).unwrap();
+    let opened = file::open(&path).unwrap();
+    // The same bytes, so that nothing but the file itself tells.
+    std::fs::copy(&path, &other).unwrap();
+    std::fs::rename(&other, &path).unwrap();
+    let error = Engine::load_file(opened, &folder.0, &options(1, 1 << 20, native(Target::AVX512))).unwrap_err();
+    let LoadError::Stream(error) = error else { panic!("{error}") };
+    assert!(matches!(*error, StreamError::Changed { what: "device and inode", .. }), "{error}");
+}
+
+/// What becomes of a read that begins there.
+type Fate = dyn FnMut(u64) -> Result<u64, i32> + Send;
+
+/// A backend that reads as a test says: the last read that was begun ends first, one at a time.
+struct Planted {
+    files: Arc<Files>,
+    woken: Arc<Woken>,
+    fate: Arc<Mutex<Fate>>,
+    begun: Vec<Read>,
+}
+
+#[derive(Default)]
+struct Woken(Mutex<bool>, Condvar);
+
+impl Wake for Woken {
+    fn wake(&self) {
+        *self.0.lock().unwrap() = true;
+        self.1.notify_all();
+    }
+}
+
+impl Backend for Planted {
+    fn describe(&self) -> String {
+        "planted".into()
+    }
+
+    fn waker(&self) -> Arc<dyn Wake> {
+        Arc::clone(&self.woken) as Arc<dyn Wake>
+    }
+
+    unsafe fn start(&mut self, read: Read) {
+        self.begun.push(read);
+    }
+
+    fn wait(&mut self, done: &mut Vec<Completion>) -> std::io::Result<()> {
+        if let Some(read) = self.begun.pop() {
+            let result = (self.fate.lock().unwrap())(read.offset).map(|most| {
+                let bytes = most.min(read.into.bytes()) as usize;
+                // SAFETY: mapped, and nobody else's until the completion is given.
+                let into = unsafe { std::slice::from_raw_parts_mut(read.into.base(), bytes) };
+                self.files.handle(read.file).unwrap().read_at(into, read.offset).unwrap() as u32
+            });
+            done.push(Completion { tag: read.tag, result });
+            return Ok(());
+        }
+        let woken = self.woken.0.lock().unwrap();
+        *self.woken.1.wait_while(woken, |woken| !*woken).unwrap() = false;
+        Ok(())
+    }
+}
+
+/// An engine whose reads end as `fate` says.
+fn planted(
+    plan: &Plan<Kernel>,
+    folder: &Folder,
+    budget: u64,
+    fate: impl FnMut(u64) -> Result<u64, i32> + Send + 'static,
+) -> Engine {
+    let fate: Arc<Mutex<Fate>> = Arc::new(Mutex::new(fate));
+    let make = move |queue: &Queue| {
+        let (files, fate) = (Arc::clone(queue.files()), Arc::clone(&fate));
+        Box::new(Planted { files, woken: Arc::default(), fate, begun: Vec::new() }) as Box<dyn Backend>
+    };
+    let mut options = options(2, budget, BackendKind::Native);
+    options.stream = Config { backend: Some(Make(Arc::new(make))), direct: false, ..options.stream };
+    Engine::load(plan.clone(), &folder.0, &options).unwrap()
+}
+
+#[test]
+fn short_and_interrupted_reads_change_nothing() {
+    const EINTR: i32 = 4;
+    let folder = Folder::new();
+    let plan = plan_of(&folder.0, Target::PORTABLE, Factors::F32);
+    let resident = || Engine::load(plan.clone(), &folder.0, &options(2, 0, BackendKind::Native)).unwrap();
+    let mut count = 0u64;
+    let mut engine = planted(&plan, &folder, 96 << 10, move |_| {
+        count += 1;
+        match count % 3 {
+            0 => Err(EINTR),
+            // A few bytes, and whole pages.
+            1 => Ok(1 + count * 977 % 4095),
+            _ => Ok(u64::MAX),
+        }
+    });
+    assert!(logits(&mut engine) == logits(&mut resident()));
+    let stats = engine.stream().unwrap().stats();
+    assert!(stats.drive.retries > stats.drive.routed.reads / 3, "{:?}", stats.drive);
+}
+
+#[test]
+fn an_expert_that_cannot_be_read_fails_the_steps_that_need_it_and_no_other() {
+    const EIO: i32 = 5;
+    let folder = Folder::new();
+    let plan = plan_of(&folder.0, Target::PORTABLE, Factors::F32);
+    let up = plan.weights.iter().find(|weight| weight.name == "up").unwrap();
+    let bytes = up.bytes / u64::from(EXPERTS);
+    let broken = up.offset + 3 * bytes..up.offset + 4 * bytes;
+    let mended = Arc::new(AtomicBool::new(false));
+    let told = Arc::clone(&mended);
+    let mut engine = planted(&plan, &folder, 96 << 10, move |offset| {
+        // Reads are of pages: one that touches the expert.
+        let touches = offset < broken.end && broken.start < offset + 4096;
+        if touches && !told.load(Ordering::Relaxed) { Err(EIO) } else { Ok(u64::MAX) }
+    });
+    let mut resident = Engine::load(plan.clone(), &folder.0, &options(2, 0, BackendKind::Native)).unwrap();
+    let bits = |logits: &[f32]| logits.iter().map(|logit| logit.to_bits()).collect::<Vec<_>>();
+    for mend in [false, true] {
+        mended.store(mend, Ordering::Relaxed);
+        let (mut right, mut failed) = (0, 0);
+        for token in 0..VOCABULARY {
+            resident.reset();
+            engine.reset();
+            let expected = bits(resident.step(&[token], &[0]).unwrap());
+            match engine.step(&[token], &[0]) {
+                Ok(logits) => {
+                    assert!(bits(logits) == expected, "token {token}");
+                    right += 1;
+                }
+                Err(StepError::Execute(ExecuteError::Stream(StreamError::Read { errno: EIO, .. }))) => {
+                    assert_eq!(engine.position(), 0);
+                    failed += 1;
+                }
+                Err(error) => panic!("token {token}: {error}"),
+            }
+        }
+        println!("mended {mend}: {right} right, {failed} failed");
+        assert!(right > 0 && (failed > 0) != mend, "{right} right, {failed} failed");
+    }
 }
 
 #[test]

@@ -21,7 +21,7 @@ pub const PAGE: u64 = 4096;
 
 /// What a file is known by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity {
+pub struct Identity {
     device: u64,
     inode: u64,
     bytes: u64,
@@ -30,13 +30,32 @@ struct Identity {
 }
 
 impl Identity {
-    fn of(metadata: &std::fs::Metadata) -> Identity {
+    /// From what the system says of it.
+    pub fn of(metadata: &std::fs::Metadata) -> Identity {
         Identity {
             device: metadata.dev(),
             inode: metadata.ino(),
             bytes: metadata.len(),
             modified: (metadata.mtime(), metadata.mtime_nsec()),
         }
+    }
+
+    /// Whether a file is what it was: this is what its path names, and `held` what was opened.
+    fn compare(self, held: Identity, right: Identity, path: &Path) -> Result<(), StreamError> {
+        let changed =
+            |what, found: String, right: String| Err(StreamError::Changed { path: path.into(), what, found, right });
+        if (self.device, self.inode) != (right.device, right.inode) {
+            let text = |identity: Identity| format!("{}:{}", identity.device, identity.inode);
+            return changed("device and inode", text(self), text(right));
+        }
+        if held.bytes != right.bytes {
+            return changed("length", held.bytes.to_string(), right.bytes.to_string());
+        }
+        if held.modified != right.modified {
+            let text = |(seconds, nanoseconds): (i64, i64)| format!("{seconds}.{nanoseconds:09}");
+            return changed("time of change", text(held.modified), text(right.modified));
+        }
+        Ok(())
     }
 }
 
@@ -82,6 +101,17 @@ impl Files {
             list.push(Open { path: path.clone(), file, identity: Identity::of(&metadata), direct: direct.into() });
         }
         Ok(Files { list, notes: Mutex::new(notes) })
+    }
+
+    /// Whether the files are those that somebody opened before, by number; where it is not known, any is.
+    ///
+    /// # Errors
+    /// [`StreamError::Changed`] with the first that is not.
+    pub fn check_same(&self, before: &[Option<Identity>]) -> Result<(), StreamError> {
+        let pairs = self.list.iter().zip(before);
+        pairs
+            .filter_map(|(open, before)| Some((open, (*before)?)))
+            .try_for_each(|(open, before)| open.identity.compare(open.identity, before, &open.path))
     }
 
     /// How many there are.
@@ -157,17 +187,7 @@ impl Files {
                 Ok(metadata) => Identity::of(&metadata),
                 Err(error) => return changed("handle", error.to_string(), "readable".into()),
             };
-            if (named.device, named.inode) != (right.device, right.inode) {
-                let text = |identity: Identity| format!("{}:{}", identity.device, identity.inode);
-                return changed("device and inode", text(named), text(right));
-            }
-            if held.bytes != right.bytes {
-                return changed("length", held.bytes.to_string(), right.bytes.to_string());
-            }
-            if held.modified != right.modified {
-                let text = |(seconds, nanoseconds): (i64, i64)| format!("{seconds}.{nanoseconds:09}");
-                return changed("time of change", text(held.modified), text(right.modified));
-            }
+            named.compare(held, right, &open.path)?;
         }
         Ok(())
     }

@@ -55,7 +55,7 @@ use crate::trace::Recorder;
 
 use super::budget::Spending;
 use super::drive::{Backend, Drive, Options, Report, Sink};
-use super::files::Files;
+use super::files::{Files, Identity};
 use super::queue::Queue;
 use super::reservation::Reservation;
 use super::{Block, BlockId, Form, StreamError, cache};
@@ -87,6 +87,21 @@ pub struct Config {
     pub drive: Options,
     /// Who is told what is read, and what lies in slots.
     pub trace: Option<Arc<Recorder>>,
+    /// What reads, where it is neither of the two that there are.
+    pub backend: Option<Make>,
+}
+
+/// What makes a backend for a queue.
+pub type MakeBackend = dyn Fn(&Queue) -> Box<dyn Backend> + Send + Sync;
+
+/// Makes a backend: one that plants faults, or that reads from elsewhere.
+#[derive(Clone)]
+pub struct Make(pub Arc<MakeBackend>);
+
+impl std::fmt::Debug for Make {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Make")
+    }
 }
 
 impl Default for Config {
@@ -100,6 +115,7 @@ impl Default for Config {
             policy: cache::Kind::default(),
             drive: Options::default(),
             trace: None,
+            backend: None,
         }
     }
 }
@@ -244,6 +260,9 @@ impl Store {
         blocks: Vec<Block>,
         packer: Option<Box<dyn Pack>>,
     ) -> Result<Store, StreamError> {
+        if let Some(Make(make)) = config.backend.clone() {
+            return Store::with_backend(config, files, blocks, packer, move |queue| make(queue));
+        }
         Store::start(config, files, blocks, packer, |queue, sink| Drive::start(&config.drive, queue, sink))
     }
 
@@ -469,6 +488,14 @@ impl Store {
     /// [`StreamError::Changed`].
     pub fn check_unchanged(&self) -> Result<(), StreamError> {
         self.shared.fixed.queue.files().check_unchanged()
+    }
+
+    /// Whether the files are those that somebody opened before, by number; where it is not known, any is.
+    ///
+    /// # Errors
+    /// [`StreamError::Changed`].
+    pub fn check_same(&self, before: &[Option<Identity>]) -> Result<(), StreamError> {
+        self.shared.fixed.queue.files().check_same(before)
     }
 
     /// How reading is done here.
