@@ -5,6 +5,7 @@
 //! | [`target`] | the target table: what each target needs and how wide its registers are |
 //! | [`cpu`] | what this CPU and this system allow |
 //! | [`generators`] | kernel generators: what a step of a plan computes, as kernel IR |
+//! | [`dataflow`] | dataflow machines: grids, and the simulator of what runs on them |
 //! | [`cost`] | what finished code costs on a CPU that need not be here |
 //! | [`x64`] | lowering for `avx2`: selection, register allocation, encoding |
 //! | [`portable`] | lowering for `portable` through cranelift |
@@ -16,6 +17,7 @@
 
 pub mod cost;
 pub mod cpu;
+pub mod dataflow;
 pub mod emulator;
 pub mod foreign;
 pub mod generators;

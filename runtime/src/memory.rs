@@ -12,7 +12,7 @@
 use std::io;
 use std::path::Path;
 
-use ixc_ir::plan::{ATTENTION_BLOCK, CacheLayer, KEY_LANES, RopeStyle, RopeTable};
+use ixc_ir::plan::{ATTENTION_BLOCK, CacheLayer, KEY_LANES, RopeTable};
 use memmap2::{MmapOptions, MmapRaw};
 
 use crate::stream::files::Identity;
@@ -328,7 +328,7 @@ impl Rope {
     pub fn fill(&mut self, end: u32) {
         let mut row = vec![0.0f32; row_bytes(&self.table) as usize / size_of::<f32>()];
         while self.filled < end.min(self.capacity) {
-            fill_row(&self.table, self.filled, &mut row);
+            self.table.fill_row(self.filled, &mut row);
             let bytes = size_of_val(&row[..]) as u64;
             let Some(to) = self.memory.region().part(u64::from(self.filled) * bytes, bytes) else { return };
             // SAFETY: `to` lies in this table's mapping, which is borrowed exclusively, so no kernel runs, and has as many bytes
@@ -341,26 +341,6 @@ impl Rope {
 
 fn row_bytes(table: &RopeTable) -> u64 {
     table.style.row_bytes(u32::try_from(table.frequencies.len().saturating_mul(2)).unwrap_or(u32::MAX))
-}
-
-/// One row of a table: see [`RopeStyle`].
-fn fill_row(table: &RopeTable, position: u32, row: &mut [f32]) {
-    let pairs = table.frequencies.len();
-    for (i, frequency) in table.frequencies.iter().enumerate() {
-        let (sin, cos) = (f64::from(position) * frequency).sin_cos();
-        let (sin, cos) = ((sin * table.magnitude) as f32, (cos * table.magnitude) as f32);
-        match table.style {
-            RopeStyle::Norm => {
-                row[2 * i..2 * i + 2].fill(cos);
-                row[2 * (pairs + i)] = -sin;
-                row[2 * (pairs + i) + 1] = sin;
-            }
-            RopeStyle::Neox => {
-                row[i] = cos;
-                row[pairs + i] = sin;
-            }
-        }
-    }
 }
 
 /// Inputs of a step: one array of words for each.
@@ -438,6 +418,8 @@ impl Inputs {
 
 #[cfg(test)]
 mod tests {
+    use ixc_ir::plan::RopeStyle;
+
     use super::*;
 
     fn floats(region: Region) -> Vec<f32> {

@@ -25,7 +25,8 @@
 //! A message leaves when it has been made, all that were sent before it by the same port and stream have left, and there is room at *all* who receive it;
 //! until then it takes one of the `rows` of its sending slice, and an instance does not begin a firing whose slice has none left. So what goes around a long way (a residual) needs as many
 //! rows as are on the way beside it. A message to routed programs leaves when the ids of its token are known at its sender: the sender of the ids tells it, by
-//! links' latency alone. Streams of the same tensor from the same end by the same route in the same colour share messages; of other routes or colours they have their own.
+//! links' latency alone. Streams of the same tensor from the same program by the same route in the same colour share messages if they go to programs of the same routing, or of
+//! none; others, and each stream from the host, have their own. What the host sends waits before its edge until there is room.
 //!
 //! **Waves.** Programs of a wave are on the grid together. Where there are several, all rows of a step go through one before the next one's weights are
 //! loaded over the edges; tensors that a later wave reads wait at the host.

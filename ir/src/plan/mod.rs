@@ -203,6 +203,28 @@ pub struct RopeTable {
     pub magnitude: f64,
 }
 
+impl RopeTable {
+    /// One row of the table, as [`RopeStyle`] says; `row` has its length.
+    pub fn fill_row(&self, position: u32, row: &mut [f32]) {
+        let pairs = self.frequencies.len();
+        for (i, frequency) in self.frequencies.iter().enumerate() {
+            let (sin, cos) = (f64::from(position) * frequency).sin_cos();
+            let (sin, cos) = ((sin * self.magnitude) as f32, (cos * self.magnitude) as f32);
+            match self.style {
+                RopeStyle::Norm => {
+                    row[2 * i..2 * i + 2].fill(cos);
+                    row[2 * (pairs + i)] = -sin;
+                    row[2 * (pairs + i) + 1] = sin;
+                }
+                RopeStyle::Neox => {
+                    row[i] = cos;
+                    row[pairs + i] = sin;
+                }
+            }
+        }
+    }
+}
+
 /// The KV cache of one layer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CacheLayer {
