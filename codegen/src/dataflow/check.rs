@@ -476,16 +476,24 @@ fn check_slice(d: &Descriptor, at: &str, slice: &Slice, columns: u32, parts: u32
 /// Whether a dim differs from row to row.
 pub(super) fn depends_on_position(rule: DimRule) -> bool {
     match rule {
-        DimRule::FullBlocks | DimRule::MaskedBlocks | DimRule::FirstBlock => true,
+        DimRule::FullBlocks | DimRule::MaskedBlocks | DimRule::FirstBlock | DimRule::Parts => true,
         DimRule::Rows | DimRule::RowGroups(_) | DimRule::RowRest(_) | DimRule::RowRestGroups { .. } => false,
         DimRule::RowPartial(_) | DimRule::CacheBlocks | DimRule::All(_) => false,
     }
 }
 
-/// The dims for a row that sees whole parts.
+/// The dims for a row that sees whole parts, and all of them.
 fn largest_dims(d: &Descriptor, program: &Program) -> Vec<i64> {
     let positions = program.state.map_or(16, |state| d.states[state as usize].parts.positions);
-    program.dims.iter().map(|rule| super::simulate::dims::dim(*rule, positions, 0, positions - 1)).collect()
+    let parts = program.ports.iter().find_map(|port| match port {
+        Port::ReceiveParts { state, .. } => Some(d.states[*state as usize].parts),
+        _ => None,
+    });
+    let dim = |rule: &DimRule| match (rule, parts) {
+        (DimRule::Parts, Some(parts)) => parts.count.into(),
+        _ => super::simulate::dims::dim(*rule, positions, 0, positions - 1, None),
+    };
+    program.dims.iter().map(dim).collect()
 }
 
 /// Bytes that a port has for one firing.

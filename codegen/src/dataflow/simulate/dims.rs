@@ -3,13 +3,8 @@
 use ixc_ir::plan::{ATTENTION_BLOCK, DimRule, KEY_LANES, RowCount};
 
 /// The value of a rule for a row at `position`, for an instance of part `part` of a state with so many `positions` in a part (16, where there is no
-/// state).
-pub(crate) fn dim(rule: DimRule, positions: u32, part: u32, position: u32) -> i64 {
-    dim_with(rule, positions, part, position, None)
-}
-
-/// The same for a program that receives parts, of so many positions, of which there are so many.
-pub(crate) fn dim_with(rule: DimRule, positions: u32, part: u32, position: u32, _parts: Option<(u32, u32)>) -> i64 {
+/// state), of a program that receives parts of so many positions, of which there are so many.
+pub(crate) fn dim(rule: DimRule, positions: u32, part: u32, position: u32, parts: Option<(u32, u32)>) -> i64 {
     let n = |n: u32| i64::from(n.max(1));
     let block = i64::from(ATTENTION_BLOCK);
     let each = i64::from(positions) / block;
@@ -25,6 +20,7 @@ pub(crate) fn dim_with(rule: DimRule, positions: u32, part: u32, position: u32, 
         DimRule::FullBlocks => whole - start,
         DimRule::MaskedBlocks => end - whole,
         DimRule::FirstBlock => start,
+        DimRule::Parts => parts.map_or(1, |(positions, count)| i64::from((position / positions.max(1) + 1).min(count))),
         DimRule::CacheBlocks => i64::from((positions / KEY_LANES).max(1)),
         DimRule::All(RowCount::Tokens | RowCount::Outputs) => 1,
         DimRule::All(RowCount::Routed { top_k }) => i64::from(top_k),
@@ -41,16 +37,18 @@ mod tests {
             let mut next = 0;
             for part in 0..=position / 256 {
                 let [full, masked, first] = [DimRule::FullBlocks, DimRule::MaskedBlocks, DimRule::FirstBlock]
-                    .map(|rule| dim(rule, 256, part, position));
+                    .map(|rule| dim(rule, 256, part, position, None));
                 assert_eq!(first, next);
                 assert!(full + masked > 0 && masked <= 1, "{position}");
                 next += full + masked;
             }
             assert_eq!(next, i64::from(position / 32 + 1));
         }
-        assert_eq!(dim(DimRule::RowGroups(4), 16, 0, 5), 0);
-        assert_eq!(dim(DimRule::RowRest(4), 16, 0, 5), 1);
-        assert_eq!(dim(DimRule::RowGroups(1), 16, 0, 5), 1);
-        assert_eq!(dim(DimRule::CacheBlocks, 16, 0, 5), 1);
+        assert_eq!(dim(DimRule::Parts, 16, 0, 255, Some((256, 4))), 1);
+        assert_eq!(dim(DimRule::Parts, 16, 0, 256, Some((256, 4))), 2);
+        assert_eq!(dim(DimRule::RowGroups(4), 16, 0, 5, None), 0);
+        assert_eq!(dim(DimRule::RowRest(4), 16, 0, 5, None), 1);
+        assert_eq!(dim(DimRule::RowGroups(1), 16, 0, 5, None), 1);
+        assert_eq!(dim(DimRule::CacheBlocks, 16, 0, 5, None), 1);
     }
 }

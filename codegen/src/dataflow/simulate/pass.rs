@@ -377,11 +377,8 @@ impl<'a, 'w> Pass<'a, 'w> {
                     crate::dataflow::layout::Kind::Parts { positions, count } => Some((positions, count)),
                     _ => None,
                 });
-                let dims: Vec<i64> = program
-                    .dims
-                    .iter()
-                    .map(|rule| super::dims::dim_with(*rule, positions, part, position, seen))
-                    .collect();
+                let dims: Vec<i64> =
+                    program.dims.iter().map(|rule| super::dims::dim(*rule, positions, part, position, seen)).collect();
                 let duration = self.duration(number, &dims);
                 if let Some(data) = &mut self.data {
                     let block = match unit.state {

@@ -87,7 +87,7 @@ impl Pass<'_, '_> {
         if !self.state_is_ready(unit, instance, row.token) {
             let (_, column, part) = unit.place(instance);
             let other = unit.before.iter().map(|other| layout.units[*other as usize].instance(0, column, part));
-            let late = other.filter(|other| self.done[*other as usize] <= firing).last();
+            let late = other.rev().find(|other| self.done[*other as usize] <= firing);
             return ("waits for a program before it on its state".to_owned(), late);
         }
         let number = layout.program[instance as usize];

@@ -459,7 +459,8 @@ fn tokens_that_make_no_step_are_refused() {
 
 #[test]
 fn descriptors_that_name_what_is_not_there_are_refused() {
-    let mut changes: Vec<(&str, Box<dyn Fn(&mut Descriptor)>)> = Vec::new();
+    type Change = Box<dyn Fn(&mut Descriptor)>;
+    let mut changes: Vec<(&str, Change)> = Vec::new();
     let mut change = |says, f: Box<dyn Fn(&mut Descriptor)>| changes.push((says, f));
     change("version 9", Box::new(|d| d.version = 9));
     change("width is 0", Box::new(|d| d.grid.width = 0));
