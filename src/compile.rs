@@ -44,6 +44,8 @@ pub struct Options {
     /// How many experts more than a token is routed to are predicted for the next layer, where they do not all fit; `None` predicts
     /// nothing.
     pub predict_extra: Option<u32>,
+    /// How many of a token's experts, the lowest-weighted, are computed one layer later; 0 for none. It changes what a model computes.
+    pub defer: u32,
 }
 
 impl Default for Options {
@@ -55,6 +57,7 @@ impl Default for Options {
             pack: None,
             expert_memory: None,
             predict_extra: None,
+            defer: 0,
         }
     }
 }
@@ -113,10 +116,11 @@ fn matrix_target(options: &Options) -> MatrixTarget {
 /// A model's graph after all passes.
 ///
 /// # Errors
-/// When a pass finds the graph wrong: a bug, since architectures build verified graphs.
+/// When more experts are to be deferred than can be, or there are none; otherwise when a pass finds the graph wrong: a bug, since
+/// architectures build verified graphs.
 pub fn fuse(model: &Model, options: &Options) -> Result<Module, Error> {
-    let Options { expert_memory, predict_extra, .. } = *options;
-    let options = manager::Options { expert_memory, predict_extra, ..manager::Options::default() };
+    let Options { expert_memory, predict_extra, defer, .. } = *options;
+    let options = manager::Options { expert_memory, predict_extra, defer, ..manager::Options::default() };
     Ok(run_pipeline(model.arch.module.clone(), PIPELINE, &options)?)
 }
 

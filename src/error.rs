@@ -69,6 +69,9 @@ pub enum Error {
     /// A pass found the graph wrong.
     #[error(transparent)]
     Pass(#[from] PassError),
+    /// A plan is made already.
+    #[error("a plan says itself which experts are deferred; give --defer to `ixc compile`, or run the model file")]
+    PlanDefers,
     /// No plan can be made of the graph.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
@@ -243,6 +246,7 @@ impl Error {
                 _ => DATA,
             },
             Error::Load(_) | Error::PlanFile(_) | Error::Step(_) => DATA,
+            Error::Pass(PassError::NoExperts { .. } | PassError::Deferred { .. }) | Error::PlanDefers => USAGE,
             Error::Pass(_)
             | Error::Schedule(_)
             | Error::Generate(_)

@@ -6,6 +6,7 @@
 //! | [`budget`] | whether a model fits into memory, and how it is compiled where it does not |
 //! | [`compile`] | from a model to a plan, with every stage between |
 //! | [`demo`] | the model that is built in |
+//! | [`divergence`] | how far one model's predictions are from another's |
 //! | [`error`] | what can go wrong, and the exit status of each |
 //! | [`kernels`] | kernels on their own: named, shown, run, compared |
 //! | [`machine`] | what this machine has: features, memory, bandwidth |
@@ -17,6 +18,7 @@
 pub mod budget;
 pub mod compile;
 pub mod demo;
+pub mod divergence;
 pub mod error;
 pub mod kernels;
 pub mod machine;

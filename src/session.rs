@@ -72,6 +72,8 @@ pub struct SessionOptions {
     pub queue_depth: Option<usize>,
     /// Who is told what happens when.
     pub trace: Option<Arc<Recorder>>,
+    /// How many of a token's experts are computed one layer later, see [`compile::Options::defer`]. A plan has its own.
+    pub defer: u32,
 }
 
 /// What to generate.
@@ -154,6 +156,9 @@ impl Session {
             return Session::of_model(&Model::new(crate::demo::open()?)?, options);
         };
         if is_plan(path) {
+            if options.defer > 0 {
+                return Err(Error::PlanDefers);
+            }
             return Session::of_plan_file(file::open(path)?, path.parent().unwrap_or(path), options);
         }
         Session::of_model(&Model::open(path)?, options)
@@ -172,6 +177,7 @@ impl Session {
         }
         compile_options.pack = options.pack;
         compile_options.predict_extra = options.prefetch.early_routers();
+        compile_options.defer = options.defer;
         let (compiled, memory) = budget::compile_within(model, &compile_options, options.memory, options.context)?;
         Session::of_plan(compiled.plan, Path::new(""), &SessionOptions { memory, ..options.clone() })
     }
@@ -193,7 +199,17 @@ impl Session {
         if let Some(wanted) = options.target.filter(|wanted| wanted.name() != plan.target) {
             return Err(Error::OtherTarget { plan: plan.target.clone(), wanted: wanted.name() });
         }
-        let routers = plan.steps.iter().any(|step| matches!(step, Step::Predict { .. }));
+        // What is deferred is said beforehand, too, but by its own routing.
+        let routed = |ids, first, count| {
+            plan.steps.iter().any(|step| match *step {
+                Step::Bucket { ids: by, first: from, top_k, .. } => (by, from, top_k) == (ids, first, count),
+                _ => false,
+            })
+        };
+        let routers = plan.steps.iter().any(|step| match *step {
+            Step::Predict { ids, first, count, .. } => !routed(ids, first, count),
+            _ => false,
+        });
         if options.prefetch.choice == Choice::Always(Strategy::Given) && plan.expert_groups.len() > 1 && !routers {
             return Err(Error::NoEarlyRouters);
         }
@@ -262,6 +278,11 @@ impl Session {
     /// When a thread fails.
     pub fn pack_weights(&mut self) -> Result<(), Error> {
         Ok(self.engine.pack_weights()?)
+    }
+
+    /// Words that logits are of.
+    pub fn vocabulary(&self) -> usize {
+        self.engine.vocabulary() as usize
     }
 
     /// The weight store, where experts are streamed.

@@ -467,3 +467,20 @@ func @f(%x: f32[T, 1], %ids: i32[T, 1], %p: f32[T, 1], %a: f32[T, 1, 1]) -> (i32
     let expected = [i32s(&[2, 1], &[1, 0]), f32s(&[2, 1], &[10.5, 20.0])];
     check(text, &[&[0.0, 0.0], &[2.0, 7.0]], &args, &expected);
 }
+
+#[test]
+fn a_split_gives_the_first_slots_and_the_others() {
+    let text = "
+func @f(%ids: i32[T, 3], %p: f32[T, 3]) -> (i32[T, 2], f32[T, 2], i32[T, 1], f32[T, 1]) {
+  %a, %b, %c, %d = expert.split %ids, %p {now = 2}
+  return %a, %b, %c, %d
+}";
+    let args = [i32s(&[2, 3], &[5, 6, 7, 8, 9, 4]), f32s(&[2, 3], &[0.5, 0.25, 0.125, 3.0, 2.0, 1.0])];
+    let expected = [
+        i32s(&[2, 2], &[5, 6, 8, 9]),
+        f32s(&[2, 2], &[0.5, 0.25, 3.0, 2.0]),
+        i32s(&[2, 1], &[7, 4]),
+        f32s(&[2, 1], &[0.125, 1.0]),
+    ];
+    check(text, &[], &args, &expected);
+}

@@ -5,10 +5,12 @@
 //! | [`manager`] | the table of passes, and running them with a check after each |
 //! | [`canonicalise`] | dropping what does nothing, merging what repeats |
 //! | [`fuse`] | reading weights quantised, fusing (egg) |
+//! | [`defer`] | experts of least weight one layer later, where that is asked for |
 //! | [`residency`] | when experts are loaded, where they do not all fit in memory |
 //! | [`schedule`] | the plan: kernels, work lists, barriers, one arena |
 
 pub mod canonicalise;
+pub mod defer;
 pub mod fuse;
 pub mod manager;
 pub mod residency;

@@ -9,7 +9,7 @@
 use ixc_ir::graph::Module;
 use ixc_ir::graph::verify::{VerifyError, verify};
 
-use crate::{canonicalise, fuse, residency};
+use crate::{canonicalise, defer, fuse, residency};
 
 /// What passes may be told.
 #[derive(Clone, Debug)]
@@ -22,12 +22,14 @@ pub struct Options {
     pub expert_memory: Option<u64>,
     /// How many experts more than a token is routed to are predicted for the next layer; `None` where nothing is predicted.
     pub predict_extra: Option<u32>,
+    /// How many of a token's experts, the lowest-weighted, are computed during the next layer; 0 defers none. It changes results.
+    pub defer: u32,
 }
 
 impl Default for Options {
     /// Room for some 500 layers of about 100 nodes; the longest chain of rules is 8 long.
     fn default() -> Options {
-        Options { fuse_nodes: 60_000, fuse_rounds: 32, expert_memory: None, predict_extra: None }
+        Options { fuse_nodes: 60_000, fuse_rounds: 32, expert_memory: None, predict_extra: None, defer: 0 }
     }
 }
 
@@ -62,6 +64,20 @@ pub enum PassError {
         /// Most nodes.
         limit: usize,
     },
+    /// Experts are to be deferred, and there are none.
+    #[error("{deferred} experts of a token cannot be deferred: the model has no experts")]
+    NoExperts {
+        /// Experts that were to be deferred.
+        deferred: u32,
+    },
+    /// A token would have no expert left in its own layer.
+    #[error("{deferred} experts of a token cannot be deferred: a token has {top_k}, at most {} can be", top_k.saturating_sub(1))]
+    Deferred {
+        /// Experts that were to be deferred.
+        deferred: u32,
+        /// Experts of a token.
+        top_k: u64,
+    },
     /// A value is used that no op before defines.
     #[error("function @{function}: value {value} is used before it is defined")]
     Undefined {
@@ -87,6 +103,11 @@ pub static PASSES: &[Pass] = &[
     Pass { name: "canonicalise", doc: "Drops what does nothing and merges what repeats.", run: canonicalise::run },
     Pass { name: "fuse", doc: "Reads weights quantised, and fuses what one pass over memory can do.", run: fuse::run },
     Pass {
+        name: "defer",
+        doc: "Computes the experts of least weight one layer later, where that is asked for.",
+        run: defer::run,
+    },
+    Pass {
         name: "residency",
         doc: "Says when experts are loaded, waited for and given up, where memory does not hold all of them.",
         run: residency::run,
@@ -94,7 +115,7 @@ pub static PASSES: &[Pass] = &[
 ];
 
 /// What a model goes through before the schedule.
-pub static PIPELINE: &[&str] = &["canonicalise", "fuse", "residency"];
+pub static PIPELINE: &[&str] = &["canonicalise", "fuse", "defer", "residency"];
 
 fn names() -> String {
     PASSES.iter().map(|pass| pass.name).collect::<Vec<_>>().join(", ")
@@ -141,7 +162,7 @@ mod tests {
         let error = run_pipeline(Module::default(), &["fuze"], &Options::default());
         assert_eq!(
             error.err().map(|e| e.to_string()).as_deref(),
-            Some("there is no pass \"fuze\"; there are canonicalise, fuse, residency")
+            Some("there is no pass \"fuze\"; there are canonicalise, fuse, defer, residency")
         );
     }
 }

@@ -30,6 +30,10 @@
 //! router's logits back to the residual of the layer's `expert.down`; a layer where that walk meets anything else than pure ops and
 //! weights has no prediction.
 //!
+//! **Deferral** (pass [`defer`](crate::defer)): experts that a layer leaves to the next one are asked for as `predicted` as soon as they
+//! are known, directly behind those that it needs itself, and as `routed` when their turn comes. So are the next layer's own, which come
+//! after them: whatever is to be waited for is being read while something else is computed.
+//!
 //! A layer whose experts are not three matrices of one routing, gate, up and down, each read nowhere else, stays as it is: all of its
 //! experts are in memory. The log says so.
 
@@ -95,11 +99,22 @@ struct Layer {
     number: i64,
     /// Position of the `route`.
     route: usize,
-    ids: ValueId,
     /// Gate, up, down.
     weights: [WeightId; 3],
-    /// Positions of the ops that read them, in order.
+    /// All that is routed, or what is computed here and what later, in the order of their readers.
+    parts: Vec<Part>,
+}
+
+/// Slots of a routing whose experts are needed together.
+#[derive(Clone)]
+struct Part {
+    ids: ValueId,
+    /// Position of the op that gives the ids.
+    named: usize,
+    /// Positions of the ops that read the experts, in order; the first and the last.
     readers: Vec<usize>,
+    first: usize,
+    last: usize,
 }
 
 impl Uses {
@@ -154,21 +169,38 @@ impl Uses {
     }
 
     fn layer(&self, module: &Module, function: &Function, route: usize, number: i64) -> Option<Layer> {
-        let ids = *function.ops[route].results.first()?;
-        let of_route = |&&(i, _): &&(usize, Vec<WeightId>)| function.ops[i].operand("ids") == Operand::Value(ids);
-        let readers: Vec<&(usize, Vec<WeightId>)> = self.readers.iter().filter(of_route).collect();
-        let weights: Vec<WeightId> = readers.iter().flat_map(|(_, weights)| weights.iter().copied()).collect();
-        let weights = <[WeightId; 3]>::try_from(weights).ok()?;
+        let mut parts: Vec<(Part, [WeightId; 3])> = Vec::new();
+        let mut open = vec![(*function.ops[route].results.first()?, route)];
+        while let Some((ids, named)) = open.pop() {
+            for (i, op) in function.ops.iter().enumerate().skip(named) {
+                if op.kind == OpKind::ExpertSplit && op.operand("ids") == Operand::Value(ids) {
+                    open.extend([(op.results[0], i), (op.results[2], i)]);
+                }
+            }
+            let of_ids = |&&(i, _): &&(usize, Vec<WeightId>)| function.ops[i].operand("ids") == Operand::Value(ids);
+            let readers: Vec<&(usize, Vec<WeightId>)> = self.readers.iter().filter(of_ids).collect();
+            let (Some(&&(first, _)), Some(&&(last, _))) = (readers.first(), readers.last()) else { continue };
+            let weights: Vec<WeightId> = readers.iter().flat_map(|(_, weights)| weights.iter().copied()).collect();
+            let readers = readers.iter().map(|(i, _)| *i).collect();
+            parts.push((Part { ids, named, readers, first, last }, <[WeightId; 3]>::try_from(weights).ok()?));
+        }
+        parts.sort_by_key(|(part, _)| part.first);
+        let weights = parts.first()?.1;
         let shape = |w: WeightId| <[u64; 3]>::try_from(&module.weights.get(w.index())?.shape[..]).ok();
         let ([experts, n, k], up, [down_experts, _, inner]) =
             (shape(weights[0])?, shape(weights[1])?, shape(weights[2])?);
         let fits = up == [experts, n, k] && (down_experts, inner) == (experts, n);
-        // Each read once is each another, too.
-        let own = weights.iter().all(|weight| self.reads.get(weight) == Some(&1));
-        let readers: Vec<usize> = readers.iter().map(|(i, _)| *i).collect();
-        let last = function.ty(*function.ops[*readers.last()?].results.first()?);
-        let after = last.element() == Type::f32([]).element();
-        (fits && own && after).then_some(Layer { number, route, ids, weights, readers })
+        // Each read once by each part is each another, too.
+        let own = weights.iter().all(|weight| self.reads.get(weight) == Some(&parts.len()));
+        let same = parts.iter().all(|(_, of_part)| *of_part == weights);
+        let apart = parts.windows(2).all(|pair| pair[0].0.last < pair[1].0.first);
+        let after = |part: &Part| {
+            let result = function.ops[part.last].results.first();
+            result.is_some_and(|&result| function.ty(result).element() == Type::f32([]).element())
+        };
+        let parts: Vec<Part> = parts.iter().map(|(part, _)| part.clone()).collect();
+        let right = fits && own && same && apart && parts.iter().all(after);
+        right.then_some(Layer { number, route, weights, parts })
     }
 
     /// The ops that make a layer's logits of `x`, in order, and the value that they make of it.
@@ -196,15 +228,20 @@ impl Uses {
     }
 }
 
-/// What a layer's experts are added to.
-fn residual(function: &Function, layer: &Layer) -> Option<ValueId> {
-    let down = &function.ops[*layer.readers.last()?];
-    if down.kind != OpKind::ExpertDown {
-        return None;
-    }
-    match down.operand("residual") {
-        Operand::Value(value) => Some(value),
-        Operand::Weight(_) | Operand::Absent => None,
+/// What a layer's experts are added to; what was left from the layer before, which is added first, left out.
+fn residual(function: &Function, uses: &Uses, layer: &Layer) -> Option<ValueId> {
+    let mut at = layer.parts.first()?.last;
+    loop {
+        let down = &function.ops[at];
+        if down.kind != OpKind::ExpertDown {
+            return None;
+        }
+        let Operand::Value(value) = down.operand("residual") else { return None };
+        match uses.definitions.get(&value) {
+            // Ops stand behind what they take: this ends.
+            Some(&before) if before > layer.route && before < at => at = before,
+            _ => return Some(value),
+        }
     }
 }
 
@@ -212,19 +249,26 @@ fn residual(function: &Function, layer: &Layer) -> Option<ValueId> {
 fn explicit(function: &Function, uses: &Uses, layers: &[Layer], predict_extra: Option<u32>) -> Function {
     let mut out = Function { ops: Vec::new(), ..function.clone() };
     let mut slots = out.push(OpKind::ExpertSlots, Vec::new(), Vec::new(), vec![Type::Token])[0];
-    // Ids of each layer once they have been waited for.
+    // Ids of each part once they have been waited for.
     let mut ready: HashMap<ValueId, ValueId> = HashMap::new();
+    let parts: Vec<(&Layer, &Part)> =
+        layers.iter().flat_map(|layer| layer.parts.iter().map(move |part| (layer, part))).collect();
+    // Whether other experts are still to be computed with when these are named; one are needed at a time.
+    let is_early = |part: &Part| parts.iter().any(|(_, other)| other.first < part.first && part.named < other.last);
     for (i, op) in function.ops.iter().enumerate() {
         let layer_attr = |layer: &Layer| Attr::Int(layer.number);
-        for layer in layers.iter().filter(|layer| layer.readers.first() == Some(&i)) {
-            let operands = vec![Operand::Value(slots), Operand::Value(layer.ids)];
-            let types = vec![function.ty(layer.ids).clone(), Type::Token];
+        for (layer, part) in parts.iter().filter(|(_, part)| part.first == i) {
+            if is_early(part) {
+                slots = prefetch(&mut out, slots, part.ids, layer, Prefetch::Routed);
+            }
+            let operands = vec![Operand::Value(slots), Operand::Value(part.ids)];
+            let types = vec![function.ty(part.ids).clone(), Type::Token];
             let results = out.push(OpKind::ExpertWait, operands, vec![layer_attr(layer)], types);
-            ready.insert(layer.ids, results[0]);
+            ready.insert(part.ids, results[0]);
             slots = results[1];
         }
         let mut op = op.clone();
-        if layers.iter().any(|layer| layer.readers.contains(&i)) {
+        if parts.iter().any(|(_, part)| part.readers.contains(&i)) {
             for operand in &mut op.operands {
                 if let Operand::Value(value) = operand {
                     *value = ready.get(value).copied().unwrap_or(*value);
@@ -234,17 +278,19 @@ fn explicit(function: &Function, uses: &Uses, layers: &[Layer], predict_extra: O
         let result = op.results.first().copied();
         out.ops.push(op);
         for (at, layer) in layers.iter().enumerate() {
-            if layer.route == i {
-                slots = prefetch(&mut out, slots, layer.ids, layer, Prefetch::Routed);
-                if let (Some(extra), Some(next)) = (predict_extra, layers.get(at + 1))
-                    && let Some(ids) = predict(&mut out, function, uses, layer, next, extra)
-                {
-                    slots = prefetch(&mut out, slots, ids, next, Prefetch::Predicted);
-                }
+            for part in layer.parts.iter().filter(|part| part.named == i) {
+                let when = if is_early(part) { Prefetch::Predicted } else { Prefetch::Routed };
+                slots = prefetch(&mut out, slots, part.ids, layer, when);
             }
-            if let (Some(&last), Some(result)) = (layer.readers.last(), result)
-                && last == i
+            if layer.parts.iter().map(|part| part.named).max() == Some(i)
+                && let (Some(extra), Some(next)) = (predict_extra, layers.get(at + 1))
+                && let Some(ids) = predict(&mut out, function, uses, layer, next, extra)
             {
+                slots = prefetch(&mut out, slots, ids, next, Prefetch::Predicted);
+            }
+        }
+        for (layer, _) in parts.iter().filter(|(_, part)| part.last == i) {
+            if let Some(result) = result {
                 let operands = vec![Operand::Value(slots), Operand::Value(result)];
                 slots = out.push(OpKind::ExpertEvict, operands, vec![layer_attr(layer)], vec![Type::Token])[0];
             }
@@ -269,7 +315,7 @@ fn predict(
     next: &Layer,
     extra: u32,
 ) -> Option<ValueId> {
-    let (here, there) = (residual(function, layer)?, residual(function, next)?);
+    let (here, there) = (residual(function, uses, layer)?, residual(function, uses, next)?);
     let is_before = uses.definitions.get(&here).is_none_or(|&at| at < layer.route);
     if !is_before || function.ty(here) != function.ty(there) {
         return None;

@@ -1,9 +1,9 @@
 //! What the pipeline leaves computes what the graph as written does. Seeds are fixed; a failure names its own.
 
-use ixc_ir::graph::OpKind;
 use ixc_ir::graph::interpret::{Interpreter, Value};
 use ixc_ir::graph::parse::parse;
-use ixc_ir::graph::random::{Formats, RandomModule, arguments, random_model, random_module};
+use ixc_ir::graph::random::{Formats, RandomModule, Rng, arguments, random_model, random_module};
+use ixc_ir::graph::{Module, OpKind};
 use ixc_passes::manager::{Options, PIPELINE, PassError, run_pipeline};
 
 /// Results before and after the pipeline.
@@ -128,6 +128,103 @@ fn residency_and_prediction_keep_all_results() {
         }
     }
     assert!(explicit > 50, "{explicit}");
+}
+
+/// Where the second layer's rows, router and attention do not depend on the first layer's experts, nothing is lost and nothing comes
+/// twice by computing some of those later.
+#[test]
+fn deferred_experts_are_added_once() {
+    let text = "
+weight @gate0 : f32[6, 8, 8]
+weight @up0 : f32[6, 8, 8]
+weight @down0 : f32[6, 8, 8]
+weight @gate1 : f32[6, 8, 8]
+weight @up1 : f32[6, 8, 8]
+weight @down1 : f32[6, 8, 8]
+func @f(%kv: token, %pos: i32[T], %k: f32[T, 1, 8], %x: f32[T, 8], %h: f32[T, 8], %l0: f32[T, 6], %l1: f32[T, 6]) -> (f32[T, 8], token) {
+  %ids0, %p0 = route %l0 {top_k = 4, score = softmax, normalise = true, scale = 1.0}
+  %a0 = expert.swiglu %h, %ids0, @gate0, @up0 {format = f32}
+  %y0 = expert.down %a0, %ids0, %p0, @down0, %x
+  %kv1 = kv.append %kv, %k, %k, %pos {layer = 0}
+  %heads, %kv2 = attention %k, %kv1, %pos {layer = 0, kv_heads = 1, scale = 0.125}
+  %rows = merge_heads %heads
+  %x1 = add %rows, %y0
+  %ids1, %p1 = route %l1 {top_k = 4, score = softmax, normalise = true, scale = 1.0}
+  %a1 = expert.swiglu %rows, %ids1, @gate1, @up1 {format = f32}
+  %y1 = expert.down %a1, %ids1, %p1, @down1, %x1
+  return %y1, %kv2
+}";
+    let module = parse(text).unwrap();
+    let mut rng = Rng::new(5);
+    let mut floats = |count: usize| -> Vec<f32> { (0..count).map(|_| rng.signed()).collect() };
+    let weights: Vec<Vec<u8>> =
+        (0..6).map(|_| floats(6 * 8 * 8).iter().flat_map(|x| x.to_le_bytes()).collect()).collect();
+    let arguments = arguments(&module, "f", 3);
+    let run = |defer: u32, expert_memory: Option<u64>| {
+        let options = Options { defer, expert_memory, ..Options::default() };
+        let module = run_pipeline(module.clone(), &["defer", "residency"], &options).unwrap();
+        let splits = module.functions[0].ops.iter().filter(|op| op.kind == OpKind::ExpertSplit).count();
+        assert_eq!(splits, usize::from(defer > 0), "{module}");
+        let mut results = Interpreter::new(&module, &weights).unwrap().run("f", arguments.clone()).unwrap();
+        let Value::F32 { data, .. } = results.swap_remove(0) else { panic!("no floats") };
+        data
+    };
+    let right = run(0, None);
+    for defer in 1..4 {
+        let error = nmse(&right, &run(defer, None));
+        assert!(error <= ROUNDING, "{defer} deferred: {error:e}");
+        assert_eq!(run(defer, None), run(defer, Some(0)), "{defer} deferred, loaded when they are needed");
+    }
+}
+
+#[test]
+fn deferral_is_refused_where_nothing_can_be_deferred() {
+    let mut refused = [0; 2];
+    for seed in 0..20 {
+        let m = random_model(seed, Formats::F32);
+        match run_pipeline(m.module, PIPELINE, &Options { defer: 100, ..Options::default() }) {
+            Err(PassError::NoExperts { deferred: 100 }) => refused[0] += 1,
+            Err(PassError::Deferred { deferred: 100, .. }) => refused[1] += 1,
+            other => panic!("seed {seed}: {other:?}"),
+        }
+    }
+    assert!(refused.iter().all(|&count| count > 0), "{refused:?}");
+}
+
+/// All layers with experts but the last, and what they leave to the next one is what loading names, too.
+#[test]
+fn the_last_layer_defers_nothing() {
+    let mut layers = 0;
+    for seed in 0..90 {
+        let m = random_model(seed, if seed.is_multiple_of(4) { Formats::All } else { Formats::F32 });
+        let run = |expert_memory, predict_extra| {
+            let options = Options { defer: 1, expert_memory, predict_extra, ..Options::default() };
+            run_pipeline(m.module.clone(), PIPELINE, &options)
+        };
+        let Ok(deferred) = run(None, None) else { continue };
+        let ops = &deferred.functions[0].ops;
+        let at = |kind: OpKind| (0..ops.len()).filter(|&i| ops[i].kind == kind).collect::<Vec<_>>();
+        let (routes, splits) = (at(OpKind::Route), at(OpKind::ExpertSplit));
+        // Where gate and up are of different formats they are no one op, and nothing is deferred.
+        let expected = if seed.is_multiple_of(4) { splits.len().min(routes.len() - 1) } else { routes.len() - 1 };
+        assert_eq!(splits.len(), expected, "seed {seed}\n{deferred}");
+        assert!(
+            splits.iter().all(|split| routes[..routes.len() - 1].contains(&(split - 1))),
+            "seed {seed}\n{deferred}"
+        );
+        assert_eq!(at(OpKind::ExpertDown).len(), routes.len() + splits.len(), "seed {seed}");
+        let interpret = |module: &Module| {
+            let mut interpreter = Interpreter::new(module, &m.weights).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+            interpreter.run("step", arguments(module, "step", seed)).unwrap_or_else(|e| panic!("seed {seed}: {e}"))
+        };
+        let right = interpret(&deferred);
+        for predict_extra in [None, Some(1)] {
+            let explicit = run(Some(0), predict_extra).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+            assert_eq!(interpret(&explicit), right, "seed {seed}\n{explicit}");
+        }
+        layers += splits.len();
+    }
+    assert!(layers > 10, "{layers}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use ixc_ir::graph::random::{Formats, RandomModule, Rng, mutated, random_model};
 use ixc_ir::graph::verify::verify;
 use ixc_ir::graph::{OpKind, Place};
 use ixc_ir::plan::spec::Shape;
-use ixc_ir::plan::{BufferId, KernelSpec, Plan, RowCount, Source, SourceFile, Step};
+use ixc_ir::plan::{BufferId, KernelSpec, Plan, RowAxis, RowCount, Source, SourceFile, Step};
 use ixc_passes::manager::{Options, PIPELINE, run_pipeline};
 use ixc_passes::schedule::{self, MatrixTarget, ScheduleError, Settings};
 
@@ -310,6 +310,74 @@ fn experts_are_requested_and_released_around_what_reads_them_and_no_barrier_is_a
         }
     }
     assert!(groups > 100 && predictions > 20, "{groups} groups, {predictions} predictions");
+}
+
+/// Experts that are computed with a layer later are requested again there, one window after the other.
+#[test]
+fn deferred_experts_have_windows_of_their_own() {
+    let (mut windows, mut again) = (0, 0);
+    for seed in 0..40 {
+        for target in TARGETS {
+            if plan_for(seed, PIPELINE, target).0.buckets == 0 {
+                continue;
+            }
+            for (expert_memory, predict_extra) in [(None, None), (Some(0), None), (Some(0), Some(1))] {
+                let options = Options { defer: 1, expert_memory, predict_extra, ..Options::default() };
+                let (plan, layers) = plan_with(seed, PIPELINE, target, &options);
+                check(seed, &plan);
+                if expert_memory.is_none() {
+                    assert!(plan.expert_groups.is_empty());
+                    continue;
+                }
+                let accesses = accesses(&plan);
+                let (mut open, mut requests) = (None, vec![0; plan.expert_groups.len()]);
+                for (i, step) in plan.steps.iter().enumerate() {
+                    match step {
+                        Step::Request { group, bucket } => {
+                            assert!(open.replace((i, *group, *bucket)).is_none(), "seed {seed}, step {i}");
+                            requests[*group as usize] += 1;
+                        }
+                        Step::Release { group } => {
+                            let (request, requested, bucket) =
+                                open.take().unwrap_or_else(|| panic!("seed {seed}, step {i}"));
+                            assert_eq!(requested, *group, "seed {seed}, step {i}");
+                            let readers: Vec<usize> = readers(&plan, requested as usize);
+                            let inside: Vec<usize> = readers.into_iter().filter(|r| (request..i).contains(r)).collect();
+                            let (first, last) = (inside[0], inside[inside.len() - 1]);
+                            for &reader in &inside {
+                                let Step::Run { tasks } = &plan.steps[reader] else { panic!("seed {seed}") };
+                                assert!(tasks.iter().any(|task| task.rows == RowAxis::Routed(bucket)), "seed {seed}");
+                            }
+                            let window = &accesses[first..=last];
+                            let mut touched: Vec<usize> =
+                                window.iter().flat_map(|(r, w)| r.iter().chain(w)).map(|b| b.0 as usize).collect();
+                            touched.sort_unstable();
+                            touched.dedup();
+                            for (n, &a) in touched.iter().enumerate() {
+                                for &b in &touched[..n] {
+                                    let meet = plan.buffers[a].offset < end(&plan, b)
+                                        && plan.buffers[b].offset < end(&plan, a);
+                                    assert!(
+                                        !meet,
+                                        "seed {seed}: buffers {a} and {b} overlap in steps {first} to {last}"
+                                    );
+                                }
+                            }
+                            windows += 1;
+                        }
+                        Step::Run { .. } | Step::Bucket { .. } | Step::Predict { .. } => {}
+                    }
+                }
+                assert!(open.is_none(), "seed {seed}");
+                // Once by each routing.
+                assert_eq!(requests.iter().sum::<u32>(), plan.buckets, "seed {seed}");
+                assert!(requests.iter().all(|count| (1..=2).contains(count)), "seed {seed}: {requests:?}");
+                assert_eq!(requests.last(), Some(&1), "seed {seed}: {requests:?}");
+                again += plan.buckets as usize - layers;
+            }
+        }
+    }
+    assert!(windows > 100 && again >= 30, "{windows} windows, {again} of deferred experts");
 }
 
 #[test]

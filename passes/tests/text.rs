@@ -3,7 +3,7 @@
 //!
 //! The pass `schedule` gives the plan as text, for 8 tokens a step; weights without a place lie one after the other. A line
 //! `// matrix: packed,tiles` says what the target's kernels can do, and `// residency: 1000` or `// residency: 1000,1` how many bytes
-//! of experts fit in memory, and how many experts more than those of a token are predicted. `// pieces:
+//! of experts fit in memory, and how many experts more than those of a token are predicted; `// defer: 1` how many are deferred. `// pieces:
 //! beside` or `// pieces: chained` cuts the plan into pieces, small ones.
 
 use std::fs;
@@ -79,6 +79,9 @@ fn passes_make_of_each_file_what_it_says() -> Result<(), Box<dyn std::error::Err
             let (memory, extra) = residency.split_once(',').map_or((residency, None), |(m, extra)| (m, Some(extra)));
             options.expert_memory = Some(memory.parse()?);
             options.predict_extra = extra.map(str::parse).transpose()?;
+        }
+        if let Some(defer) = input.lines().find_map(|line| line.strip_prefix("// defer: ")) {
+            options.defer = defer.parse()?;
         }
         let made = match run(&passes, &options, matrix, pieces, module) {
             Ok(text) => text,

@@ -184,7 +184,7 @@ impl Layout {
             groups: Vec::new(),
             of_weight: vec![None; weights.len()],
             blocks: Vec::new(),
-            top_k: program.groups.iter().map(|group| program.routings[group.bucket.0 as usize].top_k).max()?,
+            top_k: (0u32..).zip(&program.groups).map(|(number, _)| program.experts_of_token(number)).max()?,
             raw: false,
         };
         for (number, group) in (0u32..).zip(&program.groups) {
@@ -295,14 +295,14 @@ impl Experts {
         self.window.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for the experts of these rows, or for as many of them as there are slots for. One thread calls this while no other works on a
+    /// Asks for the experts of these rows, which window `number` works on, or for as many of them as there are slots for. One thread calls this while no other works on a
     /// window; so with [`Experts::next`] and [`Experts::end`].
-    pub(crate) fn begin(&self, group: u32, rows: &[ExpertRows]) -> Result<(), StreamError> {
+    pub(crate) fn begin(&self, number: u32, group: u32, rows: &[ExpertRows]) -> Result<(), StreamError> {
         let mut window = self.window.write().unwrap_or_else(PoisonError::into_inner);
         *window = Window { group, rows: Vec::new(), rest: rows.to_vec(), first: true };
         self.fill(&mut window)?;
         let chosen: Vec<u32> = rows.iter().map(|rows| rows.expert).collect();
-        self.foresight().chosen(&self.store, group, &chosen);
+        self.foresight().named(&self.store, group, number, &chosen);
         // Many tokens need nearly all experts of each layer: reading goes on through the next one.
         let (next, experts) = (group + 1, |group: u32| self.groups.get(group as usize).map(Blocks::experts));
         if experts(group).is_some_and(|all| 2 * rows.len() >= all as usize)
@@ -344,6 +344,20 @@ impl Experts {
     /// The plan's early router says which experts of a group are needed: `ids` are `count` for each token, the likeliest first.
     pub(crate) fn predict(&self, group: u32, count: u32, ids: &[u32]) {
         self.foresight().said(&self.store, group, count, ids);
+    }
+
+    /// Reads experts that window `number` will ask for, when nothing that is needed before is to be read. `ids` are `count` for each token.
+    pub(crate) fn announce(&self, number: u32, group: u32, count: u32, ids: &[u32]) {
+        let (mut experts, all) = (Vec::new(), self.groups.get(group as usize).map_or(0, Blocks::experts));
+        for rank in 0..count as usize {
+            for &id in ids.iter().skip(rank).step_by(count.max(1) as usize) {
+                if id < all && !experts.contains(&id) {
+                    experts.push(id);
+                }
+            }
+        }
+        self.store.predict(group, &experts);
+        self.foresight().named(&self.store, group, number, &experts);
     }
 
     /// Lets a group's experts go.

@@ -33,6 +33,16 @@ struct Facts {
     block_bytes: u64,
     /// Whether the plan has an early router for it.
     said: bool,
+    /// Windows that parts of its routing are computed in.
+    windows: usize,
+}
+
+/// What is known so far of what a group's router chose for the token.
+#[derive(Clone, Debug, Default)]
+struct Named {
+    /// The windows whose experts these are.
+    windows: Vec<u32>,
+    experts: Vec<u32>,
 }
 
 /// Predictions for all groups of a plan.
@@ -40,6 +50,7 @@ pub(crate) struct Foresight {
     predictions: Predictions,
     settings: Settings,
     groups: Vec<Facts>,
+    named: Vec<Named>,
     threads: u32,
     /// When the token began that is made now; none in a prompt.
     begun: Option<Instant>,
@@ -48,12 +59,13 @@ pub(crate) struct Foresight {
 impl Foresight {
     /// For the groups of a checked plan, whose blocks are these.
     pub(crate) fn new(program: &Program, blocks: &[Block], settings: Settings, threads: usize) -> Foresight {
-        let facts = |group: &crate::program::Group| Facts {
+        let facts = |(number, group): (u32, &crate::program::Group)| Facts {
             experts: group.experts,
-            top_k: program.routings.get(group.bucket.0 as usize).map_or(0, |routing| routing.top_k),
+            top_k: program.experts_of_token(number),
+            windows: program.windows_of(number).count(),
             ..Facts::default()
         };
-        let mut groups: Vec<Facts> = program.groups.iter().map(facts).collect();
+        let mut groups: Vec<Facts> = (0u32..).zip(&program.groups).map(facts).collect();
         for block in blocks {
             if let Some(facts) = groups.get_mut(block.id.layer as usize) {
                 facts.block_bytes = facts.block_bytes.max(block.span());
@@ -70,6 +82,7 @@ impl Foresight {
         Foresight {
             predictions,
             settings,
+            named: vec![Named::default(); groups.len()],
             groups,
             threads: u32::try_from(threads.max(1)).unwrap_or(u32::MAX),
             begun: None,
@@ -78,6 +91,7 @@ impl Foresight {
 
     /// A step begins.
     pub(crate) fn begin_step(&mut self, tokens: u32) {
+        self.named.fill_with(Named::default);
         self.begun = (tokens == 1).then(Instant::now);
         if self.begun.is_none() {
             self.predictions.forget();
@@ -97,8 +111,25 @@ impl Foresight {
         self.predictions.forget();
     }
 
+    /// These are the experts of a window of the group. Its router has chosen when those of all its windows are known, whichever is requested
+    /// when.
+    pub(crate) fn named(&mut self, store: &Store, group: u32, window: u32, experts: &[u32]) {
+        let (Some(named), Some(facts)) = (self.named.get_mut(group as usize), self.groups.get(group as usize)) else {
+            return;
+        };
+        if named.windows.contains(&window) {
+            return;
+        }
+        named.windows.push(window);
+        named.experts.extend_from_slice(experts);
+        if named.windows.len() == facts.windows {
+            let experts = std::mem::take(&mut named.experts);
+            self.chosen(store, group, &experts);
+        }
+    }
+
     /// A group's router has chosen, and that was requested.
-    pub(crate) fn chosen(&mut self, store: &Store, group: u32, experts: &[u32]) {
+    fn chosen(&mut self, store: &Store, group: u32, experts: &[u32]) {
         let (Some(facts), true) = (self.groups.get(group as usize), self.begun.is_some()) else { return };
         let read_time: Duration = store.miss_time(group) / self.threads;
         self.predictions.observe(group, &Observed { experts, block_bytes: facts.block_bytes, read_time });
@@ -176,11 +207,12 @@ mod tests {
             };
             let config = Config { budget: 6 * PAGE, top_k: 2, ..Config::default() };
             let store = Store::new(&config, std::slice::from_ref(&path), (0..8).map(block).collect(), None).unwrap();
-            let facts = |said| Facts { experts: 4, top_k: 2, block_bytes: PAGE, said };
+            let facts = |said| Facts { experts: 4, top_k: 2, block_bytes: PAGE, said, windows: 1 };
             let foresight = Foresight {
                 predictions: Predictions::new(choice, 2),
                 settings: Settings { choice, extra: 0 },
                 groups: vec![facts(false), facts(early_router)],
+                named: vec![Named::default(); 2],
                 threads: 1,
                 begun: None,
             };

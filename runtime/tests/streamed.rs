@@ -93,7 +93,7 @@ fn predicted(folder: &Folder) -> Plan<Kernel> {
     };
     let ids = plan.steps.iter().find_map(find).unwrap();
     let request = plan.steps.iter().position(|step| matches!(step, Step::Request { .. })).unwrap();
-    plan.steps.insert(request + 1, Step::Predict { group: 0, ids, count: TOP_K });
+    plan.steps.insert(request + 1, Step::Predict { group: 0, ids, first: 0, count: TOP_K });
     plan
 }
 
@@ -366,13 +366,13 @@ fn a_budget_for_everything_is_kept_or_refused() {
 fn groups_that_cannot_be_streamed_are_refused() {
     type Change = fn(&mut Plan<Kernel>);
     let cases: [(&str, Change); 10] = [
-        ("requested once and released once", |p| p.steps.retain(|step| !matches!(step, Step::Release { .. }))),
-        ("requested once and released once", |p| p.steps.retain(|step| !matches!(step, Step::Request { .. }))),
-        ("requested once and released once", |p| {
+        ("requested, then released", |p| p.steps.retain(|step| !matches!(step, Step::Release { .. }))),
+        ("requested, then released", |p| p.steps.retain(|step| !matches!(step, Step::Request { .. }))),
+        ("requested, then released", |p| {
             p.steps.retain(|step| !matches!(step, Step::Release { .. }));
             p.steps.push(Step::Release { group: 0 });
         }),
-        ("read after they are requested and before", |p| {
+        ("read by a task while it is requested", |p| {
             let at = p.steps.iter().position(|step| matches!(step, Step::Release { .. })).unwrap();
             p.steps.swap(at, at - 1);
             p.steps.swap(at - 1, at - 2);

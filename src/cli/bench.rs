@@ -1,7 +1,9 @@
 //! `ixc bench`: tokens per second.
 
-use std::io::Write;
-use std::path::PathBuf;
+mod deferral;
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
 use ixc::machine::system::peak_memory;
 use ixc::model::is_plan;
@@ -9,7 +11,7 @@ use ixc::session::{Session, SessionOptions};
 use ixc::traffic::Traffic;
 use serde::Serialize;
 
-use super::choose::{MemoryChoice, ModelChoice, TargetChoice};
+use super::choose::{DeferChoice, MemoryChoice, ModelChoice, TargetChoice};
 use super::interrupt::{self, Interrupted};
 use super::output::{self, Printable};
 use super::prefetch::{CacheChoice, PrefetchChoice};
@@ -21,6 +23,8 @@ use super::prefetch::{CacheChoice, PrefetchChoice};
   ixc bench model.gguf -p 32,128,512 -n 0
   ixc bench model.gguf -p 0 -n 64 -d 0,8192   decode with so many tokens before
   ixc bench model.gguf -p 512 -n 0 --json
+  ixc bench model.gguf -p 0 -n 64 --memory 6GiB --defer 2
+                                              what deferral brings, and what it costs
   ixc bench                                   the built-in demo model")]
 pub struct Args {
     #[command(flatten)]
@@ -48,6 +52,12 @@ pub struct Args {
     prefetch: PrefetchChoice,
     #[command(flatten)]
     cache: CacheChoice,
+    /// Measure with and without it in turn, and how far its logits are from the right ones.
+    #[command(flatten)]
+    deferral: DeferChoice,
+    /// With --defer: a text at whose tokens logits are compared [default: some sentences of English].
+    #[arg(long, value_name = "FILE")]
+    text: Option<PathBuf>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -78,6 +88,9 @@ struct Row {
     min: f64,
     max: f64,
     all: Vec<f64>,
+    /// Where experts were deferred.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    deferral: Option<deferral::Deferral>,
 }
 
 impl Args {
@@ -122,17 +135,16 @@ impl Args {
                 cache: self.cache.kind(),
                 ..SessionOptions::default()
             };
-            let mut session = Session::open(path, &options)?;
-            session.pack_weights()?;
+            if self.deferral.defer > 0 {
+                deferral::measure(&self, path, &options, &works, traffic, &mut rows, out)?;
+                continue;
+            }
+            let mut session = open(path, &options)?;
             for &work in &works {
-                let row = self.measure(&mut session, work, traffic)?;
+                let rates = self.rates(&mut session, work, self.repetitions)?;
+                let row = Row::new(&session, work, traffic, rates);
                 if !self.json {
-                    writeln!(
-                        out,
-                        "{:>7} {:<9} {:<7} {:>6} {:>6} {:>12.2}   {:.2} .. {:.2}",
-                        row.threads, row.target, row.test, row.tokens, row.depth, row.median, row.min, row.max
-                    )?;
-                    out.flush()?;
+                    row.print(out)?;
                 }
                 rows.push(row);
             }
@@ -140,10 +152,10 @@ impl Args {
         if self.json { Ok(output::json(out, &rows)?) } else { Ok(()) }
     }
 
-    fn measure(&self, session: &mut Session, work: Work, traffic: Option<Traffic>) -> anyhow::Result<Row> {
-        let (depth, test, tokens) = work;
+    /// Tokens per second, again and again, after one run that does not count.
+    fn rates(&self, session: &mut Session, (depth, test, tokens): Work, repetitions: u32) -> anyhow::Result<Vec<f64>> {
         let mut rates = Vec::new();
-        for round in 0..=self.repetitions {
+        for round in 0..=repetitions {
             let phase = match test {
                 PREFILL => session.time_prefill(depth, tokens)?,
                 _ => session.time_decode(depth, tokens)?,
@@ -155,6 +167,19 @@ impl Args {
                 return Err(Interrupted.into());
             }
         }
+        Ok(rates)
+    }
+}
+
+/// A session whose weights are packed, so that no measured step does it.
+fn open(path: Option<&Path>, options: &SessionOptions) -> anyhow::Result<Session> {
+    let mut session = Session::open(path, options)?;
+    session.pack_weights()?;
+    Ok(session)
+}
+
+impl Row {
+    fn new(session: &Session, (depth, test, tokens): Work, traffic: Option<Traffic>, rates: Vec<f64>) -> Row {
         let mut sorted = rates.clone();
         sorted.sort_by(f64::total_cmp);
         let middle = sorted.len() / 2;
@@ -162,7 +187,7 @@ impl Args {
             0 => (sorted[middle - 1] + sorted[middle]) / 2.0,
             _ => sorted[middle],
         };
-        Ok(Row {
+        Row {
             threads: session.threads(),
             target: session.target().name(),
             test,
@@ -174,6 +199,20 @@ impl Args {
             min: sorted[0],
             max: sorted[sorted.len() - 1],
             all: rates,
-        })
+            deferral: None,
+        }
+    }
+
+    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
+        write!(
+            out,
+            "{:>7} {:<9} {:<7} {:>6} {:>6} {:>12.2}   {:.2} .. {:.2}",
+            self.threads, self.target, self.test, self.tokens, self.depth, self.median, self.min, self.max
+        )?;
+        if let Some(deferral) = &self.deferral {
+            write!(out, "   {} deferred, {:.3} x", deferral.experts, deferral.ratio)?;
+        }
+        writeln!(out)?;
+        out.flush()
     }
 }

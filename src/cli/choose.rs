@@ -72,3 +72,12 @@ impl MemoryChoice {
         self.queue_depth.map(usize::from)
     }
 }
+
+/// Deferral, of a command that compiles.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct DeferChoice {
+    /// Compute the N experts of least weight of each token one layer later, so that they can be read meanwhile: the output is
+    /// approximate. 0 is off.
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    pub defer: u32,
+}

@@ -13,7 +13,7 @@ use ixc::runtime::engine;
 use ixc::runtime::file::{self, weights};
 use serde_json::json;
 
-use super::choose::MemoryChoice;
+use super::choose::{DeferChoice, MemoryChoice};
 use super::output::{self, Bytes, Line, Rate};
 use super::prefetch::PrefetchChoice;
 use super::stages::Stage;
@@ -60,6 +60,8 @@ pub struct Args {
     memory: MemoryChoice,
     #[command(flatten)]
     prefetch: PrefetchChoice,
+    #[command(flatten)]
+    deferral: DeferChoice,
     /// Threads that pack [default: one for each core].
     #[arg(short, long)]
     threads: Option<usize>,
@@ -78,8 +80,8 @@ impl Args {
         let model = Model::open(&self.model)?;
         let pack = self.no_pack.then_some(false);
         let predict_extra = self.prefetch.settings().early_routers();
-        let (target, max_tokens) = (self.target.0, self.max_tokens);
-        let options = Options { target, max_tokens, pack, predict_extra, ..Options::default() };
+        let (target, max_tokens, defer) = (self.target.0, self.max_tokens, self.deferral.defer);
+        let options = Options { target, max_tokens, pack, predict_extra, defer, ..Options::default() };
         let (mut compiled, _) = compile_within(&model, &options, self.memory.bytes(), None)?;
         let default = || Path::new(self.model.file_stem().unwrap_or_default()).with_extension("ixp");
         let path = self.output.clone().unwrap_or_else(default);

@@ -48,6 +48,7 @@ impl Args {
             target: self.target.0,
             expert_memory: self.experts.memory(),
             predict_extra: self.experts.predict,
+            defer: self.experts.deferral.defer,
             ..Options::default()
         };
         let compiled = compile(&model, &options)?;

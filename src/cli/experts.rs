@@ -1,12 +1,13 @@
-//! What the pass `residency` is told on the command line.
+//! What the passes `residency` and `defer` are told on the command line.
 //!
 //! ```text
 //! ixc dump model.gguf --stage plan --expert-memory 6GiB --predict 2
 //! ```
 
+use super::choose::DeferChoice;
 use super::size::Size;
 
-/// Memory for experts, and prediction.
+/// Memory for experts, prediction, and deferral.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct Experts {
     /// Memory that experts may take, such as 6GiB: where they need more, when each layer's are loaded is made explicit.
@@ -15,6 +16,8 @@ pub struct Experts {
     /// Predict the experts of the next layer: as many as a token is routed to, and N more.
     #[arg(long, value_name = "N", requires = "expert_memory")]
     pub predict: Option<u32>,
+    #[command(flatten)]
+    pub deferral: DeferChoice,
 }
 
 impl Experts {

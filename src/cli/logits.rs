@@ -6,7 +6,8 @@ use clap::ValueEnum;
 use ixc::model::Model;
 use ixc::session::{Session, SessionOptions};
 
-use super::choose::{MemoryChoice, TargetChoice};
+use super::BadInput;
+use super::choose::{DeferChoice, MemoryChoice, TargetChoice};
 use super::prefetch::{CacheChoice, PrefetchChoice};
 use super::tokens::TokenList;
 
@@ -35,6 +36,8 @@ pub struct Args {
     prefetch: PrefetchChoice,
     #[command(flatten)]
     cache: CacheChoice,
+    #[command(flatten)]
+    deferral: DeferChoice,
     /// Run the generated code in the emulator: any target on any machine, about a thousand times slower.
     #[arg(long, conflicts_with = "engine")]
     emulate: bool,
@@ -59,6 +62,10 @@ impl Args {
     /// Runs the command.
     pub fn run(self) -> anyhow::Result<()> {
         let tokens = self.tokens.read()?;
+        if self.engine == Engine::Interpreter && self.deferral.defer > 0 {
+            let problem = "--defer changes what generated code computes; the interpreter computes the model as it is";
+            return Err(BadInput(problem.into()).into());
+        }
         let logits = match self.engine {
             Engine::Interpreter => Model::open(&self.model)?.exact_logits(&tokens)?,
             Engine::Compiled => {
@@ -71,6 +78,7 @@ impl Args {
                     memory: self.memory.bytes(),
                     prefetch: self.prefetch.settings(),
                     cache: self.cache.kind(),
+                    defer: self.deferral.defer,
                     ..SessionOptions::default()
                 };
                 Session::open(Some(&self.model), &options)?.logits(&tokens)?

@@ -43,8 +43,12 @@ impl Args {
         let text = read(&self.file)?;
         let module =
             parse(&text).map_err(|error| BadInput(point_at(&self.file.display().to_string(), &text, &error)))?;
-        let options =
-            Options { expert_memory: self.experts.memory(), predict_extra: self.experts.predict, ..Options::default() };
+        let options = Options {
+            expert_memory: self.experts.memory(),
+            predict_extra: self.experts.predict,
+            defer: self.experts.deferral.defer,
+            ..Options::default()
+        };
         let passes: Vec<&str> = self.passes.iter().map(String::as_str).collect();
         let module = run_pipeline(module, &passes, &options).map_err(ixc::Error::from)?;
         Ok(write!(out, "{module}")?)

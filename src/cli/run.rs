@@ -10,7 +10,7 @@ use ixc::frontend::tokenizer::DecodeOptions;
 use ixc::runtime::trace::Recorder;
 use ixc::session::{End, Generation, Progress, Request, Session, SessionOptions};
 
-use super::choose::{MemoryChoice, ModelChoice, TargetChoice};
+use super::choose::{DeferChoice, MemoryChoice, ModelChoice, TargetChoice};
 use super::interrupt::{self, Interrupted};
 use super::output::{Bytes, Printable, note, steers};
 use super::prefetch::{CacheChoice, PrefetchChoice};
@@ -77,6 +77,8 @@ pub struct Args {
     prefetch: PrefetchChoice,
     #[command(flatten)]
     cache: CacheChoice,
+    #[command(flatten)]
+    deferral: DeferChoice,
     /// Say on standard error where the time went.
     #[arg(long)]
     stats: bool,
@@ -114,6 +116,7 @@ impl Args {
             cache: self.cache.kind(),
             queue_depth: self.memory.queue_depth(),
             trace: trace.clone(),
+            defer: self.deferral.defer,
         };
         let result = self.converse_or_write(&options, begin, out);
         if let (Some(path), Some(trace)) = (&self.trace, &trace) {
@@ -320,6 +323,12 @@ impl Writer<'_> {
                 streaming::note_drive(drive, store, &own);
                 self.own_rate = after;
             }
+        }
+        if self.args.deferral.defer > 0 {
+            let defer = self.args.deferral.defer;
+            note!(
+                "deferral  {defer} experts of each token a layer late: this output is approximate; `ixc bench` says how much"
+            );
         }
         note!("seed      {}", self.seed);
         if let Some(peak) = ixc::machine::system::peak_memory() {

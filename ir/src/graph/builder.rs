@@ -402,6 +402,12 @@ impl GraphBuilder {
         self.one(OpKind::ExpertDown, vec![V(x), V(ids), V(p), W(w), V(residual)], vec![])
     }
 
+    /// `expert.split`: ids and weights of the first `now` slots, then of the others.
+    pub fn expert_split(&mut self, ids: ValueId, p: ValueId, now: u64) -> Result<[(ValueId, ValueId); 2], TypeError> {
+        let results = self.op(OpKind::ExpertSplit, vec![V(ids), V(p)], vec![int(now)])?;
+        Ok([(results[0], results[1]), (results[2], results[3])])
+    }
+
     /// `expert.slots`: the first token.
     pub fn expert_slots(&mut self) -> Result<ValueId, TypeError> {
         self.one(OpKind::ExpertSlots, vec![], vec![])

@@ -359,6 +359,17 @@ impl<'a> Interpreter<'a> {
                 }
                 one(vec![dims[0], n], y)
             }
+            OpKind::ExpertSplit => {
+                let (p, dims, now) = (f32s(self, "p")?, self.dims(value("ids")), op.attr("now").int() as usize);
+                let part = |from: usize, to: usize| {
+                    let ids =
+                        ints(value("ids")).chunks_exact(dims[1]).flat_map(|row| &row[from..to]).copied().collect();
+                    let p = p.chunks_exact(dims[1]).flat_map(|row| &row[from..to]).copied().collect();
+                    let dims = vec![dims[0], to - from];
+                    [Value::I32 { dims: dims.clone(), data: ids }, Value::F32 { dims, data: p }]
+                };
+                Ok([part(0, now), part(now, dims[1])].concat())
+            }
             // Where weights are when is not what they are.
             OpKind::ExpertSlots | OpKind::ExpertPrefetch | OpKind::ExpertEvict => Ok(vec![Value::Token]),
             OpKind::ExpertWait => Ok(vec![value("ids").clone(), Value::Token]),

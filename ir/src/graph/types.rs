@@ -375,6 +375,19 @@ pub fn result_types_after(
             rule.residual(&ty)?;
             one(ty)
         }
+        OpKind::ExpertSplit => {
+            let [rows, slots] = rule.i32("ids")?;
+            if rule.f32::<2>("p")? != [rows, slots] {
+                return Err(rule.operand("p", format!("f32[{rows}, {slots}], as ids are")));
+            }
+            let (now, slots) = (rule.positive("now")?, rule.number("ids", slots)?);
+            if now >= slots {
+                return Err(rule.attr("now", format!("less than the {slots} slots")));
+            }
+            let dims = |slots: u64| [rows.clone(), Dim::Fixed(slots)];
+            let part = |slots| [Type::i32(dims(slots)), Type::f32(dims(slots))];
+            Ok([part(now), part(slots - now)].concat())
+        }
         OpKind::ExpertSlots => one(Type::Token),
         OpKind::ExpertPrefetch => {
             rule.token("slots")?;

@@ -384,20 +384,22 @@ pub enum Step {
         /// The tasks.
         tasks: Vec<Task>,
     },
-    /// Sorts the rows of a routing by expert: fills the inputs of `bucket` from ids `[T][top_k]`, each checked to be an expert.
+    /// Sorts the rows of a routing by expert: fills the inputs of `bucket` from `top_k` ids of each token, each checked to be an expert.
     Bucket {
         /// The routing.
         bucket: BucketId,
-        /// Where `route` left the ids.
+        /// Where `route` left the ids: as many for each token as the buffer's rows hold.
         ids: BufferId,
+        /// The first of them that belongs to this routing.
+        first: u32,
         /// Experts per token.
         top_k: u32,
         /// Number of experts.
         experts: u32,
     },
-    /// Asks for the blocks of the experts that a routing names, all at once. Each group has one such step, and then one
-    /// [`Step::Release`]; tasks that read the group's weights stand between the two, over the rows of that routing. Does nothing
-    /// where all experts are in memory, as the next two do.
+    /// Asks for the blocks of the experts that a routing names, all at once. A [`Step::Release`] of the group follows before any other
+    /// request; tasks that read the group's weights stand between the two, over the rows of that routing. A group may be requested
+    /// again after that, by another routing. Does nothing where all experts are in memory, as the next two do.
     Request {
         /// Position in [`Plan::expert_groups`].
         group: u32,
@@ -408,8 +410,10 @@ pub enum Step {
     Predict {
         /// Position in [`Plan::expert_groups`].
         group: u32,
-        /// Ids `[T][count]`, the likeliest first, each checked to be an expert.
+        /// Where the ids are: as many for each token as the buffer's rows hold. Those that are no experts are passed over.
         ids: BufferId,
+        /// The first of them that is meant, the likeliest.
+        first: u32,
         /// Experts for each token.
         count: u32,
     },

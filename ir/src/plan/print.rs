@@ -82,15 +82,15 @@ fn write<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String, out: &mut String) -> st
                     write_task(plan, task, name, out)?;
                 }
             }
-            Step::Bucket { bucket, ids, top_k, experts } => {
-                let ids = buffer(plan, ids.0);
+            Step::Bucket { bucket, ids, first, top_k, experts } => {
+                let ids = slots(plan, ids.0, *first);
                 writeln!(out, "step {i}: bucket {} by {ids}, {top_k} of {experts} experts", bucket.0)?;
             }
             Step::Request { group, bucket } => {
                 writeln!(out, "step {i}: request experts {group} of bucket {}", bucket.0)?;
             }
-            Step::Predict { group, ids, count } => {
-                writeln!(out, "step {i}: predict experts {group} by {}, {count} a token", buffer(plan, ids.0))?;
+            Step::Predict { group, ids, first, count } => {
+                writeln!(out, "step {i}: predict experts {group} by {}, {count} a token", slots(plan, ids.0, *first))?;
             }
             Step::Release { group } => writeln!(out, "step {i}: release experts {group}")?,
         }
@@ -128,6 +128,12 @@ fn write_task<K>(plan: &Plan<K>, task: &Task, name: &dyn Fn(&K) -> String, out: 
 
 fn kernel<K>(plan: &Plan<K>, id: u32, name: &dyn Fn(&K) -> String) -> String {
     plan.kernels.get(id as usize).map_or_else(|| format!("kernel {id}, which there is not"), name)
+}
+
+/// A buffer of ids, from a slot on.
+fn slots<K>(plan: &Plan<K>, id: u32, first: u32) -> String {
+    let name = buffer(plan, id);
+    if first > 0 { format!("{name} from {first}") } else { name }
 }
 
 fn buffer<K>(plan: &Plan<K>, id: u32) -> String {

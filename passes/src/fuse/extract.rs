@@ -20,7 +20,7 @@ fn cost(node: &Node) -> u64 {
     let Head::Op(kind) = &node.head else { return 0 };
     match kind {
         // Views.
-        OpKind::SplitHeads | OpKind::MergeHeads => 0,
+        OpKind::SplitHeads | OpKind::MergeHeads | OpKind::ExpertSplit => 0,
         OpKind::Embed | OpKind::TakeRows | OpKind::Route | OpKind::ExpertCombine => 100,
         OpKind::Add | OpKind::AddBias | OpKind::Mul | OpKind::Silu | OpKind::Rope => 100,
         OpKind::RmsNorm | OpKind::RmsNormQuantise => 110,

@@ -7,10 +7,10 @@
 
 use std::collections::BTreeMap;
 
-use ixc_ir::plan::{ArenaBuffer, BufferId, RowCount};
+use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, RowAxis, RowCount, Task};
 
 use super::ScheduleError;
-use super::steps::{Resource, Work};
+use super::steps::{Resource, What, Work};
 
 /// Buffers start on cache lines: two threads never write to one line because buffers meet in it.
 pub(super) const ALIGNMENT: u64 = 64;
@@ -50,13 +50,16 @@ pub(super) fn lives(work: &[Work], steps: &[Vec<usize>], count: usize, result: B
     lives
 }
 
-/// First and last step that read the experts of each group.
+/// First and last step that read the experts of each group, for each routing that names some of them.
 fn windows(work: &[Work], steps: &[Vec<usize>]) -> impl Iterator<Item = (usize, usize)> {
-    let mut windows: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
+    let mut windows: BTreeMap<(u32, BucketId), (usize, usize)> = BTreeMap::new();
     for (number, step) in steps.iter().enumerate() {
-        for resource in step.iter().flat_map(|&i| &work[i].reads) {
-            if let Resource::Group(group) = *resource {
-                windows.entry(group).or_insert((number, number)).1 = number;
+        for item in step.iter().map(|&i| &work[i]) {
+            let What::Task(Task { rows: RowAxis::Routed(bucket), .. }) = &item.what else { continue };
+            for resource in &item.reads {
+                if let Resource::Group(group) = *resource {
+                    windows.entry((group, *bucket)).or_insert((number, number)).1 = number;
+                }
             }
         }
     }

@@ -89,10 +89,22 @@ impl Stored {
     }
 }
 
+/// Some slots of each row of ids or weights: `expert.split` copies nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Slots {
+    of: Stored,
+    /// The first.
+    first: u64,
+    /// How many.
+    count: u64,
+}
+
 /// What a value of the graph is in the plan.
 #[derive(Clone, Copy, Debug)]
 enum Meaning {
     Stored(Stored),
+    /// Some of a route's slots, which only experts take.
+    Chosen(Slots),
     Ids,
     Positions,
     WantedRows,
@@ -120,7 +132,7 @@ pub(super) struct Lowering<'a> {
     meanings: Vec<Option<Meaning>>,
     /// Experts of the `route` that gave these ids.
     routes: HashMap<BufferId, u64>,
-    routings: HashMap<BufferId, Rows>,
+    routings: HashMap<Slots, Rows>,
     /// Experts of each bucket.
     experts: Vec<u64>,
     quantised: HashMap<(BufferId, Format), Stored>,
@@ -274,6 +286,7 @@ impl<'a> Lowering<'a> {
                 y
             }
             OpKind::Route => self.route(op)?,
+            OpKind::ExpertSplit => self.split(op)?,
             OpKind::TakeRows => self.take_rows(op)?,
             OpKind::Quantise => {
                 let x = self.operand(op, "x")?;
@@ -339,7 +352,7 @@ impl<'a> Lowering<'a> {
             }
             OpKind::ExpertCombine => {
                 let y = self.operand(op, "y")?;
-                let p = self.operand(op, "p")?;
+                let p = self.slots(op, "p")?;
                 Meaning::Stored(self.combine(name, name.to_string(), &[y], p, None)?)
             }
             OpKind::ExpertDown => {
@@ -348,7 +361,7 @@ impl<'a> Lowering<'a> {
                 let x = self.routed(op, x)?;
                 let label = self.label(op.kind, w);
                 let y = self.down(name, &Product { label: label.clone(), x, w, bias: None, residual: None })?;
-                let p = self.operand(op, "p")?;
+                let p = self.slots(op, "p")?;
                 let residual = self.opt_operand(op, "residual")?;
                 Meaning::Stored(self.combine(name, format!("{label} combine"), &y, p, residual)?)
             }
@@ -389,6 +402,7 @@ impl<'a> Lowering<'a> {
                     self.module.weights[w.index()].name
                 ),
             ),
+            Meaning::Chosen(_) => unsupported(op, "a part of a route's slots as data"),
             other => unsupported(op, format!("the parameter {other:?} as data")),
         }
     }
@@ -402,6 +416,14 @@ impl<'a> Lowering<'a> {
 
     fn operand(&self, op: &Op, name: &str) -> Result<Stored, ScheduleError> {
         self.stored(op.kind.row().mnemonic, self.value_operand(op, name)?)
+    }
+
+    /// Ids or weights of slots.
+    fn slots(&self, op: &Op, name: &str) -> Result<Slots, ScheduleError> {
+        match self.meaning(op.kind.row().mnemonic, self.value_operand(op, name)?)? {
+            Meaning::Chosen(slots) => Ok(slots),
+            _ => self.operand(op, name).map(|of| Slots { of, first: 0, count: of.width }),
+        }
     }
 
     fn opt_operand(&self, op: &Op, name: &str) -> Result<Option<Stored>, ScheduleError> {

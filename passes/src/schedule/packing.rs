@@ -96,6 +96,7 @@ fn factors(kind: OpKind) -> &'static [&'static str] {
         | OpKind::Quantise
         | OpKind::ExpertMatmul
         | OpKind::ExpertCombine
+        | OpKind::ExpertSplit
         | OpKind::ExpertSlots
         | OpKind::ExpertWait
         | OpKind::ExpertEvict => &[],

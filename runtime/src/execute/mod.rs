@@ -21,14 +21,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
-use ixc_ir::plan::{BucketId, BufferId, DimRule, RowAxis, RowCount, Source, Split, Task, Variant};
+use ixc_ir::plan::{BucketId, DimRule, RowAxis, RowCount, Source, Split, Task, Variant};
 
 use crate::bucket::{Bucket, ExpertRows};
 use crate::experts::Experts;
 use crate::memory::{Cache, INDEX_BYTES, Inputs, Mapped, Memory, Region, Rope};
 use crate::pack::Queue;
 use crate::pool::{Barrier, Pool, panic_message};
-use crate::program::{MAX_BUFFERS, MAX_DIMS, PartPlace, Program, Signature, Stage, Then};
+use crate::program::{Ids, MAX_BUFFERS, MAX_DIMS, PartPlace, Program, Signature, Stage, Then};
 use crate::stats::Clock;
 use crate::trace::{Recorder, Work};
 use crate::weights::{self, Part, Weights};
@@ -209,8 +209,8 @@ impl Pass<'_> {
             }
             if i < last {
                 let begin = self.now(clock.is_some());
-                let window = stage.window.and_then(|group| self.program.groups.get(group as usize));
-                let window = window.filter(|group| group.last == i);
+                let window = stage.window.and_then(|window| self.program.windows.get(window as usize));
+                let window = window.filter(|window| window.last == i);
                 self.barrier.wait(|| {
                     self.next.store(0, Ordering::Relaxed);
                     self.again.store(false, Ordering::Relaxed);
@@ -327,9 +327,8 @@ impl Pass<'_> {
 
     /// The group whose experts a task takes from blocks, where they are streamed.
     fn streamed(&self, stage: &Stage, axis: RowAxis) -> Option<(u32, &Experts)> {
-        let (experts, group) = (self.store.experts.as_ref()?, stage.window?);
-        let bucket = self.program.groups.get(group as usize)?.bucket;
-        (axis == RowAxis::Routed(bucket)).then_some((group, experts))
+        let (experts, window) = (self.store.experts.as_ref()?, self.program.windows.get(stage.window? as usize)?);
+        (axis == RowAxis::Routed(window.bucket)).then_some((window.group, experts))
     }
 
     /// Rows of an axis, expert by expert.
@@ -357,17 +356,26 @@ impl Pass<'_> {
     fn then(&self, then: Then) -> Result<(), ExecuteError> {
         match then {
             Then::Sort(bucket) => self.sort(bucket),
-            Then::Request(group) => {
-                let (Some(experts), Some(facts)) = (&self.store.experts, self.program.groups.get(group as usize))
+            Then::Request { window, group } => {
+                let (Some(experts), Some(facts)) = (&self.store.experts, self.program.windows.get(window as usize))
                 else {
                     return Ok(());
                 };
                 let bucket = self.store.buckets[facts.bucket.0 as usize].read().unwrap_or_else(PoisonError::into_inner);
-                Ok(experts.begin(group, bucket.active())?)
+                Ok(experts.begin(window, group, bucket.active())?)
+            }
+            Then::Announce { window, group } => {
+                let (Some(experts), Some(facts)) = (&self.store.experts, self.program.windows.get(window as usize))
+                else {
+                    return Ok(());
+                };
+                let routing = &self.program.routings[facts.bucket.0 as usize];
+                experts.announce(window, group, routing.top_k, &self.ids(routing.ids, routing.top_k));
+                Ok(())
             }
             Then::Predict { group, ids, count } => {
                 let Some(experts) = &self.store.experts else { return Ok(()) };
-                experts.predict(group, count, &self.words(ids, RowCount::Tokens, count));
+                experts.predict(group, count, &self.ids(ids, count));
                 Ok(())
             }
             Then::Release(group) => {
@@ -377,12 +385,17 @@ impl Pass<'_> {
         }
     }
 
-    /// The words of a buffer that has `width` in each row.
-    fn words(&self, buffer: BufferId, rows: RowCount, width: u32) -> Vec<u32> {
-        let from = self.arena(buffer.0 as usize);
-        let count = (self.counts.of(rows) * u64::from(width)).min(from.bytes() / INDEX_BYTES) as usize;
+    /// So many ids of each token.
+    fn ids(&self, ids: Ids, count: u32) -> Vec<u32> {
+        let from = self.arena(ids.buffer.0 as usize);
+        let words = from.bytes() / INDEX_BYTES;
+        let row = |token: u64| {
+            let first = token * ids.stride + u64::from(ids.first);
+            first.min(words)..(first + u64::from(count)).min(words)
+        };
         // SAFETY: the words lie in the arena; all other threads wait at the barrier. No alignment is assumed.
-        (0..count).map(|i| unsafe { from.base().cast::<u32>().add(i).read_unaligned() }).collect()
+        let word = |i: u64| unsafe { from.base().cast::<u32>().add(i as usize).read_unaligned() };
+        (0..u64::from(self.counts.tokens)).flat_map(row).map(word).collect()
     }
 
     /// Sorts a routing. Runs alone.
@@ -390,7 +403,7 @@ impl Pass<'_> {
         let number = id.0 as usize;
         let routing = &self.program.routings[number];
         let mut bucket = self.store.buckets[number].write().unwrap_or_else(PoisonError::into_inner);
-        let ids = self.words(routing.ids, RowCount::Tokens, routing.top_k);
+        let ids = self.ids(routing.ids, routing.top_k);
         bucket.sort(&ids, routing.top_k, routing.experts)?;
         let (tokens, slots) = self.store.inputs.routed[number];
         for (words, to) in [(bucket.tokens(), tokens), (bucket.slots(), slots)] {
@@ -593,8 +606,8 @@ impl Pass<'_> {
 fn work_of(then: Then) -> Work {
     match then {
         Then::Sort(_) => Work::Sort,
-        Then::Request(group) => Work::Request(group),
-        Then::Predict { group, .. } => Work::Predict(group),
+        Then::Request { group, .. } => Work::Request(group),
+        Then::Announce { group, .. } | Then::Predict { group, .. } => Work::Predict(group),
         Then::Release(group) => Work::Release(group),
     }
 }

@@ -7,7 +7,7 @@ use ixc_ir::plan::{
 };
 
 use super::{
-    Access, LINE_BYTES, MAX_BUFFERS, MAX_EXPERTS, MAX_PARTS, Parameter, PartPlace, PlanError, Problem, Routing,
+    Access, Ids, LINE_BYTES, MAX_BUFFERS, MAX_EXPERTS, MAX_PARTS, Parameter, PartPlace, PlanError, Problem, Routing,
     Signature, Stage, Then, at, id, range,
 };
 
@@ -93,7 +93,7 @@ pub(super) fn buffer(plan: &Plan<Kernel>, buffer: &ArenaBuffer) -> Result<(), Pr
 pub(super) fn routings(plan: &Plan<Kernel>) -> Result<Vec<Routing>> {
     let mut routings = Vec::new();
     for (i, step) in plan.steps.iter().enumerate() {
-        let Step::Bucket { bucket, ids, top_k, experts } = step else { continue };
+        let Step::Bucket { bucket, ids, first, top_k, experts } = step else { continue };
         let check = || {
             // Ids in order, as a schedule numbers them; so their number is bounded by that of the steps.
             if bucket.0 >= plan.buckets || bucket.0 as usize != routings.len() {
@@ -101,11 +101,8 @@ pub(super) fn routings(plan: &Plan<Kernel>) -> Result<Vec<Routing>> {
             }
             range("experts", *experts, 1, MAX_EXPERTS)?;
             range("experts per token", *top_k, 1, *experts)?;
-            let buffer = id("buffer", ids.0, &plan.buffers)?;
-            if buffer.rows != RowCount::Tokens || buffer.row_bytes != u64::from(*top_k) * 4 {
-                return Err(Problem::Shape { right: "fed from a buffer with one i32 for each slot of a token" });
-            }
-            Ok(Routing { top_k: *top_k, experts: *experts, ids: *ids })
+            let ids = slots(plan, *ids, *first, *top_k)?;
+            Ok(Routing { top_k: *top_k, experts: *experts, ids })
         };
         let routing = at(&format!("step {i}"), check())?;
         routings.push(routing);
@@ -114,6 +111,16 @@ pub(super) fn routings(plan: &Plan<Kernel>) -> Result<Vec<Routing>> {
         Problem::Count { what: "routings that a step fills", found: routings.len(), right: plan.buckets as usize };
     at(&"plan", if routings.len() == plan.buckets as usize { Ok(()) } else { Err(count) })?;
     Ok(routings)
+}
+
+/// `count` ids of each token, from one on, in a buffer that has nothing but ids.
+fn slots(plan: &Plan<Kernel>, ids: BufferId, first: u32, count: u32) -> Result<Ids, Problem> {
+    let buffer = id("buffer", ids.0, &plan.buffers)?;
+    let end = (u64::from(first) + u64::from(count)) * 4;
+    if buffer.rows != RowCount::Tokens || !buffer.row_bytes.is_multiple_of(4) || end > buffer.row_bytes {
+        return Err(Problem::Shape { right: "fed from a buffer with one i32 for each slot of a token" });
+    }
+    Ok(Ids { buffer: ids, first, stride: buffer.row_bytes / 4 })
 }
 
 /// Adds what one thread does after the last stage.
@@ -136,7 +143,7 @@ impl Checker<'_> {
     pub(super) fn stages(&self) -> Result<Vec<Stage>> {
         let mut stages: Vec<Stage> = Vec::new();
         // Routings that are filled when a step runs: all below this, since they are filled in order.
-        let (mut filled, mut first_task) = (0, 0);
+        let (mut filled, mut first_task, mut requests) = (0, 0, 0);
         for (i, step) in self.plan.steps.iter().enumerate() {
             match step {
                 Step::Run { tasks } => {
@@ -157,11 +164,12 @@ impl Checker<'_> {
                 Step::Request { group, bucket } => {
                     let check = self.filled(*bucket, filled).and_then(|()| self.named(*group, *bucket));
                     at(&format!("step {i}"), check)?;
-                    then(&mut stages, Then::Request(*group));
+                    then(&mut stages, Then::Request { window: requests, group: *group });
+                    requests += 1;
                 }
-                Step::Predict { group, ids, count } => {
-                    at(&format!("step {i}"), self.predicted(*group, *ids, *count))?;
-                    then(&mut stages, Then::Predict { group: *group, ids: *ids, count: *count });
+                Step::Predict { group, ids, first, count } => {
+                    let ids = at(&format!("step {i}"), self.predicted(*group, *ids, *first, *count))?;
+                    then(&mut stages, Then::Predict { group: *group, ids, count: *count });
                 }
                 Step::Release { group } => then(&mut stages, Then::Release(*group)),
             }
@@ -180,14 +188,10 @@ impl Checker<'_> {
         }
     }
 
-    fn predicted(&self, group: u32, ids: BufferId, count: u32) -> Result<(), Problem> {
+    fn predicted(&self, group: u32, ids: BufferId, first: u32, count: u32) -> Result<Ids, Problem> {
         let group = id("group of experts", group, &self.plan.expert_groups)?;
         range("experts predicted for a token", count, 1, group.experts)?;
-        let buffer = id("buffer", ids.0, &self.plan.buffers)?;
-        if buffer.rows != RowCount::Tokens || buffer.row_bytes != u64::from(count) * 4 {
-            return Err(Problem::Shape { right: "fed from a buffer with so many i32 for each token" });
-        }
-        Ok(())
+        slots(self.plan, ids, first, count)
     }
 
     fn task(&self, task: &Task, filled: u32) -> Result<(), Problem> {

@@ -8,15 +8,16 @@
 //! release experts 0
 //! ```
 //!
-//! Leaves true: a group's weights are matrices of its experts and in no other group; they are read only over the rows of the routing
-//! that its one request names, after that and before its one release; and in these stages what is computed over other rows
-//! does not read what is computed over those.
+//! Leaves true: a group's weights are matrices of its experts and in no other group; groups are requested and released one after the
+//! other, each of them once or, where some slots of a routing are computed with later than others, more often; weights are read only
+//! in such a window of their group, over the rows of the routing that its request names; and in these stages what is computed over
+//! other rows does not read what is computed over those.
 
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Arg, BucketId, BufferId, ExpertGroup, Plan, RowAxis, Source, Step, Task, WeightFile};
 
 use super::check::{Checker, inside, shortened};
-use super::{Access, BlockPlace, Group, MAX_EXPERTS, PlanError, Problem, Stage, Then, at, id, range};
+use super::{Access, BlockPlace, Group, MAX_EXPERTS, PlanError, Problem, Stage, Then, Window, at, id, range};
 use crate::file::blocks::{BLOCK_HEADER, BlockShape};
 use crate::pack::ALIGNMENT;
 
@@ -32,12 +33,24 @@ pub(super) fn count(plan: &Plan<Kernel>) -> Result<(), Problem> {
     range("experts of all groups", blocks, 0, MOST_BLOCKS)
 }
 
-/// The groups of a plan; stages get their windows.
-pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<(Vec<Stage>, Vec<Group>), PlanError> {
+/// What the checks of groups leave.
+pub(super) struct Checked {
+    pub(super) stages: Vec<Stage>,
+    pub(super) groups: Vec<Group>,
+    pub(super) windows: Vec<Window>,
+}
+
+/// The groups of a plan and the windows in which their experts are read; stages know theirs.
+pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<Checked, PlanError> {
     let plan = checker.plan;
     let mut of_weight: Vec<Option<usize>> = vec![None; plan.weights.len()];
+    let mut groups = Vec::with_capacity(plan.expert_groups.len());
+    let mut end = 0;
     for (number, group) in plan.expert_groups.iter().enumerate() {
-        at(&format!("experts {number}"), weights(plan, group, number, &mut of_weight))?;
+        let place = format!("experts {number}");
+        at(&place, weights(plan, group, number, &mut of_weight))?;
+        let blocks = at(&place, blocks(plan, group, &mut end))?;
+        groups.push(Group { weights: group.weights.clone(), experts: group.experts, blocks });
     }
     for (weight, _) in plan.weights.iter().zip(&of_weight).filter(|(_, group)| group.is_none()) {
         if let WeightFile::Blocks { .. } = weight.file {
@@ -48,22 +61,15 @@ pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<(Ve
             });
         }
     }
-    one_at_a_time(plan)?;
-    let mut groups = Vec::with_capacity(plan.expert_groups.len());
-    let mut end = 0;
-    for (number, group) in plan.expert_groups.iter().enumerate() {
-        let place = format!("experts {number}");
-        let found = at(&place, bounds(plan, &stages, number as u32))?;
-        let (bucket, after, before) = found;
+    let mut windows = Vec::new();
+    for Bounds { group, bucket, after, before } in bounds(plan, &stages)? {
+        let (place, number) = (format!("experts {group}"), group as usize);
         let reads = |stage: &Stage| stage.tasks.iter().any(|task| reads_group(task, &of_weight, number));
-        let readers: Vec<usize> = (0..stages.len()).filter(|&i| reads(&stages[i])).collect();
-        let (Some(&first), Some(&last)) = (readers.first(), readers.last()) else {
-            return Err(PlanError { place, problem: Problem::Shape { right: "read by a task" } });
+        let mut readers = (after + 1..=before).filter(|&i| stages.get(i).is_some_and(reads));
+        let Some(first) = readers.next() else {
+            return Err(PlanError { place, problem: Problem::Shape { right: "read by a task while it is requested" } });
         };
-        if first <= after || last > before {
-            let right = "read after they are requested and before they are released";
-            return Err(PlanError { place, problem: Problem::Shape { right } });
-        }
+        let last = readers.next_back().unwrap_or(first);
         for (i, stage) in stages.iter().enumerate().take(last + 1).skip(first) {
             for task in &stage.tasks {
                 let place = format!("stage {i}, task {:?}", shortened(&task.label));
@@ -72,15 +78,35 @@ pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<(Ve
         }
         at(&place, repeatable(checker, &stages[first..=last], bucket))?;
         for stage in &mut stages[first..=last] {
-            if stage.window.replace(number as u32).is_some() {
-                let right = "read in stages of its own";
-                return Err(PlanError { place, problem: Problem::Shape { right } });
-            }
+            stage.window = Some(windows.len() as u32);
         }
-        let blocks = at(&place, blocks(plan, group, &mut end))?;
-        groups.push(Group { weights: group.weights.clone(), experts: group.experts, blocks, bucket, first, last });
+        windows.push(Window { group, bucket, first, last });
     }
-    Ok((stages, groups))
+    // In their windows readers were checked; elsewhere there are none.
+    for (i, stage) in stages.iter().enumerate().filter(|(_, stage)| stage.window.is_none()) {
+        if let Some(task) = stage.tasks.iter().find(|task| weight_args(task, &of_weight).next().is_some()) {
+            let place = format!("stage {i}, task {:?}", shortened(&task.label));
+            let right = "one that reads experts after they are requested and before they are released";
+            return Err(PlanError { place, problem: Problem::Shape { right } });
+        }
+    }
+    // What is predicted by the very ids that a window is requested by later is no guess.
+    let mut requested = 0;
+    for then in stages.iter_mut().flat_map(|stage| &mut stage.then) {
+        let Then::Predict { group, ids, count } = *then else {
+            requested += usize::from(matches!(then, Then::Request { .. }));
+            continue;
+        };
+        let is_known = |window: &Window| {
+            let routing = checker.routings.get(window.bucket.0 as usize);
+            window.group == group && routing.is_some_and(|routing| routing.ids == ids && routing.top_k == count)
+        };
+        let later = windows.iter().enumerate().skip(requested);
+        if let Some((window, _)) = later.into_iter().find(|(_, window)| is_known(window)) {
+            *then = Then::Announce { window: window as u32, group };
+        }
+    }
+    Ok(Checked { stages, groups, windows })
 }
 
 /// Whether the weights are such as a group may have; notes them.
@@ -128,22 +154,52 @@ fn blocks(plan: &Plan<Kernel>, group: &ExpertGroup, end: &mut u64) -> Result<Opt
     Ok(Some(place))
 }
 
-/// The routing of a group's request, and the stages after which it is requested and released, each of which happens once.
-fn bounds(plan: &Plan<Kernel>, stages: &[Stage], number: u32) -> Result<(BucketId, usize, usize), Problem> {
-    let mut requests = plan.steps.iter().filter_map(|step| match step {
-        Step::Request { group, bucket } if *group == number => Some(*bucket),
+/// The stages after which experts are requested and released.
+struct Bounds {
+    group: u32,
+    bucket: BucketId,
+    after: usize,
+    before: usize,
+}
+
+/// What is requested and released, in order: one after the other, each group at least once.
+fn bounds(plan: &Plan<Kernel>, stages: &[Stage]) -> Result<Vec<Bounds>, PlanError> {
+    let requests = plan.steps.iter().filter_map(|step| match step {
+        Step::Request { group, bucket } => Some((*group, *bucket)),
         _ => None,
     });
-    let bucket = requests.next();
-    let times = |wanted: Then| {
-        let mut found = stages.iter().enumerate().flat_map(|(i, stage)| stage.then.iter().map(move |then| (i, *then)));
-        let first = found.find(|(_, then)| *then == wanted).map(|(i, _)| i);
-        first.filter(|_| !found.any(|(_, then)| then == wanted))
+    let requests: Vec<(u32, BucketId)> = requests.collect();
+    let mut missing: Vec<bool> = vec![true; plan.expert_groups.len()];
+    let wrong = |group: u32| {
+        let right = "requested, then released, each before the next request and before the last step";
+        PlanError { place: format!("experts {group}"), problem: Problem::Shape { right } }
     };
-    match (bucket, times(Then::Request(number)), times(Then::Release(number))) {
-        // After the last stage nothing is done any more.
-        (Some(bucket), Some(after), Some(before)) if before + 1 < stages.len() => Ok((bucket, after, before)),
-        _ => Err(Problem::Shape { right: "requested once and released once, before the last step" }),
+    let (mut bounds, mut open): (Vec<Bounds>, Option<(u32, BucketId, usize)>) = (Vec::new(), None);
+    for (i, stage) in stages.iter().enumerate() {
+        for then in &stage.then {
+            match *then {
+                Then::Request { window, .. } => {
+                    let (group, bucket) = requests.get(window as usize).copied().ok_or(wrong(0))?;
+                    if open.replace((group, bucket, i)).is_some() {
+                        return Err(wrong(group));
+                    }
+                }
+                Then::Release(released) => match open.take() {
+                    // After the last stage nothing is done any more.
+                    Some((group, bucket, after)) if group == released && i + 1 < stages.len() => {
+                        missing.get_mut(group as usize).into_iter().for_each(|missing| *missing = false);
+                        bounds.push(Bounds { group, bucket, after, before: i });
+                    }
+                    _ => return Err(wrong(released)),
+                },
+                Then::Sort(_) | Then::Predict { .. } | Then::Announce { .. } => {}
+            }
+        }
+    }
+    match (open, missing.iter().position(|&missing| missing)) {
+        (None, None) => Ok(bounds),
+        (Some((group, ..)), _) => Err(wrong(group)),
+        (None, Some(group)) => Err(wrong(group as u32)),
     }
 }
 
@@ -200,23 +256,6 @@ fn repeatable(checker: &Checker<'_>, stages: &[Stage], bucket: BucketId) -> Resu
         }
         for task in tasks() {
             taken.extend(buffers(checker, task, false)?);
-        }
-    }
-    Ok(())
-}
-
-/// Groups are requested one after the other: each is released before the next one is requested.
-fn one_at_a_time(plan: &Plan<Kernel>) -> Result<(), PlanError> {
-    let mut open = None;
-    for (i, step) in plan.steps.iter().enumerate() {
-        match step {
-            Step::Request { group, .. } if open.replace(*group).is_some() => {
-                let problem = Problem::Shape { right: "after the group before is released" };
-                return Err(PlanError { place: format!("step {i}"), problem });
-            }
-            Step::Release { group } if open == Some(*group) => open = None,
-            Step::Request { .. } | Step::Release { .. } | Step::Predict { .. } => {}
-            Step::Run { .. } | Step::Bucket { .. } => {}
         }
     }
     Ok(())

@@ -7,7 +7,7 @@
 //! - every variant has one dim rule for each dim of its kernel, and an argument for each buffer;
 //! - a kernel writes only the arena, the cache and scratch; scratch buffers are in scratch memory, and nothing else is;
 //!   index buffers are fed from inputs alone, at multiples of 4; what a call writes overlaps nothing else that it takes;
-//! - a routing is used only after the one step that fills it, and a group of experts between the steps that request and release it;
+//! - a routing is used only after the one step that fills it, and a group of experts between a step that requests it for a routing and the next that releases it;
 //! - arena buffers lie in the arena, weights in their files, those in blocks as [`crate::file::blocks`] has them; weights that are not stored as kernels read them can be packed from
 //!   what is there.
 //!
@@ -23,6 +23,7 @@ use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, KernelId, Plan, Task};
 
 use crate::file::blocks::BlockShape;
 pub use error::{PlanError, Problem};
+use groups::Checked;
 
 /// Most dims of a kernel in a plan.
 pub const MAX_DIMS: usize = 8;
@@ -178,8 +179,19 @@ pub struct Routing {
     pub top_k: u32,
     /// Number of experts.
     pub experts: u32,
-    /// The arena buffer with the ids.
-    pub ids: BufferId,
+    /// Where they are.
+    pub ids: Ids,
+}
+
+/// Where ids are: some of those that each row of a buffer holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ids {
+    /// The arena buffer.
+    pub buffer: BufferId,
+    /// The first in each row.
+    pub first: u32,
+    /// From a row to the next, in ids.
+    pub stride: u64,
 }
 
 /// What lies between two barriers.
@@ -193,7 +205,7 @@ pub struct Stage {
     pub parts: Vec<PartPlace>,
     /// Then this is done, by one thread, in this order.
     pub then: Vec<Then>,
-    /// The group of experts whose weights tasks of this stage or of stages around it read, while they need not all be in memory.
+    /// Position in [`Program::windows`] of the one that this stage is in.
     pub window: Option<u32>,
 }
 
@@ -202,14 +214,26 @@ pub struct Stage {
 pub enum Then {
     /// Sorts a routing.
     Sort(BucketId),
-    /// Asks for the blocks of a group that a routing names.
-    Request(u32),
+    /// Asks for the blocks that a window reads.
+    Request {
+        /// Its position in [`Program::windows`].
+        window: u32,
+        /// Its group.
+        group: u32,
+    },
+    /// Says that the blocks of a window will be asked for: its routing has chosen, other experts come first.
+    Announce {
+        /// Its position in [`Program::windows`].
+        window: u32,
+        /// Its group.
+        group: u32,
+    },
     /// Says which blocks of a group will probably be asked for.
     Predict {
         /// The group.
         group: u32,
         /// Ids `[T][count]`.
-        ids: BufferId,
+        ids: Ids,
         /// Experts for each token.
         count: u32,
     },
@@ -226,12 +250,19 @@ pub struct Group {
     pub experts: u32,
     /// Where its blocks are in the plan's own file, if they are there.
     pub blocks: Option<BlockPlace>,
+}
+
+/// Stages that read experts of one group, between the step that requests them and the one that releases them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Window {
+    /// The group.
+    pub group: u32,
     /// The routing that names those that are needed.
     pub bucket: BucketId,
     /// The stages from the first to the last whose tasks read its weights. They can be run for some experts and then again for
     /// others: in these stages only tasks over the routing's rows read what such tasks wrote.
     pub first: usize,
-    /// See [`Group::first`].
+    /// See [`Window::first`].
     pub last: usize,
 }
 
@@ -292,6 +323,8 @@ pub struct Program {
     pub routings: Vec<Routing>,
     /// Groups of experts, by id.
     pub groups: Vec<Group>,
+    /// Windows, in order. Each group has one at least.
+    pub windows: Vec<Window>,
     /// Arena buffers, by id.
     pub buffers: Vec<ArenaBuffer>,
     /// Scratch memory that each thread needs, in bytes.
@@ -311,6 +344,18 @@ pub struct Program {
 }
 
 impl Program {
+    /// Windows of a group, by position.
+    pub fn windows_of(&self, group: u32) -> impl Iterator<Item = usize> {
+        self.windows.iter().enumerate().filter(move |(_, window)| window.group == group).map(|(i, _)| i)
+    }
+
+    /// How many experts of a group a token needs, in all windows of the group together.
+    pub fn experts_of_token(&self, group: u32) -> u32 {
+        let windows = self.windows.iter().filter(|window| window.group == group);
+        let top_k = |window: &Window| self.routings.get(window.bucket.0 as usize).map_or(0, |routing| routing.top_k);
+        windows.map(top_k).fold(0, u32::saturating_add)
+    }
+
     /// Checks a plan whose kernels have been verified.
     ///
     /// # Errors
@@ -344,7 +389,7 @@ impl Program {
         }
         let routings = check::routings(plan)?;
         let checker = check::Checker { plan, kernels: &kernels, routings: &routings };
-        let (stages, groups) = groups::check(&checker, checker.stages()?)?;
+        let Checked { stages, groups, windows } = groups::check(&checker, checker.stages()?)?;
         at(&"logits", checker.logits())?;
         at(&"softmax", checker.softmax())?;
         let ends =
@@ -358,6 +403,7 @@ impl Program {
             stages,
             routings,
             groups,
+            windows,
             buffers: plan.buffers.clone(),
             scratch_bytes,
             max_tokens: plan.max_tokens,

@@ -355,7 +355,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
 
     let softmax = m.kernel(KernelSpec::Softmax { n: VOCABULARY });
     m.plan.steps = steps.into_iter().map(|tasks| Step::Run { tasks }).collect();
-    m.plan.steps.insert(bucket_at, Step::Bucket { bucket, ids, top_k: TOP_K, experts: EXPERTS });
+    m.plan.steps.insert(bucket_at, Step::Bucket { bucket, ids, first: 0, top_k: TOP_K, experts: EXPERTS });
     m.plan.logits = logits;
     m.plan.softmax = softmax;
     m.plan.files.push(SourceFile {

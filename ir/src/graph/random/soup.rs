@@ -286,6 +286,15 @@ impl Soup {
                 let (x, residual) = (self.activation(w, &[slots, k]), self.f32(&[n]));
                 ok(self.b.expert_down(x, ids, p, w, residual));
             }
+            OpKind::ExpertSplit => {
+                let (ids, p, slots) = self.routed();
+                if slots < 2 {
+                    return;
+                }
+                let now = 1 + self.rng.below(slots - 1);
+                let [(now_ids, now_p), (later_ids, later_p)] = ok(self.b.expert_split(ids, p, now));
+                self.routed.extend([(now_ids, now_p, now), (later_ids, later_p, slots - now)]);
+            }
             OpKind::ExpertSlots => {
                 self.slots();
             }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! route %logits                       ids and weights of each token's slots
+//! expert.split %ids, %p {now = 4}     nothing: what reads one of the parts reads some slots of each row
 //! expert.down %y, %ids, %p, @down     bucket (ids sorted by expert), gather, linear, combine
 //! ```
 
@@ -11,8 +12,8 @@ use ixc_ir::graph::attrs::{RouteAttrs, RouteScore};
 use ixc_ir::plan::spec::{Bits, Score};
 use ixc_ir::plan::{Arg, BucketId, DimRule, Input, KernelSpec, RowCount, Source, Step};
 
-use super::{Access, INDEX_BYTES, Lowering, Meaning, Rows, ScheduleError, Stored};
-use super::{Resource, What, Work, by_row, fit, scratch_arg, unsupported, whole};
+use super::{Access, INDEX_BYTES, Lowering, Meaning, Rows, ScheduleError, Slots, Stored};
+use super::{Resource, What, Work, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
 
 impl Lowering<'_> {
     pub(super) fn route(&mut self, op: &Op) -> Result<Meaning, ScheduleError> {
@@ -43,28 +44,43 @@ impl Lowering<'_> {
         Ok(Meaning::Stored(ids))
     }
 
+    pub(super) fn split(&mut self, op: &Op) -> Result<Meaning, ScheduleError> {
+        let (ids, p, now) = (self.slots(op, "ids")?, self.slots(op, "p")?, op.attr("now").int().unsigned_abs());
+        let parts = |slots: Slots| {
+            let first = Slots { count: now, ..slots };
+            let others = Slots { first: slots.first + now, count: slots.count.saturating_sub(now), ..slots };
+            [first, others].map(Meaning::Chosen)
+        };
+        let ([ids, later], [p, later_p]) = (parts(ids), parts(p));
+        for (result, meaning) in op.results.iter().zip([ids, p, later, later_p]) {
+            self.meanings[result.index()] = Some(meaning);
+        }
+        Ok(ids)
+    }
+
     /// The rows of the routing that `ids` is, bucketed where it was not yet.
-    pub(super) fn routing(&mut self, op: &'static str, ids: Stored) -> Result<Rows, ScheduleError> {
-        if let Some(&rows) = self.routings.get(&ids.buffer) {
+    pub(super) fn routing(&mut self, op: &'static str, ids: Slots) -> Result<Rows, ScheduleError> {
+        if let Some(&rows) = self.routings.get(&ids) {
             return Ok(rows);
         }
-        let Some(&experts) = self.routes.get(&ids.buffer) else {
+        let Some(&experts) = self.routes.get(&ids.of.buffer) else {
             return unsupported(op, "ids that no route gave");
         };
-        if ids.rows != Rows::Tokens {
+        if ids.of.rows != Rows::Tokens {
             return unsupported(op, "routing of rows other than tokens");
         }
-        let (bucket, top_k) = (BucketId(self.buckets), fit("experts of a token", ids.width)?);
+        let (bucket, top_k) = (BucketId(self.buckets), fit("experts of a token", ids.count)?);
         self.buckets += 1;
         self.experts.push(experts);
-        let step = Step::Bucket { bucket, ids: ids.buffer, top_k, experts: fit("experts", experts)? };
+        let (buffer, first) = (ids.of.buffer, fit("slot of a token", ids.first)?);
+        let step = Step::Bucket { bucket, ids: buffer, first, top_k, experts: fit("experts", experts)? };
         self.work.push(Work {
             what: What::Bucket(step),
-            reads: vec![Resource::Buffer(ids.buffer.0)],
+            reads: vec![Resource::Buffer(buffer.0)],
             writes: vec![Resource::Bucket(bucket.0)],
         });
         let rows = Rows::Routed { bucket, top_k };
-        self.routings.insert(ids.buffer, rows);
+        self.routings.insert(ids, rows);
         Ok(rows)
     }
 
@@ -76,7 +92,7 @@ impl Lowering<'_> {
     /// `x` in the order of the op's routing; the same rows are copied once.
     pub(super) fn routed(&mut self, op: &Op, x: Stored) -> Result<Stored, ScheduleError> {
         let name = op.kind.row().mnemonic;
-        let ids = self.operand(op, "ids")?;
+        let ids = self.slots(op, "ids")?;
         let rows = self.routing(name, ids)?;
         let Rows::Routed { bucket, .. } = rows else { return unsupported(name, "rows that are not routed") };
         if x.rows == rows {
@@ -107,13 +123,13 @@ impl Lowering<'_> {
         op: &'static str,
         label: String,
         ranges: &[Stored],
-        p: Stored,
+        p: Slots,
         residual: Option<Stored>,
     ) -> Result<Stored, ScheduleError> {
         let Some(&Stored { rows: Rows::Routed { bucket, top_k }, .. }) = ranges.first() else {
             return unsupported(op, "slots that are not routed");
         };
-        if p.rows != Rows::Tokens || p.width != u64::from(top_k) {
+        if p.of.rows != Rows::Tokens || p.count != u64::from(top_k) {
             return unsupported(op, "weights of other slots than those of y");
         }
         // The widths are those of a weight's rows, whose bytes fit.
@@ -127,11 +143,12 @@ impl Lowering<'_> {
         let out = self.buffer(&label, Rows::Tokens, Format::F32, width)?;
         let row = out.row_bytes()?;
         let slots = u64::from(top_k) * INDEX_BYTES;
+        let weights = by_row(Source::Arena(p.of.buffer), p.of.row_bytes()?);
         let mut offset = 0;
         for y in ranges {
             let mut args = vec![
                 (by_row(Source::Input(Input::RoutedSlot(bucket)), slots), Access::Read),
-                (by_row(Source::Arena(p.buffer), p.row_bytes()?), Access::Read),
+                (Arg { offset: row_bytes(Format::F32, p.first)?, ..weights.clone() }, Access::Read),
                 (whole(Source::Arena(y.buffer)), Access::Read),
             ];
             if let Some(residual) = residual {

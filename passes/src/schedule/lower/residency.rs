@@ -8,8 +8,8 @@
 //! %4 = expert.evict %3, %y {layer = 0}                                             release, after the last of those
 //! ```
 //!
-//! Leaves true: each group is requested once and released once, by the work list's order and by [`Resource::Group`], and what reads its
-//! weights stands between, over the rows of the routing that names its experts.
+//! Leaves true: groups are requested and released one after the other, each once by a routing, in the work list's order and by
+//! [`Resource::Group`], and what reads a group's weights stands between, over the rows of the routing that names its experts.
 
 use std::collections::HashMap;
 
@@ -17,7 +17,7 @@ use ixc_ir::graph::attrs::Prefetch;
 use ixc_ir::graph::{Op, WeightId};
 use ixc_ir::plan::{BucketId, ExpertGroup, RowAxis, Source, Step};
 
-use super::{Lowering, Meaning, Resource, Rows, ScheduleError, Stored, What, Work, fit, unsupported};
+use super::{Lowering, Meaning, Resource, Rows, ScheduleError, Slots, What, Work, fit, unsupported};
 
 /// Groups of experts as they come up.
 #[derive(Default)]
@@ -33,8 +33,8 @@ struct Group {
     /// As the prefetch names them.
     weights: [WeightId; 3],
     plan: ExpertGroup,
-    /// The routing, once it is requested.
-    bucket: Option<BucketId>,
+    /// The routings that requested it so far.
+    buckets: Vec<BucketId>,
 }
 
 impl Residency {
@@ -47,26 +47,29 @@ impl Lowering<'_> {
     pub(super) fn expert_prefetch(&mut self, op: &Op) -> Result<Meaning, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let group = self.group(op)?;
-        let ids = self.operand(op, "ids")?;
+        let ids = self.slots(op, "ids")?;
         let experts = u64::from(self.residency.groups[group as usize].plan.experts);
-        if self.routes.get(&ids.buffer) != Some(&experts) {
+        if self.routes.get(&ids.of.buffer) != Some(&experts) {
             return unsupported(name, "ids that no route to as many experts gave");
         }
         let mut reads = vec![Resource::Slots];
         let mut writes = vec![Resource::Slots];
         let step = match Prefetch::from_word(op.attr("when").word()) {
             Some(Prefetch::Predicted) => {
-                if ids.rows != Rows::Tokens {
+                if ids.of.rows != Rows::Tokens {
                     return unsupported(name, "prediction for rows other than tokens");
                 }
-                reads.push(Resource::Buffer(ids.buffer.0));
-                Step::Predict { group, ids: ids.buffer, count: fit("experts of a token", ids.width)? }
+                reads.push(Resource::Buffer(ids.of.buffer.0));
+                let (first, count) = (fit("slot of a token", ids.first)?, fit("experts of a token", ids.count)?);
+                Step::Predict { group, ids: ids.of.buffer, first, count }
             }
             Some(Prefetch::Routed) | None => {
                 let bucket = self.bucket(name, ids)?;
-                if self.residency.groups[group as usize].bucket.replace(bucket).is_some() {
-                    return unsupported(name, "a layer's experts requested twice in a step");
+                let buckets = &mut self.residency.groups[group as usize].buckets;
+                if buckets.contains(&bucket) {
+                    return unsupported(name, "a layer's experts requested twice by one routing");
                 }
+                buckets.push(bucket);
                 reads.push(Resource::Bucket(bucket.0));
                 writes.push(Resource::Group(group));
                 Step::Request { group, bucket }
@@ -79,10 +82,12 @@ impl Lowering<'_> {
     /// The ids as they are: what reads the group's weights waits for the request by [`Resource::Group`].
     pub(super) fn expert_wait(&mut self, op: &Op) -> Result<Meaning, ScheduleError> {
         let name = op.kind.row().mnemonic;
-        let ids = self.operand(op, "ids")?;
-        let bucket = Some(self.bucket(name, ids)?);
+        let ids = self.slots(op, "ids")?;
+        let bucket = self.bucket(name, ids)?;
         match self.residency.layers.get(&op.attr("layer").int()) {
-            Some(&group) if self.residency.groups[group as usize].bucket == bucket => Ok(Meaning::Stored(ids)),
+            Some(&group) if self.residency.groups[group as usize].buckets.last() == Some(&bucket) => {
+                Ok(Meaning::Chosen(ids))
+            }
             Some(_) | None => unsupported(name, "ids that the layer's experts were not requested by"),
         }
     }
@@ -106,16 +111,18 @@ impl Lowering<'_> {
     /// Where the graph reads experts that it has not requested, or has given up, or does not give up; the `residency` pass makes no
     /// such graph.
     pub(in crate::schedule) fn expert_groups(&mut self) -> Result<Vec<ExpertGroup>, ScheduleError> {
-        let mut open = vec![false; self.residency.groups.len()];
-        let mut left = self.residency.groups.len();
+        let mut open: Option<(u32, BucketId)> = None;
         for work in &self.work {
             match &work.what {
-                What::Residency(Step::Request { group, .. }) => open[*group as usize] = true,
+                What::Residency(Step::Request { group, bucket }) => {
+                    if open.replace((*group, *bucket)).is_some() {
+                        return unsupported("expert.prefetch", "experts requested before others are given up");
+                    }
+                }
                 What::Residency(Step::Release { group }) => {
-                    if !std::mem::replace(&mut open[*group as usize], false) {
+                    if open.take().is_none_or(|(requested, _)| requested != *group) {
                         return unsupported("expert.evict", "a layer's experts given up without being requested");
                     }
-                    left -= 1;
                 }
                 What::Residency(_) | What::Bucket(_) => {}
                 What::Task(task) => {
@@ -124,8 +131,8 @@ impl Lowering<'_> {
                         _ => None,
                     });
                     for group in weights {
-                        let bucket = self.residency.groups[group as usize].bucket;
-                        if !open[group as usize] || bucket.map(RowAxis::Routed) != Some(task.rows) {
+                        let now = open.filter(|(requested, _)| *requested == group);
+                        if now.map(|(_, bucket)| RowAxis::Routed(bucket)) != Some(task.rows) {
                             let problem =
                                 format!("{}, which reads experts that are not requested then and there", task.label);
                             return unsupported("expert.prefetch", problem);
@@ -134,13 +141,13 @@ impl Lowering<'_> {
                 }
             }
         }
-        if left > 0 {
+        if open.is_some() || self.residency.groups.iter().any(|group| group.buckets.is_empty()) {
             return unsupported("expert.prefetch", "experts that are never requested or never given up");
         }
         Ok(std::mem::take(&mut self.residency.groups).into_iter().map(|group| group.plan).collect())
     }
 
-    fn bucket(&mut self, op: &'static str, ids: Stored) -> Result<BucketId, ScheduleError> {
+    fn bucket(&mut self, op: &'static str, ids: Slots) -> Result<BucketId, ScheduleError> {
         match self.routing(op, ids)? {
             Rows::Routed { bucket, .. } => Ok(bucket),
             Rows::Tokens | Rows::Outputs => unsupported(op, "ids that are not routed"),
@@ -169,7 +176,7 @@ impl Lowering<'_> {
         }
         let experts = self.module.weights[weights[0].index()].shape.first().copied().unwrap_or(0);
         let plan = ExpertGroup { experts: fit("experts", experts)?, weights: ids };
-        self.residency.groups.push(Group { weights, plan, bucket: None });
+        self.residency.groups.push(Group { weights, plan, buckets: Vec::new() });
         self.residency.layers.insert(layer, number);
         Ok(number)
     }

@@ -159,7 +159,8 @@ impl Inner {
 
     /// The blocks fit: [`Inner::window`] said so. They are read by [`Inner::pump`].
     pub fn request(&mut self, fixed: &Fixed, layer: u32, numbers: &[u32]) {
-        if layer < self.current || (layer == self.current && self.released) {
+        // The same layer again is a new step where there is no other: otherwise what it left to be computed later is asked for.
+        if layer < self.current || (layer == self.current && self.released && fixed.layers == 1) {
             self.policies.iter_mut().for_each(|policy| policy.begin_step());
         }
         (self.current, self.released) = (layer, false);

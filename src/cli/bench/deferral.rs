@@ -1,0 +1,115 @@
+//! `ixc bench --defer`: the same tokens with and without deferral, in turn, and how far the logits are apart.
+//!
+//! Each measurement opens the model anew, so that only one of the two is in memory and both begin with the same experts there: none.
+
+use std::io::Write;
+use std::path::Path;
+
+use ixc::divergence::{Divergence, divergence};
+use ixc::model::is_plan;
+use ixc::session::{Session, SessionOptions};
+use ixc::traffic::Traffic;
+use serde::Serialize;
+
+use super::{Args, Row, Work, open};
+use crate::cli::BadInput;
+use crate::cli::tokenize::read;
+
+/// A text to compare at, where none is given.
+const TEXT: &str = "The river had been rising since the morning, and by noon the lower road was under water. Nobody in the village \
+was surprised: it had done so every spring that anyone could remember, and the houses stood on the hill for that reason. The miller \
+counted the sacks that were still dry, wrote the number on the door with a piece of chalk, and went to look for his brother, who had \
+promised to bring the cart before the bridge was closed. In the schoolroom the children were asked to work out how long it would take \
+to fill a barrel of 120 litres from a pipe that gives 8 litres a minute, if a tap at the bottom lets out 3. Most of them answered 24 \
+minutes; one said that it depended on who was watching the tap.";
+/// Positions that are compared at most, and bytes of the logits that are kept for it.
+const MOST_POSITIONS: usize = 256;
+const MOST_BYTES: usize = 64 << 20;
+
+/// What deferral brought.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Deferral {
+    /// Experts of a token that are deferred.
+    pub experts: u32,
+    /// Median rate with deferral over that without.
+    pub ratio: f64,
+    /// How far the logits are from those without.
+    pub divergence: Divergence,
+}
+
+/// Measures all works with and without deferral, and prints rows and divergence.
+///
+/// # Errors
+/// When a session cannot be opened or run, or the text has no tokens.
+pub fn measure(
+    args: &Args,
+    path: Option<&Path>,
+    options: &SessionOptions,
+    works: &[Work],
+    traffic: Option<Traffic>,
+    rows: &mut Vec<Row>,
+    out: &mut dyn Write,
+) -> anyhow::Result<()> {
+    let defer = args.deferral.defer;
+    if path.is_some_and(is_plan) {
+        return Err(ixc::Error::PlanDefers.into());
+    }
+    let ways = [0, defer].map(|defer| SessionOptions { defer, ..options.clone() });
+    let text = args.text.as_ref().map_or_else(|| Ok(TEXT.to_owned()), |file| read(file))?;
+    let model = args.model.open()?;
+    let positions = usize::try_from(model.arch.hyper.context_length).unwrap_or(MOST_POSITIONS).min(MOST_POSITIONS);
+    drop(model);
+    let divergence = compare(path, &ways, positions, &text)?;
+    for &work in works {
+        let mut rates = [Vec::new(), Vec::new()];
+        let mut measured: [Option<Row>; 2] = [None, None];
+        for _ in 0..args.repetitions {
+            for ((way, rates), row) in ways.iter().zip(&mut rates).zip(&mut measured) {
+                let mut session = open(path, way)?;
+                rates.extend(args.rates(&mut session, work, 1)?);
+                *row = Some(Row::new(&session, work, traffic, rates.clone()));
+            }
+        }
+        let [Some(off), Some(mut on)] = measured else { continue };
+        on.deferral = Some(Deferral { experts: defer, ratio: on.median / off.median, divergence });
+        for row in [off, on] {
+            if !args.json {
+                row.print(out)?;
+            }
+            rows.push(row);
+        }
+    }
+    if !args.json {
+        writeln!(
+            out,
+            "{defer} deferred, over {} tokens of text: divergence {:.5} nats on average, {:.5} at most; the same likeliest token at {:.1} %",
+            divergence.positions,
+            divergence.mean,
+            divergence.max,
+            100.0 * divergence.agreement
+        )?;
+    }
+    Ok(())
+}
+
+/// The divergence of the second way's logits from the first's.
+fn compare(
+    path: Option<&Path>,
+    ways: &[SessionOptions; 2],
+    positions: usize,
+    text: &str,
+) -> anyhow::Result<Divergence> {
+    let context = Some(positions);
+    let mut session = Session::open(path, &SessionOptions { context, ..ways[0].clone() })?;
+    let row = session.vocabulary().max(1);
+    let mut tokens = session.encode_prompt(text)?;
+    tokens.truncate(positions.min(MOST_BYTES / 4 / row).max(1));
+    if tokens.is_empty() {
+        return Err(BadInput("the text has no tokens to compare logits at".into()).into());
+    }
+    let right = session.logits(&tokens)?;
+    drop(session);
+    let other = Session::open(path, &SessionOptions { context, ..ways[1].clone() })?.logits(&tokens)?;
+    let found = divergence(&right, &other, row);
+    found.ok_or_else(|| BadInput("the logits of this model are not all numbers".into()).into())
+}
