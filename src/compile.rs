@@ -24,6 +24,7 @@ use ixc_ir::graph::Module;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{KernelSpec, Plan, SourceFile};
 use ixc_passes::manager::{self, PIPELINE, run_pipeline};
+use ixc_passes::schedule::pieces::Pieces;
 use ixc_passes::schedule::{self, DEFAULT_MAX_TOKENS, MatrixTarget, Settings};
 
 use crate::Error;
@@ -89,18 +90,31 @@ pub fn compile(model: &Model, options: &Options) -> Result<Compiled, Error> {
 /// As [`compile`].
 pub fn specs(model: &Model, options: &Options) -> Result<(Module, Plan<KernelSpec>), Error> {
     let fused = fuse(model, options)?;
+    let plan = scheduled(model, &fused, options, None)?;
+    Ok((fused, plan))
+}
+
+/// The plan of a model's graph, with specs in place of kernels; in `pieces` where it is for processing elements.
+///
+/// # Errors
+/// As [`compile`].
+pub fn scheduled(
+    model: &Model,
+    fused: &Module,
+    options: &Options,
+    pieces: Option<Pieces>,
+) -> Result<Plan<KernelSpec>, Error> {
     let settings = Settings {
         architecture: model.arch.hyper.architecture.clone(),
         target: options.target.name().to_owned(),
         max_tokens: options.max_tokens,
         context_length: u32::try_from(model.arch.hyper.context_length).unwrap_or(u32::MAX),
         matrix: matrix_target(options),
-        pieces: None,
+        pieces,
         files: source_files(&model.gguf)?,
         tokenizer: encode_tokenizer(&model.vocabulary)?,
     };
-    let plan = schedule::run(&fused, &FileWeights::new(&model.gguf, &fused), settings)?;
-    Ok((fused, plan))
+    Ok(schedule::run(fused, &FileWeights::new(&model.gguf, fused), settings)?)
 }
 
 /// What the target's kernels for matrix products can do.

@@ -22,6 +22,7 @@ use ixc_frontend::template::TemplateError;
 use ixc_frontend::tokenizer::TokenizerError;
 use ixc_ir::graph::interpret::InterpretError;
 use ixc_passes::manager::PassError;
+use ixc_passes::place::PlaceError;
 use ixc_passes::schedule::ScheduleError;
 use ixc_runtime::engine::StepError;
 use ixc_runtime::execute::ExecuteError;
@@ -54,6 +55,9 @@ pub enum Error {
     /// The model file is missing or malformed.
     #[error(transparent)]
     Gguf(#[from] GgufError),
+    /// It does not fit on a grid of processing elements.
+    #[error(transparent)]
+    Place(#[from] PlaceError),
     /// The file is sound but makes no model.
     #[error(transparent)]
     Arch(#[from] ArchError),
@@ -249,6 +253,7 @@ impl Error {
             Error::Pass(PassError::NoExperts { .. } | PassError::Deferred { .. }) | Error::PlanDefers => USAGE,
             Error::Pass(_)
             | Error::Schedule(_)
+            | Error::Place(_)
             | Error::Generate(_)
             | Error::Sample(_)
             | Error::OtherTarget { .. }

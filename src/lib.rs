@@ -5,6 +5,7 @@
 //! | --- | --- |
 //! | [`budget`] | whether a model fits into memory, and how it is compiled where it does not |
 //! | [`compile`] | from a model to a plan, with every stage between |
+//! | [`dataflow`] | from a model to a descriptor of what runs on a grid of processing elements |
 //! | [`demo`] | the model that is built in |
 //! | [`divergence`] | how far one model's predictions are from another's |
 //! | [`error`] | what can go wrong, and the exit status of each |
@@ -17,6 +18,7 @@
 
 pub mod budget;
 pub mod compile;
+pub mod dataflow;
 pub mod demo;
 pub mod divergence;
 pub mod error;

@@ -27,7 +27,7 @@ use ixc_ir::plan::{Arg, Division, KernelSpec, Source};
 
 use super::ScheduleError;
 use super::lower::{Access, Lowering, Rows, Stored, fit, row_bytes};
-use super::matrix::{Matrix, Product};
+use super::matrix::{Matrix, Product, scratch_arg};
 use super::tiling::parts;
 
 /// How large the pieces are.
@@ -199,6 +199,10 @@ impl Lowering<'_> {
                 args.push((at(Source::Arena(added.buffer), skip + offset, added.row_bytes()?, step), Access::Read));
             }
             args.push((at(Source::Arena(y.buffer), offset, y.row_bytes()?, step), Access::Write));
+            if strip > 1 {
+                // Where minimums are multiplied; other kernels take none.
+                args.push((scratch_arg(), Access::Read));
+            }
             let tile = fit("tile", part.tile)?;
             let spec = KernelSpec::Linear {
                 format: m.format,

@@ -1,0 +1,83 @@
+//! The first sizes that have room.
+//!
+//! PEs of their own for all columns first, finest pieces first; then shared PEs, coarsest first; then waves.
+
+use ixc_ir::dataflow::descriptor::Descriptor;
+use ixc_ir::dataflow::grid::Grid;
+use ixc_ir::graph::Module;
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::Plan;
+
+use super::{Manner, Options, PlaceError, run, sizing};
+use crate::schedule::pieces::Pieces;
+
+/// A plan and where it runs.
+#[derive(Clone, Debug)]
+pub struct Placed {
+    /// The plan: what is computed.
+    pub plan: Plan<Kernel>,
+    /// Where.
+    pub descriptor: Descriptor,
+}
+
+/// Why there is nothing that fits.
+#[derive(Debug, thiserror::Error)]
+pub enum SearchError<E> {
+    /// No plan could be made.
+    #[error(transparent)]
+    Plan(E),
+    /// The last try.
+    #[error(transparent)]
+    Place(PlaceError),
+}
+
+/// Tries sizes until one has room. `plan_for` makes the plan of `module` in such pieces.
+///
+/// # Errors
+/// When there is no plan, or no room even in waves: the error of the last try.
+pub fn search<E>(
+    module: &Module,
+    grid: &Grid,
+    (model, context): (&str, u32),
+    mut plan_for: impl FnMut(&Pieces) -> Result<Plan<Kernel>, E>,
+) -> Result<Placed, SearchError<E>> {
+    grid.check().map_err(|error| SearchError::Place(error.into()))?;
+    let ladder = sizing::ladder(module, grid, context);
+    let apart = ladder.iter().map(|pieces| (pieces, Manner::Apart));
+    let shared = ladder.iter().rev().map(|pieces| (pieces, Manner::Shared));
+    let waves = ladder.iter().rev().map(|pieces| (pieces, Manner::Waves));
+    let mut error = None;
+    let mut tried = Vec::new();
+    for (pieces, manner) in apart.chain(shared).chain(waves) {
+        let plan = plan_for(pieces).map_err(SearchError::Plan)?;
+        let options = Options { model: model.to_string(), context, manner };
+        match run(&plan, grid, &options) {
+            Ok(mut descriptor) => {
+                let sums = match pieces.dense.sums {
+                    crate::schedule::pieces::Sums::Beside => "added beside",
+                    crate::schedule::pieces::Sums::InProducts => "added in the next",
+                };
+                let (rows, dot) = (pieces.dense.rows, pieces.dense.dot);
+                let mut why = vec![format!(
+                    "products in pieces of up to {rows} rows and {dot} elements, {sums}; experts' of {} and {}; row ops of {} elements",
+                    pieces.experts.rows, pieces.experts.dot, pieces.elements
+                )];
+                why.append(&mut descriptor.reasons);
+                if let Some(last) = tried.last() {
+                    why.push(format!("{} sizes before had no room; the last: {last}", tried.len()));
+                }
+                descriptor.reasons = why;
+                return Ok(Placed { plan, descriptor });
+            }
+            Err(other) => {
+                tracing::debug!(?pieces, ?manner, "no room: {other}");
+                tried.push(other.to_string());
+                error = Some(other);
+            }
+        }
+    }
+    Err(SearchError::Place(error.unwrap_or_else(|| PlaceError::Plan {
+        task: "sizes".to_string(),
+        problem: "there is none to try".to_string(),
+    })))
+}
