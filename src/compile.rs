@@ -188,6 +188,38 @@ pub fn decode_tokenizer(bytes: &[u8]) -> Result<TokenizerSpec, Error> {
     postcard::from_bytes(bytes).map_err(|source| Error::PlanTokenizer { source })
 }
 
+/// What `compile` makes something for: a processor, or a grid of processing elements.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TargetChoice {
+    /// A processor.
+    Processor(TargetName),
+    /// A grid, by its name or its file.
+    Dataflow(String),
+}
+
+impl FromStr for TargetChoice {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<TargetChoice, String> {
+        match name.strip_prefix("dataflow:") {
+            Some(grid) => Ok(TargetChoice::Dataflow(grid.to_owned())),
+            None => name
+                .parse()
+                .map(TargetChoice::Processor)
+                .map_err(|error| format!("{error}; and dataflow:GRID, GRID being a name or a TOML file")),
+        }
+    }
+}
+
+impl fmt::Display for TargetChoice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            TargetChoice::Processor(target) => target.fmt(f),
+            TargetChoice::Dataflow(grid) => write!(f, "dataflow:{grid}"),
+        }
+    }
+}
+
 /// A target by name, or `native`: the best that this machine runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TargetName(pub Target);

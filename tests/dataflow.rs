@@ -80,6 +80,10 @@ fn received(port: &Port) -> Option<&Slice> {
 
 /// What must hold of every descriptor.
 fn check(d: &Descriptor) {
+    // What the simulator asks for.
+    if let Err(error) = ixc::codegen::dataflow::check::Machine::new(d.clone()) {
+        panic!("{error}");
+    }
     memory(d);
     weights(d);
     everything_is_received(d);

@@ -409,8 +409,9 @@ fn check_program(d: &Descriptor, kernels: &[Kernel], number: usize, program: &Pr
         {
             return wrong(format!("port {i} feeds indices %{}; only positions and slots may", buffer.name));
         }
-        if matches!(port, Port::Send(_)) && buffer.kind != BufferKind::Write {
-            return wrong(format!("port {i} sends %{}, which the kernel must write and not read", buffer.name));
+        // Products read what they have written before: sums so far.
+        if matches!(port, Port::Send(_)) && !matches!(buffer.kind, BufferKind::Write | BufferKind::ReadWrite) {
+            return wrong(format!("port {i} sends %{}, which the kernel must write", buffer.name));
         }
     }
     Ok(())

@@ -184,7 +184,7 @@ fn mark(
             }
         }
     };
-    let mut one = |from: u32, low: u64, high: u64| {
+    let mut one = |from: u32, expert: Option<u32>, low: u64, high: u64| {
         if outlet.host {
             walk(width, from, edge(descriptor, from), outlet.route, &mut link)?;
         }
@@ -195,7 +195,13 @@ fn mark(
             for part in 0..slice_parts(unit, consumer.receive) {
                 let first = start(&slice, 0, part);
                 let (begin, count) = columns_of(first, slice.column_stride, slice.bytes, unit.columns, low, high);
-                for expert in 0..unit.experts {
+                // Rows of an expert stay with it.
+                let same = descriptor.programs[consumer.program as usize].axis == outlet.axis;
+                let experts = match expert.filter(|_| same && unit.experts > 1) {
+                    Some(expert) => expert..expert + 1,
+                    None => 0..unit.experts,
+                };
+                for expert in experts {
                     for column in begin..begin + count {
                         let part = if unit.state.is_some() { part } else { 0 };
                         let pe = layout.pe[unit.instance(expert, column, part) as usize];
@@ -211,11 +217,11 @@ fn mark(
         Ok(())
     };
     match group.sender {
-        Err(entry) => one(entry, 0, u64::MAX),
+        Err(entry) => one(entry, None, 0, u64::MAX),
         Ok(unit) => (unit.first..unit.first + unit.instances()).try_for_each(|instance| {
-            let (_, column, part) = unit.place(instance);
+            let (expert, column, part) = unit.place(instance);
             let (low, high) = outlet.range(column, part);
-            one(layout.pe[instance as usize], low, high)
+            one(layout.pe[instance as usize], Some(expert), low, high)
         }),
     }
 }

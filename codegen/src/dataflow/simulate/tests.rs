@@ -496,7 +496,7 @@ fn descriptors_that_name_what_is_not_there_are_refused() {
             d.programs[0].ports[0] = Port::Receive(Slice { bytes: 31, ..slice(0, 2) });
         }),
     );
-    change("which the kernel must write and not read", Box::new(|d| d.programs[0].ports.swap(0, 1)));
+    change("which the kernel must write", Box::new(|d| d.programs[0].ports.swap(0, 1)));
     change("kernel copy8: ", Box::new(|d| d.kernels[1].text = COPY.replace("%y[0]", "%y[4]")));
     change("logits", Box::new(|d| d.logits = 0));
     change(
