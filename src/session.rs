@@ -24,7 +24,8 @@ use ixc_frontend::template::{ChatTemplate, Conversation, Message};
 use ixc_frontend::tokenizer::{Tokenizer, TokenizerError};
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, Step, WeightFile};
-use ixc_runtime::engine::{self, BackendKind, Engine};
+use ixc_runtime::advise::Advised;
+use ixc_runtime::engine::{self, BackendKind, Engine, ExpertStore};
 use ixc_runtime::file::{self, PlanFile};
 use ixc_runtime::load::{BuiltIn, LoadError};
 use ixc_runtime::sample::{Sampler, Settings};
@@ -64,6 +65,8 @@ pub struct SessionOptions {
     /// Bytes that the process may take. Experts that do not fit are read when they are needed. Where nothing is said, and the weights are
     /// larger than what the machine and the control group have left, it is nearly that.
     pub memory: Option<u64>,
+    /// Where experts are that do not all fit. In mapped files there is no budget.
+    pub experts: ExpertStore,
     /// Which experts are read ahead. A plan has early routers or has not.
     pub prefetch: predict::Settings,
     /// Which experts are given up for others.
@@ -178,7 +181,14 @@ impl Session {
         compile_options.pack = options.pack;
         compile_options.predict_extra = options.prefetch.early_routers();
         compile_options.defer = options.defer;
-        let (compiled, memory) = budget::compile_within(model, &compile_options, options.memory, options.context)?;
+        let (compiled, memory) = match options.experts {
+            ExpertStore::Stream => budget::compile_within(model, &compile_options, options.memory, options.context)?,
+            ExpertStore::Map => {
+                // Kernels read experts where they are mapped, and the plan says when.
+                let pack = options.pack.or(Some(false));
+                (compile::compile(model, &compile::Options { expert_memory: Some(0), pack, ..compile_options })?, None)
+            }
+        };
         Session::of_plan(compiled.plan, Path::new(""), &SessionOptions { memory, ..options.clone() })
     }
 
@@ -216,7 +226,10 @@ impl Session {
         let spec = decode_tokenizer(&plan.tokenizer)?;
         let context = options.context.map(|context| u32::try_from(context).unwrap_or(u32::MAX));
         let built_in = Some(BuiltIn { path: crate::demo::NAME, bytes: crate::demo::bytes() });
-        let memory = options.memory.or_else(|| budget::of_plan(plan, options.context));
+        let memory = match options.experts {
+            ExpertStore::Stream => options.memory.or_else(|| budget::of_plan(plan, options.context)),
+            ExpertStore::Map => None,
+        };
         let experts = memory.and_then(|_| experts_file(&file, folder));
         let drive = experts.map(|path| drive::choose(&path, options.queue_depth));
         let mut stream = Config { policy: options.cache, ..Config::default() };
@@ -232,6 +245,7 @@ impl Session {
             stats: options.stats,
             backend: if options.emulate { BackendKind::Emulated } else { BackendKind::Native },
             memory,
+            experts: options.experts,
             stream,
             prefetch: options.prefetch,
             trace: options.trace.clone(),
@@ -288,6 +302,11 @@ impl Session {
     /// The weight store, where experts are streamed.
     pub fn stream(&self) -> Option<&Store> {
         self.engine.stream()
+    }
+
+    /// What the page cache was told, where experts stay in mapped files.
+    pub fn advised(&self) -> Option<Advised> {
+        self.engine.advised()
     }
 
     /// How predicting experts did, where they are streamed.

@@ -381,3 +381,30 @@ fn experts_that_do_not_fit_are_streamed_and_the_text_is_the_same() {
     let plan = plan(&folder, &[]);
     assert_eq!(run(&plan, "1MiB").output().unwrap().status.code(), Some(2));
 }
+
+#[test]
+fn experts_in_mapped_files_give_the_same_text_and_take_no_budget() {
+    let folder = scratch("experts_in_mapped_files");
+    let arguments = ["-p", "The borrow checker", "-n", "24", "--temp", "0", "-t", "2"];
+    let run = |model: &Path, more: &[&str]| {
+        let mut command = ixc(["run"].into_iter().chain(arguments));
+        command.arg(model).args(more);
+        command.output().unwrap()
+    };
+    let model = demo_model();
+    let expected = run(&model, &["--no-pack"]);
+    for (model, name) in
+        [(model.clone(), "a model"), (plan(&folder, &["--memory", "1MiB", "--pack"]), "a plan with blocks")]
+    {
+        let mapped = run(&model, &["--experts", "map", "--stats"]);
+        let report = stderr(&mapped);
+        assert_eq!(stdout_of(&mapped), stdout_of(&expected), "{name}: {report}");
+        assert!(report.contains("said to be needed") && report.contains("no budget holds"), "{name}: {report}");
+    }
+    let refused = run(&model, &["--experts", "map", "--memory", "1GiB"]);
+    assert!(refused.status.code() == Some(65) && stderr(&refused).contains("control group"), "{}", stderr(&refused));
+}
+
+fn stdout_of(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}

@@ -15,6 +15,7 @@ use ixc_codegen::target::Target;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, RowCount};
 
+use crate::advise::{Advice, Advised};
 use crate::execute::{self, Backend, Counts, ExecuteError, ItemError, Store};
 use crate::experts::Experts;
 use crate::file::PlanFile;
@@ -38,6 +39,16 @@ pub enum BackendKind {
     Interpreter,
 }
 
+/// Where experts are that a plan says are needed now and then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ExpertStore {
+    /// In memory as far as the budget lets them, and read from the drive when they are needed: [`crate::stream`].
+    #[default]
+    Stream,
+    /// In their mapped files, of which the page cache keeps what it likes: [`crate::advise`]. There is no budget then.
+    Map,
+}
+
 /// How a plan is loaded.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
@@ -55,6 +66,8 @@ pub struct Options {
     /// Bytes that the process may take, all told. Where a plan says when its experts are needed, these are then read when they are, into
     /// what the rest leaves of the budget; without one, and in other plans, everything stays in memory.
     pub memory: Option<u64>,
+    /// Where experts are.
+    pub experts: ExpertStore,
     /// How experts are read; a budget in it that is not 0 is for their blocks alone, and what [`Options::memory`] leaves otherwise.
     pub stream: Config,
     /// Which of them are read ahead.
@@ -344,6 +357,11 @@ impl Engine {
     /// The weight store, where experts are streamed.
     pub fn stream(&self) -> Option<&store::Store> {
         self.store.experts.as_ref().map(Experts::store)
+    }
+
+    /// What the page cache was told, where experts stay in mapped files.
+    pub fn advised(&self) -> Option<Advised> {
+        self.store.advice.as_ref().map(Advice::advised)
     }
 
     /// How predicting experts did, where they are streamed.

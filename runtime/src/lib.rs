@@ -24,6 +24,7 @@
 //! | [`load`] | from a plan to an engine, and what can be wrong with it |
 //! | [`engine`] | the sequence: prefill, step, truncate, logits |
 //! | [`execute`] | one pass over all steps by all threads |
+//! | [`advise`] | experts in mapped files: telling the page cache what will be needed |
 //! | [`bucket`] | sorting routed rows by expert |
 //! | [`pool`] | persistent threads and their barrier: spin, then park |
 //! | `foresight` | predicting which experts the next layer needs, while tokens are made one by one |
@@ -39,6 +40,7 @@
 //! Invariant: weights that kernels read as they lie in a file are mapped and never copied; the others are packed when they are
 //! first needed (`weights`), stay so, and the pages that they were read from are given back.
 
+pub mod advise;
 pub mod bucket;
 pub mod engine;
 pub mod execute;

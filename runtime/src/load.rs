@@ -16,8 +16,9 @@ use ixc_ir::kernel::Kernel;
 use ixc_ir::kernel::verify::{self, VerifyError};
 use ixc_ir::plan::{ATTENTION_BLOCK, Plan, PlanWeight, SourceFile, WeightFile};
 
+use crate::advise::Advice;
 use crate::bucket::Bucket;
-use crate::engine::{BackendKind, Engine, Options};
+use crate::engine::{BackendKind, Engine, ExpertStore, Options};
 use crate::execute::{Backend, Parts, Store};
 use crate::experts::{self, Experts};
 use crate::file::PlanFile;
@@ -163,6 +164,14 @@ pub enum LoadError {
         /// What it takes.
         needed: u64,
     },
+    /// Experts are to stay in mapped files, and the plan packs them when it is loaded.
+    #[error(
+        "experts cannot be read where they are mapped: {weight} is packed when the plan is loaded; compile with --no-pack, or with --pack so that the plan file has them as kernels read them"
+    )]
+    PackedExperts {
+        /// The first weight that is.
+        weight: String,
+    },
     /// Experts can't be streamed.
     #[error(transparent)]
     Stream(Box<StreamError>),
@@ -249,6 +258,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<E
         files: files.into_iter().chain(own).collect(),
         weights,
         experts: None,
+        advice: None,
         trace: options.trace.clone(),
         ropes: plan.ropes.iter().map(|table| Rope::new(table, capacity)).collect::<Result<_, _>>()?,
         cache: Cache::new(&plan.cache, capacity)?,
@@ -260,6 +270,10 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<E
             .collect::<Result<_, _>>()?,
         buckets: top_k.iter().map(|_| RwLock::new(Bucket::default())).collect(),
     };
+    if options.experts == ExpertStore::Map && !program.groups.is_empty() {
+        let advice = Advice::new(&program, &plan.weights, plan.files.len());
+        store.advice = Some(advice.map_err(|weight| LoadError::PackedExperts { weight })?);
+    }
     if let Some((layout, paths)) = layout {
         let config = Config { budget: for_experts, trace: options.trace.clone(), ..options.stream.clone() };
         let foresight = Foresight::new(&program, &layout.blocks, options.prefetch, threads);
@@ -384,7 +398,8 @@ fn weights(
 /// Which weights are streamed, where there is a budget and the plan says when experts are needed. A built-in file is in memory anyway.
 fn streamed(program: &Program, plan: &Plan<Kernel>, options: &Options) -> Option<Vec<bool>> {
     let built_in = |file: &SourceFile| options.built_in.is_some_and(|built_in| built_in.path == file.path);
-    if options.memory.is_none() && options.stream.budget == 0
+    if options.experts == ExpertStore::Map
+        || options.memory.is_none() && options.stream.budget == 0
         || program.groups.is_empty()
         || plan.files.iter().any(built_in)
     {

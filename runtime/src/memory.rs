@@ -175,6 +175,18 @@ impl Mapped {
         let _ = (offset, bytes);
     }
 
+    /// Has the system begin to read the pages of a part that are not in memory. It may do so or not.
+    pub fn will_need(&self, offset: u64, bytes: u64) {
+        #[cfg(unix)]
+        if let (Some(map), Ok(offset), Ok(bytes)) = (&self._map, usize::try_from(offset), usize::try_from(bytes))
+            && let Err(error) = map.advise_range(memmap2::Advice::WillNeed, offset, bytes)
+        {
+            tracing::debug!(offset, bytes, %error, "pages are read when they are touched");
+        }
+        #[cfg(not(unix))]
+        let _ = (offset, bytes);
+    }
+
     /// All of it. Not writable.
     pub fn region(&self) -> Region {
         self.region

@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use ixc_codegen::target::Target;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{BucketId, ExpertGroup, Plan, Step, WeightFile};
-use ixc_runtime::engine::{BackendKind, Engine, Options, StepError};
+use ixc_runtime::engine::{BackendKind, Engine, ExpertStore, Options, StepError};
 use ixc_runtime::execute::ExecuteError;
 use ixc_runtime::file;
 use ixc_runtime::load::LoadError;
@@ -408,4 +408,23 @@ fn groups_that_cannot_be_streamed_are_refused() {
         let error = Engine::load(plan, &folder.0, &options(1, 0, BackendKind::Native)).unwrap_err().to_string();
         assert!(error.contains(expected), "{expected}: {error}");
     }
+}
+
+#[test]
+fn mapped_experts_give_the_same_bits_and_are_said_to_be_needed() {
+    let folder = Folder::new();
+    let load = |factors, experts| {
+        let plan = plan_of(&folder.0, Target::PORTABLE, factors);
+        Engine::load(plan, &folder.0, &Options { experts, ..options(2, 0, BackendKind::Native) })
+    };
+    let mut resident = load(Factors::F32, ExpertStore::Stream).unwrap();
+    let mut mapped = load(Factors::F32, ExpertStore::Map).unwrap();
+    assert!(logits(&mut mapped) == logits(&mut resident));
+    assert!(resident.advised().is_none() && mapped.stream().is_none());
+    let advised = mapped.advised().unwrap();
+    assert!(advised.experts >= u64::from(TOP_K) && advised.bytes > advised.experts, "{advised:?}");
+    // What is packed when it is loaded is not where it is mapped.
+    let refused = load(Factors::Packed, ExpertStore::Map).unwrap_err();
+    assert!(matches!(&refused, LoadError::PackedExperts { .. }), "{refused}");
+    assert!(refused.to_string().contains("--no-pack"), "{refused}");
 }

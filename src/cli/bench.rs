@@ -11,7 +11,7 @@ use ixc::session::{Session, SessionOptions};
 use ixc::traffic::Traffic;
 use serde::Serialize;
 
-use super::choose::{DeferChoice, MemoryChoice, ModelChoice, TargetChoice};
+use super::choose::{DeferChoice, ExpertsChoice, MemoryChoice, ModelChoice, TargetChoice};
 use super::interrupt::{self, Interrupted};
 use super::output::{self, Printable};
 use super::prefetch::{CacheChoice, PrefetchChoice};
@@ -48,6 +48,8 @@ pub struct Args {
     target: TargetChoice,
     #[command(flatten)]
     memory: MemoryChoice,
+    #[command(flatten)]
+    experts: ExpertsChoice,
     #[command(flatten)]
     prefetch: PrefetchChoice,
     #[command(flatten)]
@@ -130,6 +132,7 @@ impl Args {
                 context: Some(context),
                 target: self.target.target(),
                 memory: self.memory.bytes(),
+                experts: self.experts.store(&self.memory)?,
                 queue_depth: self.memory.queue_depth(),
                 prefetch: self.prefetch.settings(),
                 cache: self.cache.kind(),

@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use ixc::codegen::target::Target;
 use ixc::compile::TargetName;
 use ixc::model::Model;
+use ixc::runtime::engine::ExpertStore;
 
+use super::BadInput;
 use super::size::Size;
 
 /// A model: a path, or the built-in demo model.
@@ -45,6 +47,41 @@ impl TargetChoice {
     /// The target, if one is named.
     pub fn target(&self) -> Option<Target> {
         self.target.map(|target| target.0)
+    }
+}
+
+/// Where experts are, of a command that runs a model.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct ExpertsChoice {
+    /// Where the experts of a model are that do not all fit in memory.
+    #[arg(long, value_enum, value_name = "WHERE", default_value_t = Experts::Stream)]
+    experts: Experts,
+}
+
+/// Where experts are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Experts {
+    /// Read from the drive when they are needed, within a budget.
+    Stream,
+    /// In the mapped file: the page cache keeps what it likes, and is told what will be needed. No budget holds but a control group's.
+    Map,
+}
+
+impl ExpertsChoice {
+    /// As the runtime takes it.
+    ///
+    /// # Errors
+    /// Where there is a budget, too, which mapped files do not keep.
+    pub fn store(self, memory: &MemoryChoice) -> anyhow::Result<ExpertStore> {
+        match self.experts {
+            Experts::Stream => Ok(ExpertStore::Stream),
+            Experts::Map if memory.bytes().is_some() => {
+                let problem = "--memory is a budget, which --experts map cannot keep: the page cache has no limit of its own; \
+                               leave --memory out and run it in a control group, or leave --experts out";
+                Err(BadInput(problem.into()).into())
+            }
+            Experts::Map => Ok(ExpertStore::Map),
+        }
     }
 }
 

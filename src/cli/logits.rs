@@ -7,7 +7,7 @@ use ixc::model::Model;
 use ixc::session::{Session, SessionOptions};
 
 use super::BadInput;
-use super::choose::{DeferChoice, MemoryChoice, TargetChoice};
+use super::choose::{DeferChoice, ExpertsChoice, MemoryChoice, TargetChoice};
 use super::prefetch::{CacheChoice, PrefetchChoice};
 use super::tokens::TokenList;
 
@@ -32,6 +32,8 @@ pub struct Args {
     target: TargetChoice,
     #[command(flatten)]
     memory: MemoryChoice,
+    #[command(flatten)]
+    experts: ExpertsChoice,
     #[command(flatten)]
     prefetch: PrefetchChoice,
     #[command(flatten)]
@@ -76,6 +78,7 @@ impl Args {
                     emulate: self.emulate,
                     pack: self.no_pack.then_some(false),
                     memory: self.memory.bytes(),
+                    experts: self.experts.store(&self.memory)?,
                     prefetch: self.prefetch.settings(),
                     cache: self.cache.kind(),
                     defer: self.deferral.defer,

@@ -10,7 +10,7 @@ use ixc::frontend::tokenizer::DecodeOptions;
 use ixc::runtime::trace::Recorder;
 use ixc::session::{End, Generation, Progress, Request, Session, SessionOptions};
 
-use super::choose::{DeferChoice, MemoryChoice, ModelChoice, TargetChoice};
+use super::choose::{DeferChoice, ExpertsChoice, MemoryChoice, ModelChoice, TargetChoice};
 use super::interrupt::{self, Interrupted};
 use super::output::{Bytes, Printable, note, steers};
 use super::prefetch::{CacheChoice, PrefetchChoice};
@@ -74,6 +74,8 @@ pub struct Args {
     #[command(flatten)]
     memory: MemoryChoice,
     #[command(flatten)]
+    experts: ExpertsChoice,
+    #[command(flatten)]
     prefetch: PrefetchChoice,
     #[command(flatten)]
     cache: CacheChoice,
@@ -112,6 +114,7 @@ impl Args {
             skip_weight_check: self.no_check,
             pack: self.no_pack.then_some(false),
             memory: self.memory.bytes(),
+            experts: self.experts.store(&self.memory)?,
             prefetch: self.prefetch.settings(),
             cache: self.cache.kind(),
             queue_depth: self.memory.queue_depth(),
@@ -329,6 +332,9 @@ impl Writer<'_> {
             note!(
                 "deferral  {defer} experts of each token a layer late: this output is approximate; `ixc bench` says how much"
             );
+        }
+        if let Some(advised) = self.session.advised() {
+            streaming::advised(&advised);
         }
         note!("seed      {}", self.seed);
         if let Some(peak) = ixc::machine::system::peak_memory() {

@@ -6,6 +6,8 @@
 use std::time::Duration;
 
 use ixc::machine::drive::{Choice, Origin};
+use ixc::machine::system;
+use ixc::runtime::advise::Advised;
 use ixc::runtime::stream::predict::{Report, Tally};
 use ixc::runtime::stream::store::stats::LayerStats;
 use ixc::runtime::stream::store::{CHUNK, Store};
@@ -131,4 +133,16 @@ pub fn note_drive(choice: &Choice, store: &Store, own: &[f64]) {
 pub fn share(rate: f64, own: &[f64]) -> Option<f64> {
     let mean = own.iter().sum::<f64>() / own.len().max(1) as f64;
     (rate > 0.0 && mean > 0.0).then_some(rate / mean)
+}
+
+/// Says what the page cache was told of experts in mapped files, and what it made of that.
+pub fn advised(advised: &Advised) {
+    note!(
+        "experts   {} said to be needed, {}, in mapped files: the page cache keeps what it likes, no budget holds",
+        advised.experts,
+        Bytes(advised.bytes)
+    );
+    if let Some(faults) = system::major_faults() {
+        note!("faults    {faults} pages or more were waited for, since they had to be read");
+    }
 }

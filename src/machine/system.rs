@@ -126,3 +126,10 @@ pub fn peak_memory() -> Option<u64> {
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
+
+/// Page faults of this process that had to wait for a drive, where the system tells.
+pub fn major_faults() -> Option<u64> {
+    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    // The command's name stands in brackets and may hold anything; `majflt` is the tenth field after it.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(9)?.parse().ok()
+}

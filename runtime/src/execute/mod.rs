@@ -23,6 +23,7 @@ use std::time::Instant;
 
 use ixc_ir::plan::{BucketId, DimRule, RowAxis, RowCount, Source, Split, Task, Variant};
 
+use crate::advise::Advice;
 use crate::bucket::{Bucket, ExpertRows};
 use crate::experts::Experts;
 use crate::memory::{Cache, INDEX_BYTES, Inputs, Mapped, Memory, Region, Rope};
@@ -54,6 +55,8 @@ pub(crate) struct Store {
     pub weights: Weights,
     /// Experts that are read when they are needed, where not all are in memory.
     pub experts: Option<Experts>,
+    /// Experts that stay in mapped files, where the page cache is told what is needed.
+    pub advice: Option<Advice>,
     /// Who is told what happens.
     pub trace: Option<Arc<Recorder>>,
     /// Rotary tables, by id.
@@ -357,12 +360,15 @@ impl Pass<'_> {
         match then {
             Then::Sort(bucket) => self.sort(bucket),
             Then::Request { window, group } => {
-                let (Some(experts), Some(facts)) = (&self.store.experts, self.program.windows.get(window as usize))
-                else {
-                    return Ok(());
-                };
+                let Some(facts) = self.program.windows.get(window as usize) else { return Ok(()) };
                 let bucket = self.store.buckets[facts.bucket.0 as usize].read().unwrap_or_else(PoisonError::into_inner);
-                Ok(experts.begin(window, group, bucket.active())?)
+                if let Some(advice) = &self.store.advice {
+                    advice.request(group, bucket.active(), &self.store.files);
+                }
+                match &self.store.experts {
+                    Some(experts) => Ok(experts.begin(window, group, bucket.active())?),
+                    None => Ok(()),
+                }
             }
             Then::Announce { window, group } => {
                 let (Some(experts), Some(facts)) = (&self.store.experts, self.program.windows.get(window as usize))
