@@ -14,6 +14,10 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use ixc_codegen::dataflow::check::CheckError;
+use ixc_codegen::dataflow::grids::GridFileError;
+use ixc_codegen::dataflow::read::ReadError;
+use ixc_codegen::dataflow::simulate::SimulateError;
 use ixc_codegen::generators::GenerateError;
 use ixc_codegen::module::CodegenError;
 use ixc_frontend::arch::ArchError;
@@ -33,6 +37,7 @@ use ixc_runtime::stream::StreamError;
 
 use crate::kernels::KernelError;
 use crate::kernels::bundle::BundleError;
+use crate::simulate::WeightError;
 
 /// Exit status of other failures.
 pub const FAILED: u8 = 1;
@@ -58,6 +63,21 @@ pub enum Error {
     /// It does not fit on a grid of processing elements.
     #[error(transparent)]
     Place(#[from] PlaceError),
+    /// There is no such grid, or its file is none.
+    #[error(transparent)]
+    Grid(#[from] GridFileError),
+    /// A descriptor's file is none.
+    #[error(transparent)]
+    Descriptor(#[from] ReadError),
+    /// A descriptor that no machine can run.
+    #[error(transparent)]
+    Check(#[from] Box<CheckError>),
+    /// A simulation did not come to its end.
+    #[error(transparent)]
+    Simulate(#[from] Box<SimulateError>),
+    /// A descriptor's weights are not in the model's file.
+    #[error(transparent)]
+    DescriptorWeight(#[from] WeightError),
     /// The file is sound but makes no model.
     #[error(transparent)]
     Arch(#[from] ArchError),
@@ -251,6 +271,12 @@ impl Error {
             },
             Error::Load(_) | Error::PlanFile(_) | Error::Step(_) => DATA,
             Error::Pass(PassError::NoExperts { .. } | PassError::Deferred { .. }) | Error::PlanDefers => USAGE,
+            Error::Grid(GridFileError::Unknown { .. }) => USAGE,
+            Error::Grid(GridFileError::Read { source, .. }) | Error::Descriptor(ReadError::Read { source, .. }) => {
+                io_status(source)
+            }
+            Error::Grid(_) | Error::Descriptor(_) | Error::Check(_) => DATA,
+            Error::Simulate(_) | Error::DescriptorWeight(_) => DATA,
             Error::Pass(_)
             | Error::Schedule(_)
             | Error::Place(_)

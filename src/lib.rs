@@ -14,6 +14,7 @@
 //! | [`model`] | a model file, opened and checked: graph, tokenizer, exact logits |
 //! | [`npy`] | NumPy's files |
 //! | [`session`] | a model that runs: prompt, conversation, tokens |
+//! | [`simulate`] | weights for descriptors that are simulated |
 //! | [`traffic`] | bytes that a token reads |
 
 pub mod budget;
@@ -27,6 +28,7 @@ pub mod machine;
 pub mod model;
 pub mod npy;
 pub mod session;
+pub mod simulate;
 pub mod traffic;
 
 pub use error::Error;

@@ -19,6 +19,7 @@ mod output;
 mod prefetch;
 mod run;
 mod sampling;
+mod simulate;
 mod size;
 mod stages;
 mod streaming;
@@ -59,6 +60,7 @@ pub enum Command {
     Detokenize(tokenize::DecodeArgs),
     Bench(bench::Args),
     Kernel(kernel::Args),
+    Simulate(simulate::Args),
     Doctor(doctor::Args),
 }
 
@@ -81,6 +83,7 @@ impl Command {
             Command::Detokenize(args) => args.run(out),
             Command::Bench(args) => args.run(out),
             Command::Kernel(args) => args.run(out),
+            Command::Simulate(args) => args.run(out),
             Command::Doctor(args) => args.run(out),
         }
     }

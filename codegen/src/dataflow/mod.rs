@@ -19,6 +19,7 @@
 //! | [`simulate`] | the simulator |
 //! | [`data`] | the bytes, where results are wanted and not only times |
 //! | [`report`] | what a step took |
+//! | [`page`] | a report as a web page |
 //!
 //! Invariant: the simulator reads the descriptor and the weights' bytes and nothing else; whatever a descriptor says, it ends with a result or an
 //! error.
@@ -31,6 +32,7 @@ pub mod grids;
 pub mod layout;
 pub mod memory;
 pub mod network;
+pub mod page;
 
 pub mod queue;
 pub mod read;

@@ -29,7 +29,7 @@ mod rows;
 mod send;
 mod stuck;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use ixc_ir::dataflow::descriptor::Axis;
 

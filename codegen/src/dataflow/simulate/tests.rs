@@ -43,7 +43,7 @@ const FIRING: u64 = 14;
 /// Cycles of a message of 32 bytes without hops.
 const FLITS: u64 = 8;
 
-pub(super) fn slice(tensor: u32, rows: u32) -> Slice {
+pub(crate) fn slice(tensor: u32, rows: u32) -> Slice {
     Slice { tensor, offset: 0, column_stride: 0, part_stride: 0, bytes: 32, rows }
 }
 
@@ -51,11 +51,11 @@ fn tensor(name: &str, source: TensorSource, axis: Axis) -> Tensor {
     Tensor { name: name.to_owned(), row_bytes: 32, axis, source }
 }
 
-pub(super) fn at(x: u32, y: u32) -> Sites {
+pub(crate) fn at(x: u32, y: u32) -> Sites {
     Sites { x, y, columns: Lattice::ONE, experts: Lattice::ONE, parts: Lattice::ONE }
 }
 
-pub(super) fn program(label: &str, kernel: u32, axis: Axis, x: u32, y: u32, ports: Vec<Port>) -> Program {
+pub(crate) fn program(label: &str, kernel: u32, axis: Axis, x: u32, y: u32, ports: Vec<Port>) -> Program {
     Program {
         label: label.to_owned(),
         kernel,
@@ -70,13 +70,13 @@ pub(super) fn program(label: &str, kernel: u32, axis: Axis, x: u32, y: u32, port
     }
 }
 
-pub(super) fn stream(tensor: u32, from: End, to: End) -> Stream {
+pub(crate) fn stream(tensor: u32, from: End, to: End) -> Stream {
     Stream { tensor, from, to, route: Route::XThenY, colour: 0 }
 }
 
 /// An embedding of four tokens, eight floats each, that goes through copies at these places and then is the logits (of a vocabulary of 8, of which tokens are the
 /// first four).
-pub(super) fn chain(grid: &str, places: &[(u32, u32)]) -> Descriptor {
+pub(crate) fn chain(grid: &str, places: &[(u32, u32)]) -> Descriptor {
     let count = places.len() as u32;
     let mut tensors = vec![tensor("x", TensorSource::Embedding, Axis::Tokens)];
     let (mut programs, mut streams) = (Vec::new(), Vec::new());

@@ -1,0 +1,324 @@
+//! `ixc simulate`: a model on a dataflow machine that need not exist.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+use std::time::Instant;
+
+use anyhow::Context as _;
+use ixc::codegen::dataflow::check::Machine;
+use ixc::codegen::dataflow::data::Runner;
+use ixc::codegen::dataflow::report::{Report, Summary};
+use ixc::codegen::dataflow::simulate::Simulator;
+use ixc::codegen::dataflow::{grids, page, read};
+use ixc::dataflow::{self, place};
+use ixc::frontend::tokenizer::DecodeOptions;
+use ixc::ir::kernel::Kernel;
+use ixc::ir::plan::Plan;
+use ixc::model::{self, Model};
+use ixc::npy::replace_file;
+use ixc::runtime::engine::{self, Engine};
+use ixc::runtime::load::BuiltIn;
+use ixc::simulate::ModelWeights;
+use serde_json::json;
+
+use super::output::note;
+use super::{BadInput, interrupt};
+
+/// Tokens to write where nothing says how many.
+const DEFAULT_TOKENS: usize = 32;
+
+/// Simulates a model on a dataflow machine: weights stay on processing elements (PEs), rows of activations stream between them.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "EXAMPLES:
+  ixc simulate                                          one token of the demo model on a small grid
+  ixc simulate model.gguf --target dataflow:wse3 --batch 1,8,64 --position 500
+  ixc simulate descriptor.json --html grid.html         a page with memory, traffic and time
+  ixc simulate --target dataflow:small -p \"The borrow checker\" -n 8 --check
+                                                        text, each logit compared with that of the CPU's engine
+
+A batch of B is a step of B tokens, one behind the other on the grid: the first fills the pipeline that the others
+keep full. Without -p no weight is read; experts are drawn at random.
+Grids: wse3, wse2, aie, tiny, tiny-colours, small, medium, or a path that ends in .toml.")]
+pub struct Args {
+    /// A descriptor (.json), or a model to be placed; without it, the built-in demo model.
+    input: Option<PathBuf>,
+    /// The model of a descriptor, for its weights.
+    #[arg(long, value_name = "MODEL")]
+    model: Option<PathBuf>,
+    /// The machine that a model is placed on.
+    #[arg(long, value_name = "dataflow:GRID", default_value = "dataflow:small")]
+    target: GridName,
+    /// Positions of the KV cache that a model is placed with.
+    #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N")]
+    context: Option<u32>,
+    /// Run this prompt with the model's weights and write what follows, the likeliest token each time.
+    #[arg(short, long, allow_hyphen_values = true)]
+    prompt: Option<String>,
+    /// Most tokens to write [default: 32].
+    #[arg(short = 'n', long = "tokens", value_name = "N", requires = "prompt")]
+    count: Option<usize>,
+    /// Compare every logit with that of the CPU's engine on the same plan, bit for bit; needs a model, not a descriptor.
+    #[arg(long, requires = "prompt")]
+    check: bool,
+    /// Run kernels by the reference interpreter, which is slow, not as portable machine code.
+    #[arg(long, requires = "prompt")]
+    interpreter: bool,
+    /// Tokens of a step, or several numbers of them for a table.
+    #[arg(short, long, value_name = "N,...", value_delimiter = ',', default_value = "1", conflicts_with = "prompt",
+          value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    batch: Vec<u32>,
+    /// Tokens before the step.
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "prompt")]
+    position: u32,
+    /// What experts are drawn with.
+    #[arg(long, default_value_t = 1, conflicts_with = "prompt")]
+    seed: u64,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+    /// Write a page that draws the grid, of the last step.
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+/// A grid by name.
+#[derive(Clone, Debug)]
+struct GridName(String);
+
+impl FromStr for GridName {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<GridName, String> {
+        match name.strip_prefix("dataflow:") {
+            Some(grid) if !grid.is_empty() => Ok(GridName(grid.to_owned())),
+            _ => Err("a dataflow target is written dataflow:GRID, such as dataflow:wse3".to_owned()),
+        }
+    }
+}
+
+/// What is simulated.
+struct Simulated {
+    machine: Machine,
+    model: Option<Model>,
+    plan: Option<Plan<Kernel>>,
+}
+
+impl Args {
+    /// Runs the command.
+    pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        let begin = Instant::now();
+        let mut simulated = self.open()?;
+        let d = &simulated.machine.descriptor;
+        note!(
+            "{} programs, {} instances on {} PEs of {}; ready in {:.2} s",
+            d.programs.len(),
+            simulated.machine.layout.pe.len(),
+            simulated.machine.memory.iter().filter(|bytes| **bytes > 0).count(),
+            d.grid.name,
+            begin.elapsed().as_secs_f64()
+        );
+        let plan = simulated.plan.take();
+        let report = match &self.prompt {
+            Some(prompt) => self.text(out, &simulated, plan, prompt)?,
+            None => self.times(out, &simulated.machine)?,
+        };
+        if let Some(path) = &self.html {
+            let page = page::page(&report);
+            replace_file(path, |out| out.write_all(page.as_bytes())).map_err(ixc::Error::io(path, "write"))?;
+        }
+        Ok(())
+    }
+
+    /// The descriptor, checked, and what it is of.
+    fn open(&self) -> anyhow::Result<Simulated> {
+        let is_descriptor = self.input.as_ref().is_some_and(|path| path.extension().is_some_and(|e| e == "json"));
+        if let (true, Some(path)) = (is_descriptor, &self.input) {
+            if self.check {
+                return Err(BadInput("--check needs the plan of a model, not a descriptor".into()).into());
+            }
+            let descriptor = read::open(path).map_err(ixc::Error::from)?;
+            let machine = Machine::new(descriptor).map_err(|error| ixc::Error::from(Box::new(error)))?;
+            let model = match (&self.model, &self.prompt) {
+                (Some(path), _) => Some(Model::open(path)?),
+                (None, None) => None,
+                (None, Some(_)) => return Err(BadInput("a prompt needs weights: name the --model".into()).into()),
+            };
+            return Ok(Simulated { machine, model, plan: None });
+        }
+        let model = match &self.input {
+            Some(path) => Model::open(path)?,
+            None => Model::new(ixc::demo::open()?)?,
+        };
+        let grid = grids::find(&self.target.0).map_err(ixc::Error::from)?;
+        let context = self.context;
+        let placed = place(&model, &grid, &dataflow::Options { context })?;
+        let machine = Machine::new(placed.descriptor).map_err(|error| ixc::Error::from(Box::new(error)));
+        Ok(Simulated {
+            machine: machine.context("the descriptor that was made")?,
+            model: Some(model),
+            plan: Some(placed.plan),
+        })
+    }
+
+    /// Steps without weights.
+    fn times(&self, out: &mut dyn Write, machine: &Machine) -> anyhow::Result<Report> {
+        let mut last = None;
+        let mut rows = Vec::new();
+        for &batch in &self.batch {
+            let begin = Instant::now();
+            let mut simulator = Simulator::timed(machine, self.seed);
+            simulator.seek(self.position);
+            let wanted: Vec<u32> = (0..batch).collect();
+            let step = simulator.step(&vec![0; batch as usize], &wanted).map_err(|e| ixc::Error::from(Box::new(e)))?;
+            rows.push((step.report.summary(), begin.elapsed().as_secs_f64()));
+            last = Some(step.report);
+        }
+        if self.json {
+            let rows: Vec<_> = rows
+                .iter()
+                .map(|(summary, seconds)| json!({"step": summary, "simulated_in_seconds": seconds}))
+                .collect();
+            serde_json::to_writer_pretty(&mut *out, &rows).map_err(std::io::Error::from)?;
+            writeln!(out)?;
+        } else if let [(summary, _)] = &rows[..] {
+            write!(out, "{summary}")?;
+        } else {
+            table(out, &rows)?;
+        }
+        last.ok_or_else(|| BadInput("no batch".into()).into())
+    }
+
+    /// A prompt and what follows it.
+    fn text(
+        &self,
+        out: &mut dyn Write,
+        simulated: &Simulated,
+        plan: Option<Plan<Kernel>>,
+        prompt: &str,
+    ) -> anyhow::Result<Report> {
+        interrupt::install()?;
+        let Some(model) = &simulated.model else { return Err(BadInput("a prompt needs weights".into()).into()) };
+        let machine = &simulated.machine;
+        let tokenizer = model::tokenizer(&model.gguf)?;
+        let mut tokens = tokenizer.encode(prompt, true).map_err(ixc::Error::from)?;
+        if let Some(bos) = tokenizer.add_bos().filter(|bos| tokens.first() != Some(bos)) {
+            tokens.insert(0, bos);
+        }
+        model.check_tokens(&tokens)?;
+        let weights = ModelWeights::new(&machine.descriptor, &model.gguf).map_err(ixc::Error::from)?;
+        let runner = if self.interpreter { Runner::Interpreter } else { Runner::Compiled };
+        let new = Simulator::with_weights(machine, &weights, runner);
+        let mut simulator = new.map_err(|error| ixc::Error::from(Box::new(error)))?;
+        let mut engine = match (self.check, plan) {
+            (true, Some(plan)) => Some(cpu(plan, machine.descriptor.context)?),
+            _ => None,
+        };
+        let mut stream = tokenizer.stream(DecodeOptions { show_special: false, at_start: false });
+        let (mut text, mut made, mut cycles) = (String::new(), Vec::new(), 0u64);
+        let mut compared = 0usize;
+        let mut next = tokens;
+        let limit = self.count.unwrap_or(DEFAULT_TOKENS);
+        let report = loop {
+            let wanted = [next.len() as u32 - 1];
+            let step = simulator.step(&next, &wanted).map_err(|error| ixc::Error::from(Box::new(error)))?;
+            cycles += step.report.cycles;
+            let logits = step.logits.first().map_or(&[][..], Vec::as_slice);
+            if let Some(engine) = &mut engine {
+                // Its steps may be shorter; what a row gives does not depend on that.
+                let right = engine.prefill(&next).map_err(ixc::Error::from)?;
+                compare(logits, right, simulator.position())?;
+                compared += logits.len();
+            }
+            let token = likeliest(logits);
+            let ends = tokenizer.is_end_of_generation(token) || made.len() >= limit;
+            let full = simulator.position() >= machine.descriptor.context;
+            if !ends {
+                made.push(token);
+                show(out, &stream.push(token).map_err(ixc::Error::from)?, &mut text, self.json)?;
+            }
+            if ends || full || made.len() >= limit || interrupt::asked() {
+                break step.report;
+            }
+            next = vec![token];
+        };
+        show(out, &stream.finish(), &mut text, self.json)?;
+        let seconds = cycles as f64 / machine.descriptor.grid.clock_hz;
+        if self.json {
+            let facts = json!({
+                "text": text, "tokens": made, "cycles": cycles, "seconds": seconds,
+                "logits_compared": self.check.then_some(compared), "last_step": report.summary(),
+            });
+            serde_json::to_writer_pretty(&mut *out, &facts).map_err(std::io::Error::from)?;
+        }
+        writeln!(out)?;
+        if self.check {
+            note!("check     {compared} logits, all with the bits of the CPU's engine");
+        }
+        note!("simulated {cycles} cycles, {:.1} µs; the last step:", seconds * 1e6);
+        note!("{}", report.summary());
+        Ok(report)
+    }
+}
+
+fn show(out: &mut dyn Write, piece: &str, text: &mut String, quiet: bool) -> std::io::Result<()> {
+    text.push_str(piece);
+    if !quiet {
+        out.write_all(piece.as_bytes())?;
+        out.flush()?;
+    }
+    Ok(())
+}
+
+/// The engine of this CPU for the same plan.
+fn cpu(plan: Plan<Kernel>, context: u32) -> anyhow::Result<Engine> {
+    let built_in = Some(BuiltIn { path: ixc::demo::NAME, bytes: ixc::demo::bytes() });
+    let options = engine::Options { context: Some(context), built_in, ..engine::Options::default() };
+    Ok(Engine::load(plan, Path::new(""), &options).map_err(ixc::Error::from)?)
+}
+
+/// The first of the largest.
+fn likeliest(logits: &[f32]) -> u32 {
+    let mut best = 0;
+    for (token, logit) in logits.iter().enumerate() {
+        if *logit > logits[best] {
+            best = token;
+        }
+    }
+    best as u32
+}
+
+fn compare(found: &[f32], right: &[f32], position: u32) -> anyhow::Result<()> {
+    let same = |(a, b): (&f32, &f32)| a.to_bits() == b.to_bits();
+    if found.len() == right.len() && found.iter().zip(right).all(same) {
+        return Ok(());
+    }
+    let place = found.iter().zip(right).position(|pair| !same(pair)).unwrap_or(0);
+    let (a, b) = (found.get(place).copied().unwrap_or(f32::NAN), right.get(place).copied().unwrap_or(f32::NAN));
+    anyhow::bail!("at position {position} logit {place} is {a:?} on the grid and {b:?} on this CPU")
+}
+
+/// Steps side by side.
+fn table(out: &mut dyn Write, rows: &[(Summary, f64)]) -> std::io::Result<()> {
+    writeln!(
+        out,
+        "{:>6} {:>12} {:>14} {:>12} {:>8} {:>8} {:>10} {:>11} {:>8}",
+        "tokens", "cycles", "cycles/token", "tokens/s", "busy", "products", "messages", "links", "sim. s"
+    )?;
+    for (row, seconds) in rows {
+        writeln!(
+            out,
+            "{:>6} {:>12} {:>14.1} {:>12.1} {:>7.2}% {:>7.2}% {:>10} {:>11} {:>8.2}",
+            row.rows,
+            row.cycles,
+            row.cycles as f64 / row.rows as f64,
+            row.tokens_per_second,
+            row.busy * 100.0,
+            row.multiply_utilisation * 100.0,
+            row.messages,
+            row.hops,
+            seconds
+        )?;
+    }
+    Ok(())
+}

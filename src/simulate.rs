@@ -1,0 +1,121 @@
+//! Descriptors that are simulated: the weights that they name, from the model's file.
+//!
+//! ```
+//! use ixc::codegen::dataflow::check::Machine;
+//! use ixc::codegen::dataflow::data::Runner;
+//! use ixc::codegen::dataflow::grids;
+//! use ixc::codegen::dataflow::simulate::Simulator;
+//! use ixc::dataflow::{Options, place};
+//! use ixc::model::Model;
+//! use ixc::simulate::ModelWeights;
+//!
+//! let model = Model::new(ixc::demo::open()?)?;
+//! let options = Options { context: Some(64) };
+//! let placed = place(&model, &grids::find("small")?, &options)?;
+//! let machine = Machine::new(placed.descriptor)?;
+//! let weights = ModelWeights::new(&machine.descriptor, &model.gguf)?;
+//! let mut simulator = Simulator::with_weights(&machine, &weights, Runner::Compiled)?;
+//! let step = simulator.step(&[1], &[0])?;
+//! assert_eq!(step.logits[0].len(), 4096);
+//! assert!(step.report.cycles > 0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+use std::borrow::Cow;
+use std::cell::OnceCell;
+
+use ixc_codegen::dataflow::data::WeightBytes;
+use ixc_frontend::gguf::Gguf;
+use ixc_ir::dataflow::descriptor::{Descriptor, WeightInfo};
+use ixc_ir::format::Format;
+use ixc_ir::format::packed::{STRIP, pack};
+
+/// A weight of a descriptor that its model's file does not have.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("weight {name} of the descriptor: {problem}")]
+pub struct WeightError {
+    /// The weight.
+    pub name: String,
+    /// What is wrong.
+    pub problem: String,
+}
+
+struct Weight<'g> {
+    format: Format,
+    columns: u64,
+    stored: &'g [u8],
+    /// As kernels read it, where that is not how it is stored: packed when it is first needed.
+    packed: Option<OnceCell<Vec<u8>>>,
+}
+
+/// The weights of a descriptor, from its model's file.
+pub struct ModelWeights<'g> {
+    weights: Vec<Weight<'g>>,
+}
+
+impl<'g> ModelWeights<'g> {
+    /// Finds all weights.
+    ///
+    /// # Errors
+    /// When one is not there, or another than the descriptor says.
+    pub fn new(descriptor: &Descriptor, gguf: &'g Gguf) -> Result<ModelWeights<'g>, WeightError> {
+        let weights = descriptor
+            .weights
+            .iter()
+            .map(|info| weight(info, gguf).map_err(|problem| WeightError { name: info.name.clone(), problem }));
+        Ok(ModelWeights { weights: weights.collect::<Result<_, _>>()? })
+    }
+}
+
+fn weight<'g>(info: &WeightInfo, gguf: &'g Gguf) -> Result<Weight<'g>, String> {
+    let named = |name: &str| Format::from_name(name).ok_or_else(|| format!("{name} is no format"));
+    let (format, stored_format) = (named(&info.format)?, named(&info.stored)?);
+    let tensor = gguf.tensor(&info.name).ok_or("the model has none of this name")?;
+    let found = gguf.require_format(tensor).map_err(|error| error.to_string())?;
+    // A GGUF tensor's dimensions have the row length first.
+    let shape: Vec<u64> = tensor.dims().iter().rev().copied().collect();
+    let same_shape = shape.iter().skip_while(|n| **n == 1).eq(info.shape.iter().skip_while(|n| **n == 1));
+    if found != stored_format || !same_shape {
+        return Err(format!("the model's is {found} {shape:?}, not {stored_format} {:?}", info.shape));
+    }
+    let columns = *info.shape.last().ok_or("it has no shape")?;
+    let stored = gguf.tensor_data(tensor);
+    let packed = format != stored_format;
+    if packed && format.unpacked() != Some(stored_format) {
+        return Err(format!("{format} is not packed from {stored_format}"));
+    }
+    let rows = info.shape.iter().rev().skip(1).try_fold(1u64, |rows, n| rows.checked_mul(*n));
+    let bytes = rows.and_then(|rows| rows.checked_mul(format.row_bytes(columns)?));
+    if bytes != Some(info.bytes) || packed && !rows.is_some_and(|rows| rows.is_multiple_of(STRIP as u64)) {
+        return Err(format!("{} bytes of {format} {:?}", info.bytes, info.shape));
+    }
+    Ok(Weight { format, columns, stored, packed: packed.then(OnceCell::new) })
+}
+
+impl Weight<'_> {
+    fn bytes(&self) -> &[u8] {
+        let Some(packed) = &self.packed else { return self.stored };
+        packed.get_or_init(|| {
+            let row = |format: Format| format.row_bytes(self.columns).unwrap_or(0) as usize * STRIP;
+            let from = self.format.unpacked().map_or(0, row);
+            let mut packed = vec![0; self.stored.len() / from.max(1) * row(self.format)];
+            let strips = packed.chunks_exact_mut(row(self.format).max(1));
+            for (rows, strip) in self.stored.chunks_exact(from.max(1)).zip(strips) {
+                pack(self.format, rows, strip);
+            }
+            packed
+        })
+    }
+}
+
+impl WeightBytes for ModelWeights<'_> {
+    fn slice(&self, weight: u32, offset: u64, bytes: u64) -> Result<Cow<'_, [u8]>, String> {
+        let weight = self.weights.get(weight as usize).ok_or("there is no such weight")?;
+        let all = weight.bytes();
+        let end = offset.checked_add(bytes).filter(|end| *end <= all.len() as u64);
+        match end {
+            Some(end) => Ok(Cow::Borrowed(&all[offset as usize..end as usize])),
+            None => Err(format!("{bytes} bytes from {offset} on, of {}", all.len())),
+        }
+    }
+}

@@ -1,0 +1,259 @@
+//! Models on dataflow machines: what the simulator computes has the bits of the CPU's engine on the same plan.
+
+#[path = "support/made.rs"]
+#[allow(dead_code, reason = "each test program uses a part")]
+mod made;
+mod support;
+
+use std::path::Path;
+
+use ixc::codegen::dataflow::check::Machine;
+use ixc::codegen::dataflow::data::Runner;
+use ixc::codegen::dataflow::grids;
+use ixc::codegen::dataflow::simulate::{SimulateError, Simulator};
+use ixc::dataflow::{Options, place};
+use ixc::ir::dataflow::descriptor::Port;
+use ixc::ir::dataflow::grid::{Edge, Grid, Routing};
+use ixc::ir::format::Format::{F16, F32, Q4_0, Q4K, Q6K, Q8_0};
+use ixc::model::Model;
+use ixc::runtime::engine::{self, BackendKind, Engine};
+use ixc::runtime::load::BuiltIn;
+use ixc::simulate::ModelWeights;
+use made::{Made, MadeExperts};
+use support::{Golden, ixc, scratch, shared, stderr, stdout};
+
+/// Simulates tokens in steps of these lengths, and compares each with the engine's.
+fn same_bits(name: &str, model: &Model, grid: &Grid, context: u32, steps: &[&[u32]], runner: Runner) {
+    let placed = place(model, grid, &Options { context: Some(context) });
+    let placed = placed.unwrap_or_else(|error| panic!("{name} on {}: {error}", grid.name));
+    let backend = match runner {
+        Runner::Compiled => BackendKind::Native,
+        Runner::Interpreter => BackendKind::Interpreter,
+    };
+    let built_in = Some(BuiltIn { path: ixc::demo::NAME, bytes: ixc::demo::bytes() });
+    let options = engine::Options { threads: Some(2), context: Some(context), backend, built_in, ..Default::default() };
+    let mut engine = Engine::load(placed.plan, Path::new(""), &options).unwrap();
+    let machine = Machine::new(placed.descriptor).unwrap_or_else(|error| panic!("{name} on {}: {error}", grid.name));
+    let weights = ModelWeights::new(&machine.descriptor, &model.gguf).unwrap();
+    let mut simulator = Simulator::with_weights(&machine, &weights, runner).unwrap();
+    for tokens in steps {
+        let wanted: Vec<u32> = (0..tokens.len() as u32).collect();
+        let step = simulator.step(tokens, &wanted).unwrap_or_else(|error| panic!("{name} on {}: {error}", grid.name));
+        let right: Vec<f32> = engine.step(tokens, &wanted).unwrap().to_vec();
+        let found: Vec<f32> = step.logits.concat();
+        assert_eq!(found.len(), right.len());
+        let other = found.iter().zip(&right).position(|(a, b)| a.to_bits() != b.to_bits());
+        assert_eq!(other, None, "{name} on {}: logits differ", grid.name);
+        assert!(right.iter().any(|x| *x != 0.0));
+        let summary = step.report.summary();
+        assert!(summary.cycles > 0 && summary.firings > 0 && summary.messages > 0);
+        let path = summary.critical.unwrap();
+        assert_eq!(path.compute + path.link + path.contention + path.wait + path.host, summary.cycles, "{name}");
+        // Nothing beats its bounds.
+        assert!(summary.cycles as f64 >= summary.roofline.busiest.max(summary.roofline.busiest_link), "{name}");
+    }
+    let waves = machine.descriptor.waves.len();
+    println!("{name} on {}: {} instances, {waves} waves", grid.name, machine.layout.pe.len());
+}
+
+#[test]
+fn golden_models_have_the_bits_of_the_engine() {
+    let Some(golden) = shared("golden") else { return };
+    let (mut llama, mut qwen) = (0, 0);
+    for golden in Golden::all(&golden) {
+        let model = Model::open(&golden.model).unwrap();
+        match model.arch.hyper.architecture.as_str() {
+            "llama" => llama += 1,
+            "qwen3moe" => qwen += 1,
+            _ => continue,
+        }
+        let tokens = golden.tokens("prompt_tokens");
+        let grid = grids::find(if llama % 2 == 0 { "medium" } else { "tiny-colours" }).unwrap();
+        same_bits(golden.name(), &model, &grid, 64, &[&tokens[..2], &tokens[2..3]], Runner::Compiled);
+    }
+    assert!(llama >= 9 && qwen >= 1, "{llama} llama, {qwen} qwen3moe");
+}
+
+#[test]
+fn a_golden_model_has_the_bits_of_the_interpreter() {
+    let Some(golden) = shared("golden") else { return };
+    let golden = Golden::read(&golden.join("expect/qwen3moe-q4_k_m.json"));
+    let model = Model::open(&golden.model).unwrap();
+    let tokens = golden.tokens("prompt_tokens");
+    same_bits(golden.name(), &model, &grids::find("small").unwrap(), 64, &[&tokens[..2]], Runner::Interpreter);
+}
+
+#[test]
+fn the_demo_model_goes_on_with_a_prompt() {
+    let arguments =
+        ["simulate", "--target", "dataflow:small", "-p", "The borrow checker", "-n", "6", "--check", "--json"];
+    let facts: serde_json::Value = serde_json::from_str(&stdout(ixc(arguments))).unwrap();
+    assert_eq!(facts["tokens"].as_array().unwrap().len(), 6);
+    assert_eq!(facts["logits_compared"], 6 * 4096);
+    assert!(facts["text"].as_str().unwrap().starts_with(' '), "{facts}");
+    let plain = stdout(ixc(["simulate", "--target", "dataflow:small", "-p", "The borrow checker", "-n", "6"]));
+    assert_eq!(plain.trim_end_matches('\n'), facts["text"].as_str().unwrap().trim_end_matches('\n'));
+}
+
+#[test]
+fn batches_are_a_table_and_a_page_is_drawn() {
+    let page = scratch("simulate").join("grid.html");
+    let mut command =
+        ixc(["simulate", "--target", "dataflow:small", "--batch", "1,4,16", "--position", "30", "--html"]);
+    let table = stdout({
+        command.arg(&page);
+        command
+    });
+    let rows: Vec<Vec<f64>> = table
+        .lines()
+        .skip(1)
+        .map(|line| line.split_whitespace().map(|word| word.trim_end_matches('%').parse().unwrap()).collect())
+        .collect();
+    assert_eq!(rows.iter().map(|row| row[0]).collect::<Vec<_>>(), [1.0, 4.0, 16.0]);
+    // Cycles of a token fall: the pipeline fills.
+    assert!(rows[0][2] > rows[1][2] && rows[1][2] > rows[2][2], "{table}");
+    assert!(std::fs::read_to_string(&page).unwrap().contains("id=\"data\""));
+}
+
+#[test]
+fn wrong_arguments_say_what_would_be_right() {
+    for (arguments, status, says) in [
+        (vec!["simulate", "--target", "wse3"], 2, "dataflow:wse3"),
+        (vec!["simulate", "--target", "dataflow:wse9"], 2, "wse3, wse2"),
+        (vec!["simulate", "no.json"], 66, "no.json"),
+        (vec!["simulate", "no.json", "--check", "-p", "x"], 65, "not a descriptor"),
+        (vec!["simulate", "--batch", "0"], 2, "0"),
+        (vec!["simulate", "--position", "4000"], 65, "the context has"),
+    ] {
+        let output = ixc(&arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(says), "{arguments:?}: {}", stderr(&output));
+    }
+}
+
+/// splitmix64
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    }
+
+    fn of<T: Copy>(&mut self, all: &[T]) -> T {
+        all[self.below(all.len() as u64) as usize]
+    }
+}
+
+type Formats = &'static [(&'static str, ixc::ir::format::Format)];
+
+const FORMATS: &[Formats] = &[
+    &[("token_embd", F16), ("ffn_gate_inp", F32), ("", Q4K)],
+    &[("token_embd", F16), ("ffn_gate_inp", F32), ("", Q6K)],
+    &[("token_embd", Q8_0), ("ffn_gate_inp", F32), ("", Q8_0)],
+    &[("token_embd", F32), ("ffn_gate_inp", F32), ("", Q4_0)],
+    &[("ffn_gate_inp", F32), ("", F16)],
+];
+
+/// A small model, made, of random sizes.
+fn random_model(random: &mut Random, number: u64) -> Model {
+    let heads = random.of(&[4, 8]);
+    let experts = random.of(&[
+        None,
+        Some(MadeExperts { count: 5, used: 2, inner: 256 }),
+        Some(MadeExperts { count: 4, used: 1, inner: 512 }),
+    ]);
+    let formats = random.of(FORMATS);
+    let made = Made {
+        seed: 0xda7a + number,
+        context: 200,
+        architecture: if experts.is_some() { "qwen3moe" } else { "llama" },
+        layers: 1 + random.below(2),
+        width: 256,
+        heads,
+        kv_heads: random.of(&[1, 2, 4]),
+        key_length: random.of(&[32, 64]),
+        value_length: 64,
+        inner: 256 * (1 + random.below(2)),
+        experts,
+        vocabulary: 96 + 16 * random.below(4),
+        tied: false,
+        extreme: false,
+        rope_factors: false,
+        formats,
+        keys: Vec::new(),
+    };
+    let path = scratch("simulate_random").join(format!("{number}.gguf"));
+    std::fs::write(&path, made.file()).unwrap();
+    Model::open(&path).unwrap()
+}
+
+fn random_grid(random: &mut Random) -> Grid {
+    let mut grid = grids::find("tiny").unwrap();
+    let (side, sram) =
+        random.of(&[(1, 64 << 20), (3, 2 << 20), (6, 256 << 10), (12, 96 << 10), (40, 64 << 10), (2, 400 << 10)]);
+    (grid.width, grid.height) = (side + random.below(3) as u32, side + random.below(3) as u32);
+    grid.name = format!("{} x {}", grid.width, grid.height);
+    grid.pe.sram_bytes = sram;
+    grid.link.bytes = random.of(&[1, 4, 32]);
+    grid.link.hop_cycles = random.below(4) as u32;
+    grid.link.routing = random.of(&[Routing::Packets, Routing::Colours(32)]);
+    grid.io.edges = vec![random.of(&[Edge::West, Edge::East, Edge::North, Edge::South])];
+    grid
+}
+
+#[test]
+fn random_models_on_random_grids_have_the_bits_of_the_engine() {
+    let mut random = Random(0x5eed);
+    for number in 0..10 {
+        let model = random_model(&mut random, number);
+        let grid = random_grid(&mut random);
+        let tokens: Vec<u32> = (0..5).map(|_| random.below(96) as u32).collect();
+        let runner = if number % 5 == 4 { Runner::Interpreter } else { Runner::Compiled };
+        // Parts of attention are of 32 positions where the context is short.
+        same_bits(&format!("model {number}"), &model, &grid, 96, &[&tokens[..1], &tokens[1..4], &tokens[4..]], runner);
+    }
+}
+
+#[test]
+fn what_is_planted_in_a_placed_model_is_caught() {
+    let model = Model::new(ixc::demo::open().unwrap()).unwrap();
+    let grid = grids::find("small").unwrap();
+    let sound = place(&model, &grid, &Options { context: Some(64) }).unwrap().descriptor;
+    let machine = Machine::new(sound.clone()).unwrap();
+    let most = *machine.memory.iter().max().unwrap();
+
+    let mut full = sound.clone();
+    full.grid.pe.sram_bytes = most + full.grid.pe.reserved_bytes - 1;
+    let error = Machine::new(full).unwrap_err().to_string();
+    assert!(error.contains(&format!("holds {most} bytes and has {}", most - 1)), "{error}");
+
+    let mut cut = sound.clone();
+    cut.streams.remove(cut.streams.len() / 2);
+    let error = Machine::new(cut).map(|machine| Simulator::timed(&machine, 1).step(&[0], &[0]).map(drop));
+    assert!(
+        matches!(error, Err(_) | Ok(Err(SimulateError::Deadlock { .. }))),
+        "a stream was taken away and not missed"
+    );
+
+    // Without room for a second row of what goes around, rows still go through; without any, they do not.
+    let mut narrow = sound;
+    for program in &mut narrow.programs {
+        for port in &mut program.ports {
+            if let Port::Receive(slice) | Port::Send(slice) = port {
+                slice.rows = 1;
+            }
+        }
+    }
+    let narrow = Machine::new(narrow).unwrap();
+    let steps = [&machine, &narrow]
+        .map(|machine| Simulator::timed(machine, 1).step(&[0; 8], &[7]).map(|step| step.report.cycles));
+    match steps {
+        [Ok(wide), Ok(narrow)] => assert!(wide < narrow, "{wide} {narrow}"),
+        [Ok(_), Err(error)] => assert!(matches!(error, SimulateError::Deadlock { .. }), "{error}"),
+        [Err(error), _] => panic!("{error}"),
+    }
+}
