@@ -30,6 +30,9 @@ pub use ixc_passes::place::search::Placed;
 
 /// Positions of the KV cache unless told otherwise, where the model has as many.
 pub const DEFAULT_CONTEXT: u32 = 2048;
+/// What kernels are written for: sixteen lanes and products of four bytes at once, which a PE has (or does one after the other, to the same
+/// bits), so that weights need no working memory to be unpacked to.
+const KERNELS: &str = "zen4";
 /// Most tokens of a step of the plan, for engines that run it: each takes memory for its parts of attention.
 const MAX_TOKENS: u32 = 32;
 
@@ -67,7 +70,7 @@ pub fn plan_in_pieces(model: &Model, pieces: Pieces) -> Result<Plan<Kernel>, Err
 }
 
 fn compile_options() -> compile::Options {
-    // Kernels of kernel IR that any machine can run, for packed weights.
+    // Any machine can run the plan: its kernels are lowered when it is loaded.
     compile::Options {
         target: Target::PORTABLE,
         max_tokens: MAX_TOKENS,
@@ -85,12 +88,13 @@ fn plan(
 ) -> Result<Plan<Kernel>, Error> {
     let options = compile_options();
     let plan = scheduled(model, fused, &options, Some(pieces))?;
+    let target = Target::from_name(KERNELS).unwrap_or(options.target);
     let new: Vec<KernelSpec> = plan.kernels.iter().filter(|spec| !kernels.contains_key(spec)).cloned().collect();
-    for (spec, kernel) in new.iter().zip(parallel::map(&new, |spec| generate(spec, options.target))) {
+    for (spec, kernel) in new.iter().zip(parallel::map(&new, |spec| generate(spec, target))) {
         kernels.insert(spec.clone(), kernel?);
     }
     plan.try_map_kernels(|spec| match kernels.get(&spec) {
         Some(kernel) => Ok(kernel.clone()),
-        None => Ok(generate(&spec, options.target)?),
+        None => Ok(generate(&spec, target)?),
     })
 }

@@ -113,6 +113,7 @@ fn formats() -> String {
 fn passes() -> String {
     let mut out = String::from(
         "# Passes\n\nGenerated from the pass table in `passes/src/manager.rs`; the pipeline runs them in this order, then the schedule makes the plan.\n\
+         For dataflow targets the schedule cuts the plan into pieces and `place` puts them on a grid: see [dataflow.md](dataflow.md).\n\
          Each pass's file opens with what it needs, what it leaves true, and an example before and after.\n\n| pass | what it does |\n| --- | --- |\n",
     );
     for pass in ixc_passes::manager::PASSES {
@@ -145,6 +146,12 @@ fn targets() -> String {
     out
 }
 
+/// The descriptor's JSON Schema, with the documentation of every field.
+fn descriptor_schema() -> String {
+    let schema = schemars::schema_for!(ixc_ir::dataflow::descriptor::Descriptor);
+    serde_json::to_string_pretty(&schema).unwrap() + "\n"
+}
+
 #[test]
 fn references_are_what_the_tables_say() {
     let docs = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs");
@@ -154,6 +161,7 @@ fn references_are_what_the_tables_say() {
         ("formats.md", formats()),
         ("passes.md", passes()),
         ("targets.md", targets()),
+        ("dataflow-descriptor.schema.json", descriptor_schema()),
     ] {
         let path = docs.join(name);
         if std::env::var_os("IXC_BLESS").is_some() {

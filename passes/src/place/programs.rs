@@ -460,7 +460,15 @@ pub(super) fn room_for_rows(descriptor: &mut Descriptor) -> Result<(), PlaceErro
     let mut programs = std::mem::take(&mut descriptor.programs);
     for (number, program) in programs.iter_mut().enumerate() {
         for port in &mut program.ports {
+            if let (Port::Send(slice), true) = (&mut *port, program.state.is_some()) {
+                slice.rows = 1;
+            }
             if let Port::Receive(slice) = port {
+                if program.state.is_some() {
+                    // Many stand together with keys and values, which take the room.
+                    slice.rows = 1;
+                    continue;
+                }
                 let gap = of_program[number].saturating_sub(of_tensor[slice.tensor as usize]);
                 let room = (available / WAITING_SHARE / slice.bytes.max(1)).min(MOST_ROWS.into()) as u32;
                 slice.rows = gap.saturating_add(1).min(room).max(ROWS);

@@ -25,21 +25,31 @@ const MOST_POSITIONS: u32 = 128;
 struct Facts {
     /// Bytes of keys and values of a head's position.
     position: u64,
-    /// Elements of a value head.
-    value: u64,
-    experts: bool,
+    /// Query heads of a key head.
+    group: u64,
+    /// Experts of a token, 0 where there are none.
+    top_k: u64,
 }
 
 impl Facts {
     fn of(module: &Module, function: &Function) -> Facts {
         let layers = Caches::of(module, function);
-        let mut facts = Facts {
-            experts: function.ops.iter().any(|op| matches!(op.kind, OpKind::ExpertSwiglu | OpKind::ExpertMatmul)),
-            ..Facts::default()
-        };
+        let mut facts = Facts { group: 1, ..Facts::default() };
+        let mut heads = 1;
         for (_, shape) in layers.layers() {
             facts.position = facts.position.max(shape.key.saturating_add(shape.value).saturating_mul(2));
-            facts.value = facts.value.max(shape.value);
+            heads = heads.max(shape.heads);
+        }
+        for op in &function.ops {
+            let result = op.results.first().map(|&result| function.ty(result));
+            let last = |ty: &ixc_ir::graph::Type, back: usize| {
+                ty.dims().iter().rev().nth(back).and_then(|dim| dim.fixed()).unwrap_or(0)
+            };
+            match (op.kind, result) {
+                (OpKind::Attention, Some(ty)) => facts.group = facts.group.max(last(ty, 1) / heads),
+                (OpKind::Route, Some(ty)) => facts.top_k = facts.top_k.max(last(ty, 0)),
+                _ => {}
+            }
         }
         facts
     }
@@ -51,13 +61,19 @@ pub fn ladder(module: &Module, grid: &Grid, context: u32) -> Vec<Pieces> {
     let usable = grid.usable_bytes();
     let left = usable.saturating_sub(CODE.min(usable / 4));
     let slices = |rows: u32, dot: u32, sums: Sums| {
-        // Two rows of quantised activations, at 11 bits an element.
-        let bytes = left.saturating_sub(u64::from(dot).saturating_mul(3)).max(1);
+        // Dot products as long as leaves two thirds for weights.
+        let most = u32::try_from(left / 9).unwrap_or(u32::MAX) / 256 * 256;
+        let dot = dot.min(most.max(256));
+        // A row of quantised activations, at 11 bits an element; there is a second one where there is room.
+        let bytes = left.saturating_sub(u64::from(dot).saturating_mul(11) / 8).max(1);
         Slices { bytes, rows, dot, sums }
     };
     let (positions, combine_bytes) = parts(&facts, usable, context);
     let pieces = |dense: Slices, experts: Slices, elements: u32| {
-        let most = u32::try_from(left / 32).unwrap_or(u32::MAX).max(32);
+        // Two rows of all slots are summed over experts, and less than that elsewhere.
+        let row = facts.top_k.saturating_add(2).saturating_mul(8).max(32);
+        let most = u32::try_from(left / row).unwrap_or(u32::MAX) / 256 * 256;
+        let most = most.max(256);
         Pieces { dense, experts, elements: elements.min(most), positions, context, combine_bytes }
     };
     let beside = |dot| slices(16, dot, Sums::Beside);
@@ -65,15 +81,14 @@ pub fn ladder(module: &Module, grid: &Grid, context: u32) -> Vec<Pieces> {
     let mut ladder = vec![
         pieces(beside(256), beside(512), 256),
         pieces(beside(512), beside(1024), 256),
-        pieces(beside(512), slices(32, 2048, Sums::Beside), 512),
-        pieces(beside(1024), slices(48, 2048, Sums::Beside), 512),
+        pieces(beside(512), chained(64, 2048), 256),
         pieces(beside(1024), chained(64, 4096), 512),
         pieces(beside(2048), chained(128, 4096), 1024),
         pieces(chained(32, 2048), chained(256, 8192), 1024),
         pieces(chained(64, 4096), chained(1024, 16384), 2048),
         pieces(chained(1024, 16384), chained(4096, 16384), 4096),
     ];
-    if !facts.experts {
+    if facts.top_k == 0 {
         // What experts' slices are makes no difference.
         ladder.dedup_by_key(|pieces| (pieces.dense, pieces.elements));
     }
@@ -83,7 +98,10 @@ pub fn ladder(module: &Module, grid: &Grid, context: u32) -> Vec<Pieces> {
 /// Positions of a part, and bytes of the parts that are combined.
 fn parts(facts: &Facts, usable: u64, context: u32) -> (u32, u64) {
     let combine = usable / 3;
-    let room = (usable / 100 * 72).checked_div(facts.position).unwrap_or(u64::MAX);
+    // Beside keys and values: code, the append's row, and of each query head a query and a part.
+    let head = facts.position.saturating_mul(2).saturating_add(1536);
+    let rest = head.saturating_mul(facts.group).saturating_add(facts.position.saturating_mul(4)).saturating_add(CODE);
+    let room = usable.saturating_sub(rest).checked_div(facts.position).unwrap_or(u64::MAX);
     let most = u32::try_from(room).unwrap_or(u32::MAX) / ATTENTION_BLOCK * ATTENTION_BLOCK;
     let most = most.clamp(ATTENTION_BLOCK, MOST_POSITIONS);
     // A short context is one part.
