@@ -1,7 +1,6 @@
 //! Placement on grids of processing elements: what every descriptor must be, and that the plan that it is of computes the model.
 
 #[path = "support/made.rs"]
-#[allow(dead_code, reason = "each test program uses a part")]
 mod made;
 mod support;
 
@@ -404,4 +403,31 @@ fn the_demo_model_has_a_place() {
     let placed = place(&model, &grid(16, 16, 512 << 10, Routing::Packets), &Options::default()).unwrap();
     println!("{:#?}", placed.descriptor.reasons);
     check(&placed.descriptor);
+}
+
+/// Random models on random grids: a descriptor that holds what must hold, or an error that says what does not fit.
+#[test]
+fn random_models_on_random_grids_fit_or_say_why_not() {
+    let (mut fitted, mut refused) = (0, 0);
+    for seed in 0..16u64 {
+        let made = Made::random(seed);
+        let model = self::made(&format!("random_{seed}"), &made);
+        let side = |shift: u32, most: u64| 1 + ((seed * 2_654_435_761) >> shift) % most;
+        let (width, height) = (side(3, 40) as u32, side(9, 40) as u32);
+        let routing = if seed % 3 == 0 { COLOURS } else { Routing::Packets };
+        let grid = grid(width, height, (side(5, 64) + 4) << 12, routing);
+        match place(&model, &grid, &Options { context: Some(side(7, 300) as u32) }) {
+            Ok(placed) => {
+                check(&placed.descriptor);
+                fitted += 1;
+            }
+            Err(ixc::Error::Place(error)) => {
+                println!("seed {seed} on {}: {error}", grid.name);
+                refused += 1;
+            }
+            Err(error) => panic!("seed {seed}: {error}"),
+        }
+    }
+    println!("{fitted} fit, {refused} do not");
+    assert!(fitted >= 8, "{fitted} fit, {refused} do not");
 }
