@@ -20,8 +20,8 @@ pub struct PrefetchChoice {
     prefetch_extra: u32,
 }
 
-/// What is read ahead where nothing is said.
-const DEFAULT: Choice = Choice::Auto;
+/// What is read ahead where nothing is said: docs/streaming.md has the measurements.
+const DEFAULT: Choice = Choice::Off;
 /// No model routes a token to more.
 const MOST_EXTRA: i64 = 1024;
 

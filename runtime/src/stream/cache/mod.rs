@@ -42,9 +42,9 @@ pub enum Kind {
     /// The least recently used goes.
     Lru,
     /// Segmented LRU: what was used once goes before what was used again.
-    #[default]
     Slru,
     /// S3-FIFO: a small queue for newcomers, a large one with second chances, and a memory of what went.
+    #[default]
     S3Fifo,
 }
 

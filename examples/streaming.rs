@@ -1,0 +1,72 @@
+//! How cache policies and predictors do on a text: `cargo run --release --example streaming -- plan.ixp text.txt 25`.
+//!
+//! The plan is one that `ixc compile --memory 1MiB --prefetch router` wrote, so that its experts are blocks. The text is fed token by token, so that all policies
+//! see the same experts asked for in the same order, with memory for a part of them, in percent; without a number for several.
+
+use std::path::Path;
+use std::time::Instant;
+
+use ixc::compile::decode_tokenizer;
+use ixc::frontend::tokenizer::Tokenizer;
+use ixc::ir::plan::WeightFile;
+use ixc::runtime::engine::{Engine, Options};
+use ixc::runtime::file;
+use ixc::runtime::stream::cache::Kind;
+use ixc::runtime::stream::predict::{Choice, Settings, Tally};
+use ixc::runtime::stream::store::{Config, stats::LayerStats};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [path, text, parts @ ..] = &arguments[..] else { return Err("a plan and a text are needed".into()) };
+    let path = Path::new(path);
+    let parts: Vec<u64> = match parts {
+        [] => vec![15, 25, 50, 75],
+        parts => parts.iter().map(|part| part.parse()).collect::<Result<_, _>>()?,
+    };
+    let plan = file::open(path)?.plan;
+    let tokens = Tokenizer::new(&decode_tokenizer(&plan.tokenizer)?)?.encode(&std::fs::read_to_string(text)?, true)?;
+    let tokens = &tokens[..tokens.len().min(plan.context_length as usize).min(2048)];
+    let mut bytes = 0;
+    for group in &plan.expert_groups {
+        let file =
+            group.weights.first().and_then(|&weight| plan.weights.get(weight as usize)).map(|weight| weight.file);
+        let Some(WeightFile::Blocks { stride }) = file else { return Err("the plan's experts are no blocks".into()) };
+        bytes += u64::from(group.experts) * stride;
+    }
+    let run = |part: u64, policy, choice| -> Result<Engine, Box<dyn std::error::Error>> {
+        let stream = Config { budget: bytes * part / 100, policy, ..Config::default() };
+        let prefetch = Settings { choice, extra: 0 };
+        let context = Some(tokens.len() as u32);
+        let options = Options { stream, prefetch, context, ..Options::default() };
+        let mut engine = Engine::load_file(file::open(path)?, path.parent().unwrap_or(path), &options)?;
+        let begin = Instant::now();
+        tokens.iter().try_for_each(|token| engine.step(&[*token], &[]).map(drop))?;
+        let time = begin.elapsed().as_secs_f64() * 1e3 / tokens.len().max(1) as f64;
+        let all = LayerStats::sum(engine.stream().map(|store| store.stats().layers).iter().flatten());
+        println!(
+            "{part:>3} %  {:<8} {choice:<10} {:5.1} % in memory, {time:6.3} ms/token",
+            policy.name(),
+            100.0 * all.hit_rate()
+        );
+        Ok(engine)
+    };
+    println!("{} tokens, experts of {:.1} MiB", tokens.len(), bytes as f64 / f64::from(1 << 20));
+    for &part in &parts {
+        for (_, policy) in Kind::ALL {
+            run(part, policy, Choice::Off)?;
+        }
+        for choice in ["off", "previous", "frequency", "router", "auto"] {
+            let engine = run(part, Kind::default(), choice.parse()?)?;
+            let Some(report) = engine.predictions().filter(|_| choice == "off") else { continue };
+            for (strategy, layers) in report.tallies {
+                for (layer, tally) in layers.iter().enumerate().filter(|(_, tally)| **tally != Tally::default()) {
+                    let (recall, precision) = (100.0 * tally.recall(), 100.0 * tally.precision());
+                    println!(
+                        "       {strategy:<10} layer {layer:<3} recall {recall:3.0} %, precision {precision:3.0} %"
+                    );
+                }
+            }
+        }
+    }
+    Ok(())
+}
