@@ -185,6 +185,18 @@ pub enum Error {
         /// Why.
         source: Box<StreamError>,
     },
+    /// A prediction needs a drive's rate, and there is none.
+    #[error("{}: how fast its drive is cannot be measured with this file; only experts in a file can be streamed", path.display())]
+    NoDrive {
+        /// The file.
+        path: PathBuf,
+    },
+    /// Nothing of a model can be on the drive.
+    #[error("{}: has no experts that could be left on the drive; it runs with all of it in memory", path.display())]
+    NoExperts {
+        /// The model.
+        path: PathBuf,
+    },
     /// There is no file that a drive can be measured with.
     #[error(
         "{}: the largest file here has {bytes} bytes; to measure a drive, give a file of {needed} bytes or more that lies on it",
@@ -295,6 +307,8 @@ impl Error {
             | Error::Token { .. }
             | Error::NoTokens
             | Error::SmallDrive { .. }
+            | Error::NoDrive { .. }
+            | Error::NoExperts { .. }
             | Error::Context { .. } => DATA,
         }
     }

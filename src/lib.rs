@@ -9,10 +9,12 @@
 //! | [`demo`] | the model that is built in |
 //! | [`divergence`] | how far one model's predictions are from another's |
 //! | [`error`] | what can go wrong, and the exit status of each |
+//! | [`forecast`] | tokens per second for a memory budget, before anything is run |
 //! | [`kernels`] | kernels on their own: named, shown, run, compared |
 //! | [`machine`] | what this machine has: features, memory, bandwidth |
 //! | [`model`] | a model file, opened and checked: graph, tokenizer, exact logits |
 //! | [`npy`] | NumPy's files |
+//! | `remember` | small files in the user's cache folder |
 //! | [`session`] | a model that runs: prompt, conversation, tokens |
 //! | [`simulate`] | weights for descriptors that are simulated |
 //! | [`traffic`] | bytes that a token reads |
@@ -23,10 +25,12 @@ pub mod dataflow;
 pub mod demo;
 pub mod divergence;
 pub mod error;
+pub mod forecast;
 pub mod kernels;
 pub mod machine;
 pub mod model;
 pub mod npy;
+mod remember;
 pub mod session;
 pub mod simulate;
 pub mod traffic;

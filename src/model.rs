@@ -38,7 +38,15 @@ impl Model {
     /// # Errors
     /// When it makes no model that is supported.
     pub fn new(gguf: Gguf) -> Result<Model, Error> {
-        let arch = arch::build(&gguf)?;
+        Model::first_layers(gguf, usize::MAX)
+    }
+
+    /// Builds the graph of an open file's first layers: for measuring how long a layer takes.
+    ///
+    /// # Errors
+    /// As [`Model::new`].
+    pub fn first_layers(gguf: Gguf, layers: usize) -> Result<Model, Error> {
+        let arch = arch::build_first(&gguf, layers)?;
         let vocabulary = match vocabulary(&gguf) {
             Err(Error::Tokenizer(error @ TokenizerError::UnknownPreTokenizer { .. })) => {
                 tracing::warn!("{error}; the model takes token ids only");

@@ -119,6 +119,8 @@ pub struct Phase {
     pub tokens: usize,
     /// Seconds.
     pub seconds: f64,
+    /// Bytes of streamed experts that were read meanwhile.
+    pub bytes: u64,
 }
 
 /// What was generated.
@@ -404,18 +406,19 @@ impl Session {
         let reused = self.cached.iter().zip(request.tokens).take_while(|(a, b)| a == b).count();
         let reused = reused.min(request.tokens.len() - 1);
         self.truncate(reused);
-        let begin = Instant::now();
+        let (begin, read) = (Instant::now(), self.bytes_read());
         for part in request.tokens[reused..].chunks(self.max_tokens()) {
             self.feed(part)?;
             generation.prefill.tokens += part.len();
             generation.prefill.seconds = begin.elapsed().as_secs_f64();
+            generation.prefill.bytes = self.bytes_read() - read;
             if progress(Progress::Prefilled(self.cached.len()))?.is_break() {
                 generation.end = End::Stopped;
                 return Ok(generation);
             }
         }
 
-        let begin = Instant::now();
+        let (begin, read) = (Instant::now(), self.bytes_read());
         while request.limit.is_none_or(|limit| generation.tokens.len() < limit) {
             let token = sampler.sample(self.engine.logits(0), &self.engine).map_err(Error::from)?;
             if ends.contains(&token) {
@@ -436,6 +439,7 @@ impl Session {
                 generation.decode.tokens += 1;
             }
             generation.decode.seconds = begin.elapsed().as_secs_f64();
+            generation.decode.bytes = self.bytes_read() - read;
         }
         Ok(generation)
     }
@@ -462,11 +466,12 @@ impl Session {
     /// When they do not fit into the context.
     pub fn time_prefill(&mut self, depth: usize, tokens: usize) -> Result<Phase, Error> {
         let tokens = self.descend(depth, tokens)?;
-        let begin = Instant::now();
+        let (begin, read) = (Instant::now(), self.bytes_read());
         for part in tokens.chunks(self.max_tokens()) {
             self.feed(part)?;
         }
-        Ok(Phase { tokens: tokens.len(), seconds: begin.elapsed().as_secs_f64() })
+        let seconds = begin.elapsed().as_secs_f64();
+        Ok(Phase { tokens: tokens.len(), seconds, bytes: self.bytes_read() - read })
     }
 
     /// Times the decode of `tokens` tokens, one after the other, behind `depth` others, which do not count.
@@ -475,9 +480,10 @@ impl Session {
     /// When they do not fit into the context.
     pub fn time_decode(&mut self, depth: usize, tokens: usize) -> Result<Phase, Error> {
         let tokens = self.descend(depth, tokens)?;
-        let begin = Instant::now();
+        let (begin, read) = (Instant::now(), self.bytes_read());
         tokens.iter().try_for_each(|token| self.feed(&[*token]))?;
-        Ok(Phase { tokens: tokens.len(), seconds: begin.elapsed().as_secs_f64() })
+        let seconds = begin.elapsed().as_secs_f64();
+        Ok(Phase { tokens: tokens.len(), seconds, bytes: self.bytes_read() - read })
     }
 
     /// Brings `depth` tokens into the KV cache, those that are there already left as they are; the `tokens` that come next.
@@ -501,6 +507,11 @@ impl Session {
         let hash = |index: u64| index.wrapping_add(1).wrapping_mul(2_654_435_761) >> 7;
         let vocabulary = u64::from(self.engine.vocabulary()).max(1);
         (0..count as u64).map(|index| (hash(index.wrapping_add(first as u64)) % vocabulary) as u32).collect()
+    }
+
+    /// Bytes of experts that were read so far.
+    fn bytes_read(&self) -> u64 {
+        self.stream().map_or(0, |store| store.bytes_read())
     }
 
     fn check(&self, tokens: &[u32]) -> Result<(), Error> {

@@ -83,6 +83,53 @@ fn doctor_measures_a_drive_and_remembers_it() {
 }
 
 #[test]
+fn plan_predicts_speeds_and_runs_say_how_far_off_they_were() {
+    let folder = support::scratch("plan");
+    let with = |arguments: &[&str]| {
+        let mut command = ixc([arguments, &["-t", "2"]].concat());
+        command.env("XDG_CACHE_HOME", folder.join("cache"));
+        command
+    };
+    let model = demo_model();
+    let model = model.to_str().unwrap();
+    let facts: Json = serde_json::from_str(&stdout(with(&["plan", model, "--json"]))).unwrap();
+    let rows = facts["budgets"].as_array().unwrap();
+    let number = |row: &Json, name: &str| row[name].as_f64().unwrap();
+    // From the least to all of it: never slower, and in the end all of the experts are in memory.
+    assert!(rows.len() > 2 && rows[0]["memory"] == facts["least_memory"], "{facts}");
+    for pair in rows.windows(2) {
+        for name in ["memory", "hit_rate", "decode", "prefill"] {
+            assert!(number(&pair[0], name) <= number(&pair[1], name), "{name}: {facts}");
+        }
+    }
+    let last = rows.last().unwrap();
+    assert_eq!(
+        (&last["limit"], &last["experts_in_memory"], number(last, "hit_rate")),
+        (&"memory".into(), &64.into(), 1.0)
+    );
+    assert!(number(last, "decode") > 0.0 && number(&rows[0], "bytes_per_token") > 0.0, "{facts}");
+
+    // The least budget of a run may be a little larger: it counts its own memory.
+    let some = format!("{}", facts["least_memory"].as_u64().unwrap() + (6 << 20));
+    let text = stdout(with(&["plan", model, "--memory", &some, "--memory", "1GiB", "--hit-rate", "0.75"]));
+    assert!(text.contains("  75 %") && text.contains("all is in memory"), "{text}");
+    let refused = with(&["plan", model, "--memory", "1MiB"]).output().unwrap();
+    let message = stderr(&refused);
+    assert!(refused.status.code() == Some(2) && message.contains("memory budget of 1 MiB is too small"), "{message}");
+    assert_eq!(with(&["plan"]).output().unwrap().status.code(), Some(65));
+
+    let bench: Json = serde_json::from_str(&stdout(with(&[
+        "bench", model, "-p", "0", "-n", "4", "-r", "1", "--memory", &some, "--json",
+    ])))
+    .unwrap();
+    let lines = bench[0]["forecast"].as_array().unwrap();
+    assert!(lines.iter().any(|line| line.as_str().unwrap().starts_with("predicted ")), "{bench}");
+    let run = with(&["run", model, "-p", "Hello", "-n", "4", "--memory", &some, "--stats"]).output().unwrap();
+    let message = stderr(&run);
+    assert!(run.status.success() && message.contains("forecast  predicted "), "{message}");
+}
+
+#[test]
 fn text_comes_back_from_its_ids() {
     let model = demo_model();
     let text = "The borrow checker\n– naïve 🦀";

@@ -22,6 +22,7 @@
 //! | `pack` | weights of a model file into packed memory |
 //! | `weights` | where kernels find weights, and packing them when they are first needed |
 //! | [`load`] | from a plan to an engine, and what can be wrong with it |
+//! | [`needs`] | what a plan takes of memory, before it is loaded |
 //! | [`engine`] | the sequence: prefill, step, truncate, logits |
 //! | [`execute`] | one pass over all steps by all threads |
 //! | [`advise`] | experts in mapped files: telling the page cache what will be needed |
@@ -49,6 +50,7 @@ pub mod file;
 mod foresight;
 pub mod load;
 pub mod memory;
+pub mod needs;
 mod pack;
 pub mod pool;
 pub mod program;

@@ -396,7 +396,7 @@ fn weights(
 }
 
 /// Which weights are streamed, where there is a budget and the plan says when experts are needed. A built-in file is in memory anyway.
-fn streamed(program: &Program, plan: &Plan<Kernel>, options: &Options) -> Option<Vec<bool>> {
+pub(crate) fn streamed(program: &Program, plan: &Plan<Kernel>, options: &Options) -> Option<Vec<bool>> {
     let built_in = |file: &SourceFile| options.built_in.is_some_and(|built_in| built_in.path == file.path);
     if options.experts == ExpertStore::Map
         || options.memory.is_none() && options.stream.budget == 0
@@ -414,7 +414,7 @@ fn streamed(program: &Program, plan: &Plan<Kernel>, options: &Options) -> Option
 }
 
 /// Memory of this process now, in bytes, as the system counts it; 0 where it does not tell.
-fn resident_bytes() -> u64 {
+pub(crate) fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
@@ -422,7 +422,7 @@ fn resident_bytes() -> u64 {
 }
 
 /// Bytes that a run takes besides what the process has already, experts' blocks and mapped files.
-fn fixed_bytes(
+pub(crate) fn fixed_bytes(
     program: &Program,
     plan: &Plan<Kernel>,
     streamed: Option<&[bool]>,
@@ -457,7 +457,7 @@ fn budget(
 }
 
 /// Where streamed experts lie, and the files that they lie in.
-fn layout(
+pub(crate) fn layout(
     program: &Program,
     plan: &Plan<Kernel>,
     folder: &Path,

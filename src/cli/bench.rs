@@ -5,6 +5,7 @@ mod deferral;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use ixc::forecast::Remembered;
 use ixc::machine::system::peak_memory;
 use ixc::model::is_plan;
 use ixc::session::{Session, SessionOptions};
@@ -15,6 +16,7 @@ use super::choose::{DeferChoice, ExpertsChoice, MemoryChoice, ModelChoice, Targe
 use super::interrupt::{self, Interrupted};
 use super::output::{self, Printable};
 use super::prefetch::{CacheChoice, PrefetchChoice};
+use super::streaming;
 
 /// Measures how many tokens per second a model reads (prefill) and writes (decode), from an empty context or at a depth.
 #[derive(Debug, clap::Args)]
@@ -93,6 +95,13 @@ struct Row {
     /// Where experts were deferred.
     #[serde(skip_serializing_if = "Option::is_none")]
     deferral: Option<deferral::Deferral>,
+    /// Bytes of streamed experts that were read for each token; 0 where all are in memory.
+    bytes_read_per_token: f64,
+    /// The drive's rate while experts were missed, as a part of what it gave by itself before and after each round: the median.
+    drive_share: Option<f64>,
+    /// How the time of a token compares with computing alone, reading alone and what was predicted.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    forecast: Vec<String>,
 }
 
 impl Args {
@@ -144,8 +153,9 @@ impl Args {
             }
             let mut session = open(path, &options)?;
             for &work in &works {
-                let rates = self.rates(&mut session, work, self.repetitions)?;
-                let row = Row::new(&session, work, traffic, rates);
+                let rounds = self.rounds(&mut session, work, self.repetitions)?;
+                let mut row = Row::new(&session, work, traffic, rounds.rates.clone());
+                row.add_streaming(&session, path, rounds);
                 if !self.json {
                     row.print(out)?;
                 }
@@ -156,22 +166,60 @@ impl Args {
     }
 
     /// Tokens per second, again and again, after one run that does not count.
-    fn rates(&self, session: &mut Session, (depth, test, tokens): Work, repetitions: u32) -> anyhow::Result<Vec<f64>> {
-        let mut rates = Vec::new();
+    fn rates(&self, session: &mut Session, work: Work, repetitions: u32) -> anyhow::Result<Vec<f64>> {
+        Ok(self.rounds(session, work, repetitions)?.rates)
+    }
+
+    /// As [`Args::rates`], with what the drive did.
+    fn rounds(&self, session: &mut Session, (depth, test, tokens): Work, repetitions: u32) -> anyhow::Result<Rounds> {
+        let mut rounds = Rounds::default();
+        // Of a drive that is not always as fast, only what was measured beside a round says anything of it. Rounds that are compared with
+        // each other go without.
+        let drives = self.deferral.defer == 0;
+        let own = |session: &Session| {
+            session.drive().filter(|_| drives).and_then(|drive| drive.rate_now(streaming::BASELINE))
+        };
+        let mut before = own(session);
         for round in 0..=repetitions {
+            let begin = session.stream().map(|store| store.stats().drive);
             let phase = match test {
                 PREFILL => session.time_prefill(depth, tokens)?,
                 _ => session.time_decode(depth, tokens)?,
             };
             if round > 0 {
-                rates.push(phase.tokens as f64 / phase.seconds.max(1e-9));
+                rounds.rates.push(phase.tokens as f64 / phase.seconds.max(1e-9));
+                rounds.read += phase.bytes;
+                rounds.seconds += phase.seconds;
+            }
+            if let (Some(begin), Some(store), Some(first)) = (begin, session.stream(), before) {
+                let (rate, after) = (store.stats().drive.since(&begin).routed_rate(), own(session));
+                if let (true, Some(after)) = (round > 0, after) {
+                    rounds.owns.extend([first, after]);
+                    rounds.shares.extend(streaming::share(rate, &[first, after]));
+                }
+                before = after.or(before);
             }
             if interrupt::asked() {
                 return Err(Interrupted.into());
             }
         }
-        Ok(rates)
+        Ok(rounds)
     }
+}
+
+/// What rounds of the same work did.
+#[derive(Default)]
+struct Rounds {
+    /// Tokens per second of each.
+    rates: Vec<f64>,
+    /// What part of the drive's own rate each read at, where it read.
+    shares: Vec<f64>,
+    /// Bytes per second that the drive gave by itself, before and after each.
+    owns: Vec<f64>,
+    /// Bytes of experts that all of them read.
+    read: u64,
+    /// Seconds of all of them.
+    seconds: f64,
 }
 
 /// A session whose weights are packed, so that no measured step does it.
@@ -203,7 +251,29 @@ impl Row {
             max: sorted[sorted.len() - 1],
             all: rates,
             deferral: None,
+            bytes_read_per_token: 0.0,
+            drive_share: None,
+            forecast: Vec::new(),
         }
+    }
+
+    /// Adds what the drive did, and how this compares with what was predicted.
+    fn add_streaming(&mut self, session: &Session, path: Option<&Path>, rounds: Rounds) {
+        let Some(store) = session.stream() else { return };
+        let tokens = rounds.rates.len() * self.tokens;
+        self.bytes_read_per_token = rounds.read as f64 / tokens.max(1) as f64;
+        self.drive_share = middle_of(rounds.shares);
+        // What is predicted is an empty context.
+        let known =
+            path.filter(|_| self.depth == 0).and_then(|path| Remembered::of(path, session.threads(), session.target()));
+        let observed = streaming::Observed {
+            tokens,
+            seconds: rounds.seconds,
+            bytes: rounds.read,
+            own: middle_of(rounds.owns),
+            prompt: (self.test == PREFILL).then_some(self.tokens),
+        };
+        self.forecast = streaming::compare(&observed, store, known.as_ref());
     }
 
     fn print(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -216,6 +286,18 @@ impl Row {
             write!(out, "   {} deferred, {:.3} x", deferral.experts, deferral.ratio)?;
         }
         writeln!(out)?;
+        if let Some(share) = self.drive_share {
+            let read = self.bytes_read_per_token / 1e6;
+            let share = 100.0 * share;
+            writeln!(out, "{:>17} {read:.1} MB read per token at {share:.0} % of the drive's own rate", "")?;
+        }
+        self.forecast.iter().try_for_each(|line| writeln!(out, "{:>17} {line}", ""))?;
         out.flush()
     }
+}
+
+/// The median.
+fn middle_of(mut all: Vec<f64>) -> Option<f64> {
+    all.sort_by(f64::total_cmp);
+    all.get(all.len() / 2).copied()
 }

@@ -16,6 +16,7 @@ mod kernel;
 mod logits;
 mod opt;
 mod output;
+mod plan;
 mod prefetch;
 mod run;
 mod sampling;
@@ -59,6 +60,7 @@ pub enum Command {
     Tokenize(tokenize::EncodeArgs),
     Detokenize(tokenize::DecodeArgs),
     Bench(bench::Args),
+    Plan(plan::Args),
     Kernel(kernel::Args),
     Simulate(simulate::Args),
     Doctor(doctor::Args),
@@ -82,6 +84,7 @@ impl Command {
             Command::Tokenize(args) => args.run(out),
             Command::Detokenize(args) => args.run(out),
             Command::Bench(args) => args.run(out),
+            Command::Plan(args) => args.run(out),
             Command::Kernel(args) => args.run(out),
             Command::Simulate(args) => args.run(out),
             Command::Doctor(args) => args.run(out),

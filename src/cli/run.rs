@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use ixc::forecast::Remembered;
 use ixc::frontend::tokenizer::DecodeOptions;
 use ixc::runtime::trace::Recorder;
 use ixc::session::{End, Generation, Progress, Request, Session, SessionOptions};
@@ -325,6 +326,18 @@ impl Writer<'_> {
                 let own: Vec<f64> = self.own_rate.into_iter().chain(after).collect();
                 streaming::note_drive(drive, store, &own);
                 self.own_rate = after;
+                let observed = streaming::Observed {
+                    tokens: generation.decode.tokens,
+                    seconds: generation.decode.seconds,
+                    bytes: generation.decode.bytes,
+                    prompt: None,
+                    own: (!own.is_empty()).then(|| own.iter().sum::<f64>() / own.len() as f64),
+                };
+                let path = self.args.model.path();
+                let known = path.and_then(|path| Remembered::of(path, self.session.threads(), self.session.target()));
+                for line in streaming::compare(&observed, store, known.as_ref()) {
+                    note!("forecast  {line}");
+                }
             }
         }
         if self.args.deferral.defer > 0 {

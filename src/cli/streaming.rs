@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use ixc::forecast::{PROMPT, Remembered, Routing, forecast};
 use ixc::machine::drive::{Choice, Origin};
 use ixc::machine::system;
 use ixc::runtime::advise::Advised;
@@ -145,4 +146,67 @@ pub fn advised(advised: &Advised) {
     if let Some(faults) = system::major_faults() {
         note!("faults    {faults} pages or more were waited for, since they had to be read");
     }
+}
+
+/// Tokens that say something of a model's routing.
+const LEAST_TOKENS: usize = 16;
+
+/// What a phase of a run did: the drive's counters before and after it, and its tokens.
+pub struct Observed {
+    /// Tokens.
+    pub tokens: usize,
+    /// Seconds that they took.
+    pub seconds: f64,
+    /// Bytes that were read for them.
+    pub bytes: u64,
+    /// Bytes per second that the drive gave by itself around it.
+    pub own: Option<f64>,
+    /// The length of each prompt, where these are no tokens of decode.
+    pub prompt: Option<usize>,
+}
+
+/// How a token's time compares with computing alone and reading alone, and with what `ixc plan` predicted, where it was run: lines of text.
+pub fn compare(observed: &Observed, store: &Store, remembered: Option<&Remembered>) -> Vec<String> {
+    let mut lines = Vec::new();
+    let (Some(known), true) = (remembered, observed.tokens > 0 && observed.seconds > 0.0) else { return lines };
+    if let Some(prompt) = observed.prompt {
+        let slots = store.stats().classes.iter().map(|class| u64::from(class.count)).sum();
+        let predicted = PROMPT as f64 / forecast(&known.shape, &known.costs, slots, &known.routing).prompt;
+        // Of prompts of other lengths it says nothing.
+        if prompt == PROMPT {
+            let prompts = (observed.tokens / PROMPT).max(1) as f64;
+            known.learn(None, Some(observed.bytes as f64 / prompts / (known.shape.all() as f64 * known.shape.bytes)));
+            lines.push(off(predicted, observed.tokens as f64 / observed.seconds));
+        }
+        return lines;
+    }
+    let token = observed.seconds / observed.tokens as f64;
+    let compute = known.costs.dense + known.costs.experts;
+    if let Some(own) = observed.own.filter(|own| *own > 0.0) {
+        let reading = observed.bytes as f64 / observed.tokens as f64 / own;
+        lines.push(format!(
+            "token {:.1} ms; compute alone {:.1} ms, reading alone {:.1} ms: {:.2} x the larger",
+            1e3 * token,
+            1e3 * compute,
+            1e3 * reading,
+            token / compute.max(reading).max(1e-9)
+        ));
+    }
+    let slots = store.stats().classes.iter().map(|class| u64::from(class.count)).sum();
+    let predicted = forecast(&known.shape, &known.costs, slots, &known.routing);
+    let needed = f64::from(known.shape.layers) * f64::from(known.shape.top_k) * known.shape.bytes;
+    let read = observed.bytes as f64 / observed.tokens as f64 / needed.max(1.0);
+    if observed.tokens >= LEAST_TOKENS {
+        known.learn(Routing::evenness_of(slots as f64 / known.shape.all().max(1) as f64, read), None);
+    }
+    let (predicted, measured) = (1.0 / predicted.token, 1.0 / token);
+    lines.push(off(predicted, measured));
+    lines
+}
+
+/// How far off a prediction was.
+fn off(predicted: f64, measured: f64) -> String {
+    let off = predicted / measured - 1.0;
+    let word = if off < 0.0 { "low" } else { "high" };
+    format!("predicted {predicted:.2} tokens/s, measured {measured:.2}: {:.0} % too {word}", 100.0 * off.abs())
 }

@@ -1,16 +1,14 @@
 //! How fast the drive is that a model lies on, and how many reads at once it wants: measured thoroughly by `ixc doctor --drive` and
 //! remembered, or else looked at for a moment before a run.
 //!
-//! What is remembered is a small file in the user's cache folder (`$XDG_CACHE_HOME/ixc` or `~/.cache/ixc`), one for each drive, named by
-//! its device number. It says which drive it is of, by name, model and length: device numbers are given anew. Whatever is in it that
+//! What is remembered is a small file in the user's cache folder (`remember`), one for each drive, named by its device number. It says which drive it is of, by name, model and length: device numbers are given anew. Whatever is in it that
 //! cannot be right is ignored, and told.
 //!
 //! Invariant: nothing here writes to the drive that is measured, and no failure here fails a run: it goes on with the usual depth.
 
 use std::fs;
-use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime};
 
 use ixc_runtime::stream::affinity::{self, Place};
 use ixc_runtime::stream::drive::Options as DriveOptions;
@@ -18,12 +16,8 @@ use ixc_runtime::stream::probe::{self, Options, Probe};
 use ixc_runtime::stream::store::CHUNK;
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
+use crate::{Error, remember};
 
-/// Bytes that a remembered file has at most.
-const MOST_BYTES: u64 = 64 << 10;
-/// How long a measurement is good: drives age, and are moved to other slots.
-const GOOD_FOR: Duration = Duration::from_secs(90 * 24 * 3600);
 /// A smaller file says nothing of its drive: it lies in the drive's own memory after a few reads.
 const LEAST_FILE: u64 = 64 << 20;
 /// The version of what is remembered.
@@ -63,13 +57,15 @@ pub fn measure(path: &Path) -> Result<Measured, Error> {
     let file = largest(path)?;
     let probe = probe::file(&file, &Options::thorough()).map_err(|source| Error::Drive { source: Box::new(source) })?;
     let place = affinity::place(&file);
-    let remembered = match (&place, cache_folder(), probe.direct) {
+    let remembered = match (&place, remember::folder(), probe.direct) {
         (_, _, false) => Err("it was read through the page cache".into()),
         (None, ..) => Err("it is no block device".into()),
         (_, None, _) => Err("there is no folder for it: neither XDG_CACHE_HOME nor HOME is set".into()),
         (Some(place), Some(folder), true) => {
             let path = entry_path(&folder, place);
-            Entry::of(place, &probe).write(&path).map(|()| path.clone()).map_err(|e| format!("{}: {e}", path.display()))
+            remember::write(&path, &Entry::of(place, &probe))
+                .map(|()| path.clone())
+                .map_err(|e| format!("{}: {e}", path.display()))
         }
     };
     Ok(Measured { file, place, probe, remembered })
@@ -124,7 +120,12 @@ impl Choice {
     /// What the drive gives now, by itself, with as many reads at once as this says: bytes per second, measured for about so long.
     /// `None` where the file is too small to tell, or cannot be read.
     pub fn rate_now(&self, time: Duration) -> Option<f64> {
-        let probe = probe::file(&self.file, &Options::at(self.depth, time)).ok()?;
+        self.rate_of(1, time)
+    }
+
+    /// As [`Choice::rate_now`], with so many reads in a row behind each other.
+    pub fn rate_of(&self, together: u32, time: Duration) -> Option<f64> {
+        let probe = probe::file(&self.file, &Options { together, ..Options::at(self.depth, time) }).ok()?;
         (probe.direct && probe.rate() > 0.0).then(|| probe.rate())
     }
 }
@@ -163,15 +164,9 @@ pub fn choose(file: &Path, told: Option<usize>) -> Choice {
 
 /// What is remembered of the drive that a file lies on; nothing where there is nothing, and a note where it cannot be right.
 fn remembered(file: &Path) -> Result<Option<Entry>, String> {
-    let (Some(place), Some(folder)) = (affinity::place(file), cache_folder()) else { return Ok(None) };
+    let (Some(place), Some(folder)) = (affinity::place(file), remember::folder()) else { return Ok(None) };
     let path = entry_path(&folder, &place);
     Entry::read(&path, &place, SystemTime::now()).map_err(|why| format!("{} is ignored: {why}", path.display()))
-}
-
-fn cache_folder() -> Option<PathBuf> {
-    let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let base = variable("XDG_CACHE_HOME").or_else(|| Some(variable("HOME")?.join(".cache")))?;
-    Some(base.join("ixc"))
 }
 
 fn entry_path(folder: &Path, place: &Place) -> PathBuf {
@@ -200,7 +195,7 @@ impl Entry {
         Entry {
             version: VERSION,
             drive: name(place),
-            measured: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+            measured: remember::seconds(SystemTime::now()),
             chunk: probe.chunk,
             backend: probe.backend.clone(),
             depth: probe.depth,
@@ -212,32 +207,8 @@ impl Entry {
         self.rates.iter().find(|(of, _)| *of == depth).map(|(_, rate)| *rate)
     }
 
-    /// Writes all of it or nothing: two at once leave one of the two.
-    fn write(&self, path: &Path) -> io::Result<()> {
-        let folder = path.parent().unwrap_or(path);
-        fs::create_dir_all(folder)?;
-        let part = path.with_extension(format!("{}.part", std::process::id()));
-        let text = serde_json::to_string(self)?;
-        let written = fs::write(&part, text).and_then(|()| fs::rename(&part, path));
-        if written.is_err() {
-            let _ = fs::remove_file(&part);
-        }
-        written
-    }
-
     fn read(path: &Path, place: &Place, now: SystemTime) -> Result<Option<Entry>, String> {
-        // Asked first: opening a pipe waits for a writer.
-        match fs::metadata(path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(error.to_string()),
-            Ok(facts) if !facts.is_file() => return Err("it is no file".into()),
-            Ok(_) => {}
-        }
-        let mut text = String::new();
-        let file = fs::File::open(path).map_err(|error| error.to_string())?;
-        file.take(MOST_BYTES).read_to_string(&mut text).map_err(|error| error.to_string())?;
-        let entry: Entry = serde_json::from_str(&text).map_err(|error| error.to_string())?;
-        let since = now.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let Some(entry) = remember::read::<Entry>(path)? else { return Ok(None) };
         let is_rate = |&(depth, rate): &(usize, f64)| (1..=1024).contains(&depth) && (0.0..FASTEST).contains(&rate);
         if entry.version != VERSION {
             return Err(format!("it has version {}, not {VERSION}", entry.version));
@@ -249,10 +220,7 @@ impl Entry {
             return Err("it has rates that no drive has".into());
         }
         // Of another drive, of other reads, or old: no fault of anybody's.
-        let good = entry.drive == name(place)
-            && entry.chunk == CHUNK
-            && entry.measured <= since
-            && since - entry.measured <= GOOD_FOR.as_secs();
+        let good = entry.drive == name(place) && entry.chunk == CHUNK && remember::is_recent(entry.measured, now);
         Ok(good.then_some(entry))
     }
 }
@@ -296,14 +264,14 @@ mod tests {
         let entry = Entry::of(&place(), &probe());
         let now = SystemTime::now();
         assert_eq!(Entry::read(&path, &place(), now), Ok(None));
-        entry.write(&path).unwrap();
+        remember::write(&path, &entry).unwrap();
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
         assert_eq!(Entry::read(&path, &place(), now), Ok(Some(entry.clone())));
         assert_eq!((entry.rate(16), entry.rate(4)), (Some(2e9), None));
         assert_eq!(Entry::read(&path, &Place { bytes: Some(1 << 39), ..place() }, now), Ok(None));
-        assert_eq!(Entry::read(&path, &place(), now + 2 * GOOD_FOR), Ok(None));
+        assert_eq!(Entry::read(&path, &place(), now + Duration::from_secs(180 * 24 * 3600)), Ok(None));
         assert_eq!(Entry::read(&path, &place(), now - Duration::from_secs(3600)), Ok(None));
-        Entry { chunk: 4096, ..entry }.write(&path).unwrap();
+        remember::write(&path, &Entry { chunk: 4096, ..entry }).unwrap();
         assert_eq!(Entry::read(&path, &place(), now), Ok(None));
         fs::remove_dir_all(&folder).unwrap();
     }

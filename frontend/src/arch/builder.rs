@@ -43,9 +43,11 @@ impl<'a> Builder<'a> {
         Builder { gguf, hyper, architecture, graph, step, kv: step.kv, used: HashSet::new() }
     }
 
-    /// Ends the function with its results; refuses or reports tensors that nothing used.
-    pub fn finish(self, logits: ValueId) -> Result<Module, ArchError> {
-        self.report_unused()?;
+    /// Ends the function with its results; refuses or reports tensors that nothing used, unless layers were left out on purpose.
+    pub fn finish(self, logits: ValueId, whole: bool) -> Result<Module, ArchError> {
+        if whole {
+            self.report_unused()?;
+        }
         Ok(self.graph.finish(&[logits, self.kv]))
     }
 

@@ -70,14 +70,25 @@ pub struct Model {
 /// # Errors
 /// When the architecture is unknown, a key or tensor is missing or impossible, or a tensor's type has no format.
 pub fn build(gguf: &Gguf) -> Result<Model, ArchError> {
+    build_first(gguf, usize::MAX)
+}
+
+/// Builds the graph of the first `layers` layers, between the embedding and the output matrix of the whole model: what it computes
+/// means nothing, and takes the time of so many layers.
+///
+/// # Errors
+/// As [`build`].
+pub fn build_first(gguf: &Gguf, layers: usize) -> Result<Model, ArchError> {
     let name: &str = gguf.metadata().read("general.architecture")?;
     let architecture = ARCHITECTURES.iter().find(|row| row.name == name).ok_or_else(|| {
         let (path, found) = (gguf.metadata().path().into(), name.into());
         ArchError::UnknownArchitecture { path, found, known: ARCHITECTURES.iter().map(|row| row.name).collect() }
     })?;
-    let hyper = Hyper::read(gguf, architecture.name)?;
+    let mut hyper = Hyper::read(gguf, architecture.name)?;
+    let whole = hyper.layers.len() <= layers;
+    hyper.layers.truncate(layers);
     let mut builder = Builder::new(gguf, &hyper, architecture.name);
     let logits = (architecture.build)(&mut builder)?;
-    let module = builder.finish(logits)?;
+    let module = builder.finish(logits, whole)?;
     Ok(Model { hyper, module })
 }

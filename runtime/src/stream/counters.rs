@@ -88,6 +88,26 @@ impl Counters {
         counters
     }
 
+    /// What happened between an earlier snapshot and this one, but for `most_outstanding`, which is of all the time.
+    pub fn since(&self, earlier: &Counters) -> Counters {
+        let reads = |now: Reads, then: Reads| Reads {
+            bytes: now.bytes.saturating_sub(then.bytes),
+            reads: now.reads.saturating_sub(then.reads),
+        };
+        let mut latency = self.latency;
+        latency.iter_mut().zip(earlier.latency).for_each(|(now, then)| *now = now.saturating_sub(then));
+        Counters {
+            routed: reads(self.routed, earlier.routed),
+            predicted: reads(self.predicted, earlier.predicted),
+            busy: self.busy.saturating_sub(earlier.busy),
+            busy_routed: self.busy_routed.saturating_sub(earlier.busy_routed),
+            bytes_while_routed: self.bytes_while_routed.saturating_sub(earlier.bytes_while_routed),
+            retries: self.retries.saturating_sub(earlier.retries),
+            latency,
+            ..self.clone()
+        }
+    }
+
     /// Bytes of both classes.
     pub fn bytes(&self) -> u64 {
         self.routed.bytes + self.predicted.bytes
@@ -108,4 +128,25 @@ impl Counters {
 
 fn since(began: &mut Option<Instant>, now: Instant) -> Duration {
     began.take().map_or(Duration::ZERO, |began| now.saturating_duration_since(began))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_happened_since_is_the_difference() {
+        let (start, mut counters) = (Instant::now(), Counters::default());
+        let at = |milliseconds| start + Duration::from_millis(milliseconds);
+        counters.begin(Class::Predicted, at(0));
+        counters.end(Class::Predicted, 5, at(0), at(10));
+        let before = counters.clone();
+        counters.begin(Class::Routed, at(20));
+        counters.end(Class::Routed, 3000, at(20), at(21));
+        let since = counters.since(&before);
+        assert_eq!((since.bytes(), since.routed.reads, since.predicted.reads), (3000, 1, 0));
+        assert_eq!((since.busy, since.busy_routed), (Duration::from_millis(1), Duration::from_millis(1)));
+        assert_eq!(since.latency.iter().sum::<u64>(), 1);
+        assert!((since.routed_rate() - 3e6).abs() < 1.0 && counters.bytes() == 3005);
+    }
 }

@@ -59,6 +59,8 @@ pub struct Options {
     pub most_bytes: u64,
     /// Which backend.
     pub backend: Choice,
+    /// Reads in a row that lie behind each other, as those of a block do; 1 for all at random.
+    pub together: u32,
     /// What offsets are drawn from: other ones at each run, or the drive may have them in its memory.
     pub seed: u64,
 }
@@ -74,6 +76,7 @@ impl Options {
             most: Duration::from_millis(3500),
             most_bytes: 8 << 30,
             backend: Choice::Auto,
+            together: 1,
             seed: seed(),
         }
     }
@@ -181,7 +184,7 @@ pub(super) fn rates(
     }
     let depths: Vec<usize> = options.depths.iter().map(|depth| (*depth).clamp(1, 1024)).collect();
     let mut samples: Vec<Vec<f64>> = vec![Vec::new(); depths.len()];
-    let mut sampler = Sampler { backend, queue, options, random: options.seed | 1, bytes: 0 };
+    let mut sampler = Sampler { backend, queue, options, random: options.seed | 1, bytes: 0, last: (0, 0) };
     let begun = now();
     for round in 0..options.rounds.max(1) {
         for step in 0..depths.len() {
@@ -215,6 +218,8 @@ struct Sampler<'a> {
     random: u64,
     /// Read so far.
     bytes: u64,
+    /// The last offset, and how many reads are to come behind it.
+    last: (u64, u32),
 }
 
 impl Sampler<'_> {
@@ -305,14 +310,21 @@ impl Sampler<'_> {
         }
     }
 
-    /// Where to read next: any page of the file that has a whole read behind it.
+    /// Where to read next: behind the last read, or any page of the file that has a whole read behind it.
     fn offset(&mut self) -> u64 {
+        let (behind, left) = (self.last.0 + self.options.chunk, self.last.1);
+        if left > 0 && behind + self.options.chunk <= self.queue.files().bytes(0) {
+            self.last = (behind, left - 1);
+            return behind;
+        }
         // xorshift64*.
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;
         self.random ^= self.random >> 27;
         let pages = (self.queue.files().bytes(0) - self.options.chunk) / PAGE + 1;
         let high = u128::from(self.random.wrapping_mul(0x2545_f491_4f6c_dd1d)) * u128::from(pages);
-        (high >> 64) as u64 * PAGE
+        let offset = (high >> 64) as u64 * PAGE;
+        self.last = (offset, self.options.together.saturating_sub(1));
+        offset
     }
 }

@@ -508,6 +508,11 @@ impl Store {
         self.shared.fixed.queue.reservation().region().bytes()
     }
 
+    /// Bytes that were read so far.
+    pub fn bytes_read(&self) -> u64 {
+        self.shared.fixed.queue.counters().bytes()
+    }
+
     /// What happened so far.
     pub fn stats(&self) -> Stats {
         let fixed = &self.shared.fixed;

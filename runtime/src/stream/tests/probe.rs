@@ -92,6 +92,7 @@ fn options(depths: &[usize]) -> Options {
         most: Duration::from_secs(1000),
         most_bytes: u64::MAX,
         backend: Choice::Auto,
+        together: 1,
         seed: 42,
     }
 }
@@ -144,6 +145,16 @@ fn rates_are_those_of_the_drive_and_the_depth_is_as_many_as_it_does_at_once() {
         let quarters: Vec<bool> = (0..4).map(|q| offsets.iter().any(|offset| offset / (BYTES / 4) == q)).collect();
         assert_eq!(quarters, [true; 4]);
     }
+}
+
+#[test]
+fn reads_lie_behind_each_other_where_that_is_asked_for() {
+    let options = Options { together: 3, ..options(&[4]) };
+    let (rates, offsets, _) = measure("together", 4, &options, all);
+    assert!(rates.unwrap()[0].median > 0.0);
+    let behind = offsets.windows(2).filter(|pair| pair[0] + CHUNK == pair[1]).count();
+    // Two of three, but for the end of the file.
+    assert!(behind * 100 > offsets.len() * 60 && behind * 100 < offsets.len() * 70, "{behind} of {}", offsets.len());
 }
 
 #[test]

@@ -1,0 +1,87 @@
+//! What a plan takes of memory: found out before it is loaded, and by the same rules.
+//!
+//! In: an open plan that says when its experts are needed. Out: the bytes that are there all the time, and how any budget beyond
+//! them is spent on slots for experts. Nothing is mapped, packed or read but the plan.
+//!
+//! ```text
+//! budget 6 GiB = 1.9 GiB fixed (weights of every token, KV cache, activations, code) + 4.1 GiB slots: 1571 of 6144 experts
+//! ```
+
+use std::path::Path;
+
+use ixc_ir::plan::ATTENTION_BLOCK;
+
+use crate::engine::Options;
+use crate::file::PlanFile;
+use crate::load::{self, DEFAULT_CONTEXT, LoadError};
+use crate::program::{MAX_CONTEXT, Program};
+use crate::stream::budget::Spending;
+use crate::stream::{Block, Form};
+
+/// What a plan with streamed experts takes.
+#[derive(Clone, Debug)]
+pub struct Needs {
+    /// Bytes that a run takes besides experts, what this process has already counted.
+    pub fixed: u64,
+    /// All experts.
+    pub blocks: Vec<Block>,
+    /// Most experts that a token needs of a layer.
+    pub top_k: u32,
+}
+
+/// The needs of a plan; `None` where it does not say when experts are needed: all of it is in memory then.
+///
+/// # Errors
+/// [`LoadError::Plan`] when the plan is malformed.
+pub fn of(file: &PlanFile, folder: &Path, options: &Options) -> Result<Option<Needs>, LoadError> {
+    let plan = &file.plan;
+    let program = Program::new(plan)?;
+    let options = Options { memory: options.memory.or(Some(u64::MAX)), ..options.clone() };
+    let Some(streamed) = load::streamed(&program, plan, &options) else { return Ok(None) };
+    let most = plan.context_length.min(MAX_CONTEXT);
+    let context = options.context.unwrap_or(most.min(DEFAULT_CONTEXT)).clamp(1, most.max(1));
+    let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    let capacity = context.next_multiple_of(ATTENTION_BLOCK);
+    let fixed = load::fixed_bytes(&program, plan, Some(&streamed), capacity, threads);
+    let own = file.weights.as_ref().map(|own| own.place());
+    let (layout, _) = load::layout(&program, plan, folder, own)?;
+    let (top_k, blocks) = (layout.top_k, layout.blocks);
+    Ok(Some(Needs { fixed: fixed.saturating_add(load::resident_bytes()), blocks, top_k }))
+}
+
+impl Needs {
+    /// The least budget that works.
+    pub fn least(&self) -> u64 {
+        self.fixed.saturating_add(Spending::least(&self.blocks, self.top_k).bytes())
+    }
+
+    /// The budget that holds all experts.
+    pub fn all(&self) -> u64 {
+        // Room for as much staging as is ever wanted.
+        let staging = self.blocks.iter().map(Block::staging_bytes).max().unwrap_or(0);
+        let slots = Spending::of(&self.blocks, self.top_k, u64::MAX / 2, None).map_or(u64::MAX / 2, |all| all.bytes());
+        // Staging is a part of the budget at most, so that a little more than all slots is enough.
+        self.fixed.saturating_add(slots).saturating_add(staging)
+    }
+
+    /// How a budget is spent.
+    ///
+    /// # Errors
+    /// [`LoadError::Budget`] when it is less than the least.
+    pub fn spending(&self, budget: u64) -> Result<Spending, LoadError> {
+        let (fixed, needed) = (self.fixed, self.least());
+        let left = budget.saturating_sub(fixed);
+        Spending::of(&self.blocks, self.top_k, left, None).map_err(|_| LoadError::Budget { budget, fixed, needed })
+    }
+
+    /// Bytes that are read for a block, on average.
+    pub fn bytes_read(&self) -> f64 {
+        self.blocks.iter().map(|block| block.span() as f64).sum::<f64>() / self.blocks.len().max(1) as f64
+    }
+
+    /// The part of blocks that are packed after they were read.
+    pub fn raw(&self) -> f64 {
+        let raw = self.blocks.iter().filter(|block| matches!(block.form, Form::Raw { .. })).count();
+        raw as f64 / self.blocks.len().max(1) as f64
+    }
+}

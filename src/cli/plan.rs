@@ -1,0 +1,214 @@
+//! `ixc plan`: how fast a model would run with how much memory, before it runs.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use ixc::budget::compile_within;
+use ixc::compile::Options;
+use ixc::forecast::{self, Forecast, Limit, PROMPT, Remembered, Routing, Shape, forecast};
+use ixc::machine::drive;
+use ixc::runtime::engine;
+use ixc::runtime::file::PlanFile;
+use ixc::runtime::needs::{self, Needs};
+use ixc::session::SessionOptions;
+use serde_json::json;
+
+use super::choose::{ModelChoice, TargetChoice};
+use super::output::{self, Bytes, Printable, note};
+use super::size::Size;
+
+/// Predicts tokens per second for several memory budgets, from short measurements of this machine.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "EXAMPLES:
+  ixc plan large.gguf                          from the least memory that works to all of it
+  ixc plan large.gguf --memory 6GiB --memory 12GiB
+  ixc plan large.gguf --hit-rate 0.8           what part of needed experts is in memory, where that is known
+
+It runs the model's first layers from memory, and reads at random in the model file, for some seconds.
+What it measured is remembered: `ixc run --stats` and `ixc bench` then say how far off the prediction was,
+and what they find of the model's routing makes the next prediction better.
+docs/streaming.md says how it is computed.")]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelChoice,
+    /// A memory budget, such as 6GiB; may be given several times [default: from the least to all].
+    #[arg(long, value_name = "SIZE")]
+    memory: Vec<Size>,
+    /// The part of needed experts that are in memory, 0 to 1 [default: as the last run found, or else that of uniform routing,
+    /// which is the worst].
+    #[arg(long, value_name = "PART", value_parser = part)]
+    hit_rate: Option<f64>,
+    /// Take routing to be uniform, whatever earlier runs found.
+    #[arg(long, conflicts_with = "hit_rate")]
+    uniform: bool,
+    /// Threads [default: one for each core].
+    #[arg(short, long)]
+    threads: Option<usize>,
+    /// Positions that the KV cache has room for [default: the model's, at most 4096].
+    #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N")]
+    context: Option<usize>,
+    /// Reads that are outstanding at once [default: as for a run].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    queue_depth: Option<u16>,
+    #[command(flatten)]
+    target: TargetChoice,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+fn part(text: &str) -> Result<f64, String> {
+    let right = || format!("{text:?} is no part; right would be 0 to 1, such as 0.8");
+    text.parse::<f64>().ok().filter(|part| (0.0..=1.0).contains(part)).ok_or_else(right)
+}
+
+impl Args {
+    /// Runs the command.
+    pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        let model = self.model.open()?;
+        let path = self.model.path().map_or(Path::new(ixc::demo::NAME), PathBuf::as_path);
+        let target = self.target.target();
+        let options = target.map_or_else(Options::default, |target| Options { target, ..Options::default() });
+        // With the least of budgets the plan says when experts are needed.
+        let (compiled, _) = compile_within(&model, &options, Some(1), self.context)?;
+        let (target, tokens) = (options.target, compiled.plan.max_tokens);
+        let threads = self.threads;
+        let context = self.context.map(|context| u32::try_from(context).unwrap_or(u32::MAX));
+        let engine_options = engine::Options { threads, context, ..engine::Options::default() };
+        let file = PlanFile { plan: compiled.plan, weights: None };
+        let no_experts = || ixc::Error::NoExperts { path: path.to_owned() };
+        if self.model.path().is_none() {
+            return Err(no_experts().into());
+        }
+        let needs =
+            needs::of(&file, Path::new(""), &engine_options).map_err(ixc::Error::from)?.ok_or_else(no_experts)?;
+        drop((file, model));
+        let budgets: Vec<u64> = match self.memory.as_slice() {
+            [] => ladder(&needs),
+            given => given.iter().map(|size| size.0).collect(),
+        };
+        // Before anything is measured: what is refused is refused at once.
+        let slots: Result<Vec<(u64, u64)>, ixc::Error> = budgets
+            .iter()
+            .map(|&budget| {
+                let spending = needs.spending(budget).map_err(ixc::Error::from)?;
+                Ok((budget, spending.classes.iter().map(|class| u64::from(class.count)).sum()))
+            })
+            .collect();
+        let (slots, shape) = (slots?, Shape::of(&needs, tokens));
+        let drive = drive::choose(path, self.queue_depth.map(usize::from));
+        let session = SessionOptions { threads, target: Some(target), ..SessionOptions::default() };
+        let costs = forecast::measure(path, &session, &drive, &shape)?;
+        let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+        if let Err(why) = Remembered::keep(path, threads, target, shape, costs) {
+            note!("ixc: what was measured is not remembered: {why}");
+        }
+        let found = Remembered::routing(path);
+        let routing = |slots: u64| match self.hit_rate {
+            Some(hits) => {
+                let in_memory = slots as f64 / shape.all().max(1) as f64;
+                Routing { evenness: Routing::evenness_of(in_memory, 1.0 - hits), ..found }
+            }
+            None if self.uniform => Routing::default(),
+            None => found,
+        };
+        let rows: Vec<(u64, Forecast)> =
+            slots.iter().map(|&(budget, slots)| (budget, forecast(&shape, &costs, slots, &routing(slots)))).collect();
+        if self.json {
+            let budget = |(budget, row): &(u64, Forecast)| {
+                json!({
+                    "memory": budget,
+                    "experts_in_memory": row.slots,
+                    "hit_rate": row.hits,
+                    "bytes_per_token": row.bytes,
+                    "compute_seconds": row.compute,
+                    "reading_seconds": row.reading,
+                    "token_seconds": row.token,
+                    "decode": 1.0 / row.token,
+                    "prefill": PROMPT as f64 / row.prompt,
+                    "limit": row.limit,
+                })
+            };
+            let facts = json!({
+                "threads": threads,
+                "target": target.name(),
+                "least_memory": needs.least(),
+                "fixed_memory": needs.fixed,
+                "experts": shape.all(),
+                "queue_depth": drive.depth,
+                "drive_bytes_per_second": costs.drive,
+                "dense_seconds": costs.dense,
+                "expert_seconds": costs.experts,
+                "packing_seconds_per_byte": costs.packing,
+                "prompt_seconds": costs.prompt,
+                "evenness": found.evenness.filter(|_| !self.uniform && self.hit_rate.is_none()),
+                "budgets": rows.iter().map(budget).collect::<Vec<_>>(),
+            });
+            return Ok(output::json(out, &facts)?);
+        }
+        writeln!(out, "{}", Printable(&path.display().to_string()))?;
+        writeln!(
+            out,
+            "machine    {threads} threads, target {}; {:.1} ms for a token from memory, {:.1} of that for its experts",
+            target.name(),
+            1e3 * (costs.dense + costs.experts),
+            1e3 * costs.experts
+        )?;
+        writeln!(
+            out,
+            "drive      {:.2} GB/s with {} reads at once; an expert is {}, a token needs {} of {}",
+            costs.drive / 1e9,
+            drive.depth,
+            Bytes(shape.bytes as u64),
+            u64::from(shape.top_k) * u64::from(shape.layers),
+            shape.all()
+        )?;
+        let routing = match found.evenness.filter(|_| !self.uniform) {
+            _ if self.hit_rate.is_some() => "as told",
+            Some(_) => "as the last run found",
+            None => "uniform, the worst case",
+        };
+        writeln!(
+            out,
+            "memory     {} besides experts, {} at the least; routing {routing}\n",
+            Bytes(needs.fixed),
+            Bytes(needs.least())
+        )?;
+        writeln!(
+            out,
+            "{:>10} {:>14} {:>6} {:>12} {:>9} {:>9} {:>10} {:>11}   limit",
+            "memory", "experts", "hits", "read/token", "compute", "reading", "decode t/s", "prefill t/s"
+        )?;
+        for (budget, row) in &rows {
+            let experts = format!("{} {:>4.0} %", row.slots, 100.0 * row.slots as f64 / shape.all().max(1) as f64);
+            let limit = match row.limit {
+                Limit::Cores => "the cores",
+                Limit::Drive => "the drive",
+                Limit::Memory => "the cores: all is in memory",
+            };
+            writeln!(
+                out,
+                "{:>10} {experts:>14} {:>4.0} % {:>12} {:>6.1} ms {:>6.1} ms {:>10.2} {:>11.1}   {limit}",
+                Bytes(*budget).to_string(),
+                100.0 * row.hits,
+                Bytes(row.bytes as u64).to_string(),
+                1e3 * row.compute,
+                1e3 * row.reading,
+                1.0 / row.token,
+                PROMPT as f64 / row.prompt
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Budgets from the least to all, in equal steps.
+fn ladder(needs: &Needs) -> Vec<u64> {
+    const STEPS: u64 = 8;
+    let (least, all) = (needs.least(), needs.all());
+    let mut budgets: Vec<u64> = (0..=STEPS).map(|step| least + (all.max(least) - least) / STEPS * step).collect();
+    // No remainder is left over.
+    budgets[STEPS as usize] = all.max(least);
+    budgets.dedup();
+    budgets
+}
