@@ -101,6 +101,7 @@ const LIMITS: &[(&str, u32)] = &[
     ("experts", 1 << 12),
     ("top_k", 1 << 8),
     ("slots", 1 << 8),
+    ("parts", 1 << 12),
 ];
 
 /// Refuses what no schedule asks for, and generators need not expect: huge sizes, and formats in places where they cannot be.

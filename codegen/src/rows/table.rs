@@ -129,7 +129,7 @@ pub static ROWS: &[Row] = &[
     row("attention_128", 16, "attention group=8 d=128 dv=128 scale=0.088388346 heads=4 rows=2"),
     row("attention_part_64", 16, "attention_part group=4 d=64 dv=64 scale=0.125"),
     row("attention_part_128", 16, "attention_part group=8 d=128 dv=128 scale=0.088388346"),
-    row("attention_combine", 16, "attention_combine group=4 dv=64"),
+    row("attention_combine", 16, "attention_combine group=4 dv=64 parts=16"),
     // Routing and sampling.
     row("route", 1, "route experts=128 top_k=8 score=softmax normalise scale=1.0"),
     row("route_sigmoid", 1, "route experts=128 top_k=8 score=sigmoid normalise scale=2.5"),
