@@ -142,7 +142,7 @@ impl Args {
                 target: self.target.target(),
                 memory: self.memory.bytes(),
                 experts: self.experts.store(&self.memory)?,
-                queue_depth: self.memory.queue_depth(),
+                queue_depth: self.experts.queue_depth(),
                 prefetch: self.prefetch.settings(),
                 cache: self.cache.kind(),
                 ..SessionOptions::default()

@@ -56,6 +56,10 @@ pub struct ExpertsChoice {
     /// Where the experts of a model are that do not all fit in memory.
     #[arg(long, value_enum, value_name = "WHERE", default_value_t = Experts::Stream)]
     experts: Experts,
+    /// Reads of streamed experts that are outstanding at once [default: as `ixc doctor --drive` found, or else as a short look at
+    /// the drive says].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    queue_depth: Option<u16>,
 }
 
 /// Where experts are.
@@ -68,6 +72,11 @@ enum Experts {
 }
 
 impl ExpertsChoice {
+    /// Reads at once, if that is said.
+    pub fn queue_depth(self) -> Option<usize> {
+        self.queue_depth.map(usize::from)
+    }
+
     /// As the runtime takes it.
     ///
     /// # Errors
@@ -92,21 +101,12 @@ pub struct MemoryChoice {
     /// that is left, where the model is larger than that].
     #[arg(long, value_name = "SIZE")]
     memory: Option<Size>,
-    /// Reads of streamed experts that are outstanding at once [default: as `ixc doctor --drive` found, or else as a short look at
-    /// the drive says].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    queue_depth: Option<u16>,
 }
 
 impl MemoryChoice {
     /// In bytes, if it is said.
     pub fn bytes(&self) -> Option<u64> {
         self.memory.map(|size| size.0)
-    }
-
-    /// Reads at once, if that is said.
-    pub fn queue_depth(&self) -> Option<usize> {
-        self.queue_depth.map(usize::from)
     }
 }
 

@@ -81,6 +81,7 @@ impl Args {
                     experts: self.experts.store(&self.memory)?,
                     prefetch: self.prefetch.settings(),
                     cache: self.cache.kind(),
+                    queue_depth: self.experts.queue_depth(),
                     defer: self.deferral.defer,
                     ..SessionOptions::default()
                 };

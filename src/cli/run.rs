@@ -118,7 +118,7 @@ impl Args {
             experts: self.experts.store(&self.memory)?,
             prefetch: self.prefetch.settings(),
             cache: self.cache.kind(),
-            queue_depth: self.memory.queue_depth(),
+            queue_depth: self.experts.queue_depth(),
             trace: trace.clone(),
             defer: self.deferral.defer,
         };
