@@ -35,9 +35,9 @@ use super::stages::Stage;
                                                  what runs where on a wafer; see docs/dataflow.md
 
 The plan names the model file by its absolute path and checks that it is still the same. Where the
-target's kernels read packed weights, they are in the plan, which is then about as large as the model.
-The plan is there when it is whole. What an interrupted run wrote stays beside it, as .PLAN.part, and the
-same command goes on with that.")]
+target's kernels read packed weights, they are in the plan, which is then about as large as the
+model. The plan is there when it is whole. What an interrupted run wrote stays beside it, as
+.PLAN.part, and the same command goes on with that.")]
 pub struct Args {
     /// The model: a GGUF file, for a split model any of its files.
     model: PathBuf,

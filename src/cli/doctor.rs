@@ -16,7 +16,7 @@ use super::output::{self, Bytes, Printable};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
   ixc doctor
-  ixc doctor --drive large.gguf      how fast the drive is that this lies on, and how deep its queue should be
+  ixc doctor --drive large.gguf      how fast its drive is, and how deep its queue should be
   ixc doctor --json | jq .bandwidth")]
 pub struct Args {
     /// Print JSON.

@@ -22,11 +22,11 @@ use super::size::Size;
 #[command(after_help = "EXAMPLES:
   ixc plan large.gguf                          from the least memory that works to all of it
   ixc plan large.gguf --memory 6GiB --memory 12GiB
-  ixc plan large.gguf --hit-rate 0.8           what part of needed experts is in memory, where that is known
+  ixc plan large.gguf --hit-rate 0.8           where it is known what part of needed ones is there
 
-It runs the model's first layers from memory, and reads at random in the model file, for some seconds.
-What it measured is remembered: `ixc run --stats` and `ixc bench` then say how far off the prediction was,
-and what they find of the model's routing makes the next prediction better.
+It runs the model's first layers from memory and reads at random in the model file, for seconds.
+What it measured is remembered: `ixc run --stats` and `ixc bench` then say how far off the
+prediction was, and what they find of the model's routing makes the next prediction better.
 docs/streaming.md says how it is computed.")]
 pub struct Args {
     #[command(flatten)]

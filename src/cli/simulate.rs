@@ -31,14 +31,14 @@ const DEFAULT_TOKENS: usize = 32;
 /// Simulates a model on a dataflow machine: weights stay on processing elements (PEs), rows of activations stream between them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
-  ixc simulate                                          one token of the demo model on a small grid
+  ixc simulate                                    one token of the demo model on a small grid
   ixc simulate model.gguf --target dataflow:wse3 --batch 1,8,64 --position 500
-  ixc simulate descriptor.json --html grid.html         a page with memory, traffic and time
-  ixc simulate --target dataflow:small -p \"The borrow checker\" -n 8 --check
-                                                        text, each logit compared with that of the CPU's engine
+  ixc simulate descriptor.json --html grid.html   a page with memory, traffic and time
+  ixc simulate -p \"The borrow checker\" -n 8 --check
+                                                  text; each logit compared with the CPU engine's
 
-A batch of B is a step of B tokens, one behind the other on the grid: the first fills the pipeline that the others
-keep full. Without -p no weight is read; experts are drawn at random.
+A batch of B is a step of B tokens, one behind the other on the grid: the first fills the pipeline
+that the others keep full. Without -p no weight is read; experts are drawn at random.
 Grids: wse3, wse2, aie, tiny, tiny-colours, small, medium, or a path that ends in .toml.")]
 pub struct Args {
     /// A descriptor (.json), or a model to be placed; without it, the built-in demo model.
