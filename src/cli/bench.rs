@@ -12,10 +12,9 @@ use ixc::session::{Session, SessionOptions};
 use ixc::traffic::Traffic;
 use serde::Serialize;
 
-use super::choose::{DeferChoice, ExpertsChoice, MemoryChoice, ModelChoice, TargetChoice};
+use super::choose::{ModelChoice, StreamingChoice, TargetChoice};
 use super::interrupt::{self, Interrupted};
 use super::output::{self, Printable};
-use super::prefetch::{CacheChoice, PrefetchChoice};
 use super::streaming;
 
 /// Measures how many tokens per second a model reads (prefill) and writes (decode), from an empty context or at a depth.
@@ -49,16 +48,7 @@ pub struct Args {
     #[command(flatten)]
     target: TargetChoice,
     #[command(flatten)]
-    memory: MemoryChoice,
-    #[command(flatten)]
-    experts: ExpertsChoice,
-    #[command(flatten)]
-    prefetch: PrefetchChoice,
-    #[command(flatten)]
-    cache: CacheChoice,
-    /// Measure with and without it in turn, and how far its logits are from the right ones.
-    #[command(flatten)]
-    deferral: DeferChoice,
+    streaming: StreamingChoice,
     /// With --defer: a text at whose tokens logits are compared [default: some sentences of English].
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
@@ -140,14 +130,9 @@ impl Args {
                 threads,
                 context: Some(context),
                 target: self.target.target(),
-                memory: self.memory.bytes(),
-                experts: self.experts.store(&self.memory)?,
-                queue_depth: self.experts.queue_depth(),
-                prefetch: self.prefetch.settings(),
-                cache: self.cache.kind(),
-                ..SessionOptions::default()
+                ..self.streaming.options()?
             };
-            if self.deferral.defer > 0 {
+            if self.streaming.defer() > 0 {
                 deferral::measure(&self, path, &options, &works, traffic, &mut rows, out)?;
                 continue;
             }
@@ -175,7 +160,7 @@ impl Args {
         let mut rounds = Rounds::default();
         // Of a drive that is not always as fast, only what was measured beside a round says anything of it. Rounds that are compared with
         // each other go without.
-        let drives = self.deferral.defer == 0;
+        let drives = self.streaming.defer() == 0;
         let own = |session: &Session| {
             session.drive().filter(|_| drives).and_then(|drive| drive.rate_now(streaming::BASELINE))
         };

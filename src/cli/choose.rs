@@ -6,8 +6,10 @@ use ixc::codegen::target::Target;
 use ixc::compile::TargetName;
 use ixc::model::Model;
 use ixc::runtime::engine::ExpertStore;
+use ixc::session::SessionOptions;
 
 use super::BadInput;
+use super::prefetch::{CacheChoice, PrefetchChoice};
 use super::size::Size;
 
 /// A model: a path, or the built-in demo model.
@@ -52,7 +54,7 @@ impl TargetChoice {
 
 /// Where experts are, of a command that runs a model.
 #[derive(Clone, Copy, Debug, clap::Args)]
-pub struct ExpertsChoice {
+struct ExpertsChoice {
     /// Where the experts of a model are that do not all fit in memory.
     #[arg(long, value_enum, value_name = "WHERE", default_value_t = Experts::Stream)]
     experts: Experts,
@@ -72,16 +74,11 @@ enum Experts {
 }
 
 impl ExpertsChoice {
-    /// Reads at once, if that is said.
-    pub fn queue_depth(self) -> Option<usize> {
-        self.queue_depth.map(usize::from)
-    }
-
     /// As the runtime takes it.
     ///
     /// # Errors
     /// Where there is a budget, too, which mapped files do not keep.
-    pub fn store(self, memory: &MemoryChoice) -> anyhow::Result<ExpertStore> {
+    fn store(self, memory: &MemoryChoice) -> anyhow::Result<ExpertStore> {
         match self.experts {
             Experts::Stream => Ok(ExpertStore::Stream),
             Experts::Map if memory.bytes().is_some() => {
@@ -117,4 +114,42 @@ pub struct DeferChoice {
     /// approximate. 0 is off.
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     pub defer: u32,
+}
+
+/// What of a model is in memory and how the rest comes there, of a command that runs a model.
+#[derive(Clone, Debug, clap::Args)]
+pub struct StreamingChoice {
+    #[command(flatten)]
+    memory: MemoryChoice,
+    #[command(flatten)]
+    experts: ExpertsChoice,
+    #[command(flatten)]
+    prefetch: PrefetchChoice,
+    #[command(flatten)]
+    cache: CacheChoice,
+    #[command(flatten)]
+    deferral: DeferChoice,
+}
+
+impl StreamingChoice {
+    /// Experts of a token that are computed one layer later.
+    pub fn defer(&self) -> u32 {
+        self.deferral.defer
+    }
+
+    /// As a session takes it; all else is the default.
+    ///
+    /// # Errors
+    /// Where there is a budget for mapped files.
+    pub fn options(&self) -> anyhow::Result<SessionOptions> {
+        Ok(SessionOptions {
+            memory: self.memory.bytes(),
+            experts: self.experts.store(&self.memory)?,
+            queue_depth: self.experts.queue_depth.map(usize::from),
+            prefetch: self.prefetch.settings(),
+            cache: self.cache.kind(),
+            defer: self.defer(),
+            ..SessionOptions::default()
+        })
+    }
 }

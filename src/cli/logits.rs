@@ -7,8 +7,7 @@ use ixc::model::Model;
 use ixc::session::{Session, SessionOptions};
 
 use super::BadInput;
-use super::choose::{DeferChoice, ExpertsChoice, MemoryChoice, TargetChoice};
-use super::prefetch::{CacheChoice, PrefetchChoice};
+use super::choose::{StreamingChoice, TargetChoice};
 use super::tokens::TokenList;
 
 /// Computes the logits of tokens and writes them as a NumPy file, f32 [tokens, vocabulary].
@@ -31,15 +30,7 @@ pub struct Args {
     #[command(flatten)]
     target: TargetChoice,
     #[command(flatten)]
-    memory: MemoryChoice,
-    #[command(flatten)]
-    experts: ExpertsChoice,
-    #[command(flatten)]
-    prefetch: PrefetchChoice,
-    #[command(flatten)]
-    cache: CacheChoice,
-    #[command(flatten)]
-    deferral: DeferChoice,
+    streaming: StreamingChoice,
     /// Run the generated code in the emulator: any target on any machine, about a thousand times slower.
     #[arg(long, conflicts_with = "engine")]
     emulate: bool,
@@ -64,7 +55,7 @@ impl Args {
     /// Runs the command.
     pub fn run(self) -> anyhow::Result<()> {
         let tokens = self.tokens.read()?;
-        if self.engine == Engine::Interpreter && self.deferral.defer > 0 {
+        if self.engine == Engine::Interpreter && self.streaming.defer() > 0 {
             let problem = "--defer changes what generated code computes; the interpreter computes the model as it is";
             return Err(BadInput(problem.into()).into());
         }
@@ -77,13 +68,7 @@ impl Args {
                     target: self.target.target(),
                     emulate: self.emulate,
                     pack: self.no_pack.then_some(false),
-                    memory: self.memory.bytes(),
-                    experts: self.experts.store(&self.memory)?,
-                    prefetch: self.prefetch.settings(),
-                    cache: self.cache.kind(),
-                    queue_depth: self.experts.queue_depth(),
-                    defer: self.deferral.defer,
-                    ..SessionOptions::default()
+                    ..self.streaming.options()?
                 };
                 Session::open(Some(&self.model), &options)?.logits(&tokens)?
             }

@@ -11,10 +11,9 @@ use ixc::frontend::tokenizer::DecodeOptions;
 use ixc::runtime::trace::Recorder;
 use ixc::session::{End, Generation, Progress, Request, Session, SessionOptions};
 
-use super::choose::{DeferChoice, ExpertsChoice, MemoryChoice, ModelChoice, TargetChoice};
+use super::choose::{ModelChoice, StreamingChoice, TargetChoice};
 use super::interrupt::{self, Interrupted};
 use super::output::{Bytes, Printable, note, steers};
-use super::prefetch::{CacheChoice, PrefetchChoice};
 use super::sampling::SamplingArgs;
 use super::{BadInput, streaming, tokenize};
 
@@ -73,15 +72,7 @@ pub struct Args {
     #[arg(long)]
     no_check: bool,
     #[command(flatten)]
-    memory: MemoryChoice,
-    #[command(flatten)]
-    experts: ExpertsChoice,
-    #[command(flatten)]
-    prefetch: PrefetchChoice,
-    #[command(flatten)]
-    cache: CacheChoice,
-    #[command(flatten)]
-    deferral: DeferChoice,
+    streaming: StreamingChoice,
     /// Say on standard error where the time went.
     #[arg(long)]
     stats: bool,
@@ -114,13 +105,8 @@ impl Args {
             emulate: self.emulate,
             skip_weight_check: self.no_check,
             pack: self.no_pack.then_some(false),
-            memory: self.memory.bytes(),
-            experts: self.experts.store(&self.memory)?,
-            prefetch: self.prefetch.settings(),
-            cache: self.cache.kind(),
-            queue_depth: self.experts.queue_depth(),
             trace: trace.clone(),
-            defer: self.deferral.defer,
+            ..self.streaming.options()?
         };
         let result = self.converse_or_write(&options, begin, out);
         if let (Some(path), Some(trace)) = (&self.trace, &trace) {
@@ -340,8 +326,8 @@ impl Writer<'_> {
                 }
             }
         }
-        if self.args.deferral.defer > 0 {
-            let defer = self.args.deferral.defer;
+        if self.args.streaming.defer() > 0 {
+            let defer = self.args.streaming.defer();
             note!(
                 "deferral  {defer} experts of each token a layer late: this output is approximate; `ixc bench` says how much"
             );

@@ -50,7 +50,7 @@ pub fn measure(
     rows: &mut Vec<Row>,
     out: &mut dyn Write,
 ) -> anyhow::Result<()> {
-    let defer = args.deferral.defer;
+    let defer = args.streaming.defer();
     if path.is_some_and(is_plan) {
         return Err(ixc::Error::PlanDefers.into());
     }
