@@ -13,7 +13,10 @@
 //!
 //! | module | what it owns |
 //! | --- | --- |
-//! | `pass` | one step: firings, and what they wait for |
+//! | `pass` | one step: its state, and what it gives in the end |
+//! | `wave` | one wave: from what the host sends into it to what is left |
+//! | `fire` | firings, and what they wait for |
+//! | `ids` | a token's experts |
 //! | `send` | messages: who wants them, when they leave |
 //! | `rows` | rows: which instance fires for which |
 //! | `dims` | the kernels' dims |
@@ -23,6 +26,8 @@
 //! Invariant: a firing begins when all it receives is there, never before; what is left over at the end of a wave is an error.
 
 pub(crate) mod dims;
+mod fire;
+mod ids;
 mod pass;
 mod path;
 mod rows;
@@ -30,6 +35,7 @@ mod send;
 mod stuck;
 #[cfg(test)]
 pub(crate) mod tests;
+mod wave;
 
 use ixc_ir::dataflow::descriptor::Axis;
 
