@@ -397,6 +397,29 @@ fn plans_in_pieces_compute_the_model() {
     }
 }
 
+/// A row that no PE has room for is normed in pieces, and each product receives those pieces that it reads.
+#[test]
+fn a_row_longer_than_a_memory_is_normed_in_pieces() {
+    let long = Made { architecture: "llama", experts: None, layers: 1, width: 8192, inner: 256, ..MADE };
+    let model = made("long", &long);
+    let grid = grid(160, 160, 32 << 10, COLOURS);
+    let d = place(&model, &grid, &Options { context: Some(64) }).unwrap().descriptor;
+    check(&d);
+    let row = 8192 * 4;
+    assert!(row > grid.usable_bytes());
+    let norms: Vec<_> = d.programs.iter().filter(|program| program.label.starts_with("rms_norm")).collect();
+    assert_eq!(norms.len(), 6, "two tasks for each of three norms");
+    for norm in norms {
+        assert_eq!(norm.columns, 32, "{}", norm.label);
+        for slice in norm.ports.iter().filter_map(received) {
+            assert!(slice.bytes == 1024 || slice.bytes == 32 * 4, "{}: {} bytes", norm.label, slice.bytes);
+        }
+    }
+    let products = d.programs.iter().filter(|program| program.label.starts_with("linear.qkv"));
+    let read = products.flat_map(|program| program.ports.iter().find_map(received)).map(|slice| slice.bytes).max();
+    assert!(read.is_some_and(|bytes| bytes < row / 8), "{read:?}");
+}
+
 #[test]
 fn the_demo_model_has_a_place() {
     let model = Model::open(&demo_model()).unwrap();

@@ -220,6 +220,8 @@ fn rows_of_one() {
         group.one(KernelSpec::AddBias { n });
         group.one(KernelSpec::Softmax { n });
         group.one(KernelSpec::RmsNorm { n, eps: Bits::of(1e-6), out: Format::F32 });
+        group.one(KernelSpec::SumSquares { n });
+        group.one(KernelSpec::RmsNormPiece { n, row: 3 * n, parts: 3, eps: Bits::of(1e-6), out: Format::F32 });
         group.one(KernelSpec::Quantise { n, out: Format::F32 });
         group.rows(KernelSpec::Gather { bytes: n }, 9);
         for residual in [false, true] {
@@ -239,6 +241,9 @@ fn rows_of_one() {
     ] {
         group.one(KernelSpec::Quantise { n, out });
         group.one(KernelSpec::RmsNorm { n, eps: Bits::of(1e-5), out });
+        for parts in [1, 2, 33] {
+            group.one(KernelSpec::RmsNormPiece { n, row: parts * n, parts, eps: Bits::of(1e-5), out });
+        }
     }
     for format in WEIGHTS {
         let n = 2 * format.block_len().max(17) as u32;

@@ -24,7 +24,7 @@
 mod arena;
 mod lower;
 mod matrix;
-mod packing;
+pub(crate) mod packing;
 pub mod pieces;
 mod steps;
 mod tiling;

@@ -66,7 +66,8 @@ fn written(spec: &KernelSpec) -> usize {
         | KernelSpec::AddBias { .. }
         | KernelSpec::Gather { .. }
         | KernelSpec::Softmax { .. } => 2,
-        KernelSpec::Quantise { .. } => 1,
+        KernelSpec::Quantise { .. } | KernelSpec::SumSquares { .. } => 1,
+        KernelSpec::RmsNormPiece { .. } => 3,
         KernelSpec::Linear { bias, residual, .. } => 2 + usize::from(*bias) + usize::from(*residual),
         KernelSpec::Swiglu { .. } => 3,
         KernelSpec::RopeHeads { norm, .. } => 4 + usize::from(norm.is_some()),

@@ -135,10 +135,11 @@ fn check(spec: &KernelSpec) -> Result<(), KernelError> {
             let rows = weight(format) && format.rows() == 1;
             of("format", format, rows, "the format of a weight that is not packed")?;
         }
-        KernelSpec::RmsNorm { out, .. } | KernelSpec::Quantise { out, .. } => {
+        KernelSpec::RmsNorm { out, .. } | KernelSpec::RmsNormPiece { out, .. } | KernelSpec::Quantise { out, .. } => {
             of("out", out, activation(out), "a format of activations")?;
         }
-        KernelSpec::RopeHeads { .. }
+        KernelSpec::SumSquares { .. }
+        | KernelSpec::RopeHeads { .. }
         | KernelSpec::RopeAppend { .. }
         | KernelSpec::Attention { .. }
         | KernelSpec::AttentionPart { .. }

@@ -66,6 +66,8 @@ pub struct CriticalPath {
     pub routing: u64,
     /// Cycles of kernels by program, the most first.
     pub programs: Vec<(String, u64)>,
+    /// Cycles for which messages waited for links, by the program that they were for, the most first.
+    pub contended: Vec<(String, u64)>,
 }
 
 /// The least cycles that a step can take, by what bounds it, if all else were free and work spread evenly.

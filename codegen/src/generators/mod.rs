@@ -71,6 +71,8 @@ pub fn generate(spec: &KernelSpec, target: Target) -> Result<Kernel, GenerateErr
     match spec {
         KernelSpec::Embed { .. } => rows::embed(name, spec),
         KernelSpec::RmsNorm { .. } => rows::rms_norm(name, spec, lanes),
+        KernelSpec::SumSquares { .. } => rows::sum_squares(name, spec, lanes),
+        KernelSpec::RmsNormPiece { .. } => rows::rms_norm_piece(name, spec, lanes),
         KernelSpec::Quantise { .. } => quantise::quantise(name, spec, lanes),
         KernelSpec::Linear { .. } => linear::linear(name, spec, vectors),
         KernelSpec::Swiglu { .. } => linear::swiglu(name, spec, vectors),

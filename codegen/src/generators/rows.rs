@@ -1,6 +1,7 @@
 //! Kernels of single rows: embedding, norm, elementwise functions, gather and combine.
 
-use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId};
+use ixc_ir::format::Format;
+use ixc_ir::kernel::{Affine, BufferId, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId};
 use ixc_ir::plan::KernelSpec;
 use ixc_ir::plan::spec::Elementwise;
 
@@ -19,22 +20,54 @@ pub fn embed(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateError> {
     Ok(b.finish())
 }
 
+/// The sum of the squares of a row's elements, in one lane.
+fn squares(
+    b: &mut KernelBuilder,
+    lanes: u16,
+    n: u32,
+    mut load: impl FnMut(&mut KernelBuilder, Affine, u16) -> ValueId,
+) -> ValueId {
+    fold_row(b, lanes, n, SUM, |b, at, lanes, acc| {
+        let v = load(b, at, lanes);
+        b.fma(v, v, acc)
+    })
+}
+
+/// `1 / sqrt(sum / n + eps)`, in one lane.
+fn inverse_root(b: &mut KernelBuilder, sum: ValueId, n: u32, eps: f32) -> ValueId {
+    let (per_element, eps, one) = (b.splat_f32(1, 1.0 / n as f32), b.splat_f32(1, eps), b.splat_f32(1, 1.0));
+    let mean = b.fma(sum, per_element, eps);
+    let root = b.same(Op::Sqrt, &[mean]);
+    b.same(Op::Div, &[one, root])
+}
+
 /// `1 / sqrt(mean(x^2) + eps)` of a row, in one lane.
 pub fn inverse_rms(
     b: &mut KernelBuilder,
     lanes: u16,
     n: u32,
     eps: f32,
-    mut load: impl FnMut(&mut KernelBuilder, Affine, u16) -> ValueId,
+    load: impl FnMut(&mut KernelBuilder, Affine, u16) -> ValueId,
 ) -> ValueId {
-    let sum = fold_row(b, lanes, n, SUM, |b, at, lanes, acc| {
-        let v = load(b, at, lanes);
-        b.fma(v, v, acc)
+    let sum = squares(b, lanes, n, load);
+    inverse_root(b, sum, n, eps)
+}
+
+/// Stores `x * scale * w` in the format that follows.
+fn store_scaled(
+    b: &mut KernelBuilder,
+    lanes: u16,
+    (out, n): (Format, u32),
+    (x, w, y): (BufferId, BufferId, BufferId),
+    scale: ValueId,
+) {
+    quantise::store_row(b, lanes, out, n, y, Affine::constant(0), &mut |b, at, lanes| {
+        let v = b.load(Type::f32(lanes), x, at.clone() * 4);
+        let w = b.load(Type::f32(lanes), w, at * 4);
+        let scale = if lanes == 1 { scale } else { b.broadcast(lanes, scale) };
+        let v = b.mul(v, scale);
+        b.mul(v, w)
     });
-    let (per_element, eps, one) = (b.splat_f32(1, 1.0 / n as f32), b.splat_f32(1, eps), b.splat_f32(1, 1.0));
-    let mean = b.fma(sum, per_element, eps);
-    let root = b.same(Op::Sqrt, &[mean]);
-    b.same(Op::Div, &[one, root])
 }
 
 /// RMS norm of a row, stored in the format that follows.
@@ -46,13 +79,38 @@ pub fn rms_norm(name: String, spec: &KernelSpec, lanes: u16) -> Result<Kernel, G
     let size = i64::from(n) * 4;
     let (x, w, y) = (b.read("x", size), b.read("w", size), b.write("y", bytes));
     let scale = inverse_rms(&mut b, lanes, n, eps.value(), |b, at, lanes| b.load(Type::f32(lanes), x, at * 4));
-    quantise::store_row(&mut b, lanes, out, n, y, Affine::constant(0), &mut |b, at, lanes| {
-        let v = b.load(Type::f32(lanes), x, at.clone() * 4);
-        let w = b.load(Type::f32(lanes), w, at * 4);
-        let scale = if lanes == 1 { scale } else { b.broadcast(lanes, scale) };
-        let v = b.mul(v, scale);
-        b.mul(v, w)
+    store_scaled(&mut b, lanes, (out, n), (x, w, y), scale);
+    Ok(b.finish())
+}
+
+/// The sum of the squares of a piece of a row.
+pub fn sum_squares(name: String, spec: &KernelSpec, lanes: u16) -> Result<Kernel, GenerateError> {
+    spec_fields!(spec, SumSquares { n });
+    let mut b = KernelBuilder::new(name);
+    let (x, y) = (b.read("x", i64::from(n) * 4), b.write("y", 4));
+    let sum = squares(&mut b, lanes, n, |b, at, lanes| b.load(Type::f32(lanes), x, at * 4));
+    b.store(y, Affine::constant(0), sum);
+    Ok(b.finish())
+}
+
+/// RMS norm of a piece of a row, from the sums of the squares of all its pieces, which are added in their order.
+pub fn rms_norm_piece(name: String, spec: &KernelSpec, lanes: u16) -> Result<Kernel, GenerateError> {
+    spec_fields!(spec, RmsNormPiece { n, row, parts, eps, out });
+    let bytes = quantise::row_bytes(&name, out, n)?;
+    quantise::stored(&name, out, lanes)?;
+    check(&name, "pieces", u64::from(parts), parts > 0, "at least 1")?;
+    check(&name, "elements of the row", u64::from(row), row >= n, format!("at least {n}, as the piece has"))?;
+    let mut b = KernelBuilder::new(name);
+    let (size, parts) = (i64::from(n) * 4, i64::from(parts));
+    let (x, sums, w) = (b.read("x", size), b.read("sums", parts * 4), b.read("w", size));
+    let y = b.write("y", bytes);
+    let first = b.load(Type::f32(1), sums, Affine::constant(0));
+    let sum = b.for_carry("part", parts - 1, &[first], |b, i, sum| {
+        let next = b.load(Type::f32(1), sums, i * 4 + 4);
+        vec![b.add(sum[0], next)]
     });
+    let scale = inverse_root(&mut b, sum[0], row, eps.value());
+    store_scaled(&mut b, lanes, (out, n), (x, w, y), scale);
     Ok(b.finish())
 }
 

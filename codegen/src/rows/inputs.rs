@@ -78,6 +78,8 @@ pub fn dims(spec: &KernelSpec, rows: u32) -> Vec<i64> {
         | KernelSpec::Swiglu { .. }
         | KernelSpec::Embed { .. }
         | KernelSpec::RmsNorm { .. }
+        | KernelSpec::SumSquares { .. }
+        | KernelSpec::RmsNormPiece { .. }
         | KernelSpec::Quantise { .. }
         | KernelSpec::Route { .. }
         | KernelSpec::Map { .. }
@@ -208,11 +210,13 @@ fn holds(spec: &KernelSpec, buffer: &str) -> Holds {
         (KernelSpec::Swiglu { up, .. }, "up") => Holds::Weights(*up),
         (KernelSpec::Attention { .. } | KernelSpec::AttentionPart { .. }, "keys" | "values") => Holds::Halves,
         (KernelSpec::Attention { .. } | KernelSpec::AttentionPart { .. }, "position") => Holds::Positions,
-        (KernelSpec::AttentionCombine { .. }, "parts") => Holds::Positive,
+        (KernelSpec::AttentionCombine { .. }, "parts") | (KernelSpec::RmsNormPiece { .. }, "sums") => Holds::Positive,
         (KernelSpec::Gather { .. }, _) => Holds::Bytes,
         (
             KernelSpec::Embed { .. }
             | KernelSpec::RmsNorm { .. }
+            | KernelSpec::SumSquares { .. }
+            | KernelSpec::RmsNormPiece { .. }
             | KernelSpec::Quantise { .. }
             | KernelSpec::Linear { .. }
             | KernelSpec::Swiglu { .. }

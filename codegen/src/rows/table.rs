@@ -112,6 +112,8 @@ pub static ROWS: &[Row] = &[
     row("rms_norm_f32", 1, "rms_norm n=2048 eps=1e-5 out=f32"),
     row("rms_norm_a8_super", 1, "rms_norm n=2048 eps=1e-5 out=a8_super"),
     row("rms_norm_a8_small", 1, "rms_norm n=2048 eps=1e-5 out=a8_small"),
+    row("sum_squares", 1, "sum_squares n=512"),
+    row("rms_norm_piece", 1, "rms_norm_piece n=512 row=8192 parts=16 eps=1e-5 out=a8_super"),
     row("quantise_a8_super", 1, "quantise n=5632 out=a8_super"),
     row("quantise_a8_small", 1, "quantise n=5632 out=a8_small"),
     row("add", 1, "map function=add n=2048"),

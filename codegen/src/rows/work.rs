@@ -79,6 +79,8 @@ pub fn work(kernel: &Kernel, spec: Option<&KernelSpec>, dims: &[i64]) -> Work {
         }
         Some(
             KernelSpec::RmsNorm { .. }
+            | KernelSpec::SumSquares { .. }
+            | KernelSpec::RmsNormPiece { .. }
             | KernelSpec::Quantise { .. }
             | KernelSpec::Route { .. }
             | KernelSpec::Map { .. }

@@ -32,6 +32,7 @@ fn all() -> Vec<KernelSpec> {
     }
     for out in [Format::F32, Format::A8Super, Format::A8Small] {
         all.push(KernelSpec::RmsNorm { n: 2048, eps: Bits::of(1e-5), out });
+        all.push(KernelSpec::RmsNormPiece { n: 512, row: 8192, parts: 16, eps: Bits::of(1e-5), out });
         if out != Format::F32 {
             all.push(KernelSpec::Quantise { n: 2048, out });
         }
@@ -39,6 +40,7 @@ fn all() -> Vec<KernelSpec> {
     for function in [Elementwise::Add, Elementwise::Mul, Elementwise::Silu] {
         all.push(KernelSpec::Map { function, n: 2047 });
     }
+    all.push(KernelSpec::SumSquares { n: 512 });
     all.push(KernelSpec::Softmax { n: 2047 });
     all.push(KernelSpec::AddBias { n: 2047 });
     all.push(KernelSpec::Gather { bytes: 999 });

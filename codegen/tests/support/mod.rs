@@ -79,7 +79,10 @@ impl Group {
 /// Whether a kernel makes bf16.
 fn needs_16_lanes(spec: &KernelSpec) -> bool {
     let out = match spec {
-        KernelSpec::RmsNorm { out, .. } | KernelSpec::Quantise { out, .. } | KernelSpec::Swiglu { out, .. } => *out,
+        KernelSpec::RmsNorm { out, .. }
+        | KernelSpec::RmsNormPiece { out, .. }
+        | KernelSpec::Quantise { out, .. }
+        | KernelSpec::Swiglu { out, .. } => *out,
         _ => Format::F32,
     };
     matches!(out, Format::A8SuperTile | Format::A8SmallTile | Format::Bf16x2)

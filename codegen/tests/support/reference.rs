@@ -8,7 +8,7 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::quantise::quantise;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::KernelSpec;
-use ixc_ir::plan::spec::{Elementwise, Score};
+use ixc_ir::plan::spec::{Bits, Elementwise, Score};
 
 const UNIT: f64 = 1.0 / (1u64 << 24) as f64;
 const EXP_BOUND: f64 = 2e-6;
@@ -136,16 +136,16 @@ pub fn compare(spec: &KernelSpec, dims: &[i64], kernel: &Kernel, before: &[Vec<u
             assert_eq!(output.get("y"), Some(quantise(*out, &x).as_slice()), "{name}");
         }
         KernelSpec::RmsNorm { n, eps, out } => {
-            let (x, w) = (input.floats("x"), input.floats("w"));
-            let mean = x.iter().map(|x| x * x).sum::<f64>() / f64::from(*n);
-            let scale = 1.0 / (mean + f64::from(eps.value())).sqrt();
-            let y = output.rows("y", *out);
-            let right: Vec<f64> = x.iter().zip(&w).map(|(x, w)| x * scale * w).collect();
-            let amax = right.iter().fold(0.0, |m: f64, v| m.max(v.abs()));
-            let step = step(*out, amax);
-            for (i, (y, right)) in y.iter().zip(&right).enumerate() {
-                close(&name, &format!("y[{i}]"), *y, *right, step + (amax + 1e-3) * 1e-5);
-            }
+            let sum = input.floats("x").iter().map(|x| x * x).sum();
+            normed(&name, &input, &output, (sum, *n), *eps, *out);
+        }
+        KernelSpec::RmsNormPiece { row, eps, out, .. } => {
+            let sum = input.floats("sums").iter().sum();
+            normed(&name, &input, &output, (sum, *row), *eps, *out);
+        }
+        KernelSpec::SumSquares { .. } => {
+            let right: f64 = input.floats("x").iter().map(|x| x * x).sum();
+            close(&name, "y", output.floats("y")[0], right, right * 1e-5);
         }
         KernelSpec::Map { function, .. } => {
             let a = input.floats("a");
@@ -259,6 +259,19 @@ pub fn compare(spec: &KernelSpec, dims: &[i64], kernel: &Kernel, before: &[Vec<u
             }
         }
         KernelSpec::RopeHeads { .. } | KernelSpec::RopeAppend { .. } => rope(spec, &input, &output),
+    }
+}
+
+/// `x * w / sqrt(sum / row + eps)`, where `sum` is that of the squares of a row of `row` elements.
+fn normed(name: &str, input: &Buffers<'_>, output: &Buffers<'_>, (sum, row): (f64, u32), eps: Bits, out: Format) {
+    let (x, w) = (input.floats("x"), input.floats("w"));
+    let scale = 1.0 / (sum / f64::from(row) + f64::from(eps.value())).sqrt();
+    let y = output.rows("y", out);
+    let right: Vec<f64> = x.iter().zip(&w).map(|(x, w)| x * scale * w).collect();
+    let amax = right.iter().fold(0.0, |m: f64, v| m.max(v.abs()));
+    let step = step(out, amax);
+    for (i, (y, right)) in y.iter().zip(&right).enumerate() {
+        close(name, &format!("y[{i}]"), *y, *right, step + (amax + 1e-3) * 1e-5);
     }
 }
 

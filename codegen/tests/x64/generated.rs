@@ -36,6 +36,7 @@ fn specs() -> Vec<KernelSpec> {
     }
     for out in [Format::F32, Format::A8Small, Format::A8Super] {
         specs.push(KernelSpec::RmsNorm { n: 512, eps, out });
+        specs.push(KernelSpec::RmsNormPiece { n: 512, row: 8192, parts: 16, eps, out });
         specs.push(KernelSpec::Quantise { n: 512, out });
     }
     for style in [RopeStyle::Norm, RopeStyle::Neox] {
@@ -53,6 +54,7 @@ fn specs() -> Vec<KernelSpec> {
     for score in [Score::Softmax, Score::Sigmoid] {
         specs.push(KernelSpec::Route { experts: 16, top_k: 4, score, normalise: true, scale: Bits::of(1.0) });
     }
+    specs.push(KernelSpec::SumSquares { n: 512 });
     specs.push(KernelSpec::Gather { bytes: 100 });
     specs.push(KernelSpec::Combine { n: 72, slots: 4, residual: true });
     for function in [Elementwise::Add, Elementwise::Mul, Elementwise::Silu] {

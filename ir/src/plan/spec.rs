@@ -146,6 +146,25 @@ pub enum KernelSpec {
         /// Format of the result.
         out: Format,
     },
+    /// Sum of the squares of a piece of a row. Buffers: x f32[n], y f32[1].
+    SumSquares {
+        /// Elements of the piece.
+        n: u32,
+    },
+    /// RMS norm of a piece of a row whose pieces' sums of squares are there, quantised to `out`. The sums are added one after the
+    /// other, from the first on. Buffers: x f32[n], sums f32[parts], w f32[n], y out[n].
+    RmsNormPiece {
+        /// Elements of the piece.
+        n: u32,
+        /// Elements of the row.
+        row: u32,
+        /// Pieces of the row.
+        parts: u32,
+        /// Epsilon.
+        eps: Bits,
+        /// Format of the result.
+        out: Format,
+    },
     /// Buffers: x f32[n], y out[n].
     Quantise {
         /// Elements of a row.
@@ -342,6 +361,10 @@ impl KernelSpec {
         match self {
             KernelSpec::Embed { format, rows, n } => format!("embed_{format}_r{rows}n{n}"),
             KernelSpec::RmsNorm { n, eps, out } => format!("rms_norm_{out}_n{n}_e{:x}", eps.0),
+            KernelSpec::SumSquares { n } => format!("sum_squares_n{n}"),
+            KernelSpec::RmsNormPiece { n, row, parts, eps, out } => {
+                format!("rms_norm_piece_{out}_n{n}r{row}p{parts}_e{:x}", eps.0)
+            }
             KernelSpec::Quantise { n, out } => format!("quantise_{out}_n{n}"),
             KernelSpec::Linear { format, x, k, tile, n, bias, residual, shape: s } => format!(
                 "{}_{format}_{x}_t{tile}n{n}k{k}{}{}",

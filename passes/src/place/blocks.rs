@@ -3,6 +3,7 @@
 //! - What works on a state stands where its parts are.
 //! - The products of a chain stand below each other, each with what adds its sum: a step of the chain is a hop.
 //! - Row ops whose columns are those of the one before stand below it.
+//! - What scales a piece of a row by the sums of all pieces stands where its piece's sum is made: both receive the piece.
 //!
 //! ```text
 //! column      0     1     2          cell 0: linear w
@@ -145,6 +146,9 @@ fn before(descriptor: &Descriptor, program: &Program, senders: &[Vec<u32>]) -> O
         let Port::Receive(slice) = port else { continue };
         for &other in &senders[slice.tensor as usize] {
             let Some(sender) = descriptor.programs.get(other as usize) else { continue };
+            if shares(sender, program, slice) {
+                return Some((other, false));
+            }
             if !beside(sender, program, slice) {
                 continue;
             }
@@ -240,6 +244,20 @@ fn beside(sender: &Program, program: &Program, slice: &Slice) -> bool {
         && program.state.is_none()
         && (sender.columns, axis(sender.axis)) == (program.columns, axis(program.axis))
         && sender.ports.iter().any(same)
+}
+
+/// Whether each column of a program receives all that the columns of another send, and beside it what the same column of the other receives.
+fn shares(sender: &Program, program: &Program, slice: &Slice) -> bool {
+    let piece = |port: &Port| match port {
+        Port::Receive(slice) => Some((slice.tensor, slice.offset, slice.column_stride, slice.bytes)),
+        _ => None,
+    };
+    slice.column_stride == 0
+        && sender.state.is_none()
+        && program.state.is_none()
+        && (sender.columns, sender.axis) == (program.columns, program.axis)
+        && matches!(sender.ports[..], [Port::Receive(_), Port::Send(_)])
+        && piece(&sender.ports[0]).is_some_and(|own| program.ports.iter().any(|port| piece(port) == Some(own)))
 }
 
 /// Bytes of each PE in a wave.

@@ -1,7 +1,8 @@
 //! Routes and colours: a colour of a link has one tensor from one end.
 //!
-//! All streams of a tensor from one end share a route and a colour, so that each message goes once over a link. The route is the one with fewer links; the colour
-//! the lowest that is free on all of them, or on those of the other route.
+//! All streams of a tensor from one end share a route and a colour, so that each message goes once over a link. The route is the one whose busiest link has
+//! fewer messages, as all of an end's columns send at about the same time; of two alike, the one with fewer links. The colour is the lowest that is free on
+//! all of them, or on those of the other route.
 //!
 //! ```text
 //! h: rms_norm -> q, k, v      XThenY, colour 1: 812 links
@@ -38,7 +39,7 @@ pub(super) fn colours(descriptor: &mut Descriptor) -> Result<u32, PlaceError> {
         groups.entry((wave, stream.tensor, from)).or_default().push(number);
     }
     let pes = descriptor.grid.pes() as usize;
-    let mut links = Links { taken: vec![0; pes * 4], seen: vec![0; pes * 4], stamp: 0 };
+    let mut links = Links { taken: vec![0; pes * 4], seen: vec![(0, 0); pes * 4], stamp: 0 };
     let (mut wave, mut most) = (0, 0);
     for ((of_wave, tensor, from), numbers) in groups {
         if of_wave != wave {
@@ -49,14 +50,14 @@ pub(super) fn colours(descriptor: &mut Descriptor) -> Result<u32, PlaceError> {
         let [a, b] = [Route::XThenY, Route::YThenX].map(|route| {
             let mut count = 0u64;
             let mut used = 0u64;
-            links.walk(descriptor, &trees, route, |links, link| {
+            let most = links.walk(descriptor, &trees, route, |links, link| {
                 count += 1;
                 used |= links.taken[link];
             });
-            (route, count, used)
+            (route, (most, count), used)
         });
         let mut ways = [a, b];
-        ways.sort_by_key(|(_, count, _)| *count);
+        ways.sort_by_key(|(_, cost, _)| *cost);
         let Some(colours) = colours else {
             numbers.iter().for_each(|&number| descriptor.streams[number].route = ways[0].0);
             continue;
@@ -106,21 +107,31 @@ struct Tree {
 struct Links {
     /// Colours of each link, by PE and direction.
     taken: Vec<u64>,
-    seen: Vec<u32>,
+    /// In which walk it was seen last, and how many trees it was in there.
+    seen: Vec<(u32, u32)>,
     stamp: u32,
 }
 
 impl Links {
-    /// Calls `each` with each link of a union of trees, once.
-    fn walk(&mut self, descriptor: &Descriptor, trees: &[Tree], route: Route, mut each: impl FnMut(&mut Links, usize)) {
+    /// Calls `each` with each link of a union of trees, once; gives how many trees the busiest is in.
+    fn walk(
+        &mut self,
+        descriptor: &Descriptor,
+        trees: &[Tree],
+        route: Route,
+        mut each: impl FnMut(&mut Links, usize),
+    ) -> u32 {
         self.stamp += 1;
+        let mut busiest = 0;
         let (width, stamp) = (descriptor.grid.width as usize, self.stamp);
         let mut go = |links: &mut Links, x: u32, y: u32, direction: usize| {
             let link = (y as usize * width + x as usize) * 4 + direction;
-            if links.seen[link] != stamp {
-                links.seen[link] = stamp;
+            if links.seen[link].0 != stamp {
+                links.seen[link] = (stamp, 0);
                 each(links, link);
             }
+            links.seen[link].1 += 1;
+            busiest = busiest.max(links.seen[link].1);
         };
         for tree in trees {
             // Along the first axis to the farthest on both sides, then from each place on it where some leave.
@@ -156,6 +167,7 @@ impl Links {
                 }
             }
         }
+        busiest
     }
 }
 

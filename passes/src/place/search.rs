@@ -49,6 +49,11 @@ pub fn search<E>(
     let mut error = None;
     let mut tried = Vec::new();
     for (pieces, manner) in apart.chain(shared).chain(waves) {
+        if let Some(problem) = impossible(module, grid, pieces, manner) {
+            tracing::debug!(?pieces, ?manner, "not tried: {problem}");
+            tried.push(problem);
+            continue;
+        }
         let plan = plan_for(pieces).map_err(SearchError::Plan)?;
         let options = Options { model: model.to_string(), context, manner };
         match run(&plan, grid, &options) {
@@ -80,4 +85,17 @@ pub fn search<E>(
         task: "sizes".to_string(),
         problem: "there is none to try".to_string(),
     })))
+}
+
+/// Why sizes have no room, where that can be told without a plan.
+fn impossible(module: &Module, grid: &Grid, pieces: &Pieces, manner: Manner) -> Option<String> {
+    let (pes, bytes) = sizing::demand(module, pieces);
+    let there = grid.pes().saturating_mul(grid.usable_bytes());
+    match manner {
+        Manner::Apart if pes > grid.pes() => Some(format!("{pes} PEs are wanted; there are {}", grid.pes())),
+        Manner::Apart | Manner::Shared if bytes > there => {
+            Some(format!("weights take {bytes} bytes; all PEs have {there}"))
+        }
+        Manner::Apart | Manner::Shared | Manner::Waves => None,
+    }
 }

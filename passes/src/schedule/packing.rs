@@ -68,8 +68,13 @@ fn is_bf16x2(k: u64) -> bool {
     k.is_multiple_of(Format::Bf16x2.block_len() as u64)
 }
 
+/// The format of a weight that nothing but products read, packed where it can be, for targets without tiles.
+pub(crate) fn packed_alone(format: Format, shape: &[u64]) -> Format {
+    packable(format, shape, MatrixTarget { packed: true, tiles: false }).unwrap_or(format)
+}
+
 /// The operands of an op that are weights which a product multiplies with.
-fn factors(kind: OpKind) -> &'static [&'static str] {
+pub(crate) fn factors(kind: OpKind) -> &'static [&'static str] {
     match kind {
         OpKind::Dequantise | OpKind::Linear | OpKind::ExpertDown => &["w"],
         OpKind::LinearQkv => &["wq", "wk", "wv"],

@@ -8,6 +8,7 @@
 //! | a product | columns of [`Slices::rows`] weight rows, and dot products of [`Slices::dot`] elements: a *chain* of tasks, each of which adds its piece to the sum so far |
 //! | gate, up and SwiGLU | two products, `silu`, `mul`, quantisation |
 //! | elementwise ops, quantisation, sums over experts | columns of [`Pieces::elements`] |
+//! | a norm of a whole row | pieces of [`Pieces::norm`]: sums of squares, then what is scaled by all of them and quantised |
 //! | rotation | heads; keys are rotated before they are appended, so that no table lies beside the cache |
 //! | attention | parts of [`Pieces::positions`], the same for every token; as many query heads together as can be combined |
 //!
@@ -17,12 +18,16 @@
 //! linear w 1:  tokens x 32, gemv_q4_k_r16_a8_super_t16n16k512_add (x[512..1024], w, y0, y)
 //! ```
 //!
-//! A norm of a row is not cut: its row must fit.
+//! ```text
+//! rms_norm.quantise %x, @n        // f32[T, 1024], pieces of 512
+//! rms_norm.quantise n squares:  tokens x 2, sum_squares_n512 (x, s)
+//! rms_norm.quantise n:          tokens x 2, rms_norm_piece_a8_super_n512r1024p2 (x, s[0..2], n, y)
+//! ```
 
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::graph::WeightId;
-use ixc_ir::plan::spec::{Elementwise, Shape};
+use ixc_ir::plan::spec::{Bits, Elementwise, Shape};
 use ixc_ir::plan::{Arg, Division, KernelSpec, Source};
 
 use super::ScheduleError;
@@ -39,6 +44,8 @@ pub struct Pieces {
     pub experts: Slices,
     /// Elements of a row that an elementwise op takes at most; what works on blocks takes at least one.
     pub elements: u32,
+    /// Elements of a piece of a norm; a row of no more is normed whole. What works on blocks takes at least one.
+    pub norm: u32,
     /// Positions of a part of attention, a multiple of 32.
     pub positions: u32,
     /// Positions of the KV cache: there are parts for so many.
@@ -266,6 +273,59 @@ impl Lowering<'_> {
             self.by_rows(label.to_string(), y.rows, part.columns, (spec, Vec::new()), args)?;
         }
         Ok(())
+    }
+
+    /// A norm of a row in pieces, where the row is longer than one; gives whether it is.
+    pub(super) fn norm_pieces(
+        &mut self,
+        pieces: &Pieces,
+        (label, weight, eps): (&str, u32, Bits),
+        x: &Stored,
+        y: &Stored,
+    ) -> Result<bool, ScheduleError> {
+        let block = y.format.block_len() as u64;
+        let blocks = y.width.div_ceil(block);
+        let each = (u64::from(pieces.norm) / block).max(1);
+        if each >= blocks {
+            return Ok(false);
+        }
+        // As even as can be.
+        let all = parts(y.width, blocks.div_ceil(blocks.div_ceil(each)) * block);
+        let count = all.iter().map(|part| part.columns).sum();
+        let sums = self.buffer(&format!("{label} squares"), x.rows, Format::F32, count)?;
+        // All sums before the first norm: it waits for all of them.
+        let mut first = 0;
+        for part in &all {
+            let (offset, step) = (part.first * 4, part.tile * 4);
+            let label = format!("{label} squares{}", if part.first == 0 { "" } else { " tail" });
+            let args = vec![
+                (at(Source::Arena(x.buffer), offset, x.row_bytes()?, step), Access::Read),
+                (at(Source::Arena(sums.buffer), first * 4, sums.row_bytes()?, 4), Access::Write),
+            ];
+            let spec = KernelSpec::SumSquares { n: fit("elements of a row", part.tile)? };
+            self.by_rows(label, x.rows, part.columns, (spec, Vec::new()), args)?;
+            first += part.columns;
+        }
+        for part in &all {
+            let (offset, step) = (part.first * 4, part.tile * 4);
+            let (to, to_step) = (row_bytes(y.format, part.first)?, row_bytes(y.format, part.tile)?);
+            let label = format!("{label}{}", if part.first == 0 { "" } else { " tail" });
+            let args = vec![
+                (at(Source::Arena(x.buffer), offset, x.row_bytes()?, step), Access::Read),
+                (at(Source::Arena(sums.buffer), 0, sums.row_bytes()?, 0), Access::Read),
+                (at(Source::Weight(weight), offset, 0, step), Access::Read),
+                (at(Source::Arena(y.buffer), to, y.row_bytes()?, to_step), Access::Write),
+            ];
+            let spec = KernelSpec::RmsNormPiece {
+                n: fit("elements of a row", part.tile)?,
+                row: fit("elements of a norm", y.width)?,
+                parts: fit("pieces of a norm", count)?,
+                eps,
+                out: y.format,
+            };
+            self.by_rows(label, y.rows, part.columns, (spec, Vec::new()), args)?;
+        }
+        Ok(true)
     }
 
     /// A bias that every column of `n` elements gets a piece of.

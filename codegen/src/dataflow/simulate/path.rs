@@ -12,6 +12,7 @@ impl Pass<'_, '_> {
         let mut path = CriticalPath { cycles, ..CriticalPath::default() };
         path.host += u64::from(last.transit);
         let mut by_label: Vec<u64> = vec![0; self.machine.layout.units.len()];
+        let mut waited = by_label.clone();
         let mut cause = last;
         let mut until = end.saturating_sub(last.transit.into());
         while let Some(firing) = remembered.get(cause.firing as usize) {
@@ -34,15 +35,23 @@ impl Pass<'_, '_> {
             } else {
                 path.link += alone;
                 path.contention += transit - alone.min(transit);
+                waited[program as usize] += transit - alone.min(transit);
                 until = firing.start.saturating_sub(transit);
             }
             cause = firing.cause;
         }
         path.wait += until;
-        let labels = self.machine.descriptor.programs.iter().map(|program| program.label.clone());
-        let mut by_label: Vec<(String, u64)> = labels.zip(by_label).filter(|(_, cycles)| *cycles > 0).collect();
-        by_label.sort_by_key(|(_, cycles)| std::cmp::Reverse(*cycles));
-        path.programs = by_label;
+        path.programs = self.labelled(&by_label);
+        path.contended = self.labelled(&waited);
         Some(path)
+    }
+
+    /// Cycles by program with their labels, the most first.
+    fn labelled(&self, cycles: &[u64]) -> Vec<(String, u64)> {
+        let labels = self.machine.descriptor.programs.iter().map(|program| program.label.clone());
+        let mut labelled: Vec<(String, u64)> =
+            labels.zip(cycles.iter().copied()).filter(|(_, cycles)| *cycles > 0).collect();
+        labelled.sort_by_key(|(_, cycles)| std::cmp::Reverse(*cycles));
+        labelled
     }
 }

@@ -1,7 +1,7 @@
 //! Ops on rows: embedding, elementwise ones, norms, quantisation, taking the wanted rows.
 //!
 //! ```text
-//! rms_norm %x, @norm    rms_norm: tokens x 1, or x heads where the norm is of a head
+//! rms_norm %x, @norm    rms_norm: tokens x 1, or x heads where the norm is of a head; in two tasks where a plan is in pieces
 //! ```
 
 use ixc_ir::format::Format;
@@ -96,12 +96,18 @@ impl Lowering<'_> {
         let n = self.last(w);
         let y = self.buffer(&label, x.rows, out, x.width)?;
         let out = y.format;
+        let weight = self.vector(op.kind.row().mnemonic, w)?;
+        let eps = Bits::of(op.attr("eps").float());
+        if let (Some(pieces), true) = (self.pieces(), n == x.width)
+            && self.norm_pieces(&pieces, (&label, weight, eps), &x, &y)?
+        {
+            return Ok(Meaning::Stored(y));
+        }
         let args = vec![
             (by_column(Source::Arena(x.buffer), x.row_bytes()?, row_bytes(Format::F32, n)?), Access::Read),
-            (whole(Source::Weight(self.vector(op.kind.row().mnemonic, w)?)), Access::Read),
+            (whole(Source::Weight(weight)), Access::Read),
             (by_column(Source::Arena(y.buffer), y.row_bytes()?, row_bytes(out, n)?), Access::Write),
         ];
-        let eps = Bits::of(op.attr("eps").float());
         let spec = KernelSpec::RmsNorm { n: fit("elements of a norm", n)?, eps, out };
         self.by_rows(label, y.rows, x.width / n, (spec, Vec::new()), args)?;
         Ok(Meaning::Stored(y))
