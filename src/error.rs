@@ -278,7 +278,9 @@ impl Error {
             Error::Load(LoadError::NotEmulated { .. } | LoadError::Budget { .. } | LoadError::Larger { .. }) => USAGE,
             Error::PlanFile(FileError::Source(error)) => match &**error {
                 LoadError::ModelFile { source, .. } => io_status(source),
-                LoadError::Memory(_) | LoadError::Thread { .. } | LoadError::Pack { .. } => FAILED,
+                LoadError::Memory(_) | LoadError::Thread { .. } | LoadError::Pack { .. } | LoadError::Stream(_) => {
+                    FAILED
+                }
                 _ => DATA,
             },
             Error::Load(_) | Error::PlanFile(_) | Error::Step(_) => DATA,

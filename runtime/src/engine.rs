@@ -131,8 +131,16 @@ pub enum StepError {
         right: u32,
     },
     /// The plan is wrong, or there is a bug.
-    #[error("the plan failed: {0}")]
+    #[error("{lead}{0}", lead = lead(.0))]
     Execute(#[from] ExecuteError),
+}
+
+/// What is said before an error of a pass: experts that cannot be read are no fault of the plan's.
+fn lead(error: &ExecuteError) -> &'static str {
+    match error {
+        ExecuteError::Stream(_) | ExecuteError::Block(_) => "",
+        ExecuteError::Item(_) | ExecuteError::Expert(_) | ExecuteError::Panic { .. } => "the plan failed: ",
+    }
 }
 
 /// Probabilities from logits: what a sampler needs of an engine.

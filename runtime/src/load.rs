@@ -469,6 +469,11 @@ pub(crate) fn layout(
         paths.push(path);
         offset
     });
+    let streamed =
+        program.groups.iter().flat_map(|group| &group.weights).filter_map(|&weight| plan.weights.get(weight as usize));
+    if own_offset.is_none() && streamed.into_iter().any(|weight| !matches!(weight.file, WeightFile::Source(_))) {
+        return Err(LoadError::NoWeights);
+    }
     let place = |weight: &PlanWeight| match weight.file {
         WeightFile::Source(file) => Some((file, weight.offset)),
         WeightFile::Plan | WeightFile::Blocks { .. } => Some((own_number, own_offset?.checked_add(weight.offset)?)),

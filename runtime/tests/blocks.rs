@@ -5,6 +5,7 @@ mod tiny;
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::FileExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -17,6 +18,7 @@ use ixc_runtime::execute::ExecuteError;
 use ixc_runtime::file::blocks::BlockError;
 use ixc_runtime::file::{self, FileError};
 use ixc_runtime::load::LoadError;
+use ixc_runtime::stream::StreamError;
 use ixc_runtime::stream::store::Config;
 use tiny::{EXPERTS, Factors, Folder, MAX_TOKENS, VOCABULARY, grouped};
 
@@ -246,6 +248,56 @@ fn a_run_that_stops_anywhere_is_gone_on_with() {
     assert_eq!(fs::read(&path).unwrap(), b"old");
     made.write(|_, _| ()).unwrap();
     assert!(fs::read(&path).unwrap() == right);
+}
+
+#[test]
+fn a_model_that_is_written_to_while_it_is_packed_is_refused_and_begun_anew() {
+    let made = Made::new();
+    let (path, model) = (made.path(), made.model());
+    let right = fs::read(&model).unwrap();
+    let file = File::options().write(true).open(&model).unwrap();
+    // Long ago, so that what is written now is told from that.
+    let before = std::time::UNIX_EPOCH + std::time::Duration::from_secs(1 << 30);
+    file.set_modified(before).unwrap();
+    for replaced in [false, true] {
+        let mut calls = 0;
+        let error = made.write(|_, _| {
+            calls += 1;
+            match calls {
+                1 if replaced => {
+                    let other = model.with_extension("other");
+                    fs::write(&other, &right).unwrap();
+                    File::open(&other).unwrap().set_modified(before).unwrap();
+                    fs::rename(&other, &model).unwrap();
+                }
+                1 => file.write_all_at(&[0; 4096], right.len() as u64 - 4096).unwrap(),
+                _ => {}
+            }
+        });
+        let Err(FileError::Source(error)) = error else { panic!("{error:?}") };
+        let LoadError::Stream(error) = *error else { panic!("{error}") };
+        let what = if replaced { "device and inode" } else { "time of change" };
+        assert!(matches!(&*error, StreamError::Changed { what: found, .. } if *found == what), "{error}");
+        assert!(calls > 1 && !path.exists() && parts(&path).iter().all(|part| !part.exists()));
+        if !replaced {
+            file.write_all_at(&right, 0).unwrap();
+            file.set_modified(before).unwrap();
+        }
+    }
+    made.write(|_, _| ()).unwrap();
+}
+
+#[test]
+fn links_beside_the_plan_are_not_written_through() {
+    for number in [0, 1] {
+        let made = Made::new();
+        let other = made.folder.join("other");
+        fs::write(&other, b"somebody else's").unwrap();
+        std::os::unix::fs::symlink(&other, &parts(&made.path())[number]).unwrap();
+        let error = made.write(|_, _| ()).unwrap_err().to_string();
+        assert!(error.contains("is a link"), "{error}");
+        assert_eq!(fs::read(&other).unwrap(), b"somebody else's");
+    }
 }
 
 #[test]

@@ -348,6 +348,48 @@ fn an_expert_that_cannot_be_read_fails_the_steps_that_need_it_and_no_other() {
 }
 
 #[test]
+fn a_file_that_is_overwritten_while_it_is_read_fails_the_step() {
+    let folder = Folder::new();
+    let plan = plan_of(&folder.0, Target::PORTABLE, Factors::F32);
+    let path = folder.0.join("tiny.weights");
+    let file = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+    // Long ago, so that the clock of the file system tells what is written now from that.
+    file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(1 << 30)).unwrap();
+    let down = plan.weights.iter().find(|weight| weight.name == "down").unwrap();
+    let (begin, bytes) = (down.offset, down.bytes);
+    let reads = Arc::new(Mutex::new(0u64));
+    let counted = Arc::clone(&reads);
+    let mut engine = planted(&plan, &folder, 96 << 10, move |_| {
+        let mut reads = counted.lock().unwrap();
+        *reads += 1;
+        if *reads == 2 {
+            // As long as before, and every float of the experts' last matrices is 0.
+            file.write_all_at(&vec![0; bytes as usize], begin).unwrap();
+        }
+        Ok(u64::MAX)
+    });
+    let error = engine.step(&tokens()[..4], &[3]).unwrap_err();
+    assert!(*reads.lock().unwrap() >= 2);
+    let StepError::Execute(ExecuteError::Stream(StreamError::Changed { what, .. })) = &error else { panic!("{error}") };
+    assert_eq!(*what, "time of change");
+    assert!(error.to_string().starts_with(path.to_str().unwrap()), "{error}");
+    assert_eq!(engine.position(), 0);
+    assert!(engine.step(&tokens()[..4], &[3]).is_err());
+}
+
+#[test]
+fn blocks_of_a_plan_whose_file_is_not_at_hand_are_told_so() {
+    let folder = Folder::new();
+    let plan = plan_of(&folder.0, Target::AVX512, Factors::Packed);
+    let path = folder.0.join("tiny.ixp");
+    let written = file::weights::write(&path, &plan, &folder.0, &Options::default(), |_, _| ()).unwrap();
+    for budget in [0, 1 << 20] {
+        let error = Engine::load(written.clone(), &folder.0, &options(1, budget, native(Target::AVX512))).unwrap_err();
+        assert!(matches!(error, LoadError::NoWeights), "{budget}: {error}");
+    }
+}
+
+#[test]
 fn a_budget_for_everything_is_kept_or_refused() {
     let folder = Folder::new();
     let plan = plan_of(&folder.0, Target::PORTABLE, Factors::F32);

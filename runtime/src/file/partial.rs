@@ -19,7 +19,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::{FileError, HEADER_BYTES, VERSION, check_place};
@@ -215,6 +215,16 @@ impl Partial {
         sealed.map_err(|source| self.error(source))
     }
 
+    /// Removes what was written: no other run may go on with it.
+    pub(super) fn discard(self) {
+        // Emptied before it is removed: a journal that stays would be gone on with.
+        let emptied = self.journal.set_len(0).and_then(|()| self.journal.sync_data());
+        let removed = [&self.journal_path, &self.part].map(fs::remove_file);
+        if let Some(error) = [emptied].into_iter().chain(removed).find_map(Result::err) {
+            tracing::debug!(part = %self.part.display(), %error, "what was written stays");
+        }
+    }
+
     fn error(&self, source: io::Error) -> FileError {
         let path = self.path.clone();
         match source.kind() {
@@ -236,8 +246,18 @@ fn entry(number: u32, crc: u32) -> [u8; ENTRY] {
     entry
 }
 
+/// Opens a file beside the plan's place, or makes it. A link is none of ours: what it leads to must not be written over.
 fn open(path: &Path) -> io::Result<File> {
-    File::options().read(true).write(true).create(true).truncate(false).open(path)
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false);
+    #[cfg(target_os = "linux")]
+    options.custom_flags(libc::O_NOFOLLOW);
+    options.open(path).map_err(|error| match fs::symlink_metadata(path) {
+        Ok(facts) if facts.is_symlink() => {
+            io::Error::new(io::ErrorKind::InvalidInput, format!("{} is a link; remove it", path.display()))
+        }
+        _ => error,
+    })
 }
 
 /// Opens a file for this process alone.

@@ -18,7 +18,6 @@
 //! Writing takes memory for [`CHUNK`] bytes of packed weights or one block, whatever the model's size.
 
 use std::fs::File;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use ixc_ir::format::Format;
@@ -34,7 +33,7 @@ use crate::memory::{Mapped, Memory, Region};
 use crate::pack::{self, ALIGNMENT, Job};
 use crate::pool::Pool;
 use crate::program::{BlockPlace, Group, Program};
-use crate::stream::BlockId;
+use crate::stream::{BlockId, StreamError};
 
 /// Most bytes that are packed before they are written, unless a strip has more.
 pub const CHUNK: u64 = 64 << 20;
@@ -176,7 +175,7 @@ fn layout(plan: &Plan<Kernel>) -> Layout {
 /// count. `progress` is told how many bytes of how many are written, first how many of them a run before wrote, if one did.
 ///
 /// # Errors
-/// When the plan is wrong, its model files are not there or others, or the file can't be written; what was written by then is gone on
+/// When the plan is wrong, its model files are not there, are others or are written to meanwhile, or the file can't be written; what was written by then is gone on
 /// with by the next call with the same plan and model files.
 pub fn write(
     path: &Path,
@@ -210,7 +209,7 @@ pub fn write(
     let units = work.iter().map(|(_, place)| unit(place)).collect();
     let total: u64 = work.iter().map(|(_, unit)| unit.bytes).sum();
     let batch = (total / BATCHES).clamp(1, CHUNK);
-    let mut partial = Partial::open(path, &identity(plan, folder), &payload, units, header.file_bytes(), batch)?;
+    let mut partial = Partial::open(path, &identity(&files), &payload, units, header.file_bytes(), batch)?;
     let (mut done, mut memory) = (partial.done_bytes(), None);
     if done > 0 {
         progress(done, total);
@@ -249,6 +248,11 @@ pub fn write(
     }
     let checksums: Vec<u8> = partial.done().iter().take(whole).flat_map(|crc| crc.to_le_bytes()).collect();
     header.checksums_crc = crc32fast::hash(&checksums);
+    if let Err(changed) = unchanged(plan, folder, &files) {
+        // Some of its bytes may be of before and others of after: the next run must not go on with them.
+        partial.discard();
+        return Err(failed(LoadError::Stream(Box::new(changed))));
+    }
     partial.seal(&header.encode(), &checksums)?;
     Ok(written)
 }
@@ -257,13 +261,17 @@ fn failed(error: LoadError) -> FileError {
     FileError::Source(Box::new(error))
 }
 
-/// What tells the model files of one run from those of another: the plan has their lengths, and checksums of their headers.
-fn identity(plan: &Plan<Kernel>, folder: &Path) -> Vec<u8> {
-    let changed = |path: &str| match std::fs::metadata(folder.join(path)) {
-        Ok(metadata) => [metadata.mtime(), metadata.mtime_nsec()],
-        Err(_) => [0; 2],
-    };
-    plan.files.iter().flat_map(|file| changed(&file.path)).flat_map(i64::to_le_bytes).collect()
+/// What tells the model files of one run from those of another, as they were when they were mapped: the plan has their lengths, and
+/// checksums of their headers.
+fn identity(files: &[Mapped]) -> Vec<u8> {
+    let changed = |file: &Mapped| file.identity().map_or([0; 2], |identity| identity.modified());
+    files.iter().flat_map(changed).flat_map(i64::to_le_bytes).collect()
+}
+
+/// Whether the plan's model files are still those that were mapped, and what they were then.
+fn unchanged(plan: &Plan<Kernel>, folder: &Path, files: &[Mapped]) -> Result<(), StreamError> {
+    let mapped = plan.files.iter().zip(files).filter_map(|(file, mapped)| Some((file, mapped.identity()?)));
+    mapped.into_iter().try_for_each(|(file, identity)| identity.check(&folder.join(&file.path)))
 }
 
 /// Where the matrices of a group's blocks are packed from.

@@ -40,6 +40,30 @@ impl Identity {
         }
     }
 
+    /// When it was last changed: seconds and nanoseconds.
+    pub fn modified(&self) -> [i64; 2] {
+        [self.modified.0, self.modified.1]
+    }
+
+    /// Whether the path still names this file, and the file is what it was.
+    ///
+    /// # Errors
+    /// [`StreamError::Changed`] where it is not.
+    pub fn check(self, path: &Path) -> Result<(), StreamError> {
+        match std::fs::metadata(path) {
+            Ok(metadata) => {
+                let now = Identity::of(&metadata);
+                now.compare(now, self, path)
+            }
+            Err(error) => Err(StreamError::Changed {
+                path: path.into(),
+                what: "path",
+                found: error.to_string(),
+                right: "that of the file".into(),
+            }),
+        }
+    }
+
     /// Whether a file is what it was: this is what its path names, and `held` what was opened.
     fn compare(self, held: Identity, right: Identity, path: &Path) -> Result<(), StreamError> {
         let changed =
