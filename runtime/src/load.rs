@@ -9,11 +9,10 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, RwLock};
 
-use ixc_codegen::emulator::Fault;
-use ixc_codegen::module::{CodegenError, Module};
-use ixc_codegen::target::{TARGETS, Target};
+use ixc_codegen::module::Module;
+use ixc_codegen::target::Target;
 use ixc_ir::kernel::Kernel;
-use ixc_ir::kernel::verify::{self, VerifyError};
+use ixc_ir::kernel::verify;
 use ixc_ir::plan::{ATTENTION_BLOCK, Plan, PlanWeight, SourceFile, WeightFile};
 
 use crate::advise::Advice;
@@ -22,181 +21,31 @@ use crate::engine::{BackendKind, Engine, ExpertStore, Options};
 use crate::execute::{Backend, Parts, Store};
 use crate::experts::{self, Experts};
 use crate::file::PlanFile;
-use crate::file::blocks::BlockError;
 use crate::foresight::Foresight;
 use crate::memory::{Cache, Inputs, Mapped, Memory, MemoryError, Rope};
 use crate::pack::{self, Job};
-use crate::pool::{Pool, PoolError};
-use crate::program::{MAX_CONTEXT, PlanError, Program};
+use crate::pool::Pool;
+use crate::program::{MAX_CONTEXT, Program};
 use crate::stats::{Clock, Stats};
-use crate::stream::StreamError;
 use crate::stream::files::Identity;
 use crate::stream::store::Config;
 use crate::trace::Recorder;
 use crate::weights::{Unpacked, Weight, Weights};
+
+mod budget;
+mod error;
+
+use budget::budget;
+pub(crate) use budget::{fixed_bytes, resident_bytes};
+pub use error::LoadError;
 
 /// Context unless told otherwise, where the model has one that long: the KV cache takes memory only as it fills, but positions
 /// beyond what people use need not be reserved.
 pub const DEFAULT_CONTEXT: u32 = 4096;
 /// Most threads.
 pub const MAX_THREADS: usize = 1024;
-/// Bytes of a budget that are left for the stacks, code and tables of a run.
-const SPARE_BYTES: u64 = 64 << 20;
 /// Bytes of a file that are read at a time for its checksum.
 const READ_BYTES: usize = 1 << 16;
-
-/// Why a plan can't be run.
-#[derive(Debug, thiserror::Error)]
-pub enum LoadError {
-    /// The plan is wrong.
-    #[error("the plan is malformed: {0}")]
-    Plan(#[from] PlanError),
-    /// A kernel of the plan is wrong.
-    #[error("the plan is malformed: kernel {kernel:?}: {source}")]
-    Kernel {
-        /// The kernel's name.
-        kernel: String,
-        /// What is wrong.
-        source: Box<VerifyError>,
-    },
-    /// The plan is for a target that this build does not know.
-    #[error("the plan is for target {found:?}; this build has {}", target_names())]
-    Target {
-        /// The target's name.
-        found: String,
-    },
-    /// Code can't be generated or run here.
-    #[error(transparent)]
-    Codegen(Box<CodegenError>),
-    /// A target that the emulator does not know.
-    #[error("target {} runs on every machine; the emulator runs only code for x86-64 targets", target.name())]
-    NotEmulated {
-        /// The target.
-        target: Target,
-    },
-    /// Generated code that the emulator does not take: a bug.
-    #[error("kernel {kernel}: {source}; this is a bug")]
-    Fault {
-        /// The kernel's name.
-        kernel: String,
-        /// What and where.
-        source: Box<Fault>,
-    },
-    /// A model file can't be opened or read.
-    #[error("model file {}: {source}", path.display())]
-    ModelFile {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// A model file is not the one that the plan was made from.
-    #[error("model file {}: {what} is {found}, the plan was made from a file where it is {right}; compile it again", path.display())]
-    OtherModel {
-        /// The file.
-        path: PathBuf,
-        /// What is different.
-        what: &'static str,
-        /// What it is.
-        found: u64,
-        /// What it was.
-        right: u64,
-    },
-    /// The context asked for.
-    #[error("a context of {found} is not possible; this model takes 1 to {most}")]
-    Context {
-        /// Asked for.
-        found: u32,
-        /// Largest.
-        most: u32,
-    },
-    /// The number of threads asked for.
-    #[error("{found} threads are not possible; 1 to {MAX_THREADS} are")]
-    Threads {
-        /// Asked for.
-        found: usize,
-    },
-    /// The system gives no memory.
-    #[error(transparent)]
-    Memory(#[from] MemoryError),
-    /// A weight in the plan's own file has another checksum than when it was written.
-    #[error(
-        "{}: weight {name:?} has checksum {found:08x} where {right:08x} was written: the file is damaged, compile the model again",
-        path.display()
-    )]
-    DamagedWeight {
-        /// The plan's file.
-        path: PathBuf,
-        /// The weight.
-        name: String,
-        /// Of its bytes.
-        found: u32,
-        /// As written.
-        right: u32,
-    },
-    /// A block of experts in the plan's own file is not what was written.
-    #[error(transparent)]
-    Block(#[from] BlockError),
-    /// The plan has weights in its own file, which is not at hand.
-    #[error("the plan has weights in its own file, and was not loaded from it")]
-    NoWeights,
-    /// The memory asked for is too little for what has to be in it.
-    #[error(
-        "a memory budget of {} MiB is too small: {} MiB are needed besides experts, and {} MiB with the least of them",
-        mib(*budget), mib(*fixed), mib(*needed)
-    )]
-    Budget {
-        /// Asked for.
-        budget: u64,
-        /// What is in memory all the time.
-        fixed: u64,
-        /// The least that works.
-        needed: u64,
-    },
-    /// The memory asked for is too little, and nothing in the plan can be read when it is needed.
-    #[error(
-        "a memory budget of {} MiB is too small: this takes {} MiB, and keeps all of it in memory; what can stay on the drive are experts of a model in a file, in a plan that was compiled with a budget",
-        mib(*budget), mib(*needed)
-    )]
-    Larger {
-        /// Asked for.
-        budget: u64,
-        /// What it takes.
-        needed: u64,
-    },
-    /// Experts are to stay in mapped files, and the plan packs them when it is loaded.
-    #[error(
-        "experts cannot be read where they are mapped: {weight} is packed when the plan is loaded; compile with --no-pack, or with --pack so that the plan file has them as kernels read them"
-    )]
-    PackedExperts {
-        /// The first weight that is.
-        weight: String,
-    },
-    /// Experts can't be streamed.
-    #[error(transparent)]
-    Stream(Box<StreamError>),
-    /// A bug, or the memory of the weights failed.
-    #[error("weights could not be packed: {source}")]
-    Pack {
-        /// What happened.
-        source: PoolError,
-    },
-    /// The system gives no thread.
-    #[error("cannot start a thread: {source}")]
-    Thread {
-        /// Why.
-        source: io::Error,
-    },
-}
-
-/// Bytes as whole MiB, rounded up.
-fn mib(bytes: u64) -> u64 {
-    bytes.div_ceil(1 << 20)
-}
-
-fn target_names() -> String {
-    TARGETS.iter().map(|row| row.name).collect::<Vec<_>>().join(", ")
-}
 
 /// See [`Engine::load`].
 pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<Engine, LoadError> {
@@ -411,49 +260,6 @@ pub(crate) fn streamed(program: &Program, plan: &Plan<Kernel>, options: &Options
         streamed[weight as usize] = true;
     }
     Some(streamed)
-}
-
-/// Memory of this process now, in bytes, as the system counts it; 0 where it does not tell.
-pub(crate) fn resident_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
-    kib.unwrap_or(0).saturating_mul(1024)
-}
-
-/// Bytes that a run takes besides what the process has already, experts' blocks and mapped files.
-pub(crate) fn fixed_bytes(
-    program: &Program,
-    plan: &Plan<Kernel>,
-    streamed: Option<&[bool]>,
-    capacity: u32,
-    threads: usize,
-) -> u64 {
-    let ropes = plan.ropes.iter().map(|table| Rope::bytes(table, capacity));
-    let scratch = program.scratch_bytes.saturating_mul(threads as u64);
-    let cache = Cache::bytes(&plan.cache, capacity);
-    let rest = [kept(&plan.weights, streamed).1, plan.arena_bytes, cache, scratch, program.part_bytes, SPARE_BYTES];
-    ropes.chain(rest).fold(0, u64::saturating_add)
-}
-
-/// What a budget leaves for experts' blocks; for other plans, whether it is enough for all of it.
-fn budget(
-    options: &Options,
-    plan: &Plan<Kernel>,
-    fixed: u64,
-    layout: Option<&experts::Layout>,
-) -> Result<u64, LoadError> {
-    let (Some(budget), own) = (options.memory, options.stream.budget) else { return Ok(options.stream.budget) };
-    let Some(layout) = layout else {
-        let mapped = plan.weights.iter().filter(|weight| !weight.is_packed_at_load());
-        let needed = mapped.fold(fixed, |sum, weight| sum.saturating_add(weight.bytes));
-        return if needed > budget { Err(LoadError::Larger { budget, needed }) } else { Ok(0) };
-    };
-    let needed = fixed.saturating_add(own.max(layout.least_bytes()));
-    if budget < needed {
-        return Err(LoadError::Budget { budget, fixed, needed });
-    }
-    Ok(if own == 0 { budget - fixed } else { own })
 }
 
 /// Where streamed experts lie, and the files that they lie in.

@@ -1,0 +1,169 @@
+//! Why a plan can't be loaded.
+
+use std::io;
+use std::path::PathBuf;
+
+use ixc_codegen::emulator::Fault;
+use ixc_codegen::module::CodegenError;
+use ixc_codegen::target::{TARGETS, Target};
+use ixc_ir::kernel::verify::VerifyError;
+
+use super::MAX_THREADS;
+use crate::file::blocks::BlockError;
+use crate::memory::MemoryError;
+use crate::pool::PoolError;
+use crate::program::PlanError;
+use crate::stream::StreamError;
+
+/// Why a plan can't be run.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The plan is wrong.
+    #[error("the plan is malformed: {0}")]
+    Plan(#[from] PlanError),
+    /// A kernel of the plan is wrong.
+    #[error("the plan is malformed: kernel {kernel:?}: {source}")]
+    Kernel {
+        /// The kernel's name.
+        kernel: String,
+        /// What is wrong.
+        source: Box<VerifyError>,
+    },
+    /// The plan is for a target that this build does not know.
+    #[error("the plan is for target {found:?}; this build has {}", target_names())]
+    Target {
+        /// The target's name.
+        found: String,
+    },
+    /// Code can't be generated or run here.
+    #[error(transparent)]
+    Codegen(Box<CodegenError>),
+    /// A target that the emulator does not know.
+    #[error("target {} runs on every machine; the emulator runs only code for x86-64 targets", target.name())]
+    NotEmulated {
+        /// The target.
+        target: Target,
+    },
+    /// Generated code that the emulator does not take: a bug.
+    #[error("kernel {kernel}: {source}; this is a bug")]
+    Fault {
+        /// The kernel's name.
+        kernel: String,
+        /// What and where.
+        source: Box<Fault>,
+    },
+    /// A model file can't be opened or read.
+    #[error("model file {}: {source}", path.display())]
+    ModelFile {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: io::Error,
+    },
+    /// A model file is not the one that the plan was made from.
+    #[error("model file {}: {what} is {found}, the plan was made from a file where it is {right}; compile it again", path.display())]
+    OtherModel {
+        /// The file.
+        path: PathBuf,
+        /// What is different.
+        what: &'static str,
+        /// What it is.
+        found: u64,
+        /// What it was.
+        right: u64,
+    },
+    /// The context asked for.
+    #[error("a context of {found} is not possible; this model takes 1 to {most}")]
+    Context {
+        /// Asked for.
+        found: u32,
+        /// Largest.
+        most: u32,
+    },
+    /// The number of threads asked for.
+    #[error("{found} threads are not possible; 1 to {MAX_THREADS} are")]
+    Threads {
+        /// Asked for.
+        found: usize,
+    },
+    /// The system gives no memory.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// A weight in the plan's own file has another checksum than when it was written.
+    #[error(
+        "{}: weight {name:?} has checksum {found:08x} where {right:08x} was written: the file is damaged, compile the model again",
+        path.display()
+    )]
+    DamagedWeight {
+        /// The plan's file.
+        path: PathBuf,
+        /// The weight.
+        name: String,
+        /// Of its bytes.
+        found: u32,
+        /// As written.
+        right: u32,
+    },
+    /// A block of experts in the plan's own file is not what was written.
+    #[error(transparent)]
+    Block(#[from] BlockError),
+    /// The plan has weights in its own file, which is not at hand.
+    #[error("the plan has weights in its own file, and was not loaded from it")]
+    NoWeights,
+    /// The memory asked for is too little for what has to be in it.
+    #[error(
+        "a memory budget of {} MiB is too small: {} MiB are needed besides experts, and {} MiB with the least of them",
+        mib(*budget), mib(*fixed), mib(*needed)
+    )]
+    Budget {
+        /// Asked for.
+        budget: u64,
+        /// What is in memory all the time.
+        fixed: u64,
+        /// The least that works.
+        needed: u64,
+    },
+    /// The memory asked for is too little, and nothing in the plan can be read when it is needed.
+    #[error(
+        "a memory budget of {} MiB is too small: this takes {} MiB, and keeps all of it in memory; what can stay on the drive are experts of a model in a file, in a plan that was compiled with a budget",
+        mib(*budget), mib(*needed)
+    )]
+    Larger {
+        /// Asked for.
+        budget: u64,
+        /// What it takes.
+        needed: u64,
+    },
+    /// Experts are to stay in mapped files, and the plan packs them when it is loaded.
+    #[error(
+        "experts cannot be read where they are mapped: {weight} is packed when the plan is loaded; compile with --no-pack, or with --pack so that the plan file has them as kernels read them"
+    )]
+    PackedExperts {
+        /// The first weight that is.
+        weight: String,
+    },
+    /// Experts can't be streamed.
+    #[error(transparent)]
+    Stream(Box<StreamError>),
+    /// A bug, or the memory of the weights failed.
+    #[error("weights could not be packed: {source}")]
+    Pack {
+        /// What happened.
+        source: PoolError,
+    },
+    /// The system gives no thread.
+    #[error("cannot start a thread: {source}")]
+    Thread {
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// Bytes as whole MiB, rounded up.
+fn mib(bytes: u64) -> u64 {
+    bytes.div_ceil(1 << 20)
+}
+
+fn target_names() -> String {
+    TARGETS.iter().map(|row| row.name).collect::<Vec<_>>().join(", ")
+}
