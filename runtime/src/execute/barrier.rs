@@ -1,0 +1,149 @@
+//! The walk of a thread through all stages, and what the last one to come to a barrier does there: sorting, requests, predictions.
+
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+use ixc_ir::plan::BucketId;
+
+use super::{ExecuteError, Pass};
+use crate::experts::Experts;
+use crate::memory::INDEX_BYTES;
+use crate::program::{Ids, Then};
+use crate::trace::Work;
+
+impl Pass<'_> {
+    /// What each thread does.
+    pub(super) fn walk(&self, thread: usize) {
+        let mut clock = self.clocks.get(thread).map(|clock| clock.lock().unwrap_or_else(PoisonError::into_inner));
+        if let Some(trace) = &self.store.trace {
+            trace.enter(thread);
+        }
+        let mut groups = Vec::new();
+        let last = self.program.stages.len().saturating_sub(1);
+        let mut i = 0;
+        while let Some(stage) = self.program.stages.get(i) {
+            self.pack(stage, clock.as_deref_mut());
+            self.guarded(|| self.work(thread, stage, &mut groups, clock.as_deref_mut()));
+            if let Some(experts) = &self.store.experts {
+                self.guarded(|| {
+                    experts.pack_arrived();
+                    Ok(())
+                });
+            }
+            if i < last {
+                let begin = self.now(clock.is_some());
+                let window = stage.window.and_then(|window| self.program.windows.get(window as usize));
+                let window = window.filter(|window| window.last == i);
+                self.barrier.wait(|| {
+                    self.next.store(0, Ordering::Relaxed);
+                    self.again.store(false, Ordering::Relaxed);
+                    self.guarded(|| {
+                        let begin = self.now(false);
+                        if window.is_some() && self.go_on()? {
+                            self.trace(begin, Work::Next);
+                            self.again.store(true, Ordering::Relaxed);
+                            return Ok(());
+                        }
+                        stage.then.iter().try_for_each(|then| {
+                            let begin = self.now(false);
+                            let result = self.then(*then);
+                            self.trace(begin, work_of(*then));
+                            result
+                        })
+                    });
+                });
+                self.trace(begin, Work::Barrier);
+                if let (Some(clock), Some(begin)) = (clock.as_deref_mut(), begin) {
+                    clock.wait(begin.elapsed());
+                }
+                // All threads see what the last one at the barrier stored: it changes only at the next one.
+                if let Some(window) = window.filter(|_| self.again.load(Ordering::Relaxed)) {
+                    i = window.first;
+                    continue;
+                }
+            }
+            i += 1;
+        }
+    }
+
+    /// Whether a window has experts that were not worked on; they are asked for then.
+    fn go_on(&self) -> Result<bool, ExecuteError> {
+        Ok(self.store.experts.as_ref().map_or(Ok(false), Experts::next)?)
+    }
+
+    /// What is done at a barrier. Runs alone.
+    fn then(&self, then: Then) -> Result<(), ExecuteError> {
+        match then {
+            Then::Sort(bucket) => self.sort(bucket),
+            Then::Request { window, group } => {
+                let Some(facts) = self.program.windows.get(window as usize) else { return Ok(()) };
+                let bucket = self.store.buckets[facts.bucket.0 as usize].read().unwrap_or_else(PoisonError::into_inner);
+                if let Some(advice) = &self.store.advice {
+                    advice.request(group, bucket.active(), &self.store.files);
+                }
+                match &self.store.experts {
+                    Some(experts) => Ok(experts.begin(window, group, bucket.active())?),
+                    None => Ok(()),
+                }
+            }
+            Then::Announce { window, group } => {
+                let (Some(experts), Some(facts)) = (&self.store.experts, self.program.windows.get(window as usize))
+                else {
+                    return Ok(());
+                };
+                let routing = &self.program.routings[facts.bucket.0 as usize];
+                experts.announce(window, group, routing.top_k, &self.ids(routing.ids, routing.top_k));
+                Ok(())
+            }
+            Then::Predict { group, ids, count } => {
+                let Some(experts) = &self.store.experts else { return Ok(()) };
+                experts.predict(group, count, &self.ids(ids, count));
+                Ok(())
+            }
+            Then::Release(group) => {
+                self.store.experts.iter().for_each(|experts| experts.end(group));
+                Ok(())
+            }
+        }
+    }
+
+    /// So many ids of each token.
+    fn ids(&self, ids: Ids, count: u32) -> Vec<u32> {
+        let from = self.arena(ids.buffer.0 as usize);
+        let words = from.bytes() / INDEX_BYTES;
+        let row = |token: u64| {
+            let first = token * ids.stride + u64::from(ids.first);
+            first.min(words)..(first + u64::from(count)).min(words)
+        };
+        // SAFETY: the words lie in the arena; all other threads wait at the barrier. No alignment is assumed.
+        let word = |i: u64| unsafe { from.base().cast::<u32>().add(i as usize).read_unaligned() };
+        (0..u64::from(self.counts.tokens)).flat_map(row).map(word).collect()
+    }
+
+    /// Sorts a routing. Runs alone.
+    fn sort(&self, id: BucketId) -> Result<(), ExecuteError> {
+        let number = id.0 as usize;
+        let routing = &self.program.routings[number];
+        let mut bucket = self.store.buckets[number].write().unwrap_or_else(PoisonError::into_inner);
+        let ids = self.ids(routing.ids, routing.top_k);
+        bucket.sort(&ids, routing.top_k, routing.experts)?;
+        let (tokens, slots) = self.store.inputs.routed[number];
+        for (words, to) in [(bucket.tokens(), tokens), (bucket.slots(), slots)] {
+            debug_assert!(words.len() as u64 * INDEX_BYTES <= to.bytes());
+            // SAFETY: the inputs were made for `max_tokens` times `top_k` words, and there are no more tokens than that; all
+            // other threads wait at the barrier.
+            unsafe { to.base().copy_from_nonoverlapping(words.as_ptr().cast(), size_of_val(words)) };
+        }
+        Ok(())
+    }
+}
+
+/// What a thread does alone.
+fn work_of(then: Then) -> Work {
+    match then {
+        Then::Sort(_) => Work::Sort,
+        Then::Request { group, .. } => Work::Request(group),
+        Then::Announce { group, .. } | Then::Predict { group, .. } => Work::Predict(group),
+        Then::Release(group) => Work::Release(group),
+    }
+}

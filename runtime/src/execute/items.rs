@@ -1,0 +1,268 @@
+//! A stage's items: how they are numbered, which share of them a thread takes, and the kernel calls of each.
+
+use std::sync::atomic::Ordering;
+
+use ixc_ir::plan::{DimRule, RowAxis, Split, Task, Variant};
+
+use super::Pass;
+use super::buffers::{SCRATCH, in_range};
+use super::error::{ExecuteError, ItemError, Problem};
+use super::parts::Span;
+use crate::bucket::ExpertRows;
+use crate::memory::Region;
+use crate::program::{MAX_BUFFERS, MAX_DIMS, PartPlace, Signature, Stage};
+use crate::stats::Clock;
+use crate::trace::Work;
+
+/// A thread takes this part of what is left, divided by the number of threads: large shares are sequential reads, small ones
+/// at the end keep threads from waiting.
+const SHARES: u64 = 8;
+
+/// Items of one task and expert.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Group {
+    /// Number of the first item, and of the first after it, in the stage.
+    start: u64,
+    end: u64,
+    task: usize,
+    variant: usize,
+    expert: u32,
+    first_row: u64,
+    rows: u64,
+    chunk_rows: u64,
+    chunks: u64,
+    /// How the positions before an item are divided.
+    span: Span,
+}
+
+/// An item.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Item {
+    pub(super) row: u64,
+    pub(super) rows: u64,
+    pub(super) column: u32,
+    pub(super) expert: u32,
+    /// The expert's block, where it is streamed.
+    pub(super) block: Option<Region>,
+    pub(super) span: Span,
+}
+
+impl Pass<'_> {
+    /// Works on items of a stage as long as there are some.
+    pub(super) fn work(
+        &self,
+        thread: usize,
+        stage: &Stage,
+        groups: &mut Vec<Group>,
+        mut clock: Option<&mut Clock>,
+    ) -> Result<(), ExecuteError> {
+        let total = self.groups(stage, groups);
+        loop {
+            let left = total.saturating_sub(self.next.load(Ordering::Relaxed));
+            if left == 0 || self.failed.load(Ordering::Relaxed) {
+                return Ok(());
+            }
+            let share = (left / (SHARES * self.threads as u64)).max(1);
+            let start = self.next.fetch_add(share, Ordering::Relaxed);
+            let end = start.saturating_add(share).min(total);
+            let mut at = start;
+            let mut number = groups.partition_point(|group| group.end <= start);
+            while at < end {
+                let Some(group) = groups.get(number) else { break };
+                let stop = group.end.min(end);
+                let begin = self.now(clock.is_some());
+                self.items(thread, stage, group, at..stop)?;
+                let task = (stage.first_task + group.task) as u32;
+                let expert = matches!(stage.tasks[group.task].rows, RowAxis::Routed(_)).then_some(group.expert);
+                self.trace(begin, Work::Task { task, expert, items: stop - at });
+                if let (Some(clock), Some(begin)) = (clock.as_deref_mut(), begin) {
+                    clock.work(stage.first_task + group.task, begin.elapsed(), stop - at);
+                }
+                at = stop;
+                number += 1;
+            }
+        }
+    }
+
+    /// Numbers the items of a stage; gives how many there are.
+    fn groups(&self, stage: &Stage, groups: &mut Vec<Group>) -> u64 {
+        groups.clear();
+        let mut end = 0u64;
+        for (number, task) in stage.tasks.iter().enumerate() {
+            let mut add = |rows: ExpertRows| {
+                let fits = task.variants.iter().position(|variant| rows.rows <= variant.up_to_rows);
+                let (Some(variant), true) = (fits, rows.rows > 0 && task.columns > 0) else { return };
+                let chosen = &task.variants[variant];
+                // Rows that are divided are one at a time, as the program's check says: each has parts of its own.
+                let each = if chosen.split.is_some() { 1 } else { rows.rows };
+                for first in (0..rows.rows).step_by(each as usize) {
+                    let count = u64::from(each);
+                    let chunk_rows = chunk_rows(chosen, count);
+                    let chunks = count.div_ceil(chunk_rows);
+                    let first_row = u64::from(rows.first) + u64::from(first);
+                    let span = match chosen.split {
+                        // Rows are tokens, as the check says, too.
+                        Some(split) => Span::divided(u64::from(self.counts.position) + first_row, split.division),
+                        None => Span::WHOLE,
+                    };
+                    let start = end;
+                    let items = chunks.saturating_mul(u64::from(task.columns)).saturating_mul(u64::from(span.parts));
+                    end = end.saturating_add(items);
+                    let expert = rows.expert;
+                    let rows = count;
+                    groups.push(Group {
+                        start,
+                        end,
+                        task: number,
+                        variant,
+                        expert,
+                        first_row,
+                        rows,
+                        chunk_rows,
+                        chunks,
+                        span,
+                    });
+                }
+            };
+            self.each_expert(stage, task.rows, &mut add);
+        }
+        end
+    }
+
+    fn items(
+        &self,
+        thread: usize,
+        stage: &Stage,
+        group: &Group,
+        numbers: std::ops::Range<u64>,
+    ) -> Result<(), ExecuteError> {
+        let (task, place) = (&stage.tasks[group.task], &stage.parts[group.task]);
+        let block = match self.streamed(stage, task.rows) {
+            Some((number, experts)) => Some(experts.wait(number, group.expert)?),
+            None => None,
+        };
+        let variant = &task.variants[group.variant];
+        let kernel = &self.program.kernels[variant.kernel.0 as usize];
+        for number in numbers {
+            let number = number - group.start;
+            let parts = u64::from(group.span.parts);
+            // Below the number of parts.
+            let (part, number) = ((number % parts) as u32, number / parts);
+            let skipped = number % group.chunks * group.chunk_rows;
+            let item = Item {
+                row: group.first_row + skipped,
+                rows: group.chunk_rows.min(group.rows - skipped),
+                // Below the number of columns.
+                column: (number / group.chunks) as u32,
+                expert: group.expert,
+                block,
+                span: Span { part, ..group.span },
+            };
+            let failed = |kernel: &Signature, problem| {
+                let (task, kernel) = (task.label.clone(), kernel.name.clone());
+                ExecuteError::Item(Box::new(ItemError { task, kernel, problem }))
+            };
+            self.item(thread, (task, place), variant, kernel, &item).map_err(|problem| failed(kernel, problem))?;
+            if let Some(split) = &variant.split
+                && self.store.parts.finished(place, (item.row, item.column), item.span.parts)
+            {
+                let combine = &self.program.kernels[split.combine.0 as usize];
+                let combined = self.combine(thread, (task, place), split, combine, &item);
+                combined.map_err(|problem| failed(combine, problem))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn item(
+        &self,
+        thread: usize,
+        (task, place): (&Task, &PartPlace),
+        variant: &Variant,
+        kernel: &Signature,
+        item: &Item,
+    ) -> Result<(), Problem> {
+        let mut dims = [0i64; MAX_DIMS];
+        for ((value, &rule), dim) in dims.iter_mut().zip(&variant.dims).zip(&kernel.dims) {
+            *value = in_range(self.dim(rule, item), dim)?;
+        }
+        let dims = &dims[..kernel.dims.len()];
+        let (mut pointers, mut sizes) = ([std::ptr::null_mut(); MAX_BUFFERS], [0; MAX_BUFFERS]);
+        for (i, arg) in task.args.iter().enumerate().take(kernel.buffers.len()) {
+            let region = match variant.split {
+                Some(split) if split.argument as usize == i => {
+                    self.parts(place, &kernel.buffers[i], item, (item.span.part, 1), dims)?
+                }
+                _ => self.slice((thread, i), &kernel.buffers[i], arg, item, dims)?,
+            };
+            pointers[i] = region.base();
+            sizes[i] = region.bytes();
+        }
+        let count = kernel.buffers.len();
+        // SAFETY: dims are in their ranges. Each slice lies in its memory, which `store` keeps mapped; what the kernel may write
+        // comes from the arena, the cache, an item's own part or this thread's scratch memory, and overlaps nothing else of the
+        // call, as the program's check says. Index buffers come from inputs, which nothing writes now, and their values are
+        // below the kernel's limits. What other threads write at the same time, if the plan is wrong, are bytes that no
+        // address depends on.
+        unsafe { self.backend.call(variant.kernel.0 as usize, &pointers[..count], &sizes[..count], dims) }
+    }
+
+    /// Makes the result of an item's parts, all of which are done.
+    fn combine(
+        &self,
+        thread: usize,
+        (task, place): (&Task, &PartPlace),
+        split: &Split,
+        kernel: &Signature,
+        item: &Item,
+    ) -> Result<(), Problem> {
+        let parts = item.span.parts;
+        let dims = [kernel.dims.first().map_or(Ok(0), |dim| in_range(u64::from(parts), dim))?];
+        let (mut pointers, mut sizes) = ([std::ptr::null_mut(); MAX_BUFFERS], [0; MAX_BUFFERS]);
+        let argument = &task.args[split.argument as usize];
+        for (i, buffer) in kernel.buffers.iter().enumerate() {
+            let region = match i {
+                0 => self.parts(place, buffer, item, (0, parts), &dims)?,
+                1 => self.slice((thread, i), buffer, argument, item, &dims)?,
+                _ => self.slice((thread, i), buffer, &SCRATCH, item, &dims)?,
+            };
+            pointers[i] = region.base();
+            sizes[i] = region.bytes();
+        }
+        let count = kernel.buffers.len();
+        // SAFETY: as for an item's kernel: the program's check says that the kernel reads its first buffer, the parts, which no
+        // thread writes any more; writes its second, a slice of what the task writes; and has scratch memory of this thread.
+        unsafe { self.backend.call(split.combine.0 as usize, &pointers[..count], &sizes[..count], &dims) }
+    }
+}
+
+/// Rows of each item but the last: as many chunks as the variant's largest makes, but even ones, in whole row groups.
+fn chunk_rows(variant: &Variant, rows: u64) -> u64 {
+    let most = u64::from(variant.row_chunk.max(1));
+    let even = rows.div_ceil(rows.div_ceil(most).max(1));
+    let group = variant.dims.iter().find_map(|rule| match rule {
+        DimRule::RowGroups(n) => Some(u64::from(*n)),
+        _ => None,
+    });
+    even.next_multiple_of(group.unwrap_or(1).max(1)).clamp(1, most)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ixc_ir::plan::KernelId;
+
+    #[test]
+    fn chunks_are_even_and_in_whole_groups() {
+        let variant =
+            |row_chunk, dims| Variant { up_to_rows: u32::MAX, row_chunk, kernel: KernelId(0), dims, split: None };
+        let groups = || vec![DimRule::RowGroups(6), DimRule::RowRest(6)];
+        assert_eq!(chunk_rows(&variant(96, groups()), 512), 90);
+        assert_eq!(chunk_rows(&variant(96, groups()), 96), 96);
+        assert_eq!(chunk_rows(&variant(96, groups()), 97), 54);
+        assert_eq!(chunk_rows(&variant(96, groups()), 7), 12);
+        assert_eq!(chunk_rows(&variant(1, vec![]), 512), 1);
+        assert_eq!(chunk_rows(&variant(4, vec![DimRule::Rows]), 5), 3);
+        assert_eq!(chunk_rows(&variant(5, vec![DimRule::RowGroups(u32::MAX)]), 4), 5);
+    }
+}
