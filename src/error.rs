@@ -142,6 +142,11 @@ pub enum Error {
         "no layer's experts are predicted in this plan, so that --prefetch router has nothing to go by; compile it with --prefetch router, or choose previous, frequency or auto"
     )]
     NoEarlyRouters,
+    /// Experts are to stay where they are mapped, and the plan does not say when they are needed.
+    #[error(
+        "this plan does not say when experts are needed, so that --experts map has nothing to tell the page cache; leave it out, or compile a model that has experts with --memory"
+    )]
+    NoGroups,
     /// A plan where only a model file will do.
     #[error("{}: is a plan; this needs the model file that it was made from", path.display())]
     IsPlan {
@@ -298,6 +303,7 @@ impl Error {
             | Error::Sample(_)
             | Error::OtherTarget { .. }
             | Error::NoEarlyRouters
+            | Error::NoGroups
             | Error::IsPlan { .. }
             | Error::NoTokenizer { .. }
             | Error::NoTemplate

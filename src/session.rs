@@ -23,11 +23,12 @@ use ixc_codegen::target::Target;
 use ixc_frontend::template::{ChatTemplate, Conversation, Message};
 use ixc_frontend::tokenizer::{Tokenizer, TokenizerError};
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{Plan, Step, WeightFile};
+use ixc_ir::plan::{Plan, WeightFile};
 use ixc_runtime::advise::Advised;
 use ixc_runtime::engine::{self, BackendKind, Engine, ExpertStore};
 use ixc_runtime::file::{self, PlanFile};
-use ixc_runtime::load::{BuiltIn, LoadError};
+use ixc_runtime::load::{self, BuiltIn, LoadError};
+use ixc_runtime::needs;
 use ixc_runtime::sample::{Sampler, Settings};
 use ixc_runtime::stats::Stats;
 use ixc_runtime::stream::cache;
@@ -43,7 +44,7 @@ use crate::machine::drive;
 use crate::model::{Model, check_tokens, is_plan};
 
 /// Positions of the KV cache where nothing is said, unless the model's context is shorter.
-pub const DEFAULT_CONTEXT: usize = 4096;
+pub const DEFAULT_CONTEXT: usize = load::DEFAULT_CONTEXT as usize;
 
 /// How to run.
 #[derive(Clone, Debug, Default)]
@@ -77,6 +78,19 @@ pub struct SessionOptions {
     pub trace: Option<Arc<Recorder>>,
     /// How many of a token's experts are computed one layer later, see [`compile::Options::defer`]. A plan has its own.
     pub defer: u32,
+}
+
+impl SessionOptions {
+    /// What of this a run's memory depends on, as the runtime takes it.
+    fn run(&self) -> engine::Options {
+        engine::Options {
+            threads: self.threads,
+            context: self.context.map(|context| u32::try_from(context).unwrap_or(u32::MAX)),
+            memory: self.memory,
+            trace: self.trace.clone(),
+            ..engine::Options::default()
+        }
+    }
 }
 
 /// What to generate.
@@ -184,7 +198,7 @@ impl Session {
         compile_options.predict_extra = options.prefetch.early_routers();
         compile_options.defer = options.defer;
         let (compiled, memory) = match options.experts {
-            ExpertStore::Stream => budget::compile_within(model, &compile_options, options.memory, options.context)?,
+            ExpertStore::Stream => budget::compile_within(model, &compile_options, &options.run())?,
             ExpertStore::Map => {
                 // Kernels read experts where they are mapped, and the plan says when.
                 let pack = options.pack.or(Some(false));
@@ -211,25 +225,23 @@ impl Session {
         if let Some(wanted) = options.target.filter(|wanted| wanted.name() != plan.target) {
             return Err(Error::OtherTarget { plan: plan.target.clone(), wanted: wanted.name() });
         }
-        // What is deferred is said beforehand, too, but by its own routing.
-        let routed = |ids, first, count| {
-            plan.steps.iter().any(|step| match *step {
-                Step::Bucket { ids: by, first: from, top_k, .. } => (by, from, top_k) == (ids, first, count),
-                _ => false,
-            })
-        };
-        let routers = plan.steps.iter().any(|step| match *step {
-            Step::Predict { ids, first, count, .. } => !routed(ids, first, count),
-            _ => false,
-        });
-        if options.prefetch.choice == Choice::Always(Strategy::Given) && plan.expert_groups.len() > 1 && !routers {
+        if options.experts == ExpertStore::Map && plan.expert_groups.is_empty() {
+            return Err(Error::NoGroups);
+        }
+        if options.prefetch.choice == Choice::Always(Strategy::Given)
+            && plan.expert_groups.len() > 1
+            && !needs::has_early_routers(plan)?
+        {
             return Err(Error::NoEarlyRouters);
         }
         let spec = decode_tokenizer(&plan.tokenizer)?;
-        let context = options.context.map(|context| u32::try_from(context).unwrap_or(u32::MAX));
+        let run = options.run();
         let built_in = Some(BuiltIn { path: crate::demo::NAME, bytes: crate::demo::bytes() });
         let memory = match options.experts {
-            ExpertStore::Stream => options.memory.or_else(|| budget::of_plan(plan, options.context)),
+            ExpertStore::Stream => match options.memory {
+                Some(memory) => Some(memory),
+                None => budget::of_plan(plan, &run)?,
+            },
             ExpertStore::Map => None,
         };
         let experts = memory.and_then(|_| experts_file(&file, folder));
@@ -240,8 +252,6 @@ impl Session {
             stream.drive = DriveOptions { depth: drive.depth, predicted_depth: half, ..stream.drive };
         }
         let engine_options = engine::Options {
-            threads: options.threads,
-            context,
             built_in,
             skip_weight_check: options.skip_weight_check,
             stats: options.stats,
@@ -250,7 +260,7 @@ impl Session {
             experts: options.experts,
             stream,
             prefetch: options.prefetch,
-            trace: options.trace.clone(),
+            ..run
         };
         let engine = Engine::load_file(file, folder, &engine_options).map_err(|error| match error {
             LoadError::Codegen(source) if matches!(*source, CodegenError::MissingFeatures { .. }) => {

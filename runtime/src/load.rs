@@ -29,14 +29,14 @@ use crate::program::{MAX_CONTEXT, Program};
 use crate::stats::{Clock, Stats};
 use crate::stream::files::Identity;
 use crate::stream::store::Config;
-use crate::trace::Recorder;
 use crate::weights::{Unpacked, Weight, Weights};
 
 mod budget;
 mod error;
 
+pub use budget::SPARE_BYTES;
 use budget::budget;
-pub(crate) use budget::{fixed_bytes, resident_bytes};
+pub(crate) use budget::{Run, fixed_bytes, resident, resident_bytes};
 pub use error::LoadError;
 
 /// Context unless told otherwise, where the model has one that long: the KV cache takes memory only as it fills, but positions
@@ -71,8 +71,8 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<E
     let streamed = streamed(&program, &plan, options);
     let target = Target::from_name(&plan.target).ok_or_else(|| LoadError::Target { found: plan.target.clone() })?;
     // Before weights are read: what is too large shall not be tried.
-    let fixed = begun.saturating_add(fixed_bytes(&program, &plan, streamed.as_deref(), capacity, threads));
-    let fixed = fixed.saturating_add(options.trace.as_ref().map_or(0, |_| Recorder::bytes(threads)));
+    let run = Run { capacity, threads, traced: options.trace.is_some() };
+    let fixed = begun.saturating_add(fixed_bytes(&program, &plan, streamed.as_deref(), &run));
     if let Some(trace) = &options.trace {
         let tasks = program.stages.iter().flat_map(|stage| &stage.tasks);
         trace.describe_threads(threads, tasks.map(|task| task.label.clone()).collect());

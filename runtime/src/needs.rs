@@ -9,12 +9,13 @@
 
 use std::path::Path;
 
-use ixc_ir::plan::ATTENTION_BLOCK;
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::Plan;
 
 use crate::engine::Options;
 use crate::file::PlanFile;
-use crate::load::{self, DEFAULT_CONTEXT, LoadError};
-use crate::program::{MAX_CONTEXT, Program};
+use crate::load::{self, LoadError, Run};
+use crate::program::{Program, Then};
 use crate::stream::budget::Spending;
 use crate::stream::{Block, Form};
 
@@ -38,15 +39,31 @@ pub fn of(file: &PlanFile, folder: &Path, options: &Options) -> Result<Option<Ne
     let program = Program::new(plan)?;
     let options = Options { memory: options.memory.or(Some(u64::MAX)), ..options.clone() };
     let Some(streamed) = load::streamed(&program, plan, &options) else { return Ok(None) };
-    let most = plan.context_length.min(MAX_CONTEXT);
-    let context = options.context.unwrap_or(most.min(DEFAULT_CONTEXT)).clamp(1, most.max(1));
-    let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-    let capacity = context.next_multiple_of(ATTENTION_BLOCK);
-    let fixed = load::fixed_bytes(&program, plan, Some(&streamed), capacity, threads);
+    let fixed = load::fixed_bytes(&program, plan, Some(&streamed), &Run::of(plan, &options));
     let own = file.weights.as_ref().map(|own| own.place());
     let (layout, _) = load::layout(&program, plan, folder, own)?;
     let (top_k, blocks) = (layout.top_k, layout.blocks);
     Ok(Some(Needs { fixed: fixed.saturating_add(load::resident_bytes()), blocks, top_k }))
+}
+
+/// Bytes that a process takes that runs a plan with all of its weights in memory, what it has already counted: the sum by which loading it
+/// keeps [`Options::memory`] or refuses it.
+///
+/// # Errors
+/// [`LoadError::Plan`] when the plan is malformed.
+pub fn resident(plan: &Plan<Kernel>, options: &Options) -> Result<u64, LoadError> {
+    let fixed = load::fixed_bytes(&Program::new(plan)?, plan, None, &Run::of(plan, options));
+    Ok(load::resident(plan, fixed.saturating_add(load::resident_bytes())))
+}
+
+/// Whether a plan predicts experts of a layer before that layer's own router has named them.
+///
+/// # Errors
+/// [`LoadError::Plan`] when the plan is malformed.
+pub fn has_early_routers(plan: &Plan<Kernel>) -> Result<bool, LoadError> {
+    // What is known before it is needed, and no guess, the program has made an announcement.
+    let program = Program::new(plan)?;
+    Ok(program.stages.iter().flat_map(|stage| &stage.then).any(|then| matches!(then, Then::Predict { .. })))
 }
 
 impl Needs {

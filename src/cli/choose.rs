@@ -58,10 +58,24 @@ struct ExpertsChoice {
     /// Where the experts of a model are that do not all fit in memory.
     #[arg(long, value_enum, value_name = "WHERE", default_value_t = Experts::Stream)]
     experts: Experts,
+    #[command(flatten)]
+    queue: QueueChoice,
+}
+
+/// How deep the drive's queue is.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct QueueChoice {
     /// Reads of streamed experts that are outstanding at once [default: as `ixc doctor --drive` found, or else as a short look at
     /// the drive says].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     queue_depth: Option<u16>,
+}
+
+impl QueueChoice {
+    /// Reads at once, if it is said.
+    pub fn depth(self) -> Option<usize> {
+        self.queue_depth.map(usize::from)
+    }
 }
 
 /// Where experts are.
@@ -145,7 +159,7 @@ impl StreamingChoice {
         Ok(SessionOptions {
             memory: self.memory.bytes(),
             experts: self.experts.store(&self.memory)?,
-            queue_depth: self.experts.queue_depth.map(usize::from),
+            queue_depth: self.experts.queue.depth(),
             prefetch: self.prefetch.settings(),
             cache: self.cache.kind(),
             defer: self.defer(),

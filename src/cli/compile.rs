@@ -174,7 +174,8 @@ impl Args {
         let predict_extra = self.prefetch.settings().early_routers();
         let (max_tokens, defer) = (self.max_tokens, self.deferral.defer);
         let options = Options { target, max_tokens, pack, predict_extra, defer, ..Options::default() };
-        let (mut compiled, _) = compile_within(&model, &options, self.memory.bytes(), None)?;
+        let run = engine::Options { memory: self.memory.bytes(), ..engine::Options::default() };
+        let (mut compiled, _) = compile_within(&model, &options, &run)?;
         let default = || Path::new(self.model.file_stem().unwrap_or_default()).with_extension("ixp");
         let path = self.output.clone().unwrap_or_else(default);
         let packs = self.pack || compiled.plan.weights.iter().any(PlanWeight::is_packed_at_load);

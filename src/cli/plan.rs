@@ -10,10 +10,11 @@ use ixc::machine::drive;
 use ixc::runtime::engine;
 use ixc::runtime::file::PlanFile;
 use ixc::runtime::needs::{self, Needs};
+use ixc::runtime::trace::Recorder;
 use ixc::session::SessionOptions;
 use serde_json::json;
 
-use super::choose::{ModelChoice, TargetChoice};
+use super::choose::{ModelChoice, QueueChoice, TargetChoice};
 use super::output::{self, Bytes, Printable, note};
 use super::size::Size;
 
@@ -47,9 +48,8 @@ pub struct Args {
     /// Positions that the KV cache has room for [default: the model's, at most 4096].
     #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N")]
     context: Option<usize>,
-    /// Reads that are outstanding at once [default: as for a run].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
-    queue_depth: Option<u16>,
+    #[command(flatten)]
+    queue: QueueChoice,
     #[command(flatten)]
     target: TargetChoice,
     /// Print JSON.
@@ -70,11 +70,10 @@ impl Args {
         let target = self.target.target();
         let options = target.map_or_else(Options::default, |target| Options { target, ..Options::default() });
         // With the least of budgets the plan says when experts are needed.
-        let (compiled, _) = compile_within(&model, &options, Some(1), self.context)?;
+        let (threads, context) = (self.threads, self.context.map(|context| u32::try_from(context).unwrap_or(u32::MAX)));
+        let engine_options = engine::Options { threads, context, memory: Some(1), ..engine::Options::default() };
+        let (compiled, _) = compile_within(&model, &options, &engine_options)?;
         let (target, tokens) = (options.target, compiled.plan.max_tokens);
-        let threads = self.threads;
-        let context = self.context.map(|context| u32::try_from(context).unwrap_or(u32::MAX));
-        let engine_options = engine::Options { threads, context, ..engine::Options::default() };
         let file = PlanFile { plan: compiled.plan, weights: None };
         let no_experts = || ixc::Error::NoExperts { path: path.to_owned() };
         if self.model.path().is_none() {
@@ -96,7 +95,7 @@ impl Args {
             })
             .collect();
         let (slots, shape) = (slots?, Shape::of(&needs, tokens));
-        let drive = drive::choose(path, self.queue_depth.map(usize::from));
+        let drive = drive::choose(path, self.queue.depth());
         let session = SessionOptions { threads, target: Some(target), ..SessionOptions::default() };
         let costs = forecast::measure(path, &session, &drive, &shape)?;
         let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
@@ -134,6 +133,7 @@ impl Args {
                 "target": target.name(),
                 "least_memory": needs.least(),
                 "fixed_memory": needs.fixed,
+                "trace_memory": Recorder::bytes(threads),
                 "experts": shape.all(),
                 "queue_depth": drive.depth,
                 "drive_bytes_per_second": costs.drive,
@@ -170,9 +170,10 @@ impl Args {
         };
         writeln!(
             out,
-            "memory     {} besides experts, {} at the least; routing {routing}\n",
+            "memory     {} besides experts, {} at the least, {} more with --trace; routing {routing}\n",
             Bytes(needs.fixed),
-            Bytes(needs.least())
+            Bytes(needs.least()),
+            Bytes(Recorder::bytes(threads))
         )?;
         writeln!(
             out,

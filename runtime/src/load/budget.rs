@@ -6,16 +6,17 @@
 //! ```
 
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::Plan;
+use ixc_ir::plan::{ATTENTION_BLOCK, Plan};
 
-use super::{LoadError, kept};
+use super::{DEFAULT_CONTEXT, LoadError, kept};
 use crate::engine::Options;
 use crate::experts;
 use crate::memory::{Cache, Rope};
-use crate::program::Program;
+use crate::program::{MAX_CONTEXT, Program};
+use crate::trace::Recorder;
 
 /// Bytes of a budget that are left for the stacks, code and tables of a run.
-const SPARE_BYTES: u64 = 64 << 20;
+pub const SPARE_BYTES: u64 = 64 << 20;
 
 /// Memory of this process now, in bytes, as the system counts it; 0 where it does not tell.
 pub(crate) fn resident_bytes() -> u64 {
@@ -25,19 +26,41 @@ pub(crate) fn resident_bytes() -> u64 {
     kib.unwrap_or(0).saturating_mul(1024)
 }
 
+/// What a run's memory depends on besides its plan.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    /// Positions of the KV cache, in whole blocks of the attention.
+    pub capacity: u32,
+    pub threads: usize,
+    /// Whether what happens is recorded.
+    pub traced: bool,
+}
+
+impl Run {
+    /// Of a plan that is loaded with these options; options that are refused later are taken to be the nearest that are not.
+    pub(crate) fn of(plan: &Plan<Kernel>, options: &Options) -> Run {
+        let most = plan.context_length.min(MAX_CONTEXT);
+        let context = options.context.unwrap_or(most.min(DEFAULT_CONTEXT)).clamp(1, most.max(1));
+        let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+        Run { capacity: context.next_multiple_of(ATTENTION_BLOCK), threads, traced: options.trace.is_some() }
+    }
+}
+
 /// Bytes that a run takes besides what the process has already, experts' blocks and mapped files.
-pub(crate) fn fixed_bytes(
-    program: &Program,
-    plan: &Plan<Kernel>,
-    streamed: Option<&[bool]>,
-    capacity: u32,
-    threads: usize,
-) -> u64 {
-    let ropes = plan.ropes.iter().map(|table| Rope::bytes(table, capacity));
-    let scratch = program.scratch_bytes.saturating_mul(threads as u64);
-    let cache = Cache::bytes(&plan.cache, capacity);
-    let rest = [kept(&plan.weights, streamed).1, plan.arena_bytes, cache, scratch, program.part_bytes, SPARE_BYTES];
+pub(crate) fn fixed_bytes(program: &Program, plan: &Plan<Kernel>, streamed: Option<&[bool]>, run: &Run) -> u64 {
+    let ropes = plan.ropes.iter().map(|table| Rope::bytes(table, run.capacity));
+    let scratch = program.scratch_bytes.saturating_mul(run.threads as u64);
+    let cache = Cache::bytes(&plan.cache, run.capacity);
+    let recorder = if run.traced { Recorder::bytes(run.threads) } else { 0 };
+    let packed = kept(&plan.weights, streamed).1;
+    let rest = [packed, plan.arena_bytes, cache, scratch, program.part_bytes, recorder, SPARE_BYTES];
     ropes.chain(rest).fold(0, u64::saturating_add)
+}
+
+/// Bytes that a run takes with all weights in memory; `fixed` are those besides mapped files.
+pub(crate) fn resident(plan: &Plan<Kernel>, fixed: u64) -> u64 {
+    let mapped = plan.weights.iter().filter(|weight| !weight.is_packed_at_load());
+    mapped.fold(fixed, |sum, weight| sum.saturating_add(weight.bytes))
 }
 
 /// What a budget leaves for experts' blocks; for other plans, whether it is enough for all of it.
@@ -49,8 +72,7 @@ pub(super) fn budget(
 ) -> Result<u64, LoadError> {
     let (Some(budget), own) = (options.memory, options.stream.budget) else { return Ok(options.stream.budget) };
     let Some(layout) = layout else {
-        let mapped = plan.weights.iter().filter(|weight| !weight.is_packed_at_load());
-        let needed = mapped.fold(fixed, |sum, weight| sum.saturating_add(weight.bytes));
+        let needed = resident(plan, fixed);
         return if needed > budget { Err(LoadError::Larger { budget, needed }) } else { Ok(0) };
     };
     let needed = fixed.saturating_add(own.max(layout.least_bytes()));
