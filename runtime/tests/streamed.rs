@@ -18,7 +18,7 @@ use ixc_runtime::stream::StreamError;
 use ixc_runtime::stream::cache::Kind;
 use ixc_runtime::stream::drive::{Backend, Completion, Read};
 use ixc_runtime::stream::files::Files;
-use ixc_runtime::stream::predict::{Choice, Settings, Strategy};
+use ixc_runtime::stream::predict::{Choice, Settings, Strategy, auto};
 use ixc_runtime::stream::queue::{Queue, Wake};
 use ixc_runtime::stream::store::{Config, Make};
 use tiny::{EXPERTS, Factors, Folder, MAX_TOKENS, TOP_K, VOCABULARY, grouped as plan_of};
@@ -84,16 +84,23 @@ fn streamed_experts_give_the_bits_of_resident_ones() {
     }
 }
 
-/// The tiny plan, with an early router that says of the layer what was chosen for the token before: mostly wrong.
-fn predicted(folder: &Folder) -> Plan<Kernel> {
-    let mut plan = plan_of(&folder.0, Target::PORTABLE, Factors::F32);
-    let find = |step: &Step| match step {
-        Step::Bucket { ids, .. } => Some(*ids),
-        _ => None,
-    };
-    let ids = plan.steps.iter().find_map(find).unwrap();
-    let request = plan.steps.iter().position(|step| matches!(step, Step::Request { .. })).unwrap();
-    plan.steps.insert(request + 1, Step::Predict { group: 0, ids, first: 0, count: TOP_K });
+/// A plan with early routers: of each layer's experts what the layer before chose is said, of the first layer's what it chose for the token
+/// before. That is mostly wrong.
+fn predicted(plan: &Plan<Kernel>) -> Plan<Kernel> {
+    let mut plan = plan.clone();
+    let layers = plan.expert_groups.len() as u32;
+    for layer in 0..layers {
+        let number = layer as usize;
+        let find = |step: &Step| match step {
+            Step::Bucket { ids, .. } => Some(*ids),
+            _ => None,
+        };
+        let ids = plan.steps.iter().filter_map(find).nth(number).unwrap();
+        let request = |step: &Step| matches!(step, Step::Request { group, .. } if *group == layer);
+        let request = plan.steps.iter().position(request).unwrap();
+        let group = if layers == 1 { 0 } else { (layer + 1) % layers };
+        plan.steps.insert(request + 1, Step::Predict { group, ids, first: 0, count: TOP_K });
+    }
     plan
 }
 
@@ -105,7 +112,7 @@ fn choices() -> impl Iterator<Item = Choice> {
 #[test]
 fn neither_predictions_nor_cache_policies_change_a_bit() {
     let folder = Folder::new();
-    let plan = predicted(&folder);
+    let plan = predicted(&plan_of(&folder.0, Target::PORTABLE, Factors::F32));
     let right = logits(&mut Engine::load(plan.clone(), &folder.0, &options(2, 0, BackendKind::Native)).unwrap());
     let load = |budget, policy, prefetch| {
         let base = options(2, budget, BackendKind::Native);
@@ -129,10 +136,56 @@ fn neither_predictions_nor_cache_policies_change_a_bit() {
     }
 }
 
+/// Bits of the logits of many tokens that are made one by one, mostly the same one again: more than [`Choice::Auto`] waits for. And the bytes
+/// that were read ahead for them.
+fn many(engine: &mut Engine) -> (Vec<u32>, u64) {
+    let predicted = |engine: &Engine| -> u64 {
+        engine.stream().map_or(0, |store| store.stats().layers.iter().map(|layer| layer.predicted_bytes).sum())
+    };
+    let (mut bits, mut ahead) = (Vec::new(), 0);
+    for round in 0..2 {
+        engine.reset();
+        // A prompt has the next layer's experts read ahead, whatever the strategy; after a token's pass none of that is left.
+        engine.step(&tokens()[..5], &[]).unwrap();
+        engine.step(&[round], &[]).unwrap();
+        let before = predicted(engine);
+        for i in 0..3 * auto::WINDOW as u32 {
+            let token = if i % 8 == 7 { i % VOCABULARY } else { round };
+            bits.extend(engine.step(&[token], &[0]).unwrap().iter().map(|logit| logit.to_bits()));
+        }
+        ahead += predicted(engine) - before;
+    }
+    (bits, ahead)
+}
+
+#[test]
+fn what_is_predicted_for_many_tokens_and_layers_changes_no_bit() {
+    const LAYERS: u32 = 3;
+    let folder = Folder::new();
+    let plan = predicted(&tiny::deepened(&plan_of(&folder.0, Target::PORTABLE, Factors::F32), LAYERS));
+    let load = |budget, choice| {
+        let prefetch = Settings { choice, extra: 0 };
+        Engine::load(plan.clone(), &folder.0, &Options { prefetch, ..options(2, budget, BackendKind::Native) })
+    };
+    let (right, _) = many(&mut load(0, Choice::Off).unwrap());
+    let least = least(&|budget| load(budget, Choice::Off));
+    for choice in choices() {
+        // Memory for two layers of three: what a layer used is gone when it runs again.
+        let mut engine = load(least, choice).unwrap();
+        let (found, ahead) = many(&mut engine);
+        assert!(found == right, "{choice}");
+        let stats = engine.stream().unwrap().stats();
+        assert_eq!(stats.layers.len(), LAYERS as usize);
+        // All but off reads ahead, `auto` when it has measured without.
+        assert_eq!(ahead > 0, choice != Choice::Off, "{choice}: {stats:?}");
+        assert!(stats.layers.iter().all(|layer| layer.failures == 0), "{stats:?}");
+    }
+}
+
 #[test]
 fn predictions_are_counted_for_every_token_that_is_made() {
     let folder = Folder::new();
-    let plan = predicted(&folder);
+    let plan = predicted(&plan_of(&folder.0, Target::PORTABLE, Factors::F32));
     // A router of zeros chooses the same experts always.
     let router = plan.weights.iter().find(|weight| weight.name == "router").unwrap();
     let path = folder.0.join("tiny.weights");
@@ -226,6 +279,9 @@ struct Planted {
     woken: Arc<Woken>,
     fate: Arc<Mutex<Fate>>,
     begun: Vec<Read>,
+    /// How often the drive has to ask before a read ends.
+    patience: u64,
+    asked: u64,
 }
 
 #[derive(Default)]
@@ -252,6 +308,12 @@ impl Backend for Planted {
     }
 
     fn wait(&mut self, done: &mut Vec<Completion>) -> std::io::Result<()> {
+        self.asked += 1;
+        if !self.begun.is_empty() && !self.asked.is_multiple_of(self.patience) {
+            // As if somebody had woken it: all others go on meanwhile, with this read still on.
+            std::thread::yield_now();
+            return Ok(());
+        }
         if let Some(read) = self.begun.pop() {
             let result = (self.fate.lock().unwrap())(read.offset).map(|most| {
                 let bytes = most.min(read.into.bytes()) as usize;
@@ -275,14 +337,41 @@ fn planted(
     budget: u64,
     fate: impl FnMut(u64) -> Result<u64, i32> + Send + 'static,
 ) -> Engine {
+    let options = with_fates(options(2, budget, BackendKind::Native), 1, fate);
+    Engine::load(plan.clone(), &folder.0, &options).unwrap()
+}
+
+/// Options with a backend whose reads end as `fate` says, each after the drive asked `patience` times.
+fn with_fates(options: Options, patience: u64, fate: impl FnMut(u64) -> Result<u64, i32> + Send + 'static) -> Options {
     let fate: Arc<Mutex<Fate>> = Arc::new(Mutex::new(fate));
     let make = move |queue: &Queue| {
         let (files, fate) = (Arc::clone(queue.files()), Arc::clone(&fate));
-        Box::new(Planted { files, woken: Arc::default(), fate, begun: Vec::new() }) as Box<dyn Backend>
+        Box::new(Planted { files, woken: Arc::default(), fate, begun: Vec::new(), patience, asked: 0 })
+            as Box<dyn Backend>
     };
-    let mut options = options(2, budget, BackendKind::Native);
-    options.stream = Config { backend: Some(Make(Arc::new(make))), direct: false, ..options.stream };
-    Engine::load(plan.clone(), &folder.0, &options).unwrap()
+    let stream = Config { backend: Some(Make(Arc::new(make))), direct: false, ..options.stream };
+    Options { stream, ..options }
+}
+
+#[test]
+fn a_drive_that_is_a_hundred_times_slower_changes_nothing_but_time() {
+    let folder = Folder::new();
+    let plan = predicted(&tiny::deepened(&plan_of(&folder.0, Target::PORTABLE, Factors::F32), 3));
+    let right = logits(&mut Engine::load(plan.clone(), &folder.0, &options(2, 0, BackendKind::Native)).unwrap());
+    let least = least(&|budget| Engine::load(plan.clone(), &folder.0, &options(2, budget, BackendKind::Native)));
+    for (budget, choice) in [
+        (least, Choice::Off),
+        (2 * least, Choice::Off),
+        (least, Choice::Always(Strategy::Previous)),
+        (least, Choice::Auto),
+    ] {
+        let prefetch = Settings { choice, extra: 1 };
+        let slow = with_fates(options(2, budget, BackendKind::Native), 100, |_| Ok(u64::MAX));
+        let mut engine = Engine::load(plan.clone(), &folder.0, &Options { prefetch, ..slow }).unwrap();
+        assert!(logits(&mut engine) == right, "{budget} bytes, {choice}");
+        let stats = engine.stream().unwrap().stats();
+        assert!(stats.layers.iter().all(|layer| layer.misses > 0 && layer.failures == 0), "{stats:?}");
+    }
 }
 
 #[test]

@@ -400,3 +400,86 @@ pub fn grouped(folder: &Path, target: Target, factors: Factors) -> Plan<Kernel> 
     plan.steps.insert(bucket + 1, Step::Request { group: 0, bucket: BucketId(0) });
     plan
 }
+
+/// A plan of [`grouped`] with so many layers of experts, one after the other: the same matrices, and each layer's own routing of what the one
+/// before gave.
+pub fn deepened(plan: &Plan<Kernel>, layers: u32) -> Plan<Kernel> {
+    let mut plan = plan.clone();
+    let named = |label: &'static str| move |step: &Step| matches!(step, Step::Run { tasks } if tasks.iter().any(|task| task.label == label));
+    let begin = plan.steps.iter().position(named("norm2")).unwrap();
+    let end = plan.steps.iter().position(named("combine")).unwrap() + 1;
+    let block = plan.steps[begin..end].to_vec();
+    let buffer = |name: &str| plan.buffers.iter().position(|buffer| buffer.name == name).unwrap();
+    let (input, output, ids) = (buffer("x1"), buffer("x2"), buffer("ids"));
+    let (mut at, mut last) = (end, BufferId(output as u32));
+    for layer in 1..layers {
+        let mut copy = |like: usize| {
+            let mut buffer = plan.buffers[like].clone();
+            buffer.name.push_str(&layer.to_string());
+            buffer.offset = plan.arena_bytes;
+            let bytes = buffer.row_bytes * u64::from(MAX_TOKENS);
+            plan.arena_bytes += bytes.next_multiple_of(64);
+            plan.buffers.push(buffer);
+            BufferId(plan.buffers.len() as u32 - 1)
+        };
+        let (next, own_ids) = (copy(output), copy(ids));
+        let old = plan.expert_groups[0].clone();
+        let mut weights = Vec::new();
+        for &weight in &old.weights {
+            let mut weight = plan.weights[weight as usize].clone();
+            weight.name.push_str(&layer.to_string());
+            plan.weights.push(weight);
+            weights.push(plan.weights.len() as u32 - 1);
+        }
+        let bucket = BucketId(layer);
+        let of = |id: BufferId| match id.0 as usize {
+            id if id == input => last,
+            id if id == output => next,
+            id if id == ids => own_ids,
+            _ => id,
+        };
+        let source = |source: Source| match source {
+            Source::Arena(id) => Source::Arena(of(id)),
+            Source::Weight(weight) => {
+                let part = old.weights.iter().position(|&of| of == weight);
+                Source::Weight(part.map_or(weight, |part| weights[part]))
+            }
+            Source::Input(Input::RoutedToken(_)) => Source::Input(Input::RoutedToken(bucket)),
+            Source::Input(Input::RoutedSlot(_)) => Source::Input(Input::RoutedSlot(bucket)),
+            other => other,
+        };
+        let steps = block.iter().cloned().map(|mut step| {
+            match &mut step {
+                Step::Run { tasks } => {
+                    for task in tasks {
+                        if let RowAxis::Routed(_) = task.rows {
+                            task.rows = RowAxis::Routed(bucket);
+                        }
+                        task.args.iter_mut().for_each(|arg| arg.source = source(arg.source));
+                    }
+                }
+                Step::Bucket { bucket: number, ids, .. } => (*number, *ids) = (bucket, own_ids),
+                Step::Request { group, bucket: number } => (*group, *number) = (layer, bucket),
+                Step::Release { group } => *group = layer,
+                Step::Predict { .. } => {}
+            }
+            step
+        });
+        let steps: Vec<Step> = steps.collect();
+        let count = steps.len();
+        plan.steps.splice(at..at, steps);
+        at += count;
+        plan.expert_groups.push(ExpertGroup { weights, ..old });
+        plan.buckets += 1;
+        last = next;
+    }
+    for step in &mut plan.steps[at..] {
+        let Step::Run { tasks } = step else { continue };
+        for arg in tasks.iter_mut().flat_map(|task| &mut task.args) {
+            if arg.source == Source::Arena(BufferId(output as u32)) {
+                arg.source = Source::Arena(last);
+            }
+        }
+    }
+    plan
+}
