@@ -120,6 +120,17 @@ fn plan_predicts_speeds_and_runs_say_how_far_off_they_were() {
     let needed: u64 = needed.split_once(" MiB").unwrap().0.parse().unwrap();
     let some = format!("{}MiB", needed + 8);
     assert_eq!(with(&["plan"]).output().unwrap().status.code(), Some(65));
+    // A plan with blocks: as many experts, which nobody has to pack.
+    let packed = folder.join("packed.ixp");
+    let packed = packed.to_str().unwrap();
+    stdout(with(&["compile", model, "-o", packed, "--memory", "1MiB", "--pack"]));
+    let blocks: Json = serde_json::from_str(&stdout(with(&["plan", packed, "--json"]))).unwrap();
+    assert_eq!((&blocks["experts"], &blocks["target"]), (&facts["experts"], &facts["target"]));
+    assert!(blocks["budgets"].as_array().unwrap().iter().all(|row| number(row, "decode") > 0.0), "{blocks}");
+    let dense = folder.join("dense.ixp");
+    stdout(with(&["compile", model, "-o", dense.to_str().unwrap(), "--no-weights"]));
+    let refused = with(&["plan", dense.to_str().unwrap()]).output().unwrap();
+    assert!(refused.status.code() == Some(65) && stderr(&refused).contains("experts"), "{}", stderr(&refused));
 
     let bench: Json = serde_json::from_str(&stdout(with(&[
         "bench", model, "-p", "0", "-n", "4", "-r", "1", "--memory", &some, "--json",

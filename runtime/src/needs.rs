@@ -7,7 +7,7 @@
 //! budget 6 GiB = 1.9 GiB fixed (weights of every token, KV cache, activations, code) + 4.1 GiB slots: 1571 of 6144 experts
 //! ```
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::Plan;
@@ -28,6 +28,8 @@ pub struct Needs {
     pub blocks: Vec<Block>,
     /// Most experts that a token needs of a layer.
     pub top_k: u32,
+    /// The file that most of them lie in.
+    pub path: PathBuf,
 }
 
 /// The needs of a plan; `None` where it does not say when experts are needed: all of it is in memory then.
@@ -41,9 +43,16 @@ pub fn of(file: &PlanFile, folder: &Path, options: &Options) -> Result<Option<Ne
     let Some(streamed) = load::streamed(&program, plan, &options) else { return Ok(None) };
     let fixed = load::fixed_bytes(&program, plan, Some(&streamed), &Run::of(plan, &options));
     let own = file.weights.as_ref().map(|own| own.place());
-    let (layout, _) = load::layout(&program, plan, folder, own)?;
+    let (layout, paths) = load::layout(&program, plan, folder, own)?;
     let (top_k, blocks) = (layout.top_k, layout.blocks);
-    Ok(Some(Needs { fixed: fixed.saturating_add(load::resident_bytes()), blocks, top_k }))
+    let mut bytes = vec![0u64; paths.len()];
+    for extent in blocks.iter().flat_map(|block| &block.extents) {
+        if let Some(sum) = bytes.get_mut(extent.file as usize) {
+            *sum = sum.saturating_add(extent.bytes);
+        }
+    }
+    let path = paths.into_iter().zip(bytes).max_by_key(|(_, bytes)| *bytes).map(|(path, _)| path).unwrap_or_default();
+    Ok(Some(Needs { fixed: fixed.saturating_add(load::resident_bytes()), blocks, top_k, path }))
 }
 
 /// Bytes that a process takes that runs a plan with all of its weights in memory, what it has already counted: the sum by which loading it

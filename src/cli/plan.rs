@@ -4,11 +4,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use ixc::budget::compile_within;
+use ixc::codegen::target::Target;
 use ixc::compile::Options;
 use ixc::forecast::{self, Forecast, Limit, PROMPT, Remembered, Routing, Shape, forecast};
 use ixc::machine::drive;
+use ixc::model::{Model, is_plan};
 use ixc::runtime::engine;
-use ixc::runtime::file::PlanFile;
+use ixc::runtime::file::{self, PlanFile};
+use ixc::runtime::load::LoadError;
 use ixc::runtime::needs::{self, Needs};
 use ixc::runtime::trace::Recorder;
 use ixc::session::SessionOptions;
@@ -24,11 +27,13 @@ use super::size::Size;
   ixc plan large.gguf                          from the least memory that works to all of it
   ixc plan large.gguf --memory 6GiB --memory 12GiB
   ixc plan large.gguf --hit-rate 0.8           where it is known what part of needed ones is there
+  ixc plan large.ixp                           experts as blocks, if the plan has them so: nothing is packed
 
 It runs the model's first layers from memory and reads at random in the model file, for seconds.
 What it measured is remembered: `ixc run --stats` and `ixc bench` then say how far off the
 prediction was, and what they find of the model's routing makes the next prediction better.
-docs/streaming.md says how it is computed.")]
+It predicts runs that neither read ahead nor defer (--prefetch, --defer); mapped experts
+(--experts map) have no budget. docs/streaming.md says how it is computed.")]
 pub struct Args {
     #[command(flatten)]
     model: ModelChoice,
@@ -65,23 +70,17 @@ fn part(text: &str) -> Result<f64, String> {
 impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
-        let model = self.model.open()?;
         let path = self.model.path().map_or(Path::new(ixc::demo::NAME), PathBuf::as_path);
-        let target = self.target.target();
-        let options = target.map_or_else(Options::default, |target| Options { target, ..Options::default() });
-        // With the least of budgets the plan says when experts are needed.
-        let (threads, context) = (self.threads, self.context.map(|context| u32::try_from(context).unwrap_or(u32::MAX)));
-        let engine_options = engine::Options { threads, context, memory: Some(1), ..engine::Options::default() };
-        let (compiled, _) = compile_within(&model, &options, &engine_options)?;
-        let (target, tokens) = (options.target, compiled.plan.max_tokens);
-        let file = PlanFile { plan: compiled.plan, weights: None };
         let no_experts = || ixc::Error::NoExperts { path: path.to_owned() };
         if self.model.path().is_none() {
             return Err(no_experts().into());
         }
-        let needs =
-            needs::of(&file, Path::new(""), &engine_options).map_err(ixc::Error::from)?.ok_or_else(no_experts)?;
-        drop((file, model));
+        let (threads, context) = (self.threads, self.context.map(|context| u32::try_from(context).unwrap_or(u32::MAX)));
+        let engine_options = engine::Options { threads, context, memory: Some(1), ..engine::Options::default() };
+        let Source { file, folder, model, target } = self.source(path, &engine_options)?;
+        let tokens = file.plan.max_tokens;
+        let needs = needs::of(&file, &folder, &engine_options).map_err(ixc::Error::from)?.ok_or_else(no_experts)?;
+        drop(file);
         let budgets: Vec<u64> = match self.memory.as_slice() {
             [] => ladder(&needs),
             given => given.iter().map(|size| size.0).collect(),
@@ -95,9 +94,9 @@ impl Args {
             })
             .collect();
         let (slots, shape) = (slots?, Shape::of(&needs, tokens));
-        let drive = drive::choose(path, self.queue.depth());
+        let drive = drive::choose(&needs.path, self.queue.depth());
         let session = SessionOptions { threads, target: Some(target), ..SessionOptions::default() };
-        let costs = forecast::measure(path, &session, &drive, &shape)?;
+        let costs = forecast::measure(&model, &session, &drive, &shape)?;
         let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
         if let Err(why) = Remembered::keep(path, threads, target, shape, costs) {
             note!("ixc: what was measured is not remembered: {why}");
@@ -200,6 +199,40 @@ impl Args {
             )?;
         }
         Ok(())
+    }
+}
+
+/// What is planned for.
+struct Source {
+    file: PlanFile,
+    /// Where its relative paths begin.
+    folder: PathBuf,
+    /// The model file: computing is measured with its first layers.
+    model: PathBuf,
+    target: Target,
+}
+
+impl Args {
+    /// A plan as it is, or a model compiled for the least of budgets: its plan says when experts are needed.
+    fn source(&self, path: &Path, run: &engine::Options) -> Result<Source, ixc::Error> {
+        let wanted = self.target.target();
+        if !is_plan(path) {
+            let options = wanted.map_or_else(Options::default, |target| Options { target, ..Options::default() });
+            let (compiled, _) = compile_within(&Model::open(path)?, &options, run)?;
+            let file = PlanFile { plan: compiled.plan, weights: None };
+            return Ok(Source { file, folder: PathBuf::new(), model: path.to_owned(), target: options.target });
+        }
+        let file = file::open(path)?;
+        let plan = &file.plan;
+        if let Some(wanted) = wanted.filter(|wanted| wanted.name() != plan.target) {
+            return Err(ixc::Error::OtherTarget { plan: plan.target.clone(), wanted: wanted.name() });
+        }
+        let unknown = || LoadError::Target { found: plan.target.clone() };
+        let target = Target::from_name(&plan.target).ok_or_else(unknown)?;
+        let folder = path.parent().unwrap_or(path).to_owned();
+        let model = plan.files.first().map(|source| folder.join(&source.path));
+        let model = model.ok_or_else(|| ixc::Error::NoExperts { path: path.to_owned() })?;
+        Ok(Source { folder, model, target, file })
     }
 }
 
