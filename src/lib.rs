@@ -14,6 +14,7 @@
 //! | [`machine`] | what this machine has: features, memory, bandwidth |
 //! | [`model`] | a model file, opened and checked: graph, tokenizer, exact logits |
 //! | [`npy`] | NumPy's files |
+//! | [`phase`] | what a part of a run took, and how reading and computing lay beside each other |
 //! | `remember` | small files in the user's cache folder |
 //! | [`session`] | a model that runs: prompt, conversation, tokens |
 //! | [`simulate`] | weights for descriptors that are simulated |
@@ -30,6 +31,7 @@ pub mod kernels;
 pub mod machine;
 pub mod model;
 pub mod npy;
+pub mod phase;
 mod remember;
 pub mod session;
 pub mod simulate;

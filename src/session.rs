@@ -16,7 +16,6 @@ use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Instant;
 
 use ixc_codegen::module::CodegenError;
 use ixc_codegen::target::Target;
@@ -42,6 +41,8 @@ use crate::budget;
 use crate::compile::{self, decode_tokenizer};
 use crate::machine::drive;
 use crate::model::{Model, check_tokens, is_plan};
+use crate::phase::Meter;
+pub use crate::phase::Phase;
 
 /// Positions of the KV cache where nothing is said, unless the model's context is shorter.
 pub const DEFAULT_CONTEXT: usize = load::DEFAULT_CONTEXT as usize;
@@ -124,17 +125,6 @@ pub enum End {
     Context,
     /// The caller said so.
     Stopped,
-}
-
-/// How many tokens took how long.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Phase {
-    /// Tokens.
-    pub tokens: usize,
-    /// Seconds.
-    pub seconds: f64,
-    /// Bytes of streamed experts that were read meanwhile.
-    pub bytes: u64,
 }
 
 /// What was generated.
@@ -416,19 +406,17 @@ impl Session {
         let reused = self.cached.iter().zip(request.tokens).take_while(|(a, b)| a == b).count();
         let reused = reused.min(request.tokens.len() - 1);
         self.truncate(reused);
-        let (begin, read) = (Instant::now(), self.bytes_read());
+        let meter = Meter::new(self.stream());
         for part in request.tokens[reused..].chunks(self.max_tokens()) {
             self.feed(part)?;
-            generation.prefill.tokens += part.len();
-            generation.prefill.seconds = begin.elapsed().as_secs_f64();
-            generation.prefill.bytes = self.bytes_read() - read;
+            generation.prefill = meter.phase(generation.prefill.tokens + part.len(), self.stream());
             if progress(Progress::Prefilled(self.cached.len()))?.is_break() {
                 generation.end = End::Stopped;
                 return Ok(generation);
             }
         }
 
-        let (begin, read) = (Instant::now(), self.bytes_read());
+        let meter = Meter::new(self.stream());
         while request.limit.is_none_or(|limit| generation.tokens.len() < limit) {
             let token = sampler.sample(self.engine.logits(0), &self.engine).map_err(Error::from)?;
             if ends.contains(&token) {
@@ -448,8 +436,7 @@ impl Session {
                 self.feed(&[token])?;
                 generation.decode.tokens += 1;
             }
-            generation.decode.seconds = begin.elapsed().as_secs_f64();
-            generation.decode.bytes = self.bytes_read() - read;
+            generation.decode = meter.phase(generation.decode.tokens, self.stream());
         }
         Ok(generation)
     }
@@ -476,12 +463,11 @@ impl Session {
     /// When they do not fit into the context.
     pub fn time_prefill(&mut self, depth: usize, tokens: usize) -> Result<Phase, Error> {
         let tokens = self.descend(depth, tokens)?;
-        let (begin, read) = (Instant::now(), self.bytes_read());
+        let meter = Meter::new(self.stream());
         for part in tokens.chunks(self.max_tokens()) {
             self.feed(part)?;
         }
-        let seconds = begin.elapsed().as_secs_f64();
-        Ok(Phase { tokens: tokens.len(), seconds, bytes: self.bytes_read() - read })
+        Ok(meter.phase(tokens.len(), self.stream()))
     }
 
     /// Times the decode of `tokens` tokens, one after the other, behind `depth` others, which do not count.
@@ -490,10 +476,9 @@ impl Session {
     /// When they do not fit into the context.
     pub fn time_decode(&mut self, depth: usize, tokens: usize) -> Result<Phase, Error> {
         let tokens = self.descend(depth, tokens)?;
-        let (begin, read) = (Instant::now(), self.bytes_read());
+        let meter = Meter::new(self.stream());
         tokens.iter().try_for_each(|token| self.feed(&[*token]))?;
-        let seconds = begin.elapsed().as_secs_f64();
-        Ok(Phase { tokens: tokens.len(), seconds, bytes: self.bytes_read() - read })
+        Ok(meter.phase(tokens.len(), self.stream()))
     }
 
     /// Brings `depth` tokens into the KV cache, those that are there already left as they are; the `tokens` that come next.
@@ -517,11 +502,6 @@ impl Session {
         let hash = |index: u64| index.wrapping_add(1).wrapping_mul(2_654_435_761) >> 7;
         let vocabulary = u64::from(self.engine.vocabulary()).max(1);
         (0..count as u64).map(|index| (hash(index.wrapping_add(first as u64)) % vocabulary) as u32).collect()
-    }
-
-    /// Bytes of experts that were read so far.
-    fn bytes_read(&self) -> u64 {
-        self.stream().map_or(0, |store| store.bytes_read())
     }
 
     fn check(&self, tokens: &[u32]) -> Result<(), Error> {

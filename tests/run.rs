@@ -294,6 +294,45 @@ fn bench_takes_lists_and_depths() {
     assert_eq!(bytes(5).unwrap() - bytes(2).unwrap(), 40 * cache);
 }
 
+#[test]
+fn bench_of_deferral_says_what_was_read() {
+    let refused = ixc(["bench", "--text", "x"]).output().unwrap();
+    assert!(refused.status.code() == Some(65) && stderr(&refused).contains("it needs --defer"), "{}", stderr(&refused));
+    let model = demo_model();
+    let bench =
+        ["bench", model.to_str().unwrap(), "-p", "0", "-n", "4", "-r", "1", "-t", "2", "--defer", "1", "--json"];
+    let refused = stderr(&ixc(bench).args(["--memory", "1MiB"]).output().unwrap());
+    let needed: u64 = refused.split("experts, and ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    let mut command = ixc(bench);
+    command.args(["--memory", &format!("{}MiB", needed + 8)]);
+    let rows: Json = serde_json::from_str(&stdout(command)).unwrap();
+    let read: Vec<f64> =
+        rows.as_array().unwrap().iter().map(|row| row["bytes_read_per_token"].as_f64().unwrap()).collect();
+    // With deferral and without: from a cold start, with memory for a part of the experts, both read.
+    assert!(read.len() == 2 && read.iter().all(|&bytes| bytes > 0.0), "{rows}");
+}
+
+#[test]
+fn options_that_have_no_effect_are_said_to_have_none() {
+    let folder = scratch("options_without_effect");
+    let plain = plan(&folder, &[]);
+    let mapped = ixc(["run", "-p", "x", "--experts", "map"]).arg(&plain).output().unwrap();
+    let message = stderr(&mapped);
+    assert!(mapped.status.code() == Some(65) && message.contains("does not say when experts are needed"), "{message}");
+    let compile = |more: &[&str]| {
+        let mut command = ixc(["compile", "--no-weights", "-o"]);
+        command.arg(folder.join("other.ixp")).arg(demo_model()).args(more);
+        command.output().unwrap()
+    };
+    let early = compile(&["--prefetch", "router"]);
+    assert!(early.status.success() && stderr(&early).contains("--prefetch router is without effect"));
+    assert_eq!(stderr(&compile(&["--prefetch", "router", "--memory", "1MiB"])), "");
+    for wrong in [&["--prefetch", "previous"][..], &["--prefetch", "frequency"], &["--prefetch-extra", "2"]] {
+        let refused = compile(wrong);
+        assert_eq!(refused.status.code(), Some(2), "{wrong:?}: {}", stderr(&refused));
+    }
+}
+
 /// Ctrl-C after some text: the text is whole characters, a newline follows, and the status says what happened.
 #[test]
 fn interrupted_text_ends_cleanly() {
@@ -343,6 +382,7 @@ fn experts_that_do_not_fit_are_streamed_and_the_text_is_the_same() {
         let report = String::from_utf8_lossy(&streamed.stderr).into_owned();
         assert_eq!(String::from_utf8_lossy(&streamed.stdout), expected, "{more:?}: {report}");
         assert!(report.contains("experts ") && report.contains(" missed;") && report.contains("drive "), "{report}");
+        assert!(report.contains("overlap   reads were on in "), "{report}");
     }
     // What is read ahead and what is kept changes nothing; a plan that predicts nothing is refused where its word is asked for.
     let model = demo_model();

@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use ixc::forecast::Remembered;
 use ixc::machine::system::peak_memory;
 use ixc::model::is_plan;
+use ixc::phase::{Phase, Streamed};
 use ixc::session::{Session, SessionOptions};
 use ixc::traffic::Traffic;
 use serde::Serialize;
 
+use super::BadInput;
 use super::choose::{ModelChoice, StreamingChoice, TargetChoice};
 use super::interrupt::{self, Interrupted};
 use super::output::{self, Printable};
@@ -98,6 +100,9 @@ impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         interrupt::install()?;
+        if self.text.is_some() && self.streaming.defer() == 0 {
+            return Err(BadInput("--text is where deferral is compared: it needs --defer".into()).into());
+        }
         let path = self.model.path().map(PathBuf::as_path);
         let threads: Vec<Option<usize>> = match self.threads.as_slice() {
             [] => vec![None],
@@ -150,12 +155,7 @@ impl Args {
         if self.json { Ok(output::json(out, &rows)?) } else { Ok(()) }
     }
 
-    /// Tokens per second, again and again, after one run that does not count.
-    fn rates(&self, session: &mut Session, work: Work, repetitions: u32) -> anyhow::Result<Vec<f64>> {
-        Ok(self.rounds(session, work, repetitions)?.rates)
-    }
-
-    /// As [`Args::rates`], with what the drive did.
+    /// Tokens per second, again and again, after one run that does not count, and what the drive did.
     fn rounds(&self, session: &mut Session, (depth, test, tokens): Work, repetitions: u32) -> anyhow::Result<Rounds> {
         let mut rounds = Rounds::default();
         // Of a drive that is not always as fast, only what was measured beside a round says anything of it. Rounds that are compared with
@@ -173,8 +173,8 @@ impl Args {
             };
             if round > 0 {
                 rounds.rates.push(phase.tokens as f64 / phase.seconds.max(1e-9));
-                rounds.read += phase.bytes;
                 rounds.seconds += phase.seconds;
+                rounds.streamed += phase.streamed;
             }
             if let (Some(begin), Some(store), Some(first)) = (begin, session.stream(), before) {
                 let (rate, after) = (store.stats().drive.since(&begin).routed_rate(), own(session));
@@ -201,10 +201,17 @@ struct Rounds {
     shares: Vec<f64>,
     /// Bytes per second that the drive gave by itself, before and after each.
     owns: Vec<f64>,
-    /// Bytes of experts that all of them read.
-    read: u64,
+    /// What streaming did in all of them.
+    streamed: Streamed,
     /// Seconds of all of them.
     seconds: f64,
+}
+
+impl Rounds {
+    /// Bytes of experts that were read for each token.
+    fn bytes_per_token(&self, (_, _, tokens): Work) -> f64 {
+        self.streamed.bytes as f64 / (self.rates.len() * tokens).max(1) as f64
+    }
 }
 
 /// A session whose weights are packed, so that no measured step does it.
@@ -246,17 +253,17 @@ impl Row {
     fn add_streaming(&mut self, session: &Session, path: Option<&Path>, rounds: Rounds) {
         let Some(store) = session.stream() else { return };
         let tokens = rounds.rates.len() * self.tokens;
-        self.bytes_read_per_token = rounds.read as f64 / tokens.max(1) as f64;
+        self.bytes_read_per_token = rounds.bytes_per_token((self.depth, self.test, self.tokens));
         self.drive_share = middle_of(rounds.shares);
         // What is predicted is an empty context.
         let known =
             path.filter(|_| self.depth == 0).and_then(|path| Remembered::of(path, session.threads(), session.target()));
         let observed = streaming::Observed {
-            tokens,
-            seconds: rounds.seconds,
-            bytes: rounds.read,
+            phase: Phase { tokens, seconds: rounds.seconds, streamed: rounds.streamed },
             own: middle_of(rounds.owns),
             prompt: (self.test == PREFILL).then_some(self.tokens),
+            // Those rounds are compared with each other.
+            deferred: false,
         };
         self.forecast = streaming::compare(&observed, store, known.as_ref());
     }
@@ -271,10 +278,13 @@ impl Row {
             write!(out, "   {} deferred, {:.3} x", deferral.experts, deferral.ratio)?;
         }
         writeln!(out)?;
-        if let Some(share) = self.drive_share {
-            let read = self.bytes_read_per_token / 1e6;
-            let share = 100.0 * share;
-            writeln!(out, "{:>17} {read:.1} MB read per token at {share:.0} % of the drive's own rate", "")?;
+        let read = self.bytes_read_per_token / 1e6;
+        match self.drive_share.map(|share| 100.0 * share) {
+            Some(share) => {
+                writeln!(out, "{:>17} {read:.1} MB read per token at {share:.0} % of the drive's own rate", "")?
+            }
+            None if read > 0.0 => writeln!(out, "{:>17} {read:.1} MB read per token", "")?,
+            None => {}
         }
         self.forecast.iter().try_for_each(|line| writeln!(out, "{:>17} {line}", ""))?;
         out.flush()

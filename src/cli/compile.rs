@@ -17,8 +17,8 @@ use serde_json::json;
 
 use super::BadInput;
 use super::choose::{DeferChoice, MemoryChoice};
-use super::output::{self, Bytes, Line, Rate};
-use super::prefetch::PrefetchChoice;
+use super::output::{self, Bytes, Line, Rate, note};
+use super::prefetch::EarlyRouterChoice;
 use super::stages::Stage;
 
 /// Compiles a model to a plan: everything that is needed to run it, except weights that kernels read as they lie in the model
@@ -68,7 +68,7 @@ pub struct Args {
     #[command(flatten)]
     memory: MemoryChoice,
     #[command(flatten)]
-    prefetch: PrefetchChoice,
+    prefetch: EarlyRouterChoice,
     #[command(flatten)]
     deferral: DeferChoice,
     /// Threads that pack [default: one for each core].
@@ -171,11 +171,16 @@ impl Args {
         }
         let model = Model::open(&self.model)?;
         let pack = self.no_pack.then_some(false);
-        let predict_extra = self.prefetch.settings().early_routers();
+        let predict_extra = self.prefetch.extra();
         let (max_tokens, defer) = (self.max_tokens, self.deferral.defer);
         let options = Options { target, max_tokens, pack, predict_extra, defer, ..Options::default() };
         let run = engine::Options { memory: self.memory.bytes(), ..engine::Options::default() };
         let (mut compiled, _) = compile_within(&model, &options, &run)?;
+        if predict_extra.is_some() && compiled.plan.expert_groups.is_empty() {
+            note!(
+                "ixc: --prefetch router is without effect: this plan keeps all weights in memory; --memory makes one that does not"
+            );
+        }
         let default = || Path::new(self.model.file_stem().unwrap_or_default()).with_extension("ixp");
         let path = self.output.clone().unwrap_or_else(default);
         let packs = self.pack || compiled.plan.weights.iter().any(PlanWeight::is_packed_at_load);

@@ -32,6 +32,34 @@ impl PrefetchChoice {
     }
 }
 
+/// What a plan has for reading ahead; how a run does it, the run is told.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct EarlyRouterChoice {
+    /// Compile early routers: routers of the next layer that name experts before they are known to be needed, for runs with --prefetch
+    /// router or auto.
+    #[arg(long, value_name = "HOW", value_enum)]
+    prefetch: Option<EarlyRouters>,
+    /// Experts of a layer that they name beyond as many as a token needs.
+    #[arg(long, value_name = "N", requires = "prefetch", value_parser = clap::value_parser!(u32).range(..=MOST_EXTRA))]
+    prefetch_extra: Option<u32>,
+}
+
+/// Whether there are early routers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum EarlyRouters {
+    /// None.
+    Off,
+    /// One for each layer but the first.
+    Router,
+}
+
+impl EarlyRouterChoice {
+    /// For how many more experts early routers are wanted, if they are.
+    pub fn extra(self) -> Option<u32> {
+        (self.prefetch == Some(EarlyRouters::Router)).then(|| self.prefetch_extra.unwrap_or(0))
+    }
+}
+
 /// Keeping.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct CacheChoice {

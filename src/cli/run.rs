@@ -8,6 +8,8 @@ use std::time::Instant;
 
 use ixc::forecast::Remembered;
 use ixc::frontend::tokenizer::DecodeOptions;
+use ixc::runtime::stream::store::Store;
+use ixc::runtime::stream::store::stats::Stats;
 use ixc::runtime::trace::Recorder;
 use ixc::session::{End, Generation, Progress, Request, Session, SessionOptions};
 
@@ -244,6 +246,7 @@ impl Writer<'_> {
 
     /// Text after these tokens.
     fn write(&mut self, tokens: &[u32], limit: Option<usize>) -> anyhow::Result<Generation> {
+        let before = self.session.stream().filter(|_| self.args.stats).map(Store::stats);
         let tokenizer = self.session.tokenizer()?.clone();
         let mut stream = tokenizer.stream(DecodeOptions { show_special: false, at_start: false });
         let (mut last, shown) = ('\n', self.shown);
@@ -275,12 +278,13 @@ impl Writer<'_> {
             note!("ixc: the context of {context} tokens is full; --ctx makes it larger");
         }
         if self.args.stats {
-            self.stats(&generation);
+            self.stats(&generation, before.as_ref());
         }
         Ok(generation)
     }
 
-    fn stats(&mut self, generation: &Generation) {
+    /// Says what this text took; `before` is what the store of streamed experts had counted then.
+    fn stats(&mut self, generation: &Generation, before: Option<&Stats>) {
         for (what, phase) in [("prefill", &generation.prefill), ("decode", &generation.decode)] {
             let (tokens, seconds) = (phase.tokens, phase.seconds);
             let rate = if seconds > 0.0 { tokens as f64 / seconds } else { 0.0 };
@@ -302,21 +306,21 @@ impl Writer<'_> {
         for (op, time) in ops.iter().filter(|(_, time)| time * 100.0 >= total) {
             note!("time      {:5.1} % {}", 100.0 * time / total, Printable(op));
         }
-        if let Some(store) = self.session.stream() {
-            streaming::note(store, stats.threads);
+        if let (Some(store), Some(before)) = (self.session.stream(), before) {
+            let did = streaming::since(store.stats(), before);
+            streaming::note(store, &did, &generation.decode, stats.threads);
             if let Some(report) = self.session.predictions() {
                 streaming::predictions(&report);
             }
             if let Some(drive) = self.session.drive() {
                 let after = self.own_rate.and_then(|_| drive.rate_now(streaming::BASELINE));
                 let own: Vec<f64> = self.own_rate.into_iter().chain(after).collect();
-                streaming::note_drive(drive, store, &own);
+                streaming::note_drive(drive, &did.drive, &own);
                 self.own_rate = after;
                 let observed = streaming::Observed {
-                    tokens: generation.decode.tokens,
-                    seconds: generation.decode.seconds,
-                    bytes: generation.decode.bytes,
+                    phase: generation.decode,
                     prompt: None,
+                    deferred: self.args.streaming.defer() > 0,
                     own: (!own.is_empty()).then(|| own.iter().sum::<f64>() / own.len() as f64),
                 };
                 let path = self.args.model.path();

@@ -8,16 +8,40 @@ use std::time::Duration;
 use ixc::forecast::{PROMPT, Remembered, Routing, forecast};
 use ixc::machine::drive::{Choice, Origin};
 use ixc::machine::system;
+use ixc::phase::{Overlap, Phase};
 use ixc::runtime::advise::Advised;
+use ixc::runtime::stream::counters::Counters;
 use ixc::runtime::stream::predict::{Report, Tally};
-use ixc::runtime::stream::store::stats::LayerStats;
+use ixc::runtime::stream::store::stats::{LayerStats, Stats};
 use ixc::runtime::stream::store::{CHUNK, Store};
 
 use super::output::{Bytes, Printable, note};
 
-/// Says what streaming experts took: what was there, what was read and how fast, and who waited for it.
-pub fn note(store: &Store, threads: usize) {
-    let (stats, report) = (store.stats(), store.report());
+/// What a store did between two counts; what its slots hold is of the later one.
+pub fn since(mut stats: Stats, before: &Stats) -> Stats {
+    for (now, then) in stats.layers.iter_mut().zip(&before.layers) {
+        for (now, then) in [
+            (&mut now.hits, then.hits),
+            (&mut now.on_the_way, then.on_the_way),
+            (&mut now.misses, then.misses),
+            (&mut now.failures, then.failures),
+            (&mut now.bytes, then.bytes),
+            (&mut now.predicted_bytes, then.predicted_bytes),
+            (&mut now.right_bytes, then.right_bytes),
+            (&mut now.wasted_bytes, then.wasted_bytes),
+            (&mut now.cancelled, then.cancelled),
+        ] {
+            *now = now.saturating_sub(then);
+        }
+        now.stall = now.stall.saturating_sub(then.stall);
+    }
+    stats.drive = stats.drive.since(&before.drive);
+    stats
+}
+
+/// Says what streaming experts took: what was there, what was read and how fast, who waited for it, and how much of decode that was.
+pub fn note(store: &Store, stats: &Stats, decode: &Phase, threads: usize) {
+    let report = store.report();
     let all = LayerStats::sum(&stats.layers);
     let requested = all.hits + all.on_the_way + all.misses;
     note!(
@@ -51,6 +75,13 @@ pub fn note(store: &Store, threads: usize) {
         "stall     {stall:.2} s of waiting for experts, {:.2} s for each of {threads} threads",
         stall / threads.max(1) as f64
     );
+    if let Some(Overlap { reading, hidden }) = decode.overlap(threads) {
+        note!(
+            "overlap   reads were on in {:.0} % of the time of decode, {:.0} % of reading was hidden behind computing",
+            100.0 * reading,
+            100.0 * hidden
+        );
+    }
     if let Some(cpus) = &report.cpus {
         note!("          the reading thread runs near the drive, on CPUs {cpus:?}");
     }
@@ -108,7 +139,7 @@ pub const BASELINE: Duration = Duration::from_millis(250);
 
 /// Says how deep the drive's queue was, and what part of the drive's own rate experts were read at while some were missed: `own` are
 /// bytes per second that it gave by itself, before and after.
-pub fn note_drive(choice: &Choice, store: &Store, own: &[f64]) {
+pub fn note_drive(choice: &Choice, drive: &Counters, own: &[f64]) {
     let who = match choice.origin {
         Origin::Told => "as told",
         Origin::Remembered => "as `ixc doctor --drive` found",
@@ -119,7 +150,6 @@ pub fn note_drive(choice: &Choice, store: &Store, own: &[f64]) {
     for text in &choice.notes {
         note!("          {}", Printable(text));
     }
-    let drive = store.stats().drive;
     if let Some(share) = share(drive.routed_rate(), own) {
         let rates: Vec<String> = own.iter().map(|rate| format!("{:.2}", rate / 1e9)).collect();
         note!(
@@ -151,39 +181,43 @@ pub fn advised(advised: &Advised) {
 /// Tokens that say something of a model's routing.
 const LEAST_TOKENS: usize = 16;
 
-/// What a phase of a run did: the drive's counters before and after it, and its tokens.
+/// What a phase of a run did, and how it was run.
 pub struct Observed {
-    /// Tokens.
-    pub tokens: usize,
-    /// Seconds that they took.
-    pub seconds: f64,
-    /// Bytes that were read for them.
-    pub bytes: u64,
+    /// What it took.
+    pub phase: Phase,
     /// Bytes per second that the drive gave by itself around it.
     pub own: Option<f64>,
     /// The length of each prompt, where these are no tokens of decode.
     pub prompt: Option<usize>,
+    /// Whether experts of a token were deferred: prompts then read some of them twice, and a token asks for them twice.
+    pub deferred: bool,
 }
 
 /// How a token's time compares with computing alone and reading alone, and with what `ixc plan` predicted, where it was run: lines of text.
 pub fn compare(observed: &Observed, store: &Store, remembered: Option<&Remembered>) -> Vec<String> {
     let mut lines = Vec::new();
-    let (Some(known), true) = (remembered, observed.tokens > 0 && observed.seconds > 0.0) else { return lines };
+    let Phase { tokens, seconds, streamed } = observed.phase;
+    let (Some(known), true) = (remembered, tokens > 0 && seconds > 0.0) else { return lines };
     if let Some(prompt) = observed.prompt {
         let slots = store.stats().classes.iter().map(|class| u64::from(class.count)).sum();
         let predicted = PROMPT as f64 / forecast(&known.shape, &known.costs, slots, &known.routing).prompt;
         // Of prompts of other lengths it says nothing.
         if prompt == PROMPT {
-            let prompts = (observed.tokens / PROMPT).max(1) as f64;
-            known.learn(None, Some(observed.bytes as f64 / prompts / (known.shape.all() as f64 * known.shape.bytes)));
-            lines.push(off(predicted, observed.tokens as f64 / observed.seconds));
+            let prompts = (tokens / PROMPT).max(1) as f64;
+            if !observed.deferred {
+                known.learn(
+                    None,
+                    Some(streamed.bytes as f64 / prompts / (known.shape.all() as f64 * known.shape.bytes)),
+                );
+            }
+            lines.push(off(predicted, tokens as f64 / seconds));
         }
         return lines;
     }
-    let token = observed.seconds / observed.tokens as f64;
+    let token = seconds / tokens as f64;
     let compute = known.costs.dense + known.costs.experts;
     if let Some(own) = observed.own.filter(|own| *own > 0.0) {
-        let reading = observed.bytes as f64 / observed.tokens as f64 / own;
+        let reading = streamed.bytes as f64 / tokens as f64 / own;
         lines.push(format!(
             "token {:.1} ms; compute alone {:.1} ms, reading alone {:.1} ms: {:.2} x the larger",
             1e3 * token,
@@ -194,10 +228,9 @@ pub fn compare(observed: &Observed, store: &Store, remembered: Option<&Remembere
     }
     let slots = store.stats().classes.iter().map(|class| u64::from(class.count)).sum();
     let predicted = forecast(&known.shape, &known.costs, slots, &known.routing);
-    let needed = f64::from(known.shape.layers) * f64::from(known.shape.top_k) * known.shape.bytes;
-    let read = observed.bytes as f64 / observed.tokens as f64 / needed.max(1.0);
-    if observed.tokens >= LEAST_TOKENS {
-        known.learn(Routing::evenness_of(slots as f64 / known.shape.all().max(1) as f64, read), None);
+    // Not bytes: what was read for wrong predictions was not missed.
+    if let Some(missed) = streamed.missed().filter(|_| tokens >= LEAST_TOKENS && !observed.deferred) {
+        known.learn(Routing::evenness_of(slots as f64 / known.shape.all().max(1) as f64, missed), None);
     }
     let (predicted, measured) = (1.0 / predicted.token, 1.0 / token);
     lines.push(off(predicted, measured));
@@ -209,4 +242,33 @@ fn off(predicted: f64, measured: f64) -> String {
     let off = predicted / measured - 1.0;
     let word = if off < 0.0 { "low" } else { "high" };
     format!("predicted {predicted:.2} tokens/s, measured {measured:.2}: {:.0} % too {word}", 100.0 * off.abs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_answer_took_is_not_what_those_before_took() {
+        let layer = |n: u64| LayerStats {
+            hits: n,
+            on_the_way: 2 * n,
+            misses: 3 * n,
+            failures: 4 * n,
+            bytes: 5 * n,
+            predicted_bytes: 6 * n,
+            right_bytes: 7 * n,
+            wasted_bytes: 8 * n,
+            cancelled: 9 * n,
+            stall: Duration::from_secs(n),
+        };
+        let stats = |n: u64, busy| {
+            let mut drive = Counters::default();
+            drive.busy = Duration::from_secs(busy);
+            Stats { layers: vec![layer(n), layer(2 * n)], classes: Vec::new(), drive }
+        };
+        let found = since(stats(10, 7), &stats(4, 5));
+        assert_eq!(found.layers, [layer(6), layer(12)]);
+        assert_eq!(found.drive.busy, Duration::from_secs(2));
+    }
 }

@@ -151,7 +151,8 @@ pub fn choose(file: &Path, told: Option<usize>) -> Choice {
     match probe::file(file, &Options::quick()) {
         // Through the page cache it is not the drive that was measured.
         Ok(probe) if probe.direct => {
-            let rate = Some(probe.rate());
+            // Where nothing was read in so short a time there is no rate: as one, 0 would be divided by.
+            let rate = Some(probe.rate()).filter(|rate| *rate > 0.0);
             choice(probe.depth, Origin::Looked, rate, notes)
         }
         Ok(_) => choice(usual, Origin::Usual, None, notes),
@@ -199,7 +200,8 @@ impl Entry {
             chunk: probe.chunk,
             backend: probe.backend.clone(),
             depth: probe.depth,
-            rates: probe.rates.iter().map(|rate| (rate.depth, rate.median)).collect(),
+            // A depth at which nothing was read says nothing.
+            rates: probe.rates.iter().map(|rate| (rate.depth, rate.median)).filter(|(_, rate)| *rate > 0.0).collect(),
         }
     }
 
@@ -209,7 +211,7 @@ impl Entry {
 
     fn read(path: &Path, place: &Place, now: SystemTime) -> Result<Option<Entry>, String> {
         let Some(entry) = remember::read::<Entry>(path)? else { return Ok(None) };
-        let is_rate = |&(depth, rate): &(usize, f64)| (1..=1024).contains(&depth) && (0.0..FASTEST).contains(&rate);
+        let is_rate = |&(depth, rate): &(usize, f64)| (1..=1024).contains(&depth) && rate > 0.0 && rate < FASTEST;
         if entry.version != VERSION {
             return Err(format!("it has version {}, not {VERSION}", entry.version));
         }
@@ -290,6 +292,7 @@ mod tests {
             (&*good.replace("\"depth\":16", "\"depth\":99999999"), "its depth is 99999999"),
             (&*good.replace("2000000000.0", "-1.0"), "rates that no drive has"),
             (&*good.replace("2000000000.0", "1e300"), "rates that no drive has"),
+            (&*good.replace("2000000000.0", "0.0"), "rates that no drive has"),
             (&*good.replace("\"version\":1", "\"version\":2"), "version 2, not 1"),
             (&*"[".repeat(1 << 20), "line 1 column 1"),
         ];

@@ -11,7 +11,7 @@ use ixc::session::{Session, SessionOptions};
 use ixc::traffic::Traffic;
 use serde::Serialize;
 
-use super::{Args, Row, Work, open};
+use super::{Args, Rounds, Row, Work, open};
 use crate::cli::BadInput;
 use crate::cli::tokenize::read;
 
@@ -61,13 +61,17 @@ pub fn measure(
     drop(model);
     let divergence = compare(path, &ways, positions, &text)?;
     for &work in works {
-        let mut rates = [Vec::new(), Vec::new()];
+        let mut all = [Rounds::default(), Rounds::default()];
         let mut measured: [Option<Row>; 2] = [None, None];
         for _ in 0..args.repetitions {
-            for ((way, rates), row) in ways.iter().zip(&mut rates).zip(&mut measured) {
+            for ((way, all), measured) in ways.iter().zip(&mut all).zip(&mut measured) {
                 let mut session = open(path, way)?;
-                rates.extend(args.rates(&mut session, work, 1)?);
-                *row = Some(Row::new(&session, work, traffic, rates.clone()));
+                let rounds = args.rounds(&mut session, work, 1)?;
+                all.rates.extend(rounds.rates);
+                all.streamed += rounds.streamed;
+                let mut row = Row::new(&session, work, traffic, all.rates.clone());
+                row.bytes_read_per_token = all.bytes_per_token(work);
+                *measured = Some(row);
             }
         }
         let [Some(off), Some(mut on)] = measured else { continue };

@@ -1,0 +1,153 @@
+//! What a part of a run took: tokens, seconds, and what streaming experts did meanwhile.
+//!
+//! ```text
+//! 64 tokens in 4 s; of 3072 experts needed 2300 were in memory; the drive read for 3.1 s, two threads waited 1.4 s in all
+//! ```
+
+use std::ops::AddAssign;
+use std::time::Instant;
+
+use ixc_runtime::stream::store::Store;
+use ixc_runtime::stream::store::stats::LayerStats;
+
+/// How many tokens took how long.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Phase {
+    /// Tokens.
+    pub tokens: usize,
+    /// Seconds.
+    pub seconds: f64,
+    /// What streaming experts did meanwhile; nothing where all are in memory.
+    pub streamed: Streamed,
+}
+
+/// What streaming experts did in some time.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Streamed {
+    /// Bytes that were read, for routers and for predictions.
+    pub bytes: u64,
+    /// Experts that routers asked for.
+    pub requested: u64,
+    /// How many of them were in memory.
+    pub hits: u64,
+    /// Bytes that were read because of predictions.
+    pub predicted: u64,
+    /// Seconds with at least one read outstanding.
+    pub busy: f64,
+    /// Seconds that threads waited for experts, all threads together, packing not counted.
+    pub stall: f64,
+}
+
+impl Streamed {
+    /// All that a store did so far.
+    fn of(store: &Store) -> Streamed {
+        let stats = store.stats();
+        let all = LayerStats::sum(&stats.layers);
+        Streamed {
+            bytes: stats.drive.bytes(),
+            requested: all.hits + all.on_the_way + all.misses,
+            hits: all.hits,
+            predicted: all.predicted_bytes,
+            busy: stats.drive.busy.as_secs_f64(),
+            stall: all.stall.as_secs_f64(),
+        }
+    }
+
+    fn since(self, before: Streamed) -> Streamed {
+        Streamed {
+            bytes: self.bytes.saturating_sub(before.bytes),
+            requested: self.requested.saturating_sub(before.requested),
+            hits: self.hits.saturating_sub(before.hits),
+            predicted: self.predicted.saturating_sub(before.predicted),
+            busy: (self.busy - before.busy).max(0.0),
+            stall: (self.stall - before.stall).max(0.0),
+        }
+    }
+
+    /// The part of requested experts that had to be read, 0 to 1, as a run without predictions finds it. Nothing where none was requested,
+    /// and nothing of a run with predictions: what they brought is in memory for another reason than that it was used before.
+    pub fn missed(&self) -> Option<f64> {
+        (self.requested > 0 && self.predicted == 0).then(|| 1.0 - self.hits as f64 / self.requested as f64)
+    }
+}
+
+impl AddAssign for Streamed {
+    fn add_assign(&mut self, other: Streamed) {
+        self.bytes += other.bytes;
+        self.requested += other.requested;
+        self.hits += other.hits;
+        self.predicted += other.predicted;
+        self.busy += other.busy;
+        self.stall += other.stall;
+    }
+}
+
+impl Phase {
+    /// How reading and computing lay beside each other, on so many threads; nothing where nothing was read.
+    pub fn overlap(&self, threads: usize) -> Option<Overlap> {
+        let Streamed { busy, stall, .. } = self.streamed;
+        (busy > 0.0 && self.seconds > 0.0).then(|| Overlap {
+            reading: (busy / self.seconds).min(1.0),
+            hidden: (1.0 - stall / threads.max(1) as f64 / busy).clamp(0.0, 1.0),
+        })
+    }
+}
+
+/// How reading and computing lay beside each other.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Overlap {
+    /// The part of the time with at least one read outstanding.
+    pub reading: f64,
+    /// The part of that in which threads did not wait for experts, on average over the threads.
+    pub hidden: f64,
+}
+
+/// A phase that is on.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    begin: Instant,
+    before: Streamed,
+}
+
+impl Meter {
+    /// Begins now.
+    pub(crate) fn new(store: Option<&Store>) -> Meter {
+        let before = store.map(Streamed::of).unwrap_or_default();
+        Meter { begin: Instant::now(), before }
+    }
+
+    /// What happened until now, in which so many tokens were computed.
+    pub(crate) fn phase(&self, tokens: usize, store: Option<&Store>) -> Phase {
+        let seconds = self.begin.elapsed().as_secs_f64();
+        let streamed = store.map(|store| Streamed::of(store).since(self.before)).unwrap_or_default();
+        Phase { tokens, seconds, streamed }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overlap_is_of_the_time_with_reads_and_of_all_threads() {
+        let streamed = Streamed { busy: 3.0, stall: 1.5, ..Streamed::default() };
+        let phase = Phase { tokens: 8, seconds: 4.0, streamed };
+        assert_eq!(phase.overlap(2), Some(Overlap { reading: 0.75, hidden: 0.75 }));
+        assert_eq!(phase.overlap(1), Some(Overlap { reading: 0.75, hidden: 0.5 }));
+        // All threads waited all the time that something was read, and a little longer: nothing was hidden.
+        let waited = Phase { streamed: Streamed { stall: 6.1, ..streamed }, ..phase };
+        assert_eq!(waited.overlap(2).map(|overlap| overlap.hidden), Some(0.0));
+        assert_eq!(Phase { streamed: Streamed::default(), ..phase }.overlap(2), None);
+    }
+
+    #[test]
+    fn what_was_predicted_says_nothing_of_routing() {
+        let streamed = Streamed { requested: 40, hits: 30, ..Streamed::default() };
+        assert_eq!(streamed.missed(), Some(0.25));
+        assert_eq!(Streamed { predicted: 1, ..streamed }.missed(), None);
+        assert_eq!(Streamed::default().missed(), None);
+        let mut sum = streamed;
+        sum += streamed;
+        assert_eq!((sum.since(streamed), sum.requested), (streamed, 80));
+    }
+}

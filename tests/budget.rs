@@ -1,0 +1,70 @@
+//! Memory budgets of the whole program: kept, as the system counts, and refused only where streaming does not help.
+
+mod support;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use support::{demo_model, ixc, scratch, stderr, stdout};
+
+const RUN: [&str; 9] = ["run", "-p", "The borrow checker", "-n", "32", "--temp", "0", "-t", "2"];
+
+/// The least budget in MiB that the program says it needs.
+fn least(path: &Path, more: &[&str]) -> u64 {
+    let refused = ixc(RUN).arg(path).args(["--memory", "1MiB"]).args(more).output().unwrap();
+    let message = stderr(&refused);
+    assert_eq!(refused.status.code(), Some(2), "{message}");
+    message.split("experts, and ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap()
+}
+
+/// Runs a command to its end; the most memory that it had, as the system counts, in bytes.
+#[expect(clippy::zombie_processes, reason = "waited for by wait4, which tells what it had")]
+fn peak(mut command: Command) -> u64 {
+    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let (pid, mut status) = (i32::try_from(child.id()).unwrap(), 0);
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the child is ours and nobody else waits for it; both places have room for what the call writes.
+    let waited = unsafe { libc::wait4(pid, &raw mut status, 0, usage.as_mut_ptr()) };
+    assert_eq!((waited, status), (pid, 0), "{command:?}");
+    // SAFETY: all bytes were zero, which is a valid `rusage`, and the call writes a valid one.
+    let usage = unsafe { usage.assume_init() };
+    u64::try_from(usage.ru_maxrss).unwrap() * 1024
+}
+
+#[test]
+fn a_streamed_run_takes_no_more_than_its_budget() {
+    let folder = scratch("budget_peak");
+    let packed = folder.join("packed.ixp");
+    let mut compile = ixc(["compile", "--memory", "1MiB", "--pack"]);
+    compile.arg(demo_model()).arg("-o").arg(&packed);
+    stdout(compile);
+    for (path, more) in [(demo_model(), &[][..]), (demo_model(), &["--prefetch", "previous"]), (packed, &[])] {
+        let least = least(&path, more);
+        for budget in [least + 2, least + 4, least + 12] {
+            let mut command = ixc(RUN);
+            command.arg(&path).args(["--memory", &format!("{budget}MiB")]).args(more);
+            let peak = peak(command);
+            println!("{}, {more:?}: {} of {budget} MiB", path.display(), peak >> 20);
+            assert!(peak <= (budget << 20) / 100 * 105, "{}, {more:?}: {peak} bytes with {budget} MiB", path.display());
+            // The budget is not simply far too large.
+            assert!(peak > 8 << 20, "{peak}");
+        }
+    }
+}
+
+/// A model with experts in a file is streamed under every budget from the least on, whatever else the run takes.
+#[test]
+fn no_budget_above_the_least_is_refused() {
+    let folder = scratch("budget_trace");
+    let expected = stdout(ixc(RUN));
+    for trace in [false, true] {
+        let file = folder.join("trace.json");
+        let more = if trace { &["--trace", file.to_str().unwrap()][..] } else { &[] };
+        let least = least(&demo_model(), more);
+        for budget in (least + 2..least + 50).step_by(6) {
+            let mut command = ixc(RUN);
+            command.arg(demo_model()).args(["--memory", &format!("{budget}MiB")]).args(more);
+            assert_eq!(stdout(command), expected, "{budget} MiB, traced {trace}");
+        }
+    }
+}
