@@ -1,7 +1,7 @@
 //! Routes and colours: a colour of a link has one tensor from one end.
 //!
 //! All streams of a tensor from one end share a route and a colour, so that each message goes once over a link. The route is the one whose busiest link has
-//! fewer messages, as all of an end's columns send at about the same time; of two alike, the one with fewer links. The colour is the lowest that is free on
+//! fewer messages, as all of an end's columns send at about the same time (but experts' do not); of two alike, the one with fewer links. The colour is the lowest that is free on
 //! all of them, or on those of the other route.
 //!
 //! ```text
@@ -47,6 +47,8 @@ pub(super) fn colours(descriptor: &mut Descriptor) -> Result<u32, PlaceError> {
             links.taken.fill(0);
         }
         let trees = trees(descriptor, tensor, from, &numbers);
+        let sender = from.and_then(|program| descriptor.programs.get(program as usize));
+        let routed = sender.is_some_and(|program| matches!(program.axis, Axis::Routed(_)));
         let [a, b] = [Route::XThenY, Route::YThenX].map(|route| {
             let mut count = 0u64;
             let mut used = 0u64;
@@ -54,7 +56,8 @@ pub(super) fn colours(descriptor: &mut Descriptor) -> Result<u32, PlaceError> {
                 count += 1;
                 used |= links.taken[link];
             });
-            (route, (most, count), used)
+            // Of experts few send.
+            (route, (if routed { 0 } else { most }, count), used)
         });
         let mut ways = [a, b];
         ways.sort_by_key(|(_, cost, _)| *cost);

@@ -19,6 +19,10 @@ use crate::schedule::pieces::{Pieces, Slices, Sums};
 
 /// Bytes of a PE for code and small messages.
 const CODE: u64 = 6 << 10;
+/// Elements of SwiGLU's `silu` and `mul`: short ones where there are PEs, since an element takes an exponential.
+const SILU: u32 = 64;
+/// Bytes of a weight row in a piece that is to take as long as others in other formats: 768 elements of q4_k, 512 of q6_k.
+const EVEN_ROW: u32 = 432;
 /// Pieces of norms are a multiple of so many elements: those of the longest block of activations.
 const NORM_BLOCK: u64 = 256;
 /// Positions of a part at most: more take long for one PE.
@@ -70,13 +74,13 @@ pub fn ladder(module: &Module, grid: &Grid, context: u32) -> Vec<Pieces> {
     let facts = module.functions.iter().find(|f| f.name == "step").map_or(Facts::default(), |f| Facts::of(module, f));
     let usable = grid.usable_bytes();
     let left = usable.saturating_sub(CODE.min(usable / 4));
-    let slices = |rows: u32, dot: u32, sums: Sums| {
+    let slices = |rows: u32, dot: u32, row: u32, sums: Sums| {
         // Dot products as long as leaves two thirds for weights.
         let most = u32::try_from(left / 9).unwrap_or(u32::MAX) / 256 * 256;
         let dot = dot.min(most.max(256));
         // A row of quantised activations, at 11 bits an element; there is a second one where there is room.
         let bytes = left.saturating_sub(u64::from(dot).saturating_mul(11) / 8).max(1);
-        Slices { bytes, rows, dot, sums }
+        Slices { bytes, rows, dot, row, sums }
     };
     let combine_bytes = usable / 3;
     let pieces = |dense: Slices, experts: Slices, elements: u32, positions: u32| {
@@ -86,10 +90,14 @@ pub fn ladder(module: &Module, grid: &Grid, context: u32) -> Vec<Pieces> {
         let most = most.max(256);
         // Where products wait for nothing but activations, those come as early as can be; elsewhere in as few pieces as there is room for.
         let norm = norm(facts.row, grid, left, dense.sums == Sums::Beside);
-        Pieces { dense, experts, elements: elements.min(most), norm, positions, context, combine_bytes }
+        let elements = elements.min(most);
+        let silu = if dense.sums == Sums::Beside { elements.min(SILU) } else { elements };
+        Pieces { dense, experts, elements, silu, norm, positions, context, combine_bytes }
     };
-    let beside = |dot| slices(16, dot, Sums::Beside);
-    let chained = |rows, dot| slices(rows, dot, Sums::InProducts);
+    let beside = |dot| slices(16, dot, u32::MAX, Sums::Beside);
+    // What takes as long as 512 elements of a larger format.
+    let even = |dot| slices(16, dot, EVEN_ROW, Sums::Beside);
+    let chained = |rows, dot| slices(rows, dot, u32::MAX, Sums::InProducts);
     let positions = positions(&facts, usable, left, context);
     let most = positions.last().copied().unwrap_or(ATTENTION_BLOCK);
     let mut ladder = Vec::new();
@@ -97,7 +105,8 @@ pub fn ladder(module: &Module, grid: &Grid, context: u32) -> Vec<Pieces> {
         (beside(256), beside(512), 256),
         (beside(512), beside(1024), 256),
         (beside(512), chained(64, 2048), 256),
-        (beside(768), chained(64, 2048), 256),
+        (even(768), beside(1024), 256),
+        (even(768), chained(64, 2048), 256),
         (beside(1024), chained(64, 4096), 512),
         (beside(2048), chained(128, 4096), 1024),
     ] {
@@ -129,7 +138,9 @@ const EXPERT_PRODUCTS: f64 = 2.0;
 fn latency(facts: &Facts, grid: &Grid, pieces: &Pieces) -> f64 {
     let rates = &grid.pe.operations;
     let product = |slices: &Slices, row: u64| {
-        let each = f64::from(slices.rows) * f64::from(slices.dot) * (2.0 / rates.int8 + 3.0 / rates.int);
+        // Rows are cut by bytes where a format has more than six bits an element, which takes longest to get at.
+        let dot = slices.dot.min(slices.row.saturating_mul(8) / 6);
+        let each = f64::from(slices.rows) * f64::from(dot) * (2.0 / rates.int8 + 3.0 / rates.int);
         let sum = f64::from(grid.pe.start_cycles + grid.link.hop_cycles) + f64::from(slices.rows) / rates.f32;
         each + row.div_ceil(slices.dot.max(1).into()) as f64 * sum
     };

@@ -44,6 +44,8 @@ pub struct Pieces {
     pub experts: Slices,
     /// Elements of a row that an elementwise op takes at most; what works on blocks takes at least one.
     pub elements: u32,
+    /// Elements that SwiGLU's `silu` and `mul` take at most, of which one takes many cycles.
+    pub silu: u32,
     /// Elements of a piece of a norm; a row of no more is normed whole. What works on blocks takes at least one.
     pub norm: u32,
     /// Positions of a part of attention, a multiple of 32.
@@ -63,6 +65,8 @@ pub struct Slices {
     pub rows: u32,
     /// Elements of a dot product at most.
     pub dot: u32,
+    /// Bytes of a weight row that a dot product reads at most: what it takes grows with them, whatever the format.
+    pub row: u32,
     /// Where the pieces of a dot product are added.
     pub sums: Sums,
 }
@@ -108,18 +112,21 @@ impl Slices {
     /// use ixc_ir::format::Format;
     /// use ixc_passes::schedule::pieces::{Slices, Sums};
     ///
-    /// let slices = Slices { bytes: 20_000, rows: 32, dot: 1024, sums: Sums::InProducts };
+    /// let slices = Slices { bytes: 20_000, rows: 32, dot: 1024, row: 4096, sums: Sums::InProducts };
     /// assert_eq!(slices.of(Format::Q4KR16, 512, 1024), (32, 1024));
     /// assert_eq!(slices.of(Format::Q4KR16, 512, 4096), (16, 1024));
     /// assert_eq!(slices.of(Format::F32, 128, 1024), (4, 1024));
     /// assert_eq!(slices.of(Format::F32, 128, 8192), (1, 1024));
+    /// let slices = Slices { row: 432, ..slices };
+    /// assert_eq!(slices.of(Format::Q4KR16, 512, 4096), (16, 768));
+    /// assert_eq!(slices.of(Format::Q6KR16, 512, 4096), (16, 512));
     /// ```
     pub fn of(&self, format: Format, n: u64, k: u64) -> (u64, u64) {
         // Dot products are cut where blocks of weights and of activations both end.
         let block = format.block_len().max(format.activation().block_len()) as u64;
         let strip = if format.rows() > 1 { STRIP as u64 } else { 1 };
         let (blocks, block_bytes) = (k.div_ceil(block).max(1), format.row_bytes(block).unwrap_or(0).max(1));
-        let most = u64::from(self.dot) / block;
+        let most = (u64::from(self.dot) / block).min(u64::from(self.row) / block_bytes);
         let fits = self.bytes / block_bytes.saturating_mul(strip);
         let each = most.min(fits).max(1);
         if each < blocks {
@@ -364,8 +371,7 @@ impl Lowering<'_> {
         let gate = self.product(op, &product(format!("{label} gate"), gate))?;
         let up = self.product(op, &product(format!("{label} up"), up))?;
         let silu = self.buffer("silu", gate.rows, Format::F32, gate.width)?;
-        // What is quantised together is made together.
-        let elements = u64::from(pieces.elements).max(out.block_len() as u64);
+        let elements = u64::from(pieces.silu);
         self.map_pieces("silu", Elementwise::Silu, &[gate], &silu, elements)?;
         let mul = self.buffer("mul", gate.rows, Format::F32, gate.width)?;
         self.map_pieces("mul", Elementwise::Mul, &[silu, up], &mul, elements)?;
