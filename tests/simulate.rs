@@ -212,11 +212,12 @@ fn random_grid(random: &mut Random) -> Grid {
 #[test]
 fn random_models_on_random_grids_have_the_bits_of_the_engine() {
     let mut random = Random(0x5eed);
-    let mut norms = HashSet::new();
+    let (mut norms, mut alone) = (HashSet::new(), HashSet::new());
     for number in 0..10 {
         let model = random_model(&mut random, number);
         let grid = random_grid(&mut random);
         let placed = place(&model, &grid, &Options { context: Some(96) }).unwrap();
+        alone.insert(placed.descriptor.programs.iter().any(|program| program.label.ends_with("combined 1")));
         norms.extend(placed.plan.kernels.iter().filter_map(|kernel| {
             ["rms_norm_f32", "rms_norm_a8", "rms_norm_piece_f32", "rms_norm_piece_a8"]
                 .into_iter()
@@ -227,6 +228,7 @@ fn random_models_on_random_grids_have_the_bits_of_the_engine() {
         // Parts of attention are of 32 positions where the context is short.
         same_bits(&format!("model {number}"), &model, &grid, 96, &[&tokens[..1], &tokens[1..4], &tokens[4..]], runner);
     }
+    assert!(alone.len() == 2, "heads of one group are attended together in some models");
     assert!(norms.len() == 4, "norms of whole rows and in pieces, quantised and not: {norms:?}");
 }
 

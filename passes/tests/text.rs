@@ -72,8 +72,9 @@ fn passes_make_of_each_file_what_it_says() -> Result<(), Box<dyn std::error::Err
             let sums = if words.contains("beside") { Sums::Beside } else { Sums::InProducts };
             let dense = Slices { bytes: 5000, rows: 32, dot: 256, row: 4096, sums };
             let experts = Slices { bytes: 20000, rows: 32, dot: 512, row: 4096, sums };
+            let heads_bytes = if words.contains("heads") { 3000 } else { 600 };
             let norm = if words.contains("norms") { 256 } else { u32::MAX };
-            Pieces { dense, experts, elements: 128, silu: 128, norm, positions: 32, context: 64, combine_bytes: 600 }
+            Pieces { dense, experts, elements: 128, silu: 128, norm, positions: 32, context: 64, heads_bytes }
         });
         let mut options = Options::default();
         if let Some(residency) = input.lines().find_map(|line| line.strip_prefix("// residency: ")) {

@@ -308,10 +308,11 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
                 9 => task.variants[variant].row_chunk = random.number(5) as u32,
                 11 => {
                     let combine = KernelId(random.below(kernels + 1) as u32);
+                    let alone = [None, Some(KernelId(random.below(kernels + 1) as u32))][random.below(2)];
                     let up_to_rows = [1, 1, 2, u32::MAX][random.below(4)];
                     let variant = &mut task.variants[variant];
                     (variant.split, variant.up_to_rows) =
-                        (Some(Split { argument: arg as u32, division: Division::THREADS, combine }), up_to_rows);
+                        (Some(Split { argument: arg as u32, division: Division::THREADS, combine, alone }), up_to_rows);
                 }
                 10 => task.variants[variant].up_to_rows = random.number(5) as u32,
                 _ => {

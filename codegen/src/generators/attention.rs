@@ -48,7 +48,7 @@ const fn tile(lanes: u16) -> (i64, i64) {
 enum Outcome {
     /// The weighted mean of the values, for each row: a row of the result has so many bytes.
     Mean { y: BufferId, row_bytes: i64 },
-    /// Accumulators, then maxima, then sums.
+    /// Of each query head the accumulator, the maximum, the sum.
     Part(BufferId),
 }
 
@@ -498,17 +498,16 @@ impl Attend {
 
     fn part(&self, b: &mut KernelBuilder, part: BufferId) {
         let s = &self.scratch;
-        let maxima = self.group * self.dv * 4;
+        let head = (self.dv + 2) * 4;
         b.for_each("h", self.group, |b, h| {
             for_vectors(b, self.lanes, self.dv as u32, |b, at, lanes| {
-                let at = h * (self.dv * 4) + at * 4;
-                let acc = b.load(Type::f32(lanes), s.buffer, at.clone() + s.acc);
-                b.store(part, at, acc);
+                let acc = b.load(Type::f32(lanes), s.buffer, h * (self.dv * 4) + at.clone() * 4 + s.acc);
+                b.store(part, h * head + at * 4, acc);
             });
             let max = b.load(Type::f32(1), s.buffer, h * STATS + s.stats);
-            b.store(part, h * 4 + maxima, max);
+            b.store(part, h * head + self.dv * 4, max);
             let sum = self.sum(b, &h.into());
-            b.store(part, h * 4 + (maxima + self.group * 4), sum);
+            b.store(part, h * head + (self.dv + 1) * 4, sum);
         });
     }
 }

@@ -15,25 +15,26 @@ pub fn combine(name: String, spec: &KernelSpec, lanes: u16) -> Result<Kernel, Ge
     let (g, d) = (i64::from(group), i64::from(dv));
     let mut b = KernelBuilder::new(name);
     let count = b.dim("parts", 1, i64::from(parts));
-    let part_bytes = g * (d + 2) * 4;
+    let head = (d + 2) * 4;
+    let part_bytes = g * head;
     let bytes = i64::from(parts) * 4;
     let parts = b.read("parts", count * part_bytes);
     let y = b.write("y", g * d * 4);
     let factors = b.buffer("scratch", BufferKind::Scratch, bytes);
-    let (maxima, sums) = (g * d * 4, g * (d + 1) * 4);
+    let (maxima, sums) = (d * 4, (d + 1) * 4);
     b.for_each("h", g, |b, h| {
-        let first = b.load(Type::f32(1), parts, h * 4 + maxima);
+        let first = b.load(Type::f32(1), parts, h * head + maxima);
         let max = b.for_carry("part", count, &[first], |b, i, max| {
-            let other = b.load(Type::f32(1), parts, i * part_bytes + h * 4 + maxima);
+            let other = b.load(Type::f32(1), parts, i * part_bytes + h * head + maxima);
             vec![b.same(Op::Max, &[max[0], other])]
         });
         let none = b.splat_f32(1, 0.0);
         let sum = b.for_carry("part", count, &[none], |b, i, sum| {
-            let own = b.load(Type::f32(1), parts, i * part_bytes + h * 4 + maxima);
+            let own = b.load(Type::f32(1), parts, i * part_bytes + h * head + maxima);
             let fall = b.sub(own, max[0]);
             let factor = math::exp_of_negative(b, fall);
             b.store(factors, i * 4, factor);
-            let own = b.load(Type::f32(1), parts, i * part_bytes + h * 4 + sums);
+            let own = b.load(Type::f32(1), parts, i * part_bytes + h * head + sums);
             vec![b.fma(own, factor, sum[0])]
         });
         let one = b.splat_f32(1, 1.0);
@@ -41,7 +42,7 @@ pub fn combine(name: String, spec: &KernelSpec, lanes: u16) -> Result<Kernel, Ge
         for_vectors(b, lanes, dv, |b, at, lanes| {
             let none = b.splat_f32(lanes, 0.0);
             let acc = b.for_carry("part", count, &[none], |b, i, acc| {
-                let own = b.load(Type::f32(lanes), parts, i * part_bytes + h * (d * 4) + at.clone() * 4);
+                let own = b.load(Type::f32(lanes), parts, i * part_bytes + h * head + at.clone() * 4);
                 let factor = b.load_splat(Type::f32(lanes), factors, i * 4);
                 vec![b.fma(own, factor, acc[0])]
             });

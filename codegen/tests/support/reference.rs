@@ -234,10 +234,11 @@ pub fn compare(spec: &KernelSpec, dims: &[i64], kernel: &Kernel, before: &[Vec<u
             for h in 0..group {
                 let first = 32 * dims[2] as usize;
                 let (max, sum, acc) = attended(&input, &q[h * d..][..d], dv, scale.value(), first, own);
-                close(&name, &format!("maximum {h}"), part[group * dv + h], max, 1e-4);
-                close(&name, &format!("sum {h}"), part[group * (dv + 1) + h], sum, 1e-4 * sum);
+                let part = &part[h * (dv + 2)..][..dv + 2];
+                close(&name, &format!("maximum {h}"), part[dv], max, 1e-4);
+                close(&name, &format!("sum {h}"), part[dv + 1], sum, 1e-4 * sum);
                 for (e, acc) in acc.iter().enumerate() {
-                    close(&name, &format!("part[{h}, {e}]"), part[h * dv + e], *acc, 1e-4 * sum);
+                    close(&name, &format!("part[{h}, {e}]"), part[e], *acc, 1e-4 * sum);
                 }
             }
         }
@@ -247,13 +248,14 @@ pub fn compare(spec: &KernelSpec, dims: &[i64], kernel: &Kernel, before: &[Vec<u
             let parts: Vec<&[f64]> = parts.chunks_exact(group * (dv + 2)).collect();
             assert_eq!(parts.len(), dims[0] as usize);
             for h in 0..group {
-                let max = parts.iter().map(|part| part[group * dv + h]).fold(f64::MIN, f64::max);
-                let factors: Vec<f64> = parts.iter().map(|part| (part[group * dv + h] - max).exp()).collect();
+                let head = h * (dv + 2);
+                let max = parts.iter().map(|part| part[head + dv]).fold(f64::MIN, f64::max);
+                let factors: Vec<f64> = parts.iter().map(|part| (part[head + dv] - max).exp()).collect();
                 let total = |at: usize| parts.iter().zip(&factors).map(|(part, f)| part[at] * f).sum::<f64>();
                 // Sums of weights, which are not as random as the row's are.
-                let sum = total(group * (dv + 1) + h);
+                let sum = total(head + dv + 1);
                 for e in 0..dv {
-                    let right = total(h * dv + e) / sum;
+                    let right = total(head + e) / sum;
                     close(&name, &format!("y[{h}, {e}]"), y[h * dv + e], right, 1e-5 * right.abs().max(1.0));
                 }
             }

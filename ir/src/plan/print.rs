@@ -120,6 +120,9 @@ fn write_task<K>(plan: &Plan<K>, task: &Task, name: &dyn Fn(&K) -> String, out: 
                 write!(out, " of {} blocks", split.division.blocks)?;
             }
             write!(out, " for {}", kernel(plan, split.combine.0, name))?;
+            if let Some(alone) = split.alone {
+                write!(out, " or {}", kernel(plan, alone.0, name))?;
+            }
         }
     }
     let args: Vec<String> = task.args.iter().map(|arg| source(plan, arg.source)).collect();

@@ -265,7 +265,7 @@ pub enum KernelSpec {
         rows: u32,
     },
     /// Attention of one row over a part of the positions. Buffers: as for `Attention` of one row, but instead of y part
-    /// f32[group * (dv + 2)]: sums of weighted values, maxima of the scores, sums of weights. Dims: \[blocks
+    /// f32[group * (dv + 2)]: of each head the sum of weighted values, the maximum of the scores, the sum of weights. Dims: \[blocks
     /// that the row sees whole, blocks after those, the part's first block\].
     AttentionPart {
         /// Query heads that share a key head.

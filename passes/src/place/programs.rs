@@ -232,7 +232,7 @@ impl<'a> Making<'a> {
         Ok(false)
     }
 
-    /// The program that combines what a task's parts have made.
+    /// The programs that combine what a task's parts have made: one, or one for each piece that can be combined alone.
     fn combine(
         &mut self,
         task: &Task,
@@ -241,26 +241,52 @@ impl<'a> Making<'a> {
         result: &Arg,
     ) -> Result<(), PlaceError> {
         let label = format!("{} combined", task.label);
-        let kernel = self.kernel_of(&label, split.combine.0)?;
+        let number = split.alone.unwrap_or(split.combine).0;
+        let kernel = self.kernel_of(&label, number)?;
         let (dims, sizes) = self.sizes(kernel, &[DimRule::Parts], None)?;
         let state = task.args.iter().find_map(|arg| match arg.source {
             Source::Keys(layer) => Some(layer),
             _ => None,
         });
         let Some(state) = state else { return wrong(&label, "parts of no state") };
-        let mut ports = Vec::with_capacity(kernel.buffers.len());
-        for (i, (buffer, bytes)) in kernel.buffers.iter().zip(&sizes).enumerate() {
-            ports.push(match i {
-                0 => Port::ReceiveParts { slice: parts, state },
-                1 => self.port(task, result, &buffer.kind, *bytes)?,
-                _ => Port::Scratch { bytes: *bytes },
+        let count = u64::from(self.made.states.first().map_or(1, |state| state.parts.count)).max(1);
+        let piece = sizes.first().copied().unwrap_or(0) / count;
+        if piece == 0 || !parts.bytes.is_multiple_of(piece) {
+            return wrong(&label, format!("parts of {} bytes, of which {piece} are combined alone", parts.bytes));
+        }
+        for number_of_piece in 0..parts.bytes / piece {
+            let mut ports = Vec::with_capacity(kernel.buffers.len());
+            for (i, (buffer, bytes)) in kernel.buffers.iter().zip(&sizes).enumerate() {
+                ports.push(match i {
+                    0 => {
+                        let offset = parts.offset.saturating_add(number_of_piece.saturating_mul(piece));
+                        Port::ReceiveParts { slice: Slice { offset, bytes: piece, ..parts }, state }
+                    }
+                    1 => {
+                        let offset = result.offset.saturating_add(number_of_piece.saturating_mul(*bytes));
+                        self.port(task, &Arg { offset, ..result.clone() }, &buffer.kind, *bytes)?
+                    }
+                    _ => Port::Scratch { bytes: *bytes },
+                });
+            }
+            let label = if number_of_piece > 0 { format!("{label} {number_of_piece}") } else { label.clone() };
+            let kernel = self.kernel(&label, number)?;
+            let (columns, sites, dims) = (task.columns, NOWHERE, dims.clone());
+            let (axis, state) = (Axis::Tokens, None);
+            let appends = false;
+            self.made.programs.push(Program {
+                label,
+                kernel,
+                dims,
+                axis,
+                columns,
+                state,
+                appends,
+                sites,
+                ports,
+                wave: 0,
             });
         }
-        let kernel = self.kernel(&label, split.combine.0)?;
-        let (columns, sites) = (task.columns, NOWHERE);
-        let (axis, state) = (Axis::Tokens, None);
-        let appends = false;
-        self.made.programs.push(Program { label, kernel, dims, axis, columns, state, appends, sites, ports, wave: 0 });
         Ok(())
     }
 

@@ -82,7 +82,7 @@ pub fn ladder(module: &Module, grid: &Grid, context: u32) -> Vec<Pieces> {
         let bytes = left.saturating_sub(u64::from(dot).saturating_mul(11) / 8).max(1);
         Slices { bytes, rows, dot, row, sums }
     };
-    let combine_bytes = usable / 3;
+    let heads_bytes = usable / 20 * 9;
     let pieces = |dense: Slices, experts: Slices, elements: u32, positions: u32| {
         // Two rows of all slots are summed over experts, and less than that elsewhere.
         let row = facts.top_k.saturating_add(2).saturating_mul(8).max(32);
@@ -92,7 +92,7 @@ pub fn ladder(module: &Module, grid: &Grid, context: u32) -> Vec<Pieces> {
         let norm = norm(facts.row, grid, left, dense.sums == Sums::Beside);
         let elements = elements.min(most);
         let silu = if dense.sums == Sums::Beside { elements.min(SILU) } else { elements };
-        Pieces { dense, experts, elements, silu, norm, positions, context, combine_bytes }
+        Pieces { dense, experts, elements, silu, norm, positions, context, heads_bytes }
     };
     let beside = |dot| slices(16, dot, u32::MAX, Sums::Beside);
     // What takes as long as 512 elements of a larger format.
@@ -133,8 +133,8 @@ const EXPERT_PRODUCTS: f64 = 2.0;
 /// Cycles of a layer by estimate, of all that sizes make longer or shorter: products of pieces and their sums, attention of a part, and the parts put
 /// together, half of all there are.
 ///
-/// An element of a weight takes a product of bytes, and integers to get at it and to scale what is summed. One of a key or value is converted, for each
-/// query head, and multiplied.
+/// An element of a weight takes a product of bytes, and integers to get at it and to scale what is summed. One of a key or value is converted, and
+/// multiplied for each query head.
 fn latency(facts: &Facts, grid: &Grid, pieces: &Pieces) -> f64 {
     let rates = &grid.pe.operations;
     let product = |slices: &Slices, row: u64| {
@@ -148,10 +148,12 @@ fn latency(facts: &Facts, grid: &Grid, pieces: &Pieces) -> f64 {
     let products =
         (DENSE_PRODUCTS - experts) * product(&pieces.dense, facts.row) + experts * product(&pieces.experts, facts.row);
     // Two bytes an element.
-    let elements = f64::from(pieces.positions) * (facts.position / 2) as f64 * facts.group as f64;
-    let attention = elements * (1.0 / rates.special + 1.0 / rates.f32);
+    let elements = f64::from(pieces.positions) * (facts.position / 2) as f64;
+    let attention = elements * (1.0 / rates.special + facts.group as f64 / rates.f32);
     let parts = f64::from(pieces.context.div_ceil(pieces.positions.max(1))) / 2.0;
-    let combined = parts * (facts.value + 2) as f64 * (4.0 / f64::from(grid.link.bytes.max(1)) + 1.0 / rates.f32);
+    // A message has the parts of all heads.
+    let message = facts.group as f64 * 4.0 / f64::from(grid.link.bytes.max(1));
+    let combined = parts * (facts.value + 2) as f64 * (message + 1.0 / rates.f32);
     products + attention + combined
 }
 

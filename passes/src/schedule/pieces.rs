@@ -10,7 +10,7 @@
 //! | elementwise ops, quantisation, sums over experts | columns of [`Pieces::elements`] |
 //! | a norm of a whole row | pieces of [`Pieces::norm`]: sums of squares, then what is scaled by all of them and quantised |
 //! | rotation | heads; keys are rotated before they are appended, so that no table lies beside the cache |
-//! | attention | parts of [`Pieces::positions`], the same for every token; as many query heads together as can be combined |
+//! | attention | parts of [`Pieces::positions`], the same for every token; as many query heads together as there is room for; each head's parts are combined apart |
 //!
 //! ```text
 //! linear %x, @w, _, %r       // @w : q4_k[512, 1024], 16 rows, 512 columns, sums in products
@@ -35,6 +35,9 @@ use super::lower::{Access, Lowering, Rows, Stored, fit, row_bytes};
 use super::matrix::{Matrix, Product, scratch_arg};
 use super::tiling::parts;
 
+/// Bytes of a query head's scores, and of what is known of them.
+const HEAD_BYTES: u64 = 256;
+
 /// How large the pieces are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Pieces {
@@ -44,7 +47,8 @@ pub struct Pieces {
     pub experts: Slices,
     /// Elements of a row that an elementwise op takes at most; what works on blocks takes at least one.
     pub elements: u32,
-    /// Elements that SwiGLU's `silu` and `mul` take at most, of which one takes many cycles.
+    /// Elements that SwiGLU's `silu` and `mul` take at most, of which one takes many cycles; experts', of which there are many, take
+    /// [`Pieces::elements`].
     pub silu: u32,
     /// Elements of a piece of a norm; a row of no more is normed whole. What works on blocks takes at least one.
     pub norm: u32,
@@ -52,8 +56,8 @@ pub struct Pieces {
     pub positions: u32,
     /// Positions of the KV cache: there are parts for so many.
     pub context: u32,
-    /// Bytes of all parts of a row that are combined at most; a single query head's are never cut.
-    pub combine_bytes: u64,
+    /// Bytes at most of what query heads that are attended together receive, work with and make; a single head is never cut.
+    pub heads_bytes: u64,
 }
 
 /// Slices of weights.
@@ -88,10 +92,11 @@ impl Pieces {
         Division { parts: all.div_ceil(blocks).max(1), blocks }
     }
 
-    /// How many of `group` query heads are combined together.
-    pub(super) fn heads(&self, group: u64, value_len: u64) -> u64 {
-        let head = (value_len.saturating_add(2)).saturating_mul(4).saturating_mul(self.division().parts.into());
-        let fits = |heads: &u64| group.is_multiple_of(*heads) && head.saturating_mul(*heads) <= self.combine_bytes;
+    /// How many of `group` query heads are attended together: they share the conversion of keys and values.
+    pub(super) fn heads(&self, group: u64, (key_len, value_len): (u64, u64)) -> u64 {
+        // The query, the part, and both while they are worked on; scores of a block.
+        let head = key_len.saturating_add(value_len).saturating_mul(8).saturating_add(HEAD_BYTES);
+        let fits = |heads: &u64| group.is_multiple_of(*heads) && head.saturating_mul(*heads) <= self.heads_bytes;
         // Heads are as many as a model has: few.
         (1..=group.min(1024)).rev().find(fits).unwrap_or(1)
     }
@@ -371,7 +376,10 @@ impl Lowering<'_> {
         let gate = self.product(op, &product(format!("{label} gate"), gate))?;
         let up = self.product(op, &product(format!("{label} up"), up))?;
         let silu = self.buffer("silu", gate.rows, Format::F32, gate.width)?;
-        let elements = u64::from(pieces.silu);
+        let elements = match x.rows {
+            Rows::Routed { .. } => u64::from(pieces.elements).max(out.block_len() as u64),
+            Rows::Tokens | Rows::Outputs => u64::from(pieces.silu),
+        };
         self.map_pieces("silu", Elementwise::Silu, &[gate], &silu, elements)?;
         let mul = self.buffer("mul", gate.rows, Format::F32, gate.width)?;
         self.map_pieces("mul", Elementwise::Mul, &[silu, up], &mul, elements)?;

@@ -43,7 +43,7 @@ use weights::OwnWeights;
 /// First bytes of a plan file.
 pub const MAGIC: [u8; 8] = *b"IXCPLAN\n";
 /// Version of the encoding, of packed formats too; others are refused, as plans are cheap to make again.
-pub const VERSION: u32 = 10;
+pub const VERSION: u32 = 11;
 /// Bytes before the payload.
 pub const HEADER_BYTES: usize = 48;
 /// Longest payload: a plan is some megabytes, most of them the tokenizer. What decodes takes up to some forty times as much

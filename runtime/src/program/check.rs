@@ -246,6 +246,9 @@ impl Checker<'_> {
             };
             bytes = Some(part);
             let combine = id("kernel", split.combine.0, self.kernels)?;
+            if let Some(alone) = split.alone {
+                id("kernel", alone.0, self.kernels)?;
+            }
             match &combine.buffers[..] {
                 [read, y, rest @ ..]
                     if combine.dims.len() == 1

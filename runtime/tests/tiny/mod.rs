@@ -274,7 +274,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
         row_chunk: 1,
         kernel: m.kernel(KernelSpec::AttentionPart { group, d, dv, scale }),
         dims: vec![full, masked, DimRule::FirstBlock],
-        split: Some(Split { argument: 4, division: Division::THREADS, combine }),
+        split: Some(Split { argument: 4, division: Division::THREADS, combine, alone: None }),
     };
     attention.variants.insert(0, one);
     steps.push(vec![attention]);

@@ -162,7 +162,7 @@ impl Lowering<'_> {
             row_chunk: 1,
             kernel: self.kernel(KernelSpec::AttentionPart { group, d, dv, scale })?,
             dims: vec![DimRule::FullBlocks, DimRule::MaskedBlocks, DimRule::FirstBlock],
-            split: Some(Split { argument: RESULT, division, combine }),
+            split: Some(Split { argument: RESULT, division, combine, alone: None }),
         };
         let rows = (QUERIES / group).max(1);
         let mut dims = vec![DimRule::FullBlocks, DimRule::MaskedBlocks];
@@ -182,7 +182,7 @@ impl Lowering<'_> {
         Ok(Meaning::Stored(y))
     }
 
-    /// Attention in parts that are the same for every token, for as many query heads of a key head at once as can be combined.
+    /// Attention in parts that are the same for every token, for as many query heads of a key head at once as there is room for.
     fn attention_pieces(
         &mut self,
         pieces: &Pieces,
@@ -192,7 +192,7 @@ impl Lowering<'_> {
     ) -> Result<(), ScheduleError> {
         let Heads { layer, ref cache, group, scale } = *heads;
         let (d, dv) = (cache.key_len, cache.value_len);
-        let together = pieces.heads(group, dv.into());
+        let together = pieces.heads(group, (d.into(), dv.into()));
         let division = pieces.division();
         let columns = [(q, d), (y, dv)].map(|(x, n)| (x, u64::from(n) * 4));
         for first in (0..group).step_by(together.max(1) as usize) {
@@ -210,12 +210,16 @@ impl Lowering<'_> {
             ];
             let group = fit("query heads of a key head", together)?;
             let combine = self.kernel(KernelSpec::AttentionCombine { group, dv, parts: division.parts })?;
+            // Each head's parts are combined where there is room for them.
+            let alone = (group > 1)
+                .then(|| self.kernel(KernelSpec::AttentionCombine { group: 1, dv, parts: division.parts }))
+                .transpose()?;
             let variant = Variant {
                 up_to_rows: u32::MAX,
                 row_chunk: 1,
                 kernel: self.kernel(KernelSpec::AttentionPart { group, d, dv, scale })?,
                 dims: vec![DimRule::FullBlocks, DimRule::MaskedBlocks, DimRule::FirstBlock],
-                split: Some(Split { argument: RESULT, division, combine }),
+                split: Some(Split { argument: RESULT, division, combine, alone }),
             };
             let label = if first > 0 { format!("{label} heads {first}") } else { label.to_string() };
             let columns = cache.heads;
