@@ -238,8 +238,7 @@ impl Session {
         let drive = experts.map(|path| drive::choose(&path, options.queue_depth));
         let mut stream = Config { policy: options.cache, ..Config::default() };
         if let Some(drive) = &drive {
-            let half = (drive.depth / 2).max(1);
-            stream.drive = DriveOptions { depth: drive.depth, predicted_depth: half, ..stream.drive };
+            stream.drive = DriveOptions::of_depth(drive.depth);
         }
         let engine_options = engine::Options {
             built_in,

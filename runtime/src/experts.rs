@@ -24,7 +24,7 @@ use ixc_ir::plan::PlanWeight;
 use crate::bucket::ExpertRows;
 use crate::execute::ExecuteError;
 use crate::file::blocks::{BLOCK_HEADER, BlockError, BlockShape};
-use crate::foresight::Foresight;
+use crate::foresight::{Foresight, by_rank};
 use crate::memory::Region;
 use crate::pack::Job;
 use crate::program::Program;
@@ -305,7 +305,8 @@ impl Experts {
         self.foresight().named(&self.store, group, number, &chosen);
         // Many tokens need nearly all experts of each layer: reading goes on through the next one.
         let (next, experts) = (group + 1, |group: u32| self.groups.get(group as usize).map(Blocks::experts));
-        if experts(group).is_some_and(|all| 2 * rows.len() >= all as usize)
+        if !self.foresight().is_token()
+            && experts(group).is_some_and(|all| 2 * rows.len() >= all as usize)
             && let Some(all) = experts(next)
         {
             self.store.predict(next, &(0..all).collect::<Vec<_>>());
@@ -348,15 +349,8 @@ impl Experts {
 
     /// Reads experts that window `number` will ask for, when nothing that is needed before is to be read. `ids` are `count` for each token.
     pub(crate) fn announce(&self, number: u32, group: u32, count: u32, ids: &[u32]) {
-        let (mut experts, all) = (Vec::new(), self.groups.get(group as usize).map_or(0, Blocks::experts));
-        for rank in 0..count as usize {
-            for &id in ids.iter().skip(rank).step_by(count.max(1) as usize) {
-                if id < all && !experts.contains(&id) {
-                    experts.push(id);
-                }
-            }
-        }
-        self.store.predict(group, &experts);
+        let experts = by_rank(ids, count, self.groups.get(group as usize).map_or(0, Blocks::experts));
+        self.store.announce(group, &experts);
         self.foresight().named(&self.store, group, number, &experts);
     }
 

@@ -45,6 +45,20 @@ struct Named {
     experts: Vec<u32>,
 }
 
+/// Experts, each once, of `ids`, which are `count` for each token, the likeliest first: all tokens' likeliest come first.
+pub(crate) fn by_rank(ids: &[u32], count: u32, experts: u32) -> Vec<u32> {
+    let (mut seen, mut likely) = (vec![false; experts as usize], Vec::new());
+    for rank in 0..count as usize {
+        for &id in ids.iter().skip(rank).step_by(count.max(1) as usize) {
+            if let Some(seen) = seen.get_mut(id as usize).filter(|seen| !**seen) {
+                *seen = true;
+                likely.push(id);
+            }
+        }
+    }
+    likely
+}
+
 /// Predictions for all groups of a plan.
 pub(crate) struct Foresight {
     predictions: Predictions,
@@ -98,6 +112,11 @@ impl Foresight {
         }
     }
 
+    /// Whether the step is one of a single token.
+    pub(crate) fn is_token(&self) -> bool {
+        self.begun.is_some()
+    }
+
     /// The step went well.
     pub(crate) fn end_step(&mut self) {
         if let Some(begun) = self.begun.take() {
@@ -142,14 +161,7 @@ impl Foresight {
     /// The plan's early router says what a group's will choose: `ids` are `count` for each token, the likeliest first.
     pub(crate) fn said(&mut self, store: &Store, group: u32, count: u32, ids: &[u32]) {
         let Some(facts) = self.groups.get(group as usize) else { return };
-        let mut likely: Vec<u32> = Vec::new();
-        for rank in 0..count as usize {
-            for &id in ids.iter().skip(rank).step_by(count.max(1) as usize) {
-                if id < facts.experts && !likely.contains(&id) {
-                    likely.push(id);
-                }
-            }
-        }
+        let likely = by_rank(ids, count, facts.experts);
         if self.begun.is_some() {
             self.predictions.given(group, &likely);
             self.foresee(store, group);
@@ -260,8 +272,8 @@ mod tests {
         assert_eq!(rig.tally(Strategy::Given, 0), Tally::default(), "no early router");
         // Layer 1: [2, 3] for [2, 3], and for [1, 3].
         assert_eq!(rig.tally(Strategy::Previous, 1), tally(4, 4, 3, 0, 0));
-        // [0, 1] for [2, 3] and neither there; [3], and no expert 9; [1, 0] for [1, 3], neither there.
-        assert_eq!(rig.tally(Strategy::Given, 1), tally(6, 5, 2, 1, 3));
+        // [0, 1] for [2, 3] and neither there; [3], and no expert 9; [1, 0] for [1, 3], neither there, and nobody is sure of them any more.
+        assert_eq!(rig.tally(Strategy::Given, 1), tally(6, 5, 2, 0, 2));
         let stats = rig.store.stats();
         assert!(stats.layers.iter().all(|layer| layer.predicted_bytes == 0), "off reads nothing: {stats:?}");
         assert_eq!(rig.foresight.report().tallies.len(), Strategy::ALL.len());

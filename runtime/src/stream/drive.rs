@@ -127,7 +127,8 @@ pub enum Choice {
 pub struct Options {
     /// Reads outstanding at once, 1 to 1024.
     pub depth: usize,
-    /// How many of these may be for predicted blocks: routed ones then find a place at once.
+    /// Reads of predicted blocks are begun only while fewer than this are outstanding: enough to keep the drive busy, and few, since
+    /// what is begun cannot be taken back, and a routed block's reads wait for it.
     pub predicted_depth: usize,
     /// Which backend.
     pub backend: Choice,
@@ -139,7 +140,14 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Options {
-        Options { depth: 32, predicted_depth: 16, backend: Choice::Auto, register: true, cpus: None }
+        Options::of_depth(32)
+    }
+}
+
+impl Options {
+    /// With so many reads at once, and else as usual.
+    pub fn of_depth(depth: usize) -> Options {
+        Options { depth, predicted_depth: (depth / 4).max(4), backend: Choice::Auto, register: true, cpus: None }
     }
 }
 
@@ -361,10 +369,8 @@ impl Owner<'_> {
         let mut state = queue.lock();
         let mut begun = Vec::new();
         let now = Instant::now();
-        let mut predicted = self.flights.iter().flatten().filter(|flight| flight.class == Class::Predicted).count();
         while state.closed.is_none() && self.outstanding() < self.depth {
-            let Some((job, class, piece)) = state.take(predicted < self.predicted_depth) else { break };
-            predicted += usize::from(class == Class::Predicted);
+            let Some((job, class, piece)) = state.take(self.outstanding() < self.predicted_depth) else { break };
             state.counters.begin(class, now);
             let direct = queue.files().is_direct(piece.file);
             let flight = Flight { job, class, piece, filled: 0, from: 0, direct, retries: 0, began: now };

@@ -55,6 +55,9 @@ pub enum StreamError {
         /// What it was when the file was opened.
         right: String,
     },
+    /// Nobody wanted it any more before all of it was read.
+    #[error("the prediction was taken back before all of the block was read")]
+    TakenBack,
     /// The budget is too small.
     #[error("a budget of {budget} bytes is too small for streaming: at least {needed} bytes are needed")]
     Budget {

@@ -1,10 +1,11 @@
-//! Reads by a few threads that wait for one each: where there is no io_uring.
+//! Reads by a few threads that wait for one each: where there is no io_uring, and where a drive is to be slower than it is.
 
 use std::collections::VecDeque;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use super::drive::{Backend, Completion, Read};
 use super::files::Files;
@@ -21,8 +22,25 @@ struct State {
     ending: bool,
 }
 
+/// A drive that gives so many bytes per second, one read behind the other.
+struct Pace {
+    rate: f64,
+    /// When it is done with all that it was asked for.
+    free: Mutex<Instant>,
+}
+
+impl Pace {
+    /// When a read of so many bytes that is begun now ends.
+    fn ends(&self, bytes: u64) -> Instant {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        *free = (*free).max(Instant::now()) + Duration::from_secs_f64(bytes as f64 / self.rate);
+        *free
+    }
+}
+
 struct Shared {
     files: Arc<Files>,
+    pace: Option<Pace>,
     state: Mutex<State>,
     work: Condvar,
     finished: Condvar,
@@ -53,8 +71,24 @@ impl Pread {
     /// # Errors
     /// When the system gives no thread at all.
     pub fn new(files: Arc<Files>, depth: usize) -> io::Result<Pread> {
+        Pread::start(files, depth, None)
+    }
+
+    /// As [`Pread::new`], as slowly as a drive that gives `rate` bytes per second (at least one), where this one gives more: to measure
+    /// what other drives would bring, and what slow ones break.
+    ///
+    /// # Errors
+    /// As [`Pread::new`].
+    pub fn paced(files: Arc<Files>, depth: usize, rate: f64) -> io::Result<Pread> {
+        // Not a number is one byte, too.
+        let rate = if rate > 1.0 { rate } else { 1.0 };
+        Pread::start(files, depth, Some(Pace { rate, free: Mutex::new(Instant::now()) }))
+    }
+
+    fn start(files: Arc<Files>, depth: usize, pace: Option<Pace>) -> io::Result<Pread> {
         let shared = Arc::new(Shared {
             files,
+            pace,
             state: Mutex::new(State::default()),
             work: Condvar::new(),
             finished: Condvar::new(),
@@ -88,7 +122,11 @@ fn work(shared: &Shared) {
             continue;
         };
         drop(state);
+        let ends = shared.pace.as_ref().map(|pace| pace.ends(read.into.bytes()));
         let result = read_at(&shared.files, &read);
+        if let Some(ends) = ends {
+            std::thread::sleep(ends.saturating_duration_since(Instant::now()));
+        }
         state = shared.lock();
         state.done.push(Completion { tag: read.tag, result });
         shared.finished.notify_all();

@@ -1,7 +1,7 @@
 //! What is to be read, in which order: routed blocks before predicted ones.
 //!
-//! A [`Job`] is one block. It is cut into reads of at most a given size, so that the drive has many of them at once. Those of a
-//! predicted block that no read was begun for can be cancelled; one that the router confirms becomes a routed one in place.
+//! A [`Job`] is one block. It is cut into reads of at most a given size, so that the drive has many of them at once. A predicted
+//! block can be taken back: those of its reads that were not begun never are. One that the router confirms becomes a routed one in place.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -42,6 +42,23 @@ pub(super) struct Piece {
     pub end: u64,
     /// Where it lands: whole pages.
     pub into: Region,
+}
+
+/// What became of a job that was to be taken back; what is `saved` is not read because of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TakenBack {
+    /// Nothing: it is no predicted one, or all of its reads were begun.
+    No,
+    /// It ends when the reads that are on have ended.
+    Ending {
+        /// Bytes.
+        saved: u64,
+    },
+    /// It is no more, and nobody is told of its end.
+    Gone {
+        /// Bytes.
+        saved: u64,
+    },
 }
 
 pub(super) struct Active {
@@ -180,14 +197,20 @@ impl Queue {
         }
     }
 
-    /// Takes a predicted job back of which no read was begun. What was begun goes on to its end: whether it did is the answer.
-    pub fn cancel(&self, tag: u64) -> bool {
+    /// Takes a predicted job back: reads of it that were not begun never are. Those that are on go to their end, and then the job
+    /// ends with [`StreamError::TakenBack`], unless nothing was left to be begun.
+    pub fn take_back(&self, tag: u64) -> TakenBack {
         let mut state = self.lock();
-        let untouched = state.jobs.get(&tag).is_some_and(|job| job.class == Class::Predicted && job.next == 0);
-        if untouched {
-            state.jobs.remove(&tag);
+        let unbegun =
+            |job: &&mut Active| job.class == Class::Predicted && job.next < job.pieces.len() && job.error.is_none();
+        let Some(job) = state.jobs.get_mut(&tag).filter(unbegun) else { return TakenBack::No };
+        let saved = job.pieces[job.next..].iter().map(|piece| piece.into.bytes()).sum();
+        job.error = Some(StreamError::TakenBack);
+        if job.outstanding > 0 {
+            return TakenBack::Ending { saved };
         }
-        untouched
+        state.jobs.remove(&tag);
+        TakenBack::Gone { saved }
     }
 
     /// What was read so far.

@@ -1,6 +1,7 @@
 //! Which strategy pays: measured, not believed.
 //!
-//! Some tokens are run without prediction, then as many with the strategy that would have read most of use and least for nothing.
+//! The first tokens, which miss most, are run with the plan's early routers where it has some: what these are sure of seldom costs anything.
+//! Then some are run without prediction, then as many with the strategy that would have read most of use and least for nothing.
 //! Where their median is clearly faster it is kept for a while, and then all of it is measured again, since texts change. Where not,
 //! prediction rests, longer each time it loses. So a model for which it never pays spends little on finding that out.
 
@@ -11,6 +12,8 @@ use super::Strategy;
 
 /// Tokens that are measured of each kind; odd, so that there is a median.
 pub const WINDOW: usize = 15;
+/// Tokens before anything is measured.
+pub const FIRST: usize = 2 * WINDOW;
 /// How many windows a strategy that pays is kept for.
 pub const KEPT: usize = 16;
 /// The most windows that prediction rests for.
@@ -48,7 +51,7 @@ pub struct Auto {
 impl Default for Auto {
     fn default() -> Auto {
         let (took, scores) = (Vec::new(), VecDeque::new());
-        Auto { phase: Phase::Without, left: WINDOW, rest: 1, took, scores, compared: None }
+        Auto { phase: Phase::Kept(Strategy::Given), left: FIRST, rest: 1, took, scores, compared: None }
     }
 }
 
@@ -66,6 +69,7 @@ impl Auto {
         let now = match self.phase {
             Phase::Without => "measuring without prediction".to_string(),
             Phase::With(strategy, _) => format!("measuring with {strategy}"),
+            Phase::Kept(strategy) if self.compared.is_none() => format!("beginning with {strategy}"),
             Phase::Kept(strategy) => format!("using {strategy}"),
             Phase::Resting => "prediction does not pay".to_string(),
         };

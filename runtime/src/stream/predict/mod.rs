@@ -1,8 +1,9 @@
 //! Guessing what the router will choose, and whether that pays.
 //!
 //! Reading ahead makes no bandwidth, it only uses what the drive has left; published results go from 4 times faster to a third
-//! slower. So every strategy is scored on every token, also while it is not used, and [`auto`] uses one only as long as tokens are
-//! measured to come sooner with it.
+//! slower. So every strategy is scored on every token, also while it is not used. Of what the one in use names, only what is there (it is
+//! kept) and what is likely enough to be right, by how that went so far (`sure.rs`), is given out. [`auto`] uses one only as long as
+//! tokens are measured to come sooner with it.
 //!
 //! ```
 //! use ixc_runtime::stream::predict::{Choice, Observed, Predictions, Strategy};
@@ -24,6 +25,7 @@
 
 pub mod auto;
 mod strategies;
+mod sure;
 #[cfg(test)]
 mod tests;
 
@@ -32,6 +34,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use auto::Auto;
+use sure::Sureness;
 
 /// How to guess.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,17 +196,29 @@ pub struct Report {
     pub tallies: Vec<(Strategy, Vec<Tally>)>,
 }
 
-/// An expert that was predicted, and whether it was in memory then.
-type Guess = (u32, bool);
+/// An expert that was predicted.
+#[derive(Clone, Copy, Debug)]
+struct Guess {
+    expert: u32,
+    /// Whether it was in memory then.
+    resident: bool,
+    /// Whether it was sure enough to be read, if it was not.
+    sure: bool,
+}
 
 struct Scored {
     predictor: Box<dyn Predictor>,
     /// By layer: the last prediction, until the router has chosen.
     guesses: Vec<Option<Vec<Guess>>>,
     tallies: Vec<Tally>,
+    sureness: Sureness,
     /// Useful and useless ones of this token, all layers.
     token: (u64, u64),
 }
+
+/// What is read ahead has to be right so often, of guesses of its rank that were not in memory: a wrong one costs as much of the drive
+/// as a right one saves.
+const SURE_ENOUGH: f64 = 0.5;
 
 /// All strategies, scored side by side, and the one that is used.
 pub struct Predictions {
@@ -219,6 +234,7 @@ impl Predictions {
             predictor: strategies::predictor(strategy, layers),
             guesses: (0..layers).map(|_| None).collect(),
             tallies: (0..layers).map(|_| Tally::default()).collect(),
+            sureness: Sureness::default(),
             token: (0, 0),
         };
         Predictions { choice, auto: Auto::default(), strategies: Strategy::ALL.map(scored).into() }
@@ -247,18 +263,24 @@ impl Predictions {
         self.strategies.iter_mut().for_each(|scored| scored.predictor.given(layer, experts));
     }
 
-    /// The experts to read ahead for a layer, at most `width`, likeliest first; none while no strategy is used. `resident` says
-    /// which are in memory. A second call before [`Predictions::observe`] takes the place of the first.
+    /// The experts to keep or to read ahead for a layer, at most `width`, likeliest first; none while no strategy is used. `resident` says
+    /// which are in memory; of the others only those that are likely enough to be right are named. A second call before [`Predictions::observe`] takes the place of the first.
     pub fn predict(&mut self, layer: u32, width: usize, resident: impl Fn(u32) -> bool) -> Vec<u32> {
         let current = self.current();
         let mut used = Vec::new();
         for ((_, strategy), scored) in Strategy::ALL.into_iter().zip(&mut self.strategies) {
             let Some(place) = scored.guesses.get_mut(layer as usize) else { continue };
             let experts = scored.predictor.predict(layer, width);
-            *place = Some(experts.iter().map(|&expert| (expert, resident(expert))).collect());
+            let guess = |(rank, &expert): (usize, &u32)| Guess {
+                expert,
+                resident: resident(expert),
+                sure: scored.sureness.of(layer, rank) >= SURE_ENOUGH,
+            };
+            let guesses: Vec<Guess> = experts.iter().enumerate().map(guess).collect();
             if current == Some(strategy) {
-                used = experts;
+                used = guesses.iter().filter(|guess| guess.resident || guess.sure).map(|guess| guess.expert).collect();
             }
+            *place = Some(guesses);
         }
         used
     }
@@ -268,16 +290,21 @@ impl Predictions {
         for scored in &mut self.strategies {
             let guess = scored.guesses.get_mut(layer as usize).and_then(Option::take);
             if let (Some(guess), Some(tally)) = (guess, scored.tallies.get_mut(layer as usize)) {
+                let chosen = |guess: &&Guess| observed.experts.contains(&guess.expert);
+                let right = guess.iter().filter(chosen).count();
+                let missing = || guess.iter().enumerate().filter(|(_, guess)| !guess.resident);
+                for (rank, guess) in missing() {
+                    scored.sureness.learn(layer, rank, chosen(&guess));
+                }
+                let (useful, useless): (Vec<&Guess>, Vec<&Guess>) =
+                    missing().map(|(_, guess)| guess).filter(|guess| guess.sure).partition(chosen);
+                let (useful, useless) = (useful.len() as u64, useless.len() as u64);
                 // What says nothing yet is no guess.
-                let (right, wrong): (Vec<Guess>, Vec<Guess>) =
-                    guess.iter().partition(|(expert, _)| observed.experts.contains(expert));
-                let missing = |guesses: &[Guess]| guesses.iter().filter(|(_, resident)| !resident).count() as u64;
-                let (useful, useless) = (missing(&right), missing(&wrong));
                 if !guess.is_empty() {
                     tally.chosen += observed.experts.len() as u64;
                 }
                 tally.predicted += guess.len() as u64;
-                tally.right += right.len() as u64;
+                tally.right += right as u64;
                 tally.useful += useful;
                 tally.useless += useless;
                 tally.wasted_bytes += useless * observed.block_bytes;

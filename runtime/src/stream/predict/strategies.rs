@@ -24,7 +24,7 @@ fn set(lists: &mut [Vec<u32>], layer: u32, experts: &[u32]) {
     }
 }
 
-/// What the layer used last.
+/// What the layer used for the last token, and then for the one before.
 struct Previous(Vec<Vec<u32>>);
 
 impl Predictor for Previous {
@@ -33,7 +33,10 @@ impl Predictor for Previous {
     }
 
     fn observe(&mut self, layer: u32, experts: &[u32]) {
-        set(&mut self.0, layer, experts);
+        let Some(list) = self.0.get_mut(layer as usize) else { return };
+        list.truncate(experts.len());
+        list.retain(|expert| !experts.contains(expert));
+        list.splice(..0, experts.iter().copied());
     }
 }
 

@@ -357,16 +357,27 @@ impl Store {
     /// without giving up what is pinned or predicted. Likeliest first. What is there already is kept until the layer's request.
     /// Gives how many blocks are being read because of it.
     pub fn predict(&self, layer: u32, experts: &[u32]) -> usize {
+        self.foresee(layer, experts, false)
+    }
+
+    /// As [`Store::predict`], of experts that are sure to be requested: they stay expected until they are, whatever else of the layer is
+    /// requested before.
+    pub fn announce(&self, layer: u32, experts: &[u32]) -> usize {
+        self.foresee(layer, experts, true)
+    }
+
+    fn foresee(&self, layer: u32, experts: &[u32], sure: bool) -> usize {
         let fixed = &self.shared.fixed;
         let known: Vec<u32> =
             experts.iter().filter_map(|&expert| fixed.number(BlockId { layer, expert }).ok()).collect();
-        self.shared.lock().predict(fixed, layer, &known)
+        self.shared.lock().foresee(fixed, layer, &known, sure)
     }
 
-    /// Takes predictions for a layer back, where it is not run after all. [`Store::request`] does it for its layer.
+    /// Takes predictions and announcements for a layer back, where it is not run after all. [`Store::request`] takes predictions for
+    /// its layer back.
     pub fn refute(&self, layer: u32) {
         let mut inner = self.shared.lock();
-        inner.refute(&self.shared.fixed, layer);
+        inner.forget(&self.shared.fixed, layer);
         self.shared.settle(inner);
     }
 

@@ -19,7 +19,7 @@ use std::sync::atomic::Ordering;
 use super::super::budget::Spending;
 use super::super::cache::{Kind, Policy};
 use super::super::counters::Class;
-use super::super::queue::Job;
+use super::super::queue::{Job, TakenBack};
 use super::super::slots::{Role, Slots};
 use super::super::{Extent, StreamError};
 use super::Fixed;
@@ -51,6 +51,10 @@ struct Entry {
     shadow: bool,
     /// Predicted for a request that is still to come.
     expected: bool,
+    /// Known to be requested later, whatever else its layer requests before.
+    announced: bool,
+    /// Taken back while it is read: it ends as soon as the reads that are on have ended.
+    ending: bool,
     slot: Option<u32>,
     staging: Option<u32>,
     /// The last operation that saw it: finds what is named twice.
@@ -61,6 +65,7 @@ struct Entry {
 struct Layer {
     pinned: Vec<u32>,
     expected: Vec<u32>,
+    announced: Vec<u32>,
     stats: LayerStats,
 }
 
@@ -83,6 +88,13 @@ pub struct Inner {
     pub sleepers: usize,
 }
 
+impl Entry {
+    /// Whether somebody says that it will be requested.
+    fn is_foreseen(&self) -> bool {
+        self.expected || self.announced
+    }
+}
+
 impl Inner {
     pub fn new(spending: &Spending, blocks: usize, layers: u32, kind: Kind) -> Inner {
         let empty = || Entry {
@@ -90,6 +102,8 @@ impl Inner {
             pins: 0,
             shadow: false,
             expected: false,
+            announced: false,
+            ending: false,
             slot: None,
             staging: None,
             seen: 0,
@@ -172,9 +186,15 @@ impl Inner {
                 continue;
             }
             self.pin(fixed, number);
+            self.entry(number).announced = false;
             let shadow = std::mem::take(&mut self.entry(number).shadow);
             if shadow {
                 self.confirm(fixed, number);
+            }
+            if self.entry(number).ending {
+                // What was read of it is lost: it is read again when that has ended.
+                self.stats(fixed, number).misses += 1;
+                continue;
             }
             let class = fixed.class_of[number as usize];
             match self.entry(number).phase {
@@ -196,6 +216,7 @@ impl Inner {
                 }
             }
         }
+        self.layers[layer as usize].announced.retain(|&number| self.entries[number as usize].announced);
         self.refute(fixed, layer);
         self.waiting.extend(missing);
     }
@@ -216,6 +237,9 @@ impl Inner {
             self.slots.promote(slot);
         }
         self.tell(fixed, number);
+        if self.entry(number).ending {
+            return;
+        }
         self.stats(fixed, number).right_bytes += fixed.block(number).span();
         match self.entry(number).phase {
             Phase::Reading => fixed.queue.upgrade(number.into()),
@@ -224,24 +248,40 @@ impl Inner {
         }
     }
 
-    /// Nothing is expected of this layer any more: what is not read yet is taken back, the rest goes when a slot is needed.
+    /// What was predicted of this layer is expected no more: what is not read yet is taken back, the rest goes when a slot is needed.
     pub fn refute(&mut self, fixed: &Fixed, layer: u32) {
         let Some(of) = self.layers.get_mut(layer as usize) else { return };
         for number in std::mem::take(&mut of.expected) {
             self.entry(number).expected = false;
-            if self.entry(number).shadow {
+            if self.entry(number).shadow && !self.entry(number).announced {
                 self.take_back(fixed, number);
             }
         }
     }
 
-    pub fn predict(&mut self, fixed: &Fixed, layer: u32, numbers: &[u32]) -> usize {
+    /// As [`Inner::refute`], of what was announced, too.
+    pub fn forget(&mut self, fixed: &Fixed, layer: u32) {
+        let Some(of) = self.layers.get_mut(layer as usize) else { return };
+        for number in std::mem::take(&mut of.announced) {
+            self.entry(number).announced = false;
+            self.layers[layer as usize].expected.push(number);
+        }
+        self.refute(fixed, layer);
+    }
+
+    /// What will be requested of a layer, perhaps (`sure` is false) or for certain.
+    pub fn foresee(&mut self, fixed: &Fixed, layer: u32, numbers: &[u32], sure: bool) -> usize {
         self.operation += 1;
         let mut jobs = Vec::new();
         // What is there is protected first, so that no prediction drives out another.
         for &number in numbers {
-            if !std::mem::replace(&mut self.entry(number).expected, true) {
-                self.layers[layer as usize].expected.push(number);
+            let (entry, of) = (&mut self.entries[number as usize], &mut self.layers[layer as usize]);
+            let (flag, list) = match sure {
+                true => (&mut entry.announced, &mut of.announced),
+                false => (&mut entry.expected, &mut of.expected),
+            };
+            if !std::mem::replace(flag, true) {
+                list.push(number);
             }
         }
         for &number in numbers {
@@ -364,7 +404,7 @@ impl Inner {
         let latest = |entries: &[Entry], shadows: &BTreeSet<u32>, expected: bool| {
             let may = |&&number: &&u32| {
                 let entry = &entries[number as usize];
-                entry.expected == expected && matches!(entry.phase, Phase::Ready | Phase::Arrived)
+                entry.is_foreseen() == expected && matches!(entry.phase, Phase::Ready | Phase::Arrived)
             };
             shadows.iter().filter(may).max_by_key(|&&number| layer_ahead(number)).copied()
         };
@@ -375,7 +415,7 @@ impl Inner {
             let entries = &self.entries;
             let ahead = |number: u32| {
                 let entry = &entries[number as usize];
-                let may = entry.pins == 0 && (expected || !entry.expected) && matches!(entry.phase, Phase::Ready);
+                let may = entry.pins == 0 && (expected || !entry.is_foreseen()) && matches!(entry.phase, Phase::Ready);
                 may.then(|| layer_ahead(number))
             };
             if let Some(number) = self.policies[class].victim(&ahead) {
@@ -404,16 +444,29 @@ impl Inner {
         }
     }
 
-    /// Takes a predicted block back that no read was begun for.
+    /// Takes a predicted block back that is not read yet, or not all of it. Whether its places are free now: else they are when what
+    /// is on has ended.
     fn take_back(&mut self, fixed: &Fixed, number: u32) -> bool {
-        if !matches!(self.entry(number).phase, Phase::Reading) || !fixed.queue.cancel(number.into()) {
+        if !matches!(self.entry(number).phase, Phase::Reading) {
             return false;
         }
+        let (gone, saved) = match fixed.queue.take_back(number.into()) {
+            TakenBack::No => return false,
+            TakenBack::Ending { saved } => (false, saved),
+            TakenBack::Gone { saved } => (true, saved),
+        };
+        let read = fixed.block(number).span().saturating_sub(saved);
         let stats = self.stats(fixed, number);
         stats.cancelled += 1;
-        stats.predicted_bytes -= fixed.block(number).span();
-        self.empty(fixed, number);
-        true
+        stats.predicted_bytes -= saved;
+        stats.wasted_bytes += read;
+        stats.bytes += read;
+        if gone {
+            self.empty(fixed, number);
+        } else {
+            self.entry(number).ending = true;
+        }
+        gone
     }
 
     /// Gives up a block that is there and that no policy knows any more.
@@ -439,7 +492,6 @@ impl Inner {
     }
 
     fn empty(&mut self, fixed: &Fixed, number: u32) {
-        debug_assert_eq!(self.entry(number).pins, 0);
         fixed.ready[number as usize].store(0, Ordering::Release);
         if matches!(self.entry(number).phase, Phase::Arrived) {
             self.arrived.retain(|&other| other != number);
@@ -465,6 +517,15 @@ impl Inner {
     /// The drive is done with a block.
     pub fn arrive(&mut self, fixed: &Fixed, number: u32, result: Result<(), StreamError>) {
         if !self.entries.get(number as usize).is_some_and(|entry| matches!(entry.phase, Phase::Reading)) {
+            return;
+        }
+        if std::mem::take(&mut self.entry(number).ending) {
+            let wanted = self.entry(number).pins > 0;
+            self.empty(fixed, number);
+            if wanted {
+                self.entry(number).phase = Phase::Waiting;
+                self.waiting.push_back(number);
+            }
             return;
         }
         if let Err(error) = result {

@@ -24,7 +24,7 @@ pub struct LayerStats {
     pub right_bytes: u64,
     /// Bytes of these that were given up before any did.
     pub wasted_bytes: u64,
-    /// Predicted blocks that were taken back before any of it was read.
+    /// Predicted blocks that were taken back before all of it was read.
     pub cancelled: u64,
     /// Time that threads waited for blocks, all threads together, packing not counted.
     pub stall: Duration,

@@ -5,7 +5,8 @@ use std::sync::{Arc, Mutex};
 use super::super::counters::Class;
 use super::super::drive::Choice;
 use super::super::files::PAGE;
-use super::super::queue::Job;
+use super::super::pread::Pread;
+use super::super::queue::{Job, TakenBack};
 use super::super::{Extent, StreamError};
 use super::planted::{Fate, Gate, Planted};
 use super::*;
@@ -107,21 +108,23 @@ fn routed_reads_go_before_predicted_ones() {
 }
 
 #[test]
-fn a_confirmed_prediction_is_routed_and_a_refuted_one_is_never_read() {
+fn a_confirmed_prediction_is_routed_and_what_is_left_of_a_refuted_one_is_never_read() {
     let (rig, gate, order) = stuck_first();
-    rig.submit(vec![job(0, Class::Predicted, 0, 2 * PAGE, 0)]);
+    rig.submit(vec![job(0, Class::Predicted, 0, 3 * PAGE, 0)]);
     until_begun(&order);
     rig.submit((1..=3).map(|i| job(i, Class::Predicted, 10 * i * PAGE, PAGE, 10 * i * PAGE)).collect());
     rig.submit(vec![job(4, Class::Routed, 40 * PAGE, PAGE, 40 * PAGE)]);
     rig.queue.upgrade(3);
-    assert!(rig.queue.cancel(1));
-    // Begun, unknown, routed.
-    assert!(!rig.queue.cancel(0) && !rig.queue.cancel(99) && !rig.queue.cancel(4) && !rig.queue.cancel(3));
+    assert_eq!(rig.queue.take_back(1), TakenBack::Gone { saved: PAGE });
+    // One of its three reads is on; then nothing is left to be taken back.
+    assert_eq!(rig.queue.take_back(0), TakenBack::Ending { saved: 2 * PAGE });
+    // Taken back already, unknown, routed.
+    assert!([0, 99, 4, 3].iter().all(|&tag| rig.queue.take_back(tag) == TakenBack::No));
     gate.open();
     let results = rig.results(4);
-    assert_eq!(results.iter().map(|(tag, _)| *tag).collect::<Vec<_>>(), [0, 2, 3, 4]);
-    assert_eq!(*order.lock().unwrap(), [0, 40, 30, 1, 20]);
-    // A tag is free again after its job was cancelled.
+    assert_eq!(results, [(0, Err(StreamError::TakenBack)), (2, Ok(())), (3, Ok(())), (4, Ok(()))]);
+    assert_eq!(*order.lock().unwrap(), [0, 40, 30, 20]);
+    // A tag is free again after its job was taken back.
     rig.submit(vec![job(1, Class::Routed, 10 * PAGE, PAGE, 10 * PAGE)]);
     assert_eq!(rig.results(1), [(1, Ok(()))]);
 }
@@ -152,6 +155,7 @@ fn all_of_the_depth_is_used_and_predictions_leave_room() {
     until(3);
     queue.submit(vec![job(1, Class::Routed, 30 * PAGE, 20 * PAGE, 30 * PAGE)]).unwrap();
     until(8);
+    // With three or more on, whatever they are for, no predicted one is begun.
     assert_eq!(*begun.lock().unwrap(), [0, 1, 2, 30, 31, 32, 33, 34]);
     assert_eq!(queue.counters().most_outstanding, 8);
     gate.open();
@@ -173,4 +177,16 @@ fn reads_outside_the_reservation_or_off_a_page_are_refused() {
     }
     rig.submit(vec![job(0, Class::Routed, 0, 1, (8 << 20) - PAGE)]);
     assert_eq!(rig.results(1), [(0, Ok(()))]);
+}
+
+#[test]
+fn a_paced_drive_gives_the_right_bytes_and_no_more_per_second_than_it_is_told() {
+    let bytes = pattern(40 * PAGE);
+    let rate = 4e6;
+    let rig = Rig::planted(&bytes, 8, PAGE, move |queue| Pread::paced(Arc::clone(queue.files()), 8, rate).unwrap());
+    let begun = std::time::Instant::now();
+    rig.submit((0..4).map(|i| job(i, Class::Routed, 10 * i * PAGE, 10 * PAGE, 10 * i * PAGE)).collect());
+    assert!(rig.results(4).iter().all(|(_, result)| result.is_ok()));
+    assert!(begun.elapsed().as_secs_f64() >= 40.0 * PAGE as f64 / rate, "{:?}", begun.elapsed());
+    assert!(rig.read(0, 40 * PAGE) == bytes);
 }

@@ -251,6 +251,69 @@ fn requests_confirm_predictions_in_flight_and_take_others_back() {
 }
 
 #[test]
+fn what_is_taken_back_half_read_is_read_again_by_those_who_want_it_after_all() {
+    for wanted in [false, true] {
+        let model = model(2, 8, false, |_| 6 * PAGE);
+        let (gate, reads) = (Arc::new(Gate::default()), Arc::new(Mutex::new(Vec::new())));
+        let log = Arc::clone(&reads);
+        let mut config = config(model.minimum(4), 4);
+        (config.drive.depth, config.drive.predicted_depth) = (1, 1);
+        let store = model.planted(&config, &gate, move |read| {
+            log.lock().unwrap().push((read.offset / PAGE) as u32);
+            Fate::Stuck
+        });
+        // The first of three reads is on.
+        assert_eq!(store.predict(1, &[0]), 1);
+        while reads.lock().unwrap().is_empty() {
+            std::thread::yield_now();
+        }
+        store.refute(1);
+        let layer = store.stats().layers[1];
+        assert_eq!((layer.cancelled, layer.predicted_bytes, layer.wasted_bytes), (1, 2 * PAGE, 2 * PAGE));
+        assert_eq!(layer.bytes, 2 * PAGE);
+        if wanted {
+            // While that is on.
+            let request = store.request(1, &[0]).unwrap();
+            assert!(matches!(request.states[..], [State::Coming]));
+        }
+        gate.open();
+        while !wanted && store.stats().classes[0].shadow > 0 {
+            std::thread::yield_now();
+        }
+        if !wanted {
+            store.request(1, &[0]).unwrap();
+        }
+        assert!(holds(store.wait(id(1, 0)).unwrap(), model.block(id(1, 0))));
+        let begin = model.block(id(1, 0)).extents[0].offset as u32 / PAGE as u32;
+        let again = reads.lock().unwrap().iter().filter(|&&page| page == begin).count();
+        assert_eq!(again, 2, "once for the prediction, once for the request");
+        let layer = store.stats().layers[1];
+        assert_eq!((layer.misses, layer.right_bytes, layer.failures), (1, 0, 0), "{layer:?}");
+        assert_eq!(layer.bytes, 8 * PAGE);
+    }
+}
+
+#[test]
+fn what_is_announced_is_kept_until_it_is_requested_itself() {
+    let model = model(2, 6, false, |_| PAGE);
+    let store = model.store(&config(model.minimum(3), 3));
+    assert_eq!(store.announce(0, &[4]), 1);
+    assert_eq!(store.predict(0, &[5]), 1);
+    while store.ready(id(0, 4)).is_none() || store.ready(id(0, 5)).is_none() {
+        std::thread::yield_now();
+    }
+    // Another part of the layer's experts comes first, and needs the room of all but one.
+    model.use_all(&store, 0, &[0, 1, 2]);
+    store.release(0);
+    model.use_all(&store, 1, &[0, 1]);
+    assert!(store.ready(id(0, 4)).is_some() && store.ready(id(0, 5)).is_none());
+    let request = store.request(0, &[4]).unwrap();
+    assert!(matches!(request.states[..], [State::Ready(_)]));
+    let layer = store.stats().layers[0];
+    assert_eq!((layer.right_bytes, layer.wasted_bytes), (PAGE, PAGE));
+}
+
+#[test]
 fn a_layer_larger_than_the_store_is_used_in_windows() {
     let model = model(1, 32, false, |_| PAGE);
     let store = model.store(&config(model.minimum(3), 3));
