@@ -27,17 +27,40 @@ use std::cell::OnceCell;
 use ixc_codegen::dataflow::data::WeightBytes;
 use ixc_frontend::gguf::Gguf;
 use ixc_ir::dataflow::descriptor::{Descriptor, WeightInfo};
-use ixc_ir::format::Format;
 use ixc_ir::format::packed::{STRIP, pack};
+use ixc_ir::format::{FORMATS, Format};
 
-/// A weight of a descriptor that its model's file does not have.
+/// A model that is not the descriptor's.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("weight {name} of the descriptor: {problem}")]
-pub struct WeightError {
-    /// The weight.
-    pub name: String,
-    /// What is wrong.
-    pub problem: String,
+pub enum WeightError {
+    /// Another number of files.
+    #[error("the model has {found} files; the descriptor is of one that has {right}")]
+    Files {
+        /// How many there are.
+        found: usize,
+        /// How many there must be.
+        right: usize,
+    },
+    /// Another file.
+    #[error("{path}: {what} is {found:#x}; the descriptor is of a model where it is {right:#x}")]
+    OtherModel {
+        /// The file.
+        path: String,
+        /// What is different.
+        what: &'static str,
+        /// What it is.
+        found: u64,
+        /// What it must be.
+        right: u64,
+    },
+    /// A weight that the file does not have as the descriptor says.
+    #[error("weight {name} of the descriptor: {problem}")]
+    Weight {
+        /// The weight.
+        name: String,
+        /// What is wrong.
+        problem: String,
+    },
 }
 
 struct Weight<'g> {
@@ -57,37 +80,73 @@ impl<'g> ModelWeights<'g> {
     /// Finds all weights.
     ///
     /// # Errors
-    /// When one is not there, or another than the descriptor says.
+    /// When the model's files are others than the descriptor's, or a weight is not there as it says.
     pub fn new(descriptor: &Descriptor, gguf: &'g Gguf) -> Result<ModelWeights<'g>, WeightError> {
+        // As the loader of plans does: another model of the same shape would give other text, and nobody would know why.
+        let (found, right) = (gguf.files().len(), descriptor.files.len());
+        if found != right {
+            return Err(WeightError::Files { found, right });
+        }
+        for (file, right) in gguf.files().iter().zip(&descriptor.files) {
+            let found = file.identity();
+            for (what, found, right) in [
+                ("its length", found.bytes, right.bytes),
+                ("the length of its header", found.header_bytes, right.header_bytes),
+                ("the checksum of its header", found.header_crc.into(), right.header_crc.into()),
+            ] {
+                if found != right {
+                    let path = file.identity().path.display().to_string();
+                    return Err(WeightError::OtherModel { path, what, found, right });
+                }
+            }
+        }
         let weights = descriptor
             .weights
             .iter()
-            .map(|info| weight(info, gguf).map_err(|problem| WeightError { name: info.name.clone(), problem }));
+            .map(|info| weight(info, gguf).map_err(|problem| WeightError::Weight { name: info.name.clone(), problem }));
         Ok(ModelWeights { weights: weights.collect::<Result<_, _>>()? })
     }
 }
 
 fn weight<'g>(info: &WeightInfo, gguf: &'g Gguf) -> Result<Weight<'g>, String> {
-    let named = |name: &str| Format::from_name(name).ok_or_else(|| format!("{name} is no format"));
+    let named = |name: &str| {
+        Format::from_name(name).ok_or_else(|| {
+            let names: Vec<&str> = FORMATS.iter().map(|row| row.name).collect();
+            format!("{name} is no format; there are {}", names.join(", "))
+        })
+    };
     let (format, stored_format) = (named(&info.format)?, named(&info.stored)?);
-    let tensor = gguf.tensor(&info.name).ok_or("the model has none of this name")?;
+    let tensor =
+        gguf.tensor(&info.name).ok_or("the model has none of this name; it must be the one that was placed")?;
+    let (file, offset) = (tensor.file() as u64, tensor.offset());
+    if (file, offset) != (info.file.into(), info.offset) {
+        return Err(format!(
+            "byte {} of file {}; the model has it at byte {offset} of file {file}",
+            info.offset, info.file
+        ));
+    }
     let found = gguf.require_format(tensor).map_err(|error| error.to_string())?;
     // A GGUF tensor's dimensions have the row length first.
     let shape: Vec<u64> = tensor.dims().iter().rev().copied().collect();
     let same_shape = shape.iter().skip_while(|n| **n == 1).eq(info.shape.iter().skip_while(|n| **n == 1));
     if found != stored_format || !same_shape {
-        return Err(format!("the model's is {found} {shape:?}, not {stored_format} {:?}", info.shape));
+        return Err(format!("it is {stored_format} {:?}; the model's is {found} {shape:?}", info.shape));
     }
-    let columns = *info.shape.last().ok_or("it has no shape")?;
+    let columns = *info.shape.last().ok_or("it has no dimensions; it must have those of the model's")?;
     let stored = gguf.tensor_data(tensor);
     let packed = format != stored_format;
     if packed && format.unpacked() != Some(stored_format) {
-        return Err(format!("{format} is not packed from {stored_format}"));
+        let right = format.unpacked().map_or("nothing".to_owned(), |from| from.to_string());
+        return Err(format!("{format} of {stored_format}; it is packed from {right}"));
     }
     let rows = info.shape.iter().rev().skip(1).try_fold(1u64, |rows, n| rows.checked_mul(*n));
     let bytes = rows.and_then(|rows| rows.checked_mul(format.row_bytes(columns)?));
-    if bytes != Some(info.bytes) || packed && !rows.is_some_and(|rows| rows.is_multiple_of(STRIP as u64)) {
-        return Err(format!("{} bytes of {format} {:?}", info.bytes, info.shape));
+    if bytes != Some(info.bytes) {
+        let right = bytes.map_or("too many".to_owned(), |bytes| bytes.to_string());
+        return Err(format!("{} bytes; {format} {:?} has {right}", info.bytes, info.shape));
+    }
+    if packed && !rows.is_some_and(|rows| rows.is_multiple_of(STRIP as u64)) {
+        return Err(format!("{format} {:?}; packed rows are a multiple of {STRIP}", info.shape));
     }
     Ok(Weight { format, columns, stored, packed: packed.then(OnceCell::new) })
 }

@@ -8,18 +8,19 @@ mod support;
 use std::collections::HashSet;
 use std::path::Path;
 
-use ixc::codegen::dataflow::check::Machine;
+use ixc::codegen::dataflow::check::coverage::Fault;
+use ixc::codegen::dataflow::check::{CheckError, Machine};
 use ixc::codegen::dataflow::data::Runner;
 use ixc::codegen::dataflow::grids;
-use ixc::codegen::dataflow::simulate::{SimulateError, Simulator};
+use ixc::codegen::dataflow::simulate::Simulator;
 use ixc::dataflow::{Options, place};
-use ixc::ir::dataflow::descriptor::Port;
+use ixc::ir::dataflow::descriptor::{Descriptor, End, Port};
 use ixc::ir::dataflow::grid::{Edge, Grid, Routing};
 use ixc::ir::format::Format::{F16, F32, Q4_0, Q4K, Q6K, Q8_0};
 use ixc::model::Model;
 use ixc::runtime::engine::{self, BackendKind, Engine};
 use ixc::runtime::load::BuiltIn;
-use ixc::simulate::ModelWeights;
+use ixc::simulate::{ModelWeights, WeightError};
 use made::{Made, MadeExperts};
 use support::{Golden, ixc, scratch, shared, stderr, stdout};
 
@@ -245,15 +246,44 @@ fn what_is_planted_in_a_placed_model_is_caught() {
     let error = Machine::new(full).unwrap_err().to_string();
     assert!(error.contains(&format!("holds {most} bytes and has {}", most - 1)), "{error}");
 
-    let mut cut = sound.clone();
-    cut.streams.remove(cut.streams.len() / 2);
-    let error = Machine::new(cut).map(|machine| Simulator::timed(&machine, 1).step(&[0], &[0]).map(drop));
-    assert!(
-        matches!(error, Err(_) | Ok(Err(SimulateError::Deadlock { .. }))),
-        "a stream was taken away and not missed"
-    );
+    // Every stream is missed: what it brought comes from nobody.
+    let mut faults = HashSet::new();
+    for stream in (0..sound.streams.len()).step_by(7) {
+        let mut cut = sound.clone();
+        let gone = cut.streams.remove(stream);
+        match (Machine::new(cut), gone.to) {
+            (Err(CheckError::NothingSent { .. }), End::Program(_)) => faults.insert("port"),
+            (Err(CheckError::NobodyTakes { .. }), _) => faults.insert("sender"),
+            (Err(CheckError::Coverage { fault: Fault::Missing, .. }), _) => faults.insert("bytes"),
+            (found, _) => panic!("stream {stream}, {gone:?}: {:?}", found.map(drop)),
+        };
+    }
+    assert!(faults.contains("port"), "{faults:?}");
 
-    // Without room for a second row of what goes around, rows still go through; without any, they do not.
+    // Columns that all send the first one's bytes.
+    let mut changed = 0;
+    for (number, label) in sound.programs.iter().map(|program| program.label.clone()).enumerate() {
+        let mut same = sound.clone();
+        let ports = same.programs[number].ports.iter_mut().filter_map(|port| match port {
+            Port::Send(slice) if slice.column_stride > 0 => Some(slice),
+            _ => None,
+        });
+        let mut any = false;
+        for slice in ports {
+            (slice.column_stride, any) = (0, true);
+        }
+        if !any {
+            continue;
+        }
+        let error = Machine::new(same).map(drop).unwrap_err();
+        let CheckError::Coverage { fault: Fault::Twice | Fault::Missing, .. } = error else {
+            panic!("{label}: {error}")
+        };
+        changed += 1;
+    }
+    assert!(changed > 10, "{changed}");
+
+    // Without room for a second row, rows still go through, later.
     let mut narrow = sound;
     for program in &mut narrow.programs {
         for port in &mut program.ports {
@@ -263,11 +293,66 @@ fn what_is_planted_in_a_placed_model_is_caught() {
         }
     }
     let narrow = Machine::new(narrow).unwrap();
-    let steps = [&machine, &narrow]
-        .map(|machine| Simulator::timed(machine, 1).step(&[0; 8], &[7]).map(|step| step.report.cycles));
-    match steps {
-        [Ok(wide), Ok(narrow)] => assert!(wide < narrow, "{wide} {narrow}"),
-        [Ok(_), Err(error)] => assert!(matches!(error, SimulateError::Deadlock { .. }), "{error}"),
-        [Err(error), _] => panic!("{error}"),
+    let [wide, narrow] = [&machine, &narrow].map(|machine| {
+        let step = Simulator::timed(machine, 1).step(&[0; 8], &[7]);
+        step.unwrap_or_else(|error| panic!("{error}")).report.cycles
+    });
+    assert!(wide < narrow, "{wide} {narrow}");
+}
+
+#[test]
+fn weights_of_another_model_are_refused() {
+    let Some(golden) = shared("golden") else { return };
+    let golden = Golden::read(&golden.join("expect/llama-q4_0.json"));
+    let model = Model::open(&golden.model).unwrap();
+    let placed = place(&model, &grids::find("medium").unwrap(), &Options { context: Some(64) }).unwrap().descriptor;
+    ModelWeights::new(&placed, &model.gguf).unwrap();
+    // The same shapes, another header.
+    let mut bytes = std::fs::read(&golden.model).unwrap();
+    let name = b"general.architecture";
+    let place = bytes.windows(name.len()).position(|window| window == name).unwrap();
+    let other = scratch("simulate_other").join("other.gguf");
+    // The end of some key, which nobody asks for.
+    let key = b"general.file_type";
+    let place = bytes.windows(key.len()).position(|window| window == key).map_or(place, |at| at + key.len() - 1);
+    bytes[place] ^= 1;
+    std::fs::write(&other, &bytes).unwrap();
+    let other = Model::open(&other).unwrap();
+    let error = ModelWeights::new(&placed, &other.gguf).map(drop).unwrap_err();
+    assert!(matches!(&error, WeightError::OtherModel { what: "the checksum of its header", .. }), "{error}");
+
+    type Change = fn(&mut Descriptor);
+    let changes: [(&str, Change); 4] = [
+        ("has 1 files; the descriptor is of one that has 0", |d| d.files.clear()),
+        ("the model has it at byte", |d| d.weights[0].offset += 1),
+        ("is no format; there are", |d| d.weights[0].format = "q9".to_owned()),
+        ("none of this name", |d| d.weights[0].name.clear()),
+    ];
+    for (says, change) in changes {
+        let mut placed = placed.clone();
+        change(&mut placed);
+        let error = ModelWeights::new(&placed, &model.gguf).map(drop).unwrap_err().to_string();
+        assert!(error.contains(says), "{says}: {error}");
+    }
+}
+
+#[test]
+fn waves_are_on_the_critical_path() {
+    let Some(golden) = shared("golden") else { return };
+    let golden = Golden::read(&golden.join("expect/llama-q4_0.json"));
+    let model = Model::open(&golden.model).unwrap();
+    let mut grid = grids::find("tiny").unwrap();
+    (grid.width, grid.height, grid.pe.sram_bytes) = (3, 3, 170_000);
+    let placed = place(&model, &grid, &Options { context: Some(64) }).unwrap().descriptor;
+    let machine = Machine::new(placed).unwrap();
+    let waves = machine.descriptor.waves.len();
+    assert!(waves > 1);
+    let report = Simulator::timed(&machine, 1).step(&[0], &[0]).unwrap().report;
+    let path = report.critical.unwrap();
+    assert_eq!(path.compute + path.link + path.contention + path.wait + path.host, report.cycles);
+    let on_path: HashSet<&str> = path.programs.iter().map(|(label, _)| label.as_str()).collect();
+    for wave in 0..waves as u32 {
+        let programs = machine.descriptor.programs.iter().filter(|program| program.wave == wave);
+        assert!(programs.clone().any(|program| on_path.contains(program.label.as_str())), "wave {wave}");
     }
 }

@@ -37,8 +37,9 @@ const DEFAULT_TOKENS: usize = 32;
   ixc simulate -p \"The borrow checker\" -n 8 --check
                                                   text; each logit compared with the CPU engine's
 
-A batch of B is a step of B tokens, one behind the other on the grid: the first fills the pipeline
-that the others keep full. Without -p no weight is read; experts are drawn at random.
+A batch of N is a step of N tokens of one prompt, one behind the other on the grid: the first fills
+the pipeline that the others keep full. Beside it stands the roofline: the rate if what takes
+longest by itself (the busiest PE or link, the host, or all of them) were all. Without -p no weight is read; experts are drawn at random.
 Grids: wse3, wse2, aie, tiny, tiny-colours, small, medium, or a path that ends in .toml.")]
 pub struct Args {
     /// A descriptor (.json), or a model to be placed; without it, the built-in demo model.
@@ -302,19 +303,20 @@ fn compare(found: &[f32], right: &[f32], position: u32) -> anyhow::Result<()> {
 fn table(out: &mut dyn Write, rows: &[(Summary, f64)]) -> std::io::Result<()> {
     writeln!(
         out,
-        "{:>6} {:>12} {:>14} {:>12} {:>8} {:>8} {:>10} {:>11} {:>8}",
-        "tokens", "cycles", "cycles/token", "tokens/s", "busy", "products", "messages", "links", "sim. s"
+        "{:>6} {:>12} {:>14} {:>12} {:>12} {:>8} {:>8} {:>10} {:>11} {:>8}",
+        "tokens", "cycles", "cycles/token", "tokens/s", "roofline/s", "busy", "of_peak", "messages", "links", "sim. s"
     )?;
     for (row, seconds) in rows {
         writeln!(
             out,
-            "{:>6} {:>12} {:>14.1} {:>12.1} {:>7.2}% {:>7.2}% {:>10} {:>11} {:>8.2}",
+            "{:>6} {:>12} {:>14.1} {:>12.1} {:>12.1} {:>7.2}% {:>7.2}% {:>10} {:>11} {:>8.2}",
             row.rows,
             row.cycles,
             row.cycles as f64 / row.rows as f64,
             row.tokens_per_second,
+            row.roofline_tokens_per_second,
             row.busy * 100.0,
-            row.multiply_utilisation * 100.0,
+            row.arithmetic_utilisation * 100.0,
             row.messages,
             row.hops,
             seconds

@@ -27,6 +27,8 @@ pub struct Cost {
     pub read: u64,
     /// Bytes stored.
     pub written: u64,
+    /// Instructions and turns of loops, also those that take no cycle: how long it takes to run it here.
+    pub steps: u64,
 }
 
 impl Cost {
@@ -39,6 +41,7 @@ impl Cost {
             (&mut self.special, other.special),
             (&mut self.read, other.read),
             (&mut self.written, other.written),
+            (&mut self.steps, other.steps),
         ];
         for (field, other) in fields {
             *field = field.saturating_add(other.saturating_mul(times));
@@ -67,12 +70,18 @@ pub fn cost(kernel: &Kernel, dims: &[i64]) -> Cost {
 
 fn block(kernel: &Kernel, statements: &[Stmt], dims: &[i64]) -> Cost {
     let mut sum = Cost::default();
+    let step = Cost { steps: 1, ..Cost::default() };
     for statement in statements {
         match statement {
             Stmt::Inst(inst) => sum.add(&of(kernel, inst), 1),
-            Stmt::For(f) => sum.add(&block(kernel, &f.body, dims), evaluate(&f.trip, dims)),
+            Stmt::For(f) => {
+                let mut turn = block(kernel, &f.body, dims);
+                turn.add(&step, 1);
+                sum.add(&turn, evaluate(&f.trip, dims));
+            }
             Stmt::LoadIndex { .. } => sum.add(&Cost { read: 4, ..Cost::default() }, 1),
         }
+        sum.add(&step, 1);
     }
     sum
 }
@@ -153,7 +162,7 @@ mod tests {
 ";
         let kernel = ixc_ir::kernel::parse::parse(text).unwrap();
         let found = cost(&kernel, &[10]);
-        let right = Cost { int8: 320, int: 7, f32: 1, special: 1, read: 320, written: 4 };
+        let right = Cost { int8: 320, int: 7, f32: 1, special: 1, read: 320, written: 4, steps: 36 };
         assert_eq!(found, right);
         let pe = grids::find("tiny").unwrap().pe;
         // 320/16 + 7/8 + 1/4 + 1 = 22.1 of operations; 320/16 to read.

@@ -1,6 +1,7 @@
 //! The bytes, where results are wanted and not only times: what PEs' memories hold, and what runs their kernels.
 
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::rc::Rc;
 
 use ixc_ir::dataflow::descriptor::{Port, TensorSource};
@@ -102,8 +103,10 @@ pub(super) struct Data<'w> {
     weights: &'w dyn WeightBytes,
     kernels: Kernels,
     instances: Vec<Local>,
-    /// By state, then head and part.
+    /// By state, then head and part; empty until a program works on it.
     states: Vec<Vec<StatePart>>,
+    /// Buffers of rotary tables by port, all zeros: of each firing's only its row is somewhere.
+    ropes: HashMap<usize, Vec<u8>>,
     /// The embedding's buffers.
     embedding: Vec<Vec<u8>>,
 }
@@ -126,15 +129,12 @@ impl<'w> Data<'w> {
             }
             Runner::Interpreter => Kernels::Interpreter,
         };
-        let states = machine.descriptor.states.iter().map(|state| {
-            let parts = u64::from(state.heads) * u64::from(state.parts.count);
-            (0..parts).map(|_| StatePart::default()).collect()
-        });
         Ok(Data {
             weights,
             kernels,
             instances: machine.layout.pe.iter().map(|_| Local::default()).collect(),
-            states: states.collect(),
+            states: machine.descriptor.states.iter().map(|_| Vec::new()).collect(),
+            ropes: HashMap::new(),
             embedding: Vec::new(),
         })
     }
@@ -177,7 +177,7 @@ impl<'w> Data<'w> {
         let (expert, column, part) = unit.place(instance);
         if self.instances[instance as usize].buffers.is_empty() {
             let mut buffers = Vec::with_capacity(program.ports.len());
-            for (port, buffer) in program.ports.iter().zip(&kernel.buffers) {
+            for port in &program.ports {
                 buffers.push(match port {
                     Port::Weight { weight, offset, column_stride, expert_stride, bytes } => {
                         let at = offset + u64::from(column) * column_stride + u64::from(expert) * expert_stride;
@@ -190,7 +190,7 @@ impl<'w> Data<'w> {
                     Port::Scratch { bytes } => vec![0; *bytes as usize],
                     Port::Keys(_) | Port::Values(_) => Vec::new(),
                     Port::Send(slice) | Port::Receive(slice) => vec![0; slice.bytes as usize],
-                    Port::ReceiveRope(_) => vec![0; evaluate(&buffer.size, row.dims) as usize],
+                    Port::ReceiveRope(_) => Vec::new(),
                     Port::ReceiveSlots(_) | Port::ReceiveParts { .. } => {
                         let received = unit.receives.iter().find(|r| r.port as usize == buffers.len());
                         let count = received.map_or(1, |receive| match receive.kind {
@@ -207,14 +207,22 @@ impl<'w> Data<'w> {
         }
         let local = &mut self.instances[instance as usize];
         let (pending, buffers) = (&mut local.pending, &mut local.buffers);
+        for (number, port) in program.ports.iter().enumerate() {
+            if !matches!(port, Port::ReceiveRope(_)) {
+                continue;
+            }
+            let table = self.ropes.entry(number).or_default();
+            table.resize(evaluate(&kernel.buffers[number].size, row.dims) as usize, 0);
+            std::mem::swap(&mut buffers[number], table);
+        }
+        let lane = (u64::from(row.block) * 16 + u64::from(row.position % 16)) as usize;
         pending.retain(|pending| {
             if pending.firing != firing {
                 return true;
             }
             let mut to = pending.to;
             if let Port::ReceiveRope(slice) = &program.ports[pending.port as usize] {
-                let lane = u64::from(row.block) * 16 + u64::from(row.position % 16);
-                to += lane * slice.bytes;
+                to += lane as u64 * slice.bytes;
             }
             let (from, bytes, to) = (pending.from as usize, pending.bytes as usize, to as usize);
             let there = buffers[pending.port as usize].get_mut(to..to + bytes);
@@ -231,7 +239,11 @@ impl<'w> Data<'w> {
                 Port::Keys(state) | Port::Values(state) => {
                     let shape = &machine.descriptor.states[*state as usize];
                     let place = (column * shape.parts.count + part) as usize;
-                    let held = &mut self.states[*state as usize][place];
+                    let parts = &mut self.states[*state as usize];
+                    if parts.is_empty() {
+                        parts.resize_with(shape.heads as usize * shape.parts.count as usize, StatePart::default);
+                    }
+                    let held = &mut parts[place];
                     let (held, bytes) = match port {
                         Port::Keys(_) => (&mut held.keys, shape.key_bytes()),
                         _ => (&mut held.values, shape.value_bytes()),
@@ -254,6 +266,14 @@ impl<'w> Data<'w> {
                     std::mem::swap(buffer, held);
                 }
                 Port::Send(_) => local.made.push((firing, number as u32, Rc::from(&buffer[..]))),
+                Port::ReceiveRope(slice) => {
+                    let from = lane.saturating_mul(slice.bytes as usize);
+                    if let Some(row) = buffer.get_mut(from..from.saturating_add(slice.bytes as usize)) {
+                        row.fill(0);
+                    }
+                    let table = self.ropes.entry(number).or_default();
+                    std::mem::swap(buffer, table);
+                }
                 _ => {}
             }
         }

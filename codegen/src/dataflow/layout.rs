@@ -5,6 +5,8 @@
 //!
 //! Invariant: a layout comes from a descriptor that [`super::check`] took; its indices are in range and its sums fit.
 
+use std::collections::HashMap;
+
 use ixc_ir::dataflow::descriptor::{Axis, Descriptor, End, Port, Program, Route, Slice};
 
 /// What a received slice is made of.
@@ -151,6 +153,61 @@ pub struct Layout {
     pub first_host_outlet: u32,
     /// Counts of what has arrived, of all instances.
     pub arrivals: u64,
+    /// Programs of each wave.
+    pub waves: Vec<Vec<u32>>,
+    /// Streams from the host of each wave, by their number in `host`.
+    pub host_waves: Vec<Vec<u32>>,
+}
+
+/// What is looked up of a descriptor, by who it is about.
+struct Index {
+    /// What programs receive.
+    receives: Vec<Vec<Receive>>,
+    /// Numbers in `receives`, by program and tensor.
+    consumers: HashMap<(u32, u32), Vec<u32>>,
+    /// Streams, by program that sends and tensor.
+    sent: HashMap<(u32, u32), Vec<u32>>,
+    /// Routings, by the tensor of their ids.
+    routings: HashMap<u32, Vec<u32>>,
+    /// Programs that work on a state in a wave.
+    sharers: HashMap<(u32, u32), Vec<u32>>,
+}
+
+impl Index {
+    fn new(descriptor: &Descriptor) -> Index {
+        let mut index = Index {
+            receives: descriptor.programs.iter().map(|program| receives(descriptor, program)).collect(),
+            consumers: HashMap::new(),
+            sent: HashMap::new(),
+            routings: HashMap::new(),
+            sharers: HashMap::new(),
+        };
+        for (program, receives) in (0..).zip(&index.receives) {
+            for (number, receive) in (0..).zip(receives) {
+                index.consumers.entry((program, receive.slice.tensor)).or_default().push(number);
+            }
+        }
+        for (number, stream) in (0..).zip(&descriptor.streams) {
+            if let End::Program(from) = stream.from {
+                index.sent.entry((from, stream.tensor)).or_default().push(number);
+            }
+        }
+        for (number, routing) in (0..).zip(&descriptor.routings) {
+            index.routings.entry(routing.ids).or_default().push(number);
+        }
+        for (number, program) in (0..).zip(&descriptor.programs) {
+            if let Some(state) = program.state {
+                index.sharers.entry((state, program.wave)).or_default().push(number);
+            }
+        }
+        index
+    }
+
+    /// Who receives a tensor in a program.
+    fn consumers(&self, program: u32, tensor: u32) -> impl Iterator<Item = Consumer> + '_ {
+        let receives = self.consumers.get(&(program, tensor)).map_or(&[][..], Vec::as_slice);
+        receives.iter().map(move |receive| Consumer { program, receive: *receive })
+    }
 }
 
 impl Unit {
@@ -224,9 +281,15 @@ pub fn edge(descriptor: &Descriptor, pe: u32) -> u32 {
 impl Layout {
     /// Of a descriptor whose indices and sizes were checked.
     pub(super) fn new(descriptor: &Descriptor) -> Layout {
-        let mut layout = Layout::default();
+        let mut layout = Layout {
+            waves: vec![Vec::new(); descriptor.waves.len()],
+            host_waves: vec![Vec::new(); descriptor.waves.len()],
+            ..Layout::default()
+        };
+        let index = Index::new(descriptor);
         for (number, program) in descriptor.programs.iter().enumerate() {
-            let unit = unit(descriptor, number as u32, program, &layout);
+            let unit = unit(descriptor, number as u32, program, &layout, &index);
+            layout.waves[unit.wave as usize].push(number as u32);
             let width = descriptor.grid.width;
             for instance in unit.first..unit.first + unit.instances() {
                 let (expert, column, part) = unit.place(instance);
@@ -250,11 +313,12 @@ impl Layout {
                 bytes: tensor.row_bytes,
                 rows: u32::MAX,
             };
-            let consumers = consumers(unit, to, stream.tensor);
+            let consumers = index.consumers(to, stream.tensor).collect();
             let routing = routing(unit.axis, tensor.axis);
             let (axis, route, colour) = (tensor.axis, stream.route, stream.colour);
             let outlet = Outlet { slice: whole, axis, route, colour, consumers, host: false, port: u32::MAX, routing };
             let entry = edge(descriptor, layout.pe[unit.first as usize]);
+            layout.host_waves[unit.wave as usize].push(layout.host.len() as u32);
             layout.host.push(HostOutlet { outlet, entry, wave: unit.wave });
         }
         layout
@@ -277,11 +341,6 @@ fn routing(consumer: Axis, tensor: Axis) -> Option<u32> {
         (Axis::Routed(routing), Axis::Tokens | Axis::Outputs | Axis::Routed(_)) => Some(routing),
         (Axis::Tokens | Axis::Outputs, _) => None,
     }
-}
-
-fn consumers(unit: &Unit, program: u32, tensor: u32) -> Vec<Consumer> {
-    let receives = unit.receives.iter().enumerate().filter(|(_, receive)| receive.slice.tensor == tensor);
-    receives.map(|(receive, _)| Consumer { program, receive: receive as u32 }).collect()
 }
 
 fn receives(descriptor: &Descriptor, program: &Program) -> Vec<Receive> {
@@ -312,8 +371,8 @@ fn receives(descriptor: &Descriptor, program: &Program) -> Vec<Receive> {
         .collect()
 }
 
-fn unit(descriptor: &Descriptor, number: u32, program: &Program, layout: &Layout) -> Unit {
-    let receives = receives(descriptor, program);
+fn unit(descriptor: &Descriptor, number: u32, program: &Program, layout: &Layout, index: &Index) -> Unit {
+    let receives = index.receives[number as usize].clone();
     let fixed = receives.iter().map(|receive| match receive.kind {
         Kind::Row | Kind::Rope => receive.slice.bytes,
         Kind::Slots { top_k } => receive.slice.bytes * u64::from(top_k),
@@ -322,29 +381,22 @@ fn unit(descriptor: &Descriptor, number: u32, program: &Program, layout: &Layout
     let depth = receives.iter().map(|receive| receive.slice.rows).max().unwrap_or(1);
     let mut outlets: Vec<Outlet> = Vec::new();
     let mut makes_ids = Vec::new();
+    let mut places = HashMap::new();
     for (port, at) in program.ports.iter().enumerate() {
         let Port::Send(slice) = at else { continue };
         let axis = descriptor.tensors[slice.tensor as usize].axis;
-        for (routing, _) in descriptor.routings.iter().enumerate().filter(|(_, r)| r.ids == slice.tensor) {
-            makes_ids.push(MakesIds {
-                routing: routing as u32,
-                port: port as u32,
-                bytes: descriptor.tensors[slice.tensor as usize].row_bytes,
-            });
+        for routing in index.routings.get(&slice.tensor).into_iter().flatten() {
+            let bytes = descriptor.tensors[slice.tensor as usize].row_bytes;
+            makes_ids.push(MakesIds { routing: *routing, port: port as u32, bytes });
         }
-        for stream in &descriptor.streams {
-            if stream.tensor != slice.tensor || stream.from != End::Program(number) {
-                continue;
-            }
+        for stream in index.sent.get(&(number, slice.tensor)).into_iter().flatten() {
+            let stream = &descriptor.streams[*stream as usize];
             let (route, colour) = (stream.route, stream.colour);
             let wanted = match stream.to {
                 End::Host => None,
                 End::Program(to) => routing(descriptor.programs[to as usize].axis, axis),
             };
-            let same = |other: &Outlet| {
-                (other.port, other.route, other.colour, other.routing) == (port as u32, route, colour, wanted)
-            };
-            let place = outlets.iter().position(same).unwrap_or_else(|| {
+            let place = *places.entry((port, route, colour, wanted)).or_insert_with(|| {
                 let (slice, port, consumers) = (*slice, port as u32, Vec::new());
                 outlets.push(Outlet { slice, axis, route, colour, consumers, host: false, port, routing: wanted });
                 outlets.len() - 1
@@ -352,23 +404,12 @@ fn unit(descriptor: &Descriptor, number: u32, program: &Program, layout: &Layout
             let outlet = &mut outlets[place];
             match stream.to {
                 End::Host => outlet.host = true,
-                End::Program(to) => {
-                    let to_program = &descriptor.programs[to as usize];
-                    let theirs = self::receives(descriptor, to_program);
-                    for (receive, _) in theirs.iter().enumerate().filter(|(_, r)| r.slice.tensor == stream.tensor) {
-                        let consumer = Consumer { program: to, receive: receive as u32 };
-                        if !outlet.consumers.contains(&consumer) {
-                            outlet.consumers.push(consumer);
-                        }
-                    }
-                }
+                End::Program(to) => outlet.consumers.extend(index.consumers(to, stream.tensor)),
             }
         }
     }
-    let same_state = |other: &(usize, &Program)| {
-        program.state.is_some() && other.1.state == program.state && other.1.wave == program.wave
-    };
-    let others = || descriptor.programs.iter().enumerate().filter(same_state).map(|(other, _)| other as u32);
+    let sharers = program.state.and_then(|state| index.sharers.get(&(state, program.wave)));
+    let others = || sharers.into_iter().flatten().copied();
     Unit {
         first: layout.pe.len() as u32,
         experts: descriptor.experts(program),

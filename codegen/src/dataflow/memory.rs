@@ -1,5 +1,7 @@
 //! What each PE's memory holds, to the byte: the account of [`ixc_ir::dataflow::memory`], added up over PEs.
 
+use std::collections::HashSet;
+
 use ixc_ir::dataflow::descriptor::Descriptor;
 
 use super::check::program_name;
@@ -35,20 +37,25 @@ fn list(items: &[(String, u64)]) -> String {
 /// # Errors
 /// The first PE that is too full.
 pub fn check(descriptor: &Descriptor, layout: &Layout) -> Result<Vec<u64>, Box<MemoryError>> {
-    // It fits: a grid has at most 2^28 PEs.
+    // It fits: a grid has at most 2^22 PEs.
     let pes = descriptor.grid.pes() as usize;
     let mut most = vec![0u64; pes];
     let mut bytes = vec![0u64; pes];
-    let mut stamp = vec![u32::MAX; pes];
+    let mut code = Code { stamps: vec![0; pes], last: 0 };
+    let mut touched: Vec<u32> = Vec::new();
+    let right = descriptor.grid.usable_bytes();
     for wave in 0..descriptor.waves.len() as u32 {
-        bytes.fill(0);
-        each(descriptor, layout, wave, &mut stamp, |pe, _, count| {
-            bytes[pe as usize] = bytes[pe as usize].saturating_add(count);
+        each(descriptor, layout, wave, &mut code, |pe, _, count| {
+            let bytes = &mut bytes[pe as usize];
+            if *bytes == 0 && count > 0 {
+                touched.push(pe);
+            }
+            *bytes = bytes.saturating_add(count);
         });
-        let right = descriptor.grid.usable_bytes();
-        if let Some(pe) = bytes.iter().position(|bytes| *bytes > right) {
+        let full = touched.iter().copied().filter(|pe| bytes[*pe as usize] > right).min();
+        if let Some(pe) = full.map(|pe| pe as usize) {
             let mut items: Vec<(String, u64)> = Vec::new();
-            each(descriptor, layout, wave, &mut stamp, |other, what, count| {
+            each(descriptor, layout, wave, &mut code, |other, what, count| {
                 if other as usize == pe && count > 0 {
                     items.push((name(descriptor, what), count));
                 }
@@ -57,7 +64,10 @@ pub fn check(descriptor: &Descriptor, layout: &Layout) -> Result<Vec<u64>, Box<M
             let (x, y) = (pe as u32 % descriptor.grid.width, pe as u32 / descriptor.grid.width);
             return Err(Box::new(MemoryError { x, y, found: bytes[pe], right, items }));
         }
-        most.iter_mut().zip(&bytes).for_each(|(most, bytes)| *most = (*most).max(*bytes));
+        for pe in touched.drain(..) {
+            let held = std::mem::take(&mut bytes[pe as usize]);
+            most[pe as usize] = most[pe as usize].max(held);
+        }
     }
     Ok(most)
 }
@@ -91,35 +101,44 @@ fn name(descriptor: &Descriptor, what: What) -> String {
     }
 }
 
+/// Which PEs have a kernel's code, one kernel after the other.
+struct Code {
+    /// Number of the last kernel that a PE has the code of, counted on over waves.
+    stamps: Vec<u32>,
+    last: u32,
+}
+
 /// Calls `add` with all that is put on PEs in a wave.
-fn each(descriptor: &Descriptor, layout: &Layout, wave: u32, stamp: &mut [u32], mut add: impl FnMut(u32, What, u64)) {
-    let programs = || layout.units.iter().enumerate().filter(|(_, unit)| unit.wave == wave);
+fn each(descriptor: &Descriptor, layout: &Layout, wave: u32, code: &mut Code, mut add: impl FnMut(u32, What, u64)) {
+    let mut programs = layout.waves[wave as usize].clone();
     let sites = |unit: &super::layout::Unit| {
         let (first, end) = (unit.first as usize, (unit.first + unit.instances()) as usize);
         &layout.pe[first..end]
     };
-    let mut keeps = vec![false; descriptor.states.len()];
-    for (program, unit) in programs() {
+    let mut keeps = HashSet::new();
+    for program in &programs {
+        let program = *program as usize;
+        let unit = &layout.units[program];
         let bytes = descriptor.instance_bytes(&descriptor.programs[program]).total();
         for (instance, pe) in (0..).zip(sites(unit)) {
             add(*pe, What::Instance { program, instance }, bytes);
         }
-        if let Some(state) = unit.state
-            && !std::mem::replace(&mut keeps[state as usize], true)
-        {
+        if let Some(state) = unit.state.filter(|state| keeps.insert(*state)) {
             let bytes = descriptor.states[state as usize].part_bytes();
             sites(unit).iter().for_each(|pe| add(*pe, What::State(state), bytes));
         }
     }
-    let mut by_kernel: Vec<Vec<usize>> = vec![Vec::new(); descriptor.kernels.len()];
-    programs().for_each(|(program, unit)| by_kernel[unit.kernel as usize].push(program));
-    for (kernel, programs) in by_kernel.iter().enumerate().filter(|(_, programs)| !programs.is_empty()) {
-        stamp.fill(u32::MAX);
-        for program in programs {
-            for pe in sites(&layout.units[*program]) {
-                if std::mem::replace(&mut stamp[*pe as usize], 0) != 0 {
-                    add(*pe, What::Code(kernel), descriptor.kernels[kernel].code_bytes);
-                }
+    programs.sort_by_key(|program| layout.units[*program as usize].kernel);
+    let mut before = None;
+    for program in programs {
+        let unit = &layout.units[program as usize];
+        if before.replace(unit.kernel) != Some(unit.kernel) {
+            code.last += 1;
+        }
+        for pe in sites(unit) {
+            if std::mem::replace(&mut code.stamps[*pe as usize], code.last) != code.last {
+                let kernel = unit.kernel as usize;
+                add(*pe, What::Code(kernel), descriptor.kernels[kernel].code_bytes);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Links, and messages on them.
 //!
-//! A message is a train of flits, one for each [`Link::bytes`](ixc_ir::dataflow::grid::Link::bytes). Its head takes `hop_cycles` from a router to the next; each link is taken for as many cycles as
-//! there are flits; the last flit of a message that waits for nobody comes `hops * hop_cycles + flits` cycles after the first left. A PE's
+//! A message is a train of flits, one for each [`Link::bytes`](ixc_ir::dataflow::grid::Link::bytes), or longer where the sender's memory port gives fewer bytes in a cycle. Its head takes `hop_cycles`
+//! from a router to the next; each link is taken for as many cycles as the train is long; the last flit of a message that waits for nobody comes `hops * hop_cycles + train` cycles after the first left. A PE's
 //! router has a ramp from the PE and one to it, which are links without a hop. A head that finds a link taken waits in the router before it, which has
 //! room for it (virtual cut-through): what waits does not hold up other links.
 //!
@@ -16,6 +16,17 @@ use ixc_ir::dataflow::descriptor::Route;
 use ixc_ir::dataflow::grid::{Grid, Pe};
 
 use super::routes::Direction;
+
+/// Which way a message goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Way {
+    /// Along which axis first.
+    pub route: Route,
+    /// Whether it comes from the host, and not out of a PE's memory.
+    pub from_host: bool,
+    /// Whether the host is among those that it goes to.
+    pub exit: bool,
+}
 
 /// Splits a PE's number by the width into its place along the trunk and along the branches.
 type Split = fn(u32, u32) -> (u32, u32);
@@ -72,6 +83,9 @@ pub struct Network {
     pub hops: u64,
     /// Messages.
     pub messages: u64,
+    /// Cycles between the head and the tail of the message on its way, and whether it comes from the host.
+    cycles: u64,
+    from_host: bool,
     /// When the head of the message on its way came to a router.
     heads: Vec<u64>,
     /// Of the message on its way: by trunk place the farthest branches.
@@ -98,6 +112,8 @@ impl Network {
             waited: 0,
             hops: 0,
             messages: 0,
+            cycles: 0,
+            from_host: false,
             heads: vec![0; pes],
             low: vec![u32::MAX; side],
             high: vec![0; side],
@@ -105,14 +121,19 @@ impl Network {
         }
     }
 
-    /// Cycles between a head and its tail.
-    pub fn flits(&self, bytes: u64) -> u64 {
-        bytes.div_ceil(self.flit).max(1)
+    /// Cycles between a message's head and its tail: a flit each, or what the sender's memory port takes for its bytes.
+    fn train(&self, bytes: u64, from_host: bool) -> u64 {
+        let read = if from_host { 0 } else { bytes.div_ceil(self.read) };
+        bytes.div_ceil(self.flit).max(read).max(1)
     }
 
-    /// Cycles of a message of so many bytes over so many links, if it waits for nobody.
-    pub fn alone(&self, hops: u64, bytes: u64) -> u64 {
-        hops * self.hop + self.flits(bytes)
+    /// Cycles of the last message to one of the PEs that it was sent to, if it had waited for nobody.
+    pub fn alone(&self, from: u32, to: u32, bytes: u64) -> u64 {
+        let write = bytes.div_ceil(self.write);
+        if from == to && !self.from_host {
+            return bytes.div_ceil(self.read) + write;
+        }
+        self.latency(from, to) + self.cycles.max(write)
     }
 
     /// Cycles that a head takes between two PEs.
@@ -127,20 +148,21 @@ impl Network {
     }
 
     /// Sends a message at `at`; [`Network::arrive`] then says when it is where, for each of `to`. Those at the sender's own PE take no link.
-    pub fn send(&mut self, from: u32, at: u64, bytes: u64, to: &[u32], route: Route, ramp: bool) {
-        let cycles = self.flits(bytes);
+    pub fn send(&mut self, from: u32, at: u64, bytes: u64, to: &[u32], way: Way) {
+        let cycles = self.train(bytes, way.from_host);
+        (self.cycles, self.from_host) = (cycles, way.from_host);
         let mut head = at;
-        if to.iter().all(|pe| *pe == from) {
-            self.heads[from as usize] = at;
-            return;
-        }
-        self.messages += 1;
-        if ramp {
-            let out = cycles.max(bytes.div_ceil(self.read));
-            head = self.ramps[from as usize][0].take(at, out);
+        let within = to.iter().all(|pe| *pe == from);
+        if !way.from_host && (way.exit || !within) {
+            head = self.ramps[from as usize][0].take(at, cycles);
             self.waited += head - at;
         }
         self.heads[from as usize] = head;
+        if within {
+            return;
+        }
+        self.messages += 1;
+        let route = way.route;
         let width = self.width;
         // In the trunk's direction `u`, in the branches' `v`.
         let (turn, split): (bool, Split) = match route {
@@ -197,21 +219,22 @@ impl Network {
         self.hops += u64::from(count);
     }
 
-    /// When all of the last message is in the memory of one of the PEs that it was sent to.
+    /// When all of the last message is in the memory of one of the PEs that it was sent to. Within a PE it is read and written, and holds up nothing.
     pub fn arrive(&mut self, from: u32, to: u32, bytes: u64) -> u64 {
         let head = self.heads[to as usize];
-        if from == to {
-            return head;
+        let write = bytes.div_ceil(self.write);
+        if from == to && !self.from_host {
+            return head + bytes.div_ceil(self.read) + write;
         }
-        let cycles = self.flits(bytes).max(bytes.div_ceil(self.write));
+        let cycles = self.cycles.max(write);
         let start = self.ramps[to as usize][1].take(head, cycles);
         self.waited += start - head;
         start + cycles
     }
 
     /// When the tail of the last message has left the grid at one of the PEs that it was sent to.
-    pub fn leave(&self, to: u32, bytes: u64) -> u64 {
-        self.heads[to as usize] + self.flits(bytes)
+    pub fn leave(&self, to: u32) -> u64 {
+        self.heads[to as usize] + self.cycles
     }
 }
 
@@ -224,32 +247,60 @@ mod tests {
         y * 8 + x
     }
 
+    fn way(route: Route) -> Way {
+        Way { route, from_host: false, exit: false }
+    }
+
     #[test]
     fn a_message_takes_a_cycle_for_each_hop_and_each_flit() {
         let mut network = Network::new(&grids::find("tiny").unwrap());
         for (bytes, x, y, route) in [(4, 1, 0, Route::XThenY), (100, 5, 3, Route::YThenX), (1, 7, 7, Route::XThenY)] {
             let mut network = Network::new(&grids::find("tiny").unwrap());
-            network.send(at(0, 0), 10, bytes, &[at(x, y)], route, true);
+            network.send(at(0, 0), 10, bytes, &[at(x, y)], way(route));
             let hops = u64::from(x + y);
             assert_eq!(network.arrive(at(0, 0), at(x, y), bytes), 10 + hops + bytes.div_ceil(4));
             assert_eq!((network.hops, network.waited), (hops, 0));
         }
-        network.send(3, 10, 100, &[3], Route::XThenY, true);
-        assert_eq!((network.arrive(3, 3, 100), network.messages), (10, 0));
+        network.send(3, 10, 100, &[3], way(Route::XThenY));
+        // Within a PE it is read, 16 bytes a cycle, and written, 8.
+        assert_eq!((network.arrive(3, 3, 100), network.messages), (10 + 7 + 13, 0));
+        assert_eq!(network.alone(3, 3, 100), 7 + 13);
+    }
+
+    #[test]
+    fn memory_ports_slow_messages_down() {
+        let mut grid = grids::find("tiny").unwrap();
+        (grid.pe.read_bytes, grid.pe.write_bytes) = (2, 8);
+        let mut network = Network::new(&grid);
+        // 40 bytes are 10 flits, but are read in 20 cycles; each link is taken as long.
+        network.send(at(0, 0), 0, 40, &[at(3, 0)], way(Route::XThenY));
+        assert_eq!(network.arrive(at(0, 0), at(3, 0), 40), 3 + 20);
+        assert_eq!(network.alone(at(0, 0), at(3, 0), 40), 3 + 20);
+        network.send(at(1, 0), 1, 4, &[at(2, 0)], way(Route::XThenY));
+        assert_eq!(network.arrive(at(1, 0), at(2, 0), 4), 1 + 20 + 1 + 2);
+        // What the host sends is not read there: it is written, also at the edge.
+        let host = Way { route: Route::XThenY, from_host: true, exit: false };
+        grid.pe.write_bytes = 1;
+        let mut network = Network::new(&grid);
+        network.send(at(0, 0), 0, 40, &[at(0, 0)], host);
+        assert_eq!((network.arrive(at(0, 0), at(0, 0), 40), network.alone(at(0, 0), at(0, 0), 40)), (40, 40));
+        // And what leaves for it is read at the edge, too.
+        network.send(at(0, 0), 50, 40, &[at(0, 0)], Way { exit: true, ..way(Route::XThenY) });
+        assert_eq!(network.leave(at(0, 0)), 50 + 20);
     }
 
     #[test]
     fn messages_that_share_a_link_wait_for_each_other() {
         let mut network = Network::new(&grids::find("tiny").unwrap());
         // 40 bytes are 10 flits. Both want the link from (2, 0) east.
-        network.send(at(0, 0), 0, 40, &[at(3, 0)], Route::XThenY, true);
+        network.send(at(0, 0), 0, 40, &[at(3, 0)], way(Route::XThenY));
         assert_eq!(network.arrive(at(0, 0), at(3, 0), 40), 13);
-        network.send(at(2, 0), 0, 40, &[at(4, 0)], Route::XThenY, true);
+        network.send(at(2, 0), 0, 40, &[at(4, 0)], way(Route::XThenY));
         // The link is taken from cycle 2 to 12 by the first; before that is no room for 10 flits.
         assert_eq!(network.arrive(at(2, 0), at(4, 0), 40), 12 + 2 + 10);
         assert_eq!(network.waited, 12);
         // A short one finds room before.
-        network.send(at(2, 1), 0, 4, &[at(2, 7), at(3, 0)], Route::YThenX, true);
+        network.send(at(2, 1), 0, 4, &[at(2, 7), at(3, 0)], way(Route::YThenX));
         assert_eq!((network.arrive(at(2, 1), at(2, 7), 4), network.waited), (7, 12));
         assert_eq!(network.traffic[at(2, 0) as usize * 4 + Direction::East as usize], 84);
     }
@@ -269,14 +320,14 @@ mod tests {
     fn a_multicast_goes_once_over_each_link() {
         let mut network = Network::new(&grids::find("tiny").unwrap());
         let to: Vec<u32> = (0..8).flat_map(|y| (0..8).map(move |x| at(x, y))).collect();
-        network.send(at(3, 4), 0, 4, &to, Route::XThenY, true);
+        network.send(at(3, 4), 0, 4, &to, way(Route::XThenY));
         assert_eq!((network.hops, network.messages), (63, 1));
         for pe in to {
-            let right = network.distance(at(3, 4), pe) + u64::from(pe != at(3, 4));
+            let right = network.distance(at(3, 4), pe) + if pe == at(3, 4) { 2 } else { 1 };
             assert_eq!(network.arrive(at(3, 4), pe, 4), right);
         }
         let mut other = Network::new(&grids::find("tiny").unwrap());
-        other.send(at(0, 0), 0, 8, &[at(7, 0), at(5, 3), at(5, 5), at(5, 0)], Route::YThenX, true);
+        other.send(at(0, 0), 0, 8, &[at(7, 0), at(5, 3), at(5, 5), at(5, 0)], way(Route::YThenX));
         // Down to row 5; east along rows 0, 3 and 5.
         assert_eq!(other.hops, 5 + 7 + 5 + 5);
     }

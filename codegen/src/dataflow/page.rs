@@ -66,8 +66,11 @@ pub fn page(report: &Report) -> String {
     let json = serde_json::to_string(&data).unwrap_or_else(|_| "null".to_owned()).replace('<', "\\u003c");
     let title = format!("{} on {}", report.model, report.grid.name);
     let title = title.replace('&', "&amp;").replace('<', "&lt;");
-    // The data last: it may hold anything, also what stands for a title.
-    include_str!("page.html").replacen("@TITLE@", &title, 1).replacen("@DATA@", &json, 1)
+    // What is put in may hold anything, also what stands for what is put in: only the page's own text is searched.
+    let text = include_str!("page.html");
+    let (before, rest) = text.split_once("@TITLE@").unwrap_or((text, ""));
+    let (between, after) = rest.split_once("@DATA@").unwrap_or((rest, ""));
+    [before, &title, between, &json, after].concat()
 }
 
 #[cfg(test)]
@@ -79,7 +82,7 @@ mod tests {
 
     fn report(width: u32) -> Report {
         let mut descriptor = chain("tiny", &[(1, 0), (6, 5), (2, 7)]);
-        descriptor.model = "</script><b>&".to_owned();
+        descriptor.model = "@DATA@</script><b>&".to_owned();
         descriptor.grid.width = width;
         let machine = Machine::new(descriptor).unwrap();
         Simulator::timed(&machine, 1).step(&[0, 1], &[0, 1]).unwrap().report
@@ -88,12 +91,13 @@ mod tests {
     #[test]
     fn a_page_needs_nothing_else_and_its_data_cannot_break_out() {
         let page = page(&report(8));
-        assert!(!page.contains("http") && !page.contains("src=") && !page.contains("@DATA@"));
+        assert!(!page.contains("http") && !page.contains("src="));
+        assert!(page.contains("<title>@DATA@&lt;/script>&lt;b>&amp; on tiny</title>"), "{page}");
         assert_eq!(page.matches("</script>").count(), 2);
         let start = page.find("id=\"data\">").unwrap() + "id=\"data\">".len();
         let data = &page[start..start + page[start..].find('<').unwrap()];
         let data: serde_json::Value = serde_json::from_str(data).unwrap();
-        assert_eq!(data["summary"]["model"], "</script><b>&");
+        assert_eq!(data["summary"]["model"], "@DATA@</script><b>&");
         assert_eq!(data["programs"].as_array().unwrap().len(), 3);
         assert_eq!(data["cells"]["memory"].as_array().unwrap().len(), 64);
     }

@@ -36,7 +36,7 @@ impl ProgramTime {
             self.first = start;
         }
         self.firings += 1;
-        self.cycles += end - start;
+        self.cycles = self.cycles.saturating_add(end - start);
         self.last = self.last.max(end);
     }
 }
@@ -85,6 +85,14 @@ pub struct Roofline {
     pub busiest: f64,
     /// The link with the most bytes, as it is routed.
     pub busiest_link: f64,
+}
+
+impl Roofline {
+    /// The bound that is largest.
+    pub fn most(&self) -> f64 {
+        let all = [self.compute, self.memory, self.links, self.io, self.busiest, self.busiest_link];
+        all.into_iter().fold(0.0, f64::max)
+    }
 }
 
 /// What a step took.
@@ -147,10 +155,12 @@ pub struct Summary {
     pub seconds: f64,
     /// Tokens in a second.
     pub tokens_per_second: f64,
+    /// Tokens in a second, if what bounds the step most were all that takes time.
+    pub roofline_tokens_per_second: f64,
     /// Share of all PEs' cycles in which they worked.
     pub busy: f64,
-    /// Share of the multiplications that all PEs could have done.
-    pub multiply_utilisation: f64,
+    /// Int8 products and f32 operations (multiply-adds, additions, minima and so on), as a share of what all PEs could have done.
+    pub arithmetic_utilisation: f64,
     /// PEs.
     pub pes: u64,
     /// PEs that worked.
@@ -239,7 +249,7 @@ impl Report {
         let pes = self.grid.pes() as f64;
         let cycles = self.cycles.max(1) as f64;
         let rates = &self.grid.pe.operations;
-        let multiply = self.total.int8 as f64 / rates.int8 + self.total.f32 as f64 / rates.f32;
+        let arithmetic = self.total.int8 as f64 / rates.int8 + self.total.f32 as f64 / rates.f32;
         let (link, link_bytes) = Report::largest(&self.traffic);
         let (link_x, link_y) = self.place(link / Direction::ALL.len());
         let (fullest, fullest_bytes) = Report::largest(&self.memory);
@@ -253,8 +263,9 @@ impl Report {
             cycles: self.cycles,
             seconds: self.seconds(),
             tokens_per_second: self.rows as f64 / self.seconds().max(f64::MIN_POSITIVE),
-            busy: self.worked.iter().sum::<u64>() as f64 / (pes * cycles),
-            multiply_utilisation: multiply / (pes * cycles),
+            roofline_tokens_per_second: self.rows as f64 * self.grid.clock_hz / self.roofline().most().max(1.0),
+            busy: self.worked.iter().map(|cycles| *cycles as f64).sum::<f64>() / (pes * cycles),
+            arithmetic_utilisation: arithmetic / (pes * cycles),
             pes: self.grid.pes(),
             working_pes: self.worked.iter().filter(|cycles| **cycles > 0).count() as u64,
             int8_products: self.total.int8,
@@ -293,15 +304,16 @@ impl fmt::Display for Summary {
         writeln!(f, "grid       {}: {} of {} PEs work", self.grid, self.working_pes, self.pes)?;
         writeln!(f, "step       {} tokens at position {}, pipelined", self.rows, self.position)?;
         writeln!(f, "time       {} cycles, {}s", self.cycles, short_seconds(self.seconds))?;
-        writeln!(f, "rate       {}tokens/s", short(self.tokens_per_second))?;
+        let (rate, most) = (short(self.tokens_per_second), short(self.roofline_tokens_per_second));
+        writeln!(f, "rate       {rate}tokens/s; the roofline is {most}tokens/s")?;
         if self.wave_io_cycles > 0 {
             writeln!(f, "waves      {} of the time to bring weights and states in and out", part(self.wave_io_cycles))?;
         }
         writeln!(
             f,
-            "PEs        busy {}, multiplications {} of the peak",
+            "PEs        busy {}, int8 products and f32 operations {} of the peak",
             percent(self.busy),
-            percent(self.multiply_utilisation)
+            percent(self.arithmetic_utilisation)
         )?;
         let (x, y, bytes) = self.fullest_pe;
         writeln!(f, "memory     {}B in all; PE ({x}, {y}) holds most, {bytes} bytes", short(self.memory_bytes as f64))?;

@@ -1,5 +1,7 @@
-//! Streams that want the same colour of a link: a router that is set up for colours knows one way for each, so during a wave a colour of a link belongs
-//! to one tensor from one end.
+//! Streams that want the same colour of a link: during a wave a colour of a link belongs to one tensor from one end.
+//!
+//! A colour is a virtual channel: all instances of a program share it, and their messages, which carry where they go to, may part at any router. That
+//! a router knew one way alone for each colour is not checked, and placed descriptors need more.
 //!
 //! All the links that a stream may ever use are walked, also those to experts that no token names; machines whose messages carry where they go
 //! have no such conflict.
@@ -107,39 +109,51 @@ struct Group<'a> {
 /// # Errors
 /// The first conflict, and a colour that links do not have.
 pub fn check(descriptor: &Descriptor, layout: &Layout) -> Result<(), super::check::CheckError> {
-    let Routing::Colours(colours) = descriptor.grid.link.routing else { return Ok(()) };
+    let colours = match descriptor.grid.link.routing {
+        Routing::Colours(colours) => colours,
+        Routing::Packets => 1,
+    };
     for (number, stream) in descriptor.streams.iter().enumerate() {
         if stream.colour >= colours {
-            return Err(super::check::CheckError::Malformed {
-                what: format!("stream {number}"),
-                problem: format!("colour {}, of which links have {colours}", stream.colour),
-            });
+            let (found, most) = (stream.colour, colours - 1);
+            let problem = match descriptor.grid.link.routing {
+                Routing::Colours(_) => format!("colour {found}, of which links have {colours}: 0 to {most}"),
+                Routing::Packets => format!("colour {found}; messages are packets, which have 0"),
+            };
+            return Err(super::check::CheckError::Malformed { what: format!("stream {number}"), problem });
         }
     }
+    if descriptor.grid.link.routing == Routing::Packets {
+        return Ok(());
+    }
+    // By number of the group that was the last to take a link, counted on over colours and waves.
     let mut owner = vec![0u32; descriptor.grid.pes() as usize * Direction::ALL.len()];
-    for wave in 0..descriptor.waves.len() as u32 {
-        let units = layout.units.iter().enumerate().filter(|(_, unit)| unit.wave == wave);
+    let mut base = 0;
+    let mut host: Vec<Vec<Group<'_>>> = descriptor.waves.iter().map(|_| Vec::new()).collect();
+    for entry in &layout.host {
+        let (tensor, outlet) = (entry.outlet.slice.tensor, &entry.outlet);
+        host[entry.wave as usize].push(Group { tensor, from: End::Host, outlet, sender: Err(entry.entry) });
+    }
+    for (programs, host) in layout.waves.iter().zip(host) {
+        let units = programs.iter().map(|number| (*number, &layout.units[*number as usize]));
         let mut groups: Vec<Group<'_>> = units
             .flat_map(|(number, unit)| {
                 unit.outlets.iter().map(move |outlet| {
-                    let (tensor, from) = (outlet.slice.tensor, End::Program(number as u32));
+                    let (tensor, from) = (outlet.slice.tensor, End::Program(number));
                     Group { tensor, from, outlet, sender: Ok(unit) }
                 })
             })
             .collect();
-        groups.extend(layout.host.iter().filter(|host| host.wave == wave).map(|host| {
-            let (tensor, outlet) = (host.outlet.slice.tensor, &host.outlet);
-            Group { tensor, from: End::Host, outlet, sender: Err(host.entry) }
-        }));
-        for colour in 0..colours {
-            let of_colour: Vec<&Group<'_>> = groups.iter().filter(|group| group.outlet.colour == colour).collect();
+        groups.extend(host);
+        groups.sort_by_key(|group| group.outlet.colour);
+        for of_colour in groups.chunk_by(|a, b| a.outlet.colour == b.outlet.colour) {
             if of_colour.len() < 2 {
                 continue;
             }
-            owner.fill(0);
-            for (number, group) in (1u32..).zip(&of_colour) {
-                mark(descriptor, layout, &of_colour, group, number, &mut owner)?;
+            for (number, group) in (0u32..).zip(of_colour) {
+                mark(descriptor, layout, (of_colour, base), group, number, &mut owner)?;
             }
+            base += of_colour.len() as u32;
         }
     }
     Ok(())
@@ -157,7 +171,7 @@ fn describe(descriptor: &Descriptor, group: &Group<'_>) -> String {
 fn mark(
     descriptor: &Descriptor,
     layout: &Layout,
-    groups: &[&Group<'_>],
+    (groups, base): (&[Group<'_>], u32),
     group: &Group<'_>,
     number: u32,
     owner: &mut [u32],
@@ -166,9 +180,10 @@ fn mark(
     let outlet = group.outlet;
     let mut link = |pe: u32, direction: Direction| {
         let owner = &mut owner[pe as usize * Direction::ALL.len() + direction as usize];
-        let before = groups.get((*owner as usize).wrapping_sub(1));
+        // 0 is nobody; those up to `base` had it in other colours.
+        let before = owner.checked_sub(base + 1).and_then(|before| groups.get(before as usize));
         match before {
-            Some(before) if *owner != number && (before.tensor, before.from) != (group.tensor, group.from) => {
+            Some(before) if (before.tensor, before.from) != (group.tensor, group.from) => {
                 Err(Box::new(RouteConflict {
                     x: pe % width,
                     y: pe / width,
@@ -179,7 +194,7 @@ fn mark(
                 }))
             }
             _ => {
-                *owner = number;
+                *owner = base + 1 + number;
                 Ok(())
             }
         }

@@ -115,7 +115,7 @@ pub struct KernelText {
     pub name: String,
     /// Kernel IR.
     pub text: String,
-    /// Bytes of code that it takes on a PE, estimated.
+    /// Bytes of code that it takes on a PE, estimated: 64, 8 for each instruction and 16 for each loop.
     pub code_bytes: u64,
 }
 
@@ -392,7 +392,8 @@ pub enum Route {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Wave {
-    /// Bytes of weights (and, from the second step on, states) that are loaded over the edges when it begins; 0 where there is one wave only, whose weights stay.
+    /// Bytes of weights and states that are loaded over the edges when it begins; 0 where there is one wave only, whose weights stay. A sequence's first step, which
+    /// has no states yet, loads `store_bytes` less.
     pub load_bytes: u64,
     /// Bytes of states that are stored over the edges when it ends.
     pub store_bytes: u64,

@@ -83,7 +83,7 @@ pub struct Link {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Routing {
-    /// Routers are set up for so many colours (virtual channels); during a wave a colour of a link belongs to one stream.
+    /// A link has so many colours: virtual channels of messages that carry where they go to. During a wave a colour of a link belongs to one tensor from one end.
     Colours(u32),
     /// Messages carry where they go to; they only wait for each other.
     Packets,
@@ -131,6 +131,10 @@ pub struct GridError {
 
 /// Columns and rows at most.
 const MOST_SIDE: u32 = 1 << 14;
+/// PEs at most.
+const MOST_PES: u64 = 1 << 22;
+/// Colours of a link at most: a mask has a bit for each.
+const MOST_COLOURS: u32 = 64;
 /// Bytes of a PE's memory at most.
 const MOST_SRAM: u64 = 1 << 32;
 
@@ -147,6 +151,9 @@ impl Grid {
             if !(1..=MOST_SIDE).contains(&side) {
                 return wrong(field, side.to_string(), "it must be 1 to 16384");
             }
+        }
+        if self.pes() > MOST_PES {
+            return wrong("width x height", self.pes().to_string(), "there may be 4194304 PEs");
         }
         if !(1..=MOST_SRAM).contains(&self.pe.sram_bytes) {
             return wrong("pe.sram_bytes", self.pe.sram_bytes.to_string(), "it must be 1 to 4 GiB");
@@ -188,8 +195,10 @@ impl Grid {
         if self.io.edges.is_empty() {
             return wrong("io.edges", "[]".to_owned(), "there must be one that data comes in by");
         }
-        if self.link.routing == Routing::Colours(0) {
-            return wrong("link.routing.colours", "0".to_owned(), "there must be one");
+        if let Routing::Colours(colours) = self.link.routing
+            && !(1..=MOST_COLOURS).contains(&colours)
+        {
+            return wrong("link.routing.colours", colours.to_string(), "there must be 1 to 64");
         }
         Ok(())
     }

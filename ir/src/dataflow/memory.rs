@@ -2,8 +2,41 @@
 //!
 //! A PE's memory holds, of each of its instances, [`Descriptor::instance_bytes`]; of each state's head and part that it keeps, [`State::part_bytes`];
 //! and each kernel's code once. Instances share no buffers, also where they hold the same bytes.
+//!
+//! **Code** is estimated. An instruction of kernel IR is taken to be one of 8 bytes (a vector instruction with its descriptor of where operands lie), a
+//! loop 16 more. Loops that a CPU's code unrolls are loops here: a PE has no code memory to spare.
+//!
+//! ```text
+//! for %i in 0..8 { %a = load ..  store .. }    2 * 8 + 16 = 32 bytes
+//! ```
 
-use super::descriptor::{Axis, Descriptor, Port, Program, Slice, State};
+use super::descriptor::{Axis, Descriptor, Port, Program, Slice, State, Wave};
+use crate::kernel::{Kernel, Stmt};
+
+/// Bytes of an instruction's code.
+const INSTRUCTION: u64 = 8;
+/// Bytes of a loop's code, beside what it repeats.
+const LOOP: u64 = 16;
+/// Bytes of code to set up buffers and dims.
+const ENTRY: u64 = 64;
+
+/// Bytes of code that a kernel takes on a PE, estimated.
+pub fn code_bytes(kernel: &Kernel) -> u64 {
+    let mut bytes = ENTRY;
+    let mut open: Vec<&[Stmt]> = vec![&kernel.body];
+    while let Some(body) = open.pop() {
+        for stmt in body {
+            match stmt {
+                Stmt::Inst(_) | Stmt::LoadIndex { .. } => bytes += INSTRUCTION,
+                Stmt::For(inner) => {
+                    bytes += LOOP;
+                    open.push(&inner.body);
+                }
+            }
+        }
+    }
+    bytes
+}
 
 /// Bytes of an instance, by what they are for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,5 +141,28 @@ impl Descriptor {
             *to = to.saturating_add(more);
         }
         bytes
+    }
+
+    /// What each wave loads and stores: nothing where there is one alone, whose weights stay. Indices of programs must be in range. Numbers that are too
+    /// large stay at the largest.
+    pub fn traffic(&self) -> Vec<Wave> {
+        let mut waves = vec![Wave { load_bytes: 0, store_bytes: 0 }; self.waves.len()];
+        if waves.len() < 2 {
+            return waves;
+        }
+        let mut seen = std::collections::BTreeSet::new();
+        for program in &self.programs {
+            let Some(wave) = waves.get_mut(program.wave as usize) else { continue };
+            let weights = self.instance_bytes(program).weights.saturating_mul(self.instances(program));
+            wave.load_bytes = wave.load_bytes.saturating_add(weights);
+            let state = program.state.filter(|state| seen.insert((program.wave, *state)));
+            if let Some(state) = state.and_then(|state| self.states.get(state as usize)) {
+                let parts = u64::from(state.heads).saturating_mul(state.parts.count.into());
+                let states = state.part_bytes().saturating_mul(parts);
+                wave.load_bytes = wave.load_bytes.saturating_add(states);
+                wave.store_bytes = wave.store_bytes.saturating_add(states);
+            }
+        }
+        waves
     }
 }

@@ -22,7 +22,8 @@ const DIRECTIONS: [&str; 4] = ["east", "west", "south", "north"];
 /// Gives streams their routes and colours; gives the most colours of a link.
 pub(super) fn colours(descriptor: &mut Descriptor) -> Result<u32, PlaceError> {
     let colours = match descriptor.grid.link.routing {
-        Routing::Colours(colours) => Some(colours.min(64)),
+        // A mask has a bit for each: grids have 64 at most.
+        Routing::Colours(colours) => Some(colours),
         Routing::Packets => None,
     };
     let mut groups: BTreeMap<(u32, u32, Option<u32>), Vec<usize>> = BTreeMap::new();

@@ -19,10 +19,8 @@
 //! | `shared` | many instances on a PE, and waves where they are still too many |
 //! | `streams` | who sends what to whom |
 //! | `colours` | routes and colours |
-//! | `code` | bytes of code |
 
 mod blocks;
-mod code;
 mod colours;
 mod programs;
 pub mod search;
@@ -133,32 +131,12 @@ pub fn run(plan: &Plan<Kernel>, grid: &Grid, options: &Options) -> Result<Descri
         Manner::Apart => shelves::place(&mut descriptor, &blocks)?,
         Manner::Shared | Manner::Waves => shared::place(&mut descriptor, &blocks, options.manner == Manner::Waves)?,
     };
-    descriptor.waves = (0..waves).map(|wave| traffic(&descriptor, wave, waves)).collect();
+    descriptor.waves = vec![Wave { load_bytes: 0, store_bytes: 0 }; waves as usize];
+    descriptor.waves = descriptor.traffic();
     streams::streams(&mut descriptor);
     let most = colours::colours(&mut descriptor)?;
     descriptor.reasons = reasons(&descriptor, &blocks, options, most);
     Ok(descriptor)
-}
-
-/// What a wave loads and stores.
-fn traffic(descriptor: &Descriptor, wave: u32, waves: u32) -> Wave {
-    if waves == 1 {
-        return Wave { load_bytes: 0, store_bytes: 0 };
-    }
-    let (mut weights, mut states) = (0u64, 0u64);
-    let mut seen = vec![false; descriptor.states.len()];
-    for program in descriptor.programs.iter().filter(|program| program.wave == wave) {
-        let bytes = descriptor.instance_bytes(program).weights;
-        weights = weights.saturating_add(bytes.saturating_mul(descriptor.instances(program)));
-        if let Some(state) = program.state
-            && !std::mem::replace(&mut seen[state as usize], true)
-        {
-            let info = &descriptor.states[state as usize];
-            let parts = u64::from(info.heads).saturating_mul(info.parts.count.into());
-            states = states.saturating_add(info.part_bytes().saturating_mul(parts));
-        }
-    }
-    Wave { load_bytes: weights.saturating_add(states), store_bytes: states }
 }
 
 /// Why it is placed as it is.

@@ -14,13 +14,14 @@ use ixc_ir::dataflow::descriptor::{
     TensorSource, VERSION, WeightInfo,
 };
 use ixc_ir::dataflow::grid::Grid;
+use ixc_ir::dataflow::memory;
 use ixc_ir::kernel::{Affine, Atom, BufferKind, Kernel};
 use ixc_ir::plan::{
     ATTENTION_BLOCK, Arg, BufferId, DimRule, Division, Input, KEY_LANES, Plan, RowAxis, RowCount, Source, Split, Step,
     Task,
 };
 
-use super::{Options, PlaceError, code};
+use super::{Options, PlaceError};
 
 /// Rows that there is room for where nothing asks for more: the next one comes while one is worked on.
 const ROWS: u32 = 2;
@@ -426,7 +427,7 @@ impl<'a> Making<'a> {
         let Some(kernel) = self.plan.kernels.get(number as usize) else {
             return wrong(label, format!("there is no kernel {number}"));
         };
-        let (name, text, code_bytes) = (kernel.name.clone(), kernel.to_string(), code::bytes(kernel));
+        let (name, text, code_bytes) = (kernel.name.clone(), kernel.to_string(), memory::code_bytes(kernel));
         self.made.kernels.push(KernelText { name, text, code_bytes });
         let id = self.made.kernels.len() as u32 - 1;
         self.kernels.insert(number, id);

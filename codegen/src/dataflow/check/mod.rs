@@ -8,11 +8,16 @@
 //! | `tables` | all that programs refer to, but streams |
 //! | `program` | a program, its ports and where it is |
 //! | `streams` | streams, and programs that share a state |
+//! | [`coverage`] | that every byte that is wanted comes once |
 
+pub mod coverage;
 mod program;
 mod streams;
 mod tables;
+#[cfg(test)]
+pub(crate) mod tests;
 
+use std::collections::HashMap;
 use std::fmt;
 
 use ixc_ir::dataflow::descriptor::{Descriptor, End, Port, Slice, VERSION};
@@ -20,6 +25,7 @@ use ixc_ir::dataflow::grid::GridError;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::kernel::parse::ParseError;
 
+use self::coverage::Fault;
 use super::layout::Layout;
 use super::memory::{self, MemoryError};
 use super::routes::{self, RouteConflict};
@@ -32,7 +38,19 @@ const MOST_ARRIVALS: u64 = 1 << 29;
 /// Streams, programs, tensors and so on at most, each.
 const MOST_ITEMS: usize = 1 << 20;
 /// Bytes of a row at most.
-const MOST_ROW: u64 = 1 << 32;
+const MOST_ROW: u64 = 1 << 26;
+/// Experts of a token at most.
+const MOST_TOP_K: u32 = 4096;
+/// Experts of all routings, and heads' parts of all states, at most: the simulator has a list for each.
+const MOST_LISTS: u64 = 1 << 22;
+/// Waves at most: placement makes no more.
+const MOST_WAVES: usize = 4096;
+/// Programs that work on one state at most: placement makes some four.
+const MOST_SHARERS: usize = 256;
+/// Bytes of a kernel's buffer for a rotary table at most: a row at each position of a part.
+const MOST_ROPE: u64 = 1 << 28;
+/// Steps of one firing's kernel at most.
+pub(super) const MOST_STEPS: u64 = 1 << 32;
 
 /// Why a descriptor is none that can run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -124,6 +142,20 @@ pub enum CheckError {
         /// The program.
         program: String,
     },
+    /// Bytes of a row that do not come once.
+    #[error("{receiver}: bytes {from}..{to} of {tensor} {fault}")]
+    Coverage {
+        /// Who wants them.
+        receiver: String,
+        /// The tensor.
+        tensor: String,
+        /// The first byte of the row.
+        from: u64,
+        /// Behind the last.
+        to: u64,
+        /// What is wrong with them.
+        fault: Fault,
+    },
     /// A PE that holds too much.
     #[error(transparent)]
     Memory(#[from] Box<MemoryError>),
@@ -165,15 +197,23 @@ impl Machine {
         let mut instances = 0u64;
         let mut arrivals = 0u64;
         let mut outlets = 0u64;
+        let mut taken: HashMap<(u32, u32), u64> = HashMap::new();
+        for stream in &descriptor.streams {
+            if let End::Program(from) = stream.from {
+                *taken.entry((from, stream.tensor)).or_default() += 1;
+            }
+        }
         for (number, program) in descriptor.programs.iter().enumerate() {
             program::check_program(&descriptor, &kernels, number, program)?;
             let count = descriptor.instances(program);
             instances = instances.saturating_add(count);
             let rows = program.ports.iter().map(|port| received(port).map_or(1, |slice| slice.rows)).max().unwrap_or(1);
             arrivals = arrivals.saturating_add(count.saturating_mul(rows.into()));
-            let sends = program.ports.iter().filter(|port| matches!(port, Port::Send(_))).count() as u64;
-            let streams = descriptor.streams.iter().filter(|s| s.from == End::Program(number as u32)).count() as u64;
-            outlets = outlets.saturating_add(count.saturating_mul(sends.min(streams)));
+            let sends = program.ports.iter().filter_map(|port| match port {
+                Port::Send(slice) => taken.get(&(number as u32, slice.tensor)),
+                _ => None,
+            });
+            outlets = outlets.saturating_add(count.saturating_mul(sends.sum()));
             for (what, found, most) in [
                 ("instances", instances, MOST_INSTANCES),
                 ("rows that there is room for", arrivals, MOST_ARRIVALS),
@@ -187,12 +227,28 @@ impl Machine {
             program::check_sites(&descriptor, number, program)?;
         }
         streams::streams(&descriptor)?;
+        coverage::check(&descriptor)?;
         streams::states(&descriptor)?;
+        waves(&descriptor)?;
         let layout = Layout::new(&descriptor);
         let memory = memory::check(&descriptor, &layout)?;
         routes::check(&descriptor, &layout)?;
         Ok(Machine { descriptor, kernels, layout, memory })
     }
+}
+
+/// Waves must load and store what programs on them have.
+fn waves(d: &Descriptor) -> Result<(), CheckError> {
+    for (number, (right, found)) in d.traffic().iter().zip(&d.waves).enumerate() {
+        if found != right {
+            let problem = format!(
+                "it loads {} bytes and stores {}; its programs' weights and states are {} and {}",
+                found.load_bytes, found.store_bytes, right.load_bytes, right.store_bytes
+            );
+            return Err(malformed(format!("wave {number}"), problem));
+        }
+    }
+    Ok(())
 }
 
 /// What a port receives.

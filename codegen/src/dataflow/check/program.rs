@@ -4,8 +4,8 @@ use ixc_ir::dataflow::descriptor::{Axis, Descriptor, Port, Program, Slice, Tenso
 use ixc_ir::kernel::{BufferKind, Kernel};
 use ixc_ir::plan::DimRule;
 
-use super::{CheckError, MOST_INSTANCES, MOST_ROW, exists, malformed, program_name, received};
-use crate::dataflow::cost::evaluate;
+use super::{CheckError, MOST_INSTANCES, MOST_ROPE, MOST_ROW, MOST_STEPS, exists, malformed, program_name, received};
+use crate::dataflow::cost::{cost, evaluate};
 use crate::dataflow::simulate::dims;
 
 pub(super) fn check_program(
@@ -69,7 +69,15 @@ pub(super) fn check_program(
             Port::ReceiveSlots(slice) => check_receive(d, &at(), program, slice, Received::Slots)?,
             Port::ReceiveParts { slice, state } => {
                 exists(at(), "state", *state, d.states.len())?;
-                check_receive(d, &at(), program, slice, Received::Parts(d.states[*state as usize].parts.count))?;
+                let count = d.states[*state as usize].parts.count;
+                check_receive(d, &at(), program, slice, Received::Parts(count))?;
+                let slices = u64::from(columns).saturating_mul(count.into());
+                if slices > MOST_INSTANCES {
+                    return Err(malformed(
+                        at(),
+                        format!("{slices} parts of all columns; {MOST_INSTANCES} are the most"),
+                    ));
+                }
             }
             Port::Send(slice) => {
                 check_slice(d, &at(), slice, columns, parts)?;
@@ -98,13 +106,22 @@ pub(super) fn check_program(
             return wrong(format!("dim %{name} is {value} ({rule:?}); it must be in {}..={}", dim.lo, dim.hi));
         }
     }
+    let steps = cost(kernel, &values).steps;
+    if steps > MOST_STEPS {
+        return wrong(format!("kernel {} takes {steps} steps for a row; {MOST_STEPS} are the most", kernel.name));
+    }
     for (i, (buffer, port)) in kernel.buffers.iter().zip(&program.ports).enumerate() {
-        // What a rope's row lies in has no memory but the row's.
-        if matches!(port, Port::ReceiveRope(_)) {
-            continue;
-        }
         let (right, found) = (evaluate(&buffer.size, &values), port_bytes(d, program, port));
-        if found < right {
+        if matches!(port, Port::ReceiveRope(_)) {
+            // What a rope's row lies in has no memory but the row's: a row for each lane of a part's blocks.
+            if right != found || right > MOST_ROPE {
+                let name = &buffer.name;
+                return wrong(format!(
+                    "port {i} is for {found} bytes of a rotary table, of {MOST_ROPE} at most; buffer %{name} of kernel {} has {right}",
+                    kernel.name
+                ));
+            }
+        } else if found < right || found > right && (received(port).is_some() || matches!(port, Port::Send(_))) {
             let name = &buffer.name;
             return wrong(format!("port {i} has {found} bytes; buffer %{name} of kernel {} has {right}", kernel.name));
         }
@@ -169,8 +186,14 @@ fn check_slice(d: &Descriptor, at: &str, slice: &Slice, columns: u32, parts: u32
     exists(at, "tensor", slice.tensor, d.tensors.len())?;
     let tensor = &d.tensors[slice.tensor as usize];
     let sums = [slice.offset, slice.column_stride, slice.part_stride, slice.bytes];
-    if sums.iter().any(|bytes| *bytes > MOST_ROW) || slice.rows == 0 || slice.bytes == 0 {
-        return Err(malformed(at, format!("a slice of {} bytes with room for {} rows", slice.bytes, slice.rows)));
+    if slice.rows == 0 || slice.bytes == 0 {
+        let (bytes, rows) = (slice.bytes, slice.rows);
+        let problem = format!("a slice of {bytes} bytes with room for {rows} rows; both must be at least 1");
+        return Err(malformed(at, problem));
+    }
+    if let Some(bytes) = sums.iter().find(|bytes| **bytes > MOST_ROW) {
+        let problem = format!("a slice with a size or stride of {bytes} bytes; {MOST_ROW} are the most");
+        return Err(malformed(at, problem));
     }
     // They fit: each is at most 2^32 times 2^32, three of them.
     let end = u128::from(slice.offset)
@@ -214,7 +237,11 @@ fn port_bytes(d: &Descriptor, program: &Program, port: &Port) -> u64 {
     let state = |index: &u32| &d.states[*index as usize];
     match port {
         Port::Weight { bytes, .. } | Port::Scratch { bytes } => *bytes,
-        Port::Receive(slice) | Port::Send(slice) | Port::ReceiveRope(slice) => slice.bytes,
+        Port::Receive(slice) | Port::Send(slice) => slice.bytes,
+        Port::ReceiveRope(slice) => {
+            let lanes = program.state.map_or(16, |index| state(&index).parts.positions);
+            slice.bytes.saturating_mul(lanes.into())
+        }
         Port::ReceiveSlots(slice) => match d.tensors[slice.tensor as usize].axis {
             Axis::Routed(routing) => slice.bytes * u64::from(d.routings[routing as usize].top_k),
             Axis::Tokens | Axis::Outputs => slice.bytes,

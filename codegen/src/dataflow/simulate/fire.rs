@@ -3,7 +3,7 @@
 use super::SimulateError;
 use super::pass::{Cause, Duration, Event, MOST_FIRING, Pass, Remembered, Why};
 use super::rows::{NONE, RowId};
-use crate::dataflow::check::{depends_on_position, program_name};
+use crate::dataflow::check::{MOST_STEPS, depends_on_position, program_name};
 use crate::dataflow::cost::cost;
 use crate::dataflow::data::Row;
 use crate::dataflow::layout::{Kind, Unit};
@@ -105,6 +105,9 @@ impl Pass<'_, '_> {
                 let dims: Vec<i64> =
                     program.dims.iter().map(|rule| super::dims::dim(*rule, positions, part, position, seen)).collect();
                 let duration = self.duration(number, &dims);
+                if duration.cost.steps > MOST_STEPS {
+                    return Err(SimulateError::TooLong);
+                }
                 if let Some(data) = &mut self.data {
                     let block = match unit.state {
                         Some(_) => position.saturating_sub(part * unit.positions) / 16,
@@ -116,10 +119,14 @@ impl Pass<'_, '_> {
             }
         };
         let start_cycles = u64::from(self.machine.descriptor.grid.pe.start_cycles);
-        let cycles = duration.cycles.min(MOST_FIRING) + start_cycles;
-        let end = now.saturating_add(cycles);
+        if duration.cycles > MOST_FIRING {
+            return Err(SimulateError::TooLong);
+        }
+        let cycles = duration.cycles + start_cycles;
+        let end = now + cycles;
         self.started[instance as usize] += 1;
         self.busy[pe] = true;
+        // It fits: no PE works longer than a step takes.
         self.worked[pe] += cycles;
         self.firings += 1;
         self.total.add(&duration.cost, 1);
@@ -165,6 +172,9 @@ impl Pass<'_, '_> {
         let count = self.count(unit, instance, firing);
         self.arrivals[count] = 0;
         self.done[instance as usize] += 1;
+        if now > self.finish.0 {
+            self.finish = (now, self.cause(instance, Why::Message));
+        }
         let pe = layout.pe[instance as usize] as usize;
         for ids in &unit.makes_ids {
             let (_, column, part) = unit.place(instance);

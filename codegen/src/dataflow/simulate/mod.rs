@@ -23,9 +23,11 @@
 //! | `path` | the longest chain of what waited for what |
 //! | `stuck` | who waits for whom where nothing goes on |
 //!
-//! Invariant: a firing begins when all it receives is there, never before; what is left over at the end of a wave is an error.
+//! Invariant: a firing begins when all it receives is there, never before; what has not fired or not left at the end of a wave is an error.
 
 pub(crate) mod dims;
+#[cfg(test)]
+mod faults;
 mod fire;
 mod ids;
 mod pass;
@@ -43,6 +45,9 @@ use super::check::Machine;
 use super::data::{Data, DataError, Runner, WeightBytes};
 use super::report::Report;
 use pass::Pass;
+
+/// Experts of all tokens of a step, of all routings, at most.
+const MOST_ROUTED: u64 = 1 << 26;
 
 /// Why a step was not simulated to its end.
 #[derive(Debug, thiserror::Error)]
@@ -87,20 +92,6 @@ pub enum SimulateError {
         /// Bytes of its slices.
         right: u64,
     },
-    /// Bytes that came for a row that nobody fires for.
-    #[error("{program}, column {column}, expert {expert}, part {part} received {bytes} bytes that it never fired for")]
-    Unreceived {
-        /// The program.
-        program: String,
-        /// Column.
-        column: u32,
-        /// Expert.
-        expert: u32,
-        /// Part.
-        part: u32,
-        /// How many.
-        bytes: u64,
-    },
     /// A routing that names what is no expert.
     #[error("routing {routing} names expert {found} for token {token}; there are {experts}")]
     Expert {
@@ -124,7 +115,11 @@ pub enum SimulateError {
         right: u64,
     },
     /// A step that takes too long to be counted.
-    #[error("the step takes more than {} cycles", pass::MOST_CYCLES)]
+    #[error(
+        "the step takes more than {} cycles, or one of its firings more than {}",
+        pass::MOST_CYCLES,
+        pass::MOST_FIRING
+    )]
     TooLong,
     /// Bytes that cannot be computed.
     #[error(transparent)]
@@ -204,9 +199,11 @@ impl<'m> Simulator<'m> {
         if !ascending || wanted.last().is_some_and(|last| *last as usize >= tokens.len()) {
             return tokens_error(format!("wanted rows {wanted:?} of {} tokens; they must ascend", tokens.len()));
         }
-        let routed: u64 = d.routings.iter().map(|r| u64::from(r.top_k) * tokens.len() as u64).max().unwrap_or(0);
-        if routed > u32::MAX.into() {
-            return tokens_error(format!("{} tokens with {routed} experts", tokens.len()));
+        let routed: u64 = d.routings.iter().map(|r| u64::from(r.top_k) * tokens.len() as u64).sum();
+        if routed > MOST_ROUTED {
+            let problem =
+                format!("{} tokens with {routed} experts of all routings; {MOST_ROUTED} are the most", tokens.len());
+            return tokens_error(problem);
         }
         let outcome = Pass::new(self.machine, self.data.as_mut(), self.seed, self.position, tokens, wanted).run();
         match outcome {

@@ -56,6 +56,11 @@ pub(super) struct Cause {
     pub alone: u32,
 }
 
+impl Cause {
+    /// The host.
+    pub const HOST: Cause = Cause { firing: NONE, why: Why::Host, transit: 0, alone: 0 };
+}
+
 /// A firing that is remembered.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Remembered {
@@ -72,6 +77,23 @@ pub(super) enum Event {
     Done { instance: u32, firing: u32 },
     /// A part of a row is in an instance's memory.
     Arrived { instance: u32, firing: u32, bytes: u32, cause: Cause },
+    /// The host can send the next rows, one of each of its streams.
+    Input { row: u32 },
+    /// A message for the host has left the grid; the cause's way ends there.
+    Output { bytes: u32, cause: Cause },
+}
+
+/// When a wave was, and what it ended with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WaveTime {
+    /// When its weights and states began to come.
+    pub begin: u64,
+    /// When they were there.
+    pub start: u64,
+    /// When its last bytes were at the host or its last firing ended, and what made it so.
+    pub finish: (u64, Cause),
+    /// When its states were at the host.
+    pub end: u64,
 }
 
 /// A tensor at the host.
@@ -128,8 +150,10 @@ pub(super) struct Pass<'a, 'w> {
     pub host_ready: Vec<Vec<u64>>,
     pub io_bytes: u64,
     pub host: Vec<HostTensor>,
-    /// When the last bytes were at the host, and what made them.
+    /// When the wave's last bytes were at the host or its last firing ended, and what made it so.
     pub finish: (u64, Cause),
+    /// Waves that are through.
+    pub waves: Vec<WaveTime>,
     pub durations: Vec<Option<Duration>>,
     pub by_dims: HashMap<(u32, Vec<i64>), Duration>,
     pub segments: Vec<Segment>,
@@ -183,7 +207,8 @@ impl<'a, 'w> Pass<'a, 'w> {
             host_ready: vec![Vec::new(); layout.host.len()],
             io_bytes: 0,
             host: d.tensors.iter().map(|_| HostTensor::default()).collect(),
-            finish: (0, Cause { firing: NONE, why: Why::Host, transit: 0, alone: 0 }),
+            finish: (0, Cause::HOST),
+            waves: Vec::with_capacity(d.waves.len()),
             durations: vec![None; layout.units.len()],
             by_dims: HashMap::new(),
             segments: Vec::new(),
@@ -198,31 +223,38 @@ impl<'a, 'w> Pass<'a, 'w> {
 
     pub fn run(mut self) -> Result<Step, SimulateError> {
         let d = &self.machine.descriptor;
-        let mut time = 0;
+        let mut time = 0u64;
         let mut io_cycles = 0;
         for wave in 0..d.waves.len() as u32 {
             let plan = d.waves[wave as usize];
-            let load = self.io_cycles(plan.load_bytes);
-            self.io_bytes = self.io_bytes.saturating_add(plan.load_bytes).saturating_add(plan.store_bytes);
-            time += load;
-            self.io = self.io.max(time as f64);
-            self.wave(wave, time)?;
-            time = self.queue.now().max(self.finish.0).max(time);
-            let store = self.io_cycles(plan.store_bytes);
-            time += store;
+            // What a sequence has not stored it does not load.
+            let states = if self.position == 0 { plan.store_bytes } else { 0 };
+            let load_bytes = plan.load_bytes.saturating_sub(states);
+            let (load, store) = (self.io_cycles(load_bytes)?, self.io_cycles(plan.store_bytes)?);
+            self.io_bytes = self.io_bytes.saturating_add(load_bytes).saturating_add(plan.store_bytes);
+            let begin = time;
+            let start = begin + load;
+            self.io = self.io.max(start as f64);
+            self.finish = (start, Cause::HOST);
+            self.wave(wave, start)?;
+            let finish = (self.queue.now().max(self.finish.0), self.finish.1);
+            time = finish.0 + store;
+            if time > MOST_CYCLES {
+                return Err(SimulateError::TooLong);
+            }
             io_cycles += load + store;
-        }
-        if time > MOST_CYCLES {
-            return Err(SimulateError::TooLong);
+            self.waves.push(WaveTime { begin, start, finish, end: time });
         }
         let logits = self.logits()?;
         let report = self.report(time, io_cycles);
         Ok(Step { report, logits })
     }
 
-    fn io_cycles(&self, bytes: u64) -> u64 {
+    /// Cycles that so many bytes take to or from the host.
+    fn io_cycles(&self, bytes: u64) -> Result<u64, SimulateError> {
         let grid = &self.machine.descriptor.grid;
-        (bytes as f64 * grid.clock_hz / grid.io.bytes_per_second).ceil() as u64
+        let cycles = bytes as f64 * grid.clock_hz / grid.io.bytes_per_second;
+        if cycles > MOST_CYCLES as f64 { Err(SimulateError::TooLong) } else { Ok(cycles.ceil() as u64) }
     }
 
     /// The host's copy of the logits.

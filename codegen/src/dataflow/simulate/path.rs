@@ -8,39 +8,43 @@ impl Pass<'_, '_> {
     /// Of the whole step; `None` where there were too many firings to remember.
     pub(super) fn critical_path(&self, cycles: u64) -> Option<CriticalPath> {
         let remembered = self.remembered.as_ref()?;
-        let (end, last) = self.finish;
         let mut path = CriticalPath { cycles, ..CriticalPath::default() };
-        path.host += u64::from(last.transit);
         let mut by_label: Vec<u64> = vec![0; self.machine.layout.units.len()];
         let mut waited = by_label.clone();
-        let mut cause = last;
-        let mut until = end.saturating_sub(last.transit.into());
-        while let Some(firing) = remembered.get(cause.firing as usize) {
-            // What made it wait after the one before had ended.
-            path.wait += until.saturating_sub(firing.end);
-            let program = self.machine.layout.program[firing.instance as usize];
-            by_label[program as usize] += firing.end - firing.start;
-            path.compute += firing.end - firing.start;
-            path.firings += 1;
-            match firing.cause.why {
-                Why::Busy => path.busy += 1,
-                Why::Room | Why::Place => path.room += 1,
-                Why::Routing => path.routing += 1,
-                Why::Host | Why::Message | Why::State => {}
+        // A wave goes on where the one before has ended; between them weights and states go in and out.
+        for wave in self.waves.iter().rev() {
+            let (finish, last) = wave.finish;
+            path.host += wave.end - finish + wave.start - wave.begin;
+            let mut until = finish.saturating_sub(last.transit.into()).max(wave.start);
+            path.host += finish - until;
+            let mut cause = last;
+            while let Some(firing) = remembered.get(cause.firing as usize) {
+                // What made it wait after the one before had ended.
+                path.wait += until.saturating_sub(firing.end);
+                let program = self.machine.layout.program[firing.instance as usize];
+                by_label[program as usize] += firing.end - firing.start;
+                path.compute += firing.end - firing.start;
+                path.firings += 1;
+                match firing.cause.why {
+                    Why::Busy => path.busy += 1,
+                    Why::Room | Why::Place => path.room += 1,
+                    Why::Routing => path.routing += 1,
+                    Why::Host | Why::Message | Why::State => {}
+                }
+                let (transit, alone) = (u64::from(firing.cause.transit), u64::from(firing.cause.alone));
+                if firing.cause.firing == NONE {
+                    path.host += firing.start - wave.start;
+                    until = wave.start;
+                } else {
+                    path.link += alone;
+                    path.contention += transit - alone.min(transit);
+                    waited[program as usize] += transit - alone.min(transit);
+                    until = firing.start.saturating_sub(transit);
+                }
+                cause = firing.cause;
             }
-            let (transit, alone) = (u64::from(firing.cause.transit), u64::from(firing.cause.alone));
-            if firing.cause.firing == NONE {
-                path.host += firing.start;
-                until = 0;
-            } else {
-                path.link += alone;
-                path.contention += transit - alone.min(transit);
-                waited[program as usize] += transit - alone.min(transit);
-                until = firing.start.saturating_sub(transit);
-            }
-            cause = firing.cause;
+            path.wait += until - wave.start;
         }
-        path.wait += until;
         path.programs = self.labelled(&by_label);
         path.contended = self.labelled(&waited);
         Some(path)

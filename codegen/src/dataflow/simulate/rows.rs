@@ -79,10 +79,13 @@ pub(super) fn draw(seed: u64, experts: u32, top_k: u32) -> Vec<u32> {
         z ^ (z >> 31)
     };
     let mut ids: Vec<u32> = Vec::with_capacity(top_k as usize);
+    let mut drawn = std::collections::HashSet::with_capacity(top_k as usize);
     // Floyd's: as many draws as numbers.
     for top in experts - top_k..experts {
         let id = (next() % (u64::from(top) + 1)) as u32;
-        ids.push(if ids.contains(&id) { top } else { id });
+        let id = if drawn.insert(id) { id } else { top };
+        drawn.insert(id);
+        ids.push(id);
     }
     ids
 }

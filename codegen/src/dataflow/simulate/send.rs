@@ -3,9 +3,10 @@
 use ixc_ir::dataflow::descriptor::Axis;
 
 use super::SimulateError;
-use super::pass::{Cause, Event, Pass, Why};
+use super::pass::{Cause, Event, MOST_CYCLES, Pass, Why};
 use super::rows::{NONE, RowId};
 use crate::dataflow::layout::{Kind, Outlet, columns_of, edge, start};
+use crate::dataflow::network::Way;
 
 /// What an outlet waits for.
 #[derive(Clone, Copy, Debug)]
@@ -178,6 +179,12 @@ impl<'a> Pass<'a, '_> {
                     (self.row(unit, owner, head), outlet.range(column, part), owner)
                 }
                 None if head >= self.rows_of(outlet.axis) => return Ok(()),
+                // The host has not sent it yet.
+                None if host.is_some()
+                    && head as usize >= self.host_ready[(number - layout.first_host_outlet) as usize].len() =>
+                {
+                    return Ok(());
+                }
                 None => (self.host_row(outlet.axis, head), (0, outlet.slice.bytes), NONE),
             };
             if self.receivers(outlet, range, row, segments).is_none() {
@@ -274,8 +281,7 @@ impl<'a> Pass<'a, '_> {
             None => layout.pe[owner as usize],
             Some(_) if segments.is_empty() => return Ok(()),
             Some((stream, entry)) => {
-                let host = &self.host_ready[stream];
-                at = at.max(host.get(head as usize).copied().unwrap_or(at));
+                at = at.max(self.host_ready[stream][head as usize]);
                 entry
             }
         };
@@ -287,9 +293,9 @@ impl<'a> Pass<'a, '_> {
         let exit = outlet.host.then(|| edge(&self.machine.descriptor, from));
         targets.extend(exit);
         if !targets.is_empty() {
-            self.network.send(from, at, bytes, &targets, outlet.route, entry.is_none());
+            let from_host = entry.is_some();
+            self.network.send(from, at, bytes, &targets, Way { route: outlet.route, from_host, exit: exit.is_some() });
         }
-        targets.dedup();
         let (mut last_pe, mut last_time) = (NONE, 0);
         for segment in segments {
             for column in 0..segment.count {
@@ -306,7 +312,7 @@ impl<'a> Pass<'a, '_> {
                     data.deliver((instance, segment.port), segment.firing, (begin - low, to, end - begin), payload);
                 }
                 self.deliveries += 1;
-                let alone = self.network.alone(self.network.distance(from, pe), bytes);
+                let alone = self.network.alone(from, pe, bytes);
                 let cause = Cause {
                     transit: (last_time - at).min(u32::MAX.into()) as u32,
                     alone: alone.min(last_time - at).min(u32::MAX.into()) as u32,
@@ -318,12 +324,10 @@ impl<'a> Pass<'a, '_> {
         }
         self.targets = targets;
         if let Some(exit) = exit {
-            let left = if exit == from { at } else { self.network.leave(exit, bytes) };
-            let there = self.io(left, bytes);
-            if there > self.finish.0 {
-                let transit = (there - at).min(u32::MAX.into()) as u32;
-                self.finish = (there, Cause { transit, alone: transit, ..cause });
-            }
+            let left = self.network.leave(exit);
+            let transit = (left - at).min(u32::MAX.into()) as u32;
+            let cause = Cause { transit, alone: transit, ..cause };
+            self.queue.push(left, Event::Output { bytes: bytes.min(u32::MAX.into()) as u32, cause });
             let number = self.number_of(outlet.axis, row) as usize;
             let host = self.host_rows(outlet.slice.tensor, outlet.axis);
             if let Some(came) = host.came.get_mut(number) {
@@ -339,11 +343,12 @@ impl<'a> Pass<'a, '_> {
     }
 
     /// Takes the host's links for so many bytes; gives when they are on the other side.
-    pub(super) fn io(&mut self, at: u64, bytes: u64) -> u64 {
+    pub(super) fn io(&mut self, at: u64, bytes: u64) -> Result<u64, SimulateError> {
         let grid = self.grid();
         let cycles = bytes as f64 * grid.clock_hz / grid.io.bytes_per_second;
         self.io = self.io.max(at as f64) + cycles;
         self.io_bytes += bytes;
-        (self.io + grid.io.latency_seconds * grid.clock_hz).ceil() as u64
+        let there = self.io + grid.io.latency_seconds * grid.clock_hz;
+        if there > MOST_CYCLES as f64 { Err(SimulateError::TooLong) } else { Ok(there.ceil() as u64) }
     }
 }

@@ -1,27 +1,12 @@
 //! One wave: what the host sends into it, its events, and what is left when nothing happens any more.
 
 use super::SimulateError;
-use super::pass::{Cause, Event, MOST_CYCLES, Pass, Why};
-use super::rows::NONE;
-use crate::dataflow::check::program_name;
+use super::pass::{Cause, Event, MOST_CYCLES, Pass};
 
 impl Pass<'_, '_> {
     /// One wave, from `time` on.
     pub(super) fn wave(&mut self, wave: u32, time: u64) -> Result<(), SimulateError> {
-        let layout = &self.machine.layout;
-        let host = || layout.host.iter().enumerate().filter(|(_, host)| host.wave == wave);
-        // Row by row, as they will be needed.
-        let rows: Vec<u32> = host().map(|(_, host)| self.rows_of(host.outlet.axis)).collect();
-        for row in 0..rows.iter().copied().max().unwrap_or(0) {
-            for ((number, host), _) in host().zip(&rows).filter(|(_, rows)| row < **rows) {
-                let ready = self.io(time, host.outlet.slice.bytes);
-                self.host_ready[number].push(ready);
-            }
-        }
-        for (number, _) in host() {
-            let cause = Cause { firing: NONE, why: Why::Host, transit: 0, alone: 0 };
-            self.send(layout.first_host_outlet + number as u32, time, cause)?;
-        }
+        self.queue.push(time, Event::Input { row: 0 });
         while let Some((now, event)) = self.queue.pop() {
             if now > MOST_CYCLES {
                 return Err(SimulateError::TooLong);
@@ -31,18 +16,48 @@ impl Pass<'_, '_> {
                 Event::Arrived { instance, firing, bytes, cause } => {
                     self.arrived(instance, firing, bytes, now, cause)?
                 }
+                Event::Input { row } => self.input(wave, row, now)?,
+                Event::Output { bytes, cause } => {
+                    let there = self.io(now, bytes.into())?;
+                    if there > self.finish.0 {
+                        let transit = there.saturating_sub(now).saturating_add(cause.transit.into());
+                        let transit = transit.min(u32::MAX.into()) as u32;
+                        self.finish = (there, Cause { transit, alone: transit, ..cause });
+                    }
+                }
             }
         }
         self.leftovers(wave)
     }
 
+    /// The host sends the next row of each of its streams. They share its links in the order of time with what comes back.
+    fn input(&mut self, wave: u32, row: u32, now: u64) -> Result<(), SimulateError> {
+        let layout = &self.machine.layout;
+        let mut more = false;
+        for number in &layout.host_waves[wave as usize] {
+            let host = &layout.host[*number as usize];
+            let rows = self.rows_of(host.outlet.axis);
+            if row >= rows {
+                continue;
+            }
+            more |= row + 1 < rows;
+            let ready = self.io(now, host.outlet.slice.bytes)?;
+            self.host_ready[*number as usize].push(ready);
+            self.send(layout.first_host_outlet + number, now, Cause::HOST)?;
+        }
+        if more {
+            self.queue.push(self.io.ceil() as u64, Event::Input { row: row + 1 });
+        }
+        Ok(())
+    }
+
     /// What is left when nothing happens any more.
     fn leftovers(&self, wave: u32) -> Result<(), SimulateError> {
         let layout = &self.machine.layout;
-        let of_wave = || layout.units.iter().enumerate().filter(move |(_, unit)| unit.wave == wave);
+        let programs = || layout.waves[wave as usize].iter().map(|program| &layout.units[*program as usize]);
         let mut waiting = 0u64;
         let mut first = None;
-        for (_, unit) in of_wave() {
+        for unit in programs() {
             for instance in unit.first..unit.first + unit.instances() {
                 let unfired = self.done[instance as usize] < self.firings(unit, instance);
                 let unsent = (0..unit.outlets.len())
@@ -53,20 +68,13 @@ impl Pass<'_, '_> {
                 }
             }
         }
-        let host = (layout.first_host_outlet..).zip(&layout.host).filter(|(_, host)| host.wave == wave);
-        let unsent = host.filter(|(o, host)| self.departed[*o as usize] < self.rows_of(host.outlet.axis));
-        if waiting > 0 || unsent.clone().next().is_some() {
+        let unsent = layout.host_waves[wave as usize].iter().any(|number| {
+            let rows = self.rows_of(layout.host[*number as usize].outlet.axis);
+            self.departed[(layout.first_host_outlet + number) as usize] < rows
+        });
+        if waiting > 0 || unsent {
             let (chain, cyclic) = self.stuck(first);
             return Err(SimulateError::Deadlock { wave, cycle: self.queue.now(), waiting, chain, cyclic });
-        }
-        for (number, unit) in of_wave() {
-            let depth = u64::from(unit.depth);
-            let counts = &self.arrivals[unit.arrivals as usize..][..(u64::from(unit.instances()) * depth) as usize];
-            if let Some(place) = counts.iter().position(|bytes| *bytes > 0) {
-                let (expert, column, part) = unit.place(unit.first + (place as u64 / depth) as u32);
-                let program = program_name(&self.machine.descriptor, number);
-                return Err(SimulateError::Unreceived { program, column, expert, part, bytes: counts[place].into() });
-            }
         }
         Ok(())
     }
