@@ -141,6 +141,27 @@ fn plan_predicts_speeds_and_runs_say_how_far_off_they_were() {
     let run = with(&["run", model, "-p", "Hello", "-n", "4", "--memory", &some, "--stats"]).output().unwrap();
     let message = stderr(&run);
     assert!(run.status.success() && message.contains("forecast  predicted "), "{message}");
+
+    // What runs tell of routing, unless they read ahead: what was read for predictions is no miss, and what they brought no hit.
+    // With memory for a small part of the experts, so that some are missed, and some of what is predicted is not there.
+    let part = format!("{}MiB", needed + 2);
+    let evenness = |more: &[&str]| {
+        let run = ["run", model, "-p", "Hello", "-n", "40", "--temp", "0", "--memory", &part, "--stats"];
+        let output = with(&[&run, more].concat()).output().unwrap();
+        assert!(output.status.success(), "{}", stderr(&output));
+        let files = std::fs::read_dir(folder.join("cache/ixc")).unwrap().map(|entry| entry.unwrap().path());
+        let of_model = |path: &std::path::PathBuf| {
+            let text = std::fs::read_to_string(path).unwrap();
+            let facts: Json = serde_json::from_str(&text).unwrap();
+            facts["model"].as_str().is_some_and(|name| name.contains(".gguf ")).then_some(facts)
+        };
+        let facts = files.filter_map(|path| of_model(&path)).next().unwrap();
+        facts["routing"]["evenness"].as_f64()
+    };
+    assert_eq!(evenness(&["--prefetch", "previous"]), None);
+    assert_eq!(evenness(&["--defer", "1"]), None);
+    let learned = evenness(&[]);
+    assert!(learned.is_some_and(|found| found > 0.0), "{learned:?}");
 }
 
 #[test]

@@ -79,8 +79,11 @@ enum Damage {
 impl Damage {
     const ALL: [Damage; 3] = [Damage::Cut, Damage::Overwritten, Damage::Replaced];
 
-    fn happen(self, path: &Path) {
-        match self {
+    /// Makes what is needed for it, so that the damage itself is done at once.
+    fn prepare(self, path: &Path) -> impl FnOnce() + '_ {
+        let other = path.with_extension("other");
+        fs::copy(path, &other).unwrap();
+        move || match self {
             Damage::Cut => cut(path),
             Damage::Overwritten => {
                 // As long as before, from the middle on.
@@ -88,11 +91,7 @@ impl Damage {
                 let file = fs::OpenOptions::new().write(true).open(path).unwrap();
                 file.write_all_at(&vec![0x55; (length - length / 2) as usize], length / 2).unwrap();
             }
-            Damage::Replaced => {
-                let other = path.with_extension("other");
-                fs::copy(path, &other).unwrap();
-                fs::rename(&other, path).unwrap();
-            }
+            Damage::Replaced => fs::rename(&other, path).unwrap(),
         }
     }
 }
@@ -104,7 +103,7 @@ fn a_streamed_model_that_is_cut_short_overwritten_or_replaced_ends_with_an_error
         let folder = scratch(&format!("faults_streamed_{damage:?}"));
         let path = model(&folder);
         let memory = format!("{}MiB", budget(&path, &[]));
-        let output = broken_while_it_runs(&["--memory", &memory], &path, &right, || damage.happen(&path));
+        let output = broken_while_it_runs(&["--memory", &memory], &path, &right, damage.prepare(&path));
         let message = stderr(&output);
         assert_eq!(output.status.code(), Some(1), "{damage:?}, {}: {message}", output.status);
         assert!(message.contains("model.gguf: ") && !message.contains("the plan failed"), "{damage:?}: {message}");
@@ -124,7 +123,7 @@ fn a_streamed_plan_with_blocks_that_is_cut_short_overwritten_or_replaced_ends_wi
         compile.arg(demo_model()).arg("-o").arg(&path);
         stdout(compile);
         let memory = format!("{}MiB", budget(&path, &[]));
-        let output = broken_while_it_runs(&["--memory", &memory], &path, &right, || damage.happen(&path));
+        let output = broken_while_it_runs(&["--memory", &memory], &path, &right, damage.prepare(&path));
         let message = stderr(&output);
         // A block that is read for the first time then has another checksum, which may be what is noticed first.
         let damaged = output.status.code() == Some(65) && message.contains("damaged");

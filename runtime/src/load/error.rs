@@ -125,7 +125,7 @@ pub enum LoadError {
     },
     /// The memory asked for is too little, and nothing in the plan can be read when it is needed.
     #[error(
-        "a memory budget of {} MiB is too small: this takes {} MiB, and keeps all of it in memory; what can stay on the drive are experts of a model in a file, in a plan that was compiled with a budget",
+        "a memory budget of {} MiB is too small: this takes {} MiB, and keeps all of it in memory; what can stay on the drive are experts of a model in a file, in a plan that was compiled with this budget or a smaller one",
         mib(*budget), mib(*needed)
     )]
     Larger {

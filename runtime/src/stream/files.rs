@@ -50,18 +50,19 @@ impl Identity {
     /// # Errors
     /// [`StreamError::Changed`] where it is not.
     pub fn check(self, path: &Path) -> Result<(), StreamError> {
-        match std::fs::metadata(path) {
-            Ok(metadata) => {
-                let now = Identity::of(&metadata);
-                now.compare(now, self, path)
-            }
-            Err(error) => Err(StreamError::Changed {
-                path: path.into(),
-                what: "path",
-                found: error.to_string(),
-                right: "that of the file".into(),
-            }),
-        }
+        let now = Identity::named(path)?;
+        now.compare(now, self, path)
+    }
+
+    /// Of what a path names, which was there before.
+    fn named(path: &Path) -> Result<Identity, StreamError> {
+        let gone = |error: io::Error| StreamError::Changed {
+            path: path.into(),
+            what: "path",
+            found: error.to_string(),
+            right: "that of the file".into(),
+        };
+        std::fs::metadata(path).map(|metadata| Identity::of(&metadata)).map_err(gone)
     }
 
     /// Whether a file is what it was: this is what its path names, and `held` what was opened.
@@ -198,20 +199,16 @@ impl Files {
     /// [`StreamError::Changed`] with the first that is not.
     pub fn check_unchanged(&self) -> Result<(), StreamError> {
         for open in &self.list {
-            let changed = |what, found: String, right: String| {
-                Err(StreamError::Changed { path: open.path.clone(), what, found, right })
-            };
-            let right = open.identity;
             // By path: a file that took its place has another inode, while the open one stays what it was.
-            let named = match std::fs::metadata(&open.path) {
-                Ok(metadata) => Identity::of(&metadata),
-                Err(error) => return changed("path", error.to_string(), "that of the file".into()),
+            let named = Identity::named(&open.path)?;
+            let unreadable = |error: io::Error| StreamError::Changed {
+                path: open.path.clone(),
+                what: "handle",
+                found: error.to_string(),
+                right: "readable".into(),
             };
-            let held = match open.file.metadata() {
-                Ok(metadata) => Identity::of(&metadata),
-                Err(error) => return changed("handle", error.to_string(), "readable".into()),
-            };
-            named.compare(held, right, &open.path)?;
+            let held = Identity::of(&open.file.metadata().map_err(unreadable)?);
+            named.compare(held, open.identity, &open.path)?;
         }
         Ok(())
     }
