@@ -1,9 +1,10 @@
 //! Links, and messages on them.
 //!
-//! A message is a train of flits, one for each [`Link::bytes`](ixc_ir::dataflow::grid::Link::bytes), or longer where the sender's memory port gives fewer bytes in a cycle. Its head takes `hop_cycles`
-//! from a router to the next; each link is taken for as many cycles as the train is long; the last flit of a message that waits for nobody comes `hops * hop_cycles + train` cycles after the first left. A PE's
-//! router has a ramp from the PE and one to it, which are links without a hop. A head that finds a link taken waits in the router before it, which has
-//! room for it (virtual cut-through): what waits does not hold up other links.
+//! A message is a train of flits, one for each [`Link::bytes`](ixc_ir::dataflow::grid::Link::bytes), or longer where the sender's memory
+//! port gives fewer bytes in a cycle. Its head takes `hop_cycles` from a router to the next; each link is taken for as many cycles as the
+//! train is long; the last flit of a message that waits for nobody comes `hops * hop_cycles + train` cycles after the first left. A PE's
+//! router has a ramp from the PE and one to it, which are links without a hop. A head that finds a link taken waits in the router before
+//! it, which has room for it (virtual cut-through): what waits does not hold up other links.
 //!
 //! Links are given away when a message leaves its PE, for the whole way: one that leaves later may still be let through before one that has not come
 //! yet, in the last gap that was left on each link.
