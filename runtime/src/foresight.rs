@@ -151,7 +151,8 @@ impl Foresight {
     fn chosen(&mut self, store: &Store, group: u32, experts: &[u32]) {
         let (Some(facts), true) = (self.groups.get(group as usize), self.begun.is_some()) else { return };
         let read_time: Duration = store.miss_time(group) / self.threads;
-        self.predictions.observe(group, &Observed { experts, block_bytes: facts.block_bytes, read_time });
+        let waits = experts.iter().any(|&expert| store.ready(BlockId { layer: group, expert }).is_none());
+        self.predictions.observe(group, &Observed { experts, waits, block_bytes: facts.block_bytes, read_time });
         let next = (group + 1) % self.groups.len().max(1) as u32;
         if self.groups.get(next as usize).is_some_and(|next| !next.said) {
             self.foresee(store, next);

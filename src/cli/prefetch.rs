@@ -15,7 +15,7 @@ pub struct PrefetchChoice {
     /// measured to pay (auto).
     #[arg(long, value_name = "HOW", default_value_t = DEFAULT)]
     prefetch: Choice,
-    /// Experts of a layer that are read ahead beyond as many as a token needs.
+    /// Experts of a layer that are predicted beyond as many as a token needs. Early routers of a plan name as many as it was compiled with.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=MOST_EXTRA))]
     prefetch_extra: u32,
 }

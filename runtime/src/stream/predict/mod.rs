@@ -13,7 +13,7 @@
 //! for experts in [[1, 2], [2, 3]] {
 //!     let read = predictions.predict(0, 3, |_| false); // for `Store::predict`
 //!     # let _ = read;
-//!     predictions.observe(0, &Observed { experts: &experts, block_bytes: 4096, read_time: Duration::from_millis(1) });
+//!     predictions.observe(0, &Observed { experts: &experts, waits: true, block_bytes: 4096, read_time: Duration::from_millis(1) });
 //!     predictions.end_token(Duration::from_millis(9));
 //! }
 //! let tally = predictions.tally(Strategy::Previous, 0);
@@ -134,6 +134,8 @@ pub trait Predictor: Send {
 pub struct Observed<'a> {
     /// The experts.
     pub experts: &'a [u32],
+    /// Whether some of them were not in memory.
+    pub waits: bool,
     /// Bytes of a block of this layer.
     pub block_bytes: u64,
     /// Time that a miss costs here, as measured: stall by misses.
@@ -216,15 +218,18 @@ struct Scored {
     token: (u64, u64),
 }
 
-/// What is read ahead has to be right so often, of guesses of its rank that were not in memory: a wrong one costs as much of the drive
-/// as a right one saves.
-const SURE_ENOUGH: f64 = 0.5;
+/// How much what layers had to wait for lately counts: the last of so many.
+const REMEMBERED: f64 = 256.0;
+/// A guess is never read that is right more rarely: it takes another's slot, too.
+const LEAST_SURE: f64 = 0.125;
 
 /// All strategies, scored side by side, and the one that is used.
 pub struct Predictions {
     choice: Choice,
     auto: Auto,
     strategies: Vec<Scored>,
+    /// The part of layers, lately, that had to wait for some expert.
+    waiting: f64,
 }
 
 impl Predictions {
@@ -237,7 +242,7 @@ impl Predictions {
             sureness: Sureness::default(),
             token: (0, 0),
         };
-        Predictions { choice, auto: Auto::default(), strategies: Strategy::ALL.map(scored).into() }
+        Predictions { choice, auto: Auto::default(), strategies: Strategy::ALL.map(scored).into(), waiting: 1.0 }
     }
 
     /// The strategy that is used now.
@@ -247,6 +252,12 @@ impl Predictions {
             Choice::Always(strategy) => Some(strategy),
             Choice::Auto => self.auto.current(),
         }
+    }
+
+    /// How often what is read ahead has to be right. A right guess saves the time of a read; a wrong one costs nearly that where the
+    /// router's own choice has to wait behind it, which is as seldom as layers wait for anything.
+    fn sure_enough(&self) -> f64 {
+        (self.waiting / (1.0 + self.waiting)).max(LEAST_SURE)
     }
 
     /// What [`Choice::Auto`] does and why, in words.
@@ -266,7 +277,7 @@ impl Predictions {
     /// The experts to keep or to read ahead for a layer, at most `width`, likeliest first; none while no strategy is used. `resident` says
     /// which are in memory; of the others only those that are likely enough to be right are named. A second call before [`Predictions::observe`] takes the place of the first.
     pub fn predict(&mut self, layer: u32, width: usize, resident: impl Fn(u32) -> bool) -> Vec<u32> {
-        let current = self.current();
+        let (current, sure_enough) = (self.current(), self.sure_enough());
         let mut used = Vec::new();
         for ((_, strategy), scored) in Strategy::ALL.into_iter().zip(&mut self.strategies) {
             let Some(place) = scored.guesses.get_mut(layer as usize) else { continue };
@@ -274,7 +285,7 @@ impl Predictions {
             let guess = |(rank, &expert): (usize, &u32)| Guess {
                 expert,
                 resident: resident(expert),
-                sure: scored.sureness.of(layer, rank) >= SURE_ENOUGH,
+                sure: scored.sureness.of(layer, rank) >= sure_enough,
             };
             let guesses: Vec<Guess> = experts.iter().enumerate().map(guess).collect();
             if current == Some(strategy) {
@@ -287,6 +298,7 @@ impl Predictions {
 
     /// The router has chosen: scores all strategies, and lets them learn.
     pub fn observe(&mut self, layer: u32, observed: &Observed<'_>) {
+        self.waiting += (f64::from(u8::from(observed.waits)) - self.waiting) / REMEMBERED;
         for scored in &mut self.strategies {
             let guess = scored.guesses.get_mut(layer as usize).and_then(Option::take);
             if let (Some(guess), Some(tally)) = (guess, scored.tallies.get_mut(layer as usize)) {

@@ -6,7 +6,7 @@ use super::*;
 const READ: Duration = Duration::from_millis(2);
 
 fn observe(predictions: &mut Predictions, layer: u32, experts: &[u32]) {
-    predictions.observe(layer, &Observed { experts, block_bytes: 1000, read_time: READ });
+    predictions.observe(layer, &Observed { experts, waits: true, block_bytes: 1000, read_time: READ });
 }
 
 #[test]
