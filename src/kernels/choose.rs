@@ -89,6 +89,7 @@ fn is_name_of(spec: &KernelSpec, name: &str) -> bool {
 /// Largest sizes: many times those of any model, and small enough that no generator overflows or unrolls without end.
 const LIMITS: &[(&str, u32)] = &[
     ("n", 1 << 24),
+    ("row", 1 << 24),
     ("k", 1 << 20),
     ("tile", 1 << 16),
     ("rows", 1 << 24),

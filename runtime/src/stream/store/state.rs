@@ -13,13 +13,15 @@
 //! There is no deadlock: a request pins no more blocks than there are slots, so the slot that one waits for is free, or holds
 //! what nobody pinned. That either can be given up, or is being read or packed and can be as soon as it is not.
 
+mod room;
+
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::Ordering;
 
 use super::super::budget::Spending;
 use super::super::cache::{Kind, Policy};
 use super::super::counters::Class;
-use super::super::queue::{Job, TakenBack};
+use super::super::queue::Job;
 use super::super::slots::{Role, Slots};
 use super::super::{Extent, StreamError};
 use super::Fixed;
@@ -354,26 +356,6 @@ impl Inner {
         }
     }
 
-    /// A slot and, for a raw block, a staging buffer. What it has it keeps, also where it does not get all.
-    fn take_places(&mut self, fixed: &Fixed, number: u32, role: Role) -> bool {
-        let class = fixed.class_of[number as usize];
-        if self.entry(number).slot.is_none() {
-            let slot = self.slots.take(class, role).or_else(|| {
-                self.make_room(fixed, class, role);
-                self.slots.take(class, role)
-            });
-            self.entry(number).slot = slot;
-        }
-        if self.entry(number).slot.is_some() && fixed.is_raw(number) && self.entry(number).staging.is_none() {
-            if self.free_staging.is_empty() && role == Role::Primary {
-                self.make_staging(fixed);
-            }
-            self.entry(number).staging = self.free_staging.pop();
-        }
-        let entry = self.entry(number);
-        entry.slot.is_some() && (entry.staging.is_some() || !fixed.is_raw(number))
-    }
-
     /// Tells who records it what is in a block's slot.
     fn tell(&self, fixed: &Fixed, number: u32) {
         let entry = &self.entries[number as usize];
@@ -387,119 +369,9 @@ impl Inner {
         trace.slot(slot, Some(Held { block: number, stage, shadow: entry.shadow }));
     }
 
-    fn give_places(&mut self, fixed: &Fixed, number: u32) {
-        let (slot, staging) = (self.entry(number).slot.take(), self.entry(number).staging.take());
-        if let (Some(trace), Some(slot)) = (fixed.queue.trace(), slot) {
-            trace.slot(slot, None);
-        }
-        slot.into_iter().for_each(|slot| self.slots.give(slot));
-        self.free_staging.extend(staging);
-    }
-
-    /// Gives up what is needed least, so that a slot of this class is free: for a prediction only what no request and no other
-    /// prediction wants.
-    fn make_room(&mut self, fixed: &Fixed, class: usize, role: Role) {
-        let (current, layers) = (self.current, fixed.layers);
-        let layer_ahead = |number: u32| (fixed.block(number).id.layer + 2 * layers - current - 1) % layers;
-        let latest = |entries: &[Entry], shadows: &BTreeSet<u32>, expected: bool| {
-            let may = |&&number: &&u32| {
-                let entry = &entries[number as usize];
-                entry.is_foreseen() == expected && matches!(entry.phase, Phase::Ready | Phase::Arrived)
-            };
-            shadows.iter().filter(may).max_by_key(|&&number| layer_ahead(number)).copied()
-        };
-        if let Some(number) = latest(&self.entries, &self.shadows[class], false) {
-            return self.give_up(fixed, number);
-        }
-        for expected in [false, true] {
-            let entries = &self.entries;
-            let ahead = |number: u32| {
-                let entry = &entries[number as usize];
-                let may = entry.pins == 0 && (expected || !entry.is_foreseen()) && matches!(entry.phase, Phase::Ready);
-                may.then(|| layer_ahead(number))
-            };
-            if let Some(number) = self.policies[class].victim(&ahead) {
-                return self.give_up(fixed, number);
-            }
-            if role == Role::Shadow {
-                return;
-            }
-            let queued: Vec<u32> = self.shadows[class].iter().copied().collect();
-            if queued.into_iter().any(|number| self.take_back(fixed, number)) {
-                return;
-            }
-            if let Some(number) = latest(&self.entries, &self.shadows[class], true) {
-                return self.give_up(fixed, number);
-            }
-        }
-    }
-
-    /// Takes the staging buffer of a prediction that nobody has packed, or not read yet.
-    fn make_staging(&mut self, fixed: &Fixed) {
-        let shadows: Vec<u32> = self.shadows.iter().flatten().copied().collect();
-        let arrived = shadows.iter().copied().find(|&number| matches!(self.entry(number).phase, Phase::Arrived));
-        match arrived {
-            Some(number) => self.give_up(fixed, number),
-            None => _ = shadows.into_iter().any(|number| fixed.is_raw(number) && self.take_back(fixed, number)),
-        }
-    }
-
-    /// Takes a predicted block back that is not read yet, or not all of it. Whether its places are free now: else they are when what
-    /// is on has ended.
-    fn take_back(&mut self, fixed: &Fixed, number: u32) -> bool {
-        if !matches!(self.entry(number).phase, Phase::Reading) {
-            return false;
-        }
-        let (gone, saved) = match fixed.queue.take_back(number.into()) {
-            TakenBack::No => return false,
-            TakenBack::Ending { saved } => (false, saved),
-            TakenBack::Gone { saved } => (true, saved),
-        };
-        let read = fixed.block(number).span().saturating_sub(saved);
-        let stats = self.stats(fixed, number);
-        stats.cancelled += 1;
-        stats.predicted_bytes -= saved;
-        stats.wasted_bytes += read;
-        stats.bytes += read;
-        if gone {
-            self.empty(fixed, number);
-        } else {
-            self.entry(number).ending = true;
-        }
-        gone
-    }
-
-    /// Gives up a block that is there and that no policy knows any more.
-    fn give_up(&mut self, fixed: &Fixed, number: u32) {
-        if self.entry(number).shadow {
-            self.stats(fixed, number).wasted_bytes += fixed.block(number).span();
-        }
-        self.empty(fixed, number);
-    }
-
-    /// Gives up a block for a reason that no policy knows.
-    pub fn discard(&mut self, fixed: &Fixed, number: u32) {
-        let entry = self.entry(number);
-        if entry.pins == 0 && matches!(entry.phase, Phase::Ready) {
-            self.policies[fixed.class_of[number as usize]].remove(number);
-            self.give_up(fixed, number);
-        }
-    }
-
     /// Requested blocks of a layer that were not there.
     pub fn waited_for(&self, layer: u32) -> u64 {
         self.layers.get(layer as usize).map_or(0, |layer| layer.stats.misses + layer.stats.on_the_way)
-    }
-
-    fn empty(&mut self, fixed: &Fixed, number: u32) {
-        fixed.ready[number as usize].store(0, Ordering::Release);
-        if matches!(self.entry(number).phase, Phase::Arrived) {
-            self.arrived.retain(|&other| other != number);
-        }
-        self.shadows[fixed.class_of[number as usize]].remove(&number);
-        self.give_places(fixed, number);
-        let entry = self.entry(number);
-        (entry.phase, entry.shadow) = (Phase::Empty, false);
     }
 
     fn fail(&mut self, fixed: &Fixed, number: u32, error: StreamError) {

@@ -1,0 +1,141 @@
+//! Places for blocks: slots and staging buffers, and what is given up or taken back for them.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+
+use super::super::super::queue::TakenBack;
+use super::super::super::slots::Role;
+use super::super::Fixed;
+use super::{Entry, Inner, Phase};
+
+impl Inner {
+    /// A slot and, for a raw block, a staging buffer. What it has it keeps, also where it does not get all.
+    pub(super) fn take_places(&mut self, fixed: &Fixed, number: u32, role: Role) -> bool {
+        let class = fixed.class_of[number as usize];
+        if self.entry(number).slot.is_none() {
+            let slot = self.slots.take(class, role).or_else(|| {
+                self.make_room(fixed, class, role);
+                self.slots.take(class, role)
+            });
+            self.entry(number).slot = slot;
+        }
+        if self.entry(number).slot.is_some() && fixed.is_raw(number) && self.entry(number).staging.is_none() {
+            if self.free_staging.is_empty() && role == Role::Primary {
+                self.make_staging(fixed);
+            }
+            self.entry(number).staging = self.free_staging.pop();
+        }
+        let entry = self.entry(number);
+        entry.slot.is_some() && (entry.staging.is_some() || !fixed.is_raw(number))
+    }
+
+    pub(super) fn give_places(&mut self, fixed: &Fixed, number: u32) {
+        let (slot, staging) = (self.entry(number).slot.take(), self.entry(number).staging.take());
+        if let (Some(trace), Some(slot)) = (fixed.queue.trace(), slot) {
+            trace.slot(slot, None);
+        }
+        slot.into_iter().for_each(|slot| self.slots.give(slot));
+        self.free_staging.extend(staging);
+    }
+
+    /// Gives up what is needed least, so that a slot of this class is free: for a prediction only what no request and no other
+    /// prediction wants.
+    fn make_room(&mut self, fixed: &Fixed, class: usize, role: Role) {
+        let (current, layers) = (self.current, fixed.layers);
+        let layer_ahead = |number: u32| (fixed.block(number).id.layer + 2 * layers - current - 1) % layers;
+        let latest = |entries: &[Entry], shadows: &BTreeSet<u32>, expected: bool| {
+            let may = |&&number: &&u32| {
+                let entry = &entries[number as usize];
+                entry.is_foreseen() == expected && matches!(entry.phase, Phase::Ready | Phase::Arrived)
+            };
+            shadows.iter().filter(may).max_by_key(|&&number| layer_ahead(number)).copied()
+        };
+        if let Some(number) = latest(&self.entries, &self.shadows[class], false) {
+            return self.give_up(fixed, number);
+        }
+        for expected in [false, true] {
+            let entries = &self.entries;
+            let ahead = |number: u32| {
+                let entry = &entries[number as usize];
+                let may = entry.pins == 0 && (expected || !entry.is_foreseen()) && matches!(entry.phase, Phase::Ready);
+                may.then(|| layer_ahead(number))
+            };
+            if let Some(number) = self.policies[class].victim(&ahead) {
+                return self.give_up(fixed, number);
+            }
+            if role == Role::Shadow {
+                return;
+            }
+            let queued: Vec<u32> = self.shadows[class].iter().copied().collect();
+            if queued.into_iter().any(|number| self.take_back(fixed, number)) {
+                return;
+            }
+            if let Some(number) = latest(&self.entries, &self.shadows[class], true) {
+                return self.give_up(fixed, number);
+            }
+        }
+    }
+
+    /// Takes the staging buffer of a prediction that nobody has packed, or not read yet.
+    fn make_staging(&mut self, fixed: &Fixed) {
+        let shadows: Vec<u32> = self.shadows.iter().flatten().copied().collect();
+        let arrived = shadows.iter().copied().find(|&number| matches!(self.entry(number).phase, Phase::Arrived));
+        match arrived {
+            Some(number) => self.give_up(fixed, number),
+            None => _ = shadows.into_iter().any(|number| fixed.is_raw(number) && self.take_back(fixed, number)),
+        }
+    }
+
+    /// Takes a predicted block back that is not read yet, or not all of it. Whether its places are free now: else they are when what
+    /// is on has ended.
+    pub(super) fn take_back(&mut self, fixed: &Fixed, number: u32) -> bool {
+        if !matches!(self.entry(number).phase, Phase::Reading) {
+            return false;
+        }
+        let (gone, saved) = match fixed.queue.take_back(number.into()) {
+            TakenBack::No => return false,
+            TakenBack::Ending { saved } => (false, saved),
+            TakenBack::Gone { saved } => (true, saved),
+        };
+        let read = fixed.block(number).span().saturating_sub(saved);
+        let stats = self.stats(fixed, number);
+        stats.cancelled += 1;
+        stats.predicted_bytes -= saved;
+        stats.wasted_bytes += read;
+        stats.bytes += read;
+        if gone {
+            self.empty(fixed, number);
+        } else {
+            self.entry(number).ending = true;
+        }
+        gone
+    }
+
+    /// Gives up a block that is there and that no policy knows any more.
+    fn give_up(&mut self, fixed: &Fixed, number: u32) {
+        if self.entry(number).shadow {
+            self.stats(fixed, number).wasted_bytes += fixed.block(number).span();
+        }
+        self.empty(fixed, number);
+    }
+
+    /// Gives up a block for a reason that no policy knows.
+    pub fn discard(&mut self, fixed: &Fixed, number: u32) {
+        let entry = self.entry(number);
+        if entry.pins == 0 && matches!(entry.phase, Phase::Ready) {
+            self.policies[fixed.class_of[number as usize]].remove(number);
+            self.give_up(fixed, number);
+        }
+    }
+
+    pub(super) fn empty(&mut self, fixed: &Fixed, number: u32) {
+        fixed.ready[number as usize].store(0, Ordering::Release);
+        if matches!(self.entry(number).phase, Phase::Arrived) {
+            self.arrived.retain(|&other| other != number);
+        }
+        self.shadows[fixed.class_of[number as usize]].remove(&number);
+        self.give_places(fixed, number);
+        let entry = self.entry(number);
+        (entry.phase, entry.shadow) = (Phase::Empty, false);
+    }
+}
