@@ -19,7 +19,7 @@ use super::{CheckError, malformed, program_name, received};
 use crate::dataflow::layout::start;
 
 /// Ranges that are compared at most: more than the largest grid's programs have, and few enough to be through with them soon.
-const MOST_RANGES: u64 = 1 << 28;
+const MOST_RANGES: u64 = 1 << 26;
 
 /// What is wrong with bytes of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,24 +147,6 @@ fn distinct(slice: &Slice, columns: u32) -> u32 {
     if slice.column_stride == 0 { 1 } else { columns }
 }
 
-/// What a program's ports send of a tensor.
-fn sent(d: &Descriptor, program: &Program, tensor: u32) -> Vec<Run> {
-    let mut all = Vec::new();
-    for port in &program.ports {
-        let Port::Send(slice) = port else { continue };
-        if slice.tensor != tensor {
-            continue;
-        }
-        ranges(d, program, slice, |_, _, run| {
-            // Of columns that all send the same, two tell as much as more.
-            let copies = if slice.column_stride == 0 { program.columns.min(2) } else { 1 };
-            all.extend((0..copies).map(|_| run));
-            true
-        });
-    }
-    all
-}
-
 /// What has been looked at.
 struct Check<'d> {
     d: &'d Descriptor,
@@ -176,12 +158,33 @@ struct Check<'d> {
 
 impl Check<'_> {
     /// Counts ranges.
-    fn note(&mut self, ranges: usize) -> Result<(), CheckError> {
-        self.count += ranges as u64;
+    fn note(&mut self, ranges: u64) -> Result<(), CheckError> {
+        self.count = self.count.saturating_add(ranges);
         if self.count > MOST_RANGES {
             return Err(malformed("streams", format!("more than {MOST_RANGES} ranges of rows are sent and received")));
         }
         Ok(())
+    }
+
+    /// What a program's ports send of a tensor, counted before there is memory for it.
+    fn sent(&mut self, program: &Program, tensor: u32) -> Result<Vec<Run>, CheckError> {
+        let d = self.d;
+        let mut all = Vec::new();
+        for port in &program.ports {
+            let Port::Send(slice) = port else { continue };
+            if slice.tensor != tensor {
+                continue;
+            }
+            // Of columns that all send the same, two tell as much as more.
+            let copies = if slice.column_stride == 0 { program.columns.min(2) } else { 1 };
+            let each = u64::from(d.parts(program)).saturating_mul(distinct(slice, program.columns).into());
+            self.note(each.saturating_mul(copies.into()))?;
+            ranges(d, program, slice, |_, _, run| {
+                all.extend((0..copies).map(|_| run));
+                true
+            });
+        }
+        Ok(all)
     }
 
     /// What these programs send of a tensor, together.
@@ -193,12 +196,11 @@ impl Check<'_> {
         for sender in senders {
             let key = (*sender, tensor);
             if !self.joined.contains_key(&key) {
-                let sent = sent(self.d, &self.d.programs[*sender as usize], tensor);
-                self.note(sent.len())?;
+                let sent = self.sent(&self.d.programs[*sender as usize], tensor)?;
                 self.joined.insert(key, Runs::new(sent));
             }
             let runs = &self.joined[&key];
-            let found = runs.runs.len() + runs.twice.len();
+            let found = (runs.runs.len() + runs.twice.len()) as u64;
             all.extend(&runs.runs);
             // What one sends twice stays twice.
             all.extend(runs.twice.iter().map(|(low, high)| Run { low: *low, high: *high, when: ALWAYS }));
@@ -240,6 +242,7 @@ pub(super) fn check(d: &Descriptor) -> Result<(), CheckError> {
             if senders.host && d.tensors[slice.tensor as usize].source == TensorSource::Programs {
                 // What waits at the host: what waves before have stored.
                 let stored = to_host.get(&slice.tensor).map_or(&[][..], Vec::as_slice);
+                check.note(stored.len() as u64)?;
                 let before = |from: &u32| d.programs[*from as usize].wave < program.wave;
                 let before: Vec<u32> = stored.iter().copied().filter(before).collect();
                 let runs = check.together(&before, slice.tensor, false)?;
@@ -300,7 +303,7 @@ fn ids(check: &mut Check<'_>) -> Result<(), CheckError> {
             let whole = d.tensors[tensor as usize].row_bytes;
             fault(d, &runs, (0, whole, ALWAYS), tensor, || format!("routing {routing}"))?;
         }
-        check.note(programs.len())?;
+        check.note(programs.len() as u64)?;
         if let Some(late) = programs.iter().find(|maker| d.programs[**maker as usize].wave > program.wave) {
             let late = program_name(d, *late as usize);
             return Err(malformed(
@@ -409,5 +412,14 @@ mod tests {
             *(if found.is_none() { &mut good } else { &mut bad }) += 1;
         }
         assert!(good > 400 && bad > 400, "{good} {bad}");
+    }
+
+    #[test]
+    fn what_is_sent_is_counted_before_there_is_memory_for_it() {
+        let d = crate::dataflow::simulate::tests::chain("tiny", &[(1, 0), (3, 0)]);
+        let mut check = Check { d: &d, joined: HashMap::new(), count: MOST_RANGES - 1 };
+        assert_eq!(check.sent(&d.programs[0], 1).unwrap().len(), 1);
+        let error = check.sent(&d.programs[0], 1).unwrap_err().to_string();
+        assert!(error.contains("more than 67108864 ranges"), "{error}");
     }
 }

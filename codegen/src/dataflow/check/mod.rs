@@ -197,6 +197,7 @@ impl Machine {
         let mut instances = 0u64;
         let mut arrivals = 0u64;
         let mut outlets = 0u64;
+        let mut steps = program::Steps::default();
         let mut taken: HashMap<(u32, u32), u64> = HashMap::new();
         for stream in &descriptor.streams {
             if let End::Program(from) = stream.from {
@@ -204,16 +205,18 @@ impl Machine {
             }
         }
         for (number, program) in descriptor.programs.iter().enumerate() {
-            program::check_program(&descriptor, &kernels, number, program)?;
+            program::check_program(&descriptor, &kernels, &mut steps, number, program)?;
             let count = descriptor.instances(program);
             instances = instances.saturating_add(count);
             let rows = program.ports.iter().map(|port| received(port).map_or(1, |slice| slice.rows)).max().unwrap_or(1);
             arrivals = arrivals.saturating_add(count.saturating_mul(rows.into()));
+            // Those of a routing's ids need no stream, and are looked at all the same.
             let sends = program.ports.iter().filter_map(|port| match port {
-                Port::Send(slice) => taken.get(&(number as u32, slice.tensor)),
+                Port::Send(slice) => Some(taken.get(&(number as u32, slice.tensor)).copied().unwrap_or(1)),
                 _ => None,
             });
-            outlets = outlets.saturating_add(count.saturating_mul(sends.sum()));
+            let sends = sends.fold(0, u64::saturating_add);
+            outlets = outlets.saturating_add(count.saturating_mul(sends));
             for (what, found, most) in [
                 ("instances", instances, MOST_INSTANCES),
                 ("rows that there is room for", arrivals, MOST_ARRIVALS),

@@ -1,16 +1,29 @@
 //! A program: its ports against what they are slices of and against its kernel's buffers, and where its instances are.
 
+use std::collections::HashMap;
+
 use ixc_ir::dataflow::descriptor::{Axis, Descriptor, Port, Program, Slice, TensorSource};
-use ixc_ir::kernel::{BufferKind, Kernel};
+use ixc_ir::kernel::{Affine, Atom, BufferKind, Kernel};
 use ixc_ir::plan::DimRule;
 
 use super::{CheckError, MOST_INSTANCES, MOST_ROPE, MOST_ROW, MOST_STEPS, exists, malformed, program_name, received};
 use crate::dataflow::cost::{cost, evaluate};
 use crate::dataflow::simulate::dims;
 
+/// Steps of kernels with their dims: many programs have the same, and a kernel may take long to walk.
+#[derive(Debug, Default)]
+pub(super) struct Steps(HashMap<(u32, Vec<i64>), u64>);
+
+impl Steps {
+    fn of(&mut self, kernels: &[Kernel], number: u32, dims: &[i64]) -> u64 {
+        *self.0.entry((number, dims.to_vec())).or_insert_with(|| cost(&kernels[number as usize], dims).steps)
+    }
+}
+
 pub(super) fn check_program(
     d: &Descriptor,
     kernels: &[Kernel],
+    steps: &mut Steps,
     number: usize,
     program: &Program,
 ) -> Result<(), CheckError> {
@@ -106,13 +119,20 @@ pub(super) fn check_program(
             return wrong(format!("dim %{name} is {value} ({rule:?}); it must be in {}..={}", dim.lo, dim.hi));
         }
     }
-    let steps = cost(kernel, &values).steps;
+    let steps = steps.of(kernels, program.kernel, &values);
     if steps > MOST_STEPS {
         return wrong(format!("kernel {} takes {steps} steps for a row; {MOST_STEPS} are the most", kernel.name));
     }
     for (i, (buffer, port)) in kernel.buffers.iter().zip(&program.ports).enumerate() {
         let (right, found) = (evaluate(&buffer.size, &values), port_bytes(d, program, port));
         if matches!(port, Port::ReceiveRope(_)) {
+            // What is found here must hold for each firing: a buffer as long as its dims say is made for it.
+            if let Some((name, rule)) = differs(&buffer.size, kernel, program) {
+                return wrong(format!(
+                    "port {i} is for a rotary table; the size of buffer %{} of kernel {} has dim %{name} ({rule:?}), and must have none that differs from row to row",
+                    buffer.name, kernel.name
+                ));
+            }
             // What a rope's row lies in has no memory but the row's: a row for each lane of a part's blocks.
             if right != found || right > MOST_ROPE {
                 let name = &buffer.name;
@@ -216,6 +236,15 @@ pub(in crate::dataflow) fn depends_on_position(rule: DimRule) -> bool {
         DimRule::Rows | DimRule::RowGroups(_) | DimRule::RowRest(_) | DimRule::RowRestGroups { .. } => false,
         DimRule::RowPartial(_) | DimRule::CacheBlocks | DimRule::All(_) => false,
     }
+}
+
+/// A dim of a size that differs from row to row.
+fn differs<'k>(size: &Affine, kernel: &'k Kernel, program: &Program) -> Option<(&'k str, DimRule)> {
+    size.terms.iter().find_map(|(atom, _)| {
+        let Atom::Dim(dim) = atom else { return None };
+        let rule = program.dims.get(dim.index()).filter(|rule| depends_on_position(**rule))?;
+        Some((kernel.dims.get(dim.index())?.name.as_str(), *rule))
+    })
 }
 
 /// The dims for a row that sees whole parts, and all of them.

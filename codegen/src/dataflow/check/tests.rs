@@ -252,8 +252,46 @@ fn a_rotary_tables_buffer_has_its_rows_and_no_more() {
     Machine::new(rotate(&format!("{bytes}*%blocks"), "%table : read")).unwrap();
     refused("a TiB", rotate("1099511627776", "%table : read"), "buffer %table of kernel rotate has 1099511627776");
     refused("less than there is", rotate("0", "%table : read"), "is for 512 bytes of a rotary table");
+    // As long as it should be where a row sees whole blocks, and longer for others.
+    let blocks = |size: &str| {
+        let mut d = rotate(&format!("{bytes}*%blocks"), "%table : read");
+        let text = ROTATE.replace("SIZE", size).replace("..=4096", "..=4096, %masked in 0..=1");
+        d.kernels[3] = kernel("rotate", &text);
+        d.programs[0].dims.push(DimRule::MaskedBlocks);
+        d
+    };
+    Machine::new(blocks(&format!("{bytes}*%blocks"))).unwrap();
+    refused(
+        "a longer one for some rows",
+        blocks(&format!("{bytes}*%blocks + 16777216*%masked")),
+        "has dim %masked (MaskedBlocks)",
+    );
     refused("a table that is written", rotate(&format!("{bytes}*%blocks"), "%table : write"), "is not to be written");
     refused("a table of indices", rotate(&format!("{bytes}*%blocks"), "%table : index(4)"), "feeds indices %table");
+}
+
+#[test]
+fn ports_for_a_routings_ids_are_counted() {
+    // They need no stream, and each part of each port is a range.
+    let count = 20;
+    let outputs: String = (0..count).map(|i| format!("  buffer %y{i} : write 32\n")).collect();
+    let stores: String = (0..count).map(|i| format!("  store f32x8 %y{i}[0], %0\n")).collect();
+    let text = format!("kernel many {{\n  buffer %a : read 32\n{outputs}  %0 = load f32x8 %a[0]\n{stores}}}\n");
+    let mut d = chain("tiny", &[(1, 0), (3, 0)]);
+    d.kernels.push(kernel("many", &text));
+    d.tensors.push(Tensor {
+        name: "ids".to_owned(),
+        row_bytes: 32,
+        axis: Axis::Tokens,
+        source: TensorSource::Programs,
+    });
+    d.routings.push(Routing { ids: 3, top_k: 8, experts: 64 });
+    d.states.push(State { heads: 1, key_len: 1, value_len: 1, parts: Parts { positions: 32, count: 1 << 22 } });
+    let program = &mut d.programs[0];
+    (program.kernel, program.state) = (3, Some(0));
+    program.ports.truncate(1);
+    program.ports.extend((0..count).map(|_| Port::Send(slice(3, 2))));
+    refused("ports of ids", d, "outlets; 67108864 are the most");
 }
 
 #[test]
