@@ -42,6 +42,12 @@ pub fn search<E>(
     mut plan_for: impl FnMut(&Pieces) -> Result<Plan<Kernel>, E>,
 ) -> Result<Placed, SearchError<E>> {
     grid.check().map_err(|error| SearchError::Place(error.into()))?;
+    if context > sizing::MOST_CONTEXT {
+        return Err(SearchError::Place(PlaceError::Plan {
+            task: "context".to_string(),
+            problem: format!("{context} positions; it must be {} at most", sizing::MOST_CONTEXT),
+        }));
+    }
     let ladder = sizing::ladder(module, grid, context);
     let apart = ladder.iter().map(|pieces| (pieces, Manner::Apart));
     let shared = ladder.iter().rev().map(|pieces| (pieces, Manner::Shared));
@@ -97,5 +103,42 @@ fn impossible(module: &Module, grid: &Grid, pieces: &Pieces, manner: Manner) -> 
             Some(format!("weights take {bytes} bytes; all PEs have {there}"))
         }
         Manner::Apart | Manner::Shared | Manner::Waves => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ixc_ir::dataflow::grid::{Edge, Io, Link, Operations, Pe, Routing};
+
+    use super::*;
+
+    #[test]
+    fn a_context_that_no_state_holds_is_refused() {
+        let operations = Operations { int8: 1.0, int: 1.0, f32: 1.0, special: 1.0 };
+        let grid = Grid {
+            name: "some".to_string(),
+            description: String::new(),
+            sources: Vec::new(),
+            not_public: Vec::new(),
+            width: 4,
+            height: 4,
+            clock_hz: 1e9,
+            pe: Pe {
+                sram_bytes: 48 << 10,
+                reserved_bytes: 0,
+                read_bytes: 16,
+                write_bytes: 8,
+                operations,
+                start_cycles: 1,
+            },
+            link: Link { bytes: 4, hop_cycles: 1, routing: Routing::Packets },
+            io: Io { edges: vec![Edge::West], bytes_per_second: 1e9, latency_seconds: 0.0 },
+        };
+        let error = |context: u32| {
+            search(&Module::default(), &grid, ("none", context), |_| Err("no plan")).unwrap_err().to_string()
+        };
+        assert_eq!(error(u32::MAX), "context: 4294967295 positions; it must be 2147483648 at most");
+        assert_eq!(error(sizing::MOST_CONTEXT + 1), "context: 2147483649 positions; it must be 2147483648 at most");
+        assert_eq!(error(sizing::MOST_CONTEXT), "no plan");
     }
 }

@@ -28,6 +28,9 @@ const NORM_BLOCK: u64 = 256;
 /// Positions of a part at most: more take long for one PE.
 const MOST_POSITIONS: u32 = 128;
 
+/// Positions of a context at most: those that parts of a state may hold.
+pub const MOST_CONTEXT: u32 = 1 << 31;
+
 /// What sizes depend on.
 #[derive(Clone, Copy, Debug, Default)]
 struct Facts {
@@ -69,7 +72,7 @@ impl Facts {
     }
 }
 
-/// The ladder, least latency first.
+/// The ladder, least latency first, for a context of at most [`MOST_CONTEXT`].
 pub fn ladder(module: &Module, grid: &Grid, context: u32) -> Vec<Pieces> {
     let facts = module.functions.iter().find(|f| f.name == "step").map_or(Facts::default(), |f| Facts::of(module, f));
     let usable = grid.usable_bytes();
@@ -236,7 +239,7 @@ fn positions(facts: &Facts, usable: u64, left: u64, context: u32) -> Vec<u32> {
     let room = usable.saturating_sub(rest).checked_div(facts.position).unwrap_or(u64::MAX);
     let most = u32::try_from(room).unwrap_or(u32::MAX) / ATTENTION_BLOCK * ATTENTION_BLOCK;
     // A short context is one part.
-    let all = context.max(1).next_multiple_of(ATTENTION_BLOCK);
+    let all = context.clamp(1, MOST_CONTEXT).next_multiple_of(ATTENTION_BLOCK);
     let most = most.clamp(ATTENTION_BLOCK, MOST_POSITIONS).min(all);
     let part = facts.value.saturating_add(2).saturating_mul(4);
     let parts = (left / 8 * 7).checked_div(part).unwrap_or(u64::MAX).max(1);
