@@ -12,7 +12,7 @@ const NAMED: usize = 8;
 
 /// A PE whose memory does not hold what is put there.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("PE ({x}, {y}) holds {found} bytes and has {right}: {}", list(items))]
+#[error("PE ({x}, {y}) holds {found} bytes and has {right}: {}", list(items, *more))]
 pub struct MemoryError {
     /// Column of the PE.
     pub x: u32,
@@ -22,13 +22,14 @@ pub struct MemoryError {
     pub found: u64,
     /// Bytes that it has.
     pub right: u64,
-    /// What fills it: what, and how many bytes; the largest first.
+    /// The most of what fills it: what, and how many bytes; the largest first.
     pub items: Vec<(String, u64)>,
+    /// How much else there is.
+    pub more: u64,
 }
 
-fn list(items: &[(String, u64)]) -> String {
-    let named: Vec<String> = items.iter().take(NAMED).map(|(what, bytes)| format!("{bytes} for {what}")).collect();
-    let more = items.len().saturating_sub(NAMED);
+fn list(items: &[(String, u64)], more: u64) -> String {
+    let named: Vec<String> = items.iter().map(|(what, bytes)| format!("{bytes} for {what}")).collect();
     if more > 0 { format!("{}, and {more} more", named.join(", ")) } else { named.join(", ") }
 }
 
@@ -54,15 +55,22 @@ pub fn check(descriptor: &Descriptor, layout: &Layout) -> Result<Vec<u64>, Box<M
         });
         let full = touched.iter().copied().filter(|pe| bytes[*pe as usize] > right).min();
         if let Some(pe) = full.map(|pe| pe as usize) {
-            let mut items: Vec<(String, u64)> = Vec::new();
+            // A PE may have all instances there are: only those that are named are kept.
+            let (mut largest, mut all): (Vec<(What, u64)>, u64) = (Vec::new(), 0);
             each(descriptor, layout, wave, &mut code, |other, what, count| {
                 if other as usize == pe && count > 0 {
-                    items.push((name(descriptor, what), count));
+                    all += 1;
+                    largest.push((what, count));
+                    if largest.len() == 2 * NAMED {
+                        keep(&mut largest);
+                    }
                 }
             });
-            items.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+            keep(&mut largest);
+            let more = all - largest.len() as u64;
+            let items = largest.into_iter().map(|(what, bytes)| (name(descriptor, what), bytes)).collect();
             let (x, y) = (pe as u32 % descriptor.grid.width, pe as u32 / descriptor.grid.width);
-            return Err(Box::new(MemoryError { x, y, found: bytes[pe], right, items }));
+            return Err(Box::new(MemoryError { x, y, found: bytes[pe], right, items, more }));
         }
         for pe in touched.drain(..) {
             let held = std::mem::take(&mut bytes[pe as usize]);
@@ -70,6 +78,12 @@ pub fn check(descriptor: &Descriptor, layout: &Layout) -> Result<Vec<u64>, Box<M
         }
     }
     Ok(most)
+}
+
+/// Keeps the largest items, of equal ones the first.
+fn keep(items: &mut Vec<(What, u64)>) {
+    items.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    items.truncate(NAMED);
 }
 
 /// What takes memory.

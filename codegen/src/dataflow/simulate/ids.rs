@@ -66,7 +66,11 @@ impl Pass<'_, '_> {
             news = true;
         }
         if news {
-            for outlet in std::mem::take(&mut self.routed[routing as usize].waiting) {
+            let waited = std::mem::take(&mut self.routed[routing as usize].waiting);
+            for outlet in &waited {
+                self.waiting[*outlet as usize].routing = false;
+            }
+            for outlet in waited {
                 self.send(outlet, now, self.cause(instance, Why::Routing))?;
             }
         }

@@ -18,11 +18,13 @@ pub(super) struct Waiting {
     /// Receivers before this one have room: a segment, and a column of it.
     segment: u32,
     column: u32,
+    /// Whether it is among those that wait for its routing.
+    pub routing: bool,
 }
 
 impl Default for Waiting {
     fn default() -> Waiting {
-        Waiting { next: NONE, at: NONE, segment: 0, column: 0 }
+        Waiting { next: NONE, at: NONE, segment: 0, column: 0, routing: false }
     }
 }
 
@@ -188,11 +190,10 @@ impl<'a> Pass<'a, '_> {
                 None => (self.host_row(outlet.axis, head), (0, outlet.slice.bytes), NONE),
             };
             if self.receivers(outlet, range, row, segments).is_none() {
-                if let Some(routing) = outlet.routing {
-                    let waiting = &mut self.routed[routing as usize].waiting;
-                    if !waiting.contains(&number) {
-                        waiting.push(number);
-                    }
+                if let Some(routing) = outlet.routing
+                    && !std::mem::replace(&mut self.waiting[number as usize].routing, true)
+                {
+                    self.routed[routing as usize].waiting.push(number);
                 }
                 return Ok(());
             }
