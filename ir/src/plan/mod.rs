@@ -360,7 +360,7 @@ pub struct Split {
     /// Makes the result of the parts. Buffers: the parts, one behind the other, that argument, scratch. Dims: \[parts\].
     pub combine: KernelId,
     /// Makes, to the same bits, one of several equal pieces of the result from those pieces of the parts, where a plan is in pieces. Buffers and
-    /// dims are those of `combine`, but for the sizes. Engines have no use for it.
+    /// dims are those of `combine`, but for the sizes: engines check how many dims it has and what it does with each buffer, and have no other use for it.
     pub alone: Option<KernelId>,
 }
 

@@ -247,7 +247,15 @@ impl Checker<'_> {
             bytes = Some(part);
             let combine = id("kernel", split.combine.0, self.kernels)?;
             if let Some(alone) = split.alone {
-                id("kernel", alone.0, self.kernels)?;
+                let alone = id("kernel", alone.0, self.kernels)?;
+                let kinds = |kernel: &Signature| -> Vec<_> {
+                    kernel.buffers.iter().map(|buffer| std::mem::discriminant(&buffer.access)).collect()
+                };
+                if alone.dims.len() != combine.dims.len() || kinds(alone) != kinds(combine) {
+                    return Err(Problem::Shape {
+                        right: "made alone by a kernel with the buffers and dims of the one that combines",
+                    });
+                }
             }
             match &combine.buffers[..] {
                 [read, y, rest @ ..]
