@@ -152,6 +152,8 @@ pub struct Session {
     /// Tokens that were timed.
     measured: usize,
     /// The drive that experts are read from.
+    /// Whether nothing is read ahead by guessing, and nothing deferred.
+    plain: bool,
     drive: Option<drive::Choice>,
 }
 
@@ -224,6 +226,7 @@ impl Session {
         {
             return Err(Error::NoEarlyRouters);
         }
+        let plain = options.prefetch.choice == Choice::Off && !needs::defers(plan);
         let spec = decode_tokenizer(&plan.tokenizer)?;
         let run = options.run();
         let built_in = Some(BuiltIn { path: crate::demo::NAME, bytes: crate::demo::bytes() });
@@ -266,7 +269,14 @@ impl Session {
             conversation: Conversation::default(),
             measured: 0,
             drive,
+            plain,
         })
+    }
+
+    /// Whether experts are neither read ahead by guessing nor deferred, so that what is read for a run says something of the model's routing:
+    /// guesses change what is in memory, and a prompt reads some of what is deferred twice.
+    pub fn is_plain(&self) -> bool {
+        self.plain
     }
 
     /// Its tokenizer.

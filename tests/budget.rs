@@ -1,10 +1,14 @@
 //! Memory budgets of the whole program: kept, as the system counts, and refused only where streaming does not help.
 
+#[allow(dead_code, reason = "other tests use the rest of it")]
+#[path = "support/made.rs"]
+mod made;
 mod support;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
+use ixc::ir::format::Format::{F16, F32, Q4K};
 use support::{demo_model, ixc, scratch, stderr, stdout};
 
 const RUN: [&str; 9] = ["run", "-p", "The borrow checker", "-n", "32", "--temp", "0", "-t", "2"];
@@ -29,6 +33,50 @@ fn peak(mut command: Command) -> u64 {
     // SAFETY: all bytes were zero, which is a valid `rusage`, and the call writes a valid one.
     let usage = unsafe { usage.assume_init() };
     u64::try_from(usage.ru_maxrss).unwrap() * 1024
+}
+
+/// Experts of some 100 MiB, which no run keeps beside its budget's spare memory without being noticed.
+#[test]
+fn what_does_not_fit_is_not_kept() {
+    let model = made::Made {
+        seed: 0xb0d6e7,
+        context: 64,
+        architecture: "llama",
+        layers: 4,
+        width: 512,
+        heads: 4,
+        kv_heads: 2,
+        key_length: 64,
+        value_length: 64,
+        inner: 512,
+        experts: Some(made::MadeExperts { count: 64, used: 2, inner: 512 }),
+        vocabulary: 151,
+        tied: false,
+        extreme: false,
+        rope_factors: false,
+        formats: &[("token_embd", F16), ("ffn_gate_inp", F32), ("", Q4K)],
+        keys: Vec::new(),
+    };
+    let path = scratch("budget_large").join("model.gguf");
+    std::fs::write(&path, model.file()).unwrap();
+    let bench = |memory: &str| {
+        let mut command = ixc(["bench", "-p", "0", "-n", "24", "-r", "1", "-t", "2", "--json", "--memory", memory]);
+        command.arg(&path);
+        command
+    };
+    let refused = stderr(&bench("1MiB").output().unwrap());
+    let least: u64 = refused.split("experts, and ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    let budget = least + 4;
+    // What wait4 says begins with what this process has, which wrote the model; the program asks the system for its own.
+    let peak = |memory: &str| {
+        let rows: serde_json::Value = serde_json::from_str(&stdout(bench(memory))).unwrap();
+        rows[0]["peak_memory"].as_u64().unwrap()
+    };
+    let (streamed, resident) = (peak(&format!("{budget}MiB")), peak("4GiB"));
+    println!("{} of {budget} MiB; {} MiB with all in memory", streamed >> 20, resident >> 20);
+    assert!(streamed <= (budget << 20) / 100 * 105, "{streamed} bytes with {budget} MiB");
+    assert!(resident > budget << 20, "the test's model is too small: {resident} bytes");
+    std::fs::remove_file(&path).unwrap();
 }
 
 #[test]

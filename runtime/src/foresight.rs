@@ -92,7 +92,10 @@ impl Foresight {
                 facts.said = true;
             }
         }
-        let predictions = Predictions::new(settings.choice, groups.len() as u32);
+        let mut predictions = Predictions::new(settings.choice, groups.len() as u32);
+        if !groups.iter().any(|group| group.said) {
+            predictions = predictions.without_early_routers();
+        }
         Foresight {
             predictions,
             settings,

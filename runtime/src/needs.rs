@@ -10,7 +10,7 @@
 use std::path::{Path, PathBuf};
 
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::Plan;
+use ixc_ir::plan::{Plan, Step};
 
 use crate::engine::Options;
 use crate::file::PlanFile;
@@ -73,6 +73,19 @@ pub fn has_early_routers(plan: &Plan<Kernel>) -> Result<bool, LoadError> {
     // What is known before it is needed, and no guess, the program has made an announcement.
     let program = Program::new(plan)?;
     Ok(program.stages.iter().flat_map(|stage| &stage.then).any(|then| matches!(then, Then::Predict { .. })))
+}
+
+/// Whether a plan leaves experts of a layer to the next: it asks for those of a group more than once.
+pub fn defers(plan: &Plan<Kernel>) -> bool {
+    let mut groups: Vec<u32> = Vec::new();
+    plan.steps.iter().any(|step| match step {
+        Step::Request { group, .. } if groups.contains(group) => true,
+        Step::Request { group, .. } => {
+            groups.push(*group);
+            false
+        }
+        _ => false,
+    })
 }
 
 impl Needs {

@@ -153,7 +153,8 @@ fn many(engine: &mut Engine) -> (Vec<u32>, u64) {
             let token = if i % 8 == 7 { i % VOCABULARY } else { round };
             bits.extend(engine.step(&[token], &[0]).unwrap().iter().map(|logit| logit.to_bits()));
         }
-        ahead += predicted(engine) - before;
+        // What was predicted before may have been taken back since.
+        ahead += predicted(engine).saturating_sub(before);
     }
     (bits, ahead)
 }

@@ -262,8 +262,7 @@ impl Row {
             phase: Phase { tokens, seconds: rounds.seconds, streamed: rounds.streamed },
             own: middle_of(rounds.owns),
             prompt: (self.test == PREFILL).then_some(self.tokens),
-            // Those rounds are compared with each other.
-            deferred: false,
+            plain: session.is_plain(),
         };
         self.forecast = streaming::compare(&observed, store, known.as_ref());
     }

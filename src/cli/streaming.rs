@@ -189,8 +189,8 @@ pub struct Observed {
     pub own: Option<f64>,
     /// The length of each prompt, where these are no tokens of decode.
     pub prompt: Option<usize>,
-    /// Whether experts of a token were deferred: prompts then read some of them twice, and a token asks for them twice.
-    pub deferred: bool,
+    /// Whether it says something of the model's routing: see [`Session::is_plain`](ixc::session::Session::is_plain).
+    pub plain: bool,
 }
 
 /// How a token's time compares with computing alone and reading alone, and with what `ixc plan` predicted, where it was run: lines of text.
@@ -204,7 +204,7 @@ pub fn compare(observed: &Observed, store: &Store, remembered: Option<&Remembere
         // Of prompts of other lengths it says nothing.
         if prompt == PROMPT {
             let prompts = (tokens / PROMPT).max(1) as f64;
-            if !observed.deferred {
+            if observed.plain {
                 known.learn(
                     None,
                     Some(streamed.bytes as f64 / prompts / (known.shape.all() as f64 * known.shape.bytes)),
@@ -229,7 +229,7 @@ pub fn compare(observed: &Observed, store: &Store, remembered: Option<&Remembere
     let slots = store.stats().classes.iter().map(|class| u64::from(class.count)).sum();
     let predicted = forecast(&known.shape, &known.costs, slots, &known.routing);
     // Not bytes: what was read for wrong predictions was not missed.
-    if let Some(missed) = streamed.missed().filter(|_| tokens >= LEAST_TOKENS && !observed.deferred) {
+    if let Some(missed) = streamed.missed().filter(|_| tokens >= LEAST_TOKENS && observed.plain) {
         known.learn(Routing::evenness_of(slots as f64 / known.shape.all().max(1) as f64, missed), None);
     }
     let (predicted, measured) = (1.0 / predicted.token, 1.0 / token);

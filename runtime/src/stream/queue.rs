@@ -198,11 +198,13 @@ impl Queue {
     }
 
     /// Takes a predicted job back: reads of it that were not begun never are. Those that are on go to their end, and then the job
-    /// ends with [`StreamError::TakenBack`], unless nothing was left to be begun.
-    pub fn take_back(&self, tag: u64) -> TakenBack {
+    /// ends with [`StreamError::TakenBack`], unless nothing was left to be begun. With `whole`, only if no read of it was begun.
+    pub fn take_back(&self, tag: u64, whole: bool) -> TakenBack {
         let mut state = self.lock();
-        let unbegun =
-            |job: &&mut Active| job.class == Class::Predicted && job.next < job.pieces.len() && job.error.is_none();
+        let unbegun = |job: &&mut Active| {
+            let left = if whole { job.next == 0 } else { job.next < job.pieces.len() };
+            job.class == Class::Predicted && left && job.error.is_none()
+        };
         let Some(job) = state.jobs.get_mut(&tag).filter(unbegun) else { return TakenBack::No };
         let saved = job.pieces[job.next..].iter().map(|piece| piece.into.bytes()).sum();
         job.error = Some(StreamError::TakenBack);

@@ -56,6 +56,11 @@ impl Default for Auto {
 }
 
 impl Auto {
+    /// Where the plan has no early routers: measuring begins at once.
+    pub fn without_early_routers() -> Auto {
+        Auto { phase: Phase::Without, left: WINDOW, ..Auto::default() }
+    }
+
     /// The strategy to use for the next token.
     pub fn current(&self) -> Option<Strategy> {
         match self.phase {

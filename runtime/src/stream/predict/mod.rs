@@ -245,6 +245,11 @@ impl Predictions {
         Predictions { choice, auto: Auto::default(), strategies: Strategy::ALL.map(scored).into(), waiting: 1.0 }
     }
 
+    /// The same, for a plan without early routers.
+    pub fn without_early_routers(self) -> Predictions {
+        Predictions { auto: Auto::without_early_routers(), ..self }
+    }
+
     /// The strategy that is used now.
     pub fn current(&self) -> Option<Strategy> {
         match self.choice {

@@ -195,7 +195,9 @@ impl Inner {
             }
             if self.entry(number).ending {
                 // What was read of it is lost: it is read again when that has ended.
-                self.stats(fixed, number).misses += 1;
+                let first = self.entry(number).pins == 1;
+                let stats = self.stats(fixed, number);
+                *(if first { &mut stats.misses } else { &mut stats.on_the_way }) += 1;
                 continue;
             }
             let class = fixed.class_of[number as usize];
@@ -256,7 +258,7 @@ impl Inner {
         for number in std::mem::take(&mut of.expected) {
             self.entry(number).expected = false;
             if self.entry(number).shadow && !self.entry(number).announced {
-                self.take_back(fixed, number);
+                self.take_back(fixed, number, false);
             }
         }
     }

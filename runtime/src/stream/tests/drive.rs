@@ -115,11 +115,12 @@ fn a_confirmed_prediction_is_routed_and_what_is_left_of_a_refuted_one_is_never_r
     rig.submit((1..=3).map(|i| job(i, Class::Predicted, 10 * i * PAGE, PAGE, 10 * i * PAGE)).collect());
     rig.submit(vec![job(4, Class::Routed, 40 * PAGE, PAGE, 40 * PAGE)]);
     rig.queue.upgrade(3);
-    assert_eq!(rig.queue.take_back(1), TakenBack::Gone { saved: PAGE });
+    assert_eq!(rig.queue.take_back(1, true), TakenBack::Gone { saved: PAGE });
     // One of its three reads is on; then nothing is left to be taken back.
-    assert_eq!(rig.queue.take_back(0), TakenBack::Ending { saved: 2 * PAGE });
+    assert_eq!(rig.queue.take_back(0, true), TakenBack::No);
+    assert_eq!(rig.queue.take_back(0, false), TakenBack::Ending { saved: 2 * PAGE });
     // Taken back already, unknown, routed.
-    assert!([0, 99, 4, 3].iter().all(|&tag| rig.queue.take_back(tag) == TakenBack::No));
+    assert!([0, 99, 4, 3].iter().all(|&tag| rig.queue.take_back(tag, false) == TakenBack::No));
     gate.open();
     let results = rig.results(4);
     assert_eq!(results, [(0, Err(StreamError::TakenBack)), (2, Ok(())), (3, Ok(())), (4, Ok(()))]);

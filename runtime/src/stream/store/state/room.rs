@@ -67,7 +67,7 @@ impl Inner {
                 return;
             }
             let queued: Vec<u32> = self.shadows[class].iter().copied().collect();
-            if queued.into_iter().any(|number| self.take_back(fixed, number)) {
+            if queued.into_iter().any(|number| self.take_back(fixed, number, true)) {
                 return;
             }
             if let Some(number) = latest(&self.entries, &self.shadows[class], true) {
@@ -82,17 +82,17 @@ impl Inner {
         let arrived = shadows.iter().copied().find(|&number| matches!(self.entry(number).phase, Phase::Arrived));
         match arrived {
             Some(number) => self.give_up(fixed, number),
-            None => _ = shadows.into_iter().any(|number| fixed.is_raw(number) && self.take_back(fixed, number)),
+            None => _ = shadows.into_iter().any(|number| fixed.is_raw(number) && self.take_back(fixed, number, true)),
         }
     }
 
-    /// Takes a predicted block back that is not read yet, or not all of it. Whether its places are free now: else they are when what
-    /// is on has ended.
-    pub(super) fn take_back(&mut self, fixed: &Fixed, number: u32) -> bool {
+    /// Takes a predicted block back that is not read yet, or unless it has to be a `whole` one, not all of it. Whether its places are
+    /// free now: else they are when what is on has ended.
+    pub(super) fn take_back(&mut self, fixed: &Fixed, number: u32, whole: bool) -> bool {
         if !matches!(self.entry(number).phase, Phase::Reading) {
             return false;
         }
-        let (gone, saved) = match fixed.queue.take_back(number.into()) {
+        let (gone, saved) = match fixed.queue.take_back(number.into(), whole) {
             TakenBack::No => return false,
             TakenBack::Ending { saved } => (false, saved),
             TakenBack::Gone { saved } => (true, saved),
