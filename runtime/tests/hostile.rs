@@ -417,6 +417,8 @@ fn errors_say_what_is_wrong() {
         ("in parts for tokens, one at a time", |p| task(p, "attention").variants[0].row_chunk = 2),
         ("argument 9 does not exist", |p| split(p).argument = 9),
         ("kernel 99 does not exist", |p| split(p).combine = KernelId(99)),
+        ("made alone by a kernel with", |p| split(p).alone = Some(KernelId(0))),
+        ("kernel 98 does not exist", |p| split(p).alone = Some(KernelId(98))),
         ("write parts of one size", |p| split(p).argument = 3),
         ("combined by a kernel from parts", |p| split(p).combine = KernelId(0)),
         ("bytes of parts is", |p| task(p, "attention").columns = 1 << 30),
