@@ -14,6 +14,8 @@ use super::super::{Block, BlockId, Extent, Form, StreamError};
 use super::planted::{Fate, Gate, Planted};
 use super::*;
 
+mod foreseen;
+
 const EIO: i32 = 5;
 
 /// The byte of a block's extent at this place.
@@ -183,134 +185,6 @@ fn raw_blocks_are_packed_by_those_who_wait() {
             store.release(layer);
         }
     }
-}
-
-#[test]
-fn a_prediction_is_read_to_the_slot_where_it_stays_and_only_once() {
-    let model = model(2, 6, false, |_| PAGE);
-    let store = model.store(&config(model.minimum(2), 2));
-    assert_eq!(store.predict(1, &[3, 4, 5]), 2, "half of the slots are for requests");
-    let predicted = |expert| loop {
-        if let Some(region) = store.ready(id(1, expert)) {
-            return region;
-        }
-        std::thread::yield_now();
-    };
-    let (at, _) = (predicted(3).base(), predicted(4));
-    let shadow = store.stats().classes[0].shadow;
-    assert_eq!(shadow, 2);
-    let request = store.request(1, &[5, 3]).unwrap();
-    assert!(matches!(request.states[..], [State::Coming, State::Ready(region)] if region.base() == at));
-    assert_eq!(request.ready_first(), [1, 0]);
-    assert!(holds(store.wait(id(1, 5)).unwrap(), model.block(id(1, 5))));
-    let stats = store.stats();
-    assert_eq!((stats.classes[0].primary, stats.classes[0].shadow), (2, 1));
-    let layer = stats.layers[1];
-    assert_eq!((layer.hits, layer.misses), (1, 1));
-    assert_eq!((layer.predicted_bytes, layer.right_bytes, layer.wasted_bytes), (2 * PAGE, PAGE, 0));
-    assert_eq!((stats.drive.predicted.bytes, stats.drive.routed.bytes), (2 * PAGE, PAGE));
-    // The wrong one is the first to go, before what was used.
-    store.release(1);
-    model.use_all(&store, 0, &[0, 1]);
-    assert!(store.ready(id(1, 4)).is_none() && store.ready(id(1, 3)).is_some() && store.ready(id(1, 5)).is_some());
-    assert_eq!(store.stats().layers[1].wasted_bytes, PAGE);
-}
-
-#[test]
-fn requests_confirm_predictions_in_flight_and_take_others_back() {
-    let model = model(2, 8, false, |_| PAGE);
-    let (gate, reads) = (Arc::new(Gate::default()), Arc::new(Mutex::new(Vec::new())));
-    let log = Arc::clone(&reads);
-    let mut config = config(model.minimum(4), 4);
-    (config.drive.depth, config.drive.predicted_depth) = (1, 1);
-    let store = model.planted(&config, &gate, move |read| {
-        log.lock().unwrap().push((read.offset / PAGE) as u32);
-        Fate::Stuck
-    });
-    // The first is being read, the others are queued.
-    assert_eq!(store.predict(0, &[0, 1, 2, 3]), 4);
-    assert_eq!(store.predict(0, &[0, 1, 2, 3]), 0);
-    while reads.lock().unwrap().is_empty() {
-        std::thread::yield_now();
-    }
-    let request = store.request(0, &[5, 2, 2]).unwrap();
-    assert!(request.states.iter().all(|state| matches!(state, State::Coming)));
-    let layer = store.stats().layers[0];
-    assert_eq!((layer.hits, layer.on_the_way, layer.misses, layer.cancelled), (0, 1, 1, 2));
-    assert_eq!(layer.predicted_bytes, 2 * PAGE);
-    gate.open();
-    for expert in [5, 2] {
-        assert!(holds(store.wait(id(0, expert)).unwrap(), model.block(id(0, expert))));
-    }
-    assert_eq!(*reads.lock().unwrap(), [0, 2, 5], "the one that was on, then the confirmed one, then the miss");
-    assert_eq!(store.wait(id(0, 1)).map(|_| ()), Err(StreamError::NotRequested { block: id(0, 1) }));
-    // A prediction for a layer that is not run after all is taken back by hand.
-    assert_eq!(store.predict(1, &[0]), 1);
-    store.refute(1);
-    model.use_all(&store, 1, &[0]);
-}
-
-#[test]
-fn what_is_taken_back_half_read_is_read_again_by_those_who_want_it_after_all() {
-    for wanted in [false, true] {
-        let model = model(2, 8, false, |_| 6 * PAGE);
-        let (gate, reads) = (Arc::new(Gate::default()), Arc::new(Mutex::new(Vec::new())));
-        let log = Arc::clone(&reads);
-        let mut config = config(model.minimum(4), 4);
-        (config.drive.depth, config.drive.predicted_depth) = (1, 1);
-        let store = model.planted(&config, &gate, move |read| {
-            log.lock().unwrap().push((read.offset / PAGE) as u32);
-            Fate::Stuck
-        });
-        // The first of three reads is on.
-        assert_eq!(store.predict(1, &[0]), 1);
-        while reads.lock().unwrap().is_empty() {
-            std::thread::yield_now();
-        }
-        store.refute(1);
-        let layer = store.stats().layers[1];
-        assert_eq!((layer.cancelled, layer.predicted_bytes, layer.wasted_bytes), (1, 2 * PAGE, 2 * PAGE));
-        assert_eq!(layer.bytes, 2 * PAGE);
-        if wanted {
-            // While that is on.
-            let request = store.request(1, &[0]).unwrap();
-            assert!(matches!(request.states[..], [State::Coming]));
-        }
-        gate.open();
-        while !wanted && store.stats().classes[0].shadow > 0 {
-            std::thread::yield_now();
-        }
-        if !wanted {
-            store.request(1, &[0]).unwrap();
-        }
-        assert!(holds(store.wait(id(1, 0)).unwrap(), model.block(id(1, 0))));
-        let begin = model.block(id(1, 0)).extents[0].offset as u32 / PAGE as u32;
-        let again = reads.lock().unwrap().iter().filter(|&&page| page == begin).count();
-        assert_eq!(again, 2, "once for the prediction, once for the request");
-        let layer = store.stats().layers[1];
-        assert_eq!((layer.misses, layer.right_bytes, layer.failures), (1, 0, 0), "{layer:?}");
-        assert_eq!(layer.bytes, 8 * PAGE);
-    }
-}
-
-#[test]
-fn what_is_announced_is_kept_until_it_is_requested_itself() {
-    let model = model(2, 6, false, |_| PAGE);
-    let store = model.store(&config(model.minimum(3), 3));
-    assert_eq!(store.announce(0, &[4]), 1);
-    assert_eq!(store.predict(0, &[5]), 1);
-    while store.ready(id(0, 4)).is_none() || store.ready(id(0, 5)).is_none() {
-        std::thread::yield_now();
-    }
-    // Another part of the layer's experts comes first, and needs the room of all but one.
-    model.use_all(&store, 0, &[0, 1, 2]);
-    store.release(0);
-    model.use_all(&store, 1, &[0, 1]);
-    assert!(store.ready(id(0, 4)).is_some() && store.ready(id(0, 5)).is_none());
-    let request = store.request(0, &[4]).unwrap();
-    assert!(matches!(request.states[..], [State::Ready(_)]));
-    let layer = store.stats().layers[0];
-    assert_eq!((layer.right_bytes, layer.wasted_bytes), (PAGE, PAGE));
 }
 
 #[test]
