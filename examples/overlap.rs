@@ -9,7 +9,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
-use ixc::ir::plan::WeightFile;
 use ixc::runtime::engine::{Engine, Options};
 use ixc::runtime::file;
 use ixc::runtime::stream::drive;
@@ -30,13 +29,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let numbers = |list: &str| list.split(',').map(str::parse).collect::<Result<Vec<f64>, _>>();
     let count = rest.first().map_or(Ok(48), |count| count.parse())?;
     let plan = file::open(path)?.plan;
-    let mut experts = 0;
-    for group in &plan.expert_groups {
-        let file =
-            group.weights.first().and_then(|&weight| plan.weights.get(weight as usize)).map(|weight| weight.file);
-        let Some(WeightFile::Blocks { stride }) = file else { return Err("the plan's experts are no blocks".into()) };
-        experts += u64::from(group.experts) * stride;
-    }
+    let experts = plan.block_bytes().ok_or("the plan's experts are no blocks")?;
     let mut random = 1u64;
     let mut draw = || {
         random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);

@@ -8,7 +8,6 @@ use std::time::Instant;
 
 use ixc::compile::decode_tokenizer;
 use ixc::frontend::tokenizer::Tokenizer;
-use ixc::ir::plan::WeightFile;
 use ixc::runtime::engine::{Engine, Options};
 use ixc::runtime::file;
 use ixc::runtime::stream::cache::Kind;
@@ -26,13 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let plan = file::open(path)?.plan;
     let tokens = Tokenizer::new(&decode_tokenizer(&plan.tokenizer)?)?.encode(&std::fs::read_to_string(text)?, true)?;
     let tokens = &tokens[..tokens.len().min(plan.context_length as usize).min(2048)];
-    let mut bytes = 0;
-    for group in &plan.expert_groups {
-        let file =
-            group.weights.first().and_then(|&weight| plan.weights.get(weight as usize)).map(|weight| weight.file);
-        let Some(WeightFile::Blocks { stride }) = file else { return Err("the plan's experts are no blocks".into()) };
-        bytes += u64::from(group.experts) * stride;
-    }
+    let bytes = plan.block_bytes().ok_or("the plan's experts are no blocks")?;
     let run = |part: u64, policy, choice| -> Result<Engine, Box<dyn std::error::Error>> {
         let stream = Config { budget: bytes * part / 100, policy, ..Config::default() };
         let prefetch = Settings { choice, extra: 0 };

@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use ixc::ir::format::Format::{F16, F32, Q4K};
+use made::{BASE, Made, MadeExperts};
 use support::{demo_model, ixc, scratch, stderr, stdout};
 
 const RUN: [&str; 9] = ["run", "-p", "The borrow checker", "-n", "32", "--temp", "0", "-t", "2"];
@@ -38,24 +39,14 @@ fn peak(mut command: Command) -> u64 {
 /// Experts of some 100 MiB, which no run keeps beside its budget's spare memory without being noticed.
 #[test]
 fn what_does_not_fit_is_not_kept() {
-    let model = made::Made {
+    let model = Made {
         seed: 0xb0d6e7,
         context: 64,
-        architecture: "llama",
         layers: 4,
         width: 512,
-        heads: 4,
-        kv_heads: 2,
-        key_length: 64,
-        value_length: 64,
-        inner: 512,
-        experts: Some(made::MadeExperts { count: 64, used: 2, inner: 512 }),
-        vocabulary: 151,
-        tied: false,
-        extreme: false,
-        rope_factors: false,
+        experts: Some(MadeExperts { count: 64, used: 2, inner: 512 }),
         formats: &[("token_embd", F16), ("ffn_gate_inp", F32), ("", Q4K)],
-        keys: Vec::new(),
+        ..BASE
     };
     let path = scratch("budget_large").join("model.gguf");
     std::fs::write(&path, model.file()).unwrap();

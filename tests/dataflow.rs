@@ -16,7 +16,7 @@ use ixc::ir::plan::Plan;
 use ixc::model::Model;
 use ixc::passes::place::PlaceError;
 use ixc::runtime::engine::{self, BackendKind, Engine};
-use made::{Made, MadeExperts};
+use made::{BASE, Made, MadeExperts};
 use support::{Golden, demo_model, nmse, shared};
 
 fn grid(width: u32, height: u32, sram_bytes: u64, routing: Routing) -> Grid {
@@ -303,25 +303,19 @@ fn colours(d: &Descriptor) {
 const COLOURS: Routing = Routing::Colours(24);
 
 /// A model of two layers, made.
-const MADE: Made = Made {
-    seed: 0xf10,
-    context: 200,
-    architecture: "qwen3moe",
-    layers: 2,
-    width: 512,
-    heads: 4,
-    kv_heads: 2,
-    key_length: 64,
-    value_length: 64,
-    inner: 512,
-    experts: Some(MadeExperts { count: 6, used: 2, inner: 256 }),
-    vocabulary: 144,
-    tied: false,
-    extreme: false,
-    rope_factors: false,
-    formats: &[("token_embd", F16), ("ffn_gate_inp", F32), ("", Q4K)],
-    keys: Vec::new(),
-};
+fn made_model() -> Made {
+    Made {
+        seed: 0xf10,
+        context: 200,
+        architecture: "qwen3moe",
+        layers: 2,
+        width: 512,
+        experts: Some(MadeExperts { count: 6, used: 2, inner: 256 }),
+        vocabulary: 144,
+        formats: &[("token_embd", F16), ("ffn_gate_inp", F32), ("", Q4K)],
+        ..BASE
+    }
+}
 
 fn made(name: &str, made: &Made) -> Model {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("dataflow_{name}.gguf"));
@@ -331,8 +325,8 @@ fn made(name: &str, made: &Made) -> Model {
 
 #[test]
 fn models_fit_grids_of_all_kinds() {
-    let dense = Made { architecture: "llama", experts: None, kv_heads: 4, tied: true, ..MADE };
-    for (name, model) in [("experts", made("experts", &MADE)), ("dense", made("dense", &dense))] {
+    let dense = Made { architecture: "llama", experts: None, kv_heads: 4, tied: true, ..made_model() };
+    for (name, model) in [("experts", made("experts", &made_model())), ("dense", made("dense", &dense))] {
         let mut ways = HashSet::new();
         for grid in [
             grid(8, 8, 2 << 20, Routing::Packets),
@@ -356,7 +350,7 @@ fn models_fit_grids_of_all_kinds() {
 
 #[test]
 fn a_grid_that_is_too_small_says_what_does_not_fit() {
-    let model = made("too_small", &MADE);
+    let model = made("too_small", &made_model());
     let error = |grid: &Grid| match place(&model, grid, &Options::default()) {
         Err(ixc::Error::Place(error)) => error,
         other => panic!("{other:?}"),
@@ -400,7 +394,7 @@ fn plans_in_pieces_compute_the_model() {
 /// A row that no PE has room for is normed in pieces, and each product receives those pieces that it reads.
 #[test]
 fn a_row_longer_than_a_memory_is_normed_in_pieces() {
-    let long = Made { architecture: "llama", experts: None, layers: 1, width: 8192, inner: 256, ..MADE };
+    let long = Made { architecture: "llama", experts: None, layers: 1, width: 8192, inner: 256, ..made_model() };
     let model = made("long", &long);
     let grid = grid(160, 160, 32 << 10, COLOURS);
     let d = place(&model, &grid, &Options { context: Some(64) }).unwrap().descriptor;

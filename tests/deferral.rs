@@ -19,7 +19,7 @@ use ixc::model::Model;
 use ixc::runtime::engine::{self, BackendKind, Engine};
 use ixc::runtime::stream::predict::{Choice, Settings, Strategy};
 use ixc::runtime::stream::store::{Config, stats::LayerStats};
-use made::{Made, MadeExperts};
+use made::{BASE, Made, MadeExperts};
 use support::{ixc, stderr, stdout};
 
 const MAX_TOKENS: u32 = 40;
@@ -33,21 +33,10 @@ fn made() -> Made {
     Made {
         seed: 0xdefe,
         context: 64,
-        architecture: "llama",
         layers: 3,
-        width: 256,
-        heads: 4,
-        kv_heads: 2,
-        key_length: 64,
-        value_length: 64,
-        inner: 512,
         experts: Some(MadeExperts { count: 8, used: 3, inner: 256 }),
-        vocabulary: 151,
-        tied: false,
-        extreme: false,
-        rope_factors: false,
         formats: &[("token_embd", F16), ("ffn_gate_inp", F32), ("", Q4K)],
-        keys: Vec::new(),
+        ..BASE
     }
 }
 

@@ -13,7 +13,7 @@ use ixc::model::Model;
 use ixc::runtime::engine::{self, BackendKind, Engine};
 use ixc::runtime::stream::predict::{Choice, Settings, Strategy};
 use ixc::runtime::stream::store::Config;
-use made::{Key, Made, MadeExperts};
+use made::{BASE, Key, Made, MadeExperts};
 
 /// More than two attention blocks of 32 positions and more than one step.
 const TOKENS: usize = 75;
@@ -26,27 +26,6 @@ const FLOAT_BOUND: f64 = 1e-6;
 /// the error in squares is (2 / 127)^2 / 12 = 2e-5 for each product; up to four follow each other in each of three layers, and
 /// their errors add up to 2.5e-4. Softmax and SwiGLU amplify, by less than this bound allows.
 const QUANTISED_BOUND: f64 = 2e-3;
-
-/// A llama of one layer, to be changed.
-const BASE: Made = Made {
-    seed: 0x0dd,
-    context: TOKENS as u64,
-    architecture: "llama",
-    layers: 1,
-    width: 256,
-    heads: 4,
-    kv_heads: 2,
-    key_length: 64,
-    value_length: 64,
-    inner: 512,
-    experts: None,
-    vocabulary: 151,
-    tied: false,
-    extreme: false,
-    rope_factors: false,
-    formats: &[("", F32)],
-    keys: Vec::new(),
-};
 
 /// Tokens of models whose code is emulated: full blocks of rows for every kernel, and a rest.
 const EMULATED_TOKENS: usize = 39;

@@ -21,7 +21,7 @@ use ixc::model::Model;
 use ixc::runtime::engine::{self, BackendKind, Engine};
 use ixc::runtime::load::BuiltIn;
 use ixc::simulate::{ModelWeights, WeightError};
-use made::{Made, MadeExperts};
+use made::{BASE, Made, MadeExperts};
 use support::{Golden, ixc, scratch, shared, stderr, stdout};
 
 /// Simulates tokens in steps of these lengths, and compares each with the engine's.
@@ -181,15 +181,11 @@ fn random_model(random: &mut Random, number: u64) -> Model {
         heads,
         kv_heads: random.of(&[1, 2, 4]),
         key_length: random.of(&[32, 64]),
-        value_length: 64,
         inner: 256 * (1 + random.below(2)),
         experts,
         vocabulary: 96 + 16 * random.below(4),
-        tied: false,
-        extreme: false,
-        rope_factors: false,
         formats,
-        keys: Vec::new(),
+        ..BASE
     };
     let path = scratch("simulate_random").join(format!("{number}.gguf"));
     std::fs::write(&path, made.file()).unwrap();

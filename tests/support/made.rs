@@ -61,6 +61,27 @@ pub struct Made {
     pub keys: Vec<(&'static str, Key)>,
 }
 
+/// A llama of one layer, to be changed.
+pub const BASE: Made = Made {
+    seed: 0x0dd,
+    context: 75,
+    architecture: "llama",
+    layers: 1,
+    width: 256,
+    heads: 4,
+    kv_heads: 2,
+    key_length: 64,
+    value_length: 64,
+    inner: 512,
+    experts: None,
+    vocabulary: 151,
+    tied: false,
+    extreme: false,
+    rope_factors: false,
+    formats: &[("", Format::F32)],
+    keys: Vec::new(),
+};
+
 /// The value of a key.
 #[derive(Clone, Copy, Debug)]
 pub enum Key {

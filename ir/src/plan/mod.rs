@@ -480,6 +480,16 @@ pub struct Plan<K> {
 }
 
 impl<K> Plan<K> {
+    /// Bytes that the blocks of all experts take in the plan's own file; nothing where those of some group are in no blocks.
+    pub fn block_bytes(&self) -> Option<u64> {
+        self.expert_groups.iter().try_fold(0u64, |sum, group| {
+            match self.weights.get(*group.weights.first()? as usize)?.file {
+                WeightFile::Blocks { stride } => sum.checked_add(stride.checked_mul(group.experts.into())?),
+                _ => None,
+            }
+        })
+    }
+
     /// The same plan with other kernels.
     ///
     /// # Errors
