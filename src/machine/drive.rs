@@ -132,7 +132,11 @@ impl Choice {
 
 /// Chooses how many reads at once a file's drive shall have: as told, or as remembered, or by a look of a quarter of a second.
 pub fn choose(file: &Path, told: Option<usize>) -> Choice {
-    let (remembered, mut notes) = match remembered(file) {
+    choose_by(remembered(file), file, told)
+}
+
+fn choose_by(remembered: Result<Option<Entry>, String>, file: &Path, told: Option<usize>) -> Choice {
+    let (remembered, mut notes) = match remembered {
         Ok(entry) => (entry, Vec::new()),
         Err(note) => (None, vec![note]),
     };
@@ -321,9 +325,10 @@ mod tests {
         assert_eq!(error.exit_status(), crate::error::DATA);
         assert!(error.to_string().contains("200 bytes"), "{error}");
         assert_eq!(measure(&folder.join("c")).unwrap_err().exit_status(), crate::error::NO_INPUT);
-        let choice = choose(&folder.join("a"), None);
+        let choose = |told| choose_by(Ok(None), &folder.join("a"), told);
+        let choice = choose(None);
         assert_eq!((choice.depth, choice.origin, choice.rate), (DriveOptions::default().depth, Origin::Usual, None));
-        assert_eq!(choose(&folder.join("a"), Some(7)).depth, 7);
+        assert_eq!(choose(Some(7)).depth, 7);
         fs::remove_dir_all(&folder).unwrap();
     }
 }
