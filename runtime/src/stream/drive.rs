@@ -207,6 +207,7 @@ impl Drive {
         let (shared, flag) = (Arc::clone(queue), Arc::clone(&finished));
         let body = move || {
             let mut report = Report::default();
+            affinity::prefer_short_slices();
             if let Some(cpus) = cpus {
                 match affinity::bind(&cpus) {
                     Ok(()) => report.cpus = Some(cpus),

@@ -7,6 +7,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use super::affinity;
 use super::drive::{Backend, Completion, Read};
 use super::files::Files;
 use super::queue::Wake;
@@ -112,6 +113,7 @@ impl Pread {
 }
 
 fn work(shared: &Shared) {
+    affinity::prefer_short_slices();
     let mut state = shared.lock();
     loop {
         let Some(read) = state.waiting.pop_front() else {
