@@ -11,10 +11,13 @@ use std::sync::Arc;
 use ixc::codegen::target::Target;
 use ixc::ir::plan::Step;
 use ixc::runtime::engine::{BackendKind, Engine, Options};
-use ixc::runtime::stream::store::Config;
+use ixc::runtime::stream::drive::Backend;
+use ixc::runtime::stream::pread::Pread;
+use ixc::runtime::stream::queue::Queue;
+use ixc::runtime::stream::store::{Config, Make};
 use ixc::runtime::trace::Recorder;
 use timeline::Timeline;
-use tiny::{Factors, Folder, MAX_TOKENS, VOCABULARY, grouped};
+use tiny::{EXPERTS, Factors, Folder, MAX_TOKENS, VOCABULARY, grouped};
 
 const STEPS: [u32; 6] = [1, 30, 1, 5, MAX_TOKENS, 1];
 
@@ -103,6 +106,41 @@ fn all_items_of_resident_models_are_there_and_labels_are_only_text() {
     assert_eq!(items, engine.take_stats().tasks.iter().map(|task| task.items).sum::<u64>());
     assert!(trace.of("threads").iter().any(|span| span.name == label));
     assert!(trace.of("threads").iter().any(|span| span.name.starts_with(label) && span.args["expert"].is_u64()));
+}
+
+#[test]
+fn experts_that_are_there_are_done_with_while_others_are_read() {
+    let folder = Folder::new();
+    let plan = grouped(&folder.0, Target::PORTABLE, Factors::F32);
+    let recorder = Arc::new(Recorder::new());
+    // A block takes a fifth of a second.
+    let block =
+        plan.expert_groups[0].weights.iter().map(|&w| plan.weights[w as usize].bytes).sum::<u64>() / u64::from(EXPERTS);
+    let slow = move |queue: &Queue| -> Box<dyn Backend> {
+        Box::new(Pread::paced(Arc::clone(queue.files()), 4, 5.0 * block as f64).unwrap())
+    };
+    let stream = Config { budget: 1 << 20, backend: Some(Make(Arc::new(slow))), ..Config::default() };
+    let options = Options { threads: Some(2), stream, trace: Some(Arc::clone(&recorder)), ..Options::default() };
+    let mut engine = Engine::load(plan, &folder.0, &options).unwrap();
+    (0..8).for_each(|_| step(&mut engine, 1));
+    drop(engine);
+    let mut text = Vec::new();
+    recorder.write(&mut text).unwrap();
+    let trace = Timeline::read(std::str::from_utf8(&text).unwrap());
+    let (threads, mut found) = (trace.of("threads"), 0);
+    for step in trace.of("tokens") {
+        let inside: Vec<_> = threads.iter().filter(|span| step.start <= span.start && span.end <= step.end).collect();
+        let waits: Vec<_> = inside.iter().filter(|span| span.name.starts_with("wait for")).collect();
+        let Some(arrived) = waits.iter().map(|span| span.end).min() else { continue };
+        let was_there = |expert: u64| waits.iter().all(|wait| wait.name != format!("wait for layer 0 expert {expert}"));
+        for down in inside.iter().filter(|span| span.name.starts_with("down")) {
+            if down.args["expert"].as_u64().is_some_and(was_there) {
+                assert!(down.end < arrived, "{down:?}: others came at {arrived}");
+                found += 1;
+            }
+        }
+    }
+    assert!(found > 0, "no step had both");
 }
 
 #[test]

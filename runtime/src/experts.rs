@@ -31,7 +31,7 @@ use crate::program::Program;
 use crate::stream::affinity;
 use crate::stream::files::PAGE;
 use crate::stream::predict;
-use crate::stream::store::{Config, Pack, Store};
+use crate::stream::store::{Config, Pack, State, Store};
 use crate::stream::{Block, BlockId, Extent, Form, StreamError};
 use crate::trace::{Recorder, Work};
 
@@ -104,7 +104,9 @@ pub(crate) struct Window {
     group: u32,
     /// Experts and their rows, in the order in which they are best worked on.
     pub(crate) rows: Vec<ExpertRows>,
-    /// Those that come after them.
+    /// Those that were requested with them, and were not there yet.
+    coming: Vec<ExpertRows>,
+    /// Those that are requested after them.
     rest: Vec<ExpertRows>,
     /// Whether these are the group's first in this step.
     pub(crate) first: bool,
@@ -299,7 +301,7 @@ impl Experts {
     /// window; so with [`Experts::next`] and [`Experts::end`].
     pub(crate) fn begin(&self, number: u32, group: u32, rows: &[ExpertRows]) -> Result<(), StreamError> {
         let mut window = self.window.write().unwrap_or_else(PoisonError::into_inner);
-        *window = Window { group, rows: Vec::new(), rest: rows.to_vec(), first: true };
+        *window = Window { group, rest: rows.to_vec(), first: true, ..Window::default() };
         self.fill(&mut window)?;
         let chosen: Vec<u32> = rows.iter().map(|rows| rows.expert).collect();
         self.foresight().named(&self.store, group, number, &chosen);
@@ -317,17 +319,21 @@ impl Experts {
     /// Goes on with the next experts of the window, if there are any: what was worked on is let go.
     pub(crate) fn next(&self) -> Result<bool, StreamError> {
         let mut window = self.window.write().unwrap_or_else(PoisonError::into_inner);
-        if window.rest.is_empty() {
+        if window.coming.is_empty() && window.rest.is_empty() {
             return Ok(false);
         }
-        for rows in std::mem::take(&mut window.rows) {
+        let coming = std::mem::take(&mut window.coming);
+        for rows in std::mem::replace(&mut window.rows, coming) {
             self.store.release_block(BlockId { layer: window.group, expert: rows.expert });
         }
         window.first = false;
-        self.fill(&mut window)?;
+        if window.rows.is_empty() {
+            self.fill(&mut window)?;
+        }
         Ok(true)
     }
 
+    /// Asks for the next experts. Those that are there are worked on first, through all stages; the others are read meanwhile.
     fn fill(&self, window: &mut Window) -> Result<(), StreamError> {
         let experts: Vec<u32> = window.rest.iter().map(|rows| rows.expert).collect();
         let possible = self.store.window(window.group, &experts).clamp(1, experts.len().max(1));
@@ -338,7 +344,10 @@ impl Experts {
             self.store.predict(window.group, &experts[count..possible.max(count)]);
         }
         let taken: Vec<ExpertRows> = window.rest.drain(..count).collect();
-        window.rows = request.ready_first().into_iter().map(|i| taken[i]).collect();
+        let is_there = |(_, state): &(ExpertRows, State)| matches!(state, State::Ready(_));
+        let (there, coming): (Vec<_>, Vec<_>) = taken.into_iter().zip(request.states).partition(is_there);
+        let [there, coming] = [there, coming].map(|of| of.into_iter().map(|(rows, _)| rows).collect::<Vec<_>>());
+        (window.rows, window.coming) = if there.is_empty() { (coming, there) } else { (there, coming) };
         Ok(())
     }
 
@@ -359,6 +368,7 @@ impl Experts {
         let mut window = self.window.write().unwrap_or_else(PoisonError::into_inner);
         if window.group == group {
             window.rows.clear();
+            window.coming.clear();
         }
         drop(window);
         self.store.release(group);

@@ -204,7 +204,7 @@ impl Recorder {
                     Work::Request(layer) => span(&format_args!("request experts of layer {layer}")),
                     Work::Predict(layer) => span(&format_args!("predict experts of layer {layer}")),
                     Work::Release(layer) => span(&format_args!("release experts of layer {layer}")),
-                    Work::Next => span(&"request the next experts"),
+                    Work::Next => span(&"go on with the next experts"),
                 }?;
             }
             dropped += out.dropped(THREADS, tid, &lane)?;

@@ -146,15 +146,6 @@ pub struct Request {
     pub states: Vec<State>,
 }
 
-impl Request {
-    /// Positions in the request: those that are ready first, then the others, each in the order given.
-    pub fn ready_first(&self) -> Vec<usize> {
-        let (ready, coming): (Vec<usize>, Vec<usize>) =
-            (0..self.states.len()).partition(|&i| matches!(self.states[i], State::Ready(_)));
-        [ready, coming].concat()
-    }
-}
-
 /// What never changes, and what is read without the lock.
 struct Fixed {
     blocks: Vec<Block>,

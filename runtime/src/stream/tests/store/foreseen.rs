@@ -40,7 +40,6 @@ fn a_prediction_is_read_to_the_slot_where_it_stays_and_only_once() {
     assert_eq!(shadow, 2);
     let request = store.request(1, &[5, 3]).unwrap();
     assert!(matches!(request.states[..], [State::Coming, State::Ready(region)] if region.base() == at));
-    assert_eq!(request.ready_first(), [1, 0]);
     assert!(holds(store.wait(id(1, 5)).unwrap(), model.block(id(1, 5))));
     let stats = store.stats();
     assert_eq!((stats.classes[0].primary, stats.classes[0].shadow), (2, 1));
