@@ -34,7 +34,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use auto::Auto;
-use sure::Sureness;
+use sure::{Named, Sureness};
 
 /// How to guess.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -290,7 +290,7 @@ impl Predictions {
             let guess = |(rank, &expert): (usize, &u32)| Guess {
                 expert,
                 resident: resident(expert),
-                sure: scored.sureness.of(layer, rank) >= sure_enough,
+                sure: scored.sureness.of(Named { layer, rank, expert }) >= sure_enough,
             };
             let guesses: Vec<Guess> = experts.iter().enumerate().map(guess).collect();
             if current == Some(strategy) {
@@ -309,12 +309,12 @@ impl Predictions {
             if let (Some(guess), Some(tally)) = (guess, scored.tallies.get_mut(layer as usize)) {
                 let chosen = |guess: &&Guess| observed.experts.contains(&guess.expert);
                 let right = guess.iter().filter(chosen).count();
-                let missing = || guess.iter().enumerate().filter(|(_, guess)| !guess.resident);
-                for (rank, guess) in missing() {
-                    scored.sureness.learn(layer, rank, chosen(&guess));
+                for (rank, guess) in guess.iter().enumerate() {
+                    let named = Named { layer, rank, expert: guess.expert };
+                    scored.sureness.learn(named, guess.resident, chosen(&guess));
                 }
-                let (useful, useless): (Vec<&Guess>, Vec<&Guess>) =
-                    missing().map(|(_, guess)| guess).filter(|guess| guess.sure).partition(chosen);
+                let read = guess.iter().filter(|guess| !guess.resident && guess.sure);
+                let (useful, useless): (Vec<&Guess>, Vec<&Guess>) = read.partition(chosen);
                 let (useful, useless) = (useful.len() as u64, useless.len() as u64);
                 // What says nothing yet is no guess.
                 if !guess.is_empty() {
