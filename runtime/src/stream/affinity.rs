@@ -169,7 +169,7 @@ pub fn bind(_: &[usize]) -> io::Result<()> {
 const SLICE: Duration = Duration::from_micros(100);
 
 /// Has the scheduler run the calling thread soon after it is woken, also where all CPUs compute: in slices so short that it goes before
-/// threads with the usual ones. Linux has that from 6.12 on; from 6.6 to 6.11 whoever runs ends its slice of some milliseconds first, and older
+/// threads with the usual ones. Linux has that from 6.12 on, in its usual policy; from 6.6 to 6.11 whoever runs ends its slice of some milliseconds first, and older
 /// ones let what slept long go first anyway. Where it is refused, all goes on as it is.
 pub fn prefer_short_slices() {
     match set_slice(SLICE) {
@@ -180,6 +180,10 @@ pub fn prefer_short_slices() {
 
 #[cfg(target_os = "linux")]
 fn set_slice(slice: Duration) -> io::Result<()> {
+    // SAFETY: takes a number and gives one; 0 is this thread.
+    if unsafe { libc::sched_getscheduler(0) } != libc::SCHED_OTHER {
+        return Err(io::Error::other("somebody chose another policy for it"));
+    }
     // SAFETY: all of them are numbers, for which 0 is one.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
     attributes.size = size_of::<libc::sched_attr>() as u32;
@@ -202,6 +206,30 @@ fn set_slice(_: Duration) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn short_slices_change_neither_policy_nor_niceness() {
+        let policy_and_nice = || {
+            // SAFETY: they take numbers and give one; 0 is this thread.
+            unsafe { (libc::sched_getscheduler(0), libc::getpriority(libc::PRIO_PROCESS, 0)) }
+        };
+        std::thread::spawn(move || {
+            let nice = policy_and_nice().1 + 1;
+            // SAFETY: takes numbers; 0 is this thread, and nobody needs a right to be nicer.
+            assert_eq!(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) }, 0);
+            let before = policy_and_nice();
+            prefer_short_slices();
+            assert_eq!(policy_and_nice(), before);
+            let priority = libc::sched_param { sched_priority: 0 };
+            // SAFETY: 0 is this thread, the parameter is whole.
+            assert_eq!(unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &priority) }, 0);
+            assert!(set_slice(SLICE).unwrap_err().to_string().contains("another policy"));
+            assert_eq!(policy_and_nice(), (libc::SCHED_BATCH, nice));
+        })
+        .join()
+        .unwrap();
+    }
 
     #[test]
     fn lists_of_cpus() {
