@@ -39,7 +39,8 @@ fn a_prediction_is_read_to_the_slot_where_it_stays_and_only_once() {
     let shadow = store.stats().classes[0].shadow;
     assert_eq!(shadow, 2);
     let request = store.request(1, &[5, 3]).unwrap();
-    assert!(matches!(request.states[..], [State::Coming, State::Ready(region)] if region.base() == at));
+    // The first may have come by now.
+    assert!(matches!(request.states[..], [_, State::Ready(region)] if region.base() == at));
     assert!(holds(store.wait(id(1, 5)).unwrap(), model.block(id(1, 5))));
     let stats = store.stats();
     assert_eq!((stats.classes[0].primary, stats.classes[0].shadow), (2, 1));
