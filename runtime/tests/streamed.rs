@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use ixc_codegen::target::Target;
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{BucketId, ExpertGroup, Plan, Step, WeightFile};
+use ixc_ir::plan::{BucketId, BufferId, ExpertGroup, Plan, Source, Step, WeightFile};
 use ixc_runtime::engine::{BackendKind, Engine, ExpertStore, Options, StepError};
 use ixc_runtime::execute::ExecuteError;
 use ixc_runtime::file;
@@ -497,7 +497,7 @@ fn a_budget_for_everything_is_kept_or_refused() {
 #[test]
 fn groups_that_cannot_be_streamed_are_refused() {
     type Change = fn(&mut Plan<Kernel>);
-    let cases: [(&str, Change); 10] = [
+    let cases: [(&str, Change); 11] = [
         ("requested, then released", |p| p.steps.retain(|step| !matches!(step, Step::Release { .. }))),
         ("requested, then released", |p| p.steps.retain(|step| !matches!(step, Step::Request { .. }))),
         ("requested, then released", |p| {
@@ -523,6 +523,32 @@ fn groups_that_cannot_be_streamed_are_refused() {
             // What `down` writes for some experts is what `gate` and `up` read for others.
             let read = p.buffers.iter().find(|buffer| buffer.name == "g").unwrap().offset;
             p.buffers.iter_mut().find(|buffer| buffer.name == "e").unwrap().offset = read;
+        }),
+        ("in memory of its own", |p| {
+            // What a norm beside `down` writes, `gate` and `up` read for experts that come after those that were there.
+            let named = |name: &str| BufferId(p.buffers.iter().position(|buffer| buffer.name == name).unwrap() as u32);
+            let (norm_out, read) = (named("h2"), named("g"));
+            let tasks = |step: &mut Step, label: &str| match step {
+                Step::Run { tasks } => tasks.iter().position(|task| task.label == label),
+                _ => None,
+            };
+            let mut norm = None;
+            for step in &mut p.steps {
+                match (tasks(step, "norm2"), tasks(step, "down"), step) {
+                    (Some(at), _, Step::Run { tasks }) => norm = Some(tasks[at].clone()),
+                    (_, Some(_), Step::Run { tasks }) => tasks.extend(norm.take()),
+                    _ => {}
+                }
+            }
+            let down = p.steps.iter_mut().find_map(|step| match step {
+                Step::Run { tasks } if tasks.iter().any(|task| task.label == "down") => tasks.last_mut(),
+                _ => None,
+            });
+            for arg in &mut down.unwrap().args {
+                if arg.source == Source::Arena(norm_out) {
+                    arg.source = Source::Arena(read);
+                }
+            }
         }),
         ("experts of all groups is 1114112", |p| {
             let group = p.expert_groups[0].clone();

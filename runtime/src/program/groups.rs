@@ -234,28 +234,30 @@ fn reader(
     Ok(())
 }
 
-/// Whether stages can be run for some experts, and again for others: what a stage writes for some may not be what one before it takes
-/// for others, nor what tasks over other rows take.
+/// Whether stages can be run for some experts, and again for others: what a stage writes for some, or for other rows, may not be what one
+/// before it takes for others, nor what tasks over other rows take.
 fn repeatable(checker: &Checker<'_>, stages: &[Stage], bucket: BucketId) -> Result<(), Problem> {
     let routed = |task: &Task| task.rows == RowAxis::Routed(bucket);
-    // Taken by stages before, and by tasks over other rows of any stage.
+    // Taken by tasks over other rows, of any stage.
     let mut taken: Vec<BufferId> = Vec::new();
     for task in stages.iter().flat_map(|stage| &stage.tasks).filter(|task| !routed(task)) {
         taken.extend(buffers(checker, task, false)?);
     }
+    // Taken for experts by stages before.
+    let mut again: Vec<BufferId> = Vec::new();
     for stage in stages {
-        let tasks = || stage.tasks.iter().filter(|task| routed(task));
-        for task in tasks() {
+        for task in &stage.tasks {
+            let kept = || again.iter().chain(taken.iter().filter(|_| routed(task)));
             for written in buffers(checker, task, true)? {
-                if taken.iter().any(|&buffer| checker.may_overlap(Source::Arena(written), Source::Arena(buffer))) {
+                if kept().any(|&buffer| checker.may_overlap(Source::Arena(written), Source::Arena(buffer))) {
                     return Err(Problem::Shape {
                         right: "computed with in memory of its own, apart from what is read before",
                     });
                 }
             }
         }
-        for task in tasks() {
-            taken.extend(buffers(checker, task, false)?);
+        for task in stage.tasks.iter().filter(|task| routed(task)) {
+            again.extend(buffers(checker, task, false)?);
         }
     }
     Ok(())
