@@ -202,6 +202,8 @@ pub struct Report {
 #[derive(Clone, Copy, Debug)]
 struct Guess {
     expert: u32,
+    /// Its odds then.
+    probability: f64,
     /// Whether it was in memory then.
     resident: bool,
     /// Whether it was sure enough to be read, if it was not.
@@ -287,10 +289,10 @@ impl Predictions {
         for ((_, strategy), scored) in Strategy::ALL.into_iter().zip(&mut self.strategies) {
             let Some(place) = scored.guesses.get_mut(layer as usize) else { continue };
             let experts = scored.predictor.predict(layer, width);
-            let guess = |(rank, &expert): (usize, &u32)| Guess {
-                expert,
-                resident: resident(expert),
-                sure: scored.sureness.of(Named { layer, rank, expert }) >= sure_enough,
+            let guess = |(rank, &expert): (usize, &u32)| {
+                let probability = scored.sureness.odds(Named { layer, rank, expert });
+                let sure = scored.sureness.counted(layer, probability) >= sure_enough;
+                Guess { expert, probability, resident: resident(expert), sure }
             };
             let guesses: Vec<Guess> = experts.iter().enumerate().map(guess).collect();
             if current == Some(strategy) {
@@ -311,7 +313,7 @@ impl Predictions {
                 let right = guess.iter().filter(chosen).count();
                 for (rank, guess) in guess.iter().enumerate() {
                     let named = Named { layer, rank, expert: guess.expert };
-                    scored.sureness.learn(named, guess.resident, chosen(&guess));
+                    scored.sureness.learn(named, guess.probability, guess.resident, chosen(&guess));
                 }
                 let read = guess.iter().filter(|guess| !guess.resident && guess.sure);
                 let (useful, useless): (Vec<&Guess>, Vec<&Guess>) = read.partition(chosen);

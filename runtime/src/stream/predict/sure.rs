@@ -89,7 +89,7 @@ pub(super) struct Named {
 
 impl Sureness {
     /// The probability that the odds of a guess are.
-    fn odds(&self, guess: Named) -> f64 {
+    pub fn odds(&self, guess: Named) -> f64 {
         let rank = self.ranks.get(guess.rank).map_or(0.0, |weight| weight.value);
         let layer = self.layers.get(guess.layer as usize).map_or(0.0, |layer| {
             layer.all.value + layer.experts.get(guess.expert as usize).map_or(0.0, |weight| weight.value)
@@ -101,13 +101,12 @@ impl Sureness {
         ((probability * CLASSES as f64) as usize).min(CLASSES - 1)
     }
 
-    /// A guess was right or not.
-    pub fn learn(&mut self, guess: Named, resident: bool, right: bool) {
+    /// A guess, whose odds were `probability` when it was made, was right or not.
+    pub fn learn(&mut self, guess: Named, probability: f64, resident: bool, right: bool) {
         let (layer, expert) = (guess.layer as usize, guess.expert as usize);
         if expert >= MOST_EXPERTS {
             return;
         }
-        let probability = self.odds(guess);
         if self.layers.len() <= layer {
             self.layers.resize_with(layer + 1, Layer::default);
         }
@@ -129,12 +128,11 @@ impl Sureness {
         }
     }
 
-    /// How likely a guess of an expert that is not in memory is right, 0 to 1: a half where nobody knows.
-    pub fn of(&self, guess: Named) -> f64 {
-        let probability = self.odds(guess);
+    /// How likely a layer's guess with these odds, of an expert that is not in memory, is right, 0 to 1: a half where nobody knows.
+    pub fn counted(&self, layer: u32, probability: f64) -> f64 {
         let class = Sureness::class(probability);
         let shared = self.classes[class].part(probability, ODDS_PRIOR);
-        let own = self.layers.get(guess.layer as usize).map_or(Count::default(), |layer| layer.classes[class]);
+        let own = self.layers.get(layer as usize).map_or(Count::default(), |layer| layer.classes[class]);
         own.part(shared, PRIOR)
     }
 }
@@ -147,6 +145,16 @@ mod tests {
         Named { layer, rank, expert }
     }
 
+    impl Sureness {
+        fn of(&self, guess: Named) -> f64 {
+            self.counted(guess.layer, self.odds(guess))
+        }
+    }
+
+    fn learn(sure: &mut Sureness, guess: Named, resident: bool, right: bool) {
+        sure.learn(guess, sure.odds(guess), resident, right);
+    }
+
     #[test]
     fn experts_that_are_named_and_never_chosen_are_told_from_others_of_their_rank() {
         let mut sure = Sureness::default();
@@ -154,8 +162,8 @@ mod tests {
         for token in 0..100 {
             // The first is one of ten, and right unless it is expert 3; the second is never right.
             let expert = token % 10;
-            sure.learn(named(0, 0, expert), expert != 3, expert != 3);
-            sure.learn(named(0, 1, 20 + expert), false, false);
+            learn(&mut sure, named(0, 0, expert), expert != 3, expert != 3);
+            learn(&mut sure, named(0, 1, 20 + expert), false, false);
         }
         assert!(sure.of(named(0, 0, 3)) < 0.2, "{}", sure.of(named(0, 0, 3)));
         assert!(sure.of(named(0, 0, 4)) > 0.7, "{}", sure.of(named(0, 0, 4)));
@@ -169,8 +177,8 @@ mod tests {
         let mut sure = Sureness::default();
         // The same rank is right in one layer and wrong in the other, for experts that come once each.
         for token in 0..200 {
-            sure.learn(named(0, 0, token), false, true);
-            sure.learn(named(1, 0, token), false, false);
+            learn(&mut sure, named(0, 0, token), false, true);
+            learn(&mut sure, named(1, 0, token), false, false);
         }
         let [right, wrong] = [0, 1].map(|layer| sure.of(named(layer, 0, 1000)));
         assert!(right > 0.8 && wrong < 0.2, "{right}, {wrong}");
@@ -181,7 +189,7 @@ mod tests {
         let mut sure = Sureness::default();
         // Right where it is in memory, wrong where it is not.
         for token in 0..400 {
-            sure.learn(named(0, 0, token % 4), token % 4 != 0, token % 4 != 0);
+            learn(&mut sure, named(0, 0, token % 4), token % 4 != 0, token % 4 != 0);
         }
         assert!(sure.of(named(0, 0, 0)) < 0.1 && sure.odds(named(0, 0, 1)) > 0.9);
     }
@@ -189,15 +197,15 @@ mod tests {
     #[test]
     fn what_was_long_ago_counts_less() {
         let mut sure = Sureness::default();
-        (0..10_000).for_each(|_| sure.learn(named(0, 0, 0), false, true));
-        (0..600).for_each(|_| sure.learn(named(0, 0, 0), false, false));
+        (0..10_000).for_each(|_| learn(&mut sure, named(0, 0, 0), false, true));
+        (0..600).for_each(|_| learn(&mut sure, named(0, 0, 0), false, false));
         assert!(sure.of(named(0, 0, 0)) < 0.5, "{}", sure.of(named(0, 0, 0)));
     }
 
     #[test]
     fn an_expert_that_no_model_has_takes_no_memory() {
         let mut sure = Sureness::default();
-        sure.learn(named(0, 0, u32::MAX), false, true);
+        learn(&mut sure, named(0, 0, u32::MAX), false, true);
         assert!(sure.layers.is_empty() && sure.of(named(0, 0, u32::MAX)) == 0.5);
     }
 }
