@@ -6,6 +6,7 @@ mod timeline;
 #[path = "../runtime/tests/tiny/mod.rs"]
 mod tiny;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use ixc::codegen::target::Target;
@@ -113,11 +114,11 @@ fn experts_that_are_there_are_done_with_while_others_are_read() {
     let folder = Folder::new();
     let plan = grouped(&folder.0, Target::PORTABLE, Factors::F32);
     let recorder = Arc::new(Recorder::new());
-    // A block takes a fifth of a second.
+    // A block takes half a second.
     let block =
         plan.expert_groups[0].weights.iter().map(|&w| plan.weights[w as usize].bytes).sum::<u64>() / u64::from(EXPERTS);
     let slow = move |queue: &Queue| -> Box<dyn Backend> {
-        Box::new(Pread::paced(Arc::clone(queue.files()), 4, 5.0 * block as f64).unwrap())
+        Box::new(Pread::paced(Arc::clone(queue.files()), 4, 2.0 * block as f64).unwrap())
     };
     let stream = Config { budget: 1 << 20, backend: Some(Make(Arc::new(slow))), ..Config::default() };
     let options = Options { threads: Some(2), stream, trace: Some(Arc::clone(&recorder)), ..Options::default() };
@@ -127,12 +128,16 @@ fn experts_that_are_there_are_done_with_while_others_are_read() {
     let mut text = Vec::new();
     recorder.write(&mut text).unwrap();
     let trace = Timeline::read(std::str::from_utf8(&text).unwrap());
-    let (threads, mut found) = (trace.of("threads"), 0);
+    let (threads, drive, mut found) = (trace.of("threads"), trace.of("drive"), 0);
     for step in trace.of("tokens") {
         let inside: Vec<_> = threads.iter().filter(|span| step.start <= span.start && span.end <= step.end).collect();
-        let waits: Vec<_> = inside.iter().filter(|span| span.name.starts_with("wait for")).collect();
-        let Some(arrived) = waits.iter().map(|span| span.end).min() else { continue };
-        let was_there = |expert: u64| waits.iter().all(|wait| wait.name != format!("wait for layer 0 expert {expert}"));
+        // What was read in this step, and when it had come.
+        let mut came: BTreeMap<&str, u64> = BTreeMap::new();
+        for read in drive.iter().filter(|read| step.start <= read.start && read.end <= step.end) {
+            came.entry(&read.name).and_modify(|end| *end = read.end.max(*end)).or_insert(read.end);
+        }
+        let Some(arrived) = came.values().copied().min() else { continue };
+        let was_there = |expert: u64| !came.contains_key(format!("layer 0 expert {expert}").as_str());
         for down in inside.iter().filter(|span| span.name.starts_with("down")) {
             if down.args["expert"].as_u64().is_some_and(was_there) {
                 assert!(down.end < arrived, "{down:?}: others came at {arrived}");

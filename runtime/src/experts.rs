@@ -5,8 +5,9 @@
 //!
 //! ```text
 //! barrier      request experts 3 of bucket 3        all that are not in memory are submitted at once
-//! gate, up     experts that are in memory, then the others in the order in which they were asked for; who comes to one waits for it
+//! gate, up     experts that are in memory
 //! down         the same experts
+//! barrier      if others were asked for: back to `gate, up` with these, in the order in which they were; who comes to one waits for it
 //! barrier      if there were not slots for all: release these, request the next ones, and back to `gate, up`
 //! barrier      release experts 3
 //! ```

@@ -66,7 +66,7 @@ impl Pass<'_> {
         }
     }
 
-    /// Whether a window has experts that were not worked on; they are asked for then.
+    /// Whether a window has experts that were not worked on; those that were not asked for are then.
     fn go_on(&self) -> Result<bool, ExecuteError> {
         Ok(self.store.experts.as_ref().map_or(Ok(false), Experts::next)?)
     }

@@ -170,19 +170,21 @@ const SLICE: Duration = Duration::from_micros(100);
 
 /// Has the scheduler run the calling thread soon after it is woken, also where all CPUs compute: in slices so short that it goes before
 /// threads with the usual ones. Linux has that from 6.12 on, in its usual policy; from 6.6 to 6.11 whoever runs ends its slice of some milliseconds first, and older
-/// ones let what slept long go first anyway. Where it is refused, all goes on as it is.
-pub fn prefer_short_slices() {
-    match set_slice(SLICE) {
-        Ok(()) => {}
-        Err(error) => tracing::debug!(%error, "a thread that reads is scheduled like any other"),
-    }
+/// ones let what slept long go first anyway.
+///
+/// # Errors
+/// Why it is refused; all goes on as it is then.
+pub fn prefer_short_slices() -> io::Result<()> {
+    set_slice(SLICE)
 }
 
 #[cfg(target_os = "linux")]
 fn set_slice(slice: Duration) -> io::Result<()> {
     // SAFETY: takes a number and gives one; 0 is this thread.
-    if unsafe { libc::sched_getscheduler(0) } != libc::SCHED_OTHER {
-        return Err(io::Error::other("somebody chose another policy for it"));
+    match unsafe { libc::sched_getscheduler(0) } {
+        libc::SCHED_OTHER => {}
+        ..0 => return Err(io::Error::last_os_error()),
+        _ => return Err(io::Error::other("somebody chose another policy for it")),
     }
     // SAFETY: all of them are numbers, for which 0 is one.
     let mut attributes: libc::sched_attr = unsafe { std::mem::zeroed() };
@@ -215,17 +217,23 @@ mod tests {
             unsafe { (libc::sched_getscheduler(0), libc::getpriority(libc::PRIO_PROCESS, 0)) }
         };
         std::thread::spawn(move || {
-            let nice = policy_and_nice().1 + 1;
             // SAFETY: takes numbers; 0 is this thread, and nobody needs a right to be nicer.
-            assert_eq!(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) }, 0);
+            assert_eq!(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, policy_and_nice().1 + 1) }, 0);
             let before = policy_and_nice();
-            prefer_short_slices();
+            let result = set_slice(SLICE);
             assert_eq!(policy_and_nice(), before);
-            let priority = libc::sched_param { sched_priority: 0 };
-            // SAFETY: 0 is this thread, the parameter is whole.
-            assert_eq!(unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &priority) }, 0);
-            assert!(set_slice(SLICE).unwrap_err().to_string().contains("another policy"));
-            assert_eq!(policy_and_nice(), (libc::SCHED_BATCH, nice));
+            if before.0 == libc::SCHED_OTHER {
+                // A container may refuse it; that it is said wrong would be EINVAL or E2BIG.
+                let refused = result.map_err(|error| error.raw_os_error()).err();
+                assert!(refused.is_none_or(|errno| matches!(errno, Some(libc::EPERM | libc::ENOSYS))), "{refused:?}");
+                let priority = libc::sched_param { sched_priority: 0 };
+                // SAFETY: 0 is this thread, the parameter is whole.
+                assert_eq!(unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &priority) }, 0);
+                assert!(set_slice(SLICE).unwrap_err().to_string().contains("another policy"));
+                assert_eq!(policy_and_nice(), (libc::SCHED_BATCH, before.1));
+            } else {
+                assert!(result.unwrap_err().to_string().contains("another policy"));
+            }
         })
         .join()
         .unwrap();

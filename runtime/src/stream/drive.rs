@@ -207,7 +207,9 @@ impl Drive {
         let (shared, flag) = (Arc::clone(queue), Arc::clone(&finished));
         let body = move || {
             let mut report = Report::default();
-            affinity::prefer_short_slices();
+            if let Err(error) = affinity::prefer_short_slices() {
+                report.notes.push(format!("the reading thread is scheduled like any other: {error}"));
+            }
             if let Some(cpus) = cpus {
                 match affinity::bind(&cpus) {
                     Ok(()) => report.cpus = Some(cpus),

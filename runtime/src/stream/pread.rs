@@ -113,7 +113,8 @@ impl Pread {
 }
 
 fn work(shared: &Shared) {
-    affinity::prefer_short_slices();
+    // The thread that they read for says where it is refused.
+    let _ = affinity::prefer_short_slices();
     let mut state = shared.lock();
     loop {
         let Some(read) = state.waiting.pop_front() else {

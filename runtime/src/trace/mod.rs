@@ -72,7 +72,7 @@ pub(crate) enum Work {
     Predict(u32),
     /// Let a layer's experts go.
     Release(u32),
-    /// Went on with experts that there was no room for before.
+    /// Went on with experts that had not come before, or that there was no room for.
     Next,
 }
 

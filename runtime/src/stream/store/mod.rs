@@ -1,7 +1,8 @@
 //! The weight store: asks for blocks, predictions of blocks, and waits for them; all under a hard budget.
 //!
 //! The executor calls [`Store::request`] as soon as the router has decided, computes what is ready first, and [`Store::wait`]s for
-//! the rest block by block, with any number of threads. [`Store::release`] ends it: until then nothing of the layer is given up.
+//! the rest block by block, with any number of threads. [`Store::release`] ends it: until then nothing of the layer is given up but what
+//! [`Store::release_block`] was called for.
 //!
 //! ```
 //! use ixc_runtime::stream::{Block, BlockId, Extent, Form, store::{Config, State, Store}};
