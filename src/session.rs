@@ -152,9 +152,9 @@ pub struct Session {
     /// Tokens that were timed.
     measured: usize,
     /// The drive that experts are read from.
+    drive: Option<drive::Choice>,
     /// Whether nothing is read ahead by guessing, and nothing deferred.
     plain: bool,
-    drive: Option<drive::Choice>,
 }
 
 impl Session {

@@ -6,6 +6,7 @@
 use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+#[cfg(target_os = "linux")]
 use std::time::Duration;
 
 /// The CPUs of the NUMA node that a device (`st_dev` of a file on it) hangs on, where there are several nodes and the system says.
@@ -166,6 +167,7 @@ pub fn bind(_: &[usize]) -> io::Result<()> {
 }
 
 /// How long the scheduler lets a thread that [`prefer_short_slices`] run at a time: the least that it takes.
+#[cfg(target_os = "linux")]
 const SLICE: Duration = Duration::from_micros(100);
 
 /// Has the scheduler run the calling thread soon after it is woken, also where all CPUs compute: in slices so short that it goes before
@@ -174,12 +176,8 @@ const SLICE: Duration = Duration::from_micros(100);
 ///
 /// # Errors
 /// Why it is refused; all goes on as it is then.
-pub fn prefer_short_slices() -> io::Result<()> {
-    set_slice(SLICE)
-}
-
 #[cfg(target_os = "linux")]
-fn set_slice(slice: Duration) -> io::Result<()> {
+pub fn prefer_short_slices() -> io::Result<()> {
     // SAFETY: takes a number and gives one; 0 is this thread.
     match unsafe { libc::sched_getscheduler(0) } {
         libc::SCHED_OTHER => {}
@@ -192,7 +190,7 @@ fn set_slice(slice: Duration) -> io::Result<()> {
     attributes.sched_policy = libc::SCHED_OTHER as u32;
     // SAFETY: 0 is this thread. It stays as nice as it is.
     attributes.sched_nice = unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) };
-    attributes.sched_runtime = slice.as_nanos() as u64;
+    attributes.sched_runtime = SLICE.as_nanos() as u64;
     // SAFETY: 0 is this thread; the attributes are as long as they say.
     match unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &attributes, 0) } {
         0 => Ok(()),
@@ -200,8 +198,12 @@ fn set_slice(slice: Duration) -> io::Result<()> {
     }
 }
 
+/// As on Linux, if there were such a thing.
+///
+/// # Errors
+/// Always: only Linux has it.
 #[cfg(not(target_os = "linux"))]
-fn set_slice(_: Duration) -> io::Result<()> {
+pub fn prefer_short_slices() -> io::Result<()> {
     Err(io::ErrorKind::Unsupported.into())
 }
 
@@ -220,7 +222,7 @@ mod tests {
             // SAFETY: takes numbers; 0 is this thread, and nobody needs a right to be nicer.
             assert_eq!(unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, policy_and_nice().1 + 1) }, 0);
             let before = policy_and_nice();
-            let result = set_slice(SLICE);
+            let result = prefer_short_slices();
             assert_eq!(policy_and_nice(), before);
             if before.0 == libc::SCHED_OTHER {
                 // A container may refuse it; that it is said wrong would be EINVAL or E2BIG.
@@ -229,7 +231,7 @@ mod tests {
                 let priority = libc::sched_param { sched_priority: 0 };
                 // SAFETY: 0 is this thread, the parameter is whole.
                 assert_eq!(unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &priority) }, 0);
-                assert!(set_slice(SLICE).unwrap_err().to_string().contains("another policy"));
+                assert!(prefer_short_slices().unwrap_err().to_string().contains("another policy"));
                 assert_eq!(policy_and_nice(), (libc::SCHED_BATCH, before.1));
             } else {
                 assert!(result.unwrap_err().to_string().contains("another policy"));
