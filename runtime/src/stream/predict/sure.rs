@@ -9,8 +9,8 @@
 //! So each guess has odds, learned online by logistic regression with step sizes as in Adagrad (Duchi et al. 2011): those of its rank, its layer,
 //! and its expert there, added. How often guesses with such odds were right that were not in memory is counted then, layer by layer, and by
 //! all layers together where a layer has not seen enough. On `moe4b` with memory for 15 % of its experts, of 28 missed experts
-//! of a token guesses that are right more often than not name 45 % (78 % of them right), and 12 % (60 %) where ranks alone are judged; with memory
-//! for 30 %, 19 % and 1 %; on `moe30b` with 20 %, 26 % and 16 %. (Early routers that name 16 experts where 8 are needed.)
+//! of a token guesses that are right more often than not name 44 % (79 % of them right), and 12 % (60 %) where ranks alone are judged; with memory
+//! for 30 %, 19 % and 1 %; on `moe30b` with 20 %, 28 % and 16 %. (Early routers that name 16 experts where 8 are needed.)
 
 /// Counts are halved when a class of guesses has so many: texts change.
 const HALVED_AT: u32 = 512;
