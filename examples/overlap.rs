@@ -5,10 +5,14 @@
 //! drive is the page cache, slowed down (`Pread::paced`), so that no other user of the real one is measured: the file has to fit in
 //! memory twice. What the cache costs, a copy by the CPUs of all that is read, a real drive does not. Each run goes through the tokens twice,
 //! and the second time counts. A fourth argument is the number of tokens.
+//!
+//! Beside what a token took is the least that it could have taken with the misses that the run had, layer by layer: when a layer's
+//! experts are known as soon as the layer begins, one layer earlier, and a whole token earlier. Nothing else is held against it: attention may overlap the reads of its own
+//! layer, the drive has no latency and reads nothing for nothing.
 
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ixc::runtime::engine::{Engine, Options};
 use ixc::runtime::file;
@@ -23,6 +27,31 @@ const DEPTH: usize = 16;
 /// Experts that early routers name beyond as many as a token needs.
 const EXTRA: u32 = 8;
 
+/// What a run took.
+struct Run {
+    /// Milliseconds for a token.
+    token: f64,
+    /// Bytes read for a token.
+    bytes: f64,
+    /// Experts that were not in memory when they were wanted, `[token][layer]` in one row.
+    missed: Vec<u64>,
+}
+
+/// Milliseconds that layers take at least whose computing takes `layer` each and whose missed experts `block` each, where an expert can be read from
+/// the begin of the layer on that is `ahead` before its own.
+fn least(missed: &[u64], layer: f64, block: f64, ahead: usize) -> f64 {
+    let (mut begins, mut now, mut drive) = (Vec::with_capacity(missed.len()), 0.0f64, 0.0f64);
+    for (i, &missed) in missed.iter().enumerate() {
+        begins.push(now);
+        now += layer;
+        if missed > 0 {
+            drive = drive.max(begins[i.saturating_sub(ahead)]) + missed as f64 * block;
+            now = now.max(drive);
+        }
+    }
+    now
+}
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [path, parts, rates, rest @ ..] = &arguments[..] else {
@@ -33,14 +62,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let count = rest.first().map_or(Ok(48), |count| count.parse())?;
     let plan = file::open(path)?.plan;
     let experts = plan.block_bytes().ok_or("the plan's experts are no blocks")?;
+    let layers = plan.expert_groups.len();
+    let block = experts as f64 / plan.expert_groups.iter().map(|group| f64::from(group.experts)).sum::<f64>();
     let mut random = 1u64;
     let mut draw = || {
         random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         ((random >> 33) % u64::from(plan.vocabulary.max(1))) as u32
     };
     let tokens: Vec<u32> = (0..count).map(|_| draw()).collect();
-    // Milliseconds of a token, and bytes that were read for it.
-    let run = |budget: f64, rate: Option<f64>, choice: Choice| -> Result<(f64, f64), Box<dyn std::error::Error>> {
+    let run = |budget: f64, rate: Option<f64>, choice: Choice| -> Result<Run, Box<dyn std::error::Error>> {
         let paced = move |queue: &Queue| -> Box<dyn drive::Backend> {
             let pread = Pread::paced(Arc::clone(queue.files()), DEPTH, rate.unwrap_or(f64::INFINITY));
             Box::new(pread.expect("threads to read with"))
@@ -57,26 +87,48 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mut engine = Engine::load_file(file::open(path)?, path.parent().unwrap_or(path), &options)?;
         let read = |engine: &Engine| engine.stream().map_or(0, |store| store.bytes_read());
         tokens.iter().try_for_each(|token| engine.step(&[*token], &[]).map(drop))?;
-        let (begin, before) = (Instant::now(), read(&engine));
-        tokens.iter().try_for_each(|token| engine.step(&[*token], &[]).map(drop))?;
+        let (mut took, mut missed, before) = (Duration::ZERO, Vec::new(), read(&engine));
+        let waited_for = |engine: &Engine| -> Vec<u64> {
+            let stats = engine.stream().map(|store| store.stats().layers).unwrap_or_default();
+            stats.iter().map(|layer| layer.misses + layer.on_the_way).collect()
+        };
+        for token in &tokens {
+            let (waited, begin) = (waited_for(&engine), Instant::now());
+            engine.step(&[*token], &[])?;
+            took += begin.elapsed();
+            missed.extend(waited_for(&engine).iter().zip(waited).map(|(now, before)| now - before));
+        }
         let each = 1.0 / count as f64;
-        Ok((begin.elapsed().as_secs_f64() * 1e3 * each, (read(&engine) - before) as f64 * each))
+        Ok(Run { token: took.as_secs_f64() * 1e3 * each, bytes: (read(&engine) - before) as f64 * each, missed })
     };
     // From now on it is in the page cache.
     std::io::copy(&mut std::fs::File::open(path)?, &mut std::io::sink())?;
-    println!("experts in memory, drive, read ahead: a token, computing alone, reading alone, times the larger");
+    println!(
+        "experts in memory, drive, read ahead: a token, computing alone, reading alone, times the larger; and the least, times the larger,"
+    );
+    println!("when experts are known as their layer begins, one layer earlier, a token earlier");
     for round in 0..ROUNDS {
         println!("round {}", round + 1);
         for &part in &numbers(parts)? {
-            let (computing, _) = run(experts as f64 * 1.1, None, Choice::Off)?;
+            let computing = run(experts as f64 * 1.1, None, Choice::Off)?.token;
             for &rate in &numbers(rates)? {
+                let mut missed = None;
                 for choice in ["off", "router"] {
-                    let (token, bytes) = run(experts as f64 * part / 100.0, Some(rate * 1e6), choice.parse()?)?;
-                    let reading = bytes / (rate * 1e3);
-                    println!(
-                        "{part:>3} %  {rate:>5} MB/s  {choice:<7} {token:7.1} ms  {computing:7.1} ms  {reading:7.1} ms  {:5.2}",
-                        token / computing.max(reading)
+                    let run = run(experts as f64 * part / 100.0, Some(rate * 1e6), choice.parse()?)?;
+                    let reading = run.bytes / (rate * 1e3);
+                    let larger = computing.max(reading);
+                    print!(
+                        "{part:>3} %  {rate:>5} MB/s  {choice:<7} {:7.1} ms  {computing:7.1} ms  {reading:7.1} ms  {:5.2}  ",
+                        run.token,
+                        run.token / larger
                     );
+                    // What is read ahead is not missed: what would be, the run without tells.
+                    let missed = missed.get_or_insert(run.missed);
+                    for ahead in [0, 1, layers] {
+                        let all = least(missed, computing / layers as f64, block / (rate * 1e3), ahead);
+                        print!(" {:5.2}", all / count as f64 / larger);
+                    }
+                    println!();
                 }
             }
         }
