@@ -28,10 +28,8 @@ pub struct Streamed {
     pub bytes: u64,
     /// Experts that routers asked for.
     pub requested: u64,
-    /// How many of them were in memory.
-    pub hits: u64,
-    /// Bytes that were read because of predictions.
-    pub predicted: u64,
+    /// How many of them were in memory because they had been used before, or a prompt had read them.
+    pub kept: u64,
     /// Seconds with at least one read outstanding.
     pub busy: f64,
     /// Seconds that threads waited for experts, all threads together, packing not counted.
@@ -46,8 +44,7 @@ impl Streamed {
         Streamed {
             bytes: stats.drive.bytes(),
             requested: all.hits + all.on_the_way + all.misses,
-            hits: all.hits,
-            predicted: all.predicted_bytes,
+            kept: all.hits - all.foreseen,
             busy: stats.drive.busy.as_secs_f64(),
             stall: all.stall.as_secs_f64(),
         }
@@ -57,17 +54,16 @@ impl Streamed {
         Streamed {
             bytes: self.bytes.saturating_sub(before.bytes),
             requested: self.requested.saturating_sub(before.requested),
-            hits: self.hits.saturating_sub(before.hits),
-            predicted: self.predicted.saturating_sub(before.predicted),
+            kept: self.kept.saturating_sub(before.kept),
             busy: (self.busy - before.busy).max(0.0),
             stall: (self.stall - before.stall).max(0.0),
         }
     }
 
-    /// The part of requested experts that had to be read, 0 to 1, as a run without predictions finds it. Nothing where none was requested,
-    /// and nothing of a run with predictions: what they brought is in memory for another reason than that it was used before.
+    /// The part of requested experts that had to be read, before or after they were requested, 0 to 1: what a run without predictions misses.
+    /// Nothing where none was requested.
     pub fn missed(&self) -> Option<f64> {
-        (self.requested > 0 && self.predicted == 0).then(|| 1.0 - self.hits as f64 / self.requested as f64)
+        (self.requested > 0).then(|| 1.0 - self.kept as f64 / self.requested as f64)
     }
 }
 
@@ -75,8 +71,7 @@ impl AddAssign for Streamed {
     fn add_assign(&mut self, other: Streamed) {
         self.bytes += other.bytes;
         self.requested += other.requested;
-        self.hits += other.hits;
-        self.predicted += other.predicted;
+        self.kept += other.kept;
         self.busy += other.busy;
         self.stall += other.stall;
     }
@@ -141,10 +136,9 @@ mod tests {
     }
 
     #[test]
-    fn what_was_predicted_says_nothing_of_routing() {
-        let streamed = Streamed { requested: 40, hits: 30, ..Streamed::default() };
+    fn what_is_missed_is_what_was_not_kept() {
+        let streamed = Streamed { requested: 40, kept: 30, ..Streamed::default() };
         assert_eq!(streamed.missed(), Some(0.25));
-        assert_eq!(Streamed { predicted: 1, ..streamed }.missed(), None);
         assert_eq!(Streamed::default().missed(), None);
         let mut sum = streamed;
         sum += streamed;

@@ -226,7 +226,7 @@ impl Session {
         {
             return Err(Error::NoEarlyRouters);
         }
-        let plain = options.prefetch.choice == Choice::Off && !needs::defers(plan);
+        let plain = !needs::defers(plan);
         let spec = decode_tokenizer(&plan.tokenizer)?;
         let run = options.run();
         let built_in = Some(BuiltIn { path: crate::demo::NAME, bytes: crate::demo::bytes() });
@@ -273,8 +273,8 @@ impl Session {
         })
     }
 
-    /// Whether experts are neither read ahead by guessing nor deferred, so that what is read for a run says something of the model's routing:
-    /// guesses change what is in memory, and a prompt reads some of what is deferred twice.
+    /// Whether no experts are deferred, so that what is missed says something of the model's routing: a prompt reads some of what is
+    /// deferred twice.
     pub fn is_plain(&self) -> bool {
         self.plain
     }

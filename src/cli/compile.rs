@@ -176,7 +176,7 @@ impl Args {
         let options = Options { target, max_tokens, pack, predict_extra, defer, ..Options::default() };
         let run = engine::Options { memory: self.memory.bytes(), ..engine::Options::default() };
         let (mut compiled, _) = compile_within(&model, &options, &run)?;
-        if predict_extra.is_some() && compiled.plan.expert_groups.is_empty() {
+        if self.prefetch.is_asked_for() && compiled.plan.expert_groups.is_empty() {
             note!(
                 "ixc: --prefetch router is without effect: this plan keeps all weights in memory; --memory makes one that does not"
             );

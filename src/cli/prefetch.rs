@@ -13,15 +13,13 @@ pub struct PrefetchChoice {
     /// Which experts are read before they are known to be needed, where not all fit in memory: off; those that the layer used for the
     /// token before (previous) or used most (frequency); those that the next layer's router names early (router); what was
     /// measured to pay (auto).
-    #[arg(long, value_name = "HOW", default_value_t = DEFAULT)]
+    #[arg(long, value_name = "HOW", default_value_t)]
     prefetch: Choice,
     /// Experts of a layer that are predicted beyond as many as a token needs. Early routers of a plan name as many as it was compiled with.
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=MOST_EXTRA))]
     prefetch_extra: u32,
 }
 
-/// What is read ahead where nothing is said: docs/streaming.md has the measurements.
-const DEFAULT: Choice = Choice::Off;
 /// No model routes a token to more.
 const MOST_EXTRA: i64 = 1024;
 
@@ -35,13 +33,13 @@ impl PrefetchChoice {
 /// What a plan has for reading ahead; how a run does it, the run is told.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct EarlyRouterChoice {
-    /// Compile early routers: routers of the next layer that name experts before they are known to be needed, for runs with --prefetch
-    /// router or auto.
+    /// Compile early routers, where not all experts fit in memory: routers of the next layer that name experts before they are known to be
+    /// needed, for runs with --prefetch router or auto [default: router].
     #[arg(long, value_name = "HOW", value_enum)]
     prefetch: Option<EarlyRouters>,
     /// Experts of a layer that they name beyond as many as a token needs.
-    #[arg(long, value_name = "N", requires = "prefetch", value_parser = clap::value_parser!(u32).range(..=MOST_EXTRA))]
-    prefetch_extra: Option<u32>,
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u32).range(..=MOST_EXTRA))]
+    prefetch_extra: u32,
 }
 
 /// Whether there are early routers.
@@ -56,7 +54,12 @@ enum EarlyRouters {
 impl EarlyRouterChoice {
     /// For how many more experts early routers are wanted, if they are.
     pub fn extra(self) -> Option<u32> {
-        (self.prefetch == Some(EarlyRouters::Router)).then(|| self.prefetch_extra.unwrap_or(0))
+        (self.prefetch != Some(EarlyRouters::Off)).then_some(self.prefetch_extra)
+    }
+
+    /// Whether somebody asked for them.
+    pub fn is_asked_for(self) -> bool {
+        self.prefetch == Some(EarlyRouters::Router)
     }
 }
 

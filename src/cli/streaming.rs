@@ -22,6 +22,7 @@ pub fn since(mut stats: Stats, before: &Stats) -> Stats {
     for (now, then) in stats.layers.iter_mut().zip(&before.layers) {
         for (now, then) in [
             (&mut now.hits, then.hits),
+            (&mut now.foreseen, then.foreseen),
             (&mut now.on_the_way, then.on_the_way),
             (&mut now.misses, then.misses),
             (&mut now.failures, then.failures),
@@ -252,6 +253,7 @@ mod tests {
     fn what_an_answer_took_is_not_what_those_before_took() {
         let layer = |n: u64| LayerStats {
             hits: n,
+            foreseen: 10 * n,
             on_the_way: 2 * n,
             misses: 3 * n,
             failures: 4 * n,

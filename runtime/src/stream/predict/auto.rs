@@ -1,8 +1,9 @@
 //! Which strategy pays: measured, not believed.
 //!
 //! The first tokens, which miss most, are run with the plan's early routers where it has some: what these are sure of seldom costs anything.
-//! Then some are run without prediction, then as many with the strategy that would have read most of use and least for nothing.
-//! Where their median is clearly faster it is kept for a while, and then all of it is measured again, since texts change. Where not,
+//! Then some are run without prediction, some with the strategy that would have read most of use and least for nothing, and some without again:
+//! tokens come sooner anyway while the cache fills, which so counts for neither.
+//! Where the median with it is clearly faster than the mean of the two without, it is kept for a while, and then all of it is measured again, since texts change. Where not,
 //! prediction rests, longer each time it loses. So a model for which it never pays spends little on finding that out.
 
 use std::collections::VecDeque;
@@ -10,8 +11,10 @@ use std::time::Duration;
 
 use super::Strategy;
 
-/// Tokens that are measured of each kind; odd, so that there is a median.
+/// Tokens that are measured with a strategy; odd, so that there is a median.
 pub const WINDOW: usize = 15;
+/// Tokens that are measured without one before these, and behind them.
+pub const HALF: usize = WINDOW / 2;
 /// Tokens before anything is measured.
 pub const FIRST: usize = 2 * WINDOW;
 /// How many windows a strategy that pays is kept for.
@@ -24,9 +27,11 @@ const CLEARLY_PERCENT: u32 = 2;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// Without prediction, measured.
-    Without,
-    /// With this one, measured against the median without.
+    Before,
+    /// With this one, measured, where the median before was this.
     With(Strategy, Duration),
+    /// Without prediction again, measured, where the medians before and with this one were these.
+    After(Strategy, Duration, Duration),
     /// With the one that paid.
     Kept(Strategy),
     /// Without prediction, since it did not pay.
@@ -58,13 +63,13 @@ impl Default for Auto {
 impl Auto {
     /// Where the plan has no early routers: measuring begins at once.
     pub fn without_early_routers() -> Auto {
-        Auto { phase: Phase::Without, left: WINDOW, ..Auto::default() }
+        Auto { phase: Phase::Before, left: HALF, ..Auto::default() }
     }
 
     /// The strategy to use for the next token.
     pub fn current(&self) -> Option<Strategy> {
         match self.phase {
-            Phase::Without | Phase::Resting => None,
+            Phase::Before | Phase::After(..) | Phase::Resting => None,
             Phase::With(strategy, _) | Phase::Kept(strategy) => Some(strategy),
         }
     }
@@ -72,7 +77,7 @@ impl Auto {
     /// What it does and why.
     pub fn explain(&self) -> String {
         let now = match self.phase {
-            Phase::Without => "measuring without prediction".to_string(),
+            Phase::Before | Phase::After(..) => "measuring without prediction".to_string(),
             Phase::With(strategy, _) => format!("measuring with {strategy}"),
             Phase::Kept(strategy) if self.compared.is_none() => format!("beginning with {strategy}"),
             Phase::Kept(strategy) => format!("using {strategy}"),
@@ -101,20 +106,22 @@ impl Auto {
         took.sort_unstable();
         let median = took.get(took.len() / 2).copied().unwrap_or_default();
         (self.phase, self.left) = match self.phase {
-            Phase::Without => match self.best() {
+            Phase::Before => match self.best() {
                 Some(strategy) => (Phase::With(strategy, median), WINDOW),
                 None => self.resting(),
             },
-            Phase::With(strategy, without) => {
-                self.compared = Some((strategy, without, median));
-                if median.saturating_mul(100) < without.saturating_mul(100 - CLEARLY_PERCENT) {
+            Phase::With(strategy, before) => (Phase::After(strategy, before, median), HALF),
+            Phase::After(strategy, before, with) => {
+                let without = (before + median) / 2;
+                self.compared = Some((strategy, without, with));
+                if with.saturating_mul(100) < without.saturating_mul(100 - CLEARLY_PERCENT) {
                     self.rest = 1;
                     (Phase::Kept(strategy), KEPT * WINDOW)
                 } else {
                     self.resting()
                 }
             }
-            Phase::Kept(_) | Phase::Resting => (Phase::Without, WINDOW),
+            Phase::Kept(_) | Phase::Resting => (Phase::Before, HALF),
         };
     }
 

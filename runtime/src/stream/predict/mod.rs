@@ -64,11 +64,11 @@ impl fmt::Display for Strategy {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Choice {
     /// None.
-    #[default]
     Off,
     /// This one.
     Always(Strategy),
     /// The one that pays, or none.
+    #[default]
     Auto,
 }
 

@@ -203,7 +203,9 @@ impl Inner {
             let class = fixed.class_of[number as usize];
             match self.entry(number).phase {
                 Phase::Ready => {
-                    self.stats(fixed, number).hits += 1;
+                    let stats = self.stats(fixed, number);
+                    stats.hits += 1;
+                    stats.foreseen += u64::from(shadow);
                     if shadow {
                         self.policies[class].insert(number);
                     } else {

@@ -10,6 +10,8 @@ use super::super::slots::{Role, Slots};
 pub struct LayerStats {
     /// Requested blocks that were there.
     pub hits: u64,
+    /// Those of them that were there only because a prediction had read them.
+    pub foreseen: u64,
     /// Requested blocks that were being read already, for a prediction or for another request.
     pub on_the_way: u64,
     /// Requested blocks that were not.
@@ -35,6 +37,7 @@ impl LayerStats {
     pub fn sum<'a>(layers: impl IntoIterator<Item = &'a LayerStats>) -> LayerStats {
         layers.into_iter().fold(LayerStats::default(), |a, b| LayerStats {
             hits: a.hits + b.hits,
+            foreseen: a.foreseen + b.foreseen,
             on_the_way: a.on_the_way + b.on_the_way,
             misses: a.misses + b.misses,
             failures: a.failures + b.failures,

@@ -45,7 +45,7 @@ fn a_prediction_is_read_to_the_slot_where_it_stays_and_only_once() {
     let stats = store.stats();
     assert_eq!((stats.classes[0].primary, stats.classes[0].shadow), (2, 1));
     let layer = stats.layers[1];
-    assert_eq!((layer.hits, layer.misses), (1, 1));
+    assert_eq!((layer.hits, layer.foreseen, layer.misses), (1, 1, 1));
     assert_eq!((layer.predicted_bytes, layer.right_bytes, layer.wasted_bytes), (2 * PAGE, PAGE, 0));
     assert_eq!((stats.drive.predicted.bytes, stats.drive.routed.bytes), (2 * PAGE, PAGE));
     // The wrong one is the first to go, before what was used.
