@@ -192,9 +192,10 @@ impl Session {
         let (compiled, memory) = match options.experts {
             ExpertStore::Stream => budget::compile_within(model, &compile_options, &options.run())?,
             ExpertStore::Map => {
-                // Kernels read experts where they are mapped, and the plan says when.
-                let pack = options.pack.or(Some(false));
-                (compile::compile(model, &compile::Options { expert_memory: Some(0), pack, ..compile_options })?, None)
+                // Kernels read experts where they are mapped, and the plan says when. Nothing is read ahead.
+                let (expert_memory, pack) = (Some(0), options.pack.or(Some(false)));
+                let mapped = compile::Options { expert_memory, pack, predict_extra: None, ..compile_options };
+                (compile::compile(model, &mapped)?, None)
             }
         };
         Session::of_plan(compiled.plan, Path::new(""), &SessionOptions { memory, ..options.clone() })
@@ -221,6 +222,7 @@ impl Session {
             return Err(Error::NoGroups);
         }
         if options.prefetch.choice == Choice::Always(Strategy::Given)
+            && options.experts == ExpertStore::Stream
             && plan.expert_groups.len() > 1
             && !needs::has_early_routers(plan)?
         {

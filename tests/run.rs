@@ -333,10 +333,19 @@ fn options_that_have_no_effect_are_said_to_have_none() {
         command.arg(folder.join("other.ixp")).arg(demo_model()).args(more);
         command.output().unwrap()
     };
-    let early = compile(&["--prefetch", "router"]);
-    assert!(early.status.success() && stderr(&early).contains("--prefetch router is without effect"));
-    assert_eq!(stderr(&compile(&["--prefetch", "router", "--memory", "1MiB"])), "");
-    for wrong in [&["--prefetch", "previous"][..], &["--prefetch", "frequency"], &["--prefetch-extra", "2"]] {
+    for (options, option) in [
+        (&["--prefetch", "router"][..], "--prefetch router"),
+        (&["--prefetch-extra", "2"], "--prefetch-extra"),
+        (&["--prefetch", "off", "--prefetch-extra", "2", "--memory", "1MiB"], "--prefetch-extra"),
+    ] {
+        let early = compile(options);
+        let said = stderr(&early);
+        assert!(early.status.success() && said.contains(&format!("{option} is without effect")), "{options:?}: {said}");
+    }
+    for options in [&[][..], &["--memory", "1MiB"], &["--prefetch", "router", "--memory", "1MiB"]] {
+        assert_eq!(stderr(&compile(options)), "", "{options:?}");
+    }
+    for wrong in [&["--prefetch", "previous"][..], &["--prefetch", "frequency"]] {
         let refused = compile(wrong);
         assert_eq!(refused.status.code(), Some(2), "{wrong:?}: {}", stderr(&refused));
     }

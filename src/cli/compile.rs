@@ -176,10 +176,8 @@ impl Args {
         let options = Options { target, max_tokens, pack, predict_extra, defer, ..Options::default() };
         let run = engine::Options { memory: self.memory.bytes(), ..engine::Options::default() };
         let (mut compiled, _) = compile_within(&model, &options, &run)?;
-        if self.prefetch.is_asked_for() && compiled.plan.expert_groups.is_empty() {
-            note!(
-                "ixc: --prefetch router is without effect: this plan keeps all weights in memory; --memory makes one that does not"
-            );
+        if let Some((option, why)) = self.prefetch.without_effect(!compiled.plan.expert_groups.is_empty()) {
+            note!("ixc: {option} is without effect: {why}");
         }
         let default = || Path::new(self.model.file_stem().unwrap_or_default()).with_extension("ixp");
         let path = self.output.clone().unwrap_or_else(default);

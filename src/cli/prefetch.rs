@@ -57,9 +57,15 @@ impl EarlyRouterChoice {
         (self.prefetch != Some(EarlyRouters::Off)).then_some(self.prefetch_extra)
     }
 
-    /// Whether somebody asked for them.
-    pub fn is_asked_for(self) -> bool {
-        self.prefetch == Some(EarlyRouters::Router)
+    /// What of it was said and is without effect, and why, where the plan streams experts or does not.
+    pub fn without_effect(self, streams: bool) -> Option<(&'static str, &'static str)> {
+        let nothing_to_name = "this plan keeps all weights in memory; --memory makes one that does not";
+        match (self.prefetch, self.prefetch_extra) {
+            (Some(EarlyRouters::Off), 1..) => Some(("--prefetch-extra", "--prefetch off leaves early routers out")),
+            (Some(EarlyRouters::Router), _) if !streams => Some(("--prefetch router", nothing_to_name)),
+            (None, 1..) if !streams => Some(("--prefetch-extra", nothing_to_name)),
+            _ => None,
+        }
     }
 }
 
