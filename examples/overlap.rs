@@ -116,17 +116,16 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 for choice in ["off", "router"] {
                     let run = run(experts as f64 * part / 100.0, Some(rate * 1e6), choice.parse()?)?;
                     let reading = run.bytes / (rate * 1e3);
-                    let larger = computing.max(reading);
                     print!(
-                        "{part:>3} %  {rate:>5} MB/s  {choice:<7} {:7.1} ms  {computing:7.1} ms  {reading:7.1} ms  {:5.2}  ",
+                        "{part:>3} %  {rate:>5} MB/s  {choice:<7} {:7.1} ms  {computing:7.1} ms  {reading:7.1} ms  {:5.2} ",
                         run.token,
-                        run.token / larger
+                        run.token / computing.max(reading)
                     );
                     // What is read ahead is not missed: what would be, the run without tells.
                     let missed = missed.get_or_insert(run.missed);
                     for ahead in [0, 1, layers] {
                         let all = least(missed, computing / layers as f64, block / (rate * 1e3), ahead);
-                        print!(" {:5.2}", all / count as f64 / larger);
+                        print!("  {:7.1} ms", all / count as f64);
                     }
                     println!();
                 }

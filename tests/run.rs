@@ -401,6 +401,9 @@ fn experts_that_do_not_fit_are_streamed_and_the_text_is_the_same() {
         assert_eq!(String::from_utf8_lossy(&streamed.stdout), expected, "{more:?}: {report}");
         assert!(report.contains("experts ") && report.contains(" missed;") && report.contains("drive "), "{report}");
         assert!(report.contains("overlap   reads were on in "), "{report}");
+        // Unless told otherwise, plans have early routers, and runs use what is measured to pay.
+        assert!(report.contains("prefetch  ") && report.contains("router"), "{report}");
+        assert!(!report.contains("prediction is off"), "{report}");
     }
     // What is read ahead and what is kept changes nothing; a plan that predicts nothing is refused where its word is asked for.
     let model = demo_model();
