@@ -6,8 +6,8 @@
 //! memory twice. What the cache costs, a copy by the CPUs of all that is read, a real drive does not. Each run goes through the tokens twice,
 //! and the second time counts. A fourth argument is the number of tokens.
 //!
-//! Beside what a token took is the least that it could have taken with the misses that the run had, layer by layer: when a layer's
-//! experts are known as soon as the layer begins, one layer earlier, and a whole token earlier. Nothing else is held against it: attention may overlap the reads of its own
+//! Beside what a token took is about the least that it could have taken with the experts that the run had to read, layer by layer: when those of a layer
+//! are known as soon as the layer begins, one layer earlier, and a whole token earlier. Layers are taken to be alike, and plans not to defer. Nothing else is held against it: attention may overlap the reads of its own
 //! layer, the drive has no latency and reads nothing for nothing.
 
 use std::path::Path;
@@ -33,12 +33,12 @@ struct Run {
     token: f64,
     /// Bytes read for a token.
     bytes: f64,
-    /// Experts that were not in memory when they were wanted, `[token][layer]` in one row.
+    /// How many of a layer's chosen experts had to be read, before or after they were chosen: of each layer, token by token.
     missed: Vec<u64>,
 }
 
-/// Milliseconds that layers take at least whose computing takes `layer` each and whose missed experts `block` each, where an expert can be read from
-/// the begin of the layer on that is `ahead` before its own.
+/// Milliseconds that layers take at least, one after the other: computing takes `layer` in each, reading `block` for each of its `missed`
+/// experts, and these can be read as soon as the layer begins that is `ahead` layers before their own.
 fn least(missed: &[u64], layer: f64, block: f64, ahead: usize) -> f64 {
     let (mut begins, mut now, mut drive) = (Vec::with_capacity(missed.len()), 0.0f64, 0.0f64);
     for (i, &missed) in missed.iter().enumerate() {
@@ -90,7 +90,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let (mut took, mut missed, before) = (Duration::ZERO, Vec::new(), read(&engine));
         let waited_for = |engine: &Engine| -> Vec<u64> {
             let stats = engine.stream().map(|store| store.stats().layers).unwrap_or_default();
-            stats.iter().map(|layer| layer.misses + layer.on_the_way).collect()
+            stats.iter().map(|layer| layer.misses + layer.on_the_way + layer.foreseen).collect()
         };
         for token in &tokens {
             let (waited, begin) = (waited_for(&engine), Instant::now());
@@ -112,7 +112,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         for &part in &numbers(parts)? {
             let computing = run(experts as f64 * 1.1, None, Choice::Off)?.token;
             for &rate in &numbers(rates)? {
-                let mut missed = None;
                 for choice in ["off", "router"] {
                     let run = run(experts as f64 * part / 100.0, Some(rate * 1e6), choice.parse()?)?;
                     let reading = run.bytes / (rate * 1e3);
@@ -121,10 +120,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                         run.token,
                         run.token / computing.max(reading)
                     );
-                    // What is read ahead is not missed: what would be, the run without tells.
-                    let missed = missed.get_or_insert(run.missed);
                     for ahead in [0, 1, layers] {
-                        let all = least(missed, computing / layers as f64, block / (rate * 1e3), ahead);
+                        let all = least(&run.missed, computing / layers as f64, block / (rate * 1e3), ahead);
                         print!("  {:7.1} ms", all / count as f64);
                     }
                     println!();

@@ -28,7 +28,7 @@ pub struct Streamed {
     pub bytes: u64,
     /// Experts that routers asked for.
     pub requested: u64,
-    /// How many of them were in memory because they had been used before, or a prompt had read them.
+    /// How many of them were in memory, but not because they had been read ahead and not used since.
     pub kept: u64,
     /// Seconds with at least one read outstanding.
     pub busy: f64,
@@ -60,7 +60,7 @@ impl Streamed {
         }
     }
 
-    /// The part of requested experts that had to be read, before or after they were requested, 0 to 1: what a run without predictions misses.
+    /// The part of requested experts that had to be read, before or after they were requested, 0 to 1.
     /// Nothing where none was requested.
     pub fn missed(&self) -> Option<f64> {
         (self.requested > 0).then(|| 1.0 - self.kept as f64 / self.requested as f64)

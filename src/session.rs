@@ -69,7 +69,7 @@ pub struct SessionOptions {
     pub memory: Option<u64>,
     /// Where experts are that do not all fit. In mapped files there is no budget.
     pub experts: ExpertStore,
-    /// Which experts are read ahead. A plan has early routers or has not.
+    /// Which experts are read ahead; by default whichever way is measured to pay. A plan has early routers or has not.
     pub prefetch: predict::Settings,
     /// Which experts are given up for others.
     pub cache: cache::Kind,
@@ -153,8 +153,8 @@ pub struct Session {
     measured: usize,
     /// The drive that experts are read from.
     drive: Option<drive::Choice>,
-    /// Whether nothing is read ahead by guessing, and nothing deferred.
-    plain: bool,
+    /// Whether experts are deferred.
+    defers: bool,
 }
 
 impl Session {
@@ -228,7 +228,7 @@ impl Session {
         {
             return Err(Error::NoEarlyRouters);
         }
-        let plain = !needs::defers(plan);
+        let defers = needs::defers(plan);
         let spec = decode_tokenizer(&plan.tokenizer)?;
         let run = options.run();
         let built_in = Some(BuiltIn { path: crate::demo::NAME, bytes: crate::demo::bytes() });
@@ -271,14 +271,13 @@ impl Session {
             conversation: Conversation::default(),
             measured: 0,
             drive,
-            plain,
+            defers,
         })
     }
 
-    /// Whether no experts are deferred, so that what is missed says something of the model's routing: a prompt reads some of what is
-    /// deferred twice.
-    pub fn is_plain(&self) -> bool {
-        self.plain
+    /// Whether experts are deferred, so that what is missed says little of the model's routing: a prompt reads some of them twice.
+    pub fn defers(&self) -> bool {
+        self.defers
     }
 
     /// Its tokenizer.

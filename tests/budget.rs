@@ -77,7 +77,12 @@ fn a_streamed_run_takes_no_more_than_its_budget() {
     let mut compile = ixc(["compile", "--memory", "1MiB", "--pack"]);
     compile.arg(demo_model()).arg("-o").arg(&packed);
     stdout(compile);
-    for (path, more) in [(demo_model(), &[][..]), (demo_model(), &["--prefetch", "previous"]), (packed, &[])] {
+    for (path, more) in [
+        (demo_model(), &[][..]),
+        (demo_model(), &["--prefetch", "off"]),
+        (demo_model(), &["--prefetch", "previous"]),
+        (packed, &[]),
+    ] {
         let least = least(&path, more);
         for budget in [least + 2, least + 4, least + 12] {
             let mut command = ixc(RUN);

@@ -96,7 +96,7 @@ fn load(name: &str, model: &Model, target: Target, pack: bool, threads: usize) -
 
 /// `budget` is for experts' blocks; 0 keeps all experts in memory.
 fn load_with(name: &str, model: &Model, options: &Options, threads: usize, budget: u64) -> Engine {
-    load_for(name, model, options, threads, budget, Settings::default())
+    load_for(name, model, options, threads, budget, Settings { choice: Choice::Off, extra: 0 })
 }
 
 fn load_for(name: &str, model: &Model, options: &Options, threads: usize, budget: u64, prefetch: Settings) -> Engine {

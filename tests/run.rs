@@ -345,6 +345,16 @@ fn options_that_have_no_effect_are_said_to_have_none() {
     for options in [&[][..], &["--memory", "1MiB"], &["--prefetch", "router", "--memory", "1MiB"]] {
         assert_eq!(stderr(&compile(options)), "", "{options:?}");
     }
+    // Of runs: what is said beside the answer.
+    let run = |more: &[&str]| {
+        let mut command = ixc(["run", "-p", "x", "-n", "1"]);
+        stderr(&command.arg(demo_model()).args(more).output().unwrap())
+    };
+    let said = run(&["--prefetch", "off", "--prefetch-extra", "2"]);
+    assert!(said.contains("--prefetch-extra is without effect"), "{said}");
+    let said = run(&["--experts", "map", "--prefetch", "router"]);
+    assert!(said.contains("--prefetch is without effect"), "{said}");
+    assert!(!run(&["--experts", "map"]).contains("without effect"));
     for wrong in [&["--prefetch", "previous"][..], &["--prefetch", "frequency"]] {
         let refused = compile(wrong);
         assert_eq!(refused.status.code(), Some(2), "{wrong:?}: {}", stderr(&refused));

@@ -70,7 +70,7 @@ pub struct Options {
     pub experts: ExpertStore,
     /// How experts are read; a budget in it that is not 0 is for their blocks alone, and what [`Options::memory`] leaves otherwise.
     pub stream: Config,
-    /// Which of them are read ahead.
+    /// Which of them are read ahead; by default whichever way is measured to pay.
     pub prefetch: predict::Settings,
     /// Whether [`Engine::take_stats`] shall know tasks and stalls.
     pub stats: bool,

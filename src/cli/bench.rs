@@ -262,7 +262,7 @@ impl Row {
             phase: Phase { tokens, seconds: rounds.seconds, streamed: rounds.streamed },
             own: middle_of(rounds.owns),
             prompt: (self.test == PREFILL).then_some(self.tokens),
-            plain: session.is_plain(),
+            defers: session.defers(),
         };
         self.forecast = streaming::compare(&observed, store, known.as_ref());
     }

@@ -9,6 +9,7 @@ use ixc::runtime::engine::ExpertStore;
 use ixc::session::SessionOptions;
 
 use super::BadInput;
+use super::output::note;
 use super::prefetch::{CacheChoice, PrefetchChoice};
 use super::size::Size;
 
@@ -156,9 +157,13 @@ impl StreamingChoice {
     /// # Errors
     /// Where there is a budget for mapped files.
     pub fn options(&self) -> anyhow::Result<SessionOptions> {
+        let experts = self.experts.store(&self.memory)?;
+        if let Some((option, why)) = self.prefetch.without_effect(experts == ExpertStore::Map) {
+            note!("ixc: {option} is without effect: {why}");
+        }
         Ok(SessionOptions {
             memory: self.memory.bytes(),
-            experts: self.experts.store(&self.memory)?,
+            experts,
             queue_depth: self.experts.queue.depth(),
             prefetch: self.prefetch.settings(),
             cache: self.cache.kind(),

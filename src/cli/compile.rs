@@ -176,7 +176,7 @@ impl Args {
         let options = Options { target, max_tokens, pack, predict_extra, defer, ..Options::default() };
         let run = engine::Options { memory: self.memory.bytes(), ..engine::Options::default() };
         let (mut compiled, _) = compile_within(&model, &options, &run)?;
-        if let Some((option, why)) = self.prefetch.without_effect(!compiled.plan.expert_groups.is_empty()) {
+        if let Some((option, why)) = self.prefetch.without_effect(&compiled.plan)? {
             note!("ixc: {option} is without effect: {why}");
         }
         let default = || Path::new(self.model.file_stem().unwrap_or_default()).with_extension("ixp");

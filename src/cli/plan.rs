@@ -32,7 +32,7 @@ use super::size::Size;
 It runs the model's first layers from memory and reads at random in the model file, for seconds.
 What it measured is remembered: `ixc run --stats` and `ixc bench` then say how far off the
 prediction was, and what they find of the model's routing makes the next prediction better.
-It predicts runs that neither read ahead nor defer (--prefetch off); mapped experts
+It predicts runs that neither read ahead nor defer (--prefetch off, no --defer); mapped experts
 (--experts map) have no budget. docs/streaming.md says how it is computed.")]
 pub struct Args {
     #[command(flatten)]

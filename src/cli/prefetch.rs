@@ -4,6 +4,9 @@
 //! ixc run large.gguf --memory 6GiB --prefetch router --prefetch-extra 2 --cache s3-fifo
 //! ```
 
+use ixc::ir::kernel::Kernel;
+use ixc::ir::plan::Plan;
+use ixc::runtime::needs;
 use ixc::runtime::stream::cache::Kind;
 use ixc::runtime::stream::predict::{Choice, Settings};
 
@@ -24,6 +27,16 @@ pub struct PrefetchChoice {
 const MOST_EXTRA: i64 = 1024;
 
 impl PrefetchChoice {
+    /// What of it was said and is without effect, and why, where experts are in mapped files or not.
+    pub fn without_effect(self, mapped: bool) -> Option<(&'static str, &'static str)> {
+        match (self.prefetch, self.prefetch_extra) {
+            (Choice::Always(_), _) if mapped => Some(("--prefetch", "what is in mapped files is not read ahead")),
+            (_, 1..) if mapped => Some(("--prefetch-extra", "what is in mapped files is not read ahead")),
+            (Choice::Off, 1..) => Some(("--prefetch-extra", "--prefetch off predicts nothing")),
+            _ => None,
+        }
+    }
+
     /// As the runtime takes it.
     pub fn settings(self) -> Settings {
         Settings { choice: self.prefetch, extra: self.prefetch_extra }
@@ -34,7 +47,7 @@ impl PrefetchChoice {
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct EarlyRouterChoice {
     /// Compile early routers, where not all experts fit in memory: routers of the next layer that name experts before they are known to be
-    /// needed, for runs with --prefetch router or auto [default: router].
+    /// needed, for runs with --prefetch router or auto [default: router]. Runs that use none compute them all the same.
     #[arg(long, value_name = "HOW", value_enum)]
     prefetch: Option<EarlyRouters>,
     /// Experts of a layer that they name beyond as many as a token needs.
@@ -57,15 +70,20 @@ impl EarlyRouterChoice {
         (self.prefetch != Some(EarlyRouters::Off)).then_some(self.prefetch_extra)
     }
 
-    /// What of it was said and is without effect, and why, where the plan streams experts or does not.
-    pub fn without_effect(self, streams: bool) -> Option<(&'static str, &'static str)> {
-        let nothing_to_name = "this plan keeps all weights in memory; --memory makes one that does not";
-        match (self.prefetch, self.prefetch_extra) {
+    /// What of it was said and is without effect for a plan, and why.
+    pub fn without_effect(self, plan: &Plan<Kernel>) -> Result<Option<(&'static str, &'static str)>, ixc::Error> {
+        let why = match plan.expert_groups.len() {
+            _ if needs::has_early_routers(plan)? => None,
+            0 => Some("this plan keeps all weights in memory; --memory makes one that does not"),
+            1 => Some("no layer with experts comes before another one"),
+            _ => Some("no layer's router can be asked a layer early"),
+        };
+        Ok(match (self.prefetch, self.prefetch_extra) {
             (Some(EarlyRouters::Off), 1..) => Some(("--prefetch-extra", "--prefetch off leaves early routers out")),
-            (Some(EarlyRouters::Router), _) if !streams => Some(("--prefetch router", nothing_to_name)),
-            (None, 1..) if !streams => Some(("--prefetch-extra", nothing_to_name)),
-            _ => None,
-        }
+            (Some(EarlyRouters::Router), _) => why.map(|why| ("--prefetch router", why)),
+            (None, 1..) => why.map(|why| ("--prefetch-extra", why)),
+            (Some(EarlyRouters::Off) | None, _) => None,
+        })
     }
 }
 

@@ -320,7 +320,7 @@ impl Writer<'_> {
                 let observed = streaming::Observed {
                     phase: generation.decode,
                     prompt: None,
-                    plain: self.session.is_plain(),
+                    defers: self.session.defers(),
                     own: (!own.is_empty()).then(|| own.iter().sum::<f64>() / own.len() as f64),
                 };
                 let path = self.args.model.path();

@@ -190,8 +190,8 @@ pub struct Observed {
     pub own: Option<f64>,
     /// The length of each prompt, where these are no tokens of decode.
     pub prompt: Option<usize>,
-    /// Whether it says something of the model's routing: see [`Session::is_plain`](ixc::session::Session::is_plain).
-    pub plain: bool,
+    /// Whether it says little of the model's routing: see [`Session::defers`](ixc::session::Session::defers).
+    pub defers: bool,
 }
 
 /// How a token's time compares with computing alone and reading alone, and with what `ixc plan` predicted, where it was run: lines of text.
@@ -205,11 +205,9 @@ pub fn compare(observed: &Observed, store: &Store, remembered: Option<&Remembere
         // Of prompts of other lengths it says nothing.
         if prompt == PROMPT {
             let prompts = (tokens / PROMPT).max(1) as f64;
-            if observed.plain {
-                known.learn(
-                    None,
-                    Some(streamed.bytes as f64 / prompts / (known.shape.all() as f64 * known.shape.bytes)),
-                );
+            if !observed.defers {
+                let read = (streamed.requested - streamed.kept) as f64;
+                known.learn(None, Some(read / prompts / known.shape.all() as f64));
             }
             lines.push(off(predicted, tokens as f64 / seconds));
         }
@@ -230,7 +228,7 @@ pub fn compare(observed: &Observed, store: &Store, remembered: Option<&Remembere
     let slots = store.stats().classes.iter().map(|class| u64::from(class.count)).sum();
     let predicted = forecast(&known.shape, &known.costs, slots, &known.routing);
     // Not bytes: what was read for wrong predictions was not missed.
-    if let Some(missed) = streamed.missed().filter(|_| tokens >= LEAST_TOKENS && observed.plain) {
+    if let Some(missed) = streamed.missed().filter(|_| tokens >= LEAST_TOKENS && !observed.defers) {
         known.learn(Routing::evenness_of(slots as f64 / known.shape.all().max(1) as f64, missed), None);
     }
     let (predicted, measured) = (1.0 / predicted.token, 1.0 / token);
@@ -242,7 +240,10 @@ pub fn compare(observed: &Observed, store: &Store, remembered: Option<&Remembere
 fn off(predicted: f64, measured: f64) -> String {
     let off = predicted / measured - 1.0;
     let word = if off < 0.0 { "low" } else { "high" };
-    format!("predicted {predicted:.2} tokens/s, measured {measured:.2}: {:.0} % too {word}", 100.0 * off.abs())
+    format!(
+        "predicted {predicted:.2} tokens/s, with nothing read ahead; measured {measured:.2}: {:.0} % too {word}",
+        100.0 * off.abs()
+    )
 }
 
 #[cfg(test)]

@@ -122,6 +122,10 @@ pub enum Choice {
     Pread,
 }
 
+/// Reads of predicted blocks at once: at 256 KiB each more keep no drive busier, and a router's choice waits for all of them (on a drive of
+/// 400 MB/s, eight made tokens 2 to 4 % slower than four, one to four were alike).
+const PREDICTED_DEPTH: usize = 4;
+
 /// How to read.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -147,7 +151,7 @@ impl Default for Options {
 impl Options {
     /// With so many reads at once, and else as usual.
     pub fn of_depth(depth: usize) -> Options {
-        Options { depth, predicted_depth: (depth / 4).max(4), backend: Choice::Auto, register: true, cpus: None }
+        Options { depth, predicted_depth: PREDICTED_DEPTH, backend: Choice::Auto, register: true, cpus: None }
     }
 }
 

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use ixc::divergence::{Divergence, divergence};
 use ixc::model::is_plan;
+use ixc::runtime::stream::predict::{Choice, Settings};
 use ixc::session::{Session, SessionOptions};
 use ixc::traffic::Traffic;
 use serde::Serialize;
@@ -54,7 +55,12 @@ pub fn measure(
     if path.is_some_and(is_plan) {
         return Err(ixc::Error::PlanDefers.into());
     }
-    let ways = [0, defer].map(|defer| SessionOptions { defer, ..options.clone() });
+    // What is measured to pay may differ from one session to the next.
+    let prefetch = match options.prefetch.choice {
+        Choice::Auto => Settings { choice: Choice::Off, ..options.prefetch },
+        Choice::Off | Choice::Always(_) => options.prefetch,
+    };
+    let ways = [0, defer].map(|defer| SessionOptions { defer, prefetch, ..options.clone() });
     let text = args.text.as_ref().map_or_else(|| Ok(TEXT.to_owned()), |file| read(file))?;
     let model = args.model.open()?;
     let positions = usize::try_from(model.arch.hyper.context_length).unwrap_or(MOST_POSITIONS).min(MOST_POSITIONS);

@@ -1,10 +1,11 @@
 //! Which strategy pays: measured, not believed.
 //!
 //! The first tokens, which miss most, are run with the plan's early routers where it has some: what these are sure of seldom costs anything.
-//! Then some are run without prediction, some with the strategy that would have read most of use and least for nothing, and some without again:
-//! tokens come sooner anyway while the cache fills, which so counts for neither.
-//! Where the median with it is clearly faster than the mean of the two without, it is kept for a while, and then all of it is measured again, since texts change. Where not,
-//! prediction rests, longer each time it loses. So a model for which it never pays spends little on finding that out.
+//! Then some are run without prediction, some with the strategy that would have read most of use and least for nothing, and some
+//! without again: while the cache fills tokens come sooner anyway, by some part each, which the geometric mean of before and after takes out.
+//! Where the median with it is clearly faster than that, it is kept for a while, and then all of it is measured again, since texts change.
+//! Where not, prediction rests, longer each time it loses. So a model for which it never pays spends little on finding that out. A prompt in
+//! between ends a measurement: it leaves other experts in memory.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,8 +14,8 @@ use super::Strategy;
 
 /// Tokens that are measured with a strategy; odd, so that there is a median.
 pub const WINDOW: usize = 15;
-/// Tokens that are measured without one before these, and behind them.
-pub const HALF: usize = WINDOW / 2;
+/// Tokens that are measured without one before these, and behind them; odd, too.
+pub const HALF: usize = 7;
 /// Tokens before anything is measured.
 pub const FIRST: usize = 2 * WINDOW;
 /// How many windows a strategy that pays is kept for.
@@ -51,19 +52,28 @@ pub struct Auto {
     scores: VecDeque<Vec<(Strategy, i64)>>,
     /// The last comparison: with what, without and with.
     compared: Option<(Strategy, Duration, Duration)>,
-}
-
-impl Default for Auto {
-    fn default() -> Auto {
-        let (took, scores) = (Vec::new(), VecDeque::new());
-        Auto { phase: Phase::Kept(Strategy::Given), left: FIRST, rest: 1, took, scores, compared: None }
-    }
+    /// Whether there are early routers.
+    early: bool,
 }
 
 impl Auto {
-    /// Where the plan has no early routers: measuring begins at once.
-    pub fn without_early_routers() -> Auto {
-        Auto { phase: Phase::Before, left: HALF, ..Auto::default() }
+    /// For a plan that has early routers or not.
+    pub fn new(early: bool) -> Auto {
+        let (took, scores) = (Vec::new(), VecDeque::new());
+        Auto { phase: Auto::first(early), left: FIRST, rest: 1, took, scores, compared: None, early }
+    }
+
+    /// What the first tokens of a text are run with.
+    fn first(early: bool) -> Phase {
+        if early { Phase::Kept(Strategy::Given) } else { Phase::Resting }
+    }
+
+    /// Something else is run between two tokens.
+    pub fn interrupt(&mut self) {
+        if let Phase::Before | Phase::With(..) | Phase::After(..) = self.phase {
+            (self.phase, self.left) = (Auto::first(self.early), FIRST);
+            self.took.clear();
+        }
     }
 
     /// The strategy to use for the next token.
@@ -81,6 +91,7 @@ impl Auto {
             Phase::With(strategy, _) => format!("measuring with {strategy}"),
             Phase::Kept(strategy) if self.compared.is_none() => format!("beginning with {strategy}"),
             Phase::Kept(strategy) => format!("using {strategy}"),
+            Phase::Resting if self.rest == 1 => "measuring behind the text's first tokens".to_string(),
             Phase::Resting => "prediction does not pay".to_string(),
         };
         match self.compared {
@@ -112,7 +123,7 @@ impl Auto {
             },
             Phase::With(strategy, before) => (Phase::After(strategy, before, median), HALF),
             Phase::After(strategy, before, with) => {
-                let without = (before + median) / 2;
+                let without = Duration::from_secs_f64((before.as_secs_f64() * median.as_secs_f64()).sqrt());
                 self.compared = Some((strategy, without, with));
                 if with.saturating_mul(100) < without.saturating_mul(100 - CLEARLY_PERCENT) {
                     self.rest = 1;

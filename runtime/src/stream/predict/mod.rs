@@ -244,12 +244,12 @@ impl Predictions {
             sureness: Sureness::default(),
             token: (0, 0),
         };
-        Predictions { choice, auto: Auto::default(), strategies: Strategy::ALL.map(scored).into(), waiting: 1.0 }
+        Predictions { choice, auto: Auto::new(true), strategies: Strategy::ALL.map(scored).into(), waiting: 1.0 }
     }
 
     /// The same, for a plan without early routers.
     pub fn without_early_routers(self) -> Predictions {
-        Predictions { auto: Auto::without_early_routers(), ..self }
+        Predictions { auto: Auto::new(false), ..self }
     }
 
     /// The strategy that is used now.
@@ -351,6 +351,7 @@ impl Predictions {
     /// What was predicted and not yet chosen is no prediction any more: something else is run in between.
     pub fn forget(&mut self) {
         self.strategies.iter_mut().flat_map(|scored| &mut scored.guesses).for_each(|guess| *guess = None);
+        self.auto.interrupt();
     }
 
     /// How all strategies did.

@@ -97,9 +97,30 @@ fn auto_switches_off_what_does_not_pay_and_tries_ever_more_rarely() {
 
 #[test]
 fn auto_is_not_taken_in_by_tokens_that_come_sooner_anyway() {
-    // One part in a hundred from token to token, whatever is done.
-    let used = run(FIRST + 2 * HALF + 2 * WINDOW, |token, _| (1e6 * 0.99f64.powi(token as i32)) as u64);
-    assert!(used[FIRST + 2 * HALF + WINDOW..].iter().all(Option::is_none), "{used:?}");
+    // By so many percent from token to token, whatever is done.
+    for percent in [1, 3, 5] {
+        let faster = 1.0 - f64::from(percent) / 100.0;
+        let used = run(FIRST + 2 * HALF + 2 * WINDOW, |token, _| (1e7 * faster.powi(token as i32)) as u64);
+        assert!(used[FIRST + 2 * HALF + WINDOW..].iter().all(Option::is_none), "{percent} %: {used:?}");
+    }
+}
+
+#[test]
+fn a_prompt_ends_a_measurement() {
+    // Prediction does nothing; what is without is slower at first, behind each prompt.
+    let mut predictions = Predictions::new(Choice::Auto, 1);
+    for _ in 0..20 {
+        predictions.forget();
+        for token in 0..FIRST + HALF - 1 {
+            assert_eq!(predictions.current().is_some(), token < FIRST, "{token}: {}", predictions.explain());
+            predictions.end_token(Duration::from_millis(if token < FIRST { 1 } else { 9 }));
+        }
+    }
+    let mut without = Predictions::new(Choice::Auto, 1).without_early_routers();
+    for token in 0..FIRST + 1 {
+        assert_eq!((without.current(), without.explain().contains("first tokens")), (None, token < FIRST));
+        without.end_token(Duration::from_millis(1));
+    }
 }
 
 #[test]

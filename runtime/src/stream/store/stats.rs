@@ -10,7 +10,7 @@ use super::super::slots::{Role, Slots};
 pub struct LayerStats {
     /// Requested blocks that were there.
     pub hits: u64,
-    /// Those of them that were there only because a prediction had read them.
+    /// Those of them that had been read ahead, and not requested since.
     pub foreseen: u64,
     /// Requested blocks that were being read already, for a prediction or for another request.
     pub on_the_way: u64,
