@@ -285,12 +285,12 @@ impl Experts {
 
     /// A step of so many tokens begins.
     pub(crate) fn begin_step(&self, tokens: u32) {
-        self.foresight().begin_step(tokens);
+        self.foresight().begin_step(&self.store, tokens);
     }
 
     /// The step went well.
     pub(crate) fn end_step(&self) {
-        self.foresight().end_step();
+        self.foresight().end_step(&self.store);
     }
 
     /// The experts that stages work on now.

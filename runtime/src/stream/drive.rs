@@ -124,7 +124,7 @@ pub enum Choice {
 
 /// Reads of predicted blocks at once: at 256 KiB each more keep no drive busier, and a router's choice waits for all of them (on a drive of
 /// 400 MB/s, eight made tokens 2 to 4 % slower than four, one to four were alike).
-const PREDICTED_DEPTH: usize = 4;
+pub const PREDICTED_DEPTH: usize = 4;
 
 /// How to read.
 #[derive(Clone, Debug)]

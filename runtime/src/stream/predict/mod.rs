@@ -222,6 +222,8 @@ struct Scored {
 
 /// How much what layers had to wait for lately counts: the last of so many.
 const REMEMBERED: f64 = 256.0;
+/// How many tokens count for the drive's pace.
+const PACED: f64 = 16.0;
 /// A guess is never read that is right more rarely: it takes another's slot, too.
 const LEAST_SURE: f64 = 0.125;
 
@@ -232,6 +234,17 @@ pub struct Predictions {
     strategies: Vec<Scored>,
     /// The part of layers, lately, that had to wait for some expert.
     waiting: f64,
+    /// Seconds, lately.
+    pace: Option<Pace>,
+}
+
+/// What the drive has time for.
+#[derive(Clone, Copy, Debug)]
+struct Pace {
+    /// For each layer, without a read that somebody waits for.
+    idle: f64,
+    /// That reading takes on which is begun of a wrong guess.
+    wrong: f64,
 }
 
 impl Predictions {
@@ -244,7 +257,13 @@ impl Predictions {
             sureness: Sureness::default(),
             token: (0, 0),
         };
-        Predictions { choice, auto: Auto::new(true), strategies: Strategy::ALL.map(scored).into(), waiting: 1.0 }
+        Predictions {
+            choice,
+            auto: Auto::new(true),
+            strategies: Strategy::ALL.map(scored).into(),
+            waiting: 1.0,
+            pace: None,
+        }
     }
 
     /// The same, for a plan without early routers.
@@ -261,10 +280,24 @@ impl Predictions {
         }
     }
 
-    /// How often what is read ahead has to be right. A right guess saves the time of a read; a wrong one costs nearly that where the
-    /// router's own choice has to wait behind it, which is as seldom as layers wait for anything.
+    /// How often what is read ahead has to be right. A right guess saves what the drive reads of it while it would have been idle. A wrong one
+    /// costs what was begun of it, where a router's own choice has to wait behind that: the choice of its own layer, or of those that are run while it is
+    /// read. Before anything is known of the drive, both are taken to be as long.
     fn sure_enough(&self) -> f64 {
-        (self.waiting / (1.0 + self.waiting)).max(LEAST_SURE)
+        let (saves, costs) = self.pace.map_or((1.0, self.waiting), |Pace { idle, wrong }| {
+            let layers = 1.0 + wrong / (2.0 * idle.max(1e-9));
+            (idle, wrong * (1.0 - (1.0 - self.waiting).powf(layers)))
+        });
+        (costs / (saves + costs).max(1e-12)).max(LEAST_SURE)
+    }
+
+    /// How a token was read: how long, for each layer, the drive had nothing to read that somebody waited for, and how long reading takes on which is
+    /// begun of a wrong guess.
+    pub fn pace(&mut self, idle: Duration, wrong: Duration) {
+        let now = Pace { idle: idle.as_secs_f64(), wrong: wrong.as_secs_f64() };
+        let pace = self.pace.get_or_insert(now);
+        pace.idle += (now.idle - pace.idle) / PACED;
+        pace.wrong += (now.wrong - pace.wrong) / PACED;
     }
 
     /// What [`Choice::Auto`] does and why, in words.

@@ -153,6 +153,28 @@ fn auto_does_not_even_try_what_reads_nothing_of_use() {
 }
 
 #[test]
+fn the_slower_the_drive_and_the_more_layers_wait_the_surer_a_guess_has_to_be() {
+    let sure = |idle, wrong, waits: usize| {
+        let mut predictions = Predictions::new(Choice::Off, 1);
+        for i in 0..2000 {
+            predictions.observe(0, &Observed { experts: &[0], waits: i % 10 < waits, block_bytes: 1, read_time: READ });
+        }
+        predictions.pace(Duration::from_micros(idle), Duration::from_micros(wrong));
+        predictions.sure_enough()
+    };
+    // Layers of a millisecond; what is begun of a wrong guess takes 0.1, 1 and 50.
+    for waits in [1, 5, 10] {
+        let [fast, alike, slow] = [100, 1000, 50_000].map(|wrong| sure(1000, wrong, waits));
+        assert!(fast < alike && alike < slow && slow > 0.95, "{waits}: {fast} {alike} {slow}");
+    }
+    assert_eq!(sure(1000, 100, 1), LEAST_SURE);
+    assert!((sure(1000, 1000, 10) - 0.5).abs() < 0.01);
+    assert!(sure(1000, 1000, 1) < sure(1000, 1000, 5) && sure(0, 0, 0) == LEAST_SURE);
+    // Nothing is read while nothing is idle.
+    assert!(sure(0, 1000, 5) > 0.99);
+}
+
+#[test]
 fn ranks_that_are_seldom_right_are_read_no_more_and_what_is_in_memory_is_kept() {
     let mut predictions = Predictions::new(Choice::Always(Strategy::Given), 1);
     let mut said = Vec::new();

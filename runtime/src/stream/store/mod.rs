@@ -55,6 +55,7 @@ use crate::memory::Region;
 use crate::trace::Recorder;
 
 use super::budget::Spending;
+use super::counters::Counters;
 use super::drive::{Backend, Drive, Options, Report, Sink};
 use super::files::{Files, Identity};
 use super::queue::Queue;
@@ -511,9 +512,14 @@ impl Store {
         self.shared.fixed.queue.reservation().region().bytes()
     }
 
+    /// What the drive did so far.
+    pub fn drive(&self) -> Counters {
+        self.shared.fixed.queue.counters()
+    }
+
     /// Bytes that were read so far.
     pub fn bytes_read(&self) -> u64 {
-        self.shared.fixed.queue.counters().bytes()
+        self.drive().bytes()
     }
 
     /// What happened so far.
