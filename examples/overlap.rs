@@ -103,10 +103,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     };
     // From now on it is in the page cache.
     std::io::copy(&mut std::fs::File::open(path)?, &mut std::io::sink())?;
-    println!(
-        "experts in memory, drive, read ahead: a token, computing alone, reading alone, times the larger; and the least, times the larger,"
-    );
-    println!("when experts are known as their layer begins, one layer earlier, a token earlier");
+    println!("experts in memory, drive, read ahead: a token, computing alone, reading alone, times the larger;");
+    println!("about the least when experts are known as their layer begins, one layer earlier, a token earlier");
     for round in 0..ROUNDS {
         println!("round {}", round + 1);
         for &part in &numbers(parts)? {

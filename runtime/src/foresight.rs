@@ -21,9 +21,12 @@ use std::time::{Duration, Instant};
 use crate::program::{Program, Then};
 use crate::stream::counters::Counters;
 use crate::stream::drive::PREDICTED_DEPTH;
-use crate::stream::predict::{Observed, Predictions, Report, Settings};
+use crate::stream::predict::{Observed, Pace, Predictions, Report, Settings};
 use crate::stream::store::{CHUNK, Store};
 use crate::stream::{Block, BlockId};
+
+/// How many tokens the drive's rate is taken of.
+const REMEMBERED: f64 = 16.0;
 
 /// What has to be known of a group of experts.
 #[derive(Clone, Copy, Debug, Default)]
@@ -68,6 +71,9 @@ pub(crate) struct Foresight {
     groups: Vec<Facts>,
     named: Vec<Named>,
     threads: u32,
+    /// Bytes that are read for a token, and seconds in which some are, lately.
+    read: f64,
+    busy: f64,
     /// When the token began that is made now, and what the drive had done by then; none in a prompt.
     begun: Option<(Instant, Counters)>,
 }
@@ -104,6 +110,8 @@ impl Foresight {
             named: vec![Named::default(); groups.len()],
             groups,
             threads: u32::try_from(threads.max(1)).unwrap_or(u32::MAX),
+            read: 0.0,
+            busy: 0.0,
             begun: None,
         }
     }
@@ -126,13 +134,18 @@ impl Foresight {
     pub(crate) fn end_step(&mut self, store: &Store) {
         let Some((begun, before)) = self.begun.take() else { return };
         let (took, drive) = (begun.elapsed(), store.drive().since(&before));
-        // What is begun of a wrong guess is read to its end.
-        let begun =
-            self.groups.iter().map(|facts| facts.block_bytes).max().unwrap_or(0).min(PREDICTED_DEPTH as u64 * CHUNK);
-        if drive.rate() > 0.0 {
-            let idle =
-                took.saturating_sub(drive.busy_routed) / u32::try_from(self.groups.len().max(1)).unwrap_or(u32::MAX);
-            self.predictions.pace(idle, Duration::from_secs_f64(begun as f64 / drive.rate()));
+        self.read += (drive.bytes() as f64 - self.read) / REMEMBERED;
+        self.busy += (drive.busy.as_secs_f64() - self.busy) / REMEMBERED;
+        if self.read > 0.0 {
+            let block = self.groups.iter().map(|facts| facts.block_bytes).max().unwrap_or(0);
+            let reading = |bytes: u64| Duration::from_secs_f64(bytes as f64 * self.busy / self.read);
+            let layers = u32::try_from(self.groups.len().max(1)).unwrap_or(u32::MAX);
+            self.predictions.pace(Pace {
+                idle: took.saturating_sub(drive.busy_routed) / layers,
+                right: reading(block),
+                // What is begun of a wrong guess is read to its end.
+                wrong: reading(block.min(PREDICTED_DEPTH as u64 * CHUNK)),
+            });
         }
         self.predictions.end_token(took);
     }
@@ -240,6 +253,8 @@ mod tests {
                 groups: vec![facts(false), facts(early_router)],
                 named: vec![Named::default(); 2],
                 threads: 1,
+                read: 0.0,
+                busy: 0.0,
                 begun: None,
             };
             Rig { store, foresight, path }

@@ -27,7 +27,8 @@ use super::streaming;
   ixc bench model.gguf -p 0 -n 64 -d 0,8192   decode with so many tokens before
   ixc bench model.gguf -p 512 -n 0 --json
   ixc bench model.gguf -p 0 -n 64 --memory 6GiB --defer 2
-                                              what deferral brings, and what it costs
+                                              what deferral brings, and what it costs; nothing is
+                                              read ahead then, unless --prefetch names a way
   ixc bench                                   the built-in demo model")]
 pub struct Args {
     #[command(flatten)]

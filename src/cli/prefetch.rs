@@ -72,9 +72,14 @@ impl EarlyRouterChoice {
 
     /// What of it was said and is without effect for a plan, and why.
     pub fn without_effect(self, plan: &Plan<Kernel>) -> Result<Option<(&'static str, &'static str)>, ixc::Error> {
+        if let (None | Some(EarlyRouters::Off), 0) = (self.prefetch, self.prefetch_extra) {
+            return Ok(None);
+        }
         let why = match plan.expert_groups.len() {
             _ if needs::has_early_routers(plan)? => None,
-            0 => Some("this plan keeps all weights in memory; --memory makes one that does not"),
+            0 => {
+                Some("this plan keeps all weights in memory; where there are experts, --memory makes one that does not")
+            }
             1 => Some("no layer with experts comes before another one"),
             _ => Some("no layer's router can be asked a layer early"),
         };

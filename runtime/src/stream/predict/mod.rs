@@ -234,17 +234,19 @@ pub struct Predictions {
     strategies: Vec<Scored>,
     /// The part of layers, lately, that had to wait for some expert.
     waiting: f64,
-    /// Seconds, lately.
-    pace: Option<Pace>,
+    /// A [`Pace`], lately, in seconds.
+    pace: Option<[f64; 3]>,
 }
 
-/// What the drive has time for.
+/// What the drive has time for, on average over the layers of a token.
 #[derive(Clone, Copy, Debug)]
-struct Pace {
-    /// For each layer, without a read that somebody waits for.
-    idle: f64,
+pub struct Pace {
+    /// In which it has nothing to read that somebody waits for, for each layer.
+    pub idle: Duration,
+    /// That reading a block takes.
+    pub right: Duration,
     /// That reading takes on which is begun of a wrong guess.
-    wrong: f64,
+    pub wrong: Duration,
 }
 
 impl Predictions {
@@ -281,23 +283,21 @@ impl Predictions {
     }
 
     /// How often what is read ahead has to be right. A right guess saves what the drive reads of it while it would have been idle. A wrong one
-    /// costs what was begun of it, where a router's own choice has to wait behind that: the choice of its own layer, or of those that are run while it is
-    /// read. Before anything is known of the drive, both are taken to be as long.
+    /// costs what was begun of it, where a router's own choice has to wait behind that: the choice of its own layer, or of those that come while half of
+    /// it is read, each of which takes as long as the drive is idle for it. Before anything is known of the drive, both are taken to be as long.
     fn sure_enough(&self) -> f64 {
-        let (saves, costs) = self.pace.map_or((1.0, self.waiting), |Pace { idle, wrong }| {
+        let (saves, costs) = self.pace.map_or((1.0, self.waiting), |[idle, right, wrong]| {
             let layers = 1.0 + wrong / (2.0 * idle.max(1e-9));
-            (idle, wrong * (1.0 - (1.0 - self.waiting).powf(layers)))
+            (idle.min(right), wrong * (1.0 - (1.0 - self.waiting).powf(layers)))
         });
         (costs / (saves + costs).max(1e-12)).max(LEAST_SURE)
     }
 
-    /// How a token was read: how long, for each layer, the drive had nothing to read that somebody waited for, and how long reading takes on which is
-    /// begun of a wrong guess.
-    pub fn pace(&mut self, idle: Duration, wrong: Duration) {
-        let now = Pace { idle: idle.as_secs_f64(), wrong: wrong.as_secs_f64() };
-        let pace = self.pace.get_or_insert(now);
-        pace.idle += (now.idle - pace.idle) / PACED;
-        pace.wrong += (now.wrong - pace.wrong) / PACED;
+    /// How long what took for the last token.
+    pub fn pace(&mut self, now: Pace) {
+        let now = [now.idle, now.right, now.wrong].map(|time| time.as_secs_f64());
+        let lately = self.pace.get_or_insert(now);
+        lately.iter_mut().zip(now).for_each(|(lately, now)| *lately += (now - *lately) / PACED);
     }
 
     /// What [`Choice::Auto`] does and why, in words.

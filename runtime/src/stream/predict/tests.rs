@@ -1,6 +1,6 @@
 //! Strategies on routing that is known, and the measuring on times that are known.
 
-use super::auto::{FIRST, HALF, KEPT, LONGEST_REST, WINDOW};
+use super::auto::{Auto, FIRST, HALF, KEPT, LONGEST_REST, WINDOW};
 use super::*;
 
 const READ: Duration = Duration::from_millis(2);
@@ -116,6 +116,17 @@ fn a_prompt_ends_a_measurement() {
             predictions.end_token(Duration::from_millis(if token < FIRST { 1 } else { 9 }));
         }
     }
+    // What lost before is not used behind a prompt that comes into the next measurement.
+    let mut lost = Auto::new(true);
+    let token = |lost: &mut Auto, took| lost.end_token(Duration::from_millis(took), &[(Strategy::Given, 1)]);
+    for _ in 0..FIRST + 2 * HALF + WINDOW {
+        token(&mut lost, 9);
+    }
+    while !lost.explain().contains("measuring") {
+        token(&mut lost, 9);
+    }
+    lost.interrupt();
+    assert!(lost.current().is_none() && lost.explain().contains("does not pay"), "{}", lost.explain());
     let mut without = Predictions::new(Choice::Auto, 1).without_early_routers();
     for token in 0..FIRST + 1 {
         assert_eq!((without.current(), without.explain().contains("first tokens")), (None, token < FIRST));
@@ -154,14 +165,16 @@ fn auto_does_not_even_try_what_reads_nothing_of_use() {
 
 #[test]
 fn the_slower_the_drive_and_the_more_layers_wait_the_surer_a_guess_has_to_be() {
-    let sure = |idle, wrong, waits: usize| {
+    let sure_of = |idle, right, wrong, waits: usize| {
         let mut predictions = Predictions::new(Choice::Off, 1);
         for i in 0..2000 {
             predictions.observe(0, &Observed { experts: &[0], waits: i % 10 < waits, block_bytes: 1, read_time: READ });
         }
-        predictions.pace(Duration::from_micros(idle), Duration::from_micros(wrong));
+        let [idle, right, wrong] = [idle, right, wrong].map(Duration::from_micros);
+        predictions.pace(Pace { idle, right, wrong });
         predictions.sure_enough()
     };
+    let sure = |idle, wrong, waits| sure_of(idle, 1_000_000, wrong, waits);
     // Layers of a millisecond; what is begun of a wrong guess takes 0.1, 1 and 50.
     for waits in [1, 5, 10] {
         let [fast, alike, slow] = [100, 1000, 50_000].map(|wrong| sure(1000, wrong, waits));
@@ -170,6 +183,8 @@ fn the_slower_the_drive_and_the_more_layers_wait_the_surer_a_guess_has_to_be() {
     assert_eq!(sure(1000, 100, 1), LEAST_SURE);
     assert!((sure(1000, 1000, 10) - 0.5).abs() < 0.01);
     assert!(sure(1000, 1000, 1) < sure(1000, 1000, 5) && sure(0, 0, 0) == LEAST_SURE);
+    // Small blocks are read sooner than a layer is done.
+    assert!((sure_of(1000, 100, 100, 10) - 0.5).abs() < 0.01);
     // Nothing is read while nothing is idle.
     assert!(sure(0, 1000, 5) > 0.99);
 }
