@@ -25,7 +25,7 @@ use crate::stream::predict::{Observed, Pace, Predictions, Report, Settings};
 use crate::stream::store::{CHUNK, Store};
 use crate::stream::{Block, BlockId};
 
-/// How many tokens the drive's rate is taken of.
+/// How many tokens count for the drive's pace.
 const REMEMBERED: f64 = 16.0;
 
 /// What has to be known of a group of experts.
@@ -71,9 +71,9 @@ pub(crate) struct Foresight {
     groups: Vec<Facts>,
     named: Vec<Named>,
     threads: u32,
-    /// Bytes that are read for a token, and seconds in which some are, lately.
-    read: f64,
-    busy: f64,
+    /// Of the last tokens, older ones less: bytes that were read, seconds in which some were, seconds in which none were that somebody waited
+    /// for, layers.
+    pace: [f64; 4],
     /// When the token began that is made now, and what the drive had done by then; none in a prompt.
     begun: Option<(Instant, Counters)>,
 }
@@ -110,8 +110,7 @@ impl Foresight {
             named: vec![Named::default(); groups.len()],
             groups,
             threads: u32::try_from(threads.max(1)).unwrap_or(u32::MAX),
-            read: 0.0,
-            busy: 0.0,
+            pace: [0.0; 4],
             begun: None,
         }
     }
@@ -134,14 +133,15 @@ impl Foresight {
     pub(crate) fn end_step(&mut self, store: &Store) {
         let Some((begun, before)) = self.begun.take() else { return };
         let (took, drive) = (begun.elapsed(), store.drive().since(&before));
-        self.read += (drive.bytes() as f64 - self.read) / REMEMBERED;
-        self.busy += (drive.busy.as_secs_f64() - self.busy) / REMEMBERED;
-        if self.read > 0.0 {
+        let idle = took.saturating_sub(drive.busy_routed);
+        let now = [drive.bytes() as f64, drive.busy.as_secs_f64(), idle.as_secs_f64(), self.groups.len() as f64];
+        self.pace.iter_mut().zip(now).for_each(|(lately, now)| *lately += now - *lately / REMEMBERED);
+        let [read, busy, idle, layers] = self.pace;
+        if read > 0.0 {
             let block = self.groups.iter().map(|facts| facts.block_bytes).max().unwrap_or(0);
-            let reading = |bytes: u64| Duration::from_secs_f64(bytes as f64 * self.busy / self.read);
-            let layers = u32::try_from(self.groups.len().max(1)).unwrap_or(u32::MAX);
+            let reading = |bytes: u64| bytes as f64 * busy / read;
             self.predictions.pace(Pace {
-                idle: took.saturating_sub(drive.busy_routed) / layers,
+                idle: idle / layers,
                 right: reading(block),
                 // What is begun of a wrong guess is read to its end.
                 wrong: reading(block.min(PREDICTED_DEPTH as u64 * CHUNK)),
@@ -253,8 +253,7 @@ mod tests {
                 groups: vec![facts(false), facts(early_router)],
                 named: vec![Named::default(); 2],
                 threads: 1,
-                read: 0.0,
-                busy: 0.0,
+                pace: [0.0; 4],
                 begun: None,
             };
             Rig { store, foresight, path }

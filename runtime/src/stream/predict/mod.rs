@@ -222,8 +222,6 @@ struct Scored {
 
 /// How much what layers had to wait for lately counts: the last of so many.
 const REMEMBERED: f64 = 256.0;
-/// How many tokens count for the drive's pace.
-const PACED: f64 = 16.0;
 /// A guess is never read that is right more rarely: it takes another's slot, too.
 const LEAST_SURE: f64 = 0.125;
 
@@ -234,19 +232,19 @@ pub struct Predictions {
     strategies: Vec<Scored>,
     /// The part of layers, lately, that had to wait for some expert.
     waiting: f64,
-    /// A [`Pace`], lately, in seconds.
-    pace: Option<[f64; 3]>,
+    /// Nothing is known before the first read.
+    pace: Option<Pace>,
 }
 
-/// What the drive has time for, on average over the layers of a token.
+/// What the drive has time for, in seconds: averages of the last tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
     /// In which it has nothing to read that somebody waits for, for each layer.
-    pub idle: Duration,
+    pub idle: f64,
     /// That reading a block takes.
-    pub right: Duration,
-    /// That reading takes on which is begun of a wrong guess.
-    pub wrong: Duration,
+    pub right: f64,
+    /// That reading takes of what is begun of a wrong guess.
+    pub wrong: f64,
 }
 
 impl Predictions {
@@ -286,18 +284,16 @@ impl Predictions {
     /// costs what was begun of it, where a router's own choice has to wait behind that: the choice of its own layer, or of those that come while half of
     /// it is read, each of which takes as long as the drive is idle for it. Before anything is known of the drive, both are taken to be as long.
     fn sure_enough(&self) -> f64 {
-        let (saves, costs) = self.pace.map_or((1.0, self.waiting), |[idle, right, wrong]| {
+        let (saves, costs) = self.pace.map_or((1.0, self.waiting), |Pace { idle, right, wrong }| {
             let layers = 1.0 + wrong / (2.0 * idle.max(1e-9));
             (idle.min(right), wrong * (1.0 - (1.0 - self.waiting).powf(layers)))
         });
         (costs / (saves + costs).max(1e-12)).max(LEAST_SURE)
     }
 
-    /// How long what took for the last token.
-    pub fn pace(&mut self, now: Pace) {
-        let now = [now.idle, now.right, now.wrong].map(|time| time.as_secs_f64());
-        let lately = self.pace.get_or_insert(now);
-        lately.iter_mut().zip(now).for_each(|(lately, now)| *lately += (now - *lately) / PACED);
+    /// How fast the drive is now.
+    pub fn pace(&mut self, pace: Pace) {
+        self.pace = Some(pace);
     }
 
     /// What [`Choice::Auto`] does and why, in words.

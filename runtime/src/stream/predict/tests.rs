@@ -170,7 +170,7 @@ fn the_slower_the_drive_and_the_more_layers_wait_the_surer_a_guess_has_to_be() {
         for i in 0..2000 {
             predictions.observe(0, &Observed { experts: &[0], waits: i % 10 < waits, block_bytes: 1, read_time: READ });
         }
-        let [idle, right, wrong] = [idle, right, wrong].map(Duration::from_micros);
+        let [idle, right, wrong] = [idle, right, wrong].map(|micros: u32| f64::from(micros) * 1e-6);
         predictions.pace(Pace { idle, right, wrong });
         predictions.sure_enough()
     };
