@@ -6,9 +6,10 @@
 //! memory twice. What the cache costs, a copy by the CPUs of all that is read, a real drive does not. Each run goes through the tokens twice,
 //! and the second time counts. A fourth argument is the number of tokens.
 //!
-//! Beside what a token took is about the least that it could have taken with the experts that the run had to read, layer by layer: when those of a layer
-//! are known as soon as the layer begins, one layer earlier, and a whole token earlier. Layers are taken to be alike, and plans not to defer. Nothing else is held against it: attention may overlap the reads of its own
-//! layer, the drive has no latency and reads nothing for nothing.
+//! Beside what a token took is about the least that it could have taken with the experts that the run had to read, layer by layer: when
+//! those of a layer are known as soon as the layer begins, one layer earlier, and a whole token earlier. Layers are taken to be alike, and
+//! plans not to defer. Nothing else is held against it: attention may overlap the reads of its own layer, the drive has no latency and
+//! reads nothing for nothing.
 
 use std::path::Path;
 use std::sync::Arc;
