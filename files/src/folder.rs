@@ -1,0 +1,152 @@
+//! Folders: one that is whole or not there, and one that files are put into.
+
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use crate::open::FileKind;
+use crate::output::{OutputError, beside, folder_of, rename, sync_folder};
+
+/// What a new folder may be, before the user's mask (`umask`).
+const NEW_FOLDER: u32 = 0o777;
+
+/// A folder that is made beside its place and renamed into it when all of its files are on the disk.
+#[derive(Debug)]
+pub struct NewFolder {
+    place: PathBuf,
+    aside: TempDir,
+}
+
+impl NewFolder {
+    /// Begins it: from here on it can be written, as far as can be known.
+    ///
+    /// # Errors
+    /// Where something is there that is no empty folder, or the system refuses.
+    pub fn create(place: &Path) -> Result<NewFolder, OutputError> {
+        let failed = OutputError::io(place, "create");
+        if place.file_name().is_none() {
+            return Err(OutputError::NoName { path: place.into() });
+        }
+        let empty = || Ok(fs::read_dir(place)?.next().is_none());
+        match fs::symlink_metadata(place) {
+            Ok(there) if FileKind::of(&there) == Some(FileKind::Folder) && empty().map_err(&failed)? => {}
+            Ok(_) => return Err(OutputError::FolderIsThere { path: place.into() }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(failed(error)),
+        }
+        let aside = beside(place).folder_in(folder_of(place), NEW_FOLDER).map_err(failed)?;
+        Ok(NewFolder { place: place.into(), aside })
+    }
+
+    /// Writes a file into it.
+    ///
+    /// # Errors
+    /// Where the system refuses.
+    pub fn put(&self, name: &str, bytes: &[u8]) -> Result<(), OutputError> {
+        #[expect(clippy::disallowed_methods, reason = "a new file in a folder of our own")]
+        let written = fs::File::create_new(self.aside.path().join(name)).and_then(|mut file| {
+            file.write_all(bytes)?;
+            file.sync_all()
+        });
+        written.map_err(OutputError::io(&self.place.join(name), "write"))
+    }
+
+    /// Puts it into its place.
+    ///
+    /// # Errors
+    /// Where something came there meanwhile, or the system refuses; nothing is left then.
+    pub fn finish(self) -> Result<(), OutputError> {
+        // Onto an empty folder this works, onto any other it does not.
+        let done = sync_folder(self.aside.path())
+            .and_then(|()| rename(self.aside.path(), &self.place))
+            .map_err(OutputError::io(&self.place, "create"));
+        done?;
+        // It has another name now: nothing is to be removed.
+        let _ = self.aside.keep();
+        sync_folder(folder_of(&self.place)).map_err(OutputError::io(&self.place, "create"))
+    }
+}
+
+/// A folder that files are put into, whether it is there or not; where it was made for nothing, it is removed again.
+#[derive(Debug)]
+pub struct KeptFolder {
+    path: PathBuf,
+    /// Whether it was made here, and no file was put into it.
+    made: bool,
+}
+
+impl KeptFolder {
+    /// Makes it, where it is not there.
+    ///
+    /// # Errors
+    /// Where something else is there, or the system refuses.
+    pub fn open(path: &Path) -> Result<KeptFolder, OutputError> {
+        let made = match fs::create_dir(path) {
+            Ok(()) => true,
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && path.is_dir() => false,
+            Err(error) => return Err(OutputError::io(path, "create")(error)),
+        };
+        Ok(KeptFolder { path: path.into(), made })
+    }
+
+    /// Its path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+impl Drop for KeptFolder {
+    fn drop(&mut self) {
+        if self.made {
+            // Of a folder that is not empty nothing is removed.
+            let _ = fs::remove_dir(&self.path);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_folder_is_whole_or_not_there() {
+        let scratch = tempfile::tempdir().unwrap();
+        let place = scratch.path().join("export");
+        let count = || fs::read_dir(scratch.path()).unwrap().count();
+        let begun = NewFolder::create(&place).unwrap();
+        begun.put("a", b"1").unwrap();
+        assert!(begun.put("a", b"2").is_err());
+        drop(begun);
+        assert_eq!(count(), 0);
+        fs::create_dir(&place).unwrap();
+        let begun = NewFolder::create(&place).unwrap();
+        begun.put("a", b"1").unwrap();
+        begun.finish().unwrap();
+        assert_eq!((count(), fs::read(place.join("a")).unwrap()), (1, b"1".to_vec()));
+        assert!(matches!(NewFolder::create(&place), Err(OutputError::FolderIsThere { .. })));
+        std::os::unix::fs::symlink(&place, scratch.path().join("link")).unwrap();
+        assert!(NewFolder::create(&scratch.path().join("link")).is_err());
+        let late = NewFolder::create(&scratch.path().join("late")).unwrap();
+        fs::write(scratch.path().join("late"), "x").unwrap();
+        assert!(late.finish().is_err());
+        assert_eq!(count(), 3);
+    }
+
+    #[test]
+    fn a_kept_folder_that_stays_empty_goes_away() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("x.d");
+        drop(KeptFolder::open(&path).unwrap());
+        assert!(!path.exists());
+        let kept = KeptFolder::open(&path).unwrap();
+        fs::write(path.join("a"), "").unwrap();
+        drop(kept);
+        assert!(path.join("a").exists());
+        fs::remove_file(path.join("a")).unwrap();
+        drop(KeptFolder::open(&path).unwrap());
+        assert!(path.exists());
+        assert!(KeptFolder::open(&scratch.path().join("no/folder")).is_err());
+    }
+}

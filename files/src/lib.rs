@@ -1,0 +1,45 @@
+//! How this workspace opens what others made, and writes what others read. Nothing else opens or writes a file.
+//!
+//! | file | what |
+//! | --- | --- |
+//! | [`open`] | opening: regular files only, and never waiting for what is none |
+//! | [`text`] | reading texts, none of them without a bound |
+//! | [`identity`] | which file a path leads to, whatever it is called |
+//! | [`output`] | writing: opened before the work, whole or not there, never onto an input |
+//! | [`folder`] | folders that are whole or not there |
+//! | [`own`] | files that this user's runs keep for themselves |
+//!
+//! ```
+//! use ixc_files::{Guard, Kind, Output};
+//!
+//! const NUMBERS: Kind = Kind { name: "list of numbers", is: |head| head.starts_with(b"1\n"), streams: true };
+//! let folder = tempfile::tempdir()?;
+//! let (model, numbers) = (folder.path().join("model.gguf"), folder.path().join("numbers"));
+//! std::fs::write(&model, "GGUF")?;
+//! let guard = Guard { kind: Some(&NUMBERS), inputs: &[&model], ..Guard::default() };
+//! assert!(Output::open(&model, &guard).is_err());
+//! let output = Output::open(&numbers, &guard)?;
+//! // The work; then:
+//! output.write(|out| out.write_all(b"1\n2\n"))?;
+//! assert_eq!(ixc_files::read_text(&numbers, 100)?, "1\n2\n");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! Invariant: what is opened is asked what it is, not its name before it is opened.
+//! Invariant: a file appears under its name when all of it is on the disk; what fails, or is killed, leaves what was there.
+//! Invariant: an output is never one of the files that a command reads, whatever name or link leads to it.
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
+pub mod folder;
+pub mod identity;
+pub mod open;
+pub mod output;
+pub mod own;
+pub mod text;
+
+pub use folder::{KeptFolder, NewFolder};
+pub use identity::Identity;
+pub use open::{NotRegular, is_not_regular, open_regular};
+pub use output::{Guard, Kind, Output, OutputError, Place, atomic_write};
+pub use text::{ReadError, STANDARD, read_argument, read_bytes, read_text};

@@ -1,0 +1,158 @@
+//! Opening what others made.
+//!
+//! A path may lead to a pipe, which waits for a writer, or to a device, which never ends. To ask first and open then leaves time to put
+//! one in the place of the file that was asked about. So the path is opened without waiting, and what was opened is asked.
+
+use std::fmt;
+use std::fs::{File, Metadata, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
+use rustix::io::Errno;
+
+/// What something in the file system is, where it is no regular file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileKind {
+    /// A folder.
+    Folder,
+    /// A pipe, with a name or without.
+    Pipe,
+    /// A socket.
+    Socket,
+    /// A terminal, `/dev/zero` and the like.
+    CharacterDevice,
+    /// A drive.
+    BlockDevice,
+    /// Something else.
+    Other,
+}
+
+impl FileKind {
+    /// What it is; nothing for a regular file.
+    pub fn of(metadata: &Metadata) -> Option<FileKind> {
+        let kind = metadata.file_type();
+        let kinds = [
+            (kind.is_dir(), FileKind::Folder),
+            (kind.is_fifo(), FileKind::Pipe),
+            (kind.is_socket(), FileKind::Socket),
+            (kind.is_char_device(), FileKind::CharacterDevice),
+            (kind.is_block_device(), FileKind::BlockDevice),
+            (!kind.is_file(), FileKind::Other),
+        ];
+        kinds.into_iter().find_map(|(is, kind)| is.then_some(kind))
+    }
+}
+
+impl fmt::Display for FileKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            FileKind::Folder => "a folder",
+            FileKind::Pipe => "a pipe",
+            FileKind::Socket => "a socket",
+            FileKind::CharacterDevice => "a device",
+            FileKind::BlockDevice => "a drive",
+            FileKind::Other => "something else",
+        })
+    }
+}
+
+/// Something that is no regular file, where one is needed. It comes as the inner error of an [`io::Error`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("it is {found}, not a regular file")]
+pub struct NotRegular {
+    /// What it is.
+    pub found: FileKind,
+}
+
+impl From<NotRegular> for io::Error {
+    fn from(error: NotRegular) -> io::Error {
+        io::Error::new(io::ErrorKind::InvalidInput, error)
+    }
+}
+
+/// Whether an error says that something is no regular file.
+pub fn is_not_regular(error: &io::Error) -> bool {
+    error.get_ref().is_some_and(|inner| inner.is::<NotRegular>())
+}
+
+/// Opens a regular file for reading; links are followed.
+///
+/// # Errors
+/// What the system says; [`NotRegular`] inside of it where there is something else.
+pub fn open_regular(path: &Path) -> io::Result<File> {
+    open_regular_with(path, OFlags::empty())
+}
+
+/// Opens a regular file for reading, with more flags, such as `NOFOLLOW` or `DIRECT`.
+///
+/// # Errors
+/// As [`open_regular`].
+pub fn open_regular_with(path: &Path, flags: OFlags) -> io::Result<File> {
+    regular(path, File::options().read(true), flags)
+}
+
+/// Opens with these options, and takes only a regular file.
+pub(crate) fn regular(path: &Path, options: &mut OpenOptions, flags: OFlags) -> io::Result<File> {
+    let flags = flags | OFlags::NONBLOCK | OFlags::NOCTTY;
+    #[expect(clippy::disallowed_methods, reason = "this is where files are opened")]
+    let opened = options.custom_flags(flags.bits().cast_signed()).open(path);
+    let file = match opened {
+        // A socket, or a folder that is opened to be written.
+        // A socket cannot be opened at all, nor a folder for writing.
+        Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NXIO | Errno::ISDIR)) => {
+            return Err(std::fs::metadata(path).ok().and_then(|there| FileKind::of(&there)).map_or(error, not_regular));
+        }
+        opened => opened?,
+    };
+    if let Some(found) = FileKind::of(&file.metadata()?) {
+        return Err(not_regular(found));
+    }
+    // It means nothing for regular files, but to io_uring, which would give up where it could wait.
+    fcntl_setfl(&file, fcntl_getfl(&file)?.difference(OFlags::NONBLOCK))?;
+    Ok(file)
+}
+
+fn not_regular(found: FileKind) -> io::Error {
+    NotRegular { found }.into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+    use std::os::unix::net::UnixListener;
+
+    use super::*;
+
+    #[test]
+    fn only_regular_files_are_opened_and_nothing_waits() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        fs::write(at("file"), "x").unwrap();
+        rustix::fs::mkfifoat(rustix::fs::CWD, at("pipe"), rustix::fs::Mode::RWXU).unwrap();
+        symlink(at("pipe"), at("link to pipe")).unwrap();
+        symlink(at("file"), at("link to file")).unwrap();
+        let _socket = UnixListener::bind(at("socket")).unwrap();
+        for name in ["file", "link to file"] {
+            let file = open_regular(&at(name)).unwrap();
+            assert!(!fcntl_getfl(&file).unwrap().contains(OFlags::NONBLOCK));
+        }
+        let refused = [
+            (folder.path().to_owned(), FileKind::Folder),
+            (at("pipe"), FileKind::Pipe),
+            (at("link to pipe"), FileKind::Pipe),
+            (at("socket"), FileKind::Socket),
+            ("/dev/zero".into(), FileKind::CharacterDevice),
+        ];
+        for (path, found) in refused {
+            let error = open_regular(&path).unwrap_err();
+            assert!(is_not_regular(&error), "{error}");
+            assert_eq!(error.to_string(), format!("it is {found}, not a regular file"));
+        }
+        let error = open_regular(&at("nothing")).unwrap_err();
+        assert!(!is_not_regular(&error) && error.kind() == io::ErrorKind::NotFound);
+        assert!(open_regular_with(&at("link to file"), OFlags::NOFOLLOW).is_err());
+    }
+}

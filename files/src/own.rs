@@ -1,0 +1,205 @@
+//! Files that this user's runs keep for themselves: a folder for them, files that later runs go on with, and a secret that shows what
+//! is ours.
+//!
+//! A folder of a plan may be one that others write to. What is gone on with there is regular, belongs to this user, and has one name, so
+//! that neither a link nor a file of somebody else is written to or believed. What this user's own programs wrote there cannot be told
+//! from what ixc wrote by any of that; a [`Secret`] can: it stands in a file that only this user reads.
+
+use std::ffi::OsString;
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+use rustix::process::geteuid;
+
+use crate::open::{open_regular_with, regular};
+use crate::output::beside;
+
+/// Bytes of a secret: the key of SipHash.
+const SECRET_BYTES: usize = 16;
+/// Its file in the user's folder.
+const SECRET_FILE: &str = "secret";
+
+/// The folder, where the user has one: `$XDG_CACHE_HOME/ixc` or `~/.cache/ixc`.
+pub fn folder() -> Option<PathBuf> {
+    folder_from(std::env::var_os("XDG_CACHE_HOME"), std::env::var_os("HOME"))
+}
+
+fn folder_from(cache: Option<OsString>, home: Option<OsString>) -> Option<PathBuf> {
+    let absolute = |path: Option<OsString>| path.map(PathBuf::from).filter(|path| path.is_absolute());
+    let base = absolute(cache).or_else(|| Some(absolute(home)?.join(".cache")))?;
+    Some(base.join("ixc"))
+}
+
+/// Makes a folder that only this user looks into, and those above it; nothing where it is there.
+///
+/// # Errors
+/// What the system says.
+pub fn create_folder(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path)
+}
+
+/// Why a file is not gone on with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotOurs {
+    /// A link, which leads elsewhere.
+    #[error("it is a link; remove it, or choose another place")]
+    Link,
+    /// Another user's.
+    #[error("it belongs to another user ({owner}); remove it, or choose another place")]
+    Owner {
+        /// The user's number.
+        owner: u32,
+    },
+    /// A file that has another name elsewhere.
+    #[error("it has {names} names (hard links); remove this one, or choose another place")]
+    Names {
+        /// How many.
+        names: u64,
+    },
+}
+
+/// Opens a file of this user's for reading and writing, or makes it, so that only this user can.
+///
+/// # Errors
+/// [`NotOurs`] or [`crate::NotRegular`] inside of an [`io::Error`]; what the system says.
+pub fn open_own(path: &Path) -> io::Result<File> {
+    use std::os::unix::fs::OpenOptionsExt;
+    let mut options = File::options();
+    options.read(true).write(true).create(true).truncate(false).mode(0o600);
+    let file = regular(path, &mut options, OFlags::NOFOLLOW).map_err(|error| {
+        let is_link = fs::symlink_metadata(path).is_ok_and(|there| there.is_symlink());
+        if is_link { not_ours(NotOurs::Link) } else { error }
+    })?;
+    check_own(&file)?;
+    Ok(file)
+}
+
+fn check_own(file: &File) -> io::Result<()> {
+    let there = file.metadata()?;
+    if there.uid() != geteuid().as_raw() {
+        return Err(not_ours(NotOurs::Owner { owner: there.uid() }));
+    }
+    if there.nlink() > 1 {
+        return Err(not_ours(NotOurs::Names { names: there.nlink() }));
+    }
+    Ok(())
+}
+
+fn not_ours(error: NotOurs) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, error)
+}
+
+/// What only this user's programs know.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Secret(pub [u8; SECRET_BYTES]);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+/// The user's secret; made when it is first asked for. Nothing where the user has no folder, or others can get at it.
+pub fn secret() -> Option<Secret> {
+    secret_in(&folder()?).ok().flatten()
+}
+
+fn secret_in(folder: &Path) -> io::Result<Option<Secret>> {
+    create_folder(folder)?;
+    let there = fs::metadata(folder)?;
+    if there.uid() != geteuid().as_raw() || there.mode() & 0o022 != 0 {
+        return Ok(None);
+    }
+    let path = folder.join(SECRET_FILE);
+    if let Some(secret) = read_secret(&path)? {
+        return Ok(Some(secret));
+    }
+    let mut secret = [0; SECRET_BYTES];
+    getrandom::fill(&mut secret).map_err(io::Error::other)?;
+    let mut new = beside(&path).private_in(folder)?;
+    new.write_all(&secret)?;
+    new.as_file().sync_all()?;
+    // Of two at once the first one's counts.
+    match new.persist_noclobber(&path) {
+        Ok(_) => Ok(Some(Secret(secret))),
+        Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => read_secret(&path),
+        Err(error) => Err(error.error),
+    }
+}
+
+/// A secret that is there; nothing where there is none. One that others can read is none of ours.
+fn read_secret(path: &Path) -> io::Result<Option<Secret>> {
+    let mut file = match open_regular_with(path, OFlags::NOFOLLOW) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        opened => opened?,
+    };
+    check_own(&file)?;
+    let (there, mut secret) = (file.metadata()?, [0; SECRET_BYTES]);
+    if there.mode() & 0o077 != 0 || there.len() != SECRET_BYTES as u64 {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "is no secret of ours"));
+    }
+    file.read_exact(&mut secret)?;
+    Ok(Some(Secret(secret)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+
+    use super::*;
+    use crate::is_not_regular;
+
+    #[test]
+    fn only_files_of_this_user_with_one_name_are_gone_on_with() {
+        let scratch = tempfile::tempdir().unwrap();
+        let at = |name: &str| scratch.path().join(name);
+        let why = |name: &str| *open_own(&at(name)).unwrap_err().get_ref().unwrap().downcast_ref::<NotOurs>().unwrap();
+        let file = open_own(&at("mine")).unwrap();
+        assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o600);
+        open_own(&at("mine")).unwrap();
+        fs::hard_link(at("mine"), at("other name")).unwrap();
+        symlink(at("mine"), at("link")).unwrap();
+        symlink(at("nothing"), at("link to nothing")).unwrap();
+        assert_eq!(why("mine"), NotOurs::Names { names: 2 });
+        assert_eq!([why("link"), why("link to nothing")], [NotOurs::Link; 2]);
+        rustix::fs::mkfifoat(rustix::fs::CWD, at("pipe"), rustix::fs::Mode::RWXU).unwrap();
+        assert!(is_not_regular(&open_own(&at("pipe")).unwrap_err()));
+        if geteuid().is_root() {
+            fs::remove_file(at("other name")).unwrap();
+            chown(at("mine"), Some(12345), None).unwrap();
+            assert_eq!(why("mine"), NotOurs::Owner { owner: 12345 });
+        } else {
+            println!("NOT RUN: a file of another user: only root can make one");
+        }
+    }
+
+    #[test]
+    fn a_secret_is_made_once_and_only_ours_is_taken() {
+        let scratch = tempfile::tempdir().unwrap();
+        let folder = scratch.path().join("cache/ixc");
+        let secret = secret_in(&folder).unwrap().unwrap();
+        assert_eq!(secret_in(&folder).unwrap(), Some(secret));
+        assert_ne!(secret_in(&scratch.path().join("other")).unwrap(), Some(secret));
+        let path = folder.join(SECRET_FILE);
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        assert!(secret_in(&folder).is_err());
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+        assert_eq!(secret_in(&folder).unwrap(), None);
+        assert_eq!(format!("{secret:?}"), "Secret(..)");
+    }
+
+    #[test]
+    fn the_folder_is_where_the_user_has_caches() {
+        let at = |cache: &str, home: &str| folder_from(Some(cache.into()), Some(home.into()));
+        assert_eq!(at("/c", "/h"), Some("/c/ixc".into()));
+        assert_eq!(at("relative", "/h"), Some("/h/.cache/ixc".into()));
+        assert_eq!(at("", "h"), None);
+        assert_eq!(folder_from(None, None), None);
+    }
+}

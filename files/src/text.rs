@@ -1,0 +1,140 @@
+//! Reading what is read as a whole: texts, small files of ours, files of the system. Each has a bound.
+//!
+//! What a user names as a text on the command line may be a pipe or a terminal ([`read_argument`]): `ixc run -f <(command)`. Then its
+//! writer is waited for, as every program does that reads one; Ctrl-C ends that. `/dev/zero` is read up to the bound, and refused.
+//! Files that are named by other files, or that are no texts, are regular ([`read_bytes`], [`read_text`]).
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+
+use crate::open::{FileKind, NotRegular, open_regular};
+
+/// What stands for standard input, or standard output, where a path is expected.
+pub const STANDARD: &str = "-";
+
+/// Why a file was not read.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The system refused, or it is no regular file.
+    #[error("{}: cannot read it: {source}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// It is longer than what is read.
+    #[error("{}: has more than {max} bytes, the most that are read of it", path.display())]
+    TooLong {
+        /// The file.
+        path: PathBuf,
+        /// The bound.
+        max: u64,
+    },
+    /// It is no text.
+    #[error("{}: byte {at:#x} is no UTF-8 text", path.display())]
+    NotText {
+        /// The file.
+        path: PathBuf,
+        /// Its first byte that is none.
+        at: usize,
+    },
+}
+
+/// Reads a regular file of at most `max` bytes.
+///
+/// # Errors
+/// See [`ReadError`].
+pub fn read_bytes(path: &Path, max: u64) -> Result<Vec<u8>, ReadError> {
+    bounded(path, open_regular(path), max)
+}
+
+/// Reads a text from a regular file of at most `max` bytes.
+///
+/// # Errors
+/// See [`ReadError`].
+pub fn read_text(path: &Path, max: u64) -> Result<String, ReadError> {
+    text(path, read_bytes(path, max)?)
+}
+
+/// Reads a text that the user named: a file, a pipe, a terminal, or standard input where the path is `-`.
+///
+/// # Errors
+/// See [`ReadError`].
+pub fn read_argument(path: &Path, max: u64) -> Result<String, ReadError> {
+    let bytes = if path.as_os_str() == STANDARD {
+        bounded(path, Ok(io::stdin().lock()), max)
+    } else {
+        bounded(path, open_stream(path), max)
+    };
+    text(path, bytes?)
+}
+
+/// Opens what gives bytes: not a folder, nor a drive.
+fn open_stream(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NOCTTY.bits().cast_signed();
+    #[expect(clippy::disallowed_methods, reason = "what may be a pipe is opened here and nowhere else")]
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+    match FileKind::of(&file.metadata()?) {
+        Some(found @ (FileKind::Folder | FileKind::BlockDevice)) => Err(NotRegular { found }.into()),
+        _ => Ok(file),
+    }
+}
+
+fn bounded(path: &Path, file: io::Result<impl Read>, max: u64) -> Result<Vec<u8>, ReadError> {
+    let mut bytes = Vec::new();
+    let read = file.and_then(|file| file.take(max.saturating_add(1)).read_to_end(&mut bytes));
+    match read {
+        Err(source) => Err(ReadError::Io { path: path.into(), source }),
+        Ok(found) if found as u64 > max => Err(ReadError::TooLong { path: path.into(), max }),
+        Ok(_) => Ok(bytes),
+    }
+}
+
+fn text(path: &Path, bytes: Vec<u8>) -> Result<String, ReadError> {
+    String::from_utf8(bytes)
+        .map_err(|error| ReadError::NotText { path: path.into(), at: error.utf8_error().valid_up_to() })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn a_bound_is_the_longest_that_is_read() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("text");
+        fs::write(&path, "12345").unwrap();
+        for read in [read_text, read_argument] {
+            assert_eq!(read(&path, 5).unwrap(), "12345");
+            assert!(matches!(read(&path, 4), Err(ReadError::TooLong { max: 4, .. })));
+        }
+        fs::write(&path, b"ab\xff").unwrap();
+        assert!(matches!(read_text(&path, 5), Err(ReadError::NotText { at: 2, .. })));
+        // It has no end.
+        assert!(matches!(read_argument(Path::new("/dev/zero"), 1 << 16), Err(ReadError::TooLong { .. })));
+        for (path, takes_streams) in [("/dev/zero", false), ("/", false), ("/", true)] {
+            let read = if takes_streams { read_argument } else { read_text };
+            let error = read(Path::new(path), 9).unwrap_err();
+            assert!(matches!(&error, ReadError::Io { source, .. } if crate::is_not_regular(source)), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_pipe_is_a_text_where_the_user_names_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("pipe");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, rustix::fs::Mode::RWXU).unwrap();
+        assert!(matches!(read_text(&path, 9), Err(ReadError::Io { .. })));
+        std::thread::scope(|scope| {
+            scope.spawn(|| fs::write(&path, "hello").unwrap());
+            assert_eq!(read_argument(&path, 9).unwrap(), "hello");
+        });
+    }
+}
