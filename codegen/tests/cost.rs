@@ -1,4 +1,4 @@
-//! The static cost analysis: loops written by hand with known answers, the loops of our own kernels, and llvm-mca where it is installed.
+//! The static cost analysis: loops written by hand with known answers, the loops of our own kernels, and llvm-mca 19 where it is installed.
 
 #[path = "cost/doc.rs"]
 mod doc;
@@ -8,3 +8,5 @@ mod hand;
 mod kernels;
 #[path = "cost/llvm_mca.rs"]
 mod llvm_mca;
+#[path = "support/tools.rs"]
+mod tools;

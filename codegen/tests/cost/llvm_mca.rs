@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Formatter, IntelFormatter, MemorySizeOptions};
@@ -23,6 +24,7 @@ use ixc_ir::plan::KernelSpec;
 use ixc_ir::plan::spec::{Bits, Elementwise, Shape};
 
 use super::kernels::{hot, linear, unpacking};
+use super::tools::{Found, LLVM_MCA};
 
 /// Largest ratio of the simulation to the model.
 const FACTOR: f64 = 1.35;
@@ -122,16 +124,6 @@ fn specs() -> Vec<(&'static str, KernelSpec, Choice)> {
     ]
 }
 
-/// The llvm-mca to use and its version: 19, which the tables follow, else what there is.
-fn tool() -> Option<(&'static str, String)> {
-    ["llvm-mca-19", "llvm-mca"].into_iter().find_map(|name| {
-        let out = Command::new(name).arg("--version").output().ok()?;
-        let text = String::from_utf8_lossy(&out.stdout).into_owned();
-        let version = text.lines().find(|l| l.contains("LLVM version"))?.trim().to_string();
-        Some((name, version))
-    })
-}
-
 /// What llvm-mca says of a loop, in cycles per iteration.
 struct Theirs {
     /// Once it runs steadily.
@@ -140,7 +132,7 @@ struct Theirs {
     resources: f64,
 }
 
-fn simulate(tool: &str, cpu: &str, text: &str) -> Result<Theirs, String> {
+fn simulate(tool: &Path, cpu: &str, text: &str) -> Result<Theirs, String> {
     let run = |iterations: u32| -> Result<String, String> {
         let mut child = Command::new(tool)
             .args([&format!("-mcpu={cpu}"), &format!("-iterations={iterations}"), "-march=x86-64"])
@@ -193,18 +185,20 @@ fn text(code: &[u8], start: u32, end: u32) -> String {
 
 #[test]
 fn innermost_loops_agree_with_llvm_mca() {
-    let Some((tool, version)) = tool() else {
-        println!("NOT RUN: llvm-mca is not installed; the vector part of the cost model is not compared with it");
+    let Some(Found { program: tool, version }) = LLVM_MCA.find("the vector part of the cost model against llvm-mca")
+    else {
         return;
     };
-    println!("{version}; cycles per iteration: ours / its resources alone / its simulation (ours over the latter)");
+    println!(
+        "LLVM {version}; cycles per iteration: ours / its resources alone / its simulation (ours over the latter)"
+    );
     let mut wrong = Vec::new();
     let mut table: BTreeMap<&str, BTreeMap<&str, String>> = BTreeMap::new();
     for (target_name, cpu) in CPUS {
         let target = Target::from_name(target_name).unwrap();
         let model = as_llvm_has_it(cost::model(target).unwrap());
-        if let Err(error) = simulate(tool, cpu, ".intel_syntax noprefix\nadd rax, 1\n") {
-            println!("NOT RUN: {version} has no model of {cpu}: {}", error.lines().next().unwrap_or_default());
+        if let Err(error) = simulate(&tool, cpu, ".intel_syntax noprefix\nadd rax, 1\n") {
+            println!("NOT RUN: LLVM {version} has no model of {cpu}: {}", error.lines().next().unwrap_or_default());
             continue;
         }
         for (name, spec, choice) in specs() {
@@ -216,7 +210,7 @@ fn innermost_loops_agree_with_llvm_mca() {
             let code = &compiled.code[..compiled.code_bytes];
             let report = cost::analyse(code, &compiled.lines, &kernel, model);
             let hot = choice(&report);
-            let theirs = simulate(tool, cpu, &text(code, hot.start, hot.end))
+            let theirs = simulate(&tool, cpu, &text(code, hot.start, hot.end))
                 .unwrap_or_else(|error| panic!("{name} on {cpu}: {error}"));
             let (ours, Theirs { simulated, resources }) = (hot.body.cycles, theirs);
             let ratio = ours / simulated;

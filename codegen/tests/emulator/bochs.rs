@@ -13,6 +13,7 @@ use ixc_codegen::rows::inputs::Random;
 use ixc_codegen::target::{Feature, Features};
 
 use crate::function::{self, Function, PAGE, Page};
+use crate::tools::{BOCHS, Found};
 
 /// How often each instruction is tried.
 const TRIES: u64 = 8;
@@ -59,10 +60,7 @@ fn bochs_has(feature: CpuidFeature) -> bool {
 
 #[test]
 fn bochs_judges_instructions() {
-    let Some(python) = std::env::var_os("IXC_BOCHS") else {
-        println!("NOT RUN: IXC_BOCHS does not name a Python with bochscpu; see tests/emulator/bochs/judge.py");
-        return;
-    };
+    let Some(Found { program: python, .. }) = BOCHS.find("vector instructions against Bochs") else { return };
     let hex = |bytes: &[u8]| bytes.iter().map(|b| format!("{b:02x}")).collect::<String>();
     let mut cases = Vec::new();
     each(bochs_has, |function, input, output| {

@@ -12,11 +12,15 @@
 //! | `half` | FP16 lanes against the manual's pseudocode |
 //! | `manual` | VNNI and BF16 lanes against the manual's pseudocode |
 //! | `native` | every instruction that this CPU has, against this CPU |
+//! | `native_tiles` | tile instructions against this CPU, where it has tiles: results, configurations, faults |
 //! | `speed` | generated kernels against the interpreter, and how fast they are emulated |
+//! | `apart` | (no tests but its own) running a function in a process of its own, so that its signal is a result |
 //! | `state` | (no tests) random register contents |
+//! | `tools` | which version of another tool a test takes |
 //! | `thunk` | (no tests) executing one instruction with all registers loaded before and stored after |
 
 mod amx;
+mod apart;
 mod bochs;
 mod checks;
 mod compiled;
@@ -27,6 +31,9 @@ mod function;
 mod half;
 mod manual;
 mod native;
+mod native_tiles;
 mod speed;
 mod state;
 mod thunk;
+#[path = "../support/tools.rs"]
+mod tools;

@@ -1,13 +1,15 @@
 //! Every instruction that the emulator knows and this CPU has, in all its forms, against this CPU.
 //!
-//! The forms come from the decoder's description of each instruction: which operands it takes, whether it can be masked,
+//! An instruction runs here only if CPUID and the system allow everything that it needs, on any x86-64: without AVX the legacy
+//! instructions are left. The forms come from the decoder's description of each instruction: which operands it takes, whether it can be masked,
 //! broadcast, rounded. `IXC_MNEMONIC=vaddps` runs one.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use iced_x86::{
-    Code, CpuidFeature, Encoder, Instruction, Mnemonic, OpCodeOperandKind, OpKind, Register, RoundingControl,
+    Code, CpuidFeature, Decoder, DecoderOptions, Encoder, Instruction, Mnemonic, OpCodeOperandKind, OpKind, Register,
+    RoundingControl,
 };
 use ixc_codegen::cpu;
 use ixc_codegen::emulator::state::{State, Vector};
@@ -244,21 +246,88 @@ fn make(code: Code, form: Form, random: &mut Random) -> Option<Instruction> {
     Some(i)
 }
 
-/// Whether this CPU has all that an instruction needs. Those without a row in the target table came with AVX2 or before.
-fn is_here(code: Code, present: Features) -> bool {
+/// Whether this CPU has all that an instruction needs, and the thunk loads and stores the registers that it may touch. What no CPUID
+/// bit is known for is not here: the decoder knows instructions of CPUs that were never sold as well.
+fn is_here(code: Code, present: Features, width: Width) -> bool {
     code.cpuid_features().iter().all(|f| match Feature::of_instruction(*f) {
-        Some(feature) => present.has(feature),
-        None => present.has(Feature::Avx2),
+        Some(feature) => present.has(feature) && Width::needed(feature).is_some_and(|needed| needed <= width),
+        None => is_here_without_a_row(*f),
     })
 }
 
-/// Instructions that the thunk can't hold: they move the stack pointer, jump, or change the direction.
+/// Whether this CPU has what the target table has no row for, because every CPU that our code is made for has it.
+fn is_here_without_a_row(feature: CpuidFeature) -> bool {
+    use CpuidFeature as F;
+    use std::arch::is_x86_feature_detected as has;
+    match feature {
+        F::INTEL8086 | F::INTEL186 | F::INTEL286 | F::INTEL386 | F::INTEL486 | F::X64 => true,
+        F::CMOV | F::FPU | F::MULTIBYTENOP | F::PAUSE | F::SSE | F::SSE2 => true,
+        F::SSE3 => has!("sse3"),
+        F::SSSE3 => has!("ssse3"),
+        F::SSE4_1 => has!("sse4.1"),
+        F::SSE4_2 => has!("sse4.2"),
+        F::POPCNT => has!("popcnt"),
+        F::LZCNT => has!("lzcnt"),
+        F::BMI1 => has!("bmi1"),
+        F::BMI2 => has!("bmi2"),
+        F::MOVBE => has!("movbe"),
+        // CPUID.80000001H:ECX[8]
+        F::PREFETCHW => std::arch::x86_64::__cpuid(0x8000_0001).ecx >> 8 & 1 == 1,
+        _ => false,
+    }
+}
+
+/// Instructions that the thunk can't hold: they move the stack pointer, jump, or change the direction. Tiles are more state than it
+/// has: `native_tiles` compares them.
 fn is_left_out(code: Code) -> bool {
     use Mnemonic as M;
-    code.flow_control() != iced_x86::FlowControl::Next
+    let mut features = code.cpuid_features().iter().filter_map(|f| Feature::of_instruction(*f));
+    features.any(|f| Width::needed(f).is_none())
+        || code.flow_control() != iced_x86::FlowControl::Next
         || code.op_code().is_stack_instruction()
         || matches!(code.mnemonic(), M::Push | M::Pop | M::Std | M::Cld | M::Nop | M::Endbr64)
         || code.cpuid_features().contains(&CpuidFeature::MMX)
+}
+
+/// Set where user-mode QEMU executes the test: what it gets wrong is not held against the emulator then.
+const UNDER_QEMU: &str = "IXC_QEMU";
+
+/// What QEMU (7.2) refuses. Observed: SIGILL; processors execute it, and this test on them does.
+const UNKNOWN_TO_QEMU: [(Code, &str); 4] = {
+    const SECOND_TEST: &str = "`test` has a second encoding, /1 beside /0, which QEMU does not know";
+    [
+        (Code::Test_rm8_imm8_F6r1, SECOND_TEST),
+        (Code::Test_rm16_imm16_F7r1, SECOND_TEST),
+        (Code::Test_rm32_imm32_F7r1, SECOND_TEST),
+        (Code::Test_rm64_imm32_F7r1, SECOND_TEST),
+    ]
+};
+
+/// Flags that QEMU (7.2) gets wrong. Observed: `blsi` of 0x7fff clears the carry, which it sets where the source is not zero.
+const FLAGS_WRONG_IN_QEMU: [(Mnemonic, u64); 1] = [(Mnemonic::Blsi, 1)];
+
+/// Bytes of an element in an instruction whose result QEMU (7.2) takes from the wrong operand where both are NaN: from the one with
+/// the larger fraction, as the x87 does, where these instructions take the first. Observed: `addps`, `divpd`, `hsubps`, `vmulsd`, ...
+/// with two quiet NaN.
+fn other_nan_in_qemu(mnemonic: Mnemonic) -> Option<usize> {
+    let name = format!("{mnemonic:?}").to_lowercase();
+    let name = name.strip_prefix('v').unwrap_or(&name);
+    let (operation, element) = name.split_at(name.len().checked_sub(2)?);
+    let wrong = matches!(operation, "add" | "sub" | "mul" | "div" | "addsub" | "hadd" | "hsub");
+    match element {
+        "ss" | "ps" if wrong => Some(4),
+        "sd" | "pd" if wrong => Some(8),
+        _ => None,
+    }
+}
+
+/// Whether two vectors are the same but for which NaN stands in an element.
+fn same_but_for_nan(a: &[u8], b: &[u8], element: usize) -> bool {
+    let is_nan = |bytes: &[u8]| match bytes.try_into() {
+        Ok(single) => f32::from_le_bytes(single).is_nan(),
+        Err(_) => f64::from_le_bytes(bytes.try_into().unwrap()).is_nan(),
+    };
+    a.chunks(element).zip(b.chunks(element)).all(|(a, b)| a == b || is_nan(a) && is_nan(b))
 }
 
 /// Memory that ends at a page that may not be touched.
@@ -301,6 +370,7 @@ struct Machine {
     memory: Guarded,
     random: Random,
     width: Width,
+    qemu: bool,
 }
 
 /// What came of comparing a run.
@@ -325,9 +395,7 @@ impl Machine {
         emulated.gpr[..16].copy_from_slice(&block.gpr);
         for (to, from) in emulated.vector.iter_mut().zip(&block.vector) {
             *to = Vector(*from);
-            if self.width == Width::Avx {
-                to.0[32..].fill(0);
-            }
+            to.0[self.width.vector_bytes()..].fill(0);
         }
         let was = block.clone();
         let memory = self.memory.bytes(len);
@@ -346,7 +414,7 @@ impl Machine {
         // SAFETY: the CPU has the instruction; what it accesses is in the memory, as the emulator found. Where the emulator
         // is wrong about that, the page behind the memory ends the test.
         unsafe { thunks.run(number, &mut block) };
-        let mut text = compare(i, &block, &emulated, self.width);
+        let mut text = compare(i, &block, &emulated, self.width, self.qemu);
         if let Some(at) = self.memory.bytes(len).iter().zip(&after).position(|(a, b)| a != b) {
             let _ = write!(text, " memory at {}", at as i64 - POINTED as i64);
         }
@@ -390,7 +458,7 @@ impl Machine {
 }
 
 /// What differs, or nothing.
-fn compare(i: &Instruction, native: &Block, emulated: &State, width: Width) -> String {
+fn compare(i: &Instruction, native: &Block, emulated: &State, width: Width, qemu: bool) -> String {
     let mut text = String::new();
     for n in 0..16 {
         // The pointer, the stack, the arguments.
@@ -399,15 +467,20 @@ fn compare(i: &Instruction, native: &Block, emulated: &State, width: Width) -> S
         }
     }
     let undefined = i.rflags_undefined();
+    let wrong = FLAGS_WRONG_IN_QEMU
+        .iter()
+        .find(|(mnemonic, _)| qemu && *mnemonic == i.mnemonic())
+        .map_or(0, |(_, flags)| *flags);
+    let other_nan = if qemu { other_nan_in_qemu(i.mnemonic()) } else { None };
     for (bit, flag) in FLAGS {
-        if undefined & bit == 0 && (native.flags ^ emulated.flags) & flag != 0 {
+        if undefined & bit == 0 && (native.flags ^ emulated.flags) & flag & !wrong != 0 {
             let _ = write!(text, " flag {flag:#x}: {:#x} emulated {:#x};", native.flags & flag, emulated.flags & flag);
         }
     }
-    let (count, bytes) = if width == Width::Avx512 { (32, 64) } else { (16, 32) };
-    for n in 0..count {
+    let bytes = width.vector_bytes();
+    for n in 0..width.vectors() {
         let (right, found) = (&native.vector[n][..bytes], &emulated.vector[n].0[..bytes]);
-        if right != found {
+        if right != found && !other_nan.is_some_and(|element| same_but_for_nan(right, found, element)) {
             let _ = write!(text, " zmm{n}:\n    {right:02x?}\n    emulated\n    {found:02x?};");
         }
     }
@@ -436,6 +509,10 @@ fn all_forms(code: Code, random: &mut Random, everything: Features) -> Vec<Made>
                 continue;
             }
             let bytes = encoder.take_buffer();
+            // The same bytes are another instruction on the CPUs that we know: `knot` of Knights Corner is `knotw`.
+            if Decoder::new(64, &bytes, DecoderOptions::NONE).decode().code() != code {
+                continue;
+            }
             instruction.set_len(bytes.len());
             let whole = [&load_pointer[..], &bytes, &[0xc3]].concat();
             match Program::new(&whole, whole.len(), everything) {
@@ -453,17 +530,11 @@ fn all_forms(code: Code, random: &mut Random, everything: Features) -> Vec<Made>
 #[test]
 fn instructions_do_what_this_cpu_does() {
     let present = cpu::present();
-    let width = if present.contains(Features::of(&[Feature::Avx512f, Feature::Avx512bw])) {
-        Width::Avx512
-    } else if present.has(Feature::Avx2) {
-        Width::Avx
-    } else {
-        println!("NOT RUN: this CPU has no AVX2");
-        return;
-    };
+    let width = Width::of(present);
     let only = std::env::var("IXC_MNEMONIC").ok();
     let everything = Features::of(Feature::ALL);
-    let mut machine = Machine { memory: Guarded::new(), random: Random(0x1ce), width };
+    let qemu = std::env::var_os(UNDER_QEMU).is_some();
+    let mut machine = Machine { memory: Guarded::new(), random: Random(0x1ce), width, qemu };
     let (mut codes, mut runs, mut beyond) = (0, 0, 0);
     let mut elsewhere: BTreeMap<String, usize> = BTreeMap::new();
     let mut wrong: Vec<String> = Vec::new();
@@ -480,8 +551,13 @@ fn instructions_do_what_this_cpu_does() {
         if made.is_empty() {
             continue;
         }
-        if !is_here(code, present) {
+        if !is_here(code, present, width) {
             *elsewhere.entry(format!("{:?}", code.cpuid_features())).or_default() += 1;
+            continue;
+        }
+        if let Some((_, why)) = machine.qemu.then(|| UNKNOWN_TO_QEMU.iter().find(|(other, _)| *other == code)).flatten()
+        {
+            println!("LEFT OUT under QEMU: {code:?}: {why}");
             continue;
         }
         codes += 1;
@@ -509,7 +585,7 @@ fn instructions_do_what_this_cpu_does() {
         }
     }
     println!(
-        "{codes} instructions compared with this CPU in {runs} runs, {beyond} of them with masked elements where no memory is"
+        "native: {codes} instructions compared with this CPU in {runs} runs, {beyond} of them with masked elements where no memory is"
     );
     for (features, count) in elsewhere {
         println!("NOT RUN natively: {count} instructions that need {features}: this CPU lacks it");
@@ -519,5 +595,10 @@ fn instructions_do_what_this_cpu_does() {
         println!("{text}");
     }
     assert!(wrong.is_empty(), "{} runs differ, of instructions {:?}", wrong.len(), names.keys());
-    assert!(only.is_some() || width == Width::Avx || codes > 1500, "only {codes} instructions were made");
+    let at_least = match width {
+        Width::Sse => 600,
+        Width::Avx => 1300,
+        Width::Avx512 => 1500,
+    };
+    assert!(only.is_some() || codes > at_least, "only {codes} instructions were made");
 }

@@ -6,6 +6,7 @@
 use dynasmrt::AssemblyOffset;
 use dynasmrt::mmap::{ExecutableBuffer, MutableBuffer};
 use iced_x86::{Code, Encoder, Instruction, MemoryOperand, Register};
+use ixc_codegen::target::{Feature, Features};
 
 /// Bytes below the registers, for what is pushed and for the system's signal frames.
 const BELOW: usize = 1 << 16;
@@ -33,12 +34,59 @@ struct Room {
 }
 
 /// Which registers there are.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Width {
+    /// xmm0 to xmm15, by instructions that every x86-64 has.
+    Sse,
     /// ymm0 to ymm15.
     Avx,
     /// zmm0 to zmm31, k0 to k7.
     Avx512,
+}
+
+impl Width {
+    /// The registers of a CPU with these features.
+    pub fn of(present: Features) -> Width {
+        // Masks of 64 bits are loaded by an instruction of AVX512BW.
+        if present.contains(Features::of(&[Feature::Avx512f, Feature::Avx512bw])) {
+            Width::Avx512
+        } else if present.has(Feature::Avx) {
+            Width::Avx
+        } else {
+            Width::Sse
+        }
+    }
+
+    /// The registers that instructions of a feature may touch; tiles are beyond all of these.
+    pub fn needed(feature: Feature) -> Option<Width> {
+        use Feature as F;
+        match feature {
+            F::Avx | F::F16c | F::Fma | F::Avx2 | F::AvxVnni => Some(Width::Avx),
+            F::Avx512f
+            | F::Avx512bw
+            | F::Avx512dq
+            | F::Avx512vl
+            | F::Avx512vnni
+            | F::Avx512vbmi
+            | F::Avx512bf16
+            | F::Avx512fp16 => Some(Width::Avx512),
+            F::AmxTile | F::AmxInt8 | F::AmxBf16 | F::AmxFp16 => None,
+        }
+    }
+
+    /// How many vector registers.
+    pub fn vectors(self) -> usize {
+        if self == Width::Avx512 { 32 } else { 16 }
+    }
+
+    /// Bytes of each.
+    pub fn vector_bytes(self) -> usize {
+        match self {
+            Width::Sse => 16,
+            Width::Avx => 32,
+            Width::Avx512 => 64,
+        }
+    }
 }
 
 /// Functions that each execute one instruction.
@@ -85,6 +133,12 @@ fn move_vectors(width: Width, load: bool) -> Vec<Instruction> {
         code.push(i.unwrap());
     };
     match width {
+        Width::Sse => {
+            let (load, store) = (Code::Movups_xmm_xmmm128, Code::Movups_xmmm128_xmm);
+            for n in 0..16 {
+                add(load, store, Register::XMM0 + n, VECTORS + 64 * i64::from(n));
+            }
+        }
         Width::Avx => {
             let (load, store) = (Code::VEX_Vmovups_ymm_ymmm256, Code::VEX_Vmovups_ymmm256_ymm);
             for n in 0..16 {
@@ -133,7 +187,9 @@ fn after(width: Width) -> Vec<u8> {
     code.push(Instruction::with2(Code::Mov_r64_rm64, rsp, at(rsp, STACK)).unwrap());
     code.extend(SAVED.iter().rev().map(|r| Instruction::with1(Code::Pop_r64, *r).unwrap()));
     code.push(Instruction::with(Code::Cld));
-    code.push(Instruction::with(Code::VEX_Vzeroupper));
+    if width != Width::Sse {
+        code.push(Instruction::with(Code::VEX_Vzeroupper));
+    }
     code.push(Instruction::with(Code::Retnq));
     bytes(&code)
 }
