@@ -111,15 +111,15 @@ impl RopeAttrs {
     /// As the op table orders them.
     pub fn attrs(&self) -> Vec<Attr> {
         vec![
-            Attr::Float(self.base),
+            Attr::rounded(self.base),
             int(self.dims),
             Attr::Word(self.style.word().to_string()),
             Attr::Word(self.scaling.word().to_string()),
-            Attr::Float(self.factor),
+            Attr::rounded(self.factor),
             int(self.original_context),
-            Attr::Float(self.beta_fast),
-            Attr::Float(self.beta_slow),
-            Attr::Float(self.attn_factor),
+            Attr::rounded(self.beta_fast),
+            Attr::rounded(self.beta_slow),
+            Attr::rounded(self.attn_factor),
         ]
     }
 
@@ -161,7 +161,7 @@ impl RouteAttrs {
             int(self.top_k),
             Attr::Word(self.score.word().to_string()),
             Attr::Bool(self.normalise),
-            Attr::Float(self.scale),
+            Attr::rounded(self.scale),
         ]
     }
 

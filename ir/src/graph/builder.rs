@@ -217,7 +217,7 @@ impl GraphBuilder {
 
     /// `rms_norm`.
     pub fn rms_norm(&mut self, x: ValueId, w: WeightId, eps: f64) -> Result<ValueId, TypeError> {
-        self.one(OpKind::RmsNorm, vec![V(x), W(w)], vec![Attr::Float(eps)])
+        self.one(OpKind::RmsNorm, vec![V(x), W(w)], vec![Attr::rounded(eps)])
     }
 
     /// `split_heads`.
@@ -263,7 +263,7 @@ impl GraphBuilder {
         kv_heads: u64,
         scale: f64,
     ) -> Result<(ValueId, ValueId), TypeError> {
-        let attrs = vec![int(layer), int(kv_heads), Attr::Float(scale)];
+        let attrs = vec![int(layer), int(kv_heads), Attr::rounded(scale)];
         self.two(OpKind::Attention, vec![V(q), V(kv), V(pos)], attrs)
     }
 
@@ -300,7 +300,7 @@ impl GraphBuilder {
         eps: f64,
         format: Format,
     ) -> Result<ValueId, TypeError> {
-        self.one(OpKind::RmsNormQuantise, vec![V(x), W(w)], vec![Attr::Float(eps), Attr::Format(format)])
+        self.one(OpKind::RmsNormQuantise, vec![V(x), W(w)], vec![Attr::rounded(eps), Attr::Format(format)])
     }
 
     /// `linear`.
@@ -352,7 +352,7 @@ impl GraphBuilder {
         eps: f64,
         rope: &RopeAttrs,
     ) -> Result<ValueId, TypeError> {
-        let mut attrs = vec![int(heads), Attr::Float(eps)];
+        let mut attrs = vec![int(heads), Attr::rounded(eps)];
         attrs.extend(rope.attrs());
         self.one(OpKind::RopeHeads, vec![V(x), V(pos), opt_weight(norm), opt_weight(factors)], attrs)
     }
@@ -373,7 +373,7 @@ impl GraphBuilder {
         rope: &RopeAttrs,
     ) -> Result<ValueId, TypeError> {
         let operands = vec![V(kv), V(k), V(v), V(pos), opt_weight(norm), opt_weight(factors)];
-        let mut attrs = vec![int(layer), int(heads), Attr::Float(eps)];
+        let mut attrs = vec![int(layer), int(heads), Attr::rounded(eps)];
         attrs.extend(rope.attrs());
         self.one(OpKind::RopeAppend, operands, attrs)
     }

@@ -25,7 +25,7 @@ pub enum OperandKind {
 pub enum AttrKind {
     /// An integer.
     Int,
-    /// A float.
+    /// A float, of 32 bits.
     Float,
     /// `true` or `false`.
     Bool,
@@ -40,8 +40,8 @@ pub enum AttrKind {
 pub enum Attr {
     /// An integer.
     Int(i64),
-    /// A float; printed so that it reads back to the same bits.
-    Float(f64),
+    /// A float of 32 bits, as model files have them and kernels take them; printed in the fewest digits that read back to the same bits.
+    Float(f32),
     /// `true` or `false`.
     Bool(bool),
     /// A word that the op table lists.
@@ -51,6 +51,11 @@ pub enum Attr {
 }
 
 impl Attr {
+    /// A float, rounded to the 32 bits that an attribute has.
+    pub fn rounded(value: f64) -> Attr {
+        Attr::Float(value as f32)
+    }
+
     /// The integer; the table says that it is one.
     pub fn int(&self) -> i64 {
         match self {
@@ -62,7 +67,7 @@ impl Attr {
     /// The float; the table says that it is one.
     pub fn float(&self) -> f64 {
         match self {
-            Attr::Float(v) => *v,
+            Attr::Float(v) => f64::from(*v),
             other => unreachable!("attribute {other:?} is no float"),
         }
     }

@@ -412,7 +412,7 @@ impl<'t> Parser<'t> {
                 };
                 value.map(Attr::Int).map_err(|_| expected(at, "an integer of 64 bits", &token))
             }
-            (AttrKind::Float, Token::Number(text)) => match text.parse::<f64>() {
+            (AttrKind::Float, Token::Number(text)) => match text.parse::<f32>() {
                 Ok(value) if value.is_finite() => Ok(Attr::Float(value)),
                 Ok(_) | Err(_) => Err(expected(at, "a finite number", &token)),
             },

@@ -265,7 +265,6 @@ pub fn result_types_after(
             if !rule.number("q", heads)?.is_multiple_of(kv_heads) {
                 return Err(rule.operand("q", format!("one with a multiple of {kv_heads} heads")));
             }
-            rule.finite("scale")?;
             Ok(vec![Type::f32([rows.clone(), heads.clone(), cache.value.into()]), Type::Token])
         }
         OpKind::Route => {
@@ -275,7 +274,6 @@ pub fn result_types_after(
             if top_k > experts {
                 return Err(rule.attr("top_k", format!("at most the {experts} experts")));
             }
-            rule.finite("scale")?;
             let dims = [rows.clone(), Dim::Fixed(top_k)];
             Ok(vec![Type::i32(dims.clone()), Type::f32(dims)])
         }

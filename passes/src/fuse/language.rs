@@ -18,7 +18,7 @@ use ixc_ir::graph::{Attr, Function, Module, OpKind, Operand, Type, ValueData, Va
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum AttrKey {
     Int(i64),
-    Float(u64),
+    Float(u32),
     Bool(bool),
     Word(String),
     Format(Format),
@@ -38,7 +38,7 @@ impl AttrKey {
     pub(crate) fn attr(&self) -> Attr {
         match self {
             AttrKey::Int(v) => Attr::Int(*v),
-            AttrKey::Float(v) => Attr::Float(f64::from_bits(*v)),
+            AttrKey::Float(v) => Attr::Float(f32::from_bits(*v)),
             AttrKey::Bool(v) => Attr::Bool(*v),
             AttrKey::Word(v) => Attr::Word(v.clone()),
             AttrKey::Format(v) => Attr::Format(*v),
@@ -128,7 +128,7 @@ impl FromOp for Node {
             "_" => arity(Head::Absent, 0, children),
             "activation" => arity(Head::Activation, 1, children),
             "attend" => arity(Head::Attend, 3, children),
-            _ => match (op.strip_prefix("result.").map(str::parse), Format::from_name(op), op.parse::<f64>()) {
+            _ => match (op.strip_prefix("result.").map(str::parse), Format::from_name(op), op.parse::<f32>()) {
                 (Some(Ok(i)), _, _) => arity(Head::Result(i), 1, children),
                 (_, Some(format), _) => arity(Head::Attr(AttrKey::Format(format)), 0, children),
                 (_, _, Ok(float)) => arity(Head::Attr(AttrKey::Float(float.to_bits())), 0, children),

@@ -238,19 +238,13 @@ impl<'a> Rule<'a> {
         }
     }
 
-    pub(super) fn finite(&self, name: &'static str) -> Result<f64, TypeError> {
-        // `Rule::new` has refused infinities; what f32 kernels take must be finite as f32 too.
-        let value = self.find_attr(name).float();
-        if (value as f32).is_finite() { Ok(value) } else { Err(self.attr(name, "a finite f32")) }
-    }
-
     pub(super) fn above(&self, name: &'static str, bound: f64) -> Result<f64, TypeError> {
-        let value = self.finite(name)?;
+        let value = self.find_attr(name).float();
         if value > bound { Ok(value) } else { Err(self.attr(name, format!("more than {bound}"))) }
     }
 
     pub(super) fn eps(&self) -> Result<(), TypeError> {
-        let eps = self.finite("eps")?;
+        let eps = self.find_attr("eps").float();
         if eps >= 0.0 { Ok(()) } else { Err(self.attr("eps", "at least 0")) }
     }
 
@@ -316,7 +310,6 @@ impl<'a> Rule<'a> {
             let [factors] = self.weight("factors")?;
             self.same_number("factors", factors, &(dims / 2).into())?;
         }
-        self.finite("attn_factor")?;
         match self.find_attr("scaling").word() {
             "yarn" => {
                 // The ramp divides by ln(base) and takes ln(original_context / beta).
