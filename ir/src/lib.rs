@@ -7,9 +7,11 @@
 //! | [`kernel`] | kernel IR: one kernel as vector SSA, before instructions are chosen |
 //! | [`dataflow`] | machines that weights stay on, and what runs on them |
 //! | [`plan`] | the plan: steps, buffers, weights, and the specs of its kernels |
+//! | [`units`] | numbers in text: bytes, counts, nouns that agree |
 
 pub mod dataflow;
 pub mod format;
 pub mod graph;
 pub mod kernel;
 pub mod plan;
+pub mod units;

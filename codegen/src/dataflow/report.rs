@@ -3,6 +3,7 @@
 use std::fmt::{self, Write};
 
 use ixc_ir::dataflow::grid::Grid;
+use ixc_ir::units::{Bytes, Count, counted};
 use serde::Serialize;
 
 use super::cost::Cost;
@@ -287,25 +288,16 @@ impl Report {
     }
 }
 
-/// A number with a unit of a thousand.
-fn short(number: f64) -> String {
-    for (unit, name) in [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")] {
-        if number >= unit {
-            return format!("{:.3} {name}", number / unit);
-        }
-    }
-    format!("{number:.3} ")
-}
-
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let percent = |share: f64| format!("{:.2} %", share * 100.0);
         let part = |cycles: u64| percent(cycles as f64 / self.cycles.max(1) as f64);
         writeln!(f, "grid       {}: {} of {} PEs work", self.grid, self.working_pes, self.pes)?;
-        writeln!(f, "step       {} tokens at position {}, pipelined", self.rows, self.position)?;
+        let pipelined = if self.rows > 1 { ", pipelined" } else { "" };
+        writeln!(f, "step       {} at position {}{pipelined}", counted(self.rows, "token"), self.position)?;
         writeln!(f, "time       {} cycles, {}s", self.cycles, short_seconds(self.seconds))?;
-        let (rate, most) = (short(self.tokens_per_second), short(self.roofline_tokens_per_second));
-        writeln!(f, "rate       {rate}tokens/s; the roofline is {most}tokens/s")?;
+        let (rate, most) = (self.tokens_per_second, self.roofline_tokens_per_second);
+        writeln!(f, "rate       {rate:.2} tokens/s; the roofline is {most:.2} tokens/s")?;
         if self.wave_io_cycles > 0 {
             writeln!(f, "waves      {} of the time to bring weights and states in and out", part(self.wave_io_cycles))?;
         }
@@ -316,16 +308,18 @@ impl fmt::Display for Summary {
             percent(self.arithmetic_utilisation)
         )?;
         let (x, y, bytes) = self.fullest_pe;
-        writeln!(f, "memory     {}B in all; PE ({x}, {y}) holds most, {bytes} bytes", short(self.memory_bytes as f64))?;
+        let (all, most) = (Bytes(self.memory_bytes), Bytes(bytes));
+        writeln!(f, "memory     {all} in all; PE ({x}, {y}) holds most, {most}")?;
         let (x, y, direction, bytes) = &self.busiest_link;
         writeln!(
             f,
-            "links      {}byte-hops, {} messages over {} links; most over ({x}, {y}) {direction}: {bytes} bytes",
-            short(self.byte_hops as f64),
-            self.messages,
-            self.hops
+            "links      {} times links; {} messages over {} links; most over ({x}, {y}) {direction}: {}",
+            Bytes(self.byte_hops),
+            Count(self.messages),
+            Count(self.hops),
+            Bytes(*bytes)
         )?;
-        writeln!(f, "host       {}B in and out", short(self.io_bytes as f64))?;
+        writeln!(f, "host       {} in and out", Bytes(self.io_bytes))?;
         let r = &self.roofline;
         let mut bounds = String::new();
         for (name, cycles) in [
@@ -344,8 +338,8 @@ impl fmt::Display for Summary {
         };
         writeln!(
             f,
-            "path       {} firings: kernels {}, links {}, contention {}, waiting {}, host {}",
-            path.firings,
+            "path       {}: kernels {}, links {}, contention {}, waiting {}, host {}",
+            counted(path.firings, "firing"),
             part(path.compute),
             part(path.link),
             part(path.contention),
