@@ -42,9 +42,31 @@ impl fmt::Display for Missing {
     }
 }
 
-/// What is missing, in one line.
+/// What is missing, in one line: what CPUID lacks together, and of an extension whose first part it lacks only the name.
+///
+/// ```
+/// use ixc_codegen::cpu::{Missing, list};
+/// use ixc_codegen::target::Feature::{Avx512bw, Avx512f, Avx512vbmi, AvxVnni};
+///
+/// let missing = |features: &[_]| features.iter().copied().map(Missing::Cpu).collect::<Vec<_>>();
+/// assert_eq!(list(&missing(&[AvxVnni, Avx512f, Avx512bw])), "avx_vnni, AVX-512 (not in CPUID)");
+/// assert_eq!(list(&missing(&[Avx512vbmi])), "avx512vbmi (not in CPUID)");
+/// ```
 pub fn list(missing: &[Missing]) -> String {
-    missing.iter().map(Missing::to_string).collect::<Vec<_>>().join(", ")
+    let lacks = |wanted: Feature| missing.contains(&Missing::Cpu(wanted));
+    let (mut names, mut others) = (Vec::new(), Vec::new());
+    for missing in missing {
+        let Missing::Cpu(feature) = missing else {
+            others.push(missing.to_string());
+            continue;
+        };
+        let name = feature.extension().filter(|(_, first)| lacks(*first)).map_or(feature.name(), |(name, _)| name);
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    let cpu = (!names.is_empty()).then(|| format!("{} (not in CPUID)", names.join(", ")));
+    cpu.into_iter().chain(others).collect::<Vec<_>>().join(", ")
 }
 
 /// What is missing of these features, in their order. Permission for tiles is asked for only where nothing else is.

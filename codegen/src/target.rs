@@ -62,6 +62,15 @@ features! {
     AmxFp16 "amx_fp16" [AMX_FP16] "half precision tile products";
 }
 
+impl Feature {
+    /// The extension that it is a part of, by the name that its maker gives it, and the part that all others build on.
+    pub fn extension(self) -> Option<(&'static str, Feature)> {
+        [("avx512", "AVX-512", Feature::Avx512f), ("amx_", "AMX", Feature::AmxTile)]
+            .into_iter()
+            .find_map(|(prefix, name, first)| self.name().starts_with(prefix).then_some((name, first)))
+    }
+}
+
 /// A set of features.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Features(u32);

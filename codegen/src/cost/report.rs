@@ -300,10 +300,11 @@ impl Block {
         }
     }
 
-    fn row(&self) -> String {
+    /// What instructions it has.
+    fn instructions_row(&self) -> String {
         let m = &self.mix;
         format!(
-            "{:>6} {:>4} {:>5} {:>4} {:>4} {:>4} {:>5} {:>6} {:>6} {:>5} {:>5}  {:>7.2} {:>7.2} {:>7.2} {:>7.2} {:>8.2}  {:>4.0}% {:>4.0}%  {}",
+            "{:>6} {:>4} {:>5} {:>4} {:>4} {:>4} {:>5} {:>6} {:>6} {:>5}",
             self.instructions,
             m.tile_dot + m.tile_other,
             m.dot,
@@ -313,7 +314,14 @@ impl Block {
             m.store,
             m.scalar,
             m.reads,
-            m.writes,
+            m.writes
+        )
+    }
+
+    /// What they cost.
+    fn cycles_row(&self) -> String {
+        format!(
+            "{:>5} {:>7.2} {:>7.2} {:>7.2} {:>7.2} {:>8.2}  {:>4.0}% {:>4.0}%  {}",
             self.slots,
             self.front_end,
             self.port_cycles,
@@ -329,6 +337,8 @@ impl Block {
 
 /// Wide enough for most loops' labels.
 const LABEL: usize = 34;
+/// Ports on a line.
+const PORTS: usize = 8;
 
 impl Display for Report {
     fn fmt(&self, f: &mut Formatter<'_>) -> FmtResult {
@@ -339,35 +349,27 @@ impl Display for Report {
         )?;
         writeln!(
             f,
-            "{:<LABEL$} {:>6} {:>4} {:>5} {:>4} {:>4} {:>4} {:>5} {:>6} {:>6} {:>5} {:>5}  {:>7} {:>7} {:>7} {:>7} {:>8}  {:>5} {:>5}  bound by",
-            "",
-            "instr",
-            "tile",
-            "dot",
-            "fma",
-            "vec",
-            "load",
-            "store",
-            "scalar",
-            "reads",
-            "write",
-            "slots",
-            "front",
-            "ports",
-            "chain",
-            "tile",
-            "cycles",
-            "tile",
-            "mul"
+            "{:<LABEL$} {:>6} {:>4} {:>5} {:>4} {:>4} {:>4} {:>5} {:>6} {:>6} {:>5}",
+            "instructions", "all", "tile", "dot", "fma", "vec", "load", "store", "scalar", "reads", "write"
         )?;
-        for l in &self.loops {
-            let label = format!("{:1$}{2}", "", 2 * l.depth as usize, l.label);
-            writeln!(f, "{label:<LABEL$} {}", l.body.row())?;
-        }
-        writeln!(f, "{:<LABEL$} {}", "outside of loops", self.outside.row())?;
+        let rows = |f: &mut Formatter<'_>, row: fn(&Block) -> String| {
+            for l in &self.loops {
+                let label = format!("{:1$}{2}", "", 2 * l.depth as usize, l.label);
+                writeln!(f, "{label:<LABEL$} {}", row(&l.body))?;
+            }
+            writeln!(f, "{:<LABEL$} {}", "outside of loops", row(&self.outside))
+        };
+        rows(f, Block::instructions_row)?;
+        writeln!(
+            f,
+            "{:<LABEL$} {:>5} {:>7} {:>7} {:>7} {:>7} {:>8}  {:>5} {:>5}  bound by",
+            "cycles", "slots", "front", "ports", "chain", "tile", "cycles", "tile", "mul"
+        )?;
+        rows(f, Block::cycles_row)?;
         for l in self.loops.iter().filter(|l| l.innermost && l.repeats) {
             let ports: Vec<_> = l.body.ports.iter().map(|p| format!("{} {:.2}", p.port, p.cycles)).collect();
-            writeln!(f, "ports of {} (offset {:#x}): {}", l.label, l.start, ports.join(", "))?;
+            writeln!(f, "ports of {} (offset {:#x}):", l.label, l.start)?;
+            ports.chunks(PORTS).try_for_each(|ports| writeln!(f, "  {}", ports.join(", ")))?;
         }
         for u in &self.unknown {
             writeln!(f, "unknown to {}: {} at {:#x}; it is counted nowhere", self.cpu, u.text, u.offset)?;
