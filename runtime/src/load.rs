@@ -4,8 +4,7 @@
 //! checksum of their headers), machine code for the plan's target, memory. Weights are packed when they are first needed. Nothing is
 //! generated from a kernel that was not verified, and nothing is allocated whose size was not checked.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, RwLock};
 
@@ -27,29 +26,30 @@ use crate::pack::{self, Job};
 use crate::pool::Pool;
 use crate::program::{MAX_CONTEXT, Program};
 use crate::stats::{Clock, Stats};
-use crate::stream::files::Identity;
 use crate::stream::store::Config;
 use crate::weights::{Unpacked, Weight, Weights};
 
 mod budget;
 mod error;
+mod files;
 
 pub use budget::SPARE_BYTES;
 use budget::budget;
 pub(crate) use budget::{Run, fixed_bytes, resident, resident_bytes};
 pub use error::LoadError;
+pub(crate) use files::open_files;
+pub use files::{locate, use_files};
 
 /// Context unless told otherwise, where the model has one that long: the KV cache takes memory only as it fills, but positions
 /// beyond what people use need not be reserved.
 pub const DEFAULT_CONTEXT: u32 = 4096;
 /// Most threads.
 pub const MAX_THREADS: usize = 1024;
-/// Bytes of a file that are read at a time for its checksum.
-const READ_BYTES: usize = 1 << 16;
 
 /// See [`Engine::load`].
 pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<Engine, LoadError> {
-    let PlanFile { plan, weights: own } = file;
+    let PlanFile { mut plan, weights: own } = file;
+    locate(&mut plan, folder, options.built_in);
     // Before files are read: mapped pages are given back.
     let begun = resident_bytes();
     let most = plan.context_length.min(MAX_CONTEXT);
@@ -161,15 +161,6 @@ pub(crate) fn pool(options: &Options) -> Result<Pool, LoadError> {
         return Err(LoadError::Threads { found: threads });
     }
     Pool::new(threads).map_err(|source| LoadError::Thread { source })
-}
-
-/// The plan's model files, mapped.
-pub(crate) fn open_files(plan: &Plan<Kernel>, folder: &Path, options: &Options) -> Result<Vec<Mapped>, LoadError> {
-    let files = plan.files.iter().map(|file| match options.built_in {
-        Some(built_in) if built_in.path == file.path => open_built_in(built_in, file),
-        _ => open(folder, file),
-    });
-    files.collect()
 }
 
 fn is_streamed(streamed: Option<&[bool]>, number: usize) -> bool {
@@ -318,60 +309,4 @@ impl std::fmt::Debug for BuiltIn {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "BuiltIn({:?}, {} bytes)", self.path, self.bytes.len())
     }
-}
-
-/// Makes sure that a built-in file is the one that the plan was made from.
-fn open_built_in(built_in: BuiltIn, source: &SourceFile) -> Result<Mapped, LoadError> {
-    let path = PathBuf::from(built_in.path);
-    let other = |what, found, right| LoadError::OtherModel { path: path.clone(), what, found, right };
-    let bytes = built_in.bytes.len() as u64;
-    if bytes != source.bytes {
-        return Err(other("its length", bytes, source.bytes));
-    }
-    let header = usize::try_from(source.header_bytes).ok().and_then(|end| built_in.bytes.get(..end));
-    let Some(header) = header else {
-        return Err(other("the length of its header", bytes, source.header_bytes));
-    };
-    match crc32fast::hash(header) {
-        crc if crc == source.header_crc => Ok(Mapped::built_in(built_in.bytes)),
-        crc => Err(other("the checksum of its header", crc.into(), source.header_crc.into())),
-    }
-}
-
-/// Opens a model file, and makes sure that it is the one that the plan was made from.
-fn open(folder: &Path, source: &SourceFile) -> Result<Mapped, LoadError> {
-    let path = folder.join(&source.path);
-    let error = |source| LoadError::ModelFile { path: path.clone(), source };
-    let other = |what, found, right| LoadError::OtherModel { path: path.clone(), what, found, right };
-    // Before it is opened: opening a pipe waits for someone to write to it.
-    let metadata = std::fs::metadata(&path).map_err(error)?;
-    if !metadata.is_file() {
-        return Err(error(io::Error::new(io::ErrorKind::InvalidInput, "is no file")));
-    }
-    let mut file = File::open(&path).map_err(error)?;
-    let metadata = file.metadata().map_err(error)?;
-    let bytes = metadata.len();
-    if bytes != source.bytes {
-        return Err(other("its length", bytes, source.bytes));
-    }
-    let (mut hasher, mut left) = (crc32fast::Hasher::new(), source.header_bytes);
-    let mut buffer = vec![0; READ_BYTES];
-    while left > 0 {
-        let most = usize::try_from(left).unwrap_or(READ_BYTES).min(READ_BYTES);
-        let read = file.read(&mut buffer[..most]).map_err(error)?;
-        if read == 0 {
-            return Err(other("the length of its header", source.header_bytes - left, source.header_bytes));
-        }
-        hasher.update(&buffer[..read]);
-        left -= read as u64;
-    }
-    let crc = hasher.finalize();
-    if crc != source.header_crc {
-        return Err(other("the checksum of its header", crc.into(), source.header_crc.into()));
-    }
-    let mapped = Mapped::open(&file, &path, bytes).map_err(error)?;
-    if mapped.identity() != Some(Identity::of(&metadata)) {
-        return Err(error(io::Error::other("changed while it was opened")));
-    }
-    Ok(mapped)
 }

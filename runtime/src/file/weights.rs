@@ -38,6 +38,9 @@ use crate::stream::{BlockId, StreamError};
 /// Most bytes that are packed before they are written, unless a strip has more.
 pub const CHUNK: u64 = 64 << 20;
 
+/// Bytes of a weight that is written as it is that are copied at a time.
+const COPIED: u64 = 1 << 20;
+
 /// In how many batches at least a file is written: a run that is killed loses no more than one.
 const BATCHES: u64 = 16;
 
@@ -127,7 +130,17 @@ struct Layout {
     work: Vec<(Work, Unit)>,
 }
 
-fn layout(plan: &Plan<Kernel>) -> Layout {
+/// Which weights are written behind a plan.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Contents {
+    /// Those that loading would pack otherwise, and experts' blocks; all others stay in the model file, which runs need.
+    #[default]
+    Packed,
+    /// All of them: the plan needs no model file.
+    All,
+}
+
+fn layout(plan: &Plan<Kernel>, contents: Contents) -> Layout {
     let shape = |group: &ixc_ir::plan::ExpertGroup| {
         let weights = group.weights.iter().filter_map(|&weight| plan.weights.get(weight as usize));
         BlockShape::new(weights)
@@ -138,7 +151,8 @@ fn layout(plan: &Plan<Kernel>) -> Layout {
         // The program's check says that they are there.
         group.weights.iter().for_each(|&weight| in_block[weight as usize] = true);
     }
-    let whole = |&i: &usize| plan.weights[i].is_packed_at_load() && !in_block[i];
+    let wanted = |weight: &PlanWeight| contents == Contents::All || weight.is_packed_at_load();
+    let whole = |&i: &usize| wanted(&plan.weights[i]) && !in_block[i];
     let packed: Vec<_> = (0..plan.weights.len()).filter(whole).collect();
     let bytes = |weight: &PlanWeight| weight.bytes_in(weight.format).unwrap_or(u64::MAX);
     let (offsets, mut end) = pack::layout(packed.iter().map(|&i| bytes(&plan.weights[i])));
@@ -167,6 +181,9 @@ fn layout(plan: &Plan<Kernel>) -> Layout {
         groups.push(found);
     }
     written.own_weight_bytes = end;
+    if contents == Contents::All {
+        written.files.clear();
+    }
     Layout { plan: written, groups, work }
 }
 
@@ -182,6 +199,21 @@ pub fn write(
     plan: &Plan<Kernel>,
     folder: &Path,
     options: &Options,
+    progress: impl FnMut(u64, u64),
+) -> Result<Plan<Kernel>, FileError> {
+    write_contents(path, plan, folder, options, Contents::Packed, progress)
+}
+
+/// As [`write`], with the weights that `contents` says.
+///
+/// # Errors
+/// As [`write`].
+pub fn write_contents(
+    path: &Path,
+    plan: &Plan<Kernel>,
+    folder: &Path,
+    options: &Options,
+    contents: Contents,
     mut progress: impl FnMut(u64, u64),
 ) -> Result<Plan<Kernel>, FileError> {
     Program::new(plan).map_err(|error| failed(error.into()))?;
@@ -189,7 +221,7 @@ pub fn write(
         return Err(failed(LoadError::NoWeights));
     }
     let files = load::open_files(plan, folder, options).map_err(failed)?;
-    let Layout { plan: written, groups, work } = layout(plan);
+    let Layout { plan: written, groups, work } = layout(plan, contents);
     if work.is_empty() {
         super::write(path, plan)?;
         return Ok(written);
@@ -209,7 +241,7 @@ pub fn write(
     let units = work.iter().map(|(_, place)| unit(place)).collect();
     let total: u64 = work.iter().map(|(_, unit)| unit.bytes).sum();
     let batch = (total / BATCHES).clamp(1, CHUNK);
-    let mut partial = Partial::open(path, &identity(&files), &payload, units, header.file_bytes(), batch)?;
+    let mut partial = Partial::open(path, &identity(plan, &files), &payload, units, header.file_bytes(), batch)?;
     let (mut done, mut memory) = (partial.done_bytes(), None);
     if done > 0 {
         progress(done, total);
@@ -261,11 +293,13 @@ fn failed(error: LoadError) -> FileError {
     FileError::Source(Box::new(error))
 }
 
-/// What tells the model files of one run from those of another, as they were when they were mapped: the plan has their lengths, and
-/// checksums of their headers.
-fn identity(files: &[Mapped]) -> Vec<u8> {
+/// What tells the model files of one run from those of another: when they had changed last as they were mapped, their lengths, and the
+/// checksums of their headers, which a plan that holds all weights does not have.
+fn identity(plan: &Plan<Kernel>, files: &[Mapped]) -> Vec<u8> {
     let changed = |file: &Mapped| file.identity().map_or([0; 2], |identity| identity.modified());
-    files.iter().flat_map(changed).flat_map(i64::to_le_bytes).collect()
+    let changed = files.iter().flat_map(changed).flat_map(i64::to_le_bytes);
+    let named = plan.files.iter().flat_map(|file| [file.bytes, file.header_bytes, file.header_crc.into()]);
+    changed.chain(named.flat_map(u64::to_le_bytes)).collect()
 }
 
 /// Whether the plan's model files are still those that were mapped, and what they were then.
@@ -340,7 +374,7 @@ fn pack_blocks(
     Ok((packed, checksums))
 }
 
-/// Gives a weight's packed bytes in order, some at a time.
+/// Gives a weight's bytes as kernels read them, in order, some at a time.
 fn chunks(
     weight: &PlanWeight,
     files: &[Mapped],
@@ -348,6 +382,9 @@ fn chunks(
     mut give: impl FnMut(&[u8]) -> Result<(), FileError>,
 ) -> Result<(), FileError> {
     let wrong = || failed(LoadError::NoWeights);
+    if !weight.is_packed_at_load() {
+        return copies(weight, files, give);
+    }
     let columns = weight.shape.last().copied().unwrap_or(0);
     let strip = |format: Format| format.row_bytes(columns).and_then(|row| row.checked_mul(16));
     let (Some(from_strip), Some(to_strip), WeightFile::Source(file)) =
@@ -374,6 +411,29 @@ fn chunks(
         // SAFETY: `to` lies in `memory`, is initialised as all mapped memory, and nothing writes it until the next round.
         give(unsafe { std::slice::from_raw_parts(to.base(), to.bytes() as usize) })?;
         first += count;
+    }
+    Ok(())
+}
+
+/// Gives the bytes of a weight that kernels read as it lies in its file.
+fn copies(
+    weight: &PlanWeight,
+    files: &[Mapped],
+    mut give: impl FnMut(&[u8]) -> Result<(), FileError>,
+) -> Result<(), FileError> {
+    let wrong = || failed(LoadError::NoWeights);
+    let WeightFile::Source(file) = weight.file else { return Err(wrong()) };
+    let file = files.get(file as usize).ok_or_else(wrong)?;
+    let (mut copy, mut at) = (Vec::new(), 0);
+    while at < weight.bytes {
+        let count = COPIED.min(weight.bytes - at);
+        let from = file.region().part(weight.offset + at, count).ok_or_else(wrong)?;
+        copy.resize(count as usize, 0);
+        // SAFETY: `from` lies in a mapped file, `copy` is as long. It is copied since a mapped file may change and must not be borrowed.
+        unsafe { copy.as_mut_ptr().copy_from_nonoverlapping(from.base(), copy.len()) };
+        give(&copy)?;
+        file.release(weight.offset + at, count);
+        at += count;
     }
     Ok(())
 }

@@ -60,8 +60,28 @@ pub enum LoadError {
         /// Why.
         source: io::Error,
     },
+    /// A model file is not there.
+    #[error(
+        "model file {}: No such file, nor one called {} beside the plan; --model FILE says where it is",
+        path.display(), path.file_name().unwrap_or_default().display()
+    )]
+    NoModelFile {
+        /// Where the plan says that it is.
+        path: PathBuf,
+    },
+    /// Another number of model files than the plan was made from.
+    #[error("{found} model file(s) given for a plan that was made from {expected}{}", if *expected == 0 { ": it holds all weights itself" } else { "" })]
+    FileCount {
+        /// Given.
+        found: usize,
+        /// The plan's.
+        expected: usize,
+    },
     /// A model file is not the one that the plan was made from.
-    #[error("model file {}: {what} is {found}, the plan was made from a file where it is {right}; compile it again", path.display())]
+    #[error(
+        "model file {}: {what} is {found}, the plan was made from a file where it is {right}; name the right file with --model, or compile the model again",
+        path.display()
+    )]
     OtherModel {
         /// The file.
         path: PathBuf,

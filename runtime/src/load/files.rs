@@ -1,0 +1,134 @@
+//! Which files a plan's model is in: opened where the plan says, or beside the plan, or where the user says.
+//!
+//! A plan names its model files by the paths that they had when it was made. Plans and models are moved together, so a file that is not
+//! there is looked for by its name in the plan's own folder. Wherever it is found, its length and the checksum of its header must be
+//! those that the plan has.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::{Plan, SourceFile};
+
+use super::{BuiltIn, LoadError};
+use crate::engine::Options;
+use crate::memory::Mapped;
+use crate::stream::files::Identity;
+
+/// Bytes of a file that are read at a time for its checksum.
+const READ_BYTES: usize = 1 << 16;
+
+/// Makes the plan's paths those at which its model files are found; one that is found nowhere keeps its path, which loading names then.
+/// Relative paths are from `folder`, the plan's.
+pub fn locate(plan: &mut Plan<Kernel>, folder: &Path, built_in: Option<BuiltIn>) {
+    for source in &mut plan.files {
+        if built_in.is_some_and(|built_in| built_in.path == source.path) {
+            continue;
+        }
+        let Some(name) = Path::new(&source.path).file_name().and_then(|name| name.to_str()) else { continue };
+        let (stored, beside) = (folder.join(&source.path), folder.join(name));
+        if !beside.is_file() || stored == beside {
+            continue;
+        }
+        // Of two files the one that the plan was made from: the other may have been downloaded anew since.
+        if !stored.is_file() || check(&stored, source).is_err() && check(&beside, source).is_ok() {
+            source.path = name.to_owned();
+        }
+    }
+}
+
+/// Makes the plan's paths these, in the order of its files.
+///
+/// # Errors
+/// When there are more or fewer, or a path is no UTF-8, as plans need it.
+pub fn use_files(plan: &mut Plan<Kernel>, paths: &[PathBuf]) -> Result<(), LoadError> {
+    if paths.len() != plan.files.len() {
+        return Err(LoadError::FileCount { found: paths.len(), expected: plan.files.len() });
+    }
+    for (source, path) in plan.files.iter_mut().zip(paths) {
+        let failed = |source| LoadError::ModelFile { path: path.clone(), source };
+        let absolute = std::path::absolute(path).map_err(failed)?;
+        let text = absolute.to_str();
+        let text = text.ok_or_else(|| failed(io::Error::new(io::ErrorKind::InvalidInput, "its path is no UTF-8")))?;
+        source.path = text.to_owned();
+    }
+    Ok(())
+}
+
+/// The plan's model files, mapped.
+pub(crate) fn open_files(plan: &Plan<Kernel>, folder: &Path, options: &Options) -> Result<Vec<Mapped>, LoadError> {
+    let files = plan.files.iter().map(|file| match options.built_in {
+        Some(built_in) if built_in.path == file.path => open_built_in(built_in, file),
+        _ => open(folder, file),
+    });
+    files.collect()
+}
+
+/// Makes sure that a built-in file is the one that the plan was made from.
+fn open_built_in(built_in: BuiltIn, source: &SourceFile) -> Result<Mapped, LoadError> {
+    let path = PathBuf::from(built_in.path);
+    let other = |what, found, right| LoadError::OtherModel { path: path.clone(), what, found, right };
+    let bytes = built_in.bytes.len() as u64;
+    if bytes != source.bytes {
+        return Err(other("its length", bytes, source.bytes));
+    }
+    let header = usize::try_from(source.header_bytes).ok().and_then(|end| built_in.bytes.get(..end));
+    let Some(header) = header else {
+        return Err(other("the length of its header", bytes, source.header_bytes));
+    };
+    match crc32fast::hash(header) {
+        crc if crc == source.header_crc => Ok(Mapped::built_in(built_in.bytes)),
+        crc => Err(other("the checksum of its header", crc.into(), source.header_crc.into())),
+    }
+}
+
+/// Opens a model file, and makes sure that it is the one that the plan was made from.
+fn open(folder: &Path, source: &SourceFile) -> Result<Mapped, LoadError> {
+    let path = folder.join(&source.path);
+    let error = |source| LoadError::ModelFile { path: path.clone(), source };
+    let (file, identity) = check(&path, source).map_err(|found| match found {
+        LoadError::ModelFile { source, .. } if source.kind() == io::ErrorKind::NotFound => {
+            LoadError::NoModelFile { path: path.clone() }
+        }
+        other => other,
+    })?;
+    let mapped = Mapped::open(&file, &path, source.bytes).map_err(error)?;
+    if mapped.identity() != Some(identity) {
+        return Err(error(io::Error::other("changed while it was opened")));
+    }
+    Ok(mapped)
+}
+
+/// Opens a file and compares its length and the checksum of its header with those of the plan's.
+fn check(path: &Path, source: &SourceFile) -> Result<(File, Identity), LoadError> {
+    let error = |source| LoadError::ModelFile { path: path.to_owned(), source };
+    let other = |what, found, right| LoadError::OtherModel { path: path.to_owned(), what, found, right };
+    // Before it is opened: opening a pipe waits for someone to write to it.
+    let metadata = fs::metadata(path).map_err(error)?;
+    if !metadata.is_file() {
+        return Err(error(io::Error::new(io::ErrorKind::InvalidInput, "is no file")));
+    }
+    let mut file = File::open(path).map_err(error)?;
+    let metadata = file.metadata().map_err(error)?;
+    let bytes = metadata.len();
+    if bytes != source.bytes {
+        return Err(other("its length", bytes, source.bytes));
+    }
+    let (mut hasher, mut left) = (crc32fast::Hasher::new(), source.header_bytes);
+    let mut buffer = vec![0; READ_BYTES];
+    while left > 0 {
+        let most = usize::try_from(left).unwrap_or(READ_BYTES).min(READ_BYTES);
+        let read = file.read(&mut buffer[..most]).map_err(error)?;
+        if read == 0 {
+            return Err(other("the length of its header", source.header_bytes - left, source.header_bytes));
+        }
+        hasher.update(&buffer[..read]);
+        left -= read as u64;
+    }
+    let crc = hasher.finalize();
+    if crc != source.header_crc {
+        return Err(other("the checksum of its header", crc.into(), source.header_crc.into()));
+    }
+    Ok((file, Identity::of(&metadata)))
+}
