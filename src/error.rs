@@ -25,6 +25,7 @@ use ixc_frontend::gguf::GgufError;
 use ixc_frontend::template::TemplateError;
 use ixc_frontend::tokenizer::TokenizerError;
 use ixc_ir::graph::interpret::InterpretError;
+use ixc_ir::units::Bytes;
 use ixc_passes::manager::PassError;
 use ixc_passes::place::PlaceError;
 use ixc_passes::schedule::ScheduleError;
@@ -147,6 +148,12 @@ pub enum Error {
         "this plan does not say when experts are needed, so that --experts map has nothing to tell the page cache; leave it out, or compile a model that has experts with --memory"
     )]
     NoGroups,
+    /// A model file of a plan, for what is no plan.
+    #[error("{}: is a model itself; --model names the model file of a plan", path.display())]
+    NotPlan {
+        /// The model.
+        path: PathBuf,
+    },
     /// A plan where only a model file will do.
     #[error("{}: is a plan; this needs the model file that it was made from", path.display())]
     IsPlan {
@@ -196,6 +203,12 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// A plan that holds its weights itself, for what needs the model file.
+    #[error("{}: holds all weights itself; this needs the model file that it was made from too: --model FILE", path.display())]
+    NoModelFile {
+        /// The plan.
+        path: PathBuf,
+    },
     /// Nothing of a model can be on the drive.
     #[error("{}: has no experts that could be left on the drive; it runs with all of it in memory", path.display())]
     NoExperts {
@@ -204,8 +217,8 @@ pub enum Error {
     },
     /// There is no file that a drive can be measured with.
     #[error(
-        "{}: the largest file here has {bytes} bytes; to measure a drive, give a file of {needed} bytes or more that lies on it",
-        path.display()
+        "{}: the largest file here has {}; to measure a drive, give a file of {} or more that lies on it",
+        path.display(), Bytes(*bytes), Bytes(*needed)
     )]
     SmallDrive {
         /// The file or folder.
@@ -280,7 +293,17 @@ impl Error {
             ) => FAILED,
             Error::Load(LoadError::Stream(_)) | Error::Step(StepError::Execute(ExecuteError::Stream(_))) => FAILED,
             Error::Drive { .. } => IO,
-            Error::Load(LoadError::NotEmulated { .. } | LoadError::Budget { .. } | LoadError::Larger { .. }) => USAGE,
+            Error::Load(
+                LoadError::NotEmulated { .. }
+                | LoadError::Budget { .. }
+                | LoadError::Larger { .. }
+                | LoadError::Context { .. }
+                | LoadError::Threads { .. }
+                | LoadError::FileCount { .. },
+            )
+            | Error::NoModelFile { .. }
+            | Error::NotPlan { .. } => USAGE,
+            Error::Load(LoadError::NoModelFile { .. }) => NO_INPUT,
             Error::PlanFile(FileError::Source(error)) => match &**error {
                 LoadError::ModelFile { source, .. } => io_status(source),
                 LoadError::Memory(_) | LoadError::Thread { .. } | LoadError::Pack { .. } | LoadError::Stream(_) => {
@@ -289,7 +312,8 @@ impl Error {
                 _ => DATA,
             },
             Error::Load(_) | Error::PlanFile(_) | Error::Step(_) => DATA,
-            Error::Pass(PassError::NoExperts { .. } | PassError::Deferred { .. }) | Error::PlanDefers => USAGE,
+            Error::Pass(PassError::NoExperts { .. } | PassError::Deferred { .. } | PassError::Unknown { .. })
+            | Error::PlanDefers => USAGE,
             Error::Grid(GridFileError::Unknown { .. }) => USAGE,
             Error::Grid(GridFileError::Read { source, .. }) | Error::Descriptor(ReadError::Read { source, .. }) => {
                 io_status(source)

@@ -4,6 +4,7 @@
 //! | module | what it owns |
 //! | --- | --- |
 //! | [`budget`] | whether a model fits into memory, and how it is compiled where it does not |
+//! | [`build`] | which `ixc` this is: version and commit |
 //! | [`compile`] | from a model to a plan, with every stage between |
 //! | [`dataflow`] | from a model to a descriptor of what runs on a grid of processing elements |
 //! | [`demo`] | the model that is built in |
@@ -21,6 +22,7 @@
 //! | [`traffic`] | bytes that a token reads |
 
 pub mod budget;
+pub mod build;
 pub mod compile;
 pub mod dataflow;
 pub mod demo;

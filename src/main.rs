@@ -4,10 +4,9 @@ mod cli;
 #[cfg(unix)]
 mod sigbus;
 
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::Parser;
 use ixc::frontend::template::{RENDER_ARGUMENT, serve_render_request};
 
 fn main() -> ExitCode {
@@ -15,16 +14,12 @@ fn main() -> ExitCode {
     if std::env::args_os().nth(1).is_some_and(|argument| argument == RENDER_ARGUMENT) {
         return serve_render_request();
     }
-    let log = tracing_subscriber::EnvFilter::try_from_env("IXC_LOG").unwrap_or_else(|_| "warn".into());
-    let colours = io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    let log = tracing_subscriber::fmt().with_env_filter(log).with_writer(io::stderr).with_ansi(colours).without_time();
-    // Where standard error is closed, telling so there would panic.
-    log.log_internal_errors(false).init();
-    let command = cli::Cli::parse().command;
+    // Help, versions and wrong usage end here.
+    let cli::Cli { command, log } = cli::parse(std::env::args_os().collect()).unwrap_or_else(|error| error.exit());
     #[cfg(unix)]
     sigbus::install();
     let mut out = io::BufWriter::new(io::stdout().lock());
-    let result = command.run(&mut out).and_then(|()| Ok(out.flush()?));
+    let result = log.install().and_then(|()| command.run(&mut out)).and_then(|()| Ok(out.flush()?));
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -1,11 +1,13 @@
 //! A model file, opened and checked: its graph, and exact logits by the reference interpreter.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use ixc_frontend::arch::{self, FileWeights};
 use ixc_frontend::gguf::Gguf;
 use ixc_frontend::tokenizer::{ModelKind, Tokenizer, TokenizerError, TokenizerSpec};
 use ixc_ir::graph::interpret::Interpreter;
+use ixc_runtime::file::PlanFile;
+use ixc_runtime::load;
 
 use crate::Error;
 
@@ -88,6 +90,25 @@ impl Model {
         }
         Ok(logits)
     }
+}
+
+/// Opens a plan, with its model files where they are found: where the plan says, beside it, or where `model_file` says, any file of that
+/// model.
+///
+/// # Errors
+/// When the plan cannot be read, or `model_file` is no model, or one of another number of files.
+pub fn open_plan(path: &Path, model_file: Option<&Path>) -> Result<PlanFile, Error> {
+    let mut file = ixc_runtime::file::open(path)?;
+    let built_in = crate::demo::built_in();
+    match model_file {
+        Some(model) => {
+            let gguf = Gguf::open(model)?;
+            let paths: Vec<PathBuf> = gguf.files().iter().map(|file| file.path().to_owned()).collect();
+            load::use_files(&mut file.plan, &paths)?;
+        }
+        None => load::locate(&mut file.plan, path.parent().unwrap_or(path), Some(built_in)),
+    }
+    Ok(file)
 }
 
 /// Whether a path is that of a plan. What cannot be read is not, and opening it as a model says why.

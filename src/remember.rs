@@ -42,10 +42,17 @@ pub fn is_recent(measured: u64, now: SystemTime) -> bool {
 /// # Errors
 /// What the system says.
 pub fn write(path: &Path, what: &impl Serialize) -> io::Result<()> {
+    write_bytes(path, serde_json::to_string(what)?.as_bytes())
+}
+
+/// As [`write`], bytes.
+///
+/// # Errors
+/// What the system says.
+pub fn write_bytes(path: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::create_dir_all(path.parent().unwrap_or(path))?;
     let part = path.with_extension(format!("{}.part", std::process::id()));
-    let text = serde_json::to_string(what)?;
-    let written = fs::write(&part, text).and_then(|()| fs::rename(&part, path));
+    let written = fs::write(&part, bytes).and_then(|()| fs::rename(&part, path));
     if written.is_err() {
         let _ = fs::remove_file(&part);
     }

@@ -25,8 +25,8 @@ use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, WeightFile};
 use ixc_runtime::advise::Advised;
 use ixc_runtime::engine::{self, BackendKind, Engine, ExpertStore};
-use ixc_runtime::file::{self, PlanFile};
-use ixc_runtime::load::{self, BuiltIn, LoadError};
+use ixc_runtime::file::PlanFile;
+use ixc_runtime::load::{self, LoadError};
 use ixc_runtime::needs;
 use ixc_runtime::sample::{Sampler, Settings};
 use ixc_runtime::stats::Stats;
@@ -40,7 +40,7 @@ use crate::Error;
 use crate::budget;
 use crate::compile::{self, decode_tokenizer};
 use crate::machine::drive;
-use crate::model::{Model, check_tokens, is_plan};
+use crate::model::{Model, check_tokens, is_plan, open_plan};
 use crate::phase::Meter;
 pub use crate::phase::Phase;
 
@@ -79,9 +79,16 @@ pub struct SessionOptions {
     pub trace: Option<Arc<Recorder>>,
     /// How many of a token's experts are computed one layer later, see [`compile::Options::defer`]. A plan has its own.
     pub defer: u32,
+    /// The model file of a plan, for [`Session::open`], where it is neither where the plan says nor beside the plan.
+    pub model_file: Option<PathBuf>,
 }
 
 impl SessionOptions {
+    /// What is opened is a model, which has no model file besides.
+    fn is_model(&self, path: &Path) -> Result<(), Error> {
+        if self.model_file.is_some() { Err(Error::NotPlan { path: path.to_owned() }) } else { Ok(()) }
+    }
+
     /// What of this a run's memory depends on, as the runtime takes it.
     fn run(&self) -> engine::Options {
         engine::Options {
@@ -164,14 +171,17 @@ impl Session {
     /// When it is missing, malformed, not supported, or this machine cannot run it.
     pub fn open(path: Option<&Path>, options: &SessionOptions) -> Result<Session, Error> {
         let Some(path) = path else {
+            options.is_model(Path::new(crate::demo::NAME))?;
             return Session::of_model(&Model::new(crate::demo::open()?)?, options);
         };
         if is_plan(path) {
             if options.defer > 0 {
                 return Err(Error::PlanDefers);
             }
-            return Session::of_plan_file(file::open(path)?, path.parent().unwrap_or(path), options);
+            let file = open_plan(path, options.model_file.as_deref())?;
+            return Session::of_plan_file(file, path.parent().unwrap_or(path), options);
         }
+        options.is_model(path)?;
         Session::of_model(&Model::open(path)?, options)
     }
 }
@@ -231,7 +241,7 @@ impl Session {
         let defers = needs::defers(plan);
         let spec = decode_tokenizer(&plan.tokenizer)?;
         let run = options.run();
-        let built_in = Some(BuiltIn { path: crate::demo::NAME, bytes: crate::demo::bytes() });
+        let built_in = Some(crate::demo::built_in());
         let memory = match options.experts {
             ExpertStore::Stream => match options.memory {
                 Some(memory) => Some(memory),

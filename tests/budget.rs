@@ -61,7 +61,7 @@ fn what_does_not_fit_is_not_kept() {
     // What wait4 says begins with what this process has, which wrote the model; the program asks the system for its own.
     let peak = |memory: &str| {
         let rows: serde_json::Value = serde_json::from_str(&stdout(bench(memory))).unwrap();
-        rows[0]["peak_memory"].as_u64().unwrap()
+        rows["rows"][0]["peak_memory"].as_u64().unwrap()
     };
     let (streamed, resident) = (peak(&format!("{budget}MiB")), peak("4GiB"));
     println!("{} of {budget} MiB; {} MiB with all in memory", streamed >> 20, resident >> 20);

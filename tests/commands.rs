@@ -16,7 +16,8 @@ fn commands() -> Vec<String> {
         .lines()
         .take_while(|line| !line.is_empty())
         .filter(|line| line.starts_with("  ") && !line.starts_with("   "));
-    names.map(|line| line.split_whitespace().next().unwrap().to_owned()).collect()
+    // clap's own `help` is no command of ours.
+    names.map(|line| line.split_whitespace().next().unwrap().to_owned()).filter(|name| name != "help").collect()
 }
 
 #[test]
@@ -77,7 +78,11 @@ fn doctor_measures_a_drive_and_remembers_it() {
     std::fs::File::create(folder.join("file")).unwrap().set_len(1 << 20).unwrap();
     let refused = doctor(folder.as_path(), &[]).output().unwrap();
     let message = String::from_utf8(refused.stderr).unwrap();
-    assert!(refused.status.code() == Some(65) && message.contains("give a file of 67108864 bytes"), "{message}");
+    assert!(
+        refused.status.code() == Some(65)
+            && message.contains("has 1 MiB; to measure a drive, give a file of 64 MiB or more"),
+        "{message}"
+    );
     let missing = doctor(&folder.join("none"), &[]).output().unwrap();
     assert_eq!(missing.status.code(), Some(66));
 }
@@ -119,7 +124,6 @@ fn plan_predicts_speeds_and_runs_say_how_far_off_they_were() {
     let (_, needed) = refused.rsplit_once("experts, and ").unwrap();
     let needed: u64 = needed.split_once(" MiB").unwrap().0.parse().unwrap();
     let some = format!("{}MiB", needed + 8);
-    assert_eq!(with(&["plan"]).output().unwrap().status.code(), Some(65));
     // A plan with blocks: as many experts, which nobody has to pack.
     let packed = folder.join("packed.ixp");
     let packed = packed.to_str().unwrap();
@@ -136,7 +140,7 @@ fn plan_predicts_speeds_and_runs_say_how_far_off_they_were() {
         "bench", model, "-p", "0", "-n", "4", "-r", "1", "--memory", &some, "--json",
     ])))
     .unwrap();
-    let lines = bench[0]["forecast"].as_array().unwrap();
+    let lines = bench["rows"][0]["forecast"].as_array().unwrap();
     assert!(lines.iter().any(|line| line.as_str().unwrap().starts_with("predicted ")), "{bench}");
     let run = with(&["run", model, "-p", "Hello", "-n", "4", "--memory", &some, "--stats"]).output().unwrap();
     let message = stderr(&run);
@@ -219,7 +223,7 @@ fn tokens_that_are_parts_of_characters_are_shown() {
 
 #[test]
 fn kernels_are_chosen_only_where_there_are_kernels() {
-    assert_eq!(ixc(["dump", "--stage", "graph", "--kernel", "embed"]).output().unwrap().status.code(), Some(65));
+    assert_eq!(ixc(["dump", "--stage", "graph", "--kernel", "embed"]).output().unwrap().status.code(), Some(2));
     let kernels = stdout(ixc(["dump", "--stage", "kernel", "--kernel", "embed"]));
     assert_eq!(kernels.lines().filter(|line| line.starts_with("kernel ")).count(), 1, "{kernels}");
 }
@@ -228,7 +232,7 @@ fn kernels_are_chosen_only_where_there_are_kernels() {
 fn wrong_usage_says_what_would_be_right() {
     let output = ixc(["tokenize"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
-    assert!(stderr(&output).contains("Usage: ixc tokenize"));
+    assert!(stderr(&output).contains("ixc tokenize MODEL TEXT"), "{}", stderr(&output));
 }
 
 #[test]
@@ -254,7 +258,7 @@ fn dumped_graphs_can_be_optimised_and_read_back() {
     assert_eq!(output.status.code(), Some(65));
     let line = 1 + wrong.lines().position(|line| line.contains("embde")).unwrap();
     assert!(stderr(&output).contains(&format!("-:{line}:8: ")), "{}", stderr(&output));
-    assert_eq!(opt(&graph, &["--passes", "no_such_pass"]).status.code(), Some(65));
+    assert_eq!(opt(&graph, &["--passes", "no_such_pass"]).status.code(), Some(2));
     // With memory for a part of the experts, when they are loaded is in the graph and in the plan.
     let memory = ["--expert-memory", "1MiB", "--predict", "2"];
     let explicit = stdout(ixc([&["dump", "--stage", "fused"][..], &memory].concat()));

@@ -270,6 +270,7 @@ fn the_program_defers_where_it_is_told_and_says_what_it_does() {
     assert!(run.status.success() && stderr(&run).contains("approximate"), "{}", stderr(&run));
     let bench = stdout(ixc(["bench", "-p", "0", "-n", "4", "-r", "1", "-t", "1", "--json", "--defer", "1"]));
     let rows: serde_json::Value = serde_json::from_str(&bench).unwrap();
+    let rows = &rows["rows"];
     assert!(rows[0]["deferral"].is_null() && rows.as_array().unwrap().len() == 2, "{bench}");
     let deferral = &rows[1]["deferral"];
     assert_eq!(deferral["experts"], 1);

@@ -123,7 +123,7 @@ fn wrong_arguments_say_what_would_be_right() {
         (vec!["simulate", "--target", "wse3"], 2, "dataflow:wse3"),
         (vec!["simulate", "--target", "dataflow:wse9"], 2, "wse3, wse2"),
         (vec!["simulate", "no.json"], 66, "no.json"),
-        (vec!["simulate", "no.json", "--check", "-p", "x"], 65, "not a descriptor"),
+        (vec!["simulate", "no.json", "--check", "-p", "x"], 2, "not a descriptor"),
         (vec!["simulate", "--batch", "0"], 2, "0"),
         (vec!["simulate", "--position", "4000"], 65, "the context has"),
     ] {

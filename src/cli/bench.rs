@@ -1,8 +1,10 @@
 //! `ixc bench`: tokens per second.
 
 mod deferral;
+mod report;
+mod setting;
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use ixc::forecast::Remembered;
@@ -13,11 +15,12 @@ use ixc::session::{Session, SessionOptions};
 use ixc::traffic::Traffic;
 use serde::Serialize;
 
-use super::BadInput;
+use super::Usage;
 use super::choose::{ModelChoice, StreamingChoice, TargetChoice};
 use super::interrupt::{self, Interrupted};
-use super::output::{self, Printable};
 use super::streaming;
+use report::{Format, Report};
+use setting::Setting;
 
 /// Measures how many tokens per second a model reads (prefill) and writes (decode), from an empty context or at a depth.
 #[derive(Debug, clap::Args)]
@@ -25,11 +28,13 @@ use super::streaming;
   ixc bench model.gguf -p 512 -n 64 -t 1,2 -r 3
   ixc bench model.gguf -p 32,128,512 -n 0
   ixc bench model.gguf -p 0 -n 64 -d 0,8192   decode with so many tokens before
-  ixc bench model.gguf -p 512 -n 0 --json
+  ixc bench model.gguf -p 512 -n 0 --json     with model, machine and version
+  ixc bench model.gguf --format csv >> all.csv
   ixc bench model.gguf -p 0 -n 64 --memory 6GiB --defer 2
-                                              what deferral brings, and what it costs; nothing is
-                                              read ahead then, unless --prefetch names a way
-  ixc bench                                   the built-in demo model")]
+                                              what deferral brings and costs
+  ixc bench                                   the built-in demo model
+
+With --defer nothing is read ahead, unless --prefetch names a way.")]
 pub struct Args {
     #[command(flatten)]
     model: ModelChoice,
@@ -43,7 +48,7 @@ pub struct Args {
     #[arg(short, long, alias = "n-depth", value_name = "N", value_delimiter = ',', default_value = "0")]
     depth: Vec<usize>,
     /// Numbers of threads to measure with [default: one for each core].
-    #[arg(short, long, value_delimiter = ',')]
+    #[arg(short, long, value_name = "N", value_delimiter = ',', env = "IXC_THREADS", hide_env_values = true)]
     threads: Vec<usize>,
     /// How often each is measured, after one run that does not count.
     #[arg(short, long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
@@ -55,8 +60,11 @@ pub struct Args {
     /// With --defer: a text at whose tokens logits are compared [default: some sentences of English].
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
-    /// Print JSON.
-    #[arg(long)]
+    /// How it is written; all but text say, too, what was measured, on what, with what and when.
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t)]
+    format: Format,
+    /// The same as --format json.
+    #[arg(long, conflicts_with = "format")]
     json: bool,
 }
 
@@ -67,7 +75,7 @@ const DECODE: &str = "decode";
 type Work = (usize, &'static str, usize);
 
 /// What was measured for one number of threads.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Row {
     threads: usize,
     target: &'static str,
@@ -102,9 +110,9 @@ impl Args {
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         interrupt::install()?;
         if self.text.is_some() && self.streaming.defer() == 0 {
-            return Err(BadInput("--text is where deferral is compared: it needs --defer".into()).into());
+            return Err(Usage("--text is where deferral is compared: it needs --defer".into()).into());
         }
-        let path = self.model.path().map(PathBuf::as_path);
+        let path = self.model.path();
         let threads: Vec<Option<usize>> = match self.threads.as_slice() {
             [] => vec![None],
             threads => threads.iter().copied().map(Some).collect(),
@@ -121,25 +129,19 @@ impl Args {
         works.retain(|&(_, _, tokens)| tokens > 0);
         // A context of no position is none.
         let context = works.iter().map(|&(depth, _, tokens)| depth.saturating_add(tokens)).max().unwrap_or(1);
-        let mut rows = Vec::new();
-        if !self.json {
-            let name = path.map_or(ixc::demo::NAME.into(), |path| path.display().to_string());
-            writeln!(out, "{}", Printable(&name))?;
-            writeln!(
-                out,
-                "{:>7} {:<9} {:<7} {:>6} {:>6} {:>12}   min .. max",
-                "threads", "target", "test", "tokens", "depth", "tokens/s"
-            )?;
-        }
+        let format = if self.json { Format::Json } else { self.format };
+        let name = self.model.name().display().to_string();
+        let mut report = Report::new(format, &name, Setting::of(&self)?, out)?;
         for threads in threads {
             let options = SessionOptions {
+                model_file: self.model.file().map(Path::to_owned),
                 threads,
                 context: Some(context),
                 target: self.target.target(),
                 ..self.streaming.options()?
             };
             if self.streaming.defer() > 0 {
-                deferral::measure(&self, path, &options, &works, traffic, &mut rows, out)?;
+                deferral::measure(&self, path, &options, &works, traffic, &mut report)?;
                 continue;
             }
             let mut session = open(path, &options)?;
@@ -147,13 +149,10 @@ impl Args {
                 let rounds = self.rounds(&mut session, work, self.repetitions)?;
                 let mut row = Row::new(&session, work, traffic, rounds.rates.clone());
                 row.add_streaming(&session, path, rounds);
-                if !self.json {
-                    row.print(out)?;
-                }
-                rows.push(row);
+                report.row(row)?;
             }
         }
-        if self.json { Ok(output::json(out, &rows)?) } else { Ok(()) }
+        Ok(report.finish()?)
     }
 
     /// Tokens per second, again and again, after one run that does not count, and what the drive did.
@@ -266,28 +265,6 @@ impl Row {
             defers: session.defers(),
         };
         self.forecast = streaming::compare(&observed, store, known.as_ref());
-    }
-
-    fn print(&self, out: &mut dyn Write) -> io::Result<()> {
-        write!(
-            out,
-            "{:>7} {:<9} {:<7} {:>6} {:>6} {:>12.2}   {:.2} .. {:.2}",
-            self.threads, self.target, self.test, self.tokens, self.depth, self.median, self.min, self.max
-        )?;
-        if let Some(deferral) = &self.deferral {
-            write!(out, "   {} deferred, {:.3} x", deferral.experts, deferral.ratio)?;
-        }
-        writeln!(out)?;
-        let read = self.bytes_read_per_token / 1e6;
-        match self.drive_share.map(|share| 100.0 * share) {
-            Some(share) => {
-                writeln!(out, "{:>17} {read:.1} MB read per token at {share:.0} % of the drive's own rate", "")?
-            }
-            None if read > 0.0 => writeln!(out, "{:>17} {read:.1} MB read per token", "")?,
-            None => {}
-        }
-        self.forecast.iter().try_for_each(|line| writeln!(out, "{:>17} {line}", ""))?;
-        out.flush()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Which model a command works on, and for what target.
 
-use std::path::PathBuf;
+use std::path::Path;
 
 use ixc::codegen::target::Target;
 use ixc::compile::TargetName;
@@ -8,33 +8,50 @@ use ixc::model::Model;
 use ixc::runtime::engine::ExpertStore;
 use ixc::session::SessionOptions;
 
-use super::BadInput;
+use super::Usage;
+use super::name::ModelName;
 use super::output::note;
 use super::prefetch::{CacheChoice, PrefetchChoice};
 use super::size::Size;
 
-/// A model: a path, or the built-in demo model.
+/// A model or a plan.
 #[derive(Debug, clap::Args)]
 pub struct ModelChoice {
-    /// The model; without one, the built-in demo model.
-    model: Option<PathBuf>,
-    /// The same, as llama.cpp spells it.
-    #[arg(short, long = "model", value_name = "MODEL", conflicts_with = "model", hide = true)]
-    model_option: Option<PathBuf>,
+    /// The model, a GGUF file or a plan; `demo`, or none: the built-in demo model.
+    #[arg(value_parser = ModelName::parser())]
+    model: Option<ModelName>,
+    /// The model file of a plan, where it is neither where the plan says nor beside the plan; of a split model any of its files. Without MODEL,
+    /// the model itself.
+    #[arg(short, long = "model", value_name = "FILE", value_parser = ModelName::parser())]
+    model_file: Option<ModelName>,
 }
 
 impl ModelChoice {
-    /// Its path, unless it is the demo model.
-    pub fn path(&self) -> Option<&PathBuf> {
-        self.model.as_ref().or(self.model_option.as_ref())
+    /// The path of the model or plan, unless it is the demo model.
+    pub fn path(&self) -> Option<&Path> {
+        self.model.as_ref().or(self.model_file.as_ref())?.path()
     }
 
-    /// Opens it.
+    /// The model file of a plan, where it is named.
+    pub fn file(&self) -> Option<&Path> {
+        self.model.as_ref().and(self.model_file.as_ref())?.path()
+    }
+
+    /// Its path, or what stands for that of the demo model: for messages.
+    pub fn name(&self) -> &Path {
+        self.path().unwrap_or(Path::new(ixc::demo::NAME))
+    }
+
+    /// Opens the model.
     pub fn open(&self) -> anyhow::Result<Model> {
-        Ok(match self.path() {
+        let model = match self.path() {
             Some(path) => Model::open(path)?,
             None => Model::new(ixc::demo::open()?)?,
-        })
+        };
+        match self.file() {
+            Some(_) => Err(ixc::Error::NotPlan { path: self.name().to_owned() }.into()),
+            None => Ok(model),
+        }
     }
 }
 
@@ -42,7 +59,7 @@ impl ModelChoice {
 #[derive(Debug, clap::Args)]
 pub struct TargetChoice {
     /// What to generate code for: native, a target or a CPU of `ixc doctor`; a plan is for one target already.
-    #[arg(long)]
+    #[arg(long, env = "IXC_TARGET", hide_env_values = true)]
     target: Option<TargetName>,
 }
 
@@ -57,7 +74,7 @@ impl TargetChoice {
 #[derive(Clone, Copy, Debug, clap::Args)]
 struct ExpertsChoice {
     /// Where the experts of a model are that do not all fit in memory.
-    #[arg(long, value_enum, value_name = "WHERE", default_value_t = Experts::Stream)]
+    #[arg(long, value_enum, value_name = "WHERE", default_value_t = Experts::Stream, env = "IXC_EXPERTS", hide_env_values = true)]
     experts: Experts,
     #[command(flatten)]
     queue: QueueChoice,
@@ -68,7 +85,7 @@ struct ExpertsChoice {
 pub struct QueueChoice {
     /// Reads of streamed experts that are outstanding at once [default: as `ixc doctor --drive` found, or else as a short look at
     /// the drive says].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024), env = "IXC_QUEUE_DEPTH", hide_env_values = true)]
     queue_depth: Option<u16>,
 }
 
@@ -99,7 +116,7 @@ impl ExpertsChoice {
             Experts::Map if memory.bytes().is_some() => {
                 let problem = "--memory is a budget, which --experts map cannot keep: the page cache has no limit of its own; \
                                leave --memory out and run it in a control group, or leave --experts out";
-                Err(BadInput(problem.into()).into())
+                Err(Usage(problem.into()).into())
             }
             Experts::Map => Ok(ExpertStore::Map),
         }
@@ -111,7 +128,7 @@ impl ExpertsChoice {
 pub struct MemoryChoice {
     /// Memory that may be taken, such as 6GiB: experts that do not fit are read from the drive when they are needed [default: all
     /// that is left, where the model is larger than that].
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", env = "IXC_MEMORY", hide_env_values = true)]
     memory: Option<Size>,
 }
 
@@ -150,6 +167,11 @@ impl StreamingChoice {
     /// Experts of a token that are computed one layer later.
     pub fn defer(&self) -> u32 {
         self.deferral.defer
+    }
+
+    /// The budget, if it is said.
+    pub fn memory(&self) -> Option<u64> {
+        self.memory.bytes()
     }
 
     /// As a session takes it; all else is the default.

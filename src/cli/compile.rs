@@ -9,15 +9,15 @@ use ixc::codegen::dataflow::grids;
 use ixc::compile::{Options, TargetChoice};
 use ixc::dataflow::{self, Placed};
 use ixc::ir::plan::PlanWeight;
-use ixc::model::Model;
 use ixc::npy::replace_file;
 use ixc::runtime::engine;
-use ixc::runtime::file::{self, weights};
+use ixc::runtime::file;
+use ixc::runtime::file::weights::{self, Contents};
 use serde_json::json;
 
-use super::BadInput;
-use super::choose::{DeferChoice, MemoryChoice};
-use super::output::{self, Bytes, Line, Rate, note};
+use super::Usage;
+use super::choose::{DeferChoice, MemoryChoice, ModelChoice};
+use super::output::{self, Bytes, Line, Printable, Rate, note};
 use super::prefetch::EarlyRouterChoice;
 use super::stages::Stage;
 
@@ -27,20 +27,22 @@ use super::stages::Stage;
 #[command(after_help = "EXAMPLES:
   ixc compile model.gguf                         writes model.ixp
   ixc compile model.gguf -o plan.ixp --target portable
-  ixc compile large.gguf --memory 6GiB           for less memory than the model takes
-  ixc compile model.gguf --no-weights            a small plan: weights are packed when it runs
-  ixc compile model.gguf --emit graph,fused,kernel,asm
-                                                 writes model.d/1.graph.ix and so on, too
+  ixc compile large.gguf --memory 6GiB           for less memory than it takes
+  ixc compile model.gguf --no-weights            small; packed in each run
+  ixc compile model.gguf --self-contained        runs without the model file
+  ixc compile model.gguf --emit graph,asm        writes model.d/1.graph.ix, too
   ixc compile model.gguf --target dataflow:wse3 -o model.json
-                                                 what runs where on a wafer; see docs/dataflow.md
+                                                 what runs where on a wafer
 
-The plan names the model file by its absolute path and checks that it is still the same. Where the
-target's kernels read packed weights, they are in the plan, which is then about as large as the
-model. The plan is there when it is whole. What an interrupted run wrote stays beside it, as
-.PLAN.part, and the same command goes on with that.")]
+The plan names the model file by its absolute path and checks that it is still the same; runs also find it beside the plan. Where the \
+target's kernels read packed weights, these are in the plan, which is then about as large as the model; embeddings, norms and whatever \
+else kernels read as it lies in the model file stay there, unless --self-contained takes them into the plan, too.
+
+The plan is there when it is whole. What an interrupted run wrote stays beside it, as .PLAN.part, and the same command goes on with that. \
+docs/dataflow.md says what dataflow targets are.")]
 pub struct Args {
-    /// The model: a GGUF file, for a split model any of its files.
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelChoice,
     /// The plan to write [default: the model's name with .ixp, in the current folder].
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
@@ -59,6 +61,9 @@ pub struct Args {
     /// weights; elsewhere it writes only blocks of experts.
     #[arg(long, conflicts_with_all = ["no_weights", "no_pack"])]
     pack: bool,
+    /// Write all weights into the plan, also those that kernels read as they lie in the model file: runs need no model file then.
+    #[arg(long, conflicts_with = "no_weights")]
+    self_contained: bool,
     /// Leave packed weights out of the plan: they are packed each time that it is loaded.
     #[arg(long)]
     no_weights: bool,
@@ -114,18 +119,22 @@ impl Emit {
 }
 
 impl Args {
+    /// What is written where nothing is said: a file in the current folder, named after the model.
+    fn default_name(&self, extension: &str) -> PathBuf {
+        let stem = self.model.path().and_then(Path::file_stem).unwrap_or("demo".as_ref());
+        Path::new(stem).with_extension(extension)
+    }
+
     /// Writes what runs where on a grid, as JSON.
     fn place(&self, grid: &str, out: &mut dyn Write) -> anyhow::Result<()> {
         let begin = Instant::now();
         if self.emit.iter().any(|emit| *emit != Emit::Dataflow) {
-            return Err(
-                BadInput("for --target dataflow:GRID there is --emit dataflow and nothing else".to_owned()).into()
-            );
+            return Err(Usage("for --target dataflow:GRID there is --emit dataflow and nothing else".to_owned()).into());
         }
-        let grid = grids::find(grid).map_err(|error| BadInput(error.to_string()))?;
-        let model = Model::open(&self.model)?;
+        let grid = grids::find(grid).map_err(ixc::Error::from)?;
+        let model = self.model.open()?;
         let Placed { descriptor, .. } = dataflow::place(&model, &grid, &dataflow::Options { context: self.ctx })?;
-        let default = || Path::new(self.model.file_stem().unwrap_or_default()).with_extension("json");
+        let default = || self.default_name("json");
         let path = self.output.clone().unwrap_or_else(default);
         let written = replace_file(&path, |out| Ok(serde_json::to_writer(out, &descriptor)?));
         written.map_err(ixc::Error::io(&path, "write"))?;
@@ -143,7 +152,7 @@ impl Args {
                 "reasons": descriptor.reasons,
                 "seconds": seconds,
             });
-            return Ok(output::json(out, &facts)?);
+            return Ok(output::json(out, "ixc.compile-dataflow.v1", &facts)?);
         }
         let (programs, streams) = (descriptor.programs.len(), descriptor.streams.len());
         let (path, name, context) = (path.display(), &descriptor.grid.name, descriptor.context);
@@ -164,12 +173,12 @@ impl Args {
         };
         let begin = Instant::now();
         if self.emit.contains(&Emit::Dataflow) {
-            return Err(BadInput("dataflow is emitted for --target dataflow:GRID".to_owned()).into());
+            return Err(Usage("dataflow is emitted for --target dataflow:GRID".to_owned()).into());
         }
         if self.ctx.is_some() {
-            return Err(BadInput("--ctx is for --target dataflow:GRID; other plans take any context".to_owned()).into());
+            return Err(Usage("--ctx is for --target dataflow:GRID; other plans take any context".to_owned()).into());
         }
-        let model = Model::open(&self.model)?;
+        let model = self.model.open()?;
         let pack = self.no_pack.then_some(false);
         let predict_extra = self.prefetch.extra();
         let (max_tokens, defer) = (self.max_tokens, self.deferral.defer);
@@ -179,13 +188,16 @@ impl Args {
         if let Some((option, why)) = self.prefetch.without_effect(&compiled.plan)? {
             note!("ixc: {option} is without effect: {why}");
         }
-        let default = || Path::new(self.model.file_stem().unwrap_or_default()).with_extension("ixp");
+        let default = || self.default_name("ixp");
         let path = self.output.clone().unwrap_or_else(default);
         let packs = self.pack || compiled.plan.weights.iter().any(PlanWeight::is_packed_at_load);
-        if !self.no_weights && packs {
-            let options = engine::Options { threads: self.threads, ..engine::Options::default() };
+        let contents = if self.self_contained { Contents::All } else { Contents::Packed };
+        if self.self_contained || !self.no_weights && packs {
+            let built_in = Some(ixc::demo::built_in());
+            let options = engine::Options { threads: self.threads, built_in, ..engine::Options::default() };
             let (mut line, mut rate) = (Line::new(begin), Rate::default());
-            let written = weights::write(&path, &compiled.plan, Path::new(""), &options, |done, total| {
+            let folder = Path::new("");
+            let written = weights::write_contents(&path, &compiled.plan, folder, &options, contents, |done, total| {
                 let rate = rate.at(Instant::now(), done, total);
                 line.show(format_args!("packing weights: {} of {}{rate}", Bytes(done), Bytes(total)));
             });
@@ -216,10 +228,13 @@ impl Args {
                 "arena_bytes": plan.arena_bytes,
                 "weights": plan.weights.len(),
                 "own_weight_bytes": plan.own_weight_bytes,
+                "self_contained": plan.files.is_empty(),
+                "model_files": plan.files.iter().map(|file| &file.path).collect::<Vec<_>>(),
+                "model_bytes": model.gguf.files().iter().map(|file| file.data().len() as u64).sum::<u64>(),
                 "emitted": emitted,
                 "seconds": seconds,
             });
-            return Ok(output::json(out, &facts)?);
+            return Ok(output::json(out, "ixc.compile.v1", &facts)?);
         }
         writeln!(
             out,
@@ -232,6 +247,18 @@ impl Args {
             Bytes(plan.arena_bytes),
             Bytes(bytes),
         )?;
+        let model_bytes = Bytes(plan.files.iter().fold(0u64, |sum, file| sum.saturating_add(file.bytes)));
+        match plan.files.as_slice() {
+            [] => writeln!(out, "  holds all weights: no model file is needed to run it")?,
+            [file] if file.path == ixc::demo::NAME => {
+                writeln!(out, "  needs the model that is built in, {model_bytes}")?
+            }
+            [file] => writeln!(out, "  needs the model file {}, {model_bytes}", Printable(&file.path))?,
+            [file, ..] => {
+                let count = plan.files.len();
+                writeln!(out, "  needs the {count} model files {} and so on, {model_bytes}", Printable(&file.path))?;
+            }
+        }
         Ok(emitted.iter().try_for_each(|file| writeln!(out, "{}", file.display()))?)
     }
 }

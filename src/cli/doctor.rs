@@ -10,13 +10,14 @@ use ixc::machine::features::{cpu_name, features, targets};
 use ixc::machine::system::{Probe, executable_memory, huge_pages, io_uring, memory};
 use serde_json::json;
 
-use super::output::{self, Bytes, Printable};
+use super::output::{self, Bytes, Printable, counted};
 
 /// Shows CPU features, the chosen target, memory bandwidth and what the system allows.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
   ixc doctor
-  ixc doctor --drive large.gguf      how fast its drive is, and how deep its queue should be
+  ixc doctor -v                      what targets lack, what features are for
+  ixc doctor --drive large.gguf      how fast its drive is
   ixc doctor --json | jq .bandwidth")]
 pub struct Args {
     /// Print JSON.
@@ -53,7 +54,7 @@ impl Args {
             let rates: Vec<_> =
                 rates.iter().map(|(threads, rate)| json!({"threads": threads, "bytes_per_second": rate})).collect();
             let facts = json!({
-                "version": env!("CARGO_PKG_VERSION"),
+                "ixc": ixc::build::BUILD,
                 "cpu": cpu_name(),
                 "threads": threads,
                 "target": targets.iter().find(|target| target.chosen).map(|target| target.name),
@@ -66,21 +67,39 @@ impl Args {
                 "executable_memory": executable,
                 "drive": drive.as_ref().map(drive_facts),
             });
-            return Ok(output::json(out, &facts)?);
+            return Ok(output::json(out, "ixc.doctor.v1", &facts)?);
         }
-        writeln!(out, "ixc        {}", env!("CARGO_PKG_VERSION"))?;
-        writeln!(out, "CPU        {}, {threads} threads", Printable(&cpu_name()))?;
+        writeln!(out, "ixc        {}", ixc::build::version())?;
+        writeln!(out, "CPU        {}, {}", Printable(&cpu_name()), counted(threads as u64, "thread"))?;
+        let details = output::is_verbose();
         for target in &targets {
-            let state = match (target.chosen, target.missing.as_slice()) {
-                (true, _) => "chosen".to_owned(),
-                (false, []) => "runs here".to_owned(),
-                (false, missing) => format!("cannot run here: lacks {}", missing.join(", ")),
-            };
-            writeln!(out, "target     {:<16} {state}", target.name)?;
+            match (target.chosen, target.missing.as_slice()) {
+                (true, _) => writeln!(out, "target     {:<16} chosen", target.name)?,
+                (false, []) => writeln!(out, "target     {:<16} runs here", target.name)?,
+                (false, [first, rest @ ..]) if details => {
+                    writeln!(out, "target     {:<16} lacks {first}", target.name)?;
+                    rest.iter().try_for_each(|missing| writeln!(out, "{:<28}lacks {missing}", ""))?;
+                }
+                // That all of it is a matter of CPUID goes without saying.
+                (false, _) => {
+                    let lacks = target.lacks.replace(" (not in CPUID)", "");
+                    writeln!(out, "target     {:<16} lacks {lacks}", target.name)?;
+                }
+            }
         }
-        for feature in &features {
-            let mark = if feature.present { "yes" } else { "no" };
-            writeln!(out, "feature    {:<16} {mark:<4} {}", feature.name, feature.gives)?;
+        if details {
+            for feature in &features {
+                let mark = if feature.present { "yes" } else { "no" };
+                writeln!(out, "feature    {:<16} {mark:<4} {}", feature.name, feature.gives)?;
+            }
+        } else {
+            let names = |present: bool| {
+                let chosen = features.iter().filter(|feature| feature.present == present);
+                chosen.map(|feature| feature.name).collect::<Vec<_>>()
+            };
+            for (title, names) in [("features", names(true)), ("lacking", names(false))] {
+                list(out, title, &names)?;
+            }
         }
         let or_unknown = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), |bytes| Bytes(bytes).to_string());
         writeln!(out, "memory     {}, {} available", or_unknown(memory.total), or_unknown(memory.available))?;
@@ -88,8 +107,7 @@ impl Args {
             writeln!(out, "           limited to {} by the control group", Bytes(limit))?;
         }
         for (threads, rate) in &rates {
-            let plural = if *threads == 1 { "" } else { "s" };
-            writeln!(out, "bandwidth  {:.1} GB/s read by {threads} thread{plural}", rate / 1e9)?;
+            writeln!(out, "bandwidth  {:.1} GB/s read by {}", rate / 1e9, counted(*threads as u64, "thread"))?;
         }
         let advice = match huge_pages.as_deref() {
             Some("always" | "madvise") => "; activations and tables ask for them",
@@ -110,6 +128,23 @@ impl Args {
         }
         Ok(())
     }
+}
+
+/// Columns of a line.
+const WIDTH: usize = 96;
+
+/// Names after a title, in lines that are not too long.
+fn list(out: &mut dyn Write, title: &str, names: &[&str]) -> std::io::Result<()> {
+    let (mut line, mut title) = (String::new(), title);
+    for name in names {
+        if !line.is_empty() && line.len() + name.len() + 12 > WIDTH {
+            writeln!(out, "{title:<10}{line}")?;
+            (title, line) = ("", String::new());
+        }
+        line.push(' ');
+        line.push_str(name);
+    }
+    if line.is_empty() { Ok(()) } else { writeln!(out, "{title:<10}{line}") }
 }
 
 fn drive_facts(measured: &Measured) -> serde_json::Value {

@@ -4,7 +4,7 @@ use std::io::Write;
 
 use ixc::compile::{Options, TargetName, compile};
 
-use super::BadInput;
+use super::Usage;
 use super::choose::ModelChoice;
 use super::experts::Experts;
 use super::stages::Stage;
@@ -17,13 +17,13 @@ use super::stages::Stage;
   ixc dump model.gguf --stage asm --kernel rms_norm --target portable
   ixc dump --stage plan                      the built-in demo model
   ixc dump --stage fused --expert-memory 1MiB --predict 2
-                                             when experts are loaded that do not all fit in memory")]
+                                             when experts are loaded")]
 pub struct Args {
     #[command(flatten)]
     model: ModelChoice,
-    /// The stage.
+    /// The stage; without one, what stages there are is said.
     #[arg(long, value_enum)]
-    stage: Stage,
+    stage: Option<Stage>,
     /// Only kernels whose names contain this.
     #[arg(long, value_name = "NAME")]
     kernel: Option<String>,
@@ -37,11 +37,12 @@ pub struct Args {
 impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
-        if self.kernel.is_some() && !matches!(self.stage, Stage::Kernel | Stage::Asm) {
-            return Err(BadInput("--kernel chooses kernels: it needs --stage kernel or --stage asm".into()).into());
+        let Some(stage) = self.stage else { return Err(Usage(Stage::list()).into()) };
+        if self.kernel.is_some() && !matches!(stage, Stage::Kernel | Stage::Asm) {
+            return Err(Usage("--kernel chooses kernels: it needs --stage kernel or --stage asm".into()).into());
         }
         let model = self.model.open()?;
-        if self.stage == Stage::Graph {
+        if stage == Stage::Graph {
             return Ok(write!(out, "{}", model.arch.module)?);
         }
         let options = Options {
@@ -52,6 +53,6 @@ impl Args {
             ..Options::default()
         };
         let compiled = compile(&model, &options)?;
-        Ok(out.write_all(self.stage.text(&model, &compiled, self.kernel.as_deref())?.as_bytes())?)
+        Ok(out.write_all(stage.text(&model, &compiled, self.kernel.as_deref())?.as_bytes())?)
     }
 }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io::Write;
-use std::path::PathBuf;
 
 use ixc::frontend::arch::{self, ArchError, Hyper};
 use ixc::frontend::gguf::{Gguf, GgufError, TensorType};
@@ -12,6 +11,7 @@ use ixc::runtime::file::read;
 use ixc::traffic::Traffic;
 use serde::Serialize;
 
+use super::choose::ModelChoice;
 use super::inspect_plan::PlanFacts;
 use super::output::{self, Bytes, Count, Printable};
 
@@ -23,11 +23,11 @@ use super::output::{self, Bytes, Count, Printable};
   ixc inspect plan.ixp
   ixc inspect model.gguf --json | jq .formats
 
-A file that is sound but not supported is shown with the reasons, and the exit status is 0. One whose keys or tensors
-contradict each other is shown as far as it goes, and the exit status is 65.")]
+A file that is sound but not supported is shown with the reasons, and the exit status is 0. One whose keys or tensors contradict each \
+other is shown as far as it goes, and the exit status is 65.")]
 pub struct Args {
-    /// The file; without one, the built-in demo model.
-    model: Option<PathBuf>,
+    #[command(flatten)]
+    model: ModelChoice,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -35,6 +35,9 @@ pub struct Args {
     #[arg(long)]
     tensors: bool,
 }
+
+/// Of what `--json` prints, of models and of plans.
+const SCHEMA: &str = "ixc.inspect.v1";
 
 /// What there is to know about a model file.
 #[derive(Serialize)]
@@ -134,6 +137,7 @@ fn is_contradiction(error: &GgufError) -> bool {
         GgufError::Malformed { .. } | GgufError::KeyType { .. } | GgufError::KeyValue { .. } => true,
         GgufError::Io { .. }
         | GgufError::NotAFile { .. }
+        | GgufError::Foreign { .. }
         | GgufError::MissingShard { .. }
         | GgufError::KeyMissing { .. }
         | GgufError::TensorMissing { .. }
@@ -144,14 +148,14 @@ fn is_contradiction(error: &GgufError) -> bool {
 impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
-        if let Some(path) = self.model.as_deref()
+        if let Some(path) = self.model.path()
             && is_plan(path)
         {
             let facts = PlanFacts::new(path, &read(path).map_err(ixc::Error::from)?)?;
-            let shown = if self.json { output::json(out, &facts) } else { facts.show(out) };
+            let shown = if self.json { output::json(out, SCHEMA, &facts) } else { facts.show(out) };
             return Ok(shown?);
         }
-        let gguf = match &self.model {
+        let gguf = match self.model.path() {
             Some(path) => Gguf::open(path).map_err(ixc::Error::from)?,
             None => ixc::demo::open()?,
         };
@@ -174,7 +178,7 @@ impl Args {
             if !self.tensors {
                 facts.tensors.clear();
             }
-            output::json(out, &facts)?;
+            output::json(out, SCHEMA, &facts)?;
         } else {
             show(out, &facts, self.tensors)?;
         }

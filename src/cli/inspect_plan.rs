@@ -11,7 +11,7 @@ use ixc::ir::kernel::Kernel;
 use ixc::ir::plan::{Plan, Step, WeightFile};
 use serde::Serialize;
 
-use super::output::{Bytes, Printable};
+use super::output::{Bytes, Printable, counted};
 
 /// What there is to know about a plan.
 #[derive(Serialize)]
@@ -129,6 +129,9 @@ impl PlanFacts {
         for file in &self.files {
             writeln!(out, "model file    {}", Printable(file))?;
         }
+        if self.files.is_empty() {
+            writeln!(out, "model file    none: all weights are in the plan")?;
+        }
         writeln!(out, "architecture  {}", Printable(&self.architecture))?;
         writeln!(out, "target        {}", Printable(&self.target))?;
         writeln!(out, "parameters    {}", super::output::Count(self.parameters))?;
@@ -147,8 +150,11 @@ impl PlanFacts {
         let (steps, tasks, kernels) = (self.steps, self.tasks, self.kernels.len());
         writeln!(
             out,
-            "schedule      {steps} steps, {tasks} tasks, {kernels} kernels, {} tokens at a time",
-            self.max_tokens
+            "schedule      {}, {}, {}, {} at a time",
+            counted(steps as u64, "step"),
+            counted(tasks as u64, "task"),
+            counted(kernels as u64, "kernel"),
+            counted(self.max_tokens.into(), "token")
         )?;
         let (arena, cache) = (Bytes(self.arena_bytes), Bytes(self.cache_bytes_per_position));
         writeln!(out, "memory        arena of {arena}, KV cache of {cache} for each position")?;

@@ -1,23 +1,23 @@
 //! `ixc logits`: logits of given tokens, as a NumPy file.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::ValueEnum;
-use ixc::model::Model;
 use ixc::session::{Session, SessionOptions};
 
-use super::BadInput;
-use super::choose::{StreamingChoice, TargetChoice};
+use super::Usage;
+use super::choose::{ModelChoice, StreamingChoice, TargetChoice};
 use super::tokens::TokenList;
 
 /// Computes the logits of tokens and writes them as a NumPy file, f32 [tokens, vocabulary].
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
   ixc logits model.gguf --tokens 1,2,3 -o out.npy
+  ixc logits --tokens 1,2,3 -o demo.npy          of the built-in demo model
   ixc logits model.gguf --tokens @prompt.txt -o exact.npy --engine interpreter")]
 pub struct Args {
-    /// The model: a GGUF file, or a plan for the compiled engine.
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelChoice,
     /// Token ids: `1,2,3`, or `@file`. They are fed as they are; no BOS is added.
     #[arg(long, value_name = "IDS|@FILE")]
     tokens: TokenList,
@@ -38,7 +38,7 @@ pub struct Args {
     #[arg(long)]
     no_pack: bool,
     /// Threads of the compiled engine [default: one for each core].
-    #[arg(short, long)]
+    #[arg(short, long, value_name = "N", env = "IXC_THREADS", hide_env_values = true)]
     threads: Option<usize>,
 }
 
@@ -57,12 +57,13 @@ impl Args {
         let tokens = self.tokens.read()?;
         if self.engine == Engine::Interpreter && self.streaming.defer() > 0 {
             let problem = "--defer changes what generated code computes; the interpreter computes the model as it is";
-            return Err(BadInput(problem.into()).into());
+            return Err(Usage(problem.into()).into());
         }
         let logits = match self.engine {
-            Engine::Interpreter => Model::open(&self.model)?.exact_logits(&tokens)?,
+            Engine::Interpreter => self.model.open()?.exact_logits(&tokens)?,
             Engine::Compiled => {
                 let options = SessionOptions {
+                    model_file: self.model.file().map(Path::to_owned),
                     threads: self.threads,
                     context: Some(tokens.len()),
                     target: self.target.target(),
@@ -70,7 +71,7 @@ impl Args {
                     pack: self.no_pack.then_some(false),
                     ..self.streaming.options()?
                 };
-                Session::open(Some(&self.model), &options)?.logits(&tokens)?
+                Session::open(self.model.path(), &options)?.logits(&tokens)?
             }
         };
         let columns = logits.len() / tokens.len();

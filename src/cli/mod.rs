@@ -13,7 +13,9 @@ mod inspect;
 mod inspect_plan;
 mod interrupt;
 mod kernel;
+mod log;
 mod logits;
+mod name;
 mod opt;
 mod output;
 mod plan;
@@ -27,22 +29,32 @@ mod streaming;
 mod tokenize;
 mod tokens;
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 
-use clap::{Parser, Subcommand};
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::{CommandFactory, Parser, Subcommand};
+use ixc::build;
 
 /// Compiles model files to machine code for exactly this model and this CPU, and runs them.
 #[derive(Debug, Parser)]
-#[command(name = "ixc", version, about, propagate_version = true, disable_help_subcommand = true)]
+#[command(name = "ixc", version = build::version(), long_version = build::long_version(), about, propagate_version = true)]
 #[command(after_help = "EXAMPLES:
   ixc run -p \"The borrow checker\"          run the built-in demo model
   ixc run model.gguf -p \"Hello\" -n 64      run a model
   ixc doctor                               what this machine can do
 
-`ixc COMMAND --help` has examples of each. IXC_LOG=debug shows what it does.
-Exit status: 0 done, 1 failed, 2 wrong usage, 65 malformed or unsupported input, 66 missing file,
-69 the CPU lacks a feature, 74 input or output failed, 130 ended by Ctrl-C.")]
+`ixc COMMAND --help` has examples of each. MODEL may be left out, or be `demo`: the built-in demo model.
+
+Options that name an environment variable are taken from there where they are not given. IXC_LOG takes filters of what is logged, such \
+as debug. There is no configuration file.
+
+Exit status: 0 done, 1 failed, 2 wrong usage, 65 malformed or unsupported input, 66 missing file, 69 the CPU lacks a feature, 74 input \
+or output failed, 130 ended by Ctrl-C.")]
 pub struct Cli {
+    /// What is said besides.
+    #[command(flatten)]
+    pub log: log::Log,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -66,10 +78,58 @@ pub enum Command {
     Doctor(doctor::Args),
 }
 
+/// Commands of other programs that people type, and what `ixc` has instead.
+const ELSEWHERE: [(&[&str], &str); 4] = [
+    (&["serve", "server", "api"], "there is no server yet"),
+    (
+        &["pull", "download", "push"],
+        "ixc downloads nothing: `hf download ORG/NAME --include \"*.gguf\"` fetches a model",
+    ),
+    (
+        &["chat", "cli", "generate"],
+        "`ixc run MODEL` is a conversation on a terminal, `ixc run MODEL -p PROMPT` goes on with a text",
+    ),
+    (
+        &["list", "ls", "ps", "rm"],
+        "ixc keeps no models: MODEL is a file wherever it is; `ixc inspect MODEL` shows what is in one",
+    ),
+];
+
+/// Reads the command line.
+///
+/// # Errors
+/// What clap makes of help, versions and wrong usage.
+pub fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
+    if let Some(problem) = name::hub_option(arguments.get(1..).unwrap_or_default()) {
+        return Err(Cli::command().error(ErrorKind::UnknownArgument, problem));
+    }
+    Cli::try_parse_from(arguments).map_err(|mut error| {
+        let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return error };
+        let word = word.clone();
+        if let Some((_, advice)) = ELSEWHERE.iter().find(|(words, _)| words.contains(&&*word)) {
+            return Cli::command()
+                .error(ErrorKind::InvalidSubcommand, format!("there is no command `{word}`: {advice}"));
+        }
+        // A typing error seldom begins the word: what begins with another letter is no help (`serve` is like `kernel` to clap).
+        if let Some(ContextValue::Strings(alike)) = error.get(ContextKind::SuggestedSubcommand) {
+            let first = word.chars().next();
+            let alike: Vec<String> = alike.iter().filter(|name| name.chars().next() == first).cloned().collect();
+            let alike = if alike.is_empty() { ContextValue::None } else { ContextValue::Strings(alike) };
+            error.insert(ContextKind::SuggestedSubcommand, alike);
+        }
+        error
+    })
+}
+
 /// Input other than a model that makes no sense: a list of tokens, a prompt.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct BadInput(pub String);
+
+/// A command line that asks for what does not go together.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Usage(pub String);
 
 impl Command {
     /// Runs it; what it prints goes to `out`.
@@ -100,6 +160,9 @@ pub fn failure(failure: &anyhow::Error) -> (u8, Option<String>) {
         }
         if cause.is::<interrupt::Interrupted>() {
             return (ixc::error::INTERRUPTED, None);
+        }
+        if cause.is::<Usage>() {
+            return (ixc::error::USAGE, Some(output::describe(failure)));
         }
         if cause.is::<BadInput>() {
             return (ixc::error::DATA, Some(output::describe(failure)));

@@ -32,7 +32,7 @@ fn after_help() -> String {
 PASSES:"
         .to_owned();
     for pass in PASSES {
-        help += &format!("\n  {:<13} {}", pass.name, pass.doc);
+        help += &format!("\n  {}\n    {}", pass.name, pass.doc);
     }
     help
 }

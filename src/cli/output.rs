@@ -2,7 +2,12 @@
 
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
+
+use serde::Serialize;
+
+pub use ixc::ir::units::{Bytes, Count, counted};
 
 /// Text from a file or a model, with everything escaped that a terminal would obey rather than show.
 pub struct Printable<'a>(pub &'a str);
@@ -22,12 +27,32 @@ pub fn steers(c: char) -> bool {
     c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
-/// Says something beside the command's output, on standard error. Nothing is lost with a standard error that is closed, and
-/// `eprintln!` would panic.
+/// How much is said beside a command's output: 0 with `--quiet`, 1, and one more for each `--verbose`.
+static LOUDNESS: AtomicU8 = AtomicU8::new(1);
+
+/// Sets it, once, when the command line is read.
+pub fn set_loudness(quiet: bool, verbose: u8) {
+    LOUDNESS.store(if quiet { 0 } else { verbose.saturating_add(1) }, Ordering::Relaxed);
+}
+
+/// Whether nothing is to be said but errors (`--quiet`).
+pub fn is_quiet() -> bool {
+    LOUDNESS.load(Ordering::Relaxed) == 0
+}
+
+/// Whether details are wanted (`--verbose`).
+pub fn is_verbose() -> bool {
+    LOUDNESS.load(Ordering::Relaxed) > 1
+}
+
+/// Says something beside the command's output, on standard error, unless `--quiet` is given. Nothing is lost with a standard error that
+/// is closed, and `eprintln!` would panic.
 macro_rules! note {
     ($($argument:tt)*) => {{
         use std::io::Write as _;
-        let _ = writeln!(std::io::stderr(), $($argument)*);
+        if !$crate::cli::output::is_quiet() {
+            let _ = writeln!(std::io::stderr(), $($argument)*);
+        }
     }};
 }
 pub(super) use note;
@@ -52,7 +77,7 @@ impl Line {
     /// Says how far it is, unless it said so just now.
     pub fn show(&mut self, text: fmt::Arguments<'_>) {
         let now = Instant::now();
-        if now < self.next || !io::stderr().is_terminal() {
+        if now < self.next || is_quiet() || !io::stderr().is_terminal() {
             return;
         }
         (self.next, self.shown) = (now + PERIOD, true);
@@ -74,7 +99,7 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// At `done` of `total` bytes: `, 512.0 MiB/s, 1:05 left`; nothing while there is nothing to tell it from.
+    /// At `done` of `total` bytes: `, 512 MiB/s, 1:05 left`; nothing while there is nothing to tell it from.
     pub fn at(&mut self, now: Instant, done: u64, total: u64) -> String {
         let &mut (begin, first) = self.begin.get_or_insert((now, done));
         let (seconds, bytes) = (now.saturating_duration_since(begin).as_secs_f64(), done.saturating_sub(first));
@@ -102,40 +127,28 @@ pub fn lossless(bytes: &[u8]) -> String {
     texts.collect()
 }
 
-/// A number of bytes, in binary units.
-pub struct Bytes(pub u64);
+/// Facts with the name and version of their schema before them, such as `ixc.inspect.v1`. The version grows when a field goes away or means
+/// something else; a new field does not change it.
+#[derive(Serialize)]
+pub struct Document<'f, F> {
+    schema: &'static str,
+    #[serde(flatten)]
+    facts: &'f F,
+}
 
-impl fmt::Display for Bytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const UNITS: [&str; 5] = ["KiB", "MiB", "GiB", "TiB", "PiB"];
-        if self.0 < 1024 {
-            return write!(f, "{} B", self.0);
-        }
-        let step = ((self.0.ilog2() / 10) as usize).min(UNITS.len());
-        write!(f, "{:.1} {}", self.0 as f64 / f64::powi(1024.0, step as i32), UNITS[step - 1])
+impl<'f, F: Serialize> Document<'f, F> {
+    /// Facts, which are a map.
+    pub fn new(schema: &'static str, facts: &'f F) -> Document<'f, F> {
+        Document { schema, facts }
     }
 }
 
-/// A count, in decimal units: `15.2 M`.
-pub struct Count(pub u64);
-
-impl fmt::Display for Count {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const UNITS: [&str; 4] = ["k", "M", "G", "T"];
-        if self.0 < 1000 {
-            return write!(f, "{}", self.0);
-        }
-        let step = ((self.0.ilog10() / 3) as usize).min(UNITS.len());
-        write!(f, "{:.1} {}", self.0 as f64 / f64::powi(1000.0, step as i32), UNITS[step - 1])
-    }
-}
-
-/// Writes facts as JSON, one document, with a newline behind it.
+/// Writes facts as JSON, one document that names its schema, with a newline behind it.
 ///
 /// # Errors
 /// When `out` refuses.
-pub fn json(out: &mut dyn Write, facts: &impl serde::Serialize) -> io::Result<()> {
-    serde_json::to_writer_pretty(&mut *out, facts).map_err(io::Error::from)?;
+pub fn json(out: &mut dyn Write, schema: &'static str, facts: &impl Serialize) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut *out, &Document::new(schema, facts)).map_err(io::Error::from)?;
     writeln!(out)
 }
 
@@ -174,25 +187,15 @@ mod tests {
     }
 
     #[test]
-    fn units() {
-        assert_eq!(Bytes(1023).to_string(), "1023 B");
-        assert_eq!(Bytes(1024).to_string(), "1.0 KiB");
-        assert_eq!(Bytes(3 << 29).to_string(), "1.5 GiB");
-        assert_eq!(Bytes(u64::MAX).to_string(), "16384.0 PiB");
-        assert_eq!(Count(999).to_string(), "999");
-        assert_eq!(Count(15_234_000).to_string(), "15.2 M");
-    }
-
-    #[test]
     fn a_rate_is_of_this_run_alone() {
         let (mut rate, begin) = (Rate::default(), Instant::now());
         let mut at = |seconds, done: u64| rate.at(begin + Duration::from_secs(seconds), done << 20, 10_000 << 20);
         // What a run before wrote took this one no time.
         assert_eq!(at(0, 4000), "");
         assert_eq!(at(1, 4000), "");
-        assert_eq!(at(2, 4200), ", 100.0 MiB/s, 0:58 left");
-        assert_eq!(at(20, 4020), ", 1.0 MiB/s, 1:39:40 left");
-        assert_eq!(at(60, 10_000), ", 100.0 MiB/s, 0:00 left");
+        assert_eq!(at(2, 4200), ", 100 MiB/s, 0:58 left");
+        assert_eq!(at(20, 4020), ", 1 MiB/s, 1:39:40 left");
+        assert_eq!(at(60, 10_000), ", 100 MiB/s, 0:00 left");
     }
 
     #[test]

@@ -8,9 +8,9 @@ use ixc::codegen::target::Target;
 use ixc::compile::Options;
 use ixc::forecast::{self, Forecast, Limit, PROMPT, Remembered, Routing, Shape, forecast};
 use ixc::machine::drive;
-use ixc::model::{Model, is_plan};
+use ixc::model::{Model, is_plan, open_plan};
 use ixc::runtime::engine;
-use ixc::runtime::file::{self, PlanFile};
+use ixc::runtime::file::PlanFile;
 use ixc::runtime::load::LoadError;
 use ixc::runtime::needs::{self, Needs};
 use ixc::runtime::trace::Recorder;
@@ -24,16 +24,20 @@ use super::size::Size;
 /// Predicts tokens per second for several memory budgets, from short measurements of this machine.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
-  ixc plan large.gguf                          from the least memory that works to all of it
+  ixc plan large.gguf                          from least to all of it
   ixc plan large.gguf --memory 6GiB --memory 12GiB
-  ixc plan large.gguf --hit-rate 0.8           where it is known what part of needed ones is there
-  ixc plan large.ixp                           experts as blocks, if the plan has them so: nothing is packed
+  ixc plan large.gguf --hit-rate 0.8           as if 80 % were in memory
+  ixc plan large.ixp                           as the plan has its experts
+  ixc plan                                     the built-in demo model
 
-It runs the model's first layers from memory and reads at random in the model file, for seconds.
-What it measured is remembered: `ixc run --stats` and `ixc bench` then say how far off the
-prediction was, and what they find of the model's routing makes the next prediction better.
-It predicts runs that neither read ahead nor defer (--prefetch off, no --defer); mapped experts
-(--experts map) have no budget. docs/streaming.md says how it is computed.")]
+It runs the model's first layers from memory and reads at random in the model file, for seconds. The demo model is written to a file in \
+the user's cache folder first.
+
+What it measured is remembered: `ixc run --stats` and `ixc bench` then say how far off the prediction was, and what they find of the \
+model's routing makes the next prediction better.
+
+It predicts runs that neither read ahead nor defer (--prefetch off, no --defer); mapped experts (--experts map) have no budget. \
+docs/streaming.md says how it is computed.")]
 pub struct Args {
     #[command(flatten)]
     model: ModelChoice,
@@ -48,10 +52,10 @@ pub struct Args {
     #[arg(long, conflicts_with = "hit_rate")]
     uniform: bool,
     /// Threads [default: one for each core].
-    #[arg(short, long)]
+    #[arg(short, long, value_name = "N", env = "IXC_THREADS", hide_env_values = true)]
     threads: Option<usize>,
     /// Positions that the KV cache has room for [default: the model's, at most 4096].
-    #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N")]
+    #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N", env = "IXC_CTX", hide_env_values = true)]
     context: Option<usize>,
     #[command(flatten)]
     queue: QueueChoice,
@@ -70,11 +74,9 @@ fn part(text: &str) -> Result<f64, String> {
 impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
-        let path = self.model.path().map_or(Path::new(ixc::demo::NAME), PathBuf::as_path);
+        // Experts are streamed from a file, and the demo model is in none.
+        let path = &self.model.path().map_or_else(ixc::demo::file, |path| Ok(path.to_owned()))?;
         let no_experts = || ixc::Error::NoExperts { path: path.to_owned() };
-        if self.model.path().is_none() {
-            return Err(no_experts().into());
-        }
         let (threads, context) = (self.threads, self.context.map(|context| u32::try_from(context).unwrap_or(u32::MAX)));
         let engine_options = engine::Options { threads, context, memory: Some(1), ..engine::Options::default() };
         let Source { file, folder, model, target } = self.source(path, &engine_options)?;
@@ -143,7 +145,7 @@ impl Args {
                 "evenness": found.evenness.filter(|_| !self.uniform && self.hit_rate.is_none()),
                 "budgets": rows.iter().map(budget).collect::<Vec<_>>(),
             });
-            return Ok(output::json(out, &facts)?);
+            return Ok(output::json(out, "ixc.plan.v1", &facts)?);
         }
         writeln!(out, "{}", Printable(&path.display().to_string()))?;
         writeln!(
@@ -218,11 +220,18 @@ impl Args {
         let wanted = self.target.target();
         if !is_plan(path) {
             let options = wanted.map_or_else(Options::default, |target| Options { target, ..Options::default() });
+            if self.model.file().is_some() {
+                return Err(ixc::Error::NotPlan { path: path.to_owned() });
+            }
             let (compiled, _) = compile_within(&Model::open(path)?, &options, run)?;
             let file = PlanFile { plan: compiled.plan, weights: None };
             return Ok(Source { file, folder: PathBuf::new(), model: path.to_owned(), target: options.target });
         }
-        let file = file::open(path)?;
+        let file = match open_plan(path, self.model.file()) {
+            // It needs none to run, and a model to measure with here.
+            Err(ixc::Error::Load(LoadError::FileCount { expected: 0, .. })) => open_plan(path, None)?,
+            opened => opened?,
+        };
         let plan = &file.plan;
         if let Some(wanted) = wanted.filter(|wanted| wanted.name() != plan.target) {
             return Err(ixc::Error::OtherTarget { plan: plan.target.clone(), wanted: wanted.name() });
@@ -231,7 +240,8 @@ impl Args {
         let target = Target::from_name(&plan.target).ok_or_else(unknown)?;
         let folder = path.parent().unwrap_or(path).to_owned();
         let model = plan.files.first().map(|source| folder.join(&source.path));
-        let model = model.ok_or_else(|| ixc::Error::NoExperts { path: path.to_owned() })?;
+        let model = model.or_else(|| self.model.file().map(Path::to_owned));
+        let model = model.ok_or_else(|| ixc::Error::NoModelFile { path: path.to_owned() })?;
         Ok(Source { folder, model, target, file })
     }
 }

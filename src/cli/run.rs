@@ -30,13 +30,13 @@ const DEFAULT_TOKENS: usize = 256;
   ixc run model.gguf --chat                      a conversation; Ctrl-D ends it
   cat question.txt | ixc run model.gguf --chat   one answer
   ixc run plan.ixp -f prompt.txt -t 8
-  ixc run large.gguf -p Hello --memory 6GiB      experts are read from the drive as they are needed
-  ixc run model.gguf -p Hello --trace out.json   a timeline, for https://ui.perfetto.dev
-  ixc run --target amx --emulate -p Hello -n 4   code for a CPU that this machine is not
+  ixc run large.gguf -p Hello --memory 6GiB      experts are read as needed
+  ixc run model.gguf -p Hello --trace out.json   a timeline, for ui.perfetto.dev
+  ixc run --target amx --emulate -p Hello -n 4   code for another CPU
 
-The prompt is -p, -f or standard input; without any of them, on a terminal, a conversation begins.
-One newline at the end of a file or of standard input is no part of the prompt.
-Text goes to standard output, everything else to standard error. Ctrl-C stops the text; the exit
+The prompt is -p, -f or standard input; without any of them, on a terminal, a conversation begins. \
+One newline at the end of a file or of standard input is no part of the prompt. \
+Text goes to standard output, everything else to standard error. Ctrl-C stops the text; the exit \
 status is 130 then.")]
 pub struct Args {
     #[command(flatten)]
@@ -57,10 +57,10 @@ pub struct Args {
     #[arg(short = 'n', long = "tokens", aliases = ["n-predict", "predict"], value_name = "N", allow_negative_numbers = true)]
     count: Option<i64>,
     /// Threads [default: one for each core].
-    #[arg(short, long)]
+    #[arg(short, long, value_name = "N", env = "IXC_THREADS", hide_env_values = true)]
     threads: Option<usize>,
     /// Positions that the KV cache has room for [default: the model's, at most 4096].
-    #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N")]
+    #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N", env = "IXC_CTX", hide_env_values = true)]
     context: Option<usize>,
     #[command(flatten)]
     target: TargetChoice,
@@ -100,6 +100,7 @@ impl Args {
             None => None,
         };
         let options = SessionOptions {
+            model_file: self.model.file().map(Path::to_owned),
             threads: self.threads,
             context: self.context,
             target: self.target.target(),
@@ -119,7 +120,7 @@ impl Args {
     }
 
     fn converse_or_write(&self, options: &SessionOptions, begin: Instant, out: &mut dyn Write) -> anyhow::Result<()> {
-        let session = Session::open(self.model.path().map(PathBuf::as_path), options)?;
+        let session = Session::open(self.model.path(), options)?;
         let mut writer = Writer {
             own_rate: session.drive().filter(|_| self.stats).and_then(|drive| drive.rate_now(streaming::BASELINE)),
             session,

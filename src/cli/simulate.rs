@@ -18,12 +18,15 @@ use ixc::ir::plan::Plan;
 use ixc::model::{self, Model};
 use ixc::npy::replace_file;
 use ixc::runtime::engine::{self, Engine};
-use ixc::runtime::load::BuiltIn;
 use ixc::simulate::ModelWeights;
 use serde_json::json;
 
-use super::output::note;
-use super::{BadInput, interrupt};
+use super::name::ModelName;
+use super::output::{self, note};
+use super::{BadInput, Usage, interrupt};
+
+/// Of what `--json` prints.
+const SCHEMA: &str = "ixc.simulate.v1";
 
 /// Tokens to write where nothing says how many.
 const DEFAULT_TOKENS: usize = 32;
@@ -31,22 +34,23 @@ const DEFAULT_TOKENS: usize = 32;
 /// Simulates a model on a dataflow machine: weights stay on processing elements (PEs), rows of activations stream between them.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
-  ixc simulate                                    one token of the demo model on a small grid
+  ixc simulate                                    a token of the demo model
   ixc simulate model.gguf --target dataflow:wse3 --batch 1,8,64 --position 500
-  ixc simulate descriptor.json --html grid.html   a page with memory, traffic and time
+  ixc simulate descriptor.json --html grid.html   a page that draws it
   ixc simulate -p \"The borrow checker\" -n 8 --check
-                                                  text; each logit compared with the CPU engine's
+                                                  text, compared with the CPU's
 
-A batch of N is a step of N tokens of one prompt, one behind the other on the grid: the first fills
-the pipeline that the others keep full. Beside it stands the roofline: the rate if what takes
-longest by itself (the busiest PE or link, the host, or all of them) were all. Without -p no weight is read; experts are drawn at random.
+A batch of N is a step of N tokens of one prompt, one behind the other on the grid: the first fills \
+the pipeline that the others keep full. Beside it stands the roofline: the rate if what takes \
+longest by itself (the busiest PE or link, the host, or all of them) were all. Without -p no weight is read; experts are drawn at random. \
 Grids: wse3, wse2, aie, tiny, tiny-colours, small, medium, or a path that ends in .toml.")]
 pub struct Args {
-    /// A descriptor (.json), or a model to be placed; without it, the built-in demo model.
-    input: Option<PathBuf>,
+    /// A descriptor (.json), or a model to be placed; `demo`, or none: the built-in demo model.
+    #[arg(value_parser = ModelName::parser())]
+    input: Option<ModelName>,
     /// The model of a descriptor, for its weights.
-    #[arg(long, value_name = "MODEL")]
-    model: Option<PathBuf>,
+    #[arg(short, long, value_name = "MODEL", value_parser = ModelName::parser())]
+    model: Option<ModelName>,
     /// The machine that a model is placed on.
     #[arg(long, value_name = "dataflow:GRID", default_value = "dataflow:small")]
     target: GridName,
@@ -133,24 +137,26 @@ impl Args {
 
     /// The descriptor, checked, and what it is of.
     fn open(&self) -> anyhow::Result<Simulated> {
-        let is_descriptor = self.input.as_ref().is_some_and(|path| path.extension().is_some_and(|e| e == "json"));
-        if let (true, Some(path)) = (is_descriptor, &self.input) {
+        let input = self.input.as_ref().and_then(ModelName::path);
+        if let Some(path) = input.filter(|path| path.extension().is_some_and(|end| end == "json")) {
             if self.check {
-                return Err(BadInput("--check needs the plan of a model, not a descriptor".into()).into());
+                return Err(Usage("--check needs the plan of a model, not a descriptor".into()).into());
             }
             let descriptor = read::open(path).map_err(ixc::Error::from)?;
             let machine = Machine::new(descriptor).map_err(|error| ixc::Error::from(Box::new(error)))?;
             let model = match (&self.model, &self.prompt) {
-                (Some(path), _) => Some(Model::open(path)?),
+                (Some(name), _) => Some(open(name.path())?),
                 (None, None) => None,
-                (None, Some(_)) => return Err(BadInput("a prompt needs weights: name the --model".into()).into()),
+                (None, Some(_)) => return Err(Usage("a prompt needs weights: name the --model".into()).into()),
             };
             return Ok(Simulated { machine, model, plan: None });
         }
-        let model = match &self.input {
-            Some(path) => Model::open(path)?,
-            None => Model::new(ixc::demo::open()?)?,
-        };
+        if self.model.is_some() {
+            return Err(
+                Usage("--model is the model of a descriptor; a model to be placed is given without it".into()).into()
+            );
+        }
+        let model = open(input)?;
         let grid = grids::find(&self.target.0).map_err(ixc::Error::from)?;
         let context = self.context;
         let placed = place(&model, &grid, &dataflow::Options { context })?;
@@ -180,8 +186,7 @@ impl Args {
                 .iter()
                 .map(|(summary, seconds)| json!({"step": summary, "simulated_in_seconds": seconds}))
                 .collect();
-            serde_json::to_writer_pretty(&mut *out, &rows).map_err(std::io::Error::from)?;
-            writeln!(out)?;
+            output::json(out, SCHEMA, &json!({ "steps": rows }))?;
         } else if let [(summary, _)] = &rows[..] {
             write!(out, "{summary}")?;
         } else {
@@ -250,9 +255,12 @@ impl Args {
                 "text": text, "tokens": made, "cycles": cycles, "seconds": seconds,
                 "logits_compared": self.check.then_some(compared), "last_step": report.summary(),
             });
-            serde_json::to_writer_pretty(&mut *out, &facts).map_err(std::io::Error::from)?;
+            output::json(out, SCHEMA, &facts)?;
+        } else {
+            writeln!(out)?;
         }
-        writeln!(out)?;
+        // Before what follows on standard error, which may be the same terminal.
+        out.flush()?;
         if self.check {
             note!("check     {compared} logits, all with the bits of the CPU's engine");
         }
@@ -271,9 +279,17 @@ fn show(out: &mut dyn Write, piece: &str, text: &mut String, quiet: bool) -> std
     Ok(())
 }
 
+/// A model, or the demo model.
+fn open(path: Option<&Path>) -> anyhow::Result<Model> {
+    Ok(match path {
+        Some(path) => Model::open(path)?,
+        None => Model::new(ixc::demo::open()?)?,
+    })
+}
+
 /// The engine of this CPU for the same plan.
 fn cpu(plan: Plan<Kernel>, context: u32) -> anyhow::Result<Engine> {
-    let built_in = Some(BuiltIn { path: ixc::demo::NAME, bytes: ixc::demo::bytes() });
+    let built_in = Some(ixc::demo::built_in());
     let options = engine::Options { context: Some(context), built_in, ..engine::Options::default() };
     Ok(Engine::load(plan, Path::new(""), &options).map_err(ixc::Error::from)?)
 }

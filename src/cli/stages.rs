@@ -6,7 +6,7 @@ use ixc::compile::{Compiled, assembly};
 use ixc::ir::kernel::Kernel;
 use ixc::model::Model;
 
-use super::BadInput;
+use super::Usage;
 
 /// A stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -24,6 +24,16 @@ pub enum Stage {
 }
 
 impl Stage {
+    /// What stages there are, for who names none.
+    pub fn list() -> String {
+        let mut list = "which stage? --stage takes".to_owned();
+        for value in Stage::value_variants().iter().filter_map(ValueEnum::to_possible_value) {
+            let help = value.get_help().map(ToString::to_string).unwrap_or_default();
+            list += &format!("\n  {:<8} {help}", value.get_name());
+        }
+        list
+    }
+
     /// Name of the file that `compile --emit` writes: they sort in the order of the stages.
     pub fn file_name(self) -> &'static str {
         match self {
@@ -62,7 +72,7 @@ fn choose<'k>(kernels: &'k [Kernel], name: Option<&str>) -> anyhow::Result<Vec<&
     let chosen: Vec<_> = kernels.iter().filter(|kernel| kernel.name.contains(name)).collect();
     if chosen.is_empty() {
         let names: Vec<_> = kernels.iter().map(|kernel| kernel.name.as_str()).collect();
-        return Err(BadInput(format!("no kernel is called {name}; there are {}", names.join(", "))).into());
+        return Err(Usage(format!("no kernel is called {name}; there are {}", names.join(", "))).into());
     }
     Ok(chosen)
 }

@@ -10,6 +10,8 @@ use ixc::model::is_plan;
 use ixc::runtime::file::read as read_plan;
 use serde_json::json;
 
+use super::Usage;
+use super::choose::ModelChoice;
 use super::output::{self, lossless};
 use super::tokens::TokenList;
 
@@ -17,47 +19,57 @@ use super::tokens::TokenList;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
   ixc tokenize model.gguf \"Hello, world\"
+  ixc tokenize -p \"Hello, world\"                 of the built-in demo model
   ixc tokenize model.gguf --file book.txt --json
   echo -n 'Hello' | ixc tokenize model.gguf --file -
-  ixc tokenize model.gguf '<|im_start|>' --no-special")]
+  ixc tokenize model.gguf '<|im_start|>' --no-special
+
+A word alone is the MODEL: where MODEL is left out, the text is given with -p or -f.")]
 pub struct EncodeArgs {
-    /// The model: a GGUF file or a plan; only its tokenizer is used.
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelChoice,
     /// The text.
-    #[arg(required_unless_present = "file", conflicts_with = "file", allow_hyphen_values = true)]
+    #[arg(conflicts_with_all = ["file", "prompt"], allow_hyphen_values = true)]
     text: Option<String>,
+    /// The text, where MODEL is left out.
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "file", allow_hyphen_values = true)]
+    prompt: Option<String>,
     /// Read the text from a file, `-` for standard input.
-    #[arg(short, long)]
+    #[arg(short, long, value_name = "FILE")]
     file: Option<PathBuf>,
     /// Treat the names of special tokens as text.
     #[arg(long)]
     no_special: bool,
-    /// Print JSON: `{"ids": [...]}`.
+    /// Print JSON: `{"schema": "ixc.tokenize.v1", "ids": [...]}`.
     #[arg(long)]
     json: bool,
 }
 
 /// Turns token ids into text.
 #[derive(Debug, clap::Args)]
+#[command(allow_missing_positional = true)]
 #[command(after_help = "EXAMPLES:
   ixc detokenize model.gguf 9707,11,1879
+  ixc detokenize 1,2,3                           of the built-in demo model
   ixc detokenize model.gguf @ids.txt
   ixc detokenize model.gguf 1,9707 --special --json")]
 pub struct DecodeArgs {
-    /// The model: a GGUF file or a plan; only its tokenizer is used.
-    model: PathBuf,
+    #[command(flatten)]
+    model: ModelChoice,
     /// Token ids: `1,2,3`, or `@file`.
-    #[arg(value_name = "IDS|@FILE")]
+    #[arg(value_name = "IDS|@FILE", required = true)]
     ids: TokenList,
     /// Show special tokens by their names.
     #[arg(long)]
     special: bool,
-    /// Print JSON: `{"text": ...}`.
+    /// Print JSON: `{"schema": "ixc.detokenize.v1", "text": ...}`.
     #[arg(long)]
     json: bool,
 }
 
-fn open(path: &std::path::Path) -> anyhow::Result<Tokenizer> {
+/// The tokenizer of a model or a plan.
+fn open(model: &ModelChoice) -> anyhow::Result<Tokenizer> {
+    let Some(path) = model.path() else { return Ok(ixc::model::tokenizer(&ixc::demo::open()?)?) };
     if is_plan(path) {
         let plan = read_plan(path).map_err(ixc::Error::from)?;
         return Ok(Tokenizer::new(&decode_tokenizer(&plan.tokenizer)?).map_err(ixc::Error::from)?);
@@ -68,16 +80,20 @@ fn open(path: &std::path::Path) -> anyhow::Result<Tokenizer> {
 impl EncodeArgs {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
-        let tokenizer = open(&self.model)?;
-        let text = match (self.text, self.file) {
+        let text = match (self.text.or(self.prompt), self.file) {
             (Some(text), _) => text,
             (None, Some(path)) => read(&path)?,
-            (None, None) => String::new(),
+            (None, None) => {
+                let problem =
+                    "there is no text: it stands behind MODEL (`ixc tokenize MODEL TEXT`), or is given with -p or -f";
+                return Err(Usage(problem.into()).into());
+            }
         };
+        let tokenizer = open(&self.model)?;
         let ids = tokenizer.encode(&text, !self.no_special).map_err(ixc::Error::from)?;
         if self.json {
             // On one line: lists of ids are long.
-            writeln!(out, "{}", json!({ "ids": ids }))?;
+            writeln!(out, "{}", json!({ "schema": "ixc.tokenize.v1", "ids": ids }))?;
             return Ok(());
         }
         for id in ids {
@@ -95,7 +111,7 @@ impl DecodeArgs {
         let options = DecodeOptions { show_special: self.special, ..DecodeOptions::default() };
         if self.json {
             let text = tokenizer.decode_with(&ids, options).map_err(ixc::Error::from)?;
-            return Ok(output::json(out, &json!({ "text": text }))?);
+            return Ok(output::json(out, "ixc.detokenize.v1", &json!({ "text": text }))?);
         }
         // The bytes themselves, so that they come back as they went in.
         out.write_all(&tokenizer.decode_bytes(&ids, options).map_err(ixc::Error::from)?)?;

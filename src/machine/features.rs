@@ -22,6 +22,8 @@ pub struct TargetState {
     pub name: &'static str,
     /// What it needs and this machine lacks; it runs where there is nothing.
     pub missing: Vec<String>,
+    /// The same in one line.
+    pub lacks: String,
     /// Whether it is what `--target native` means here.
     pub chosen: bool,
 }
@@ -32,6 +34,7 @@ pub fn targets() -> Vec<TargetState> {
     let state = |target: Target| TargetState {
         name: target.name(),
         missing: target.missing().iter().map(ToString::to_string).collect(),
+        lacks: cpu::list(&target.missing()),
         chosen: target == native,
     };
     Target::all().map(state).collect()

@@ -82,7 +82,15 @@ fn read_bench(stdout: &str) -> anyhow::Result<Vec<Sample>> {
         bytes_per_token: Option<u64>,
         all: Vec<f64>,
     }
-    let rows: Vec<Row> = serde_json::from_str(stdout).context("this is not what `ixc bench --json` prints")?;
+    /// What it prints; before schema `ixc.bench.v1` it was the rows alone, and older builds are compared with, too.
+    #[derive(Deserialize)]
+    #[serde(untagged)]
+    enum Document {
+        Whole { rows: Vec<Row> },
+        Rows(Vec<Row>),
+    }
+    let document = serde_json::from_str(stdout).context("this is not what `ixc bench --json` prints")?;
+    let (Document::Whole { rows } | Document::Rows(rows)) = document;
     let samples = rows.into_iter().map(|row| {
         let work = match row.test.as_str() {
             "prefill" => Work::Prefill { tokens: row.tokens },
@@ -115,6 +123,8 @@ mod tests {
            "peak_memory": 1, "median": 2.0, "min": 1.0, "max": 3.0, "all": [1.0, 3.0, 2.0]},
           {"threads": 2, "target": "avx2", "test": "decode", "tokens": 4, "depth": 64, "bytes_per_token": 77,
            "peak_memory": 1, "median": 5.0, "min": 5.0, "max": 5.0, "all": [5.0]}]"#;
+        let document = format!(r#"{{"schema": "ixc.bench.v1", "ixc": {{"version": "0.1.0"}}, "rows": {text}}}"#);
+        assert_eq!(read_bench(&document).unwrap().len(), 2);
         let samples = read_bench(text).unwrap();
         assert_eq!(samples[0].values, [1.0, 3.0, 2.0]);
         assert_eq!((samples[1].work, samples[1].bytes_per_token), (Work::Decode { tokens: 4, depth: 64 }, Some(77)));

@@ -51,6 +51,18 @@ pub enum GgufError {
         /// The path.
         path: Box<Path>,
     },
+    /// A folder, or a file of a kind that people take for a model.
+    #[error("{}: is {what}; ixc reads GGUF files: {advice}", path.display())]
+    Foreign {
+        /// The path.
+        path: Box<Path>,
+        /// What it is.
+        what: &'static str,
+        /// How to come to a GGUF file.
+        advice: Box<str>,
+        /// What kind of failure it is: a folder is no file, and other files are malformed ones.
+        class: ErrorClass,
+    },
     /// The bytes are no valid GGUF.
     #[error("{}: byte {offset:#x}: {place}{fault}", path.display())]
     Malformed {
@@ -141,6 +153,7 @@ impl GgufError {
                 _ => ErrorClass::Io,
             },
             GgufError::NotAFile { .. } | GgufError::MissingShard { .. } => ErrorClass::NoInput,
+            GgufError::Foreign { class, .. } => *class,
             GgufError::Malformed { .. }
             | GgufError::KeyMissing { .. }
             | GgufError::KeyType { .. }
@@ -196,7 +209,7 @@ pub enum Fault {
         found: [u8; 4],
     },
     /// A big-endian file.
-    #[error("is a big-endian file; only little-endian files are supported")]
+    #[error("is a big-endian file; ixc reads little-endian ones: llama.cpp's `gguf_convert_endian.py` swaps the bytes")]
     BigEndian,
     /// A version that is not supported.
     #[error("is version {found}; versions 2 and 3 are supported")]

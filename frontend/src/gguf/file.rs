@@ -12,6 +12,7 @@ use ixc_ir::format::Format;
 use memmap2::Mmap;
 
 use super::error::{Fault, GgufError, Place};
+use super::foreign;
 use super::metadata::Metadata;
 use super::parse::{Parsed, Tensor, parse};
 
@@ -63,6 +64,9 @@ impl Gguf {
     /// # Errors
     /// When it or one of its shards is missing, unreadable or malformed.
     pub fn open(path: &Path) -> Result<Gguf, GgufError> {
+        if path.is_dir() {
+            return Err(foreign::folder(path));
+        }
         let (file, parsed) = ShardFile::open(path, 0)?;
         match split_of(&file.path, &parsed.metadata)? {
             None => Gguf::new(vec![file], vec![parsed]),

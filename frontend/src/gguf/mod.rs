@@ -19,6 +19,7 @@
 //! | `value` | the values that a key can have |
 //! | `tensor_type` | ggml's tensor types: id, name, block |
 //! | `error` | what can be wrong, and where |
+//! | `foreign` | what a file that is no GGUF is instead |
 //! | [`mod@write`] | the inverse, for tests and tools |
 //!
 //! ```
@@ -32,6 +33,7 @@
 
 mod error;
 mod file;
+mod foreign;
 mod metadata;
 mod parse;
 mod tensor_type;

@@ -11,6 +11,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::error::{Fault, GgufError, Place};
+use super::foreign;
 use super::metadata::Metadata;
 use super::tensor_type::TensorType;
 use super::value::{Array, StringArray, TYPE_NAMES, Value};
@@ -112,6 +113,9 @@ pub(super) fn parse(path: &Arc<Path>, bytes: &[u8], file: usize) -> Result<Parse
 fn magic_and_version(cursor: &mut Cursor<'_>) -> Result<u32, GgufError> {
     let magic = cursor.array::<4>()?;
     if &magic != b"GGUF" {
+        if let Some(known) = foreign::file(cursor.path, cursor.bytes) {
+            return Err(known);
+        }
         return Err(cursor.fault_at(0, Fault::Magic { found: magic }));
     }
     let version = cursor.u32()?;

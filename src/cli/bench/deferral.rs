@@ -2,7 +2,6 @@
 //!
 //! Each measurement opens the model anew, so that only one of the two is in memory and both begin with the same experts there: none.
 
-use std::io::Write;
 use std::path::Path;
 
 use ixc::divergence::{Divergence, divergence};
@@ -12,8 +11,10 @@ use ixc::session::{Session, SessionOptions};
 use ixc::traffic::Traffic;
 use serde::Serialize;
 
+use super::report::Report;
 use super::{Args, Rounds, Row, Work, open};
 use crate::cli::BadInput;
+use crate::cli::output::counted;
 use crate::cli::tokenize::read;
 
 /// A text to compare at, where none is given.
@@ -48,8 +49,7 @@ pub fn measure(
     options: &SessionOptions,
     works: &[Work],
     traffic: Option<Traffic>,
-    rows: &mut Vec<Row>,
-    out: &mut dyn Write,
+    report: &mut Report<'_>,
 ) -> anyhow::Result<()> {
     let defer = args.streaming.defer();
     if path.is_some_and(is_plan) {
@@ -83,23 +83,16 @@ pub fn measure(
         let [Some(off), Some(mut on)] = measured else { continue };
         on.deferral = Some(Deferral { experts: defer, ratio: on.median / off.median, divergence });
         for row in [off, on] {
-            if !args.json {
-                row.print(out)?;
-            }
-            rows.push(row);
+            report.row(row)?;
         }
     }
-    if !args.json {
-        writeln!(
-            out,
-            "{defer} deferred, over {} tokens of text: divergence {:.5} nats on average, {:.5} at most; the same likeliest token at {:.1} %",
-            divergence.positions,
-            divergence.mean,
-            divergence.max,
-            100.0 * divergence.agreement
-        )?;
-    }
-    Ok(())
+    Ok(report.say(&format!(
+        "{defer} deferred, over {} of text: divergence {:.5} nats on average, {:.5} at most; the same likeliest token at {:.1} %",
+        counted(divergence.positions as u64, "token"),
+        divergence.mean,
+        divergence.max,
+        100.0 * divergence.agreement
+    ))?)
 }
 
 /// The divergence of the second way's logits from the first's.

@@ -14,16 +14,16 @@ use super::choice::{InputChoice, KernelChoice, dims_text};
 /// Measures a kernel on this machine: time per call with its spread, GB/s of weights and GOP/s, and their share of the peak.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "GB/s counts bytes of weights (for attention of keys and values; without either, of all buffers), GOP/s two operations for
-each multiply-add. \"caches\" calls the kernel on the same buffers, \"memory\" on as many in turn as no cache holds. The share
-of bandwidth is of what `ixc doctor` measures; the share of the peak is of a loop of nothing but this kernel's kind of
-multiply-adds in registers, measured beside it. Every rate is of the median round; +- is half of the distance between the
+    after_help = "GB/s counts bytes of weights (for attention of keys and values; without either, of all buffers), GOP/s two operations for \
+each multiply-add. \"caches\" calls the kernel on the same buffers, \"memory\" on as many in turn as no cache holds. The share \
+of bandwidth is of what `ixc doctor` measures; the share of the peak is of a loop of nothing but this kernel's kind of \
+multiply-adds in registers, measured beside it. Every rate is of the median round; +- is half of the distance between the \
 quartiles.
 
 EXAMPLES:
   ixc kernel bench gemv_q4_k --threads 1,2
   ixc kernel bench gemm_q4_k --rows 512 --json
-  ixc kernel bench linear format=q8_0 k=4096 tile=32 n=4096 shape=gemv --target avx2"
+  ixc kernel bench linear format=q8_0 k=4096 tile=32 n=4096 shape=gemv"
 )]
 pub struct Args {
     #[command(flatten)]
@@ -99,7 +99,7 @@ impl Args {
                 "arithmetic": arithmetic(work.arithmetic),
                 "rows": measured,
             });
-            return Ok(output::json(out, &facts)?);
+            return Ok(output::json(out, "ixc.kernel-bench.v1", &facts)?);
         }
         writeln!(out, "{} on {}", kernel.name, ixc::machine::features::cpu_name())?;
         let dims = if kernel.dims.is_empty() { String::new() } else { format!("{}; ", dims_text(kernel, &case.dims)) };

@@ -12,7 +12,7 @@ use super::choice::{InputChoice, KernelChoice, dims_text};
 /// Computes what a kernel's loops cost on a CPU, from its finished code: instruction mix, ports, front end, latency, tile unit.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "Nothing runs: the CPU need not be here. docs/cost-model.md says what is assumed and how well it agrees with others. --target
+    after_help = "Nothing runs: the CPU need not be here. docs/cost-model.md says what is assumed and how well it agrees with others. --target \
 names the CPU; code is generated for it and counted by its model.
 
 EXAMPLES:
@@ -49,7 +49,7 @@ impl Args {
                 "report": report,
                 "whole": whole,
             });
-            return Ok(output::json(out, &facts)?);
+            return Ok(output::json(out, "ixc.kernel-cost.v1", &facts)?);
         }
         write!(out, "{report}")?;
         if !chosen.kernel.dims.is_empty() {

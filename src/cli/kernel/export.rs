@@ -11,13 +11,13 @@ use super::choice::{InputChoice, KernelChoice};
 /// Writes a kernel's code, inputs and expected outputs as plain files with a JSON index, for other machines and emulators.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "index.json says what the files are: code.bin, an in_*.bin for each buffer that is read, an out_*.bin (the reference
-interpreter's) for each that is written, the dims, the calling convention and the CPU features that the code needs. The
+    after_help = "index.json says what the files are: code.bin, an in_*.bin for each buffer that is read, an out_*.bin (the reference \
+interpreter's) for each that is written, the dims, the calling convention and the CPU features that the code needs. The \
 folder must not be there yet.
 
 EXAMPLES:
   ixc kernel export gemm_q4_k --target sapphire-rapids --rows 64 -o gemm.kernel
-  ixc kernel export demo:attention --target avx2 -o attention.kernel --seed 3 --json"
+  ixc kernel export demo:attention -o attention.kernel --seed 3 --json"
 )]
 pub struct Args {
     #[command(flatten)]
@@ -38,7 +38,7 @@ impl Args {
         let case = self.inputs.case(self.kernel.choose()?)?;
         let index = write(&case, &self.output)?;
         if self.json {
-            return Ok(output::json(out, &index)?);
+            return Ok(output::json(out, "ixc.kernel-export.v1", &index)?);
         }
         let buffers: u64 = index.buffers.iter().map(|buffer| buffer.bytes).sum();
         writeln!(

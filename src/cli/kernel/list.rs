@@ -17,7 +17,7 @@ use super::super::output::{self, Bytes};
 #[command(after_help = "EXAMPLES:
   ixc kernel list
   ixc kernel list swiglu --target amx
-  ixc kernel list --json | jq '.[].spec'")]
+  ixc kernel list --json | jq '.kernels[].spec'")]
 pub struct Args {
     /// Only rows whose name or spec contains this.
     filter: Option<String>,
@@ -59,7 +59,7 @@ impl Args {
                     })
                 })
                 .collect();
-            return Ok(output::json(out, &rows)?);
+            return Ok(output::json(out, "ixc.kernel-list.v1", &json!({ "kernels": rows }))?);
         }
         let width = facts.iter().map(|(row, _)| row.name.len()).max().unwrap_or(0);
         for (row, kernel) in &facts {

@@ -12,8 +12,8 @@ use super::super::output::{self, Count, Printable};
 /// Runs a folder that `export` wrote, emulated or on this machine, and compares with its expected outputs.
 #[derive(Debug, clap::Args)]
 #[command(
-    after_help = "The emulator is the default: code from a folder can do nothing there but compute. --native executes the folder's code bytes
-in this process, with all that you may do: use it only on folders that you or someone you trust made. Exit status 1 where
+    after_help = "The emulator is the default: code from a folder can do nothing there but compute. --native executes the folder's code bytes \
+in this process, with all that you may do: use it only on folders that you or someone you trust made. Exit status 1 where \
 outputs differ or the emulator stops the code.
 
 EXAMPLES:
@@ -70,7 +70,7 @@ impl Args {
                 "equal": replayed.difference.is_none(),
                 "difference": replayed.difference.as_ref().map(ToString::to_string),
             });
-            output::json(out, &facts)?;
+            output::json(out, "ixc.kernel-replay.v1", &facts)?;
         } else {
             writeln!(out, "kernel   {}, by ixc {}", Printable(&index.kernel), Printable(&index.ixc))?;
             let count = replayed.instructions.map_or(String::new(), |n| format!(", {} instructions", Count(n)));

@@ -18,7 +18,7 @@ EXAMPLES:
   ixc kernel run gemm_q4_k --rows 33
   ixc kernel run gemm_q4_k --target sapphire-rapids --emulate
   ixc kernel run experiment.ix --dims 4,1 --seed 7
-  ixc kernel run attention_part group=4 d=64 dv=64 scale=0.125 --target portable --json")]
+  ixc kernel run rms_norm n=2048 eps=1e-5 out=f32 --target portable --json")]
 pub struct Args {
     #[command(flatten)]
     kernel: KernelChoice,
@@ -67,7 +67,7 @@ impl Args {
                 "seconds": outcome.seconds,
                 "instructions": outcome.instructions,
             });
-            output::json(out, &facts)?;
+            output::json(out, "ixc.kernel-run.v1", &facts)?;
         } else {
             writeln!(out, "kernel   {}", kernel.name)?;
             if let Some(spec) = &case.chosen.spec {

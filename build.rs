@@ -1,0 +1,64 @@
+//! Which commit this is built from, for `ixc --version`: from git, where these sources are a checkout, or from `.cargo_vcs_info.json`,
+//! which `cargo package` puts beside them. Elsewhere the version says no commit. With `SOURCE_DATE_EPOCH` the date is that.
+
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, UNIX_EPOCH};
+
+/// Digits of a commit that are shown.
+const DIGITS: usize = 9;
+
+fn main() {
+    let root = std::env::var("CARGO_MANIFEST_DIR").unwrap_or_default();
+    let root = Path::new(&root);
+    println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-env-changed=SOURCE_DATE_EPOCH");
+    let (commit, mut date) = match (packed(root), checked_out(root)) {
+        (Some(commit), _) => (Some(commit), None),
+        (None, Some((commit, date))) => (Some(commit), Some(date)),
+        (None, None) => (None, None),
+    };
+    let epoch = std::env::var("SOURCE_DATE_EPOCH").ok().and_then(|seconds| seconds.trim().parse().ok());
+    if let Some(time) = epoch.and_then(|seconds| UNIX_EPOCH.checked_add(Duration::from_secs(seconds))) {
+        date = humantime::format_rfc3339_seconds(time).to_string().split('T').next().map(str::to_owned);
+    }
+    for (name, value) in [("IXC_BUILD_COMMIT", commit), ("IXC_BUILD_DATE", date)] {
+        if let Some(value) = value {
+            println!("cargo::rustc-env={name}={value}");
+        }
+    }
+}
+
+/// The commit of a package.
+fn packed(root: &Path) -> Option<String> {
+    let text = std::fs::read_to_string(root.join(".cargo_vcs_info.json")).ok()?;
+    let (_, rest) = text.split_once("\"sha1\"")?;
+    let commit = rest.split('"').nth(1)?;
+    commit.bytes().all(|byte| byte.is_ascii_hexdigit()).then(|| commit.chars().take(DIGITS).collect())
+}
+
+/// The commit of a checkout, and its date.
+fn checked_out(root: &Path) -> Option<(String, String)> {
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git").arg("-C").arg(root).args(arguments).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    // Sources that were unpacked inside of another repository are none of its commits.
+    let top = git(&["rev-parse", "--show-toplevel"])?;
+    if Path::new(&top).canonicalize().ok()? != root.canonicalize().ok()? {
+        return None;
+    }
+    // What a new commit changes: the branch, or HEAD where there is none; and all branches where they are packed.
+    let branch = git(&["symbolic-ref", "-q", "HEAD"]);
+    for name in ["HEAD", "logs/HEAD", "packed-refs"].into_iter().chain(branch.as_deref()) {
+        // Of a file that is not there, cargo would build again each time.
+        if let Some(path) =
+            git(&["rev-parse", "--git-path", name]).map(|path| root.join(path)).filter(|path| path.exists())
+        {
+            println!("cargo::rerun-if-changed={}", path.display());
+        }
+    }
+    let known = git(&["log", "-1", &format!("--abbrev={DIGITS}"), "--format=%h %cs"])?;
+    let (commit, date) = known.split_once(' ')?;
+    Some((commit.to_owned(), date.to_owned()))
+}

@@ -1,0 +1,191 @@
+//! What a path that is no GGUF file is instead, so that its user is told how to get one. The table below has a row for each kind.
+//!
+//! ```
+//! use ixc_frontend::gguf::{Gguf, GgufError};
+//! let error = Gguf::from_bytes("w.bin".as_ref(), &b"\x1f\x8b\x08\0"[..]).unwrap_err();
+//! assert!(matches!(error, GgufError::Foreign { what: "a gzip archive", .. }));
+//! ```
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use super::error::{ErrorClass, GgufError};
+
+/// A kind of file that people take for a model.
+struct Kind {
+    what: &'static str,
+    advice: &'static str,
+    /// Whether a file that begins so is one.
+    is: fn(&[u8]) -> bool,
+}
+
+const CONVERT: &str = "convert its folder with llama.cpp's `python convert_hf_to_gguf.py FOLDER`";
+const UNPACK: &str = "unpack it first";
+
+/// Most specific first.
+const KINDS: [Kind; 19] = [
+    Kind { what: "a safetensors file", advice: CONVERT, is: is_safetensors },
+    Kind {
+        what: "a PyTorch checkpoint",
+        advice: CONVERT,
+        is: |b| b.starts_with(b"PK\x03\x04") && holds(b, b"data.pkl"),
+    },
+    // Protocols 2 to 5; torch.save wrote plain pickles before version 1.6.
+    Kind {
+        what: "a pickle, as older PyTorch checkpoints are",
+        advice: CONVERT,
+        is: |b| matches!(b, [0x80, 2..=5, ..]),
+    },
+    Kind { what: "a zip archive", advice: UNPACK, is: |b| b.starts_with(b"PK\x03\x04") },
+    Kind { what: "a gzip archive", advice: UNPACK, is: |b| b.starts_with(&[0x1f, 0x8b]) },
+    Kind { what: "a Zstandard archive", advice: UNPACK, is: |b| b.starts_with(&[0x28, 0xb5, 0x2f, 0xfd]) },
+    Kind { what: "an xz archive", advice: UNPACK, is: |b| b.starts_with(b"\xfd7zXZ\0") },
+    Kind { what: "a 7z archive", advice: UNPACK, is: |b| b.starts_with(b"7z\xbc\xaf\x27\x1c") },
+    Kind { what: "a tar archive", advice: UNPACK, is: |b| b.get(257..262) == Some(b"ustar") },
+    // Magic numbers that llama.cpp wrote before GGUF, little-endian: ggml, ggmf, ggjt, ggla.
+    Kind {
+        what: "a GGML file, older than GGUF",
+        advice: "convert it with llama.cpp's `convert_llama_ggml_to_gguf.py`, or get the model as GGUF",
+        is: |b| [&b"lmgg"[..], b"fmgg", b"tjgg", b"algg"].iter().any(|magic| b.starts_with(magic)),
+    },
+    Kind {
+        what: "an ONNX model",
+        advice: "convert the model that it was exported from: llama.cpp's `python convert_hf_to_gguf.py FOLDER`",
+        is: is_onnx,
+    },
+    Kind { what: "an HDF5 file", advice: CONVERT, is: |b| b.starts_with(b"\x89HDF\r\n\x1a\n") },
+    Kind { what: "a NumPy array", advice: CONVERT, is: |b| b.starts_with(b"\x93NUMPY") },
+    Kind {
+        what: "a Git LFS pointer: the file that it stands for was not fetched",
+        advice: "`git lfs pull` fetches it",
+        is: |b| b.starts_with(b"version https://git-lfs"),
+    },
+    Kind {
+        what: "a web page, not the file that was to be downloaded",
+        advice: "download the file itself",
+        is: |b| {
+            let text = text_of(b).to_ascii_lowercase();
+            text.starts_with("<!doctype html") || text.starts_with("<html")
+        },
+    },
+    Kind {
+        what: "a dataflow descriptor",
+        advice: "`ixc simulate` takes it",
+        is: |b| {
+            let text = text_of(b);
+            text.starts_with('{') && text.contains("\"grid\"") && text.contains("\"version\"")
+        },
+    },
+    Kind {
+        what: "JSON text, such as a model's configuration",
+        advice: "give the model itself, or convert its folder with llama.cpp's `python convert_hf_to_gguf.py FOLDER`",
+        is: |b| text_of(b).starts_with(['{', '[']),
+    },
+    Kind {
+        what: "IR text",
+        advice: "`ixc opt` takes graphs, `ixc kernel` kernels",
+        is: |b| ["weight @", "func @", "kernel "].iter().any(|word| text_of(b).starts_with(word)),
+    },
+    Kind {
+        what: "a picture or a document",
+        advice: "give a model",
+        is: |b| [&b"\x89PNG"[..], b"\xff\xd8\xff", b"%PDF"].iter().any(|magic| b.starts_with(magic)),
+    },
+];
+
+/// Bytes that are looked at.
+const LOOK: usize = 1024;
+/// Files of a folder that are looked at.
+const FILES: usize = 10_000;
+
+fn holds(bytes: &[u8], word: &[u8]) -> bool {
+    bytes.windows(word.len()).any(|window| window == word)
+}
+
+/// The text that a file begins with, without white space before it; up to the first byte that is none.
+fn text_of(bytes: &[u8]) -> &str {
+    bytes.utf8_chunks().next().map_or("", |chunk| chunk.valid()).trim_start_matches('\u{feff}').trim_start()
+}
+
+/// The length of a JSON object, and that object.
+fn is_safetensors(bytes: &[u8]) -> bool {
+    let Some((length, json)) = bytes.split_first_chunk::<8>() else { return false };
+    // No header is as long as 256 MiB: what has a byte more is something else.
+    u64::from_le_bytes(*length) < 1 << 28 && json.starts_with(b"{\"")
+}
+
+/// A protobuf message whose first field is a small version and whose second is the name of who made it.
+fn is_onnx(bytes: &[u8]) -> bool {
+    match *bytes {
+        [0x08, 1..=32, 0x12, length, ref name @ ..] => {
+            name.get(..length.into()).is_some_and(|name| length > 0 && name.iter().all(|byte| byte.is_ascii_graphic()))
+        }
+        _ => false,
+    }
+}
+
+/// What a file that begins with these bytes is, if it is something known.
+pub(super) fn file(path: &Path, bytes: &[u8]) -> Option<GgufError> {
+    let bytes = &bytes[..bytes.len().min(LOOK)];
+    let kind = KINDS.iter().find(|kind| (kind.is)(bytes))?;
+    Some(GgufError::Foreign { path: path.into(), what: kind.what, advice: kind.advice.into(), class: ErrorClass::Data })
+}
+
+/// What a folder is.
+pub(super) fn folder(path: &Path) -> GgufError {
+    let entries = fs::read_dir(path).into_iter().flatten().take(FILES).filter_map(Result::ok);
+    let mut files: Vec<PathBuf> = entries.map(|entry| entry.path()).collect();
+    files.sort();
+    let ends = |end: &str| files.iter().filter(|file| file.extension().is_some_and(|found| found == end)).count();
+    let models: Vec<&PathBuf> = files.iter().filter(|file| file.extension().is_some_and(|end| end == "gguf")).collect();
+    let configured = files.iter().any(|file| file.file_name().is_some_and(|name| name == "config.json"));
+    let (what, advice) = match models.as_slice() {
+        [] if configured || ends("safetensors") > 0 => ("a Hugging Face folder", CONVERT.replace("its folder", "it")),
+        [] => ("a folder without a GGUF file in it", "give the file of a model".to_owned()),
+        [model] => ("a folder", format!("give the file in it, {}", model.display())),
+        // Any file of a split model opens all of them.
+        [model, ..] => ("a folder", format!("give one of the {} in it, such as {}", models.len(), model.display())),
+    };
+    GgufError::Foreign { path: path.into(), what, advice: advice.into(), class: ErrorClass::NoInput }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_told_by_how_they_begin() {
+        let mut tar = vec![0; 512];
+        tar[257..262].copy_from_slice(b"ustar");
+        let cases: [(&[u8], &str); 15] = [
+            (b"Y\0\0\0\0\0\0\0{\"__metadata__\":{}}", "a safetensors file"),
+            (b"PK\x03\x04\0\0\0\0archive/data.pkl", "a PyTorch checkpoint"),
+            (b"\x80\x02\x8a\x0a", "a pickle, as older PyTorch checkpoints are"),
+            (b"PK\x03\x04\0\0\0\0notes.txt", "a zip archive"),
+            (b"\x1f\x8b\x08", "a gzip archive"),
+            (&tar, "a tar archive"),
+            (b"tjgg\x03\0\0\0", "a GGML file, older than GGUF"),
+            (b"\x08\x08\x12\x07pytorch\x1a", "an ONNX model"),
+            (
+                b"version https://git-lfs.github.com/spec/v1",
+                "a Git LFS pointer: the file that it stands for was not fetched",
+            ),
+            (b"\n<!DOCTYPE html><html>", "a web page, not the file that was to be downloaded"),
+            (b"{\"version\":1,\"model\":\"m\",\"grid\":{", "a dataflow descriptor"),
+            (b"{\"architectures\": [\"Qwen3\"]}", "JSON text, such as a model's configuration"),
+            (b"weight @a : f32[3]", "IR text"),
+            (b"\x89PNG\r\n", "a picture or a document"),
+            (b"\x93NUMPY\x01\0", "a NumPy array"),
+        ];
+        for (bytes, right) in cases {
+            match file("x".as_ref(), bytes) {
+                Some(GgufError::Foreign { what, .. }) => assert_eq!(what, right),
+                other => panic!("{right}: {other:?}"),
+            }
+        }
+        for unknown in [&b""[..], b"FUGG\x03\0\0\0", b"GG", b"\0\0\0\0\0\0\0\0", b"\xff\xff\xff\xff\xff\xff\xff\xff{\""]
+        {
+            assert!(file("x".as_ref(), unknown).is_none(), "{unknown:?}");
+        }
+    }
+}

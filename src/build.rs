@@ -1,0 +1,47 @@
+//! Which `ixc` this is: its version, the commit that it was built from and that commit's date, where the build could tell.
+//!
+//! `build.rs` finds them out: from git, or from the file that `cargo package` puts into what it packs. `SOURCE_DATE_EPOCH` sets the date.
+
+use std::sync::LazyLock;
+
+use serde::Serialize;
+
+use ixc_codegen::target::TARGETS;
+use ixc_frontend::arch::ARCHITECTURES;
+
+/// A build.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Build {
+    /// The version of `ixc`.
+    pub version: &'static str,
+    /// The commit, in hexadecimal, shortened.
+    pub commit: Option<&'static str>,
+    /// `YYYY-MM-DD`.
+    pub date: Option<&'static str>,
+}
+
+/// This one.
+pub const BUILD: Build = Build {
+    version: env!("CARGO_PKG_VERSION"),
+    commit: option_env!("IXC_BUILD_COMMIT"),
+    date: option_env!("IXC_BUILD_DATE"),
+};
+
+/// As `--version` says it, without the program's name: `0.1.0 (abcdef123 2026-11-22)`.
+pub fn version() -> &'static str {
+    static TEXT: LazyLock<String> = LazyLock::new(|| {
+        let known: Vec<&str> = [BUILD.commit, BUILD.date].into_iter().flatten().collect();
+        if known.is_empty() { BUILD.version.to_owned() } else { format!("{} ({})", BUILD.version, known.join(" ")) }
+    });
+    &TEXT
+}
+
+/// The same, with what it can generate code for and the models that it knows.
+pub fn long_version() -> &'static str {
+    static TEXT: LazyLock<String> = LazyLock::new(|| {
+        let targets: Vec<&str> = TARGETS.iter().map(|row| row.name).collect();
+        let architectures: Vec<&str> = ARCHITECTURES.iter().map(|row| row.name).collect();
+        format!("{}\ntargets: {}\narchitectures: {}", version(), targets.join(", "), architectures.join(", "))
+    });
+    &TEXT
+}

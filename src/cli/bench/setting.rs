@@ -1,0 +1,154 @@
+//! What was measured, with what, on what and when: so that a measurement can be told from others later, and compared with them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::SystemTime;
+
+use ixc::build::{BUILD, Build};
+use ixc::frontend::gguf::Gguf;
+use ixc::machine::features::{cpu_name, features};
+use ixc::model::is_plan;
+use serde::Serialize;
+
+use super::Args;
+
+/// The setting of a measurement.
+#[derive(Clone, Debug, Serialize)]
+pub struct Setting {
+    ixc: Build,
+    /// When it began, UTC, RFC 3339.
+    time: String,
+    /// System and processor architecture.
+    os: String,
+    cpu: Cpu,
+    model: Model,
+    options: Options,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Cpu {
+    name: String,
+    /// CPUs that this process may use.
+    threads: usize,
+    features: Vec<&'static str>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Model {
+    /// What the model calls itself; of a plan, its architecture.
+    name: Option<String>,
+    architecture: Option<String>,
+    file: String,
+    /// Whether it is a plan.
+    plan: bool,
+    /// Of all files.
+    bytes: u64,
+    parameters: u64,
+    /// Bytes of weights in each block format.
+    formats: BTreeMap<String, u64>,
+}
+
+#[derive(Clone, Debug, Serialize)]
+struct Options {
+    repetitions: u32,
+    memory: Option<u64>,
+    defer: u32,
+    /// All arguments, as they were given.
+    arguments: Vec<String>,
+}
+
+impl Setting {
+    /// That of a measurement which begins now.
+    ///
+    /// # Errors
+    /// When the model cannot be read.
+    pub fn of(args: &Args) -> Result<Setting, ixc::Error> {
+        let present = features().into_iter().filter(|feature| feature.present);
+        let options = args.streaming.memory();
+        Ok(Setting {
+            ixc: BUILD,
+            time: humantime::format_rfc3339_seconds(SystemTime::now()).to_string(),
+            os: os(),
+            cpu: Cpu {
+                name: cpu_name(),
+                threads: std::thread::available_parallelism().map_or(1, usize::from),
+                features: present.map(|feature| feature.name).collect(),
+            },
+            model: model(args.model.path())?,
+            options: Options {
+                repetitions: args.repetitions,
+                memory: options,
+                defer: args.streaming.defer(),
+                arguments: std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect(),
+            },
+        })
+    }
+
+    /// Its parts as columns of a table, by name.
+    pub fn columns(&self) -> Vec<(&'static str, String)> {
+        let text = |value: Option<&str>| value.unwrap_or_default().to_owned();
+        let formats = self.model.formats.iter().map(|(format, bytes)| format!("{format}:{bytes}"));
+        vec![
+            ("ixc_version", self.ixc.version.to_owned()),
+            ("ixc_commit", text(self.ixc.commit)),
+            ("time", self.time.clone()),
+            ("os", self.os.clone()),
+            ("cpu", self.cpu.name.clone()),
+            ("cpu_threads", self.cpu.threads.to_string()),
+            ("cpu_features", self.cpu.features.join(" ")),
+            ("model_name", text(self.model.name.as_deref())),
+            ("model_architecture", text(self.model.architecture.as_deref())),
+            ("model_file", self.model.file.clone()),
+            ("model_bytes", self.model.bytes.to_string()),
+            ("model_parameters", self.model.parameters.to_string()),
+            ("model_formats", formats.collect::<Vec<_>>().join(" ")),
+            ("memory", self.options.memory.map_or(String::new(), |bytes| bytes.to_string())),
+        ]
+    }
+}
+
+/// System, its release, and the processor's architecture: `linux 6.12.0 x86_64`.
+fn os() -> String {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    [std::env::consts::OS, release.trim(), std::env::consts::ARCH]
+        .into_iter()
+        .filter(|part| !part.is_empty())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// What stands in a model or a plan; the demo model where there is no path.
+fn model(path: Option<&Path>) -> Result<Model, ixc::Error> {
+    let file = path.unwrap_or(Path::new(ixc::demo::NAME)).display().to_string();
+    let mut formats: BTreeMap<String, u64> = BTreeMap::new();
+    let mut add = |format: &str, bytes: u64| {
+        let sum = formats.entry(format.to_owned()).or_default();
+        *sum = sum.saturating_add(bytes);
+    };
+    if let Some(path) = path.filter(|path| is_plan(path)) {
+        let plan = ixc::runtime::file::read(path)?;
+        plan.weights.iter().for_each(|weight| add(weight.stored.name(), weight.bytes));
+        let elements =
+            plan.weights.iter().map(|weight| weight.shape.iter().fold(1u64, |n, dim| n.saturating_mul(*dim)));
+        let parameters = elements.fold(0, u64::saturating_add);
+        let own = std::fs::metadata(path).map_or(0, |facts| facts.len());
+        let bytes = plan.files.iter().fold(own, |sum, file| sum.saturating_add(file.bytes));
+        let architecture = Some(plan.architecture);
+        return Ok(Model { name: None, architecture, file, plan: true, bytes, parameters, formats });
+    }
+    let gguf = match path {
+        Some(path) => Gguf::open(path)?,
+        None => ixc::demo::open()?,
+    };
+    gguf.tensors().for_each(|tensor| add(tensor.tensor_type().name, tensor.bytes()));
+    let text = |key| gguf.metadata().read_optional::<&str>(key).ok().flatten().map(str::to_owned);
+    Ok(Model {
+        name: text("general.name"),
+        architecture: text("general.architecture"),
+        file,
+        plan: false,
+        bytes: gguf.files().iter().map(|file| file.data().len() as u64).sum(),
+        parameters: gguf.tensors().fold(0, |sum, tensor| sum.saturating_add(tensor.elements())),
+        formats,
+    })
+}

@@ -1,0 +1,101 @@
+//! How much is said beside a command's output, and where: `--verbose`, `--quiet`, `--log-file` and `IXC_LOG`.
+//!
+//! ```text
+//! ixc run -p Hello -v                                what is done (info); -vv and -vvv say more
+//! IXC_LOG=ixc_runtime=debug,warn ixc run -p Hello    filters, as those of the crate env_logger
+//! ```
+
+use std::fs::File;
+use std::io::{self, IsTerminal, Read};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
+
+use super::{Usage, output};
+
+/// The variable with a filter.
+const VARIABLE: &str = "IXC_LOG";
+
+/// What is said besides.
+#[derive(Clone, Debug, clap::Args)]
+#[command(next_help_heading = "Messages")]
+pub struct Log {
+    /// Say what is done, on standard error; twice: in detail, three times: in all detail. IXC_LOG takes filters.
+    #[arg(short, long, global = true, action = clap::ArgAction::Count, conflicts_with = "quiet")]
+    verbose: u8,
+    /// Say nothing but errors beside the output.
+    #[arg(short, long, global = true)]
+    quiet: bool,
+    /// Append what -v or IXC_LOG say to a file instead.
+    #[arg(long, global = true, value_name = "FILE")]
+    log_file: Option<PathBuf>,
+}
+
+impl Log {
+    /// From here on it is said so.
+    ///
+    /// # Errors
+    /// When IXC_LOG is no filter, or the file cannot be written or is none of ours.
+    pub fn install(&self) -> anyhow::Result<()> {
+        output::set_loudness(self.quiet, self.verbose);
+        let filter = self.filter()?;
+        // Who only sees warnings wants no dates in them.
+        let dated = self.log_file.is_some() || filter.max_level_hint().is_none_or(|level| level > LevelFilter::WARN);
+        let colours = self.log_file.is_none() && io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        let writer = match &self.log_file {
+            Some(path) => BoxMakeWriter::new(Mutex::new(open(path)?)),
+            None => BoxMakeWriter::new(io::stderr),
+        };
+        let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(writer).with_ansi(colours);
+        // Where standard error is closed, telling so there would panic.
+        let log = log.log_internal_errors(false);
+        if dated {
+            log.init()
+        } else {
+            log.without_time().init()
+        }
+        Ok(())
+    }
+
+    fn filter(&self) -> anyhow::Result<EnvFilter> {
+        let level = match self.verbose {
+            0 if self.quiet => "error",
+            0 => "warn",
+            1 => "info",
+            2 => "debug",
+            _ => "trace",
+        };
+        let said = self.quiet || self.verbose > 0;
+        let Some(variable) = std::env::var_os(VARIABLE).filter(|filter| !said && !filter.is_empty()) else {
+            return Ok(EnvFilter::new(level));
+        };
+        let shown = variable.to_string_lossy();
+        variable.to_str().and_then(|filter| EnvFilter::try_new(filter).ok()).ok_or_else(|| {
+            let expected =
+                "expected a level (error, warn, info, debug, trace) or filters such as ixc_runtime=debug,warn";
+            Usage(format!("{VARIABLE} is {shown:?}, which is no filter; {expected}")).into()
+        })
+    }
+}
+
+/// Opens a log to append to it. What is there must be a log, or empty: any other file is somebody's.
+fn open(path: &Path) -> anyhow::Result<File> {
+    let failed = |source| ixc::Error::io(path, "write the log to")(source);
+    if path.exists() && !path.is_file() {
+        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")).into());
+    }
+    let mut file = File::options().read(true).append(true).create(true).open(path).map_err(failed)?;
+    let mut start = Vec::new();
+    (&mut file).take(5).read_to_end(&mut start).map_err(failed)?;
+    // Lines begin with a date: `2026-11-22T…`.
+    let is_log = matches!(*start, [a, b, c, d, b'-'] if [a, b, c, d].iter().all(u8::is_ascii_digit));
+    if !start.is_empty() && !is_log {
+        return Err(
+            failed(io::Error::new(io::ErrorKind::AlreadyExists, "the file is no log, and would be spoilt")).into()
+        );
+    }
+    Ok(file)
+}
