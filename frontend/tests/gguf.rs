@@ -15,7 +15,7 @@ fn good() -> GgufWriter {
         .key("tokens", vec!["a", "bc", "", "d"])
         .key("scores", vec![0.5f32, 1.0])
         .key("flag", true)
-        .key("nested", Array::Array(vec![Array::U8(vec![1, 2]), Array::Bool(vec![true])]))
+        .key("bools", Array::Bool(vec![true, false]))
         .f32_tensor("one", &[5], &[1.0, 2.0, 3.0, 4.0, 5.0])
         .zero_tensor("two", TensorType::from_id(12).unwrap(), &[256, 2])
         .f32_tensor("three", &[2, 2, 1, 2], &[0.0; 8])
@@ -60,8 +60,7 @@ fn what_is_written_is_read() {
             let keys = gguf.metadata();
             assert_eq!(keys.read::<&[f32]>("scores").unwrap(), [0.5, 1.0]);
             assert!(keys.read::<bool>("flag").unwrap());
-            let nested = Array::Array(vec![Array::U8(vec![1, 2]), Array::Bool(vec![true])]);
-            assert_eq!(keys.get("nested"), Some(&Value::Array(nested)));
+            assert_eq!(keys.get("bools"), Some(&Value::Array(Array::Bool(vec![true, false]))));
             let three = gguf.require_tensor("three").unwrap();
             assert_eq!((three.dims(), three.elements()), (&[2, 2, 1, 2][..], 8));
             assert_eq!(&gguf.tensor_data(gguf.tensor("one").unwrap())[16..], 5f32.to_le_bytes());
@@ -179,6 +178,15 @@ fn errors_say_what_where_and_what_would_be_right() {
     assert!(message(GgufWriter::new().version(3 << 24)).contains("big-endian"));
     assert!(message(GgufWriter::new().tensor("t", 137, &[1], vec![0; 4])).contains("ik_llama.cpp"));
     assert!(message(GgufWriter::new().key("k", 1u8).key("k", 1u8)).contains("appears twice, first at byte 0x18"));
+    // One array of an array of u8 that is empty: 9 is the type of arrays.
+    let mut nested = GgufWriter::new().key("k", vec![1u32]).finish();
+    let at = nested.windows(4).rposition(|word| word == 4u32.to_le_bytes()).unwrap();
+    nested[at..at + 4].copy_from_slice(&9u32.to_le_bytes());
+    let text = read(nested).unwrap_err().to_string();
+    assert!(text.ends_with("key \"k\": array of arrays; expected numbers, bools or strings as elements"), "{text}");
+    let keys = (0..65_537).fold(GgufWriter::new(), |writer, i| writer.key(&format!("k{i}"), true));
+    let text = message(keys);
+    assert!(text.contains("65537 keys"), "{text}");
 }
 
 #[test]

@@ -217,14 +217,14 @@ pub enum Fault {
         /// The version.
         found: u32,
     },
-    /// More items than the rest of the file can hold.
-    #[error("claims {found} {what}, the rest of the file has room for at most {limit}")]
+    /// More items than the rest of the file can hold, or than any file has.
+    #[error("claims {found} {what}; at most {limit} are read, and fit into the rest of the file")]
     Count {
         /// What is counted.
         what: &'static str,
         /// The claimed count.
         found: u64,
-        /// Most that fit.
+        /// Most that are read, and that fit.
         limit: u64,
     },
     /// A string or name is too long.
@@ -271,12 +271,9 @@ pub enum Fault {
         /// The byte.
         found: u8,
     },
-    /// Arrays in arrays in arrays.
-    #[error("arrays nest deeper than {limit}")]
-    ArrayDepth {
-        /// The deepest nesting that is read.
-        limit: usize,
-    },
+    /// An array of arrays.
+    #[error("array of arrays; expected numbers, bools or strings as elements")]
+    NestedArray,
     /// A name was there before.
     #[error("appears twice, first at byte {first:#x}")]
     Duplicate {

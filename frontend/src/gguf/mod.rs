@@ -4,7 +4,7 @@
 //!
 //! - every count, length and offset was compared with the file's size before it was used, in arithmetic that cannot wrap;
 //! - memory taken for metadata is a small multiple of the bytes that hold it in the file;
-//! - keys and tensor names are UTF-8, non-empty and unique; metadata arrays nest at most [`MAX_ARRAY_DEPTH`] deep;
+//! - keys and tensor names are UTF-8, non-empty and unique; metadata arrays hold no arrays;
 //! - each tensor has 1 to 4 dimensions, none zero, a known type, whole blocks in a row, an aligned start, and a byte range
 //!   that lies inside its file and overlaps no other's.
 //!
@@ -43,8 +43,6 @@ pub mod write;
 pub use error::{ErrorClass, Fault, GgufError, Place, quoted};
 pub use file::{FileIdentity, Gguf, ShardFile};
 pub use metadata::{FromValue, Metadata, Mismatch};
-pub use parse::{
-    MAX_ALIGNMENT, MAX_ARRAY_DEPTH, MAX_DIMENSIONS, MAX_KEY_BYTES, MAX_TENSOR_NAME_BYTES, MIN_ALIGNMENT, Tensor,
-};
+pub use parse::{MAX_ALIGNMENT, MAX_DIMENSIONS, MAX_KEY_BYTES, MAX_TENSOR_NAME_BYTES, MIN_ALIGNMENT, Tensor};
 pub use tensor_type::{TENSOR_TYPES, TensorType};
 pub use value::{Array, StringArray, Value};

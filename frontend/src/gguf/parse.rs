@@ -4,7 +4,7 @@
 //! of the smallest such item the rest of the file can hold. What passes costs at most a small multiple of the file.
 //!
 //! Policies where the format leaves a choice: keys may have any UTF-8 but no length of zero; bools are 0 or 1; alignments
-//! below 8, scalars (no dimensions) and empty tensors are refused; holes between tensors, tensors out of order and bytes
+//! below 8, scalars (no dimensions), empty tensors and arrays of arrays are refused; holes between tensors, tensors out of order and bytes
 //! after the last tensor are fine.
 
 use std::path::Path;
@@ -22,21 +22,23 @@ pub const MAX_KEY_BYTES: u64 = 65_535;
 pub const MAX_TENSOR_NAME_BYTES: u64 = 64;
 /// Most dimensions (ggml `GGML_MAX_DIMS`).
 pub const MAX_DIMENSIONS: u32 = 4;
-/// Deepest nesting of arrays that is read; no known file nests at all.
-pub const MAX_ARRAY_DEPTH: usize = 4;
+/// Most keys: known files have some hundred.
+pub const MAX_KEYS: u64 = 1 << 16;
+/// Most tensors: the largest models, with a tensor for each expert, have some 40,000.
+pub const MAX_TENSORS: u64 = 1 << 17;
 /// Smallest alignment (GGUF: a multiple of 8).
 pub const MIN_ALIGNMENT: u32 = 8;
 /// Largest alignment: 64 KiB, the largest page of the machines that files are made for.
 pub const MAX_ALIGNMENT: u32 = 65_536;
 
+/// Most elements of an array; what is less is bounded by the file.
+const MAX_ELEMENTS: u64 = u32::MAX as u64;
 /// Alignment of tensor data where the file names none (ggml `GGUF_DEFAULT_ALIGNMENT`).
 const DEFAULT_ALIGNMENT: u32 = 32;
 /// Smallest key: name length, one byte of name, value type, one byte of value.
 const MIN_KEY_ENTRY: u64 = 8 + 1 + 4 + 1;
 /// Smallest tensor entry: name length, one byte of name, dimension count, one dimension, type, offset.
 const MIN_TENSOR_ENTRY: u64 = 8 + 1 + 4 + 8 + 4 + 8;
-/// Smallest nested array: element type and length.
-const MIN_ARRAY: u64 = 4 + 8;
 
 /// A tensor of the file: where its bytes are and how they are to be read.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -128,7 +130,7 @@ fn magic_and_version(cursor: &mut Cursor<'_>) -> Result<u32, GgufError> {
 
 fn keys(cursor: &mut Cursor<'_>, count: u64) -> Result<Metadata, GgufError> {
     cursor.place = Place::Header;
-    let count = cursor.count("keys", count, MIN_KEY_ENTRY)?;
+    let count = cursor.count("keys", count, MIN_KEY_ENTRY, MAX_KEYS)?;
     let mut entries: Vec<(Box<str>, Value)> = Vec::with_capacity(count);
     let mut starts = Vec::with_capacity(count);
     for index in 0..count {
@@ -170,8 +172,7 @@ fn alignment(metadata: &Metadata) -> Result<u32, GgufError> {
 
 /// Indices 0..len sorted by name, equal names by index.
 fn sorted<'a>(len: usize, name: impl Fn(usize) -> &'a str) -> Vec<u32> {
-    // A u32 holds every index: entries take more than a byte each and `count` allows no more than fit in the file; a file
-    // with 2^32 entries would need 56 GiB of header, and is refused by the conversion in `Cursor::count`.
+    // A u32 holds every index: there are no more than MAX_KEYS or MAX_TENSORS.
     let mut by_name: Vec<u32> = (0..len as u32).collect();
     by_name.sort_by(|&a, &b| name(a as usize).cmp(name(b as usize)));
     by_name
@@ -184,7 +185,7 @@ fn duplicate<'a>(by_name: &[u32], name: impl Fn(usize) -> &'a str) -> Option<(us
 
 fn tensors(cursor: &mut Cursor<'_>, count: u64, alignment: u32, file: usize) -> Result<Vec<Tensor>, GgufError> {
     cursor.place = Place::Header;
-    let count = cursor.count("tensors", count, MIN_TENSOR_ENTRY)?;
+    let count = cursor.count("tensors", count, MIN_TENSOR_ENTRY, MAX_TENSORS)?;
     let mut tensors = Vec::with_capacity(count);
     let mut starts = Vec::with_capacity(count);
     for index in 0..count {
@@ -314,9 +315,9 @@ impl<'a> Cursor<'a> {
         self.array().map(u64::from_le_bytes)
     }
 
-    /// Allows `found` items of at least `smallest` bytes each, if the rest of the file can hold them.
-    fn count(&self, what: &'static str, found: u64, smallest: u64) -> Result<usize, GgufError> {
-        let limit = (self.left() / smallest).min(u64::from(u32::MAX));
+    /// Allows `found` items of at least `smallest` bytes each, if the rest of the file can hold them and they are no more than `max`.
+    fn count(&self, what: &'static str, found: u64, smallest: u64, max: u64) -> Result<usize, GgufError> {
+        let limit = (self.left() / smallest).min(max);
         let fits = if found <= limit { usize::try_from(found).ok() } else { None };
         fits.ok_or_else(|| self.fault_at(self.at, Fault::Count { what, found, limit }))
     }
@@ -367,7 +368,7 @@ impl<'a> Cursor<'a> {
             6 => Value::F32(f32::from_le_bytes(self.array()?)),
             7 => Value::Bool(self.bool()?),
             8 => Value::String(self.string("value", u64::MAX)?.into()),
-            9 => Value::Array(self.array_value(1)?),
+            9 => Value::Array(self.array_value()?),
             10 => Value::U64(self.u64()?),
             11 => Value::I64(i64::from_le_bytes(self.array()?)),
             12 => Value::F64(f64::from_le_bytes(self.array()?)),
@@ -375,10 +376,8 @@ impl<'a> Cursor<'a> {
         })
     }
 
-    fn array_value(&mut self, depth: usize) -> Result<Array, GgufError> {
-        if depth > MAX_ARRAY_DEPTH {
-            return Err(self.fault_at(self.at, Fault::ArrayDepth { limit: MAX_ARRAY_DEPTH }));
-        }
+    fn array_value(&mut self) -> Result<Array, GgufError> {
+        let type_at = self.at;
         let element_type = self.value_type()?;
         let len = self.u64()?;
         Ok(match element_type {
@@ -390,21 +389,19 @@ impl<'a> Cursor<'a> {
             5 => Array::I32(self.numbers(len, i32::from_le_bytes)?),
             6 => Array::F32(self.numbers(len, f32::from_le_bytes)?),
             7 => {
-                let len = self.count("array elements", len, 1)?;
+                let len = self.count("array elements", len, 1, MAX_ELEMENTS)?;
                 Array::Bool((0..len).map(|_| self.bool()).collect::<Result<_, _>>()?)
             }
             8 => {
-                let len = self.count("array elements", len, 8)?;
+                let len = self.count("array elements", len, 8, MAX_ELEMENTS)?;
                 let mut strings = StringArray::with_capacity(len);
                 for _ in 0..len {
                     strings.push(self.string("array element", u64::MAX)?);
                 }
                 Array::String(strings)
             }
-            9 => {
-                let len = self.count("array elements", len, MIN_ARRAY)?;
-                Array::Array((0..len).map(|_| self.array_value(depth + 1)).collect::<Result<_, _>>()?)
-            }
+            // No known file has one, and llama.cpp reads none either.
+            9 => return Err(self.fault_at(type_at, Fault::NestedArray)),
             10 => Array::U64(self.numbers(len, u64::from_le_bytes)?),
             11 => Array::I64(self.numbers(len, i64::from_le_bytes)?),
             12 => Array::F64(self.numbers(len, f64::from_le_bytes)?),
@@ -414,7 +411,7 @@ impl<'a> Cursor<'a> {
 
     /// `len` elements of `N` bytes each.
     fn numbers<const N: usize, T>(&mut self, len: u64, from: fn([u8; N]) -> T) -> Result<Vec<T>, GgufError> {
-        let len = self.count("array elements", len, N as u64)?;
+        let len = self.count("array elements", len, N as u64, MAX_ELEMENTS)?;
         // `count` has made sure that len * N is at most what is left.
         let bytes = self.take(len as u64 * N as u64)?;
         let (elements, _) = bytes.as_chunks::<N>();

@@ -39,7 +39,7 @@ pub enum Value {
     F64(f64),
 }
 
-/// An array value: elements of one type.
+/// An array value: elements of one type, which is no array itself.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Array {
     /// Elements of type 0.
@@ -60,8 +60,6 @@ pub enum Array {
     Bool(Vec<bool>),
     /// Elements of type 8.
     String(StringArray),
-    /// Elements of type 9.
-    Array(Vec<Array>),
     /// Elements of type 10.
     U64(Vec<u64>),
     /// Elements of type 11.
@@ -137,7 +135,6 @@ impl Array {
             Array::F32(v) => v.len(),
             Array::Bool(v) => v.len(),
             Array::String(v) => v.len(),
-            Array::Array(v) => v.len(),
             Array::U64(v) => v.len(),
             Array::I64(v) => v.len(),
             Array::F64(v) => v.len(),
@@ -161,7 +158,6 @@ impl Array {
             Array::F32(_) => 6,
             Array::Bool(_) => 7,
             Array::String(_) => 8,
-            Array::Array(_) => 9,
             Array::U64(_) => 10,
             Array::I64(_) => 11,
             Array::F64(_) => 12,
@@ -179,7 +175,7 @@ impl Array {
             Array::I32(v) => v.get(index).map(|&x| x.into()),
             Array::U64(v) => v.get(index).map(|&x| x.into()),
             Array::I64(v) => v.get(index).map(|&x| x.into()),
-            Array::F32(_) | Array::Bool(_) | Array::String(_) | Array::Array(_) | Array::F64(_) => None,
+            Array::F32(_) | Array::Bool(_) | Array::String(_) | Array::F64(_) => None,
         }
     }
 
@@ -189,7 +185,6 @@ impl Array {
             Array::F64(v) => v.get(index).map(f64::to_string),
             Array::Bool(v) => v.get(index).map(bool::to_string),
             Array::String(v) => v.get(index).map(|string| format!("\"{}\"", quoted(string))),
-            Array::Array(v) => v.get(index).map(Array::to_string),
             _ => self.integer(index).map(|x| x.to_string()),
         }
         .unwrap_or_default()

@@ -142,7 +142,6 @@ fn put_array(out: &mut Vec<u8>, array: &Array) {
         Array::F32(v) => out.extend(v.iter().flat_map(|x| x.to_le_bytes())),
         Array::Bool(v) => out.extend(v.iter().map(|&x| u8::from(x))),
         Array::String(v) => v.iter().for_each(|x| put_string(out, x)),
-        Array::Array(v) => v.iter().for_each(|x| put_array(out, x)),
         Array::U64(v) => out.extend(v.iter().flat_map(|x| x.to_le_bytes())),
         Array::I64(v) => out.extend(v.iter().flat_map(|x| x.to_le_bytes())),
         Array::F64(v) => out.extend(v.iter().flat_map(|x| x.to_le_bytes())),
