@@ -5,7 +5,7 @@
 //!
 //! ```
 //! let mut bucket = ixc_runtime::bucket::Bucket::default();
-//! bucket.sort(&[2, 0, 2, 1], 2, 3).unwrap(); // two tokens, two slots each
+//! bucket.sort(&[2, 0, 2, 1], 2, 3, &mut Vec::new()).unwrap(); // two tokens, two slots each
 //! assert_eq!(bucket.tokens(), [0, 1, 0, 1]); // expert 0: token 0; expert 1: token 1; expert 2: both
 //! assert_eq!(bucket.slots(), [2, 0, 3, 1]); // where each token's slots went
 //! ```
@@ -43,28 +43,27 @@ pub struct BadExpert {
 pub struct Bucket {
     tokens: Vec<u32>,
     slots: Vec<u32>,
-    next: Vec<u32>,
     active: Vec<ExpertRows>,
 }
 
 impl Bucket {
-    /// Sorts; `top_k` is at least 1 and divides the number of ids.
+    /// Sorts; `top_k` is at least 1 and divides the number of ids. `next` is working memory, one word for each expert, which all routings share.
     ///
     /// # Errors
     /// The first id that is no expert; the bucket is empty then.
-    pub fn sort(&mut self, ids: &[u32], top_k: u32, experts: u32) -> Result<(), BadExpert> {
+    pub fn sort(&mut self, ids: &[u32], top_k: u32, experts: u32, next: &mut Vec<u32>) -> Result<(), BadExpert> {
         self.clear();
         let top_k = top_k.max(1) as usize;
         if let Some(bad) = ids.iter().position(|&id| id >= experts) {
             return Err(BadExpert { token: bad / top_k, slot: bad % top_k, id: ids[bad], experts });
         }
-        self.next.clear();
-        self.next.resize(experts as usize, 0);
+        next.clear();
+        next.resize(experts as usize, 0);
         for &id in ids {
-            self.next[id as usize] += 1;
+            next[id as usize] += 1;
         }
         let mut first = 0;
-        for (expert, next) in (0..experts).zip(&mut self.next) {
+        for (expert, next) in (0..experts).zip(next.iter_mut()) {
             let rows = std::mem::replace(next, first);
             if rows > 0 {
                 self.active.push(ExpertRows { expert, first, rows });
@@ -73,8 +72,8 @@ impl Bucket {
         }
         self.tokens.resize(ids.len(), 0);
         for (i, &id) in ids.iter().enumerate() {
-            let row = self.next[id as usize];
-            self.next[id as usize] += 1;
+            let row = next[id as usize];
+            next[id as usize] += 1;
             self.tokens[row as usize] = (i / top_k) as u32;
             self.slots.push(row);
         }
@@ -114,7 +113,7 @@ mod tests {
         fn rows_are_sorted_and_slots_lead_back(top_k in 1usize..5, ids in prop::collection::vec(0u32..7, 0..200)) {
             let ids = &ids[..ids.len() / top_k * top_k];
             let mut bucket = Bucket::default();
-            bucket.sort(ids, top_k as u32, 7)?;
+            bucket.sort(ids, top_k as u32, 7, &mut vec![9; 3])?;
             let expert_of = |row: u32| {
                 bucket.active().iter().find(|a| (a.first..a.first + a.rows).contains(&row)).map(|a| a.expert)
             };
@@ -134,8 +133,11 @@ mod tests {
     #[test]
     fn an_id_that_is_no_expert_is_an_error() {
         let mut bucket = Bucket::default();
-        bucket.sort(&[0, 1], 2, 2).unwrap();
-        assert_eq!(bucket.sort(&[0, 1, 1, 2], 2, 2), Err(BadExpert { token: 1, slot: 1, id: 2, experts: 2 }));
+        bucket.sort(&[0, 1], 2, 2, &mut Vec::new()).unwrap();
+        assert_eq!(
+            bucket.sort(&[0, 1, 1, 2], 2, 2, &mut Vec::new()),
+            Err(BadExpert { token: 1, slot: 1, id: 2, experts: 2 })
+        );
         assert!(bucket.active().is_empty() && bucket.tokens().is_empty() && bucket.slots().is_empty());
     }
 }

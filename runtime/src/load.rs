@@ -118,6 +118,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<E
             .map(|_| Memory::zeroed("scratch memory", program.scratch_bytes, false))
             .collect::<Result<_, _>>()?,
         buckets: top_k.iter().map(|_| RwLock::new(Bucket::default())).collect(),
+        sorting: Mutex::new(Vec::new()),
     };
     if options.experts == ExpertStore::Map && !program.groups.is_empty() {
         let advice = Advice::new(&program, &plan.weights, plan.files.len());

@@ -296,7 +296,8 @@ impl Cache {
     /// Forgets the positions `from..to`. Attention gives positions after a row's own the weight 0, and 0 times what they hold
     /// must be 0: an infinity that a dropped token left would be a NaN.
     pub fn clear(&mut self, from: u32, to: u32) {
-        for heads in &self.values {
+        // Heads of no bytes may be as many as a number can say.
+        for heads in self.values.iter().filter(|heads| heads.head_bytes > 0) {
             for head in (0..heads.heads).filter_map(|head| heads.head(head)) {
                 let count = u64::from(to.saturating_sub(from)) * heads.position_bytes;
                 let Some(positions) = head.part(u64::from(from) * heads.position_bytes, count) else { continue };
@@ -474,6 +475,12 @@ mod tests {
         // SAFETY: as above, for reading.
         let bytes: Vec<u8> = (0..256).map(|i| unsafe { head.base().add(i).read() }).collect();
         assert!(bytes.iter().enumerate().all(|(i, &b)| b == if (24..48).contains(&i) { 0 } else { 0x40 }));
+    }
+
+    #[test]
+    fn heads_of_no_bytes_are_not_visited() {
+        let layers = vec![CacheLayer { heads: u32::MAX, key_len: 0, value_len: 0 }; 1000];
+        Cache::new(&layers, 32).unwrap().clear(0, 32);
     }
 
     #[test]

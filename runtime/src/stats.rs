@@ -3,6 +3,7 @@
 //! Each thread has a [`Clock`] of its own; [`Stats`] is their sum. Measuring costs two readings of the clock for each share
 //! of work that a thread takes, below 1 % of a step.
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use crate::program::Program;
@@ -67,13 +68,18 @@ impl Clock {
     pub fn add_to(&self, program: &Program, stats: &mut Stats) {
         stats.waiting += self.waiting;
         let labels = program.stages.iter().flat_map(|stage| &stage.tasks).map(|task| &task.label);
+        let mut known: HashMap<String, usize> =
+            stats.tasks.iter().enumerate().map(|(i, entry)| (entry.label.clone(), i)).collect();
         for (label, &(time, items)) in labels.zip(&self.tasks) {
-            match stats.tasks.iter_mut().find(|entry| entry.label == *label) {
+            match known.get(label.as_str()).and_then(|&i| stats.tasks.get_mut(i)) {
                 Some(entry) => {
                     entry.time += time;
                     entry.items += items;
                 }
-                None => stats.tasks.push(TaskTime { label: label.clone(), time, items }),
+                None => {
+                    known.insert(label.clone(), stats.tasks.len());
+                    stats.tasks.push(TaskTime { label: label.clone(), time, items });
+                }
             }
         }
     }

@@ -126,7 +126,8 @@ impl Pass<'_> {
         let routing = &self.program.routings[number];
         let mut bucket = self.store.buckets[number].write().unwrap_or_else(PoisonError::into_inner);
         let ids = self.ids(routing.ids, routing.top_k);
-        bucket.sort(&ids, routing.top_k, routing.experts)?;
+        let mut next = self.store.sorting.lock().unwrap_or_else(PoisonError::into_inner);
+        bucket.sort(&ids, routing.top_k, routing.experts, &mut next)?;
         let (tokens, slots) = self.store.inputs.routed[number];
         for (words, to) in [(bucket.tokens(), tokens), (bucket.slots(), slots)] {
             debug_assert!(words.len() as u64 * INDEX_BYTES <= to.bytes());

@@ -10,7 +10,7 @@ use super::error::{ExecuteError, ItemError, Problem};
 use super::parts::Span;
 use crate::bucket::ExpertRows;
 use crate::memory::Region;
-use crate::program::{MAX_BUFFERS, MAX_DIMS, PartPlace, Signature, Stage};
+use crate::program::{MAX_BUFFERS, MAX_DIMS, PartPlace, Signature, Stage, shortened};
 use crate::stats::Clock;
 use crate::trace::Work;
 
@@ -159,7 +159,7 @@ impl Pass<'_> {
                 span: Span { part, ..group.span },
             };
             let failed = |kernel: &Signature, problem| {
-                let (task, kernel) = (task.label.clone(), kernel.name.clone());
+                let (task, kernel) = (shortened(&task.label), kernel.name.clone());
                 ExecuteError::Item(Box::new(ItemError { task, kernel, problem }))
             };
             self.item(thread, (task, place), variant, kernel, &item).map_err(|problem| failed(kernel, problem))?;

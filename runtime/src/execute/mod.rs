@@ -70,6 +70,8 @@ pub(crate) struct Store {
     pub scratch: Vec<Memory>,
     /// Rows of each routing, sorted.
     pub buckets: Vec<RwLock<Bucket>>,
+    /// Working memory for sorting one.
+    pub sorting: Mutex<Vec<u32>>,
 }
 
 /// What a step works on.

@@ -21,11 +21,13 @@
 //! A file is written beside its place and renamed into it, so that there is the old plan or the new one and never half of one. One with
 //! weights is gone on with after a run that was killed ([`partial`]).
 //!
-//! Invariant: reading allocates no more than a constant times the plan's part of the file: postcard's sequences are read with
-//! serde's cautious capacity (1 MiB at most before there are elements), and nesting is bounded by the kernel IR's own
-//! deserialiser. The checksum finds accidents; malice is up to [`crate::program`] and the kernel verifier.
+//! Invariant: memory is in proportion to the plan's part of the file. What is decoded of it takes at most [`decode::MEMORY_PER_BYTE`] times
+//! its bytes, and [`decode::SLACK`]; checking it, which ends in tables of about the same size, and generating code, of whose statements there
+//! is a limit, take no more than three times that together ([`MEMORY_PER_BYTE`]). Nesting is bounded by the kernel IR's own deserialiser.
+//! The checksum finds accidents; malice is up to [`crate::program`] and the kernel verifier.
 
 pub mod blocks;
+pub mod decode;
 mod partial;
 pub mod weights;
 
@@ -46,9 +48,11 @@ pub const MAGIC: [u8; 8] = *b"IXCPLAN\n";
 pub const VERSION: u32 = 11;
 /// Bytes before the payload.
 pub const HEADER_BYTES: usize = 48;
-/// Longest payload: a plan is some megabytes, most of them the tokenizer. What decodes takes up to some forty times as much
-/// memory (6 bytes are an empty loop of 136), so that more room here would be room for harm.
-pub const MAX_PAYLOAD: u64 = 1 << 26;
+/// Longest payload. A plan has one or two megabytes and its tokenizer, whose largest known have eight; what decodes takes up to
+/// [`MEMORY_PER_BYTE`] times as much memory, so that more room here would be room for harm.
+pub const MAX_PAYLOAD: u64 = 1 << 25;
+/// Memory that loading takes for each byte of a payload, at most, beside what every load takes and what the plan's model and context take.
+pub const MEMORY_PER_BYTE: usize = 3 * decode::MEMORY_PER_BYTE;
 
 /// Why a plan file could not be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -184,7 +188,7 @@ pub enum FormatError {
     #[error("does not decode as a plan: {source}")]
     Decode {
         /// Why.
-        source: postcard::Error,
+        source: decode::DecodeError,
     },
     /// A plan and something after it.
     #[error("has {bytes} bytes in its payload after the plan")]
@@ -277,7 +281,7 @@ impl Header {
         if found != right {
             return Err(FormatError::Checksum { found, right });
         }
-        let decoded = postcard::take_from_bytes(payload).map_err(|source| FormatError::Decode { source });
+        let decoded = decode::take_from_bytes(payload).map_err(|source| FormatError::Decode { source });
         let (plan, rest): (Plan<Kernel>, _) = decoded?;
         if !rest.is_empty() {
             return Err(FormatError::Rest { bytes: rest.len() });

@@ -14,7 +14,7 @@ use super::{
 type Result<T, E = PlanError> = std::result::Result<T, E>;
 
 /// A name for an error, not longer than a line.
-pub(super) fn shortened(name: &str) -> String {
+pub(crate) fn shortened(name: &str) -> String {
     if name.chars().nth(100).is_some() {
         name.chars().take(97).chain("...".chars()).collect()
     } else {
@@ -347,19 +347,21 @@ impl Checker<'_> {
         Ok(())
     }
 
-    pub(super) fn may_overlap(&self, a: Source, b: Source) -> bool {
+    fn may_overlap(&self, a: Source, b: Source) -> bool {
         match (a, b) {
             (Source::Arena(a), Source::Arena(b)) => {
-                let place = |buffer: BufferId| {
-                    let buffer = &self.plan.buffers[buffer.0 as usize];
-                    // The product fits: the buffer was found to lie in the arena.
-                    (buffer.offset, buffer.offset + buffer.row_bytes * most_rows(buffer.rows, self.plan.max_tokens))
-                };
-                let ((a, a_end), (b, b_end)) = (place(a), place(b));
-                a < b_end && b < a_end
+                let (a, b) = (self.extent(a), self.extent(b));
+                a.start < b.end && b.start < a.end
             }
             (a, b) => a == b,
         }
+    }
+
+    /// Where a buffer lies in the arena.
+    pub(super) fn extent(&self, buffer: BufferId) -> std::ops::Range<u64> {
+        let buffer = &self.plan.buffers[buffer.0 as usize];
+        // The product fits: the buffer was found to lie in the arena.
+        buffer.offset..buffer.offset + buffer.row_bytes * most_rows(buffer.rows, self.plan.max_tokens)
     }
 
     pub(super) fn logits(&self) -> Result<(), Problem> {

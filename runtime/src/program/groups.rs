@@ -16,22 +16,13 @@
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Arg, BucketId, BufferId, ExpertGroup, Plan, RowAxis, Source, Step, Task, WeightFile};
 
+use std::collections::HashMap;
+
 use super::check::{Checker, inside, shortened};
+use super::extents::Extents;
 use super::{Access, BlockPlace, Group, MAX_EXPERTS, PlanError, Problem, Stage, Then, Window, at, id, range};
 use crate::file::blocks::{BLOCK_HEADER, BlockShape};
 use crate::pack::ALIGNMENT;
-
-/// Most groups: models have some hundred layers.
-const MOST_GROUPS: u64 = 4096;
-/// Most experts of all groups together.
-const MOST_BLOCKS: u64 = 1 << 20;
-
-/// That there are no more groups and experts than a model has; before anything is made of them.
-pub(super) fn count(plan: &Plan<Kernel>) -> Result<(), Problem> {
-    range("groups of experts", plan.expert_groups.len() as u64, 0, MOST_GROUPS)?;
-    let blocks = plan.expert_groups.iter().fold(0u64, |sum, group| sum.saturating_add(group.experts.into()));
-    range("experts of all groups", blocks, 0, MOST_BLOCKS)
-}
 
 /// What the checks of groups leave.
 pub(super) struct Checked {
@@ -91,18 +82,21 @@ pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<Che
         }
     }
     // What is predicted by the very ids that a window is requested by later is no guess.
+    let mut by_ids: HashMap<_, Vec<usize>> = HashMap::new();
+    for (number, window) in windows.iter().enumerate() {
+        if let Some(routing) = checker.routings.get(window.bucket.0 as usize) {
+            by_ids.entry((window.group, routing.ids, routing.top_k)).or_default().push(number);
+        }
+    }
     let mut requested = 0;
     for then in stages.iter_mut().flat_map(|stage| &mut stage.then) {
         let Then::Predict { group, ids, count } = *then else {
             requested += usize::from(matches!(then, Then::Request { .. }));
             continue;
         };
-        let is_known = |window: &Window| {
-            let routing = checker.routings.get(window.bucket.0 as usize);
-            window.group == group && routing.is_some_and(|routing| routing.ids == ids && routing.top_k == count)
-        };
-        let later = windows.iter().enumerate().skip(requested);
-        if let Some((window, _)) = later.into_iter().find(|(_, window)| is_known(window)) {
+        let known = by_ids.get(&(group, ids, count)).map_or(&[][..], Vec::as_slice);
+        let later = known.partition_point(|window| *window < requested);
+        if let Some(&window) = known.get(later) {
             *then = Then::Announce { window: window as u32, group };
         }
     }
@@ -239,17 +233,17 @@ fn reader(
 fn repeatable(checker: &Checker<'_>, stages: &[Stage], bucket: BucketId) -> Result<(), Problem> {
     let routed = |task: &Task| task.rows == RowAxis::Routed(bucket);
     // Taken by tasks over other rows, of any stage.
-    let mut taken: Vec<BufferId> = Vec::new();
+    let mut taken = Extents::default();
     for task in stages.iter().flat_map(|stage| &stage.tasks).filter(|task| !routed(task)) {
-        taken.extend(buffers(checker, task, false)?);
+        buffers(checker, task, false)?.into_iter().for_each(|buffer| taken.add(checker.extent(buffer)));
     }
     // Taken for experts by stages before.
-    let mut again: Vec<BufferId> = Vec::new();
+    let mut again = Extents::default();
     for stage in stages {
         for task in &stage.tasks {
-            let kept = || again.iter().chain(taken.iter().filter(|_| routed(task)));
             for written in buffers(checker, task, true)? {
-                if kept().any(|&buffer| checker.may_overlap(Source::Arena(written), Source::Arena(buffer))) {
+                let written = checker.extent(written);
+                if again.overlap(&written) || routed(task) && taken.overlap(&written) {
                     return Err(Problem::Shape {
                         right: "computed with in memory of its own, apart from what is read before",
                     });
@@ -257,7 +251,7 @@ fn repeatable(checker: &Checker<'_>, stages: &[Stage], bucket: BucketId) -> Resu
             }
         }
         for task in stage.tasks.iter().filter(|task| routed(task)) {
-            again.extend(buffers(checker, task, false)?);
+            buffers(checker, task, false)?.into_iter().for_each(|buffer| again.add(checker.extent(buffer)));
         }
     }
     Ok(())

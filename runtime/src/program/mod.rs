@@ -3,6 +3,7 @@
 //! Takes a plan that nobody trusts, with kernels that the kernel verifier has accepted. Leaves true, where it gives a
 //! [`Program`]:
 //!
+//! - there is no more of anything than a model needs (`limits`), and checking it took time in proportion to the plan's length;
 //! - every id is in range: kernels, buffers, weights, files, tables, layers, routings;
 //! - every variant has one dim rule for each dim of its kernel, and an argument for each buffer;
 //! - a kernel writes only the arena, the cache and scratch; scratch buffers are in scratch memory, and nothing else is;
@@ -16,14 +17,18 @@
 
 mod check;
 mod error;
+mod extents;
 mod groups;
+mod limits;
 
 use ixc_ir::kernel::{Affine, Atom, BufferKind, Dim, Kernel};
 use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, KernelId, Plan, Task};
 
 use crate::file::blocks::BlockShape;
+pub(crate) use check::shortened;
 pub use error::{PlanError, Problem};
 use groups::Checked;
+pub use limits::MAX_LAYERS;
 
 /// Most dims of a kernel in a plan.
 pub const MAX_DIMS: usize = 8;
@@ -43,7 +48,7 @@ pub const MAX_SCRATCH: u64 = 1 << 28;
 pub const MAX_PARTS: u64 = 1 << 28;
 /// Bytes that a row's column is taken to need for its parts at least: there is a counter for each.
 const LINE_BYTES: u64 = 64;
-/// Most pairs that a rotary table turns.
+/// Most pairs that rotary tables turn, all together.
 pub const MAX_PAIRS: usize = 1 << 16;
 
 type Result<T, E = PlanError> = std::result::Result<T, E>;
@@ -184,7 +189,7 @@ pub struct Routing {
 }
 
 /// Where ids are: some of those that each row of a buffer holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Ids {
     /// The arena buffer.
     pub buffer: BufferId,
@@ -367,7 +372,7 @@ impl Program {
             range("context length", plan.context_length, 1, u64::from(u32::MAX))
         };
         at(&"plan", sizes())?;
-        at(&"plan", groups::count(plan))?;
+        at(&"plan", limits::check(plan))?;
         let mut kernels = Vec::with_capacity(plan.kernels.len());
         let mut scratch_bytes = 0;
         for kernel in &plan.kernels {

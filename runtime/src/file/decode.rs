@@ -1,0 +1,323 @@
+//! Decoding postcard with a bound on what it becomes: memory in proportion to the bytes that were read.
+//!
+//! A byte can stand for much more than a byte: six of them are an empty loop of 136, one is a `String` of 24. So each element of a list
+//! is counted with the size that it has in memory, each list and each text with what lies behind it, and at every point of the bytes
+//! the sum may be [`MEMORY_PER_BYTE`] times what was read so far, and [`SLACK`]. What has more is refused there, before it is made.
+//!
+//! Plans that `ixc` makes take some eight times their bytes, tokenizers six times.
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use postcard::de_flavors::Flavor;
+use serde::Deserialize;
+use serde::de::{self, DeserializeSeed, IntoDeserializer, Visitor};
+
+/// Bytes of memory that a byte may become.
+pub const MEMORY_PER_BYTE: usize = 16;
+/// Bytes of memory that may be taken beyond that: a plan may begin with what takes most.
+pub const SLACK: usize = 4 << 20;
+/// What an allocation takes beside its bytes, at least (glibc's malloc).
+const ALLOCATION: usize = 16;
+
+/// Why bytes are not what they should be.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DecodeError {
+    /// They are something else.
+    #[error(transparent)]
+    Encoding(#[from] postcard::Error),
+    /// They become too much.
+    #[error("its first {bytes} bytes take more than {MEMORY_PER_BYTE} times as much memory, which no plan needs")]
+    Memory {
+        /// How many of them.
+        bytes: usize,
+    },
+}
+
+/// Decodes a value; gives it and the bytes behind it.
+///
+/// # Errors
+/// See [`DecodeError`].
+pub fn take_from_bytes<'de, T: Deserialize<'de>>(bytes: &'de [u8]) -> Result<(T, &'de [u8]), DecodeError> {
+    let taken = Rc::new(Cell::new(0));
+    let input = Input { bytes, taken: Rc::clone(&taken) };
+    let mut decoder = Decoder {
+        inner: postcard::Deserializer::from_flavor(input),
+        taken: Rc::clone(&taken),
+        made: 0,
+        refused: false,
+    };
+    match T::deserialize(&mut decoder) {
+        Ok(value) => Ok((value, bytes.get(taken.get()..).unwrap_or_default())),
+        Err(_) if decoder.refused => Err(DecodeError::Memory { bytes: taken.get() }),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Bytes, and how many of them were taken.
+struct Input<'de> {
+    bytes: &'de [u8],
+    taken: Rc<Cell<usize>>,
+}
+
+impl<'de> Flavor<'de> for Input<'de> {
+    type Remainder = ();
+    type Source = &'de [u8];
+
+    fn pop(&mut self) -> postcard::Result<u8> {
+        self.try_take_n(1).map(|byte| byte[0])
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        Some(self.bytes.len() - self.taken.get())
+    }
+
+    fn try_take_n(&mut self, count: usize) -> postcard::Result<&'de [u8]> {
+        let from = self.taken.get();
+        let end = from.checked_add(count).filter(|end| *end <= self.bytes.len());
+        let end = end.ok_or(postcard::Error::DeserializeUnexpectedEnd)?;
+        self.taken.set(end);
+        Ok(&self.bytes[from..end])
+    }
+
+    fn finalize(self) -> postcard::Result<()> {
+        Ok(())
+    }
+}
+
+/// postcard's deserializer, which counts what is made.
+struct Decoder<'de> {
+    inner: postcard::Deserializer<'de, Input<'de>>,
+    taken: Rc<Cell<usize>>,
+    made: usize,
+    refused: bool,
+}
+
+impl<'de> Decoder<'de> {
+    /// Counts memory that is about to be taken.
+    fn make(&mut self, bytes: usize) -> postcard::Result<()> {
+        self.made = self.made.saturating_add(bytes);
+        let allowed = self.taken.get().saturating_mul(MEMORY_PER_BYTE).saturating_add(SLACK);
+        self.refused |= self.made > allowed;
+        // postcard's errors carry no words; the caller asks for `refused`.
+        if self.refused { Err(postcard::Error::SerdeDeCustom) } else { Ok(()) }
+    }
+
+    fn length(&mut self) -> postcard::Result<usize> {
+        let length = u64::deserialize(&mut self.inner)?;
+        usize::try_from(length).map_err(|_| postcard::Error::DeserializeBadVarint)
+    }
+
+    fn bytes(&mut self) -> postcard::Result<&'de [u8]> {
+        let before = self.taken.get();
+        let bytes: &'de [u8] = Deserialize::deserialize(&mut self.inner)?;
+        // A text of no bytes is no allocation.
+        let made = self.taken.get() - before;
+        self.make(if bytes.is_empty() { 0 } else { made + ALLOCATION })?;
+        Ok(bytes)
+    }
+}
+
+/// What has no list in it is postcard's matter.
+macro_rules! plain {
+    ($($method:ident)*) => {$(
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> postcard::Result<V::Value> {
+            de::Deserializer::$method(&mut self.inner, visitor)
+        }
+    )*};
+}
+
+impl<'de> de::Deserializer<'de> for &mut Decoder<'de> {
+    type Error = postcard::Error;
+
+    plain! {
+        deserialize_any deserialize_bool deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64 deserialize_u8
+        deserialize_u16 deserialize_u32 deserialize_u64 deserialize_f32 deserialize_f64 deserialize_char deserialize_unit
+        deserialize_identifier deserialize_ignored_any
+    }
+
+    fn is_human_readable(&self) -> bool {
+        false
+    }
+
+    fn deserialize_str<V: Visitor<'de>>(self, visitor: V) -> postcard::Result<V::Value> {
+        let text = std::str::from_utf8(self.bytes()?).map_err(|_| postcard::Error::DeserializeBadUtf8)?;
+        visitor.visit_str(text)
+    }
+
+    fn deserialize_string<V: Visitor<'de>>(self, visitor: V) -> postcard::Result<V::Value> {
+        self.deserialize_str(visitor)
+    }
+
+    fn deserialize_bytes<V: Visitor<'de>>(self, visitor: V) -> postcard::Result<V::Value> {
+        visitor.visit_bytes(self.bytes()?)
+    }
+
+    fn deserialize_byte_buf<V: Visitor<'de>>(self, visitor: V) -> postcard::Result<V::Value> {
+        self.deserialize_bytes(visitor)
+    }
+
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> postcard::Result<V::Value> {
+        match u8::deserialize(&mut self.inner)? {
+            0 => visitor.visit_none(),
+            1 => visitor.visit_some(self),
+            _ => Err(postcard::Error::DeserializeBadOption),
+        }
+    }
+
+    fn deserialize_unit_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> postcard::Result<V::Value> {
+        visitor.visit_unit()
+    }
+
+    fn deserialize_newtype_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> postcard::Result<V::Value> {
+        visitor.visit_newtype_struct(self)
+    }
+
+    fn deserialize_seq<V: Visitor<'de>>(self, visitor: V) -> postcard::Result<V::Value> {
+        let left = self.length()?;
+        self.make(if left > 0 { ALLOCATION } else { 0 })?;
+        visitor.visit_seq(Elements { decoder: self, left, is_list: true })
+    }
+
+    fn deserialize_tuple<V: Visitor<'de>>(self, left: usize, visitor: V) -> postcard::Result<V::Value> {
+        visitor.visit_seq(Elements { decoder: self, left, is_list: false })
+    }
+
+    fn deserialize_tuple_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        len: usize,
+        visitor: V,
+    ) -> postcard::Result<V::Value> {
+        self.deserialize_tuple(len, visitor)
+    }
+
+    fn deserialize_map<V: Visitor<'de>>(self, _: V) -> postcard::Result<V::Value> {
+        // Nothing that is decoded here has a map.
+        Err(postcard::Error::WontImplement)
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> postcard::Result<V::Value> {
+        self.deserialize_tuple(fields.len(), visitor)
+    }
+
+    fn deserialize_enum<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        _: &'static [&'static str],
+        visitor: V,
+    ) -> postcard::Result<V::Value> {
+        visitor.visit_enum(self)
+    }
+}
+
+/// The elements of a list, which lie in memory of their own, or of a tuple or struct, which lie in whatever it lies in.
+struct Elements<'a, 'de> {
+    decoder: &'a mut Decoder<'de>,
+    left: usize,
+    is_list: bool,
+}
+
+impl<'de> de::SeqAccess<'de> for Elements<'_, 'de> {
+    type Error = postcard::Error;
+
+    fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> postcard::Result<Option<S::Value>> {
+        if self.left == 0 {
+            return Ok(None);
+        }
+        self.left -= 1;
+        if self.is_list {
+            self.decoder.make(size_of::<S::Value>())?;
+        }
+        seed.deserialize(&mut *self.decoder).map(Some)
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        // What is claimed may not be there; serde takes room for a mebibyte at most by this.
+        Some(self.left)
+    }
+}
+
+impl<'de> de::EnumAccess<'de> for &mut Decoder<'de> {
+    type Error = postcard::Error;
+    type Variant = Self;
+
+    fn variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> postcard::Result<(S::Value, Self)> {
+        let variant = u32::deserialize(&mut self.inner)?;
+        let value: S::Value = seed.deserialize(IntoDeserializer::<postcard::Error>::into_deserializer(variant))?;
+        Ok((value, self))
+    }
+}
+
+impl<'de> de::VariantAccess<'de> for &mut Decoder<'de> {
+    type Error = postcard::Error;
+
+    fn unit_variant(self) -> postcard::Result<()> {
+        Ok(())
+    }
+
+    fn newtype_variant_seed<S: DeserializeSeed<'de>>(self, seed: S) -> postcard::Result<S::Value> {
+        seed.deserialize(self)
+    }
+
+    fn tuple_variant<V: Visitor<'de>>(self, len: usize, visitor: V) -> postcard::Result<V::Value> {
+        de::Deserializer::deserialize_tuple(self, len, visitor)
+    }
+
+    fn struct_variant<V: Visitor<'de>>(
+        self,
+        fields: &'static [&'static str],
+        visitor: V,
+    ) -> postcard::Result<V::Value> {
+        de::Deserializer::deserialize_tuple(self, fields.len(), visitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::Serialize;
+
+    use super::*;
+
+    #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+    enum Shape {
+        Point,
+        Circle(f32),
+        Line { from: (i64, u8), to: Option<Box<Shape>> },
+        Path(Vec<Shape>, String),
+    }
+
+    #[test]
+    fn decodes_as_postcard_does() {
+        let line = Shape::Line { from: (-7, 200), to: Some(Box::new(Shape::Circle(0.5))) };
+        let path = Shape::Path(vec![Shape::Point, line, Shape::Path(vec![], "é".into())], String::new());
+        let mut bytes = postcard::to_allocvec(&(path.clone(), true, u64::MAX, vec![1u8, 2])).unwrap();
+        let end = bytes.len();
+        bytes.extend(b"rest");
+        let decoded = take_from_bytes::<(Shape, bool, u64, Vec<u8>)>(&bytes).unwrap();
+        assert_eq!(decoded, ((path, true, u64::MAX, vec![1, 2]), &b"rest"[..]));
+        for cut in 0..end {
+            assert!(take_from_bytes::<(Shape, bool, u64, Vec<u8>)>(&bytes[..cut]).is_err());
+        }
+    }
+
+    #[test]
+    fn what_takes_too_much_memory_is_refused_before_it_is_made() {
+        // A text of no bytes is one byte here, and 24 in memory: eight more than it may be.
+        let texts = |count: usize| postcard::to_allocvec(&vec![String::new(); count]).unwrap();
+        let allowed = SLACK / (size_of::<String>() - MEMORY_PER_BYTE);
+        assert_eq!(take_from_bytes::<Vec<String>>(&texts(allowed - 100)).unwrap().0.len(), allowed - 100);
+        let bytes = texts(64 * allowed);
+        let error = take_from_bytes::<Vec<String>>(&bytes).unwrap_err();
+        let DecodeError::Memory { bytes: read } = error else { panic!("{error}") };
+        assert!((allowed - 100..allowed + 100).contains(&read), "{read}");
+        // Numbers take what they take.
+        let numbers = vec![7u32; 4 << 20];
+        assert_eq!(take_from_bytes::<Vec<u32>>(&postcard::to_allocvec(&numbers).unwrap()).unwrap().0, numbers);
+    }
+}

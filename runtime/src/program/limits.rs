@@ -1,0 +1,93 @@
+//! How many of each thing a plan may have: checked of its lists alone, before anything is made of them.
+//!
+//! The deepest model known has 126 layers (Llama 3.1 405B), the one with the most experts some 60 layers of 256; plans are made of up to
+//! [`MAX_LAYERS`]. What a layer has at most is told by what the schedule makes of the architectures that there are, doubled at least.
+
+use ixc_ir::kernel::{Kernel, Stmt};
+use ixc_ir::plan::{Plan, Step};
+
+use super::{MAX_PAIRS, Problem, range};
+
+/// Most layers: thirty times the most known.
+pub const MAX_LAYERS: u64 = 4096;
+/// Most routings, of all layers: two of a layer where some experts are computed later than others. Each has memory of its own.
+const MAX_ROUTINGS: u64 = 2 * MAX_LAYERS;
+/// Most experts that a token is routed to, in all layers together: each takes eight bytes for each token of a step.
+const MAX_ROUTED: u64 = 1 << 15;
+/// Most steps, between which threads meet; a layer has up to 15.
+const MAX_STEPS: u64 = 32 * MAX_LAYERS;
+/// Most tasks; a layer has up to 20.
+const MAX_TASKS: u64 = 40 * MAX_LAYERS;
+/// Most kernels that a task chooses from by its rows; there are up to five.
+const MAX_VARIANTS: u64 = 16;
+/// Most weights; a layer has up to 16.
+const MAX_WEIGHTS: u64 = 32 * MAX_LAYERS;
+/// Most buffers of the arena; a layer has up to 20.
+const MAX_ARENA_BUFFERS: u64 = 40 * MAX_LAYERS;
+/// Most kernels. They differ by shape and format, not by layer: plans have some fifty.
+const MAX_KERNELS: u64 = 4096;
+/// Most statements of all kernels. Plans have some twenty thousand; generating code takes time by them.
+const MAX_STATEMENTS: u64 = 1 << 19;
+/// Most model files; the largest models have some two hundred.
+const MAX_FILES: u64 = 4096;
+/// Most heads of a layer's KV cache; there are up to 128.
+const MAX_HEADS: u64 = 4096;
+/// Most heads of all layers.
+const MAX_ALL_HEADS: u64 = 1 << 18;
+/// Most experts of all groups together.
+const MAX_BLOCKS: u64 = 1 << 20;
+
+/// That a plan has no more of anything than a model needs.
+pub(super) fn check(plan: &Plan<Kernel>) -> Result<(), Problem> {
+    let count = |of: &dyn Fn(&Step) -> usize| plan.steps.iter().map(of).sum::<usize>() as u64;
+    let tasks = |step: &Step| if let Step::Run { tasks } = step { tasks.len() } else { 0 };
+    let sum = |numbers: &mut dyn Iterator<Item = u32>| numbers.map(u64::from).fold(0, u64::saturating_add);
+    let counts = [
+        ("number of model files", plan.files.len() as u64, MAX_FILES),
+        ("number of weights", plan.weights.len() as u64, MAX_WEIGHTS),
+        ("number of groups of experts", plan.expert_groups.len() as u64, MAX_LAYERS),
+        ("number of experts of all groups", sum(&mut plan.expert_groups.iter().map(|g| g.experts)), MAX_BLOCKS),
+        (
+            "number of pairs of all rotary tables",
+            plan.ropes.iter().map(|t| t.frequencies.len() as u64).sum(),
+            MAX_PAIRS as u64,
+        ),
+        ("number of layers of the KV cache", plan.cache.len() as u64, MAX_LAYERS),
+        (
+            "number of heads of a layer of the KV cache",
+            plan.cache.iter().map(|l| l.heads.into()).max().unwrap_or(0),
+            MAX_HEADS,
+        ),
+        ("number of heads of the KV cache", sum(&mut plan.cache.iter().map(|l| l.heads)), MAX_ALL_HEADS),
+        ("number of buffers", plan.buffers.len() as u64, MAX_ARENA_BUFFERS),
+        ("number of kernels", plan.kernels.len() as u64, MAX_KERNELS),
+        ("number of statements of all kernels", plan.kernels.iter().map(|k| statements(&k.body)).sum(), MAX_STATEMENTS),
+        ("number of steps", plan.steps.len() as u64, MAX_STEPS),
+        ("number of tasks", count(&tasks), MAX_TASKS),
+        ("number of routings", count(&|step| usize::from(matches!(step, Step::Bucket { .. }))), MAX_ROUTINGS),
+        ("number of requests", count(&|step| usize::from(matches!(step, Step::Request { .. }))), MAX_ROUTINGS),
+        ("number of predictions", count(&|step| usize::from(matches!(step, Step::Predict { .. }))), MAX_ROUTINGS),
+        (
+            "number of experts that a token is routed to",
+            sum(&mut plan
+                .steps
+                .iter()
+                .filter_map(|s| if let Step::Bucket { top_k, .. } = s { Some(*top_k) } else { None })),
+            MAX_ROUTED,
+        ),
+        ("number of variants of a task", count_variants(plan), MAX_VARIANTS),
+    ];
+    counts.into_iter().try_for_each(|(what, found, max)| range(what, found, 0, max))
+}
+
+/// The most variants that a task has.
+fn count_variants(plan: &Plan<Kernel>) -> u64 {
+    let tasks = plan.steps.iter().flat_map(|step| if let Step::Run { tasks } = step { &tasks[..] } else { &[] });
+    tasks.map(|task| task.variants.len() as u64).max().unwrap_or(0)
+}
+
+/// How many statements there are, those in loops included. Loops are nested as deep as they may be decoded.
+fn statements(body: &[Stmt]) -> u64 {
+    let inner = |stmt: &Stmt| if let Stmt::For(each) = stmt { statements(&each.body) } else { 0 };
+    body.iter().map(|stmt| 1 + inner(stmt)).sum()
+}
