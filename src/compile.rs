@@ -26,6 +26,7 @@ use ixc_ir::plan::{KernelSpec, Plan, SourceFile};
 use ixc_passes::manager::{self, PIPELINE, run_pipeline};
 use ixc_passes::schedule::pieces::Pieces;
 use ixc_passes::schedule::{self, DEFAULT_MAX_TOKENS, MatrixTarget, Settings};
+use ixc_runtime::file::decode;
 
 use crate::Error;
 use crate::model::Model;
@@ -177,7 +178,7 @@ fn source_files(gguf: &Gguf) -> Result<Vec<SourceFile>, Error> {
 /// # Errors
 /// None for a spec that was read from a file.
 pub fn encode_tokenizer(spec: &TokenizerSpec) -> Result<Vec<u8>, Error> {
-    postcard::to_allocvec(spec).map_err(|source| Error::PlanTokenizer { source })
+    postcard::to_allocvec(spec).map_err(|source| Error::PlanTokenizer { source: source.into() })
 }
 
 /// The tokenizer's spec of a plan; it is checked when a tokenizer is built from it.
@@ -185,7 +186,7 @@ pub fn encode_tokenizer(spec: &TokenizerSpec) -> Result<Vec<u8>, Error> {
 /// # Errors
 /// [`Error::PlanTokenizer`].
 pub fn decode_tokenizer(bytes: &[u8]) -> Result<TokenizerSpec, Error> {
-    postcard::from_bytes(bytes).map_err(|source| Error::PlanTokenizer { source })
+    decode::take_from_bytes(bytes).map(|(spec, _)| spec).map_err(|source| Error::PlanTokenizer { source })
 }
 
 /// What `compile` makes something for: a processor, or a grid of processing elements.

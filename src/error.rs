@@ -9,7 +9,7 @@
 //! | 66 | a file is missing or may not be read (`EX_NOINPUT`) |
 //! | 69 | this CPU lacks a feature that the target needs, or the system forbids generated code (`EX_UNAVAILABLE`) |
 //! | 74 | reading or writing failed (`EX_IOERR`) |
-//! | 130 | ended by Ctrl-C, after what there was had been written |
+//! | 130 | ended by Ctrl-C |
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -32,6 +32,7 @@ use ixc_passes::schedule::ScheduleError;
 use ixc_runtime::engine::StepError;
 use ixc_runtime::execute::ExecuteError;
 use ixc_runtime::file::FileError;
+use ixc_runtime::file::decode::DecodeError;
 use ixc_runtime::load::LoadError;
 use ixc_runtime::sample::{SampleError, SettingsError};
 use ixc_runtime::stream::StreamError;
@@ -54,6 +55,9 @@ pub const UNAVAILABLE: u8 = 69;
 pub const IO: u8 = 74;
 /// Exit status after Ctrl-C.
 pub const INTERRUPTED: u8 = 130;
+
+/// What no process has: a plan that asks for it is wrong, whatever machine it is loaded on. (Addresses of x86-64 have 47 bits for it.)
+const ADDRESS_SPACE: u64 = 1 << 47;
 
 /// Why a model cannot be compiled or run.
 #[derive(Debug, thiserror::Error)]
@@ -179,7 +183,7 @@ pub enum Error {
     #[error("the plan's tokenizer is malformed: {source}")]
     PlanTokenizer {
         /// Why.
-        source: postcard::Error,
+        source: DecodeError,
     },
     /// A file other than a model could not be read or written.
     #[error("{}: cannot {action}: {source}", path.display())]
@@ -249,6 +253,19 @@ pub enum Error {
         /// How many fit.
         context: usize,
     },
+    /// A prompt longer than the model can see, whatever tokens it is.
+    #[error(
+        "the prompt has {bytes} bytes; the context of {context} tokens holds at most {}, its longest token being one of {longest}",
+        context.saturating_mul(*longest)
+    )]
+    Prompt {
+        /// Its length.
+        bytes: usize,
+        /// Tokens of the context.
+        context: usize,
+        /// Bytes of the longest token.
+        longest: usize,
+    },
 }
 
 impl From<KernelError> for Error {
@@ -288,11 +305,14 @@ impl Error {
             Error::Io { source, .. }
             | Error::PlanFile(FileError::Io { source, .. } | FileError::Space { source, .. })
             | Error::Load(LoadError::ModelFile { source, .. }) => io_status(source),
+            Error::Load(LoadError::Memory(error)) if error.bytes >= ADDRESS_SPACE => DATA,
             Error::Load(
                 LoadError::Memory(_) | LoadError::Thread { .. } | LoadError::Pack { .. } | LoadError::Fault { .. },
             ) => FAILED,
             Error::Load(LoadError::Stream(_)) | Error::Step(StepError::Execute(ExecuteError::Stream(_))) => FAILED,
             Error::Drive { .. } => IO,
+            // The system refused it; what a template did to its renderer is the template's.
+            Error::Template(TemplateError::Start { .. }) => IO,
             Error::Load(
                 LoadError::NotEmulated { .. }
                 | LoadError::Budget { .. }
@@ -341,7 +361,8 @@ impl Error {
             | Error::SmallDrive { .. }
             | Error::NoDrive { .. }
             | Error::NoExperts { .. }
-            | Error::Context { .. } => DATA,
+            | Error::Context { .. }
+            | Error::Prompt { .. } => DATA,
         }
     }
 }

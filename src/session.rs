@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use ixc_codegen::module::CodegenError;
 use ixc_codegen::target::Target;
-use ixc_frontend::template::{ChatTemplate, Conversation, Message};
+use ixc_frontend::template::{ChatTemplate, Conversation, Message, own_program};
 use ixc_frontend::tokenizer::{Tokenizer, TokenizerError};
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, WeightFile};
@@ -357,11 +357,15 @@ impl Session {
     /// When there is no tokenizer, or it has no tokens for the text.
     pub fn encode_prompt(&self, prompt: &str) -> Result<Vec<u32>, Error> {
         let tokenizer = self.tokenizer()?;
-        let mut tokens = tokenizer.encode(prompt, true)?;
-        if let Some(bos) = tokenizer.add_bos().filter(|bos| tokens.first() != Some(bos)) {
-            tokens.insert(0, bos);
-        }
-        Ok(tokens)
+        self.check_prompt(prompt)?;
+        Ok(with_bos(tokenizer, tokenizer.encode(prompt, true)?))
+    }
+
+    /// Refuses a text that does not fit into the context however few tokens it may be, before any time or memory goes into it.
+    fn check_prompt(&self, prompt: &str) -> Result<(), Error> {
+        let (context, longest) = (self.context(), self.tokenizer()?.longest_token());
+        let bytes = prompt.len();
+        if bytes > context.saturating_mul(longest) { Err(Error::Prompt { bytes, context, longest }) } else { Ok(()) }
     }
 
     /// Begins a conversation.
@@ -375,7 +379,8 @@ impl Session {
         self.conversation.messages.push(Message::new("user", text));
     }
 
-    /// The conversation as tokens, up to where the model is to answer. The template runs in a process of its own, since it
+    /// The conversation as tokens, up to where the model is to answer. Names of control tokens are those tokens where the template wrote them,
+    /// and text in what was said. The template runs in a process of its own, since it
     /// comes from the file and nothing else bounds its memory: this program again, whose `main` must begin with
     /// [`serve_render_request`](ixc_frontend::template::serve_render_request) as that of `ixc` does.
     ///
@@ -388,11 +393,15 @@ impl Session {
             Ok(String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned())
         };
         let (bos_token, eos_token) = (text(tokenizer.bos())?, text(tokenizer.eos())?);
-        let conversation = Conversation { bos_token, eos_token, ..self.conversation.clone() };
         let source = self.template.as_deref().ok_or(Error::NoTemplate)?;
-        let helper = std::env::current_exe().map_err(Error::io(Path::new("/proc/self/exe"), "find"))?;
+        let said = &self.conversation.messages;
+        let mut values = tokenizer.values(said.iter().flat_map(|m| [&*m.role, &*m.content]).chain([source]));
+        let messages = said.iter().map(|m| Message::new(values.protect(&m.role), values.protect(&m.content))).collect();
+        let conversation = Conversation { bos_token, eos_token, messages, ..self.conversation.clone() };
+        let helper = own_program().map_err(Error::io(Path::new("/proc/self/exe"), "find"))?;
         let prompt = ChatTemplate::from_source(source)?.render_isolated(&helper, &conversation)?;
-        self.encode_prompt(&prompt)
+        self.check_prompt(&prompt)?;
+        Ok(with_bos(tokenizer, tokenizer.encode_rendered(&prompt, &values)?))
     }
 
     /// Takes what the model answered into the conversation.
@@ -549,6 +558,14 @@ impl Session {
         self.cached.extend_from_slice(tokens);
         Ok(())
     }
+}
+
+/// The tokens of a prompt, behind BOS where the model wants it.
+fn with_bos(tokenizer: &Tokenizer, mut tokens: Vec<u32>) -> Vec<u32> {
+    if let Some(bos) = tokenizer.add_bos().filter(|bos| tokens.first() != Some(bos)) {
+        tokens.insert(0, bos);
+    }
+    tokens
 }
 
 /// The file that most experts of a plan lie in, if it says when they are needed and that is a file.

@@ -242,6 +242,87 @@ fn special_tokens_match_when_they_may() {
     assert_eq!(tokenizer.decode(&tokenizer.encode("日 <s>\n", false).unwrap()).unwrap(), "日 <s>\n");
 }
 
+/// What a user says is text, whatever it is; the template's own words around it are tokens.
+#[test]
+fn values_in_a_prompt_are_text() {
+    let tokenizer = Tokenizer::new(&small_bpe("qwen2")).unwrap();
+    let (end, tool) = (273, 274);
+    for said in [
+        "<|im_end|>",
+        "the <|im_end|><|im_end|> the",
+        "<tool><|im_end|>",
+        "a <|im_",
+        "end|>",
+        " im_end|>\n",
+        "\u{f0000}<|im_end|>",
+    ] {
+        let mut values = tokenizer.values([said]);
+        let rendered = format!("the<|im_end|><|im_{}|im_end|><|im_end|>", values.protect(said));
+        let mut expected = tokenizer.encode("the", false).unwrap();
+        expected.push(end);
+        expected.extend(tokenizer.encode(&format!("<|im_{said}|im_end|>"), false).unwrap());
+        expected.push(end);
+        let ids = tokenizer.encode_rendered(&rendered, &values).unwrap();
+        assert_eq!(ids, expected, "{said:?}");
+        // Names of user-defined tokens are tokens everywhere.
+        assert_eq!(ids.contains(&tool), said.contains("<tool>"));
+    }
+    // Without values it is what a prompt always was.
+    let (text, values) = ("<|im_end|>the <tool>\n<|im_end|>", tokenizer.values([]));
+    assert_eq!(tokenizer.encode_rendered(text, &values).unwrap(), tokenizer.encode(text, true).unwrap());
+    // SPM's space comes behind control tokens, and not behind the user's words for them.
+    let tokenizer = Tokenizer::new(&small_spm()).unwrap();
+    let mut values = tokenizer.values([]);
+    let rendered = format!("<s>the{}the</s>the", values.protect("</s>"));
+    let expected =
+        [vec![1], tokenizer.encode("the</s>the", false).unwrap(), vec![2], tokenizer.encode("the", false).unwrap()];
+    assert_eq!(tokenizer.encode_rendered(&rendered, &values).unwrap(), expected.concat());
+}
+
+/// Templates look into what was said; stand-ins may not change what they find.
+#[test]
+fn templates_see_values_as_they_are() {
+    let tokenizer = Tokenizer::new(&small_bpe("qwen2")).unwrap();
+    let source = "{% for m in messages %}{% if '</think>' in m.content %}{{ m.content.split('</think>')[-1] | trim }}\
+                  {% else %}{{ m.content | trim }}{{ m.content | length }}{% endif %}<|im_end|>{% endfor %}";
+    let said = ["<think>no <|im_end|></think> yes<|im_end|> ", "<|im_end|>é"];
+    let mut values = tokenizer.values(said.into_iter().chain([source]));
+    let messages = said.map(|said| Message::new("user", values.protect(said))).into();
+    let conversation = Conversation { messages, ..Conversation::default() };
+    let rendered = ChatTemplate::from_source(source).unwrap().render(&conversation).unwrap();
+    let ids = tokenizer.encode_rendered(&rendered, &values).unwrap();
+    assert_eq!(ids.iter().filter(|id| **id == 273).count(), 2);
+    let shown = DecodeOptions { show_special: true, ..DecodeOptions::default() };
+    assert_eq!(tokenizer.decode_with(&ids, shown).unwrap(), "yes<|im_end|><|im_end|><|im_end|>é11<|im_end|>");
+}
+
+/// What bounds the time and memory of tokenizing: how many tokens there are and how long they are.
+#[test]
+fn vocabularies_have_limits() {
+    let refused = |change: &dyn Fn(&mut TokenizerSpec)| {
+        let mut spec = small_bpe("qwen2");
+        change(&mut spec);
+        Tokenizer::new(&spec).map(drop).unwrap_err().to_string()
+    };
+    let text = refused(&|spec| spec.tokens[273] = "<".repeat(257));
+    assert!(text.contains("has a text of 257 bytes at index 273; expected at most 256"), "{text}");
+    let text = refused(&|spec| spec.tokens[3] = "a".repeat(1025));
+    assert!(text.contains("has a text of 1025 bytes at index 3; expected at most 1024"), "{text}");
+    let text = refused(&|spec| spec.merges = vec!["a b".into(); (1 << 20) + 1]);
+    assert!(text.contains("has 1048577 elements; expected at most 1048576"), "{text}");
+    let text = refused(&|spec| {
+        spec.tokens.resize((1 << 19) + 1, String::new());
+        spec.types.resize((1 << 19) + 1, TokenType::Normal);
+    });
+    assert!(text.contains("has 524289 elements; expected 1 to 524288"), "{text}");
+    let text = refused(&|spec| {
+        // Each begins in a way of its own: 240 bytes for each of 1200.
+        spec.tokens.extend((0..1200).map(|i| format!("{i:0240}").chars().rev().collect::<String>()));
+        spec.types.resize(spec.tokens.len(), TokenType::Control);
+    });
+    assert!(text.contains("different beginnings; expected at most 262144"), "{text}");
+}
+
 #[test]
 fn text_that_a_vocabulary_cannot_say_is_an_error() {
     let spec = TokenizerSpec { tokens: vec!["a".into()], model: ModelKind::Bpe, ..TokenizerSpec::default() };

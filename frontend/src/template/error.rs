@@ -59,7 +59,13 @@ pub enum TemplateError {
         /// Its words.
         message: String,
     },
-    /// Rendering could not be started, or ended without an answer.
+    /// Rendering could not be started.
+    #[error("cannot render tokenizer.chat_template: {reason}")]
+    Start {
+        /// What the system said.
+        reason: String,
+    },
+    /// Rendering ended without an answer.
     #[error("cannot render tokenizer.chat_template: {reason}")]
     Failed {
         /// What happened.

@@ -2,7 +2,7 @@
 //! system keeps. The child may abort, run out of memory or be killed; its parent turns each into an error.
 
 use std::io::{self, Read, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus, Stdio};
 
 use serde::{Deserialize, Serialize};
@@ -29,6 +29,17 @@ struct Request {
 /// Set in a child: one that renders in a child itself does not know its argument, and would go on so for ever.
 const RENDERING: &str = "IXC_RENDERING";
 
+/// The program that runs, to be started once more as the helper: on Linux the open file that it was started from, which is there also after
+/// an upgrade has put another in its place; elsewhere its path.
+///
+/// # Errors
+/// When the system does not say where it is.
+pub fn own_program() -> io::Result<PathBuf> {
+    let open = Path::new("/proc/self/exe");
+    // Where there is no /proc the path will do.
+    if open.exists() { Ok(open.into()) } else { std::env::current_exe() }
+}
+
 /// Renders in a child.
 pub fn render(helper: &Path, source: &str, conversation: &Conversation) -> Result<String, TemplateError> {
     let budget = Budget::of(conversation);
@@ -47,7 +58,7 @@ pub fn render(helper: &Path, source: &str, conversation: &Conversation) -> Resul
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
-        .map_err(|error| failed(&format!("cannot start {}", helper.display()), &error))?;
+        .map_err(|error| TemplateError::Start { reason: format!("cannot start {}: {error}", helper.display()) })?;
 
     // The child reads its whole input before it writes, so one after the other cannot block. It may also be dead by
     // now, which its status tells better than a broken pipe.
@@ -98,6 +109,7 @@ fn death(status: ExitStatus, complaint: &str, budget: Budget) -> TemplateError {
 pub fn serve_render_request() -> ExitCode {
     let answer = || -> Result<String, TemplateError> {
         let failed = |error: &dyn std::fmt::Display| TemplateError::Failed { reason: format!("request: {error}") };
+        close_what_was_inherited();
         let mut request = Vec::new();
         io::stdin().lock().read_to_end(&mut request).map_err(|error| failed(&error))?;
         let Request { source, conversation } = serde_json::from_slice(&request).map_err(|error| failed(&error))?;
@@ -109,17 +121,36 @@ pub fn serve_render_request() -> ExitCode {
     if written { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// Closes every descriptor but the three standard ones: what the caller left open is no concern of a template's.
+fn close_what_was_inherited() {
+    #[cfg(target_os = "linux")]
+    // SAFETY: nothing in this process has opened a descriptor of its own yet, so that none is closed that somebody uses. Kernels before 5.9
+    // have no such call and refuse it, which does no harm.
+    unsafe {
+        libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0u32);
+    }
+}
+
 /// Sets the limits of this process; they cannot be raised again.
 fn limit_this_process(budget: Budget) -> io::Result<()> {
     let data = STACK_BYTES as u64 + budget.memory_bytes;
     let limits = [
         (libc::RLIMIT_CORE, 0, 0),
+        // No file is opened, none is written; threads are left, rendering has one of its own.
+        (libc::RLIMIT_NOFILE, 0, 0),
+        (libc::RLIMIT_FSIZE, 0, 0),
         // Soft: SIGXCPU ends the process. Hard, should it live: SIGKILL.
         (libc::RLIMIT_CPU, CPU_SECONDS, CPU_SECONDS + 1),
         (libc::RLIMIT_DATA, data, data),
         // For systems that count no mappings as data.
         (libc::RLIMIT_AS, data + RESERVED_BYTES, data + RESERVED_BYTES),
     ];
+    // Nothing that is executed from here on gains a right by it.
+    #[cfg(target_os = "linux")]
+    // SAFETY: takes numbers only.
+    unsafe {
+        libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    }
     for (resource, soft, hard) in limits {
         let limit = libc::rlimit { rlim_cur: soft, rlim_max: hard };
         // SAFETY: `limit` is a valid rlimit for the time of the call, which reads it and keeps no pointer.

@@ -14,7 +14,8 @@
 //! Fuel bounds neither memory nor time: forty times `s = s ~ s` is two hundred steps and a terabyte, 64 KiB of `-` take
 //! half a minute to parse, minijinja offers no hook on either, and a Rust process that is refused memory aborts. So a template that nobody vouches for
 //! is rendered by [`ChatTemplate::render_isolated`], in a process that may die: the helper is any program that calls
-//! [`serve_render_request`], in practice `ixc` itself, started again with [`RENDER_ARGUMENT`]. Whatever then happens, the
+//! [`serve_render_request`], in practice `ixc` itself ([`own_program`]), started again with [`RENDER_ARGUMENT`]. It opens no file and has
+//! no descriptor but its three pipes. Whatever then happens, the
 //! caller gets text or a [`TemplateError`]. [`ChatTemplate::render`] stays in this process and keeps the other bounds.
 //!
 //! | file | what it owns |
@@ -45,7 +46,7 @@ use serde::{Deserialize, Serialize};
 
 pub use budget::{Budget, CPU_SECONDS, MAX_SOURCE_BYTES, STACK_BYTES};
 pub use error::{Limit, TemplateError};
-pub use isolate::{RENDER_ARGUMENT, serve_render_request};
+pub use isolate::{RENDER_ARGUMENT, own_program, serve_render_request};
 
 /// One turn of a conversation.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

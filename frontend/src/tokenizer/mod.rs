@@ -1,13 +1,15 @@
 //! Tokenizers: text to token ids and back, from a model file's own metadata.
 //!
 //! In: [`TokenizerSpec`], plain data read from GGUF metadata or from a plan, both hostile. Out: [`Tokenizer`], which
-//! gives the ids that llama.cpp gives for the same file. Whatever the text, encoding takes O(n log n) time.
+//! gives the ids that llama.cpp gives for the same file. Whatever the text, encoding takes O(n log n) time, and memory in
+//! proportion to the text.
 //!
 //! | file | what it owns |
 //! | --- | --- |
 //! | `spec` | what a file says about its vocabulary, checked |
 //! | `vocabulary` | each token's bytes and class; which tokens end generation |
 //! | `special` | finding special tokens in text |
+//! | `values` | text of others among a template's words |
 //! | `pretokenize` | splitting text into words: one table row per pre-tokenizer |
 //! | `byte_level` | GPT-2's bytes as letters |
 //! | `merge` | the merge loop that BPE and SPM share |
@@ -42,6 +44,7 @@ mod spm;
 mod stream;
 #[allow(clippy::module_inception, reason = "the type that the folder is about")]
 mod tokenizer;
+mod values;
 mod vocabulary;
 
 pub use error::TokenizerError;
@@ -49,3 +52,4 @@ pub use pretokenize::supported_pre_tokenizers;
 pub use spec::{ModelKind, SpecialIds, TokenType, TokenizerSpec};
 pub use stream::Stream;
 pub use tokenizer::{DecodeOptions, Tokenizer};
+pub use values::Values;

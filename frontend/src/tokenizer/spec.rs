@@ -4,7 +4,16 @@ use serde::{Deserialize, Serialize};
 
 use super::TokenizerError;
 use super::pretokenize::PreTokenizer;
+use super::special::{self, MAX_SPECIAL_BYTES, MAX_STATES};
 use crate::gguf::{Metadata, StringArray};
+
+/// Most tokens: twice the largest vocabulary known (Gemma's 262,144).
+pub const MAX_TOKENS: usize = 1 << 19;
+/// Most merges: twice as many as the most known (446,189 of gpt-4o's vocabulary).
+pub const MAX_MERGES: usize = 1 << 20;
+/// Longest text of a token, in bytes: four times the longest known (128 bytes, as letters of two bytes each). Merging takes time in
+/// proportion to it.
+pub const MAX_TOKEN_BYTES: usize = 1024;
 
 /// Which algorithm a vocabulary is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +44,13 @@ pub enum TokenType {
     Unused,
     /// 6: one byte, `<0x0A>`.
     Byte,
+}
+
+impl TokenType {
+    /// Whether such tokens are looked for in text before it is tokenized: always, or on request.
+    pub fn is_special(self) -> bool {
+        matches!(self, TokenType::UserDefined | TokenType::Control | TokenType::Unknown)
+    }
 }
 
 /// `TokenType`s by their number.
@@ -205,8 +221,26 @@ impl TokenizerSpec {
         if self.model == ModelKind::None {
             return Ok(());
         }
-        if count == 0 || u32::try_from(count).is_err() {
-            return Err(invalid(TOKENS, format!("has {count} elements"), "1 to 2^32 - 1"));
+        if !(1..=MAX_TOKENS).contains(&count) {
+            return Err(invalid(TOKENS, format!("has {count} elements"), format!("1 to {MAX_TOKENS}")));
+        }
+        if self.merges.len() > MAX_MERGES {
+            let found = format!("has {} elements", self.merges.len());
+            return Err(invalid(MERGES, found, format!("at most {MAX_MERGES}")));
+        }
+        let is_special = |index: usize| matches!(self.types.get(index), Some(ty) if ty.is_special());
+        for (index, text) in self.tokens.iter().enumerate() {
+            let max = if is_special(index) { MAX_SPECIAL_BYTES } else { MAX_TOKEN_BYTES };
+            if text.len() > max {
+                let found = format!("has a text of {} bytes at index {index}", text.len());
+                return Err(invalid(TOKENS, found, format!("at most {max}")));
+            }
+        }
+        let special = self.tokens.iter().enumerate().filter(|(index, _)| is_special(*index));
+        let states = special::states(special.map(|(_, text)| text.as_str()));
+        if states > MAX_STATES {
+            let found = format!("has special tokens with {states} different beginnings");
+            return Err(invalid(TOKENS, found, format!("at most {MAX_STATES}")));
         }
         for (key, len) in [(SCORES, self.scores.len()), (TYPES, self.types.len())] {
             if len != 0 && len != count {

@@ -1,5 +1,16 @@
-//! Finding special tokens in text: the longest token first wherever it stands, the leftmost among equals, as llama.cpp
-//! does. With tokens `ab` and `bcd`, the text `abcd` is `a`, `bcd`.
+//! Finding special tokens in text: the leftmost, and of those that begin there the longest, as Hugging Face's tokenizers do. With tokens
+//! `ab` and `bcd`, the text `abcd` is `ab`, `cd`. (llama.cpp looks for the longest token first wherever it stands, which would
+//! be `a`, `bcd`; no known vocabulary has special tokens that overlap so.)
+//!
+//! Cost: an automaton of at most [`MAX_STATES`] states, and for each byte of text at most [`MAX_SPECIAL_BYTES`] steps; nothing is
+//! kept but the fragments.
+
+use aho_corasick::{AhoCorasick, AhoCorasickKind, MatchKind};
+
+/// Longest text of a special token, in bytes. The longest known have 93: 31 times `▁`.
+pub const MAX_SPECIAL_BYTES: usize = 256;
+/// Most states of the automaton: different beginnings of special tokens, in bytes. 28,672 custom tokens of a speech model have some 60,000.
+pub const MAX_STATES: usize = 1 << 18;
 
 /// Part of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -10,69 +21,78 @@ pub enum Fragment<'t> {
     Token(u32),
 }
 
-/// Token texts, sorted, to be walked as a trie.
+/// Token texts as one automaton.
 #[derive(Clone, Debug, Default)]
 pub struct SpecialTokens {
-    sorted: Vec<(Box<str>, u32)>,
+    /// None where there is no token to find.
+    automaton: Option<AhoCorasick>,
+    /// Ids by the automaton's pattern.
+    ids: Vec<u32>,
+}
+
+/// How many states the automaton of these texts has, beside its root.
+pub fn states<'t>(texts: impl IntoIterator<Item = &'t str>) -> usize {
+    let mut sorted: Vec<&[u8]> = texts.into_iter().map(str::as_bytes).collect();
+    sorted.sort_unstable();
+    let mut before: &[u8] = &[];
+    let mut states = 0;
+    for text in sorted {
+        let shared = text.iter().zip(before).take_while(|(a, b)| a == b).count();
+        states += text.len() - shared;
+        before = text;
+    }
+    states
 }
 
 impl SpecialTokens {
-    /// From texts and ids. Empty texts match nothing.
-    pub fn new(tokens: impl IntoIterator<Item = (Box<str>, u32)>) -> SpecialTokens {
-        let mut sorted: Vec<_> = tokens.into_iter().filter(|(text, _)| !text.is_empty()).collect();
-        sorted.sort();
-        sorted.dedup_by(|later, earlier| later.0 == earlier.0);
-        SpecialTokens { sorted }
+    /// From texts and ids; of equal texts the first counts, and empty ones match nothing. The texts keep the limits above, which
+    /// [`super::TokenizerSpec::validate`] sees to; those of automatons that cannot be made match nothing.
+    pub fn new<'t>(tokens: impl IntoIterator<Item = (&'t str, u32)>) -> SpecialTokens {
+        let mut tokens: Vec<_> = tokens.into_iter().filter(|(text, _)| !text.is_empty()).collect();
+        tokens.sort_unstable();
+        tokens.dedup_by(|later, earlier| later.0 == earlier.0);
+        if tokens.is_empty() {
+            return SpecialTokens::default();
+        }
+        // Of the crate's forms the one whose size is a small multiple of the states, however many there are.
+        let automaton = AhoCorasick::builder()
+            .match_kind(MatchKind::LeftmostLongest)
+            .kind(Some(AhoCorasickKind::ContiguousNFA))
+            .build(tokens.iter().map(|(text, _)| text));
+        match automaton {
+            Ok(automaton) => {
+                SpecialTokens { automaton: Some(automaton), ids: tokens.into_iter().map(|(_, id)| id).collect() }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "special tokens are not looked for in text");
+                SpecialTokens::default()
+            }
+        }
     }
 
     /// Cuts `text` at its special tokens.
     pub fn partition<'t>(&self, text: &'t str) -> Vec<Fragment<'t>> {
-        let bytes = text.as_bytes();
-        let mut matches = Vec::new();
-        for start in 0..bytes.len() {
-            self.matches_at(bytes, start, &mut matches);
-        }
-        matches.sort_unstable_by_key(|&(start, len, id)| (std::cmp::Reverse(len), id, start));
-        // What is claimed already is at least as long, so an overlap covers the first or the last byte.
-        let mut claimed = vec![false; if matches.is_empty() { 0 } else { bytes.len() }];
-        matches.retain(|&(start, len, _)| {
-            let free = !claimed[start] && !claimed[start + len - 1];
-            if free {
-                claimed[start..start + len].fill(true);
-            }
-            free
-        });
-        matches.sort_unstable();
-
-        let mut fragments = Vec::with_capacity(2 * matches.len() + 1);
+        let mut fragments = Vec::new();
         let mut end = 0;
-        for (start, len, id) in matches {
-            if end < start {
-                fragments.push(Fragment::Text(&text[end..start]));
-            }
-            fragments.push(Fragment::Token(id));
-            end = start + len;
+        for found in self.automaton.iter().flat_map(|automaton| automaton.find_iter(text)) {
+            // Token texts are UTF-8, so that matches begin and end between characters.
+            fragments.extend(text.get(end..found.start()).filter(|text| !text.is_empty()).map(Fragment::Text));
+            fragments.extend(self.ids.get(found.pattern().as_usize()).map(|&id| Fragment::Token(id)));
+            end = found.end();
         }
-        if end < text.len() {
-            fragments.push(Fragment::Text(&text[end..]));
-        }
+        fragments.extend(text.get(end..).filter(|text| !text.is_empty()).map(Fragment::Text));
         fragments
     }
 
-    /// Appends `(start, length, id)` of every token that begins at `start`.
-    fn matches_at(&self, text: &[u8], start: usize, matches: &mut Vec<(usize, usize, u32)>) {
-        let mut candidates = &self.sorted[..];
-        for (depth, byte) in text[start..].iter().enumerate() {
-            // All candidates share `depth` bytes with the text; the one that ends here, if any, sorts first.
-            let lower = candidates.partition_point(|(token, _)| token.as_bytes().get(depth) < Some(byte));
-            let upper = candidates.partition_point(|(token, _)| token.as_bytes().get(depth) <= Some(byte));
-            candidates = &candidates[lower..upper];
-            match candidates.first() {
-                None => return,
-                Some((token, id)) if token.len() == depth + 1 => matches.push((start, depth + 1, *id)),
-                Some(_) => {}
-            }
-        }
+    /// Where tokens stand in `text`, also where they overlap: each position at which one begins, in order.
+    pub fn begins<'t>(&self, text: &'t str) -> impl Iterator<Item = usize> + use<'t, '_> {
+        let mut from = 0;
+        std::iter::from_fn(move || {
+            let found = self.automaton.as_ref()?.find(text.get(from..)?)?;
+            let at = from + found.start();
+            from = at + text[at..].chars().next().map_or(1, char::len_utf8);
+            Some(at)
+        })
     }
 }
 
@@ -81,17 +101,45 @@ mod tests {
     use super::Fragment::{Text, Token};
     use super::*;
 
-    fn tokens(texts: &[&str]) -> SpecialTokens {
-        SpecialTokens::new(texts.iter().zip(0..).map(|(&text, id)| (text.into(), id)))
+    fn tokens(texts: &'static [&str]) -> SpecialTokens {
+        SpecialTokens::new(texts.iter().copied().zip(0..))
     }
 
     #[test]
-    fn longest_first_then_leftmost() {
+    fn the_leftmost_and_there_the_longest() {
         let special = tokens(&["<s>", "ab", "bcd", "<s><s>", ""]);
-        assert_eq!(special.partition("xabcdy"), [Text("xa"), Token(2), Text("y")]);
+        assert_eq!(special.partition("xabcdy"), [Text("x"), Token(1), Text("cdy")]);
         assert_eq!(special.partition("ababc"), [Token(1), Token(1), Text("c")]);
         assert_eq!(special.partition("<s><s><s>é"), [Token(3), Token(0), Text("é")]);
         assert_eq!(special.partition("plain"), [Text("plain")]);
         assert_eq!(special.partition(""), []);
+        assert_eq!(SpecialTokens::default().partition("é"), [Text("é")]);
+    }
+
+    #[test]
+    fn of_equal_texts_the_first_counts() {
+        assert_eq!(SpecialTokens::new([("a", 7), ("a", 3)]).partition("a"), [Token(3)]);
+    }
+
+    #[test]
+    fn beginnings_may_overlap() {
+        let special = tokens(&["éé", "aba"]);
+        assert_eq!(special.begins("éééxababa").collect::<Vec<_>>(), [0, 2, 7, 9]);
+        assert_eq!(special.begins("éa").count(), 0);
+    }
+
+    #[test]
+    fn shared_beginnings_are_counted_once() {
+        assert_eq!(states(["<a>", "<b>", "<a>", ""]), 5);
+    }
+
+    /// 255 tokens begin at nearly every byte of this text. As a list of all matches it would be 6 GB.
+    #[test]
+    fn memory_does_not_grow_with_the_matches() {
+        let long = "a".repeat(255);
+        let special = SpecialTokens::new((1..=255).map(|n| (&long[..n], n as u32)));
+        let text = "a".repeat(1 << 20);
+        let fragments = special.partition(&text);
+        assert_eq!((fragments.len(), fragments[0]), ((1 << 20) / 255 + 1, Token(255)));
     }
 }

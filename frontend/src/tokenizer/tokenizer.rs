@@ -7,6 +7,7 @@ use super::spec::{ModelKind, SpecialIds, TokenType, TokenizerSpec};
 use super::special::{Fragment, SpecialTokens};
 use super::spm::Spm;
 use super::stream::Stream;
+use super::values::{ControlNames, Values};
 use super::vocabulary::Vocabulary;
 
 /// Text to token ids and back, for one model.
@@ -18,6 +19,10 @@ pub struct Tokenizer {
     user_defined: SpecialTokens,
     /// Matched in text on request: control and unknown tokens too.
     all_special: SpecialTokens,
+    /// What of these text of others may not be.
+    control: ControlNames,
+    /// Bytes of the longest token.
+    longest: usize,
     special: SpecialIds,
     add_bos: bool,
     add_eos: bool,
@@ -59,13 +64,17 @@ impl Tokenizer {
             ModelKind::Spm => Model::Spm(Spm::new(spec, &vocabulary)),
             ModelKind::Bpe => Model::Bpe(Bpe::new(spec, &vocabulary)?),
         };
-        let special_tokens = |wanted: &[TokenType]| {
-            let ids = (0..).zip(&spec.tokens).filter(|(id, _)| wanted.contains(&vocabulary.token_type(*id)));
-            SpecialTokens::new(ids.map(|(id, text)| (text.as_str().into(), id)))
-        };
+        let types = &vocabulary;
+        let special =
+            spec.tokens.iter().map(String::as_str).zip(0..).filter(|(_, id)| types.token_type(*id).is_special());
+        let (user_defined, control): (Vec<(&str, u32)>, Vec<_>) =
+            special.partition(|(_, id)| types.token_type(*id) == TokenType::UserDefined);
+        let ids = 0..spec.tokens.len() as u32;
         Ok(Tokenizer {
-            user_defined: special_tokens(&[TokenType::UserDefined]),
-            all_special: special_tokens(&[TokenType::UserDefined, TokenType::Control, TokenType::Unknown]),
+            longest: ids.filter_map(|id| vocabulary.bytes(id).ok()).map(<[u8]>::len).max().unwrap_or(0),
+            all_special: SpecialTokens::new(user_defined.iter().chain(&control).copied()),
+            user_defined: SpecialTokens::new(user_defined),
+            control: ControlNames::new(control.into_iter()),
             model,
             special: spec.special.clone(),
             add_bos: spec.add_bos,
@@ -81,28 +90,70 @@ impl Tokenizer {
     /// # Errors
     /// [`TokenizerError::NoTokenForByte`] where the vocabulary cannot say the text; [`TokenizerError::TextTooLong`].
     pub fn encode(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, TokenizerError> {
+        let special = if parse_special { &self.all_special } else { &self.user_defined };
+        let mut ids = Vec::with_capacity(text.len() / 3);
+        self.encode_stretch(text, special, &mut ids)?;
+        Ok(ids)
+    }
+
+    /// What a prompt of these texts (a template's source and what it is rendered with) makes of values.
+    pub fn values<'v>(&self, texts: impl IntoIterator<Item = &'v str>) -> Values<'_> {
+        Values::new(&self.control, texts)
+    }
+
+    /// The ids of a rendered prompt: names of control tokens that the template wrote are those tokens, those in the values that `values`
+    /// protected are text.
+    ///
+    /// # Errors
+    /// As for [`Tokenizer::encode`].
+    pub fn encode_rendered(&self, text: &str, values: &Values<'_>) -> Result<Vec<u32>, TokenizerError> {
+        let mut ids = Vec::with_capacity(text.len() / 3);
+        let mut stretch = String::new();
+        for fragment in self.all_special.partition(text) {
+            match fragment {
+                Fragment::Text(text) => stretch.push_str(text),
+                // Found again in the stretch, among what the stand-ins stand for.
+                Fragment::Token(id) if self.vocabulary.token_type(id) == TokenType::UserDefined => {
+                    stretch.push_str(&String::from_utf8_lossy(self.vocabulary.bytes(id)?));
+                }
+                Fragment::Token(id) => {
+                    self.encode_stretch(&values.restore(&stretch), &self.user_defined, &mut ids)?;
+                    stretch.clear();
+                    ids.push(id);
+                }
+            }
+        }
+        self.encode_stretch(&values.restore(&stretch), &self.user_defined, &mut ids)?;
+        Ok(ids)
+    }
+
+    /// Appends the ids of a text that stands at the beginning or behind a special token.
+    fn encode_stretch(&self, text: &str, special: &SpecialTokens, ids: &mut Vec<u32>) -> Result<(), TokenizerError> {
         // A space is three bytes to SPM.
         let limit = MAX_LEN / 3 - 1;
         if text.len() > limit {
             return Err(TokenizerError::TextTooLong { bytes: text.len(), limit });
         }
-        let special = if parse_special { &self.all_special } else { &self.user_defined };
-        let mut ids = Vec::with_capacity(text.len() / 3);
         let mut after_special = true;
         for fragment in special.partition(text) {
             match (fragment, &self.model) {
                 (Fragment::Token(id), _) => ids.push(id),
                 (Fragment::Text(text), Model::Bpe(bpe)) => {
-                    bpe.encode(&self.vocabulary, self.special.unk, text, &mut ids)?;
+                    bpe.encode(&self.vocabulary, self.special.unk, text, ids)?;
                 }
                 (Fragment::Text(text), Model::Spm(spm)) => {
                     let prefix = self.add_space_prefix && after_special;
-                    spm.encode(&self.vocabulary, self.special.unk, text, prefix, &mut ids)?;
+                    spm.encode(&self.vocabulary, self.special.unk, text, prefix, ids)?;
                 }
             }
             after_special = matches!(fragment, Fragment::Token(_));
         }
-        Ok(ids)
+        Ok(())
+    }
+
+    /// Bytes of text that a token covers at most.
+    pub fn longest_token(&self) -> usize {
+        self.longest
     }
 
     /// The token to put before a sequence, if there is one to put.
