@@ -1,4 +1,5 @@
-//! What two runs of a kernel have to agree on: every byte of every buffer but scratch.
+//! What two runs of a kernel have to agree on: every byte of every buffer but scratch; of a float that is no number in both only that it is none,
+//! since which bits a NaN that arithmetic made has is open.
 //!
 //! ```text
 //! buffer %y: 2 of 32 f32 differ, first element 5 (byte 20): expected 1.5 (0x3fc00000), found 1.25 (0x3fa00000)
@@ -6,7 +7,7 @@
 
 use std::fmt;
 
-use half::f16;
+use half::{bf16, f16};
 use ixc_ir::kernel::{BufferKind, Elem, Kernel, Op, Stmt};
 
 /// The first element of a buffer in which two runs differ.
@@ -106,6 +107,16 @@ pub fn first_difference(kernel: &Kernel, expected: &[Vec<u8>], found: &[Vec<u8>]
         .find_map(|((buffer, elem), (expected, found))| difference(&buffer.name, elem, expected, found))
 }
 
+/// Whether an element is a float that is no number.
+fn is_nan(elem: Elem, bytes: &[u8]) -> bool {
+    match (elem, bytes) {
+        (Elem::F32, &[a, b, c, d]) => f32::from_le_bytes([a, b, c, d]).is_nan(),
+        (Elem::F16, &[a, b]) => f16::from_le_bytes([a, b]).is_nan(),
+        (Elem::Bf16, &[a, b]) => bf16::from_le_bytes([a, b]).is_nan(),
+        _ => false,
+    }
+}
+
 /// The first difference in one buffer. Where lengths differ, what one lacks differs.
 pub fn difference(buffer: &str, elem: Option<Elem>, expected: &[u8], found: &[u8]) -> Option<Difference> {
     if expected == found {
@@ -118,7 +129,8 @@ pub fn difference(buffer: &str, elem: Option<Elem>, expected: &[u8], found: &[u8
         let start = (element * bytes).min(data.len());
         data[start..(start + bytes).min(data.len())].to_vec()
     };
-    let different: Vec<usize> = (0..elements).filter(|&e| part(expected, e) != part(found, e)).collect();
+    let differs = |(a, b): (&[u8], &[u8])| a != b && !(is_nan(elem, a) && is_nan(elem, b));
+    let different: Vec<usize> = (0..elements).filter(|&e| differs((&part(expected, e), &part(found, e)))).collect();
     let element = *different.first()?;
     Some(Difference {
         buffer: buffer.to_owned(),
@@ -147,6 +159,12 @@ mod tests {
         );
         let short = difference("y", None, &[1, 2], &[1]).unwrap();
         assert_eq!(short.to_string(), "buffer %y: 1 of 2 i8 differ, first element 1 (byte 1): expected 0x02, found 0x");
+        // Which bits a NaN has is open; that it is one is not.
+        let nan = |bits: [u32; 2]| bits.iter().flat_map(|bits| bits.to_le_bytes()).collect::<Vec<u8>>();
+        let (a, b) = (nan([0x7fc0_0000, 1]), nan([0xffc0_1234, 1]));
+        assert_eq!(difference("y", Some(Elem::F32), &a, &b), None);
+        assert!(difference("y", Some(Elem::I32), &a, &b).is_some());
+        assert!(difference("y", Some(Elem::F32), &a, &nan([0x7f80_0000, 1])).is_some());
         // Negative zero is another result than zero.
         assert!(difference("y", Some(Elem::F32), &bytes(&[0.0]), &bytes(&[-0.0])).is_some());
     }
