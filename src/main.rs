@@ -15,11 +15,12 @@ fn main() -> ExitCode {
         return serve_render_request();
     }
     // Help, versions and wrong usage end here.
-    let cli::Cli { command, log } = cli::parse(std::env::args_os().collect()).unwrap_or_else(|error| error.exit());
+    let cli::Cli { command, log } = cli::parse(std::env::args_os().collect()).unwrap_or_else(|error| cli::exit(&error));
+    cli::install_interrupt();
     #[cfg(unix)]
     sigbus::install();
-    let mut out = io::BufWriter::new(io::stdout().lock());
-    let result = log.install().and_then(|()| command.run(&mut out)).and_then(|()| Ok(out.flush()?));
+    let mut out = cli::standard_output();
+    let result = log.install().and_then(|()| command.run(&mut *out)).and_then(|()| Ok(out.flush()?));
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -17,7 +17,6 @@ use serde::Serialize;
 
 use super::Usage;
 use super::choose::{ModelChoice, StreamingChoice, TargetChoice};
-use super::interrupt::{self, Interrupted};
 use super::streaming;
 use report::{Format, Report};
 use setting::Setting;
@@ -108,7 +107,6 @@ struct Row {
 impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
-        interrupt::install()?;
         if self.text.is_some() && self.streaming.defer() == 0 {
             return Err(Usage("--text is where deferral is compared: it needs --defer".into()).into());
         }
@@ -183,9 +181,6 @@ impl Args {
                     rounds.shares.extend(streaming::share(rate, &[first, after]));
                 }
                 before = after.or(before);
-            }
-            if interrupt::asked() {
-                return Err(Interrupted.into());
             }
         }
         Ok(rounds)

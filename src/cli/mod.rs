@@ -1,6 +1,6 @@
 //! The commands: one file each, with its flags, its help and what it prints.
 //!
-//! Facts go to standard output, everything else to standard error. A reader that closes standard output early (`| head`) ends
+//! Facts go to standard output, everything else to standard error; on a terminal neither steers it ([`terminal`]). A reader that closes standard output early (`| head`) ends
 //! the command in silence.
 
 mod bench;
@@ -26,6 +26,7 @@ mod simulate;
 mod size;
 mod stages;
 mod streaming;
+mod terminal;
 mod tokenize;
 mod tokens;
 
@@ -35,6 +36,9 @@ use std::io::{self, Write};
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 use ixc::build;
+
+pub use interrupt::install as install_interrupt;
+pub use terminal::standard_output;
 
 /// Compiles model files to machine code for exactly this model and this CPU, and runs them.
 #[derive(Debug, Parser)]
@@ -119,6 +123,16 @@ pub fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
         }
         error
     })
+}
+
+/// Says what clap found, and ends the program.
+pub fn exit(error: &clap::Error) -> ! {
+    if !error.use_stderr() || std::env::args_os().all(|argument| !argument.to_string_lossy().contains(output::steers)) {
+        error.exit();
+    }
+    // clap repeats what was typed, or what a script passed on, as it is; its colours go with that.
+    output::complain(error.render().to_string().trim_end());
+    std::process::exit(error.exit_code());
 }
 
 /// Input other than a model that makes no sense: a list of tokens, a prompt.

@@ -45,17 +45,29 @@ pub fn is_verbose() -> bool {
     LOUDNESS.load(Ordering::Relaxed) > 1
 }
 
-/// Says something beside the command's output, on standard error, unless `--quiet` is given. Nothing is lost with a standard error that
-/// is closed, and `eprintln!` would panic.
+/// Says something beside the command's output, on standard error, with everything escaped that a terminal would obey; unless `--quiet` is
+/// given.
 macro_rules! note {
-    ($($argument:tt)*) => {{
-        use std::io::Write as _;
+    ($($argument:tt)*) => {
         if !$crate::cli::output::is_quiet() {
-            let _ = writeln!(std::io::stderr(), $($argument)*);
+            $crate::cli::output::complain(&format!($($argument)*));
         }
-    }};
+    };
 }
 pub(super) use note;
+
+/// Says something on standard error, with everything escaped that a terminal would obey.
+pub fn complain(text: &str) {
+    // Nothing is lost with a standard error that is closed, and `eprintln!` would panic.
+    let _ = writeln!(io::stderr(), "{}", lines(text));
+}
+
+/// Text of several lines, each [`Printable`]; tabs stay, too.
+pub fn lines(text: &str) -> String {
+    let printable =
+        |line: &str| line.split('\t').map(|part| Printable(part).to_string()).collect::<Vec<_>>().join("\t");
+    text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
+}
 
 /// How long something may take before a line says how far it is.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -81,7 +93,7 @@ impl Line {
             return;
         }
         (self.next, self.shown) = (now + PERIOD, true);
-        let _ = write!(io::stderr(), "\r\x1b[K{text}");
+        let _ = write!(io::stderr(), "\r\x1b[K{}", Printable(&text.to_string()));
     }
 
     /// Leaves an empty line.
@@ -152,6 +164,14 @@ pub fn json(out: &mut dyn Write, schema: &'static str, facts: &impl Serialize) -
     writeln!(out)
 }
 
+/// Longest text of one cause, in bytes: a name in a hostile file may have megabytes.
+const LONGEST_CAUSE: usize = 4096;
+
+/// The text, or its beginning where it is longer than anybody reads.
+fn shortened(cause: &str) -> &str {
+    &cause[..cause.floor_char_boundary(LONGEST_CAUSE)]
+}
+
 /// An error with its causes, on one line for each cause that says something new, safe to show.
 pub fn describe(error: &anyhow::Error) -> String {
     let mut text = String::new();
@@ -164,8 +184,7 @@ pub fn describe(error: &anyhow::Error) -> String {
         let lead = if text.is_empty() { "error: " } else { "\n  because: " };
         text.push_str(lead);
         // Errors in IR text have a line with the source and a line with a caret: their newlines are ours.
-        let lines: Vec<String> = cause.split('\n').map(|line| Printable(line).to_string()).collect();
-        text.push_str(&lines.join("\n"));
+        text.push_str(&lines(shortened(&cause)));
         said.push_str(&cause);
     }
     text
@@ -202,5 +221,11 @@ mod tests {
     fn causes_are_told_once() {
         let error = anyhow::anyhow!("inner").context("outer: inner").context("top");
         assert_eq!(describe(&error), "error: top\n  because: outer: inner");
+    }
+
+    #[test]
+    fn causes_are_short_and_printable() {
+        assert_eq!(lines("a\tb\n\x1b[2J"), "a\tb\n\\u{1b}[2J");
+        assert_eq!(describe(&anyhow::anyhow!("é".repeat(1 << 20))).len(), "error: ".len() + LONGEST_CAUSE);
     }
 }

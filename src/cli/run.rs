@@ -14,8 +14,8 @@ use ixc::runtime::trace::Recorder;
 use ixc::session::{End, Generation, Progress, Request, Session, SessionOptions};
 
 use super::choose::{ModelChoice, StreamingChoice, TargetChoice};
-use super::interrupt::{self, Interrupted};
-use super::output::{Bytes, Printable, note, steers};
+use super::interrupt::{Interrupted, Writing};
+use super::output::{Bytes, Printable, note};
 use super::sampling::SamplingArgs;
 use super::{BadInput, streaming, tokenize};
 
@@ -36,8 +36,9 @@ const DEFAULT_TOKENS: usize = 256;
 
 The prompt is -p, -f or standard input; without any of them, on a terminal, a conversation begins. \
 One newline at the end of a file or of standard input is no part of the prompt. \
+Names of special tokens in the prompt are those tokens; with --chat they are text like any other. \
 Text goes to standard output, everything else to standard error. Ctrl-C stops the text; the exit \
-status is 130 then.")]
+status is 130 then. Where no text is being written it ends the program.")]
 pub struct Args {
     #[command(flatten)]
     model: ModelChoice,
@@ -88,7 +89,6 @@ pub struct Args {
 impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
-        interrupt::install()?;
         self.sampling.check()?;
         let begin = Instant::now();
         let trace = match &self.trace {
@@ -125,7 +125,6 @@ impl Args {
             own_rate: session.drive().filter(|_| self.stats).and_then(|drive| drive.rate_now(streaming::BASELINE)),
             session,
             args: self,
-            shown: io::stdout().is_terminal(),
             out,
             seed: self.sampling.seed(),
         };
@@ -203,8 +202,6 @@ fn no_prompt() -> anyhow::Error {
 struct Writer<'a> {
     session: Session,
     args: &'a Args,
-    /// Whether a person sees the text as it comes: then it must not steer the terminal.
-    shown: bool,
     out: &'a mut dyn Write,
     seed: u64,
     /// Bytes per second that the drive of streamed experts gave by itself before.
@@ -219,10 +216,7 @@ impl Writer<'_> {
         loop {
             let _ = write!(io::stderr(), "> ");
             let mut line = String::new();
-            if interrupt::waiting(|| io::stdin().lock().read_line(&mut line))
-                .map_err(ixc::Error::io("-".as_ref(), "read"))?
-                == 0
-            {
+            if io::stdin().lock().read_line(&mut line).map_err(ixc::Error::io("-".as_ref(), "read"))? == 0 {
                 note!("");
                 return Ok(());
             }
@@ -231,7 +225,7 @@ impl Writer<'_> {
             }
             self.session.say(line.trim_end_matches('\n'));
             match self.answer() {
-                Err(error) if error.is::<Interrupted>() => drop(interrupt::take()),
+                Err(error) if error.is::<Interrupted>() => {}
                 other => other?,
             }
         }
@@ -250,25 +244,22 @@ impl Writer<'_> {
         let before = self.session.stream().filter(|_| self.args.stats).map(Store::stats);
         let tokenizer = self.session.tokenizer()?.clone();
         let mut stream = tokenizer.stream(DecodeOptions { show_special: false, at_start: false });
-        let (mut last, shown) = ('\n', self.shown);
+        let mut last = '\n';
         let mut show = |out: &mut dyn Write, text: &str| -> io::Result<()> {
             last = text.chars().next_back().unwrap_or(last);
-            if shown {
-                let text: String = text.chars().filter(|&c| matches!(c, '\n' | '\t') || !steers(c)).collect();
-                out.write_all(text.as_bytes())?;
-            } else {
-                out.write_all(text.as_bytes())?;
-            }
+            out.write_all(text.as_bytes())?;
             out.flush()
         };
         let out = &mut *self.out;
         let request = Request { tokens, limit, sampling: self.args.sampling.settings(self.seed) };
+        let (begin, mut writing) = (Instant::now(), None);
         let generation = self.session.generate(&request, |progress| -> anyhow::Result<ControlFlow<()>> {
-            if let Progress::Token(id) = progress {
-                show(out, &stream.push(id).map_err(ixc::Error::from)?)?;
-            }
-            Ok(if interrupt::asked() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+            let Progress::Token(id) = progress else { return Ok(ControlFlow::Continue(())) };
+            show(out, &stream.push(id).map_err(ixc::Error::from)?)?;
+            let asked = writing.get_or_insert_with(|| Writing::begin(begin.elapsed())).asked();
+            Ok(if asked { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })?;
+        drop(writing);
         show(out, &stream.finish())?;
         if last != '\n' {
             writeln!(out)?;

@@ -21,9 +21,10 @@ use ixc::runtime::engine::{self, Engine};
 use ixc::simulate::ModelWeights;
 use serde_json::json;
 
+use super::interrupt::Writing;
 use super::name::ModelName;
 use super::output::{self, note};
-use super::{BadInput, Usage, interrupt};
+use super::{BadInput, Usage};
 
 /// Of what `--json` prints.
 const SCHEMA: &str = "ixc.simulate.v1";
@@ -203,7 +204,6 @@ impl Args {
         plan: Option<Plan<Kernel>>,
         prompt: &str,
     ) -> anyhow::Result<Report> {
-        interrupt::install()?;
         let Some(model) = &simulated.model else { return Err(BadInput("a prompt needs weights".into()).into()) };
         let machine = &simulated.machine;
         let tokenizer = model::tokenizer(&model.gguf)?;
@@ -223,6 +223,7 @@ impl Args {
         let mut stream = tokenizer.stream(DecodeOptions { show_special: false, at_start: false });
         let (mut text, mut made, mut cycles) = (String::new(), Vec::new(), 0u64);
         let mut compared = 0usize;
+        let (begin, mut writing) = (Instant::now(), None);
         let mut next = tokens;
         let limit = self.count.unwrap_or(DEFAULT_TOKENS);
         let report = loop {
@@ -243,7 +244,8 @@ impl Args {
                 made.push(token);
                 show(out, &stream.push(token).map_err(ixc::Error::from)?, &mut text, self.json)?;
             }
-            if ends || full || made.len() >= limit || interrupt::asked() {
+            let asked = writing.get_or_insert_with(|| Writing::begin(begin.elapsed())).asked();
+            if ends || full || made.len() >= limit || asked {
                 break step.report;
             }
             next = vec![token];

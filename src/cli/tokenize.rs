@@ -113,7 +113,7 @@ impl DecodeArgs {
             let text = tokenizer.decode_with(&ids, options).map_err(ixc::Error::from)?;
             return Ok(output::json(out, "ixc.detokenize.v1", &json!({ "text": text }))?);
         }
-        // The bytes themselves, so that they come back as they went in.
+        // The bytes themselves, so that they come back as they went in; a terminal is not told to obey them.
         out.write_all(&tokenizer.decode_bytes(&ids, options).map_err(ixc::Error::from)?)?;
         Ok(writeln!(out)?)
     }

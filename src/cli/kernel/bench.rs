@@ -7,7 +7,6 @@ use ixc::kernels::bench::{Measured, Peak, Place, measure, peak, work_of};
 use ixc::machine::bandwidth;
 use serde_json::json;
 
-use super::super::interrupt::{self, Interrupted};
 use super::super::output::{self, Bytes, Count};
 use super::choice::{InputChoice, KernelChoice, dims_text};
 
@@ -52,7 +51,6 @@ struct Row {
 impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
-        interrupt::install()?;
         let case = self.inputs.case(self.kernel.choose()?)?;
         let work = work_of(&case);
         let (kernel, target) = (&case.chosen.kernel, case.chosen.target);
@@ -64,9 +62,6 @@ impl Args {
             let mut measured = Vec::new();
             for place in [Place::Caches, Place::Memory] {
                 measured.push(measure(&case, place, threads, self.repetitions)?);
-                if interrupt::asked() {
-                    return Err(Interrupted.into());
-                }
             }
             let peak = match work.multiply_adds {
                 0 => None,
