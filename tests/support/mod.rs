@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "each test program uses a part")]
 
+pub mod holes;
+pub mod measure;
+
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
