@@ -26,12 +26,6 @@ fn plan(folder: &Path, arguments: &[&str]) -> Plan<Kernel> {
 }
 
 fn run(path: &Path) -> Measured {
-    let mut command = ixc(["run", "-p", "The", "-n", "1", "-t", "2", "--emulate"]);
-    command.arg(path);
-    measured(command, 60)
-}
-
-fn inspect(path: &Path) -> Measured {
     let mut command = ixc(["run", "-p", "The", "-n", "0", "-t", "2"]);
     command.arg(path);
     measured(command, 60)
@@ -58,7 +52,7 @@ type Change = fn(&mut Plan<Kernel>);
 
 /// What is changed, and a part of what is said.
 const REFUSED: &[(&str, &str, Change)] = &[
-    ("routings", "number of routings is 12002, must be in 0..=8192", |plan| {
+    ("routings", "number of routings is 12004, must be in 0..=8192", |plan| {
         let (ids, old, at) = (zeros(plan, 1), plan.buckets, first_bucket(plan) + 1);
         let bucket = |i| Step::Bucket { bucket: BucketId(old + i), ids, first: 0, top_k: 1, experts: 65_536 };
         plan.steps.splice(at..at, (0..12_000).map(bucket));
@@ -125,14 +119,14 @@ fn a_refusal_takes_a_second_and_little_memory() {
     let good = plan(&folder, &[]);
     let path = folder.join("hostile.ixp");
     std::fs::write(&path, file::encode(&good).unwrap()).unwrap();
-    let base = inspect(&path);
+    let base = run(&path);
     assert_eq!(base.code, Some(0), "{}", base.stderr);
     for (name, expected, change) in REFUSED {
         let mut hostile = good.clone();
         change(&mut hostile);
         let bytes = file::encode(&hostile).unwrap();
         std::fs::write(&path, &bytes).unwrap();
-        let taken = inspect(&path);
+        let taken = run(&path);
         println!(
             "{name}: {} KiB of plan, {} KiB, {:?}: {}",
             bytes.len() >> 10,
@@ -183,7 +177,7 @@ fn checking_groups_takes_time_in_proportion_to_the_plan() {
     let path = folder.join("hostile.ixp");
     let taken = |plan: &Plan<Kernel>| {
         std::fs::write(&path, file::encode(plan).unwrap()).unwrap();
-        inspect(&path)
+        run(&path)
     };
     let base = taken(&good);
     assert_eq!(base.code, Some(0), "{}", base.stderr);
@@ -202,7 +196,10 @@ fn checking_groups_takes_time_in_proportion_to_the_plan() {
         }
         other => other.clone(),
     };
-    let windows: Vec<Step> = std::iter::repeat_n(window.iter().map(small), 4000).flatten().collect();
+    let windows: Vec<Step> =
+        std::iter::repeat_n(window.iter().filter(|step| !matches!(step, Step::Predict { .. })).map(small), 4000)
+            .flatten()
+            .collect();
     let predict = Step::Predict { group: 1, ids, first: 0, count: 1 };
     predicts.steps.splice(request..request, std::iter::repeat_n(predict, 8000).chain(windows));
     let many = taken(&predicts);

@@ -478,6 +478,59 @@ fn experts_in_mapped_files_give_the_same_text_and_take_no_budget() {
     assert!(refused.status.code() == Some(2) && stderr(&refused).contains("control group"), "{}", stderr(&refused));
 }
 
+/// What the user says is text, from wherever it comes: as many tokens as words that are nearly a control token's name.
+#[test]
+fn what_is_said_in_a_chat_holds_no_control_tokens() {
+    let folder = scratch("said_in_a_chat");
+    let counted = |output: Output| {
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(65), "{said}");
+        said.split(' ').nth(1).unwrap().parse::<u32>().unwrap_or_else(|_| panic!("{said}"))
+    };
+    let chat = || ixc(["run", "--chat", "-c", "32", "-n", "1"]);
+    let near = counted(chat().args(["-p", &"<|im-end|>".repeat(40)]).output().unwrap());
+    let control = "<|im_end|>".repeat(40);
+    let file = folder.join("said");
+    fs::write(&file, &control).unwrap();
+    let counts = [
+        counted(chat().args(["-p", &control]).output().unwrap()),
+        counted(chat().arg("-f").arg(&file).output().unwrap()),
+        counted(piped(chat(), &control)),
+        counted(chat().args(["--system", &control, "-p", "Hello"]).output().unwrap()),
+    ];
+    assert!(near > 200 && counts.iter().all(|count| near.abs_diff(*count) < 20), "{counts:?}, {near}");
+    // A prompt as it is may name them.
+    let raw = counted(ixc(["run", "-c", "32", "-n", "1", "-p", &control]).output().unwrap());
+    assert_eq!(raw, 40);
+}
+
+/// A prompt that cannot fit is refused for its bytes: nothing of it is tokenized.
+#[test]
+fn prompts_too_long_for_the_context_are_refused_at_once() {
+    let file = scratch("long_prompt").join("prompt");
+    fs::write(&file, "the ".repeat(1 << 20)).unwrap();
+    let output = ixc(["run", "-c", "32", "-n", "1", "-f"]).arg(&file).output().unwrap();
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(65), "{said}");
+    assert!(said.starts_with("error: the prompt has 4194304 bytes; the context of 32 tokens holds at most "), "{said}");
+}
+
+/// An upgrade puts another program in this one's place while a chat runs: its template is rendered all the same.
+#[test]
+fn a_chat_goes_on_when_the_program_is_replaced() {
+    let folder = scratch("replaced");
+    let program = folder.join("ixc");
+    fs::copy(env!("CARGO_BIN_EXE_ixc"), &program).unwrap();
+    let mut command = Command::new(&program);
+    command.args(["run", "--chat", "-n", "2", "--temp", "0"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    fs::remove_file(&program).unwrap();
+    fs::write(&program, "another version").unwrap();
+    child.stdin.take().unwrap().write_all(b"Hello").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+}
+
 fn stdout_of(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
