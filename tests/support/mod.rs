@@ -17,8 +17,9 @@ pub fn ixc(arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ixc"));
     command.args(arguments).stdin(std::process::Stdio::null());
     // Options that whoever runs the tests has set are none of theirs.
-    let ours = std::env::vars_os().map(|(name, _)| name).filter(|name| name.to_string_lossy().starts_with("IXC_"));
-    ours.for_each(|name| drop(command.env_remove(name)));
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("IXC_")) {
+        command.env_remove(name);
+    }
     command
 }
 
