@@ -75,7 +75,7 @@ fn measurements_are_written_in_every_format() {
         assert_eq!(line["all"].as_array().unwrap().len(), 2);
     }
     let table = bench("csv");
-    let mut rows = table.lines().map(|line| cells(line));
+    let mut rows = table.lines().map(cells);
     let names = rows.next().unwrap();
     let column =
         |name: &str| names.iter().position(|found| found == name).unwrap_or_else(|| panic!("{name}: {names:?}"));

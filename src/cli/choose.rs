@@ -14,7 +14,38 @@ use super::output::note;
 use super::prefetch::{CacheChoice, PrefetchChoice};
 use super::size::Size;
 
-/// A model or a plan.
+/// A model, of a command that runs no plan.
+#[derive(Debug, clap::Args)]
+pub struct ModelArgument {
+    /// The model's file, of a split model any of its files; `demo`, or none: the built-in demo model.
+    #[arg(value_parser = ModelName::parser())]
+    model: Option<ModelName>,
+    /// The same, as llama.cpp spells it.
+    #[arg(short, long = "model", value_name = "MODEL", value_parser = ModelName::parser(), conflicts_with = "model", hide = true)]
+    model_option: Option<ModelName>,
+}
+
+impl ModelArgument {
+    /// Its path, unless it is the demo model.
+    pub fn path(&self) -> Option<&Path> {
+        self.model.as_ref().or(self.model_option.as_ref())?.path()
+    }
+
+    /// Opens it.
+    pub fn open(&self) -> anyhow::Result<Model> {
+        open(self.path())
+    }
+}
+
+/// A model, or the demo model.
+pub fn open(path: Option<&Path>) -> anyhow::Result<Model> {
+    Ok(match path {
+        Some(path) => Model::open(path)?,
+        None => Model::new(ixc::demo::open()?)?,
+    })
+}
+
+/// A model or a plan, of a command that runs either.
 #[derive(Debug, clap::Args)]
 pub struct ModelChoice {
     /// The model, a GGUF file or a plan; `demo`, or none: the built-in demo model.
@@ -44,10 +75,7 @@ impl ModelChoice {
 
     /// Opens the model.
     pub fn open(&self) -> anyhow::Result<Model> {
-        let model = match self.path() {
-            Some(path) => Model::open(path)?,
-            None => Model::new(ixc::demo::open()?)?,
-        };
+        let model = open(self.path())?;
         match self.file() {
             Some(_) => Err(ixc::Error::NotPlan { path: self.name().to_owned() }.into()),
             None => Ok(model),

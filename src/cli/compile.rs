@@ -16,7 +16,7 @@ use ixc::runtime::file::weights::{self, Contents};
 use serde_json::json;
 
 use super::Usage;
-use super::choose::{DeferChoice, MemoryChoice, ModelChoice};
+use super::choose::{DeferChoice, MemoryChoice, ModelArgument};
 use super::output::{self, Bytes, Line, Printable, Rate, note};
 use super::prefetch::EarlyRouterChoice;
 use super::stages::Stage;
@@ -42,7 +42,7 @@ The plan is there when it is whole. What an interrupted run wrote stays beside i
 docs/dataflow.md says what dataflow targets are.")]
 pub struct Args {
     #[command(flatten)]
-    model: ModelChoice,
+    model: ModelArgument,
     /// The plan to write [default: the model's name with .ixp, in the current folder].
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,

@@ -5,7 +5,7 @@ use std::io::Write;
 use ixc::compile::{Options, TargetName, compile};
 
 use super::Usage;
-use super::choose::ModelChoice;
+use super::choose::ModelArgument;
 use super::experts::Experts;
 use super::stages::Stage;
 
@@ -20,7 +20,7 @@ use super::stages::Stage;
                                              when experts are loaded")]
 pub struct Args {
     #[command(flatten)]
-    model: ModelChoice,
+    model: ModelArgument,
     /// The stage; without one, what stages there are is said.
     #[arg(long, value_enum)]
     stage: Option<Stage>,

@@ -11,7 +11,7 @@ use ixc::runtime::file::read;
 use ixc::traffic::Traffic;
 use serde::Serialize;
 
-use super::choose::ModelChoice;
+use super::choose::ModelArgument;
 use super::inspect_plan::PlanFacts;
 use super::output::{self, Bytes, Count, Printable};
 
@@ -27,7 +27,7 @@ A file that is sound but not supported is shown with the reasons, and the exit s
 other is shown as far as it goes, and the exit status is 65.")]
 pub struct Args {
     #[command(flatten)]
-    model: ModelChoice,
+    model: ModelArgument,
     /// Print JSON.
     #[arg(long)]
     json: bool,

@@ -21,6 +21,7 @@ use ixc::runtime::engine::{self, Engine};
 use ixc::simulate::ModelWeights;
 use serde_json::json;
 
+use super::choose::open;
 use super::interrupt::Writing;
 use super::name::ModelName;
 use super::output::{self, note};
@@ -279,14 +280,6 @@ fn show(out: &mut dyn Write, piece: &str, text: &mut String, quiet: bool) -> std
         out.flush()?;
     }
     Ok(())
-}
-
-/// A model, or the demo model.
-fn open(path: Option<&Path>) -> anyhow::Result<Model> {
-    Ok(match path {
-        Some(path) => Model::open(path)?,
-        None => Model::new(ixc::demo::open()?)?,
-    })
 }
 
 /// The engine of this CPU for the same plan.

@@ -11,7 +11,7 @@ use ixc::runtime::file::read as read_plan;
 use serde_json::json;
 
 use super::Usage;
-use super::choose::ModelChoice;
+use super::choose::ModelArgument;
 use super::output::{self, lossless};
 use super::tokens::TokenList;
 
@@ -27,7 +27,7 @@ use super::tokens::TokenList;
 A word alone is the MODEL: where MODEL is left out, the text is given with -p or -f.")]
 pub struct EncodeArgs {
     #[command(flatten)]
-    model: ModelChoice,
+    model: ModelArgument,
     /// The text.
     #[arg(conflicts_with_all = ["file", "prompt"], allow_hyphen_values = true)]
     text: Option<String>,
@@ -55,7 +55,7 @@ pub struct EncodeArgs {
   ixc detokenize model.gguf 1,9707 --special --json")]
 pub struct DecodeArgs {
     #[command(flatten)]
-    model: ModelChoice,
+    model: ModelArgument,
     /// Token ids: `1,2,3`, or `@file`.
     #[arg(value_name = "IDS|@FILE", required = true)]
     ids: TokenList,
@@ -68,7 +68,7 @@ pub struct DecodeArgs {
 }
 
 /// The tokenizer of a model or a plan.
-fn open(model: &ModelChoice) -> anyhow::Result<Tokenizer> {
+fn open(model: &ModelArgument) -> anyhow::Result<Tokenizer> {
     let Some(path) = model.path() else { return Ok(ixc::model::tokenizer(&ixc::demo::open()?)?) };
     if is_plan(path) {
         let plan = read_plan(path).map_err(ixc::Error::from)?;

@@ -323,7 +323,7 @@ mod tests {
         fs::write(folder.join("b"), [0; 200]).unwrap();
         let error = measure(&folder).unwrap_err();
         assert_eq!(error.exit_status(), crate::error::DATA);
-        assert!(error.to_string().contains("200 bytes"), "{error}");
+        assert!(error.to_string().contains("has 200 B"), "{error}");
         assert_eq!(measure(&folder.join("c")).unwrap_err().exit_status(), crate::error::NO_INPUT);
         let choose = |told| choose_by(Ok(None), &folder.join("a"), told);
         let choice = choose(None);
