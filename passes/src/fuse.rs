@@ -17,326 +17,260 @@
 //!   %y = linear %1, @w, _, _ : f32[T, 512]
 //! ```
 //!
-//! How: the pure ops of a function are one e-graph ([`language`]), its rules ([`rules`]) run until nothing is new, and the
-//! cheapest DAG ([`extract`]) is written back in the order in which the ops with effects, which stay where they are, need
-//! it. What an append takes from a rotation is fused last and without egg ([`append`]): an append has effects.
+//! How: a function is cut into regions where no rule reaches across ([`region`]). The pure ops of a region are one e-graph
+//! ([`language`], [`egraph`]), its rules ([`rules`]) run until nothing is new, and the cheapest DAG ([`extract`]) is written back
+//! in the order in which the ops with effects, which stay where they are, need it. Regions that are equal but for the weights
+//! and layers that they name, as those of a model's layers are, are fused once and written as often as they are there. What an
+//! append takes from a rotation is fused last and without egg ([`append`]): an append has effects.
 //!
-//! Cost: about 40 nodes for each layer's 25 ops; the number of rounds does not grow with the model. Limits on nodes and
-//! rounds (never on time: the same module must give the same result) end a run that misbehaves, and what was found until
-//! then is used; the log says why a run ended.
+//! Cost: a line of text for each op, which tells equal regions, and for each region that is unlike all before it about 40 nodes
+//! for each layer's 25 ops and the square of them in bits. A region has at most [`Options::fuse_region`] ops: what has no place for
+//! a cut in so many is cut all the same, and what could be fused across that cut is not.
 
 mod append;
+mod egraph;
 mod extract;
 mod language;
+mod region;
 mod rules;
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::rc::Rc;
 
-use egg::{Id, Runner, SimpleScheduler, StopReason};
-use ixc_ir::graph::op::Effect;
-use ixc_ir::graph::{Attr, Function, Module, Op, OpKind, Operand, ValueId};
+use egg::{Rewrite, StopReason};
+use ixc_ir::graph::{Function, Module, ValueId};
 
-use crate::canonicalise;
+use crate::canonicalise::{self, compact};
 use crate::manager::{Options, PassError};
-use extract::Choice;
-use language::{AttrKey, Graph, Head, Node, Types};
-
-/// egg must have a limit on time; this one is never met.
-const NO_TIME_LIMIT: Duration = Duration::from_secs(u32::MAX as u64);
+use language::{Node, Types};
+use region::{Piece, Spans};
 
 /// Runs the pass.
 ///
 /// # Errors
-/// When a function is too large, or uses a value before it is defined, which the verifier refuses.
+/// When a function uses a value before it is defined, which the verifier refuses.
 pub fn run(mut module: Module, options: &Options) -> Result<Module, PassError> {
+    let mut fuser = Fuser::new(options);
     for i in 0..module.functions.len() {
-        let fused = fuse(&module, &module.functions[i], options)?;
+        let fused = fuser.function(&module, &module.functions[i])?;
         module.functions[i] = append::run(fused);
     }
     canonicalise::run(module, options)
 }
 
-fn fuse(module: &Module, function: &Function, options: &Options) -> Result<Function, PassError> {
-    let mut region = Region::new(module, function)?;
-    let mut graph = std::mem::replace(&mut region.graph, Graph::new(Types::new(module, &Function::default())));
-    graph.rebuild();
-    let before = graph.total_size();
-    if before > options.fuse_nodes {
-        return Err(PassError::TooLarge { function: function.name.clone(), nodes: before, limit: options.fuse_nodes });
-    }
-    let rewrites = rules::rewrites();
-    let runner = Runner::<Node, Types>::new(Types::new(module, &Function::default()))
-        .with_egraph(graph)
-        .with_scheduler(SimpleScheduler)
-        .with_node_limit(options.fuse_nodes)
-        .with_iter_limit(options.fuse_rounds)
-        .with_time_limit(NO_TIME_LIMIT);
-    // A clock that stands still: no time counts here, and the real one calibrates itself for up to 200 ms first.
-    let runner = quanta::with_clock(&quanta::Clock::mock().0, || runner.run(&rewrites));
-    let reason = runner.stop_reason.clone().unwrap_or(StopReason::Saturated);
-    tracing::debug!(
-        function = function.name,
-        nodes_before = before,
-        nodes = runner.egraph.total_size(),
-        rounds = runner.iterations.len(),
-        ?reason,
-        "egg stopped"
-    );
-    if !matches!(reason, StopReason::Saturated) {
-        tracing::warn!(function = function.name, ?reason, "fusing ended early; some ops may stay unfused");
-    }
-    for iteration in &runner.iterations {
-        for (rule, count) in &iteration.applied {
-            tracing::trace!(%rule, count, "applied");
-        }
-    }
-    region.graph = runner.egraph;
-    let roots: Vec<Id> = region.roots();
-    let choice = extract::extract(&region.graph, &roots);
-    Writer::new(&region, function, choice).write()
+/// What is fused already, by the region's text.
+struct Fuser<'o> {
+    options: &'o Options,
+    rewrites: Vec<Rewrite<Node, Types>>,
+    closed: rules::Closed,
+    fused: HashMap<String, Rc<Function>>,
+    /// How egg's runs went, one for each region that is unlike all before it.
+    runs: Vec<egraph::Run>,
 }
 
-/// A function's pure ops as an e-graph.
-struct Region<'a> {
-    function: &'a Function,
-    graph: Graph,
-    /// Class of each value; `None` where it is not defined yet.
-    values: Vec<Option<Id>>,
-}
-
-impl<'a> Region<'a> {
-    fn new(module: &Module, function: &'a Function) -> Result<Region<'a>, PassError> {
-        let graph = Graph::new(Types::new(module, function));
-        let mut region = Region { function, graph, values: vec![None; function.values.len()] };
-        for &param in &function.params {
-            region.leaf(param);
-        }
-        // The append that each token comes from: what an attention reads stands there.
-        let mut appends: HashMap<ValueId, &Op> = HashMap::new();
-        for op in &function.ops {
-            match op.kind.row().effect {
-                Effect::State => {
-                    region.attend(op, &appends)?;
-                    op.results.iter().for_each(|&result| region.leaf(result));
-                    if op.kind == OpKind::KvAppend {
-                        appends.extend(op.results.iter().map(|&token| (token, op)));
-                    }
-                }
-                Effect::Pure => region.op(op)?,
-            }
-        }
-        Ok(region)
-    }
-
-    fn leaf(&mut self, value: ValueId) {
-        let node = Node::new(Head::Leaf(value), Vec::new());
-        self.values[value.index()] = Some(self.graph.add(node));
-    }
-
-    fn operand(&mut self, operand: Operand) -> Result<Id, PassError> {
-        match operand {
-            Operand::Value(value) => self
-                .values
-                .get(value.index())
-                .copied()
-                .flatten()
-                .ok_or(PassError::Undefined { function: self.function.name.clone(), value: value.0 }),
-            Operand::Weight(weight) => Ok(self.graph.add(Node::new(Head::Weight(weight), Vec::new()))),
-            Operand::Absent => Ok(self.graph.add(Node::new(Head::Absent, Vec::new()))),
+impl<'o> Fuser<'o> {
+    fn new(options: &'o Options) -> Fuser<'o> {
+        Fuser {
+            options,
+            rewrites: rules::rewrites(),
+            closed: rules::Closed::new(),
+            fused: HashMap::new(),
+            runs: Vec::new(),
         }
     }
 
-    fn op(&mut self, op: &Op) -> Result<(), PassError> {
-        let mut children = Vec::with_capacity(op.operands.len() + op.attrs.len());
-        for &operand in &op.operands {
-            children.push(self.operand(operand)?);
-        }
-        for attr in &op.attrs {
-            children.push(self.graph.add(Node::new(Head::Attr(AttrKey::of(attr)), Vec::new())));
-        }
-        let id = self.graph.add(Node::new(Head::Op(op.kind), children));
-        if let [result] = op.results[..] {
-            self.values[result.index()] = Some(id);
-        } else {
-            for (i, &result) in op.results.iter().enumerate() {
-                self.values[result.index()] = Some(self.graph.add(Node::new(Head::Result(i), vec![id])));
-            }
-        }
-        Ok(())
-    }
-
-    /// Marks what an attention reads: its queries, and the keys and values of the append that its token comes from.
-    fn attend(&mut self, op: &Op, appends: &HashMap<ValueId, &Op>) -> Result<(), PassError> {
-        if op.kind != OpKind::Attention {
-            return Ok(());
-        }
-        let Operand::Value(token) = op.operand("kv") else { return Ok(()) };
-        if let Some(append) = appends.get(&token).filter(|append| append.attr("layer") == op.attr("layer")) {
-            let operands = [op.operand("q"), append.operand("k"), append.operand("v")];
-            let children = operands.into_iter().map(|operand| self.operand(operand)).collect::<Result<_, _>>()?;
-            self.graph.add(Node::new(Head::Attend, children));
-        }
-        Ok(())
-    }
-
-    /// What must be computed: what ops with effects take, and the results.
-    fn roots(&self) -> Vec<Id> {
-        let state = self.function.ops.iter().filter(|op| op.kind.row().effect == Effect::State);
-        let operands = state.flat_map(|op| &op.operands).filter_map(|operand| match operand {
-            Operand::Value(value) => Some(*value),
-            Operand::Weight(_) | Operand::Absent => None,
-        });
-        let values = operands.chain(self.function.results.iter().copied());
-        values.filter_map(|value| self.values[value.index()]).collect()
-    }
-}
-
-/// Writes the chosen nodes as a function.
-struct Writer<'a> {
-    region: &'a Region<'a>,
-    choice: Choice,
-    out: Function,
-    /// What each class is in `out`.
-    done: HashMap<Id, Written>,
-    /// A value's name in the function as it was, by class.
-    names: HashMap<Id, &'a str>,
-}
-
-#[derive(Clone)]
-enum Written {
-    Values(Vec<ValueId>),
-    Operand(Operand),
-    Attr(Attr),
-}
-
-impl<'a> Writer<'a> {
-    fn new(region: &'a Region<'a>, function: &'a Function, choice: Choice) -> Writer<'a> {
-        let mut names = HashMap::new();
-        for (value, id) in function.values.iter().zip(&region.values) {
-            if let (Some(name), Some(id)) = (&value.name, id) {
-                names.entry(region.graph.find(*id)).or_insert(name.as_str());
-            }
-        }
-        let out = Function { name: function.name.clone(), ..Function::default() };
-        Writer { region, choice, out, done: HashMap::new(), names }
-    }
-
-    fn write(mut self) -> Result<Function, PassError> {
-        let function = self.region.function;
+    fn function(&mut self, module: &Module, function: &Function) -> Result<Function, PassError> {
+        region::check_defined(function)?;
+        // Without what nothing uses: it would be in the way of cuts.
+        let function = &compact(function);
+        let (runs_before, spans) = (self.runs.len(), Spans::new(function));
+        let cuts = spans.cut(function, self.options.fuse_region, |op| self.closed.op(op));
+        let mut out = Function { name: function.name.clone(), ..Function::default() };
+        let mut moved: Vec<Option<ValueId>> = vec![None; function.values.len()];
         for &param in &function.params {
             let data = &function.values[param.index()];
-            let value = self.out.add_value(data.name.as_deref(), data.ty.clone());
-            self.out.params.push(value);
-            self.define(param, value);
+            let value = out.add_value(data.name.as_deref(), data.ty.clone());
+            out.params.push(value);
+            moved[param.index()] = Some(value);
         }
-        for op in function.ops.iter().filter(|op| op.kind.row().effect == Effect::State) {
-            let operands = op.operands.iter().map(|&operand| self.operand(operand)).collect::<Result<_, _>>()?;
-            let types = op.results.iter().map(|&result| function.ty(result).clone()).collect();
-            let results = self.out.push(op.kind, operands, op.attrs.clone(), types);
-            for (&old, new) in op.results.iter().zip(results) {
-                self.out.values[new.index()].name.clone_from(&function.values[old.index()].name);
-                self.define(old, new);
+        for ops in &cuts.regions {
+            let piece = Piece::new(module, function, ops.clone(), &spans);
+            let fused = self.piece(&piece)?;
+            piece.paste(&fused, &mut out, &mut moved)?;
+        }
+        let result = |&value: &ValueId| region::moved_to(&moved, function, value);
+        out.results = function.results.iter().map(result).collect::<Result<_, _>>()?;
+        let runs = &self.runs[runs_before..];
+        let early = runs.iter().filter(|run| !matches!(run.reason, StopReason::Saturated)).count();
+        tracing::debug!(
+            function = function.name,
+            regions = cuts.regions.len(),
+            runs = runs.len(),
+            nodes_before = runs.iter().map(|run| run.nodes_before).sum::<usize>(),
+            nodes = runs.iter().map(|run| run.nodes).sum::<usize>(),
+            rounds = runs.iter().map(|run| run.rounds).max(),
+            "fused"
+        );
+        if early + cuts.forced > 0 {
+            tracing::warn!(
+                function = function.name,
+                early,
+                forced = cuts.forced,
+                "fusing ended early, or a long region was cut; some ops may stay unfused"
+            );
+        }
+        Ok(out)
+    }
+
+    /// The region fused: by egg where it is unlike all before it.
+    fn piece(&mut self, piece: &Piece) -> Result<Rc<Function>, PassError> {
+        let key = piece.module.to_string();
+        if let Some(fused) = self.fused.get(&key) {
+            return Ok(Rc::clone(fused));
+        }
+        let [function] = &piece.module.functions[..] else { unreachable!("a region is one function") };
+        let (fused, run) = egraph::fuse(&piece.module, function, &self.rewrites, self.options.fuse_rounds)?;
+        self.runs.push(run);
+        let fused = Rc::new(fused);
+        self.fused.insert(key, Rc::clone(&fused));
+        Ok(fused)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fmt::Write;
+
+    use ixc_ir::graph::OpKind;
+    use ixc_ir::graph::parse::parse;
+
+    use super::*;
+
+    const ROPE: &str = "base = 10000.0, dims = 64, style = neox, scaling = none, factor = 1.0, original_context = 0, \
+                        beta_fast = 32.0, beta_slow = 1.0, attn_factor = 1.0";
+
+    /// A model whose layers' value and down projections have one of two formats.
+    fn model(formats: &[&str]) -> Module {
+        let (mut weights, mut ops) = ("weight @e : q4_k[512, 256]\nweight @n : f32[256]\n".to_owned(), String::new());
+        for (i, format) in formats.iter().enumerate() {
+            for (name, format, rows, row) in [
+                ("q", "q4_k", 256, 256),
+                ("k", "q4_k", 128, 256),
+                ("v", format, 128, 256),
+                ("o", "q4_k", 256, 256),
+                ("g", "q4_k", 512, 256),
+                ("u", "q4_k", 512, 256),
+                ("d", format, 256, 512),
+            ] {
+                writeln!(weights, "weight @{name}{i} : {format}[{rows}, {row}]").unwrap();
             }
+            writeln!(weights, "weight @an{i} : f32[256]\nweight @fn{i} : f32[256]").unwrap();
+            let kv = if i == 0 { "kv".to_owned() } else { format!("kvb{}", i - 1) };
+            write!(
+                ops,
+                "  %h{i} = rms_norm %x{i}, @an{i} {{eps = 1e-6}}
+  %wq{i} = dequantise @q{i}
+  %q{i} = matmul %h{i}, %wq{i}
+  %wk{i} = dequantise @k{i}
+  %k{i} = matmul %h{i}, %wk{i}
+  %wv{i} = dequantise @v{i}
+  %v{i} = matmul %h{i}, %wv{i}
+  %qh{i} = split_heads %q{i} {{heads = 4}}
+  %kh{i} = split_heads %k{i} {{heads = 2}}
+  %vh{i} = split_heads %v{i} {{heads = 2}}
+  %qr{i} = rope %qh{i}, %pos, _ {{{ROPE}}}
+  %kr{i} = rope %kh{i}, %pos, _ {{{ROPE}}}
+  %kva{i} = kv.append %{kv}, %kr{i}, %vh{i}, %pos {{layer = {i}}}
+  %a{i}, %kvb{i} = attention %qr{i}, %kva{i}, %pos {{layer = {i}, kv_heads = 2, scale = 0.125}}
+  %ar{i} = merge_heads %a{i}
+  %wo{i} = dequantise @o{i}
+  %ao{i} = matmul %ar{i}, %wo{i}
+  %y{i} = add %ao{i}, %x{i}
+  %fh{i} = rms_norm %y{i}, @fn{i} {{eps = 1e-6}}
+  %wg{i} = dequantise @g{i}
+  %g{i} = matmul %fh{i}, %wg{i}
+  %wu{i} = dequantise @u{i}
+  %u{i} = matmul %fh{i}, %wu{i}
+  %s{i} = silu %g{i}
+  %m{i} = mul %s{i}, %u{i}
+  %wd{i} = dequantise @d{i}
+  %d{i} = matmul %m{i}, %wd{i}
+  %x{} = add %d{i}, %y{i}
+",
+                i + 1
+            )
+            .unwrap();
         }
-        for &result in &function.results {
-            match self.operand(Operand::Value(result))? {
-                Operand::Value(value) => self.out.results.push(value),
-                Operand::Weight(_) | Operand::Absent => return Err(self.undefined(result)),
+        let layers = formats.len();
+        let last = if layers == 0 { "kv".to_owned() } else { format!("kvb{}", layers - 1) };
+        let text = format!(
+            "{weights}func @step(%ids: i32[T], %pos: i32[T], %rows: i32[L], %kv: token) -> (f32[L, 512], token) {{
+  %x0 = embed %ids, @e
+{ops}  %last = take_rows %x{layers}, %rows
+  %norm = rms_norm %last, @n {{eps = 1e-6}}
+  %w = dequantise @e
+  %logits = matmul %norm, %w
+  return %logits, %{last}
+}}"
+        );
+        parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+    }
+
+    /// The module fused, and how egg's runs went.
+    fn fused(module: &Module, options: &Options) -> (Function, Vec<egraph::Run>) {
+        let mut fuser = Fuser::new(options);
+        let function = fuser.function(module, &module.functions[0]).unwrap();
+        (function, fuser.runs)
+    }
+
+    #[test]
+    fn equal_layers_are_fused_once() {
+        let (like, unlike) = (["q4_k"; 64], ["q4_k", "q6_k", "q6_k", "q4_k"]);
+        let runs = |formats: &[&str]| {
+            let (function, runs) = fused(&model(formats), &Options::default());
+            assert!(runs.iter().all(|run| matches!(run.reason, StopReason::Saturated)), "{runs:?}");
+            let ops: Vec<OpKind> = function.ops.iter().map(|op| op.kind).collect();
+            for kind in [OpKind::Matmul, OpKind::Add, OpKind::Silu, OpKind::Dequantise] {
+                assert!(!ops.contains(&kind), "{kind:?}");
             }
-        }
-        Ok(self.out)
+            let count = |kind| ops.iter().filter(|&&op| op == kind).count();
+            assert_eq!(count(OpKind::LinearQkv), formats.len());
+            assert_eq!(count(OpKind::LinearSwiglu), formats.len());
+            (runs.len(), runs.iter().map(|run| run.nodes * run.rounds).sum::<usize>())
+        };
+        // The embedding, two halves of a layer, the rows that are wanted and their logits: however many layers there are.
+        assert_eq!(runs(&like[..1]), runs(&like));
+        assert_eq!(runs(&like).0, 5);
+        // Two halves more for the other kind of layer.
+        assert_eq!(runs(&unlike).0, 7);
+        assert_eq!(runs(&unlike.repeat(16)), runs(&unlike));
     }
 
-    fn define(&mut self, old: ValueId, new: ValueId) {
-        if let Some(id) = self.region.values[old.index()] {
-            self.done.insert(self.region.graph.find(id), Written::Values(vec![new]));
-        }
-    }
-
-    fn undefined(&self, value: ValueId) -> PassError {
-        PassError::Undefined { function: self.out.name.clone(), value: value.0 }
-    }
-
-    fn operand(&mut self, operand: Operand) -> Result<Operand, PassError> {
-        let Operand::Value(value) = operand else { return Ok(operand) };
-        let id = self.region.values.get(value.index()).copied().flatten().ok_or_else(|| self.undefined(value))?;
-        match self.class(self.region.graph.find(id)) {
-            Some(Written::Values(values)) if values.len() == 1 => Ok(Operand::Value(values[0])),
-            _ => Err(self.undefined(value)),
-        }
-    }
-
-    /// Writes a class and all that it needs; `None` where something is not there or needs itself.
-    fn class(&mut self, root: Id) -> Option<Written> {
-        let mut stack = vec![(root, false)];
-        let mut open = std::collections::HashSet::new();
-        while let Some((id, ready)) = stack.pop() {
-            if self.done.contains_key(&id) {
-                continue;
-            }
-            let node = self.choice.get(&id)?.clone();
-            if ready {
-                let written = self.node(id, &node)?;
-                self.done.insert(id, written);
-            } else {
-                if !open.insert(id) {
-                    return None;
-                }
-                stack.push((id, true));
-                let children = node.children.iter().rev().map(|&child| self.region.graph.find(child));
-                stack.extend(children.filter(|child| !self.done.contains_key(child)).map(|child| (child, false)));
-            }
-        }
-        self.done.get(&root).cloned()
-    }
-
-    /// Writes a node whose children are written.
-    fn node(&mut self, id: Id, node: &Node) -> Option<Written> {
-        let child = |i: usize| self.done.get(&self.region.graph.find(node.children[i]));
-        match &node.head {
-            // Written with the ops that define them; a leaf that is asked for before is used before it is defined.
-            Head::Leaf(_) | Head::Attend | Head::Activation => None,
-            Head::Weight(weight) => Some(Written::Operand(Operand::Weight(*weight))),
-            Head::Absent => Some(Written::Operand(Operand::Absent)),
-            Head::Attr(attr) => Some(Written::Attr(attr.attr())),
-            Head::Result(i) => match child(0)? {
-                Written::Values(values) => {
-                    let value = *values.get(*i)?;
-                    self.name(id, value);
-                    Some(Written::Values(vec![value]))
-                }
-                Written::Operand(_) | Written::Attr(_) => None,
-            },
-            Head::Op(kind) => {
-                let count = kind.row().operands.len();
-                let operands = (0..count).map(|i| match child(i)? {
-                    Written::Values(values) if values.len() == 1 => Some(Operand::Value(values[0])),
-                    Written::Operand(operand) => Some(*operand),
-                    Written::Values(_) | Written::Attr(_) => None,
-                });
-                let operands = operands.collect::<Option<Vec<_>>>()?;
-                let attrs = (count..node.children.len()).map(|i| match child(i)? {
-                    Written::Attr(attr) => Some(attr.clone()),
-                    Written::Values(_) | Written::Operand(_) => None,
-                });
-                let attrs = attrs.collect::<Option<Vec<_>>>()?;
-                let types = match &self.region.graph[id].data {
-                    language::Class::Value(ty) => vec![ty.clone()],
-                    language::Class::Tuple(types) => types.clone(),
-                    _ => return None,
-                };
-                let results = self.out.push(*kind, operands, attrs, types);
-                if let [value] = results[..] {
-                    self.name(id, value);
-                }
-                Some(Written::Values(results))
-            }
+    /// Cuts change nothing: the whole function as one e-graph gives the same ops.
+    #[test]
+    fn regions_are_fused_as_the_whole_is() {
+        for formats in [&["q4_k"; 3][..], &["q4_k", "q6_k", "f32"], &["f16", "q8_0", "q8_0", "q5_k"]] {
+            let module = model(formats);
+            let (function, _) = fused(&module, &Options::default());
+            let (whole, _) = egraph::fuse(&module, &module.functions[0], &rules::rewrites(), 32).unwrap();
+            assert_eq!(function, whole);
         }
     }
 
-    fn name(&mut self, id: Id, value: ValueId) {
-        // Two classes may not have one name, and a name stands for one value: the class's first.
-        self.out.values[value.index()].name = self.names.remove(&id).map(str::to_string);
+    /// One region that has no place for a cut is cut all the same: an e-graph has no more nodes than that.
+    #[test]
+    fn a_long_region_is_cut_where_it_must_be() {
+        let mut text = "weight @w : f32[8, 8]\nfunc @f(%x0: f32[T, 8]) -> (f32[T, 8]) {\n".to_owned();
+        for i in 0..5000 {
+            // Rules look into products, so that no place is one for a cut.
+            write!(text, "  %s{i} = silu %x{i}\n  %x{} = mul %s{i}, %x{i}\n", i + 1).unwrap();
+        }
+        text += "  return %x5000\n}";
+        let module = parse(&text).unwrap();
+        let options = Options::default();
+        let (function, runs) = fused(&module, &options);
+        assert_eq!(function.ops.len(), 10_000);
+        assert!(runs.iter().all(|run| run.nodes <= 8 * options.fuse_region), "{runs:?}");
+        assert!(runs.len() <= 10_000 / (options.fuse_region / 2) + 1, "{} runs", runs.len());
     }
 }

@@ -14,8 +14,8 @@ use crate::{canonicalise, defer, fuse, residency};
 /// What passes may be told.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Most nodes of an e-graph in `fuse`; choosing among them takes their square in bits.
-    pub fuse_nodes: usize,
+    /// Most ops that are one e-graph in `fuse`; choosing among their nodes takes the square of these in bits.
+    pub fuse_region: usize,
     /// Most rounds of rewriting in `fuse`.
     pub fuse_rounds: usize,
     /// Bytes that experts' weights may take in memory; `None` where all of them stay there.
@@ -27,9 +27,9 @@ pub struct Options {
 }
 
 impl Default for Options {
-    /// Room for some 500 layers of about 100 nodes; the longest chain of rules is 8 long.
+    /// The ops of twenty layers, where a layer is two regions; the longest chain of rules is 8 long.
     fn default() -> Options {
-        Options { fuse_nodes: 60_000, fuse_rounds: 32, expert_memory: None, predict_extra: None, defer: 0 }
+        Options { fuse_region: 512, fuse_rounds: 32, expert_memory: None, predict_extra: None, defer: 0 }
     }
 }
 
@@ -53,16 +53,6 @@ pub enum PassError {
         /// What is wrong.
         #[source]
         error: Box<VerifyError>,
-    },
-    /// A function is longer than any model.
-    #[error("function @{function} makes {nodes} nodes for fuse, which takes up to {limit}")]
-    TooLarge {
-        /// The function.
-        function: String,
-        /// Its nodes.
-        nodes: usize,
-        /// Most nodes.
-        limit: usize,
     },
     /// Experts are to be deferred, and there are none.
     #[error("{deferred} experts of a token cannot be deferred: the model has no experts")]

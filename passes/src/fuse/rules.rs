@@ -7,9 +7,12 @@
 //! A rule's right side joins the left side's class only where both have the same type (see [`super::language`]): a gate and
 //! an up projection whose formats take different activations are simply not `linear.swiglu`.
 
-use egg::{Applier, Id, Pattern, PatternAst, Rewrite, Searcher, Subst, Symbol, Var};
+use std::collections::HashMap;
+
+use egg::{Applier, ENodeOrVar, Id, Language, Pattern, PatternAst, Rewrite, Searcher, Subst, Symbol, Var};
 use ixc_ir::format::Format;
-use ixc_ir::graph::{Attr, OpKind};
+use ixc_ir::graph::op::OperandKind;
+use ixc_ir::graph::{Attr, Op, OpKind, Operand};
 
 use super::language::{Class, Graph, Head, Node, Types};
 
@@ -194,6 +197,128 @@ impl Applier<Node, Types> for Qkv {
     }
 }
 
+/// What is known of an operand or attribute without looking at an e-graph.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Child {
+    /// `_`.
+    Absent,
+    /// Anything but `_`.
+    Present,
+    /// Either.
+    Any,
+}
+
+/// An op with what is known of its children: what stands at a place of a pattern, or what a class may hold.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Shape {
+    kind: OpKind,
+    children: Vec<Child>,
+}
+
+impl Shape {
+    fn of(op: &Op) -> Shape {
+        let operands = op.operands.iter().map(|operand| match operand {
+            Operand::Absent => Child::Absent,
+            Operand::Value(_) | Operand::Weight(_) => Child::Present,
+        });
+        Shape { kind: op.kind, children: operands.chain(op.attrs.iter().map(|_| Child::Present)).collect() }
+    }
+
+    /// Of a place in a pattern, where an op stands there. `present` are variables that are never `_`.
+    fn at(ast: &PatternAst<Node>, place: &ENodeOrVar<Node>, present: &[Var]) -> Option<Shape> {
+        let ENodeOrVar::ENode(node) = place else { return None };
+        let Head::Op(kind) = node.head else { return None };
+        let child = |&child: &Id| match &ast[child] {
+            ENodeOrVar::ENode(node) if node.head == Head::Absent => Child::Absent,
+            ENodeOrVar::ENode(_) => Child::Present,
+            ENodeOrVar::Var(var) if present.contains(var) => Child::Present,
+            ENodeOrVar::Var(_) => Child::Any,
+        };
+        Some(Shape { kind, children: node.children().iter().map(child).collect() })
+    }
+
+    /// Whether one node can be both.
+    fn meets(&self, other: &Shape) -> bool {
+        let pairs = self.children.iter().zip(&other.children);
+        let apart = |pair| matches!(pair, (Child::Absent, Child::Present) | (Child::Present, Child::Absent));
+        self.kind == other.kind && !pairs.map(|(a, b)| (*a, *b)).any(apart)
+    }
+}
+
+/// Variables of a pattern that stand for an operand which the op table does not let be absent.
+fn present(ast: &PatternAst<Node>) -> Vec<Var> {
+    let mut present = Vec::new();
+    for place in ast.as_ref() {
+        let ENodeOrVar::ENode(node) = place else { continue };
+        let Head::Op(kind) = node.head else { continue };
+        for (row, &child) in kind.row().operands.iter().zip(node.children()) {
+            if let (OperandKind::Value | OperandKind::Weight, ENodeOrVar::Var(var)) = (row.kind, &ast[child]) {
+                present.push(*var);
+            }
+        }
+    }
+    present
+}
+
+/// Which ops are *closed*: nothing that rules make of one, or of what equals it, is looked into from its uses. A rule sees the
+/// result of a closed op as a variable and no more, so that no match lies on both sides of it.
+///
+/// An `add` is: it may become a `linear` with a residual, and rules look only into those without.
+pub(crate) struct Closed {
+    /// What stands inside left sides, below their roots.
+    inside: Vec<Shape>,
+    /// From a left side's root to what the rule makes of it; nothing where that is a variable, which may be anything.
+    steps: Vec<(Shape, Option<Shape>)>,
+    known: HashMap<Shape, bool>,
+}
+
+impl Closed {
+    pub(crate) fn new() -> Closed {
+        let (mut inside, mut steps) = (Vec::new(), Vec::new());
+        let mut look = |ast: &PatternAst<Node>| {
+            let below = ast.as_ref().split_last().map_or(&[][..], |(_, below)| below);
+            inside.extend(below.iter().filter_map(|place| Shape::at(ast, place, &[])));
+        };
+        for rule in RULES {
+            let (from, to) = (pattern(rule.from).ast, pattern(rule.to).ast);
+            look(&from);
+            let root = |ast: &PatternAst<Node>, present: &[Var]| Shape::at(ast, ast.as_ref().last()?, present);
+            if let Some(root_from) = root(&from, &[]) {
+                steps.push((root_from, root(&to, &present(&from))));
+            }
+        }
+        // What this one makes is a result of an op, into which no rule looks.
+        look(&pattern(QKV).ast);
+        Closed { inside, steps, known: HashMap::new() }
+    }
+
+    /// Whether an op is closed.
+    pub(crate) fn op(&mut self, op: &Op) -> bool {
+        let shape = Shape::of(op);
+        if let Some(&known) = self.known.get(&shape) {
+            return known;
+        }
+        let mut shapes = vec![shape.clone()];
+        let mut closed = true;
+        let mut next = 0;
+        while closed && next < shapes.len() {
+            let now = shapes[next].clone();
+            next += 1;
+            closed = !self.inside.iter().any(|inside| inside.meets(&now));
+            for (from, to) in &self.steps {
+                match to {
+                    _ if !from.meets(&now) => {}
+                    Some(to) if shapes.contains(to) => {}
+                    Some(to) => shapes.push(to.clone()),
+                    None => closed = false,
+                }
+            }
+        }
+        self.known.insert(shape, closed);
+        closed
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -204,5 +329,34 @@ mod tests {
         names.sort_unstable();
         names.dedup();
         assert_eq!(rewrites().len(), names.len() + 1);
+    }
+
+    #[test]
+    fn an_op_is_closed_where_no_rule_looks_into_what_becomes_of_it() {
+        use ixc_ir::graph::parse::parse;
+        let text = "
+weight @e : f32[9, 8]
+weight @n : f32[8]
+weight @w : f32[8, 8]
+func @f(%ids: i32[T], %r: f32[T, 8]) -> (f32[T, 8]) {
+  %embed = embed %ids, @e
+  %norm = rms_norm %embed, @n {eps = 1e-6}
+  %rounded = quantise %norm {format = f32}
+  %plain = linear %rounded, @w, _, _
+  %biased = linear %rounded, @w, @n, _
+  %summed = linear %rounded, @w, _, %r
+  %dense = dequantise @w
+  %product = matmul %norm, %dense
+  %shifted = add_bias %product, @n
+  %sum = add %shifted, %r
+  %wide = mul %plain, %sum
+  %rows = take_rows %wide, %ids
+  return %rows
+}";
+        let module = parse(text).unwrap();
+        let mut closed = Closed::new();
+        let function = &module.functions[0];
+        let names = function.ops.iter().filter(|op| closed.op(op)).map(|op| function.label(op.results[0]));
+        assert_eq!(names.collect::<Vec<_>>(), ["%embed", "%summed", "%sum", "%rows"]);
     }
 }

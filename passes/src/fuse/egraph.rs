@@ -1,0 +1,322 @@
+//! One e-graph: a region's pure ops go in, its rules run until nothing is new, and the cheapest DAG is written back.
+//!
+//! Takes a region as a function of its own ([`super::region`]): a leaf is a parameter or the result of an op with effects. Leaves
+//! a function with the same parameters, results and ops with effects, these in their order; pure ops stand where the first of
+//! them needs it. Nothing depends on names: a value that stays keeps its name.
+//!
+//! Limits on nodes and rounds (never on time: the same region must give the same result) end a run that misbehaves, and what
+//! was found until then is used; [`Run`] says why a run ended.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use egg::{Id, Rewrite, Runner, SimpleScheduler, StopReason};
+use ixc_ir::graph::op::Effect;
+use ixc_ir::graph::{Attr, Function, Module, Op, OpKind, Operand, ValueId};
+
+use super::extract::{self, Choice};
+use super::language::{self, AttrKey, Graph, Head, Node, Types};
+use crate::manager::PassError;
+
+/// egg must have a limit on time; this one is never met.
+const NO_TIME_LIMIT: Duration = Duration::from_secs(u32::MAX as u64);
+/// Most nodes that rules may make of one. What frontends write doubles; each op is the root of few rules, and a rule adds three nodes
+/// at most.
+const GROWTH: usize = 16;
+
+/// How a run of egg went.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    /// Nodes before the first rule.
+    pub(crate) nodes_before: usize,
+    /// Nodes at the end.
+    pub(crate) nodes: usize,
+    /// Rounds of rewriting.
+    pub(crate) rounds: usize,
+    /// Why it ended.
+    pub(crate) reason: StopReason,
+}
+
+/// Fuses what a function of `module` does.
+///
+/// # Errors
+/// When it uses a value before it is defined.
+pub(crate) fn fuse(
+    module: &Module,
+    function: &Function,
+    rewrites: &[Rewrite<Node, Types>],
+    rounds: usize,
+) -> Result<(Function, Run), PassError> {
+    let mut region = Region::new(module, function)?;
+    let mut graph = std::mem::replace(&mut region.graph, Graph::new(Types::new(module, &Function::default())));
+    graph.rebuild();
+    let nodes_before = graph.total_size();
+    let runner = Runner::<Node, Types>::new(Types::new(module, &Function::default()))
+        .with_egraph(graph)
+        .with_scheduler(SimpleScheduler)
+        .with_node_limit(nodes_before.saturating_mul(GROWTH))
+        .with_iter_limit(rounds)
+        .with_time_limit(NO_TIME_LIMIT);
+    // A clock that stands still: no time counts here, and the real one calibrates itself for up to 200 ms first.
+    let runner = quanta::with_clock(&quanta::Clock::mock().0, || runner.run(rewrites));
+    for iteration in &runner.iterations {
+        for (rule, count) in &iteration.applied {
+            tracing::trace!(%rule, count, "applied");
+        }
+    }
+    let run = Run {
+        nodes_before,
+        nodes: runner.egraph.total_size(),
+        rounds: runner.iterations.len(),
+        reason: runner.stop_reason.clone().unwrap_or(StopReason::Saturated),
+    };
+    tracing::debug!(nodes_before, nodes = run.nodes, rounds = run.rounds, reason = ?run.reason, "egg stopped");
+    region.graph = runner.egraph;
+    let roots: Vec<Id> = region.roots();
+    let choice = extract::extract(&region.graph, &roots);
+    Ok((Writer::new(&region, function, choice).write()?, run))
+}
+
+/// A function's pure ops as an e-graph.
+struct Region<'a> {
+    function: &'a Function,
+    graph: Graph,
+    /// Class of each value; `None` where it is not defined yet.
+    values: Vec<Option<Id>>,
+}
+
+impl<'a> Region<'a> {
+    fn new(module: &Module, function: &'a Function) -> Result<Region<'a>, PassError> {
+        let graph = Graph::new(Types::new(module, function));
+        let mut region = Region { function, graph, values: vec![None; function.values.len()] };
+        for &param in &function.params {
+            region.leaf(param);
+        }
+        // The append that each token comes from: what an attention reads stands there.
+        let mut appends: HashMap<ValueId, &Op> = HashMap::new();
+        for op in &function.ops {
+            match op.kind.row().effect {
+                Effect::State => {
+                    region.attend(op, &appends)?;
+                    op.results.iter().for_each(|&result| region.leaf(result));
+                    if op.kind == OpKind::KvAppend {
+                        appends.extend(op.results.iter().map(|&token| (token, op)));
+                    }
+                }
+                Effect::Pure => region.op(op)?,
+            }
+        }
+        Ok(region)
+    }
+
+    fn leaf(&mut self, value: ValueId) {
+        let node = Node::new(Head::Leaf(value), Vec::new());
+        self.values[value.index()] = Some(self.graph.add(node));
+    }
+
+    fn operand(&mut self, operand: Operand) -> Result<Id, PassError> {
+        match operand {
+            Operand::Value(value) => self
+                .values
+                .get(value.index())
+                .copied()
+                .flatten()
+                .ok_or(PassError::Undefined { function: self.function.name.clone(), value: value.0 }),
+            Operand::Weight(weight) => Ok(self.graph.add(Node::new(Head::Weight(weight), Vec::new()))),
+            Operand::Absent => Ok(self.graph.add(Node::new(Head::Absent, Vec::new()))),
+        }
+    }
+
+    fn op(&mut self, op: &Op) -> Result<(), PassError> {
+        let mut children = Vec::with_capacity(op.operands.len() + op.attrs.len());
+        for &operand in &op.operands {
+            children.push(self.operand(operand)?);
+        }
+        for attr in &op.attrs {
+            children.push(self.graph.add(Node::new(Head::Attr(AttrKey::of(attr)), Vec::new())));
+        }
+        let id = self.graph.add(Node::new(Head::Op(op.kind), children));
+        if let [result] = op.results[..] {
+            self.values[result.index()] = Some(id);
+        } else {
+            for (i, &result) in op.results.iter().enumerate() {
+                self.values[result.index()] = Some(self.graph.add(Node::new(Head::Result(i), vec![id])));
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks what an attention reads: its queries, and the keys and values of the append that its token comes from.
+    fn attend(&mut self, op: &Op, appends: &HashMap<ValueId, &Op>) -> Result<(), PassError> {
+        if op.kind != OpKind::Attention {
+            return Ok(());
+        }
+        let Operand::Value(token) = op.operand("kv") else { return Ok(()) };
+        if let Some(append) = appends.get(&token).filter(|append| append.attr("layer") == op.attr("layer")) {
+            let operands = [op.operand("q"), append.operand("k"), append.operand("v")];
+            let children = operands.into_iter().map(|operand| self.operand(operand)).collect::<Result<_, _>>()?;
+            self.graph.add(Node::new(Head::Attend, children));
+        }
+        Ok(())
+    }
+
+    /// What must be computed: what ops with effects take, and the results.
+    fn roots(&self) -> Vec<Id> {
+        let state = self.function.ops.iter().filter(|op| op.kind.row().effect == Effect::State);
+        let operands = state.flat_map(|op| &op.operands).filter_map(|operand| match operand {
+            Operand::Value(value) => Some(*value),
+            Operand::Weight(_) | Operand::Absent => None,
+        });
+        let values = operands.chain(self.function.results.iter().copied());
+        values.filter_map(|value| self.values[value.index()]).collect()
+    }
+}
+
+/// Writes the chosen nodes as a function.
+struct Writer<'a> {
+    region: &'a Region<'a>,
+    choice: Choice,
+    out: Function,
+    /// What each class is in `out`.
+    done: HashMap<Id, Written>,
+    /// A value's name in the function as it was, by class.
+    names: HashMap<Id, &'a str>,
+}
+
+#[derive(Clone)]
+enum Written {
+    Values(Vec<ValueId>),
+    Operand(Operand),
+    Attr(Attr),
+}
+
+impl<'a> Writer<'a> {
+    fn new(region: &'a Region<'a>, function: &'a Function, choice: Choice) -> Writer<'a> {
+        let mut names = HashMap::new();
+        for (value, id) in function.values.iter().zip(&region.values) {
+            if let (Some(name), Some(id)) = (&value.name, id) {
+                names.entry(region.graph.find(*id)).or_insert(name.as_str());
+            }
+        }
+        let out = Function { name: function.name.clone(), ..Function::default() };
+        Writer { region, choice, out, done: HashMap::new(), names }
+    }
+
+    fn write(mut self) -> Result<Function, PassError> {
+        let function = self.region.function;
+        for &param in &function.params {
+            let data = &function.values[param.index()];
+            let value = self.out.add_value(data.name.as_deref(), data.ty.clone());
+            self.out.params.push(value);
+            self.define(param, value);
+        }
+        for op in function.ops.iter().filter(|op| op.kind.row().effect == Effect::State) {
+            let operands = op.operands.iter().map(|&operand| self.operand(operand)).collect::<Result<_, _>>()?;
+            let types = op.results.iter().map(|&result| function.ty(result).clone()).collect();
+            let results = self.out.push(op.kind, operands, op.attrs.clone(), types);
+            for (&old, new) in op.results.iter().zip(results) {
+                self.out.values[new.index()].name.clone_from(&function.values[old.index()].name);
+                self.define(old, new);
+            }
+        }
+        for &result in &function.results {
+            match self.operand(Operand::Value(result))? {
+                Operand::Value(value) => self.out.results.push(value),
+                Operand::Weight(_) | Operand::Absent => return Err(self.undefined(result)),
+            }
+        }
+        Ok(self.out)
+    }
+
+    fn define(&mut self, old: ValueId, new: ValueId) {
+        if let Some(id) = self.region.values[old.index()] {
+            self.done.insert(self.region.graph.find(id), Written::Values(vec![new]));
+        }
+    }
+
+    fn undefined(&self, value: ValueId) -> PassError {
+        PassError::Undefined { function: self.out.name.clone(), value: value.0 }
+    }
+
+    fn operand(&mut self, operand: Operand) -> Result<Operand, PassError> {
+        let Operand::Value(value) = operand else { return Ok(operand) };
+        let id = self.region.values.get(value.index()).copied().flatten().ok_or_else(|| self.undefined(value))?;
+        match self.class(self.region.graph.find(id)) {
+            Some(Written::Values(values)) if values.len() == 1 => Ok(Operand::Value(values[0])),
+            _ => Err(self.undefined(value)),
+        }
+    }
+
+    /// Writes a class and all that it needs; `None` where something is not there or needs itself.
+    fn class(&mut self, root: Id) -> Option<Written> {
+        let mut stack = vec![(root, false)];
+        let mut open = std::collections::HashSet::new();
+        while let Some((id, ready)) = stack.pop() {
+            if self.done.contains_key(&id) {
+                continue;
+            }
+            let node = self.choice.get(&id)?.clone();
+            if ready {
+                let written = self.node(id, &node)?;
+                self.done.insert(id, written);
+            } else {
+                if !open.insert(id) {
+                    return None;
+                }
+                stack.push((id, true));
+                let children = node.children.iter().rev().map(|&child| self.region.graph.find(child));
+                stack.extend(children.filter(|child| !self.done.contains_key(child)).map(|child| (child, false)));
+            }
+        }
+        self.done.get(&root).cloned()
+    }
+
+    /// Writes a node whose children are written.
+    fn node(&mut self, id: Id, node: &Node) -> Option<Written> {
+        let child = |i: usize| self.done.get(&self.region.graph.find(node.children[i]));
+        match &node.head {
+            // Written with the ops that define them; a leaf that is asked for before is used before it is defined.
+            Head::Leaf(_) | Head::Attend | Head::Activation => None,
+            Head::Weight(weight) => Some(Written::Operand(Operand::Weight(*weight))),
+            Head::Absent => Some(Written::Operand(Operand::Absent)),
+            Head::Attr(attr) => Some(Written::Attr(attr.attr())),
+            Head::Result(i) => match child(0)? {
+                Written::Values(values) => {
+                    let value = *values.get(*i)?;
+                    self.name(id, value);
+                    Some(Written::Values(vec![value]))
+                }
+                Written::Operand(_) | Written::Attr(_) => None,
+            },
+            Head::Op(kind) => {
+                let count = kind.row().operands.len();
+                let operands = (0..count).map(|i| match child(i)? {
+                    Written::Values(values) if values.len() == 1 => Some(Operand::Value(values[0])),
+                    Written::Operand(operand) => Some(*operand),
+                    Written::Values(_) | Written::Attr(_) => None,
+                });
+                let operands = operands.collect::<Option<Vec<_>>>()?;
+                let attrs = (count..node.children.len()).map(|i| match child(i)? {
+                    Written::Attr(attr) => Some(attr.clone()),
+                    Written::Values(_) | Written::Operand(_) => None,
+                });
+                let attrs = attrs.collect::<Option<Vec<_>>>()?;
+                let types = match &self.region.graph[id].data {
+                    language::Class::Value(ty) => vec![ty.clone()],
+                    language::Class::Tuple(types) => types.clone(),
+                    _ => return None,
+                };
+                let results = self.out.push(*kind, operands, attrs, types);
+                if let [value] = results[..] {
+                    self.name(id, value);
+                }
+                Some(Written::Values(results))
+            }
+        }
+    }
+
+    fn name(&mut self, id: Id, value: ValueId) {
+        // Two classes may not have one name, and a name stands for one value: the class's first.
+        self.out.values[value.index()].name = self.names.remove(&id).map(str::to_string);
+    }
+}

@@ -1,0 +1,272 @@
+//! Regions: where a function is cut, and each stretch between two cuts as a function of its own.
+//!
+//! A cut loses nothing where no rule matches on both sides of it. What rules see of the other side is the values that cross:
+//! those that are defined before the cut and used after it. Parameters and results of ops with effects are leaves on both sides
+//! anyway. Any other value may cross where it is *closed* ([`super::rules::Closed`]): no rule looks inside it from a use; and where nothing
+//! before the cut uses it, so that what both sides make of it (the same rows quantised) need not be shared. The residual stream
+//! between a layer's attention and its network, and from there to the next layer, is both:
+//!
+//! ```text
+//!   %x1 = add %x, %attended : f32[T, 256]      // a residual is added into a product; no rule looks into the sum
+//!   ---------------------------------------- cut
+//!   %h = rms_norm %x1, @norm {eps = 1e-6} : f32[T, 256]
+//! ```
+//!
+//! So a model's layer is two regions, and those of equal layers have the same text once weights, values and layers are numbered from
+//! the region's start. A region that would be too long is cut where fewest values cross; what crosses there is a parameter
+//! behind the cut, which is right for any value, if not as good.
+
+use std::collections::HashMap;
+use std::ops::Range;
+
+use ixc_ir::graph::op::Effect;
+use ixc_ir::graph::{Attr, Function, Module, Op, Operand, ValueId, Weight, WeightId};
+
+use crate::manager::PassError;
+
+/// Checks that every value is defined before it is used.
+///
+/// # Errors
+/// [`PassError::Undefined`].
+pub(crate) fn check_defined(function: &Function) -> Result<(), PassError> {
+    let undefined = |value: ValueId| PassError::Undefined { function: function.name.clone(), value: value.0 };
+    let mut defined = vec![false; function.values.len()];
+    let define = |values: &[ValueId], defined: &mut Vec<bool>| {
+        values.iter().try_for_each(|&value| {
+            defined.get_mut(value.index()).map(|defined| *defined = true).ok_or_else(|| undefined(value))
+        })
+    };
+    let used = |value: ValueId, defined: &[bool]| match defined.get(value.index()) {
+        Some(true) => Ok(()),
+        Some(false) | None => Err(undefined(value)),
+    };
+    define(&function.params, &mut defined)?;
+    for op in &function.ops {
+        values_of(op).try_for_each(|value| used(value, &defined))?;
+        define(&op.results, &mut defined)?;
+    }
+    function.results.iter().try_for_each(|&value| used(value, &defined))
+}
+
+/// The values that an op takes.
+fn values_of(op: &Op) -> impl Iterator<Item = ValueId> {
+    op.operands.iter().filter_map(|operand| match operand {
+        Operand::Value(value) => Some(*value),
+        Operand::Weight(_) | Operand::Absent => None,
+    })
+}
+
+/// A value's place in the function as rebuilt.
+///
+/// # Errors
+/// [`PassError::Undefined`] where it has none.
+pub(crate) fn moved_to(moved: &[Option<ValueId>], function: &Function, value: ValueId) -> Result<ValueId, PassError> {
+    let place = moved.get(value.index()).copied().flatten();
+    place.ok_or_else(|| PassError::Undefined { function: function.name.clone(), value: value.0 })
+}
+
+/// Where each value is used, as positions of ops; results of the function are used behind the last.
+pub(crate) struct Spans {
+    first_use: Vec<usize>,
+    last_use: Vec<usize>,
+}
+
+/// A function's regions.
+pub(crate) struct Cuts {
+    /// Ops of each, in order.
+    pub(crate) regions: Vec<Range<usize>>,
+    /// Cuts that may have lost a fusion.
+    pub(crate) forced: usize,
+}
+
+impl Spans {
+    /// Of a function without dead ops.
+    pub(crate) fn new(function: &Function) -> Spans {
+        let end = function.ops.len();
+        let mut spans = Spans { first_use: vec![end; function.values.len()], last_use: vec![0; function.values.len()] };
+        for (at, op) in function.ops.iter().enumerate() {
+            for value in values_of(op) {
+                spans.first_use[value.index()] = spans.first_use[value.index()].min(at);
+                spans.last_use[value.index()] = at;
+            }
+        }
+        function.results.iter().for_each(|result| spans.last_use[result.index()] = end);
+        spans
+    }
+
+    /// Cuts a function wherever that loses nothing, and at least every `longest` ops.
+    pub(crate) fn cut(&self, function: &Function, longest: usize, mut closed: impl FnMut(&Op) -> bool) -> Cuts {
+        let end = function.ops.len();
+        // Changes, from each position to the next, of how many values cross there, and of how many forbid a cut.
+        let (mut crossing, mut forbidding) = (vec![0i64; end + 2], vec![0i64; end + 2]);
+        let add = |counts: &mut [i64], positions: Range<usize>| {
+            if positions.start < positions.end {
+                counts[positions.start] += 1;
+                counts[positions.end] -= 1;
+            }
+        };
+        for (at, op) in function.ops.iter().enumerate() {
+            if op.kind.row().effect == Effect::State {
+                continue;
+            }
+            let closed = closed(op);
+            for result in &op.results {
+                let (first, last) = (self.first_use[result.index()], self.last_use[result.index()]);
+                add(&mut crossing, at + 1..last + 1);
+                add(&mut forbidding, if closed { first.max(at) + 1 } else { at + 1 }..last + 1);
+            }
+        }
+        let sum = |counts: &mut [i64]| {
+            let mut sum = 0;
+            counts.iter_mut().for_each(|count| {
+                sum += *count;
+                *count = sum;
+            });
+        };
+        sum(&mut crossing);
+        sum(&mut forbidding);
+        let mut cuts = Cuts { regions: Vec::new(), forced: 0 };
+        let mut start = 0;
+        for at in 1..=end {
+            let longest = longest.max(1);
+            if at == end || forbidding[at] == 0 {
+                cuts.regions.push(start..at);
+                start = at;
+            } else if at - start == longest {
+                // In the second half: no region is so short that there are many more of them than there must be.
+                let best = (start + longest / 2 + 1..=at).rev().min_by_key(|&at| crossing[at]).unwrap_or(at);
+                cuts.regions.push(start..best);
+                cuts.forced += 1;
+                start = best;
+            }
+        }
+        cuts
+    }
+}
+
+/// A region as a function of its own: weights, values and layers are numbered in the order in which it names them, so that
+/// the text of equal regions is equal.
+pub(crate) struct Piece<'a> {
+    /// Its weights and its function.
+    pub(crate) module: Module,
+    function: &'a Function,
+    /// The original values, by their numbers here.
+    values: Vec<ValueId>,
+    /// The original weights.
+    weights: Vec<WeightId>,
+    /// The original ops with effects, in order.
+    state: Vec<&'a Op>,
+}
+
+impl<'a> Piece<'a> {
+    /// Of a function that defines what it uses.
+    pub(crate) fn new(module: &Module, function: &'a Function, ops: Range<usize>, spans: &Spans) -> Piece<'a> {
+        let end = ops.end;
+        let mut own = Function { name: "region".to_owned(), ..Function::default() };
+        let mut piece =
+            Piece { module: Module::default(), function, values: Vec::new(), weights: Vec::new(), state: Vec::new() };
+        let (mut values, mut weights, mut layers) = (HashMap::new(), HashMap::new(), HashMap::new());
+        for op in &function.ops[ops] {
+            let operands = op.operands.iter().map(|operand| match operand {
+                Operand::Value(value) => Operand::Value(*values.entry(*value).or_insert_with(|| {
+                    piece.values.push(*value);
+                    let param = own.add_value(None, function.ty(*value).clone());
+                    own.params.push(param);
+                    param
+                })),
+                Operand::Weight(weight) => Operand::Weight(*weights.entry(*weight).or_insert_with(|| {
+                    piece.weights.push(*weight);
+                    piece.module.weights.push(own_weight(module, *weight, piece.weights.len()));
+                    WeightId(piece.weights.len() as u32 - 1)
+                })),
+                Operand::Absent => Operand::Absent,
+            });
+            let operands = operands.collect();
+            let mut attrs = op.attrs.clone();
+            if op.kind.row().effect == Effect::State {
+                piece.state.push(op);
+                for (attr, row) in attrs.iter_mut().zip(op.kind.row().attrs) {
+                    if let (Attr::Int(layer), "layer") = (attr, row.name) {
+                        let next = layers.len() as i64;
+                        *layer = *layers.entry(*layer).or_insert(next);
+                    }
+                }
+            }
+            let types = op.results.iter().map(|&result| function.ty(result).clone()).collect();
+            for (&old, new) in op.results.iter().zip(own.push(op.kind, operands, attrs, types)) {
+                values.insert(old, new);
+                piece.values.push(old);
+                // Names tell which value it is; that one has a name is part of what regions must agree in.
+                let named = function.values[old.index()].name.is_some();
+                own.values[new.index()].name = named.then(|| name_of(new));
+                if spans.last_use[old.index()] >= end {
+                    own.results.push(new);
+                }
+            }
+        }
+        piece.module.functions.push(own);
+        piece
+    }
+
+    /// Appends the region as it was fused. `moved` says where the function's values are in `out`, and then those of this region, too.
+    ///
+    /// # Errors
+    /// [`PassError::Undefined`] where a value that it takes is nowhere.
+    pub(crate) fn paste(
+        &self,
+        fused: &Function,
+        out: &mut Function,
+        moved: &mut [Option<ValueId>],
+    ) -> Result<(), PassError> {
+        let own = &self.module.functions[0];
+        let mut places: Vec<Option<ValueId>> = vec![None; fused.values.len()];
+        for (&param, &original) in fused.params.iter().zip(&self.values_of(&own.params)) {
+            places[param.index()] = Some(moved_to(moved, self.function, original)?);
+        }
+        let mut state = self.state.iter();
+        for op in &fused.ops {
+            let operands = op.operands.iter().map(|operand| match operand {
+                Operand::Value(value) => moved_to(&places, fused, *value).map(Operand::Value),
+                Operand::Weight(weight) => Ok(Operand::Weight(self.weights[weight.index()])),
+                Operand::Absent => Ok(Operand::Absent),
+            });
+            let operands = operands.collect::<Result<_, _>>()?;
+            let attrs = match op.kind.row().effect {
+                // With its own layer.
+                Effect::State => state.next().map_or_else(|| op.attrs.clone(), |original| original.attrs.clone()),
+                Effect::Pure => op.attrs.clone(),
+            };
+            let types = op.results.iter().map(|&result| fused.ty(result).clone()).collect();
+            for (&result, new) in op.results.iter().zip(out.push(op.kind, operands, attrs, types)) {
+                places[result.index()] = Some(new);
+                let named = fused.values[result.index()].name.as_deref().and_then(number_of);
+                let original = named.and_then(|number| self.values.get(number));
+                out.values[new.index()].name =
+                    original.and_then(|value| self.function.values[value.index()].name.clone());
+            }
+        }
+        for (&result, original) in fused.results.iter().zip(self.values_of(&own.results)) {
+            moved[original.index()] = Some(moved_to(&places, fused, result)?);
+        }
+        Ok(())
+    }
+
+    fn values_of(&self, own: &[ValueId]) -> Vec<ValueId> {
+        own.iter().map(|value| self.values[value.index()]).collect()
+    }
+}
+
+/// The `count`th weight of a region: what matters of it to rules.
+fn own_weight(module: &Module, weight: WeightId, count: usize) -> Weight {
+    let Weight { format, shape, .. } = &module.weights[weight.index()];
+    Weight { name: format!("w{count}"), format: *format, shape: shape.clone(), place: None }
+}
+
+/// A name that says which of a region's values it is.
+fn name_of(value: ValueId) -> String {
+    format!("v{}", value.0)
+}
+
+fn number_of(name: &str) -> Option<usize> {
+    name.strip_prefix('v')?.parse().ok()
+}
