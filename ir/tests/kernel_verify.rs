@@ -421,3 +421,46 @@ fn the_largest_numbers_do_not_overflow() {
     let kernel = b.finish();
     assert!(matches!(problem(&kernel), Some(Problem::Reach { .. })));
 }
+
+/// A kernel that reads one byte of `%x` at a multiple of `%n`, which is at most `most`.
+fn strided(coefficient: i64, most: i64) -> Kernel {
+    let mut b = KernelBuilder::new("strided");
+    let n = b.dim("n", 0, most);
+    let x = b.read("x", n * coefficient + 32);
+    let y = b.write("y", 32);
+    let a = b.load(Type::f32(8), x, n * coefficient);
+    b.store(y, 0, a);
+    b.finish()
+}
+
+#[test]
+fn coefficients_are_limited_by_what_addresses_reach_and_no_real_stride_is() {
+    // 32 rows of logits over the vocabulary of Qwen3: the first stride of a real model that was once refused.
+    assert_eq!(verify(&strided(151_936 * 4 * 32, 1 << 20)), Ok(()));
+    assert_eq!(verify(&strided(Affine::MAX_COEFFICIENT, (1 << 20) - 1)), Ok(()));
+    let found = Affine::MAX_COEFFICIENT + 1;
+    let right = Affine::MAX_COEFFICIENT;
+    for coefficient in [found, -found] {
+        let refused = Problem::Coefficient { what: "coefficient", found: coefficient, right };
+        assert_eq!(problem(&strided(coefficient, 1)), Some(refused));
+    }
+    // 2^40 times 2^21 is 2^61, which is one too many; one less, and the constant fits, too.
+    let reach = (1 << 61) + 32;
+    assert_eq!(problem(&strided(Affine::MAX_COEFFICIENT, 1 << 21)), Some(Problem::Reach { reach }));
+    assert_eq!(verify(&strided(Affine::MAX_COEFFICIENT, (1 << 21) - 1)), Ok(()));
+}
+
+#[test]
+fn sums_whose_parts_overflow_are_refused_though_they_cancel() {
+    let trip = |most| {
+        let mut b = KernelBuilder::new("cancel");
+        let (m, n) = (b.dim("m", 0, most), b.dim("n", 0, most));
+        let all = m * Affine::MAX_COEFFICIENT + n * -Affine::MAX_COEFFICIENT;
+        b.for_each("i", m + 1, |b, _| {
+            b.index(all);
+        });
+        b.finish()
+    };
+    assert_eq!(verify(&trip((1 << 20) - 1)), Ok(()));
+    assert!(matches!(problem(&trip(1 << 20)), Some(Problem::Reach { reach }) if reach == 1 << 61));
+}

@@ -219,7 +219,7 @@ impl Selector<'_> {
                 (d, 1)
             }
             (_, Err(_)) => {
-                // Beyond what a verified kernel has.
+                // No instruction multiplies by so large an immediate.
                 let (c, d) = (self.integer(coefficient), self.gpr());
                 self.emit(Inst::new(Opcode::Copy).def(d, Width::R64).read(c, Width::R64));
                 self.emit(Inst::code(Code::Imul_r64_rm64).update(d, Width::R64).rm(Rm::Reg(x), Width::R64));
@@ -529,20 +529,21 @@ impl Selector<'_> {
         }
     }
 
-    /// The smallest value of an expression over dims.
-    fn least(&self, value: &Affine) -> i64 {
-        value.terms.iter().fold(value.constant, |sum, &(atom, coefficient)| {
+    /// The smallest value of an expression over dims. In 128 bits: the proof looked only at dims for which it is computed.
+    fn least(&self, value: &Affine) -> i128 {
+        value.terms.iter().fold(value.constant.into(), |sum, &(atom, coefficient)| {
             let bound = match atom {
                 Atom::Dim(d) if coefficient > 0 => self.kernel.dims[d.index()].lo,
                 Atom::Dim(d) => self.kernel.dims[d.index()].hi,
+                // A trip has none.
                 Atom::Var(_) => i64::MAX,
             };
-            sum.saturating_add(bound.saturating_mul(coefficient))
+            sum + i128::from(bound) * i128::from(coefficient)
         })
     }
 
     /// The largest value of an expression over dims.
-    fn most(&self, value: &Affine) -> i64 {
+    fn most(&self, value: &Affine) -> i128 {
         -self.least(&(value.clone() * -1))
     }
 

@@ -3,6 +3,7 @@
 //! | module | what it tests |
 //! | --- | --- |
 //! | `evex` | what AVX-512 has is used where it counts |
+//! | `far` | strides and constants that no instruction holds |
 //! | `generated` | what the generators make, against the `portable` target |
 //! | `limits` | what is refused |
 //! | `native` | (no tests) running a kernel with every buffer against a guard page, or on the emulator |
@@ -11,6 +12,7 @@
 //! | `quality` | hot loops come out without spills and moves; instructions keep to the target's features |
 
 mod evex;
+mod far;
 mod generated;
 mod limits;
 mod native;

@@ -25,11 +25,15 @@ pub struct Affine {
 }
 
 impl Affine {
-    /// Largest magnitude of a constant or coefficient in a verified kernel: with [`super::Dim::MAX`] and few terms no
-    /// address can overflow 64 bits.
-    pub const MAX_COEFFICIENT: i64 = 1 << 24;
-    /// Largest magnitude of the constant part in a verified kernel.
-    pub const MAX_CONSTANT: i64 = 1 << 40;
+    /// Largest magnitude of a coefficient in a verified kernel: a TiB, farther than from any row, strip or expert of a matrix to the
+    /// next. (An expert of 65536 rows of 65536 floats takes 2^34 bytes; 32 rows of logits over 2^24 words take 2^31.)
+    ///
+    /// What limits it is the proof, which multiplies a coefficient with those of the limit of its variable: see
+    /// [`super::verify::bounds`]. No lowering needs a limit: they compute addresses in 64 bits, where what the proof lets through
+    /// fits ([`super::verify::bounds::REACH_BITS`]), and load what no instruction can hold into a register.
+    pub const MAX_COEFFICIENT: i64 = 1 << 40;
+    /// Largest magnitude of the constant part in a verified kernel: as far as one step of a variable goes.
+    pub const MAX_CONSTANT: i64 = Affine::MAX_COEFFICIENT;
 
     /// A constant.
     pub fn constant(constant: i64) -> Affine {

@@ -240,7 +240,8 @@ pub struct Dim {
 }
 
 impl Dim {
-    /// Largest size that a dim may have; with the limit on coefficients, addresses can't overflow.
+    /// Largest size that a dim may have; with the limit on coefficients, the proof that addresses stay in 64 bits does itself not
+    /// overflow.
     pub const MAX: i64 = 1 << 31;
 }
 

@@ -4,8 +4,8 @@
 //!
 //! - every id is in range, every type is valid, every op has the operands, types and immediate of the op table;
 //! - every value and variable is defined once, before its uses, which are in the same body or one inside it;
-//! - no affine expression overflows 64 bits for any dims in range; trips are never negative, and a buffer whose size is
-//!   has no bytes and no access;
+//! - no affine expression overflows 64 bits for any dims for which it is computed; trips are never negative, and a buffer whose
+//!   size is has no bytes and no access;
 //! - **every access lies inside its declared buffer**, and its kind allows it, for all dims in range and all index values
 //!   below their limit ([`bounds`] has the argument); index values are read only where the caller has checked them.
 //!

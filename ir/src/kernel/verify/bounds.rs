@@ -16,6 +16,11 @@
 //! for %i in 0..%n { load f32x8 %x[0] }      proven: here %n is 1..=9
 //! ```
 //!
+//! Addresses, sizes, limits and `index` values must stay below 2^61 in magnitude ([`REACH_BITS`]) for all dims of the box, with all their terms taken as
+//! positive, so that they and sums of them are computed in 64 bits in any order. The proof itself is computed in 128 bits: for each of
+//! up to 64 variables (2^6) it multiplies a coefficient (2^40) with each coefficient of a limit (2^40) and a dim (2^31), for up to
+//! 64 dims (2^6), and does so once for an offset and once for a size: 2^124, with room for the constants, which are smaller.
+//!
 //! Costs one pass, each access the product of its terms with those of the limits. Incomplete only where a limit over two
 //! or more dims is needed jointly (`for %i in 0..%n + %m`, `%x[0]`); no generator needs it.
 
@@ -25,6 +30,13 @@ use crate::kernel::*;
 
 /// No affine expression of a verified kernel reaches 2 to this power: sums of them still fit 64 bits.
 pub const REACH_BITS: u32 = 61;
+
+/// The derivation above: the product of all these, twice, and no more from constants.
+const _: () = {
+    let (coefficient, dim, terms) = (Affine::MAX_COEFFICIENT as i128, Dim::MAX as i128, super::MAX_TERMS as i128);
+    assert!(Affine::MAX_CONSTANT <= Affine::MAX_COEFFICIENT && Affine::MAX_CONSTANT < 1 << REACH_BITS);
+    assert!(i128::MAX / 4 > coefficient * coefficient * dim * terms * terms);
+};
 
 const LOADABLE: &str = "`read`, `read_write` or `scratch`";
 const STORABLE: &str = "`write`, `read_write` or `scratch`";
@@ -41,6 +53,7 @@ pub fn prove(kernel: &Kernel) -> Result<(), VerifyError> {
     let dims = DimBox { ranges, empty: false };
     for (i, buffer) in kernel.buffers.iter().enumerate() {
         let at = |problem| VerifyError { site: Site::Buffer(i), problem };
+        in_reach(dims.magnitude(&buffer.size)).map_err(at)?;
         if let BufferKind::Index { below } = &buffer.kind {
             dims.never_negative(below, "below").map_err(at)?;
         }
@@ -190,8 +203,7 @@ fn in_reach(reach: i128) -> Result<(), Problem> {
     if reach < 1 << REACH_BITS { Ok(()) } else { Err(Problem::Reach { reach }) }
 }
 
-/// An affine expression whose sums can't overflow: at most `MAX_TERMS` products of a coefficient below 2^24 with a limit
-/// below 2^62 (24 + 31 + 6 bits).
+/// An affine expression whose sums can't overflow: see the page's derivation.
 struct Wide {
     constant: i128,
     /// Coefficient of each dim.
@@ -243,6 +255,12 @@ impl DimBox {
         affine.terms.iter().fold(i128::from(affine.constant), |sum, &(atom, c)| sum + self.extreme(atom, c, true))
     }
 
+    /// The most of an expression over dims if every term were positive.
+    fn magnitude(&self, affine: &Affine) -> i128 {
+        let term = |&(atom, c): &(Atom, i64)| self.extreme(atom, c.abs(), true);
+        affine.terms.iter().map(term).sum::<i128>() + i128::from(affine.constant).abs()
+    }
+
     /// The extreme of `c * atom`.
     fn extreme(&self, atom: Atom, c: i64, most: bool) -> i128 {
         match atom {
@@ -263,7 +281,7 @@ impl DimBox {
         if least < 0 {
             return Err(Problem::Negative { what, least });
         }
-        in_reach(self.most(affine))
+        in_reach(self.magnitude(affine))
     }
 
     /// Narrows the box to a box around the dims for which `limit >= 1`: each dim in turn, the others at their best.

@@ -1,0 +1,133 @@
+//! Coefficients and constants up to the limits of the verifier: more than a displacement or an immediate of an instruction can
+//! hold, on every kind of target, emulated where this CPU is none, and as `portable`, against the interpreter.
+
+use ixc_codegen::module::{CodegenError, Module};
+use ixc_codegen::target::Target;
+use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Op, Type, interpret};
+
+use super::native::{Engine, Random, targets};
+
+const MOST: i64 = Affine::MAX_COEFFICIENT;
+/// On both sides of what 32 bits hold, with a sign and without, and at the limit.
+const STRIDES: [i64; 10] = [
+    (1 << 24) + 1,
+    (1 << 31) - 1,
+    1 << 31,
+    (1 << 31) + 1,
+    (1 << 32) - 1,
+    (1 << 32) + 4,
+    19_447_808,
+    (1 << 39) + 7,
+    MOST - 1,
+    MOST,
+];
+const ITEMS: i64 = 5;
+
+/// Reads and writes by strides that cancel, or that are multiplied with 0: of a dim, of an index value, of the variables of loops that run
+/// once, known and unknown, and of the difference of two dims.
+fn cancelling(stride: i64) -> Kernel {
+    let mut b = KernelBuilder::new("cancelling");
+    let (n, m, none, once) = (b.dim("n", 1, 1), b.dim("m", 0, ITEMS), b.dim("none", 0, 0), b.dim("once", 1, 1));
+    let ids = b.buffer("ids", BufferKind::Index { below: Affine::constant(1) }, 4);
+    let x = b.read("x", 64 * ITEMS);
+    let y = b.write("y", 256 * ITEMS);
+    let z = b.write("z", 8);
+    // Small constants are added to these, and then the sum must still be one.
+    let constant = stride.clamp(1024 - MOST, MOST - 1024);
+    let far = |sign: i64| n * (sign * constant) + -sign * constant;
+    let whole = constant / 4 * 4;
+    b.for_each("i", m, |b, i| {
+        let a = b.load(Type::i32(8), x, far(1) + i * 64);
+        let c = b.load_splat(Type::i32(8), x, far(-1) + i * 64 + 4);
+        let sum = b.iadd(a, c);
+        b.store(y, far(-1) + i * 256, sum);
+        let row = b.load_index("row", ids, n * whole + -whole);
+        let a = b.load(Type::f32(8), x, row * stride + i * 64 + 32);
+        b.store(y, row * -stride + none * stride + i * 256 + 32, a);
+        // Behind a test, and as a loop whose pointers step by the stride.
+        b.for_each("j", once, |b, j| {
+            let a = b.load(Type::i8(16), x, j * stride + i * 64 + 1);
+            b.store(y, j * stride + i * 256 + 64, a);
+        });
+        let zero = b.splat_int(Type::i32(8), 0);
+        let counted = b.for_carry("k", once, &[zero], |b, k, carried| {
+            let a = b.load(Type::i32(8), x, k * stride + far(1) + i * 64);
+            b.store(y, k * -stride + i * 256 + 128, a);
+            vec![b.iadd(carried[0], a)]
+        });
+        b.store(y, i * 256 + 160, counted[0]);
+    });
+    // Values, not addresses: what is left of them shows every bit.
+    let value = b.index(n * constant + (1 - constant));
+    b.store(z, 0, value);
+    let value = b.index(n * -stride + stride);
+    b.store(z, 4, value);
+    b.finish()
+}
+
+#[test]
+fn strides_and_constants_up_to_the_limit_are_computed_exactly() {
+    let kernels: Vec<Kernel> = STRIDES.iter().flat_map(|&stride| [cancelling(stride), cancelling(-stride)]).collect();
+    let mut targets = targets();
+    targets.extend([Target::AMX, Target::PORTABLE]);
+    for target in targets {
+        let engine = Engine::new(&kernels, target);
+        for (number, kernel) in kernels.iter().enumerate() {
+            let mut random = Random(number as u64);
+            let sizes = [4, 64 * ITEMS as usize, 256 * ITEMS as usize, 8];
+            let mut buffers: Vec<Vec<u8>> = sizes.iter().map(|&size| random.bytes(size)).collect();
+            buffers[0].fill(0);
+            for &guard in engine.guards() {
+                for m in [0, 1, ITEMS] {
+                    let dims = [1, m, 0, 1];
+                    let (mut right, mut got) = (buffers.clone(), buffers.clone());
+                    interpret::run(kernel, &dims, &mut right).unwrap();
+                    engine.run(number, kernel, &dims, &mut got, guard);
+                    let stride = STRIDES[number / 2];
+                    assert!(right == got, "{}, stride {stride}, dims {dims:?}", target.name());
+                }
+            }
+        }
+    }
+}
+
+/// Reads rows that are truly that far apart, by a loop's variable and by an index value.
+#[test]
+fn rows_more_than_31_bits_apart_are_read_where_they_are() {
+    let stride = (1i64 << 31) + 64;
+    let mut b = KernelBuilder::new("apart");
+    let n = b.dim("n", 1, 1 << 20);
+    let ids = b.buffer("ids", BufferKind::Index { below: n.into() }, n * 4);
+    let (x, y) = (b.read("x", n * stride + (64 - stride)), b.write("y", n * 64));
+    b.for_each("i", n, |b, i| {
+        let row = b.load_index("row", ids, i * 4);
+        let a = b.load(Type::i32(8), x, i * stride);
+        b.store(y, i * 64, a);
+        let c = b.load(Type::i32(8), x, row * stride + 32);
+        let c = b.same(Op::IAdd, &[c, a]);
+        b.store(y, i * 64 + 32, c);
+    });
+    let kernel = b.finish();
+    // Pages that nothing touches take no memory.
+    let mut x = vec![0u8; stride as usize + 64];
+    let mut random = Random(7);
+    for row in [0, stride as usize] {
+        x[row..row + 64].copy_from_slice(&random.bytes(64));
+    }
+    let ids = [1u32, 0].iter().flat_map(|id| id.to_le_bytes()).collect();
+    let mut buffers = vec![ids, x, vec![0; 128]];
+    interpret::run(&kernel, &[2], &mut buffers).unwrap();
+    let right = std::mem::replace(&mut buffers[2], vec![0; 128]);
+    for target in [Target::AVX2, Target::PORTABLE] {
+        let module = match Module::compile(std::slice::from_ref(&kernel), target) {
+            Err(CodegenError::MissingFeatures { .. }) => {
+                println!("NOT RUN: this CPU lacks features of target {}", target.name());
+                continue;
+            }
+            module => module.unwrap(),
+        };
+        buffers[2].fill(0);
+        module.run_checked(0, &[2], &mut buffers).unwrap();
+        assert_eq!(buffers[2], right, "{}", target.name());
+    }
+}
