@@ -175,6 +175,15 @@ pub struct Module {
     kernels: Vec<ModuleKernel>,
 }
 
+/// Verifies kernels and makes their code, for any target on any machine, without putting it anywhere: finds out whether
+/// [`Module::compile`] will refuse one.
+///
+/// # Errors
+/// [`CodegenError::Verify`], [`CodegenError::X64`] or [`CodegenError::Portable`] of the first kernel that has no code.
+pub fn lower(kernels: &[Kernel], target: Target) -> Result<Vec<Artifact>, CodegenError> {
+    parallel::map(kernels, |kernel| artifact(kernel, target)).into_iter().collect()
+}
+
 /// The code of one kernel.
 fn artifact(kernel: &Kernel, target: Target) -> Result<Artifact, CodegenError> {
     verify(kernel).map_err(|source| CodegenError::Verify { kernel: kernel.name.clone(), source })?;
@@ -198,9 +207,7 @@ impl Module {
         }
         let mut code: Vec<u8> = Vec::new();
         let mut placed = Vec::with_capacity(kernels.len());
-        let artifacts = parallel::map(kernels, |kernel| artifact(kernel, target));
-        for (kernel, artifact) in kernels.iter().zip(artifacts) {
-            let artifact = artifact?;
+        for (kernel, artifact) in kernels.iter().zip(lower(kernels, target)?) {
             code.resize(code.len().next_multiple_of(ALIGNMENT), PADDING);
             let offset = code.len();
             match &artifact {

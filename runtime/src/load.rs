@@ -8,10 +8,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, RwLock};
 
-use ixc_codegen::module::Module;
+use ixc_codegen::module::{self, Module};
 use ixc_codegen::target::Target;
-use ixc_ir::kernel::Kernel;
-use ixc_ir::kernel::verify;
+use ixc_ir::kernel::{self, Kernel};
 use ixc_ir::plan::{ATTENTION_BLOCK, Plan, PlanWeight, SourceFile, WeightFile};
 
 use crate::advise::Advice;
@@ -46,6 +45,37 @@ pub const DEFAULT_CONTEXT: u32 = 4096;
 /// Most threads.
 pub const MAX_THREADS: usize = 1024;
 
+/// Checks a plan as loading it does before a file is opened or code is generated.
+///
+/// # Errors
+/// [`LoadError::Plan`], [`LoadError::Kernel`] or [`LoadError::Target`].
+pub fn verify(plan: &Plan<Kernel>) -> Result<(), LoadError> {
+    checked(plan)?;
+    target(plan).map(drop)
+}
+
+/// Checks a plan as loading it does, for any target on any machine, and that there is code for all of its kernels. Files are left alone.
+///
+/// # Errors
+/// As [`verify`], and [`LoadError::Codegen`].
+pub fn check(plan: &Plan<Kernel>) -> Result<(), LoadError> {
+    verify(plan)?;
+    module::lower(&plan.kernels, target(plan)?).map(drop).map_err(|source| LoadError::Codegen(Box::new(source)))
+}
+
+fn checked(plan: &Plan<Kernel>) -> Result<Program, LoadError> {
+    let program = Program::new(plan)?;
+    for kernel in &plan.kernels {
+        kernel::verify::verify(kernel)
+            .map_err(|source| LoadError::Kernel { kernel: kernel.name.clone(), source: Box::new(source) })?;
+    }
+    Ok(program)
+}
+
+fn target(plan: &Plan<Kernel>) -> Result<Target, LoadError> {
+    Target::from_name(&plan.target).ok_or_else(|| LoadError::Target { found: plan.target.clone() })
+}
+
 /// See [`Engine::load`].
 pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<Engine, LoadError> {
     let PlanFile { mut plan, weights: own } = file;
@@ -54,7 +84,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<E
     let begun = resident_bytes();
     let most = plan.context_length.min(MAX_CONTEXT);
     let context = options.context.unwrap_or(most.min(DEFAULT_CONTEXT));
-    let program = Program::new(&plan)?;
+    let program = checked(&plan)?;
     if context == 0 || context > most {
         return Err(LoadError::Context { found: context, most });
     }
@@ -62,14 +92,10 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<E
     let capacity = context.next_multiple_of(ATTENTION_BLOCK);
     let mut pool = pool(options)?;
     let threads = pool.threads();
-    for kernel in &plan.kernels {
-        verify::verify(kernel)
-            .map_err(|source| LoadError::Kernel { kernel: kernel.name.clone(), source: Box::new(source) })?;
-    }
     let files = open_files(&plan, folder, options)?;
     let own = own.map(|own| own.map().map(|mapped| (own, mapped))).transpose()?;
     let streamed = streamed(&program, &plan, options);
-    let target = Target::from_name(&plan.target).ok_or_else(|| LoadError::Target { found: plan.target.clone() })?;
+    let target = target(&plan)?;
     // Before weights are read: what is too large shall not be tried.
     let run = Run { capacity, threads, traced: options.trace.is_some() };
     let fixed = begun.saturating_add(fixed_bytes(&program, &plan, streamed.as_deref(), &run));

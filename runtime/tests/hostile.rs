@@ -5,7 +5,7 @@ mod tiny;
 
 use ixc_codegen::target::Target;
 use ixc_ir::format::Format;
-use ixc_ir::kernel::{Affine, For, Kernel, Stmt, VarId};
+use ixc_ir::kernel::{Affine, For, Kernel, KernelBuilder, Stmt, Type, VarId};
 use ixc_ir::plan::*;
 use ixc_runtime::engine::{Engine, Options, StepError};
 use ixc_runtime::execute::ExecuteError;
@@ -105,8 +105,66 @@ fn every_damaged_byte_and_every_wrong_length_is_noticed() {
     assert_eq!(file::decode(&rest), Err(FormatError::Rest { bytes: 2 }));
     let missing = file::read(&folder.0.join("missing.ixp"));
     assert!(matches!(missing, Err(FileError::Io { action: "read", .. })));
-    let nowhere = file::write(&folder.0.join("no/folder/plan.ixp"), &plan);
+    let nowhere = file::write(&folder.0.join("no/folder/plan.ixp"), &tiny::plan(&folder.0));
     assert!(matches!(nowhere, Err(FileError::Io { action: "write", .. })));
+}
+
+/// Loads `count` vectors and needs all of them once more behind a loop: more than a frame takes.
+fn alive(count: i64) -> Kernel {
+    let mut b = KernelBuilder::new("alive");
+    let (x, y) = (b.read("x", 32 * count), b.write("y", 32 * count));
+    let values: Vec<_> = (0..count).map(|i| b.load(Type::f32(8), x, 32 * i)).collect();
+    b.for_each("i", count, |b, i| {
+        let v = b.load(Type::f32(8), x, i * 32);
+        b.store(y, i * 32, v);
+    });
+    let mut sum = values[0];
+    for (i, &v) in (0..).zip(&values) {
+        sum = b.add(sum, v);
+        b.store(y, 32 * i, sum);
+    }
+    b.finish()
+}
+
+#[test]
+fn a_plan_that_cannot_be_loaded_is_never_written() {
+    let folder = Folder::new();
+    let good = tiny::plan_of(&folder.0, Target::AVX512, Factors::Packed);
+    let with = |change: &dyn Fn(&mut Plan<Kernel>)| {
+        let mut plan = good.clone();
+        change(&mut plan);
+        plan
+    };
+    type Expected = fn(&LoadError) -> bool;
+    let refused: [(Plan<Kernel>, Expected); 5] = [
+        (with(&|plan| plan.max_tokens = 0), |error| matches!(error, LoadError::Plan(_))),
+        (with(&|plan| plan.target = "z80".to_owned()), |error| matches!(error, LoadError::Target { .. })),
+        // A buffer of fewer bytes than the kernel reads.
+        (with(&|plan| plan.kernels[0].buffers[0].size = 1.into()), |error| matches!(error, LoadError::Kernel { .. })),
+        // What the verifier's limits refuse.
+        (
+            with(&|plan| plan.kernels[0].buffers[0].size = i64::MAX.into()),
+            |error| matches!(error, LoadError::Kernel { source, .. } if source.to_string().contains("constant")),
+        ),
+        // A kernel that verifies, and for which there is no code.
+        (
+            with(&|plan| plan.kernels.push(alive(5000))),
+            |error| matches!(error, LoadError::Codegen(source) if source.to_string().contains("alive")),
+        ),
+    ];
+    let path = folder.0.join("bad.ixp");
+    for (plan, expected) in &refused {
+        let written = [
+            file::write(&path, plan).unwrap_err(),
+            file::weights::write(&path, plan, &folder.0, &options(), |_, _| ()).unwrap_err(),
+        ];
+        for error in written {
+            assert!(matches!(&error, FileError::Source(error) if expected(error)), "{error}");
+            assert!(!path.exists());
+        }
+    }
+    file::write(&path, &good).unwrap();
+    assert!(path.exists());
 }
 
 /// The kernels' bytes in a plan's payload.

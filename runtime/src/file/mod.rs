@@ -38,7 +38,7 @@ use std::path::{Path, PathBuf};
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, WeightFile};
 
-use crate::load::LoadError;
+use crate::load::{self, LoadError};
 use crate::pack::ALIGNMENT;
 use weights::OwnWeights;
 
@@ -406,11 +406,17 @@ pub fn read(path: &Path) -> Result<Plan<Kernel>, FileError> {
     Ok(open(path)?.plan)
 }
 
-/// Writes a plan file without weights, or leaves what was there.
+/// Writes a plan file without weights, or leaves what was there. A plan that cannot be loaded is not written ([`crate::load::check`]).
 ///
 /// # Errors
 /// See [`FileError`].
 pub fn write(path: &Path, plan: &Plan<Kernel>) -> Result<(), FileError> {
+    load::check(plan).map_err(|error| FileError::Source(Box::new(error)))?;
+    put(path, plan)
+}
+
+/// Writes a plan that was checked.
+fn put(path: &Path, plan: &Plan<Kernel>) -> Result<(), FileError> {
     let bytes = encode(plan)?;
     replace(path, |file| file.write_all(&bytes))
 }

@@ -32,7 +32,7 @@ use crate::load::{self, LoadError};
 use crate::memory::{Mapped, Memory, Region};
 use crate::pack::{self, ALIGNMENT, Job};
 use crate::pool::Pool;
-use crate::program::{BlockPlace, Group, Program};
+use crate::program::{BlockPlace, Group};
 use crate::stream::{BlockId, StreamError};
 
 /// Most bytes that are packed before they are written, unless a strip has more.
@@ -192,7 +192,7 @@ fn layout(plan: &Plan<Kernel>, contents: Contents) -> Layout {
 /// count. `progress` is told how many bytes of how many are written, first how many of them a run before wrote, if one did.
 ///
 /// # Errors
-/// When the plan is wrong, its model files are not there, are others or are written to meanwhile, or the file can't be written; what was written by then is gone on
+/// When the plan is wrong or cannot be loaded, its model files are not there, are others or are written to meanwhile, or the file can't be written; what was written by then is gone on
 /// with by the next call with the same plan and model files.
 pub fn write(
     path: &Path,
@@ -216,14 +216,14 @@ pub fn write_contents(
     contents: Contents,
     mut progress: impl FnMut(u64, u64),
 ) -> Result<Plan<Kernel>, FileError> {
-    Program::new(plan).map_err(|error| failed(error.into()))?;
+    load::check(plan).map_err(failed)?;
     if plan.own_weight_bytes > 0 {
         return Err(failed(LoadError::NoWeights));
     }
     let files = load::open_files(plan, folder, options).map_err(failed)?;
     let Layout { plan: written, groups, work } = layout(plan, contents);
     if work.is_empty() {
-        super::write(path, plan)?;
+        super::put(path, plan)?;
         return Ok(written);
     }
     let mut pool = load::pool(options).map_err(failed)?;
