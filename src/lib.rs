@@ -10,6 +10,7 @@
 //! | [`demo`] | the model that is built in |
 //! | [`divergence`] | how far one model's predictions are from another's |
 //! | [`error`] | what can go wrong, and the exit status of each |
+//! | [`excerpt`] | an error in text, shown where it is |
 //! | [`forecast`] | tokens per second for a memory budget, before anything is run |
 //! | [`kernels`] | kernels on their own: named, shown, run, compared |
 //! | [`machine`] | what this machine has: features, memory, bandwidth |
@@ -28,6 +29,7 @@ pub mod dataflow;
 pub mod demo;
 pub mod divergence;
 pub mod error;
+pub mod excerpt;
 pub mod forecast;
 pub mod kernels;
 pub mod machine;

@@ -196,3 +196,19 @@ fn cost_counts_loops_for_machines_that_are_not_here() {
     let output = kernel(["cost", "gemv_q8_0", "--target", "portable"]);
     assert_eq!(output.status.code(), Some(65), "{}", stderr(&output));
 }
+
+/// Errors in kernel IR are shown as those in graph IR are: where editors find them, with the line and a caret.
+#[test]
+fn errors_in_kernel_ir_point_at_their_place() {
+    let folder = scratch("kernel-errors");
+    let ir = file(&folder, "bad.ix");
+    std::fs::write(&ir, "kernel k where %n in 0..=1 {\n  buffer %x : read 4*%n\n  %a = lode f32x1 %x[0]\n}\n").unwrap();
+    let output = ixc(["kernel", "run", &ir, "--dims", "1"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(65));
+    let said = support::stderr(&output);
+    assert_eq!(said, format!("error: {ir}:3:8: there is no op `lode`\n    %a = lode f32x1 %x[0]\n         ^\n"));
+    // What does not verify is shown so, too.
+    std::fs::write(&ir, "kernel k where %n in 0..=1 {\n  buffer %x : read 4*%n\n  %a = load f32x1 %x[0]\n}\n").unwrap();
+    let said = support::stderr(&ixc(["kernel", "show", &ir]).output().unwrap());
+    assert!(said.starts_with(&format!("error: {ir}:3:")) && said.ends_with("^\n"), "{said}");
+}

@@ -3,7 +3,8 @@
 use std::io::Write;
 use std::path::PathBuf;
 
-use ixc::ir::graph::parse::{ParseError, parse};
+use ixc::excerpt::Excerpt;
+use ixc::ir::graph::parse::parse;
 use ixc::passes::manager::{Options, PASSES, run_pipeline};
 
 use super::BadInput;
@@ -41,8 +42,9 @@ impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         let text = read(&self.file)?;
-        let module =
-            parse(&text).map_err(|error| BadInput(point_at(&self.file.display().to_string(), &text, &error)))?;
+        let module = parse(&text).map_err(|error| {
+            BadInput(Excerpt::new(&self.file, &text, error.line, error.column, &error.problem).to_string())
+        })?;
         let options = Options {
             expert_memory: self.experts.memory(),
             predict_extra: self.experts.predict,
@@ -53,18 +55,4 @@ impl Args {
         let module = run_pipeline(module, &passes, &options).map_err(ixc::Error::from)?;
         Ok(write!(out, "{module}")?)
     }
-}
-
-/// An error with the line that it is in, and a caret under the column.
-fn point_at(file: &str, text: &str, error: &ParseError) -> String {
-    let place = format!("{file}:{}:{}: {}", error.line, error.column, error.problem);
-    let Some(line) = text.lines().nth(error.line.saturating_sub(1)) else { return place };
-    // Long lines are shown from a little before the column.
-    let (before, shown) = (60, 120);
-    let skipped = error.column.saturating_sub(1 + before);
-    // The text is anyone's: what would move the cursor is shown as a space.
-    let visible = |c: char| if c.is_control() { ' ' } else { c };
-    let line: String = line.chars().skip(skipped).take(shown).map(visible).collect();
-    let caret = " ".repeat(error.column.saturating_sub(1 + skipped));
-    format!("{place}\n  {line}\n  {caret}^")
 }

@@ -25,6 +25,7 @@ use ixc_ir::plan::text::{KINDS, SpecError};
 use super::KernelError;
 use crate::Error;
 use crate::compile::{Options, specs};
+use crate::excerpt::Excerpt;
 use crate::model::{Model, is_plan};
 
 /// Name of the built-in demo model before the colon.
@@ -177,7 +178,8 @@ fn of_file(path: &Path, target: Target) -> Result<Chosen, Error> {
     let bytes = std::fs::read(path).map_err(Error::io(path, "read"))?;
     let text = String::from_utf8(bytes)
         .map_err(|error| KernelError::NotText { path: path.to_owned(), at: error.utf8_error().valid_up_to() })?;
-    let kernel = parse(&text).map_err(|source| KernelError::Parse { path: path.to_owned(), source })?;
+    let kernel = parse(&text)
+        .map_err(|error| KernelError::Parse(Excerpt::new(path, &text, error.line, error.column, &error.problem)))?;
     Ok(Chosen { name: kernel.name.clone(), spec: None, rows: DEFAULT_ROWS, target, kernel })
 }
 

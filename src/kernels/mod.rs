@@ -33,11 +33,11 @@ use ixc_codegen::cost::WholeError;
 use ixc_codegen::emulator::Fault;
 use ixc_codegen::rows::inputs::InputError;
 use ixc_ir::kernel::interpret::InterpretError;
-use ixc_ir::kernel::parse::ParseError;
 use ixc_ir::kernel::verify::VerifyError;
 use ixc_ir::plan::text::SpecError;
 
 use crate::error::{DATA, FAILED, UNAVAILABLE};
+use crate::excerpt::Excerpt;
 
 /// What can go wrong with a kernel on its own.
 #[derive(Debug, thiserror::Error)]
@@ -58,13 +58,8 @@ pub enum KernelError {
     #[error(transparent)]
     Spec(#[from] SpecError),
     /// A file that holds no kernel.
-    #[error("{}: {source}", path.display())]
-    Parse {
-        /// The file.
-        path: PathBuf,
-        /// Where and why.
-        source: ParseError,
-    },
+    #[error("{0}")]
+    Parse(Excerpt),
     /// A file that is no text.
     #[error("{}: byte {at:#x} is no UTF-8 text", path.display())]
     NotText {
@@ -173,7 +168,7 @@ impl KernelError {
             KernelError::Differs { .. } | KernelError::Fault { .. } => FAILED,
             KernelError::Unknown { .. }
             | KernelError::Spec(_)
-            | KernelError::Parse { .. }
+            | KernelError::Parse(_)
             | KernelError::NotText { .. }
             | KernelError::NotInModel { .. }
             | KernelError::Several { .. }
