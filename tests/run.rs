@@ -8,6 +8,9 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use ixc::codegen::target::Target;
+use ixc::ir::kernel::Kernel;
+use ixc::ir::plan::Plan;
+use ixc::runtime::file;
 use serde_json::Value as Json;
 use support::{Golden, demo_model, ixc, list, scratch, shared, stderr, stdout};
 
@@ -264,6 +267,31 @@ fn plans_are_inspected_and_every_stage_is_written() {
     assert_eq!(facts["tokenizer_tokens"], 4096);
     let dumped = stdout(ixc(["dump", "--stage", "fused"]));
     assert_eq!(fs::read_to_string(folder.join("plan.d/2.fused.ix")).unwrap(), dumped);
+}
+
+/// What `run` refuses, `inspect` does not call supported.
+#[test]
+fn a_plan_that_cannot_be_loaded_is_inspected_and_said_to_be_so() {
+    let folder = scratch("inspect-refused");
+    let good = file::read(&plan(&folder, &["--no-weights"])).unwrap();
+    let path = folder.join("bad.ixp");
+    let wrong: [fn(&mut Plan<Kernel>); 2] =
+        [|plan| plan.kernels[0].buffers[0].size = 1.into(), |plan| plan.vocabulary = 0];
+    for (change, said) in wrong.iter().zip(["kernel \"", "plan: vocabulary is 0"]) {
+        let mut bad = good.clone();
+        change(&mut bad);
+        fs::write(&path, file::encode(&bad).unwrap()).unwrap();
+        let [inspected, run] = [&["inspect"][..], &["run", "-p", "x", "-n", "1"]].map(|arguments| {
+            let mut command = ixc(arguments);
+            command.arg(&path);
+            command.output().unwrap()
+        });
+        let shown = String::from_utf8(inspected.stdout.clone()).unwrap();
+        assert!(shown.contains("\nsupported     no\n  because     the plan is malformed: "), "{shown}");
+        assert!(shown.lines().last().unwrap().contains(said), "{shown}");
+        assert_eq!(inspected.status.code(), Some(65));
+        assert_eq!((run.status.code(), stderr(&run)), (Some(65), stderr(&inspected)));
+    }
 }
 
 #[test]

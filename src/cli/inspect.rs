@@ -8,6 +8,7 @@ use ixc::frontend::gguf::{Gguf, GgufError, TensorType};
 use ixc::frontend::tokenizer::{ModelKind, Tokenizer, TokenizerError, TokenizerSpec};
 use ixc::model::is_plan;
 use ixc::runtime::file::read;
+use ixc::runtime::load;
 use ixc::traffic::Traffic;
 use serde::Serialize;
 
@@ -24,7 +25,7 @@ use super::output::{self, Bytes, Count, Printable};
   ixc inspect model.gguf --json | jq .formats
 
 A file that is sound but not supported is shown with the reasons, and the exit status is 0. One whose keys or tensors contradict each \
-other is shown as far as it goes, and the exit status is 65.")]
+other, or a plan that loading would refuse, is shown as far as it goes, and the exit status is 65.")]
 pub struct Args {
     #[command(flatten)]
     model: ModelArgument,
@@ -151,9 +152,15 @@ impl Args {
         if let Some(path) = self.model.path()
             && is_plan(path)
         {
-            let facts = PlanFacts::new(path, &read(path).map_err(ixc::Error::from)?)?;
-            let shown = if self.json { output::json(out, SCHEMA, &facts) } else { facts.show(out) };
-            return Ok(shown?);
+            let plan = read(path).map_err(ixc::Error::from)?;
+            let refused = load::verify(&plan).err();
+            let facts = PlanFacts::new(path, &plan, refused.as_ref())?;
+            if self.json {
+                output::json(out, SCHEMA, &facts)?;
+            } else {
+                facts.show(out)?;
+            }
+            return refused.map_or(Ok(()), |error| Err(ixc::Error::from(error).into()));
         }
         let gguf = match self.model.path() {
             Some(path) => Gguf::open(path).map_err(ixc::Error::from)?,

@@ -9,6 +9,7 @@ use ixc::compile::decode_tokenizer;
 use ixc::frontend::tokenizer::ModelKind;
 use ixc::ir::kernel::Kernel;
 use ixc::ir::plan::{Plan, Step, WeightFile};
+use ixc::runtime::load::LoadError;
 use serde::Serialize;
 
 use super::output::{Bytes, Printable, counted};
@@ -61,8 +62,8 @@ enum Place {
 }
 
 impl PlanFacts {
-    /// Of a plan.
-    pub fn new(path: &Path, plan: &Plan<Kernel>) -> Result<PlanFacts, ixc::Error> {
+    /// Of a plan, and why loading it would refuse it, if it would.
+    pub fn new(path: &Path, plan: &Plan<Kernel>, refused: Option<&LoadError>) -> Result<PlanFacts, ixc::Error> {
         let spec = decode_tokenizer(&plan.tokenizer)?;
         let mut formats: BTreeMap<_, FormatFacts> = BTreeMap::new();
         for weight in &plan.weights {
@@ -80,10 +81,10 @@ impl PlanFacts {
         let mut formats: Vec<FormatFacts> = formats.into_values().collect();
         formats.sort_by_key(|format| std::cmp::Reverse(format.bytes));
         let elements = |shape: &[u64]| shape.iter().fold(1u64, |product, &dim| product.saturating_mul(dim));
-        let mut problems = Vec::new();
+        let mut problems: Vec<String> = refused.map(ToString::to_string).into_iter().collect();
         match Target::from_name(&plan.target).map(Target::missing).as_deref() {
-            None => problems.push(format!("this version has no target {:?}", plan.target)),
-            Some([]) => {}
+            // Loading refuses it, too.
+            None | Some([]) => {}
             Some(missing) => {
                 problems.push(format!("this machine lacks {}, which the plan needs", ixc::codegen::cpu::list(missing)))
             }
