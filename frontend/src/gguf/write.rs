@@ -1,6 +1,11 @@
 //! A small GGUF writer, for tests and tools: what it writes, the reader reads back.
 //!
-//! It writes what it is told, also what no reader should accept: a key twice, a tensor with a wrong length.
+//! It writes what it is told, also what no reader should accept: a key twice, a tensor with a wrong length. Tensors may be holes
+//! ([`GgufWriter::hole`]): a file written with [`GgufWriter::write_to`] takes no room on the drive for them, so that a model of any
+//! size can be described.
+
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom, Write};
 
 use super::tensor_type::TensorType;
 use super::value::{Array, Value};
@@ -19,7 +24,23 @@ struct WrittenTensor {
     name: String,
     type_id: u32,
     dims: Vec<u64>,
-    data: Vec<u8>,
+    data: Data,
+}
+
+#[derive(Clone, Debug)]
+enum Data {
+    Bytes(Vec<u8>),
+    /// Zeros that are written nowhere.
+    Hole(u64),
+}
+
+impl Data {
+    fn len(&self) -> u64 {
+        match self {
+            Data::Bytes(bytes) => bytes.len() as u64,
+            Data::Hole(bytes) => *bytes,
+        }
+    }
 }
 
 impl Default for GgufWriter {
@@ -57,7 +78,11 @@ impl GgufWriter {
     }
 
     /// Appends a tensor of type `type_id`; `dims` in `ne` order.
-    pub fn tensor(mut self, name: &str, type_id: u32, dims: &[u64], data: Vec<u8>) -> GgufWriter {
+    pub fn tensor(self, name: &str, type_id: u32, dims: &[u64], data: Vec<u8>) -> GgufWriter {
+        self.put(name, type_id, dims, Data::Bytes(data))
+    }
+
+    fn put(mut self, name: &str, type_id: u32, dims: &[u64], data: Data) -> GgufWriter {
         self.tensors.push(WrittenTensor { name: name.to_owned(), type_id, dims: dims.to_vec(), data });
         self
     }
@@ -72,12 +97,53 @@ impl GgufWriter {
     /// # Panics
     /// When type and dimensions have no length.
     pub fn zero_tensor(self, name: &str, tensor_type: TensorType, dims: &[u64]) -> GgufWriter {
-        let bytes = tensor_type.tensor_bytes(dims).unwrap_or_else(|| panic!("{dims:?} is no shape of {tensor_type}"));
+        let bytes = tensor_bytes(tensor_type, dims);
         self.tensor(name, tensor_type.id, dims, vec![0; bytes as usize])
     }
 
-    /// The file's bytes.
+    /// Appends a tensor whose bytes are a hole of the right length.
+    ///
+    /// # Panics
+    /// When type and dimensions have no length.
+    pub fn hole(self, name: &str, tensor_type: TensorType, dims: &[u64]) -> GgufWriter {
+        self.put(name, tensor_type.id, dims, Data::Hole(tensor_bytes(tensor_type, dims)))
+    }
+
+    /// The file's bytes, those of holes too.
     pub fn finish(&self) -> Vec<u8> {
+        let mut out = self.header();
+        for tensor in &self.tensors {
+            out.resize(out.len().next_multiple_of(self.alignment), 0);
+            match &tensor.data {
+                Data::Bytes(bytes) => out.extend(bytes),
+                Data::Hole(bytes) => out.resize(out.len() + *bytes as usize, 0),
+            }
+        }
+        out.resize(out.len().next_multiple_of(self.alignment), 0);
+        out
+    }
+
+    /// Writes the bytes of [`GgufWriter::finish`] to an empty file, without those of holes and between tensors.
+    ///
+    /// # Errors
+    /// When the file cannot be written, or be so long.
+    pub fn write_to(&self, file: &mut File) -> io::Result<()> {
+        let header = self.header();
+        file.write_all(&header)?;
+        let mut end = header.len() as u64;
+        for tensor in &self.tensors {
+            let start = end.next_multiple_of(self.alignment as u64);
+            end = start + tensor.data.len();
+            if let Data::Bytes(bytes) = &tensor.data {
+                file.seek(SeekFrom::Start(start))?;
+                file.write_all(bytes)?;
+            }
+        }
+        file.set_len(end.next_multiple_of(self.alignment as u64))
+    }
+
+    /// Magic, keys and the table of tensors.
+    fn header(&self) -> Vec<u8> {
         let mut out = Vec::new();
         out.extend(b"GGUF");
         out.extend(self.version.to_le_bytes());
@@ -88,22 +154,21 @@ impl GgufWriter {
             out.extend(value.type_id().to_le_bytes());
             put_value(&mut out, value);
         }
-        let mut offset = 0usize;
+        let mut offset = 0u64;
         for tensor in &self.tensors {
             put_string(&mut out, &tensor.name);
             out.extend((tensor.dims.len() as u32).to_le_bytes());
             out.extend(tensor.dims.iter().flat_map(|dim| dim.to_le_bytes()));
             out.extend(tensor.type_id.to_le_bytes());
-            out.extend((offset as u64).to_le_bytes());
-            offset = (offset + tensor.data.len()).next_multiple_of(self.alignment);
+            out.extend(offset.to_le_bytes());
+            offset = (offset + tensor.data.len()).next_multiple_of(self.alignment as u64);
         }
-        for tensor in &self.tensors {
-            out.resize(out.len().next_multiple_of(self.alignment), 0);
-            out.extend(&tensor.data);
-        }
-        out.resize(out.len().next_multiple_of(self.alignment), 0);
         out
     }
+}
+
+fn tensor_bytes(tensor_type: TensorType, dims: &[u64]) -> u64 {
+    tensor_type.tensor_bytes(dims).unwrap_or_else(|| panic!("{dims:?} is no shape of {tensor_type}"))
 }
 
 fn put_string(out: &mut Vec<u8>, string: &str) {
