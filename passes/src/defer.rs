@@ -32,7 +32,7 @@
 //! The last layer with experts defers none, nor does one that the next layer has none behind, or whose experts are no `expert.swiglu` and
 //! `expert.down` of one routing; the log says so. Shared experts and dense layers stay as they are.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use ixc_ir::graph::attrs::RouteAttrs;
 use ixc_ir::graph::{Attr, Dim, Function, Module, Op, OpKind, Operand, Type, ValueId};
@@ -88,37 +88,60 @@ struct Layer {
 /// Layers with experts, by how many layers of attention stand before; `None` for one that is of another form.
 fn layers(function: &Function) -> Vec<(usize, Option<Layer>)> {
     let (mut layers, mut number) = (Vec::new(), 0);
+    let uses = Uses::of(function);
     for (i, op) in function.ops.iter().enumerate() {
         match op.kind {
             OpKind::Attention => number += 1,
-            OpKind::Route => layers.push((number, layer(function, i))),
+            OpKind::Route => layers.push((number, layer(function, &uses, i))),
             _ => {}
         }
     }
     layers
 }
 
+/// Who defines and who takes each value, by positions of ops.
+struct Uses {
+    defined: HashMap<ValueId, usize>,
+    users: HashMap<ValueId, Vec<usize>>,
+}
+
+impl Uses {
+    fn of(function: &Function) -> Uses {
+        let mut uses = Uses { defined: HashMap::new(), users: HashMap::new() };
+        for (i, op) in function.ops.iter().enumerate() {
+            uses.defined.extend(op.results.iter().map(|&result| (result, i)));
+            for operand in &op.operands {
+                let Operand::Value(value) = operand else { continue };
+                let users = uses.users.entry(*value).or_default();
+                if users.last() != Some(&i) {
+                    users.push(i);
+                }
+            }
+        }
+        uses
+    }
+
+    fn users(&self, value: ValueId) -> &[usize] {
+        self.users.get(&value).map_or(&[], Vec::as_slice)
+    }
+}
+
 /// The layer of a route whose results only one `expert.swiglu` and one `expert.down` of that take, which adds to a value that is there before.
-fn layer(function: &Function, route: usize) -> Option<Layer> {
+fn layer(function: &Function, uses: &Uses, route: usize) -> Option<Layer> {
     let [ids, p] = function.ops[route].results[..] else { return None };
-    let users = |value: ValueId| -> Vec<usize> {
-        let uses = |op: &Op| op.operands.contains(&Operand::Value(value));
-        (0..function.ops.len()).filter(|&i| uses(&function.ops[i])).collect()
-    };
-    let (takers, weighted) = (users(ids), users(p));
-    let (&[swiglu, down], &[weighted]) = (&takers[..], &weighted[..]) else { return None };
+    let (&[swiglu, down], &[weighted]) = (uses.users(ids), uses.users(p)) else { return None };
     let (product, sum) = (&function.ops[swiglu], &function.ops[down]);
     let right = weighted == down && (product.kind, sum.kind) == (OpKind::ExpertSwiglu, OpKind::ExpertDown);
     let returned = function.results.iter().any(|result| [ids, p].contains(result) || product.results.contains(result));
     if !right
         || returned
-        || users(product.results[0]) != [down]
+        || uses.users(product.results[0]) != [down]
         || sum.operand("x") != Operand::Value(product.results[0])
     {
         return None;
     }
     let Operand::Value(residual) = sum.operand("residual") else { return None };
-    let before = function.ops[..swiglu].iter().any(|op| op.results.contains(&residual));
+    let before = uses.defined.get(&residual).is_some_and(|&at| at < swiglu);
     (before || function.params.contains(&residual)).then_some(Layer { route, swiglu, down })
 }
 
@@ -143,21 +166,26 @@ fn deferring(function: &Function, pairs: &[(&Layer, &Layer)], deferred: u64) -> 
     let mut waiting: HashMap<usize, Waiting> = HashMap::new();
     // What each `expert.down` that receives adds to.
     let mut sums: HashMap<usize, ValueId> = HashMap::new();
+    // Each route has an `expert.swiglu` and an `expert.down` of its own.
+    let receiving: HashMap<usize, (&Layer, &Layer)> = pairs.iter().map(|pair| (pair.1.swiglu, *pair)).collect();
+    let products: HashMap<usize, &Layer> = pairs.iter().map(|(layer, _)| (layer.swiglu, *layer)).collect();
+    let sums_now: HashSet<usize> = pairs.iter().map(|(layer, _)| layer.down).collect();
+    let routes: HashSet<usize> = pairs.iter().map(|(layer, _)| layer.route).collect();
     for (i, op) in function.ops.iter().enumerate() {
-        for (layer, next) in pairs.iter().filter(|(_, next)| next.swiglu == i) {
+        if let Some((layer, next)) = receiving.get(&i) {
             if let Some(waiting) = waiting.remove(&layer.route) {
                 sums.insert(next.down, late(&mut out, function, layer, next, &waiting));
             }
         }
         let mut op = op.clone();
-        if pairs.iter().any(|(layer, _)| layer.swiglu == i || layer.down == i) {
+        if products.contains_key(&i) || sums_now.contains(&i) {
             for operand in &mut op.operands {
                 if let Operand::Value(value) = operand {
                     *value = now.get(value).copied().unwrap_or(*value);
                 }
             }
         }
-        if let Some((layer, _)) = pairs.iter().find(|(layer, _)| layer.swiglu == i) {
+        if let Some(layer) = products.get(&i) {
             let slots = RouteAttrs::from_op(&function.ops[layer.route]).top_k - deferred;
             for result in &op.results {
                 out.values[result.index()].ty = with_slots(function.ty(*result), slots);
@@ -169,7 +197,7 @@ fn deferring(function: &Function, pairs: &[(&Layer, &Layer)], deferred: u64) -> 
         }
         let results = op.results.clone();
         out.ops.push(op);
-        if let (true, &[ids, p]) = (pairs.iter().any(|(layer, _)| layer.route == i), &results[..]) {
+        if let (true, &[ids, p]) = (routes.contains(&i), &results[..]) {
             let slots = RouteAttrs::from_op(&function.ops[i]).top_k - deferred;
             let operands = vec![Operand::Value(ids), Operand::Value(p)];
             let types = [slots, deferred].map(|n| [ids, p].map(|value| with_slots(function.ty(value), n))).concat();

@@ -37,12 +37,12 @@
 //! A layer whose experts are not three matrices of one routing, gate, up and down, each read nowhere else, stays as it is: all of its
 //! experts are in memory. The log says so.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::graph::attrs::{Prefetch, RouteAttrs};
 use ixc_ir::graph::op::Effect;
-use ixc_ir::graph::{Attr, Function, Module, OpKind, Operand, Type, ValueId, Weight, WeightId};
+use ixc_ir::graph::{Attr, Function, Module, Op, OpKind, Operand, Type, ValueId, Weight, WeightId};
 
 use crate::canonicalise::compact;
 use crate::manager::{Options, PassError};
@@ -90,6 +90,9 @@ struct Uses {
     definitions: HashMap<ValueId, usize>,
     /// Ops that multiply with experts, and the weights, in order.
     readers: Vec<(usize, Vec<WeightId>)>,
+    /// By the ids that they take: positions in `readers`, and positions of `expert.split`s.
+    readers_of: HashMap<ValueId, Vec<usize>>,
+    splits_of: HashMap<ValueId, Vec<usize>>,
     /// How many ops read each weight; a `dequantise` counts for as many as read its result.
     reads: HashMap<WeightId, usize>,
 }
@@ -119,7 +122,13 @@ struct Part {
 
 impl Uses {
     fn of(function: &Function) -> Uses {
-        let mut uses = Uses { definitions: HashMap::new(), readers: Vec::new(), reads: HashMap::new() };
+        let mut uses = Uses {
+            definitions: HashMap::new(),
+            readers: Vec::new(),
+            readers_of: HashMap::new(),
+            splits_of: HashMap::new(),
+            reads: HashMap::new(),
+        };
         let mut dequantised: HashMap<ValueId, WeightId> = HashMap::new();
         for (i, op) in function.ops.iter().enumerate() {
             uses.definitions.extend(op.results.iter().map(|&result| (result, i)));
@@ -134,8 +143,16 @@ impl Uses {
             });
             let weights: Vec<WeightId> = weights.collect();
             weights.iter().for_each(|&weight| *uses.reads.entry(weight).or_default() += 1);
+            let ids = |op: &Op| match op.operand("ids") {
+                Operand::Value(ids) => Some(ids),
+                Operand::Weight(_) | Operand::Absent => None,
+            };
             if let OpKind::ExpertSwiglu | OpKind::ExpertDown | OpKind::ExpertMatmul = op.kind {
+                ids(op).into_iter().for_each(|ids| uses.readers_of.entry(ids).or_default().push(uses.readers.len()));
                 uses.readers.push((i, weights));
+            }
+            if let OpKind::ExpertSplit = op.kind {
+                ids(op).into_iter().for_each(|ids| uses.splits_of.entry(ids).or_default().push(i));
             }
         }
         // A weight that the function returns dequantised is read by more than its products.
@@ -172,13 +189,12 @@ impl Uses {
         let mut parts: Vec<(Part, [WeightId; 3])> = Vec::new();
         let mut open = vec![(*function.ops[route].results.first()?, route)];
         while let Some((ids, named)) = open.pop() {
-            for (i, op) in function.ops.iter().enumerate().skip(named) {
-                if op.kind == OpKind::ExpertSplit && op.operand("ids") == Operand::Value(ids) {
-                    open.extend([(op.results[0], i), (op.results[2], i)]);
-                }
+            for &i in self.splits_of.get(&ids).into_iter().flatten() {
+                let op = &function.ops[i];
+                open.extend([(op.results[0], i), (op.results[2], i)]);
             }
-            let of_ids = |&&(i, _): &&(usize, Vec<WeightId>)| function.ops[i].operand("ids") == Operand::Value(ids);
-            let readers: Vec<&(usize, Vec<WeightId>)> = self.readers.iter().filter(of_ids).collect();
+            let readers = self.readers_of.get(&ids).into_iter().flatten();
+            let readers: Vec<&(usize, Vec<WeightId>)> = readers.map(|&reader| &self.readers[reader]).collect();
             let (Some(&&(first, _)), Some(&&(last, _))) = (readers.first(), readers.last()) else { continue };
             let weights: Vec<WeightId> = readers.iter().flat_map(|(_, weights)| weights.iter().copied()).collect();
             let readers = readers.iter().map(|(i, _)| *i).collect();
@@ -245,6 +261,9 @@ fn residual(function: &Function, uses: &Uses, layer: &Layer) -> Option<ValueId> 
     }
 }
 
+/// Positions of parts or layers, by the op where something is said of them.
+type ByOp = HashMap<usize, BTreeSet<usize>>;
+
 /// The function, where loading is explicit.
 fn explicit(function: &Function, uses: &Uses, layers: &[Layer], predict_extra: Option<u32>) -> Function {
     let mut out = Function { ops: Vec::new(), ..function.clone() };
@@ -253,11 +272,34 @@ fn explicit(function: &Function, uses: &Uses, layers: &[Layer], predict_extra: O
     let mut ready: HashMap<ValueId, ValueId> = HashMap::new();
     let parts: Vec<(&Layer, &Part)> =
         layers.iter().flat_map(|layer| layer.parts.iter().map(move |part| (layer, part))).collect();
+    // By the op that each part begins with, the last op of all that begin no later.
+    let mut ends: BTreeMap<usize, usize> = BTreeMap::new();
+    let mut end = 0;
+    let mut by_first: Vec<&Part> = parts.iter().map(|(_, part)| *part).collect();
+    by_first.sort_by_key(|part| part.first);
+    for part in by_first {
+        end = end.max(part.last);
+        ends.insert(part.first, end);
+    }
     // Whether other experts are still to be computed with when these are named; one are needed at a time.
-    let is_early = |part: &Part| parts.iter().any(|(_, other)| other.first < part.first && part.named < other.last);
+    let is_early = |part: &Part| ends.range(..part.first).next_back().is_some_and(|(_, &last)| part.named < last);
+    // Parts and layers, by the ops where something is said of them.
+    let (mut firsts, mut lasts, mut named, mut readers) =
+        (ByOp::new(), ByOp::new(), ByOp::new(), BTreeSet::<usize>::new());
+    for (at, (_, part)) in parts.iter().enumerate() {
+        firsts.entry(part.first).or_default().insert(at);
+        lasts.entry(part.last).or_default().insert(at);
+        readers.extend(part.readers.iter().copied());
+    }
+    for (at, layer) in layers.iter().enumerate() {
+        for part in &layer.parts {
+            named.entry(part.named).or_default().insert(at);
+        }
+    }
+    let at = |by_op: &ByOp, op: usize| by_op.get(&op).into_iter().flatten().copied().collect::<Vec<usize>>();
     for (i, op) in function.ops.iter().enumerate() {
         let layer_attr = |layer: &Layer| Attr::Int(layer.number);
-        for (layer, part) in parts.iter().filter(|(_, part)| part.first == i) {
+        for (layer, part) in at(&firsts, i).into_iter().map(|at| parts[at]) {
             if is_early(part) {
                 slots = prefetch(&mut out, slots, part.ids, layer, Prefetch::Routed);
             }
@@ -268,7 +310,7 @@ fn explicit(function: &Function, uses: &Uses, layers: &[Layer], predict_extra: O
             slots = results[1];
         }
         let mut op = op.clone();
-        if parts.iter().any(|(_, part)| part.readers.contains(&i)) {
+        if readers.contains(&i) {
             for operand in &mut op.operands {
                 if let Operand::Value(value) = operand {
                     *value = ready.get(value).copied().unwrap_or(*value);
@@ -277,7 +319,8 @@ fn explicit(function: &Function, uses: &Uses, layers: &[Layer], predict_extra: O
         }
         let result = op.results.first().copied();
         out.ops.push(op);
-        for (at, layer) in layers.iter().enumerate() {
+        for at in at(&named, i) {
+            let layer = &layers[at];
             for part in layer.parts.iter().filter(|part| part.named == i) {
                 let when = if is_early(part) { Prefetch::Predicted } else { Prefetch::Routed };
                 slots = prefetch(&mut out, slots, part.ids, layer, when);
@@ -289,7 +332,7 @@ fn explicit(function: &Function, uses: &Uses, layers: &[Layer], predict_extra: O
                 slots = prefetch(&mut out, slots, ids, next, Prefetch::Predicted);
             }
         }
-        for (layer, _) in parts.iter().filter(|(_, part)| part.last == i) {
+        for (layer, _) in at(&lasts, i).into_iter().map(|at| parts[at]) {
             if let Some(result) = result {
                 let operands = vec![Operand::Value(slots), Operand::Value(result)];
                 slots = out.push(OpKind::ExpertEvict, operands, vec![layer_attr(layer)], vec![Type::Token])[0];

@@ -39,9 +39,23 @@ pub(super) fn lives(work: &[Work], steps: &[Vec<usize>], count: usize, result: B
             }
         }
     }
+    // By step, so that a window looks only at what lives in it: a model has as many windows as layers, and buffers in each.
+    let mut alive: Vec<Vec<usize>> = vec![Vec::new(); steps.len()];
+    for (buffer, life) in lives.iter().enumerate() {
+        let Some((first, last)) = *life else { continue };
+        alive[first..=last].iter_mut().for_each(|alive| alive.push(buffer));
+    }
     for (first, last) in windows(work, steps) {
-        for life in lives.iter_mut().flatten().filter(|life| life.0 <= last && life.1 >= first) {
-            *life = (life.0.min(first), life.1.max(last));
+        let mut met = alive[first..=last].concat();
+        met.sort_unstable();
+        met.dedup();
+        for buffer in met {
+            let Some(life) = &mut lives[buffer] else { continue };
+            let longer = (life.0.min(first), life.1.max(last));
+            for step in (longer.0..life.0).chain(life.1 + 1..longer.1 + 1) {
+                alive[step].push(buffer);
+            }
+            *life = longer;
         }
     }
     if let Some(life) = lives.get_mut(result.0 as usize) {
@@ -83,16 +97,15 @@ pub(super) fn place(
     let mut order: Vec<usize> = (0..drafts.len()).collect();
     order.sort_by_key(|&i| (std::cmp::Reverse(sizes[i]), i));
     let mut offsets = vec![0u64; drafts.len()];
-    let mut placed: Vec<usize> = Vec::new();
+    // What has a place, by the steps in which it lives: few buffers do in one, however many a model has.
+    let steps = lives.iter().flatten().map(|(_, last)| last + 1).max().unwrap_or(0);
+    let mut placed: Vec<Vec<usize>> = vec![Vec::new(); steps];
     let mut end = 0u64;
     for i in order {
-        let meets = |&&other: &&usize| match (lives[i], lives[other]) {
-            (Some((a0, a1)), Some((b0, b1))) => a0 <= b1 && b0 <= a1,
-            (None, _) | (_, None) => false,
-        };
+        let life = lives[i].map_or(0..0, |(first, last)| first..last + 1);
         // Ends fit u64: what is placed was checked below.
-        let mut taken: Vec<(u64, u64)> =
-            placed.iter().filter(meets).map(|&other| (offsets[other], offsets[other] + sizes[other])).collect();
+        let others = placed[life.clone()].iter().flatten();
+        let mut taken: Vec<(u64, u64)> = others.map(|&i| (offsets[i], offsets[i] + sizes[i])).collect();
         taken.sort_unstable();
         let mut at = 0u64;
         for (from, to) in taken {
@@ -108,7 +121,7 @@ pub(super) fn place(
         };
         end = end.max(at.checked_add(sizes[i]).ok_or_else(too_large)?);
         offsets[i] = at;
-        placed.push(i);
+        placed[life].iter_mut().for_each(|placed| placed.push(i));
     }
     let buffers = drafts.iter().zip(offsets).map(|(draft, offset)| ArenaBuffer {
         name: draft.name.clone(),
