@@ -316,7 +316,7 @@ fn what_does_not_fit_the_machine_or_the_model_is_an_error() {
     assert!(matches!(load(&plan, Options::default()), Err(LoadError::OtherModel { what: "its length", .. })));
     std::fs::remove_file(&path).unwrap();
     let error = load(&plan, Options::default());
-    assert!(matches!(error, Err(LoadError::ModelFile { source, .. }) if source.kind() == std::io::ErrorKind::NotFound));
+    assert!(matches!(error, Err(LoadError::NoModelFile { path: found }) if found == path));
     std::fs::create_dir(&path).unwrap();
     assert!(matches!(load(&plan, Options::default()), Err(LoadError::ModelFile { .. })));
 }
