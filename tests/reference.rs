@@ -146,6 +146,17 @@ fn targets() -> String {
     out
 }
 
+fn chat_templates() -> String {
+    let mut out = String::from(
+        "# Chat templates\n\nGenerated from the table in `frontend/src/template/known.rs`: what `--chat-template` takes by name. The sources in \
+         `frontend/src/template/known/` say where each format is described.\n\n| name | models |\n| --- | --- |\n",
+    );
+    for known in ixc::frontend::template::known::KNOWN {
+        let _ = writeln!(out, "| `{}` | {} |", known.name, cell(known.models));
+    }
+    out
+}
+
 /// The descriptor's JSON Schema, with the documentation of every field.
 fn descriptor_schema() -> String {
     let schema = schemars::schema_for!(ixc_ir::dataflow::descriptor::Descriptor);
@@ -161,6 +172,7 @@ fn references_are_what_the_tables_say() {
         ("formats.md", formats()),
         ("passes.md", passes()),
         ("targets.md", targets()),
+        ("chat-templates.md", chat_templates()),
         ("dataflow-descriptor.schema.json", descriptor_schema()),
     ] {
         let path = docs.join(name);

@@ -38,7 +38,7 @@ impl fmt::Display for Limit {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum TemplateError {
     /// It needs more than it may have.
-    #[error("tokenizer.chat_template needs more than {allowed} {limit}")]
+    #[error("the chat template needs more than {allowed} {limit}")]
     Limit {
         /// Of what.
         limit: Limit,
@@ -46,7 +46,7 @@ pub enum TemplateError {
         allowed: u64,
     },
     /// It is no valid template, or does what cannot be done.
-    #[error("tokenizer.chat_template{}: {reason}", .line.map(|line| format!(", line {line}")).unwrap_or_default())]
+    #[error("the chat template{}: {reason}", .line.map(|line| format!(", line {line}")).unwrap_or_default())]
     Invalid {
         /// Where in the template.
         line: Option<usize>,
@@ -54,11 +54,12 @@ pub enum TemplateError {
         reason: String,
     },
     /// It refused the conversation with `raise_exception`.
-    #[error("tokenizer.chat_template refuses this conversation: {message}")]
+    #[error("the chat template refuses this conversation: {message}")]
     Raised {
         /// Its words.
         message: String,
     },
+<<<<<<< HEAD
     /// Rendering could not be started.
     #[error("cannot render tokenizer.chat_template: {reason}")]
     Start {
@@ -67,6 +68,10 @@ pub enum TemplateError {
     },
     /// Rendering ended without an answer.
     #[error("cannot render tokenizer.chat_template: {reason}")]
+=======
+    /// Rendering could not be started, or ended without an answer.
+    #[error("cannot render the chat template: {reason}")]
+>>>>>>> 8263b75 (Name the chat formats that many models share)
     Failed {
         /// What happened.
         reason: String,

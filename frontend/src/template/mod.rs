@@ -23,6 +23,7 @@
 //! | `budget` | the limits |
 //! | `render` | minijinja's set-up, on a thread of its own |
 //! | `functions` | what Hugging Face's templates expect: `tojson`, `strftime_now`, `raise_exception` |
+//! | [`known`] | formats that many models share, for files without a template |
 //! | `isolate` | the child process, both ends |
 //! | `error` | what can go wrong |
 //!
@@ -38,6 +39,7 @@ mod budget;
 mod error;
 mod functions;
 mod isolate;
+pub mod known;
 mod render;
 
 use std::path::Path;
