@@ -5,8 +5,9 @@
 //! ```
 
 use std::ops::AddAssign;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use ixc_runtime::engine::Engine;
 use ixc_runtime::stream::store::Store;
 use ixc_runtime::stream::store::stats::LayerStats;
 
@@ -17,6 +18,8 @@ pub struct Phase {
     pub tokens: usize,
     /// Seconds.
     pub seconds: f64,
+    /// How many of them packing weights took that were needed for the first time, on average over the threads.
+    pub packing: f64,
     /// What streaming experts did meanwhile; nothing where all are in memory.
     pub streamed: Streamed,
 }
@@ -78,6 +81,12 @@ impl AddAssign for Streamed {
 }
 
 impl Phase {
+    /// Tokens per second, packing not counted; 0 where there is nothing to tell it from.
+    pub fn rate_without_packing(&self) -> f64 {
+        let seconds = self.seconds - self.packing;
+        if seconds > 0.0 { self.tokens as f64 / seconds } else { 0.0 }
+    }
+
     /// How reading and computing lay beside each other, on so many threads; nothing where nothing was read.
     pub fn overlap(&self, threads: usize) -> Option<Overlap> {
         let Streamed { busy, stall, .. } = self.streamed;
@@ -101,21 +110,23 @@ pub struct Overlap {
 #[derive(Debug)]
 pub(crate) struct Meter {
     begin: Instant,
+    packing: Duration,
     before: Streamed,
 }
 
 impl Meter {
     /// Begins now.
-    pub(crate) fn new(store: Option<&Store>) -> Meter {
-        let before = store.map(Streamed::of).unwrap_or_default();
-        Meter { begin: Instant::now(), before }
+    pub(crate) fn new(engine: &Engine) -> Meter {
+        let before = engine.stream().map(Streamed::of).unwrap_or_default();
+        Meter { begin: Instant::now(), packing: engine.packing_time(), before }
     }
 
     /// What happened until now, in which so many tokens were computed.
-    pub(crate) fn phase(&self, tokens: usize, store: Option<&Store>) -> Phase {
+    pub(crate) fn phase(&self, tokens: usize, engine: &Engine) -> Phase {
         let seconds = self.begin.elapsed().as_secs_f64();
-        let streamed = store.map(|store| Streamed::of(store).since(self.before)).unwrap_or_default();
-        Phase { tokens, seconds, streamed }
+        let packing = engine.packing_time().saturating_sub(self.packing).as_secs_f64();
+        let streamed = engine.stream().map(|store| Streamed::of(store).since(self.before)).unwrap_or_default();
+        Phase { tokens, seconds, packing, streamed }
     }
 }
 
@@ -126,7 +137,7 @@ mod tests {
     #[test]
     fn overlap_is_of_the_time_with_reads_and_of_all_threads() {
         let streamed = Streamed { busy: 3.0, stall: 1.5, ..Streamed::default() };
-        let phase = Phase { tokens: 8, seconds: 4.0, streamed };
+        let phase = Phase { tokens: 8, seconds: 4.0, packing: 0.0, streamed };
         assert_eq!(phase.overlap(2), Some(Overlap { reading: 0.75, hidden: 0.75 }));
         assert_eq!(phase.overlap(1), Some(Overlap { reading: 0.75, hidden: 0.5 }));
         // All threads waited all the time that something was read, and a little longer: nothing was hidden.

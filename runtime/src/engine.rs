@@ -9,7 +9,7 @@
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ixc_codegen::target::Target;
 use ixc_ir::kernel::Kernel;
@@ -19,6 +19,7 @@ use crate::advise::{Advice, Advised};
 use crate::execute::{self, Backend, Counts, ExecuteError, ItemError, Store};
 use crate::experts::Experts;
 use crate::file::PlanFile;
+use crate::gauge::Gauge;
 use crate::load::{self, BuiltIn, LoadError};
 use crate::pool::Pool;
 use crate::program::Program;
@@ -76,6 +77,8 @@ pub struct Options {
     pub stats: bool,
     /// Who is told what happens when; of this engine alone.
     pub trace: Option<Arc<Recorder>>,
+    /// What is told how far loading is, and packing all weights.
+    pub gauge: Option<Arc<Gauge>>,
 }
 
 /// Why a step did not run.
@@ -173,6 +176,7 @@ pub struct Engine {
     pub(crate) outputs: usize,
     pub(crate) clocks: Vec<Mutex<Clock>>,
     pub(crate) stats: Stats,
+    pub(crate) gauge: Option<Arc<Gauge>>,
     pub(crate) architecture: String,
     pub(crate) target: Target,
     pub(crate) tokenizer: Vec<u8>,
@@ -201,7 +205,12 @@ impl Engine {
     /// # Errors
     /// When a thread fails.
     pub fn pack_weights(&mut self) -> Result<(), LoadError> {
-        load::pack_all(&mut self.store.weights, &self.store.files, &mut self.pool)
+        load::pack_all(&mut self.store.weights, &self.store.files, &mut self.pool, self.gauge.as_deref())
+    }
+
+    /// How long packing weights in steps has taken since the plan was loaded, on average over the threads.
+    pub fn packing_time(&self) -> Duration {
+        self.store.weights.packing() / (self.pool.threads() as u32).max(1)
     }
 
     /// How many weights, of those with experts how many experts' matrices, are still to be packed when they are needed.

@@ -25,6 +25,7 @@
 //! | [`needs`] | what a plan takes of memory, before it is loaded |
 //! | [`engine`] | the sequence: prefill, step, truncate, logits |
 //! | [`execute`] | one pass over all steps by all threads |
+//! | [`gauge`] | how far something is that takes long |
 //! | [`advise`] | experts in mapped files: telling the page cache what will be needed |
 //! | [`bucket`] | sorting routed rows by expert |
 //! | [`pool`] | persistent threads and their barrier: spin, then park |
@@ -48,6 +49,7 @@ pub mod execute;
 mod experts;
 pub mod file;
 mod foresight;
+pub mod gauge;
 pub mod load;
 pub mod memory;
 pub mod needs;

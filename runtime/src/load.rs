@@ -20,6 +20,7 @@ use crate::execute::{Backend, Parts, Store};
 use crate::experts::{self, Experts};
 use crate::file::PlanFile;
 use crate::foresight::Foresight;
+use crate::gauge::{Activity, Gauge};
 use crate::memory::{Cache, Inputs, Mapped, Memory, MemoryError, Rope};
 use crate::pack::{self, Job};
 use crate::pool::Pool;
@@ -112,13 +113,14 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<E
         let begin = std::time::Instant::now();
         // What is streamed is checked as it arrives: reading it here would take as long as reading all of the model.
         let streamed = |weight: usize| streamed.as_ref().is_some_and(|s| s.get(weight).copied().unwrap_or(false));
-        own.check(mapped, &plan.weights, &program.groups, &streamed, &mut pool)?;
+        own.check(mapped, &plan.weights, &program.groups, &streamed, &mut pool, options.gauge.as_deref())?;
         tracing::debug!(bytes = plan.own_weight_bytes, elapsed = ?begin.elapsed(), "weights checked");
     }
     let checked = own.as_ref().filter(|_| !options.skip_weight_check).map(|(own, _)| own.place().0);
     let own = own.map(|(_, mapped)| mapped);
     let weights = weights(&plan.weights, &files, own.as_ref(), streamed.as_deref(), threads)?;
     let begin = std::time::Instant::now();
+    options.gauge.iter().for_each(|gauge| gauge.begin(Activity::Generating, 0));
     let backend = match options.backend {
         BackendKind::Native => {
             Backend::Native(Module::compile(&plan.kernels, target).map_err(Box::new).map_err(LoadError::Codegen)?)
@@ -160,7 +162,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<E
         experts.store().check_same(&mapped).map_err(|source| LoadError::Stream(Box::new(source)))?;
         store.experts = Some(experts);
         // Nothing that is read from a mapped file is left for later: the file may change, and its pages are no part of the budget.
-        pack_all(&mut store.weights, &store.files, &mut pool)?;
+        pack_all(&mut store.weights, &store.files, &mut pool, options.gauge.as_deref())?;
     }
     let clocks =
         if options.stats { (0..threads).map(|_| Mutex::new(Clock::new(&program))).collect() } else { Vec::new() };
@@ -175,6 +177,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<E
         outputs: 0,
         clocks,
         stats: Stats { threads, ..Stats::default() },
+        gauge: options.gauge.clone(),
         architecture: plan.architecture,
         target,
         tokenizer: plan.tokenizer,
@@ -309,12 +312,25 @@ pub(crate) fn layout(
 }
 
 /// Packs all weights that are not yet packed; see [`Engine::pack_weights`].
-pub(crate) fn pack_all(weights: &mut Weights, files: &[Mapped], pool: &mut Pool) -> Result<(), LoadError> {
+pub(crate) fn pack_all(
+    weights: &mut Weights,
+    files: &[Mapped],
+    pool: &mut Pool,
+    gauge: Option<&Gauge>,
+) -> Result<(), LoadError> {
     let missing = weights.all_missing();
     let begin = std::time::Instant::now();
     let jobs = weights.jobs(&missing);
     let shared: &Weights = weights;
-    let done = |job: usize| shared.mark_ready(missing.get(job..job + 1).unwrap_or_default(), files);
+    let bytes = |job: &Job| job.strips().saturating_mul(job.strip_bytes().0);
+    let total = jobs.iter().fold(0u64, |sum, job| sum.saturating_add(bytes(job)));
+    gauge.iter().for_each(|gauge| gauge.begin(Activity::Packing, total));
+    let done = |job: usize| {
+        shared.mark_ready(missing.get(job..job + 1).unwrap_or_default(), files);
+        if let (Some(gauge), Some(job)) = (gauge, jobs.get(job)) {
+            gauge.add(bytes(job));
+        }
+    };
     let packed = |job: usize, strip| missing.get(job).map_or((), |part| shared.release(*part, strip, files));
     // SAFETY: the sources lie in mapped files, the destinations, one after the other, in memory that no kernel reads: the weights
     // are borrowed exclusively.

@@ -236,11 +236,15 @@ pub(crate) unsafe fn run(
 /// Bytes that a thread copies before it adds them to a checksum.
 const HASHED: u64 = 1 << 16;
 
-/// The CRC-32 of each region, which must be readable mapped memory of a file.
+/// The CRC-32 of each region, which must be readable mapped memory of a file. `done` is told how many more bytes are.
 ///
 /// # Errors
 /// When a thread panics.
-pub(crate) fn checksums(regions: &[Region], pool: &mut Pool) -> Result<Vec<u32>, PoolError> {
+pub(crate) fn checksums(
+    regions: &[Region],
+    pool: &mut Pool,
+    done: &(dyn Fn(u64) + Sync),
+) -> Result<Vec<u32>, PoolError> {
     let found: Vec<AtomicU32> = regions.iter().map(|_| AtomicU32::new(0)).collect();
     let next = AtomicUsize::new(0);
     pool.run(&|_| {
@@ -257,6 +261,7 @@ pub(crate) fn checksums(regions: &[Region], pool: &mut Pool) -> Result<Vec<u32>,
                 unsafe { copy.as_mut_ptr().copy_from_nonoverlapping(part.base(), copy.len()) };
                 hasher.update(&copy);
                 at += part.bytes();
+                done(part.bytes());
             }
             found.store(hasher.finalize(), Ordering::Relaxed);
         }

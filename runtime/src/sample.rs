@@ -1,6 +1,6 @@
 //! The next token from logits.
 //!
-//! The order is llama.cpp's: repeat penalty, top-k, top-p, min-p, temperature, draw. Temperature 0 is greedy: the largest
+//! The order is llama.cpp's: tokens that are never drawn, repeat penalty, top-k, top-p, min-p, temperature, draw. Temperature 0 is greedy: the largest
 //! logit after penalties, of equal ones the lowest id. Exponentials come from the plan's own softmax kernel, over the whole
 //! vocabulary; a subset's probabilities are those divided by their sum.
 //!
@@ -11,7 +11,7 @@
 //! Draws come from xoshiro256** (Blackman and Vigna, 2018), seeded by splitmix64: the same seed, plan and settings give the
 //! same tokens on every machine on which the logits are the same.
 //!
-//! Invariant: the token with the largest logit is always a candidate.
+//! Invariant: the token with the largest logit is always a candidate, of those that may be drawn.
 
 use std::cmp::Ordering;
 use std::collections::VecDeque;
@@ -40,6 +40,8 @@ pub struct Settings {
     pub repeat_penalty: f32,
     /// How many recent tokens the penalty is for.
     pub repeat_window: u32,
+    /// Tokens that are never drawn, unless all are named here.
+    pub never: Vec<u32>,
     /// Seed of the draws.
     pub seed: u64,
 }
@@ -54,6 +56,7 @@ impl Default for Settings {
             min_p: 0.05,
             repeat_penalty: 1.0,
             repeat_window: 64,
+            never: Vec::new(),
             seed: 0,
         }
     }
@@ -232,6 +235,11 @@ impl Sampler {
         self.logits.clear();
         // Adding 0 makes one zero of the two.
         self.logits.extend(logits.iter().map(|logit| logit.max(LOWEST_LOGIT) + 0.0));
+        for &token in &self.settings.never {
+            if let Some(logit) = self.logits.get_mut(token as usize) {
+                *logit = LOWEST_LOGIT;
+            }
+        }
         Ok(())
     }
 
@@ -333,6 +341,7 @@ mod tests {
         min_p: 0.0,
         repeat_penalty: 1.0,
         repeat_window: 64,
+        never: Vec::new(),
         seed: 7,
     };
 
@@ -353,6 +362,17 @@ mod tests {
         let mut random = Random { state: [1, 2, 3, 4] };
         let first = [random.next(), random.next(), random.next(), random.next()];
         assert_eq!(first, [11520, 0, 1_509_978_240, 1_215_971_899_390_074_240]);
+    }
+
+    #[test]
+    fn what_is_never_drawn_is_not() {
+        let logits = [3.0, 2.0, 1.0];
+        let never = |never: &[u32]| Settings { never: never.to_vec(), ..PLAIN };
+        assert_eq!(counts(Settings { temperature: 0.0, ..never(&[0, 9]) }, &logits, 5), [0, 5, 0]);
+        let drawn = counts(never(&[0]), &logits, 500);
+        assert!(drawn[0] == 0 && drawn[1] > 0 && drawn[2] > 0, "{drawn:?}");
+        // Where nothing is left, something is drawn all the same.
+        assert_eq!(counts(never(&[0, 1, 2]), &logits, 5).iter().sum::<usize>(), 5);
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Where the time of steps went: in each task, and waiting at barriers.
+//! Where the time of steps went: in each task, in packing weights, and waiting at barriers.
 //!
 //! Each thread has a [`Clock`] of its own; [`Stats`] is their sum. Measuring costs two readings of the clock for each share
 //! of work that a thread takes, below 1 % of a step.
@@ -32,6 +32,8 @@ pub struct Stats {
     pub wall: Duration,
     /// Time at barriers, summed over threads: stalls for want of work.
     pub waiting: Duration,
+    /// Time in which weights were packed that a step needed, summed over threads; no part of any task's.
+    pub packing: Duration,
     /// Tasks in the plan's order; those with the same label are one.
     pub tasks: Vec<TaskTime>,
 }
@@ -42,13 +44,14 @@ pub struct Clock {
     /// Time and items of each task, counted over the whole plan.
     tasks: Vec<(Duration, u64)>,
     waiting: Duration,
+    packing: Duration,
 }
 
 impl Clock {
     /// For a program.
     pub fn new(program: &Program) -> Clock {
         let tasks = program.stages.iter().map(|stage| stage.tasks.len()).sum();
-        Clock { tasks: vec![(Duration::ZERO, 0); tasks], waiting: Duration::ZERO }
+        Clock { tasks: vec![(Duration::ZERO, 0); tasks], ..Clock::default() }
     }
 
     /// Adds to a task.
@@ -64,9 +67,15 @@ impl Clock {
         self.waiting += time;
     }
 
+    /// Adds to the time of packing weights.
+    pub fn pack(&mut self, time: Duration) {
+        self.packing += time;
+    }
+
     /// Adds this clock to the sum.
     pub fn add_to(&self, program: &Program, stats: &mut Stats) {
         stats.waiting += self.waiting;
+        stats.packing += self.packing;
         let labels = program.stages.iter().flat_map(|stage| &stage.tasks).map(|task| &task.label);
         let mut known: HashMap<String, usize> =
             stats.tasks.iter().enumerate().map(|(i, entry)| (entry.label.clone(), i)).collect();
@@ -87,6 +96,6 @@ impl Clock {
     /// Starts again from nothing.
     pub fn reset(&mut self) {
         self.tasks.fill((Duration::ZERO, 0));
-        self.waiting = Duration::ZERO;
+        (self.waiting, self.packing) = (Duration::ZERO, Duration::ZERO);
     }
 }

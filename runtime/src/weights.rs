@@ -23,6 +23,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::memory::{Mapped, Memory, Region};
 use crate::pack::Job;
@@ -106,6 +107,8 @@ struct Tiles {
     tiles: Vec<Tile>,
     /// Rows on their way.
     rows: Vec<u8>,
+    /// How long packing took since it was last asked.
+    packing: Duration,
 }
 
 /// A step as far as it matters to what is kept.
@@ -146,6 +149,8 @@ pub(crate) struct Weights {
     steps: u64,
     /// Whether the last one was a part of a prompt.
     prompt: bool,
+    /// Nanoseconds in which steps packed, all threads together.
+    packing: AtomicU64,
     threads: Box<[Mutex<Tiles>]>,
 }
 
@@ -154,12 +159,36 @@ impl Weights {
     pub(crate) fn new(weights: Vec<Weight>, packed: Memory, threads: usize) -> Weights {
         let left = weights.iter().filter_map(|weight| weight.unpacked.as_ref()).map(|u| u.ready.len() as u64).sum();
         let threads = (0..threads).map(|_| Mutex::default()).collect();
-        Weights { weights, _packed: packed, left: AtomicU64::new(left), steps: 0, prompt: false, threads }
+        Weights {
+            weights,
+            _packed: packed,
+            left: AtomicU64::new(left),
+            steps: 0,
+            prompt: false,
+            packing: AtomicU64::new(0),
+            threads,
+        }
     }
 
     /// Parts that are not ready.
     pub(crate) fn unpacked_parts(&self) -> u64 {
         self.left.load(Ordering::Acquire)
+    }
+
+    /// How long steps have packed so far, all threads together.
+    pub(crate) fn packing(&self) -> Duration {
+        Duration::from_nanos(self.packing.load(Ordering::Relaxed))
+    }
+
+    /// A thread packed so long.
+    pub(crate) fn add_packing(&self, time: Duration) {
+        self.packing.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
+    }
+
+    /// How long a thread has packed for itself ([`Weights::tile`]) since this was last asked.
+    pub(crate) fn take_packing(&self, thread: usize) -> Duration {
+        let Some(tiles) = self.threads.get(thread) else { return Duration::ZERO };
+        std::mem::take(&mut tiles.lock().unwrap_or_else(PoisonError::into_inner).packing)
     }
 
     /// Begins a step of so many tokens. After a prompt, pages that it read are given back: what is packed from now on takes their place.
@@ -275,7 +304,7 @@ impl Weights {
         unpacked.job.part(first, count, None)?;
         let length = count * strip;
         let mut tiles = self.threads.get(thread)?.lock().unwrap_or_else(PoisonError::into_inner);
-        let Tiles { tiles, rows } = &mut *tiles;
+        let Tiles { tiles, rows, packing } = &mut *tiles;
         if tiles.len() <= buffer {
             tiles.resize_with(buffer + 1, Tile::default);
         }
@@ -289,9 +318,13 @@ impl Weights {
         let what = Some((weight, first, count));
         if tile.what != what {
             tile.what = None;
+            let begin = Instant::now();
             let job = unpacked.job.part(first, count, Some(region))?;
             // SAFETY: the job's source lies in a mapped file; `region` is this thread's, and no kernel reads it now.
             unsafe { job.run(rows) };
+            let time = begin.elapsed();
+            *packing += time;
+            self.add_packing(time);
             tile.what = what;
         }
         region.part(offset - first * strip, bytes)

@@ -76,7 +76,10 @@ impl Pass<'_> {
                 let expert = matches!(stage.tasks[group.task].rows, RowAxis::Routed(_)).then_some(group.expert);
                 self.trace(begin, Work::Task { task, expert, items: stop - at });
                 if let (Some(clock), Some(begin)) = (clock.as_deref_mut(), begin) {
-                    clock.work(stage.first_task + group.task, begin.elapsed(), stop - at);
+                    // What items packed for themselves is no time of their kernels.
+                    let packing = self.store.weights.take_packing(thread);
+                    clock.work(stage.first_task + group.task, begin.elapsed().saturating_sub(packing), stop - at);
+                    clock.pack(packing);
                 }
                 at = stop;
                 number += 1;

@@ -215,8 +215,10 @@ impl Pass<'_> {
             }
         });
         self.trace(Some(begin), Work::PackWeights);
+        let time = begin.elapsed();
+        self.store.weights.add_packing(time);
         if let Some(clock) = clock {
-            clock.wait(begin.elapsed());
+            clock.pack(time);
         }
     }
 

@@ -28,6 +28,7 @@ use super::blocks::{BLOCK_HEADER, BlockShape};
 use super::partial::{Partial, Unit};
 use super::{FileError, Header, payload};
 use crate::engine::Options;
+use crate::gauge::{Activity, Gauge};
 use crate::load::{self, LoadError};
 use crate::memory::{Mapped, Memory, Region};
 use crate::pack::{self, ALIGNMENT, Job};
@@ -76,6 +77,7 @@ impl OwnWeights {
         groups: &[Group],
         streamed: &dyn Fn(usize) -> bool,
         pool: &mut Pool,
+        gauge: Option<&Gauge>,
     ) -> Result<(), LoadError> {
         // The file's header was found to have a checksum for each; the program's check says that each lies in the file.
         let whole = weights.iter().enumerate().filter(|(_, weight)| weight.file == WeightFile::Plan);
@@ -94,7 +96,10 @@ impl OwnWeights {
                 blocks.push((BlockId { layer, expert }, &place.shape, block));
             }
         }
-        let found = pack::checksums(&regions, pool).map_err(|source| LoadError::Pack { source })?;
+        let total = regions.iter().fold(0, |sum: u64, region| sum.saturating_add(region.bytes()));
+        gauge.iter().for_each(|gauge| gauge.begin(Activity::Checking, total));
+        let done = |bytes| gauge.iter().for_each(|gauge| gauge.add(bytes));
+        let found = pack::checksums(&regions, pool, &done).map_err(|source| LoadError::Pack { source })?;
         for (((_, weight), right), &found) in whole.iter().zip(&found) {
             if found != **right {
                 let (path, name) = (self.path.clone(), weight.name.clone());
@@ -337,7 +342,7 @@ fn pack_blocks(
     // SAFETY: it lies in the memory, which nothing else uses.
     unsafe { packed.base().write_bytes(0, packed.bytes() as usize) };
     let checksums = |regions: &[Region], pool: &mut Pool| {
-        pack::checksums(regions, pool).map_err(|source| failed(LoadError::Pack { source }))
+        pack::checksums(regions, pool, &|_| ()).map_err(|source| failed(LoadError::Pack { source }))
     };
     let (mut jobs, mut payloads, mut blocks, mut read) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for i in 0..u64::from(count) {

@@ -132,8 +132,8 @@ pub enum LoadError {
     NoWeights,
     /// The memory asked for is too little for what has to be in it.
     #[error(
-        "a memory budget of {} MiB is too small: {} MiB are needed besides experts, and {} MiB with the least of them",
-        mib(*budget), mib(*fixed), mib(*needed)
+        "a memory budget of {} is too small: {} MiB are needed besides experts, and {} MiB with the least of them",
+        given(*budget), mib(*fixed), mib(*needed)
     )]
     Budget {
         /// Asked for.
@@ -145,8 +145,8 @@ pub enum LoadError {
     },
     /// The memory asked for is too little, and nothing in the plan can be read when it is needed.
     #[error(
-        "a memory budget of {} MiB is too small: this takes {} MiB, and keeps all of it in memory; what can stay on the drive are experts of a model in a file, in a plan that was compiled with this budget or a smaller one",
-        mib(*budget), mib(*needed)
+        "a memory budget of {} is too small: this takes {} MiB, and keeps all of it in memory; what can stay on the drive are experts of a model in a file, in a plan that was compiled with this budget or a smaller one",
+        given(*budget), mib(*needed)
     )]
     Larger {
         /// Asked for.
@@ -177,6 +177,14 @@ pub enum LoadError {
         /// Why.
         source: io::Error,
     },
+}
+
+/// Bytes that somebody asked for, as they were asked for: a number without a unit is bytes, which is not always what was meant.
+fn given(bytes: u64) -> String {
+    match bytes % (1 << 20) {
+        0 => format!("{} MiB", bytes >> 20),
+        _ => format!("{bytes} bytes"),
+    }
 }
 
 /// Bytes as whole MiB, rounded up.
