@@ -22,7 +22,7 @@ use ixc_codegen::generators::GenerateError;
 use ixc_codegen::module::CodegenError;
 use ixc_frontend::arch::ArchError;
 use ixc_frontend::gguf::GgufError;
-use ixc_frontend::template::TemplateError;
+use ixc_frontend::template::{self, TemplateError};
 use ixc_frontend::tokenizer::TokenizerError;
 use ixc_ir::graph::interpret::InterpretError;
 use ixc_ir::units::Bytes;
@@ -171,7 +171,10 @@ pub enum Error {
         reason: String,
     },
     /// A conversation with a model that has no chat template.
-    #[error("the model has no chat template (tokenizer.chat_template); give it a prompt with -p instead of --chat")]
+    #[error(
+        "the model has no chat template (tokenizer.chat_template); --chat-template names one ({}) or a file with one, and -p without --chat needs none",
+        template::known::names().join(", ")
+    )]
     NoTemplate,
     /// A plan names its model file, and can name only UTF-8.
     #[error("{}: the path is no UTF-8, as a plan needs it", path.display())]
@@ -246,12 +249,14 @@ pub enum Error {
     #[error("no tokens were given; at least one is needed")]
     NoTokens,
     /// More tokens than the model can see.
-    #[error("{tokens} tokens do not fit into the context of {context}")]
+    #[error("{tokens} tokens do not fit into the context of {context}; {}", larger(*context, *model))]
     Context {
         /// How many there are.
         tokens: usize,
         /// How many fit.
         context: usize,
+        /// How many the model was made for.
+        model: usize,
     },
     /// A prompt longer than the model can see, whatever tokens it is.
     #[error(
@@ -266,6 +271,14 @@ pub enum Error {
         /// Bytes of the longest token.
         longest: usize,
     },
+}
+
+/// Whether a context can be larger.
+fn larger(context: usize, model: usize) -> String {
+    match model > context {
+        true => format!("--ctx makes it larger, this model was made for up to {model}"),
+        false => "this model was made for no more".into(),
+    }
 }
 
 impl From<KernelError> for Error {

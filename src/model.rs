@@ -67,7 +67,7 @@ impl Model {
         check_tokens(tokens, self.arch.hyper.vocabulary)?;
         let context = usize::try_from(self.arch.hyper.context_length).unwrap_or(usize::MAX);
         if tokens.len() > context {
-            return Err(Error::Context { tokens: tokens.len(), context });
+            return Err(Error::Context { tokens: tokens.len(), context, model: context });
         }
         Ok(())
     }

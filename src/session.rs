@@ -19,13 +19,15 @@ use std::sync::Arc;
 
 use ixc_codegen::module::CodegenError;
 use ixc_codegen::target::Target;
-use ixc_frontend::template::{ChatTemplate, Conversation, Message, own_program};
+use ixc_frontend::template::ChatTemplate;
 use ixc_frontend::tokenizer::{Tokenizer, TokenizerError};
+use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, WeightFile};
 use ixc_runtime::advise::Advised;
 use ixc_runtime::engine::{self, BackendKind, Engine, ExpertStore};
 use ixc_runtime::file::PlanFile;
+use ixc_runtime::gauge::{Activity, Gauge};
 use ixc_runtime::load::{self, LoadError};
 use ixc_runtime::needs;
 use ixc_runtime::sample::{Sampler, Settings};
@@ -43,6 +45,13 @@ use crate::machine::drive;
 use crate::model::{Model, check_tokens, is_plan, open_plan};
 use crate::phase::Meter;
 pub use crate::phase::Phase;
+
+mod chat;
+mod stop;
+
+use chat::Chat;
+pub use chat::Fitted;
+pub use stop::StopStrings;
 
 /// Positions of the KV cache where nothing is said, unless the model's context is shorter.
 pub const DEFAULT_CONTEXT: usize = load::DEFAULT_CONTEXT as usize;
@@ -81,6 +90,10 @@ pub struct SessionOptions {
     pub defer: u32,
     /// The model file of a plan, for [`Session::open`], where it is neither where the plan says nor beside the plan.
     pub model_file: Option<PathBuf>,
+    /// What is told how far it is: opening, packing all weights, a prompt, tokens that are timed.
+    pub gauge: Option<Arc<Gauge>>,
+    /// The chat template, in place of the model's own.
+    pub chat_template: Option<ChatTemplate>,
 }
 
 impl SessionOptions {
@@ -96,7 +109,39 @@ impl SessionOptions {
             context: self.context.map(|context| u32::try_from(context).unwrap_or(u32::MAX)),
             memory: self.memory,
             trace: self.trace.clone(),
+            gauge: self.gauge.clone(),
             ..engine::Options::default()
+        }
+    }
+}
+
+/// What is known of a model before it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Its architecture's name.
+    pub architecture: String,
+    /// Positions that it was made for.
+    pub context: usize,
+    /// Bytes of its weights as they are stored.
+    pub bytes: u64,
+    /// The format that most of these bytes are in, as model files name it.
+    pub format: Option<Format>,
+}
+
+impl Facts {
+    fn of(plan: &Plan<Kernel>) -> Facts {
+        let mut formats: HashMap<Format, u64> = HashMap::new();
+        for weight in &plan.weights {
+            let format = weight.stored.unpacked().unwrap_or(weight.stored);
+            let sum = formats.entry(format).or_default();
+            *sum = sum.saturating_add(weight.bytes);
+        }
+        Facts {
+            architecture: plan.architecture.clone(),
+            context: plan.context_length as usize,
+            bytes: formats.values().fold(0, |sum, bytes| sum.saturating_add(*bytes)),
+            // Of equal ones always the same.
+            format: formats.into_iter().max_by_key(|(format, bytes)| (*bytes, format.name())).map(|(format, _)| format),
         }
     }
 }
@@ -154,8 +199,12 @@ pub struct Session {
     /// What is in the KV cache.
     cached: Vec<u32>,
     tokenizer: Result<Tokenizer, TokenizerError>,
-    template: Option<String>,
-    conversation: Conversation,
+    /// Its conversation.
+    chat: Chat,
+    /// What is known of the model.
+    facts: Facts,
+    /// What is told how far it is.
+    gauge: Arc<Gauge>,
     /// Tokens that were timed.
     measured: usize,
     /// The drive that experts are read from.
@@ -239,6 +288,7 @@ impl Session {
             return Err(Error::NoEarlyRouters);
         }
         let defers = needs::defers(plan);
+        let facts = Facts::of(plan);
         let spec = decode_tokenizer(&plan.tokenizer)?;
         let run = options.run();
         let built_in = Some(crate::demo::built_in());
@@ -273,12 +323,14 @@ impl Session {
             error => error.into(),
         })?;
         let tokenizer = Tokenizer::new(&spec);
+        let template = options.chat_template.as_ref().map(|template| template.source().to_owned());
         Ok(Session {
             engine,
             cached: Vec::new(),
             tokenizer,
-            template: spec.chat_template,
-            conversation: Conversation::default(),
+            chat: Chat::new(template.or(spec.chat_template)),
+            facts,
+            gauge: options.gauge.clone().unwrap_or_default(),
             measured: 0,
             drive,
             defers,
@@ -351,6 +403,16 @@ impl Session {
         self.engine.context() as usize
     }
 
+    /// Positions that the model was made for.
+    fn model_context(&self) -> usize {
+        self.facts.context
+    }
+
+    /// What is known of the model.
+    pub fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
     /// A prompt as tokens, with BOS where the model wants it. Names of special tokens are those tokens.
     ///
     /// # Errors
@@ -366,52 +428,6 @@ impl Session {
         let (context, longest) = (self.context(), self.tokenizer()?.longest_token());
         let bytes = prompt.len();
         if bytes > context.saturating_mul(longest) { Err(Error::Prompt { bytes, context, longest }) } else { Ok(()) }
-    }
-
-    /// Begins a conversation.
-    pub fn chat(&mut self, system: Option<&str>) {
-        self.conversation = Conversation { add_generation_prompt: true, ..Conversation::default() };
-        self.conversation.messages.extend(system.map(|text| Message::new("system", text)));
-    }
-
-    /// What the user says next.
-    pub fn say(&mut self, text: &str) {
-        self.conversation.messages.push(Message::new("user", text));
-    }
-
-    /// The conversation as tokens, up to where the model is to answer. Names of control tokens are those tokens where the template wrote them,
-    /// and text in what was said. The template runs in a process of its own, since it
-    /// comes from the file and nothing else bounds its memory: this program again, whose `main` must begin with
-    /// [`serve_render_request`](ixc_frontend::template::serve_render_request) as that of `ixc` does.
-    ///
-    /// # Errors
-    /// When the model has no template, or that goes wrong.
-    pub fn render_chat(&mut self) -> Result<Vec<u32>, Error> {
-        let tokenizer = self.tokenizer()?;
-        let text = |id: Option<u32>| -> Result<String, Error> {
-            let bytes = id.map(|id| tokenizer.token_bytes(id)).transpose()?;
-            Ok(String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned())
-        };
-        let (bos_token, eos_token) = (text(tokenizer.bos())?, text(tokenizer.eos())?);
-        let source = self.template.as_deref().ok_or(Error::NoTemplate)?;
-        let said = &self.conversation.messages;
-        let mut values = tokenizer.values(said.iter().flat_map(|m| [&*m.role, &*m.content]).chain([source]));
-        let messages = said.iter().map(|m| Message::new(values.protect(&m.role), values.protect(&m.content))).collect();
-        let conversation = Conversation { bos_token, eos_token, messages, ..self.conversation.clone() };
-        let helper = own_program().map_err(Error::io(Path::new("/proc/self/exe"), "find"))?;
-        let prompt = ChatTemplate::from_source(source)?.render_isolated(&helper, &conversation)?;
-        self.check_prompt(&prompt)?;
-        Ok(with_bos(tokenizer, tokenizer.encode_rendered(&prompt, &values)?))
-    }
-
-    /// Takes what the model answered into the conversation.
-    ///
-    /// # Errors
-    /// When there is no tokenizer.
-    pub fn answered(&mut self, tokens: &[u32]) -> Result<(), Error> {
-        let text = self.tokenizer()?.decode(tokens)?;
-        self.conversation.messages.push(Message::new("assistant", text));
-        Ok(())
     }
 
     /// Makes tokens. What the KV cache holds of the request's tokens already is not computed again. `progress` is called
@@ -435,17 +451,18 @@ impl Session {
         let reused = self.cached.iter().zip(request.tokens).take_while(|(a, b)| a == b).count();
         let reused = reused.min(request.tokens.len() - 1);
         self.truncate(reused);
-        let meter = Meter::new(self.stream());
+        let meter = Meter::new(&self.engine);
+        self.gauge.begin(Activity::Prompt, (request.tokens.len() - reused) as u64);
         for part in request.tokens[reused..].chunks(self.max_tokens()) {
             self.feed(part)?;
-            generation.prefill = meter.phase(generation.prefill.tokens + part.len(), self.stream());
+            generation.prefill = meter.phase(generation.prefill.tokens + part.len(), &self.engine);
             if progress(Progress::Prefilled(self.cached.len()))?.is_break() {
                 generation.end = End::Stopped;
                 return Ok(generation);
             }
         }
 
-        let meter = Meter::new(self.stream());
+        let meter = Meter::new(&self.engine);
         while request.limit.is_none_or(|limit| generation.tokens.len() < limit) {
             let token = sampler.sample(self.engine.logits(0), &self.engine).map_err(Error::from)?;
             if ends.contains(&token) {
@@ -465,7 +482,7 @@ impl Session {
                 self.feed(&[token])?;
                 generation.decode.tokens += 1;
             }
-            generation.decode = meter.phase(generation.decode.tokens, self.stream());
+            generation.decode = meter.phase(generation.decode.tokens, &self.engine);
         }
         Ok(generation)
     }
@@ -478,9 +495,11 @@ impl Session {
         self.check(tokens)?;
         self.truncate(0);
         let mut logits = Vec::new();
+        self.gauge.begin(Activity::Prompt, tokens.len() as u64);
         for part in tokens.chunks(self.max_tokens()) {
             let rows: Vec<u32> = (0..part.len() as u32).collect();
             logits.extend_from_slice(self.engine.step(part, &rows)?);
+            self.gauge.add(part.len() as u64);
         }
         self.cached = tokens.to_vec();
         Ok(logits)
@@ -492,11 +511,12 @@ impl Session {
     /// When they do not fit into the context.
     pub fn time_prefill(&mut self, depth: usize, tokens: usize) -> Result<Phase, Error> {
         let tokens = self.descend(depth, tokens)?;
-        let meter = Meter::new(self.stream());
+        self.gauge.begin(Activity::Prompt, tokens.len() as u64);
+        let meter = Meter::new(&self.engine);
         for part in tokens.chunks(self.max_tokens()) {
             self.feed(part)?;
         }
-        Ok(meter.phase(tokens.len(), self.stream()))
+        Ok(meter.phase(tokens.len(), &self.engine))
     }
 
     /// Times the decode of `tokens` tokens, one after the other, behind `depth` others, which do not count.
@@ -505,9 +525,10 @@ impl Session {
     /// When they do not fit into the context.
     pub fn time_decode(&mut self, depth: usize, tokens: usize) -> Result<Phase, Error> {
         let tokens = self.descend(depth, tokens)?;
-        let meter = Meter::new(self.stream());
+        self.gauge.begin(Activity::Tokens, tokens.len() as u64);
+        let meter = Meter::new(&self.engine);
         tokens.iter().try_for_each(|token| self.feed(&[*token]))?;
-        Ok(meter.phase(tokens.len(), self.stream()))
+        Ok(meter.phase(tokens.len(), &self.engine))
     }
 
     /// Brings `depth` tokens into the KV cache, those that are there already left as they are; the `tokens` that come next.
@@ -519,6 +540,7 @@ impl Session {
         self.check(&[&before[..], &next].concat())?;
         let there = self.cached.iter().zip(&before).take_while(|(a, b)| a == b).count();
         self.truncate(there);
+        self.gauge.begin(Activity::Prompt, (depth - there) as u64);
         for part in before[there..].chunks(self.max_tokens()) {
             self.feed(part)?;
         }
@@ -536,7 +558,9 @@ impl Session {
     fn check(&self, tokens: &[u32]) -> Result<(), Error> {
         check_tokens(tokens, self.engine.vocabulary().into())?;
         match self.context() {
-            context if tokens.len() > context => Err(Error::Context { tokens: tokens.len(), context }),
+            context if tokens.len() > context => {
+                Err(Error::Context { tokens: tokens.len(), context, model: self.model_context() })
+            }
             _ => Ok(()),
         }
     }
@@ -556,6 +580,7 @@ impl Session {
     fn feed(&mut self, tokens: &[u32]) -> Result<(), Error> {
         self.engine.prefill(tokens)?;
         self.cached.extend_from_slice(tokens);
+        self.gauge.add(tokens.len() as u64);
         Ok(())
     }
 }

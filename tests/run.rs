@@ -202,6 +202,7 @@ fn what_cannot_be_run_says_why() {
         (&["-p", ""], 65, "prompt is empty"),
         (&["-p", "x", "--temp", "-1"], 2, "temp"),
         (&["-p", "x", "--ctx", "1000000"], 2, "context"),
+        (&["-p", "x", "--memory", "10"], 2, "a memory budget of 10 bytes is too small"),
         (&["-p", "x", "-t", "0"], 2, "threads"),
         (&["-p", "x", "--target", "z80"], 2, "targets are native"),
     ] {
@@ -394,7 +395,7 @@ fn options_that_have_no_effect_are_said_to_have_none() {
 /// Ctrl-C after some text: the text is whole characters, a newline follows, and the status says what happened.
 #[test]
 fn interrupted_text_ends_cleanly() {
-    let mut child = ixc(["run", "-p", "The", "-n", "1900", "--temp", "1", "--seed", "1"])
+    let mut child = ixc(["run", "--no-chat", "-p", "The", "-n", "1900", "--temp", "1", "--seed", "1"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

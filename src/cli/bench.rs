@@ -6,17 +6,20 @@ mod setting;
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ixc::forecast::Remembered;
 use ixc::machine::system::peak_memory;
 use ixc::model::is_plan;
 use ixc::phase::{Phase, Streamed};
+use ixc::runtime::gauge::Gauge;
 use ixc::session::{Session, SessionOptions};
 use ixc::traffic::Traffic;
 use serde::Serialize;
 
 use super::Usage;
 use super::choose::{ModelChoice, StreamingChoice, TargetChoice};
+use super::output::Watch;
 use super::streaming;
 use report::{Format, Report};
 use setting::Setting;
@@ -211,7 +214,10 @@ impl Rounds {
 
 /// A session whose weights are packed, so that no measured step does it.
 fn open(path: Option<&Path>, options: &SessionOptions) -> anyhow::Result<Session> {
-    let mut session = Session::open(path, options)?;
+    let gauge = Arc::new(Gauge::default());
+    // Only until what is measured begins.
+    let _watch = Watch::new(&gauge);
+    let mut session = Session::open(path, &SessionOptions { gauge: Some(Arc::clone(&gauge)), ..options.clone() })?;
     session.pack_weights()?;
     Ok(session)
 }
@@ -254,7 +260,7 @@ impl Row {
         let known =
             path.filter(|_| self.depth == 0).and_then(|path| Remembered::of(path, session.threads(), session.target()));
         let observed = streaming::Observed {
-            phase: Phase { tokens, seconds: rounds.seconds, streamed: rounds.streamed },
+            phase: Phase { tokens, seconds: rounds.seconds, packing: 0.0, streamed: rounds.streamed },
             own: middle_of(rounds.owns),
             prompt: (self.test == PREFILL).then_some(self.tokens),
             defers: session.defers(),

@@ -17,7 +17,7 @@ use serde_json::json;
 
 use super::Usage;
 use super::choose::{DeferChoice, MemoryChoice, ModelArgument};
-use super::output::{self, Bytes, Line, Printable, Rate, note};
+use super::output::{self, Bytes, Line, Printable, Rate, Unit, note};
 use super::prefetch::EarlyRouterChoice;
 use super::stages::Stage;
 
@@ -198,7 +198,7 @@ impl Args {
             let (mut line, mut rate) = (Line::new(begin), Rate::default());
             let folder = Path::new("");
             let written = weights::write_contents(&path, &compiled.plan, folder, &options, contents, |done, total| {
-                let rate = rate.at(Instant::now(), done, total);
+                let rate = rate.at(Instant::now(), done, total, Unit::Bytes);
                 line.show(format_args!("packing weights: {} of {}{rate}", Bytes(done), Bytes(total)));
             });
             line.clear();

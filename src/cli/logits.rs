@@ -1,12 +1,15 @@
 //! `ixc logits`: logits of given tokens, as a NumPy file.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::ValueEnum;
+use ixc::runtime::gauge::Gauge;
 use ixc::session::{Session, SessionOptions};
 
 use super::Usage;
 use super::choose::{ModelChoice, StreamingChoice, TargetChoice};
+use super::output::Watch;
 use super::tokens::TokenList;
 
 /// Computes the logits of tokens and writes them as a NumPy file, f32 [tokens, vocabulary].
@@ -62,8 +65,11 @@ impl Args {
         let logits = match self.engine {
             Engine::Interpreter => self.model.open()?.exact_logits(&tokens)?,
             Engine::Compiled => {
+                let gauge = Arc::new(Gauge::default());
+                let _watch = Watch::new(&gauge);
                 let options = SessionOptions {
                     model_file: self.model.file().map(Path::to_owned),
+                    gauge: Some(Arc::clone(&gauge)),
                     threads: self.threads,
                     context: Some(tokens.len()),
                     target: self.target.target(),

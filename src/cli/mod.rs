@@ -6,6 +6,7 @@
 mod bench;
 mod choose;
 mod compile;
+mod converse;
 mod doctor;
 mod dump;
 mod experts;
@@ -13,6 +14,7 @@ mod inspect;
 mod inspect_plan;
 mod interrupt;
 mod kernel;
+mod lines;
 mod log;
 mod logits;
 mod name;
@@ -24,11 +26,14 @@ mod run;
 mod sampling;
 mod simulate;
 mod size;
+mod spelling;
 mod stages;
 mod streaming;
+mod template;
 mod terminal;
 mod tokenize;
 mod tokens;
+mod writer;
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -104,8 +109,10 @@ const ELSEWHERE: [(&[&str], &str); 4] = [
 /// # Errors
 /// What clap makes of help, versions and wrong usage.
 pub fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
+    let unknown = |problem| Cli::command().error(ErrorKind::UnknownArgument, problem);
+    let arguments = spelling::of_llama(arguments).map_err(unknown)?;
     if let Some(problem) = name::hub_option(arguments.get(1..).unwrap_or_default()) {
-        return Err(Cli::command().error(ErrorKind::UnknownArgument, problem));
+        return Err(unknown(problem));
     }
     Cli::try_parse_from(arguments).map_err(|mut error| {
         let Some(ContextValue::String(word)) = error.get(ContextKind::InvalidSubcommand) else { return error };

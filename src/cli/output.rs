@@ -3,8 +3,11 @@
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use ixc::runtime::gauge::{Activity, Gauge, Reading};
 use serde::Serialize;
 
 pub use ixc::ir::units::{Bytes, Count, counted};
@@ -97,9 +100,92 @@ impl Line {
     }
 
     /// Leaves an empty line.
-    pub fn clear(&self) {
-        if self.shown {
+    pub fn clear(&mut self) {
+        if std::mem::take(&mut self.shown) {
             let _ = write!(io::stderr(), "\r\x1b[K");
+        }
+    }
+}
+
+/// A [`Line`] that a thread of its own keeps up to date with a gauge, as long as this lives.
+pub struct Watch {
+    stop: Arc<(Mutex<bool>, Condvar)>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Watch {
+    /// Of this gauge, which begins now. Where no person sees it, it does nothing.
+    pub fn new(gauge: &Arc<Gauge>) -> Watch {
+        let stop = Arc::new((Mutex::new(false), Condvar::new()));
+        let (seen, gauge) = (Arc::clone(&stop), Arc::clone(gauge));
+        let watch = move || {
+            let (mut line, mut rate, mut last) = (Line::new(Instant::now()), Rate::default(), None);
+            let (lock, changed) = &*seen;
+            let mut stopped = lock.lock().unwrap_or_else(PoisonError::into_inner);
+            while !*stopped {
+                let reading = gauge.read();
+                if last.replace(reading.activity) != Some(reading.activity) {
+                    rate = Rate::default();
+                }
+                line.show(format_args!("{}", progress(&reading, &mut rate, Instant::now())));
+                stopped = changed.wait_timeout(stopped, PERIOD).unwrap_or_else(PoisonError::into_inner).0;
+            }
+            line.clear();
+        };
+        let thread =
+            io::stderr().is_terminal().then(|| thread::Builder::new().name("progress".into()).spawn(watch).ok());
+        Watch { stop, thread: thread.flatten() }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        *self.stop.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.stop.1.notify_all();
+        if let Some(thread) = self.thread.take() {
+            // It does not panic, and there would be nothing to do.
+            let _ = thread.join();
+        }
+    }
+}
+
+/// What a gauge says, in words.
+fn progress(reading: &Reading, rate: &mut Rate, now: Instant) -> String {
+    let &Reading { activity, done, total } = reading;
+    let (what, unit) = match activity {
+        Activity::Compiling => return "compiling the model".into(),
+        Activity::Generating => return "generating code".into(),
+        Activity::Measuring => return "measuring".into(),
+        Activity::Checking => ("checking weights", Unit::Bytes),
+        Activity::Packing => ("packing weights", Unit::Bytes),
+        Activity::Prompt => ("reading the prompt", Unit::Tokens),
+        Activity::Tokens => ("making tokens", Unit::Tokens),
+    };
+    let (done_of, rate) = (unit.part(done, total), rate.at(now, done, total, unit));
+    format!("{what}: {done_of}{rate}")
+}
+
+/// What is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// Bytes, in binary units.
+    Bytes,
+    /// Tokens.
+    Tokens,
+}
+
+impl Unit {
+    fn part(self, done: u64, total: u64) -> String {
+        match self {
+            Unit::Bytes => format!("{} of {}", Bytes(done), Bytes(total)),
+            Unit::Tokens => format!("{done} of {}", counted(total, "token")),
+        }
+    }
+
+    fn rate(self, rate: f64) -> String {
+        match self {
+            Unit::Bytes => format!("{}/s", Bytes(rate as u64)),
+            Unit::Tokens => format!("{rate:.1} tokens/s"),
         }
     }
 }
@@ -111,21 +197,21 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// At `done` of `total` bytes: `, 512 MiB/s, 1:05 left`; nothing while there is nothing to tell it from.
-    pub fn at(&mut self, now: Instant, done: u64, total: u64) -> String {
+    /// At `done` of `total`: `, 512 MiB/s, 1:05 left`; nothing while there is nothing to tell it from.
+    pub fn at(&mut self, now: Instant, done: u64, total: u64, unit: Unit) -> String {
         let &mut (begin, first) = self.begin.get_or_insert((now, done));
-        let (seconds, bytes) = (now.saturating_duration_since(begin).as_secs_f64(), done.saturating_sub(first));
-        if seconds < PERIOD.as_secs_f64() || bytes == 0 {
+        let (seconds, more) = (now.saturating_duration_since(begin).as_secs_f64(), done.saturating_sub(first));
+        if seconds < PERIOD.as_secs_f64() || more == 0 {
             return String::new();
         }
-        let rate = bytes as f64 / seconds;
+        let rate = more as f64 / seconds;
         let left = (total.saturating_sub(done) as f64 / rate).ceil() as u64;
         let (hours, minutes, seconds) = (left / 3600, left / 60 % 60, left % 60);
         let left = match hours {
             0 => format!("{minutes}:{seconds:02}"),
             _ => format!("{hours}:{minutes:02}:{seconds:02}"),
         };
-        format!(", {}/s, {left} left", Bytes(rate as u64))
+        format!(", {}, {left} left", unit.rate(rate))
     }
 }
 
@@ -208,13 +294,29 @@ mod tests {
     #[test]
     fn a_rate_is_of_this_run_alone() {
         let (mut rate, begin) = (Rate::default(), Instant::now());
-        let mut at = |seconds, done: u64| rate.at(begin + Duration::from_secs(seconds), done << 20, 10_000 << 20);
+        let mut at =
+            |seconds, done: u64| rate.at(begin + Duration::from_secs(seconds), done << 20, 10_000 << 20, Unit::Bytes);
         // What a run before wrote took this one no time.
         assert_eq!(at(0, 4000), "");
         assert_eq!(at(1, 4000), "");
         assert_eq!(at(2, 4200), ", 100 MiB/s, 0:58 left");
         assert_eq!(at(20, 4020), ", 1 MiB/s, 1:39:40 left");
         assert_eq!(at(60, 10_000), ", 100 MiB/s, 0:00 left");
+    }
+
+    #[test]
+    fn progress_has_what_the_gauge_counts() {
+        let (gauge, begin) = (Gauge::default(), Instant::now());
+        let mut rate = Rate::default();
+        let mut at = |seconds: u64| progress(&gauge.read(), &mut rate, begin + Duration::from_secs(seconds));
+        assert_eq!(at(0), "compiling the model");
+        gauge.begin(Activity::Prompt, 4096);
+        assert_eq!(at(1), "reading the prompt: 0 of 4096 tokens");
+        gauge.add(512);
+        assert_eq!(at(5), "reading the prompt: 512 of 4096 tokens, 128.0 tokens/s, 0:28 left");
+        gauge.begin(Activity::Packing, 3 << 30);
+        gauge.add(1 << 30);
+        assert!(at(9).starts_with("packing weights: 1 GiB of 3 GiB"));
     }
 
     #[test]

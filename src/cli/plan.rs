@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use ixc::budget::compile_within;
 use ixc::codegen::target::Target;
@@ -11,6 +12,7 @@ use ixc::machine::drive;
 use ixc::model::{Model, is_plan, open_plan};
 use ixc::runtime::engine;
 use ixc::runtime::file::PlanFile;
+use ixc::runtime::gauge::{Activity, Gauge};
 use ixc::runtime::load::LoadError;
 use ixc::runtime::needs::{self, Needs};
 use ixc::runtime::trace::Recorder;
@@ -18,7 +20,7 @@ use ixc::session::SessionOptions;
 use serde_json::json;
 
 use super::choose::{ModelChoice, QueueChoice, TargetChoice};
-use super::output::{self, Bytes, Printable, note};
+use super::output::{self, Bytes, Printable, Watch, note};
 use super::size::Size;
 
 /// Predicts tokens per second for several memory budgets, from short measurements of this machine.
@@ -96,9 +98,13 @@ impl Args {
             })
             .collect();
         let (slots, shape) = (slots?, Shape::of(&needs, tokens));
+        let gauge = Arc::new(Gauge::default());
+        gauge.begin(Activity::Measuring, 0);
+        let watch = Watch::new(&gauge);
         let drive = drive::choose(&needs.path, self.queue.depth());
         let session = SessionOptions { threads, target: Some(target), ..SessionOptions::default() };
         let costs = forecast::measure(&model, &session, &drive, &shape)?;
+        drop(watch);
         let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
         if let Err(why) = Remembered::keep(path, threads, target, shape, costs) {
             note!("ixc: what was measured is not remembered: {why}");

@@ -29,6 +29,13 @@ pub struct SamplingArgs {
     /// Makes the choice repeatable; -1 takes one from the clock.
     #[arg(short, long, default_value_t = -1, allow_negative_numbers = true)]
     seed: i64,
+    /// Never ends by itself: tokens that end an answer are not drawn.
+    #[arg(long)]
+    pub ignore_eos: bool,
+    /// Ends the text where this comes up in it, which is not written; may be given several times.
+    #[arg(short = 'r', long = "stop", visible_alias = "reverse-prompt", value_name = "STRING",
+          value_parser = clap::builder::NonEmptyStringValueParser::new(), allow_hyphen_values = true)]
+    pub stop: Vec<String>,
 }
 
 impl SamplingArgs {
@@ -41,12 +48,12 @@ impl SamplingArgs {
 
     /// Whether a sampler takes these.
     pub fn check(&self) -> Result<(), ixc::Error> {
-        Sampler::new(self.settings(0))?;
+        Sampler::new(self.settings(0, &[]))?;
         Ok(())
     }
 
-    /// The sampler's settings.
-    pub fn settings(&self, seed: u64) -> Settings {
+    /// The sampler's settings; `ends` are the tokens that end an answer.
+    pub fn settings(&self, seed: u64, ends: &[u32]) -> Settings {
         Settings {
             temperature: self.temp,
             top_k: self.top_k,
@@ -54,6 +61,7 @@ impl SamplingArgs {
             min_p: self.min_p,
             repeat_penalty: self.repeat_penalty,
             repeat_window: self.repeat_last_n,
+            never: if self.ignore_eos { ends.to_vec() } else { Vec::new() },
             seed,
         }
     }

@@ -197,7 +197,7 @@ pub struct Observed {
 /// How a token's time compares with computing alone and reading alone, and with what `ixc plan` predicted, where it was run: lines of text.
 pub fn compare(observed: &Observed, store: &Store, remembered: Option<&Remembered>) -> Vec<String> {
     let mut lines = Vec::new();
-    let Phase { tokens, seconds, streamed } = observed.phase;
+    let Phase { tokens, seconds, streamed, .. } = observed.phase;
     let (Some(known), true) = (remembered, tokens > 0 && seconds > 0.0) else { return lines };
     if let Some(prompt) = observed.prompt {
         let slots = store.stats().classes.iter().map(|class| u64::from(class.count)).sum();

@@ -59,19 +59,14 @@ pub enum TemplateError {
         /// Its words.
         message: String,
     },
-<<<<<<< HEAD
     /// Rendering could not be started.
-    #[error("cannot render tokenizer.chat_template: {reason}")]
+    #[error("cannot render the chat template: {reason}")]
     Start {
         /// What the system said.
         reason: String,
     },
     /// Rendering ended without an answer.
-    #[error("cannot render tokenizer.chat_template: {reason}")]
-=======
-    /// Rendering could not be started, or ended without an answer.
     #[error("cannot render the chat template: {reason}")]
->>>>>>> 8263b75 (Name the chat formats that many models share)
     Failed {
         /// What happened.
         reason: String,

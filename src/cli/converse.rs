@@ -1,0 +1,256 @@
+//! A conversation with whoever sits at the terminal: messages, answers, and the commands beside them.
+//!
+//! What goes wrong with one message (it does not fit, the template refuses it) is said, the message is taken back, and the conversation goes on.
+
+use std::path::{Path, PathBuf};
+
+use ixc::Error;
+use ixc_files::{Guard, Kind, Output};
+use serde_json::json;
+
+use super::interrupt::Interrupted;
+use super::lines::{Lines, Typed};
+use super::output::{Bytes, Printable, counted, describe, note};
+use super::writer::Writer;
+
+/// Whether a conversation goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Flow {
+    On,
+    End,
+}
+
+/// What can be typed instead of a message.
+struct Command {
+    /// Its names, the first of which is shown.
+    names: &'static [&'static str],
+    /// What stands behind it.
+    argument: &'static str,
+    /// What it does.
+    about: &'static str,
+    act: fn(&mut Writer<'_>, &mut Lines, &str) -> anyhow::Result<Flow>,
+}
+
+const COMMANDS: [Command; 6] = [
+    Command { names: &["/help", "/?"], argument: "", about: "this list", act: help },
+    Command {
+        names: &["/regen"],
+        argument: "",
+        about: "answer the last message again, with the next seed",
+        act: regenerate,
+    },
+    Command { names: &["/system"], argument: "[TEXT]", about: "show the system message, or replace it", act: system },
+    Command { names: &["/save"], argument: "FILE", about: "write the conversation to a file, as JSON", act: save },
+    Command { names: &["/clear"], argument: "", about: "begin again; the system message stays", act: clear },
+    Command {
+        names: &["/bye", "/exit", "/quit"],
+        argument: "",
+        about: "end the conversation, as Ctrl-D does",
+        act: end,
+    },
+];
+
+/// How a file of [`save`] names itself.
+const FORMAT: &str = "ixc-conversation";
+/// The version of that format.
+const VERSION: u32 = 1;
+/// What such a file is, for what else may be there.
+const CONVERSATION: Kind = Kind {
+    name: "saved conversation",
+    is: |head| head.windows(FORMAT.len()).any(|window| window == FORMAT.as_bytes()),
+    streams: false,
+};
+
+impl Writer<'_> {
+    /// Talks until whoever sits there has enough.
+    ///
+    /// # Errors
+    /// Where the model has no chat template, before anything is asked; and when the terminal or standard output fails.
+    pub fn converse(&mut self) -> anyhow::Result<()> {
+        self.session.chat(self.args.system.as_deref())?;
+        self.converses = true;
+        let mut lines = Lines::new();
+        self.introduce();
+        // Ctrl-C without anything between.
+        let mut cleared = 0;
+        loop {
+            let typed = lines.message()?;
+            cleared = if typed == Typed::Cleared { cleared + 1 } else { 0 };
+            let flow = match typed {
+                Typed::End => Flow::End,
+                Typed::Cleared if cleared > 1 => {
+                    note!("Ctrl-D or /bye ends the conversation.");
+                    Flow::On
+                }
+                Typed::Cleared => Flow::On,
+                Typed::Line(line) => self.obey(&mut lines, &line)?,
+                Typed::Text(text) => self.say(&text)?,
+            };
+            if flow == Flow::End {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Says who talks here.
+    fn introduce(&self) {
+        let (session, facts) = (&self.session, self.session.facts());
+        let name = self
+            .args
+            .model
+            .path()
+            .map_or(Path::new(ixc::demo::NAME), |path| Path::new(path.file_name().unwrap_or_default()));
+        let format = facts.format.map_or(String::new(), |format| format!(" mostly {}", format.name()));
+        let context = match facts.context > session.context() {
+            true => format!("{} of {} (--ctx)", session.context(), facts.context),
+            false => session.context().to_string(),
+        };
+        let streamed = session.stream().map(|store| format!(", experts streamed through {}", Bytes(store.bytes())));
+        note!(
+            "{}: {}, {}{format}, context {context}, {}, {}{}",
+            Printable(&name.to_string_lossy()),
+            Printable(&facts.architecture),
+            Bytes(facts.bytes),
+            session.target().name(),
+            counted(session.threads() as u64, "thread"),
+            streamed.unwrap_or_default()
+        );
+        note!("Ctrl-C stops an answer, Ctrl-D ends the conversation, /help shows commands.");
+    }
+
+    /// Does what a line says: a command, or a message.
+    fn obey(&mut self, lines: &mut Lines, line: &str) -> anyhow::Result<Flow> {
+        // A space or a second slash before it makes a message of what looks like a command.
+        if let Some(message) = line.strip_prefix('/').filter(|rest| rest.starts_with('/')) {
+            return self.say(message);
+        }
+        if !line.starts_with('/') {
+            return self.say(line.trim());
+        }
+        let (name, argument) = line.trim_end().split_once(char::is_whitespace).unwrap_or((line.trim_end(), ""));
+        match COMMANDS.iter().find(|command| command.names.contains(&name)) {
+            Some(command) => (command.act)(self, lines, argument.trim()),
+            None => {
+                note!("There is no command {}; // or a space before it sends the line as a message.", Printable(name));
+                help(self, lines, "")
+            }
+        }
+    }
+
+    /// Says something to the model, and writes its answer.
+    fn say(&mut self, message: &str) -> anyhow::Result<Flow> {
+        if message.trim().is_empty() {
+            return Ok(Flow::On);
+        }
+        self.session.say(message);
+        let answered = self.turn()?;
+        if self.session.take_back().is_some() && !answered {
+            note!("The message was taken back; the conversation goes on without it.");
+        }
+        Ok(Flow::On)
+    }
+
+    /// The model's turn. Whether there is an answer, or a part of one; what it failed for is said.
+    fn turn(&mut self) -> anyhow::Result<bool> {
+        let before = self.session.messages().len();
+        match self.answer() {
+            Ok(()) => {}
+            Err(error) if error.is::<Interrupted>() => {}
+            Err(error) if error.is::<Error>() => note!("{}", describe(&error)),
+            Err(error) => return Err(error),
+        }
+        Ok(self.session.messages().len() > before)
+    }
+}
+
+fn help(_: &mut Writer<'_>, _: &mut Lines, _: &str) -> anyhow::Result<Flow> {
+    for command in &COMMANDS {
+        let usage = format!("{} {}", command.names[0], command.argument);
+        note!("  {usage:<16} {}", command.about);
+    }
+    note!("A message of several lines: paste it, or begin and end it with \"\"\", or end lines with \\.");
+    Ok(Flow::On)
+}
+
+fn end(_: &mut Writer<'_>, _: &mut Lines, _: &str) -> anyhow::Result<Flow> {
+    Ok(Flow::End)
+}
+
+fn clear(writer: &mut Writer<'_>, _: &mut Lines, _: &str) -> anyhow::Result<Flow> {
+    let system = writer.session.system().map(str::to_owned);
+    if let Err(error) = writer.session.chat(system.as_deref()) {
+        note!("{}", describe(&error.into()));
+        return Ok(Flow::On);
+    }
+    note!("The conversation is empty{}.", if system.is_some() { " but for the system message" } else { "" });
+    Ok(Flow::On)
+}
+
+fn regenerate(writer: &mut Writer<'_>, _: &mut Lines, _: &str) -> anyhow::Result<Flow> {
+    let Some(before) = writer.session.take_back_answer() else {
+        note!("There is no answer yet.");
+        return Ok(Flow::On);
+    };
+    // The same seed would give the same answer.
+    writer.seed = writer.seed.wrapping_add(1);
+    let answered = writer.turn();
+    if !matches!(answered, Ok(true)) {
+        writer.session.answered(before);
+        note!("The answer before is kept.");
+    }
+    answered.map(|_| Flow::On)
+}
+
+fn system(writer: &mut Writer<'_>, _: &mut Lines, text: &str) -> anyhow::Result<Flow> {
+    if text.is_empty() {
+        match writer.session.system() {
+            Some(system) => note!("{}", Printable(system)),
+            None => note!("There is no system message."),
+        }
+        return Ok(Flow::On);
+    }
+    match writer.session.set_system(Some(text)) {
+        Ok(()) => note!("The system message holds from the next answer on."),
+        Err(error) => note!("{}", describe(&error.into())),
+    }
+    Ok(Flow::On)
+}
+
+fn save(writer: &mut Writer<'_>, lines: &mut Lines, file: &str) -> anyhow::Result<Flow> {
+    if file.is_empty() {
+        note!("/save needs the name of a file.");
+        return Ok(Flow::On);
+    }
+    let path = match (file.strip_prefix("~/"), std::env::var_os("HOME")) {
+        (Some(rest), Some(home)) => Path::new(&home).join(rest),
+        _ => PathBuf::from(file),
+    };
+    let replaces = path.exists();
+    if replaces && !lines.agrees(&format!("{} exists; replace it?", Printable(&path.to_string_lossy())))? {
+        note!("Nothing was written.");
+        return Ok(Flow::On);
+    }
+    let session = &writer.session;
+    let system = session.system().map(|text| json!({ "role": "system", "content": text }));
+    let said = session.messages().iter().map(|message| json!(message));
+    let messages: Vec<_> = system.into_iter().chain(said).collect();
+    let facts = json!({
+        "format": FORMAT,
+        "version": VERSION,
+        "model": writer.args.model.path().map_or(Path::new(ixc::demo::NAME), AsRef::<Path>::as_ref).to_string_lossy(),
+        "messages": messages,
+    });
+    let inputs: Vec<&Path> = writer.args.model.path().map(AsRef::<Path>::as_ref).into_iter().collect();
+    let guard = Guard { kind: Some(&CONVERSATION), force: replaces, inputs: &inputs };
+    let written = Output::open(&path, &guard).and_then(|output| {
+        output.write(|out| {
+            serde_json::to_writer_pretty(&mut *out, &facts)?;
+            out.write_all(b"\n")
+        })
+    });
+    match written {
+        Ok(_) => note!("{} in {}.", counted(messages.len() as u64, "message"), Printable(&path.to_string_lossy())),
+        Err(error) => note!("{}", describe(&error.into())),
+    }
+    Ok(Flow::On)
+}

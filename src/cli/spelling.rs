@@ -1,0 +1,81 @@
+//! Options of llama-cli with one dash and several letters: clap would read `-cnv` as `-c nv` and `-sys x` as `-s ys x`.
+
+use std::ffi::{OsStr, OsString};
+
+/// The command that knows them.
+const COMMAND: &str = "run";
+/// What they are called here.
+const SPELLINGS: [(&str, &str); 3] = [("-cnv", "--chat"), ("-no-cnv", "--no-chat"), ("-sys", "--system")];
+/// Those that there are none of here, and why.
+const MISSING: [(&str, &str); 8] = [
+    ("-ngl", "there is no GPU to put layers on"),
+    ("-fa", "attention is always computed as -fa asks for"),
+    ("-ctk", "keys are always kept in f16"),
+    ("-ctv", "values are always kept in f16"),
+    ("-tb", "-t is for the prompt, too"),
+    ("-ub", "`ixc compile --max-tokens` says how many tokens are computed at once"),
+    ("-st", "--chat with -p is one turn"),
+    ("-sysf", "--system takes the text itself, such as \"$(cat FILE)\""),
+];
+/// Options whose value may look like an option.
+const TEXTS: [&str; 7] = ["-p", "--prompt", "--system", "--system-prompt", "-sys", "-r", "--stop"];
+
+/// The arguments as this program spells them; in words, what is wrong with one.
+///
+/// # Errors
+/// Where one stands for what there is not.
+pub fn of_llama(mut arguments: Vec<OsString>) -> Result<Vec<OsString>, String> {
+    let is_option = |argument: &OsStr| argument.as_encoded_bytes().starts_with(b"-");
+    let Some(command) = arguments.iter().skip(1).position(|argument| !is_option(argument)) else {
+        return Ok(arguments);
+    };
+    if arguments[command + 1] != COMMAND {
+        return Ok(arguments);
+    }
+    let mut text = false;
+    for argument in arguments.iter_mut().skip(command + 2) {
+        if *argument == "--" {
+            break;
+        }
+        let is_text = std::mem::replace(&mut text, TEXTS.iter().any(|option| argument == option));
+        if is_text {
+            text = false;
+            continue;
+        }
+        if let Some((option, why)) = MISSING.iter().find(|(option, _)| argument == option) {
+            return Err(format!("ixc has no {option}: {why}"));
+        }
+        if let Some((_, ours)) = SPELLINGS.iter().find(|(theirs, _)| argument == theirs) {
+            *argument = (*ours).into();
+        }
+    }
+    Ok(arguments)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spelled(line: &str) -> Result<String, String> {
+        let arguments = of_llama(line.split(' ').map(OsString::from).collect())?;
+        Ok(arguments.join(OsStr::new(" ")).into_string().unwrap())
+    }
+
+    #[test]
+    fn options_of_several_letters_are_understood() {
+        for (line, expected) in [
+            ("ixc run m.gguf -cnv -sys Brief", "ixc run m.gguf --chat --system Brief"),
+            ("ixc run -no-cnv -p Hello", "ixc run --no-chat -p Hello"),
+            ("ixc -q run -cnv", "ixc -q run --chat"),
+            // What stands behind these is text.
+            ("ixc run -p -cnv -cnv", "ixc run -p -cnv --chat"),
+            ("ixc run -sys -sys -cnv", "ixc run --system -sys --chat"),
+            ("ixc run -- -cnv", "ixc run -- -cnv"),
+            ("ixc bench -cnv", "ixc bench -cnv"),
+            ("ixc", "ixc"),
+        ] {
+            assert_eq!(spelled(line).as_deref(), Ok(expected));
+        }
+        assert!(spelled("ixc run m.gguf -ngl 99").unwrap_err().contains("no GPU"));
+    }
+}

@@ -1,0 +1,230 @@
+//! Text from a model as it comes, and what it took.
+
+use std::io::{self, Write};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ixc::forecast::Remembered;
+use ixc::frontend::tokenizer::DecodeOptions;
+use ixc::phase::Phase;
+use ixc::runtime::gauge::Gauge;
+use ixc::runtime::stream::store::Store;
+use ixc::runtime::stream::store::stats::Stats;
+use ixc::session::{End, Fitted, Generation, Progress, Request, Session, StopStrings};
+
+use super::interrupt::{Interrupted, Writing};
+use super::output::{Bytes, Printable, Watch, counted, note};
+use super::run::Args;
+use super::streaming;
+
+/// How long a step of a prompt is taken to last at most, in a conversation: a Ctrl-C that comes in it waits three times as long for its end,
+/// for that ends the answer and not the conversation.
+const LONG_STEP: Duration = Duration::from_secs(20);
+/// Turns are dropped where less than this part of the context is left for an answer.
+const ROOM: usize = 4;
+/// Seconds that packing must take, and the part of the time, to be worth a word.
+const LONG_PACKING: (f64, f64) = (1.0, 0.2);
+
+/// A session, and where its text goes.
+pub struct Writer<'a> {
+    pub session: Session,
+    pub args: &'a Args,
+    pub out: &'a mut dyn Write,
+    pub seed: u64,
+    /// Bytes per second that the drive of streamed experts gave by itself before.
+    pub own_rate: Option<f64>,
+    /// What the session tells how far it is.
+    pub gauge: Arc<Gauge>,
+    /// Whether somebody talks with the model: then Ctrl-C stops an answer also before it begins.
+    pub converses: bool,
+    /// Whether it was said that packing takes long.
+    pub advised: bool,
+}
+
+/// What was written.
+pub struct Written {
+    /// The tokens of it.
+    pub tokens: Vec<u32>,
+    /// Whether Ctrl-C ended it.
+    pub interrupted: bool,
+}
+
+impl Writer<'_> {
+    /// The model's turn in a conversation, which takes it.
+    ///
+    /// # Errors
+    /// [`Interrupted`] after Ctrl-C, with what was written by then in the conversation; others leave the conversation as it was.
+    pub fn answer(&mut self) -> anyhow::Result<()> {
+        let limit = self.args.limit(None);
+        // Dropping turns means to compute what is left again, so that it should not be done for every answer.
+        let room = limit.unwrap_or(usize::MAX).min(self.session.context() / ROOM);
+        let Fitted { tokens, dropped } = self.session.fit_chat(room)?;
+        if dropped > 0 {
+            let (context, dropped) = (self.session.context(), counted(dropped as u64, "oldest turn"));
+            note!("ixc: the context of {context} tokens is full: {dropped} dropped");
+        }
+        let Written { tokens, interrupted } = self.write(&tokens, limit)?;
+        // Of what was interrupted before anything came, nothing is kept.
+        if !(interrupted && tokens.is_empty()) {
+            let text = self.session.tokenizer()?.decode(&tokens).map_err(ixc::Error::from)?;
+            let mut stop = StopStrings::new(&self.args.sampling.stop);
+            let text = stop.push(&text) + &stop.finish();
+            self.session.answered(text);
+        }
+        if interrupted { Err(Interrupted.into()) } else { Ok(()) }
+    }
+
+    /// Text after these tokens.
+    ///
+    /// # Errors
+    /// When the tokens do not fit, a step fails, or standard output refuses.
+    pub fn write(&mut self, tokens: &[u32], limit: Option<usize>) -> anyhow::Result<Written> {
+        let before = self.session.stream().filter(|_| self.args.stats).map(Store::stats);
+        let tokenizer = self.session.tokenizer()?.clone();
+        let mut stream = tokenizer.stream(DecodeOptions { show_special: false, at_start: false });
+        let mut last = '\n';
+        let mut show = |out: &mut dyn Write, text: &str| -> io::Result<()> {
+            last = text.chars().next_back().unwrap_or(last);
+            out.write_all(text.as_bytes())?;
+            out.flush()
+        };
+        let out = &mut *self.out;
+        let sampling = self.args.sampling.settings(self.seed, &tokenizer.end_of_generation());
+        let mut stop = StopStrings::new(&self.args.sampling.stop);
+        let mut watch = Some(Watch::new(&self.gauge));
+        let request = Request { tokens, limit, sampling };
+        let (begin, mut writing) = (Instant::now(), self.converses.then(|| Writing::begin(LONG_STEP)));
+        let generation = self.session.generate(&request, |progress| -> anyhow::Result<ControlFlow<()>> {
+            if let Progress::Token(id) = progress {
+                // Its line is cleared before text comes.
+                drop(watch.take());
+                show(out, &stop.push(&stream.push(id).map_err(ixc::Error::from)?))?;
+                writing.get_or_insert_with(|| Writing::begin(begin.elapsed()));
+            }
+            let asked = writing.as_ref().is_some_and(Writing::asked);
+            Ok(if asked || stop.stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
+        drop(writing);
+        drop(watch);
+        let text = stop.push(&stream.finish());
+        let stopped = stop.stopped();
+        show(out, &(text + &stop.finish()))?;
+        if last != '\n' {
+            writeln!(out)?;
+            out.flush()?;
+        }
+        if generation.end == End::Context {
+            let (context, model) = (self.session.context(), self.session.facts().context);
+            let more = if model > context { format!("; --ctx makes it larger, up to {model}") } else { String::new() };
+            note!("ixc: the context of {context} tokens is full, the text ends here{more}");
+        }
+        if self.args.stats {
+            self.stats(&generation, before.as_ref());
+        }
+        self.advise(&generation);
+        let interrupted = generation.end == End::Stopped && !stopped;
+        Ok(Written { tokens: generation.tokens, interrupted })
+    }
+
+    /// Says once where packing weights took a good part of the time.
+    fn advise(&mut self, generation: &Generation) {
+        let [packing, seconds] = [|phase: &Phase| phase.packing, |phase: &Phase| phase.seconds]
+            .map(|part| part(&generation.prefill) + part(&generation.decode));
+        if !self.advised && is_long(packing, seconds) {
+            self.advised = true;
+            note!(
+                "ixc: {packing:.1} of {seconds:.1} s went into packing weights; `ixc compile` does that once, and the plan that it writes starts without"
+            );
+        }
+    }
+
+    /// Says what this text took; `before` is what the store of streamed experts had counted then.
+    fn stats(&mut self, generation: &Generation, before: Option<&Stats>) {
+        for (what, phase) in [("prefill", &generation.prefill), ("decode", &generation.decode)] {
+            let (tokens, seconds) = (counted(phase.tokens as u64, "token"), phase.seconds);
+            let rate = if seconds > 0.0 { phase.tokens as f64 / seconds } else { 0.0 };
+            let without = match phase.packing > 0.0 {
+                true => format!(", {:.1} without packing", phase.rate_without_packing()),
+                false => String::new(),
+            };
+            note!("{what:<9} {tokens} in {seconds:.2} s, {rate:.1} tokens/s{without}");
+        }
+        let packing = generation.prefill.packing + generation.decode.packing;
+        if packing > 0.0 {
+            note!(
+                "packing   {packing:.2} s of that, of weights that were needed for the first time; a plan has them packed"
+            );
+        }
+        let stats = self.session.take_stats();
+        let total = stats.wall.as_secs_f64() * stats.threads as f64;
+        // Labels are an op and the weight of one layer; over all layers, the op is what tells.
+        let mut ops: Vec<(&str, f64)> = Vec::new();
+        for task in &stats.tasks {
+            let op = task.label.split_whitespace().next().unwrap_or_default();
+            match ops.iter_mut().find(|(name, _)| *name == op) {
+                Some((_, time)) => *time += task.time.as_secs_f64(),
+                None => ops.push((op, task.time.as_secs_f64())),
+            }
+        }
+        ops.push(("waiting", stats.waiting.as_secs_f64()));
+        ops.push(("packing", stats.packing.as_secs_f64()));
+        ops.sort_by(|a, b| b.1.total_cmp(&a.1));
+        for (op, time) in ops.iter().filter(|(_, time)| time * 100.0 >= total) {
+            note!("time      {:5.1} % {}", 100.0 * time / total, Printable(op));
+        }
+        if let (Some(store), Some(before)) = (self.session.stream(), before) {
+            let did = streaming::since(store.stats(), before);
+            streaming::note(store, &did, &generation.decode, stats.threads);
+            if let Some(report) = self.session.predictions() {
+                streaming::predictions(&report);
+            }
+            if let Some(drive) = self.session.drive() {
+                let after = self.own_rate.and_then(|_| drive.rate_now(streaming::BASELINE));
+                let own: Vec<f64> = self.own_rate.into_iter().chain(after).collect();
+                streaming::note_drive(drive, &did.drive, &own);
+                self.own_rate = after;
+                let observed = streaming::Observed {
+                    phase: generation.decode,
+                    prompt: None,
+                    defers: self.session.defers(),
+                    own: (!own.is_empty()).then(|| own.iter().sum::<f64>() / own.len() as f64),
+                };
+                let path = self.args.model.path();
+                let known = path.and_then(|path| Remembered::of(path, self.session.threads(), self.session.target()));
+                for line in streaming::compare(&observed, store, known.as_ref()) {
+                    note!("forecast  {line}");
+                }
+            }
+        }
+        if self.args.streaming.defer() > 0 {
+            let defer = self.args.streaming.defer();
+            note!(
+                "deferral  {defer} experts of each token a layer late: this output is approximate; `ixc bench` says how much"
+            );
+        }
+        if let Some(advised) = self.session.advised() {
+            streaming::advised(&advised);
+        }
+        note!("seed      {}", self.seed);
+        if let Some(peak) = ixc::machine::system::peak_memory() {
+            note!("memory    {} at the peak, mapped weights included", Bytes(peak));
+        }
+    }
+}
+
+/// Whether packing takes so long, of so many seconds, that it is worth a word.
+fn is_long(packing: f64, seconds: f64) -> bool {
+    packing >= LONG_PACKING.0 && packing >= seconds * LONG_PACKING.1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packing_is_worth_a_word_where_it_is_long_and_a_good_part() {
+        assert!(is_long(8.0, 9.3));
+        assert!(!is_long(0.4, 0.5) && !is_long(8.0, 100.0) && !is_long(0.0, 0.0));
+    }
+}
