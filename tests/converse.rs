@@ -280,7 +280,7 @@ fn a_template_can_be_given_where_the_model_has_none() {
 /// that nothing is said for.
 #[test]
 fn a_long_prompt_says_how_far_it_is() {
-    let prompt = "the borrow checker ".repeat(60);
+    let prompt = "the borrow checker ".repeat(40);
     let arguments = ["run", "--no-chat", "-p", &prompt, "-n", "1", "--temp", "0", "--target", "avx2", "--emulate"];
     let mut terminal = Terminal::start(&mut ixc(arguments), None);
     let before = terminal.until("reading the prompt: 0 of ");

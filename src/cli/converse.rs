@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::interrupt::Interrupted;
 use super::lines::{Lines, Typed};
-use super::output::{Bytes, Printable, counted, describe, note};
+use super::output::{Bytes, Printable, complain, counted, describe, note};
 use super::writer::Writer;
 
 /// Whether a conversation goes on.
@@ -50,6 +50,11 @@ const COMMANDS: [Command; 6] = [
     },
 ];
 
+/// Says what somebody asked for, or what went wrong: also with `--quiet`.
+fn tell(text: impl std::fmt::Display) {
+    complain(&text.to_string());
+}
+
 /// How a file of [`save`] names itself.
 const FORMAT: &str = "ixc-conversation";
 /// The version of that format.
@@ -79,7 +84,7 @@ impl Writer<'_> {
             let flow = match typed {
                 Typed::End => Flow::End,
                 Typed::Cleared if cleared > 1 => {
-                    note!("Ctrl-D or /bye ends the conversation.");
+                    tell("Ctrl-D or /bye ends the conversation.");
                     Flow::On
                 }
                 Typed::Cleared => Flow::On,
@@ -95,11 +100,8 @@ impl Writer<'_> {
     /// Says who talks here.
     fn introduce(&self) {
         let (session, facts) = (&self.session, self.session.facts());
-        let name = self
-            .args
-            .model
-            .path()
-            .map_or(Path::new(ixc::demo::NAME), |path| Path::new(path.file_name().unwrap_or_default()));
+        let name = self.args.model.name();
+        let name = Path::new(name.file_name().unwrap_or(name.as_os_str()));
         let format = facts.format.map_or(String::new(), |format| format!(" mostly {}", format.name()));
         let context = match facts.context > session.context() {
             true => format!("{} of {} (--ctx)", session.context(), facts.context),
@@ -131,7 +133,10 @@ impl Writer<'_> {
         match COMMANDS.iter().find(|command| command.names.contains(&name)) {
             Some(command) => (command.act)(self, lines, argument.trim()),
             None => {
-                note!("There is no command {}; // or a space before it sends the line as a message.", Printable(name));
+                tell(format_args!(
+                    "There is no command {}; // or a space before it sends the line as a message.",
+                    Printable(name)
+                ));
                 help(self, lines, "")
             }
         }
@@ -145,7 +150,7 @@ impl Writer<'_> {
         self.session.say(message);
         let answered = self.turn()?;
         if self.session.take_back().is_some() && !answered {
-            note!("The message was taken back; the conversation goes on without it.");
+            tell("The message was taken back; the conversation goes on without it.");
         }
         Ok(Flow::On)
     }
@@ -156,7 +161,7 @@ impl Writer<'_> {
         match self.answer() {
             Ok(()) => {}
             Err(error) if error.is::<Interrupted>() => {}
-            Err(error) if error.is::<Error>() => note!("{}", describe(&error)),
+            Err(error) if error.is::<Error>() => tell(describe(&error)),
             Err(error) => return Err(error),
         }
         Ok(self.session.messages().len() > before)
@@ -166,9 +171,9 @@ impl Writer<'_> {
 fn help(_: &mut Writer<'_>, _: &mut Lines, _: &str) -> anyhow::Result<Flow> {
     for command in &COMMANDS {
         let usage = format!("{} {}", command.names[0], command.argument);
-        note!("  {usage:<16} {}", command.about);
+        tell(format_args!("  {usage:<16} {}", command.about));
     }
-    note!("A message of several lines: paste it, or begin and end it with \"\"\", or end lines with \\.");
+    tell("A message of several lines: paste it, or begin and end it with \"\"\", or end lines with \\.");
     Ok(Flow::On)
 }
 
@@ -179,16 +184,19 @@ fn end(_: &mut Writer<'_>, _: &mut Lines, _: &str) -> anyhow::Result<Flow> {
 fn clear(writer: &mut Writer<'_>, _: &mut Lines, _: &str) -> anyhow::Result<Flow> {
     let system = writer.session.system().map(str::to_owned);
     if let Err(error) = writer.session.chat(system.as_deref()) {
-        note!("{}", describe(&error.into()));
+        tell(describe(&error.into()));
         return Ok(Flow::On);
     }
-    note!("The conversation is empty{}.", if system.is_some() { " but for the system message" } else { "" });
+    tell(format_args!(
+        "The conversation is empty{}.",
+        if system.is_some() { " but for the system message" } else { "" }
+    ));
     Ok(Flow::On)
 }
 
 fn regenerate(writer: &mut Writer<'_>, _: &mut Lines, _: &str) -> anyhow::Result<Flow> {
     let Some(before) = writer.session.take_back_answer() else {
-        note!("There is no answer yet.");
+        tell("There is no answer yet.");
         return Ok(Flow::On);
     };
     // The same seed would give the same answer.
@@ -196,7 +204,7 @@ fn regenerate(writer: &mut Writer<'_>, _: &mut Lines, _: &str) -> anyhow::Result
     let answered = writer.turn();
     if !matches!(answered, Ok(true)) {
         writer.session.answered(before);
-        note!("The answer before is kept.");
+        tell("The answer before is kept.");
     }
     answered.map(|_| Flow::On)
 }
@@ -204,21 +212,21 @@ fn regenerate(writer: &mut Writer<'_>, _: &mut Lines, _: &str) -> anyhow::Result
 fn system(writer: &mut Writer<'_>, _: &mut Lines, text: &str) -> anyhow::Result<Flow> {
     if text.is_empty() {
         match writer.session.system() {
-            Some(system) => note!("{}", Printable(system)),
-            None => note!("There is no system message."),
+            Some(system) => tell(Printable(system)),
+            None => tell("There is no system message."),
         }
         return Ok(Flow::On);
     }
     match writer.session.set_system(Some(text)) {
-        Ok(()) => note!("The system message holds from the next answer on."),
-        Err(error) => note!("{}", describe(&error.into())),
+        Ok(()) => tell("The system message holds from the next answer on."),
+        Err(error) => tell(describe(&error.into())),
     }
     Ok(Flow::On)
 }
 
 fn save(writer: &mut Writer<'_>, lines: &mut Lines, file: &str) -> anyhow::Result<Flow> {
     if file.is_empty() {
-        note!("/save needs the name of a file.");
+        tell("/save needs the name of a file.");
         return Ok(Flow::On);
     }
     let path = match (file.strip_prefix("~/"), std::env::var_os("HOME")) {
@@ -227,7 +235,7 @@ fn save(writer: &mut Writer<'_>, lines: &mut Lines, file: &str) -> anyhow::Resul
     };
     let replaces = path.exists();
     if replaces && !lines.agrees(&format!("{} exists; replace it?", Printable(&path.to_string_lossy())))? {
-        note!("Nothing was written.");
+        tell("Nothing was written.");
         return Ok(Flow::On);
     }
     let session = &writer.session;
@@ -237,10 +245,10 @@ fn save(writer: &mut Writer<'_>, lines: &mut Lines, file: &str) -> anyhow::Resul
     let facts = json!({
         "format": FORMAT,
         "version": VERSION,
-        "model": writer.args.model.path().map_or(Path::new(ixc::demo::NAME), AsRef::<Path>::as_ref).to_string_lossy(),
+        "model": writer.args.model.name().to_string_lossy(),
         "messages": messages,
     });
-    let inputs: Vec<&Path> = writer.args.model.path().map(AsRef::<Path>::as_ref).into_iter().collect();
+    let inputs: Vec<&Path> = [writer.args.model.path(), writer.args.model.file()].into_iter().flatten().collect();
     let guard = Guard { kind: Some(&CONVERSATION), force: replaces, inputs: &inputs };
     let written = Output::open(&path, &guard).and_then(|output| {
         output.write(|out| {
@@ -249,8 +257,11 @@ fn save(writer: &mut Writer<'_>, lines: &mut Lines, file: &str) -> anyhow::Resul
         })
     });
     match written {
-        Ok(_) => note!("{} in {}.", counted(messages.len() as u64, "message"), Printable(&path.to_string_lossy())),
-        Err(error) => note!("{}", describe(&error.into())),
+        Ok(_) => {
+            let count = counted(messages.len() as u64, "message");
+            tell(format_args!("{count} in {}.", Printable(&path.to_string_lossy())));
+        }
+        Err(error) => tell(describe(&error.into())),
     }
     Ok(Flow::On)
 }

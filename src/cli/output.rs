@@ -132,8 +132,8 @@ impl Watch {
             }
             line.clear();
         };
-        let thread =
-            io::stderr().is_terminal().then(|| thread::Builder::new().name("progress".into()).spawn(watch).ok());
+        let thread = (io::stderr().is_terminal() && !is_quiet())
+            .then(|| thread::Builder::new().name("progress".into()).spawn(watch).ok());
         Watch { stop, thread: thread.flatten() }
     }
 }

@@ -25,7 +25,7 @@ const DEFAULT_TOKENS: usize = 256;
 #[command(after_help = "EXAMPLES:
   ixc run -p \"The borrow checker\"               the built-in demo model
   ixc run model.gguf -p \"Once upon a time\" -n 64 --temp 0 --stats
-  ixc run model.gguf --chat                      a conversation; /help lists its commands
+  ixc run model.gguf --chat                      a conversation (/help in it)
   ixc run base.gguf --chat --chat-template chatml
   cat question.txt | ixc run model.gguf --chat   one answer
   ixc run plan.ixp -f prompt.txt -t 8

@@ -7,6 +7,7 @@ use ixc_codegen::emulator::Fault;
 use ixc_codegen::module::CodegenError;
 use ixc_codegen::target::{TARGETS, Target};
 use ixc_ir::kernel::verify::VerifyError;
+use ixc_ir::units::Bytes;
 
 use super::MAX_THREADS;
 use crate::file::blocks::BlockError;
@@ -133,7 +134,7 @@ pub enum LoadError {
     /// The memory asked for is too little for what has to be in it.
     #[error(
         "a memory budget of {} is too small: {} MiB are needed besides experts, and {} MiB with the least of them",
-        given(*budget), mib(*fixed), mib(*needed)
+        Bytes(*budget), mib(*fixed), mib(*needed)
     )]
     Budget {
         /// Asked for.
@@ -146,7 +147,7 @@ pub enum LoadError {
     /// The memory asked for is too little, and nothing in the plan can be read when it is needed.
     #[error(
         "a memory budget of {} is too small: this takes {} MiB, and keeps all of it in memory; what can stay on the drive are experts of a model in a file, in a plan that was compiled with this budget or a smaller one",
-        given(*budget), mib(*needed)
+        Bytes(*budget), mib(*needed)
     )]
     Larger {
         /// Asked for.
@@ -177,14 +178,6 @@ pub enum LoadError {
         /// Why.
         source: io::Error,
     },
-}
-
-/// Bytes that somebody asked for, as they were asked for: a number without a unit is bytes, which is not always what was meant.
-fn given(bytes: u64) -> String {
-    match bytes % (1 << 20) {
-        0 => format!("{} MiB", bytes >> 20),
-        _ => format!("{bytes} bytes"),
-    }
 }
 
 /// Bytes as whole MiB, rounded up.
