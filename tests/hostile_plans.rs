@@ -28,7 +28,7 @@ fn plan(folder: &Path, arguments: &[&str]) -> Plan<Kernel> {
 fn run(path: &Path) -> Measured {
     let mut command = ixc(["run", "-p", "The", "-n", "0", "-t", "2"]);
     command.arg(path);
-    measured(command, 60)
+    measured(&command, 60, None)
 }
 
 fn kernel(name: &str) -> Kernel {
@@ -106,7 +106,7 @@ const REFUSED: &[(&str, &str, Change)] = &[
         plan.ropes.resize(10, table);
     }),
     ("files", "number of model files is 5000", |plan| plan.files.resize(5000, plan.files[0].clone())),
-    ("the arena", "bytes of the arena is 18446744073709551615", |plan| plan.arena_bytes = u64::MAX),
+    ("the arena", "cannot map 18446744073709551615 bytes for the arena", |plan| plan.arena_bytes = u64::MAX),
     ("words of the tokenizer", "take more than 16 times as much memory", |plan| {
         // A list of texts of no bytes, where the tokenizer's tokens are.
         plan.tokenizer = [vec![2, 0], vec![0x80, 0x80, 0x80, 0x08], vec![0; 16 << 20]].concat();
@@ -167,6 +167,19 @@ fn plans_of_models_are_far_from_the_limits() {
     for (what, found, most) in deep {
         assert!(found <= most * layers / 2 + 20, "{what}: {found} of {layers} layers");
     }
+    // Their parts take far less than sixteen times their bytes, so that plans of any size are read: the slack is used up here.
+    let mut many = good.clone();
+    many.kernels = good.kernels.iter().cycle().take(50 * good.kernels.len()).cloned().collect();
+    many.steps = good.steps.iter().cycle().take(500 * good.steps.len()).cloned().collect();
+    many.weights = good.weights.iter().cycle().take(500 * good.weights.len()).cloned().collect();
+    let bytes = file::encode(&many).unwrap();
+    assert!(bytes.len() * 16 > 40 * file::decode::SLACK, "{}", bytes.len());
+    assert_eq!(file::decode(&bytes).unwrap().kernels.len(), many.kernels.len());
+    let mut spec = ixc::compile::decode_tokenizer(&good.tokenizer).unwrap();
+    spec.tokens = spec.tokens.iter().cycle().take(100 * spec.tokens.len()).cloned().collect();
+    spec.merges = spec.merges.iter().cycle().take(200 * spec.merges.len()).cloned().collect();
+    let tokenizer = ixc::compile::encode_tokenizer(&spec).unwrap();
+    assert_eq!(ixc::compile::decode_tokenizer(&tokenizer).unwrap(), spec);
 }
 
 /// The checks of groups of experts: each prediction looked at all later windows, each task at all before it.

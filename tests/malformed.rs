@@ -24,17 +24,6 @@ const MEMORY_KIB: u64 = 64 << 10;
 
 /// Runs a command with the limit.
 fn limited(mut command: Command) -> Output {
-    limit(&mut command);
-    command.output().unwrap()
-}
-
-/// Runs a command with the limit, and measures it.
-fn limited_and_measured(mut command: Command) -> Measured {
-    limit(&mut command);
-    measured(command, 60)
-}
-
-fn limit(command: &mut Command) {
     let limit = libc::rlimit { rlim_cur: ADDRESS_SPACE, rlim_max: ADDRESS_SPACE };
     // SAFETY: between fork and exec only setrlimit is called, which is async-signal-safe and reads a value that the closure owns.
     unsafe {
@@ -43,6 +32,12 @@ fn limit(command: &mut Command) {
             _ => Err(std::io::Error::last_os_error()),
         });
     }
+    command.output().unwrap()
+}
+
+/// Runs a command with the limit, and measures it.
+fn limited_and_measured(command: Command) -> Measured {
+    measured(&command, 60, Some(ADDRESS_SPACE))
 }
 
 /// What `inspect` takes of a file with nothing in it.

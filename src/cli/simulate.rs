@@ -241,12 +241,13 @@ impl Args {
             let token = likeliest(logits);
             let ends = tokenizer.is_end_of_generation(token) || made.len() >= limit;
             let full = simulator.position() >= machine.descriptor.context;
+            // Before its first text can be seen, which Ctrl-C may answer.
+            let writing = writing.get_or_insert_with(|| Writing::begin(begin.elapsed()));
             if !ends {
                 made.push(token);
                 show(out, &stream.push(token).map_err(ixc::Error::from)?, &mut text, self.json)?;
             }
-            let asked = writing.get_or_insert_with(|| Writing::begin(begin.elapsed())).asked();
-            if ends || full || made.len() >= limit || asked {
+            if ends || full || made.len() >= limit || writing.asked() {
                 break step.report;
             }
             next = vec![token];

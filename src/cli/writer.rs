@@ -99,8 +99,9 @@ impl Writer<'_> {
             if let Progress::Token(id) = progress {
                 // Its line is cleared before text comes.
                 drop(watch.take());
-                show(out, &stop.push(&stream.push(id).map_err(ixc::Error::from)?))?;
+                // Before its first text can be seen, which Ctrl-C may answer.
                 writing.get_or_insert_with(|| Writing::begin(begin.elapsed()));
+                show(out, &stop.push(&stream.push(id).map_err(ixc::Error::from)?))?;
             }
             let asked = writing.as_ref().is_some_and(Writing::asked);
             Ok(if asked || stop.stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })

@@ -68,9 +68,8 @@ impl ControlNames {
     /// Whether the text begins with an end of a name.
     fn begins_with_part(&self, text: &str) -> bool {
         let longest = self.reversed.iter().map(|name| name.len()).max().unwrap_or(0);
-        let ends = text.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| *end < longest);
-        // Most texts end this at their first character: no name holds what comes before.
-        ends.into_iter().any(|end| begins_one(&self.reversed, &text[..end].chars().rev().collect::<String>()))
+        let mut ends = text.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| *end < longest);
+        ends.any(|end| begins_one(&self.reversed, &text[..end].chars().rev().collect::<String>()))
     }
 }
 
