@@ -1,10 +1,10 @@
 //! The demo model: inside of the program, so that an installed `ixc` runs without any file. Its origin and terms stand in
 //! `examples/models/README.md`.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use ixc_files::{own, read_bytes};
 use ixc_frontend::gguf::Gguf;
 use ixc_runtime::load::BuiltIn;
 
@@ -34,13 +34,13 @@ pub fn built_in() -> BuiltIn {
 /// # Errors
 /// When there is no such folder, or it cannot be written.
 pub fn file() -> Result<PathBuf, Error> {
-    let folder = remember::folder().ok_or_else(|| {
+    let folder = own::folder().ok_or_else(|| {
         let source = io::Error::new(io::ErrorKind::NotFound, "neither XDG_CACHE_HOME nor HOME is an absolute path");
         Error::Io { path: NAME.into(), action: "write", source }
     })?;
     let path = folder.join(format!("demo-{:08x}.gguf", crc32fast::hash(bytes())));
     // What is there may be anything.
-    let same = path.is_file() && fs::read(&path).is_ok_and(|there| there == bytes());
+    let same = read_bytes(&path, bytes().len() as u64).is_ok_and(|there| there == bytes());
     if !same {
         remember::write_bytes(&path, bytes()).map_err(Error::io(&path, "write"))?;
     }

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | 0 | done |
 //! | 1 | failed for another reason, such as a bug |
-//! | 2 | the command line is wrong |
+//! | 2 | the command line is wrong, or an output is an input or a file of another kind |
 //! | 65 | a model, plan, IR text or request is malformed, or asks for what is not supported (`EX_DATAERR`) |
 //! | 66 | a file is missing or may not be read (`EX_NOINPUT`) |
 //! | 69 | this CPU lacks a feature that the target needs, or the system forbids generated code (`EX_UNAVAILABLE`) |
@@ -16,10 +16,11 @@ use std::path::{Path, PathBuf};
 
 use ixc_codegen::dataflow::check::CheckError;
 use ixc_codegen::dataflow::grids::GridFileError;
-use ixc_codegen::dataflow::read::ReadError;
+use ixc_codegen::dataflow::read::ReadError as DescriptorError;
 use ixc_codegen::dataflow::simulate::SimulateError;
 use ixc_codegen::generators::GenerateError;
 use ixc_codegen::module::CodegenError;
+use ixc_files::{OutputError, ReadError, is_not_regular};
 use ixc_frontend::arch::ArchError;
 use ixc_frontend::gguf::GgufError;
 use ixc_frontend::template::{self, TemplateError};
@@ -73,7 +74,7 @@ pub enum Error {
     Grid(#[from] GridFileError),
     /// A descriptor's file is none.
     #[error(transparent)]
-    Descriptor(#[from] ReadError),
+    Descriptor(#[from] DescriptorError),
     /// A descriptor that no machine can run.
     #[error(transparent)]
     Check(#[from] Box<CheckError>),
@@ -188,6 +189,12 @@ pub enum Error {
         /// Why.
         source: DecodeError,
     },
+    /// A text that cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// An output that cannot be written, or must not be.
+    #[error(transparent)]
+    Output(#[from] OutputError),
     /// A file other than a model could not be read or written.
     #[error("{}: cannot {action}: {source}", path.display())]
     Io {
@@ -344,13 +351,14 @@ impl Error {
                 }
                 _ => DATA,
             },
+            Error::Output(error) | Error::PlanFile(FileError::Output(error)) => output_status(error),
             Error::Load(_) | Error::PlanFile(_) | Error::Step(_) => DATA,
             Error::Pass(PassError::NoExperts { .. } | PassError::Deferred { .. } | PassError::Unknown { .. })
             | Error::PlanDefers => USAGE,
             Error::Grid(GridFileError::Unknown { .. }) => USAGE,
-            Error::Grid(GridFileError::Read { source, .. }) | Error::Descriptor(ReadError::Read { source, .. }) => {
-                io_status(source)
-            }
+            Error::Read(error)
+            | Error::Grid(GridFileError::Read(error))
+            | Error::Descriptor(DescriptorError::Read(error)) => read_status(error),
             Error::Grid(_) | Error::Descriptor(_) | Error::Check(_) => DATA,
             Error::Simulate(_) | Error::DescriptorWeight(_) => DATA,
             Error::Pass(_)
@@ -388,8 +396,28 @@ fn codegen_status(error: &CodegenError) -> u8 {
     }
 }
 
+fn read_status(error: &ReadError) -> u8 {
+    match error {
+        ReadError::Io { source, .. } => io_status(source),
+        ReadError::TooLong { .. } | ReadError::NotText { .. } => DATA,
+    }
+}
+
+fn output_status(error: &OutputError) -> u8 {
+    match error {
+        OutputError::Io { source, .. } => io_status(source),
+        OutputError::NotRegular { .. } | OutputError::BrokenLink { .. } => IO,
+        OutputError::IsInput { .. }
+        | OutputError::Foreign { .. }
+        | OutputError::FolderIsThere { .. }
+        | OutputError::NoStream { .. }
+        | OutputError::NoName { .. } => USAGE,
+    }
+}
+
 fn io_status(error: &io::Error) -> u8 {
     match error.kind() {
+        _ if is_not_regular(error) => NO_INPUT,
         io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => NO_INPUT,
         io::ErrorKind::InvalidData => DATA,
         _ => IO,

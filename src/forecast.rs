@@ -36,6 +36,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 use ixc_codegen::target::Target;
+use ixc_files::own;
 use ixc_frontend::gguf::Gguf;
 use ixc_runtime::needs::Needs;
 use ixc_runtime::stream::store::CHUNK;
@@ -371,7 +372,7 @@ fn name(path: &Path) -> Option<String> {
 }
 
 fn file(model: &str) -> Option<PathBuf> {
-    Some(remember::folder()?.join(format!("costs-{:08x}.json", crc32fast::hash(model.as_bytes()))))
+    Some(own::folder()?.join(format!("costs-{:08x}.json", crc32fast::hash(model.as_bytes()))))
 }
 
 #[cfg(test)]

@@ -22,6 +22,8 @@
 //! | [`simulate`] | weights for descriptors that are simulated |
 //! | [`traffic`] | bytes that a token reads |
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod budget;
 pub mod build;
 pub mod compile;
@@ -42,6 +44,7 @@ pub mod simulate;
 pub mod traffic;
 
 pub use error::Error;
+pub use ixc_files as files;
 pub use {
     ixc_codegen as codegen, ixc_frontend as frontend, ixc_ir as ir, ixc_passes as passes, ixc_runtime as runtime,
 };

@@ -1,5 +1,7 @@
 //! The command line: parses arguments, runs one command, and turns what went wrong into one message and an exit status.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod cli;
 #[cfg(unix)]
 mod sigbus;

@@ -113,8 +113,7 @@ pub fn open_plan(path: &Path, model_file: Option<&Path>) -> Result<PlanFile, Err
 
 /// Whether a path is that of a plan. What cannot be read is not, and opening it as a model says why.
 pub fn is_plan(path: &Path) -> bool {
-    // Only files are opened: opening a pipe waits for a writer.
-    path.is_file() && ixc_runtime::file::is_plan(path).unwrap_or(false)
+    ixc_runtime::file::is_plan(path).unwrap_or(false)
 }
 
 /// What a file says about its vocabulary, checked; [`ixc_frontend::tokenizer::ModelKind::None`] where it has none.

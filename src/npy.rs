@@ -1,18 +1,20 @@
 //! NumPy's `.npy` files, version 1.0: little-endian f32 matrices in row-major order.
 //!
-//! A file appears under its name only when it is whole: it is written beside it and renamed. `/dev/stdout` and other paths
-//! that are no regular files are written in place.
-//!
 //! ```
 //! let mut bytes = Vec::new();
 //! ixc::npy::write(&mut bytes, [1, 2], &[1.0, -1.0]).unwrap();
 //! assert_eq!(bytes.len(), 64 + 64 + 8);
 //! ```
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
-use std::path::{Path, PathBuf};
+use std::io::{self, Write};
+use std::path::Path;
 
+use ixc_files::{Guard, Kind, Output, OutputError};
+
+/// First bytes of a file: magic, and version 1.0.
+const MAGIC: &[u8] = b"\x93NUMPY\x01\x00";
+/// Such a file.
+pub const KIND: Kind = Kind { name: "NumPy file", is: |head| head.starts_with(MAGIC), streams: true };
 /// Header and data start at multiples of this (NumPy's `ARRAY_ALIGN`).
 const ALIGNMENT: usize = 64;
 /// Magic, version 1.0, and the two bytes of the header's length.
@@ -22,53 +24,32 @@ const PREFIX_BYTES: usize = 10;
 ///
 /// # Errors
 /// When `out` refuses.
-pub fn write(out: &mut impl Write, shape: [usize; 2], data: &[f32]) -> io::Result<()> {
+pub fn write(out: &mut (impl Write + ?Sized), shape: [usize; 2], data: &[f32]) -> io::Result<()> {
     let mut header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", shape[0], shape[1]);
     // The header ends with a newline, at a multiple of the alignment.
     let length = (PREFIX_BYTES + header.len() + 1).next_multiple_of(ALIGNMENT) - PREFIX_BYTES;
     header.extend(std::iter::repeat_n(' ', length - 1 - header.len()));
     header.push('\n');
-    out.write_all(b"\x93NUMPY\x01\x00")?;
+    out.write_all(MAGIC)?;
     out.write_all(&u16::try_from(length).map_err(io::Error::other)?.to_le_bytes())?;
     out.write_all(header.as_bytes())?;
     data.iter().try_for_each(|value| out.write_all(&value.to_le_bytes()))
 }
 
-/// Writes a matrix to a file, aside and renamed.
+/// Writes a matrix to a file, or leaves what was there.
 ///
 /// # Errors
-/// When the file system refuses; what was written aside is gone then.
-pub fn write_file(path: &Path, shape: [usize; 2], data: &[f32]) -> io::Result<()> {
-    replace_file(path, |out| write(out, shape, data))
+/// See [`OutputError`].
+pub fn write_file(path: &Path, shape: [usize; 2], data: &[f32]) -> Result<(), OutputError> {
+    write_to(Output::open(path, &Guard::replacing(&KIND))?, shape, data)
 }
 
-/// Writes a file aside and renames it, so that its name never stands for half of it.
+/// As [`write_file`], to an output that was opened before the matrix was computed.
 ///
 /// # Errors
-/// When `fill` fails or the file system refuses.
-pub fn replace_file(path: &Path, fill: impl FnOnce(&mut BufWriter<File>) -> io::Result<()>) -> io::Result<()> {
-    let write = |file| {
-        let mut out = BufWriter::new(file);
-        fill(&mut out).and_then(|()| out.flush())
-    };
-    if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file()) {
-        return write(File::options().write(true).open(path)?);
-    }
-    let aside = aside(path)?;
-    let done = File::create_new(&aside).and_then(write).and_then(|()| fs::rename(&aside, path));
-    if done.is_err() {
-        // Nothing more can be done where this fails too; the first error is the one to tell.
-        let _ = fs::remove_file(&aside);
-    }
-    done
-}
-
-fn aside(path: &Path) -> io::Result<PathBuf> {
-    let name = path.file_name().ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "the path names no file"))?;
-    let mut aside = std::ffi::OsString::from(".");
-    aside.push(name);
-    aside.push(format!(".{}.part", std::process::id()));
-    Ok(path.with_file_name(aside))
+/// See [`OutputError`].
+pub fn write_to(output: Output, shape: [usize; 2], data: &[f32]) -> Result<(), OutputError> {
+    output.write(|out| write(out, shape, data)).map(drop)
 }
 
 #[cfg(test)]
@@ -88,14 +69,9 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_write_leaves_nothing() {
-        let folder = std::env::temp_dir().join(format!("ixc-npy-{}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let path = folder.join("x.npy");
-        assert!(replace_file(&path, |_| Err(io::Error::other("no"))).is_err());
-        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
-        write_file(&path, [1, 2], &[1.0, 2.0]).unwrap();
-        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
-        fs::remove_dir_all(&folder).unwrap();
+    fn what_is_written_is_of_its_kind() {
+        let mut bytes = Vec::new();
+        write(&mut bytes, [1, 2], &[1.0, 2.0]).unwrap();
+        assert!((KIND.is)(&bytes) && !(KIND.is)(b"GGUF"));
     }
 }

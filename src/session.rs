@@ -211,6 +211,8 @@ pub struct Session {
     drive: Option<drive::Choice>,
     /// Whether experts are deferred.
     defers: bool,
+    /// The plan's model files.
+    files: Vec<PathBuf>,
 }
 
 impl Session {
@@ -288,6 +290,7 @@ impl Session {
             return Err(Error::NoEarlyRouters);
         }
         let defers = needs::defers(plan);
+        let files = plan.files.iter().map(|source| folder.join(&source.path)).collect();
         let facts = Facts::of(plan);
         let spec = decode_tokenizer(&plan.tokenizer)?;
         let run = options.run();
@@ -334,7 +337,13 @@ impl Session {
             measured: 0,
             drive,
             defers,
+            files,
         })
+    }
+
+    /// Model files that it reads, besides a plan. The demo model is none.
+    pub fn files(&self) -> &[PathBuf] {
+        &self.files
     }
 
     /// Whether experts are deferred, so that what is missed says little of the model's routing: a prompt reads some of them twice.

@@ -153,5 +153,4 @@ fn a_trace_is_never_renamed_over_a_device() {
     let recorder = Recorder::new();
     let error = recorder.save(std::path::Path::new("/dev/null")).unwrap_err().to_string();
     assert!(error.contains("no regular file"), "{error}");
-    assert!(Recorder::check_place(std::path::Path::new("/dev/null")).is_err());
 }

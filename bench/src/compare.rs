@@ -100,7 +100,7 @@ pub fn run(args: Args) -> anyhow::Result<()> {
     ensure!(args.threads.iter().all(|&threads| threads > 0), "threads must be above 0");
     ensure!(!args.models.is_empty() || args.layer.is_some(), "there is no model");
     for model in &args.models {
-        std::fs::File::open(model).with_context(|| format!("cannot open {}", model.display()))?;
+        ixc_files::open_regular(model).with_context(|| format!("cannot open {}", model.display()))?;
     }
     let launcher = Launcher {
         prefix: args.prefix.iter().flat_map(|prefix| prefix.split_whitespace()).map(OsString::from).collect(),
@@ -307,7 +307,7 @@ fn bandwidth(launcher: &Launcher, threads: usize, size: f64) -> anyhow::Result<B
 
 /// The processor's name, and how many there are for us.
 fn processor() -> (String, usize) {
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let info = ixc_files::read_system(Path::new("/proc/cpuinfo")).unwrap_or_default();
     let name = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
     let name = name.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned());
     (name, std::thread::available_parallelism().map_or(1, usize::from))

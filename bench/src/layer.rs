@@ -99,8 +99,7 @@ pub fn make_where_missing(path: &Path) -> anyhow::Result<()> {
         return Ok(());
     }
     let bytes = SHAPE.file();
-    ixc::npy::replace_file(path, |out| std::io::Write::write_all(out, &bytes))
-        .with_context(|| format!("cannot write {}", path.display()))
+    ixc_files::atomic_write(path, &bytes).with_context(|| format!("cannot write {}", path.display()))
 }
 
 impl Shape {

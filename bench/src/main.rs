@@ -19,6 +19,8 @@
 //!
 //! Invariant: entrants that are compared ran one directly after the other, on the same file, each in a process of its own.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod bandwidth;
 mod compare;
 mod layer;

@@ -1,9 +1,8 @@
 //! Running a program: what it prints, how long it takes, how much memory it has at most, and whether others were computing.
 
 use std::ffi::OsString;
-use std::fs;
 use std::io::Read;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -57,17 +56,17 @@ impl Launcher {
             return Ok(Finished { stdout, taken });
         }
         // Inside the prefix, this program measures, so that waiting for a lock is not counted.
-        let file = aside();
+        let file = tempfile::Builder::new().prefix("ixc-bench-").suffix(".json").tempfile()?;
         let mut clock = vec![std::env::current_exe()?.into(), "clock".into()];
         if let Some(limit) = self.limit {
             clock.extend(["--limit".into(), limit.as_secs_f64().to_string().into()]);
         }
-        clock.extend([file.clone().into(), "--".into()]);
+        clock.extend([file.path().into(), "--".into()]);
         let whole: Vec<OsString> = self.prefix.iter().chain(&clock).chain(command).cloned().collect();
         let outer = run(&whole, true, None).with_context(|| format!("cannot run {}", whole[0].display()));
-        let taken = fs::read(&file).ok().and_then(|json| serde_json::from_slice::<Taken>(&json).ok());
         // It may never have been written.
-        let _ = fs::remove_file(&file);
+        let taken = ixc_files::read_bytes(file.path(), MAX_BYTES).ok();
+        let taken = taken.and_then(|json| serde_json::from_slice::<Taken>(&json).ok());
         let (stdout, stderr, outer) = outer?;
         match taken {
             Some(taken) => check(taken, &stderr, self.limit).with_context(|| format!("{name} failed"))?,
@@ -83,16 +82,12 @@ impl Launcher {
 /// Runs a command with our own output for its output, and writes what it took.
 pub fn clock(result: &Path, command: &[OsString], limit: Option<Duration>) -> anyhow::Result<()> {
     let (_, _, taken) = run(command, false, limit).with_context(|| format!("cannot run {}", command[0].display()))?;
-    fs::write(result, serde_json::to_vec(&taken)?).with_context(|| format!("cannot write {}", result.display()))
+    ixc_files::atomic_write(result, &serde_json::to_vec(&taken)?)
+        .with_context(|| format!("cannot write {}", result.display()))
 }
 
-/// A file for what [`clock`] writes.
-fn aside() -> PathBuf {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-    static COUNT: AtomicUsize = AtomicUsize::new(0);
-    let count = COUNT.fetch_add(1, Ordering::Relaxed);
-    std::env::temp_dir().join(format!("ixc-bench-{}-{count}.json", std::process::id()))
-}
+/// Longest answer of [`clock`] that is read.
+const MAX_BYTES: u64 = 1 << 20;
 
 fn check(taken: Taken, stderr: &str, limit: Option<Duration>) -> anyhow::Result<()> {
     if taken.status == Some(0) {
@@ -194,7 +189,7 @@ fn wait(pid: libc::pid_t) -> anyhow::Result<(Option<i32>, libc::rusage)> {
 
 /// Seconds that all processors were busy since the machine started, with those that its host took away.
 fn busy_seconds() -> Option<f64> {
-    let stat = fs::read_to_string("/proc/stat").ok()?;
+    let stat = ixc_files::read_system(Path::new("/proc/stat"))?;
     // SAFETY: `sysconf` has no preconditions.
     let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) };
     Some(busy_ticks(&stat)? as f64 / ticks as f64)

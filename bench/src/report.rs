@@ -3,7 +3,6 @@
 //! Invariant: the JSON has every sample; all that the table shows is computed from it.
 
 use std::fmt::Write as _;
-use std::io::Write as _;
 use std::path::Path;
 
 use anyhow::Context;
@@ -14,6 +13,8 @@ use crate::process::Taken;
 use crate::statistics::{Ratio, Summary};
 use crate::work::Work;
 
+/// Longest report that is read: a full comparison has some hundred kilobytes.
+const MAX_BYTES: u64 = 64 << 20;
 /// Processors kept busy by others from which on a run counts as disturbed.
 const DISTURBED: f64 = 0.1;
 
@@ -94,7 +95,7 @@ impl Entry {
 impl Report {
     /// Of a file.
     pub fn read(path: &Path) -> anyhow::Result<Report> {
-        let text = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
+        let text = ixc_files::read_bytes(path, MAX_BYTES).with_context(|| format!("cannot read {}", path.display()))?;
         let mut report: Report = serde_json::from_slice(&text)
             .with_context(|| format!("{} is not what `ixc-bench compare --json` writes", path.display()))?;
         report.settle();
@@ -103,11 +104,9 @@ impl Report {
 
     /// Writes it aside and renames it: the name never stands for half of it.
     pub fn write(&self, path: &Path) -> anyhow::Result<()> {
-        let fill = |out: &mut std::io::BufWriter<std::fs::File>| {
-            serde_json::to_writer_pretty(&mut *out, self).map_err(std::io::Error::from)?;
-            writeln!(out)
-        };
-        ixc::npy::replace_file(path, fill).with_context(|| format!("cannot write {}", path.display()))
+        let mut text = serde_json::to_vec_pretty(self)?;
+        text.push(b'\n');
+        ixc_files::atomic_write(path, &text).with_context(|| format!("cannot write {}", path.display()))
     }
 
     /// Computes from the samples what follows from them.

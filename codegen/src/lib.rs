@@ -15,6 +15,8 @@
 //! | [`foreign`] | code that was not made in this process: what it needs, and calling it |
 //! | [`rows`] | named kernels, inputs for them and comparison of runs: for tests and `ixc kernel` |
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod cost;
 pub mod cpu;
 pub mod dataflow;

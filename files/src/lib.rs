@@ -40,6 +40,9 @@ pub mod text;
 
 pub use folder::{KeptFolder, NewFolder};
 pub use identity::Identity;
-pub use open::{NotRegular, is_not_regular, open_regular};
+#[cfg(target_os = "linux")]
+pub use open::open_direct;
+pub use open::{FileKind, NotRegular, is_not_regular, open_append, open_regular, open_unlinked};
 pub use output::{Guard, Kind, Output, OutputError, Place, atomic_write};
-pub use text::{ReadError, STANDARD, read_argument, read_bytes, read_text};
+pub use own::Secret;
+pub use text::{ReadError, STANDARD, read_argument, read_bytes, read_system, read_text};

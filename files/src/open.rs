@@ -58,7 +58,7 @@ impl fmt::Display for FileKind {
     }
 }
 
-/// Something that is no regular file, where one is needed. It comes as the inner error of an [`io::Error`].
+/// Something that is no regular file where one is needed. It comes as the inner error of an [`io::Error`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it is {found}, not a regular file")]
 pub struct NotRegular {
@@ -82,15 +82,32 @@ pub fn is_not_regular(error: &io::Error) -> bool {
 /// # Errors
 /// What the system says; [`NotRegular`] inside of it where there is something else.
 pub fn open_regular(path: &Path) -> io::Result<File> {
-    open_regular_with(path, OFlags::empty())
+    regular(path, File::options().read(true), OFlags::empty())
 }
 
-/// Opens a regular file for reading, with more flags, such as `NOFOLLOW` or `DIRECT`.
+/// Opens a regular file for reading, where the path itself is its name: a link, which could lead elsewhere, is refused.
 ///
 /// # Errors
 /// As [`open_regular`].
-pub fn open_regular_with(path: &Path, flags: OFlags) -> io::Result<File> {
-    regular(path, File::options().read(true), flags)
+pub fn open_unlinked(path: &Path) -> io::Result<File> {
+    regular(path, File::options().read(true), OFlags::NOFOLLOW)
+}
+
+/// Opens a regular file for reads past the page cache (`O_DIRECT`).
+///
+/// # Errors
+/// As [`open_regular`]; where the file system has no such reads.
+#[cfg(target_os = "linux")]
+pub fn open_direct(path: &Path) -> io::Result<File> {
+    regular(path, File::options().read(true), OFlags::DIRECT)
+}
+
+/// Opens a regular file to append to it and to read what is there, or makes it.
+///
+/// # Errors
+/// As [`open_regular`].
+pub fn open_append(path: &Path) -> io::Result<File> {
+    regular(path, File::options().read(true).append(true).create(true), OFlags::empty())
 }
 
 /// Opens with these options, and takes only a regular file.
@@ -100,8 +117,8 @@ pub(crate) fn regular(path: &Path, options: &mut OpenOptions, flags: OFlags) -> 
     let opened = options.custom_flags(flags.bits().cast_signed()).open(path);
     let file = match opened {
         // A socket, or a folder that is opened to be written.
-        // A socket cannot be opened at all, nor a folder for writing.
-        Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NXIO | Errno::ISDIR)) => {
+        // A socket cannot be opened at all, nor a folder for writing; /dev/zero has no reads past the page cache.
+        Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NXIO | Errno::ISDIR | Errno::INVAL)) => {
             return Err(std::fs::metadata(path).ok().and_then(|there| FileKind::of(&there)).map_or(error, not_regular));
         }
         opened => opened?,
@@ -153,6 +170,6 @@ mod tests {
         }
         let error = open_regular(&at("nothing")).unwrap_err();
         assert!(!is_not_regular(&error) && error.kind() == io::ErrorKind::NotFound);
-        assert!(open_regular_with(&at("link to file"), OFlags::NOFOLLOW).is_err());
+        assert!(open_unlinked(&at("link to file")).is_err() && open_unlinked(&at("file")).is_ok());
     }
 }

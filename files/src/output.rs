@@ -11,7 +11,7 @@
 //! can be written without going back.
 
 use std::ffi::OsString;
-use std::fs::{self, File, Metadata};
+use std::fs::{self, File};
 use std::io::{self, BufWriter, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -54,6 +54,13 @@ pub struct Guard<'a> {
     pub inputs: &'a [&'a Path],
 }
 
+impl<'a> Guard<'a> {
+    /// What is there is replaced, whatever it is, as by a program that knows its files; by a command it is not.
+    pub fn replacing(kind: &'a Kind) -> Guard<'a> {
+        Guard { kind: Some(kind), force: true, inputs: &[] }
+    }
+}
+
 /// Why an output is not written.
 #[derive(Debug, thiserror::Error)]
 pub enum OutputError {
@@ -74,7 +81,7 @@ pub enum OutputError {
         kind: &'static str,
     },
     /// There is something that is no regular file.
-    #[error("{}: is {found}; a {kind} is written to a regular file", path.display())]
+    #[error("{}: is {found}, no regular file, as a {kind} needs it", path.display())]
     NotRegular {
         /// The output.
         path: PathBuf,
@@ -96,7 +103,7 @@ pub enum OutputError {
         path: PathBuf,
     },
     /// A folder is made and never changed.
-    #[error("{}: is there already; a new or an empty folder is needed", path.display())]
+    #[error("{}: cannot create: it is there already; a new or an empty folder is needed", path.display())]
     FolderIsThere {
         /// The folder.
         path: PathBuf,
@@ -262,11 +269,14 @@ impl Output {
             return Err(OutputError::NoName { path: path.into() });
         }
         match fs::metadata(path) {
-            Ok(there) if streams && is_stream(&there) => {
-                let file = open_stream(path).map_err(failed("write"))?;
-                return Ok(Output { place, to: To::Stream(file) });
-            }
-            Ok(_) => place.path = fs::canonicalize(path).map_err(failed("write"))?,
+            Ok(there) => match FileKind::of(&there) {
+                Some(FileKind::Pipe | FileKind::CharacterDevice) if streams => {
+                    let file = open_stream(path).map_err(failed("write"))?;
+                    return Ok(Output { place, to: To::Stream(file) });
+                }
+                Some(found) => return Err(OutputError::NotRegular { path: path.into(), found, kind }),
+                None => place.path = fs::canonicalize(path).map_err(failed("write"))?,
+            },
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 if let Ok(target) = fs::read_link(path) {
                     return Err(OutputError::BrokenLink { path: path.into(), target });
@@ -383,10 +393,6 @@ impl<W: Write> Write for Counted<W> {
     fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }
-}
-
-fn is_stream(there: &Metadata) -> bool {
-    matches!(FileKind::of(there), Some(FileKind::Pipe | FileKind::CharacterDevice))
 }
 
 fn open_stream(path: &Path) -> io::Result<File> {

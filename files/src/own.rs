@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use rustix::process::geteuid;
 
-use crate::open::{open_regular_with, regular};
+use crate::open::{open_unlinked, regular};
 use crate::output::beside;
 
 /// Bytes of a secret: the key of SipHash.
@@ -96,15 +96,30 @@ fn not_ours(error: NotOurs) -> io::Error {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Secret(pub [u8; SECRET_BYTES]);
 
+impl Secret {
+    /// One that nobody knows.
+    ///
+    /// # Errors
+    /// Where the system has no randomness.
+    pub fn random() -> io::Result<Secret> {
+        let mut secret = [0; SECRET_BYTES];
+        getrandom::fill(&mut secret).map_err(io::Error::other)?;
+        Ok(Secret(secret))
+    }
+}
+
 impl std::fmt::Debug for Secret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Secret(..)")
     }
 }
 
-/// The user's secret; made when it is first asked for. Nothing where the user has no folder, or others can get at it.
-pub fn secret() -> Option<Secret> {
-    secret_in(&folder()?).ok().flatten()
+/// The user's secret; made when it is first asked for. Nothing where the user has no folder for it, or others can change that.
+///
+/// # Errors
+/// What the system says; where others can read what is there.
+pub fn secret() -> io::Result<Option<Secret>> {
+    folder().map_or(Ok(None), |folder| secret_in(&folder))
 }
 
 fn secret_in(folder: &Path) -> io::Result<Option<Secret>> {
@@ -117,14 +132,13 @@ fn secret_in(folder: &Path) -> io::Result<Option<Secret>> {
     if let Some(secret) = read_secret(&path)? {
         return Ok(Some(secret));
     }
-    let mut secret = [0; SECRET_BYTES];
-    getrandom::fill(&mut secret).map_err(io::Error::other)?;
+    let secret = Secret::random()?;
     let mut new = beside(&path).private_in(folder)?;
-    new.write_all(&secret)?;
+    new.write_all(&secret.0)?;
     new.as_file().sync_all()?;
     // Of two at once the first one's counts.
     match new.persist_noclobber(&path) {
-        Ok(_) => Ok(Some(Secret(secret))),
+        Ok(_) => Ok(Some(secret)),
         Err(error) if error.error.kind() == io::ErrorKind::AlreadyExists => read_secret(&path),
         Err(error) => Err(error.error),
     }
@@ -132,7 +146,7 @@ fn secret_in(folder: &Path) -> io::Result<Option<Secret>> {
 
 /// A secret that is there; nothing where there is none. One that others can read is none of ours.
 fn read_secret(path: &Path) -> io::Result<Option<Secret>> {
-    let mut file = match open_regular_with(path, OFlags::NOFOLLOW) {
+    let mut file = match open_unlinked(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         opened => opened?,
     };

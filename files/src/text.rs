@@ -16,6 +16,9 @@ use crate::open::{FileKind, NotRegular, open_regular};
 /// What stands for standard input, or standard output, where a path is expected.
 pub const STANDARD: &str = "-";
 
+/// Longest text of the system that is read: `/proc/stat` and `/proc/cpuinfo` have some kilobytes for each processor.
+const SYSTEM_BYTES: u64 = 16 << 20;
+
 /// Why a file was not read.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
@@ -72,6 +75,11 @@ pub fn read_argument(path: &Path, max: u64) -> Result<String, ReadError> {
         bounded(path, open_stream(path), max)
     };
     text(path, bytes?)
+}
+
+/// Reads what the system says in a small file (`/proc`, `/sys`), where it does.
+pub fn read_system(path: &Path) -> Option<String> {
+    read_text(path, SYSTEM_BYTES).ok()
 }
 
 /// Opens what gives bytes: not a folder, nor a drive.

@@ -7,6 +7,8 @@
 //! | [`template`] | chat templates, rendered within limits |
 //! | [`tokenizer`] | vocabularies, text to ids and back |
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod arch;
 pub mod gguf;
 pub mod template;

@@ -9,6 +9,8 @@
 //! | [`plan`] | the plan: steps, buffers, weights, and the specs of its kernels |
 //! | [`units`] | numbers in text: bytes, counts, nouns that agree |
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod dataflow;
 pub mod format;
 pub mod graph;

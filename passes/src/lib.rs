@@ -10,6 +10,8 @@
 //! | [`residency`] | when experts are loaded, where they do not all fit in memory |
 //! | [`schedule`] | the plan: kernels, work lists, barriers, one arena |
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod canonicalise;
 pub mod defer;
 pub mod fuse;

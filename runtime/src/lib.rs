@@ -42,6 +42,8 @@
 //! Invariant: weights that kernels read as they lie in a file are mapped and never copied; the others are packed when they are
 //! first needed (`weights`), stay so, and the pages that they were read from are given back.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 pub mod advise;
 pub mod bucket;
 pub mod engine;

@@ -4,6 +4,7 @@
 mod tiny;
 
 use ixc_codegen::target::Target;
+use ixc_files::OutputError;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{Affine, For, Kernel, KernelBuilder, Stmt, Type, VarId};
 use ixc_ir::plan::*;
@@ -106,7 +107,7 @@ fn every_damaged_byte_and_every_wrong_length_is_noticed() {
     let missing = file::read(&folder.0.join("missing.ixp"));
     assert!(matches!(missing, Err(FileError::Io { action: "read", .. })));
     let nowhere = file::write(&folder.0.join("no/folder/plan.ixp"), &tiny::plan(&folder.0));
-    assert!(matches!(nowhere, Err(FileError::Io { action: "write", .. })));
+    assert!(matches!(nowhere, Err(FileError::Output(OutputError::Io { action: "write", .. }))));
 }
 
 /// Loads `count` vectors and needs all of them once more behind a loop: more than a frame takes.

@@ -68,6 +68,11 @@ impl ModelChoice {
         self.model.as_ref().and(self.model_file.as_ref())?.path()
     }
 
+    /// All files that are named.
+    pub fn files(&self) -> impl Iterator<Item = &Path> {
+        [&self.model, &self.model_file].into_iter().flatten().filter_map(ModelName::path)
+    }
+
     /// Its path, or what stands for that of the demo model: for messages.
     pub fn name(&self) -> &Path {
         self.path().unwrap_or(Path::new(ixc::demo::NAME))

@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use ixc::budget::compile_within;
-use ixc::codegen::dataflow::grids;
-use ixc::compile::{Options, TargetChoice};
+use ixc::codegen::dataflow::{grids, read};
+use ixc::compile::{Compiled, Options, TargetChoice};
 use ixc::dataflow::{self, Placed};
+use ixc::files::{KeptFolder, Output};
+use ixc::frontend::gguf::ShardFile;
 use ixc::ir::plan::PlanWeight;
-use ixc::npy::replace_file;
+use ixc::model::Model;
 use ixc::runtime::engine;
 use ixc::runtime::file;
 use ixc::runtime::file::weights::{self, Contents};
@@ -17,6 +19,7 @@ use serde_json::json;
 
 use super::Usage;
 use super::choose::{DeferChoice, MemoryChoice, ModelArgument};
+use super::force::{Force, reads};
 use super::output::{self, Bytes, Line, Printable, Rate, Unit, note};
 use super::prefetch::EarlyRouterChoice;
 use super::stages::Stage;
@@ -38,7 +41,8 @@ The plan names the model file by its absolute path and checks that it is still t
 target's kernels read packed weights, these are in the plan, which is then about as large as the model; embeddings, norms and whatever \
 else kernels read as it lies in the model file stay there, unless --self-contained takes them into the plan, too.
 
-The plan is there when it is whole. What an interrupted run wrote stays beside it, as .PLAN.part, and the same command goes on with that. \
+The plan is there when it is whole. What an interrupted run wrote stays beside it, as .PLAN.part, and the same command goes on with that: the same user's, where a secret in \
+$XDG_CACHE_HOME/ixc or ~/.cache/ixc shows that ixc wrote it. \
 docs/dataflow.md says what dataflow targets are.")]
 pub struct Args {
     #[command(flatten)]
@@ -82,6 +86,8 @@ pub struct Args {
     /// Stages to write as text, into a folder beside the plan.
     #[arg(long, value_enum, value_delimiter = ',')]
     emit: Vec<Emit>,
+    #[command(flatten)]
+    force: Force,
     /// Print JSON about the plan.
     #[arg(long)]
     json: bool,
@@ -118,6 +124,38 @@ impl Emit {
     }
 }
 
+/// Stages that are written beside the plan.
+struct Stages {
+    outputs: Vec<(Stage, Output)>,
+    /// Goes away with them, where nothing is written.
+    _folder: Option<KeptFolder>,
+}
+
+impl Stages {
+    /// Opens their files in a folder, which is made for them.
+    fn open(folder: &Path, emit: &[Emit], force: Force, inputs: &[&Path]) -> Result<Stages, ixc::Error> {
+        let stages: Vec<Stage> = emit.iter().filter_map(|emit| emit.stage()).collect();
+        let made = if stages.is_empty() { None } else { Some(KeptFolder::open(folder)?) };
+        let open = |stage: Stage| Ok((stage, force.open(&folder.join(stage.file_name()), &stage.kind(), inputs)?));
+        Ok(Stages { outputs: stages.into_iter().map(open).collect::<Result<_, ixc::Error>>()?, _folder: made })
+    }
+
+    fn outputs(&mut self) -> impl Iterator<Item = &mut Output> {
+        self.outputs.iter_mut().map(|(_, output)| output)
+    }
+
+    /// Writes them; gives their paths.
+    fn write(self, model: &Model, compiled: &Compiled) -> anyhow::Result<Vec<PathBuf>> {
+        let mut written = Vec::new();
+        for (stage, output) in self.outputs {
+            let (path, text) = (output.named().to_owned(), stage.text(model, compiled, None)?);
+            output.write(|out| out.write_all(text.as_bytes())).map_err(ixc::Error::from)?;
+            written.push(path);
+        }
+        Ok(written)
+    }
+}
+
 impl Args {
     /// What is written where nothing is said: a file in the current folder, named after the model.
     fn default_name(&self, extension: &str) -> PathBuf {
@@ -126,19 +164,23 @@ impl Args {
     }
 
     /// Writes what runs where on a grid, as JSON.
-    fn place(&self, grid: &str, out: &mut dyn Write) -> anyhow::Result<()> {
+    fn place(&self, grid_name: &str, out: &mut dyn Write) -> anyhow::Result<()> {
         let begin = Instant::now();
         if self.emit.iter().any(|emit| *emit != Emit::Dataflow) {
             return Err(Usage("for --target dataflow:GRID there is --emit dataflow and nothing else".to_owned()).into());
         }
-        let grid = grids::find(grid).map_err(ixc::Error::from)?;
-        let model = self.model.open()?;
-        let Placed { descriptor, .. } = dataflow::place(&model, &grid, &dataflow::Options { context: self.ctx })?;
+        let grid = grids::find(grid_name).map_err(ixc::Error::from)?;
         let default = || self.default_name("json");
         let path = self.output.clone().unwrap_or_else(default);
-        let written = replace_file(&path, |out| Ok(serde_json::to_writer(out, &descriptor)?));
-        written.map_err(ixc::Error::io(&path, "write"))?;
-        let bytes = std::fs::metadata(&path).map_or(0, |metadata| metadata.len());
+        // Before the work, which would be lost.
+        let inputs: Vec<&Path> = self.model.path().into_iter().chain(grids::file(grid_name)).collect();
+        let mut output = self.force.open(&path, &read::KIND, &inputs)?;
+        let model = self.model.open()?;
+        reads(&mut output, model.gguf.files().iter().map(ShardFile::path))?;
+        let Placed { descriptor, .. } = dataflow::place(&model, &grid, &dataflow::Options { context: self.ctx })?;
+        let mut stderr = std::io::stderr();
+        let out: &mut dyn Write = if output.is_standard() { &mut stderr } else { out };
+        let bytes = output.write(|out| Ok(serde_json::to_writer(out, &descriptor)?)).map_err(ixc::Error::from)?;
         let seconds = begin.elapsed().as_secs_f64();
         if self.json {
             let facts = json!({
@@ -178,7 +220,15 @@ impl Args {
         if self.ctx.is_some() {
             return Err(Usage("--ctx is for --target dataflow:GRID; other plans take any context".to_owned()).into());
         }
+        let path = self.output.clone().unwrap_or_else(|| self.default_name("ixp"));
+        // Before the work, which would be lost.
+        let inputs: Vec<&Path> = self.model.path().into_iter().collect();
+        let mut output = self.force.open(&path, &file::KIND, &inputs)?;
+        let mut stages = Stages::open(&path.with_extension("d"), &self.emit, self.force, &inputs)?;
         let model = self.model.open()?;
+        for output in [&mut output].into_iter().chain(stages.outputs()) {
+            reads(output, model.gguf.files().iter().map(ShardFile::path))?;
+        }
         let pack = self.no_pack.then_some(false);
         let predict_extra = self.prefetch.extra();
         let (max_tokens, defer) = (self.max_tokens, self.deferral.defer);
@@ -188,8 +238,6 @@ impl Args {
         if let Some((option, why)) = self.prefetch.without_effect(&compiled.plan)? {
             note!("ixc: {option} is without effect: {why}");
         }
-        let default = || self.default_name("ixp");
-        let path = self.output.clone().unwrap_or_else(default);
         let packs = self.pack || compiled.plan.weights.iter().any(PlanWeight::is_packed_at_load);
         let contents = if self.self_contained { Contents::All } else { Contents::Packed };
         if self.self_contained || !self.no_weights && packs {
@@ -197,25 +245,17 @@ impl Args {
             let options = engine::Options { threads: self.threads, built_in, ..engine::Options::default() };
             let (mut line, mut rate) = (Line::new(begin), Rate::default());
             let folder = Path::new("");
-            let written = weights::write_contents(&path, &compiled.plan, folder, &options, contents, |done, total| {
+            let written = weights::write_to(output, &compiled.plan, folder, &options, contents, |done, total| {
                 let rate = rate.at(Instant::now(), done, total, Unit::Bytes);
                 line.show(format_args!("packing weights: {} of {}{rate}", Bytes(done), Bytes(total)));
             });
             line.clear();
             compiled.plan = written.map_err(ixc::Error::from)?;
         } else {
-            file::write(&path, &compiled.plan).map_err(ixc::Error::from)?;
+            file::write_to(output, &compiled.plan).map_err(ixc::Error::from)?;
         }
         let seconds = begin.elapsed().as_secs_f64();
-        let mut emitted = Vec::new();
-        for stage in self.emit.iter().filter_map(|emit| emit.stage()) {
-            let folder = path.with_extension("d");
-            std::fs::create_dir_all(&folder).map_err(ixc::Error::io(&folder, "create"))?;
-            let file = folder.join(stage.file_name());
-            let text = stage.text(&model, &compiled, None)?;
-            replace_file(&file, |out| out.write_all(text.as_bytes())).map_err(ixc::Error::io(&file, "write"))?;
-            emitted.push(file);
-        }
+        let emitted = stages.write(&model, &compiled)?;
         let plan = &compiled.plan;
         let bytes = std::fs::metadata(&path).map_or(0, |metadata| metadata.len());
         if self.json {

@@ -84,10 +84,7 @@ impl Log {
 /// Opens a log to append to it. What is there must be a log, or empty: any other file is somebody's.
 fn open(path: &Path) -> anyhow::Result<File> {
     let failed = |source| ixc::Error::io(path, "write the log to")(source);
-    if path.exists() && !path.is_file() {
-        return Err(failed(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")).into());
-    }
-    let mut file = File::options().read(true).append(true).create(true).open(path).map_err(failed)?;
+    let mut file = ixc::files::open_append(path).map_err(failed)?;
     let mut start = Vec::new();
     (&mut file).take(5).read_to_end(&mut start).map_err(failed)?;
     // Lines begin with a date: `2026-11-22T…`.

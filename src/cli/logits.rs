@@ -4,11 +4,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::ValueEnum;
+use ixc::frontend::gguf::ShardFile;
+use ixc::npy;
 use ixc::runtime::gauge::Gauge;
 use ixc::session::{Session, SessionOptions};
 
 use super::Usage;
 use super::choose::{ModelChoice, StreamingChoice, TargetChoice};
+use super::force::{Force, reads};
 use super::output::Watch;
 use super::tokens::TokenList;
 
@@ -24,9 +27,11 @@ pub struct Args {
     /// Token ids: `1,2,3`, or `@file`. They are fed as they are; no BOS is added.
     #[arg(long, value_name = "IDS|@FILE")]
     tokens: TokenList,
-    /// The file to write.
+    /// The file to write, `-` for standard output.
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
+    #[command(flatten)]
+    force: Force,
     /// What computes: generated code, or the reference interpreter, which is exact and slow.
     #[arg(long, value_enum, default_value = "compiled")]
     engine: Engine,
@@ -62,8 +67,14 @@ impl Args {
             let problem = "--defer changes what generated code computes; the interpreter computes the model as it is";
             return Err(Usage(problem.into()).into());
         }
+        let inputs: Vec<&Path> = self.model.files().chain(self.tokens.file()).collect();
+        let mut output = self.force.open(&self.output, &npy::KIND, &inputs)?;
         let logits = match self.engine {
-            Engine::Interpreter => self.model.open()?.exact_logits(&tokens)?,
+            Engine::Interpreter => {
+                let model = self.model.open()?;
+                reads(&mut output, model.gguf.files().iter().map(ShardFile::path))?;
+                model.exact_logits(&tokens)?
+            }
             Engine::Compiled => {
                 let gauge = Arc::new(Gauge::default());
                 let _watch = Watch::new(&gauge);
@@ -77,11 +88,12 @@ impl Args {
                     pack: self.no_pack.then_some(false),
                     ..self.streaming.options()?
                 };
-                Session::open(self.model.path(), &options)?.logits(&tokens)?
+                let mut session = Session::open(self.model.path(), &options)?;
+                reads(&mut output, session.files().iter().map(PathBuf::as_path))?;
+                session.logits(&tokens)?
             }
         };
         let columns = logits.len() / tokens.len();
-        let write = ixc::npy::write_file(&self.output, [tokens.len(), columns], &logits);
-        Ok(write.map_err(ixc::Error::io(&self.output, "write"))?)
+        Ok(npy::write_to(output, [tokens.len(), columns], &logits).map_err(ixc::Error::from)?)
     }
 }

@@ -10,6 +10,7 @@ mod converse;
 mod doctor;
 mod dump;
 mod experts;
+mod force;
 mod inspect;
 mod inspect_plan;
 mod interrupt;
@@ -177,6 +178,9 @@ impl Command {
 pub fn failure(failure: &anyhow::Error) -> (u8, Option<String>) {
     for cause in failure.chain() {
         if let Some(error) = cause.downcast_ref::<ixc::Error>() {
+            if matches!(error, ixc::Error::Output(error) if error.is_closed_standard_output()) {
+                return (0, None);
+            }
             return (error.exit_status(), Some(output::describe(failure)));
         }
         if cause.is::<interrupt::Interrupted>() {

@@ -45,6 +45,10 @@ impl Args {
         let module = parse(&text).map_err(|error| {
             BadInput(Excerpt::new(&self.file, &text, error.line, error.column, &error.problem).to_string())
         })?;
+        if module.functions.is_empty() && module.weights.is_empty() {
+            let problem = "there is no graph in it; `ixc dump MODEL --stage graph` shows what one looks like";
+            return Err(BadInput(format!("{}: {problem}", self.file.display())).into());
+        }
         let options = Options {
             expert_memory: self.experts.memory(),
             predict_extra: self.experts.predict,

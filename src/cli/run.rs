@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use ixc::files::Output;
 use ixc::runtime::gauge::Gauge;
-use ixc::runtime::trace::Recorder;
+use ixc::runtime::trace::{self, Recorder};
 use ixc::session::{Session, SessionOptions};
 
 use super::choose::{ModelChoice, StreamingChoice, TargetChoice};
+use super::force::{Force, reads};
 use super::interrupt::Interrupted;
 use super::output::{Watch, counted, note};
 use super::sampling::SamplingArgs;
@@ -90,6 +92,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     #[command(flatten)]
+    force: Force,
+    #[command(flatten)]
     pub sampling: SamplingArgs,
 }
 
@@ -98,14 +102,11 @@ impl Args {
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         self.sampling.check()?;
         let begin = Instant::now();
-        let trace = match &self.trace {
-            Some(path) => {
-                // Before the run, which would be lost.
-                Recorder::check_place(path).map_err(ixc::Error::from)?;
-                Some(Arc::new(Recorder::new()))
-            }
-            None => None,
-        };
+        let inputs: Vec<&Path> = self.model.files().chain(self.file.as_deref()).chain(self.template.file()).collect();
+        // Before the run, which would be lost.
+        let output = self.trace.as_ref().map(|path| self.force.open(path, &trace::KIND, &inputs));
+        let mut output = output.transpose()?;
+        let trace = output.is_some().then(|| Arc::new(Recorder::new()));
         let gauge = Arc::new(Gauge::default());
         let options = SessionOptions {
             model_file: self.model.file().map(Path::to_owned),
@@ -121,24 +122,27 @@ impl Args {
             chat_template: self.template.template()?,
             ..self.streaming.options()?
         };
-        let result = self.converse_or_write(&options, gauge, begin, out);
-        if let (Some(path), Some(trace)) = (&self.trace, &trace) {
-            // Of a run that failed, too: it may show why.
-            save(path, trace).or_else(|error| if result.is_err() { Ok(()) } else { Err(error) })?;
+        let watch = Watch::new(&gauge);
+        let session = Session::open(self.model.path(), &options)?;
+        drop(watch);
+        if let Some(output) = &mut output {
+            reads(output, session.files().iter().map(PathBuf::as_path))?;
+        }
+        let result = self.converse_or_write(session, gauge, begin, out);
+        if let (Some(output), Some(trace)) = (output, &trace) {
+            // Of a run that failed, too: it may show why. Of one that never began there is nothing to show.
+            save(output, trace).or_else(|error| if result.is_err() { Ok(()) } else { Err(error) })?;
         }
         result
     }
 
     fn converse_or_write(
         &self,
-        options: &SessionOptions,
+        session: Session,
         gauge: Arc<Gauge>,
         begin: Instant,
         out: &mut dyn Write,
     ) -> anyhow::Result<()> {
-        let watch = Watch::new(&gauge);
-        let session = Session::open(self.model.path(), options)?;
-        drop(watch);
         let mut writer = Writer {
             own_rate: session.drive().filter(|_| self.stats).and_then(|drive| drive.rate_now(streaming::BASELINE)),
             session,
@@ -209,8 +213,8 @@ impl Args {
 }
 
 /// Writes a trace, and says where it is incomplete.
-fn save(path: &Path, trace: &Recorder) -> anyhow::Result<()> {
-    let dropped = trace.save(path).map_err(ixc::Error::from)?;
+fn save(output: Output, trace: &Recorder) -> anyhow::Result<()> {
+    let dropped = trace.save_to(output).map_err(ixc::Error::from)?;
     if dropped > 0 {
         note!("ixc: {dropped} events had no place in the trace, which ends early; trace fewer tokens");
     }

@@ -12,16 +12,18 @@ use ixc::codegen::dataflow::report::{Report, Summary};
 use ixc::codegen::dataflow::simulate::Simulator;
 use ixc::codegen::dataflow::{grids, page, read};
 use ixc::dataflow::{self, place};
+use ixc::files::Output;
+use ixc::frontend::gguf::ShardFile;
 use ixc::frontend::tokenizer::DecodeOptions;
 use ixc::ir::kernel::Kernel;
 use ixc::ir::plan::Plan;
 use ixc::model::{self, Model};
-use ixc::npy::replace_file;
 use ixc::runtime::engine::{self, Engine};
 use ixc::simulate::ModelWeights;
 use serde_json::json;
 
 use super::choose::open;
+use super::force::{Force, reads};
 use super::interrupt::Writing;
 use super::name::ModelName;
 use super::output::{self, note};
@@ -84,9 +86,11 @@ pub struct Args {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Write a page that draws the grid, of the last step.
+    /// Write a page that draws the grid, of the last step; `-` for standard output, and all else to standard error.
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    #[command(flatten)]
+    force: Force,
 }
 
 /// A grid by name.
@@ -115,7 +119,16 @@ impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         let begin = Instant::now();
+        let inputs = [&self.input, &self.model].into_iter().flatten().filter_map(ModelName::path);
+        let inputs: Vec<&Path> = inputs.chain(grids::file(&self.target.0)).collect();
+        // Before the work, which would be lost.
+        let mut page = self.html.as_ref().map(|path| self.force.open(path, &page::KIND, &inputs)).transpose()?;
         let mut simulated = self.open()?;
+        if let (Some(page), Some(model)) = (&mut page, &simulated.model) {
+            reads(page, model.gguf.files().iter().map(ShardFile::path))?;
+        }
+        let mut stderr = std::io::stderr();
+        let out: &mut dyn Write = if page.as_ref().is_some_and(Output::is_standard) { &mut stderr } else { out };
         let d = &simulated.machine.descriptor;
         note!(
             "{} programs, {} instances on {} PEs of {}; ready in {:.2} s",
@@ -130,9 +143,8 @@ impl Args {
             Some(prompt) => self.text(out, &simulated, plan, prompt)?,
             None => self.times(out, &simulated.machine)?,
         };
-        if let Some(path) = &self.html {
-            let page = page::page(&report);
-            replace_file(path, |out| out.write_all(page.as_bytes())).map_err(ixc::Error::io(path, "write"))?;
+        if let Some(output) = page {
+            output.write(|out| out.write_all(page::page(&report).as_bytes())).map_err(ixc::Error::from)?;
         }
         Ok(())
     }

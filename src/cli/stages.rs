@@ -3,6 +3,7 @@
 use clap::ValueEnum;
 use ixc::codegen::target::Target;
 use ixc::compile::{Compiled, assembly};
+use ixc::files::Kind;
 use ixc::ir::kernel::Kernel;
 use ixc::model::Model;
 
@@ -43,6 +44,17 @@ impl Stage {
             Stage::Kernel => "4.kernel.ix",
             Stage::Asm => "5.asm.txt",
         }
+    }
+
+    /// The file that it is written to, which its first word tells.
+    pub fn kind(self) -> Kind {
+        let (name, is): (_, fn(&[u8]) -> bool) = match self {
+            Stage::Graph | Stage::Fused => ("graph", |head| head.starts_with(b"weight @")),
+            Stage::Plan => ("listing of a plan", |head| head.starts_with(b"plan ")),
+            Stage::Kernel => ("file of kernels", |head| head.starts_with(b"kernel ")),
+            Stage::Asm => ("listing of machine code", |head| head.starts_with(b"; ")),
+        };
+        Kind { name, is, streams: true }
     }
 
     /// The stage as text. `kernel` chooses kernels.

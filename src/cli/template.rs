@@ -31,6 +31,11 @@ impl TemplateChoice {
         self.chat_template.is_some()
     }
 
+    /// The file that it may be in.
+    pub fn file(&self) -> Option<&Path> {
+        self.chat_template.as_deref().filter(|name| known::find(name).is_none()).map(Path::new)
+    }
+
     /// The template, if one is named.
     ///
     /// # Errors

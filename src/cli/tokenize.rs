@@ -1,9 +1,10 @@
 //! `ixc tokenize` and `ixc detokenize`: text to token ids and back.
 
-use std::io::{Read, Write};
+use std::io::Write;
 use std::path::PathBuf;
 
 use ixc::compile::decode_tokenizer;
+use ixc::files::read_argument;
 use ixc::frontend::gguf::Gguf;
 use ixc::frontend::tokenizer::{DecodeOptions, Tokenizer};
 use ixc::model::is_plan;
@@ -14,6 +15,10 @@ use super::Usage;
 use super::choose::ModelArgument;
 use super::output::{self, lossless};
 use super::tokens::TokenList;
+
+/// Longest text, list of ids or graph that is read: a prompt of four million tokens, more than any context has; five times `War and Peace`;
+/// the graph of a model of thousands of layers.
+const MAX_TEXT_BYTES: u64 = 16 << 20;
 
 /// Turns text into token ids. No BOS is added.
 #[derive(Debug, clap::Args)]
@@ -119,17 +124,7 @@ impl DecodeArgs {
     }
 }
 
-/// Reads a text file, or standard input where the path is `-`.
+/// Reads a text that the user named: a file, a pipe, or standard input where the path is `-`.
 pub fn read(path: &std::path::Path) -> anyhow::Result<String> {
-    let bytes = if path.as_os_str() == "-" {
-        let mut bytes = Vec::new();
-        std::io::stdin().lock().read_to_end(&mut bytes).map_err(ixc::Error::io(path, "read"))?;
-        bytes
-    } else {
-        std::fs::read(path).map_err(ixc::Error::io(path, "read"))?
-    };
-    String::from_utf8(bytes).map_err(|error| {
-        let at = error.utf8_error().valid_up_to();
-        super::BadInput(format!("{}: byte {at:#x} is no UTF-8 text", path.display())).into()
-    })
+    Ok(read_argument(path, MAX_TEXT_BYTES).map_err(ixc::Error::from)?)
 }

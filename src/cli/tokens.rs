@@ -1,10 +1,12 @@
 //! Token ids on the command line: `1,2,3`, or `@file` with ids between commas or white space.
 
 use std::convert::Infallible;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, anyhow};
+
+use super::tokenize;
 
 /// Ids, or the file that they stand in.
 #[derive(Clone, Debug)]
@@ -27,14 +29,19 @@ impl FromStr for TokenList {
 }
 
 impl TokenList {
+    /// The file that they stand in, if one does.
+    pub fn file(&self) -> Option<&Path> {
+        match self {
+            TokenList::Text(_) => None,
+            TokenList::File(path) => Some(path),
+        }
+    }
+
     /// The ids. Whether the model has them is for the model to check.
     pub fn read(&self) -> anyhow::Result<Vec<u32>> {
         match self {
             TokenList::Text(text) => parse(text).context("token ids"),
-            TokenList::File(path) => {
-                let text = std::fs::read(path).map_err(ixc::Error::io(path, "read"))?;
-                parse(&String::from_utf8_lossy(&text)).with_context(|| path.display().to_string())
-            }
+            TokenList::File(path) => parse(&tokenize::read(path)?).with_context(|| path.display().to_string()),
         }
     }
 }

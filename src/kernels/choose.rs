@@ -30,6 +30,8 @@ use crate::model::{Model, is_plan};
 
 /// Name of the built-in demo model before the colon.
 const DEMO: &str = "demo";
+/// Longest kernel IR that is read: those of this compiler have some ten kilobytes.
+const MAX_IR_BYTES: u64 = 4 << 20;
 /// Rows that a kernel is run with where no row of the table says how many.
 const DEFAULT_ROWS: u32 = 8;
 
@@ -175,9 +177,7 @@ fn verified(kernel: Kernel) -> Result<Kernel, KernelError> {
 }
 
 fn of_file(path: &Path, target: Target) -> Result<Chosen, Error> {
-    let bytes = std::fs::read(path).map_err(Error::io(path, "read"))?;
-    let text = String::from_utf8(bytes)
-        .map_err(|error| KernelError::NotText { path: path.to_owned(), at: error.utf8_error().valid_up_to() })?;
+    let text = ixc_files::read_text(path, MAX_IR_BYTES)?;
     let kernel = parse(&text)
         .map_err(|error| KernelError::Parse(Excerpt::new(path, &text, error.line, error.column, &error.problem)))?;
     Ok(Chosen { name: kernel.name.clone(), spec: None, rows: DEFAULT_ROWS, target, kernel })

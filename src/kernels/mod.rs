@@ -26,8 +26,6 @@ pub mod choose;
 pub mod run;
 pub mod show;
 
-use std::path::PathBuf;
-
 use bundle::BundleError;
 use ixc_codegen::cost::WholeError;
 use ixc_codegen::emulator::Fault;
@@ -36,7 +34,7 @@ use ixc_ir::kernel::interpret::InterpretError;
 use ixc_ir::kernel::verify::VerifyError;
 use ixc_ir::plan::text::SpecError;
 
-use crate::error::{DATA, FAILED, UNAVAILABLE};
+use crate::error::{DATA, FAILED, UNAVAILABLE, USAGE};
 use crate::excerpt::Excerpt;
 
 /// What can go wrong with a kernel on its own.
@@ -60,13 +58,13 @@ pub enum KernelError {
     /// A file that holds no kernel.
     #[error("{0}")]
     Parse(Excerpt),
-    /// A file that is no text.
-    #[error("{}: byte {at:#x} is no UTF-8 text", path.display())]
-    NotText {
-        /// The file.
-        path: PathBuf,
-        /// Where.
-        at: usize,
+    /// No row with these words.
+    #[error("no built-in kernel has \"{filter}\" in its name or spec; there are {}", names.join(", "))]
+    NoRow {
+        /// The words.
+        filter: String,
+        /// Names of all rows.
+        names: Vec<&'static str>,
     },
     /// A model without such a kernel.
     #[error("{model} has no kernel whose name contains \"{name}\"; it has {}", some(names))]
@@ -164,12 +162,12 @@ impl KernelError {
     /// The exit status that [`crate::error`] gives it.
     pub fn exit_status(&self) -> u8 {
         match self {
+            KernelError::NoRow { .. } => USAGE,
             KernelError::Missing { .. } => UNAVAILABLE,
             KernelError::Differs { .. } | KernelError::Fault { .. } => FAILED,
             KernelError::Unknown { .. }
             | KernelError::Spec(_)
             | KernelError::Parse(_)
-            | KernelError::NotText { .. }
             | KernelError::NotInModel { .. }
             | KernelError::Several { .. }
             | KernelError::Verify { .. }

@@ -10,6 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use ixc_files::own;
 use ixc_runtime::stream::affinity::{self, Place};
 use ixc_runtime::stream::drive::Options as DriveOptions;
 use ixc_runtime::stream::probe::{self, Options, Probe};
@@ -57,7 +58,7 @@ pub fn measure(path: &Path) -> Result<Measured, Error> {
     let file = largest(path)?;
     let probe = probe::file(&file, &Options::thorough()).map_err(|source| Error::Drive { source: Box::new(source) })?;
     let place = affinity::place(&file);
-    let remembered = match (&place, remember::folder(), probe.direct) {
+    let remembered = match (&place, own::folder(), probe.direct) {
         (_, _, false) => Err("it was read through the page cache".into()),
         (None, ..) => Err("it is no block device".into()),
         (_, None, _) => Err("there is no folder for it: neither XDG_CACHE_HOME nor HOME is set".into()),
@@ -169,7 +170,7 @@ fn choose_by(remembered: Result<Option<Entry>, String>, file: &Path, told: Optio
 
 /// What is remembered of the drive that a file lies on; nothing where there is nothing, and a note where it cannot be right.
 fn remembered(file: &Path) -> Result<Option<Entry>, String> {
-    let (Some(place), Some(folder)) = (affinity::place(file), remember::folder()) else { return Ok(None) };
+    let (Some(place), Some(folder)) = (affinity::place(file), own::folder()) else { return Ok(None) };
     let path = entry_path(&folder, &place);
     Entry::read(&path, &place, SystemTime::now()).map_err(|why| format!("{} is ignored: {why}", path.display()))
 }

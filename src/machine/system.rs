@@ -1,8 +1,8 @@
 //! What the system around the CPU allows: memory, its limits, huge pages, io_uring, executable memory.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
+use ixc_files::read_system;
 use serde::Serialize;
 
 /// Whether something works here, and if not, why.
@@ -33,9 +33,9 @@ pub struct Memory {
 
 /// What the control groups of this process leave it, in bytes: their limits less what is in use and not only cached.
 pub fn cgroup_left() -> Option<u64> {
-    let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let number = |path: PathBuf| read_system(&path)?.trim().parse::<u64>().ok();
     let cached = |path: PathBuf, field: &str| {
-        let stat = fs::read_to_string(path).unwrap_or_default();
+        let stat = read_system(&path).unwrap_or_default();
         let line = stat.lines().find_map(|line| line.strip_prefix(field)?.trim().parse::<u64>().ok());
         line.unwrap_or(0)
     };
@@ -56,7 +56,7 @@ pub fn cgroup_left() -> Option<u64> {
 /// This process's control group and those around it (version 2).
 fn cgroups() -> Vec<PathBuf> {
     let root = Path::new("/sys/fs/cgroup");
-    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let groups = read_system(Path::new("/proc/self/cgroup")).unwrap_or_default();
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).map(|group| root.join(group));
     let around =
         |own: PathBuf| own.ancestors().take_while(|path| path.starts_with(root)).map(Path::to_path_buf).collect();
@@ -65,7 +65,7 @@ fn cgroups() -> Vec<PathBuf> {
 
 /// Reads `/proc/meminfo` and the control group's limit.
 pub fn memory() -> Memory {
-    let meminfo = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let meminfo = read_system(Path::new("/proc/meminfo")).unwrap_or_default();
     let field = |name: &str| {
         let rest = meminfo.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
         rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
@@ -75,7 +75,7 @@ pub fn memory() -> Memory {
 
 /// The smallest `memory.max` between this process's control group and the root (version 2), or version 1's limit.
 fn cgroup_limit() -> Option<u64> {
-    let read = |path: &Path| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let read = |path: &Path| read_system(path)?.trim().parse::<u64>().ok();
     let version_1 = read(Path::new("/sys/fs/cgroup/memory/memory.limit_in_bytes"));
     // Version 1 says "no limit" as the largest multiple of a page.
     cgroups()
@@ -88,7 +88,7 @@ fn cgroup_limit() -> Option<u64> {
 
 /// The state of transparent huge pages: `always`, `madvise` or `never`.
 pub fn huge_pages() -> Option<String> {
-    let state = fs::read_to_string("/sys/kernel/mm/transparent_hugepage/enabled").ok()?;
+    let state = read_system(Path::new("/sys/kernel/mm/transparent_hugepage/enabled"))?;
     let (_, chosen) = state.split_once('[')?;
     Some(chosen.split_once(']')?.0.to_owned())
 }
@@ -122,14 +122,14 @@ pub fn executable_memory() -> Probe {
 
 /// The most memory that this process had resident, mapped files included.
 pub fn peak_memory() -> Option<u64> {
-    let status = fs::read_to_string("/proc/self/status").ok()?;
+    let status = read_system(Path::new("/proc/self/status"))?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// Page faults of this process that had to wait for a drive, where the system tells.
 pub fn major_faults() -> Option<u64> {
-    let stat = fs::read_to_string("/proc/self/stat").ok()?;
+    let stat = read_system(Path::new("/proc/self/stat"))?;
     // The command's name stands in brackets and may hold anything; `majflt` is the tenth field after it.
     stat.rsplit_once(')')?.1.split_whitespace().nth(9)?.parse().ok()
 }

@@ -8,9 +8,7 @@
 //!
 //! Invariant: a grid that is given here was checked.
 
-use std::fs::File;
-use std::io::{self, Read};
-use std::path::PathBuf;
+use std::path::Path;
 
 use ixc_ir::dataflow::grid::{Grid, GridError};
 
@@ -26,7 +24,7 @@ pub const GRIDS: &[(&str, &str)] = &[
 ];
 
 /// Bytes of a file at most: those here have two thousand.
-const MOST_BYTES: u64 = 1 << 20;
+const MAX_BYTES: u64 = 1 << 20;
 
 /// Why there is no grid.
 #[derive(Debug, thiserror::Error)]
@@ -40,19 +38,8 @@ pub enum GridFileError {
         names: String,
     },
     /// A file that cannot be read.
-    #[error("{}: cannot read it: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// A file that is too long.
-    #[error("{}: more than {MOST_BYTES} bytes; a grid has some thousand", path.display())]
-    TooLong {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error(transparent)]
+    Read(#[from] ixc_files::ReadError),
     /// A text that is no grid.
     #[error("grid {name}: {message}")]
     Toml {
@@ -66,6 +53,11 @@ pub enum GridFileError {
     Grid(#[from] GridError),
 }
 
+/// The file that a grid is read from, where it is none that is built in.
+pub fn file(name: &str) -> Option<&Path> {
+    name.ends_with(".toml").then_some(Path::new(name))
+}
+
 /// A grid by its name, or from a file whose path ends in `.toml`.
 ///
 /// # Errors
@@ -74,18 +66,11 @@ pub fn find(name: &str) -> Result<Grid, GridFileError> {
     if let Some((name, text)) = GRIDS.iter().find(|(known, _)| *known == name) {
         return parse(name, text);
     }
-    if !name.ends_with(".toml") {
+    let Some(path) = file(name) else {
         let names: Vec<&str> = GRIDS.iter().map(|(name, _)| *name).collect();
         return Err(GridFileError::Unknown { name: name.to_owned(), names: names.join(", ") });
-    }
-    let path = PathBuf::from(name);
-    let mut text = String::new();
-    let read = File::open(&path).and_then(|file| file.take(MOST_BYTES + 1).read_to_string(&mut text));
-    match read {
-        Err(source) => Err(GridFileError::Read { path, source }),
-        Ok(bytes) if bytes as u64 > MOST_BYTES => Err(GridFileError::TooLong { path }),
-        Ok(_) => parse(name, &text),
-    }
+    };
+    parse(name, &ixc_files::read_text(path, MAX_BYTES)?)
 }
 
 /// A grid from a text; `name` is for errors.
@@ -145,9 +130,9 @@ mod tests {
     #[test]
     fn a_file_that_never_ends_is_refused() {
         let path = std::env::temp_dir().join(format!("ixc-grid-{}.toml", std::process::id()));
-        std::fs::write(&path, vec![b'#'; MOST_BYTES as usize + 1]).unwrap();
+        std::fs::write(&path, vec![b'#'; MAX_BYTES as usize + 1]).unwrap();
         let error = find(path.to_str().unwrap()).unwrap_err();
         std::fs::remove_file(&path).unwrap();
-        assert!(matches!(error, GridFileError::TooLong { .. }), "{error}");
+        assert!(matches!(error, GridFileError::Read(ixc_files::ReadError::TooLong { .. })), "{error}");
     }
 }

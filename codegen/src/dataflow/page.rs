@@ -2,6 +2,7 @@
 //!
 //! Large grids are drawn in squares of PEs. What stands in the page as data is JSON, in which no text can end the script that it is in.
 
+use ixc_files::Kind;
 use serde::Serialize;
 
 use super::report::{ProgramTime, Report, Summary};
@@ -57,6 +58,16 @@ impl Cells {
         Cells { side, width, height, memory, work, traffic }
     }
 }
+
+/// A file with such a page.
+pub const KIND: Kind = Kind {
+    name: "page of a simulation",
+    is: |head| {
+        let generator = br#"<meta name="generator" content="ixc">"#;
+        head.windows(generator.len()).any(|window| window == generator)
+    },
+    streams: true,
+};
 
 /// The page.
 pub fn page(report: &Report) -> String {

@@ -1,31 +1,31 @@
 //! Descriptors from JSON that nobody trusts.
 
-use std::fs::File;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use ixc_files::Kind;
 use ixc_ir::dataflow::descriptor::Descriptor;
 
 /// Bytes of a file at most: the largest has some ten million.
-pub const MOST_BYTES: u64 = 1 << 29;
+pub const MAX_BYTES: u64 = 1 << 29;
+
+/// A descriptor's file: our compact text, or the one that is indented.
+pub const KIND: Kind = Kind {
+    name: "descriptor",
+    is: |head| {
+        let plain: Vec<u8> = head.iter().copied().filter(|byte| !byte.is_ascii_whitespace()).collect();
+        let has = |text: &[u8]| plain.windows(text.len()).any(|window| window == text);
+        plain.starts_with(b"{\"version\":") && has(b"\"grid\":{\"name\":")
+    },
+    streams: true,
+};
 
 /// Why there is no descriptor.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// A file that cannot be read.
-    #[error("{}: cannot read it: {source}", path.display())]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// A file that is too long.
-    #[error("{}: more than {MOST_BYTES} bytes", path.display())]
-    TooLong {
-        /// The file.
-        path: PathBuf,
-    },
+    #[error(transparent)]
+    Read(#[from] ixc_files::ReadError),
     /// A text that is no descriptor.
     #[error("{}: it is no descriptor: {source}", path.display())]
     Json {
@@ -41,12 +41,7 @@ pub enum ReadError {
 /// # Errors
 /// See [`ReadError`].
 pub fn open(path: &Path) -> Result<Descriptor, ReadError> {
-    let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes));
-    read.map_err(|source| ReadError::Read { path: path.to_owned(), source })?;
-    if bytes.len() as u64 > MOST_BYTES {
-        return Err(ReadError::TooLong { path: path.to_owned() });
-    }
+    let bytes = ixc_files::read_bytes(path, MAX_BYTES)?;
     serde_json::from_slice(&bytes).map_err(|source| ReadError::Json { path: path.to_owned(), source })
 }
 

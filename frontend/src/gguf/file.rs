@@ -3,7 +3,6 @@
 //! A shard is named `NAME-00001-of-0000N.gguf`; any of them opens them all. The first shard's keys are the model's.
 
 use std::borrow::Cow;
-use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
@@ -160,11 +159,10 @@ impl Gguf {
 impl ShardFile {
     fn open(path: &Path, index: usize) -> Result<(ShardFile, Parsed), GgufError> {
         let failed = |action| move |source| GgufError::Io { path: path.into(), action, source };
-        // Asked before opening, since opening a pipe waits for a writer.
-        if !fs::metadata(path).map_err(failed("open"))?.is_file() {
-            return Err(GgufError::NotAFile { path: path.into() });
-        }
-        let file = File::open(path).map_err(failed("open"))?;
+        let file = ixc_files::open_regular(path).map_err(|error| match error {
+            error if ixc_files::is_not_regular(&error) => GgufError::NotAFile { path: path.into() },
+            error => failed("open")(error),
+        })?;
         let modified = file.metadata().map_err(failed("inspect"))?.modified().ok();
         let modified = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         // SAFETY: the mapping is read-only and lives as long as every slice lent from it. Its bytes are only ever read as

@@ -31,10 +31,10 @@ pub mod decode;
 mod partial;
 pub mod weights;
 
-use std::fs::{self, File};
-use std::io::{self, Read, Seek, Write};
+use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 
+use ixc_files::{Guard, Kind, Output, OutputError, open_regular};
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, WeightFile};
 
@@ -44,6 +44,8 @@ use weights::OwnWeights;
 
 /// First bytes of a plan file.
 pub const MAGIC: [u8; 8] = *b"IXCPLAN\n";
+/// A plan file.
+pub const KIND: Kind = Kind { name: "plan", is: |head| head.starts_with(&MAGIC), streams: false };
 /// Version of the encoding, of packed formats too; others are refused, as plans are cheap to make again.
 pub const VERSION: u32 = 11;
 /// Bytes before the payload.
@@ -67,6 +69,9 @@ pub enum FileError {
         /// Why not.
         source: io::Error,
     },
+    /// It cannot be written there, or must not be.
+    #[error(transparent)]
+    Output(#[from] OutputError),
     /// What is in the file is no plan.
     #[error("{}: {source}", path.display())]
     Format {
@@ -347,7 +352,7 @@ pub fn decode(bytes: &[u8]) -> Result<Plan<Kernel>, FormatError> {
 /// When the file can't be read.
 pub fn is_plan(path: &Path) -> io::Result<bool> {
     let mut magic = Vec::with_capacity(MAGIC.len());
-    File::open(path)?.take(MAGIC.len() as u64).read_to_end(&mut magic)?;
+    open_regular(path)?.take(MAGIC.len() as u64).read_to_end(&mut magic)?;
     Ok(magic == MAGIC)
 }
 
@@ -367,7 +372,7 @@ pub struct PlanFile {
 pub fn open(path: &Path) -> Result<PlanFile, FileError> {
     let io = |source| FileError::Io { path: path.into(), action: "read", source };
     let format = |source| FileError::Format { path: path.into(), source };
-    let mut file = File::open(path).map_err(io)?;
+    let mut file = open_regular(path).map_err(io)?;
     let found = file.metadata().map_err(io)?.len();
     let mut read = |bytes: u64| {
         let mut part = Vec::new();
@@ -411,47 +416,21 @@ pub fn read(path: &Path) -> Result<Plan<Kernel>, FileError> {
 /// # Errors
 /// See [`FileError`].
 pub fn write(path: &Path, plan: &Plan<Kernel>) -> Result<(), FileError> {
+    write_to(Output::open(path, &Guard::replacing(&KIND))?, plan)
+}
+
+/// As [`write`], to an output that was opened before the plan was made.
+///
+/// # Errors
+/// See [`FileError`].
+pub fn write_to(output: Output, plan: &Plan<Kernel>) -> Result<(), FileError> {
     load::check(plan).map_err(|error| FileError::Source(Box::new(error)))?;
-    put(path, plan)
+    put(output, plan)
 }
 
 /// Writes a plan that was checked.
-fn put(path: &Path, plan: &Plan<Kernel>) -> Result<(), FileError> {
+fn put(output: Output, plan: &Plan<Kernel>) -> Result<(), FileError> {
     let bytes = encode(plan)?;
-    replace(path, |file| file.write_all(&bytes))
-}
-
-/// Whether a file may be renamed to `path`: a device or a pipe there would be gone.
-pub(crate) fn check_place(path: &Path) -> Result<(), FileError> {
-    let wrong = match fs::metadata(path) {
-        _ if path.file_name().is_none() => "the path names no file",
-        Ok(there) if !there.is_file() => "what is there is no regular file, and would be replaced",
-        _ => return Ok(()),
-    };
-    let source = io::Error::new(io::ErrorKind::InvalidInput, wrong);
-    Err(FileError::Io { path: path.into(), action: "write", source })
-}
-
-/// Writes a file beside its place and renames it into it when all of it is on the disk.
-pub(crate) fn replace(path: &Path, write: impl FnOnce(&mut File) -> io::Result<()>) -> Result<(), FileError> {
-    check_place(path)?;
-    let name = path.file_name().unwrap_or_default();
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let mut aside = std::ffi::OsString::from(".");
-    aside.push(name);
-    aside.push(format!(".{}.part", std::process::id()));
-    let aside = folder.join(aside);
-    let written = (|| {
-        let mut file = File::create(&aside)?;
-        write(&mut file)?;
-        file.sync_all()?;
-        fs::rename(&aside, path)?;
-        // The rename itself is durable once the folder is.
-        File::open(folder)?.sync_all()
-    })();
-    written.map_err(|source| {
-        // Nothing is left behind; that it can't be removed is of less interest than why it was not written.
-        let _ = fs::remove_file(&aside);
-        FileError::Io { path: path.into(), action: "write", source }
-    })
+    output.write(|out| out.write_all(&bytes))?;
+    Ok(())
 }

@@ -8,9 +8,20 @@
 //!
 //! | bytes of the journal | what |
 //! | --- | --- |
-//! | 0..n | `IXCPART`, a newline, the version of plan files, what the file is made from, as the caller says, CRC-32 of all that |
-//! | n + 8 i .. n + 8 i + 4 | CRC-32 of unit `i` |
-//! | n + 8 i + 4 .. n + 8 i + 8 | CRC-32 of `i` and that |
+//! | 0..n - 8 | `IXCPART`, a newline, the version of plan files, what the file is made from, as the caller says |
+//! | n - 8..n | seal of all that and of the plan |
+//! | n + 12 i .. n + 12 i + 4 | CRC-32 of unit `i` |
+//! | n + 12 i + 4 .. n + 12 i + 12 | seal of all before the first unit, of the plan, of `i`, and of that |
+//!
+//! A seal is a SipHash-2-4 with a secret that only this user's programs read ([`ixc_files::own::secret`]). The folder may be one that
+//! others write to, so what is gone on with is
+//!
+//! 1. a regular file that belongs to this user and has no second name, opened without following a link or waiting for a pipe. Anything
+//!    else in its place is refused, and stays as it is: whoever put it there did not expect it to be written to;
+//! 2. noted in a journal with our seals. Without them, as where the user's secret is gone or was never made, the file is begun anew.
+//!
+//! What remains: who may write to this user's own files and yet not read the secret could give a unit that is noted other bytes of the same
+//! CRC-32. The part is readable and writable by this user alone until it is a plan.
 //!
 //! Invariant: a unit is in the journal only after it is on the disk. When a run goes on, units are read and compared with the journal,
 //! so that what a disk lost, or someone changed meanwhile, is made again.
@@ -18,15 +29,22 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File, TryLockError};
+use std::hash::Hasher;
 use std::io::{self, Read};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use super::{FileError, HEADER_BYTES, VERSION, check_place};
+use ixc_files::own::{open_own, secret};
+use ixc_files::{Identity, Place, Secret};
+use siphasher::sip::SipHasher24;
+
+use super::{FileError, HEADER_BYTES, VERSION};
 
 const MAGIC: [u8; 8] = *b"IXCPART\n";
 /// Bytes of a unit's entry in the journal.
-const ENTRY: usize = 8;
+const ENTRY: usize = 12;
+/// Bytes of a seal.
+const SEAL: usize = 8;
 /// Bytes that are read at a time.
 const READ: usize = 1 << 20;
 
@@ -41,7 +59,7 @@ pub(super) struct Unit {
 /// A file on its way.
 #[derive(Debug)]
 pub(super) struct Partial {
-    path: PathBuf,
+    place: Place,
     part: PathBuf,
     journal_path: PathBuf,
     file: File,
@@ -51,6 +69,8 @@ pub(super) struct Partial {
     done: Vec<u32>,
     /// How many of them are in the journal.
     noted: usize,
+    /// Has seen all that a unit's seal begins with.
+    sealing: SipHasher24,
     /// Bytes of the journal before the first unit's.
     start: u64,
     /// Bytes of units that may be lost.
@@ -59,44 +79,46 @@ pub(super) struct Partial {
     bytes: u64,
 }
 
-/// The partial file's name and its journal's, and the folder that they are in.
-pub(super) fn names(path: &Path) -> Option<(PathBuf, PathBuf, &Path)> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let name = path.file_name()?;
-    let named = |end: &str| {
+/// The partial file's name and its journal's.
+fn names(path: &Path) -> [PathBuf; 2] {
+    [".part", ".part.journal"].map(|end| {
         let mut whole = OsString::from(".");
-        whole.push(name);
+        whole.push(path.file_name().unwrap_or_default());
         whole.push(end);
-        folder.join(whole)
-    };
-    Some((named(".part"), named(".part.journal"), folder))
+        path.with_file_name(whole)
+    })
 }
 
 impl Partial {
-    /// Opens what is there of `path`, or begins it: a file of `bytes` bytes that starts with a header, which is written last, and
-    /// `payload`. `source` is what the units are made from. At most some `batch` bytes of units are lost when a run is killed.
+    /// Opens what is there of the file in a place, or begins it: a file of `bytes` bytes that starts with a header, which is written last, and
+    /// `payload`. `source` is what the units are made from, `secret` what seals
+    /// are made with. At most some `batch` bytes of units are lost when a run is killed.
     pub(super) fn open(
-        path: &Path,
+        place: Place,
+        secret: &Secret,
         source: &[u8],
         payload: &[u8],
         units: Vec<Unit>,
         bytes: u64,
         batch: u64,
     ) -> Result<Partial, FileError> {
-        let io = |source| FileError::Io { path: path.into(), action: "write", source };
-        check_place(path)?;
-        let Some((part, journal_path, _)) = names(path) else {
-            return Err(io(io::Error::new(io::ErrorKind::InvalidInput, "the path names no file")));
+        let [part, journal_path] = names(place.path());
+        let io = |path: &Path| {
+            let path = path.to_owned();
+            move |source| FileError::Io { path, action: "write", source }
         };
-        let file = lock(&part).map_err(io)?;
-        let mut journal = open(&journal_path).map_err(io)?;
+        let file = lock(&part).map_err(io(&part))?;
+        let mut journal = open_own(&journal_path).map_err(io(&journal_path))?;
         let mut start = [&MAGIC[..], &VERSION.to_le_bytes(), source].concat();
-        start.extend(crc32fast::hash(&start).to_le_bytes());
+        let mut sealing = SipHasher24::new_with_key(&secret.0);
+        sealing.write(&start);
+        sealing.write(payload);
+        start.extend(sealing.finish().to_le_bytes());
         let mut noted = Vec::new();
         let most = start.len() as u64 + (units.len() * ENTRY) as u64;
-        (&mut journal).take(most).read_to_end(&mut noted).map_err(io)?;
+        (&mut journal).take(most).read_to_end(&mut noted).map_err(io(&journal_path))?;
         let mut partial = Partial {
-            path: path.into(),
+            place,
             part,
             journal_path,
             file,
@@ -104,6 +126,7 @@ impl Partial {
             units,
             done: Vec::new(),
             noted: 0,
+            sealing,
             start: start.len() as u64,
             batch,
             bytes,
@@ -138,7 +161,7 @@ impl Partial {
         let mut kept = Vec::new();
         for ((number, unit), entry) in (0u32..).zip(&self.units).zip(noted.chunks_exact(ENTRY)) {
             let crc = u32::from_le_bytes([entry[0], entry[1], entry[2], entry[3]]);
-            if entry != self::entry(number, crc) || self.checksum(unit).ok() != Some(crc) {
+            if entry != self.entry(number, crc) || self.checksum(unit).ok() != Some(crc) {
                 break;
             }
             kept.push(crc);
@@ -185,7 +208,7 @@ impl Partial {
     fn note(&mut self) -> io::Result<()> {
         self.file.sync_data()?;
         let new = self.done.iter().enumerate().skip(self.noted);
-        let entries: Vec<u8> = new.flat_map(|(number, &crc)| entry(number as u32, crc)).collect();
+        let entries: Vec<u8> = new.flat_map(|(number, &crc)| self.entry(number as u32, crc)).collect();
         self.journal.write_all_at(&entries, self.start + (self.noted * ENTRY) as u64)?;
         self.journal.sync_data()?;
         self.noted = self.done.len();
@@ -199,20 +222,23 @@ impl Partial {
             self.file.set_len(self.bytes)?;
             self.file.write_all_at(tail, self.bytes - tail.len() as u64)?;
             self.file.sync_data()?;
-            self.file.write_all_at(header, 0)?;
-            self.file.sync_all()?;
-            fs::rename(&self.part, &self.path)?;
-            // The rename itself is durable once the folder is; not every file system can tell.
-            let synced =
-                names(&self.path).map(|(_, _, folder)| File::open(folder).and_then(|folder| folder.sync_all()));
-            if let Some(Err(error)) = synced {
-                tracing::debug!(%error, "the folder is not synchronised");
-            }
-            // Without its file it says nothing; one that stays is written over by the next run.
-            let _ = fs::remove_file(&self.journal_path);
-            Ok(())
+            self.file.write_all_at(header, 0)
         })();
-        sealed.map_err(|source| self.error(source))
+        sealed.map_err(|source| self.error(source))?;
+        self.place.take(&self.part, &self.file)?;
+        // Without its file it says nothing; one that stays is written over by the next run.
+        let _ = fs::remove_file(&self.journal_path);
+        Ok(())
+    }
+
+    fn entry(&self, number: u32, crc: u32) -> [u8; ENTRY] {
+        let mut sealing = self.sealing;
+        sealing.write(&number.to_le_bytes());
+        sealing.write(&crc.to_le_bytes());
+        let mut entry = [0; ENTRY];
+        entry[..ENTRY - SEAL].copy_from_slice(&crc.to_le_bytes());
+        entry[ENTRY - SEAL..].copy_from_slice(&sealing.finish().to_le_bytes());
+        entry
     }
 
     /// Removes what was written: no other run may go on with it.
@@ -226,7 +252,7 @@ impl Partial {
     }
 
     fn error(&self, source: io::Error) -> FileError {
-        let path = self.path.clone();
+        let path = self.place.named().to_owned();
         match source.kind() {
             io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded | io::ErrorKind::FileTooLarge => {
                 let kept = self.units.get(..self.noted).and_then(<[Unit]>::last).map_or(0, |unit| unit.at + unit.bytes);
@@ -238,32 +264,21 @@ impl Partial {
     }
 }
 
-fn entry(number: u32, crc: u32) -> [u8; ENTRY] {
-    let (number, crc) = (number.to_le_bytes(), crc.to_le_bytes());
-    let mut entry = [0; ENTRY];
-    entry[..4].copy_from_slice(&crc);
-    entry[4..].copy_from_slice(&crc32fast::hash(&[number, crc].concat()).to_le_bytes());
-    entry
-}
-
-/// Opens a file beside the plan's place, or makes it. A link is none of ours: what it leads to must not be written over.
-fn open(path: &Path) -> io::Result<File> {
-    let mut options = File::options();
-    options.read(true).write(true).create(true).truncate(false);
-    #[cfg(target_os = "linux")]
-    options.custom_flags(libc::O_NOFOLLOW);
-    options.open(path).map_err(|error| match fs::symlink_metadata(path) {
-        Ok(facts) if facts.is_symlink() => {
-            io::Error::new(io::ErrorKind::InvalidInput, format!("{} is a link; remove it", path.display()))
-        }
-        _ => error,
-    })
+/// The user's secret. Without one it is a new one that the next run does not know: that begins anew.
+pub(super) fn secret_or_new() -> io::Result<Secret> {
+    let anew = "if this run is killed, the next one begins anew";
+    match secret() {
+        Ok(Some(secret)) => return Ok(secret),
+        Ok(None) => tracing::warn!("no folder for a secret that only this user writes to: {anew}"),
+        Err(error) => tracing::warn!("the user's secret: {error}: {anew}"),
+    }
+    Secret::random()
 }
 
 /// Opens a file for this process alone.
 fn lock(path: &Path) -> io::Result<File> {
     loop {
-        let file = open(path)?;
+        let file = open_own(path)?;
         match file.try_lock() {
             Ok(()) => {}
             Err(TryLockError::WouldBlock) => {
@@ -274,8 +289,8 @@ fn lock(path: &Path) -> io::Result<File> {
             Err(TryLockError::Error(error)) => tracing::debug!(path = %path.display(), %error, "not locked"),
         }
         // Whoever had it may have put it in its place since it was opened.
-        let (held, named) = (file.metadata()?, fs::metadata(path));
-        if named.is_ok_and(|named| (named.dev(), named.ino()) == (held.dev(), held.ino())) {
+        let held = Identity::of(&file.metadata()?);
+        if fs::symlink_metadata(path).is_ok_and(|named| Identity::of(&named) == held) {
             return Ok(file);
         }
     }
@@ -283,6 +298,8 @@ fn lock(path: &Path) -> io::Result<File> {
 
 #[cfg(test)]
 mod tests {
+    use ixc_files::{Guard, Output};
+
     use super::*;
 
     #[test]
@@ -291,7 +308,9 @@ mod tests {
         fs::create_dir_all(&folder).unwrap();
         let path = folder.join("plan.ixp");
         let units = vec![Unit { at: 4096, bytes: 10 }, Unit { at: 8192, bytes: 10 }];
-        let mut partial = Partial::open(&path, b"", b"plan", units, 9000, 1).unwrap();
+        let place = || Output::open(&path, &Guard::default()).unwrap().into_place().unwrap();
+        let ours = Secret([1; 16]);
+        let mut partial = Partial::open(place(), &ours, b"", b"plan", units, 9000, 1).unwrap();
         partial.write(4096, &[7; 10]).unwrap();
         partial.finish(crc32fast::hash(&[7; 10])).unwrap();
         // ENOSPC, EDQUOT and EFBIG on Linux; EIO.
@@ -304,10 +323,21 @@ mod tests {
         }
         assert!(matches!(error(5), FileError::Io { .. }));
         drop(partial);
-        let again = Partial::open(&path, b"", b"plan", vec![Unit { at: 4096, bytes: 10 }], 9000, 1).unwrap();
+        let again = Partial::open(place(), &ours, b"", b"plan", vec![Unit { at: 4096, bytes: 10 }], 9000, 1).unwrap();
         assert_eq!((again.done().len(), again.done_bytes()), (1, 10));
         drop(again);
-        let other = Partial::open(&path, b"x", b"plan", vec![Unit { at: 4096, bytes: 10 }], 9000, 1).unwrap();
+        // What is sealed with another secret is none of ours, and is begun anew; then it is theirs.
+        let theirs = Secret([2; 16]);
+        let units = || vec![Unit { at: 4096, bytes: 10 }];
+        assert!(Partial::open(place(), &theirs, b"", b"plan", units(), 9000, 1).unwrap().done().is_empty());
+        let mut again = Partial::open(place(), &ours, b"", b"plan", units(), 9000, 1).unwrap();
+        assert!(again.done().is_empty());
+        again.write(4096, &[7; 10]).unwrap();
+        again.finish(crc32fast::hash(&[7; 10])).unwrap();
+        drop(again);
+        // So is what is noted of another plan, as long.
+        assert!(Partial::open(place(), &ours, b"", b"nalp", units(), 9000, 1).unwrap().done().is_empty());
+        let other = Partial::open(place(), &ours, b"x", b"plan", vec![Unit { at: 4096, bytes: 10 }], 9000, 1).unwrap();
         assert_eq!((other.done(), fs::metadata(&other.part).unwrap().len()), (&[][..], 52));
         fs::remove_dir_all(&folder).unwrap();
     }

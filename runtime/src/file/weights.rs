@@ -20,12 +20,13 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use ixc_files::{Guard, Output};
 use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, PlanWeight, WeightFile};
 
 use super::blocks::{BLOCK_HEADER, BlockShape};
-use super::partial::{Partial, Unit};
+use super::partial::{self, Partial, Unit};
 use super::{FileError, Header, payload};
 use crate::engine::Options;
 use crate::gauge::{Activity, Gauge};
@@ -206,21 +207,26 @@ pub fn write(
     options: &Options,
     progress: impl FnMut(u64, u64),
 ) -> Result<Plan<Kernel>, FileError> {
-    write_contents(path, plan, folder, options, Contents::Packed, progress)
+    let output = Output::open(path, &Guard::replacing(&super::KIND))?;
+    write_to(output, plan, folder, options, Contents::Packed, progress)
 }
 
-/// As [`write`], with the weights that `contents` says.
+/// As [`write()`], with the weights that `contents` says, to an output that was opened before the plan was made. It must be none of the plan's
+/// model files.
 ///
 /// # Errors
-/// As [`write`].
-pub fn write_contents(
-    path: &Path,
+/// As [`write()`].
+pub fn write_to(
+    mut output: Output,
     plan: &Plan<Kernel>,
     folder: &Path,
     options: &Options,
     contents: Contents,
     mut progress: impl FnMut(u64, u64),
 ) -> Result<Plan<Kernel>, FileError> {
+    for source in &plan.files {
+        output.reads(&folder.join(&source.path))?;
+    }
     load::check(plan).map_err(failed)?;
     if plan.own_weight_bytes > 0 {
         return Err(failed(LoadError::NoWeights));
@@ -228,7 +234,7 @@ pub fn write_contents(
     let files = load::open_files(plan, folder, options).map_err(failed)?;
     let Layout { plan: written, groups, work } = layout(plan, contents);
     if work.is_empty() {
-        super::put(path, plan)?;
+        super::put(output, plan)?;
         return Ok(written);
     }
     let mut pool = load::pool(options).map_err(failed)?;
@@ -246,7 +252,11 @@ pub fn write_contents(
     let units = work.iter().map(|(_, place)| unit(place)).collect();
     let total: u64 = work.iter().map(|(_, unit)| unit.bytes).sum();
     let batch = (total / BATCHES).clamp(1, CHUNK);
-    let mut partial = Partial::open(path, &identity(plan, &files), &payload, units, header.file_bytes(), batch)?;
+    let place = output.into_place()?;
+    let secret = partial::secret_or_new();
+    let secret = secret.map_err(|source| FileError::Io { path: place.named().into(), action: "write", source })?;
+    let mut partial =
+        Partial::open(place, &secret, &identity(plan, &files), &payload, units, header.file_bytes(), batch)?;
     let (mut done, mut memory) = (partial.done_bytes(), None);
     if done > 0 {
         progress(done, total);

@@ -20,7 +20,7 @@ pub const SPARE_BYTES: u64 = 64 << 20;
 
 /// Memory of this process now, in bytes, as the system counts it; 0 where it does not tell.
 pub(crate) fn resident_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let status = ixc_files::read_system(std::path::Path::new("/proc/self/status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kib = line.and_then(|line| line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok());
     kib.unwrap_or(0).saturating_mul(1024)

@@ -4,10 +4,11 @@
 //! there is looked for by its name in the plan's own folder. Wherever it is found, its length and the checksum of its header must be
 //! those that the plan has.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use ixc_files::open_regular;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, SourceFile};
 
@@ -104,12 +105,7 @@ fn open(folder: &Path, source: &SourceFile) -> Result<Mapped, LoadError> {
 fn check(path: &Path, source: &SourceFile) -> Result<(File, Identity), LoadError> {
     let error = |source| LoadError::ModelFile { path: path.to_owned(), source };
     let other = |what, found, right| LoadError::OtherModel { path: path.to_owned(), what, found, right };
-    // Before it is opened: opening a pipe waits for someone to write to it.
-    let metadata = fs::metadata(path).map_err(error)?;
-    if !metadata.is_file() {
-        return Err(error(io::Error::new(io::ErrorKind::InvalidInput, "is no file")));
-    }
-    let mut file = File::open(path).map_err(error)?;
+    let mut file = open_regular(path).map_err(error)?;
     let metadata = file.metadata().map_err(error)?;
     let bytes = metadata.len();
     if bytes != source.bytes {

@@ -9,6 +9,8 @@ use std::path::Path;
 #[cfg(target_os = "linux")]
 use std::time::Duration;
 
+use ixc_files::read_system;
+
 /// The CPUs of the NUMA node that a device (`st_dev` of a file on it) hangs on, where there are several nodes and the system says.
 pub fn near(device: u64) -> Option<Vec<usize>> {
     near_in(Path::new("/sys"), device)
@@ -37,7 +39,7 @@ fn near_in(sys: &Path, device: u64) -> Option<Vec<usize>> {
 }
 
 fn cpus_of(sys: &Path, node: u32) -> Option<Vec<usize>> {
-    let list = std::fs::read_to_string(sys.join(format!("devices/system/node/node{node}/cpulist"))).ok()?;
+    let list = read_system(&sys.join(format!("devices/system/node/node{node}/cpulist")))?;
     parse_list(list.trim()).filter(|cpus| !cpus.is_empty())
 }
 
@@ -70,7 +72,7 @@ fn place_in(sys: &Path, device: u64) -> Option<Place> {
     let number = format!("{major}:{minor}");
     let folder = sys.join(format!("dev/block/{number}")).canonicalize().ok()?;
     let text = |path: &Path| {
-        let text = std::fs::read_to_string(path).ok()?;
+        let text = read_system(path)?;
         Some(text.trim().to_owned()).filter(|text| !text.is_empty())
     };
     let name = folder.file_name()?.to_string_lossy().into_owned();
@@ -90,7 +92,7 @@ fn place_in(sys: &Path, device: u64) -> Option<Place> {
 /// The first `numa_node` on the way up; a mapped device (LVM, encryption, RAID) is where its first part is.
 fn node_of(device: &Path, most_steps: usize) -> Option<u32> {
     for folder in device.ancestors() {
-        if let Ok(text) = std::fs::read_to_string(folder.join("numa_node")) {
+        if let Some(text) = read_system(&folder.join("numa_node")) {
             // -1 says that nobody knows.
             return text.trim().parse().ok();
         }

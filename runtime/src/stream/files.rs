@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 
+use ixc_files::open_regular;
+
 use super::StreamError;
 
 /// What reads are aligned to, in the file and in memory: a page, which is a multiple of the block size of all common drives.
@@ -113,16 +115,13 @@ impl Files {
             let (file, direct) = match direct.then(|| open_direct(path)) {
                 Some(Ok(file)) => (file, true),
                 Some(Err(why)) => {
-                    let file = File::open(path).map_err(error)?;
+                    let file = open_regular(path).map_err(error)?;
                     notes.push(format!("{}: read through the page cache: {why}", path.display()));
                     (file, false)
                 }
-                None => (File::open(path).map_err(error)?, false),
+                None => (open_regular(path).map_err(error)?, false),
             };
             let metadata = file.metadata().map_err(error)?;
-            if !metadata.is_file() {
-                return Err(StreamError::Open { path: path.clone(), why: "not a regular file".into() });
-            }
             list.push(Open { path: path.clone(), file, identity: Identity::of(&metadata), direct: direct.into() });
         }
         Ok(Files { list, notes: Mutex::new(notes) })
@@ -216,12 +215,7 @@ impl Files {
 
 #[cfg(target_os = "linux")]
 fn open_direct(path: &Path) -> Result<File, String> {
-    use std::os::unix::fs::OpenOptionsExt;
-    let file = File::options()
-        .read(true)
-        .custom_flags(libc::O_DIRECT)
-        .open(path)
-        .map_err(|error| format!("O_DIRECT is refused: {error}"))?;
+    let file = ixc_files::open_direct(path).map_err(|error| format!("O_DIRECT is refused: {error}"))?;
     match direct_alignment(&file) {
         Some(alignment) if alignment > PAGE => {
             Err(format!("O_DIRECT wants {alignment}-byte alignment, more than {PAGE}"))

@@ -29,9 +29,13 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use crate::file::{self, FileError};
+use ixc_files::{Guard, Kind, Output, OutputError};
+
 use crate::stream::BlockId;
 use crate::stream::counters::Class;
+
+/// A file with a trace. It is never written to a pipe or a device: a run's text goes to standard output.
+pub const KIND: Kind = Kind { name: "trace", is: write::is_trace, streams: false };
 
 /// Events of all threads together, at most.
 const THREAD_EVENTS: usize = 1 << 20;
@@ -245,25 +249,23 @@ impl Recorder {
             .fold(lanes, |sum, bytes| sum.saturating_add(*bytes))
     }
 
-    /// Whether a trace may be written there: not where a device or a pipe is.
+    /// Writes what was recorded to a file. Gives how many events there was no room for.
     ///
     /// # Errors
-    /// See [`FileError`].
-    pub fn check_place(path: &Path) -> Result<(), FileError> {
-        file::check_place(path)
+    /// See [`OutputError`].
+    pub fn save(&self, path: &Path) -> Result<u64, OutputError> {
+        self.save_to(Output::open(path, &Guard::replacing(&KIND))?)
     }
 
-    /// Writes what was recorded: beside its place, and renamed into it when all of it is on the disk. Gives how many events there was no
-    /// room for.
+    /// As [`Recorder::save`], to an output that was opened before the run.
     ///
     /// # Errors
-    /// See [`FileError`].
-    pub fn save(&self, path: &Path) -> Result<u64, FileError> {
+    /// See [`OutputError`].
+    pub fn save_to(&self, output: Output) -> Result<u64, OutputError> {
         let mut dropped = 0;
-        file::replace(path, |file| {
-            let mut out = std::io::BufWriter::new(file);
-            dropped = self.write(&mut out)?;
-            std::io::Write::flush(&mut out)
+        output.write(|out| {
+            dropped = self.write(out)?;
+            Ok(())
         })?;
         Ok(dropped)
     }

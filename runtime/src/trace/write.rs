@@ -29,6 +29,17 @@ const RATE_SPAN: u64 = 10_000_000;
 /// Most values of the drive's rate.
 const RATES: u64 = 4096;
 
+/// First bytes of a trace.
+const BEGIN: &[u8] = br#"{"displayTimeUnit":"ns","traceEvents":["#;
+/// Name of the first process, by which a trace of ours is told from others.
+const FIRST_PROCESS: &str = "tokens";
+
+/// Whether a file that starts so is a trace of ours.
+pub(super) fn is_trace(head: &[u8]) -> bool {
+    let named = format!("{{\"name\":\"{FIRST_PROCESS}\"}}");
+    head.starts_with(BEGIN) && head.windows(named.len()).any(|window| window == named.as_bytes())
+}
+
 /// Text in a JSON string. Labels come from plans, which nobody trusts.
 struct Text<T>(T);
 
@@ -145,8 +156,7 @@ impl Recorder {
     /// # Errors
     /// When `out` refuses.
     pub fn write(&self, out: &mut dyn Write) -> io::Result<u64> {
-        let begin = br#"{"displayTimeUnit":"ns","traceEvents":["#;
-        out.write_all(begin)?;
+        out.write_all(BEGIN)?;
         let mut list = Out { out, first: true };
         let mut dropped = self.write_steps(&mut list)?;
         dropped += self.write_threads(&mut list)?;
@@ -160,7 +170,7 @@ impl Recorder {
     }
 
     fn write_steps(&self, out: &mut Out<'_>) -> io::Result<u64> {
-        out.process(STEPS, "tokens")?;
+        out.process(STEPS, FIRST_PROCESS)?;
         out.lane(STEPS, 0, format_args!("steps"))?;
         let steps = lock(&self.steps);
         for Span { start, end, what } in &steps.spans {

@@ -109,7 +109,7 @@ impl Setting {
 
 /// System, its release, and the processor's architecture: `linux 6.12.0 x86_64`.
 fn os() -> String {
-    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let release = ixc::files::read_system("/proc/sys/kernel/osrelease".as_ref()).unwrap_or_default();
     [std::env::consts::OS, release.trim(), std::env::consts::ARCH]
         .into_iter()
         .filter(|part| !part.is_empty())

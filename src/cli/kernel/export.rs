@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 
+use ixc::files::NewFolder;
 use ixc::kernels::bundle::write::write;
 
 use super::super::output::{self, Bytes};
@@ -35,8 +36,10 @@ pub struct Args {
 impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        // Before the work, which would be lost.
+        let folder = NewFolder::create(&self.output).map_err(ixc::Error::from)?;
         let case = self.inputs.case(self.kernel.choose()?)?;
-        let index = write(&case, &self.output)?;
+        let index = write(&case, folder)?;
         if self.json {
             return Ok(output::json(out, "ixc.kernel-export.v1", &index)?);
         }

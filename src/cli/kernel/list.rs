@@ -8,6 +8,7 @@ use ixc::codegen::rows::table::{ROWS, Row};
 use ixc::codegen::target::{Isa, Target};
 use ixc::compile::TargetName;
 use ixc::ir::kernel::Kernel;
+use ixc::kernels::KernelError;
 use serde_json::{Value as Json, json};
 
 use super::super::output::{self, Bytes};
@@ -41,6 +42,10 @@ impl Args {
                 (row, spec.and_then(|spec| generate(&spec, target).map_err(|error| error.to_string())))
             })
             .collect();
+        if facts.is_empty() {
+            let names = ROWS.iter().map(|row| row.name).collect();
+            return Err(ixc::Error::from(KernelError::NoRow { filter: filter.to_owned(), names }).into());
+        }
         let how = how(target);
         if self.json {
             let rows: Vec<Json> = facts

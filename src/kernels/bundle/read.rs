@@ -1,6 +1,5 @@
 //! Reading a folder that anyone may have made: into memory, with everything checked that can be checked without running it.
 
-use std::fs;
 use std::io::Read;
 use std::path::Path;
 
@@ -177,19 +176,14 @@ fn file(folder: &Path, file: &File, what: &'static str, most: u64) -> Result<Vec
 
 /// A regular file's bytes: exactly `right` where it is given, and no more than `most`.
 fn bytes(path: &Path, right: Option<u64>, what: &'static str, most: u64) -> Result<Vec<u8>, Error> {
-    use std::os::unix::fs::OpenOptionsExt;
-    // A link could lead out of the folder, and opening a pipe would wait.
-    let opened = fs::File::options().read(true).custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK).open(path);
-    let mut file = match opened {
-        Err(error) if error.raw_os_error() == Some(libc::ELOOP) => {
+    // A link could lead out of the folder.
+    let mut file = match ixc_files::open_unlinked(path) {
+        Err(error) if error.raw_os_error() == Some(libc::ELOOP) || ixc_files::is_not_regular(&error) => {
             return Err(BundleError::NotAFile { path: path.to_owned() }.into());
         }
         opened => opened.map_err(Error::io(path, "read"))?,
     };
     let metadata = file.metadata().map_err(Error::io(path, "read"))?;
-    if !metadata.is_file() {
-        return Err(BundleError::NotAFile { path: path.to_owned() }.into());
-    }
     let length = |found: u64| BundleError::Length { path: path.to_owned(), found, right: right.unwrap_or(found) };
     let found = metadata.len();
     if let Some(beyond) = [found, right.unwrap_or(0)].into_iter().find(|&size| size > most) {

@@ -1,11 +1,9 @@
-//! Export: written aside and renamed, so that a folder is whole or not there.
-
-use std::fs;
-use std::path::{Path, PathBuf};
+//! Export: a folder that is whole or not there.
 
 use ixc_codegen::foreign;
 use ixc_codegen::rows::compare::elements;
 use ixc_codegen::rows::inputs::{POISON, evaluate};
+use ixc_files::NewFolder;
 use ixc_ir::kernel::BufferKind;
 
 use super::index::{self, Buffer, Call, Code, Dim, Elements, File, Index, Kind};
@@ -19,96 +17,75 @@ const ALIGNMENT: u64 = 64;
 /// Writes a case to a new folder; gives its index.
 ///
 /// # Errors
-/// Where the target has no code of ours for the kernel, the interpreter stops, or the file system refuses, as where the folder
-/// is there already. What was written aside is gone then.
-pub fn write(case: &Case, folder: &Path) -> Result<Index, Error> {
+/// Where the target has no code of ours for the kernel, the interpreter stops, or the file system refuses. Nothing is left then.
+pub fn write(case: &Case, folder: NewFolder) -> Result<Index, Error> {
     let compiled = show::compile_x64(&case.chosen, "an export")?;
     let expected = case.expected()?;
     let kernel = &case.chosen.kernel;
-    let aside = aside(folder)?;
-    let done = fs::create_dir(&aside).map_err(Error::io(&aside, "create")).and_then(|()| {
-        let put = |name: String, bytes: &[u8]| -> Result<File, Error> {
-            let path = aside.join(&name);
-            fs::write(&path, bytes).map_err(Error::io(&path, "write"))?;
-            Ok(File { file: name, bytes: bytes.len() as u64, crc32: format!("{:08x}", crc32fast::hash(bytes)) })
-        };
-        let whole = [compiled.code.as_slice(), compiled.constants.as_slice()].concat();
-        let code = Code {
-            file: put("code.bin".into(), &whole)?,
-            instruction_bytes: compiled.code_bytes as u64,
-            entry: 0,
-            alignment: ALIGNMENT,
-        };
-        let mut buffers = Vec::new();
-        let contents = case.before.iter().zip(&expected).zip(elements(kernel));
-        for (i, (buffer, ((before, after), elem))) in kernel.buffers.iter().zip(contents).enumerate() {
-            let kind = Kind::of(&buffer.kind);
-            let file = |lead: &str| format!("{lead}_{i}_{}.bin", plain(&buffer.name));
-            // What a kernel writes starts poisoned: no file is needed for that.
-            let filled = before.iter().all(|byte| *byte == POISON);
-            let compared = kind.is_written() && kind != Kind::Scratch;
-            buffers.push(Buffer {
-                name: buffer.name.clone(),
-                kind,
-                bytes: before.len() as u64,
-                elements: Elements::of(elem),
-                below: match &buffer.kind {
-                    BufferKind::Index { below } => evaluate(below, &case.dims),
-                    _ => None,
-                },
-                input: if filled { None } else { Some(put(file("in"), before)?) },
-                fill: POISON,
-                expected: if compared { Some(put(file("out"), after)?) } else { None },
-            });
-        }
-        put("kernel.ix".into(), kernel.to_string().as_bytes())?;
-        put("listing.txt".into(), show::text(&case.chosen, show::Stage::Asm)?.as_bytes())?;
-        let dims = kernel.dims.iter().zip(&case.dims);
-        let index = Index {
-            format: index::FORMAT.into(),
-            version: index::VERSION,
-            ixc: env!("CARGO_PKG_VERSION").into(),
-            kernel: kernel.name.clone(),
-            spec: case.chosen.spec.as_ref().map(ToString::to_string),
-            target: case.chosen.target.name().into(),
-            features: foreign::features(&compiled.code[..compiled.code_bytes])
-                .iter()
-                .map(|feature| feature.name().into())
-                .collect(),
-            code,
-            call: Call {
-                convention: "sysv64".into(),
-                arguments: vec![
-                    "rdi: pointer to one pointer for each of `buffers`, in their order".into(),
-                    "rsi: pointer to one 64-bit integer for each of `dims`, in their order".into(),
-                ],
+    let put = |name: String, bytes: &[u8]| -> Result<File, Error> {
+        folder.put(&name, bytes)?;
+        Ok(File { file: name, bytes: bytes.len() as u64, crc32: format!("{:08x}", crc32fast::hash(bytes)) })
+    };
+    let whole = [compiled.code.as_slice(), compiled.constants.as_slice()].concat();
+    let code = Code {
+        file: put("code.bin".into(), &whole)?,
+        instruction_bytes: compiled.code_bytes as u64,
+        entry: 0,
+        alignment: ALIGNMENT,
+    };
+    let mut buffers = Vec::new();
+    let contents = case.before.iter().zip(&expected).zip(elements(kernel));
+    for (i, (buffer, ((before, after), elem))) in kernel.buffers.iter().zip(contents).enumerate() {
+        let kind = Kind::of(&buffer.kind);
+        let file = |lead: &str| format!("{lead}_{i}_{}.bin", plain(&buffer.name));
+        // What a kernel writes starts poisoned: no file is needed for that.
+        let filled = before.iter().all(|byte| *byte == POISON);
+        let compared = kind.is_written() && kind != Kind::Scratch;
+        buffers.push(Buffer {
+            name: buffer.name.clone(),
+            kind,
+            bytes: before.len() as u64,
+            elements: Elements::of(elem),
+            below: match &buffer.kind {
+                BufferKind::Index { below } => evaluate(below, &case.dims),
+                _ => None,
             },
-            dims: dims.map(|(dim, &value)| Dim { name: dim.name.clone(), value, lo: dim.lo, hi: dim.hi }).collect(),
-            buffers,
-        };
-        let mut text = serde_json::to_vec_pretty(&index)
-            .map_err(|error| Error::io(&aside, "write")(std::io::Error::from(error)))?;
-        text.push(b'\n');
-        put(index::FILE.into(), &text)?;
-        // Onto an empty folder this works, onto any other it does not.
-        fs::rename(&aside, folder).map_err(Error::io(folder, "create"))?;
-        Ok(index)
-    });
-    if done.is_err() {
-        // Nothing more can be done where this fails too; the first error is the one to tell.
-        let _ = fs::remove_dir_all(&aside);
+            input: if filled { None } else { Some(put(file("in"), before)?) },
+            fill: POISON,
+            expected: if compared { Some(put(file("out"), after)?) } else { None },
+        });
     }
-    done
-}
-
-/// A folder beside `folder`, for as long as it is not whole.
-fn aside(folder: &Path) -> Result<PathBuf, Error> {
-    let no_name = || std::io::Error::new(std::io::ErrorKind::InvalidInput, "the path names no folder");
-    let name = folder.file_name().ok_or_else(no_name).map_err(Error::io(folder, "create"))?;
-    let mut aside = std::ffi::OsString::from(".");
-    aside.push(name);
-    aside.push(format!(".{}.part", std::process::id()));
-    Ok(folder.with_file_name(aside))
+    put("kernel.ix".into(), kernel.to_string().as_bytes())?;
+    put("listing.txt".into(), show::text(&case.chosen, show::Stage::Asm)?.as_bytes())?;
+    let dims = kernel.dims.iter().zip(&case.dims);
+    let index = Index {
+        format: index::FORMAT.into(),
+        version: index::VERSION,
+        ixc: env!("CARGO_PKG_VERSION").into(),
+        kernel: kernel.name.clone(),
+        spec: case.chosen.spec.as_ref().map(ToString::to_string),
+        target: case.chosen.target.name().into(),
+        features: foreign::features(&compiled.code[..compiled.code_bytes])
+            .iter()
+            .map(|feature| feature.name().into())
+            .collect(),
+        code,
+        call: Call {
+            convention: "sysv64".into(),
+            arguments: vec![
+                "rdi: pointer to one pointer for each of `buffers`, in their order".into(),
+                "rsi: pointer to one 64-bit integer for each of `dims`, in their order".into(),
+            ],
+        },
+        dims: dims.map(|(dim, &value)| Dim { name: dim.name.clone(), value, lo: dim.lo, hi: dim.hi }).collect(),
+        buffers,
+    };
+    // Numbers, strings and lists: there is nothing that could not be written.
+    let mut text = serde_json::to_vec_pretty(&index).unwrap_or_default();
+    text.push(b'\n');
+    put(index::FILE.into(), &text)?;
+    folder.finish()?;
+    Ok(index)
 }
 
 /// A buffer's name as a part of a file's name.

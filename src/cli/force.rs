@@ -1,0 +1,25 @@
+//! Outputs of commands: opened before the work, never an input, and no other file without `--force`.
+
+use std::path::Path;
+
+use ixc::files::{Guard, Kind, Output};
+
+/// Whether other files are replaced.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct Force {
+    /// Write over a file that is there and is not of the kind that is written.
+    #[arg(long)]
+    force: bool,
+}
+
+impl Force {
+    /// Opens an output of a command that reads these files; `-` is standard output, of some kinds.
+    pub fn open(self, path: &Path, kind: &Kind, inputs: &[&Path]) -> Result<Output, ixc::Error> {
+        Ok(Output::open(path, &Guard { kind: Some(kind), force: self.force, inputs })?)
+    }
+}
+
+/// Says of more files that they are read, as soon as their names are known.
+pub fn reads<'p>(output: &mut Output, inputs: impl IntoIterator<Item = &'p Path>) -> Result<(), ixc::Error> {
+    Ok(inputs.into_iter().try_for_each(|input| output.reads(input))?)
+}
