@@ -172,10 +172,10 @@ fn deferring(function: &Function, pairs: &[(&Layer, &Layer)], deferred: u64) -> 
     let sums_now: HashSet<usize> = pairs.iter().map(|(layer, _)| layer.down).collect();
     let routes: HashSet<usize> = pairs.iter().map(|(layer, _)| layer.route).collect();
     for (i, op) in function.ops.iter().enumerate() {
-        if let Some((layer, next)) = receiving.get(&i) {
-            if let Some(waiting) = waiting.remove(&layer.route) {
-                sums.insert(next.down, late(&mut out, function, layer, next, &waiting));
-            }
+        if let Some((layer, next)) = receiving.get(&i)
+            && let Some(waiting) = waiting.remove(&layer.route)
+        {
+            sums.insert(next.down, late(&mut out, function, layer, next, &waiting));
         }
         let mut op = op.clone();
         if products.contains_key(&i) || sums_now.contains(&i) {

@@ -127,9 +127,10 @@ impl Spans {
         sum(&mut forbidding);
         let mut cuts = Cuts { regions: Vec::new(), forced: 0 };
         let mut start = 0;
+        let is_free = |at: usize| at == end || forbidding[at] == 0;
         for at in 1..=end {
             let longest = longest.max(1);
-            if at == end || forbidding[at] == 0 {
+            if is_free(at) {
                 cuts.regions.push(start..at);
                 start = at;
             } else if at - start == longest {
