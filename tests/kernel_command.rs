@@ -136,7 +136,7 @@ fn errors_say_what_would_be_right() {
     let folder = scratch("kernel-errors");
     let file = file(&folder, "bad.ix");
     std::fs::write(&file, "kernel k {\n  buffer %x : read -1\n").unwrap();
-    fails(&["show", &file], 65, "bad.ix: line 3");
+    fails(&["show", &file], 65, "bad.ix:3:1: expected");
     std::fs::write(&file, b"kernel \xff").unwrap();
     fails(&["run", &file], 65, "byte 0x7 is no UTF-8 text");
 }
