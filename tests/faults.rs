@@ -11,7 +11,7 @@ use std::process::{Output, Stdio};
 
 use support::{demo_model, ixc, scratch, stderr, stdout};
 
-const RUN: [&str; 11] = ["run", "-p", "The", "-n", "1900", "--temp", "1", "--seed", "1", "-t", "2"];
+const RUN: [&str; 12] = ["run", "-p", "The", "--no-chat", "-n", "1900", "--temp", "1", "--seed", "1", "-t", "2"];
 
 /// Runs something that writes more text than can be waited for, breaks the model as soon as there is some, and gives how it ended. What was
 /// written by then has to be the beginning of `right`.

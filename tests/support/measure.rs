@@ -98,6 +98,7 @@ fn measuring_program() {
             if limits.iter().any(refused) { Err(std::io::Error::last_os_error()) } else { Ok(()) }
         });
     }
+    #[expect(clippy::zombie_processes, reason = "wait4 waits, and says what the child took")]
     let child = command.spawn().unwrap();
     let pid = libc::pid_t::try_from(child.id()).unwrap();
     let (mut status, mut usage) = (0, std::mem::MaybeUninit::<libc::rusage>::zeroed());

@@ -2,7 +2,7 @@
 //!
 //! A chat template gives one text, its own words and the conversation's in one. So that they can be told apart in it, [`Values::protect`]
 //! changes the conversation before: the first character of each control token's name becomes a *stand-in*, a character of Unicode's private
-//! planes that is nowhere in the prompt. Then no name is left but the template's, and [`Tokenizer::encode_rendered`] turns
+//! planes that is nowhere in the prompt. Then no name is left but the template's, and [`super::Tokenizer::encode_rendered`] turns
 //! stand-ins back into what they stand for where it finds text between control tokens. What the template does to a value (cut, trim,
 //! compare, split at `</think>`) it does as before; lengths in characters stay.
 //!
