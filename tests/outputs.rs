@@ -315,13 +315,14 @@ fn what_is_not_ours_in_the_place_of_a_part_is_refused() {
         let pipe = |place: &Path| {
             assert!(Command::new("mkfifo").arg(place).status().unwrap().success());
         };
-        let plant: [(&dyn Fn(&Path), &str); 4] = [
+        type Plant<'a> = &'a dyn Fn(&Path);
+        let planted: [(Plant, &str); 4] = [
             (&|place| fs::hard_link(&victim, place).unwrap(), "hard links"),
             (&|place| symlink(&victim, place).unwrap(), "is a link"),
             (&pipe, "a pipe, not a regular file"),
             (&|place| fs::create_dir(place).unwrap(), "a folder, not a regular file"),
         ];
-        for (plant, why) in plant {
+        for (plant, why) in planted {
             plant(&place);
             let output = command(line, &demo_model(), &plan).output().unwrap();
             assert!(matches!(output.status.code(), Some(66 | 74)), "{}", output.status);
