@@ -135,7 +135,10 @@ fn commands_are_obeyed_and_unknown_ones_are_not_sent() {
     // What is typed ahead, or pasted where the terminal says nothing of it, is not lost.
     terminal.send("/system\r/nothing\r/regen\r");
     let said = [terminal.asked(), terminal.asked(), terminal.asked()].concat();
-    assert!(["no system message", "no command /nothing", "no answer yet"].iter().all(|part| said.contains(part)), "{said}");
+    assert!(
+        ["no system message", "no command /nothing", "no answer yet"].iter().all(|part| said.contains(part)),
+        "{said}"
+    );
     let said = terminal.say("/nonsense now");
     assert!(said.contains("no command /nonsense") && said.contains("/regen"), "{said}");
     assert!(terminal.say("/regen").contains("no answer yet"));
