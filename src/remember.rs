@@ -38,7 +38,7 @@ pub fn write(path: &Path, what: &impl Serialize) -> io::Result<()> {
     write_bytes(path, serde_json::to_string(what)?.as_bytes())
 }
 
-/// As [`write`], bytes.
+/// As [`write()`], bytes.
 ///
 /// # Errors
 /// What the system says.

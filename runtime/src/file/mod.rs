@@ -419,7 +419,7 @@ pub fn write(path: &Path, plan: &Plan<Kernel>) -> Result<(), FileError> {
     write_to(Output::open(path, &Guard::replacing(&KIND))?, plan)
 }
 
-/// As [`write`], to an output that was opened before the plan was made.
+/// As [`write()`], to an output that was opened before the plan was made.
 ///
 /// # Errors
 /// See [`FileError`].
