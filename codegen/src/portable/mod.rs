@@ -57,10 +57,17 @@ pub struct Code {
     pub bytes: Vec<u8>,
     /// What the address of the first byte must be a multiple of; constants are read as aligned vectors.
     pub alignment: usize,
+    /// What it looks like; where it was asked for, since writing it takes longer than anything else.
+    pub text: Option<Text>,
+}
+
+/// A compiled kernel for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Text {
     /// Cranelift's IR before its optimiser.
     pub clif: String,
     /// Cranelift's listing of the machine code.
-    pub disassembly: Option<String>,
+    pub disassembly: String,
 }
 
 /// Why a kernel could not be compiled.
@@ -127,6 +134,9 @@ pub enum PortableError {
 /// Most of cranelift's instructions, so that a hostile plan can't keep the compiler busy: more than three times the largest
 /// kernel of the tests, a `gemm_swiglu` of 18 316.
 const MAX_INSTRUCTIONS: usize = 1 << 16;
+/// The same where the CPU has no `fma`, which is some sixty instructions then: more than twice the largest kernel of the tests, an
+/// `attention` of 81 848.
+const MAX_INSTRUCTIONS_WITHOUT_FMA: usize = 1 << 18;
 /// Largest frame in bytes: far below the smallest thread stack. Compiled kernels have no probes, so that a frame larger than
 /// a stack's guard would reach beyond it.
 const MAX_FRAME: usize = 1 << 16;
@@ -148,7 +158,16 @@ struct Features {
 /// See [`PortableError`].
 pub fn compile(kernel: &Kernel) -> Result<Code, PortableError> {
     let isa = cranelift_native::builder().map_err(machine)?;
-    compile_for(kernel, &*finish_isa(isa)?)
+    compile_for(kernel, &*finish_isa(isa)?, false)
+}
+
+/// As [`compile`], with the code's text.
+///
+/// # Errors
+/// See [`PortableError`].
+pub fn compile_with_text(kernel: &Kernel) -> Result<Code, PortableError> {
+    let isa = cranelift_native::builder().map_err(machine)?;
+    compile_for(kernel, &*finish_isa(isa)?, true)
 }
 
 fn machine(reason: impl ToString) -> PortableError {
@@ -163,13 +182,13 @@ fn finish_isa(isa: Builder) -> Result<OwnedTargetIsa, PortableError> {
     isa.finish(settings::Flags::new(flags)).map_err(machine)
 }
 
-fn compile_for(kernel: &Kernel, isa: &dyn TargetIsa) -> Result<Code, PortableError> {
+fn compile_for(kernel: &Kernel, isa: &dyn TargetIsa, with_text: bool) -> Result<Code, PortableError> {
     let cranelift = |message: String| PortableError::Cranelift { kernel: kernel.name.clone(), message };
     let is_x64 = isa.triple().architecture.to_string() == "x86_64";
     let mut signature = Signature::new(if is_x64 { CallConv::SystemV } else { isa.default_call_conv() });
     signature.params = vec![AbiParam::new(types::I64); 2];
     let mut context = Context::for_function(Function::with_name_signature(UserFuncName::user(0, 0), signature));
-    context.set_disasm(true);
+    context.set_disasm(with_text);
     let mut builder_context = FunctionBuilderContext::new();
     let builder = FunctionBuilder::new(&mut context.func, &mut builder_context);
     // Cranelift's other architectures have all of these in their base.
@@ -180,8 +199,9 @@ fn compile_for(kernel: &Kernel, isa: &dyn TargetIsa) -> Result<Code, PortableErr
         true => Ok(()),
         false => Err(PortableError::TooLarge { kernel: kernel.name.clone(), what, found, most }),
     };
-    limit("instructions", context.func.dfg.num_insts(), MAX_INSTRUCTIONS)?;
-    let clif = context.func.display().to_string();
+    let most = if features.fma { MAX_INSTRUCTIONS } else { MAX_INSTRUCTIONS_WITHOUT_FMA };
+    limit("instructions", context.func.dfg.num_insts(), most)?;
+    let clif = with_text.then(|| context.func.display().to_string());
     let compiled =
         context.compile(isa, &mut ControlPlane::default()).map_err(|error| cranelift(format!("{:?}", error.inner)))?;
     let frame = compiled.buffer.frame_layout().map_or(0, |frame| frame.frame_to_fp_offset as usize);
@@ -194,7 +214,6 @@ fn compile_for(kernel: &Kernel, isa: &dyn TargetIsa) -> Result<Code, PortableErr
         name: kernel.name.clone(),
         bytes: compiled.code_buffer().to_vec(),
         alignment: (compiled.buffer.alignment as usize).max(16),
-        clif,
-        disassembly: compiled.vcode.clone(),
+        text: clif.map(|clif| Text { clif, disassembly: compiled.vcode.clone().unwrap_or_default() }),
     })
 }
