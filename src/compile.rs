@@ -152,8 +152,8 @@ pub fn assembly(kernel: &Kernel, target: Target) -> Result<String, Error> {
             Ok(x64::listing::text(&compiled, kernel))
         }
         Isa::Portable => {
-            let code = portable::compile(kernel).map_err(ixc_codegen::module::CodegenError::from)?;
-            let listing = code.disassembly.unwrap_or_default();
+            let code = portable::compile_with_text(kernel).map_err(ixc_codegen::module::CodegenError::from)?;
+            let listing = code.text.map(|text| text.disassembly).unwrap_or_default();
             Ok(format!("; {} ({} bytes)\n{listing}", code.name, code.bytes.len()))
         }
     }

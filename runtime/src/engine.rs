@@ -356,6 +356,20 @@ impl Engine {
         self.pool.threads()
     }
 
+    /// Runs the steps that follow with fewer threads than the engine was loaded with, or with as many again. The code and what is
+    /// packed stay.
+    ///
+    /// # Errors
+    /// [`LoadError::Threads`] for none, or more than there is scratch memory for; otherwise when a thread cannot be started.
+    pub fn use_threads(&mut self, threads: usize) -> Result<(), LoadError> {
+        if threads > self.store.scratch.len() {
+            return Err(LoadError::Threads { found: threads });
+        }
+        self.pool = load::pool(&Options { threads: Some(threads), ..Options::default() })?;
+        self.stats.threads = threads;
+        Ok(())
+    }
+
     /// The target that kernels were generated for.
     pub fn target(&self) -> Target {
         self.target

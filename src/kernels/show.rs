@@ -41,7 +41,7 @@ pub fn compile(chosen: &Chosen) -> Result<Code, Error> {
     let Chosen { kernel, target, .. } = chosen;
     Ok(match target.isa() {
         Isa::Avx2 | Isa::Avx512 | Isa::Amx => Code::X64(x64::compile(kernel, *target).map_err(|e| refused(chosen, e))?),
-        Isa::Portable => Code::Portable(portable::compile(kernel).map_err(CodegenError::from)?),
+        Isa::Portable => Code::Portable(portable::compile_with_text(kernel).map_err(CodegenError::from)?),
     })
 }
 
@@ -67,9 +67,9 @@ pub fn text(chosen: &Chosen, stage: Stage) -> Result<String, Error> {
             let (function, allocation) = x64::lower(kernel, chosen.target).map_err(|error| refused(chosen, error))?;
             out += &x64::print::text(kernel, &function, &allocation);
         }
-        (Stage::Lowered, Code::Portable(code)) => out += &code.clif,
+        (Stage::Lowered, Code::Portable(code)) => out += code.text.as_ref().map_or("", |text| &text.clif),
         (Stage::Asm, Code::X64(compiled)) => out += &x64::listing::text(compiled, kernel),
-        (Stage::Asm, Code::Portable(code)) => out += code.disassembly.as_deref().unwrap_or_default(),
+        (Stage::Asm, Code::Portable(code)) => out += code.text.as_ref().map_or("", |text| &text.disassembly),
         (Stage::Bytes, Code::X64(compiled)) => {
             out += &hex(&compiled.code, 0);
             if !compiled.constants.is_empty() {
