@@ -67,14 +67,16 @@ fn list_shows_every_row_with_a_spec_that_reads_back() {
 fn show_prints_each_stage_for_targets_that_this_machine_lacks_too() {
     let show = |stage: &str| text(["show", "map", "function=add", "n=17", "--target", "haswell", "--stage", stage]);
     let (ir, lowered, asm, bytes) = (show("ir"), show("lowered"), show("asm"), show("bytes"));
-    for text in [&ir, &lowered, &asm, &bytes] {
-        assert!(text.starts_with("; add_n17_haswell for haswell\n; map function=add n=17\n; spills 0 "), "{text}");
+    for (text, comment) in [(&ir, ";"), (&lowered, ";"), (&asm, "#"), (&bytes, ";")] {
+        let head =
+            format!("{comment} add_n17_haswell for haswell\n{comment} map function=add n=17\n{comment} spills 0 ");
+        assert!(text.starts_with(&head), "{text}");
         assert!(text.lines().nth(2).unwrap().contains(" instructions, "), "{text}");
     }
     assert!(ixc::ir::kernel::parse::parse(&ir).is_ok(), "{ir}");
     assert!(lowered.contains("vaddps        ymm0(v") && lowered.contains("; depth 1, innermost; then b"), "{lowered}");
     let add = asm.lines().find(|line| line.contains("vaddps ymm")).unwrap();
-    assert!(add.contains("; %2 = add f32x8 %0, %1"), "{add}");
+    assert!(add.contains("  %2 = add f32x8 %0, %1"), "{add}");
     // `vzeroupper` and `ret` end the code.
     assert!(bytes.trim_end().ends_with("c5 f8 77 c3"), "{bytes}");
     let portable = text(["show", "silu", "--target", "portable", "--stage", "lowered"]);

@@ -49,18 +49,19 @@ fn refused(chosen: &Chosen, source: X64Error) -> Error {
     CodegenError::X64 { kernel: chosen.kernel.name.clone(), source }.into()
 }
 
-/// The stage as text; lines with what the kernel cost start with `;`, which IR takes as comments.
+/// The stage as text; lines with what the kernel cost start with `;`, which IR takes as comments, or with `#`, as assemblers do.
 ///
 /// # Errors
 /// Where the target has no code for it.
 pub fn text(chosen: &Chosen, stage: Stage) -> Result<String, Error> {
     let kernel = &chosen.kernel;
     let code = compile(chosen)?;
-    let mut out = format!("; {} for {}\n", kernel.name, chosen.target.name());
+    let comment = if stage == Stage::Asm { '#' } else { ';' };
+    let mut out = format!("{comment} {} for {}\n", kernel.name, chosen.target.name());
     if let Some(spec) = &chosen.spec {
-        let _ = writeln!(out, "; {spec}");
+        let _ = writeln!(out, "{comment} {spec}");
     }
-    let _ = writeln!(out, "; {}", cost(&code));
+    let _ = writeln!(out, "{comment} {}", cost(&code));
     match (stage, &code) {
         (Stage::Ir, _) => out += &kernel.to_string(),
         (Stage::Lowered, Code::X64(_)) => {

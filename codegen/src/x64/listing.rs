@@ -1,8 +1,27 @@
 //! Listings: the finished bytes, disassembled, with the IR statement that each instruction comes from.
 //!
-//! What is printed is decoded from the bytes, not from what the compiler meant to encode.
+//! What is printed is decoded from the bytes, not from what the compiler meant to encode. It is what GNU as and llvm-mca take as it
+//! is: jump targets and constants have labels, constants their values, comments start with `#`.
+//!
+//! ```text
+//! .intel_syntax noprefix
+//! k:
+//!         mov rax, qword ptr [rdi]                            #      0
+//! .L18:
+//!         vaddps ymm0, ymm1, ymmword ptr [rip + .Lc40]        #     18  %b = add f32x8 %a, %two
+//!         ...
+//!         .balign 64, 0xcc
+//! .Lc40:
+//!         .long 0x40000000, 0x40000000, 0x40000000, 0x40000000
+//! ```
 
-use iced_x86::{Decoder, DecoderOptions, Formatter, IntelFormatter};
+use std::collections::BTreeSet;
+use std::fmt::Write;
+
+use iced_x86::{
+    Decoder, DecoderOptions, Formatter, Instruction, IntelFormatter, MemorySizeOptions, OpKind, SymbolResolver,
+    SymbolResult,
+};
 
 use ixc_ir::kernel::print::statement_text;
 use ixc_ir::kernel::{For, Kernel, Stmt};
@@ -20,37 +39,121 @@ pub struct Listed {
     pub origin: Option<u32>,
 }
 
+/// Column of comments.
+const COMMENT: usize = 60;
+
+/// Names what the code jumps to and the constants that it reads.
+struct Labels {
+    code_bytes: u64,
+}
+
+impl Labels {
+    /// The name of an offset.
+    fn name(&self, offset: u64) -> String {
+        if offset < self.code_bytes { format!(".L{offset:x}") } else { format!(".Lc{offset:x}") }
+    }
+
+    /// The offset that an instruction names, if it does.
+    fn named(i: &Instruction) -> Option<u64> {
+        if i.is_ip_rel_memory_operand() {
+            return Some(i.ip_rel_memory_address());
+        }
+        (i.op_count() > 0 && i.op0_kind() == OpKind::NearBranch64).then(|| i.near_branch64())
+    }
+}
+
+impl SymbolResolver for Labels {
+    fn symbol(
+        &mut self,
+        i: &Instruction,
+        _operand: u32,
+        _instruction_operand: Option<u32>,
+        address: u64,
+        _address_size: u32,
+    ) -> Option<SymbolResult<'_>> {
+        (Labels::named(i) == Some(address)).then(|| SymbolResult::with_string(address, self.name(address)))
+    }
+}
+
 impl Compiled {
     /// Disassembles the kernel.
     pub fn listing(&self) -> Vec<Listed> {
-        let mut decoder = Decoder::with_ip(64, &self.code[..self.code_bytes], 0, DecoderOptions::NONE);
-        let mut formatter = IntelFormatter::new();
-        formatter.options_mut().set_branch_leading_zeros(false);
-        formatter.options_mut().set_space_after_operand_separator(true);
-        formatter.options_mut().set_rip_relative_addresses(false);
+        let labels = Labels { code_bytes: self.code_bytes as u64 };
+        let mut formatter = IntelFormatter::with_options(Some(Box::new(labels)), None);
+        let options = formatter.options_mut();
+        options.set_space_after_operand_separator(true);
+        options.set_space_between_memory_add_operators(true);
+        options.set_rip_relative_addresses(false);
+        options.set_show_branch_size(false);
+        options.set_memory_size_options(MemorySizeOptions::Always);
+        options.set_hex_prefix("0x");
+        options.set_hex_suffix("");
         let mut lines = Vec::with_capacity(self.lines.len());
-        for line in &self.lines {
+        for (line, i) in self.lines.iter().zip(self.instructions()) {
             let mut text = String::new();
-            formatter.format(&decoder.decode(), &mut text);
+            formatter.format(&i, &mut text);
+            if i.is_ip_rel_memory_operand() {
+                // Without it assemblers take the address of the label as a displacement of 32 bits.
+                text = text.replacen("[.L", "[rip + .L", 1);
+            }
             lines.push(Listed { offset: line.offset, text, origin: line.origin });
         }
         lines
+    }
+
+    fn instructions(&self) -> impl Iterator<Item = Instruction> {
+        Decoder::with_ip(64, &self.code[..self.code_bytes], 0, DecoderOptions::NONE).into_iter()
+    }
+
+    /// The constants behind the code, each with its label, as directives.
+    fn constants_text(&self, named: &BTreeSet<u64>, labels: &Labels) -> String {
+        let start = self.code.len() as u64;
+        let end = start + self.constants.len() as u64;
+        if self.constants.is_empty() {
+            return String::new();
+        }
+        let mut out = String::from("        .balign 64, 0xcc\n");
+        let mut starts: Vec<u64> = named.range(start..end).copied().collect();
+        if starts.first() != Some(&start) {
+            starts.insert(0, start);
+        }
+        for (n, &from) in starts.iter().enumerate() {
+            let to = starts.get(n + 1).copied().unwrap_or(end);
+            let _ = writeln!(out, "{}:", labels.name(from));
+            for line in self.constants[(from - start) as usize..(to - start) as usize].chunks(16) {
+                let (dwords, bytes) = line.as_chunks::<4>();
+                let dwords: Vec<String> = dwords.iter().map(|d| format!("{:#010x}", u32::from_le_bytes(*d))).collect();
+                let bytes: Vec<String> = bytes.iter().map(|b| format!("{b:#04x}")).collect();
+                for (directive, values) in [(".long", dwords), (".byte", bytes)] {
+                    if !values.is_empty() {
+                        let _ = writeln!(out, "        {directive} {}", values.join(", "));
+                    }
+                }
+            }
+        }
+        out
     }
 }
 
 /// The listing as text, with the IR statement of each instruction (the first line of a loop).
 pub fn text(compiled: &Compiled, kernel: &Kernel) -> String {
     let statements = statements(kernel);
-    let mut out = format!("; {} ({} bytes)\n", compiled.name, compiled.code_bytes);
+    let labels = Labels { code_bytes: compiled.code_bytes as u64 };
+    let named: BTreeSet<u64> = compiled.instructions().filter_map(|i| Labels::named(&i)).collect();
+    let mut out =
+        format!("# {} ({} bytes)\n.intel_syntax noprefix\n{}:\n", compiled.name, compiled.code_bytes, compiled.name);
     let mut last = None;
     for line in compiled.listing() {
+        if named.contains(&u64::from(line.offset)) {
+            let _ = writeln!(out, "{}:", labels.name(line.offset.into()));
+        }
         // Only the first of a run of instructions repeats the statement.
         let origin = line.origin.filter(|_| line.origin != last).and_then(|o| statements.get(o as usize));
         last = line.origin;
-        let origin = origin.map(|o| format!("; {o}")).unwrap_or_default();
-        out += format!("{:6x}  {:<44}{origin}", line.offset, line.text).trim_end();
-        out.push('\n');
+        let origin = origin.map(|o| format!("  {o}")).unwrap_or_default();
+        let _ = writeln!(out, "{:<COMMENT$}#{:7x}{origin}", format!("        {}", line.text), line.offset);
     }
+    out += &compiled.constants_text(&named, &labels);
     out
 }
 

@@ -1,0 +1,115 @@
+//! Listings are assembly: what stands in them assembles to what they list (issue 16, U32).
+
+use std::process::Command;
+
+use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind};
+use ixc_codegen::generators::generate;
+use ixc_codegen::rows::table::ROWS;
+use ixc_codegen::target::{Isa, Target};
+use ixc_codegen::x64::{self, listing};
+
+use crate::tools::{Found, GNU_AS};
+
+/// One kernel of each kind that has constants, loops, masks or tiles.
+const KERNELS: [&str; 8] =
+    ["gemv_q4_k", "gemm_q6_k", "gemv_f32", "gemv_q4_k_r16", "gemm_q4_k_r16", "tiles_q4_k_r16", "attention_64", "silu"];
+
+/// What makes an instruction the same one in another encoding at another place: jumps and constants are compared by what they name.
+fn same(i: &Instruction, j: &Instruction) -> bool {
+    let operand = |i: &Instruction, n| match i.op_kind(n) {
+        OpKind::NearBranch64 => (OpKind::NearBranch64, 0, 0),
+        OpKind::Memory if i.is_ip_rel_memory_operand() => (OpKind::Memory, i.memory_size() as u64, 0),
+        OpKind::Memory => {
+            let registers =
+                (i.memory_base() as u64) << 32 | (i.memory_index() as u64) << 8 | u64::from(i.memory_index_scale());
+            (OpKind::Memory, registers, i.memory_displacement64())
+        }
+        OpKind::Register => (OpKind::Register, i.op_register(n) as u64, 0),
+        // Of any width.
+        _ => (OpKind::Immediate64, i.immediate(n), 0),
+    };
+    i.mnemonic() == j.mnemonic()
+        && i.op_mask() == j.op_mask()
+        && i.zeroing_masking() == j.zeroing_masking()
+        && i.is_broadcast() == j.is_broadcast()
+        && i.rounding_control() == j.rounding_control()
+        && i.op_count() == j.op_count()
+        && (0..i.op_count()).all(|n| operand(i, n) == operand(j, n))
+}
+
+fn decoded(code: &[u8]) -> Vec<Instruction> {
+    Decoder::with_ip(64, code, 0, DecoderOptions::NONE).into_iter().collect()
+}
+
+#[test]
+fn listings_assemble_to_what_they_list() {
+    let Some(Found { program, .. }) = GNU_AS.find("listings through GNU as") else { return };
+    let folder = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("listings");
+    std::fs::create_dir_all(&folder).unwrap();
+    let mut instructions = 0;
+    for target in Target::all().filter(|target| target.isa() != Isa::Portable) {
+        for row in ROWS.iter().filter(|row| KERNELS.contains(&row.name)) {
+            let Ok(kernel) = generate(&row.spec().unwrap(), target) else { continue };
+            let Ok(compiled) = x64::compile(&kernel, target) else { continue };
+            let name = format!("{}-{}", row.name, target.name());
+            let [text, object, binary] = ["s", "o", "bin"].map(|end| folder.join(format!("{name}.{end}")));
+            std::fs::write(&text, listing::text(&compiled, &kernel)).unwrap();
+            let run = |tool: &std::path::Path, arguments: &[&std::ffi::OsStr]| {
+                let out = Command::new(tool).args(arguments).output().unwrap();
+                assert!(out.status.success(), "{name}: {tool:?}: {}", String::from_utf8_lossy(&out.stderr));
+            };
+            run(&program, &["--64".as_ref(), "-o".as_ref(), object.as_ref(), text.as_ref()]);
+            let options = ["-O", "binary", "-j", ".text"].map(std::ffi::OsStr::new);
+            run(&program.with_file_name("objcopy"), &[&options[..], &[object.as_ref(), binary.as_ref()]].concat());
+
+            let assembled = std::fs::read(&binary).unwrap();
+            let (ours, theirs) = (decoded(&compiled.code[..compiled.code_bytes]), decoded(&assembled));
+            // The numbers of instructions that jumps go to.
+            let number = |all: &[Instruction], i: &Instruction| all.iter().position(|j| j.ip() == i.near_branch64());
+            let image = [&compiled.code[..], &compiled.constants].concat();
+            for (i, j) in ours.iter().zip(&theirs) {
+                assert!(same(i, j), "{name}: at {:x} `{i}`, assembled `{j}`", i.ip());
+                if i.op_count() > 0 && i.op0_kind() == OpKind::NearBranch64 {
+                    assert_eq!(number(&ours, i), number(&theirs, j), "{name}: {i}");
+                }
+                if i.is_ip_rel_memory_operand() {
+                    let [at, to] = [i, j].map(|i| i.ip_rel_memory_address() as usize);
+                    let bytes = i.memory_size().size();
+                    assert_eq!(image[at..at + bytes], assembled[to..to + bytes], "{name}: {i}");
+                }
+            }
+            instructions += ours.len();
+        }
+    }
+    println!("{instructions} instructions assembled");
+    assert!(instructions > 10_000, "{instructions}");
+}
+
+/// What assemblers would not take, without one.
+#[test]
+fn listings_name_jump_targets_and_state_constants() {
+    let row = ROWS.iter().find(|row| row.name == "silu").unwrap();
+    let kernel = generate(&row.spec().unwrap(), Target::AVX2).unwrap();
+    let compiled = x64::compile(&kernel, Target::AVX2).unwrap();
+    let text = listing::text(&compiled, &kernel);
+    println!("{text}");
+    let code = |line: &str| line.split('#').next().unwrap_or_default().trim().to_owned();
+    let lines: Vec<String> = text.lines().map(code).collect();
+    let labels: Vec<&str> = lines.iter().filter_map(|line| line.strip_suffix(':')).collect();
+    let named: Vec<&str> = lines
+        .iter()
+        .flat_map(|line| line.split(|c: char| !c.is_ascii_alphanumeric() && c != '.'))
+        .filter(|word| word.starts_with(".L"))
+        .collect();
+    assert!(named.iter().any(|name| name.starts_with(".Lc")) && named.iter().any(|name| !name.starts_with(".Lc")));
+    for name in named {
+        assert!(labels.contains(&name), "{name} is no label");
+    }
+    // A number of hexadecimal digits with an `h` behind is no number elsewhere.
+    assert!(!lines.iter().any(|line| line.contains("h]") || line.contains(';')), "{text}");
+    // Each constant has its value.
+    let words: usize = lines.iter().filter_map(|line| Some(line.strip_prefix(".long")?.split(',').count())).sum();
+    let bytes: usize = lines.iter().filter_map(|line| Some(line.strip_prefix(".byte")?.split(',').count())).sum();
+    assert_eq!(4 * words + bytes, compiled.constants.len());
+    assert!(!compiled.constants.is_empty());
+}
