@@ -529,7 +529,7 @@ fn what_is_said_in_a_chat_holds_no_control_tokens() {
     ];
     assert!(near > 200 && counts.iter().all(|count| near.abs_diff(*count) < 20), "{counts:?}, {near}");
     // A prompt as it is may name them.
-    let raw = counted(ixc(["run", "-c", "32", "-n", "1", "-p", &control]).output().unwrap());
+    let raw = counted(ixc(["run", "--no-chat", "-c", "32", "-n", "1", "-p", &control]).output().unwrap());
     assert_eq!(raw, 40);
 }
 

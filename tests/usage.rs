@@ -90,7 +90,7 @@ fn options_come_from_the_environment_where_they_are_not_given() {
 #[test]
 fn what_is_logged_is_chosen_and_a_filter_that_is_none_is_refused() {
     let run = |arguments: &[&str], filter: &str| {
-        let mut command = ixc([&["run", "-p", "The", "-n", "1"], arguments].concat());
+        let mut command = ixc([&["run", "--no-chat", "-p", "The", "-n", "1"], arguments].concat());
         let output = command.env("IXC_LOG", filter).output().unwrap();
         (output.status.code(), stderr(&output))
     };
@@ -114,7 +114,7 @@ fn the_log_goes_to_a_file_that_is_a_log() {
     let folder = scratch("log_file");
     let log = folder.join("ixc.log");
     let run = |log: &std::path::Path| {
-        let mut command = ixc(["run", "-p", "The", "-n", "1", "-vv", "--log-file"]);
+        let mut command = ixc(["run", "--no-chat", "-p", "The", "-n", "1", "-vv", "--log-file"]);
         command.arg(log).output().unwrap()
     };
     let first = run(&log);

@@ -80,7 +80,7 @@ impl Terminal {
     /// Types a line, and gives what came of it up to the next question.
     #[track_caller]
     pub fn say(&mut self, line: &str) -> String {
-        self.send(&format!("{line}\r"));
+        self.send(format!("{line}\r"));
         self.asked()
     }
 

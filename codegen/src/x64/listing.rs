@@ -19,8 +19,8 @@ use std::collections::BTreeSet;
 use std::fmt::Write;
 
 use iced_x86::{
-    Decoder, DecoderOptions, Formatter, Instruction, IntelFormatter, MemorySizeOptions, OpKind, SymbolResolver,
-    SymbolResult,
+    Decoder, DecoderOptions, Formatter, Instruction, IntelFormatter, MemorySize, MemorySizeOptions, OpKind,
+    SymbolResolver, SymbolResult,
 };
 
 use ixc_ir::kernel::print::statement_text;
@@ -95,6 +95,10 @@ impl Compiled {
             if i.is_ip_rel_memory_operand() {
                 // Without it assemblers take the address of the label as a displacement of 32 bits.
                 text = text.replacen("[.L", "[rip + .L", 1);
+            }
+            if i.memory_size() == MemorySize::Tilecfg {
+                // No assembler has a name for this size; as large as a vector is another one to GNU as.
+                text = text.replacen("zmmword ptr ", "", 1);
             }
             lines.push(Listed { offset: line.offset, text, origin: line.origin });
         }
