@@ -73,8 +73,10 @@ fn hostile_templates_end_in_errors() {
 
 fn a_broken_helper_is_an_error() {
     let template = ChatTemplate::from_source("x").expect("short");
-    for helper in ["/nonexistent/ixc", "/bin/false", "/bin/true", "/bin/echo"] {
-        let error = template.render_isolated(helper.as_ref(), &conversation("hi")).expect_err(helper);
+    let error = |helper: &str| template.render_isolated(helper.as_ref(), &conversation("hi")).expect_err(helper);
+    assert!(matches!(error("/nonexistent/ixc"), TemplateError::Start { .. }));
+    for helper in ["/bin/false", "/bin/true", "/bin/echo"] {
+        let error = error(helper);
         assert!(matches!(error, TemplateError::Failed { .. }), "{helper}: {error}");
     }
 }
