@@ -13,9 +13,9 @@
 //! let a = b.load(Type::f32(8), x, 0);
 //! let sum = b.add(a, a);
 //! b.store(y, 0, sum);
-//! let code = ixc_codegen::portable::compile(&b.finish()).unwrap();
+//! let code = ixc_codegen::portable::compile_with_text(&b.finish()).unwrap();
 //! assert_eq!(code.name, "double_f32x8");
-//! assert_eq!(code.clif.matches("fadd").count(), 2);
+//! assert_eq!(code.text.unwrap().clif.matches("fadd").count(), 2);
 //! ```
 //!
 //! | module | what it owns |
