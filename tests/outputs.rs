@@ -38,6 +38,7 @@ fn refused(output: &Output, status: i32, part: &str) {
     let said = stderr(output);
     assert_eq!(output.status.code(), Some(status), "{said}");
     assert!(said.starts_with("error: ") && said.contains(part) && said.lines().count() == 1, "{said}");
+    assert!(!stderr(output).contains(".part\""), "it names a file that is none of the user's: {}", stderr(output));
 }
 
 fn names(folder: &Path) -> Vec<String> {

@@ -418,14 +418,19 @@ fn held(file: &File) -> PathBuf {
 fn aside(path: &Path) -> io::Result<To> {
     #[cfg(target_os = "linux")]
     {
+        use io::ErrorKind::{NotADirectory, NotFound, PermissionDenied, ReadOnlyFilesystem};
         let flags = OFlags::TMPFILE.bits().cast_signed();
         #[expect(clippy::disallowed_methods, reason = "a new file, which nobody else can reach")]
         let nameless = File::options().write(true).mode(NEW_FILE).custom_flags(flags).open(folder_of(path));
-        // Some file systems have no such files; without /proc they could not be given a name.
-        if let Ok(file) = nameless
-            && fs::metadata(held(&file)).is_ok()
-        {
-            return Ok(To::Nameless(file));
+        match nameless {
+            // Without /proc it could not be given a name.
+            Ok(file) if fs::metadata(held(&file)).is_ok() => return Ok(To::Nameless(file)),
+            // Of the folder, in which no other file could be made either; what `tempfile` says names a file that the user never named.
+            Err(error) if matches!(error.kind(), NotFound | NotADirectory | PermissionDenied | ReadOnlyFilesystem) => {
+                return Err(error);
+            }
+            // Some file systems have no such files.
+            Ok(_) | Err(_) => {}
         }
     }
     Ok(To::Named(beside(path).tempfile_in(folder_of(path))?))
