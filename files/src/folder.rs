@@ -33,7 +33,10 @@ impl NewFolder {
         match fs::symlink_metadata(place) {
             Ok(there) if FileKind::of(&there) == Some(FileKind::Folder) && empty().map_err(&failed)? => {}
             Ok(_) => return Err(OutputError::FolderIsThere { path: place.into() }),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            // Told of the folder around it, and not of a temporary one in that, which the user never named.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                fs::metadata(folder_of(place)).map_err(&failed)?;
+            }
             Err(error) => return Err(failed(error)),
         }
         let aside = beside(place).folder_in(folder_of(place), NEW_FOLDER).map_err(failed)?;
