@@ -137,12 +137,9 @@ const MAX_INSTRUCTIONS: usize = 1 << 16;
 /// The same where the CPU has no `fma`, which is some sixty instructions then: more than twice the largest kernel of the tests, an
 /// `attention` of 81 848.
 const MAX_INSTRUCTIONS_WITHOUT_FMA: usize = 1 << 18;
-/// Largest frame in bytes: far below the smallest thread stack. Compiled kernels have no probes, so that a frame larger than
-/// a stack's guard would reach beyond it.
-const MAX_FRAME: usize = 1 << 16;
-/// The same where the CPU has no `fma`: `attention` has 183,712 there. An eighth of a thread's stack, which the runtime's threads have
-/// almost whole.
-const MAX_FRAME_WITHOUT_FMA: usize = 1 << 18;
+/// Largest frame in bytes: an eighth of a thread's stack, which the runtime's threads have almost whole. `attention` has 183,712 where the
+/// CPU has no `fma`. Frames are touched page by page ([`finish_isa`]), so that one that does not fit meets the stack's guard.
+const MAX_FRAME: usize = 1 << 18;
 
 /// Ops that cranelift would call a library for where the CPU lacks the instruction.
 #[derive(Clone, Copy)]
@@ -179,7 +176,14 @@ fn machine(reason: impl ToString) -> PortableError {
 
 fn finish_isa(isa: Builder) -> Result<OwnedTargetIsa, PortableError> {
     let mut flags = settings::builder();
-    for (name, value) in [("opt_level", "speed"), ("enable_verifier", "true"), ("is_pic", "true")] {
+    let set = [
+        ("opt_level", "speed"),
+        ("enable_verifier", "true"),
+        ("is_pic", "true"),
+        ("enable_probestack", "true"),
+        ("probestack_strategy", "inline"),
+    ];
+    for (name, value) in set {
         flags.set(name, value).map_err(machine)?;
     }
     isa.finish(settings::Flags::new(flags)).map_err(machine)
@@ -202,16 +206,13 @@ fn compile_for(kernel: &Kernel, isa: &dyn TargetIsa, with_text: bool) -> Result<
         true => Ok(()),
         false => Err(PortableError::TooLarge { kernel: kernel.name.clone(), what, found, most }),
     };
-    let (most, most_of_frame) = match features.fma {
-        true => (MAX_INSTRUCTIONS, MAX_FRAME),
-        false => (MAX_INSTRUCTIONS_WITHOUT_FMA, MAX_FRAME_WITHOUT_FMA),
-    };
-    limit("instructions", context.func.dfg.num_insts(), most)?;
+    let most_instructions = if features.fma { MAX_INSTRUCTIONS } else { MAX_INSTRUCTIONS_WITHOUT_FMA };
+    limit("instructions", context.func.dfg.num_insts(), most_instructions)?;
     let clif = with_text.then(|| context.func.display().to_string());
     let compiled =
         context.compile(isa, &mut ControlPlane::default()).map_err(|error| cranelift(format!("{:?}", error.inner)))?;
     let frame = compiled.buffer.frame_layout().map_or(0, |frame| frame.frame_to_fp_offset as usize);
-    limit("bytes of frame", frame, most_of_frame)?;
+    limit("bytes of frame", frame, MAX_FRAME)?;
     if !compiled.buffer.relocs().is_empty() {
         let calls: Vec<_> = compiled.buffer.relocs().iter().map(|reloc| format!("{:?}", reloc.target)).collect();
         return Err(PortableError::RuntimeCall { kernel: kernel.name.clone(), calls: calls.join(", ") });

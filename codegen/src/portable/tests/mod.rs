@@ -176,6 +176,8 @@ fn attention_is_compiled_for_a_cpu_without_fma() {
     let spec: KernelSpec = "attention group=1 d=64 dv=64 scale=0.125 heads=2 rows=16".parse().unwrap();
     let kernel = generate(&spec, Target::PORTABLE).unwrap();
     let code = compile_for(&kernel, &*isa(Machine::Baseline), true).unwrap_or_else(|error| panic!("{error}"));
-    let lines = code.text.unwrap().clif.lines().count();
+    let Text { clif, disassembly } = code.text.unwrap();
+    assert!(disassembly.contains("probe"), "a frame of many pages is not touched page by page: {disassembly}");
+    let lines = clif.lines().count();
     assert!(lines > super::MAX_INSTRUCTIONS, "{lines} lines of cranelift's IR: not what was refused");
 }
