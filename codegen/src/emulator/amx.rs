@@ -20,7 +20,7 @@
 use iced_x86::{Instruction, Mnemonic, Register};
 use thiserror::Error;
 
-use super::dot::{add_flushed, fma_flushed};
+use super::dot::{add_flushed, add_products_flushed};
 use super::fault::{FaultKind, Trap};
 use super::half_ops;
 use super::memory::Memory;
@@ -581,12 +581,8 @@ fn float_product(sums: &mut Sums, left: &Tile, right: &Tile, shape: ProductShape
     for (sums, left) in sums.iter_mut().zip(left).take(shape.rows) {
         let left = halves(left);
         let mut parts = [0u32; 2 * DWORDS];
-        for (k, right) in right.iter().enumerate().take(shape.inner) {
-            let [even, odd] = left.as_chunks::<2>().0[k];
-            for n in 0..shape.columns {
-                parts[2 * n] = fma_flushed(even, right[2 * n], parts[2 * n]);
-                parts[2 * n + 1] = fma_flushed(odd, right[2 * n + 1], parts[2 * n + 1]);
-            }
+        for (&pair, right) in left.as_chunks::<2>().0.iter().zip(&right).take(shape.inner) {
+            add_products_flushed(&mut parts, pair, right);
         }
         for (sum, part) in sums.iter_mut().zip(parts.as_chunks::<2>().0) {
             *sum = add_flushed(*sum, add_flushed(part[0], part[1]));

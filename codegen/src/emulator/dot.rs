@@ -72,14 +72,56 @@ pub fn dpbf16ps(sum: u32, a: u32, b: u32) -> u32 {
 /// NaN operands win in the order x, y, z and are made quiet.
 #[inline(always)]
 pub fn fma_flushed(x: u32, y: u32, z: u32) -> u32 {
+    let (bits, settled) = fma_by_f64(x, y, z);
+    if settled { bits } else { fma_with_care(zero_if_denormal(x), zero_if_denormal(y), zero_if_denormal(z)) }
+}
+
+/// `sums + x · y` lane by lane, by the rules of [`fma_flushed`]; `x` has one value for even lanes and one for odd. The common case has
+/// no branch, so that a compiler makes vectors of it.
+pub fn add_products_flushed<const N: usize>(sums: &mut [u32; N], x: [u32; 2], y: &[u32; N]) {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: the host has AVX2.
+        unsafe { add_products_flushed_avx2(sums, x, y) };
+        return;
+    }
+    add_products_by_f64(sums, x, y);
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn add_products_flushed_avx2<const N: usize>(sums: &mut [u32; N], x: [u32; 2], y: &[u32; N]) {
+    add_products_by_f64(sums, x, y);
+}
+
+#[inline(always)]
+fn add_products_by_f64<const N: usize>(sums: &mut [u32; N], x: [u32; 2], y: &[u32; N]) {
+    let x: [u32; N] = std::array::from_fn(|i| x[i % 2]);
+    let mut next = [0; N];
+    let mut all_settled = true;
+    for i in 0..N {
+        let (bits, settled) = fma_by_f64(x[i], y[i], sums[i]);
+        next[i] = bits;
+        all_settled &= settled;
+    }
+    *sums = if all_settled { next } else { std::array::from_fn(|i| fma_flushed(x[i], y[i], sums[i])) };
+}
+
+/// `x · y + z`, denormals taken as zero, and whether that is surely the right result.
+#[inline(always)]
+fn fma_by_f64(x: u32, y: u32, z: u32) -> (u32, bool) {
     let (x, y, z) = (zero_if_denormal(x), zero_if_denormal(y), zero_if_denormal(z));
+    let (product, z) = (widen(x) * widen(y), widen(z));
+    let wide = product + z;
     // Of f32's values the product is exact in f64 (48 of 53 bits), the sum is not always. Rounding it again to f32 is right
-    // unless the f64 is a midpoint of two f32, where it may have come from either side.
-    let wide = widen(x) * widen(y) + widen(z);
+    // unless the f64 is a midpoint of two f32 and not exact, where it may have come from either side. What the sum lost is Knuth's.
+    let part = wide - product;
+    let exact = (product - (wide - part)) + (z - part) == 0.0;
     let narrow = wide as f32;
-    let settled = wide.to_bits() & BELOW_F32 != HALFWAY && narrow.abs() > f32::MIN_POSITIVE && narrow.is_finite();
+    let normal = (narrow.abs() > f32::MIN_POSITIVE) & (narrow.abs() <= f32::MAX);
     // An f64 sum of such values is zero only when it is exactly zero.
-    if settled || wide == 0.0 { narrow.to_bits() } else { fma_with_care(x, y, z) }
+    let settled = ((wide.to_bits() & BELOW_F32 != HALFWAY) | exact) & normal | (wide == 0.0);
+    (narrow.to_bits(), settled)
 }
 
 /// `x + y` by the same rules; a NaN in `x` wins.

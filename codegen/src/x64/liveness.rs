@@ -41,7 +41,9 @@ impl Set {
     /// Its registers, ascending.
     pub fn iter(&self) -> impl Iterator<Item = Vreg> + '_ {
         self.0.iter().enumerate().flat_map(|(word, &bits)| {
-            (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| Vreg((word * 64 + bit) as u32))
+            // From the lowest bit that is set to the next.
+            let rests = std::iter::successors(Some(bits), |rest| Some(rest & rest.wrapping_sub(1)));
+            rests.take_while(|rest| *rest != 0).map(move |rest| Vreg(word as u32 * 64 + rest.trailing_zeros()))
         })
     }
 }
