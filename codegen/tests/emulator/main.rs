@@ -32,6 +32,8 @@ mod half;
 mod manual;
 mod native;
 mod native_tiles;
+#[path = "../support/qemu.rs"]
+mod qemu;
 mod speed;
 mod state;
 mod thunk;

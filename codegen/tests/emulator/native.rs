@@ -289,9 +289,6 @@ fn is_left_out(code: Code) -> bool {
         || code.cpuid_features().contains(&CpuidFeature::MMX)
 }
 
-/// Set where user-mode QEMU executes the test: what it gets wrong is not held against the emulator then.
-const UNDER_QEMU: &str = "IXC_QEMU";
-
 /// What QEMU (7.2) refuses. Observed: SIGILL; processors execute it, and this test on them does.
 const UNKNOWN_TO_QEMU: [(Code, &str); 4] = {
     const SECOND_TEST: &str = "`test` has a second encoding, /1 beside /0, which QEMU does not know";
@@ -533,7 +530,7 @@ fn instructions_do_what_this_cpu_does() {
     let width = Width::of(present);
     let only = std::env::var("IXC_MNEMONIC").ok();
     let everything = Features::of(Feature::ALL);
-    let qemu = std::env::var_os(UNDER_QEMU).is_some();
+    let qemu = super::qemu::executes_this();
     let mut machine = Machine { memory: Guarded::new(), random: Random(0x1ce), width, qemu };
     let (mut codes, mut runs, mut beyond) = (0, 0, 0);
     let mut elsewhere: BTreeMap<String, usize> = BTreeMap::new();

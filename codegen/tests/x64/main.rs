@@ -20,6 +20,8 @@ mod limits;
 mod listing;
 mod native;
 mod ops;
+#[path = "../support/qemu.rs"]
+mod qemu;
 mod quality;
 mod random;
 #[path = "../support/tools.rs"]
