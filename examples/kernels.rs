@@ -16,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for target in Target::all().filter(|target| target.missing().is_empty()) {
         let kernel = generate(&spec, target)?;
         println!("{kernel}");
-        println!("{}", assembly(&kernel, target)?);
+        println!("{}", assembly([&kernel], target)?);
 
         let module = Module::compile(&[kernel], target)?;
         let input = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();

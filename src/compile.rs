@@ -13,6 +13,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::time::Instant;
 
 use ixc_codegen::generators::generate;
 use ixc_codegen::target::{Isa, Target};
@@ -78,10 +79,12 @@ pub struct Compiled {
 /// # Errors
 /// When its graph asks for what no kernel does.
 pub fn compile(model: &Model, options: &Options) -> Result<Compiled, Error> {
+    let begin = Instant::now();
     let (fused, plan) = specs(model, options)?;
     let mut kernels = parallel::map(&plan.kernels, |spec| generate(spec, options.target)).into_iter();
     // As many as there are specs.
     let plan = plan.try_map_kernels(|spec| kernels.next().unwrap_or_else(|| generate(&spec, options.target)))?;
+    tracing::info!(kernels = plan.kernels.len(), target = options.target.name(), elapsed = ?begin.elapsed(), "plan made");
     Ok(Compiled { fused, plan })
 }
 
@@ -139,24 +142,26 @@ pub fn fuse(model: &Model, options: &Options) -> Result<Module, Error> {
     Ok(run_pipeline(model.arch.module.clone(), PIPELINE, &options)?)
 }
 
-/// The machine code of a kernel, as text.
+/// The machine code of kernels, as one text.
 ///
 /// # Errors
-/// When the target has no code for it.
-pub fn assembly(kernel: &Kernel, target: Target) -> Result<String, Error> {
-    match target.isa() {
+/// When the target has no code for one.
+pub fn assembly<'k>(kernels: impl IntoIterator<Item = &'k Kernel>, target: Target) -> Result<String, Error> {
+    let listing = |(number, kernel): (usize, &Kernel)| match target.isa() {
         Isa::Avx2 | Isa::Avx512 | Isa::Amx => {
             let compiled = x64::compile(kernel, target);
             let compiled = compiled
                 .map_err(|source| ixc_codegen::module::CodegenError::X64 { kernel: kernel.name.clone(), source })?;
-            Ok(x64::listing::text(&compiled, kernel))
+            Ok(x64::listing::text_of_many(&compiled, kernel, number))
         }
         Isa::Portable => {
             let code = portable::compile_with_text(kernel).map_err(ixc_codegen::module::CodegenError::from)?;
             let listing = code.text.map(|text| text.disassembly).unwrap_or_default();
             Ok(format!("; {} ({} bytes)\n{listing}", code.name, code.bytes.len()))
         }
-    }
+    };
+    let listings = kernels.into_iter().enumerate().map(listing).collect::<Result<Vec<_>, Error>>()?;
+    Ok(listings.join("\n"))
 }
 
 fn source_files(gguf: &Gguf) -> Result<Vec<SourceFile>, Error> {

@@ -267,8 +267,9 @@ pub enum Error {
     },
     /// A prompt longer than the model can see, whatever tokens it is.
     #[error(
-        "the prompt has {bytes} bytes; the context of {context} tokens holds at most {}, its longest token being one of {longest}",
-        context.saturating_mul(*longest)
+        "the prompt has {bytes} bytes; the context of {context} tokens holds at most {}, its longest token being one of {longest}; {}",
+        context.saturating_mul(*longest),
+        larger(*context, *model)
     )]
     Prompt {
         /// Its length.
@@ -277,6 +278,8 @@ pub enum Error {
         context: usize,
         /// Bytes of the longest token.
         longest: usize,
+        /// Tokens that the model was made for.
+        model: usize,
     },
 }
 
@@ -405,8 +408,7 @@ fn read_status(error: &ReadError) -> u8 {
 
 fn output_status(error: &OutputError) -> u8 {
     match error {
-        OutputError::Io { source, .. } => io_status(source),
-        OutputError::NotRegular { .. } | OutputError::BrokenLink { .. } => IO,
+        OutputError::Io { .. } | OutputError::NotRegular { .. } | OutputError::BrokenLink { .. } => IO,
         OutputError::IsInput { .. }
         | OutputError::Foreign { .. }
         | OutputError::FolderIsThere { .. }

@@ -56,6 +56,12 @@ impl Model {
             }
             other => other?,
         };
+        tracing::info!(
+            architecture = arch.hyper.architecture,
+            layers = arch.hyper.layers.len(),
+            files = gguf.files().len(),
+            "model read"
+        );
         Ok(Model { gguf, arch, vocabulary })
     }
 

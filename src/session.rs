@@ -436,7 +436,10 @@ impl Session {
     fn check_prompt(&self, prompt: &str) -> Result<(), Error> {
         let (context, longest) = (self.context(), self.tokenizer()?.longest_token());
         let bytes = prompt.len();
-        if bytes > context.saturating_mul(longest) { Err(Error::Prompt { bytes, context, longest }) } else { Ok(()) }
+        match bytes > context.saturating_mul(longest) {
+            true => Err(Error::Prompt { bytes, context, longest, model: self.model_context() }),
+            false => Ok(()),
+        }
     }
 
     /// Makes tokens. What the KV cache holds of the request's tokens already is not computed again. `progress` is called

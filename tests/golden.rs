@@ -2,8 +2,11 @@
 
 mod support;
 
+use std::path::Path;
+
 use ixc::codegen::target::Target;
-use support::{Golden, ixc, kl_divergence, nmse, scratch, shared, stdout};
+use ixc_testing::bits;
+use support::{Golden, demo_model, ixc, kl_divergence, list, nmse, read_npy, scratch, shared, stdout};
 
 /// The models in `../shared/golden/expect` that are supported must be at least these many.
 const MODELS: usize = 12;
@@ -30,8 +33,17 @@ fn rival(model: &Golden, measure: &str) -> f64 {
 
 /// Error over all positions: llama.cpp's figures are over all, of which exact logits are at hand for the last eight, so the
 /// interpreter, which is exact to 1e-9, stands in for the others.
-fn error_over_all(model: &Golden, logits: &[f32], folder: &std::path::Path) -> f64 {
+fn error_over_all(model: &Golden, logits: &[f32], folder: &Path) -> f64 {
     nmse(logits, &model.logits(folder, &["--engine", "interpreter"]))
+}
+
+/// The table of a target's checksums of logits.
+fn table(name: &str) -> bits::Table {
+    bits::Table::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/bits/{name}.txt")))
+}
+
+fn add(table: &mut bits::Table, name: &str, logits: &[f32]) {
+    table.add(name, logits.iter().map(|x| x.to_le_bytes()).collect::<Vec<_>>().iter().map(|x| &x[..]));
 }
 
 fn compiled_models_keep_their_limits(target: Target) {
@@ -48,10 +60,12 @@ fn compiled_models_keep_their_limits(target: Target) {
     assert!(models.len() >= MODELS);
     // Logarithms of our error over llama.cpp's, at the last positions and over all.
     let (mut last, mut all) = (Vec::new(), Vec::new());
+    let mut table = table(&format!("golden-{target}"));
     for model in &models {
         let mut arguments = vec!["--target", target, "-t", "2"];
         arguments.extend(emulate.then_some("--emulate"));
         let logits = model.logits(&folder, &arguments);
+        add(&mut table, model.name(), &logits);
         let (nmse, limit) = (nmse(model.last(&logits), &model.exact), model.number("compiled_nmse_max"));
         println!("{nmse:.2e} <= {limit:.2e}  {}", model.name());
         assert!(nmse <= limit, "{nmse:e} > {limit:e}  {}", model.name());
@@ -69,6 +83,7 @@ fn compiled_models_keep_their_limits(target: Target) {
         "{count} models with experts, geometric mean against llama.cpp: {all:.3} over all positions, {last:.3} at the last"
     );
     assert!(count >= 2 && all <= 1.25, "{all} over {count} models");
+    table.check();
 }
 
 #[test]
@@ -89,6 +104,23 @@ fn amx_keeps_the_limits() {
 #[test]
 fn portable_keeps_the_limits() {
     compiled_models_keep_their_limits(Target::PORTABLE);
+}
+
+/// Without any file that is not in the repository.
+#[test]
+fn the_demo_model_keeps_its_bits() {
+    let folder = scratch("demo_bits");
+    let mut table = table("demo");
+    let tokens: Vec<u32> = (0..45).map(|i| (i * i * 7 + 3 * i + 1) % 256).collect();
+    for target in [Target::AVX2, Target::AVX512, Target::AMX, Target::PORTABLE] {
+        let out = folder.join("out.npy");
+        let mut command = ixc(["logits", "--target", target.name(), "--tokens", &list(&tokens), "-o"]);
+        command.arg(&out).arg(demo_model()).args((!target.missing().is_empty()).then_some("--emulate"));
+        stdout(command);
+        add(&mut table, target.name(), &read_npy(&out).1);
+        std::fs::remove_file(&out).unwrap();
+    }
+    table.check();
 }
 
 #[test]

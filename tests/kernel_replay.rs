@@ -99,7 +99,7 @@ fn a_folder_is_written_whole_or_not_at_all() {
     refused(&again, 2, "cannot create");
     assert_eq!((files(), fs::read(folder.join("index.json")).unwrap()), (vec!["kernel".into()], before));
     let nowhere = ixc(["kernel", "export", "add", "--target", "avx2", "-o"]).arg(parent.join("no/folder")).output();
-    refused(&nowhere.unwrap(), 66, "cannot create");
+    refused(&nowhere.unwrap(), 74, "cannot create");
     let portable = ixc(["kernel", "export", "add", "--target", "portable", "-o"]).arg(parent.join("p")).output();
     refused(&portable.unwrap(), DATA, "an export needs x86-64 code of our own lowering");
     assert_eq!(files(), ["kernel"]);

@@ -202,6 +202,16 @@ fn stages_are_written_over_stages_alone() {
         stdout(command(line, &demo_model(), &plan));
         assert_eq!(names(&stages), ["2.fused.ix", "3.plan.txt"]);
     }
+    // Every stage is taken for what it is.
+    for line in [
+        "compile M --target portable --emit graph,fused,plan,kernel,asm -o O",
+        "compile M --target avx2 --no-weights --emit all -o O",
+    ] {
+        for _ in 0..2 {
+            stdout(command(line, &demo_model(), &plan));
+            assert_eq!(names(&stages).len(), 5);
+        }
+    }
     // Where nothing is compiled there is no folder either.
     let other = folder.join("q.ixp");
     let output = command(line, &folder.join("no.gguf"), &other).output().unwrap();
@@ -220,7 +230,7 @@ fn a_place_that_cannot_be_written_is_found_before_the_work() {
     lines.push("kernel export no-such-kernel -o O");
     for line in lines {
         let output = command(line, &model, &folder.join("no/folder")).output().unwrap();
-        refused(&output, 66, "no/folder: cannot ");
+        refused(&output, 74, "no/folder: cannot ");
         let output = command(line, &model, &model.join("x")).output().unwrap();
         refused(&output, 74, "m.gguf/x: cannot ");
     }
@@ -254,6 +264,18 @@ fn a_dash_is_standard_output() {
         refused(&output, 2, "cannot be written to standard output");
         assert!(output.stdout.is_empty());
     }
+    // A file that is read is no place for it.
+    let read = folder.join("m.gguf");
+    fs::copy(&model, &read).unwrap();
+    for line in
+        ["logits M --tokens 1 --target portable -o O", "compile M --target dataflow:small -o O", "simulate M --html O"]
+    {
+        let appended = fs::File::options().append(true).open(&read).unwrap();
+        let output = command(line, &read, "-".as_ref()).stdout(appended).output().unwrap();
+        refused(&output, 2, "-: is the same file as");
+        assert!(fs::read(&read).unwrap() == fs::read(&model).unwrap(), "{line}");
+    }
+    fs::remove_file(read).unwrap();
     // A reader that goes away is no failure.
     let mut child = command("logits M --tokens 1 --target portable -o O", &model, "-".as_ref());
     let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -340,6 +362,36 @@ fn what_is_not_ours_in_the_place_of_a_part_is_refused() {
     let mut left = names(&folder);
     left.retain(|name| name != ".h.ixp.part");
     assert_eq!(left, ["h.ixp", "victim"]);
+}
+
+/// Files of ours on their way are begun anew; what is something else stays, and what is read stays with `--force`, too.
+#[test]
+fn a_part_that_is_something_else_stays() {
+    let folder = scratch("outputs-other-part");
+    let (line, plan) = ("compile M --target avx2 -o O", folder.join("h.ixp"));
+    for (name, contents) in [(".h.ixp.part", "precious"), (".h.ixp.part.journal", "precious")] {
+        let place = folder.join(name);
+        fs::write(&place, contents).unwrap();
+        refused(&command(line, &demo_model(), &plan).output().unwrap(), 2, "--force replaces it");
+        assert_eq!(fs::read_to_string(&place).unwrap(), contents);
+        stdout({
+            let mut forced = command(line, &demo_model(), &plan);
+            forced.arg("--force");
+            forced
+        });
+        assert!(!place.exists());
+        fs::remove_file(&plan).unwrap();
+        let _ = fs::remove_file(folder.join(".h.ixp.part"));
+
+        fs::copy(demo_model(), &place).unwrap();
+        for forced in [None, Some("--force")] {
+            let output = command(line, &place, &plan).args(forced).output().unwrap();
+            refused(&output, 2, "is the same file as");
+            assert!(fs::read(&place).unwrap() == fs::read(demo_model()).unwrap(), "{name}");
+        }
+        fs::remove_file(&place).unwrap();
+        let _ = fs::remove_file(folder.join(".h.ixp.part"));
+    }
 }
 
 /// A part that another program made, with weights of its own and a journal that agrees with them, is not gone on with.

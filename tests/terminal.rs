@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use ixc::frontend::gguf::write::GgufWriter;
 use ixc::frontend::gguf::{Gguf, StringArray};
@@ -16,8 +16,8 @@ use support::{demo_model, ixc, scratch, stdout};
 /// Sets a title, clears the screen, rings, and writes backwards.
 const EVIL: &str = "\u{1b}]0;pwned\u{7}\u{1b}[2J\u{202e}\u{9b}31mEVIL";
 
-/// Runs a command on a terminal of its own, standard error included; all that it got.
-fn on_terminal(mut command: Command) -> String {
+/// Runs a command on a terminal of its own, standard error included, and standard output unless that goes elsewhere; all that it got.
+fn on_terminal(mut command: Command, out: Option<Stdio>) -> String {
     let (mut ours, mut theirs) = (-1, -1);
     // SAFETY: both places are valid, and no name or settings are asked for.
     let opened = unsafe {
@@ -28,7 +28,8 @@ fn on_terminal(mut command: Command) -> String {
     let (ours, theirs) = unsafe { (OwnedFd::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
     // Without colours, which are escape sequences of our own.
     command.env("NO_COLOR", "1").env("TERM", "xterm");
-    let mut child = command.stdout(theirs.try_clone().unwrap()).stderr(theirs).spawn().unwrap();
+    let mut child =
+        command.stdout(out.unwrap_or_else(|| theirs.try_clone().unwrap().into())).stderr(theirs).spawn().unwrap();
     // What is left of it here would keep the terminal open.
     drop(command);
     let (mut shown, mut part) = (Vec::new(), [0; 4096]);
@@ -129,9 +130,16 @@ fn a_terminal_is_not_steered() {
         ixc(["kernel", "run", EVIL]),
         ixc(["simulate", "--target", &format!("dataflow:{EVIL}")]),
     ];
-    for command in commands {
+    // What is printed on standard error, since standard output has the file.
+    let beside = [
+        with(&["simulate", "--target", "dataflow:small", "--html", "-"], &model, &text),
+        with(&["compile", "--target", "dataflow:small", "-o", "-"], &model, &[]),
+    ];
+    let all =
+        commands.into_iter().map(|command| (command, false)).chain(beside.into_iter().map(|command| (command, true)));
+    for (command, beside) in all {
         let shown = format!("{command:?}");
-        let got = on_terminal(command);
+        let got = on_terminal(command, beside.then(Stdio::null));
         assert!(!got.is_empty(), "{shown}");
         assert!(!steers(&got), "{shown}: {got:?}");
         assert!(got.len() < 100_000, "{shown}: {} bytes", got.len());

@@ -8,6 +8,7 @@ use tempfile::TempDir;
 
 use crate::open::FileKind;
 use crate::output::{OutputError, beside, folder_of, rename, sync_folder};
+use crate::text::STANDARD;
 
 /// What a new folder may be, before the user's mask (`umask`).
 const NEW_FOLDER: u32 = 0o777;
@@ -26,6 +27,9 @@ impl NewFolder {
     /// Where something is there that is no empty folder, or the system refuses.
     pub fn create(place: &Path) -> Result<NewFolder, OutputError> {
         let failed = OutputError::io(place, "create");
+        if place.as_os_str() == STANDARD {
+            return Err(OutputError::NoStream { kind: "folder" });
+        }
         if place.file_name().is_none() {
             return Err(OutputError::NoName { path: place.into() });
         }

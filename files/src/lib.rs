@@ -1,4 +1,5 @@
-//! How this workspace opens what others made, and writes what others read. Nothing else opens or writes a file.
+//! How this workspace opens what others made, and writes what others read. Nothing else opens or writes a file, but the library that edits
+//! lines: it reads and writes those that it remembers, in a file that [`own`] opened first.
 //!
 //! | file | what |
 //! | --- | --- |

@@ -116,7 +116,6 @@ pub(crate) fn regular(path: &Path, options: &mut OpenOptions, flags: OFlags) -> 
     #[expect(clippy::disallowed_methods, reason = "this is where files are opened")]
     let opened = options.custom_flags(flags.bits().cast_signed()).open(path);
     let file = match opened {
-        // A socket, or a folder that is opened to be written.
         // A socket cannot be opened at all, nor a folder for writing; /dev/zero has no reads past the page cache.
         Err(error) if matches!(Errno::from_io_error(&error), Some(Errno::NXIO | Errno::ISDIR | Errno::INVAL)) => {
             return Err(std::fs::metadata(path).ok().and_then(|there| FileKind::of(&there)).map_or(error, not_regular));

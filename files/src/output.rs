@@ -1,21 +1,25 @@
 //! Outputs: opened before the work, so that a place that cannot be written is found before the work and not after it; written beside
 //! their place, and renamed into it when all of it is on the disk.
 //!
-//! Until then the file has no name where the file system can do that (`O_TMPFILE`), so that nothing is left of a run that is killed;
+//! Until then the file has no name where the file system can do that (`O_TMPFILE`), so that nothing is left of a run that is killed while it
+//! works;
 //! elsewhere it has one that cannot be guessed. What is in the place of an output is replaced only where it is
 //!
 //! 1. no input of the command, by whatever name or link: this no option allows;
 //! 2. a regular file, empty or of the output's own kind, which its first bytes tell; or whatever file, with `--force`.
 //!
 //! A link in the place stays, and what it leads to is replaced. A pipe or a device is written to as it is, where the kind is one that
-//! can be written without going back.
+//! can be written without going back; so is standard output, unless it is a file that the command reads.
+//!
+//! The place is looked at before the work and again before the file is renamed into it. In a folder that others write to, what they put
+//! there between that look and the renaming is replaced: files that are on their way keep nobody from making others.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, BufWriter, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, CWD, OFlags, linkat};
@@ -187,17 +191,38 @@ impl Place {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             there => there.map_err(OutputError::io(&self.named, "write"))?,
         };
-        if let Some((input, _)) = self.inputs.iter().find(|(_, identity)| *identity == Identity::of(&there)) {
-            return Err(OutputError::IsInput { path, input: input.clone() });
-        }
+        self.is_no_input(&self.named, &there)?;
         if let Some(found) = FileKind::of(&there) {
             return Err(OutputError::NotRegular { path, found, kind: self.kind_name() });
         }
         let Some(kind) = self.kind.filter(|_| !self.force && there.len() > 0) else { return Ok(()) };
-        let mut head = Vec::new();
-        let read = open_regular(&self.path).and_then(|file| file.take(HEAD_BYTES as u64).read_to_end(&mut head));
-        read.map_err(OutputError::io(&self.named, "see whether it may be replaced: it cannot be read"))?;
-        if (kind.is)(&head) { Ok(()) } else { Err(OutputError::Foreign { path, kind: kind.name }) }
+        let file = open_regular(&self.path);
+        let file = file.map_err(OutputError::io(&self.named, "see whether it may be replaced: it cannot be read"))?;
+        is_of_kind(&self.named, &file, &kind)
+    }
+
+    /// Whether standard output may be written, which may be a file.
+    fn check_stream(&self, file: &File) -> Result<(), OutputError> {
+        let there = file.metadata().map_err(OutputError::io(&self.named, "write"))?;
+        // A terminal, or nothing at all, may well be read and written.
+        if there.is_file() { self.is_no_input(&self.named, &there) } else { Ok(()) }
+    }
+
+    fn is_no_input(&self, path: &Path, there: &fs::Metadata) -> Result<(), OutputError> {
+        match self.inputs.iter().find(|(_, identity)| *identity == Identity::of(there)) {
+            Some((input, _)) => Err(OutputError::IsInput { path: path.into(), input: input.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a file beside the place, open at `path`, may be written over: by the rules for the place itself.
+    ///
+    /// # Errors
+    /// [`OutputError::IsInput`], [`OutputError::Foreign`]; where it cannot be read.
+    pub fn check_beside(&self, path: &Path, file: &File, kind: &Kind) -> Result<(), OutputError> {
+        let there = file.metadata().map_err(OutputError::io(path, "write"))?;
+        self.is_no_input(path, &there)?;
+        if self.force || there.len() == 0 { Ok(()) } else { is_of_kind(path, file, kind) }
     }
 
     /// Puts a file that is whole, `from` beside the place, into it.
@@ -222,6 +247,27 @@ impl Place {
         self.check()?;
         rename(&self.path).and_then(|()| sync_folder(self.folder())).map_err(OutputError::io(&self.named, "write"))
     }
+}
+
+fn is_of_kind(path: &Path, file: &File, kind: &Kind) -> Result<(), OutputError> {
+    let mut head = vec![0; HEAD_BYTES];
+    let read = read_head(file, &mut head);
+    let read = read.map_err(OutputError::io(path, "see whether it may be replaced: it cannot be read"))?;
+    if (kind.is)(&head[..read]) { Ok(()) } else { Err(OutputError::Foreign { path: path.into(), kind: kind.name }) }
+}
+
+/// How many bytes of the beginning there are.
+fn read_head(file: &File, head: &mut [u8]) -> io::Result<usize> {
+    let mut read = 0;
+    while read < head.len() {
+        match file.read_at(&mut head[read..], read as u64) {
+            Ok(0) => break,
+            Ok(more) => read += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(read)
 }
 
 /// A file that will be written.
@@ -262,8 +308,10 @@ impl Output {
             if !streams {
                 return Err(OutputError::NoStream { kind });
             }
-            let copy = io::stdout().as_fd().try_clone_to_owned().map_err(failed("write"))?;
-            return Ok(Output { place, to: To::Stream(copy.into()) });
+            let copy: File = io::stdout().as_fd().try_clone_to_owned().map_err(failed("write"))?.into();
+            guard.inputs.iter().for_each(|input| place.add_input(input));
+            place.check_stream(&copy)?;
+            return Ok(Output { place, to: To::Stream(copy) });
         }
         if path.file_name().is_none() {
             return Err(OutputError::NoName { path: path.into() });
@@ -310,12 +358,10 @@ impl Output {
     /// # Errors
     /// [`OutputError::IsInput`] where that is what would be replaced.
     pub fn reads(&mut self, input: &Path) -> Result<(), OutputError> {
-        match self.to {
-            To::Stream(_) => Ok(()),
-            To::Nameless(_) | To::Named(_) => {
-                self.place.add_input(input);
-                self.place.check()
-            }
+        self.place.add_input(input);
+        match &self.to {
+            To::Stream(file) => self.place.check_stream(file),
+            To::Nameless(_) | To::Named(_) => self.place.check(),
         }
     }
 
@@ -465,7 +511,9 @@ impl TemporaryNames {
     }
 
     pub(crate) fn folder_in(&self, folder: &Path, mode: u32) -> io::Result<tempfile::TempDir> {
-        self.builder().permissions(fs::Permissions::from_mode(mode)).tempdir_in(folder)
+        let made = self.builder().permissions(fs::Permissions::from_mode(mode)).tempdir_in(folder);
+        // What `tempfile` says names a folder that the user never named.
+        made.map_err(|error| io::Error::from(error.kind()))
     }
 
     fn builder(&self) -> Builder<'_, 'static> {

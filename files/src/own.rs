@@ -53,6 +53,12 @@ pub enum NotOurs {
         /// The user's number.
         owner: u32,
     },
+    /// One that others can write to, or have open to write to.
+    #[error("others can write to it (mode {mode:o}); remove it, or choose another place")]
+    Shared {
+        /// Its permissions.
+        mode: u32,
+    },
     /// A file that has another name elsewhere.
     #[error("it has {names} names (hard links); remove this one, or choose another place")]
     Names {
@@ -81,6 +87,9 @@ fn check_own(file: &File) -> io::Result<()> {
     let there = file.metadata()?;
     if there.uid() != geteuid().as_raw() {
         return Err(not_ours(NotOurs::Owner { owner: there.uid() }));
+    }
+    if there.mode() & 0o022 != 0 {
+        return Err(not_ours(NotOurs::Shared { mode: there.mode() & 0o7777 }));
     }
     if there.nlink() > 1 {
         return Err(not_ours(NotOurs::Names { names: there.nlink() }));
@@ -174,6 +183,9 @@ mod tests {
         let file = open_own(&at("mine")).unwrap();
         assert_eq!(file.metadata().unwrap().mode() & 0o777, 0o600);
         open_own(&at("mine")).unwrap();
+        fs::set_permissions(at("mine"), fs::Permissions::from_mode(0o620)).unwrap();
+        assert_eq!(why("mine"), NotOurs::Shared { mode: 0o620 });
+        fs::set_permissions(at("mine"), fs::Permissions::from_mode(0o644)).unwrap();
         fs::hard_link(at("mine"), at("other name")).unwrap();
         symlink(at("mine"), at("link")).unwrap();
         symlink(at("nothing"), at("link to nothing")).unwrap();

@@ -114,7 +114,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<E
         // What is streamed is checked as it arrives: reading it here would take as long as reading all of the model.
         let streamed = |weight: usize| streamed.as_ref().is_some_and(|s| s.get(weight).copied().unwrap_or(false));
         own.check(mapped, &plan.weights, &program.groups, &streamed, &mut pool, options.gauge.as_deref())?;
-        tracing::debug!(bytes = plan.own_weight_bytes, elapsed = ?begin.elapsed(), "weights checked");
+        tracing::info!(bytes = plan.own_weight_bytes, elapsed = ?begin.elapsed(), "weights checked");
     }
     let checked = own.as_ref().filter(|_| !options.skip_weight_check).map(|(own, _)| own.place().0);
     let own = own.map(|(_, mapped)| mapped);
@@ -128,7 +128,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<E
         BackendKind::Emulated => Backend::emulated(&plan.kernels, target)?,
         BackendKind::Interpreter => Backend::Interpreter { kernels: plan.kernels, turn: Mutex::new(()) },
     };
-    tracing::debug!(kernels = program.kernels.len(), ?target, elapsed = ?begin.elapsed(), "kernels ready");
+    tracing::info!(kernels = program.kernels.len(), ?target, elapsed = ?begin.elapsed(), "kernels ready");
     let top_k: Vec<u32> = program.routings.iter().map(|routing| routing.top_k).collect();
     let mut store = Store {
         arena: Memory::zeroed("the arena", plan.arena_bytes, true)?,

@@ -23,6 +23,7 @@ use super::force::{Force, reads};
 use super::output::{self, Bytes, Line, Printable, Rate, Unit, note};
 use super::prefetch::EarlyRouterChoice;
 use super::stages::Stage;
+use super::terminal::standard_error;
 
 /// Compiles a model to a plan: everything that is needed to run it, except weights that kernels read as they lie in the model
 /// file, and no machine code.
@@ -52,7 +53,7 @@ pub struct Args {
     output: Option<PathBuf>,
     /// What to generate kernels for: native, a target or a CPU of `ixc doctor`; this machine need not be one. Or dataflow:GRID, a grid of
     /// processing elements by its name (wse3, wse2, aie, ..) or its TOML file.
-    #[arg(long, default_value = "native")]
+    #[arg(long, default_value = "native", env = "IXC_TARGET", hide_env_values = true)]
     target: TargetChoice,
     /// Positions of the KV cache, for dataflow targets [default: the model's, at most 2048].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
@@ -81,7 +82,7 @@ pub struct Args {
     #[command(flatten)]
     deferral: DeferChoice,
     /// Threads that pack [default: one for each core].
-    #[arg(short, long)]
+    #[arg(short, long, env = "IXC_THREADS", hide_env_values = true)]
     threads: Option<usize>,
     /// Stages to write as text, into a folder beside the plan.
     #[arg(long, value_enum, value_delimiter = ',')]
@@ -178,8 +179,8 @@ impl Args {
         let model = self.model.open()?;
         reads(&mut output, model.gguf.files().iter().map(ShardFile::path))?;
         let Placed { descriptor, .. } = dataflow::place(&model, &grid, &dataflow::Options { context: self.ctx })?;
-        let mut stderr = std::io::stderr();
-        let out: &mut dyn Write = if output.is_standard() { &mut stderr } else { out };
+        let mut stderr = standard_error();
+        let out = if output.is_standard() { &mut *stderr } else { out };
         let bytes = output.write(|out| Ok(serde_json::to_writer(out, &descriptor)?)).map_err(ixc::Error::from)?;
         let seconds = begin.elapsed().as_secs_f64();
         if self.json {

@@ -248,7 +248,8 @@ fn save(writer: &mut Writer<'_>, lines: &mut Lines, file: &str) -> anyhow::Resul
         "model": writer.args.model.name().to_string_lossy(),
         "messages": messages,
     });
-    let inputs: Vec<&Path> = [writer.args.model.path(), writer.args.model.file()].into_iter().flatten().collect();
+    let mut inputs = writer.args.inputs();
+    inputs.extend(session.files().iter().map(PathBuf::as_path));
     let guard = Guard { kind: Some(&CONVERSATION), force: replaces, inputs: &inputs };
     let written = Output::open(&path, &guard).and_then(|output| {
         output.write(|out| {

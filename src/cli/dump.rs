@@ -28,7 +28,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     kernel: Option<String>,
     /// What to generate kernels for: native, a target or a CPU of `ixc doctor`.
-    #[arg(long, default_value = "native")]
+    #[arg(long, default_value = "native", env = "IXC_TARGET", hide_env_values = true)]
     target: TargetName,
     #[command(flatten)]
     experts: Experts,

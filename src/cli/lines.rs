@@ -6,7 +6,7 @@
 //! with a space are not.
 
 use std::fs::OpenOptions;
-use std::io::{self, BufRead, IsTerminal, Write};
+use std::io::{self, BufRead, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 
 use ixc_files::own;
@@ -23,6 +23,8 @@ const MORE: &str = "... ";
 const QUOTES: &str = "\"\"\"";
 /// The variable that names the file of remembered lines; empty for none.
 const HISTORY: &str = "IXC_HISTORY";
+/// What such a file begins with.
+const HISTORY_BEGINS: &[u8] = b"#V2\n";
 /// Messages that are remembered.
 const REMEMBERED: usize = 1000;
 
@@ -168,8 +170,16 @@ fn prepare(path: &Path) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         own::create_folder(folder)?;
     }
-    // The editor writes to it and sets its mode: not to a device, nor to what belongs to somebody else.
-    own::open_own(path).map(drop)
+    // The editor writes to it and sets its mode: not to a device, nor to what belongs to somebody else or is something else.
+    let mut start = Vec::new();
+    own::open_own(path)?.take(HISTORY_BEGINS.len() as u64).read_to_end(&mut start)?;
+    match start.is_empty() || start == HISTORY_BEGINS {
+        true => Ok(()),
+        false => Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "the file is none of remembered lines, and would be spoilt",
+        )),
+    }
 }
 
 /// A message that is being typed.

@@ -83,12 +83,19 @@ impl Log {
 
 /// Opens a log to append to it. What is there must be a log, or empty: any other file is somebody's.
 fn open(path: &Path) -> anyhow::Result<File> {
+    if path.as_os_str() == ixc::files::STANDARD {
+        return Err(
+            Usage("a log goes to standard error, or to a file; standard output is the command's".to_owned()).into()
+        );
+    }
     let failed = |source| ixc::Error::io(path, "write the log to")(source);
     let mut file = ixc::files::open_append(path).map_err(failed)?;
     let mut start = Vec::new();
-    (&mut file).take(5).read_to_end(&mut start).map_err(failed)?;
-    // Lines begin with a date: `2026-11-22T…`.
-    let is_log = matches!(*start, [a, b, c, d, b'-'] if [a, b, c, d].iter().all(u8::is_ascii_digit));
+    // Lines begin with a time.
+    let time = "2026-11-22T13:14:15.";
+    (&mut file).take(time.len() as u64).read_to_end(&mut start).map_err(failed)?;
+    let shape = |byte: u8| if byte.is_ascii_digit() { b'0' } else { byte };
+    let is_log = start.iter().copied().map(shape).eq(time.bytes().map(shape));
     if !start.is_empty() && !is_log {
         return Err(
             failed(io::Error::new(io::ErrorKind::AlreadyExists, "the file is no log, and would be spoilt")).into()

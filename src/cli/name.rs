@@ -76,12 +76,21 @@ fn elsewhere(name: &str) -> Option<String> {
     }
 }
 
-/// How to fetch a model of Hugging Face: `ORG/NAME`, or `ORG/NAME:QUANT`, which names the files.
+/// How to fetch a model of Hugging Face: `ORG/NAME`, `ORG/NAME:QUANT`, which names the files, or the address of one of its files,
+/// `ORG/NAME/resolve/REVISION/FILE`.
 fn hub_advice(name: &str) -> String {
     let name = name.trim_end_matches('/');
-    let (repository, files) = match name.split_once(':') {
-        Some((repository, quant)) => (repository, format!("*{quant}*.gguf")),
-        None => (name, "*.gguf".to_owned()),
+    let words: Vec<&str> = name.splitn(5, '/').collect();
+    let (repository, files) = match (words.as_slice(), name.split_once(':')) {
+        ([organisation, repository, "resolve" | "blob", _, file], _) => {
+            let file = file.split('?').next().unwrap_or_default();
+            return format!(
+                "ixc downloads nothing: `hf download {organisation}/{repository} {file}` fetches it, then give the file"
+            );
+        }
+        ([organisation, repository, _, ..], _) => (format!("{organisation}/{repository}"), "*.gguf".to_owned()),
+        (_, Some((repository, quant))) => (repository.to_owned(), format!("*{quant}*.gguf")),
+        (_, None) => (name.to_owned(), "*.gguf".to_owned()),
     };
     format!("ixc downloads nothing: `hf download {repository} --include \"{files}\"` fetches it, then give the file")
 }
@@ -124,6 +133,8 @@ mod tests {
             ("hf:Qwen/Qwen3-30B-A3B-GGUF", "`hf download Qwen/Qwen3-30B-A3B-GGUF --include \"*.gguf\"`"),
             ("hf://a/b:Q4_K_M", "`hf download a/b --include \"*Q4_K_M*.gguf\"`"),
             ("https://huggingface.co/a/b/", "`hf download a/b --include"),
+            ("https://huggingface.co/a/b/tree/main", "`hf download a/b --include"),
+            ("https://huggingface.co/a/b/resolve/main/c/d.gguf?download=true", "`hf download a/b c/d.gguf`"),
             ("nobody/nothing", "`hf download nobody/nothing --include"),
             ("nobody/nothing:Q8_0", "*Q8_0*.gguf"),
             ("qwen3:30b", "`hf download ORG/NAME"),

@@ -25,9 +25,10 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
-/// Whether a terminal would obey this character: controls, and those that reverse the direction of writing.
+/// Whether a terminal would obey this character: controls, those that reverse the direction of writing, and other ends of lines.
 pub fn steers(c: char) -> bool {
-    c.is_control() || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+    c.is_control()
+        || matches!(c, '\u{61c}' | '\u{2028}' | '\u{2029}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
 }
 
 /// How much is said beside a command's output: 0 with `--quiet`, 1, and one more for each `--verbose`.

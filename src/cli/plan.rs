@@ -44,7 +44,7 @@ pub struct Args {
     #[command(flatten)]
     model: ModelChoice,
     /// A memory budget, such as 6GiB; may be given several times [default: from the least to all].
-    #[arg(long, value_name = "SIZE")]
+    #[arg(long, value_name = "SIZE", env = "IXC_MEMORY", hide_env_values = true)]
     memory: Vec<Size>,
     /// The part of needed experts that are in memory, 0 to 1 [default: as the last run found, or else that of uniform routing,
     /// which is the worst].

@@ -98,11 +98,16 @@ pub struct Args {
 }
 
 impl Args {
+    /// Files that are named here and read.
+    pub fn inputs(&self) -> Vec<&Path> {
+        self.model.files().chain(self.file.as_deref()).chain(self.template.file()).collect()
+    }
+
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         self.sampling.check()?;
         let begin = Instant::now();
-        let inputs: Vec<&Path> = self.model.files().chain(self.file.as_deref()).chain(self.template.file()).collect();
+        let inputs = self.inputs();
         // Before the run, which would be lost.
         let output = self.trace.as_ref().map(|path| self.force.open(path, &trace::KIND, &inputs));
         let mut output = output.transpose()?;

@@ -27,6 +27,7 @@ use super::force::{Force, reads};
 use super::interrupt::Writing;
 use super::name::ModelName;
 use super::output::{self, note};
+use super::terminal::standard_error;
 use super::{BadInput, Usage};
 
 /// Of what `--json` prints.
@@ -127,8 +128,8 @@ impl Args {
         if let (Some(page), Some(model)) = (&mut page, &simulated.model) {
             reads(page, model.gguf.files().iter().map(ShardFile::path))?;
         }
-        let mut stderr = std::io::stderr();
-        let out: &mut dyn Write = if page.as_ref().is_some_and(Output::is_standard) { &mut stderr } else { out };
+        let mut stderr = standard_error();
+        let out = if page.as_ref().is_some_and(Output::is_standard) { &mut *stderr } else { out };
         let d = &simulated.machine.descriptor;
         note!(
             "{} programs, {} instances on {} PEs of {}; ready in {:.2} s",

@@ -52,7 +52,12 @@ impl Stage {
             Stage::Graph | Stage::Fused => ("graph", |head| head.starts_with(b"weight @")),
             Stage::Plan => ("listing of a plan", |head| head.starts_with(b"plan ")),
             Stage::Kernel => ("file of kernels", |head| head.starts_with(b"kernel ")),
-            Stage::Asm => ("listing of machine code", |head| head.starts_with(b"; ")),
+            Stage::Asm => ("listing of machine code", |head| {
+                // As the assembler takes it; cranelift's own.
+                let intel = b".intel_syntax noprefix";
+                head.starts_with(b"# ") && head.windows(intel.len()).any(|part| part == intel)
+                    || head.starts_with(b"; ")
+            }),
         };
         Kind { name, is, streams: true }
     }
@@ -63,16 +68,13 @@ impl Stage {
             Stage::Graph => Ok(model.arch.module.to_string()),
             Stage::Fused => Ok(compiled.fused.to_string()),
             Stage::Plan => Ok(ixc::ir::plan::print::print(&compiled.plan, |kernel: &Kernel| kernel.name.clone())),
-            Stage::Kernel | Stage::Asm => {
+            Stage::Kernel => {
+                let kernels = choose(&compiled.plan.kernels, kernel)?;
+                Ok(kernels.into_iter().map(Kernel::to_string).collect::<Vec<_>>().join("\n"))
+            }
+            Stage::Asm => {
                 let target = Target::from_name(&compiled.plan.target).unwrap_or_else(Target::native);
-                let mut texts = Vec::new();
-                for kernel in choose(&compiled.plan.kernels, kernel)? {
-                    texts.push(match self {
-                        Stage::Asm => assembly(kernel, target)?,
-                        _ => kernel.to_string(),
-                    });
-                }
-                Ok(texts.join("\n"))
+                Ok(assembly(choose(&compiled.plan.kernels, kernel)?, target)?)
             }
         }
     }

@@ -5,7 +5,8 @@
 //! of writing. Names are better escaped by [`Printable`](super::output::Printable), so that they can be told apart; the filter is for what is
 //! text (a model's, `detokenize`'s) and for what somebody forgot. In a pipe or a file every byte is as it was made.
 //!
-//! What is said beside it, on standard error, comes through `note!`, which escapes wherever it goes to, as errors are. The progress line's own
+//! What commands print on standard error, because standard output has the file that they make, goes through the same
+//! ([`standard_error`]). What is said beside it, on standard error, comes through `note!`, which escapes wherever it goes to, as errors are. The progress line's own
 //! sequences go there by their own way.
 
 use std::io::{self, IsTerminal, Write};
@@ -18,6 +19,15 @@ pub fn standard_output() -> Box<dyn Write> {
     match out.is_terminal() {
         true => Box::new(io::BufWriter::new(Filter::new(out))),
         false => Box::new(io::BufWriter::new(out)),
+    }
+}
+
+/// Standard error, for what a command prints while its output goes to standard output.
+pub fn standard_error() -> Box<dyn Write> {
+    let out = io::stderr();
+    match out.is_terminal() {
+        true => Box::new(Filter::new(out)),
+        false => Box::new(out),
     }
 }
 

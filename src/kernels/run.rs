@@ -171,11 +171,17 @@ mod tests {
     use crate::kernels::choose::choose;
     use ixc_codegen::rows::table::{ROWS, Row};
     use ixc_codegen::target::Target;
+    use ixc_testing::bits;
+    use std::path::Path;
 
-    /// A row with few rows of activations; `None`, said aloud, where the target has no kernel for it.
+    /// A row with one row of activations; `None`, said aloud, where the target has no kernel for it.
     fn case(row: &Row, target: Target) -> Option<Case> {
+        case_of(row, target, 1)
+    }
+
+    fn case_of(row: &Row, target: Target, most: u32) -> Option<Case> {
         match choose(row.name, target) {
-            Ok(chosen) => Some(Case::new(chosen, Some(Sizes::Rows(row.rows.min(1))), 7).unwrap()),
+            Ok(chosen) => Some(Case::new(chosen, Some(Sizes::Rows(row.rows.min(most))), 7).unwrap()),
             Err(Error::Generate(error)) => {
                 println!("NO KERNEL: {} for {target:?}: {error}", row.name);
                 None
@@ -192,6 +198,23 @@ mod tests {
             let outcome = case.check(Engine::Native).unwrap_or_else(|error| panic!("{}: {error}", row.name));
             assert_eq!(outcome.difference, None, "{} for {target:?}", row.name);
             assert_ne!(outcome.expected, case.before, "{} wrote something", row.name);
+        }
+    }
+
+    /// By the interpreter, which says what machines have to give.
+    #[test]
+    fn every_row_keeps_its_bits() {
+        for target in [Target::PORTABLE, Target::AVX2, Target::AVX512, Target::AMX] {
+            let file = format!("tests/bits/kernels-{}.txt", target.name());
+            let mut table = bits::Table::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join(file));
+            for row in ROWS {
+                // Groups of rows of every length that kernels have, and a rest.
+                let Some(case) = case_of(row, target, 13) else { continue };
+                let results = case.expected().unwrap_or_else(|error| panic!("{}: {error}", row.name));
+                let results = results.iter().zip(&case.chosen.kernel.buffers);
+                table.add(row.name, results.filter(|(_, b)| b.kind.is_result()).map(|(bytes, _)| bytes.as_slice()));
+            }
+            table.check();
         }
     }
 

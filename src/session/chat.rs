@@ -178,8 +178,9 @@ impl Session {
         };
         let system = self.chat.system.iter().map(|text| Message::new(SYSTEM, text));
         let said: Vec<Message> = system.chain(messages.cloned()).collect();
-        let mut values = tokenizer.values(said.iter().flat_map(|m| [&*m.role, &*m.content]).chain([source]));
-        let messages = said.iter().map(|m| Message::new(values.protect(&m.role), values.protect(&m.content))).collect();
+        let mut values = tokenizer.values(said.iter().map(|m| &*m.content).chain([source]));
+        // Roles are this program's own words, which templates compare.
+        let messages = said.iter().map(|m| Message::new(&*m.role, values.protect(&m.content))).collect();
         let (bos_token, eos_token) = (text(tokenizer.bos())?, text(tokenizer.eos())?);
         let conversation = Conversation { messages, add_generation_prompt: true, bos_token, eos_token };
         let helper = own_program().map_err(Error::io(Path::new("/proc/self/exe"), "find"))?;

@@ -45,12 +45,15 @@ const COMMENT: usize = 60;
 /// Names what the code jumps to and the constants that it reads.
 struct Labels {
     code_bytes: u64,
+    /// What stands in front of each: kernels in one text have labels of their own.
+    prefix: String,
 }
 
 impl Labels {
     /// The name of an offset.
     fn name(&self, offset: u64) -> String {
-        if offset < self.code_bytes { format!(".L{offset:x}") } else { format!(".Lc{offset:x}") }
+        let constant = if offset < self.code_bytes { "" } else { "c" };
+        format!(".L{}{constant}{offset:x}", self.prefix)
     }
 
     /// The offset that an instruction names, if it does.
@@ -78,7 +81,12 @@ impl SymbolResolver for Labels {
 impl Compiled {
     /// Disassembles the kernel.
     pub fn listing(&self) -> Vec<Listed> {
-        let labels = Labels { code_bytes: self.code_bytes as u64 };
+        self.listing_with("")
+    }
+
+    fn listing_with(&self, prefix: &str) -> Vec<Listed> {
+        let prefix = prefix.to_owned();
+        let labels = Labels { code_bytes: self.code_bytes as u64, prefix };
         let mut formatter = IntelFormatter::with_options(Some(Box::new(labels)), None);
         let options = formatter.options_mut();
         options.set_space_after_operand_separator(true);
@@ -141,13 +149,22 @@ impl Compiled {
 
 /// The listing as text, with the IR statement of each instruction (the first line of a loop).
 pub fn text(compiled: &Compiled, kernel: &Kernel) -> String {
+    part(compiled, kernel, "")
+}
+
+/// The listing of one of several kernels whose listings make one text: its labels begin with its number.
+pub fn text_of_many(compiled: &Compiled, kernel: &Kernel, number: usize) -> String {
+    part(compiled, kernel, &format!("{number}_"))
+}
+
+fn part(compiled: &Compiled, kernel: &Kernel, prefix: &str) -> String {
     let statements = statements(kernel);
-    let labels = Labels { code_bytes: compiled.code_bytes as u64 };
+    let labels = Labels { code_bytes: compiled.code_bytes as u64, prefix: prefix.to_owned() };
     let named: BTreeSet<u64> = compiled.instructions().filter_map(|i| Labels::named(&i)).collect();
     let mut out =
         format!("# {} ({} bytes)\n.intel_syntax noprefix\n{}:\n", compiled.name, compiled.code_bytes, compiled.name);
     let mut last = None;
-    for line in compiled.listing() {
+    for line in compiled.listing_with(prefix) {
         if named.contains(&u64::from(line.offset)) {
             let _ = writeln!(out, "{}:", labels.name(line.offset.into()));
         }

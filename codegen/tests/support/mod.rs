@@ -4,6 +4,7 @@ pub mod qemu;
 mod reference;
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use ixc_codegen::emulator::Program;
 use ixc_codegen::emulator::memory::Slice;
@@ -15,20 +16,22 @@ use ixc_codegen::x64;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{BufferKind, Kernel, interpret};
 use ixc_ir::plan::KernelSpec;
+use ixc_testing::bits;
 
 /// The targets whose kernels are tested: every lane count, every lowering.
 const TARGETS: [&str; 6] = ["portable", "avx2", "alder-lake", "avx512", "zen4", "amx"];
 
-/// A group of rows: what ran where, for the line that [`Group::done`] prints.
+/// A group of rows: what ran where, for the line that [`Group::done`] prints, and what came out for each target.
 pub struct Group {
     name: &'static str,
     rows: u32,
     ran: BTreeMap<(usize, &'static str), u32>,
+    results: [Vec<u8>; TARGETS.len()],
 }
 
 impl Group {
     pub fn new(name: &'static str) -> Group {
-        Group { name, rows: 0, ran: BTreeMap::new() }
+        Group { name, rows: 0, ran: BTreeMap::new(), results: Default::default() }
     }
 
     /// A kernel without dims.
@@ -70,7 +73,9 @@ impl Group {
                 known.len() - 1
             });
             kernel.name.clone_from(&full_name);
-            let how = known[at].1.compare(&kernel, target, &full_name);
+            let run = &known[at].1;
+            run.results(&kernel).for_each(|bytes| self.results[i].extend(bytes));
+            let how = run.compare(&kernel, target, &full_name);
             *self.ran.entry((i, how)).or_default() += 1;
         }
     }
@@ -80,6 +85,12 @@ impl Group {
         let ran: Vec<String> =
             self.ran.iter().map(|((target, how), rows)| format!("{} {how} ({rows})", TARGETS[*target])).collect();
         println!("kernels: {:<14} {:>4} rows: {}", self.name, self.rows, ran.join(", "));
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/bits/{}.txt", self.name));
+        let mut table = bits::Table::new(&file);
+        // What QEMU left out has no results.
+        let whole = TARGETS.iter().zip(&self.results).filter(|(_, results)| !results.is_empty());
+        whole.for_each(|(target, results)| table.add(target, [&results[..]]));
+        if qemu::executes_this() { table.check_part() } else { table.check() }
     }
 }
 
@@ -110,6 +121,11 @@ impl Run {
         interpret::run(kernel, dims, &mut interpreted).unwrap_or_else(|e| panic!("{name} {dims:?}: interpreter: {e}"));
         reference::compare(spec, dims, kernel, &before, &interpreted);
         Run { dims: dims.to_vec(), before, interpreted }
+    }
+
+    /// What the kernel leaves behind, by the interpreter.
+    fn results(&self, kernel: &Kernel) -> impl Iterator<Item = &Vec<u8>> {
+        self.interpreted.iter().zip(&kernel.buffers).filter(|(_, b)| b.kind.is_result()).map(|(bytes, _)| bytes)
     }
 
     /// Runs the kernel on a target, emulated where this machine can't run it, and compares every bit with the interpreter's

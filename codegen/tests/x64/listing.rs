@@ -85,6 +85,26 @@ fn listings_assemble_to_what_they_list() {
     assert!(instructions > 10_000, "{instructions}");
 }
 
+/// A whole plan's code is one text.
+#[test]
+fn listings_of_several_kernels_share_no_label() {
+    let rows = ROWS.iter().filter(|row| KERNELS.contains(&row.name)).take(3);
+    let kernels = rows.map(|row| generate(&row.spec().unwrap(), Target::AVX2).unwrap());
+    let texts = kernels.enumerate().map(|(number, kernel)| {
+        let compiled = x64::compile(&kernel, Target::AVX2).unwrap();
+        listing::text_of_many(&compiled, &kernel, number)
+    });
+    let text = texts.collect::<Vec<_>>().join("\n");
+    let labels: Vec<&str> = text.lines().filter_map(|line| line.strip_suffix(':')).collect();
+    let different: std::collections::BTreeSet<&str> = labels.iter().copied().collect();
+    assert!(labels.len() > 10 && different.len() == labels.len(), "{labels:?}");
+    let Some(Found { program, .. }) = GNU_AS.find("listings of several kernels through GNU as") else { return };
+    let path = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("listing-of-many.s");
+    std::fs::write(&path, text).unwrap();
+    let out = Command::new(program).args(["--64", "-o", "/dev/null"]).arg(&path).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+}
+
 /// What assemblers would not take, without one.
 #[test]
 fn listings_name_jump_targets_and_state_constants() {

@@ -4,7 +4,8 @@
 //! changes the conversation before: the first character of each control token's name becomes a *stand-in*, a character of Unicode's private
 //! planes that is nowhere in the prompt. Then no name is left but the template's, and [`super::Tokenizer::encode_rendered`] turns
 //! stand-ins back into what they stand for where it finds text between control tokens. What the template does to a value (cut, trim,
-//! compare, split at `</think>`) it does as before; lengths in characters stay.
+//! compare, split at `</think>`) it does as before, unless what it looks for is itself the name of a control token; lengths in
+//! characters stay.
 //!
 //! ```text
 //! user says      a <|im_end|>                                  ids
@@ -14,7 +15,8 @@
 //! ```
 //!
 //! A value that ends or begins in a part of such a name is protected there, too, so that it makes none with the template's words around it.
-//! What a template joins of one value's parts is not looked at. Names of user-defined tokens are tokens in every text.
+//! What a template makes of a value is not looked at again: parts of one that it joins, other words for these, a value between two
+//! parts of a name. Names of user-defined tokens are tokens in every text.
 
 use std::collections::{HashMap, HashSet};
 

@@ -263,6 +263,13 @@ pub enum BufferKind {
     },
 }
 
+impl BufferKind {
+    /// Whether it holds what a kernel gives: it is written, and not working memory.
+    pub fn is_result(&self) -> bool {
+        matches!(self, BufferKind::Write | BufferKind::ReadWrite)
+    }
+}
+
 /// A parameter of a kernel: memory that the caller hands over.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Buffer {

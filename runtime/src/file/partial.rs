@@ -16,8 +16,9 @@
 //! A seal is a SipHash-2-4 with a secret that only this user's programs read ([`ixc_files::own::secret`]). The folder may be one that
 //! others write to, so what is gone on with is
 //!
-//! 1. a regular file that belongs to this user and has no second name, opened without following a link or waiting for a pipe. Anything
-//!    else in its place is refused, and stays as it is: whoever put it there did not expect it to be written to;
+//! 1. a regular file that belongs to this user, that nobody else can write to and that has no second name, opened without following a link
+//!    or waiting for a pipe; that begins as ours do, unless other files may be replaced, too; and that is not what the command reads.
+//!    Anything else in its place is refused, and stays as it is: whoever put it there did not expect it to be written to;
 //! 2. noted in a journal with our seals. Without them, as where the user's secret is gone or was never made, the file is begun anew.
 //!
 //! What remains: who may write to this user's own files and yet not read the secret could give a unit that is noted other bytes of the same
@@ -35,12 +36,20 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use ixc_files::own::{open_own, secret};
-use ixc_files::{Identity, Place, Secret};
+use ixc_files::{Identity, Kind, Place, Secret};
 use siphasher::sip::SipHasher24;
 
-use super::{FileError, HEADER_BYTES, VERSION};
+use super::{FileError, HEADER_BYTES, KIND, VERSION};
 
 const MAGIC: [u8; 8] = *b"IXCPART\n";
+/// What may be written over in the place of the part: its header is the last that it gets.
+const PART: Kind = Kind {
+    name: "part of a plan",
+    is: |head| head.get(..HEADER_BYTES).is_some_and(|header| header == [0; HEADER_BYTES]) || (KIND.is)(head),
+    streams: false,
+};
+/// The same of the journal.
+const JOURNAL: Kind = Kind { name: "journal of such a part", is: |head| head.starts_with(&MAGIC), streams: false };
 /// Bytes of a unit's entry in the journal.
 const ENTRY: usize = 12;
 /// Bytes of a seal.
@@ -109,6 +118,8 @@ impl Partial {
         };
         let file = lock(&part).map_err(io(&part))?;
         let mut journal = open_own(&journal_path).map_err(io(&journal_path))?;
+        place.check_beside(&part, &file, &PART)?;
+        place.check_beside(&journal_path, &journal, &JOURNAL)?;
         let mut start = [&MAGIC[..], &VERSION.to_le_bytes(), source].concat();
         let mut sealing = SipHasher24::new_with_key(&secret.0);
         sealing.write(&start);

@@ -12,7 +12,7 @@ pub struct KernelChoice {
     #[arg(required = true, value_name = "KERNEL")]
     kernel: Vec<String>,
     /// What to generate code for: native, a target or a CPU (`ixc doctor` lists them).
-    #[arg(long, default_value = "native")]
+    #[arg(long, default_value = "native", env = "IXC_TARGET", hide_env_values = true)]
     target: TargetName,
 }
 

@@ -23,7 +23,7 @@ pub struct Args {
     /// Only rows whose name or spec contains this.
     filter: Option<String>,
     /// What to generate code for: native, a target or a CPU (`ixc doctor` lists them).
-    #[arg(long, default_value = "native")]
+    #[arg(long, default_value = "native", env = "IXC_TARGET", hide_env_values = true)]
     target: TargetName,
     /// Print JSON.
     #[arg(long)]

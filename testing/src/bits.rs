@@ -1,0 +1,141 @@
+//! Tables of checksums: whether results still have the bits that they had.
+//!
+//! A change of structure changes none. One that has to rewrites the table (`IXC_BLESS=1` and the test) and its commit says why.
+//!
+//! ```
+//! use ixc_testing::bits::Table;
+//!
+//! # let folder = tempfile::tempdir().unwrap();
+//! # let path = folder.path().join("sums.txt");
+//! # std::fs::write(&path, "ccdf2c3a two of them\n").unwrap();
+//! let mut table = Table::new(&path);
+//! table.add("two of them", [&[1.5_f32, -2.0].map(f32::to_le_bytes).concat()[..]]);
+//! table.check();
+//! ```
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+/// The checksums of a test's results, and the file with those that they have to have: a line for each, `CRC32 NAME`, in the order
+/// of the names.
+pub struct Table {
+    path: PathBuf,
+    found: BTreeMap<String, u32>,
+}
+
+impl Table {
+    /// An empty table, to be compared with a file.
+    pub fn new(path: &Path) -> Table {
+        Table { path: path.to_owned(), found: BTreeMap::new() }
+    }
+
+    /// Adds a result: all its pieces, one after the other.
+    ///
+    /// # Panics
+    /// Where there is one with that name.
+    #[track_caller]
+    pub fn add<'b>(&mut self, name: &str, pieces: impl IntoIterator<Item = &'b [u8]>) {
+        let mut sum = crc32fast::Hasher::new();
+        pieces.into_iter().for_each(|piece| sum.update(piece));
+        assert_eq!(self.found.insert(name.to_owned(), sum.finalize()), None, "{name} is there twice");
+    }
+
+    /// Compares all with the file; with `IXC_BLESS` in the environment, writes it.
+    ///
+    /// # Panics
+    /// Where they differ, with the names that do.
+    #[track_caller]
+    pub fn check(self) {
+        self.check_in(true);
+    }
+
+    /// The same where only a part of the names was run.
+    ///
+    /// # Panics
+    /// Where one of these differs.
+    #[track_caller]
+    pub fn check_part(self) {
+        self.check_in(false);
+    }
+
+    #[track_caller]
+    fn check_in(self, whole: bool) {
+        if whole && std::env::var_os("IXC_BLESS").is_some() {
+            std::fs::write(&self.path, self.text()).unwrap_or_else(|error| panic!("{}: {error}", self.path.display()));
+            return;
+        }
+        let expected =
+            std::fs::read_to_string(&self.path).unwrap_or_else(|error| panic!("{}: {error}", self.path.display()));
+        let differences = self.differences(&expected, whole);
+        let (first, count) = (differences.first().map_or("", String::as_str), differences.len());
+        assert!(
+            differences.is_empty(),
+            "{}: {first}{}. Where bits shall change, IXC_BLESS=1 writes the table, and the commit says why",
+            self.path.display(),
+            if count > 1 {
+                format!(", and {} more:\n{}", count - 1, differences[1..].join("\n"))
+            } else {
+                String::new()
+            }
+        );
+    }
+
+    fn text(&self) -> String {
+        self.found.iter().fold(String::new(), |mut text, (name, sum)| {
+            let _ = writeln!(text, "{sum:08x} {name}");
+            text
+        })
+    }
+
+    /// A line for each name that has another sum here and there, or none on one side.
+    fn differences(&self, expected: &str, whole: bool) -> Vec<String> {
+        let lines = expected.lines().filter_map(|line| line.split_once(' '));
+        let mut expected: BTreeMap<&str, &str> = lines.map(|(sum, name)| (name, sum)).collect();
+        let mut differences = Vec::new();
+        for (name, sum) in &self.found {
+            match expected.remove(name.as_str()) {
+                Some(right) if right == format!("{sum:08x}") => {}
+                Some(right) => differences.push(format!("{name} has other bits than it had ({sum:08x}, not {right})")),
+                None => differences.push(format!("{name} is new ({sum:08x})")),
+            }
+        }
+        let rest = expected.into_keys().filter(|_| whole);
+        differences.extend(rest.map(|name| format!("{name} is there no more")));
+        differences
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_differs_is_named() {
+        let mut table = Table::new(Path::new("none"));
+        table.add("same", [b"a".as_slice(), b"b"]);
+        table.add("other", [b"a".as_slice()]);
+        table.add("new", [b"".as_slice()]);
+        assert_eq!(table.text(), "00000000 new\ne8b7be43 other\n9e83486d same\n");
+        assert_eq!(table.differences(&table.text(), true), [""; 0]);
+        let expected = "9e83486d same\n00000001 other\n00000002 a row that went\n";
+        let differences = table.differences(expected, true);
+        assert_eq!(
+            differences,
+            [
+                "new is new (00000000)",
+                "other has other bits than it had (e8b7be43, not 00000001)",
+                "a row that went is there no more",
+            ]
+        );
+        assert_eq!(table.differences(expected, false), differences[..2]);
+    }
+
+    #[test]
+    #[should_panic(expected = "twice is there twice")]
+    fn a_name_stands_once() {
+        let mut table = Table::new(Path::new("none"));
+        table.add("twice", [b"a".as_slice()]);
+        table.add("twice", [b"a".as_slice()]);
+    }
+}
