@@ -205,7 +205,7 @@ fn stages_are_written_over_stages_alone() {
     // Every stage is taken for what it is.
     for line in [
         "compile M --target portable --emit graph,fused,plan,kernel,asm -o O",
-        "compile M --target avx2 --no-weights --emit all -o O",
+        "compile M --target avx2 --no-weights --emit graph,fused,plan,kernel,asm -o O",
     ] {
         for _ in 0..2 {
             stdout(command(line, &demo_model(), &plan));

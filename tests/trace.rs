@@ -53,5 +53,5 @@ fn a_trace_that_has_no_place_is_refused() {
     assert!(output.status.code() == Some(74) && message.contains("no regular file"), "{message}");
     let nowhere = scratch("trace_nowhere").join("no/folder/out.json");
     let output = ixc(GREEDY).arg("--trace").arg(nowhere).output().unwrap();
-    assert!(output.status.code() == Some(66) && stderr(&output).contains("no/folder"), "{}", stderr(&output));
+    assert!(output.status.code() == Some(74) && stderr(&output).contains("no/folder"), "{}", stderr(&output));
 }
