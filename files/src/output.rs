@@ -8,8 +8,9 @@
 //! 1. no input of the command, by whatever name or link: this no option allows;
 //! 2. a regular file, empty or of the output's own kind, which its first bytes tell; or whatever file, with `--force`.
 //!
-//! A link in the place stays, and what it leads to is replaced. A pipe or a device is written to as it is, where the kind is one that
-//! can be written without going back; so is standard output, unless it is a file that the command reads.
+//! A link in the place stays, and what it leads to is replaced. A new file may be what the old one might be (its mode). A pipe or a device
+//! is written to as it is, where the kind is one that can be written without going back; so is standard output, unless it is a file that
+//! the command reads.
 //!
 //! The place is looked at before the work and again before the file is renamed into it. In a folder that others write to, what they put
 //! there between that look and the renaming is replaced: files that are on their way keep nobody from making others.
@@ -154,7 +155,7 @@ pub struct Place {
     kind: Option<Kind>,
     force: bool,
     inputs: Vec<(PathBuf, Identity)>,
-    /// What a new file there may be, after the user's mask.
+    /// What the file may be: as what is there may, or else as a new file, after the user's mask.
     mode: u32,
 }
 
@@ -235,11 +236,15 @@ impl Place {
             if Identity::of(&fs::symlink_metadata(from)?) != Identity::of(&held) {
                 return Err(io::Error::other(format!("{} was exchanged for another file", from.display())));
             }
-            file.set_permissions(fs::Permissions::from_mode(self.mode))?;
+            self.set_mode(file)?;
             file.sync_all()
         };
         taken().map_err(OutputError::io(&self.named, "write"))?;
         self.rename(|to| rename(from, to))
+    }
+
+    fn set_mode(&self, file: &File) -> io::Result<()> {
+        file.set_permissions(fs::Permissions::from_mode(self.mode))
     }
 
     fn rename(&self, rename: impl FnOnce(&Path) -> io::Result<()>) -> Result<(), OutputError> {
@@ -339,7 +344,9 @@ impl Output {
             To::Stream(file) | To::Nameless(file) => file,
             To::Named(named) => named.as_file(),
         };
-        place.mode = file.metadata().map_err(failed("write"))?.permissions().mode() & 0o777;
+        let mode = |there: fs::Metadata| there.permissions().mode() & 0o777;
+        let there = fs::metadata(&place.path).ok().map(mode);
+        place.mode = there.map_or_else(|| file.metadata().map(mode), Ok).map_err(failed("write"))?;
         Ok(Output { place, to })
     }
 
@@ -381,6 +388,7 @@ impl Output {
             To::Stream(file) => into(&file),
             To::Nameless(file) => {
                 let bytes = into(&file)?;
+                place.set_mode(&file).map_err(failed)?;
                 file.sync_all().map_err(failed)?;
                 let link = |path: &Path| -> io::Result<()> {
                     Ok(linkat(CWD, held(&file), CWD, path, AtFlags::SYMLINK_FOLLOW)?)
@@ -391,6 +399,7 @@ impl Output {
             }
             To::Named(named) => {
                 let bytes = into(named.as_file())?;
+                place.set_mode(named.as_file()).map_err(failed)?;
                 named.as_file().sync_all().map_err(failed)?;
                 place.rename(|path| persist(named.into_temp_path(), path))?;
                 Ok(bytes)

@@ -55,6 +55,24 @@ fn a_file_of_another_kind_is_replaced_by_force_alone() {
 }
 
 #[test]
+fn a_file_that_is_replaced_keeps_its_mode() {
+    let scratch = Scratch::new();
+    let mode = |path: &Path| fs::metadata(path).unwrap().mode() & 0o777;
+    let secret = scratch.with("secret", "hello");
+    for private in [0o600, 0o640] {
+        fs::set_permissions(&secret, fs::Permissions::from_mode(private)).unwrap();
+        save(&secret, &OURS).unwrap();
+        assert_eq!(mode(&secret), private);
+        let part = scratch.with("part", "hello");
+        let place = Output::open(&secret, &OURS).unwrap().into_place().unwrap();
+        place.take(&part, &open_regular(&part).unwrap()).unwrap();
+        assert_eq!(mode(&secret), private);
+    }
+    save(&scratch.at("new"), &OURS).unwrap();
+    assert_eq!(mode(&scratch.at("new")), mode(&scratch.with("other", "")));
+}
+
+#[test]
 fn an_input_is_never_replaced_by_whatever_name() {
     let scratch = Scratch::new();
     let input = scratch.with("input", "hello, I am read");
