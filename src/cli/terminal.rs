@@ -6,8 +6,8 @@
 //! text (a model's, `detokenize`'s) and for what somebody forgot. In a pipe or a file every byte is as it was made.
 //!
 //! What commands print on standard error, because standard output has the file that they make, goes through the same
-//! ([`standard_error`]). What is said beside it, on standard error, comes through `note!`, which escapes wherever it goes to, as errors are. The progress line's own
-//! sequences go there by their own way.
+//! ([`standard_error`]). What is said beside it, on standard error, comes through `note!`, which escapes wherever it goes to, as errors are.
+//! The progress line's own sequences go there by their own way.
 
 use std::io::{self, IsTerminal, Write};
 
