@@ -43,7 +43,8 @@ fn table(name: &str) -> bits::Table {
 }
 
 fn add(table: &mut bits::Table, name: &str, logits: &[f32]) {
-    table.add(name, logits.iter().map(|x| x.to_le_bytes()).collect::<Vec<_>>().iter().map(|x| &x[..]));
+    let bytes: Vec<u8> = logits.iter().flat_map(|x| x.to_le_bytes()).collect();
+    table.add(name, [&bytes[..]]);
 }
 
 fn compiled_models_keep_their_limits(target: Target) {
