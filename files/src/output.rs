@@ -96,7 +96,7 @@ pub enum OutputError {
         kind: &'static str,
     },
     /// It cannot go to standard output.
-    #[error("a {kind} cannot be written to standard output; give a file")]
+    #[error("a {kind} cannot be written to standard output; give a path")]
     NoStream {
         /// What it would be.
         kind: &'static str,
