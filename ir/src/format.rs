@@ -2,21 +2,26 @@
 //!
 //! A *block format* stores `block_len` consecutive elements of a row in `block_bytes` bytes. Rows are independent: a row
 //! of `n` elements takes `n / block_len` blocks, and `n` must divide. Scalars (`f32`, `f16`, `bf16`) are formats with
-//! blocks of one element. Everything that must know a format's layout reads it here: the GGUF reader takes ids and sizes,
-//! the interpreter takes [`Format::dequantise`], the passes take [`Format::activation`], the kernel generators take the
-//! field offsets.
+//! blocks of one element. Everything that must know a format reads its row of [`FORMATS`]: the GGUF reader takes ids and sizes,
+//! the passes take [`Format::activation`], and all that computes with blocks takes the [`Codec`], which says what the bytes mean.
+//! Nothing names a format to know what is in it.
 //!
-//! A *packed* format interleaves 16 rows of a weight, so that a vector lane is a row; [`packed`] says how and packs. Its sizes
-//! are those of a row's share, so that `n * row_bytes` holds for whole strips; its fields lie in a strip's block of 16 shares.
+//! A *packed* format interleaves 16 rows of a weight, so that a vector lane is a row; [`packed`] says how. It follows from the codec of
+//! the format that it is made from, and has no row that is written by hand. Its sizes are those of a row's share, so that
+//! `n * row_bytes` holds for whole strips; its fields lie in a strip's block of 16 shares.
 //!
 //! ```text
 //! weight @blk.0.ffn_gate_exps.weight : q4_k[16, 256, 256]     // 16 experts, 256 rows, 256 columns
 //! ```
+//!
+//! To add a weight format: a row in the table below. What is then missing, a test of the table or of the kernels says.
 
+pub mod codec;
 pub mod packed;
 
-use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
+
+pub use codec::{Codec, Float, Minimum, Plane, Quants, Scales, Values};
 
 /// Elements in a K-quant super-block (ggml `QK_K`).
 pub const K_BLOCK: usize = 256;
@@ -34,6 +39,52 @@ pub struct Field {
     pub bytes: usize,
 }
 
+/// The fields of a block in order; they cover it without gaps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fields {
+    list: [Field; Fields::MAX],
+    count: usize,
+}
+
+impl Fields {
+    const MAX: usize = 8;
+
+    /// These fields.
+    const fn of(fields: &[Field]) -> Fields {
+        let mut all = Fields { list: [Field { name: "", offset: 0, bytes: 0 }; Fields::MAX], count: 0 };
+        while all.count < fields.len() {
+            all.list[all.count] = fields[all.count];
+            all.count += 1;
+        }
+        all
+    }
+
+    /// These and one more behind them; none where it has no bytes.
+    const fn then(mut self, name: &'static str, bytes: usize) -> Fields {
+        if bytes > 0 {
+            self.list[self.count] = Field { name, offset: self.bytes(), bytes };
+            self.count += 1;
+        }
+        self
+    }
+
+    /// Bytes of all.
+    const fn bytes(&self) -> usize {
+        match self.count {
+            0 => 0,
+            count => self.list[count - 1].offset + self.list[count - 1].bytes,
+        }
+    }
+}
+
+impl std::ops::Deref for Fields {
+    type Target = [Field];
+
+    fn deref(&self) -> &[Field] {
+        &self.list[..self.count]
+    }
+}
+
 /// One row of the format table.
 #[derive(Clone, Copy, Debug)]
 pub struct FormatRow {
@@ -41,7 +92,7 @@ pub struct FormatRow {
     pub format: Format,
     /// Name in IR text.
     pub name: &'static str,
-    /// Tensor type id in a GGUF file; `None` for formats that only activations take.
+    /// Tensor type id in a GGUF file; `None` for formats that only activations take, and packed ones.
     pub gguf_id: Option<u32>,
     /// Elements in a block.
     pub block_len: usize,
@@ -49,76 +100,100 @@ pub struct FormatRow {
     pub block_bytes: usize,
     /// Rows that a block has elements of: 1, or 16 in packed formats.
     pub rows: usize,
-    /// The block's fields in order; they cover it without gaps.
-    pub fields: &'static [Field],
+    /// The block's fields.
+    pub fields: Fields,
+    /// What the bytes of a block mean; in packed formats, of the format that they are made from.
+    pub codec: Codec,
     /// The format that a dot product with rows of this format takes its activations in.
     pub activation: Format,
-    /// Writes the block's elements to a slice of `rows * block_len`, row by row.
-    pub dequantise_block: fn(&[u8], &mut [f32]),
+    /// Of an activation format, the form that tile products take: it begins with the same fields, or is what they need instead.
+    pub tiles: Option<Format>,
+    /// Of a weight format, its packed form.
+    pub packed: Option<Format>,
+    /// Of a packed format, the one that it is made from.
+    pub unpacked: Option<Format>,
 }
 
 macro_rules! format_table {
-    ($($(#[$doc:meta])* $variant:ident $name:literal gguf $id:expr, $len:expr => $bytes:expr, $(x $rows:literal,)?
-        { $($field:ident @ $offset:expr, $size:expr);* }, activation $act:ident, $deq:path;)*) => {
+    (
+        weights {$($(#[$w_doc:meta])* $w:ident $w_name:literal gguf $id:literal, $w_len:literal => $w_bytes:literal,
+            { $($w_field:ident @ $w_offset:literal, $w_size:literal);* }, $w_codec:expr, activation $w_act:ident $(, packed $packed:ident $packed_name:literal)?;)*}
+        activations {$($(#[$a_doc:meta])* $a:ident $a_name:literal, $a_len:literal => $a_bytes:literal,
+            { $($a_field:ident @ $a_offset:literal, $a_size:literal);* }, $a_codec:expr $(, tiles $a_tiles:ident)?;)*}
+    ) => {
         /// A storage format of weights or activations.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-        pub enum Format { $($(#[$doc])* $variant),* }
+        pub enum Format {
+            $($(#[$w_doc])* $w,)*
+            $($(#[$a_doc])* $a,)*
+            $($(
+                #[doc = concat!("Packed `", $w_name, "`: 16 rows side by side.")]
+                $packed,
+            )?)*
+        }
 
         /// The format table, in the order of [`Format`].
-        pub static FORMATS: &[FormatRow] = &[$(FormatRow {
-            format: Format::$variant, name: $name, gguf_id: $id, block_len: $len, block_bytes: $bytes,
-            rows: format_table!(@rows $($rows)?),
-            fields: &[$(Field { name: stringify!($field), offset: $offset, bytes: $size }),*],
-            activation: Format::$act, dequantise_block: $deq,
-        }),*];
+        pub static FORMATS: &[FormatRow] = &[
+            $(FormatRow {
+                format: Format::$w, name: $w_name, gguf_id: Some($id), block_len: $w_len, block_bytes: $w_bytes, rows: 1,
+                fields: Fields::of(&[$(Field { name: stringify!($w_field), offset: $w_offset, bytes: $w_size }),*]),
+                codec: $w_codec, activation: Format::$w_act, tiles: format_table!(@tiles $w),
+                packed: format_table!(@option $($packed)?), unpacked: None,
+            },)*
+            $(FormatRow {
+                format: Format::$a, name: $a_name, gguf_id: None, block_len: $a_len, block_bytes: $a_bytes, rows: 1,
+                fields: Fields::of(&[$(Field { name: stringify!($a_field), offset: $a_offset, bytes: $a_size }),*]),
+                codec: $a_codec, activation: Format::$a, tiles: format_table!(@option $($a_tiles)?),
+                packed: None, unpacked: None,
+            },)*
+            $($(packed::row(Format::$packed, $packed_name, Format::$w, $w_len, $w_codec, Format::$w_act),)?)*
+        ];
     };
-    (@rows) => { 1 };
-    (@rows $rows:literal) => { $rows };
+    (@option) => { None };
+    (@option $format:ident) => { Some(Format::$format) };
+    // The one weight format that is an activation format too.
+    (@tiles F32) => { Some(Format::Bf16x2) };
+    (@tiles $format:ident) => { None };
 }
 
 format_table! {
-    /// IEEE single.
-    F32 "f32" gguf Some(0), 1 => 4, { value @ 0, 4 }, activation F32, dequantise_f32;
-    /// IEEE half.
-    F16 "f16" gguf Some(1), 1 => 2, { value @ 0, 2 }, activation F32, dequantise_f16;
-    /// Upper half of an IEEE single.
-    Bf16 "bf16" gguf Some(30), 1 => 2, { value @ 0, 2 }, activation F32, dequantise_bf16;
-    /// ggml `block_q8_0`: `x = d * q`.
-    Q8_0 "q8_0" gguf Some(8), 32 => 34, { d @ 0, 2; quants @ 2, 32 }, activation A8Small, dequantise_q8_0;
-    /// ggml `block_q4_0`: `x = d * (q - 8)`; byte `j` holds elements `j` (low nibble) and `j + 16` (high).
-    Q4_0 "q4_0" gguf Some(2), 32 => 18, { d @ 0, 2; quants @ 2, 16 }, activation A8Small, dequantise_q4_0;
-    /// ggml `block_q4_K`: eight sub-blocks of 32, `x = d * scale * q - dmin * min`, 6-bit scales and minimums.
-    Q4K "q4_k" gguf Some(12), 256 => 144, { d @ 0, 2; dmin @ 2, 2; scales @ 4, 12; quants @ 16, 128 }, activation A8Super, dequantise_q4_k;
-    /// ggml `block_q5_K`: as `q4_k` with a fifth bit of every element in `high`.
-    Q5K "q5_k" gguf Some(13), 256 => 176, { d @ 0, 2; dmin @ 2, 2; scales @ 4, 12; high @ 16, 32; quants @ 48, 128 }, activation A8Super, dequantise_q5_k;
-    /// ggml `block_q6_K`: sixteen sub-blocks of 16, `x = d * scale * (q - 32)`, signed 8-bit scales.
-    Q6K "q6_k" gguf Some(14), 256 => 210, { low @ 0, 128; high @ 128, 64; scales @ 192, 16; d @ 208, 2 }, activation A8Super, dequantise_q6_k;
-    /// Activations for K-quants: eight sub-blocks of 32 signed bytes in -127..=127, each with an f32 scale (ggml's `block_q8_K` has
-    /// one for 256, which costs twice the error), the sums of 16 bytes as i16, and the sums of 32 bytes times their scale.
-    A8Super "a8_super" gguf None, 256 => 352, { quants @ 0, 256; sums16 @ 256, 32; d @ 288, 32; sums @ 320, 32 }, activation A8Super, dequantise_a8_super;
-    /// Activations for 32-element formats: 32 signed bytes in -127..=127, an f32 scale for each 16 of them (one for all 32, as in
-    /// ggml's `block_q8_0`, has a third more error), and the sum of the elements as f32.
-    A8Small "a8_small" gguf None, 32 => 44, { quants @ 0, 32; d @ 32, 8; sum @ 40, 4 }, activation A8Small, dequantise_a8_small;
-    /// `a8_super`, and the same elements as bf16 for tile products.
-    A8SuperTile "a8_super_tile" gguf None, 256 => 896, { quants @ 0, 256; sums16 @ 256, 32; d @ 288, 32; sums @ 320, 32; pad @ 352, 32; bf16 @ 384, 512 }, activation A8SuperTile, dequantise_a8_super;
-    /// `a8_small`, and the same elements as bf16 for tile products.
-    A8SmallTile "a8_small_tile" gguf None, 32 => 128, { quants @ 0, 32; d @ 32, 8; sum @ 40, 4; pad @ 44, 20; bf16 @ 64, 64 }, activation A8SmallTile, dequantise_a8_small;
-    /// Activations for float weights in tile products: `x = high + low`, both bf16, to 16 bits.
-    Bf16x2 "bf16x2" gguf None, 32 => 128, { high @ 0, 64; low @ 64, 64 }, activation Bf16x2, dequantise_bf16x2;
-    /// Packed `f16`: 16 rows' elements of one column side by side.
-    F16R16 "f16_r16" gguf None, 1 => 2, x 16, { value @ 0, 32 }, activation F32, packed::dequantise_f16;
-    /// Packed `bf16`: likewise.
-    Bf16R16 "bf16_r16" gguf None, 1 => 2, x 16, { value @ 0, 32 }, activation F32, packed::dequantise_bf16;
-    /// Packed `q8_0`: two blocks of 32 columns; quants are `q + 128`.
-    Q8_0R16 "q8_0_r16" gguf None, 64 => 68, x 16, { d @ 0, 64; quants @ 64, 1024 }, activation A8Small, packed::dequantise_q8_0;
-    /// Packed `q4_0`: two blocks of 32 columns.
-    Q4_0R16 "q4_0_r16" gguf None, 64 => 36, x 16, { d @ 0, 64; quants @ 64, 512 }, activation A8Small, packed::dequantise_q4_0;
-    /// Packed `q4_k`: scales and minimums are whole bytes.
-    Q4KR16 "q4_k_r16" gguf None, 256 => 144, x 16, { d @ 0, 32; dmin @ 32, 32; scales @ 64, 128; mins @ 192, 64; quants @ 256, 2048 }, activation A8Super, packed::dequantise_q4_k;
-    /// Packed `q5_k`: likewise; each sub-block's quants begin with a vector of high bits, bit `g` of a byte for group `g`.
-    Q5KR16 "q5_k_r16" gguf None, 256 => 176, x 16, { d @ 0, 32; dmin @ 32, 32; scales @ 64, 128; mins @ 192, 64; quants @ 256, 2560 }, activation A8Super, packed::dequantise_q5_k;
-    /// Packed `q6_k`: each sub-block's quants begin with two vectors of high bits, two bits for each of four groups.
-    Q6KR16 "q6_k_r16" gguf None, 256 => 212, x 16, { d @ 0, 32; pad @ 32, 32; scales @ 64, 256; quants @ 320, 3072 }, activation A8Super, packed::dequantise_q6_k;
+    weights {
+        /// IEEE single.
+        F32 "f32" gguf 0, 1 => 4, { value @ 0, 4 }, Codec::Float(Float::F32), activation F32;
+        /// IEEE half.
+        F16 "f16" gguf 1, 1 => 2, { value @ 0, 2 }, Codec::Float(Float::F16), activation F32, packed F16R16 "f16_r16";
+        /// Upper half of an IEEE single.
+        Bf16 "bf16" gguf 30, 1 => 2, { value @ 0, 2 }, Codec::Float(Float::Bf16), activation F32, packed Bf16R16 "bf16_r16";
+        /// ggml `block_q8_0`: `x = d * q`.
+        Q8_0 "q8_0" gguf 8, 32 => 34, { d @ 0, 2; quants @ 2, 32 },
+            Codec::Quants(Quants::new(Plane::new("quants", 8, 32), Values::Signed)), activation A8Small, packed Q8_0R16 "q8_0_r16";
+        /// ggml `block_q4_0`: `x = d * (q - 8)`; byte `j` holds elements `j` (low nibble) and `j + 16` (high).
+        Q4_0 "q4_0" gguf 2, 32 => 18, { d @ 0, 2; quants @ 2, 16 },
+            Codec::Quants(Quants::new(Plane::new("quants", 4, 16), Values::Linear { zero: 8 })), activation A8Small, packed Q4_0R16 "q4_0_r16";
+        /// ggml `block_q4_K`: eight sub-blocks of 32, `x = d * scale * q - dmin * min`, 6-bit scales and minimums.
+        Q4K "q4_k" gguf 12, 256 => 144, { d @ 0, 2; dmin @ 2, 2; scales @ 4, 12; quants @ 16, 128 },
+            Codec::Quants(Quants::new(Plane::new("quants", 4, 32), Values::Linear { zero: 0 }).scales(Scales::SixBits)), activation A8Super, packed Q4KR16 "q4_k_r16";
+        /// ggml `block_q5_K`: as `q4_k` with a fifth bit of every element in `high`.
+        Q5K "q5_k" gguf 13, 256 => 176, { d @ 0, 2; dmin @ 2, 2; scales @ 4, 12; high @ 16, 32; quants @ 48, 128 },
+            Codec::Quants(Quants::new(Plane::new("quants", 4, 32), Values::Linear { zero: 0 }).high(Plane::new("high", 1, 32)).scales(Scales::SixBits)), activation A8Super, packed Q5KR16 "q5_k_r16";
+        /// ggml `block_q6_K`: sixteen sub-blocks of 16, `x = d * scale * (q - 32)`, signed 8-bit scales.
+        Q6K "q6_k" gguf 14, 256 => 210, { low @ 0, 128; high @ 128, 64; scales @ 192, 16; d @ 208, 2 },
+            Codec::Quants(Quants::new(Plane::new("low", 4, 64), Values::Linear { zero: 32 }).high(Plane::new("high", 2, 32)).scales(Scales::Signed16)), activation A8Super, packed Q6KR16 "q6_k_r16";
+    }
+    activations {
+        /// Activations for K-quants: eight sub-blocks of 32 signed bytes in -127..=127, each with an f32 scale (ggml's `block_q8_K` has
+        /// one for 256, which costs twice the error), the sums of 16 bytes as i16, and the sums of 32 bytes times their scale.
+        A8Super "a8_super", 256 => 352, { quants @ 0, 256; sums16 @ 256, 32; d @ 288, 32; sums @ 320, 32 }, Codec::Bytes { scaled: 32 }, tiles A8SuperTile;
+        /// Activations for 32-element formats: 32 signed bytes in -127..=127, an f32 scale for each 16 of them (one for all 32, as in
+        /// ggml's `block_q8_0`, has a third more error), and the sum of the elements as f32.
+        A8Small "a8_small", 32 => 44, { quants @ 0, 32; d @ 32, 8; sums @ 40, 4 }, Codec::Bytes { scaled: 16 }, tiles A8SmallTile;
+        /// `a8_super`, and the same elements as bf16 for tile products.
+        A8SuperTile "a8_super_tile", 256 => 896, { quants @ 0, 256; sums16 @ 256, 32; d @ 288, 32; sums @ 320, 32; pad @ 352, 32; bf16 @ 384, 512 }, Codec::Bytes { scaled: 32 };
+        /// `a8_small`, and the same elements as bf16 for tile products.
+        A8SmallTile "a8_small_tile", 32 => 128, { quants @ 0, 32; d @ 32, 8; sums @ 40, 4; pad @ 44, 20; bf16 @ 64, 64 }, Codec::Bytes { scaled: 16 };
+        /// Activations for float weights in tile products: `x = high + low`, both bf16, to 16 bits.
+        Bf16x2 "bf16x2", 32 => 128, { high @ 0, 64; low @ 64, 64 }, Codec::TwoBf16;
+    }
 }
 
 impl Format {
@@ -162,6 +237,49 @@ impl Format {
         self.row().activation
     }
 
+    /// What a dot product on tiles takes activations of this weight format in; `None` where it has no tile products.
+    pub fn tile_activation(self) -> Option<Format> {
+        if self.rows() > 1 { self.activation().row().tiles } else { None }
+    }
+
+    /// The packed form of a weight format, if it has one.
+    pub fn packed(self) -> Option<Format> {
+        self.row().packed
+    }
+
+    /// The format that a packed one is made from.
+    pub fn unpacked(self) -> Option<Format> {
+        self.row().unpacked
+    }
+
+    /// Whether tensors of a file have this format, or one that is packed from them.
+    pub fn is_weight(self) -> bool {
+        self.row().gguf_id.is_some() || self.unpacked().is_some()
+    }
+
+    /// Whether values of a graph or a plan have this format.
+    pub fn is_activation(self) -> bool {
+        self.activation() == self
+    }
+
+    /// What the bytes of a block mean.
+    pub fn codec(self) -> &'static Codec {
+        &self.row().codec
+    }
+
+    /// The integers of a quantised weight format.
+    pub fn quants(self) -> Option<&'static Quants> {
+        match self.codec() {
+            Codec::Quants(quants) => Some(quants),
+            Codec::Float(_) | Codec::Bytes { .. } | Codec::TwoBf16 => None,
+        }
+    }
+
+    /// Whether a block has a field of this name.
+    pub fn has_field(self, name: &str) -> bool {
+        self.row().fields.iter().any(|field| field.name == name)
+    }
+
     /// Whether blocks hold more than one element.
     pub fn is_quantised(self) -> bool {
         self.block_len() > 1
@@ -197,18 +315,10 @@ impl Format {
         );
         assert_eq!(out.len() / row.block_len * row.block_bytes, bytes.len(), "bytes of {}", row.name);
         let blocks = bytes.chunks_exact(row.rows * row.block_bytes);
-        if row.rows == 1 {
-            for (block, out) in blocks.zip(out.chunks_exact_mut(row.block_len)) {
-                (row.dequantise_block)(block, out);
-            }
-            return;
-        }
         let k = out.len() / row.rows;
-        let mut block_out = vec![0.0; row.rows * row.block_len];
         for (i, block) in blocks.enumerate() {
-            (row.dequantise_block)(block, &mut block_out);
-            for (row_out, x) in out.chunks_exact_mut(k).zip(block_out.chunks_exact(row.block_len)) {
-                row_out[i * row.block_len..][..row.block_len].copy_from_slice(x);
+            for (r, out) in out.chunks_exact_mut(k).enumerate() {
+                row.codec.dequantise(row, block, r, &mut out[i * row.block_len..][..row.block_len]);
             }
         }
     }
@@ -217,107 +327,6 @@ impl Format {
 impl std::fmt::Display for Format {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-fn half_at(block: &[u8], offset: usize) -> f32 {
-    f16::from_le_bytes([block[offset], block[offset + 1]]).to_f32()
-}
-
-fn f32_at(block: &[u8], offset: usize) -> f32 {
-    f32::from_le_bytes([block[offset], block[offset + 1], block[offset + 2], block[offset + 3]])
-}
-
-fn dequantise_f32(block: &[u8], out: &mut [f32]) {
-    out[0] = f32_at(block, 0);
-}
-
-fn dequantise_f16(block: &[u8], out: &mut [f32]) {
-    out[0] = half_at(block, 0);
-}
-
-fn dequantise_bf16(block: &[u8], out: &mut [f32]) {
-    out[0] = bf16::from_le_bytes([block[0], block[1]]).to_f32();
-}
-
-fn dequantise_q8_0(block: &[u8], out: &mut [f32]) {
-    let d = half_at(block, 0);
-    for (y, &q) in out.iter_mut().zip(&block[2..]) {
-        *y = d * f32::from(q as i8);
-    }
-}
-
-fn dequantise_q4_0(block: &[u8], out: &mut [f32]) {
-    let d = half_at(block, 0);
-    for (j, &q) in block[2..].iter().enumerate() {
-        out[j] = d * (f32::from(q & 15) - 8.0);
-        out[j + 16] = d * (f32::from(q >> 4) - 8.0);
-    }
-}
-
-/// The 6-bit scale and minimum of sub-block `s` (ggml `get_scale_min_k4`): four low pairs are whole, four high ones are
-/// split between a nibble and the two top bits of the low ones.
-pub fn k4_scale_min(scales: &[u8], s: usize) -> (u8, u8) {
-    if s < 4 {
-        (scales[s] & 63, scales[s + 4] & 63)
-    } else {
-        ((scales[s + 4] & 15) | ((scales[s - 4] >> 6) << 4), (scales[s + 4] >> 4) | ((scales[s] >> 6) << 4))
-    }
-}
-
-fn dequantise_q4_k(block: &[u8], out: &mut [f32]) {
-    let (d, dmin) = (half_at(block, 0), half_at(block, 2));
-    for s in 0..8 {
-        let (scale, min) = k4_scale_min(&block[4..16], s);
-        let (scale, min) = (d * f32::from(scale), dmin * f32::from(min));
-        for l in 0..32 {
-            let q = (block[16 + s / 2 * 32 + l] >> (4 * (s % 2))) & 15;
-            out[s * 32 + l] = scale * f32::from(q) - min;
-        }
-    }
-}
-
-fn dequantise_q5_k(block: &[u8], out: &mut [f32]) {
-    let (d, dmin) = (half_at(block, 0), half_at(block, 2));
-    for s in 0..8 {
-        let (scale, min) = k4_scale_min(&block[4..16], s);
-        let (scale, min) = (d * f32::from(scale), dmin * f32::from(min));
-        for l in 0..32 {
-            let low = (block[48 + s / 2 * 32 + l] >> (4 * (s % 2))) & 15;
-            let q = low | (((block[16 + l] >> s) & 1) << 4);
-            out[s * 32 + l] = scale * f32::from(q) - min;
-        }
-    }
-}
-
-fn dequantise_q6_k(block: &[u8], out: &mut [f32]) {
-    let d = half_at(block, 208);
-    for (i, y) in out.iter_mut().enumerate() {
-        // Two halves of 128: `low` holds 32-element quarters 0 and 2 in one set of 32 bytes, 1 and 3 in the next.
-        let (half, quarter, l) = (i / 128, i / 32 % 4, i % 32);
-        let low = (block[half * 64 + quarter % 2 * 32 + l] >> (4 * (quarter / 2))) & 15;
-        let high = (block[128 + half * 32 + l] >> (2 * quarter)) & 3;
-        let scale = block[192 + i / 16] as i8;
-        *y = d * f32::from(scale) * (f32::from(low | (high << 4)) - 32.0);
-    }
-}
-
-fn dequantise_a8_super(block: &[u8], out: &mut [f32]) {
-    for (i, (y, &q)) in out.iter_mut().zip(block).enumerate() {
-        *y = f32_at(block, 288 + i / 32 * 4) * f32::from(q as i8);
-    }
-}
-
-fn dequantise_a8_small(block: &[u8], out: &mut [f32]) {
-    for (i, (y, &q)) in out.iter_mut().zip(block).enumerate() {
-        *y = f32_at(block, 32 + i / 16 * 4) * f32::from(q as i8);
-    }
-}
-
-fn dequantise_bf16x2(block: &[u8], out: &mut [f32]) {
-    let at = |i: usize| bf16::from_le_bytes([block[i], block[i + 1]]).to_f32();
-    for (i, y) in out.iter_mut().enumerate() {
-        *y = at(2 * i) + at(64 + 2 * i);
     }
 }
 
@@ -334,6 +343,9 @@ mod tests {
                 at + field.bytes
             });
             assert_eq!(end, row.rows * row.block_bytes, "{}", row.name);
+            if let Some(packed) = row.packed {
+                assert_eq!((packed.unpacked(), packed.rows()), (Some(row.format), packed::STRIP), "{}", row.name);
+            }
         }
     }
 }

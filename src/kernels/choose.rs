@@ -122,7 +122,7 @@ fn check(spec: &KernelSpec) -> Result<(), KernelError> {
         true => Ok(()),
         false => Err(SpecError::Value { field, found: format.to_string(), right: right.into() }),
     };
-    let weight = |format: &Format| format.row().gguf_id.is_some() || format.unpacked().is_some();
+    let weight = |format: &Format| format.is_weight();
     let activation = |format: &Format| *format == Format::F32 || !weight(format);
     match spec {
         KernelSpec::Linear { format, x, .. } => {

@@ -3,16 +3,14 @@
 //! `d = amax / 127`, `q = round(x * 127 / amax)`, ties to even, exactly as the graph interpreter's `quantise`. The forms for tiles
 //! have the elements as bf16 as well, or are nothing else.
 
-use ixc_ir::format::Format;
+use ixc_ir::format::{Codec, Format};
 use ixc_ir::kernel::{Affine, BufferId, Kernel, KernelBuilder, Op, Type, ValueId};
 use ixc_ir::plan::KernelSpec;
 
 use super::{GenerateError, check, for_vectors, math, spec_fields};
 
-/// Elements that share a scale in `a8_super`.
+/// Elements of a sub-block, which have a sum in common.
 const SUB: i64 = 32;
-/// Elements that share a scale in `a8_small`.
-const HALF: i64 = 16;
 
 /// Gives the vector of `lanes` values from an element offset on.
 pub type Values<'a> = &'a mut dyn FnMut(&mut KernelBuilder, Affine, u16) -> ValueId;
@@ -37,8 +35,8 @@ pub fn row_bytes(kernel: &str, format: Format, n: u32) -> Result<i64, GenerateEr
 
 /// Checks that [`store_row`] writes a format. Those with bf16 are for targets with tiles, which have 16 lanes.
 pub fn stored(kernel: &str, format: Format, lanes: u16) -> Result<(), GenerateError> {
-    let has_bf16 = matches!(format, Format::A8SuperTile | Format::A8SmallTile | Format::Bf16x2);
-    let ok = format.activation() == format && (lanes >= 16 || !has_bf16);
+    let has_bf16 = *format.codec() == Codec::TwoBf16 || format.has_field("bf16");
+    let ok = format.is_activation() && (lanes >= 16 || !has_bf16);
     let right = "f32 or an activation format; one with bf16 only for targets of 16 lanes";
     check(kernel, "format of the result", format as u64, ok, right)
 }
@@ -56,38 +54,38 @@ pub fn store_row(
     let (len, bytes) = (format.block_len() as i64, format.block_bytes() as i64);
     let blocks = i64::from(n) / len;
     let block = |block: ixc_ir::kernel::VarId| BlockOf { format, y, lanes, at: offset.clone() + block * bytes };
-    match format {
-        Format::A8Small | Format::A8SmallTile => b.for_each("block", blocks, |b, i| {
+    match *format.codec() {
+        Codec::Bytes { scaled } => b.for_each("block", blocks, |b, i| {
             let block = block(i);
             block.store_pad(b);
-            let mut parts = Vec::new();
-            for half in 0..2 {
-                let sums = block.store_scaled(b, HALF, half.into(), &mut |b, at, lanes| {
-                    values(b, i * len + half * HALF + at, lanes)
-                });
-                let sum = b.op(Op::ToF32, Type::f32(1), &sums.of_16);
-                parts.push(b.mul(sum, sums.d));
-            }
-            let sum = b.add(parts[0], parts[1]);
-            b.store(y, block.field("sum"), sum);
-        }),
-        Format::A8Super | Format::A8SuperTile => b.for_each("block", blocks, |b, i| {
-            let block = block(i);
-            block.store_pad(b);
-            b.for_each("sub", len / SUB, |b, sub| {
-                let sums = block
-                    .store_scaled(b, SUB, sub.into(), &mut |b, at, lanes| values(b, i * len + sub * SUB + at, lanes));
-                for (half, sum) in sums.of_16.iter().enumerate() {
-                    let word = b.op(Op::NarrowS, Type::i16(1), &[*sum]);
-                    b.store(y, block.field("sums16") + sub * 4 + half as i64 * 2, word);
+            let scaled = scaled as i64;
+            let mut sub_block = |b: &mut KernelBuilder, sub: Affine| {
+                let mut parts = Vec::new();
+                for part in 0..SUB / scaled {
+                    let number = sub.clone() * (SUB / scaled) + part;
+                    let sums = block.store_scaled(b, scaled, number, &mut |b, at, lanes| {
+                        values(b, i * len + sub.clone() * SUB + part * scaled + at, lanes)
+                    });
+                    if format.has_field("sums16") {
+                        for (half, sum) in sums.of_16.iter().enumerate() {
+                            let word = b.op(Op::NarrowS, Type::i16(1), &[*sum]);
+                            let at = sub.clone() * 4 + part * scaled / 8 + half as i64 * 2;
+                            b.store(y, block.field("sums16") + at, word);
+                        }
+                    }
+                    let sum = sums.of_16[1..].iter().fold(sums.of_16[0], |sum, next| b.iadd(sum, *next));
+                    let sum = b.op(Op::ToF32, Type::f32(1), &[sum]);
+                    parts.push(b.mul(sum, sums.d));
                 }
-                let sum = b.iadd(sums.of_16[0], sums.of_16[1]);
-                let sum = b.op(Op::ToF32, Type::f32(1), &[sum]);
-                let sum = b.mul(sum, sums.d);
+                let sum = parts[1..].iter().fold(parts[0], |sum, part| b.add(sum, *part));
                 b.store(y, block.field("sums") + sub * 4, sum);
-            });
+            };
+            match len / SUB {
+                1 => sub_block(b, Affine::constant(0)),
+                subs => b.for_each("sub", subs, |b, sub| sub_block(b, sub.into())),
+            }
         }),
-        Format::Bf16x2 => b.for_each("block", blocks, |b, i| {
+        Codec::TwoBf16 => b.for_each("block", blocks, |b, i| {
             let block = block(i);
             for_vectors(b, lanes, len as u32, |b, at, lanes| {
                 let x = values(b, i * len + at.clone(), lanes);
@@ -99,24 +97,11 @@ pub fn store_row(
                 b.store(y, block.field("low") + at * 2, low);
             });
         }),
-        Format::F32 => for_vectors(b, lanes, n, |b, at, lanes| {
+        Codec::Float(_) => for_vectors(b, lanes, n, |b, at, lanes| {
             let v = values(b, at.clone(), lanes);
             b.store(y, offset.clone() + at * 4, v);
         }),
-        Format::F16
-        | Format::Bf16
-        | Format::Q8_0
-        | Format::Q4_0
-        | Format::Q4K
-        | Format::Q5K
-        | Format::Q6K
-        | Format::F16R16
-        | Format::Bf16R16
-        | Format::Q8_0R16
-        | Format::Q4_0R16
-        | Format::Q4KR16
-        | Format::Q5KR16
-        | Format::Q6KR16 => unreachable!("no kernel writes {format}"),
+        Codec::Quants(_) => unreachable!("no kernel writes {format}"),
     }
 }
 
@@ -163,7 +148,7 @@ impl BlockOf {
         let width = i64::from(lanes);
         let vectors = count / width;
         let x: Vec<ValueId> = (0..vectors).map(|i| values(b, Affine::constant(i * width), lanes)).collect();
-        if self.format.row().fields.iter().any(|field| field.name == "bf16") {
+        if self.format.has_field("bf16") {
             for (i, x) in x.iter().enumerate() {
                 let halves = b.to_bf16(*x);
                 b.store(self.y, self.field("bf16") + part.clone() * (2 * count) + i as i64 * (2 * width), halves);

@@ -293,7 +293,7 @@ fn weights(random: &mut Random, format: Format, size: usize) -> Vec<u8> {
             Format::Bf16 => block.copy_from_slice(&bf16::from_f32(random.float()).to_le_bytes()),
             _ => {
                 block.fill_with(|| random.bits() as u8);
-                for field in format.row().fields.iter().filter(|f| matches!(f.name, "d" | "dmin")) {
+                for field in format.row().fields.iter().filter(|f| matches!(f.name, "d" | "dmin" | "m")) {
                     let d = f16::from_f32(random.float() * 0.01);
                     block[field.offset..][..2].copy_from_slice(&d.to_le_bytes());
                 }

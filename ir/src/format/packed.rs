@@ -21,49 +21,142 @@
 //!
 //! Invariant: kernels for one row and for many read the same packed bytes.
 
-use half::{bf16, f16};
-
-use super::Format;
+use super::codec::{self, Codec, Minimum, Quants, Reader, Scales, half_at};
+use super::{Fields, Format, FormatRow, K_BLOCK};
 
 /// Rows of a strip.
 pub const STRIP: usize = 16;
+/// Columns of a sub-block.
+pub const SUB: usize = 32;
 /// Bytes of a vector of a strip: a dword for each row.
-const VECTOR: usize = 4 * STRIP;
+pub const VECTOR: usize = 4 * STRIP;
 const NIBBLES: u32 = 0x0f0f_0f0f;
 
-impl Format {
-    /// The packed form of a weight format, if it has one.
-    pub fn packed(self) -> Option<Format> {
-        Some(match self {
-            Format::F16 => Format::F16R16,
-            Format::Bf16 => Format::Bf16R16,
-            Format::Q8_0 => Format::Q8_0R16,
-            Format::Q4_0 => Format::Q4_0R16,
-            Format::Q4K => Format::Q4KR16,
-            Format::Q5K => Format::Q5KR16,
-            Format::Q6K => Format::Q6KR16,
-            _ => return None,
-        })
+/// Columns of a packed block: those of a block in the file, or two of 32 with their scales side by side, so that
+/// vectors stay on cache lines.
+const fn columns(len: usize) -> usize {
+    if len == SUB { 2 * SUB } else { len }
+}
+
+impl Quants {
+    /// Vectors of the quants of a packed sub-block: of high bits, which stand first, and of all.
+    pub const fn vectors(&self) -> (usize, usize) {
+        (self.high_bits(), self.high_bits() + self.low.bits)
     }
 
-    /// The format that a packed one is made from.
-    pub fn unpacked(self) -> Option<Format> {
-        let all = [Format::F16, Format::Bf16, Format::Q8_0, Format::Q4_0, Format::Q4K, Format::Q5K, Format::Q6K];
-        all.into_iter().find(|format| format.packed() == Some(self))
+    /// Fields of a packed block of `columns`, with a scale `d` for each `len` of them.
+    const fn packed_fields(&self, columns: usize, len: usize) -> Fields {
+        let (halves, subs) = (2 * STRIP * (columns / len), columns / SUB);
+        let fields = Fields::of(&[]).then("d", halves);
+        let (fields, mins) = match self.minimum {
+            Minimum::None => (fields, 0),
+            Minimum::Half => (fields.then("m", halves), 0),
+            Minimum::Scaled => (fields.then("dmin", halves), STRIP / 2 * subs),
+        };
+        let scales = match self.scaled() {
+            Some(scaled) => STRIP * (columns / scaled),
+            None => 0,
+        };
+        // What follows lies on cache lines.
+        let fields = fields.then("pad", fields.bytes().next_multiple_of(VECTOR) - fields.bytes());
+        fields.then("scales", scales).then("mins", mins).then("quants", subs * self.vectors().1 * VECTOR)
     }
 }
 
-/// Vectors of the quants of a sub-block of 32 columns: of high bits, which stand first, and of all.
-///
-/// # Panics
-/// When `format` is no packed format of blocks.
-pub fn sub_block_vectors(format: Format) -> (usize, usize) {
-    match format {
-        Format::Q8_0R16 => (0, 8),
-        Format::Q4_0R16 | Format::Q4KR16 => (0, 4),
-        Format::Q5KR16 => (1, 5),
-        Format::Q6KR16 => (2, 6),
-        _ => panic!("{format} has no vectors of quants"),
+/// The row of a packed format.
+pub(super) const fn row(
+    format: Format,
+    name: &'static str,
+    unpacked: Format,
+    len: usize,
+    codec: Codec,
+    activation: Format,
+) -> FormatRow {
+    let (block_len, fields) = match &codec {
+        Codec::Float(float) => (len, Fields::of(&[]).then("value", STRIP * float.bytes())),
+        Codec::Quants(quants) => (columns(len), quants.packed_fields(columns(len), len)),
+        Codec::Bytes { .. } | Codec::TwoBf16 => panic!("activations are not packed"),
+    };
+    let block_bytes = fields.bytes() / STRIP;
+    let (gguf_id, tiles, packed, unpacked) = (None, None, None, Some(unpacked));
+    FormatRow {
+        format,
+        name,
+        gguf_id,
+        block_len,
+        block_bytes,
+        rows: STRIP,
+        fields,
+        codec,
+        activation,
+        tiles,
+        packed,
+        unpacked,
+    }
+}
+
+/// Where bits of a code lie in a packed block's quants: the byte, and the bit in that byte.
+struct Places {
+    low: (usize, usize),
+    high: (usize, usize),
+}
+
+impl Quants {
+    /// Of row `r`, column `c`.
+    const fn places(&self, r: usize, c: usize) -> Places {
+        let (high, all) = self.vectors();
+        let (first, group, byte) = (c / SUB * all, c % SUB / 4, 4 * r + c % 4);
+        // Groups that a vector holds.
+        let (low, each_high) = (8 / self.low.bits, if high > 0 { 8 / high } else { 1 });
+        Places {
+            low: ((first + high + group / low) * VECTOR + byte, group % low * self.low.bits),
+            high: ((first + group / each_high) * VECTOR + byte, group % each_high * high),
+        }
+    }
+}
+
+/// A row of a packed block.
+pub(super) struct Strip<'a> {
+    pub row: &'a FormatRow,
+    pub block: &'a [u8],
+    pub r: usize,
+}
+
+impl Strip<'_> {
+    fn field(&self, name: &str) -> &[u8] {
+        &self.block[codec::offset(&self.row.fields, name)..]
+    }
+}
+
+impl Reader for Strip<'_> {
+    fn code(&self, quants: &Quants, i: usize) -> u8 {
+        let (bytes, places) = (self.field("quants"), quants.places(self.r, i));
+        let bits = |(byte, shift): (usize, usize), bits: usize| bytes[byte] >> shift & ((1u16 << bits) - 1) as u8;
+        let low = bits(places.low, quants.low.bits);
+        match quants.high {
+            // Whole bytes are stored as kernels multiply them.
+            None if quants.low.bits == 8 => low ^ quants.byte(0),
+            None => low,
+            Some(high) => low | bits(places.high, high.bits) << quants.low.bits,
+        }
+    }
+
+    fn half(&self, field: &str, i: usize) -> f32 {
+        // Of 256 columns one, of each 32 one where blocks are of 32.
+        let number = if self.row.block_len == K_BLOCK { 0 } else { i / SUB };
+        half_at(self.field(field), 2 * (STRIP * number + self.r))
+    }
+
+    fn scale(&self, scales: Scales, i: usize) -> (f32, f32) {
+        match scales {
+            Scales::None => (1.0, 0.0),
+            Scales::SixBits => {
+                let both = self.field("scales")[STRIP * (i / SUB) + self.r];
+                let nibbles = self.field("mins")[STRIP / 2 * (i / SUB) + self.r % 8];
+                (f32::from(both & 63), f32::from(both >> 6 << 4 | nibbles >> (self.r / 8 * 4) & 15))
+            }
+            Scales::Signed16 => (f32::from(self.field("scales")[STRIP * (i / 16) + self.r] as i8), 0.0),
+        }
     }
 }
 
@@ -108,12 +201,73 @@ macro_rules! each_row {
     }};
 }
 
-/// Packs one strip: `rows` are 16 rows of `to.unpacked()`, each of whole blocks of `to`; `out` gets as many blocks.
+/// Packs one strip, bit by bit as the codec says: `rows` are 16 rows of `to.unpacked()`, each of whole blocks of `to`; `out` gets as
+/// many blocks. The definition of packing.
 ///
 /// # Panics
 /// When `to` is no packed format or the lengths do not fit together.
 pub fn pack(to: Format, rows: &[u8], out: &mut [u8]) {
-    pack_inline(to, rows, out);
+    let from = to.unpacked().unwrap_or_else(|| panic!("{to} is no packed format"));
+    let block_bytes = STRIP * to.block_bytes();
+    assert_eq!(out.len() % block_bytes, 0, "whole blocks of {to}");
+    // Blocks of a row in the file that make a packed one.
+    let each = to.block_len() / from.block_len();
+    let row_bytes = out.len() / block_bytes * each * from.block_bytes();
+    assert_eq!(rows.len(), STRIP * row_bytes, "16 rows of {from}");
+    out.fill(0);
+    for (b, out) in out.chunks_exact_mut(block_bytes).enumerate() {
+        for r in 0..STRIP {
+            for i in 0..each {
+                let at = r * row_bytes + (b * each + i) * from.block_bytes();
+                pack_block(to.row(), from.row(), (r, i), &rows[at..][..from.block_bytes()], out);
+            }
+        }
+    }
+}
+
+/// Packs block `number` of a row, of those that make a packed block.
+fn pack_block(to: &FormatRow, from: &FormatRow, (r, number): (usize, usize), block: &[u8], out: &mut [u8]) {
+    let at = |name: &str| codec::offset(&to.fields, name);
+    let quants = match &to.codec {
+        Codec::Float(float) => return out[r * float.bytes()..][..float.bytes()].copy_from_slice(block),
+        Codec::Quants(quants) => quants,
+        Codec::Bytes { .. } | Codec::TwoBf16 => unreachable!("activations are not packed"),
+    };
+    for (name, _) in quants.halves() {
+        let half = &block[codec::offset(&from.fields, name)..][..2];
+        out[at(name) + 2 * (STRIP * number + r)..][..2].copy_from_slice(half);
+    }
+    let reader = codec::Block { row: from, block };
+    let first = number * from.block_len;
+    for i in 0..from.block_len {
+        let (code, places) = (reader.code(quants, i), quants.places(r, first + i));
+        let mut put = |(byte, shift): (usize, usize), bits: u8| out[at("quants") + byte] |= bits << shift;
+        match quants.low.bits {
+            8 => put(places.low, quants.byte(code)),
+            bits => {
+                put(places.low, code & ((1 << bits) - 1));
+                if quants.high.is_some() {
+                    put(places.high, code >> bits);
+                }
+            }
+        }
+    }
+    let scales = &block[from.fields.iter().find(|field| field.name == "scales").map_or(0, |field| field.offset)..];
+    match quants.scales {
+        Scales::None => {}
+        Scales::SixBits => {
+            for s in 0..from.block_len / SUB {
+                let (scale, minimum) = codec::six_bits(scales, s);
+                out[at("scales") + STRIP * s + r] = scale | minimum >> 4 << 6;
+                out[at("mins") + STRIP / 2 * s + r % 8] |= (minimum & 15) << (r / 8 * 4);
+            }
+        }
+        Scales::Signed16 => {
+            for s in 0..from.block_len / 16 {
+                out[at("scales") + STRIP * s + r] = scales[s];
+            }
+        }
+    }
 }
 
 /// [`pack`] for a caller that is compiled for more CPU features than this crate: loops over 16 rows become that CPU's vectors.
@@ -343,89 +497,6 @@ fn pack_q6_k(blocks: &Blocks<'_, 210>, out: &mut [u8; 3392]) {
     }
 }
 
-fn half_at(block: &[u8], offset: usize) -> f32 {
-    f16::from_le_bytes([block[offset], block[offset + 1]]).to_f32()
-}
-
-pub(super) fn dequantise_f16(block: &[u8], out: &mut [f32]) {
-    for (r, y) in out.iter_mut().enumerate() {
-        *y = half_at(block, 2 * r);
-    }
-}
-
-pub(super) fn dequantise_bf16(block: &[u8], out: &mut [f32]) {
-    for (r, y) in out.iter_mut().enumerate() {
-        *y = bf16::from_le_bytes([block[2 * r], block[2 * r + 1]]).to_f32();
-    }
-}
-
-pub(super) fn dequantise_q8_0(block: &[u8], out: &mut [f32]) {
-    let quants = &block[Format::Q8_0R16.field("quants")..];
-    for (at, y) in out.iter_mut().enumerate() {
-        let (r, c) = (at / 64, at % 64);
-        let q = quants[c / 4 * VECTOR + 4 * r + c % 4];
-        *y = half_at(block, Format::Q8_0R16.field("d") + 32 * (c / 32) + 2 * r) * (f32::from(q) - 128.0);
-    }
-}
-
-/// The low four bits of the quant of row `r`, column `c`.
-fn nibble(format: Format, block: &[u8], r: usize, c: usize) -> u8 {
-    let (high, all) = sub_block_vectors(format);
-    let vector = c / 32 * all + high + c % 32 / 8;
-    block[format.field("quants") + vector * VECTOR + 4 * r + c % 4] >> (4 * (c / 4 % 2)) & 15
-}
-
-/// The byte with the high bits of row `r`, column `c`, which stands for `groups` neighbouring groups of four.
-fn high(format: Format, block: &[u8], r: usize, c: usize, groups: usize) -> u8 {
-    let vector = c / 32 * sub_block_vectors(format).1 + c % 32 / (4 * groups);
-    block[format.field("quants") + vector * VECTOR + 4 * r + c % 4]
-}
-
-pub(super) fn dequantise_q4_0(block: &[u8], out: &mut [f32]) {
-    let format = Format::Q4_0R16;
-    for (at, y) in out.iter_mut().enumerate() {
-        let (r, c) = (at / 64, at % 64);
-        let q = f32::from(nibble(format, block, r, c)) - 8.0;
-        *y = half_at(block, format.field("d") + 32 * (c / 32) + 2 * r) * q;
-    }
-}
-
-/// `d * scale * q - dmin * min`, rounded as the formats that rows are packed from round it.
-fn k4(format: Format, block: &[u8], r: usize, c: usize, q: u8) -> f32 {
-    let both = block[format.field("scales") + STRIP * (c / 32) + r];
-    let nibbles = block[format.field("mins") + STRIP / 2 * (c / 32) + r % 8];
-    let min = both >> 6 << 4 | nibbles >> (r / 8 * 4) & 15;
-    let half = |field: &str| half_at(block, format.field(field) + 2 * r);
-    let (scale, min) = (half("d") * f32::from(both & 63), half("dmin") * f32::from(min));
-    scale * f32::from(q) - min
-}
-
-pub(super) fn dequantise_q4_k(block: &[u8], out: &mut [f32]) {
-    for (at, y) in out.iter_mut().enumerate() {
-        let (r, c) = (at / 256, at % 256);
-        *y = k4(Format::Q4KR16, block, r, c, nibble(Format::Q4KR16, block, r, c));
-    }
-}
-
-pub(super) fn dequantise_q5_k(block: &[u8], out: &mut [f32]) {
-    for (at, y) in out.iter_mut().enumerate() {
-        let (r, c) = (at / 256, at % 256);
-        let high = high(Format::Q5KR16, block, r, c, 8) >> (c / 4 % 8) & 1;
-        *y = k4(Format::Q5KR16, block, r, c, nibble(Format::Q5KR16, block, r, c) | high << 4);
-    }
-}
-
-pub(super) fn dequantise_q6_k(block: &[u8], out: &mut [f32]) {
-    let format = Format::Q6KR16;
-    for (at, y) in out.iter_mut().enumerate() {
-        let (r, c) = (at / 256, at % 256);
-        let high = high(format, block, r, c, 4) >> (2 * (c / 4 % 4)) & 3;
-        let scale = block[format.field("scales") + STRIP * (c / 16) + r] as i8;
-        let q = f32::from(nibble(format, block, r, c) | high << 4) - 32.0;
-        *y = half_at(block, format.field("d") + 2 * r) * f32::from(scale) * q;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -444,7 +515,7 @@ mod tests {
             let row_bytes = from.row_bytes(k as u64).unwrap() as usize;
             let mut rows: Vec<u8> = (0..STRIP * row_bytes).map(|_| random()).collect();
             for block in rows.chunks_exact_mut(from.block_bytes()) {
-                for field in from.row().fields.iter().filter(|f| ["d", "dmin", "value"].contains(&f.name)) {
+                for field in from.row().fields.iter().filter(|f| ["d", "dmin", "m", "value"].contains(&f.name)) {
                     // An exponent below the top: no infinity, no NaN.
                     block[field.offset + 1] &= 0xbb;
                 }
@@ -458,7 +529,7 @@ mod tests {
             assert_eq!(found, right, "{to}");
             // Every byte is written: what was there before makes no difference.
             let mut again = vec![0; packed.len()];
-            pack(to, &rows, &mut again);
+            pack_inline(to, &rows, &mut again);
             assert!(packed == again, "{to}");
         }
     }

@@ -15,7 +15,8 @@
 
 use half::bf16;
 
-use crate::format::Format;
+use crate::format::packed::SUB;
+use crate::format::{Codec, Format};
 
 /// `1 / 127` in f32.
 pub const INV_127: f32 = 1.0 / 127.0;
@@ -29,65 +30,40 @@ pub fn quantise(format: Format, x: &[f32]) -> Vec<u8> {
     assert!(x.len().is_multiple_of(format.block_len()), "{} elements are no whole blocks of {format}", x.len());
     let mut bytes = vec![0; x.len() / format.block_len() * format.block_bytes()];
     for (x, block) in x.chunks_exact(format.block_len()).zip(bytes.chunks_exact_mut(format.block_bytes())) {
-        match format {
-            Format::F32 => put(block, 0, &x[0].to_le_bytes()),
-            Format::A8Super => a8_super(x, block),
-            Format::A8Small => a8_small(x, block),
-            Format::A8SuperTile => {
-                a8_super(x, block);
-                put_bf16(&mut block[format.field("bf16")..], x);
-            }
-            Format::A8SmallTile => {
-                a8_small(x, block);
-                put_bf16(&mut block[format.field("bf16")..], x);
-            }
-            Format::Bf16x2 => {
-                put_bf16(block, x);
+        match *format.codec() {
+            Codec::Float(_) => put(block, 0, &x[0].to_le_bytes()),
+            Codec::Bytes { scaled } => bytes_of(format, scaled, x, block),
+            Codec::TwoBf16 => {
+                put_bf16(&mut block[format.field("high")..], x);
                 let rest: Vec<f32> = x.iter().map(|&x| x - to_bf16(x).to_f32()).collect();
                 put_bf16(&mut block[format.field("low")..], &rest);
             }
-            Format::F16
-            | Format::Bf16
-            | Format::Q8_0
-            | Format::Q4_0
-            | Format::Q4K
-            | Format::Q5K
-            | Format::Q6K
-            | Format::F16R16
-            | Format::Bf16R16
-            | Format::Q8_0R16
-            | Format::Q4_0R16
-            | Format::Q4KR16
-            | Format::Q5KR16
-            | Format::Q6KR16 => unreachable!("{format} is no activation format"),
+            Codec::Quants(_) => unreachable!("{format} is no activation format"),
         }
     }
     bytes
 }
 
-fn a8_super(x: &[f32], block: &mut [u8]) {
-    let format = Format::A8Super;
-    for (j, x) in x.chunks_exact(32).enumerate() {
-        let (d, quants) = quantise_block(x);
-        put_quants(&mut block[32 * j..], &quants);
-        for (i, q) in quants.chunks_exact(16).enumerate() {
-            put(block, format.field("sums16") + 4 * j + 2 * i, &sum(q).to_le_bytes());
+/// A block of signed bytes: every field that the format has.
+fn bytes_of(format: Format, scaled: usize, x: &[f32], block: &mut [u8]) {
+    for (s, x) in x.chunks_exact(SUB).enumerate() {
+        let mut total = 0.0;
+        for (i, x) in x.chunks_exact(scaled).enumerate() {
+            let (d, quants) = quantise_block(x);
+            put_quants(&mut block[format.field("quants") + SUB * s + scaled * i..], &quants);
+            if format.has_field("sums16") {
+                for (j, q) in quants.chunks_exact(16).enumerate() {
+                    put(block, format.field("sums16") + 2 * (s * SUB + scaled * i) / 16 + 2 * j, &sum(q).to_le_bytes());
+                }
+            }
+            put(block, format.field("d") + 4 * (s * SUB / scaled + i), &d.to_le_bytes());
+            total += f32::from(sum(&quants)) * d;
         }
-        put(block, format.field("d") + 4 * j, &d.to_le_bytes());
-        put(block, format.field("sums") + 4 * j, &(f32::from(sum(&quants)) * d).to_le_bytes());
+        put(block, format.field("sums") + 4 * s, &total.to_le_bytes());
     }
-}
-
-fn a8_small(x: &[f32], block: &mut [u8]) {
-    let format = Format::A8Small;
-    let mut total = 0.0;
-    for (j, x) in x.chunks_exact(16).enumerate() {
-        let (d, quants) = quantise_block(x);
-        put_quants(&mut block[16 * j..], &quants);
-        put(block, format.field("d") + 4 * j, &d.to_le_bytes());
-        total += f32::from(sum(&quants)) * d;
+    if format.has_field("bf16") {
+        put_bf16(&mut block[format.field("bf16")..], x);
     }
-    put(block, format.field("sum"), &total.to_le_bytes());
 }
 
 /// As the kernel op `to_bf16`: to nearest even, denormal numbers to zero.

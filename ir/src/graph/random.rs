@@ -32,7 +32,7 @@ use super::number::canonical;
 use super::op::{OPS, OpKind};
 use super::types::TypeError;
 use super::{Dim, Element, Module, ValueId, WeightId};
-use crate::format::{FORMATS, Format};
+use crate::format::{Codec, FORMATS, Float, Format};
 
 /// `T` of [`arguments`].
 pub const TOKENS: usize = 3;
@@ -241,34 +241,21 @@ pub fn weight_bytes(rng: &mut Rng, format: Format, elements: usize) -> Vec<u8> {
     let mut bytes = vec![0u8; elements / format.block_len() * format.block_bytes()];
     for block in bytes.chunks_exact_mut(format.block_bytes()) {
         block.iter_mut().for_each(|byte| *byte = rng.bits() as u8);
-        let mut scale = |field: &str, largest: f32| {
-            let d = f16::from_f32((1.0 + rng.signed() / 2.0) * 0.1 / largest);
-            let at = format.field(field);
-            block[at..at + 2].copy_from_slice(&d.to_le_bytes());
-        };
-        // The largest scale times the largest quant.
-        match format {
-            Format::Q8_0 => scale("d", 127.0),
-            Format::Q4_0 => scale("d", 8.0),
-            Format::Q4K | Format::Q5K => {
-                scale("d", if format == Format::Q4K { 63.0 * 15.0 } else { 63.0 * 31.0 });
-                scale("dmin", 63.0);
+        match format.codec() {
+            Codec::Float(Float::F32) => block.copy_from_slice(&(rng.signed() / 8.0).to_le_bytes()),
+            Codec::Float(Float::F16) => block.copy_from_slice(&f16::from_f32(rng.signed() / 8.0).to_le_bytes()),
+            Codec::Float(Float::Bf16) => block.copy_from_slice(&bf16::from_f32(rng.signed() / 8.0).to_le_bytes()),
+            Codec::Quants(quants) => {
+                for (field, largest) in quants.halves() {
+                    let d = f16::from_f32((1.0 + rng.signed() / 2.0) * 0.1 / largest);
+                    let at = format.field(field);
+                    block[at..at + 2].copy_from_slice(&d.to_le_bytes());
+                }
             }
-            Format::Q6K => scale("d", 127.0 * 32.0),
-            Format::F32 => block.copy_from_slice(&(rng.signed() / 8.0).to_le_bytes()),
-            Format::F16 => block.copy_from_slice(&f16::from_f32(rng.signed() / 8.0).to_le_bytes()),
-            Format::Bf16 => block.copy_from_slice(&bf16::from_f32(rng.signed() / 8.0).to_le_bytes()),
-            Format::A8Super | Format::A8Small | Format::A8SuperTile | Format::A8SmallTile | Format::Bf16x2 => {
+            Codec::Bytes { .. } | Codec::TwoBf16 => {
                 let x: Vec<f32> = (0..format.block_len()).map(|_| rng.signed() / 8.0).collect();
                 block.copy_from_slice(&super::quantise::quantise(format, &x));
             }
-            Format::F16R16
-            | Format::Bf16R16
-            | Format::Q8_0R16
-            | Format::Q4_0R16
-            | Format::Q4KR16
-            | Format::Q5KR16
-            | Format::Q6KR16 => unreachable!("graphs have no packed weights, found {format}"),
         }
     }
     bytes

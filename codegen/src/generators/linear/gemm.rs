@@ -277,7 +277,7 @@ impl Micro {
         sums.into_iter()
             .enumerate()
             .map(|(r, sum)| {
-                let x = self.x(b, r, Type::f32(LANES), Format::A8Small.field("sum") as i64);
+                let x = self.x(b, r, Type::f32(LANES), Format::A8Small.field("sums") as i64);
                 b.fma(minus, x, sum)
             })
             .collect()

@@ -114,14 +114,10 @@ struct Product {
 }
 
 /// Whether a product with a weight in `format` reads activations in `x`: the format's own, or a form of it for tiles, which begins
-/// with the same fields.
+/// with the same fields, or of which packed floats take either.
 fn takes(format: Format, x: Format) -> bool {
-    match x {
-        Format::A8SuperTile => format.activation() == Format::A8Super,
-        Format::A8SmallTile => format.activation() == Format::A8Small,
-        Format::Bf16x2 => matches!(format, Format::F16R16 | Format::Bf16R16),
-        _ => format.activation() == x,
-    }
+    let own = format.activation();
+    x == own || own.row().tiles == Some(x) && (own.is_quantised() || format.tile_activation() == Some(x))
 }
 
 fn checked(

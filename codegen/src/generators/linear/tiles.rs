@@ -20,9 +20,10 @@
 //! Float weights of 16 bits do not fit bf16, nor does an f32 activation: both are split in two bf16 (`bf16x2`), and three
 //! products (high·high, low·high, high·low) give 16 bits. bf16 weights need two.
 
-use ixc_ir::format::{Format, packed};
+use ixc_ir::format::{Codec, Float, Format, Minimum, packed};
 use ixc_ir::kernel::{Affine, BufferId, DimId, Elem, KernelBuilder, Op, Type, ValueId};
 
+use super::packed::panel;
 use super::packed::strip::{self, StripBlock};
 use super::{Destination, Product};
 
@@ -76,17 +77,21 @@ impl Rows {
 /// Whether a weight of this format, with activations in that one, has tile products: both must be in the forms that this file
 /// reads.
 pub fn takes(format: Format, x: Format) -> bool {
-    match format {
-        Format::F16R16 | Format::Bf16R16 => x == Format::Bf16x2,
-        Format::Q8_0R16 | Format::Q4_0R16 => x == Format::A8SmallTile,
-        Format::Q4KR16 | Format::Q5KR16 | Format::Q6KR16 => x == Format::A8SuperTile,
-        _ => false,
-    }
+    let parts = match format.codec() {
+        Codec::Float(float) => float.bf16_parts(),
+        Codec::Quants(_) => Some(1),
+        Codec::Bytes { .. } | Codec::TwoBf16 => None,
+    };
+    parts.is_some() && format.tile_activation() == Some(x)
 }
 
 /// Parts that a weight's elements are split into: bf16 numbers whose sum they are.
 fn parts(format: Format) -> i64 {
-    if format == Format::F16R16 { 2 } else { 1 }
+    match format.codec() {
+        // The others have no tile products.
+        Codec::Float(float) => float.bf16_parts().unwrap_or(1) as i64,
+        Codec::Quants(_) | Codec::Bytes { .. } | Codec::TwoBf16 => 1,
+    }
 }
 
 /// Weight rows that a panel has at once.
@@ -131,16 +136,16 @@ impl Layout {
 
 /// bf16 numbers per activation.
 fn x_parts(x: Format) -> i64 {
-    if x == Format::Bf16x2 { 2 } else { 1 }
+    if *x.codec() == Codec::TwoBf16 { 2 } else { 1 }
 }
 
 /// The offset in a row of activations of part `part` of the columns from `column` on, a multiple of 32.
 fn x_offset(x: Format, column: i64, part: i64) -> i64 {
     let (len, bytes) = (x.block_len() as i64, x.block_bytes() as i64);
-    let field = match (x, part) {
-        (Format::Bf16x2, 0) => "high",
-        (Format::Bf16x2, _) => "low",
-        _ => "bf16",
+    let field = match (x.codec(), part) {
+        (Codec::TwoBf16, 0) => "high",
+        (Codec::TwoBf16, _) => "low",
+        (Codec::Float(_) | Codec::Quants(_) | Codec::Bytes { .. }, _) => "bf16",
     };
     column / len * bytes + x.field(field) as i64 + column % len * 2
 }
@@ -412,9 +417,9 @@ struct Unpack {
 
 impl Unpack {
     fn strip(&self, b: &mut KernelBuilder) {
-        match self.format {
-            Format::F16R16 | Format::Bf16R16 => self.floats(b),
-            _ => self.blocks(b),
+        match self.format.codec() {
+            Codec::Float(float) => self.floats(b, *float),
+            Codec::Quants(_) | Codec::Bytes { .. } | Codec::TwoBf16 => self.blocks(b),
         }
     }
 
@@ -424,20 +429,15 @@ impl Unpack {
         b.store(self.panel, self.to.clone() + at, pair);
     }
 
-    fn floats(&self, b: &mut KernelBuilder) {
+    fn floats(&self, b: &mut KernelBuilder, float: Float) {
         let parts = parts(self.format);
         b.for_each("step", self.columns / STEP, |b, step| {
             for pair in 0..STEP / 2 {
                 let columns: Vec<ValueId> = (0..2)
                     .map(|i| {
-                        let at = self.from.clone() + step * (STEP * 2 * STRIP) + (2 * pair + i) * 2 * STRIP;
-                        if self.format == Format::F16R16 {
-                            let h = b.load(Type::f16(LANES), self.w, at);
-                            b.op(Op::F16ToF32, Type::f32(LANES), &[h])
-                        } else {
-                            let h = b.load(Type::bf16(LANES), self.w, at);
-                            b.bf16_to_f32(h)
-                        }
+                        let column = float.bytes() as i64 * STRIP;
+                        let at = self.from.clone() + step * (STEP * column) + (2 * pair + i) * column;
+                        panel::floats(b, float, LANES, self.w, at)
                     })
                     .collect();
                 let at = step * (TILE * parts) + pair * LINE;
@@ -457,101 +457,73 @@ impl Unpack {
         });
     }
 
-    fn field(&self, name: &str) -> i64 {
-        self.format.field(name) as i64
-    }
-
-    /// 16 half-precision numbers as f32.
-    fn halves(&self, b: &mut KernelBuilder, at: Affine) -> ValueId {
-        let h = b.load(Type::f16(LANES), self.w, at);
-        b.op(Op::F16ToF32, Type::f32(LANES), &[h])
-    }
-
     fn blocks(&self, b: &mut KernelBuilder) {
         let (len, bytes) = (self.format.block_len() as i64, self.format.block_bytes() as i64 * STRIP);
+        let codec = strip::quants(self.format);
         b.for_each("b", self.columns / len, |b, block| {
             let from = self.from.clone() + block * bytes;
             let part = strip::Part { lanes: LANES, index: 0 };
-            let strip = StripBlock { format: self.format, buffer: self.w, offset: from.clone(), part };
-            let d = match len {
-                // One for each sub-block.
-                64 => None,
-                _ => Some(self.halves(b, from.clone() + self.field("d"))),
-            };
-            let dmin = matches!(self.format, Format::Q4KR16 | Format::Q5KR16)
-                .then(|| self.halves(b, from.clone() + self.field("dmin")));
+            let strip = StripBlock { format: self.format, buffer: self.w, offset: from, part };
+            // Without integer scales there is one for each sub-block.
+            let d = codec.scaled().map(|columns| (columns as i64, strip.halves(b, "d", 0)));
+            let dmin = (codec.minimum == Minimum::Scaled).then(|| strip.halves(b, "dmin", 0));
             b.for_each("sub", len / STEP, |b, sub| {
-                let at = |field: &str, bytes: i64| from.clone() + sub * bytes + self.field(field);
-                let scales: Vec<ValueId> = match (self.format, d) {
-                    (Format::Q6KR16, Some(d)) => (0..2).map(|i| strip.scaled(b, "scales", sub * 2 + i, d)).collect(),
-                    (_, Some(d)) => vec![strip.scaled(b, "scales", sub, d)],
-                    (_, None) => vec![self.halves(b, at("d", 2 * STRIP))],
-                };
-                let min = dmin.map(|dmin| {
-                    let min = strip.scaled(b, "mins", sub, dmin);
-                    let zero = b.splat_f32(LANES, 0.0);
-                    b.sub(zero, min)
-                });
-                let to = block * (len / STEP * TILE) + sub * TILE;
-                for group in 0..STEP / 4 {
-                    let scale = scales[(group * scales.len() as i64 / 8) as usize];
-                    let columns = self.group(b, &at, group);
-                    let columns: Vec<ValueId> = columns
-                        .into_iter()
-                        .map(|q| match min {
-                            Some(min) => b.fma(q, scale, min),
-                            None => b.mul(q, scale),
+                let scales: Vec<ValueId> = match d {
+                    Some((columns, d)) => (0..STEP / columns)
+                        .map(|i| {
+                            let scale = strip.scale(b, sub * (STEP / columns) + i);
+                            b.mul(scale, d)
                         })
-                        .collect();
-                    self.store(b, to.clone() + 2 * group * LINE, columns[0], columns[1]);
-                    self.store(b, to.clone() + (2 * group + 1) * LINE, columns[2], columns[3]);
+                        .collect(),
+                    None => vec![strip.halves(b, "d", sub)],
+                };
+                let added = match (codec.minimum, dmin) {
+                    (Minimum::Scaled, Some(dmin)) => {
+                        let min = strip.minimum(b, sub);
+                        let min = b.mul(min, dmin);
+                        let zero = b.splat_f32(LANES, 0.0);
+                        Some(b.sub(zero, min))
+                    }
+                    (Minimum::Half, _) => Some(strip.halves(b, "m", sub)),
+                    (Minimum::Scaled | Minimum::None, _) => None,
+                };
+                let high = strip.high(b, sub);
+                let to = block * (len / STEP * TILE) + sub * TILE;
+                for pair in 0..STEP / 8 {
+                    for (group, quants) in (2 * pair..).zip(strip.pair(b, sub, pair, &high)) {
+                        let scale = scales[(group * scales.len() as i64 / 8) as usize];
+                        let columns: Vec<ValueId> = columns(b, quants, codec.zero())
+                            .into_iter()
+                            .map(|q| match added {
+                                Some(added) => b.fma(q, scale, added),
+                                None => b.mul(q, scale),
+                            })
+                            .collect();
+                        self.store(b, to.clone() + 2 * group * LINE, columns[0], columns[1]);
+                        self.store(b, to.clone() + (2 * group + 1) * LINE, columns[2], columns[3]);
+                    }
                 }
             });
         });
     }
+}
 
-    /// The four columns of a group of a sub-block, as floats without scale.
-    fn group(&self, b: &mut KernelBuilder, at: &impl Fn(&str, i64) -> Affine, group: i64) -> Vec<ValueId> {
-        let dwords = Type::i32(LANES);
-        let bits = |b: &mut KernelBuilder, v: ValueId, shift: i64, mask: i64| {
-            let v = if shift > 0 { b.shift(Op::ShrU, v, shift) } else { v };
-            if shift + i64::from(mask.count_ones()) == 32 {
-                return v;
+/// The four columns of a group, as floats without scale.
+fn columns(b: &mut KernelBuilder, quants: ValueId, zero: u8) -> Vec<ValueId> {
+    let dwords = Type::i32(LANES);
+    let quants = b.bitcast(dwords, quants);
+    (0..4)
+        .map(|column| {
+            let mut q = if column > 0 { b.shift(Op::ShrU, quants, 8 * column) } else { quants };
+            if column < 3 {
+                let mask = b.splat_int(dwords, 255);
+                q = b.same(Op::And, &[q, mask]);
             }
-            let mask = b.splat_int(dwords, mask);
-            b.same(Op::And, &[v, mask])
-        };
-        let (first, all) = packed::sub_block_vectors(self.format);
-        let quants = at("quants", all as i64 * LINE);
-        // Bits of a byte's quant that are not in its nibble: from which vector, how many, from which bit of a byte on.
-        let high = match self.format {
-            Format::Q5KR16 => Some((quants.clone(), 1, group)),
-            Format::Q6KR16 => Some((quants.clone() + group / 4 * LINE, 2, group % 4 * 2)),
-            _ => None,
-        };
-        let high = high.map(|(at, bits, first)| (b.load(dwords, self.w, at), bits, first));
-        let (vector, offset) = match self.format {
-            Format::Q8_0R16 => (group, 128),
-            Format::Q6KR16 => (first as i64 + group / 2, 32),
-            Format::Q4_0R16 => (group / 2, 8),
-            _ => (first as i64 + group / 2, 0),
-        };
-        let quants = b.load(dwords, self.w, quants + vector * LINE);
-        let (width, first) = if self.format == Format::Q8_0R16 { (8, 0) } else { (4, group % 2 * 4) };
-        (0..4)
-            .map(|column| {
-                let mut q = bits(b, quants, 8 * column + first, (1 << width) - 1);
-                if let Some((high, count, first)) = high {
-                    let high = bits(b, high, 8 * column + first, (1 << count) - 1);
-                    let high = b.shift(Op::Shl, high, 4);
-                    q = b.same(Op::Or, &[q, high]);
-                }
-                if offset > 0 {
-                    let offset = b.splat_int(dwords, offset);
-                    q = b.same(Op::ISub, &[q, offset]);
-                }
-                b.op(Op::ToF32, Type::f32(LANES), &[q])
-            })
-            .collect()
-    }
+            if zero > 0 {
+                let zero = b.splat_int(dwords, zero.into());
+                q = b.same(Op::ISub, &[q, zero]);
+            }
+            b.op(Op::ToF32, Type::f32(LANES), &[q])
+        })
+        .collect()
 }

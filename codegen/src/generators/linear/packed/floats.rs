@@ -1,14 +1,12 @@
 //! Sums over packed `f16` and `bf16`: a vector is a column of a strip, or of a part of it.
 
-use ixc_ir::format::Format;
+use ixc_ir::format::Codec;
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::kernel::{Affine, KernelBuilder, Op, Type, ValueId};
 
 use super::Block;
 use super::panel::{self, Dots, Source};
 
-/// Bytes of a column of a strip.
-const COLUMN: i64 = 2 * STRIP as i64;
 /// Columns of a step.
 const UNROLL: i64 = 4;
 
@@ -22,8 +20,8 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
     let zero = b.splat_f32(block.lanes, 0.0);
     let sums = vec![vec![zero; block.strips.len() * block.rows.len()]; each];
     let k = i64::from(block.k);
-    let mut sums = match block.x_format {
-        Format::Bf16x2 => {
+    let mut sums = match block.x_format.codec() {
+        Codec::TwoBf16 => {
             let (len, bytes) = (block.x_format.block_len() as i64, block.x_format.block_bytes() as i64);
             carry(b, "b", k / len, sums, |b, i, sums| {
                 carry(b, "c", len / 2, sums, |b, pair, mut sums| {
@@ -36,7 +34,7 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
                 })
             })
         }
-        _ => {
+        Codec::Float(_) | Codec::Quants(_) | Codec::Bytes { .. } => {
             let columns = |b: &mut KernelBuilder, first: Affine, count: i64, sums: &mut Chains| {
                 for c in 0..count {
                     let column = first.clone() + c;
@@ -84,7 +82,7 @@ fn step<const N: usize>(
 ) {
     let weights = columns.map(|column| {
         let weights = |(strip, part): &(Affine, super::strip::Part)| {
-            let offset = strip.clone() + column.clone() * COLUMN;
+            let offset = strip.clone() + column.clone() * (STRIP * block.format.block_bytes()) as i64;
             let source = Source { panel: false, format: block.format, dots: Dots::Fours, buffer: block.w, offset };
             panel::column(b, &source, *part)
         };

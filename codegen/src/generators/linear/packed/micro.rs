@@ -3,31 +3,30 @@
 //!
 //! With 16 registers a block is four rows by two parts of a strip, so that six loads serve eight products. Eight registers are their
 //! integer sums; float sums of a block, and integer sums that are no whole sub-block yet, stand in memory (*slots*), which is read and
-//! written once for 16 or 32 columns. For `q6_k`, which would do so every 8, a block is two rows by two parts.
+//! written once for 16 or 32 columns. With a scale for 16 columns and six bits, which would do so every 8, a block is two rows by two parts.
 //!
 //! Products by pairs ([`Dots::Pairs`]) are summed in 16-bit words as long as they fit, then one `dot2_s16` widens and scales them:
 //!
 //! ```text
-//! q4_k   15 * 127 * 2 * 8 = 30480     32 columns
-//! q5_k   31 * 127 * 2 * 4 = 31496     16 columns
-//! q6_k   63 * 127 * 2 * 2 = 32004      8 columns
-//! q4_0   15 * 127 * 2 * 4 = 15240     16 columns, for which activations have a scale
-//! q8_0  128 * 127 * 2     = 32512      4 columns, of magnitudes: signs go to the activations
+//! 4 bits    15 * 127 * 2 * 8 = 30480     32 columns; 16 where these have a scale of the activations
+//! 5 bits    31 * 127 * 2 * 4 = 31496     16 columns
+//! 6 bits    63 * 127 * 2 * 2 = 32004      8 columns
+//! 8 bits   128 * 127 * 2     = 32512      4 columns, of magnitudes: signs go to the activations
 //! ```
 //!
 //! Then, with `d` and `dmin` of the weight (lanes) and `dx` and sums of the activations (one number in all lanes):
 //!
 //! ```text
-//! q4_k, q5_k, q6_k   t += sum * dx for eight sub-blocks;   y += t * d;   y += -dmin * (sum over sub-blocks of min * sums)
-//! q8_0, q4_0         t = low * dx0 + high * dx1 [- offset * sum];   y += t * d
+//! integer scales   t += sum * dx for eight sub-blocks;        y += t * d;   y += -dmin * (sum over sub-blocks of min * sums)
+//! none             t = low * dx + high * dx [- zero * sums];  y += t * d;   y += m * sums
 //! ```
 
-use ixc_ir::format::Format;
+use ixc_ir::format::{Format, Minimum, Quants};
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId, VarId};
 
 use super::activations::{RowBlock, SUB};
 use super::panel::{self, Dots, Item, Source};
-use super::strip::Part;
+use super::strip::{self, Part};
 
 /// Most sums of a block: rows times parts.
 const SUMS: usize = 8;
@@ -41,7 +40,7 @@ const UNROLL: i64 = 4;
 /// Rows of activations of a block.
 pub fn rows(format: Format, lanes: u16) -> u32 {
     // Two scales for 32 columns, and for pairs the shortest runs in words: half of the rows leave registers for both kinds of sums.
-    let kinds = if format == Format::Q6KR16 { 2 } else { 1 };
+    let kinds = format.quants().and_then(|codec| codec.scaled()).map_or(1, |columns| SUB as usize / columns);
     (SUMS / kinds / Part::all(lanes).len()) as u32
 }
 
@@ -76,11 +75,15 @@ struct Step {
 impl Micro {
     /// Adds the product with so many blocks (of floats, columns) to the results.
     pub fn multiply(&self, b: &mut KernelBuilder, blocks: i64) {
-        match self.source.format {
-            Format::F16R16 | Format::Bf16R16 => self.columns(b, blocks),
-            Format::Q8_0R16 | Format::Q4_0R16 => self.small(b, blocks),
-            _ => b.for_each("b", blocks, |b, i| self.super_block(b, i)),
+        match self.source.format.quants() {
+            None => self.columns(b, blocks),
+            Some(codec) if codec.scaled().is_none() => self.small(b, blocks),
+            Some(_) => b.for_each("b", blocks, |b, i| self.super_block(b, i)),
         }
+    }
+
+    fn codec(&self) -> &'static Quants {
+        strip::quants(self.source.format)
     }
 
     fn parts(&self) -> Vec<Part> {
@@ -89,7 +92,7 @@ impl Micro {
 
     /// Parts that are worked on together: high bits take registers.
     fn sets(&self) -> Vec<Vec<Part>> {
-        let high = matches!(self.source.format, Format::Q5KR16 | Format::Q6KR16);
+        let high = self.codec().high.is_some();
         match high && !self.source.panel {
             true => self.parts().into_iter().map(|part| vec![part]).collect(),
             false => vec![self.parts()],
@@ -186,7 +189,7 @@ impl Micro {
 
     /// The weight's minimums times the activations' sums, without the scale of the minimums.
     fn minimums(&self, b: &mut KernelBuilder, weights: &Source, rows: &[RowBlock]) -> Option<Vec<ValueId>> {
-        if self.source.format == Format::Q6KR16 {
+        if self.codec().minimum != Minimum::Scaled {
             return None;
         }
         let parts = self.parts();
@@ -211,12 +214,10 @@ impl Micro {
     fn terms(&self, b: &mut KernelBuilder, step: &Step, parts: &[Part]) -> Vec<ValueId> {
         let high: Vec<Vec<ValueId>> = parts.iter().map(|part| step.weights.high(b, step.sub, *part)).collect();
         // Sub-blocks may be two with a scale each, which sums in words may not last for.
-        let (units, run) = match self.source.format {
-            Format::Q6KR16 => (2, 1),
-            Format::Q5KR16 => (1, 2),
-            _ => (1, 4),
-        };
+        let codec = self.codec();
+        let units = SUB / codec.scaled().map_or(SUB, |columns| columns as i64);
         let pairs = 4 / units;
+        let run = (codec.pairs_in_a_word() / 2).clamp(1, pairs as usize);
         if self.source.dots == Dots::Pairs {
             let slots = self.slots().filter(|slots| slots.len() / 2 > HELD_INTEGERS);
             let mut sums = vec![None; parts.len() * self.rows.len()];
@@ -246,7 +247,7 @@ impl Micro {
                 }
             }
             let mut sums: Vec<ValueId> = sums.into_iter().flatten().collect();
-            if self.source.format == Format::Q6KR16 {
+            if codec.zero() > 0 {
                 self.correct(b, step, parts, &mut sums);
             }
             return sums.into_iter().map(|sum| b.op(Op::ToF32, parts[0].floats(), &[sum])).collect();
@@ -255,7 +256,7 @@ impl Micro {
         for unit in 0..units {
             // Made for each part, as a product overwrites its sum.
             let starts = parts.iter().flat_map(|part| step.rows.iter().map(move |row| (row, *part)));
-            let mut sums: Vec<ValueId> = starts.map(|(row, part)| self.start(b, row, unit, part)).collect();
+            let mut sums: Vec<ValueId> = starts.map(|(row, part)| self.start(b, row, (unit, units), part)).collect();
             self.groups(b, step, unit * pairs..(unit + 1) * pairs, parts, &high, |b, i, quants, x| {
                 sums[i] = b.dot4_u8s8(sums[i], quants, x);
             });
@@ -281,7 +282,7 @@ impl Micro {
         values.chunks_exact_mut(self.rows.len())
     }
 
-    /// Quants of `q6_k` are stored plus 32: takes that away from sums of products by pairs.
+    /// Takes what the zero point adds away from sums of products by pairs.
     fn correct(&self, b: &mut KernelBuilder, step: &Step, parts: &[Part], sums: &mut [ValueId]) {
         for (part, sums) in parts.iter().zip(self.by_part_mut(sums)) {
             let scales = step.weights.item(b, Item::Correction, step.sub, *part);
@@ -295,11 +296,10 @@ impl Micro {
     }
 
     /// What sums of products by fours begin with.
-    fn start(&self, b: &mut KernelBuilder, row: &RowBlock, half: i64, part: Part) -> ValueId {
-        if self.source.format == Format::Q6KR16 {
-            q6_k_offset(b, row, half, part.lanes)
-        } else {
-            b.splat_int(part.dwords(), 0)
+    fn start(&self, b: &mut KernelBuilder, row: &RowBlock, unit: (i64, i64), part: Part) -> ValueId {
+        match self.codec().zero() {
+            0 => b.splat_int(part.dwords(), 0),
+            zero => zero_point(b, row, unit, zero, part.lanes),
         }
     }
 
@@ -345,12 +345,18 @@ impl Micro {
     }
 
     /// Sums of signed products of eight bits, by pairs.
-    fn signed(&self, b: &mut KernelBuilder, step: &Step, pairs: std::ops::Range<i64>) -> Vec<ValueId> {
+    fn signed(
+        &self,
+        b: &mut KernelBuilder,
+        step: &Step,
+        pairs: std::ops::Range<i64>,
+        high: &[Vec<ValueId>],
+    ) -> Vec<ValueId> {
         let mut sums = vec![None; self.parts().len() * self.rows.len()];
         let ones = b.splat_int(self.parts()[0].words(), 1);
-        for (part, sums) in self.parts().into_iter().zip(self.by_part_mut(&mut sums)) {
+        for ((part, sums), high) in self.parts().into_iter().zip(self.by_part_mut(&mut sums)).zip(high) {
             for pair in pairs.clone() {
-                for (group, quants) in (2 * pair..).zip(step.weights.pair(b, step.sub, pair, part, &[])) {
+                for (group, quants) in (2 * pair..).zip(step.weights.pair(b, step.sub, pair, part, high)) {
                     let magnitudes = step.weights.magnitudes(b, step.sub, group, part, quants);
                     for (row, sum) in step.rows.iter().zip(sums.iter_mut()) {
                         let x = row.group(b, self.lanes, group);
@@ -365,7 +371,7 @@ impl Micro {
         sums.into_iter().flatten().collect()
     }
 
-    /// `q8_0` and `q4_0`: blocks of two sub-blocks.
+    /// Without integer scales: blocks of two sub-blocks.
     fn small(&self, b: &mut KernelBuilder, blocks: i64) {
         let slots = self.slots();
         let parts = self.parts();
@@ -402,18 +408,16 @@ impl Micro {
         slots: Option<&[(BufferId, i64)]>,
     ) -> Vec<ValueId> {
         let (parts, rows) = (self.parts(), self.rows.len());
-        let offset = match (self.source.format, self.source.dots) {
-            (Format::Q4_0R16, _) => Some(-8.0),
-            (_, Dots::Fours) => Some(-128.0),
-            (_, Dots::Pairs) => None,
-        };
+        let magnitudes = panel::has_magnitudes(self.source.format, self.source.dots);
+        // Magnitudes go with signs.
+        let zero = if magnitudes { 0 } else { self.codec().zero() };
+        let high: Vec<Vec<ValueId>> = parts.iter().map(|part| step.weights.high(b, step.sub, *part)).collect();
         let mut low: Vec<ValueId> = Vec::new();
         let mut next = sums.to_vec();
         for half in 0..2 {
             let pairs = 2 * half..2 * half + 2;
-            let high = vec![Vec::new(); parts.len()];
-            let integers = match (self.source.dots, panel::has_magnitudes(self.source.format, self.source.dots)) {
-                (Dots::Pairs, true) => self.signed(b, step, pairs),
+            let integers = match (self.source.dots, magnitudes) {
+                (Dots::Pairs, true) => self.signed(b, step, pairs, &high),
                 (Dots::Pairs, false) => {
                     let ones = b.splat_int(parts[0].words(), 1);
                     let words = self.words(b, step, pairs, &parts, &high);
@@ -428,17 +432,23 @@ impl Micro {
                     sums
                 }
             };
-            let d: Vec<ValueId> = match half {
-                0 => Vec::new(),
-                _ => parts.iter().map(|part| step.weights.item(b, Item::D, step.sub, *part)).collect(),
+            let items = |b: &mut KernelBuilder, item: Item| -> Vec<ValueId> {
+                parts.iter().map(|part| step.weights.item(b, item, step.sub, *part)).collect()
             };
+            let (mut d, mut m) = (Vec::new(), None);
+            if half == 1 {
+                d = items(b, Item::D);
+                m = (self.codec().minimum == Minimum::Half).then(|| items(b, Item::M));
+            }
             let mut terms: Vec<Option<ValueId>> = vec![None; integers.len()];
             for (r, row) in step.rows.iter().enumerate() {
                 let dx = row.splat(b, parts[0].floats(), "d", 8, 4 * half);
-                let start = offset.filter(|_| half == 0).map(|offset| {
-                    let (sum, offset) = (row.splat(b, parts[0].floats(), "sum", 4, 0), b.splat_f32(self.lanes, offset));
-                    b.mul(sum, offset)
+                let sum = |b: &mut KernelBuilder| row.splat(b, parts[0].floats(), "sums", 4, 0);
+                let start = (half == 0 && zero > 0).then(|| {
+                    let (sum, zero) = (sum(b), b.splat_f32(self.lanes, -f32::from(zero)));
+                    b.mul(sum, zero)
                 });
+                let added = m.as_ref().map(|m| (m, sum(b)));
                 for (p, part) in parts.iter().enumerate() {
                     let i = p * rows + r;
                     let value = b.op(Op::ToF32, part.floats(), &[integers[i]]);
@@ -458,14 +468,18 @@ impl Micro {
                         None => low[i],
                     };
                     let term = b.fma(value, dx, first);
+                    let at = self.result(r, *part);
+                    let old = match slots {
+                        Some(_) => b.load(part.floats(), self.to, at.clone()),
+                        None => sums[i],
+                    };
+                    let mut sum = b.fma(term, d[p], old);
+                    if let Some((m, x)) = added {
+                        sum = b.fma(m[p], x, sum);
+                    }
                     match slots {
-                        Some(_) => {
-                            let at = self.result(r, *part);
-                            let old = b.load(part.floats(), self.to, at.clone());
-                            let sum = b.fma(term, d[p], old);
-                            b.store(self.to, at, sum);
-                        }
-                        None => next[i] = b.fma(term, d[p], sums[i]),
+                        Some(_) => b.store(self.to, at, sum),
+                        None => next[i] = sum,
                     }
                 }
             }
@@ -515,11 +529,12 @@ fn accumulate(b: &mut KernelBuilder, sum: &mut Option<ValueId>, value: ValueId) 
     });
 }
 
-/// What the sum of 16 columns of `q6_k` begins with, as quants are stored plus 32.
-pub fn q6_k_offset(b: &mut KernelBuilder, row: &RowBlock, half: i64, lanes: u16) -> ValueId {
+/// What the sum of a scale's columns begins with: those of unit `unit` of so many of a sub-block, as quants are stored plus `zero`.
+pub fn zero_point(b: &mut KernelBuilder, row: &RowBlock, (unit, units): (i64, i64), zero: u8, lanes: u16) -> ValueId {
     let part = Part { lanes, index: 0 };
-    // -32 beside the sum of the first 16 columns, or beside that of the others.
-    let pair = if half == 0 { [-32i16, 0] } else { [0, -32] };
+    // The zero point, negated, beside the sums of 16 columns that are the unit's.
+    let minus = -i16::from(zero);
+    let pair = [0, 1].map(|half| if units == 1 || half == unit { minus } else { 0 });
     let pair: Vec<u8> = pair.iter().flat_map(|word| word.to_le_bytes()).collect();
     let pair = b.bytes(part.words(), pair.repeat(usize::from(lanes)));
     let sums = row.splat(b, part.dwords(), "sums16", 4, 0);

@@ -34,12 +34,12 @@
 mod activations;
 mod floats;
 mod micro;
-mod panel;
+pub mod panel;
 mod quants;
 pub mod strip;
 
-use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
+use ixc_ir::format::{Codec, Format};
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, ValueId};
 use ixc_ir::plan::spec::Shape;
 
@@ -67,7 +67,7 @@ struct Block {
 
 impl Block {
     fn offsets(&self) -> Option<(BufferId, i64)> {
-        self.scratch.filter(|_| self.format == Format::Q6KR16)
+        self.scratch.filter(|_| quants::begins_in_scratch(self.format))
     }
 
     /// The products of all parts and rows: rows of the first part, then of the second.
@@ -83,7 +83,7 @@ fn dots(vectors: Vectors) -> Dots {
 /// Whether strips are unpacked to a panel for several rows.
 fn unpacks(format: Format, x: Format, vectors: Vectors) -> bool {
     let whole = usize::from(vectors.lanes) == STRIP;
-    if format.is_quantised() { !whole || !vectors.dot4 } else { !whole && x == Format::F32 }
+    if format.is_quantised() { !whole || !vectors.dot4 } else { !whole && matches!(x.codec(), Codec::Float(_)) }
 }
 
 /// Bytes of scratch that a product takes.

@@ -3,12 +3,12 @@
 //! A panel holds for each block, in vectors of 64 bytes (16 rows), the quants of every group of four columns, then each [`Item`] as
 //! often as the block has it. What [`Source`] gives is the same from both.
 
-use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
+use ixc_ir::format::{Codec, Float, Format, Minimum};
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId, VarId};
 
 use super::activations::SUB;
-use super::strip::{Part, StripBlock, VECTOR};
+use super::strip::{self, Part, StripBlock, VECTOR};
 
 /// Columns that a panel of quants covers: 16 KiB of bytes, which stay in a first-level cache.
 const STRETCH: i64 = 1024;
@@ -23,12 +23,14 @@ pub enum Item {
     Scale,
     /// The minimum of a sub-block, as a float.
     Minimum,
-    /// 32 times the scales of both halves of a sub-block, as words: for quants that are stored plus 32.
+    /// The zero point times the scales of both halves of a sub-block, as words.
     Correction,
     /// The float scale of a block, or of a sub-block.
     D,
     /// The float scale of the minimums, negated.
     Dmin,
+    /// The float that is added to each element.
+    M,
 }
 
 /// How products of bytes are summed.
@@ -42,17 +44,24 @@ pub enum Dots {
 
 /// Items of a format's block in the order of a panel, and how many.
 fn items(format: Format, dots: Dots) -> Vec<(Item, i64)> {
-    match format {
-        Format::Q4KR16 | Format::Q5KR16 => vec![(Item::Scale, 8), (Item::Minimum, 8), (Item::D, 1), (Item::Dmin, 1)],
-        Format::Q6KR16 if dots == Dots::Pairs => vec![(Item::Scale, 16), (Item::Correction, 8), (Item::D, 1)],
-        Format::Q6KR16 => vec![(Item::Scale, 16), (Item::D, 1)],
-        _ => vec![(Item::D, 2)],
-    }
+    let (codec, len) = (strip::quants(format), format.block_len() as i64);
+    let Some(scaled) = codec.scaled() else {
+        let mut items = vec![(Item::D, len / SUB)];
+        items.extend((codec.minimum == Minimum::Half).then_some((Item::M, len / SUB)));
+        return items;
+    };
+    let mut items = vec![(Item::Scale, len / scaled as i64)];
+    // Products by fours begin with what the zero point takes away.
+    items.extend((codec.zero() > 0 && dots == Dots::Pairs).then_some((Item::Correction, len / SUB)));
+    items.extend((codec.minimum == Minimum::Scaled).then_some((Item::Minimum, len / SUB)));
+    items.push((Item::D, 1));
+    items.extend((codec.minimum == Minimum::Scaled).then_some((Item::Dmin, 1)));
+    items
 }
 
-/// Whether products by pairs want signed quants and, unsigned, their magnitudes: of eight bits, two products exceed a word.
+/// Whether products by pairs want signed quants and, unsigned, their magnitudes: two products of the largest byte exceed a word.
 pub fn has_magnitudes(format: Format, dots: Dots) -> bool {
-    format == Format::Q8_0R16 && dots == Dots::Pairs
+    dots == Dots::Pairs && format.quants().is_some_and(|codec| codec.pairs_in_a_word() == 0)
 }
 
 /// Where the items of a block begin.
@@ -117,7 +126,7 @@ impl Source {
         if !has_magnitudes(self.format, self.dots) {
             return quants;
         }
-        // Stored plus 128.
+        // The number plus 128: no other zero point leaves bytes that are too large.
         let top = b.splat_int(part.quants(), -128);
         quants.map(|quants| b.same(Op::Xor, &[quants, top]))
     }
@@ -144,13 +153,16 @@ impl Source {
         let strip = self.strip(part);
         match item {
             Item::Scale if self.dots == Dots::Pairs => strip.scale_words(b, at.clone(), at),
-            Item::Scale => strip.floats(b, "scales", at),
-            Item::Minimum => strip.floats(b, "mins", at),
+            Item::Scale => strip.scale(b, at),
+            Item::Minimum => strip.minimum(b, at),
             Item::Correction => {
-                let words = strip.scale_words(b, at.clone() * 2, at * 2 + 1);
-                b.shift(Op::Shl, words, 5)
+                let codec = strip::quants(self.format);
+                let units = SUB / codec.scaled().map_or(SUB, |columns| columns as i64);
+                let words = strip.scale_words(b, at.clone() * units, at * units + (units - 1));
+                times(b, words, codec.zero())
             }
             Item::D => strip.halves(b, "d", at),
+            Item::M => strip.halves(b, "m", at),
             Item::Dmin => {
                 let d = strip.halves(b, "dmin", at);
                 let minus = b.splat_f32(part.lanes, -1.0);
@@ -211,11 +223,37 @@ pub fn column(b: &mut KernelBuilder, source: &Source, part: Part) -> ValueId {
     if source.panel {
         return b.load(part.floats(), source.buffer, source.offset.clone() + part.at(4));
     }
-    let at = source.offset.clone() + part.at(2);
-    if source.format == Format::F16R16 {
-        let halves = b.load(Type::f16(part.lanes), source.buffer, at);
-        return b.op(Op::F16ToF32, part.floats(), &[halves]);
+    match source.format.codec() {
+        Codec::Float(float) => {
+            let at = source.offset.clone() + part.at(float.bytes() as i64);
+            floats(b, *float, part.lanes, source.buffer, at)
+        }
+        Codec::Quants(_) | Codec::Bytes { .. } | Codec::TwoBf16 => unreachable!("{} has no floats", source.format),
     }
-    let halves = b.load(Type::bf16(part.lanes), source.buffer, at);
-    b.bf16_to_f32(halves)
+}
+
+/// Floats of a weight as f32.
+pub fn floats(b: &mut KernelBuilder, float: Float, lanes: u16, buffer: BufferId, at: Affine) -> ValueId {
+    match float {
+        Float::F32 => b.load(Type::f32(lanes), buffer, at),
+        Float::F16 => {
+            let halves = b.load(Type::f16(lanes), buffer, at);
+            b.op(Op::F16ToF32, Type::f32(lanes), &[halves])
+        }
+        Float::Bf16 => {
+            let halves = b.load(Type::bf16(lanes), buffer, at);
+            b.bf16_to_f32(halves)
+        }
+    }
+}
+
+/// Integers times a zero point.
+pub fn times(b: &mut KernelBuilder, integers: ValueId, zero: u8) -> ValueId {
+    match zero.is_power_of_two() {
+        true => b.shift(Op::Shl, integers, zero.trailing_zeros().into()),
+        false => {
+            let zero = b.splat_int(b.ty(integers), zero.into());
+            b.same(Op::IMul, &[integers, zero])
+        }
+    }
 }

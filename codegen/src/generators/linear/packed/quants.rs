@@ -4,31 +4,37 @@
 //! (one number in all lanes), in this order:
 //!
 //! ```text
-//! q4_k, q5_k   t = sum * (d * scale);                          y += t * dx;  y += -(dmin * min) * sums
-//! q6_k         t = low * (d * scale0) + high * (d * scale1);   y += t * dx          low, high begin at -32 * sums16
-//! q8_0, q4_0   t = low * dx0 + high * dx1 - offset * sum;      y += t * d           offset: 128, 8
+//! integer scales   t = low * (d * scale) [+ high * (d * scale)];      y += t * dx;  y += -(dmin * min) * sums
+//! none             t = low * dx + high * dx [- zero * sums];          y += t * d;  y += m * sums
 //! ```
 //!
-//! `low` and `high` are the sums of 16 columns each. What is in parentheses is computed once for all rows.
+//! `low` and `high` are the sums of 16 columns each; where the weight and the activations have one scale for 32, there is one sum. With
+//! integer scales, a zero point is in what the sums begin with: `-zero * sums16`. What is in parentheses is computed once for all rows.
 
-use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
+use ixc_ir::format::{Format, Minimum, Quants};
 use ixc_ir::kernel::{KernelBuilder, Op, Type, ValueId, VarId};
 
 use super::Block;
 use super::activations::{RowBlock, SUB};
-use super::micro::q6_k_offset;
-use super::strip::StripBlock;
+use super::micro::zero_point;
+use super::panel::times;
+use super::strip::{self, StripBlock};
 
 /// Sums of 16 elements of a block of `a8_super`.
 const SUMS16: u16 = 16;
-/// Bytes of -32 times these, as dwords.
+/// Bytes of the zero point times these, negated, as dwords.
 const OFFSETS: i64 = 4 * SUMS16 as i64;
 
-/// Bytes of scratch that a product with groups of so many rows takes. `q6_k` puts what its sums begin with there, once for a block:
-/// then a sum begins with a load, which is free, instead of a product, which is not.
+/// Whether the sums of 16 columns begin with what they have to in scratch, put there once for a block: then a sum begins with a load,
+/// which is free, instead of a product, which is not.
+pub fn begins_in_scratch(format: Format) -> bool {
+    format.quants().is_some_and(|codec| codec.scaled() == Some(16) && codec.zero() > 0)
+}
+
+/// Bytes of scratch that a product with groups of so many rows takes.
 pub fn scratch_bytes(format: Format, rows: u32) -> Option<i64> {
-    (format == Format::Q6KR16).then(|| i64::from(rows) * OFFSETS)
+    begins_in_scratch(format).then(|| i64::from(rows) * OFFSETS)
 }
 
 /// See [`Block::sums`].
@@ -36,7 +42,7 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
     let lanes = block.lanes;
     let zero = b.splat_f32(lanes, 0.0);
     let init = vec![zero; block.strips.len() * block.rows.len()];
-    let format = block.format;
+    let (format, codec) = (block.format, strip::quants(block.format));
     let len = format.block_len() as i64;
     let bytes = STRIP as i64 * format.block_bytes() as i64;
     let (x_len, x_bytes) = (block.x_format.block_len() as i64, block.x_format.block_bytes() as i64);
@@ -47,16 +53,14 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
             .map(|(at, part)| {
                 let block = StripBlock { format, buffer: block.w, offset: at.clone() + i * bytes, part: *part };
                 let scale = |b: &mut KernelBuilder, name: &str| block.halves(b, name, 0);
-                match format {
-                    Format::Q4KR16 | Format::Q5KR16 => {
-                        let (d, dmin) = (scale(b, "d"), scale(b, "dmin"));
-                        let minus = b.splat_f32(lanes, -1.0);
-                        Strip { d: Some(d), dmin: Some(b.mul(dmin, minus)), block }
-                    }
-                    Format::Q6KR16 => Strip { d: Some(scale(b, "d")), dmin: None, block },
-                    // A scale for each sub-block.
-                    _ => Strip { d: None, dmin: None, block },
-                }
+                // Without integer scales there is one of each for each sub-block.
+                let d = codec.scaled().map(|_| scale(b, "d"));
+                let dmin = (codec.minimum == Minimum::Scaled).then(|| {
+                    let dmin = scale(b, "dmin");
+                    let minus = b.splat_f32(lanes, -1.0);
+                    b.mul(dmin, minus)
+                });
+                Strip { d, dmin, block }
             })
             .collect();
         if let Some((scratch, at)) = block.offsets() {
@@ -64,7 +68,7 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
                 let sums = row.clone() + i * x_bytes + block.x_format.field("sums16") as i64;
                 let sums = b.load(Type::i16(SUMS16), block.x, sums);
                 let sums = b.op(Op::ExtendS, Type::i32(SUMS16), &[sums]);
-                let (sums, zero) = (b.shift(Op::Shl, sums, 5), b.splat_int(Type::i32(SUMS16), 0));
+                let (sums, zero) = (times(b, sums, codec.zero()), b.splat_int(Type::i32(SUMS16), 0));
                 let offsets = b.same(Op::ISub, &[zero, sums]);
                 b.store(scratch, at + r as i64 * OFFSETS, offsets);
             }
@@ -75,7 +79,7 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
                 let (at, sub) = if x_len == len { (at, Some(s)) } else { (at + s * x_bytes, None) };
                 RowBlock { buffer: block.x, format: block.x_format, at, sub }
             });
-            let step = Step { block, rows: rows.collect(), sub: s };
+            let step = Step { block, codec, rows: rows.collect(), sub: s };
             strips
                 .iter()
                 .zip(sums.chunks_exact(block.rows.len()))
@@ -95,6 +99,7 @@ struct Strip {
 /// One sub-block of all rows.
 struct Step<'a> {
     block: &'a Block,
+    codec: &'static Quants,
     rows: Vec<RowBlock>,
     sub: VarId,
 }
@@ -107,12 +112,9 @@ impl Step<'_> {
 
     /// The new sums of all rows for one strip.
     fn strip(&self, b: &mut KernelBuilder, strip: &Strip, sums: &[ValueId]) -> Vec<ValueId> {
-        match (self.block.format, strip.d, strip.dmin) {
-            (Format::Q4KR16 | Format::Q5KR16, Some(d), Some(dmin)) => {
-                self.with_minimums(b, &strip.block, d, dmin, sums)
-            }
-            (Format::Q6KR16, Some(d), _) => self.q6_k(b, &strip.block, d, sums),
-            _ => self.small(b, &strip.block, sums),
+        match strip.d {
+            Some(d) => self.with_scales(b, strip, d, sums),
+            None => self.without_scales(b, &strip.block, sums),
         }
     }
 
@@ -136,48 +138,32 @@ impl Step<'_> {
         }
     }
 
-    /// No sums yet: two chains for few rows, so that there are enough of them.
-    fn chains(&self, b: &mut KernelBuilder) -> Vec<Vec<ValueId>> {
-        let zero = b.splat_int(Type::i32(self.block.lanes), 0);
-        let each = if self.rows.len() == 1 { 2 } else { 1 };
-        vec![vec![zero; each]; self.rows.len()]
-    }
-
-    fn with_minimums(
-        &self,
-        b: &mut KernelBuilder,
-        strip: &StripBlock,
-        d: ValueId,
-        dmin: ValueId,
-        sums: &[ValueId],
-    ) -> Vec<ValueId> {
-        let mut chains = self.chains(b);
-        let high = strip.high(b, self.sub);
-        self.dots(b, strip, &high, 0..4, &mut chains);
-        let scale = strip.scaled(b, "scales", self.sub, d);
-        let minimum = strip.scaled(b, "mins", self.sub, dmin);
-        let next = chains.iter().zip(sums).enumerate().map(|(r, (chains, sum))| {
-            let scaled = scaled(b, chains, scale);
-            let dx = self.splat(b, r, "d", 4, 0);
-            let sum = b.fma(scaled, dx, *sum);
-            let x = self.splat(b, r, "sums", 4, 0);
-            b.fma(minimum, x, sum)
-        });
-        next.collect()
-    }
-
-    fn q6_k(&self, b: &mut KernelBuilder, strip: &StripBlock, d: ValueId, sums: &[ValueId]) -> Vec<ValueId> {
-        let high = strip.high(b, self.sub);
-        let mut halves = Vec::new();
-        for half in 0..2 {
+    /// With integer scales: a sum for the columns of each.
+    fn with_scales(&self, b: &mut KernelBuilder, strip: &Strip, d: ValueId, sums: &[ValueId]) -> Vec<ValueId> {
+        let units = SUB / self.codec.scaled().map_or(SUB, |columns| columns as i64);
+        let pairs = 4 / units;
+        // Two chains for few rows, so that there are enough of them.
+        let each = if self.rows.len() == 1 && units == 1 { 2 } else { 1 };
+        let high = strip.block.high(b, self.sub);
+        let mut products = Vec::new();
+        for unit in 0..units {
             let mut chains: Vec<Vec<ValueId>> =
-                (0..self.rows.len()).map(|r| vec![self.q6_k_offset(b, r, half)]).collect();
-            self.dots(b, strip, &high, 2 * half..2 * half + 2, &mut chains);
-            halves.push((chains, strip.scaled(b, "scales", self.sub * 2 + half, d)));
+                (0..self.rows.len()).map(|r| vec![self.start(b, r, unit, units); each]).collect();
+            if each == 2 && self.codec.zero() > 0 {
+                let zero = b.splat_int(Type::i32(self.block.lanes), 0);
+                chains.iter_mut().for_each(|chains| chains[1] = zero);
+            }
+            self.dots(b, &strip.block, &high, unit * pairs..(unit + 1) * pairs, &mut chains);
+            let scale = strip.block.scale(b, self.sub * units + unit);
+            products.push((chains, b.mul(scale, d)));
         }
+        let minimum = strip.dmin.map(|dmin| {
+            let minimum = strip.block.minimum(b, self.sub);
+            b.mul(minimum, dmin)
+        });
         let next = sums.iter().enumerate().map(|(r, sum)| {
             let mut t = None;
-            for (chains, scale) in &halves {
+            for (chains, scale) in &products {
                 let part = convert(b, &chains[r]);
                 t = Some(match t {
                     Some(t) => b.fma(part, *scale, t),
@@ -185,28 +171,38 @@ impl Step<'_> {
                 });
             }
             let dx = self.splat(b, r, "d", 4, 0);
-            t.map_or(*sum, |t| b.fma(t, dx, *sum))
+            let sum = t.map_or(*sum, |t| b.fma(t, dx, *sum));
+            match minimum {
+                Some(minimum) => {
+                    let x = self.splat(b, r, "sums", 4, 0);
+                    b.fma(minimum, x, sum)
+                }
+                None => sum,
+            }
         });
         next.collect()
     }
 
-    /// What the sum of 16 columns begins with, as quants are stored plus 32.
-    fn q6_k_offset(&self, b: &mut KernelBuilder, r: usize, half: i64) -> ValueId {
-        if let Some((scratch, at)) = self.block.offsets() {
-            let dwords = Type::i32(self.block.lanes);
-            return b.load_splat(dwords, scratch, self.sub * 8 + (at + r as i64 * OFFSETS + 4 * half));
+    /// What the sum of a scale's columns begins with.
+    fn start(&self, b: &mut KernelBuilder, r: usize, unit: i64, units: i64) -> ValueId {
+        let dwords = Type::i32(self.block.lanes);
+        match self.block.offsets() {
+            Some((scratch, at)) => b.load_splat(dwords, scratch, self.sub * 8 + (at + r as i64 * OFFSETS + 4 * unit)),
+            None if self.codec.zero() > 0 => {
+                zero_point(b, &self.rows[r], (unit, units), self.codec.zero(), self.block.lanes)
+            }
+            None => b.splat_int(dwords, 0),
         }
-        q6_k_offset(b, &self.rows[r], half, self.block.lanes)
     }
 
-    /// `q8_0` and `q4_0`.
-    fn small(&self, b: &mut KernelBuilder, strip: &StripBlock, sums: &[ValueId]) -> Vec<ValueId> {
-        let offset = if strip.format == Format::Q8_0R16 { -128.0 } else { -8.0 };
+    /// Without integer scales: a sum for the columns of each of the activations' scales.
+    fn without_scales(&self, b: &mut KernelBuilder, strip: &StripBlock, sums: &[ValueId]) -> Vec<ValueId> {
         let mut parts: Vec<Option<ValueId>> = vec![None; self.rows.len()];
+        let high = strip.high(b, self.sub);
         for half in 0..2 {
             let zero = b.splat_int(Type::i32(self.block.lanes), 0);
             let mut chains = vec![vec![zero]; self.rows.len()];
-            self.dots(b, strip, &[], 2 * half..2 * half + 2, &mut chains);
+            self.dots(b, strip, &high, 2 * half..2 * half + 2, &mut chains);
             for (r, (chains, t)) in chains.iter().zip(&mut parts).enumerate() {
                 let part = convert(b, chains);
                 let dx = self.splat(b, r, "d", 8, 4 * half);
@@ -217,11 +213,19 @@ impl Step<'_> {
             }
         }
         let d = strip.halves(b, "d", self.sub);
-        let offset = b.splat_f32(self.block.lanes, offset);
+        let zero = (self.codec.zero() > 0).then(|| b.splat_f32(self.block.lanes, -f32::from(self.codec.zero())));
+        let m = (self.codec.minimum == Minimum::Half).then(|| strip.halves(b, "m", self.sub));
         let next = parts.into_iter().flatten().zip(sums).enumerate().map(|(r, (t, sum))| {
-            let x = self.splat(b, r, "sum", 4, 0);
-            let t = b.fma(offset, x, t);
-            b.fma(t, d, *sum)
+            let x = (zero.is_some() || m.is_some()).then(|| self.splat(b, r, "sums", 4, 0));
+            let t = match (zero, x) {
+                (Some(zero), Some(x)) => b.fma(zero, x, t),
+                _ => t,
+            };
+            let sum = b.fma(t, d, *sum);
+            match (m, x) {
+                (Some(m), Some(x)) => b.fma(m, x, sum),
+                _ => sum,
+            }
         });
         next.collect()
     }
@@ -232,9 +236,4 @@ fn convert(b: &mut KernelBuilder, chains: &[ValueId]) -> ValueId {
     let sum = chains[1..].iter().fold(chains[0], |sum, chain| b.iadd(sum, *chain));
     let floats = Type::f32(b.ty(sum).lanes);
     b.op(Op::ToF32, floats, &[sum])
-}
-
-fn scaled(b: &mut KernelBuilder, chains: &[ValueId], scale: ValueId) -> ValueId {
-    let sum = convert(b, chains);
-    b.mul(sum, scale)
 }

@@ -3,8 +3,8 @@
 //! All formats are read as sub-blocks of 32 columns, which are eight groups of four, in pairs: where quants have four bits or four low
 //! ones, a vector in memory is a pair. What is read are the rows of one [`Part`]: all 16, or 8 where vectors have 8 lanes.
 
-use ixc_ir::format::Format;
-use ixc_ir::format::packed::{STRIP, sub_block_vectors};
+use ixc_ir::format::packed::STRIP;
+use ixc_ir::format::{Format, Quants, Scales, Values};
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
 
 use super::super::fields::bits;
@@ -60,6 +60,11 @@ pub struct StripBlock {
 }
 
 impl StripBlock {
+    /// What the block's integers mean.
+    fn codec(&self) -> &'static Quants {
+        quants(self.format)
+    }
+
     /// The part's share of a field with `bytes` for each row.
     fn field(&self, name: &str, bytes: i64) -> Affine {
         self.offset.clone() + (self.format.field(name) as i64 + self.part.at(bytes))
@@ -72,28 +77,39 @@ impl StripBlock {
         b.op(Op::F16ToF32, self.part.floats(), &[halves])
     }
 
-    /// Number `at` of the rows' scales or minimums.
-    pub fn floats(&self, b: &mut KernelBuilder, name: &str, at: impl Into<Affine>) -> ValueId {
-        let at = at.into();
-        let bytes = match (self.format, name) {
-            (Format::Q4KR16 | Format::Q5KR16, "mins") => self.minimums(b, at),
-            _ => {
-                let scales = b.load(Type::i8(self.part.lanes), self.buffer, self.field(name, 1) + at * ROWS);
-                self.scale_bits(b, scales)
-            }
-        };
+    /// Scale `at` of the rows.
+    pub fn scale(&self, b: &mut KernelBuilder, at: impl Into<Affine>) -> ValueId {
+        let scales = b.load(Type::i8(self.part.lanes), self.buffer, self.field("scales", 1) + at.into() * ROWS);
+        let scales = self.scale_bits(b, scales);
+        self.widen(b, scales)
+    }
+
+    /// Minimum `at` of the rows.
+    pub fn minimum(&self, b: &mut KernelBuilder, at: impl Into<Affine>) -> ValueId {
+        let minimums = self.minimums(b, at.into());
+        self.widen(b, minimums)
+    }
+
+    /// Scales or minimums as floats.
+    fn widen(&self, b: &mut KernelBuilder, bytes: ValueId) -> ValueId {
         let ints = b.op(self.extend(), self.part.dwords(), &[bytes]);
         b.op(Op::ToF32, self.part.floats(), &[ints])
     }
 
     /// What makes wider integers of scales.
     fn extend(&self) -> Op {
-        if self.format == Format::Q6KR16 { Op::ExtendS } else { Op::ExtendU }
+        match self.codec().scales {
+            Scales::Signed16 => Op::ExtendS,
+            Scales::SixBits | Scales::None => Op::ExtendU,
+        }
     }
 
     /// Scales without the bits of minimums that are stored above them.
     fn scale_bits(&self, b: &mut KernelBuilder, scales: ValueId) -> ValueId {
-        if self.format == Format::Q6KR16 { scales } else { bits(b, scales, None, 63) }
+        match self.codec().scales {
+            Scales::SixBits => bits(b, scales, None, 63),
+            Scales::Signed16 | Scales::None => scales,
+        }
     }
 
     /// Minimums of sub-block `at`: two high bits from above the scales, four from a field of their own.
@@ -115,12 +131,6 @@ impl StripBlock {
         let low = bits(b, low, None, 15);
         let minimums = b.same(Op::Or, &[low, high]);
         if self.part.lanes == 8 { b.op_imm(Op::Slice, Type::i8(8), &[minimums], 0) } else { minimums }
-    }
-
-    /// [`StripBlock::floats`] times `d`.
-    pub fn scaled(&self, b: &mut KernelBuilder, name: &str, at: impl Into<Affine>, d: ValueId) -> ValueId {
-        let floats = self.floats(b, name, at);
-        b.mul(floats, d)
     }
 
     /// Numbers `first` and `second` of the rows' scales as the words of a dword.
@@ -145,38 +155,46 @@ impl StripBlock {
 
     /// Where a sub-block's quants begin.
     fn quants(&self, sub: Affine) -> Affine {
-        self.field("quants", 4) + sub * (sub_block_vectors(self.format).1 as i64 * VECTOR)
+        self.field("quants", 4) + sub * (self.codec().vectors().1 as i64 * VECTOR)
     }
 
     /// The vectors of high bits of a sub-block, for [`StripBlock::pair`].
     pub fn high(&self, b: &mut KernelBuilder, sub: impl Into<Affine>) -> Vec<ValueId> {
         let at = self.quants(sub.into());
-        let (high, _) = sub_block_vectors(self.format);
+        let (high, _) = self.codec().vectors();
         (0..high as i64).map(|v| b.load(self.part.quants(), self.buffer, at.clone() + v * VECTOR)).collect()
     }
 
-    /// Groups `2 * pair` and `2 * pair + 1` of a sub-block.
-    pub fn pair(&self, b: &mut KernelBuilder, sub: impl Into<Affine>, pair: i64, high: &[ValueId]) -> [ValueId; 2] {
-        let (at, quants) = (self.quants(sub.into()), self.part.quants());
-        if self.format == Format::Q8_0R16 {
+    /// Groups `2 * pair` and `2 * pair + 1` of a sub-block: bytes as [`Quants::byte`] says.
+    pub fn pair(&self, b: &mut KernelBuilder, sub: impl Into<Affine>, pair: i64, vectors: &[ValueId]) -> [ValueId; 2] {
+        let (at, quants, codec) = (self.quants(sub.into()), self.part.quants(), self.codec());
+        if codec.low.bits == 8 {
             let at = at + pair * (2 * VECTOR);
             return [0, VECTOR].map(|next| b.load(quants, self.buffer, at.clone() + next));
         }
-        let (first, _) = sub_block_vectors(self.format);
-        let both = b.load(quants, self.buffer, at + (first as i64 + pair) * VECTOR);
-        let nibbles = [bits(b, both, None, 15), bits(b, both, Some((Op::ShrU, 4)), 15)];
-        let mut groups = nibbles;
+        let (width, _) = codec.vectors();
+        let both = b.load(quants, self.buffer, at + (width as i64 + pair) * VECTOR);
+        let mut groups = [bits(b, both, None, 15), bits(b, both, Some((Op::ShrU, 4)), 15)];
         for (group, quants) in (2 * pair..).zip(&mut groups) {
-            // Where a group's high bits are, and where they go: to bit 4 and up.
-            let (from, width, high) = match (self.format, high) {
-                (Format::Q5KR16, [high]) => (group, 1, *high),
-                (Format::Q6KR16, [first, second]) => (2 * (group % 4), 2, if group < 4 { *first } else { *second }),
-                _ => continue,
-            };
-            let shift = if from <= 4 { (Op::Shl, 4 - from) } else { (Op::ShrU, from - 4) };
-            let high = bits(b, high, Some(shift), ((1 << width) - 1) << 4);
-            *quants = b.same(Op::Or, &[*quants, high]);
+            if let Some(high) = codec.high {
+                // Where a group's high bits are, and where they go: above the four low ones.
+                let width = high.bits as i64;
+                let (vector, from) = (group * width / 8, group * width % 8);
+                let shift = if from <= 4 { (Op::Shl, 4 - from) } else { (Op::ShrU, from - 4) };
+                let high = bits(b, vectors[vector as usize], Some(shift), ((1 << width) - 1) << 4);
+                *quants = b.same(Op::Or, &[*quants, high]);
+            }
+            if let Values::Codebook(table) = codec.values {
+                let entries: Vec<u8> = (0..table.len() as u8).map(|code| codec.byte(code)).collect();
+                let table = b.bytes(self.part.quants(), entries.repeat(usize::from(self.part.lanes) / 4));
+                *quants = b.same(Op::ShuffleBytes, &[table, *quants]);
+            }
         }
         groups
     }
+}
+
+/// The codec of a packed format of integers: what is not quantised is read elsewhere.
+pub fn quants(format: Format) -> &'static Quants {
+    format.quants().unwrap_or_else(|| unreachable!("{format} has no integers"))
 }

@@ -1,0 +1,373 @@
+//! Codecs: what the bytes of a block mean, as data.
+//!
+//! A quantised weight is small integers, *codes*, whose bits lie in one or two *planes*, and scales:
+//!
+//! ```text
+//! x = d [* scale] * (value - zero) [+ m | - dmin * min]
+//! ```
+//!
+//! The fields `d`, `dmin` and `m` are half-precision numbers and are found by these names. Everything else that
+//! computes with a block, packing, kernels, bounds of sums and registers, follows from what is said here.
+//!
+//! ```text
+//! plane of 4 bits, run 16: byte j holds elements j (low bits) and j + 16          q4_0
+//! plane of 4 bits, run 32: the same for each 64 elements in 32 bytes              q4_k
+//! plane of 1 bit,  run 1:  bit i of a little-endian word is element i             q5_0
+//! ```
+
+use half::{bf16, f16};
+
+use super::{Field, FormatRow, packed};
+
+/// How a block's bytes make numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Codec {
+    /// A weight or value, or an activation, in one element.
+    Float(Float),
+    /// Weights in small integers.
+    Quants(Quants),
+    /// Activations: signed bytes in -127..=127 in `quants`, of which so many share an f32 scale in `d`. `sums` are those of 32 elements,
+    /// `sums16` (where the format has it) the integer sums of 16, `bf16` (likewise) the elements again.
+    Bytes {
+        /// Elements with a scale in common: 16 or 32.
+        scaled: usize,
+    },
+    /// Activations as the sum of two bf16, `high` and `low`.
+    TwoBf16,
+}
+
+/// A float of an element.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Float {
+    /// IEEE single.
+    F32,
+    /// IEEE half.
+    F16,
+    /// Upper half of an IEEE single.
+    Bf16,
+}
+
+impl Float {
+    /// Bytes of one.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Float::F32 => 4,
+            Float::F16 | Float::Bf16 => 2,
+        }
+    }
+
+    /// bf16 numbers whose sum it is; `None` where two are too few.
+    pub const fn bf16_parts(self) -> Option<usize> {
+        match self {
+            Float::F32 => None,
+            Float::F16 => Some(2),
+            Float::Bf16 => Some(1),
+        }
+    }
+}
+
+/// Bits of every code of a block.
+///
+/// A byte holds those of `8 / bits` elements that lie `run` apart: of `run * 8 / bits` elements, the first `run` have the lowest
+/// bits of `run` bytes, the next the bits above them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Plane {
+    /// The field that holds it.
+    pub field: &'static str,
+    /// Bits of an element: 1, 2, 4 or 8.
+    pub bits: usize,
+    /// Consecutive elements in consecutive bytes.
+    pub run: usize,
+}
+
+impl Plane {
+    /// A plane in a field.
+    pub const fn new(field: &'static str, bits: usize, run: usize) -> Plane {
+        Plane { field, bits, run }
+    }
+
+    /// Byte of the field, and bit in that byte, that element `i` begins at.
+    pub const fn place(&self, i: usize) -> (usize, usize) {
+        let shared = 8 / self.bits;
+        (i / (self.run * shared) * self.run + i % self.run, i / self.run % shared * self.bits)
+    }
+}
+
+/// What number a code is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Values {
+    /// The code less the zero point.
+    Linear {
+        /// The code of 0.
+        zero: u8,
+    },
+    /// A byte in two's complement.
+    Signed,
+    /// An entry of a table.
+    Codebook(&'static [i8; 16]),
+}
+
+/// Integer scales of sub-blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scales {
+    /// None: `d` is the scale.
+    None,
+    /// Of 32 elements, six bits, and minimums likewise: twelve bytes `scales` for eight of both (ggml `get_scale_min_k4`).
+    SixBits,
+    /// Of 16 elements, signed bytes `scales`.
+    Signed16,
+}
+
+/// What is added to all elements with a scale in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Minimum {
+    /// Nothing.
+    None,
+    /// The field `m`.
+    Half,
+    /// Less `dmin` times the minimum that stands beside the scale.
+    Scaled,
+}
+
+/// Small integers with scales.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Quants {
+    /// All bits of a code, or its four low ones.
+    pub low: Plane,
+    /// The bits above those.
+    pub high: Option<Plane>,
+    /// What number a code is.
+    pub values: Values,
+    /// Integer scales.
+    pub scales: Scales,
+    /// What is added.
+    pub minimum: Minimum,
+}
+
+impl Quants {
+    /// Codes in one plane, with a scale for all elements of a block.
+    pub const fn new(low: Plane, values: Values) -> Quants {
+        Quants { low, high: None, values, scales: Scales::None, minimum: Minimum::None }
+    }
+
+    /// With a plane of bits above the low ones.
+    pub const fn high(self, high: Plane) -> Quants {
+        Quants { high: Some(high), ..self }
+    }
+
+    /// With integer scales of sub-blocks.
+    pub const fn scales(self, scales: Scales) -> Quants {
+        let minimum = match scales {
+            Scales::SixBits => Minimum::Scaled,
+            Scales::None | Scales::Signed16 => Minimum::None,
+        };
+        Quants { scales, minimum, ..self }
+    }
+
+    /// With a number `m` for each block that is added to its elements.
+    pub const fn plus_m(self) -> Quants {
+        Quants { minimum: Minimum::Half, ..self }
+    }
+
+    /// Bits of a code above those of the low plane.
+    pub const fn high_bits(&self) -> usize {
+        match self.high {
+            Some(high) => high.bits,
+            None => 0,
+        }
+    }
+
+    /// Elements with an integer scale in common; `None` where there are none.
+    pub const fn scaled(&self) -> Option<usize> {
+        match self.scales {
+            Scales::None => None,
+            Scales::SixBits => Some(32),
+            Scales::Signed16 => Some(16),
+        }
+    }
+
+    /// The unsigned byte that kernels multiply with, of each code: the number plus [`Quants::zero`].
+    pub const fn byte(&self, code: u8) -> u8 {
+        match self.values {
+            Values::Linear { .. } => code,
+            Values::Signed => code ^ 0x80,
+            Values::Codebook(table) => (table[(code & 15) as usize] as u8) ^ 0x80,
+        }
+    }
+
+    /// What [`Quants::byte`] has in addition to the number.
+    pub const fn zero(&self) -> u8 {
+        match self.values {
+            Values::Linear { zero } => zero,
+            Values::Signed | Values::Codebook(_) => 128,
+        }
+    }
+
+    /// The largest byte of any code.
+    pub const fn max(&self) -> u8 {
+        let codes = 1usize << (self.low.bits + self.high_bits());
+        let (mut max, mut code) = (0, 0);
+        while code < codes {
+            let byte = self.byte(code as u8);
+            if byte > max {
+                max = byte;
+            }
+            code += 1;
+        }
+        max
+    }
+
+    /// How many sums of two products of a byte and an activation fit a signed 16-bit word: a power of two, or none.
+    ///
+    /// ```
+    /// # use ixc_ir::format::Format;
+    /// // 15 * 127 * 2 * 8 = 30480; 63 * 127 * 2 * 2 = 32004; two products of 255 do not fit.
+    /// let fit = [Format::Q4K, Format::Q6K, Format::Q8_0].map(|format| format.quants().unwrap().pairs_in_a_word());
+    /// assert_eq!(fit, [8, 2, 0]);
+    /// ```
+    pub const fn pairs_in_a_word(&self) -> usize {
+        let fit = i16::MAX as usize / (2 * 127 * self.max() as usize);
+        if fit == 0 { 0 } else { 1 << fit.ilog2() }
+    }
+
+    /// The half-precision fields of a block, and the largest magnitude that each is multiplied with.
+    pub fn halves(&self) -> Vec<(&'static str, f32)> {
+        let largest = f32::from(self.max() - self.zero().min(self.max())).max(f32::from(self.zero()));
+        let (scale, minimum) = match self.scales {
+            Scales::None => (1.0, 1.0),
+            Scales::SixBits => (63.0, 63.0),
+            Scales::Signed16 => (128.0, 1.0),
+        };
+        let mut halves = vec![("d", scale * largest)];
+        match self.minimum {
+            Minimum::None => {}
+            Minimum::Half => halves.push(("m", minimum)),
+            Minimum::Scaled => halves.push(("dmin", minimum)),
+        }
+        halves
+    }
+}
+
+/// Where in a block the parts of an element's formula are: the codec's reader of files and of strips.
+pub(super) trait Reader {
+    /// The code of an element.
+    fn code(&self, quants: &Quants, i: usize) -> u8;
+    /// A half-precision field that holds for an element.
+    fn half(&self, field: &str, i: usize) -> f32;
+    /// Scale and minimum of an element.
+    fn scale(&self, scales: Scales, i: usize) -> (f32, f32);
+}
+
+impl Codec {
+    /// Writes row `r`'s elements of a block. Every operation is rounded, in the order of the formula above.
+    pub(super) fn dequantise(&self, row: &FormatRow, block: &[u8], r: usize, out: &mut [f32]) {
+        let float = |field: &str, i: usize| f32_at(block, offset(&row.fields, field) + 4 * i);
+        match self {
+            Codec::Float(float) => {
+                let bytes = &block[float.bytes() * r..];
+                out[0] = match float {
+                    Float::F32 => f32_at(bytes, 0),
+                    Float::F16 => f16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
+                    Float::Bf16 => bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
+                };
+            }
+            Codec::Quants(quants) if row.rows > 1 => quants.dequantise(&packed::Strip { row, block, r }, out),
+            Codec::Quants(quants) => quants.dequantise(&Block { row, block }, out),
+            Codec::Bytes { scaled } => {
+                let quants = &block[offset(&row.fields, "quants")..];
+                for (i, (y, &q)) in out.iter_mut().zip(quants).enumerate() {
+                    *y = float("d", i / scaled) * f32::from(q as i8);
+                }
+            }
+            Codec::TwoBf16 => {
+                let at = |i: usize| bf16::from_le_bytes([block[i], block[i + 1]]).to_f32();
+                let (high, low) = (offset(&row.fields, "high"), offset(&row.fields, "low"));
+                for (i, y) in out.iter_mut().enumerate() {
+                    *y = at(high + 2 * i) + at(low + 2 * i);
+                }
+            }
+        }
+    }
+}
+
+impl Quants {
+    fn dequantise(&self, block: &impl Reader, out: &mut [f32]) {
+        for (i, y) in out.iter_mut().enumerate() {
+            let number = f32::from(self.byte(block.code(self, i))) - f32::from(self.zero());
+            let (scale, minimum) = block.scale(self.scales, i);
+            let d = match self.scales {
+                Scales::None => block.half("d", i),
+                Scales::SixBits | Scales::Signed16 => block.half("d", i) * scale,
+            };
+            *y = match self.minimum {
+                Minimum::None => d * number,
+                Minimum::Half => d * number + block.half("m", i),
+                Minimum::Scaled => d * number - block.half("dmin", i) * minimum,
+            };
+        }
+    }
+}
+
+/// A block as it lies in a file.
+pub(super) struct Block<'a> {
+    pub row: &'a FormatRow,
+    pub block: &'a [u8],
+}
+
+impl Block<'_> {
+    fn field(&self, name: &str) -> &[u8] {
+        &self.block[offset(&self.row.fields, name)..]
+    }
+}
+
+impl Reader for Block<'_> {
+    fn code(&self, quants: &Quants, i: usize) -> u8 {
+        let bits = |plane: &Plane| {
+            let (byte, shift) = plane.place(i);
+            let mask = ((1u16 << plane.bits) - 1) as u8;
+            self.field(plane.field)[byte] >> shift & mask
+        };
+        bits(&quants.low) | quants.high.map_or(0, |high| bits(&high) << quants.low.bits)
+    }
+
+    fn half(&self, field: &str, _: usize) -> f32 {
+        half_at(self.field(field), 0)
+    }
+
+    fn scale(&self, scales: Scales, i: usize) -> (f32, f32) {
+        match scales {
+            Scales::None => (1.0, 0.0),
+            Scales::SixBits => {
+                let (scale, minimum) = six_bits(self.field("scales"), i / 32);
+                (scale.into(), minimum.into())
+            }
+            Scales::Signed16 => (f32::from(self.field("scales")[i / 16] as i8), 0.0),
+        }
+    }
+}
+
+/// The 6-bit scale and minimum of sub-block `s` (ggml `get_scale_min_k4`): four low pairs are whole, four high ones are
+/// split between a nibble and the two top bits of the low ones.
+pub(super) fn six_bits(scales: &[u8], s: usize) -> (u8, u8) {
+    if s < 4 {
+        (scales[s] & 63, scales[s + 4] & 63)
+    } else {
+        ((scales[s + 4] & 15) | ((scales[s - 4] >> 6) << 4), (scales[s + 4] >> 4) | ((scales[s] >> 6) << 4))
+    }
+}
+
+/// The offset of a field that the row has: another name is a bug of the table, which the tests of every format find.
+pub(super) fn offset(fields: &[Field], name: &str) -> usize {
+    match fields.iter().find(|field| field.name == name) {
+        Some(field) => field.offset,
+        None => unreachable!("no field {name} in {fields:?}"),
+    }
+}
+
+pub(super) fn half_at(bytes: &[u8], at: usize) -> f32 {
+    f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
+}
+
+fn f32_at(bytes: &[u8], at: usize) -> f32 {
+    f32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
