@@ -123,12 +123,8 @@ pub fn scheduled(
 
 /// What the target's kernels for matrix products can do.
 fn matrix_target(options: &Options) -> MatrixTarget {
-    let packed = match options.target.isa() {
-        Isa::Portable => false,
-        Isa::Avx2 | Isa::Avx512 | Isa::Amx => true,
-    };
-    let packed = options.pack.unwrap_or(packed);
-    MatrixTarget { packed, tiles: packed && options.target.isa() == Isa::Amx }
+    let packed = options.pack.unwrap_or(true);
+    MatrixTarget { packed, tiles: packed && options.target.row().tile_registers > 0 }
 }
 
 /// A model's graph after all passes.

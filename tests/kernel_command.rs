@@ -129,8 +129,8 @@ fn errors_say_what_would_be_right() {
     fails(&["show", "gemm_q4"], 65, "near to it: gemm_q4_0, gemm_q4_k");
     fails(&["show", "route", "k=3"], 65, "route has no field \"k\"; its fields are experts, top_k");
     fails(&["run", "quantise", "n=33", "out=a8_small"], 65, "error: kernel quantise_a8_small_n33");
-    fails(&["run", "gemm_q4_k", "--dims", "1,6"], 65, "dim %rest is 6; it must be in 0..=5");
-    fails(&["run", "gemm_q4_k", "--dims", "1"], 65, "1 dims; the kernel has 2");
+    fails(&["run", "gemm_q4_k", "--dims", "1,1,6"], 65, "dim %rest is 6; it must be in 0..=3");
+    fails(&["run", "gemm_q4_k", "--dims", "1"], 65, "1 dims; the kernel has 3");
     fails(&["run", "gather", "bytes=16777216", "--rows", "200"], 65, "the buffers need more than");
     fails(&["show", "missing.ix"], 66, "missing.ix: cannot read");
     fails(&["show", "missing.gguf:gemm"], 66, "missing.gguf");

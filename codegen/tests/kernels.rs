@@ -9,34 +9,41 @@ mod support;
 use ixc_codegen::generators::generate;
 use ixc_codegen::target::Target;
 use ixc_codegen::x64;
-use ixc_ir::format::Format;
+use ixc_ir::format::{FORMATS, Format};
 use ixc_ir::plan::spec::{Bits, Elementwise, Score, Shape};
 use ixc_ir::plan::{KernelSpec, RopeStyle};
 use support::Group;
 
 /// Sizes that have found most errors in kernels: around one, two and four vectors.
 const ODD: [u32; 6] = [1, 15, 16, 17, 31, 33];
-const WEIGHTS: [Format; 8] =
-    [Format::F32, Format::F16, Format::Bf16, Format::Q8_0, Format::Q4_0, Format::Q4K, Format::Q5K, Format::Q6K];
-
-const PACKED: [Format; 7] =
-    [Format::F16R16, Format::Bf16R16, Format::Q8_0R16, Format::Q4_0R16, Format::Q4KR16, Format::Q5KR16, Format::Q6KR16];
+/// The weight formats of files, or the packed ones.
+fn formats(packed: bool) -> Vec<Format> {
+    let weights = FORMATS.iter().filter(|row| row.format.is_weight() && row.unpacked.is_some() == packed);
+    weights.map(|row| row.format).collect()
+}
 
 /// The activation formats that a weight format takes.
 fn activations(format: Format) -> Vec<Format> {
-    let with_tiles = match format.activation() {
-        Format::A8Super => Format::A8SuperTile,
-        Format::A8Small => Format::A8SmallTile,
-        _ if format.rows() > 1 => Format::Bf16x2,
-        _ => return vec![format.activation()],
-    };
-    vec![format.activation(), with_tiles]
+    let own = format.activation();
+    let tiles = if own.is_quantised() { own.row().tiles } else { format.tile_activation() };
+    [Some(own), tiles].into_iter().flatten().collect()
+}
+
+#[test]
+fn pack() {
+    let mut group = Group::new("pack");
+    for to in formats(true) {
+        for rows in [1, 3, 17] {
+            group.rows(KernelSpec::Pack { to }, rows);
+        }
+    }
+    group.done();
 }
 
 #[test]
 fn packed_gemv() {
     let mut group = Group::new("packed_gemv");
-    for format in PACKED {
+    for format in formats(true) {
         for x in activations(format) {
             for (tile, n, blocks) in [(16, 16, 1), (32, 48, 2), (48, 64, 3)] {
                 for rows in [1, 2, 4, 7] {
@@ -49,7 +56,7 @@ fn packed_gemv() {
         }
     }
     // Float dot products of any length.
-    for format in [Format::F16R16, Format::Bf16R16] {
+    for format in [Format::F32R16, Format::F16R16, Format::Bf16R16] {
         for k in ODD {
             let (x, shape) = (Format::F32, Shape::Gemv);
             group.rows(KernelSpec::Linear { format, x, k, tile: 16, n: 16, bias: true, residual: true, shape }, 5);
@@ -61,7 +68,7 @@ fn packed_gemv() {
 #[test]
 fn packed_gemm() {
     let mut group = Group::new("packed_gemm");
-    for format in PACKED {
+    for format in formats(true) {
         for x in activations(format) {
             for rows in [1, 12, 15, 16, 17, 31, 33] {
                 let k = 2 * format.block_len().max(x.block_len()) as u32;
@@ -99,7 +106,9 @@ fn packed_swiglu() {
 /// on, and of the kind between them: 16 registers, and products of four bytes.
 #[test]
 fn packed_products_keep_their_registers() {
-    for (target, format) in ["zen4", "zen3", "alder-lake"].into_iter().flat_map(|name| PACKED.map(|f| (name, f))) {
+    for (target, format) in
+        ["zen4", "zen3", "alder-lake"].into_iter().flat_map(|name| formats(true).into_iter().map(move |f| (name, f)))
+    {
         let target = Target::from_name(target).unwrap();
         for x in activations(format) {
             for shape in [Shape::Gemv, Shape::Gemm] {
@@ -113,100 +122,42 @@ fn packed_products_keep_their_registers() {
     }
 }
 
+/// Weights as they lie in the file: strips that lack rows, blocks that lack columns, and whole ones.
 #[test]
-fn linear_gemv() {
-    let mut group = Group::new("linear_gemv");
-    for format in WEIGHTS {
-        let k = 3 * format.block_len().max(8) as u32;
-        for tile in ODD {
-            for rows in [1, 2, 5] {
-                let (bias, residual) = (tile % 2 == 1, rows % 2 == 1);
-                let n = tile + 7;
-                let forms = activations(format);
-                group.rows(
-                    KernelSpec::Linear {
-                        format,
-                        x: forms[rows as usize % forms.len()],
-                        k,
-                        tile,
-                        n,
-                        bias,
-                        residual,
-                        shape: Shape::Gemv,
-                    },
-                    rows,
-                );
-            }
+fn linear_by_packing() {
+    let mut group = Group::new("linear_by_packing");
+    for format in formats(false) {
+        let len = format.block_len().max(8) as u32;
+        let forms = activations(format);
+        for (shape, blocks, tile, rows) in [
+            (Shape::Gemv, 3, 1, 1),
+            (Shape::Gemv, 2, 7, 5),
+            (Shape::Gemv, 1, 16, 4),
+            (Shape::Gemm, 1, 15, 6),
+            (Shape::Gemm, 3, 16, 17),
+            (Shape::Gemm, 2, 32, 13),
+        ] {
+            let (bias, residual) = (tile % 2 == 1, rows % 2 == 1);
+            let (x, k, n) = (forms[blocks as usize % forms.len()], blocks * len, tile + 7);
+            // Floats have both forms only packed.
+            let x = if format.is_quantised() { x } else { format.activation() };
+            group.rows(KernelSpec::Linear { format, x, k, tile, n, bias, residual, shape }, rows);
         }
     }
     for k in ODD {
-        for format in [Format::F32, Format::F16, Format::Bf16] {
-            let spec = KernelSpec::Linear {
-                format,
-                x: format.activation(),
-                k,
-                tile: 3,
-                n: 3,
-                bias: false,
-                residual: false,
-                shape: Shape::Gemv,
-            };
-            group.rows(spec, 2);
+        for format in [Format::F32, Format::Bf16] {
+            let (x, shape) = (format.activation(), Shape::Gemv);
+            group.rows(KernelSpec::Linear { format, x, k, tile: 3, n: 3, bias: false, residual: false, shape }, 2);
         }
     }
-    group.done();
-}
-
-#[test]
-fn linear_gemm() {
-    let mut group = Group::new("linear_gemm");
-    for format in WEIGHTS {
-        for blocks in [1, 2, 11] {
-            let k = blocks * format.block_len().max(8) as u32;
-            for rows in [1, 6, 15, 16, 17, 31, 33] {
-                let (tile, n) = (16, 24);
-                let (bias, residual) = (rows % 2 == 1, blocks == 2);
-                let forms = activations(format);
-                group.rows(
-                    KernelSpec::Linear {
-                        format,
-                        x: forms[blocks as usize % forms.len()],
-                        k,
-                        tile,
-                        n,
-                        bias,
-                        residual,
-                        shape: Shape::Gemm,
-                    },
-                    rows,
-                );
-            }
-        }
+    for format in formats(false).into_iter().filter(|format| format.is_quantised()) {
+        let (gate, up, x, k, out) = (format, format, format.activation(), format.block_len() as u32, Format::F32);
+        let (tile, n, shape) = (8, 24, Shape::Gemm);
+        group.rows(KernelSpec::Swiglu { gate, up, x, k, tile, n, out, rows: 13, shape }, 13);
     }
-    group.done();
-}
-
-#[test]
-fn swiglu() {
-    let mut group = Group::new("swiglu");
-    for (gate, up, out) in [
-        (Format::Q4K, Format::Q4K, Format::A8Super),
-        (Format::Q5K, Format::Q6K, Format::A8Super),
-        (Format::Q8_0, Format::Q4_0, Format::A8Small),
-        (Format::F16, Format::Bf16, Format::F32),
-        (Format::Q4K, Format::Q4K, Format::F32),
-    ] {
-        for shape in [Shape::Gemv, Shape::Gemm] {
-            for rows in [1, 5, 7, 13] {
-                let k = 2 * gate.block_len().max(8) as u32;
-                let tile = out.block_len().max(32) as u32;
-                group.rows(
-                    KernelSpec::Swiglu { gate, up, x: gate.activation(), k, tile, n: 2 * tile, out, rows: 13, shape },
-                    rows,
-                );
-            }
-        }
-    }
+    let (gate, up, x, out) = (Format::Q5K, Format::Q6K, Format::A8Super, Format::A8Super);
+    let (k, tile, n, shape) = (256, 256, 512, Shape::Gemv);
+    group.rows(KernelSpec::Swiglu { gate, up, x, k, tile, n, out, rows: 5, shape }, 5);
     group.done();
 }
 
@@ -245,7 +196,7 @@ fn rows_of_one() {
             group.one(KernelSpec::RmsNormPiece { n, row: parts * n, parts, eps: Bits::of(1e-5), out });
         }
     }
-    for format in WEIGHTS {
+    for format in formats(false) {
         let n = 2 * format.block_len().max(17) as u32;
         group.one(KernelSpec::Embed { format, rows: 5, n });
     }

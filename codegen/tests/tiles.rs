@@ -7,7 +7,7 @@ use ixc_codegen::emulator::memory::Slice;
 use ixc_codegen::generators::generate;
 use ixc_codegen::target::Target;
 use ixc_codegen::x64;
-use ixc_ir::format::{Format, packed};
+use ixc_ir::format::{Codec, FORMATS, Float, Format, packed};
 use ixc_ir::graph::quantise::quantise;
 use ixc_ir::kernel::{BufferKind, Kernel, interpret, verify};
 use ixc_ir::plan::KernelSpec;
@@ -33,13 +33,16 @@ fn rows_of(random: &mut Random, format: Format, elements: usize) -> Vec<u8> {
     let mut bytes = vec![0u8; elements / format.block_len() * format.block_bytes()];
     for block in bytes.chunks_exact_mut(format.block_bytes()) {
         block.fill_with(|| random.next() as u8);
-        for field in format.row().fields.iter().filter(|f| matches!(f.name, "d" | "dmin" | "value")) {
-            let value = random.float() * if field.name == "value" { 1.0 } else { 0.01 };
-            let bytes = match format {
-                Format::Bf16 => half::bf16::from_f32(value).to_le_bytes(),
-                _ => f16::from_f32(value).to_le_bytes(),
-            };
-            block[field.offset..][..2].copy_from_slice(&bytes);
+        match format.codec() {
+            Codec::Float(Float::Bf16) => block.copy_from_slice(&half::bf16::from_f32(random.float()).to_le_bytes()),
+            Codec::Float(_) => block.copy_from_slice(&f16::from_f32(random.float()).to_le_bytes()),
+            Codec::Quants(quants) => {
+                for (name, _) in quants.halves() {
+                    let at = format.field(name);
+                    block[at..at + 2].copy_from_slice(&f16::from_f32(random.float() * 0.01).to_le_bytes());
+                }
+            }
+            Codec::Bytes { .. } | Codec::TwoBf16 => unreachable!("{format} is no weight's format"),
         }
     }
     bytes
@@ -127,15 +130,11 @@ const TWICE: f64 = 1.0 / 16384.0;
 
 #[test]
 fn products_by_tiles_are_right_in_every_format() {
-    for (format, x, bound) in [
-        (Format::Q4KR16, Format::A8SuperTile, BF16),
-        (Format::Q5KR16, Format::A8SuperTile, BF16),
-        (Format::Q6KR16, Format::A8SuperTile, BF16),
-        (Format::Q8_0R16, Format::A8SmallTile, BF16),
-        (Format::Q4_0R16, Format::A8SmallTile, BF16),
-        (Format::F16R16, Format::Bf16x2, TWICE),
-        (Format::Bf16R16, Format::Bf16x2, TWICE),
-    ] {
+    let mut checked = 0;
+    for format in FORMATS.iter().map(|row| row.format) {
+        let Some(x) = format.tile_activation() else { continue };
+        let bound = if format.is_quantised() { BF16 } else { TWICE };
+        checked += 1;
         for (k, tile, rows) in [
             (256, 32, 1),
             (256, 64, 17),
@@ -149,6 +148,7 @@ fn products_by_tiles_are_right_in_every_format() {
             check(format, x, k, tile, rows, bound);
         }
     }
+    assert!(checked > 6, "{checked} formats");
     for k in [64, 192, 320] {
         check(Format::Q8_0R16, Format::A8SmallTile, k, 32, 19, BF16);
         check(Format::F16R16, Format::Bf16x2, k, 32, 19, TWICE);

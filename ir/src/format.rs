@@ -159,7 +159,7 @@ macro_rules! format_table {
 format_table! {
     weights {
         /// IEEE single.
-        F32 "f32" gguf 0, 1 => 4, { value @ 0, 4 }, Codec::Float(Float::F32), activation F32;
+        F32 "f32" gguf 0, 1 => 4, { value @ 0, 4 }, Codec::Float(Float::F32), activation F32, packed F32R16 "f32_r16";
         /// IEEE half.
         F16 "f16" gguf 1, 1 => 2, { value @ 0, 2 }, Codec::Float(Float::F16), activation F32, packed F16R16 "f16_r16";
         /// Upper half of an IEEE single.
@@ -239,7 +239,12 @@ impl Format {
 
     /// What a dot product on tiles takes activations of this weight format in; `None` where it has no tile products.
     pub fn tile_activation(self) -> Option<Format> {
-        if self.rows() > 1 { self.activation().row().tiles } else { None }
+        let parts = match self.codec() {
+            Codec::Float(float) => float.bf16_parts(),
+            Codec::Quants(_) => Some(1),
+            Codec::Bytes { .. } | Codec::TwoBf16 => None,
+        };
+        parts.filter(|_| self.rows() > 1).and_then(|_| self.activation().row().tiles)
     }
 
     /// The packed form of a weight format, if it has one.

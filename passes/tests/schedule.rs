@@ -66,7 +66,7 @@ fn written(spec: &KernelSpec) -> usize {
         | KernelSpec::AddBias { .. }
         | KernelSpec::Gather { .. }
         | KernelSpec::Softmax { .. } => 2,
-        KernelSpec::Quantise { .. } | KernelSpec::SumSquares { .. } => 1,
+        KernelSpec::Pack { .. } | KernelSpec::Quantise { .. } | KernelSpec::SumSquares { .. } => 1,
         KernelSpec::RmsNormPiece { .. } => 3,
         KernelSpec::Linear { bias, residual, .. } => 2 + usize::from(*bias) + usize::from(*residual),
         KernelSpec::Swiglu { .. } => 3,
@@ -206,11 +206,10 @@ fn packed_weights_have_kernels_for_packed_weights_and_nothing_else_does() {
                     if shape == Shape::Tiles {
                         assert!(target.tiles && strips > 1 && tile % 32 == 0, "seed {seed}: {}", task.label);
                     }
-                    let right = match (formats[0].activation(), target.tiles) {
-                        (Format::A8Super, true) => Format::A8SuperTile,
-                        (Format::A8Small, true) => Format::A8SmallTile,
-                        (Format::F32, true) if strips > 1 => Format::Bf16x2,
-                        (x, _) => x,
+                    let own = formats[0].activation();
+                    let right = match (own.row().tiles, target.tiles) {
+                        (Some(tiles), true) if own.is_quantised() || formats[0].tile_activation().is_some() => tiles,
+                        _ => own,
                     };
                     assert_eq!(x, right, "seed {seed}: {}", task.label);
                     floats += usize::from(x == Format::Bf16x2);

@@ -6,15 +6,20 @@
 //! ```
 //!
 //! A job is a weight or whole strips of one; threads take strips from one counter. What a thread copies on the way is a few
-//! blocks of 16 rows, so that packing takes no memory but the result's. [`packed::pack`] is compiled once for every CPU, and again
-//! for the vectors of AVX2 and AVX-512: a core then packs 10 (`q4_0`) to 17 GB (`q4_k`) of blocks a second from its caches.
+//! blocks of 16 rows, so that packing takes no memory but the result's. What packs is a kernel like any other, generated for this
+//! machine when a format is first packed; where the system gives no executable memory, it is the definition, [`packed::pack`], slowly.
 //!
-//! Invariant: the result is the same with any number of threads: strips are disjoint, and [`packed::pack`] moves bits.
+//! Invariant: the result is the same with any number of threads: strips are disjoint, and packing moves bits.
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use ixc_ir::format::Format;
+use ixc_codegen::generators::generate;
+use ixc_codegen::module::Module;
+use ixc_codegen::target::Target;
 use ixc_ir::format::packed::{self, STRIP};
+use ixc_ir::format::{Codec, FORMATS, Format};
+use ixc_ir::plan::KernelSpec;
 
 use crate::memory::Region;
 use crate::pool::{Pool, PoolError};
@@ -126,38 +131,39 @@ impl Job {
             // SAFETY: the part lies in `to`, in this strip, which the caller says nobody else uses; it is initialised, as all
             // mapped memory is.
             let out = unsafe { std::slice::from_raw_parts_mut(part.base(), part.bytes() as usize) };
-            pack(self.to_format, rows, out);
+            pack(self.to_format, columns, rows, out);
             first += columns;
         }
     }
 }
 
-/// [`packed::pack`] by the widest vectors of this CPU.
-fn pack(to: Format, rows: &[u8], out: &mut [u8]) {
-    #[cfg(target_arch = "x86_64")]
-    {
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,bmi2")]
-        fn avx512(to: Format, rows: &[u8], out: &mut [u8]) {
-            packed::pack_inline(to, rows, out);
-        }
-        #[target_feature(enable = "avx2,bmi2")]
-        fn avx2(to: Format, rows: &[u8], out: &mut [u8]) {
-            packed::pack_inline(to, rows, out);
-        }
-        let bmi2 = is_x86_feature_detected!("bmi2");
-        let wide = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512bw");
-        let wide = bmi2 && wide && is_x86_feature_detected!("avx512dq") && is_x86_feature_detected!("avx512vl");
-        // Blocks gain nothing from longer vectors: the compiler then gathers what it would have loaded and shuffled.
-        if wide && to.block_len() == 1 {
-            // SAFETY: the CPU has what the function is compiled for.
-            return unsafe { avx512(to, rows, out) };
-        }
-        if bmi2 && is_x86_feature_detected!("avx2") {
-            // SAFETY: as above.
-            return unsafe { avx2(to, rows, out) };
-        }
-    }
-    packed::pack(to, rows, out);
+/// The packing kernel of a format, where this machine can run one.
+fn kernel(to: Format) -> Option<&'static Module> {
+    static MODULES: [OnceLock<Option<Module>>; FORMATS.len()] = [const { OnceLock::new() }; FORMATS.len()];
+    let compile = || {
+        let kernel = generate(&KernelSpec::Pack { to }, Target::native()).ok()?;
+        let compiled = Module::compile(&[kernel], Target::native());
+        let warn = |error| tracing::warn!(format = %to, "packing without a kernel, slowly: {error}");
+        compiled.map_err(warn).ok()
+    };
+    MODULES.get(to as usize)?.get_or_init(compile).as_ref()
+}
+
+/// [`packed::pack`], by a kernel where there is one.
+fn pack(to: Format, columns: u64, rows: &mut [u8], out: &mut [u8]) {
+    let Some(module) = kernel(to) else { return packed::pack(to, rows, out) };
+    let columns = columns as i64;
+    let by_blocks = [columns / to.block_len() as i64];
+    let by_columns = [columns / STRIP as i64, columns % STRIP as i64];
+    let dims: &[i64] = match to.codec() {
+        Codec::Float(_) => &by_columns,
+        Codec::Quants(_) | Codec::Bytes { .. } | Codec::TwoBf16 => &by_blocks,
+    };
+    let bytes = |format: Format| format.row_bytes(columns as u64).map(|bytes| bytes as usize * STRIP);
+    let whole = [to.unpacked().and_then(bytes), bytes(to)] == [Some(rows.len()), Some(out.len())];
+    assert!(whole, "16 rows of {columns} columns of {to}");
+    // SAFETY: the kernel reads 16 rows and writes a strip, of so many columns, whose bytes were just compared.
+    unsafe { module.call(0, &[rows.as_mut_ptr(), out.as_mut_ptr()], dims) };
 }
 
 /// Jobs, their strips numbered one after the other.
@@ -273,8 +279,6 @@ pub(crate) fn checksums(
 mod tests {
     use std::sync::Mutex;
 
-    use ixc_ir::format::FORMATS;
-
     use super::*;
     use crate::memory::Memory;
 
@@ -290,9 +294,7 @@ mod tests {
     fn any_number_of_threads_packs_as_one_call_does() {
         // More columns than are packed at a time, and not a multiple of it.
         let (columns, strips) = (COLUMNS as u64 + 256, 11);
-        let formats =
-            [Format::F16R16, Format::Bf16R16, Format::Q8_0R16, Format::Q4_0R16, Format::Q4KR16, Format::Q5KR16];
-        for to_format in formats.into_iter().chain([Format::Q6KR16]) {
+        for to_format in FORMATS.iter().filter(|row| row.rows > 1).map(|row| row.format) {
             let from_format = to_format.unpacked().unwrap();
             let strip = STRIP * from_format.row_bytes(columns).unwrap() as usize;
             let source: Vec<u8> = (0..strip * strips).map(|i| (i * 31 + i / 251) as u8).collect();
@@ -325,22 +327,22 @@ mod tests {
     }
 
     #[test]
-    fn every_cpu_packs_the_same_bits() {
+    fn kernels_pack_the_bits_of_the_definition() {
         for columns in [256, 512, 1280] {
             for to in FORMATS.iter().filter(|row| row.rows > 1).map(|row| row.format) {
                 let length = |format: Format| STRIP * format.row_bytes(columns).unwrap() as usize;
-                let rows: Vec<u8> = (0..length(to.unpacked().unwrap())).map(|i| (i * 37 + i / 241) as u8).collect();
+                let mut rows: Vec<u8> = (0..length(to.unpacked().unwrap())).map(|i| (i * 37 + i / 241) as u8).collect();
                 let (mut right, mut found) = (vec![0; length(to)], vec![0xee; length(to)]);
                 packed::pack(to, &rows, &mut right);
-                pack(to, &rows, &mut found);
+                pack(to, columns, &mut rows, &mut found);
                 assert!(found == right, "{to}, {columns} columns");
             }
         }
         // Columns in no whole groups of four, as floats may have them.
         for columns in [1, 3, 4, 5, 33] {
-            let rows: Vec<u8> = (0..2 * STRIP * columns).map(|i| (i * 37 + i / 241) as u8).collect();
+            let mut rows: Vec<u8> = (0..2 * STRIP * columns).map(|i| (i * 37 + i / 241) as u8).collect();
             let mut found = vec![0xee; rows.len()];
-            pack(Format::F16R16, &rows, &mut found);
+            pack(Format::F16R16, columns as u64, &mut rows, &mut found);
             let element = |r: usize, column: usize| &rows[2 * (r * columns + column)..][..2];
             let right: Vec<u8> =
                 (0..columns).flat_map(|column| (0..STRIP).flat_map(move |r| element(r, column).to_vec())).collect();

@@ -142,6 +142,7 @@ fn check(spec: &KernelSpec) -> Result<(), KernelError> {
         KernelSpec::RmsNorm { out, .. } | KernelSpec::RmsNormPiece { out, .. } | KernelSpec::Quantise { out, .. } => {
             of("out", out, activation(out), "a format of activations")?;
         }
+        KernelSpec::Pack { to } => of("to", to, to.unpacked().is_some(), "a packed format")?,
         KernelSpec::SumSquares { .. }
         | KernelSpec::RopeHeads { .. }
         | KernelSpec::RopeAppend { .. }
@@ -265,6 +266,7 @@ mod tests {
             "bias" | "residual" | "normalise" => return field.to_owned(),
             "x" => return String::new(),
             "out" => "f32".into(),
+            "to" => "q4_k_r16".into(),
             "shape" => shape.to_owned(),
             "eps" | "scale" | "norm" => "1.0".into(),
             "style" => "neox".into(),

@@ -73,6 +73,7 @@ pub fn generate(spec: &KernelSpec, target: Target) -> Result<Kernel, GenerateErr
         KernelSpec::RmsNorm { .. } => rows::rms_norm(name, spec, lanes),
         KernelSpec::SumSquares { .. } => rows::sum_squares(name, spec, lanes),
         KernelSpec::RmsNormPiece { .. } => rows::rms_norm_piece(name, spec, lanes),
+        KernelSpec::Pack { .. } => linear::pack(name, spec),
         KernelSpec::Quantise { .. } => quantise::quantise(name, spec, lanes),
         KernelSpec::Linear { .. } => linear::linear(name, spec, vectors),
         KernelSpec::Swiglu { .. } => linear::swiglu(name, spec, vectors),

@@ -5,7 +5,7 @@
 //! bytes on every machine.
 
 use half::{bf16, f16};
-use ixc_ir::format::{Format, packed};
+use ixc_ir::format::{Codec, Float, Format, packed};
 use ixc_ir::graph::quantise::quantise;
 use ixc_ir::kernel::{Affine, Atom, Buffer, BufferKind, Elem, Kernel};
 use ixc_ir::plan::KernelSpec;
@@ -74,6 +74,8 @@ pub fn dims(spec: &KernelSpec, rows: u32) -> Vec<i64> {
         KernelSpec::Attention { rows: most, .. } => vec![i64::from(rows) - 1, 1, 0, i64::from(*most) - 1],
         // Not the first part.
         KernelSpec::AttentionPart { .. } => vec![i64::from(rows) - 1, 1, 8],
+        KernelSpec::Pack { to } if to.is_quantised() => vec![rows.into()],
+        KernelSpec::Pack { .. } => vec![i64::from(rows), i64::from(rows) % 16],
         KernelSpec::Linear { .. }
         | KernelSpec::Swiglu { .. }
         | KernelSpec::Embed { .. }
@@ -211,6 +213,7 @@ fn holds(spec: &KernelSpec, buffer: &str) -> Holds {
         (KernelSpec::Attention { .. } | KernelSpec::AttentionPart { .. }, "keys" | "values") => Holds::Halves,
         (KernelSpec::Attention { .. } | KernelSpec::AttentionPart { .. }, "position") => Holds::Positions,
         (KernelSpec::AttentionCombine { .. }, "parts") | (KernelSpec::RmsNormPiece { .. }, "sums") => Holds::Positive,
+        (KernelSpec::Pack { to }, _) => Holds::Weights(to.unpacked().unwrap_or(*to)),
         (KernelSpec::Gather { .. }, _) => Holds::Bytes,
         (
             KernelSpec::Embed { .. }
@@ -287,17 +290,18 @@ fn weights(random: &mut Random, format: Format, size: usize) -> Vec<u8> {
     }
     let mut data = vec![0u8; size / block_bytes * block_bytes];
     for block in data.chunks_exact_mut(block_bytes) {
-        match format {
-            Format::F32 => block.copy_from_slice(&random.float().to_le_bytes()),
-            Format::F16 => block.copy_from_slice(&f16::from_f32(random.float()).to_le_bytes()),
-            Format::Bf16 => block.copy_from_slice(&bf16::from_f32(random.float()).to_le_bytes()),
-            _ => {
+        match format.codec() {
+            Codec::Float(Float::F32) => block.copy_from_slice(&random.float().to_le_bytes()),
+            Codec::Float(Float::F16) => block.copy_from_slice(&f16::from_f32(random.float()).to_le_bytes()),
+            Codec::Float(Float::Bf16) => block.copy_from_slice(&bf16::from_f32(random.float()).to_le_bytes()),
+            Codec::Quants(quants) => {
                 block.fill_with(|| random.bits() as u8);
-                for field in format.row().fields.iter().filter(|f| matches!(f.name, "d" | "dmin" | "m")) {
+                for (name, _) in quants.halves() {
                     let d = f16::from_f32(random.float() * 0.01);
-                    block[field.offset..][..2].copy_from_slice(&d.to_le_bytes());
+                    block[format.field(name)..][..2].copy_from_slice(&d.to_le_bytes());
                 }
             }
+            Codec::Bytes { .. } | Codec::TwoBf16 => unreachable!("{format} is no weight's format"),
         }
     }
     data

@@ -61,7 +61,18 @@ pub static ROWS: &[Row] = &[
     row("gemm_q8_0_bias", 96, "linear format=q8_0 k=2048 tile=32 n=2048 bias shape=gemm"),
     row("gemv_q4_k_expert_down", 1, "linear format=q4_k k=768 tile=32 n=2048 shape=gemv"),
     row("gemm_q4_k_expert_down", 24, "linear format=q4_k k=768 tile=32 n=2048 shape=gemm"),
-    // Packed weights: dot products for few rows, groups of 12 rows, tile products.
+    // Packing a strip of each format.
+    row("pack_f32_r16", 8, "pack to=f32_r16"),
+    row("pack_f16_r16", 8, "pack to=f16_r16"),
+    row("pack_bf16_r16", 8, "pack to=bf16_r16"),
+    row("pack_q8_0_r16", 8, "pack to=q8_0_r16"),
+    row("pack_q4_0_r16", 8, "pack to=q4_0_r16"),
+    row("pack_q4_k_r16", 8, "pack to=q4_k_r16"),
+    row("pack_q5_k_r16", 8, "pack to=q5_k_r16"),
+    row("pack_q6_k_r16", 8, "pack to=q6_k_r16"),
+    // Packed weights: one row after the other, groups of 8 rows, tile products.
+    row("gemv_f32_r16", 1, "linear format=f32_r16 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemm_f32_r16", 96, "linear format=f32_r16 k=2048 tile=32 n=2048 shape=gemm"),
     row("gemv_f16_r16", 1, "linear format=f16_r16 k=2048 tile=32 n=2048 shape=gemv"),
     row("gemv_bf16_r16", 1, "linear format=bf16_r16 k=2048 tile=32 n=2048 shape=gemv"),
     row("gemv_q8_0_r16", 1, "linear format=q8_0_r16 k=2048 tile=32 n=2048 shape=gemv"),

@@ -42,7 +42,7 @@ pub fn work(kernel: &Kernel, spec: Option<&KernelSpec>, dims: &[i64]) -> Work {
     };
     let kind = |x: &Format, shape: &Shape| match (x, shape) {
         (_, Shape::Tiles) => Arithmetic::Bf16,
-        (Format::F32, _) => Arithmetic::F32,
+        (x, _) if !x.is_quantised() => Arithmetic::F32,
         _ => Arithmetic::Int8,
     };
     match spec {
@@ -81,6 +81,7 @@ pub fn work(kernel: &Kernel, spec: Option<&KernelSpec>, dims: &[i64]) -> Work {
             KernelSpec::RmsNorm { .. }
             | KernelSpec::SumSquares { .. }
             | KernelSpec::RmsNormPiece { .. }
+            | KernelSpec::Pack { .. }
             | KernelSpec::Quantise { .. }
             | KernelSpec::Route { .. }
             | KernelSpec::Map { .. }

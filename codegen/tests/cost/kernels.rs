@@ -4,7 +4,7 @@ use ixc_codegen::cost::{self, LoopReport, Report};
 use ixc_codegen::generators::generate;
 use ixc_codegen::target::{Feature, Target};
 use ixc_codegen::x64;
-use ixc_ir::format::Format;
+use ixc_ir::format::{Codec, FORMATS, Float, Format};
 use ixc_ir::plan::spec::{Bits, Elementwise, Score, Shape};
 use ixc_ir::plan::{KernelSpec, RopeStyle};
 
@@ -21,12 +21,15 @@ pub fn report(spec: &KernelSpec, target: Target) -> Report {
     cost::analyse(&compiled.code[..compiled.code_bytes], &compiled.lines, &kernel, model)
 }
 
-const FORMATS: [Format; 8] =
-    [Format::F32, Format::F16, Format::Bf16, Format::Q8_0, Format::Q4_0, Format::Q4K, Format::Q5K, Format::Q6K];
+/// The weight formats of files, or the packed ones.
+fn formats(packed: bool) -> impl Iterator<Item = Format> {
+    let weights = FORMATS.iter().filter(move |row| row.format.is_weight() && row.unpacked.is_some() == packed);
+    weights.map(|row| row.format)
+}
 
 fn all() -> Vec<KernelSpec> {
     let mut all = Vec::new();
-    for format in FORMATS {
+    for format in formats(false) {
         all.extend([Shape::Gemv, Shape::Gemm].map(|shape| linear(format, shape)));
         all.push(KernelSpec::Embed { format, rows: 100, n: 2048 });
     }
@@ -60,30 +63,20 @@ fn all() -> Vec<KernelSpec> {
     all
 }
 
-/// Packed formats and the activations that tile products take with them.
-const PACKED: [(Format, Format); 7] = [
-    (Format::Q4KR16, Format::A8SuperTile),
-    (Format::Q5KR16, Format::A8SuperTile),
-    (Format::Q6KR16, Format::A8SuperTile),
-    (Format::Q8_0R16, Format::A8SmallTile),
-    (Format::Q4_0R16, Format::A8SmallTile),
-    (Format::Bf16R16, Format::Bf16x2),
-    (Format::F16R16, Format::Bf16x2),
-];
-
-/// Vector products with packed weights.
+/// Vector products with packed weights, and what packs them.
 fn packed() -> Vec<KernelSpec> {
-    let shapes = [Shape::Gemv, Shape::Gemm];
-    PACKED.iter().flat_map(|&(format, _)| shapes.map(|shape| linear(format, shape))).collect()
-}
-
-fn tile_product((format, x): (Format, Format)) -> KernelSpec {
-    KernelSpec::Linear { format, x, k: 2048, tile: 64, n: 2048, bias: false, residual: false, shape: Shape::Tiles }
+    let of = |to| [linear(to, Shape::Gemv), linear(to, Shape::Gemm), KernelSpec::Pack { to }];
+    formats(true).flat_map(of).collect()
 }
 
 /// Matrix products on tiles, where the target has them.
 fn tiles(target: Target) -> Vec<KernelSpec> {
-    PACKED.map(tile_product).into_iter().filter(|_| target.has(Feature::AmxTile)).collect()
+    let with_tiles = formats(true).filter_map(|format| Some((format, format.tile_activation()?)));
+    let product = |(format, x)| {
+        let (k, tile, n, shape) = (2048, 64, 2048, Shape::Tiles);
+        KernelSpec::Linear { format, x, k, tile, n, bias: false, residual: false, shape }
+    };
+    with_tiles.map(product).filter(|_| target.has(Feature::AmxTile)).collect()
 }
 
 #[test]
@@ -125,9 +118,7 @@ fn hot_loops_are_as_recorded() {
     for name in ["haswell", "zen4", "sapphire-rapids"] {
         let target = Target::from_name(name).expect("a target");
         text += &format!("\n{name}\n");
-        let formats = [Format::F16, Format::Q8_0, Format::Q4_0, Format::Q4K, Format::Q5K, Format::Q6K];
-        let vectors = formats.iter().flat_map(|&f| [Shape::Gemv, Shape::Gemm].map(|shape| linear(f, shape)));
-        for spec in vectors.chain(packed()).chain(tiles(target)) {
+        for spec in packed().into_iter().chain(tiles(target)) {
             if let KernelSpec::Linear { format, shape, .. } = &spec {
                 let report = report(&spec, target);
                 let l = hot(&report);
@@ -173,7 +164,11 @@ fn tile_products_keep_the_tile_unit_busy() {
             assert!(whole.share_drained >= 0.6, "{}: {whole}", report.kernel);
             // 512 rows, 64 weight rows and 2048 columns are so many products of 16 x 16 x 32; float weights take two or three.
             let products = whole.tile_cycles / 16.0 / f64::from(32 * 4 * 64);
-            let times = if *format == Format::F16R16 { 3.0 } else { 1.0 + f64::from(*format == Format::Bf16R16) };
+            let times = match format.codec() {
+                Codec::Float(Float::F16) => 3.0,
+                Codec::Float(_) => 2.0,
+                _ => 1.0,
+            };
             assert_eq!(products, times, "{}", report.kernel);
         }
     }

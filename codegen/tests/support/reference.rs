@@ -4,7 +4,7 @@
 //! fixed 2e-6 covers exp (2e-7 relative) and the few operations around it.
 
 use half::f16;
-use ixc_ir::format::Format;
+use ixc_ir::format::{Format, packed};
 use ixc_ir::graph::quantise::quantise;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::KernelSpec;
@@ -37,7 +37,7 @@ impl Buffers<'_> {
     /// The rows of a weight, which are `k` long; where it is packed, strip by strip.
     fn weight(&self, name: &str, format: Format, k: usize) -> Vec<f64> {
         let bytes = self.get(name).unwrap_or_else(|| panic!("no buffer {name}"));
-        let strip = format.rows() * k / format.block_len() * format.block_bytes();
+        let strip = format.rows() * (k / format.block_len()) * format.block_bytes();
         let mut out = vec![0f32; bytes.len() / strip * format.rows() * k];
         for (bytes, out) in bytes.chunks_exact(strip).zip(out.chunks_exact_mut(format.rows() * k)) {
             format.dequantise(bytes, out);
@@ -112,14 +112,18 @@ pub fn compare(spec: &KernelSpec, dims: &[i64], kernel: &Kernel, before: &[Vec<u
                 let mut y = vec![0f32; tile];
                 out.dequantise(&bytes[r * row..][..part], &mut y);
                 let x = &x[r * k..][..k];
-                let right: Vec<f64> =
-                    (0..tile).map(|c| silu(dot(x, &g[c * k..][..k]).0) * dot(x, &u[c * k..][..k]).0).collect();
+                let products = |w: &[f64]| -> Vec<(f64, f64)> { (0..tile).map(|c| dot(x, &w[c * k..][..k])).collect() };
+                let (g, u) = (products(&g), products(&u));
+                let right: Vec<f64> = g.iter().zip(&u).map(|((g, _), (u, _))| silu(*g) * u).collect();
+                // What each product is off by, as for `Linear`; silu is at most 1.1 times as steep as its argument.
+                let off = |(_, magnitude): (f64, f64)| (magnitude + 1.0) * k as f64 * UNIT * 4.0;
                 for (c, y) in y.iter().enumerate() {
                     let block = &right[c / out.block_len() * out.block_len()..][..out.block_len()];
                     let amax = block.iter().fold(0.0, |m: f64, v| m.max(v.abs()));
-                    // The quantiser's rounding and the products'.
-                    let step = step(*out, amax);
-                    close(&name, &format!("y[{r}, {c}]"), f64::from(*y), right[c], step + (amax + 1.0) * 1e-4);
+                    // The quantiser's rounding, which follows the block's largest element, and the products'.
+                    let products = 1.1 * off(g[c]) * u[c].0.abs() + off(u[c]) * silu(g[c].0).abs();
+                    let bound = step(*out, amax) * 1.01 + products + (amax + 1.0) * 1e-5;
+                    close(&name, &format!("y[{r}, {c}]"), f64::from(*y), right[c], bound);
                 }
             }
         }
@@ -130,6 +134,12 @@ pub fn compare(spec: &KernelSpec, dims: &[i64], kernel: &Kernel, before: &[Vec<u
                 let right = table[row * *n as usize + i];
                 close(&name, &format!("y[{i}]"), *y, right, right.abs() * 4.0 * UNIT + 1e-6);
             }
+        }
+        KernelSpec::Pack { to } => {
+            let rows = input.get("rows").unwrap_or_default();
+            let mut y = vec![0; output.get("y").map_or(0, <[u8]>::len)];
+            packed::pack(*to, rows, &mut y);
+            assert!(output.get("y") == Some(&y), "{name}: other bytes than the codec says");
         }
         KernelSpec::Quantise { out, .. } => {
             let x: Vec<f32> = input.floats("x").iter().map(|x| *x as f32).collect();

@@ -2,7 +2,7 @@
 
 use ixc_codegen::generators::generate;
 use ixc_codegen::target::Target;
-use ixc_ir::format::Format;
+use ixc_ir::format::{FORMATS, Format};
 use ixc_ir::kernel::{Atom, BufferKind, Kernel};
 use ixc_ir::plan::spec::{Bits, Elementwise, Score, Shape};
 use ixc_ir::plan::{KernelSpec, RopeStyle};
@@ -13,11 +13,12 @@ const SEED: u64 = 0x9e17;
 
 fn specs() -> Vec<KernelSpec> {
     let eps = Bits::of(1e-6);
-    let weights =
-        [Format::F32, Format::F16, Format::Bf16, Format::Q8_0, Format::Q4_0, Format::Q4K, Format::Q5K, Format::Q6K];
-    let mut specs = Vec::new();
-    for format in weights {
-        specs.push(KernelSpec::Embed { format, rows: 5, n: 512 });
+    let mut specs: Vec<KernelSpec> =
+        FORMATS.iter().filter(|row| row.rows > 1).map(|row| KernelSpec::Pack { to: row.format }).collect();
+    for format in FORMATS.iter().map(|row| row.format).filter(|format| format.is_weight()) {
+        if format.rows() == 1 {
+            specs.push(KernelSpec::Embed { format, rows: 5, n: 512 });
+        }
         for shape in [Shape::Gemv, Shape::Gemm] {
             let x = format.activation();
             specs.push(KernelSpec::Linear { format, x, k: 512, tile: 16, n: 32, bias: true, residual: true, shape });
@@ -105,10 +106,13 @@ fn compare(target: Target) {
             let stats = compiled.stats;
             println!("{}: {stats:?}", kernel.name);
             // Others move where a value lives on: the exponential starts from a constant that it needs again.
-            if kernel.name.starts_with("gem") && !kernel.name.contains("swiglu") {
+            let product = kernel.name.starts_with("gem");
+            if product && !kernel.name.contains("swiglu") && kernel.name.contains("_r16_") {
                 assert_eq!(stats.moves_in_innermost_loops, 0, "{}", kernel.name);
             }
-            assert!(stats.vector_spills == 0 || kernel.name.starts_with("gemm"), "{}", kernel.name);
+            // What packs exchanges more vectors than there are registers.
+            let packs = kernel.name.starts_with("pack") || product && !kernel.name.contains("_r16_");
+            assert!(stats.vector_spills == 0 || packs, "{}", kernel.name);
         }
         for step in 0..3 {
             let dims: Vec<i64> = kernel.dims.iter().map(|d| (d.lo + step).min(d.hi)).collect();

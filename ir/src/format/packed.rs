@@ -30,7 +30,6 @@ pub const STRIP: usize = 16;
 pub const SUB: usize = 32;
 /// Bytes of a vector of a strip: a dword for each row.
 pub const VECTOR: usize = 4 * STRIP;
-const NIBBLES: u32 = 0x0f0f_0f0f;
 
 /// Columns of a packed block: those of a block in the file, or two of 32 with their scales side by side, so that
 /// vectors stay on cache lines.
@@ -160,47 +159,6 @@ impl Reader for Strip<'_> {
     }
 }
 
-/// A block of each row.
-type Blocks<'a, const FROM: usize> = [&'a [u8; FROM]; STRIP];
-/// One word of each row.
-type Words<T> = [T; STRIP];
-
-// Loops are written out, without closures and adapters of the standard library: those are not always inlined into a caller that is
-// compiled for more features, and what is not inlined is not made vectors.
-
-/// Calls `pack` for each block of 16 rows with what it becomes. Lengths are constants, so that no access in `pack` is checked.
-macro_rules! each_block {
-    ($row_bytes:expr, $rows:expr, $out:expr, $from:literal, $to:literal, $pack:ident) => {{
-        let (row_bytes, rows, out): (usize, &[u8], &mut [u8]) = ($row_bytes, $rows, $out);
-        let mut at = 0;
-        for out in out.chunks_exact_mut($to) {
-            let (Some(out), Some(first)) = (out.first_chunk_mut::<$to>(), rows[at..].first_chunk::<$from>()) else {
-                return;
-            };
-            let mut blocks: Blocks<'_, $from> = [first; STRIP];
-            for r in 1..STRIP {
-                let Some(block) = rows[at + r * row_bytes..].first_chunk::<$from>() else { return };
-                blocks[r] = block;
-            }
-            $pack(&blocks, out);
-            at += $from;
-        }
-    }};
-}
-
-/// A word of each row, made from the row's number.
-macro_rules! each_row {
-    ($r:ident => $value:expr) => {{
-        let mut all = [Default::default(); STRIP];
-        let mut $r = 0;
-        while $r < STRIP {
-            all[$r] = $value;
-            $r += 1;
-        }
-        all
-    }};
-}
-
 /// Packs one strip, bit by bit as the codec says: `rows` are 16 rows of `to.unpacked()`, each of whole blocks of `to`; `out` gets as
 /// many blocks. The definition of packing.
 ///
@@ -237,11 +195,11 @@ fn pack_block(to: &FormatRow, from: &FormatRow, (r, number): (usize, usize), blo
         let half = &block[codec::offset(&from.fields, name)..][..2];
         out[at(name) + 2 * (STRIP * number + r)..][..2].copy_from_slice(half);
     }
-    let reader = codec::Block { row: from, block };
+    let (reader, base) = (codec::Block { row: from, block }, at("quants"));
     let first = number * from.block_len;
     for i in 0..from.block_len {
         let (code, places) = (reader.code(quants, i), quants.places(r, first + i));
-        let mut put = |(byte, shift): (usize, usize), bits: u8| out[at("quants") + byte] |= bits << shift;
+        let mut put = |(byte, shift): (usize, usize), bits: u8| out[base + byte] |= bits << shift;
         match quants.low.bits {
             8 => put(places.low, quants.byte(code)),
             bits => {
@@ -265,233 +223,6 @@ fn pack_block(to: &FormatRow, from: &FormatRow, (r, number): (usize, usize), blo
         Scales::Signed16 => {
             for s in 0..from.block_len / 16 {
                 out[at("scales") + STRIP * s + r] = scales[s];
-            }
-        }
-    }
-}
-
-/// [`pack`] for a caller that is compiled for more CPU features than this crate: loops over 16 rows become that CPU's vectors.
-///
-/// # Panics
-/// As [`pack`].
-#[inline(always)]
-pub fn pack_inline(to: Format, rows: &[u8], out: &mut [u8]) {
-    let from = to.unpacked().unwrap_or_else(|| panic!("{to} is no packed format"));
-    let block_bytes = STRIP * to.block_bytes();
-    assert_eq!(out.len() % block_bytes, 0, "whole blocks of {to}");
-    let blocks = out.len() / block_bytes;
-    let row_bytes = blocks * to.block_len() / from.block_len() * from.block_bytes();
-    assert_eq!(rows.len(), STRIP * row_bytes, "16 rows of {from}");
-    match to {
-        Format::F16R16 | Format::Bf16R16 => transpose(row_bytes, rows, out),
-        Format::Q8_0R16 => each_block!(row_bytes, rows, out, 68, 1088, pack_q8_0),
-        Format::Q4_0R16 => each_block!(row_bytes, rows, out, 36, 576, pack_q4_0),
-        Format::Q4KR16 => each_block!(row_bytes, rows, out, 144, 2304, pack_q4_k),
-        Format::Q5KR16 => each_block!(row_bytes, rows, out, 176, 2816, pack_q5_k),
-        Format::Q6KR16 => each_block!(row_bytes, rows, out, 210, 3392, pack_q6_k),
-        _ => unreachable!("{to} is no packed format"),
-    }
-}
-
-#[inline(always)]
-fn half<const FROM: usize>(block: &[u8; FROM], at: usize) -> u16 {
-    u16::from_le_bytes([block[at], block[at + 1]])
-}
-
-#[inline(always)]
-fn word<const FROM: usize>(block: &[u8; FROM], at: usize) -> u32 {
-    u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]])
-}
-
-#[inline(always)]
-fn long_word<const FROM: usize>(block: &[u8; FROM], at: usize) -> u64 {
-    u64::from(word(block, at)) | u64::from(word(block, at + 4)) << 32
-}
-
-/// Writes a vector: a dword of each row.
-#[inline(always)]
-fn put<const TO: usize>(out: &mut [u8; TO], at: usize, vector: &Words<u32>) {
-    for r in 0..STRIP {
-        let bytes = vector[r].to_le_bytes();
-        for i in 0..4 {
-            out[at + 4 * r + i] = bytes[i];
-        }
-    }
-}
-
-/// Writes two bytes of each row.
-#[inline(always)]
-fn put_halves<const TO: usize>(out: &mut [u8; TO], at: usize, halves: &Words<u16>) {
-    for r in 0..STRIP {
-        let bytes = halves[r].to_le_bytes();
-        out[at + 2 * r] = bytes[0];
-        out[at + 2 * r + 1] = bytes[1];
-    }
-}
-
-/// Writes four times 16 bytes: byte `i` of each row's word, for each `i`.
-#[inline(always)]
-fn put_bytes<const TO: usize>(out: &mut [u8; TO], at: usize, words: &Words<u32>) {
-    for i in 0..4 {
-        for r in 0..STRIP {
-            out[at + STRIP * i + r] = (words[r] >> (8 * i)) as u8;
-        }
-    }
-}
-
-/// Two groups of low nibbles, which are the halves of `word`, in one dword.
-#[inline(always)]
-fn merged(word: u64) -> u32 {
-    let word = word & 0x0f0f_0f0f_0f0f_0f0f;
-    (word | word >> 28) as u32
-}
-
-/// 32 bytes of each row from `from` on: the low nibbles become four vectors from `low` on, the high ones from `high` on.
-#[inline(always)]
-fn put_nibbles<const FROM: usize, const TO: usize>(
-    blocks: &Blocks<'_, FROM>,
-    from: usize,
-    out: &mut [u8; TO],
-    low: usize,
-    high: usize,
-) {
-    for j in 0..4 {
-        let pair: Words<u64> = each_row!(r => long_word(blocks[r], from + 8 * j));
-        put(out, low + VECTOR * j, &each_row!(r => merged(pair[r])));
-        put(out, high + VECTOR * j, &each_row!(r => merged(pair[r] >> 4)));
-    }
-}
-
-/// 16 rows of two-byte elements, column by column: four columns at a time, then one.
-#[inline(always)]
-fn transpose(row_bytes: usize, rows: &[u8], out: &mut [u8]) {
-    let whole = row_bytes / 8 * 8;
-    let (fours, rest) = out.split_at_mut(whole * STRIP);
-    let mut at = 0;
-    for out in fours.chunks_exact_mut(8 * STRIP) {
-        let Some(out) = out.first_chunk_mut::<{ 8 * STRIP }>() else { return };
-        let mut words: Words<u64> = [0; STRIP];
-        for r in 0..STRIP {
-            let Some(bytes) = rows[at + r * row_bytes..].first_chunk::<8>() else { return };
-            words[r] = u64::from_le_bytes(*bytes);
-        }
-        for column in 0..4 {
-            put_halves(out, 2 * STRIP * column, &each_row!(r => (words[r] >> (16 * column)) as u16));
-        }
-        at += 8;
-    }
-    for (i, column) in rest.chunks_exact_mut(2 * STRIP).enumerate() {
-        for r in 0..STRIP {
-            column[2 * r..2 * r + 2].copy_from_slice(&rows[r * row_bytes + whole + 2 * i..][..2]);
-        }
-    }
-}
-
-#[inline(always)]
-fn pack_q8_0(blocks: &Blocks<'_, 68>, out: &mut [u8; 1088]) {
-    for i in 0..2 {
-        put_halves(out, 32 * i, &each_row!(r => half(blocks[r], 34 * i)));
-        for g in 0..8 {
-            let quants = each_row!(r => word(blocks[r], 34 * i + 2 + 4 * g) ^ 0x8080_8080);
-            put(out, 64 + VECTOR * (8 * i + g), &quants);
-        }
-    }
-}
-
-#[inline(always)]
-fn pack_q4_0(blocks: &Blocks<'_, 36>, out: &mut [u8; 576]) {
-    for i in 0..2 {
-        put_halves(out, 32 * i, &each_row!(r => half(blocks[r], 18 * i)));
-        // The first 16 columns are the low nibbles, the others the high ones.
-        for j in 0..2 {
-            let pair: Words<u64> = each_row!(r => long_word(blocks[r], 18 * i + 2 + 8 * j));
-            put(out, 64 + VECTOR * (4 * i + j), &each_row!(r => merged(pair[r])));
-            put(out, 64 + VECTOR * (4 * i + 2 + j), &each_row!(r => merged(pair[r] >> 4)));
-        }
-    }
-}
-
-/// What `q4_k` and `q5_k` begin with: `d`, `dmin`, eight scales and minimums of six bits.
-#[inline(always)]
-fn pack_k4_head<const FROM: usize, const TO: usize>(blocks: &Blocks<'_, FROM>, out: &mut [u8; TO]) {
-    put_halves(out, 0, &each_row!(r => half(blocks[r], 0)));
-    put_halves(out, 32, &each_row!(r => half(blocks[r], 2)));
-    // As `k4_scale_min`, four sub-blocks at a time.
-    let a: Words<u32> = each_row!(r => word(blocks[r], 4));
-    let b: Words<u32> = each_row!(r => word(blocks[r], 8));
-    let c: Words<u32> = each_row!(r => word(blocks[r], 12));
-    let scales: [Words<u32>; 2] =
-        [each_row!(r => a[r] & 0x3f3f_3f3f), each_row!(r => c[r] & NIBBLES | (a[r] >> 6 & 0x0303_0303) << 4)];
-    let mins: [Words<u32>; 2] =
-        [each_row!(r => b[r] & 0x3f3f_3f3f), each_row!(r => c[r] >> 4 & NIBBLES | (b[r] >> 6 & 0x0303_0303) << 4)];
-    for i in 0..2 {
-        put_bytes(out, 64 + 4 * STRIP * i, &each_row!(r => scales[i][r] | (mins[i][r] & 0x3030_3030) << 2));
-        let mut nibbles = [0; STRIP / 2];
-        for r in 0..STRIP / 2 {
-            nibbles[r] = mins[i][r] & NIBBLES | (mins[i][r + STRIP / 2] & NIBBLES) << 4;
-        }
-        for s in 0..4 {
-            for r in 0..STRIP / 2 {
-                out[192 + STRIP / 2 * (4 * i + s) + r] = (nibbles[r] >> (8 * s)) as u8;
-            }
-        }
-    }
-}
-
-#[inline(always)]
-fn pack_q4_k(blocks: &Blocks<'_, 144>, out: &mut [u8; 2304]) {
-    pack_k4_head(blocks, out);
-    // 64 columns in 32 bytes, the first 32 in the low nibbles.
-    for pair in 0..4 {
-        put_nibbles(blocks, 16 + 32 * pair, out, 256 + VECTOR * 8 * pair, 256 + VECTOR * (8 * pair + 4));
-    }
-}
-
-#[inline(always)]
-#[allow(clippy::needless_range_loop, reason = "loops are written out; see above")]
-fn pack_q5_k(blocks: &Blocks<'_, 176>, out: &mut [u8; 2816]) {
-    pack_k4_head(blocks, out);
-    let mut bits: [Words<u32>; 8] = [[0; STRIP]; 8];
-    for g in 0..8 {
-        let group: Words<u32> = each_row!(r => word(blocks[r], 16 + 4 * g));
-        for s in 0..8 {
-            bits[s] = each_row!(r => bits[s][r] | (group[r] >> s & 0x0101_0101) << g);
-        }
-    }
-    for s in 0..8 {
-        put(out, 256 + VECTOR * 5 * s, &bits[s]);
-    }
-    for pair in 0..4 {
-        let (low, high) = (256 + VECTOR * (10 * pair + 1), 256 + VECTOR * (10 * pair + 6));
-        put_nibbles(blocks, 48 + 32 * pair, out, low, high);
-    }
-}
-
-#[inline(always)]
-#[allow(clippy::needless_range_loop, reason = "loops are written out; see above")]
-fn pack_q6_k(blocks: &Blocks<'_, 210>, out: &mut [u8; 3392]) {
-    put_halves(out, 0, &each_row!(r => half(blocks[r], 208)));
-    put_halves(out, 32, &[0; STRIP]);
-    for i in 0..4 {
-        put_bytes(out, 64 + 4 * STRIP * i, &each_row!(r => word(blocks[r], 192 + 4 * i)));
-    }
-    for i in 0..2 {
-        for pair in 0..2 {
-            let s = 4 * i + pair;
-            let (low, high) = (320 + VECTOR * (6 * s + 2), 320 + VECTOR * (6 * (s + 2) + 2));
-            put_nibbles(blocks, 64 * i + 32 * pair, out, low, high);
-        }
-        for h in 0..2 {
-            let mut bits: [Words<u32>; 4] = [[0; STRIP]; 4];
-            for g in 0..4 {
-                let group: Words<u32> = each_row!(r => word(blocks[r], 128 + 32 * i + 16 * h + 4 * g));
-                for quarter in 0..4 {
-                    let two = 2 * quarter;
-                    bits[quarter] = each_row!(r => bits[quarter][r] | (group[r] >> two & 0x0303_0303) << (2 * g));
-                }
-            }
-            for quarter in 0..4 {
-                put(out, 320 + VECTOR * (6 * (4 * i + quarter) + h), &bits[quarter]);
             }
         }
     }
@@ -529,7 +260,7 @@ mod tests {
             assert_eq!(found, right, "{to}");
             // Every byte is written: what was there before makes no difference.
             let mut again = vec![0; packed.len()];
-            pack_inline(to, &rows, &mut again);
+            pack(to, &rows, &mut again);
             assert!(packed == again, "{to}");
         }
     }

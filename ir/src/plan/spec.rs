@@ -11,17 +11,12 @@ use serde::{Deserialize, Serialize};
 use super::{DimRule, RopeStyle};
 use crate::format::Format;
 
-/// Rows of activations that a `Gemm` kernel of a weight that is not packed works on at a time. See [`Shape::row_groups`].
-pub const GEMM_ROWS: u32 = 6;
-
 /// How a matrix product is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Shape {
-    /// For few rows: dot products along rows of the weight as they lie in the file, or along strips of a packed one. Dims:
-    /// [`Shape::row_groups`].
+    /// For few rows, one after the other along strips of the weight. Dims: [`Shape::row_groups`].
     Gemv,
-    /// For many rows. Strips of the weight are unpacked once, with a lane for each weight row: the tile's weight rows and the
-    /// length of the dot products are multiples of 8. A packed weight has that form already. Dims: [`Shape::row_groups`].
+    /// For many rows: a strip is read once for a group of them. Dims: [`Shape::row_groups`].
     Gemm,
     /// For many rows, with tile products: strips of a packed weight become bf16 panels, which blocks of 32 rows, then of 16, are
     /// multiplied with. Dims: `[rows / 32, rows % 32 / 16, rows % 16, 1 if rows % 16 > 0]`; the tile's weight rows are a multiple of
@@ -33,16 +28,14 @@ impl Shape {
     /// Rows of activations that a product with a weight in `format` works on at a time, largest first; each divides the one
     /// before. The kernel's dims are how many groups of each size there are: `[rows / 8, rows % 8 / 4, rows % 4]`.
     ///
-    /// Packed weights: for eight rows, a strip's float sums and two integer sums are 24 of 32 registers, the rest is for the weight;
+    /// For eight rows, a strip's float sums and two integer sums are 24 of 32 registers, the rest is for the weight;
     /// more rows share its unpacking among them and gain nothing (on Zen 4: 325 GOP/s with 8 and with 12). Four rows are as
     /// many chains as hide the latency of a product.
-    pub fn row_groups(self, format: Format) -> &'static [u32] {
-        match (self, format.rows()) {
-            (Shape::Gemv, 1) => &[1],
-            (Shape::Gemm, 1) => &[GEMM_ROWS, 1],
-            (Shape::Gemv, _) => &[4, 1],
-            (Shape::Gemm, _) => &[8, 4, 1],
-            (Shape::Tiles, _) => &[32, 16, 1],
+    pub fn row_groups(self, _: Format) -> &'static [u32] {
+        match self {
+            Shape::Gemv => &[4, 1],
+            Shape::Gemm => &[8, 4, 1],
+            Shape::Tiles => &[32, 16, 1],
         }
     }
 
@@ -164,6 +157,12 @@ pub enum KernelSpec {
         eps: Bits,
         /// Format of the result.
         out: Format,
+    },
+    /// Packs 16 rows of a weight. Buffers: rows (16 rows in the format that `to` is packed from), y (a strip). Dims: \[packed blocks\], of
+    /// floats \[columns / 16, columns % 16\].
+    Pack {
+        /// The packed format.
+        to: Format,
     },
     /// Buffers: x f32[n], y out[n].
     Quantise {
@@ -365,6 +364,7 @@ impl KernelSpec {
             KernelSpec::RmsNormPiece { n, row, parts, eps, out } => {
                 format!("rms_norm_piece_{out}_n{n}r{row}p{parts}_e{:x}", eps.0)
             }
+            KernelSpec::Pack { to } => format!("pack_{to}"),
             KernelSpec::Quantise { n, out } => format!("quantise_{out}_n{n}"),
             KernelSpec::Linear { format, x, k, tile, n, bias, residual, shape: s } => format!(
                 "{}_{format}_{x}_t{tile}n{n}k{k}{}{}",

@@ -130,6 +130,7 @@ kinds! {
     RmsNorm "rms_norm" { n, eps, out }
     SumSquares "sum_squares" { n }
     RmsNormPiece "rms_norm_piece" { n, row, parts, eps, out }
+    Pack "pack" { to }
     Quantise "quantise" { n, out }
     Linear "linear" { format, x as of format, k, tile, n, bias, residual, shape }
     Swiglu "swiglu" { gate, up, x as of gate, k, tile, n, out, rows, shape }
@@ -331,6 +332,7 @@ mod tests {
         "rms_norm n=2048 eps=1e-6 out=a8_super",
         "sum_squares n=512",
         "rms_norm_piece n=512 row=8192 parts=16 eps=1e-5 out=a8_super",
+        "pack to=q4_k_r16",
         "quantise n=32 out=a8_small",
         "linear format=bf16 k=7 tile=3 n=3 bias residual shape=gemv",
         "linear format=q5_k k=256 tile=8 n=8 shape=gemm",

@@ -138,7 +138,7 @@ pub(super) struct Lowering<'a> {
     quantised: HashMap<(BufferId, Format), Stored>,
     gathered: HashMap<(BufferId, BucketId), Stored>,
     kernel_ids: HashMap<KernelSpec, KernelId>,
-    weight_ids: HashMap<WeightId, u32>,
+    weight_ids: HashMap<(WeightId, Format), u32>,
     /// Formats of packed weights, by id.
     packed: Vec<Option<Format>>,
     /// Position in [`Lowering::cache`] of a graph's layer.
@@ -488,27 +488,25 @@ impl<'a> Lowering<'a> {
     /// The format in which values of a format lie in the arena: all that are quantised have bf16 beside them where the target
     /// has tiles, so that every product can take every value.
     pub(super) fn stored_format(&self, format: Format) -> Format {
-        match format {
-            Format::A8Super if self.target().packed && self.target().tiles => Format::A8SuperTile,
-            Format::A8Small if self.target().packed && self.target().tiles => Format::A8SmallTile,
-            format => format,
-        }
+        let tiles = self.target().packed && self.target().tiles && format.is_quantised();
+        format.row().tiles.filter(|_| tiles).unwrap_or(format)
     }
 
     /// The format in which products with a weight take their activations.
     pub(super) fn activation(&self, w: WeightId) -> Format {
         let format = self.format_of(w);
-        match format.activation() {
-            Format::F32 if format.rows() > 1 && self.target().tiles => Format::Bf16x2,
-            activation => self.stored_format(activation),
+        match format.tile_activation() {
+            Some(tiles) if self.target().tiles => tiles,
+            _ => self.stored_format(format.activation()),
         }
     }
 
     /// `x` as products with a weight take it, where the graph has f32: once for all products.
     pub(super) fn factor(&mut self, x: Stored, w: WeightId) -> Result<Stored, ScheduleError> {
-        match self.activation(w) {
-            Format::Bf16x2 if x.format == Format::F32 => self.quantise(x, Format::Bf16x2),
-            _ => Ok(x),
+        let wanted = self.activation(w);
+        match x.format == Format::F32 && wanted != Format::F32 {
+            true => self.quantise(x, wanted),
+            false => Ok(x),
         }
     }
 
@@ -540,7 +538,16 @@ impl<'a> Lowering<'a> {
 
     /// A weight's position in the plan.
     pub(super) fn weight(&mut self, w: WeightId) -> Result<u32, ScheduleError> {
-        if let Some(&id) = self.weight_ids.get(&w) {
+        self.weight_in(w, self.format_of(w))
+    }
+
+    /// A weight as it lies in its file.
+    pub(super) fn stored_weight(&mut self, w: WeightId) -> Result<u32, ScheduleError> {
+        self.weight_in(w, self.module.weights[w.index()].format)
+    }
+
+    fn weight_in(&mut self, w: WeightId, format: Format) -> Result<u32, ScheduleError> {
+        if let Some(&id) = self.weight_ids.get(&(w, format)) {
             return Ok(id);
         }
         let weight = &self.module.weights[w.index()];
@@ -557,14 +564,14 @@ impl<'a> Lowering<'a> {
         let id = fit("number of weights", self.plan_weights.len() as u64)?;
         self.plan_weights.push(PlanWeight {
             name: name(),
-            format: self.format_of(w),
+            format,
             stored: weight.format,
             shape: weight.shape.clone(),
             file: WeightFile::Source(place.file),
             offset: place.offset,
             bytes,
         });
-        self.weight_ids.insert(w, id);
+        self.weight_ids.insert((w, format), id);
         Ok(id)
     }
 
@@ -574,7 +581,7 @@ impl<'a> Lowering<'a> {
         if weight.format != Format::F32 {
             return unsupported(op, format!("@{} in {}; norms and biases must be f32", weight.name, weight.format));
         }
-        self.weight(w)
+        self.stored_weight(w)
     }
 
     /// Adds a task; what it waits for follows from its arguments.

@@ -16,7 +16,7 @@ use ixc_ir::plan::{Arg, BufferId, KernelSpec, Source, Task, Variant};
 
 use super::ScheduleError;
 use super::lower::{Access, Lowering, Rows, Stored, fit, row_bytes};
-use super::tiling::{Way, parts, tile, ways};
+use super::tiling::{Way, tile, ways, weight_parts};
 
 /// A product to be lowered.
 pub(super) struct Product {
@@ -77,7 +77,7 @@ impl Lowering<'_> {
         let tile = tile(m.format, m.n, 1, target);
         let weight = self.weight(*w)?;
         let bias = bias.map(|bias| self.vector(op, bias)).transpose()?;
-        for part in parts(m.n, tile) {
+        for part in weight_parts(m.n, tile) {
             let label = if part.first == 0 { label.clone() } else { format!("{label} tail") };
             let (x_row, y_row) = (x.row_bytes()?, y.row_bytes()?);
             let (first, step) = (part.first * 4, part.tile * 4);
@@ -113,11 +113,9 @@ impl Lowering<'_> {
                     shape,
                 })
             };
-            let (ways, reason) = ways(m.format, (part.tile, m.k), false, target);
-            if ways.iter().any(|way| way.shape != Shape::Gemv) {
-                // Last: dot products do not take it.
-                args.push((scratch_arg(), Access::Read));
-            }
+            let (ways, reason) = ways(m.format, part.tile, false, target);
+            // Last: kernels that need none do not take it.
+            args.push((scratch_arg(), Access::Read));
             tracing::debug!(label, format = %m.format, tile = part.tile, columns = part.columns, ?ways, "tiled: {reason}");
             let variants =
                 ways.iter().map(|way| self.variant(*way, spec(way.shape)?)).collect::<Result<_, ScheduleError>>()?;
@@ -176,7 +174,7 @@ impl Lowering<'_> {
         let target = self.target();
         let tile = tile(g.format, g.n, out.block_len() as u64, target);
         let (gate, up) = (self.weight(gate)?, self.weight(up)?);
-        for part in parts(g.n, tile) {
+        for part in weight_parts(g.n, tile) {
             let label = if part.first == 0 { label.to_string() } else { format!("{label} tail") };
             let weight = |m: &Matrix, weight: u32| Arg {
                 source: Source::Weight(weight),
@@ -211,7 +209,7 @@ impl Lowering<'_> {
                     shape,
                 })
             };
-            let (ways, reason) = ways(g.format, (part.tile, g.k), true, target);
+            let (ways, reason) = ways(g.format, part.tile, true, target);
             let formats = (g.format, u.format);
             tracing::debug!(label, ?formats, tile = part.tile, columns = part.columns, ?ways, "tiled: {reason}");
             let variants = ways

@@ -1,8 +1,8 @@
 //! Which weights are packed.
 //!
-//! A weight is packed if all that reads it are matrix products, and its rows (of each expert) are whole strips of 16 and its
-//! columns whole packed blocks. A tied embedding is read by rows, so it stays as it is. Gate and up are both packed or neither,
-//! since one kernel reads both.
+//! A weight is packed for matrix products, where its rows (of each expert) are whole strips of 16 and its columns whole packed blocks. A
+//! tied embedding is in the plan twice, as in the file for its rows too. Gate and up are both packed or neither, since one kernel reads
+//! both.
 //!
 //! ```text
 //! weight @w : q4_k[520, 256]     // 520 is no multiple of 16: stays
@@ -26,12 +26,6 @@ pub(super) fn packed(module: &Module, function: &Function, target: MatrixTarget)
     }
     let mut pairs = Vec::new();
     for op in &function.ops {
-        let factors = factors(op.kind);
-        for (operand, row) in op.operands.iter().zip(op.kind.row().operands) {
-            if let (Operand::Weight(w), false) = (operand, factors.contains(&row.name)) {
-                formats[w.index()] = None;
-            }
-        }
         if let OpKind::LinearSwiglu | OpKind::ExpertSwiglu = op.kind
             && let (Operand::Weight(gate), Operand::Weight(up)) = (op.operand("gate"), op.operand("up"))
         {
@@ -39,15 +33,16 @@ pub(super) fn packed(module: &Module, function: &Function, target: MatrixTarget)
         }
     }
     // A weight may be in several pairs: until nothing changes, which each round but the last does to one more weight.
-    while let Some(w) = pairs.iter().find_map(|&(gate, up)| odd_one(&formats, gate, up)) {
+    while let Some(w) = pairs.iter().find_map(|&(gate, up)| odd_one(&formats, gate, up, target)) {
         formats[w.index()] = None;
     }
     formats
 }
 
-/// The packed one of two weights, where the other is not.
-fn odd_one(formats: &[Option<Format>], gate: WeightId, up: WeightId) -> Option<WeightId> {
+/// The packed one of two weights, where the other is not; one of both, where tile products would take other activations for each.
+fn odd_one(formats: &[Option<Format>], gate: WeightId, up: WeightId, target: MatrixTarget) -> Option<WeightId> {
     match (formats[gate.index()], formats[up.index()]) {
+        (Some(g), Some(u)) if target.tiles && g.tile_activation() != u.tile_activation() => Some(gate),
         (Some(_), None) => Some(gate),
         (None, Some(_)) => Some(up),
         (Some(_), Some(_)) | (None, None) => None,
@@ -59,13 +54,9 @@ fn packable(format: Format, shape: &[u64], target: MatrixTarget) -> Option<Forma
     let packed = format.packed()?;
     let &[.., n, k] = shape else { return None };
     let strips = n.is_multiple_of(STRIP as u64) && k.is_multiple_of(packed.block_len() as u64);
-    // Tile products of floats take their activations in blocks.
-    let activations = !target.tiles || packed.activation() != Format::F32 || is_bf16x2(k);
-    (strips && activations).then_some(packed)
-}
-
-fn is_bf16x2(k: u64) -> bool {
-    k.is_multiple_of(Format::Bf16x2.block_len() as u64)
+    // Tile products take their activations in blocks.
+    let activation = packed.tile_activation().filter(|_| target.tiles).unwrap_or(packed.activation());
+    (strips && k.is_multiple_of(activation.block_len() as u64)).then_some(packed)
 }
 
 /// The format of a weight that nothing but products read, packed where it can be, for targets without tiles.

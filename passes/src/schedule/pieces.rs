@@ -33,7 +33,7 @@ use ixc_ir::plan::{Arg, Division, KernelSpec, Source};
 use super::ScheduleError;
 use super::lower::{Access, Lowering, Rows, Stored, fit, row_bytes};
 use super::matrix::{Matrix, Product, scratch_arg};
-use super::tiling::parts;
+use super::tiling::{parts, weight_parts, whole_strips};
 
 /// Bytes of a query head's scores, and of what is known of them.
 const HEAD_BYTES: u64 = 256;
@@ -120,8 +120,8 @@ impl Slices {
     /// let slices = Slices { bytes: 20_000, rows: 32, dot: 1024, row: 4096, sums: Sums::InProducts };
     /// assert_eq!(slices.of(Format::Q4KR16, 512, 1024), (32, 1024));
     /// assert_eq!(slices.of(Format::Q4KR16, 512, 4096), (16, 1024));
-    /// assert_eq!(slices.of(Format::F32, 128, 1024), (4, 1024));
-    /// assert_eq!(slices.of(Format::F32, 128, 8192), (1, 1024));
+    /// assert_eq!(slices.of(Format::F32, 8, 256), (3, 256));
+    /// assert_eq!(slices.of(Format::F32, 8, 8192), (1, 293));
     /// let slices = Slices { row: 432, ..slices };
     /// assert_eq!(slices.of(Format::Q4KR16, 512, 4096), (16, 768));
     /// assert_eq!(slices.of(Format::Q6KR16, 512, 4096), (16, 512));
@@ -129,10 +129,11 @@ impl Slices {
     pub fn of(&self, format: Format, n: u64, k: u64) -> (u64, u64) {
         // Dot products are cut where blocks of weights and of activations both end.
         let block = format.block_len().max(format.activation().block_len()) as u64;
-        let strip = if format.rows() > 1 { STRIP as u64 } else { 1 };
+        // What lies as in the file is packed beside itself, a strip at a time.
+        let (strip, beside) = if format.rows() > 1 { (STRIP as u64, 0) } else { (1, STRIP as u64) };
         let (blocks, block_bytes) = (k.div_ceil(block).max(1), format.row_bytes(block).unwrap_or(0).max(1));
         let most = (u64::from(self.dot) / block).min(u64::from(self.row) / block_bytes);
-        let fits = self.bytes / block_bytes.saturating_mul(strip);
+        let fits = self.bytes / block_bytes.saturating_mul(strip + beside);
         let each = most.min(fits).max(1);
         if each < blocks {
             // As even as can be.
@@ -140,8 +141,8 @@ impl Slices {
             return (strip, each.saturating_mul(block).min(k));
         }
         let row = block_bytes.saturating_mul(blocks);
-        let rows = (self.bytes / row).min(self.rows.into()).min(n);
-        ((rows / strip).max(1).saturating_mul(strip), k)
+        let rows = (self.bytes / row).saturating_sub(beside).min(self.rows.into()).min(n);
+        (whole_strips((rows / strip).max(1).saturating_mul(strip)), k)
     }
 }
 
@@ -199,7 +200,7 @@ impl Lowering<'_> {
         let x_offset = row_bytes(x.format, from)?;
         // Blocks of a strip lie one behind the other.
         let w_offset = row_bytes(m.format, from)?.saturating_mul(strip);
-        for part in parts(rows, tile) {
+        for part in weight_parts(rows, tile) {
             let label = if part.first == 0 { label.to_string() } else { format!("{label} tail") };
             let (offset, step) = (part.first * 4, part.tile * 4);
             let w = Arg {
@@ -218,10 +219,8 @@ impl Lowering<'_> {
                 args.push((at(Source::Arena(added.buffer), skip + offset, added.row_bytes()?, step), Access::Read));
             }
             args.push((at(Source::Arena(y.buffer), offset, y.row_bytes()?, step), Access::Write));
-            if strip > 1 {
-                // Where minimums are multiplied; other kernels take none.
-                args.push((scratch_arg(), Access::Read));
-            }
+            // Last: kernels that need none do not take it.
+            args.push((scratch_arg(), Access::Read));
             let tile = fit("tile", part.tile)?;
             let spec = KernelSpec::Linear {
                 format: m.format,

@@ -5,28 +5,24 @@
 //!
 //! | weight | up to rows | kernel | rows of an item |
 //! | --- | --- | --- | --- |
-//! | as in the file, whole strips of 8 | [`GEMV_ROWS`] | `Gemv` | [`GEMV_ROWS`] |
+//! | as in the file | [`GEMV_ROWS`] | `Gemv` | [`GEMV_ROWS`] |
 //! | | all | `Gemm` | [`GEMM_CHUNK`], SwiGLU [`SWIGLU_CHUNK`] |
-//! | as in the file, otherwise | all | `Gemv` | as for `Gemm` |
 //! | packed | [`GEMV_ROWS`] | `Gemv` | [`GEMV_ROWS`] |
 //! | | all, with tiles [`VECTOR_ROWS`] | `Gemm` | [`GEMM_CHUNK`], SwiGLU [`SWIGLU_CHUNK`] |
 //! | | all | `Tiles` | [`TILES_CHUNK`], SwiGLU [`TILES_SWIGLU_CHUNK`] |
-//! | packed floats, with tiles | [`VECTOR_ROWS`] | `Gemv` | [`VECTOR_ROWS`] |
+//! | packed floats of 16 bits, with tiles | [`VECTOR_ROWS`] | `Gemv` | [`VECTOR_ROWS`] |
 //! | | all | `Tiles` | as above |
 //!
 //! A tile of 16 rows, the tail of a packed weight, is too small for `Tiles`: the kernel before it does all rows.
 
 use ixc_ir::format::Format;
-use ixc_ir::format::packed::STRIP as PACKED_STRIP;
+use ixc_ir::format::packed::STRIP;
 use ixc_ir::plan::spec::Shape;
 
 use super::MatrixTarget;
 
 /// Weight rows of an item where there are enough: 32 rows of a `q4_k` weight of 2048 columns are 36 KiB, about an L1.
 const TILE: u64 = 32;
-/// Lanes of a strip in `Gemm` kernels for weights as in the file: tiles and dot products are multiples of it, or there is only
-/// `Gemv`.
-const STRIP: u64 = 8;
 /// Columns that a product should have, so that a few threads stay busy with a single row.
 const MIN_COLUMNS: u64 = 16;
 /// Up to this many rows dot products win: unpacking a strip pays from about one group of `Gemm`'s rows.
@@ -59,14 +55,12 @@ pub(super) struct Way {
 
 /// Weight rows of an item for a weight of `n` rows in `format`, a multiple of `block`.
 pub(super) fn tile(format: Format, n: u64, block: u64, target: MatrixTarget) -> u64 {
-    let packed = format.rows() > 1;
-    let strip = if packed { PACKED_STRIP as u64 } else { STRIP };
-    let wanted = match packed && target.tiles {
+    let wanted = match target.tiles && format.tile_activation().is_some() {
         true if n / TILES_WIDE >= MIN_COLUMNS => TILES_WIDE,
         true => TILES_TILE,
-        false => [TILE, TILE / 2].into_iter().find(|tile| n / tile >= MIN_COLUMNS).unwrap_or(strip),
+        false => [TILE, TILE / 2].into_iter().find(|tile| n / tile >= MIN_COLUMNS).unwrap_or(STRIP as u64),
     };
-    wanted.next_multiple_of(block).min(n)
+    whole_strips(wanted.next_multiple_of(block).min(n))
 }
 
 /// A part of a product: `columns` tiles from weight row `first`.
@@ -83,28 +77,37 @@ pub(super) fn parts(n: u64, tile: u64) -> Vec<Part> {
     [full, rest].into_iter().filter(|part| part.tile > 0 && part.columns > 0).collect()
 }
 
+/// [`parts`] of a weight's rows, of which a rest is whole strips, and then what is none.
+pub(super) fn weight_parts(n: u64, tile: u64) -> Vec<Part> {
+    let split = |part: Part| {
+        let strips = part.tile / STRIP as u64 * STRIP as u64;
+        if part.columns > 1 || strips == 0 || strips == part.tile {
+            return vec![part];
+        }
+        let rest = Part { tile: part.tile - strips, first: part.first + strips, columns: 1 };
+        vec![Part { tile: strips, ..part }, rest]
+    };
+    parts(n, tile).into_iter().flat_map(split).collect()
+}
+
+/// So many rows, or fewer: whole strips, or less than one.
+pub(super) fn whole_strips(rows: u64) -> u64 {
+    if rows > STRIP as u64 { rows / STRIP as u64 * STRIP as u64 } else { rows }
+}
+
 /// The kernels for tiles of `tile` rows of `k` columns, by rows, and why these.
-pub(super) fn ways(
-    format: Format,
-    (tile, k): (u64, u64),
-    swiglu: bool,
-    target: MatrixTarget,
-) -> (Vec<Way>, &'static str) {
+pub(super) fn ways(format: Format, tile: u64, swiglu: bool, target: MatrixTarget) -> (Vec<Way>, &'static str) {
     let chunk = |gemm: u32, swiglu_chunk: u32| if swiglu { swiglu_chunk } else { gemm };
     let few = |rows: u32| Way { shape: Shape::Gemv, up_to_rows: rows, row_chunk: rows };
     let last = |shape, row_chunk| Way { shape, up_to_rows: u32::MAX, row_chunk };
     let gemm = last(Shape::Gemm, chunk(GEMM_CHUNK, SWIGLU_CHUNK));
     let gemv = Way { shape: Shape::Gemv, ..gemm };
     if format.rows() == 1 {
-        return if tile.is_multiple_of(STRIP) && k.is_multiple_of(STRIP) {
-            (vec![few(GEMV_ROWS), gemm], "dot products for few rows, strips of 8 unpacked above")
-        } else {
-            (vec![gemv], "no whole strips of 8 lanes, so dot products for any number of rows")
-        };
+        return (vec![few(GEMV_ROWS), gemm], "as in the file: each strip is packed by the item that reads it");
     }
     let tiles = last(Shape::Tiles, chunk(TILES_CHUNK, TILES_SWIGLU_CHUNK));
     let floats = format.activation() == Format::F32;
-    match (target.tiles, tile.is_multiple_of(TILES_TILE), floats) {
+    match (target.tiles && format.tile_activation().is_some(), tile.is_multiple_of(TILES_TILE), floats) {
         (false, _, _) => {
             (vec![few(GEMV_ROWS), gemm], "packed: a lane is a row; one row of activations at a time, then groups")
         }
@@ -143,7 +146,7 @@ mod tests {
                         continue;
                     }
                     let tile = tile(format, n, block, target);
-                    let parts = parts(n, tile);
+                    let parts = weight_parts(n, tile);
                     let end = parts.iter().fold(0, |at, part| {
                         assert_eq!(part.first, at, "n {n}");
                         assert_eq!(part.tile % block, 0, "n {n}");
@@ -160,9 +163,9 @@ mod tests {
     fn ways_ascend_and_end_with_all_rows() {
         for target in TARGETS {
             for format in [Format::Q4K, Format::F16, Format::Q4KR16, Format::F16R16] {
-                for (tile, k) in [(32, 256), (16, 256), (7, 256), (32, 100)] {
+                for tile in [32, 16, 7] {
                     for swiglu in [false, true] {
-                        let (ways, _) = ways(format, (tile, k), swiglu, target);
+                        let (ways, _) = ways(format, tile, swiglu, target);
                         assert!(ways.windows(2).all(|pair| pair[0].up_to_rows < pair[1].up_to_rows));
                         assert_eq!(ways.last().map(|way| way.up_to_rows), Some(u32::MAX));
                         let tiles = ways.iter().any(|way| way.shape == Shape::Tiles);

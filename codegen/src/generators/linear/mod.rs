@@ -1,29 +1,25 @@
 //! Matrix products with weights of every format.
 //!
-//! Weights that lie as in the file have two shapes. For few rows ([`gemv`]) a dot product runs along a weight row. For many rows
-//! ([`gemm`]) eight weight rows at a time are unpacked into a *panel* in which a lane is a weight row, so that no horizontal sum is
-//! left, and the panel is used for all rows of activations. Packed weights have that form already: [`packed`] makes both shapes.
+//! A vector lane is a weight row, so that no horizontal sum is left: that is how weights are packed, and [`packed`] multiplies with
+//! strips of 16 rows. A weight that lies as in its file is packed by the product itself, a strip at a time to scratch memory, so that both
+//! give the same bits. What a block's bytes mean, every part reads from the format's codec.
 //!
 //! | module | what it owns |
 //! | --- | --- |
-//! | [`packed`] | products with packed weights, per format |
-//! | [`tiles`] | many rows of a packed weight, by tile products |
-//! | [`gemv`] | dot products along rows, per format |
-//! | [`panel`] | unpacking weight rows into panels, per format |
-//! | [`gemm`] | the micro-kernel over panels |
-//! | [`fields`] | what the last three read from blocks: nibbles, high bits, scales |
+//! | [`packed`] | products with strips, few rows and many |
+//! | [`tiles`] | many rows, by tile products |
+//! | [`pack`] | strips from rows as they lie in the file |
+//! | [`file`] | what is read from blocks in the file |
 //! | [`dequantise`] | rows as f32, for the embedding |
 
 mod dequantise;
-mod fields;
-mod gemm;
-mod gemv;
+mod file;
+mod pack;
 mod packed;
-mod panel;
 mod tiles;
 
 use ixc_ir::format::Format;
-use ixc_ir::format::packed::STRIP;
+use ixc_ir::format::packed::{self as layout, STRIP};
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder, Type};
 use ixc_ir::plan::KernelSpec;
 use ixc_ir::plan::spec::Shape;
@@ -31,9 +27,14 @@ use ixc_ir::plan::spec::Shape;
 use super::{GenerateError, MAX_ROWS, Vectors, check, for_vectors, math, quantise, spec_fields};
 
 pub use dequantise::dequantise_row;
+pub use pack::pack;
 
-/// f32 lanes of the products with weights that are not packed: 256-bit registers, which blocks of 32 bytes fill.
+/// f32 lanes of what reads blocks as they lie in the file: 256-bit registers, which blocks of 32 bytes fill.
 const LANES: u16 = 8;
+/// Columns of a sub-block.
+const SUB: i64 = layout::SUB as i64;
+/// Most rows of an item with a strip that lacks some, whose results pass through scratch memory: of one for few rows, and of others.
+const MAX_PARTIAL_ROWS: [i64; 2] = [1 << 4, 1 << 8];
 
 /// Rows of an item, in groups of some sizes: see [`Shape::row_groups`].
 struct Rows {
@@ -95,18 +96,20 @@ impl Rows {
 #[derive(Clone)]
 struct Destination {
     buffer: BufferId,
-    offset: i64,
+    offset: Affine,
     row_bytes: i64,
 }
 
 /// A weight tile and the activations that it is multiplied with.
+#[derive(Clone)]
 struct Product {
     format: Format,
     k: u32,
     tile: u32,
     x: BufferId,
     x_format: Format,
-    w: BufferId,
+    /// The weight, and where it starts.
+    w: (BufferId, i64),
     shape: Shape,
     vectors: Vectors,
     /// Working memory, and where it starts there.
@@ -138,35 +141,70 @@ fn checked(
         check(name, "format of the weight", format as u64, tiles::takes(format, x), right)?;
         check(name, "tile", u64::from(tile), tile.is_multiple_of(32), "a multiple of 32")?;
         check(name, "dot product length", u64::from(k), k.is_multiple_of(32), "a multiple of 32")?;
-    } else if format.rows() > 1 {
-        check(name, "tile", u64::from(tile), tile.is_multiple_of(STRIP as u32), "a multiple of 16")?;
+    } else {
+        // Of no whole strip there is one: code for both would be twice as much.
+        let whole = tile.is_multiple_of(STRIP as u32) || format.rows() == 1 && tile < STRIP as u32;
+        let right = if format.rows() == 1 { "a multiple of 16, or less" } else { "a multiple of 16" };
+        check(name, "tile", u64::from(tile), whole, right)?;
         let ok = [STRIP, STRIP / 2].contains(&usize::from(lanes));
-        check(name, "lanes of the target", u64::from(lanes), ok, "8 or 16 for packed weights")?;
-    } else if shape == Shape::Gemm {
-        let lanes = u32::from(LANES);
-        check(name, "tile", u64::from(tile), tile.is_multiple_of(lanes), "a multiple of 8")?;
-        check(name, "dot product length", u64::from(k), k.is_multiple_of(lanes), "a multiple of 8")?;
+        check(name, "lanes of the target", u64::from(lanes), ok, "8 or 16")?;
     }
     Ok((x_row, w))
 }
 
+/// The format that a product's strips have: the weight's own, or the one that it packs them in.
+fn strips_of(format: Format) -> Format {
+    format.packed().unwrap_or(format)
+}
+
+/// Bytes of a strip of rows of `k` columns. The last block may lack sub-blocks, but is there.
+fn strip_bytes(format: Format, k: u32) -> i64 {
+    STRIP as i64 * (k as usize).div_ceil(format.block_len()) as i64 * format.block_bytes() as i64
+}
+
 /// Bytes of working memory that a product needs, if it needs some.
 fn scratch_bytes(format: Format, x: Format, k: u32, tile: u32, shape: Shape, vectors: Vectors) -> Option<i64> {
-    match shape {
-        Shape::Tiles => Some(tiles::scratch_bytes(format, x, k, tile)),
-        Shape::Gemv | Shape::Gemm if format.rows() > 1 => packed::scratch_bytes(format, x, shape, vectors),
-        Shape::Gemm => Some(gemm::panel_bytes(format, k)),
-        Shape::Gemv => None,
+    let strips = strips_of(format);
+    let bytes = match shape {
+        Shape::Tiles => Some(tiles::scratch_bytes(strips, x, k, tile)),
+        Shape::Gemv | Shape::Gemm => packed::scratch_bytes(strips, x, shape, vectors),
+    };
+    match format.rows() {
+        1 => Some(strip_bytes(strips, k) + bytes.unwrap_or(0)),
+        _ => bytes,
     }
 }
 
-/// Adds the product to what is at the destination.
+/// Adds the product to what is at the destination. Where the weight lies as in the file, that has room for whole strips.
 fn multiply(b: &mut KernelBuilder, product: &Product, rows: &Rows, to: &Destination) {
     match (product.scratch, rows.partial) {
         (Some(scratch), Some(partial)) => tiles::multiply(b, product, scratch, &tiles::Rows::of(rows, partial), to),
-        _ if product.format.rows() > 1 => packed::multiply(b, product, rows, to),
-        (None, _) => gemv::multiply(b, product, rows, to),
-        (Some(panel), _) => gemm::multiply(b, product, panel, rows, to),
+        (Some(scratch), None) if product.format.rows() == 1 => by_packing(b, product, scratch, rows, to),
+        _ => packed::multiply(b, product, rows, to),
+    }
+}
+
+/// Packs strip after strip, and multiplies with each.
+fn by_packing(b: &mut KernelBuilder, product: &Product, scratch: (BufferId, i64), rows: &Rows, to: &Destination) {
+    let (buffer, at) = scratch;
+    let format = strips_of(product.format);
+    let row_bytes = quantise::row_bytes("", product.format, product.k).unwrap_or(0);
+    let bytes = strip_bytes(format, product.k);
+    let needs = packed::scratch_bytes(format, product.x_format, product.shape, product.vectors);
+    let strip = |b: &mut KernelBuilder, strip: Affine, count: i64| {
+        let (w, from) = product.w;
+        let first = strip.clone() * (STRIP as i64 * row_bytes) + from;
+        let strip_rows = pack::Rows { buffer: w, first, row_bytes: row_bytes.into(), count };
+        let place = pack::Place { format, buffer, offset: at.into() };
+        pack::pack_columns(b, &strip_rows, product.k.into(), &place);
+        let scratch = needs.map(|_| (buffer, at + bytes));
+        let packed = Product { format, w: (buffer, at), tile: STRIP as u32, scratch, ..product.clone() };
+        let to = Destination { offset: to.offset.clone() + strip * (4 * STRIP as i64), ..to.clone() };
+        packed::multiply(b, &packed, rows, &to);
+    };
+    match i64::from(product.tile) / STRIP as i64 {
+        0 => strip(b, 0.into(), product.tile.into()),
+        strips => b.for_each("strip", strips, |b, i| strip(b, i.into(), STRIP as i64)),
     }
 }
 
@@ -178,7 +216,10 @@ pub fn linear(name: String, spec: &KernelSpec, vectors: Vectors) -> Result<Kerne
     let x_format = x;
     check(&name, "rows of the weight", u64::from(n), n >= tile, format!("at least {tile}"))?;
     let mut b = KernelBuilder::new(name);
-    let rows = Rows::dims(&mut b, shape, format, MAX_ROWS);
+    // Results of no whole strips are complete in scratch memory before they go to their places.
+    let partial = !tile.is_multiple_of(STRIP as u32);
+    let most = if partial { MAX_PARTIAL_ROWS[usize::from(shape != Shape::Gemv)] } else { MAX_ROWS };
+    let rows = Rows::dims(&mut b, shape, format, most);
     let (tile_bytes, row_bytes) = (i64::from(tile) * 4, i64::from(n) * 4);
     let x = b.read("x", rows.count() * x_row);
     let w = b.read("w", i64::from(tile) * w_row);
@@ -188,7 +229,14 @@ pub fn linear(name: String, spec: &KernelSpec, vectors: Vectors) -> Result<Kerne
     let residual = residual.then(|| b.read("residual", size.clone()));
     let y = b.buffer("y", BufferKind::ReadWrite, size);
     let bytes = scratch_bytes(format, x_format, k, tile, shape, vectors);
-    let scratch = bytes.map(|bytes| (b.buffer("scratch", BufferKind::Scratch, bytes), 0));
+    let sums_row = i64::from(tile.next_multiple_of(STRIP as u32)) * 4;
+    let sums_bytes = if partial { (most + rows.most_rest()) * sums_row } else { 0 };
+    let scratch = bytes.map(|bytes| (b.buffer("scratch", BufferKind::Scratch, bytes + sums_bytes), sums_bytes));
+    let result = Destination { buffer: y, offset: 0.into(), row_bytes };
+    let sums = match scratch {
+        Some((buffer, _)) if partial => Destination { buffer, offset: 0.into(), row_bytes: sums_row },
+        _ => result.clone(),
+    };
 
     // What the products are added to.
     rows.for_each(&mut b, |b, row, count| {
@@ -198,21 +246,39 @@ pub fn linear(name: String, spec: &KernelSpec, vectors: Vectors) -> Result<Kerne
                 let v = match (bias, residual) {
                     (Some(bias), Some(residual)) => {
                         let (u, v) = (
-                            b.load(Type::f32(lanes), bias, at * 4),
-                            b.load(Type::f32(lanes), residual, offset.clone()),
+                            b.load(Type::f32(lanes), bias, at.clone() * 4),
+                            b.load(Type::f32(lanes), residual, offset),
                         );
                         b.add(u, v)
                     }
-                    (Some(bias), None) => b.load(Type::f32(lanes), bias, at * 4),
-                    (None, Some(residual)) => b.load(Type::f32(lanes), residual, offset.clone()),
+                    (Some(bias), None) => b.load(Type::f32(lanes), bias, at.clone() * 4),
+                    (None, Some(residual)) => b.load(Type::f32(lanes), residual, offset),
                     (None, None) => b.splat_f32(lanes, 0.0),
                 };
-                b.store(y, offset, v);
+                b.store(sums.buffer, (row.clone() + r) * sums.row_bytes + at * 4, v);
             });
+            // What no weight row adds to.
+            if partial {
+                let zero = b.splat_f32(1, 0.0);
+                for at in i64::from(tile)..sums_row / 4 {
+                    b.store(sums.buffer, (row.clone() + r) * sums_row + at * 4, zero);
+                }
+            }
         });
     });
-    let product = Product { format, k, tile, x, x_format, w, shape, vectors, scratch };
-    multiply(&mut b, &product, &rows, &Destination { buffer: y, offset: 0, row_bytes });
+    let product = Product { format, k, tile, x, x_format, w: (w, 0), shape, vectors, scratch };
+    multiply(&mut b, &product, &rows, &sums);
+    if partial {
+        rows.for_each(&mut b, |b, row, count| {
+            b.for_each("r", i64::from(count), |b, r| {
+                let row = row.clone() + r;
+                for_vectors(b, lanes, tile, |b, at, lanes| {
+                    let v = b.load(Type::f32(lanes), sums.buffer, row.clone() * sums.row_bytes + at.clone() * 4);
+                    b.store(y, row.clone() * row_bytes + at * 4, v);
+                });
+            });
+        });
+    }
     Ok(b.finish())
 }
 
@@ -234,23 +300,25 @@ pub fn swiglu(name: String, spec: &KernelSpec, vectors: Vectors) -> Result<Kerne
     let weights = [b.read("gate", i64::from(tile) * gate_row), b.read("up", i64::from(tile) * up_row)];
     let y = b.write("y", rows.count() * y_row + (y_tile - y_row));
     // Both products of all rows, then what a product needs.
-    let row_bytes = i64::from(tile) * 4;
+    let row_bytes = i64::from(tile.next_multiple_of(STRIP as u32)) * 4;
     let product_bytes = (most + rows.most_rest()) * row_bytes;
     let bytes =
         [gate, up].map(|format| scratch_bytes(format, x_format, k, tile, shape, vectors)).into_iter().max().flatten();
     let scratch = b.buffer("scratch", BufferKind::Scratch, 2 * product_bytes + bytes.unwrap_or(0));
     let spare = bytes.map(|_| (scratch, 2 * product_bytes));
     for (i, (w, format)) in weights.into_iter().zip([gate, up]).enumerate() {
-        let to = Destination { buffer: scratch, offset: i as i64 * product_bytes, row_bytes };
+        let offset = i as i64 * product_bytes;
+        let to = Destination { buffer: scratch, offset: offset.into(), row_bytes };
         rows.for_each(&mut b, |b, row, count| {
             b.for_each("r", i64::from(count), |b, r| {
-                for_vectors(b, lanes, tile, |b, at, lanes| {
+                for_vectors(b, lanes, (row_bytes / 4) as u32, |b, at, lanes| {
                     let zero = b.splat_f32(lanes, 0.0);
-                    b.store(scratch, (row.clone() + r) * row_bytes + at * 4 + to.offset, zero);
+                    b.store(scratch, (row.clone() + r) * row_bytes + at * 4 + offset, zero);
                 });
             });
         });
-        multiply(&mut b, &Product { format, k, tile, x, x_format, w, shape, vectors, scratch: spare }, &rows, &to);
+        let product = Product { format, k, tile, x, x_format, w: (w, 0), shape, vectors, scratch: spare };
+        multiply(&mut b, &product, &rows, &to);
     }
     // Activation in place of the gate's product; then the quantiser reads it.
     rows.for_each(&mut b, |b, row, count| {

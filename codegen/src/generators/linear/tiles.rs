@@ -77,12 +77,7 @@ impl Rows {
 /// Whether a weight of this format, with activations in that one, has tile products: both must be in the forms that this file
 /// reads.
 pub fn takes(format: Format, x: Format) -> bool {
-    let parts = match format.codec() {
-        Codec::Float(float) => float.bf16_parts(),
-        Codec::Quants(_) => Some(1),
-        Codec::Bytes { .. } | Codec::TwoBf16 => None,
-    };
-    parts.is_some() && format.tile_activation() == Some(x)
+    format.tile_activation() == Some(x)
 }
 
 /// Parts that a weight's elements are split into: bf16 numbers whose sum they are.
@@ -252,10 +247,13 @@ impl Part<'_> {
         b.for_each("strip", self.strips(), |b, strip| {
             let unpack = Unpack {
                 format,
-                w: self.group.product.w,
+                w: self.group.product.w.0,
                 panel,
                 columns: self.columns,
-                from: strip * strip_bytes + self.group.first.clone() * (strip_bytes / STRIP) + self.w.clone(),
+                from: strip * strip_bytes
+                    + self.group.first.clone() * (strip_bytes / STRIP)
+                    + self.w.clone()
+                    + self.group.product.w.1,
                 to: strip * self.layout.strip + panel_at,
             };
             unpack.strip(b);
@@ -299,19 +297,19 @@ impl Part<'_> {
             });
             let copy =
                 Source { buffer: scratch, at: Affine::constant(at + layout.x_at), row: layout.x_row, format: None };
-            let sums = Destination { buffer: scratch, offset: at + layout.sums_at, row_bytes: layout.sums_row };
+            let (sums_at, sums_row) = (at + layout.sums_at, layout.sums_row);
             let y = self.destination(rows.whole());
             let lines = self.strips();
             b.for_each("r", rows.rest, |b, r| {
                 for i in 0..lines {
                     let v = b.load(line, y.0, y.1.clone() + r * self.group.to.row_bytes + i * LINE);
-                    b.store(scratch, r * sums.row_bytes + (sums.offset + i * LINE), v);
+                    b.store(scratch, r * sums_row + (sums_at + i * LINE), v);
                 }
             });
-            self.block(b, &[copy], &(scratch, Affine::constant(sums.offset), sums.row_bytes));
+            self.block(b, &[copy], &(scratch, Affine::constant(sums_at), sums_row));
             b.for_each("r", rows.rest, |b, r| {
                 for i in 0..lines {
-                    let v = b.load(line, scratch, r * sums.row_bytes + (sums.offset + i * LINE));
+                    let v = b.load(line, scratch, r * sums_row + (sums_at + i * LINE));
                     b.store(y.0, y.1.clone() + r * self.group.to.row_bytes + i * LINE, v);
                 }
             });
@@ -321,7 +319,7 @@ impl Part<'_> {
     /// Where sums of these rows stand: buffer, offset of the first, distance of rows.
     fn destination(&self, row: Affine) -> (BufferId, Affine, i64) {
         let to = self.group.to;
-        (to.buffer, row * to.row_bytes + self.group.first.clone() * 4 + to.offset, to.row_bytes)
+        (to.buffer, row * to.row_bytes + self.group.first.clone() * 4 + to.offset.clone(), to.row_bytes)
     }
 
     /// 16 or 32 rows times all strips: two strips at a time with 32 rows, four with 16, so that four sums are in flight.

@@ -26,7 +26,7 @@ impl Lowering<'_> {
         let spec = KernelSpec::Embed { format, rows: fit("rows of a table", rows)?, n: fit("columns of a table", n)? };
         let args = vec![
             (by_row(Source::Input(Input::Tokens), INDEX_BYTES), Access::Read),
-            (whole(Source::Weight(self.weight(w)?)), Access::Read),
+            (whole(Source::Weight(self.stored_weight(w)?)), Access::Read),
             (by_row(Source::Arena(y.buffer), y.row_bytes()?), Access::Write),
         ];
         self.by_rows(label, y.rows, 1, (spec, Vec::new()), args)?;

@@ -73,12 +73,15 @@ struct Step {
 }
 
 impl Micro {
-    /// Adds the product with so many blocks (of floats, columns) to the results.
-    pub fn multiply(&self, b: &mut KernelBuilder, blocks: i64) {
+    /// Adds the product with so many columns to the results.
+    pub fn multiply(&self, b: &mut KernelBuilder, columns: i64) {
         match self.source.format.quants() {
-            None => self.columns(b, blocks),
-            Some(codec) if codec.scaled().is_none() => self.small(b, blocks),
-            Some(_) => b.for_each("b", blocks, |b, i| self.super_block(b, i)),
+            None => self.columns(b, columns),
+            Some(codec) if codec.scaled().is_none() => self.small(b, columns),
+            Some(_) => {
+                let blocks = columns / self.source.format.block_len() as i64;
+                b.for_each("b", blocks, |b, i| self.super_block(b, i));
+            }
         }
     }
 
@@ -371,8 +374,8 @@ impl Micro {
         sums.into_iter().flatten().collect()
     }
 
-    /// Without integer scales: blocks of two sub-blocks.
-    fn small(&self, b: &mut KernelBuilder, blocks: i64) {
+    /// Without integer scales: blocks of two sub-blocks, of which the last may lack one.
+    fn small(&self, b: &mut KernelBuilder, columns: i64) {
         let slots = self.slots();
         let parts = self.parts();
         let mut sums = Vec::new();
@@ -381,18 +384,25 @@ impl Micro {
                 sums.extend((0..self.rows.len()).map(|r| b.load(part.floats(), self.to, self.result(r, *part))));
             }
         }
-        let subs = self.source.format.block_len() as i64 / SUB;
+        let len = self.source.format.block_len() as i64;
         let x_bytes = self.x_format.block_bytes() as i64;
-        let sums = b.for_carry("b", blocks, &sums, |b, i, sums| {
+        let block = |b: &mut KernelBuilder, i: Affine, subs: i64, sums: &[ValueId]| {
             b.for_carry("s", subs, sums, |b, s, sums| {
                 let row = |at: &Affine| {
-                    let at = at.clone() + i * (subs * x_bytes) + s * x_bytes;
+                    let at = at.clone() + i.clone() * (len / SUB * x_bytes) + s * x_bytes;
                     RowBlock { buffer: self.x, format: self.x_format, at, sub: None }
                 };
-                let step = Step { weights: self.source.block(i), sub: s, rows: self.rows.iter().map(row).collect() };
+                let weights = self.source.block(i.clone());
+                let step = Step { weights, sub: s, rows: self.rows.iter().map(row).collect() };
                 self.small_step(b, &step, sums, slots.as_deref())
             })
-        });
+        };
+        if columns / len > 0 {
+            sums = b.for_carry("b", columns / len, &sums, |b, i, sums| block(b, i.into(), len / SUB, sums));
+        }
+        if columns % len > 0 {
+            sums = block(b, (columns / len).into(), columns % len / SUB, &sums);
+        }
         for (part, sums) in parts.iter().zip(self.by_part(&sums)) {
             for (r, sum) in sums.iter().enumerate() {
                 b.store(self.to, self.result(r, *part), *sum);

@@ -43,6 +43,7 @@ use ixc_ir::format::{Codec, Format};
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, ValueId};
 use ixc_ir::plan::spec::Shape;
 
+use self::activations::SUB;
 use self::micro::Micro;
 use self::panel::{Dots, Source};
 use self::strip::Part;
@@ -106,7 +107,7 @@ pub fn multiply(b: &mut KernelBuilder, product: &Product, rows: &Rows, to: &Dest
     let packed = Packed {
         product,
         to,
-        strip_bytes: STRIP as i64 * row_bytes(product.format),
+        strip_bytes: super::strip_bytes(product.format, product.k),
         x_row: row_bytes(product.x_format),
         strips: i64::from(product.tile) / STRIP as i64,
         dots: dots(product.vectors),
@@ -132,7 +133,7 @@ struct Packed<'p> {
 impl Packed<'_> {
     /// Groups of `count` rows from `first` on, with quants that are unpacked on the fly.
     fn on_the_fly(&self, b: &mut KernelBuilder, first: &Affine, groups: Affine, count: u32) {
-        let Product { format, k, x, x_format, w, vectors, .. } = *self.product;
+        let Product { format, k, x, x_format, w: (w, w_at), vectors, .. } = *self.product;
         // That of panels is something else.
         let scratch = self.product.scratch.filter(|_| !unpacks(format, x_format, vectors));
         let parts = Part::all(vectors.lanes);
@@ -161,7 +162,10 @@ impl Packed<'_> {
                             format,
                             k,
                             w,
-                            strips: strips.iter().map(|(s, part)| (s.clone() * self.strip_bytes, *part)).collect(),
+                            strips: strips
+                                .iter()
+                                .map(|(s, part)| (s.clone() * self.strip_bytes + w_at, *part))
+                                .collect(),
                             x,
                             x_format,
                             rows: rows.iter().map(|row| row.clone() * self.x_row).collect(),
@@ -183,7 +187,7 @@ impl Packed<'_> {
     }
 
     fn result(&self, row: &Affine, strip: &Affine) -> Affine {
-        row.clone() * self.to.row_bytes + strip.clone() * RESULT + self.to.offset
+        row.clone() * self.to.row_bytes + strip.clone() * RESULT + self.to.offset.clone()
     }
 
     /// All rows, several of them with panels; a single row of few directly.
@@ -220,8 +224,8 @@ impl Packed<'_> {
                 b.for_each("strip", self.strips, |b, strip| {
                     b.for_each("row", number, |b, row| {
                         let whole = self.source(strip.into());
-                        let blocks = i64::from(self.product.k) / format.block_len() as i64;
-                        self.micro(whole, &[first + row], &strip.into(), 0, None).multiply(b, blocks);
+                        let columns = i64::from(self.product.k);
+                        self.micro(whole, &[first + row], &strip.into(), 0, None).multiply(b, columns);
                     });
                 });
             } else {
@@ -232,8 +236,8 @@ impl Packed<'_> {
 
     /// The first block of a strip.
     fn source(&self, strip: Affine) -> Source {
-        let Product { format, w, .. } = *self.product;
-        Source { panel: false, format, dots: self.dots, buffer: w, offset: strip * self.strip_bytes }
+        let Product { format, w: (w, at), .. } = *self.product;
+        Source { panel: false, format, dots: self.dots, buffer: w, offset: strip * self.strip_bytes + at }
     }
 
     /// Some rows and the blocks of a strip from `source` on, which begin `x` bytes into a row of activations.
@@ -261,36 +265,43 @@ impl Packed<'_> {
     /// Unpacks every stretch of every strip once, for all of the rows: `(first, number, rows)` is a number of blocks of so many rows.
     fn panels(&self, b: &mut KernelBuilder, (scratch, at): (BufferId, i64), rows: &[(Affine, Affine, u32)]) {
         let Product { format, k, x_format, vectors, .. } = *self.product;
-        let stretch = panel::stretch(format, self.dots);
-        let blocks = i64::from(k) / format.block_len() as i64;
-        let x_bytes = format.block_len() as i64 / x_format.block_len() as i64 * x_format.block_bytes() as i64;
+        let (k, len) = (i64::from(k), format.block_len() as i64);
+        let stretch = panel::stretch(format, self.dots) * len;
+        let x_bytes = |columns: i64| columns / x_format.block_len() as i64 * x_format.block_bytes() as i64;
         let slots = Some((scratch, at));
         let panel = Affine::constant(at + micro::slot_bytes(vectors.lanes));
         let panel = Source { panel: true, format, dots: self.dots, buffer: scratch, offset: panel };
-        let part = |b: &mut KernelBuilder, strip: Affine, from: Affine, blocks: i64| {
-            let source = self.source(strip.clone()).block(from.clone());
-            b.for_each("b", blocks, |b, i| {
-                let (source, panel) = (source.block(i), panel.block(i));
+        let part = |b: &mut KernelBuilder, strip: Affine, from: Affine, columns: i64| {
+            let source = self.source(strip.clone()).block(from.clone() * (stretch / len));
+            let unpack = |b: &mut KernelBuilder, block: Affine, columns: i64| {
+                let (source, panel) = (source.block(block.clone()), panel.block(block));
                 match format.is_quantised() {
-                    true => source.unpack(b, &panel, vectors.lanes),
+                    true => source.unpack(b, &panel, columns / SUB, vectors.lanes),
                     false => panel::unpack_column(b, &source, &panel, vectors.lanes),
                 }
-            });
+            };
+            if columns / len > 0 {
+                b.for_each("b", columns / len, |b, i| unpack(b, i.into(), len));
+            }
+            if columns % len > 0 {
+                unpack(b, (columns / len).into(), columns % len);
+            }
             for (first, number, count) in rows {
                 b.for_each("rows", number.clone(), |b, i| {
                     let row = first.clone() + i * i64::from(*count);
                     let rows: Vec<Affine> = (0..i64::from(*count)).map(|r| row.clone() + r).collect();
-                    self.micro(panel.clone(), &rows, &strip, from.clone() * x_bytes, slots).multiply(b, blocks);
+                    let x = from.clone() * x_bytes(stretch);
+                    self.micro(panel.clone(), &rows, &strip, x, slots).multiply(b, columns);
                 });
             }
         };
         b.for_each("strip", self.strips, |b, strip| {
-            let whole = blocks / stretch;
+            let whole = k / stretch;
             if whole > 0 {
-                b.for_each("stretch", whole, |b, i| part(b, strip.into(), i * stretch, stretch));
+                b.for_each("stretch", whole, |b, i| part(b, strip.into(), i.into(), stretch));
             }
-            if blocks % stretch > 0 {
-                part(b, strip.into(), Affine::constant(whole * stretch), blocks % stretch);
+            if k % stretch > 0 {
+                part(b, strip.into(), Affine::constant(whole), k % stretch);
             }
         });
     }

@@ -171,14 +171,14 @@ impl Source {
         }
     }
 
-    /// Unpacks this block of a strip to a panel's.
-    pub fn unpack(&self, b: &mut KernelBuilder, to: &Source, lanes: u16) {
+    /// Unpacks this block of a strip to a panel's: its first `filled` sub-blocks.
+    pub fn unpack(&self, b: &mut KernelBuilder, to: &Source, filled: i64, lanes: u16) {
         let store =
             |b: &mut KernelBuilder, at: Affine, value: ValueId| b.store(to.buffer, to.offset.clone() + at, value);
         let subs = self.format.block_len() as i64 / SUB;
         let magnitudes = has_magnitudes(self.format, self.dots).then_some(self.format.block_len() as i64 / 4 * VECTOR);
         let items = items(self.format, self.dots);
-        b.for_each("s", subs, |b, s| {
+        b.for_each("s", filled, |b, s| {
             for part in Part::all(lanes) {
                 let high = self.high(b, s, part);
                 for pair in 0..4 {

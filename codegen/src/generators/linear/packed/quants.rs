@@ -13,7 +13,7 @@
 
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::format::{Format, Minimum, Quants};
-use ixc_ir::kernel::{KernelBuilder, Op, Type, ValueId, VarId};
+use ixc_ir::kernel::{Affine, KernelBuilder, Op, Type, ValueId, VarId};
 
 use super::Block;
 use super::activations::{RowBlock, SUB};
@@ -46,12 +46,12 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
     let len = format.block_len() as i64;
     let bytes = STRIP as i64 * format.block_bytes() as i64;
     let (x_len, x_bytes) = (block.x_format.block_len() as i64, block.x_format.block_bytes() as i64);
-    b.for_carry("b", i64::from(block.k) / len, &init, |b, i, sums| {
+    let span = |b: &mut KernelBuilder, i: Affine, subs: i64, sums: &[ValueId]| {
         let strips: Vec<Strip> = block
             .strips
             .iter()
             .map(|(at, part)| {
-                let block = StripBlock { format, buffer: block.w, offset: at.clone() + i * bytes, part: *part };
+                let block = StripBlock { format, buffer: block.w, offset: at.clone() + i.clone() * bytes, part: *part };
                 let scale = |b: &mut KernelBuilder, name: &str| block.halves(b, name, 0);
                 // Without integer scales there is one of each for each sub-block.
                 let d = codec.scaled().map(|_| scale(b, "d"));
@@ -65,7 +65,7 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
             .collect();
         if let Some((scratch, at)) = block.offsets() {
             for (r, row) in block.rows.iter().enumerate() {
-                let sums = row.clone() + i * x_bytes + block.x_format.field("sums16") as i64;
+                let sums = row.clone() + i.clone() * x_bytes + block.x_format.field("sums16") as i64;
                 let sums = b.load(Type::i16(SUMS16), block.x, sums);
                 let sums = b.op(Op::ExtendS, Type::i32(SUMS16), &[sums]);
                 let (sums, zero) = (times(b, sums, codec.zero()), b.splat_int(Type::i32(SUMS16), 0));
@@ -73,9 +73,9 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
                 b.store(scratch, at + r as i64 * OFFSETS, offsets);
             }
         }
-        b.for_carry("s", len / SUB, sums, |b, s, sums| {
+        b.for_carry("s", subs, sums, |b, s, sums| {
             let rows = block.rows.iter().map(|at| {
-                let at = at.clone() + i * (len / x_len * x_bytes);
+                let at = at.clone() + i.clone() * (len / x_len * x_bytes);
                 let (at, sub) = if x_len == len { (at, Some(s)) } else { (at + s * x_bytes, None) };
                 RowBlock { buffer: block.x, format: block.x_format, at, sub }
             });
@@ -86,7 +86,17 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
                 .flat_map(|(strip, sums)| step.strip(b, strip, sums))
                 .collect()
         })
-    })
+    };
+    let k = i64::from(block.k);
+    let mut sums = init;
+    if k / len > 0 {
+        sums = b.for_carry("b", k / len, &sums, |b, i, sums| span(b, i.into(), len / SUB, sums));
+    }
+    // The last block may lack sub-blocks.
+    if k % len > 0 {
+        sums = span(b, (k / len).into(), k % len / SUB, &sums);
+    }
+    sums
 }
 
 /// A block of a strip, with the scales that hold for all of it.

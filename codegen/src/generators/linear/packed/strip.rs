@@ -4,10 +4,10 @@
 //! ones, a vector in memory is a pair. What is read are the rows of one [`Part`]: all 16, or 8 where vectors have 8 lanes.
 
 use ixc_ir::format::packed::STRIP;
-use ixc_ir::format::{Format, Quants, Scales, Values};
+use ixc_ir::format::{Format, Quants, Scales};
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
 
-use super::super::fields::bits;
+use super::super::file::{self, bits};
 
 /// Bytes of a vector in memory: four quants of each row of a strip.
 pub const VECTOR: i64 = 4 * STRIP as i64;
@@ -184,11 +184,7 @@ impl StripBlock {
                 let high = bits(b, vectors[vector as usize], Some(shift), ((1 << width) - 1) << 4);
                 *quants = b.same(Op::Or, &[*quants, high]);
             }
-            if let Values::Codebook(table) = codec.values {
-                let entries: Vec<u8> = (0..table.len() as u8).map(|code| codec.byte(code)).collect();
-                let table = b.bytes(self.part.quants(), entries.repeat(usize::from(self.part.lanes) / 4));
-                *quants = b.same(Op::ShuffleBytes, &[table, *quants]);
-            }
+            *quants = file::bytes(b, codec, *quants);
         }
         groups
     }

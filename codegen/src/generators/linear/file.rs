@@ -1,0 +1,157 @@
+//! Blocks as they lie in a model file: codes, scales and floats of a row, wherever the codec says that they are.
+
+use ixc_ir::format::packed::SUB;
+use ixc_ir::format::{Format, Plane, Quants, Scales, Values};
+use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
+
+use super::packed::strip;
+
+/// A sub-block's codes.
+pub const BYTES: Type = Type::i8(SUB as u16);
+
+/// A block of a weight row in memory.
+#[derive(Clone)]
+pub struct Block {
+    pub buffer: BufferId,
+    pub offset: Affine,
+    pub format: Format,
+}
+
+impl Block {
+    fn codec(&self) -> &'static Quants {
+        strip::quants(self.format)
+    }
+
+    /// Address of a field.
+    pub fn field(&self, name: &str) -> Affine {
+        self.offset.clone() + self.format.field(name) as i64
+    }
+
+    /// The half-precision scalar field `name` as f32.
+    pub fn half(&self, b: &mut KernelBuilder, name: &str) -> ValueId {
+        let h = b.load(Type::f16(1), self.buffer, self.field(name));
+        b.op(Op::F16ToF32, Type::f32(1), &[h])
+    }
+
+    /// The codes of a sub-block of 32 elements, a byte each.
+    pub fn codes(&self, b: &mut KernelBuilder, sub: i64) -> ValueId {
+        let codec = self.codec();
+        let low = self.plane(b, &codec.low, sub, 0);
+        match &codec.high {
+            None => low,
+            Some(high) => {
+                let high = self.plane(b, high, sub, codec.low.bits as i64);
+                b.same(Op::Or, &[low, high])
+            }
+        }
+    }
+
+    /// A sub-block's bits of a plane, from bit `to` of a byte on.
+    fn plane(&self, b: &mut KernelBuilder, plane: &Plane, sub: i64, to: i64) -> ValueId {
+        let (byte, from) = plane.place(sub as usize * SUB);
+        let (at, from, width) = (self.field(plane.field) + byte as i64, from as i64, plane.bits as i64);
+        let mask = ((1 << width) - 1) << to;
+        let moved = |b: &mut KernelBuilder, bytes: ValueId, from: i64| {
+            let shift = if from <= to { (Op::Shl, to - from) } else { (Op::ShrU, from - to) };
+            bits(b, bytes, Some(shift), mask)
+        };
+        match (plane.run, plane.bits) {
+            (_, 8) => b.load(BYTES, self.buffer, at),
+            (run, _) if run >= SUB => {
+                let bytes = b.load(BYTES, self.buffer, at);
+                moved(b, bytes, from)
+            }
+            // Two runs in the same bytes.
+            (16, _) => {
+                let bytes = b.load(Type::i8(16), self.buffer, at);
+                let (low, high) = (moved(b, bytes, from), moved(b, bytes, from + width));
+                b.op(Op::Concat, BYTES, &[low, high])
+            }
+            (1, 1) => {
+                // Each of four bytes eight times, of which each keeps its bit: a byte that is not 0 then, or its negative, has the top bit.
+                let word = b.load_splat(Type::i32(BYTES.lanes / 4), self.buffer, at);
+                let word = b.bitcast(BYTES, word);
+                let order = b.bytes(BYTES, (0..BYTES.lanes as u8).map(|i| i / 8).collect());
+                let bytes = b.same(Op::ShuffleBytes, &[word, order]);
+                let own = b.bytes(BYTES, (0..BYTES.lanes).map(|i| 1 << (i % 8)).collect());
+                let (bit, zero) = (b.same(Op::And, &[bytes, own]), b.splat_int(BYTES, 0));
+                let negative = b.same(Op::ISub, &[zero, bit]);
+                let top = b.same(Op::Or, &[bit, negative]);
+                moved(b, top, 7)
+            }
+            (run, bits) => unreachable!("{}: no code for planes of {bits} bits in runs of {run}", self.format),
+        }
+    }
+
+    /// The sixteen bytes of integer scales of a block of 256: eight scales, then eight minimums, all below 64, or sixteen signed scales.
+    pub fn scales(&self, b: &mut KernelBuilder) -> ValueId {
+        let ty = Type::i8(16);
+        let packed = b.load(ty, self.buffer, self.field("scales"));
+        match self.codec().scales {
+            Scales::SixBits => six_bits(b, packed),
+            Scales::Signed16 => packed,
+            Scales::None => unreachable!("{} has no integer scales", self.format),
+        }
+    }
+}
+
+/// Eight scales and eight minimums of twelve bytes. What is read behind these is not used.
+fn six_bits(b: &mut KernelBuilder, packed: ValueId) -> ValueId {
+    let ty = b.ty(packed);
+    // Dwords u0 u1 u2 hold twelve bytes. Low six bits of u0: scales 0-3; of u1: minimums 0-3. Scales 4-7 are the low nibbles of
+    // u2 with the top bits of u0 above, minimums 4-7 the high nibbles of u2 with the top bits of u1.
+    let dwords = |order: [Option<u8>; 4]| -> Vec<u8> {
+        order.iter().flat_map(|d| (0..4u8).map(move |i| d.map_or(0x80, |d| 4 * d + i))).collect()
+    };
+    let masks = |m: [u8; 4]| -> Vec<u8> { m.iter().flat_map(|&m| [m; 4]).collect() };
+    let order = b.bytes(ty, dwords([Some(0), Some(2), Some(1), Some(2)]));
+    let body = b.same(Op::ShuffleBytes, &[packed, order]);
+    let order = b.bytes(ty, dwords([None, Some(0), None, Some(1)]));
+    let top = b.same(Op::ShuffleBytes, &[packed, order]);
+    let low_mask = b.bytes(ty, masks([0x3f, 0x0f, 0x3f, 0]));
+    let low = b.same(Op::And, &[body, low_mask]);
+    let words = b.bitcast(Type::i16(8), body);
+    let words = b.shift(Op::ShrU, words, 4);
+    let high = b.bitcast(ty, words);
+    let high_mask = b.bytes(ty, masks([0, 0, 0, 0x0f]));
+    let high = b.same(Op::And, &[high, high_mask]);
+    let words = b.bitcast(Type::i16(8), top);
+    let words = b.shift(Op::ShrU, words, 2);
+    let top = b.bitcast(ty, words);
+    let top_mask = b.splat_int(ty, 0x30);
+    let top = b.same(Op::And, &[top, top_mask]);
+    let both = b.same(Op::Or, &[low, high]);
+    b.same(Op::Or, &[both, top])
+}
+
+/// Codes as the bytes that kernels multiply with: see [`Quants::byte`].
+pub fn bytes(b: &mut KernelBuilder, codec: &Quants, codes: ValueId) -> ValueId {
+    let ty = b.ty(codes);
+    match codec.values {
+        Values::Linear { .. } => codes,
+        Values::Signed => {
+            let top = b.splat_int(ty, -128);
+            b.same(Op::Xor, &[codes, top])
+        }
+        Values::Codebook(table) => {
+            let entries: Vec<u8> = (0..table.len() as u8).map(|code| codec.byte(code)).collect();
+            let table = b.bytes(ty, entries.repeat(usize::from(ty.lanes) / table.len()));
+            b.same(Op::ShuffleBytes, &[table, codes])
+        }
+    }
+}
+
+/// `(bytes >> by) & mask` on each byte: shifts are on words, the mask drops what came from the neighbour.
+pub fn bits(b: &mut KernelBuilder, bytes: ValueId, shift: Option<(Op, i64)>, mask: i64) -> ValueId {
+    let lanes = b.ty(bytes).lanes;
+    let shifted = match shift {
+        None | Some((_, 0)) => bytes,
+        Some((op, by)) => {
+            let words = b.bitcast(Type::i16(lanes / 2), bytes);
+            let words = b.shift(op, words, by);
+            b.bitcast(Type::i8(lanes), words)
+        }
+    };
+    let mask = b.splat_int(Type::i8(lanes), i64::from(mask as u8 as i8));
+    b.same(Op::And, &[shifted, mask])
+}
