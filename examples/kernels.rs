@@ -5,10 +5,10 @@
 
 use ixc::codegen::generators::generate;
 use ixc::codegen::module::Module;
-use ixc::codegen::target::Target;
 use ixc::compile::assembly;
 use ixc::ir::plan::KernelSpec;
 use ixc::ir::plan::spec::Elementwise;
+use ixc::targets::Target;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let spec = KernelSpec::Map { function: Elementwise::Silu, n: 12 };

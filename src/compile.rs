@@ -16,7 +16,6 @@ use std::str::FromStr;
 use std::time::Instant;
 
 use ixc_codegen::generators::generate;
-use ixc_codegen::target::{Isa, Target};
 use ixc_codegen::{parallel, portable, x64};
 use ixc_frontend::arch::FileWeights;
 use ixc_frontend::gguf::Gguf;
@@ -28,6 +27,7 @@ use ixc_passes::manager::{self, PIPELINE, run_pipeline};
 use ixc_passes::schedule::pieces::Pieces;
 use ixc_passes::schedule::{self, DEFAULT_MAX_TOKENS, MatrixTarget, Settings};
 use ixc_runtime::file::decode;
+use ixc_targets::{Isa, Target};
 
 use crate::Error;
 use crate::model::Model;
@@ -236,7 +236,7 @@ impl FromStr for TargetName {
     fn from_str(name: &str) -> Result<TargetName, String> {
         let named = if name == "native" { Some(Target::native()) } else { Target::from_name(name) };
         named.map(TargetName).ok_or_else(|| {
-            let names: Vec<_> = ixc_codegen::target::TARGETS.iter().map(|row| row.name).collect();
+            let names: Vec<_> = ixc_targets::TARGETS.iter().map(|row| row.name).collect();
             format!("targets are native, {}", names.join(", "))
         })
     }

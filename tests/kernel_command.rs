@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::Output;
 
 use ixc::codegen::rows::table::ROWS;
-use ixc::codegen::target::Target;
 use ixc::ir::plan::KernelSpec;
+use ixc::targets::Target;
 use serde_json::Value as Json;
 use support::{ixc, scratch, stderr, stdout};
 

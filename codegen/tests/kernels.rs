@@ -7,11 +7,11 @@
 mod support;
 
 use ixc_codegen::generators::generate;
-use ixc_codegen::target::Target;
 use ixc_codegen::x64;
 use ixc_ir::format::Format;
 use ixc_ir::plan::spec::{Bits, Elementwise, Score, Shape};
 use ixc_ir::plan::{KernelSpec, RopeStyle};
+use ixc_targets::Target;
 use support::Group;
 
 /// Sizes that have found most errors in kernels: around one, two and four vectors.

@@ -11,7 +11,7 @@
 //! The rows with names stand in [`ixc_codegen::rows::table`].
 //!
 //! ```
-//! use ixc::codegen::target::Target;
+//! use ixc::targets::Target;
 //! use ixc::kernels::{choose, run};
 //!
 //! let kernel = choose::choose("map function=add n=33", Target::native())?;

@@ -170,7 +170,7 @@ mod tests {
     use super::*;
     use crate::kernels::choose::choose;
     use ixc_codegen::rows::table::{ROWS, Row};
-    use ixc_codegen::target::Target;
+    use ixc_targets::Target;
     use ixc_testing::bits;
     use std::path::Path;
 

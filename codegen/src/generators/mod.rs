@@ -30,7 +30,7 @@ use ixc_ir::plan::KernelSpec;
 use ixc_ir::plan::spec::Shape;
 use thiserror::Error;
 
-use crate::target::Target;
+use ixc_targets::Target;
 
 /// Why a spec has no kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]

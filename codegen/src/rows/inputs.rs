@@ -309,7 +309,7 @@ mod tests {
     use crate::generators::generate;
     use crate::module::check_arguments;
     use crate::rows::table::ROWS;
-    use crate::target::Target;
+    use ixc_targets::Target;
 
     #[test]
     fn inputs_of_every_row_are_valid_and_depend_on_the_seed() {

@@ -11,7 +11,7 @@
 //! ```
 //! use ixc_codegen::generators::generate;
 //! use ixc_codegen::rows::{compare, inputs, table};
-//! use ixc_codegen::target::Target;
+//! use ixc_targets::Target;
 //! use ixc_ir::kernel::interpret;
 //!
 //! let row = table::find("add").unwrap();

@@ -142,7 +142,7 @@ pub static ROWS: &[Row] = &[
 mod tests {
     use super::*;
     use crate::generators::generate;
-    use crate::target::Target;
+    use ixc_targets::Target;
 
     /// Every row has a kernel for the target that has most; for others it may have none.
     #[test]

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
     use crate::generators::generate;
     use crate::rows::inputs::dims;
-    use crate::target::Target;
+    use ixc_targets::Target;
 
     #[test]
     fn products_count_their_weights_and_multiply_adds() {

@@ -2,11 +2,11 @@
 
 use ixc_codegen::cost::{self, LoopReport, Report};
 use ixc_codegen::generators::generate;
-use ixc_codegen::target::{Feature, Target};
 use ixc_codegen::x64;
 use ixc_ir::format::Format;
 use ixc_ir::plan::spec::{Bits, Elementwise, Score, Shape};
 use ixc_ir::plan::{KernelSpec, RopeStyle};
+use ixc_targets::{Feature, Target};
 
 /// A matrix product of one tile of 64 weight rows.
 pub fn linear(format: Format, shape: Shape) -> KernelSpec {

@@ -3,11 +3,11 @@
 use std::time::Instant;
 
 use ixc_codegen::generators::generate;
-use ixc_codegen::target::Target;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{Atom, BufferKind, Kernel, interpret};
 use ixc_ir::plan::KernelSpec;
 use ixc_ir::plan::spec::{Bits, GEMM_ROWS, Shape};
+use ixc_targets::Target;
 
 use super::compiled::{call, decoded};
 use super::state::Random;

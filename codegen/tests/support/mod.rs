@@ -11,11 +11,11 @@ use ixc_codegen::emulator::memory::Slice;
 use ixc_codegen::generators::generate;
 use ixc_codegen::module::Module;
 use ixc_codegen::rows::{compare, inputs};
-use ixc_codegen::target::Target;
 use ixc_codegen::x64;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{BufferKind, Kernel, interpret};
 use ixc_ir::plan::KernelSpec;
+use ixc_targets::Target;
 use ixc_testing::bits;
 
 /// The targets whose kernels are tested: every lane count, every lowering.

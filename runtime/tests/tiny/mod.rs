@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use ixc_codegen::generators::generate;
-use ixc_codegen::target::Target;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::spec::{Bits, Score, Shape};
 use ixc_ir::plan::*;
+use ixc_targets::Target;
 
 pub const VOCABULARY: u32 = 40;
 pub const MAX_TOKENS: u32 = 48;

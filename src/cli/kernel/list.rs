@@ -5,10 +5,10 @@ use std::io::Write;
 use ixc::codegen::generators::generate;
 use ixc::codegen::rows::inputs;
 use ixc::codegen::rows::table::{ROWS, Row};
-use ixc::codegen::target::{Isa, Target};
 use ixc::compile::TargetName;
 use ixc::ir::kernel::Kernel;
 use ixc::kernels::KernelError;
+use ixc::targets::{Isa, Target};
 use serde_json::{Value as Json, json};
 
 use super::super::output::{self, Bytes};

@@ -10,7 +10,7 @@ use ixc_ir::kernel::{BufferId, Elem, Imm, Kernel, KernelBuilder, Op, Type, inter
 use ixc_ir::plan::KernelSpec;
 
 use crate::generators::generate;
-use crate::target::Target;
+use ixc_targets::Target;
 
 use super::{Code, PortableError, Text, compile, compile_for, compile_with_text, finish_isa};
 

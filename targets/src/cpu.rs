@@ -1,11 +1,13 @@
-//! What the CPU and the system under us allow: CPUID, the register state that the system saves (XCR0), and on Linux the
-//! permission to use tiles.
+//! What the CPU and the system under us allow: CPUID (read by `raw-cpuid`), the register state that the system saves (XCR0), and on
+//! Linux the permission to use tiles.
 //!
 //! A feature is there for us only if all three say so; [`Missing`] says which does not.
 
 use std::fmt;
 
-use crate::target::{Feature, Features};
+use serde::Serialize;
+
+use crate::feature::{Feature, Features};
 
 /// Why a feature can't be used here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,8 +47,8 @@ impl fmt::Display for Missing {
 /// What is missing, in one line: what CPUID lacks together, and of an extension whose first part it lacks only the name.
 ///
 /// ```
-/// use ixc_codegen::cpu::{Missing, list};
-/// use ixc_codegen::target::Feature::{Avx512bw, Avx512f, Avx512vbmi, AvxVnni};
+/// use ixc_targets::cpu::{Missing, list};
+/// use ixc_targets::Feature::{Avx512bw, Avx512f, Avx512vbmi, AvxVnni};
 ///
 /// let missing = |features: &[_]| features.iter().copied().map(Missing::Cpu).collect::<Vec<_>>();
 /// assert_eq!(list(&missing(&[AvxVnni, Avx512f, Avx512bw])), "avx_vnni, AVX-512 (not in CPUID)");
@@ -84,13 +86,38 @@ pub fn present() -> Features {
     Features::of(&here)
 }
 
+/// The CPU's own name, where it says one.
+pub fn name() -> Option<String> {
+    machine::name()
+}
+
+/// Sizes of the caches of the CPU that asks, in bytes; `None` where the CPU does not say, or has no such cache. CPUs of one machine may
+/// differ.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Caches {
+    /// First-level data cache of a core.
+    pub l1d: Option<u64>,
+    /// Second-level cache of a core, or of the few that share it.
+    pub l2: Option<u64>,
+    /// Third-level cache: all of it, whoever shares it.
+    pub l3: Option<u64>,
+}
+
+/// The caches that CPUID reports.
+pub fn caches() -> Caches {
+    machine::caches()
+}
+
 #[cfg(target_arch = "x86_64")]
 mod machine {
-    use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
+    use std::arch::x86_64::_xgetbv;
     use std::sync::OnceLock;
 
-    use super::Missing;
-    use crate::target::Feature;
+    use raw_cpuid::native_cpuid::cpuid_count;
+    use raw_cpuid::{CacheType, CpuId, CpuIdReaderNative, ExtendedFeatures as Extended, FeatureInfo};
+
+    use super::{Caches, Missing};
+    use crate::feature::{Feature, Features};
 
     /// XCR0: SSE and AVX registers.
     const AVX_STATE: u64 = 0b110;
@@ -99,26 +126,45 @@ mod machine {
     /// XCR0: tile configuration and tiles.
     const TILE_STATE: u64 = 0b11 << 17;
 
-    /// Where CPUID has the bit of a feature: leaf, subleaf, register (`a`, `b`, `c`, `d`), bit.
-    fn place(feature: Feature) -> (u32, u32, char, u32) {
+    /// What CPUID said when it was first asked.
+    struct Cpu {
+        features: Features,
+        /// XCR0; 0 where the system has not switched it on.
+        state: u64,
+    }
+
+    fn cpu() -> &'static Cpu {
+        static CPU: OnceLock<Cpu> = OnceLock::new();
+        CPU.get_or_init(|| {
+            let cpu = CpuId::new();
+            let here: Vec<Feature> = Feature::ALL.iter().copied().filter(|feature| in_cpuid(&cpu, *feature)).collect();
+            Cpu { features: Features::of(&here), state: xcr0(&cpu) }
+        })
+    }
+
+    /// Whether CPUID has a feature.
+    fn in_cpuid(cpu: &CpuId<CpuIdReaderNative>, feature: Feature) -> bool {
+        let basic = |has: fn(&FeatureInfo) -> bool| cpu.get_feature_info().is_some_and(|info| has(&info));
+        let extended = |has: fn(&Extended) -> bool| cpu.get_extended_feature_info().is_some_and(|info| has(&info));
         match feature {
-            Feature::Avx => (1, 0, 'c', 28),
-            Feature::F16c => (1, 0, 'c', 29),
-            Feature::Fma => (1, 0, 'c', 12),
-            Feature::Avx2 => (7, 0, 'b', 5),
-            Feature::AvxVnni => (7, 1, 'a', 4),
-            Feature::Avx512f => (7, 0, 'b', 16),
-            Feature::Avx512bw => (7, 0, 'b', 30),
-            Feature::Avx512dq => (7, 0, 'b', 17),
-            Feature::Avx512vl => (7, 0, 'b', 31),
-            Feature::Avx512vnni => (7, 0, 'c', 11),
-            Feature::Avx512vbmi => (7, 0, 'c', 1),
-            Feature::Avx512bf16 => (7, 1, 'a', 5),
-            Feature::Avx512fp16 => (7, 0, 'd', 23),
-            Feature::AmxTile => (7, 0, 'd', 24),
-            Feature::AmxInt8 => (7, 0, 'd', 25),
-            Feature::AmxBf16 => (7, 0, 'd', 22),
-            Feature::AmxFp16 => (7, 1, 'a', 21),
+            Feature::Avx => basic(FeatureInfo::has_avx),
+            Feature::F16c => basic(FeatureInfo::has_f16c),
+            Feature::Fma => basic(FeatureInfo::has_fma),
+            Feature::Avx2 => extended(Extended::has_avx2),
+            Feature::AvxVnni => extended(Extended::has_avx_vnni),
+            Feature::Avx512f => extended(Extended::has_avx512f),
+            Feature::Avx512bw => extended(Extended::has_avx512bw),
+            Feature::Avx512dq => extended(Extended::has_avx512dq),
+            Feature::Avx512vl => extended(Extended::has_avx512vl),
+            Feature::Avx512vnni => extended(Extended::has_avx512vnni),
+            Feature::Avx512vbmi => extended(Extended::has_avx512vbmi),
+            Feature::Avx512bf16 => extended(Extended::has_avx512_bf16),
+            Feature::Avx512fp16 => extended(Extended::has_avx512_fp16),
+            Feature::AmxTile => extended(Extended::has_amx_tile),
+            Feature::AmxInt8 => extended(Extended::has_amx_int8),
+            Feature::AmxBf16 => extended(Extended::has_amx_bf16),
+            // CPUID.(7, 1):EAX[21], for which `raw-cpuid` 11 has no word; (7, 0):EAX is the last subleaf.
+            Feature::AmxFp16 => extended(|_| cpuid_count(7, 0).eax >= 1 && cpuid_count(7, 1).eax >> 21 & 1 == 1),
         }
     }
 
@@ -138,23 +184,9 @@ mod machine {
         }
     }
 
-    fn cpuid(leaf: u32, subleaf: u32, register: char, bit: u32) -> bool {
-        if leaf > __cpuid(0).eax || subleaf > 0 && subleaf > __cpuid_count(leaf, 0).eax {
-            return false;
-        }
-        let leaf = __cpuid_count(leaf, subleaf);
-        let word = match register {
-            'a' => leaf.eax,
-            'b' => leaf.ebx,
-            'c' => leaf.ecx,
-            _ => leaf.edx,
-        };
-        word >> bit & 1 == 1
-    }
-
-    fn xcr0() -> u64 {
-        // CPUID.1:ECX[27], OSXSAVE: `xgetbv` may be executed.
-        if !cpuid(1, 0, 'c', 27) {
+    fn xcr0(cpu: &CpuId<CpuIdReaderNative>) -> u64 {
+        // OSXSAVE: `xgetbv` may be executed.
+        if !cpu.get_feature_info().is_some_and(|basic| basic.has_oxsave()) {
             return 0;
         }
         // SAFETY: OSXSAVE says that the CPU has the instruction and that the system allows it.
@@ -162,12 +194,34 @@ mod machine {
     }
 
     pub fn missing(feature: Feature) -> Option<Missing> {
-        let (leaf, subleaf, register, bit) = place(feature);
-        if !cpuid(leaf, subleaf, register, bit) {
+        if !cpu().features.has(feature) {
             return Some(Missing::Cpu(feature));
         }
-        let bits = state(feature) & !xcr0();
+        let bits = state(feature) & !cpu().state;
         (bits != 0).then_some(Missing::State { feature, bits })
+    }
+
+    /// The CPU's own name.
+    pub fn name() -> Option<String> {
+        CpuId::new().get_processor_brand_string().map(|brand| brand.as_str().trim().to_owned())
+    }
+
+    /// Leaf 4, or on AMD 0x8000001D.
+    pub fn caches() -> Caches {
+        let mut caches = Caches::default();
+        for cache in CpuId::new().get_cache_parameters().into_iter().flatten() {
+            let sizes =
+                [cache.associativity(), cache.physical_line_partitions(), cache.coherency_line_size(), cache.sets()];
+            let bytes = sizes.iter().map(|&size| size as u64).product();
+            match (cache.level(), cache.cache_type()) {
+                (1, CacheType::Data | CacheType::Unified) => caches.l1d = Some(bytes),
+                (2, CacheType::Data | CacheType::Unified) => caches.l2 = Some(bytes),
+                (3, CacheType::Data | CacheType::Unified) => caches.l3 = Some(bytes),
+                // Instructions', and levels that no kernel is cut for.
+                _ => {}
+            }
+        }
+        caches
     }
 
     /// Asks Linux once per process for the right to use tiles, which all threads then have.
@@ -195,11 +249,19 @@ mod machine {
 
 #[cfg(not(target_arch = "x86_64"))]
 mod machine {
-    use super::Missing;
-    use crate::target::Feature;
+    use super::{Caches, Missing};
+    use crate::feature::Feature;
 
     pub fn missing(feature: Feature) -> Option<Missing> {
         Some(Missing::Cpu(feature))
+    }
+
+    pub fn name() -> Option<String> {
+        None
+    }
+
+    pub fn caches() -> Caches {
+        Caches::default()
     }
 
     pub fn tile_permission() -> Result<(), i32> {
@@ -232,6 +294,13 @@ mod tests {
         for (feature, here) in known {
             assert_eq!(present().has(feature), here, "{}", feature.name());
         }
+    }
+
+    #[test]
+    fn caches_grow_with_their_level() {
+        let Caches { l1d, l2, l3 } = caches();
+        let known: Vec<u64> = [l1d, l2, l3].into_iter().flatten().collect();
+        assert!(known.is_sorted() && known.iter().all(|bytes| (1 << 10..1 << 34).contains(bytes)), "{known:?}");
     }
 
     #[test]
