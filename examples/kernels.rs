@@ -3,11 +3,9 @@
 //! What `ixc dump --stage kernel` and `--stage asm` show for a whole model, for one kernel: a generator makes kernel IR, the
 //! IR is compiled for every target that this machine has, and both give the same numbers.
 
-use ixc::codegen::generators::generate;
 use ixc::codegen::module::Module;
 use ixc::compile::assembly;
-use ixc::ir::plan::KernelSpec;
-use ixc::ir::plan::spec::Elementwise;
+use ixc::kernels::{Elementwise, KernelSpec, generate};
 use ixc::targets::Target;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -15,14 +15,14 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Instant;
 
-use ixc_codegen::generators::generate;
 use ixc_codegen::{parallel, portable, x64};
 use ixc_frontend::arch::FileWeights;
 use ixc_frontend::gguf::Gguf;
 use ixc_frontend::tokenizer::TokenizerSpec;
 use ixc_ir::graph::Module;
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{KernelSpec, Plan, SourceFile};
+use ixc_ir::plan::{Plan, SourceFile};
+use ixc_kernels::{KernelSpec, generate};
 use ixc_passes::manager::{self, PIPELINE, run_pipeline};
 use ixc_passes::schedule::pieces::Pieces;
 use ixc_passes::schedule::{self, DEFAULT_MAX_TOKENS, MatrixTarget, Settings};

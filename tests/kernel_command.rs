@@ -5,8 +5,8 @@ mod support;
 use std::path::Path;
 use std::process::Output;
 
-use ixc::codegen::rows::table::ROWS;
-use ixc::ir::plan::KernelSpec;
+use ixc::kernels::KernelSpec;
+use ixc::kernels::catalogue::table::ROWS;
 use ixc::targets::Target;
 use serde_json::Value as Json;
 use support::{ixc, scratch, stderr, stdout};

@@ -8,7 +8,7 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use ixc::codegen::rows::inputs::Random;
+use ixc::kernels::catalogue::inputs::Random;
 use ixc::targets::Target;
 use serde_json::{Value as Json, json};
 use support::{ixc, scratch, stderr, stdout};

@@ -3,7 +3,6 @@
 //! | module | what it owns |
 //! | --- | --- |
 //! | [`features`] | the CPU features that an instruction needs |
-//! | [`generators`] | kernel generators: what a step of a plan computes, as kernel IR |
 //! | [`dataflow`] | dataflow machines: grids, and the simulator of what runs on them |
 //! | [`cost`] | what finished code costs on a CPU that need not be here |
 //! | [`x64`] | lowering for x86-64 targets: selection, register allocation, encoding |
@@ -12,7 +11,6 @@
 //! | [`parallel`] | many kernels at once |
 //! | [`emulator`] | executes finished machine code on any machine, and checks it |
 //! | [`foreign`] | code that was not made in this process: what it needs, and calling it |
-//! | [`rows`] | named kernels, inputs for them and comparison of runs: for tests and `ixc kernel` |
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -21,9 +19,7 @@ pub mod dataflow;
 pub mod emulator;
 pub mod features;
 pub mod foreign;
-pub mod generators;
 pub mod module;
 pub mod parallel;
 pub mod portable;
-pub mod rows;
 pub mod x64;

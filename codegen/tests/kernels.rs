@@ -6,11 +6,13 @@
 
 mod support;
 
-use ixc_codegen::generators::generate;
+use ixc_codegen::module::check_arguments;
 use ixc_codegen::x64;
 use ixc_ir::format::Format;
-use ixc_ir::plan::spec::{Bits, Elementwise, Score, Shape};
-use ixc_ir::plan::{KernelSpec, RopeStyle};
+use ixc_ir::plan::RopeStyle;
+use ixc_kernels::catalogue::inputs;
+use ixc_kernels::catalogue::table::ROWS;
+use ixc_kernels::{Bits, Elementwise, KernelSpec, Score, Shape, generate};
 use ixc_targets::Target;
 use support::Group;
 
@@ -311,4 +313,18 @@ fn route() {
         }
     }
     group.done();
+}
+
+#[test]
+fn inputs_of_every_row_are_valid_and_depend_on_the_seed() {
+    for row in ROWS {
+        let spec = row.spec().unwrap();
+        let kernel = generate(&spec, Target::AMX).unwrap();
+        let dims = inputs::dims(&spec, row.rows.min(7));
+        let buffers = inputs::fill(&kernel, Some(&spec), &dims, 1).unwrap();
+        let views: Vec<&[u8]> = buffers.iter().map(Vec::as_slice).collect();
+        check_arguments(&kernel.dims, &kernel.buffers, &dims, &views).unwrap();
+        assert_eq!(buffers, inputs::fill(&kernel, Some(&spec), &dims, 1).unwrap());
+        assert_ne!(buffers, inputs::fill(&kernel, Some(&spec), &dims, 2).unwrap(), "{}", row.name);
+    }
 }

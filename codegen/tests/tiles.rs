@@ -4,13 +4,11 @@
 use half::f16;
 use ixc_codegen::emulator::Program;
 use ixc_codegen::emulator::memory::Slice;
-use ixc_codegen::generators::generate;
 use ixc_codegen::x64;
 use ixc_ir::format::{Format, packed};
 use ixc_ir::graph::quantise::quantise;
 use ixc_ir::kernel::{BufferKind, Kernel, interpret, verify};
-use ixc_ir::plan::KernelSpec;
-use ixc_ir::plan::spec::Shape;
+use ixc_kernels::{KernelSpec, Shape, generate};
 use ixc_targets::Target;
 
 /// splitmix64.

@@ -31,7 +31,8 @@ mod tiling;
 
 use ixc_ir::graph::Module;
 use ixc_ir::graph::interpret::{SourceError, WeightSource};
-use ixc_ir::plan::{KernelSpec, Plan, SourceFile};
+use ixc_ir::plan::{Plan, SourceFile};
+use ixc_kernels::KernelSpec;
 
 use lower::{Lowering, Rows};
 use pieces::Pieces;

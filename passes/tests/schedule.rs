@@ -4,8 +4,8 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::random::{Formats, RandomModule, Rng, mutated, random_model};
 use ixc_ir::graph::verify::verify;
 use ixc_ir::graph::{OpKind, Place};
-use ixc_ir::plan::spec::Shape;
-use ixc_ir::plan::{BufferId, KernelSpec, Plan, RowAxis, RowCount, Source, SourceFile, Step};
+use ixc_ir::plan::{BufferId, Plan, RowAxis, RowCount, Source, SourceFile, Step};
+use ixc_kernels::{KernelSpec, Shape};
 use ixc_passes::manager::{Options, PIPELINE, run_pipeline};
 use ixc_passes::schedule::{self, MatrixTarget, ScheduleError, Settings};
 
@@ -77,8 +77,8 @@ fn written(spec: &KernelSpec) -> usize {
         KernelSpec::Route { .. } => 1,
         KernelSpec::Combine { residual, .. } => 3 + usize::from(*residual),
         KernelSpec::Map { function, .. } => match function {
-            ixc_ir::plan::spec::Elementwise::Silu => 1,
-            ixc_ir::plan::spec::Elementwise::Add | ixc_ir::plan::spec::Elementwise::Mul => 2,
+            ixc_kernels::Elementwise::Silu => 1,
+            ixc_kernels::Elementwise::Add | ixc_kernels::Elementwise::Mul => 2,
         },
     }
 }

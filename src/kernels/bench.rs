@@ -11,9 +11,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use ixc_codegen::module::Module;
-use ixc_codegen::rows::inputs;
-use ixc_codegen::rows::work::{Arithmetic, Work, work};
 use ixc_ir::kernel::{Elem, Kernel, KernelBuilder, Op, Type, ValueId};
+use ixc_kernels::catalogue::inputs;
+use ixc_kernels::catalogue::work::{Arithmetic, Work, work};
 use ixc_targets::Target;
 use serde::Serialize;
 

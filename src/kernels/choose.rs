@@ -12,14 +12,12 @@
 
 use std::path::Path;
 
-use ixc_codegen::generators::generate;
-use ixc_codegen::rows::table::{self, ROWS};
 use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::kernel::parse::parse;
 use ixc_ir::kernel::verify::verify;
-use ixc_ir::plan::KernelSpec;
-use ixc_ir::plan::text::{KINDS, SpecError};
+use ixc_kernels::catalogue::table::{self, ROWS};
+use ixc_kernels::{KINDS, KernelSpec, SpecError, generate};
 use ixc_targets::Target;
 
 use super::KernelError;

@@ -5,8 +5,8 @@ use std::time::Instant;
 use ixc_codegen::emulator::Program;
 use ixc_codegen::emulator::memory::Slice;
 use ixc_codegen::module::Module;
-use ixc_codegen::rows::compare::{Difference, first_difference};
-use ixc_codegen::rows::inputs;
+use ixc_kernels::catalogue::compare::{Difference, first_difference};
+use ixc_kernels::catalogue::inputs;
 
 use super::bundle::index::Kind;
 use super::choose::Chosen;
@@ -169,7 +169,7 @@ pub fn dims(chosen: &Chosen, sizes: Option<Sizes>) -> Result<Vec<i64>, KernelErr
 mod tests {
     use super::*;
     use crate::kernels::choose::choose;
-    use ixc_codegen::rows::table::{ROWS, Row};
+    use ixc_kernels::catalogue::table::{ROWS, Row};
     use ixc_targets::Target;
     use ixc_testing::bits;
     use std::path::Path;

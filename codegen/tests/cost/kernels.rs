@@ -1,11 +1,10 @@
 //! The loops of our own kernels.
 
 use ixc_codegen::cost::{self, LoopReport, Report};
-use ixc_codegen::generators::generate;
 use ixc_codegen::x64;
 use ixc_ir::format::Format;
-use ixc_ir::plan::spec::{Bits, Elementwise, Score, Shape};
-use ixc_ir::plan::{KernelSpec, RopeStyle};
+use ixc_ir::plan::RopeStyle;
+use ixc_kernels::{Bits, Elementwise, KernelSpec, Score, Shape, generate};
 use ixc_targets::{Feature, Target};
 
 /// A matrix product of one tile of 64 weight rows.

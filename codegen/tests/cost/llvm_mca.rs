@@ -16,11 +16,9 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Formatter, IntelFormatter, 
 use ixc_codegen::cost::class::Class;
 use ixc_codegen::cost::model::{Row, Source, both};
 use ixc_codegen::cost::{self, CpuModel, LoopReport, Report};
-use ixc_codegen::generators::generate;
 use ixc_codegen::x64;
 use ixc_ir::format::Format;
-use ixc_ir::plan::KernelSpec;
-use ixc_ir::plan::spec::{Bits, Elementwise, Shape};
+use ixc_kernels::{Bits, Elementwise, KernelSpec, Shape, generate};
 use ixc_targets::{Feature, Target};
 
 use super::kernels::{hot, linear, unpacking};

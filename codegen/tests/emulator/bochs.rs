@@ -9,7 +9,7 @@ use std::process::Command;
 
 use iced_x86::CpuidFeature;
 use ixc_codegen::emulator::{Program, Slice};
-use ixc_codegen::rows::inputs::Random;
+use ixc_kernels::catalogue::inputs::Random;
 use ixc_targets::{Feature, Features};
 
 use crate::function::{self, Function, PAGE, Page};

@@ -10,7 +10,7 @@
 use iced_x86::{Code, Encoder, Instruction, MemoryOperand, Register};
 use ixc_codegen::emulator::amx::TileProduct;
 use ixc_codegen::emulator::{FaultKind, Program, Slice};
-use ixc_codegen::rows::inputs::Random;
+use ixc_kernels::catalogue::inputs::Random;
 use ixc_targets::cpu;
 use ixc_targets::{Feature, Features};
 

@@ -2,11 +2,9 @@
 
 use std::time::Instant;
 
-use ixc_codegen::generators::generate;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{Atom, BufferKind, Kernel, interpret};
-use ixc_ir::plan::KernelSpec;
-use ixc_ir::plan::spec::{Bits, GEMM_ROWS, Shape};
+use ixc_kernels::{Bits, GEMM_ROWS, KernelSpec, Shape, generate};
 use ixc_targets::Target;
 
 use super::compiled::{call, decoded};

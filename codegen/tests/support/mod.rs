@@ -8,13 +8,12 @@ use std::path::Path;
 
 use ixc_codegen::emulator::Program;
 use ixc_codegen::emulator::memory::Slice;
-use ixc_codegen::generators::generate;
 use ixc_codegen::module::Module;
-use ixc_codegen::rows::{compare, inputs};
 use ixc_codegen::x64;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{BufferKind, Kernel, interpret};
-use ixc_ir::plan::KernelSpec;
+use ixc_kernels::catalogue::{compare, inputs};
+use ixc_kernels::{KernelSpec, generate};
 use ixc_targets::Target;
 use ixc_testing::bits;
 

@@ -7,8 +7,7 @@ use half::f16;
 use ixc_ir::format::Format;
 use ixc_ir::graph::quantise::quantise;
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::KernelSpec;
-use ixc_ir::plan::spec::{Bits, Elementwise, Score};
+use ixc_kernels::{Bits, Elementwise, KernelSpec, Score};
 
 const UNIT: f64 = 1.0 / (1u64 << 24) as f64;
 const EXP_BOUND: f64 = 2e-6;

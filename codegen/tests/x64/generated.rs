@@ -1,10 +1,9 @@
 //! Kernels as the generators make them: the same bits as from the `portable` target, and no spills where it counts.
 
-use ixc_codegen::generators::generate;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{Atom, BufferKind, Kernel};
-use ixc_ir::plan::spec::{Bits, Elementwise, Score, Shape};
-use ixc_ir::plan::{KernelSpec, RopeStyle};
+use ixc_ir::plan::RopeStyle;
+use ixc_kernels::{Bits, Elementwise, KernelSpec, Score, Shape, generate};
 use ixc_targets::Target;
 
 use super::native::{Engine, Guard, Random, targets};

@@ -3,7 +3,7 @@
 //!
 //! A plan is a list of [`Step`]s. A step is one work list, shared by all threads, with a barrier after it. A work list comes
 //! from [`Task`]s: a task runs one kernel for every item of its grid (columns times chunks of rows), and says where each of
-//! the kernel's buffers lies for an item. `passes::schedule` makes a `Plan<KernelSpec>`; `codegen` replaces each spec by
+//! the kernel's buffers lies for an item. `passes::schedule` makes a `Plan<KernelSpec>`; `ixc-kernels` replaces each spec by
 //! kernel IR; the runtime verifies that and generates code when the plan is loaded.
 //!
 //! Example: the projection of 512 tokens on 2048 outputs by a `q4_k` weight is one task with 2048 / 32 columns and chunks of
@@ -14,14 +14,11 @@
 //! Invariant: index buffers are fed from [`Input`]s alone, whose values the runtime has checked.
 
 pub mod print;
-pub mod spec;
-pub mod text;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::format::Format;
-pub use spec::KernelSpec;
 
 /// Positions in a block of the KV cache that attention works on at a time; cache capacity is a multiple of it.
 pub const ATTENTION_BLOCK: u32 = 32;

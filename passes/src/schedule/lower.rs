@@ -29,11 +29,11 @@ use ixc_ir::graph::attrs::RopeAttrs;
 use ixc_ir::graph::interpret::WeightSource;
 use ixc_ir::graph::types::Caches;
 use ixc_ir::graph::{Element, Function, Module, Op, OpKind, Operand, Type, ValueId, WeightId};
-use ixc_ir::plan::spec::Elementwise;
 use ixc_ir::plan::{
-    Arg, BucketId, BufferId, CacheLayer, DimRule, Input, KernelId, KernelSpec, PlanWeight, RopeTable, RowAxis,
-    RowCount, Source, Task, Variant, WeightFile,
+    Arg, BucketId, BufferId, CacheLayer, DimRule, Input, KernelId, PlanWeight, RopeTable, RowAxis, RowCount, Source,
+    Task, Variant, WeightFile,
 };
+use ixc_kernels::{Elementwise, KernelSpec};
 
 use self::residency::Residency;
 use super::arena::Draft;

@@ -11,8 +11,8 @@
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::WeightId;
-use ixc_ir::plan::spec::Shape;
-use ixc_ir::plan::{Arg, BufferId, KernelSpec, Source, Task, Variant};
+use ixc_ir::plan::{Arg, BufferId, Source, Task, Variant};
+use ixc_kernels::{KernelSpec, Shape};
 
 use super::ScheduleError;
 use super::lower::{Access, Lowering, Rows, Stored, fit, row_bytes};

@@ -27,8 +27,8 @@
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::graph::WeightId;
-use ixc_ir::plan::spec::{Bits, Elementwise, Shape};
-use ixc_ir::plan::{Arg, Division, KernelSpec, Source};
+use ixc_ir::plan::{Arg, Division, Source};
+use ixc_kernels::{Bits, Elementwise, KernelSpec, Shape};
 
 use super::ScheduleError;
 use super::lower::{Access, Lowering, Rows, Stored, fit, row_bytes};

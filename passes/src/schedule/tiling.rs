@@ -18,7 +18,7 @@
 
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP as PACKED_STRIP;
-use ixc_ir::plan::spec::Shape;
+use ixc_kernels::Shape;
 
 use super::MatrixTarget;
 

@@ -3,11 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ixc_codegen::generators::generate;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::spec::{Bits, Score, Shape};
 use ixc_ir::plan::*;
+use ixc_kernels::{Bits, KernelSpec, Score, Shape, generate};
 use ixc_targets::Target;
 
 pub const VOCABULARY: u32 = 40;

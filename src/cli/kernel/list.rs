@@ -2,12 +2,11 @@
 
 use std::io::Write;
 
-use ixc::codegen::generators::generate;
-use ixc::codegen::rows::inputs;
-use ixc::codegen::rows::table::{ROWS, Row};
 use ixc::compile::TargetName;
 use ixc::ir::kernel::Kernel;
-use ixc::kernels::KernelError;
+use ixc::kernels::catalogue::inputs;
+use ixc::kernels::catalogue::table::{ROWS, Row};
+use ixc::kernels::{KernelError, generate};
 use ixc::targets::{Isa, Target};
 use serde_json::{Value as Json, json};
 

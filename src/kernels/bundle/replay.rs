@@ -2,7 +2,7 @@
 
 use ixc_codegen::emulator::Program;
 use ixc_codegen::foreign::ForeignCode;
-use ixc_codegen::rows::compare::{Difference, difference};
+use ixc_kernels::catalogue::compare::{Difference, difference};
 use ixc_targets::cpu;
 
 use super::BundleError;

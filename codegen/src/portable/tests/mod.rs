@@ -7,9 +7,8 @@ mod values;
 
 use cranelift_codegen::isa::OwnedTargetIsa;
 use ixc_ir::kernel::{BufferId, Elem, Imm, Kernel, KernelBuilder, Op, Type, interpret, verify};
-use ixc_ir::plan::KernelSpec;
+use ixc_kernels::{KernelSpec, generate};
 
-use crate::generators::generate;
 use ixc_targets::Target;
 
 use super::{Code, PortableError, Text, compile, compile_for, compile_with_text, finish_isa};

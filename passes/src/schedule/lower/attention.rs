@@ -9,10 +9,8 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::{self, RopeAttrs};
 use ixc_ir::graph::interpret::math::rope_angles;
 use ixc_ir::graph::{Op, WeightId};
-use ixc_ir::plan::spec::Bits;
-use ixc_ir::plan::{
-    Arg, CacheLayer, DimRule, Division, Input, KernelSpec, RopeStyle, RopeTable, Source, Split, Task, Variant,
-};
+use ixc_ir::plan::{Arg, CacheLayer, DimRule, Division, Input, RopeStyle, RopeTable, Source, Split, Task, Variant};
+use ixc_kernels::{Bits, KernelSpec};
 
 use super::{Access, INDEX_BYTES, Lowering, Meaning, Pieces, ScheduleError, Stored};
 use super::{by_column, by_row, fit, row_bytes, scratch_arg, unsupported, whole};

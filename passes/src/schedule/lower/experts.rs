@@ -9,8 +9,8 @@
 use ixc_ir::format::Format;
 use ixc_ir::graph::Op;
 use ixc_ir::graph::attrs::{RouteAttrs, RouteScore};
-use ixc_ir::plan::spec::{Bits, Score};
-use ixc_ir::plan::{Arg, BucketId, DimRule, Input, KernelSpec, RowCount, Source, Step};
+use ixc_ir::plan::{Arg, BucketId, DimRule, Input, RowCount, Source, Step};
+use ixc_kernels::{Bits, KernelSpec, Score};
 
 use super::{Access, INDEX_BYTES, Lowering, Meaning, Rows, ScheduleError, Slots, Stored};
 use super::{Resource, What, Work, by_row, fit, row_bytes, scratch_arg, unsupported, whole};

@@ -6,8 +6,8 @@
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::{Op, Operand, WeightId};
-use ixc_ir::plan::spec::{Bits, Elementwise};
-use ixc_ir::plan::{DimRule, Input, KernelSpec, RowCount, Source};
+use ixc_ir::plan::{DimRule, Input, RowCount, Source};
+use ixc_kernels::{Bits, Elementwise, KernelSpec};
 
 use super::{Access, INDEX_BYTES, Lowering, Meaning, Rows, ScheduleError, Stored};
 use super::{by_column, by_row, fit, row_bytes, unsupported, whole};

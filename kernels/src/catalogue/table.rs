@@ -1,8 +1,8 @@
 //! The built-in rows: one line each. Sizes are those of a dense model with 1 billion parameters (width 2048, 5632 inside, heads of
 //! 64) and of a mixture of experts with 4 billion (2048, experts of 768, heads of 128), in tiles as the schedule makes them.
 
-use ixc_ir::plan::KernelSpec;
-use ixc_ir::plan::text::SpecError;
+use crate::spec::KernelSpec;
+use crate::text::SpecError;
 
 /// A named kernel.
 #[derive(Clone, Copy, Debug)]
@@ -141,7 +141,7 @@ pub static ROWS: &[Row] = &[
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::generators::generate;
+    use crate::generate;
     use ixc_targets::Target;
 
     /// Every row has a kernel for the target that has most; for others it may have none.
@@ -158,7 +158,7 @@ mod tests {
 
     #[test]
     fn every_kind_has_a_row() {
-        for kind in ixc_ir::plan::text::KINDS {
+        for kind in crate::text::KINDS {
             assert!(ROWS.iter().any(|row| row.text.split(' ').next() == Some(kind.word)), "no row of {}", kind.word);
         }
     }

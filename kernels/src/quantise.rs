@@ -3,11 +3,12 @@
 //! `d = amax / 127`, `q = round(x * 127 / amax)`, ties to even, exactly as the graph interpreter's `quantise`. The forms for tiles
 //! have the elements as bf16 as well, or are nothing else.
 
+use crate::spec::KernelSpec;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{Affine, BufferId, Kernel, KernelBuilder, Op, Type, ValueId};
-use ixc_ir::plan::KernelSpec;
 
-use super::{GenerateError, check, for_vectors, math, spec_fields};
+use crate::generate::{GenerateError, check, for_vectors, spec_fields};
+use crate::math;
 
 /// Elements that share a scale in `a8_super`.
 const SUB: i64 = 32;

@@ -1,11 +1,12 @@
 //! Kernels of single rows: embedding, norm, elementwise functions, gather and combine.
 
+use crate::spec::Elementwise;
+use crate::spec::KernelSpec;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId};
-use ixc_ir::plan::KernelSpec;
-use ixc_ir::plan::spec::Elementwise;
 
-use super::{GenerateError, MAX_ROWS, SUM, check, fold_row, for_vectors, linear, math, quantise, spec_fields};
+use crate::generate::{GenerateError, MAX_ROWS, SUM, check, fold_row, for_vectors, spec_fields};
+use crate::{linear, math, quantise};
 
 /// One row of a table, dequantised.
 pub fn embed(name: String, spec: &KernelSpec) -> Result<Kernel, GenerateError> {

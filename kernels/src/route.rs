@@ -1,10 +1,11 @@
 //! Routing of a token to its experts, and the softmax that the sampler uses.
 
+use crate::spec::KernelSpec;
+use crate::spec::Score;
 use ixc_ir::kernel::{BufferKind, Kernel, KernelBuilder, Op, Type};
-use ixc_ir::plan::KernelSpec;
-use ixc_ir::plan::spec::Score;
 
-use super::{Fold, GenerateError, SUM, check, fold_row, for_vectors, math, spec_fields};
+use crate::generate::{Fold, GenerateError, SUM, check, fold_row, for_vectors, spec_fields};
+use crate::math;
 
 /// Sums of weights are not taken for smaller than this before they divide (llama.cpp; the smallest normal half).
 const SMALLEST_SUM: f32 = 6.103_515_6e-5;

@@ -38,10 +38,10 @@ mod panel;
 mod quants;
 pub mod strip;
 
+use crate::spec::Shape;
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, ValueId};
-use ixc_ir::plan::spec::Shape;
 
 use self::micro::Micro;
 use self::panel::{Dots, Source};

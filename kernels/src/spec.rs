@@ -8,8 +8,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{DimRule, RopeStyle};
-use crate::format::Format;
+use ixc_ir::format::Format;
+use ixc_ir::plan::{DimRule, RopeStyle};
 
 /// Rows of activations that a `Gemm` kernel of a weight that is not packed works on at a time. See [`Shape::row_groups`].
 pub const GEMM_ROWS: u32 = 6;

@@ -9,8 +9,8 @@
 //! | [`work`] | weight bytes and multiply-adds of a call |
 //!
 //! ```
-//! use ixc_codegen::generators::generate;
-//! use ixc_codegen::rows::{compare, inputs, table};
+//! use ixc_kernels::generate;
+//! use ixc_kernels::catalogue::{compare, inputs, table};
 //! use ixc_targets::Target;
 //! use ixc_ir::kernel::interpret;
 //!

@@ -10,7 +10,7 @@
 //! out where they are not set or are what the weight's format takes. Takes hostile text; an error says what would be right.
 //!
 //! ```
-//! use ixc_ir::plan::KernelSpec;
+//! use crate::spec::KernelSpec;
 //!
 //! let spec: KernelSpec = "linear shape=gemv format=q4_k k=256 tile=8 n=8".parse().unwrap();
 //! assert_eq!(spec.to_string(), "linear format=q4_k k=256 tile=8 n=8 shape=gemv");
@@ -23,9 +23,10 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::RopeStyle;
-use super::spec::{Bits, Elementwise, KernelSpec, Score, Shape};
-use crate::format::{FORMATS, Format};
+use ixc_ir::format::{FORMATS, Format};
+use ixc_ir::plan::RopeStyle;
+
+use crate::spec::{Bits, Elementwise, KernelSpec, Score, Shape};
 
 /// Why text is no spec.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -3,11 +3,14 @@
 //! Cosines and sines come from a table that the runtime fills in f64 (`plan::RopeTable`), one row for each position; the
 //! position is `16 * block + lane`, because the key cache keeps 16 positions side by side.
 
+use crate::spec::Bits;
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId, VarId};
-use ixc_ir::plan::spec::Bits;
-use ixc_ir::plan::{KEY_LANES, KernelSpec, RopeStyle};
+use ixc_ir::plan::{KEY_LANES, RopeStyle};
 
-use super::{GenerateError, MAX_POSITIONS, check, for_vectors, rows, spec_fields};
+use crate::spec::KernelSpec;
+
+use crate::generate::{GenerateError, MAX_POSITIONS, check, for_vectors, spec_fields};
+use crate::rows;
 
 const KEY_BLOCK: i64 = KEY_LANES as i64;
 

@@ -1,9 +1,9 @@
 //! How much a call has to do at the least: weight bytes to read and multiply-adds, for GB/s and GOP/s.
 
+use crate::spec::KernelSpec;
+use crate::spec::Shape;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{BufferKind, Kernel};
-use ixc_ir::plan::KernelSpec;
-use ixc_ir::plan::spec::Shape;
 
 use super::inputs::evaluate;
 
@@ -99,8 +99,8 @@ pub fn work(kernel: &Kernel, spec: Option<&KernelSpec>, dims: &[i64]) -> Work {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::generators::generate;
-    use crate::rows::inputs::dims;
+    use crate::catalogue::inputs::dims;
+    use crate::generate;
     use ixc_targets::Target;
 
     #[test]

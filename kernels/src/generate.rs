@@ -1,36 +1,11 @@
-//! Kernel generators: from a [`KernelSpec`] to kernel IR.
-//!
-//! A generator is written over the target's lane count and knows no instruction. The order of buffers and dims is the one
-//! that stands at each spec.
-//!
-//! | module | kernels |
-//! | --- | --- |
-//! | [`linear`] | matrix products of every format, with bias, residual or SwiGLU |
-//! | [`rows`] | embedding, norm, elementwise functions, gather and combine |
-//! | [`quantise`] | activations into their formats |
-//! | [`rope`] | rotation of heads, and the append to the KV cache |
-//! | [`attention`] | attention over the KV cache, all of it or a part |
-//! | [`attention_combine`] | parts of it put together |
-//! | [`route`] | routing, and the sampler's softmax |
-//! | [`math`] | exp and what is made of it |
-//!
-//! To add a kernel: a variant of [`KernelSpec`] with its buffers, a function here, a row in `tests/kernels.rs`.
-
-mod attention;
-mod attention_combine;
-mod linear;
-mod math;
-mod quantise;
-mod rope;
-mod route;
-mod rows;
+//! From a [`KernelSpec`] to kernel IR, and what generators share.
 
 use ixc_ir::kernel::{Affine, Kernel, KernelBuilder, Op, Type, ValueId};
-use ixc_ir::plan::KernelSpec;
-use ixc_ir::plan::spec::Shape;
+use ixc_targets::Target;
 use thiserror::Error;
 
-use ixc_targets::Target;
+use crate::spec::{KernelSpec, Shape};
+use crate::{attention, attention_combine, linear, quantise, rope, route, rows};
 
 /// Why a spec has no kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
@@ -92,25 +67,25 @@ pub fn generate(spec: &KernelSpec, target: Target) -> Result<Kernel, GenerateErr
 
 /// What matrix products know of a target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Vectors {
+pub(crate) struct Vectors {
     /// f32 lanes of a vector.
-    lanes: u16,
+    pub(crate) lanes: u16,
     /// Whether `dot4_u8s8` is one instruction: sums of pairs of products in words are not worth their trouble then.
-    dot4: bool,
+    pub(crate) dot4: bool,
 }
 
 /// A generator that was given another generator's spec: a bug in [`generate`].
 macro_rules! spec_fields {
     ($spec:expr, $variant:ident { $($field:ident),* $(,)? }) => {
-        let ixc_ir::plan::KernelSpec::$variant { $($field),* } = $spec else {
+        let crate::spec::KernelSpec::$variant { $($field),* } = $spec else {
             unreachable!("{} is no {}", $spec.name(), stringify!($variant))
         };
         $(let $field = *$field;)*
     };
 }
-use spec_fields;
+pub(crate) use spec_fields;
 
-fn check(
+pub(crate) fn check(
     kernel: &str,
     what: &'static str,
     found: u64,
@@ -122,7 +97,12 @@ fn check(
 
 /// Runs `body` for every vector of a row of `n` elements: a loop over vectors of `lanes`, then halves of that down to 1 for the rest.
 /// The body gets the element offset and the lanes.
-fn for_vectors(b: &mut KernelBuilder, lanes: u16, n: u32, mut body: impl FnMut(&mut KernelBuilder, Affine, u16)) {
+pub(crate) fn for_vectors(
+    b: &mut KernelBuilder,
+    lanes: u16,
+    n: u32,
+    mut body: impl FnMut(&mut KernelBuilder, Affine, u16),
+) {
     let whole = n / u32::from(lanes);
     if whole > 0 {
         b.for_each("i", i64::from(whole), |b, i| body(b, i * i64::from(lanes), lanes));
@@ -131,7 +111,12 @@ fn for_vectors(b: &mut KernelBuilder, lanes: u16, n: u32, mut body: impl FnMut(&
 }
 
 /// The elements that no whole vector has.
-fn for_rest(b: &mut KernelBuilder, lanes: u16, n: u32, body: &mut impl FnMut(&mut KernelBuilder, Affine, u16)) {
+pub(crate) fn for_rest(
+    b: &mut KernelBuilder,
+    lanes: u16,
+    n: u32,
+    body: &mut impl FnMut(&mut KernelBuilder, Affine, u16),
+) {
     let mut at = n / u32::from(lanes) * u32::from(lanes);
     let mut part = lanes / 2;
     while part > 0 {
@@ -145,20 +130,20 @@ fn for_rest(b: &mut KernelBuilder, lanes: u16, n: u32, body: &mut impl FnMut(&mu
 
 /// How [`fold_row`] makes a scalar of vectors.
 #[derive(Clone, Copy)]
-struct Fold {
+pub(crate) struct Fold {
     /// What accumulators begin with.
-    start: f32,
+    pub(crate) start: f32,
     /// One lane of a vector.
-    reduce: Op,
+    pub(crate) reduce: Op,
     /// Both of two lanes.
-    combine: Op,
+    pub(crate) combine: Op,
 }
 
-const SUM: Fold = Fold { start: 0.0, reduce: Op::ReduceAdd, combine: Op::Add };
+pub(crate) const SUM: Fold = Fold { start: 0.0, reduce: Op::ReduceAdd, combine: Op::Add };
 
 /// Folds a row of `n` elements to a scalar: `vector` gives the next accumulator (of the lanes given) from the last one and an
 /// element offset.
-fn fold_row(
+pub(crate) fn fold_row(
     b: &mut KernelBuilder,
     lanes: u16,
     n: u32,

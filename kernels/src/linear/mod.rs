@@ -22,13 +22,14 @@ mod packed;
 mod panel;
 mod tiles;
 
+use crate::spec::KernelSpec;
+use crate::spec::Shape;
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder, Type};
-use ixc_ir::plan::KernelSpec;
-use ixc_ir::plan::spec::Shape;
 
-use super::{GenerateError, MAX_ROWS, Vectors, check, for_vectors, math, quantise, spec_fields};
+use crate::generate::{GenerateError, MAX_ROWS, Vectors, check, for_vectors, spec_fields};
+use crate::{math, quantise};
 
 pub use dequantise::dequantise_row;
 

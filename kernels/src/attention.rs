@@ -21,9 +21,12 @@
 //! makes the result of them.
 
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder, Op, Type, ValueId};
-use ixc_ir::plan::{ATTENTION_BLOCK, KEY_LANES, KernelSpec};
+use ixc_ir::plan::{ATTENTION_BLOCK, KEY_LANES};
 
-use super::{GenerateError, MAX_POSITIONS, check, for_rest, for_vectors, math, spec_fields};
+use crate::spec::KernelSpec;
+
+use crate::generate::{GenerateError, MAX_POSITIONS, check, for_rest, for_vectors, spec_fields};
+use crate::math;
 
 const BLOCK: i64 = ATTENTION_BLOCK as i64;
 const KEYS: i64 = KEY_LANES as i64;

@@ -1,10 +1,11 @@
 //! The result of attention in parts: `sum of e^(m_i - m) acc_i / sum of e^(m_i - m) s_i` over the parts' maxima m, sums s and
 //! accumulators acc, in the order of the parts; m is the largest of them.
 
+use crate::spec::KernelSpec;
 use ixc_ir::kernel::{BufferKind, Kernel, KernelBuilder, Op, Type};
-use ixc_ir::plan::KernelSpec;
 
-use super::{GenerateError, check, for_vectors, math, spec_fields};
+use crate::generate::{GenerateError, check, for_vectors, spec_fields};
+use crate::math;
 
 /// See [`KernelSpec::AttentionCombine`].
 pub fn combine(name: String, spec: &KernelSpec, lanes: u16) -> Result<Kernel, GenerateError> {
