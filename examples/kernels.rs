@@ -5,11 +5,11 @@
 
 use ixc::codegen::module::Module;
 use ixc::compile::assembly;
-use ixc::kernels::{Elementwise, KernelSpec, generate};
+use ixc::kernels::{Elementwise, KernelSpec, Map, generate};
 use ixc::targets::Target;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let spec = KernelSpec::Map { function: Elementwise::Silu, n: 12 };
+    let spec = KernelSpec::from(Map { function: Elementwise::Silu, n: 12 });
     let numbers: Vec<f32> = (0..12).map(|i| i as f32 - 6.0).collect();
     for target in Target::all().filter(|target| target.missing().is_empty()) {
         let kernel = generate(&spec, target)?;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Output;
 
 use ixc::kernels::KernelSpec;
-use ixc::kernels::catalogue::table::ROWS;
+use ixc::kernels::catalogue::ROWS;
 use ixc::targets::Target;
 use serde_json::Value as Json;
 use support::{ixc, scratch, stderr, stdout};

@@ -10,9 +10,12 @@ use ixc_codegen::module::check_arguments;
 use ixc_codegen::x64;
 use ixc_ir::format::Format;
 use ixc_ir::plan::RopeStyle;
+use ixc_kernels::catalogue::ROWS;
 use ixc_kernels::catalogue::inputs;
-use ixc_kernels::catalogue::table::ROWS;
-use ixc_kernels::{Bits, Elementwise, KernelSpec, Score, Shape, generate};
+use ixc_kernels::{
+    AddBias, Attention, AttentionCombine, AttentionPart, Bits, Combine, Elementwise, Embed, Gather, Linear, Map,
+    Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Score, Shape, Softmax, SumSquares, Swiglu, generate,
+};
 use ixc_targets::Target;
 use support::Group;
 
@@ -45,7 +48,7 @@ fn packed_gemv() {
                     let k = blocks * format.block_len().max(x.block_len()) as u32;
                     let (bias, residual) = (tile == 32, rows % 2 == 1);
                     let shape = Shape::Gemv;
-                    group.rows(KernelSpec::Linear { format, x, k, tile, n, bias, residual, shape }, rows);
+                    group.rows(Linear { format, x, k, tile, n, bias, residual, shape }, rows);
                 }
             }
         }
@@ -54,7 +57,7 @@ fn packed_gemv() {
     for format in [Format::F16R16, Format::Bf16R16] {
         for k in ODD {
             let (x, shape) = (Format::F32, Shape::Gemv);
-            group.rows(KernelSpec::Linear { format, x, k, tile: 16, n: 16, bias: true, residual: true, shape }, 5);
+            group.rows(Linear { format, x, k, tile: 16, n: 16, bias: true, residual: true, shape }, 5);
         }
     }
     group.done();
@@ -69,7 +72,7 @@ fn packed_gemm() {
                 let k = 2 * format.block_len().max(x.block_len()) as u32;
                 let (tile, bias, residual) = (if rows == 17 { 48 } else { 16 }, rows % 2 == 1, rows > 16);
                 let (n, shape) = (tile + 16, Shape::Gemm);
-                group.rows(KernelSpec::Linear { format, x, k, tile, n, bias, residual, shape }, rows);
+                group.rows(Linear { format, x, k, tile, n, bias, residual, shape }, rows);
             }
         }
     }
@@ -91,7 +94,7 @@ fn packed_swiglu() {
         for (shape, rows) in [(Shape::Gemv, 1), (Shape::Gemv, 6), (Shape::Gemm, 13), (Shape::Gemm, 7)] {
             let k = gate.block_len().max(x.block_len()) as u32;
             let tile = out.block_len().max(32) as u32;
-            group.rows(KernelSpec::Swiglu { gate, up, x, k, tile, n: 2 * tile, out, rows: 13, shape }, rows);
+            group.rows(Swiglu { gate, up, x, k, tile, n: 2 * tile, out, rows: 13, shape }, rows);
         }
     }
     group.done();
@@ -105,9 +108,8 @@ fn packed_products_keep_their_registers() {
         let target = Target::from_name(target).unwrap();
         for x in activations(format) {
             for shape in [Shape::Gemv, Shape::Gemm] {
-                let spec =
-                    KernelSpec::Linear { format, x, k: 2048, tile: 32, n: 2048, bias: false, residual: true, shape };
-                let kernel = generate(&spec, target).unwrap();
+                let spec = Linear { format, x, k: 2048, tile: 32, n: 2048, bias: false, residual: true, shape };
+                let kernel = generate(&spec.into(), target).unwrap();
                 let stats = x64::compile(&kernel, target).unwrap_or_else(|e| panic!("{}: {e}", kernel.name)).stats;
                 assert_eq!((stats.vector_spills, stats.moves_in_innermost_loops), (0, 0), "{}: {stats:?}", kernel.name);
             }
@@ -126,7 +128,7 @@ fn linear_gemv() {
                 let n = tile + 7;
                 let forms = activations(format);
                 group.rows(
-                    KernelSpec::Linear {
+                    Linear {
                         format,
                         x: forms[rows as usize % forms.len()],
                         k,
@@ -143,7 +145,7 @@ fn linear_gemv() {
     }
     for k in ODD {
         for format in [Format::F32, Format::F16, Format::Bf16] {
-            let spec = KernelSpec::Linear {
+            let spec = Linear {
                 format,
                 x: format.activation(),
                 k,
@@ -170,7 +172,7 @@ fn linear_gemm() {
                 let (bias, residual) = (rows % 2 == 1, blocks == 2);
                 let forms = activations(format);
                 group.rows(
-                    KernelSpec::Linear {
+                    Linear {
                         format,
                         x: forms[blocks as usize % forms.len()],
                         k,
@@ -202,10 +204,7 @@ fn swiglu() {
             for rows in [1, 5, 7, 13] {
                 let k = 2 * gate.block_len().max(8) as u32;
                 let tile = out.block_len().max(32) as u32;
-                group.rows(
-                    KernelSpec::Swiglu { gate, up, x: gate.activation(), k, tile, n: 2 * tile, out, rows: 13, shape },
-                    rows,
-                );
+                group.rows(Swiglu { gate, up, x: gate.activation(), k, tile, n: 2 * tile, out, rows: 13, shape }, rows);
             }
         }
     }
@@ -217,17 +216,17 @@ fn rows_of_one() {
     let mut group = Group::new("rows_of_one");
     for n in ODD {
         for function in [Elementwise::Add, Elementwise::Mul, Elementwise::Silu] {
-            group.one(KernelSpec::Map { function, n });
+            group.one(Map { function, n });
         }
-        group.one(KernelSpec::AddBias { n });
-        group.one(KernelSpec::Softmax { n });
-        group.one(KernelSpec::RmsNorm { n, eps: Bits::of(1e-6), out: Format::F32 });
-        group.one(KernelSpec::SumSquares { n });
-        group.one(KernelSpec::RmsNormPiece { n, row: 3 * n, parts: 3, eps: Bits::of(1e-6), out: Format::F32 });
-        group.one(KernelSpec::Quantise { n, out: Format::F32 });
-        group.rows(KernelSpec::Gather { bytes: n }, 9);
+        group.one(AddBias { n });
+        group.one(Softmax { n });
+        group.one(RmsNorm { n, eps: Bits::of(1e-6), out: Format::F32 });
+        group.one(SumSquares { n });
+        group.one(RmsNormPiece { n, row: 3 * n, parts: 3, eps: Bits::of(1e-6), out: Format::F32 });
+        group.one(Quantise { n, out: Format::F32 });
+        group.rows(Gather { bytes: n }, 9);
         for residual in [false, true] {
-            group.rows(KernelSpec::Combine { n, slots: 3, residual }, 9);
+            group.rows(Combine { n, slots: 3, residual }, 9);
         }
     }
     for (out, n) in [
@@ -241,15 +240,15 @@ fn rows_of_one() {
         (Format::Bf16x2, 32),
         (Format::Bf16x2, 160),
     ] {
-        group.one(KernelSpec::Quantise { n, out });
-        group.one(KernelSpec::RmsNorm { n, eps: Bits::of(1e-5), out });
+        group.one(Quantise { n, out });
+        group.one(RmsNorm { n, eps: Bits::of(1e-5), out });
         for parts in [1, 2, 33] {
-            group.one(KernelSpec::RmsNormPiece { n, row: parts * n, parts, eps: Bits::of(1e-5), out });
+            group.one(RmsNormPiece { n, row: parts * n, parts, eps: Bits::of(1e-5), out });
         }
     }
     for format in WEIGHTS {
         let n = 2 * format.block_len().max(17) as u32;
-        group.one(KernelSpec::Embed { format, rows: 5, n });
+        group.one(Embed { format, rows: 5, n });
     }
     group.done();
 }
@@ -260,8 +259,8 @@ fn rope() {
     for style in [RopeStyle::Neox, RopeStyle::Norm] {
         for (d, dims) in [(64, 64), (64, 32), (80, 80), (34, 30), (128, 128)] {
             for norm in [None, Some(Bits::of(1e-6))] {
-                group.rows(KernelSpec::RopeHeads { heads: 3, d, dims, style, norm }, 4);
-                group.rows(KernelSpec::RopeAppend { d, dv: d - 2, dims, style, norm }, 4);
+                group.rows(RopeHeads { heads: 3, d, dims, style, norm }, 4);
+                group.rows(RopeAppend { d, dv: d - 2, dims, style, norm }, 4);
             }
         }
     }
@@ -287,12 +286,12 @@ fn attention() {
         let (scale, several) = (Bits::of(0.125), (16 / heads).max(2));
         for blocks in [1, 2, 3] {
             for rows in [1, several] {
-                group.rows(KernelSpec::Attention { group: heads, d, dv, scale, heads: 1 + blocks % 2, rows }, blocks);
+                group.rows(Attention { group: heads, d, dv, scale, heads: 1 + blocks % 2, rows }, blocks);
             }
-            group.rows(KernelSpec::AttentionPart { group: heads, d, dv, scale }, blocks);
+            group.rows(AttentionPart { group: heads, d, dv, scale }, blocks);
         }
         for parts in [1, 2, 16] {
-            group.rows(KernelSpec::AttentionCombine { group: heads, dv, parts: 16 }, parts);
+            group.rows(AttentionCombine { group: heads, dv, parts: 16 }, parts);
         }
     }
     group.done();
@@ -307,7 +306,7 @@ fn route() {
                 if top_k <= experts {
                     let normalise = top_k != 2;
                     let scale = Bits::of(if top_k == 1 { 2.5 } else { 1.0 });
-                    group.one(KernelSpec::Route { experts, top_k, score, normalise, scale });
+                    group.one(Route { experts, top_k, score, normalise, scale });
                 }
             }
         }
@@ -317,10 +316,10 @@ fn route() {
 
 #[test]
 fn inputs_of_every_row_are_valid_and_depend_on_the_seed() {
-    for row in ROWS {
+    for row in ROWS.iter() {
         let spec = row.spec().unwrap();
         let kernel = generate(&spec, Target::AMX).unwrap();
-        let dims = inputs::dims(&spec, row.rows.min(7));
+        let dims = spec.dims_of_rows(row.rows.min(7));
         let buffers = inputs::fill(&kernel, Some(&spec), &dims, 1).unwrap();
         let views: Vec<&[u8]> = buffers.iter().map(Vec::as_slice).collect();
         check_arguments(&kernel.dims, &kernel.buffers, &dims, &views).unwrap();

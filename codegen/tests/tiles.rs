@@ -8,7 +8,7 @@ use ixc_codegen::x64;
 use ixc_ir::format::{Format, packed};
 use ixc_ir::graph::quantise::quantise;
 use ixc_ir::kernel::{BufferKind, Kernel, interpret, verify};
-use ixc_kernels::{KernelSpec, Shape, generate};
+use ixc_kernels::{KernelSpec, Linear, Shape, generate};
 use ixc_targets::Target;
 
 /// splitmix64.
@@ -56,7 +56,7 @@ fn check(format: Format, x_format: Format, k: usize, tile: usize, rows: usize, b
     from.dequantise(&weights, &mut exact);
     let x: Vec<f32> = (0..rows * k).map(|_| random.float() * 2.0).collect();
     let n = tile + 32;
-    let spec = KernelSpec::Linear {
+    let spec: KernelSpec = Linear {
         format,
         x: x_format,
         k: k as u32,
@@ -65,7 +65,8 @@ fn check(format: Format, x_format: Format, k: usize, tile: usize, rows: usize, b
         bias: true,
         residual: false,
         shape: Shape::Tiles,
-    };
+    }
+    .into();
     let kernel = generate(&spec, Target::AMX).unwrap_or_else(|e| panic!("{e}"));
     verify::verify(&kernel).unwrap_or_else(|e| panic!("{}: {e}", spec.name()));
     let scratch = kernel.buffers.last().unwrap().size.constant as usize;
@@ -156,7 +157,7 @@ fn products_by_tiles_are_right_in_every_format() {
 /// Nothing is spilled or moved, and tiles are configured and released once.
 #[test]
 fn code_by_tiles_is_tight() {
-    let spec = KernelSpec::Linear {
+    let spec: KernelSpec = Linear {
         format: Format::Q4KR16,
         x: Format::A8SuperTile,
         k: 2048,
@@ -165,7 +166,8 @@ fn code_by_tiles_is_tight() {
         bias: false,
         residual: false,
         shape: Shape::Tiles,
-    };
+    }
+    .into();
     let kernel = generate(&spec, Target::AMX).unwrap();
     let compiled = x64::compile(&kernel, Target::AMX).unwrap_or_else(|e| panic!("{e}"));
     let text = x64::listing::text(&compiled, &kernel);

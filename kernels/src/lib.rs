@@ -1,36 +1,92 @@
-//! Kernels: what a step of a plan computes, as a spec, and its generator, which makes kernel IR of it.
+//! Kernels: what a step of a plan computes. A kernel is one file: its spec, its signature (buffers and dims by name), its generator
+//! (kernel IR, written over the target's lane count; it knows no instruction), its reference in f64, its work in bytes and operations,
+//! and its rows of the catalogue.
 //!
-//! A generator is written over the target's lane count and knows no instruction. The order of buffers and dims is the one
-//! that stands at each spec.
-//!
-//! | module | kernels |
+//! | kernels | what they compute |
 //! | --- | --- |
+//! | [`embed`], [`rms_norm`], [`sum_squares`], [`rms_norm_piece`], [`quantise`], [`map`], [`add_bias`], [`softmax`] | rows |
 //! | [`linear`] | matrix products of every format, with bias, residual or SwiGLU |
-//! | [`rows`] | embedding, norm, elementwise functions, gather and combine |
-//! | [`quantise`] | activations into their formats |
-//! | [`rope`] | rotation of heads, and the append to the KV cache |
-//! | [`attention`] | attention over the KV cache, all of it or a part |
-//! | [`attention_combine`] | parts of it put together |
-//! | [`route`] | routing, and the sampler's softmax |
-//! | [`math`] | exp and what is made of it |
-//! | [`spec`], [`text`] | specs, and their text |
+//! | [`rope_heads`], [`rope_append`] | rotation of heads, and the append to the KV cache |
+//! | [`attention`], [`attention_part`], [`attention_combine`] | attention over the KV cache, all of it or in parts |
+//! | [`route`], [`gather`], [`combine`] | experts: who gets a row, its rows, what becomes of them |
+//!
+//! | what they are made of | what it owns |
+//! | --- | --- |
+//! | [`definition`] | what a kernel's file says, and the registry |
+//! | [`spec`], [`text`], [`limits`] | what can be asked of any spec; its text; what a typed one may be |
+//! | [`signature`] | buffers and dims by name, and binding to them |
+//! | [`generate`](mod@generate) | from a spec to kernel IR, for a target |
+//! | [`vectors`], [`math`], [`rms`], [`rotation`], [`online_softmax`] | pieces of generators |
+//! | [`reference`](mod@reference), [`work`] | runs held against formulas; what a call does |
 //! | [`catalogue`] | named kernels, inputs for them and comparison of runs: for tests and `ixc kernel` |
+//!
+//! To add a kernel: its file, `mod` and a line of the registry below.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod add_bias;
 mod attention;
 mod attention_combine;
+mod attention_part;
 pub mod catalogue;
+mod combine;
+mod definition;
+mod embed;
+mod gather;
 mod generate;
+pub mod limits;
 mod linear;
+mod map;
 mod math;
+mod online_softmax;
 mod quantise;
-mod rope;
+pub mod reference;
+mod rms;
+mod rms_norm;
+mod rms_norm_piece;
+mod rope_append;
+mod rope_heads;
+mod rotation;
 mod route;
-mod rows;
-pub mod spec;
+pub mod signature;
+mod softmax;
+mod spec;
+mod sum_squares;
 pub mod text;
+mod vectors;
+pub mod work;
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use definition::{Definition, registry};
+use text::{Fields, Text};
 
 pub use generate::{GenerateError, MAX_POSITIONS, MAX_ROWS, generate};
-pub use spec::{Bits, Elementwise, GEMM_ROWS, KernelSpec, Score, Shape};
-pub use text::{KINDS, SpecError};
+pub use linear::{GEMM_ROWS, Shape};
+pub use map::Elementwise;
+pub use route::Score;
+pub use text::{Bits, Kind, SpecError};
+
+registry! {
+    embed::Embed,
+    rms_norm::RmsNorm,
+    sum_squares::SumSquares,
+    rms_norm_piece::RmsNormPiece,
+    quantise::Quantise,
+    linear::Linear,
+    linear::Swiglu,
+    rope_heads::RopeHeads,
+    rope_append::RopeAppend,
+    attention::Attention,
+    attention_part::AttentionPart,
+    attention_combine::AttentionCombine,
+    route::Route,
+    gather::Gather,
+    combine::Combine,
+    map::Map,
+    add_bias::AddBias,
+    softmax::Softmax,
+}

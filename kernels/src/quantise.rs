@@ -3,12 +3,17 @@
 //! `d = amax / 127`, `q = round(x * 127 / amax)`, ties to even, exactly as the graph interpreter's `quantise`. The forms for tiles
 //! have the elements as bf16 as well, or are nothing else.
 
-use crate::spec::KernelSpec;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{Affine, BufferId, Kernel, KernelBuilder, Op, Type, ValueId};
 
-use crate::generate::{GenerateError, check, for_vectors, spec_fields};
+use crate::catalogue::{Row, row};
+use crate::definition::Definition;
+use crate::generate::{GenerateError, Vectors, check};
 use crate::math;
+use crate::reference::{Mismatch, Run, equal};
+use crate::signature::{Holds, Signature};
+use crate::text::spec;
+use crate::vectors::for_vectors;
 
 /// Elements that share a scale in `a8_super`.
 const SUB: i64 = 32;
@@ -18,15 +23,53 @@ const HALF: i64 = 16;
 /// Gives the vector of `lanes` values from an element offset on.
 pub type Values<'a> = &'a mut dyn FnMut(&mut KernelBuilder, Affine, u16) -> ValueId;
 
-/// Buffers: `x f32[n]`, `y out[n]`.
-pub fn quantise(name: String, spec: &KernelSpec, lanes: u16) -> Result<Kernel, GenerateError> {
-    spec_fields!(spec, Quantise { n, out });
-    let bytes = row_bytes(&name, out, n)?;
-    stored(&name, out, lanes)?;
-    let mut b = KernelBuilder::new(name);
-    let (x, y) = (b.read("x", i64::from(n) * 4), b.write("y", bytes));
-    store_row(&mut b, lanes, out, n, y, Affine::constant(0), &mut |b, at, lanes| b.load(Type::f32(lanes), x, at * 4));
-    Ok(b.finish())
+spec! {
+    /// `y = x`, quantised.
+    pub struct Quantise "quantise" {
+        /// Elements of a row.
+        pub n: u32,
+        /// Format of the result.
+        pub out: Format,
+    }
+}
+
+/// Representative ones.
+#[rustfmt::skip] // One line each.
+const ROWS: &[Row] = &[
+    row("quantise_a8_super", 1, "quantise n=5632 out=a8_super"),
+    row("quantise_a8_small", 1, "quantise n=5632 out=a8_small"),
+];
+
+impl Definition for Quantise {
+    fn name(&self) -> String {
+        format!("quantise_{}_n{}", self.out, self.n)
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::new().read("x", Holds::Floats).write("y", Holds::Activations(self.out, "out"))
+    }
+
+    fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
+        let Vectors { lanes, .. } = vectors;
+        let Quantise { n, out } = *self;
+        let bytes = row_bytes(&name, out, n)?;
+        stored(&name, out, lanes)?;
+        let mut b = KernelBuilder::new(name);
+        let (x, y) = (b.read("x", i64::from(n) * 4), b.write("y", bytes));
+        store_row(&mut b, lanes, out, n, y, Affine::constant(0), &mut |b, at, lanes| {
+            b.load(Type::f32(lanes), x, at * 4)
+        });
+        Ok(b.finish())
+    }
+
+    fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
+        let x: Vec<f32> = run.input().floats("x")?.iter().map(|x| *x as f32).collect();
+        equal("y", run.output().get("y")?, &ixc_ir::graph::quantise::quantise(self.out, &x))
+    }
+
+    fn rows() -> &'static [Row] {
+        ROWS
+    }
 }
 
 /// Bytes of a row of `n` elements.

@@ -5,8 +5,7 @@
 //! rope_heads heads=16 d=128 dims=128 style=neox norm=1e-6
 //! ```
 //!
-//! Owns one table with a row per variant of [`KernelSpec`], from which both directions come: a variant or a field that is missing
-//! there does not compile. Fields may stand in any order; flags (`bias`), optional fields (`norm`) and activations (`x`) are left
+//! Each kernel declares its spec by [`spec!`], from which both directions come. Fields may stand in any order; flags (`bias`), optional fields (`norm`) and activations (`x`) are left
 //! out where they are not set or are what the weight's format takes. Takes hostile text; an error says what would be right.
 //!
 //! ```
@@ -21,12 +20,28 @@
 //! Invariant: text reads back to an equal spec.
 
 use std::fmt;
-use std::str::FromStr;
 
 use ixc_ir::format::{FORMATS, Format};
-use ixc_ir::plan::RopeStyle;
+use serde::{Deserialize, Serialize};
 
-use crate::spec::{Bits, Elementwise, KernelSpec, Score, Shape};
+use crate::KINDS;
+use crate::catalogue::Row;
+
+/// A float parameter with equality: its bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Bits(pub u32);
+
+impl Bits {
+    /// Of a value.
+    pub fn of(value: f64) -> Bits {
+        Bits((value as f32).to_bits())
+    }
+
+    /// The value.
+    pub fn value(self) -> f32 {
+        f32::from_bits(self.0)
+    }
+}
 
 /// Why text is no spec.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,7 +60,7 @@ pub enum SpecError {
         /// The field.
         found: String,
         /// Those that it has.
-        fields: &'static [&'static str],
+        fields: Vec<&'static str>,
     },
     /// A field that stands there twice.
     #[error("field {field} stands there twice")]
@@ -75,81 +90,100 @@ pub enum SpecError {
     },
 }
 
-/// A kind of kernel: how its text starts, and its fields.
+/// A kind of kernel: how its text starts, its fields, and representative ones.
 #[derive(Clone, Copy, Debug)]
 pub struct Kind {
     /// The first word.
     pub word: &'static str,
-    /// Names of its fields.
-    pub fields: &'static [&'static str],
+    /// Its fields.
+    pub fields: &'static [Field],
+    /// Gives its rows of the catalogue.
+    pub rows: fn() -> &'static [Row],
 }
 
-macro_rules! kinds {
-    // The value where a field is left out: the activations that a weight's format takes, or as the field's type says.
-    (@default $field:ident) => { Value::absent() };
-    (@default $field:ident $from:ident) => { Some(Format::activation($from)) };
-    ($($variant:ident $word:literal { $($field:ident $(as of $from:ident)?),* })*) => {
-        /// Every kind of kernel.
-        pub static KINDS: &[Kind] = &[$(Kind { word: $word, fields: &[$(stringify!($field)),*] }),*];
+/// A field of a kind of kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Field {
+    /// Its name.
+    pub name: &'static str,
+    /// What it holds.
+    pub holds: FieldKind,
+}
 
-        impl fmt::Display for KernelSpec {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                match *self {
-                    $(KernelSpec::$variant { $($field),* } => {
-                        f.write_str($word)?;
-                        $(if kinds!(@default $field $($from)?) != Some($field) {
-                            $field.write(stringify!($field), f)?;
-                        })*
-                        Ok(())
-                    })*
-                }
-            }
+/// What a field of a spec holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldKind {
+    /// A whole number.
+    Number,
+    /// A word that stands there or not.
+    Flag,
+    /// A float.
+    Float,
+    /// A block format.
+    Format,
+    /// One of these words.
+    Word(&'static [&'static str]),
+}
+
+/// A spec's text, after its first word; implemented by [`spec!`] alone.
+pub(crate) trait Text: Sized {
+    /// The first word.
+    const WORD: &'static str;
+    /// The fields.
+    const FIELDS: &'static [Field];
+    /// From its fields.
+    fn read(fields: &Fields<'_>) -> Result<Self, SpecError>;
+    /// Writes the fields, a space before each.
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
+}
+
+/// Declares a spec: a struct with its first word and its fields. What stands behind `=` is the field's value where it is left out.
+macro_rules! spec {
+    (@absent) => { crate::text::Value::absent() };
+    (@absent $default:expr) => { Some($default) };
+    (
+        $(#[$doc:meta])*
+        pub struct $name:ident $word:literal {
+            $($(#[$field_doc:meta])* pub $field:ident: $type:ty $(= $default:expr)?),* $(,)?
         }
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+        pub struct $name { $($(#[$field_doc])* pub $field: $type),* }
 
-        impl FromStr for KernelSpec {
-            type Err = SpecError;
+        impl crate::text::Text for $name {
+            const WORD: &'static str = $word;
+            const FIELDS: &'static [crate::text::Field] = &[
+                $(crate::text::Field { name: stringify!($field), holds: <$type as crate::text::Value>::KIND }),*
+            ];
 
-            fn from_str(text: &str) -> Result<KernelSpec, SpecError> {
-                let mut words = text.split_whitespace();
-                let kind = words.next().unwrap_or_default();
-                match kind {
-                    $($word => {
-                        const FIELDS: &[&str] = &[$(stringify!($field)),*];
-                        let fields = Fields::read($word, FIELDS, words)?;
-                        $(let $field = fields.value(stringify!($field), || kinds!(@default $field $($from)?))?;)*
-                        Ok(KernelSpec::$variant { $($field),* })
-                    })*
-                    found => Err(SpecError::Kind { found: shortened(found) }),
-                }
+            fn read(fields: &crate::text::Fields<'_>) -> Result<$name, crate::text::SpecError> {
+                $(let $field: $type = fields.value(stringify!($field), || spec!(@absent $($default)?))?;)*
+                Ok($name { $($field),* })
+            }
+
+            fn write(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let $name { $($field),* } = *self;
+                $(if spec!(@absent $($default)?) != Some($field) {
+                    crate::text::Value::write(&$field, stringify!($field), f)?;
+                })*
+                Ok(())
             }
         }
     };
 }
-
-kinds! {
-    Embed "embed" { format, rows, n }
-    RmsNorm "rms_norm" { n, eps, out }
-    SumSquares "sum_squares" { n }
-    RmsNormPiece "rms_norm_piece" { n, row, parts, eps, out }
-    Quantise "quantise" { n, out }
-    Linear "linear" { format, x as of format, k, tile, n, bias, residual, shape }
-    Swiglu "swiglu" { gate, up, x as of gate, k, tile, n, out, rows, shape }
-    RopeHeads "rope_heads" { heads, d, dims, style, norm }
-    RopeAppend "rope_append" { d, dv, dims, style, norm }
-    Attention "attention" { group, d, dv, scale, heads, rows }
-    AttentionPart "attention_part" { group, d, dv, scale }
-    AttentionCombine "attention_combine" { group, dv, parts }
-    Route "route" { experts, top_k, score, normalise, scale }
-    Gather "gather" { bytes }
-    Combine "combine" { n, slots, residual }
-    Map "map" { function, n }
-    AddBias "add_bias" { n }
-    Softmax "softmax" { n }
-}
+pub(crate) use spec;
 
 fn kinds() -> String {
     let words: Vec<_> = KINDS.iter().map(|kind| kind.word).collect();
     words.join(", ")
+}
+
+impl SpecError {
+    /// Of a first word that is no kind's.
+    pub(crate) fn unknown_kind(found: &str) -> SpecError {
+        SpecError::Kind { found: shortened(found) }
+    }
 }
 
 /// Text that is shown in an error: not all of it where it is long.
@@ -158,21 +192,20 @@ fn shortened(text: &str) -> String {
 }
 
 /// The fields of a text, not yet read.
-struct Fields<'t> {
+pub(crate) struct Fields<'t> {
     kind: &'static str,
     pairs: Vec<(&'t str, Option<&'t str>)>,
 }
 
 impl<'t> Fields<'t> {
-    fn read(
-        kind: &'static str,
-        fields: &'static [&'static str],
-        words: impl Iterator<Item = &'t str>,
-    ) -> Result<Fields<'t>, SpecError> {
+    /// Of a kind of kernel, from the words after the first.
+    pub(crate) fn of<T: Text>(words: impl Iterator<Item = &'t str>) -> Result<Fields<'t>, SpecError> {
+        let kind = T::WORD;
         let mut pairs: Vec<(&str, Option<&str>)> = Vec::new();
         for word in words {
             let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
-            if !fields.contains(&name) {
+            if !T::FIELDS.iter().any(|field| field.name == name) {
+                let fields = T::FIELDS.iter().map(|field| field.name).collect();
                 return Err(SpecError::Field { kind, found: shortened(name), fields });
             }
             if pairs.iter().any(|(other, _)| *other == name) {
@@ -183,7 +216,12 @@ impl<'t> Fields<'t> {
         Ok(Fields { kind, pairs })
     }
 
-    fn value<V: Value>(&self, field: &'static str, absent: impl FnOnce() -> Option<V>) -> Result<V, SpecError> {
+    /// The value of a field.
+    pub(crate) fn value<V: Value>(
+        &self,
+        field: &'static str,
+        absent: impl FnOnce() -> Option<V>,
+    ) -> Result<V, SpecError> {
         match self.pairs.iter().find(|(name, _)| *name == field) {
             Some((_, value)) => V::read(*value).ok_or_else(|| SpecError::Value {
                 field,
@@ -196,7 +234,9 @@ impl<'t> Fields<'t> {
 }
 
 /// What a field can hold.
-trait Value: Sized {
+pub(crate) trait Value: Sized {
+    /// Which kind of field it is.
+    const KIND: FieldKind;
     /// Writes ` name=value`; called only where leaving it out would not read back as the same.
     fn write(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result;
     /// The value of a text; `None` in place of the text where the field is a word alone.
@@ -210,6 +250,8 @@ trait Value: Sized {
 }
 
 impl Value for u32 {
+    const KIND: FieldKind = FieldKind::Number;
+
     fn write(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, " {name}={self}")
     }
@@ -224,6 +266,8 @@ impl Value for u32 {
 }
 
 impl Value for bool {
+    const KIND: FieldKind = FieldKind::Flag;
+
     fn write(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Written only where it is set.
         write!(f, " {name}")
@@ -243,6 +287,8 @@ impl Value for bool {
 }
 
 impl Value for Bits {
+    const KIND: FieldKind = FieldKind::Float;
+
     fn write(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.value() {
             value if value.is_finite() => write!(f, " {name}={value:?}"),
@@ -264,6 +310,8 @@ impl Value for Bits {
 }
 
 impl Value for Option<Bits> {
+    const KIND: FieldKind = FieldKind::Float;
+
     fn write(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.as_ref().map_or(Ok(()), |bits| bits.write(name, f))
     }
@@ -282,6 +330,8 @@ impl Value for Option<Bits> {
 }
 
 impl Value for Format {
+    const KIND: FieldKind = FieldKind::Format;
+
     fn write(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, " {name}={self}")
     }
@@ -296,12 +346,26 @@ impl Value for Format {
     }
 }
 
-/// Fields that are one of a few words.
+/// What is one of a few words.
+pub(crate) trait Words {
+    /// Its word.
+    fn word(self) -> &'static str;
+}
+
+/// Declares the words of a type.
 macro_rules! words {
-    ($($type:ident { $($variant:ident $word:literal),* })*) => {$(
-        impl Value for $type {
-            fn write(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, " {name}={}", match self { $($type::$variant => $word),* })
+    ($type:ident { $($variant:ident $word:literal),* }) => {
+        impl crate::text::Words for $type {
+            fn word(self) -> &'static str {
+                match self { $($type::$variant => $word),* }
+            }
+        }
+
+        impl crate::text::Value for $type {
+            const KIND: crate::text::FieldKind = crate::text::FieldKind::Word(&[$($word),*]);
+
+            fn write(&self, name: &str, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, " {name}={}", crate::text::Words::word(*self))
             }
 
             fn read(text: Option<&str>) -> Option<$type> {
@@ -312,54 +376,35 @@ macro_rules! words {
                 [$($word),*].join("|")
             }
         }
-    )*};
+    };
 }
-
-words! {
-    Shape { Gemv "gemv", Gemm "gemm", Tiles "tiles" }
-    Elementwise { Add "add", Mul "mul", Silu "silu" }
-    Score { Softmax "softmax", Sigmoid "sigmoid" }
-    RopeStyle { Norm "norm", Neox "neox" }
-}
+pub(crate) use words;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::catalogue::ROWS;
+    use crate::{AttentionPart, KernelSpec};
 
-    /// One text of each kind, in the form that is printed.
+    /// Texts in the form that is printed, with what the catalogue's rows have not: numbers at their ends, fields that are set or not.
     const TEXTS: &[&str] = &[
-        "embed format=q6_k rows=100 n=256",
-        "rms_norm n=2048 eps=1e-6 out=a8_super",
-        "sum_squares n=512",
-        "rms_norm_piece n=512 row=8192 parts=16 eps=1e-5 out=a8_super",
-        "quantise n=32 out=a8_small",
         "linear format=bf16 k=7 tile=3 n=3 bias residual shape=gemv",
-        "linear format=q5_k k=256 tile=8 n=8 shape=gemm",
         "linear format=q4_k_r16 x=a8_super_tile k=256 tile=32 n=32 shape=tiles",
         "swiglu gate=q4_k up=q6_k k=256 tile=32 n=64 out=f32 rows=13 shape=gemm",
         "rope_heads heads=3 d=64 dims=32 style=norm norm=1e-5",
         "rope_append d=64 dv=62 dims=64 style=neox",
-        "attention group=4 d=128 dv=128 scale=0.088388346 heads=8 rows=4",
-        "attention_part group=4 d=128 dv=128 scale=0.088388346",
-        "attention_combine group=4 dv=128 parts=16",
-        "route experts=128 top_k=8 score=softmax normalise scale=1.0",
-        "gather bytes=33",
-        "combine n=33 slots=3 residual",
-        "map function=silu n=17",
-        "add_bias n=1",
+        "combine n=33 slots=3",
         "softmax n=4294967295",
     ];
 
     #[test]
     fn every_kind_reads_back() {
-        for text in TEXTS {
+        for text in TEXTS.iter().copied().chain(ROWS.iter().map(|row| row.text)) {
             let spec: KernelSpec = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
             assert_eq!(spec.to_string(), *text);
         }
-        for kind in KINDS {
-            assert!(TEXTS.iter().any(|text| text.split(' ').next() == Some(kind.word)), "no text of {}", kind.word);
-        }
-        let odd = KernelSpec::AttentionPart { group: 1, d: 2, dv: 3, scale: Bits(f32::NAN.to_bits() | 5) };
+        let scale = Bits(f32::NAN.to_bits() | 5);
+        let odd: KernelSpec = AttentionPart { group: 1, d: 2, dv: 3, scale }.into();
         assert_eq!(odd.to_string().parse(), Ok(odd));
     }
 

@@ -32,7 +32,7 @@ mod tiling;
 use ixc_ir::graph::Module;
 use ixc_ir::graph::interpret::{SourceError, WeightSource};
 use ixc_ir::plan::{Plan, SourceFile};
-use ixc_kernels::KernelSpec;
+use ixc_kernels::{KernelSpec, Softmax};
 
 use lower::{Lowering, Rows};
 use pieces::Pieces;
@@ -158,7 +158,7 @@ pub fn run(module: &Module, weights: &dyn WeightSource, settings: Settings) -> R
         return Err(step(format!("its first result is {}, of other rows than those wanted", function.ty(logits))));
     }
     let vocabulary = lower::fit("vocabulary", result.width)?;
-    let softmax = lowering.kernel(KernelSpec::Softmax { n: vocabulary })?;
+    let softmax = lowering.kernel(Softmax { n: vocabulary })?;
 
     let expert_groups = lowering.expert_groups()?;
     let steps = steps::steps(&lowering.work);

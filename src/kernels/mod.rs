@@ -8,7 +8,7 @@
 //! | [`mod@bench`] | time per call with its spread, and this machine's peak |
 //! | [`show`] | a kernel in each stage down to its bytes, with its statistics |
 //!
-//! The rows with names stand in [`ixc::kernels::catalogue::table`].
+//! The rows with names stand in [`catalogue`].
 //!
 //! ```
 //! use ixc::targets::Target;
@@ -20,7 +20,7 @@
 //! # Ok::<(), ixc::Error>(())
 //! ```
 
-pub use ixc_kernels::{Elementwise, GenerateError, KINDS, KernelSpec, SpecError, catalogue, generate};
+pub use ixc_kernels::*;
 
 pub mod bench;
 pub mod bundle;

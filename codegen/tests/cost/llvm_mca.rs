@@ -7,6 +7,7 @@
 //!
 //! Zen 4 is printed only: our table for it was measured and LLVM's contradicts the machine.
 
+use ixc_kernels::{AttentionPart, Bits, Elementwise, KernelSpec, Map, RmsNorm, Shape, generate};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
@@ -18,7 +19,6 @@ use ixc_codegen::cost::model::{Row, Source, both};
 use ixc_codegen::cost::{self, CpuModel, LoopReport, Report};
 use ixc_codegen::x64;
 use ixc_ir::format::Format;
-use ixc_kernels::{Bits, Elementwise, KernelSpec, Shape, generate};
 use ixc_targets::{Feature, Target};
 
 use super::kernels::{hot, linear, unpacking};
@@ -116,9 +116,9 @@ fn specs() -> Vec<(&'static str, KernelSpec, Choice)> {
         ("gemv q8_0", linear(Format::Q8_0, Shape::Gemv), hot),
         ("gemv q5_k", linear(Format::Q5K, Shape::Gemv), hot),
         ("gemv f32", linear(Format::F32, Shape::Gemv), hot),
-        ("attention", KernelSpec::AttentionPart { group: 4, d: 128, dv: 128, scale: Bits::of(0.125) }, hot),
-        ("rms_norm", KernelSpec::RmsNorm { n: 2048, eps: Bits::of(1e-5), out: Format::F32 }, hot),
-        ("silu", KernelSpec::Map { function: Elementwise::Silu, n: 2048 }, hot),
+        ("attention", AttentionPart { group: 4, d: 128, dv: 128, scale: Bits::of(0.125) }.into(), hot),
+        ("rms_norm", RmsNorm { n: 2048, eps: Bits::of(1e-5), out: Format::F32 }.into(), hot),
+        ("silu", Map { function: Elementwise::Silu, n: 2048 }.into(), hot),
     ]
 }
 

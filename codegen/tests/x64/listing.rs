@@ -4,7 +4,7 @@ use std::process::Command;
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind};
 use ixc_codegen::x64::{self, listing};
-use ixc_kernels::catalogue::table::ROWS;
+use ixc_kernels::catalogue::ROWS;
 use ixc_kernels::generate;
 use ixc_targets::{Isa, Target};
 

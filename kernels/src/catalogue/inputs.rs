@@ -1,16 +1,17 @@
-//! Valid inputs of a kernel: dims for so many rows, and buffers of ordinary numbers.
+//! Valid inputs of a kernel: buffers of ordinary numbers.
 //!
-//! What a buffer holds follows from the spec: blocks of a weight, quantised activations, halves of the KV cache. A kernel without a
+//! What a buffer holds stands in the spec's signature: blocks of a weight, quantised activations, halves of the KV cache. A kernel without a
 //! spec gets numbers of the type that it loads. Everything that a kernel writes starts poisoned. The same seed gives the same
 //! bytes on every machine.
 
-use crate::spec::KernelSpec;
 use half::{bf16, f16};
 use ixc_ir::format::{Format, packed};
 use ixc_ir::graph::quantise::quantise;
 use ixc_ir::kernel::{Affine, Atom, Buffer, BufferKind, Elem, Kernel};
 
 use super::compare;
+use crate::KernelSpec;
+use crate::signature::Holds;
 
 /// What written buffers hold before a kernel runs: no float that a kernel computes, and nothing that looks like zeros.
 pub const POISON: u8 = 0xa5;
@@ -54,38 +55,6 @@ pub enum InputError {
         /// The bound.
         below: i64,
     },
-}
-
-/// The dims of a spec for so many rows: groups and rest where the kernel works on groups of rows; blocks of the KV cache, rows of
-/// the table or none for kernels of one row.
-pub fn dims(spec: &KernelSpec, rows: u32) -> Vec<i64> {
-    if let Some((shape, format)) = spec.product() {
-        return shape.dim_values(format, rows);
-    }
-    match spec {
-        KernelSpec::RopeHeads { .. }
-        | KernelSpec::RopeAppend { .. }
-        | KernelSpec::AttentionCombine { .. }
-        | KernelSpec::Gather { .. }
-        | KernelSpec::Combine { .. } => vec![rows.into()],
-        // The rows' own positions lie in the last block; with several rows, one of them is missing if blocks are an odd number.
-        KernelSpec::Attention { rows: 1, .. } => vec![i64::from(rows) - 1, 1],
-        KernelSpec::Attention { rows: most, .. } if rows.is_multiple_of(2) => vec![i64::from(rows) - 1, 1, 1, 0],
-        KernelSpec::Attention { rows: most, .. } => vec![i64::from(rows) - 1, 1, 0, i64::from(*most) - 1],
-        // Not the first part.
-        KernelSpec::AttentionPart { .. } => vec![i64::from(rows) - 1, 1, 8],
-        KernelSpec::Linear { .. }
-        | KernelSpec::Swiglu { .. }
-        | KernelSpec::Embed { .. }
-        | KernelSpec::RmsNorm { .. }
-        | KernelSpec::SumSquares { .. }
-        | KernelSpec::RmsNormPiece { .. }
-        | KernelSpec::Quantise { .. }
-        | KernelSpec::Route { .. }
-        | KernelSpec::Map { .. }
-        | KernelSpec::AddBias { .. }
-        | KernelSpec::Softmax { .. } => Vec::new(),
-    }
 }
 
 /// Pseudo-random numbers (splitmix64): the same in every run.
@@ -156,12 +125,14 @@ pub fn fill(kernel: &Kernel, spec: Option<&KernelSpec>, dims: &[i64], seed: u64)
     let start = (dims.iter().sum::<i64>() as u64).wrapping_add(seed.wrapping_mul(0x9e37_79b9));
     let mut random = Random(name.bytes().fold(start, |h, b| h.wrapping_mul(31).wrapping_add(u64::from(b))));
     let loaded = compare::elements(kernel);
+    let signature = spec.map(KernelSpec::signature);
     let buffers = kernel.buffers.iter().zip(sizes).zip(loaded).map(|((buffer, size), elem)| match &buffer.kind {
         BufferKind::Index { below } => indices(&mut random, buffer, evaluate(below, dims).unwrap_or(0), size),
         BufferKind::Write | BufferKind::ReadWrite | BufferKind::Scratch => Ok(vec![POISON; size]),
         BufferKind::Read => {
-            let holds = spec.map_or_else(|| Holds::elements(elem), |spec| holds(spec, &buffer.name));
-            Ok(holds.fill(&mut random, size, dims))
+            let holds = signature.as_ref().and_then(|signature| signature.buffer(&buffer.name));
+            let content = holds.map_or_else(|| Content::elements(elem), |buffer| buffer.holds.into());
+            Ok(content.fill(&mut random, size, dims))
         }
     });
     buffers.collect()
@@ -178,9 +149,9 @@ fn indices(random: &mut Random, buffer: &Buffer, below: i64, size: usize) -> Res
     Ok(bytes)
 }
 
-/// What a buffer that is read holds.
+/// What a buffer that is read is filled with.
 #[derive(Clone, Copy, Debug)]
-enum Holds {
+enum Content {
     /// Blocks with random quants, and scales of ordinary size.
     Weights(Format),
     /// Rows in an activation format.
@@ -199,66 +170,45 @@ enum Holds {
     Bytes,
 }
 
-/// What the spec says that a buffer holds.
-fn holds(spec: &KernelSpec, buffer: &str) -> Holds {
-    match (spec, buffer) {
-        (KernelSpec::Linear { format, .. }, "w") | (KernelSpec::Embed { format, .. }, "table") => {
-            Holds::Weights(*format)
+impl From<Holds> for Content {
+    fn from(holds: Holds) -> Content {
+        match holds {
+            Holds::Weight(format, _) | Holds::Table(format, _) => Content::Weights(format),
+            Holds::Activations(format, _) => Content::Activations(format),
+            Holds::Floats => Content::Floats,
+            Holds::Positive => Content::Positive,
+            Holds::Halves => Content::Halves,
+            Holds::Positions => Content::Positions,
+            // Row numbers are made with their bound.
+            Holds::Ids | Holds::Bytes => Content::Bytes,
         }
-        (KernelSpec::Linear { x, .. } | KernelSpec::Swiglu { x, .. }, "x") => Holds::Activations(*x),
-        (KernelSpec::Swiglu { gate, .. }, "gate") => Holds::Weights(*gate),
-        (KernelSpec::Swiglu { up, .. }, "up") => Holds::Weights(*up),
-        (KernelSpec::Attention { .. } | KernelSpec::AttentionPart { .. }, "keys" | "values") => Holds::Halves,
-        (KernelSpec::Attention { .. } | KernelSpec::AttentionPart { .. }, "position") => Holds::Positions,
-        (KernelSpec::AttentionCombine { .. }, "parts") | (KernelSpec::RmsNormPiece { .. }, "sums") => Holds::Positive,
-        (KernelSpec::Gather { .. }, _) => Holds::Bytes,
-        (
-            KernelSpec::Embed { .. }
-            | KernelSpec::RmsNorm { .. }
-            | KernelSpec::SumSquares { .. }
-            | KernelSpec::RmsNormPiece { .. }
-            | KernelSpec::Quantise { .. }
-            | KernelSpec::Linear { .. }
-            | KernelSpec::Swiglu { .. }
-            | KernelSpec::RopeHeads { .. }
-            | KernelSpec::RopeAppend { .. }
-            | KernelSpec::Attention { .. }
-            | KernelSpec::AttentionPart { .. }
-            | KernelSpec::AttentionCombine { .. }
-            | KernelSpec::Route { .. }
-            | KernelSpec::Combine { .. }
-            | KernelSpec::Map { .. }
-            | KernelSpec::AddBias { .. }
-            | KernelSpec::Softmax { .. },
-            _,
-        ) => Holds::Floats,
     }
 }
 
-impl Holds {
+impl Content {
     /// By the type of its elements, where that is all that is known.
-    fn elements(elem: Option<Elem>) -> Holds {
+    fn elements(elem: Option<Elem>) -> Content {
         match elem {
-            Some(Elem::F32) => Holds::Floats,
-            Some(Elem::F16) => Holds::Halves,
-            Some(Elem::Bf16) => Holds::Bf16,
-            Some(Elem::I8 | Elem::I16 | Elem::I32) | None => Holds::Bytes,
+            Some(Elem::F32) => Content::Floats,
+            Some(Elem::F16) => Content::Halves,
+            Some(Elem::Bf16) => Content::Bf16,
+            Some(Elem::I8 | Elem::I16 | Elem::I32) | None => Content::Bytes,
         }
     }
 
     fn fill(self, random: &mut Random, size: usize, dims: &[i64]) -> Vec<u8> {
         let mut bytes: Vec<u8> = match self {
-            Holds::Weights(format) => weights(random, format, size),
-            Holds::Activations(format) => {
+            Content::Weights(format) => weights(random, format, size),
+            Content::Activations(format) => {
                 quantise(format, &random.floats(size / format.block_bytes() * format.block_len()))
             }
-            Holds::Halves => (0..size / 2).flat_map(|_| f16::from_f32(random.float() * 2.0).to_le_bytes()).collect(),
-            Holds::Bf16 => {
+            Content::Halves => (0..size / 2).flat_map(|_| f16::from_f32(random.float() * 2.0).to_le_bytes()).collect(),
+            Content::Bf16 => {
                 (0..size / 2).flat_map(|_| ((random.float().to_bits() >> 16) as u16).to_le_bytes()).collect()
             }
-            Holds::Floats => random.floats(size / 4).iter().flat_map(|v| v.to_le_bytes()).collect(),
-            Holds::Positive => random.floats(size / 4).iter().flat_map(|v| (v.abs() + 0.25).to_le_bytes()).collect(),
-            Holds::Positions => {
+            Content::Floats => random.floats(size / 4).iter().flat_map(|v| v.to_le_bytes()).collect(),
+            Content::Positive => random.floats(size / 4).iter().flat_map(|v| (v.abs() + 0.25).to_le_bytes()).collect(),
+            Content::Positions => {
                 // Dims: full blocks, one masked block, and for a part its first block.
                 let first = if let [_, _, first] = dims { *first } else { 0 };
                 let start = 32 * (first + dims.first().copied().unwrap_or(0));
@@ -266,7 +216,7 @@ impl Holds {
                 let own = start + (random.bits() % 32) as i64 % (33 - rows).max(1);
                 (own..own + rows).flat_map(|p| (p as i32).to_le_bytes()).collect()
             }
-            Holds::Bytes => (0..size).map(|_| random.bits() as u8).collect(),
+            Content::Bytes => (0..size).map(|_| random.bits() as u8).collect(),
         };
         // What is no whole element.
         bytes.resize(size, 0);

@@ -6,6 +6,8 @@
 //!
 //! | module | what it owns |
 //! | --- | --- |
+//! | [`shape`] | how a product is computed, and its dims |
+//! | `swiglu` | two products and what is made of them: a kernel of its own |
 //! | [`packed`] | products with packed weights, per format |
 //! | [`tiles`] | many rows of a packed weight, by tile products |
 //! | [`gemv`] | dot products along rows, per format |
@@ -20,17 +22,26 @@ mod gemm;
 mod gemv;
 mod packed;
 mod panel;
+mod shape;
+mod swiglu;
 mod tiles;
 
-use crate::spec::KernelSpec;
-use crate::spec::Shape;
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder, Type};
 
-use crate::generate::{GenerateError, MAX_ROWS, Vectors, check, for_vectors, spec_fields};
-use crate::{math, quantise};
+use crate::catalogue::{Row, row};
+use crate::definition::Definition;
+use crate::generate::{GenerateError, MAX_ROWS, Vectors, check};
+use crate::quantise;
+use crate::reference::{Mismatch, Run, UNIT, close, dot, floats};
+use crate::signature::{Holds, Signature};
+use crate::text::{Words, spec};
+use crate::vectors::for_vectors;
+use crate::work::{Arithmetic, Call, Work};
 
+pub use self::shape::{GEMM_ROWS, Shape};
+pub use self::swiglu::Swiglu;
 pub use dequantise::dequantise_row;
 
 /// f32 lanes of the products with weights that are not packed: 256-bit registers, which blocks of 32 bytes fill.
@@ -46,19 +57,13 @@ struct Rows {
 
 impl Rows {
     fn dims(b: &mut KernelBuilder, shape: Shape, format: Format, most: i64) -> Rows {
-        let sizes = shape.row_groups(format);
+        let (sizes, names) = (shape.row_groups(format), shape.dims(format));
         let dim = |(i, &size): (usize, &u32)| {
             let number = match i.checked_sub(1).map(|i| sizes[i]) {
                 None => most / i64::from(size),
                 Some(larger) => i64::from(larger / size) - 1,
             };
-            let name = match (i, size) {
-                (0, 1) => "rows",
-                (0, _) => "groups",
-                (_, 1) => "rest",
-                _ => "small_groups",
-            };
-            (b.dim(name, i64::from(sizes.len() == 1), number), size)
+            (b.dim(names[i].name, i64::from(sizes.len() == 1), number), size)
         };
         let groups = sizes.iter().enumerate().map(dim).collect();
         let partial = (shape == Shape::Tiles).then(|| b.dim("partial", 0, 1));
@@ -132,8 +137,12 @@ fn checked(
     k: u32,
     tile: u32,
     shape: Shape,
-    lanes: u16,
+    vectors: Vectors,
 ) -> Result<(i64, i64), GenerateError> {
+    let Vectors { lanes, tiles: has_tiles, .. } = vectors;
+    if shape == Shape::Tiles {
+        check(name, "tile registers of the target", has_tiles.into(), has_tiles, "8, for products by tiles")?;
+    }
     let w = quantise::row_bytes(name, format, k)?;
     check(name, "format of the activations", x as u64, takes(format, x), format.activation().name())?;
     let x_row = quantise::row_bytes(name, x, k)?;
@@ -175,103 +184,183 @@ fn multiply(b: &mut KernelBuilder, product: &Product, rows: &Rows, to: &Destinat
     }
 }
 
-/// `y = x w' [+ bias] [+ residual]`.
-pub fn linear(name: String, spec: &KernelSpec, vectors: Vectors) -> Result<Kernel, GenerateError> {
-    let Vectors { lanes, .. } = vectors;
-    spec_fields!(spec, Linear { format, x, k, tile, n, bias, residual, shape });
-    let (x_row, w_row) = checked(&name, format, x, k, tile, shape, lanes)?;
-    let x_format = x;
-    check(&name, "rows of the weight", u64::from(n), n >= tile, format!("at least {tile}"))?;
-    let mut b = KernelBuilder::new(name);
-    let rows = Rows::dims(&mut b, shape, format, MAX_ROWS);
-    let (tile_bytes, row_bytes) = (i64::from(tile) * 4, i64::from(n) * 4);
-    let x = b.read("x", rows.count() * x_row);
-    let w = b.read("w", i64::from(tile) * w_row);
-    let bias = bias.then(|| b.read("bias", tile_bytes));
-    // The last row ends with the tile. Where there are no rows this is negative, which means empty.
-    let size = rows.count() * row_bytes + (tile_bytes - row_bytes);
-    let residual = residual.then(|| b.read("residual", size.clone()));
-    let y = b.buffer("y", BufferKind::ReadWrite, size);
-    let bytes = scratch_bytes(format, x_format, k, tile, shape, vectors);
-    let scratch = bytes.map(|bytes| (b.buffer("scratch", BufferKind::Scratch, bytes), 0));
-
-    // What the products are added to.
-    rows.for_each(&mut b, |b, row, count| {
-        b.for_each("r", i64::from(count), |b, r| {
-            for_vectors(b, lanes, tile, |b, at, lanes| {
-                let offset = (row.clone() + r) * row_bytes + at.clone() * 4;
-                let v = match (bias, residual) {
-                    (Some(bias), Some(residual)) => {
-                        let (u, v) = (
-                            b.load(Type::f32(lanes), bias, at * 4),
-                            b.load(Type::f32(lanes), residual, offset.clone()),
-                        );
-                        b.add(u, v)
-                    }
-                    (Some(bias), None) => b.load(Type::f32(lanes), bias, at * 4),
-                    (None, Some(residual)) => b.load(Type::f32(lanes), residual, offset.clone()),
-                    (None, None) => b.splat_f32(lanes, 0.0),
-                };
-                b.store(y, offset, v);
-            });
-        });
-    });
-    let product = Product { format, k, tile, x, x_format, w, shape, vectors, scratch };
-    multiply(&mut b, &product, &rows, &Destination { buffer: y, offset: 0, row_bytes });
-    Ok(b.finish())
+spec! {
+    /// `y = x w' [+ bias] [+ residual]` for `tile` rows of the weight and the item's rows; rows of `y` and `residual` are `n` elements apart.
+    pub struct Linear "linear" {
+        /// The weight's format.
+        pub format: Format,
+        /// The activations' format.
+        pub x: Format = format.activation(),
+        /// Elements of a dot product.
+        pub k: u32,
+        /// Rows of the weight in an item.
+        pub tile: u32,
+        /// Rows of the whole weight: the distance between rows of y and residual.
+        pub n: u32,
+        /// Whether a bias is added.
+        pub bias: bool,
+        /// Whether a residual is added.
+        pub residual: bool,
+        /// How.
+        pub shape: Shape,
+    }
 }
 
-/// `silu(x gate') * (x up')`, quantised.
-pub fn swiglu(name: String, spec: &KernelSpec, vectors: Vectors) -> Result<Kernel, GenerateError> {
-    let Vectors { lanes, .. } = vectors;
-    spec_fields!(spec, Swiglu { gate, up, x, k, tile, n, out, rows, shape });
-    let (x_row, gate_row) = checked(&name, gate, x, k, tile, shape, lanes)?;
-    let (_, up_row) = checked(&name, up, x, k, tile, shape, lanes)?;
-    quantise::stored(&name, out, lanes)?;
-    check(&name, "rows of a strip of up", up.rows() as u64, up.rows() == gate.rows(), "that of gate")?;
-    let x_format = x;
-    let (y_row, y_tile) = (quantise::row_bytes(&name, out, n)?, quantise::row_bytes(&name, out, tile)?);
-    check(&name, "rows of the weight", u64::from(n), n >= tile, format!("at least {tile}"))?;
-    let most = i64::from(rows);
-    let mut b = KernelBuilder::new(name);
-    let rows = Rows::dims(&mut b, shape, gate, most);
-    let x = b.read("x", rows.count() * x_row);
-    let weights = [b.read("gate", i64::from(tile) * gate_row), b.read("up", i64::from(tile) * up_row)];
-    let y = b.write("y", rows.count() * y_row + (y_tile - y_row));
-    // Both products of all rows, then what a product needs.
-    let row_bytes = i64::from(tile) * 4;
-    let product_bytes = (most + rows.most_rest()) * row_bytes;
-    let bytes =
-        [gate, up].map(|format| scratch_bytes(format, x_format, k, tile, shape, vectors)).into_iter().max().flatten();
-    let scratch = b.buffer("scratch", BufferKind::Scratch, 2 * product_bytes + bytes.unwrap_or(0));
-    let spare = bytes.map(|_| (scratch, 2 * product_bytes));
-    for (i, (w, format)) in weights.into_iter().zip([gate, up]).enumerate() {
-        let to = Destination { buffer: scratch, offset: i as i64 * product_bytes, row_bytes };
+/// Representative ones.
+#[rustfmt::skip] // One line each.
+const ROWS: &[Row] = &[
+    row("gemv_f32", 1, "linear format=f32 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemv_f16", 1, "linear format=f16 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemv_bf16", 1, "linear format=bf16 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemv_q8_0", 1, "linear format=q8_0 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemv_q4_0", 1, "linear format=q4_0 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemv_q4_k", 1, "linear format=q4_k k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemv_q5_k", 1, "linear format=q5_k k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemv_q6_k", 1, "linear format=q6_k k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemm_f32", 96, "linear format=f32 k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm_f16", 96, "linear format=f16 k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm_bf16", 96, "linear format=bf16 k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm_q8_0", 96, "linear format=q8_0 k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm_q4_0", 96, "linear format=q4_0 k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm_q4_k", 96, "linear format=q4_k k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm_q5_k", 96, "linear format=q5_k k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm_q6_k", 96, "linear format=q6_k k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemv_q6_k_ffn_down", 1, "linear format=q6_k k=5632 tile=32 n=2048 residual shape=gemv"),
+    row("gemm_q6_k_ffn_down", 96, "linear format=q6_k k=5632 tile=32 n=2048 residual shape=gemm"),
+    row("gemv_q8_0_bias", 1, "linear format=q8_0 k=2048 tile=32 n=2048 bias shape=gemv"),
+    row("gemm_q8_0_bias", 96, "linear format=q8_0 k=2048 tile=32 n=2048 bias shape=gemm"),
+    row("gemv_q4_k_expert_down", 1, "linear format=q4_k k=768 tile=32 n=2048 shape=gemv"),
+    row("gemm_q4_k_expert_down", 24, "linear format=q4_k k=768 tile=32 n=2048 shape=gemm"),
+    row("gemv_f16_r16", 1, "linear format=f16_r16 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemv_bf16_r16", 1, "linear format=bf16_r16 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemv_q8_0_r16", 1, "linear format=q8_0_r16 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemv_q4_0_r16", 1, "linear format=q4_0_r16 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemv_q4_k_r16", 1, "linear format=q4_k_r16 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemv_q5_k_r16", 1, "linear format=q5_k_r16 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemv_q6_k_r16", 1, "linear format=q6_k_r16 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemm_f16_r16", 96, "linear format=f16_r16 k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm_bf16_r16", 96, "linear format=bf16_r16 k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm_q8_0_r16", 96, "linear format=q8_0_r16 k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm_q4_0_r16", 96, "linear format=q4_0_r16 k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm_q4_k_r16", 96, "linear format=q4_k_r16 k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm_q5_k_r16", 96, "linear format=q5_k_r16 k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm_q6_k_r16", 96, "linear format=q6_k_r16 k=2048 tile=32 n=2048 shape=gemm"),
+    row("tiles_f16_r16", 48, "linear format=f16_r16 x=bf16x2 k=2048 tile=64 n=2048 shape=tiles"),
+    row("tiles_bf16_r16", 48, "linear format=bf16_r16 x=bf16x2 k=2048 tile=64 n=2048 shape=tiles"),
+    row("tiles_q8_0_r16", 48, "linear format=q8_0_r16 x=a8_small_tile k=2048 tile=64 n=2048 shape=tiles"),
+    row("tiles_q4_0_r16", 48, "linear format=q4_0_r16 x=a8_small_tile k=2048 tile=64 n=2048 shape=tiles"),
+    row("tiles_q4_k_r16", 48, "linear format=q4_k_r16 x=a8_super_tile k=2048 tile=64 n=2048 shape=tiles"),
+    row("tiles_q5_k_r16", 48, "linear format=q5_k_r16 x=a8_super_tile k=2048 tile=64 n=2048 shape=tiles"),
+    row("tiles_q6_k_r16", 48, "linear format=q6_k_r16 x=a8_super_tile k=2048 tile=64 n=2048 shape=tiles"),
+];
+
+impl Definition for Linear {
+    fn name(&self) -> String {
+        let Linear { format, x, k, tile, n, bias, residual, shape } = *self;
+        let (bias, residual) = (if bias { "_bias" } else { "" }, if residual { "_add" } else { "" });
+        format!("{}_{format}_{x}_t{tile}n{n}k{k}{bias}{residual}", shape.word())
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::new()
+            .read("x", Holds::Activations(self.x, "x"))
+            .read("w", Holds::Weight(self.format, "format"))
+            .read_if(self.bias, "bias", Holds::Floats)
+            .read_if(self.residual, "residual", Holds::Floats)
+            .write("y", Holds::Floats)
+            .optional_scratch("scratch")
+            .dims(self.shape.dims(self.format))
+    }
+
+    fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
+        let Vectors { lanes, .. } = vectors;
+        let Linear { format, x, k, tile, n, bias, residual, shape } = *self;
+        let (x_row, w_row) = checked(&name, format, x, k, tile, shape, vectors)?;
+        let x_format = x;
+        check(&name, "rows of the weight", u64::from(n), n >= tile, format!("at least {tile}"))?;
+        let mut b = KernelBuilder::new(name);
+        let rows = Rows::dims(&mut b, shape, format, MAX_ROWS);
+        let (tile_bytes, row_bytes) = (i64::from(tile) * 4, i64::from(n) * 4);
+        let x = b.read("x", rows.count() * x_row);
+        let w = b.read("w", i64::from(tile) * w_row);
+        let bias = bias.then(|| b.read("bias", tile_bytes));
+        // The last row ends with the tile. Where there are no rows this is negative, which means empty.
+        let size = rows.count() * row_bytes + (tile_bytes - row_bytes);
+        let residual = residual.then(|| b.read("residual", size.clone()));
+        let y = b.buffer("y", BufferKind::ReadWrite, size);
+        let bytes = scratch_bytes(format, x_format, k, tile, shape, vectors);
+        let scratch = bytes.map(|bytes| (b.buffer("scratch", BufferKind::Scratch, bytes), 0));
+
+        // What the products are added to.
         rows.for_each(&mut b, |b, row, count| {
             b.for_each("r", i64::from(count), |b, r| {
                 for_vectors(b, lanes, tile, |b, at, lanes| {
-                    let zero = b.splat_f32(lanes, 0.0);
-                    b.store(scratch, (row.clone() + r) * row_bytes + at * 4 + to.offset, zero);
+                    let offset = (row.clone() + r) * row_bytes + at.clone() * 4;
+                    let v = match (bias, residual) {
+                        (Some(bias), Some(residual)) => {
+                            let (u, v) = (
+                                b.load(Type::f32(lanes), bias, at * 4),
+                                b.load(Type::f32(lanes), residual, offset.clone()),
+                            );
+                            b.add(u, v)
+                        }
+                        (Some(bias), None) => b.load(Type::f32(lanes), bias, at * 4),
+                        (None, Some(residual)) => b.load(Type::f32(lanes), residual, offset.clone()),
+                        (None, None) => b.splat_f32(lanes, 0.0),
+                    };
+                    b.store(y, offset, v);
                 });
             });
         });
-        multiply(&mut b, &Product { format, k, tile, x, x_format, w, shape, vectors, scratch: spare }, &rows, &to);
+        let product = Product { format, k, tile, x, x_format, w, shape, vectors, scratch };
+        multiply(&mut b, &product, &rows, &Destination { buffer: y, offset: 0, row_bytes });
+        Ok(b.finish())
     }
-    // Activation in place of the gate's product; then the quantiser reads it.
-    rows.for_each(&mut b, |b, row, count| {
-        b.for_each("r", i64::from(count), |b, r| {
-            let from = (row.clone() + r) * row_bytes;
-            for_vectors(b, lanes, tile, |b, at, lanes| {
-                let g = b.load(Type::f32(lanes), scratch, from.clone() + at.clone() * 4);
-                let u = b.load(Type::f32(lanes), scratch, from.clone() + at.clone() * 4 + product_bytes);
-                let g = math::silu(b, g);
-                let v = b.mul(g, u);
-                b.store(scratch, from.clone() + at * 4, v);
-            });
-            quantise::store_row(b, lanes, out, tile, y, (row.clone() + r) * y_row, &mut |b, at, lanes| {
-                b.load(Type::f32(lanes), scratch, from.clone() + at * 4)
-            });
-        });
-    });
-    Ok(b.finish())
+
+    fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
+        let Linear { format, x, k, tile, n, .. } = *self;
+        let (input, output) = (run.input(), run.output());
+        let rows = self.shape.rows(format, run.dims) as usize;
+        let (k, tile, n) = (k as usize, tile as usize, n as usize);
+        let (x, w, y) = (input.rows("x", x)?, input.weight("w", format, k)?, output.floats("y")?);
+        let bias = input.find("bias").map(floats);
+        let residual = input.find("residual").map(floats);
+        for r in 0..rows {
+            for c in 0..tile {
+                let (sum, magnitude) = dot(&x[r * k..][..k], &w[c * k..][..k]);
+                let added = bias.as_ref().map_or(0.0, |b| b[c]) + residual.as_ref().map_or(0.0, |v| v[r * n + c]);
+                // Minimums and offsets are subtracted from sums of up to four times the magnitude.
+                let bound = (magnitude + added.abs() + 1.0) * k as f64 * UNIT * 4.0;
+                close(format_args!("y[{r}, {c}]"), y[r * n + c], sum + added, bound)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
+        self.shape.dim_values(self.format, rows)
+    }
+
+    fn work(&self, call: &Call<'_>) -> Work {
+        let multiply_adds = multiply_adds(self.shape, self.format, (self.k, self.tile), call.dims);
+        Work { bytes: call.bytes("w"), multiply_adds, arithmetic: arithmetic(self.x, self.shape) }
+    }
+
+    fn rows() -> &'static [Row] {
+        ROWS
+    }
+}
+
+/// Multiply-adds of a product.
+fn multiply_adds(shape: Shape, format: Format, (k, tile): (u32, u32), dims: &[i64]) -> u64 {
+    u64::from(k) * u64::from(tile) * shape.rows(format, dims).max(0).unsigned_abs()
+}
+
+/// What a product's multiply-adds are made of.
+fn arithmetic(x: Format, shape: Shape) -> Arithmetic {
+    match (x, shape) {
+        (_, Shape::Tiles) => Arithmetic::Bf16,
+        (Format::F32, _) => Arithmetic::F32,
+        _ => Arithmetic::Int8,
+    }
 }

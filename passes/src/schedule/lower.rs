@@ -528,7 +528,8 @@ impl<'a> Lowering<'a> {
         Ok(Stored { buffer, rows, width, format })
     }
 
-    pub(super) fn kernel(&mut self, spec: KernelSpec) -> Result<KernelId, ScheduleError> {
+    pub(super) fn kernel(&mut self, spec: impl Into<KernelSpec>) -> Result<KernelId, ScheduleError> {
+        let spec = spec.into();
         if let Some(&id) = self.kernel_ids.get(&spec) {
             return Ok(id);
         }
@@ -609,7 +610,7 @@ impl<'a> Lowering<'a> {
         label: String,
         rows: Rows,
         columns: u64,
-        (spec, dims): (KernelSpec, Vec<DimRule>),
+        (spec, dims): (impl Into<KernelSpec>, Vec<DimRule>),
         args: Vec<(Arg, Access)>,
     ) -> Result<(), ScheduleError> {
         let columns = fit("columns of a task", columns)?;

@@ -12,7 +12,7 @@
 use ixc_ir::format::Format;
 use ixc_ir::graph::WeightId;
 use ixc_ir::plan::{Arg, BufferId, Source, Task, Variant};
-use ixc_kernels::{KernelSpec, Shape};
+use ixc_kernels::{KernelSpec, Linear, Shape, Swiglu};
 
 use super::ScheduleError;
 use super::lower::{Access, Lowering, Rows, Stored, fit, row_bytes};
@@ -101,8 +101,8 @@ impl Lowering<'_> {
                 args.push((columns_arg(Source::Arena(residual.buffer), first, y_row, step), Access::Read));
             }
             args.push((columns_arg(Source::Arena(y.buffer), first, y_row, step), Access::Write));
-            let spec = |shape: Shape| -> Result<KernelSpec, ScheduleError> {
-                Ok(KernelSpec::Linear {
+            let spec = |shape: Shape| -> Result<Linear, ScheduleError> {
+                Ok(Linear {
                     format: m.format,
                     x: x.format,
                     k: fit("columns of a weight", m.k)?,
@@ -198,8 +198,8 @@ impl Lowering<'_> {
                 (y_arg, Access::Write),
                 (scratch_arg(), Access::Read),
             ];
-            let spec = |shape: Shape, rows: u32| -> Result<KernelSpec, ScheduleError> {
-                Ok(KernelSpec::Swiglu {
+            let spec = |shape: Shape, rows: u32| -> Result<Swiglu, ScheduleError> {
+                Ok(Swiglu {
                     gate: g.format,
                     up: u.format,
                     x: x.format,
@@ -225,9 +225,10 @@ impl Lowering<'_> {
         Ok(y)
     }
 
-    fn variant(&mut self, way: Way, spec: KernelSpec) -> Result<Variant, ScheduleError> {
+    fn variant(&mut self, way: Way, spec: impl Into<KernelSpec>) -> Result<Variant, ScheduleError> {
         let (up_to_rows, row_chunk) = (way.up_to_rows, way.row_chunk);
-        let dims = spec.product().map_or_else(Vec::new, |(shape, format)| shape.dims(format));
+        let spec = spec.into();
+        let dims = spec.signature().dims.iter().filter_map(|dim| dim.rule).collect();
         Ok(Variant { up_to_rows, row_chunk, kernel: self.kernel(spec)?, dims, split: None })
     }
 }

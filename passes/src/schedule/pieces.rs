@@ -28,7 +28,7 @@ use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::graph::WeightId;
 use ixc_ir::plan::{Arg, Division, Source};
-use ixc_kernels::{Bits, Elementwise, KernelSpec, Shape};
+use ixc_kernels::{AddBias, Bits, Elementwise, Linear, Map, Quantise, RmsNormPiece, Shape, SumSquares};
 
 use super::ScheduleError;
 use super::lower::{Access, Lowering, Rows, Stored, fit, row_bytes};
@@ -223,7 +223,7 @@ impl Lowering<'_> {
                 args.push((scratch_arg(), Access::Read));
             }
             let tile = fit("tile", part.tile)?;
-            let spec = KernelSpec::Linear {
+            let spec = Linear {
                 format: m.format,
                 x: x.format,
                 k: fit("columns of a weight", dot)?,
@@ -234,7 +234,13 @@ impl Lowering<'_> {
                 residual: added.is_some(),
                 shape: Shape::Gemv,
             };
-            self.by_rows(label, x.rows, part.columns, (spec, Shape::Gemv.dims(m.format)), args)?;
+            self.by_rows(
+                label,
+                x.rows,
+                part.columns,
+                (spec, Shape::Gemv.dims(m.format).into_iter().filter_map(|dim| dim.rule).collect()),
+                args,
+            )?;
         }
         Ok(())
     }
@@ -263,7 +269,7 @@ impl Lowering<'_> {
                 args.push((at(Source::Arena(x.buffer), offset, x.row_bytes()?, step), Access::Read));
             }
             args.push((at(Source::Arena(y.buffer), offset, y.row_bytes()?, step), Access::Write));
-            let spec = KernelSpec::Map { function, n: fit("elements of a row", part.tile)? };
+            let spec = Map { function, n: fit("elements of a row", part.tile)? };
             self.by_rows(label, y.rows, part.columns, (spec, Vec::new()), args)?;
         }
         Ok(())
@@ -281,7 +287,7 @@ impl Lowering<'_> {
                 (at(Source::Arena(x.buffer), from, x.row_bytes()?, from_step), Access::Read),
                 (at(Source::Arena(y.buffer), to, y.row_bytes()?, to_step), Access::Write),
             ];
-            let spec = KernelSpec::Quantise { n: fit("elements of a row", part.tile)?, out: y.format };
+            let spec = Quantise { n: fit("elements of a row", part.tile)?, out: y.format };
             self.by_rows(label.to_string(), y.rows, part.columns, (spec, Vec::new()), args)?;
         }
         Ok(())
@@ -314,7 +320,7 @@ impl Lowering<'_> {
                 (at(Source::Arena(x.buffer), offset, x.row_bytes()?, step), Access::Read),
                 (at(Source::Arena(sums.buffer), first * 4, sums.row_bytes()?, 4), Access::Write),
             ];
-            let spec = KernelSpec::SumSquares { n: fit("elements of a row", part.tile)? };
+            let spec = SumSquares { n: fit("elements of a row", part.tile)? };
             self.by_rows(label, x.rows, part.columns, (spec, Vec::new()), args)?;
             first += part.columns;
         }
@@ -328,7 +334,7 @@ impl Lowering<'_> {
                 (at(Source::Weight(weight), offset, 0, step), Access::Read),
                 (at(Source::Arena(y.buffer), to, y.row_bytes()?, to_step), Access::Write),
             ];
-            let spec = KernelSpec::RmsNormPiece {
+            let spec = RmsNormPiece {
                 n: fit("elements of a row", part.tile)?,
                 row: fit("elements of a norm", y.width)?,
                 parts: fit("pieces of a norm", count)?,
@@ -356,7 +362,7 @@ impl Lowering<'_> {
                 (at(Source::Weight(bias), offset, 0, step), Access::Read),
                 (at(Source::Arena(y.buffer), offset, y.row_bytes()?, step), Access::Write),
             ];
-            let spec = KernelSpec::AddBias { n: fit("elements of a bias", part.tile)? };
+            let spec = AddBias { n: fit("elements of a bias", part.tile)? };
             self.by_rows(label, y.rows, part.columns, (spec, Vec::new()), args)?;
         }
         Ok(())

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use ixc::kernels::bench::{Measured, Peak, Place, measure, peak, work_of};
-use ixc::kernels::catalogue::work::Arithmetic;
+use ixc::kernels::work::Arithmetic;
 use ixc::machine::bandwidth;
 use serde_json::json;
 

@@ -38,7 +38,6 @@ mod panel;
 mod quants;
 pub mod strip;
 
-use crate::spec::Shape;
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, ValueId};
@@ -46,7 +45,7 @@ use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, ValueId};
 use self::micro::Micro;
 use self::panel::{Dots, Source};
 use self::strip::Part;
-use super::{Destination, Product, Rows, Vectors, quantise};
+use super::{Destination, Product, Rows, Shape, Vectors, quantise};
 
 /// Bytes of the strip's results for one row of activations.
 const RESULT: i64 = 4 * STRIP as i64;

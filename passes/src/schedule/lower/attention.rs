@@ -10,7 +10,7 @@ use ixc_ir::graph::attrs::{self, RopeAttrs};
 use ixc_ir::graph::interpret::math::rope_angles;
 use ixc_ir::graph::{Op, WeightId};
 use ixc_ir::plan::{Arg, CacheLayer, DimRule, Division, Input, RopeStyle, RopeTable, Source, Split, Task, Variant};
-use ixc_kernels::{Bits, KernelSpec};
+use ixc_kernels::{Attention, AttentionCombine, AttentionPart, Bits, RopeAppend, RopeHeads};
 
 use super::{Access, INDEX_BYTES, Lowering, Meaning, Pieces, ScheduleError, Stored};
 use super::{by_column, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
@@ -53,7 +53,7 @@ impl Lowering<'_> {
         }
         args.extend(rope_args(table));
         args.push((by_column(Source::Arena(y.buffer), row, column), Access::Write));
-        let spec = KernelSpec::RopeHeads {
+        let spec = RopeHeads {
             heads: fit("heads", together)?,
             d: fit("elements of a head", d)?,
             dims: fit("rotated elements", rope.dims)?,
@@ -104,7 +104,7 @@ impl Lowering<'_> {
         args.push((whole(Source::Keys(layer)), Access::Write));
         args.push((whole(Source::Values(layer)), Access::Write));
         args.push((scratch_arg(), Access::Read));
-        let spec = KernelSpec::RopeAppend {
+        let spec = RopeAppend {
             d: cache.key_len,
             dv: cache.value_len,
             dims: fit("rotated elements", dims)?,
@@ -154,11 +154,11 @@ impl Lowering<'_> {
         let (group, heads) = (fit("query heads of a key head", group)?, cache.heads);
         // One token has few items, so those are divided by positions; rows of several share the loads of keys and values.
         let division = Division::THREADS;
-        let combine = self.kernel(KernelSpec::AttentionCombine { group, dv, parts: division.parts })?;
+        let combine = self.kernel(AttentionCombine { group, dv, parts: division.parts })?;
         let one = Variant {
             up_to_rows: 1,
             row_chunk: 1,
-            kernel: self.kernel(KernelSpec::AttentionPart { group, d, dv, scale })?,
+            kernel: self.kernel(AttentionPart { group, d, dv, scale })?,
             dims: vec![DimRule::FullBlocks, DimRule::MaskedBlocks, DimRule::FirstBlock],
             split: Some(Split { argument: RESULT, division, combine, alone: None }),
         };
@@ -170,7 +170,7 @@ impl Lowering<'_> {
         let several = Variant {
             up_to_rows: u32::MAX,
             row_chunk: rows,
-            kernel: self.kernel(KernelSpec::Attention { group, d, dv, scale, heads, rows })?,
+            kernel: self.kernel(Attention { group, d, dv, scale, heads, rows })?,
             dims,
             split: None,
         };
@@ -207,15 +207,15 @@ impl Lowering<'_> {
                 (scratch_arg(), Access::Read),
             ];
             let group = fit("query heads of a key head", together)?;
-            let combine = self.kernel(KernelSpec::AttentionCombine { group, dv, parts: division.parts })?;
+            let combine = self.kernel(AttentionCombine { group, dv, parts: division.parts })?;
             // Each head's parts are combined where there is room for them.
             let alone = (group > 1)
-                .then(|| self.kernel(KernelSpec::AttentionCombine { group: 1, dv, parts: division.parts }))
+                .then(|| self.kernel(AttentionCombine { group: 1, dv, parts: division.parts }))
                 .transpose()?;
             let variant = Variant {
                 up_to_rows: u32::MAX,
                 row_chunk: 1,
-                kernel: self.kernel(KernelSpec::AttentionPart { group, d, dv, scale })?,
+                kernel: self.kernel(AttentionPart { group, d, dv, scale })?,
                 dims: vec![DimRule::FullBlocks, DimRule::MaskedBlocks, DimRule::FirstBlock],
                 split: Some(Split { argument: RESULT, division, combine, alone }),
             };

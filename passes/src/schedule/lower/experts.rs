@@ -10,7 +10,7 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::Op;
 use ixc_ir::graph::attrs::{RouteAttrs, RouteScore};
 use ixc_ir::plan::{Arg, BucketId, DimRule, Input, RowCount, Source, Step};
-use ixc_kernels::{Bits, KernelSpec, Score};
+use ixc_kernels::{Bits, Combine, Gather, Route, Score};
 
 use super::{Access, INDEX_BYTES, Lowering, Meaning, Rows, ScheduleError, Slots, Stored};
 use super::{Resource, What, Work, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
@@ -28,7 +28,7 @@ impl Lowering<'_> {
             (by_row(Source::Arena(p.buffer), p.row_bytes()?), Access::Write),
             (scratch_arg(), Access::Read),
         ];
-        let spec = KernelSpec::Route {
+        let spec = Route {
             experts: fit("experts", logits.width)?,
             top_k: fit("experts of a token", route.top_k)?,
             score: match route.score {
@@ -111,7 +111,7 @@ impl Lowering<'_> {
             (whole(Source::Arena(x.buffer)), Access::Read),
             (by_row(Source::Arena(y.buffer), row), Access::Write),
         ];
-        let spec = KernelSpec::Gather { bytes: fit("bytes of a row", row)? };
+        let spec = Gather { bytes: fit("bytes of a row", row)? };
         self.by_rows("gather".to_string(), rows, 1, (spec, vec![DimRule::All(RowCount::Tokens)]), args)?;
         self.gathered.insert((x.buffer, bucket), y);
         Ok(y)
@@ -156,7 +156,7 @@ impl Lowering<'_> {
             }
             args.push((Arg { offset, ..by_row(Source::Arena(out.buffer), row) }, Access::Write));
             let n = fit("elements of a row", y.width)?;
-            let spec = KernelSpec::Combine { n, slots: top_k, residual: residual.is_some() };
+            let spec = Combine { n, slots: top_k, residual: residual.is_some() };
             let dims = vec![DimRule::All(RowCount::Routed { top_k })];
             self.by_rows(label.clone(), out.rows, 1, (spec, dims), args)?;
             offset += y.row_bytes()?;

@@ -7,7 +7,7 @@
 use ixc_ir::format::Format;
 use ixc_ir::graph::{Op, Operand, WeightId};
 use ixc_ir::plan::{DimRule, Input, RowCount, Source};
-use ixc_kernels::{Bits, Elementwise, KernelSpec};
+use ixc_kernels::{AddBias, Bits, Elementwise, Embed, Gather, Map, Quantise, RmsNorm};
 
 use super::{Access, INDEX_BYTES, Lowering, Meaning, Rows, ScheduleError, Stored};
 use super::{by_column, by_row, fit, row_bytes, unsupported, whole};
@@ -23,7 +23,7 @@ impl Lowering<'_> {
         let format = self.module.weights[w.index()].format;
         let label = self.label(op.kind, w);
         let y = self.buffer(&label, Rows::Tokens, Format::F32, n)?;
-        let spec = KernelSpec::Embed { format, rows: fit("rows of a table", rows)?, n: fit("columns of a table", n)? };
+        let spec = Embed { format, rows: fit("rows of a table", rows)?, n: fit("columns of a table", n)? };
         let args = vec![
             (by_row(Source::Input(Input::Tokens), INDEX_BYTES), Access::Read),
             (whole(Source::Weight(self.weight(w)?)), Access::Read),
@@ -57,7 +57,7 @@ impl Lowering<'_> {
         let row = y.row_bytes()?;
         let mut args: Vec<_> = inputs.iter().map(|x| (by_row(Source::Arena(x.buffer), row), Access::Read)).collect();
         args.push((by_row(Source::Arena(y.buffer), row), Access::Write));
-        let spec = KernelSpec::Map { function, n: fit("elements of a row", y.width)? };
+        let spec = Map { function, n: fit("elements of a row", y.width)? };
         self.by_rows(name.to_string(), y.rows, 1, (spec, Vec::new()), args)?;
         Ok(Meaning::Stored(y))
     }
@@ -79,7 +79,7 @@ impl Lowering<'_> {
             (whole(Source::Weight(self.vector(op.kind.row().mnemonic, w)?)), Access::Read),
             (by_column(Source::Arena(y.buffer), row, column), Access::Write),
         ];
-        let spec = KernelSpec::AddBias { n: fit("elements of a bias", n)? };
+        let spec = AddBias { n: fit("elements of a bias", n)? };
         self.by_rows(label, y.rows, x.width / n, (spec, Vec::new()), args)?;
         Ok(Meaning::Stored(y))
     }
@@ -108,7 +108,7 @@ impl Lowering<'_> {
             (whole(Source::Weight(weight)), Access::Read),
             (by_column(Source::Arena(y.buffer), y.row_bytes()?, row_bytes(out, n)?), Access::Write),
         ];
-        let spec = KernelSpec::RmsNorm { n: fit("elements of a norm", n)?, eps, out };
+        let spec = RmsNorm { n: fit("elements of a norm", n)?, eps, out };
         self.by_rows(label, y.rows, x.width / n, (spec, Vec::new()), args)?;
         Ok(Meaning::Stored(y))
     }
@@ -132,7 +132,7 @@ impl Lowering<'_> {
             (by_row(Source::Arena(x.buffer), x.row_bytes()?), Access::Read),
             (by_row(Source::Arena(y.buffer), y.row_bytes()?), Access::Write),
         ];
-        let spec = KernelSpec::Quantise { n: fit("elements of a row", x.width)?, out };
+        let spec = Quantise { n: fit("elements of a row", x.width)?, out };
         self.by_rows("quantise".to_string(), x.rows, 1, (spec, Vec::new()), args)?;
         self.quantised.insert((x.buffer, out), y);
         Ok(y)
@@ -154,7 +154,7 @@ impl Lowering<'_> {
             (whole(Source::Arena(x.buffer)), Access::Read),
             (by_row(Source::Arena(y.buffer), row), Access::Write),
         ];
-        let spec = KernelSpec::Gather { bytes: fit("bytes of a row", row)? };
+        let spec = Gather { bytes: fit("bytes of a row", row)? };
         self.by_rows(name.to_string(), y.rows, 1, (spec, vec![DimRule::All(RowCount::Tokens)]), args)?;
         Ok(Meaning::Stored(y))
     }
