@@ -16,12 +16,13 @@
 //!   linear w tail: outputs x 1, gemv_q4_k_a8_super_t8n520k256 by 5 to 5 rows, gemm_q4_k_a8_super_t8n520k256 by 96
 //! ```
 //!
-//! Each op becomes tasks that read and write buffers (`lower`, and `matrix` for products, with `tiling`, `packing` and [`pieces`] for how);
-//! tasks go into the earliest step
+//! Each op becomes tasks that read and write buffers (`lower`, and `matrix` for products, with `tiling`, `packing` and [`pieces`] for how; `bind`
+//! puts each kernel's arguments, which they name, in its order); tasks go into the earliest step
 //! after all that they read is written (`steps`), so that there are as many barriers as the longest chain of tasks is long,
 //! and no fewer are possible; and buffers whose lives do not meet share the arena's bytes (`arena`).
 
 mod arena;
+mod bind;
 mod lower;
 mod matrix;
 pub(crate) mod packing;
@@ -32,6 +33,7 @@ mod tiling;
 use ixc_ir::graph::Module;
 use ixc_ir::graph::interpret::{SourceError, WeightSource};
 use ixc_ir::plan::{Plan, SourceFile};
+use ixc_kernels::signature::BindError;
 use ixc_kernels::{KernelSpec, Softmax};
 
 use lower::{Lowering, Rows};
@@ -89,6 +91,9 @@ pub enum ScheduleError {
         /// What is not supported, and what would be.
         problem: String,
     },
+    /// What the schedule gives a kernel is not what the kernel takes.
+    #[error(transparent)]
+    Bind(#[from] BindError),
     /// A number of the plan is too large.
     #[error("{what} is {value}, which does not fit {limit}")]
     TooLarge {

@@ -354,7 +354,8 @@ pub struct Split {
     pub argument: u32,
     /// How positions are divided.
     pub division: Division,
-    /// Makes the result of the parts. Buffers: the parts, one behind the other, that argument, scratch. Dims: \[parts\].
+    /// Makes the result of the parts: `attention_combine`, whose buffers are the parts, one behind the other, that argument and scratch, and whose
+    /// dim is how many parts there are.
     pub combine: KernelId,
     /// Makes, to the same bits, one of several equal pieces of the result from those pieces of the parts, where a plan is in pieces. Buffers and
     /// dims are those of `combine`, but for the sizes: engines check how many dims it has and what it does with each buffer, and have no other use for it.
@@ -372,7 +373,7 @@ pub struct Task {
     pub columns: u32,
     /// Kernels by row count.
     pub variants: Vec<Variant>,
-    /// The kernels' buffers; the same for all variants. A variant whose kernel has fewer takes the first ones: scratch is last.
+    /// The kernels' buffers, in the order in which their IR has them; the same for all variants. A kernel of fewer buffers has the first ones.
     pub args: Vec<Arg>,
 }
 

@@ -31,7 +31,7 @@ use ixc_ir::plan::{Arg, Division, Source};
 use ixc_kernels::{AddBias, Bits, Elementwise, Linear, Map, Quantise, RmsNormPiece, Shape, SumSquares};
 
 use super::ScheduleError;
-use super::lower::{Access, Lowering, Rows, Stored, fit, row_bytes};
+use super::lower::{Lowering, Rows, Stored, fit, row_bytes};
 use super::matrix::{Matrix, Product, scratch_arg};
 use super::tiling::parts;
 
@@ -210,17 +210,17 @@ impl Lowering<'_> {
                 expert_stride: m.expert,
             };
             let x_arg = at(Source::Arena(x.buffer), x_offset, x.row_bytes()?, 0);
-            let mut args = vec![(x_arg, Access::Read), (w, Access::Read)];
+            let mut args = vec![("x", x_arg), ("w", w)];
             if let Some(bias) = bias {
-                args.push((at(Source::Weight(bias), first * 4 + offset, 0, step), Access::Read));
+                args.push(("bias", at(Source::Weight(bias), first * 4 + offset, 0, step)));
             }
             if let Some((added, skip)) = added {
-                args.push((at(Source::Arena(added.buffer), skip + offset, added.row_bytes()?, step), Access::Read));
+                args.push(("residual", at(Source::Arena(added.buffer), skip + offset, added.row_bytes()?, step)));
             }
-            args.push((at(Source::Arena(y.buffer), offset, y.row_bytes()?, step), Access::Write));
+            args.push(("y", at(Source::Arena(y.buffer), offset, y.row_bytes()?, step)));
             if strip > 1 {
                 // Where minimums are multiplied; other kernels take none.
-                args.push((scratch_arg(), Access::Read));
+                args.push(("scratch", scratch_arg()));
             }
             let tile = fit("tile", part.tile)?;
             let spec = Linear {
@@ -234,13 +234,7 @@ impl Lowering<'_> {
                 residual: added.is_some(),
                 shape: Shape::Gemv,
             };
-            self.by_rows(
-                label,
-                x.rows,
-                part.columns,
-                (spec, Shape::Gemv.dims(m.format).into_iter().filter_map(|dim| dim.rule).collect()),
-                args,
-            )?;
+            self.by_rows(label, x.rows, part.columns, (spec, &[]), args)?;
         }
         Ok(())
     }
@@ -265,12 +259,12 @@ impl Lowering<'_> {
             let label = if part.first == 0 { label.to_string() } else { format!("{label} tail") };
             let (offset, step) = (part.first * 4, part.tile * 4);
             let mut args = Vec::with_capacity(inputs.len() + 1);
-            for x in inputs {
-                args.push((at(Source::Arena(x.buffer), offset, x.row_bytes()?, step), Access::Read));
+            for (name, x) in ["a", "b"].into_iter().zip(inputs) {
+                args.push((name, at(Source::Arena(x.buffer), offset, x.row_bytes()?, step)));
             }
-            args.push((at(Source::Arena(y.buffer), offset, y.row_bytes()?, step), Access::Write));
+            args.push(("y", at(Source::Arena(y.buffer), offset, y.row_bytes()?, step)));
             let spec = Map { function, n: fit("elements of a row", part.tile)? };
-            self.by_rows(label, y.rows, part.columns, (spec, Vec::new()), args)?;
+            self.by_rows(label, y.rows, part.columns, (spec, &[]), args)?;
         }
         Ok(())
     }
@@ -284,11 +278,11 @@ impl Lowering<'_> {
             let (from, to) = (row_bytes(x.format, part.first)?, row_bytes(y.format, part.first)?);
             let (from_step, to_step) = (row_bytes(x.format, part.tile)?, row_bytes(y.format, part.tile)?);
             let args = vec![
-                (at(Source::Arena(x.buffer), from, x.row_bytes()?, from_step), Access::Read),
-                (at(Source::Arena(y.buffer), to, y.row_bytes()?, to_step), Access::Write),
+                ("x", at(Source::Arena(x.buffer), from, x.row_bytes()?, from_step)),
+                ("y", at(Source::Arena(y.buffer), to, y.row_bytes()?, to_step)),
             ];
             let spec = Quantise { n: fit("elements of a row", part.tile)?, out: y.format };
-            self.by_rows(label.to_string(), y.rows, part.columns, (spec, Vec::new()), args)?;
+            self.by_rows(label.to_string(), y.rows, part.columns, (spec, &[]), args)?;
         }
         Ok(())
     }
@@ -317,11 +311,11 @@ impl Lowering<'_> {
             let (offset, step) = (part.first * 4, part.tile * 4);
             let label = format!("{label} squares{}", if part.first == 0 { "" } else { " tail" });
             let args = vec![
-                (at(Source::Arena(x.buffer), offset, x.row_bytes()?, step), Access::Read),
-                (at(Source::Arena(sums.buffer), first * 4, sums.row_bytes()?, 4), Access::Write),
+                ("x", at(Source::Arena(x.buffer), offset, x.row_bytes()?, step)),
+                ("y", at(Source::Arena(sums.buffer), first * 4, sums.row_bytes()?, 4)),
             ];
             let spec = SumSquares { n: fit("elements of a row", part.tile)? };
-            self.by_rows(label, x.rows, part.columns, (spec, Vec::new()), args)?;
+            self.by_rows(label, x.rows, part.columns, (spec, &[]), args)?;
             first += part.columns;
         }
         for part in &all {
@@ -329,10 +323,10 @@ impl Lowering<'_> {
             let (to, to_step) = (row_bytes(y.format, part.first)?, row_bytes(y.format, part.tile)?);
             let label = format!("{label}{}", if part.first == 0 { "" } else { " tail" });
             let args = vec![
-                (at(Source::Arena(x.buffer), offset, x.row_bytes()?, step), Access::Read),
-                (at(Source::Arena(sums.buffer), 0, sums.row_bytes()?, 0), Access::Read),
-                (at(Source::Weight(weight), offset, 0, step), Access::Read),
-                (at(Source::Arena(y.buffer), to, y.row_bytes()?, to_step), Access::Write),
+                ("x", at(Source::Arena(x.buffer), offset, x.row_bytes()?, step)),
+                ("sums", at(Source::Arena(sums.buffer), 0, sums.row_bytes()?, 0)),
+                ("w", at(Source::Weight(weight), offset, 0, step)),
+                ("y", at(Source::Arena(y.buffer), to, y.row_bytes()?, to_step)),
             ];
             let spec = RmsNormPiece {
                 n: fit("elements of a row", part.tile)?,
@@ -341,7 +335,7 @@ impl Lowering<'_> {
                 eps,
                 out: y.format,
             };
-            self.by_rows(label, y.rows, part.columns, (spec, Vec::new()), args)?;
+            self.by_rows(label, y.rows, part.columns, (spec, &[]), args)?;
         }
         Ok(true)
     }
@@ -358,12 +352,12 @@ impl Lowering<'_> {
             let label = if part.first == 0 { label.to_string() } else { format!("{label} tail") };
             let (offset, step) = (part.first * 4, part.tile * 4);
             let args = vec![
-                (at(Source::Arena(x.buffer), offset, x.row_bytes()?, step), Access::Read),
-                (at(Source::Weight(bias), offset, 0, step), Access::Read),
-                (at(Source::Arena(y.buffer), offset, y.row_bytes()?, step), Access::Write),
+                ("x", at(Source::Arena(x.buffer), offset, x.row_bytes()?, step)),
+                ("bias", at(Source::Weight(bias), offset, 0, step)),
+                ("y", at(Source::Arena(y.buffer), offset, y.row_bytes()?, step)),
             ];
             let spec = AddBias { n: fit("elements of a bias", part.tile)? };
-            self.by_rows(label, y.rows, part.columns, (spec, Vec::new()), args)?;
+            self.by_rows(label, y.rows, part.columns, (spec, &[]), args)?;
         }
         Ok(())
     }
