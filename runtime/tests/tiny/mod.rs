@@ -225,7 +225,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
 
     let (w, h) = (m.weight("norm", &[N]), m.buffer("h", N, tokens));
     let args = vec![arena(x0, row), arg(w, 0, 0), arena(h, row)];
-    steps.push(vec![m.rows("norm", RowAxis::Tokens, 1, norm.clone(), &[], args)]);
+    steps.push(vec![m.rows("norm", RowAxis::Tokens, 1, norm, &[], args)]);
 
     let [wq, wk, wv] = [("q", HEADS * D), ("k", D), ("v", D)].map(|(name, n)| m.weight(name, &[n, N]));
     let [q, k, v] = [("q", HEADS * D), ("k", D), ("v", D)].map(|(name, n)| m.buffer(name, n, tokens));
@@ -278,7 +278,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
 
     let (w, h2) = (m.weight("norm2", &[N]), m.buffer("h2", N, tokens));
     let args = vec![arena(x1, row), arg(w, 0, 0), arena(h2, row)];
-    steps.push(vec![m.rows("norm2", RowAxis::Tokens, 1, norm.clone(), &[], args)]);
+    steps.push(vec![m.rows("norm2", RowAxis::Tokens, 1, norm, &[], args)]);
 
     // Eight rows of which the router looks at four.
     let (wr, rl) = (m.weight("router", &[8, N]), m.buffer("router logits", 8, tokens));
@@ -293,7 +293,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     let g = m.buffer("g", N, routed);
     let args = vec![input(Input::RoutedToken(bucket), 4), arena(h2, 0), arena(g, row)];
     let gather = Gather { bytes: row };
-    steps.push(vec![m.rows("gather", axis, 1, gather.clone(), &[DimRule::All(tokens)], args)]);
+    steps.push(vec![m.rows("gather", axis, 1, gather, &[DimRule::All(tokens)], args)]);
 
     let (gate, up) = (m.weight("gate", &[EXPERTS, N, N]), m.weight("up", &[EXPERTS, N, N]));
     let s = m.buffer("s", N, routed);
