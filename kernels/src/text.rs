@@ -5,11 +5,12 @@
 //! rope_heads heads=16 d=128 dims=128 style=neox norm=1e-6
 //! ```
 //!
-//! Each kernel declares its spec by [`spec!`], from which both directions come. Fields may stand in any order; flags (`bias`), optional fields (`norm`) and activations (`x`) are left
-//! out where they are not set or are what the weight's format takes. Takes hostile text; an error says what would be right.
+//! Each kernel declares its spec by [`spec!`], from which both directions come. Fields may stand in any order; flags (`bias`), optional
+//! fields (`norm`) and activations (`x`) are left out where they are not set or are what the weight's format takes. Takes hostile text;
+//! an error says what would be right.
 //!
 //! ```
-//! use crate::spec::KernelSpec;
+//! use ixc_kernels::KernelSpec;
 //!
 //! let spec: KernelSpec = "linear shape=gemv format=q4_k k=256 tile=8 n=8".parse().unwrap();
 //! assert_eq!(spec.to_string(), "linear format=q4_k k=256 tile=8 n=8 shape=gemv");
