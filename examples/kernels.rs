@@ -3,15 +3,13 @@
 //! What `ixc dump --stage kernel` and `--stage asm` show for a whole model, for one kernel: a generator makes kernel IR, the
 //! IR is compiled for every target that this machine has, and both give the same numbers.
 
-use ixc::codegen::generators::generate;
 use ixc::codegen::module::Module;
-use ixc::codegen::target::Target;
 use ixc::compile::assembly;
-use ixc::ir::plan::KernelSpec;
-use ixc::ir::plan::spec::Elementwise;
+use ixc::kernels::{Elementwise, KernelSpec, Map, generate};
+use ixc::targets::Target;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let spec = KernelSpec::Map { function: Elementwise::Silu, n: 12 };
+    let spec = KernelSpec::from(Map { function: Elementwise::Silu, n: 12 });
     let numbers: Vec<f32> = (0..12).map(|i| i as f32 - 6.0).collect();
     for target in Target::all().filter(|target| target.missing().is_empty()) {
         let kernel = generate(&spec, target)?;

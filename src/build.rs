@@ -6,8 +6,8 @@ use std::sync::LazyLock;
 
 use serde::Serialize;
 
-use ixc_codegen::target::TARGETS;
 use ixc_frontend::arch::ARCHITECTURES;
+use ixc_targets::TARGETS;
 
 /// A build.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -15,19 +15,19 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Instant;
 
-use ixc_codegen::generators::generate;
-use ixc_codegen::target::{Isa, Target};
 use ixc_codegen::{parallel, portable, x64};
 use ixc_frontend::arch::FileWeights;
 use ixc_frontend::gguf::Gguf;
 use ixc_frontend::tokenizer::TokenizerSpec;
 use ixc_ir::graph::Module;
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{KernelSpec, Plan, SourceFile};
+use ixc_ir::plan::{Plan, SourceFile};
+use ixc_kernels::{KernelSpec, generate};
 use ixc_passes::manager::{self, PIPELINE, run_pipeline};
 use ixc_passes::schedule::pieces::Pieces;
 use ixc_passes::schedule::{self, DEFAULT_MAX_TOKENS, MatrixTarget, Settings};
 use ixc_runtime::file::decode;
+use ixc_targets::{Isa, Target};
 
 use crate::Error;
 use crate::model::Model;
@@ -232,7 +232,7 @@ impl FromStr for TargetName {
     fn from_str(name: &str) -> Result<TargetName, String> {
         let named = if name == "native" { Some(Target::native()) } else { Target::from_name(name) };
         named.map(TargetName).ok_or_else(|| {
-            let names: Vec<_> = ixc_codegen::target::TARGETS.iter().map(|row| row.name).collect();
+            let names: Vec<_> = ixc_targets::TARGETS.iter().map(|row| row.name).collect();
             format!("targets are native, {}", names.join(", "))
         })
     }

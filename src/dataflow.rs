@@ -13,14 +13,14 @@
 
 use std::collections::HashMap;
 
-use ixc_codegen::generators::generate;
 use ixc_codegen::parallel;
-use ixc_codegen::target::Target;
 use ixc_ir::dataflow::grid::Grid;
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{KernelSpec, Plan};
+use ixc_ir::plan::Plan;
+use ixc_kernels::{KernelSpec, generate};
 use ixc_passes::place::search::{SearchError, search};
 use ixc_passes::schedule::pieces::Pieces;
+use ixc_targets::Target;
 
 use crate::Error;
 use crate::compile::{self, fuse, scheduled};

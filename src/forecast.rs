@@ -35,11 +35,11 @@
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use ixc_codegen::target::Target;
 use ixc_files::own;
 use ixc_frontend::gguf::Gguf;
 use ixc_runtime::needs::Needs;
 use ixc_runtime::stream::store::CHUNK;
+use ixc_targets::Target;
 use serde::{Deserialize, Serialize};
 
 use crate::machine::drive::Choice;

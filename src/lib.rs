@@ -47,4 +47,5 @@ pub use error::Error;
 pub use ixc_files as files;
 pub use {
     ixc_codegen as codegen, ixc_frontend as frontend, ixc_ir as ir, ixc_passes as passes, ixc_runtime as runtime,
+    ixc_targets as targets,
 };

@@ -18,7 +18,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ixc_codegen::module::CodegenError;
-use ixc_codegen::target::Target;
 use ixc_frontend::template::ChatTemplate;
 use ixc_frontend::tokenizer::{Tokenizer, TokenizerError};
 use ixc_ir::format::Format;
@@ -37,6 +36,7 @@ use ixc_runtime::stream::drive::Options as DriveOptions;
 use ixc_runtime::stream::predict::{self, Choice, Strategy};
 use ixc_runtime::stream::store::{Config, Store};
 use ixc_runtime::trace::Recorder;
+use ixc_targets::Target;
 
 use crate::Error;
 use crate::budget;

@@ -7,7 +7,6 @@ mod support;
 
 use std::path::{Path, PathBuf};
 
-use ixc::codegen::target::Target;
 use ixc::compile::{Compiled, Options, compile};
 use ixc::frontend::arch::FileWeights;
 use ixc::ir::format::Format::{F16, F32, Q4K};
@@ -19,6 +18,7 @@ use ixc::model::Model;
 use ixc::runtime::engine::{self, BackendKind, Engine};
 use ixc::runtime::stream::predict::{Choice, Settings, Strategy};
 use ixc::runtime::stream::store::{Config, stats::LayerStats};
+use ixc::targets::Target;
 use made::{BASE, Made, MadeExperts};
 use support::{ixc, stderr, stdout};
 

@@ -9,7 +9,6 @@ mod tiny;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ixc::codegen::target::Target;
 use ixc::ir::plan::Step;
 use ixc::runtime::engine::{BackendKind, Engine, Options};
 use ixc::runtime::stream::drive::Backend;
@@ -17,6 +16,7 @@ use ixc::runtime::stream::pread::Pread;
 use ixc::runtime::stream::queue::Queue;
 use ixc::runtime::stream::store::{Config, Make};
 use ixc::runtime::trace::Recorder;
+use ixc::targets::Target;
 use timeline::Timeline;
 use tiny::{EXPERTS, Factors, Folder, MAX_TOKENS, VOCABULARY, grouped};
 

@@ -4,7 +4,7 @@ mod support;
 
 use std::path::Path;
 
-use ixc::codegen::target::Target;
+use ixc::targets::Target;
 use ixc_testing::bits;
 use support::{Golden, demo_model, ixc, kl_divergence, list, nmse, read_npy, scratch, shared, stdout};
 
@@ -51,7 +51,7 @@ fn compiled_models_keep_their_limits(target: Target) {
     let (missing, target) = (target.missing(), target.name());
     let emulate = !missing.is_empty();
     if emulate {
-        println!("{target}: emulated, since this machine lacks {}", ixc::codegen::cpu::list(&missing));
+        println!("{target}: emulated, since this machine lacks {}", ixc::targets::cpu::list(&missing));
     } else {
         println!("{target}: native");
     }

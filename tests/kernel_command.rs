@@ -5,9 +5,9 @@ mod support;
 use std::path::Path;
 use std::process::Output;
 
-use ixc::codegen::rows::table::ROWS;
-use ixc::codegen::target::Target;
-use ixc::ir::plan::KernelSpec;
+use ixc::kernels::KernelSpec;
+use ixc::kernels::catalogue::ROWS;
+use ixc::targets::Target;
 use serde_json::Value as Json;
 use support::{ixc, scratch, stderr, stdout};
 

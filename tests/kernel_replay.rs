@@ -8,8 +8,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 
-use ixc::codegen::rows::inputs::Random;
-use ixc::codegen::target::Target;
+use ixc::kernels::catalogue::inputs::Random;
+use ixc::targets::Target;
 use serde_json::{Value as Json, json};
 use support::{ixc, scratch, stderr, stdout};
 
@@ -81,7 +81,7 @@ fn exported_kernels_replay_emulated_and_natively() {
             let facts: Json = serde_json::from_slice(&native.stdout).unwrap();
             assert_eq!((&facts["equal"], &facts["engine"]), (&true.into(), &"this machine".into()), "{facts}");
         } else {
-            println!("NOT RUN natively: {name}: this machine lacks {}", ixc::codegen::cpu::list(&missing));
+            println!("NOT RUN natively: {name}: this machine lacks {}", ixc::targets::cpu::list(&missing));
             refused(&native, 69, "this machine lacks");
         }
     }

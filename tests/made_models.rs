@@ -6,13 +6,13 @@ mod made;
 
 use std::path::Path;
 
-use ixc::codegen::target::Target;
 use ixc::compile::{Options, compile};
 use ixc::ir::format::Format::{Bf16, F16, F32, Q4_0, Q4K, Q5K, Q6K, Q8_0};
 use ixc::model::Model;
 use ixc::runtime::engine::{self, BackendKind, Engine};
 use ixc::runtime::stream::predict::{Choice, Settings, Strategy};
 use ixc::runtime::stream::store::Config;
+use ixc::targets::Target;
 use made::{BASE, Key, Made, MadeExperts};
 
 /// More than two attention blocks of 32 positions and more than one step.

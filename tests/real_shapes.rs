@@ -13,10 +13,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Instant;
 
-use ixc::codegen::target::Target;
 use ixc::compile::{Options, compile};
 use ixc::model::Model;
 use ixc::runtime::load;
+use ixc::targets::Target;
 use support::headers::{REAL_SHAPES, RealShape};
 
 const TARGETS: [Target; 4] = [Target::PORTABLE, Target::AVX2, Target::AVX512, Target::AMX];

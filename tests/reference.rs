@@ -124,10 +124,10 @@ fn passes() -> String {
 
 fn targets() -> String {
     let mut out = String::from(
-        "# Targets\n\nGenerated from the target table in `codegen/src/target.rs`. `native` is the one with the most features that the machine \
+        "# Targets\n\nGenerated from the target table in `targets/src/target.rs`. `native` is the one with the most features that the machine \
          has all of.\n\n| target | kind | CPU features | vectors | tiles | L1d, L2 KiB | what it is |\n| --- | --- | --- | --- | --- | --- | --- |\n",
     );
-    for row in ixc_codegen::target::TARGETS {
+    for row in ixc_targets::TARGETS {
         let features: Vec<_> = row.features.iter().map(|f| f.name()).collect();
         let features = if features.is_empty() { "none".to_string() } else { features.join(", ") };
         let _ = writeln!(

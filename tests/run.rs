@@ -7,10 +7,10 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use ixc::codegen::target::Target;
 use ixc::ir::kernel::Kernel;
 use ixc::ir::plan::Plan;
 use ixc::runtime::file;
+use ixc::targets::Target;
 use serde_json::Value as Json;
 use support::{Golden, demo_model, ixc, list, scratch, shared, stderr, stdout};
 

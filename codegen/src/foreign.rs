@@ -8,8 +8,9 @@ use iced_x86::{Decoder, DecoderOptions};
 use dynasmrt::AssemblyOffset;
 use dynasmrt::mmap::ExecutableBuffer;
 
+use crate::features;
 use crate::module::{CodegenError, executable};
-use crate::target::{Feature, Features};
+use ixc_targets::Features;
 
 /// The features that the instructions of `code` need; features that no target has are not among them.
 pub fn features(code: &[u8]) -> Features {
@@ -17,7 +18,7 @@ pub fn features(code: &[u8]) -> Features {
     let mut decoder = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);
     while decoder.can_decode() {
         let instruction = decoder.decode();
-        let needs = instruction.cpuid_features().iter().filter_map(|cpuid| Feature::of_instruction(*cpuid));
+        let needs = instruction.cpuid_features().iter().filter_map(|cpuid| features::of_instruction(*cpuid));
         found = found.with(&needs.collect::<Vec<_>>());
     }
     found
@@ -57,6 +58,8 @@ impl ForeignCode {
 
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
+    use ixc_targets::Feature;
+
     use super::*;
 
     #[test]

@@ -2,30 +2,24 @@
 //!
 //! | module | what it owns |
 //! | --- | --- |
-//! | [`target`] | the target table: what each target needs and how wide its registers are |
-//! | [`cpu`] | what this CPU and this system allow |
-//! | [`generators`] | kernel generators: what a step of a plan computes, as kernel IR |
+//! | [`features`] | the CPU features that an instruction needs |
 //! | [`dataflow`] | dataflow machines: grids, and the simulator of what runs on them |
 //! | [`cost`] | what finished code costs on a CPU that need not be here |
-//! | [`x64`] | lowering for `avx2`: selection, register allocation, encoding |
+//! | [`x64`] | lowering for x86-64 targets: selection, register allocation, encoding |
 //! | [`portable`] | lowering for `portable` through cranelift |
 //! | [`module`] | compiled kernels in executable memory, callable |
 //! | [`parallel`] | many kernels at once |
 //! | [`emulator`] | executes finished machine code on any machine, and checks it |
 //! | [`foreign`] | code that was not made in this process: what it needs, and calling it |
-//! | [`rows`] | named kernels, inputs for them and comparison of runs: for tests and `ixc kernel` |
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod cost;
-pub mod cpu;
 pub mod dataflow;
 pub mod emulator;
+pub mod features;
 pub mod foreign;
-pub mod generators;
 pub mod module;
 pub mod parallel;
 pub mod portable;
-pub mod rows;
-pub mod target;
 pub mod x64;

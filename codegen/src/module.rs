@@ -5,7 +5,7 @@
 //!
 //! ```
 //! use ixc_codegen::module::Module;
-//! use ixc_codegen::target::Target;
+//! use ixc_targets::Target;
 //! use ixc_ir::kernel::{KernelBuilder, Type};
 //!
 //! let mut b = KernelBuilder::new("double_f32x8");
@@ -30,11 +30,11 @@ use dynasmrt::mmap::{ExecutableBuffer, MutableBuffer};
 use ixc_ir::kernel::verify::{VerifyError, verify};
 use ixc_ir::kernel::{Affine, Atom, Buffer, BufferKind, Dim, Kernel};
 
-use crate::cpu;
 use crate::parallel;
 use crate::portable::{self, PortableError};
-use crate::target::{Isa, Target};
 use crate::x64::{self, X64Error};
+use ixc_targets::cpu;
+use ixc_targets::{Isa, Target};
 
 /// Alignment of every kernel in the mapping: a cache line, and enough for vector constants.
 const ALIGNMENT: usize = 64;

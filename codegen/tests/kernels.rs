@@ -6,12 +6,17 @@
 
 mod support;
 
-use ixc_codegen::generators::generate;
-use ixc_codegen::target::Target;
+use ixc_codegen::module::check_arguments;
 use ixc_codegen::x64;
 use ixc_ir::format::{FORMATS, Format};
-use ixc_ir::plan::spec::{Bits, Elementwise, Score, Shape};
-use ixc_ir::plan::{KernelSpec, RopeStyle};
+use ixc_ir::plan::RopeStyle;
+use ixc_kernels::catalogue::ROWS;
+use ixc_kernels::catalogue::inputs;
+use ixc_kernels::{
+    AddBias, Attention, AttentionCombine, AttentionPart, Bits, Combine, Elementwise, Embed, Gather, Linear, Map, Pack,
+    Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Score, Shape, Softmax, SumSquares, Swiglu, generate,
+};
+use ixc_targets::Target;
 use support::Group;
 
 /// Sizes that have found most errors in kernels: around one, two and four vectors.
@@ -34,7 +39,7 @@ fn pack() {
     let mut group = Group::new("pack");
     for to in formats(true) {
         for rows in [1, 3, 17] {
-            group.rows(KernelSpec::Pack { to }, rows);
+            group.rows(Pack { to }, rows);
         }
     }
     group.done();
@@ -50,7 +55,7 @@ fn packed_gemv() {
                     let k = blocks * format.block_len().max(x.block_len()) as u32;
                     let (bias, residual) = (tile == 32, rows % 2 == 1);
                     let shape = Shape::Gemv;
-                    group.rows(KernelSpec::Linear { format, x, k, tile, n, bias, residual, shape }, rows);
+                    group.rows(Linear { format, x, k, tile, n, bias, residual, shape }, rows);
                 }
             }
         }
@@ -59,7 +64,7 @@ fn packed_gemv() {
     for format in [Format::F32R16, Format::F16R16, Format::Bf16R16] {
         for k in ODD {
             let (x, shape) = (Format::F32, Shape::Gemv);
-            group.rows(KernelSpec::Linear { format, x, k, tile: 16, n: 16, bias: true, residual: true, shape }, 5);
+            group.rows(Linear { format, x, k, tile: 16, n: 16, bias: true, residual: true, shape }, 5);
         }
     }
     group.done();
@@ -74,7 +79,7 @@ fn packed_gemm() {
                 let k = 2 * format.block_len().max(x.block_len()) as u32;
                 let (tile, bias, residual) = (if rows == 17 { 48 } else { 16 }, rows % 2 == 1, rows > 16);
                 let (n, shape) = (tile + 16, Shape::Gemm);
-                group.rows(KernelSpec::Linear { format, x, k, tile, n, bias, residual, shape }, rows);
+                group.rows(Linear { format, x, k, tile, n, bias, residual, shape }, rows);
             }
         }
     }
@@ -96,7 +101,7 @@ fn packed_swiglu() {
         for (shape, rows) in [(Shape::Gemv, 1), (Shape::Gemv, 6), (Shape::Gemm, 13), (Shape::Gemm, 7)] {
             let k = gate.block_len().max(x.block_len()) as u32;
             let tile = out.block_len().max(32) as u32;
-            group.rows(KernelSpec::Swiglu { gate, up, x, k, tile, n: 2 * tile, out, rows: 13, shape }, rows);
+            group.rows(Swiglu { gate, up, x, k, tile, n: 2 * tile, out, rows: 13, shape }, rows);
         }
     }
     group.done();
@@ -112,9 +117,8 @@ fn packed_products_keep_their_registers() {
         let target = Target::from_name(target).unwrap();
         for x in activations(format) {
             for shape in [Shape::Gemv, Shape::Gemm] {
-                let spec =
-                    KernelSpec::Linear { format, x, k: 2048, tile: 32, n: 2048, bias: false, residual: true, shape };
-                let kernel = generate(&spec, target).unwrap();
+                let spec = Linear { format, x, k: 2048, tile: 32, n: 2048, bias: false, residual: true, shape };
+                let kernel = generate(&spec.into(), target).unwrap();
                 let stats = x64::compile(&kernel, target).unwrap_or_else(|e| panic!("{}: {e}", kernel.name)).stats;
                 assert_eq!((stats.vector_spills, stats.moves_in_innermost_loops), (0, 0), "{}: {stats:?}", kernel.name);
             }
@@ -141,23 +145,23 @@ fn linear_by_packing() {
             let (x, k, n) = (forms[blocks as usize % forms.len()], blocks * len, tile + 7);
             // Floats have both forms only packed.
             let x = if format.is_quantised() { x } else { format.activation() };
-            group.rows(KernelSpec::Linear { format, x, k, tile, n, bias, residual, shape }, rows);
+            group.rows(Linear { format, x, k, tile, n, bias, residual, shape }, rows);
         }
     }
     for k in ODD {
         for format in [Format::F32, Format::Bf16] {
             let (x, shape) = (format.activation(), Shape::Gemv);
-            group.rows(KernelSpec::Linear { format, x, k, tile: 3, n: 3, bias: false, residual: false, shape }, 2);
+            group.rows(Linear { format, x, k, tile: 3, n: 3, bias: false, residual: false, shape }, 2);
         }
     }
     for format in formats(false).into_iter().filter(|format| format.is_quantised()) {
         let (gate, up, x, k, out) = (format, format, format.activation(), format.block_len() as u32, Format::F32);
         let (tile, n, shape) = (8, 24, Shape::Gemm);
-        group.rows(KernelSpec::Swiglu { gate, up, x, k, tile, n, out, rows: 13, shape }, 13);
+        group.rows(Swiglu { gate, up, x, k, tile, n, out, rows: 13, shape }, 13);
     }
     let (gate, up, x, out) = (Format::Q5K, Format::Q6K, Format::A8Super, Format::A8Super);
     let (k, tile, n, shape) = (256, 256, 512, Shape::Gemv);
-    group.rows(KernelSpec::Swiglu { gate, up, x, k, tile, n, out, rows: 5, shape }, 5);
+    group.rows(Swiglu { gate, up, x, k, tile, n, out, rows: 5, shape }, 5);
     group.done();
 }
 
@@ -166,17 +170,17 @@ fn rows_of_one() {
     let mut group = Group::new("rows_of_one");
     for n in ODD {
         for function in [Elementwise::Add, Elementwise::Mul, Elementwise::Silu] {
-            group.one(KernelSpec::Map { function, n });
+            group.one(Map { function, n });
         }
-        group.one(KernelSpec::AddBias { n });
-        group.one(KernelSpec::Softmax { n });
-        group.one(KernelSpec::RmsNorm { n, eps: Bits::of(1e-6), out: Format::F32 });
-        group.one(KernelSpec::SumSquares { n });
-        group.one(KernelSpec::RmsNormPiece { n, row: 3 * n, parts: 3, eps: Bits::of(1e-6), out: Format::F32 });
-        group.one(KernelSpec::Quantise { n, out: Format::F32 });
-        group.rows(KernelSpec::Gather { bytes: n }, 9);
+        group.one(AddBias { n });
+        group.one(Softmax { n });
+        group.one(RmsNorm { n, eps: Bits::of(1e-6), out: Format::F32 });
+        group.one(SumSquares { n });
+        group.one(RmsNormPiece { n, row: 3 * n, parts: 3, eps: Bits::of(1e-6), out: Format::F32 });
+        group.one(Quantise { n, out: Format::F32 });
+        group.rows(Gather { bytes: n }, 9);
         for residual in [false, true] {
-            group.rows(KernelSpec::Combine { n, slots: 3, residual }, 9);
+            group.rows(Combine { n, slots: 3, residual }, 9);
         }
     }
     for (out, n) in [
@@ -190,15 +194,15 @@ fn rows_of_one() {
         (Format::Bf16x2, 32),
         (Format::Bf16x2, 160),
     ] {
-        group.one(KernelSpec::Quantise { n, out });
-        group.one(KernelSpec::RmsNorm { n, eps: Bits::of(1e-5), out });
+        group.one(Quantise { n, out });
+        group.one(RmsNorm { n, eps: Bits::of(1e-5), out });
         for parts in [1, 2, 33] {
-            group.one(KernelSpec::RmsNormPiece { n, row: parts * n, parts, eps: Bits::of(1e-5), out });
+            group.one(RmsNormPiece { n, row: parts * n, parts, eps: Bits::of(1e-5), out });
         }
     }
     for format in formats(false) {
         let n = 2 * format.block_len().max(17) as u32;
-        group.one(KernelSpec::Embed { format, rows: 5, n });
+        group.one(Embed { format, rows: 5, n });
     }
     group.done();
 }
@@ -209,8 +213,8 @@ fn rope() {
     for style in [RopeStyle::Neox, RopeStyle::Norm] {
         for (d, dims) in [(64, 64), (64, 32), (80, 80), (34, 30), (128, 128)] {
             for norm in [None, Some(Bits::of(1e-6))] {
-                group.rows(KernelSpec::RopeHeads { heads: 3, d, dims, style, norm }, 4);
-                group.rows(KernelSpec::RopeAppend { d, dv: d - 2, dims, style, norm }, 4);
+                group.rows(RopeHeads { heads: 3, d, dims, style, norm }, 4);
+                group.rows(RopeAppend { d, dv: d - 2, dims, style, norm }, 4);
             }
         }
     }
@@ -236,12 +240,12 @@ fn attention() {
         let (scale, several) = (Bits::of(0.125), (16 / heads).max(2));
         for blocks in [1, 2, 3] {
             for rows in [1, several] {
-                group.rows(KernelSpec::Attention { group: heads, d, dv, scale, heads: 1 + blocks % 2, rows }, blocks);
+                group.rows(Attention { group: heads, d, dv, scale, heads: 1 + blocks % 2, rows }, blocks);
             }
-            group.rows(KernelSpec::AttentionPart { group: heads, d, dv, scale }, blocks);
+            group.rows(AttentionPart { group: heads, d, dv, scale }, blocks);
         }
         for parts in [1, 2, 16] {
-            group.rows(KernelSpec::AttentionCombine { group: heads, dv, parts: 16 }, parts);
+            group.rows(AttentionCombine { group: heads, dv, parts: 16 }, parts);
         }
     }
     group.done();
@@ -256,10 +260,24 @@ fn route() {
                 if top_k <= experts {
                     let normalise = top_k != 2;
                     let scale = Bits::of(if top_k == 1 { 2.5 } else { 1.0 });
-                    group.one(KernelSpec::Route { experts, top_k, score, normalise, scale });
+                    group.one(Route { experts, top_k, score, normalise, scale });
                 }
             }
         }
     }
     group.done();
+}
+
+#[test]
+fn inputs_of_every_row_are_valid_and_depend_on_the_seed() {
+    for row in ROWS.iter() {
+        let spec = row.spec().unwrap();
+        let kernel = generate(&spec, Target::AMX).unwrap();
+        let dims = spec.dims_of_rows(row.rows.min(7));
+        let buffers = inputs::fill(&kernel, Some(&spec), &dims, 1).unwrap();
+        let views: Vec<&[u8]> = buffers.iter().map(Vec::as_slice).collect();
+        check_arguments(&kernel.dims, &kernel.buffers, &dims, &views).unwrap();
+        assert_eq!(buffers, inputs::fill(&kernel, Some(&spec), &dims, 1).unwrap());
+        assert_ne!(buffers, inputs::fill(&kernel, Some(&spec), &dims, 2).unwrap(), "{}", row.name);
+    }
 }

@@ -4,14 +4,12 @@
 use half::f16;
 use ixc_codegen::emulator::Program;
 use ixc_codegen::emulator::memory::Slice;
-use ixc_codegen::generators::generate;
-use ixc_codegen::target::Target;
 use ixc_codegen::x64;
 use ixc_ir::format::{Codec, FORMATS, Float, Format, packed};
 use ixc_ir::graph::quantise::quantise;
 use ixc_ir::kernel::{BufferKind, Kernel, interpret, verify};
-use ixc_ir::plan::KernelSpec;
-use ixc_ir::plan::spec::Shape;
+use ixc_kernels::{KernelSpec, Linear, Shape, generate};
+use ixc_targets::Target;
 
 /// splitmix64.
 struct Random(u64);
@@ -61,7 +59,7 @@ fn check(format: Format, x_format: Format, k: usize, tile: usize, rows: usize, b
     from.dequantise(&weights, &mut exact);
     let x: Vec<f32> = (0..rows * k).map(|_| random.float() * 2.0).collect();
     let n = tile + 32;
-    let spec = KernelSpec::Linear {
+    let spec: KernelSpec = Linear {
         format,
         x: x_format,
         k: k as u32,
@@ -70,7 +68,8 @@ fn check(format: Format, x_format: Format, k: usize, tile: usize, rows: usize, b
         bias: true,
         residual: false,
         shape: Shape::Tiles,
-    };
+    }
+    .into();
     let kernel = generate(&spec, Target::AMX).unwrap_or_else(|e| panic!("{e}"));
     verify::verify(&kernel).unwrap_or_else(|e| panic!("{}: {e}", spec.name()));
     let scratch = kernel.buffers.last().unwrap().size.constant as usize;
@@ -158,7 +157,7 @@ fn products_by_tiles_are_right_in_every_format() {
 /// Nothing is spilled or moved, and tiles are configured and released once.
 #[test]
 fn code_by_tiles_is_tight() {
-    let spec = KernelSpec::Linear {
+    let spec: KernelSpec = Linear {
         format: Format::Q4KR16,
         x: Format::A8SuperTile,
         k: 2048,
@@ -167,7 +166,8 @@ fn code_by_tiles_is_tight() {
         bias: false,
         residual: false,
         shape: Shape::Tiles,
-    };
+    }
+    .into();
     let kernel = generate(&spec, Target::AMX).unwrap();
     let compiled = x64::compile(&kernel, Target::AMX).unwrap_or_else(|e| panic!("{e}"));
     let text = x64::listing::text(&compiled, &kernel);

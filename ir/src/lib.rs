@@ -6,7 +6,7 @@
 //! | [`graph`] | graph IR: a model as SSA over tensors |
 //! | [`kernel`] | kernel IR: one kernel as vector SSA, before instructions are chosen |
 //! | [`dataflow`] | machines that weights stay on, and what runs on them |
-//! | [`plan`] | the plan: steps, buffers, weights, and the specs of its kernels |
+//! | [`plan`] | the plan: steps, buffers, weights, and its kernels |
 //! | [`units`] | numbers in text: bytes, counts, nouns that agree |
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]

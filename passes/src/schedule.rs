@@ -16,12 +16,13 @@
 //!   linear w tail: outputs x 1, gemv_q4_k_a8_super_t8n520k256 by 5 to 5 rows, gemm_q4_k_a8_super_t8n520k256 by 96
 //! ```
 //!
-//! Each op becomes tasks that read and write buffers (`lower`, and `matrix` for products, with `tiling`, `packing` and [`pieces`] for how);
-//! tasks go into the earliest step
+//! Each op becomes tasks that read and write buffers (`lower`, and `matrix` for products, with `tiling`, `packing` and [`pieces`] for how; `bind`
+//! puts each kernel's arguments, which they name, in its order); tasks go into the earliest step
 //! after all that they read is written (`steps`), so that there are as many barriers as the longest chain of tasks is long,
 //! and no fewer are possible; and buffers whose lives do not meet share the arena's bytes (`arena`).
 
 mod arena;
+mod bind;
 mod lower;
 mod matrix;
 pub(crate) mod packing;
@@ -31,7 +32,9 @@ mod tiling;
 
 use ixc_ir::graph::Module;
 use ixc_ir::graph::interpret::{SourceError, WeightSource};
-use ixc_ir::plan::{KernelSpec, Plan, SourceFile};
+use ixc_ir::plan::{Plan, SourceFile};
+use ixc_kernels::signature::BindError;
+use ixc_kernels::{KernelSpec, Softmax};
 
 use lower::{Lowering, Rows};
 use pieces::Pieces;
@@ -88,6 +91,9 @@ pub enum ScheduleError {
         /// What is not supported, and what would be.
         problem: String,
     },
+    /// What the schedule gives a kernel is not what the kernel takes.
+    #[error(transparent)]
+    Bind(#[from] BindError),
     /// A number of the plan is too large.
     #[error("{what} is {value}, which does not fit {limit}")]
     TooLarge {
@@ -157,7 +163,7 @@ pub fn run(module: &Module, weights: &dyn WeightSource, settings: Settings) -> R
         return Err(step(format!("its first result is {}, of other rows than those wanted", function.ty(logits))));
     }
     let vocabulary = lower::fit("vocabulary", result.width)?;
-    let softmax = lowering.kernel(KernelSpec::Softmax { n: vocabulary })?;
+    let softmax = lowering.kernel(Softmax { n: vocabulary })?;
 
     let expert_groups = lowering.expert_groups()?;
     let steps = steps::steps(&lowering.work);

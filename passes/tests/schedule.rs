@@ -4,8 +4,9 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::random::{Formats, RandomModule, Rng, mutated, random_model};
 use ixc_ir::graph::verify::verify;
 use ixc_ir::graph::{OpKind, Place};
-use ixc_ir::plan::spec::Shape;
-use ixc_ir::plan::{BufferId, KernelSpec, Plan, RowAxis, RowCount, Source, SourceFile, Step};
+use ixc_ir::plan::{BufferId, Plan, RowAxis, RowCount, Source, SourceFile, Step};
+use ixc_kernels::signature::Role;
+use ixc_kernels::{KernelSpec, Linear, Shape, Swiglu};
 use ixc_passes::manager::{Options, PIPELINE, run_pipeline};
 use ixc_passes::schedule::{self, MatrixTarget, ScheduleError, Settings};
 
@@ -58,31 +59,6 @@ fn plan_with(seed: u64, pipeline: &[&str], matrix: MatrixTarget, options: &Optio
     (plan, layers)
 }
 
-/// Which argument a kernel writes: all others it reads.
-fn written(spec: &KernelSpec) -> usize {
-    match spec {
-        KernelSpec::Embed { .. }
-        | KernelSpec::RmsNorm { .. }
-        | KernelSpec::AddBias { .. }
-        | KernelSpec::Gather { .. }
-        | KernelSpec::Softmax { .. } => 2,
-        KernelSpec::Pack { .. } | KernelSpec::Quantise { .. } | KernelSpec::SumSquares { .. } => 1,
-        KernelSpec::RmsNormPiece { .. } => 3,
-        KernelSpec::Linear { bias, residual, .. } => 2 + usize::from(*bias) + usize::from(*residual),
-        KernelSpec::Swiglu { .. } => 3,
-        KernelSpec::RopeHeads { norm, .. } => 4 + usize::from(norm.is_some()),
-        KernelSpec::RopeAppend { norm, .. } => 5 + usize::from(norm.is_some()),
-        KernelSpec::Attention { .. } | KernelSpec::AttentionPart { .. } => 4,
-        KernelSpec::AttentionCombine { .. } => 1,
-        KernelSpec::Route { .. } => 1,
-        KernelSpec::Combine { residual, .. } => 3 + usize::from(*residual),
-        KernelSpec::Map { function, .. } => match function {
-            ixc_ir::plan::spec::Elementwise::Silu => 1,
-            ixc_ir::plan::spec::Elementwise::Add | ixc_ir::plan::spec::Elementwise::Mul => 2,
-        },
-    }
-}
-
 /// Buffers that each step reads and writes.
 fn accesses(plan: &Plan<KernelSpec>) -> Vec<(Vec<BufferId>, Vec<BufferId>)> {
     let step = |step: &Step| {
@@ -93,13 +69,9 @@ fn accesses(plan: &Plan<KernelSpec>) -> Vec<(Vec<BufferId>, Vec<BufferId>)> {
             Step::Run { tasks } => {
                 for task in tasks {
                     let spec = &plan.kernels[task.variants[0].kernel.0 as usize];
-                    let mut write = vec![written(spec)];
-                    if matches!(spec, KernelSpec::Route { .. }) {
-                        write.push(2);
-                    }
-                    for (i, arg) in task.args.iter().enumerate() {
+                    for (arg, bound) in task.args.iter().zip(&spec.signature().buffers) {
                         if let Source::Arena(buffer) = arg.source {
-                            if write.contains(&i) { writes.push(buffer) } else { reads.push(buffer) }
+                            if bound.role == Role::Write { writes.push(buffer) } else { reads.push(buffer) }
                         }
                     }
                 }
@@ -191,8 +163,8 @@ fn packed_weights_have_kernels_for_packed_weights_and_nothing_else_does() {
                     .collect();
                 for variant in &task.variants {
                     let (formats, x, tile, shape) = match plan.kernels[variant.kernel.0 as usize] {
-                        KernelSpec::Linear { format, x, tile, shape, .. } => (vec![format], x, tile, shape),
-                        KernelSpec::Swiglu { gate, up, x, tile, shape, .. } => (vec![gate, up], x, tile, shape),
+                        KernelSpec::Linear(Linear { format, x, tile, shape, .. }) => (vec![format], x, tile, shape),
+                        KernelSpec::Swiglu(Swiglu { gate, up, x, tile, shape, .. }) => (vec![gate, up], x, tile, shape),
                         _ => {
                             assert!(weights.iter().all(|weight| !weight.is_packed_at_load()), "seed {seed}");
                             continue;

@@ -11,9 +11,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ixc_codegen::target::Target;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, RowCount};
+use ixc_targets::Target;
 
 use crate::advise::{Advice, Advised};
 use crate::execute::{self, Backend, Counts, ExecuteError, ItemError, Store};

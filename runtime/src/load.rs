@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, RwLock};
 
 use ixc_codegen::module::{self, Module};
-use ixc_codegen::target::Target;
 use ixc_ir::kernel::{self, Kernel};
 use ixc_ir::plan::{ATTENTION_BLOCK, Plan, PlanWeight, SourceFile, WeightFile};
+use ixc_targets::Target;
 
 use crate::advise::Advice;
 use crate::bucket::Bucket;

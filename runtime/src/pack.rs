@@ -14,12 +14,11 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use ixc_codegen::generators::generate;
 use ixc_codegen::module::Module;
-use ixc_codegen::target::Target;
 use ixc_ir::format::packed::{self, STRIP};
 use ixc_ir::format::{Codec, FORMATS, Format};
-use ixc_ir::plan::KernelSpec;
+use ixc_kernels::{Pack, generate};
+use ixc_targets::Target;
 
 use crate::memory::Region;
 use crate::pool::{Pool, PoolError};
@@ -141,7 +140,7 @@ impl Job {
 fn kernel(to: Format) -> Option<&'static Module> {
     static MODULES: [OnceLock<Option<Module>>; FORMATS.len()] = [const { OnceLock::new() }; FORMATS.len()];
     let compile = || {
-        let kernel = generate(&KernelSpec::Pack { to }, Target::native()).ok()?;
+        let kernel = generate(&Pack { to }.into(), Target::native()).ok()?;
         let compiled = Module::compile(&[kernel], Target::native());
         let warn = |error| tracing::warn!(format = %to, "packing without a kernel, slowly: {error}");
         compiled.map_err(warn).ok()

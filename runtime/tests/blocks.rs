@@ -10,7 +10,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-use ixc_codegen::target::Target;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, WeightFile};
 use ixc_runtime::engine::{BackendKind, Engine, Options, StepError};
@@ -20,6 +19,7 @@ use ixc_runtime::file::{self, FileError};
 use ixc_runtime::load::LoadError;
 use ixc_runtime::stream::StreamError;
 use ixc_runtime::stream::store::Config;
+use ixc_targets::Target;
 use tiny::{EXPERTS, Factors, Folder, MAX_TOKENS, VOCABULARY, grouped};
 
 /// Bytes of a block: the header, and three matrices of 32 rows of 32 f16; the next begins after 2 pages.

@@ -4,13 +4,13 @@
 mod tiny;
 
 use ixc_codegen::module::CodegenError;
-use ixc_codegen::target::Target;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::Plan;
 use ixc_runtime::engine::{BackendKind, Engine, Options, Softmax, StepError};
 use ixc_runtime::file;
 use ixc_runtime::load::LoadError;
 use ixc_runtime::sample::{Sampler, Settings};
+use ixc_targets::Target;
 use tiny::{CONTEXT, Folder, MAX_TOKENS, VOCABULARY};
 
 fn options(threads: usize, backend: BackendKind) -> Options {

@@ -3,7 +3,6 @@
 #[allow(dead_code, reason = "other tests use the rest of it")]
 mod tiny;
 
-use ixc_codegen::target::Target;
 use ixc_files::OutputError;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{Affine, For, Kernel, KernelBuilder, Stmt, Type, VarId};
@@ -13,6 +12,7 @@ use ixc_runtime::execute::ExecuteError;
 use ixc_runtime::file::{self, FileError, FormatError, HEADER_BYTES};
 use ixc_runtime::load::LoadError;
 use ixc_runtime::program::Program;
+use ixc_targets::Target;
 use tiny::{EXPERTS, Factors, Folder, MAX_TOKENS, VOCABULARY};
 
 /// Splitmix64, from a seed that is printed.

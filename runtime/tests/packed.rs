@@ -3,13 +3,13 @@
 #[allow(dead_code, reason = "other tests use the rest of it")]
 mod tiny;
 
-use ixc_codegen::target::Target;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, WeightFile};
 use ixc_runtime::engine::{BackendKind, Engine, Options};
 use ixc_runtime::file::{self, FileError, FormatError, HEADER_BYTES};
 use ixc_runtime::load::LoadError;
+use ixc_targets::Target;
 use tiny::{Factors, Folder, MAX_TOKENS, VOCABULARY};
 
 /// Names of the weights that have whole strips.

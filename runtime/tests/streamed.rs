@@ -7,7 +7,6 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 
-use ixc_codegen::target::Target;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{BucketId, BufferId, ExpertGroup, Plan, Source, Step, WeightFile};
 use ixc_runtime::engine::{BackendKind, Engine, ExpertStore, Options, StepError};
@@ -21,6 +20,7 @@ use ixc_runtime::stream::files::Files;
 use ixc_runtime::stream::predict::{Choice, Settings, Strategy, auto};
 use ixc_runtime::stream::queue::{Queue, Wake};
 use ixc_runtime::stream::store::{Config, Make};
+use ixc_targets::Target;
 use tiny::{EXPERTS, Factors, Folder, MAX_TOKENS, TOP_K, VOCABULARY, grouped as plan_of};
 
 fn native(target: Target) -> BackendKind {

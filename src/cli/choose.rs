@@ -2,11 +2,11 @@
 
 use std::path::Path;
 
-use ixc::codegen::target::Target;
 use ixc::compile::TargetName;
 use ixc::model::Model;
 use ixc::runtime::engine::ExpertStore;
 use ixc::session::SessionOptions;
+use ixc::targets::Target;
 
 use super::Usage;
 use super::name::ModelName;

@@ -8,6 +8,7 @@ use ixc::machine::bandwidth;
 use ixc::machine::drive::{self, Measured};
 use ixc::machine::features::{cpu_name, features, targets};
 use ixc::machine::system::{Probe, executable_memory, huge_pages, io_uring, memory};
+use ixc::targets::cpu::{Caches, caches};
 use serde_json::json;
 
 use super::output::{self, Bytes, Printable, counted};
@@ -49,7 +50,7 @@ impl Args {
         }
         let drive = self.drive.as_deref().map(drive::measure).transpose()?;
         let (targets, features, huge_pages) = (targets(), features(), huge_pages());
-        let (ring, executable) = (io_uring(), executable_memory());
+        let (ring, executable, caches) = (io_uring(), executable_memory(), caches());
         if self.json {
             let rates: Vec<_> =
                 rates.iter().map(|(threads, rate)| json!({"threads": threads, "bytes_per_second": rate})).collect();
@@ -57,6 +58,7 @@ impl Args {
                 "ixc": ixc::build::BUILD,
                 "cpu": cpu_name(),
                 "threads": threads,
+                "caches": caches,
                 "target": targets.iter().find(|target| target.chosen).map(|target| target.name),
                 "targets": targets,
                 "features": features,
@@ -102,6 +104,8 @@ impl Args {
             }
         }
         let or_unknown = |bytes: Option<u64>| bytes.map_or("unknown".to_owned(), |bytes| Bytes(bytes).to_string());
+        let Caches { l1d, l2, l3 } = caches;
+        writeln!(out, "caches     L1d {}, L2 {}, L3 {}", or_unknown(l1d), or_unknown(l2), or_unknown(l3))?;
         writeln!(out, "memory     {}, {} available", or_unknown(memory.total), or_unknown(memory.available))?;
         if let Some(limit) = memory.cgroup_limit {
             writeln!(out, "           limited to {} by the control group", Bytes(limit))?;

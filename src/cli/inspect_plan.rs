@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::Path;
 
-use ixc::codegen::target::Target;
 use ixc::compile::decode_tokenizer;
 use ixc::frontend::tokenizer::ModelKind;
 use ixc::ir::kernel::Kernel;
 use ixc::ir::plan::{Plan, Step, WeightFile};
 use ixc::runtime::load::LoadError;
+use ixc::targets::Target;
 use serde::Serialize;
 
 use super::output::{Bytes, Printable, counted};
@@ -86,7 +86,7 @@ impl PlanFacts {
             // Loading refuses it, too.
             None | Some([]) => {}
             Some(missing) => {
-                problems.push(format!("this machine lacks {}, which the plan needs", ixc::codegen::cpu::list(missing)))
+                problems.push(format!("this machine lacks {}, which the plan needs", ixc::targets::cpu::list(missing)))
             }
         }
         Ok(PlanFacts {

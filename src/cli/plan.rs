@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ixc::budget::compile_within;
-use ixc::codegen::target::Target;
 use ixc::compile::Options;
 use ixc::forecast::{self, Forecast, Limit, PROMPT, Remembered, Routing, Shape, forecast};
 use ixc::machine::drive;
@@ -17,6 +16,7 @@ use ixc::runtime::load::LoadError;
 use ixc::runtime::needs::{self, Needs};
 use ixc::runtime::trace::Recorder;
 use ixc::session::SessionOptions;
+use ixc::targets::Target;
 use serde_json::json;
 
 use super::choose::{ModelChoice, QueueChoice, TargetChoice};

@@ -1,11 +1,11 @@
 //! The stages between a model and its machine code, as text: what `dump` prints and `compile --emit` writes.
 
 use clap::ValueEnum;
-use ixc::codegen::target::Target;
 use ixc::compile::{Compiled, assembly};
 use ixc::files::Kind;
 use ixc::ir::kernel::Kernel;
 use ixc::model::Model;
+use ixc::targets::Target;
 
 use super::Usage;
 

@@ -11,10 +11,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use ixc_codegen::module::Module;
-use ixc_codegen::rows::inputs;
-use ixc_codegen::rows::work::{Arithmetic, Work, work};
-use ixc_codegen::target::Target;
 use ixc_ir::kernel::{Elem, Kernel, KernelBuilder, Op, Type, ValueId};
+use ixc_kernels::catalogue::inputs;
+use ixc_kernels::work::{Arithmetic, Work, work};
+use ixc_targets::Target;
 use serde::Serialize;
 
 use super::KernelError;

@@ -10,17 +10,14 @@
 //!
 //! Leaves true: the kernel verifies.
 
+use ixc_kernels::{KINDS, KernelSpec, generate};
 use std::path::Path;
 
-use ixc_codegen::generators::generate;
-use ixc_codegen::rows::table::{self, ROWS};
-use ixc_codegen::target::Target;
-use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::kernel::parse::parse;
 use ixc_ir::kernel::verify::verify;
-use ixc_ir::plan::KernelSpec;
-use ixc_ir::plan::text::{KINDS, SpecError};
+use ixc_kernels::catalogue::{self, ROWS};
+use ixc_targets::Target;
 
 use super::KernelError;
 use crate::Error;
@@ -56,7 +53,7 @@ pub struct Chosen {
 /// Where it means none, or the target has no kernel for its spec.
 pub fn choose(text: &str, target: Target) -> Result<Chosen, Error> {
     let text = text.trim();
-    if let Some(row) = table::find(text) {
+    if let Some(row) = catalogue::find(text) {
         return Ok(Chosen {
             name: row.name.to_owned(),
             ..of_spec(row.spec().map_err(KernelError::from)?, row.rows, target)?
@@ -89,85 +86,11 @@ fn is_name_of(spec: &KernelSpec, name: &str) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.strip_prefix('_').is_some_and(|t| Target::from_name(t).is_some()))
 }
 
-/// Largest sizes: many times those of any model, and small enough that no generator overflows or unrolls without end.
-const LIMITS: &[(&str, u32)] = &[
-    ("n", 1 << 24),
-    ("row", 1 << 24),
-    ("k", 1 << 20),
-    ("tile", 1 << 16),
-    ("rows", 1 << 24),
-    ("bytes", 1 << 24),
-    ("heads", 1 << 12),
-    ("group", 1 << 8),
-    ("d", 1 << 12),
-    ("dv", 1 << 12),
-    ("dims", 1 << 12),
-    ("experts", 1 << 12),
-    ("top_k", 1 << 8),
-    ("slots", 1 << 8),
-    ("parts", 1 << 12),
-];
-
-/// Refuses what no schedule asks for, and generators need not expect: huge sizes, and formats in places where they cannot be.
-fn check(spec: &KernelSpec) -> Result<(), KernelError> {
-    let text = spec.to_string();
-    let pairs = text.split(' ').filter_map(|word| word.split_once('='));
-    for (name, found) in pairs.filter_map(|(name, value)| Some((name, value.parse::<u32>().ok()?))) {
-        if let Some(&(field, most)) = LIMITS.iter().find(|(field, most)| *field == name && found > *most) {
-            let right = format!("at most {most}");
-            return Err(SpecError::Value { field, found: found.to_string(), right }.into());
-        }
-    }
-    let of = |field, format: &Format, ok: bool, right: &str| match ok {
-        true => Ok(()),
-        false => Err(SpecError::Value { field, found: format.to_string(), right: right.into() }),
-    };
-    let weight = |format: &Format| format.is_weight();
-    let activation = |format: &Format| *format == Format::F32 || !weight(format);
-    match spec {
-        KernelSpec::Linear { format, x, .. } => {
-            of("format", format, weight(format), "a weight's format")?;
-            of("x", x, activation(x), "a format of activations")?;
-        }
-        KernelSpec::Swiglu { gate, up, x, out, .. } => {
-            of("gate", gate, weight(gate), "a weight's format")?;
-            of("up", up, weight(up), "a weight's format")?;
-            of("x", x, activation(x), "a format of activations")?;
-            of("out", out, activation(out), "a format of activations")?;
-        }
-        KernelSpec::Embed { format, .. } => {
-            let rows = weight(format) && format.rows() == 1;
-            of("format", format, rows, "the format of a weight that is not packed")?;
-        }
-        KernelSpec::RmsNorm { out, .. } | KernelSpec::RmsNormPiece { out, .. } | KernelSpec::Quantise { out, .. } => {
-            of("out", out, activation(out), "a format of activations")?;
-        }
-        KernelSpec::Pack { to } => of("to", to, to.unpacked().is_some(), "a packed format")?,
-        KernelSpec::SumSquares { .. }
-        | KernelSpec::RopeHeads { .. }
-        | KernelSpec::RopeAppend { .. }
-        | KernelSpec::Attention { .. }
-        | KernelSpec::AttentionPart { .. }
-        | KernelSpec::AttentionCombine { .. }
-        | KernelSpec::Route { .. }
-        | KernelSpec::Gather { .. }
-        | KernelSpec::Combine { .. }
-        | KernelSpec::Map { .. }
-        | KernelSpec::AddBias { .. }
-        | KernelSpec::Softmax { .. } => {}
-    }
-    Ok(())
-}
-
 fn of_spec(spec: KernelSpec, rows: u32, target: Target) -> Result<Chosen, Error> {
-    check(&spec)?;
+    spec.check().map_err(KernelError::from)?;
     let kernel = verified(generate(&spec, target)?)?;
-    // SwiGLU kernels are made for so many rows and no more.
-    let most = match &spec {
-        KernelSpec::Swiglu { rows, .. } => *rows,
-        _ => u32::MAX,
-    };
-    Ok(Chosen { name: kernel.name.clone(), spec: Some(spec), rows: rows.min(most), target, kernel })
+    let rows = rows.min(spec.most_rows());
+    Ok(Chosen { name: kernel.name.clone(), spec: Some(spec), rows, target, kernel })
 }
 
 fn verified(kernel: Kernel) -> Result<Kernel, KernelError> {
@@ -221,12 +144,14 @@ fn one(model: &str, name: &str, names: &[String]) -> Result<usize, KernelError> 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ixc_kernels::limits::LIMITS;
+    use ixc_kernels::text::{Field, FieldKind};
 
     #[test]
     fn every_way_of_naming_finds_the_same_kernel() {
         let target = Target::PORTABLE;
         let row = choose("gemm_q4_k", target).unwrap();
-        let spec = choose(table::find("gemm_q4_k").unwrap().text, target).unwrap();
+        let spec = choose(catalogue::find("gemm_q4_k").unwrap().text, target).unwrap();
         assert_eq!((row.kernel.clone(), row.rows, spec.rows), (spec.kernel.clone(), 96, DEFAULT_ROWS));
         assert_eq!(choose(&spec.name, target).unwrap().kernel, row.kernel);
         assert_eq!(choose(&row.spec.unwrap().name(), target).unwrap().kernel, row.kernel);
@@ -260,32 +185,34 @@ mod tests {
     }
 
     /// A field with the largest value that it may have.
-    fn largest(field: &str, format: &str, shape: &str) -> String {
-        let value = match field {
-            "format" | "gate" | "up" => format.to_owned(),
-            "bias" | "residual" | "normalise" => return field.to_owned(),
-            "x" => return String::new(),
-            "out" => "f32".into(),
-            "to" => "q4_k_r16".into(),
-            "shape" => shape.to_owned(),
-            "eps" | "scale" | "norm" => "1.0".into(),
-            "style" => "neox".into(),
-            "score" => "softmax".into(),
-            "function" => "silu".into(),
-            size => LIMITS
-                .iter()
-                .find(|(name, _)| *name == size)
-                .unwrap_or_else(|| panic!("{size} has no limit"))
-                .1
-                .to_string(),
-        };
-        format!("{field}={value}")
+    fn largest(field: &Field, format: &str, shape: &str) -> String {
+        let name = field.name;
+        match field.holds {
+            FieldKind::Flag => name.to_owned(),
+            // Activations follow from the weight.
+            FieldKind::Format if name == "x" => String::new(),
+            FieldKind::Format if name == "out" => "out=f32".to_owned(),
+            FieldKind::Format if name == "to" => "to=q4_k_r16".to_owned(),
+            FieldKind::Format => format!("{name}={format}"),
+            FieldKind::Float => format!("{name}=1.0"),
+            FieldKind::Word(_) if name == "shape" => format!("shape={shape}"),
+            FieldKind::Word(words) => format!("{name}={}", words[words.len() - 1]),
+            FieldKind::Number => {
+                let limit =
+                    LIMITS.iter().find(|(size, _)| *size == name).unwrap_or_else(|| panic!("{name} has no limit"));
+                format!("{name}={}", limit.1)
+            }
+        }
     }
 
     #[test]
     fn kernels_of_a_model_are_found_by_a_part_of_their_name() {
         let route = choose("demo:route", Target::PORTABLE).unwrap();
-        assert!(matches!(route.spec, Some(KernelSpec::Route { experts: 16, .. })), "{:?}", route.spec);
+        assert!(
+            matches!(route.spec, Some(KernelSpec::Route(ixc_kernels::Route { experts: 16, .. }))),
+            "{:?}",
+            route.spec
+        );
         let error = |text: &str| choose(text, Target::PORTABLE).unwrap_err().to_string();
         assert!(error("demo:gem").starts_with("\"gem\" could be several kernels of demo: "), "{}", error("demo:gem"));
         assert!(error("demo:nothing").starts_with("demo has no kernel whose name contains \"nothing\"; it has "));

@@ -8,10 +8,10 @@
 //! | [`mod@bench`] | time per call with its spread, and this machine's peak |
 //! | [`show`] | a kernel in each stage down to its bytes, with its statistics |
 //!
-//! The rows with names stand in [`ixc_codegen::rows::table`].
+//! The rows with names stand in [`catalogue`].
 //!
 //! ```
-//! use ixc::codegen::target::Target;
+//! use ixc::targets::Target;
 //! use ixc::kernels::{choose, run};
 //!
 //! let kernel = choose::choose("map function=add n=33", Target::native())?;
@@ -19,6 +19,8 @@
 //! assert_eq!(case.check(run::Engine::Native)?.difference, None);
 //! # Ok::<(), ixc::Error>(())
 //! ```
+
+pub use ixc_kernels::*;
 
 pub mod bench;
 pub mod bundle;
@@ -29,10 +31,9 @@ pub mod show;
 use bundle::BundleError;
 use ixc_codegen::cost::WholeError;
 use ixc_codegen::emulator::Fault;
-use ixc_codegen::rows::inputs::InputError;
 use ixc_ir::kernel::interpret::InterpretError;
 use ixc_ir::kernel::verify::VerifyError;
-use ixc_ir::plan::text::SpecError;
+use ixc_kernels::catalogue::inputs::InputError;
 
 use crate::error::{DATA, FAILED, UNAVAILABLE, USAGE};
 use crate::excerpt::Excerpt;

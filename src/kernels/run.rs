@@ -5,8 +5,8 @@ use std::time::Instant;
 use ixc_codegen::emulator::Program;
 use ixc_codegen::emulator::memory::Slice;
 use ixc_codegen::module::Module;
-use ixc_codegen::rows::compare::{Difference, first_difference};
-use ixc_codegen::rows::inputs;
+use ixc_kernels::catalogue::compare::{Difference, first_difference};
+use ixc_kernels::catalogue::inputs;
 
 use super::bundle::index::Kind;
 use super::choose::Chosen;
@@ -35,7 +35,7 @@ impl Engine {
 /// How many rows a kernel gets, or its dims themselves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sizes {
-    /// Rows; what they mean for a spec stands at [`inputs::dims`].
+    /// Rows; what they mean for a spec stands at [`KernelSpec::dims_of_rows`](ixc_kernels::KernelSpec::dims_of_rows).
     Rows(u32),
     /// One value for each dim.
     Dims(Vec<i64>),
@@ -153,7 +153,7 @@ pub fn dims(chosen: &Chosen, sizes: Option<Sizes>) -> Result<Vec<i64>, KernelErr
     let kernel = &chosen.kernel;
     match (sizes.unwrap_or(Sizes::Rows(chosen.rows)), &chosen.spec) {
         (Sizes::Dims(dims), _) => Ok(dims),
-        (Sizes::Rows(rows), Some(spec)) => Ok(inputs::dims(spec, rows)),
+        (Sizes::Rows(rows), Some(spec)) => Ok(spec.dims_of_rows(rows)),
         (Sizes::Rows(rows), None) => match kernel.dims.as_slice() {
             [] => Ok(Vec::new()),
             [_] => Ok(vec![i64::from(rows)]),
@@ -169,8 +169,8 @@ pub fn dims(chosen: &Chosen, sizes: Option<Sizes>) -> Result<Vec<i64>, KernelErr
 mod tests {
     use super::*;
     use crate::kernels::choose::choose;
-    use ixc_codegen::rows::table::{ROWS, Row};
-    use ixc_codegen::target::Target;
+    use ixc_kernels::catalogue::{ROWS, Row};
+    use ixc_targets::Target;
     use ixc_testing::bits;
     use std::path::Path;
 
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn every_row_runs_here_as_the_interpreter_says() {
         let target = Target::native();
-        for row in ROWS {
+        for row in ROWS.iter() {
             let Some(case) = case(row, target) else { continue };
             let outcome = case.check(Engine::Native).unwrap_or_else(|error| panic!("{}: {error}", row.name));
             assert_eq!(outcome.difference, None, "{} for {target:?}", row.name);
@@ -207,7 +207,7 @@ mod tests {
         for target in [Target::PORTABLE, Target::AVX2, Target::AVX512, Target::AMX] {
             let file = format!("tests/bits/kernels-{}.txt", target.name());
             let mut table = bits::Table::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join(file));
-            for row in ROWS {
+            for row in ROWS.iter() {
                 // Groups of rows of every length that kernels have, and a rest.
                 let Some(case) = case_of(row, target, 13) else { continue };
                 let results = case.expected().unwrap_or_else(|error| panic!("{}: {error}", row.name));
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn every_row_runs_emulated_for_every_kind_of_target() {
         for target in [Target::AVX2, Target::AVX512, Target::AMX] {
-            for row in ROWS {
+            for row in ROWS.iter() {
                 let Some(case) = case(row, target) else { continue };
                 let outcome = case.check(Engine::Emulator).unwrap_or_else(|error| panic!("{}: {error}", row.name));
                 assert_eq!(outcome.difference, None, "{} for {target:?}", row.name);

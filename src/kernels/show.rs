@@ -4,8 +4,8 @@ use std::fmt::Write;
 
 use ixc_codegen::module::CodegenError;
 use ixc_codegen::portable;
-use ixc_codegen::target::Isa;
 use ixc_codegen::x64::{self, Compiled, Stats, X64Error};
+use ixc_targets::Isa;
 
 use super::KernelError;
 use super::choose::Chosen;

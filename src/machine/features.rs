@@ -1,7 +1,7 @@
 //! CPU features that matter to kernels: which are here, and what one that is missing would give.
 
-use ixc_codegen::cpu;
-use ixc_codegen::target::{Feature as Kind, Target};
+use ixc_targets::cpu;
+use ixc_targets::{Feature as Kind, Target};
 use serde::Serialize;
 
 /// A CPU feature.
@@ -48,16 +48,8 @@ pub fn features() -> Vec<Feature> {
 }
 
 /// The CPU's own name.
-#[cfg(target_arch = "x86_64")]
 pub fn cpu_name() -> String {
-    let brand = raw_cpuid::CpuId::new().get_processor_brand_string();
-    brand.map_or_else(|| "unknown x86-64 CPU".to_owned(), |brand| brand.as_str().trim().to_owned())
-}
-
-/// The CPU's own name.
-#[cfg(not(target_arch = "x86_64"))]
-pub fn cpu_name() -> String {
-    format!("{} CPU", std::env::consts::ARCH)
+    cpu::name().unwrap_or_else(|| format!("unknown {} CPU", std::env::consts::ARCH))
 }
 
 #[cfg(test)]

@@ -15,7 +15,7 @@
 //!
 //! Invariant: every number has its source beside it. A class that has no row is unknown to a model; it is never free.
 
-use crate::target::Target;
+use ixc_targets::Target;
 
 use super::amd;
 use super::class::{Class, Width};

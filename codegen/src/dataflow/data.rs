@@ -10,7 +10,7 @@ use ixc_ir::kernel::interpret::{self, InterpretError};
 use super::check::Machine;
 use super::cost::evaluate;
 use crate::module::{ArgumentError, CodegenError, Module};
-use crate::target::Target;
+use ixc_targets::Target;
 
 /// Where weights' bytes come from.
 pub trait WeightBytes {

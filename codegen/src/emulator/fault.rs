@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::target::Feature;
+use ixc_targets::Feature;
 
 /// What happened, without where. Boxed, so that a step's result is one word.
 pub type Trap = Box<FaultKind>;

@@ -13,7 +13,8 @@ use super::memory::{Memory, Slice};
 use super::op::{Machine, Op};
 use super::state::{DF, RSP, State};
 use super::{general, vector};
-use crate::target::{Feature, Features};
+use crate::features;
+use ixc_targets::{Feature, Features};
 
 /// What a call pushes as its return address: no address of guest memory.
 pub(super) const RETURN_ADDRESS: u64 = 0x5245_5455_524e_0000;
@@ -39,7 +40,7 @@ const FLAGS: [(u8, &str); 7] = [(1, "of"), (2, "sf"), (4, "zf"), (8, "af"), (16,
 /// ```
 /// use ixc_codegen::emulator::memory::Slice;
 /// use ixc_codegen::emulator::{FaultKind, Program};
-/// use ixc_codegen::target::Target;
+/// use ixc_targets::Target;
 ///
 /// // mov rax, [rdi]; add dword ptr [rax], 7; ret
 /// let code = [0x48, 0x8b, 0x07, 0x83, 0x00, 0x07, 0xc3];
@@ -287,7 +288,7 @@ fn unknown(i: &Instruction, code: &[u8]) -> Trap {
 /// The feature fence: what is beyond baseline x86-64 must be allowed.
 fn fence(i: &Instruction, allowed: Features) -> Result<(), Trap> {
     for &needed in i.cpuid_features() {
-        let known = Feature::of_instruction(needed);
+        let known = features::of_instruction(needed);
         let baseline = matches!(
             needed,
             CpuidFeature::INTEL8086

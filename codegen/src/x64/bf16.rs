@@ -11,7 +11,7 @@ use super::combine::{A, B, C};
 use super::machine::{Class, Inst, Opcode, Rm, Vreg, Width};
 use super::select::Selector;
 use super::values::Read;
-use crate::target::Feature;
+use ixc_targets::Feature;
 
 /// `vcmpps` predicate: either is NaN, quiet.
 const UNORD_Q: i64 = 3;

@@ -22,7 +22,7 @@ use super::machine::{Class, Inst, Opcode, Rm, Vreg, Width};
 use super::select::Selector;
 use super::uses::Consumer;
 use super::values::{Deferred, Read, Value};
-use crate::target::Feature;
+use ixc_targets::Feature;
 
 /// Bit `4a + 2b + c` of a table is the result for `a`, `b` and `c`: these are the tables of the operands themselves.
 pub(super) const A: u8 = 0b1111_0000;

@@ -20,7 +20,7 @@ use std::collections::{HashMap, HashSet};
 
 use iced_x86::Code;
 
-use crate::target::Target;
+use ixc_targets::Target;
 
 /// A virtual register; its class stands in [`Function::vregs`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -52,7 +52,7 @@ mod values;
 use ixc_ir::kernel::{Kernel, Op, Type, ValueId};
 
 use self::select::Placement;
-use crate::target::Target;
+use ixc_targets::Target;
 
 /// Why a kernel can't be compiled for this target.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -147,8 +147,8 @@ impl Printer<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::target::Target;
     use crate::x64::lower;
+    use ixc_targets::Target;
 
     #[test]
     fn allocated_code_names_registers_and_statements() {

@@ -21,7 +21,7 @@ use super::machine::{BlockId, Class, Function, Inst, Loop, LoopId, Mem, Opcode, 
 use super::uses::Uses;
 use super::values::{Deferred, Pending, Value};
 use super::{X64Error, limit};
-use crate::target::{Isa, Target};
+use ixc_targets::{Isa, Target};
 
 /// Where pointers and sizes that vary with dims alone are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

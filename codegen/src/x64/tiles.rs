@@ -15,7 +15,7 @@ use ixc_ir::kernel::{Imm, Inst as Statement, Op, ValueId};
 use super::X64Error;
 use super::machine::{Class, Function, Inst, Mem, Opcode, Vreg, Width};
 use super::select::Selector;
-use crate::target::Feature;
+use ixc_targets::Feature;
 
 /// Rows and bytes of a row of each tile register that is used.
 pub type Shapes = [Option<(u8, u8)>; 8];

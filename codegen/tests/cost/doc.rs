@@ -3,7 +3,7 @@
 use ixc_codegen::cost::class::Class;
 use ixc_codegen::cost::model::{AVX512, CpuModel, Row, Source, Wide, WideVectors};
 use ixc_codegen::cost::{self, MODELS};
-use ixc_codegen::target::Target;
+use ixc_targets::Target;
 
 const HEADING: &str = "## Tables\n";
 const CPUS: [&str; 7] = ["haswell", "skylake-x", "icelake", "sapphire-rapids", "zen3", "zen4", "zen5"];

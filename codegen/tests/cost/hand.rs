@@ -2,9 +2,9 @@
 
 use iced_x86::{BlockEncoder, BlockEncoderOptions, Code, Instruction, InstructionBlock, MemoryOperand, Register};
 use ixc_codegen::cost::{self, Block, Bound, Report, WholeError};
-use ixc_codegen::target::Target;
 use ixc_codegen::x64::Line;
 use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
+use ixc_targets::Target;
 
 const COUNTERS: [Register; 2] = [Register::RCX, Register::RDX];
 

@@ -1,16 +1,19 @@
 //! The loops of our own kernels.
 
 use ixc_codegen::cost::{self, LoopReport, Report};
-use ixc_codegen::generators::generate;
-use ixc_codegen::target::{Feature, Target};
 use ixc_codegen::x64;
 use ixc_ir::format::{Codec, FORMATS, Float, Format};
-use ixc_ir::plan::spec::{Bits, Elementwise, Score, Shape};
-use ixc_ir::plan::{KernelSpec, RopeStyle};
+use ixc_ir::plan::RopeStyle;
+use ixc_kernels::{
+    AddBias, Attention, AttentionCombine, AttentionPart, Bits, Combine, Elementwise, Embed, Gather, KernelSpec, Linear,
+    Map, Pack, Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Score, Shape, Softmax, SumSquares,
+    generate,
+};
+use ixc_targets::{Feature, Target};
 
 /// A matrix product of one tile of 64 weight rows.
 pub fn linear(format: Format, shape: Shape) -> KernelSpec {
-    KernelSpec::Linear { format, x: format.activation(), k: 2048, tile: 64, n: 2048, bias: true, residual: true, shape }
+    Linear { format, x: format.activation(), k: 2048, tile: 64, n: 2048, bias: true, residual: true, shape }.into()
 }
 
 /// The report of a kernel, if the target compiles it.
@@ -31,41 +34,41 @@ fn all() -> Vec<KernelSpec> {
     let mut all = Vec::new();
     for format in formats(false) {
         all.extend([Shape::Gemv, Shape::Gemm].map(|shape| linear(format, shape)));
-        all.push(KernelSpec::Embed { format, rows: 100, n: 2048 });
+        all.push(Embed { format, rows: 100, n: 2048 }.into());
     }
     for out in [Format::F32, Format::A8Super, Format::A8Small] {
-        all.push(KernelSpec::RmsNorm { n: 2048, eps: Bits::of(1e-5), out });
-        all.push(KernelSpec::RmsNormPiece { n: 512, row: 8192, parts: 16, eps: Bits::of(1e-5), out });
+        all.push(RmsNorm { n: 2048, eps: Bits::of(1e-5), out }.into());
+        all.push(RmsNormPiece { n: 512, row: 8192, parts: 16, eps: Bits::of(1e-5), out }.into());
         if out != Format::F32 {
-            all.push(KernelSpec::Quantise { n: 2048, out });
+            all.push(Quantise { n: 2048, out }.into());
         }
     }
     for function in [Elementwise::Add, Elementwise::Mul, Elementwise::Silu] {
-        all.push(KernelSpec::Map { function, n: 2047 });
+        all.push(Map { function, n: 2047 }.into());
     }
-    all.push(KernelSpec::SumSquares { n: 512 });
-    all.push(KernelSpec::Softmax { n: 2047 });
-    all.push(KernelSpec::AddBias { n: 2047 });
-    all.push(KernelSpec::Gather { bytes: 999 });
-    all.push(KernelSpec::Combine { n: 2047, slots: 8, residual: true });
+    all.push(SumSquares { n: 512 }.into());
+    all.push(Softmax { n: 2047 }.into());
+    all.push(AddBias { n: 2047 }.into());
+    all.push(Gather { bytes: 999 }.into());
+    all.push(Combine { n: 2047, slots: 8, residual: true }.into());
     let (group, d, dv, scale) = (4, 128, 128, Bits::of(0.125));
-    all.push(KernelSpec::Attention { group, d, dv, scale, heads: 8, rows: 4 });
-    all.push(KernelSpec::AttentionPart { group, d, dv, scale });
-    all.push(KernelSpec::AttentionCombine { group, dv, parts: 16 });
+    all.push(Attention { group, d, dv, scale, heads: 8, rows: 4 }.into());
+    all.push(AttentionPart { group, d, dv, scale }.into());
+    all.push(AttentionCombine { group, dv, parts: 16 }.into());
     for style in [RopeStyle::Norm, RopeStyle::Neox] {
         let norm = Some(Bits::of(1e-6));
-        all.push(KernelSpec::RopeHeads { heads: 8, d: 128, dims: 128, style, norm });
-        all.push(KernelSpec::RopeAppend { d: 128, dv: 128, dims: 128, style, norm });
+        all.push(RopeHeads { heads: 8, d: 128, dims: 128, style, norm }.into());
+        all.push(RopeAppend { d: 128, dv: 128, dims: 128, style, norm }.into());
     }
     for score in [Score::Softmax, Score::Sigmoid] {
-        all.push(KernelSpec::Route { experts: 64, top_k: 8, score, normalise: true, scale: Bits::of(1.0) });
+        all.push(Route { experts: 64, top_k: 8, score, normalise: true, scale: Bits::of(1.0) }.into());
     }
     all
 }
 
 /// Vector products with packed weights, and what packs them.
 fn packed() -> Vec<KernelSpec> {
-    let of = |to| [linear(to, Shape::Gemv), linear(to, Shape::Gemm), KernelSpec::Pack { to }];
+    let of = |to| [linear(to, Shape::Gemv), linear(to, Shape::Gemm), Pack { to }.into()];
     formats(true).flat_map(of).collect()
 }
 
@@ -74,7 +77,7 @@ fn tiles(target: Target) -> Vec<KernelSpec> {
     let with_tiles = formats(true).filter_map(|format| Some((format, format.tile_activation()?)));
     let product = |(format, x)| {
         let (k, tile, n, shape) = (2048, 64, 2048, Shape::Tiles);
-        KernelSpec::Linear { format, x, k, tile, n, bias: false, residual: false, shape }
+        Linear { format, x, k, tile, n, bias: false, residual: false, shape }.into()
     };
     with_tiles.map(product).filter(|_| target.has(Feature::AmxTile)).collect()
 }
@@ -119,7 +122,7 @@ fn hot_loops_are_as_recorded() {
         let target = Target::from_name(name).expect("a target");
         text += &format!("\n{name}\n");
         for spec in packed().into_iter().chain(tiles(target)) {
-            if let KernelSpec::Linear { format, shape, .. } = &spec {
+            if let KernelSpec::Linear(Linear { format, shape, .. }) = &spec {
                 let report = report(&spec, target);
                 let l = hot(&report);
                 let m = &l.body.mix;
@@ -157,9 +160,9 @@ fn tile_products_keep_the_tile_unit_busy() {
     for name in ["sapphire-rapids", "granite-rapids"] {
         let target = Target::from_name(name).expect("a target");
         for spec in tiles(target) {
-            let KernelSpec::Linear { format, shape, .. } = &spec else { continue };
+            let KernelSpec::Linear(Linear { format, shape, .. }) = &spec else { continue };
             let report = report(&spec, target);
-            let whole = report.whole(&shape.dim_values(*format, 512)).expect("a cost");
+            let whole = report.whole(&shape.dim_values(512)).expect("a cost");
             println!("{report}\n{whole}");
             assert!(whole.share_drained >= 0.6, "{}: {whole}", report.kernel);
             // 512 rows, 64 weight rows and 2048 columns are so many products of 16 x 16 x 32; float weights take two or three.

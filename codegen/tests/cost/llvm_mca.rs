@@ -7,6 +7,7 @@
 //!
 //! Zen 4 is printed only: our table for it was measured and LLVM's contradicts the machine.
 
+use ixc_kernels::{AttentionPart, Bits, Elementwise, KernelSpec, Map, Pack, RmsNorm, Shape, generate};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
@@ -16,12 +17,9 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Formatter, IntelFormatter, 
 use ixc_codegen::cost::class::Class;
 use ixc_codegen::cost::model::{Row, Source, both};
 use ixc_codegen::cost::{self, CpuModel, LoopReport, Report};
-use ixc_codegen::generators::generate;
-use ixc_codegen::target::Target;
 use ixc_codegen::x64;
 use ixc_ir::format::Format;
-use ixc_ir::plan::KernelSpec;
-use ixc_ir::plan::spec::{Bits, Elementwise, Shape};
+use ixc_targets::Target;
 
 use super::kernels::{hot, linear, unpacking};
 use super::tools::{Found, LLVM_MCA};
@@ -108,7 +106,7 @@ fn as_llvm_has_it(model: &'static CpuModel) -> &'static CpuModel {
 
 fn specs() -> Vec<(&'static str, KernelSpec, Choice)> {
     vec![
-        ("pack q4_k", KernelSpec::Pack { to: Format::Q4KR16 }, unpacking),
+        ("pack q4_k", Pack { to: Format::Q4KR16 }.into(), unpacking),
         ("unpack q4_k", linear(Format::Q4KR16, Shape::Gemm), unpacking),
         ("unpack q6_k", linear(Format::Q6KR16, Shape::Gemm), unpacking),
         ("gemm q4_k", linear(Format::Q4KR16, Shape::Gemm), hot),
@@ -119,9 +117,9 @@ fn specs() -> Vec<(&'static str, KernelSpec, Choice)> {
         ("gemv q8_0", linear(Format::Q8_0R16, Shape::Gemv), hot),
         ("gemv q6_k", linear(Format::Q6KR16, Shape::Gemv), hot),
         ("gemv f32", linear(Format::F32R16, Shape::Gemv), hot),
-        ("attention", KernelSpec::AttentionPart { group: 4, d: 128, dv: 128, scale: Bits::of(0.125) }, hot),
-        ("rms_norm", KernelSpec::RmsNorm { n: 2048, eps: Bits::of(1e-5), out: Format::F32 }, hot),
-        ("silu", KernelSpec::Map { function: Elementwise::Silu, n: 2048 }, hot),
+        ("attention", AttentionPart { group: 4, d: 128, dv: 128, scale: Bits::of(0.125) }.into(), hot),
+        ("rms_norm", RmsNorm { n: 2048, eps: Bits::of(1e-5), out: Format::F32 }.into(), hot),
+        ("silu", Map { function: Elementwise::Silu, n: 2048 }.into(), hot),
     ]
 }
 

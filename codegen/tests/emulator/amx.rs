@@ -4,8 +4,8 @@ use iced_x86::{Code, Encoder, Instruction, MemoryOperand, Register};
 use ixc_codegen::emulator::amx::{self, TileFault, TileOp, TileProduct, TileShape, Tiles};
 use ixc_codegen::emulator::memory::{Memory, Slice};
 use ixc_codegen::emulator::{FaultKind, Program};
-use ixc_codegen::rows::inputs::Random;
-use ixc_codegen::target::{Feature, Features};
+use ixc_kernels::catalogue::inputs::Random;
+use ixc_targets::{Feature, Features};
 
 use crate::exact::{add32, fma32};
 use crate::manual::{byte, half, single};

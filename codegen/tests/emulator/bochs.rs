@@ -9,8 +9,8 @@ use std::process::Command;
 
 use iced_x86::CpuidFeature;
 use ixc_codegen::emulator::{Program, Slice};
-use ixc_codegen::rows::inputs::Random;
-use ixc_codegen::target::{Feature, Features};
+use ixc_kernels::catalogue::inputs::Random;
+use ixc_targets::{Feature, Features};
 
 use crate::function::{self, Function, PAGE, Page};
 use crate::tools::{BOCHS, Found};

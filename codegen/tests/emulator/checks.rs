@@ -6,7 +6,7 @@ use iced_x86::Register::{
 };
 use iced_x86::{BlockEncoder, BlockEncoderOptions, Code, Instruction, InstructionBlock, MemoryOperand, Register};
 use ixc_codegen::emulator::{Fault, FaultKind, Program, Slice};
-use ixc_codegen::target::{Feature, Features, Target};
+use ixc_targets::{Feature, Features, Target};
 
 fn at(base: Register, displacement: i64) -> MemoryOperand {
     MemoryOperand::with_base_displ(base, displacement)

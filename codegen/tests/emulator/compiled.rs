@@ -1,10 +1,10 @@
 //! Compiled kernels in the emulator against the interpreter.
 
 use ixc_codegen::emulator::{Program, Slice};
-use ixc_codegen::target::Target;
 use ixc_codegen::x64::{self, Compiled, X64Error};
 use ixc_ir::kernel::random::{Options, random_buffers, random_dims, random_kernel_with};
 use ixc_ir::kernel::{BufferKind, Kernel, Op, interpret};
+use ixc_targets::Target;
 
 /// First of the seeds.
 const SEED: u64 = 0x71e5;

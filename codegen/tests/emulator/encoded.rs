@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use iced_x86::{CpuidFeature, Instruction, Mnemonic, OpKind, Register, RoundingControl};
 use ixc_codegen::emulator::soft::Rounding;
-use ixc_codegen::rows::inputs::Random;
+use ixc_kernels::catalogue::inputs::Random;
 
 use crate::bochs::emulate;
 use crate::function::{self, FLAGS, Function, GENERAL, MASKS, MEMORY, Page, VECTORS};

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use ixc_codegen::emulator::half_ops;
 use ixc_codegen::emulator::soft::Rounding;
-use ixc_codegen::rows::inputs::Random;
+use ixc_kernels::catalogue::inputs::Random;
 
 use crate::exact::{ROUNDINGS, half_units, round_to_half};
 use crate::manual::{SPECIAL_HALVES, SPECIAL_SINGLES, half, single};

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use ixc_codegen::emulator::dot;
-use ixc_codegen::rows::inputs::Random;
+use ixc_kernels::catalogue::inputs::Random;
 
 use crate::exact::{add32, fma32};
 

@@ -11,10 +11,10 @@ use iced_x86::{
     Code, CpuidFeature, Decoder, DecoderOptions, Encoder, Instruction, Mnemonic, OpCodeOperandKind, OpKind, Register,
     RoundingControl,
 };
-use ixc_codegen::cpu;
 use ixc_codegen::emulator::state::{State, Vector};
 use ixc_codegen::emulator::{FaultKind, Program, Slice};
-use ixc_codegen::target::{Feature, Features};
+use ixc_targets::cpu;
+use ixc_targets::{Feature, Features};
 
 use super::state::Random;
 use super::thunk::{Block, Thunks, Width};
@@ -249,7 +249,7 @@ fn make(code: Code, form: Form, random: &mut Random) -> Option<Instruction> {
 /// Whether this CPU has all that an instruction needs, and the thunk loads and stores the registers that it may touch. What no CPUID
 /// bit is known for is not here: the decoder knows instructions of CPUs that were never sold as well.
 fn is_here(code: Code, present: Features, width: Width) -> bool {
-    code.cpuid_features().iter().all(|f| match Feature::of_instruction(*f) {
+    code.cpuid_features().iter().all(|f| match ixc_codegen::features::of_instruction(*f) {
         Some(feature) => present.has(feature) && Width::needed(feature).is_some_and(|needed| needed <= width),
         None => is_here_without_a_row(*f),
     })
@@ -281,7 +281,7 @@ fn is_here_without_a_row(feature: CpuidFeature) -> bool {
 /// has: `native_tiles` compares them.
 fn is_left_out(code: Code) -> bool {
     use Mnemonic as M;
-    let mut features = code.cpuid_features().iter().filter_map(|f| Feature::of_instruction(*f));
+    let mut features = code.cpuid_features().iter().filter_map(|f| ixc_codegen::features::of_instruction(*f));
     features.any(|f| Width::needed(f).is_none())
         || code.flow_control() != iced_x86::FlowControl::Next
         || code.op_code().is_stack_instruction()

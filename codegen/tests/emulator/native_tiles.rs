@@ -8,11 +8,11 @@
 //! printed.
 
 use iced_x86::{Code, Encoder, Instruction, MemoryOperand, Register};
-use ixc_codegen::cpu;
 use ixc_codegen::emulator::amx::TileProduct;
 use ixc_codegen::emulator::{FaultKind, Program, Slice};
-use ixc_codegen::rows::inputs::Random;
-use ixc_codegen::target::{Feature, Features};
+use ixc_kernels::catalogue::inputs::Random;
+use ixc_targets::cpu;
+use ixc_targets::{Feature, Features};
 
 use crate::amx::{Model, PRODUCTS, operand, sums};
 use crate::apart::{Function, Shared, Signal};

@@ -1,20 +1,18 @@
 //! How fast generated kernels are emulated: printed, since a wall clock proves nothing; what they compute is compared.
 
+use ixc_kernels::{AttentionPart, Bits, KernelSpec, Linear, RmsNorm, Shape, generate};
 use std::time::Instant;
 
-use ixc_codegen::generators::generate;
-use ixc_codegen::target::Target;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{Atom, BufferKind, Kernel, interpret};
-use ixc_ir::plan::KernelSpec;
-use ixc_ir::plan::spec::{Bits, Shape};
+use ixc_targets::Target;
 
 use super::compiled::{call, decoded};
 use super::state::Random;
 
 fn linear(format: Format, shape: Shape) -> KernelSpec {
     let x = format.activation();
-    KernelSpec::Linear { format, x, k: 512, tile: 16, n: 64, bias: false, residual: false, shape }
+    Linear { format, x, k: 512, tile: 16, n: 64, bias: false, residual: false, shape }.into()
 }
 
 /// Ordinary numbers, whatever a buffer is: of bytes like these are halves and floats between 0.03 and 1.
@@ -43,8 +41,8 @@ fn generated_kernels_are_emulated_fast() {
         (linear(Format::Q4K, Shape::Gemm), vec![2, 0, 0]),
         (linear(Format::Q8_0, Shape::Gemm), vec![2, 0, 0]),
         (linear(Format::F16, Shape::Gemv), vec![0, 1]),
-        (KernelSpec::AttentionPart { group: 4, d: 64, dv: 64, scale: Bits::of(0.125) }, vec![1, 1, 0]),
-        (KernelSpec::RmsNorm { n: 2048, eps: Bits::of(1e-6), out: Format::A8Super }, vec![]),
+        (AttentionPart { group: 4, d: 64, dv: 64, scale: Bits::of(0.125) }.into(), vec![1, 1, 0]),
+        (RmsNorm { n: 2048, eps: Bits::of(1e-6), out: Format::A8Super }.into(), vec![]),
     ];
     for target in [Target::AVX2, Target::AVX512] {
         for (spec, dims) in &specs {

@@ -6,7 +6,7 @@
 use dynasmrt::AssemblyOffset;
 use dynasmrt::mmap::{ExecutableBuffer, MutableBuffer};
 use iced_x86::{Code, Encoder, Instruction, MemoryOperand, Register};
-use ixc_codegen::target::{Feature, Features};
+use ixc_targets::{Feature, Features};
 
 /// Bytes below the registers, for what is pushed and for the system's signal frames.
 const BELOW: usize = 1 << 16;

@@ -1,21 +1,21 @@
 //! Runs kernel rows on the interpreter and on every target, and compares.
 
 pub mod qemu;
-mod reference;
 
+use ixc_kernels::{KernelSpec, generate};
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use ixc_codegen::emulator::Program;
 use ixc_codegen::emulator::memory::Slice;
-use ixc_codegen::generators::generate;
 use ixc_codegen::module::Module;
-use ixc_codegen::rows::{compare, inputs};
-use ixc_codegen::target::Target;
 use ixc_codegen::x64;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{BufferKind, Kernel, interpret};
-use ixc_ir::plan::KernelSpec;
+use ixc_kernels::catalogue::{compare, inputs};
+use ixc_kernels::reference;
+use ixc_kernels::signature::{Holds, Role};
+use ixc_targets::Target;
 use ixc_testing::bits;
 
 /// The targets whose kernels are tested: every lane count, every lowering.
@@ -35,13 +35,14 @@ impl Group {
     }
 
     /// A kernel without dims.
-    pub fn one(&mut self, spec: KernelSpec) {
-        self.run(&spec, &[]);
+    pub fn one(&mut self, spec: impl Into<KernelSpec>) {
+        self.run(&spec.into(), &[]);
     }
 
     /// A kernel with dims for so many rows (or blocks).
-    pub fn rows(&mut self, spec: KernelSpec, rows: u32) {
-        let dims = inputs::dims(&spec, rows);
+    pub fn rows(&mut self, spec: impl Into<KernelSpec>, rows: u32) {
+        let spec = spec.into();
+        let dims = spec.dims_of_rows(rows);
         self.run(&spec, &dims);
     }
 
@@ -96,14 +97,12 @@ impl Group {
 
 /// Whether a kernel makes bf16.
 fn needs_16_lanes(spec: &KernelSpec) -> bool {
-    let out = match spec {
-        KernelSpec::RmsNorm { out, .. }
-        | KernelSpec::RmsNormPiece { out, .. }
-        | KernelSpec::Quantise { out, .. }
-        | KernelSpec::Swiglu { out, .. } => *out,
-        _ => Format::F32,
-    };
-    matches!(out, Format::A8SuperTile | Format::A8SmallTile | Format::Bf16x2)
+    spec.signature().buffers.iter().any(|buffer| match (buffer.role, buffer.holds) {
+        (Role::Write, Holds::Activations(format, _)) => {
+            matches!(format, Format::A8SuperTile | Format::A8SmallTile | Format::Bf16x2)
+        }
+        _ => false,
+    })
 }
 
 /// Inputs of a kernel and what the interpreter made of them.
@@ -119,7 +118,8 @@ impl Run {
         let before = inputs::fill(kernel, Some(spec), dims, 0).unwrap_or_else(|e| panic!("{name} {dims:?}: {e}"));
         let mut interpreted = before.clone();
         interpret::run(kernel, dims, &mut interpreted).unwrap_or_else(|e| panic!("{name} {dims:?}: interpreter: {e}"));
-        reference::compare(spec, dims, kernel, &before, &interpreted);
+        let run = reference::Run { kernel, dims, before: &before, after: &interpreted };
+        spec.reference(&run).unwrap_or_else(|e| panic!("{name} {dims:?}: {e}"));
         Run { dims: dims.to_vec(), before, interpreted }
     }
 

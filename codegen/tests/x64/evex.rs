@@ -1,9 +1,9 @@
 //! What AVX-512 has and AVX2 lacks is used where it counts: broadcast memory operands, masks, ternary logic, dot products
 //! that add, twice the registers.
 
-use ixc_codegen::target::Target;
 use ixc_codegen::x64::listing;
 use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type, ValueId};
+use ixc_targets::Target;
 
 use super::quality::{agree, compile_for};
 

@@ -2,8 +2,8 @@
 //! hold, on every kind of target, emulated where this CPU is none, and as `portable`, against the interpreter.
 
 use ixc_codegen::module::{CodegenError, Module};
-use ixc_codegen::target::Target;
 use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Op, Type, interpret};
+use ixc_targets::Target;
 
 use super::native::{Engine, Random, targets};
 

@@ -1,11 +1,14 @@
 //! Kernels as the generators make them: the same bits as from the `portable` target, and no spills where it counts.
 
-use ixc_codegen::generators::generate;
-use ixc_codegen::target::Target;
 use ixc_ir::format::{FORMATS, Format};
 use ixc_ir::kernel::{Atom, BufferKind, Kernel};
-use ixc_ir::plan::spec::{Bits, Elementwise, Score, Shape};
-use ixc_ir::plan::{KernelSpec, RopeStyle};
+use ixc_ir::plan::RopeStyle;
+use ixc_kernels::{
+    AddBias, Attention, AttentionCombine, AttentionPart, Bits, Combine, Elementwise, Embed, Gather, KernelSpec, Linear,
+    Map, Pack, Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Score, Shape, Softmax, SumSquares,
+    Swiglu, generate,
+};
+use ixc_targets::Target;
 
 use super::native::{Engine, Guard, Random, targets};
 
@@ -14,55 +17,48 @@ const SEED: u64 = 0x9e17;
 fn specs() -> Vec<KernelSpec> {
     let eps = Bits::of(1e-6);
     let mut specs: Vec<KernelSpec> =
-        FORMATS.iter().filter(|row| row.rows > 1).map(|row| KernelSpec::Pack { to: row.format }).collect();
+        FORMATS.iter().filter(|row| row.rows > 1).map(|row| Pack { to: row.format }.into()).collect();
     for format in FORMATS.iter().map(|row| row.format).filter(|format| format.is_weight()) {
         if format.rows() == 1 {
-            specs.push(KernelSpec::Embed { format, rows: 5, n: 512 });
+            specs.push(Embed { format, rows: 5, n: 512 }.into());
         }
         for shape in [Shape::Gemv, Shape::Gemm] {
             let x = format.activation();
-            specs.push(KernelSpec::Linear { format, x, k: 512, tile: 16, n: 32, bias: true, residual: true, shape });
-            specs.push(KernelSpec::Swiglu {
-                gate: format,
-                up: format,
-                x,
-                k: 512,
-                tile: 32,
-                n: 64,
-                out: Format::A8Small,
-                rows: 13,
-                shape,
-            });
+            specs.push(Linear { format, x, k: 512, tile: 16, n: 32, bias: true, residual: true, shape }.into());
+            specs.push(
+                Swiglu { gate: format, up: format, x, k: 512, tile: 32, n: 64, out: Format::A8Small, rows: 13, shape }
+                    .into(),
+            );
         }
     }
     for out in [Format::F32, Format::A8Small, Format::A8Super] {
-        specs.push(KernelSpec::RmsNorm { n: 512, eps, out });
-        specs.push(KernelSpec::RmsNormPiece { n: 512, row: 8192, parts: 16, eps, out });
-        specs.push(KernelSpec::Quantise { n: 512, out });
+        specs.push(RmsNorm { n: 512, eps, out }.into());
+        specs.push(RmsNormPiece { n: 512, row: 8192, parts: 16, eps, out }.into());
+        specs.push(Quantise { n: 512, out }.into());
     }
     for style in [RopeStyle::Norm, RopeStyle::Neox] {
         for norm in [None, Some(eps)] {
-            specs.push(KernelSpec::RopeHeads { heads: 3, d: 64, dims: 64, style, norm });
-            specs.push(KernelSpec::RopeAppend { d: 64, dv: 64, dims: 64, style, norm });
+            specs.push(RopeHeads { heads: 3, d: 64, dims: 64, style, norm }.into());
+            specs.push(RopeAppend { d: 64, dv: 64, dims: 64, style, norm }.into());
         }
     }
     for group in [1, 4] {
         let (d, dv, scale) = (64, 64, Bits::of(0.125));
-        specs.push(KernelSpec::Attention { group, d, dv, scale, heads: 8, rows: 16 / group });
-        specs.push(KernelSpec::AttentionPart { group, d, dv, scale });
-        specs.push(KernelSpec::AttentionCombine { group, dv, parts: 16 });
+        specs.push(Attention { group, d, dv, scale, heads: 8, rows: 16 / group }.into());
+        specs.push(AttentionPart { group, d, dv, scale }.into());
+        specs.push(AttentionCombine { group, dv, parts: 16 }.into());
     }
     for score in [Score::Softmax, Score::Sigmoid] {
-        specs.push(KernelSpec::Route { experts: 16, top_k: 4, score, normalise: true, scale: Bits::of(1.0) });
+        specs.push(Route { experts: 16, top_k: 4, score, normalise: true, scale: Bits::of(1.0) }.into());
     }
-    specs.push(KernelSpec::SumSquares { n: 512 });
-    specs.push(KernelSpec::Gather { bytes: 100 });
-    specs.push(KernelSpec::Combine { n: 72, slots: 4, residual: true });
+    specs.push(SumSquares { n: 512 }.into());
+    specs.push(Gather { bytes: 100 }.into());
+    specs.push(Combine { n: 72, slots: 4, residual: true }.into());
     for function in [Elementwise::Add, Elementwise::Mul, Elementwise::Silu] {
-        specs.push(KernelSpec::Map { function, n: 45 });
+        specs.push(Map { function, n: 45 }.into());
     }
-    specs.push(KernelSpec::AddBias { n: 45 });
-    specs.push(KernelSpec::Softmax { n: 1003 });
+    specs.push(AddBias { n: 45 }.into());
+    specs.push(Softmax { n: 1003 }.into());
     specs
 }
 

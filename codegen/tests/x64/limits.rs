@@ -1,8 +1,8 @@
 //! Kernels that are more than the target takes are typed errors, soon.
 
-use ixc_codegen::target::Target;
 use ixc_codegen::x64::{X64Error, compile};
 use ixc_ir::kernel::{KernelBuilder, Type, ValueId};
+use ixc_targets::Target;
 
 #[test]
 fn vectors_wider_than_the_registers_are_refused() {

@@ -3,10 +3,10 @@
 use std::process::Command;
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, OpKind};
-use ixc_codegen::generators::generate;
-use ixc_codegen::rows::table::ROWS;
-use ixc_codegen::target::{Isa, Target};
 use ixc_codegen::x64::{self, listing};
+use ixc_kernels::catalogue::ROWS;
+use ixc_kernels::generate;
+use ixc_targets::{Isa, Target};
 
 use crate::tools::{Found, GNU_AS};
 

@@ -3,9 +3,9 @@
 
 use ixc_codegen::emulator::{Program, Slice};
 use ixc_codegen::module::{Artifact, CodegenError, Module};
-use ixc_codegen::target::Target;
 use ixc_codegen::x64::{self, Compiled};
 use ixc_ir::kernel::{BufferKind, Kernel, Op};
+use ixc_targets::Target;
 
 /// Bytes from a fixed seed (splitmix64), so that failures repeat.
 pub struct Random(pub u64);
@@ -107,7 +107,7 @@ impl Engine {
     pub fn new(kernels: &[Kernel], target: Target) -> Engine {
         match Module::compile(kernels, target) {
             Err(CodegenError::MissingFeatures { missing, .. }) => {
-                println!("EMULATED: {}: this machine lacks {}", target.name(), ixc_codegen::cpu::list(&missing));
+                println!("EMULATED: {}: this machine lacks {}", target.name(), ixc_targets::cpu::list(&missing));
                 Engine::Emulated(kernels.iter().map(|kernel| emulated(kernel, target)).collect())
             }
             module => Engine::Native(module.unwrap_or_else(|error| panic!("{error}"))),

@@ -1,9 +1,9 @@
 //! Every op with every combination of types and immediates that its rule allows, against the interpreter. Operands come from memory twice: with one use, where they may be
 //! memory operands, and with two, where they are registers.
 
-use ixc_codegen::target::Target;
 use ixc_ir::kernel::op::{ImmKind, Memory, OPS, OpRow};
 use ixc_ir::kernel::{Elem, Imm, Kernel, KernelBuilder, Op, Type, interpret};
+use ixc_targets::Target;
 
 use super::native::{Engine, Random, has_lowering, targets};
 

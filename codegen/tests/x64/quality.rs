@@ -1,9 +1,9 @@
 //! How good the code is: no spills and no needless moves where a person would need none.
 
 use iced_x86::{CpuidFeature, Decoder, DecoderOptions, InstructionInfoFactory, Mnemonic, OpAccess};
-use ixc_codegen::target::{Feature, Target};
 use ixc_codegen::x64::{self, Compiled, listing};
 use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type, ValueId, interpret};
+use ixc_targets::Target;
 
 use super::native::{Engine, Guard, Random, targets};
 
@@ -198,7 +198,8 @@ fn instructions_keep_to_the_features_of_the_target() {
             let allowed = |feature: &CpuidFeature| {
                 let baseline =
                     [CpuidFeature::INTEL8086, CpuidFeature::INTEL186, CpuidFeature::INTEL386, CpuidFeature::X64];
-                baseline.contains(feature) || Feature::of_instruction(*feature).is_some_and(|f| target.has(f))
+                baseline.contains(feature)
+                    || ixc_codegen::features::of_instruction(*feature).is_some_and(|f| target.has(f))
             };
             let features = instruction.cpuid_features();
             assert!(features.iter().all(allowed), "{target:?}: {instruction:?} needs {features:?}");

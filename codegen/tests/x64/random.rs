@@ -1,10 +1,10 @@
 //! Random kernels against the interpreter, bit for bit: any ops, nested loops, carried values, index loads and addresses
 //! of all shapes. `IXC_SEED=n` runs one seed and prints its listing.
 
-use ixc_codegen::target::Target;
 use ixc_codegen::x64::listing;
 use ixc_ir::kernel::random::{Options, random_buffers, random_dims, random_kernel_with};
 use ixc_ir::kernel::{Kernel, interpret};
+use ixc_targets::Target;
 
 use super::native::{Engine, has_lowering, targets};
 

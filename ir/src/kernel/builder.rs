@@ -1,4 +1,4 @@
-//! Making kernels from Rust: the generators in `ixc-codegen` speak to this.
+//! Making kernels from Rust: the generators in `ixc-kernels` speak to this.
 //!
 //! The builder gives out ids and keeps the statement nesting; it checks nothing that the verifier checks. Loop bodies are
 //! closures, so that Rust's own scoping keeps values from leaving the loop that made them.

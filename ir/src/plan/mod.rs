@@ -3,7 +3,7 @@
 //!
 //! A plan is a list of [`Step`]s. A step is one work list, shared by all threads, with a barrier after it. A work list comes
 //! from [`Task`]s: a task runs one kernel for every item of its grid (columns times chunks of rows), and says where each of
-//! the kernel's buffers lies for an item. `passes::schedule` makes a `Plan<KernelSpec>`; `codegen` replaces each spec by
+//! the kernel's buffers lies for an item. `passes::schedule` makes a `Plan<KernelSpec>`; `ixc-kernels` replaces each spec by
 //! kernel IR; the runtime verifies that and generates code when the plan is loaded.
 //!
 //! Example: the projection of 512 tokens on 2048 outputs by a `q4_k` weight is one task with 2048 / 32 columns and chunks of
@@ -14,14 +14,11 @@
 //! Invariant: index buffers are fed from [`Input`]s alone, whose values the runtime has checked.
 
 pub mod print;
-pub mod spec;
-pub mod text;
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::format::Format;
-pub use spec::KernelSpec;
 
 /// Positions in a block of the KV cache that attention works on at a time; cache capacity is a multiple of it.
 pub const ATTENTION_BLOCK: u32 = 32;
@@ -357,7 +354,8 @@ pub struct Split {
     pub argument: u32,
     /// How positions are divided.
     pub division: Division,
-    /// Makes the result of the parts. Buffers: the parts, one behind the other, that argument, scratch. Dims: \[parts\].
+    /// Makes the result of the parts: `attention_combine`, whose buffers are the parts, one behind the other, that argument and scratch, and whose
+    /// dim is how many parts there are.
     pub combine: KernelId,
     /// Makes, to the same bits, one of several equal pieces of the result from those pieces of the parts, where a plan is in pieces. Buffers and
     /// dims are those of `combine`, but for the sizes: engines check how many dims it has and what it does with each buffer, and have no other use for it.
@@ -375,7 +373,7 @@ pub struct Task {
     pub columns: u32,
     /// Kernels by row count.
     pub variants: Vec<Variant>,
-    /// The kernels' buffers; the same for all variants. A variant whose kernel has fewer takes the first ones: scratch is last.
+    /// The kernels' buffers, in the order in which their IR has them; the same for all variants. A kernel of fewer buffers has the first ones.
     pub args: Vec<Arg>,
 }
 

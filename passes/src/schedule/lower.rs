@@ -29,14 +29,14 @@ use ixc_ir::graph::attrs::RopeAttrs;
 use ixc_ir::graph::interpret::WeightSource;
 use ixc_ir::graph::types::Caches;
 use ixc_ir::graph::{Element, Function, Module, Op, OpKind, Operand, Type, ValueId, WeightId};
-use ixc_ir::plan::spec::Elementwise;
 use ixc_ir::plan::{
-    Arg, BucketId, BufferId, CacheLayer, DimRule, Input, KernelId, KernelSpec, PlanWeight, RopeTable, RowAxis,
-    RowCount, Source, Task, Variant, WeightFile,
+    Arg, BucketId, BufferId, CacheLayer, KernelId, PlanWeight, RopeTable, RowAxis, RowCount, Source, WeightFile,
 };
+use ixc_kernels::{Elementwise, KernelSpec};
 
 use self::residency::Residency;
 use super::arena::Draft;
+use super::bind::{Choice, Named, Parts};
 use super::matrix::{Product, scratch_arg};
 use super::pieces::Pieces;
 use super::steps::{Resource, What, Work};
@@ -116,13 +116,6 @@ enum Meaning {
     Weight(WeightId),
 }
 
-/// Whether a task reads an argument or writes it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Access {
-    Read,
-    Write,
-}
-
 /// The plan as it grows.
 pub(super) struct Lowering<'a> {
     pub(super) module: &'a Module,
@@ -143,7 +136,7 @@ pub(super) struct Lowering<'a> {
     packed: Vec<Option<Format>>,
     /// Position in [`Lowering::cache`] of a graph's layer.
     layers: HashMap<i64, u32>,
-    residency: Residency,
+    pub(super) residency: Residency,
     pub(super) buffers: Vec<Draft>,
     pub(super) work: Vec<Work>,
     pub(super) kernels: Vec<KernelSpec>,
@@ -526,7 +519,8 @@ impl<'a> Lowering<'a> {
         Ok(Stored { buffer, rows, width, format })
     }
 
-    pub(super) fn kernel(&mut self, spec: KernelSpec) -> Result<KernelId, ScheduleError> {
+    pub(super) fn kernel(&mut self, spec: impl Into<KernelSpec>) -> Result<KernelId, ScheduleError> {
+        let spec = spec.into();
         if let Some(&id) = self.kernel_ids.get(&spec) {
             return Ok(id);
         }
@@ -582,47 +576,5 @@ impl<'a> Lowering<'a> {
             return unsupported(op, format!("@{} in {}; norms and biases must be f32", weight.name, weight.format));
         }
         self.stored_weight(w)
-    }
-
-    /// Adds a task; what it waits for follows from its arguments.
-    pub(super) fn task(&mut self, mut task: Task, args: Vec<(Arg, Access)>) {
-        let (mut reads, mut writes) = (Vec::new(), Vec::new());
-        if let RowAxis::Routed(bucket) = task.rows {
-            reads.push(Resource::Bucket(bucket.0));
-        }
-        for (arg, access) in &args {
-            let resource = match arg.source {
-                Source::Arena(buffer) => Resource::Buffer(buffer.0),
-                Source::Keys(layer) | Source::Values(layer) => Resource::Cache(layer),
-                Source::Input(Input::RoutedToken(bucket) | Input::RoutedSlot(bucket)) => Resource::Bucket(bucket.0),
-                Source::Weight(weight) => match self.residency.group_of(weight) {
-                    Some(group) => Resource::Group(group),
-                    None => continue,
-                },
-                Source::Rope(_) | Source::Scratch | Source::Input(_) => continue,
-            };
-            match access {
-                Access::Read => reads.push(resource),
-                Access::Write => writes.push(resource),
-            }
-        }
-        task.args = args.into_iter().map(|(arg, _)| arg).collect();
-        self.work.push(Work { what: What::Task(task), reads, writes });
-    }
-
-    /// A task with an item for each row and column.
-    pub(super) fn by_rows(
-        &mut self,
-        label: String,
-        rows: Rows,
-        columns: u64,
-        (spec, dims): (KernelSpec, Vec<DimRule>),
-        args: Vec<(Arg, Access)>,
-    ) -> Result<(), ScheduleError> {
-        let columns = fit("columns of a task", columns)?;
-        let kernel = self.kernel(spec)?;
-        let variants = vec![Variant { up_to_rows: u32::MAX, row_chunk: 1, kernel, dims, split: None }];
-        self.task(Task { label, rows: rows.axis(), columns, variants, args: Vec::new() }, args);
-        Ok(())
     }
 }

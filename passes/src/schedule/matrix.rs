@@ -11,12 +11,13 @@
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::WeightId;
-use ixc_ir::plan::spec::Shape;
-use ixc_ir::plan::{Arg, BufferId, KernelSpec, Source, Task, Variant};
+use ixc_ir::plan::{Arg, BufferId, Source};
+use ixc_kernels::{Linear, Shape, Swiglu};
 
 use super::ScheduleError;
-use super::lower::{Access, Lowering, Rows, Stored, fit, row_bytes};
-use super::tiling::{Way, tile, ways, weight_parts};
+use super::bind::Choice;
+use super::lower::{Lowering, Rows, Stored, fit, row_bytes};
+use super::tiling::{tile, ways, weight_parts};
 
 /// A product to be lowered.
 pub(super) struct Product {
@@ -82,8 +83,9 @@ impl Lowering<'_> {
             let (x_row, y_row) = (x.row_bytes()?, y.row_bytes()?);
             let (first, step) = (part.first * 4, part.tile * 4);
             let mut args = vec![
-                (rows_arg(x.buffer, x_row), Access::Read),
+                ("x", rows_arg(x.buffer, x_row)),
                 (
+                    "w",
                     Arg {
                         source: Source::Weight(weight),
                         offset: m.rows(part.first),
@@ -91,18 +93,17 @@ impl Lowering<'_> {
                         column_stride: m.rows(part.tile),
                         expert_stride: m.expert,
                     },
-                    Access::Read,
                 ),
             ];
             if let Some(bias) = bias {
-                args.push((columns_arg(Source::Weight(bias), first, 0, step), Access::Read));
+                args.push(("bias", columns_arg(Source::Weight(bias), first, 0, step)));
             }
             if let Some(residual) = residual {
-                args.push((columns_arg(Source::Arena(residual.buffer), first, y_row, step), Access::Read));
+                args.push(("residual", columns_arg(Source::Arena(residual.buffer), first, y_row, step)));
             }
-            args.push((columns_arg(Source::Arena(y.buffer), first, y_row, step), Access::Write));
-            let spec = |shape: Shape| -> Result<KernelSpec, ScheduleError> {
-                Ok(KernelSpec::Linear {
+            args.push(("y", columns_arg(Source::Arena(y.buffer), first, y_row, step)));
+            let spec = |shape: Shape| -> Result<Linear, ScheduleError> {
+                Ok(Linear {
                     format: m.format,
                     x: x.format,
                     k: fit("columns of a weight", m.k)?,
@@ -114,14 +115,11 @@ impl Lowering<'_> {
                 })
             };
             let (ways, reason) = ways(m.format, part.tile, false, target);
-            // Last: kernels that need none do not take it.
-            args.push((scratch_arg(), Access::Read));
+            args.push(("scratch", scratch_arg()));
             tracing::debug!(label, format = %m.format, tile = part.tile, columns = part.columns, ?ways, "tiled: {reason}");
             let variants =
-                ways.iter().map(|way| self.variant(*way, spec(way.shape)?)).collect::<Result<_, ScheduleError>>()?;
-            let rows = x.rows.axis();
-            let columns = fit("columns of a task", part.columns)?;
-            self.task(Task { label, rows, columns, variants, args: Vec::new() }, args);
+                ways.iter().map(|way| Ok(Choice::of(*way, spec(way.shape)?))).collect::<Result<_, ScheduleError>>()?;
+            self.task(label, (x.rows.axis(), part.columns), variants, &[], args)?;
         }
         Ok(y)
     }
@@ -190,14 +188,14 @@ impl Lowering<'_> {
                 row_bytes(out, part.tile)?,
             );
             let args = vec![
-                (rows_arg(x.buffer, x.row_bytes()?), Access::Read),
-                (weight(&g, gate), Access::Read),
-                (weight(&u, up), Access::Read),
-                (y_arg, Access::Write),
-                (scratch_arg(), Access::Read),
+                ("x", rows_arg(x.buffer, x.row_bytes()?)),
+                ("gate", weight(&g, gate)),
+                ("up", weight(&u, up)),
+                ("y", y_arg),
+                ("scratch", scratch_arg()),
             ];
-            let spec = |shape: Shape, rows: u32| -> Result<KernelSpec, ScheduleError> {
-                Ok(KernelSpec::Swiglu {
+            let spec = |shape: Shape, rows: u32| -> Result<Swiglu, ScheduleError> {
+                Ok(Swiglu {
                     gate: g.format,
                     up: u.format,
                     x: x.format,
@@ -214,19 +212,11 @@ impl Lowering<'_> {
             tracing::debug!(label, ?formats, tile = part.tile, columns = part.columns, ?ways, "tiled: {reason}");
             let variants = ways
                 .iter()
-                .map(|way| self.variant(*way, spec(way.shape, way.row_chunk)?))
+                .map(|way| Ok(Choice::of(*way, spec(way.shape, way.row_chunk)?)))
                 .collect::<Result<_, ScheduleError>>()?;
-            let rows = x.rows.axis();
-            let columns = fit("columns of a task", part.columns)?;
-            self.task(Task { label, rows, columns, variants, args: Vec::new() }, args);
+            self.task(label, (x.rows.axis(), part.columns), variants, &[], args)?;
         }
         Ok(y)
-    }
-
-    fn variant(&mut self, way: Way, spec: KernelSpec) -> Result<Variant, ScheduleError> {
-        let (up_to_rows, row_chunk) = (way.up_to_rows, way.row_chunk);
-        let dims = spec.product().map_or_else(Vec::new, |(shape, format)| shape.dims(format));
-        Ok(Variant { up_to_rows, row_chunk, kernel: self.kernel(spec)?, dims, split: None })
     }
 }
 

@@ -27,11 +27,11 @@
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::graph::WeightId;
-use ixc_ir::plan::spec::{Bits, Elementwise, Shape};
-use ixc_ir::plan::{Arg, Division, KernelSpec, Source};
+use ixc_ir::plan::{Arg, Division, Source};
+use ixc_kernels::{AddBias, Bits, Elementwise, Linear, Map, Quantise, RmsNormPiece, Shape, SumSquares};
 
 use super::ScheduleError;
-use super::lower::{Access, Lowering, Rows, Stored, fit, row_bytes};
+use super::lower::{Lowering, Rows, Stored, fit, row_bytes};
 use super::matrix::{Matrix, Product, scratch_arg};
 use super::tiling::{parts, weight_parts, whole_strips};
 
@@ -211,18 +211,17 @@ impl Lowering<'_> {
                 expert_stride: m.expert,
             };
             let x_arg = at(Source::Arena(x.buffer), x_offset, x.row_bytes()?, 0);
-            let mut args = vec![(x_arg, Access::Read), (w, Access::Read)];
+            let mut args = vec![("x", x_arg), ("w", w)];
             if let Some(bias) = bias {
-                args.push((at(Source::Weight(bias), first * 4 + offset, 0, step), Access::Read));
+                args.push(("bias", at(Source::Weight(bias), first * 4 + offset, 0, step)));
             }
             if let Some((added, skip)) = added {
-                args.push((at(Source::Arena(added.buffer), skip + offset, added.row_bytes()?, step), Access::Read));
+                args.push(("residual", at(Source::Arena(added.buffer), skip + offset, added.row_bytes()?, step)));
             }
-            args.push((at(Source::Arena(y.buffer), offset, y.row_bytes()?, step), Access::Write));
-            // Last: kernels that need none do not take it.
-            args.push((scratch_arg(), Access::Read));
+            args.push(("y", at(Source::Arena(y.buffer), offset, y.row_bytes()?, step)));
+            args.push(("scratch", scratch_arg()));
             let tile = fit("tile", part.tile)?;
-            let spec = KernelSpec::Linear {
+            let spec = Linear {
                 format: m.format,
                 x: x.format,
                 k: fit("columns of a weight", dot)?,
@@ -233,7 +232,7 @@ impl Lowering<'_> {
                 residual: added.is_some(),
                 shape: Shape::Gemv,
             };
-            self.by_rows(label, x.rows, part.columns, (spec, Shape::Gemv.dims(m.format)), args)?;
+            self.by_rows(label, x.rows, part.columns, (spec, &[]), args)?;
         }
         Ok(())
     }
@@ -258,12 +257,12 @@ impl Lowering<'_> {
             let label = if part.first == 0 { label.to_string() } else { format!("{label} tail") };
             let (offset, step) = (part.first * 4, part.tile * 4);
             let mut args = Vec::with_capacity(inputs.len() + 1);
-            for x in inputs {
-                args.push((at(Source::Arena(x.buffer), offset, x.row_bytes()?, step), Access::Read));
+            for (name, x) in ["a", "b"].into_iter().zip(inputs) {
+                args.push((name, at(Source::Arena(x.buffer), offset, x.row_bytes()?, step)));
             }
-            args.push((at(Source::Arena(y.buffer), offset, y.row_bytes()?, step), Access::Write));
-            let spec = KernelSpec::Map { function, n: fit("elements of a row", part.tile)? };
-            self.by_rows(label, y.rows, part.columns, (spec, Vec::new()), args)?;
+            args.push(("y", at(Source::Arena(y.buffer), offset, y.row_bytes()?, step)));
+            let spec = Map { function, n: fit("elements of a row", part.tile)? };
+            self.by_rows(label, y.rows, part.columns, (spec, &[]), args)?;
         }
         Ok(())
     }
@@ -277,11 +276,11 @@ impl Lowering<'_> {
             let (from, to) = (row_bytes(x.format, part.first)?, row_bytes(y.format, part.first)?);
             let (from_step, to_step) = (row_bytes(x.format, part.tile)?, row_bytes(y.format, part.tile)?);
             let args = vec![
-                (at(Source::Arena(x.buffer), from, x.row_bytes()?, from_step), Access::Read),
-                (at(Source::Arena(y.buffer), to, y.row_bytes()?, to_step), Access::Write),
+                ("x", at(Source::Arena(x.buffer), from, x.row_bytes()?, from_step)),
+                ("y", at(Source::Arena(y.buffer), to, y.row_bytes()?, to_step)),
             ];
-            let spec = KernelSpec::Quantise { n: fit("elements of a row", part.tile)?, out: y.format };
-            self.by_rows(label.to_string(), y.rows, part.columns, (spec, Vec::new()), args)?;
+            let spec = Quantise { n: fit("elements of a row", part.tile)?, out: y.format };
+            self.by_rows(label.to_string(), y.rows, part.columns, (spec, &[]), args)?;
         }
         Ok(())
     }
@@ -310,11 +309,11 @@ impl Lowering<'_> {
             let (offset, step) = (part.first * 4, part.tile * 4);
             let label = format!("{label} squares{}", if part.first == 0 { "" } else { " tail" });
             let args = vec![
-                (at(Source::Arena(x.buffer), offset, x.row_bytes()?, step), Access::Read),
-                (at(Source::Arena(sums.buffer), first * 4, sums.row_bytes()?, 4), Access::Write),
+                ("x", at(Source::Arena(x.buffer), offset, x.row_bytes()?, step)),
+                ("y", at(Source::Arena(sums.buffer), first * 4, sums.row_bytes()?, 4)),
             ];
-            let spec = KernelSpec::SumSquares { n: fit("elements of a row", part.tile)? };
-            self.by_rows(label, x.rows, part.columns, (spec, Vec::new()), args)?;
+            let spec = SumSquares { n: fit("elements of a row", part.tile)? };
+            self.by_rows(label, x.rows, part.columns, (spec, &[]), args)?;
             first += part.columns;
         }
         for part in &all {
@@ -322,19 +321,19 @@ impl Lowering<'_> {
             let (to, to_step) = (row_bytes(y.format, part.first)?, row_bytes(y.format, part.tile)?);
             let label = format!("{label}{}", if part.first == 0 { "" } else { " tail" });
             let args = vec![
-                (at(Source::Arena(x.buffer), offset, x.row_bytes()?, step), Access::Read),
-                (at(Source::Arena(sums.buffer), 0, sums.row_bytes()?, 0), Access::Read),
-                (at(Source::Weight(weight), offset, 0, step), Access::Read),
-                (at(Source::Arena(y.buffer), to, y.row_bytes()?, to_step), Access::Write),
+                ("x", at(Source::Arena(x.buffer), offset, x.row_bytes()?, step)),
+                ("sums", at(Source::Arena(sums.buffer), 0, sums.row_bytes()?, 0)),
+                ("w", at(Source::Weight(weight), offset, 0, step)),
+                ("y", at(Source::Arena(y.buffer), to, y.row_bytes()?, to_step)),
             ];
-            let spec = KernelSpec::RmsNormPiece {
+            let spec = RmsNormPiece {
                 n: fit("elements of a row", part.tile)?,
                 row: fit("elements of a norm", y.width)?,
                 parts: fit("pieces of a norm", count)?,
                 eps,
                 out: y.format,
             };
-            self.by_rows(label, y.rows, part.columns, (spec, Vec::new()), args)?;
+            self.by_rows(label, y.rows, part.columns, (spec, &[]), args)?;
         }
         Ok(true)
     }
@@ -351,12 +350,12 @@ impl Lowering<'_> {
             let label = if part.first == 0 { label.to_string() } else { format!("{label} tail") };
             let (offset, step) = (part.first * 4, part.tile * 4);
             let args = vec![
-                (at(Source::Arena(x.buffer), offset, x.row_bytes()?, step), Access::Read),
-                (at(Source::Weight(bias), offset, 0, step), Access::Read),
-                (at(Source::Arena(y.buffer), offset, y.row_bytes()?, step), Access::Write),
+                ("x", at(Source::Arena(x.buffer), offset, x.row_bytes()?, step)),
+                ("bias", at(Source::Weight(bias), offset, 0, step)),
+                ("y", at(Source::Arena(y.buffer), offset, y.row_bytes()?, step)),
             ];
-            let spec = KernelSpec::AddBias { n: fit("elements of a bias", part.tile)? };
-            self.by_rows(label, y.rows, part.columns, (spec, Vec::new()), args)?;
+            let spec = AddBias { n: fit("elements of a bias", part.tile)? };
+            self.by_rows(label, y.rows, part.columns, (spec, &[]), args)?;
         }
         Ok(())
     }

@@ -17,7 +17,7 @@
 
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
-use ixc_ir::plan::spec::Shape;
+use ixc_kernels::Shape;
 
 use super::MatrixTarget;
 

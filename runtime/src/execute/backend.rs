@@ -4,9 +4,9 @@ use std::sync::{Mutex, PoisonError};
 
 use ixc_codegen::emulator::{Program, Slice};
 use ixc_codegen::module::{CodegenError, Module};
-use ixc_codegen::target::Target;
 use ixc_codegen::x64;
 use ixc_ir::kernel::{Kernel, interpret};
+use ixc_targets::Target;
 
 use super::error::Problem;
 use crate::load::LoadError;

@@ -5,9 +5,9 @@ use std::path::PathBuf;
 
 use ixc_codegen::emulator::Fault;
 use ixc_codegen::module::CodegenError;
-use ixc_codegen::target::{TARGETS, Target};
 use ixc_ir::kernel::verify::VerifyError;
 use ixc_ir::units::Bytes;
+use ixc_targets::{TARGETS, Target};
 
 use super::MAX_THREADS;
 use crate::file::blocks::BlockError;

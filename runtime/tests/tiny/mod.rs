@@ -1,14 +1,16 @@
 //! A transformer of one layer with routed experts, as a plan made by hand: every kind of step, source, input and dim rule.
 
+use ixc_kernels::{
+    Attention, AttentionCombine, AttentionPart, Bits, Combine, Embed, Gather, KernelSpec, Linear, RmsNorm, RopeAppend,
+    RopeHeads, Route, Score, Shape, Softmax, Swiglu, generate,
+};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use ixc_codegen::generators::generate;
-use ixc_codegen::target::Target;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::spec::{Bits, Score, Shape};
 use ixc_ir::plan::*;
+use ixc_targets::Target;
 
 pub const VOCABULARY: u32 = 40;
 pub const MAX_TOKENS: u32 = 48;
@@ -114,8 +116,8 @@ impl Maker {
         BufferId(self.plan.buffers.len() as u32 - 1)
     }
 
-    fn kernel(&mut self, spec: KernelSpec) -> KernelId {
-        self.plan.kernels.push(spec);
+    fn kernel(&mut self, spec: impl Into<KernelSpec>) -> KernelId {
+        self.plan.kernels.push(spec.into());
         KernelId(self.plan.kernels.len() as u32 - 1)
     }
 
@@ -124,7 +126,7 @@ impl Maker {
         label: &str,
         rows: RowAxis,
         columns: u32,
-        spec: KernelSpec,
+        spec: impl Into<KernelSpec>,
         dims: &[DimRule],
         args: Vec<Arg>,
     ) -> Task {
@@ -144,23 +146,15 @@ impl Maker {
         let format = self.factor(n);
         let tile = tile(format);
         let row = N * format.block_bytes() as u32;
-        let spec = |shape| KernelSpec::Linear {
-            format,
-            x: Format::F32,
-            k: N,
-            tile,
-            n,
-            bias: false,
-            residual: residual.is_some(),
-            shape,
-        };
+        let spec =
+            |shape| Linear { format, x: Format::F32, k: N, tile, n, bias: false, residual: residual.is_some(), shape };
         let (gemv, gemm) = (self.kernel(spec(Shape::Gemv)), self.kernel(spec(Shape::Gemm)));
         let column = |buffer| arg(Source::Arena(buffer), n * 4, tile * 4);
         let mut args = vec![arg(Source::Arena(x), N * 4, 0), weight_arg(w, rows, tile * row, n * row)];
         args.extend(residual.map(column));
         args.push(column(y));
         args.push(arg(Source::Scratch, 0, 0));
-        Task { label: label.into(), rows, columns: n / tile, variants: variants(format, gemv, gemm), args }
+        Task { label: label.into(), rows, columns: n / tile, variants: variants(gemv, gemm), args }
     }
 }
 
@@ -168,8 +162,8 @@ fn tile(format: Format) -> u32 {
     if format.rows() > 1 { 16 } else { 8 }
 }
 
-fn variants(format: Format, gemv: KernelId, gemm: KernelId) -> Vec<Variant> {
-    let dims = |shape: Shape| shape.dims(format);
+fn variants(gemv: KernelId, gemm: KernelId) -> Vec<Variant> {
+    let dims = |shape: Shape| shape.dims().into_iter().filter_map(|dim| dim.rule).collect();
     vec![
         Variant { up_to_rows: 5, row_chunk: 5, kernel: gemv, dims: dims(Shape::Gemv), split: None },
         Variant { up_to_rows: u32::MAX, row_chunk: 12, kernel: gemm, dims: dims(Shape::Gemm), split: None },
@@ -217,7 +211,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     let bucket = BucketId(0);
     let axis = RowAxis::Routed(bucket);
     let eps = Bits::of(1e-5);
-    let norm = KernelSpec::RmsNorm { n: N, eps, out: Format::F32 };
+    let norm = RmsNorm { n: N, eps, out: Format::F32 };
     let row = N * 4;
     let arena = |buffer, row| arg(Source::Arena(buffer), row, 0);
     let input = |input, row| arg(Source::Input(input), row, 0);
@@ -225,13 +219,13 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
 
     let table = m.weight("embed", &[VOCABULARY, N]);
     let x0 = m.buffer("x0", N, tokens);
-    let embed = KernelSpec::Embed { format: Format::F32, rows: VOCABULARY, n: N };
+    let embed = Embed { format: Format::F32, rows: VOCABULARY, n: N };
     let args = vec![input(Input::Tokens, 4), arg(table, 0, 0), arena(x0, row)];
     steps.push(vec![m.rows("embed", RowAxis::Tokens, 1, embed, &[], args)]);
 
     let (w, h) = (m.weight("norm", &[N]), m.buffer("h", N, tokens));
     let args = vec![arena(x0, row), arg(w, 0, 0), arena(h, row)];
-    steps.push(vec![m.rows("norm", RowAxis::Tokens, 1, norm.clone(), &[], args)]);
+    steps.push(vec![m.rows("norm", RowAxis::Tokens, 1, norm, &[], args)]);
 
     let [wq, wk, wv] = [("q", HEADS * D), ("k", D), ("v", D)].map(|(name, n)| m.weight(name, &[n, N]));
     let [q, k, v] = [("q", HEADS * D), ("k", D), ("v", D)].map(|(name, n)| m.buffer(name, n, tokens));
@@ -244,8 +238,8 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     let qr = m.buffer("qr", HEADS * D, tokens);
     let position =
         || [input(Input::PositionBlock, 4), input(Input::PositionLane, 4), arg(Source::Rope(0), 0, 0)].into_iter();
-    let rope = KernelSpec::RopeHeads { heads: HEADS, d: D, dims: D, style: RopeStyle::Neox, norm: None };
-    let append = KernelSpec::RopeAppend { d: D, dv: D, dims: D, style: RopeStyle::Neox, norm: None };
+    let rope = RopeHeads { heads: HEADS, d: D, dims: D, style: RopeStyle::Neox, norm: None };
+    let append = RopeAppend { d: D, dv: D, dims: D, style: RopeStyle::Neox, norm: None };
     let mut rope_args = vec![arena(q, HEADS * D * 4)];
     rope_args.extend(position());
     rope_args.push(arena(qr, HEADS * D * 4));
@@ -260,7 +254,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     let a = m.buffer("a", HEADS * D, tokens);
     // One token in parts, three at a time where there are more.
     let (group, d, dv, scale) = (HEADS, D, D, Bits::of(0.25));
-    let attention = KernelSpec::Attention { group, d, dv, scale, heads: 1, rows: 3 };
+    let attention = Attention { group, d, dv, scale, heads: 1, rows: 3 };
     let (full, masked) = (DimRule::FullBlocks, DimRule::MaskedBlocks);
     let dims = [full, masked, DimRule::RowGroups(3), DimRule::RowRest(3)];
     let mut args = vec![arena(qr, HEADS * D * 4), input(Input::Positions, 4)];
@@ -268,11 +262,11 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     args.extend([arena(a, HEADS * D * 4), arg(Source::Scratch, 0, 0)]);
     let mut attention = m.rows("attention", RowAxis::Tokens, 1, attention, &dims, args);
     attention.variants[0].row_chunk = 3;
-    let combine = m.kernel(KernelSpec::AttentionCombine { group, dv, parts: Division::THREADS.parts });
+    let combine = m.kernel(AttentionCombine { group, dv, parts: Division::THREADS.parts });
     let one = Variant {
         up_to_rows: 1,
         row_chunk: 1,
-        kernel: m.kernel(KernelSpec::AttentionPart { group, d, dv, scale }),
+        kernel: m.kernel(AttentionPart { group, d, dv, scale }),
         dims: vec![full, masked, DimRule::FirstBlock],
         split: Some(Split { argument: 4, division: Division::THREADS, combine, alone: None }),
     };
@@ -284,34 +278,28 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
 
     let (w, h2) = (m.weight("norm2", &[N]), m.buffer("h2", N, tokens));
     let args = vec![arena(x1, row), arg(w, 0, 0), arena(h2, row)];
-    steps.push(vec![m.rows("norm2", RowAxis::Tokens, 1, norm.clone(), &[], args)]);
+    steps.push(vec![m.rows("norm2", RowAxis::Tokens, 1, norm, &[], args)]);
 
     // Eight rows of which the router looks at four.
     let (wr, rl) = (m.weight("router", &[8, N]), m.buffer("router logits", 8, tokens));
     steps.push(vec![m.product("router", RowAxis::Tokens, (h2, wr, None, rl), 8)]);
 
     let (ids, p) = (m.buffer("ids", TOP_K, tokens), m.buffer("p", TOP_K, tokens));
-    let route = KernelSpec::Route {
-        experts: EXPERTS,
-        top_k: TOP_K,
-        score: Score::Softmax,
-        normalise: true,
-        scale: Bits::of(1.0),
-    };
+    let route = Route { experts: EXPERTS, top_k: TOP_K, score: Score::Softmax, normalise: true, scale: Bits::of(1.0) };
     let args = vec![arena(rl, 32), arena(ids, TOP_K * 4), arena(p, TOP_K * 4), arg(Source::Scratch, 0, 0)];
     steps.push(vec![m.rows("route", RowAxis::Tokens, 1, route, &[], args)]);
     let bucket_at = steps.len();
 
     let g = m.buffer("g", N, routed);
     let args = vec![input(Input::RoutedToken(bucket), 4), arena(h2, 0), arena(g, row)];
-    let gather = KernelSpec::Gather { bytes: row };
-    steps.push(vec![m.rows("gather", axis, 1, gather.clone(), &[DimRule::All(tokens)], args)]);
+    let gather = Gather { bytes: row };
+    steps.push(vec![m.rows("gather", axis, 1, gather, &[DimRule::All(tokens)], args)]);
 
     let (gate, up) = (m.weight("gate", &[EXPERTS, N, N]), m.weight("up", &[EXPERTS, N, N]));
     let s = m.buffer("s", N, routed);
     let format = m.factor(N);
     let (tile, factor_row) = (tile(format), N * format.block_bytes() as u32);
-    let swiglu = |shape| KernelSpec::Swiglu {
+    let swiglu = |shape| Swiglu {
         gate: format,
         up: format,
         x: Format::F32,
@@ -331,13 +319,13 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
         arg(Source::Scratch, 0, 0),
     ];
     let label = "swiglu".to_string();
-    steps.push(vec![Task { label, rows: axis, columns: N / tile, variants: variants(format, gemv, gemm), args }]);
+    steps.push(vec![Task { label, rows: axis, columns: N / tile, variants: variants(gemv, gemm), args }]);
 
     let (down, e) = (m.weight("down", &[EXPERTS, N, N]), m.buffer("e", N, routed));
     steps.push(vec![m.product("down", axis, (s, down, None, e), N)]);
 
     let x2 = m.buffer("x2", N, tokens);
-    let combine = KernelSpec::Combine { n: N, slots: TOP_K, residual: true };
+    let combine = Combine { n: N, slots: TOP_K, residual: true };
     let slots = input(Input::RoutedSlot(bucket), TOP_K * 4);
     let args = vec![slots, arena(p, TOP_K * 4), arena(e, 0), arena(x1, row), arena(x2, row)];
     steps.push(vec![m.rows("combine", RowAxis::Tokens, 1, combine, &[DimRule::All(routed)], args)]);
@@ -353,7 +341,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     let (head, logits) = (m.weight("head", &[VOCABULARY, N]), m.buffer("logits", VOCABULARY, outputs));
     steps.push(vec![m.product("head", RowAxis::Outputs, (oh, head, None, logits), VOCABULARY)]);
 
-    let softmax = m.kernel(KernelSpec::Softmax { n: VOCABULARY });
+    let softmax = m.kernel(Softmax { n: VOCABULARY });
     m.plan.steps = steps.into_iter().map(|tasks| Step::Run { tasks }).collect();
     m.plan.steps.insert(bucket_at, Step::Bucket { bucket, ids, first: 0, top_k: TOP_K, experts: EXPERTS });
     m.plan.logits = logits;

@@ -2,8 +2,8 @@
 
 use std::io::Write;
 
-use ixc::codegen::rows::work::Arithmetic;
 use ixc::kernels::bench::{Measured, Peak, Place, measure, peak, work_of};
+use ixc::kernels::work::Arithmetic;
 use ixc::machine::bandwidth;
 use serde_json::json;
 

@@ -2,13 +2,12 @@
 
 use std::io::Write;
 
-use ixc::codegen::generators::generate;
-use ixc::codegen::rows::inputs;
-use ixc::codegen::rows::table::{ROWS, Row};
-use ixc::codegen::target::{Isa, Target};
 use ixc::compile::TargetName;
 use ixc::ir::kernel::Kernel;
-use ixc::kernels::KernelError;
+use ixc::kernels::catalogue::inputs;
+use ixc::kernels::catalogue::{ROWS, Row};
+use ixc::kernels::{KernelError, generate};
+use ixc::targets::{Isa, Target};
 use serde_json::{Value as Json, json};
 
 use super::super::output::{self, Bytes};
@@ -92,7 +91,7 @@ fn how(target: Target) -> &'static str {
 }
 
 fn sizes<'k>(row: &Row, kernel: &'k Kernel) -> impl Iterator<Item = (&'k str, &'static str, u64)> {
-    let dims = row.spec().map_or(Vec::new(), |spec| inputs::dims(&spec, row.rows));
+    let dims = row.spec().map_or(Vec::new(), |spec| spec.dims_of_rows(row.rows));
     kernel.buffers.iter().map(move |buffer| {
         let size = inputs::evaluate(&buffer.size, &dims).map_or(0, |size| size.max(0).unsigned_abs());
         (buffer.name.as_str(), buffer.kind.keyword(), size)

@@ -39,7 +39,7 @@ impl Args {
         let engine = if self.emulate { Engine::Emulator } else { Engine::Native };
         let missing = case.chosen.target.missing();
         if !self.emulate && !missing.is_empty() {
-            let (target, missing) = (case.chosen.target.name(), ixc::codegen::cpu::list(&missing));
+            let (target, missing) = (case.chosen.target.name(), ixc::targets::cpu::list(&missing));
             return Err(ixc::Error::from(KernelError::Missing { target, missing }).into());
         }
         let outcome = case.check(engine)?;

@@ -15,7 +15,7 @@ pub const MOST_INDEX: u64 = 4 << 20;
 /// Most bytes of code.
 pub const MOST_CODE: u64 = 16 << 20;
 /// Most bytes of all buffers together.
-pub const MOST_BUFFERS: u64 = ixc_codegen::rows::inputs::MOST_BYTES;
+pub const MOST_BUFFERS: u64 = ixc_kernels::catalogue::inputs::MOST_BYTES;
 /// Most buffers, and most dims.
 pub const MOST_ARGUMENTS: u64 = 64;
 /// Most characters of a file name.

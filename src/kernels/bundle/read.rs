@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::Path;
 
-use ixc_codegen::target::{Feature, Features};
+use ixc_targets::{Feature, Features};
 use serde::Deserialize;
 
 use super::BundleError;

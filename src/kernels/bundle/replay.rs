@@ -1,9 +1,9 @@
 //! Running what was read, and comparing with what is expected.
 
-use ixc_codegen::cpu;
 use ixc_codegen::emulator::Program;
 use ixc_codegen::foreign::ForeignCode;
-use ixc_codegen::rows::compare::{Difference, difference};
+use ixc_kernels::catalogue::compare::{Difference, difference};
+use ixc_targets::cpu;
 
 use super::BundleError;
 use super::read::Bundle;

@@ -1,10 +1,10 @@
 //! Export: a folder that is whole or not there.
 
 use ixc_codegen::foreign;
-use ixc_codegen::rows::compare::elements;
-use ixc_codegen::rows::inputs::{POISON, evaluate};
 use ixc_files::NewFolder;
 use ixc_ir::kernel::BufferKind;
+use ixc_kernels::catalogue::compare::elements;
+use ixc_kernels::catalogue::inputs::{POISON, evaluate};
 
 use super::index::{self, Buffer, Call, Code, Dim, Elements, File, Index, Kind};
 use crate::Error;

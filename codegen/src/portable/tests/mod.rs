@@ -7,10 +7,9 @@ mod values;
 
 use cranelift_codegen::isa::OwnedTargetIsa;
 use ixc_ir::kernel::{BufferId, Elem, Imm, Kernel, KernelBuilder, Op, Type, interpret, verify};
-use ixc_ir::plan::KernelSpec;
+use ixc_kernels::{KernelSpec, generate};
 
-use crate::generators::generate;
-use crate::target::Target;
+use ixc_targets::Target;
 
 use super::{Code, PortableError, Text, compile, compile_for, compile_with_text, finish_isa};
 

@@ -9,18 +9,14 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::{self, RopeAttrs};
 use ixc_ir::graph::interpret::math::rope_angles;
 use ixc_ir::graph::{Op, WeightId};
-use ixc_ir::plan::spec::Bits;
-use ixc_ir::plan::{
-    Arg, CacheLayer, DimRule, Division, Input, KernelSpec, RopeStyle, RopeTable, Source, Split, Task, Variant,
-};
+use ixc_ir::plan::{Arg, CacheLayer, Division, Input, RopeStyle, RopeTable, RowAxis, Source};
+use ixc_kernels::{Attention, AttentionCombine, AttentionPart, Bits, RopeAppend, RopeHeads};
 
-use super::{Access, INDEX_BYTES, Lowering, Meaning, Pieces, ScheduleError, Stored};
+use super::{Choice, INDEX_BYTES, Lowering, Meaning, Named, Parts, Pieces, ScheduleError, Stored};
 use super::{by_column, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
 
 /// Queries that attention works on together: what shares the conversion of a block of keys and values.
 const QUERIES: u32 = 16;
-/// The argument of attention that its result goes to.
-const RESULT: u32 = 4;
 
 impl Lowering<'_> {
     pub(super) fn rope_heads(&mut self, op: &Op, norm: Option<WeightId>) -> Result<Meaning, ScheduleError> {
@@ -49,20 +45,20 @@ impl Lowering<'_> {
         let row = y.row_bytes()?;
         let (columns, together) = if self.pieces().is_some() { (heads, 1) } else { (1, heads) };
         let column = row_bytes(Format::F32, d)?.saturating_mul(u64::from(columns > 1));
-        let mut args = vec![(by_column(Source::Arena(x.buffer), row, column), Access::Read)];
+        let mut args = vec![("x", by_column(Source::Arena(x.buffer), row, column))];
         if let Some(norm) = norm {
-            args.push((whole(Source::Weight(self.vector(op.kind.row().mnemonic, norm)?)), Access::Read));
+            args.push(("norm", whole(Source::Weight(self.vector(op.kind.row().mnemonic, norm)?))));
         }
         args.extend(rope_args(table));
-        args.push((by_column(Source::Arena(y.buffer), row, column), Access::Write));
-        let spec = KernelSpec::RopeHeads {
+        args.push(("y", by_column(Source::Arena(y.buffer), row, column)));
+        let spec = RopeHeads {
             heads: fit("heads", together)?,
             d: fit("elements of a head", d)?,
             dims: fit("rotated elements", rope.dims)?,
             style: plan_style(rope.style),
             norm: norm.map(|_| Bits::of(op.attr("eps").float())),
         };
-        self.by_rows(label, y.rows, columns, (spec, vec![DimRule::CacheBlocks]), args)?;
+        self.by_rows(label, y.rows, columns, (spec, &[]), args)?;
         Ok(y)
     }
 
@@ -96,17 +92,17 @@ impl Lowering<'_> {
         self.expect(name, &k, Format::F32, d * u64::from(cache.heads))?;
         self.expect(name, &v, Format::F32, dv * u64::from(cache.heads))?;
         let mut args = vec![
-            (by_column(Source::Arena(k.buffer), k.row_bytes()?, row_bytes(Format::F32, d)?), Access::Read),
-            (by_column(Source::Arena(v.buffer), v.row_bytes()?, row_bytes(Format::F32, dv)?), Access::Read),
+            ("k", by_column(Source::Arena(k.buffer), k.row_bytes()?, row_bytes(Format::F32, d)?)),
+            ("v", by_column(Source::Arena(v.buffer), v.row_bytes()?, row_bytes(Format::F32, dv)?)),
         ];
         if let Some(norm) = norm {
-            args.push((whole(Source::Weight(self.vector(name, norm)?)), Access::Read));
+            args.push(("norm", whole(Source::Weight(self.vector(name, norm)?))));
         }
         args.extend(rope_args(table));
-        args.push((whole(Source::Keys(layer)), Access::Write));
-        args.push((whole(Source::Values(layer)), Access::Write));
-        args.push((scratch_arg(), Access::Read));
-        let spec = KernelSpec::RopeAppend {
+        args.push(("keys", whole(Source::Keys(layer))));
+        args.push(("values", whole(Source::Values(layer))));
+        args.push(("rotated", scratch_arg()));
+        let spec = RopeAppend {
             d: cache.key_len,
             dv: cache.value_len,
             dims: fit("rotated elements", dims)?,
@@ -114,7 +110,7 @@ impl Lowering<'_> {
             norm: norm.map(|_| Bits::of(op.attr("eps").float())),
         };
         let label = format!("{name} layer {layer}");
-        self.by_rows(label, k.rows, cache.heads.into(), (spec, vec![DimRule::CacheBlocks]), args)?;
+        self.by_rows(label, k.rows, cache.heads.into(), (spec, &[]), args)?;
         Ok(Meaning::Token)
     }
 
@@ -140,12 +136,12 @@ impl Lowering<'_> {
         let label = format!("{name} layer {layer}");
         let y = self.buffer(&label, q.rows, Format::F32, heads * dv)?;
         let args = vec![
-            (by_column(Source::Arena(q.buffer), q.row_bytes()?, row_bytes(Format::F32, group * d)?), Access::Read),
-            (by_row(Source::Input(Input::Positions), INDEX_BYTES), Access::Read),
-            (whole(Source::Keys(layer)), Access::Read),
-            (whole(Source::Values(layer)), Access::Read),
-            (by_column(Source::Arena(y.buffer), y.row_bytes()?, row_bytes(Format::F32, group * dv)?), Access::Write),
-            (scratch_arg(), Access::Read),
+            ("q", by_column(Source::Arena(q.buffer), q.row_bytes()?, row_bytes(Format::F32, group * d)?)),
+            ("position", by_row(Source::Input(Input::Positions), INDEX_BYTES)),
+            ("keys", whole(Source::Keys(layer))),
+            ("values", whole(Source::Values(layer))),
+            ("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, row_bytes(Format::F32, group * dv)?)),
+            ("scratch", scratch_arg()),
         ];
         if let Some(pieces) = self.pieces() {
             let heads = Heads { layer, cache, group, scale: Bits::of(op.attr("scale").float()) };
@@ -156,29 +152,17 @@ impl Lowering<'_> {
         let (group, heads) = (fit("query heads of a key head", group)?, cache.heads);
         // One token has few items, so those are divided by positions; rows of several share the loads of keys and values.
         let division = Division::THREADS;
-        let combine = self.kernel(KernelSpec::AttentionCombine { group, dv, parts: division.parts })?;
-        let one = Variant {
+        let combine = AttentionCombine { group, dv, parts: division.parts }.into();
+        let one = Choice {
             up_to_rows: 1,
             row_chunk: 1,
-            kernel: self.kernel(KernelSpec::AttentionPart { group, d, dv, scale })?,
-            dims: vec![DimRule::FullBlocks, DimRule::MaskedBlocks, DimRule::FirstBlock],
-            split: Some(Split { argument: RESULT, division, combine, alone: None }),
+            spec: AttentionPart { group, d, dv, scale }.into(),
+            parts: Some(Parts { part: "part", result: "y", division, combine, alone: None }),
         };
         let rows = (QUERIES / group).max(1);
-        let mut dims = vec![DimRule::FullBlocks, DimRule::MaskedBlocks];
-        if rows > 1 {
-            dims.extend([DimRule::RowGroups(rows), DimRule::RowRest(rows)]);
-        }
-        let several = Variant {
-            up_to_rows: u32::MAX,
-            row_chunk: rows,
-            kernel: self.kernel(KernelSpec::Attention { group, d, dv, scale, heads, rows })?,
-            dims,
-            split: None,
-        };
-        let columns = fit("columns of a task", kv_heads)?;
-        let variants = vec![one, several];
-        self.task(Task { label, rows: q.rows.axis(), columns, variants, args: Vec::new() }, args);
+        let spec = Attention { group, d, dv, scale, heads, rows }.into();
+        let several = Choice { up_to_rows: u32::MAX, row_chunk: rows, spec, parts: None };
+        self.task(label, (q.rows.axis(), kv_heads), vec![one, several], &[], args)?;
         Ok(Meaning::Stored(y))
     }
 
@@ -201,30 +185,22 @@ impl Lowering<'_> {
                 Ok(Arg { offset: first.saturating_mul(head), ..arg })
             });
             let args = vec![
-                (q?, Access::Read),
-                (by_row(Source::Input(Input::Positions), INDEX_BYTES), Access::Read),
-                (whole(Source::Keys(layer)), Access::Read),
-                (whole(Source::Values(layer)), Access::Read),
-                (y?, Access::Write),
-                (scratch_arg(), Access::Read),
+                ("q", q?),
+                ("position", by_row(Source::Input(Input::Positions), INDEX_BYTES)),
+                ("keys", whole(Source::Keys(layer))),
+                ("values", whole(Source::Values(layer))),
+                ("y", y?),
+                ("scratch", scratch_arg()),
             ];
             let group = fit("query heads of a key head", together)?;
-            let combine = self.kernel(KernelSpec::AttentionCombine { group, dv, parts: division.parts })?;
+            let combine = AttentionCombine { group, dv, parts: division.parts };
             // Each head's parts are combined where there is room for them.
-            let alone = (group > 1)
-                .then(|| self.kernel(KernelSpec::AttentionCombine { group: 1, dv, parts: division.parts }))
-                .transpose()?;
-            let variant = Variant {
-                up_to_rows: u32::MAX,
-                row_chunk: 1,
-                kernel: self.kernel(KernelSpec::AttentionPart { group, d, dv, scale })?,
-                dims: vec![DimRule::FullBlocks, DimRule::MaskedBlocks, DimRule::FirstBlock],
-                split: Some(Split { argument: RESULT, division, combine, alone }),
-            };
+            let alone = (group > 1).then(|| AttentionCombine { group: 1, ..combine }.into());
+            let (spec, combine) = (AttentionPart { group, d, dv, scale }.into(), combine.into());
+            let parts = Some(Parts { part: "part", result: "y", division, combine, alone });
+            let variant = Choice { up_to_rows: u32::MAX, row_chunk: 1, spec, parts };
             let label = if first > 0 { format!("{label} heads {first}") } else { label.to_string() };
-            let columns = cache.heads;
-            let rows = ixc_ir::plan::RowAxis::Tokens;
-            self.task(Task { label, rows, columns, variants: vec![variant], args: Vec::new() }, args);
+            self.task(label, (RowAxis::Tokens, cache.heads.into()), vec![variant], &[], args)?;
         }
         Ok(())
     }
@@ -278,10 +254,10 @@ fn plan_style(style: attrs::RopeStyle) -> RopeStyle {
 }
 
 /// The row of a rotary table that a position names, by its block and its lane, and the table.
-fn rope_args(table: u32) -> [(Arg, Access); 3] {
+fn rope_args(table: u32) -> [Named; 3] {
     [
-        (by_row(Source::Input(Input::PositionBlock), INDEX_BYTES), Access::Read),
-        (by_row(Source::Input(Input::PositionLane), INDEX_BYTES), Access::Read),
-        (whole(Source::Rope(table)), Access::Read),
+        ("block", by_row(Source::Input(Input::PositionBlock), INDEX_BYTES)),
+        ("lane", by_row(Source::Input(Input::PositionLane), INDEX_BYTES)),
+        ("table", whole(Source::Rope(table))),
     ]
 }

@@ -9,10 +9,10 @@
 use ixc_ir::format::Format;
 use ixc_ir::graph::Op;
 use ixc_ir::graph::attrs::{RouteAttrs, RouteScore};
-use ixc_ir::plan::spec::{Bits, Score};
-use ixc_ir::plan::{Arg, BucketId, DimRule, Input, KernelSpec, RowCount, Source, Step};
+use ixc_ir::plan::{Arg, BucketId, DimRule, Input, RowCount, Source, Step};
+use ixc_kernels::{Bits, Combine, Gather, Route, Score};
 
-use super::{Access, INDEX_BYTES, Lowering, Meaning, Rows, ScheduleError, Slots, Stored};
+use super::{INDEX_BYTES, Lowering, Meaning, Rows, ScheduleError, Slots, Stored};
 use super::{Resource, What, Work, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
 
 impl Lowering<'_> {
@@ -23,12 +23,12 @@ impl Lowering<'_> {
         let ids = self.buffer("route ids", logits.rows, Format::F32, route.top_k)?;
         let p = self.buffer("route weights", logits.rows, Format::F32, route.top_k)?;
         let args = vec![
-            (by_row(Source::Arena(logits.buffer), logits.row_bytes()?), Access::Read),
-            (by_row(Source::Arena(ids.buffer), ids.row_bytes()?), Access::Write),
-            (by_row(Source::Arena(p.buffer), p.row_bytes()?), Access::Write),
-            (scratch_arg(), Access::Read),
+            ("logits", by_row(Source::Arena(logits.buffer), logits.row_bytes()?)),
+            ("ids", by_row(Source::Arena(ids.buffer), ids.row_bytes()?)),
+            ("p", by_row(Source::Arena(p.buffer), p.row_bytes()?)),
+            ("scores", scratch_arg()),
         ];
-        let spec = KernelSpec::Route {
+        let spec = Route {
             experts: fit("experts", logits.width)?,
             top_k: fit("experts of a token", route.top_k)?,
             score: match route.score {
@@ -38,7 +38,7 @@ impl Lowering<'_> {
             normalise: route.normalise,
             scale: Bits::of(route.scale),
         };
-        self.by_rows(name.to_string(), logits.rows, 1, (spec, Vec::new()), args)?;
+        self.by_rows(name.to_string(), logits.rows, 1, (spec, &[]), args)?;
         self.routes.insert(ids.buffer, logits.width);
         self.meanings[op.results[1].index()] = Some(Meaning::Stored(p));
         Ok(Meaning::Stored(ids))
@@ -107,12 +107,12 @@ impl Lowering<'_> {
         let y = self.buffer("gather", rows, x.format, x.width)?;
         let row = x.row_bytes()?;
         let args = vec![
-            (by_row(Source::Input(Input::RoutedToken(bucket)), INDEX_BYTES), Access::Read),
-            (whole(Source::Arena(x.buffer)), Access::Read),
-            (by_row(Source::Arena(y.buffer), row), Access::Write),
+            ("row", by_row(Source::Input(Input::RoutedToken(bucket)), INDEX_BYTES)),
+            ("x", whole(Source::Arena(x.buffer))),
+            ("y", by_row(Source::Arena(y.buffer), row)),
         ];
-        let spec = KernelSpec::Gather { bytes: fit("bytes of a row", row)? };
-        self.by_rows("gather".to_string(), rows, 1, (spec, vec![DimRule::All(RowCount::Tokens)]), args)?;
+        let spec = Gather { bytes: fit("bytes of a row", row)? };
+        self.by_rows("gather".to_string(), rows, 1, (spec, &[("rows", DimRule::All(RowCount::Tokens))]), args)?;
         self.gathered.insert((x.buffer, bucket), y);
         Ok(y)
     }
@@ -147,18 +147,18 @@ impl Lowering<'_> {
         let mut offset = 0;
         for y in ranges {
             let mut args = vec![
-                (by_row(Source::Input(Input::RoutedSlot(bucket)), slots), Access::Read),
-                (Arg { offset: row_bytes(Format::F32, p.first)?, ..weights.clone() }, Access::Read),
-                (whole(Source::Arena(y.buffer)), Access::Read),
+                ("slot", by_row(Source::Input(Input::RoutedSlot(bucket)), slots)),
+                ("p", Arg { offset: row_bytes(Format::F32, p.first)?, ..weights.clone() }),
+                ("x", whole(Source::Arena(y.buffer))),
             ];
             if let Some(residual) = residual {
-                args.push((Arg { offset, ..by_row(Source::Arena(residual.buffer), row) }, Access::Read));
+                args.push(("residual", Arg { offset, ..by_row(Source::Arena(residual.buffer), row) }));
             }
-            args.push((Arg { offset, ..by_row(Source::Arena(out.buffer), row) }, Access::Write));
+            args.push(("y", Arg { offset, ..by_row(Source::Arena(out.buffer), row) }));
             let n = fit("elements of a row", y.width)?;
-            let spec = KernelSpec::Combine { n, slots: top_k, residual: residual.is_some() };
-            let dims = vec![DimRule::All(RowCount::Routed { top_k })];
-            self.by_rows(label.clone(), out.rows, 1, (spec, dims), args)?;
+            let spec = Combine { n, slots: top_k, residual: residual.is_some() };
+            let dims = [("rows", DimRule::All(RowCount::Routed { top_k }))];
+            self.by_rows(label.clone(), out.rows, 1, (spec, &dims), args)?;
             offset += y.row_bytes()?;
         }
         Ok(out)

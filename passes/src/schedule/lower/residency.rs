@@ -21,7 +21,7 @@ use super::{Lowering, Meaning, Resource, Rows, ScheduleError, Slots, What, Work,
 
 /// Groups of experts as they come up.
 #[derive(Default)]
-pub(super) struct Residency {
+pub(in crate::schedule) struct Residency {
     groups: Vec<Group>,
     /// Position in `groups` of a graph's layer.
     layers: HashMap<i64, u32>,
@@ -38,7 +38,7 @@ struct Group {
 }
 
 impl Residency {
-    pub(super) fn group_of(&self, weight: u32) -> Option<u32> {
+    pub(in crate::schedule) fn group_of(&self, weight: u32) -> Option<u32> {
         self.of_weight.get(&weight).copied()
     }
 }

@@ -6,10 +6,10 @@
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::{Op, Operand, WeightId};
-use ixc_ir::plan::spec::{Bits, Elementwise};
-use ixc_ir::plan::{DimRule, Input, KernelSpec, RowCount, Source};
+use ixc_ir::plan::{DimRule, Input, RowCount, Source};
+use ixc_kernels::{AddBias, Bits, Elementwise, Embed, Gather, Map, Quantise, RmsNorm};
 
-use super::{Access, INDEX_BYTES, Lowering, Meaning, Rows, ScheduleError, Stored};
+use super::{INDEX_BYTES, Lowering, Meaning, Rows, ScheduleError, Stored};
 use super::{by_column, by_row, fit, row_bytes, unsupported, whole};
 
 impl Lowering<'_> {
@@ -23,13 +23,13 @@ impl Lowering<'_> {
         let format = self.module.weights[w.index()].format;
         let label = self.label(op.kind, w);
         let y = self.buffer(&label, Rows::Tokens, Format::F32, n)?;
-        let spec = KernelSpec::Embed { format, rows: fit("rows of a table", rows)?, n: fit("columns of a table", n)? };
+        let spec = Embed { format, rows: fit("rows of a table", rows)?, n: fit("columns of a table", n)? };
         let args = vec![
-            (by_row(Source::Input(Input::Tokens), INDEX_BYTES), Access::Read),
-            (whole(Source::Weight(self.stored_weight(w)?)), Access::Read),
-            (by_row(Source::Arena(y.buffer), y.row_bytes()?), Access::Write),
+            ("id", by_row(Source::Input(Input::Tokens), INDEX_BYTES)),
+            ("table", whole(Source::Weight(self.stored_weight(w)?))),
+            ("y", by_row(Source::Arena(y.buffer), y.row_bytes()?)),
         ];
-        self.by_rows(label, y.rows, 1, (spec, Vec::new()), args)?;
+        self.by_rows(label, y.rows, 1, (spec, &[]), args)?;
         Ok(Meaning::Stored(y))
     }
 
@@ -55,10 +55,11 @@ impl Lowering<'_> {
             return Ok(Meaning::Stored(y));
         }
         let row = y.row_bytes()?;
-        let mut args: Vec<_> = inputs.iter().map(|x| (by_row(Source::Arena(x.buffer), row), Access::Read)).collect();
-        args.push((by_row(Source::Arena(y.buffer), row), Access::Write));
-        let spec = KernelSpec::Map { function, n: fit("elements of a row", y.width)? };
-        self.by_rows(name.to_string(), y.rows, 1, (spec, Vec::new()), args)?;
+        let inputs = ["a", "b"].into_iter().zip(&inputs);
+        let mut args: Vec<_> = inputs.map(|(name, x)| (name, by_row(Source::Arena(x.buffer), row))).collect();
+        args.push(("y", by_row(Source::Arena(y.buffer), row)));
+        let spec = Map { function, n: fit("elements of a row", y.width)? };
+        self.by_rows(name.to_string(), y.rows, 1, (spec, &[]), args)?;
         Ok(Meaning::Stored(y))
     }
 
@@ -75,12 +76,12 @@ impl Lowering<'_> {
         }
         let (row, column) = (y.row_bytes()?, row_bytes(Format::F32, n)?);
         let args = vec![
-            (by_column(Source::Arena(x.buffer), row, column), Access::Read),
-            (whole(Source::Weight(self.vector(op.kind.row().mnemonic, w)?)), Access::Read),
-            (by_column(Source::Arena(y.buffer), row, column), Access::Write),
+            ("x", by_column(Source::Arena(x.buffer), row, column)),
+            ("bias", whole(Source::Weight(self.vector(op.kind.row().mnemonic, w)?))),
+            ("y", by_column(Source::Arena(y.buffer), row, column)),
         ];
-        let spec = KernelSpec::AddBias { n: fit("elements of a bias", n)? };
-        self.by_rows(label, y.rows, x.width / n, (spec, Vec::new()), args)?;
+        let spec = AddBias { n: fit("elements of a bias", n)? };
+        self.by_rows(label, y.rows, x.width / n, (spec, &[]), args)?;
         Ok(Meaning::Stored(y))
     }
 
@@ -104,12 +105,12 @@ impl Lowering<'_> {
             return Ok(Meaning::Stored(y));
         }
         let args = vec![
-            (by_column(Source::Arena(x.buffer), x.row_bytes()?, row_bytes(Format::F32, n)?), Access::Read),
-            (whole(Source::Weight(weight)), Access::Read),
-            (by_column(Source::Arena(y.buffer), y.row_bytes()?, row_bytes(out, n)?), Access::Write),
+            ("x", by_column(Source::Arena(x.buffer), x.row_bytes()?, row_bytes(Format::F32, n)?)),
+            ("w", whole(Source::Weight(weight))),
+            ("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, row_bytes(out, n)?)),
         ];
-        let spec = KernelSpec::RmsNorm { n: fit("elements of a norm", n)?, eps, out };
-        self.by_rows(label, y.rows, x.width / n, (spec, Vec::new()), args)?;
+        let spec = RmsNorm { n: fit("elements of a norm", n)?, eps, out };
+        self.by_rows(label, y.rows, x.width / n, (spec, &[]), args)?;
         Ok(Meaning::Stored(y))
     }
 
@@ -129,11 +130,11 @@ impl Lowering<'_> {
             return Ok(y);
         }
         let args = vec![
-            (by_row(Source::Arena(x.buffer), x.row_bytes()?), Access::Read),
-            (by_row(Source::Arena(y.buffer), y.row_bytes()?), Access::Write),
+            ("x", by_row(Source::Arena(x.buffer), x.row_bytes()?)),
+            ("y", by_row(Source::Arena(y.buffer), y.row_bytes()?)),
         ];
-        let spec = KernelSpec::Quantise { n: fit("elements of a row", x.width)?, out };
-        self.by_rows("quantise".to_string(), x.rows, 1, (spec, Vec::new()), args)?;
+        let spec = Quantise { n: fit("elements of a row", x.width)?, out };
+        self.by_rows("quantise".to_string(), x.rows, 1, (spec, &[]), args)?;
         self.quantised.insert((x.buffer, out), y);
         Ok(y)
     }
@@ -150,12 +151,12 @@ impl Lowering<'_> {
         let y = self.buffer(name, Rows::Outputs, x.format, x.width)?;
         let row = y.row_bytes()?;
         let args = vec![
-            (by_row(Source::Input(Input::OutputRows), INDEX_BYTES), Access::Read),
-            (whole(Source::Arena(x.buffer)), Access::Read),
-            (by_row(Source::Arena(y.buffer), row), Access::Write),
+            ("row", by_row(Source::Input(Input::OutputRows), INDEX_BYTES)),
+            ("x", whole(Source::Arena(x.buffer))),
+            ("y", by_row(Source::Arena(y.buffer), row)),
         ];
-        let spec = KernelSpec::Gather { bytes: fit("bytes of a row", row)? };
-        self.by_rows(name.to_string(), y.rows, 1, (spec, vec![DimRule::All(RowCount::Tokens)]), args)?;
+        let spec = Gather { bytes: fit("bytes of a row", row)? };
+        self.by_rows(name.to_string(), y.rows, 1, (spec, &[("rows", DimRule::All(RowCount::Tokens))]), args)?;
         Ok(Meaning::Stored(y))
     }
 }

@@ -1,0 +1,118 @@
+//! Attention over the KV cache; see [`crate::online_softmax`] for how.
+
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::DimRule;
+
+use crate::catalogue::{Row, row};
+use crate::definition::Definition;
+use crate::generate::{GenerateError, Vectors, check};
+use crate::online_softmax::{MOST_ROWS, attended, kernel};
+use crate::reference::{Mismatch, Run, close};
+use crate::signature::{Holds, Signature};
+use crate::text::{Bits, spec};
+use crate::work::{Arithmetic, Call, Work};
+
+spec! {
+    /// Attention of `group` query heads over one key head. Items: up to `rows` rows, and column = key head. Rows of `q` and `y` have all
+    /// heads, `heads * group` of them. Positions after a row's own have weight 0.
+    pub struct Attention "attention" {
+        /// Query heads that share a key head.
+        pub group: u32,
+        /// Elements of a query or key head.
+        pub d: u32,
+        /// Elements of a value head.
+        pub dv: u32,
+        /// Factor on the scores.
+        pub scale: Bits,
+        /// Key heads of a row: how far rows are apart.
+        pub heads: u32,
+        /// Rows of an item.
+        pub rows: u32,
+    }
+}
+
+/// Representative ones.
+#[rustfmt::skip] // One line each.
+const ROWS: &[Row] = &[
+    row("attention_64", 16, "attention group=4 d=64 dv=64 scale=0.125 heads=8 rows=4"),
+    row("attention_128", 16, "attention group=8 d=128 dv=128 scale=0.088388346 heads=4 rows=2"),
+];
+
+impl Definition for Attention {
+    fn name(&self) -> String {
+        let Attention { group, d, dv, scale, heads, rows } = *self;
+        format!("attention_g{group}d{d}v{dv}h{heads}m{rows}_s{:x}", scale.0)
+    }
+
+    fn signature(&self) -> Signature {
+        let signature = Signature::new()
+            .read("q", Holds::Floats)
+            .read("position", Holds::Positions)
+            .read("keys", Holds::Halves)
+            .read("values", Holds::Halves)
+            .write("y", Holds::Floats)
+            .scratch("scratch")
+            .dim("full", DimRule::FullBlocks)
+            .dim("masked", DimRule::MaskedBlocks);
+        match self.rows {
+            1 => signature,
+            // One group of all rows, or those that there are.
+            rows => signature.dim("groups", DimRule::RowGroups(rows)).dim("rest", DimRule::RowRest(rows)),
+        }
+    }
+
+    fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
+        let Attention { group, d, dv, scale, heads, rows } = *self;
+        check(&name, "rows", u64::from(rows), (1..=MOST_ROWS).contains(&rows), format!("1 to {MOST_ROWS}"))?;
+        check(&name, "key heads", u64::from(heads), heads > 0, "at least 1")?;
+        kernel(name, vectors.lanes, [group, d, dv], scale.value(), [heads, rows], false)
+    }
+
+    fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
+        let Attention { group, d, dv, scale, heads, .. } = *self;
+        let (input, output) = (run.input(), run.output());
+        let (group, d, dv, heads) = (group as usize, d as usize, dv as usize, heads as usize);
+        let (q, y) = (input.floats("q")?, output.floats("y")?);
+        for (r, own) in input.ints("position")?.into_iter().enumerate() {
+            for h in 0..group {
+                let q = &q[(r * heads * group + h) * d..][..d];
+                let (_, sum, acc) = attended(&input, q, dv, scale.value(), 0, own as usize)?;
+                for (e, acc) in acc.iter().enumerate() {
+                    let found = y[(r * heads * group + h) * dv + e];
+                    close(format_args!("y[{r}, {h}, {e}]"), found, acc / sum, 1e-4)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
+        let (full, rows) = (i64::from(rows) - 1, (rows, self.rows));
+        match rows {
+            // The rows' own positions lie in the last block; with several rows, one of them is missing if blocks are an odd number.
+            (_, 1) => vec![full, 1],
+            (blocks, _) if blocks.is_multiple_of(2) => vec![full, 1, 1, 0],
+            (_, most) => vec![full, 1, 0, i64::from(most) - 1],
+        }
+    }
+
+    fn work(&self, call: &Call<'_>) -> Work {
+        let rows = match *call.dims {
+            [_, _, groups, rest] => i64::from(self.rows) * groups + rest,
+            _ => 1,
+        };
+        work(call, self.group, self.d + self.dv, rows)
+    }
+
+    fn rows() -> &'static [Row] {
+        ROWS
+    }
+}
+
+/// What attention of `rows` rows does, by the elements of a key and a value.
+pub(crate) fn work(call: &Call<'_>, group: u32, elements: u32, rows: i64) -> Work {
+    let blocks: i64 = call.dims.iter().take(2).sum();
+    let queries = u64::from(group) * rows.max(0).unsigned_abs();
+    let multiply_adds = queries * u64::from(elements) * 32 * blocks.max(0).unsigned_abs();
+    Work { bytes: call.bytes("keys") + call.bytes("values"), multiply_adds, arithmetic: Arithmetic::F32 }
+}

@@ -1,0 +1,93 @@
+//! Attention of one row over a part of the positions; see [`crate::online_softmax`] for how.
+
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::DimRule;
+
+use crate::attention;
+use crate::catalogue::{Row, row};
+use crate::definition::Definition;
+use crate::generate::{GenerateError, Vectors};
+use crate::online_softmax::{attended, kernel};
+use crate::reference::{Mismatch, Run, close};
+use crate::signature::{Holds, Signature};
+use crate::text::{Bits, spec};
+use crate::work::{Call, Work};
+
+spec! {
+    /// Attention of one row over a part of the positions. `part` gets, of each head, the sum of weighted values, the maximum of the
+    /// scores and the sum of weights.
+    pub struct AttentionPart "attention_part" {
+        /// Query heads that share a key head.
+        pub group: u32,
+        /// Elements of a query or key head.
+        pub d: u32,
+        /// Elements of a value head.
+        pub dv: u32,
+        /// Factor on the scores.
+        pub scale: Bits,
+    }
+}
+
+/// Representative ones.
+#[rustfmt::skip] // One line each.
+const ROWS: &[Row] = &[
+    row("attention_part_64", 16, "attention_part group=4 d=64 dv=64 scale=0.125"),
+    row("attention_part_128", 16, "attention_part group=8 d=128 dv=128 scale=0.088388346"),
+];
+
+impl Definition for AttentionPart {
+    fn name(&self) -> String {
+        let AttentionPart { group, d, dv, scale } = *self;
+        format!("attention_part_g{group}d{d}v{dv}_s{:x}", scale.0)
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::new()
+            .read("q", Holds::Floats)
+            .read("position", Holds::Positions)
+            .read("keys", Holds::Halves)
+            .read("values", Holds::Halves)
+            .write("part", Holds::Floats)
+            .scratch("scratch")
+            .dim("full", DimRule::FullBlocks)
+            .dim("masked", DimRule::MaskedBlocks)
+            .dim("first", DimRule::FirstBlock)
+    }
+
+    fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
+        let AttentionPart { group, d, dv, scale } = *self;
+        kernel(name, vectors.lanes, [group, d, dv], scale.value(), [1, 1], true)
+    }
+
+    fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
+        let AttentionPart { group, d, dv, scale } = *self;
+        let (input, output) = (run.input(), run.output());
+        let (group, d, dv) = (group as usize, d as usize, dv as usize);
+        let own = input.id("position")?;
+        let (q, part) = (input.floats("q")?, output.floats("part")?);
+        for h in 0..group {
+            let first = 32 * run.dim("first") as usize;
+            let (max, sum, acc) = attended(&input, &q[h * d..][..d], dv, scale.value(), first, own)?;
+            let part = &part[h * (dv + 2)..][..dv + 2];
+            close(format_args!("maximum {h}"), part[dv], max, 1e-4)?;
+            close(format_args!("sum {h}"), part[dv + 1], sum, 1e-4 * sum)?;
+            for (e, acc) in acc.iter().enumerate() {
+                close(format_args!("part[{h}, {e}]"), part[e], *acc, 1e-4 * sum)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
+        // Not the first part.
+        vec![i64::from(rows) - 1, 1, 8]
+    }
+
+    fn work(&self, call: &Call<'_>) -> Work {
+        attention::work(call, self.group, self.d + self.dv, 1)
+    }
+
+    fn rows() -> &'static [Row] {
+        ROWS
+    }
+}

@@ -1,0 +1,277 @@
+//! Valid inputs of a kernel: buffers of ordinary numbers.
+//!
+//! What a buffer holds stands in the spec's signature: blocks of a weight, quantised activations, halves of the KV cache. A kernel without a
+//! spec gets numbers of the type that it loads. Everything that a kernel writes starts poisoned. The same seed gives the same
+//! bytes on every machine.
+
+use half::{bf16, f16};
+use ixc_ir::format::{Codec, Float, Format, packed};
+use ixc_ir::graph::quantise::quantise;
+use ixc_ir::kernel::{Affine, Atom, Buffer, BufferKind, Elem, Kernel};
+
+use super::compare;
+use crate::KernelSpec;
+use crate::signature::Holds;
+
+/// What written buffers hold before a kernel runs: no float that a kernel computes, and nothing that looks like zeros.
+pub const POISON: u8 = 0xa5;
+/// Most bytes of all buffers together.
+pub const MOST_BYTES: u64 = 2 << 30;
+
+/// Why there are no inputs.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InputError {
+    /// Another number of dims than the kernel has.
+    #[error("{found} dims; the kernel has {right}")]
+    Count {
+        /// How many were given.
+        found: usize,
+        /// How many it has.
+        right: usize,
+    },
+    /// A dim outside its range.
+    #[error("dim %{name} is {value}; it must be in {lo}..={hi}")]
+    Dim {
+        /// Its name.
+        name: String,
+        /// Its value.
+        value: i64,
+        /// Smallest.
+        lo: i64,
+        /// Largest.
+        hi: i64,
+    },
+    /// More than memory is meant for.
+    #[error("the buffers need more than {most} bytes; take smaller sizes or fewer rows")]
+    TooLarge {
+        /// The limit.
+        most: u64,
+    },
+    /// An index buffer without a value that it may hold.
+    #[error("index buffer %{name} may hold only values below {below}")]
+    NoIndex {
+        /// The buffer.
+        name: String,
+        /// The bound.
+        below: i64,
+    },
+}
+
+/// Pseudo-random numbers (splitmix64): the same in every run.
+#[derive(Clone, Debug)]
+pub struct Random(pub u64);
+
+impl Random {
+    /// The next 64 bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// In -1..1.
+    pub fn float(&mut self) -> f32 {
+        (self.bits() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+    }
+
+    fn floats(&mut self, n: usize) -> Vec<f32> {
+        (0..n).map(|_| self.float() * 2.0).collect()
+    }
+}
+
+/// Value of an affine size with these dims; `None` where it overflows or names another thing than a dim.
+pub fn evaluate(size: &Affine, dims: &[i64]) -> Option<i64> {
+    let known = std::cell::Cell::new(true);
+    let value = size.evaluate(|atom| match atom {
+        Atom::Dim(d) if d.index() < dims.len() => dims[d.index()],
+        Atom::Dim(_) | Atom::Var(_) => {
+            known.set(false);
+            0
+        }
+    })?;
+    known.get().then_some(value)
+}
+
+/// Sizes of a kernel's buffers.
+///
+/// # Errors
+/// When the dims are not the kernel's, or the buffers are larger than [`MOST_BYTES`] together.
+pub fn sizes(kernel: &Kernel, dims: &[i64]) -> Result<Vec<usize>, InputError> {
+    if kernel.dims.len() != dims.len() {
+        return Err(InputError::Count { found: dims.len(), right: kernel.dims.len() });
+    }
+    for (dim, &value) in kernel.dims.iter().zip(dims) {
+        if !(dim.lo..=dim.hi).contains(&value) {
+            return Err(InputError::Dim { name: dim.name.clone(), value, lo: dim.lo, hi: dim.hi });
+        }
+    }
+    let mut left = MOST_BYTES;
+    let sizes = kernel.buffers.iter().map(|buffer| {
+        let size = evaluate(&buffer.size, dims).map_or(u64::MAX, |size| size.max(0).unsigned_abs());
+        left = left.checked_sub(size).ok_or(InputError::TooLarge { most: MOST_BYTES })?;
+        usize::try_from(size).map_err(|_| InputError::TooLarge { most: MOST_BYTES })
+    });
+    sizes.collect()
+}
+
+/// Contents of a kernel's buffers before it runs.
+///
+/// # Errors
+/// As [`sizes`], and where an index buffer can hold nothing.
+pub fn fill(kernel: &Kernel, spec: Option<&KernelSpec>, dims: &[i64], seed: u64) -> Result<Vec<Vec<u8>>, InputError> {
+    let sizes = sizes(kernel, dims)?;
+    let name = spec.map_or_else(|| kernel.name.clone(), KernelSpec::name);
+    let start = (dims.iter().sum::<i64>() as u64).wrapping_add(seed.wrapping_mul(0x9e37_79b9));
+    let mut random = Random(name.bytes().fold(start, |h, b| h.wrapping_mul(31).wrapping_add(u64::from(b))));
+    let loaded = compare::elements(kernel);
+    let signature = spec.map(KernelSpec::signature);
+    let buffers = kernel.buffers.iter().zip(sizes).zip(loaded).map(|((buffer, size), elem)| match &buffer.kind {
+        BufferKind::Index { below } => indices(&mut random, buffer, evaluate(below, dims).unwrap_or(0), size),
+        BufferKind::Write | BufferKind::ReadWrite | BufferKind::Scratch => Ok(vec![POISON; size]),
+        BufferKind::Read => {
+            let holds = signature.as_ref().and_then(|signature| signature.buffer(&buffer.name));
+            let content = holds.map_or_else(|| Content::elements(elem), |buffer| buffer.holds.into());
+            Ok(content.fill(&mut random, size, dims))
+        }
+    });
+    buffers.collect()
+}
+
+fn indices(random: &mut Random, buffer: &Buffer, below: i64, size: usize) -> Result<Vec<u8>, InputError> {
+    // Index values are 32 bits wide.
+    let most = u64::try_from(below).unwrap_or(0).min(1 << 32);
+    if most == 0 && size > 0 {
+        return Err(InputError::NoIndex { name: buffer.name.clone(), below });
+    }
+    let mut bytes: Vec<u8> = (0..size / 4).flat_map(|_| ((random.bits() % most) as u32).to_le_bytes()).collect();
+    bytes.resize(size, 0);
+    Ok(bytes)
+}
+
+/// What a buffer that is read is filled with.
+#[derive(Clone, Copy, Debug)]
+enum Content {
+    /// Blocks with random quants, and scales of ordinary size.
+    Weights(Format),
+    /// Rows in an activation format.
+    Activations(Format),
+    /// Halves.
+    Halves,
+    /// bf16 of ordinary size.
+    Bf16,
+    /// Singles.
+    Floats,
+    /// Singles above 0.
+    Positive,
+    /// Positions side by side inside the last block of 32, so that some of the block's are masked.
+    Positions,
+    /// Any bytes.
+    Bytes,
+}
+
+impl From<Holds> for Content {
+    fn from(holds: Holds) -> Content {
+        match holds {
+            Holds::Weight(format, _) | Holds::Table(format, _) | Holds::Strip(format, _) => Content::Weights(format),
+            Holds::Activations(format, _) => Content::Activations(format),
+            Holds::Floats => Content::Floats,
+            Holds::Positive => Content::Positive,
+            Holds::Halves => Content::Halves,
+            Holds::Positions => Content::Positions,
+            // Row numbers are made with their bound.
+            Holds::Ids | Holds::Bytes => Content::Bytes,
+        }
+    }
+}
+
+impl Content {
+    /// By the type of its elements, where that is all that is known.
+    fn elements(elem: Option<Elem>) -> Content {
+        match elem {
+            Some(Elem::F32) => Content::Floats,
+            Some(Elem::F16) => Content::Halves,
+            Some(Elem::Bf16) => Content::Bf16,
+            Some(Elem::I8 | Elem::I16 | Elem::I32) | None => Content::Bytes,
+        }
+    }
+
+    fn fill(self, random: &mut Random, size: usize, dims: &[i64]) -> Vec<u8> {
+        let mut bytes: Vec<u8> = match self {
+            Content::Weights(format) => weights(random, format, size),
+            Content::Activations(format) => {
+                quantise(format, &random.floats(size / format.block_bytes() * format.block_len()))
+            }
+            Content::Halves => (0..size / 2).flat_map(|_| f16::from_f32(random.float() * 2.0).to_le_bytes()).collect(),
+            Content::Bf16 => {
+                (0..size / 2).flat_map(|_| ((random.float().to_bits() >> 16) as u16).to_le_bytes()).collect()
+            }
+            Content::Floats => random.floats(size / 4).iter().flat_map(|v| v.to_le_bytes()).collect(),
+            Content::Positive => random.floats(size / 4).iter().flat_map(|v| (v.abs() + 0.25).to_le_bytes()).collect(),
+            Content::Positions => {
+                // Dims: full blocks, one masked block, and for a part its first block.
+                let first = if let [_, _, first] = dims { *first } else { 0 };
+                let start = 32 * (first + dims.first().copied().unwrap_or(0));
+                let rows = (size / 4) as i64;
+                let own = start + (random.bits() % 32) as i64 % (33 - rows).max(1);
+                (own..own + rows).flat_map(|p| (p as i32).to_le_bytes()).collect()
+            }
+            Content::Bytes => (0..size).map(|_| random.bits() as u8).collect(),
+        };
+        // What is no whole element.
+        bytes.resize(size, 0);
+        bytes
+    }
+}
+
+fn weights(random: &mut Random, format: Format, size: usize) -> Vec<u8> {
+    let block_bytes = format.rows() * format.block_bytes();
+    if let Some(rows) = format.unpacked() {
+        // A strip's blocks follow each other, so that each can be packed alone.
+        let mut data = vec![0u8; size / block_bytes * block_bytes];
+        let row_bytes = format.block_len() / rows.block_len() * rows.block_bytes();
+        for block in data.chunks_exact_mut(block_bytes) {
+            packed::pack(format, &weights(random, rows, format.rows() * row_bytes), block);
+        }
+        return data;
+    }
+    let mut data = vec![0u8; size / block_bytes * block_bytes];
+    for block in data.chunks_exact_mut(block_bytes) {
+        match format.codec() {
+            Codec::Float(Float::F32) => block.copy_from_slice(&random.float().to_le_bytes()),
+            Codec::Float(Float::F16) => block.copy_from_slice(&f16::from_f32(random.float()).to_le_bytes()),
+            Codec::Float(Float::Bf16) => block.copy_from_slice(&bf16::from_f32(random.float()).to_le_bytes()),
+            Codec::Quants(quants) => {
+                block.fill_with(|| random.bits() as u8);
+                for (name, _) in quants.halves() {
+                    let d = f16::from_f32(random.float() * 0.01);
+                    block[format.field(name)..][..2].copy_from_slice(&d.to_le_bytes());
+                }
+            }
+            Codec::Bytes { .. } | Codec::TwoBf16 => unreachable!("{format} is no weight's format"),
+        }
+    }
+    data
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_bounds_that_make_no_inputs_are_errors() {
+        let text = "kernel k where %n in 0..=2147483648 {
+  buffer %ids : index(%n) 4
+  buffer %y : write 4096*%n + 4
+  %0 = splat f32x1 0.0
+  store f32x1 %y[0], %0
+}";
+        let kernel = ixc_ir::kernel::parse::parse(text).unwrap();
+        let error = |dims: &[i64]| fill(&kernel, None, dims, 0).unwrap_err();
+        assert_eq!(error(&[]), InputError::Count { found: 0, right: 1 });
+        assert_eq!(error(&[-1]), InputError::Dim { name: "n".into(), value: -1, lo: 0, hi: 1 << 31 });
+        assert_eq!(error(&[1 << 31]), InputError::TooLarge { most: MOST_BYTES });
+        assert_eq!(error(&[0]), InputError::NoIndex { name: "ids".into(), below: 0 });
+        assert_eq!(fill(&kernel, None, &[1], 0).unwrap()[0], [0; 4]);
+    }
+}

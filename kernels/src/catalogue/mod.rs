@@ -1,0 +1,90 @@
+//! Kernels with names: representative specs, valid inputs for any spec, and what two runs have to agree on. Tests, `ixc kernel`
+//! and CI's table take them from here. Each kernel's file has its rows.
+//!
+//! | module | what it owns |
+//! | --- | --- |
+//! | [`inputs`] | buffers filled with what the spec says they hold |
+//! | [`compare`] | the first element in which two runs differ |
+//!
+//! ```
+//! use ixc_ir::kernel::interpret;
+//! use ixc_kernels::catalogue::{compare, find, inputs};
+//! use ixc_kernels::generate;
+//! use ixc_targets::Target;
+//!
+//! let row = find("add").unwrap();
+//! let spec = row.spec().unwrap();
+//! let kernel = generate(&spec, Target::PORTABLE).unwrap();
+//! let dims = spec.dims_of_rows(row.rows);
+//! let before = inputs::fill(&kernel, Some(&spec), &dims, 0).unwrap();
+//! let mut after = before.clone();
+//! interpret::run(&kernel, &dims, &mut after).unwrap();
+//! assert_eq!(compare::first_difference(&kernel, &before, &after).unwrap().buffer, "y");
+//! ```
+
+pub mod compare;
+pub mod inputs;
+
+use std::sync::LazyLock;
+
+use crate::{KINDS, KernelSpec, SpecError};
+
+/// A named kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// Its name.
+    pub name: &'static str,
+    /// Rows that it is run with where nothing else is asked for; see [`KernelSpec::dims_of_rows`].
+    pub rows: u32,
+    /// The text of its spec.
+    pub text: &'static str,
+}
+
+impl Row {
+    /// Its spec.
+    ///
+    /// # Errors
+    /// None: a test reads them all.
+    pub fn spec(&self) -> Result<KernelSpec, SpecError> {
+        self.text.parse()
+    }
+}
+
+/// A row, as kernels' files write it.
+pub(crate) const fn row(name: &'static str, rows: u32, text: &'static str) -> Row {
+    Row { name, rows, text }
+}
+
+/// The rows of all kernels.
+pub static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| KINDS.iter().flat_map(|kind| (kind.rows)()).copied().collect());
+
+/// The row with this name.
+pub fn find(name: &str) -> Option<&'static Row> {
+    ROWS.iter().find(|row| row.name == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate;
+    use ixc_targets::Target;
+
+    /// Every row has a kernel for the target that has most; for others it may have none.
+    #[test]
+    fn rows_have_kernels_and_one_name_each() {
+        for (i, row) in ROWS.iter().enumerate() {
+            let spec = row.spec().unwrap_or_else(|error| panic!("{}: {error}", row.name));
+            assert_eq!(spec.to_string(), row.text, "{} is written as it is printed", row.name);
+            generate(&spec, Target::AMX).unwrap_or_else(|error| panic!("{}: {error}", row.name));
+            assert!(ROWS[..i].iter().all(|other| other.name != row.name), "{} stands there twice", row.name);
+            assert!(ROWS[..i].iter().all(|other| other.text != row.text), "{} has the spec of another row", row.name);
+        }
+    }
+
+    #[test]
+    fn every_kind_has_a_row() {
+        for kind in KINDS {
+            assert!(ROWS.iter().any(|row| row.text.split(' ').next() == Some(kind.word)), "no row of {}", kind.word);
+        }
+    }
+}

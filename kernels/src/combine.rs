@@ -1,0 +1,102 @@
+//! The weighted sum of the rows that a token's slots name: what its experts made, put together.
+
+use ixc_ir::kernel::{BufferKind, Kernel, KernelBuilder, Type};
+
+use crate::catalogue::{Row, row};
+use crate::definition::Definition;
+use crate::generate::{GenerateError, MAX_ROWS, Vectors, check};
+use crate::reference::{Mismatch, Run, UNIT, close, floats};
+use crate::signature::{Holds, Signature};
+use crate::text::spec;
+use crate::vectors::for_vectors;
+use crate::work::{Arithmetic, Call, Work};
+
+spec! {
+    /// `y = sum over slots s of p[s] * x[slot[s]] [+ residual]`, slots in order; `x` has as many rows as the dim says.
+    pub struct Combine "combine" {
+        /// Elements of a row.
+        pub n: u32,
+        /// Slots of a row.
+        pub slots: u32,
+        /// Whether a residual is added.
+        pub residual: bool,
+    }
+}
+
+/// Representative ones.
+#[rustfmt::skip] // One line each.
+const ROWS: &[Row] = &[
+    row("combine", 64, "combine n=2048 slots=8 residual"),
+];
+
+impl Definition for Combine {
+    fn name(&self) -> String {
+        let Combine { n, slots, residual } = *self;
+        format!("combine_n{n}s{slots}{}", if residual { "_add" } else { "" })
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::new()
+            .index("slot")
+            .read("p", Holds::Floats)
+            .read("x", Holds::Floats)
+            .read_if(self.residual, "residual", Holds::Floats)
+            .write("y", Holds::Floats)
+            .dim_of_task("rows")
+    }
+
+    fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
+        let Vectors { lanes, .. } = vectors;
+        let Combine { n, slots, residual } = *self;
+        check(&name, "slots", u64::from(slots), slots > 0, "at least 1")?;
+        let mut b = KernelBuilder::new(name);
+        let size = i64::from(n) * 4;
+        let rows = b.dim("rows", 1, MAX_ROWS);
+        let slot = b.buffer("slot", BufferKind::Index { below: rows.into() }, i64::from(slots) * 4);
+        let p = b.read("p", i64::from(slots) * 4);
+        let x = b.read("x", rows * size);
+        let base = residual.then(|| b.read("residual", size));
+        let y = b.buffer("y", BufferKind::ReadWrite, size);
+        for_vectors(&mut b, lanes, n, |b, at, lanes| {
+            let v = match base {
+                Some(base) => b.load(Type::f32(lanes), base, at.clone() * 4),
+                None => b.splat_f32(lanes, 0.0),
+            };
+            b.store(y, at * 4, v);
+        });
+        // Slots in the outer loop, so that one row pointer is live at a time; y stays in the first-level cache.
+        b.for_each("s", i64::from(slots), |b, s| {
+            let row = b.load_index("r", slot, s * 4);
+            for_vectors(b, lanes, n, |b, at, lanes| {
+                let weight = b.load_splat(Type::f32(lanes), p, s * 4);
+                let v = b.load(Type::f32(lanes), x, row * size + at.clone() * 4);
+                let sum = b.load(Type::f32(lanes), y, at.clone() * 4);
+                let sum = b.fma(v, weight, sum);
+                b.store(y, at * 4, sum);
+            });
+        });
+        Ok(b.finish())
+    }
+
+    fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
+        let (input, output) = (run.input(), run.output());
+        let n = self.n as usize;
+        let (x, p, slots) = (input.floats("x")?, input.floats("p")?, input.ints("slot")?);
+        let residual = input.find("residual").map(floats);
+        for (i, y) in output.floats("y")?.iter().enumerate() {
+            let base = residual.as_ref().map_or(0.0, |r| r[i]);
+            let expected = slots.iter().zip(&p).fold(base, |s, (slot, p)| s + p * x[*slot as usize * n + i]);
+            close(format_args!("y[{i}]"), *y, expected, 32.0 * UNIT * 8.0)?;
+        }
+        Ok(())
+    }
+
+    fn work(&self, _: &Call<'_>) -> Work {
+        let multiply_adds = u64::from(self.n) * u64::from(self.slots);
+        Work { bytes: 4 * multiply_adds, multiply_adds, arithmetic: Arithmetic::F32 }
+    }
+
+    fn rows() -> &'static [Row] {
+        ROWS
+    }
+}

@@ -1,0 +1,108 @@
+//! What a kernel's file says of it, and the registry of all of them.
+
+use ixc_ir::kernel::Kernel;
+
+use crate::catalogue::Row;
+use crate::generate::{GenerateError, Vectors};
+use crate::reference::{Mismatch, Run};
+use crate::signature::Signature;
+use crate::work::{Call, Work};
+
+/// A kernel: its spec is the implementer, made by [`spec!`](crate::text::spec).
+pub trait Definition {
+    /// Its name, without the target: cache key, profiler symbol and dump file name. Two specs have the same name only if they are
+    /// equal.
+    fn name(&self) -> String;
+
+    /// Its buffers and dims by name, in the order in which the kernel takes them.
+    fn signature(&self) -> Signature;
+
+    /// The kernel, with `name`, for a target with such vectors.
+    ///
+    /// # Errors
+    /// When the spec's sizes make no kernel.
+    fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError>;
+
+    /// Compares what a run left behind with the formula, in f64 and from the same inputs.
+    ///
+    /// # Errors
+    /// The first value that is not within the bound that the implementation states and derives.
+    fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch>;
+
+    /// What a call does at the least.
+    fn work(&self, call: &Call<'_>) -> Work {
+        Work::of_bytes(call.all_bytes())
+    }
+
+    /// Values of the dims for so many rows: rows of a table, blocks of the KV cache.
+    fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
+        vec![rows.into(); self.signature().dims.len()]
+    }
+
+    /// Most rows that a kernel takes, where its spec says so.
+    fn most_rows(&self) -> u32 {
+        u32::MAX
+    }
+
+    /// Representative kernels with names. Sizes are those of a dense model with 1 billion parameters (width 2048, 5632 inside, heads
+    /// of 64) and of a mixture of experts with 4 billion (2048, experts of 768, heads of 128), in tiles as the schedule makes them.
+    fn rows() -> &'static [Row]
+    where
+        Self: Sized;
+}
+
+/// Collects the kernels: a line for each, `module::Name`.
+macro_rules! registry {
+    ($($module:ident::$name:ident,)*) => {
+        $(pub use $module::$name;)*
+
+        /// What a kernel must compute: the spec of one of the kernels.
+        #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+        pub enum KernelSpec {
+            $(#[doc = concat!("See [`", stringify!($name), "`].")] $name($name),)*
+        }
+
+        $(impl From<$name> for KernelSpec {
+            fn from(spec: $name) -> KernelSpec {
+                KernelSpec::$name(spec)
+            }
+        })*
+
+        /// Every kind of kernel.
+        pub static KINDS: &[Kind] = &[
+            $(Kind { word: <$name as Text>::WORD, fields: <$name as Text>::FIELDS, rows: <$name as Definition>::rows },)*
+        ];
+
+        impl KernelSpec {
+            fn definition(&self) -> &dyn Definition {
+                match self { $(KernelSpec::$name(spec) => spec,)* }
+            }
+        }
+
+        impl fmt::Display for KernelSpec {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match self {
+                    $(KernelSpec::$name(spec) => {
+                        f.write_str(<$name as Text>::WORD)?;
+                        spec.write(f)
+                    })*
+                }
+            }
+        }
+
+        impl FromStr for KernelSpec {
+            type Err = SpecError;
+
+            fn from_str(text: &str) -> Result<KernelSpec, SpecError> {
+                let mut words = text.split_whitespace();
+                match words.next().unwrap_or_default() {
+                    $(<$name as Text>::WORD => {
+                        <$name as Text>::read(&Fields::of::<$name>(words)?).map(KernelSpec::$name)
+                    })*
+                    found => Err(SpecError::unknown_kind(found)),
+                }
+            }
+        }
+    };
+}
+pub(crate) use registry;

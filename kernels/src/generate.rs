@@ -1,0 +1,75 @@
+//! From a spec to kernel IR.
+
+use ixc_ir::kernel::Kernel;
+use ixc_targets::Target;
+use thiserror::Error;
+
+use crate::KernelSpec;
+
+/// Why a spec has no kernel.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum GenerateError {
+    /// The spec's sizes do not fit its formats or the generator.
+    #[error("kernel {kernel}: {what} is {found}, must be {right}")]
+    Size {
+        /// The kernel's name.
+        kernel: String,
+        /// Which size.
+        what: &'static str,
+        /// What it is.
+        found: u64,
+        /// What would be right.
+        right: String,
+    },
+    /// The generator's kernel is not what the spec's signature says.
+    #[error("kernel {kernel}: its {what} are not those of its signature")]
+    Signature {
+        /// The kernel's name.
+        kernel: String,
+        /// What differs.
+        what: &'static str,
+    },
+}
+
+/// Largest number of rows (tokens, routed rows) that any kernel takes.
+pub const MAX_ROWS: i64 = 1 << 20;
+/// Largest number of KV cache positions.
+pub const MAX_POSITIONS: i64 = 1 << 24;
+
+/// The kernel of a spec, for a target.
+///
+/// # Errors
+/// When the spec's sizes make no kernel.
+pub fn generate(spec: &KernelSpec, target: Target) -> Result<Kernel, GenerateError> {
+    // Names of kernels have no hyphen, those of targets do.
+    let name = format!("{}_{}", spec.name(), target.name().replace('-', "_"));
+    let row = target.row();
+    // f32 lanes of a vector. Targets with narrower registers split it.
+    let lanes = (row.vector_bytes / 4) as u16;
+    let kernel = spec.generate(name, Vectors { lanes, dot4: target.has_dot4(), tiles: row.tile_registers > 0 })?;
+    match spec.signature().difference(&kernel) {
+        None => Ok(kernel),
+        Some(what) => Err(GenerateError::Signature { kernel: kernel.name, what }),
+    }
+}
+
+/// What generators know of a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Vectors {
+    /// f32 lanes of a vector.
+    pub(crate) lanes: u16,
+    /// Whether `dot4_u8s8` is one instruction: sums of pairs of products in words are not worth their trouble then.
+    pub(crate) dot4: bool,
+    /// Whether there are tile registers.
+    pub(crate) tiles: bool,
+}
+
+pub(crate) fn check(
+    kernel: &str,
+    what: &'static str,
+    found: u64,
+    ok: bool,
+    right: impl Into<String>,
+) -> Result<(), GenerateError> {
+    if ok { Ok(()) } else { Err(GenerateError::Size { kernel: kernel.into(), what, found, right: right.into() }) }
+}

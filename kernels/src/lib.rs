@@ -1,0 +1,93 @@
+//! Kernels: what a step of a plan computes. A kernel is one file: its spec, its signature (buffers and dims by name), its generator
+//! (kernel IR, written over the target's lane count; it knows no instruction), its reference in f64, its work in bytes and operations,
+//! and its rows of the catalogue.
+//!
+//! | kernels | what they compute |
+//! | --- | --- |
+//! | [`embed`], [`rms_norm`], [`sum_squares`], [`rms_norm_piece`], [`quantise`], [`map`], [`add_bias`], [`softmax`] | rows |
+//! | [`linear`] | matrix products of every format, with bias, residual or SwiGLU; packing |
+//! | [`rope_heads`], [`rope_append`] | rotation of heads, and the append to the KV cache |
+//! | [`attention`], [`attention_part`], [`attention_combine`] | attention over the KV cache, all of it or in parts |
+//! | [`route`], [`gather`], [`combine`] | experts: who gets a row, its rows, what becomes of them |
+//!
+//! | what they are made of | what it owns |
+//! | --- | --- |
+//! | [`definition`] | what a kernel's file says, and the registry |
+//! | [`spec`], [`text`], [`limits`] | what can be asked of any spec; its text; what a typed one may be |
+//! | [`signature`] | buffers and dims by name, and binding to them |
+//! | [`generate`](mod@generate) | from a spec to kernel IR, for a target |
+//! | [`vectors`], [`math`], [`rms`], [`rotation`], [`online_softmax`] | pieces of generators |
+//! | [`reference`](mod@reference), [`work`] | runs held against formulas; what a call does |
+//! | [`catalogue`] | named kernels, inputs for them and comparison of runs: for tests and `ixc kernel` |
+//!
+//! To add a kernel: its file, `mod` and a line of the registry below.
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
+mod add_bias;
+mod attention;
+mod attention_combine;
+mod attention_part;
+pub mod catalogue;
+mod combine;
+mod definition;
+mod embed;
+mod gather;
+mod generate;
+pub mod limits;
+mod linear;
+mod map;
+mod math;
+mod online_softmax;
+mod quantise;
+pub mod reference;
+mod rms;
+mod rms_norm;
+mod rms_norm_piece;
+mod rope_append;
+mod rope_heads;
+mod rotation;
+mod route;
+pub mod signature;
+mod softmax;
+mod spec;
+mod sum_squares;
+pub mod text;
+mod vectors;
+pub mod work;
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::{Deserialize, Serialize};
+
+use definition::{Definition, registry};
+use text::{Fields, Text};
+
+pub use generate::{GenerateError, MAX_POSITIONS, MAX_ROWS, generate};
+pub use linear::Shape;
+pub use map::Elementwise;
+pub use route::Score;
+pub use text::{Bits, Kind, SpecError};
+
+registry! {
+    embed::Embed,
+    rms_norm::RmsNorm,
+    sum_squares::SumSquares,
+    rms_norm_piece::RmsNormPiece,
+    quantise::Quantise,
+    linear::Pack,
+    linear::Linear,
+    linear::Swiglu,
+    rope_heads::RopeHeads,
+    rope_append::RopeAppend,
+    attention::Attention,
+    attention_part::AttentionPart,
+    attention_combine::AttentionCombine,
+    route::Route,
+    gather::Gather,
+    combine::Combine,
+    map::Map,
+    add_bias::AddBias,
+    softmax::Softmax,
+}

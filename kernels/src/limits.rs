@@ -1,0 +1,61 @@
+//! What a spec that somebody typed must be like: sizes that no generator trips over, and formats in places where they can be.
+
+use ixc_ir::format::Format;
+
+use crate::signature::Holds;
+use crate::{KernelSpec, SpecError};
+
+/// Largest sizes: many times those of any model, and small enough that no generator overflows or unrolls without end.
+pub static LIMITS: &[(&str, u32)] = &[
+    ("n", 1 << 24),
+    ("row", 1 << 24),
+    ("k", 1 << 20),
+    ("tile", 1 << 16),
+    ("rows", 1 << 24),
+    ("bytes", 1 << 24),
+    ("heads", 1 << 12),
+    ("group", 1 << 8),
+    ("d", 1 << 12),
+    ("dv", 1 << 12),
+    ("dims", 1 << 12),
+    ("experts", 1 << 12),
+    ("top_k", 1 << 8),
+    ("slots", 1 << 8),
+    ("parts", 1 << 12),
+];
+
+impl KernelSpec {
+    /// Refuses what no schedule asks for, and generators need not expect: huge sizes, and formats in places where they cannot be.
+    ///
+    /// # Errors
+    /// The field, and what it may be.
+    pub fn check(&self) -> Result<(), SpecError> {
+        let text = self.to_string();
+        let pairs = text.split(' ').filter_map(|word| word.split_once('='));
+        for (name, found) in pairs.filter_map(|(name, value)| Some((name, value.parse::<u32>().ok()?))) {
+            if let Some(&(field, most)) = LIMITS.iter().find(|(field, most)| *field == name && found > *most) {
+                let right = format!("at most {most}");
+                return Err(SpecError::Value { field, found: found.to_string(), right });
+            }
+        }
+        self.signature().buffers.iter().try_for_each(|buffer| check_format(buffer.holds))
+    }
+}
+
+fn check_format(holds: Holds) -> Result<(), SpecError> {
+    let weight = |format: Format| format.row().gguf_id.is_some() || format.unpacked().is_some();
+    let (format, field, ok, right) = match holds {
+        Holds::Weight(format, field) => (format, field, weight(format), "a weight's format"),
+        Holds::Strip(format, field) => (format, field, format.unpacked().is_some(), "a packed format"),
+        Holds::Table(format, field) => {
+            (format, field, weight(format) && format.rows() == 1, "the format of a weight that is not packed")
+        }
+        Holds::Activations(format, field) => {
+            (format, field, format == Format::F32 || !weight(format), "a format of activations")
+        }
+        Holds::Floats | Holds::Positive | Holds::Halves | Holds::Positions | Holds::Ids | Holds::Bytes => {
+            return Ok(());
+        }
+    };
+    if ok { Ok(()) } else { Err(SpecError::Value { field, found: format.to_string(), right: right.into() }) }
+}

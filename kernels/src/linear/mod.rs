@@ -1,0 +1,430 @@
+//! Matrix products with weights of every format.
+//!
+//! A vector lane is a weight row, so that no horizontal sum is left: that is how weights are packed, and [`packed`] multiplies with
+//! strips of 16 rows. A weight that lies as in its file is packed by the product itself, a strip at a time to scratch memory, so that both
+//! give the same bits. What a block's bytes mean, every part reads from the format's codec.
+//!
+//! | module | what it owns |
+//! | --- | --- |
+//! | [`shape`] | how a product is computed, and its dims |
+//! | `swiglu` | two products and what is made of them: a kernel of its own |
+//! | [`packed`] | products with strips, few rows and many |
+//! | [`tiles`] | many rows, by tile products |
+//! | [`pack`](mod@pack) | strips from rows as they lie in the file: a kernel, and a part of products |
+//! | [`file`] | what is read from blocks in the file |
+//! | [`dequantise`] | rows as f32, for the embedding |
+
+mod dequantise;
+mod file;
+mod pack;
+mod packed;
+mod shape;
+mod swiglu;
+mod tiles;
+
+use ixc_ir::format::Format;
+use ixc_ir::format::packed::{self as layout, STRIP};
+use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder, Type};
+
+use crate::catalogue::{Row, row};
+use crate::definition::Definition;
+use crate::generate::{GenerateError, MAX_ROWS, Vectors, check};
+use crate::quantise;
+use crate::reference::{Mismatch, Run, UNIT, close, dot, floats};
+use crate::signature::{Holds, Signature};
+use crate::text::{Words, spec};
+use crate::vectors::for_vectors;
+use crate::work::{Arithmetic, Call, Work};
+
+pub use self::pack::Pack;
+pub use self::shape::Shape;
+pub use self::swiglu::Swiglu;
+pub use dequantise::dequantise_row;
+
+/// f32 lanes of what reads blocks as they lie in the file: 256-bit registers, which blocks of 32 bytes fill.
+const LANES: u16 = 8;
+/// Columns of a sub-block.
+const SUB: i64 = layout::SUB as i64;
+/// Most rows of an item with a strip that lacks some, whose results pass through scratch memory: of one for few rows, and of others.
+const MAX_PARTIAL_ROWS: [i64; 2] = [1 << 4, 1 << 8];
+
+/// Rows of an item, in groups of some sizes: see [`Shape::row_groups`].
+struct Rows {
+    /// How many groups, and of how many rows, largest first.
+    groups: Vec<(DimId, u32)>,
+    /// Whether the last groups are no whole tile, for [`Shape::Tiles`].
+    partial: Option<DimId>,
+}
+
+impl Rows {
+    fn dims(b: &mut KernelBuilder, shape: Shape, most: i64) -> Rows {
+        let (sizes, names) = (shape.row_groups(), shape.dims());
+        let dim = |(i, &size): (usize, &u32)| {
+            let number = match i.checked_sub(1).map(|i| sizes[i]) {
+                None => most / i64::from(size),
+                Some(larger) => i64::from(larger / size) - 1,
+            };
+            (b.dim(names[i].name, i64::from(sizes.len() == 1), number), size)
+        };
+        let groups = sizes.iter().enumerate().map(dim).collect();
+        let partial = (shape == Shape::Tiles).then(|| b.dim("partial", 0, 1));
+        Rows { groups, partial }
+    }
+
+    fn count(&self) -> Affine {
+        self.groups.iter().fold(Affine::constant(0), |sum, (groups, size)| sum + *groups * i64::from(*size))
+    }
+
+    /// Most rows beyond those that whole groups of the first size have.
+    fn most_rest(&self) -> i64 {
+        self.groups.first().map_or(0, |(_, size)| i64::from(*size))
+    }
+
+    /// Runs `body` for every size of groups: it gets the first row of these groups, their number and their size.
+    fn for_sizes(&self, b: &mut KernelBuilder, mut body: impl FnMut(&mut KernelBuilder, Affine, DimId, u32)) {
+        let mut first = Affine::constant(0);
+        for (groups, size) in &self.groups {
+            body(b, first.clone(), *groups, *size);
+            first = first + *groups * i64::from(*size);
+        }
+    }
+
+    /// Runs `body` for every group: it gets the first row of the group and how many rows that has.
+    fn for_each(&self, b: &mut KernelBuilder, mut body: impl FnMut(&mut KernelBuilder, Affine, u32)) {
+        self.for_sizes(b, |b, first, groups, size| {
+            let name = if size == 1 { "row" } else { "group" };
+            b.for_each(name, groups, |b, group| body(b, first + group * i64::from(size), size));
+        });
+    }
+}
+
+/// Where a product goes: row `r`, weight row `n` at `offset + r * row_bytes + 4 * n`.
+#[derive(Clone)]
+struct Destination {
+    buffer: BufferId,
+    offset: Affine,
+    row_bytes: i64,
+}
+
+/// A weight tile and the activations that it is multiplied with.
+#[derive(Clone)]
+struct Product {
+    format: Format,
+    k: u32,
+    tile: u32,
+    x: BufferId,
+    x_format: Format,
+    /// The weight, and where it starts.
+    w: (BufferId, i64),
+    shape: Shape,
+    vectors: Vectors,
+    /// Working memory, and where it starts there.
+    scratch: Option<(BufferId, i64)>,
+}
+
+/// Whether a product with a weight in `format` reads activations in `x`: the format's own, or a form of it for tiles, which begins
+/// with the same fields, or of which packed floats take either.
+fn takes(format: Format, x: Format) -> bool {
+    let own = format.activation();
+    x == own || own.row().tiles == Some(x) && (own.is_quantised() || format.tile_activation() == Some(x))
+}
+
+fn checked(
+    name: &str,
+    format: Format,
+    x: Format,
+    k: u32,
+    tile: u32,
+    shape: Shape,
+    vectors: Vectors,
+) -> Result<(i64, i64), GenerateError> {
+    let Vectors { lanes, tiles: has_tiles, .. } = vectors;
+    if shape == Shape::Tiles {
+        check(name, "tile registers of the target", has_tiles.into(), has_tiles, "8, for products by tiles")?;
+    }
+    let w = quantise::row_bytes(name, format, k)?;
+    check(name, "format of the activations", x as u64, takes(format, x), format.activation().name())?;
+    let x_row = quantise::row_bytes(name, x, k)?;
+    check(name, "tile", u64::from(tile), tile > 0, "at least 1")?;
+    if shape == Shape::Tiles {
+        let right = "packed, with activations for tiles";
+        check(name, "format of the weight", format as u64, tiles::takes(format, x), right)?;
+        check(name, "tile", u64::from(tile), tile.is_multiple_of(32), "a multiple of 32")?;
+        check(name, "dot product length", u64::from(k), k.is_multiple_of(32), "a multiple of 32")?;
+    } else {
+        // Of no whole strip there is one: code for both would be twice as much.
+        let whole = tile.is_multiple_of(STRIP as u32) || format.rows() == 1 && tile < STRIP as u32;
+        let right = if format.rows() == 1 { "a multiple of 16, or less" } else { "a multiple of 16" };
+        check(name, "tile", u64::from(tile), whole, right)?;
+        let ok = [STRIP, STRIP / 2].contains(&usize::from(lanes));
+        check(name, "lanes of the target", u64::from(lanes), ok, "8 or 16")?;
+    }
+    Ok((x_row, w))
+}
+
+/// The format that a product's strips have: the weight's own, or the one that it packs them in.
+fn strips_of(format: Format) -> Format {
+    format.packed().unwrap_or(format)
+}
+
+/// Bytes of a strip of rows of `k` columns. The last block may lack sub-blocks, but is there.
+fn strip_bytes(format: Format, k: u32) -> i64 {
+    STRIP as i64 * (k as usize).div_ceil(format.block_len()) as i64 * format.block_bytes() as i64
+}
+
+/// Bytes of working memory that a product needs, if it needs some.
+fn scratch_bytes(format: Format, x: Format, k: u32, tile: u32, shape: Shape, vectors: Vectors) -> Option<i64> {
+    let strips = strips_of(format);
+    let bytes = match shape {
+        Shape::Tiles => Some(tiles::scratch_bytes(strips, x, k, tile)),
+        Shape::Gemv | Shape::Gemm => packed::scratch_bytes(strips, x, shape, vectors),
+    };
+    match format.rows() {
+        1 => Some(strip_bytes(strips, k) + bytes.unwrap_or(0)),
+        _ => bytes,
+    }
+}
+
+/// Adds the product to what is at the destination. Where the weight lies as in the file, that has room for whole strips.
+fn multiply(b: &mut KernelBuilder, product: &Product, rows: &Rows, to: &Destination) {
+    match (product.scratch, rows.partial) {
+        (Some(scratch), Some(partial)) => tiles::multiply(b, product, scratch, &tiles::Rows::of(rows, partial), to),
+        (Some(scratch), None) if product.format.rows() == 1 => by_packing(b, product, scratch, rows, to),
+        _ => packed::multiply(b, product, rows, to),
+    }
+}
+
+/// Packs strip after strip, and multiplies with each.
+fn by_packing(b: &mut KernelBuilder, product: &Product, scratch: (BufferId, i64), rows: &Rows, to: &Destination) {
+    let (buffer, at) = scratch;
+    let format = strips_of(product.format);
+    let row_bytes = quantise::row_bytes("", product.format, product.k).unwrap_or(0);
+    let bytes = strip_bytes(format, product.k);
+    let needs = packed::scratch_bytes(format, product.x_format, product.shape, product.vectors);
+    let strip = |b: &mut KernelBuilder, strip: Affine, count: i64| {
+        let (w, from) = product.w;
+        let first = strip.clone() * (STRIP as i64 * row_bytes) + from;
+        let strip_rows = pack::Rows { buffer: w, first, row_bytes: row_bytes.into(), count };
+        let place = pack::Place { format, buffer, offset: at.into() };
+        pack::pack_columns(b, &strip_rows, product.k.into(), &place);
+        let scratch = needs.map(|_| (buffer, at + bytes));
+        let packed = Product { format, w: (buffer, at), tile: STRIP as u32, scratch, ..product.clone() };
+        let to = Destination { offset: to.offset.clone() + strip * (4 * STRIP as i64), ..to.clone() };
+        packed::multiply(b, &packed, rows, &to);
+    };
+    match i64::from(product.tile) / STRIP as i64 {
+        0 => strip(b, 0.into(), product.tile.into()),
+        strips => b.for_each("strip", strips, |b, i| strip(b, i.into(), STRIP as i64)),
+    }
+}
+
+spec! {
+    /// `y = x w' [+ bias] [+ residual]` for `tile` rows of the weight and the item's rows; rows of `y` and `residual` are `n` elements apart.
+    pub struct Linear "linear" {
+        /// The weight's format.
+        pub format: Format,
+        /// The activations' format.
+        pub x: Format = format.activation(),
+        /// Elements of a dot product.
+        pub k: u32,
+        /// Rows of the weight in an item.
+        pub tile: u32,
+        /// Rows of the whole weight: the distance between rows of y and residual.
+        pub n: u32,
+        /// Whether a bias is added.
+        pub bias: bool,
+        /// Whether a residual is added.
+        pub residual: bool,
+        /// How.
+        pub shape: Shape,
+    }
+}
+
+/// Representative ones.
+#[rustfmt::skip] // One line each.
+const ROWS: &[Row] = &[
+    row("gemv_f32", 1, "linear format=f32 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemv_f16", 1, "linear format=f16 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemv_bf16", 1, "linear format=bf16 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemv_q8_0", 1, "linear format=q8_0 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemv_q4_0", 1, "linear format=q4_0 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemv_q4_k", 1, "linear format=q4_k k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemv_q5_k", 1, "linear format=q5_k k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemv_q6_k", 1, "linear format=q6_k k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemm_f32", 96, "linear format=f32 k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm_f16", 96, "linear format=f16 k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm_bf16", 96, "linear format=bf16 k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm_q8_0", 96, "linear format=q8_0 k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm_q4_0", 96, "linear format=q4_0 k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm_q4_k", 96, "linear format=q4_k k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm_q5_k", 96, "linear format=q5_k k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm_q6_k", 96, "linear format=q6_k k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemv_q6_k_ffn_down", 1, "linear format=q6_k k=5632 tile=32 n=2048 residual shape=gemv"),
+    row("gemm_q6_k_ffn_down", 96, "linear format=q6_k k=5632 tile=32 n=2048 residual shape=gemm"),
+    row("gemv_q8_0_bias", 1, "linear format=q8_0 k=2048 tile=32 n=2048 bias shape=gemv"),
+    row("gemm_q8_0_bias", 96, "linear format=q8_0 k=2048 tile=32 n=2048 bias shape=gemm"),
+    row("gemv_q4_k_expert_down", 1, "linear format=q4_k k=768 tile=32 n=2048 shape=gemv"),
+    row("gemm_q4_k_expert_down", 24, "linear format=q4_k k=768 tile=32 n=2048 shape=gemm"),
+    row("gemv_f32_r16", 1, "linear format=f32_r16 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemm_f32_r16", 96, "linear format=f32_r16 k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemv_f16_r16", 1, "linear format=f16_r16 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemv_bf16_r16", 1, "linear format=bf16_r16 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemv_q8_0_r16", 1, "linear format=q8_0_r16 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemv_q4_0_r16", 1, "linear format=q4_0_r16 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemv_q4_k_r16", 1, "linear format=q4_k_r16 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemv_q5_k_r16", 1, "linear format=q5_k_r16 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemv_q6_k_r16", 1, "linear format=q6_k_r16 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemm_f16_r16", 96, "linear format=f16_r16 k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm_bf16_r16", 96, "linear format=bf16_r16 k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm_q8_0_r16", 96, "linear format=q8_0_r16 k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm_q4_0_r16", 96, "linear format=q4_0_r16 k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm_q4_k_r16", 96, "linear format=q4_k_r16 k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm_q5_k_r16", 96, "linear format=q5_k_r16 k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm_q6_k_r16", 96, "linear format=q6_k_r16 k=2048 tile=32 n=2048 shape=gemm"),
+    row("tiles_f16_r16", 48, "linear format=f16_r16 x=bf16x2 k=2048 tile=64 n=2048 shape=tiles"),
+    row("tiles_bf16_r16", 48, "linear format=bf16_r16 x=bf16x2 k=2048 tile=64 n=2048 shape=tiles"),
+    row("tiles_q8_0_r16", 48, "linear format=q8_0_r16 x=a8_small_tile k=2048 tile=64 n=2048 shape=tiles"),
+    row("tiles_q4_0_r16", 48, "linear format=q4_0_r16 x=a8_small_tile k=2048 tile=64 n=2048 shape=tiles"),
+    row("tiles_q4_k_r16", 48, "linear format=q4_k_r16 x=a8_super_tile k=2048 tile=64 n=2048 shape=tiles"),
+    row("tiles_q5_k_r16", 48, "linear format=q5_k_r16 x=a8_super_tile k=2048 tile=64 n=2048 shape=tiles"),
+    row("tiles_q6_k_r16", 48, "linear format=q6_k_r16 x=a8_super_tile k=2048 tile=64 n=2048 shape=tiles"),
+];
+
+impl Definition for Linear {
+    fn name(&self) -> String {
+        let Linear { format, x, k, tile, n, bias, residual, shape } = *self;
+        let (bias, residual) = (if bias { "_bias" } else { "" }, if residual { "_add" } else { "" });
+        format!("{}_{format}_{x}_t{tile}n{n}k{k}{bias}{residual}", shape.word())
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::new()
+            .read("x", Holds::Activations(self.x, "x"))
+            .read("w", Holds::Weight(self.format, "format"))
+            .read_if(self.bias, "bias", Holds::Floats)
+            .read_if(self.residual, "residual", Holds::Floats)
+            .write("y", Holds::Floats)
+            .optional_scratch("scratch")
+            .dims(self.shape.dims())
+    }
+
+    fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
+        let Vectors { lanes, .. } = vectors;
+        let Linear { format, x, k, tile, n, bias, residual, shape } = *self;
+        let (x_row, w_row) = checked(&name, format, x, k, tile, shape, vectors)?;
+        let x_format = x;
+        check(&name, "rows of the weight", u64::from(n), n >= tile, format!("at least {tile}"))?;
+        let mut b = KernelBuilder::new(name);
+        // Results of no whole strips are complete in scratch memory before they go to their places.
+        let partial = !tile.is_multiple_of(STRIP as u32);
+        let most = if partial { MAX_PARTIAL_ROWS[usize::from(shape != Shape::Gemv)] } else { MAX_ROWS };
+        let rows = Rows::dims(&mut b, shape, most);
+        let (tile_bytes, row_bytes) = (i64::from(tile) * 4, i64::from(n) * 4);
+        let x = b.read("x", rows.count() * x_row);
+        let w = b.read("w", i64::from(tile) * w_row);
+        let bias = bias.then(|| b.read("bias", tile_bytes));
+        // The last row ends with the tile. Where there are no rows this is negative, which means empty.
+        let size = rows.count() * row_bytes + (tile_bytes - row_bytes);
+        let residual = residual.then(|| b.read("residual", size.clone()));
+        let y = b.buffer("y", BufferKind::ReadWrite, size);
+        let bytes = scratch_bytes(format, x_format, k, tile, shape, vectors);
+        let sums_row = i64::from(tile.next_multiple_of(STRIP as u32)) * 4;
+        let sums_bytes = if partial { (most + rows.most_rest()) * sums_row } else { 0 };
+        let scratch = bytes.map(|bytes| (b.buffer("scratch", BufferKind::Scratch, bytes + sums_bytes), sums_bytes));
+        let result = Destination { buffer: y, offset: 0.into(), row_bytes };
+        let sums = match scratch {
+            Some((buffer, _)) if partial => Destination { buffer, offset: 0.into(), row_bytes: sums_row },
+            _ => result.clone(),
+        };
+
+        // What the products are added to.
+        rows.for_each(&mut b, |b, row, count| {
+            b.for_each("r", i64::from(count), |b, r| {
+                for_vectors(b, lanes, tile, |b, at, lanes| {
+                    let offset = (row.clone() + r) * row_bytes + at.clone() * 4;
+                    let v = match (bias, residual) {
+                        (Some(bias), Some(residual)) => {
+                            let (u, v) = (
+                                b.load(Type::f32(lanes), bias, at.clone() * 4),
+                                b.load(Type::f32(lanes), residual, offset),
+                            );
+                            b.add(u, v)
+                        }
+                        (Some(bias), None) => b.load(Type::f32(lanes), bias, at.clone() * 4),
+                        (None, Some(residual)) => b.load(Type::f32(lanes), residual, offset),
+                        (None, None) => b.splat_f32(lanes, 0.0),
+                    };
+                    b.store(sums.buffer, (row.clone() + r) * sums.row_bytes + at * 4, v);
+                });
+                // What no weight row adds to.
+                if partial {
+                    let zero = b.splat_f32(1, 0.0);
+                    for at in i64::from(tile)..sums_row / 4 {
+                        b.store(sums.buffer, (row.clone() + r) * sums_row + at * 4, zero);
+                    }
+                }
+            });
+        });
+        let product = Product { format, k, tile, x, x_format, w: (w, 0), shape, vectors, scratch };
+        multiply(&mut b, &product, &rows, &sums);
+        if partial {
+            rows.for_each(&mut b, |b, row, count| {
+                b.for_each("r", i64::from(count), |b, r| {
+                    let row = row.clone() + r;
+                    for_vectors(b, lanes, tile, |b, at, lanes| {
+                        let v = b.load(Type::f32(lanes), sums.buffer, row.clone() * sums.row_bytes + at.clone() * 4);
+                        b.store(y, row.clone() * row_bytes + at * 4, v);
+                    });
+                });
+            });
+        }
+        Ok(b.finish())
+    }
+
+    fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
+        let Linear { format, x, k, tile, n, .. } = *self;
+        let (input, output) = (run.input(), run.output());
+        let rows = self.shape.rows(run.dims) as usize;
+        let (k, tile, n) = (k as usize, tile as usize, n as usize);
+        let (x, w, y) = (input.rows("x", x)?, input.weight("w", format, k)?, output.floats("y")?);
+        let bias = input.find("bias").map(floats);
+        let residual = input.find("residual").map(floats);
+        for r in 0..rows {
+            for c in 0..tile {
+                let (sum, magnitude) = dot(&x[r * k..][..k], &w[c * k..][..k]);
+                let added = bias.as_ref().map_or(0.0, |b| b[c]) + residual.as_ref().map_or(0.0, |v| v[r * n + c]);
+                // Minimums and offsets are subtracted from sums of up to four times the magnitude.
+                let bound = (magnitude + added.abs() + 1.0) * k as f64 * UNIT * 4.0;
+                close(format_args!("y[{r}, {c}]"), y[r * n + c], sum + added, bound)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
+        self.shape.dim_values(rows)
+    }
+
+    fn work(&self, call: &Call<'_>) -> Work {
+        let multiply_adds = multiply_adds(self.shape, (self.k, self.tile), call.dims);
+        Work { bytes: call.bytes("w"), multiply_adds, arithmetic: arithmetic(self.x, self.shape) }
+    }
+
+    fn rows() -> &'static [Row] {
+        ROWS
+    }
+}
+
+/// Multiply-adds of a product.
+fn multiply_adds(shape: Shape, (k, tile): (u32, u32), dims: &[i64]) -> u64 {
+    u64::from(k) * u64::from(tile) * shape.rows(dims).max(0).unsigned_abs()
+}
+
+/// What a product's multiply-adds are made of.
+fn arithmetic(x: Format, shape: Shape) -> Arithmetic {
+    match shape {
+        Shape::Tiles => Arithmetic::Bf16,
+        Shape::Gemv | Shape::Gemm if x.is_quantised() => Arithmetic::Int8,
+        Shape::Gemv | Shape::Gemm => Arithmetic::F32,
+    }
+}

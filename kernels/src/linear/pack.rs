@@ -1,0 +1,379 @@
+//! Packing: 16 rows of a weight as they lie in the file become a strip.
+//!
+//! A sub-block's codes of 16 rows are bytes, four neighbouring ones a dword; dwords of 8 rows by 8 groups are exchanged, and then a
+//! vector holds a group of all rows, from which low and high bits go to their places. Scales are exchanged as bytes, floats of two bytes as
+//! words. Vectors have 32 bytes on every target: what this waits for are shuffles, of which wider ones are no faster.
+//!
+//! ```text
+//! row r: | q0 q1 q2 q3 | q4 .. |     ->     group g: | q[4g..4g+4] of row 0 | of row 1 | .. of row 15 |
+//! ```
+
+use ixc_ir::format::packed::{self, STRIP as STRIP_ROWS, SUB as COLUMNS};
+use ixc_ir::format::{Codec, Float, Format, Minimum, Quants, Scales};
+use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder, Op, Type, ValueId};
+
+use super::file::{self, Block, bits};
+use super::packed::strip::{self, VECTOR};
+use crate::catalogue::{Row, row};
+use crate::definition::Definition;
+use crate::generate::{GenerateError, Vectors, check};
+use crate::reference::{Mismatch, Run, equal};
+use crate::signature::{Holds, Signature};
+use crate::text::spec;
+
+const STRIP: i64 = STRIP_ROWS as i64;
+const SUB: i64 = COLUMNS as i64;
+/// Columns of floats that are exchanged together.
+const FLOATS: i64 = 16;
+/// Bytes of a vector: half of the rows.
+const HALF: i64 = VECTOR / 2;
+
+/// Most columns of a call.
+const MAX_COLUMNS: i64 = 1 << 24;
+
+/// Rows of a strip in a file: row `r`, if there is one, at `first + r * row_bytes`.
+pub struct Rows {
+    pub buffer: BufferId,
+    pub first: Affine,
+    pub row_bytes: Affine,
+    /// How many; of those beyond, packed numbers are 0.
+    pub count: i64,
+}
+
+impl Rows {
+    /// Row `r` from byte `at` on.
+    fn at(&self, r: i64, at: Affine) -> Affine {
+        self.first.clone() + self.row_bytes.clone() * r + at
+    }
+}
+
+/// Where a strip's packed blocks go.
+pub struct Place {
+    pub format: Format,
+    pub buffer: BufferId,
+    pub offset: Affine,
+}
+
+impl Place {
+    fn store(&self, b: &mut KernelBuilder, at: Affine, value: ValueId) {
+        b.store(self.buffer, self.offset.clone() + at, value);
+    }
+}
+
+spec! {
+    /// Packs 16 rows of a weight: a strip.
+    pub struct Pack "pack" {
+        /// The packed format.
+        pub to: Format,
+    }
+}
+
+/// Of each format.
+#[rustfmt::skip] // One line each.
+const ROWS: &[Row] = &[
+    row("pack_f32_r16", 8, "pack to=f32_r16"),
+    row("pack_f16_r16", 8, "pack to=f16_r16"),
+    row("pack_bf16_r16", 8, "pack to=bf16_r16"),
+    row("pack_q8_0_r16", 8, "pack to=q8_0_r16"),
+    row("pack_q4_0_r16", 8, "pack to=q4_0_r16"),
+    row("pack_q4_k_r16", 8, "pack to=q4_k_r16"),
+    row("pack_q5_k_r16", 8, "pack to=q5_k_r16"),
+    row("pack_q6_k_r16", 8, "pack to=q6_k_r16"),
+];
+
+impl Definition for Pack {
+    fn name(&self) -> String {
+        format!("pack_{}", self.to)
+    }
+
+    /// Dims: packed blocks; of floats, columns / 16 and columns % 16.
+    fn signature(&self) -> Signature {
+        let from = self.to.unpacked().unwrap_or(self.to);
+        let signature = Signature::new().read("rows", Holds::Table(from, "to")).write("y", Holds::Strip(self.to, "to"));
+        let signature = signature.dim_of_task("blocks");
+        if self.to.is_quantised() { signature } else { signature.dim_of_task("rest") }
+    }
+
+    fn generate(&self, name: String, _: Vectors) -> Result<Kernel, GenerateError> {
+        let Pack { to } = *self;
+        let from = to.unpacked().unwrap_or(to);
+        check(&name, "format of the result", to as u64, to.unpacked().is_some(), "a packed one")?;
+        let mut b = KernelBuilder::new(name);
+        let (unit, rest): (i64, Option<DimId>);
+        let blocks;
+        match to.codec() {
+            Codec::Float(_) => {
+                unit = FLOATS;
+                blocks = b.dim("blocks", 0, MAX_COLUMNS / FLOATS);
+                rest = Some(b.dim("rest", 0, FLOATS - 1));
+            }
+            Codec::Quants(_) | Codec::Bytes { .. } | Codec::TwoBf16 => {
+                unit = to.block_len() as i64;
+                blocks = b.dim("blocks", 1, MAX_COLUMNS / unit);
+                rest = None;
+            }
+        }
+        let bytes = |format: Format| {
+            let whole = blocks * (unit / format.block_len() as i64 * format.block_bytes() as i64);
+            rest.map_or(whole.clone(), |rest| whole + rest * format.block_bytes() as i64)
+        };
+        let rows = b.read("rows", bytes(from) * STRIP);
+        let y = b.buffer("y", BufferKind::Write, bytes(to) * STRIP);
+        let rows = Rows { buffer: rows, first: Affine::constant(0), row_bytes: bytes(from), count: STRIP };
+        let place = Place { format: to, buffer: y, offset: Affine::constant(0) };
+        match (to.codec(), rest) {
+            (Codec::Float(float), Some(rest)) => floats(&mut b, *float, &rows, blocks.into(), rest.into(), &place),
+            _ => quants(&mut b, &rows, blocks.into(), 0, &place),
+        }
+        Ok(b.finish())
+    }
+
+    fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
+        let y = run.output().get("y")?;
+        let mut expected = vec![0; y.len()];
+        packed::pack(self.to, run.input().get("rows")?, &mut expected);
+        equal("y", y, &expected)
+    }
+
+    fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
+        let rest = i64::from(rows) % FLOATS;
+        if self.to.is_quantised() { vec![rows.into()] } else { vec![rows.into(), rest] }
+    }
+
+    fn rows() -> &'static [Row] {
+        ROWS
+    }
+}
+
+/// Packs rows of `k` columns, whole blocks of the file: the last packed block may lack some.
+pub fn pack_columns(b: &mut KernelBuilder, rows: &Rows, k: i64, to: &Place) {
+    let len = to.format.block_len() as i64;
+    match to.format.codec() {
+        Codec::Float(float) => floats(b, *float, rows, (k / FLOATS).into(), (k % FLOATS).into(), to),
+        Codec::Quants(_) | Codec::Bytes { .. } | Codec::TwoBf16 => quants(b, rows, (k / len).into(), k % len, to),
+    }
+}
+
+/// Packs so many blocks, and so many columns more.
+fn quants(b: &mut KernelBuilder, rows: &Rows, blocks: Affine, rest: i64, to: &Place) {
+    let from = to.format.unpacked().unwrap_or(to.format);
+    let each = to.format.block_len() as i64 / from.block_len() as i64;
+    let (from_bytes, to_bytes) = (each * from.block_bytes() as i64, STRIP * to.format.block_bytes() as i64);
+    let block = |b: &mut KernelBuilder, number: Affine, blocks: i64| {
+        let to = Place { offset: to.offset.clone() + number.clone() * to_bytes, ..*to };
+        for i in 0..blocks {
+            let at = number.clone() * from_bytes + i * from.block_bytes() as i64;
+            let blocks = (0..STRIP).map(|r| {
+                (r < rows.count).then(|| Block { buffer: rows.buffer, offset: rows.at(r, at.clone()), format: from })
+            });
+            pack_block(b, strip::quants(from), &blocks.collect::<Vec<_>>(), i, &to);
+        }
+    };
+    if blocks != Affine::constant(0) {
+        b.for_each("b", blocks.clone(), |b, i| block(b, i.into(), each));
+    }
+    if rest > 0 {
+        block(b, blocks, rest / from.block_len() as i64);
+    }
+}
+
+/// Packs block `number` of those that make a packed one, of all rows.
+fn pack_block(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], number: i64, to: &Place) {
+    let field = |name: &str| to.format.field(name) as i64;
+    let (format, zero) = (to.format, b.splat_int(Type::i16(1), 0));
+    for (name, _) in codec.halves() {
+        for (r, row) in (0..).zip(rows) {
+            let half = match row {
+                Some(row) => b.load(Type::i16(1), row.buffer, row.field(name)),
+                None => zero,
+            };
+            to.store(b, Affine::constant(field(name) + 2 * (number * STRIP + r)), half);
+        }
+    }
+    if format.has_field("pad") {
+        let zero = b.splat_int(Type::i8(HALF as u16), 0);
+        to.store(b, Affine::constant(field("pad")), zero);
+    }
+    let subs = format.unpacked().map_or(1, |from| from.block_len() as i64 / SUB);
+    for sub in 0..subs {
+        for (half, rows) in rows.chunks_exact(STRIP_ROWS / 2).enumerate() {
+            let codes: Vec<ValueId> = rows
+                .iter()
+                .map(|row| {
+                    let codes = match row {
+                        Some(row) => row.codes(b, sub),
+                        None => b.splat_int(file::BYTES, 0),
+                    };
+                    // Whole bytes are stored as they are multiplied.
+                    let codes = if codec.low.bits == 8 { file::bytes(b, codec, codes) } else { codes };
+                    b.bitcast(Type::i32(8), codes)
+                })
+                .collect();
+            let groups: Vec<ValueId> =
+                exchange(b, &codes).into_iter().map(|group| b.bitcast(file::BYTES, group)).collect();
+            for (vector, bytes) in vectors(b, codec, &groups).into_iter().enumerate() {
+                let vector = (number * subs + sub) * codec.vectors().1 as i64 + vector as i64;
+                to.store(b, Affine::constant(field("quants") + vector * VECTOR + half as i64 * HALF), bytes);
+            }
+        }
+    }
+    if codec.scales != Scales::None {
+        pack_scales(b, codec, rows, to);
+    }
+}
+
+/// The vectors of a sub-block, of 8 rows: of high bits, then of low ones.
+fn vectors(b: &mut KernelBuilder, codec: &Quants, groups: &[ValueId]) -> Vec<ValueId> {
+    let (low, mut all) = (codec.low.bits as i64, Vec::new());
+    if low == 8 {
+        return groups.to_vec();
+    }
+    if let Some(high) = codec.high {
+        let width = high.bits as i64;
+        for groups in groups.chunks_exact(8 / high.bits) {
+            let mut vector = None;
+            for (place, group) in (0..).zip(groups) {
+                // From above the low bits to the group's place.
+                let to = width * place;
+                let shift = if to <= low { (Op::ShrU, low - to) } else { (Op::Shl, to - low) };
+                let bits = bits(b, *group, Some(shift), ((1 << width) - 1) << to);
+                vector = Some(match vector {
+                    Some(vector) => b.same(Op::Or, &[vector, bits]),
+                    None => bits,
+                });
+            }
+            all.extend(vector);
+        }
+    }
+    for pair in groups.chunks_exact(2) {
+        let first = if codec.high.is_some() { bits(b, pair[0], None, 15) } else { pair[0] };
+        let second = bits(b, pair[1], Some((Op::Shl, 4)), 0xf0);
+        all.push(b.same(Op::Or, &[first, second]));
+    }
+    all
+}
+
+/// Scales of a block, with minimums as [`super::packed`] says.
+fn pack_scales(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], to: &Place) {
+    let ty = Type::i8(16);
+    let all: Vec<ValueId> = rows
+        .iter()
+        .map(|row| match row {
+            Some(row) => row.scales(b),
+            None => b.splat_int(ty, 0),
+        })
+        .collect();
+    let columns = interleave(b, all, 1);
+    let at = |name: &str, at: i64| Affine::constant(to.format.field(name) as i64 + at);
+    if codec.minimum != Minimum::Scaled {
+        for (s, scales) in (0..).zip(columns) {
+            to.store(b, at("scales", s * STRIP), scales);
+        }
+        return;
+    }
+    let (scales, minimums) = columns.split_at(columns.len() / 2);
+    for (s, (scales, minimums)) in (0..).zip(scales.iter().zip(minimums)) {
+        let top = bits(b, *minimums, Some((Op::Shl, 2)), 0xc0);
+        let both = b.same(Op::Or, &[*scales, top]);
+        to.store(b, at("scales", s * STRIP), both);
+        // Rows 0 to 7 are the low nibbles of eight bytes, rows 8 to 15 the high ones.
+        let low = bits(b, *minimums, None, 15);
+        let high = bits(b, *minimums, Some((Op::Shl, 4)), 0xf0);
+        let high = b.op_imm(Op::UnpackHi, ty, &[high, high], 8);
+        let both = b.same(Op::Or, &[low, high]);
+        let both = b.op_imm(Op::Slice, Type::i8(8), &[both], 0);
+        to.store(b, at("mins", s * STRIP / 2), both);
+    }
+}
+
+/// Packs floats: so many times 16 columns, and so many columns more.
+fn floats(b: &mut KernelBuilder, float: Float, rows: &Rows, sixteens: Affine, rest: Affine, to: &Place) {
+    let bytes = float.bytes() as i64;
+    if sixteens != Affine::constant(0) {
+        b.for_each("b", sixteens.clone(), |b, i| {
+            for part in 0..bytes / 2 {
+                // 32 bytes of each row.
+                let from = i * (FLOATS * bytes) + part * HALF;
+                let vectors: Vec<ValueId> = (0..STRIP)
+                    .map(|r| match r < rows.count {
+                        true => b.load(file::BYTES, rows.buffer, rows.at(r, from.clone())),
+                        false => b.splat_int(file::BYTES, 0),
+                    })
+                    .collect();
+                let column = i * FLOATS + part * (HALF / bytes);
+                for (at, vector) in exchanged(b, float, vectors) {
+                    to.store(b, column.clone() * (STRIP * bytes) + at, vector);
+                }
+            }
+        });
+    }
+    if rest == Affine::constant(0) {
+        return;
+    }
+    let ty = if bytes == 2 { Type::i16(1) } else { Type::i32(1) };
+    b.for_each("column", rest, |b, i| {
+        let column = sixteens.clone() * FLOATS + i;
+        for r in 0..STRIP {
+            let value = match r < rows.count {
+                true => b.load(ty, rows.buffer, rows.at(r, column.clone() * bytes)),
+                false => b.splat_int(ty, 0),
+            };
+            to.store(b, column.clone() * (STRIP * bytes) + r * bytes, value);
+        }
+    });
+}
+
+/// 32 bytes of floats of 16 rows, column by column: parts of columns, and where they go.
+fn exchanged(b: &mut KernelBuilder, float: Float, rows: Vec<ValueId>) -> Vec<(i64, ValueId)> {
+    let mut all = Vec::new();
+    match float {
+        Float::F32 => {
+            for (half, rows) in (0..).zip(rows.chunks_exact(STRIP_ROWS / 2)) {
+                let rows: Vec<ValueId> = rows.iter().map(|row| b.bitcast(Type::i32(8), *row)).collect();
+                let columns = exchange(b, &rows);
+                all.extend((0..).zip(columns).map(|(c, column)| (c * VECTOR + half * HALF, column)));
+            }
+        }
+        Float::F16 | Float::Bf16 => {
+            // In each half of a vector, 8 columns, of which each is two vectors' halves then.
+            for (c, pair) in (0..).zip(interleave(b, rows, 2).chunks_exact(2)) {
+                let (low, high) = (b.same(Op::JoinLo, pair), b.same(Op::JoinHi, pair));
+                all.extend([(c * HALF, low), ((8 + c) * HALF, high)]);
+            }
+        }
+    }
+    all
+}
+
+/// Exchanges rows and columns of eight vectors of eight dwords.
+fn exchange(b: &mut KernelBuilder, rows: &[ValueId]) -> Vec<ValueId> {
+    let ty = b.ty(rows[0]);
+    let mut unpack = |op, x, y, unit| b.op_imm(op, ty, &[x, y], unit);
+    let mut quads = [Vec::new(), Vec::new()];
+    for (four, quad) in rows.chunks_exact(4).zip(&mut quads) {
+        let (l0, h0) = (unpack(Op::UnpackLo, four[0], four[1], 4), unpack(Op::UnpackHi, four[0], four[1], 4));
+        let (l1, h1) = (unpack(Op::UnpackLo, four[2], four[3], 4), unpack(Op::UnpackHi, four[2], four[3], 4));
+        quad.extend([unpack(Op::UnpackLo, l0, l1, 8), unpack(Op::UnpackHi, l0, l1, 8)]);
+        quad.extend([unpack(Op::UnpackLo, h0, h1, 8), unpack(Op::UnpackHi, h0, h1, 8)]);
+    }
+    let mut columns = Vec::new();
+    for op in [Op::JoinLo, Op::JoinHi] {
+        for (x, y) in quads[0].iter().zip(&quads[1]) {
+            columns.push(b.op(op, ty, &[*x, *y]));
+        }
+    }
+    columns
+}
+
+/// Exchanges rows and columns of 16 vectors, in each chunk of 16 bytes, of elements of `unit` bytes: interleaving the first half of the rows
+/// with the second turns an element's number, row then column in bits, by one bit; four times, by the row.
+fn interleave(b: &mut KernelBuilder, mut rows: Vec<ValueId>, unit: i64) -> Vec<ValueId> {
+    let ty = b.ty(rows[0]);
+    for _ in 0..4 {
+        let (first, second) = rows.split_at(rows.len() / 2);
+        let pairs = first.iter().zip(second);
+        rows =
+            pairs.flat_map(|(x, y)| [Op::UnpackLo, Op::UnpackHi].map(|op| b.op_imm(op, ty, &[*x, *y], unit))).collect();
+    }
+    rows
+}

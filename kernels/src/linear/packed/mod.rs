@@ -1,0 +1,307 @@
+//! Products with packed weights: a lane is a weight row, so that there are no horizontal sums and nothing is transposed.
+//!
+//! ```text
+//! row of x:  .. b0 b1 b2 b3 ..        four neighbouring quants, in every dword of a vector by the load itself
+//! strip:     .. [row 0: q0 q1 q2 q3][row 1: q0 q1 q2 q3] .. [row 15: ..]
+//! dot4_u8s8: 16 lanes += 4 products each
+//! ```
+//!
+//! Rows of activations come in groups ([`Shape::row_groups`]), and a strip is read once for a group. How depends on the target:
+//!
+//! - A vector takes a whole strip and four products are one instruction: quants are unpacked on the fly. For 32 columns of `q4_k` that
+//!   is 12 operations beside eight rows' 64 products, 8 conversions and 24 scalings, and they run on the units that the products leave
+//!   free; a panel of bytes in scratch would save them, but double what is loaded.
+//! - Otherwise a stretch of a strip is unpacked to a panel in scratch, once for all rows, and multiplied with four rows at a time
+//!   ([`micro`]). On the fly that would be done for each four rows, for which registers suffice, and take a quarter of their time.
+//!
+//! A single row is for decoding, where weights come from memory: it goes through one strip after the other, strictly forwards, which
+//! is what hardware prefetches best (Zen 4, one core: 28 of 29 GB/s; two strips at a time 19; software prefetching makes neither
+//! faster). Two integer sums for each sub-block are chains enough.
+//!
+//! What bounds a kernel on Zen 4 is that products, multiplications and multiply-adds share two 256-bit units: 64 + 24 operations
+//! take 88 cycles, so that `q4_k` can have 8/11 of the peak of products and has 91 to 93 % of that. Products by pairs are four
+//! operations of 256 bits, of which two add words on units of their own, for what is two of 512 bits.
+//!
+//! | module | what it owns |
+//! | --- | --- |
+//! | [`strip`] | reading a strip's blocks: quants, scales, minimums |
+//! | [`activations`] | what stands beside them: quants and scales in all lanes |
+//! | [`quants`] | sums over quantised blocks, four products at a time, unpacked on the fly |
+//! | [`floats`] | sums over `f16` and `bf16`, converted on the fly |
+//! | [`panel`] | unpacking a strip, and reading it packed or unpacked |
+//! | [`micro`] | sums over either, two or four products at a time |
+
+mod activations;
+mod floats;
+mod micro;
+pub mod panel;
+mod quants;
+pub mod strip;
+
+use ixc_ir::format::packed::STRIP;
+use ixc_ir::format::{Codec, Format};
+use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, ValueId};
+
+use self::activations::SUB;
+use self::micro::Micro;
+use self::panel::{Dots, Source};
+use self::strip::Part;
+use super::{Destination, Product, Rows, Shape, Vectors, quantise};
+
+/// Bytes of the strip's results for one row of activations.
+const RESULT: i64 = 4 * STRIP as i64;
+
+/// Some parts of strips and some rows of activations, of which each part is multiplied with each row.
+struct Block {
+    lanes: u16,
+    format: Format,
+    k: u32,
+    w: BufferId,
+    strips: Vec<(Affine, Part)>,
+    x: BufferId,
+    x_format: Format,
+    rows: Vec<Affine>,
+    /// See [`quants::scratch_bytes`].
+    scratch: Option<(BufferId, i64)>,
+}
+
+impl Block {
+    fn offsets(&self) -> Option<(BufferId, i64)> {
+        self.scratch.filter(|_| quants::begins_in_scratch(self.format))
+    }
+
+    /// The products of all parts and rows: rows of the first part, then of the second.
+    fn sums(&self, b: &mut KernelBuilder) -> Vec<ValueId> {
+        if self.format.is_quantised() { quants::sums(self, b) } else { floats::sums(self, b) }
+    }
+}
+
+fn dots(vectors: Vectors) -> Dots {
+    if vectors.dot4 { Dots::Fours } else { Dots::Pairs }
+}
+
+/// Whether strips are unpacked to a panel for several rows.
+fn unpacks(format: Format, x: Format, vectors: Vectors) -> bool {
+    let whole = usize::from(vectors.lanes) == STRIP;
+    if format.is_quantised() { !whole || !vectors.dot4 } else { !whole && matches!(x.codec(), Codec::Float(_)) }
+}
+
+/// Bytes of scratch that a product takes.
+pub fn scratch_bytes(format: Format, x: Format, shape: Shape, vectors: Vectors) -> Option<i64> {
+    if unpacks(format, x, vectors) {
+        let dots = dots(vectors);
+        return Some(
+            micro::slot_bytes(vectors.lanes) + panel::stretch(format, dots) * panel::block_bytes(format, dots),
+        );
+    }
+    match shape {
+        Shape::Gemm => quants::scratch_bytes(format, shape.row_groups()[0]),
+        Shape::Gemv | Shape::Tiles => None,
+    }
+}
+
+/// Adds the product to what is at the destination.
+pub fn multiply(b: &mut KernelBuilder, product: &Product, rows: &Rows, to: &Destination) {
+    let row_bytes = |f: Format| quantise::row_bytes("", f, product.k).unwrap_or(0);
+    let packed = Packed {
+        product,
+        to,
+        strip_bytes: super::strip_bytes(product.format, product.k),
+        x_row: row_bytes(product.x_format),
+        strips: i64::from(product.tile) / STRIP as i64,
+        dots: dots(product.vectors),
+    };
+    match product.scratch {
+        Some(scratch) if unpacks(product.format, product.x_format, product.vectors) => {
+            packed.by_panels(b, rows, scratch);
+        }
+        _ => rows.for_sizes(b, |b, first, groups, count| packed.on_the_fly(b, &first, groups.into(), count)),
+    }
+}
+
+/// A product and what follows from it.
+struct Packed<'p> {
+    product: &'p Product,
+    to: &'p Destination,
+    strip_bytes: i64,
+    x_row: i64,
+    strips: i64,
+    dots: Dots,
+}
+
+impl Packed<'_> {
+    /// Groups of `count` rows from `first` on, with quants that are unpacked on the fly.
+    fn on_the_fly(&self, b: &mut KernelBuilder, first: &Affine, groups: Affine, count: u32) {
+        let Product { format, k, x, x_format, w: (w, w_at), vectors, .. } = *self.product;
+        // That of panels is something else.
+        let scratch = self.product.scratch.filter(|_| !unpacks(format, x_format, vectors));
+        let parts = Part::all(vectors.lanes);
+        // Two strips of floats, where that halves the loads of activations and registers suffice; a single row wants one stream.
+        let together = if count == 1 || format.is_quantised() || parts.len() > 1 { 1 } else { self.strips.min(2) };
+        // Of several rows, registers hold one part.
+        let sets: Vec<&[Part]> = if count == 1 { vec![&parts] } else { parts.chunks(1).collect() };
+        for (from, number, together) in
+            [(0, self.strips / together, together), (self.strips / together * together, self.strips % together, 1)]
+        {
+            if number == 0 {
+                continue;
+            }
+            b.for_each("strip", number, |b, strip| {
+                let strip = strip * together + from;
+                b.for_each("group", groups.clone(), |b, group| {
+                    let row = first.clone() + group * i64::from(count);
+                    let rows: Vec<Affine> = (0..i64::from(count)).map(|r| row.clone() + r).collect();
+                    for set in &sets {
+                        let strips: Vec<(Affine, Part)> = (0..together)
+                            .flat_map(|s| set.iter().map(move |part| (s, *part)))
+                            .map(|(s, part)| (strip.clone() + s, part))
+                            .collect();
+                        let block = Block {
+                            lanes: vectors.lanes,
+                            format,
+                            k,
+                            w,
+                            strips: strips
+                                .iter()
+                                .map(|(s, part)| (s.clone() * self.strip_bytes + w_at, *part))
+                                .collect(),
+                            x,
+                            x_format,
+                            rows: rows.iter().map(|row| row.clone() * self.x_row).collect(),
+                            scratch,
+                        };
+                        let mut sums = block.sums(b).into_iter();
+                        for (strip, part) in &strips {
+                            for (row, sum) in rows.iter().zip(&mut sums) {
+                                let at = self.result(row, strip) + part.at(4);
+                                let old = b.load(part.floats(), self.to.buffer, at.clone());
+                                let sum = b.add(old, sum);
+                                b.store(self.to.buffer, at, sum);
+                            }
+                        }
+                    }
+                });
+            });
+        }
+    }
+
+    fn result(&self, row: &Affine, strip: &Affine) -> Affine {
+        row.clone() * self.to.row_bytes + strip.clone() * RESULT + self.to.offset.clone()
+    }
+
+    /// All rows, several of them with panels; a single row of few directly.
+    fn by_panels(&self, b: &mut KernelBuilder, rows: &Rows, scratch: (BufferId, i64)) {
+        let Product { format, shape, vectors, .. } = *self.product;
+        let most = micro::rows(format, vectors.lanes);
+        // How many blocks of how many rows, from which row on.
+        let mut blocks: Vec<(Affine, Affine, u32)> = Vec::new();
+        let mut single = None;
+        let mut first = Affine::constant(0);
+        for (groups, size) in &rows.groups {
+            let rows = most.min(*size);
+            let number = *groups * i64::from(size / rows);
+            match blocks.last_mut() {
+                _ if *size == 1 && shape == Shape::Gemv => single = Some((first.clone(), Affine::from(*groups))),
+                Some((_, before, same)) if *same == rows => *before = before.clone() + number,
+                _ => blocks.push((first.clone(), number, rows)),
+            }
+            first = first + *groups * i64::from(*size);
+        }
+        if shape == Shape::Gemm {
+            self.panels(b, scratch, &blocks);
+        } else if let Some((groups, size)) = rows.groups.iter().find(|(_, size)| *size > 1) {
+            // Few rows, and mostly one: nothing is unpacked where there is none of these groups.
+            for (first, _, rows) in &blocks {
+                b.for_each("group", *groups, |b, group| {
+                    let first = first.clone() + group * i64::from(*size);
+                    self.panels(b, scratch, &[(first, Affine::constant(i64::from(size / rows)), *rows)]);
+                });
+            }
+        }
+        if let Some((first, number)) = single {
+            if format.is_quantised() && self.dots == Dots::Pairs {
+                b.for_each("strip", self.strips, |b, strip| {
+                    b.for_each("row", number, |b, row| {
+                        let whole = self.source(strip.into());
+                        let columns = i64::from(self.product.k);
+                        self.micro(whole, &[first + row], &strip.into(), 0, None).multiply(b, columns);
+                    });
+                });
+            } else {
+                self.on_the_fly(b, &first, number, 1);
+            }
+        }
+    }
+
+    /// The first block of a strip.
+    fn source(&self, strip: Affine) -> Source {
+        let Product { format, w: (w, at), .. } = *self.product;
+        Source { panel: false, format, dots: self.dots, buffer: w, offset: strip * self.strip_bytes + at }
+    }
+
+    /// Some rows and the blocks of a strip from `source` on, which begin `x` bytes into a row of activations.
+    fn micro(
+        &self,
+        source: Source,
+        rows: &[Affine],
+        strip: &Affine,
+        x: impl Into<Affine>,
+        slots: Option<(BufferId, i64)>,
+    ) -> Micro {
+        let x = x.into();
+        Micro {
+            lanes: self.product.vectors.lanes,
+            source,
+            x: self.product.x,
+            x_format: self.product.x_format,
+            rows: rows.iter().map(|row| row.clone() * self.x_row + x.clone()).collect(),
+            results: rows.iter().map(|row| self.result(row, strip)).collect(),
+            to: self.to.buffer,
+            slots,
+        }
+    }
+
+    /// Unpacks every stretch of every strip once, for all of the rows: `(first, number, rows)` is a number of blocks of so many rows.
+    fn panels(&self, b: &mut KernelBuilder, (scratch, at): (BufferId, i64), rows: &[(Affine, Affine, u32)]) {
+        let Product { format, k, x_format, vectors, .. } = *self.product;
+        let (k, len) = (i64::from(k), format.block_len() as i64);
+        let stretch = panel::stretch(format, self.dots) * len;
+        let x_bytes = |columns: i64| columns / x_format.block_len() as i64 * x_format.block_bytes() as i64;
+        let slots = Some((scratch, at));
+        let panel = Affine::constant(at + micro::slot_bytes(vectors.lanes));
+        let panel = Source { panel: true, format, dots: self.dots, buffer: scratch, offset: panel };
+        let part = |b: &mut KernelBuilder, strip: Affine, from: Affine, columns: i64| {
+            let source = self.source(strip.clone()).block(from.clone() * (stretch / len));
+            let unpack = |b: &mut KernelBuilder, block: Affine, columns: i64| {
+                let (source, panel) = (source.block(block.clone()), panel.block(block));
+                match format.is_quantised() {
+                    true => source.unpack(b, &panel, columns / SUB, vectors.lanes),
+                    false => panel::unpack_column(b, &source, &panel, vectors.lanes),
+                }
+            };
+            if columns / len > 0 {
+                b.for_each("b", columns / len, |b, i| unpack(b, i.into(), len));
+            }
+            if columns % len > 0 {
+                unpack(b, (columns / len).into(), columns % len);
+            }
+            for (first, number, count) in rows {
+                b.for_each("rows", number.clone(), |b, i| {
+                    let row = first.clone() + i * i64::from(*count);
+                    let rows: Vec<Affine> = (0..i64::from(*count)).map(|r| row.clone() + r).collect();
+                    let x = from.clone() * x_bytes(stretch);
+                    self.micro(panel.clone(), &rows, &strip, x, slots).multiply(b, columns);
+                });
+            }
+        };
+        b.for_each("strip", self.strips, |b, strip| {
+            let whole = k / stretch;
+            if whole > 0 {
+                b.for_each("stretch", whole, |b, i| part(b, strip.into(), i.into(), stretch));
+            }
+            if k % stretch > 0 {
+                part(b, strip.into(), Affine::constant(whole), k % stretch);
+            }
+        });
+    }
+}

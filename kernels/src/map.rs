@@ -1,0 +1,107 @@
+//! Elementwise functions of rows.
+
+use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
+use serde::{Deserialize, Serialize};
+
+use crate::catalogue::{Row, row};
+use crate::definition::Definition;
+use crate::generate::{GenerateError, Vectors};
+use crate::math;
+use crate::reference::{EXP_BOUND, Mismatch, Run, close, floats, silu};
+use crate::signature::{Holds, Signature};
+use crate::text::{Words, spec, words};
+use crate::vectors::for_vectors;
+
+/// Elementwise functions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Elementwise {
+    /// `a + b`.
+    Add,
+    /// `a * b`.
+    Mul,
+    /// `a / (1 + exp(-a))`.
+    Silu,
+}
+
+words! { Elementwise { Add "add", Mul "mul", Silu "silu" } }
+
+impl Elementwise {
+    /// Whether it takes a second operand, `b`.
+    pub fn has_second(self) -> bool {
+        match self {
+            Elementwise::Add | Elementwise::Mul => true,
+            Elementwise::Silu => false,
+        }
+    }
+}
+
+spec! {
+    /// An elementwise function of a row, or of two.
+    pub struct Map "map" {
+        /// The function.
+        pub function: Elementwise,
+        /// Elements of a row.
+        pub n: u32,
+    }
+}
+
+/// Representative ones.
+#[rustfmt::skip] // One line each.
+const ROWS: &[Row] = &[
+    row("add", 1, "map function=add n=2048"),
+    row("mul", 1, "map function=mul n=5632"),
+    row("silu", 1, "map function=silu n=5632"),
+];
+
+impl Definition for Map {
+    fn name(&self) -> String {
+        format!("{}_n{}", self.function.word(), self.n)
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::new()
+            .read("a", Holds::Floats)
+            .read_if(self.function.has_second(), "b", Holds::Floats)
+            .write("y", Holds::Floats)
+    }
+
+    fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
+        let Vectors { lanes, .. } = vectors;
+        let Map { function, n } = *self;
+        let mut b = KernelBuilder::new(name);
+        let size = i64::from(n) * 4;
+        let x = b.read("a", size);
+        let second = function.has_second().then(|| b.read("b", size));
+        let y = b.write("y", size);
+        for_vectors(&mut b, lanes, n, |b, at, lanes| {
+            let v = b.load(Type::f32(lanes), x, at.clone() * 4);
+            let operand = second.map(|buffer| b.load(Type::f32(lanes), buffer, at.clone() * 4));
+            let v = match (function, operand) {
+                (Elementwise::Add, Some(o)) => b.add(v, o),
+                (Elementwise::Mul, Some(o)) => b.mul(v, o),
+                (Elementwise::Add | Elementwise::Mul, None) | (Elementwise::Silu, _) => math::silu(b, v),
+            };
+            b.store(y, at * 4, v);
+        });
+        Ok(b.finish())
+    }
+
+    fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
+        let (input, output) = (run.input(), run.output());
+        let (a, second) = (input.floats("a")?, input.find("b").map(floats).unwrap_or_default());
+        for (i, y) in output.floats("y")?.iter().enumerate() {
+            let b = second.get(i).copied().unwrap_or_default();
+            let expected = match self.function {
+                Elementwise::Add => a[i] + b,
+                Elementwise::Mul => a[i] * b,
+                Elementwise::Silu => silu(a[i]),
+            };
+            close(format_args!("y[{i}]"), *y, expected, (expected.abs() + 1e-3) * EXP_BOUND)?;
+        }
+        Ok(())
+    }
+
+    fn rows() -> &'static [Row] {
+        ROWS
+    }
+}

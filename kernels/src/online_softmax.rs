@@ -1,0 +1,523 @@
+//! Attention of the query heads that share a key head, over the KV cache, in blocks of [`ATTENTION_BLOCK`] positions (the online
+//! softmax of FlashAttention): for each block the scores, then the running maximum and sums, then the weighted values.
+//!
+//! Keys lie as `[position / 16][d][position % 16]`: a lane is a position, so a block's scores need no horizontal sum. Queries are the
+//! heads of one row, or of a few rows together, so that a load and its conversion from f16 serve several of them, whose
+//! accumulators hide the latency of a fused multiply-add (4 cycles at two a cycle: eight chains). The factor on scores is put on the
+//! queries once: for heads of 64 it is a power of two, and exact. Scores, weights and accumulators are f32; the cache is f16.
+//!
+//! ```text
+//! for each block                                     // first those that all rows see whole, then those that need a mask
+//!   p[query][position] = q . k                       // tiles of queries x positions, in registers over d
+//!   for each query: maximum, p = e^(p - maximum), sums += p
+//!   acc[query][dv] = acc * e^(old maximum - maximum) + p v    // tiles of queries x elements of a value, in registers
+//! ```
+//!
+//! While a block is worked on, the next one is prefetched, line by line: hardware prefetchers stop at the end of a page, which
+//! a block of keys (4 KiB for heads of 64) is.
+//!
+//! A row's result does not depend on how many rows are worked on together. Long contexts are attended in parts
+//! ([`crate::AttentionPart`]), which give maximum, sum and unscaled accumulator of each head; [`crate::AttentionCombine`]
+//! makes the result of them.
+
+use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder, Op, Type, ValueId};
+use ixc_ir::plan::{ATTENTION_BLOCK, KEY_LANES};
+
+use crate::generate::{GenerateError, MAX_POSITIONS, check};
+use crate::math;
+use crate::reference::{Buffers, Mismatch};
+use crate::vectors::{for_rest, for_vectors};
+
+const BLOCK: i64 = ATTENTION_BLOCK as i64;
+const KEYS: i64 = KEY_LANES as i64;
+/// Bytes that a prefetch brings.
+const LINE: i64 = 64;
+/// Score of positions after the row's own; below every real score.
+const MASKED: f32 = -1.0e30;
+/// Positions of the value loop, and elements of the score loop, that are unrolled.
+const UNROLL: i64 = 4;
+/// Masked blocks of an item at most: rows side by side end in two neighbouring blocks, or in one.
+const MOST_MASKED: i64 = 2;
+/// Rows worked on together at most, so that they end in two neighbouring blocks.
+pub const MOST_ROWS: u32 = ATTENTION_BLOCK;
+
+/// Queries that share a load, and accumulators of an inner loop, by the lanes of a vector: of 16 registers eight are accumulators,
+/// of 32 (which targets with 16 lanes have) sixteen.
+const fn tile(lanes: u16) -> (i64, i64) {
+    if lanes >= 16 { (8, 16) } else { (4, 8) }
+}
+
+/// What a call leaves.
+enum Outcome {
+    /// The weighted mean of the values, for each row: a row of the result has so many bytes.
+    Mean { y: BufferId, row_bytes: i64 },
+    /// Of each query head the accumulator, the maximum, the sum.
+    Part(BufferId),
+}
+
+/// Places in scratch memory, in bytes.
+struct Scratch {
+    buffer: BufferId,
+    /// Scores, then weights: a block for each query.
+    p: i64,
+    /// Queries times the factor on scores.
+    q: i64,
+    /// Sums of weighted values: a value for each query.
+    acc: i64,
+    /// A vector of sums of weights for each query.
+    sums: i64,
+    /// For each query: maximum, factor that the new maximum puts on the past, and the row's position.
+    stats: i64,
+}
+
+const STATS: i64 = 12;
+const FACTOR: i64 = 4;
+const OWN: i64 = 8;
+
+struct Attend {
+    lanes: u16,
+    group: i64,
+    d: i64,
+    dv: i64,
+    /// On scores.
+    scale: f32,
+    q: BufferId,
+    q_row_bytes: i64,
+    position: BufferId,
+    keys: BufferId,
+    values: BufferId,
+    outcome: Outcome,
+    scratch: Scratch,
+    /// Blocks that every row sees whole, and those after them.
+    full: DimId,
+    masked: DimId,
+    /// The first block's number.
+    first: Option<DimId>,
+}
+
+/// Attention of a key head of several in a row, for some rows together, or a part of it, which begins at a block of its own.
+pub fn kernel(
+    name: String,
+    lanes: u16,
+    sizes: [u32; 3],
+    scale: f32,
+    [heads, rows]: [u32; 2],
+    part: bool,
+) -> Result<Kernel, GenerateError> {
+    let what = ["query heads", "elements of a key head", "elements of a value head"];
+    what.into_iter().zip(sizes).try_for_each(|(what, n)| check(&name, what, n.into(), n > 0, "at least 1"))?;
+    let [group, d, dv] = sizes.map(i64::from);
+    let (heads, rows) = (i64::from(heads), i64::from(rows));
+    let mut b = KernelBuilder::new(name);
+    let (full, masked) = (b.dim("full", 0, MAX_POSITIONS / BLOCK), b.dim("masked", 0, MOST_MASKED));
+    let first = part.then(|| b.dim("first", 0, MAX_POSITIONS / BLOCK));
+    let several = (rows > 1).then(|| (b.dim("groups", 0, 1), b.dim("rest", 0, rows - 1)));
+    // Whole rows but for what stands before and after this head in the first and last.
+    let extent = |elements: i64| -> Affine {
+        match several {
+            None => Affine::constant(elements * 4),
+            Some((groups, rest)) => {
+                groups * (rows * heads * elements * 4)
+                    + rest * (heads * elements * 4)
+                    + (elements - heads * elements) * 4
+            }
+        }
+    };
+    let q = b.read("q", extent(group * d));
+    let position = match several {
+        None => b.read("position", 4),
+        Some((groups, rest)) => b.read("position", groups * (rows * 4) + rest * 4),
+    };
+    let cache = |len: i64| full * (BLOCK * len * 2) + masked * (BLOCK * len * 2);
+    let (keys, values) = (b.read("keys", cache(d)), b.read("values", cache(dv)));
+    let outcome = match part {
+        true => Outcome::Part(b.write("part", group * (dv + 2) * 4)),
+        false => Outcome::Mean { y: b.write("y", extent(group * dv)), row_bytes: heads * group * dv * 4 },
+    };
+    let scratch = scratch(&mut b, lanes, group * rows, [d, dv]);
+    let q_row_bytes = heads * group * d * 4;
+    let attend = Attend {
+        lanes,
+        group,
+        d,
+        dv,
+        scale,
+        q,
+        q_row_bytes,
+        position,
+        keys,
+        values,
+        outcome,
+        scratch,
+        full,
+        masked,
+        first,
+    };
+    match several {
+        None => attend.rows(&mut b, 1, Affine::constant(0)),
+        Some((groups, rest)) => {
+            b.for_each("g", groups, |b, i| attend.rows(b, rows, i * rows));
+            b.for_each("r", rest, |b, i| attend.rows(b, 1, groups * rows + i));
+        }
+    }
+    Ok(b.finish())
+}
+
+fn scratch(b: &mut KernelBuilder, lanes: u16, queries: i64, [d, dv]: [i64; 2]) -> Scratch {
+    let mut end = 0;
+    let mut place = |floats: i64| {
+        let at = end;
+        // Vectors do not cross lines.
+        end = (end + queries * floats * 4 + LINE - 1) / LINE * LINE;
+        at
+    };
+    let (p, q, acc) = (place(BLOCK), place(d), place(dv));
+    let (sums, stats) = (place(lanes.into()), place(STATS / 4));
+    Scratch { buffer: b.buffer("scratch", BufferKind::Scratch, end), p, q, acc, sums, stats }
+}
+
+/// Queries in tiles of one size: the first query, the size, and how many tiles.
+type Tiles = Vec<(i64, i64, i64)>;
+
+/// `queries` in tiles of at most `most`, which differ by one at most.
+fn tiles(queries: i64, most: i64) -> Tiles {
+    let count = (queries + most - 1) / most;
+    let (small, larger) = (queries / count, queries % count);
+    [(0, small + 1, larger), (larger * (small + 1), small, count - larger)]
+        .into_iter()
+        .filter(|tiles| tiles.2 > 0)
+        .collect()
+}
+
+/// Makes one of several values.
+type Make<'a> = (i64, &'a dyn Fn(&mut KernelBuilder, i64) -> ValueId);
+
+/// Adds `scalar(i) * vector(j)` to `sums[i][j]`. Those that are fewer are in registers together, the others one by one.
+fn outer_product(b: &mut KernelBuilder, sums: &mut [ValueId], (rows, scalar): Make<'_>, (columns, vector): Make<'_>) {
+    let mut add = |b: &mut KernelBuilder, i: usize, j: usize, scalar, vector| {
+        let sum = &mut sums[i * columns as usize + j];
+        *sum = b.fma(vector, scalar, *sum);
+    };
+    if columns <= rows {
+        let vectors: Vec<ValueId> = (0..columns).map(|j| vector(b, j)).collect();
+        for i in 0..rows {
+            let scalar = scalar(b, i);
+            vectors.iter().enumerate().for_each(|(j, &vector)| add(b, i as usize, j, scalar, vector));
+        }
+    } else {
+        let scalars: Vec<ValueId> = (0..rows).map(|i| scalar(b, i)).collect();
+        for j in 0..columns {
+            let vector = vector(b, j);
+            scalars.iter().enumerate().for_each(|(i, &scalar)| add(b, i, j as usize, scalar, vector));
+        }
+    }
+}
+
+impl Attend {
+    /// `rows` rows from `row` of the item's on.
+    fn rows(&self, b: &mut KernelBuilder, rows: i64, row: Affine) {
+        self.begin(b, rows, &row);
+        let queries = rows * self.group;
+        b.for_each("block", self.full, |b, block| self.block(b, queries, block.into(), false));
+        b.for_each("block", self.masked, |b, block| self.block(b, queries, Affine::from(block) + self.full, true));
+        match self.outcome {
+            Outcome::Mean { y, row_bytes } => self.mean(b, rows, y, row * row_bytes, row_bytes),
+            Outcome::Part(part) => self.part(b, part),
+        }
+    }
+
+    /// Runs `body` for every row and head, with the number of the query.
+    fn queries(&self, b: &mut KernelBuilder, rows: i64, body: impl FnOnce(&mut KernelBuilder, Affine, Affine, Affine)) {
+        b.for_each("i", rows, |b, r| {
+            b.for_each("h", self.group, |b, h| body(b, r.into(), h.into(), r * self.group + h));
+        });
+    }
+
+    /// Queries times the factor on scores, and nothing attended yet.
+    fn begin(&self, b: &mut KernelBuilder, rows: i64, row: &Affine) {
+        let s = &self.scratch;
+        self.queries(b, rows, |b, r, h, query| {
+            for_vectors(b, self.lanes, self.d as u32, |b, at, lanes| {
+                let from = (row.clone() + r.clone()) * self.q_row_bytes + h.clone() * (self.d * 4);
+                let x = b.load(Type::f32(lanes), self.q, from + at.clone() * 4);
+                let scale = b.splat_f32(lanes, self.scale);
+                let x = b.mul(x, scale);
+                b.store(s.buffer, query.clone() * (self.d * 4) + at * 4 + s.q, x);
+            });
+            for_vectors(b, self.lanes, self.dv as u32, |b, at, lanes| {
+                let zeros = b.splat_f32(lanes, 0.0);
+                b.store(s.buffer, query.clone() * (self.dv * 4) + at * 4 + s.acc, zeros);
+            });
+            let zeros = b.splat_f32(self.lanes, 0.0);
+            b.store(s.buffer, query.clone() * (i64::from(self.lanes) * 4) + s.sums, zeros);
+            let lowest = b.splat_f32(1, MASKED);
+            b.store(s.buffer, query.clone() * STATS + s.stats, lowest);
+            let own = b.load(Type::i32(1), self.position, (row.clone() + r) * 4);
+            b.store(s.buffer, query * STATS + (s.stats + OWN), own);
+        });
+    }
+
+    fn block(&self, b: &mut KernelBuilder, queries: i64, block: Affine, masked: bool) {
+        let most = tile(self.lanes).0;
+        // The first tile brings the next block.
+        let each = |b: &mut KernelBuilder, body: &dyn Fn(&mut KernelBuilder, Affine, i64, bool)| {
+            for (i, (first, size, count)) in tiles(queries, most).into_iter().enumerate() {
+                let (first, count) = if i == 0 {
+                    body(b, Affine::constant(first), size, true);
+                    (first + size, count - 1)
+                } else {
+                    (first, count)
+                };
+                if count > 0 {
+                    b.for_each("tile", count, |b, t| body(b, t * size + first, size, false));
+                }
+            }
+        };
+        each(b, &|b, first, size, prefetch| self.scores(b, &block, (&first, size), masked, prefetch));
+        b.for_each("query", queries, |b, query| self.weights(b, query.into(), masked));
+        each(b, &|b, first, size, prefetch| self.weigh(b, &block, (&first, size), prefetch));
+    }
+
+    /// Scores of `size` queries from `first` on.
+    fn scores(
+        &self,
+        b: &mut KernelBuilder,
+        block: &Affine,
+        (first, size): (&Affine, i64),
+        masked: bool,
+        prefetch: bool,
+    ) {
+        let (lanes, width, s) = (self.lanes, i64::from(self.lanes), &self.scratch);
+        // Vectors of positions: at least those that lie side by side, at most a block.
+        let least = (KEYS / width).max(1);
+        let mut vectors = BLOCK / width;
+        while vectors > least && vectors * size > tile(lanes).1 {
+            vectors /= 2;
+        }
+        let unroll = [UNROLL, 2, 1].into_iter().find(|u| self.d % u == 0).unwrap_or(1);
+        let block_bytes = BLOCK * self.d * 2;
+        b.for_each("part", BLOCK / width / vectors, |b, part| {
+            let zero = b.splat_f32(lanes, 0.0);
+            let init = vec![zero; (size * vectors) as usize];
+            let at = block.clone() * block_bytes + part * (vectors * width * self.d * 2);
+            let sums = b.for_carry("e", self.d / unroll, &init, |b, e, sums| {
+                let mut sums = sums.to_vec();
+                let at = at.clone() + e * (unroll * KEYS * 2);
+                if prefetch {
+                    for strip in 0..vectors * width / KEYS {
+                        for line in 0..(unroll * KEYS * 2 / LINE).max(1) {
+                            b.prefetch(self.keys, at.clone() + (block_bytes + strip * KEYS * self.d * 2 + line * LINE));
+                        }
+                    }
+                }
+                for u in 0..unroll {
+                    let query = |b: &mut KernelBuilder, query: i64| {
+                        let at = (first.clone() + query) * (self.d * 4) + e * (unroll * 4) + (u * 4 + s.q);
+                        self.splat(b, at, lanes)
+                    };
+                    let key = |b: &mut KernelBuilder, v: i64| {
+                        let (strip, lane) = (v * width / KEYS, v * width % KEYS);
+                        let at = at.clone() + (strip * KEYS * self.d * 2 + u * KEYS * 2 + lane * 2);
+                        let k = b.load(Type::f16(lanes), self.keys, at);
+                        b.op(Op::F16ToF32, Type::f32(lanes), &[k])
+                    };
+                    outer_product(b, &mut sums, (size, &query), (vectors, &key));
+                }
+                sums
+            });
+            let lowest = b.splat_f32(lanes, MASKED);
+            let iota = b.op(Op::Iota, Type::i32(lanes), &[]);
+            for v in 0..vectors {
+                let position = masked.then(|| {
+                    let start = self.first.map_or(block.clone(), |first| block.clone() + first);
+                    let p = b.index(start * BLOCK + part * (vectors * width) + v * width);
+                    let p = b.broadcast(lanes, p);
+                    b.iadd(p, iota)
+                });
+                for query in 0..size {
+                    let query_at = first.clone() + query;
+                    let mut score = sums[(query * vectors + v) as usize];
+                    if let Some(position) = position {
+                        let own = b.load_splat(Type::i32(lanes), s.buffer, query_at.clone() * STATS + (s.stats + OWN));
+                        let after = b.same(Op::CmpGt, &[position, own]);
+                        score = b.op(Op::Select, Type::f32(lanes), &[after, lowest, score]);
+                    }
+                    let at = query_at * (BLOCK * 4) + part * (vectors * width * 4) + (v * width * 4 + s.p);
+                    b.store(s.buffer, at, score);
+                }
+            }
+        });
+    }
+
+    fn splat(&self, b: &mut KernelBuilder, at: Affine, lanes: u16) -> ValueId {
+        match lanes {
+            1 => b.load(Type::f32(1), self.scratch.buffer, at),
+            _ => b.load_splat(Type::f32(lanes), self.scratch.buffer, at),
+        }
+    }
+
+    /// Maximum and weights of a query.
+    fn weights(&self, b: &mut KernelBuilder, query: Affine, masked: bool) {
+        let (lanes, width, s) = (self.lanes, i64::from(self.lanes), &self.scratch);
+        let row = query.clone() * (BLOCK * 4) + s.p;
+        let stats = query.clone() * STATS + s.stats;
+        let scores: Vec<ValueId> =
+            (0..BLOCK / width).map(|i| b.load(Type::f32(lanes), s.buffer, row.clone() + i * width * 4)).collect();
+        let max = scores[1..].iter().fold(scores[0], |m, s| b.same(Op::Max, &[m, *s]));
+        let max = b.op(Op::ReduceMax, Type::f32(1), &[max]);
+        let old = b.load(Type::f32(1), s.buffer, stats.clone());
+        let max = b.same(Op::Max, &[max, old]);
+        let fall = b.sub(old, max);
+        let factor = math::exp_of_negative(b, fall);
+        b.store(s.buffer, stats.clone(), max);
+        b.store(s.buffer, stats + FACTOR, factor);
+        let (max, factor) = (b.broadcast(lanes, max), b.broadcast(lanes, factor));
+        let sums_at = query * (width * 4) + s.sums;
+        let past = b.load(Type::f32(lanes), s.buffer, sums_at.clone());
+        let mut sums = b.mul(past, factor);
+        for (i, score) in scores.iter().enumerate() {
+            let x = b.sub(*score, max);
+            let mut weight = math::exp_of_negative(b, x);
+            if masked {
+                let (none, lowest) = (b.splat_f32(lanes, 0.0), b.splat_f32(lanes, MASKED));
+                let seen = b.op(Op::CmpLtF, Type::i32(lanes), &[lowest, *score]);
+                weight = b.op(Op::Select, Type::f32(lanes), &[seen, weight, none]);
+            }
+            b.store(s.buffer, row.clone() + i as i64 * width * 4, weight);
+            sums = b.add(sums, weight);
+        }
+        b.store(s.buffer, sums_at, sums);
+    }
+
+    /// Adds the block's weighted values for `size` queries from `first` on.
+    fn weigh(&self, b: &mut KernelBuilder, block: &Affine, (first, size): (&Affine, i64), prefetch: bool) {
+        let width = i64::from(self.lanes);
+        let most = (tile(self.lanes).1 / size).max(1);
+        let vectors = (1..=most).rev().find(|v| (self.dv / width) % v == 0).unwrap_or(1);
+        if self.dv >= width {
+            let parts = self.dv / width / vectors;
+            // Parts share the lines of the next block.
+            let lines = if prefetch { BLOCK * self.dv * 2 / parts / LINE } else { 0 };
+            b.for_each("v", parts, |b, part| {
+                let ahead = block.clone() * (BLOCK * self.dv * 2) + part * (lines * LINE) + BLOCK * self.dv * 2;
+                self.weigh_columns(
+                    b,
+                    block,
+                    (first, size),
+                    (part * (vectors * width), vectors, self.lanes),
+                    (ahead, lines),
+                );
+            });
+        }
+        for_rest(b, self.lanes, self.dv as u32, &mut |b, at, lanes| {
+            self.weigh_columns(b, block, (first, size), (at, 1, lanes), (Affine::constant(0), 0));
+        });
+    }
+
+    /// `vectors` vectors of `lanes` elements of the values, from the element `at` on.
+    fn weigh_columns(
+        &self,
+        b: &mut KernelBuilder,
+        block: &Affine,
+        (first, size): (&Affine, i64),
+        (at, vectors, lanes): (Affine, i64, u16),
+        (ahead, lines): (Affine, i64),
+    ) {
+        let (width, s) = (i64::from(lanes), &self.scratch);
+        let acc_at =
+            |query: i64, v: i64| (first.clone() + query) * (self.dv * 4) + at.clone() * 4 + (v * width * 4 + s.acc);
+        let mut init = Vec::new();
+        for query in 0..size {
+            let factor = self.splat(b, (first.clone() + query) * STATS + (s.stats + FACTOR), lanes);
+            for v in 0..vectors {
+                let sum = b.load(Type::f32(lanes), s.buffer, acc_at(query, v));
+                init.push(b.mul(sum, factor));
+            }
+        }
+        let sums = b.for_carry("j", BLOCK / UNROLL, &init, |b, j, sums| {
+            let mut sums = sums.to_vec();
+            let per_trip = lines * UNROLL / BLOCK;
+            for line in 0..per_trip {
+                b.prefetch(self.values, ahead.clone() + j * (per_trip * LINE) + line * LINE);
+            }
+            for u in 0..UNROLL {
+                let row = block.clone() * (BLOCK * self.dv * 2) + j * (UNROLL * self.dv * 2) + at.clone() * 2;
+                let weight = |b: &mut KernelBuilder, query: i64| {
+                    let at = (first.clone() + query) * (BLOCK * 4) + j * (UNROLL * 4) + (u * 4 + s.p);
+                    self.splat(b, at, lanes)
+                };
+                let value = |b: &mut KernelBuilder, v: i64| {
+                    let at = row.clone() + (u * self.dv * 2 + v * width * 2);
+                    let value = b.load(Type::f16(lanes), self.values, at);
+                    b.op(Op::F16ToF32, Type::f32(lanes), &[value])
+                };
+                outer_product(b, &mut sums, (size, &weight), (vectors, &value));
+            }
+            sums
+        });
+        for (i, sum) in sums.iter().enumerate() {
+            b.store(s.buffer, acc_at(i as i64 / vectors, i as i64 % vectors), *sum);
+        }
+    }
+
+    /// The sum of a query's weights.
+    fn sum(&self, b: &mut KernelBuilder, query: &Affine) -> ValueId {
+        let s = &self.scratch;
+        let at = query.clone() * (i64::from(self.lanes) * 4) + s.sums;
+        let sums = b.load(Type::f32(self.lanes), s.buffer, at);
+        b.op(Op::ReduceAdd, Type::f32(1), &[sums])
+    }
+
+    fn mean(&self, b: &mut KernelBuilder, rows: i64, y: BufferId, from: Affine, row_bytes: i64) {
+        let s = &self.scratch;
+        self.queries(b, rows, |b, r, h, query| {
+            let one = b.splat_f32(1, 1.0);
+            let sum = self.sum(b, &query);
+            let inverse = b.same(Op::Div, &[one, sum]);
+            for_vectors(b, self.lanes, self.dv as u32, |b, at, lanes| {
+                let inverse = if lanes == 1 { inverse } else { b.broadcast(lanes, inverse) };
+                let acc = query.clone() * (self.dv * 4) + at.clone() * 4 + s.acc;
+                let acc = b.load(Type::f32(lanes), s.buffer, acc);
+                let mean = b.mul(acc, inverse);
+                let to = from.clone() + r.clone() * row_bytes + h.clone() * (self.dv * 4) + at * 4;
+                b.store(y, to, mean);
+            });
+        });
+    }
+
+    fn part(&self, b: &mut KernelBuilder, part: BufferId) {
+        let s = &self.scratch;
+        let head = (self.dv + 2) * 4;
+        b.for_each("h", self.group, |b, h| {
+            for_vectors(b, self.lanes, self.dv as u32, |b, at, lanes| {
+                let acc = b.load(Type::f32(lanes), s.buffer, h * (self.dv * 4) + at.clone() * 4 + s.acc);
+                b.store(part, h * head + at * 4, acc);
+            });
+            let max = b.load(Type::f32(1), s.buffer, h * STATS + s.stats);
+            b.store(part, h * head + self.dv * 4, max);
+            let sum = self.sum(b, &h.into());
+            b.store(part, h * head + (self.dv + 1) * 4, sum);
+        });
+    }
+}
+
+/// Maximum of the scores, and sums of weights and weighted values, of a query over the positions `first..=own`, of which the
+/// first is the first one in the buffers: in f64.
+pub fn attended(
+    input: &Buffers<'_>,
+    q: &[f64],
+    dv: usize,
+    scale: f32,
+    first: usize,
+    own: usize,
+) -> Result<(f64, f64, Vec<f64>), Mismatch> {
+    let (d, keys, values) = (q.len(), input.halves("keys")?, input.halves("values")?);
+    let positions = 0..own + 1 - first;
+    let key = |p: usize, e: usize| keys[(p / 16 * d + e) * 16 + p % 16];
+    let score = |p: usize| (0..d).map(|e| q[e] * key(p, e)).sum::<f64>() * f64::from(scale);
+    let scores: Vec<f64> = positions.clone().map(score).collect();
+    let max = scores.iter().copied().fold(f64::MIN, f64::max);
+    let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
+    let acc = (0..dv).map(|e| positions.clone().map(|p| weights[p] * values[p * dv + e]).sum()).collect();
+    Ok((max, weights.iter().sum(), acc))
+}

@@ -1,0 +1,231 @@
+//! Activations into their formats: the largest magnitude of the elements that share a scale becomes 127.
+//!
+//! `d = amax / 127`, `q = round(x * 127 / amax)`, ties to even, exactly as the graph interpreter's `quantise`. The forms for tiles
+//! have the elements as bf16 as well, or are nothing else.
+
+use ixc_ir::format::{Codec, Format};
+use ixc_ir::kernel::{Affine, BufferId, Kernel, KernelBuilder, Op, Type, ValueId};
+
+use crate::catalogue::{Row, row};
+use crate::definition::Definition;
+use crate::generate::{GenerateError, Vectors, check};
+use crate::math;
+use crate::reference::{Mismatch, Run, equal};
+use crate::signature::{Holds, Signature};
+use crate::text::spec;
+use crate::vectors::for_vectors;
+
+/// Elements of a sub-block, which have a sum in common.
+const SUB: i64 = 32;
+
+/// Gives the vector of `lanes` values from an element offset on.
+pub type Values<'a> = &'a mut dyn FnMut(&mut KernelBuilder, Affine, u16) -> ValueId;
+
+spec! {
+    /// `y = x`, quantised.
+    pub struct Quantise "quantise" {
+        /// Elements of a row.
+        pub n: u32,
+        /// Format of the result.
+        pub out: Format,
+    }
+}
+
+/// Representative ones.
+#[rustfmt::skip] // One line each.
+const ROWS: &[Row] = &[
+    row("quantise_a8_super", 1, "quantise n=5632 out=a8_super"),
+    row("quantise_a8_small", 1, "quantise n=5632 out=a8_small"),
+];
+
+impl Definition for Quantise {
+    fn name(&self) -> String {
+        format!("quantise_{}_n{}", self.out, self.n)
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::new().read("x", Holds::Floats).write("y", Holds::Activations(self.out, "out"))
+    }
+
+    fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
+        let Vectors { lanes, .. } = vectors;
+        let Quantise { n, out } = *self;
+        let bytes = row_bytes(&name, out, n)?;
+        stored(&name, out, lanes)?;
+        let mut b = KernelBuilder::new(name);
+        let (x, y) = (b.read("x", i64::from(n) * 4), b.write("y", bytes));
+        store_row(&mut b, lanes, out, n, y, Affine::constant(0), &mut |b, at, lanes| {
+            b.load(Type::f32(lanes), x, at * 4)
+        });
+        Ok(b.finish())
+    }
+
+    fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
+        let x: Vec<f32> = run.input().floats("x")?.iter().map(|x| *x as f32).collect();
+        equal("y", run.output().get("y")?, &ixc_ir::graph::quantise::quantise(self.out, &x))
+    }
+
+    fn rows() -> &'static [Row] {
+        ROWS
+    }
+}
+
+/// Bytes of a row of `n` elements.
+pub fn row_bytes(kernel: &str, format: Format, n: u32) -> Result<i64, GenerateError> {
+    let bytes = format.row_bytes(u64::from(n));
+    check(kernel, "row length", u64::from(n), bytes.is_some(), format!("a multiple of {}", format.block_len()))?;
+    Ok(bytes.unwrap_or(0) as i64)
+}
+
+/// Checks that [`store_row`] writes a format. Those with bf16 are for targets with tiles, which have 16 lanes.
+pub fn stored(kernel: &str, format: Format, lanes: u16) -> Result<(), GenerateError> {
+    let has_bf16 = *format.codec() == Codec::TwoBf16 || format.has_field("bf16");
+    let ok = format.is_activation() && (lanes >= 16 || !has_bf16);
+    let right = "f32 or an activation format; one with bf16 only for targets of 16 lanes";
+    check(kernel, "format of the result", format as u64, ok, right)
+}
+
+/// Stores a row of `n` values at `offset` of `y` in `format`, which is f32 or an activation format.
+pub fn store_row(
+    b: &mut KernelBuilder,
+    lanes: u16,
+    format: Format,
+    n: u32,
+    y: BufferId,
+    offset: Affine,
+    values: Values<'_>,
+) {
+    let (len, bytes) = (format.block_len() as i64, format.block_bytes() as i64);
+    let blocks = i64::from(n) / len;
+    let block = |block: ixc_ir::kernel::VarId| BlockOf { format, y, lanes, at: offset.clone() + block * bytes };
+    match *format.codec() {
+        Codec::Bytes { scaled } => b.for_each("block", blocks, |b, i| {
+            let block = block(i);
+            block.store_pad(b);
+            let scaled = scaled as i64;
+            let mut sub_block = |b: &mut KernelBuilder, sub: Affine| {
+                let mut parts = Vec::new();
+                for part in 0..SUB / scaled {
+                    let number = sub.clone() * (SUB / scaled) + part;
+                    let sums = block.store_scaled(b, scaled, number, &mut |b, at, lanes| {
+                        values(b, i * len + sub.clone() * SUB + part * scaled + at, lanes)
+                    });
+                    if format.has_field("sums16") {
+                        for (half, sum) in sums.of_16.iter().enumerate() {
+                            let word = b.op(Op::NarrowS, Type::i16(1), &[*sum]);
+                            let at = sub.clone() * 4 + part * scaled / 8 + half as i64 * 2;
+                            b.store(y, block.field("sums16") + at, word);
+                        }
+                    }
+                    let sum = sums.of_16[1..].iter().fold(sums.of_16[0], |sum, next| b.iadd(sum, *next));
+                    let sum = b.op(Op::ToF32, Type::f32(1), &[sum]);
+                    parts.push(b.mul(sum, sums.d));
+                }
+                let sum = parts[1..].iter().fold(parts[0], |sum, part| b.add(sum, *part));
+                b.store(y, block.field("sums") + sub * 4, sum);
+            };
+            match len / SUB {
+                1 => sub_block(b, Affine::constant(0)),
+                subs => b.for_each("sub", subs, |b, sub| sub_block(b, sub.into())),
+            }
+        }),
+        Codec::TwoBf16 => b.for_each("block", blocks, |b, i| {
+            let block = block(i);
+            for_vectors(b, lanes, len as u32, |b, at, lanes| {
+                let x = values(b, i * len + at.clone(), lanes);
+                let high = b.to_bf16(x);
+                b.store(y, block.field("high") + at.clone() * 2, high);
+                let high = b.bf16_to_f32(high);
+                let rest = b.sub(x, high);
+                let low = b.to_bf16(rest);
+                b.store(y, block.field("low") + at * 2, low);
+            });
+        }),
+        Codec::Float(_) => for_vectors(b, lanes, n, |b, at, lanes| {
+            let v = values(b, at.clone(), lanes);
+            b.store(y, offset.clone() + at * 4, v);
+        }),
+        Codec::Quants(_) => unreachable!("no kernel writes {format}"),
+    }
+}
+
+/// What is derived from quants.
+struct Sums {
+    /// Sums of each 16 quants, as scalars.
+    of_16: Vec<ValueId>,
+    /// The scale.
+    d: ValueId,
+}
+
+/// A block of a row that is stored.
+struct BlockOf {
+    format: Format,
+    y: BufferId,
+    lanes: u16,
+    at: Affine,
+}
+
+impl BlockOf {
+    fn field(&self, name: &str) -> Affine {
+        self.at.clone() + self.format.field(name) as i64
+    }
+
+    /// Zeros where the format has nothing.
+    fn store_pad(&self, b: &mut KernelBuilder) {
+        for field in self.format.row().fields.iter().filter(|field| field.name == "pad") {
+            let (mut at, mut left) = (field.offset as i64, field.bytes as i64);
+            for words in [8u16, 4, 2, 1] {
+                while left >= i64::from(words) * 4 {
+                    let zero = b.splat_int(Type::i32(words), 0);
+                    b.store(self.y, self.at.clone() + at, zero);
+                    at += i64::from(words) * 4;
+                    left -= i64::from(words) * 4;
+                }
+            }
+        }
+    }
+
+    /// Stores `count` values with one scale, which is number `part` of the block, and as bf16 where the format has that.
+    fn store_scaled(&self, b: &mut KernelBuilder, count: i64, part: Affine, values: Values<'_>) -> Sums {
+        // No more than have a sum in common.
+        let lanes = self.lanes.min(16);
+        let width = i64::from(lanes);
+        let vectors = count / width;
+        let x: Vec<ValueId> = (0..vectors).map(|i| values(b, Affine::constant(i * width), lanes)).collect();
+        if self.format.has_field("bf16") {
+            for (i, x) in x.iter().enumerate() {
+                let halves = b.to_bf16(*x);
+                b.store(self.y, self.field("bf16") + part.clone() * (2 * count) + i as i64 * (2 * width), halves);
+            }
+        }
+        let magnitudes: Vec<ValueId> = x.iter().map(|x| math::abs(b, *x)).collect();
+        let amax = magnitudes[1..].iter().fold(magnitudes[0], |m, x| b.same(Op::Max, &[m, *x]));
+        let amax = b.op(Op::ReduceMax, Type::f32(1), &[amax]);
+        let (zero, full, unit) = (b.splat_f32(1, 0.0), b.splat_f32(1, 127.0), b.splat_f32(1, 1.0 / 127.0));
+        let d = b.mul(amax, unit);
+        b.store(self.y, self.field("d") + part.clone() * 4, d);
+        let inverse = b.same(Op::Div, &[full, amax]);
+        let positive = b.op(Op::CmpLtF, Type::i32(1), &[zero, amax]);
+        let inverse = b.op(Op::Select, Type::f32(1), &[positive, inverse, zero]);
+        let inverse = b.broadcast(lanes, inverse);
+        let q: Vec<ValueId> = x
+            .into_iter()
+            .enumerate()
+            .map(|(i, x)| {
+                let scaled = b.mul(x, inverse);
+                let q = b.op(Op::ToI32, Type::i32(lanes), &[scaled]);
+                let narrow = b.op(Op::NarrowS, Type::i8(lanes), &[q]);
+                b.store(self.y, self.field("quants") + part.clone() * count + i as i64 * width, narrow);
+                q
+            })
+            .collect();
+        let of_16 = q
+            .chunks_exact(16 / usize::from(lanes))
+            .map(|q| {
+                let sum = q[1..].iter().fold(q[0], |s, q| b.iadd(s, *q));
+                b.op(Op::ReduceAdd, Type::i32(1), &[sum])
+            })
+            .collect();
+        Sums { of_16, d }
+    }
+}

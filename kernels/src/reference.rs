@@ -1,0 +1,167 @@
+//! Runs of kernels held against formulas in f64, from the same inputs.
+//!
+//! Each kernel's file has its formula and derives its bounds; here is what they share. A sum of `k` f32 products is within
+//! `k * 2^-24` of the sum of magnitudes (Higham, accuracy of inner products); the fixed 2e-6 covers exp (2e-7 relative) and the few
+//! operations around it.
+
+use std::fmt;
+
+use half::f16;
+use ixc_ir::format::Format;
+use ixc_ir::kernel::Kernel;
+
+/// Rounding of f32, relative.
+pub(crate) const UNIT: f64 = 1.0 / (1u64 << 24) as f64;
+/// Of a result with one exp in it, relative.
+pub(crate) const EXP_BOUND: f64 = 2e-6;
+
+/// Where a run is not as the formula says.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum Mismatch {
+    /// The kernel has no such buffer.
+    #[error("no buffer %{name}")]
+    NoBuffer {
+        /// Its name.
+        name: &'static str,
+    },
+    /// A value that is too far from the formula's.
+    #[error("{what} is {found}, must be {expected} within {bound:e}")]
+    Value {
+        /// Which value.
+        what: String,
+        /// What the kernel made.
+        found: f64,
+        /// What the formula gives.
+        expected: f64,
+        /// How far they may be apart.
+        bound: f64,
+    },
+    /// Bytes that must be equal and are not.
+    #[error("%{buffer} does not hold the bytes of the formula")]
+    Bytes {
+        /// The buffer.
+        buffer: &'static str,
+    },
+}
+
+/// A run of a kernel: what its buffers held before and hold after.
+#[derive(Clone, Copy, Debug)]
+pub struct Run<'a> {
+    /// The kernel.
+    pub kernel: &'a Kernel,
+    /// Its dims' values.
+    pub dims: &'a [i64],
+    /// Buffers before, in the kernel's order.
+    pub before: &'a [Vec<u8>],
+    /// Buffers after.
+    pub after: &'a [Vec<u8>],
+}
+
+impl<'a> Run<'a> {
+    /// What was there before.
+    pub(crate) fn input(&self) -> Buffers<'a> {
+        Buffers { kernel: self.kernel, data: self.before }
+    }
+
+    /// What is there after.
+    pub(crate) fn output(&self) -> Buffers<'a> {
+        Buffers { kernel: self.kernel, data: self.after }
+    }
+
+    /// A dim's value; 0 where there is none.
+    pub(crate) fn dim(&self, name: &str) -> i64 {
+        let at = self.kernel.dims.iter().position(|dim| dim.name == name);
+        at.and_then(|at| self.dims.get(at)).copied().unwrap_or(0)
+    }
+}
+
+/// Contents of a kernel's buffers, by name.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Buffers<'a> {
+    kernel: &'a Kernel,
+    data: &'a [Vec<u8>],
+}
+
+impl<'a> Buffers<'a> {
+    /// A buffer that there need not be.
+    pub(crate) fn find(&self, name: &str) -> Option<&'a [u8]> {
+        let at = self.kernel.buffers.iter().position(|buffer| buffer.name == name)?;
+        self.data.get(at).map(Vec::as_slice)
+    }
+
+    pub(crate) fn get(&self, name: &'static str) -> Result<&'a [u8], Mismatch> {
+        self.find(name).ok_or(Mismatch::NoBuffer { name })
+    }
+
+    pub(crate) fn floats(&self, name: &'static str) -> Result<Vec<f64>, Mismatch> {
+        self.get(name).map(floats)
+    }
+
+    pub(crate) fn ints(&self, name: &'static str) -> Result<Vec<i32>, Mismatch> {
+        let int = |bytes: &[u8; 4]| i32::from_le_bytes(*bytes);
+        Ok(self.get(name)?.as_chunks().0.iter().map(int).collect())
+    }
+
+    /// The row number that an index buffer begins with.
+    pub(crate) fn id(&self, name: &'static str) -> Result<usize, Mismatch> {
+        Ok(self.ints(name)?.first().map_or(0, |id| *id as usize))
+    }
+
+    /// Rows in a format.
+    pub(crate) fn rows(&self, name: &'static str, format: Format) -> Result<Vec<f64>, Mismatch> {
+        let bytes = self.get(name)?;
+        let mut out = vec![0f32; bytes.len() / format.block_bytes() * format.block_len()];
+        format.dequantise(bytes, &mut out);
+        Ok(out.into_iter().map(f64::from).collect())
+    }
+
+    /// The rows of a weight, which are `k` long; where it is packed, strip by strip.
+    pub(crate) fn weight(&self, name: &'static str, format: Format, k: usize) -> Result<Vec<f64>, Mismatch> {
+        let bytes = self.get(name)?;
+        let strip = format.rows() * k / format.block_len() * format.block_bytes();
+        let mut out = vec![0f32; bytes.len() / strip * format.rows() * k];
+        for (bytes, out) in bytes.chunks_exact(strip).zip(out.chunks_exact_mut(format.rows() * k)) {
+            format.dequantise(bytes, out);
+        }
+        Ok(out.into_iter().map(f64::from).collect())
+    }
+
+    pub(crate) fn halves(&self, name: &'static str) -> Result<Vec<f64>, Mismatch> {
+        let half = |bytes: &[u8; 2]| f16::from_le_bytes(*bytes).to_f64();
+        Ok(self.get(name)?.as_chunks().0.iter().map(half).collect())
+    }
+}
+
+/// f32 in f64.
+pub(crate) fn floats(bytes: &[u8]) -> Vec<f64> {
+    bytes.as_chunks().0.iter().map(|bytes: &[u8; 4]| f64::from(f32::from_le_bytes(*bytes))).collect()
+}
+
+/// That a value is within `bound` of the formula's.
+pub(crate) fn close(what: fmt::Arguments<'_>, found: f64, expected: f64, bound: f64) -> Result<(), Mismatch> {
+    let near = (found - expected).abs() <= bound;
+    if near { Ok(()) } else { Err(Mismatch::Value { what: what.to_string(), found, expected, bound }) }
+}
+
+/// That a buffer holds these bytes.
+pub(crate) fn equal(buffer: &'static str, found: &[u8], expected: &[u8]) -> Result<(), Mismatch> {
+    if found == expected { Ok(()) } else { Err(Mismatch::Bytes { buffer }) }
+}
+
+/// Sum and sum of magnitudes of products.
+pub(crate) fn dot(x: &[f64], w: &[f64]) -> (f64, f64) {
+    x.iter().zip(w).fold((0.0, 0.0), |(s, m), (x, w)| (s + x * w, m + (x * w).abs()))
+}
+
+/// Half a step of a quantiser, for a block whose largest magnitude is `amax`: 127 steps, or 16 bits.
+pub(crate) fn step(format: Format, amax: f64) -> f64 {
+    match format {
+        Format::F32 => 0.0,
+        Format::Bf16x2 => amax / 65536.0,
+        _ => amax / 127.0 * 0.501,
+    }
+}
+
+pub(crate) fn silu(x: f64) -> f64 {
+    x / (1.0 + (-x).exp())
+}

@@ -1,0 +1,71 @@
+//! Root mean squares of rows, as kernel IR: what norms and rotations are made of.
+
+use ixc_ir::format::Format;
+use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
+
+use crate::quantise;
+use crate::reference::{Mismatch, Run, close, step};
+use crate::text::Bits;
+use crate::vectors::{SUM, fold_row};
+
+/// The sum of the squares of a row's elements, in one lane.
+pub fn squares(
+    b: &mut KernelBuilder,
+    lanes: u16,
+    n: u32,
+    mut load: impl FnMut(&mut KernelBuilder, Affine, u16) -> ValueId,
+) -> ValueId {
+    fold_row(b, lanes, n, SUM, |b, at, lanes, acc| {
+        let v = load(b, at, lanes);
+        b.fma(v, v, acc)
+    })
+}
+
+/// `1 / sqrt(sum / n + eps)`, in one lane.
+pub fn inverse_root(b: &mut KernelBuilder, sum: ValueId, n: u32, eps: f32) -> ValueId {
+    let (per_element, eps, one) = (b.splat_f32(1, 1.0 / n as f32), b.splat_f32(1, eps), b.splat_f32(1, 1.0));
+    let mean = b.fma(sum, per_element, eps);
+    let root = b.same(Op::Sqrt, &[mean]);
+    b.same(Op::Div, &[one, root])
+}
+
+/// `1 / sqrt(mean(x^2) + eps)` of a row, in one lane.
+pub fn inverse_rms(
+    b: &mut KernelBuilder,
+    lanes: u16,
+    n: u32,
+    eps: f32,
+    load: impl FnMut(&mut KernelBuilder, Affine, u16) -> ValueId,
+) -> ValueId {
+    let sum = squares(b, lanes, n, load);
+    inverse_root(b, sum, n, eps)
+}
+
+/// Stores `x * scale * w` in the format that follows.
+pub fn store_scaled(
+    b: &mut KernelBuilder,
+    lanes: u16,
+    (out, n): (Format, u32),
+    (x, w, y): (BufferId, BufferId, BufferId),
+    scale: ValueId,
+) {
+    quantise::store_row(b, lanes, out, n, y, Affine::constant(0), &mut |b, at, lanes| {
+        let v = b.load(Type::f32(lanes), x, at.clone() * 4);
+        let w = b.load(Type::f32(lanes), w, at * 4);
+        let scale = if lanes == 1 { scale } else { b.broadcast(lanes, scale) };
+        let v = b.mul(v, scale);
+        b.mul(v, w)
+    });
+}
+
+/// Holds `y` against `x * w / sqrt(sum / row + eps)`, where `sum` is that of the squares of a row of `row` elements.
+pub fn reference(run: &Run<'_>, (sum, row): (f64, u32), eps: Bits, out: Format) -> Result<(), Mismatch> {
+    let (x, w) = (run.input().floats("x")?, run.input().floats("w")?);
+    let scale = 1.0 / (sum / f64::from(row) + f64::from(eps.value())).sqrt();
+    let y = run.output().rows("y", out)?;
+    let expected: Vec<f64> = x.iter().zip(&w).map(|(x, w)| x * scale * w).collect();
+    let amax = expected.iter().fold(0.0, |m: f64, v| m.max(v.abs()));
+    let step = step(out, amax);
+    let mut values = y.iter().zip(&expected).enumerate();
+    values.try_for_each(|(i, (y, expected))| close(format_args!("y[{i}]"), *y, *expected, step + (amax + 1e-3) * 1e-5))
+}

@@ -1,0 +1,68 @@
+//! RMS norm of a row, quantised.
+
+use ixc_ir::format::Format;
+use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
+
+use crate::catalogue::{Row, row};
+use crate::definition::Definition;
+use crate::generate::{GenerateError, Vectors};
+use crate::reference::{Mismatch, Run};
+use crate::signature::{Holds, Signature};
+use crate::text::{Bits, spec};
+use crate::{quantise, rms};
+
+spec! {
+    /// `y = x * w / sqrt(mean(x^2) + eps)`, quantised.
+    pub struct RmsNorm "rms_norm" {
+        /// Elements of a row.
+        pub n: u32,
+        /// Epsilon.
+        pub eps: Bits,
+        /// Format of the result.
+        pub out: Format,
+    }
+}
+
+/// Representative ones.
+#[rustfmt::skip] // One line each.
+const ROWS: &[Row] = &[
+    row("rms_norm_f32", 1, "rms_norm n=2048 eps=1e-5 out=f32"),
+    row("rms_norm_a8_super", 1, "rms_norm n=2048 eps=1e-5 out=a8_super"),
+    row("rms_norm_a8_small", 1, "rms_norm n=2048 eps=1e-5 out=a8_small"),
+];
+
+impl Definition for RmsNorm {
+    fn name(&self) -> String {
+        let RmsNorm { n, eps, out } = *self;
+        format!("rms_norm_{out}_n{n}_e{:x}", eps.0)
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::new()
+            .read("x", Holds::Floats)
+            .read("w", Holds::Floats)
+            .write("y", Holds::Activations(self.out, "out"))
+    }
+
+    fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
+        let Vectors { lanes, .. } = vectors;
+        let RmsNorm { n, eps, out } = *self;
+        let bytes = quantise::row_bytes(&name, out, n)?;
+        quantise::stored(&name, out, lanes)?;
+        let mut b = KernelBuilder::new(name);
+        let size = i64::from(n) * 4;
+        let (x, w, y) = (b.read("x", size), b.read("w", size), b.write("y", bytes));
+        let scale = rms::inverse_rms(&mut b, lanes, n, eps.value(), |b, at, lanes| b.load(Type::f32(lanes), x, at * 4));
+        rms::store_scaled(&mut b, lanes, (out, n), (x, w, y), scale);
+        Ok(b.finish())
+    }
+
+    fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
+        let sum = run.input().floats("x")?.iter().map(|x| x * x).sum();
+        rms::reference(run, (sum, self.n), self.eps, self.out)
+    }
+
+    fn rows() -> &'static [Row] {
+        ROWS
+    }
+}

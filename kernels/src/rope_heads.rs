@@ -1,0 +1,88 @@
+//! Norm (where there is one) and rotation of the heads of a row.
+
+use ixc_ir::kernel::{Kernel, KernelBuilder};
+use ixc_ir::plan::{DimRule, RopeStyle};
+
+use crate::catalogue::{Row, row};
+use crate::definition::Definition;
+use crate::generate::{GenerateError, Vectors};
+use crate::reference::{Mismatch, Run, close};
+use crate::rotation::{self, Head, checked, position, rotate, rotated};
+use crate::signature::{Holds, Signature};
+use crate::text::{Bits, spec};
+use crate::work::{Call, Work};
+
+spec! {
+    /// Norm (where `norm`) and rotation of the heads of a row, at the position `16 * block + lane`, which is a row of `table`.
+    pub struct RopeHeads "rope_heads" {
+        /// Heads in a row.
+        pub heads: u32,
+        /// Elements of a head.
+        pub d: u32,
+        /// Elements that are rotated.
+        pub dims: u32,
+        /// Which elements make a pair.
+        pub style: RopeStyle,
+        /// Epsilon of the norm; `None` where there is no norm.
+        pub norm: Option<Bits>,
+    }
+}
+
+/// Representative ones.
+#[rustfmt::skip] // One line each.
+const ROWS: &[Row] = &[
+    row("rope_heads_64", 16, "rope_heads heads=32 d=64 dims=64 style=norm"),
+    row("rope_heads_128", 16, "rope_heads heads=32 d=128 dims=128 style=neox norm=1e-6"),
+];
+
+impl Definition for RopeHeads {
+    fn name(&self) -> String {
+        let RopeHeads { heads, d, dims, style, norm } = *self;
+        let (style, norm) = rotation::name(style, norm);
+        format!("rope_heads_{style}_h{heads}d{d}r{dims}{norm}")
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::new()
+            .read("x", Holds::Floats)
+            .read_if(self.norm.is_some(), "norm", Holds::Floats)
+            .index("block")
+            .index("lane")
+            .read("table", Holds::Floats)
+            .write("y", Holds::Floats)
+            .dim("blocks", DimRule::CacheBlocks)
+    }
+
+    fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
+        let Vectors { lanes, .. } = vectors;
+        let RopeHeads { heads, d, dims, style, norm } = *self;
+        checked(&name, d, dims)?;
+        let mut b = KernelBuilder::new(name);
+        let head_bytes = i64::from(d) * 4;
+        let size = i64::from(heads) * head_bytes;
+        let x = b.read("x", size);
+        let norm = norm.map(|eps| (eps, b.read("norm", head_bytes)));
+        let position = position(&mut b, style, dims);
+        let y = b.write("y", size);
+        b.for_each("head", i64::from(heads), |b, head| {
+            rotate(b, &Head { lanes, d, dims, style, norm }, &position, x, head * head_bytes, y, head * head_bytes);
+        });
+        Ok(b.finish())
+    }
+
+    fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
+        let RopeHeads { d, dims, style, norm, .. } = *self;
+        let (input, y) = (run.input(), run.output().floats("y")?);
+        let (_, expected) = rotated(&input, &input.floats("x")?, (d, dims), style, norm)?;
+        let mut values = y.iter().zip(&expected).enumerate();
+        values.try_for_each(|(i, (y, expected))| close(format_args!("y[{i}]"), *y, *expected, 1e-5))
+    }
+
+    fn work(&self, call: &Call<'_>) -> Work {
+        Work::of_bytes(["x", "norm", "y"].iter().map(|name| call.bytes(name)).sum())
+    }
+
+    fn rows() -> &'static [Row] {
+        ROWS
+    }
+}

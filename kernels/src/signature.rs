@@ -1,0 +1,304 @@
+//! What a kernel takes: buffers and dims by name, in the order in which its kernel IR has them.
+//!
+//! ```
+//! use ixc_kernels::{KernelSpec, signature::Role};
+//!
+//! let spec: KernelSpec = "map function=add n=16".parse().unwrap();
+//! let signature = spec.signature();
+//! let names: Vec<_> = signature.buffers.iter().map(|buffer| buffer.name).collect();
+//! assert_eq!(names, ["a", "b", "y"]);
+//! assert_eq!(signature.buffer("y").unwrap().role, Role::Write);
+//! // Who binds buffers says their names; the order is the signature's.
+//! assert_eq!(spec.order(vec![("y", 3), ("b", 2), ("a", 1)]).unwrap(), [1, 2, 3]);
+//! let error = spec.order(vec![("a", 1), ("b", 2)]).unwrap_err();
+//! assert_eq!(error.to_string(), "add_n16: nothing is bound to %y");
+//! ```
+//!
+//! Invariant: [`crate::generate`] gives no kernel whose buffers and dims are not these.
+
+use ixc_ir::format::Format;
+use ixc_ir::kernel::{BufferKind, Kernel};
+use ixc_ir::plan::DimRule;
+
+/// What a kernel does with a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// It reads it.
+    Read,
+    /// It reads positions of rows there, each checked before it runs.
+    Index,
+    /// It writes all of its result there, and may read what it wrote.
+    Write,
+    /// Working memory: nothing is there before or after.
+    Scratch,
+}
+
+/// What a buffer holds. A format comes with the name of the spec's field that says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holds {
+    /// Rows of a matrix, packed or not.
+    Weight(Format, &'static str),
+    /// Rows of a table, which are not packed.
+    Table(Format, &'static str),
+    /// A strip of a packed matrix.
+    Strip(Format, &'static str),
+    /// Rows in f32 or a format of activations.
+    Activations(Format, &'static str),
+    /// f32.
+    Floats,
+    /// f32 above 0.
+    Positive,
+    /// f16.
+    Halves,
+    /// Positions in the cache, i32, of rows side by side.
+    Positions,
+    /// Row numbers, i32.
+    Ids,
+    /// Bytes of any kind.
+    Bytes,
+}
+
+/// A buffer of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// Its name in the kernel IR.
+    pub name: &'static str,
+    /// What the kernel does with it.
+    pub role: Role,
+    /// What it holds.
+    pub holds: Holds,
+    /// Whether the kernels of some targets have none.
+    pub optional: bool,
+}
+
+/// A run-time size of a kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dim {
+    /// Its name in the kernel IR.
+    pub name: &'static str,
+    /// What it is for an item; `None` where whoever makes the task says it.
+    pub rule: Option<DimRule>,
+}
+
+/// Buffers and dims of a kernel, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Signature {
+    /// Buffers; scratch, which some kernels lack, is the last.
+    pub buffers: Vec<Buffer>,
+    /// Dims.
+    pub dims: Vec<Dim>,
+}
+
+/// Why names do not make a kernel's arguments.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BindError {
+    /// A buffer or dim that nothing is bound to.
+    #[error("{kernel}: nothing is bound to %{name}")]
+    Missing {
+        /// The kernel's name.
+        kernel: String,
+        /// The buffer or dim.
+        name: &'static str,
+    },
+    /// A name that is bound twice.
+    #[error("{kernel}: %{name} is bound twice")]
+    Twice {
+        /// The kernel's name.
+        kernel: String,
+        /// The buffer or dim.
+        name: &'static str,
+    },
+    /// A name that the kernel has not.
+    #[error("{kernel} has no %{name}; it has {}", expected.join(", "))]
+    Unknown {
+        /// The kernel's name.
+        kernel: String,
+        /// The name.
+        name: &'static str,
+        /// Those that it has.
+        expected: Vec<&'static str>,
+    },
+    /// A kernel that takes the arguments of another, of the same task, in another order.
+    #[error("{kernel} takes {}; the task's arguments are {}", found.join(", "), expected.join(", "))]
+    Order {
+        /// The kernel's name.
+        kernel: String,
+        /// Its buffers.
+        found: Vec<&'static str>,
+        /// The task's arguments.
+        expected: Vec<&'static str>,
+    },
+}
+
+impl Signature {
+    /// A signature of nothing.
+    pub fn new() -> Signature {
+        Signature::default()
+    }
+
+    fn with(mut self, name: &'static str, role: Role, holds: Holds) -> Signature {
+        self.buffers.push(Buffer { name, role, holds, optional: false });
+        self
+    }
+
+    /// And a buffer that is read.
+    pub fn read(self, name: &'static str, holds: Holds) -> Signature {
+        self.with(name, Role::Read, holds)
+    }
+
+    /// And a buffer that is read, where the spec says that there is one.
+    pub fn read_if(self, is_there: bool, name: &'static str, holds: Holds) -> Signature {
+        if is_there { self.read(name, holds) } else { self }
+    }
+
+    /// And row numbers.
+    pub fn index(self, name: &'static str) -> Signature {
+        self.with(name, Role::Index, Holds::Ids)
+    }
+
+    /// And a result.
+    pub fn write(self, name: &'static str, holds: Holds) -> Signature {
+        self.with(name, Role::Write, holds)
+    }
+
+    /// And working memory.
+    pub fn scratch(self, name: &'static str) -> Signature {
+        self.with(name, Role::Scratch, Holds::Bytes)
+    }
+
+    /// And working memory, which kernels of some targets need none of.
+    pub fn optional_scratch(self, name: &'static str) -> Signature {
+        let mut signature = self.scratch(name);
+        signature.buffers.iter_mut().filter(|buffer| buffer.name == name).for_each(|buffer| buffer.optional = true);
+        signature
+    }
+
+    /// And a dim.
+    pub fn dim(mut self, name: &'static str, rule: DimRule) -> Signature {
+        self.dims.push(Dim { name, rule: Some(rule) });
+        self
+    }
+
+    /// And a dim whose rule the task says.
+    pub fn dim_of_task(mut self, name: &'static str) -> Signature {
+        self.dims.push(Dim { name, rule: None });
+        self
+    }
+
+    /// And some dims.
+    pub fn dims(mut self, dims: impl IntoIterator<Item = Dim>) -> Signature {
+        self.dims.extend(dims);
+        self
+    }
+
+    /// The buffer with this name.
+    pub fn buffer(&self, name: &str) -> Option<&Buffer> {
+        self.buffers.iter().find(|buffer| buffer.name == name)
+    }
+
+    /// Names of the buffers, in order.
+    pub fn names(&self) -> Vec<&'static str> {
+        self.buffers.iter().map(|buffer| buffer.name).collect()
+    }
+
+    /// What is bound to the buffers, in their order. Nothing need be bound to optional ones.
+    ///
+    /// # Errors
+    /// [`BindError`] of the kernel, by its name: a buffer without an argument, or an argument without a buffer.
+    pub fn order<T>(&self, kernel: &str, bound: Vec<(&'static str, T)>) -> Result<Vec<T>, BindError> {
+        let wanted = self.buffers.iter().map(|buffer| (buffer.name, buffer.optional)).collect::<Vec<_>>();
+        arrange(kernel, &wanted, bound)
+    }
+
+    /// The dims' rules, in their order: the kernel's own, and those that the task says.
+    ///
+    /// # Errors
+    /// As [`Signature::order`], of dims.
+    pub fn dim_rules(&self, kernel: &str, of_task: &[(&'static str, DimRule)]) -> Result<Vec<DimRule>, BindError> {
+        let rules = self.dims.iter().filter_map(|dim| Some((dim.name, dim.rule?)));
+        let wanted = self.dims.iter().map(|dim| (dim.name, false)).collect::<Vec<_>>();
+        arrange(kernel, &wanted, rules.chain(of_task.iter().copied()).collect())
+    }
+
+    /// The first thing in which a kernel is not as the signature says.
+    pub(crate) fn difference(&self, kernel: &Kernel) -> Option<&'static str> {
+        let (most, found) = (self.buffers.len(), kernel.buffers.len());
+        let least = self.buffers.iter().filter(|buffer| !buffer.optional).count();
+        if !(least..=most).contains(&found) {
+            return Some("number of buffers");
+        }
+        let agree = |(own, other): (&Buffer, &ixc_ir::kernel::Buffer)| {
+            let role = match other.kind {
+                BufferKind::Read => Role::Read,
+                BufferKind::Index { .. } => Role::Index,
+                BufferKind::Write | BufferKind::ReadWrite => Role::Write,
+                BufferKind::Scratch => Role::Scratch,
+            };
+            own.name == other.name && own.role == role
+        };
+        if !self.buffers.iter().zip(&kernel.buffers).all(agree) {
+            return Some("names or roles of buffers");
+        }
+        let dims = self.dims.iter().map(|dim| dim.name);
+        (!dims.eq(kernel.dims.iter().map(|dim| dim.name.as_str()))).then_some("dims")
+    }
+}
+
+/// What is bound to the names that are wanted, in their order; nothing need be bound to those that are marked.
+fn arrange<T>(
+    kernel: &str,
+    wanted: &[(&'static str, bool)],
+    bound: Vec<(&'static str, T)>,
+) -> Result<Vec<T>, BindError> {
+    let mut places: Vec<Option<T>> = wanted.iter().map(|_| None).collect();
+    for (name, value) in bound {
+        let Some(at) = wanted.iter().position(|(wanted, _)| *wanted == name) else {
+            let expected = wanted.iter().map(|(name, _)| *name).collect();
+            return Err(BindError::Unknown { kernel: kernel.to_owned(), name, expected });
+        };
+        if places[at].replace(value).is_some() {
+            return Err(BindError::Twice { kernel: kernel.to_owned(), name });
+        }
+    }
+    let mut ordered = Vec::with_capacity(places.len());
+    for (place, &(name, optional)) in places.into_iter().zip(wanted) {
+        match place {
+            Some(value) => ordered.push(value),
+            None if optional => {}
+            None => return Err(BindError::Missing { kernel: kernel.to_owned(), name }),
+        }
+    }
+    Ok(ordered)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::KernelSpec;
+
+    #[test]
+    fn names_are_bound_once_each() {
+        let spec: KernelSpec = "linear format=f32 k=8 tile=8 n=8 residual shape=gemv".parse().unwrap();
+        let order = |names: &[&'static str]| spec.order(names.iter().map(|name| (*name, *name)).collect());
+        assert_eq!(order(&["scratch", "y", "residual", "w", "x"]).unwrap(), ["x", "w", "residual", "y", "scratch"]);
+        assert_eq!(order(&["x", "w", "residual", "y"]).unwrap().len(), 4);
+        let error = |names: &[&'static str]| order(names).unwrap_err().to_string();
+        assert!(error(&["x", "w", "y"]).ends_with("nothing is bound to %residual"));
+        assert!(error(&["x", "w", "residual", "y", "x"]).ends_with("%x is bound twice"));
+        assert!(
+            error(&["x", "w", "residual", "y", "bias"]).ends_with("has no %bias; it has x, w, residual, y, scratch")
+        );
+    }
+
+    #[test]
+    fn dims_are_the_kernels_or_the_tasks() {
+        let dims = |text: &str, of_task: &[(&'static str, DimRule)]| {
+            let spec: KernelSpec = text.parse().unwrap();
+            spec.signature().dim_rules(&spec.name(), of_task).map_err(|error| error.to_string())
+        };
+        assert_eq!(dims("gather bytes=4", &[("rows", DimRule::Rows)]), Ok(vec![DimRule::Rows]));
+        assert_eq!(dims("gather bytes=4", &[]), Err("gather_b4: nothing is bound to %rows".into()));
+        let twice = dims("rope_heads heads=1 d=2 dims=2 style=neox", &[("blocks", DimRule::Rows)]);
+        assert!(twice.unwrap_err().ends_with("%blocks is bound twice"));
+    }
+}

@@ -1,0 +1,424 @@
+//! Kernel specs as text: a word for the kind, then fields by name; what a person types and a report prints.
+//!
+//! ```text
+//! linear format=q4_k k=2048 tile=32 n=2048 residual shape=gemm
+//! rope_heads heads=16 d=128 dims=128 style=neox norm=1e-6
+//! ```
+//!
+//! Each kernel declares its spec by [`spec!`], from which both directions come. Fields may stand in any order; flags (`bias`), optional
+//! fields (`norm`) and activations (`x`) are left out where they are not set or are what the weight's format takes. Takes hostile text;
+//! an error says what would be right.
+//!
+//! ```
+//! use ixc_kernels::KernelSpec;
+//!
+//! let spec: KernelSpec = "linear shape=gemv format=q4_k k=256 tile=8 n=8".parse().unwrap();
+//! assert_eq!(spec.to_string(), "linear format=q4_k k=256 tile=8 n=8 shape=gemv");
+//! let error = "linear format=q4_k k=256".parse::<KernelSpec>().unwrap_err();
+//! assert_eq!(error.to_string(), "linear needs tile=NUMBER");
+//! ```
+//!
+//! Invariant: text reads back to an equal spec.
+
+use std::fmt;
+
+use ixc_ir::format::{FORMATS, Format};
+use serde::{Deserialize, Serialize};
+
+use crate::KINDS;
+use crate::catalogue::Row;
+
+/// A float parameter with equality: its bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct Bits(pub u32);
+
+impl Bits {
+    /// Of a value.
+    pub fn of(value: f64) -> Bits {
+        Bits((value as f32).to_bits())
+    }
+
+    /// The value.
+    pub fn value(self) -> f32 {
+        f32::from_bits(self.0)
+    }
+}
+
+/// Why text is no spec.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SpecError {
+    /// The first word names no kind of kernel.
+    #[error("no kind of kernel is called \"{found}\"; there are {}", kinds())]
+    Kind {
+        /// The word.
+        found: String,
+    },
+    /// A field that the kind has not.
+    #[error("{kind} has no field \"{found}\"; its fields are {}", fields.join(", "))]
+    Field {
+        /// The kind.
+        kind: &'static str,
+        /// The field.
+        found: String,
+        /// Those that it has.
+        fields: Vec<&'static str>,
+    },
+    /// A field that stands there twice.
+    #[error("field {field} stands there twice")]
+    Twice {
+        /// The field.
+        field: String,
+    },
+    /// A field that is not there.
+    #[error("{kind} needs {field}={right}")]
+    Missing {
+        /// The kind.
+        kind: &'static str,
+        /// The field.
+        field: &'static str,
+        /// What may stand there.
+        right: String,
+    },
+    /// A value that the field cannot have.
+    #[error("{field} is \"{found}\"; right would be {right}")]
+    Value {
+        /// The field.
+        field: &'static str,
+        /// The value.
+        found: String,
+        /// What may stand there.
+        right: String,
+    },
+}
+
+/// A kind of kernel: how its text starts, its fields, and representative ones.
+#[derive(Clone, Copy, Debug)]
+pub struct Kind {
+    /// The first word.
+    pub word: &'static str,
+    /// Its fields.
+    pub fields: &'static [Field],
+    /// Gives its rows of the catalogue.
+    pub rows: fn() -> &'static [Row],
+}
+
+/// A field of a kind of kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Field {
+    /// Its name.
+    pub name: &'static str,
+    /// What it holds.
+    pub holds: FieldKind,
+}
+
+/// What a field of a spec holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldKind {
+    /// A whole number.
+    Number,
+    /// A word that stands there or not.
+    Flag,
+    /// A float.
+    Float,
+    /// A block format.
+    Format,
+    /// One of these words.
+    Word(&'static [&'static str]),
+}
+
+/// A spec's text, after its first word; implemented by [`spec!`] alone.
+pub(crate) trait Text: Sized {
+    /// The first word.
+    const WORD: &'static str;
+    /// The fields.
+    const FIELDS: &'static [Field];
+    /// From its fields.
+    fn read(fields: &Fields<'_>) -> Result<Self, SpecError>;
+    /// Writes the fields, a space before each.
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
+}
+
+/// Declares a spec: a struct with its first word and its fields. What stands behind `=` is the field's value where it is left out.
+macro_rules! spec {
+    (@absent) => { crate::text::Value::absent() };
+    (@absent $default:expr) => { Some($default) };
+    (
+        $(#[$doc:meta])*
+        pub struct $name:ident $word:literal {
+            $($(#[$field_doc:meta])* pub $field:ident: $type:ty $(= $default:expr)?),* $(,)?
+        }
+    ) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
+        pub struct $name { $($(#[$field_doc])* pub $field: $type),* }
+
+        impl crate::text::Text for $name {
+            const WORD: &'static str = $word;
+            const FIELDS: &'static [crate::text::Field] = &[
+                $(crate::text::Field { name: stringify!($field), holds: <$type as crate::text::Value>::KIND }),*
+            ];
+
+            fn read(fields: &crate::text::Fields<'_>) -> Result<$name, crate::text::SpecError> {
+                $(let $field: $type = fields.value(stringify!($field), || spec!(@absent $($default)?))?;)*
+                Ok($name { $($field),* })
+            }
+
+            fn write(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                let $name { $($field),* } = *self;
+                $(if spec!(@absent $($default)?) != Some($field) {
+                    crate::text::Value::write(&$field, stringify!($field), f)?;
+                })*
+                Ok(())
+            }
+        }
+    };
+}
+pub(crate) use spec;
+
+fn kinds() -> String {
+    let words: Vec<_> = KINDS.iter().map(|kind| kind.word).collect();
+    words.join(", ")
+}
+
+impl SpecError {
+    /// Of a first word that is no kind's.
+    pub(crate) fn unknown_kind(found: &str) -> SpecError {
+        SpecError::Kind { found: shortened(found) }
+    }
+}
+
+/// Text that is shown in an error: not all of it where it is long.
+fn shortened(text: &str) -> String {
+    text.chars().take(40).collect()
+}
+
+/// The fields of a text, not yet read.
+pub(crate) struct Fields<'t> {
+    kind: &'static str,
+    pairs: Vec<(&'t str, Option<&'t str>)>,
+}
+
+impl<'t> Fields<'t> {
+    /// Of a kind of kernel, from the words after the first.
+    pub(crate) fn of<T: Text>(words: impl Iterator<Item = &'t str>) -> Result<Fields<'t>, SpecError> {
+        let kind = T::WORD;
+        let mut pairs: Vec<(&str, Option<&str>)> = Vec::new();
+        for word in words {
+            let (name, value) = word.split_once('=').map_or((word, None), |(name, value)| (name, Some(value)));
+            if !T::FIELDS.iter().any(|field| field.name == name) {
+                let fields = T::FIELDS.iter().map(|field| field.name).collect();
+                return Err(SpecError::Field { kind, found: shortened(name), fields });
+            }
+            if pairs.iter().any(|(other, _)| *other == name) {
+                return Err(SpecError::Twice { field: name.to_owned() });
+            }
+            pairs.push((name, value));
+        }
+        Ok(Fields { kind, pairs })
+    }
+
+    /// The value of a field.
+    pub(crate) fn value<V: Value>(
+        &self,
+        field: &'static str,
+        absent: impl FnOnce() -> Option<V>,
+    ) -> Result<V, SpecError> {
+        match self.pairs.iter().find(|(name, _)| *name == field) {
+            Some((_, value)) => V::read(*value).ok_or_else(|| SpecError::Value {
+                field,
+                found: shortened(value.unwrap_or_default()),
+                right: V::right(),
+            }),
+            None => absent().ok_or_else(|| SpecError::Missing { kind: self.kind, field, right: V::right() }),
+        }
+    }
+}
+
+/// What a field can hold.
+pub(crate) trait Value: Sized {
+    /// Which kind of field it is.
+    const KIND: FieldKind;
+    /// Writes ` name=value`; called only where leaving it out would not read back as the same.
+    fn write(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result;
+    /// The value of a text; `None` in place of the text where the field is a word alone.
+    fn read(text: Option<&str>) -> Option<Self>;
+    /// What may stand there.
+    fn right() -> String;
+    /// The value where the field is left out.
+    fn absent() -> Option<Self> {
+        None
+    }
+}
+
+impl Value for u32 {
+    const KIND: FieldKind = FieldKind::Number;
+
+    fn write(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, " {name}={self}")
+    }
+
+    fn read(text: Option<&str>) -> Option<u32> {
+        text?.parse().ok()
+    }
+
+    fn right() -> String {
+        "NUMBER".into()
+    }
+}
+
+impl Value for bool {
+    const KIND: FieldKind = FieldKind::Flag;
+
+    fn write(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Written only where it is set.
+        write!(f, " {name}")
+    }
+
+    fn read(text: Option<&str>) -> Option<bool> {
+        text.is_none().then_some(true)
+    }
+
+    fn right() -> String {
+        "the word alone, or nothing".into()
+    }
+
+    fn absent() -> Option<bool> {
+        Some(false)
+    }
+}
+
+impl Value for Bits {
+    const KIND: FieldKind = FieldKind::Float;
+
+    fn write(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.value() {
+            value if value.is_finite() => write!(f, " {name}={value:?}"),
+            _ => write!(f, " {name}={:#010x}", self.0),
+        }
+    }
+
+    fn read(text: Option<&str>) -> Option<Bits> {
+        let text = text?;
+        match text.strip_prefix("0x") {
+            Some(bits) => u32::from_str_radix(bits, 16).ok().map(Bits),
+            None => text.parse().ok().filter(|value: &f32| value.is_finite()).map(|value| Bits(value.to_bits())),
+        }
+    }
+
+    fn right() -> String {
+        "FLOAT (or its bits, 0x3f800000)".into()
+    }
+}
+
+impl Value for Option<Bits> {
+    const KIND: FieldKind = FieldKind::Float;
+
+    fn write(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_ref().map_or(Ok(()), |bits| bits.write(name, f))
+    }
+
+    fn read(text: Option<&str>) -> Option<Option<Bits>> {
+        Bits::read(text).map(Some)
+    }
+
+    fn right() -> String {
+        Bits::right()
+    }
+
+    fn absent() -> Option<Option<Bits>> {
+        Some(None)
+    }
+}
+
+impl Value for Format {
+    const KIND: FieldKind = FieldKind::Format;
+
+    fn write(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, " {name}={self}")
+    }
+
+    fn read(text: Option<&str>) -> Option<Format> {
+        Format::from_name(text?)
+    }
+
+    fn right() -> String {
+        let names: Vec<_> = FORMATS.iter().map(|row| row.name).collect();
+        names.join("|")
+    }
+}
+
+/// What is one of a few words.
+pub(crate) trait Words {
+    /// Its word.
+    fn word(self) -> &'static str;
+}
+
+/// Declares the words of a type.
+macro_rules! words {
+    ($type:ident { $($variant:ident $word:literal),* }) => {
+        impl crate::text::Words for $type {
+            fn word(self) -> &'static str {
+                match self { $($type::$variant => $word),* }
+            }
+        }
+
+        impl crate::text::Value for $type {
+            const KIND: crate::text::FieldKind = crate::text::FieldKind::Word(&[$($word),*]);
+
+            fn write(&self, name: &str, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                write!(f, " {name}={}", crate::text::Words::word(*self))
+            }
+
+            fn read(text: Option<&str>) -> Option<$type> {
+                match text? { $($word => Some($type::$variant),)* _ => None }
+            }
+
+            fn right() -> String {
+                [$($word),*].join("|")
+            }
+        }
+    };
+}
+pub(crate) use words;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::catalogue::ROWS;
+    use crate::{AttentionPart, KernelSpec};
+
+    /// Texts in the form that is printed, with what the catalogue's rows have not: numbers at their ends, fields that are set or not.
+    const TEXTS: &[&str] = &[
+        "linear format=bf16 k=7 tile=3 n=3 bias residual shape=gemv",
+        "linear format=q4_k_r16 x=a8_super_tile k=256 tile=32 n=32 shape=tiles",
+        "swiglu gate=q4_k up=q6_k k=256 tile=32 n=64 out=f32 rows=13 shape=gemm",
+        "rope_heads heads=3 d=64 dims=32 style=norm norm=1e-5",
+        "rope_append d=64 dv=62 dims=64 style=neox",
+        "combine n=33 slots=3",
+        "softmax n=4294967295",
+    ];
+
+    #[test]
+    fn every_kind_reads_back() {
+        for text in TEXTS.iter().copied().chain(ROWS.iter().map(|row| row.text)) {
+            let spec: KernelSpec = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
+            assert_eq!(spec.to_string(), *text);
+        }
+        let scale = Bits(f32::NAN.to_bits() | 5);
+        let odd: KernelSpec = AttentionPart { group: 1, d: 2, dv: 3, scale }.into();
+        assert_eq!(odd.to_string().parse(), Ok(odd));
+    }
+
+    #[test]
+    fn errors_say_what_would_be_right() {
+        let error = |text: &str| text.parse::<KernelSpec>().unwrap_err().to_string();
+        assert!(error("").starts_with("no kind of kernel is called \"\"; there are embed, rms_norm"));
+        assert_eq!(error("gather rows=3"), "gather has no field \"rows\"; its fields are bytes");
+        assert_eq!(error("gather bytes=3 bytes=4"), "field bytes stands there twice");
+        assert_eq!(error("gather bytes=-1"), "bytes is \"-1\"; right would be NUMBER");
+        assert_eq!(error("map n=3 function=relu"), "function is \"relu\"; right would be add|mul|silu");
+        assert_eq!(error("quantise n=3"), format!("quantise needs out={}", Format::right()));
+        assert!(error("linear format=q4_k k=1 tile=1 n=1 bias=no shape=gemv").contains("the word alone, or nothing"));
+        assert!(error(&format!("map function={} n=1", "x".repeat(1000))).len() < 120);
+    }
+}

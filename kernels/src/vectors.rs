@@ -1,0 +1,83 @@
+//! Rows in vectors: loops over whole ones, then halves of that down to 1 for the rest.
+
+use ixc_ir::kernel::{Affine, KernelBuilder, Op, Type, ValueId};
+
+/// Below every logit that a model gives.
+pub(crate) const LOWEST: f32 = -3.0e38;
+
+/// Runs `body` for every vector of a row of `n` elements: a loop over vectors of `lanes`, then halves of that down to 1 for the rest.
+/// The body gets the element offset and the lanes.
+pub(crate) fn for_vectors(
+    b: &mut KernelBuilder,
+    lanes: u16,
+    n: u32,
+    mut body: impl FnMut(&mut KernelBuilder, Affine, u16),
+) {
+    let whole = n / u32::from(lanes);
+    if whole > 0 {
+        b.for_each("i", i64::from(whole), |b, i| body(b, i * i64::from(lanes), lanes));
+    }
+    for_rest(b, lanes, n, &mut body);
+}
+
+/// The elements that no whole vector has.
+pub(crate) fn for_rest(
+    b: &mut KernelBuilder,
+    lanes: u16,
+    n: u32,
+    body: &mut impl FnMut(&mut KernelBuilder, Affine, u16),
+) {
+    let mut at = n / u32::from(lanes) * u32::from(lanes);
+    let mut part = lanes / 2;
+    while part > 0 {
+        if n - at >= u32::from(part) {
+            body(b, Affine::constant(i64::from(at)), part);
+            at += u32::from(part);
+        }
+        part /= 2;
+    }
+}
+
+/// How [`fold_row`] makes a scalar of vectors.
+#[derive(Clone, Copy)]
+pub(crate) struct Fold {
+    /// What accumulators begin with.
+    pub(crate) start: f32,
+    /// One lane of a vector.
+    pub(crate) reduce: Op,
+    /// Both of two lanes.
+    pub(crate) combine: Op,
+}
+
+pub(crate) const SUM: Fold = Fold { start: 0.0, reduce: Op::ReduceAdd, combine: Op::Add };
+
+/// Folds a row of `n` elements to a scalar: `vector` gives the next accumulator (of the lanes given) from the last one and an
+/// element offset.
+pub(crate) fn fold_row(
+    b: &mut KernelBuilder,
+    lanes: u16,
+    n: u32,
+    fold: Fold,
+    mut vector: impl FnMut(&mut KernelBuilder, Affine, u16, ValueId) -> ValueId,
+) -> ValueId {
+    let Fold { start, reduce, combine } = fold;
+    let whole = n / u32::from(lanes);
+    let mut scalar = None;
+    if whole > 0 {
+        let init = b.splat_f32(lanes, start);
+        let acc = b.for_carry("i", i64::from(whole), &[init], |b, i, acc| {
+            vec![vector(b, i * i64::from(lanes), lanes, acc[0])]
+        });
+        scalar = Some(b.op(reduce, Type::f32(1), &acc));
+    }
+    for_rest(b, lanes, n, &mut |b, at, lanes| {
+        let init = b.splat_f32(lanes, start);
+        let acc = vector(b, at, lanes, init);
+        let rest = b.op(reduce, Type::f32(1), &[acc]);
+        scalar = Some(match scalar {
+            Some(s) => b.op(combine, Type::f32(1), &[s, rest]),
+            None => rest,
+        });
+    });
+    scalar.unwrap_or_else(|| b.splat_f32(1, start))
+}

@@ -1,0 +1,16 @@
+//! What code is made for: targets, their features and caches, and what this machine has of them.
+//!
+//! | module | what it owns |
+//! | --- | --- |
+//! | [`target`] | the target table: what each target needs and how wide its registers are |
+//! | [`feature`] | CPU features that generated code may need |
+//! | [`cpu`] | what this CPU and this system allow: features and caches |
+
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
+pub mod cpu;
+pub mod feature;
+pub mod target;
+
+pub use feature::{Feature, Features};
+pub use target::{Isa, TARGETS, Target, TargetRow};

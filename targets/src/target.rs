@@ -1,0 +1,204 @@
+//! The target table: one row per target, the single source for `--target`, `ixc doctor` and the lowerings.
+//!
+//! A target is a CPU as a compiler sees it: instruction set, features, register files, caches, tile shape. The rows named
+//! after an instruction set (`avx2`, `avx512`, `amx`) have the least of it that code of that kind needs, except that `amx`
+//! means the first CPU that had it; the others are CPUs. What a kernel may use is what stands in its target's row, not what
+//! the machine has: that is compared when code is to run ([`Target::missing`]).
+//!
+//! To add a CPU: add a row.
+
+use serde::{Deserialize, Serialize};
+
+use crate::cpu::{self, Missing};
+use crate::feature::{Feature, Features};
+
+/// What kind of code is made: which lowering, which generators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Isa {
+    /// Cranelift.
+    Portable,
+    /// 256-bit vectors, VEX encodings.
+    Avx2,
+    /// 512-bit vectors, EVEX encodings where they gain something.
+    Avx512,
+    /// As `Avx512`, with tiles.
+    Amx,
+}
+
+/// One row of the target table.
+#[derive(Clone, Copy, Debug)]
+pub struct TargetRow {
+    /// Name on the command line and in plans.
+    pub name: &'static str,
+    /// What kind of code is made.
+    pub isa: Isa,
+    /// CPU features that the code may use, and so needs.
+    pub features: Features,
+    /// Bytes of the vectors that generators should use.
+    pub vector_bytes: u32,
+    /// Vector registers.
+    pub vector_registers: u8,
+    /// Tile registers, each of 16 rows of 64 bytes; 0 where there are none.
+    pub tile_registers: u8,
+    /// First-level data cache of a core, in KiB.
+    pub l1d_kib: u32,
+    /// Second-level cache of a core, in KiB.
+    pub l2_kib: u32,
+    /// What it stands for.
+    pub about: &'static str,
+}
+
+use Feature as F;
+const AVX2: Features = Features::of(&[F::Avx, F::Avx2, F::Fma, F::F16c]);
+const AVX512: Features = AVX2.with(&[F::Avx512f, F::Avx512bw, F::Avx512dq, F::Avx512vl]);
+const ICELAKE: Features = AVX512.with(&[F::Avx512vnni, F::Avx512vbmi]);
+const ZEN4: Features = ICELAKE.with(&[F::Avx512bf16]);
+const SAPPHIRE_RAPIDS: Features = ZEN4.with(&[F::AvxVnni, F::Avx512fp16, F::AmxTile, F::AmxInt8, F::AmxBf16]);
+const GRANITE_RAPIDS: Features = SAPPHIRE_RAPIDS.with(&[F::AmxFp16]);
+
+const fn row(
+    name: &'static str,
+    isa: Isa,
+    features: Features,
+    l1d_kib: u32,
+    l2_kib: u32,
+    about: &'static str,
+) -> TargetRow {
+    let (vector_bytes, vector_registers) = match isa {
+        Isa::Portable | Isa::Avx2 => (32, 16),
+        Isa::Avx512 | Isa::Amx => (64, 32),
+    };
+    let tile_registers = if matches!(isa, Isa::Amx) { 8 } else { 0 };
+    TargetRow { name, isa, features, vector_bytes, vector_registers, tile_registers, l1d_kib, l2_kib, about }
+}
+
+/// The target table. [`Target::native`] takes the last of those with the most features that the machine has.
+pub static TARGETS: &[TargetRow] = &[
+    row("portable", Isa::Portable, Features::of(&[]), 32, 256, "every machine that cranelift supports"),
+    row("avx2", Isa::Avx2, AVX2, 32, 256, "any x86-64 with AVX2, FMA and F16C"),
+    row("avx512", Isa::Avx512, AVX512, 32, 1024, "any x86-64 with AVX-512 F, BW, DQ and VL"),
+    row("amx", Isa::Amx, SAPPHIRE_RAPIDS, 48, 2048, "the same as sapphire-rapids"),
+    row("haswell", Isa::Avx2, AVX2, 32, 256, "Intel, 2013"),
+    row("zen3", Isa::Avx2, AVX2, 32, 512, "AMD, 2020"),
+    row("alder-lake", Isa::Avx2, AVX2.with(&[F::AvxVnni]), 48, 1280, "Intel without AVX-512, 2021"),
+    row("skylake-x", Isa::Avx512, AVX512, 32, 1024, "Intel, 2017"),
+    row("icelake", Isa::Avx512, ICELAKE, 48, 1280, "Intel servers, 2021"),
+    row("zen4", Isa::Avx512, ZEN4, 32, 1024, "AMD, 2022"),
+    row("zen5", Isa::Avx512, ZEN4.with(&[F::AvxVnni]), 48, 1024, "AMD, 2024"),
+    row("sapphire-rapids", Isa::Amx, SAPPHIRE_RAPIDS, 48, 2048, "Intel servers, 2023"),
+    row("granite-rapids", Isa::Amx, GRANITE_RAPIDS, 48, 2048, "Intel servers, 2024"),
+];
+
+/// A target that kernels are compiled for: a row of [`TARGETS`]. It is serialised as its name.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct Target(u8);
+
+impl Target {
+    /// `portable`.
+    pub const PORTABLE: Target = Target(0);
+    /// `avx2`.
+    pub const AVX2: Target = Target(1);
+    /// `avx512`.
+    pub const AVX512: Target = Target(2);
+    /// `amx`.
+    pub const AMX: Target = Target(3);
+
+    /// Every target, in the order of the table.
+    pub fn all() -> impl DoubleEndedIterator<Item = Target> {
+        (0..TARGETS.len() as u8).map(Target)
+    }
+
+    /// This target's row of the table.
+    pub fn row(self) -> &'static TargetRow {
+        &TARGETS[usize::from(self.0)]
+    }
+
+    /// Name on the command line and in plans.
+    pub fn name(self) -> &'static str {
+        self.row().name
+    }
+
+    /// What kind of code is made.
+    pub fn isa(self) -> Isa {
+        self.row().isa
+    }
+
+    /// What the code may use.
+    pub fn features(self) -> Features {
+        self.row().features
+    }
+
+    /// Whether the code may use a feature.
+    pub fn has(self, feature: Feature) -> bool {
+        self.row().features.has(feature)
+    }
+
+    /// Whether four products of bytes, added to each lane of its vectors (`dot4_u8s8`), are one instruction.
+    pub fn has_dot4(self) -> bool {
+        self.has(Feature::Avx512vnni) || self.has(Feature::AvxVnni) && self.row().vector_bytes <= 32
+    }
+
+    /// The target with this name.
+    pub fn from_name(name: &str) -> Option<Target> {
+        Target::all().find(|target| target.name() == name)
+    }
+
+    /// What this machine lacks for the target; empty where it runs natively. Where tiles are all that is left to ask for, asks
+    /// the system for them.
+    pub fn missing(self) -> Vec<Missing> {
+        cpu::missing(self.features())
+    }
+
+    /// The best target that runs on this machine.
+    pub fn native() -> Target {
+        Target::all()
+            .filter(|target| target.missing().is_empty())
+            .max_by_key(|target| (target.features().len(), target.0))
+            .unwrap_or(Target::PORTABLE)
+    }
+}
+
+impl std::fmt::Debug for Target {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl From<Target> for String {
+    fn from(target: Target) -> String {
+        target.name().to_owned()
+    }
+}
+
+impl TryFrom<String> for Target {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Target, String> {
+        Target::from_name(&name).ok_or_else(|| format!("no target {name:?}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_unique_and_the_constants_name_their_rows() {
+        for target in Target::all() {
+            assert_eq!(Target::from_name(target.name()), Some(target));
+        }
+        let constants = [Target::PORTABLE, Target::AVX2, Target::AVX512, Target::AMX];
+        assert_eq!(constants.map(Target::name), ["portable", "avx2", "avx512", "amx"]);
+        assert_eq!(Target::AMX.features(), Target::from_name("sapphire-rapids").unwrap().features());
+    }
+
+    #[test]
+    fn what_runs_natively_lacks_nothing_and_nothing_better_does() {
+        let native = Target::native();
+        assert!(native.missing().is_empty());
+        for target in Target::all().filter(|t| t.missing().is_empty()) {
+            assert!(target.features().len() <= native.features().len(), "{target:?}");
+        }
+    }
+}
