@@ -179,6 +179,9 @@ format_table! {
         /// ggml `block_q6_K`: sixteen sub-blocks of 16, `x = d * scale * (q - 32)`, signed 8-bit scales.
         Q6K "q6_k" gguf 14, 256 => 210, { low @ 0, 128; high @ 128, 64; scales @ 192, 16; d @ 208, 2 },
             Codec::Quants(Quants::new(Plane::new("low", 4, 64), Values::Linear { zero: 32 }).high(Plane::new("high", 2, 32)).scales(Scales::Signed16)), activation A8Super, packed Q6KR16 "q6_k_r16";
+        /// ggml `block_q4_1`: `x = d * q + m`.
+        Q4_1 "q4_1" gguf 3, 32 => 20, { d @ 0, 2; m @ 2, 2; quants @ 4, 16 },
+            Codec::Quants(Quants::new(Plane::new("quants", 4, 16), Values::Linear { zero: 0 }).plus_m()), activation A8Small, packed Q4_1R16 "q4_1_r16";
     }
     activations {
         /// Activations for K-quants: eight sub-blocks of 32 signed bytes in -127..=127, each with an f32 scale (ggml's `block_q8_K` has
