@@ -185,6 +185,9 @@ format_table! {
         /// ggml `block_q5_0`: `x = d * (q - 16)`; bit `i` of the word `high` is the fifth bit of element `i`.
         Q5_0 "q5_0" gguf 6, 32 => 22, { d @ 0, 2; high @ 2, 4; quants @ 6, 16 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 16), Values::Linear { zero: 16 }).high(Plane::new("high", 1, 1))), activation A8Small, packed Q5_0R16 "q5_0_r16";
+        /// ggml `block_q5_1`: `x = d * q + m`, with fifth bits as in `q5_0`.
+        Q5_1 "q5_1" gguf 7, 32 => 24, { d @ 0, 2; m @ 2, 2; high @ 4, 4; quants @ 8, 16 },
+            Codec::Quants(Quants::new(Plane::new("quants", 4, 16), Values::Linear { zero: 0 }).high(Plane::new("high", 1, 1)).plus_m()), activation A8Small, packed Q5_1R16 "q5_1_r16";
     }
     activations {
         /// Activations for K-quants: eight sub-blocks of 32 signed bytes in -127..=127, each with an f32 scale (ggml's `block_q8_K` has
