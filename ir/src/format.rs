@@ -27,6 +27,8 @@ pub use codec::{Codec, Float, Minimum, Plane, Quants, Scales, Values};
 pub const K_BLOCK: usize = 256;
 /// Elements in a legacy block (ggml `QK8_0`, `QK4_0`).
 pub const SMALL_BLOCK: usize = 32;
+/// The numbers of `iq4_nl`'s codes (ggml `kvalues_iq4nl`).
+const IQ4_NL: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
 /// A named field of a block (in packed formats, of a strip's block): where it starts and how many bytes it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -188,6 +190,9 @@ format_table! {
         /// ggml `block_q5_1`: `x = d * q + m`, with fifth bits as in `q5_0`.
         Q5_1 "q5_1" gguf 7, 32 => 24, { d @ 0, 2; m @ 2, 2; high @ 4, 4; quants @ 8, 16 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 16), Values::Linear { zero: 0 }).high(Plane::new("high", 1, 1)).plus_m()), activation A8Small, packed Q5_1R16 "q5_1_r16";
+        /// ggml `block_iq4_nl`: `x = d * table[q]`.
+        Iq4Nl "iq4_nl" gguf 20, 32 => 18, { d @ 0, 2; quants @ 2, 16 },
+            Codec::Quants(Quants::new(Plane::new("quants", 4, 16), Values::Codebook(&IQ4_NL))), activation A8Small, packed Iq4NlR16 "iq4_nl_r16";
     }
     activations {
         /// Activations for K-quants: eight sub-blocks of 32 signed bytes in -127..=127, each with an f32 scale (ggml's `block_q8_K` has
