@@ -8,7 +8,7 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::{Op, OpKind, Operand, Unary, WeightId};
 use ixc_ir::plan::{Arg, DimRule, Input, RowCount, Source};
 use ixc_kernels::signature::Role;
-use ixc_kernels::{AddBias, Bits, Elementwise, Embed, Gather, KernelSpec, Map, Quantise, RmsNorm};
+use ixc_kernels::{AddBias, Bits, Elementwise, Embed, Gather, KernelSpec, Map, Quantise, RmsNorm, Softcap};
 
 use super::{INDEX_BYTES, Lowering, Meaning, Named, Rows, ScheduleError, Stored};
 use super::{by_column, by_row, fit, row_bytes, unsupported, whole};
@@ -171,6 +171,7 @@ pub(super) fn unary(function: Unary, op: &Op) -> impl Fn(u32) -> KernelSpec {
     debug_assert_eq!(op.kind, OpKind::Unary(function));
     move |n| match function {
         Unary::Silu => Map { function: Elementwise::Silu, n }.into(),
+        Unary::Softcap => Softcap { n, cap: Bits::of(op.attr("cap").float()) }.into(),
     }
 }
 
