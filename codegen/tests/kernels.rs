@@ -14,7 +14,8 @@ use ixc_kernels::catalogue::ROWS;
 use ixc_kernels::catalogue::inputs;
 use ixc_kernels::{
     AddBias, Attention, AttentionCombine, AttentionPart, Bits, Combine, Elementwise, Embed, Gather, Linear, Map, Pack,
-    Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Score, Shape, Softmax, SumSquares, Swiglu, generate,
+    Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Score, Shape, Softcap, Softmax, SumSquares, Swiglu,
+    generate,
 };
 use ixc_targets::Target;
 use support::Group;
@@ -263,6 +264,18 @@ fn route() {
                     group.one(Route { experts, top_k, score, normalise, scale });
                 }
             }
+        }
+    }
+    group.done();
+}
+
+#[test]
+fn softcap() {
+    let mut group = Group::new("softcap");
+    for n in [1, 15, 16, 17, 31, 33, 100] {
+        // Inputs are in -2..2: around the end of the polynomial, and far beyond the cap.
+        for cap in [0.25, 2.0, 30.0] {
+            group.one(Softcap { n, cap: Bits::of(cap) });
         }
     }
     group.done();

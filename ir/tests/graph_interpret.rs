@@ -126,6 +126,9 @@ fn elementwise_ops() {
     // exp(-x) overflows to infinity on the one side and vanishes on the other.
     let y = run(silu, &[], &[f32s(&[1, 2], &[-1e4, 1e4])]).unwrap();
     near(&y[0], &[0.0, 1e4]);
+    let softcap = "func @f(%x: f32[T, 2]) -> (f32[T, 2]) { %y = softcap %x {cap = 30.0} return %y }";
+    let y = run(softcap, &[], &[f32s(&[2, 2], &[0.0, 30.0, -3.0, 1e4])]).unwrap();
+    near(&y[0], &[0.0, 22.847_825, -2.990_04, 30.0]);
 }
 
 #[test]

@@ -4,7 +4,7 @@
 //!
 //! | kernels | what they compute |
 //! | --- | --- |
-//! | [`embed`], [`rms_norm`], [`sum_squares`], [`rms_norm_piece`], [`quantise`], [`map`], [`add_bias`], [`softmax`] | rows |
+//! | [`embed`], [`rms_norm`], [`sum_squares`], [`rms_norm_piece`], [`quantise`], [`map`], [`add_bias`], [`softcap`], [`softmax`] | rows |
 //! | [`linear`] | matrix products of every format, with bias, residual or SwiGLU; packing |
 //! | [`rope_heads`], [`rope_append`] | rotation of heads, and the append to the KV cache |
 //! | [`attention`], [`attention_part`], [`attention_combine`] | attention over the KV cache, all of it or in parts |
@@ -49,6 +49,7 @@ mod rope_heads;
 mod rotation;
 mod route;
 pub mod signature;
+mod softcap;
 mod softmax;
 mod spec;
 mod sum_squares;
@@ -90,4 +91,5 @@ registry! {
     map::Map,
     add_bias::AddBias,
     softmax::Softmax,
+    softcap::Softcap,
 }

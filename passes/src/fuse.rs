@@ -141,8 +141,8 @@ impl<'o> Fuser<'o> {
 mod tests {
     use std::fmt::Write;
 
-    use ixc_ir::graph::OpKind;
     use ixc_ir::graph::parse::parse;
+    use ixc_ir::graph::{OpKind, Unary};
 
     use super::*;
 
@@ -230,7 +230,7 @@ mod tests {
             let (function, runs) = fused(&model(formats), &Options::default());
             assert!(runs.iter().all(|run| matches!(run.reason, StopReason::Saturated)), "{runs:?}");
             let ops: Vec<OpKind> = function.ops.iter().map(|op| op.kind).collect();
-            for kind in [OpKind::Matmul, OpKind::Add, OpKind::Silu, OpKind::Dequantise] {
+            for kind in [OpKind::Matmul, OpKind::Add, OpKind::Unary(Unary::Silu), OpKind::Dequantise] {
                 assert!(!ops.contains(&kind), "{kind:?}");
             }
             let count = |kind| ops.iter().filter(|&&op| op == kind).count();

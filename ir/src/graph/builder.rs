@@ -27,7 +27,7 @@ use std::collections::HashMap;
 
 use super::attrs::{Prefetch, RopeAttrs, RouteAttrs, int};
 use super::types::{Caches, TypeError, check_weight, result_types_after};
-use super::{Attr, Dim, Function, Module, OpKind, Operand, Place, Type, ValueId, Weight, WeightId};
+use super::{Attr, Dim, Function, Module, OpKind, Operand, Place, Type, Unary, ValueId, Weight, WeightId};
 use crate::format::Format;
 
 /// A module under construction, with one open function.
@@ -210,9 +210,14 @@ impl GraphBuilder {
         self.one(OpKind::Mul, vec![V(a), V(b)], vec![])
     }
 
+    /// A function of every element.
+    pub fn unary(&mut self, function: Unary, x: ValueId, attrs: Vec<Attr>) -> Result<ValueId, TypeError> {
+        self.one(OpKind::Unary(function), vec![V(x)], attrs)
+    }
+
     /// `silu`.
     pub fn silu(&mut self, x: ValueId) -> Result<ValueId, TypeError> {
-        self.one(OpKind::Silu, vec![V(x)], vec![])
+        self.unary(Unary::Silu, x, vec![])
     }
 
     /// `rms_norm`.

@@ -34,7 +34,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use self::math::{AttentionShape, Matrix};
 use super::attrs::{RopeAttrs, RouteAttrs};
-use super::op::OpKind;
+use super::op::{OpKind, Unary};
 use super::quantise::quantise;
 use super::types::CacheShape;
 use super::verify::verify;
@@ -227,7 +227,10 @@ impl<'a> Interpreter<'a> {
                 one(self.dims(value("x")), add_bias(&f32s(self, "x")?, &bias))
             }
             OpKind::Mul => one(self.dims(value("a")), mul(&f32s(self, "a")?, &f32s(self, "b")?)),
-            OpKind::Silu => one(self.dims(value("x")), f32s(self, "x")?.iter().map(|&x| math::silu(x)).collect()),
+            OpKind::Unary(function) => {
+                let y = f32s(self, "x")?.iter().map(|&x| function.apply(x, &op.attrs)).collect();
+                one(self.dims(value("x")), y)
+            }
             OpKind::RmsNorm => {
                 let w = self.dequantised(weight(op, "w"))?;
                 one(self.dims(value("x")), math::rms_norm(&f32s(self, "x")?, &w, op.attr("eps").float()))
@@ -596,7 +599,7 @@ fn add_bias(x: &[f32], bias: &[f32]) -> Vec<f32> {
 }
 
 fn swiglu(gate: &[f32], up: &[f32]) -> Vec<f32> {
-    gate.iter().zip(up).map(|(&gate, up)| math::silu(gate) * up).collect()
+    gate.iter().zip(up).map(|(&gate, up)| Unary::Silu.apply(gate, &[]) * up).collect()
 }
 
 /// `x` in the format of the attribute `format`.

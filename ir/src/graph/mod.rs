@@ -37,7 +37,7 @@ pub mod verify;
 use serde::{Deserialize, Serialize};
 
 use crate::format::Format;
-pub use op::{Attr, OpKind};
+pub use op::{Attr, OpKind, Unary};
 
 /// A dimension: a number or a symbol that gets its value when a step runs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -3,7 +3,9 @@
 //! match on [`OpKind`] without a `_` arm.
 //!
 //! To add an op: add a row here, its type rule in `types.rs` and its meaning in `interpret.rs`, then its lowering in the
-//! `schedule` pass (or a rewrite that removes it before).
+//! `schedule` pass (or a rewrite that removes it before). A function of one number that is applied to every element stands here
+//! whole, among the [`Unary`] ones: type rule, meaning, random graphs and costs are those of all of them, and only its kernel is its own
+//! (`passes/src/schedule/lower/rows.rs`).
 
 use serde::{Deserialize, Serialize};
 
@@ -144,20 +146,74 @@ pub struct OpRow {
 }
 
 macro_rules! op_table {
-    ($($variant:ident $mnemonic:literal ($($operand:ident: $okind:ident),*) {$($attr:ident: $akind:expr),*} -> $results:literal $effect:ident, $doc:literal;)*) => {
+    (
+        $($variant:ident $mnemonic:literal ($($operand:ident: $okind:ident),*) {$($attr:ident: $akind:expr),*} -> $results:literal $effect:ident, $doc:literal;)*
+        @unary {
+            $($unary:ident $unary_mnemonic:literal {$($unary_attr:ident: $unary_akind:expr),*} |$x:ident| $function:expr, $unary_doc:literal;)*
+        }
+        $($later:ident $later_mnemonic:literal ($($later_operand:ident: $later_okind:ident),*) {$($later_attr:ident: $later_akind:expr),*} -> $later_results:literal $later_effect:ident, $later_doc:literal;)*
+    ) => {
         /// A graph op.
         // Shapes such as `[T]` in the table's lines are no links.
         #[allow(rustdoc::broken_intra_doc_links)]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-        pub enum OpKind { $(#[doc = $doc] $variant),* }
+        pub enum OpKind {
+            $(#[doc = $doc] $variant,)*
+            /// A function of each element of `x`.
+            Unary(Unary),
+            $(#[doc = $later_doc] $later,)*
+        }
+
+        /// A function that is applied to every element of f32 `x`, of any shape.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        pub enum Unary { $(#[doc = $unary_doc] $unary),* }
 
         /// The op table, in the order of [`OpKind`].
-        pub static OPS: &[OpRow] = &[$(OpRow {
-            kind: OpKind::$variant, mnemonic: $mnemonic,
-            operands: &[$(OperandRow { name: stringify!($operand), kind: OperandKind::$okind }),*],
-            attrs: &[$(AttrRow { name: stringify!($attr), kind: $akind }),*],
-            results: $results, effect: Effect::$effect, doc: $doc,
-        }),*];
+        pub static OPS: &[OpRow] = &[
+            $(OpRow {
+                kind: OpKind::$variant, mnemonic: $mnemonic,
+                operands: &[$(OperandRow { name: stringify!($operand), kind: OperandKind::$okind }),*],
+                attrs: &[$(AttrRow { name: stringify!($attr), kind: $akind }),*],
+                results: $results, effect: Effect::$effect, doc: $doc,
+            },)*
+            $(OpRow {
+                kind: OpKind::Unary(Unary::$unary), mnemonic: $unary_mnemonic,
+                operands: &[OperandRow { name: "x", kind: OperandKind::Value }],
+                attrs: &[$(AttrRow { name: stringify!($unary_attr), kind: $unary_akind }),*],
+                results: 1, effect: Effect::Pure, doc: $unary_doc,
+            },)*
+            $(OpRow {
+                kind: OpKind::$later, mnemonic: $later_mnemonic,
+                operands: &[$(OperandRow { name: stringify!($later_operand), kind: OperandKind::$later_okind }),*],
+                attrs: &[$(AttrRow { name: stringify!($later_attr), kind: $later_akind }),*],
+                results: $later_results, effect: Effect::$later_effect, doc: $later_doc,
+            },)*
+        ];
+
+        impl OpKind {
+            /// Position in [`OPS`].
+            fn place(self) -> usize {
+                enum Place { $($variant,)* $($unary,)* $($later,)* }
+                match self {
+                    $(OpKind::$variant => Place::$variant as usize,)*
+                    $(OpKind::Unary(Unary::$unary) => Place::$unary as usize,)*
+                    $(OpKind::$later => Place::$later as usize,)*
+                }
+            }
+        }
+
+        impl Unary {
+            /// What becomes of an element, in f64 and rounded once; `attrs` are the op's.
+            pub fn apply(self, x: f32, attrs: &[Attr]) -> f32 {
+                match self {
+                    $(Unary::$unary => {
+                        let [$($unary_attr),*] = attrs else { unreachable!("the op table says how many attributes there are") };
+                        let $x = f64::from(x);
+                        ($function) as f32
+                    })*
+                }
+            }
+        }
     };
 }
 
@@ -178,7 +234,10 @@ op_table! {
     Add "add" (a: Value, b: Value) {} -> 1 Pure, "Elementwise sum of f32 tensors of one shape.";
     AddBias "add_bias" (x: Value, bias: Weight) {} -> 1 Pure, "Adds the vector `bias` [n] to every row of f32[..., n].";
     Mul "mul" (a: Value, b: Value) {} -> 1 Pure, "Elementwise product of f32 tensors of one shape.";
-    Silu "silu" (x: Value) {} -> 1 Pure, "x / (1 + exp(-x)), elementwise.";
+    @unary {
+        Silu "silu" {} |x| x / (1.0 + (-x).exp()), "x / (1 + exp(-x)), elementwise.";
+        Softcap "softcap" {cap: FLOAT} |x| cap.float() * (x / cap.float()).tanh(), "cap * tanh(x / cap), elementwise: x, bent so that it stays within -cap..cap.";
+    }
     RmsNorm "rms_norm" (x: Value, w: Weight) {eps: FLOAT} -> 1 Pure, "x * w / sqrt(mean(x^2) + eps) along the last dimension.";
     SplitHeads "split_heads" (x: Value) {heads: INT} -> 1 Pure, "f32[T, heads * d] as f32[T, heads, d].";
     MergeHeads "merge_heads" (x: Value) {} -> 1 Pure, "f32[T, h, d] as f32[T, h * d].";
@@ -211,7 +270,7 @@ op_table! {
 impl OpKind {
     /// This op's row of the table.
     pub fn row(self) -> &'static OpRow {
-        &OPS[self as usize]
+        &OPS[self.place()]
     }
 
     /// The op with this mnemonic.
@@ -227,7 +286,7 @@ mod tests {
     #[test]
     fn rows_stand_in_the_order_of_the_enum_and_mnemonics_are_unique() {
         for (i, row) in OPS.iter().enumerate() {
-            assert_eq!(row.kind as usize, i, "{}", row.mnemonic);
+            assert_eq!(row.kind.place(), i, "{}", row.mnemonic);
             assert_eq!(OpKind::from_mnemonic(row.mnemonic), Some(row.kind));
         }
     }

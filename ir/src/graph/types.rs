@@ -212,7 +212,7 @@ pub fn result_types_after(
             rule.same_number("bias", bias, n)?;
             one(Type::f32(with(lead, n.clone())))
         }
-        OpKind::Silu => one(Type::f32(rule.f32_any("x")?)),
+        OpKind::Unary(_) => one(Type::f32(rule.f32_any("x")?)),
         OpKind::RmsNorm => {
             let (lead, d) = rule.rms_norm()?;
             one(Type::f32(with(lead, d)))

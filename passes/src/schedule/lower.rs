@@ -22,6 +22,8 @@ mod experts;
 mod residency;
 mod rows;
 
+pub(super) use self::rows::{elementwise_args, map};
+
 use std::collections::HashMap;
 
 use ixc_ir::format::Format;
@@ -255,9 +257,9 @@ impl<'a> Lowering<'a> {
                     self.product(name, &Product { label: self.label(op.kind, w), x, w, bias: None, residual: None })?,
                 )
             }
-            OpKind::Add => self.map(op, Elementwise::Add)?,
-            OpKind::Mul => self.map(op, Elementwise::Mul)?,
-            OpKind::Silu => self.map(op, Elementwise::Silu)?,
+            OpKind::Add => self.elementwise(op, rows::map(Elementwise::Add))?,
+            OpKind::Mul => self.elementwise(op, rows::map(Elementwise::Mul))?,
+            OpKind::Unary(function) => self.elementwise(op, rows::unary(function, op))?,
             OpKind::AddBias => self.add_bias(op)?,
             OpKind::RmsNorm => self.rms_norm(op, Format::F32)?,
             OpKind::RmsNormQuantise => self.rms_norm(op, op.attr("format").format())?,

@@ -76,7 +76,7 @@ pub(crate) fn factors(kind: OpKind) -> &'static [&'static str] {
         | OpKind::Matmul
         | OpKind::Add
         | OpKind::Mul
-        | OpKind::Silu
+        | OpKind::Unary(_)
         | OpKind::AddBias
         | OpKind::RmsNorm
         | OpKind::RmsNormQuantise

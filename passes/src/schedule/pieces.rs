@@ -28,10 +28,10 @@ use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::graph::WeightId;
 use ixc_ir::plan::{Arg, Division, Source};
-use ixc_kernels::{AddBias, Bits, Elementwise, Linear, Map, Quantise, RmsNormPiece, Shape, SumSquares};
+use ixc_kernels::{AddBias, Bits, Elementwise, KernelSpec, Linear, Quantise, RmsNormPiece, Shape, SumSquares};
 
 use super::ScheduleError;
-use super::lower::{Lowering, Rows, Stored, fit, row_bytes};
+use super::lower::{Lowering, Rows, Stored, elementwise_args, fit, map, row_bytes};
 use super::matrix::{Matrix, Product, scratch_arg};
 use super::tiling::{parts, weight_parts, whole_strips};
 
@@ -240,7 +240,7 @@ impl Lowering<'_> {
     /// The sum of two rows in tiles.
     fn sum(&mut self, label: &str, (a, b): (Stored, Stored), tile: u64) -> Result<Stored, ScheduleError> {
         let y = self.buffer(label, a.rows, Format::F32, a.width)?;
-        self.map_pieces(label, Elementwise::Add, &[a, b], &y, tile)?;
+        self.map_pieces(label, map(Elementwise::Add), &[a, b], &y, tile)?;
         Ok(y)
     }
 
@@ -248,7 +248,7 @@ impl Lowering<'_> {
     pub(super) fn map_pieces(
         &mut self,
         label: &str,
-        function: Elementwise,
+        spec: impl Fn(u32) -> KernelSpec,
         inputs: &[Stored],
         y: &Stored,
         elements: u64,
@@ -256,12 +256,9 @@ impl Lowering<'_> {
         for part in parts(y.width, elements.clamp(1, y.width.max(1))) {
             let label = if part.first == 0 { label.to_string() } else { format!("{label} tail") };
             let (offset, step) = (part.first * 4, part.tile * 4);
-            let mut args = Vec::with_capacity(inputs.len() + 1);
-            for (name, x) in ["a", "b"].into_iter().zip(inputs) {
-                args.push((name, at(Source::Arena(x.buffer), offset, x.row_bytes()?, step)));
-            }
-            args.push(("y", at(Source::Arena(y.buffer), offset, y.row_bytes()?, step)));
-            let spec = Map { function, n: fit("elements of a row", part.tile)? };
+            let spec = spec(fit("elements of a row", part.tile)?);
+            let arg = |x: &Stored| Ok(at(Source::Arena(x.buffer), offset, x.row_bytes()?, step));
+            let args = elementwise_args(&spec, inputs, y, arg)?;
             self.by_rows(label, y.rows, part.columns, (spec, &[]), args)?;
         }
         Ok(())
@@ -378,9 +375,9 @@ impl Lowering<'_> {
             Rows::Routed { .. } => u64::from(pieces.elements).max(out.block_len() as u64),
             Rows::Tokens | Rows::Outputs => u64::from(pieces.silu),
         };
-        self.map_pieces("silu", Elementwise::Silu, &[gate], &silu, elements)?;
+        self.map_pieces("silu", map(Elementwise::Silu), &[gate], &silu, elements)?;
         let mul = self.buffer("mul", gate.rows, Format::F32, gate.width)?;
-        self.map_pieces("mul", Elementwise::Mul, &[silu, up], &mul, elements)?;
+        self.map_pieces("mul", map(Elementwise::Mul), &[silu, up], &mul, elements)?;
         self.quantise(mul, out)
     }
 

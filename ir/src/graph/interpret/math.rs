@@ -6,12 +6,6 @@ use crate::graph::attrs::{RopeAttrs, RopeScaling, RopeStyle, RouteAttrs, RouteSc
 /// The smallest sum that router weights are divided by: the smallest normal f16, as in llama.cpp.
 pub const ROUTE_SUM_MIN: f64 = 6.103_515_625e-5;
 
-/// `x / (1 + exp(-x))`.
-pub fn silu(x: f32) -> f32 {
-    let x = f64::from(x);
-    (x / (1.0 + (-x).exp())) as f32
-}
-
 /// `x * w / sqrt(mean(x^2) + eps)` of every row of `w.len()` elements.
 pub fn rms_norm(x: &[f32], w: &[f32], eps: f64) -> Vec<f32> {
     let mut y = Vec::with_capacity(x.len());

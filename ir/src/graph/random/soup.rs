@@ -5,7 +5,7 @@ use crate::format::Format;
 use crate::graph::attrs::Prefetch;
 use crate::graph::builder::{GraphBuilder, LinearPart};
 use crate::graph::op::OpKind;
-use crate::graph::{Dim, Place, Type, ValueId, WeightId};
+use crate::graph::{Attr, Dim, Place, Type, ValueId, WeightId};
 
 /// Makes one op after the other out of what is there, or out of new parameters and weights.
 pub(super) struct Soup {
@@ -173,10 +173,11 @@ impl Soup {
                 let (x, bias) = (self.f32(&[k]), self.weight(&[k]));
                 ok(self.b.add_bias(x, bias));
             }
-            OpKind::Silu => {
-                let x = self.f32(&[k]);
-                let y = ok(self.b.silu(x));
-                self.b.name(y, &format!("silu.{}", y.0));
+            OpKind::Unary(function) => {
+                let (x, row) = (self.f32(&[k]), kind.row());
+                let attrs = row.attrs.iter().map(|_| Attr::rounded(self.rng.pick(&[1.0, 30.0]))).collect();
+                let y = ok(self.b.unary(function, x, attrs));
+                self.b.name(y, &format!("{}.{}", row.mnemonic, y.0));
             }
             OpKind::RmsNorm => {
                 let (x, w) = (self.f32(&[heads, d]), self.weight(&[d]));

@@ -5,11 +5,12 @@
 //! ```
 
 use ixc_ir::format::Format;
-use ixc_ir::graph::{Op, Operand, WeightId};
-use ixc_ir::plan::{DimRule, Input, RowCount, Source};
-use ixc_kernels::{AddBias, Bits, Elementwise, Embed, Gather, Map, Quantise, RmsNorm};
+use ixc_ir::graph::{Op, OpKind, Operand, Unary, WeightId};
+use ixc_ir::plan::{Arg, DimRule, Input, RowCount, Source};
+use ixc_kernels::signature::Role;
+use ixc_kernels::{AddBias, Bits, Elementwise, Embed, Gather, KernelSpec, Map, Quantise, RmsNorm, Softcap};
 
-use super::{INDEX_BYTES, Lowering, Meaning, Rows, ScheduleError, Stored};
+use super::{INDEX_BYTES, Lowering, Meaning, Named, Rows, ScheduleError, Stored};
 use super::{by_column, by_row, fit, row_bytes, unsupported, whole};
 
 impl Lowering<'_> {
@@ -33,7 +34,8 @@ impl Lowering<'_> {
         Ok(Meaning::Stored(y))
     }
 
-    pub(super) fn map(&mut self, op: &Op, function: Elementwise) -> Result<Meaning, ScheduleError> {
+    /// A kernel of rows that are as long as its operands' and its result's: `spec` gives it for so many elements.
+    pub(super) fn elementwise(&mut self, op: &Op, spec: impl Fn(u32) -> KernelSpec) -> Result<Meaning, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let operands = op.operands.len();
         let mut inputs = Vec::with_capacity(operands);
@@ -51,14 +53,12 @@ impl Lowering<'_> {
         }
         let y = self.buffer(name, first.rows, Format::F32, first.width)?;
         if let Some(pieces) = self.pieces() {
-            self.map_pieces(name, function, &inputs, &y, pieces.elements.into())?;
+            self.map_pieces(name, spec, &inputs, &y, pieces.elements.into())?;
             return Ok(Meaning::Stored(y));
         }
         let row = y.row_bytes()?;
-        let inputs = ["a", "b"].into_iter().zip(&inputs);
-        let mut args: Vec<_> = inputs.map(|(name, x)| (name, by_row(Source::Arena(x.buffer), row))).collect();
-        args.push(("y", by_row(Source::Arena(y.buffer), row)));
-        let spec = Map { function, n: fit("elements of a row", y.width)? };
+        let spec = spec(fit("elements of a row", y.width)?);
+        let args = elementwise_args(&spec, &inputs, &y, |x| Ok(by_row(Source::Arena(x.buffer), row)))?;
         self.by_rows(name.to_string(), y.rows, 1, (spec, &[]), args)?;
         Ok(Meaning::Stored(y))
     }
@@ -159,4 +159,30 @@ impl Lowering<'_> {
         self.by_rows(name.to_string(), y.rows, 1, (spec, &[("rows", DimRule::All(RowCount::Tokens))]), args)?;
         Ok(Meaning::Stored(y))
     }
+}
+
+/// The kernel of a function of two rows, or of one.
+pub(in crate::schedule) fn map(function: Elementwise) -> impl Fn(u32) -> KernelSpec {
+    move |n| Map { function, n }.into()
+}
+
+/// The kernel of a function of every element, which is the op's.
+pub(super) fn unary(function: Unary, op: &Op) -> impl Fn(u32) -> KernelSpec {
+    debug_assert_eq!(op.kind, OpKind::Unary(function));
+    move |n| match function {
+        Unary::Silu => Map { function: Elementwise::Silu, n }.into(),
+        Unary::Softcap => Softcap { n, cap: Bits::of(op.attr("cap").float()) }.into(),
+    }
+}
+
+/// The arguments of a kernel that reads `inputs`, in their order, and writes `y`.
+pub(in crate::schedule) fn elementwise_args(
+    spec: &KernelSpec,
+    inputs: &[Stored],
+    y: &Stored,
+    arg: impl Fn(&Stored) -> Result<Arg, ScheduleError>,
+) -> Result<Vec<Named>, ScheduleError> {
+    let signature = spec.signature();
+    let of = |role: Role| signature.buffers.iter().filter(move |buffer| buffer.role == role).map(|buffer| buffer.name);
+    of(Role::Read).zip(inputs).chain(of(Role::Write).zip([y])).map(|(name, x)| Ok((name, arg(x)?))).collect()
 }
