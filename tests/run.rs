@@ -473,12 +473,12 @@ fn experts_that_do_not_fit_are_streamed_and_the_text_is_the_same() {
     let refused = command.args(["--prefetch", "router"]).output().unwrap();
     assert_eq!(refused.status.code(), Some(65));
     assert!(stderr(&refused).contains("compile it with --prefetch router"), "{}", stderr(&refused));
-    // Kernels that read weights as they lie in the model file have experts in blocks only when they are asked for.
+    // Kernels that read weights as they lie in the model file have no experts in blocks.
     let blocks = |more: &[&str]| {
         let plan = plan(&folder, &[&["--memory", "1MiB"], more].concat());
         ixc::runtime::file::read(&plan).unwrap().own_weight_bytes > 0
     };
-    assert_eq!([blocks(&["--target", "portable"]), blocks(&["--target", "portable", "--pack"])], [false, true]);
+    assert_eq!([blocks(&["--no-pack"]), blocks(&["--target", "portable"])], [false, true]);
     // A model without experts that can stay on the drive.
     let plan = plan(&folder, &[]);
     assert_eq!(run(&plan, "1MiB").output().unwrap().status.code(), Some(2));

@@ -43,15 +43,14 @@ impl KernelSpec {
 }
 
 fn check_format(holds: Holds) -> Result<(), SpecError> {
-    let weight = |format: Format| format.row().gguf_id.is_some() || format.unpacked().is_some();
     let (format, field, ok, right) = match holds {
-        Holds::Weight(format, field) => (format, field, weight(format), "a weight's format"),
+        Holds::Weight(format, field) => (format, field, format.is_weight(), "a weight's format"),
         Holds::Strip(format, field) => (format, field, format.unpacked().is_some(), "a packed format"),
         Holds::Table(format, field) => {
-            (format, field, weight(format) && format.rows() == 1, "the format of a weight that is not packed")
+            (format, field, format.is_weight() && format.rows() == 1, "the format of a weight that is not packed")
         }
         Holds::Activations(format, field) => {
-            (format, field, format == Format::F32 || !weight(format), "a format of activations")
+            (format, field, format == Format::F32 || !format.is_weight(), "a format of activations")
         }
         Holds::Floats | Holds::Positive | Holds::Halves | Holds::Positions | Holds::Ids | Holds::Bytes => {
             return Ok(());

@@ -7,7 +7,7 @@
 use std::fmt;
 
 use half::f16;
-use ixc_ir::format::Format;
+use ixc_ir::format::{Codec, Format};
 use ixc_ir::kernel::Kernel;
 
 /// Rounding of f32, relative.
@@ -155,10 +155,10 @@ pub(crate) fn dot(x: &[f64], w: &[f64]) -> (f64, f64) {
 
 /// Half a step of a quantiser, for a block whose largest magnitude is `amax`: 127 steps, or 16 bits.
 pub(crate) fn step(format: Format, amax: f64) -> f64 {
-    match format {
-        Format::F32 => 0.0,
-        Format::Bf16x2 => amax / 65536.0,
-        _ => amax / 127.0 * 0.501,
+    match format.codec() {
+        Codec::Float(_) => 0.0,
+        Codec::TwoBf16 => amax / 65536.0,
+        Codec::Bytes { .. } | Codec::Quants(_) => amax / 127.0 * 0.501,
     }
 }
 
