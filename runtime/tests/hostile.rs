@@ -468,7 +468,7 @@ fn errors_say_what_is_wrong() {
         ("step 0, task \"embed\": kernel 99 does not exist", |p| task(p, "embed").variants[0].kernel = KernelId(99)),
         ("buffer 77 does not exist", |p| task(p, "embed").args[2].source = Source::Arena(BufferId(77))),
         ("has 2 arguments, must have 3", |p| task(p, "embed").args.truncate(2)),
-        ("has 0 dims, must have 1", |p| task(p, "q").variants[0].dims.clear()),
+        ("has 0 dims, must have 2", |p| task(p, "q").variants[0].dims.clear()),
         ("row counts of variants must ascend", |p| task(p, "q").variants[0].up_to_rows = u32::MAX),
         ("divides by 0", |p| task(p, "q").variants[1].dims[0] = DimRule::RowGroups(0)),
         ("needs rows that are tokens", |p| task(p, "gather").variants[0].dims[0] = DimRule::FullBlocks),
