@@ -106,7 +106,7 @@ impl Quants {
         let (high, all) = self.vectors();
         let (first, group, byte) = (c / SUB * all, c % SUB / 4, 4 * r + c % 4);
         // Groups that a vector holds.
-        let (low, each_high) = (8 / self.low.bits, if high > 0 { 8 / high } else { 1 });
+        let (low, each_high) = (8 / self.low.bits, 8 / if high > 0 { high } else { 8 });
         Places {
             low: ((first + high + group / low) * VECTOR + byte, group % low * self.low.bits),
             high: ((first + group / each_high) * VECTOR + byte, group % each_high * high),
