@@ -14,7 +14,7 @@
 //! assert_eq!(error.to_string(), "add_n16: nothing is bound to %y");
 //! ```
 //!
-//! Invariant: [`crate::generate`] gives no kernel whose buffers and dims are not these.
+//! Invariant: [`crate::generate()`] gives no kernel whose buffers and dims are not these.
 
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{BufferKind, Kernel};

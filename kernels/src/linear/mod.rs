@@ -11,7 +11,7 @@
 //! | [`packed`] | products with strips, few rows and many |
 //! | [`tiles`] | many rows, by tile products |
 //! | [`pack`](mod@pack) | strips from rows as they lie in the file: a kernel, and a part of products |
-//! | [`file`] | what is read from blocks in the file |
+//! | [`file`](mod@file) | what is read from blocks in the file |
 //! | [`dequantise`] | rows as f32, for the embedding |
 
 mod dequantise;
