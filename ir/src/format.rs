@@ -25,8 +25,6 @@ pub use codec::{Codec, Float, Minimum, Plane, Quants, Scales, Values};
 
 /// Elements in a K-quant super-block (ggml `QK_K`).
 pub const K_BLOCK: usize = 256;
-/// Elements in a legacy block (ggml `QK8_0`, `QK4_0`).
-pub const SMALL_BLOCK: usize = 32;
 /// The numbers of `iq4_nl`'s codes (ggml `kvalues_iq4nl`).
 const IQ4_NL: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 

@@ -3,7 +3,7 @@
 //! `d = amax / 127`, `q = round(x * 127 / amax)`, ties to even, exactly as the graph interpreter's `quantise`. The forms for tiles
 //! have the elements as bf16 as well, or are nothing else.
 
-use ixc_ir::format::{Codec, Format};
+use ixc_ir::format::{Codec, Format, packed};
 use ixc_ir::kernel::{Affine, BufferId, Kernel, KernelBuilder, Op, Type, ValueId};
 
 use crate::catalogue::{Row, row};
@@ -16,7 +16,7 @@ use crate::text::spec;
 use crate::vectors::for_vectors;
 
 /// Elements of a sub-block, which have a sum in common.
-const SUB: i64 = 32;
+const SUB: i64 = packed::SUB as i64;
 
 /// Gives the vector of `lanes` values from an element offset on.
 pub type Values<'a> = &'a mut dyn FnMut(&mut KernelBuilder, Affine, u16) -> ValueId;

@@ -45,8 +45,10 @@ pub use dequantise::dequantise_row;
 const LANES: u16 = 8;
 /// Columns of a sub-block.
 const SUB: i64 = layout::SUB as i64;
-/// Most rows of an item with a strip that lacks some, whose results pass through scratch memory: of one for few rows, and of others.
-const MAX_PARTIAL_ROWS: [i64; 2] = [1 << 4, 1 << 8];
+/// Most rows of an item with a strip that lacks some, whose results pass through scratch memory: of a kernel for few rows.
+const MAX_FEW_PARTIAL_ROWS: i64 = 1 << 4;
+/// The same of a kernel for many.
+const MAX_PARTIAL_ROWS: i64 = 1 << 8;
 
 /// Rows of an item, in groups of some sizes: see [`Shape::row_groups`].
 struct Rows {
@@ -317,7 +319,11 @@ impl Definition for Linear {
         let mut b = KernelBuilder::new(name);
         // Results of no whole strips are complete in scratch memory before they go to their places.
         let partial = !tile.is_multiple_of(STRIP as u32);
-        let most = if partial { MAX_PARTIAL_ROWS[usize::from(shape != Shape::Gemv)] } else { MAX_ROWS };
+        let most = match shape {
+            Shape::Gemv if partial => MAX_FEW_PARTIAL_ROWS,
+            Shape::Gemm if partial => MAX_PARTIAL_ROWS,
+            Shape::Gemv | Shape::Gemm | Shape::Tiles => MAX_ROWS,
+        };
         let rows = Rows::dims(&mut b, shape, most);
         let (tile_bytes, row_bytes) = (i64::from(tile) * 4, i64::from(n) * 4);
         let x = b.read("x", rows.count() * x_row);

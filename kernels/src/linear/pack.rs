@@ -8,10 +8,11 @@
 //! row r: | q0 q1 q2 q3 | q4 .. |     ->     group g: | q[4g..4g+4] of row 0 | of row 1 | .. of row 15 |
 //! ```
 
-use ixc_ir::format::packed::{self, STRIP as STRIP_ROWS, SUB as COLUMNS};
+use ixc_ir::format::packed::{self, STRIP as STRIP_ROWS};
 use ixc_ir::format::{Codec, Float, Format, Minimum, Quants, Scales};
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder, Op, Type, ValueId};
 
+use super::SUB;
 use super::file::{self, Block, bits};
 use super::packed::strip::{self, VECTOR};
 use crate::catalogue::{Row, row};
@@ -22,7 +23,6 @@ use crate::signature::{Holds, Signature};
 use crate::text::spec;
 
 const STRIP: i64 = STRIP_ROWS as i64;
-const SUB: i64 = COLUMNS as i64;
 /// Columns of floats that are exchanged together.
 const FLOATS: i64 = 16;
 /// Bytes of a vector: half of the rows.

@@ -95,7 +95,7 @@ pub(super) fn whole_strips(rows: u64) -> u64 {
     if rows > STRIP as u64 { rows / STRIP as u64 * STRIP as u64 } else { rows }
 }
 
-/// The kernels for tiles of `tile` rows of `k` columns, by rows, and why these.
+/// The kernels for tiles of `tile` weight rows, by rows, and why these.
 pub(super) fn ways(format: Format, tile: u64, swiglu: bool, target: MatrixTarget) -> (Vec<Way>, &'static str) {
     let chunk = |gemm: u32, swiglu_chunk: u32| if swiglu { swiglu_chunk } else { gemm };
     let few = |rows: u32| Way { shape: Shape::Gemv, up_to_rows: rows, row_chunk: rows };

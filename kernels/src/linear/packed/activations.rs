@@ -3,8 +3,8 @@
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Type, ValueId, VarId};
 
-/// Columns of a sub-block.
-pub const SUB: i64 = 32;
+use super::SUB;
+
 /// Bytes of four quants.
 pub const GROUP: i64 = 4;
 

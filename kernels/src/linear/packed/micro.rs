@@ -24,7 +24,8 @@
 use ixc_ir::format::{Format, Minimum, Quants};
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId, VarId};
 
-use super::activations::{RowBlock, SUB};
+use super::SUB;
+use super::activations::RowBlock;
 use super::panel::{self, Dots, Item, Source};
 use super::strip::{self, Part};
 

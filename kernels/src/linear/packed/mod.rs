@@ -42,11 +42,10 @@ use ixc_ir::format::packed::STRIP;
 use ixc_ir::format::{Codec, Format};
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, ValueId};
 
-use self::activations::SUB;
 use self::micro::Micro;
 use self::panel::{Dots, Source};
 use self::strip::Part;
-use super::{Destination, Product, Rows, Shape, Vectors, quantise};
+use super::{Destination, Product, Rows, SUB, Shape, Vectors, quantise};
 
 /// Bytes of the strip's results for one row of activations.
 const RESULT: i64 = 4 * STRIP as i64;

@@ -7,7 +7,7 @@ use ixc_ir::format::packed::STRIP;
 use ixc_ir::format::{Codec, Float, Format, Minimum};
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId, VarId};
 
-use super::activations::SUB;
+use super::SUB;
 use super::strip::{self, Part, StripBlock, VECTOR};
 
 /// Columns that a panel of quants covers: 16 KiB of bytes, which stay in a first-level cache.

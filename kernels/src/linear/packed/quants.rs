@@ -15,11 +15,11 @@ use ixc_ir::format::packed::STRIP;
 use ixc_ir::format::{Format, Minimum, Quants};
 use ixc_ir::kernel::{Affine, KernelBuilder, Op, Type, ValueId, VarId};
 
-use super::Block;
-use super::activations::{RowBlock, SUB};
+use super::activations::RowBlock;
 use super::micro::zero_point;
 use super::panel::times;
 use super::strip::{self, StripBlock};
+use super::{Block, SUB};
 
 /// Sums of 16 elements of a block of `a8_super`.
 const SUMS16: u16 = 16;
