@@ -1,9 +1,10 @@
 //! What goes to the terminal: numbers for people, names that cannot steer it, JSON, and errors.
 
+use std::env;
 use std::fmt;
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -73,8 +74,10 @@ pub fn lines(text: &str) -> String {
     text.split('\n').map(printable).collect::<Vec<_>>().join("\n")
 }
 
-/// How long something may take before a line says how far it is.
+/// How long something may take before a line says how far it is, where [`DELAY`] says nothing else.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// The variable with these seconds, as git has one.
+const DELAY: &str = "IXC_PROGRESS_DELAY";
 /// How often that line changes.
 const PERIOD: Duration = Duration::from_millis(100);
 
@@ -87,7 +90,10 @@ pub struct Line {
 impl Line {
     /// For something that began then.
     pub fn new(begin: Instant) -> Line {
-        Line { next: begin + PATIENCE, shown: false }
+        static PATIENT: OnceLock<Duration> = OnceLock::new();
+        let said = || env::var(DELAY).ok().and_then(|seconds| seconds.parse().ok()).map(Duration::from_secs);
+        let patience = *PATIENT.get_or_init(|| said().unwrap_or(PATIENCE));
+        Line { next: begin.checked_add(patience).unwrap_or(begin), shown: false }
     }
 
     /// Says how far it is, unless it said so just now.
