@@ -8,9 +8,9 @@ use iced_x86::{Decoder, DecoderOptions};
 use dynasmrt::AssemblyOffset;
 use dynasmrt::mmap::ExecutableBuffer;
 
-use crate::features;
 use crate::module::{CodegenError, executable};
 use ixc_targets::Features;
+use ixc_targets::instruction;
 
 /// The features that the instructions of `code` need; features that no target has are not among them.
 pub fn features(code: &[u8]) -> Features {
@@ -18,7 +18,7 @@ pub fn features(code: &[u8]) -> Features {
     let mut decoder = Decoder::with_ip(64, code, 0, DecoderOptions::NONE);
     while decoder.can_decode() {
         let instruction = decoder.decode();
-        let needs = instruction.cpuid_features().iter().filter_map(|cpuid| features::of_instruction(*cpuid));
+        let needs = instruction.cpuid_features().iter().filter_map(|cpuid| instruction::feature(*cpuid));
         found = found.with(&needs.collect::<Vec<_>>());
     }
     found

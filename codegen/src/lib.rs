@@ -2,22 +2,18 @@
 //!
 //! | module | what it owns |
 //! | --- | --- |
-//! | [`features`] | the CPU features that an instruction needs |
 //! | [`dataflow`] | dataflow machines: grids, and the simulator of what runs on them |
 //! | [`cost`] | what finished code costs on a CPU that need not be here |
 //! | [`x64`] | lowering for x86-64 targets: selection, register allocation, encoding |
 //! | [`portable`] | lowering for `portable` through cranelift |
 //! | [`module`] | compiled kernels in executable memory, callable |
 //! | [`parallel`] | many kernels at once |
-//! | [`emulator`] | executes finished machine code on any machine, and checks it |
 //! | [`foreign`] | code that was not made in this process: what it needs, and calling it |
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod cost;
 pub mod dataflow;
-pub mod emulator;
-pub mod features;
 pub mod foreign;
 pub mod module;
 pub mod parallel;

@@ -8,5 +8,3 @@ mod hand;
 mod kernels;
 #[path = "cost/llvm_mca.rs"]
 mod llvm_mca;
-#[path = "support/tools.rs"]
-mod tools;

@@ -2,9 +2,9 @@
 //! and the machine code in the emulator must give the same bits.
 
 use half::f16;
-use ixc_codegen::emulator::Program;
-use ixc_codegen::emulator::memory::Slice;
 use ixc_codegen::x64;
+use ixc_emulator::Program;
+use ixc_emulator::memory::Slice;
 use ixc_ir::format::{Codec, FORMATS, Float, Format, packed};
 use ixc_ir::graph::quantise::quantise;
 use ixc_ir::kernel::{BufferKind, Kernel, interpret, verify};

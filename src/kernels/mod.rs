@@ -30,7 +30,7 @@ pub mod show;
 
 use bundle::BundleError;
 use ixc_codegen::cost::WholeError;
-use ixc_codegen::emulator::Fault;
+use ixc_emulator::Fault;
 use ixc_ir::kernel::interpret::InterpretError;
 use ixc_ir::kernel::verify::VerifyError;
 use ixc_kernels::catalogue::inputs::InputError;

@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use ixc_codegen::emulator::Program;
-use ixc_codegen::emulator::memory::Slice;
 use ixc_codegen::module::Module;
+use ixc_emulator::Program;
+use ixc_emulator::memory::Slice;
 use ixc_kernels::catalogue::compare::{Difference, first_difference};
 use ixc_kernels::catalogue::inputs;
 

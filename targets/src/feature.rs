@@ -1,6 +1,6 @@
 //! CPU features that generated code may need, one row each.
 //!
-//! To add one: a row here, what [`crate::cpu`] asks for it, and what the decoder calls it (`ixc-codegen`'s `features`); the compiler
+//! To add one: a row here, what [`crate::cpu`] asks for it, and what the decoder calls it (`crate::instruction`); the compiler
 //! names both.
 
 macro_rules! features {

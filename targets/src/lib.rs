@@ -4,12 +4,14 @@
 //! | --- | --- |
 //! | [`target`] | the target table: what each target needs and how wide its registers are |
 //! | [`feature`] | CPU features that generated code may need |
+//! | [`instruction`] | the feature that an instruction needs |
 //! | [`cpu`] | what this CPU and this system allow: features and caches |
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod cpu;
 pub mod feature;
+pub mod instruction;
 pub mod target;
 
 pub use feature::{Feature, Features};

@@ -3,5 +3,9 @@
 //! | module | what it owns |
 //! | --- | --- |
 //! | [`bits`] | tables of checksums, which say whether a change changed a result |
+//! | [`qemu`] | whether QEMU executes the test |
+//! | [`tools`] | which version of another tool a test takes |
 
 pub mod bits;
+pub mod qemu;
+pub mod tools;

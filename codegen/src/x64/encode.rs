@@ -19,7 +19,7 @@ use super::allocate::Allocation;
 use super::codes::{FMADD132PS, FMADD213PS, FMADD231PS, MOVAPS, MOVUPS, PCMPEQD_VEX, PTERNLOGD, PXOR, evex};
 use super::machine::{Base, Class, Function, Inst, Mem, Opcode, Operand, Role, Vreg, Width};
 use super::{Compiled, Line, Stats, X64Error};
-use crate::features;
+use ixc_targets::instruction;
 
 /// Where the encoder is told that instructions are, so that branch targets and constants can't be confused: the latter
 /// have their true addresses, far below.
@@ -497,7 +497,7 @@ impl Encoder<'_> {
                     // SSE: prefetches, which every x86-64 has.
                     Cpuid::INTEL8086 | Cpuid::INTEL186 | Cpuid::INTEL386 | Cpuid::INTEL486 | Cpuid::X64 | Cpuid::SSE
                 );
-                if !baseline && !features::of_instruction(needs).is_some_and(|feature| target.has(feature)) {
+                if !baseline && !instruction::feature(needs).is_some_and(|feature| target.has(feature)) {
                     let instruction = format!("{:?}", code.mnemonic()).to_lowercase();
                     return Err(X64Error::Feature { instruction, feature: format!("{needs:?}"), target });
                 }

@@ -22,7 +22,7 @@ use ixc_ir::format::Format;
 use ixc_targets::Target;
 
 use super::kernels::{hot, linear, unpacking};
-use super::tools::{Found, LLVM_MCA};
+use ixc_testing::tools::{Found, LLVM_MCA};
 
 /// Largest ratio of the simulation to the model.
 const FACTOR: f64 = 1.35;

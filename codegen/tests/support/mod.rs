@@ -1,22 +1,20 @@
 //! Runs kernel rows on the interpreter and on every target, and compares.
 
-pub mod qemu;
-
 use ixc_kernels::{KernelSpec, generate};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use ixc_codegen::emulator::Program;
-use ixc_codegen::emulator::memory::Slice;
 use ixc_codegen::module::Module;
 use ixc_codegen::x64;
+use ixc_emulator::Program;
+use ixc_emulator::memory::Slice;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{BufferKind, Kernel, interpret};
 use ixc_kernels::catalogue::{compare, inputs};
 use ixc_kernels::reference;
 use ixc_kernels::signature::{Holds, Role};
 use ixc_targets::Target;
-use ixc_testing::bits;
+use ixc_testing::{bits, qemu};
 
 /// The targets whose kernels are tested: every lane count, every lowering.
 const TARGETS: [&str; 6] = ["portable", "avx2", "alder-lake", "avx512", "zen4", "amx"];

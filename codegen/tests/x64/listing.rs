@@ -8,7 +8,7 @@ use ixc_kernels::catalogue::ROWS;
 use ixc_kernels::generate;
 use ixc_targets::{Isa, Target};
 
-use crate::tools::{Found, GNU_AS};
+use ixc_testing::tools::{Found, GNU_AS};
 
 /// One kernel of each kind that has constants, loops, masks or tiles.
 const KERNELS: [&str; 8] =

@@ -10,7 +10,6 @@
 //! | `native` | (no tests) running a kernel with every buffer against a guard page, or on the emulator |
 //! | `ops` | every op with every type that its rule allows, against the interpreter |
 //! | `random` | random kernels, against the interpreter |
-//! | `tools` | which version of another tool a test takes |
 //! | `quality` | hot loops come out without spills and moves; instructions keep to the target's features |
 
 mod evex;
@@ -20,9 +19,5 @@ mod limits;
 mod listing;
 mod native;
 mod ops;
-#[path = "../support/qemu.rs"]
-mod qemu;
 mod quality;
 mod random;
-#[path = "../support/tools.rs"]
-mod tools;

@@ -1,11 +1,12 @@
 //! Runs kernels with every buffer against a page that may not be touched, once at its end and once at its start, so that a
 //! byte too far is a fault and not luck; on the emulator where this CPU can't.
 
-use ixc_codegen::emulator::{Program, Slice};
 use ixc_codegen::module::{Artifact, CodegenError, Module};
 use ixc_codegen::x64::{self, Compiled};
+use ixc_emulator::{Program, Slice};
 use ixc_ir::kernel::{BufferKind, Kernel, Op};
 use ixc_targets::Target;
+use ixc_testing::qemu;
 
 /// Bytes from a fixed seed (splitmix64), so that failures repeat.
 pub struct Random(pub u64);
@@ -43,7 +44,7 @@ struct Guarded {
 impl Guarded {
     fn new(contents: &[u8], guard: Guard) -> Guarded {
         let page = 4096;
-        let beyond = if super::qemu::executes_this() { READ_BEYOND_BY_QEMU } else { 0 };
+        let beyond = if qemu::executes_this() { READ_BEYOND_BY_QEMU } else { 0 };
         let inside = (contents.len() + beyond).div_ceil(page) * page;
         let mapped = inside + 2 * page;
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
@@ -79,7 +80,7 @@ pub fn targets() -> Vec<Target> {
     let mut targets = ["avx2", "alder-lake", "avx512", "zen4", "zen5", "sapphire-rapids"]
         .map(|name| Target::from_name(name).unwrap_or_else(|| panic!("no target {name}")))
         .to_vec();
-    if super::qemu::executes_this() {
+    if qemu::executes_this() {
         let (kept, left_out): (_, Vec<Target>) = targets.into_iter().partition(|target| target.missing().is_empty());
         left_out
             .iter()

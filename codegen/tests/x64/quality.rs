@@ -198,8 +198,7 @@ fn instructions_keep_to_the_features_of_the_target() {
             let allowed = |feature: &CpuidFeature| {
                 let baseline =
                     [CpuidFeature::INTEL8086, CpuidFeature::INTEL186, CpuidFeature::INTEL386, CpuidFeature::X64];
-                baseline.contains(feature)
-                    || ixc_codegen::features::of_instruction(*feature).is_some_and(|f| target.has(f))
+                baseline.contains(feature) || ixc_targets::instruction::feature(*feature).is_some_and(|f| target.has(f))
             };
             let features = instruction.cpuid_features();
             assert!(features.iter().all(allowed), "{target:?}: {instruction:?} needs {features:?}");

@@ -2,9 +2,9 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use ixc_codegen::emulator::{Program, Slice};
 use ixc_codegen::module::{CodegenError, Module};
 use ixc_codegen::x64;
+use ixc_emulator::{Program, Slice};
 use ixc_ir::kernel::{Kernel, interpret};
 use ixc_targets::Target;
 

@@ -1,6 +1,6 @@
 //! Why a pass was given up.
 
-use ixc_codegen::emulator::Fault;
+use ixc_emulator::Fault;
 use ixc_ir::kernel::interpret::InterpretError;
 
 use crate::bucket::BadExpert;

@@ -3,8 +3,8 @@
 use std::io;
 use std::path::PathBuf;
 
-use ixc_codegen::emulator::Fault;
 use ixc_codegen::module::CodegenError;
+use ixc_emulator::Fault;
 use ixc_ir::kernel::verify::VerifyError;
 use ixc_ir::units::Bytes;
 use ixc_targets::{TARGETS, Target};

@@ -30,7 +30,7 @@ pub mod write;
 
 use std::path::PathBuf;
 
-use ixc_codegen::emulator::Fault;
+use ixc_emulator::Fault;
 
 use crate::error::{DATA, FAILED, UNAVAILABLE};
 

@@ -1,7 +1,7 @@
 //! Running what was read, and comparing with what is expected.
 
-use ixc_codegen::emulator::Program;
 use ixc_codegen::foreign::ForeignCode;
+use ixc_emulator::Program;
 use ixc_kernels::catalogue::compare::{Difference, difference};
 use ixc_targets::cpu;
 

@@ -1,8 +1,0 @@
-//! Whether user-mode QEMU executes the test: what it gets wrong is not held against code then.
-//!
-//! What that is stands where it matters: here and in `tests/emulator/native.rs`, with what was observed.
-
-/// Whether `IXC_QEMU` says so, which `.ci/qemu` sets.
-pub fn executes_this() -> bool {
-    std::env::var_os("IXC_QEMU").is_some()
-}

@@ -1,0 +1,591 @@
+//! The tile unit: configuration, tile registers and what the AMX instructions do to them.
+//!
+//! Owns TILECFG and TILEDATA. Takes tile numbers and a way to reach memory, leaves every byte outside a tile's rows and
+//! columns zero, as the instructions do. Faults are those of the processor manual's exception classes AMX-E1 to AMX-E5 and
+//! say which tile and why. That the CPU has the instruction and that the system gave permission is checked before.
+//!
+//! ```
+//! use ixc_emulator::amx::{TileFault, Tiles};
+//! let mut config = [0u8; 64];
+//! config[0] = 1; // palette
+//! config[16] = 64; // tmm0: bytes per row
+//! config[48] = 16; // tmm0: rows
+//! let mut tiles = Tiles::default();
+//! assert_eq!(tiles.zero(0), Err(TileFault::NotConfigured { tile: 0 }));
+//! tiles.load_config(&config).unwrap();
+//! assert_eq!(tiles.zero(0), Ok(()));
+//! assert_eq!(tiles.zero(1), Err(TileFault::Unused { tile: 1 }));
+//! ```
+
+use iced_x86::{Instruction, Mnemonic, Register};
+use thiserror::Error;
+
+use crate::dot::{add_flushed, add_products_flushed};
+use crate::fault::{FaultKind, Trap};
+use crate::half_ops;
+use crate::memory::Memory;
+
+/// Tile registers of palette 1 (CPUID leaf 1DH: max_names).
+pub const TILES: usize = 8;
+/// Most rows of a tile of palette 1.
+pub const MAX_ROWS: usize = 16;
+/// Most bytes of a row of a tile of palette 1.
+pub const MAX_ROW_BYTES: usize = 64;
+/// Bytes of a tile configuration in memory.
+pub const CONFIG_BYTES: usize = 64;
+
+const DWORDS: usize = MAX_ROW_BYTES / 4;
+/// Where the rows of the tiles stand in a configuration; the bytes per row stand at 16, two bytes each.
+const ROWS_AT: usize = 48;
+const COLUMNS_AT: usize = 16;
+
+/// Why a tile instruction faults.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum TileFault {
+    /// `ldtilecfg` of a palette that does not exist.
+    #[error("#GP: byte 0 of the tile configuration asks for palette {palette}; there are palettes 0 and 1")]
+    Palette {
+        /// What byte 0 says.
+        palette: u8,
+    },
+    /// `ldtilecfg` of a configuration with a reserved byte set.
+    #[error("#GP: byte {byte} of the tile configuration is {value}; it is reserved and must be 0")]
+    Reserved {
+        /// Its position.
+        byte: usize,
+        /// What it says.
+        value: u8,
+    },
+    /// `ldtilecfg` of a tile with too long rows.
+    #[error("#GP: byte {byte} of the tile configuration gives tmm{tile} rows of {colsb} bytes; at most 64 fit")]
+    RowTooLong {
+        /// Position of the low byte.
+        byte: usize,
+        /// The tile.
+        tile: usize,
+        /// Bytes per row.
+        colsb: u16,
+    },
+    /// `ldtilecfg` of a tile with too many rows.
+    #[error("#GP: byte {byte} of the tile configuration gives tmm{tile} {rows} rows; it has at most 16")]
+    TooManyRows {
+        /// Its position.
+        byte: usize,
+        /// The tile.
+        tile: usize,
+        /// Rows.
+        rows: u8,
+    },
+    /// `ldtilecfg` of a tile with rows but no columns, or columns but no rows.
+    #[error(
+        "#GP: byte {byte} of the tile configuration is 0: tmm{tile} has {rows} rows of {colsb} bytes; \
+         both are 0 for an unused tile, neither for a used one"
+    )]
+    HalfConfigured {
+        /// Position of the one that is zero.
+        byte: usize,
+        /// The tile.
+        tile: usize,
+        /// Rows.
+        rows: u8,
+        /// Bytes per row.
+        colsb: u16,
+    },
+    /// A tile is used before `ldtilecfg` or after `tilerelease`.
+    #[error("#UD: tmm{tile} is used while no tiles are configured; ldtilecfg comes first, tilerelease last")]
+    NotConfigured {
+        /// The tile.
+        tile: usize,
+    },
+    /// A tile that the configuration leaves out.
+    #[error("#UD: tmm{tile} is used, but the tile configuration gives it no rows")]
+    Unused {
+        /// The tile.
+        tile: usize,
+    },
+    /// There is no such register.
+    #[error("#UD: tmm{tile} is used; palette 1 has tmm0 to tmm7")]
+    NoSuchTile {
+        /// The tile.
+        tile: usize,
+    },
+    /// A load, store or product of a tile whose rows are no whole doublewords.
+    #[error("#UD: rows of tmm{tile} have {colsb} bytes; loads, stores and products need a multiple of 4")]
+    PartialDword {
+        /// The tile.
+        tile: usize,
+        /// Bytes per row.
+        colsb: usize,
+    },
+    /// A load or store that would start behind the last row.
+    #[error("#UD: the tile configuration says to go on at row {start_row}, but tmm{tile} has {rows} rows")]
+    StartRow {
+        /// The tile.
+        tile: usize,
+        /// From the configuration.
+        start_row: u8,
+        /// Rows of the tile.
+        rows: usize,
+    },
+    /// A product that names one tile twice.
+    #[error("#UD: tmm{tile} is used twice in one product; the three tiles must differ")]
+    SameTile {
+        /// The tile.
+        tile: usize,
+    },
+    /// A product whose result has not as many rows as the first factor.
+    #[error("#UD: tmm{sum} has {sum_rows} rows, its first factor tmm{a} has {a_rows}; they must be equal")]
+    RowsDiffer {
+        /// Tile of the sums.
+        sum: usize,
+        /// Its rows.
+        sum_rows: usize,
+        /// Tile of the first factor.
+        a: usize,
+        /// Its rows.
+        a_rows: usize,
+    },
+    /// A product whose result has not rows as long as the second factor.
+    #[error("#UD: rows of tmm{sum} have {sum_colsb} bytes, of its second factor tmm{b} {b_colsb}; they must be equal")]
+    ColumnsDiffer {
+        /// Tile of the sums.
+        sum: usize,
+        /// Bytes of its rows.
+        sum_colsb: usize,
+        /// Tile of the second factor.
+        b: usize,
+        /// Bytes of its rows.
+        b_colsb: usize,
+    },
+    /// A product whose inner dimensions differ.
+    #[error("#UD: rows of tmm{a} have {a_dwords} doublewords, but tmm{b} has {b_rows} rows; they must be equal")]
+    InnerDiffers {
+        /// Tile of the first factor.
+        a: usize,
+        /// Doublewords of its rows.
+        a_dwords: usize,
+        /// Tile of the second factor.
+        b: usize,
+        /// Its rows.
+        b_rows: usize,
+    },
+}
+
+impl From<TileFault> for Trap {
+    fn from(fault: TileFault) -> Trap {
+        Box::new(FaultKind::Tile { reason: fault.to_string() })
+    }
+}
+
+/// A decoded tile instruction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TileOp {
+    /// `ldtilecfg`
+    LoadConfig,
+    /// `sttilecfg`
+    StoreConfig,
+    /// `tilerelease`
+    Release,
+    /// `tilezero`
+    Zero {
+        /// The tile.
+        tile: u8,
+    },
+    /// `tileloadd`, `tileloaddt1`
+    Load {
+        /// The tile.
+        tile: u8,
+    },
+    /// `tilestored`
+    Store {
+        /// The tile.
+        tile: u8,
+    },
+    /// `tdp…`
+    Multiply {
+        /// What is multiplied.
+        product: TileProduct,
+        /// The tile of the sums: the instruction's first operand.
+        sum: u8,
+        /// The first factor: its second operand.
+        a: u8,
+        /// The second factor: its third operand.
+        b: u8,
+    },
+}
+
+/// The tile instruction, if it is one.
+pub fn decode(instruction: &Instruction) -> Option<TileOp> {
+    let tile = |operand: u32| {
+        let register = instruction.op_register(operand);
+        register.is_tmm().then(|| (register as u32 - Register::TMM0 as u32) as u8)
+    };
+    let multiply = |product| Some(TileOp::Multiply { product, sum: tile(0)?, a: tile(1)?, b: tile(2)? });
+    match instruction.mnemonic() {
+        Mnemonic::Ldtilecfg => Some(TileOp::LoadConfig),
+        Mnemonic::Sttilecfg => Some(TileOp::StoreConfig),
+        Mnemonic::Tilerelease => Some(TileOp::Release),
+        Mnemonic::Tilezero => Some(TileOp::Zero { tile: tile(0)? }),
+        Mnemonic::Tileloadd | Mnemonic::Tileloaddt1 => Some(TileOp::Load { tile: tile(0)? }),
+        Mnemonic::Tilestored => Some(TileOp::Store { tile: tile(1)? }),
+        Mnemonic::Tdpbssd => multiply(TileProduct::SignedSigned),
+        Mnemonic::Tdpbsud => multiply(TileProduct::SignedUnsigned),
+        Mnemonic::Tdpbusd => multiply(TileProduct::UnsignedSigned),
+        Mnemonic::Tdpbuud => multiply(TileProduct::UnsignedUnsigned),
+        Mnemonic::Tdpbf16ps => multiply(TileProduct::Bf16),
+        Mnemonic::Tdpfp16ps => multiply(TileProduct::F16),
+        _ => None,
+    }
+}
+
+/// Executes a tile instruction. `address` is base plus displacement, for the configuration instructions the whole address;
+/// `stride` the index register shifted by the scale, zero without one.
+///
+/// # Errors
+/// [`FaultKind::Tile`] with a [`TileFault`] as its reason, and those of memory.
+pub fn execute(op: &TileOp, tiles: &mut Tiles, memory: &mut Memory, address: u64, stride: u64) -> Result<(), Trap> {
+    match *op {
+        TileOp::LoadConfig => tiles.load_config(&memory.load(address)?)?,
+        TileOp::StoreConfig => memory.store(address, tiles.store_config())?,
+        TileOp::Release => tiles.release(),
+        TileOp::Zero { tile } => tiles.zero(tile.into())?,
+        TileOp::Load { tile } => tiles.load(tile.into(), address, stride, |at, row| memory.read(at, row))?,
+        TileOp::Store { tile } => tiles.store(tile.into(), address, stride, |at, row| memory.write(at, row))?,
+        TileOp::Multiply { product, sum, a, b } => tiles.multiply(product, sum.into(), a.into(), b.into())?,
+    }
+    Ok(())
+}
+
+/// What a tile product multiplies: the letters of `TDPBssD` stand for the first and the second factor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TileProduct {
+    /// `TDPBSSD`: signed bytes times signed bytes.
+    SignedSigned,
+    /// `TDPBSUD`: signed bytes times unsigned bytes.
+    SignedUnsigned,
+    /// `TDPBUSD`: unsigned bytes times signed bytes.
+    UnsignedSigned,
+    /// `TDPBUUD`: unsigned bytes times unsigned bytes.
+    UnsignedUnsigned,
+    /// `TDPBF16PS`.
+    Bf16,
+    /// `TDPFP16PS`.
+    F16,
+}
+
+/// Rows and bytes per row of a tile; both zero for an unused one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TileShape {
+    /// Rows, at most 16.
+    pub rows: usize,
+    /// Bytes per row, at most 64.
+    pub colsb: usize,
+}
+
+type Tile = [[u8; MAX_ROW_BYTES]; MAX_ROWS];
+const EMPTY: Tile = [[0; MAX_ROW_BYTES]; MAX_ROWS];
+type Sums = [[u32; DWORDS]; MAX_ROWS];
+
+/// The tile registers and their configuration.
+#[derive(Clone, Debug)]
+pub struct Tiles {
+    configured: bool,
+    start_row: u8,
+    shapes: [TileShape; TILES],
+    data: Box<[Tile; TILES]>,
+}
+
+impl Default for Tiles {
+    fn default() -> Tiles {
+        Tiles { configured: false, start_row: 0, shapes: [TileShape::default(); TILES], data: Box::new([EMPTY; TILES]) }
+    }
+}
+
+impl Tiles {
+    /// Whether no tiles are configured, as it must be when a kernel returns.
+    pub fn is_init(&self) -> bool {
+        !self.configured
+    }
+
+    /// Rows and bytes per row of a tile, if the configuration has it.
+    pub fn shape(&self, tile: usize) -> Option<TileShape> {
+        self.shapes.get(tile).copied().filter(|s| s.rows != 0)
+    }
+
+    /// A tile's bytes, all 16 rows of 64.
+    pub fn bytes(&self, tile: usize) -> Option<&[[u8; MAX_ROW_BYTES]; MAX_ROWS]> {
+        self.data.get(tile)
+    }
+
+    /// `LDTILECFG`: zeroes all tiles; palette 0 releases them.
+    ///
+    /// # Errors
+    /// What the manual's checks refuse, the first in the order of the bytes; then nothing is changed.
+    pub fn load_config(&mut self, config: &[u8; CONFIG_BYTES]) -> Result<(), TileFault> {
+        match config[0] {
+            0 => {
+                self.release();
+                return Ok(());
+            }
+            1 => {}
+            palette => return Err(TileFault::Palette { palette }),
+        }
+        let mut shapes = [TileShape::default(); TILES];
+        must_be_zero(config, 2..COLUMNS_AT)?;
+        for (tile, shape) in shapes.iter_mut().enumerate() {
+            let byte = COLUMNS_AT + 2 * tile;
+            let colsb = u16::from_le_bytes([config[byte], config[byte + 1]]);
+            shape.colsb = usize::from(colsb);
+            if shape.colsb > MAX_ROW_BYTES {
+                return Err(TileFault::RowTooLong { byte, tile, colsb });
+            }
+        }
+        must_be_zero(config, COLUMNS_AT + 2 * TILES..ROWS_AT)?;
+        for (tile, shape) in shapes.iter_mut().enumerate() {
+            let byte = ROWS_AT + tile;
+            let rows = config[byte];
+            shape.rows = usize::from(rows);
+            if shape.rows > MAX_ROWS {
+                return Err(TileFault::TooManyRows { byte, tile, rows });
+            }
+            if (rows == 0) != (shape.colsb == 0) {
+                let byte = if rows == 0 { byte } else { COLUMNS_AT + 2 * tile };
+                return Err(TileFault::HalfConfigured { byte, tile, rows, colsb: shape.colsb as u16 });
+            }
+        }
+        must_be_zero(config, ROWS_AT + TILES..CONFIG_BYTES)?;
+        *self = Tiles { configured: true, start_row: config[1], shapes, ..Tiles::default() };
+        Ok(())
+    }
+
+    /// `STTILECFG`: all zero when no tiles are configured.
+    pub fn store_config(&self) -> [u8; CONFIG_BYTES] {
+        let mut config = [0; CONFIG_BYTES];
+        if self.configured {
+            config[0] = 1;
+            config[1] = self.start_row;
+            for (tile, shape) in self.shapes.iter().enumerate() {
+                config[COLUMNS_AT + 2 * tile] = shape.colsb as u8; // at most 64: the high byte stays 0
+                config[ROWS_AT + tile] = shape.rows as u8;
+            }
+        }
+        config
+    }
+
+    /// `TILERELEASE`.
+    pub fn release(&mut self) {
+        *self = Tiles::default();
+    }
+
+    /// `TILEZERO`.
+    ///
+    /// # Errors
+    /// A tile that is not configured.
+    pub fn zero(&mut self, tile: usize) -> Result<(), TileFault> {
+        self.used(tile)?;
+        self.data[tile] = EMPTY;
+        self.start_row = 0;
+        Ok(())
+    }
+
+    /// `TILELOADD` and `TILELOADDT1`: row `r` from `base + r · stride`. Addresses wrap at 2⁶⁴, so that a stride may be
+    /// negative. `read` is called once per row.
+    ///
+    /// # Errors
+    /// A tile that can't be loaded, or what `read` gives; then the configuration says at which row to go on.
+    pub fn load<E: From<TileFault>>(
+        &mut self,
+        tile: usize,
+        base: u64,
+        stride: u64,
+        mut read: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let shape = self.transferable(tile)?;
+        let start = usize::from(self.start_row);
+        for row in &mut self.data[tile][start..] {
+            *row = [0; MAX_ROW_BYTES];
+        }
+        for row in start..shape.rows {
+            self.start_row = row as u8;
+            let mut bytes = [0; MAX_ROW_BYTES];
+            read(base.wrapping_add(stride.wrapping_mul(row as u64)), &mut bytes[..shape.colsb])?;
+            self.data[tile][row] = bytes;
+        }
+        self.start_row = 0;
+        Ok(())
+    }
+
+    /// `TILESTORED`: row `r` to `base + r · stride`. `write` is called once per row.
+    ///
+    /// # Errors
+    /// A tile that can't be stored, or what `write` gives; then the configuration says at which row to go on.
+    pub fn store<E: From<TileFault>>(
+        &mut self,
+        tile: usize,
+        base: u64,
+        stride: u64,
+        mut write: impl FnMut(u64, &[u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let shape = self.transferable(tile)?;
+        for row in usize::from(self.start_row)..shape.rows {
+            self.start_row = row as u8;
+            let bytes = &self.data[tile][row][..shape.colsb];
+            write(base.wrapping_add(stride.wrapping_mul(row as u64)), bytes)?;
+        }
+        self.start_row = 0;
+        Ok(())
+    }
+
+    /// `TDPB**D`, `TDPBF16PS`, `TDPFP16PS`: adds the product of tiles `a` and `b` to the tile `sum`.
+    ///
+    /// # Errors
+    /// Tiles that are the same, not configured, or whose shapes do not fit.
+    pub fn multiply(&mut self, product: TileProduct, sum: usize, a: usize, b: usize) -> Result<(), TileFault> {
+        let shape = self.product_shape(sum, a, b)?;
+        let (left, right) = (&self.data[a], &self.data[b]);
+        let mut sums = Sums::default();
+        for (row, from) in sums.iter_mut().zip(&self.data[sum]) {
+            *row = dwords(from);
+        }
+        match product {
+            TileProduct::SignedSigned => bytes_product(&mut sums, left, right, shape, signed, signed),
+            TileProduct::SignedUnsigned => bytes_product(&mut sums, left, right, shape, signed, unsigned),
+            TileProduct::UnsignedSigned => bytes_product(&mut sums, left, right, shape, unsigned, signed),
+            TileProduct::UnsignedUnsigned => bytes_product(&mut sums, left, right, shape, unsigned, unsigned),
+            TileProduct::Bf16 => float_product(&mut sums, left, right, shape, |h| u32::from(h) << 16),
+            TileProduct::F16 => float_product(&mut sums, left, right, shape, half_ops::to_f32),
+        }
+        let result = &mut self.data[sum];
+        *result = EMPTY;
+        for (row, from) in result.iter_mut().zip(&sums).take(shape.rows) {
+            for (bytes, sum) in row.chunks_exact_mut(4).zip(from).take(shape.columns) {
+                bytes.copy_from_slice(&sum.to_le_bytes());
+            }
+        }
+        self.start_row = 0;
+        Ok(())
+    }
+
+    /// A tile that the configuration has.
+    fn used(&self, tile: usize) -> Result<TileShape, TileFault> {
+        if !self.configured {
+            return Err(TileFault::NotConfigured { tile });
+        }
+        let shape = *self.shapes.get(tile).ok_or(TileFault::NoSuchTile { tile })?;
+        if shape.rows == 0 {
+            return Err(TileFault::Unused { tile });
+        }
+        Ok(shape)
+    }
+
+    fn whole_dwords(&self, tile: usize) -> Result<TileShape, TileFault> {
+        let shape = self.used(tile)?;
+        if shape.colsb % 4 != 0 {
+            return Err(TileFault::PartialDword { tile, colsb: shape.colsb });
+        }
+        Ok(shape)
+    }
+
+    /// AMX-E3.
+    fn transferable(&self, tile: usize) -> Result<TileShape, TileFault> {
+        let shape = self.whole_dwords(tile)?;
+        if usize::from(self.start_row) >= shape.rows {
+            return Err(TileFault::StartRow { tile, start_row: self.start_row, rows: shape.rows });
+        }
+        Ok(shape)
+    }
+
+    /// AMX-E4.
+    fn product_shape(&self, sum: usize, a: usize, b: usize) -> Result<ProductShape, TileFault> {
+        if sum == a || sum == b {
+            return Err(TileFault::SameTile { tile: sum });
+        }
+        if a == b {
+            return Err(TileFault::SameTile { tile: a });
+        }
+        let [of_sum, of_a, of_b] = [self.whole_dwords(sum)?, self.whole_dwords(a)?, self.whole_dwords(b)?];
+        if of_sum.colsb != of_b.colsb {
+            return Err(TileFault::ColumnsDiffer { sum, sum_colsb: of_sum.colsb, b, b_colsb: of_b.colsb });
+        }
+        if of_sum.rows != of_a.rows {
+            return Err(TileFault::RowsDiffer { sum, sum_rows: of_sum.rows, a, a_rows: of_a.rows });
+        }
+        if of_a.colsb / 4 != of_b.rows {
+            return Err(TileFault::InnerDiffers { a, a_dwords: of_a.colsb / 4, b, b_rows: of_b.rows });
+        }
+        Ok(ProductShape { rows: of_sum.rows, columns: of_sum.colsb / 4, inner: of_b.rows })
+    }
+}
+
+/// In doublewords.
+#[derive(Clone, Copy)]
+struct ProductShape {
+    rows: usize,
+    columns: usize,
+    inner: usize,
+}
+
+fn must_be_zero(config: &[u8; CONFIG_BYTES], range: std::ops::Range<usize>) -> Result<(), TileFault> {
+    let set = config.iter().copied().enumerate().take(range.end).skip(range.start).find(|(_, value)| *value != 0);
+    set.map_or(Ok(()), |(byte, value)| Err(TileFault::Reserved { byte, value }))
+}
+
+fn dwords(row: &[u8; MAX_ROW_BYTES]) -> [u32; DWORDS] {
+    std::array::from_fn(|i| u32::from_le_bytes(std::array::from_fn(|j| row[4 * i + j])))
+}
+
+fn signed(byte: u8) -> i32 {
+    i32::from(byte as i8)
+}
+
+fn unsigned(byte: u8) -> i32 {
+    i32::from(byte)
+}
+
+/// Sums modulo 2³². Columns behind the shape's are computed from zeros and dropped by the caller.
+///
+/// Tests run this with little optimisation: loops over arrays of known length instead of chains of iterators, and `wrapping`
+/// operations where nothing can overflow, make it several times as fast then.
+fn bytes_product(
+    sums: &mut Sums,
+    left: &Tile,
+    right: &Tile,
+    shape: ProductShape,
+    widen_left: fn(u8) -> i32,
+    widen_right: fn(u8) -> i32,
+) {
+    let left: [_; MAX_ROWS] = std::array::from_fn(|m| left[m].map(widen_left));
+    for (k, right) in right.iter().enumerate().take(shape.inner) {
+        let right = right.map(widen_right);
+        let (right, _) = right.as_chunks::<4>();
+        for (sums, left) in sums.iter_mut().zip(&left).take(shape.rows) {
+            let [a, b, c, d] = left.as_chunks::<4>().0[k];
+            for n in 0..DWORDS {
+                let [e, f, g, h] = right[n];
+                // At most 4 · 255²: only adding to the sum can overflow.
+                let low = a.wrapping_mul(e).wrapping_add(b.wrapping_mul(f));
+                let high = c.wrapping_mul(g).wrapping_add(d.wrapping_mul(h));
+                sums[n] = sums[n].wrapping_add(low.wrapping_add(high) as u32);
+            }
+        }
+    }
+}
+
+/// Products of even and of odd elements are summed apart, in the order of the rows of `right`, then added to each other and
+/// only then to the old sum.
+fn float_product(sums: &mut Sums, left: &Tile, right: &Tile, shape: ProductShape, widen: fn(u16) -> u32) {
+    let halves = |row: &[u8; MAX_ROW_BYTES]| -> [u32; 2 * DWORDS] {
+        std::array::from_fn(|i| widen(u16::from_le_bytes([row[2 * i], row[2 * i + 1]])))
+    };
+    let right: [_; MAX_ROWS] = std::array::from_fn(|k| halves(&right[k]));
+    for (sums, left) in sums.iter_mut().zip(left).take(shape.rows) {
+        let left = halves(left);
+        let mut parts = [0u32; 2 * DWORDS];
+        for (&pair, right) in left.as_chunks::<2>().0.iter().zip(&right).take(shape.inner) {
+            add_products_flushed(&mut parts, pair, right);
+        }
+        for (sum, part) in sums.iter_mut().zip(parts.as_chunks::<2>().0) {
+            *sum = add_flushed(*sum, add_flushed(part[0], part[1]));
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! Instructions between vectors and general registers or flags.
+
+use iced_x86::{Instruction, Mnemonic, OpKind, Register};
+
+use crate::convert::{Integer, of_integer, to_integer};
+use crate::fault::Trap;
+use crate::float::Float;
+use crate::half_ops;
+use crate::lanes::Lane;
+use crate::op::{Machine, Op, Run};
+use crate::soft::Rounding;
+use crate::state::{AF, CF, OF, PF, SF, Vector, ZF};
+use crate::vector;
+
+type Step = Result<(), Trap>;
+
+/// Bytes of a source that is a register or memory.
+fn general_source(m: &Machine, op: &Op) -> Result<u64, Trap> {
+    if op.memory_bytes == 0 {
+        return Ok(m.state.gpr[usize::from(op.b)]);
+    }
+    let mut bytes = [0; 8];
+    m.memory.read(m.address(op), &mut bytes[..usize::from(op.memory_bytes)])?;
+    Ok(u64::from_le_bytes(bytes))
+}
+
+fn vector_source(m: &Machine, op: &Op) -> Result<Vector, Trap> {
+    if op.memory_bytes == 0 { Ok(m.state.vector[usize::from(op.b)]) } else { vector::memory_source(m, op) }
+}
+
+/// Into the lowest element (of `element` bytes), all else zero.
+fn to_vector(m: &mut Machine, op: &Op) -> Step {
+    let x = general_source(m, op)?;
+    let size = usize::from(op.element);
+    let mut r = Vector::ZERO;
+    r.0[..size].copy_from_slice(&x.to_le_bytes()[..size]);
+    vector::finish::<false>(m, op, r);
+    Ok(())
+}
+
+/// `vmovq` between vectors: the low quadword, all else zero.
+fn low_quad(m: &mut Machine, op: &Op) -> Step {
+    let mut r = Vector::ZERO;
+    r.0[..8].copy_from_slice(&m.state.vector[usize::from(op.b)].0[..8]);
+    vector::finish::<false>(m, op, r);
+    Ok(())
+}
+
+fn lowest(m: &Machine, op: &Op, element: usize) -> u64 {
+    let size = usize::from(op.element);
+    let mut bytes = [0; 8];
+    bytes[..size].copy_from_slice(&m.state.vector[usize::from(op.a)].0[element * size..][..size]);
+    u64::from_le_bytes(bytes)
+}
+
+/// The element that the immediate says, to a register or memory.
+fn extract(m: &mut Machine, op: &Op) -> Step {
+    let count = 16 / usize::from(op.element);
+    let x = lowest(m, op, op.immediate as usize % count);
+    if op.memory_bytes == 0 {
+        m.state.gpr[usize::from(op.destination)] = x;
+        return Ok(());
+    }
+    let address = m.address(op);
+    m.memory.write(address, &x.to_le_bytes()[..usize::from(op.element)])
+}
+
+fn insert(m: &mut Machine, op: &Op) -> Step {
+    let x = general_source(m, op)?;
+    let size = usize::from(op.element);
+    let at = size * (op.immediate as usize % (16 / size));
+    let mut r = Vector::ZERO;
+    r.0[..16].copy_from_slice(&m.state.vector[usize::from(op.a)].0[..16]);
+    r.0[at..at + size].copy_from_slice(&x.to_le_bytes()[..size]);
+    vector::finish::<false>(m, op, r);
+    Ok(())
+}
+
+/// `vpbroadcastd` and its like from a general register.
+fn broadcast(m: &mut Machine, op: &Op) -> Step {
+    let x = m.state.gpr[usize::from(op.b)].to_le_bytes();
+    let size = usize::from(op.element);
+    let mut r = Vector::ZERO;
+    for to in r.0[..usize::from(op.bytes)].chunks_exact_mut(size) {
+        to.copy_from_slice(&x[..size]);
+    }
+    if op.mask == 0 {
+        vector::finish::<false>(m, op, r);
+    } else {
+        vector::finish::<true>(m, op, r);
+    }
+    Ok(())
+}
+
+/// `vpmovmskb` and its like: the sign bits.
+fn signs(m: &mut Machine, op: &Op) -> Step {
+    let v = &m.state.vector[usize::from(op.b)];
+    let size = usize::from(op.element);
+    let bits = (0..usize::from(op.bytes) / size).map(|i| u64::from(v.0[(i + 1) * size - 1] >> 7) << i);
+    m.state.gpr[usize::from(op.destination)] = bits.sum();
+    Ok(())
+}
+
+fn set_flags(m: &mut Machine, zero: bool, carry: bool, parity: bool) {
+    let flags = if zero { ZF } else { 0 } | if carry { CF } else { 0 } | if parity { PF } else { 0 };
+    m.state.flags = m.state.flags & !(CF | PF | AF | ZF | SF | OF) | flags;
+}
+
+/// `vptest`, and `vtestps` and `vtestpd`, which look at sign bits alone.
+fn test(m: &mut Machine, op: &Op) -> Step {
+    let (a, b) = (m.state.vector[usize::from(op.a)], vector_source(m, op)?);
+    let look = match op.element {
+        4 => 0x8000_0000_8000_0000,
+        8 => 0x8000_0000_0000_0000,
+        _ => u64::MAX,
+    };
+    let (mut both, mut second) = (0, 0);
+    for i in 0..usize::from(op.bytes) / 8 {
+        let (a, b) = (u64::get(&a, i), u64::get(&b, i));
+        both |= a & b & look;
+        second |= !a & b & look;
+    }
+    set_flags(m, both == 0, second == 0, false);
+    Ok(())
+}
+
+fn compare<T: Lane>(m: &mut Machine, op: &Op) -> Step {
+    let (a, b) = (T::get(&m.state.vector[usize::from(op.a)], 0), T::get(&vector_source(m, op)?, 0));
+    let order = a.partial_cmp(&b);
+    let unordered = order.is_none();
+    set_flags(
+        m,
+        unordered || order.is_some_and(|o| o.is_eq()),
+        unordered || order.is_some_and(|o| o.is_lt()),
+        unordered,
+    );
+    Ok(())
+}
+
+fn compare_half(m: &mut Machine, op: &Op) -> Step {
+    let (a, b) = (u16::get(&m.state.vector[usize::from(op.a)], 0), u16::get(&vector_source(m, op)?, 0));
+    // Predicates: equal, less, unordered.
+    let unordered = half_ops::compare(a, b, 3);
+    set_flags(m, unordered || half_ops::compare(a, b, 0), unordered || half_ops::compare(a, b, 1), unordered);
+    Ok(())
+}
+
+/// An integer to the lowest element, the rest from `a`.
+fn float_of<T: Integer, F: Float>(m: &mut Machine, op: &Op) -> Step {
+    let x = general_source(m, op)?;
+    let mut bytes = Vector::ZERO;
+    x.set(&mut bytes, 0);
+    let mut r = Vector::ZERO;
+    r.0[..16].copy_from_slice(&m.state.vector[usize::from(op.a)].0[..16]);
+    of_integer::<F, T>(T::get(&bytes, 0), op.rounding).set(&mut r, 0);
+    vector::finish::<false>(m, op, r);
+    Ok(())
+}
+
+fn half_of<T: Lane>(m: &mut Machine, op: &Op, f: fn(T, Rounding) -> u16) -> Step {
+    let mut bytes = Vector::ZERO;
+    general_source(m, op)?.set(&mut bytes, 0);
+    let mut r = Vector::ZERO;
+    r.0[..16].copy_from_slice(&m.state.vector[usize::from(op.a)].0[..16]);
+    f(T::get(&bytes, 0), op.rounding).set(&mut r, 0);
+    vector::finish::<false>(m, op, r);
+    Ok(())
+}
+
+/// The lowest element to an integer.
+fn integer_of<F: Float, T: Integer, const TRUNCATES: bool>(m: &mut Machine, op: &Op) -> Step {
+    let x = F::get(&vector_source(m, op)?, 0);
+    let rounding = if TRUNCATES { Rounding::Zero } else { op.rounding };
+    let mut bytes = Vector::ZERO;
+    to_integer::<F, T>(x, rounding).set(&mut bytes, 0);
+    m.state.gpr[usize::from(op.destination)] = u64::get(&bytes, 0);
+    Ok(())
+}
+
+fn integer_of_half<T: Lane>(m: &mut Machine, op: &Op, rounding: Rounding, f: fn(u16, Rounding) -> T) -> Step {
+    let x = u16::get(&vector_source(m, op)?, 0);
+    let mut bytes = Vector::ZERO;
+    f(x, rounding).set(&mut bytes, 0);
+    m.state.gpr[usize::from(op.destination)] = u64::get(&bytes, 0);
+    Ok(())
+}
+
+/// Makes the op of a conversion between a general register and a vector.
+fn conversion(i: &Instruction, op: &mut Op) -> Option<Run> {
+    use Mnemonic as M;
+    let general = |r: Register, n: u32| (i.op_kind(n) == OpKind::Register).then(|| r.size());
+    // The integer's size: of the register, or of memory.
+    let source = |n: u32| general(i.op_register(n), n).unwrap_or(i.memory_size().size()) == 8;
+    let last = i.op_count() - 1;
+    let long = match i.mnemonic() {
+        M::Vcvtsi2ss
+        | M::Cvtsi2ss
+        | M::Vcvtsi2sd
+        | M::Cvtsi2sd
+        | M::Vcvtusi2ss
+        | M::Vcvtusi2sd
+        | M::Vcvtsi2sh
+        | M::Vcvtusi2sh => source(last),
+        _ => i.op0_register().size() == 8,
+    };
+    let run: Run = match (i.mnemonic(), long) {
+        (M::Vcvtsi2ss | M::Cvtsi2ss, false) => float_of::<i32, f32>,
+        (M::Vcvtsi2ss | M::Cvtsi2ss, true) => float_of::<i64, f32>,
+        (M::Vcvtsi2sd | M::Cvtsi2sd, false) => float_of::<i32, f64>,
+        (M::Vcvtsi2sd | M::Cvtsi2sd, true) => float_of::<i64, f64>,
+        (M::Vcvtusi2ss, false) => float_of::<u32, f32>,
+        (M::Vcvtusi2ss, true) => float_of::<u64, f32>,
+        (M::Vcvtusi2sd, false) => float_of::<u32, f64>,
+        (M::Vcvtusi2sd, true) => float_of::<u64, f64>,
+        (M::Vcvtsi2sh, false) => |m, op| half_of(m, op, half_ops::from_i32),
+        (M::Vcvtsi2sh, true) => |m, op| half_of(m, op, half_ops::from_i64),
+        (M::Vcvtusi2sh, false) => |m, op| half_of(m, op, half_ops::from_u32),
+        (M::Vcvtusi2sh, true) => |m, op| half_of(m, op, half_ops::from_u64),
+        (M::Vcvtss2si | M::Cvtss2si, false) => integer_of::<f32, i32, false>,
+        (M::Vcvtss2si | M::Cvtss2si, true) => integer_of::<f32, i64, false>,
+        (M::Vcvttss2si | M::Cvttss2si, false) => integer_of::<f32, i32, true>,
+        (M::Vcvttss2si | M::Cvttss2si, true) => integer_of::<f32, i64, true>,
+        (M::Vcvtsd2si | M::Cvtsd2si, false) => integer_of::<f64, i32, false>,
+        (M::Vcvtsd2si | M::Cvtsd2si, true) => integer_of::<f64, i64, false>,
+        (M::Vcvttsd2si | M::Cvttsd2si, false) => integer_of::<f64, i32, true>,
+        (M::Vcvttsd2si | M::Cvttsd2si, true) => integer_of::<f64, i64, true>,
+        (M::Vcvtss2usi, false) => integer_of::<f32, u32, false>,
+        (M::Vcvtss2usi, true) => integer_of::<f32, u64, false>,
+        (M::Vcvttss2usi, false) => integer_of::<f32, u32, true>,
+        (M::Vcvttss2usi, true) => integer_of::<f32, u64, true>,
+        (M::Vcvtsd2usi, false) => integer_of::<f64, u32, false>,
+        (M::Vcvtsd2usi, true) => integer_of::<f64, u64, false>,
+        (M::Vcvttsd2usi, false) => integer_of::<f64, u32, true>,
+        (M::Vcvttsd2usi, true) => integer_of::<f64, u64, true>,
+        (M::Vcvtsh2si, false) => |m, op| integer_of_half(m, op, op.rounding, half_ops::to_i32),
+        (M::Vcvtsh2si, true) => |m, op| integer_of_half(m, op, op.rounding, half_ops::to_i64),
+        (M::Vcvttsh2si, false) => |m, op| integer_of_half(m, op, Rounding::Zero, half_ops::to_i32),
+        (M::Vcvttsh2si, true) => |m, op| integer_of_half(m, op, Rounding::Zero, half_ops::to_i64),
+        (M::Vcvtsh2usi, false) => |m, op| integer_of_half(m, op, op.rounding, half_ops::to_u32),
+        (M::Vcvtsh2usi, true) => |m, op| integer_of_half(m, op, op.rounding, half_ops::to_u64),
+        (M::Vcvttsh2usi, false) => |m, op| integer_of_half(m, op, Rounding::Zero, half_ops::to_u32),
+        (M::Vcvttsh2usi, true) => |m, op| integer_of_half(m, op, Rounding::Zero, half_ops::to_u64),
+        _ => return None,
+    };
+    op.destination = i.op0_register().number() as u8;
+    op.a = if i.op_count() == 3 { i.op1_register().number() as u8 } else { op.destination };
+    if i.op_kind(last) == OpKind::Register {
+        op.b = i.op_register(last).number() as u8;
+    }
+    Some(run)
+}
+
+/// Makes the op of an instruction between vectors and general registers or flags.
+pub(crate) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
+    use Mnemonic as M;
+    if i.op_count() < 2 {
+        return None;
+    }
+    let kind = |n: u32, is: fn(Register) -> bool| i.op_kind(n) == OpKind::Register && is(i.op_register(n));
+    let number = |n: u32| if i.op_kind(n) == OpKind::Register { i.op_register(n).number() as u8 } else { 0 };
+    match i.mnemonic() {
+        M::Vmovd | M::Vmovq | M::Movd | M::Movq | M::Vmovw => {
+            op.element = match i.mnemonic() {
+                M::Vmovw => 2,
+                // `movd` with REX.W moves a quadword.
+                M::Vmovd | M::Movd if !(0..2).any(|n| kind(n, Register::is_gpr64)) => 4,
+                _ => 8,
+            };
+            // Not `movq` of MMX.
+            if (0..2).any(|n| kind(n, Register::is_mm)) {
+                return None;
+            }
+            let vectors = [0, 1].map(|n| kind(n, Register::is_vector_register));
+            (op.destination, op.a, op.b) = (number(0), number(1), number(1));
+            return Some(match vectors {
+                [true, true] => low_quad,
+                [true, false] => to_vector,
+                [false, true] => {
+                    op.immediate = 0;
+                    extract
+                }
+                [false, false] => return None,
+            });
+        }
+        M::Vpextrb | M::Pextrb => op.element = 1,
+        M::Vpextrw | M::Pextrw => op.element = 2,
+        M::Vpextrd | M::Pextrd | M::Vextractps | M::Extractps => op.element = 4,
+        M::Vpextrq | M::Pextrq => op.element = 8,
+        M::Vpinsrb | M::Pinsrb => op.element = 1,
+        M::Vpinsrw | M::Pinsrw => op.element = 2,
+        M::Vpinsrd | M::Pinsrd => op.element = 4,
+        M::Vpinsrq | M::Pinsrq => op.element = 8,
+        M::Vpbroadcastb if kind(1, Register::is_gpr) => op.element = 1,
+        M::Vpbroadcastw if kind(1, Register::is_gpr) => op.element = 2,
+        M::Vpbroadcastd if kind(1, Register::is_gpr) => op.element = 4,
+        M::Vpbroadcastq if kind(1, Register::is_gpr) => op.element = 8,
+        M::Vpmovmskb | M::Pmovmskb => op.element = 1,
+        M::Vmovmskps | M::Movmskps => op.element = 4,
+        M::Vmovmskpd | M::Movmskpd => op.element = 8,
+        M::Vptest | M::Ptest => op.element = 1,
+        M::Vtestps => op.element = 4,
+        M::Vtestpd => op.element = 8,
+        M::Vcomiss | M::Vucomiss | M::Comiss | M::Ucomiss => op.element = 4,
+        M::Vcomisd | M::Vucomisd | M::Comisd | M::Ucomisd => op.element = 8,
+        M::Vcomish | M::Vucomish => op.element = 2,
+        _ => return conversion(i, op),
+    }
+    if kind(0, Register::is_mm) || kind(1, Register::is_mm) {
+        return None;
+    }
+    Some(match i.mnemonic() {
+        M::Vpextrb
+        | M::Pextrb
+        | M::Vpextrw
+        | M::Pextrw
+        | M::Vpextrd
+        | M::Pextrd
+        | M::Vpextrq
+        | M::Pextrq
+        | M::Vextractps
+        | M::Extractps => {
+            (op.destination, op.a) = (number(0), number(1));
+            extract
+        }
+        M::Vpinsrb | M::Pinsrb | M::Vpinsrw | M::Pinsrw | M::Vpinsrd | M::Pinsrd | M::Vpinsrq | M::Pinsrq => {
+            let last = i.op_count() - 2;
+            (op.destination, op.a, op.b) = (number(0), number(last - 1), number(last));
+            insert
+        }
+        M::Vpbroadcastb | M::Vpbroadcastw | M::Vpbroadcastd | M::Vpbroadcastq => {
+            (op.destination, op.b) = (number(0), number(1));
+            op.bytes = i.op0_register().size() as u8;
+            op.count = op.bytes / op.element;
+            broadcast
+        }
+        M::Vpmovmskb | M::Pmovmskb | M::Vmovmskps | M::Movmskps | M::Vmovmskpd | M::Movmskpd => {
+            (op.destination, op.b) = (number(0), number(1));
+            op.bytes = i.op1_register().size() as u8;
+            signs
+        }
+        M::Vptest | M::Ptest | M::Vtestps | M::Vtestpd => {
+            (op.a, op.b) = (number(0), number(1));
+            op.bytes = i.op0_register().size() as u8;
+            test
+        }
+        mnemonic => {
+            (op.a, op.b) = (number(0), number(1));
+            match mnemonic {
+                M::Vcomish | M::Vucomish => compare_half,
+                _ if op.element == 4 => compare::<f32>,
+                _ => compare::<f64>,
+            }
+        }
+    })
+}

@@ -1,0 +1,275 @@
+//! Guest memory: each buffer in an address range of its own, far from all others, so that one byte too far is a fault.
+//!
+//! All `unsafe` of the emulator's memory accesses is here. A region occupies the middle of a slot of 2^38 addresses; the
+//! slot's number finds it, and an access that misses names the region that it was near.
+//!
+//! ```
+//! use ixc_emulator::memory::{Memory, Slice};
+//!
+//! let mut bytes = [1u8, 2, 3, 4];
+//! let mut memory = Memory::new();
+//! let at = memory.map(Slice::write("x", &mut bytes)).unwrap();
+//! assert_eq!(memory.load::<2>(at + 2).unwrap(), [3, 4]);
+//! memory.store(at, [9]).unwrap();
+//! assert_eq!(memory.load::<2>(at + 3).unwrap_err().to_string(), "load of 2 bytes at byte 3 of `x`, which has 4");
+//! ```
+//!
+//! Invariant: host memory is touched only inside a region, and written only where the region is writable.
+
+use std::marker::PhantomData;
+
+use crate::fault::{FaultKind, Trap};
+
+/// Addresses of a slot, as a power of two: 256 GiB.
+const SLOT_BITS: u32 = 38;
+/// Where a region starts in its slot: far from both neighbours.
+const MIDDLE: u64 = 1 << (SLOT_BITS - 1);
+/// Slots below the canonical limit of 2^47; slot 0 is left to null pointers.
+const SLOTS: usize = 1 << (47 - SLOT_BITS);
+/// Bytes below `rsp` that a function may use (System V).
+const RED_ZONE: u64 = 128;
+/// Alignment up to which guest addresses agree with host ones.
+const ALIGNMENT: u64 = 64;
+
+/// A buffer of a call.
+#[derive(Clone, Copy, Debug)]
+pub struct Slice<'a> {
+    name: &'a str,
+    ptr: *mut u8,
+    len: usize,
+    writable: bool,
+    life: PhantomData<&'a mut [u8]>,
+}
+
+impl<'a> Slice<'a> {
+    /// A buffer by pointer and length.
+    ///
+    /// # Safety
+    /// For `'a`, `ptr` is valid for reads of `len` bytes and, if `writable`, for writes. Other threads may use the same
+    /// bytes only where neither they nor the emulated code writes them.
+    pub unsafe fn new(name: &'a str, ptr: *mut u8, len: usize, writable: bool) -> Slice<'a> {
+        Slice { name, ptr, len, writable, life: PhantomData }
+    }
+
+    /// A buffer that may only be read.
+    pub fn read(name: &'a str, bytes: &'a [u8]) -> Slice<'a> {
+        Slice { name, ptr: bytes.as_ptr().cast_mut(), len: bytes.len(), writable: false, life: PhantomData }
+    }
+
+    /// A buffer that may be written.
+    pub fn write(name: &'a str, bytes: &'a mut [u8]) -> Slice<'a> {
+        Slice { name, ptr: bytes.as_mut_ptr(), len: bytes.len(), writable: true, life: PhantomData }
+    }
+}
+
+struct Region<'a> {
+    slice: Slice<'a>,
+    base: u64,
+}
+
+/// All that emulated code can reach.
+pub struct Memory<'a> {
+    /// By slot; the first one holds nothing.
+    regions: Vec<Region<'a>>,
+    /// Slot of the stack.
+    stack: usize,
+    /// The lowest address of the stack that may be used now.
+    floor: u64,
+    /// The lowest offset in the stack that was written.
+    lowest: usize,
+}
+
+impl<'a> Memory<'a> {
+    /// Empty memory.
+    pub fn new() -> Memory<'a> {
+        let null = Region { slice: Slice::read("null", &[]), base: 0 };
+        Memory { regions: vec![null], stack: usize::MAX, floor: 0, lowest: usize::MAX }
+    }
+
+    /// Adds a buffer and gives its address, which agrees with the host's in the low 6 bits.
+    ///
+    /// # Errors
+    /// Where it is too large or there are too many.
+    pub fn map(&mut self, slice: Slice<'a>) -> Result<u64, Trap> {
+        let slot = self.regions.len();
+        if slot >= SLOTS || slice.len as u64 >= MIDDLE - ALIGNMENT {
+            let reason = format!("buffer `{}`, number {slot} with {} bytes, has no room", slice.name, slice.len);
+            return Err(Box::new(FaultKind::Arguments { reason }));
+        }
+        let base = ((slot as u64) << SLOT_BITS) + MIDDLE + (slice.ptr.addr() as u64 % ALIGNMENT);
+        self.regions.push(Region { slice, base });
+        Ok(base)
+    }
+
+    /// Adds the stack and gives the address behind its end.
+    ///
+    /// # Errors
+    /// As [`Memory::map`].
+    pub fn map_stack(&mut self, slice: Slice<'a>) -> Result<u64, Trap> {
+        self.stack = self.regions.len();
+        self.lowest = slice.len;
+        let len = slice.len as u64;
+        Ok(self.map(slice)? + len)
+    }
+
+    /// Tells where the stack pointer is.
+    #[inline]
+    pub fn set_stack_pointer(&mut self, rsp: u64) {
+        self.floor = rsp.wrapping_sub(RED_ZONE);
+    }
+
+    /// The lowest offset in the stack that was written.
+    pub fn lowest_stack_write(&self) -> usize {
+        self.lowest
+    }
+
+    /// Whether an access would be inside a buffer.
+    pub fn contains(&self, address: u64, bytes: usize) -> bool {
+        self.host(address, bytes, false).is_ok()
+    }
+
+    /// Faults as a store would.
+    ///
+    /// # Errors
+    /// As [`Memory::store`].
+    pub fn check_store(&self, address: u64, bytes: usize) -> Result<(), Trap> {
+        self.host(address, bytes, true).map(|_| ())
+    }
+
+    /// Loads bytes.
+    ///
+    /// # Errors
+    /// Where they are not all in one buffer.
+    #[inline]
+    pub fn load<const N: usize>(&self, address: u64) -> Result<[u8; N], Trap> {
+        let host = self.host(address, N, false)?;
+        // SAFETY: `host` gives a pointer to N bytes that are valid for reads; arrays of bytes need no alignment.
+        Ok(unsafe { host.cast::<[u8; N]>().read_unaligned() })
+    }
+
+    /// Stores bytes.
+    ///
+    /// # Errors
+    /// Where they are not all in one buffer that may be written.
+    #[inline]
+    pub fn store<const N: usize>(&mut self, address: u64, bytes: [u8; N]) -> Result<(), Trap> {
+        let host = self.host(address, N, true)?;
+        self.wrote(address);
+        // SAFETY: `host` gives a pointer to N bytes that are valid for writes; arrays of bytes need no alignment.
+        unsafe { host.cast::<[u8; N]>().write_unaligned(bytes) };
+        Ok(())
+    }
+
+    /// Loads bytes, as many as `into` has.
+    ///
+    /// # Errors
+    /// As [`Memory::load`].
+    #[inline]
+    pub fn read(&self, address: u64, into: &mut [u8]) -> Result<(), Trap> {
+        let host = self.host(address, into.len(), false)?;
+        // SAFETY: `host` gives a pointer that is valid for reads of that many bytes; `into` is the emulator's own.
+        unsafe { std::ptr::copy_nonoverlapping(host, into.as_mut_ptr(), into.len()) };
+        Ok(())
+    }
+
+    /// Stores bytes.
+    ///
+    /// # Errors
+    /// As [`Memory::store`].
+    #[inline]
+    pub fn write(&mut self, address: u64, from: &[u8]) -> Result<(), Trap> {
+        let host = self.host(address, from.len(), true)?;
+        self.wrote(address);
+        // SAFETY: `host` gives a pointer that is valid for writes of that many bytes; `from` is the emulator's own.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), host, from.len()) };
+        Ok(())
+    }
+
+    fn slot(address: u64) -> usize {
+        (address >> SLOT_BITS) as usize
+    }
+
+    /// Remembers how far down the stack was written.
+    #[inline]
+    fn wrote(&mut self, address: u64) {
+        let slot = Memory::slot(address);
+        if slot == self.stack
+            && let Some(region) = self.regions.get(slot)
+        {
+            self.lowest = self.lowest.min(address.wrapping_sub(region.base) as usize);
+        }
+    }
+
+    /// Where an access is on the host, if it may be.
+    #[inline]
+    fn host(&self, address: u64, bytes: usize, write: bool) -> Result<*mut u8, Trap> {
+        let slot = Memory::slot(address);
+        if let Some(region) = self.regions.get(slot) {
+            let offset = address.wrapping_sub(region.base);
+            let len = region.slice.len as u64;
+            let inside = offset <= len && bytes as u64 <= len - offset;
+            if inside && (region.slice.writable || !write) && (slot != self.stack || address >= self.floor) {
+                return Ok(region.slice.ptr.wrapping_add(offset as usize));
+            }
+        }
+        Err(self.refuse(address, bytes, write))
+    }
+
+    #[cold]
+    fn refuse(&self, address: u64, bytes: usize, write: bool) -> Trap {
+        let slot = Memory::slot(address);
+        let Some(region) = self.regions.get(slot).filter(|_| slot > 0) else {
+            return Box::new(FaultKind::Unmapped { address, bytes, write });
+        };
+        let offset = address.wrapping_sub(region.base).cast_signed();
+        let (buffer, size) = (region.slice.name.to_string(), region.slice.len);
+        let inside = usize::try_from(offset).is_ok_and(|o| o.checked_add(bytes).is_some_and(|end| end <= size));
+        Box::new(match (inside, slot == self.stack) {
+            (false, _) => FaultKind::OutOfBounds { buffer, offset, bytes, size, write },
+            (true, true) => FaultKind::RedZone { below: (self.floor + RED_ZONE).saturating_sub(address), write },
+            (true, false) => FaultKind::ReadOnly { buffer, offset, bytes },
+        })
+    }
+}
+
+impl Default for Memory<'_> {
+    fn default() -> Self {
+        Memory::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_byte_too_far_is_refused_on_both_sides_and_named() {
+        let (mut a, b) = ([0u8; 8], [7u8; 8]);
+        let mut memory = Memory::new();
+        let at = memory.map(Slice::write("a", &mut a)).unwrap();
+        let of = memory.map(Slice::read("b", &b)).unwrap();
+        assert_eq!(memory.load::<8>(of).unwrap(), [7; 8]);
+        let outside = |offset, bytes, write| {
+            Box::new(FaultKind::OutOfBounds { buffer: "a".into(), offset, bytes, size: 8, write })
+        };
+        assert_eq!(memory.load::<1>(at - 1).unwrap_err(), outside(-1, 1, false));
+        assert_eq!(memory.store(at + 5, [0; 4]).unwrap_err(), outside(5, 4, true));
+        let read_only = FaultKind::ReadOnly { buffer: "b".into(), offset: 2, bytes: 2 };
+        assert_eq!(*memory.store(of + 2, [0; 2]).unwrap_err(), read_only);
+        assert!(matches!(*memory.load::<1>(0).unwrap_err(), FaultKind::Unmapped { address: 0, .. }));
+        assert!(matches!(*memory.load::<8>(u64::MAX - 3).unwrap_err(), FaultKind::Unmapped { .. }));
+        assert_eq!(memory.store(at + 4, [1, 2]), Ok(()));
+        assert_eq!(a, [0, 0, 0, 0, 1, 2, 0, 0]);
+    }
+
+    #[test]
+    fn the_stack_ends_at_the_red_zone() {
+        let mut bytes = vec![0u8; 4096];
+        let mut memory = Memory::new();
+        let end = memory.map_stack(Slice::write("stack", &mut bytes)).unwrap();
+        memory.set_stack_pointer(end - 8);
+        assert_eq!(memory.store(end - 136, [1; 8]), Ok(()));
+        assert_eq!(memory.lowest_stack_write(), 4096 - 136);
+        assert_eq!(*memory.store(end - 137, [1; 8]).unwrap_err(), FaultKind::RedZone { below: 129, write: true });
+    }
+}

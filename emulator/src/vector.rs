@@ -1,0 +1,379 @@
+//! The one path that vector instructions take: fetch operands, broadcast, compute, mask, clear what is above.
+//!
+//! What differs per instruction is a [`Row`]: how its lanes are computed and how wide an element is. Length, mask,
+//! broadcast and rounding are read from the decoded instruction.
+
+use iced_x86::{EncodingKind, Instruction, Mnemonic, OpKind};
+
+use crate::fault::{FaultKind, Trap};
+use crate::op::{LaneFn, Machine, MaskFn, Op, Run};
+use crate::state::Vector;
+use crate::{compare, convert, float, integer, lanes, masks, moves, shuffle};
+
+type Step = Result<(), Trap>;
+
+/// How the result is made.
+pub(crate) enum Shape {
+    /// From the sources.
+    Lanes(LaneFn),
+    /// From the sources and the destination's old value (or the fourth operand's).
+    Accumulate(LaneFn),
+    /// As `Lanes`, in the lowest element; the others are those of `a`.
+    Scalar(LaneFn),
+    /// As `Accumulate`, in the lowest element; the others stay.
+    ScalarAccumulate(LaneFn),
+    /// A mask.
+    Mask(MaskFn),
+    /// A mask with one bit.
+    ScalarMask(MaskFn),
+    /// `b` where the mask is set, `a` elsewhere.
+    Blend,
+}
+
+/// What is special about an instruction.
+pub(crate) struct Row {
+    pub shape: Shape,
+    /// Bytes of an element of the result.
+    pub element: u8,
+    /// Bytes of an element of the source.
+    pub source: u8,
+    /// Memory is accessed whole, whatever the mask says: where elements move, by the manual (exception classes `NF`), and
+    /// where some processor does so.
+    pub whole: bool,
+}
+
+impl Row {
+    pub fn new(shape: Shape, element: u8) -> Row {
+        Row { shape, element, source: element, whole: false }
+    }
+
+    /// With faults of elements that are masked away.
+    pub fn whole(self) -> Row {
+        Row { whole: true, ..self }
+    }
+
+    /// With elements of another size in the source.
+    pub fn from(self, source: u8) -> Row {
+        Row { source, ..self }
+    }
+}
+
+/// The bits of the mask that stand for elements.
+#[inline]
+fn active(m: &Machine, op: &Op) -> u64 {
+    let all = u64::MAX >> (64 - u32::from(op.count).max(1));
+    if op.mask == 0 { all } else { m.state.mask[usize::from(op.mask)] & all }
+}
+
+/// Refuses an address that an aligned access may not have.
+#[inline]
+pub(crate) fn check_alignment(op: &Op, address: u64) -> Step {
+    if op.alignment > 1 && !address.is_multiple_of(u64::from(op.alignment)) {
+        let (bytes, alignment) = (usize::from(op.memory_bytes), usize::from(op.alignment));
+        return Err(Box::new(FaultKind::Misaligned { address, bytes, alignment }));
+    }
+    Ok(())
+}
+
+/// The memory operand as a vector; elements that are masked away are not read.
+#[inline]
+pub(crate) fn memory_source(m: &Machine, op: &Op) -> Result<Vector, Trap> {
+    let address = m.address(op);
+    check_alignment(op, address)?;
+    let mut v = Vector::ZERO;
+    let bytes = usize::from(op.memory_bytes);
+    if op.broadcast {
+        if op.mask != 0 && !op.whole && active(m, op) == 0 {
+            return Ok(v);
+        }
+        let end = usize::from(op.source_bytes);
+        match op.memory_element {
+            2 => v.0[..end].as_chunks_mut::<2>().0.fill(m.memory.load(address)?),
+            4 => v.0[..end].as_chunks_mut::<4>().0.fill(m.memory.load(address)?),
+            _ => v.0[..end].as_chunks_mut::<8>().0.fill(m.memory.load(address)?),
+        }
+        return Ok(v);
+    }
+    if op.mask != 0 && !op.whole && !m.memory.contains(address, bytes) {
+        return masked_source(m, op, address);
+    }
+    match bytes {
+        64 => v.0 = m.memory.load(address)?,
+        32 => v.0.as_chunks_mut::<32>().0[0] = m.memory.load(address)?,
+        16 => v.0.as_chunks_mut::<16>().0[0] = m.memory.load(address)?,
+        _ => m.memory.read(address, &mut v.0[..bytes])?,
+    }
+    Ok(v)
+}
+
+/// Element by element: faults of those that are masked away are suppressed.
+#[cold]
+fn masked_source(m: &Machine, op: &Op, address: u64) -> Result<Vector, Trap> {
+    let mut v = Vector::ZERO;
+    let (bytes, element) = (usize::from(op.memory_bytes), usize::from(op.memory_element));
+    let active = active(m, op);
+    if bytes / element < usize::from(op.count) {
+        // Elements in memory are used several times.
+        if active != 0 {
+            m.memory.read(address, &mut v.0[..bytes])?;
+        }
+        return Ok(v);
+    }
+    for i in (0..usize::from(op.count)).filter(|i| active >> i & 1 == 1) {
+        m.memory.read(address.wrapping_add((i * element) as u64), &mut v.0[i * element..][..element])?;
+    }
+    Ok(v)
+}
+
+#[inline(always)]
+fn second<const MEMORY: bool>(m: &Machine, op: &Op) -> Result<Vector, Trap> {
+    if MEMORY { memory_source(m, op) } else { Ok(m.state.vector[usize::from(op.b)]) }
+}
+
+/// Masks a result and writes it; what is above is clear in `r`, except that legacy instructions leave it as it was.
+#[inline(always)]
+pub(crate) fn finish<const MASKED: bool>(m: &mut Machine, op: &Op, mut r: Vector) {
+    let destination = &mut m.state.vector[usize::from(op.destination)];
+    if MASKED {
+        let old = if op.zeroing { &Vector::ZERO } else { &*destination };
+        lanes::select(&mut r, old, m.state.mask[usize::from(op.mask)], op);
+    }
+    if op.legacy {
+        r.0[16..].copy_from_slice(&destination.0[16..]);
+    }
+    *destination = r;
+}
+
+fn run_lanes<const MEMORY: bool, const MASKED: bool>(m: &mut Machine, op: &Op) -> Step {
+    let b = second::<MEMORY>(m, op)?;
+    let mut r = Vector::ZERO;
+    (op.lanes)(&mut r, &m.state.vector[usize::from(op.a)], &b, op);
+    finish::<MASKED>(m, op, r);
+    Ok(())
+}
+
+/// The first bytes of a vector, the rest zero.
+#[inline(always)]
+fn low(v: &Vector, bytes: u8) -> Vector {
+    let mut r = Vector::ZERO;
+    match bytes {
+        64 => r = *v,
+        32 => r.0[..32].copy_from_slice(&v.0[..32]),
+        _ => r.0[..16].copy_from_slice(&v.0[..16]),
+    }
+    r
+}
+
+fn run_accumulate<const MEMORY: bool, const MASKED: bool>(m: &mut Machine, op: &Op) -> Step {
+    let b = second::<MEMORY>(m, op)?;
+    let mut r = low(&m.state.vector[usize::from(op.c)], op.bytes);
+    (op.lanes)(&mut r, &m.state.vector[usize::from(op.a)], &b, op);
+    finish::<MASKED>(m, op, r);
+    Ok(())
+}
+
+fn run_scalar<const MEMORY: bool, const MASKED: bool>(m: &mut Machine, op: &Op) -> Step {
+    let b = second::<MEMORY>(m, op)?;
+    let a = m.state.vector[usize::from(op.a)];
+    // `c` is the destination where the old value takes part, and `a` where it does not.
+    let mut computed = low(&m.state.vector[usize::from(op.c)], 16);
+    (op.lanes)(&mut computed, &a, &b, op);
+    let element = usize::from(op.element);
+    let mut r = low(&m.state.vector[usize::from(op.c)], 16);
+    r.0[..element].copy_from_slice(&computed.0[..element]);
+    finish::<MASKED>(m, op, r);
+    Ok(())
+}
+
+fn run_mask<const MEMORY: bool, const MASKED: bool>(m: &mut Machine, op: &Op) -> Step {
+    let b = second::<MEMORY>(m, op)?;
+    let bits = (op.compare)(&m.state.vector[usize::from(op.a)], &b, op);
+    m.state.mask[usize::from(op.destination)] = if MASKED { bits & active(m, op) } else { bits };
+    Ok(())
+}
+
+fn run_blend<const MEMORY: bool>(m: &mut Machine, op: &Op) -> Step {
+    let mut r = low(&second::<MEMORY>(m, op)?, op.bytes);
+    if op.mask != 0 {
+        let other = if op.zeroing { Vector::ZERO } else { m.state.vector[usize::from(op.a)] };
+        lanes::select(&mut r, &other, m.state.mask[usize::from(op.mask)], op);
+    }
+    m.state.vector[usize::from(op.destination)] = r;
+    Ok(())
+}
+
+/// Writes the result to memory, element by element where it is masked.
+pub(crate) fn store_masked(m: &mut Machine, op: &Op, r: &Vector) -> Step {
+    let address = m.address(op);
+    check_alignment(op, address)?;
+    let bytes = usize::from(op.memory_bytes);
+    if op.mask == 0 {
+        return match bytes {
+            64 => m.memory.store(address, r.0),
+            32 => m.memory.store(address, r.0.as_chunks::<32>().0[0]),
+            16 => m.memory.store(address, r.0.as_chunks::<16>().0[0]),
+            _ => m.memory.write(address, &r.0[..bytes]),
+        };
+    }
+    if op.whole {
+        m.memory.check_store(address, bytes)?;
+    }
+    let element = usize::from(op.element);
+    let active = active(m, op);
+    for i in (0..usize::from(op.count)).filter(|i| active >> i & 1 == 1) {
+        m.memory.write(address.wrapping_add((i * element) as u64), &r.0[i * element..][..element])?;
+    }
+    Ok(())
+}
+
+fn run_store(m: &mut Machine, op: &Op) -> Step {
+    let b = m.state.vector[usize::from(op.b)];
+    let mut r = Vector::ZERO;
+    (op.lanes)(&mut r, &b, &b, op);
+    store_masked(m, op, &r)
+}
+
+macro_rules! by_source {
+    ($op:expr, $memory:expr, $f:ident) => {
+        match ($memory, $op.mask != 0) {
+            (false, false) => $f::<false, false> as Run,
+            (false, true) => $f::<false, true>,
+            (true, false) => $f::<true, false>,
+            (true, true) => $f::<true, true>,
+        }
+    };
+}
+
+/// Bytes that a broadcast fills, which only the name of the memory operand's size tells where the result is shorter than
+/// the source.
+fn broadcast_bytes(i: &Instruction) -> u8 {
+    let name = format!("{:?}", i.memory_size());
+    let digits: String = name.trim_start_matches("Broadcast").chars().take_while(char::is_ascii_digit).collect();
+    digits.parse::<u16>().map_or(0, |bits| (bits / 8) as u8)
+}
+
+/// Instructions whose mask chooses between the sources.
+pub(crate) fn is_blend(mnemonic: Mnemonic) -> bool {
+    use Mnemonic as M;
+    matches!(mnemonic, M::Vpblendmb | M::Vpblendmw | M::Vpblendmd | M::Vpblendmq | M::Vblendmps | M::Vblendmpd)
+}
+
+/// Instructions whose memory operand must be aligned, legacy ones aside.
+fn is_aligned(mnemonic: Mnemonic) -> bool {
+    use Mnemonic as M;
+    matches!(
+        mnemonic,
+        M::Vmovaps
+            | M::Vmovapd
+            | M::Vmovdqa
+            | M::Vmovdqa32
+            | M::Vmovdqa64
+            | M::Vmovntdq
+            | M::Vmovntps
+            | M::Vmovntpd
+            | M::Vmovntdqa
+    )
+}
+
+/// Legacy instructions with 16 bytes of memory that need not be aligned.
+fn is_unaligned_legacy(mnemonic: Mnemonic) -> bool {
+    use Mnemonic as M;
+    matches!(mnemonic, M::Movups | M::Movupd | M::Movdqu | M::Lddqu)
+}
+
+/// Makes the op of a vector, mask or tile instruction.
+pub(crate) fn decode(i: &Instruction, op: &mut Op) -> Option<Run> {
+    op.legacy = i.encoding() == EncodingKind::Legacy;
+    let aligned = op.legacy && op.memory_bytes == 16 && !is_unaligned_legacy(i.mnemonic());
+    if is_aligned(i.mnemonic()) || aligned {
+        op.alignment = op.memory_bytes;
+    }
+    if let Some(run) = masks::decode(i, op).or_else(|| moves::decode(i, op)) {
+        return Some(run);
+    }
+    let row = integer::row(i).or_else(|| float::row(i)).or_else(|| compare::row(i)).or_else(|| convert::row(i));
+    let row = row.or_else(|| shuffle::row(i))?;
+    operands(i, op, &row)
+}
+
+/// Takes the operands of an instruction that has a row.
+pub(crate) fn operands(i: &Instruction, op: &mut Op, row: &Row) -> Option<Run> {
+    let count = (0..i.op_count()).filter(|n| matches!(i.op_kind(*n), OpKind::Register | OpKind::Memory)).count() as u32;
+    let register = |n: u32| (i.op_kind(n) == OpKind::Register).then(|| i.op_register(n).number() as u8);
+    op.whole = row.whole;
+    op.element = row.element;
+    let to_memory = i.op0_kind() == OpKind::Memory;
+    if !to_memory {
+        op.destination = register(0)?;
+    }
+    // Which operand is the last source, and so may be memory.
+    let last = match count {
+        1 => 0,
+        2 => 1,
+        3 | 4 => 2,
+        _ => return None,
+    };
+    op.a = if count <= 2 { op.destination } else { register(1)? };
+    let memory = i.op_kind(last) == OpKind::Memory;
+    let mut c = op.destination;
+    if count == 4 {
+        // With a fourth operand the last two may change places, which no instruction here does.
+        c = register(3)?;
+    }
+    let vector_bytes = |n: u32| {
+        let r = i.op_register(n);
+        (i.op_kind(n) == OpKind::Register && r.is_vector_register()).then(|| r.size() as u8)
+    };
+    if !memory {
+        op.b = register(last)?;
+        vector_bytes(last)?;
+    }
+    op.source_bytes = match vector_bytes(last) {
+        Some(bytes) => bytes,
+        None if op.broadcast => broadcast_bytes(i),
+        None => op.memory_bytes,
+    };
+    let scalar = matches!(row.shape, Shape::Scalar(_) | Shape::ScalarAccumulate(_) | Shape::ScalarMask(_));
+    op.bytes = match vector_bytes(0) {
+        Some(bytes) => bytes,
+        None if to_memory => op.memory_bytes,
+        None => vector_bytes(1)?,
+    };
+    op.count = if scalar {
+        1
+    } else if count <= 2 || to_memory {
+        // A source of any number of elements has none of its own.
+        let limit = op.source_bytes.checked_div(row.source).unwrap_or(u8::MAX);
+        (op.bytes / row.element).min(limit)
+    } else {
+        op.bytes / row.element
+    };
+    // An embedded rounding implies the full length in packed instructions, which the registers already tell.
+    Some(match row.shape {
+        Shape::Lanes(lanes) => {
+            op.lanes = lanes;
+            if to_memory {
+                return Some(run_store);
+            }
+            by_source!(op, memory, run_lanes)
+        }
+        Shape::Accumulate(lanes) => {
+            (op.lanes, op.c) = (lanes, c);
+            by_source!(op, memory, run_accumulate)
+        }
+        Shape::Scalar(lanes) => {
+            (op.lanes, op.c) = (lanes, op.a);
+            by_source!(op, memory, run_scalar)
+        }
+        Shape::ScalarAccumulate(lanes) => {
+            (op.lanes, op.c) = (lanes, op.destination);
+            by_source!(op, memory, run_scalar)
+        }
+        Shape::Mask(compare) | Shape::ScalarMask(compare) => {
+            op.compare = compare;
+            by_source!(op, memory, run_mask)
+        }
+        Shape::Blend if memory => run_blend::<true>,
+        Shape::Blend => run_blend::<false>,
+    })
+}

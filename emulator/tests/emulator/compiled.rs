@@ -1,0 +1,99 @@
+//! Compiled kernels in the emulator against the interpreter.
+
+use ixc_codegen::x64::{self, Compiled, X64Error};
+use ixc_emulator::{Program, Slice};
+use ixc_ir::kernel::random::{Options, random_buffers, random_dims, random_kernel_with};
+use ixc_ir::kernel::{BufferKind, Kernel, Op, interpret};
+use ixc_targets::Target;
+
+/// First of the seeds.
+const SEED: u64 = 0x71e5;
+/// How many seeds follow it.
+const KERNELS: u64 = 200;
+
+/// A random kernel of all ops that the target has a lowering for, and its code, decoded again.
+fn program(seed: u64, target: Target, full: &mut u64) -> (Kernel, Program) {
+    let widest = target.row().vector_bytes;
+    let everything = Options { widest, tiles: target.row().tile_registers > 0, has: |_| true };
+    let basic = Options {
+        widest,
+        tiles: false,
+        has: |op| !matches!(op, Op::Dot4U8S8 | Op::ToBf16 | Op::Bf16ToF32 | Op::ToBf16Pairs),
+    };
+    let mut kernel = random_kernel_with(seed, everything);
+    let compiled = match x64::compile(&kernel, target) {
+        // Random tiles live side by side and are used several times, which the target's eight can't always be.
+        Err(
+            X64Error::NoLowering { .. }
+            | X64Error::Unsupported { .. }
+            | X64Error::TileCopy { .. }
+            | X64Error::OutOfTiles,
+        ) => {
+            kernel = random_kernel_with(seed, basic);
+            x64::compile(&kernel, target)
+        }
+        compiled => {
+            *full += 1;
+            compiled
+        }
+    };
+    let compiled = compiled.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    let program = decode(&compiled, target);
+    (kernel, program)
+}
+
+fn decode(compiled: &Compiled, target: Target) -> Program {
+    let code = [&compiled.code[..], &compiled.constants].concat();
+    let program = Program::new(&code, compiled.code_bytes, target.features());
+    program.unwrap_or_else(|e| panic!("{}: {e}", compiled.name))
+}
+
+/// The code of a kernel, decoded again.
+pub fn decoded(kernel: &Kernel, target: Target) -> Program {
+    decode(&x64::compile(kernel, target).unwrap_or_else(|e| panic!("{}: {e}", kernel.name)), target)
+}
+
+pub fn call(program: &Program, kernel: &Kernel, dims: &[i64], buffers: &mut [Vec<u8>]) -> Result<u64, String> {
+    let slices: Vec<Slice> = kernel
+        .buffers
+        .iter()
+        .zip(buffers)
+        .map(|(b, bytes)| match b.kind {
+            BufferKind::Read | BufferKind::Index { .. } => Slice::read(&b.name, bytes),
+            BufferKind::Write | BufferKind::ReadWrite | BufferKind::Scratch => Slice::write(&b.name, bytes),
+        })
+        .collect();
+    program.call(&slices, dims).map(|stats| stats.instructions).map_err(|fault| fault.to_string())
+}
+
+fn random_kernels(target: Target) {
+    let (mut instructions, mut full) = (0, 0);
+    for seed in SEED..SEED + KERNELS {
+        let (kernel, program) = program(seed, target, &mut full);
+        let dims = random_dims(&kernel, seed);
+        let buffers = random_buffers(&kernel, &dims, seed);
+        let (mut right, mut got) = (buffers.clone(), buffers);
+        interpret::run(&kernel, &dims, &mut right).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        instructions += call(&program, &kernel, &dims, &mut got).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        for (b, (got, right)) in got.iter().zip(&right).enumerate() {
+            let at = got.iter().zip(right).position(|(a, b)| a != b);
+            assert_eq!(at, None, "seed {seed}, dims {dims:?}: buffer %{} differs", kernel.buffers[b].name);
+        }
+    }
+    println!("{KERNELS} kernels for {}, {full} of them with any op, {instructions} instructions", target.name());
+}
+
+#[test]
+fn random_kernels_for_avx2_compute_what_the_interpreter_computes() {
+    random_kernels(Target::AVX2);
+}
+
+#[test]
+fn random_kernels_for_avx512_compute_what_the_interpreter_computes() {
+    random_kernels(Target::AVX512);
+}
+
+#[test]
+fn random_kernels_for_amx_compute_what_the_interpreter_computes() {
+    random_kernels(Target::AMX);
+}

@@ -1,0 +1,602 @@
+//! Every instruction that the emulator knows and this CPU has, in all its forms, against this CPU.
+//!
+//! An instruction runs here only if CPUID and the system allow everything that it needs, on any x86-64: without AVX the legacy
+//! instructions are left. The forms come from the decoder's description of each instruction: which operands it takes, whether it can be masked,
+//! broadcast, rounded. `IXC_MNEMONIC=vaddps` runs one.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use iced_x86::{
+    Code, CpuidFeature, Decoder, DecoderOptions, Encoder, Instruction, Mnemonic, OpCodeOperandKind, OpKind, Register,
+    RoundingControl,
+};
+use ixc_emulator::state::{State, Vector};
+use ixc_emulator::{FaultKind, Program, Slice};
+use ixc_targets::cpu;
+use ixc_targets::{Feature, Features};
+use ixc_testing::qemu;
+
+use super::state::Random;
+use super::thunk::{Block, Thunks, Width};
+
+/// Random operands for each form of an instruction.
+const ROUNDS: usize = 6;
+/// Runs of each with masked elements behind the end of memory.
+const CUTS: usize = 2;
+/// Bytes that memory operands may touch.
+const MEMORY: usize = 4096;
+/// Where they point: in the middle.
+const POINTED: usize = 2048;
+/// The general registers that operands may be: not the arguments', which the emulator sets, nor the pointer to memory.
+const GENERAL: [u32; 12] = [0, 1, 2, 5, 8, 9, 10, 11, 12, 13, 14, 15];
+const POINTER: Register = Register::RBX;
+/// Flags, as the decoder numbers them and as the processor does.
+const FLAGS: [(u32, u64); 6] = [(1, 1 << 11), (2, 1 << 7), (4, 1 << 6), (8, 1 << 4), (16, 1), (32, 1 << 2)];
+
+/// Which form of an instruction is made.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Form {
+    memory: bool,
+    broadcast: bool,
+    masked: bool,
+    zeroing: bool,
+    rounding: RoundingControl,
+    suppress: bool,
+}
+
+fn forms(code: Code) -> Vec<Form> {
+    let info = code.op_code();
+    let has_memory = info.op_kinds().iter().any(|k| format!("{k:?}").contains("mem"));
+    let has_register = !info.op_kinds().iter().any(|k| {
+        let name = format!("{k:?}");
+        name.starts_with("mem") || name == "sibmem"
+    });
+    let mut forms = Vec::new();
+    let plain = Form {
+        memory: false,
+        broadcast: false,
+        masked: false,
+        zeroing: false,
+        rounding: RoundingControl::None,
+        suppress: false,
+    };
+    let mut places = Vec::new();
+    if has_register {
+        places.push(plain);
+        if info.can_use_rounding_control() {
+            for rounding in [
+                RoundingControl::RoundToNearest,
+                RoundingControl::RoundDown,
+                RoundingControl::RoundUp,
+                RoundingControl::RoundTowardZero,
+            ] {
+                places.push(Form { rounding, ..plain });
+            }
+        } else if info.can_suppress_all_exceptions() {
+            places.push(Form { suppress: true, ..plain });
+        }
+    }
+    if has_memory {
+        places.push(Form { memory: true, ..plain });
+        if info.can_broadcast() {
+            places.push(Form { memory: true, broadcast: true, ..plain });
+        }
+    }
+    for place in places {
+        if !info.require_op_mask_register() {
+            forms.push(place);
+        }
+        if info.can_use_op_mask_register() {
+            forms.push(Form { masked: true, ..place });
+            // A store merges always.
+            let stores = place.memory && format!("{:?}", info.op0_kind()).contains("mem");
+            if info.can_use_zeroing_masking() && !stores {
+                forms.push(Form { masked: true, zeroing: true, ..place });
+            }
+        }
+    }
+    forms
+}
+
+/// An instruction of this form with random operands; `None` where an operand is of a kind that is not made.
+fn make(code: Code, form: Form, random: &mut Random) -> Option<Instruction> {
+    use OpCodeOperandKind as K;
+    let info = code.op_code();
+    let mut i = Instruction::default();
+    i.set_code(code);
+    let evex = info.encoding() == iced_x86::EncodingKind::EVEX;
+    let vectors = if evex { 32 } else { 16 };
+    // Few registers, so that operands are often the same; different ones where they must be.
+    let distinct = info.requires_unique_reg_nums() || info.requires_unique_dest_reg_num();
+    let mut taken: Vec<u32> = Vec::new();
+    let mut vector = |random: &mut Random| {
+        let start = random.pick(&[0, vectors - 4]);
+        loop {
+            let n = start + random.below(4) as u32;
+            if !(distinct && taken.contains(&n)) {
+                taken.push(n);
+                return n;
+            }
+        }
+    };
+    for (n, kind) in (0..).zip(info.op_kinds()) {
+        let mut register = |base: Register, number: u32| {
+            i.set_op_register(n, base + number);
+            true
+        };
+        let general = random.pick(&GENERAL);
+        let vsib = match kind {
+            K::mem_vsib32x | K::mem_vsib64x => Some(Register::XMM0),
+            K::mem_vsib32y | K::mem_vsib64y => Some(Register::YMM0),
+            K::mem_vsib32z | K::mem_vsib64z => Some(Register::ZMM0),
+            _ => None,
+        };
+        let made = match kind {
+            K::r8_or_mem if !form.memory => register(Register::AL, if general >= 4 { general + 4 } else { general }),
+            K::r16_or_mem if !form.memory => register(Register::AX, general),
+            K::r32_or_mem if !form.memory => register(Register::EAX, general),
+            K::r64_or_mem if !form.memory => register(Register::RAX, general),
+            K::xmm_or_mem if !form.memory => register(Register::XMM0, vector(random)),
+            K::ymm_or_mem if !form.memory => register(Register::YMM0, vector(random)),
+            K::zmm_or_mem if !form.memory => register(Register::ZMM0, vector(random)),
+            K::k_or_mem if !form.memory => register(Register::K0, random.below(8) as u32),
+            K::r8_or_mem
+            | K::r16_or_mem
+            | K::r32_or_mem
+            | K::r64_or_mem
+            | K::xmm_or_mem
+            | K::ymm_or_mem
+            | K::zmm_or_mem
+            | K::k_or_mem
+            | K::mem
+            | K::mem_vsib32x
+            | K::mem_vsib64x
+            | K::mem_vsib32y
+            | K::mem_vsib64y
+            | K::mem_vsib32z
+            | K::mem_vsib64z => {
+                i.set_op_kind(n, OpKind::Memory);
+                i.set_memory_base(POINTER);
+                if code.mnemonic() == Mnemonic::Lea {
+                    // An address that nothing is loaded from.
+                    i.set_memory_base(Register::RAX + general);
+                    i.set_memory_index(Register::RAX + random.pick(&GENERAL));
+                    i.set_memory_index_scale(random.pick(&[1, 2, 4, 8]));
+                }
+                if let Some(base) = vsib {
+                    i.set_memory_index(base + vector(random));
+                    i.set_memory_index_scale(random.pick(&[1, 2, 4, 8]));
+                }
+                let displacement: i64 = random.pick(&[0, 64, -64, 128, 0x240]);
+                i.set_memory_displacement64(displacement.cast_unsigned());
+                i.set_memory_displ_size(u32::from(displacement != 0));
+                i.set_is_broadcast(form.broadcast);
+                true
+            }
+            // `spl` to `dil` stand between.
+            K::r8_reg | K::r8_opcode => register(Register::AL, if general >= 4 { general + 4 } else { general }),
+            K::r16_reg | K::r16_rm | K::r16_opcode => register(Register::AX, general),
+            K::r32_reg | K::r32_rm | K::r32_opcode | K::r32_vvvv => register(Register::EAX, general),
+            K::r64_reg | K::r64_rm | K::r64_opcode | K::r64_vvvv => register(Register::RAX, general),
+            K::k_reg | K::k_rm | K::k_vvvv => register(Register::K0, random.below(8) as u32),
+            K::xmm_reg | K::xmm_rm | K::xmm_vvvv | K::xmm_is4 => register(Register::XMM0, vector(random)),
+            K::ymm_reg | K::ymm_rm | K::ymm_vvvv | K::ymm_is4 => register(Register::YMM0, vector(random)),
+            K::zmm_reg | K::zmm_rm | K::zmm_vvvv => register(Register::ZMM0, vector(random)),
+            K::al => register(Register::AL, 0),
+            K::cl => register(Register::CL, 0),
+            K::ax => register(Register::AX, 0),
+            K::eax => register(Register::EAX, 0),
+            K::rax => register(Register::RAX, 0),
+            K::imm8 | K::imm8_const_1 => {
+                i.set_op_kind(n, OpKind::Immediate8);
+                let x = if random.chance(2) { random.next() as u8 } else { random.below(20) as u8 };
+                i.set_immediate8(if *kind == K::imm8 { x } else { 1 });
+                true
+            }
+            K::imm8sex16 | K::imm8sex32 | K::imm8sex64 => {
+                let x = random.next() as i8;
+                match kind {
+                    K::imm8sex16 => {
+                        i.set_op_kind(n, OpKind::Immediate8to16);
+                        i.set_immediate8to16(x.into());
+                    }
+                    K::imm8sex32 => {
+                        i.set_op_kind(n, OpKind::Immediate8to32);
+                        i.set_immediate8to32(x.into());
+                    }
+                    _ => {
+                        i.set_op_kind(n, OpKind::Immediate8to64);
+                        i.set_immediate8to64(x.into());
+                    }
+                }
+                true
+            }
+            K::imm16 => {
+                i.set_op_kind(n, OpKind::Immediate16);
+                i.set_immediate16(random.integer() as u16);
+                true
+            }
+            K::imm32 => {
+                i.set_op_kind(n, OpKind::Immediate32);
+                i.set_immediate32(random.integer() as u32);
+                true
+            }
+            K::imm32sex64 => {
+                i.set_op_kind(n, OpKind::Immediate32to64);
+                i.set_immediate32to64((random.integer() as i32).into());
+                true
+            }
+            K::imm64 => {
+                i.set_op_kind(n, OpKind::Immediate64);
+                i.set_immediate64(random.integer());
+                true
+            }
+            _ => false,
+        };
+        if !made {
+            return None;
+        }
+    }
+    if form.masked {
+        i.set_op_mask(Register::K1 + random.below(7) as u32);
+        i.set_zeroing_masking(form.zeroing);
+    }
+    i.set_rounding_control(form.rounding);
+    i.set_suppress_all_exceptions(form.suppress);
+    Some(i)
+}
+
+/// Whether this CPU has all that an instruction needs, and the thunk loads and stores the registers that it may touch. What no CPUID
+/// bit is known for is not here: the decoder knows instructions of CPUs that were never sold as well.
+fn is_here(code: Code, present: Features, width: Width) -> bool {
+    code.cpuid_features().iter().all(|f| match ixc_targets::instruction::feature(*f) {
+        Some(feature) => present.has(feature) && Width::needed(feature).is_some_and(|needed| needed <= width),
+        None => is_here_without_a_row(*f),
+    })
+}
+
+/// Whether this CPU has what the target table has no row for, because every CPU that our code is made for has it.
+fn is_here_without_a_row(feature: CpuidFeature) -> bool {
+    use CpuidFeature as F;
+    use std::arch::is_x86_feature_detected as has;
+    match feature {
+        F::INTEL8086 | F::INTEL186 | F::INTEL286 | F::INTEL386 | F::INTEL486 | F::X64 => true,
+        F::CMOV | F::FPU | F::MULTIBYTENOP | F::PAUSE | F::SSE | F::SSE2 => true,
+        F::SSE3 => has!("sse3"),
+        F::SSSE3 => has!("ssse3"),
+        F::SSE4_1 => has!("sse4.1"),
+        F::SSE4_2 => has!("sse4.2"),
+        F::POPCNT => has!("popcnt"),
+        F::LZCNT => has!("lzcnt"),
+        F::BMI1 => has!("bmi1"),
+        F::BMI2 => has!("bmi2"),
+        F::MOVBE => has!("movbe"),
+        // CPUID.80000001H:ECX[8]
+        F::PREFETCHW => std::arch::x86_64::__cpuid(0x8000_0001).ecx >> 8 & 1 == 1,
+        _ => false,
+    }
+}
+
+/// Instructions that the thunk can't hold: they move the stack pointer, jump, or change the direction. Tiles are more state than it
+/// has: `native_tiles` compares them.
+fn is_left_out(code: Code) -> bool {
+    use Mnemonic as M;
+    let mut features = code.cpuid_features().iter().filter_map(|f| ixc_targets::instruction::feature(*f));
+    features.any(|f| Width::needed(f).is_none())
+        || code.flow_control() != iced_x86::FlowControl::Next
+        || code.op_code().is_stack_instruction()
+        || matches!(code.mnemonic(), M::Push | M::Pop | M::Std | M::Cld | M::Nop | M::Endbr64)
+        || code.cpuid_features().contains(&CpuidFeature::MMX)
+}
+
+/// What QEMU (7.2) refuses. Observed: SIGILL; processors execute it, and this test on them does.
+const UNKNOWN_TO_QEMU: [(Code, &str); 4] = {
+    const SECOND_TEST: &str = "`test` has a second encoding, /1 beside /0, which QEMU does not know";
+    [
+        (Code::Test_rm8_imm8_F6r1, SECOND_TEST),
+        (Code::Test_rm16_imm16_F7r1, SECOND_TEST),
+        (Code::Test_rm32_imm32_F7r1, SECOND_TEST),
+        (Code::Test_rm64_imm32_F7r1, SECOND_TEST),
+    ]
+};
+
+/// Flags that QEMU (7.2) gets wrong. Observed: `blsi` of 0x7fff clears the carry, which it sets where the source is not zero.
+const FLAGS_WRONG_IN_QEMU: [(Mnemonic, u64); 1] = [(Mnemonic::Blsi, 1)];
+
+/// Bytes of an element in an instruction whose result QEMU (7.2) takes from the wrong operand where both are NaN: from the one with
+/// the larger fraction, as the x87 does, where these instructions take the first. Observed: `addps`, `divpd`, `hsubps`, `vmulsd`, ...
+/// with two quiet NaN.
+fn other_nan_in_qemu(mnemonic: Mnemonic) -> Option<usize> {
+    let name = format!("{mnemonic:?}").to_lowercase();
+    let name = name.strip_prefix('v').unwrap_or(&name);
+    let (operation, element) = name.split_at(name.len().checked_sub(2)?);
+    let wrong = matches!(operation, "add" | "sub" | "mul" | "div" | "addsub" | "hadd" | "hsub");
+    match element {
+        "ss" | "ps" if wrong => Some(4),
+        "sd" | "pd" if wrong => Some(8),
+        _ => None,
+    }
+}
+
+/// Whether two vectors are the same but for which NaN stands in an element.
+fn same_but_for_nan(a: &[u8], b: &[u8], element: usize) -> bool {
+    let is_nan = |bytes: &[u8]| match bytes.try_into() {
+        Ok(single) => f32::from_le_bytes(single).is_nan(),
+        Err(_) => f64::from_le_bytes(bytes.try_into().unwrap()).is_nan(),
+    };
+    a.chunks(element).zip(b.chunks(element)).all(|(a, b)| a == b || is_nan(a) && is_nan(b))
+}
+
+/// Memory that ends at a page that may not be touched.
+struct Guarded {
+    start: *mut u8,
+}
+
+impl Guarded {
+    const PAGE: usize = 4096;
+
+    fn new() -> Guarded {
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        // SAFETY: a new anonymous mapping; nothing else is touched.
+        let start = unsafe { libc::mmap(std::ptr::null_mut(), MEMORY + Guarded::PAGE, protection, flags, -1, 0) };
+        assert_ne!(start, libc::MAP_FAILED);
+        let start = start.cast::<u8>();
+        // SAFETY: the last page of the mapping just made.
+        let rc = unsafe { libc::mprotect(start.wrapping_add(MEMORY).cast(), Guarded::PAGE, libc::PROT_NONE) };
+        assert_eq!(rc, 0);
+        Guarded { start }
+    }
+
+    /// The last bytes.
+    fn bytes(&mut self, len: usize) -> &mut [u8] {
+        assert!(len <= MEMORY);
+        // SAFETY: inside the part of the mapping that can be written, borrowed as long as the result.
+        unsafe { std::slice::from_raw_parts_mut(self.start.wrapping_add(MEMORY - len), len) }
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        // SAFETY: the mapping that `new` made.
+        unsafe { libc::munmap(self.start.cast(), MEMORY + Guarded::PAGE) };
+    }
+}
+
+struct Machine {
+    memory: Guarded,
+    random: Random,
+    width: Width,
+    qemu: bool,
+}
+
+/// What came of comparing a run.
+enum Outcome {
+    Same,
+    /// The instruction faults.
+    Faults,
+    Differs(String),
+}
+
+impl Machine {
+    /// Executes an instruction here and in the emulator, with so many bytes of memory.
+    fn compare(&mut self, made: &Made, number: usize, thunks: &mut Thunks, len: usize) -> Outcome {
+        let Made { instruction: i, program, .. } = made;
+        let mut block = self.block(i);
+        let mut before = vec![0; MEMORY];
+        for part in before.chunks_exact_mut(64) {
+            part.copy_from_slice(&self.random.vector());
+        }
+        let before = &before[..len];
+        let mut emulated = State { flags: block.flags, mask: block.mask, ..State::default() };
+        emulated.gpr[..16].copy_from_slice(&block.gpr);
+        for (to, from) in emulated.vector.iter_mut().zip(&block.vector) {
+            *to = Vector(*from);
+            to.0[self.width.vector_bytes()..].fill(0);
+        }
+        let was = block.clone();
+        let memory = self.memory.bytes(len);
+        memory.copy_from_slice(before);
+        match program.call_with(&mut emulated, &[Slice::write("memory", memory)], &[]).map_err(|fault| fault.kind) {
+            Ok(_) => {}
+            Err(FaultKind::Divide) => return Outcome::Faults,
+            Err(FaultKind::OutOfBounds { .. } | FaultKind::Misaligned { .. }) if len < MEMORY => {
+                return Outcome::Faults;
+            }
+            Err(fault) => panic!("{i}: {fault}"),
+        }
+        let after = memory.to_vec();
+        memory.copy_from_slice(before);
+        block.gpr[3] = memory.as_mut_ptr().wrapping_add(POINTED).expose_provenance() as u64;
+        // SAFETY: the CPU has the instruction; what it accesses is in the memory, as the emulator found. Where the emulator
+        // is wrong about that, the page behind the memory ends the test.
+        unsafe { thunks.run(number, &mut block) };
+        let mut text = compare(i, &block, &emulated, self.width, self.qemu);
+        if let Some(at) = self.memory.bytes(len).iter().zip(&after).position(|(a, b)| a != b) {
+            let _ = write!(text, " memory at {}", at as i64 - POINTED as i64);
+        }
+        if text.is_empty() {
+            return Outcome::Same;
+        }
+        for n in 0..i.op_count() {
+            let r = i.op_register(n);
+            if r.is_vector_register() {
+                let _ = write!(text, "\n  {r:?} was {:02x?}", &was.vector[r.number()][..r.size()]);
+            } else if r.is_gpr() {
+                let _ = write!(text, "\n  {r:?} was {:x}", was.gpr[r.number() & 15]);
+            }
+        }
+        Outcome::Differs(format!("{:?}: {i}:{text}", i.code()))
+    }
+
+    fn block(&mut self, i: &Instruction) -> Block {
+        let random = &mut self.random;
+        let mut block = Block::new();
+        block.gpr = [(); 16].map(|()| random.integer());
+        block.vector = [(); 32].map(|()| random.vector());
+        block.mask = [(); 8].map(|()| random.mask());
+        block.flags = FLAGS.iter().map(|(_, bit)| if random.chance(2) { *bit } else { 0 }).sum();
+        if i.memory_index().is_vector_register() {
+            // Indexes that stay inside memory, of either sign.
+            let wide = format!("{:?}", i.code().op_code().op_kinds()).contains("vsib64");
+            let v = &mut block.vector[i.memory_index().number()];
+            for part in v.chunks_exact_mut(if wide { 8 } else { 4 }) {
+                let index = random.below(100) as i64 - 50;
+                part.copy_from_slice(&index.to_le_bytes()[..part.len()]);
+            }
+        }
+        if matches!(i.mnemonic(), Mnemonic::Div | Mnemonic::Idiv) {
+            // So that most quotients fit.
+            block.gpr[2] = random.below(3) as u64;
+            block.gpr[0] >>= random.below(40);
+        }
+        block
+    }
+}
+
+/// What differs, or nothing.
+fn compare(i: &Instruction, native: &Block, emulated: &State, width: Width, qemu: bool) -> String {
+    let mut text = String::new();
+    for n in 0..16 {
+        // The pointer, the stack, the arguments.
+        if !matches!(n, 3 | 4 | 6 | 7) && native.gpr[n] != emulated.gpr[n] {
+            let _ = write!(text, " gpr {n}: {:#x} emulated {:#x};", native.gpr[n], emulated.gpr[n]);
+        }
+    }
+    let undefined = i.rflags_undefined();
+    let wrong = FLAGS_WRONG_IN_QEMU
+        .iter()
+        .find(|(mnemonic, _)| qemu && *mnemonic == i.mnemonic())
+        .map_or(0, |(_, flags)| *flags);
+    let other_nan = if qemu { other_nan_in_qemu(i.mnemonic()) } else { None };
+    for (bit, flag) in FLAGS {
+        if undefined & bit == 0 && (native.flags ^ emulated.flags) & flag & !wrong != 0 {
+            let _ = write!(text, " flag {flag:#x}: {:#x} emulated {:#x};", native.flags & flag, emulated.flags & flag);
+        }
+    }
+    let bytes = width.vector_bytes();
+    for n in 0..width.vectors() {
+        let (right, found) = (&native.vector[n][..bytes], &emulated.vector[n].0[..bytes]);
+        if right != found && !other_nan.is_some_and(|element| same_but_for_nan(right, found, element)) {
+            let _ = write!(text, " zmm{n}:\n    {right:02x?}\n    emulated\n    {found:02x?};");
+        }
+    }
+    if width == Width::Avx512 && native.mask != emulated.mask {
+        let _ = write!(text, " masks {:x?} emulated {:x?}", native.mask, emulated.mask);
+    }
+    text
+}
+
+struct Made {
+    instruction: Instruction,
+    bytes: Vec<u8>,
+    program: Program,
+}
+
+/// The forms of an instruction that can be encoded and that the emulator knows.
+fn all_forms(code: Code, random: &mut Random, everything: Features) -> Vec<Made> {
+    // mov rbx, [rdi]; lea rbx, [rbx + POINTED]
+    let load_pointer = [0x48, 0x8b, 0x1f, 0x48, 0x8d, 0x9b, 0, (POINTED >> 8) as u8, 0, 0];
+    let mut made = Vec::new();
+    for form in forms(code) {
+        for _ in 0..ROUNDS {
+            let Some(mut instruction) = make(code, form, random) else { return Vec::new() };
+            let mut encoder = Encoder::new(64);
+            if encoder.encode(&instruction, 0).is_err() {
+                continue;
+            }
+            let bytes = encoder.take_buffer();
+            // The same bytes are another instruction on the CPUs that we know: `knot` of Knights Corner is `knotw`.
+            if Decoder::new(64, &bytes, DecoderOptions::NONE).decode().code() != code {
+                continue;
+            }
+            instruction.set_len(bytes.len());
+            let whole = [&load_pointer[..], &bytes, &[0xc3]].concat();
+            match Program::new(&whole, whole.len(), everything) {
+                Ok(program) => made.push(Made { instruction, bytes, program }),
+                Err(fault) => {
+                    let unknown = matches!(fault.kind, FaultKind::Unknown { .. } | FaultKind::Feature { .. });
+                    assert!(unknown, "{instruction}: {fault}");
+                }
+            }
+        }
+    }
+    made
+}
+
+#[test]
+fn instructions_do_what_this_cpu_does() {
+    let present = cpu::present();
+    let width = Width::of(present);
+    let only = std::env::var("IXC_MNEMONIC").ok();
+    let everything = Features::of(Feature::ALL);
+    let qemu = qemu::executes_this();
+    let mut machine = Machine { memory: Guarded::new(), random: Random(0x1ce), width, qemu };
+    let (mut codes, mut runs, mut beyond) = (0, 0, 0);
+    let mut elsewhere: BTreeMap<String, usize> = BTreeMap::new();
+    let mut wrong: Vec<String> = Vec::new();
+    for code in Code::values() {
+        let info = code.op_code();
+        let name = format!("{:?}", code.mnemonic()).to_lowercase();
+        if !info.is_instruction() || !info.mode64() || only.as_ref().is_some_and(|only| *only != name) {
+            continue;
+        }
+        if is_left_out(code) {
+            continue;
+        }
+        let made = all_forms(code, &mut machine.random, everything);
+        if made.is_empty() {
+            continue;
+        }
+        if !is_here(code, present, width) {
+            *elsewhere.entry(format!("{:?}", code.cpuid_features())).or_default() += 1;
+            continue;
+        }
+        if let Some((_, why)) = machine.qemu.then(|| UNKNOWN_TO_QEMU.iter().find(|(other, _)| *other == code)).flatten()
+        {
+            println!("LEFT OUT under QEMU: {code:?}: {why}");
+            continue;
+        }
+        codes += 1;
+        let bytes: Vec<Vec<u8>> = made.iter().map(|m| m.bytes.clone()).collect();
+        let mut thunks = Thunks::new(&bytes, width);
+        for (number, made) in made.iter().enumerate() {
+            let i = &made.instruction;
+            let mut lens = vec![MEMORY];
+            let bytes = i.memory_size().size();
+            if i.has_op_mask() && bytes > 0 && (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory) {
+                // The operand ends behind the memory, so that only a mask keeps the instruction from faulting.
+                let end = POINTED.wrapping_add_signed(i.memory_displacement64().cast_signed() as isize);
+                lens.extend((0..CUTS).map(|_| end + machine.random.below(bytes)));
+            }
+            for len in lens {
+                match machine.compare(made, number, &mut thunks, len) {
+                    Outcome::Same => {
+                        runs += 1;
+                        beyond += usize::from(len < MEMORY);
+                    }
+                    Outcome::Faults => {}
+                    Outcome::Differs(text) => wrong.push(text),
+                }
+            }
+        }
+    }
+    println!(
+        "native: {codes} instructions compared with this CPU in {runs} runs, {beyond} of them with masked elements where no memory is"
+    );
+    for (features, count) in elsewhere {
+        println!("NOT RUN natively: {count} instructions that need {features}: this CPU lacks it");
+    }
+    let names: BTreeMap<&str, &String> = wrong.iter().rev().map(|w| (w.split(':').next().unwrap_or(""), w)).collect();
+    for text in names.values().take(30) {
+        println!("{text}");
+    }
+    assert!(wrong.is_empty(), "{} runs differ, of instructions {:?}", wrong.len(), names.keys());
+    let at_least = match width {
+        Width::Sse => 600,
+        Width::Avx => 1300,
+        Width::Avx512 => 1500,
+    };
+    assert!(only.is_some() || codes > at_least, "only {codes} instructions were made");
+}
