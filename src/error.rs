@@ -14,11 +14,12 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use ixc_codegen::dataflow::check::CheckError;
-use ixc_codegen::dataflow::grids::GridFileError;
-use ixc_codegen::dataflow::read::ReadError as DescriptorError;
-use ixc_codegen::dataflow::simulate::SimulateError;
 use ixc_codegen::module::CodegenError;
+use ixc_dataflow::check::CheckError;
+use ixc_dataflow::grids::GridFileError;
+use ixc_dataflow::place::PlaceError;
+use ixc_dataflow::read::ReadError as DescriptorError;
+use ixc_dataflow::simulate::SimulateError;
 use ixc_files::{OutputError, ReadError, is_not_regular};
 use ixc_frontend::arch::ArchError;
 use ixc_frontend::gguf::GgufError;
@@ -28,7 +29,6 @@ use ixc_ir::graph::interpret::InterpretError;
 use ixc_ir::units::Bytes;
 use ixc_kernels::GenerateError;
 use ixc_passes::manager::PassError;
-use ixc_passes::place::PlaceError;
 use ixc_passes::schedule::ScheduleError;
 use ixc_runtime::engine::StepError;
 use ixc_runtime::execute::ExecuteError;

@@ -6,7 +6,6 @@
 //! | [`budget`] | whether a model fits into memory, and how it is compiled where it does not |
 //! | [`build`] | which `ixc` this is: version and commit |
 //! | [`compile`] | from a model to a plan, with every stage between |
-//! | [`dataflow`] | from a model to a descriptor of what runs on a grid of processing elements |
 //! | [`demo`] | the model that is built in |
 //! | [`divergence`] | how far one model's predictions are from another's |
 //! | [`error`] | what can go wrong, and the exit status of each |
@@ -17,6 +16,7 @@
 //! | [`model`] | a model file, opened and checked: graph, tokenizer, exact logits |
 //! | [`npy`] | NumPy's files |
 //! | [`phase`] | what a part of a run took, and how reading and computing lay beside each other |
+//! | [`place`] | from a model to a descriptor of what runs on a grid of processing elements |
 //! | `remember` | small files in the user's cache folder |
 //! | [`session`] | a model that runs: prompt, conversation, tokens |
 //! | [`simulate`] | weights for descriptors that are simulated |
@@ -27,7 +27,6 @@
 pub mod budget;
 pub mod build;
 pub mod compile;
-pub mod dataflow;
 pub mod demo;
 pub mod divergence;
 pub mod error;
@@ -38,6 +37,7 @@ pub mod machine;
 pub mod model;
 pub mod npy;
 pub mod phase;
+pub mod place;
 mod remember;
 pub mod session;
 pub mod simulate;
@@ -46,6 +46,6 @@ pub mod traffic;
 pub use error::Error;
 pub use ixc_files as files;
 pub use {
-    ixc_codegen as codegen, ixc_frontend as frontend, ixc_ir as ir, ixc_passes as passes, ixc_runtime as runtime,
-    ixc_targets as targets,
+    ixc_codegen as codegen, ixc_dataflow as dataflow, ixc_frontend as frontend, ixc_ir as ir, ixc_passes as passes,
+    ixc_runtime as runtime, ixc_targets as targets,
 };

@@ -1,11 +1,11 @@
 //! Descriptors that are simulated: the weights that they name, from the model's file.
 //!
 //! ```
-//! use ixc::codegen::dataflow::check::Machine;
-//! use ixc::codegen::dataflow::data::Runner;
-//! use ixc::codegen::dataflow::grids;
-//! use ixc::codegen::dataflow::simulate::Simulator;
-//! use ixc::dataflow::{Options, place};
+//! use ixc::dataflow::check::Machine;
+//! use ixc::dataflow::data::Runner;
+//! use ixc::dataflow::grids;
+//! use ixc::dataflow::simulate::Simulator;
+//! use ixc::place::{Options, place};
 //! use ixc::model::Model;
 //! use ixc::simulate::ModelWeights;
 //!
@@ -24,9 +24,9 @@
 use std::borrow::Cow;
 use std::cell::OnceCell;
 
-use ixc_codegen::dataflow::data::WeightBytes;
+use ixc_dataflow::data::WeightBytes;
+use ixc_dataflow::descriptor::{Descriptor, WeightInfo};
 use ixc_frontend::gguf::Gguf;
-use ixc_ir::dataflow::descriptor::{Descriptor, WeightInfo};
 use ixc_ir::format::packed::{STRIP, pack};
 use ixc_ir::format::{FORMATS, Format};
 

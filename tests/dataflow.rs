@@ -7,14 +7,14 @@ mod support;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
-use ixc::dataflow::{Options, place};
-use ixc::ir::dataflow::descriptor::{Descriptor, End, Port, Route, Slice, TensorSource};
-use ixc::ir::dataflow::grid::{Edge, Grid, Io, Link, Operations, Pe, Routing};
+use ixc::dataflow::descriptor::{Descriptor, End, Port, Route, Slice, TensorSource};
+use ixc::dataflow::grid::{Edge, Grid, Io, Link, Operations, Pe, Routing};
+use ixc::dataflow::place::PlaceError;
 use ixc::ir::format::Format::{F16, F32, Q4K};
 use ixc::ir::kernel::Kernel;
 use ixc::ir::plan::Plan;
 use ixc::model::Model;
-use ixc::passes::place::PlaceError;
+use ixc::place::{Options, place};
 use ixc::runtime::engine::{self, BackendKind, Engine};
 use made::{BASE, Made, MadeExperts};
 use support::{Golden, demo_model, nmse, shared};
@@ -80,7 +80,7 @@ fn received(port: &Port) -> Option<&Slice> {
 /// What must hold of every descriptor.
 fn check(d: &Descriptor) {
     // What the simulator asks for.
-    if let Err(error) = ixc::codegen::dataflow::check::Machine::new(d.clone()) {
+    if let Err(error) = ixc::dataflow::check::Machine::new(d.clone()) {
         panic!("{error}");
     }
     memory(d);

@@ -113,7 +113,7 @@ fn an_output_is_no_other_input_either() {
     let folder = scratch("outputs-inputs");
     let model = folder.join("m.gguf");
     fs::copy(demo_model(), &model).unwrap();
-    let grid = include_str!("../codegen/src/dataflow/grids/small.toml");
+    let grid = include_str!("../dataflow/src/grids/small.toml");
     for (name, text) in [("text", "a"), ("ids", "1"), ("grid.toml", grid)] {
         fs::write(folder.join(name), text).unwrap();
     }

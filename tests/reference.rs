@@ -159,7 +159,7 @@ fn chat_templates() -> String {
 
 /// The descriptor's JSON Schema, with the documentation of every field.
 fn descriptor_schema() -> String {
-    let schema = schemars::schema_for!(ixc_ir::dataflow::descriptor::Descriptor);
+    let schema = schemars::schema_for!(ixc_dataflow::descriptor::Descriptor);
     serde_json::to_string_pretty(&schema).unwrap() + "\n"
 }
 

@@ -2,7 +2,6 @@
 //!
 //! | module | what it owns |
 //! | --- | --- |
-//! | [`dataflow`] | dataflow machines: grids, and the simulator of what runs on them |
 //! | [`cost`] | what finished code costs on a CPU that need not be here |
 //! | [`x64`] | lowering for x86-64 targets: selection, register allocation, encoding |
 //! | [`portable`] | lowering for `portable` through cranelift |
@@ -13,7 +12,6 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod cost;
-pub mod dataflow;
 pub mod foreign;
 pub mod module;
 pub mod parallel;

@@ -5,13 +5,11 @@
 //! | [`mod@format`] | the block-format table |
 //! | [`graph`] | graph IR: a model as SSA over tensors |
 //! | [`kernel`] | kernel IR: one kernel as vector SSA, before instructions are chosen |
-//! | [`dataflow`] | machines that weights stay on, and what runs on them |
 //! | [`plan`] | the plan: steps, buffers, weights, and its kernels |
 //! | [`units`] | numbers in text: bytes, counts, nouns that agree |
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
-pub mod dataflow;
 pub mod format;
 pub mod graph;
 pub mod kernel;

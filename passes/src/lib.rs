@@ -6,7 +6,6 @@
 //! | [`canonicalise`] | dropping what does nothing, merging what repeats |
 //! | [`fuse`] | reading weights quantised, fusing (egg) |
 //! | [`defer`] | experts of least weight one layer later, where that is asked for |
-//! | [`place`] | where a plan runs on a grid of processing elements |
 //! | [`residency`] | when experts are loaded, where they do not all fit in memory |
 //! | [`schedule`] | the plan: kernels, work lists, barriers, one arena |
 
@@ -16,6 +15,5 @@ pub mod canonicalise;
 pub mod defer;
 pub mod fuse;
 pub mod manager;
-pub mod place;
 pub mod residency;
 pub mod schedule;

@@ -25,7 +25,7 @@ mod arena;
 mod bind;
 mod lower;
 mod matrix;
-pub(crate) mod packing;
+pub mod packing;
 pub mod pieces;
 mod steps;
 mod tiling;

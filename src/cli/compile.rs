@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use ixc::budget::compile_within;
-use ixc::codegen::dataflow::{grids, read};
 use ixc::compile::{Compiled, Options, TargetChoice};
-use ixc::dataflow::{self, Placed};
+use ixc::dataflow::place::search::Placed;
+use ixc::dataflow::{grids, read};
 use ixc::files::{KeptFolder, Output};
 use ixc::frontend::gguf::ShardFile;
 use ixc::ir::plan::PlanWeight;
 use ixc::model::Model;
+use ixc::place;
 use ixc::runtime::engine;
 use ixc::runtime::file;
 use ixc::runtime::file::weights::{self, Contents};
@@ -178,7 +179,7 @@ impl Args {
         let mut output = self.force.open(&path, &read::KIND, &inputs)?;
         let model = self.model.open()?;
         reads(&mut output, model.gguf.files().iter().map(ShardFile::path))?;
-        let Placed { descriptor, .. } = dataflow::place(&model, &grid, &dataflow::Options { context: self.ctx })?;
+        let Placed { descriptor, .. } = place::place(&model, &grid, &place::Options { context: self.ctx })?;
         let mut stderr = standard_error();
         let out = if output.is_standard() { &mut *stderr } else { out };
         let bytes = output.write(|out| Ok(serde_json::to_writer(out, &descriptor)?)).map_err(ixc::Error::from)?;

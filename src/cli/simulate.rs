@@ -6,18 +6,18 @@ use std::str::FromStr;
 use std::time::Instant;
 
 use anyhow::Context as _;
-use ixc::codegen::dataflow::check::Machine;
-use ixc::codegen::dataflow::data::Runner;
-use ixc::codegen::dataflow::report::{Report, Summary};
-use ixc::codegen::dataflow::simulate::Simulator;
-use ixc::codegen::dataflow::{grids, page, read};
-use ixc::dataflow::{self, place};
+use ixc::dataflow::check::Machine;
+use ixc::dataflow::data::Runner;
+use ixc::dataflow::report::{Report, Summary};
+use ixc::dataflow::simulate::Simulator;
+use ixc::dataflow::{grids, page, read};
 use ixc::files::Output;
 use ixc::frontend::gguf::ShardFile;
 use ixc::frontend::tokenizer::DecodeOptions;
 use ixc::ir::kernel::Kernel;
 use ixc::ir::plan::Plan;
 use ixc::model::{self, Model};
+use ixc::place::{Options, place};
 use ixc::runtime::engine::{self, Engine};
 use ixc::simulate::ModelWeights;
 use serde_json::json;
@@ -174,7 +174,7 @@ impl Args {
         let model = open(input)?;
         let grid = grids::find(&self.target.0).map_err(ixc::Error::from)?;
         let context = self.context;
-        let placed = place(&model, &grid, &dataflow::Options { context })?;
+        let placed = place(&model, &grid, &Options { context })?;
         let machine = Machine::new(placed.descriptor).map_err(|error| ixc::Error::from(Box::new(error)));
         Ok(Simulated {
             machine: machine.context("the descriptor that was made")?,

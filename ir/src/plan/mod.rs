@@ -15,7 +15,6 @@
 
 pub mod print;
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::format::Format;
@@ -71,7 +70,8 @@ pub struct KernelId(pub u32);
 pub struct BucketId(pub u32);
 
 /// Row counts that are known when a step runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum RowCount {
     /// Tokens in this step.
     Tokens,
@@ -157,7 +157,8 @@ impl PlanWeight {
 }
 
 /// A model file that a plan was made from.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct SourceFile {
     /// Path, absolute, or relative to the plan.
     pub path: String,
@@ -170,7 +171,8 @@ pub struct SourceFile {
 }
 
 /// How a rotation's table is laid out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum RopeStyle {
     /// Pairs are adjacent. A row of the table is `dims` cosines, each twice, then `dims` sines, each as `-s, s`.
     Norm,
@@ -190,7 +192,8 @@ impl RopeStyle {
 
 /// A rotary table, filled when the plan is loaded: row `p` holds cosines and sines of `p * frequency`, times `magnitude`,
 /// computed in f64.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub struct RopeTable {
     /// Layout.
     pub style: RopeStyle,
@@ -288,7 +291,8 @@ pub struct Arg {
 }
 
 /// What a kernel's run-time size is for an item.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[cfg_attr(feature = "schema", derive(schemars::JsonSchema))]
 pub enum DimRule {
     /// Rows of the item.
     Rows,

@@ -60,12 +60,12 @@ fn packable(format: Format, shape: &[u64], target: MatrixTarget) -> Option<Forma
 }
 
 /// The format of a weight that nothing but products read, packed where it can be, for targets without tiles.
-pub(crate) fn packed_alone(format: Format, shape: &[u64]) -> Format {
+pub fn packed_alone(format: Format, shape: &[u64]) -> Format {
     packable(format, shape, MatrixTarget { packed: true, tiles: false }).unwrap_or(format)
 }
 
 /// The operands of an op that are weights which a product multiplies with.
-pub(crate) fn factors(kind: OpKind) -> &'static [&'static str] {
+pub fn factors(kind: OpKind) -> &'static [&'static str] {
     match kind {
         OpKind::Dequantise | OpKind::Linear | OpKind::ExpertDown => &["w"],
         OpKind::LinearQkv => &["wq", "wk", "wv"],

@@ -1,0 +1,425 @@
+//! Bytes, not counts of them: every byte of what is received, of a routing's ids and of the logits comes once.
+//!
+//! Senders' ranges are joined to *runs* of bytes that come at the same positions; a range that is wanted must lie in one run, and none of its bytes
+//! may come twice.
+//!
+//! ```text
+//! two columns of 16 bytes each    0..16, 16..32: a run 0..32      column_stride 0: 0..16 twice, 16..32 from nobody
+//! ```
+//!
+//! An instance of a part only fires for the positions that its part sees (or has, where it appends). So what is wanted for some positions must come for all
+//! of them.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use crate::descriptor::{Axis, Descriptor, End, Port, Program, Slice, TensorSource};
+
+use super::{CheckError, malformed, program_name, received};
+use crate::layout::start;
+
+/// Ranges that are compared at most: more than the largest grid's programs have, and few enough to be through with them soon.
+const MOST_RANGES: u64 = 1 << 26;
+
+/// What is wrong with bytes of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// They come from nobody.
+    Missing,
+    /// They come more than once.
+    Twice,
+    /// They do not come at all positions that they are wanted for, or parts of them from different parts.
+    Positions,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Fault::Missing => "come from nobody; each must come once",
+            Fault::Twice => "come twice; each must come once",
+            Fault::Positions => "do not come from one part at all positions that they are wanted for",
+        })
+    }
+}
+
+/// Positions `from..to`.
+type Positions = (u64, u64);
+/// All of them.
+const ALWAYS: Positions = (0, u64::MAX);
+
+/// Bytes `low..high` of a row that come at these positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Run {
+    low: u64,
+    high: u64,
+    when: Positions,
+}
+
+/// Runs in order, and where they overlap.
+#[derive(Clone, Debug, Default)]
+struct Runs {
+    runs: Vec<Run>,
+    /// In order, and apart.
+    twice: Vec<(u64, u64)>,
+}
+
+impl Runs {
+    fn new(mut ranges: Vec<Run>) -> Runs {
+        ranges.sort_unstable();
+        let mut joined = Runs::default();
+        let mut end = 0;
+        for range in ranges {
+            if range.low < end {
+                let again = (range.low, range.high.min(end));
+                match joined.twice.last_mut() {
+                    Some(last) if again.0 <= last.1 => last.1 = last.1.max(again.1),
+                    _ => joined.twice.push(again),
+                }
+            }
+            // Runs stay apart: what comes twice is in the first alone.
+            let rest = Run { low: range.low.max(end), ..range };
+            end = end.max(range.high);
+            match joined.runs.last_mut() {
+                _ if rest.low >= rest.high => {}
+                Some(last) if rest.low == last.high && rest.when == last.when => last.high = rest.high,
+                _ => joined.runs.push(rest),
+            }
+        }
+        joined
+    }
+
+    /// What is wrong with `low..high`, which is wanted at some positions: which bytes of it, and what.
+    fn fault(&self, low: u64, high: u64, when: Positions) -> Option<((u64, u64), Fault)> {
+        let twice = self.twice.partition_point(|(_, end)| *end <= low);
+        if let Some((from, to)) = self.twice.get(twice).filter(|(from, _)| *from < high) {
+            return Some(((low.max(*from), high.min(*to)), Fault::Twice));
+        }
+        // Nothing of it comes twice: runs that meet it are apart.
+        let first = self.runs.partition_point(|run| run.low <= low).saturating_sub(1);
+        let run = match self.runs.get(first) {
+            Some(run) if (run.low..run.high).contains(&low) => run,
+            _ => {
+                let next = self.runs.iter().skip(first).map(|run| run.low).find(|at| *at > low);
+                return Some(((low, next.unwrap_or(high).min(high)), Fault::Missing));
+            }
+        };
+        if run.when.0 > when.0 || run.when.1 < when.1 {
+            return Some(((low, high.min(run.high)), Fault::Positions));
+        }
+        if run.high >= high {
+            return None;
+        }
+        let next = self.runs.get(first + 1).filter(|next| next.low < high);
+        match next {
+            Some(next) if next.low == run.high => Some(((next.low, high.min(next.high)), Fault::Positions)),
+            next => Some(((run.high, next.map_or(high, |next| next.low)), Fault::Missing)),
+        }
+    }
+}
+
+/// When a part of a state, of so many positions each, has work.
+fn visible(positions: u32, part: u32, count: u32, appends: bool) -> Positions {
+    let at = |part: u32| u64::from(part) * u64::from(positions);
+    (at(part), if appends && part + 1 < count { at(part + 1) } else { u64::MAX })
+}
+
+/// What instances of a program do with a slice, and when: one range for each part and column.
+fn ranges(d: &Descriptor, program: &Program, slice: &Slice, mut each: impl FnMut(u32, u32, Run) -> bool) {
+    for part in 0..d.parts(program) {
+        let when = match program.state {
+            Some(state) => {
+                let parts = d.states[state as usize].parts;
+                visible(parts.positions, part, parts.count, program.appends)
+            }
+            None => ALWAYS,
+        };
+        for column in 0..distinct(slice, program.columns) {
+            let low = start(slice, column, part);
+            if !each(column, part, Run { low, high: low + slice.bytes, when }) {
+                return;
+            }
+        }
+    }
+}
+
+/// Columns whose slices differ: the first alone, where all have the same.
+fn distinct(slice: &Slice, columns: u32) -> u32 {
+    if slice.column_stride == 0 { 1 } else { columns }
+}
+
+/// What has been looked at.
+struct Check<'d> {
+    d: &'d Descriptor,
+    /// Runs of what a program sends of a tensor, once joined.
+    joined: HashMap<(u32, u32), Runs>,
+    /// Ranges looked at.
+    count: u64,
+}
+
+impl Check<'_> {
+    /// Counts ranges.
+    fn note(&mut self, ranges: u64) -> Result<(), CheckError> {
+        self.count = self.count.saturating_add(ranges);
+        if self.count > MOST_RANGES {
+            return Err(malformed("streams", format!("more than {MOST_RANGES} ranges of rows are sent and received")));
+        }
+        Ok(())
+    }
+
+    /// What a program's ports send of a tensor, counted before there is memory for it.
+    fn sent(&mut self, program: &Program, tensor: u32) -> Result<Vec<Run>, CheckError> {
+        let d = self.d;
+        let mut all = Vec::new();
+        for port in &program.ports {
+            let Port::Send(slice) = port else { continue };
+            if slice.tensor != tensor {
+                continue;
+            }
+            // Of columns that all send the same, two tell as much as more.
+            let copies = if slice.column_stride == 0 { program.columns.min(2) } else { 1 };
+            let each = u64::from(d.parts(program)).saturating_mul(distinct(slice, program.columns).into());
+            self.note(each.saturating_mul(copies.into()))?;
+            ranges(d, program, slice, |_, _, run| {
+                all.extend((0..copies).map(|_| run));
+                true
+            });
+        }
+        Ok(all)
+    }
+
+    /// What these programs send of a tensor, together.
+    fn together(&mut self, senders: &[u32], tensor: u32, whole: bool) -> Result<Runs, CheckError> {
+        let mut all: Vec<Run> = Vec::new();
+        if whole {
+            all.push(Run { low: 0, high: self.d.tensors[tensor as usize].row_bytes, when: ALWAYS });
+        }
+        for sender in senders {
+            let key = (*sender, tensor);
+            if !self.joined.contains_key(&key) {
+                let sent = self.sent(&self.d.programs[*sender as usize], tensor)?;
+                self.joined.insert(key, Runs::new(sent));
+            }
+            let runs = &self.joined[&key];
+            let found = (runs.runs.len() + runs.twice.len()) as u64;
+            all.extend(&runs.runs);
+            // What one sends twice stays twice.
+            all.extend(runs.twice.iter().map(|(low, high)| Run { low: *low, high: *high, when: ALWAYS }));
+            self.note(found)?;
+        }
+        Ok(Runs::new(all))
+    }
+}
+
+/// Who sends a tensor to whom.
+#[derive(Debug, Default)]
+struct Senders {
+    programs: Vec<u32>,
+    host: bool,
+}
+
+/// Checks all rows that are received, a routing's ids, and the logits. Streams' ends must be in range, and no two streams the same.
+pub(super) fn check(d: &Descriptor) -> Result<(), CheckError> {
+    let mut to_program: HashMap<(u32, u32), Senders> = HashMap::new();
+    let mut to_host: HashMap<u32, Vec<u32>> = HashMap::new();
+    for stream in &d.streams {
+        match (stream.from, stream.to) {
+            (End::Program(from), End::Program(to)) => {
+                to_program.entry((to, stream.tensor)).or_default().programs.push(from);
+            }
+            (End::Host, End::Program(to)) => to_program.entry((to, stream.tensor)).or_default().host = true,
+            (End::Program(from), End::Host) => to_host.entry(stream.tensor).or_default().push(from),
+            (End::Host, End::Host) => {}
+        }
+    }
+    let mut check = Check { d, joined: HashMap::new(), count: 0 };
+    let nobody = Senders::default();
+    for (number, program) in d.programs.iter().enumerate() {
+        for (port, at) in program.ports.iter().enumerate() {
+            let Some(slice) = received(at) else { continue };
+            let senders = to_program.get(&(number as u32, slice.tensor)).unwrap_or(&nobody);
+            let runs = check.together(&senders.programs, slice.tensor, senders.host)?;
+            wanted(&mut check, (number, port), slice, &runs, "")?;
+            if senders.host && d.tensors[slice.tensor as usize].source == TensorSource::Programs {
+                // What waits at the host: what waves before have stored.
+                let stored = to_host.get(&slice.tensor).map_or(&[][..], Vec::as_slice);
+                check.note(stored.len() as u64)?;
+                let before = |from: &u32| d.programs[*from as usize].wave < program.wave;
+                let before: Vec<u32> = stored.iter().copied().filter(before).collect();
+                let runs = check.together(&before, slice.tensor, false)?;
+                wanted(&mut check, (number, port), slice, &runs, " at the host")?;
+            }
+        }
+    }
+    let logits = to_host.get(&d.logits).map_or(&[][..], Vec::as_slice).to_vec();
+    let runs = check.together(&logits, d.logits, false)?;
+    let whole = d.tensors[d.logits as usize].row_bytes;
+    fault(d, &runs, (0, whole, ALWAYS), d.logits, || "the host".to_owned())?;
+    ids(&mut check)?;
+    whole_rows(d)
+}
+
+/// Rows end where the last sender's slice does: nobody keeps room for bytes that nobody makes.
+fn whole_rows(d: &Descriptor) -> Result<(), CheckError> {
+    let mut ends: HashMap<u32, u64> = HashMap::new();
+    for program in &d.programs {
+        for port in &program.ports {
+            if let Port::Send(slice) = port {
+                let last = start(slice, program.columns.saturating_sub(1), d.parts(program).saturating_sub(1));
+                let end = ends.entry(slice.tensor).or_default();
+                *end = (*end).max(last + slice.bytes);
+            }
+        }
+    }
+    for (number, tensor) in (0..).zip(&d.tensors) {
+        if let Some(end) = ends.get(&number).filter(|end| **end != tensor.row_bytes) {
+            let problem = format!("rows of {} bytes, of which {end} are made; they must end there", tensor.row_bytes);
+            return Err(malformed(format!("tensor {number} ({})", tensor.name), problem));
+        }
+    }
+    Ok(())
+}
+
+/// A routing's ids are all made, in time for the programs that they name experts of.
+fn ids(check: &mut Check<'_>) -> Result<(), CheckError> {
+    let d = check.d;
+    let mut makers: HashMap<u32, Vec<u32>> = HashMap::new();
+    for (number, program) in d.programs.iter().enumerate() {
+        for port in &program.ports {
+            if let Port::Send(slice) = port {
+                let programs = makers.entry(slice.tensor).or_default();
+                if programs.last() != Some(&(number as u32)) {
+                    programs.push(number as u32);
+                }
+            }
+        }
+    }
+    let mut checked = vec![false; d.routings.len()];
+    for (number, program) in d.programs.iter().enumerate() {
+        let Axis::Routed(routing) = program.axis else { continue };
+        let tensor = d.routings[routing as usize].ids;
+        let programs = makers.get(&tensor).map_or(&[][..], Vec::as_slice);
+        if !std::mem::replace(&mut checked[routing as usize], true) {
+            let runs = check.together(programs, tensor, false)?;
+            let whole = d.tensors[tensor as usize].row_bytes;
+            fault(d, &runs, (0, whole, ALWAYS), tensor, || format!("routing {routing}"))?;
+        }
+        check.note(programs.len() as u64)?;
+        if let Some(late) = programs.iter().find(|maker| d.programs[**maker as usize].wave > program.wave) {
+            let late = program_name(d, *late as usize);
+            return Err(malformed(
+                program_name(d, number),
+                format!("{late} names its experts in a later wave; it must be in the same or one before"),
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Checks what a port receives.
+fn wanted(
+    check: &mut Check<'_>,
+    (number, port): (usize, usize),
+    slice: &Slice,
+    runs: &Runs,
+    place: &str,
+) -> Result<(), CheckError> {
+    let d = check.d;
+    let program = &d.programs[number];
+    let who = |column: u32, part: u32| {
+        format!("{}, port {port}, column {column}, part {part}{place}", program_name(d, number))
+    };
+    let mut error = Ok(());
+    let mut count = 0;
+    match &program.ports[port] {
+        Port::ReceiveParts { state, .. } => {
+            let parts = d.states[*state as usize].parts;
+            for part in 0..parts.count {
+                let when = visible(parts.positions, part, parts.count, false);
+                for column in 0..distinct(slice, program.columns) {
+                    let low = start(slice, column, part);
+                    count += 1;
+                    fault(d, runs, (low, low + slice.bytes, when), slice.tensor, || who(column, part))?;
+                }
+            }
+        }
+        _ => ranges(d, program, slice, |column, part, run| {
+            count += 1;
+            error = fault(d, runs, (run.low, run.high, run.when), slice.tensor, || who(column, part));
+            error.is_ok()
+        }),
+    }
+    error?;
+    check.note(count)
+}
+
+fn fault(
+    d: &Descriptor,
+    runs: &Runs,
+    (low, high, when): (u64, u64, Positions),
+    tensor: u32,
+    who: impl FnOnce() -> String,
+) -> Result<(), CheckError> {
+    match runs.fault(low, high, when) {
+        None => Ok(()),
+        Some(((from, to), fault)) => {
+            let tensor = d.tensors[tensor as usize].name.clone();
+            Err(CheckError::Coverage { receiver: who(), tensor, from, to, fault })
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is wrong by looking at every byte and position.
+    fn by_byte(ranges: &[Run], low: u64, high: u64, when: Positions) -> bool {
+        (low..high).all(|byte| {
+            let of: Vec<&Run> = ranges.iter().filter(|run| (run.low..run.high).contains(&byte)).collect();
+            of.len() == 1 && of[0].when.0 <= when.0 && of[0].when.1 >= when.1
+        })
+    }
+
+    #[test]
+    fn runs_say_what_every_byte_says() {
+        let mut state = 1u64;
+        let mut below = |n: u64| {
+            state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            (state >> 33) % n
+        };
+        let (mut good, mut bad) = (0, 0);
+        for _ in 0..4000 {
+            let mut at = 0;
+            let ranges: Vec<Run> = (0..below(6))
+                .map(|_| {
+                    let low = (at + u64::from(below(5) == 0)).saturating_sub(u64::from(below(6) == 0));
+                    at = low + 1 + below(4);
+                    Run { low, high: at, when: if below(5) == 0 { (8, u64::MAX) } else { ALWAYS } }
+                })
+                .collect();
+            let (low, when) = (below(8), if below(3) == 0 { (8, u64::MAX) } else { ALWAYS });
+            let high = low + 1 + below(8);
+            let right = by_byte(&ranges, low, high, when);
+            // Of different parts is refused even where both come: see `Fault::Positions`.
+            let first = ranges.iter().find(|run| (run.low..run.high).contains(&low));
+            let one =
+                ranges.iter().filter(|r| r.low < high && low < r.high).all(|r| Some(r.when) == first.map(|f| f.when));
+            let found = Runs::new(ranges.clone()).fault(low, high, when);
+            assert_eq!(found.is_none(), right && one, "{ranges:?} {low}..{high} {when:?}: {found:?}");
+            if let Some(((from, to), _)) = found {
+                assert!(low <= from && from < to && to <= high, "{ranges:?} {low}..{high}: {found:?}");
+            }
+            *(if found.is_none() { &mut good } else { &mut bad }) += 1;
+        }
+        assert!(good > 400 && bad > 400, "{good} {bad}");
+    }
+
+    #[test]
+    fn what_is_sent_is_counted_before_there_is_memory_for_it() {
+        let d = crate::simulate::tests::chain("tiny", &[(1, 0), (3, 0)]);
+        let mut check = Check { d: &d, joined: HashMap::new(), count: MOST_RANGES - 1 };
+        assert_eq!(check.sent(&d.programs[0], 1).unwrap().len(), 1);
+        let error = check.sent(&d.programs[0], 1).unwrap_err().to_string();
+        assert!(error.contains("more than 67108864 ranges"), "{error}");
+    }
+}

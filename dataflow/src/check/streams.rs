@@ -1,0 +1,141 @@
+//! Streams: that both ends are there and know the tensor; and programs that share a state.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::descriptor::{Descriptor, End, Port, TensorSource};
+
+use super::{CheckError, MOST_ROW, MOST_SHARERS, exists, malformed, program_name, received};
+use crate::layout::start;
+
+pub(super) fn streams(d: &Descriptor) -> Result<(), CheckError> {
+    let tensor_name = |tensor: u32| d.tensors[tensor as usize].name.clone();
+    let mut sends = HashSet::new();
+    let mut receives = HashSet::new();
+    for (number, program) in d.programs.iter().enumerate() {
+        for port in &program.ports {
+            if let Port::Send(slice) = port {
+                sends.insert((number as u32, slice.tensor));
+            }
+            if let Some(slice) = received(port) {
+                receives.insert((number as u32, slice.tensor));
+            }
+        }
+    }
+    let mut known = HashSet::new();
+    let mut brought = HashSet::new();
+    let mut taken = HashSet::new();
+    // The first wave that gives a tensor to the host.
+    let mut stored: HashMap<u32, u32> = HashMap::new();
+    for (number, stream) in d.streams.iter().enumerate() {
+        let what = || format!("stream {number}");
+        exists(what(), "tensor", stream.tensor, d.tensors.len())?;
+        for end in [stream.from, stream.to] {
+            if let End::Program(program) = end {
+                exists(what(), "program", program, d.programs.len())?;
+            }
+        }
+        if !known.insert((stream.tensor, stream.from, stream.to)) {
+            let problem = format!("another brings {} from the same to the same", tensor_name(stream.tensor));
+            return Err(malformed(what(), problem));
+        }
+        if let End::Program(from) = stream.from {
+            if !sends.contains(&(from, stream.tensor)) {
+                let (tensor, program) = (tensor_name(stream.tensor), program_name(d, from as usize));
+                return Err(CheckError::NotSent { stream: number, tensor, program });
+            }
+            taken.insert((from, stream.tensor));
+            if stream.to == End::Host {
+                let wave = d.programs[from as usize].wave;
+                stored.entry(stream.tensor).and_modify(|first| *first = wave.min(*first)).or_insert(wave);
+            }
+        }
+        if let End::Program(to) = stream.to {
+            if !receives.contains(&(to, stream.tensor)) {
+                let (tensor, program) = (tensor_name(stream.tensor), program_name(d, to as usize));
+                return Err(CheckError::NobodyReceives { stream: number, tensor, program });
+            }
+            brought.insert((to, stream.tensor));
+        }
+    }
+    for (number, stream) in d.streams.iter().enumerate() {
+        let what = || format!("stream {number}");
+        let tensor = &d.tensors[stream.tensor as usize];
+        match (stream.from, stream.to) {
+            (End::Host, End::Host) => return Err(malformed(what(), "it goes from the host to the host")),
+            (End::Host, End::Program(to)) => {
+                // What programs make and a later wave reads waits at the host.
+                let first = stored.get(&stream.tensor);
+                let there = first.is_some_and(|first| *first < d.programs[to as usize].wave);
+                if tensor.source == TensorSource::Programs && !there {
+                    return Err(malformed(what(), format!("the host has no {}: no wave before gives it", tensor.name)));
+                }
+            }
+            (End::Program(from), End::Program(to)) => {
+                let [from, to] = [from, to].map(|p| d.programs[p as usize].wave);
+                if from != to {
+                    return Err(malformed(what(), format!("it goes from wave {from} to wave {to}, not by the host")));
+                }
+            }
+            (End::Program(_), End::Host) => {}
+        }
+    }
+    let ids: HashSet<u32> = d.routings.iter().map(|routing| routing.ids).collect();
+    for (number, program) in d.programs.iter().enumerate() {
+        for (port, at) in program.ports.iter().enumerate() {
+            let program = || program_name(d, number);
+            if let Some(slice) = received(at)
+                && !brought.contains(&(number as u32, slice.tensor))
+            {
+                let tensor = tensor_name(slice.tensor);
+                return Err(CheckError::NothingSent { program: program(), port, tensor });
+            }
+            // The ids of a routing say who fires, also where nobody reads them.
+            if let Port::Send(slice) = at
+                && !taken.contains(&(number as u32, slice.tensor))
+                && !ids.contains(&slice.tensor)
+            {
+                let tensor = tensor_name(slice.tensor);
+                return Err(CheckError::NobodyTakes { program: program(), port, tensor });
+            }
+        }
+    }
+    let logits = d.streams.iter().any(|stream| stream.tensor == d.logits && stream.to == End::Host);
+    if !logits {
+        return Err(malformed("logits", "no stream brings them to the host"));
+    }
+    Ok(())
+}
+
+/// Programs of a state must be where its parts are.
+pub(super) fn states(d: &Descriptor) -> Result<(), CheckError> {
+    let mut first: Vec<Option<usize>> = vec![None; d.states.len()];
+    let mut sharers = vec![0; d.states.len()];
+    for (number, program) in d.programs.iter().enumerate() {
+        let Some(state) = program.state else { continue };
+        sharers[state as usize] += 1;
+        if sharers[state as usize] > MOST_SHARERS {
+            let problem = format!("more than {MOST_SHARERS} programs work on it, which are the most");
+            return Err(malformed(format!("state {state}"), problem));
+        }
+        let Some(other) = first[state as usize] else {
+            first[state as usize] = Some(number);
+            continue;
+        };
+        for column in 0..program.columns {
+            for part in 0..d.parts(program) {
+                let right = d.programs[other].sites.pe(column, 0, part);
+                let found = program.sites.pe(column, 0, part);
+                if found != right {
+                    let problem = format!(
+                        "head {column}, part {part} of state {state} is at {found:?}, but for {} at {right:?}",
+                        program_name(d, other)
+                    );
+                    return Err(malformed(program_name(d, number), problem));
+                }
+            }
+        }
+    }
+    // A slice of a part must begin somewhere in the row.
+    debug_assert!(d.programs.iter().flat_map(|p| &p.ports).filter_map(received).all(|s| start(s, 0, 0) <= MOST_ROW));
+    Ok(())
+}

@@ -1,0 +1,182 @@
+//! All that programs refer to, but streams: tensors, routings, states, kernels, the embedding.
+
+use crate::account::code_bytes;
+use crate::descriptor::{Axis, Descriptor, TensorSource, VERSION};
+use ixc_ir::kernel::{BufferKind, Kernel};
+
+use super::{CheckError, MOST_ITEMS, MOST_LISTS, MOST_ROW, MOST_STEPS, MOST_TOP_K, MOST_WAVES, exists, malformed};
+use crate::cost::{cost, evaluate};
+
+/// Elements of a head at most.
+const MOST_HEAD: u32 = 1 << 16;
+
+/// Checks all that programs refer to; gives the kernels.
+pub(super) fn tables(d: &Descriptor) -> Result<Vec<Kernel>, CheckError> {
+    if d.version != VERSION {
+        return Err(CheckError::Version { found: d.version });
+    }
+    d.grid.check()?;
+    for (what, count) in [
+        ("weights", d.weights.len()),
+        ("kernels", d.kernels.len()),
+        ("tensors", d.tensors.len()),
+        ("routings", d.routings.len()),
+        ("states", d.states.len()),
+        ("programs", d.programs.len()),
+        ("streams", d.streams.len()),
+        ("waves", d.waves.len()),
+    ] {
+        if count > MOST_ITEMS {
+            return Err(malformed(what, format!("{count}; {MOST_ITEMS} are the most")));
+        }
+    }
+    if !(1..=MOST_WAVES).contains(&d.waves.len()) {
+        return Err(malformed("waves", format!("there are {}; there must be 1 to {MOST_WAVES}", d.waves.len())));
+    }
+    for (what, found) in [("vocabulary", d.vocabulary), ("context", d.context)] {
+        if found == 0 {
+            return Err(malformed(what, "it is 0; it must be at least 1"));
+        }
+    }
+    for (i, weight) in d.weights.iter().enumerate() {
+        exists(format!("weight {i} ({})", weight.name), "file", weight.file, d.files.len())?;
+        let bytes = d.files[weight.file as usize].bytes;
+        if weight.offset >= bytes {
+            let problem = format!("it begins at byte {} of a file of {bytes}; it must lie in it", weight.offset);
+            return Err(malformed(format!("weight {i} ({})", weight.name), problem));
+        }
+    }
+    for (i, tensor) in d.tensors.iter().enumerate() {
+        let what = || format!("tensor {i} ({})", tensor.name);
+        if tensor.row_bytes == 0 || tensor.row_bytes > MOST_ROW {
+            return Err(malformed(what(), format!("a row of {} bytes; it must be 1 to {MOST_ROW}", tensor.row_bytes)));
+        }
+        if let Axis::Routed(routing) = tensor.axis {
+            exists(what(), "routing", routing, d.routings.len())?;
+        }
+        if let TensorSource::Rope(rope) = tensor.source {
+            exists(what(), "rotary table", rope, d.ropes.len())?;
+            let table = &d.ropes[rope as usize];
+            let pairs = u32::try_from(table.frequencies.len()).unwrap_or(u32::MAX);
+            let right = table.style.row_bytes(pairs.saturating_mul(2));
+            if right != tensor.row_bytes {
+                let problem = format!("a row of {} bytes; those of the table have {right}", tensor.row_bytes);
+                return Err(malformed(what(), problem));
+            }
+        }
+        if tensor.source != TensorSource::Programs && tensor.axis != Axis::Tokens {
+            return Err(malformed(what(), "what the host makes has a row for each token"));
+        }
+    }
+    let mut experts = 0u64;
+    for (i, routing) in d.routings.iter().enumerate() {
+        let what = || format!("routing {i}");
+        exists(what(), "tensor", routing.ids, d.tensors.len())?;
+        let ids = &d.tensors[routing.ids as usize];
+        if !(1..=routing.experts.min(MOST_TOP_K)).contains(&routing.top_k) {
+            let (found, experts) = (routing.top_k, routing.experts);
+            let most = experts.min(MOST_TOP_K);
+            return Err(malformed(what(), format!("{found} of {experts} experts a token; it must be 1 to {most}")));
+        }
+        let right = u64::from(routing.top_k) * 4;
+        if ids.row_bytes != right {
+            let problem = format!("ids of {} bytes; {} of them take {right}", ids.row_bytes, routing.top_k);
+            return Err(malformed(what(), problem));
+        }
+        experts = experts.saturating_add(routing.experts.into());
+        if experts > MOST_LISTS {
+            let problem = format!("with it there are {experts} experts of all routings; {MOST_LISTS} are the most");
+            return Err(malformed(what(), problem));
+        }
+        if ids.axis != Axis::Tokens {
+            return Err(malformed(what(), "its ids must have a row for each token"));
+        }
+    }
+    let mut parts_of_all = 0u64;
+    for (i, state) in d.states.iter().enumerate() {
+        let parts = state.parts;
+        let room = u64::from(parts.positions).saturating_mul(parts.count.into());
+        let whole = parts.positions > 0 && parts.positions.is_multiple_of(32) && parts.count > 0;
+        if !whole || room < u64::from(d.context) || room > 1 << 31 {
+            let problem = format!(
+                "{} parts of {} positions; they must hold {} and be multiples of 32",
+                parts.count, parts.positions, d.context
+            );
+            return Err(malformed(format!("state {i}"), problem));
+        }
+        for (field, length) in [("key", state.key_len), ("value", state.value_len)] {
+            if length > MOST_HEAD {
+                let problem = format!("{field} heads of {length} elements; {MOST_HEAD} are the most");
+                return Err(malformed(format!("state {i}"), problem));
+            }
+        }
+        if state.heads == 0 {
+            return Err(malformed(format!("state {i}"), "0 heads; there must be 1 at least"));
+        }
+        parts_of_all = parts_of_all.saturating_add(u64::from(state.heads).saturating_mul(parts.count.into()));
+        if parts_of_all > MOST_LISTS {
+            let problem = format!("with it there are {parts_of_all} parts of heads; {MOST_LISTS} are the most");
+            return Err(malformed(format!("state {i}"), problem));
+        }
+    }
+    let kernels: Result<Vec<Kernel>, CheckError> = ixc_codegen::parallel::map(&d.kernels, |kernel| {
+        ixc_ir::kernel::parse::parse(&kernel.text)
+            .map_err(|source| CheckError::Kernel { name: kernel.name.clone(), source: Box::new(source) })
+    })
+    .into_iter()
+    .collect();
+    let kernels = kernels?;
+    for (kernel, text) in kernels.iter().zip(&d.kernels) {
+        let right = code_bytes(kernel);
+        if text.code_bytes != right {
+            let problem = format!("{} bytes of code; its text takes {right}", text.code_bytes);
+            return Err(malformed(format!("kernel {}", text.name), problem));
+        }
+    }
+    embedding(d, &kernels)?;
+    exists("logits", "tensor", d.logits, d.tensors.len())?;
+    let logits = &d.tensors[d.logits as usize];
+    let right = u64::from(d.vocabulary) * 4;
+    if logits.axis != Axis::Outputs || logits.row_bytes != right {
+        let problem = format!(
+            "rows of {} bytes for {:?}; they must be f32 of the vocabulary, {right} bytes for each of the outputs",
+            logits.row_bytes, logits.axis
+        );
+        return Err(malformed("logits", problem));
+    }
+    Ok(kernels)
+}
+
+/// The host runs a kernel, too.
+fn embedding(d: &Descriptor, kernels: &[Kernel]) -> Result<(), CheckError> {
+    let what = "embedding";
+    exists(what, "kernel", d.embedding.kernel, d.kernels.len())?;
+    exists(what, "weight", d.embedding.weight, d.weights.len())?;
+    exists(what, "tensor", d.embedding.tensor, d.tensors.len())?;
+    for (i, tensor) in d.tensors.iter().enumerate() {
+        if (tensor.source == TensorSource::Embedding) != (i == d.embedding.tensor as usize) {
+            let problem = format!("its tensor is {}; that and no other must have it as its source", d.embedding.tensor);
+            return Err(malformed(what, format!("tensor {i} ({}): {problem}", tensor.name)));
+        }
+    }
+    let kernel = &kernels[d.embedding.kernel as usize];
+    let sizes = [4, d.weights[d.embedding.weight as usize].bytes, d.tensors[d.embedding.tensor as usize].row_bytes];
+    let kinds = kernel.buffers.iter().enumerate().map(|(i, buffer)| match (i, &buffer.kind) {
+        (0, BufferKind::Index { .. }) | (1, BufferKind::Read) | (2, BufferKind::Write) => {
+            evaluate(&buffer.size, &[]) == sizes[i]
+        }
+        _ => false,
+    });
+    if !kernel.dims.is_empty() || kernel.buffers.len() != sizes.len() || !kinds.into_iter().all(|right| right) {
+        let problem = format!(
+            "kernel {}; it must have no dims, and read an index of 4 bytes and a table of {}, and write {} bytes",
+            kernel.name, sizes[1], sizes[2]
+        );
+        return Err(malformed(what, problem));
+    }
+    let steps = cost(kernel, &[]).steps;
+    if steps > MOST_STEPS {
+        return Err(malformed(what, format!("kernel {} takes {steps} steps; {MOST_STEPS} are the most", kernel.name)));
+    }
+    Ok(())
+}

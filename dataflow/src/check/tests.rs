@@ -1,0 +1,324 @@
+//! Descriptors that must not run: bytes that do not come once, numbers that would take all memory or all time.
+
+use crate::descriptor::{
+    Axis, Descriptor, End, Parts, Port, Routing, Slice, State, Stream, Tensor, TensorSource, Wave,
+};
+use crate::grid;
+use ixc_ir::plan::DimRule;
+
+use super::*;
+use crate::simulate::tests::{chain, kernel, slice, stream};
+
+const HALF: &str = "kernel half {
+  buffer %a : read 32
+  buffer %y : write 16
+  %0 = load f32x4 %a[0]
+  store f32x4 %y[0], %0
+}
+";
+
+/// The first program's two columns make a half of the row each.
+fn halves() -> Descriptor {
+    let mut d = chain("tiny", &[(1, 0), (3, 0)]);
+    d.kernels.push(kernel("half", HALF));
+    d.programs[0].columns = 2;
+    d.programs[0].kernel = 3;
+    d.programs[0].ports[1] = Port::Send(Slice { bytes: 16, column_stride: 16, ..slice(1, 2) });
+    d
+}
+
+/// The second of three programs and those behind it are in another wave; each has a weight.
+pub(crate) fn two_waves() -> Descriptor {
+    let mut d = chain("tiny", &[(1, 0), (3, 0), (5, 0)]);
+    for program in &mut d.programs {
+        program.kernel = 0;
+        let weight = Port::Weight { weight: 0, offset: 0, column_stride: 0, expert_stride: 0, bytes: 32 };
+        program.ports.insert(1, weight);
+    }
+    d.programs[1].wave = 1;
+    d.programs[2].wave = 1;
+    d.streams[1].to = End::Host;
+    d.streams.push(stream(1, End::Host, End::Program(1)));
+    d.waves = vec![Wave { load_bytes: 0, store_bytes: 0 }; 2];
+    d.waves = d.traffic();
+    assert_eq!(d.waves[1].load_bytes, 64);
+    d
+}
+
+fn refused(what: &str, d: Descriptor, says: &str) {
+    match Machine::new(d) {
+        Ok(_) => panic!("{what} was taken"),
+        Err(error) => assert!(error.to_string().contains(says), "{what}: {error}"),
+    }
+}
+
+fn fault(d: Descriptor) -> (u64, u64, Fault) {
+    match Machine::new(d) {
+        Err(CheckError::Coverage { from, to, fault, .. }) => (from, to, fault),
+        other => panic!("{:?}", other.map(drop)),
+    }
+}
+
+fn send(d: &mut Descriptor, program: usize, port: usize) -> &mut Slice {
+    match &mut d.programs[program].ports[port] {
+        Port::Send(slice) => slice,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn bytes_that_do_not_come_once_are_named() {
+    Machine::new(halves()).unwrap();
+    let mut d = halves();
+    send(&mut d, 0, 1).column_stride = 0;
+    assert_eq!(fault(d), (0, 16, Fault::Twice));
+    let mut d = halves();
+    send(&mut d, 0, 1).column_stride = 8;
+    assert_eq!(fault(d), (8, 16, Fault::Twice));
+    let mut d = halves();
+    d.programs[0].columns = 1;
+    assert_eq!(fault(d), (16, 32, Fault::Missing));
+
+    // The same of what the host receives as logits.
+    let mut d = chain("tiny", &[(1, 0), (3, 0)]);
+    d.kernels.push(kernel("half", HALF));
+    d.programs[1].columns = 2;
+    d.programs[1].kernel = 3;
+    d.programs[1].ports[1] = Port::Send(Slice { bytes: 16, column_stride: 16, ..slice(2, 2) });
+    Machine::new(d.clone()).unwrap();
+    send(&mut d, 1, 1).column_stride = 0;
+    assert_eq!(fault(d), (0, 16, Fault::Twice));
+
+    // From the host and from a program.
+    let mut d = two_waves();
+    d.programs[0].wave = 1;
+    d.streams[1].to = End::Program(1);
+    d.waves = d.traffic();
+    refused("rows that nobody stored", d, "the host has no t0");
+}
+
+#[test]
+fn what_waits_for_a_later_wave_is_whole() {
+    Machine::new(two_waves()).unwrap();
+    let mut d = two_waves();
+    d.kernels.push(kernel("half", HALF));
+    d.programs[0].kernel = 3;
+    d.programs[0].ports = vec![Port::Receive(slice(0, 2)), Port::Send(Slice { bytes: 16, ..slice(1, 2) })];
+    d.waves = d.traffic();
+    assert_eq!(fault(d.clone()), (16, 32, Fault::Missing));
+    d.programs[0].columns = 2;
+    assert_eq!(fault(d.clone()), (0, 16, Fault::Twice));
+    send(&mut d, 0, 1).column_stride = 16;
+    Machine::new(d).unwrap();
+}
+
+#[test]
+fn a_part_that_sees_nothing_yet_sends_nothing() {
+    // Two parts of 32 positions, each of which makes a half of what a program without parts wants always.
+    let mut d = chain("tiny", &[(1, 0), (3, 0)]);
+    d.kernels.push(kernel("half", HALF));
+    d.states.push(State { heads: 1, key_len: 1, value_len: 1, parts: Parts { positions: 32, count: 2 } });
+    d.programs[0].state = Some(0);
+    d.programs[0].kernel = 3;
+    d.programs[0].ports[1] = Port::Send(Slice { bytes: 16, part_stride: 16, ..slice(1, 2) });
+    assert_eq!(fault(d.clone()), (16, 32, Fault::Positions));
+    // By parts, it comes when it is wanted.
+    d.programs[1].axis = Axis::Tokens;
+    d.programs[1].ports[0] =
+        Port::ReceiveParts { slice: Slice { bytes: 16, part_stride: 16, ..slice(1, 2) }, state: 0 };
+    d.tensors[2].axis = Axis::Tokens;
+    let error = Machine::new(d).unwrap_err().to_string();
+    assert!(error.starts_with("logits"), "{error}");
+}
+
+#[test]
+fn streams_are_not_there_twice() {
+    let mut d = chain("tiny", &[(1, 0), (3, 0)]);
+    let again = Stream { route: crate::descriptor::Route::YThenX, ..d.streams[1] };
+    d.streams.push(again);
+    refused("a stream twice", d, "another brings t0 from the same to the same");
+    let mut d = chain("tiny", &[(1, 0), (3, 0)]);
+    d.streams[1].colour = 1;
+    refused("a colour of packets", d, "messages are packets");
+}
+
+#[test]
+fn ids_are_made_before_they_are_needed() {
+    let mut d = two_waves();
+    d.tensors.push(Tensor { name: "ids".to_owned(), row_bytes: 4, axis: Axis::Tokens, source: TensorSource::Programs });
+    d.routings.push(Routing { ids: 4, top_k: 1, experts: 1 });
+    d.programs[1].axis = Axis::Routed(0);
+    d.tensors[2].axis = Axis::Routed(0);
+    d.programs[2].ports[0] = Port::ReceiveSlots(slice(2, 2));
+    refused("ids that nobody makes", d, "routing 0: bytes 0..4 of ids come from nobody");
+}
+
+#[test]
+fn code_and_traffic_are_counted_again() {
+    for bytes in [0, 79, 81, u64::MAX] {
+        let mut d = chain("tiny", &[(1, 0)]);
+        d.kernels[1].code_bytes = bytes;
+        refused("code", d, "kernel copy8: ");
+    }
+    for change in [|wave: &mut Wave| wave.load_bytes = 0, |wave: &mut Wave| wave.store_bytes = 1] {
+        let mut d = two_waves();
+        change(&mut d.waves[1]);
+        refused("traffic", d, "wave 1: it loads");
+    }
+    let mut d = chain("tiny", &[(1, 0)]);
+    d.waves[0].load_bytes = u64::MAX;
+    refused("traffic of one wave", d, "its programs' weights and states are 0 and 0");
+}
+
+#[test]
+fn numbers_that_would_take_all_memory_are_refused() {
+    type Change = fn(&mut Descriptor);
+    let ids = |d: &mut Descriptor, row_bytes: u64, top_k: u32, experts: u32| {
+        let tensor = Tensor { name: "ids".to_owned(), row_bytes, axis: Axis::Tokens, source: TensorSource::Programs };
+        d.tensors.push(tensor);
+        d.routings.push(Routing { ids: d.tensors.len() as u32 - 1, top_k, experts });
+    };
+    let state = |d: &mut Descriptor, heads: u32, positions: u32, count: u32| {
+        d.states.push(State { heads, key_len: 1, value_len: 1, parts: Parts { positions, count } });
+    };
+    let mut d = chain("tiny", &[(1, 0)]);
+    ids(&mut d, 4, 1, u32::MAX);
+    refused("experts", d, "4294967295 experts of all routings; 4194304 are the most");
+    let mut d = chain("tiny", &[(1, 0)]);
+    ids(&mut d, 1 << 26, 1 << 24, u32::MAX);
+    refused("top_k", d, "it must be 1 to 4096");
+    let mut d = chain("tiny", &[(1, 0)]);
+    state(&mut d, u32::MAX, 1024, 1 << 20);
+    refused("heads", d, "parts of heads; 4194304 are the most");
+    let changes: [(&str, Change); 5] = [
+        ("there may be 4194304 PEs", |d| (d.grid.width, d.grid.height) = (1 << 14, 1 << 14)),
+        ("colours is 4294967295; there must be 1 to 64", |d| {
+            d.grid.link.routing = grid::Routing::Colours(u32::MAX);
+        }),
+        ("waves: there are 4097; there must be 1 to 4096", |d| {
+            d.waves = vec![Wave { load_bytes: 0, store_bytes: 0 }; 4097];
+        }),
+        ("waves: there are 0", |d| d.waves.clear()),
+        ("file 1, of which there are 1", |d| d.weights[0].file = 1),
+    ];
+    for (says, change) in changes {
+        let mut d = chain("tiny", &[(1, 0)]);
+        change(&mut d);
+        refused(says, d, says);
+    }
+}
+
+const ROTATE: &str = "kernel rotate where %blocks in 1..=4096 {
+  buffer %a : read 32
+  buffer %block : index(%blocks) 4
+  buffer %lane : index(16) 4
+  buffer %table : read SIZE
+  buffer %y : write 32
+  %0 = load f32x8 %a[0]
+  store f32x8 %y[0], %0
+}
+";
+
+#[test]
+fn a_rotary_tables_buffer_has_its_rows_and_no_more() {
+    let rotate = |size: &str, kind: &str| {
+        let mut d = chain("tiny", &[(1, 0), (3, 0)]);
+        d.kernels.push(kernel("rotate", &ROTATE.replace("SIZE", size).replace("%table : read", kind)));
+        d.ropes.push(ixc_ir::plan::RopeTable {
+            style: ixc_ir::plan::RopeStyle::Norm,
+            frequencies: vec![1.0; 2],
+            magnitude: 1.0,
+        });
+        let row_bytes = d.ropes[0].style.row_bytes(4);
+        d.tensors.push(Tensor {
+            name: "rope".to_owned(),
+            row_bytes,
+            axis: Axis::Tokens,
+            source: TensorSource::Rope(0),
+        });
+        d.programs[0].kernel = 3;
+        d.programs[0].dims = vec![DimRule::CacheBlocks];
+        d.programs[0].ports = vec![
+            Port::Receive(slice(0, 2)),
+            Port::PositionBlock,
+            Port::PositionLane,
+            Port::ReceiveRope(Slice { bytes: row_bytes, ..slice(3, 2) }),
+            Port::Send(slice(1, 2)),
+        ];
+        d.streams.push(stream(3, End::Host, End::Program(0)));
+        d
+    };
+    let bytes = 16 * 32;
+    Machine::new(rotate(&format!("{bytes}*%blocks"), "%table : read")).unwrap();
+    refused("a TiB", rotate("1099511627776", "%table : read"), "buffer %table of kernel rotate has 1099511627776");
+    refused("less than there is", rotate("0", "%table : read"), "is for 512 bytes of a rotary table");
+    // As long as it should be where a row sees whole blocks, and longer for others.
+    let blocks = |size: &str| {
+        let mut d = rotate(&format!("{bytes}*%blocks"), "%table : read");
+        let text = ROTATE.replace("SIZE", size).replace("..=4096", "..=4096, %masked in 0..=1");
+        d.kernels[3] = kernel("rotate", &text);
+        d.programs[0].dims.push(DimRule::MaskedBlocks);
+        d
+    };
+    Machine::new(blocks(&format!("{bytes}*%blocks"))).unwrap();
+    refused(
+        "a longer one for some rows",
+        blocks(&format!("{bytes}*%blocks + 16777216*%masked")),
+        "has dim %masked (MaskedBlocks)",
+    );
+    refused("a table that is written", rotate(&format!("{bytes}*%blocks"), "%table : write"), "is not to be written");
+    refused("a table of indices", rotate(&format!("{bytes}*%blocks"), "%table : index(4)"), "feeds indices %table");
+}
+
+#[test]
+fn ports_for_a_routings_ids_are_counted() {
+    // They need no stream, and each part of each port is a range.
+    let count = 20;
+    let outputs: String = (0..count).map(|i| format!("  buffer %y{i} : write 32\n")).collect();
+    let stores: String = (0..count).map(|i| format!("  store f32x8 %y{i}[0], %0\n")).collect();
+    let text = format!("kernel many {{\n  buffer %a : read 32\n{outputs}  %0 = load f32x8 %a[0]\n{stores}}}\n");
+    let mut d = chain("tiny", &[(1, 0), (3, 0)]);
+    d.kernels.push(kernel("many", &text));
+    d.tensors.push(Tensor {
+        name: "ids".to_owned(),
+        row_bytes: 32,
+        axis: Axis::Tokens,
+        source: TensorSource::Programs,
+    });
+    d.routings.push(Routing { ids: 3, top_k: 8, experts: 64 });
+    d.states.push(State { heads: 1, key_len: 1, value_len: 1, parts: Parts { positions: 32, count: 1 << 22 } });
+    let program = &mut d.programs[0];
+    (program.kernel, program.state) = (3, Some(0));
+    program.ports.truncate(1);
+    program.ports.extend((0..count).map(|_| Port::Send(slice(3, 2))));
+    refused("ports of ids", d, "outlets; 67108864 are the most");
+}
+
+#[test]
+fn kernels_that_never_end_are_refused() {
+    let endless = "kernel endless {
+  buffer %a : read 32
+  buffer %y : write 32
+  for %i in 0..1000000000000 {
+    %0 = splat f32x8 0.0
+  }
+  %1 = load f32x8 %a[0]
+  store f32x8 %y[0], %1
+}
+";
+    let mut d = chain("tiny", &[(1, 0)]);
+    d.kernels.push(kernel("endless", endless));
+    d.programs[0].kernel = 3;
+    refused("an endless kernel", d, "steps for a row; 4294967296 are the most");
+    let mut d = chain("tiny", &[(1, 0)]);
+    let embed =
+        d.kernels[2].text.replace("  %row", "  for %i in 0..1000000000000 {\n    %0 = splat f32x8 0.0\n  }\n  %row");
+    d.kernels[2] = kernel(
+        "embed",
+        &embed.replace("%0 = load f32x8 %table", "%9 = load f32x8 %table").replace("[0], %0", "[0], %9"),
+    );
+    refused("an endless embedding", d, "embedding: kernel embed takes");
+    let mut d = chain("tiny", &[(1, 0)]);
+    d.embedding.kernel = 1;
+    refused("an embedding that looks nothing up", d, "it must have no dims");
+}

@@ -1,0 +1,329 @@
+//! The bytes, where results are wanted and not only times: what PEs' memories hold, and what runs their kernels.
+
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use crate::descriptor::{Port, TensorSource};
+use ixc_ir::kernel::interpret::{self, InterpretError};
+
+use crate::check::Machine;
+use crate::cost::evaluate;
+use ixc_codegen::module::{ArgumentError, CodegenError, Module};
+use ixc_targets::Target;
+
+/// Where weights' bytes come from.
+pub trait WeightBytes {
+    /// Bytes of a weight of the descriptor, as kernels read it.
+    ///
+    /// # Errors
+    /// Why there are none, in words.
+    fn slice(&self, weight: u32, offset: u64, bytes: u64) -> Result<Cow<'_, [u8]>, String>;
+}
+
+/// What runs kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Runner {
+    /// Portable machine code.
+    Compiled,
+    /// The reference interpreter: slow, and the definition of what is right.
+    Interpreter,
+}
+
+/// Why there are no bytes.
+#[derive(Debug, thiserror::Error)]
+pub enum DataError {
+    /// A weight that cannot be read.
+    #[error("weight {name}: {problem}")]
+    Weight {
+        /// The weight.
+        name: String,
+        /// Why.
+        problem: String,
+    },
+    /// Kernels that cannot be compiled.
+    #[error(transparent)]
+    Codegen(#[from] Box<CodegenError>),
+    /// A kernel that cannot be called.
+    #[error("kernel {kernel}: {source}")]
+    Argument {
+        /// The kernel.
+        kernel: String,
+        /// Why.
+        source: ArgumentError,
+    },
+    /// A kernel that the interpreter refuses.
+    #[error("kernel {kernel}: {source}")]
+    Interpret {
+        /// The kernel.
+        kernel: String,
+        /// Why.
+        source: InterpretError,
+    },
+}
+
+/// A message's bytes.
+pub(super) type Payload = Rc<[u8]>;
+
+/// A part of a row that has come, or is on its way.
+#[derive(Debug)]
+struct Pending {
+    firing: u32,
+    port: u32,
+    /// Where it goes in the port's buffer, and which bytes of the message.
+    to: u64,
+    from: u64,
+    bytes: u64,
+    payload: Payload,
+}
+
+/// An instance's memory.
+#[derive(Debug, Default)]
+struct Local {
+    /// The kernel's buffers; empty until it first fires.
+    buffers: Vec<Vec<u8>>,
+    pending: Vec<Pending>,
+    /// What was made and has not left: firing, port.
+    made: Vec<(u32, u32, Payload)>,
+}
+
+#[derive(Debug, Default)]
+struct StatePart {
+    keys: Vec<u8>,
+    values: Vec<u8>,
+}
+
+enum Kernels {
+    Compiled(Box<Module>),
+    Interpreter,
+}
+
+/// All of it.
+pub(super) struct Data<'w> {
+    weights: &'w dyn WeightBytes,
+    kernels: Kernels,
+    instances: Vec<Local>,
+    /// By state, then head and part; empty until a program works on it.
+    states: Vec<Vec<StatePart>>,
+    /// Buffers of rotary tables by port, all zeros: of each firing's only its row is somewhere.
+    ropes: HashMap<usize, Vec<u8>>,
+    /// The embedding's buffers.
+    embedding: Vec<Vec<u8>>,
+}
+
+/// What is different from row to row.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row<'d> {
+    pub position: u32,
+    /// The position's block of 16 in the instance's part.
+    pub block: u32,
+    pub dims: &'d [i64],
+}
+
+impl<'w> Data<'w> {
+    pub fn new(machine: &Machine, weights: &'w dyn WeightBytes, runner: Runner) -> Result<Data<'w>, DataError> {
+        let kernels = match runner {
+            Runner::Compiled => {
+                let module = Module::compile(&machine.kernels, Target::PORTABLE).map_err(Box::new)?;
+                Kernels::Compiled(Box::new(module))
+            }
+            Runner::Interpreter => Kernels::Interpreter,
+        };
+        Ok(Data {
+            weights,
+            kernels,
+            instances: machine.layout.pe.iter().map(|_| Local::default()).collect(),
+            states: machine.descriptor.states.iter().map(|_| Vec::new()).collect(),
+            ropes: HashMap::new(),
+            embedding: Vec::new(),
+        })
+    }
+
+    fn weight(&self, machine: &Machine, weight: u32, offset: u64, bytes: u64) -> Result<Vec<u8>, DataError> {
+        let found = self.weights.slice(weight, offset, bytes);
+        let problem = match found {
+            Ok(found) if found.len() as u64 == bytes => return Ok(found.into_owned()),
+            Ok(found) => format!("{} bytes at {offset}, not {bytes}", found.len()),
+            Err(problem) => problem,
+        };
+        let name = machine.descriptor.weights[weight as usize].name.clone();
+        Err(DataError::Weight { name, problem })
+    }
+
+    /// A part of a message for a firing of an instance: `bytes` from `from` of it on, to `to` of the port's buffer.
+    pub fn deliver(
+        &mut self,
+        (instance, port): (u32, u32),
+        firing: u32,
+        (from, to, bytes): (u64, u64, u64),
+        payload: &Payload,
+    ) {
+        let payload = Rc::clone(payload);
+        self.instances[instance as usize].pending.push(Pending { firing, port, to, from, bytes, payload });
+    }
+
+    /// What an instance made in a firing, which then is no longer there.
+    pub fn take(&mut self, instance: u32, port: u32, firing: u32, last: bool) -> Payload {
+        let made = &mut self.instances[instance as usize].made;
+        let Some(place) = made.iter().position(|(f, p, _)| (*f, *p) == (firing, port)) else { return Rc::from([]) };
+        if last { made.swap_remove(place).2 } else { Rc::clone(&made[place].2) }
+    }
+
+    /// Runs an instance's kernel for a row.
+    pub fn fire(&mut self, machine: &Machine, instance: u32, firing: u32, row: Row<'_>) -> Result<(), DataError> {
+        let number = machine.layout.program[instance as usize] as usize;
+        let (unit, program) = (&machine.layout.units[number], &machine.descriptor.programs[number]);
+        let kernel = &machine.kernels[unit.kernel as usize];
+        let (expert, column, part) = unit.place(instance);
+        if self.instances[instance as usize].buffers.is_empty() {
+            let mut buffers = Vec::with_capacity(program.ports.len());
+            for port in &program.ports {
+                buffers.push(match port {
+                    Port::Weight { weight, offset, column_stride, expert_stride, bytes } => {
+                        let at = offset + u64::from(column) * column_stride + u64::from(expert) * expert_stride;
+                        self.weight(machine, *weight, at, *bytes)?
+                    }
+                    Port::SlotNumbers(routing) => {
+                        let slots = machine.descriptor.routings[*routing as usize].top_k;
+                        (0..slots).flat_map(u32::to_le_bytes).collect()
+                    }
+                    Port::Scratch { bytes } => vec![0; *bytes as usize],
+                    Port::Keys(_) | Port::Values(_) => Vec::new(),
+                    Port::Send(slice) | Port::Receive(slice) => vec![0; slice.bytes as usize],
+                    Port::ReceiveRope(_) => Vec::new(),
+                    Port::ReceiveSlots(_) | Port::ReceiveParts { .. } => {
+                        let received = unit.receives.iter().find(|r| r.port as usize == buffers.len());
+                        let count = received.map_or(1, |receive| match receive.kind {
+                            crate::layout::Kind::Slots { top_k } => top_k,
+                            crate::layout::Kind::Parts { count, .. } => count,
+                            crate::layout::Kind::Row | crate::layout::Kind::Rope => 1,
+                        });
+                        vec![0; received.map_or(0, |r| r.slice.bytes as usize) * count as usize]
+                    }
+                    Port::Position | Port::PositionBlock | Port::PositionLane => vec![0; 4],
+                });
+            }
+            self.instances[instance as usize].buffers = buffers;
+        }
+        let local = &mut self.instances[instance as usize];
+        let (pending, buffers) = (&mut local.pending, &mut local.buffers);
+        for (number, port) in program.ports.iter().enumerate() {
+            if !matches!(port, Port::ReceiveRope(_)) {
+                continue;
+            }
+            let table = self.ropes.entry(number).or_default();
+            table.resize(evaluate(&kernel.buffers[number].size, row.dims) as usize, 0);
+            std::mem::swap(&mut buffers[number], table);
+        }
+        let lane = (u64::from(row.block) * 16 + u64::from(row.position % 16)) as usize;
+        pending.retain(|pending| {
+            if pending.firing != firing {
+                return true;
+            }
+            let mut to = pending.to;
+            if let Port::ReceiveRope(slice) = &program.ports[pending.port as usize] {
+                to += lane as u64 * slice.bytes;
+            }
+            let (from, bytes, to) = (pending.from as usize, pending.bytes as usize, to as usize);
+            let there = buffers[pending.port as usize].get_mut(to..to + bytes);
+            if let (Some(there), Some(here)) = (there, pending.payload.get(from..from + bytes)) {
+                there.copy_from_slice(here);
+            }
+            false
+        });
+        for (port, buffer) in program.ports.iter().zip(buffers.iter_mut()) {
+            match port {
+                Port::Position => *buffer = row.position.to_le_bytes().to_vec(),
+                Port::PositionBlock => *buffer = row.block.to_le_bytes().to_vec(),
+                Port::PositionLane => *buffer = (row.position % 16).to_le_bytes().to_vec(),
+                Port::Keys(state) | Port::Values(state) => {
+                    let shape = &machine.descriptor.states[*state as usize];
+                    let place = (column * shape.parts.count + part) as usize;
+                    let parts = &mut self.states[*state as usize];
+                    if parts.is_empty() {
+                        parts.resize_with(shape.heads as usize * shape.parts.count as usize, StatePart::default);
+                    }
+                    let held = &mut parts[place];
+                    let (held, bytes) = match port {
+                        Port::Keys(_) => (&mut held.keys, shape.key_bytes()),
+                        _ => (&mut held.values, shape.value_bytes()),
+                    };
+                    if held.is_empty() {
+                        held.resize(bytes as usize, 0);
+                    }
+                    std::mem::swap(buffer, held);
+                }
+                _ => {}
+            }
+        }
+        let result = run(&self.kernels, machine, unit.kernel as usize, row.dims, buffers);
+        for (number, (port, buffer)) in program.ports.iter().zip(buffers.iter_mut()).enumerate() {
+            match port {
+                Port::Keys(state) | Port::Values(state) => {
+                    let parts = machine.descriptor.states[*state as usize].parts.count;
+                    let held = &mut self.states[*state as usize][(column * parts + part) as usize];
+                    let held = if matches!(port, Port::Keys(_)) { &mut held.keys } else { &mut held.values };
+                    std::mem::swap(buffer, held);
+                }
+                Port::Send(_) => local.made.push((firing, number as u32, Rc::from(&buffer[..]))),
+                Port::ReceiveRope(slice) => {
+                    let from = lane.saturating_mul(slice.bytes as usize);
+                    if let Some(row) = buffer.get_mut(from..from.saturating_add(slice.bytes as usize)) {
+                        row.fill(0);
+                    }
+                    let table = self.ropes.entry(number).or_default();
+                    std::mem::swap(buffer, table);
+                }
+                _ => {}
+            }
+        }
+        result
+    }
+
+    /// The first row of a token.
+    pub fn embed(&mut self, machine: &Machine, token: u32) -> Result<Payload, DataError> {
+        let embedding = machine.descriptor.embedding;
+        let row = machine.descriptor.tensors[embedding.tensor as usize].row_bytes as usize;
+        if self.embedding.is_empty() {
+            let bytes = machine.descriptor.weights[embedding.weight as usize].bytes;
+            let table = self.weight(machine, embedding.weight, 0, bytes)?;
+            self.embedding = vec![vec![0; 4], table, vec![0; row]];
+        }
+        self.embedding[0] = token.to_le_bytes().to_vec();
+        run(&self.kernels, machine, embedding.kernel as usize, &[], &mut self.embedding)?;
+        Ok(Rc::from(&self.embedding[2][..]))
+    }
+
+    /// Bytes of a rotary table's row.
+    pub fn rope(machine: &Machine, tensor: u32, position: u32) -> Payload {
+        let TensorSource::Rope(table) = machine.descriptor.tensors[tensor as usize].source else { return Rc::from([]) };
+        let mut row = vec![0.0; machine.descriptor.tensors[tensor as usize].row_bytes as usize / 4];
+        machine.descriptor.ropes[table as usize].fill_row(position, &mut row);
+        row.iter().flat_map(|x| x.to_le_bytes()).collect()
+    }
+
+    /// Forgets rows that were made, and have not arrived: what an abandoned step left.
+    pub fn clear(&mut self) {
+        for local in &mut self.instances {
+            local.pending.clear();
+            local.made.clear();
+        }
+    }
+}
+
+fn run(
+    kernels: &Kernels,
+    machine: &Machine,
+    kernel: usize,
+    dims: &[i64],
+    buffers: &mut [Vec<u8>],
+) -> Result<(), DataError> {
+    let name = || machine.kernels[kernel].name.clone();
+    match kernels {
+        Kernels::Compiled(module) => {
+            module.run_checked(kernel, dims, buffers).map_err(|source| DataError::Argument { kernel: name(), source })
+        }
+        Kernels::Interpreter => interpret::run(&machine.kernels[kernel], dims, buffers)
+            .map_err(|source| DataError::Interpret { kernel: name(), source }),
+    }
+}

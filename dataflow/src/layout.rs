@@ -1,0 +1,460 @@
+//! Programs as the simulator sees them: instances by number, what each receives, and by which *outlets* it sends.
+//!
+//! An instance's number is its program's first plus `(expert * columns + column) * parts + part`. An outlet is what one port of a program sends by one
+//! route in one colour, to programs of the same routing: its messages leave in order, each on its own. The host has outlets, too, one for each stream.
+//!
+//! Invariant: a layout comes from a descriptor that [`crate::check`] took; its indices are in range and its sums fit.
+
+use std::collections::HashMap;
+
+use crate::descriptor::{Axis, Descriptor, End, Port, Program, Route, Slice};
+
+/// What a received slice is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// The row.
+    Row,
+    /// A row of each slot of a routing.
+    Slots {
+        /// Experts of a token.
+        top_k: u32,
+    },
+    /// The slices of all parts that the row sees.
+    Parts {
+        /// Positions of a part.
+        positions: u32,
+        /// Parts.
+        count: u32,
+    },
+    /// A row of a rotary table.
+    Rope,
+}
+
+/// What an instance receives by one of its ports.
+#[derive(Clone, Copy, Debug)]
+pub struct Receive {
+    /// Number of the port.
+    pub port: u32,
+    /// The slice.
+    pub slice: Slice,
+    /// What of.
+    pub kind: Kind,
+}
+
+/// Who receives what an outlet sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Consumer {
+    /// The program.
+    pub program: u32,
+    /// Which of its [`Unit::receives`].
+    pub receive: u32,
+}
+
+/// What a program sends by a port, on one route in one colour.
+#[derive(Clone, Debug)]
+pub struct Outlet {
+    /// The slice.
+    pub slice: Slice,
+    /// Axis of the tensor's rows.
+    pub axis: Axis,
+    /// The way.
+    pub route: Route,
+    /// The colour.
+    pub colour: u32,
+    /// Programs that receive it.
+    pub consumers: Vec<Consumer>,
+    /// Whether the host does.
+    pub host: bool,
+    /// The port.
+    pub port: u32,
+    /// The routing that says which instances of the consumers want it, where they are routed.
+    pub routing: Option<u32>,
+}
+
+/// A program.
+#[derive(Clone, Debug)]
+pub struct Unit {
+    /// Number of its first instance.
+    pub first: u32,
+    /// Experts, 1 where it is not routed.
+    pub experts: u32,
+    /// Columns.
+    pub columns: u32,
+    /// Parts, 1 without a state.
+    pub parts: u32,
+    /// What it fires for.
+    pub axis: Axis,
+    /// Its state.
+    pub state: Option<u32>,
+    /// Positions of a part of its state.
+    pub positions: u32,
+    /// Whether it fires on the part of the row's position only.
+    pub appends: bool,
+    /// Its wave.
+    pub wave: u32,
+    /// Its kernel.
+    pub kernel: u32,
+    /// What it receives.
+    pub receives: Vec<Receive>,
+    /// Bytes of a row that it receives in all, but for those of parts.
+    pub fixed_bytes: u64,
+    /// Most rows that any of its ports has room for.
+    pub depth: u32,
+    /// Where its instances' counts of what has arrived begin: `depth` of each instance.
+    pub arrivals: u64,
+    /// What it sends.
+    pub outlets: Vec<Outlet>,
+    /// Number of its first outlet: instances' outlets follow each other.
+    pub first_outlet: u32,
+    /// Routings whose ids it makes, with the port and the bytes of a row.
+    pub makes_ids: Vec<MakesIds>,
+    /// Programs that work on the same parts of the same state in the same wave, before it.
+    pub before: Vec<u32>,
+    /// The same, after it.
+    pub after: Vec<u32>,
+}
+
+/// A routing whose ids a program makes.
+#[derive(Clone, Copy, Debug)]
+pub struct MakesIds {
+    /// The routing.
+    pub routing: u32,
+    /// The port.
+    pub port: u32,
+    /// Bytes of a row.
+    pub bytes: u64,
+}
+
+/// A stream from the host.
+#[derive(Clone, Debug)]
+pub struct HostOutlet {
+    /// What it sends.
+    pub outlet: Outlet,
+    /// The PE where it comes onto the grid.
+    pub entry: u32,
+    /// The wave of the program that receives it.
+    pub wave: u32,
+}
+
+/// All programs.
+#[derive(Clone, Debug, Default)]
+pub struct Layout {
+    /// The programs, in the order of the descriptor.
+    pub units: Vec<Unit>,
+    /// PE of each instance: `y * width + x`.
+    pub pe: Vec<u32>,
+    /// Program of each instance.
+    pub program: Vec<u32>,
+    /// Instance of each outlet; the host's come last and have none.
+    pub owner: Vec<u32>,
+    /// Streams from the host.
+    pub host: Vec<HostOutlet>,
+    /// Number of the first outlet of the host.
+    pub first_host_outlet: u32,
+    /// Counts of what has arrived, of all instances.
+    pub arrivals: u64,
+    /// Programs of each wave.
+    pub waves: Vec<Vec<u32>>,
+    /// Streams from the host of each wave, by their number in `host`.
+    pub host_waves: Vec<Vec<u32>>,
+}
+
+/// What is looked up of a descriptor, by who it is about.
+struct Index {
+    /// What programs receive.
+    receives: Vec<Vec<Receive>>,
+    /// Numbers in `receives`, by program and tensor.
+    consumers: HashMap<(u32, u32), Vec<u32>>,
+    /// Streams, by program that sends and tensor.
+    sent: HashMap<(u32, u32), Vec<u32>>,
+    /// Routings, by the tensor of their ids.
+    routings: HashMap<u32, Vec<u32>>,
+    /// Programs that work on a state in a wave.
+    sharers: HashMap<(u32, u32), Vec<u32>>,
+}
+
+impl Index {
+    fn new(descriptor: &Descriptor) -> Index {
+        let mut index = Index {
+            receives: descriptor.programs.iter().map(|program| receives(descriptor, program)).collect(),
+            consumers: HashMap::new(),
+            sent: HashMap::new(),
+            routings: HashMap::new(),
+            sharers: HashMap::new(),
+        };
+        for (program, receives) in (0..).zip(&index.receives) {
+            for (number, receive) in (0..).zip(receives) {
+                index.consumers.entry((program, receive.slice.tensor)).or_default().push(number);
+            }
+        }
+        for (number, stream) in (0..).zip(&descriptor.streams) {
+            if let End::Program(from) = stream.from {
+                index.sent.entry((from, stream.tensor)).or_default().push(number);
+            }
+        }
+        for (number, routing) in (0..).zip(&descriptor.routings) {
+            index.routings.entry(routing.ids).or_default().push(number);
+        }
+        for (number, program) in (0..).zip(&descriptor.programs) {
+            if let Some(state) = program.state {
+                index.sharers.entry((state, program.wave)).or_default().push(number);
+            }
+        }
+        index
+    }
+
+    /// Who receives a tensor in a program.
+    fn consumers(&self, program: u32, tensor: u32) -> impl Iterator<Item = Consumer> + '_ {
+        let receives = self.consumers.get(&(program, tensor)).map_or(&[][..], Vec::as_slice);
+        receives.iter().map(move |receive| Consumer { program, receive: *receive })
+    }
+}
+
+impl Unit {
+    /// Instances.
+    pub fn instances(&self) -> u32 {
+        self.experts * self.columns * self.parts
+    }
+
+    /// Expert, column and part of an instance.
+    pub fn place(&self, instance: u32) -> (u32, u32, u32) {
+        let local = instance - self.first;
+        let (rest, part) = (local / self.parts, local % self.parts);
+        (rest / self.columns, rest % self.columns, part)
+    }
+
+    /// Number of an instance.
+    pub fn instance(&self, expert: u32, column: u32, part: u32) -> u32 {
+        self.first + (expert * self.columns + column) * self.parts + part
+    }
+
+    /// Number of an instance's outlet.
+    pub fn outlet(&self, instance: u32, outlet: usize) -> u32 {
+        self.first_outlet + (instance - self.first) * self.outlets.len() as u32 + outlet as u32
+    }
+}
+
+impl Outlet {
+    /// The bytes of the row that an instance sends, from the first to behind the last.
+    pub fn range(&self, column: u32, part: u32) -> (u64, u64) {
+        let from = start(&self.slice, column, part);
+        (from, from + self.slice.bytes)
+    }
+}
+
+/// Where a slice begins in the row.
+pub fn start(slice: &Slice, column: u32, part: u32) -> u64 {
+    slice.offset + u64::from(column) * slice.column_stride + u64::from(part) * slice.part_stride
+}
+
+/// The columns, of so many, whose slices from `first` on with a stride have some of the bytes `low..high`: the first and how many.
+pub fn columns_of(first: u64, stride: u64, bytes: u64, columns: u32, low: u64, high: u64) -> (u32, u32) {
+    if bytes == 0 || low >= high {
+        return (0, 0);
+    }
+    let meets = |start: u64| start < high && start + bytes > low;
+    if stride == 0 {
+        return if meets(first) { (0, columns) } else { (0, 0) };
+    }
+    if first >= high {
+        return (0, 0);
+    }
+    let end = ((high - 1 - first) / stride + 1).min(columns.into());
+    let begin = if first + bytes > low { 0 } else { (low - first - bytes) / stride + 1 };
+    (begin.min(end) as u32, end.saturating_sub(begin) as u32)
+}
+
+/// The PE at the edge that is nearest to a PE.
+pub fn edge(descriptor: &Descriptor, pe: u32) -> u32 {
+    use crate::grid::Edge;
+    let (width, height) = (descriptor.grid.width, descriptor.grid.height);
+    let (x, y) = (pe % width, pe / width);
+    let edges = descriptor.grid.io.edges.iter().map(|edge| match edge {
+        Edge::West => (x, y * width),
+        Edge::East => (width - 1 - x, y * width + width - 1),
+        Edge::North => (y, x),
+        Edge::South => (height - 1 - y, (height - 1) * width + x),
+    });
+    edges.min_by_key(|(distance, _)| *distance).map_or(pe, |(_, pe)| pe)
+}
+
+impl Layout {
+    /// Of a descriptor whose indices and sizes were checked.
+    pub(super) fn new(descriptor: &Descriptor) -> Layout {
+        let mut layout = Layout {
+            waves: vec![Vec::new(); descriptor.waves.len()],
+            host_waves: vec![Vec::new(); descriptor.waves.len()],
+            ..Layout::default()
+        };
+        let index = Index::new(descriptor);
+        for (number, program) in descriptor.programs.iter().enumerate() {
+            let unit = unit(descriptor, number as u32, program, &layout, &index);
+            layout.waves[unit.wave as usize].push(number as u32);
+            let width = descriptor.grid.width;
+            for instance in unit.first..unit.first + unit.instances() {
+                let (expert, column, part) = unit.place(instance);
+                let (x, y) = program.sites.pe(column, expert, part);
+                layout.pe.push(y * width + x);
+                layout.program.push(number as u32);
+                layout.owner.extend(unit.outlets.iter().map(|_| instance));
+            }
+            layout.arrivals += u64::from(unit.instances()) * u64::from(unit.depth);
+            layout.units.push(unit);
+        }
+        layout.first_host_outlet = layout.owner.len() as u32;
+        for stream in &descriptor.streams {
+            let (End::Host, End::Program(to)) = (stream.from, stream.to) else { continue };
+            let (tensor, unit) = (&descriptor.tensors[stream.tensor as usize], &layout.units[to as usize]);
+            let whole = Slice {
+                tensor: stream.tensor,
+                offset: 0,
+                column_stride: 0,
+                part_stride: 0,
+                bytes: tensor.row_bytes,
+                rows: u32::MAX,
+            };
+            let consumers = index.consumers(to, stream.tensor).collect();
+            let routing = routing(unit.axis, tensor.axis);
+            let (axis, route, colour) = (tensor.axis, stream.route, stream.colour);
+            let outlet = Outlet { slice: whole, axis, route, colour, consumers, host: false, port: u32::MAX, routing };
+            let entry = edge(descriptor, layout.pe[unit.first as usize]);
+            layout.host_waves[unit.wave as usize].push(layout.host.len() as u32);
+            layout.host.push(HostOutlet { outlet, entry, wave: unit.wave });
+        }
+        layout
+    }
+
+    /// The program of an instance.
+    pub fn unit(&self, instance: u32) -> &Unit {
+        &self.units[self.program[instance as usize] as usize]
+    }
+
+    /// Outlets, the host's among them.
+    pub fn outlets(&self) -> usize {
+        self.owner.len() + self.host.len()
+    }
+}
+
+/// The routing whose ids say which instances fire, where the consumer is routed and the row is not a slot's.
+fn routing(consumer: Axis, tensor: Axis) -> Option<u32> {
+    match (consumer, tensor) {
+        (Axis::Routed(routing), Axis::Tokens | Axis::Outputs | Axis::Routed(_)) => Some(routing),
+        (Axis::Tokens | Axis::Outputs, _) => None,
+    }
+}
+
+fn receives(descriptor: &Descriptor, program: &Program) -> Vec<Receive> {
+    let ports = program.ports.iter().enumerate();
+    ports
+        .filter_map(|(port, at)| {
+            let port = port as u32;
+            match at {
+                Port::Receive(slice) => Some(Receive { port, slice: *slice, kind: Kind::Row }),
+                Port::ReceiveRope(slice) => Some(Receive { port, slice: *slice, kind: Kind::Rope }),
+                Port::ReceiveSlots(slice) => {
+                    let top_k = match descriptor.tensors[slice.tensor as usize].axis {
+                        Axis::Routed(routing) => descriptor.routings[routing as usize].top_k,
+                        Axis::Tokens | Axis::Outputs => 1,
+                    };
+                    Some(Receive { port, slice: *slice, kind: Kind::Slots { top_k } })
+                }
+                Port::ReceiveParts { slice, state } => {
+                    let parts = descriptor.states[*state as usize].parts;
+                    let kind = Kind::Parts { positions: parts.positions, count: parts.count };
+                    Some(Receive { port, slice: *slice, kind })
+                }
+                Port::Weight { .. } | Port::Send(_) | Port::Keys(_) | Port::Values(_) => None,
+                Port::Position | Port::PositionBlock | Port::PositionLane => None,
+                Port::SlotNumbers(_) | Port::Scratch { .. } => None,
+            }
+        })
+        .collect()
+}
+
+fn unit(descriptor: &Descriptor, number: u32, program: &Program, layout: &Layout, index: &Index) -> Unit {
+    let receives = index.receives[number as usize].clone();
+    let fixed = receives.iter().map(|receive| match receive.kind {
+        Kind::Row | Kind::Rope => receive.slice.bytes,
+        Kind::Slots { top_k } => receive.slice.bytes * u64::from(top_k),
+        Kind::Parts { .. } => 0,
+    });
+    let depth = receives.iter().map(|receive| receive.slice.rows).max().unwrap_or(1);
+    let mut outlets: Vec<Outlet> = Vec::new();
+    let mut makes_ids = Vec::new();
+    let mut places = HashMap::new();
+    for (port, at) in program.ports.iter().enumerate() {
+        let Port::Send(slice) = at else { continue };
+        let axis = descriptor.tensors[slice.tensor as usize].axis;
+        for routing in index.routings.get(&slice.tensor).into_iter().flatten() {
+            let bytes = descriptor.tensors[slice.tensor as usize].row_bytes;
+            makes_ids.push(MakesIds { routing: *routing, port: port as u32, bytes });
+        }
+        for stream in index.sent.get(&(number, slice.tensor)).into_iter().flatten() {
+            let stream = &descriptor.streams[*stream as usize];
+            let (route, colour) = (stream.route, stream.colour);
+            let wanted = match stream.to {
+                End::Host => None,
+                End::Program(to) => routing(descriptor.programs[to as usize].axis, axis),
+            };
+            let place = *places.entry((port, route, colour, wanted)).or_insert_with(|| {
+                let (slice, port, consumers) = (*slice, port as u32, Vec::new());
+                outlets.push(Outlet { slice, axis, route, colour, consumers, host: false, port, routing: wanted });
+                outlets.len() - 1
+            });
+            let outlet = &mut outlets[place];
+            match stream.to {
+                End::Host => outlet.host = true,
+                End::Program(to) => outlet.consumers.extend(index.consumers(to, stream.tensor)),
+            }
+        }
+    }
+    let sharers = program.state.and_then(|state| index.sharers.get(&(state, program.wave)));
+    let others = || sharers.into_iter().flatten().copied();
+    Unit {
+        first: layout.pe.len() as u32,
+        experts: descriptor.experts(program),
+        columns: program.columns,
+        parts: descriptor.parts(program),
+        axis: program.axis,
+        state: program.state,
+        positions: program.state.map_or(0, |state| descriptor.states[state as usize].parts.positions),
+        appends: program.appends,
+        wave: program.wave,
+        kernel: program.kernel,
+        fixed_bytes: fixed.sum(),
+        depth,
+        arrivals: layout.arrivals,
+        receives,
+        outlets,
+        first_outlet: layout.owner.len() as u32,
+        makes_ids,
+        before: others().filter(|other| *other < number).collect(),
+        after: others().filter(|other| *other > number).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_that_want_bytes_are_those_whose_slices_meet_them() {
+        for stride in 0..5 {
+            for bytes in 0..5 {
+                for (first, low, high) in
+                    [(0, 0, 4), (0, 3, 9), (2, 3, 4), (5, 0, 5), (7, 0, 30), (0, 100, 101), (0, 4, 4)]
+                {
+                    let right: Vec<u32> = (0..8)
+                        .filter(|c| {
+                            let start = first + u64::from(*c) * stride;
+                            (start.max(low)..(start + bytes).min(high)).next().is_some()
+                        })
+                        .collect();
+                    let (begin, count) = columns_of(first, stride, bytes, 8, low, high);
+                    let found: Vec<u32> = (begin..begin + count).collect();
+                    assert_eq!(found, right, "{first} + {stride} * column, {bytes} bytes, {low}..{high}");
+                }
+            }
+        }
+    }
+}

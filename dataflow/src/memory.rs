@@ -1,0 +1,159 @@
+//! What each PE's memory holds, to the byte: the account of [`crate::account`], added up over PEs.
+
+use std::collections::HashSet;
+
+use crate::descriptor::Descriptor;
+
+use crate::check::program_name;
+use crate::layout::Layout;
+
+/// Items of a full PE that are named, the largest first.
+const NAMED: usize = 8;
+
+/// A PE whose memory does not hold what is put there.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("PE ({x}, {y}) holds {found} bytes and has {right}: {}", list(items, *more))]
+pub struct MemoryError {
+    /// Column of the PE.
+    pub x: u32,
+    /// Row of the PE.
+    pub y: u32,
+    /// Bytes put there.
+    pub found: u64,
+    /// Bytes that it has.
+    pub right: u64,
+    /// The most of what fills it: what, and how many bytes; the largest first.
+    pub items: Vec<(String, u64)>,
+    /// How much else there is.
+    pub more: u64,
+}
+
+fn list(items: &[(String, u64)], more: u64) -> String {
+    let named: Vec<String> = items.iter().map(|(what, bytes)| format!("{bytes} for {what}")).collect();
+    if more > 0 { format!("{}, and {more} more", named.join(", ")) } else { named.join(", ") }
+}
+
+/// Bytes of each PE, `y * width + x`, of the fullest wave.
+///
+/// # Errors
+/// The first PE that is too full.
+pub fn check(descriptor: &Descriptor, layout: &Layout) -> Result<Vec<u64>, Box<MemoryError>> {
+    // It fits: a grid has at most 2^22 PEs.
+    let pes = descriptor.grid.pes() as usize;
+    let mut most = vec![0u64; pes];
+    let mut bytes = vec![0u64; pes];
+    let mut code = Code { stamps: vec![0; pes], last: 0 };
+    let mut touched: Vec<u32> = Vec::new();
+    let right = descriptor.grid.usable_bytes();
+    for wave in 0..descriptor.waves.len() as u32 {
+        each(descriptor, layout, wave, &mut code, |pe, _, count| {
+            let bytes = &mut bytes[pe as usize];
+            if *bytes == 0 && count > 0 {
+                touched.push(pe);
+            }
+            *bytes = bytes.saturating_add(count);
+        });
+        let full = touched.iter().copied().filter(|pe| bytes[*pe as usize] > right).min();
+        if let Some(pe) = full.map(|pe| pe as usize) {
+            // A PE may have all instances there are: only those that are named are kept.
+            let (mut largest, mut all): (Vec<(What, u64)>, u64) = (Vec::new(), 0);
+            each(descriptor, layout, wave, &mut code, |other, what, count| {
+                if other as usize == pe && count > 0 {
+                    all += 1;
+                    largest.push((what, count));
+                    if largest.len() == 2 * NAMED {
+                        keep(&mut largest);
+                    }
+                }
+            });
+            keep(&mut largest);
+            let more = all - largest.len() as u64;
+            let items = largest.into_iter().map(|(what, bytes)| (name(descriptor, what), bytes)).collect();
+            let (x, y) = (pe as u32 % descriptor.grid.width, pe as u32 / descriptor.grid.width);
+            return Err(Box::new(MemoryError { x, y, found: bytes[pe], right, items, more }));
+        }
+        for pe in touched.drain(..) {
+            let held = std::mem::take(&mut bytes[pe as usize]);
+            most[pe as usize] = most[pe as usize].max(held);
+        }
+    }
+    Ok(most)
+}
+
+/// Keeps the largest items, of equal ones the first.
+fn keep(items: &mut Vec<(What, u64)>) {
+    items.sort_by_key(|(_, bytes)| std::cmp::Reverse(*bytes));
+    items.truncate(NAMED);
+}
+
+/// What takes memory.
+#[derive(Clone, Copy)]
+enum What {
+    /// Weights, buffers and working memory of an instance.
+    Instance { program: usize, instance: u32 },
+    /// A state's part.
+    State(u32),
+    /// A kernel's code.
+    Code(usize),
+}
+
+fn name(descriptor: &Descriptor, what: What) -> String {
+    match what {
+        What::Instance { program, instance } => {
+            let bytes = descriptor.instance_bytes(&descriptor.programs[program]);
+            format!(
+                "instance {instance} of {} ({} weights, {} received, {} sent, {} working memory)",
+                program_name(descriptor, program),
+                bytes.weights,
+                bytes.receives,
+                bytes.sends,
+                bytes.scratch
+            )
+        }
+        What::State(state) => format!("a part of state {state}"),
+        What::Code(kernel) => format!("code of {}", descriptor.kernels[kernel].name),
+    }
+}
+
+/// Which PEs have a kernel's code, one kernel after the other.
+struct Code {
+    /// Number of the last kernel that a PE has the code of, counted on over waves.
+    stamps: Vec<u32>,
+    last: u32,
+}
+
+/// Calls `add` with all that is put on PEs in a wave.
+fn each(descriptor: &Descriptor, layout: &Layout, wave: u32, code: &mut Code, mut add: impl FnMut(u32, What, u64)) {
+    let mut programs = layout.waves[wave as usize].clone();
+    let sites = |unit: &crate::layout::Unit| {
+        let (first, end) = (unit.first as usize, (unit.first + unit.instances()) as usize);
+        &layout.pe[first..end]
+    };
+    let mut keeps = HashSet::new();
+    for program in &programs {
+        let program = *program as usize;
+        let unit = &layout.units[program];
+        let bytes = descriptor.instance_bytes(&descriptor.programs[program]).total();
+        for (instance, pe) in (0..).zip(sites(unit)) {
+            add(*pe, What::Instance { program, instance }, bytes);
+        }
+        if let Some(state) = unit.state.filter(|state| keeps.insert(*state)) {
+            let bytes = descriptor.states[state as usize].part_bytes();
+            sites(unit).iter().for_each(|pe| add(*pe, What::State(state), bytes));
+        }
+    }
+    programs.sort_by_key(|program| layout.units[*program as usize].kernel);
+    let mut before = None;
+    for program in programs {
+        let unit = &layout.units[program as usize];
+        if before.replace(unit.kernel) != Some(unit.kernel) {
+            code.last += 1;
+        }
+        for pe in sites(unit) {
+            if std::mem::replace(&mut code.stamps[*pe as usize], code.last) != code.last {
+                let kernel = unit.kernel as usize;
+                add(*pe, What::Code(kernel), descriptor.kernels[kernel].code_bytes);
+            }
+        }
+    }
+}

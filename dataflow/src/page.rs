@@ -1,0 +1,128 @@
+//! A report as a web page: one file that needs no network. It draws the grid (memory, work, traffic), the critical path and programs over time.
+//!
+//! Large grids are drawn in squares of PEs. What stands in the page as data is JSON, in which no text can end the script that it is in.
+
+use ixc_files::Kind;
+use serde::Serialize;
+
+use crate::report::{ProgramTime, Report, Summary};
+use crate::routes::Direction;
+
+/// Squares of a side at most.
+const MOST_SQUARES: u32 = 256;
+
+#[derive(Serialize)]
+struct Data<'a> {
+    summary: Summary,
+    grid: &'a crate::grid::Grid,
+    cells: Cells,
+    programs: Vec<&'a ProgramTime>,
+}
+
+/// PEs in squares.
+#[derive(Debug, PartialEq, Serialize)]
+struct Cells {
+    /// PEs of a square's side.
+    side: u32,
+    width: u32,
+    height: u32,
+    /// Share of the memory of the fullest PE.
+    memory: Vec<f32>,
+    /// Share of the time, on the mean.
+    work: Vec<f32>,
+    /// Bytes of a PE's links, on the mean.
+    traffic: Vec<f32>,
+}
+
+impl Cells {
+    fn new(report: &Report) -> Cells {
+        let grid = &report.grid;
+        let side = grid.width.max(grid.height).div_ceil(MOST_SQUARES).max(1);
+        let (width, height) = (grid.width.div_ceil(side), grid.height.div_ceil(side));
+        let empty = || vec![0.0f32; width as usize * height as usize];
+        let (mut memory, mut work, mut traffic, mut count) = (empty(), empty(), empty(), empty());
+        for pe in 0..grid.pes() as usize {
+            let (x, y) = (pe as u32 % grid.width / side, pe as u32 / grid.width / side);
+            let cell = (y * width + x) as usize;
+            let share = |numbers: &[u64], of: f64| numbers.get(pe).map_or(0.0, |n| (*n as f64 / of) as f32);
+            memory[cell] = memory[cell].max(share(&report.memory, grid.pe.sram_bytes as f64));
+            work[cell] += share(&report.worked, report.cycles.max(1) as f64);
+            let links = report.traffic.chunks(Direction::ALL.len()).nth(pe);
+            traffic[cell] += links.map_or(0.0, |links| links.iter().sum::<u64>() as f32);
+            count[cell] += 1.0;
+        }
+        for ((work, traffic), count) in work.iter_mut().zip(&mut traffic).zip(&count) {
+            *work /= count.max(1.0);
+            *traffic /= count.max(1.0);
+        }
+        Cells { side, width, height, memory, work, traffic }
+    }
+}
+
+/// A file with such a page.
+pub const KIND: Kind = Kind {
+    name: "page of a simulation",
+    is: |head| {
+        let generator = br#"<meta name="generator" content="ixc">"#;
+        head.windows(generator.len()).any(|window| window == generator)
+    },
+    streams: true,
+};
+
+/// The page.
+pub fn page(report: &Report) -> String {
+    let programs = report.programs.iter().filter(|program| program.firings > 0).collect();
+    let data = Data { summary: report.summary(), grid: &report.grid, cells: Cells::new(report), programs };
+    // Numbers, strings and lists: there is nothing that could not be written.
+    let json = serde_json::to_string(&data).unwrap_or_else(|_| "null".to_owned()).replace('<', "\\u003c");
+    let title = format!("{} on {}", report.model, report.grid.name);
+    let title = title.replace('&', "&amp;").replace('<', "&lt;");
+    // What is put in may hold anything, also what stands for what is put in: only the page's own text is searched.
+    let text = include_str!("page.html");
+    let (before, rest) = text.split_once("@TITLE@").unwrap_or((text, ""));
+    let (between, after) = rest.split_once("@DATA@").unwrap_or((rest, ""));
+    [before, &title, between, &json, after].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::Machine;
+    use crate::simulate::Simulator;
+    use crate::simulate::tests::chain;
+
+    fn report(width: u32) -> Report {
+        let mut descriptor = chain("tiny", &[(1, 0), (6, 5), (2, 7)]);
+        descriptor.model = "@DATA@</script><b>&".to_owned();
+        descriptor.grid.width = width;
+        let machine = Machine::new(descriptor).unwrap();
+        Simulator::timed(&machine, 1).step(&[0, 1], &[0, 1]).unwrap().report
+    }
+
+    #[test]
+    fn a_page_needs_nothing_else_and_its_data_cannot_break_out() {
+        let page = page(&report(8));
+        assert!(!page.contains("http") && !page.contains("src="));
+        assert!(page.contains("<title>@DATA@&lt;/script>&lt;b>&amp; on tiny</title>"), "{page}");
+        assert_eq!(page.matches("</script>").count(), 2);
+        let start = page.find("id=\"data\">").unwrap() + "id=\"data\">".len();
+        let data = &page[start..start + page[start..].find('<').unwrap()];
+        let data: serde_json::Value = serde_json::from_str(data).unwrap();
+        assert_eq!(data["summary"]["model"], "@DATA@</script><b>&");
+        assert_eq!(data["programs"].as_array().unwrap().len(), 3);
+        assert_eq!(data["cells"]["memory"].as_array().unwrap().len(), 64);
+    }
+
+    #[test]
+    fn squares_hold_the_fullest_memory_and_the_mean_of_the_rest() {
+        let report = report(600);
+        let cells = Cells::new(&report);
+        assert_eq!((cells.side, cells.width, cells.height), (3, 200, 3));
+        let most = *report.memory.iter().max().unwrap() as f32 / report.grid.pe.sram_bytes as f32;
+        assert_eq!(cells.memory.iter().copied().fold(0.0, f32::max), most);
+        let traffic: u64 = report.traffic.iter().sum();
+        // The last row of squares has two rows of PEs.
+        let found: f32 = (0..600).map(|i| cells.traffic[i] * if i < 400 { 9.0 } else { 6.0 }).sum();
+        assert!((found - traffic as f32).abs() < 1.0, "{found} {traffic}");
+    }
+}

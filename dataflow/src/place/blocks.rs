@@ -1,0 +1,297 @@
+//! Which programs stand together.
+//!
+//! - What works on a state stands where its parts are.
+//! - The products of a chain stand below each other, each with what adds its sum: a step of the chain is a hop.
+//! - Row ops whose columns are those of the one before stand below it.
+//! - What scales a piece of a row by the sums of all pieces stands where its piece's sum is made: both receive the piece.
+//!
+//! ```text
+//! column      0     1     2          cell 0: linear w
+//!             v     v     v          cell 1: linear w 1, linear w 1 sum
+//! ```
+//!
+//! A *lane* is a column of one expert, or one head's part: a cell for each PE of it.
+
+use crate::descriptor::{Axis, Descriptor, Lattice, Port, Program, Slice, State};
+
+/// Programs that stand together.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Block {
+    /// Programs, by cell.
+    pub(super) cells: Vec<Vec<u32>>,
+    /// What makes a line of lanes: columns, or a head's parts.
+    pub(super) inner: u32,
+    /// How many lines: experts, or heads.
+    pub(super) outer: u32,
+    /// Whether lanes are parts of heads.
+    pub(super) state: Option<u32>,
+}
+
+/// What a cell takes of its PE.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Needs {
+    /// Bytes of each lane.
+    pub(super) lane: u64,
+    /// Kernels.
+    pub(super) kernels: Vec<u32>,
+}
+
+impl Block {
+    /// All programs.
+    pub(super) fn programs(&self) -> impl Iterator<Item = u32> {
+        self.cells.iter().flatten().copied()
+    }
+
+    /// Lanes.
+    pub(super) fn lanes(&self) -> u64 {
+        u64::from(self.inner) * u64::from(self.outer)
+    }
+
+    /// What a cell takes.
+    pub(super) fn needs(&self, descriptor: &Descriptor, cell: usize) -> Needs {
+        let mut needs = Needs::default();
+        for program in self.cells.get(cell).into_iter().flatten().filter_map(|&p| descriptor.programs.get(p as usize)) {
+            needs.lane = needs.lane.saturating_add(descriptor.instance_bytes(program).total());
+            if !needs.kernels.contains(&program.kernel) {
+                needs.kernels.push(program.kernel);
+            }
+        }
+        if let Some(state) = self.state.and_then(|state| descriptor.states.get(state as usize)) {
+            needs.lane = needs.lane.saturating_add(state.part_bytes());
+        }
+        needs
+    }
+
+    /// Puts a cell's programs at a place.
+    pub(super) fn put(&self, descriptor: &mut Descriptor, cell: usize, place: &Place, wave: u32) {
+        for &program in self.cells.get(cell).into_iter().flatten() {
+            let Some(program) = descriptor.programs.get_mut(program as usize) else { continue };
+            let sites = &mut program.sites;
+            (sites.x, sites.y) = (place.x, place.y);
+            (sites.columns, sites.experts, sites.parts) = match self.state {
+                Some(_) => (place.outer, Lattice::ONE, place.inner),
+                None => (place.inner, place.outer, Lattice::ONE),
+            };
+            program.wave = wave;
+        }
+    }
+}
+
+/// Where a cell is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) x: u32,
+    pub(super) y: u32,
+    pub(super) inner: Lattice,
+    pub(super) outer: Lattice,
+}
+
+impl Place {
+    /// The PE of a lane.
+    pub(super) fn pe(&self, inner: u32, outer: u32) -> (u32, u32) {
+        let (a, b) = (self.inner.offset(inner), self.outer.offset(outer));
+        (self.x.saturating_add(a.0).saturating_add(b.0), self.y.saturating_add(a.1).saturating_add(b.1))
+    }
+}
+
+/// The blocks, in the order of their last programs: all that a block reads is made by blocks before it.
+pub(super) fn blocks(descriptor: &Descriptor) -> Vec<Block> {
+    let mut blocks: Vec<Block> = Vec::new();
+    // Block and cell of each program.
+    let mut places: Vec<(usize, usize)> = Vec::with_capacity(descriptor.programs.len());
+    let mut senders: Vec<Vec<u32>> = vec![Vec::new(); descriptor.tensors.len()];
+    let mut of_state: Vec<Option<usize>> = vec![None; descriptor.states.len()];
+    for (number, program) in descriptor.programs.iter().enumerate() {
+        let own = |blocks: &mut Vec<Block>, state: Option<u32>| {
+            let [inner, outer] = match state.and_then(|state| descriptor.states.get(state as usize)) {
+                Some(State { heads, parts, .. }) => [parts.count, *heads],
+                None => [program.columns, descriptor.experts(program)],
+            };
+            blocks.push(Block { cells: Vec::new(), inner, outer, state });
+            blocks.len() - 1
+        };
+        let (block, cell) = if let Some(state) = program.state {
+            let block = *of_state[state as usize].get_or_insert_with(|| own(&mut blocks, Some(state)));
+            (block, 0)
+        } else {
+            match before(descriptor, program, &senders) {
+                Some((other, next)) => {
+                    let (block, cell) = places[other as usize];
+                    if next { (block, blocks[block].cells.len()) } else { (block, cell) }
+                }
+                None => (own(&mut blocks, None), 0),
+            }
+        };
+        let cells = &mut blocks[block].cells;
+        if cells.len() <= cell {
+            cells.resize(cell + 1, Vec::new());
+        }
+        cells[cell].push(number as u32);
+        places.push((block, cell));
+        for port in &program.ports {
+            if let Port::Send(slice) = port {
+                senders[slice.tensor as usize].push(number as u32);
+            }
+        }
+    }
+    blocks.sort_by_key(|block| block.programs().max());
+    blocks
+}
+
+/// The program that one stands with, and whether it stands below it or in its cell.
+fn before(descriptor: &Descriptor, program: &Program, senders: &[Vec<u32>]) -> Option<(u32, bool)> {
+    let weight = matrix(program);
+    let mut found = None;
+    for port in &program.ports {
+        let Port::Receive(slice) = port else { continue };
+        for &other in &senders[slice.tensor as usize] {
+            let Some(sender) = descriptor.programs.get(other as usize) else { continue };
+            if shares(sender, program, slice) {
+                return Some((other, false));
+            }
+            if !beside(sender, program, slice) {
+                continue;
+            }
+            match (weight, matrix(sender)) {
+                // A link of the same chain.
+                (Some(own), Some(others)) if own == others => found = Some((other, true)),
+                (Some(own), None) if is_sum(sender) && chain_weight(descriptor, sender, senders) == Some(own) => {
+                    found = Some((other, true));
+                }
+                (Some(_), _) => {}
+                // A sum stands with the product that it adds, which is the last that was made.
+                (None, Some(_)) if is_sum(program) => found = found.max(Some((other, false))),
+                (None, Some(_)) => {}
+                (None, None) if is_sum(program) || is_sum(sender) => {}
+                (None, None) => found = found.max(Some((other, true))),
+            }
+        }
+    }
+    // Products whose sums are beside have no link between them: the chain is that of the weight.
+    if found.is_none()
+        && let Some(own) = weight
+        && let Some(offset) = own_offset(program)
+    {
+        found = descriptor
+            .programs
+            .iter()
+            .enumerate()
+            .take_while(|(_, other)| !std::ptr::eq(*other, program))
+            .filter(|(_, other)| {
+                matrix(other) == Some(own)
+                    && (other.columns, other.axis) == (program.columns, program.axis)
+                    && own_offset(other).is_some_and(|at| same_rows(descriptor, own, at, offset))
+            })
+            .map(|(number, _)| (number as u32, true))
+            .last();
+    }
+    found
+}
+
+/// The weight that a product multiplies with: the one whose slices differ by column, or that is a product's by its two reads.
+fn matrix(program: &Program) -> Option<u32> {
+    match (program.ports.first(), program.ports.get(1)) {
+        (Some(Port::Receive(x)), Some(Port::Weight { weight, column_stride, expert_stride, .. }))
+            if x.column_stride == 0 && (*column_stride > 0 || *expert_stride > 0) =>
+        {
+            Some(*weight)
+        }
+        _ => None,
+    }
+}
+
+fn own_offset(program: &Program) -> Option<u64> {
+    match program.ports.get(1) {
+        Some(Port::Weight { offset, .. }) => Some(*offset),
+        _ => None,
+    }
+}
+
+/// Whether two offsets in a weight are in the same first rows: the same strip.
+fn same_rows(descriptor: &Descriptor, weight: u32, a: u64, b: u64) -> bool {
+    let Some(info) = descriptor.weights.get(weight as usize) else { return false };
+    let Some(format) = ixc_ir::format::Format::from_name(&info.format) else { return false };
+    let columns = info.shape.last().copied().unwrap_or(0);
+    let strip = format.row_bytes(columns).unwrap_or(0).saturating_mul(format.rows() as u64).max(1);
+    a / strip == b / strip
+}
+
+fn is_sum(program: &Program) -> bool {
+    matches!(program.ports[..], [Port::Receive(a), Port::Receive(b), Port::Send(y)]
+        if a.bytes == b.bytes && a.bytes == y.bytes && program.label.contains(" sum"))
+}
+
+/// The weight of the chain that a sum is of.
+fn chain_weight(descriptor: &Descriptor, sum: &Program, senders: &[Vec<u32>]) -> Option<u32> {
+    sum.ports.iter().find_map(|port| {
+        let Port::Receive(slice) = port else { return None };
+        let mut products = senders[slice.tensor as usize].iter();
+        products.find_map(|&other| matrix(descriptor.programs.get(other as usize)?))
+    })
+}
+
+/// Whether each column of a program receives what the same column of another sends.
+fn beside(sender: &Program, program: &Program, slice: &Slice) -> bool {
+    let same = |port: &Port| match port {
+        Port::Send(sent) => {
+            (sent.tensor, sent.offset, sent.column_stride, sent.bytes)
+                == (slice.tensor, slice.offset, slice.column_stride, slice.bytes)
+        }
+        _ => false,
+    };
+    let axis = |axis: Axis| axis;
+    sender.state.is_none()
+        && program.state.is_none()
+        && (sender.columns, axis(sender.axis)) == (program.columns, axis(program.axis))
+        && sender.ports.iter().any(same)
+}
+
+/// Whether each column of a program receives all that the columns of another send, and beside it what the same column of the other receives.
+fn shares(sender: &Program, program: &Program, slice: &Slice) -> bool {
+    let piece = |port: &Port| match port {
+        Port::Receive(slice) => Some((slice.tensor, slice.offset, slice.column_stride, slice.bytes)),
+        _ => None,
+    };
+    slice.column_stride == 0
+        && sender.state.is_none()
+        && program.state.is_none()
+        && (sender.columns, sender.axis) == (program.columns, program.axis)
+        && matches!(sender.ports[..], [Port::Receive(_), Port::Send(_)])
+        && piece(&sender.ports[0]).is_some_and(|own| program.ports.iter().any(|port| piece(port) == Some(own)))
+}
+
+/// Bytes of each PE in a wave.
+pub(super) fn usage(descriptor: &Descriptor, blocks: &[Block], wave: u32) -> Vec<u64> {
+    let width = descriptor.grid.width as usize;
+    let mut bytes = vec![0u64; descriptor.grid.pes() as usize];
+    let mut kernels = std::collections::HashSet::new();
+    for block in blocks {
+        for cell in 0..block.cells.len() {
+            let needs = block.needs(descriptor, cell);
+            let Some(program) = block.cells[cell].first().and_then(|&p| descriptor.programs.get(p as usize)) else {
+                continue;
+            };
+            if program.wave != wave {
+                continue;
+            }
+            for outer in 0..block.outer {
+                for inner in 0..block.inner {
+                    let (x, y) = match block.state {
+                        Some(_) => program.sites.pe(outer, 0, inner),
+                        None => program.sites.pe(inner, outer, 0),
+                    };
+                    let pe = y as usize * width + x as usize;
+                    let Some(sum) = bytes.get_mut(pe) else { continue };
+                    *sum = sum.saturating_add(needs.lane);
+                    for &kernel in &needs.kernels {
+                        if kernels.insert((pe, kernel)) {
+                            let code = descriptor.kernels.get(kernel as usize).map_or(0, |kernel| kernel.code_bytes);
+                            *sum = sum.saturating_add(code);
+                        }
+                    }
+                }
+            }
+        }
+    }
+    bytes
+}

@@ -1,0 +1,193 @@
+//! `place`: from a plan in pieces to a descriptor of what runs where on a grid of processing elements (PEs).
+//!
+//! Needs: a plan made with [`ixc_passes::schedule::Settings::pieces`], whose kernels are IR; a grid. Leaves: a [`Descriptor`] in which every slice of every
+//! matrix is on one PE, no PE holds more than its memory, every program receives what it reads by a stream, and during a wave no colour of a link has
+//! two tensors. The same plan and grid give the same descriptor, and no weight is read.
+//!
+//! ```text
+//! linear w:    tokens x 32, gemv_.._k512     program 3 at (4, 0), columns +1 x, on PEs (4, 0) to (35, 0)
+//! linear w 1:  tokens x 32, gemv_.._k512_add program 4 at (4, 1), columns +1 x: each receives from the PE above it
+//! ```
+//!
+//! | module | what it does |
+//! | --- | --- |
+//! | [`sizing`] | how large the pieces may be: a ladder from least latency to least memory |
+//! | [`search`] | the first of it that has room |
+//! | [`kernels`] | kernels of all sizes that are tried |
+//! | `programs` | tasks to programs, buffers to tensors, parts to states |
+//! | `blocks` | which programs stand together: links of a chain below each other, what works on a state where it is |
+//! | `shelves` | blocks side by side on shelves, a PE for each instance |
+//! | `shared` | many instances on a PE, and waves where they are still too many |
+//! | `streams` | who sends what to whom |
+//! | `colours` | routes and colours |
+
+mod blocks;
+mod colours;
+pub mod kernels;
+mod programs;
+pub mod search;
+mod shared;
+mod shelves;
+pub mod sizing;
+mod streams;
+
+use crate::descriptor::{Descriptor, Port, Wave};
+use crate::grid::{Grid, GridError};
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::Plan;
+
+/// How instances are put on PEs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manner {
+    /// Those of different columns on PEs of their own.
+    Apart,
+    /// As many on a PE as it has room for, all of the model at once.
+    Shared,
+    /// Likewise, in as many waves as it takes.
+    Waves,
+}
+
+/// What the plan does not say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The model, in words.
+    pub model: String,
+    /// Positions of the KV cache: those that the plan's pieces were made for.
+    pub context: u32,
+    /// How instances are put on PEs.
+    pub manner: Manner,
+}
+
+/// Why there is no descriptor.
+#[derive(Debug, thiserror::Error)]
+pub enum PlaceError {
+    /// The grid is none.
+    #[error(transparent)]
+    Grid(#[from] GridError),
+    /// The plan has something that no PE can do.
+    #[error("{task}: {problem}")]
+    Plan {
+        /// The task's label, or what else it is about.
+        task: String,
+        /// What is wrong, and what would be right.
+        problem: String,
+    },
+    /// A single instance is larger than a PE's memory.
+    #[error(
+        "{task} takes {bytes} bytes of a PE ({weights} of weights and states, {messages} of messages, {code} of code, {scratch} of working memory); grid {grid} has {available}"
+    )]
+    Instance {
+        /// The program's label.
+        task: String,
+        /// Bytes that it takes.
+        bytes: u64,
+        /// Bytes of slices of weights, and of keys and values.
+        weights: u64,
+        /// Bytes of messages, with room for one row of each.
+        messages: u64,
+        /// Bytes of code.
+        code: u64,
+        /// Bytes of working memory.
+        scratch: u64,
+        /// The grid's name.
+        grid: String,
+        /// Bytes that there are.
+        available: u64,
+    },
+    /// The grid has no room for all of it.
+    #[error("no room for {task} on grid {grid}: {problem}")]
+    Room {
+        /// The first program that has no place.
+        task: String,
+        /// The grid's name.
+        grid: String,
+        /// What is used up.
+        problem: String,
+    },
+    /// More tensors go over a link than it has colours.
+    #[error("{tensor} needs a colour on the link {direction} from PE ({x}, {y}), all {colours} of which are taken")]
+    Colours {
+        /// The tensor.
+        tensor: String,
+        /// Where the link goes.
+        direction: &'static str,
+        /// Column of the PE that it leaves.
+        x: u32,
+        /// Row of the PE.
+        y: u32,
+        /// Colours of a link.
+        colours: u32,
+    },
+}
+
+/// Runs the pass.
+///
+/// # Errors
+/// When the grid is none, the plan is not in pieces, or there is no room; see [`PlaceError`].
+pub fn run(plan: &Plan<Kernel>, grid: &Grid, options: &Options) -> Result<Descriptor, PlaceError> {
+    grid.check()?;
+    let mut descriptor = programs::programs(plan, grid, options)?;
+    programs::room_for_rows(&mut descriptor)?;
+    let blocks = blocks::blocks(&descriptor);
+    let waves = match options.manner {
+        Manner::Apart => shelves::place(&mut descriptor, &blocks)?,
+        Manner::Shared | Manner::Waves => shared::place(&mut descriptor, &blocks, options.manner == Manner::Waves)?,
+    };
+    descriptor.waves = vec![Wave { load_bytes: 0, store_bytes: 0 }; waves as usize];
+    descriptor.waves = descriptor.traffic();
+    streams::streams(&mut descriptor);
+    let most = colours::colours(&mut descriptor)?;
+    descriptor.reasons = reasons(&descriptor, &blocks, options, most);
+    Ok(descriptor)
+}
+
+/// Why it is placed as it is.
+fn reasons(descriptor: &Descriptor, blocks: &[blocks::Block], options: &Options, colours: u32) -> Vec<String> {
+    let (usable, waves) = (descriptor.grid.usable_bytes(), descriptor.waves.len() as u32);
+    let mut reasons = Vec::new();
+    reasons.push(match options.manner {
+        Manner::Apart => {
+            "each column's instances have PEs of their own: the grid is large enough for the pieces".to_string()
+        }
+        Manner::Shared => "instances share PEs: there are more of them than PEs".to_string(),
+        Manner::Waves => format!("{waves} waves: the grid's memory does not hold all weights at once"),
+    });
+    let (mut most, mut used, mut bytes) = ((0, 0, 0), 0u64, 0u64);
+    for wave in 0..waves {
+        for (pe, usage) in blocks::usage(descriptor, blocks, wave).iter().enumerate().filter(|(_, usage)| **usage > 0) {
+            used += 1;
+            bytes = bytes.saturating_add(*usage);
+            if *usage > most.0 {
+                most = (*usage, pe as u32 % descriptor.grid.width, pe as u32 / descriptor.grid.width);
+            }
+        }
+    }
+    let pes = descriptor.grid.pes().saturating_mul(waves.into());
+    reasons.push(format!("{used} of {pes} PEs are used, their memory to {:.0} % on average", {
+        100.0 * bytes as f64 / (used.max(1) as f64 * usable.max(1) as f64)
+    }));
+    reasons.push(format!("the fullest PE is ({}, {}): {} of {usable} bytes", most.1, most.2, most.0));
+    let (mut slices, mut largest, mut which) = (0u64, 0, "");
+    for program in &descriptor.programs {
+        for port in &program.ports {
+            if let Port::Weight { bytes, .. } = port {
+                slices = slices.saturating_add(descriptor.instances(program));
+                if *bytes > largest {
+                    (largest, which) = (*bytes, &program.label);
+                }
+            }
+        }
+    }
+    reasons.push(format!("{slices} slices of weights, the largest {largest} bytes ({which})"));
+    if let Some(state) = descriptor.states.first() {
+        let bytes = state.part_bytes();
+        reasons.push(format!(
+            "{} parts of {} positions for each head of the KV cache, {bytes} bytes each",
+            state.parts.count, state.parts.positions
+        ));
+    }
+    if colours > 0 {
+        reasons.push(format!("the busiest link has {colours} colours in use"));
+    }
+    reasons
+}

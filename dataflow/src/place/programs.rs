@@ -1,0 +1,567 @@
+//! From tasks to programs: each task of a plan in pieces is a program, each buffer of the arena that is streamed is a tensor.
+//!
+//! ```text
+//! gather x                    nothing: routed programs receive their token's row
+//! attention in parts          a program over heads and parts, and one over heads that receives all parts
+//! ```
+//!
+//! Leaves true: sizes of ports are those that the kernel has for one row; sites are still nowhere.
+
+use std::collections::HashMap;
+
+use crate::account;
+use crate::descriptor::{
+    Axis, Descriptor, Embedding, KernelText, Lattice, Parts, Port, Program, Routing, Sites, Slice, State, Tensor,
+    TensorSource, VERSION, WeightInfo,
+};
+use crate::grid::Grid;
+use ixc_ir::kernel::{Affine, Atom, BufferKind, Kernel};
+use ixc_ir::plan::{
+    ATTENTION_BLOCK, Arg, BufferId, DimRule, Division, Input, KEY_LANES, Plan, RowAxis, RowCount, Source, Split, Step,
+    Task,
+};
+
+use super::{Options, PlaceError};
+
+/// Rows that there is room for where nothing asks for more: the next one comes while one is worked on.
+const ROWS: u32 = 2;
+/// Rows at most that wait for what goes a longer way beside them.
+const MOST_ROWS: u32 = 64;
+/// Share of a PE's memory for rows that wait.
+const WAITING_SHARE: u64 = 16;
+
+fn wrong<T>(task: &str, problem: impl Into<String>) -> Result<T, PlaceError> {
+    Err(PlaceError::Plan { task: task.to_string(), problem: problem.into() })
+}
+
+const NOWHERE: Sites = Sites { x: 0, y: 0, columns: Lattice::ONE, experts: Lattice::ONE, parts: Lattice::ONE };
+
+struct Making<'a> {
+    plan: &'a Plan<Kernel>,
+    made: Descriptor,
+    /// Tensors by buffer.
+    tensors: HashMap<u32, u32>,
+    /// What copies of rows are copies of.
+    copies: HashMap<u32, u32>,
+    /// Kernels by the plan's number.
+    kernels: HashMap<u32, u32>,
+    ropes: HashMap<u32, u32>,
+    division: Division,
+}
+
+/// All but sites, waves and streams.
+pub(super) fn programs(plan: &Plan<Kernel>, grid: &Grid, options: &Options) -> Result<Descriptor, PlaceError> {
+    let weights = plan.weights.iter().map(|weight| {
+        let bytes = weight.bytes_in(weight.format).unwrap_or(0);
+        let file = match weight.file {
+            ixc_ir::plan::WeightFile::Source(file) => file,
+            _ => return wrong(&weight.name, "a weight in a plan's own file; they must be in model files"),
+        };
+        let (name, format, stored) = (weight.name.clone(), weight.format.to_string(), weight.stored.to_string());
+        Ok(WeightInfo { name, format, stored, shape: weight.shape.clone(), file, offset: weight.offset, bytes })
+    });
+    let weights = weights.collect::<Result<Vec<_>, _>>()?;
+    let division = division(plan)?;
+    let positions = division.blocks.saturating_mul(ATTENTION_BLOCK);
+    let parts = Parts { positions, count: options.context.div_ceil(positions.max(1)).max(1) };
+    if parts.count > division.parts {
+        let held = u64::from(division.parts) * u64::from(positions);
+        return wrong(
+            "attention",
+            format!("the plan's parts hold {held} positions; the context is {}", options.context),
+        );
+    }
+    let states = plan.cache.iter().map(|layer| State {
+        heads: layer.heads,
+        key_len: layer.key_len,
+        value_len: layer.value_len,
+        parts,
+    });
+    let made = Descriptor {
+        version: VERSION,
+        model: options.model.clone(),
+        grid: grid.clone(),
+        context: options.context,
+        vocabulary: plan.vocabulary,
+        files: plan.files.clone(),
+        weights,
+        ropes: plan.ropes.clone(),
+        kernels: Vec::new(),
+        tensors: Vec::new(),
+        routings: Vec::new(),
+        states: states.collect(),
+        programs: Vec::new(),
+        streams: Vec::new(),
+        waves: Vec::new(),
+        embedding: Embedding { kernel: 0, weight: 0, tensor: 0 },
+        logits: 0,
+        reasons: Vec::new(),
+    };
+    let (tensors, copies, kernels, ropes) = (HashMap::new(), HashMap::new(), HashMap::new(), HashMap::new());
+    let mut making = Making { plan, made, tensors, copies, kernels, ropes, division };
+    let mut embedded = false;
+    for step in &plan.steps {
+        match step {
+            Step::Run { tasks } => {
+                for task in tasks {
+                    embedded |= making.task(task)?;
+                }
+            }
+            Step::Bucket { bucket, ids, first, top_k, experts } => {
+                if bucket.0 as usize != making.made.routings.len() {
+                    return wrong("bucket", "routings out of order");
+                }
+                let row = plan.buffers.get(ids.0 as usize).map(|buffer| buffer.row_bytes);
+                if *first != 0 || row != Some(u64::from(*top_k) * 4) {
+                    return wrong("bucket", "a routing by some of a token's ids, as experts that are deferred have it");
+                }
+                let ids = making.tensor(ids.0)?;
+                making.made.routings.push(Routing { ids, top_k: *top_k, experts: *experts });
+            }
+            Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => {
+                return wrong("experts", "experts that are loaded as they are needed; a grid holds all of them");
+            }
+        }
+    }
+    if !embedded {
+        return wrong("embed", "no task makes rows of the embedding");
+    }
+    making.made.logits = making.tensor(plan.logits.0)?;
+    Ok(making.made)
+}
+
+/// How attention's positions are divided: for all layers the same.
+fn division(plan: &Plan<Kernel>) -> Result<Division, PlaceError> {
+    let mut found = None;
+    for task in tasks(plan) {
+        for split in task.variants.iter().filter_map(|variant| variant.split) {
+            if found.is_some_and(|found| found != split.division) {
+                return wrong(&task.label, "positions divided in another way than elsewhere");
+            }
+            found = Some(split.division);
+        }
+    }
+    Ok(found.unwrap_or(Division { parts: 1, blocks: 1 }))
+}
+
+fn tasks(plan: &Plan<Kernel>) -> impl Iterator<Item = &Task> {
+    plan.steps.iter().flat_map(|step| match step {
+        Step::Run { tasks } => &tasks[..],
+        Step::Bucket { .. } | Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => &[],
+    })
+}
+
+impl<'a> Making<'a> {
+    fn kernel_of(&self, label: &str, number: u32) -> Result<&'a Kernel, PlaceError> {
+        let plan: &'a Plan<Kernel> = self.plan;
+        match plan.kernels.get(number as usize) {
+            Some(kernel) => Ok(kernel),
+            None => wrong(label, format!("there is no kernel {number}")),
+        }
+    }
+
+    /// Adds a task's programs; whether it is the embedding, which the host does.
+    fn task(&mut self, task: &Task) -> Result<bool, PlaceError> {
+        let label = &task.label;
+        let [variant] = &task.variants[..] else { return wrong(label, "several kernels; a PE has one, for one row") };
+        if variant.row_chunk != 1 {
+            return wrong(label, "items of several rows; a PE works on one");
+        }
+        let kernel = self.kernel_of(label, variant.kernel.0)?;
+        let axis = match task.rows {
+            RowAxis::Tokens => Axis::Tokens,
+            RowAxis::Outputs => Axis::Outputs,
+            RowAxis::Routed(bucket) => Axis::Routed(bucket.0),
+        };
+        match task.args.first().map(|arg| arg.source) {
+            Some(Source::Input(Input::RoutedToken(_) | Input::OutputRows)) => {
+                let (Some(Source::Arena(x)), Some(Source::Arena(y))) =
+                    (task.args.get(1).map(|arg| arg.source), task.args.get(2).map(|arg| arg.source))
+                else {
+                    return wrong(label, "a copy of something else than rows");
+                };
+                let x = self.copies.get(&x.0).copied().unwrap_or(x.0);
+                self.copies.insert(y.0, x);
+                return Ok(false);
+            }
+            Some(Source::Input(Input::Tokens)) => {
+                self.embedding(task)?;
+                return Ok(true);
+            }
+            _ => {}
+        }
+        let state = task.args.iter().find_map(|arg| match arg.source {
+            Source::Keys(layer) | Source::Values(layer) => Some(layer),
+            _ => None,
+        });
+        if state.is_some_and(|state| state as usize >= self.made.states.len()) {
+            return wrong(label, "a layer of the cache that there is not");
+        }
+        let (dims, sizes) = self.sizes(kernel, &variant.dims, state)?;
+        let mut ports = Vec::with_capacity(kernel.buffers.len());
+        let mut parts = None;
+        for (i, (buffer, bytes)) in kernel.buffers.iter().zip(&sizes).enumerate() {
+            let Some(arg) = task.args.get(i) else {
+                return wrong(label, "fewer arguments than its kernel has buffers");
+            };
+            if let Some(split) = variant.split.filter(|split| split.argument as usize == i) {
+                let (tensor, slice) = self.parts_tensor(task, &split, *bytes)?;
+                parts = Some((tensor, slice, split, arg.clone()));
+                ports.push(Port::Send(slice));
+                continue;
+            }
+            ports.push(self.port(task, arg, &buffer.kind, *bytes)?);
+        }
+        let appends = state.is_some() && variant.split.is_none();
+        let kernel = self.kernel(label, variant.kernel.0)?;
+        let program = Program {
+            label: label.clone(),
+            kernel,
+            dims,
+            axis,
+            columns: task.columns,
+            state,
+            appends,
+            sites: NOWHERE,
+            ports,
+            wave: 0,
+        };
+        self.made.programs.push(program);
+        if let Some((tensor, slice, split, result)) = parts {
+            self.combine(task, (tensor, slice), &split, &result)?;
+        }
+        Ok(false)
+    }
+
+    /// The programs that combine what a task's parts have made: one, or one for each piece that can be combined alone.
+    fn combine(
+        &mut self,
+        task: &Task,
+        (_, parts): (u32, Slice),
+        split: &Split,
+        result: &Arg,
+    ) -> Result<(), PlaceError> {
+        let label = format!("{} combined", task.label);
+        let number = split.alone.unwrap_or(split.combine).0;
+        let kernel = self.kernel_of(&label, number)?;
+        let (dims, sizes) = self.sizes(kernel, &[DimRule::Parts], None)?;
+        let state = task.args.iter().find_map(|arg| match arg.source {
+            Source::Keys(layer) => Some(layer),
+            _ => None,
+        });
+        let Some(state) = state else { return wrong(&label, "parts of no state") };
+        let count = u64::from(self.made.states.first().map_or(1, |state| state.parts.count)).max(1);
+        let piece = sizes.first().copied().unwrap_or(0) / count;
+        if piece == 0 || !parts.bytes.is_multiple_of(piece) {
+            return wrong(&label, format!("parts of {} bytes, of which {piece} are combined alone", parts.bytes));
+        }
+        for number_of_piece in 0..parts.bytes / piece {
+            let mut ports = Vec::with_capacity(kernel.buffers.len());
+            for (i, (buffer, bytes)) in kernel.buffers.iter().zip(&sizes).enumerate() {
+                ports.push(match i {
+                    0 => {
+                        let offset = parts.offset.saturating_add(number_of_piece.saturating_mul(piece));
+                        Port::ReceiveParts { slice: Slice { offset, bytes: piece, ..parts }, state }
+                    }
+                    1 => {
+                        let offset = result.offset.saturating_add(number_of_piece.saturating_mul(*bytes));
+                        self.port(task, &Arg { offset, ..result.clone() }, &buffer.kind, *bytes)?
+                    }
+                    _ => Port::Scratch { bytes: *bytes },
+                });
+            }
+            let label = if number_of_piece > 0 { format!("{label} {number_of_piece}") } else { label.clone() };
+            let kernel = self.kernel(&label, number)?;
+            let (columns, sites, dims) = (task.columns, NOWHERE, dims.clone());
+            let (axis, state) = (Axis::Tokens, None);
+            let appends = false;
+            self.made.programs.push(Program {
+                label,
+                kernel,
+                dims,
+                axis,
+                columns,
+                state,
+                appends,
+                sites,
+                ports,
+                wave: 0,
+            });
+        }
+        Ok(())
+    }
+
+    /// The tensor of a task's parts: of each column, one part behind the other.
+    fn parts_tensor(&mut self, task: &Task, split: &Split, bytes: u64) -> Result<(u32, Slice), PlaceError> {
+        if split.division != self.division || bytes == 0 {
+            return wrong(&task.label, "parts of no bytes, or divided in another way than elsewhere");
+        }
+        let count = self.made.states.first().map_or(1, |state| state.parts.count);
+        let column = bytes.saturating_mul(count.into());
+        let tensor = self.add(Tensor {
+            name: format!("{} parts", task.label),
+            row_bytes: column.saturating_mul(task.columns.into()),
+            axis: Axis::Tokens,
+            source: TensorSource::Programs,
+        });
+        Ok((tensor, Slice { tensor, offset: 0, column_stride: column, part_stride: bytes, bytes, rows: ROWS }))
+    }
+
+    fn embedding(&mut self, task: &Task) -> Result<(), PlaceError> {
+        let [_, Arg { source: Source::Weight(weight), .. }, Arg { source: Source::Arena(y), .. }] = task.args[..]
+        else {
+            return wrong(&task.label, "an embedding with other arguments than ids, table and rows");
+        };
+        let tensor = self.tensor(y.0)?;
+        if let Some(tensor) = self.made.tensors.get_mut(tensor as usize) {
+            tensor.source = TensorSource::Embedding;
+        }
+        let kernel = task.variants.first().map_or(0, |variant| variant.kernel.0);
+        let kernel = self.kernel(&task.label, kernel)?;
+        self.made.embedding = Embedding { kernel, weight, tensor };
+        Ok(())
+    }
+
+    fn port(&mut self, task: &Task, arg: &Arg, kind: &BufferKind, bytes: u64) -> Result<Port, PlaceError> {
+        let label = &task.label;
+        let written = matches!(kind, BufferKind::Write | BufferKind::ReadWrite);
+        let slice = |tensor: u32, offset: u64, bytes: u64| {
+            // A single column has no next one.
+            let column_stride = if task.columns > 1 { arg.column_stride } else { 0 };
+            Slice { tensor, offset, column_stride, part_stride: 0, bytes, rows: ROWS }
+        };
+        Ok(match arg.source {
+            Source::Arena(buffer) if written => {
+                let tensor = self.tensor(buffer.0)?;
+                Port::Send(slice(tensor, arg.offset, bytes))
+            }
+            Source::Arena(buffer) => {
+                let slots = self.buffer(buffer)?;
+                let tensor = self.tensor(buffer.0)?;
+                match (slots, task.rows) {
+                    (RowCount::Routed { top_k }, RowAxis::Tokens) => {
+                        Port::ReceiveSlots(slice(tensor, arg.offset, bytes / u64::from(top_k.max(1))))
+                    }
+                    _ => Port::Receive(slice(tensor, arg.offset, bytes)),
+                }
+            }
+            Source::Weight(weight) => Port::Weight {
+                weight,
+                offset: arg.offset,
+                column_stride: if task.columns > 1 { arg.column_stride } else { 0 },
+                expert_stride: arg.expert_stride,
+                bytes,
+            },
+            Source::Rope(table) => {
+                let tensor = self.rope(label, table)?;
+                let bytes = self.made.tensors.get(tensor as usize).map_or(0, |tensor| tensor.row_bytes);
+                Port::ReceiveRope(Slice { column_stride: 0, ..slice(tensor, 0, bytes) })
+            }
+            Source::Keys(layer) => Port::Keys(layer),
+            Source::Values(layer) => Port::Values(layer),
+            Source::Scratch => Port::Scratch { bytes },
+            Source::Input(Input::Positions) => Port::Position,
+            Source::Input(Input::PositionBlock) => Port::PositionBlock,
+            Source::Input(Input::PositionLane) => Port::PositionLane,
+            Source::Input(Input::RoutedSlot(bucket)) => Port::SlotNumbers(bucket.0),
+            Source::Input(Input::Tokens | Input::OutputRows | Input::RoutedToken(_)) => {
+                return wrong(label, "an input that no PE has");
+            }
+        })
+    }
+
+    fn buffer(&self, buffer: BufferId) -> Result<RowCount, PlaceError> {
+        match self.plan.buffers.get(self.copies.get(&buffer.0).copied().unwrap_or(buffer.0) as usize) {
+            Some(buffer) => Ok(buffer.rows),
+            None => wrong("plan", format!("there is no buffer {}", buffer.0)),
+        }
+    }
+
+    /// The tensor of a buffer, or of what it is a copy of.
+    fn tensor(&mut self, buffer: u32) -> Result<u32, PlaceError> {
+        let buffer = self.copies.get(&buffer).copied().unwrap_or(buffer);
+        if let Some(&tensor) = self.tensors.get(&buffer) {
+            return Ok(tensor);
+        }
+        let Some(arena) = self.plan.buffers.get(buffer as usize) else {
+            return wrong("plan", format!("there is no buffer {buffer}"));
+        };
+        let axis = match arena.rows {
+            RowCount::Tokens => Axis::Tokens,
+            RowCount::Outputs => Axis::Outputs,
+            // Rows of the routing that is the last so far: tasks come after theirs.
+            RowCount::Routed { .. } => match self.made.routings.len() {
+                0 => return wrong(&arena.name, "routed rows before a routing"),
+                n => Axis::Routed(n as u32 - 1),
+            },
+        };
+        let source = TensorSource::Programs;
+        let tensor = self.add(Tensor { name: arena.name.clone(), row_bytes: arena.row_bytes, axis, source });
+        self.tensors.insert(buffer, tensor);
+        Ok(tensor)
+    }
+
+    fn add(&mut self, tensor: Tensor) -> u32 {
+        self.made.tensors.push(tensor);
+        self.made.tensors.len() as u32 - 1
+    }
+
+    fn rope(&mut self, label: &str, table: u32) -> Result<u32, PlaceError> {
+        if let Some(&tensor) = self.ropes.get(&table) {
+            return Ok(tensor);
+        }
+        let Some(rope) = self.plan.ropes.get(table as usize) else { return wrong(label, "a table that there is not") };
+        let pairs = u32::try_from(rope.frequencies.len()).unwrap_or(u32::MAX);
+        let row_bytes = rope.style.row_bytes(pairs.saturating_mul(2));
+        let (name, axis, source) = (format!("rope {table}"), Axis::Tokens, TensorSource::Rope(table));
+        let tensor = self.add(Tensor { name, row_bytes, axis, source });
+        self.ropes.insert(table, tensor);
+        Ok(tensor)
+    }
+
+    /// The kernel's number here.
+    fn kernel(&mut self, label: &str, number: u32) -> Result<u32, PlaceError> {
+        if let Some(&kernel) = self.kernels.get(&number) {
+            return Ok(kernel);
+        }
+        let Some(kernel) = self.plan.kernels.get(number as usize) else {
+            return wrong(label, format!("there is no kernel {number}"));
+        };
+        let (name, text, code_bytes) = (kernel.name.clone(), kernel.to_string(), account::code_bytes(kernel));
+        self.made.kernels.push(KernelText { name, text, code_bytes });
+        let id = self.made.kernels.len() as u32 - 1;
+        self.kernels.insert(number, id);
+        Ok(id)
+    }
+
+    /// The rules of a kernel's dims, and the sizes of its buffers for one row.
+    fn sizes(
+        &self,
+        kernel: &Kernel,
+        rules: &[DimRule],
+        state: Option<u32>,
+    ) -> Result<(Vec<DimRule>, Vec<u64>), PlaceError> {
+        if rules.len() != kernel.dims.len() {
+            return wrong(&kernel.name, format!("{} dims, where its kernel has {}", rules.len(), kernel.dims.len()));
+        }
+        let parts = state.and_then(|state| self.made.states.get(state as usize)).map(|state| state.parts);
+        let count = self.made.states.first().map_or(1, |state| state.parts.count);
+        let value = |rule: &DimRule| -> i64 {
+            let n = |n: u32| i64::from(n.max(1));
+            match *rule {
+                DimRule::Rows => 1,
+                DimRule::RowGroups(group) => 1 / n(group),
+                DimRule::RowRest(group) => 1 % n(group),
+                DimRule::RowRestGroups { m, n: group } => 1 % n(m) / n(group),
+                DimRule::RowPartial(group) => i64::from(1 % n(group) > 0),
+                DimRule::FullBlocks => parts.map_or(1, |parts| i64::from(parts.positions / ATTENTION_BLOCK)),
+                DimRule::MaskedBlocks | DimRule::FirstBlock => 0,
+                DimRule::Parts => i64::from(count),
+                DimRule::CacheBlocks => parts.map_or(1, |parts| i64::from(parts.positions / KEY_LANES)),
+                DimRule::All(RowCount::Tokens | RowCount::Outputs) => 1,
+                DimRule::All(RowCount::Routed { top_k }) => i64::from(top_k),
+            }
+        };
+        let values: Vec<i64> = rules.iter().map(value).collect();
+        let size = |affine: &Affine| {
+            let size = affine.evaluate(|atom| match atom {
+                Atom::Dim(dim) => values.get(dim.index()).copied().unwrap_or(0),
+                Atom::Var(_) => 0,
+            });
+            match size.map(u64::try_from) {
+                Some(Ok(size)) => Ok(size),
+                Some(Err(_)) => Ok(0),
+                None => wrong(&kernel.name, "a buffer beyond 63 bits"),
+            }
+        };
+        let sizes = kernel.buffers.iter().map(|buffer| size(&buffer.size)).collect::<Result<_, _>>()?;
+        Ok((rules.to_vec(), sizes))
+    }
+}
+
+/// Gives what is received room for as many rows as are on a longer way beside it, and takes room where a PE has none.
+pub(super) fn room_for_rows(descriptor: &mut Descriptor) -> Result<(), PlaceError> {
+    let available = descriptor.grid.usable_bytes();
+    let levels = levels(descriptor);
+    let (of_tensor, of_program) = (&levels.0, &levels.1);
+    let mut programs = std::mem::take(&mut descriptor.programs);
+    for (number, program) in programs.iter_mut().enumerate() {
+        for port in &mut program.ports {
+            if let (Port::Send(slice), true) = (&mut *port, program.state.is_some()) {
+                slice.rows = 1;
+            }
+            if let Port::Receive(slice) = port {
+                if program.state.is_some() {
+                    // Many stand together with keys and values, which take the room.
+                    slice.rows = 1;
+                    continue;
+                }
+                let gap = of_program[number].saturating_sub(of_tensor[slice.tensor as usize]);
+                let room = (available / WAITING_SHARE / slice.bytes.max(1)).min(MOST_ROWS.into()) as u32;
+                slice.rows = gap.saturating_add(1).min(room).max(ROWS);
+            }
+        }
+        let code = descriptor.kernels.get(program.kernel as usize).map_or(0, |kernel| kernel.code_bytes);
+        let state = program.state.and_then(|state| descriptor.states.get(state as usize));
+        let fixed = code.saturating_add(state.map_or(0, State::part_bytes));
+        let total = |program: &Program| descriptor.instance_bytes(program).total().saturating_add(fixed);
+        // The longest rows go without first.
+        for most in [ROWS, 1] {
+            while total(program) > available {
+                let widest = program.ports.iter_mut().filter_map(slice_of).filter(|slice| slice.rows > most);
+                let Some(slice) = widest.max_by_key(|slice| slice.bytes) else { break };
+                slice.rows = most;
+            }
+        }
+        let bytes = total(program);
+        if bytes > available {
+            let parts = descriptor.instance_bytes(program);
+            return Err(PlaceError::Instance {
+                task: program.label.clone(),
+                bytes,
+                weights: parts.weights.saturating_add(fixed - code),
+                messages: parts.receives.saturating_add(parts.sends),
+                code,
+                scratch: parts.scratch,
+                grid: descriptor.grid.name.clone(),
+                available,
+            });
+        }
+    }
+    descriptor.programs = programs;
+    Ok(())
+}
+
+fn slice_of(port: &mut Port) -> Option<&mut Slice> {
+    match port {
+        Port::Receive(slice) | Port::ReceiveSlots(slice) | Port::ReceiveRope(slice) | Port::Send(slice) => Some(slice),
+        Port::ReceiveParts { slice, .. } => Some(slice),
+        _ => None,
+    }
+}
+
+/// The longest way to each tensor and program, in programs.
+fn levels(descriptor: &Descriptor) -> (Vec<u32>, Vec<u32>) {
+    let mut tensors = vec![0u32; descriptor.tensors.len()];
+    let mut programs = Vec::with_capacity(descriptor.programs.len());
+    for program in &descriptor.programs {
+        let received = program.ports.iter().filter_map(|port| match port {
+            Port::Receive(slice) | Port::ReceiveSlots(slice) | Port::ReceiveRope(slice) => Some(slice.tensor),
+            Port::ReceiveParts { slice, .. } => Some(slice.tensor),
+            _ => None,
+        });
+        let routed = match program.axis {
+            Axis::Routed(routing) => descriptor.routings.get(routing as usize).map(|routing| routing.ids),
+            Axis::Tokens | Axis::Outputs => None,
+        };
+        let before = received.chain(routed).map(|tensor| tensors[tensor as usize]).max().unwrap_or(0);
+        let level = before.saturating_add(1);
+        programs.push(level);
+        for port in &program.ports {
+            if let Port::Send(slice) = port {
+                tensors[slice.tensor as usize] = tensors[slice.tensor as usize].max(level);
+            }
+        }
+    }
+    (tensors, programs)
+}

@@ -1,0 +1,150 @@
+//! The first sizes that have room.
+//!
+//! PEs of their own for all columns first, finest pieces first; then shared PEs, coarsest first; then waves.
+
+use crate::descriptor::Descriptor;
+use crate::grid::Grid;
+use ixc_ir::graph::Module;
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::Plan;
+use ixc_kernels::{GenerateError, KernelSpec};
+
+use super::kernels::Kernels;
+use super::{Manner, Options, PlaceError, run, sizing};
+use ixc_passes::schedule::pieces::{Pieces, Sums};
+
+/// A plan and where it runs.
+#[derive(Clone, Debug)]
+pub struct Placed {
+    /// The plan: what is computed.
+    pub plan: Plan<Kernel>,
+    /// Where.
+    pub descriptor: Descriptor,
+}
+
+/// Why there is nothing that fits.
+#[derive(Debug, thiserror::Error)]
+pub enum SearchError<E> {
+    /// No plan could be made.
+    #[error(transparent)]
+    Plan(E),
+    /// A kernel could not be generated.
+    #[error(transparent)]
+    Generate(GenerateError),
+    /// The last try.
+    #[error(transparent)]
+    Place(PlaceError),
+}
+
+/// Tries sizes until one has room. `plan_for` makes the plan of `module` in such pieces.
+///
+/// # Errors
+/// When there is no plan, or no room even in waves: the error of the last try.
+pub fn search<E>(
+    module: &Module,
+    grid: &Grid,
+    (model, context): (&str, u32),
+    mut plan_for: impl FnMut(&Pieces) -> Result<Plan<KernelSpec>, E>,
+) -> Result<Placed, SearchError<E>> {
+    grid.check().map_err(|error| SearchError::Place(error.into()))?;
+    if context > sizing::MOST_CONTEXT {
+        return Err(SearchError::Place(PlaceError::Plan {
+            task: "context".to_string(),
+            problem: format!("{context} positions; it must be {} at most", sizing::MOST_CONTEXT),
+        }));
+    }
+    let ladder = sizing::ladder(module, grid, context);
+    let apart = ladder.iter().map(|pieces| (pieces, Manner::Apart));
+    let shared = ladder.iter().rev().map(|pieces| (pieces, Manner::Shared));
+    let waves = ladder.iter().rev().map(|pieces| (pieces, Manner::Waves));
+    let mut error = None;
+    let mut tried = Vec::new();
+    let mut kernels = Kernels::default();
+    for (pieces, manner) in apart.chain(shared).chain(waves) {
+        if let Some(problem) = impossible(module, grid, pieces, manner) {
+            tracing::debug!(?pieces, ?manner, "not tried: {problem}");
+            tried.push(problem);
+            continue;
+        }
+        let plan = kernels.of(plan_for(pieces).map_err(SearchError::Plan)?).map_err(SearchError::Generate)?;
+        let options = Options { model: model.to_string(), context, manner };
+        match run(&plan, grid, &options) {
+            Ok(mut descriptor) => {
+                let sums = match pieces.dense.sums {
+                    Sums::Beside => "added beside",
+                    Sums::InProducts => "added in the next",
+                };
+                let (rows, dot) = (pieces.dense.rows, pieces.dense.dot);
+                let mut why = vec![format!(
+                    "products in pieces of up to {rows} rows and {dot} elements, {sums}; experts' of {} and {}; row ops of {} elements",
+                    pieces.experts.rows, pieces.experts.dot, pieces.elements
+                )];
+                why.append(&mut descriptor.reasons);
+                if let Some(last) = tried.last() {
+                    why.push(format!("{} sizes before had no room; the last: {last}", tried.len()));
+                }
+                descriptor.reasons = why;
+                return Ok(Placed { plan, descriptor });
+            }
+            Err(other) => {
+                tracing::debug!(?pieces, ?manner, "no room: {other}");
+                tried.push(other.to_string());
+                error = Some(other);
+            }
+        }
+    }
+    Err(SearchError::Place(error.unwrap_or_else(|| PlaceError::Plan {
+        task: "sizes".to_string(),
+        problem: "there is none to try".to_string(),
+    })))
+}
+
+/// Why sizes have no room, where that can be told without a plan.
+fn impossible(module: &Module, grid: &Grid, pieces: &Pieces, manner: Manner) -> Option<String> {
+    let (pes, bytes) = sizing::demand(module, pieces);
+    let there = grid.pes().saturating_mul(grid.usable_bytes());
+    match manner {
+        Manner::Apart if pes > grid.pes() => Some(format!("{pes} PEs are wanted; there are {}", grid.pes())),
+        Manner::Apart | Manner::Shared if bytes > there => {
+            Some(format!("weights take {bytes} bytes; all PEs have {there}"))
+        }
+        Manner::Apart | Manner::Shared | Manner::Waves => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::grid::{Edge, Io, Link, Operations, Pe, Routing};
+
+    use super::*;
+
+    #[test]
+    fn a_context_that_no_state_holds_is_refused() {
+        let operations = Operations { int8: 1.0, int: 1.0, f32: 1.0, special: 1.0 };
+        let grid = Grid {
+            name: "some".to_string(),
+            description: String::new(),
+            sources: Vec::new(),
+            not_public: Vec::new(),
+            width: 4,
+            height: 4,
+            clock_hz: 1e9,
+            pe: Pe {
+                sram_bytes: 48 << 10,
+                reserved_bytes: 0,
+                read_bytes: 16,
+                write_bytes: 8,
+                operations,
+                start_cycles: 1,
+            },
+            link: Link { bytes: 4, hop_cycles: 1, routing: Routing::Packets },
+            io: Io { edges: vec![Edge::West], bytes_per_second: 1e9, latency_seconds: 0.0 },
+        };
+        let error = |context: u32| {
+            search(&Module::default(), &grid, ("none", context), |_| Err("no plan")).unwrap_err().to_string()
+        };
+        assert_eq!(error(u32::MAX), "context: 4294967295 positions; it must be 2147483648 at most");
+        assert_eq!(error(sizing::MOST_CONTEXT + 1), "context: 2147483649 positions; it must be 2147483648 at most");
+        assert_eq!(error(sizing::MOST_CONTEXT), "no plan");
+    }
+}

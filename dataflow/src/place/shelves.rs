@@ -1,0 +1,148 @@
+//! A PE for each cell of each lane: blocks beside each other on shelves, one layer's next to the next one's.
+//!
+//! A shelf is some rows of the grid. A block is folded until it is as high as the shelf, so that it is as narrow as can be; what is low
+//! is put below others. Every other shelf is filled from the east, so that what follows is near.
+//!
+//! ```text
+//! 32 columns of 2 cells, shelf of 8 rows:  4 lines of 8 columns, each 2 high
+//! ```
+
+use crate::descriptor::{Descriptor, Lattice};
+
+use super::PlaceError;
+use super::blocks::{Block, Place};
+
+/// Heights of shelves that are tried: low ones first, on which ways are short, up to the grid's.
+const HEIGHTS: [u32; 8] = [32, 48, 64, 96, 128, 192, 256, 512];
+
+/// How a block is folded.
+#[derive(Clone, Copy, Debug)]
+struct Fold {
+    width: u32,
+    height: u32,
+    inner: Lattice,
+    outer: Lattice,
+}
+
+/// Puts all blocks, in one wave; gives the number of waves.
+pub(super) fn place(descriptor: &mut Descriptor, blocks: &[Block]) -> Result<u32, PlaceError> {
+    let available = descriptor.grid.usable_bytes();
+    for block in blocks {
+        for cell in 0..block.cells.len() {
+            let needs = block.needs(descriptor, cell);
+            let code = |&kernel: &u32| descriptor.kernels.get(kernel as usize).map_or(0, |kernel| kernel.code_bytes);
+            let bytes = needs.kernels.iter().map(code).fold(needs.lane, u64::saturating_add);
+            if bytes > available {
+                return Err(room(descriptor, block, format!("{bytes} bytes stand together; a PE has {available}")));
+            }
+        }
+    }
+    let grid_height = descriptor.grid.height;
+    let heights = HEIGHTS.into_iter().filter(|&height| height < grid_height).chain([grid_height]);
+    let mut error = None;
+    for height in heights {
+        match shelves(descriptor, blocks, height) {
+            Ok(places) => {
+                for (block, place) in blocks.iter().zip(&places) {
+                    for cell in 0..block.cells.len() {
+                        let y = place.y.saturating_add(cell as u32);
+                        block.put(descriptor, cell, &Place { y, ..*place }, 0);
+                    }
+                }
+                return Ok(1);
+            }
+            Err(other) => error = Some(other),
+        }
+    }
+    Err(error.unwrap_or_else(|| PlaceError::Room {
+        task: String::new(),
+        grid: descriptor.grid.name.clone(),
+        problem: "no rows".to_string(),
+    }))
+}
+
+fn room(descriptor: &Descriptor, block: &Block, problem: String) -> PlaceError {
+    let program = block.programs().next().and_then(|program| descriptor.programs.get(program as usize));
+    let task = program.map_or(String::new(), |program| program.label.clone());
+    PlaceError::Room { task, grid: descriptor.grid.name.clone(), problem }
+}
+
+/// What is left below a block: x, y, width, height.
+type Rest = (u32, u32, u32, u32);
+/// Rests that are looked at: those of the last blocks.
+const RESTS: usize = 12;
+
+fn shelves(descriptor: &Descriptor, blocks: &[Block], shelf: u32) -> Result<Vec<Place>, PlaceError> {
+    let (width, height) = (descriptor.grid.width, descriptor.grid.height);
+    let (mut top, mut used, mut from_west) = (0u32, 0u32, true);
+    let mut rests: Vec<Rest> = Vec::new();
+    let mut places = Vec::with_capacity(blocks.len());
+    for block in blocks {
+        let below = rests.iter().rev().take(RESTS).enumerate().find_map(|(back, rest)| {
+            let fold = fold(block, rest.3, rest.2)?;
+            Some((rests.len() - 1 - back, fold))
+        });
+        let (x, y, fold) = match below {
+            Some((number, fold)) => {
+                let rest = &mut rests[number];
+                let (x, y) = (rest.0, rest.1);
+                // Beside it, in the same rest, there may be room for what is as low.
+                (rest.1, rest.3) = (rest.1 + fold.height, rest.3 - fold.height);
+                (x, y, fold)
+            }
+            None => {
+                let high = shelf.min(height - top);
+                let mut next = fold(block, high, width - used);
+                if next.is_none() {
+                    // The next shelf.
+                    (top, used, from_west) = (top.saturating_add(shelf), 0, !from_west);
+                    rests.clear();
+                    let lanes = block.lanes().saturating_mul(block.cells.len() as u64);
+                    if top >= height {
+                        let problem = format!("{lanes} PEs more are wanted, and all shelves of {shelf} rows are full");
+                        return Err(room(descriptor, block, problem));
+                    }
+                    next = fold(block, shelf.min(height - top), width);
+                }
+                let Some(fold) = next else {
+                    let problem = format!("it is wider than a shelf of {shelf} rows");
+                    return Err(room(descriptor, block, problem));
+                };
+                let x = if from_west { used } else { width - used - fold.width };
+                used += fold.width;
+                let left = shelf.min(height - top) - fold.height;
+                rests.push((x, top + fold.height, fold.width, left));
+                (x, top, fold)
+            }
+        };
+        places.push(Place { x, y, inner: fold.inner, outer: fold.outer });
+    }
+    Ok(places)
+}
+
+/// The narrowest fold that is no higher and no wider.
+fn fold(block: &Block, high: u32, wide: u32) -> Option<Fold> {
+    let cells = u32::try_from(block.cells.len()).ok()?.max(1);
+    let (inner, outer) = (block.inner.max(1), block.outer.max(1));
+    let mut best: Option<Fold> = None;
+    for lines in 1..=inner.min(high / cells) {
+        let across = inner.div_ceil(lines);
+        // As many lines as that takes.
+        let lines = inner.div_ceil(across);
+        let group = lines * cells;
+        let down = outer.min(high / group);
+        let beside = outer.div_ceil(down);
+        let down = outer.div_ceil(beside);
+        let Some(width) = beside.checked_mul(across) else { continue };
+        let fold = Fold {
+            width,
+            height: down * group,
+            inner: Lattice { share: 1, per_line: across, pitch_x: 1, pitch_y: cells },
+            outer: Lattice { share: 1, per_line: beside, pitch_x: across, pitch_y: group },
+        };
+        if best.is_none_or(|best| (fold.width, fold.height) < (best.width, best.height)) {
+            best = Some(fold);
+        }
+    }
+    best.filter(|fold| fold.width <= wide)
+}

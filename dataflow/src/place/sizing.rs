@@ -1,0 +1,250 @@
+//! How large the pieces of a plan may be for a grid: a ladder from least latency to least memory.
+//!
+//! A row takes the time of the longest piece of each of its products and of a part of attention, so short ones come first, with sums beside products,
+//! whose pieces wait for nothing but activations. Longer ones take fewer PEs. The ladder is in the order of a layer's estimated cycles ([`latency`]), so
+//! the first that has room is the one with the least; which cannot have room, [`demand`] says before a plan is made. Where instances share PEs, the other
+//! end comes first: the fewer pieces, the fewer copies of activations.
+//!
+//! ```text
+//! 48 KiB a PE:  256 elements of 16 rows (2304 bytes of q4_k), 512, 1024, .. up to what a PE holds
+//! ```
+
+use crate::grid::Grid;
+use ixc_ir::graph::types::Caches;
+use ixc_ir::graph::{Function, Module, OpKind, Operand, WeightId};
+use ixc_ir::plan::ATTENTION_BLOCK;
+
+use ixc_passes::schedule::packing::{factors, packed_alone};
+use ixc_passes::schedule::pieces::{Pieces, Slices, Sums};
+
+/// Bytes of a PE for code and small messages.
+const CODE: u64 = 6 << 10;
+/// Elements of SwiGLU's `silu` and `mul`: short ones where there are PEs, since an element takes an exponential.
+const SILU: u32 = 64;
+/// Bytes of a weight row in a piece that is to take as long as others in other formats: 768 elements of q4_k, 512 of q6_k.
+const EVEN_ROW: u32 = 432;
+/// Pieces of norms are a multiple of so many elements: those of the longest block of activations.
+const NORM_BLOCK: u64 = 256;
+/// Positions of a part at most: more take long for one PE.
+const MOST_POSITIONS: u32 = 128;
+
+/// Positions of a context at most: those that parts of a state may hold.
+pub const MOST_CONTEXT: u32 = 1 << 31;
+
+/// What sizes depend on.
+#[derive(Clone, Copy, Debug, Default)]
+struct Facts {
+    /// Bytes of keys and values of a head's position.
+    position: u64,
+    /// Elements of a value head.
+    value: u64,
+    /// Query heads of a key head.
+    group: u64,
+    /// Experts of a token, 0 where there are none.
+    top_k: u64,
+    /// Elements of the longest row that is normed, 0 where there is none.
+    row: u64,
+}
+
+impl Facts {
+    fn of(module: &Module, function: &Function) -> Facts {
+        let layers = Caches::of(module, function);
+        let mut facts = Facts { group: 1, ..Facts::default() };
+        let mut heads = 1;
+        for (_, shape) in layers.layers() {
+            facts.position = facts.position.max(shape.key.saturating_add(shape.value).saturating_mul(2));
+            facts.value = facts.value.max(shape.value);
+            heads = heads.max(shape.heads);
+        }
+        for op in &function.ops {
+            let result = op.results.first().map(|&result| function.ty(result));
+            let last = |ty: &ixc_ir::graph::Type, back: usize| {
+                ty.dims().iter().rev().nth(back).and_then(|dim| dim.fixed()).unwrap_or(0)
+            };
+            match (op.kind, result) {
+                (OpKind::Attention, Some(ty)) => facts.group = facts.group.max(last(ty, 1) / heads),
+                (OpKind::Route, Some(ty)) => facts.top_k = facts.top_k.max(last(ty, 0)),
+                (OpKind::RmsNorm | OpKind::RmsNormQuantise, Some(ty)) => facts.row = facts.row.max(last(ty, 0)),
+                _ => {}
+            }
+        }
+        facts
+    }
+}
+
+/// The ladder, least latency first, for a context of at most [`MOST_CONTEXT`].
+pub fn ladder(module: &Module, grid: &Grid, context: u32) -> Vec<Pieces> {
+    let facts = module.functions.iter().find(|f| f.name == "step").map_or(Facts::default(), |f| Facts::of(module, f));
+    let usable = grid.usable_bytes();
+    let left = usable.saturating_sub(CODE.min(usable / 4));
+    let slices = |rows: u32, dot: u32, row: u32, sums: Sums| {
+        // Dot products as long as leaves two thirds for weights.
+        let most = u32::try_from(left / 9).unwrap_or(u32::MAX) / 256 * 256;
+        let dot = dot.min(most.max(256));
+        // A row of quantised activations, at 11 bits an element; there is a second one where there is room.
+        let bytes = left.saturating_sub(u64::from(dot).saturating_mul(11) / 8).max(1);
+        Slices { bytes, rows, dot, row, sums }
+    };
+    let heads_bytes = usable / 20 * 9;
+    let pieces = |dense: Slices, experts: Slices, elements: u32, positions: u32| {
+        // Two rows of all slots are summed over experts, and less than that elsewhere.
+        let row = facts.top_k.saturating_add(2).saturating_mul(8).max(32);
+        let most = u32::try_from(left / row).unwrap_or(u32::MAX) / 256 * 256;
+        let most = most.max(256);
+        // Where products wait for nothing but activations, those come as early as can be; elsewhere in as few pieces as there is room for.
+        let norm = norm(facts.row, grid, left, dense.sums == Sums::Beside);
+        let elements = elements.min(most);
+        let silu = if dense.sums == Sums::Beside { elements.min(SILU) } else { elements };
+        Pieces { dense, experts, elements, silu, norm, positions, context, heads_bytes }
+    };
+    let beside = |dot| slices(16, dot, u32::MAX, Sums::Beside);
+    // What takes as long as 512 elements of a larger format.
+    let even = |dot| slices(16, dot, EVEN_ROW, Sums::Beside);
+    let chained = |rows, dot| slices(rows, dot, u32::MAX, Sums::InProducts);
+    let positions = positions(&facts, usable, left, context);
+    let most = positions.last().copied().unwrap_or(ATTENTION_BLOCK);
+    let mut ladder = Vec::new();
+    for (dense, experts, elements) in [
+        (beside(256), beside(512), 256),
+        (beside(512), beside(1024), 256),
+        (beside(512), chained(64, 2048), 256),
+        (even(768), beside(1024), 256),
+        (even(768), chained(64, 2048), 256),
+        (beside(1024), chained(64, 4096), 512),
+        (beside(2048), chained(128, 4096), 1024),
+    ] {
+        ladder.extend(positions.iter().map(|&positions| pieces(dense, experts, elements, positions)));
+    }
+    ladder.sort_by(|a, b| latency(&facts, grid, a).total_cmp(&latency(&facts, grid, b)));
+    ladder.extend([
+        pieces(chained(32, 2048), chained(256, 8192), 1024, most),
+        pieces(chained(64, 4096), chained(1024, 16384), 2048, most),
+        pieces(chained(1024, 16384), chained(4096, 16384), 4096, most),
+    ]);
+    if facts.top_k == 0 {
+        // What experts' slices are makes no difference.
+        ladder.dedup_by_key(|pieces| (pieces.dense, pieces.elements, pieces.positions));
+    }
+    ladder
+}
+
+/// Products of a layer that wait for each other, beside those with experts' weights: of attention's input, of its output, gate and up, down.
+const DENSE_PRODUCTS: f64 = 4.0;
+/// Of experts: gate and up, down.
+const EXPERT_PRODUCTS: f64 = 2.0;
+
+/// Cycles of a layer by estimate, of all that sizes make longer or shorter: products of pieces and their sums, attention of a part, and the parts put
+/// together, half of all there are.
+///
+/// An element of a weight takes a product of bytes, and integers to get at it and to scale what is summed. One of a key or value is converted, and
+/// multiplied for each query head.
+fn latency(facts: &Facts, grid: &Grid, pieces: &Pieces) -> f64 {
+    let rates = &grid.pe.operations;
+    let product = |slices: &Slices, row: u64| {
+        // Rows are cut by bytes where a format has more than six bits an element, which takes longest to get at.
+        let dot = slices.dot.min(slices.row.saturating_mul(8) / 6);
+        let each = f64::from(slices.rows) * f64::from(dot) * (2.0 / rates.int8 + 3.0 / rates.int);
+        let sum = f64::from(grid.pe.start_cycles + grid.link.hop_cycles) + f64::from(slices.rows) / rates.f32;
+        each + row.div_ceil(slices.dot.max(1).into()) as f64 * sum
+    };
+    let experts = EXPERT_PRODUCTS * f64::from(u8::from(facts.top_k > 0));
+    let products =
+        (DENSE_PRODUCTS - experts) * product(&pieces.dense, facts.row) + experts * product(&pieces.experts, facts.row);
+    // Two bytes an element.
+    let elements = f64::from(pieces.positions) * (facts.position / 2) as f64;
+    let attention = elements * (1.0 / rates.special + facts.group as f64 / rates.f32);
+    let parts = f64::from(pieces.context.div_ceil(pieces.positions.max(1))) / 2.0;
+    // A message has the parts of all heads.
+    let message = facts.group as f64 * 4.0 / f64::from(grid.link.bytes.max(1));
+    let combined = parts * (facts.value + 2) as f64 * (message + 1.0 / rates.f32);
+    products + attention + combined
+}
+
+/// PEs that a module's weights and states take at least where each slice has its own, and bytes of the weights.
+pub(super) fn demand(module: &Module, pieces: &Pieces) -> (u64, u64) {
+    let (mut pes, mut bytes) = (0u64, 0u64);
+    for function in module.functions.iter().filter(|function| function.name == "step") {
+        let caches = Caches::of(module, function);
+        let parts = u64::from(pieces.division().parts);
+        pes = caches.layers().fold(pes, |pes, (_, shape)| pes.saturating_add(shape.heads.saturating_mul(parts)));
+        for (w, slices) in matrices(function, pieces) {
+            let Some(weight) = module.weights.get(w.index()) else { continue };
+            let &[ref lead @ .., n, k] = &weight.shape[..] else { continue };
+            let format = packed_alone(weight.format, &weight.shape);
+            let (rows, dot) = slices.of(format, n, k);
+            let each = n.div_ceil(rows.max(1)).saturating_mul(k.div_ceil(dot.max(1)));
+            let copies = lead.iter().fold(1, |all: u64, n| all.saturating_mul(*n));
+            pes = pes.saturating_add(each.saturating_mul(copies));
+            let matrix = format.row_bytes(k).unwrap_or(0).saturating_mul(n);
+            bytes = bytes.saturating_add(matrix.saturating_mul(copies));
+        }
+    }
+    (pes, bytes)
+}
+
+/// The weights that products multiply with, and how they are cut.
+fn matrices<'a>(function: &'a Function, pieces: &'a Pieces) -> impl Iterator<Item = (WeightId, &'a Slices)> {
+    function.ops.iter().flat_map(move |op| {
+        let names = factors(op.kind);
+        op.operands.iter().zip(op.kind.row().operands).filter_map(move |(operand, row)| match operand {
+            Operand::Weight(w) if names.contains(&row.name) => Some((
+                *w,
+                match op.kind {
+                    OpKind::ExpertSwiglu | OpKind::ExpertDown => &pieces.experts,
+                    _ => &pieces.dense,
+                },
+            )),
+            Operand::Weight(_) | Operand::Value(_) | Operand::Absent => None,
+        })
+    })
+}
+
+/// Bytes that a whole row's norm takes of a PE for each element: the row, its weight, the result.
+const NORM_BYTES: u64 = 10;
+/// Bytes for each element of a piece: two rows of it at both tasks, its weight, two rows of the result.
+const PIECE_BYTES: u64 = 23;
+
+/// Elements of a norm's piece: what takes the least time by estimate, or else the fewest pieces, of those that there is room for.
+///
+/// An element takes its square, two products, what finds the largest of a block, a product and a conversion. Pieces start twice, and each waits for a
+/// message from every other.
+fn norm(row: u64, grid: &Grid, left: u64, least_time: bool) -> u32 {
+    let (pe, rates) = (&grid.pe, &grid.pe.operations);
+    let element = 6.0 / rates.f32 + 2.0 / rates.int + 1.0 / rates.special;
+    let of_message = 2.0 * f64::from(grid.link.hop_cycles.max(1)) + 1.0 / rates.f32;
+    let mut best: Option<(f64, u64)> = None;
+    let mut pieces = 1;
+    loop {
+        let piece = if pieces == 1 { row } else { row.div_ceil(pieces).next_multiple_of(NORM_BLOCK) };
+        let exchange = if pieces == 1 { 0.0 } else { f64::from(pe.start_cycles) + of_message * pieces as f64 };
+        let cycles = piece as f64 * element + exchange;
+        let bytes = piece.saturating_mul(if pieces == 1 { NORM_BYTES } else { PIECE_BYTES });
+        let fits = bytes <= left;
+        if fits && best.is_none_or(|(least, _)| least_time && cycles < least) {
+            best = Some((cycles, piece));
+        }
+        if pieces > 1 && piece <= NORM_BLOCK {
+            break;
+        }
+        pieces *= 2;
+    }
+    best.map_or(NORM_BLOCK, |(_, piece)| piece).try_into().unwrap_or(u32::MAX)
+}
+
+/// Positions of a part, few first: from those whose parts can all be combined up to those that a PE can keep.
+fn positions(facts: &Facts, usable: u64, left: u64, context: u32) -> Vec<u32> {
+    // Beside keys and values: code, the append's row, and of each query head a query and a part.
+    let head = facts.position.saturating_mul(2).saturating_add(1536);
+    let rest = head.saturating_mul(facts.group).saturating_add(facts.position.saturating_mul(4)).saturating_add(CODE);
+    let room = usable.saturating_sub(rest).checked_div(facts.position).unwrap_or(u64::MAX);
+    let most = u32::try_from(room).unwrap_or(u32::MAX) / ATTENTION_BLOCK * ATTENTION_BLOCK;
+    // A short context is one part.
+    let all = context.clamp(1, MOST_CONTEXT).next_multiple_of(ATTENTION_BLOCK);
+    let most = most.clamp(ATTENTION_BLOCK, MOST_POSITIONS).min(all);
+    let part = facts.value.saturating_add(2).saturating_mul(4);
+    let parts = (left / 8 * 7).checked_div(part).unwrap_or(u64::MAX).max(1);
+    let least = u32::try_from(u64::from(all).div_ceil(parts)).unwrap_or(u32::MAX);
+    let least = least.checked_next_multiple_of(ATTENTION_BLOCK).map_or(most, |least| least.min(most));
+    std::iter::successors(Some(least), |positions| (*positions < most).then(|| positions.saturating_mul(2).min(most)))
+        .collect()
+}

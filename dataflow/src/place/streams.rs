@@ -1,0 +1,88 @@
+//! Who sends what to whom.
+//!
+//! Leaves true: every port that receives has a stream for each program that sends a part of what it wants; what crosses waves goes by the host.
+//!
+//! ```text
+//! rms_norm sends h, three products receive it      h: rms_norm -> q, h: rms_norm -> k, h: rms_norm -> v
+//! ```
+
+use std::collections::BTreeSet;
+
+use crate::descriptor::{Descriptor, End, Port, Route, Slice, Stream, TensorSource};
+
+/// What a port receives.
+pub(super) fn received(port: &Port) -> Option<&Slice> {
+    match port {
+        Port::Receive(slice) | Port::ReceiveSlots(slice) | Port::ReceiveRope(slice) => Some(slice),
+        Port::ReceiveParts { slice, .. } => Some(slice),
+        _ => None,
+    }
+}
+
+/// First byte and last of all that a slice's columns and parts are.
+fn span(slice: &Slice, columns: u32, parts: u32) -> (u64, u64) {
+    let last = |stride: u64, count: u32| stride.saturating_mul(count.saturating_sub(1).into());
+    let end = slice.offset.saturating_add(last(slice.column_stride, columns));
+    (slice.offset, end.saturating_add(last(slice.part_stride, parts)).saturating_add(slice.bytes))
+}
+
+/// Makes the streams, all without a route yet.
+pub(super) fn streams(descriptor: &mut Descriptor) {
+    let mut senders: Vec<Vec<(u32, (u64, u64))>> = vec![Vec::new(); descriptor.tensors.len()];
+    for (number, program) in descriptor.programs.iter().enumerate() {
+        for port in &program.ports {
+            if let Port::Send(slice) = port {
+                let span = span(slice, program.columns, descriptor.parts(program));
+                senders[slice.tensor as usize].push((number as u32, span));
+            }
+        }
+    }
+    let mut ends: BTreeSet<(u32, End2)> = BTreeSet::new();
+    for (number, program) in descriptor.programs.iter().enumerate() {
+        let number = number as u32;
+        for port in &program.ports {
+            let Some(slice) = received(port) else { continue };
+            let parts = match port {
+                Port::ReceiveParts { state, .. } => {
+                    descriptor.states.get(*state as usize).map_or(1, |state| state.parts.count)
+                }
+                _ => descriptor.parts(program),
+            };
+            let (begin, end) = span(slice, program.columns, parts);
+            let tensor = slice.tensor;
+            if descriptor.tensors[tensor as usize].source != TensorSource::Programs {
+                ends.insert((tensor, End2(None, Some(number))));
+                continue;
+            }
+            for &(sender, (from, to)) in &senders[tensor as usize] {
+                if from >= end || begin >= to {
+                    continue;
+                }
+                if descriptor.programs[sender as usize].wave == program.wave {
+                    ends.insert((tensor, End2(Some(sender), Some(number))));
+                } else {
+                    ends.insert((tensor, End2(Some(sender), None)));
+                    ends.insert((tensor, End2(None, Some(number))));
+                }
+            }
+        }
+    }
+    for &(sender, _) in &senders[descriptor.logits as usize] {
+        ends.insert((descriptor.logits, End2(Some(sender), None)));
+    }
+    let end = |program: Option<u32>| program.map_or(End::Host, End::Program);
+    descriptor.streams = ends
+        .into_iter()
+        .map(|(tensor, End2(from, to))| Stream {
+            tensor,
+            from: end(from),
+            to: end(to),
+            route: Route::XThenY,
+            colour: 0,
+        })
+        .collect();
+}
+
+/// From and to; `None` is the host.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct End2(Option<u32>, Option<u32>);

@@ -1,0 +1,210 @@
+//! Events in the order of time: a wheel of cycles, and a heap for what lies farther ahead.
+//!
+//! Nearly all events are some hundred cycles away, where putting one in and taking it out is a push to a list and a look at a bit. Events of
+//! a cycle come out in the order in which they were put into its list.
+//!
+//! ```
+//! use ixc_dataflow::queue::Queue;
+//!
+//! let mut queue = Queue::default();
+//! [(9, 'c'), (3, 'a'), (3, 'b'), (1_000_000, 'd')].into_iter().for_each(|(at, event)| queue.push(at, event));
+//! let order: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
+//! assert_eq!(order, [(3, 'a'), (3, 'b'), (9, 'c'), (1_000_000, 'd')]);
+//! ```
+//!
+//! Invariant: time does not go back: an event that is put in for the past comes out now.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Cycles of the wheel, a power of two.
+const WHEEL: usize = 1 << 14;
+const WORD: usize = 64;
+
+/// An event far ahead: of equal times the one that came first is less.
+#[derive(Debug)]
+struct Later<E> {
+    at: u64,
+    number: u64,
+    event: E,
+}
+
+impl<E> PartialEq for Later<E> {
+    fn eq(&self, other: &Later<E>) -> bool {
+        (self.at, self.number) == (other.at, other.number)
+    }
+}
+
+impl<E> Eq for Later<E> {}
+
+impl<E> PartialOrd for Later<E> {
+    fn partial_cmp(&self, other: &Later<E>) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<E> Ord for Later<E> {
+    fn cmp(&self, other: &Later<E>) -> std::cmp::Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+/// The queue.
+#[derive(Debug)]
+pub struct Queue<E> {
+    /// Events of cycle `now + i` at `(now + i) % WHEEL`.
+    wheel: Vec<Vec<E>>,
+    /// Which of them are not empty.
+    full: Vec<u64>,
+    /// The list of the current cycle, and how many of it have come out.
+    current: Vec<E>,
+    taken: usize,
+    now: u64,
+    later: BinaryHeap<Reverse<Later<E>>>,
+    pushed: u64,
+}
+
+impl<E> Default for Queue<E> {
+    fn default() -> Queue<E> {
+        Queue {
+            wheel: (0..WHEEL).map(|_| Vec::new()).collect(),
+            full: vec![0; WHEEL / WORD],
+            current: Vec::new(),
+            taken: 0,
+            now: 0,
+            later: BinaryHeap::new(),
+            pushed: 0,
+        }
+    }
+}
+
+impl<E: Copy> Queue<E> {
+    /// The time of the event that came out last.
+    pub fn now(&self) -> u64 {
+        self.now
+    }
+
+    /// How many events were put in.
+    pub fn pushed(&self) -> u64 {
+        self.pushed
+    }
+
+    /// Puts an event in.
+    pub fn push(&mut self, at: u64, event: E) {
+        self.pushed += 1;
+        let at = at.max(self.now);
+        if at == self.now {
+            self.current.push(event);
+        } else if at - self.now < WHEEL as u64 {
+            self.put(at, event);
+        } else {
+            self.later.push(Reverse(Later { at, number: self.pushed, event }));
+        }
+    }
+
+    fn put(&mut self, at: u64, event: E) {
+        let place = at as usize % WHEEL;
+        self.wheel[place].push(event);
+        self.full[place / WORD] |= 1 << (place % WORD);
+    }
+
+    /// Takes the next event out.
+    pub fn pop(&mut self) -> Option<(u64, E)> {
+        loop {
+            if let Some(event) = self.current.get(self.taken) {
+                self.taken += 1;
+                return Some((self.now, *event));
+            }
+            self.current.clear();
+            self.taken = 0;
+            self.advance()?;
+        }
+    }
+
+    /// Goes on to the next time that has an event.
+    fn advance(&mut self) -> Option<()> {
+        let near = self.near();
+        let far = self.later.peek().map(|Reverse(later)| later.at);
+        let next = match (near, far) {
+            (Some(near), Some(far)) => near.min(far),
+            (near, far) => near.or(far)?,
+        };
+        self.now = next;
+        // What is within the wheel now moves there; it was put in before all that is in the lists of its cycles by then but what came since.
+        while let Some(Reverse(later)) = self.later.peek() {
+            if later.at - self.now >= WHEEL as u64 {
+                break;
+            }
+            if let Some(Reverse(later)) = self.later.pop() {
+                self.put(later.at, later.event);
+            }
+        }
+        let place = self.now as usize % WHEEL;
+        std::mem::swap(&mut self.current, &mut self.wheel[place]);
+        self.full[place / WORD] &= !(1 << (place % WORD));
+        Some(())
+    }
+
+    /// The next time of the wheel that has an event.
+    fn near(&self) -> Option<u64> {
+        let start = (self.now as usize + 1) % WHEEL;
+        let mut word = start / WORD;
+        let mut bits = self.full[word] & (u64::MAX << (start % WORD));
+        for _ in 0..=WHEEL / WORD {
+            if bits != 0 {
+                let place = word * WORD + bits.trailing_zeros() as usize;
+                let ahead = (place + WHEEL - start) % WHEEL;
+                return Some(self.now + 1 + ahead as u64);
+            }
+            word = (word + 1) % (WHEEL / WORD);
+            bits = self.full[word];
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn events_come_out_by_time_and_then_by_age() {
+        let mut queue = Queue::default();
+        let mut random = 7u64;
+        let mut waiting: Vec<(u64, u64)> = Vec::new();
+        let (mut number, mut last) = (0, 0);
+        for round in 0..20_000 {
+            for _ in 0..(round % 3) {
+                random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                let far = if random >> 60 == 0 { 100_000 } else { 300 };
+                let at = queue.now() + (random >> 33) % far;
+                queue.push(at, number);
+                waiting.push((at, number));
+                number += 1;
+            }
+            if let Some((at, event)) = queue.pop() {
+                let place = waiting.iter().position(|(_, other)| *other == event).unwrap();
+                let (right, _) = waiting.swap_remove(place);
+                assert_eq!(at, right);
+                assert!(waiting.iter().all(|(other, _)| *other >= at));
+                assert!(at >= last);
+                last = at;
+            }
+        }
+        while queue.pop().is_some() {}
+        assert_eq!(queue.pushed(), number);
+    }
+
+    #[test]
+    fn the_past_is_now() {
+        let mut queue = Queue::default();
+        queue.push(50, 'a');
+        assert_eq!(queue.pop(), Some((50, 'a')));
+        queue.push(3, 'b');
+        queue.push(50, 'c');
+        queue.push(50 + WHEEL as u64, 'e');
+        queue.push(49 + WHEEL as u64, 'd');
+        let rest: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
+        assert_eq!(rest, [(50, 'b'), (50, 'c'), (16433, 'd'), (16434, 'e')]);
+    }
+}

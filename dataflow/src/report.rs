@@ -1,0 +1,363 @@
+//! What a step took: rates, where the time went, what bounds it.
+
+use std::fmt::{self, Write};
+
+use crate::grid::Grid;
+use ixc_ir::units::{Bytes, Count, counted};
+use serde::Serialize;
+
+use crate::cost::Cost;
+use crate::routes::Direction;
+
+/// Busiest programs and longest stretches that are told.
+const TOLD: usize = 6;
+
+/// When a program worked.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct ProgramTime {
+    /// Its label.
+    pub label: String,
+    /// Instances.
+    pub instances: u32,
+    /// PE of the one in the middle.
+    pub place: (u32, u32),
+    /// Firings of all of them.
+    pub firings: u64,
+    /// Cycles of all of them.
+    pub cycles: u64,
+    /// When the first began.
+    pub first: u64,
+    /// When the last ended.
+    pub last: u64,
+}
+
+impl ProgramTime {
+    pub(super) fn note(&mut self, start: u64, end: u64) {
+        if self.firings == 0 {
+            self.first = start;
+        }
+        self.firings += 1;
+        self.cycles = self.cycles.saturating_add(end - start);
+        self.last = self.last.max(end);
+    }
+}
+
+/// The chain of what waited for what, from the last result back to the first input, in cycles by what they were.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct CriticalPath {
+    /// All of it.
+    pub cycles: u64,
+    /// Kernels.
+    pub compute: u64,
+    /// Messages on their way, as if each were alone.
+    pub link: u64,
+    /// Messages that waited for links.
+    pub contention: u64,
+    /// What waited for a PE, for room or for a routing.
+    pub wait: u64,
+    /// From and to the host.
+    pub host: u64,
+    /// Firings.
+    pub firings: u64,
+    /// Firings that had to wait for their PE.
+    pub busy: u64,
+    /// Firings that had to wait for room somewhere.
+    pub room: u64,
+    /// Firings that had to wait for a routing.
+    pub routing: u64,
+    /// Cycles of kernels by program, the most first.
+    pub programs: Vec<(String, u64)>,
+    /// Cycles for which messages waited for links, by the program that they were for, the most first.
+    pub contended: Vec<(String, u64)>,
+}
+
+/// The least cycles that a step can take, by what bounds it, if all else were free and work spread evenly.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Roofline {
+    /// Operations at the rates of all PEs.
+    pub compute: f64,
+    /// Bytes that kernels read, at the memory ports of all PEs.
+    pub memory: f64,
+    /// Bytes times links, at the rate of all links.
+    pub links: f64,
+    /// Bytes from and to the host.
+    pub io: f64,
+    /// The PE with the most work, as it is placed.
+    pub busiest: f64,
+    /// The link with the most bytes, as it is routed.
+    pub busiest_link: f64,
+}
+
+impl Roofline {
+    /// The bound that is largest.
+    pub fn most(&self) -> f64 {
+        let all = [self.compute, self.memory, self.links, self.io, self.busiest, self.busiest_link];
+        all.into_iter().fold(0.0, f64::max)
+    }
+}
+
+/// What a step took.
+#[derive(Clone, Debug)]
+pub struct Report {
+    /// The machine.
+    pub grid: Grid,
+    /// The model.
+    pub model: String,
+    /// Tokens of the step.
+    pub rows: u64,
+    /// Tokens before.
+    pub position: u32,
+    /// Cycles from the first byte at the host to the last.
+    pub cycles: u64,
+    /// Of these, cycles in which waves' weights and states went in and out.
+    pub wave_io_cycles: u64,
+    /// What all kernels did.
+    pub total: Cost,
+    /// Cycles of work, by PE.
+    pub worked: Vec<u64>,
+    /// Bytes of memory that are taken, by PE.
+    pub memory: Vec<u64>,
+    /// Bytes over each link, by PE and direction.
+    pub traffic: Vec<u64>,
+    /// Cycles that messages waited for links, all together.
+    pub waited: u64,
+    /// Links that messages took.
+    pub hops: u64,
+    /// Messages.
+    pub messages: u64,
+    /// Slices that messages brought to instances.
+    pub deliveries: u64,
+    /// Firings.
+    pub firings: u64,
+    /// Events of the simulation.
+    pub events: u64,
+    /// Bytes from and to the host.
+    pub io_bytes: u64,
+    /// When programs worked.
+    pub programs: Vec<ProgramTime>,
+    /// The critical path; none where there were too many firings to remember.
+    pub critical: Option<CriticalPath>,
+}
+
+/// A report in numbers.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// The grid's name.
+    pub grid: String,
+    /// The model.
+    pub model: String,
+    /// Tokens of the step, one behind the other on the grid.
+    pub rows: u64,
+    /// Tokens before.
+    pub position: u32,
+    /// Cycles.
+    pub cycles: u64,
+    /// Seconds.
+    pub seconds: f64,
+    /// Tokens in a second.
+    pub tokens_per_second: f64,
+    /// Tokens in a second, if what bounds the step most were all that takes time.
+    pub roofline_tokens_per_second: f64,
+    /// Share of all PEs' cycles in which they worked.
+    pub busy: f64,
+    /// Int8 products and f32 operations (multiply-adds, additions, minima and so on), as a share of what all PEs could have done.
+    pub arithmetic_utilisation: f64,
+    /// PEs.
+    pub pes: u64,
+    /// PEs that worked.
+    pub working_pes: u64,
+    /// Products of bytes.
+    pub int8_products: u64,
+    /// f32 operations.
+    pub f32_operations: u64,
+    /// Bytes times links that they went over.
+    pub byte_hops: u64,
+    /// The most loaded link: column and row of the PE that it leaves, direction, bytes.
+    pub busiest_link: (u32, u32, String, u64),
+    /// The fullest PE: column, row, bytes.
+    pub fullest_pe: (u32, u32, u64),
+    /// Bytes of memory that are taken on all PEs.
+    pub memory_bytes: u64,
+    /// Bytes from and to the host.
+    pub io_bytes: u64,
+    /// Cycles in which waves' weights and states went in and out.
+    pub wave_io_cycles: u64,
+    /// Messages.
+    pub messages: u64,
+    /// Links that they took.
+    pub hops: u64,
+    /// Cycles that they waited for links.
+    pub waited_cycles: u64,
+    /// Firings.
+    pub firings: u64,
+    /// Events of the simulation.
+    pub events: u64,
+    /// What bounds the step.
+    pub roofline: Roofline,
+    /// The critical path.
+    pub critical: Option<CriticalPath>,
+}
+
+impl Report {
+    /// Seconds of the step.
+    pub fn seconds(&self) -> f64 {
+        self.cycles as f64 / self.grid.clock_hz
+    }
+
+    /// The place of the largest of some numbers by PE, or by PE and direction.
+    fn largest(numbers: &[u64]) -> (usize, u64) {
+        let mut best = (0, 0);
+        for (place, number) in numbers.iter().enumerate() {
+            if *number > best.1 {
+                best = (place, *number);
+            }
+        }
+        best
+    }
+
+    fn place(&self, pe: usize) -> (u32, u32) {
+        (pe as u32 % self.grid.width, pe as u32 / self.grid.width)
+    }
+
+    /// Links of the grid.
+    fn links(&self) -> f64 {
+        let (w, h) = (f64::from(self.grid.width), f64::from(self.grid.height));
+        (2.0 * ((w - 1.0) * h + (h - 1.0) * w)).max(1.0)
+    }
+
+    /// What bounds the step.
+    pub fn roofline(&self) -> Roofline {
+        let (pes, pe) = (self.grid.pes() as f64, &self.grid.pe);
+        let rates = &pe.operations;
+        let issue = self.total.int8 as f64 / rates.int8
+            + self.total.int as f64 / rates.int
+            + self.total.f32 as f64 / rates.f32
+            + self.total.special as f64 / rates.special;
+        let byte_hops: u64 = self.traffic.iter().sum();
+        let link_bytes = f64::from(self.grid.link.bytes);
+        Roofline {
+            compute: issue / pes,
+            memory: self.total.read as f64 / f64::from(pe.read_bytes) / pes,
+            links: byte_hops as f64 / link_bytes / self.links(),
+            io: self.io_bytes as f64 * self.grid.clock_hz / self.grid.io.bytes_per_second,
+            busiest: Report::largest(&self.worked).1 as f64,
+            busiest_link: Report::largest(&self.traffic).1 as f64 / link_bytes,
+        }
+    }
+
+    /// In numbers.
+    pub fn summary(&self) -> Summary {
+        let pes = self.grid.pes() as f64;
+        let cycles = self.cycles.max(1) as f64;
+        let rates = &self.grid.pe.operations;
+        let arithmetic = self.total.int8 as f64 / rates.int8 + self.total.f32 as f64 / rates.f32;
+        let (link, link_bytes) = Report::largest(&self.traffic);
+        let (link_x, link_y) = self.place(link / Direction::ALL.len());
+        let (fullest, fullest_bytes) = Report::largest(&self.memory);
+        let (full_x, full_y) = self.place(fullest);
+        let direction = Direction::ALL[link % Direction::ALL.len()];
+        Summary {
+            grid: self.grid.name.clone(),
+            model: self.model.clone(),
+            rows: self.rows,
+            position: self.position,
+            cycles: self.cycles,
+            seconds: self.seconds(),
+            tokens_per_second: self.rows as f64 / self.seconds().max(f64::MIN_POSITIVE),
+            roofline_tokens_per_second: self.rows as f64 * self.grid.clock_hz / self.roofline().most().max(1.0),
+            busy: self.worked.iter().map(|cycles| *cycles as f64).sum::<f64>() / (pes * cycles),
+            arithmetic_utilisation: arithmetic / (pes * cycles),
+            pes: self.grid.pes(),
+            working_pes: self.worked.iter().filter(|cycles| **cycles > 0).count() as u64,
+            int8_products: self.total.int8,
+            f32_operations: self.total.f32,
+            byte_hops: self.traffic.iter().sum(),
+            busiest_link: (link_x, link_y, direction.to_string(), link_bytes),
+            fullest_pe: (full_x, full_y, fullest_bytes),
+            memory_bytes: self.memory.iter().sum(),
+            io_bytes: self.io_bytes,
+            wave_io_cycles: self.wave_io_cycles,
+            messages: self.messages,
+            hops: self.hops,
+            waited_cycles: self.waited,
+            firings: self.firings,
+            events: self.events,
+            roofline: self.roofline(),
+            critical: self.critical.clone(),
+        }
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let percent = |share: f64| format!("{:.2} %", share * 100.0);
+        let part = |cycles: u64| percent(cycles as f64 / self.cycles.max(1) as f64);
+        writeln!(f, "grid       {}: {} of {} PEs work", self.grid, self.working_pes, self.pes)?;
+        let pipelined = if self.rows > 1 { ", pipelined" } else { "" };
+        writeln!(f, "step       {} at position {}{pipelined}", counted(self.rows, "token"), self.position)?;
+        writeln!(f, "time       {} cycles, {}s", self.cycles, short_seconds(self.seconds))?;
+        let (rate, most) = (self.tokens_per_second, self.roofline_tokens_per_second);
+        writeln!(f, "rate       {rate:.2} tokens/s; the roofline is {most:.2} tokens/s")?;
+        if self.wave_io_cycles > 0 {
+            writeln!(f, "waves      {} of the time to bring weights and states in and out", part(self.wave_io_cycles))?;
+        }
+        writeln!(
+            f,
+            "PEs        busy {}, int8 products and f32 operations {} of the peak",
+            percent(self.busy),
+            percent(self.arithmetic_utilisation)
+        )?;
+        let (x, y, bytes) = self.fullest_pe;
+        let (all, most) = (Bytes(self.memory_bytes), Bytes(bytes));
+        writeln!(f, "memory     {all} in all; PE ({x}, {y}) holds most, {most}")?;
+        let (x, y, direction, bytes) = &self.busiest_link;
+        writeln!(
+            f,
+            "links      {} times links; {} messages over {} links; most over ({x}, {y}) {direction}: {}",
+            Bytes(self.byte_hops),
+            Count(self.messages),
+            Count(self.hops),
+            Bytes(*bytes)
+        )?;
+        writeln!(f, "host       {} in and out", Bytes(self.io_bytes))?;
+        let r = &self.roofline;
+        let mut bounds = String::new();
+        for (name, cycles) in [
+            ("compute", r.compute),
+            ("memory", r.memory),
+            ("links", r.links),
+            ("host", r.io),
+            ("busiest PE", r.busiest),
+            ("busiest link", r.busiest_link),
+        ] {
+            write!(bounds, "{}{name} {cycles:.0}", if bounds.is_empty() { "" } else { ", " })?;
+        }
+        writeln!(f, "roofline   at least so many cycles: {bounds}")?;
+        let Some(path) = &self.critical else {
+            return writeln!(f, "path       not followed: too many firings");
+        };
+        writeln!(
+            f,
+            "path       {}: kernels {}, links {}, contention {}, waiting {}, host {}",
+            counted(path.firings, "firing"),
+            part(path.compute),
+            part(path.link),
+            part(path.contention),
+            part(path.wait),
+            part(path.host)
+        )?;
+        for (label, cycles) in path.programs.iter().take(TOLD) {
+            writeln!(f, "           {} {label}", part(*cycles))?;
+        }
+        Ok(())
+    }
+}
+
+fn short_seconds(seconds: f64) -> String {
+    for (unit, name) in [(1.0, ""), (1e-3, "m"), (1e-6, "µ")] {
+        if seconds >= unit {
+            return format!("{:.3} {name}", seconds / unit);
+        }
+    }
+    format!("{:.3} n", seconds * 1e9)
+}

@@ -1,0 +1,250 @@
+//! Streams that want the same colour of a link: during a wave a colour of a link belongs to one tensor from one end.
+//!
+//! A colour is a virtual channel: all instances of a program share it, and their messages, which carry where they go to, may part at any router. That
+//! a router knew one way alone for each colour is not checked, and placed descriptors need more.
+//!
+//! All the links that a stream may ever use are walked, also those to experts that no token names; machines whose messages carry where they go
+//! have no such conflict.
+
+use std::fmt;
+
+use crate::descriptor::{Descriptor, End, Route};
+use crate::grid::Routing;
+
+use crate::layout::{Layout, Outlet, Unit, columns_of, edge, start};
+
+/// Two streams on one colour of a link.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the link {direction} from PE ({x}, {y}) has two streams of colour {colour}: {first} and {second}")]
+pub struct RouteConflict {
+    /// Column of the PE that the link leaves.
+    pub x: u32,
+    /// Row of the PE.
+    pub y: u32,
+    /// Where it goes.
+    pub direction: Direction,
+    /// The colour.
+    pub colour: u32,
+    /// One stream: its tensor, and from where.
+    pub first: String,
+    /// The other.
+    pub second: String,
+}
+
+/// A direction of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// To larger x.
+    East,
+    /// To smaller x.
+    West,
+    /// To smaller y.
+    North,
+    /// To larger y.
+    South,
+}
+
+impl Direction {
+    /// All, in the order of their numbers.
+    pub const ALL: [Direction; 4] = [Direction::East, Direction::West, Direction::North, Direction::South];
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Direction::East => "east",
+            Direction::West => "west",
+            Direction::North => "north",
+            Direction::South => "south",
+        })
+    }
+}
+
+/// Calls `step` with each link from a PE to another, as the number of the PE that it leaves and its direction; stops at the first `Err`.
+pub fn walk<E>(
+    width: u32,
+    from: u32,
+    to: u32,
+    route: Route,
+    mut step: impl FnMut(u32, Direction) -> Result<(), E>,
+) -> Result<(), E> {
+    let (mut x, mut y) = (from % width, from / width);
+    let (end_x, end_y) = (to % width, to / width);
+    let axes = match route {
+        Route::XThenY => [true, false],
+        Route::YThenX => [false, true],
+    };
+    for along_x in axes {
+        while if along_x { x != end_x } else { y != end_y } {
+            let pe = y * width + x;
+            let direction = match (along_x, if along_x { x < end_x } else { y < end_y }) {
+                (true, true) => Direction::East,
+                (true, false) => Direction::West,
+                (false, true) => Direction::South,
+                (false, false) => Direction::North,
+            };
+            step(pe, direction)?;
+            match direction {
+                Direction::East => x += 1,
+                Direction::West => x -= 1,
+                Direction::South => y += 1,
+                Direction::North => y -= 1,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// A tensor from an end, in a colour.
+struct Group<'a> {
+    tensor: u32,
+    from: End,
+    outlet: &'a Outlet,
+    /// The program and its first instance's place, or where the host's stream comes in.
+    sender: Result<&'a Unit, u32>,
+}
+
+/// Checks all links of all waves.
+///
+/// # Errors
+/// The first conflict, and a colour that links do not have.
+pub fn check(descriptor: &Descriptor, layout: &Layout) -> Result<(), crate::check::CheckError> {
+    let colours = match descriptor.grid.link.routing {
+        Routing::Colours(colours) => colours,
+        Routing::Packets => 1,
+    };
+    for (number, stream) in descriptor.streams.iter().enumerate() {
+        if stream.colour >= colours {
+            let (found, most) = (stream.colour, colours - 1);
+            let problem = match descriptor.grid.link.routing {
+                Routing::Colours(_) => format!("colour {found}, of which links have {colours}: 0 to {most}"),
+                Routing::Packets => format!("colour {found}; messages are packets, which have 0"),
+            };
+            return Err(crate::check::CheckError::Malformed { what: format!("stream {number}"), problem });
+        }
+    }
+    if descriptor.grid.link.routing == Routing::Packets {
+        return Ok(());
+    }
+    // By number of the group that was the last to take a link, counted on over colours and waves.
+    let mut owner = vec![0u32; descriptor.grid.pes() as usize * Direction::ALL.len()];
+    let mut base = 0;
+    let mut host: Vec<Vec<Group<'_>>> = descriptor.waves.iter().map(|_| Vec::new()).collect();
+    for entry in &layout.host {
+        let (tensor, outlet) = (entry.outlet.slice.tensor, &entry.outlet);
+        host[entry.wave as usize].push(Group { tensor, from: End::Host, outlet, sender: Err(entry.entry) });
+    }
+    for (programs, host) in layout.waves.iter().zip(host) {
+        let units = programs.iter().map(|number| (*number, &layout.units[*number as usize]));
+        let mut groups: Vec<Group<'_>> = units
+            .flat_map(|(number, unit)| {
+                unit.outlets.iter().map(move |outlet| {
+                    let (tensor, from) = (outlet.slice.tensor, End::Program(number));
+                    Group { tensor, from, outlet, sender: Ok(unit) }
+                })
+            })
+            .collect();
+        groups.extend(host);
+        groups.sort_by_key(|group| group.outlet.colour);
+        for of_colour in groups.chunk_by(|a, b| a.outlet.colour == b.outlet.colour) {
+            if of_colour.len() < 2 {
+                continue;
+            }
+            for (number, group) in (0u32..).zip(of_colour) {
+                mark(descriptor, layout, (of_colour, base), group, number, &mut owner)?;
+            }
+            base += of_colour.len() as u32;
+        }
+    }
+    Ok(())
+}
+
+fn describe(descriptor: &Descriptor, group: &Group<'_>) -> String {
+    let tensor = &descriptor.tensors[group.tensor as usize].name;
+    match group.from {
+        End::Host => format!("{tensor} from the host"),
+        End::Program(program) => format!("{tensor} from {}", crate::check::program_name(descriptor, program as usize)),
+    }
+}
+
+/// Takes the links of a group.
+fn mark(
+    descriptor: &Descriptor,
+    layout: &Layout,
+    (groups, base): (&[Group<'_>], u32),
+    group: &Group<'_>,
+    number: u32,
+    owner: &mut [u32],
+) -> Result<(), Box<RouteConflict>> {
+    let width = descriptor.grid.width;
+    let outlet = group.outlet;
+    let mut link = |pe: u32, direction: Direction| {
+        let owner = &mut owner[pe as usize * Direction::ALL.len() + direction as usize];
+        // 0 is nobody; those up to `base` had it in other colours.
+        let before = owner.checked_sub(base + 1).and_then(|before| groups.get(before as usize));
+        match before {
+            Some(before) if (before.tensor, before.from) != (group.tensor, group.from) => {
+                Err(Box::new(RouteConflict {
+                    x: pe % width,
+                    y: pe / width,
+                    direction,
+                    colour: outlet.colour,
+                    first: describe(descriptor, before),
+                    second: describe(descriptor, group),
+                }))
+            }
+            _ => {
+                *owner = base + 1 + number;
+                Ok(())
+            }
+        }
+    };
+    let mut one = |from: u32, expert: Option<u32>, low: u64, high: u64| {
+        if outlet.host {
+            walk(width, from, edge(descriptor, from), outlet.route, &mut link)?;
+        }
+        for consumer in &outlet.consumers {
+            let unit = &layout.units[consumer.program as usize];
+            let slice = unit.receives[consumer.receive as usize].slice;
+            let mut last = u32::MAX;
+            for part in 0..slice_parts(unit, consumer.receive) {
+                let first = start(&slice, 0, part);
+                let (begin, count) = columns_of(first, slice.column_stride, slice.bytes, unit.columns, low, high);
+                // Rows of an expert stay with it.
+                let same = descriptor.programs[consumer.program as usize].axis == outlet.axis;
+                let experts = match expert.filter(|_| same && unit.experts > 1) {
+                    Some(expert) => expert..expert + 1,
+                    None => 0..unit.experts,
+                };
+                for expert in experts {
+                    for column in begin..begin + count {
+                        let part = if unit.state.is_some() { part } else { 0 };
+                        let pe = layout.pe[unit.instance(expert, column, part) as usize];
+                        // Neighbours share PEs.
+                        if pe != last {
+                            walk(width, from, pe, outlet.route, &mut link)?;
+                        }
+                        last = pe;
+                    }
+                }
+            }
+        }
+        Ok(())
+    };
+    match group.sender {
+        Err(entry) => one(entry, None, 0, u64::MAX),
+        Ok(unit) => (unit.first..unit.first + unit.instances()).try_for_each(|instance| {
+            let (expert, column, part) = unit.place(instance);
+            let (low, high) = outlet.range(column, part);
+            one(layout.pe[instance as usize], Some(expert), low, high)
+        }),
+    }
+}
+
+/// Parts whose slices a port takes: those of its own instances, or all of another program's.
+fn slice_parts(unit: &Unit, receive: u32) -> u32 {
+    match unit.receives[receive as usize].kind {
+        crate::layout::Kind::Parts { count, .. } => count,
+        crate::layout::Kind::Row | crate::layout::Kind::Rope | crate::layout::Kind::Slots { .. } => unit.parts,
+    }
+}

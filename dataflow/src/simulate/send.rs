@@ -1,0 +1,355 @@
+//! Messages: who wants them, and when they leave.
+
+use crate::descriptor::Axis;
+
+use super::SimulateError;
+use super::pass::{Cause, Event, MOST_CYCLES, Pass, Why};
+use super::rows::{NONE, RowId};
+use crate::layout::{Kind, Outlet, columns_of, edge, start};
+use crate::network::Way;
+
+/// What an outlet waits for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waiting {
+    /// The next outlet that waits for room at the same instance.
+    pub next: u32,
+    /// The instance, [`NONE`] where it does not wait for room.
+    pub at: u32,
+    /// Receivers before this one have room: a segment, and a column of it.
+    segment: u32,
+    column: u32,
+    /// Whether it is among those that wait for its routing.
+    pub routing: bool,
+}
+
+impl Default for Waiting {
+    fn default() -> Waiting {
+        Waiting { next: NONE, at: NONE, segment: 0, column: 0, routing: false }
+    }
+}
+
+/// Receivers of a message in a row: columns of a program, for one expert and part.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Segment {
+    /// The first instance, and from one to the next.
+    pub first: u32,
+    step: u32,
+    pub count: u32,
+    port: u32,
+    pub firing: u32,
+    /// Rows that they have room for.
+    pub rows: u32,
+    /// The first one's slice of the row, and how far the next one's is.
+    start: u64,
+    stride: u64,
+    bytes: u64,
+    /// Where the slice goes in the port's buffer.
+    to: u64,
+}
+
+impl Segment {
+    pub fn instance(&self, column: u32) -> u32 {
+        self.first + column * self.step
+    }
+
+    /// The bytes of `low..high` that a column wants.
+    fn overlap(&self, column: u32, low: u64, high: u64) -> (u64, u64) {
+        let start = self.start + u64::from(column) * self.stride;
+        (start.max(low), (start + self.bytes).min(high))
+    }
+}
+
+impl<'a> Pass<'a, '_> {
+    /// Who receives bytes of a row; `None` where that is not yet known.
+    pub(super) fn receivers(
+        &self,
+        outlet: &Outlet,
+        (low, high): (u64, u64),
+        row: RowId,
+        to: &mut Vec<Segment>,
+    ) -> Option<()> {
+        to.clear();
+        if let Some(routing) = outlet.routing
+            && row.token >= self.routed[routing as usize].known
+        {
+            return None;
+        }
+        let position = self.position + row.token;
+        for consumer in &outlet.consumers {
+            let unit = &self.machine.layout.units[consumer.program as usize];
+            let receive = &unit.receives[consumer.receive as usize];
+            let slice = &receive.slice;
+            let mut add = |expert: u32, part: u32, firing: u32, first: u64, to_byte: u64| {
+                let (column, count) = columns_of(first, slice.column_stride, slice.bytes, unit.columns, low, high);
+                if count > 0 {
+                    to.push(Segment {
+                        first: unit.instance(expert, column, part),
+                        step: unit.parts,
+                        count,
+                        port: receive.port,
+                        firing,
+                        rows: slice.rows,
+                        start: first + u64::from(column) * slice.column_stride,
+                        stride: slice.column_stride,
+                        bytes: slice.bytes,
+                        to: to_byte,
+                    });
+                }
+            };
+            let firing = match unit.axis {
+                Axis::Tokens => row.token,
+                Axis::Outputs if self.output_of[row.token as usize] == NONE => continue,
+                Axis::Outputs => self.output_of[row.token as usize],
+                Axis::Routed(routing) => {
+                    let routing = &self.routed[routing as usize];
+                    let rows = match outlet.axis {
+                        Axis::Routed(_) => row.routed..row.routed + 1,
+                        Axis::Tokens | Axis::Outputs => row.token * routing.top_k..(row.token + 1) * routing.top_k,
+                    };
+                    for row in rows {
+                        let (expert, firing) = (routing.expert[row as usize], routing.ordinal[row as usize]);
+                        add(expert, 0, firing, slice.offset, 0);
+                    }
+                    continue;
+                }
+            };
+            match receive.kind {
+                Kind::Slots { top_k } => {
+                    add(0, 0, firing, slice.offset, u64::from(row.routed % top_k) * slice.bytes);
+                }
+                Kind::Parts { positions, count } => {
+                    for part in 0..(position / positions + 1).min(count) {
+                        add(0, 0, firing, start(slice, 0, part), u64::from(part) * slice.bytes);
+                    }
+                }
+                Kind::Row | Kind::Rope if unit.state.is_none() => add(0, 0, firing, slice.offset, 0),
+                Kind::Row | Kind::Rope => {
+                    let last = position / unit.positions;
+                    for part in if unit.appends { last } else { 0 }..=last {
+                        let firing = firing - self.first_token(unit, part) as u32;
+                        add(0, part, firing, start(slice, 0, part), 0);
+                    }
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// Sends what an outlet has to send, as far as there is room; `cause` is what made it possible.
+    pub(super) fn send(&mut self, outlet: u32, now: u64, cause: Cause) -> Result<(), SimulateError> {
+        let mut segments = std::mem::take(&mut self.segments);
+        let result = self.send_rows(outlet, now, cause, &mut segments);
+        self.segments = segments;
+        result
+    }
+
+    fn send_rows(
+        &mut self,
+        number: u32,
+        now: u64,
+        cause: Cause,
+        segments: &mut Vec<Segment>,
+    ) -> Result<(), SimulateError> {
+        let layout = &self.machine.layout;
+        let owner = layout.owner.get(number as usize).copied();
+        let host = number.checked_sub(layout.first_host_outlet).and_then(|host| layout.host.get(host as usize));
+        let outlet: &'a Outlet = match (owner, host) {
+            (Some(owner), _) => {
+                let unit = layout.unit(owner);
+                &unit.outlets[((number - unit.first_outlet) as usize) % unit.outlets.len()]
+            }
+            (None, Some(host)) => &host.outlet,
+            (None, None) => return Ok(()),
+        };
+        if self.waiting[number as usize].next != NONE
+            || self.waiting[number as usize].at != NONE && cause.why != Why::Room
+        {
+            // It waits for room already.
+            return Ok(());
+        }
+        self.waiting[number as usize].at = NONE;
+        let mut cause = cause;
+        loop {
+            let head = self.departed[number as usize];
+            let (row, range, made) = match owner {
+                Some(owner) => {
+                    let unit = layout.unit(owner);
+                    if head >= self.done[owner as usize] {
+                        return Ok(());
+                    }
+                    let (_, column, part) = unit.place(owner);
+                    (self.row(unit, owner, head), outlet.range(column, part), owner)
+                }
+                None if head >= self.rows_of(outlet.axis) => return Ok(()),
+                // The host has not sent it yet.
+                None if host.is_some()
+                    && head as usize >= self.host_ready[(number - layout.first_host_outlet) as usize].len() =>
+                {
+                    return Ok(());
+                }
+                None => (self.host_row(outlet.axis, head), (0, outlet.slice.bytes), NONE),
+            };
+            if self.receivers(outlet, range, row, segments).is_none() {
+                if let Some(routing) = outlet.routing
+                    && !std::mem::replace(&mut self.waiting[number as usize].routing, true)
+                {
+                    self.routed[routing as usize].waiting.push(number);
+                }
+                return Ok(());
+            }
+            if let Some(at) = self.no_room(number, segments) {
+                let waiting = &mut self.waiting[number as usize];
+                waiting.at = at;
+                waiting.next = std::mem::replace(&mut self.waiters[at as usize], number);
+                return Ok(());
+            }
+            self.departed[number as usize] += 1;
+            let mut at = now;
+            if let (Some(routing), Some(owner)) = (outlet.routing, owner) {
+                let routing = &self.routed[routing as usize];
+                let told =
+                    routing.at[row.token as usize] + self.network.latency(routing.source, layout.pe[owner as usize]);
+                at = at.max(told);
+            }
+            self.leave(
+                outlet,
+                made,
+                host.map(|host| ((number - layout.first_host_outlet) as usize, host.entry)),
+                head,
+                row,
+                range,
+                at,
+                cause,
+                segments,
+            )?;
+            if let Some(owner) = owner {
+                let place = Cause { why: Why::Place, ..cause };
+                self.start(owner, now, place)?;
+            }
+            cause = Cause { why: if owner.is_some() { cause.why } else { Why::Host }, ..cause };
+        }
+    }
+
+    /// The first receiver that has no room, from where it was found the last time on.
+    fn no_room(&mut self, outlet: u32, segments: &[Segment]) -> Option<u32> {
+        let from = self.waiting[outlet as usize];
+        for (number, segment) in segments.iter().enumerate().skip(from.segment as usize) {
+            let first = if number as u32 == from.segment { from.column } else { 0 };
+            for column in first..segment.count {
+                let instance = segment.instance(column);
+                if segment.firing - self.done[instance as usize].min(segment.firing) >= segment.rows {
+                    let waiting = &mut self.waiting[outlet as usize];
+                    (waiting.segment, waiting.column) = (number as u32, column);
+                    return Some(instance);
+                }
+            }
+        }
+        let waiting = &mut self.waiting[outlet as usize];
+        (waiting.segment, waiting.column) = (0, 0);
+        None
+    }
+
+    /// A message leaves.
+    #[allow(clippy::too_many_arguments, reason = "one caller, which has them all at hand")]
+    fn leave(
+        &mut self,
+        outlet: &Outlet,
+        owner: u32,
+        entry: Option<(usize, u32)>,
+        head: u32,
+        row: RowId,
+        (low, high): (u64, u64),
+        at: u64,
+        cause: Cause,
+        segments: &[Segment],
+    ) -> Result<(), SimulateError> {
+        let layout = &self.machine.layout;
+        let bytes = high - low;
+        let payload = match (owner, &mut self.data) {
+            (NONE, _) if segments.is_empty() => None,
+            (NONE, _) => self.host_payload(outlet.slice.tensor, head)?,
+            (_, None) => None,
+            (owner, Some(data)) => {
+                let unit = layout.unit(owner);
+                // Other outlets of the same port may still need it.
+                let others = || (0..unit.outlets.len()).filter(|o| unit.outlets[*o].port == outlet.port);
+                let last = others().all(|o| self.departed[unit.outlet(owner, o) as usize] > head);
+                Some(data.take(owner, outlet.port, head, last))
+            }
+        };
+        let mut at = at;
+        let from = match entry {
+            None => layout.pe[owner as usize],
+            Some(_) if segments.is_empty() => return Ok(()),
+            Some((stream, entry)) => {
+                at = at.max(self.host_ready[stream][head as usize]);
+                entry
+            }
+        };
+        let mut targets = std::mem::take(&mut self.targets);
+        targets.clear();
+        for segment in segments {
+            targets.extend((0..segment.count).map(|column| layout.pe[segment.instance(column) as usize]));
+        }
+        let exit = outlet.host.then(|| edge(&self.machine.descriptor, from));
+        targets.extend(exit);
+        if !targets.is_empty() {
+            let from_host = entry.is_some();
+            self.network.send(from, at, bytes, &targets, Way { route: outlet.route, from_host, exit: exit.is_some() });
+        }
+        let (mut last_pe, mut last_time) = (NONE, 0);
+        for segment in segments {
+            for column in 0..segment.count {
+                let instance = segment.instance(column);
+                let pe = layout.pe[instance as usize];
+                // Neighbours often share a PE: the message comes there once.
+                if pe != last_pe {
+                    (last_pe, last_time) = (pe, self.network.arrive(from, pe, bytes));
+                }
+                let (begin, end) = segment.overlap(column, low, high);
+                if let (Some(payload), Some(data)) = (&payload, &mut self.data) {
+                    let start = segment.start + u64::from(column) * segment.stride;
+                    let to = segment.to + (begin - start);
+                    data.deliver((instance, segment.port), segment.firing, (begin - low, to, end - begin), payload);
+                }
+                self.deliveries += 1;
+                let alone = self.network.alone(from, pe, bytes);
+                let cause = Cause {
+                    transit: (last_time - at).min(u32::MAX.into()) as u32,
+                    alone: alone.min(last_time - at).min(u32::MAX.into()) as u32,
+                    ..cause
+                };
+                let bytes = (end - begin) as u32;
+                self.queue.push(last_time, Event::Arrived { instance, firing: segment.firing, bytes, cause });
+            }
+        }
+        self.targets = targets;
+        if let Some(exit) = exit {
+            let left = self.network.leave(exit);
+            let transit = (left - at).min(u32::MAX.into()) as u32;
+            let cause = Cause { transit, alone: transit, ..cause };
+            self.queue.push(left, Event::Output { bytes: bytes.min(u32::MAX.into()) as u32, cause });
+            let number = self.number_of(outlet.axis, row) as usize;
+            let host = self.host_rows(outlet.slice.tensor, outlet.axis);
+            if let Some(came) = host.came.get_mut(number) {
+                *came += bytes;
+            }
+            if let (Some(payload), Some(there)) = (&payload, host.rows.get_mut(number))
+                && let Some(there) = there.get_mut(low as usize..high as usize)
+            {
+                there.copy_from_slice(payload);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the host's links for so many bytes; gives when they are on the other side.
+    pub(super) fn io(&mut self, at: u64, bytes: u64) -> Result<u64, SimulateError> {
+        let grid = self.grid();
+        let cycles = bytes as f64 * grid.clock_hz / grid.io.bytes_per_second;
+        self.io = self.io.max(at as f64) + cycles;
+        self.io_bytes += bytes;
+        let there = self.io + grid.io.latency_seconds * grid.clock_hz;
+        if there > MOST_CYCLES as f64 { Err(SimulateError::TooLong) } else { Ok(there.ceil() as u64) }
+    }
+}

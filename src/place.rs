@@ -1,0 +1,74 @@
+//! From a model to a descriptor: what runs where on a grid of processing elements.
+//!
+//! ```
+//! use ixc::place::{Options, place};
+//! use ixc::dataflow::grid::Grid;
+//! use ixc::model::Model;
+//!
+//! fn reasons(grid: &Grid) -> Result<Vec<String>, ixc::Error> {
+//!     let model = Model::open("model.gguf".as_ref())?;
+//!     Ok(place(&model, grid, &Options::default())?.descriptor.reasons)
+//! }
+//! ```
+
+use ixc_dataflow::grid::Grid;
+use ixc_dataflow::place::kernels::Kernels;
+use ixc_dataflow::place::search::{Placed, SearchError, search};
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::Plan;
+use ixc_passes::schedule::pieces::Pieces;
+use ixc_targets::Target;
+
+use crate::Error;
+use crate::compile::{self, fuse, scheduled};
+use crate::model::Model;
+
+/// Positions of the KV cache unless told otherwise, where the model has as many.
+pub const DEFAULT_CONTEXT: u32 = 2048;
+/// Most tokens of a step of the plan, for engines that run it: each takes memory for its parts of attention.
+const MAX_TOKENS: u32 = 32;
+
+/// How to place.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Positions of the KV cache; [`DEFAULT_CONTEXT`] or the model's context, where that is shorter.
+    pub context: Option<u32>,
+}
+
+/// Places a model on a grid: a plan in pieces, and where they run.
+///
+/// # Errors
+/// When the model's graph asks for what no kernel does, or the grid has no room.
+pub fn place(model: &Model, grid: &Grid, options: &Options) -> Result<Placed, Error> {
+    let most = u32::try_from(model.arch.hyper.context_length).unwrap_or(u32::MAX);
+    let context = options.context.unwrap_or(DEFAULT_CONTEXT.min(most)).max(1);
+    let name = model.gguf.metadata().path().file_stem().map_or("model".into(), |name| name.to_string_lossy());
+    let compile = compile_options();
+    let fused = fuse(model, &compile)?;
+    let placed = search(&fused, grid, (&name, context), |pieces| scheduled(model, &fused, &compile, Some(*pieces)));
+    placed.map_err(|error| match error {
+        SearchError::Plan(error) => error,
+        SearchError::Generate(error) => error.into(),
+        SearchError::Place(error) => error.into(),
+    })
+}
+
+/// The plan of a model in pieces: what a grid that is given them computes.
+///
+/// # Errors
+/// As [`place`].
+pub fn plan_in_pieces(model: &Model, pieces: Pieces) -> Result<Plan<Kernel>, Error> {
+    let compile = compile_options();
+    let plan = scheduled(model, &fuse(model, &compile)?, &compile, Some(pieces))?;
+    Ok(Kernels::default().of(plan)?)
+}
+
+fn compile_options() -> compile::Options {
+    // Any machine can run the plan: its kernels are lowered when it is loaded.
+    compile::Options {
+        target: Target::PORTABLE,
+        max_tokens: MAX_TOKENS,
+        pack: Some(true),
+        ..compile::Options::default()
+    }
+}
