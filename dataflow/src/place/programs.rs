@@ -151,6 +151,15 @@ fn tasks(plan: &Plan<Kernel>) -> impl Iterator<Item = &Task> {
     })
 }
 
+/// The argument for a buffer of a task's kernel; buffers have the names of the kernel's signature.
+fn argument<'t>(task: &'t Task, kernel: &Kernel, name: &str) -> Result<&'t Arg, PlaceError> {
+    let position = kernel.buffers.iter().position(|buffer| buffer.name == name);
+    match position.and_then(|position| task.args.get(position)) {
+        Some(arg) => Ok(arg),
+        None => wrong(&task.label, format!("nothing is bound to %{name} of {}", kernel.name)),
+    }
+}
+
 impl<'a> Making<'a> {
     fn kernel_of(&self, label: &str, number: u32) -> Result<&'a Kernel, PlaceError> {
         let plan: &'a Plan<Kernel> = self.plan;
@@ -173,22 +182,23 @@ impl<'a> Making<'a> {
             RowAxis::Outputs => Axis::Outputs,
             RowAxis::Routed(bucket) => Axis::Routed(bucket.0),
         };
-        match task.args.first().map(|arg| arg.source) {
-            Some(Source::Input(Input::RoutedToken(_) | Input::OutputRows)) => {
-                let (Some(Source::Arena(x)), Some(Source::Arena(y))) =
-                    (task.args.get(1).map(|arg| arg.source), task.args.get(2).map(|arg| arg.source))
-                else {
-                    return wrong(label, "a copy of something else than rows");
-                };
-                let x = self.copies.get(&x.0).copied().unwrap_or(x.0);
-                self.copies.insert(y.0, x);
-                return Ok(false);
+        for arg in &task.args {
+            match arg.source {
+                Source::Input(Input::RoutedToken(_) | Input::OutputRows) => {
+                    let named = |name: &str| argument(task, kernel, name).map(|arg| arg.source);
+                    let (Source::Arena(x), Source::Arena(y)) = (named("x")?, named("y")?) else {
+                        return wrong(label, "a copy of something else than rows");
+                    };
+                    let x = self.copies.get(&x.0).copied().unwrap_or(x.0);
+                    self.copies.insert(y.0, x);
+                    return Ok(false);
+                }
+                Source::Input(Input::Tokens) => {
+                    self.embedding(task, kernel)?;
+                    return Ok(true);
+                }
+                _ => {}
             }
-            Some(Source::Input(Input::Tokens)) => {
-                self.embedding(task)?;
-                return Ok(true);
-            }
-            _ => {}
         }
         let state = task.args.iter().find_map(|arg| match arg.source {
             Source::Keys(layer) | Source::Values(layer) => Some(layer),
@@ -257,17 +267,23 @@ impl<'a> Making<'a> {
         }
         for number_of_piece in 0..parts.bytes / piece {
             let mut ports = Vec::with_capacity(kernel.buffers.len());
-            for (i, (buffer, bytes)) in kernel.buffers.iter().zip(&sizes).enumerate() {
-                ports.push(match i {
-                    0 => {
+            for (buffer, bytes) in kernel.buffers.iter().zip(&sizes) {
+                ports.push(match buffer.kind {
+                    BufferKind::Read if buffer.name == "parts" => {
                         let offset = parts.offset.saturating_add(number_of_piece.saturating_mul(piece));
                         Port::ReceiveParts { slice: Slice { offset, bytes: piece, ..parts }, state }
                     }
-                    1 => {
+                    BufferKind::Write => {
                         let offset = result.offset.saturating_add(number_of_piece.saturating_mul(*bytes));
                         self.port(task, &Arg { offset, ..result.clone() }, &buffer.kind, *bytes)?
                     }
-                    _ => Port::Scratch { bytes: *bytes },
+                    BufferKind::Scratch => Port::Scratch { bytes: *bytes },
+                    BufferKind::Read | BufferKind::ReadWrite | BufferKind::Index { .. } => {
+                        return wrong(
+                            &label,
+                            format!("%{} of what combines parts, which reads parts alone", buffer.name),
+                        );
+                    }
                 });
             }
             let label = if number_of_piece > 0 { format!("{label} {number_of_piece}") } else { label.clone() };
@@ -307,9 +323,9 @@ impl<'a> Making<'a> {
         Ok((tensor, Slice { tensor, offset: 0, column_stride: column, part_stride: bytes, bytes, rows: ROWS }))
     }
 
-    fn embedding(&mut self, task: &Task) -> Result<(), PlaceError> {
-        let [_, Arg { source: Source::Weight(weight), .. }, Arg { source: Source::Arena(y), .. }] = task.args[..]
-        else {
+    fn embedding(&mut self, task: &Task, kernel: &Kernel) -> Result<(), PlaceError> {
+        let named = |name: &str| argument(task, kernel, name).map(|arg| arg.source);
+        let (Source::Weight(weight), Source::Arena(y)) = (named("table")?, named("y")?) else {
             return wrong(&task.label, "an embedding with other arguments than ids, table and rows");
         };
         let tensor = self.tensor(y.0)?;
