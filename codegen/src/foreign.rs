@@ -9,8 +9,10 @@ use dynasmrt::AssemblyOffset;
 use dynasmrt::mmap::ExecutableBuffer;
 
 use crate::module::{CodegenError, executable};
-use ixc_targets::Features;
+use crate::thunk::{ConventionError, Thunk};
+use ixc_targets::cpu;
 use ixc_targets::instruction;
+use ixc_targets::{Feature, Features};
 
 /// The features that the instructions of `code` need; features that no target has are not among them.
 pub fn features(code: &[u8]) -> Features {
@@ -28,6 +30,7 @@ pub fn features(code: &[u8]) -> Features {
 #[derive(Debug)]
 pub struct ForeignCode {
     memory: ExecutableBuffer,
+    thunk: Thunk,
 }
 
 impl ForeignCode {
@@ -36,30 +39,30 @@ impl ForeignCode {
     /// # Errors
     /// [`CodegenError::ExecutableMemory`].
     pub fn new(code: &[u8]) -> Result<ForeignCode, CodegenError> {
-        let memory = executable(code).map_err(|source| CodegenError::ExecutableMemory { source })?;
-        Ok(ForeignCode { memory })
+        let no_memory = |source| CodegenError::ExecutableMemory { source };
+        let thunk = Thunk::new(cpu::present(), features(code).has(Feature::AmxTile)).map_err(no_memory)?;
+        Ok(ForeignCode { memory: executable(code).map_err(no_memory)?, thunk })
     }
 
     /// Calls the code as `extern "sysv64" fn(buffers: *const *mut u8, dims: *const i64)`.
     ///
+    /// # Errors
+    /// [`ConventionError`], after the code has run.
+    ///
     /// # Safety
-    /// The code is trusted: it keeps the calling convention and touches nothing but these buffers, the stack and itself; this
-    /// machine has the features that it needs.
+    /// The code is trusted: it returns and touches nothing but these buffers, the stack and itself; this machine has the features
+    /// that it needs.
     #[cfg(target_arch = "x86_64")]
-    pub unsafe fn call(&self, buffers: &mut [Vec<u8>], dims: &[i64]) {
+    pub unsafe fn call(&self, buffers: &mut [Vec<u8>], dims: &[i64]) -> Result<(), ConventionError> {
         let pointers: Vec<*mut u8> = buffers.iter_mut().map(|buffer| buffer.as_mut_ptr()).collect();
         let start = self.memory.ptr(AssemblyOffset(0));
-        // SAFETY: the caller says that a function of this type starts here.
-        let entry: unsafe extern "sysv64" fn(*const *mut u8, *const i64) = unsafe { std::mem::transmute(start) };
         // SAFETY: as the caller says.
-        unsafe { entry(pointers.as_ptr(), dims.as_ptr()) }
+        unsafe { self.thunk.call(start, pointers.as_ptr(), dims.as_ptr()) }
     }
 }
 
 #[cfg(all(test, target_arch = "x86_64"))]
 mod tests {
-    use ixc_targets::Feature;
-
     use super::*;
 
     #[test]
@@ -76,7 +79,7 @@ mod tests {
         let code = ForeignCode::new(&[0x48, 0x8b, 0x07, 0x83, 0x00, 0x07, 0xc3]).unwrap();
         let mut buffers = [35_u32.to_le_bytes().to_vec()];
         // SAFETY: the code is above: it adds to the four bytes of its buffer.
-        unsafe { code.call(&mut buffers, &[]) };
+        unsafe { code.call(&mut buffers, &[]) }.unwrap();
         assert_eq!(buffers[0], 42_u32.to_le_bytes());
     }
 }

@@ -7,6 +7,7 @@
 //! | [`portable`] | lowering for `portable` through cranelift |
 //! | [`module`] | compiled kernels in executable memory, callable |
 //! | [`parallel`] | many kernels at once |
+//! | [`thunk`] | calling code that may not keep to the calling convention |
 //! | [`foreign`] | code that was not made in this process: what it needs, and calling it |
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
@@ -16,4 +17,5 @@ pub mod foreign;
 pub mod module;
 pub mod parallel;
 pub mod portable;
+pub mod thunk;
 pub mod x64;

@@ -3,17 +3,20 @@
 //! The registers stand in a [`Block`], and `rsp` points to it throughout, so that no other register is taken; what is
 //! pushed goes below it.
 
-use dynasmrt::AssemblyOffset;
 use dynasmrt::mmap::{ExecutableBuffer, MutableBuffer};
-use iced_x86::{Code, Encoder, Instruction, MemoryOperand, Register};
+use dynasmrt::x64::X64Relocation;
+use dynasmrt::{AssemblyOffset, DynasmApi, VecAssembler, dynasm};
+use iced_x86::{Code as EvexCode, Encoder, Instruction, MemoryOperand, Register};
 use ixc_targets::{Feature, Features};
+
+type Code = VecAssembler<X64Relocation>;
 
 /// Bytes below the registers, for what is pushed and for the system's signal frames.
 const BELOW: usize = 1 << 16;
-const FLAGS: i64 = 128;
-const STACK: i64 = 136;
-const MASKS: i64 = 192;
-const VECTORS: i64 = 256;
+const FLAGS: i32 = 128;
+const STACK: i32 = 136;
+const MASKS: i32 = 192;
+const VECTORS: i32 = 256;
 
 /// Registers in memory.
 #[repr(C, align(64))]
@@ -102,108 +105,122 @@ impl Block {
     }
 }
 
-fn at(base: Register, displacement: i64) -> MemoryOperand {
-    MemoryOperand::with_base_displ(base, displacement)
-}
-
-fn bytes(instructions: &[Instruction]) -> Vec<u8> {
-    let mut encoder = Encoder::new(64);
-    for i in instructions {
-        encoder.encode(i, 0).unwrap_or_else(|error| panic!("{i}: {error}"));
-    }
-    encoder.take_buffer()
-}
-
-const SAVED: [Register; 6] = [Register::RBX, Register::RBP, Register::R12, Register::R13, Register::R14, Register::R15];
-
-fn general() -> impl Iterator<Item = (Register, i64)> {
-    (0..16).filter(|n| *n != 4).map(|n| (Register::RAX + n, 8 * i64::from(n)))
+/// The registers that hold 64-bit numbers, but for `rsp`, and their places.
+fn general() -> impl Iterator<Item = (u8, i32)> {
+    (0..16).filter(|n| *n != 4).map(|n| (n, 8 * i32::from(n)))
 }
 
 /// Code that moves vectors and masks between registers and the block at `rsp`.
-fn move_vectors(width: Width, load: bool) -> Vec<Instruction> {
-    let mut code = Vec::new();
-    let mut add = |load_code: Code, store_code: Code, register: Register, displacement: i64| {
-        let memory = at(Register::RSP, displacement);
-        let i = if load {
-            Instruction::with2(load_code, register, memory)
-        } else {
-            Instruction::with2(store_code, memory, register)
-        };
-        code.push(i.unwrap());
-    };
+fn move_vectors(ops: &mut Code, width: Width, load: bool) {
+    let places = |count: u8, first: i32, each: i32| (0..count).map(move |n| (n, first + each * i32::from(n)));
     match width {
         Width::Sse => {
-            let (load, store) = (Code::Movups_xmm_xmmm128, Code::Movups_xmmm128_xmm);
-            for n in 0..16 {
-                add(load, store, Register::XMM0 + n, VECTORS + 64 * i64::from(n));
+            for (n, place) in places(16, VECTORS, 64) {
+                if load {
+                    dynasm!(ops ; .arch x64 ; movups Rx(n), [rsp + place]);
+                } else {
+                    dynasm!(ops ; .arch x64 ; movups [rsp + place], Rx(n));
+                }
             }
         }
         Width::Avx => {
-            let (load, store) = (Code::VEX_Vmovups_ymm_ymmm256, Code::VEX_Vmovups_ymmm256_ymm);
-            for n in 0..16 {
-                add(load, store, Register::YMM0 + n, VECTORS + 64 * i64::from(n));
+            for (n, place) in places(16, VECTORS, 64) {
+                if load {
+                    dynasm!(ops ; .arch x64 ; vmovups Ry(n), [rsp + place]);
+                } else {
+                    dynasm!(ops ; .arch x64 ; vmovups [rsp + place], Ry(n));
+                }
             }
         }
+        // The assembler knows no EVEX.
         Width::Avx512 => {
-            let (load, store) = (Code::EVEX_Vmovups_zmm_k1z_zmmm512, Code::EVEX_Vmovups_zmmm512_k1z_zmm);
-            for n in 0..32 {
-                add(load, store, Register::ZMM0 + n, VECTORS + 64 * i64::from(n));
+            let (zmm, k) = (Register::ZMM0, Register::K0);
+            let (load_zmm, store_zmm) =
+                (EvexCode::EVEX_Vmovups_zmm_k1z_zmmm512, EvexCode::EVEX_Vmovups_zmmm512_k1z_zmm);
+            for (n, place) in places(32, VECTORS, 64) {
+                encode(ops, if load { load_zmm } else { store_zmm }, zmm + u32::from(n), place, load);
             }
-            for n in 0..8 {
-                let displacement = MASKS + 8 * i64::from(n);
-                add(Code::VEX_Kmovq_kr_km64, Code::VEX_Kmovq_m64_kr, Register::K0 + n, displacement);
+            for (n, place) in places(8, MASKS, 8) {
+                let code = if load { EvexCode::VEX_Kmovq_kr_km64 } else { EvexCode::VEX_Kmovq_m64_kr };
+                encode(ops, code, k + u32::from(n), place, load);
             }
         }
     }
-    code
 }
 
-fn before(width: Width) -> Vec<u8> {
-    let mut code: Vec<Instruction> = SAVED.iter().map(|r| Instruction::with1(Code::Push_r64, *r).unwrap()).collect();
-    let (rsp, rdi) = (Register::RSP, Register::RDI);
-    code.push(Instruction::with2(Code::Mov_rm64_r64, at(rdi, STACK), rsp).unwrap());
-    code.push(Instruction::with2(Code::Mov_r64_rm64, rsp, rdi).unwrap());
-    code.extend(move_vectors(width, true));
-    code.push(Instruction::with1(Code::Push_rm64, at(rsp, FLAGS)).unwrap());
-    code.push(Instruction::with(Code::Popfq));
-    for (register, displacement) in general() {
-        code.push(Instruction::with2(Code::Mov_r64_rm64, register, at(rsp, displacement)).unwrap());
+fn encode(ops: &mut Code, code: EvexCode, register: Register, place: i32, load: bool) {
+    let memory = MemoryOperand::with_base_displ(Register::RSP, place.into());
+    let i = if load { Instruction::with2(code, register, memory) } else { Instruction::with2(code, memory, register) };
+    let mut encoder = Encoder::new(64);
+    encoder.encode(&i.unwrap(), 0).unwrap_or_else(|error| panic!("{code:?}: {error}"));
+    dynasm!(ops ; .arch x64 ; .bytes encoder.take_buffer());
+}
+
+/// Saves what a function keeps, and loads all registers from the block that `rdi` points to.
+fn before(ops: &mut Code, width: Width) {
+    dynasm!(ops
+        ; .arch x64
+        ; push rbx
+        ; push rbp
+        ; push r12
+        ; push r13
+        ; push r14
+        ; push r15
+        ; mov [rdi + STACK], rsp
+        ; mov rsp, rdi
+    );
+    move_vectors(ops, width, true);
+    dynasm!(ops
+        ; .arch x64
+        ; push QWORD [rsp + FLAGS]
+        ; popfq
+    );
+    for (n, place) in general() {
+        dynasm!(ops ; .arch x64 ; mov Rq(n), [rsp + place]);
     }
-    bytes(&code)
 }
 
-fn after(width: Width) -> Vec<u8> {
-    let rsp = Register::RSP;
-    let mut code: Vec<Instruction> = general()
-        .map(|(register, displacement)| {
-            Instruction::with2(Code::Mov_rm64_r64, at(rsp, displacement), register).unwrap()
-        })
-        .collect();
-    code.push(Instruction::with(Code::Pushfq));
-    // The address is computed after the stack pointer moved back.
-    code.push(Instruction::with1(Code::Pop_rm64, at(rsp, FLAGS)).unwrap());
-    code.extend(move_vectors(width, false));
-    code.push(Instruction::with2(Code::Mov_r64_rm64, rsp, at(rsp, STACK)).unwrap());
-    code.extend(SAVED.iter().rev().map(|r| Instruction::with1(Code::Pop_r64, *r).unwrap()));
-    code.push(Instruction::with(Code::Cld));
+/// Stores all registers and returns.
+fn after(ops: &mut Code, width: Width) {
+    for (n, place) in general() {
+        dynasm!(ops ; .arch x64 ; mov [rsp + place], Rq(n));
+    }
+    dynasm!(ops
+        ; .arch x64
+        ; pushfq
+        // The address is computed after the stack pointer moved back.
+        ; pop QWORD [rsp + FLAGS]
+    );
+    move_vectors(ops, width, false);
+    dynasm!(ops
+        ; .arch x64
+        ; mov rsp, [rsp + STACK]
+        ; pop r15
+        ; pop r14
+        ; pop r13
+        ; pop r12
+        ; pop rbp
+        ; pop rbx
+        ; cld
+    );
     if width != Width::Sse {
-        code.push(Instruction::with(Code::VEX_Vzeroupper));
+        dynasm!(ops ; .arch x64 ; vzeroupper);
     }
-    code.push(Instruction::with(Code::Retnq));
-    bytes(&code)
+    dynasm!(ops ; .arch x64 ; ret);
 }
 
 impl Thunks {
     /// One for each instruction, given as bytes.
     pub fn new(instructions: &[Vec<u8>], width: Width) -> Thunks {
-        let (before, after) = (before(width), after(width));
-        let mut code = Vec::new();
+        let mut ops = Code::new(0);
         let mut starts = Vec::new();
         for instruction in instructions {
-            starts.push(code.len());
-            code.extend([&before[..], instruction, &after].concat());
+            starts.push(ops.offset().0);
+            before(&mut ops, width);
+            dynasm!(ops ; .arch x64 ; .bytes instruction);
+            after(&mut ops, width);
         }
+        let code = ops.finalize().unwrap();
         let mut memory = MutableBuffer::new(code.len()).unwrap();
         memory.set_len(code.len());
         memory.copy_from_slice(&code);

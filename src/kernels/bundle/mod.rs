@@ -30,6 +30,7 @@ pub mod write;
 
 use std::path::PathBuf;
 
+use ixc_codegen::thunk::ConventionError;
 use ixc_emulator::Fault;
 
 use crate::error::{DATA, FAILED, UNAVAILABLE};
@@ -119,13 +120,16 @@ pub enum BundleError {
     /// The emulator stopped the code.
     #[error("the emulator stopped the code: {0}")]
     Fault(#[from] Fault),
+    /// The code ran on this machine and left it otherwise than a function must.
+    #[error(transparent)]
+    Convention(#[from] ConventionError),
 }
 
 impl BundleError {
     /// The exit status that [`crate::error`] gives it.
     pub fn exit_status(&self) -> u8 {
         match self {
-            BundleError::Fault(_) => FAILED,
+            BundleError::Fault(_) | BundleError::Convention(_) => FAILED,
             BundleError::Missing { .. } => UNAVAILABLE,
             BundleError::Index { .. }
             | BundleError::Version { .. }

@@ -41,7 +41,7 @@ pub fn emulate(bundle: &Bundle, steps: u64) -> Result<Replayed, Error> {
 /// Runs the folder's code on this machine.
 ///
 /// # Errors
-/// Where this machine lacks a feature that the index names, or gives no executable memory.
+/// Where this machine lacks a feature that the index names, gives no executable memory, or the code breaks the calling convention.
 ///
 /// # Safety
 /// The code runs in this process as it is, with all that this process may do. The caller trusts who made the folder.
@@ -56,7 +56,7 @@ pub unsafe fn native(bundle: &Bundle) -> Result<Replayed, Error> {
     let code = ForeignCode::new(&bundle.code)?;
     let mut found = bundle.before.clone();
     // SAFETY: the caller trusts the code; the machine has its features, as was just checked.
-    unsafe { code.call(&mut found, &bundle.dims) };
+    unsafe { code.call(&mut found, &bundle.dims) }.map_err(BundleError::from)?;
     Ok(compared(bundle, found, None))
 }
 

@@ -1,0 +1,190 @@
+//! The thunk by which code that was not made here is called: it looks at what the code left behind, and puts it right.
+//!
+//! Our own kernels are called directly: the lowering writes what they save, and the emulator checks it of every kernel. Of other code
+//! nobody knows. A function of the System V convention keeps `rbx`, `rbp` and `r12` to `r15`, the rounding and the masks in MXCSR, and leaves the direction
+//! flag clear; if it does not, the caller fails later and somewhere else. So the thunk saves all of these, gives the registers values that nobody has by
+//! chance, and compares:
+//!
+//! ```text
+//! push rbx … r15; push report; stmxcsr          saved; the stack stays aligned to 16
+//! mov rbx, KEPT; … call entry
+//! xor rbx, KEPT; mov [report], rbx; …           0 where it was kept
+//! cld; ldmxcsr; vzeroupper; tilerelease         what the caller may rely on, where this machine has it
+//! pop r15 … rbx; ret
+//! ```
+
+use std::io;
+
+use dynasmrt::mmap::ExecutableBuffer;
+use dynasmrt::x64::X64Relocation;
+use dynasmrt::{AssemblyOffset, DynasmApi, VecAssembler, dynasm};
+use ixc_targets::{Feature, Features};
+
+use crate::module::executable;
+
+/// What registers hold when the code begins.
+const KEPT: i64 = 0x5a5a_c3c3_6969_0ff1;
+/// The direction flag in the flags.
+const DIRECTION: i32 = 1 << 10;
+/// Rounding, masks and flushing in MXCSR; below are the exceptions that were seen.
+const CONTROL: i32 = 0xffc0;
+/// What a function keeps, in the order in which the thunk reports it.
+const REPORTED: [&str; 8] =
+    ["rbx", "rbp", "r12", "r13", "r14", "r15", "the control bits of MXCSR", "the direction flag"];
+
+/// Code that does not keep to the calling convention.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the code returned with {} changed; a function of the System V convention keeps them", changed.join(", "))]
+pub struct ConventionError {
+    /// What is not as it was.
+    pub changed: Vec<&'static str>,
+}
+
+/// A thunk for code of this convention: `extern "sysv64" fn(buffers: *const *mut u8, dims: *const i64)`.
+#[derive(Debug)]
+pub(crate) struct Thunk {
+    memory: ExecutableBuffer,
+}
+
+impl Thunk {
+    /// For code that needs `tiles` or not, on a machine with these features.
+    pub(crate) fn new(present: Features, tiles: bool) -> io::Result<Thunk> {
+        let mut ops = VecAssembler::<X64Relocation>::new(0);
+        // rdi: entry, rsi: buffers, rdx: dims, rcx: report.
+        dynasm!(ops
+            ; .arch x64
+            ; push rbx
+            ; push rbp
+            ; push r12
+            ; push r13
+            ; push r14
+            ; push r15
+            ; push rcx
+            // Two of eight bytes: MXCSR, and what keeps the stack aligned.
+            ; sub rsp, 16
+            ; stmxcsr [rsp]
+            ; mov rax, rdi
+            ; mov rdi, rsi
+            ; mov rsi, rdx
+            ; mov rbx, QWORD KEPT
+            ; mov rbp, rbx
+            ; mov r12, rbx
+            ; mov r13, rbx
+            ; mov r14, rbx
+            ; mov r15, rbx
+            ; call rax
+            ; mov rax, [rsp + 16]
+            ; mov rcx, QWORD KEPT
+            ; xor rbx, rcx
+            ; xor rbp, rcx
+            ; xor r12, rcx
+            ; xor r13, rcx
+            ; xor r14, rcx
+            ; xor r15, rcx
+            ; mov [rax], rbx
+            ; mov [rax + 8], rbp
+            ; mov [rax + 16], r12
+            ; mov [rax + 24], r13
+            ; mov [rax + 32], r14
+            ; mov [rax + 40], r15
+            ; stmxcsr [rsp + 8]
+            ; mov ecx, [rsp + 8]
+            ; xor ecx, [rsp]
+            ; and ecx, CONTROL
+            ; mov [rax + 48], rcx
+            ; pushfq
+            ; pop rcx
+            ; and ecx, DIRECTION
+            ; mov [rax + 56], rcx
+            ; cld
+            ; ldmxcsr [rsp]
+        );
+        if tiles && present.has(Feature::AmxTile) {
+            // tilerelease, which the assembler does not know.
+            dynasm!(ops ; .arch x64 ; .bytes [0xc4, 0xe2, 0x78, 0x49, 0xc0]);
+        }
+        if present.has(Feature::Avx) {
+            dynasm!(ops ; .arch x64 ; vzeroupper);
+        }
+        dynasm!(ops
+            ; .arch x64
+            ; add rsp, 24
+            ; pop r15
+            ; pop r14
+            ; pop r13
+            ; pop r12
+            ; pop rbp
+            ; pop rbx
+            ; ret
+        );
+        let code = ops.finalize().map_err(io::Error::other)?;
+        Ok(Thunk { memory: executable(&code)? })
+    }
+
+    /// Calls code that begins at `entry`.
+    ///
+    /// # Errors
+    /// What the code did not keep; it has run all the same.
+    ///
+    /// # Safety
+    /// At `entry` stands a function that takes these arguments, returns, and touches nothing but what they point to, its stack and itself.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) unsafe fn call(
+        &self,
+        entry: *const u8,
+        buffers: *const *mut u8,
+        dims: *const i64,
+    ) -> Result<(), ConventionError> {
+        type Call = unsafe extern "sysv64" fn(*const u8, *const *mut u8, *const i64, *mut [u64; REPORTED.len()]);
+        let mut report = [0; REPORTED.len()];
+        // SAFETY: `new` put a function of this type there, in memory that lives as long as `self`.
+        let thunk: Call = unsafe { std::mem::transmute(self.memory.ptr(AssemblyOffset(0))) };
+        // SAFETY: the thunk keeps the convention and writes eight numbers to `report`; for the rest as the caller says.
+        unsafe { thunk(entry, buffers, dims, &raw mut report) };
+        let changed: Vec<&str> =
+            REPORTED.into_iter().zip(report).filter(|(_, changed)| *changed != 0).map(|(name, _)| name).collect();
+        if changed.is_empty() { Ok(()) } else { Err(ConventionError { changed }) }
+    }
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use ixc_targets::cpu;
+
+    use super::*;
+
+    /// Calls code that takes no buffers, and again what does nothing, which finds all as it should be.
+    fn changed(code: &[u8]) -> Vec<&'static str> {
+        let thunk = Thunk::new(cpu::present(), false).unwrap();
+        let run = |code: &[u8]| {
+            let memory = executable(code).unwrap();
+            // SAFETY: each of these codes returns and touches registers alone.
+            unsafe { thunk.call(memory.ptr(AssemblyOffset(0)), std::ptr::null(), std::ptr::null()) }
+        };
+        let result = run(code);
+        assert_eq!(run(&[0xc3]), Ok(()));
+        result.map_or_else(|error| error.changed, |()| Vec::new())
+    }
+
+    #[test]
+    fn what_code_does_not_keep_is_found_and_put_right() {
+        // xor ebx, ebx; xor r15d, r15d; std; ret
+        assert_eq!(changed(&[0x31, 0xdb, 0x45, 0x31, 0xff, 0xfd, 0xc3]), ["rbx", "r15", "the direction flag"]);
+        // inc rbp; inc r12; inc r13; inc r14; ret
+        let code = [0x48, 0xff, 0xc5, 0x49, 0xff, 0xc4, 0x49, 0xff, 0xc5, 0x49, 0xff, 0xc6, 0xc3];
+        assert_eq!(changed(&code), ["rbp", "r12", "r13", "r14"]);
+        // push 0x7f80; ldmxcsr [rsp]; pop rax; ret: round towards zero
+        let code = [0x68, 0x80, 0x7f, 0, 0, 0x0f, 0xae, 0x14, 0x24, 0x58, 0xc3];
+        assert_eq!(changed(&code), ["the control bits of MXCSR"]);
+        let third = std::hint::black_box(1.0_f32) / std::hint::black_box(3.0);
+        assert_eq!(third.to_bits(), 0x3eaa_aaab, "rounding is to the nearest again");
+        // push rbx; mov ebx, 1; pop rbx; ret
+        assert!(changed(&[0x53, 0xbb, 1, 0, 0, 0, 0x5b, 0xc3]).is_empty());
+    }
+
+    #[test]
+    fn the_stack_is_aligned() {
+        // movaps [rsp - 24], xmm0; ret: a fault where the stack is not aligned to 16 before the call.
+        assert!(changed(&[0x0f, 0x29, 0x44, 0x24, 0xe8, 0xc3]).is_empty());
+    }
+}
