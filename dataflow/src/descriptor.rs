@@ -416,3 +416,9 @@ pub struct Wave {
     /// Bytes of states that are stored over the edges when it ends.
     pub store_bytes: u64,
 }
+
+/// What names a program in errors: its number and label.
+pub(crate) fn program_name(descriptor: &Descriptor, number: usize) -> String {
+    let label = descriptor.programs.get(number).map_or("", |program| program.label.as_str());
+    format!("program {number} ({label})")
+}

@@ -19,6 +19,7 @@
 //! | [`routes`] | streams that want the same colour of a link |
 //! | [`layout`] | programs as the simulator sees them: instances, who receives what |
 //! | [`cost`] | cycles of a kernel |
+//! | `dims` | what a kernel's dims are for a row |
 //! | [`network`] | links, and messages on them |
 //! | [`queue`] | events in the order of time |
 //! | [`simulate`] | the simulator |
@@ -37,6 +38,7 @@ pub mod check;
 pub mod cost;
 pub mod data;
 pub mod descriptor;
+pub(crate) mod dims;
 pub mod grid;
 pub mod grids;
 pub mod layout;

@@ -2,9 +2,8 @@
 
 use std::collections::HashSet;
 
-use crate::descriptor::Descriptor;
+use crate::descriptor::{Descriptor, program_name};
 
-use crate::check::program_name;
 use crate::layout::Layout;
 
 /// Items of a full PE that are named, the largest first.

@@ -8,9 +8,8 @@
 
 use std::fmt;
 
-use crate::descriptor::{Descriptor, End, Route};
+use crate::descriptor::{Descriptor, End, Route, program_name};
 use crate::grid::Routing;
-
 use crate::layout::{Layout, Outlet, Unit, columns_of, edge, start};
 
 /// Two streams on one colour of a link.
@@ -104,25 +103,11 @@ struct Group<'a> {
     sender: Result<&'a Unit, u32>,
 }
 
-/// Checks all links of all waves.
+/// Checks all links of all waves; colours are those that links have.
 ///
 /// # Errors
-/// The first conflict, and a colour that links do not have.
-pub fn check(descriptor: &Descriptor, layout: &Layout) -> Result<(), crate::check::CheckError> {
-    let colours = match descriptor.grid.link.routing {
-        Routing::Colours(colours) => colours,
-        Routing::Packets => 1,
-    };
-    for (number, stream) in descriptor.streams.iter().enumerate() {
-        if stream.colour >= colours {
-            let (found, most) = (stream.colour, colours - 1);
-            let problem = match descriptor.grid.link.routing {
-                Routing::Colours(_) => format!("colour {found}, of which links have {colours}: 0 to {most}"),
-                Routing::Packets => format!("colour {found}; messages are packets, which have 0"),
-            };
-            return Err(crate::check::CheckError::Malformed { what: format!("stream {number}"), problem });
-        }
-    }
+/// The first conflict.
+pub fn check(descriptor: &Descriptor, layout: &Layout) -> Result<(), Box<RouteConflict>> {
     if descriptor.grid.link.routing == Routing::Packets {
         return Ok(());
     }
@@ -163,7 +148,7 @@ fn describe(descriptor: &Descriptor, group: &Group<'_>) -> String {
     let tensor = &descriptor.tensors[group.tensor as usize].name;
     match group.from {
         End::Host => format!("{tensor} from the host"),
-        End::Program(program) => format!("{tensor} from {}", crate::check::program_name(descriptor, program as usize)),
+        End::Program(program) => format!("{tensor} from {}", program_name(descriptor, program as usize)),
     }
 }
 

@@ -13,6 +13,7 @@
 //! | `op` | a decoded instruction |
 //! | `general` | general-purpose instructions |
 //! | `vector` | the one path of vector instructions: fetch, broadcast, compute, mask, write |
+//! | `decode` | which row a vector instruction is of |
 //! | `lanes` | loops over lanes |
 //! | `integer`, `float`, `compare`, `convert`, `shuffle` | rows: a mnemonic and its lane maths |
 //! | `wide` | fused multiply-adds |
@@ -36,6 +37,7 @@ pub mod amx;
 mod compare;
 mod convert;
 mod cross;
+mod decode;
 pub mod dot;
 pub mod fault;
 mod float;

@@ -9,15 +9,14 @@ use iced_x86::{
 
 use crate::amx::TileOp;
 use crate::fault::{Fault, FaultKind, Trap};
+use crate::general::{self, RETURN_ADDRESS};
 use crate::memory::{Memory, Slice};
 use crate::op::{Machine, Op};
 use crate::state::{DF, RSP, State};
-use crate::{general, vector};
+use crate::{decode, vector};
 use ixc_targets::instruction;
 use ixc_targets::{Feature, Features};
 
-/// What a call pushes as its return address: no address of guest memory.
-pub(crate) const RETURN_ADDRESS: u64 = 0x5245_5455_524e_0000;
 /// Bytes of the stack of a call.
 const STACK: usize = 1 << 20;
 /// What the stack holds where nothing was written: a float NaN, and a large number.
@@ -446,7 +445,7 @@ fn decode(i: &Instruction, factory: &mut InstructionInfoFactory) -> Option<Op> {
         Some(run) if i.encoding() == EncodingKind::Legacy || !i.op0_register().is_vector_register() => run,
         _ => {
             op = Op::new(i)?;
-            vector::decode(i, &mut op)?
+            decode::decode(i, &mut op)?
         }
     };
     for used in factory.info(i).used_registers() {

@@ -3,9 +3,11 @@
 //! | module | what it owns |
 //! | --- | --- |
 //! | [`bits`] | tables of checksums, which say whether a change changed a result |
+//! | [`modules`] | which modules of a crate use which |
 //! | [`qemu`] | whether QEMU executes the test |
 //! | [`tools`] | which version of another tool a test takes |
 
 pub mod bits;
+pub mod modules;
 pub mod qemu;
 pub mod tools;

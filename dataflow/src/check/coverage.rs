@@ -13,9 +13,9 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use crate::descriptor::{Axis, Descriptor, End, Port, Program, Slice, TensorSource};
+use crate::descriptor::{Axis, Descriptor, End, Port, Program, Slice, TensorSource, program_name};
 
-use super::{CheckError, malformed, program_name, received};
+use super::{CheckError, malformed, received};
 use crate::layout::start;
 
 /// Ranges that are compared at most: more than the largest grid's programs have, and few enough to be through with them soon.

@@ -20,7 +20,7 @@ pub(crate) mod tests;
 use std::collections::HashMap;
 use std::fmt;
 
-use crate::descriptor::{Descriptor, End, Port, Slice, VERSION};
+use crate::descriptor::{Descriptor, End, Port, Slice, VERSION, program_name};
 use crate::grid::GridError;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::kernel::parse::ParseError;
@@ -181,12 +181,6 @@ fn malformed(what: impl fmt::Display, problem: impl Into<String>) -> CheckError 
     CheckError::Malformed { what: what.to_string(), problem: problem.into() }
 }
 
-/// What names a program in errors: its number and label.
-pub(super) fn program_name(descriptor: &Descriptor, number: usize) -> String {
-    let label = descriptor.programs.get(number).map_or("", |program| program.label.as_str());
-    format!("program {number} ({label})")
-}
-
 impl Machine {
     /// Checks a descriptor.
     ///
@@ -235,6 +229,7 @@ impl Machine {
         waves(&descriptor)?;
         let layout = Layout::new(&descriptor);
         let memory = memory::check(&descriptor, &layout)?;
+        streams::colours(&descriptor)?;
         routes::check(&descriptor, &layout)?;
         Ok(Machine { descriptor, kernels, layout, memory })
     }

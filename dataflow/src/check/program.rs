@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-use crate::descriptor::{Axis, Descriptor, Port, Program, Slice, TensorSource};
+use crate::descriptor::{Axis, Descriptor, Port, Program, Slice, TensorSource, program_name};
 use ixc_ir::kernel::{Affine, Atom, BufferKind, Kernel};
 use ixc_ir::plan::DimRule;
 
-use super::{CheckError, MOST_INSTANCES, MOST_ROPE, MOST_ROW, MOST_STEPS, exists, malformed, program_name, received};
+use super::{CheckError, MOST_INSTANCES, MOST_ROPE, MOST_ROW, MOST_STEPS, exists, malformed, received};
 use crate::cost::{cost, evaluate};
-use crate::simulate::dims;
+use crate::dims;
 
 /// Steps of kernels with their dims: many programs have the same, and a kernel may take long to walk.
 #[derive(Debug, Default)]

@@ -2,9 +2,10 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::descriptor::{Descriptor, End, Port, TensorSource};
+use crate::descriptor::{Descriptor, End, Port, TensorSource, program_name};
 
-use super::{CheckError, MOST_ROW, MOST_SHARERS, exists, malformed, program_name, received};
+use super::{CheckError, MOST_ROW, MOST_SHARERS, exists, malformed, received};
+use crate::grid::Routing;
 use crate::layout::start;
 
 pub(super) fn streams(d: &Descriptor) -> Result<(), CheckError> {
@@ -137,5 +138,24 @@ pub(super) fn states(d: &Descriptor) -> Result<(), CheckError> {
     }
     // A slice of a part must begin somewhere in the row.
     debug_assert!(d.programs.iter().flat_map(|p| &p.ports).filter_map(received).all(|s| start(s, 0, 0) <= MOST_ROW));
+    Ok(())
+}
+
+/// Streams have colours that links have.
+pub(super) fn colours(d: &Descriptor) -> Result<(), CheckError> {
+    let colours = match d.grid.link.routing {
+        Routing::Colours(colours) => colours,
+        Routing::Packets => 1,
+    };
+    for (number, stream) in d.streams.iter().enumerate() {
+        if stream.colour >= colours {
+            let (found, most) = (stream.colour, colours - 1);
+            let problem = match d.grid.link.routing {
+                Routing::Colours(_) => format!("colour {found}, of which links have {colours}: 0 to {most}"),
+                Routing::Packets => format!("colour {found}; messages are packets, which have 0"),
+            };
+            return Err(malformed(format!("stream {number}"), problem));
+        }
+    }
     Ok(())
 }

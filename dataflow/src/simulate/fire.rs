@@ -3,9 +3,10 @@
 use super::SimulateError;
 use super::pass::{Cause, Duration, Event, MOST_FIRING, Pass, Remembered, Why};
 use super::rows::{NONE, RowId};
-use crate::check::{MOST_STEPS, depends_on_position, program_name};
+use crate::check::{MOST_STEPS, depends_on_position};
 use crate::cost::cost;
 use crate::data::Row;
+use crate::descriptor::program_name;
 use crate::layout::{Kind, Unit};
 
 impl Pass<'_, '_> {
@@ -103,7 +104,7 @@ impl Pass<'_, '_> {
                     _ => None,
                 });
                 let dims: Vec<i64> =
-                    program.dims.iter().map(|rule| super::dims::dim(*rule, positions, part, position, seen)).collect();
+                    program.dims.iter().map(|rule| crate::dims::dim(*rule, positions, part, position, seen)).collect();
                 let duration = self.duration(number, &dims);
                 if duration.cost.steps > MOST_STEPS {
                     return Err(SimulateError::TooLong);

@@ -25,7 +25,6 @@
 //!
 //! Invariant: a firing begins when all it receives is there, never before; what has not fired or not left at the end of a wave is an error.
 
-pub(crate) mod dims;
 #[cfg(test)]
 mod faults;
 mod fire;

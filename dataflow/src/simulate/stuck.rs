@@ -1,11 +1,10 @@
 //! Who waits for whom where nothing goes on: from one instance that has work left to what it waits for, until that is one of those before (a circle),
 //! or something that never comes.
 
-use crate::descriptor::{Axis, End};
+use crate::descriptor::{Axis, End, program_name};
 
 use super::pass::Pass;
 use super::rows::{NONE, RowId};
-use crate::check::program_name;
 use crate::layout::{Unit, start};
 
 /// Links of a chain that are followed.

@@ -12,6 +12,9 @@ use crate::state::{AF, CF, DF, OF, PF, RSP, SF, ZF};
 
 type Step = Result<(), Trap>;
 
+/// What a call pushes as its return address: no address of guest memory.
+pub(crate) const RETURN_ADDRESS: u64 = 0x5245_5455_524e_0000;
+
 const ARITHMETIC: u64 = CF | PF | AF | ZF | SF | OF;
 
 #[inline]
@@ -528,7 +531,7 @@ fn pop(m: &mut Machine, op: &Op) -> Step {
 fn ret(m: &mut Machine, _: &Op) -> Step {
     let rsp = m.state.gpr[RSP];
     let found = u64::from_le_bytes(m.memory.load(rsp)?);
-    if found != crate::program::RETURN_ADDRESS {
+    if found != RETURN_ADDRESS {
         return Err(Box::new(FaultKind::ReturnAddress { found }));
     }
     m.state.gpr[RSP] = rsp.wrapping_add(8);

@@ -1,0 +1,304 @@
+//! The graph of a crate's modules: which of those at its top use which.
+//!
+//! Sources are read as text, without comments, literals, and what is compiled for tests alone. A path that begins with `crate` or leaves
+//! its module by `super` is an edge to the module that it names, or that the crate's root has the name from by `pub use`.
+//!
+//! ```text
+//! // src/plan.rs: use crate::graph::Op; fn f() -> super::Error { … }      lib.rs: pub use error::Error;
+//! plan -> {error, graph}
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+/// Edges between the top modules of a crate.
+pub type Graph = BTreeMap<String, BTreeSet<String>>;
+
+/// The graph of the crate or folder of modules whose root file is `root`: `src/lib.rs`, `src/main.rs`, `src/cli/mod.rs`. Modules are those that
+/// the root declares.
+///
+/// # Panics
+/// When a file cannot be read or ends within a literal: this is for sources that compile.
+pub fn graph(root: &Path) -> Graph {
+    let text = code(&read(root));
+    let folder = root.parent().unwrap_or(Path::new("."));
+    let exported = exports(&text);
+    let mut graph: Graph = declared(&text).into_iter().map(|name| (name, BTreeSet::new())).collect();
+    let names: BTreeSet<String> = graph.keys().cloned().collect();
+    for (name, edges) in &mut graph {
+        let mut found = BTreeSet::new();
+        module(folder, name, 1, &mut found);
+        let known = |used: &String| names.get(used).or_else(|| exported.get(used)).cloned();
+        edges.extend(found.iter().filter_map(known).filter(|used| used != name));
+    }
+    graph
+}
+
+fn read(path: &Path) -> String {
+    std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// Adds the first names of paths out of a module, `depth` below the root, and of the modules in it.
+fn module(folder: &Path, name: &str, depth: usize, found: &mut BTreeSet<String>) {
+    let (file, own) = (folder.join(format!("{name}.rs")), folder.join(name));
+    let file = if file.is_file() { file } else { own.join("mod.rs") };
+    let text = code(&read(&file));
+    paths(&text, depth, found);
+    for inner in declared(&text) {
+        module(&own, &inner, depth + 1, found);
+    }
+}
+
+/// The first names of paths from the crate's root.
+fn paths(text: &str, depth: usize, found: &mut BTreeSet<String>) {
+    let words = words(text);
+    // How many inline modules are open at a word.
+    let (mut braces, mut inline) = (0usize, Vec::new());
+    let mut at = 0;
+    while at < words.len() {
+        match words[at] {
+            "{" => {
+                braces += 1;
+                if at >= 2 && words[at - 2] == "mod" {
+                    inline.push(braces);
+                }
+            }
+            "}" => {
+                if inline.last() == Some(&braces) {
+                    inline.pop();
+                }
+                braces = braces.saturating_sub(1);
+            }
+            word @ ("crate" | "super") => {
+                let up = words[at..].chunks(2).take_while(|pair| *pair == ["super", "::"]).count();
+                let leaves = match up {
+                    0 => word == "crate" && words.get(at + 1) == Some(&"::"),
+                    _ => up == depth + inline.len(),
+                };
+                let next = at + (2 * up).max(1);
+                if leaves {
+                    names(&words[next + usize::from(up == 0)..], found);
+                }
+                at = next;
+                continue;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+}
+
+/// A name, or all that stand first in braces.
+fn names(words: &[&str], found: &mut BTreeSet<String>) {
+    if words.first() != Some(&"{") {
+        found.extend(words.first().map(|word| (*word).to_owned()));
+        return;
+    }
+    let mut depth = 0;
+    for (before, word) in words.iter().zip(&words[1..]) {
+        match *before {
+            "{" => depth += 1,
+            "}" => depth -= 1,
+            _ => {}
+        }
+        if depth == 0 {
+            break;
+        }
+        if depth == 1 && matches!(*before, "{" | ",") {
+            found.insert((*word).to_owned());
+        }
+    }
+}
+
+/// Identifiers, `::` and every other character.
+fn words(text: &str) -> Vec<&str> {
+    let mut words = Vec::new();
+    let mut rest = text.trim_start();
+    while let Some(first) = rest.chars().next() {
+        let is_word = |c: char| c.is_alphanumeric() || c == '_';
+        let len = if is_word(first) {
+            rest.find(|c| !is_word(c)).unwrap_or(rest.len())
+        } else if rest.starts_with("::") {
+            2
+        } else {
+            first.len_utf8()
+        };
+        words.push(&rest[..len]);
+        rest = rest[len..].trim_start();
+    }
+    words
+}
+
+/// Modules in files of their own.
+fn declared(text: &str) -> Vec<String> {
+    let words = words(text);
+    let files = words.windows(3).filter(|words| words[0] == "mod" && words[2] == ";");
+    files.map(|words| words[1].to_owned()).collect()
+}
+
+/// Names that a root has from its modules: name, module.
+fn exports(text: &str) -> BTreeMap<String, String> {
+    let words = words(text);
+    let mut exports = BTreeMap::new();
+    for (at, _) in words.windows(3).enumerate().filter(|(_, words)| words[0] == "use" && words[2] == "::") {
+        let end = words[at..].iter().position(|word| *word == ";").map_or(words.len(), |len| at + len);
+        let names = words[at + 3..end].iter().filter(|word| word.starts_with(char::is_alphabetic));
+        exports.extend(names.map(|name| ((*name).to_owned(), words[at + 1].to_owned())));
+    }
+    exports
+}
+
+/// A source without comments, what stands in literals, and items for tests.
+fn code(text: &str) -> String {
+    let mut code = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let after_word = code.ends_with(|c: char| c.is_alphanumeric() || c == '_');
+        let len = if rest.starts_with("//") {
+            rest.find('\n').unwrap_or(rest.len())
+        } else if rest.starts_with("/*") {
+            comment(rest)
+        } else if first == '"' {
+            code.push_str("\"\"");
+            string(rest)
+        } else if let Some(len) = raw(rest).filter(|_| !after_word) {
+            code.push_str("\"\"");
+            len
+        } else if let Some(len) = character(rest) {
+            len
+        } else {
+            code.push(first);
+            first.len_utf8()
+        };
+        rest = &rest[len..];
+    }
+    without_tests(&code)
+}
+
+/// Bytes of a comment, which may have others in it.
+fn comment(text: &str) -> usize {
+    let (mut depth, mut at) = (0usize, 0);
+    while at < text.len() {
+        let bytes = &text.as_bytes()[at..];
+        if bytes.starts_with(b"/*") {
+            (depth, at) = (depth + 1, at + 2);
+        } else if bytes.starts_with(b"*/") {
+            (depth, at) = (depth - 1, at + 2);
+            if depth == 0 {
+                return at;
+            }
+        } else {
+            at += 1;
+        }
+    }
+    panic!("a comment has no end");
+}
+
+/// Bytes of a string literal.
+fn string(text: &str) -> usize {
+    let mut escaped = true;
+    for (at, c) in text.char_indices() {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '"' => return at + 1,
+            _ => {}
+        }
+    }
+    panic!("a string has no end");
+}
+
+/// Bytes of a raw string literal, where one begins.
+fn raw(text: &str) -> Option<usize> {
+    let hashes = text.strip_prefix("br").or_else(|| text.strip_prefix('r'))?;
+    let count = hashes.bytes().take_while(|byte| *byte == b'#').count();
+    let inner = hashes[count..].strip_prefix('"')?;
+    let end = format!("\"{}", "#".repeat(count));
+    let len = inner.find(&end).expect("a raw string ends") + end.len();
+    Some(text.len() - inner.len() + len)
+}
+
+/// Bytes of a character literal, where one begins: a lifetime has no quote behind it.
+fn character(text: &str) -> Option<usize> {
+    let inner = text.strip_prefix('\'')?;
+    let mut chars = inner.char_indices();
+    match chars.next()? {
+        (_, '\\') => chars.skip(1).find(|(_, c)| *c == '\'').map(|(at, _)| at + 2),
+        (_, _) => chars.next().filter(|(_, c)| *c == '\'').map(|(at, _)| at + 2),
+    }
+}
+
+/// Without items that `#[cfg(test)]` or `#[cfg(all(test, …))]` stands before.
+fn without_tests(code: &str) -> String {
+    let mut kept = String::with_capacity(code.len());
+    let mut rest = code;
+    while let Some(at) = ["#[cfg(test)]", "#[cfg(all(test,"].iter().filter_map(|begin| rest.find(begin)).min() {
+        kept.push_str(&rest[..at]);
+        rest = &rest[at..];
+        let mut depth = 0usize;
+        let end = rest.char_indices().find_map(|(at, c)| {
+            match c {
+                '{' => depth += 1,
+                '}' => depth = depth.saturating_sub(1),
+                _ => {}
+            }
+            (depth == 0 && matches!(c, ';' | '}')).then_some(at + 1)
+        });
+        rest = &rest[end.unwrap_or(rest.len())..];
+    }
+    kept.push_str(rest);
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(depth: usize, text: &str) -> Vec<String> {
+        let mut found = BTreeSet::new();
+        paths(&code(text), depth, &mut found);
+        found.into_iter().collect()
+    }
+
+    #[test]
+    fn paths_from_the_root_are_found() {
+        assert_eq!(found(1, "use crate::a::{b, c}; fn f(x: super::d::E) { crate::g!(); }"), ["a", "d", "g"]);
+        assert_eq!(found(1, "use super::{h::{i, j}, k}; use crate::{l, m::n};"), ["h", "k", "l", "m"]);
+        // One up from two below is the parent; one up from an inline module is the module itself.
+        assert_eq!(found(2, "use super::a; use super::super::b;"), ["b"]);
+        assert_eq!(found(1, "mod m { use super::a; mod n { use super::super::super::b; } } use super::c;"), ["b", "c"]);
+        assert_eq!(found(1, "pub(crate) fn f() {} pub(super) struct S; pub(in crate::a) struct T;"), ["a"]);
+    }
+
+    #[test]
+    fn comments_literals_and_tests_are_no_code() {
+        let text = r##"
+            //! [`crate::a`]
+            /* crate::b /* crate::c */ */
+            const S: &str = "crate::d \" crate::e"; const R: &str = r#"crate::f " "#; const C: char = '"';
+            fn f<'a>(x: &'a str) -> char { '\'' }
+            #[cfg(test)] use crate::g;
+            #[cfg(all(test, unix))] #[path = "x"] mod tests { fn f() { crate::h(); } }
+            use crate::i;
+        "##;
+        assert_eq!(found(1, text), ["i"]);
+    }
+
+    #[test]
+    fn files_are_followed_and_exports_resolved() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        write("lib.rs", "mod a; pub mod b; #[cfg(test)] mod gone; mod error; pub use error::{Error, Other}; mod x { }");
+        write("a.rs", "mod inner;");
+        write("a/inner.rs", "use super::super::b::B; use crate::Error;");
+        write("b/mod.rs", "use crate::Gone; fn f() { super::a::g() }");
+        write("error.rs", "");
+        let graph = graph(&folder.path().join("lib.rs"));
+        let edges: Vec<String> = graph.iter().map(|(name, used)| format!("{name} {used:?}")).collect();
+        assert_eq!(edges, [r#"a {"b", "error"}"#, r#"b {"a"}"#, "error {}"]);
+    }
+}
