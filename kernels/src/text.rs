@@ -25,8 +25,7 @@ use std::fmt;
 use ixc_ir::format::{FORMATS, Format};
 use serde::{Deserialize, Serialize};
 
-use crate::KINDS;
-use crate::catalogue::Row;
+use crate::{KINDS, KernelSpec};
 
 /// A float parameter with equality: its bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -89,6 +88,32 @@ pub enum SpecError {
         /// What may stand there.
         right: String,
     },
+}
+
+/// A named kernel.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// Its name.
+    pub name: &'static str,
+    /// Rows that it is run with where nothing else is asked for; see [`KernelSpec::dims_of_rows`].
+    pub rows: u32,
+    /// The text of its spec.
+    pub text: &'static str,
+}
+
+impl Row {
+    /// Its spec.
+    ///
+    /// # Errors
+    /// None: a test reads them all.
+    pub fn spec(&self) -> Result<KernelSpec, SpecError> {
+        self.text.parse()
+    }
+}
+
+/// A row, as kernels' files write it.
+pub(crate) const fn row(name: &'static str, rows: u32, text: &'static str) -> Row {
+    Row { name, rows, text }
 }
 
 /// A kind of kernel: how its text starts, its fields, and representative ones.

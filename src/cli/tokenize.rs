@@ -4,7 +4,6 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use ixc::compile::decode_tokenizer;
-use ixc::files::read_argument;
 use ixc::frontend::gguf::Gguf;
 use ixc::frontend::tokenizer::{DecodeOptions, Tokenizer};
 use ixc::model::is_plan;
@@ -16,9 +15,7 @@ use super::choose::ModelArgument;
 use super::output::{self, lossless};
 use super::tokens::TokenList;
 
-/// Longest text, list of ids or graph that is read: a prompt of four million tokens, more than any context has; five times `War and Peace`;
-/// the graph of a model of thousands of layers.
-const MAX_TEXT_BYTES: u64 = 16 << 20;
+pub use super::tokens::read;
 
 /// Turns text into token ids. No BOS is added.
 #[derive(Debug, clap::Args)]
@@ -122,9 +119,4 @@ impl DecodeArgs {
         out.write_all(&tokenizer.decode_bytes(&ids, options).map_err(ixc::Error::from)?)?;
         Ok(writeln!(out)?)
     }
-}
-
-/// Reads a text that the user named: a file, a pipe, or standard input where the path is `-`.
-pub fn read(path: &std::path::Path) -> anyhow::Result<String> {
-    Ok(read_argument(path, MAX_TEXT_BYTES).map_err(ixc::Error::from)?)
 }

@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use anyhow::{Context, anyhow};
+use ixc::files::read_argument;
 
-use super::tokenize;
+/// Longest text, list of ids or graph that is read: a prompt of four million tokens, more than any context has; five times `War and Peace`;
+/// the graph of a model of thousands of layers.
+const MAX_TEXT_BYTES: u64 = 16 << 20;
 
 /// Ids, or the file that they stand in.
 #[derive(Clone, Debug)]
@@ -41,7 +44,7 @@ impl TokenList {
     pub fn read(&self) -> anyhow::Result<Vec<u32>> {
         match self {
             TokenList::Text(text) => parse(text).context("token ids"),
-            TokenList::File(path) => parse(&tokenize::read(path)?).with_context(|| path.display().to_string()),
+            TokenList::File(path) => parse(&read(path)?).with_context(|| path.display().to_string()),
         }
     }
 }
@@ -57,6 +60,11 @@ fn parse(text: &str) -> anyhow::Result<Vec<u32>> {
     });
     let ids = ids.collect::<anyhow::Result<Vec<u32>>>()?;
     if ids.is_empty() { Err(ixc::Error::NoTokens.into()) } else { Ok(ids) }
+}
+
+/// Reads a text that the user named: a file, a pipe, or standard input where the path is `-`.
+pub fn read(path: &std::path::Path) -> anyhow::Result<String> {
+    Ok(read_argument(path, MAX_TEXT_BYTES).map_err(ixc::Error::from)?)
 }
 
 #[cfg(test)]

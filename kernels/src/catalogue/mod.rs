@@ -27,33 +27,9 @@ pub mod inputs;
 
 use std::sync::LazyLock;
 
-use crate::{KINDS, KernelSpec, SpecError};
-
-/// A named kernel.
-#[derive(Clone, Copy, Debug)]
-pub struct Row {
-    /// Its name.
-    pub name: &'static str,
-    /// Rows that it is run with where nothing else is asked for; see [`KernelSpec::dims_of_rows`].
-    pub rows: u32,
-    /// The text of its spec.
-    pub text: &'static str,
-}
-
-impl Row {
-    /// Its spec.
-    ///
-    /// # Errors
-    /// None: a test reads them all.
-    pub fn spec(&self) -> Result<KernelSpec, SpecError> {
-        self.text.parse()
-    }
-}
-
-/// A row, as kernels' files write it.
-pub(crate) const fn row(name: &'static str, rows: u32, text: &'static str) -> Row {
-    Row { name, rows, text }
-}
+use crate::KINDS;
+pub use crate::text::Row;
+pub(crate) use crate::text::row;
 
 /// The rows of all kernels.
 pub static ROWS: LazyLock<Vec<Row>> = LazyLock::new(|| KINDS.iter().flat_map(|kind| (kind.rows)()).copied().collect());
