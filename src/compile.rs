@@ -35,8 +35,8 @@ use crate::model::Model;
 /// How to compile.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What to generate kernels for.
-    pub target: Target,
+    /// What to generate kernels for; the best that this machine runs where nothing is said.
+    pub target: Option<Target>,
     /// Most tokens of a step; longer prompts take several.
     pub max_tokens: u32,
     /// Whether weights are packed; the target's kernels say so where nothing is said.
@@ -55,13 +55,20 @@ impl Default for Options {
     /// For this machine.
     fn default() -> Options {
         Options {
-            target: Target::native(),
+            target: None,
             max_tokens: DEFAULT_MAX_TOKENS,
             pack: None,
             expert_memory: None,
             predict_extra: None,
             defer: 0,
         }
+    }
+}
+
+impl Options {
+    /// What kernels are generated for.
+    pub fn target(&self) -> Target {
+        self.target.unwrap_or_else(Target::native)
     }
 }
 
@@ -79,12 +86,12 @@ pub struct Compiled {
 /// # Errors
 /// When its graph asks for what no kernel does.
 pub fn compile(model: &Model, options: &Options) -> Result<Compiled, Error> {
-    let begin = Instant::now();
+    let (begin, target) = (Instant::now(), options.target());
     let (fused, plan) = specs(model, options)?;
-    let mut kernels = parallel::map(&plan.kernels, |spec| generate(spec, options.target)).into_iter();
+    let mut kernels = parallel::map(&plan.kernels, |spec| generate(spec, target)).into_iter();
     // As many as there are specs.
-    let plan = plan.try_map_kernels(|spec| kernels.next().unwrap_or_else(|| generate(&spec, options.target)))?;
-    tracing::info!(kernels = plan.kernels.len(), target = options.target.name(), elapsed = ?begin.elapsed(), "plan made");
+    let plan = plan.try_map_kernels(|spec| kernels.next().unwrap_or_else(|| generate(&spec, target)))?;
+    tracing::info!(kernels = plan.kernels.len(), target = target.name(), elapsed = ?begin.elapsed(), "plan made");
     Ok(Compiled { fused, plan })
 }
 
@@ -110,7 +117,7 @@ pub fn scheduled(
 ) -> Result<Plan<KernelSpec>, Error> {
     let settings = Settings {
         architecture: model.arch.hyper.architecture.clone(),
-        target: options.target.name().to_owned(),
+        target: options.target().name().to_owned(),
         max_tokens: options.max_tokens,
         context_length: u32::try_from(model.arch.hyper.context_length).unwrap_or(u32::MAX),
         matrix: matrix_target(options),
@@ -124,7 +131,7 @@ pub fn scheduled(
 /// What the target's kernels for matrix products can do.
 fn matrix_target(options: &Options) -> MatrixTarget {
     let packed = options.pack.unwrap_or(true);
-    MatrixTarget { packed, tiles: packed && options.target.row().tile_registers > 0 }
+    MatrixTarget { packed, tiles: packed && options.target().row().tile_registers > 0 }
 }
 
 /// A model's graph after all passes.

@@ -1,15 +1,7 @@
-//! What can go wrong between a model file and its logits: one enum at the edge, and the exit status of each.
+//! What can go wrong between a model file and its logits: one enum at the edge, and what kind of failure each is.
 //!
-//! | status | means |
-//! | --- | --- |
-//! | 0 | done |
-//! | 1 | failed for another reason, such as a bug |
-//! | 2 | the command line is wrong, or an output is an input or a file of another kind |
-//! | 65 | a model, plan, IR text or request is malformed, or asks for what is not supported (`EX_DATAERR`) |
-//! | 66 | a file is missing or may not be read (`EX_NOINPUT`) |
-//! | 69 | this CPU lacks a feature that the target needs, or the system forbids generated code (`EX_UNAVAILABLE`) |
-//! | 74 | reading or writing failed (`EX_IOERR`) |
-//! | 130 | ended by Ctrl-C |
+//! Messages say what is wrong and what would be right, in the words of the library. Which option of a command line that is, the command line
+//! adds.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,8 +14,8 @@ use ixc_dataflow::read::ReadError as DescriptorError;
 use ixc_dataflow::simulate::SimulateError;
 use ixc_files::{OutputError, ReadError, is_not_regular};
 use ixc_frontend::arch::ArchError;
-use ixc_frontend::gguf::GgufError;
-use ixc_frontend::template::{self, TemplateError};
+use ixc_frontend::gguf::{ErrorClass, GgufError};
+use ixc_frontend::template::TemplateError;
 use ixc_frontend::tokenizer::TokenizerError;
 use ixc_ir::graph::interpret::InterpretError;
 use ixc_ir::units::Bytes;
@@ -42,20 +34,32 @@ use crate::kernels::KernelError;
 use crate::kernels::bundle::BundleError;
 use crate::simulate::WeightError;
 
-/// Exit status of other failures.
-pub const FAILED: u8 = 1;
-/// Exit status for a wrong command line.
-pub const USAGE: u8 = 2;
-/// Exit status for malformed input.
-pub const DATA: u8 = 65;
-/// Exit status for a missing file.
-pub const NO_INPUT: u8 = 66;
-/// Exit status where the CPU lacks a feature.
-pub const UNAVAILABLE: u8 = 69;
-/// Exit status where reading or writing failed.
-pub const IO: u8 = 74;
-/// Exit status after Ctrl-C.
-pub const INTERRUPTED: u8 = 130;
+/// What kind of failure an error is: what an exit status, or the status of an answer, depends on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Class {
+    /// What was asked for does not go together, is out of range, or would write over what it must not.
+    Usage,
+    /// A model, a plan, IR text or a request is malformed, or asks for what is not supported.
+    Data,
+    /// A file is missing or may not be read.
+    NoInput,
+    /// This CPU lacks a feature that the target needs, or the system forbids generated code.
+    Unavailable,
+    /// Reading or writing failed.
+    Io,
+    /// Anything else, such as no memory, or a bug.
+    Failed,
+}
+
+impl From<ErrorClass> for Class {
+    fn from(class: ErrorClass) -> Class {
+        match class {
+            ErrorClass::Data => Class::Data,
+            ErrorClass::NoInput => Class::NoInput,
+            ErrorClass::Io => Class::Io,
+        }
+    }
+}
 
 /// What no process has: a plan that asks for it is wrong, whatever machine it is loaded on. (Addresses of x86-64 have 47 bits for it.)
 const ADDRESS_SPACE: u64 = 1 << 47;
@@ -100,7 +104,7 @@ pub enum Error {
     #[error(transparent)]
     Pass(#[from] PassError),
     /// A plan is made already.
-    #[error("a plan says itself which experts are deferred; give --defer to `ixc compile`, or run the model file")]
+    #[error("a plan says itself which experts are deferred: that is chosen when it is compiled")]
     PlanDefers,
     /// No plan can be made of the graph.
     #[error(transparent)]
@@ -112,7 +116,7 @@ pub enum Error {
     #[error(transparent)]
     Codegen(#[from] Box<CodegenError>),
     /// This machine cannot run the code that a plan is for.
-    #[error("{source}; --emulate runs it in the emulator, slowly")]
+    #[error("{source}")]
     NeedsCpu {
         /// What is missing.
         source: Box<CodegenError>,
@@ -145,16 +149,16 @@ pub enum Error {
     },
     /// Experts are to be predicted by early routers, and the plan has none.
     #[error(
-        "no layer's experts are predicted in this plan, so that --prefetch router has nothing to go by; compile it with --prefetch router, or choose previous, frequency or auto"
+        "no layer's experts are predicted in this plan, so that reading ahead by early routers has nothing to go by: compile it with them, or choose another way"
     )]
     NoEarlyRouters,
     /// Experts are to stay where they are mapped, and the plan does not say when they are needed.
     #[error(
-        "this plan does not say when experts are needed, so that --experts map has nothing to tell the page cache; leave it out, or compile a model that has experts with --memory"
+        "this plan does not say when experts are needed, so that the page cache cannot be told of experts in mapped files"
     )]
     NoGroups,
     /// A model file of a plan, for what is no plan.
-    #[error("{}: is a model itself; --model names the model file of a plan", path.display())]
+    #[error("{}: is a model itself; only a plan has a model file besides", path.display())]
     NotPlan {
         /// The model.
         path: PathBuf,
@@ -172,10 +176,7 @@ pub enum Error {
         reason: String,
     },
     /// A conversation with a model that has no chat template.
-    #[error(
-        "the model has no chat template (tokenizer.chat_template); --chat-template names one ({}) or a file with one, and -p without --chat needs none",
-        template::known::names().join(", ")
-    )]
+    #[error("the model has no chat template (tokenizer.chat_template)")]
     NoTemplate,
     /// A plan names its model file, and can name only UTF-8.
     #[error("{}: the path is no UTF-8, as a plan needs it", path.display())]
@@ -218,7 +219,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// A plan that holds its weights itself, for what needs the model file.
-    #[error("{}: holds all weights itself; this needs the model file that it was made from too: --model FILE", path.display())]
+    #[error("{}: holds all weights itself; this needs the model file that it was made from too", path.display())]
     NoModelFile {
         /// The plan.
         path: PathBuf,
@@ -283,10 +284,10 @@ pub enum Error {
     },
 }
 
-/// Whether a context can be larger.
+/// How much larger a context can be.
 fn larger(context: usize, model: usize) -> String {
     match model > context {
-        true => format!("--ctx makes it larger, this model was made for up to {model}"),
+        true => format!("this model was made for up to {model}"),
         false => "this model was made for no more".into(),
     }
 }
@@ -315,27 +316,29 @@ impl Error {
         move |source| Error::Io { path: path.to_owned(), action, source }
     }
 
-    /// The exit status that the table above gives it.
-    pub fn exit_status(&self) -> u8 {
+    /// What kind of failure it is.
+    pub fn class(&self) -> Class {
         match self {
-            Error::Gguf(error) => error.class().exit_status(),
-            Error::Arch(error) => error.class().exit_status(),
-            Error::Settings(_) => USAGE,
-            Error::Kernel(error) => error.exit_status(),
+            Error::Gguf(error) => error.class().into(),
+            Error::Arch(error) => error.class().into(),
+            Error::Settings(_) => Class::Usage,
+            Error::Kernel(error) => error.class(),
             Error::Codegen(error) | Error::Load(LoadError::Codegen(error)) | Error::NeedsCpu { source: error } => {
-                codegen_status(error)
+                codegen_class(error)
             }
             Error::Io { source, .. }
             | Error::PlanFile(FileError::Io { source, .. } | FileError::Space { source, .. })
-            | Error::Load(LoadError::ModelFile { source, .. }) => io_status(source),
-            Error::Load(LoadError::Memory(error)) if error.bytes >= ADDRESS_SPACE => DATA,
+            | Error::Load(LoadError::ModelFile { source, .. }) => io_class(source),
+            Error::Load(LoadError::Memory(error)) if error.bytes >= ADDRESS_SPACE => Class::Data,
             Error::Load(
                 LoadError::Memory(_) | LoadError::Thread { .. } | LoadError::Pack { .. } | LoadError::Fault { .. },
-            ) => FAILED,
-            Error::Load(LoadError::Stream(_)) | Error::Step(StepError::Execute(ExecuteError::Stream(_))) => FAILED,
-            Error::Drive { .. } => IO,
+            ) => Class::Failed,
+            Error::Load(LoadError::Stream(_)) | Error::Step(StepError::Execute(ExecuteError::Stream(_))) => {
+                Class::Failed
+            }
+            Error::Drive { .. } => Class::Io,
             // The system refused it; what a template did to its renderer is the template's.
-            Error::Template(TemplateError::Start { .. }) => IO,
+            Error::Template(TemplateError::Start { .. }) => Class::Io,
             Error::Load(
                 LoadError::NotEmulated { .. }
                 | LoadError::Budget { .. }
@@ -345,25 +348,25 @@ impl Error {
                 | LoadError::FileCount { .. },
             )
             | Error::NoModelFile { .. }
-            | Error::NotPlan { .. } => USAGE,
-            Error::Load(LoadError::NoModelFile { .. }) => NO_INPUT,
+            | Error::NotPlan { .. } => Class::Usage,
+            Error::Load(LoadError::NoModelFile { .. }) => Class::NoInput,
             Error::PlanFile(FileError::Source(error)) => match &**error {
-                LoadError::ModelFile { source, .. } => io_status(source),
+                LoadError::ModelFile { source, .. } => io_class(source),
                 LoadError::Memory(_) | LoadError::Thread { .. } | LoadError::Pack { .. } | LoadError::Stream(_) => {
-                    FAILED
+                    Class::Failed
                 }
-                _ => DATA,
+                _ => Class::Data,
             },
-            Error::Output(error) | Error::PlanFile(FileError::Output(error)) => output_status(error),
-            Error::Load(_) | Error::PlanFile(_) | Error::Step(_) => DATA,
+            Error::Output(error) | Error::PlanFile(FileError::Output(error)) => output_class(error),
+            Error::Load(_) | Error::PlanFile(_) | Error::Step(_) => Class::Data,
             Error::Pass(PassError::NoExperts { .. } | PassError::Deferred { .. } | PassError::Unknown { .. })
-            | Error::PlanDefers => USAGE,
-            Error::Grid(GridFileError::Unknown { .. }) => USAGE,
+            | Error::PlanDefers => Class::Usage,
+            Error::Grid(GridFileError::Unknown { .. }) => Class::Usage,
             Error::Read(error)
             | Error::Grid(GridFileError::Read(error))
-            | Error::Descriptor(DescriptorError::Read(error)) => read_status(error),
-            Error::Grid(_) | Error::Descriptor(_) | Error::Check(_) => DATA,
-            Error::Simulate(_) | Error::DescriptorWeight(_) => DATA,
+            | Error::Descriptor(DescriptorError::Read(error)) => read_class(error),
+            Error::Grid(_) | Error::Descriptor(_) | Error::Check(_) => Class::Data,
+            Error::Simulate(_) | Error::DescriptorWeight(_) => Class::Data,
             Error::Pass(_)
             | Error::Schedule(_)
             | Error::Place(_)
@@ -386,42 +389,42 @@ impl Error {
             | Error::NoDrive { .. }
             | Error::NoExperts { .. }
             | Error::Context { .. }
-            | Error::Prompt { .. } => DATA,
+            | Error::Prompt { .. } => Class::Data,
         }
     }
 }
 
-fn codegen_status(error: &CodegenError) -> u8 {
+fn codegen_class(error: &CodegenError) -> Class {
     match error {
-        CodegenError::MissingFeatures { .. } | CodegenError::ExecutableMemory { .. } => UNAVAILABLE,
+        CodegenError::MissingFeatures { .. } | CodegenError::ExecutableMemory { .. } => Class::Unavailable,
         // IR that was read is verified before anything is compiled: what fails here is ours.
-        _ => FAILED,
+        _ => Class::Failed,
     }
 }
 
-fn read_status(error: &ReadError) -> u8 {
+fn read_class(error: &ReadError) -> Class {
     match error {
-        ReadError::Io { source, .. } => io_status(source),
-        ReadError::TooLong { .. } | ReadError::NotText { .. } => DATA,
+        ReadError::Io { source, .. } => io_class(source),
+        ReadError::TooLong { .. } | ReadError::NotText { .. } => Class::Data,
     }
 }
 
-fn output_status(error: &OutputError) -> u8 {
+fn output_class(error: &OutputError) -> Class {
     match error {
-        OutputError::Io { .. } | OutputError::NotRegular { .. } | OutputError::BrokenLink { .. } => IO,
+        OutputError::Io { .. } | OutputError::NotRegular { .. } | OutputError::BrokenLink { .. } => Class::Io,
         OutputError::IsInput { .. }
         | OutputError::Foreign { .. }
         | OutputError::FolderIsThere { .. }
         | OutputError::NoStream { .. }
-        | OutputError::NoName { .. } => USAGE,
+        | OutputError::NoName { .. } => Class::Usage,
     }
 }
 
-fn io_status(error: &io::Error) -> u8 {
+fn io_class(error: &io::Error) -> Class {
     match error.kind() {
-        _ if is_not_regular(error) => NO_INPUT,
-        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => NO_INPUT,
-        io::ErrorKind::InvalidData => DATA,
-        _ => IO,
+        _ if is_not_regular(error) => Class::NoInput,
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => Class::NoInput,
+        io::ErrorKind::InvalidData => Class::Data,
+        _ => Class::Io,
     }
 }

@@ -37,11 +37,13 @@ use std::time::{Duration, SystemTime};
 
 use ixc_files::own;
 use ixc_frontend::gguf::Gguf;
+use ixc_runtime::engine;
 use ixc_runtime::needs::Needs;
 use ixc_runtime::stream::store::CHUNK;
 use ixc_targets::Target;
 use serde::{Deserialize, Serialize};
 
+use crate::bench::Bench;
 use crate::machine::drive::Choice;
 use crate::machine::system;
 use crate::model::Model;
@@ -248,27 +250,27 @@ impl Parts {
     fn measure(path: &Path, options: &SessionOptions, layers: usize) -> Result<Parts, Error> {
         let model = Model::first_layers(Gguf::open(path)?, layers)?;
         let weights: u64 = model.arch.module.weights.iter().filter(|weight| weight.shape.len() == 3).map(bytes).sum();
-        let context = Some(PROMPT.max(TOKENS * (ROUNDS + 1)).min(model.arch.hyper.context_length as usize));
-        let options = SessionOptions { memory: Some(u64::MAX / 4), context, stats: true, ..options.clone() };
-        let mut session = Session::of_model(&model, &options)?;
+        let context = Some((PROMPT.max(TOKENS * (ROUNDS + 1)) as u64).min(model.arch.hyper.context_length) as u32);
+        let run = engine::Options { memory: Some(u64::MAX / 4), context, stats: true, ..options.run.clone() };
+        let session = Session::of_model(&model, &SessionOptions { run, ..options.clone() })?;
         let begin = std::time::Instant::now();
-        session.pack_weights()?;
+        let mut bench = Bench::new(session)?;
         let packing = begin.elapsed().as_secs_f64() / weights.max(1) as f64;
-        session.time_decode(0, 1)?;
-        session.take_stats();
+        bench.decode(0, 1)?;
+        bench.take_stats();
         let mut tokens = Vec::new();
         for _ in 0..ROUNDS {
-            tokens.push(session.time_decode(0, TOKENS)?.seconds / TOKENS as f64);
+            tokens.push(bench.decode(0, TOKENS)?.seconds / TOKENS as f64);
         }
         let token = lower_quartile(tokens);
-        let stats = session.take_stats();
+        let stats = bench.take_stats();
         let time = |only: &dyn Fn(&str) -> bool| -> f64 {
             stats.tasks.iter().filter(|task| only(&task.label)).map(|task| task.time.as_secs_f64()).sum()
         };
         let part = time(&|label| label.starts_with("expert")) / time(&|_| true).max(1e-12);
-        let length = PROMPT.min(session.context());
+        let length = PROMPT.min(bench.session().context());
         let prompts: Result<Vec<f64>, Error> =
-            (0..2).map(|_| Ok(session.time_prefill(0, length)?.seconds * PROMPT as f64 / length as f64)).collect();
+            (0..2).map(|_| Ok(bench.prefill(0, length)?.seconds * PROMPT as f64 / length as f64)).collect();
         let prompt = prompts?.into_iter().fold(f64::INFINITY, f64::min);
         Ok(Parts { token, experts: token * part, prompt, packing })
     }

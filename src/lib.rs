@@ -3,8 +3,10 @@
 //!
 //! | module | what it owns |
 //! | --- | --- |
+//! | [`bench`] | how fast a model runs: steps that are timed |
 //! | [`budget`] | whether a model fits into memory, and how it is compiled where it does not |
 //! | [`build`] | which `ixc` this is: version and commit |
+//! | [`chat`] | a conversation: turns, and the prompt that a template makes of them |
 //! | [`compile`] | from a model to a plan, with every stage between |
 //! | [`demo`] | the model that is built in |
 //! | [`divergence`] | how far one model's predictions are from another's |
@@ -18,14 +20,16 @@
 //! | [`phase`] | what a part of a run took, and how reading and computing lay beside each other |
 //! | [`place`] | from a model to a descriptor of what runs on a grid of processing elements |
 //! | `remember` | small files in the user's cache folder |
-//! | [`session`] | a model that runs: prompt, conversation, tokens |
+//! | [`session`] | a model that runs: prompt, tokens |
 //! | [`simulate`] | weights for descriptors that are simulated |
 //! | [`traffic`] | bytes that a token reads |
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+pub mod bench;
 pub mod budget;
 pub mod build;
+pub mod chat;
 pub mod compile;
 pub mod demo;
 pub mod divergence;

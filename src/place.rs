@@ -66,7 +66,7 @@ pub fn plan_in_pieces(model: &Model, pieces: Pieces) -> Result<Plan<Kernel>, Err
 fn compile_options() -> compile::Options {
     // Any machine can run the plan: its kernels are lowered when it is loaded.
     compile::Options {
-        target: Target::PORTABLE,
+        target: Some(Target::PORTABLE),
         max_tokens: MAX_TOKENS,
         pack: Some(true),
         ..compile::Options::default()

@@ -1,4 +1,4 @@
-//! A model that runs: a plan in an engine, with its tokenizer and its conversation.
+//! A model that runs: a plan in an engine, with its tokenizer. [`Chat`](crate::chat::Chat) makes prompts of conversations.
 //!
 //! ```
 //! use std::ops::ControlFlow;
@@ -18,24 +18,19 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ixc_codegen::module::CodegenError;
-use ixc_frontend::template::ChatTemplate;
 use ixc_frontend::tokenizer::{Tokenizer, TokenizerError};
 use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, WeightFile};
-use ixc_runtime::advise::Advised;
-use ixc_runtime::engine::{self, BackendKind, Engine, ExpertStore};
+use ixc_runtime::engine::{self, Engine, ExpertStore};
 use ixc_runtime::file::PlanFile;
 use ixc_runtime::gauge::{Activity, Gauge};
 use ixc_runtime::load::{self, LoadError};
 use ixc_runtime::needs;
 use ixc_runtime::sample::{Sampler, Settings};
 use ixc_runtime::stats::Stats;
-use ixc_runtime::stream::cache;
 use ixc_runtime::stream::drive::Options as DriveOptions;
-use ixc_runtime::stream::predict::{self, Choice, Strategy};
-use ixc_runtime::stream::store::{Config, Store};
-use ixc_runtime::trace::Recorder;
+use ixc_runtime::stream::predict::{Choice, Strategy};
 use ixc_targets::Target;
 
 use crate::Error;
@@ -46,72 +41,32 @@ use crate::model::{Model, check_tokens, is_plan, open_plan};
 use crate::phase::Meter;
 pub use crate::phase::Phase;
 
-mod chat;
 mod stop;
 
-use chat::Chat;
-pub use chat::Fitted;
 pub use stop::StopStrings;
 
 /// Positions of the KV cache where nothing is said, unless the model's context is shorter.
 pub const DEFAULT_CONTEXT: usize = load::DEFAULT_CONTEXT as usize;
 
-/// How to run.
+/// How to run: what each layer below reads, whole.
 #[derive(Clone, Debug, Default)]
 pub struct SessionOptions {
-    /// Threads; one for each core where nothing is said.
-    pub threads: Option<usize>,
-    /// Positions in the KV cache; the model's context, at most [`DEFAULT_CONTEXT`], where nothing is said.
-    pub context: Option<usize>,
-    /// Target to compile for; the machine's best where nothing is said. A plan has its own.
-    pub target: Option<Target>,
-    /// Whether [`Session::take_stats`] shall know tasks.
-    pub stats: bool,
-    /// Whether code runs in the emulator: for targets that this machine is not.
-    pub emulate: bool,
-    /// Whether the checksums of a plan's own weights are left unread.
-    pub skip_weight_check: bool,
-    /// Whether weights are packed; the target says so where nothing is said. A plan has its own.
-    pub pack: Option<bool>,
-    /// Bytes that the process may take. Experts that do not fit are read when they are needed. Where nothing is said, and the weights are
-    /// larger than what the machine and the control group have left, it is nearly that.
-    pub memory: Option<u64>,
-    /// Where experts are that do not all fit. In mapped files there is no budget.
-    pub experts: ExpertStore,
-    /// Which experts are read ahead; by default whichever way is measured to pay. A plan has early routers or has not.
-    pub prefetch: predict::Settings,
-    /// Which experts are given up for others.
-    pub cache: cache::Kind,
+    /// How a model is compiled, within [`engine::Options::memory`]. A plan was: only a target that is not its own is an error, and experts to
+    /// be deferred are.
+    pub compile: compile::Options,
+    /// How its plan is run. Where nothing is said of memory, and the weights are larger than what the machine and the control group have
+    /// left, it is nearly that.
+    pub run: engine::Options,
     /// Reads of streamed experts that are outstanding at once; what is known of the drive says so where nothing is said.
     pub queue_depth: Option<usize>,
-    /// Who is told what happens when.
-    pub trace: Option<Arc<Recorder>>,
-    /// How many of a token's experts are computed one layer later, see [`compile::Options::defer`]. A plan has its own.
-    pub defer: u32,
     /// The model file of a plan, for [`Session::open`], where it is neither where the plan says nor beside the plan.
     pub model_file: Option<PathBuf>,
-    /// What is told how far it is: opening, packing all weights, a prompt, tokens that are timed.
-    pub gauge: Option<Arc<Gauge>>,
-    /// The chat template, in place of the model's own.
-    pub chat_template: Option<ChatTemplate>,
 }
 
 impl SessionOptions {
     /// What is opened is a model, which has no model file besides.
     fn is_model(&self, path: &Path) -> Result<(), Error> {
         if self.model_file.is_some() { Err(Error::NotPlan { path: path.to_owned() }) } else { Ok(()) }
-    }
-
-    /// What of this a run's memory depends on, as the runtime takes it.
-    fn run(&self) -> engine::Options {
-        engine::Options {
-            threads: self.threads,
-            context: self.context.map(|context| u32::try_from(context).unwrap_or(u32::MAX)),
-            memory: self.memory,
-            trace: self.trace.clone(),
-            gauge: self.gauge.clone(),
-            ..engine::Options::default()
-        }
     }
 }
 
@@ -195,18 +150,16 @@ pub struct Generation {
 /// A model that runs.
 #[derive(Debug)]
 pub struct Session {
-    engine: Engine,
+    pub(crate) engine: Engine,
     /// What is in the KV cache.
     cached: Vec<u32>,
     tokenizer: Result<Tokenizer, TokenizerError>,
-    /// Its conversation.
-    chat: Chat,
+    /// Its chat template's source.
+    chat_template: Option<String>,
     /// What is known of the model.
     facts: Facts,
     /// What is told how far it is.
-    gauge: Arc<Gauge>,
-    /// Tokens that were timed.
-    measured: usize,
+    pub(crate) gauge: Arc<Gauge>,
     /// The drive that experts are read from.
     drive: Option<drive::Choice>,
     /// Whether experts are deferred.
@@ -226,7 +179,7 @@ impl Session {
             return Session::of_model(&Model::new(crate::demo::open()?)?, options);
         };
         if is_plan(path) {
-            if options.defer > 0 {
+            if options.compile.defer > 0 {
                 return Err(Error::PlanDefers);
             }
             let file = open_plan(path, options.model_file.as_deref())?;
@@ -243,23 +196,20 @@ impl Session {
     /// # Errors
     /// When it cannot be compiled, or this machine cannot run it.
     pub fn of_model(model: &Model, options: &SessionOptions) -> Result<Session, Error> {
-        let mut compile_options = compile::Options::default();
-        if let Some(target) = options.target {
-            compile_options.target = target;
-        }
-        compile_options.pack = options.pack;
-        compile_options.predict_extra = options.prefetch.early_routers();
-        compile_options.defer = options.defer;
-        let (compiled, memory) = match options.experts {
-            ExpertStore::Stream => budget::compile_within(model, &compile_options, &options.run())?,
+        let SessionOptions { compile: wanted, run, .. } = options;
+        let predict_extra = wanted.predict_extra.or(run.prefetch.early_routers());
+        let wanted = compile::Options { predict_extra, ..wanted.clone() };
+        let (compiled, memory) = match run.experts {
+            ExpertStore::Stream => budget::compile_within(model, &wanted, run)?,
             ExpertStore::Map => {
                 // Kernels read experts where they are mapped, and the plan says when. Nothing is read ahead.
-                let (expert_memory, pack) = (Some(0), options.pack.or(Some(false)));
-                let mapped = compile::Options { expert_memory, pack, predict_extra: None, ..compile_options };
+                let (expert_memory, pack) = (Some(0), wanted.pack.or(Some(false)));
+                let mapped = compile::Options { expert_memory, pack, predict_extra: None, ..wanted };
                 (compile::compile(model, &mapped)?, None)
             }
         };
-        Session::of_plan(compiled.plan, Path::new(""), &SessionOptions { memory, ..options.clone() })
+        let run = engine::Options { memory, ..run.clone() };
+        Session::of_plan(compiled.plan, Path::new(""), &SessionOptions { run, ..options.clone() })
     }
 
     /// Loads a plan; what it names by relative paths is looked for in `folder`.
@@ -275,15 +225,15 @@ impl Session {
     /// # Errors
     /// As for [`Session::of_plan`], and when its weights are damaged.
     pub fn of_plan_file(file: PlanFile, folder: &Path, options: &SessionOptions) -> Result<Session, Error> {
-        let plan = &file.plan;
-        if let Some(wanted) = options.target.filter(|wanted| wanted.name() != plan.target) {
+        let (plan, run) = (&file.plan, &options.run);
+        if let Some(wanted) = options.compile.target.filter(|wanted| wanted.name() != plan.target) {
             return Err(Error::OtherTarget { plan: plan.target.clone(), wanted: wanted.name() });
         }
-        if options.experts == ExpertStore::Map && plan.expert_groups.is_empty() {
+        if run.experts == ExpertStore::Map && plan.expert_groups.is_empty() {
             return Err(Error::NoGroups);
         }
-        if options.prefetch.choice == Choice::Always(Strategy::Given)
-            && options.experts == ExpertStore::Stream
+        if run.prefetch.choice == Choice::Always(Strategy::Given)
+            && run.experts == ExpertStore::Stream
             && plan.expert_groups.len() > 1
             && !needs::has_early_routers(plan)?
         {
@@ -293,32 +243,20 @@ impl Session {
         let files = plan.files.iter().map(|source| folder.join(&source.path)).collect();
         let facts = Facts::of(plan);
         let spec = decode_tokenizer(&plan.tokenizer)?;
-        let run = options.run();
-        let built_in = Some(crate::demo::built_in());
-        let memory = match options.experts {
-            ExpertStore::Stream => match options.memory {
+        let mut engine_options = engine::Options { built_in: Some(crate::demo::built_in()), ..run.clone() };
+        engine_options.memory = match run.experts {
+            ExpertStore::Stream => match run.memory {
                 Some(memory) => Some(memory),
-                None => budget::of_plan(plan, &run)?,
+                None => budget::of_plan(plan, run)?,
             },
             ExpertStore::Map => None,
         };
-        let experts = memory.and_then(|_| experts_file(&file, folder));
+        let experts = engine_options.memory.and_then(|_| experts_file(&file, folder));
         let drive = experts.map(|path| drive::choose(&path, options.queue_depth));
-        let mut stream = Config { policy: options.cache, ..Config::default() };
         if let Some(drive) = &drive {
-            stream.drive = DriveOptions::of_depth(drive.depth);
+            engine_options.stream.drive = DriveOptions::of_depth(drive.depth);
         }
-        let engine_options = engine::Options {
-            built_in,
-            skip_weight_check: options.skip_weight_check,
-            stats: options.stats,
-            backend: if options.emulate { BackendKind::Emulated } else { BackendKind::Native },
-            memory,
-            experts: options.experts,
-            stream,
-            prefetch: options.prefetch,
-            ..run
-        };
+        let gauge = engine_options.gauge.clone().unwrap_or_default();
         let engine = Engine::load_file(file, folder, &engine_options).map_err(|error| match error {
             LoadError::Codegen(source) if matches!(*source, CodegenError::MissingFeatures { .. }) => {
                 Error::NeedsCpu { source }
@@ -326,15 +264,13 @@ impl Session {
             error => error.into(),
         })?;
         let tokenizer = Tokenizer::new(&spec);
-        let template = options.chat_template.as_ref().map(|template| template.source().to_owned());
         Ok(Session {
             engine,
             cached: Vec::new(),
             tokenizer,
-            chat: Chat::new(template.or(spec.chat_template)),
+            chat_template: spec.chat_template,
             facts,
-            gauge: options.gauge.clone().unwrap_or_default(),
-            measured: 0,
+            gauge,
             drive,
             defers,
             files,
@@ -369,32 +305,19 @@ impl Session {
         self.engine.target()
     }
 
-    /// Packs all weights that are to be packed, now and not when a step first needs them: for measuring steps.
-    ///
-    /// # Errors
-    /// When a thread fails.
-    pub fn pack_weights(&mut self) -> Result<(), Error> {
-        Ok(self.engine.pack_weights()?)
-    }
-
     /// Words that logits are of.
     pub fn vocabulary(&self) -> usize {
         self.engine.vocabulary() as usize
     }
 
-    /// The weight store, where experts are streamed.
-    pub fn stream(&self) -> Option<&Store> {
-        self.engine.stream()
+    /// The source of its chat template, where it has one.
+    pub fn chat_template(&self) -> Option<&str> {
+        self.chat_template.as_deref()
     }
 
-    /// What the page cache was told, where experts stay in mapped files.
-    pub fn advised(&self) -> Option<Advised> {
-        self.engine.advised()
-    }
-
-    /// How predicting experts did, where they are streamed.
-    pub fn predictions(&self) -> Option<predict::Report> {
-        self.engine.predictions()
+    /// What runs it: its weight store, how predicting experts does, what the page cache was told.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
     }
 
     /// What is known of the drive that experts are read from, and the depth that is used.
@@ -410,11 +333,6 @@ impl Session {
     /// Positions of the KV cache.
     pub fn context(&self) -> usize {
         self.engine.context() as usize
-    }
-
-    /// Positions that the model was made for.
-    fn model_context(&self) -> usize {
-        self.facts.context
     }
 
     /// What is known of the model.
@@ -433,11 +351,11 @@ impl Session {
     }
 
     /// Refuses a text that does not fit into the context however few tokens it may be, before any time or memory goes into it.
-    fn check_prompt(&self, prompt: &str) -> Result<(), Error> {
+    pub(crate) fn check_prompt(&self, prompt: &str) -> Result<(), Error> {
         let (context, longest) = (self.context(), self.tokenizer()?.longest_token());
         let bytes = prompt.len();
         match bytes > context.saturating_mul(longest) {
-            true => Err(Error::Prompt { bytes, context, longest, model: self.model_context() }),
+            true => Err(Error::Prompt { bytes, context, longest, model: self.facts.context }),
             false => Ok(()),
         }
     }
@@ -460,9 +378,7 @@ impl Session {
             Generation { tokens: Vec::new(), end: End::Limit, prefill: Phase::default(), decode: Phase::default() };
 
         // The last token is always computed: its logits are wanted.
-        let reused = self.cached.iter().zip(request.tokens).take_while(|(a, b)| a == b).count();
-        let reused = reused.min(request.tokens.len() - 1);
-        self.truncate(reused);
+        let reused = self.keep(&request.tokens[..request.tokens.len() - 1]);
         let meter = Meter::new(&self.engine);
         self.gauge.begin(Activity::Prompt, (request.tokens.len() - reused) as u64);
         for part in request.tokens[reused..].chunks(self.max_tokens()) {
@@ -517,64 +433,22 @@ impl Session {
         Ok(logits)
     }
 
-    /// Times the prefill of `tokens` tokens behind `depth` others, which are computed before and do not count.
-    ///
-    /// # Errors
-    /// When they do not fit into the context.
-    pub fn time_prefill(&mut self, depth: usize, tokens: usize) -> Result<Phase, Error> {
-        let tokens = self.descend(depth, tokens)?;
-        self.gauge.begin(Activity::Prompt, tokens.len() as u64);
-        let meter = Meter::new(&self.engine);
-        for part in tokens.chunks(self.max_tokens()) {
-            self.feed(part)?;
-        }
-        Ok(meter.phase(tokens.len(), &self.engine))
-    }
-
-    /// Times the decode of `tokens` tokens, one after the other, behind `depth` others, which do not count.
-    ///
-    /// # Errors
-    /// When they do not fit into the context.
-    pub fn time_decode(&mut self, depth: usize, tokens: usize) -> Result<Phase, Error> {
-        let tokens = self.descend(depth, tokens)?;
-        self.gauge.begin(Activity::Tokens, tokens.len() as u64);
-        let meter = Meter::new(&self.engine);
-        tokens.iter().try_for_each(|token| self.feed(&[*token]))?;
-        Ok(meter.phase(tokens.len(), &self.engine))
-    }
-
-    /// Brings `depth` tokens into the KV cache, those that are there already left as they are; the `tokens` that come next.
-    fn descend(&mut self, depth: usize, tokens: usize) -> Result<Vec<u32>, Error> {
-        let before = self.some_tokens(0, depth);
-        // Other ones each time: experts that were streamed for the last ones are no help to these.
-        let next = self.some_tokens(depth.saturating_add(self.measured), tokens);
-        self.measured = self.measured.saturating_add(tokens);
-        self.check(&[&before[..], &next].concat())?;
-        let there = self.cached.iter().zip(&before).take_while(|(a, b)| a == b).count();
-        self.truncate(there);
-        self.gauge.begin(Activity::Prompt, (depth - there) as u64);
-        for part in before[there..].chunks(self.max_tokens()) {
-            self.feed(part)?;
-        }
-        Ok(next)
-    }
-
-    /// Tokens that differ from each other, so that routers choose as they do for text: `count` of a fixed sequence from `first` on.
-    fn some_tokens(&self, first: usize, count: usize) -> Vec<u32> {
-        // Knuth's multiplicative hash.
-        let hash = |index: u64| index.wrapping_add(1).wrapping_mul(2_654_435_761) >> 7;
-        let vocabulary = u64::from(self.engine.vocabulary()).max(1);
-        (0..count as u64).map(|index| (hash(index.wrapping_add(first as u64)) % vocabulary) as u32).collect()
-    }
-
-    fn check(&self, tokens: &[u32]) -> Result<(), Error> {
+    /// Refuses tokens that are none of this model's, or do not fit into the context.
+    pub(crate) fn check(&self, tokens: &[u32]) -> Result<(), Error> {
         check_tokens(tokens, self.engine.vocabulary().into())?;
         match self.context() {
             context if tokens.len() > context => {
-                Err(Error::Context { tokens: tokens.len(), context, model: self.model_context() })
+                Err(Error::Context { tokens: tokens.len(), context, model: self.facts.context })
             }
             _ => Ok(()),
         }
+    }
+
+    /// Keeps what the KV cache has of these tokens and no others; how many that are.
+    pub(crate) fn keep(&mut self, tokens: &[u32]) -> usize {
+        let common = self.cached.iter().zip(tokens).take_while(|(a, b)| a == b).count();
+        self.truncate(common);
+        common
     }
 
     fn truncate(&mut self, len: usize) {
@@ -584,12 +458,12 @@ impl Session {
     }
 
     /// Tokens of a step.
-    fn max_tokens(&self) -> usize {
+    pub(crate) fn max_tokens(&self) -> usize {
         self.engine.max_tokens() as usize
     }
 
     /// Computes at most a step of tokens behind what is cached; the logits of the last stay in the engine.
-    fn feed(&mut self, tokens: &[u32]) -> Result<(), Error> {
+    pub(crate) fn feed(&mut self, tokens: &[u32]) -> Result<(), Error> {
         self.engine.prefill(tokens)?;
         self.cached.extend_from_slice(tokens);
         self.gauge.add(tokens.len() as u64);
@@ -598,7 +472,7 @@ impl Session {
 }
 
 /// The tokens of a prompt, behind BOS where the model wants it.
-fn with_bos(tokenizer: &Tokenizer, mut tokens: Vec<u32>) -> Vec<u32> {
+pub(crate) fn with_bos(tokenizer: &Tokenizer, mut tokens: Vec<u32>) -> Vec<u32> {
     if let Some(bos) = tokenizer.add_bos().filter(|bos| tokens.first() != Some(bos)) {
         tokens.insert(0, bos);
     }

@@ -27,7 +27,7 @@ extern "C" fn on_sigbus(signal: libc::c_int, info: *mut libc::siginfo_t, _: *mut
         // SAFETY: `write` and `_exit` are async-signal-safe; the message is a static slice. That it cannot be written changes nothing.
         unsafe {
             libc::write(libc::STDERR_FILENO, MESSAGE.as_ptr().cast(), MESSAGE.len());
-            libc::_exit(ixc::error::IO.into());
+            libc::_exit(crate::cli::status(ixc::error::Class::Io).into());
         }
     }
     // Broken memory, a wrong address, a signal that somebody sent: that is not ours. It comes again, and ends the process.

@@ -47,7 +47,12 @@ fn a_conversation_goes_on_when_its_context_is_full() {
     assert!(dropped > 0, "four turns fit into 64 tokens");
     // A message that does not fit by itself is taken back, and nothing else is lost.
     let said = terminal.say(&"and so on ".repeat(80));
-    assert!(said.contains("tokens do not fit into the context of 64; --ctx makes it larger"), "{said}");
+    assert!(
+        said.contains(
+            "tokens do not fit into the context of 64; this model was made for up to 2048; --ctx makes it larger"
+        ),
+        "{said}"
+    );
     assert!(said.contains("taken back"), "{said}");
     let said = terminal.say("Go on.");
     assert!(!said.contains("error"), "{said}");
@@ -70,7 +75,7 @@ fn one_message_that_does_not_fit_is_an_error_that_says_what_would_help() {
         let output = ixc(["run", "-p", &long, "-c", "64", "-n", "4"]).args(arguments).output().unwrap();
         let error = stderr(&output);
         assert_eq!(output.status.code(), Some(65), "{error}");
-        let says = "do not fit into the context of 64; --ctx makes it larger, this model was made for up to 2048";
+        let says = "do not fit into the context of 64; this model was made for up to 2048; --ctx makes it larger";
         assert!(error.contains(says), "{error}");
     }
 }

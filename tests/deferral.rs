@@ -104,7 +104,8 @@ fn compiled_code_computes_what_the_deferred_graph_says_and_streaming_changes_no_
         let (tokens, name) = (if target.missing().is_empty() { &all[..] } else { &all[..13] }, target.name());
         println!("{name}: {:?}", native(target));
         for defer in [1, 2] {
-            let options = Options { target, max_tokens: MAX_TOKENS, pack: Some(pack), defer, ..Options::default() };
+            let options =
+                Options { target: Some(target), max_tokens: MAX_TOKENS, pack: Some(pack), defer, ..Options::default() };
             let Compiled { fused, plan } = compile(&model, &options).unwrap();
             let splits = fused.functions[0].ops.iter().filter(|op| op.kind == OpKind::ExpertSplit).count();
             assert_eq!((splits, plan.buckets, plan.expert_groups.len()), (2, 5, 0));
@@ -160,7 +161,8 @@ fn without_deferral_the_plan_is_what_it_was() {
     let (path, model, _) = open("off");
     for expert_memory in [None, Some(BUDGET)] {
         let plan = |defer| {
-            compile(&model, &Options { target: Target::AVX2, expert_memory, defer, ..Options::default() }).unwrap()
+            compile(&model, &Options { target: Some(Target::AVX2), expert_memory, defer, ..Options::default() })
+                .unwrap()
         };
         let off = plan(0);
         assert!(off.fused.functions[0].ops.iter().all(|op| op.kind != OpKind::ExpertSplit));
@@ -228,7 +230,7 @@ fn plans_with_windows_that_are_wrong_are_refused() {
     ];
     let (path, model, _) = open("hostile");
     let options = Options {
-        target: Target::AVX2,
+        target: Some(Target::AVX2),
         defer: 1,
         expert_memory: Some(BUDGET),
         pack: Some(false),

@@ -100,7 +100,7 @@ fn check(name: &str, made: &Made) {
 }
 
 fn load(name: &str, model: &Model, target: Target, pack: bool, threads: usize) -> Engine {
-    let options = Options { target, max_tokens: MAX_TOKENS, pack: Some(pack), ..Options::default() };
+    let options = Options { target: Some(target), max_tokens: MAX_TOKENS, pack: Some(pack), ..Options::default() };
     load_with(name, model, &options, threads, 0)
 }
 
@@ -110,7 +110,7 @@ fn load_with(name: &str, model: &Model, options: &Options, threads: usize, budge
 }
 
 fn load_for(name: &str, model: &Model, options: &Options, threads: usize, budget: u64, prefetch: Settings) -> Engine {
-    let target = options.target;
+    let target = options.target();
     let compiled = compile(model, options);
     let plan = compiled.unwrap_or_else(|error| panic!("{name}: {}: {error}", target.name())).plan;
     let backend = if target.missing().is_empty() { BackendKind::Native } else { BackendKind::Emulated };
@@ -460,7 +460,8 @@ fn residency_changes_no_bit() {
         let model = Model::open(&path).unwrap();
         let tokens: Vec<u32> = (0..EMULATED_TOKENS as u32).map(|i| (i * i * 7 + 1) % made.vocabulary as u32).collect();
         for (target, pack) in [(Target::AVX2, true), (Target::AVX2, false), (Target::AMX, true)] {
-            let resident = Options { target, max_tokens: MAX_TOKENS, pack: Some(pack), ..Options::default() };
+            let resident =
+                Options { target: Some(target), max_tokens: MAX_TOKENS, pack: Some(pack), ..Options::default() };
             assert!(compile(&model, &resident).unwrap().plan.expert_groups.is_empty());
             // The emulator is slow, and one token after the other is what it is slowest at.
             let lengths =

@@ -54,7 +54,7 @@ fn compile_everywhere(shape: &RealShape, folder: &Path) {
         let streamed = shape.experts.map(|_| ("streamed", Some(4 << 30)));
         for (experts, expert_memory) in resident.into_iter().chain(streamed) {
             let begin = Instant::now();
-            let options = Options { target, expert_memory, ..Options::default() };
+            let options = Options { target: Some(target), expert_memory, ..Options::default() };
             let compiled = compile(&model, &options).unwrap_or_else(|error| panic!("{}: {error}", shape.name));
             let (plan, planned) = (compiled.plan, begin.elapsed());
             load::check(&plan).unwrap_or_else(|error| panic!("{} for {}: {error}", shape.name, target.name()));

@@ -189,7 +189,7 @@ fn hostile_templates_are_held() {
         let rendered = ChatTemplate::from_source(source)
             .and_then(|template| template.render_isolated(Path::new(env!("CARGO_BIN_EXE_ixc")), &conversation));
         let error = ixc::Error::from(rendered.unwrap_err());
-        assert_eq!(error.exit_status(), 65, "{name}: {error}");
+        assert_eq!(error.class(), ixc::error::Class::Data, "{name}: {error}");
         println!("{name}: {error}");
     }
 }

@@ -78,7 +78,7 @@ pub enum OutputError {
         input: PathBuf,
     },
     /// It would replace something else.
-    #[error("{}: is there already and is no {kind}; --force replaces it", path.display())]
+    #[error("{}: is there already and is no {kind}", path.display())]
     Foreign {
         /// The output.
         path: PathBuf,

@@ -8,17 +8,20 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use ixc::bench::Bench;
+use ixc::compile;
 use ixc::forecast::Remembered;
 use ixc::machine::system::peak_memory;
 use ixc::model::is_plan;
 use ixc::phase::{Phase, Streamed};
+use ixc::runtime::engine;
 use ixc::runtime::gauge::Gauge;
 use ixc::session::{Session, SessionOptions};
 use ixc::traffic::Traffic;
 use serde::Serialize;
 
 use super::Usage;
-use super::choose::{ModelChoice, StreamingChoice, TargetChoice};
+use super::choose::{ModelChoice, StreamingChoice, TargetChoice, positions};
 use super::output::Watch;
 use super::streaming;
 use report::{Format, Report};
@@ -134,22 +137,23 @@ impl Args {
         let name = self.model.name().display().to_string();
         let mut report = Report::new(format, &name, Setting::of(&self)?, out)?;
         for threads in threads {
+            let streaming = self.streaming.options()?;
+            let target = self.target.target();
             let options = SessionOptions {
+                compile: compile::Options { target, ..streaming.compile },
+                run: engine::Options { threads, context: Some(positions(context)), ..streaming.run },
                 model_file: self.model.file().map(Path::to_owned),
-                threads,
-                context: Some(context),
-                target: self.target.target(),
-                ..self.streaming.options()?
+                ..streaming
             };
             if self.streaming.defer() > 0 {
                 deferral::measure(&self, path, &options, &works, traffic, &mut report)?;
                 continue;
             }
-            let mut session = open(path, &options)?;
+            let mut bench = open(path, &options)?;
             for &work in &works {
-                let rounds = self.rounds(&mut session, work, self.repetitions)?;
-                let mut row = Row::new(&session, work, traffic, rounds.rates.clone());
-                row.add_streaming(&session, path, rounds);
+                let rounds = self.rounds(&mut bench, work, self.repetitions)?;
+                let mut row = Row::new(bench.session(), work, traffic, rounds.rates.clone());
+                row.add_streaming(bench.session(), path, rounds);
                 report.row(row)?;
             }
         }
@@ -157,7 +161,7 @@ impl Args {
     }
 
     /// Tokens per second, again and again, after one run that does not count, and what the drive did.
-    fn rounds(&self, session: &mut Session, (depth, test, tokens): Work, repetitions: u32) -> anyhow::Result<Rounds> {
+    fn rounds(&self, bench: &mut Bench, (depth, test, tokens): Work, repetitions: u32) -> anyhow::Result<Rounds> {
         let mut rounds = Rounds::default();
         // Of a drive that is not always as fast, only what was measured beside a round says anything of it. Rounds that are compared with
         // each other go without.
@@ -165,19 +169,20 @@ impl Args {
         let own = |session: &Session| {
             session.drive().filter(|_| drives).and_then(|drive| drive.rate_now(streaming::BASELINE))
         };
-        let mut before = own(session);
+        let mut before = own(bench.session());
         for round in 0..=repetitions {
-            let begin = session.stream().map(|store| store.stats().drive);
+            let begin = bench.session().engine().stream().map(|store| store.stats().drive);
             let phase = match test {
-                PREFILL => session.time_prefill(depth, tokens)?,
-                _ => session.time_decode(depth, tokens)?,
+                PREFILL => bench.prefill(depth, tokens)?,
+                _ => bench.decode(depth, tokens)?,
             };
+            let session = bench.session();
             if round > 0 {
                 rounds.rates.push(phase.tokens as f64 / phase.seconds.max(1e-9));
                 rounds.seconds += phase.seconds;
                 rounds.streamed += phase.streamed;
             }
-            if let (Some(begin), Some(store), Some(first)) = (begin, session.stream(), before) {
+            if let (Some(begin), Some(store), Some(first)) = (begin, session.engine().stream(), before) {
                 let (rate, after) = (store.stats().drive.since(&begin).routed_rate(), own(session));
                 if let (true, Some(after)) = (round > 0, after) {
                     rounds.owns.extend([first, after]);
@@ -213,13 +218,12 @@ impl Rounds {
 }
 
 /// A session whose weights are packed, so that no measured step does it.
-fn open(path: Option<&Path>, options: &SessionOptions) -> anyhow::Result<Session> {
+fn open(path: Option<&Path>, options: &SessionOptions) -> anyhow::Result<Bench> {
     let gauge = Arc::new(Gauge::default());
     // Only until what is measured begins.
     let _watch = Watch::new(&gauge);
-    let mut session = Session::open(path, &SessionOptions { gauge: Some(Arc::clone(&gauge)), ..options.clone() })?;
-    session.pack_weights()?;
-    Ok(session)
+    let run = engine::Options { gauge: Some(Arc::clone(&gauge)), ..options.run.clone() };
+    Ok(Bench::new(Session::open(path, &SessionOptions { run, ..options.clone() })?)?)
 }
 
 impl Row {
@@ -252,7 +256,7 @@ impl Row {
 
     /// Adds what the drive did, and how this compares with what was predicted.
     fn add_streaming(&mut self, session: &Session, path: Option<&Path>, rounds: Rounds) {
-        let Some(store) = session.stream() else { return };
+        let Some(store) = session.engine().stream() else { return };
         let tokens = rounds.rates.len() * self.tokens;
         self.bytes_read_per_token = rounds.bytes_per_token((self.depth, self.test, self.tokens));
         self.drive_share = middle_of(rounds.shares);

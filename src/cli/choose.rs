@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
-use ixc::compile::TargetName;
+use ixc::compile::{self, TargetName};
 use ixc::model::Model;
-use ixc::runtime::engine::ExpertStore;
+use ixc::runtime::engine::{self, BackendKind, ExpertStore};
+use ixc::runtime::stream::store::Config;
 use ixc::session::SessionOptions;
 use ixc::targets::Target;
 
@@ -86,6 +87,16 @@ impl ModelChoice {
             None => Ok(model),
         }
     }
+}
+
+/// Positions of a context, as the runtime counts them.
+pub fn positions(context: usize) -> u32 {
+    u32::try_from(context).unwrap_or(u32::MAX)
+}
+
+/// What runs kernels.
+pub fn backend(emulate: bool) -> BackendKind {
+    if emulate { BackendKind::Emulated } else { BackendKind::Native }
 }
 
 /// The target of a command that runs a model.
@@ -216,14 +227,13 @@ impl StreamingChoice {
         if let Some((option, why)) = self.prefetch.without_effect(experts == ExpertStore::Map) {
             note!("ixc: {option} is without effect: {why}");
         }
+        let stream = Config { policy: self.cache.kind(), ..Config::default() };
+        let (memory, prefetch) = (self.memory.bytes(), self.prefetch.settings());
         Ok(SessionOptions {
-            memory: self.memory.bytes(),
-            experts,
+            compile: compile::Options { defer: self.defer(), ..compile::Options::default() },
+            run: engine::Options { memory, experts, prefetch, stream, ..engine::Options::default() },
             queue_depth: self.experts.queue.depth(),
-            prefetch: self.prefetch.settings(),
-            cache: self.cache.kind(),
-            defer: self.defer(),
-            ..SessionOptions::default()
+            model_file: None,
         })
     }
 }

@@ -234,7 +234,7 @@ impl Args {
         let pack = self.no_pack.then_some(false);
         let predict_extra = self.prefetch.extra();
         let (max_tokens, defer) = (self.max_tokens, self.deferral.defer);
-        let options = Options { target, max_tokens, pack, predict_extra, defer, ..Options::default() };
+        let options = Options { target: Some(target), max_tokens, pack, predict_extra, defer, ..Options::default() };
         let run = engine::Options { memory: self.memory.bytes(), ..engine::Options::default() };
         let (mut compiled, _) = compile_within(&model, &options, &run)?;
         if let Some((option, why)) = self.prefetch.without_effect(&compiled.plan)? {

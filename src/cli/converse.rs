@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use ixc::Error;
+use ixc::chat::Chat;
 use ixc_files::{Guard, Kind, Output};
 use serde_json::json;
 
@@ -28,7 +29,7 @@ struct Command {
     argument: &'static str,
     /// What it does.
     about: &'static str,
-    act: fn(&mut Writer<'_>, &mut Lines, &str) -> anyhow::Result<Flow>,
+    act: fn(&mut Talk<'_, '_>, &str) -> anyhow::Result<Flow>,
 }
 
 const COMMANDS: [Command; 6] = [
@@ -66,20 +67,31 @@ const CONVERSATION: Kind = Kind {
     streams: false,
 };
 
+/// A conversation, who writes its answers, and where its messages come from.
+struct Talk<'w, 'a> {
+    writer: &'w mut Writer<'a>,
+    chat: Chat,
+    lines: Lines,
+}
+
 impl Writer<'_> {
     /// Talks until whoever sits there has enough.
     ///
     /// # Errors
-    /// Where the model has no chat template, before anything is asked; and when the terminal or standard output fails.
-    pub fn converse(&mut self) -> anyhow::Result<()> {
-        self.session.chat(self.args.system.as_deref())?;
+    /// When the terminal or standard output fails.
+    pub fn converse(&mut self, chat: Chat) -> anyhow::Result<()> {
         self.converses = true;
-        let mut lines = Lines::new();
+        Talk { writer: self, chat, lines: Lines::new() }.run()
+    }
+}
+
+impl Talk<'_, '_> {
+    fn run(&mut self) -> anyhow::Result<()> {
         self.introduce();
         // Ctrl-C without anything between.
         let mut cleared = 0;
         loop {
-            let typed = lines.message()?;
+            let typed = self.lines.message()?;
             cleared = if typed == Typed::Cleared { cleared + 1 } else { 0 };
             let flow = match typed {
                 Typed::End => Flow::End,
@@ -88,7 +100,7 @@ impl Writer<'_> {
                     Flow::On
                 }
                 Typed::Cleared => Flow::On,
-                Typed::Line(line) => self.obey(&mut lines, &line)?,
+                Typed::Line(line) => self.obey(&line)?,
                 Typed::Text(text) => self.say(&text)?,
             };
             if flow == Flow::End {
@@ -99,15 +111,16 @@ impl Writer<'_> {
 
     /// Says who talks here.
     fn introduce(&self) {
-        let (session, facts) = (&self.session, self.session.facts());
-        let name = self.args.model.name();
+        let Writer { session, args, .. } = &*self.writer;
+        let (facts, name) = (session.facts(), args.model.name());
         let name = Path::new(name.file_name().unwrap_or(name.as_os_str()));
         let format = facts.format.map_or(String::new(), |format| format!(" mostly {}", format.name()));
         let context = match facts.context > session.context() {
             true => format!("{} of {} (--ctx)", session.context(), facts.context),
             false => session.context().to_string(),
         };
-        let streamed = session.stream().map(|store| format!(", experts streamed through {}", Bytes(store.bytes())));
+        let streamed =
+            session.engine().stream().map(|store| format!(", experts streamed through {}", Bytes(store.bytes())));
         note!(
             "{}: {}, {}{format}, context {context}, {}, {}{}",
             Printable(&name.to_string_lossy()),
@@ -121,7 +134,7 @@ impl Writer<'_> {
     }
 
     /// Does what a line says: a command, or a message.
-    fn obey(&mut self, lines: &mut Lines, line: &str) -> anyhow::Result<Flow> {
+    fn obey(&mut self, line: &str) -> anyhow::Result<Flow> {
         // A space or a second slash before it makes a message of what looks like a command.
         if let Some(message) = line.strip_prefix('/').filter(|rest| rest.starts_with('/')) {
             return self.say(message);
@@ -131,13 +144,13 @@ impl Writer<'_> {
         }
         let (name, argument) = line.trim_end().split_once(char::is_whitespace).unwrap_or((line.trim_end(), ""));
         match COMMANDS.iter().find(|command| command.names.contains(&name)) {
-            Some(command) => (command.act)(self, lines, argument.trim()),
+            Some(command) => (command.act)(self, argument.trim()),
             None => {
                 tell(format_args!(
                     "There is no command {}; // or a space before it sends the line as a message.",
                     Printable(name)
                 ));
-                help(self, lines, "")
+                help(self, "")
             }
         }
     }
@@ -147,9 +160,9 @@ impl Writer<'_> {
         if message.trim().is_empty() {
             return Ok(Flow::On);
         }
-        self.session.say(message);
+        self.chat.say(message);
         let answered = self.turn()?;
-        if self.session.take_back().is_some() && !answered {
+        if self.chat.take_back().is_some() && !answered {
             tell("The message was taken back; the conversation goes on without it.");
         }
         Ok(Flow::On)
@@ -157,18 +170,18 @@ impl Writer<'_> {
 
     /// The model's turn. Whether there is an answer, or a part of one; what it failed for is said.
     fn turn(&mut self) -> anyhow::Result<bool> {
-        let before = self.session.messages().len();
-        match self.answer() {
+        let before = self.chat.messages().len();
+        match self.writer.answer(&mut self.chat) {
             Ok(()) => {}
             Err(error) if error.is::<Interrupted>() => {}
             Err(error) if error.is::<Error>() => tell(describe(&error)),
             Err(error) => return Err(error),
         }
-        Ok(self.session.messages().len() > before)
+        Ok(self.chat.messages().len() > before)
     }
 }
 
-fn help(_: &mut Writer<'_>, _: &mut Lines, _: &str) -> anyhow::Result<Flow> {
+fn help(_: &mut Talk<'_, '_>, _: &str) -> anyhow::Result<Flow> {
     for command in &COMMANDS {
         let usage = format!("{} {}", command.names[0], command.argument);
         tell(format_args!("  {usage:<16} {}", command.about));
@@ -177,54 +190,48 @@ fn help(_: &mut Writer<'_>, _: &mut Lines, _: &str) -> anyhow::Result<Flow> {
     Ok(Flow::On)
 }
 
-fn end(_: &mut Writer<'_>, _: &mut Lines, _: &str) -> anyhow::Result<Flow> {
+fn end(_: &mut Talk<'_, '_>, _: &str) -> anyhow::Result<Flow> {
     Ok(Flow::End)
 }
 
-fn clear(writer: &mut Writer<'_>, _: &mut Lines, _: &str) -> anyhow::Result<Flow> {
-    let system = writer.session.system().map(str::to_owned);
-    if let Err(error) = writer.session.chat(system.as_deref()) {
-        tell(describe(&error.into()));
-        return Ok(Flow::On);
-    }
-    tell(format_args!(
-        "The conversation is empty{}.",
-        if system.is_some() { " but for the system message" } else { "" }
-    ));
+fn clear(talk: &mut Talk<'_, '_>, _: &str) -> anyhow::Result<Flow> {
+    talk.chat.clear();
+    let but = if talk.chat.system().is_some() { " but for the system message" } else { "" };
+    tell(format_args!("The conversation is empty{but}."));
     Ok(Flow::On)
 }
 
-fn regenerate(writer: &mut Writer<'_>, _: &mut Lines, _: &str) -> anyhow::Result<Flow> {
-    let Some(before) = writer.session.take_back_answer() else {
+fn regenerate(talk: &mut Talk<'_, '_>, _: &str) -> anyhow::Result<Flow> {
+    let Some(before) = talk.chat.take_back_answer() else {
         tell("There is no answer yet.");
         return Ok(Flow::On);
     };
     // The same seed would give the same answer.
-    writer.seed = writer.seed.wrapping_add(1);
-    let answered = writer.turn();
+    talk.writer.seed = talk.writer.seed.wrapping_add(1);
+    let answered = talk.turn();
     if !matches!(answered, Ok(true)) {
-        writer.session.answered(before);
+        talk.chat.answered(before);
         tell("The answer before is kept.");
     }
     answered.map(|_| Flow::On)
 }
 
-fn system(writer: &mut Writer<'_>, _: &mut Lines, text: &str) -> anyhow::Result<Flow> {
+fn system(talk: &mut Talk<'_, '_>, text: &str) -> anyhow::Result<Flow> {
     if text.is_empty() {
-        match writer.session.system() {
+        match talk.chat.system() {
             Some(system) => tell(Printable(system)),
             None => tell("There is no system message."),
         }
         return Ok(Flow::On);
     }
-    match writer.session.set_system(Some(text)) {
+    match talk.chat.set_system(&talk.writer.session, Some(text)) {
         Ok(()) => tell("The system message holds from the next answer on."),
         Err(error) => tell(describe(&error.into())),
     }
     Ok(Flow::On)
 }
 
-fn save(writer: &mut Writer<'_>, lines: &mut Lines, file: &str) -> anyhow::Result<Flow> {
+fn save(talk: &mut Talk<'_, '_>, file: &str) -> anyhow::Result<Flow> {
     if file.is_empty() {
         tell("/save needs the name of a file.");
         return Ok(Flow::On);
@@ -234,13 +241,13 @@ fn save(writer: &mut Writer<'_>, lines: &mut Lines, file: &str) -> anyhow::Resul
         _ => PathBuf::from(file),
     };
     let replaces = path.exists();
-    if replaces && !lines.agrees(&format!("{} exists; replace it?", Printable(&path.to_string_lossy())))? {
+    if replaces && !talk.lines.agrees(&format!("{} exists; replace it?", Printable(&path.to_string_lossy())))? {
         tell("Nothing was written.");
         return Ok(Flow::On);
     }
-    let session = &writer.session;
-    let system = session.system().map(|text| json!({ "role": "system", "content": text }));
-    let said = session.messages().iter().map(|message| json!(message));
+    let Talk { writer, chat, .. } = talk;
+    let system = chat.system().map(|text| json!({ "role": "system", "content": text }));
+    let said = chat.messages().iter().map(|message| json!(message));
     let messages: Vec<_> = system.into_iter().chain(said).collect();
     let facts = json!({
         "format": FORMAT,
@@ -249,7 +256,7 @@ fn save(writer: &mut Writer<'_>, lines: &mut Lines, file: &str) -> anyhow::Resul
         "messages": messages,
     });
     let mut inputs = writer.args.inputs();
-    inputs.extend(session.files().iter().map(PathBuf::as_path));
+    inputs.extend(writer.session.files().iter().map(PathBuf::as_path));
     let guard = Guard { kind: Some(&CONVERSATION), force: replaces, inputs: &inputs };
     let written = Output::open(&path, &guard).and_then(|output| {
         output.write(|out| {

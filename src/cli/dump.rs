@@ -46,7 +46,7 @@ impl Args {
             return Ok(write!(out, "{}", model.arch.module)?);
         }
         let options = Options {
-            target: self.target.0,
+            target: Some(self.target.0),
             expert_memory: self.experts.memory(),
             predict_extra: self.experts.predict,
             defer: self.experts.deferral.defer,

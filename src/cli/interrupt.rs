@@ -69,7 +69,7 @@ fn watch(patience: Duration) {
 
 fn end() -> ! {
     super::output::note!("");
-    std::process::exit(ixc::error::INTERRUPTED.into());
+    std::process::exit(super::failure::INTERRUPTED.into());
 }
 
 /// A text is being written, until this is dropped.

@@ -4,13 +4,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::ValueEnum;
+use ixc::compile;
 use ixc::frontend::gguf::ShardFile;
 use ixc::npy;
+use ixc::runtime::engine;
 use ixc::runtime::gauge::Gauge;
 use ixc::session::{Session, SessionOptions};
 
 use super::Usage;
-use super::choose::{ModelChoice, StreamingChoice, TargetChoice};
+use super::choose::{ModelChoice, StreamingChoice, TargetChoice, backend, positions};
 use super::force::{Force, reads};
 use super::output::Watch;
 use super::tokens::TokenList;
@@ -78,15 +80,19 @@ impl Args {
             Engine::Compiled => {
                 let gauge = Arc::new(Gauge::default());
                 let _watch = Watch::new(&gauge);
+                let streaming = self.streaming.options()?;
+                let (target, pack) = (self.target.target(), self.no_pack.then_some(false));
                 let options = SessionOptions {
+                    compile: compile::Options { target, pack, ..streaming.compile },
+                    run: engine::Options {
+                        threads: self.threads,
+                        context: Some(positions(tokens.len())),
+                        backend: backend(self.emulate),
+                        gauge: Some(Arc::clone(&gauge)),
+                        ..streaming.run
+                    },
                     model_file: self.model.file().map(Path::to_owned),
-                    gauge: Some(Arc::clone(&gauge)),
-                    threads: self.threads,
-                    context: Some(tokens.len()),
-                    target: self.target.target(),
-                    emulate: self.emulate,
-                    pack: self.no_pack.then_some(false),
-                    ..self.streaming.options()?
+                    ..streaming
                 };
                 let mut session = Session::open(self.model.path(), &options)?;
                 reads(&mut output, session.files().iter().map(PathBuf::as_path))?;

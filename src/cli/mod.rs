@@ -10,7 +10,9 @@ mod converse;
 mod doctor;
 mod dump;
 mod experts;
+mod failure;
 mod force;
+mod hints;
 mod inspect;
 mod inspect_plan;
 mod interrupt;
@@ -37,12 +39,13 @@ mod tokens;
 mod writer;
 
 use std::ffi::OsString;
-use std::io::{self, Write};
+use std::io::Write;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser, Subcommand};
 use ixc::build;
 
+pub use failure::{failure, status};
 pub use interrupt::install as install_interrupt;
 pub use terminal::standard_output;
 
@@ -172,33 +175,4 @@ impl Command {
             Command::Doctor(args) => args.run(out),
         }
     }
-}
-
-/// The exit status of a failure, and what to say about it: nothing where the reader of standard output went away.
-pub fn failure(failure: &anyhow::Error) -> (u8, Option<String>) {
-    for cause in failure.chain() {
-        if let Some(error) = cause.downcast_ref::<ixc::Error>() {
-            if matches!(error, ixc::Error::Output(error) if error.is_closed_standard_output()) {
-                return (0, None);
-            }
-            return (error.exit_status(), Some(output::describe(failure)));
-        }
-        if cause.is::<interrupt::Interrupted>() {
-            return (ixc::error::INTERRUPTED, None);
-        }
-        if cause.is::<Usage>() {
-            return (ixc::error::USAGE, Some(output::describe(failure)));
-        }
-        if cause.is::<BadInput>() {
-            return (ixc::error::DATA, Some(output::describe(failure)));
-        }
-        if let Some(error) = cause.downcast_ref::<io::Error>() {
-            // Only standard output's errors come without a path around them.
-            return match error.kind() {
-                io::ErrorKind::BrokenPipe => (0, None),
-                _ => (ixc::error::IO, Some(format!("error: cannot write standard output: {error}"))),
-            };
-        }
-    }
-    (1, Some(output::describe(failure)))
 }

@@ -11,6 +11,8 @@ use std::time::{Duration, Instant};
 use ixc::runtime::gauge::{Activity, Gauge, Reading};
 use serde::Serialize;
 
+use super::hints::hint;
+
 pub use ixc::ir::units::{Bytes, Count, counted};
 
 /// Text from a file or a model, with everything escaped that a terminal would obey rather than show.
@@ -265,7 +267,7 @@ fn shortened(cause: &str) -> &str {
     &cause[..cause.floor_char_boundary(LONGEST_CAUSE)]
 }
 
-/// An error with its causes, on one line for each cause that says something new, safe to show.
+/// An error with its causes, on one line for each cause that says something new, and what helps; safe to show.
 pub fn describe(error: &anyhow::Error) -> String {
     let mut text = String::new();
     let mut said = String::new();
@@ -280,7 +282,8 @@ pub fn describe(error: &anyhow::Error) -> String {
         text.push_str(&lines(shortened(&cause)));
         said.push_str(&cause);
     }
-    text
+    let hint = error.chain().find_map(|cause| cause.downcast_ref::<ixc::Error>()).and_then(hint);
+    text + &hint.map_or_else(String::new, |hint| format!("; {hint}"))
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use ixc::session::SessionOptions;
 use ixc::targets::Target;
 use serde_json::json;
 
-use super::choose::{ModelChoice, QueueChoice, TargetChoice};
+use super::choose::{ModelChoice, QueueChoice, TargetChoice, positions};
 use super::output::{self, Bytes, Printable, Watch, note};
 use super::size::Size;
 
@@ -79,7 +79,7 @@ impl Args {
         // Experts are streamed from a file, and the demo model is in none.
         let path = &self.model.path().map_or_else(ixc::demo::file, |path| Ok(path.to_owned()))?;
         let no_experts = || ixc::Error::NoExperts { path: path.to_owned() };
-        let (threads, context) = (self.threads, self.context.map(|context| u32::try_from(context).unwrap_or(u32::MAX)));
+        let (threads, context) = (self.threads, self.context.map(positions));
         let engine_options = engine::Options { threads, context, memory: Some(1), ..engine::Options::default() };
         let Source { file, folder, model, target } = self.source(path, &engine_options)?;
         let tokens = file.plan.max_tokens;
@@ -102,7 +102,11 @@ impl Args {
         gauge.begin(Activity::Measuring, 0);
         let watch = Watch::new(&gauge);
         let drive = drive::choose(&needs.path, self.queue.depth());
-        let session = SessionOptions { threads, target: Some(target), ..SessionOptions::default() };
+        let session = SessionOptions {
+            compile: Options { target: Some(target), ..Options::default() },
+            run: engine::Options { threads, ..engine::Options::default() },
+            ..SessionOptions::default()
+        };
         let costs = forecast::measure(&model, &session, &drive, &shape)?;
         drop(watch);
         let threads = threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
@@ -225,13 +229,13 @@ impl Args {
     fn source(&self, path: &Path, run: &engine::Options) -> Result<Source, ixc::Error> {
         let wanted = self.target.target();
         if !is_plan(path) {
-            let options = wanted.map_or_else(Options::default, |target| Options { target, ..Options::default() });
+            let options = Options { target: wanted, ..Options::default() };
             if self.model.file().is_some() {
                 return Err(ixc::Error::NotPlan { path: path.to_owned() });
             }
             let (compiled, _) = compile_within(&Model::open(path)?, &options, run)?;
             let file = PlanFile { plan: compiled.plan, weights: None };
-            return Ok(Source { file, folder: PathBuf::new(), model: path.to_owned(), target: options.target });
+            return Ok(Source { file, folder: PathBuf::new(), model: path.to_owned(), target: options.target() });
         }
         let file = match open_plan(path, self.model.file()) {
             // It needs none to run, and a model to measure with here.

@@ -5,12 +5,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Instant;
 
+use ixc::chat::{self, Chat};
+use ixc::compile;
 use ixc::files::Output;
+use ixc::frontend::template::{ChatTemplate, own_program};
+use ixc::runtime::engine;
 use ixc::runtime::gauge::Gauge;
 use ixc::runtime::trace::{self, Recorder};
 use ixc::session::{Session, SessionOptions};
 
-use super::choose::{ModelChoice, StreamingChoice, TargetChoice};
+use super::choose::{ModelChoice, StreamingChoice, TargetChoice, backend, positions};
 use super::force::{Force, reads};
 use super::interrupt::Interrupted;
 use super::output::{Watch, counted, note};
@@ -113,27 +117,32 @@ impl Args {
         let mut output = output.transpose()?;
         let trace = output.is_some().then(|| Arc::new(Recorder::new()));
         let gauge = Arc::new(Gauge::default());
+        let streaming = self.streaming.options()?;
+        let (target, pack) = (self.target.target(), self.no_pack.then_some(false));
         let options = SessionOptions {
+            compile: compile::Options { target, pack, ..streaming.compile },
+            run: engine::Options {
+                threads: self.threads,
+                context: self.context.map(positions),
+                backend: backend(self.emulate),
+                skip_weight_check: self.no_check,
+                stats: self.stats,
+                trace: trace.clone(),
+                gauge: Some(Arc::clone(&gauge)),
+                ..streaming.run
+            },
             model_file: self.model.file().map(Path::to_owned),
-            threads: self.threads,
-            context: self.context,
-            target: self.target.target(),
-            stats: self.stats,
-            emulate: self.emulate,
-            skip_weight_check: self.no_check,
-            pack: self.no_pack.then_some(false),
-            trace: trace.clone(),
-            gauge: Some(Arc::clone(&gauge)),
-            chat_template: self.template.template()?,
-            ..self.streaming.options()?
+            ..streaming
         };
+        // Before the model is opened, which takes longer.
+        let template = self.template.template()?;
         let watch = Watch::new(&gauge);
         let session = Session::open(self.model.path(), &options)?;
         drop(watch);
         if let Some(output) = &mut output {
             reads(output, session.files().iter().map(PathBuf::as_path))?;
         }
-        let result = self.converse_or_write(session, gauge, begin, out);
+        let result = self.converse_or_write(session, template, gauge, begin, out);
         if let (Some(output), Some(trace)) = (output, &trace) {
             // Of a run that failed, too: it may show why. Of one that never began there is nothing to show.
             save(output, trace).or_else(|error| if result.is_err() { Ok(()) } else { Err(error) })?;
@@ -144,6 +153,7 @@ impl Args {
     fn converse_or_write(
         &self,
         session: Session,
+        template: Option<ChatTemplate>,
         gauge: Arc<Gauge>,
         begin: Instant,
         out: &mut dyn Write,
@@ -178,16 +188,16 @@ impl Args {
                 if prompt.is_empty() {
                     return Err(no_prompt());
                 }
-                writer.session.chat(self.system.as_deref())?;
-                writer.session.say(&prompt);
-                writer.answer()
+                let mut chat = begin_chat(&writer.session, template, self.system.as_deref())?;
+                chat.say(&prompt);
+                writer.answer(&mut chat)
             }
             Some(prompt) => {
                 let tokens = writer.session.encode_prompt(&prompt)?;
                 if tokens.is_empty() {
                     return Err(no_prompt());
                 }
-                if writer.session.has_chat_template() && !self.no_chat {
+                if writer.session.chat_template().is_some() && !self.no_chat {
                     note!(
                         "ixc: the model has a chat template, which a plain prompt does not use; --chat does, and --no-chat hides this line"
                     );
@@ -196,7 +206,10 @@ impl Args {
                 if interrupted { Err(Interrupted.into()) } else { Ok(()) }
             }
             None if self.no_chat => Err(no_prompt()),
-            None => writer.converse(),
+            None => {
+                let chat = begin_chat(&writer.session, template, self.system.as_deref())?;
+                writer.converse(chat)
+            }
         }
     }
 }
@@ -215,6 +228,13 @@ impl Args {
             Some(count) => usize::try_from(count).ok(),
         }
     }
+}
+
+/// Begins a conversation. Its template, which may come from a file that nobody vouches for, is rendered by this program in a process of its
+/// own.
+fn begin_chat(session: &Session, template: Option<ChatTemplate>, system: Option<&str>) -> anyhow::Result<Chat> {
+    let renderer = own_program().map_err(ixc::Error::io(Path::new("/proc/self/exe"), "find"))?;
+    Ok(Chat::new(session, chat::Options { template, renderer: Some(renderer) }, system)?)
 }
 
 /// Writes a trace, and says where it is incomplete.

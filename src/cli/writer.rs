@@ -5,13 +5,14 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use ixc::chat::{Chat, Fitted};
 use ixc::forecast::Remembered;
 use ixc::frontend::tokenizer::DecodeOptions;
 use ixc::phase::Phase;
 use ixc::runtime::gauge::Gauge;
 use ixc::runtime::stream::store::Store;
 use ixc::runtime::stream::store::stats::Stats;
-use ixc::session::{End, Fitted, Generation, Progress, Request, Session, StopStrings};
+use ixc::session::{End, Generation, Progress, Request, Session, StopStrings};
 
 use super::interrupt::{Interrupted, Writing};
 use super::output::{Bytes, Printable, Watch, counted, note};
@@ -55,11 +56,11 @@ impl Writer<'_> {
     ///
     /// # Errors
     /// [`Interrupted`] after Ctrl-C, with what was written by then in the conversation; others leave the conversation as it was.
-    pub fn answer(&mut self) -> anyhow::Result<()> {
+    pub fn answer(&mut self, chat: &mut Chat) -> anyhow::Result<()> {
         let limit = self.args.limit(None);
         // Dropping turns means to compute what is left again, so that it should not be done for every answer.
         let room = limit.unwrap_or(usize::MAX).min(self.session.context() / ROOM);
-        let Fitted { tokens, dropped } = self.session.fit_chat(room)?;
+        let Fitted { tokens, dropped } = chat.fit(&self.session, room)?;
         if dropped > 0 {
             let (context, dropped) = (self.session.context(), counted(dropped as u64, "oldest turn"));
             note!("ixc: the context of {context} tokens is full: {dropped} dropped");
@@ -70,7 +71,7 @@ impl Writer<'_> {
             let text = self.session.tokenizer()?.decode(&tokens).map_err(ixc::Error::from)?;
             let mut stop = StopStrings::new(&self.args.sampling.stop);
             let text = stop.push(&text) + &stop.finish();
-            self.session.answered(text);
+            chat.answered(text);
         }
         if interrupted { Err(Interrupted.into()) } else { Ok(()) }
     }
@@ -80,7 +81,7 @@ impl Writer<'_> {
     /// # Errors
     /// When the tokens do not fit, a step fails, or standard output refuses.
     pub fn write(&mut self, tokens: &[u32], limit: Option<usize>) -> anyhow::Result<Written> {
-        let before = self.session.stream().filter(|_| self.args.stats).map(Store::stats);
+        let before = self.session.engine().stream().filter(|_| self.args.stats).map(Store::stats);
         let tokenizer = self.session.tokenizer()?.clone();
         let mut stream = tokenizer.stream(DecodeOptions { show_special: false, at_start: false });
         let mut last = '\n';
@@ -174,10 +175,10 @@ impl Writer<'_> {
         for (op, time) in ops.iter().filter(|(_, time)| time * 100.0 >= total) {
             note!("time      {:5.1} % {}", 100.0 * time / total, Printable(op));
         }
-        if let (Some(store), Some(before)) = (self.session.stream(), before) {
+        if let (Some(store), Some(before)) = (self.session.engine().stream(), before) {
             let did = streaming::since(store.stats(), before);
             streaming::note(store, &did, &generation.decode, stats.threads);
-            if let Some(report) = self.session.predictions() {
+            if let Some(report) = self.session.engine().predictions() {
                 streaming::predictions(&report);
             }
             if let Some(drive) = self.session.drive() {
@@ -204,7 +205,7 @@ impl Writer<'_> {
                 "deferral  {defer} experts of each token a layer late: this output is approximate; `ixc bench` says how much"
             );
         }
-        if let Some(advised) = self.session.advised() {
+        if let Some(advised) = self.session.engine().advised() {
             streaming::advised(&advised);
         }
         note!("seed      {}", self.seed);

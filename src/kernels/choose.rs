@@ -119,7 +119,7 @@ fn of_model(model: &str, name: &str, target: Target) -> Result<Chosen, Error> {
         DEMO => Model::new(crate::demo::open()?)?,
         _ => Model::open(path)?,
     };
-    let (_, plan) = specs(&opened, &Options { target, ..Options::default() })?;
+    let (_, plan) = specs(&opened, &Options { target: Some(target), ..Options::default() })?;
     let names: Vec<String> = plan.kernels.iter().map(KernelSpec::name).collect();
     of_spec(plan.kernels[one(model, name, &names)?].clone(), DEFAULT_ROWS, target)
 }

@@ -35,7 +35,7 @@ use ixc_ir::kernel::interpret::InterpretError;
 use ixc_ir::kernel::verify::VerifyError;
 use ixc_kernels::catalogue::inputs::InputError;
 
-use crate::error::{DATA, FAILED, UNAVAILABLE, USAGE};
+use crate::error::Class;
 use crate::excerpt::Excerpt;
 
 /// What can go wrong with a kernel on its own.
@@ -99,7 +99,7 @@ pub enum KernelError {
     #[error(transparent)]
     Input(#[from] InputError),
     /// A kernel without a spec, whose dims rows do not give.
-    #[error("rows do not say what the dims of {kernel} are; give them with --dims, in the order {}", dims.join(", "))]
+    #[error("rows do not say what the dims of {kernel} are; they are, in this order, {}", dims.join(", "))]
     NeedsDims {
         /// The kernel.
         kernel: String,
@@ -118,7 +118,7 @@ pub enum KernelError {
         target: &'static str,
     },
     /// This machine cannot run the target's code.
-    #[error("target {target} can't run here: this machine lacks {missing}; --emulate runs it anywhere")]
+    #[error("target {target} can't run here: this machine lacks {missing}")]
     Missing {
         /// The target.
         target: &'static str,
@@ -160,12 +160,12 @@ pub enum KernelError {
 }
 
 impl KernelError {
-    /// The exit status that [`crate::error`] gives it.
-    pub fn exit_status(&self) -> u8 {
+    /// What kind of failure it is.
+    pub fn class(&self) -> Class {
         match self {
-            KernelError::NoRow { .. } => USAGE,
-            KernelError::Missing { .. } => UNAVAILABLE,
-            KernelError::Differs { .. } | KernelError::Fault { .. } => FAILED,
+            KernelError::NoRow { .. } => Class::Usage,
+            KernelError::Missing { .. } => Class::Unavailable,
+            KernelError::Differs { .. } | KernelError::Fault { .. } => Class::Failed,
             KernelError::Unknown { .. }
             | KernelError::Spec(_)
             | KernelError::Parse(_)
@@ -177,8 +177,8 @@ impl KernelError {
             | KernelError::Interpret(_)
             | KernelError::NotOurs { .. }
             | KernelError::NoModel { .. }
-            | KernelError::Whole(_) => DATA,
-            KernelError::Bundle(error) => error.exit_status(),
+            | KernelError::Whole(_) => Class::Data,
+            KernelError::Bundle(error) => error.class(),
         }
     }
 }

@@ -325,9 +325,9 @@ mod tests {
         fs::write(folder.join("a"), [0; 100]).unwrap();
         fs::write(folder.join("b"), [0; 200]).unwrap();
         let error = measure(&folder).unwrap_err();
-        assert_eq!(error.exit_status(), crate::error::DATA);
+        assert_eq!(error.class(), crate::error::Class::Data);
         assert!(error.to_string().contains("has 200 B"), "{error}");
-        assert_eq!(measure(&folder.join("c")).unwrap_err().exit_status(), crate::error::NO_INPUT);
+        assert_eq!(measure(&folder.join("c")).unwrap_err().class(), crate::error::Class::NoInput);
         let choose = |told| choose_by(Ok(None), &folder.join("a"), told);
         let choice = choose(None);
         assert_eq!((choice.depth, choice.origin, choice.rate), (DriveOptions::default().depth, Origin::Usual, None));

@@ -10,26 +10,15 @@ use super::tensor_type::TensorType;
 /// Longest name that a message repeats in full, in bytes before escaping.
 const SHOWN_NAME_BYTES: usize = 96;
 
-/// What kind of failure an error is: what a command's exit status depends on.
+/// What kind of failure an error is: what the exit status of a command depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorClass {
-    /// The input is malformed, or asks for what is not supported (`EX_DATAERR`, 65).
+    /// The input is malformed, or asks for what is not supported.
     Data,
-    /// A file is not there or may not be read (`EX_NOINPUT`, 66).
+    /// A file is not there or may not be read.
     NoInput,
-    /// Reading failed (`EX_IOERR`, 74).
+    /// Reading failed.
     Io,
-}
-
-impl ErrorClass {
-    /// The exit status for it, as in `sysexits.h`.
-    pub fn exit_status(self) -> u8 {
-        match self {
-            ErrorClass::Data => 65,
-            ErrorClass::NoInput => 66,
-            ErrorClass::Io => 74,
-        }
-    }
 }
 
 /// Why a GGUF file cannot be used.

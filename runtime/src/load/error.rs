@@ -63,7 +63,7 @@ pub enum LoadError {
     },
     /// A model file is not there.
     #[error(
-        "model file {}: No such file, nor one called {} beside the plan; --model FILE says where it is",
+        "model file {}: No such file, nor one called {} beside the plan",
         path.display(), path.file_name().unwrap_or_default().display()
     )]
     NoModelFile {
@@ -80,7 +80,7 @@ pub enum LoadError {
     },
     /// A model file is not the one that the plan was made from.
     #[error(
-        "model file {}: {what} is {found}, the plan was made from a file where it is {right}; name the right file with --model, or compile the model again",
+        "model file {}: {what} is {found}, the plan was made from a file where it is {right}; this needs the file that the plan was made from, or the model to be compiled again",
         path.display()
     )]
     OtherModel {
@@ -157,7 +157,7 @@ pub enum LoadError {
     },
     /// Experts are to stay in mapped files, and the plan packs them when it is loaded.
     #[error(
-        "experts cannot be read where they are mapped: {weight} is packed when the plan is loaded; compile with --no-pack, or with --pack so that the plan file has them as kernels read them"
+        "experts cannot be read where they are mapped: {weight} is packed when the plan is loaded; compile it without packing, or with packed weights in the plan's own file"
     )]
     PackedExperts {
         /// The first weight that is.

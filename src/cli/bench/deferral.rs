@@ -4,8 +4,10 @@
 
 use std::path::Path;
 
+use ixc::compile;
 use ixc::divergence::{Divergence, divergence};
 use ixc::model::is_plan;
+use ixc::runtime::engine;
 use ixc::runtime::stream::predict::{Choice, Settings};
 use ixc::session::{Session, SessionOptions};
 use ixc::traffic::Traffic;
@@ -13,9 +15,9 @@ use serde::Serialize;
 
 use super::report::Report;
 use super::{Args, Rounds, Row, Work, open};
-use crate::cli::BadInput;
 use crate::cli::output::counted;
 use crate::cli::tokenize::read;
+use crate::cli::{BadInput, choose};
 
 /// A text to compare at, where none is given.
 const TEXT: &str = "The river had been rising since the morning, and by noon the lower road was under water. Nobody in the village \
@@ -56,11 +58,15 @@ pub fn measure(
         return Err(ixc::Error::PlanDefers.into());
     }
     // What is measured to pay may differ from one session to the next.
-    let prefetch = match options.prefetch.choice {
-        Choice::Auto => Settings { choice: Choice::Off, ..options.prefetch },
-        Choice::Off | Choice::Always(_) => options.prefetch,
+    let prefetch = match options.run.prefetch.choice {
+        Choice::Auto => Settings { choice: Choice::Off, ..options.run.prefetch },
+        Choice::Off | Choice::Always(_) => options.run.prefetch,
     };
-    let ways = [0, defer].map(|defer| SessionOptions { defer, prefetch, ..options.clone() });
+    let ways = [0, defer].map(|defer| SessionOptions {
+        compile: compile::Options { defer, ..options.compile.clone() },
+        run: engine::Options { prefetch, ..options.run.clone() },
+        ..options.clone()
+    });
     let text = args.text.as_ref().map_or_else(|| Ok(TEXT.to_owned()), |file| read(file))?;
     let model = args.model.open()?;
     let positions = usize::try_from(model.arch.hyper.context_length).unwrap_or(MOST_POSITIONS).min(MOST_POSITIONS);
@@ -71,11 +77,11 @@ pub fn measure(
         let mut measured: [Option<Row>; 2] = [None, None];
         for _ in 0..args.repetitions {
             for ((way, all), measured) in ways.iter().zip(&mut all).zip(&mut measured) {
-                let mut session = open(path, way)?;
-                let rounds = args.rounds(&mut session, work, 1)?;
+                let mut bench = open(path, way)?;
+                let rounds = args.rounds(&mut bench, work, 1)?;
                 all.rates.extend(rounds.rates);
                 all.streamed += rounds.streamed;
-                let mut row = Row::new(&session, work, traffic, all.rates.clone());
+                let mut row = Row::new(bench.session(), work, traffic, all.rates.clone());
                 row.bytes_read_per_token = all.bytes_per_token(work);
                 *measured = Some(row);
             }
@@ -102,8 +108,11 @@ fn compare(
     positions: usize,
     text: &str,
 ) -> anyhow::Result<Divergence> {
-    let context = Some(positions);
-    let mut session = Session::open(path, &SessionOptions { context, ..ways[0].clone() })?;
+    let context = Some(choose::positions(positions));
+    let short = |way: &SessionOptions| {
+        Session::open(path, &SessionOptions { run: engine::Options { context, ..way.run.clone() }, ..way.clone() })
+    };
+    let mut session = short(&ways[0])?;
     let row = session.vocabulary().max(1);
     let mut tokens = session.encode_prompt(text)?;
     tokens.truncate(positions.min(MOST_BYTES / 4 / row).max(1));
@@ -112,7 +121,7 @@ fn compare(
     }
     let right = session.logits(&tokens)?;
     drop(session);
-    let other = Session::open(path, &SessionOptions { context, ..ways[1].clone() })?.logits(&tokens)?;
+    let other = short(&ways[1])?.logits(&tokens)?;
     let found = divergence(&right, &other, row);
     found.ok_or_else(|| BadInput("the logits of this model are not all numbers".into()).into())
 }

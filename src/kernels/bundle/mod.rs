@@ -33,7 +33,7 @@ use std::path::PathBuf;
 use ixc_codegen::thunk::ConventionError;
 use ixc_emulator::Fault;
 
-use crate::error::{DATA, FAILED, UNAVAILABLE};
+use crate::error::Class;
 
 /// Why a folder cannot be replayed.
 #[derive(Debug, thiserror::Error)]
@@ -112,7 +112,7 @@ pub enum BundleError {
         right: String,
     },
     /// This machine cannot run the code.
-    #[error("the code can't run here: this machine lacks {missing}; without --native it is emulated")]
+    #[error("the code can't run here: this machine lacks {missing}")]
     Missing {
         /// What is missing.
         missing: String,
@@ -126,11 +126,11 @@ pub enum BundleError {
 }
 
 impl BundleError {
-    /// The exit status that [`crate::error`] gives it.
-    pub fn exit_status(&self) -> u8 {
+    /// What kind of failure it is.
+    pub fn class(&self) -> Class {
         match self {
-            BundleError::Fault(_) | BundleError::Convention(_) => FAILED,
-            BundleError::Missing { .. } => UNAVAILABLE,
+            BundleError::Fault(_) | BundleError::Convention(_) => Class::Failed,
+            BundleError::Missing { .. } => Class::Unavailable,
             BundleError::Index { .. }
             | BundleError::Version { .. }
             | BundleError::Name { .. }
@@ -138,7 +138,7 @@ impl BundleError {
             | BundleError::NotAFile { .. }
             | BundleError::Length { .. }
             | BundleError::Checksum { .. }
-            | BundleError::Value { .. } => DATA,
+            | BundleError::Value { .. } => Class::Data,
         }
     }
 }

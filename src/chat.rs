@@ -1,39 +1,41 @@
 //! A conversation: its turns, how many of them the model still sees, and their text as tokens.
 //!
 //! A *turn* is what the user said and what the model answered. Where the next answer would not have room in the context, the oldest turns are
-//! no longer given to the model ([`Session::fit_chat`]); the system message stays, and [`Session::messages`] keeps all of them.
+//! no longer given to the model ([`Chat::fit`]); the system message stays, and [`Chat::messages`] keeps all of them.
 //!
 //! ```text
 //! system | user, assistant | user, assistant | user              86 tokens, and the context is 64
 //! system |                   user, assistant | user              61 tokens: 1 turn dropped
 //! ```
 //!
-//! ```no_run
+//! ```
 //! use std::ops::ControlFlow;
+//! use ixc::chat::{self, Chat};
+//! use ixc::frontend::template::known;
 //! use ixc::session::{Request, Session, SessionOptions};
 //!
-//! let mut session = Session::open(None, &SessionOptions::default())?;
-//! session.chat(Some("Be brief."))?;
+//! let mut session = Session::open(None, &SessionOptions::default())?; // The demo model, which has no template of its own.
+//! let options = chat::Options { template: known::find("chatml").map(|known| known.template()), ..chat::Options::default() };
+//! let mut chat = Chat::new(&session, options, Some("Be brief."))?;
 //! for question in ["What is a trait?", "And a lifetime?"] {
-//!     session.say(question);
-//!     let tokens = session.fit_chat(256)?.tokens;
-//!     let request = Request { tokens: &tokens, limit: Some(256), sampling: ixc::runtime::sample::Settings::greedy() };
+//!     chat.say(question);
+//!     let tokens = chat.fit(&session, 8)?.tokens;
+//!     let request = Request { tokens: &tokens, limit: Some(8), sampling: ixc::runtime::sample::Settings::greedy() };
 //!     let answer = session.generate(&request, |_| Ok::<_, ixc::Error>(ControlFlow::Continue(())))?;
-//!     let text = session.tokenizer()?.decode(&answer.tokens)?;
-//!     println!("{text}");
-//!     session.answered(text);
+//!     chat.answered(session.tokenizer()?.decode(&answer.tokens)?);
 //! }
+//! assert_eq!(chat.messages().len(), 4);
 //! # Ok::<(), ixc::Error>(())
 //! ```
 //!
 //! Invariant: messages after the system's are the user's and the assistant's in turn, and the first that the model sees is the user's.
 
-use std::path::Path;
+use std::path::PathBuf;
 
-use ixc_frontend::template::{ChatTemplate, Conversation, Message, own_program};
+use ixc_frontend::template::{ChatTemplate, Conversation, Message};
 
-use super::{Session, with_bos};
 use crate::Error;
+use crate::session::{Session, with_bos};
 
 /// The role of what the user says.
 const USER: &str = "user";
@@ -42,29 +44,27 @@ const ASSISTANT: &str = "assistant";
 /// The role of what is said before all else.
 const SYSTEM: &str = "system";
 
+/// Which template a conversation has, and where it is rendered.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// The template, in place of the model's own.
+    pub template: Option<ChatTemplate>,
+    /// The program in which templates are rendered, in a process of its own whose memory and time are bounded: its `main` must begin with
+    /// [`serve_render_request`](ixc_frontend::template::serve_render_request), as that of `ixc` does. Where there is none they are rendered in
+    /// this process, which a template of a file that nobody vouches for can bring to use all of its memory.
+    pub renderer: Option<PathBuf>,
+}
+
 /// A conversation.
-#[derive(Debug, Default)]
-pub(super) struct Chat {
-    /// The template's source, where there is one.
-    template: Option<String>,
+#[derive(Clone, Debug)]
+pub struct Chat {
+    template: ChatTemplate,
+    renderer: Option<PathBuf>,
     system: Option<String>,
     /// What was said since, the user's and the assistant's in turn.
     messages: Vec<Message>,
     /// How many messages the model no longer sees.
     dropped: usize,
-}
-
-impl Chat {
-    /// With nothing said.
-    pub(super) fn new(template: Option<String>) -> Chat {
-        Chat { template, ..Chat::default() }
-    }
-
-    /// Where the turns begin that the model sees.
-    fn turns(&self) -> Vec<usize> {
-        let seen = self.messages.iter().enumerate().skip(self.dropped);
-        seen.filter(|(_, message)| message.role == USER).map(|(number, _)| number).collect()
-    }
 }
 
 /// A conversation as tokens.
@@ -76,81 +76,83 @@ pub struct Fitted {
     pub dropped: usize,
 }
 
-impl Session {
-    /// Whether the model or [`SessionOptions`](super::SessionOptions) has a chat template.
-    pub fn has_chat_template(&self) -> bool {
-        self.chat.template.is_some()
-    }
-
-    /// Begins a conversation.
+impl Chat {
+    /// Begins a conversation with a model.
     ///
     /// # Errors
     /// When there is no template, or it does not take such a conversation; better now than after the first message.
-    pub fn chat(&mut self, system: Option<&str>) -> Result<(), Error> {
-        self.chat = Chat::new(self.chat.template.take());
-        self.set_system(system)
+    pub fn new(session: &Session, options: Options, system: Option<&str>) -> Result<Chat, Error> {
+        let own = || ChatTemplate::from_source(session.chat_template().ok_or(Error::NoTemplate)?).map_err(Error::from);
+        let template = options.template.map_or_else(own, Ok)?;
+        let (messages, dropped) = (Vec::new(), 0);
+        let mut chat = Chat { template, renderer: options.renderer, system: None, messages, dropped };
+        chat.set_system(session, system)?;
+        Ok(chat)
+    }
+
+    /// Begins again; the system message stays.
+    pub fn clear(&mut self) {
+        self.messages.clear();
+        self.dropped = 0;
     }
 
     /// Replaces the system message from here on.
     ///
     /// # Errors
     /// When the template does not take it; the system message is then as it was.
-    pub fn set_system(&mut self, system: Option<&str>) -> Result<(), Error> {
-        let before = std::mem::replace(&mut self.chat.system, system.map(str::to_owned));
+    pub fn set_system(&mut self, session: &Session, system: Option<&str>) -> Result<(), Error> {
+        let before = std::mem::replace(&mut self.system, system.map(str::to_owned));
         let probe = Message::new(USER, "?");
-        let result = self.encode_chat([&probe].into_iter()).map(drop);
+        let result = self.encode(session, [&probe].into_iter()).map(drop);
         if result.is_err() {
-            self.chat.system = before;
+            self.system = before;
         }
         result
     }
 
     /// The system message.
     pub fn system(&self) -> Option<&str> {
-        self.chat.system.as_deref()
+        self.system.as_deref()
     }
 
     /// All that was said after the system message, also what the model no longer sees.
     pub fn messages(&self) -> &[Message] {
-        &self.chat.messages
+        &self.messages
     }
 
     /// What the user says next.
     pub fn say(&mut self, text: impl Into<String>) {
-        self.chat.messages.push(Message::new(USER, text));
+        self.messages.push(Message::new(USER, text));
     }
 
     /// Takes back what the user said last, unless it was answered; gives its text.
     pub fn take_back(&mut self) -> Option<String> {
-        self.chat.messages.pop_if(|message| message.role == USER).map(|message| message.content)
+        self.messages.pop_if(|message| message.role == USER).map(|message| message.content)
     }
 
     /// Takes what the model answered into the conversation.
     pub fn answered(&mut self, text: impl Into<String>) {
-        self.chat.messages.push(Message::new(ASSISTANT, text));
+        self.messages.push(Message::new(ASSISTANT, text));
     }
 
     /// Takes back the last answer, so that the model can answer again; gives its text.
     pub fn take_back_answer(&mut self) -> Option<String> {
-        self.chat.messages.pop_if(|message| message.role == ASSISTANT).map(|message| message.content)
+        self.messages.pop_if(|message| message.role == ASSISTANT).map(|message| message.content)
     }
 
     /// The conversation as tokens, up to where the model is to answer. As many of the oldest turns are dropped as it takes for `room`
     /// tokens of an answer to fit into the context; where not even the last turn leaves that much, it is enough that this turn fits.
     ///
     /// Names of control tokens are those tokens where the template wrote them, and text in what was said.
-    /// The template runs in a process of its own, since it comes from the file and nothing else bounds its memory: this program again,
-    /// whose `main` must begin with [`serve_render_request`](ixc_frontend::template::serve_render_request) as that of `ixc` does.
     ///
     /// # Errors
-    /// [`Error::Context`] where what the user said last does not fit by itself; and when there is no template, or that goes wrong. Nothing is
-    /// dropped then.
-    pub fn fit_chat(&mut self, room: usize) -> Result<Fitted, Error> {
-        let turns = self.chat.turns();
-        let context = self.context();
+    /// [`Error::Context`] where what the user said last does not fit by itself; and when the template fails. Nothing is dropped then.
+    pub fn fit(&mut self, session: &Session, room: usize) -> Result<Fitted, Error> {
+        let turns = self.turns();
+        let context = session.context();
         let from = |turn: Option<&usize>| {
-            let first = turn.copied().unwrap_or(self.chat.messages.len());
-            match self.encode_chat(self.chat.messages[first..].iter()) {
+            let first = turn.copied().unwrap_or(self.messages.len());
+            match self.encode(session, self.messages[first..].iter()) {
                 // Too long to be looked at; with fewer turns it may not be.
                 Err(error @ Error::Prompt { .. }) => Ok(Err(error)),
                 other => other.map(Ok),
@@ -162,36 +164,43 @@ impl Session {
         let (dropped, tokens) = fewest_dropped(turns.len(), |dropped| from(turns.get(dropped)), fits)?;
         let tokens = tokens?;
         if tokens.len() > context {
-            return Err(Error::Context { tokens: tokens.len(), context, model: self.model_context() });
+            return Err(Error::Context { tokens: tokens.len(), context, model: session.facts().context });
         }
-        self.chat.dropped = turns.get(dropped).copied().unwrap_or(self.chat.dropped);
+        self.dropped = turns.get(dropped).copied().unwrap_or(self.dropped);
         Ok(Fitted { tokens, dropped })
     }
 
+    /// Where the turns begin that the model sees.
+    fn turns(&self) -> Vec<usize> {
+        let seen = self.messages.iter().enumerate().skip(self.dropped);
+        seen.filter(|(_, message)| message.role == USER).map(|(number, _)| number).collect()
+    }
+
     /// The prompt for these messages after the system's.
-    fn encode_chat<'m>(&self, messages: impl Iterator<Item = &'m Message>) -> Result<Vec<u32>, Error> {
-        let source = self.chat.template.as_deref().ok_or(Error::NoTemplate)?;
-        let tokenizer = self.tokenizer()?;
+    fn encode<'m>(&self, session: &Session, messages: impl Iterator<Item = &'m Message>) -> Result<Vec<u32>, Error> {
+        let tokenizer = session.tokenizer()?;
         let text = |id: Option<u32>| -> Result<String, Error> {
             let bytes = id.map(|id| tokenizer.token_bytes(id)).transpose()?;
             Ok(String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned())
         };
-        let system = self.chat.system.iter().map(|text| Message::new(SYSTEM, text));
+        let system = self.system.iter().map(|text| Message::new(SYSTEM, text));
         let said: Vec<Message> = system.chain(messages.cloned()).collect();
-        let mut values = tokenizer.values(said.iter().map(|m| &*m.content).chain([source]));
+        let mut values = tokenizer.values(said.iter().map(|m| &*m.content).chain([self.template.source()]));
         // Roles are this program's own words, which templates compare.
         let messages = said.iter().map(|m| Message::new(&*m.role, values.protect(&m.content))).collect();
         let (bos_token, eos_token) = (text(tokenizer.bos())?, text(tokenizer.eos())?);
         let conversation = Conversation { messages, add_generation_prompt: true, bos_token, eos_token };
-        let helper = own_program().map_err(Error::io(Path::new("/proc/self/exe"), "find"))?;
-        let prompt = ChatTemplate::from_source(source)?.render_isolated(&helper, &conversation)?;
-        self.check_prompt(&prompt)?;
+        let prompt = match &self.renderer {
+            Some(program) => self.template.render_isolated(program, &conversation)?,
+            None => self.template.render(&conversation)?,
+        };
+        session.check_prompt(&prompt)?;
         Ok(with_bos(tokenizer, tokenizer.encode_rendered(&prompt, &values)?))
     }
 }
 
 /// The fewest of `turns` turns to drop so that the rest fits, and the rest; all but the last where nothing does. Fewer turns take no more
-/// tokens, so halving finds it: rendering a turn starts a process.
+/// tokens, so halving finds it: rendering may start a process.
 fn fewest_dropped<T, E>(
     turns: usize,
     mut render: impl FnMut(usize) -> Result<T, E>,

@@ -1,0 +1,56 @@
+//! Which option mends what a library's error is about. Libraries know no options: who embeds them has none.
+
+use ixc::Error;
+use ixc::files::OutputError;
+use ixc::frontend::template::known;
+use ixc::kernels::KernelError;
+use ixc::kernels::bundle::BundleError;
+use ixc::runtime::file::FileError;
+use ixc::runtime::load::LoadError;
+
+/// What helps against an error, where an option does.
+pub fn hint(error: &Error) -> Option<String> {
+    let hint = match error {
+        Error::PlanDefers => "give --defer to `ixc compile`, or run the model file",
+        Error::NeedsCpu { .. } => "--emulate runs it in the emulator, slowly",
+        Error::NoEarlyRouters => "compile it with --prefetch router, or choose previous, frequency or auto",
+        Error::NoGroups => "leave --experts map out, or compile a model that has experts with --memory",
+        Error::NotPlan { .. } => "--model names the model file of a plan",
+        Error::NoTemplate => {
+            let names = known::names().join(", ");
+            return Some(format!(
+                "--chat-template names one ({names}) or a file with one, and -p without --chat needs none"
+            ));
+        }
+        Error::NoModelFile { .. } => "--model FILE says where it is",
+        Error::Context { context, model, .. } | Error::Prompt { context, model, .. } if model > context => {
+            "--ctx makes it larger"
+        }
+        Error::Load(error) => of_load(error)?,
+        Error::PlanFile(FileError::Source(error)) => of_load(error)?,
+        Error::Output(error) | Error::PlanFile(FileError::Output(error)) => of_output(error)?,
+        Error::Kernel(error) => match &**error {
+            KernelError::NeedsDims { .. } => "give them with --dims",
+            KernelError::Missing { .. } => "--emulate runs it anywhere",
+            KernelError::Bundle(BundleError::Missing { .. }) => "without --native it is emulated",
+            _ => return None,
+        },
+        _ => return None,
+    };
+    Some(hint.into())
+}
+
+fn of_load(error: &LoadError) -> Option<&'static str> {
+    match error {
+        LoadError::NoModelFile { .. } => Some("--model FILE says where it is"),
+        LoadError::OtherModel { .. } => Some("name the right file with --model, or compile the model again"),
+        LoadError::PackedExperts { .. } => {
+            Some("compile with --no-pack, or with --pack so that the plan file has them as kernels read them")
+        }
+        _ => None,
+    }
+}
+
+fn of_output(error: &OutputError) -> Option<&'static str> {
+    matches!(error, OutputError::Foreign { .. }).then_some("--force replaces it")
+}
