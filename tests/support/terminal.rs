@@ -34,6 +34,11 @@ impl Terminal {
         assert_eq!(opened, 0, "{}", io::Error::last_os_error());
         // SAFETY: both were opened just now, and nobody else has them.
         let (master, terminal) = unsafe { (OwnedFd::from_raw_fd(master), OwnedFd::from_raw_fd(terminal)) };
+        // A program that another test starts meanwhile would keep this terminal from ending.
+        for end in [&master, &terminal] {
+            // SAFETY: it sets a flag of a descriptor that is open.
+            assert_eq!(unsafe { libc::fcntl(end.as_raw_fd(), libc::F_SETFD, libc::FD_CLOEXEC) }, 0);
+        }
         let end = || Stdio::from(terminal.try_clone().unwrap());
         command.stdin(end()).stderr(end()).stdout(stdout.unwrap_or_else(end));
         let number = terminal.as_raw_fd();
@@ -97,5 +102,13 @@ impl Terminal {
         let count = self.master.read(&mut buffer).unwrap_or(0);
         self.seen.extend(&buffer[..count]);
         count > 0
+    }
+}
+
+/// A test that fails leaves no program behind that waits for somebody to type.
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
