@@ -17,9 +17,6 @@ use ixc::error::Class;
 
 use super::{BadInput, Usage, interrupt, output};
 
-/// Exit status after Ctrl-C.
-pub const INTERRUPTED: u8 = 130;
-
 /// The exit status of a kind of failure.
 pub const fn status(class: Class) -> u8 {
     match class {
@@ -43,7 +40,7 @@ pub fn failure(failure: &anyhow::Error) -> (u8, Option<String>) {
             };
         }
         if cause.is::<interrupt::Interrupted>() {
-            return (INTERRUPTED, None);
+            return (interrupt::STATUS, None);
         }
         if cause.is::<Usage>() {
             return said(Class::Usage);

@@ -12,6 +12,9 @@
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+/// Exit status after Ctrl-C.
+pub const STATUS: u8 = 130;
+
 /// What a token may take at least before it counts as stuck.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How much longer than the others' a token's time may be.
@@ -69,7 +72,7 @@ fn watch(patience: Duration) {
 
 fn end() -> ! {
     super::output::note!("");
-    std::process::exit(super::failure::INTERRUPTED.into());
+    std::process::exit(STATUS.into());
 }
 
 /// A text is being written, until this is dropped.
