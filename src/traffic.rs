@@ -10,11 +10,8 @@
 
 use std::collections::{HashMap, HashSet};
 
-use ixc_ir::graph::{Dim, Module, Op, OpKind, Operand, Type, ValueId, Weight, WeightId};
+use ixc_ir::graph::{Dim, Field, Module, Op, OpKind, Operand, Type, ValueId, Weight, WeightId};
 use serde::Serialize;
-
-/// Bytes of an element of the KV cache.
-const CACHE_ELEMENT: u64 = 2;
 
 /// What one token of decoding reads at least, as the model file has it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -28,7 +25,13 @@ pub struct Traffic {
 impl Traffic {
     /// Of a model's graph, before or after passes.
     pub fn of(module: &Module) -> Traffic {
-        let mut traffic = Traffic::default();
+        let fields = module.states.iter().flat_map(|state| &state.fields);
+        let positions = fields.filter(|field| field.dims.iter().any(|dim| dim.fixed().is_none()));
+        let bytes = |field: &Field| {
+            let elements = field.dims.iter().filter_map(Dim::fixed).fold(1, u64::saturating_mul);
+            field.format.row_bytes(elements).unwrap_or(0)
+        };
+        let mut traffic = Traffic { weights: 0, cache_per_position: positions.map(bytes).fold(0, u64::saturating_add) };
         for function in &module.functions {
             let ty = |value: ValueId| function.ty(value);
             // A dequantised weight is read where it is used: that op knows how many experts.
@@ -43,10 +46,6 @@ impl Traffic {
                     dequantised.insert(*result, *weight);
                     continue;
                 }
-                if let OpKind::KvAppend | OpKind::RopeAppend = op.kind {
-                    let lengths = ["k", "v"].map(|name| elements_of_a_row(op, name, ty));
-                    traffic.cache_per_position += lengths.iter().sum::<u64>() * CACHE_ELEMENT;
-                }
                 // Says what will be read; the readers are counted.
                 if op.kind == OpKind::ExpertPrefetch {
                     continue;
@@ -55,7 +54,7 @@ impl Traffic {
                     let weight = match operand {
                         Operand::Weight(weight) => Some(*weight),
                         Operand::Value(value) => dequantised.get(value).copied(),
-                        Operand::Absent => None,
+                        Operand::State(_) | Operand::Absent => None,
                     };
                     let weight = weight.filter(|weight| read.insert((*weight, op.kind == OpKind::Embed)));
                     if let Some(weight) = weight.and_then(|weight| module.weights.get(weight.index())) {
@@ -82,20 +81,12 @@ fn bytes_read<'t>(op: &Op, weight: &Weight, ty: impl Fn(ValueId) -> &'t Type) ->
         OpKind::ExpertMatmul | OpKind::ExpertSwiglu | OpKind::ExpertDown => {
             let used = match op.operand("ids") {
                 Operand::Value(ids) => ty(ids).dims().last().and_then(Dim::fixed),
-                Operand::Weight(_) | Operand::Absent => None,
+                Operand::Weight(_) | Operand::State(_) | Operand::Absent => None,
             };
             let experts = weight.shape.first().copied().unwrap_or(1).max(1);
             row.saturating_mul(rows / experts).saturating_mul(used.unwrap_or(experts))
         }
         _ => row.saturating_mul(rows),
-    }
-}
-
-/// Elements of one token's row of an operand.
-fn elements_of_a_row<'t>(op: &Op, name: &str, ty: impl Fn(ValueId) -> &'t Type) -> u64 {
-    match op.operand(name) {
-        Operand::Value(value) => ty(value).dims().iter().skip(1).filter_map(Dim::fixed).product(),
-        Operand::Weight(_) | Operand::Absent => 0,
     }
 }
 
@@ -137,7 +128,7 @@ weight @table : f32[10, 256]
 weight @router : f32[4, 256]
 weight @down : q8_0[4, 256, 256]
 
-func @step(%ids: i32[T], %pos: i32[T], %rows: i32[L], %kv: token) -> (f32[L, 256], token) {
+func @step(%ids: i32[T], %pos: i32[T], %rows: i32[L]) -> (f32[L, 256]) {
   %x = embed %ids, @table
   %r = dequantise @router
   %s = matmul %x, %r
@@ -146,7 +137,7 @@ func @step(%ids: i32[T], %pos: i32[T], %rows: i32[L], %kv: token) -> (f32[L, 256
   %y = expert.matmul %x, %e, %d
   %z = expert.combine %y, %p
   %o = take_rows %z, %rows
-  return %o, %kv
+  return %o
 }
 ";
         let module = ixc_ir::graph::parse::parse(text).unwrap();

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use ixc_ir::graph::op::{AttrKind, Effect, OPS as GRAPH_OPS, OperandKind};
 use ixc_ir::kernel::op::{ImmKind, Memory, OPS as KERNEL_OPS};
+use ixc_ir::state::STATES;
 
 /// Text for a table cell.
 fn cell(text: &str) -> String {
@@ -23,7 +24,7 @@ fn graph_ops() -> String {
             .iter()
             .map(|o| match o.kind {
                 OperandKind::Value => format!("%{}", o.name),
-                OperandKind::Weight => format!("@{}", o.name),
+                OperandKind::Weight | OperandKind::State => format!("@{}", o.name),
                 OperandKind::OptValue => format!("[%{}]", o.name),
                 OperandKind::OptWeight => format!("[@{}]", o.name),
             })
@@ -53,6 +54,28 @@ fn graph_ops() -> String {
             operands.join(", "),
             attrs.join(", "),
             row.results,
+            cell(row.doc)
+        );
+    }
+    out.push_str(
+        "\n## States\n\nGenerated from the table of kinds in `ir/src/state.rs`: what lasts from step to step, declared as `state @name : kind fields`.\n\n\
+         | kind | fields | back to an earlier position | `window` | shared prefixes | meaning |\n| --- | --- | --- | --- | --- | --- |\n",
+    );
+    let yes = |is: bool| if is { "yes" } else { "no" };
+    for row in STATES {
+        let fields = row.fields.iter().map(|field| {
+            let dims = if field.positions { "[columns, S, width]" } else { "[...]" };
+            format!("{}: {}{dims}", field.name, field.format)
+        });
+        let rollbacks: Vec<&str> = row.rollbacks.iter().map(|rollback| rollback.word()).collect();
+        let _ = writeln!(
+            out,
+            "| `{}` | {} | {} | {} | {} | {} |",
+            row.name,
+            fields.collect::<Vec<_>>().join(", "),
+            rollbacks.join(" or "),
+            yes(row.windowed),
+            yes(row.shared),
             cell(row.doc)
         );
     }

@@ -285,7 +285,7 @@ fn graph(gguf: &Gguf, used: u64) -> anyhow::Result<(Module, u64)> {
     let down = product(&mut graph, inner, "down")?;
     let sum = graph.expert_combine(down, shares)?;
     let out = graph.take_rows(sum, step.rows)?;
-    Ok((graph.finish(&[out, step.kv]), rows))
+    Ok((graph.finish(&[out]), rows))
 }
 
 #[cfg(test)]

@@ -14,4 +14,5 @@ pub mod format;
 pub mod graph;
 pub mod kernel;
 pub mod plan;
+pub mod state;
 pub mod units;

@@ -203,10 +203,11 @@ fn scaled_rope_follows_the_formulas() {
     assert_eq!(yarn[46], plain[46] / 4.0);
 }
 
-const ATTEND: &str = "func @f(%kv: token, %q: f32[T, 2, 1], %k: f32[T, 1, 1], %v: f32[T, 1, 2], %p: i32[T])
-    -> (f32[T, 2, 2], token) {
-    %1 = kv.append %kv, %k, %v, %p {layer = 5}
-    %y, %2 = attention %q, %1, %p {layer = 5, kv_heads = 1, scale = 0.5}
+const ATTEND: &str = "state @kv : paged f16[1, S, 1], f16[1, S, 2]
+    func @f(%kv: token<@kv>, %q: f32[T, 2, 1], %k: f32[T, 1, 1], %v: f32[T, 1, 2], %p: i32[T])
+    -> (f32[T, 2, 2], token<@kv>) {
+    %1 = kv.append %kv, %k, %v, %p
+    %y, %2 = attention %q, %1, %p {scale = 0.5}
     return %y, %2 }";
 
 fn attend(q: &[f32], k: &[f32], v: &[f32], p: &[i32]) -> Vec<Value> {
@@ -307,7 +308,11 @@ weight @eg : q4_k[4, 64, 256] weight @eu : q6_k[4, 64, 256] weight @ed : q8_0[4,
 
 /// Runs two functions on the same arguments and expects the same bits.
 fn same(params: &str, results: &str, fused: &str, plain: &str, args: &[Value]) {
-    let function = |body: &str| format!("{WEIGHTS}\nfunc @f({params}) -> ({results}) {{ {body} }}");
+    let function = |body: &str| {
+        format!(
+            "{WEIGHTS}\nstate @kv : paged f16[4, S, 16], f16[4, S, 8]\nfunc @f({params}) -> ({results}) {{ {body} }}"
+        )
+    };
     let module = parse(&function(fused)).unwrap_or_else(|e| panic!("{e}\n{fused}"));
     let mut rng = Rng::new(11);
     let weights: Vec<Vec<u8>> = module
@@ -437,16 +442,14 @@ fn rope_heads_and_append_are_their_parts() {
         ),
         &[noise(&[3, 64], 10), pos.clone()],
     );
-    let attention = "attention %q, %1, %p {layer = 0, kv_heads = 4, scale = 0.25} return %y, %2";
+    let attention = "attention %q, %1, %p {scale = 0.25} return %y, %2";
     same(
-        "%kv: token, %q: f32[T, 8, 16], %x: f32[T, 64], %v: f32[T, 32], %p: i32[T]",
-        "f32[T, 8, 8], token",
-        &format!(
-            "%1 = rope.append %kv, %x, %v, %p, @hn, @ff {{layer = 0, heads = 4, eps = 1e-6, {rope}}} %y, %2 = {attention}"
-        ),
+        "%kv: token<@kv>, %q: f32[T, 8, 16], %x: f32[T, 64], %v: f32[T, 32], %p: i32[T]",
+        "f32[T, 8, 8], token<@kv>",
+        &format!("%1 = rope.append %kv, %x, %v, %p, @hn, @ff {{heads = 4, eps = 1e-6, {rope}}} %y, %2 = {attention}"),
         &format!(
             "%h = split_heads %x {{heads = 4}} %n = rms_norm %h, @hn {{eps = 1e-6}} %k = rope %n, %p, @ff {{{rope}}}
-             %w = split_heads %v {{heads = 4}} %1 = kv.append %kv, %k, %w, %p {{layer = 0}} %y, %2 = {attention}"
+             %w = split_heads %v {{heads = 4}} %1 = kv.append %kv, %k, %w, %p %y, %2 = {attention}"
         ),
         &[Value::Token, noise(&[3, 8, 16], 12), noise(&[3, 64], 13), noise(&[3, 32], 14), pos],
     );

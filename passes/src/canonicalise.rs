@@ -155,7 +155,7 @@ pub(crate) fn compact(function: &Function) -> Function {
         let operands = op.operands.iter().map(|operand| match operand {
             // A verified function defines before it uses; what does not stays wrong for the verifier to say.
             Operand::Value(value) => Operand::Value(moved[value.index()].unwrap_or(ValueId(u32::MAX))),
-            Operand::Weight(_) | Operand::Absent => *operand,
+            Operand::Weight(_) | Operand::State(_) | Operand::Absent => *operand,
         });
         let operands = operands.collect();
         let results = op.results.iter().map(|&result| define(&mut out, &mut moved, result)).collect();

@@ -85,15 +85,14 @@ struct Layer {
     down: usize,
 }
 
-/// Layers with experts, by how many layers of attention stand before; `None` for one that is of another form.
+/// Layers with experts, by how many ops before mix tokens; `None` for one that is of another form.
 fn layers(function: &Function) -> Vec<(usize, Option<Layer>)> {
     let (mut layers, mut number) = (Vec::new(), 0);
     let uses = Uses::of(function);
     for (i, op) in function.ops.iter().enumerate() {
-        match op.kind {
-            OpKind::Attention => number += 1,
-            OpKind::Route => layers.push((number, layer(function, &uses, i))),
-            _ => {}
+        number += usize::from(op.mixes(function));
+        if op.kind == OpKind::Route {
+            layers.push((number, layer(function, &uses, i)));
         }
     }
     layers

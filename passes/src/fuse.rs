@@ -165,7 +165,7 @@ mod tests {
                 writeln!(weights, "weight @{name}{i} : {format}[{rows}, {row}]").unwrap();
             }
             writeln!(weights, "weight @an{i} : f32[256]\nweight @fn{i} : f32[256]").unwrap();
-            let kv = if i == 0 { "kv".to_owned() } else { format!("kvb{}", i - 1) };
+            writeln!(weights, "state @kv.{i} : paged f16[2, S, 64], f16[2, S, 64]").unwrap();
             write!(
                 ops,
                 "  %h{i} = rms_norm %x{i}, @an{i} {{eps = 1e-6}}
@@ -180,8 +180,9 @@ mod tests {
   %vh{i} = split_heads %v{i} {{heads = 2}}
   %qr{i} = rope %qh{i}, %pos, _ {{{ROPE}}}
   %kr{i} = rope %kh{i}, %pos, _ {{{ROPE}}}
-  %kva{i} = kv.append %{kv}, %kr{i}, %vh{i}, %pos {{layer = {i}}}
-  %a{i}, %kvb{i} = attention %qr{i}, %kva{i}, %pos {{layer = {i}, kv_heads = 2, scale = 0.125}}
+  %kv{i} = state.begin @kv.{i}
+  %kva{i} = kv.append %kv{i}, %kr{i}, %vh{i}, %pos
+  %a{i}, %kvb{i} = attention %qr{i}, %kva{i}, %pos {{scale = 0.125}}
   %ar{i} = merge_heads %a{i}
   %wo{i} = dequantise @o{i}
   %ao{i} = matmul %ar{i}, %wo{i}
@@ -202,15 +203,14 @@ mod tests {
             .unwrap();
         }
         let layers = formats.len();
-        let last = if layers == 0 { "kv".to_owned() } else { format!("kvb{}", layers - 1) };
         let text = format!(
-            "{weights}func @step(%ids: i32[T], %pos: i32[T], %rows: i32[L], %kv: token) -> (f32[L, 512], token) {{
+            "{weights}func @step(%ids: i32[T], %pos: i32[T], %rows: i32[L]) -> (f32[L, 512]) {{
   %x0 = embed %ids, @e
 {ops}  %last = take_rows %x{layers}, %rows
   %norm = rms_norm %last, @n {{eps = 1e-6}}
   %w = dequantise @e
   %logits = matmul %norm, %w
-  return %logits, %{last}
+  return %logits
 }}"
         );
         parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))

@@ -42,7 +42,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::graph::attrs::{Prefetch, RouteAttrs};
 use ixc_ir::graph::op::Effect;
-use ixc_ir::graph::{Attr, Function, Module, Op, OpKind, Operand, Type, ValueId, Weight, WeightId};
+use ixc_ir::graph::{Attr, Function, Held, Module, Op, OpKind, Operand, Type, ValueId, Weight, WeightId};
 
 use crate::canonicalise::compact;
 use crate::manager::{Options, PassError};
@@ -139,13 +139,13 @@ impl Uses {
             let weights = op.operands.iter().filter_map(|operand| match operand {
                 Operand::Weight(weight) => Some(*weight),
                 Operand::Value(value) => dequantised.get(value).copied(),
-                Operand::Absent => None,
+                Operand::State(_) | Operand::Absent => None,
             });
             let weights: Vec<WeightId> = weights.collect();
             weights.iter().for_each(|&weight| *uses.reads.entry(weight).or_default() += 1);
             let ids = |op: &Op| match op.operand("ids") {
                 Operand::Value(ids) => Some(ids),
-                Operand::Weight(_) | Operand::Absent => None,
+                Operand::Weight(_) | Operand::State(_) | Operand::Absent => None,
             };
             if let OpKind::ExpertSwiglu | OpKind::ExpertDown | OpKind::ExpertMatmul = op.kind {
                 ids(op).into_iter().for_each(|ids| uses.readers_of.entry(ids).or_default().push(uses.readers.len()));
@@ -163,11 +163,14 @@ impl Uses {
     }
 
     fn layers(&self, module: &Module, function: &Function) -> Vec<Layer> {
-        let (mut layers, mut number): (Vec<Layer>, i64) = (Vec::new(), 0);
+        let (mut layers, mut number, mut mixed): (Vec<Layer>, i64, i64) = (Vec::new(), 0, 0);
         for (i, op) in function.ops.iter().enumerate() {
+            // Experts follow what mixes the tokens of their layer.
+            if op.mixes(function) {
+                number = number.max(mixed);
+                mixed += 1;
+            }
             match op.kind {
-                // Experts follow the attention of their layer.
-                OpKind::Attention => number = number.max(op.attr("layer").int()),
                 OpKind::Route => {
                     let found = self.layer(module, function, i, number);
                     if found.is_none() {
@@ -236,7 +239,7 @@ impl Uses {
             if ops.insert(at) {
                 open.extend(op.operands.iter().filter_map(|operand| match operand {
                     Operand::Value(value) => Some(*value),
-                    Operand::Weight(_) | Operand::Absent => None,
+                    Operand::Weight(_) | Operand::State(_) | Operand::Absent => None,
                 }));
             }
         }
@@ -267,7 +270,7 @@ type ByOp = HashMap<usize, BTreeSet<usize>>;
 /// The function, where loading is explicit.
 fn explicit(function: &Function, uses: &Uses, layers: &[Layer], predict_extra: Option<u32>) -> Function {
     let mut out = Function { ops: Vec::new(), ..function.clone() };
-    let mut slots = out.push(OpKind::ExpertSlots, Vec::new(), Vec::new(), vec![Type::Token])[0];
+    let mut slots = out.push(OpKind::ExpertSlots, Vec::new(), Vec::new(), vec![Type::Token(Held::Experts)])[0];
     // Ids of each part once they have been waited for.
     let mut ready: HashMap<ValueId, ValueId> = HashMap::new();
     let parts: Vec<(&Layer, &Part)> =
@@ -304,7 +307,7 @@ fn explicit(function: &Function, uses: &Uses, layers: &[Layer], predict_extra: O
                 slots = prefetch(&mut out, slots, part.ids, layer, Prefetch::Routed);
             }
             let operands = vec![Operand::Value(slots), Operand::Value(part.ids)];
-            let types = vec![function.ty(part.ids).clone(), Type::Token];
+            let types = vec![function.ty(part.ids).clone(), Type::Token(Held::Experts)];
             let results = out.push(OpKind::ExpertWait, operands, vec![layer_attr(layer)], types);
             ready.insert(part.ids, results[0]);
             slots = results[1];
@@ -335,7 +338,9 @@ fn explicit(function: &Function, uses: &Uses, layers: &[Layer], predict_extra: O
         for (layer, _) in at(&lasts, i).into_iter().map(|at| parts[at]) {
             if let Some(result) = result {
                 let operands = vec![Operand::Value(slots), Operand::Value(result)];
-                slots = out.push(OpKind::ExpertEvict, operands, vec![layer_attr(layer)], vec![Type::Token])[0];
+                slots =
+                    out.push(OpKind::ExpertEvict, operands, vec![layer_attr(layer)], vec![Type::Token(Held::Experts)])
+                        [0];
             }
         }
     }
@@ -346,7 +351,7 @@ fn prefetch(out: &mut Function, slots: ValueId, ids: ValueId, layer: &Layer, whe
     let mut operands = vec![Operand::Value(slots), Operand::Value(ids)];
     operands.extend(layer.weights.map(Operand::Weight));
     let attrs = vec![Attr::Int(layer.number), Attr::Word(when.word().to_string())];
-    out.push(OpKind::ExpertPrefetch, operands, attrs, vec![Type::Token])[0]
+    out.push(OpKind::ExpertPrefetch, operands, attrs, vec![Type::Token(Held::Experts)])[0]
 }
 
 /// The next layer's router applied behind this layer's: the ids that it names.
@@ -370,7 +375,7 @@ fn predict(
         let op = &function.ops[at];
         let operands = op.operands.iter().map(|operand| match operand {
             Operand::Value(value) => Operand::Value(moved.get(value).copied().unwrap_or(*value)),
-            Operand::Weight(_) | Operand::Absent => *operand,
+            Operand::Weight(_) | Operand::State(_) | Operand::Absent => *operand,
         });
         let types = op.results.iter().map(|&result| function.ty(result).clone()).collect();
         let results = out.push(op.kind, operands.collect(), op.attrs.clone(), types);

@@ -77,7 +77,7 @@ pub struct Settings {
 pub enum ScheduleError {
     /// The module has no function `@step` of the right kind.
     #[error(
-        "a plan is made from a function @step(ids: i32[T], pos: i32[T], rows: i32[L], kv: token) -> (f32[L, vocabulary], token); {problem}"
+        "a plan is made from a function @step(ids: i32[T], pos: i32[T], rows: i32[L]) -> (f32[L, vocabulary]); {problem}"
     )]
     Step {
         /// What is not so.
@@ -152,15 +152,12 @@ pub fn run(module: &Module, weights: &dyn WeightSource, settings: Settings) -> R
     for op in &function.ops {
         lowering.op(op)?;
     }
-    let [logits, token] = function.results[..] else {
+    let [logits] = function.results[..] else {
         return Err(step(format!("it has {} results", function.results.len())));
     };
-    if !lowering.is_cache(token) {
-        return Err(step("its second result is no token of the cache".to_string()));
-    }
     let result = lowering.stored("return", logits)?;
     if result.rows != Rows::Outputs || function.ty(logits).dims().len() != 2 {
-        return Err(step(format!("its first result is {}, of other rows than those wanted", function.ty(logits))));
+        return Err(step(format!("its result is {}, of other rows than those wanted", function.ty(logits))));
     }
     let vocabulary = lower::fit("vocabulary", result.width)?;
     let softmax = lowering.kernel(Softmax { n: vocabulary })?;

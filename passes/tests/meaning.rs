@@ -141,12 +141,13 @@ weight @down0 : f32[6, 8, 8]
 weight @gate1 : f32[6, 8, 8]
 weight @up1 : f32[6, 8, 8]
 weight @down1 : f32[6, 8, 8]
-func @f(%kv: token, %pos: i32[T], %k: f32[T, 1, 8], %x: f32[T, 8], %h: f32[T, 8], %l0: f32[T, 6], %l1: f32[T, 6]) -> (f32[T, 8], token) {
+state @kv.0 : paged f16[1, S, 8], f16[1, S, 8]
+func @f(%kv: token<@kv.0>, %pos: i32[T], %k: f32[T, 1, 8], %x: f32[T, 8], %h: f32[T, 8], %l0: f32[T, 6], %l1: f32[T, 6]) -> (f32[T, 8], token<@kv.0>) {
   %ids0, %p0 = route %l0 {top_k = 4, score = softmax, normalise = true, scale = 1.0}
   %a0 = expert.swiglu %h, %ids0, @gate0, @up0 {format = f32}
   %y0 = expert.down %a0, %ids0, %p0, @down0, %x
-  %kv1 = kv.append %kv, %k, %k, %pos {layer = 0}
-  %heads, %kv2 = attention %k, %kv1, %pos {layer = 0, kv_heads = 1, scale = 0.125}
+  %kv1 = kv.append %kv, %k, %k, %pos
+  %heads, %kv2 = attention %k, %kv1, %pos {scale = 0.125}
   %rows = merge_heads %heads
   %x1 = add %rows, %y0
   %ids1, %p1 = route %l1 {top_k = 4, score = softmax, normalise = true, scale = 1.0}

@@ -10,7 +10,7 @@
 //! ```
 
 use crate::grid::Grid;
-use ixc_ir::graph::types::Caches;
+use ixc_ir::graph::types::CacheShape;
 use ixc_ir::graph::{Function, Module, OpKind, Operand, WeightId};
 use ixc_ir::plan::ATTENTION_BLOCK;
 
@@ -48,10 +48,9 @@ struct Facts {
 
 impl Facts {
     fn of(module: &Module, function: &Function) -> Facts {
-        let layers = Caches::of(module, function);
         let mut facts = Facts { group: 1, ..Facts::default() };
         let mut heads = 1;
-        for (_, shape) in layers.layers() {
+        for shape in module.states.iter().filter_map(CacheShape::of) {
             facts.position = facts.position.max(shape.key.saturating_add(shape.value).saturating_mul(2));
             facts.value = facts.value.max(shape.value);
             heads = heads.max(shape.heads);
@@ -164,9 +163,9 @@ fn latency(facts: &Facts, grid: &Grid, pieces: &Pieces) -> f64 {
 pub(super) fn demand(module: &Module, pieces: &Pieces) -> (u64, u64) {
     let (mut pes, mut bytes) = (0u64, 0u64);
     for function in module.functions.iter().filter(|function| function.name == "step") {
-        let caches = Caches::of(module, function);
+        let caches = module.states.iter().filter_map(CacheShape::of);
         let parts = u64::from(pieces.division().parts);
-        pes = caches.layers().fold(pes, |pes, (_, shape)| pes.saturating_add(shape.heads.saturating_mul(parts)));
+        pes = caches.fold(pes, |pes, shape| pes.saturating_add(shape.heads.saturating_mul(parts)));
         for (w, slices) in matrices(function, pieces) {
             let Some(weight) = module.weights.get(w.index()) else { continue };
             let &[ref lead @ .., n, k] = &weight.shape[..] else { continue };
@@ -194,7 +193,7 @@ fn matrices<'a>(function: &'a Function, pieces: &'a Pieces) -> impl Iterator<Ite
                     _ => &pieces.dense,
                 },
             )),
-            Operand::Weight(_) | Operand::Value(_) | Operand::Absent => None,
+            Operand::Weight(_) | Operand::Value(_) | Operand::State(_) | Operand::Absent => None,
         })
     })
 }

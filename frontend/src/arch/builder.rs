@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use ixc_ir::graph::attrs::{RopeAttrs, RopeStyle, RouteAttrs, RouteScore};
 use ixc_ir::graph::builder::{GraphBuilder, StepParams};
 use ixc_ir::graph::types::TypeError;
-use ixc_ir::graph::{Module, Place, ValueId, WeightId};
+use ixc_ir::graph::{Module, Place, State, ValueId, WeightId};
 
 use super::error::ArchError;
 use super::hyper::{Experts, Hyper};
@@ -30,8 +30,6 @@ pub(super) struct Builder<'a> {
     architecture: &'static str,
     graph: GraphBuilder,
     step: StepParams,
-    /// The cache after the ops so far.
-    kv: ValueId,
     used: HashSet<String>,
 }
 
@@ -40,7 +38,7 @@ impl<'a> Builder<'a> {
     pub fn new(gguf: &'a Gguf, hyper: &'a Hyper, architecture: &'static str) -> Builder<'a> {
         let mut graph = GraphBuilder::new("step");
         let step = graph.step_params();
-        Builder { gguf, hyper, architecture, graph, step, kv: step.kv, used: HashSet::new() }
+        Builder { gguf, hyper, architecture, graph, step, used: HashSet::new() }
     }
 
     /// Ends the function with its results; refuses or reports tensors that nothing used, unless layers were left out on purpose.
@@ -48,7 +46,7 @@ impl<'a> Builder<'a> {
         if whole {
             self.report_unused()?;
         }
-        Ok(self.graph.finish(&[logits, self.kv]))
+        Ok(self.graph.finish(&[logits]))
     }
 
     fn report_unused(&self) -> Result<(), ArchError> {
@@ -215,15 +213,19 @@ impl<'a> Builder<'a> {
         self.typed(y)
     }
 
-    /// Appends `k` and `v` to the cache of `layer`, then attends with `q`; all `[T, heads, d]`.
+    /// Appends `k` and `v` to a state of `layer`, then attends with `q`; all `[T, heads, d]`.
     pub fn attend(&mut self, layer: usize, q: ValueId, k: ValueId, v: ValueId) -> Result<ValueId, ArchError> {
         let facts = &self.hyper.layers[layer];
-        let layer = layer as u64;
-        let kv = self.graph.kv_append(self.kv, k, v, self.step.pos, layer);
+        let state = State::paged(&format!("kv.{layer}"), facts.kv_heads, facts.key_length, facts.value_length);
+        let scale = facts.attention_scale;
+        let state = self.graph.state(state);
+        let state = self.typed(state)?;
+        let kv = self.graph.state_begin(state);
         let kv = self.typed(kv)?;
-        let y = self.graph.attention(q, kv, self.step.pos, layer, facts.kv_heads, facts.attention_scale);
-        let (y, kv) = self.typed(y)?;
-        self.kv = kv;
+        let kv = self.graph.kv_append(kv, k, v, self.step.pos);
+        let kv = self.typed(kv)?;
+        let y = self.graph.attention(q, kv, self.step.pos, scale);
+        let (y, _) = self.typed(y)?;
         Ok(y)
     }
 

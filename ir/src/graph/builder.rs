@@ -14,7 +14,7 @@
 //! let x = b.rms_norm(x, norm, 1e-6)?;
 //! let w = b.dequantise(table)?;
 //! let logits = b.matmul(x, w)?;
-//! let module = b.finish(&[logits, step.kv]);
+//! let module = b.finish(&[logits]);
 //! # assert_eq!(module.functions[0].ty(logits).to_string(), "f32[L, 4096]");
 //! # Ok(())
 //! # }
@@ -26,8 +26,10 @@
 use std::collections::HashMap;
 
 use super::attrs::{Prefetch, RopeAttrs, RouteAttrs, int};
-use super::types::{Caches, TypeError, check_weight, result_types_after};
-use super::{Attr, Dim, Function, Module, OpKind, Operand, Place, Type, Unary, ValueId, Weight, WeightId};
+use super::types::{TypeError, check_state, check_weight, result_types};
+use super::{
+    Attr, Dim, Function, Module, OpKind, Operand, Place, State, StateId, Type, Unary, ValueId, Weight, WeightId,
+};
 use crate::format::Format;
 
 /// A module under construction, with one open function.
@@ -35,8 +37,8 @@ use crate::format::Format;
 pub struct GraphBuilder {
     module: Module,
     function: Function,
-    caches: Caches,
     names: HashMap<String, WeightId>,
+    states: HashMap<String, StateId>,
 }
 
 /// The parameters of `@step`, in order.
@@ -48,8 +50,6 @@ pub struct StepParams {
     pub pos: ValueId,
     /// Rows whose logits are wanted, `i32[L]`.
     pub rows: ValueId,
-    /// The KV cache.
-    pub kv: ValueId,
 }
 
 /// Operands of `linear.qkv` for one of query, key and value.
@@ -84,7 +84,8 @@ impl GraphBuilder {
     pub fn extend(module: Module, function: &str) -> GraphBuilder {
         let ids = (0..).map(WeightId);
         let names = module.weights.iter().map(|weight| weight.name.clone()).zip(ids).collect();
-        GraphBuilder { module, names, ..GraphBuilder::new(function) }
+        let states = module.states.iter().map(|state| state.name.clone()).zip((0..).map(StateId)).collect();
+        GraphBuilder { module, names, states, ..GraphBuilder::new(function) }
     }
 
     /// The module so far, without the open function.
@@ -135,6 +136,20 @@ impl GraphBuilder {
         self.names.get(name).copied()
     }
 
+    /// Declares a state.
+    ///
+    /// # Errors
+    /// When the name is taken, or the state is not one of its kind.
+    pub fn state(&mut self, state: State) -> Result<StateId, TypeError> {
+        check_state(&state)?;
+        let id = StateId(self.module.states.len() as u32);
+        if self.states.insert(state.name.clone(), id).is_some() {
+            return Err(TypeError::DuplicateState { name: state.name });
+        }
+        self.module.states.push(state);
+        Ok(id)
+    }
+
     /// Adds a parameter.
     pub fn param(&mut self, name: &str, ty: Type) -> ValueId {
         self.function.add_param(name, ty)
@@ -146,7 +161,6 @@ impl GraphBuilder {
             ids: self.param("ids", Type::i32([Dim::symbol("T")])),
             pos: self.param("pos", Type::i32([Dim::symbol("T")])),
             rows: self.param("rows", Type::i32([Dim::symbol("L")])),
-            kv: self.param("kv", Type::Token),
         }
     }
 
@@ -160,8 +174,7 @@ impl GraphBuilder {
     /// # Errors
     /// When the type rule refuses it.
     pub fn op(&mut self, kind: OpKind, operands: Vec<Operand>, attrs: Vec<Attr>) -> Result<Vec<ValueId>, TypeError> {
-        let types = result_types_after(&self.caches, &self.module, &self.function, kind, &operands, &attrs)?;
-        self.caches.note(&self.module, &self.function, kind, &operands, &attrs);
+        let types = result_types(&self.module, &self.function, kind, &operands, &attrs)?;
         Ok(self.function.push(kind, operands, attrs, types))
     }
 
@@ -246,16 +259,14 @@ impl GraphBuilder {
         self.one(OpKind::Rope, vec![V(x), V(pos), opt_weight(factors)], rope.attrs())
     }
 
+    /// `state.begin`: the first token of a state.
+    pub fn state_begin(&mut self, state: StateId) -> Result<ValueId, TypeError> {
+        self.one(OpKind::StateBegin, vec![Operand::State(state)], vec![])
+    }
+
     /// `kv.append`: the next token.
-    pub fn kv_append(
-        &mut self,
-        kv: ValueId,
-        k: ValueId,
-        v: ValueId,
-        pos: ValueId,
-        layer: u64,
-    ) -> Result<ValueId, TypeError> {
-        self.one(OpKind::KvAppend, vec![V(kv), V(k), V(v), V(pos)], vec![int(layer)])
+    pub fn kv_append(&mut self, kv: ValueId, k: ValueId, v: ValueId, pos: ValueId) -> Result<ValueId, TypeError> {
+        self.one(OpKind::KvAppend, vec![V(kv), V(k), V(v), V(pos)], vec![])
     }
 
     /// `attention`: the result and the next token.
@@ -264,12 +275,9 @@ impl GraphBuilder {
         q: ValueId,
         kv: ValueId,
         pos: ValueId,
-        layer: u64,
-        kv_heads: u64,
         scale: f64,
     ) -> Result<(ValueId, ValueId), TypeError> {
-        let attrs = vec![int(layer), int(kv_heads), Attr::rounded(scale)];
-        self.two(OpKind::Attention, vec![V(q), V(kv), V(pos)], attrs)
+        self.two(OpKind::Attention, vec![V(q), V(kv), V(pos)], vec![Attr::rounded(scale)])
     }
 
     /// `route`: expert ids and weights.
@@ -372,13 +380,12 @@ impl GraphBuilder {
         pos: ValueId,
         norm: Option<WeightId>,
         factors: Option<WeightId>,
-        layer: u64,
         heads: u64,
         eps: f64,
         rope: &RopeAttrs,
     ) -> Result<ValueId, TypeError> {
         let operands = vec![V(kv), V(k), V(v), V(pos), opt_weight(norm), opt_weight(factors)];
-        let mut attrs = vec![int(layer), int(heads), Attr::rounded(eps)];
+        let mut attrs = vec![int(heads), Attr::rounded(eps)];
         attrs.extend(rope.attrs());
         self.one(OpKind::RopeAppend, operands, attrs)
     }

@@ -3,7 +3,7 @@
 //! Values are f32; within an op everything is accumulated in f64 and rounded once, at its result. Weights are dequantised
 //! by the format table. A fused op is defined as the ops that it replaces, rounding included, with its activations
 //! dequantised and multiplied exactly: what a kernel may differ by is only the order of its sums. RoPE, routing and
-//! attention are in [`math`], quantisation in [`super::quantise`]. The KV cache is f32.
+//! attention are in [`math`], quantisation in [`super::quantise`]. State is f32, whatever its declared format.
 //!
 //! ```
 //! use ixc_ir::graph::builder::GraphBuilder;
@@ -38,46 +38,39 @@ use super::op::{OpKind, Unary};
 use super::quantise::quantise;
 use super::types::CacheShape;
 use super::verify::verify;
-use super::{Dim, Element, Function, Module, Op, Operand, Type, ValueId, WeightId};
+use super::{Dim, Element, Field, Function, Held, Module, Op, Operand, State, StateId, Type, ValueId, WeightId};
 use crate::format::Format;
 
-/// An interpreter with its KV cache.
+/// An interpreter with the states of its module.
 pub struct Interpreter<'a> {
     module: &'a Module,
     weights: &'a dyn WeightSource,
-    caches: BTreeMap<i64, LayerCache>,
+    /// By state, the elements of each field: `[position][column][element]` where there are positions, as many as there were.
+    states: Vec<Vec<Vec<f32>>>,
 }
 
-struct LayerCache {
-    shape: CacheShape,
-    /// `[position][head][element]`.
-    keys: Vec<f32>,
-    /// `[position][head][element]`.
-    values: Vec<f32>,
-}
-
-impl LayerCache {
-    fn len(&self) -> usize {
-        self.keys.len() / (self.shape.heads * self.shape.key) as usize
-    }
+/// The fields of a state at the start of a sequence.
+fn empty(state: &State) -> Vec<Vec<f32>> {
+    let elements = |field: &Field| field.dims.iter().map(|dim| dim.fixed().unwrap_or(0) as usize).product();
+    state.fields.iter().map(|field| vec![0.0; elements(field)]).collect()
 }
 
 impl<'a> Interpreter<'a> {
-    /// An interpreter with an empty KV cache.
+    /// An interpreter at the start of a sequence.
     ///
     /// # Errors
     /// When the module does not verify.
     pub fn new(module: &'a Module, weights: &'a dyn WeightSource) -> Result<Interpreter<'a>, InterpretError> {
         verify(module)?;
-        Ok(Interpreter { module, weights, caches: BTreeMap::new() })
+        Ok(Interpreter { module, weights, states: module.states.iter().map(empty).collect() })
     }
 
-    /// Empties the KV cache.
+    /// Goes back to the start of a sequence.
     pub fn reset(&mut self) {
-        self.caches.clear();
+        self.states = self.module.states.iter().map(empty).collect();
     }
 
-    /// One step of a model: the logits of `rows`, row-major. What it appends to the KV cache stays for the next step.
+    /// One step of a model: the logits of `rows`, row-major. States stay as it left them for the next step.
     ///
     /// # Errors
     /// See [`Interpreter::run`].
@@ -91,7 +84,7 @@ impl<'a> Interpreter<'a> {
             let ints: Result<Vec<i32>, _> = data.iter().map(|&n| i32::try_from(n)).collect();
             Ok::<Value, InterpretError>(Value::I32 { dims: vec![data.len()], data: ints.map_err(wide)? })
         };
-        let args = vec![i32s("ids", tokens)?, i32s("pos", positions)?, i32s("rows", rows)?, Value::Token];
+        let args = vec![i32s("ids", tokens)?, i32s("pos", positions)?, i32s("rows", rows)?];
         match self.run("step", args)?.into_iter().next() {
             Some(Value::F32 { data, .. }) => Ok(data),
             Some(_) | None => Err(InterpretError::NoFunction { name: "step whose first result is logits".to_string() }),
@@ -146,7 +139,7 @@ impl<'a> Interpreter<'a> {
                 return Err(InterpretError::Argument {
                     name: function.label(param),
                     found: self.describe(&arg),
-                    expected: format!("{ty} with {symbols:?}"),
+                    expected: format!("{} with {symbols:?}", ty.text(self.module)),
                 });
             }
             env.values[param.index()] = Some(arg);
@@ -156,7 +149,7 @@ impl<'a> Interpreter<'a> {
 
     fn fits<'t>(&self, ty: &'t Type, arg: &Value, symbols: &mut HashMap<&'t str, usize>) -> bool {
         let (element, dims) = match ty {
-            Type::Token => return *arg == Value::Token,
+            Type::Token(_) => return *arg == Value::Token,
             Type::Tensor { element, dims } => (*element, dims),
         };
         let count = |dims: &[usize]| dims.iter().try_fold(1usize, |n, &dim| n.checked_mul(dim));
@@ -253,15 +246,14 @@ impl<'a> Interpreter<'a> {
             }
             OpKind::KvAppend => {
                 let (k, v) = (value("k"), value("v"));
-                let (k_dims, v_dims) = (self.dims(k), self.dims(v));
-                let shape = CacheShape { heads: k_dims[1] as u64, key: k_dims[2] as u64, value: v_dims[2] as u64 };
                 let (k, v) = (self.floats(k)?.into_owned(), self.floats(v)?.into_owned());
-                self.append(op, shape, &k, &v, ints(value("pos")))?;
+                self.append(op, env.state(op, "kv"), &k, &v, ints(value("pos")))?;
                 Ok(vec![Value::Token])
             }
             OpKind::Attention => {
                 let q = f32s(self, "q")?;
-                let (y, dims) = self.attention(op, &q, &self.dims(value("q")), ints(value("pos")))?;
+                let state = env.state(op, "kv");
+                let (y, dims) = self.attention(op, state, &q, &self.dims(value("q")), ints(value("pos")))?;
                 Ok(vec![Value::F32 { dims, data: y }, Value::Token])
             }
             OpKind::Route => {
@@ -337,12 +329,11 @@ impl<'a> Interpreter<'a> {
             }
             OpKind::RopeAppend => {
                 let heads = op.attr("heads").int() as usize;
-                let (key, width) = (self.dims(value("k"))[1] / heads, self.dims(value("v"))[1] / heads);
+                let key = self.dims(value("k"))[1] / heads;
                 let pos = ints(value("pos"));
                 let k = self.rope_heads(op, &f32s(self, "k")?, heads, key, pos)?;
                 let v = f32s(self, "v")?.into_owned();
-                let shape = CacheShape { heads: heads as u64, key: key as u64, value: width as u64 };
-                self.append(op, shape, &k, &v, pos)?;
+                self.append(op, env.state(op, "kv"), &k, &v, pos)?;
                 Ok(vec![Value::Token])
             }
             OpKind::ExpertSwiglu => {
@@ -374,7 +365,9 @@ impl<'a> Interpreter<'a> {
                 Ok([part(0, now), part(now, dims[1])].concat())
             }
             // Where weights are when is not what they are.
-            OpKind::ExpertSlots | OpKind::ExpertPrefetch | OpKind::ExpertEvict => Ok(vec![Value::Token]),
+            OpKind::StateBegin | OpKind::ExpertSlots | OpKind::ExpertPrefetch | OpKind::ExpertEvict => {
+                Ok(vec![Value::Token])
+            }
             OpKind::ExpertWait => Ok(vec![value("ids").clone(), Value::Token]),
         }
     }
@@ -433,7 +426,7 @@ impl<'a> Interpreter<'a> {
         match operand {
             Operand::Weight(weight) => self.dequantised(weight).map(Some),
             Operand::Absent => Ok(None),
-            Operand::Value(value) => unreachable!("verified: {value:?} is no weight"),
+            other @ (Operand::Value(_) | Operand::State(_)) => unreachable!("verified: {other:?} is no weight"),
         }
     }
 
@@ -478,30 +471,37 @@ impl<'a> Interpreter<'a> {
         Ok(math::rope(x, heads, size, pos, &RopeAttrs::from_op(op), factors.as_deref()))
     }
 
-    /// Puts rows into the cache: at a position that it has, in place of that; else right behind the last.
+    /// The shape of a `paged` state.
+    fn cache(&self, state: StateId) -> CacheShape {
+        match CacheShape::of(&self.module.states[state.index()]) {
+            Some(shape) => shape,
+            None => unreachable!("verified: state {} is paged", state.0),
+        }
+    }
+
+    /// Puts rows into a `paged` state: at a position that it has, in place of that; else right behind the last.
     fn append(
         &mut self,
         op: &Op,
-        shape: CacheShape,
+        state: StateId,
         k: &[f32],
         v: &[f32],
         positions: &[i32],
     ) -> Result<(), InterpretError> {
-        let layer = op.attr("layer").int();
-        let new = || LayerCache { shape, keys: Vec::new(), values: Vec::new() };
-        let cache = self.caches.entry(layer).or_insert_with(new);
-        if cache.shape != shape {
-            *cache = new();
-        }
+        let shape = self.cache(state);
         let (key, value) = ((shape.heads * shape.key) as usize, (shape.heads * shape.value) as usize);
+        let [keys, values] = &mut self.states[state.index()][..] else {
+            unreachable!("verified: state {} has keys and values", state.0)
+        };
         for ((k, v), &position) in k.chunks_exact(key).zip(v.chunks_exact(value)).zip(positions) {
-            let at = index(op.kind.row().mnemonic, "position", position, cache.len() + 1)?;
-            if at == cache.len() {
-                cache.keys.extend_from_slice(k);
-                cache.values.extend_from_slice(v);
+            let length = keys.len() / key;
+            let at = index(op.kind.row().mnemonic, "position", position, length + 1)?;
+            if at == length {
+                keys.extend_from_slice(k);
+                values.extend_from_slice(v);
             } else {
-                cache.keys[at * key..][..key].copy_from_slice(k);
-                cache.values[at * value..][..value].copy_from_slice(v);
+                keys[at * key..][..key].copy_from_slice(k);
+                values[at * value..][..value].copy_from_slice(v);
             }
         }
         Ok(())
@@ -510,24 +510,30 @@ impl<'a> Interpreter<'a> {
     fn attention(
         &self,
         op: &Op,
+        state: StateId,
         q: &[f32],
         dims: &[usize],
         positions: &[i32],
     ) -> Result<(Vec<f32>, Vec<usize>), InterpretError> {
-        let empty =
-            LayerCache { shape: CacheShape { heads: 1, key: 1, value: 1 }, keys: Vec::new(), values: Vec::new() };
-        let cache = self.caches.get(&op.attr("layer").int()).unwrap_or(&empty);
+        let (cache, window) = (self.cache(state), self.module.states[state.index()].window);
+        let [keys, values] = &self.states[state.index()][..] else {
+            unreachable!("verified: state {} has keys and values", state.0)
+        };
         let shape = AttentionShape {
             heads: dims[1],
-            kv_heads: cache.shape.heads as usize,
+            kv_heads: cache.heads as usize,
             key: dims[2],
-            value: cache.shape.value as usize,
+            value: cache.value as usize,
         };
         let scale = op.attr("scale").float();
+        let length = keys.len() / (cache.heads * cache.key) as usize;
         let mut out = Vec::with_capacity(dims[0] * shape.heads * shape.value);
         for (q, &position) in q.chunks_exact(dims[1] * dims[2]).zip(positions) {
-            let position = index(op.kind.row().mnemonic, "position", position, cache.len())?;
-            out.extend(math::attention(q, &cache.keys, &cache.values, &shape, position, scale));
+            let position = index(op.kind.row().mnemonic, "position", position, length)?;
+            let first = window.map_or(0, |window| (position + 1).saturating_sub(window as usize));
+            let [keys, values] = [(keys, cache.key), (values, cache.value)]
+                .map(|(data, width)| &data[first * (cache.heads * width) as usize..]);
+            out.extend(math::attention(q, keys, values, &shape, position - first, scale));
         }
         Ok((out, vec![dims[0], dims[1], shape.value]))
     }
@@ -539,6 +545,14 @@ struct Env<'a> {
 }
 
 impl Env<'_> {
+    /// The state that an op touches, by its token.
+    fn state(&self, op: &Op, token: &str) -> StateId {
+        match self.function.ty(operand_value(op, token)) {
+            Type::Token(Held::State(state)) => *state,
+            other => unreachable!("verified: {other} is no token of a state"),
+        }
+    }
+
     fn get(&self, id: ValueId) -> &Value {
         match &self.values[id.index()] {
             Some(value) => value,

@@ -1,20 +1,26 @@
 //! Graph IR: a model as SSA over tensors.
 //!
-//! A [`Module`] has weights (symbols, printed without their bytes) and one function `@step`: what one step of the model
-//! computes for `T` tokens. Its parameters are, in this order, the token ids `i32[T]`, their positions `i32[T]`, the rows
-//! whose logits are wanted `i32[L]`, and the KV cache as a `token`; its results are the logits `f32[L, vocab]` and the token.
-//! State is touched only by ops that take and give a `token`, so that order is an edge and never a convention: the KV cache, and
-//! where experts are loaded as they are needed, the memory that they are loaded to (`expert.slots`).
+//! A [`Module`] has weights (symbols, printed without their bytes), states (what lasts from step to step: [`crate::state`]) and one
+//! function `@step`: what one step of the model computes for `T` tokens. Its parameters are, in this order, the token ids `i32[T]`, their
+//! positions `i32[T]` and the rows whose logits are wanted `i32[L]`; its result is the logits `f32[L, vocab]`.
+//!
+//! A state is touched only by ops that take and give its token, so that order is an edge and never a convention: `state.begin @kv.0`
+//! gives the first `token<@kv.0>` of a step. Where experts are loaded as they are needed, the memory that they are loaded to lasts for
+//! one step alone and has a plain `token`, which `expert.slots` gives.
 //!
 //! ```text
 //! weight @output_norm.weight : f32[256] {file = 0, offset = 0x1a000}
 //! weight @output.weight : q6_k[4096, 256] {file = 0, offset = 0x1a400}
-//! func @step(%ids: i32[T], %pos: i32[T], %rows: i32[L], %kv: token) -> (f32[L, 4096], token) {
+//! state @kv.0 : paged f16[2, S, 64], f16[2, S, 64]
+//! func @step(%ids: i32[T], %pos: i32[T], %rows: i32[L]) -> (f32[L, 4096]) {
 //!   ...
+//!   %3 = state.begin @kv.0 : token<@kv.0>
+//!   %4 = kv.append %3, %k, %v, %pos : token<@kv.0>
+//!   %y, %5 = attention %q, %4, %pos {scale = 0.125} : f32[T, 4, 64], token<@kv.0>
 //!   %7 = rms_norm %6, @output_norm.weight {eps = 1e-6} : f32[L, 256]
 //!   %8 = dequantise @output.weight : f32[4096, 256]
 //!   %9 = matmul %7, %8 : f32[L, 4096]
-//!   return %9, %5
+//!   return %9
 //! }
 //! ```
 //!
@@ -37,6 +43,7 @@ pub mod verify;
 use serde::{Deserialize, Serialize};
 
 use crate::format::Format;
+use crate::state::{Rollback, StateKind};
 pub use op::{Attr, OpKind, Unary};
 
 /// A dimension: a number or a symbol that gets its value when a step runs.
@@ -67,8 +74,17 @@ pub enum Type {
         /// Dimensions, outermost first.
         dims: Vec<Dim>,
     },
-    /// A state token.
-    Token,
+    /// A token: what must be taken before something is touched, and given back after it.
+    Token(Held),
+}
+
+/// What a token stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+pub enum Held {
+    /// A state of the module: `token<@kv.0>`.
+    State(StateId),
+    /// The memory that experts are loaded to: `token`.
+    Experts,
 }
 
 impl Type {
@@ -91,7 +107,7 @@ impl Type {
     pub fn dims(&self) -> &[Dim] {
         match self {
             Type::Tensor { dims, .. } => dims,
-            Type::Token => &[],
+            Type::Token(_) => &[],
         }
     }
 
@@ -99,8 +115,13 @@ impl Type {
     pub fn element(&self) -> Option<Element> {
         match self {
             Type::Tensor { element, .. } => Some(*element),
-            Type::Token => None,
+            Type::Token(_) => None,
         }
+    }
+
+    /// Whether this is a token.
+    pub fn is_token(&self) -> bool {
+        matches!(self, Type::Token(_))
     }
 }
 
@@ -132,6 +153,17 @@ pub struct ValueId(pub u32);
 /// A weight of a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct WeightId(pub u32);
+
+/// A state of a module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct StateId(pub u32);
+
+impl StateId {
+    /// Position in [`Module::states`].
+    pub fn index(self) -> usize {
+        self.0 as usize
+    }
+}
 
 impl ValueId {
     /// Position in [`Function::values`].
@@ -169,6 +201,61 @@ pub struct Weight {
     pub place: Option<Place>,
 }
 
+/// A field of a state: `f16[8, S, 128]`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Field {
+    /// Element format.
+    pub format: Format,
+    /// Dimensions, outermost first; the symbol [`crate::state::POSITIONS`] counts positions.
+    pub dims: Vec<Dim>,
+}
+
+/// A state: a symbol with its kind, its fields and what it can do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    /// Its name.
+    pub name: String,
+    /// Its kind.
+    pub kind: StateKind,
+    /// Its fields, as the kind lists them.
+    pub fields: Vec<Field>,
+    /// How it gets back to an earlier position.
+    pub rollback: Rollback,
+    /// How many positions, up to that of a token, are needed for the token; all where `None`.
+    pub window: Option<u64>,
+}
+
+impl State {
+    /// Keys and values of `heads` heads for every position.
+    pub fn paged(name: &str, heads: u64, key: u64, value: u64) -> State {
+        let field = |format, width: u64| {
+            let dims = vec![heads.into(), Dim::symbol(crate::state::POSITIONS), width.into()];
+            Field { format, dims }
+        };
+        let fields = StateKind::Paged.row().fields.iter().zip([key, value]);
+        State {
+            name: name.to_string(),
+            kind: StateKind::Paged,
+            fields: fields.map(|(row, width)| field(row.format, width)).collect(),
+            rollback: Rollback::Cut,
+            window: None,
+        }
+    }
+
+    /// A value of these dimensions that every token changes.
+    pub fn recurrent(name: &str, dims: &[u64], rollback: Rollback) -> State {
+        let fields = StateKind::Recurrent.row().fields.iter();
+        let dims: Vec<Dim> = dims.iter().map(|&n| n.into()).collect();
+        State {
+            name: name.to_string(),
+            kind: StateKind::Recurrent,
+            fields: fields.map(|row| Field { format: row.format, dims: dims.clone() }).collect(),
+            rollback,
+            window: None,
+        }
+    }
+}
+
 /// An operand of an op.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Operand {
@@ -176,6 +263,8 @@ pub enum Operand {
     Value(ValueId),
     /// A weight.
     Weight(WeightId),
+    /// A state, of `state.begin`.
+    State(StateId),
     /// An optional operand that is absent, `_` in text.
     Absent,
 }
@@ -200,6 +289,18 @@ impl Op {
             Some(i) => &self.attrs[i],
             None => unreachable!("{} has no attribute {name}", self.kind.row().mnemonic),
         }
+    }
+
+    /// Whether this gives data from a state: what tokens of a sequence have of each other. A layer has such an op.
+    pub fn mixes(&self, function: &Function) -> bool {
+        let mut types = self.results.iter().map(|&result| function.ty(result));
+        let (mut data, mut state) = (false, false);
+        types.by_ref().for_each(|ty| match ty {
+            Type::Tensor { .. } => data = true,
+            Type::Token(Held::State(_)) => state = true,
+            Type::Token(Held::Experts) => {}
+        });
+        data && state
     }
 
     /// The operand `name`, which the op table must list: anything else is a bug here.
@@ -270,11 +371,13 @@ impl Function {
     }
 }
 
-/// A module: weights and functions.
+/// A module: weights, states and functions.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Module {
     /// Weights.
     pub weights: Vec<Weight>,
+    /// States.
+    pub states: Vec<State>,
     /// Functions; a model has one, `step`.
     pub functions: Vec<Function>,
 }

@@ -11,7 +11,8 @@ use super::{Function, Module, Operand, ValueId};
 
 /// The module with every function in canonical numbering. The module must verify.
 pub fn canonical(module: &Module) -> Module {
-    Module { weights: module.weights.clone(), functions: module.functions.iter().map(canonical_function).collect() }
+    let functions = module.functions.iter().map(canonical_function).collect();
+    Module { weights: module.weights.clone(), states: module.states.clone(), functions }
 }
 
 /// The function in canonical numbering. It must verify.

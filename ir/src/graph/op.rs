@@ -16,6 +16,8 @@ pub enum OperandKind {
     Value,
     /// A weight.
     Weight,
+    /// A state.
+    State,
     /// A value, or absent.
     OptValue,
     /// A weight, or absent.
@@ -242,8 +244,9 @@ op_table! {
     SplitHeads "split_heads" (x: Value) {heads: INT} -> 1 Pure, "f32[T, heads * d] as f32[T, heads, d].";
     MergeHeads "merge_heads" (x: Value) {} -> 1 Pure, "f32[T, h, d] as f32[T, h * d].";
     Rope "rope" (x: Value, pos: Value, factors: OptWeight) {base: FLOAT, dims: INT, style: STYLE, scaling: SCALING, factor: FLOAT, original_context: INT, beta_fast: FLOAT, beta_slow: FLOAT, attn_factor: FLOAT} -> 1 Pure, "Rotates the first `dims` of every head of f32[T, h, d] by its position; pairs are adjacent (norm) or half a rotation apart (neox); `factors` [dims / 2] divide the frequencies.";
-    KvAppend "kv.append" (kv: Value, k: Value, v: Value, pos: Value) {layer: INT} -> 1 State, "Puts keys f32[T, h, d] and values f32[T, h, dv] into the cache of `layer` at positions i32[T].";
-    Attention "attention" (q: Value, kv: Value, pos: Value) {layer: INT, kv_heads: INT, scale: FLOAT} -> 2 State, "Causal attention of queries f32[T, h, d] at i32[T] over the cache of `layer`; query heads share key heads in equal groups: f32[T, h, dv].";
+    StateBegin "state.begin" (state: State) {} -> 1 State, "The token of a state, as the step before left it; once for each state in a function.";
+    KvAppend "kv.append" (kv: Value, k: Value, v: Value, pos: Value) {} -> 1 State, "Puts keys f32[T, h, d] and values f32[T, h, dv] into a `paged` state at positions i32[T].";
+    Attention "attention" (q: Value, kv: Value, pos: Value) {scale: FLOAT} -> 2 State, "Causal attention of queries f32[T, h, d] at i32[T] over a `paged` state; query heads share its key heads in equal groups: f32[T, h, dv].";
     Route "route" (logits: Value) {top_k: INT, score: SCORE, normalise: BOOL, scale: FLOAT} -> 2 Pure, "The top_k experts of each row of f32[T, e] in falling order of score (lowest id first where equal): ids i32[T, k] and weights f32[T, k], divided by their sum where `normalise` (softmax over all experts first), times `scale`.";
     ExpertMatmul "expert.matmul" (x: Value, ids: Value, w: Value) {} -> 1 Pure, "For row t and slot j: x[t] (f32[T, k]) or x[t, j] (f32[T, s, k]) times the transpose of expert ids[t, j] of f32[e, n, k]: f32[T, s, n].";
     ExpertCombine "expert.combine" (y: Value, p: Value) {} -> 1 Pure, "The sum over slots j of p[t, j] * y[t, j]: f32[T, n].";
@@ -255,7 +258,7 @@ op_table! {
     LinearQkv "linear.qkv" (xq: Value, xk: Value, xv: Value, wq: Weight, wk: Weight, wv: Weight, bq: OptWeight, bk: OptWeight, bv: OptWeight) {} -> 3 Pure, "Three `linear` of the same rows; xq, xk, xv are those rows in the activation formats of wq, wk, wv.";
     LinearSwiglu "linear.swiglu" (x: Value, gate: Weight, up: Weight) {format: FORMAT} -> 1 Pure, "silu(x * gate') * (x * up'), quantised to `format`: format[T, n].";
     RopeHeads "rope.heads" (x: Value, pos: Value, norm: OptWeight, factors: OptWeight) {heads: INT, eps: FLOAT, base: FLOAT, dims: INT, style: STYLE, scaling: SCALING, factor: FLOAT, original_context: INT, beta_fast: FLOAT, beta_slow: FLOAT, attn_factor: FLOAT} -> 1 Pure, "f32[T, heads * d]: `split_heads`, `rms_norm` where there is a weight, `rope`: f32[T, heads, d].";
-    RopeAppend "rope.append" (kv: Value, k: Value, v: Value, pos: Value, norm: OptWeight, factors: OptWeight) {layer: INT, heads: INT, eps: FLOAT, base: FLOAT, dims: INT, style: STYLE, scaling: SCALING, factor: FLOAT, original_context: INT, beta_fast: FLOAT, beta_slow: FLOAT, attn_factor: FLOAT} -> 1 State, "`rope.heads` of k (f32[T, heads * d]), then `kv.append` with v (f32[T, heads * dv]).";
+    RopeAppend "rope.append" (kv: Value, k: Value, v: Value, pos: Value, norm: OptWeight, factors: OptWeight) {heads: INT, eps: FLOAT, base: FLOAT, dims: INT, style: STYLE, scaling: SCALING, factor: FLOAT, original_context: INT, beta_fast: FLOAT, beta_slow: FLOAT, attn_factor: FLOAT} -> 1 State, "`rope.heads` of k (f32[T, heads * d]), then `kv.append` with v (f32[T, heads * dv]).";
     ExpertSwiglu "expert.swiglu" (x: Value, ids: Value, gate: Weight, up: Weight) {format: FORMAT} -> 1 Pure, "`linear.swiglu` with the experts that ids [T, s] name: format[T, s, n].";
     ExpertDown "expert.down" (x: Value, ids: Value, p: Value, w: Weight, residual: OptValue) {} -> 1 Pure, "x[T, s, k] times the experts' matrices of `w` [e, n, k], combined with weights p[T, s], plus residual: f32[T, n].";
     // As the `defer` pass leaves them.

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! weight @w : f32[2, 4]
+//! state @kv : paged f16[2, S, 64], f16[2, S, 64]
 //! func @f(%x: f32[T, 4]) -> (f32[T, 2]) {
 //!   %d = dequantise @w            // the types behind ` : ` may be left out: the type rule gives them
 //!   %y = matmul %x, %d : f32[T, 2]
@@ -14,11 +15,14 @@
 
 use std::collections::HashMap;
 
-use super::op::{Attr, AttrKind, AttrRow, OpKind};
-use super::types::{Caches, TypeError, check_type, check_weight, result_types_after};
+use super::op::{Attr, AttrKind, AttrRow, OpKind, OperandKind};
+use super::types::{TypeError, check_state, check_type, check_weight, result_types};
 use super::verify::{Problem, Site, is_name, verify};
-use super::{Dim, Element, Function, Module, Operand, Place, Type, ValueId, Weight, WeightId};
+use super::{
+    Dim, Element, Field, Function, Held, Module, Operand, Place, State, StateId, Type, ValueId, Weight, WeightId,
+};
 use crate::format::Format;
+use crate::state::{Rollback, STATES, StateKind};
 
 /// Why text is no module, and where.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -111,7 +115,14 @@ pub enum ParseProblem {
 /// # Errors
 /// The first thing that is wrong, with its line and column.
 pub fn parse(text: &str) -> Result<Module, ParseError> {
-    let mut parser = Parser { text, at: 0, module: Module::default(), weights: HashMap::new(), sites: Vec::new() };
+    let mut parser = Parser {
+        text,
+        at: 0,
+        module: Module::default(),
+        weights: HashMap::new(),
+        states: HashMap::new(),
+        sites: Vec::new(),
+    };
     let result = parser.module().and_then(|()| {
         verify(&parser.module).map_err(|error| {
             let at = parser.sites.iter().find(|(site, _)| *site == error.site).map_or(0, |(_, at)| *at);
@@ -178,6 +189,7 @@ struct Parser<'t> {
     at: usize,
     module: Module,
     weights: HashMap<String, WeightId>,
+    states: HashMap<String, StateId>,
     /// Where each part of the module stands, for the verifier's errors.
     sites: Vec<(Site, usize)>,
 }
@@ -187,7 +199,6 @@ struct Parser<'t> {
 struct Open<'t> {
     function: Function,
     labels: HashMap<&'t str, ValueId>,
-    caches: Caches,
 }
 
 impl<'t> Open<'t> {
@@ -222,9 +233,10 @@ impl<'t> Parser<'t> {
             let (at, token) = self.next()?;
             match token {
                 Token::Word("weight") => self.weight(at)?,
+                Token::Word("state") => self.state(at)?,
                 Token::Word("func") => self.function(at)?,
                 Token::End => return Ok(()),
-                other => return Err(expected(at, "weight, func or the end of the text", &other)),
+                other => return Err(expected(at, "weight, state, func or the end of the text", &other)),
             }
         }
     }
@@ -263,6 +275,67 @@ impl<'t> Parser<'t> {
         self.sites.push((Site::Weight(self.module.weights.len()), start));
         self.module.weights.push(weight);
         Ok(())
+    }
+
+    fn state(&mut self, start: usize) -> Result<(), Failure> {
+        let (at, name) = self.symbol()?;
+        self.mark(":")?;
+        let (kind_at, kind) = self.word("a kind of state")?;
+        let kind = StateKind::from_name(kind).ok_or_else(|| {
+            let names: Vec<&str> = STATES.iter().map(|row| row.name).collect();
+            expected(kind_at, &names.join(" or "), &Token::Word(kind))
+        })?;
+        let mut fields = Vec::new();
+        loop {
+            let (format_at, format) = self.word("a format")?;
+            fields.push(Field { format: self.format(format_at, format)?, dims: self.dims()? });
+            if !self.take(",")? {
+                break;
+            }
+        }
+        let mut state = State { name: name.clone(), kind, fields, rollback: kind.row().rollbacks[0], window: None };
+        if self.take("{")? {
+            let mut said = Vec::new();
+            self.list("}", |this| {
+                let (at, word) = this.word("rollback or window")?;
+                if said.contains(&word) {
+                    return Err(Failure {
+                        at,
+                        problem: ParseProblem::Duplicate { what: "attribute", name: clip(word) },
+                    });
+                }
+                said.push(word);
+                this.mark("=")?;
+                let (value_at, value) = this.next()?;
+                match (word, &value) {
+                    ("rollback", Token::Word(found)) => {
+                        let rollback = Rollback::ALL.into_iter().find(|rollback| rollback.word() == *found);
+                        let words = Rollback::ALL.map(Rollback::word).join(" or ");
+                        state.rollback = rollback.ok_or_else(|| expected(value_at, &words, &value))?;
+                    }
+                    ("rollback", other) => return Err(expected(value_at, "how it rolls back", other)),
+                    ("window", token) => state.window = Some(this.unsigned(value_at, token)?),
+                    (other, _) => return Err(expected(at, "rollback or window", &Token::Word(other))),
+                }
+                Ok(())
+            })?;
+        }
+        check_state(&state).map_err(|e| Failure { at, problem: e.into() })?;
+        let id = StateId(self.module.states.len() as u32);
+        if self.states.insert(name.clone(), id).is_some() {
+            return Err(Failure {
+                at,
+                problem: ParseProblem::Duplicate { what: "state", name: format!("@{}", clip(&name)) },
+            });
+        }
+        self.sites.push((Site::State(self.module.states.len()), start));
+        self.module.states.push(state);
+        Ok(())
+    }
+
+    fn find_state(&self, at: usize, name: &str) -> Result<StateId, Failure> {
+        let unknown = || ParseProblem::Unknown { what: "state", name: format!("@{}", clip(name)) };
+        self.states.get(name).copied().ok_or_else(|| Failure { at, problem: unknown() })
     }
 
     fn function(&mut self, start: usize) -> Result<(), Failure> {
@@ -313,7 +386,7 @@ impl<'t> Parser<'t> {
             }
         }
         let found: Vec<Type> = open.function.results.iter().map(|&v| open.function.ty(v).clone()).collect();
-        same_types(at, types, &found)
+        same_types(&self.module, at, types, &found)
     }
 
     fn op(&mut self, index: usize, open: &mut Open<'t>, start: usize, first: &'t str) -> Result<(), Failure> {
@@ -332,6 +405,12 @@ impl<'t> Parser<'t> {
             let (at, token) = self.next()?;
             operands.push(match token {
                 Token::Value(label) => Operand::Value(open.find(label, at)?),
+                // A state where the op table has one.
+                Token::Symbol(name)
+                    if row.operands.get(operands.len()).is_some_and(|operand| operand.kind == OperandKind::State) =>
+                {
+                    Operand::State(self.find_state(at, &name)?)
+                }
                 Token::Symbol(name) => {
                     let unknown = || ParseProblem::Unknown { what: "weight", name: format!("@{}", clip(&name)) };
                     let id = self.weights.get(&name).ok_or_else(|| Failure { at, problem: unknown() })?;
@@ -345,7 +424,7 @@ impl<'t> Parser<'t> {
             }
         }
         let attrs = self.attrs(kind, at)?;
-        let types = result_types_after(&open.caches, &self.module, &open.function, kind, &operands, &attrs)
+        let types = result_types(&self.module, &open.function, kind, &operands, &attrs)
             .map_err(|e| Failure { at, problem: e.into() })?;
         if labels.len() != types.len() {
             let (expected, found) = (types.len(), labels.len());
@@ -358,9 +437,8 @@ impl<'t> Parser<'t> {
             while self.take(",")? {
                 found.push(self.ty()?);
             }
-            same_types(colon, &found, &types)?;
+            same_types(&self.module, colon, &found, &types)?;
         }
-        open.caches.note(&self.module, &open.function, kind, &operands, &attrs);
         let mut results = Vec::with_capacity(types.len());
         for ((at, label), ty) in labels.into_iter().zip(types) {
             results.push(open.define(label, ty, at)?);
@@ -431,23 +509,33 @@ impl<'t> Parser<'t> {
     fn ty(&mut self) -> Result<Type, Failure> {
         let (at, word) = self.word("a type")?;
         if word == "token" {
-            return Ok(Type::Token);
+            if !self.take("<")? {
+                return Ok(Type::Token(Held::Experts));
+            }
+            let (at, name) = self.symbol()?;
+            let state = self.find_state(at, &name)?;
+            self.mark(">")?;
+            return Ok(Type::Token(Held::State(state)));
         }
         let element = match word {
             "i32" => Element::I32,
             format => Element::Format(self.format(at, format)?),
         };
+        let ty = Type::Tensor { element, dims: self.dims()? };
+        check_type(&ty).map_err(|e| Failure { at, problem: e.into() })?;
+        Ok(ty)
+    }
+
+    /// `[T, 256]`.
+    fn dims(&mut self) -> Result<Vec<Dim>, Failure> {
         self.mark("[")?;
-        let dims = self.list("]", |this| {
+        self.list("]", |this| {
             let (at, token) = this.next()?;
             match token {
                 Token::Word(symbol) => Ok(Dim::symbol(symbol)),
                 token => Ok(Dim::Fixed(this.unsigned(at, &token)?)),
             }
-        })?;
-        let ty = Type::Tensor { element, dims };
-        check_type(&ty).map_err(|e| Failure { at, problem: e.into() })?;
-        Ok(ty)
+        })
     }
 
     /// Items between commas up to `end`, which may come at once.
@@ -643,13 +731,13 @@ fn expected(at: usize, expected: &str, found: &Token<'_>) -> Failure {
     Failure { at, problem: ParseProblem::Expected { expected: expected.to_string(), found: found.text() } }
 }
 
-fn same_types(at: usize, found: &[Type], expected: &[Type]) -> Result<(), Failure> {
+fn same_types(module: &Module, at: usize, found: &[Type], expected: &[Type]) -> Result<(), Failure> {
     if found == expected {
         return Ok(());
     }
     let text = |types: &[Type]| match types {
         [] => "none".to_string(),
-        types => types.iter().take(8).map(Type::to_string).collect::<Vec<_>>().join(", "),
+        types => types.iter().take(8).map(|ty| ty.text(module)).collect::<Vec<_>>().join(", "),
     };
     Err(Failure { at, problem: ParseProblem::Types { found: text(found), expected: text(expected) } })
 }

@@ -21,15 +21,18 @@ use std::fmt::{self, Display, Formatter, Write};
 use super::number::definition_order;
 use super::op::Attr;
 use super::verify::is_name;
-use super::{Function, Module, Op, Operand, ValueId, Weight};
+use super::{Function, Held, Module, Op, Operand, State, Type, ValueId, Weight};
 
 impl Display for Module {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         for weight in &self.weights {
             writeln!(f, "{weight}")?;
         }
+        for state in &self.states {
+            writeln!(f, "{state}")?;
+        }
         for (i, function) in self.functions.iter().enumerate() {
-            if i > 0 || !self.weights.is_empty() {
+            if i > 0 || !self.weights.is_empty() || !self.states.is_empty() {
                 f.write_str("\n")?;
             }
             Text::new(self, function).function(f)?;
@@ -47,6 +50,43 @@ impl Display for Weight {
             Some(place) => write!(f, " {{file = {}, offset = {:#x}}}", place.file, place.offset),
             None => Ok(()),
         }
+    }
+}
+
+impl Display for State {
+    /// What its kind leaves open is said, and nothing else.
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        let row = self.kind.row();
+        f.write_str("state ")?;
+        write_symbol(f, &self.name)?;
+        write!(f, " : {}", row.name)?;
+        for (i, field) in self.fields.iter().enumerate() {
+            write!(f, "{}{field}", if i == 0 { " " } else { ", " })?;
+        }
+        let rollback = (row.rollbacks != [self.rollback]).then(|| format!("rollback = {}", self.rollback.word()));
+        let window = self.window.map(|window| format!("window = {window}"));
+        let attrs: Vec<String> = rollback.into_iter().chain(window).collect();
+        if attrs.is_empty() { Ok(()) } else { write!(f, " {{{}}}", attrs.join(", ")) }
+    }
+}
+
+impl Type {
+    /// The type as text, with the names of the module's states.
+    pub fn text(&self, module: &Module) -> String {
+        let Type::Token(Held::State(state)) = self else { return self.to_string() };
+        match module.states.get(state.index()) {
+            Some(state) => format!("token<{}>", Symbol(&state.name)),
+            None => format!("token<@?{}>", state.0),
+        }
+    }
+}
+
+/// `@name`, quoted where it is no plain name.
+struct Symbol<'a>(&'a str);
+
+impl Display for Symbol<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write_symbol(f, self.0)
     }
 }
 
@@ -156,6 +196,10 @@ impl<'a> Text<'a> {
                     Some(weight) => write_symbol(f, &weight.name)?,
                     None => write!(f, "@?{}", weight.0)?,
                 },
+                Operand::State(state) => match self.module.states.get(state.index()) {
+                    Some(state) => write_symbol(f, &state.name)?,
+                    None => write!(f, "@?{}", state.0)?,
+                },
                 Operand::Absent => f.write_str("_")?,
             }
         }
@@ -185,7 +229,7 @@ impl<'a> Text<'a> {
 
     fn ty(&self, f: &mut Formatter<'_>, value: ValueId) -> fmt::Result {
         match self.function.values.get(value.index()) {
-            Some(value) => write!(f, "{}", value.ty),
+            Some(value) => f.write_str(&value.ty.text(self.module)),
             None => f.write_str("?"),
         }
     }

@@ -31,7 +31,7 @@ use super::interpret::Value;
 use super::number::canonical;
 use super::op::{OPS, OpKind};
 use super::types::TypeError;
-use super::{Dim, Element, Module, ValueId, WeightId};
+use super::{Dim, Element, Module, State, ValueId, WeightId};
 use crate::format::{Codec, FORMATS, Float, Format};
 
 /// `T` of [`arguments`].
@@ -130,7 +130,6 @@ pub fn random_model(seed: u64, formats: Formats) -> RandomModule {
     let step = m.b.step_params();
     let table = m.weight("token_embd.weight", &[vocab, width]);
     let mut x = ok(m.b.embed(step.ids, table));
-    let mut kv = step.kv;
     for layer in 0..layers {
         let name = |part: &str| format!("blk.{layer}.{part}");
         let norm = m.vector(&name("attn_norm.weight"), width);
@@ -157,9 +156,10 @@ pub fn random_model(seed: u64, formats: Formats) -> RandomModule {
         };
         let q = turn(&mut m, q, "attn_q_norm.weight");
         let k = turn(&mut m, k, "attn_k_norm.weight");
-        kv = ok(m.b.kv_append(kv, k, v, step.pos, layer));
-        let (y, next) = ok(m.b.attention(q, kv, step.pos, layer, kv_heads, 1.0 / (head as f64).sqrt()));
-        kv = next;
+        let state = ok(m.b.state(State::paged(&format!("kv.{layer}"), kv_heads, head, head)));
+        let kv = ok(m.b.state_begin(state));
+        let kv = ok(m.b.kv_append(kv, k, v, step.pos));
+        let (y, _) = ok(m.b.attention(q, kv, step.pos, 1.0 / (head as f64).sqrt()));
         let y = ok(m.b.merge_heads(y));
         let y = m.matmul(y, &name("attn_output.weight"), &[width, width]);
         x = ok(m.b.add(x, y));
@@ -200,7 +200,7 @@ pub fn random_model(seed: u64, formats: Formats) -> RandomModule {
     } else {
         m.matmul(x, "output.weight", &[vocab, width])
     };
-    with_weights(m.b.finish(&[logits, kv]), seed)
+    with_weights(m.b.finish(&[logits]), seed)
 }
 
 /// Arguments for a function of a module from here: `T` is [`TOKENS`], `L` is [`ROWS`], positions are `0..T`.

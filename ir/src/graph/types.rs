@@ -13,12 +13,11 @@
 
 mod rule;
 
-use std::collections::BTreeMap;
-
 use self::rule::Rule;
 use super::op::OpKind;
-use super::{Attr, Dim, Element, Function, Module, Operand, Type, Weight};
+use super::{Attr, Dim, Element, Function, Held, Module, Operand, State, Type, Weight};
 use crate::format::Format;
+use crate::state::{POSITIONS, StateKind};
 
 /// Why an op has no type.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -85,6 +84,20 @@ pub enum TypeError {
         /// The name.
         name: String,
     },
+    /// A state that is none of its kind.
+    #[error("state @{name} {problem}")]
+    State {
+        /// Its name.
+        name: String,
+        /// What is wrong and what would be right.
+        problem: String,
+    },
+    /// A second state of the same name.
+    #[error("there is a state @{name} already; names must be unique")]
+    DuplicateState {
+        /// The name.
+        name: String,
+    },
     /// A type that no value may have.
     #[error("{ty} {problem}")]
     Type {
@@ -95,7 +108,7 @@ pub enum TypeError {
     },
 }
 
-/// Heads and sizes of one layer's KV cache.
+/// Heads and sizes of a `paged` state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheShape {
     /// Key heads.
@@ -106,75 +119,24 @@ pub struct CacheShape {
     pub value: u64,
 }
 
-impl std::fmt::Display for CacheShape {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let CacheShape { heads, key, value } = self;
-        write!(f, "{heads} heads with keys of {key} and values of {value}")
+impl CacheShape {
+    /// Of a state; `None` where it is of another kind.
+    pub fn of(state: &State) -> Option<CacheShape> {
+        if state.kind != StateKind::Paged {
+            return None;
+        }
+        let number = |field: &str, dim: usize| {
+            state.fields.get(state.kind.field(field) as usize).and_then(|field| field.dims.get(dim)?.fixed())
+        };
+        Some(CacheShape { heads: number("keys", 0)?, key: number("keys", 2)?, value: number("values", 2)? })
     }
 }
 
-/// The KV caches that the ops so far append to, by layer: an `attention` takes its sizes from here, since a token has none.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Caches(BTreeMap<i64, CacheShape>);
-
-impl Caches {
-    /// Of all ops of a function. Ops that have no type are passed over; the verifier reports them.
-    pub fn of(module: &Module, function: &Function) -> Caches {
-        let mut caches = Caches::default();
-        for op in &function.ops {
-            caches.note(module, function, op.kind, &op.operands, &op.attrs);
-        }
-        caches
-    }
-
-    /// Takes note of an op; the first append to a layer decides.
-    pub fn note(&mut self, module: &Module, function: &Function, kind: OpKind, operands: &[Operand], attrs: &[Attr]) {
-        if !matches!(kind, OpKind::KvAppend | OpKind::RopeAppend) {
-            return;
-        }
-        if let Ok((layer, shape)) =
-            Rule::new(module, function, kind, operands, attrs).and_then(|rule| rule.appended(kind))
-        {
-            self.0.entry(layer).or_insert(shape);
-        }
-    }
-
-    /// The cache of a layer.
-    pub fn layer(&self, layer: i64) -> Option<CacheShape> {
-        self.0.get(&layer).copied()
-    }
-
-    /// All layers in order.
-    pub fn layers(&self) -> impl Iterator<Item = (i64, CacheShape)> + '_ {
-        self.0.iter().map(|(&layer, &shape)| (layer, shape))
-    }
-}
-
-/// The types of an op's results, with the KV caches of all ops of `function`.
+/// The types of an op's results.
 ///
 /// # Errors
 /// A [`TypeError`] where operands or attributes do not fit the op.
 pub fn result_types(
-    module: &Module,
-    function: &Function,
-    kind: OpKind,
-    operands: &[Operand],
-    attrs: &[Attr],
-) -> Result<Vec<Type>, TypeError> {
-    // Only these look at the caches, and only then is the walk over all ops worth it.
-    let caches = match kind {
-        OpKind::Attention | OpKind::KvAppend | OpKind::RopeAppend => Caches::of(module, function),
-        _ => Caches::default(),
-    };
-    result_types_after(&caches, module, function, kind, operands, attrs)
-}
-
-/// [`result_types`] with the caches of the ops before this one.
-///
-/// # Errors
-/// A [`TypeError`] where operands or attributes do not fit the op.
-pub fn result_types_after(
-    caches: &Caches,
     module: &Module,
     function: &Function,
     kind: OpKind,
@@ -239,33 +201,22 @@ pub fn result_types_after(
             rule.rope(size)?;
             one(Type::f32([rows.clone(), heads.clone(), d.clone()]))
         }
+        OpKind::StateBegin => one(Type::Token(Held::State(rule.state_operand("state")))),
         OpKind::KvAppend | OpKind::RopeAppend => {
-            let (layer, shape) = rule.appended(kind)?;
-            match caches.layer(layer) {
-                Some(other) if other != shape => {
-                    Err(rule
-                        .attr("layer", format!("another: layer {layer} has {other} already, and this appends {shape}")))
-                }
-                Some(_) | None => one(Type::Token),
-            }
+            rule.appended(kind)?;
+            one(rule.value("kv").clone())
         }
         OpKind::Attention => {
             let [rows, heads, d] = rule.f32("q")?;
-            rule.token("kv")?;
+            let cache = rule.cache("kv")?;
             rule.rows("pos", rows)?;
-            let layer = rule.layer()?;
-            let cache = caches.layer(layer).ok_or_else(|| rule.attr("layer", "one that an op before appends to"))?;
             if rule.number("q", d)? != cache.key {
-                return Err(rule.operand("q", format!("f32[rows, heads, {}] as the keys of the cache", cache.key)));
+                return Err(rule.operand("q", format!("f32[rows, heads, {}] as the keys of the state", cache.key)));
             }
-            let kv_heads = rule.positive("kv_heads")?;
-            if kv_heads != cache.heads {
-                return Err(rule.attr("kv_heads", format!("{}, the heads of the cache", cache.heads)));
+            if !rule.number("q", heads)?.is_multiple_of(cache.heads) {
+                return Err(rule.operand("q", format!("one with a multiple of {} heads", cache.heads)));
             }
-            if !rule.number("q", heads)?.is_multiple_of(kv_heads) {
-                return Err(rule.operand("q", format!("one with a multiple of {kv_heads} heads")));
-            }
-            Ok(vec![Type::f32([rows.clone(), heads.clone(), cache.value.into()]), Type::Token])
+            Ok(vec![Type::f32([rows.clone(), heads.clone(), cache.value.into()]), rule.value("kv").clone()])
         }
         OpKind::Route => {
             let [rows, experts] = rule.f32("logits")?;
@@ -386,9 +337,9 @@ pub fn result_types_after(
             let part = |slots| [Type::i32(dims(slots)), Type::f32(dims(slots))];
             Ok([part(now), part(slots - now)].concat())
         }
-        OpKind::ExpertSlots => one(Type::Token),
+        OpKind::ExpertSlots => one(Type::Token(Held::Experts)),
         OpKind::ExpertPrefetch => {
-            rule.token("slots")?;
+            rule.experts("slots")?;
             rule.layer()?;
             let _: [&Dim; 2] = rule.i32("ids")?;
             let [experts, n, k] = rule.weight("gate")?;
@@ -399,19 +350,19 @@ pub fn result_types_after(
             if (down_experts, inner) != (experts, n) {
                 return Err(rule.operand("down", format!("[{experts}, d, {n}], as gate is [{experts}, {n}, {k}]")));
             }
-            one(Type::Token)
+            one(Type::Token(Held::Experts))
         }
         OpKind::ExpertWait => {
-            rule.token("slots")?;
+            rule.experts("slots")?;
             rule.layer()?;
             let dims = rule.i32::<2>("ids")?;
-            Ok(vec![Type::i32(dims.map(Dim::clone)), Type::Token])
+            Ok(vec![Type::i32(dims.map(Dim::clone)), Type::Token(Held::Experts)])
         }
         OpKind::ExpertEvict => {
-            rule.token("slots")?;
+            rule.experts("slots")?;
             rule.layer()?;
             rule.f32_any("after")?;
-            one(Type::Token)
+            one(Type::Token(Held::Experts))
         }
     }
 }
@@ -445,6 +396,67 @@ pub fn check_weight(weight: &Weight) -> Result<(), TypeError> {
         // Signed offsets are what files and pointers have.
         Some(bytes) if i64::try_from(bytes).is_ok() => Ok(()),
         Some(_) | None => Err(error("has more bytes than fit 63 bits".to_string())),
+    }
+}
+
+/// Checks that a state is one of its kind: the fields that the kind has, of whole sizes, and nothing that the kind cannot do.
+///
+/// # Errors
+/// [`TypeError::State`].
+pub fn check_state(state: &State) -> Result<(), TypeError> {
+    let row = state.kind.row();
+    let error = |problem: String| Err(TypeError::State { name: state.name.clone(), problem });
+    if state.fields.len() != row.fields.len() {
+        let names: Vec<&str> = row.fields.iter().map(|field| field.name).collect();
+        return error(format!(
+            "has {} fields; {} has {}: {}",
+            state.fields.len(),
+            row.name,
+            names.len(),
+            names.join(", ")
+        ));
+    }
+    for (field, expected) in state.fields.iter().zip(row.fields) {
+        let shape = match (expected.positions, &field.dims[..]) {
+            (true, [Dim::Fixed(_), Dim::Symbol(symbol), Dim::Fixed(_)]) => symbol == POSITIONS,
+            (true, _) => false,
+            (false, dims) => (1..=4).contains(&dims.len()) && dims.iter().all(|dim| dim.fixed().is_some()),
+        };
+        if field.format != expected.format || !shape {
+            let dims = if expected.positions { "[columns, S, width]" } else { "of one to four numbers" };
+            return error(format!("has {field} as {}; it must be {} {dims}", expected.name, expected.format));
+        }
+        if field.dims.contains(&Dim::Fixed(0)) {
+            return error(format!("has {field} as {}; each dimension must be at least 1", expected.name));
+        }
+        let numbers = field.dims.iter().filter_map(Dim::fixed);
+        // As an engine counts it; columns and widths are u32 in a plan.
+        let elements = numbers.clone().try_fold(4u64, |product, n| product.checked_mul(n));
+        if elements.is_none_or(|n| i64::try_from(n).is_err()) || numbers.clone().any(|n| u32::try_from(n).is_err()) {
+            return error(format!("has {field} as {}; it has more bytes than fit 63 bits", expected.name));
+        }
+    }
+    let heads = |field: &super::Field| field.dims.first().cloned();
+    if row.fields.iter().all(|field| field.positions)
+        && state.fields.iter().any(|field| heads(field) != heads(&state.fields[0]))
+    {
+        return error("has fields of different numbers of columns; they must be the same".to_string());
+    }
+    if !row.rollbacks.contains(&state.rollback) {
+        let words: Vec<&str> = row.rollbacks.iter().map(|rollback| rollback.word()).collect();
+        return error(format!(
+            "cannot roll back by {}; {} can by {}",
+            state.rollback.word(),
+            row.name,
+            words.join(" or ")
+        ));
+    }
+    match state.window {
+        Some(_) if !row.windowed => error(format!("has a window; {} has no positions", row.name)),
+        Some(window) if window == 0 || i32::try_from(window).is_err() => {
+            error(format!("has a window of {window}; it must be in 1..={}", i32::MAX))
+        }
+        Some(_) | None => Ok(()),
     }
 }
 
@@ -508,17 +520,29 @@ impl std::fmt::Display for Dim {
 }
 
 impl std::fmt::Display for Type {
+    /// States by number: [`Type::text`] has their names.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Type::Tensor { element, dims } = self else { return f.write_str("token") };
-        match element {
-            Element::I32 => f.write_str("i32[")?,
-            Element::Format(format) => write!(f, "{format}[")?,
+        match self {
+            Type::Token(Held::Experts) => f.write_str("token"),
+            Type::Token(Held::State(state)) => write!(f, "token<state {}>", state.0),
+            Type::Tensor { element: Element::I32, dims } => write_dims(f, "i32", dims),
+            Type::Tensor { element: Element::Format(format), dims } => write_dims(f, format.row().name, dims),
         }
-        for (i, dim) in dims.iter().enumerate() {
-            write!(f, "{}{dim}", if i == 0 { "" } else { ", " })?;
-        }
-        f.write_str("]")
     }
+}
+
+impl std::fmt::Display for super::Field {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write_dims(f, self.format.row().name, &self.dims)
+    }
+}
+
+fn write_dims(f: &mut std::fmt::Formatter<'_>, element: &str, dims: &[Dim]) -> std::fmt::Result {
+    write!(f, "{element}[")?;
+    for (i, dim) in dims.iter().enumerate() {
+        write!(f, "{}{dim}", if i == 0 { "" } else { ", " })?;
+    }
+    f.write_str("]")
 }
 
 /// `lead` and then `last`.

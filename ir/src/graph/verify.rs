@@ -3,28 +3,32 @@
 //!
 //! A module that passes: weights can be stored and have unique names; functions and values have unique names that can be
 //! written; every id is in range; every value is defined once, by a parameter or an op, before it is used, and has the type
-//! that the type rule gives; a function has at most one token parameter (`kv`) and one `expert.slots`, every token is used at
-//! most once, and by an op of its state, so that the ops of each state form one chain; attributes are what the op table and the type rules allow.
+//! that the type rule gives; each state, and experts' memory, has at most one first token in a function (a parameter's, or that of `state.begin` or
+//! `expert.slots`), every token is used at most once, and by ops of its state, so that the ops of each state form one chain; states are what their
+//! kinds can be, and attributes what the op table and the type rules allow.
 //!
 //! ```text
-//! func @f(%kv: token, %x: f32[T, 8, 4], %pos: i32[T]) -> (token) {
-//!   %1 = kv.append %kv, %x, %x, %pos {layer = 0} : token
-//!   %2 = kv.append %kv, %x, %x, %pos {layer = 1} : token     // error: %kv is used by op 0 already
+//! state @kv : paged f16[8, S, 4], f16[8, S, 4]
+//! func @f(%kv: token<@kv>, %x: f32[T, 8, 4], %pos: i32[T]) -> (token<@kv>) {
+//!   %1 = kv.append %kv, %x, %x, %pos : token<@kv>
+//!   %2 = kv.append %kv, %x, %x, %pos : token<@kv>     // error: %kv is used by op 0 already
 //!   return %2
 //! }
 //! ```
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
 use super::op::Effect;
-use super::types::{Caches, TypeError, check_type, check_weight, result_types_after};
-use super::{Function, Module, Op, Operand, Type, ValueId};
+use super::types::{TypeError, check_state, check_type, check_weight, result_types};
+use super::{Function, Held, Module, Operand, Type, ValueId};
 
 /// Where in a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Site {
     /// A weight, by its number.
     Weight(usize),
+    /// A state, by its number.
+    State(usize),
     /// A function, by its number.
     Function(usize),
     /// A parameter of a function.
@@ -39,6 +43,7 @@ impl std::fmt::Display for Site {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Site::Weight(w) => write!(f, "weight {w}"),
+            Site::State(s) => write!(f, "state {s}"),
             Site::Function(function) => write!(f, "function {function}"),
             Site::Param(function, i) => write!(f, "function {function}, parameter {i}"),
             Site::Op(function, i) => write!(f, "function {function}, op {i}"),
@@ -128,29 +133,29 @@ pub enum Problem {
         /// What used it first.
         by: Site,
     },
-    /// More than one token parameter.
-    #[error("{value} is a second token parameter; a function has one state")]
+    /// More than one first token of one state.
+    #[error("{value} is a second first token of {held}: take the token that the last op gave")]
     SecondToken {
-        /// The parameter.
-        value: String,
-    },
-    /// More than one `expert.slots`.
-    #[error("{value} is a second expert.slots; experts have one memory: take the token that the last op gave")]
-    SecondSlots {
-        /// Its result.
-        value: String,
-    },
-    /// A token of another state.
-    #[error("{op}: operand {expected} is the token {value} of {found}; it must be one of {expected}")]
-    WrongState {
-        /// Mnemonic.
-        op: &'static str,
         /// The token.
         value: String,
-        /// Its state.
-        found: &'static str,
-        /// The operand, whose name is that of the state that the op touches.
-        expected: &'static str,
+        /// What it is of.
+        held: String,
+    },
+    /// The token of a state that the module does not have.
+    #[error("a token of state number {state}; the module has {states}")]
+    NoState {
+        /// Its number.
+        state: u32,
+        /// How many there are.
+        states: usize,
+    },
+    /// More states than any model has.
+    #[error("there are {states} states; at most {max} are read")]
+    ManyStates {
+        /// How many.
+        states: usize,
+        /// The most.
+        max: usize,
     },
 }
 
@@ -167,6 +172,18 @@ pub fn verify(module: &Module) -> Result<(), VerifyError> {
             return Err(at(TypeError::DuplicateWeight { name: weight.name.clone() }));
         }
     }
+    if module.states.len() > MAX_STATES {
+        let problem = Problem::ManyStates { states: module.states.len(), max: MAX_STATES };
+        return Err(VerifyError { site: Site::State(MAX_STATES), problem });
+    }
+    let mut names = HashSet::new();
+    for (i, state) in module.states.iter().enumerate() {
+        let at = |problem: TypeError| VerifyError { site: Site::State(i), problem: problem.into() };
+        check_state(state).map_err(at)?;
+        if !names.insert(state.name.as_str()) {
+            return Err(at(TypeError::DuplicateState { name: state.name.clone() }));
+        }
+    }
     let mut names = HashSet::new();
     for (i, function) in module.functions.iter().enumerate() {
         let site = Site::Function(i);
@@ -176,8 +193,7 @@ pub fn verify(module: &Module) -> Result<(), VerifyError> {
             return Err(VerifyError { site, problem });
         }
         let defined = vec![false; function.values.len()];
-        let (used, states) = (Vec::new(), HashMap::new());
-        Body { module, function, index: i, defined, used, states, has_slots: false }.verify()?;
+        Body { module, function, index: i, defined, used: Vec::new(), begun: HashSet::new() }.verify()?;
     }
     Ok(())
 }
@@ -207,15 +223,12 @@ struct Body<'a> {
     defined: Vec<bool>,
     /// What took each token; empty until the first is taken.
     used: Vec<Option<Site>>,
-    /// The state of each token that an op gave.
-    states: HashMap<ValueId, &'static str>,
-    /// Whether there was an `expert.slots`.
-    has_slots: bool,
+    /// What had its first token.
+    begun: HashSet<Held>,
 }
 
-/// States, as the op table calls the operands that are their tokens.
-const CACHE: &str = "kv";
-const SLOTS: &str = "slots";
+/// Most states of a module: two for each of the most layers that plans are made of.
+const MAX_STATES: usize = 8192;
 
 impl Body<'_> {
     fn verify(mut self) -> Result<(), VerifyError> {
@@ -224,6 +237,11 @@ impl Body<'_> {
         let mut names = HashSet::new();
         for value in &function.values {
             check_type(&value.ty).map_err(|e| fail(whole, e))?;
+            if let Type::Token(Held::State(state)) = value.ty
+                && state.index() >= self.module.states.len()
+            {
+                return Err(fail(whole, Problem::NoState { state: state.0, states: self.module.states.len() }));
+            }
             if let Some(name) = &value.name {
                 check_name(name).map_err(|e| fail(whole, e))?;
                 if !names.insert(name.as_str()) {
@@ -231,15 +249,11 @@ impl Body<'_> {
                 }
             }
         }
-        let mut state = false;
         for (i, &param) in function.params.iter().enumerate() {
             let site = Site::Param(self.index, i);
             self.define(site, param)?;
-            if *function.ty(param) == Type::Token && std::mem::replace(&mut state, true) {
-                return Err(fail(site, Problem::SecondToken { value: function.label(param) }));
-            }
+            self.begin(site, param)?;
         }
-        let mut caches = Caches::default();
         for (i, op) in function.ops.iter().enumerate() {
             let site = Site::Op(self.index, i);
             for operand in &op.operands {
@@ -247,9 +261,8 @@ impl Body<'_> {
                     self.use_value(site, *value)?;
                 }
             }
-            let types = result_types_after(&caches, self.module, function, op.kind, &op.operands, &op.attrs)
-                .map_err(|e| fail(site, e))?;
-            caches.note(self.module, function, op.kind, &op.operands, &op.attrs);
+            let types =
+                result_types(self.module, function, op.kind, &op.operands, &op.attrs).map_err(|e| fail(site, e))?;
             let row = op.kind.row();
             if op.results.len() != row.results || types.len() != row.results {
                 let (expected, found) = (row.results, op.results.len());
@@ -258,14 +271,17 @@ impl Body<'_> {
             for (&value, expected) in op.results.iter().zip(&types) {
                 self.define(site, value)?;
                 if function.ty(value) != expected {
-                    let (found, expected) = (function.ty(value).to_string(), expected.to_string());
+                    let (found, expected) = (function.ty(value).text(self.module), expected.text(self.module));
                     let value = function.label(value);
                     return Err(fail(site, Problem::ResultType { op: row.mnemonic, value, found, expected }));
                 }
             }
-            self.state(site, op)?;
+            // An op without a token gives the first one of what it touches.
+            if !op.operands.iter().any(|operand| self.is_token(operand)) {
+                op.results.iter().try_for_each(|&result| self.begin(site, result))?;
+            }
             // The table's effect column and the type rules must agree: passes read only the column.
-            debug_assert_eq!(row.effect == Effect::State, types.contains(&Type::Token), "{}", row.mnemonic);
+            debug_assert_eq!(row.effect == Effect::State, types.iter().any(Type::is_token), "{}", row.mnemonic);
         }
         for (i, &value) in function.results.iter().enumerate() {
             self.use_value(Site::Result(self.index, i), value)?;
@@ -273,30 +289,21 @@ impl Body<'_> {
         Ok(())
     }
 
-    /// Tokens are of the state that the op table calls the operand by.
-    fn state(&mut self, site: Site, op: &Op) -> Result<(), VerifyError> {
-        let row = op.kind.row();
-        let mut state = None;
-        for (operand, row_operand) in op.operands.iter().zip(row.operands) {
-            let Operand::Value(value) = operand else { continue };
-            if *self.function.ty(*value) != Type::Token {
-                continue;
-            }
-            // Of a parameter nothing is noted: it is the cache.
-            let found = self.states.get(value).copied().unwrap_or(CACHE);
-            if found != row_operand.name {
-                let (op, value, expected) = (row.mnemonic, self.function.label(*value), row_operand.name);
-                return Err(fail(site, Problem::WrongState { op, value, found, expected }));
-            }
-            state = Some(found);
+    fn is_token(&self, operand: &Operand) -> bool {
+        matches!(operand, Operand::Value(value) if self.function.ty(*value).is_token())
+    }
+
+    /// Takes note of a first token.
+    fn begin(&mut self, site: Site, value: ValueId) -> Result<(), VerifyError> {
+        let Type::Token(held) = *self.function.ty(value) else { return Ok(()) };
+        if self.begun.insert(held) {
+            return Ok(());
         }
-        for &value in op.results.iter().filter(|&&value| *self.function.ty(value) == Type::Token) {
-            if state.is_none() && std::mem::replace(&mut self.has_slots, true) {
-                return Err(fail(site, Problem::SecondSlots { value: self.function.label(value) }));
-            }
-            self.states.insert(value, state.unwrap_or(SLOTS));
-        }
-        Ok(())
+        let held = match held {
+            Held::State(state) => format!("@{}", self.module.states[state.index()].name),
+            Held::Experts => "experts' memory".to_string(),
+        };
+        Err(fail(site, Problem::SecondToken { value: self.function.label(value), held }))
     }
 
     fn in_range(&self, site: Site, value: ValueId) -> Result<(), VerifyError> {
@@ -317,7 +324,7 @@ impl Body<'_> {
         if !self.defined[value.index()] {
             return Err(fail(site, Problem::Undefined { value: self.function.label(value) }));
         }
-        if *self.function.ty(value) != Type::Token {
+        if !self.function.ty(value).is_token() {
             return Ok(());
         }
         self.used.resize(self.function.values.len(), None);

@@ -3,11 +3,11 @@
 //! ```text
 //!   %k = rope.heads %0, %pos, @k_norm, _ {...} : f32[T, 2, 64]
 //!   %v = split_heads %1 {heads = 2} : f32[T, 2, 64]
-//!   %kv1 = kv.append %kv, %k, %v, %pos {layer = 0} : token
+//!   %kv1 = kv.append %kv, %k, %v, %pos : token<@kv.0>
 //! ```
 //! becomes
 //! ```text
-//!   %kv1 = rope.append %kv, %0, %1, %pos, @k_norm, _ {layer = 0, heads = 2, ...} : token
+//!   %kv1 = rope.append %kv, %0, %1, %pos, @k_norm, _ {heads = 2, ...} : token<@kv.0>
 //! ```
 //!
 //! Needs: fused rotations. Leaves ops without use behind, for `canonicalise`. Not done where the rotated keys have another
@@ -53,7 +53,7 @@ fn fused(
     }
     let definition = |operand: Operand, kind: OpKind| match operand {
         Operand::Value(value) => Some((value, old.get(defined[value.index()]?)?)).filter(|(_, op)| op.kind == kind),
-        Operand::Weight(_) | Operand::Absent => None,
+        Operand::Weight(_) | Operand::State(_) | Operand::Absent => None,
     };
     let (k, rope) = definition(op.operand("k"), OpKind::RopeHeads)?;
     if uses[k.index()] != 1 || rope.operand("pos") != op.operand("pos") {
@@ -65,10 +65,8 @@ fn fused(
     };
     let operands =
         vec![op.operand("kv"), rope.operand("x"), v, op.operand("pos"), rope.operand("norm"), rope.operand("factors")];
-    // Both rows order their shared attributes alike: `rope.append` has the layer before them.
-    let mut attrs = vec![op.attr("layer").clone()];
-    attrs.extend(rope.attrs.iter().cloned());
-    Some(Op { kind: OpKind::RopeAppend, operands, attrs, results: op.results.clone() })
+    // Both rows have the same attributes in one order.
+    Some(Op { kind: OpKind::RopeAppend, operands, attrs: rope.attrs.clone(), results: op.results.clone() })
 }
 
 /// Values whose heads were never split, as one row.

@@ -123,6 +123,7 @@ impl<'a> Region<'a> {
                 .flatten()
                 .ok_or(PassError::Undefined { function: self.function.name.clone(), value: value.0 }),
             Operand::Weight(weight) => Ok(self.graph.add(Node::new(Head::Weight(weight), Vec::new()))),
+            Operand::State(_) => unreachable!("only ops with effects take states"),
             Operand::Absent => Ok(self.graph.add(Node::new(Head::Absent, Vec::new()))),
         }
     }
@@ -152,7 +153,7 @@ impl<'a> Region<'a> {
             return Ok(());
         }
         let Operand::Value(token) = op.operand("kv") else { return Ok(()) };
-        if let Some(append) = appends.get(&token).filter(|append| append.attr("layer") == op.attr("layer")) {
+        if let Some(append) = appends.get(&token) {
             let operands = [op.operand("q"), append.operand("k"), append.operand("v")];
             let children = operands.into_iter().map(|operand| self.operand(operand)).collect::<Result<_, _>>()?;
             self.graph.add(Node::new(Head::Attend, children));
@@ -165,7 +166,7 @@ impl<'a> Region<'a> {
         let state = self.function.ops.iter().filter(|op| op.kind.row().effect == Effect::State);
         let operands = state.flat_map(|op| &op.operands).filter_map(|operand| match operand {
             Operand::Value(value) => Some(*value),
-            Operand::Weight(_) | Operand::Absent => None,
+            Operand::Weight(_) | Operand::State(_) | Operand::Absent => None,
         });
         let values = operands.chain(self.function.results.iter().copied());
         values.filter_map(|value| self.values[value.index()]).collect()
@@ -210,22 +211,46 @@ impl<'a> Writer<'a> {
             self.out.params.push(value);
             self.define(param, value);
         }
+        // What takes no value could stand anywhere: it is written right before what takes its token, wherever regions are cut.
+        let mut begun: Vec<&Op> = Vec::new();
         for op in function.ops.iter().filter(|op| op.kind.row().effect == Effect::State) {
-            let operands = op.operands.iter().map(|&operand| self.operand(operand)).collect::<Result<_, _>>()?;
-            let types = op.results.iter().map(|&result| function.ty(result).clone()).collect();
-            let results = self.out.push(op.kind, operands, op.attrs.clone(), types);
-            for (&old, new) in op.results.iter().zip(results) {
-                self.out.values[new.index()].name.clone_from(&function.values[old.index()].name);
-                self.define(old, new);
+            if !op.operands.iter().any(|operand| matches!(operand, Operand::Value(_))) {
+                begun.push(op);
+                continue;
             }
+            for &operand in &op.operands {
+                let defined_here = |begun: &&Op| begun.results.iter().any(|&result| Operand::Value(result) == operand);
+                if !begun.iter().any(defined_here) {
+                    self.operand(operand)?;
+                }
+            }
+            let takes = |begun: &Op| begun.results.iter().any(|&result| op.operands.contains(&Operand::Value(result)));
+            for first in begun.extract_if(.., |begun| takes(begun)) {
+                self.effect(first)?;
+            }
+            self.effect(op)?;
         }
+        begun.into_iter().try_for_each(|op| self.effect(op))?;
         for &result in &function.results {
             match self.operand(Operand::Value(result))? {
                 Operand::Value(value) => self.out.results.push(value),
-                Operand::Weight(_) | Operand::Absent => return Err(self.undefined(result)),
+                Operand::Weight(_) | Operand::State(_) | Operand::Absent => return Err(self.undefined(result)),
             }
         }
         Ok(self.out)
+    }
+
+    /// Writes an op with effects.
+    fn effect(&mut self, op: &Op) -> Result<(), PassError> {
+        let function = self.region.function;
+        let operands = op.operands.iter().map(|&operand| self.operand(operand)).collect::<Result<_, _>>()?;
+        let types = op.results.iter().map(|&result| function.ty(result).clone()).collect();
+        let results = self.out.push(op.kind, operands, op.attrs.clone(), types);
+        for (&old, new) in op.results.iter().zip(results) {
+            self.out.values[new.index()].name.clone_from(&function.values[old.index()].name);
+            self.define(old, new);
+        }
+        Ok(())
     }
 
     fn define(&mut self, old: ValueId, new: ValueId) {

@@ -166,7 +166,7 @@ pub(crate) type Graph = EGraph<Node, Types>;
 
 impl Types {
     pub(crate) fn new(module: &Module, function: &Function) -> Types {
-        let weights = Module { weights: module.weights.clone(), functions: Vec::new() };
+        let weights = Module { weights: module.weights.clone(), ..Module::default() };
         Types { module: weights, leaves: function.values.clone() }
     }
 

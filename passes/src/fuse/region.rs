@@ -12,7 +12,7 @@
 //!   %h = rms_norm %x1, @norm {eps = 1e-6} : f32[T, 256]
 //! ```
 //!
-//! So a model's layer is two regions, and those of equal layers have the same text once weights, values and layers are numbered from
+//! So a model's layer is two regions, and those of equal layers have the same text once weights, states, values and layers are numbered from
 //! the region's start. A region that would be too long is cut where fewest values cross; what crosses there is a parameter
 //! behind the cut, which is right for any value, if not as good.
 
@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use ixc_ir::graph::op::Effect;
-use ixc_ir::graph::{Attr, Function, Module, Op, Operand, ValueId, Weight, WeightId};
+use ixc_ir::graph::{Attr, Function, Held, Module, Op, Operand, State, StateId, Type, ValueId, Weight, WeightId};
 
 use crate::manager::PassError;
 
@@ -52,7 +52,7 @@ pub(crate) fn check_defined(function: &Function) -> Result<(), PassError> {
 fn values_of(op: &Op) -> impl Iterator<Item = ValueId> {
     op.operands.iter().filter_map(|operand| match operand {
         Operand::Value(value) => Some(*value),
-        Operand::Weight(_) | Operand::Absent => None,
+        Operand::Weight(_) | Operand::State(_) | Operand::Absent => None,
     })
 }
 
@@ -145,7 +145,7 @@ impl Spans {
     }
 }
 
-/// A region as a function of its own: weights, values and layers are numbered in the order in which it names them, so that
+/// A region as a function of its own: weights, states, values and layers are numbered in the order in which it names them, so that
 /// the text of equal regions is equal.
 pub(crate) struct Piece<'a> {
     /// Its weights and its function.
@@ -155,7 +155,9 @@ pub(crate) struct Piece<'a> {
     values: Vec<ValueId>,
     /// The original weights.
     weights: Vec<WeightId>,
-    /// The original ops with effects, in order.
+    /// The original states.
+    states: Vec<StateId>,
+    /// The original ops with effects and attributes, in order: fusing keeps it.
     state: Vec<&'a Op>,
 }
 
@@ -164,14 +166,21 @@ impl<'a> Piece<'a> {
     pub(crate) fn new(module: &Module, function: &'a Function, ops: Range<usize>, spans: &Spans) -> Piece<'a> {
         let end = ops.end;
         let mut own = Function { name: "region".to_owned(), ..Function::default() };
-        let mut piece =
-            Piece { module: Module::default(), function, values: Vec::new(), weights: Vec::new(), state: Vec::new() };
+        let mut piece = Piece {
+            module: Module::default(),
+            function,
+            values: Vec::new(),
+            weights: Vec::new(),
+            states: Vec::new(),
+            state: Vec::new(),
+        };
         let (mut values, mut weights, mut layers) = (HashMap::new(), HashMap::new(), HashMap::new());
         for op in &function.ops[ops] {
             let operands = op.operands.iter().map(|operand| match operand {
                 Operand::Value(value) => Operand::Value(*values.entry(*value).or_insert_with(|| {
                     piece.values.push(*value);
-                    let param = own.add_value(None, function.ty(*value).clone());
+                    let ty = piece.own_type(module, function.ty(*value));
+                    let param = own.add_value(None, ty);
                     own.params.push(param);
                     param
                 })),
@@ -180,12 +189,15 @@ impl<'a> Piece<'a> {
                     piece.module.weights.push(own_weight(module, *weight, piece.weights.len()));
                     WeightId(piece.weights.len() as u32 - 1)
                 })),
+                Operand::State(state) => Operand::State(piece.own_state(module, *state)),
                 Operand::Absent => Operand::Absent,
             });
             let operands = operands.collect();
             let mut attrs = op.attrs.clone();
             if op.kind.row().effect == Effect::State {
-                piece.state.push(op);
+                if !op.attrs.is_empty() {
+                    piece.state.push(op);
+                }
                 for (attr, row) in attrs.iter_mut().zip(op.kind.row().attrs) {
                     if let (Attr::Int(layer), "layer") = (attr, row.name) {
                         let next = layers.len() as i64;
@@ -193,7 +205,7 @@ impl<'a> Piece<'a> {
                     }
                 }
             }
-            let types = op.results.iter().map(|&result| function.ty(result).clone()).collect();
+            let types = op.results.iter().map(|&result| piece.own_type(module, function.ty(result))).collect();
             for (&old, new) in op.results.iter().zip(own.push(op.kind, operands, attrs, types)) {
                 values.insert(old, new);
                 piece.values.push(old);
@@ -229,15 +241,18 @@ impl<'a> Piece<'a> {
             let operands = op.operands.iter().map(|operand| match operand {
                 Operand::Value(value) => moved_to(&places, fused, *value).map(Operand::Value),
                 Operand::Weight(weight) => Ok(Operand::Weight(self.weights[weight.index()])),
+                Operand::State(state) => Ok(Operand::State(self.states[state.index()])),
                 Operand::Absent => Ok(Operand::Absent),
             });
             let operands = operands.collect::<Result<_, _>>()?;
             let attrs = match op.kind.row().effect {
                 // With its own layer.
-                Effect::State => state.next().map_or_else(|| op.attrs.clone(), |original| original.attrs.clone()),
-                Effect::Pure => op.attrs.clone(),
+                Effect::State if !op.attrs.is_empty() => {
+                    state.next().map_or_else(|| op.attrs.clone(), |original| original.attrs.clone())
+                }
+                Effect::State | Effect::Pure => op.attrs.clone(),
             };
-            let types = op.results.iter().map(|&result| fused.ty(result).clone()).collect();
+            let types = op.results.iter().map(|&result| self.original_type(fused.ty(result))).collect();
             for (&result, new) in op.results.iter().zip(out.push(op.kind, operands, attrs, types)) {
                 places[result.index()] = Some(new);
                 let named = fused.values[result.index()].name.as_deref().and_then(number_of);
@@ -250,6 +265,31 @@ impl<'a> Piece<'a> {
             moved[original.index()] = Some(moved_to(&places, fused, result)?);
         }
         Ok(())
+    }
+
+    /// The number that a state has here.
+    fn own_state(&mut self, module: &Module, state: StateId) -> StateId {
+        let number = self.states.iter().position(|known| *known == state).unwrap_or_else(|| {
+            let own = State { name: format!("s{}", self.states.len()), ..module.states[state.index()].clone() };
+            self.states.push(state);
+            self.module.states.push(own);
+            self.states.len() - 1
+        });
+        StateId(number as u32)
+    }
+
+    fn own_type(&mut self, module: &Module, ty: &Type) -> Type {
+        match ty {
+            Type::Token(Held::State(state)) => Type::Token(Held::State(self.own_state(module, *state))),
+            Type::Token(Held::Experts) | Type::Tensor { .. } => ty.clone(),
+        }
+    }
+
+    fn original_type(&self, own: &Type) -> Type {
+        match own {
+            Type::Token(Held::State(state)) => Type::Token(Held::State(self.states[state.index()])),
+            Type::Token(Held::Experts) | Type::Tensor { .. } => own.clone(),
+        }
     }
 
     fn values_of(&self, own: &[ValueId]) -> Vec<ValueId> {

@@ -219,7 +219,7 @@ impl Shape {
     fn of(op: &Op) -> Shape {
         let operands = op.operands.iter().map(|operand| match operand {
             Operand::Absent => Child::Absent,
-            Operand::Value(_) | Operand::Weight(_) => Child::Present,
+            Operand::Value(_) | Operand::Weight(_) | Operand::State(_) => Child::Present,
         });
         Shape { kind: op.kind, children: operands.chain(op.attrs.iter().map(|_| Child::Present)).collect() }
     }

@@ -29,8 +29,8 @@ use std::collections::HashMap;
 use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::RopeAttrs;
 use ixc_ir::graph::interpret::WeightSource;
-use ixc_ir::graph::types::Caches;
-use ixc_ir::graph::{Element, Function, Module, Op, OpKind, Operand, Type, ValueId, WeightId};
+use ixc_ir::graph::types::CacheShape;
+use ixc_ir::graph::{Element, Function, Held, Module, Op, OpKind, Operand, StateId, Type, ValueId, WeightId};
 use ixc_ir::plan::{
     Arg, BucketId, BufferId, CacheLayer, KernelId, PlanWeight, RopeTable, RowAxis, RowCount, Source, WeightFile,
 };
@@ -110,10 +110,8 @@ enum Meaning {
     Ids,
     Positions,
     WantedRows,
-    /// The KV cache.
+    /// A token: what it is of stands in its type.
     Token,
-    /// The memory that experts are loaded to.
-    Slots,
     /// A dequantised weight, which only products may read, as it is stored.
     Weight(WeightId),
 }
@@ -136,8 +134,6 @@ pub(super) struct Lowering<'a> {
     weight_ids: HashMap<(WeightId, Format), u32>,
     /// Formats of packed weights, by id.
     packed: Vec<Option<Format>>,
-    /// Position in [`Lowering::cache`] of a graph's layer.
-    layers: HashMap<i64, u32>,
     pub(super) residency: Residency,
     pub(super) buffers: Vec<Draft>,
     pub(super) work: Vec<Work>,
@@ -196,11 +192,11 @@ impl<'a> Lowering<'a> {
         settings: &'a Settings,
     ) -> Result<Lowering<'a>, ScheduleError> {
         let mut meanings = vec![None; function.values.len()];
-        let kinds = [Meaning::Ids, Meaning::Positions, Meaning::WantedRows, Meaning::Token];
+        let kinds = [Meaning::Ids, Meaning::Positions, Meaning::WantedRows];
         let types: Vec<&Type> = function.params.iter().map(|&param| function.ty(param)).collect();
         let index = |ty: &Type| ty.element() == Some(Element::I32) && ty.dims().len() == 1;
         match types[..] {
-            [ids, pos, rows, Type::Token] if index(ids) && pos == ids && index(rows) && rows != ids => {}
+            [ids, pos, rows] if index(ids) && pos == ids && index(rows) && rows != ids => {}
             _ => return Err(ScheduleError::Step { problem: "its parameters are not these".to_string() }),
         }
         for (&param, kind) in function.params.iter().zip(kinds) {
@@ -220,7 +216,6 @@ impl<'a> Lowering<'a> {
             kernel_ids: HashMap::new(),
             weight_ids: HashMap::new(),
             packed: packing::packed(module, function, settings.matrix),
-            layers: HashMap::new(),
             residency: Residency::default(),
             buffers: Vec::new(),
             work: Vec::new(),
@@ -230,8 +225,10 @@ impl<'a> Lowering<'a> {
             cache: Vec::new(),
             buckets: 0,
         };
-        for (layer, shape) in Caches::of(module, function).layers() {
-            lowering.layers.insert(layer, lowering.cache.len() as u32);
+        for state in &module.states {
+            let Some(shape) = CacheShape::of(state).filter(|_| state.window.is_none()) else {
+                return unsupported("state.begin", format!("{state}"));
+            };
             lowering.cache.push(CacheLayer {
                 heads: fit("key heads", shape.heads)?,
                 key_len: fit("elements of a key", shape.key)?,
@@ -276,9 +273,8 @@ impl<'a> Lowering<'a> {
             OpKind::KvAppend => self.append(op, None)?,
             OpKind::RopeAppend => self.append(op, Some(RopeAttrs::from_op(op)))?,
             OpKind::Attention => {
-                let y = self.attention(op)?;
                 self.meanings[op.results[1].index()] = Some(Meaning::Token);
-                y
+                self.attention(op)?
             }
             OpKind::Route => self.route(op)?,
             OpKind::ExpertSplit => self.split(op)?,
@@ -360,10 +356,10 @@ impl<'a> Lowering<'a> {
                 let residual = self.opt_operand(op, "residual")?;
                 Meaning::Stored(self.combine(name, format!("{label} combine"), &y, p, residual)?)
             }
-            OpKind::ExpertSlots => Meaning::Slots,
+            OpKind::StateBegin | OpKind::ExpertSlots => Meaning::Token,
             OpKind::ExpertPrefetch => self.expert_prefetch(op)?,
             OpKind::ExpertWait => {
-                self.meanings[op.results[1].index()] = Some(Meaning::Slots);
+                self.meanings[op.results[1].index()] = Some(Meaning::Token);
                 self.expert_wait(op)?
             }
             OpKind::ExpertEvict => self.expert_evict(op)?,
@@ -379,11 +375,6 @@ impl<'a> Lowering<'a> {
             Some(Some(meaning)) => Ok(*meaning),
             Some(None) | None => unsupported(op, format!("value {} is used before it is defined", value.0)),
         }
-    }
-
-    /// Whether a value is the cache.
-    pub(super) fn is_cache(&self, value: ValueId) -> bool {
-        matches!(self.meanings.get(value.index()), Some(Some(Meaning::Token)))
     }
 
     /// A value that lies in the arena.
@@ -405,7 +396,9 @@ impl<'a> Lowering<'a> {
     fn value_operand(&self, op: &Op, name: &str) -> Result<ValueId, ScheduleError> {
         match op.operand(name) {
             Operand::Value(value) => Ok(value),
-            Operand::Weight(_) | Operand::Absent => unsupported(op.kind.row().mnemonic, format!("no value for {name}")),
+            Operand::Weight(_) | Operand::State(_) | Operand::Absent => {
+                unsupported(op.kind.row().mnemonic, format!("no value for {name}"))
+            }
         }
     }
 
@@ -424,14 +417,14 @@ impl<'a> Lowering<'a> {
     fn opt_operand(&self, op: &Op, name: &str) -> Result<Option<Stored>, ScheduleError> {
         match op.operand(name) {
             Operand::Value(value) => self.stored(op.kind.row().mnemonic, value).map(Some),
-            Operand::Weight(_) | Operand::Absent => Ok(None),
+            Operand::Weight(_) | Operand::State(_) | Operand::Absent => Ok(None),
         }
     }
 
     fn opt_weight(&self, op: &Op, name: &str) -> Option<WeightId> {
         match op.operand(name) {
             Operand::Weight(weight) => Some(weight),
-            Operand::Value(_) | Operand::Absent => None,
+            Operand::Value(_) | Operand::State(_) | Operand::Absent => None,
         }
     }
 
@@ -453,6 +446,14 @@ impl<'a> Lowering<'a> {
     fn label(&self, kind: OpKind, w: WeightId) -> String {
         let name = &self.module.weights[w.index()].name;
         format!("{} {}", kind.row().mnemonic, name.strip_suffix(".weight").unwrap_or(name))
+    }
+
+    /// The state of a token.
+    pub(super) fn state(&self, op: &Op, name: &str) -> Result<StateId, ScheduleError> {
+        match self.function.ty(self.value_operand(op, name)?) {
+            Type::Token(Held::State(state)) => Ok(*state),
+            other => unsupported(op.kind.row().mnemonic, format!("{other} for {name}")),
+        }
     }
 
     /// Rows take positions one to one: only tokens have them.

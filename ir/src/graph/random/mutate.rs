@@ -3,12 +3,13 @@
 use super::Rng;
 use crate::format::FORMATS;
 use crate::graph::op::{Attr, OPS};
-use crate::graph::{Dim, Module, Operand, Type, ValueId, WeightId};
+use crate::graph::{Dim, Held, Module, Operand, StateId, Type, ValueId, WeightId};
+use crate::state::{Rollback, STATES};
 
 /// A copy with one thing broken or changed at random: most do not verify, and none may make anything panic.
 pub fn mutated(module: &Module, rng: &mut Rng) -> Module {
     let mut module = module.clone();
-    let weights = module.weights.len() as u64 + 1;
+    let (weights, states) = (module.weights.len() as u64 + 1, module.states.len() as u64 + 1);
     let Some(function) = module.functions.first_mut() else { return module };
     let values = function.values.len() as u64 + 1;
     let ops = function.ops.len() as u64;
@@ -19,12 +20,13 @@ pub fn mutated(module: &Module, rng: &mut Rng) -> Module {
     }
     let at = rng.below(ops) as usize;
     let op = &mut function.ops[at];
-    match rng.below(10) {
+    match rng.below(12) {
         0 if !op.operands.is_empty() => {
             let i = rng.below(op.operands.len() as u64) as usize;
-            op.operands[i] = match rng.below(3) {
+            op.operands[i] = match rng.below(4) {
                 0 => Operand::Value(value),
                 1 => Operand::Weight(WeightId(rng.below(weights) as u32)),
+                2 => Operand::State(StateId(rng.below(states) as u32)),
                 _ => Operand::Absent,
             };
         }
@@ -55,6 +57,23 @@ pub fn mutated(module: &Module, rng: &mut Rng) -> Module {
                 let sizes = [0, 1, 2, 256, u64::MAX];
                 let dims = vec![Dim::Fixed(rng.pick(&sizes)), Dim::Fixed(rng.pick(&sizes))];
                 data.ty = Type::of(rng.pick(FORMATS).format, dims);
+            }
+        }
+        9 => {
+            if let Some(data) = function.values.get_mut(value.index()) {
+                data.ty = Type::Token(Held::State(StateId(rng.below(states) as u32)));
+            }
+        }
+        10 => {
+            if let Some(state) = module.states.get_mut(rng.below(states) as usize) {
+                match rng.below(4) {
+                    0 => state.window = Some(rng.pick(&[0, 1, u64::MAX])),
+                    1 => state.rollback = rng.pick(&Rollback::ALL),
+                    2 => state.kind = rng.pick(STATES).kind,
+                    _ => {
+                        state.fields.pop();
+                    }
+                }
             }
         }
         _ => {

@@ -5,7 +5,8 @@ use crate::format::Format;
 use crate::graph::attrs::Prefetch;
 use crate::graph::builder::{GraphBuilder, LinearPart};
 use crate::graph::op::OpKind;
-use crate::graph::{Attr, Dim, Place, Type, ValueId, WeightId};
+use crate::graph::{Attr, Dim, Held, Place, State, Type, ValueId, WeightId};
+use crate::state::Rollback;
 
 /// Makes one op after the other out of what is there, or out of new parameters and weights.
 pub(super) struct Soup {
@@ -15,9 +16,8 @@ pub(super) struct Soup {
     ids: ValueId,
     pos: ValueId,
     rows: ValueId,
-    kv: ValueId,
-    /// Layers with a cache: kv heads, key and value sizes.
-    caches: Vec<(u64, u64, u64)>,
+    /// States of keys and values: heads, key and value sizes, and the last token.
+    caches: Vec<((u64, u64, u64), ValueId)>,
     /// Routed ids with their weights and slots.
     routed: Vec<(ValueId, ValueId, u64)>,
     /// The last token of the experts' memory.
@@ -38,7 +38,6 @@ impl Soup {
             ids: step.ids,
             pos: step.pos,
             rows: step.rows,
-            kv: step.kv,
             caches: Vec::new(),
             routed: Vec::new(),
             slots: None,
@@ -49,8 +48,8 @@ impl Soup {
     pub(super) fn finish(mut self) -> RandomModule {
         let values = 0..self.b.function().values.len() as u32;
         let mut results: Vec<ValueId> = values.map(ValueId).collect();
-        results.retain(|&value| *self.b.ty(value) != Type::Token && self.rng.once_in(3));
-        results.push(self.kv);
+        results.retain(|&value| !self.b.ty(value).is_token() && self.rng.once_in(3));
+        results.extend(self.caches.iter().map(|(_, token)| *token));
         let seed = self.rng.bits();
         with_weights(self.b.finish(&results), seed)
     }
@@ -134,15 +133,22 @@ impl Soup {
         }
     }
 
-    /// A layer whose cache has these sizes: an old one or a new one.
-    fn layer(&mut self, sizes: (u64, u64, u64)) -> u64 {
-        match self.caches.iter().position(|&cache| cache == sizes) {
-            Some(layer) => layer as u64,
-            None => {
-                self.caches.push(sizes);
-                self.caches.len() as u64 - 1
-            }
+    /// The token of a state whose keys and values have these sizes: of an old one, or of a new one, a parameter or begun here.
+    fn cache(&mut self, sizes: (u64, u64, u64)) -> usize {
+        if let Some(cache) = self.caches.iter().position(|(cache, _)| *cache == sizes) {
+            return cache;
         }
+        let name = self.name("kv");
+        let window = self.rng.once_in(3).then(|| 1 + self.rng.below(8));
+        let state = ok(self.b.state(State { window, ..State::paged(&name, sizes.0, sizes.1, sizes.2) }));
+        let token = if self.rng.once_in(2) {
+            self.made += 1;
+            self.b.param(&format!("x{}", self.made), Type::Token(Held::State(state)))
+        } else {
+            ok(self.b.state_begin(state))
+        };
+        self.caches.push((sizes, token));
+        self.caches.len() - 1
     }
 
     pub(super) fn op(&mut self, kind: OpKind) {
@@ -197,21 +203,28 @@ impl Soup {
                 let factors = self.maybe_vector(rope.dims / 2);
                 ok(self.b.rope(x, self.pos, factors, &rope));
             }
+            OpKind::StateBegin => {
+                // A state that nothing touches.
+                let name = self.name("s");
+                let rollback = self.rng.pick(&[Rollback::Snapshot, Rollback::None]);
+                let state = ok(self.b.state(State::recurrent(&name, &[heads, d], rollback)));
+                ok(self.b.state_begin(state));
+            }
             OpKind::KvAppend => {
                 let dv = self.rng.pick(&[d, 4]);
-                let layer = self.layer((heads, d, dv));
+                let cache = self.cache((heads, d, dv));
                 let (k, v) = (self.f32(&[heads, d]), self.f32(&[heads, dv]));
-                self.kv = ok(self.b.kv_append(self.kv, k, v, self.pos, layer));
+                self.caches[cache].1 = ok(self.b.kv_append(self.caches[cache].1, k, v, self.pos));
             }
             OpKind::Attention => {
                 if self.caches.is_empty() {
                     self.op(OpKind::KvAppend);
                 }
-                let layer = self.rng.below(self.caches.len() as u64);
-                let (kv_heads, d, _) = self.caches[layer as usize];
+                let cache = self.rng.below(self.caches.len() as u64) as usize;
+                let (kv_heads, d, _) = self.caches[cache].0;
                 let heads = kv_heads * self.rng.pick(&[1, 3]);
                 let q = self.f32(&[heads, d]);
-                (_, self.kv) = ok(self.b.attention(q, self.kv, self.pos, layer, kv_heads, 0.25));
+                (_, self.caches[cache].1) = ok(self.b.attention(q, self.caches[cache].1, self.pos, 0.25));
             }
             OpKind::Route => {
                 let slots = 1 + self.rng.below(IDS);
@@ -269,11 +282,12 @@ impl Soup {
                 ok(self.b.rope_heads(x, self.pos, norm, factors, heads, 1e-6, &rope));
             }
             OpKind::RopeAppend => {
-                let layer = self.layer((heads, d, 8));
+                let cache = self.cache((heads, d, 8));
                 let (k, v) = (self.f32(&[heads * d]), self.f32(&[heads * 8]));
                 let rope = random_rope(&mut self.rng, d);
                 let (norm, factors) = (self.maybe_vector(d), self.maybe_vector(rope.dims / 2));
-                self.kv = ok(self.b.rope_append(self.kv, k, v, self.pos, norm, factors, layer, heads, 1e-6, &rope));
+                let kv = self.caches[cache].1;
+                self.caches[cache].1 = ok(self.b.rope_append(kv, k, v, self.pos, norm, factors, heads, 1e-6, &rope));
             }
             OpKind::ExpertSwiglu => {
                 let (ids, _, _) = self.routed();

@@ -12,7 +12,8 @@
 use super::{CacheShape, TypeError, check_type};
 use crate::format::Format;
 use crate::graph::op::{AttrKind, OpKind, OpRow, OperandKind};
-use crate::graph::{Attr, Dim, Element, Function, Module, Operand, Type, Weight};
+use crate::graph::{Attr, Dim, Element, Function, Held, Module, Operand, State, StateId, Type, Weight};
+use crate::state::StateKind;
 
 /// An op under its rule: operands and attributes are of the kinds that the table lists and ids are in range.
 pub(super) struct Rule<'a> {
@@ -48,9 +49,11 @@ impl<'a> Rule<'a> {
                 (Operand::Weight(w), OperandKind::Weight | OperandKind::OptWeight) => {
                     (w.index() < module.weights.len(), "a weight of this module")
                 }
+                (Operand::State(s), OperandKind::State) => (s.index() < module.states.len(), "a state of this module"),
                 (Operand::Absent, OperandKind::OptValue | OperandKind::OptWeight) => (true, ""),
                 (_, OperandKind::Value) => (false, "a value"),
                 (_, OperandKind::Weight) => (false, "a weight"),
+                (_, OperandKind::State) => (false, "a state"),
                 (_, OperandKind::OptValue) => (false, "a value or _"),
                 (_, OperandKind::OptWeight) => (false, "a weight or _"),
             };
@@ -97,12 +100,16 @@ impl<'a> Rule<'a> {
     pub(super) fn operand(&self, name: &'static str, expected: impl Into<String>) -> TypeError {
         let found = match self.find(name) {
             Operand::Value(v) => match self.function.values.get(v.index()) {
-                Some(value) => value.ty.to_string(),
+                Some(value) => value.ty.text(self.module),
                 None => format!("value number {} of {}", v.0, self.function.values.len()),
             },
             Operand::Weight(w) => match self.module.weights.get(w.index()) {
                 Some(weight) => format!("@{} : {}{:?}", weight.name, weight.format, weight.shape),
                 None => format!("weight number {} of {}", w.0, self.module.weights.len()),
+            },
+            Operand::State(s) => match self.module.states.get(s.index()) {
+                Some(state) => state.to_string(),
+                None => format!("state number {} of {}", s.0, self.module.states.len()),
             },
             Operand::Absent => "absent".to_string(),
         };
@@ -178,7 +185,7 @@ impl<'a> Rule<'a> {
     pub(super) fn f32_any(&self, name: &'static str) -> Result<Vec<Dim>, TypeError> {
         match self.value(name) {
             Type::Tensor { element: Element::Format(Format::F32), dims } => Ok(dims.clone()),
-            Type::Tensor { .. } | Type::Token => Err(self.operand(name, "f32")),
+            Type::Tensor { .. } | Type::Token(_) => Err(self.operand(name, "f32")),
         }
     }
 
@@ -189,15 +196,42 @@ impl<'a> Rule<'a> {
                 Some((last, lead)) => Ok((lead, last)),
                 None => Err(self.operand(name, "f32 of at least one dimension")),
             },
-            Type::Tensor { .. } | Type::Token => Err(self.operand(name, "f32 of at least one dimension")),
+            Type::Tensor { .. } | Type::Token(_) => Err(self.operand(name, "f32 of at least one dimension")),
         }
     }
 
-    pub(super) fn token(&self, name: &'static str) -> Result<(), TypeError> {
+    /// The token of experts' memory.
+    pub(super) fn experts(&self, name: &'static str) -> Result<(), TypeError> {
         match self.value(name) {
-            Type::Token => Ok(()),
-            Type::Tensor { .. } => Err(self.operand(name, "a token")),
+            Type::Token(Held::Experts) => Ok(()),
+            Type::Token(Held::State(_)) | Type::Tensor { .. } => {
+                Err(self.operand(name, "a token of experts' memory, which expert.slots begins"))
+            }
         }
+    }
+
+    /// The state of `state.begin`.
+    pub(super) fn state_operand(&self, name: &'static str) -> StateId {
+        match self.find(name) {
+            Operand::State(state) => state,
+            other => unreachable!("{}: operand {name} is {other:?}", self.row.mnemonic),
+        }
+    }
+
+    /// The state of a token, which must be of this kind.
+    pub(super) fn state(&self, name: &'static str, kind: StateKind) -> Result<&'a State, TypeError> {
+        let state = match self.value(name) {
+            Type::Token(Held::State(state)) => self.module.states.get(state.index()),
+            Type::Token(Held::Experts) | Type::Tensor { .. } => None,
+        };
+        let expected = || self.operand(name, format!("the token of a {} state", kind.row().name));
+        state.filter(|state| state.kind == kind).ok_or_else(expected)
+    }
+
+    /// The shape of a `paged` state, of its token.
+    pub(super) fn cache(&self, name: &'static str) -> Result<CacheShape, TypeError> {
+        let state = self.state(name, StateKind::Paged)?;
+        CacheShape::of(state).ok_or_else(|| self.operand(name, "the token of a paged state"))
     }
 
     /// `i32[rows]`.
@@ -248,9 +282,9 @@ impl<'a> Rule<'a> {
         if eps >= 0.0 { Ok(()) } else { Err(self.attr("eps", "at least 0")) }
     }
 
-    pub(super) fn layer(&self) -> Result<i64, TypeError> {
+    pub(super) fn layer(&self) -> Result<(), TypeError> {
         let layer = self.find_attr("layer").int();
-        if u32::try_from(layer).is_ok() { Ok(layer) } else { Err(self.attr("layer", format!("in 0..={}", u32::MAX))) }
+        if u32::try_from(layer).is_ok() { Ok(()) } else { Err(self.attr("layer", format!("in 0..={}", u32::MAX))) }
     }
 
     pub(super) fn bias(&self, name: &'static str, n: u64) -> Result<(), TypeError> {
@@ -345,26 +379,30 @@ impl<'a> Rule<'a> {
         Ok((rows, heads, d))
     }
 
-    /// What an append puts where.
-    pub(super) fn appended(&self, kind: OpKind) -> Result<(i64, CacheShape), TypeError> {
-        self.token("kv")?;
-        let layer = self.layer()?;
+    /// That what an append puts into its state is what the state holds.
+    pub(super) fn appended(&self, kind: OpKind) -> Result<(), TypeError> {
+        let cache = self.cache("kv")?;
+        let held = |name: &'static str, found: u64, expected: u64, what: &str| match found == expected {
+            true => Ok(()),
+            false => Err(self.operand(name, format!("one with {expected} {what} in place of {found}, as its state"))),
+        };
         if kind == OpKind::RopeAppend {
             let (rows, heads, key) = self.rope_heads("k")?;
             let [v_rows, width] = self.f32("v")?;
             self.same("v", v_rows, rows)?;
-            return Ok((layer, CacheShape { heads, key, value: self.divided("v", width, heads)? }));
+            if heads != cache.heads {
+                return Err(self.attr("heads", format!("{}, the heads of the state", cache.heads)));
+            }
+            held("k", key, cache.key, "elements a head")?;
+            return held("v", self.divided("v", width, heads)?, cache.value, "elements a head");
         }
         let [rows, heads, key] = self.f32("k")?;
         let [v_rows, v_heads, value] = self.f32("v")?;
         self.same("v", v_rows, rows)?;
         self.same("v", v_heads, heads)?;
         self.rows("pos", rows)?;
-        let shape = CacheShape {
-            heads: self.number("k", heads)?,
-            key: self.number("k", key)?,
-            value: self.number("v", value)?,
-        };
-        Ok((layer, shape))
+        held("k", self.number("k", heads)?, cache.heads, "heads")?;
+        held("k", self.number("k", key)?, cache.key, "elements a head")?;
+        held("v", self.number("v", value)?, cache.value, "elements a head")
     }
 }

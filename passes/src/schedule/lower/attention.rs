@@ -115,10 +115,10 @@ impl Lowering<'_> {
     }
 
     fn layer(&self, op: &Op) -> Result<(u32, CacheLayer), ScheduleError> {
-        let layer = op.attr("layer").int();
-        match self.layers.get(&layer).and_then(|&i| Some((i, self.cache.get(i as usize)?.clone()))) {
-            Some(layer) => Ok(layer),
-            None => unsupported(op.kind.row().mnemonic, format!("layer {layer}, to which nothing is appended")),
+        let state = self.state(op, "kv")?;
+        match self.cache.get(state.index()) {
+            Some(cache) => Ok((state.0, cache.clone())),
+            None => unsupported(op.kind.row().mnemonic, format!("state {}, which there is not", state.0)),
         }
     }
 

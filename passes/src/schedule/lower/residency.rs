@@ -76,7 +76,7 @@ impl Lowering<'_> {
             }
         };
         self.work.push(Work { what: What::Residency(step), reads, writes });
-        Ok(Meaning::Slots)
+        Ok(Meaning::Token)
     }
 
     /// The ids as they are: what reads the group's weights waits for the request by [`Resource::Group`].
@@ -102,7 +102,7 @@ impl Lowering<'_> {
             reads: vec![Resource::Slots],
             writes: vec![Resource::Slots, Resource::Group(group)],
         });
-        Ok(Meaning::Slots)
+        Ok(Meaning::Token)
     }
 
     /// The plan's groups, after all ops.

@@ -1,0 +1,137 @@
+//! State: what lasts from one step of a model to the next. Its kinds are declared here, once; a graph's module declares each state
+//! that a model has, a plan has a table of them, and the runtime asks of a state what is said here, never which op touches it.
+//!
+//! | kind | fields | can be |
+//! | --- | --- | --- |
+//! | `paged` | `keys`, `values`: something for every position, `S` of them | cut at a position; shared up to one |
+//! | `recurrent` | `value`: of one size, whatever came before | restored from a snapshot |
+//!
+//! ```text
+//! state @kv.0 : paged f16[8, S, 128], f16[8, S, 128]
+//! state @kv.1 : paged f16[8, S, 128], f16[8, S, 128] {window = 1024}
+//! state @ssm.2 : recurrent f32[32, 128, 128] {rollback = snapshot}
+//! ```
+//!
+//! To add a kind: a row here. Ops say which kind they take; memory, truncation, reuse of prefixes and figures follow from the row.
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use crate::format::Format;
+
+/// The symbol of a field's dimension that counts positions.
+pub const POSITIONS: &str = "S";
+
+/// How a state gets back to an earlier position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+pub enum Rollback {
+    /// It is cut there: what belongs to later positions is dropped.
+    Cut,
+    /// A copy that was made there is put back; to positions without one it cannot get.
+    Snapshot,
+    /// Not at all: only to the beginning.
+    None,
+}
+
+impl Rollback {
+    /// All of them.
+    pub const ALL: [Rollback; 3] = [Rollback::Cut, Rollback::Snapshot, Rollback::None];
+
+    /// The word in IR text.
+    pub fn word(self) -> &'static str {
+        match self {
+            Rollback::Cut => "cut",
+            Rollback::Snapshot => "snapshot",
+            Rollback::None => "none",
+        }
+    }
+}
+
+/// A field of a kind of state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FieldRow {
+    /// Its name.
+    pub name: &'static str,
+    /// Element format.
+    pub format: Format,
+    /// Whether its second dimension counts positions: `[columns, S, width]`. Otherwise all its dimensions are numbers.
+    pub positions: bool,
+}
+
+/// A kind of state.
+#[derive(Clone, Copy, Debug)]
+pub struct StateRow {
+    /// The kind.
+    pub kind: StateKind,
+    /// Its name in IR text.
+    pub name: &'static str,
+    /// Fields, in order.
+    pub fields: &'static [FieldRow],
+    /// How states of this kind may get back; the first where a declaration does not say.
+    pub rollbacks: &'static [Rollback],
+    /// Whether a state may need its last positions alone (`window`).
+    pub windowed: bool,
+    /// Whether sequences with a common beginning may share what belongs to it.
+    pub shared: bool,
+    /// One line of documentation.
+    pub doc: &'static str,
+}
+
+macro_rules! state_kinds {
+    ($($kind:ident $name:literal { $($field:ident: $format:ident $positions:literal),* } rollback [$($rollback:ident),*] windowed $windowed:literal shared $shared:literal, $doc:literal;)*) => {
+        /// A kind of state.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+        pub enum StateKind { $(#[doc = $doc] $kind),* }
+
+        /// The table of kinds, in the order of [`StateKind`].
+        pub static STATES: &[StateRow] = &[$(StateRow {
+            kind: StateKind::$kind, name: $name,
+            fields: &[$(FieldRow { name: stringify!($field), format: Format::$format, positions: $positions }),*],
+            rollbacks: &[$(Rollback::$rollback),*], windowed: $windowed, shared: $shared, doc: $doc,
+        }),*];
+    };
+}
+
+state_kinds! {
+    Paged "paged" { keys: F16 true, values: F16 true } rollback [Cut] windowed true shared true,
+        "Keys and values of every position: what attention reads.";
+    Recurrent "recurrent" { value: F32 false } rollback [Snapshot, None] windowed false shared false,
+        "One value of fixed size that every token changes.";
+}
+
+impl StateKind {
+    /// Its row of the table.
+    pub fn row(self) -> &'static StateRow {
+        &STATES[self as usize]
+    }
+
+    /// The kind of this name.
+    pub fn from_name(name: &str) -> Option<StateKind> {
+        STATES.iter().find(|row| row.name == name).map(|row| row.kind)
+    }
+
+    /// Position of the field of this name, which the table must list: anything else is a bug.
+    pub fn field(self, name: &str) -> u32 {
+        match self.row().fields.iter().position(|field| field.name == name) {
+            Some(i) => i as u32,
+            None => unreachable!("a {} state has no field {name}", self.row().name),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_stand_in_the_order_of_the_enum_and_say_how_to_get_back() {
+        for (i, row) in STATES.iter().enumerate() {
+            assert_eq!((row.kind as usize, StateKind::from_name(row.name)), (i, Some(row.kind)));
+            assert!(!row.fields.is_empty() && !row.rollbacks.is_empty());
+            // What is cut at a position has something for each of them.
+            let positions = row.fields.iter().all(|field| field.positions);
+            assert_eq!(row.rollbacks.contains(&Rollback::Cut), positions, "{}", row.name);
+            assert!(positions || !(row.windowed || row.shared), "{}", row.name);
+        }
+    }
+}
