@@ -444,17 +444,18 @@ impl Session {
         }
     }
 
-    /// Keeps what the KV cache has of these tokens and no others; how many that are.
+    /// Keeps what the states have of these tokens and no others, as far as they can get back to that; how many are left.
     pub(crate) fn keep(&mut self, tokens: &[u32]) -> usize {
         let common = self.cached.iter().zip(tokens).take_while(|(a, b)| a == b).count();
-        self.truncate(common);
-        common
+        self.truncate(common)
     }
 
-    fn truncate(&mut self, len: usize) {
+    /// Goes back to so many tokens, or to as many before that as the states can get back to; gives how many are left.
+    fn truncate(&mut self, len: usize) -> usize {
         // No longer than the context, which is a u32.
-        self.engine.truncate(len as u32);
-        self.cached.truncate(len);
+        let left = self.engine.truncate(len as u32) as usize;
+        self.cached.truncate(left);
+        left
     }
 
     /// Tokens of a step.
@@ -464,7 +465,11 @@ impl Session {
 
     /// Computes at most a step of tokens behind what is cached; the logits of the last stay in the engine.
     pub(crate) fn feed(&mut self, tokens: &[u32]) -> Result<(), Error> {
-        self.engine.prefill(tokens)?;
+        if let Err(error) = self.engine.prefill(tokens) {
+            // A step that fails may leave less than there was.
+            self.cached.truncate(self.engine.position() as usize);
+            return Err(error.into());
+        }
         self.cached.extend_from_slice(tokens);
         self.gauge.add(tokens.len() as u64);
         Ok(())

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use ixc::ir::kernel::{Affine, For, Kernel, Stmt, VarId};
-use ixc::ir::plan::{ArenaBuffer, BucketId, BufferId, CacheLayer, Plan, RopeStyle, RopeTable, RowCount, Step};
+use ixc::ir::plan::{ArenaBuffer, BucketId, BufferId, Plan, RopeStyle, RopeTable, RowCount, State, Step};
 use ixc::runtime::file;
 use support::measure::{Measured, measured};
 use support::{demo_model, ixc, scratch, stdout};
@@ -93,11 +93,11 @@ const REFUSED: &[(&str, &str, Change)] = &[
         let last = variants.last().unwrap().clone();
         variants.splice(0..0, (0..100_000).map(|i| ixc::ir::plan::Variant { up_to_rows: i, ..last.clone() }));
     }),
-    ("heads", "number of heads of a layer of the KV cache is 4294967295", |plan| {
-        plan.cache.resize(200, CacheLayer { heads: u32::MAX, key_len: 0, value_len: 0 });
+    ("heads", "number of heads of a state is 4294967295", |plan| {
+        plan.states.resize(200, State::paged("none", u32::MAX, 0, 0));
     }),
-    ("layers of the cache", "number of layers of the KV cache is 1000000", |plan| {
-        plan.cache.resize(1_000_000, CacheLayer { heads: 1, key_len: 0, value_len: 0 });
+    ("states", "number of states is 1000000", |plan| {
+        plan.states.resize(1_000_000, State::paged("none", 1, 0, 0));
     }),
     ("weights", "number of weights is", |plan| plan.weights.resize(300_000, plan.weights[0].clone())),
     ("buffers", "number of buffers is", |plan| plan.buffers.resize(300_000, plan.buffers[0].clone())),
@@ -157,10 +157,10 @@ fn plans_of_models_are_far_from_the_limits() {
         good.kernels.len(),
         good.weights.len(),
         good.buffers.len(),
-        good.cache.len()
+        good.states.len()
     );
     let mut deep: Vec<(&str, usize, usize)> = Vec::new();
-    let layers = good.cache.len();
+    let layers = good.states.len();
     deep.push(("steps", good.steps.len(), 32));
     deep.push(("weights", good.weights.len(), 32));
     deep.push(("buffers", good.buffers.len(), 40));

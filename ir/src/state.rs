@@ -56,6 +56,8 @@ pub struct FieldRow {
     pub format: Format,
     /// Whether its second dimension counts positions: `[columns, S, width]`. Otherwise all its dimensions are numbers.
     pub positions: bool,
+    /// Whether what a dropped position left must be zero: where kernels multiply it with a weight of 0, an infinity would be a NaN.
+    pub cleared: bool,
 }
 
 /// A kind of state.
@@ -78,7 +80,7 @@ pub struct StateRow {
 }
 
 macro_rules! state_kinds {
-    ($($kind:ident $name:literal { $($field:ident: $format:ident $positions:literal),* } rollback [$($rollback:ident),*] windowed $windowed:literal shared $shared:literal, $doc:literal;)*) => {
+    ($($kind:ident $name:literal { $($field:ident: $format:ident positions $positions:literal cleared $cleared:literal),* } rollback [$($rollback:ident),*] windowed $windowed:literal shared $shared:literal, $doc:literal;)*) => {
         /// A kind of state.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
         pub enum StateKind { $(#[doc = $doc] $kind),* }
@@ -86,16 +88,16 @@ macro_rules! state_kinds {
         /// The table of kinds, in the order of [`StateKind`].
         pub static STATES: &[StateRow] = &[$(StateRow {
             kind: StateKind::$kind, name: $name,
-            fields: &[$(FieldRow { name: stringify!($field), format: Format::$format, positions: $positions }),*],
+            fields: &[$(FieldRow { name: stringify!($field), format: Format::$format, positions: $positions, cleared: $cleared }),*],
             rollbacks: &[$(Rollback::$rollback),*], windowed: $windowed, shared: $shared, doc: $doc,
         }),*];
     };
 }
 
 state_kinds! {
-    Paged "paged" { keys: F16 true, values: F16 true } rollback [Cut] windowed true shared true,
+    Paged "paged" { keys: F16 positions true cleared false, values: F16 positions true cleared true } rollback [Cut] windowed true shared true,
         "Keys and values of every position: what attention reads.";
-    Recurrent "recurrent" { value: F32 false } rollback [Snapshot, None] windowed false shared false,
+    Recurrent "recurrent" { value: F32 positions false cleared false } rollback [Snapshot, None] windowed false shared false,
         "One value of fixed size that every token changes.";
 }
 

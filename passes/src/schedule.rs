@@ -179,7 +179,7 @@ pub fn run(module: &Module, weights: &dyn WeightSource, settings: Settings) -> R
         weights = lowering.plan_weights.len(),
         "scheduled"
     );
-    let Lowering { kernels, plan_weights, ropes, cache, buckets, work, .. } = lowering;
+    let Lowering { kernels, plan_weights, ropes, states, buckets, work, .. } = lowering;
     Ok(Plan {
         architecture: settings.architecture,
         target: settings.target,
@@ -190,7 +190,7 @@ pub fn run(module: &Module, weights: &dyn WeightSource, settings: Settings) -> R
         weights: plan_weights,
         own_weight_bytes: 0,
         ropes,
-        cache,
+        states,
         expert_groups,
         buckets,
         buffers,

@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! load ─▶ prefill(prompt) ─▶ logits(0) ─▶ sample ─▶ step(&[token], &[0]) ─▶ logits(0) ─▶ ...
-//!                                                   truncate(n): go back to n tokens
+//!                                                   truncate(n): go back to n tokens, or to the nearest before that states can get back to
 //! ```
 //!
-//! Invariant: [`Engine::position`] tokens are in the KV cache. A step that fails leaves it where it was.
+//! Invariant: the states are those behind [`Engine::position`] tokens. A step that fails leaves them where they were; where a state cannot be cut
+//! ([`Engine::cut_anywhere`]), at the last position before that was saved.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -170,7 +171,7 @@ pub struct Engine {
     /// Longest sequence.
     pub(crate) context: u32,
     pub(crate) position: u32,
-    /// Positions that the cache was ever written up to, since they were last cleared.
+    /// Positions that states were ever written up to, since they last went back.
     pub(crate) used: u32,
     /// Outputs of the last step.
     pub(crate) outputs: usize,
@@ -222,7 +223,7 @@ impl Engine {
     /// `rows_wanted`, one row of the vocabulary's length for each.
     ///
     /// # Errors
-    /// See [`StepError`]; the sequence is then as it was.
+    /// See [`StepError`]; the sequence is then as it was, or, where a state cannot be cut, as it was when it was last saved.
     pub fn step(&mut self, tokens: &[u32], rows_wanted: &[u32]) -> Result<&[f32], StepError> {
         self.outputs = 0;
         let most = self.program.max_tokens;
@@ -253,8 +254,9 @@ impl Engine {
             trace.step(begin, Step { tokens, position, failed: run.is_err() });
         }
         if let Err(error) = run {
-            self.store.cache.clear(self.position, self.used);
-            self.used = self.position;
+            // What cannot be cut may have changed already.
+            let here = self.store.states.cut_anywhere().then_some(self.position);
+            self.go_back(self.store.states.reach(self.position, here));
             return Err(error.into());
         }
         self.stats.wall += begin.elapsed();
@@ -262,6 +264,10 @@ impl Engine {
         self.stats.tokens += u64::from(counts.tokens);
         self.position = end;
         self.outputs = rows_wanted.len();
+        // Where a prompt was read is where one wants to get back to: another answer, or another end.
+        if counts.tokens > 1 {
+            self.store.states.save(end);
+        }
         Ok(self.all_logits())
     }
 
@@ -314,16 +320,37 @@ impl Engine {
         self.all_logits().chunks_exact(self.program.vocabulary as usize).nth(output).unwrap_or(&[])
     }
 
-    /// Goes back to the first `tokens` tokens; does nothing where there are not more.
-    pub fn truncate(&mut self, tokens: u32) {
-        if tokens < self.position {
-            self.position = tokens;
-        }
+    /// Goes back to the first `tokens` tokens, or to as many before that as [`Engine::reach`] says; does nothing where there are not more.
+    /// Gives how many tokens are left: those that were to stay and did not are to be computed again.
+    pub fn truncate(&mut self, tokens: u32) -> u32 {
         self.outputs = 0;
-        if self.position < self.used {
-            self.store.cache.clear(self.position, self.used);
-            self.used = self.position;
+        self.go_back(self.reach(tokens));
+        self.position
+    }
+
+    /// How many tokens would be left if the sequence was to be cut to `tokens`. States that cannot be cut get back to positions
+    /// that were saved alone: the ends of the last steps of several tokens, and where [`Engine::save`] was called; and to the beginning.
+    pub fn reach(&self, tokens: u32) -> u32 {
+        self.store.states.reach(tokens, Some(self.position))
+    }
+
+    /// Whether the sequence can be cut wherever one likes.
+    pub fn cut_anywhere(&self) -> bool {
+        self.store.states.cut_anywhere()
+    }
+
+    /// Saves this position, so that one can get back to it as long as it is among the last [`crate::states::SNAPSHOTS`]. Does nothing where every
+    /// position can be cut to.
+    pub fn save(&mut self) {
+        self.store.states.save(self.position);
+    }
+
+    /// Goes to a position that can be reached.
+    fn go_back(&mut self, position: u32) {
+        if position < self.used {
+            self.store.states.back_to(position, self.used);
         }
+        (self.position, self.used) = (position, position);
     }
 
     /// Goes back to an empty sequence.

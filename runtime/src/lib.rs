@@ -59,6 +59,7 @@ mod pack;
 pub mod pool;
 pub mod program;
 pub mod sample;
+pub mod states;
 pub mod stats;
 pub mod stream;
 pub mod trace;

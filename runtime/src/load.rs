@@ -21,10 +21,11 @@ use crate::experts::{self, Experts};
 use crate::file::PlanFile;
 use crate::foresight::Foresight;
 use crate::gauge::{Activity, Gauge};
-use crate::memory::{Cache, Inputs, Mapped, Memory, MemoryError, Rope};
+use crate::memory::{Inputs, Mapped, Memory, MemoryError, Rope};
 use crate::pack::{self, Job};
 use crate::pool::Pool;
 use crate::program::{MAX_CONTEXT, Program};
+use crate::states::States;
 use crate::stats::{Clock, Stats};
 use crate::stream::store::Config;
 use crate::weights::{Unpacked, Weight, Weights};
@@ -138,7 +139,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<E
         advice: None,
         trace: options.trace.clone(),
         ropes: plan.ropes.iter().map(|table| Rope::new(table, capacity)).collect::<Result<_, _>>()?,
-        cache: Cache::new(&plan.cache, capacity)?,
+        states: States::new(&plan.states, capacity)?,
         capacity,
         parts: Parts::new(&program)?,
         inputs: Inputs::new(plan.max_tokens, &top_k)?,

@@ -12,15 +12,13 @@
 use std::io;
 use std::path::Path;
 
-use ixc_ir::plan::{ATTENTION_BLOCK, CacheLayer, KEY_LANES, RopeTable};
+use ixc_ir::plan::{KEY_LANES, RopeTable};
 use memmap2::{MmapOptions, MmapRaw};
 
 use crate::stream::files::Identity;
 
 /// Bytes of an index, a position or a token id.
 pub const INDEX_BYTES: u64 = 4;
-/// Bytes of an element of the KV cache.
-const CACHE_ELEMENT: u64 = 2;
 /// Alignment of what lies in one mapping: a cache line.
 const ALIGNMENT: u64 = 64;
 
@@ -195,117 +193,21 @@ impl Mapped {
 
 /// Parts of one mapping, before it is made.
 #[derive(Default)]
-struct Layout {
-    end: u64,
+pub(crate) struct Layout {
+    pub(crate) end: u64,
 }
 
 impl Layout {
     /// Adds a part; gives its offset. Saturates: the mapping is then refused.
-    fn add(&mut self, bytes: u64) -> u64 {
+    pub(crate) fn add(&mut self, bytes: u64) -> u64 {
         let at = self.end;
         self.end = at.saturating_add(bytes).checked_next_multiple_of(ALIGNMENT).unwrap_or(u64::MAX);
         at
     }
 }
 
-fn part(memory: &Memory, what: &'static str, offset: u64, bytes: u64) -> Result<Region, MemoryError> {
+pub(crate) fn part(memory: &Memory, what: &'static str, offset: u64, bytes: u64) -> Result<Region, MemoryError> {
     memory.region().part(offset, bytes).ok_or(MemoryError { what, bytes, source: io::ErrorKind::OutOfMemory.into() })
-}
-
-/// Keys or values of a layer: heads of equal size, one after the other.
-#[derive(Clone, Copy, Debug)]
-pub struct Heads {
-    region: Region,
-    /// Bytes of a position in a head.
-    position_bytes: u64,
-    head_bytes: u64,
-    heads: u32,
-}
-
-impl Heads {
-    /// One head.
-    pub fn head(&self, head: u32) -> Option<Region> {
-        (head < self.heads).then(|| self.region.part(u64::from(head) * self.head_bytes, self.head_bytes)).flatten()
-    }
-
-    /// A head's positions from a block of [`ATTENTION_BLOCK`] on.
-    pub fn from_block(&self, head: u32, block: u64) -> Option<Region> {
-        let skipped = block.checked_mul(u64::from(ATTENTION_BLOCK))?.checked_mul(self.position_bytes)?;
-        self.head(head)?.part(skipped, self.head_bytes.checked_sub(skipped)?)
-    }
-}
-
-/// The KV cache: f16, `[head][position / 16][d][position % 16]` for keys, `[head][position][dv]` for values, of each layer.
-#[derive(Debug)]
-pub struct Cache {
-    _memory: Memory,
-    keys: Vec<Heads>,
-    values: Vec<Heads>,
-}
-
-impl Cache {
-    /// For `capacity` positions, a multiple of the attention's block.
-    ///
-    /// # Errors
-    /// When the system refuses.
-    pub fn new(layers: &[CacheLayer], capacity: u32) -> Result<Cache, MemoryError> {
-        let what = "the KV cache";
-        let mut layout = Layout::default();
-        let mut places = Vec::with_capacity(layers.len());
-        for layer in layers {
-            for len in [layer.key_len, layer.value_len] {
-                let position_bytes = u64::from(len) * CACHE_ELEMENT;
-                let head_bytes = position_bytes.saturating_mul(u64::from(capacity));
-                let bytes = head_bytes.saturating_mul(u64::from(layer.heads));
-                places.push((layout.add(bytes), bytes, position_bytes, head_bytes, layer.heads));
-            }
-        }
-        // Small pages: each head's first positions are far from the next one's, and large pages would all be touched by the first tokens.
-        // A long context is read in sequence, which small pages do not slow down.
-        let memory = Memory::zeroed(what, layout.end, false)?;
-        let (mut keys, mut values) = (Vec::with_capacity(layers.len()), Vec::with_capacity(layers.len()));
-        for (i, (offset, bytes, position_bytes, head_bytes, heads)) in places.into_iter().enumerate() {
-            let heads = Heads { region: part(&memory, what, offset, bytes)?, position_bytes, head_bytes, heads };
-            if i % 2 == 0 { keys.push(heads) } else { values.push(heads) }
-        }
-        Ok(Cache { _memory: memory, keys, values })
-    }
-
-    /// Bytes of all layers for `capacity` positions.
-    pub fn bytes(layers: &[CacheLayer], capacity: u32) -> u64 {
-        let mut layout = Layout::default();
-        for layer in layers {
-            for len in [layer.key_len, layer.value_len] {
-                let bytes = (u64::from(len) * CACHE_ELEMENT).saturating_mul(capacity.into());
-                layout.add(bytes.saturating_mul(layer.heads.into()));
-            }
-        }
-        layout.end
-    }
-
-    /// Keys of a layer.
-    pub fn keys(&self, layer: u32) -> Option<&Heads> {
-        self.keys.get(layer as usize)
-    }
-
-    /// Values of a layer.
-    pub fn values(&self, layer: u32) -> Option<&Heads> {
-        self.values.get(layer as usize)
-    }
-
-    /// Forgets the positions `from..to`. Attention gives positions after a row's own the weight 0, and 0 times what they hold
-    /// must be 0: an infinity that a dropped token left would be a NaN.
-    pub fn clear(&mut self, from: u32, to: u32) {
-        // Heads of no bytes may be as many as a number can say.
-        for heads in self.values.iter().filter(|heads| heads.head_bytes > 0) {
-            for head in (0..heads.heads).filter_map(|head| heads.head(head)) {
-                let count = u64::from(to.saturating_sub(from)) * heads.position_bytes;
-                let Some(positions) = head.part(u64::from(from) * heads.position_bytes, count) else { continue };
-                // SAFETY: the region lies in this cache's mapping, which is borrowed exclusively, so no kernel runs.
-                unsafe { positions.base.write_bytes(0, positions.bytes as usize) };
-            }
-        }
-    }
 }
 
 /// A rotary table, filled up to some position.
@@ -463,27 +365,6 @@ mod tests {
     }
 
     #[test]
-    fn heads_of_the_cache_are_apart_and_clearing_takes_only_the_positions_named() {
-        let layers = std::array::from_fn::<_, 2, _>(|_| CacheLayer { heads: 2, key_len: 16, value_len: 4 });
-        let mut cache = Cache::new(&layers, 32).unwrap();
-        let head = cache.values(1).unwrap().head(1).unwrap();
-        assert_eq!(head.bytes(), 32 * 4 * 2);
-        assert!(cache.values(1).unwrap().head(2).is_none() && cache.keys(2).is_none());
-        // SAFETY: the region lies in the cache, which nothing else uses.
-        unsafe { head.base().write_bytes(0x40, 256) };
-        cache.clear(3, 6);
-        // SAFETY: as above, for reading.
-        let bytes: Vec<u8> = (0..256).map(|i| unsafe { head.base().add(i).read() }).collect();
-        assert!(bytes.iter().enumerate().all(|(i, &b)| b == if (24..48).contains(&i) { 0 } else { 0x40 }));
-    }
-
-    #[test]
-    fn heads_of_no_bytes_are_not_visited() {
-        let layers = vec![CacheLayer { heads: u32::MAX, key_len: 0, value_len: 0 }; 1000];
-        Cache::new(&layers, 32).unwrap().clear(0, 32);
-    }
-
-    #[test]
     fn released_pages_come_back_from_the_file() {
         let path = std::env::temp_dir().join(format!("ixc-memory-{}", std::process::id()));
         let bytes: Vec<u8> = (0..40_000u32).map(|i| (i / 7) as u8).collect();
@@ -508,7 +389,5 @@ mod tests {
     fn memory_that_no_machine_has_is_an_error() {
         assert!(Memory::zeroed("a test", u64::MAX, false).is_err());
         assert!(Memory::zeroed("a test", 1 << 60, false).is_err());
-        let layer = CacheLayer { heads: u32::MAX, key_len: u32::MAX, value_len: u32::MAX };
-        assert!(Cache::new(&[layer.clone(), layer], 1 << 24).is_err());
     }
 }

@@ -297,8 +297,8 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
         }
         8 => plan.weights[random.below(weights)].shape[0] = random.number(32),
         9 => plan.files[0].header_bytes = random.number(16),
-        10 => plan.cache[0].heads = random.number(1) as u32,
-        11 => plan.cache[0].key_len = random.number(16) as u32,
+        10 => plan.states[0].fields[random.below(2)].columns = random.number(1) as u32,
+        11 => plan.states[0].fields[random.below(2)].width = random.number(16) as u32,
         12 => drop(plan.ropes[0].frequencies.pop()),
         13 => {
             if let Some(Step::Bucket { top_k, experts, ids, .. }) =
@@ -350,8 +350,8 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
                         Source::Arena(BufferId(random.below(buffers + 1) as u32)),
                         Source::Weight(random.below(weights + 1) as u32),
                         Source::Rope(random.below(2) as u32),
-                        Source::Keys(random.below(2) as u32),
-                        Source::Values(0),
+                        Source::State { state: random.below(2) as u32, field: random.below(3) as u32 },
+                        Source::State { state: 0, field: 1 },
                         Source::Scratch,
                         Source::Input(Input::Tokens),
                         Source::Input(Input::Positions),

@@ -32,7 +32,10 @@ pub struct PlanFacts {
     tasks: usize,
     kernels: Vec<String>,
     arena_bytes: u64,
-    cache_bytes_per_position: u64,
+    /// Of states, for each position.
+    state_bytes_per_position: u64,
+    /// Of states, whatever the number of positions.
+    state_bytes: u64,
     tokenizer_tokens: Option<usize>,
     chat_template: bool,
     supported: bool,
@@ -112,11 +115,14 @@ impl PlanFacts {
                 .sum(),
             kernels: plan.kernels.iter().map(|kernel| kernel.name.clone()).collect(),
             arena_bytes: plan.arena_bytes,
-            // Keys and values are f16.
-            cache_bytes_per_position: plan.cache.iter().fold(0, |sum: u64, layer| {
-                let row = u64::from(layer.key_len).saturating_add(layer.value_len.into()).saturating_mul(2);
-                sum.saturating_add(row.saturating_mul(layer.heads.into()))
-            }),
+            state_bytes_per_position: plan
+                .states
+                .iter()
+                .fold(0, |sum, state| sum.saturating_add(state.position_bytes())),
+            state_bytes: plan
+                .states
+                .iter()
+                .fold(0, |sum, state| sum.saturating_add(state.bytes(0).unwrap_or(u64::MAX))),
             tokenizer_tokens: (spec.model != ModelKind::None).then_some(spec.tokens.len()),
             chat_template: spec.chat_template.is_some(),
             supported: problems.is_empty(),
@@ -157,8 +163,12 @@ impl PlanFacts {
             counted(kernels as u64, "kernel"),
             counted(self.max_tokens.into(), "token")
         )?;
-        let (arena, cache) = (Bytes(self.arena_bytes), Bytes(self.cache_bytes_per_position));
-        writeln!(out, "memory        arena of {arena}, KV cache of {cache} for each position")?;
+        let (arena, cache) = (Bytes(self.arena_bytes), Bytes(self.state_bytes_per_position));
+        write!(out, "memory        arena of {arena}, KV cache of {cache} for each position")?;
+        match self.state_bytes {
+            0 => writeln!(out)?,
+            bytes => writeln!(out, ", other states of {}", Bytes(bytes))?,
+        }
         let tokens = self.tokenizer_tokens.map_or("none".to_owned(), |tokens| format!("{tokens} tokens"));
         writeln!(out, "tokenizer     {tokens}{}", if self.chat_template { ", chat template" } else { "" })?;
         writeln!(out, "supported     {}", if self.supported { "yes" } else { "no" })?;

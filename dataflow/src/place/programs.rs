@@ -20,6 +20,7 @@ use ixc_ir::plan::{
     ATTENTION_BLOCK, Arg, BufferId, DimRule, Division, Input, KEY_LANES, Plan, RowAxis, RowCount, Source, Split, Step,
     Task,
 };
+use ixc_ir::state::StateKind;
 
 use super::{Options, PlaceError};
 
@@ -71,12 +72,13 @@ pub(super) fn programs(plan: &Plan<Kernel>, grid: &Grid, options: &Options) -> R
             format!("the plan's parts hold {held} positions; the context is {}", options.context),
         );
     }
-    let states = plan.cache.iter().map(|layer| State {
-        heads: layer.heads,
-        key_len: layer.key_len,
-        value_len: layer.value_len,
-        parts,
+    let states = plan.states.iter().map(|state| match (state.kind, &state.fields[..]) {
+        (StateKind::Paged, &[keys, values]) if state.window.is_none() => {
+            Ok(State { heads: keys.columns, key_len: keys.width, value_len: values.width, parts })
+        }
+        _ => wrong(&state.name, "a state other than keys and values of all positions"),
     });
+    let states = states.collect::<Result<Vec<_>, _>>()?;
     let made = Descriptor {
         version: VERSION,
         model: options.model.clone(),
@@ -89,7 +91,7 @@ pub(super) fn programs(plan: &Plan<Kernel>, grid: &Grid, options: &Options) -> R
         kernels: Vec::new(),
         tensors: Vec::new(),
         routings: Vec::new(),
-        states: states.collect(),
+        states,
         programs: Vec::new(),
         streams: Vec::new(),
         waves: Vec::new(),
@@ -201,11 +203,11 @@ impl<'a> Making<'a> {
             }
         }
         let state = task.args.iter().find_map(|arg| match arg.source {
-            Source::Keys(layer) | Source::Values(layer) => Some(layer),
+            Source::State { state, .. } => Some(state),
             _ => None,
         });
         if state.is_some_and(|state| state as usize >= self.made.states.len()) {
-            return wrong(label, "a layer of the cache that there is not");
+            return wrong(label, "a state that there is not");
         }
         let (dims, sizes) = self.sizes(kernel, &variant.dims, state)?;
         let mut ports = Vec::with_capacity(kernel.buffers.len());
@@ -256,7 +258,7 @@ impl<'a> Making<'a> {
         let kernel = self.kernel_of(&label, number)?;
         let (dims, sizes) = self.sizes(kernel, &[DimRule::Parts], None)?;
         let state = task.args.iter().find_map(|arg| match arg.source {
-            Source::Keys(layer) => Some(layer),
+            Source::State { state, .. } => Some(state),
             _ => None,
         });
         let Some(state) = state else { return wrong(&label, "parts of no state") };
@@ -373,8 +375,8 @@ impl<'a> Making<'a> {
                 let bytes = self.made.tensors.get(tensor as usize).map_or(0, |tensor| tensor.row_bytes);
                 Port::ReceiveRope(Slice { column_stride: 0, ..slice(tensor, 0, bytes) })
             }
-            Source::Keys(layer) => Port::Keys(layer),
-            Source::Values(layer) => Port::Values(layer),
+            Source::State { state, field } if field == StateKind::Paged.field("keys") => Port::Keys(state),
+            Source::State { state, .. } => Port::Values(state),
             Source::Scratch => Port::Scratch { bytes },
             Source::Input(Input::Positions) => Port::Position,
             Source::Input(Input::PositionBlock) => Port::PositionBlock,

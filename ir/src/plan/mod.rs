@@ -18,6 +18,7 @@ pub mod print;
 use serde::{Deserialize, Serialize};
 
 use crate::format::Format;
+use crate::state::{Rollback, StateKind};
 
 /// Positions in a block of the KV cache that attention works on at a time; cache capacity is a multiple of it.
 pub const ATTENTION_BLOCK: u32 = 32;
@@ -225,15 +226,76 @@ impl RopeTable {
     }
 }
 
-/// The KV cache of one layer.
+/// A field of a state: `columns` times `width` elements, for every position where there are positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StateField {
+    /// Format of the elements.
+    pub format: Format,
+    /// Outermost dimension: heads.
+    pub columns: u32,
+    /// Whether there is something for every position.
+    pub positions: bool,
+    /// Elements of a column, for each position where there are positions.
+    pub width: u32,
+}
+
+impl StateField {
+    /// Bytes of a column's position, or of a column without positions; `None` where they do not fit.
+    pub fn row_bytes(&self) -> Option<u64> {
+        self.format.row_bytes(self.width.into())
+    }
+
+    /// Bytes for so many positions; `None` where they do not fit.
+    pub fn bytes(&self, positions: u32) -> Option<u64> {
+        let rows = if self.positions { positions } else { 1 };
+        self.row_bytes()?.checked_mul(rows.into())?.checked_mul(self.columns.into())
+    }
+}
+
+/// What lasts from step to step, and what it can do: [`crate::state`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct CacheLayer {
-    /// Key and value heads.
-    pub heads: u32,
-    /// Elements of a key head.
-    pub key_len: u32,
-    /// Elements of a value head.
-    pub value_len: u32,
+pub struct State {
+    /// Its name, for people.
+    pub name: String,
+    /// Its kind.
+    pub kind: StateKind,
+    /// Its fields, as the kind lists them.
+    pub fields: Vec<StateField>,
+    /// How it gets back to an earlier position.
+    pub rollback: Rollback,
+    /// How many positions, up to that of a token, are needed for the token; all where `None`.
+    pub window: Option<u32>,
+}
+
+impl State {
+    /// Keys and values of `heads` heads.
+    pub fn paged(name: &str, heads: u32, key: u32, value: u32) -> State {
+        let fields = StateKind::Paged.row().fields.iter().zip([key, value]);
+        let field = |(row, width): (&crate::state::FieldRow, u32)| StateField {
+            format: row.format,
+            columns: heads,
+            positions: row.positions,
+            width,
+        };
+        State {
+            name: name.to_string(),
+            kind: StateKind::Paged,
+            fields: fields.map(field).collect(),
+            rollback: Rollback::Cut,
+            window: None,
+        }
+    }
+
+    /// Bytes of all fields for so many positions; `None` where they do not fit.
+    pub fn bytes(&self, positions: u32) -> Option<u64> {
+        self.fields.iter().try_fold(0u64, |sum, field| sum.checked_add(field.bytes(positions)?))
+    }
+
+    /// Bytes that a position more takes.
+    pub fn position_bytes(&self) -> u64 {
+        let fields = self.fields.iter().filter(|field| field.positions);
+        fields.fold(0, |sum, field| sum.saturating_add(field.bytes(1).unwrap_or(u64::MAX)))
+    }
 }
 
 /// Values that the runtime provides and has checked.
@@ -264,10 +326,13 @@ pub enum Source {
     Weight(u32),
     /// A rotary table.
     Rope(u32),
-    /// The keys of a layer; the item's column is the head.
-    Keys(u32),
-    /// The values of a layer; the item's column is the head.
-    Values(u32),
+    /// A field of a state. Of one with positions it is the item's column, from the first position of the item's part on; else all of it.
+    State {
+        /// Position in [`Plan::states`].
+        state: u32,
+        /// Position in its fields.
+        field: u32,
+    },
     /// The thread's scratch memory.
     Scratch,
     /// A checked input.
@@ -461,8 +526,8 @@ pub struct Plan<K> {
     pub expert_groups: Vec<ExpertGroup>,
     /// Rotary tables.
     pub ropes: Vec<RopeTable>,
-    /// KV cache layers.
-    pub cache: Vec<CacheLayer>,
+    /// What lasts from step to step.
+    pub states: Vec<State>,
     /// Number of routings; each [`BucketId`] is below it.
     pub buckets: u32,
     /// Arena buffers.
@@ -509,7 +574,7 @@ impl<K> Plan<K> {
             own_weight_bytes: self.own_weight_bytes,
             expert_groups: self.expert_groups,
             ropes: self.ropes,
-            cache: self.cache,
+            states: self.states,
             buckets: self.buckets,
             buffers: self.buffers,
             arena_bytes: self.arena_bytes,

@@ -10,7 +10,7 @@
 
 use std::fmt::Write;
 
-use super::{Division, Input, Plan, RopeStyle, RowAxis, RowCount, Source, Step, Task, WeightFile};
+use super::{Division, Input, Plan, RopeStyle, RowAxis, RowCount, Source, State, Step, Task, WeightFile};
 
 /// The plan's text. `name` gives a kernel's.
 pub fn print<K>(plan: &Plan<K>, name: impl Fn(&K) -> String) -> String {
@@ -59,16 +59,14 @@ fn write<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String, out: &mut String) -> st
         };
         writeln!(out, "rope {i}: {style}, {} frequencies, magnitude {}", rope.frequencies.len(), rope.magnitude)?;
     }
-    let mut first = 0;
-    for layers in plan.cache.chunk_by(|a, b| a == b) {
-        let last = first + layers.len() - 1;
-        let layer = &layers[0];
-        writeln!(
-            out,
-            "cache layers {first} to {last}: {} heads, keys of {}, values of {}",
-            layer.heads, layer.key_len, layer.value_len
-        )?;
-        first = last + 1;
+    let alike =
+        |a: &State, b: &State| State { name: String::new(), ..a.clone() } == State { name: String::new(), ..b.clone() };
+    for states in plan.states.chunk_by(alike) {
+        let [first, .., last] = states else {
+            writeln!(out, "state {}: {}", states[0].name, state(&states[0]))?;
+            continue;
+        };
+        writeln!(out, "states {} to {}: {} of {}", first.name, last.name, states.len(), state(first))?;
     }
     writeln!(out, "arena {} bytes", plan.arena_bytes)?;
     for buffer in &plan.buffers {
@@ -133,6 +131,23 @@ fn kernel<K>(plan: &Plan<K>, id: u32, name: &dyn Fn(&K) -> String) -> String {
     plan.kernels.get(id as usize).map_or_else(|| format!("kernel {id}, which there is not"), name)
 }
 
+/// A state's kind and fields, and what its kind leaves open.
+fn state(state: &State) -> String {
+    let row = state.kind.row();
+    let fields = state.fields.iter().map(|field| {
+        let positions = if field.positions { ", S" } else { "" };
+        format!("{}[{}{positions}, {}]", field.format, field.columns, field.width)
+    });
+    let mut text = format!("{} {}", row.name, fields.collect::<Vec<_>>().join(", "));
+    if row.rollbacks != [state.rollback] {
+        text += &format!(", rollback {}", state.rollback.word());
+    }
+    if let Some(window) = state.window {
+        text += &format!(", window {window}");
+    }
+    text
+}
+
 /// A buffer of ids, from a slot on.
 fn slots<K>(plan: &Plan<K>, id: u32, first: u32) -> String {
     let name = buffer(plan, id);
@@ -159,8 +174,13 @@ fn source<K>(plan: &Plan<K>, source: Source) -> String {
             format!("weight {name}")
         }
         Source::Rope(i) => format!("rope {i}"),
-        Source::Keys(layer) => format!("keys {layer}"),
-        Source::Values(layer) => format!("values {layer}"),
+        Source::State { state, field } => match plan.states.get(state as usize) {
+            Some(known) => match known.kind.row().fields.get(field as usize) {
+                Some(row) => format!("{} {}", row.name, known.name),
+                None => format!("field {field}, which there is not, of {}", known.name),
+            },
+            None => format!("state {state}, which there is not"),
+        },
         Source::Scratch => "scratch".to_string(),
         Source::Input(input) => match input {
             Input::Tokens => "input tokens".to_string(),

@@ -99,7 +99,7 @@ impl Lowering<'_> {
         for (name, arg) in &args {
             let resource = match arg.source {
                 Source::Arena(buffer) => Resource::Buffer(buffer.0),
-                Source::Keys(layer) | Source::Values(layer) => Resource::Cache(layer),
+                Source::State { state, .. } => Resource::State(state),
                 Source::Input(Input::RoutedToken(bucket) | Input::RoutedSlot(bucket)) => Resource::Bucket(bucket.0),
                 Source::Weight(weight) => match self.residency.group_of(weight) {
                     Some(group) => Resource::Group(group),
@@ -108,6 +108,11 @@ impl Lowering<'_> {
                 Source::Rope(_) | Source::Scratch | Source::Input(_) => continue,
             };
             match signature.buffer(name).map(|buffer| buffer.role) {
+                // What a token is for: of a state without positions, ops that touch it wait for each other.
+                Some(Role::Write) if self.is_changed_whole(resource) => {
+                    reads.push(resource);
+                    writes.push(resource);
+                }
                 Some(Role::Write) => writes.push(resource),
                 Some(Role::Read | Role::Index | Role::Scratch) | None => reads.push(resource),
             }
@@ -115,6 +120,12 @@ impl Lowering<'_> {
         let args = args.into_iter().map(|(_, arg)| arg).collect();
         self.work.push(Work { what: What::Task(Task { label, rows, columns, variants, args }), reads, writes });
         Ok(())
+    }
+
+    /// Whether a resource is a state of which every token changes all there is.
+    fn is_changed_whole(&self, resource: Resource) -> bool {
+        let Resource::State(state) = resource else { return false };
+        self.states.get(state as usize).is_some_and(|state| state.fields.iter().any(|field| !field.positions))
     }
 
     /// A kernel of a task whose arguments are those of `signature`.

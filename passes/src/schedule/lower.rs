@@ -29,10 +29,11 @@ use std::collections::HashMap;
 use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::RopeAttrs;
 use ixc_ir::graph::interpret::WeightSource;
-use ixc_ir::graph::types::CacheShape;
-use ixc_ir::graph::{Element, Function, Held, Module, Op, OpKind, Operand, StateId, Type, ValueId, WeightId};
+use ixc_ir::graph::{
+    self, Dim, Element, Function, Held, Module, Op, OpKind, Operand, StateId, Type, ValueId, WeightId,
+};
 use ixc_ir::plan::{
-    Arg, BucketId, BufferId, CacheLayer, KernelId, PlanWeight, RopeTable, RowAxis, RowCount, Source, WeightFile,
+    Arg, BucketId, BufferId, KernelId, PlanWeight, RopeTable, RowAxis, RowCount, Source, State, StateField, WeightFile,
 };
 use ixc_kernels::{Elementwise, KernelSpec};
 
@@ -140,7 +141,8 @@ pub(super) struct Lowering<'a> {
     pub(super) kernels: Vec<KernelSpec>,
     pub(super) plan_weights: Vec<PlanWeight>,
     pub(super) ropes: Vec<RopeTable>,
-    pub(super) cache: Vec<CacheLayer>,
+    /// By the module's numbers.
+    pub(super) states: Vec<State>,
     pub(super) buckets: u32,
 }
 
@@ -164,6 +166,28 @@ pub(super) fn row_bytes(format: Format, width: u64) -> Result<u64, ScheduleError
 
 fn unsupported<T>(op: &'static str, problem: impl Into<String>) -> Result<T, ScheduleError> {
     Err(ScheduleError::Unsupported { op, problem: problem.into() })
+}
+
+/// A state as the plan has it.
+fn plan_state(state: &graph::State) -> Result<State, ScheduleError> {
+    let field = |field: &graph::Field| {
+        let (columns, inner) =
+            field.dims.split_first().map_or((1, &[][..]), |(first, inner)| (first.fixed().unwrap_or(1), inner));
+        let width = inner.iter().filter_map(Dim::fixed).try_fold(1u64, u64::checked_mul).unwrap_or(u64::MAX);
+        Ok(StateField {
+            format: field.format,
+            columns: fit("columns of a state", columns)?,
+            positions: inner.iter().any(|dim| dim.fixed().is_none()),
+            width: fit("elements of a state's column", width)?,
+        })
+    };
+    Ok(State {
+        name: state.name.clone(),
+        kind: state.kind,
+        fields: state.fields.iter().map(field).collect::<Result<_, ScheduleError>>()?,
+        rollback: state.rollback,
+        window: state.window.map(|window| fit("a window", window)).transpose()?,
+    })
 }
 
 /// An argument that is the same for every item.
@@ -222,19 +246,10 @@ impl<'a> Lowering<'a> {
             kernels: Vec::new(),
             plan_weights: Vec::new(),
             ropes: Vec::new(),
-            cache: Vec::new(),
+            states: Vec::new(),
             buckets: 0,
         };
-        for state in &module.states {
-            let Some(shape) = CacheShape::of(state).filter(|_| state.window.is_none()) else {
-                return unsupported("state.begin", format!("{state}"));
-            };
-            lowering.cache.push(CacheLayer {
-                heads: fit("key heads", shape.heads)?,
-                key_len: fit("elements of a key", shape.key)?,
-                value_len: fit("elements of a value", shape.value)?,
-            });
-        }
+        lowering.states = module.states.iter().map(plan_state).collect::<Result<_, _>>()?;
         Ok(lowering)
     }
 
@@ -454,6 +469,11 @@ impl<'a> Lowering<'a> {
             Type::Token(Held::State(state)) => Ok(*state),
             other => unsupported(op.kind.row().mnemonic, format!("{other} for {name}")),
         }
+    }
+
+    /// A field of a state, as an argument's memory.
+    pub(super) fn field(&self, state: StateId, field: &str) -> Source {
+        Source::State { state: state.0, field: self.module.states[state.index()].kind.field(field) }
     }
 
     /// Rows take positions one to one: only tokens have them.

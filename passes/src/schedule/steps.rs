@@ -1,7 +1,7 @@
 //! Which tasks share a step.
 //!
 //! A task's step is the first after all that it waits for: after what wrote the buffers and the routing that it reads, and
-//! for a cache after what touched it before. The number of barriers is then the length of the longest chain, which no
+//! for a state after what touched it before. The number of barriers is then the length of the longest chain, which no
 //! order can undercut. A routing is bucketed in a step of its own kind, beside a run of the same level; what is said of experts in
 //! memory is said at the barrier after the run that makes it known, so that it adds no level either.
 
@@ -16,8 +16,8 @@ pub(super) enum Resource {
     Buffer(u32),
     /// A routing's order.
     Bucket(u32),
-    /// A layer of the cache.
-    Cache(u32),
+    /// A state.
+    State(u32),
     /// The experts of a group being in memory.
     Group(u32),
     /// The memory that experts are loaded to.
@@ -48,7 +48,7 @@ pub(super) fn steps(work: &[Work]) -> Vec<Vec<usize>> {
     let mut levels: Vec<Vec<usize>> = Vec::new();
     for (i, item) in work.iter().enumerate() {
         let after_write = item.reads.iter().filter_map(|r| written.get(r));
-        // Two tasks may fill parts of one buffer or cache beside each other, since parts never meet; but not while another
+        // Two tasks may fill parts of one buffer or state beside each other, since parts never meet; but not while another
         // reads what was there before.
         let after_read = item.writes.iter().filter_map(|r| read.get(r));
         let later = usize::from(!matches!(item.what, What::Residency(_)));

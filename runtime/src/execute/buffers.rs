@@ -1,6 +1,6 @@
 //! The memory of an item's buffers: where it begins, and how many bytes a kernel may touch, for the dims of its call.
 //!
-//! A buffer is a slice of what its argument names (the arena, a weight, the cache, inputs, scratch memory) or the parts that an
+//! A buffer is a slice of what its argument names (the arena, a weight, a state, inputs, scratch memory) or the parts that an
 //! item leaves for `combine`.
 //!
 //! Invariant: a region given here lies inside the memory of its source, and the values of an index buffer are below what the
@@ -13,7 +13,7 @@ use ixc_ir::kernel::Dim;
 use ixc_ir::plan::{Arg, DimRule, Input, KEY_LANES, RowCount, Source};
 
 use super::{Item, Pass, Problem};
-use crate::memory::{Heads, INDEX_BYTES, Region};
+use crate::memory::{INDEX_BYTES, Region};
 use crate::program::{Access, Parameter, PartPlace};
 
 /// What `combine` has beside parts and result.
@@ -117,14 +117,14 @@ impl Pass<'_> {
         let words =
             |region: Region, rows: RowCount| region.part(0, counts.of(rows) * INDEX_BYTES).unwrap_or_else(empty);
         let (tokens, outputs) = (RowCount::Tokens, RowCount::Outputs);
-        let positions = |heads: &Heads| heads.from_block(item.column, item.span.first());
         match source {
             Source::Arena(buffer) => (self.arena(buffer.0 as usize), 0),
             Source::Weight(weight) => (store.weights.region(weight).unwrap_or_else(empty), 0),
             Source::Rope(table) => (store.ropes[table as usize].region(), 0),
-            // A column that is no head has no memory.
-            Source::Keys(layer) => (store.cache.keys(layer).and_then(positions).unwrap_or_else(empty), 0),
-            Source::Values(layer) => (store.cache.values(layer).and_then(positions).unwrap_or_else(empty), 0),
+            // A column that there is not has no memory.
+            Source::State { state, field } => {
+                (store.states.region(state, field, item.column, item.span.first()).unwrap_or_else(empty), 0)
+            }
             Source::Scratch => (store.scratch[thread].region(), 0),
             Source::Input(Input::Tokens) => (words(store.inputs.tokens, tokens), u64::from(self.program.vocabulary)),
             Source::Input(Input::Positions) => (words(store.inputs.positions, tokens), u64::from(store.capacity)),

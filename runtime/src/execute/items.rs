@@ -203,7 +203,7 @@ impl Pass<'_> {
         }
         let count = kernel.buffers.len();
         // SAFETY: dims are in their ranges. Each slice lies in its memory, which `store` keeps mapped; what the kernel may write
-        // comes from the arena, the cache, an item's own part or this thread's scratch memory, and overlaps nothing else of the
+        // comes from the arena, a state, an item's own part or this thread's scratch memory, and overlaps nothing else of the
         // call, as the program's check says. Index buffers come from inputs, which nothing writes now, and their values are
         // below the kernel's limits. What other threads write at the same time, if the plan is wrong, are bytes that no
         // address depends on.

@@ -28,10 +28,11 @@ use ixc_ir::plan::{RowAxis, RowCount, Source};
 use crate::advise::Advice;
 use crate::bucket::{Bucket, ExpertRows};
 use crate::experts::Experts;
-use crate::memory::{Cache, Inputs, Mapped, Memory, Rope};
+use crate::memory::{Inputs, Mapped, Memory, Rope};
 use crate::pack::Queue;
 use crate::pool::{Barrier, Pool, panic_message};
 use crate::program::{Program, Stage};
+use crate::states::States;
 use crate::stats::Clock;
 use crate::trace::{Recorder, Work};
 use crate::weights::{self, Part, Weights};
@@ -58,9 +59,9 @@ pub(crate) struct Store {
     pub trace: Option<Arc<Recorder>>,
     /// Rotary tables, by id.
     pub ropes: Vec<Rope>,
-    /// KV cache.
-    pub cache: Cache,
-    /// Its capacity in positions.
+    /// What lasts from step to step.
+    pub states: States,
+    /// Positions that states have room for.
     pub capacity: u32,
     /// What items that are parts leave.
     pub parts: Parts,

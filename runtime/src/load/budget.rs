@@ -1,7 +1,7 @@
 //! What a plan takes of memory, and what that leaves of a budget for experts.
 //!
 //! ```text
-//! what the process has + weights of every token + arena + KV cache + rotary tables + scratch + spare = fixed
+//! what the process has + weights of every token + arena + states + rotary tables + scratch + spare = fixed
 //! budget - fixed = slots for experts
 //! ```
 
@@ -11,8 +11,9 @@ use ixc_ir::plan::{ATTENTION_BLOCK, Plan};
 use super::{DEFAULT_CONTEXT, LoadError, kept};
 use crate::engine::Options;
 use crate::experts;
-use crate::memory::{Cache, Rope};
+use crate::memory::Rope;
 use crate::program::{MAX_CONTEXT, Program};
+use crate::states::States;
 use crate::trace::Recorder;
 
 /// Bytes of a budget that are left for the stacks, code and tables of a run.
@@ -29,7 +30,7 @@ pub(crate) fn resident_bytes() -> u64 {
 /// What a run's memory depends on besides its plan.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
-    /// Positions of the KV cache, in whole blocks of the attention.
+    /// Positions that states have room for, in whole blocks of the attention.
     pub capacity: u32,
     pub threads: usize,
     /// Whether what happens is recorded.
@@ -50,10 +51,10 @@ impl Run {
 pub(crate) fn fixed_bytes(program: &Program, plan: &Plan<Kernel>, streamed: Option<&[bool]>, run: &Run) -> u64 {
     let ropes = plan.ropes.iter().map(|table| Rope::bytes(table, run.capacity));
     let scratch = program.scratch_bytes.saturating_mul(run.threads as u64);
-    let cache = Cache::bytes(&plan.cache, run.capacity);
+    let states = States::bytes(&plan.states, run.capacity);
     let recorder = if run.traced { Recorder::bytes(run.threads) } else { 0 };
     let packed = kept(&plan.weights, streamed).1;
-    let rest = [packed, plan.arena_bytes, cache, scratch, program.part_bytes, recorder, SPARE_BYTES];
+    let rest = [packed, plan.arena_bytes, states, scratch, program.part_bytes, recorder, SPARE_BYTES];
     ropes.chain(rest).fold(0, u64::saturating_add)
 }
 

@@ -2,9 +2,10 @@
 
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{
-    ArenaBuffer, Arg, BucketId, BufferId, DimRule, Input, Plan, PlanWeight, RowAxis, RowCount, Source, Step, Task,
-    WeightFile,
+    ArenaBuffer, Arg, BucketId, BufferId, DimRule, Input, Plan, PlanWeight, RowAxis, RowCount, Source, State,
+    StateField, Step, Task, WeightFile,
 };
+use ixc_ir::state::FieldRow;
 
 use super::{
     Access, Ids, LINE_BYTES, MAX_BUFFERS, MAX_EXPERTS, MAX_PARTS, Parameter, PartPlace, PlanError, Problem, Routing,
@@ -81,6 +82,27 @@ fn check_rows(rows: RowCount) -> Result<(), Problem> {
         RowCount::Tokens | RowCount::Outputs => Ok(()),
         RowCount::Routed { top_k } => range("experts per token", top_k, 1, MAX_EXPERTS),
     }
+}
+
+/// A state is what its kind can be.
+pub(super) fn state(state: &State) -> Result<(), Problem> {
+    let row = state.kind.row();
+    if state.fields.len() != row.fields.len() {
+        return Err(Problem::Count { what: "fields", found: state.fields.len(), right: row.fields.len() });
+    }
+    let fits = |(field, row): (&StateField, &FieldRow)| (field.format, field.positions) == (row.format, row.positions);
+    if !state.fields.iter().zip(row.fields).all(fits) {
+        return Err(Problem::Shape {
+            right: "a state with fields of the formats and with the positions that its kind has",
+        });
+    }
+    if !row.rollbacks.contains(&state.rollback) {
+        return Err(Problem::Shape { right: "a state that goes back as its kind can" });
+    }
+    if state.window.is_some() {
+        return Err(Problem::Shape { right: "a state of all positions: windows are not run yet" });
+    }
+    Ok(())
 }
 
 pub(super) fn buffer(plan: &Plan<Kernel>, buffer: &ArenaBuffer) -> Result<(), Problem> {
@@ -292,7 +314,9 @@ impl Checker<'_> {
             Source::Arena(buffer) => id("buffer", buffer.0, &self.plan.buffers).map(drop),
             Source::Weight(weight) => id("weight", weight, &self.plan.weights).map(drop),
             Source::Rope(table) => id("rotary table", table, &self.plan.ropes).map(drop),
-            Source::Keys(layer) | Source::Values(layer) => id("cache layer", layer, &self.plan.cache).map(drop),
+            Source::State { state, field } => {
+                id("field of a state", field, &id("state", state, &self.plan.states)?.fields).map(drop)
+            }
             Source::Input(Input::RoutedToken(bucket) | Input::RoutedSlot(bucket)) => self.filled(bucket, filled),
             Source::Scratch
             | Source::Input(
@@ -402,14 +426,14 @@ fn feed(buffer: &Parameter, arg: &Arg) -> Result<(), Problem> {
         Source::Arena(_) => ("the arena", true),
         Source::Weight(_) => ("a weight", false),
         Source::Rope(_) => ("a rotary table", false),
-        Source::Keys(_) | Source::Values(_) => ("the cache", true),
+        Source::State { .. } => ("a state", true),
         Source::Scratch => ("scratch memory", false),
         Source::Input(_) => ("an input", false),
     };
     let is_scratch = arg.source == Source::Scratch;
     let (kind, ok, right) = match buffer.access {
         Access::Read => ("read", !is_scratch, "scratch memory holds anything"),
-        Access::Write => ("write", writable, "only the arena and the cache are written"),
+        Access::Write => ("write", writable, "only the arena and states are written"),
         Access::Scratch => ("scratch", is_scratch, "it must come from scratch memory"),
         Access::Index(_) => ("index", matches!(arg.source, Source::Input(_)), "it must come from an input"),
     };

@@ -30,10 +30,14 @@ const MAX_KERNELS: u64 = 4096;
 const MAX_STATEMENTS: u64 = 1 << 19;
 /// Most model files; the largest models have some two hundred.
 const MAX_FILES: u64 = 4096;
-/// Most heads of a layer's KV cache; there are up to 128.
+/// Most states; a layer has up to two.
+const MAX_STATES: u64 = 2 * MAX_LAYERS;
+/// Most columns of a state's field that has positions, which are heads; there are up to 128.
 const MAX_HEADS: u64 = 4096;
-/// Most heads of all layers.
-const MAX_ALL_HEADS: u64 = 1 << 18;
+/// Most of those of all states.
+const MAX_ALL_HEADS: u64 = 1 << 19;
+/// Most fields of a state.
+const MAX_FIELDS: u64 = 4;
 /// Most experts of all groups together.
 const MAX_BLOCKS: u64 = 1 << 20;
 
@@ -42,6 +46,8 @@ pub(super) fn check(plan: &Plan<Kernel>) -> Result<(), Problem> {
     let count = |of: &dyn Fn(&Step) -> usize| plan.steps.iter().map(of).sum::<usize>() as u64;
     let tasks = |step: &Step| if let Step::Run { tasks } = step { tasks.len() } else { 0 };
     let sum = |numbers: &mut dyn Iterator<Item = u32>| numbers.map(u64::from).fold(0, u64::saturating_add);
+    let fields = || plan.states.iter().flat_map(|state| &state.fields);
+    let heads = || fields().filter(|field| field.positions).map(|field| field.columns);
     let counts = [
         ("number of model files", plan.files.len() as u64, MAX_FILES),
         ("number of weights", plan.weights.len() as u64, MAX_WEIGHTS),
@@ -52,13 +58,14 @@ pub(super) fn check(plan: &Plan<Kernel>) -> Result<(), Problem> {
             plan.ropes.iter().map(|t| t.frequencies.len() as u64).sum(),
             MAX_PAIRS as u64,
         ),
-        ("number of layers of the KV cache", plan.cache.len() as u64, MAX_LAYERS),
+        ("number of states", plan.states.len() as u64, MAX_STATES),
         (
-            "number of heads of a layer of the KV cache",
-            plan.cache.iter().map(|l| l.heads.into()).max().unwrap_or(0),
-            MAX_HEADS,
+            "number of a state's fields",
+            plan.states.iter().map(|s| s.fields.len() as u64).max().unwrap_or(0),
+            MAX_FIELDS,
         ),
-        ("number of heads of the KV cache", sum(&mut plan.cache.iter().map(|l| l.heads)), MAX_ALL_HEADS),
+        ("number of heads of a state", heads().map(u64::from).max().unwrap_or(0), MAX_HEADS),
+        ("number of heads of all states", sum(&mut heads()), MAX_ALL_HEADS),
         ("number of buffers", plan.buffers.len() as u64, MAX_ARENA_BUFFERS),
         ("number of kernels", plan.kernels.len() as u64, MAX_KERNELS),
         ("number of statements of all kernels", plan.kernels.iter().map(|k| statements(&k.body)).sum(), MAX_STATEMENTS),

@@ -4,9 +4,10 @@
 //! [`Program`]:
 //!
 //! - there is no more of anything than a model needs (`limits`), and checking it took time in proportion to the plan's length;
-//! - every id is in range: kernels, buffers, weights, files, tables, layers, routings;
+//! - every id is in range: kernels, buffers, weights, files, tables, states, routings;
 //! - every variant has one dim rule for each dim of its kernel, and an argument for each buffer;
-//! - a kernel writes only the arena, the cache and scratch; scratch buffers are in scratch memory, and nothing else is;
+//! - states are what their kinds can be;
+//! - a kernel writes only the arena, states and scratch; scratch buffers are in scratch memory, and nothing else is;
 //!   index buffers are fed from inputs alone, at multiples of 4; what a call writes overlaps nothing else that it takes;
 //! - a routing is used only after the one step that fills it, and a group of experts between a step that requests it for a routing and the next that releases it;
 //! - arena buffers lie in the arena, weights in their files, those in blocks as [`crate::file::blocks`] has them; weights that are not stored as kernels read them can be packed from
@@ -387,6 +388,9 @@ impl Program {
         }
         for weight in &plan.weights {
             at(&format!("weight {:?}", check::shortened(&weight.name)), check::weight(plan, weight))?;
+        }
+        for (i, state) in plan.states.iter().enumerate() {
+            at(&format!("state {i}, {:?}", check::shortened(&state.name)), check::state(state))?;
         }
         at(&"plan", check::packed_at_load(plan))?;
         for buffer in &plan.buffers {

@@ -196,7 +196,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
             frequencies: (0..D / 2).map(|i| 100f64.powf(-f64::from(i) / 8.0)).collect(),
             magnitude: 1.0,
         }],
-        cache: vec![CacheLayer { heads: 1, key_len: D, value_len: D }],
+        states: vec![State::paged("kv.0", 1, D, D)],
         buckets: 1,
         buffers: Vec::new(),
         arena_bytes: 0,
@@ -245,7 +245,10 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     rope_args.push(arena(qr, HEADS * D * 4));
     let mut append_args = vec![arena(k, D * 4), arena(v, D * 4)];
     append_args.extend(position());
-    append_args.extend([Source::Keys(0), Source::Values(0), Source::Scratch].map(|source| arg(source, 0, 0)));
+    append_args.extend(
+        [Source::State { state: 0, field: 0 }, Source::State { state: 0, field: 1 }, Source::Scratch]
+            .map(|source| arg(source, 0, 0)),
+    );
     steps.push(vec![
         m.rows("rope", RowAxis::Tokens, 1, rope, &[DimRule::CacheBlocks], rope_args),
         m.rows("append", RowAxis::Tokens, 1, append, &[DimRule::CacheBlocks], append_args),
@@ -258,7 +261,9 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     let (full, masked) = (DimRule::FullBlocks, DimRule::MaskedBlocks);
     let dims = [full, masked, DimRule::RowGroups(3), DimRule::RowRest(3)];
     let mut args = vec![arena(qr, HEADS * D * 4), input(Input::Positions, 4)];
-    args.extend([Source::Keys(0), Source::Values(0)].map(|source| arg(source, 0, 0)));
+    args.extend(
+        [Source::State { state: 0, field: 0 }, Source::State { state: 0, field: 1 }].map(|source| arg(source, 0, 0)),
+    );
     args.extend([arena(a, HEADS * D * 4), arg(Source::Scratch, 0, 0)]);
     let mut attention = m.rows("attention", RowAxis::Tokens, 1, attention, &dims, args);
     attention.variants[0].row_chunk = 3;

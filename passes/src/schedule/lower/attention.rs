@@ -1,15 +1,16 @@
-//! Rotation, the KV cache and attention.
+//! Rotation, keys and values, and attention.
 //!
 //! ```text
-//! rope.append %kv, %k, %v, %pos    rope_append: tokens x key heads, into the cache of the layer
+//! rope.append %kv, %k, %v, %pos    rope_append: tokens x key heads, into the state
 //! attention %q, %kv, %pos          attention: tokens x key heads, each with the query heads that share it; one token in parts
 //! ```
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::{self, RopeAttrs};
 use ixc_ir::graph::interpret::math::rope_angles;
-use ixc_ir::graph::{Op, WeightId};
-use ixc_ir::plan::{Arg, CacheLayer, Division, Input, RopeStyle, RopeTable, RowAxis, Source};
+use ixc_ir::graph::types::CacheShape;
+use ixc_ir::graph::{Op, StateId, WeightId};
+use ixc_ir::plan::{Arg, Division, Input, RopeStyle, RopeTable, RowAxis, Source};
 use ixc_kernels::{Attention, AttentionCombine, AttentionPart, Bits, RopeAppend, RopeHeads};
 
 use super::{Choice, INDEX_BYTES, Lowering, Meaning, Named, Parts, Pieces, ScheduleError, Stored};
@@ -62,17 +63,17 @@ impl Lowering<'_> {
         Ok(y)
     }
 
-    /// Keys and values into the cache; without `rope` the keys are rotated already, and turn by nothing here.
+    /// Keys and values into their state; without `rope` the keys are rotated already, and turn by nothing here.
     pub(super) fn append(&mut self, op: &Op, rope: Option<RopeAttrs>) -> Result<Meaning, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let (mut k, v) = (self.operand(op, "k")?, self.operand(op, "v")?);
         self.positions(op, &k)?;
-        let (layer, cache) = self.layer(op)?;
+        let (state, cache) = self.cache(op)?;
         let mut rope = rope;
         if let (Some(_), Some(turn)) = (self.pieces(), &rope) {
             // Keys are rotated elsewhere: nothing but keys and values lies with the cache.
-            self.expect(name, &k, Format::F32, u64::from(cache.key_len) * u64::from(cache.heads))?;
-            let shape = (cache.heads.into(), cache.key_len.into());
+            self.expect(name, &k, Format::F32, u64::from(cache.key) * u64::from(cache.heads))?;
+            let shape = (cache.heads.into(), cache.key.into());
             k = self.rotate(op, k, turn, self.opt_weight(op, "norm"), shape)?;
             rope = None;
         }
@@ -81,14 +82,14 @@ impl Lowering<'_> {
                 let table = self.rope_table(rope, self.opt_weight(op, "factors"))?;
                 (table, plan_style(rope.style), rope.dims, self.opt_weight(op, "norm"))
             }
-            None if cache.key_len < 2 => return unsupported(name, "keys of one element; they must have two"),
+            None if cache.key < 2 => return unsupported(name, "keys of one element; they must have two"),
             None => {
                 // One pair that turns by no angle: 1 * a - 0 * b is a, exactly.
                 let style = RopeStyle::Neox;
                 (self.add_rope(RopeTable { style, frequencies: vec![0.0], magnitude: 1.0 })?, style, 2, None)
             }
         };
-        let (d, dv) = (u64::from(cache.key_len), u64::from(cache.value_len));
+        let (d, dv) = (u64::from(cache.key), u64::from(cache.value));
         self.expect(name, &k, Format::F32, d * u64::from(cache.heads))?;
         self.expect(name, &v, Format::F32, dv * u64::from(cache.heads))?;
         let mut args = vec![
@@ -99,26 +100,34 @@ impl Lowering<'_> {
             args.push(("norm", whole(Source::Weight(self.vector(name, norm)?))));
         }
         args.extend(rope_args(table));
-        args.push(("keys", whole(Source::Keys(layer))));
-        args.push(("values", whole(Source::Values(layer))));
+        args.push(("keys", whole(self.field(state, "keys"))));
+        args.push(("values", whole(self.field(state, "values"))));
         args.push(("rotated", scratch_arg()));
         let spec = RopeAppend {
-            d: cache.key_len,
-            dv: cache.value_len,
+            d: cache.key,
+            dv: cache.value,
             dims: fit("rotated elements", dims)?,
             style,
             norm: norm.map(|_| Bits::of(op.attr("eps").float())),
         };
-        let label = format!("{name} layer {layer}");
+        let label = format!("{name} {}", self.module.states[state.index()].name);
         self.by_rows(label, k.rows, cache.heads.into(), (spec, &[]), args)?;
         Ok(Meaning::Token)
     }
 
-    fn layer(&self, op: &Op) -> Result<(u32, CacheLayer), ScheduleError> {
+    /// The `paged` state that an op touches.
+    fn cache(&self, op: &Op) -> Result<(StateId, Cache), ScheduleError> {
+        let name = op.kind.row().mnemonic;
         let state = self.state(op, "kv")?;
-        match self.cache.get(state.index()) {
-            Some(cache) => Ok((state.0, cache.clone())),
-            None => unsupported(op.kind.row().mnemonic, format!("state {}, which there is not", state.0)),
+        match CacheShape::of(&self.module.states[state.index()]) {
+            Some(CacheShape { heads, key, value }) => {
+                let heads = fit("key heads", heads)?;
+                Ok((
+                    state,
+                    Cache { heads, key: fit("elements of a key", key)?, value: fit("elements of a value", value)? },
+                ))
+            }
+            None => unsupported(name, "a state that has no keys and values"),
         }
     }
 
@@ -126,29 +135,29 @@ impl Lowering<'_> {
         let name = op.kind.row().mnemonic;
         let q = self.operand(op, "q")?;
         self.positions(op, &q)?;
-        let (layer, cache) = self.layer(op)?;
-        let (d, dv, kv_heads) = (u64::from(cache.key_len), u64::from(cache.value_len), u64::from(cache.heads));
+        let (state, cache) = self.cache(op)?;
+        let (d, dv, kv_heads) = (u64::from(cache.key), u64::from(cache.value), u64::from(cache.heads));
         let heads = q.width / d.max(1);
         if kv_heads == 0 || !heads.is_multiple_of(kv_heads) {
             return unsupported(name, format!("{heads} query heads on {kv_heads} key heads"));
         }
         let group = heads / kv_heads;
-        let label = format!("{name} layer {layer}");
+        let label = format!("{name} {}", self.module.states[state.index()].name);
         let y = self.buffer(&label, q.rows, Format::F32, heads * dv)?;
         let args = vec![
             ("q", by_column(Source::Arena(q.buffer), q.row_bytes()?, row_bytes(Format::F32, group * d)?)),
             ("position", by_row(Source::Input(Input::Positions), INDEX_BYTES)),
-            ("keys", whole(Source::Keys(layer))),
-            ("values", whole(Source::Values(layer))),
+            ("keys", whole(self.field(state, "keys"))),
+            ("values", whole(self.field(state, "values"))),
             ("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, row_bytes(Format::F32, group * dv)?)),
             ("scratch", scratch_arg()),
         ];
         if let Some(pieces) = self.pieces() {
-            let heads = Heads { layer, cache, group, scale: Bits::of(op.attr("scale").float()) };
+            let heads = Heads { state, cache, group, scale: Bits::of(op.attr("scale").float()) };
             self.attention_pieces(&pieces, &label, &heads, (q, y))?;
             return Ok(Meaning::Stored(y));
         }
-        let (d, dv, scale) = (cache.key_len, cache.value_len, Bits::of(op.attr("scale").float()));
+        let (d, dv, scale) = (cache.key, cache.value, Bits::of(op.attr("scale").float()));
         let (group, heads) = (fit("query heads of a key head", group)?, cache.heads);
         // One token has few items, so those are divided by positions; rows of several share the loads of keys and values.
         let division = Division::THREADS;
@@ -174,8 +183,8 @@ impl Lowering<'_> {
         heads: &Heads,
         (q, y): (Stored, Stored),
     ) -> Result<(), ScheduleError> {
-        let Heads { layer, ref cache, group, scale } = *heads;
-        let (d, dv) = (cache.key_len, cache.value_len);
+        let Heads { state, cache, group, scale } = *heads;
+        let (d, dv) = (cache.key, cache.value);
         let together = pieces.heads(group, (d.into(), dv.into()));
         let division = pieces.division();
         let columns = [(q, d), (y, dv)].map(|(x, n)| (x, u64::from(n) * 4));
@@ -187,8 +196,8 @@ impl Lowering<'_> {
             let args = vec![
                 ("q", q?),
                 ("position", by_row(Source::Input(Input::Positions), INDEX_BYTES)),
-                ("keys", whole(Source::Keys(layer))),
-                ("values", whole(Source::Values(layer))),
+                ("keys", whole(self.field(state, "keys"))),
+                ("values", whole(self.field(state, "values"))),
                 ("y", y?),
                 ("scratch", scratch_arg()),
             ];
@@ -237,10 +246,18 @@ impl Lowering<'_> {
     }
 }
 
+/// Heads and sizes of a `paged` state.
+#[derive(Clone, Copy)]
+struct Cache {
+    heads: u32,
+    key: u32,
+    value: u32,
+}
+
 /// What attention of a layer is about.
 struct Heads {
-    layer: u32,
-    cache: CacheLayer,
+    state: StateId,
+    cache: Cache,
     /// Query heads of a key head.
     group: u64,
     scale: Bits,

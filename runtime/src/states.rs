@@ -1,0 +1,300 @@
+//! The memory of a plan's states: what lasts from step to step, and how it gets back to an earlier position.
+//!
+//! ```text
+//! states.region(0, keys, head, block)   a head's keys, from a block of positions on
+//! states.save(96)                       a copy of what cannot be cut, at 96 tokens
+//! states.reach(100)  = 96               the furthest position up to 100 that all states can get back to
+//! states.back_to(96, used)              ... and there they are
+//! ```
+//!
+//! Of a state nothing is assumed: its row says ([`ixc_ir::state`]) which fields have positions and what a dropped one must leave, and its
+//! declaration how it gets back. States that are cut take nothing beside their memory; copies of the others are few ([`SNAPSHOTS`]), the
+//! oldest is given up first, and they are counted with the states.
+//!
+//! Invariant: a region given here lies inside this memory.
+
+use std::collections::VecDeque;
+
+use ixc_ir::plan::{ATTENTION_BLOCK, State, StateField};
+use ixc_ir::state::Rollback;
+
+use crate::memory::{Layout, Memory, MemoryError, Region, part};
+
+/// Copies that are kept of what cannot be cut. Each takes what those states take.
+pub const SNAPSHOTS: usize = 4;
+
+/// A field of a state in memory: columns of equal size, one after the other.
+#[derive(Clone, Copy, Debug)]
+struct Columns {
+    region: Region,
+    field: StateField,
+    /// Bytes of a column's position, or of a column.
+    row_bytes: u64,
+    column_bytes: u64,
+}
+
+impl Columns {
+    fn column(&self, column: u32) -> Option<Region> {
+        let inside = column < self.field.columns;
+        inside.then(|| self.region.part(u64::from(column) * self.column_bytes, self.column_bytes)).flatten()
+    }
+
+    /// Makes the positions `from..to` zero.
+    fn clear(&self, from: u32, to: u32) {
+        // Columns of no bytes may be as many as a number can say.
+        if self.column_bytes == 0 {
+            return;
+        }
+        for column in (0..self.field.columns).filter_map(|column| self.column(column)) {
+            let count = u64::from(to.saturating_sub(from)) * self.row_bytes;
+            let Some(positions) = column.part(u64::from(from) * self.row_bytes, count) else { continue };
+            // SAFETY: the region lies in the mapping of the states that this is a part of, which are borrowed exclusively by who calls,
+            // so no kernel runs.
+            unsafe { positions.base().write_bytes(0, positions.bytes() as usize) };
+        }
+    }
+}
+
+/// A copy of all states that cannot be cut.
+#[derive(Debug)]
+struct Snapshot {
+    position: u32,
+    bytes: Vec<u8>,
+}
+
+/// The states of a plan.
+#[derive(Debug)]
+pub struct States {
+    _memory: Memory,
+    states: Vec<State>,
+    /// By state, then by field.
+    fields: Vec<Vec<Columns>>,
+    /// In rising order of positions.
+    snapshots: VecDeque<Snapshot>,
+}
+
+impl States {
+    /// For `capacity` positions, a multiple of the attention's block.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn new(states: &[State], capacity: u32) -> Result<States, MemoryError> {
+        let what = "the states of the sequence";
+        let mut layout = Layout::default();
+        let places: Vec<(u64, u64)> =
+            states.iter().flat_map(|state| &state.fields).map(|field| place(field, capacity, &mut layout)).collect();
+        // Small pages: each head's first positions are far from the next one's, and large pages would all be touched by the first tokens.
+        // A long context is read in sequence, which small pages do not slow down.
+        let memory = Memory::zeroed(what, layout.end, false)?;
+        let mut places = places.into_iter();
+        let mut fields = Vec::with_capacity(states.len());
+        for state in states {
+            let columns = state.fields.iter().zip(&mut places).map(|(&field, (offset, bytes))| {
+                let row_bytes = field.row_bytes().unwrap_or(0);
+                let rows = if field.positions { capacity } else { 1 };
+                let column_bytes = row_bytes.saturating_mul(rows.into());
+                Ok(Columns { region: part(&memory, what, offset, bytes)?, field, row_bytes, column_bytes })
+            });
+            fields.push(columns.collect::<Result<Vec<_>, MemoryError>>()?);
+        }
+        Ok(States { _memory: memory, states: states.to_vec(), fields, snapshots: VecDeque::new() })
+    }
+
+    /// Bytes of all states for `capacity` positions, copies included.
+    pub fn bytes(states: &[State], capacity: u32) -> u64 {
+        let mut layout = Layout::default();
+        for field in states.iter().flat_map(|state| &state.fields) {
+            place(field, capacity, &mut layout);
+        }
+        let copied = states.iter().filter(|state| state.rollback == Rollback::Snapshot);
+        let copy = copied.fold(0, |sum: u64, state| sum.saturating_add(state.bytes(capacity).unwrap_or(u64::MAX)));
+        layout.end.saturating_add(copy.saturating_mul(SNAPSHOTS as u64))
+    }
+
+    /// A column of a field with positions, from a block of [`ATTENTION_BLOCK`] positions on; all of a field without.
+    pub fn region(&self, state: u32, field: u32, column: u32, block: u64) -> Option<Region> {
+        let columns = self.fields.get(state as usize)?.get(field as usize)?;
+        if !columns.field.positions {
+            return Some(columns.region);
+        }
+        let skipped = block.checked_mul(u64::from(ATTENTION_BLOCK))?.checked_mul(columns.row_bytes)?;
+        columns.column(column)?.part(skipped, columns.column_bytes.checked_sub(skipped)?)
+    }
+
+    /// Whether all states can be cut wherever one likes.
+    pub fn cut_anywhere(&self) -> bool {
+        self.states.iter().all(|state| state.rollback == Rollback::Cut)
+    }
+
+    /// The furthest position up to `wanted` that all states can get back to. `here` is where they are, if they are somewhere: a step that
+    /// failed leaves what cannot be cut nowhere.
+    pub fn reach(&self, wanted: u32, here: Option<u32>) -> u32 {
+        if here.is_some_and(|here| wanted >= here) {
+            return here.unwrap_or(0);
+        }
+        let reach = |state: &State| match state.rollback {
+            Rollback::Cut => wanted,
+            Rollback::Snapshot => self.snapshot(wanted).map_or(0, |snapshot| snapshot.position),
+            Rollback::None => 0,
+        };
+        // Copies are of all states that need one, so all of those reach the same positions; what reaches none is at the beginning.
+        self.states.iter().map(reach).min().unwrap_or(wanted)
+    }
+
+    /// The last copy up to a position.
+    fn snapshot(&self, position: u32) -> Option<&Snapshot> {
+        self.snapshots.iter().rev().find(|snapshot| snapshot.position <= position)
+    }
+
+    /// Goes back to a position that [`States::reach`] gave; `used` is how many positions were written.
+    pub fn back_to(&mut self, position: u32, used: u32) {
+        for (state, fields) in self.states.iter().zip(&self.fields) {
+            for (columns, row) in fields.iter().zip(state.kind.row().fields) {
+                if row.cleared && columns.field.positions {
+                    columns.clear(position, used);
+                }
+            }
+        }
+        self.snapshots.retain(|snapshot| snapshot.position <= position);
+        let kept = self.snapshots.back().filter(|snapshot| snapshot.position == position);
+        let mut bytes = kept.map(|snapshot| &snapshot.bytes[..]);
+        for (state, region) in self.whole() {
+            let length = region.bytes() as usize;
+            let copy = match (state.rollback, &mut bytes) {
+                (Rollback::Snapshot, Some(bytes)) => {
+                    let (copy, rest) = bytes.split_at(length);
+                    *bytes = rest;
+                    Some(copy)
+                }
+                (Rollback::Snapshot, None) | (Rollback::None | Rollback::Cut, _) => None,
+            };
+            // SAFETY: the region lies in this memory, which is borrowed exclusively, so no kernel runs; a copy is as long.
+            unsafe {
+                match copy {
+                    Some(copy) => region.base().copy_from_nonoverlapping(copy.as_ptr(), length),
+                    // At the beginning there was nothing.
+                    None => region.base().write_bytes(0, length),
+                }
+            }
+        }
+    }
+
+    /// The fields without positions, each with its state.
+    fn whole(&self) -> impl Iterator<Item = (&State, Region)> {
+        self.states.iter().zip(&self.fields).flat_map(|(state, fields)| {
+            fields.iter().filter(|columns| !columns.field.positions).map(move |columns| (state, columns.region))
+        })
+    }
+
+    /// Copies what cannot be cut, which is at `position` now. Does nothing where everything can be cut, or a copy is there.
+    pub fn save(&mut self, position: u32) {
+        let saved = self.snapshots.back().is_some_and(|snapshot| snapshot.position >= position);
+        if saved || !self.states.iter().any(|state| state.rollback == Rollback::Snapshot) {
+            return;
+        }
+        // The memory of the oldest is used again.
+        let oldest = if self.snapshots.len() < SNAPSHOTS { None } else { self.snapshots.pop_front() };
+        let mut bytes = oldest.map_or_else(Vec::new, |oldest| oldest.bytes);
+        bytes.clear();
+        for (_, region) in self.whole().filter(|(state, _)| state.rollback == Rollback::Snapshot) {
+            // SAFETY: the region lies in this memory, which was zeroed when it was made and is borrowed exclusively, so no kernel runs.
+            bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(region.base(), region.bytes() as usize) });
+        }
+        self.snapshots.push_back(Snapshot { position, bytes });
+    }
+}
+
+/// Where a field lies.
+fn place(field: &StateField, capacity: u32, layout: &mut Layout) -> (u64, u64) {
+    // What does not fit is more than any machine has: the mapping is then refused.
+    let bytes = field.bytes(capacity).unwrap_or(u64::MAX);
+    (layout.add(bytes), bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ixc_ir::format::Format;
+    use ixc_ir::state::StateKind;
+
+    fn recurrent(rollback: Rollback) -> State {
+        let field = StateField { format: Format::F32, columns: 2, positions: false, width: 3 };
+        State { name: "s".to_string(), kind: StateKind::Recurrent, fields: vec![field], rollback, window: None }
+    }
+
+    fn fill(states: &States, state: u32, byte: u8) {
+        let region = states.region(state, 0, 0, 0).unwrap();
+        // SAFETY: the region lies in the states, which nothing else uses.
+        unsafe { region.base().write_bytes(byte, region.bytes() as usize) };
+    }
+
+    fn bytes(states: &States, state: u32) -> Vec<u8> {
+        let region = states.region(state, 0, 0, 0).unwrap();
+        // SAFETY: as above, for reading.
+        (0..region.bytes() as usize).map(|i| unsafe { region.base().add(i).read() }).collect()
+    }
+
+    #[test]
+    fn columns_are_apart_and_clearing_takes_only_the_positions_named() {
+        let two = [State::paged("a", 2, 16, 4), State::paged("b", 2, 16, 4)];
+        let mut states = States::new(&two, 32).unwrap();
+        let head = states.region(1, 1, 1, 0).unwrap();
+        assert_eq!(head.bytes(), 32 * 4 * 2);
+        assert!(
+            states.region(1, 1, 2, 0).is_none()
+                && states.region(2, 0, 0, 0).is_none()
+                && states.region(0, 2, 0, 0).is_none()
+        );
+        assert!(states.region(1, 1, 1, 1).is_some_and(|rest| rest.bytes() == 0) && states.region(1, 1, 1, 2).is_none());
+        // SAFETY: the region lies in the states, which nothing else uses.
+        unsafe { head.base().write_bytes(0x40, 256) };
+        states.back_to(3, 6);
+        // SAFETY: as above, for reading.
+        let bytes: Vec<u8> = (0..256).map(|i| unsafe { head.base().add(i).read() }).collect();
+        assert!(bytes.iter().enumerate().all(|(i, &b)| b == if (24..48).contains(&i) { 0 } else { 0x40 }));
+    }
+
+    #[test]
+    fn columns_of_no_bytes_are_not_visited() {
+        let states = vec![State::paged("none", u32::MAX, 0, 0); 1000];
+        States::new(&states, 32).unwrap().back_to(0, 32);
+    }
+
+    #[test]
+    fn memory_that_no_machine_has_is_an_error() {
+        let state = State::paged("large", u32::MAX, u32::MAX, u32::MAX);
+        assert!(States::new(&[state.clone(), state], 1 << 24).is_err());
+    }
+
+    #[test]
+    fn what_cannot_be_cut_goes_back_to_copies_and_these_are_few() {
+        let mut states = States::new(&[State::paged("kv", 1, 16, 4), recurrent(Rollback::Snapshot)], 64).unwrap();
+        assert!(!states.cut_anywhere());
+        for position in 1..=6u8 {
+            fill(&states, 1, position);
+            states.save(position.into());
+        }
+        // Two of six were given up.
+        assert_eq!([2, 3, 5, 6, 9].map(|wanted| states.reach(wanted, Some(6))), [0, 3, 5, 6, 6]);
+        assert_eq!(states.reach(6, None), 6);
+        states.back_to(4, 6);
+        assert_eq!(bytes(&states, 1), [4; 24]);
+        assert_eq!([3, 9].map(|wanted| states.reach(wanted, None)), [3, 4], "later copies are of another sequence");
+        states.back_to(0, 4);
+        assert_eq!(bytes(&states, 1), [0; 24]);
+        assert_eq!(states.reach(3, None), 0);
+    }
+
+    #[test]
+    fn what_cannot_go_back_begins_again() {
+        let mut states = States::new(&[recurrent(Rollback::None), recurrent(Rollback::Snapshot)], 32).unwrap();
+        fill(&states, 0, 7);
+        fill(&states, 1, 8);
+        states.save(5);
+        assert_eq!([5, 4].map(|wanted| states.reach(wanted, Some(5))), [5, 0]);
+        states.back_to(0, 5);
+        assert_eq!((bytes(&states, 0), bytes(&states, 1)), (vec![0; 24], vec![0; 24]));
+        let state = recurrent(Rollback::Snapshot);
+        assert_eq!(States::bytes(&[state], 32), 64 + 24 * SNAPSHOTS as u64);
+    }
+}
