@@ -7,6 +7,7 @@ use ixc_files::OutputError;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{Affine, For, Kernel, KernelBuilder, Stmt, Type, VarId};
 use ixc_ir::plan::*;
+use ixc_ir::state::Rollback;
 use ixc_runtime::engine::{Engine, Options, StepError};
 use ixc_runtime::execute::ExecuteError;
 use ixc_runtime::file::{self, FileError, FormatError, HEADER_BYTES};
@@ -482,7 +483,15 @@ fn errors_say_what_is_wrong() {
         ("combined by a kernel from parts", |p| split(p).combine = KernelId(0)),
         ("bytes of parts is", |p| task(p, "attention").columns = 1 << 30),
         ("row chunk is 0", |p| task(p, "attention").variants[0].row_chunk = 0),
-        ("buffer %y is `write` and comes from a weight; only the arena and the cache are written", |p| {
+        ("state 0, \"kv.0\": has 1 fields, must have 2", |p| p.states[0].fields.truncate(1)),
+        ("fields of the formats and with the positions that its kind has", |p| p.states[0].fields[0].positions = false),
+        ("a state that goes back as its kind can", |p| p.states[0].rollback = Rollback::Snapshot),
+        ("field of a state", |p| {
+            let state = |arg: &&mut Arg| matches!(arg.source, Source::State { .. });
+            let arg = task(p, "append").args.iter_mut().find(state).unwrap();
+            arg.source = Source::State { state: 0, field: 2 };
+        }),
+        ("buffer %y is `write` and comes from a weight; only the arena and states are written", |p| {
             task(p, "embed").args[2].source = Source::Weight(0);
         }),
         ("buffer %id is `index` and comes from the arena; it must come from an input", |p| {
