@@ -14,8 +14,8 @@ use ixc_kernels::catalogue::ROWS;
 use ixc_kernels::catalogue::inputs;
 use ixc_kernels::{
     AddBias, Attention, AttentionCombine, AttentionPart, Bits, Combine, Elementwise, Embed, Gather, Linear, Map, Pack,
-    Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Score, Shape, Softcap, Softmax, SumSquares, Swiglu,
-    generate,
+    Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Score, Shape, ShortConv, Softcap, Softmax,
+    SumSquares, Swiglu, generate,
 };
 use ixc_targets::Target;
 use support::Group;
@@ -264,6 +264,17 @@ fn route() {
                     group.one(Route { experts, top_k, score, normalise, scale });
                 }
             }
+        }
+    }
+    group.done();
+}
+
+#[test]
+fn recurrent() {
+    let mut group = Group::new("recurrent");
+    for n in ODD {
+        for (taps, rows) in [(2, 1), (4, 1), (4, 2), (4, 7), (8, 33)] {
+            group.rows(ShortConv { channels: n + 3, n, taps }, rows);
         }
     }
     group.done();

@@ -8,6 +8,7 @@
 //! | [`linear`] | matrix products of every format, with bias, residual or SwiGLU; packing |
 //! | [`rope_heads`], [`rope_append`] | rotation of heads, and the append to the KV cache |
 //! | [`attention`], [`attention_part`], [`attention_combine`] | attention over the KV cache, all of it or in parts |
+//! | [`short_conv`] | recurrent states, all rows of a step in order |
 //! | [`route`], [`gather`], [`combine`] | experts: who gets a row, its rows, what becomes of them |
 //!
 //! | what they are made of | what it owns |
@@ -48,6 +49,7 @@ mod rope_append;
 mod rope_heads;
 mod rotation;
 mod route;
+mod short_conv;
 pub mod signature;
 mod softcap;
 mod softmax;
@@ -92,4 +94,5 @@ registry! {
     add_bias::AddBias,
     softmax::Softmax,
     softcap::Softcap,
+    short_conv::ShortConv,
 }

@@ -29,6 +29,8 @@ pub enum Role {
     Index,
     /// It writes all of its result there, and may read what it wrote.
     Write,
+    /// It reads what was there before and leaves what comes next.
+    Update,
     /// Working memory: nothing is there before or after.
     Scratch,
 }
@@ -161,6 +163,11 @@ impl Signature {
         self.with(name, Role::Write, holds)
     }
 
+    /// And what changes: read and written.
+    pub fn update(self, name: &'static str, holds: Holds) -> Signature {
+        self.with(name, Role::Update, holds)
+    }
+
     /// And working memory.
     pub fn scratch(self, name: &'static str) -> Signature {
         self.with(name, Role::Scratch, Holds::Bytes)
@@ -234,7 +241,8 @@ impl Signature {
                 BufferKind::Write | BufferKind::ReadWrite => Role::Write,
                 BufferKind::Scratch => Role::Scratch,
             };
-            own.name == other.name && own.role == role
+            let updates = own.role == Role::Update && other.kind == BufferKind::ReadWrite;
+            own.name == other.name && (own.role == role || updates)
         };
         if !self.buffers.iter().zip(&kernel.buffers).all(agree) {
             return Some("names or roles of buffers");

@@ -34,8 +34,9 @@ use std::collections::{BTreeMap, HashMap};
 
 use self::math::{AttentionShape, Matrix};
 use super::attrs::{RopeAttrs, RouteAttrs};
-use super::op::{OpKind, Unary};
+use super::op::{OpKind, Recurrent, Unary};
 use super::quantise::quantise;
+use super::recurrent;
 use super::types::CacheShape;
 use super::verify::verify;
 use super::{Dim, Element, Field, Function, Held, Module, Op, Operand, State, StateId, Type, ValueId, WeightId};
@@ -244,6 +245,7 @@ impl<'a> Interpreter<'a> {
                 let y = math::rope(&f32s(self, "x")?, dims[1], dims[2], pos, &rope, factors.as_deref());
                 one(dims, y)
             }
+            OpKind::Recurrent(kind) => self.recurrent(op, kind, env),
             OpKind::KvAppend => {
                 let (k, v) = (value("k"), value("v"));
                 let (k, v) = (self.floats(k)?.into_owned(), self.floats(v)?.into_owned());
@@ -469,6 +471,32 @@ impl<'a> Interpreter<'a> {
         let factors = self.optional(op.operand("factors"))?;
         let x = normed.as_deref().unwrap_or(x);
         Ok(math::rope(x, heads, size, pos, &RopeAttrs::from_op(op), factors.as_deref()))
+    }
+
+    fn recurrent(&mut self, op: &Op, kind: Recurrent, env: &Env<'_>) -> Result<Vec<Value>, InterpretError> {
+        let mut rows = 0;
+        let mut operands = Vec::with_capacity(op.operands.len());
+        for operand in &op.operands {
+            operands.push(match operand {
+                Operand::Value(value) if env.function.ty(*value).is_token() => Vec::new(),
+                Operand::Value(value) => {
+                    let value = env.get(*value);
+                    rows = self.dims(value)[0];
+                    self.floats(value)?.into_owned()
+                }
+                Operand::Weight(weight) => self.dequantised(*weight)?,
+                Operand::State(_) | Operand::Absent => Vec::new(),
+            });
+        }
+        let declared = env.function.ty(op.results[0]).dims().iter();
+        let inner: Vec<usize> = declared.skip(1).map(|dim| dim.fixed().unwrap_or(1) as usize).collect();
+        let width = inner.iter().product();
+        let [state] = &mut self.states[env.state(op, "state").index()][..] else {
+            unreachable!("verified: a recurrent state has one field")
+        };
+        let data = recurrent::run(op, kind, &operands, rows, state, width);
+        let dims = std::iter::once(rows).chain(inner).collect();
+        Ok(vec![Value::F32 { dims, data }, Value::Token])
     }
 
     /// The shape of a `paged` state.

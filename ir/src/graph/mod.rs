@@ -37,6 +37,7 @@ pub mod parse;
 pub mod print;
 pub mod quantise;
 pub mod random;
+pub mod recurrent;
 pub mod types;
 pub mod verify;
 
@@ -44,7 +45,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::format::Format;
 use crate::state::{Rollback, StateKind};
-pub use op::{Attr, OpKind, Unary};
+pub use op::{Attr, OpKind, Recurrent, Unary};
 
 /// A dimension: a number or a symbol that gets its value when a step runs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

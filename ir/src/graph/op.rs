@@ -5,7 +5,8 @@
 //! To add an op: add a row here, its type rule in `types.rs` and its meaning in `interpret.rs`, then its lowering in the
 //! `schedule` pass (or a rewrite that removes it before). A function of one number that is applied to every element stands here
 //! whole, among the [`Unary`] ones: type rule, meaning, random graphs and costs are those of all of them, and only its kernel is its own
-//! (`passes/src/schedule/lower/rows.rs`).
+//! (`passes/src/schedule/lower/rows.rs`). An op that changes a state token by token has its row among the [`Recurrent`] ones and a file
+//! ([`super::recurrent`]).
 
 use serde::{Deserialize, Serialize};
 
@@ -153,6 +154,9 @@ macro_rules! op_table {
         @unary {
             $($unary:ident $unary_mnemonic:literal {$($unary_attr:ident: $unary_akind:expr),*} |$x:ident| $function:expr, $unary_doc:literal;)*
         }
+        @recurrent {
+            $($recurrent:ident $module:ident $recurrent_mnemonic:literal ($($recurrent_operand:ident: $recurrent_okind:ident),*) {$($recurrent_attr:ident: $recurrent_akind:expr),*} $recurrent_doc:literal;)*
+        }
         $($later:ident $later_mnemonic:literal ($($later_operand:ident: $later_okind:ident),*) {$($later_attr:ident: $later_akind:expr),*} -> $later_results:literal $later_effect:ident, $later_doc:literal;)*
     ) => {
         /// A graph op.
@@ -163,12 +167,27 @@ macro_rules! op_table {
             $(#[doc = $doc] $variant,)*
             /// A function of each element of `x`.
             Unary(Unary),
+            /// An op that changes a `recurrent` state token by token.
+            Recurrent(Recurrent),
             $(#[doc = $later_doc] $later,)*
         }
 
         /// A function that is applied to every element of f32 `x`, of any shape.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         pub enum Unary { $(#[doc = $unary_doc] $unary),* }
+
+        /// An op that takes the token of a `recurrent` state first, and gives rows and the next token: [`super::recurrent`].
+        // Shapes such as `[T]` in the table's lines are no links.
+        #[allow(rustdoc::broken_intra_doc_links)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+        pub enum Recurrent { $(#[doc = $recurrent_doc] $recurrent),* }
+
+        impl Recurrent {
+            /// What its file says.
+            pub(super) fn definition(self) -> &'static super::recurrent::Definition {
+                match self { $(Recurrent::$recurrent => &super::recurrent::$module::DEFINITION),* }
+            }
+        }
 
         /// The op table, in the order of [`OpKind`].
         pub static OPS: &[OpRow] = &[
@@ -185,6 +204,15 @@ macro_rules! op_table {
                 results: 1, effect: Effect::Pure, doc: $unary_doc,
             },)*
             $(OpRow {
+                kind: OpKind::Recurrent(Recurrent::$recurrent), mnemonic: $recurrent_mnemonic,
+                operands: &[
+                    OperandRow { name: "state", kind: OperandKind::Value },
+                    $(OperandRow { name: stringify!($recurrent_operand), kind: OperandKind::$recurrent_okind }),*
+                ],
+                attrs: &[$(AttrRow { name: stringify!($recurrent_attr), kind: $recurrent_akind }),*],
+                results: 2, effect: Effect::State, doc: $recurrent_doc,
+            },)*
+            $(OpRow {
                 kind: OpKind::$later, mnemonic: $later_mnemonic,
                 operands: &[$(OperandRow { name: stringify!($later_operand), kind: OperandKind::$later_okind }),*],
                 attrs: &[$(AttrRow { name: stringify!($later_attr), kind: $later_akind }),*],
@@ -195,10 +223,11 @@ macro_rules! op_table {
         impl OpKind {
             /// Position in [`OPS`].
             fn place(self) -> usize {
-                enum Place { $($variant,)* $($unary,)* $($later,)* }
+                enum Place { $($variant,)* $($unary,)* $($recurrent,)* $($later,)* }
                 match self {
                     $(OpKind::$variant => Place::$variant as usize,)*
                     $(OpKind::Unary(Unary::$unary) => Place::$unary as usize,)*
+                    $(OpKind::Recurrent(Recurrent::$recurrent) => Place::$recurrent as usize,)*
                     $(OpKind::$later => Place::$later as usize,)*
                 }
             }
@@ -239,6 +268,10 @@ op_table! {
     @unary {
         Silu "silu" {} |x| x / (1.0 + (-x).exp()), "x / (1 + exp(-x)), elementwise.";
         Softcap "softcap" {cap: FLOAT} |x| cap.float() * (x / cap.float()).tanh(), "cap * tanh(x / cap), elementwise: x, bent so that it stays within -cap..cap.";
+    }
+    // Each takes the token of its state before these, and gives rows and the next token.
+    @recurrent {
+        ShortConv short_conv "short_conv" (x: Value, w: Weight) {} "A causal convolution of each channel of f32[T, c] with its taps w[c, k], the last of which is the token's own: f32[T, c]. The state, f32[k - 1, c], is the rows before.";
     }
     RmsNorm "rms_norm" (x: Value, w: Weight) {eps: FLOAT} -> 1 Pure, "x * w / sqrt(mean(x^2) + eps) along the last dimension.";
     SplitHeads "split_heads" (x: Value) {heads: INT} -> 1 Pure, "f32[T, heads * d] as f32[T, heads, d].";

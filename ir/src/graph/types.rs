@@ -11,7 +11,7 @@
 //! Leaves true: an op that passed can be read with [`super::Op::attr`], [`super::Op::operand`] and [`super::attrs`], its
 //! numbers divide, and every product of dimensions in its results fits `u64`.
 
-mod rule;
+pub(super) mod rule;
 
 use self::rule::Rule;
 use super::op::OpKind;
@@ -201,6 +201,7 @@ pub fn result_types(
             rule.rope(size)?;
             one(Type::f32([rows.clone(), heads.clone(), d.clone()]))
         }
+        OpKind::Recurrent(op) => super::recurrent::types(&rule, op),
         OpKind::StateBegin => one(Type::Token(Held::State(rule.state_operand("state")))),
         OpKind::KvAppend | OpKind::RopeAppend => {
             rule.appended(kind)?;

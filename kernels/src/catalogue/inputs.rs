@@ -1,7 +1,7 @@
 //! Valid inputs of a kernel: buffers of ordinary numbers.
 //!
 //! What a buffer holds stands in the spec's signature: blocks of a weight, quantised activations, halves of the KV cache. A kernel without a
-//! spec gets numbers of the type that it loads. Everything that a kernel writes starts poisoned. The same seed gives the same
+//! spec gets numbers of the type that it loads. What a kernel changes begins as numbers, too; everything that it writes alone starts poisoned. The same seed gives the same
 //! bytes on every machine.
 
 use half::{bf16, f16};
@@ -11,7 +11,7 @@ use ixc_ir::kernel::{Affine, Atom, Buffer, BufferKind, Elem, Kernel};
 
 use super::compare;
 use crate::KernelSpec;
-use crate::signature::Holds;
+use crate::signature::{Holds, Role};
 
 /// What written buffers hold before a kernel runs: no float that a kernel computes, and nothing that looks like zeros.
 pub const POISON: u8 = 0xa5;
@@ -126,11 +126,15 @@ pub fn fill(kernel: &Kernel, spec: Option<&KernelSpec>, dims: &[i64], seed: u64)
     let mut random = Random(name.bytes().fold(start, |h, b| h.wrapping_mul(31).wrapping_add(u64::from(b))));
     let loaded = compare::elements(kernel);
     let signature = spec.map(KernelSpec::signature);
+    let declared = |buffer: &Buffer| signature.as_ref().and_then(|signature| signature.buffer(&buffer.name));
     let buffers = kernel.buffers.iter().zip(sizes).zip(loaded).map(|((buffer, size), elem)| match &buffer.kind {
         BufferKind::Index { below } => indices(&mut random, buffer, evaluate(below, dims).unwrap_or(0), size),
-        BufferKind::Write | BufferKind::ReadWrite | BufferKind::Scratch => Ok(vec![POISON; size]),
-        BufferKind::Read => {
-            let holds = signature.as_ref().and_then(|signature| signature.buffer(&buffer.name));
+        BufferKind::Write | BufferKind::Scratch => Ok(vec![POISON; size]),
+        BufferKind::ReadWrite if declared(buffer).is_none_or(|declared| declared.role != Role::Update) => {
+            Ok(vec![POISON; size])
+        }
+        BufferKind::Read | BufferKind::ReadWrite => {
+            let holds = declared(buffer);
             let content = holds.map_or_else(|| Content::elements(elem), |buffer| buffer.holds.into());
             Ok(content.fill(&mut random, size, dims))
         }

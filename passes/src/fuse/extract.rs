@@ -33,7 +33,7 @@ fn cost(node: &Node) -> u64 {
         OpKind::Matmul | OpKind::ExpertMatmul => 2000,
         OpKind::Dequantise => 100_000,
         // Ops with effects are never nodes.
-        OpKind::StateBegin | OpKind::KvAppend | OpKind::Attention | OpKind::RopeAppend => 0,
+        OpKind::Recurrent(_) | OpKind::StateBegin | OpKind::KvAppend | OpKind::Attention | OpKind::RopeAppend => 0,
         OpKind::ExpertSlots | OpKind::ExpertPrefetch | OpKind::ExpertWait | OpKind::ExpertEvict => 0,
     }
 }

@@ -108,8 +108,8 @@ impl Lowering<'_> {
                 Source::Rope(_) | Source::Scratch | Source::Input(_) => continue,
             };
             match signature.buffer(name).map(|buffer| buffer.role) {
-                // What a token is for: of a state without positions, ops that touch it wait for each other.
-                Some(Role::Write) if self.is_changed_whole(resource) => {
+                // Whoever changes something waits for whoever did before.
+                Some(Role::Update) => {
                     reads.push(resource);
                     writes.push(resource);
                 }
@@ -120,12 +120,6 @@ impl Lowering<'_> {
         let args = args.into_iter().map(|(_, arg)| arg).collect();
         self.work.push(Work { what: What::Task(Task { label, rows, columns, variants, args }), reads, writes });
         Ok(())
-    }
-
-    /// Whether a resource is a state of which every token changes all there is.
-    fn is_changed_whole(&self, resource: Resource) -> bool {
-        let Resource::State(state) = resource else { return false };
-        self.states.get(state as usize).is_some_and(|state| state.fields.iter().any(|field| !field.positions))
     }
 
     /// A kernel of a task whose arguments are those of `signature`.

@@ -13,12 +13,14 @@
 //! | --- | --- |
 //! | `rows` | ops on rows: embedding, elementwise, norms, quantisation |
 //! | `attention` | rotation, cache, attention |
+//! | `recurrent` | ops that change a state token by token |
 //! | `experts` | routing, and rows in the order of their experts |
 //! | `residency` | experts that need not be in memory all at once |
 //! | [`super::matrix`] | products |
 
 mod attention;
 mod experts;
+mod recurrent;
 mod residency;
 mod rows;
 
@@ -370,6 +372,10 @@ impl<'a> Lowering<'a> {
                 let p = self.slots(op, "p")?;
                 let residual = self.opt_operand(op, "residual")?;
                 Meaning::Stored(self.combine(name, format!("{label} combine"), &y, p, residual)?)
+            }
+            OpKind::Recurrent(kind) => {
+                self.meanings[op.results[1].index()] = Some(Meaning::Token);
+                self.recurrent(op, kind)?
             }
             OpKind::StateBegin | OpKind::ExpertSlots => Meaning::Token,
             OpKind::ExpertPrefetch => self.expert_prefetch(op)?,

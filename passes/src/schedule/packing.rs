@@ -84,6 +84,7 @@ pub fn factors(kind: OpKind) -> &'static [&'static str] {
         | OpKind::MergeHeads
         | OpKind::Rope
         | OpKind::RopeHeads
+        | OpKind::Recurrent(_)
         | OpKind::StateBegin
         | OpKind::KvAppend
         | OpKind::RopeAppend

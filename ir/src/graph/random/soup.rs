@@ -4,8 +4,8 @@ use super::{Formats, IDS, RandomModule, Rng, formats_of, ok, random_rope, random
 use crate::format::Format;
 use crate::graph::attrs::Prefetch;
 use crate::graph::builder::{GraphBuilder, LinearPart};
-use crate::graph::op::OpKind;
-use crate::graph::{Attr, Dim, Held, Place, State, Type, ValueId, WeightId};
+use crate::graph::op::{OpKind, OperandKind};
+use crate::graph::{Attr, Dim, Held, Operand, Place, State, Type, ValueId, WeightId};
 use crate::state::Rollback;
 
 /// Makes one op after the other out of what is there, or out of new parameters and weights.
@@ -209,6 +209,24 @@ impl Soup {
                 let rollback = self.rng.pick(&[Rollback::Snapshot, Rollback::None]);
                 let state = ok(self.b.state(State::recurrent(&name, &[heads, d], rollback)));
                 ok(self.b.state_begin(state));
+            }
+            OpKind::Recurrent(op) => {
+                let example = (op.definition().example)(&mut self.rng);
+                let name = self.name("s");
+                let rollback = self.rng.pick(&[Rollback::Snapshot, Rollback::None]);
+                let state = ok(self.b.state(State::recurrent(&name, &example.state, rollback)));
+                let mut operands = vec![Operand::Value(ok(self.b.state_begin(state)))];
+                for (dims, row) in example.operands.iter().zip(&kind.row().operands[1..]) {
+                    operands.push(match row.kind {
+                        OperandKind::Weight | OperandKind::OptWeight => {
+                            let name = self.name("w");
+                            Operand::Weight(ok(self.b.weight(&name, Format::F32, dims, None)))
+                        }
+                        OperandKind::Value | OperandKind::OptValue => Operand::Value(self.f32(dims)),
+                        OperandKind::State => Operand::State(state),
+                    });
+                }
+                ok(self.b.op(kind, operands, example.attrs));
             }
             OpKind::KvAppend => {
                 let dv = self.rng.pick(&[d, 4]);

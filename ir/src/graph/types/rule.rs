@@ -16,7 +16,7 @@ use crate::graph::{Attr, Dim, Element, Function, Held, Module, Operand, State, S
 use crate::state::StateKind;
 
 /// An op under its rule: operands and attributes are of the kinds that the table lists and ids are in range.
-pub(super) struct Rule<'a> {
+pub(in crate::graph) struct Rule<'a> {
     module: &'a Module,
     function: &'a Function,
     row: &'static OpRow,
@@ -25,7 +25,7 @@ pub(super) struct Rule<'a> {
 }
 
 impl<'a> Rule<'a> {
-    pub(super) fn new(
+    pub(in crate::graph) fn new(
         module: &'a Module,
         function: &'a Function,
         kind: OpKind,
@@ -83,21 +83,21 @@ impl<'a> Rule<'a> {
         Ok(rule)
     }
 
-    pub(super) fn find(&self, name: &str) -> Operand {
+    pub(in crate::graph) fn find(&self, name: &str) -> Operand {
         match self.row.operands.iter().position(|operand| operand.name == name) {
             Some(i) => self.operands[i],
             None => unreachable!("{} has no operand {name}", self.row.mnemonic),
         }
     }
 
-    pub(super) fn find_attr(&self, name: &str) -> &'a Attr {
+    pub(in crate::graph) fn find_attr(&self, name: &str) -> &'a Attr {
         match self.row.attrs.iter().position(|attr| attr.name == name) {
             Some(i) => &self.attrs[i],
             None => unreachable!("{} has no attribute {name}", self.row.mnemonic),
         }
     }
 
-    pub(super) fn operand(&self, name: &'static str, expected: impl Into<String>) -> TypeError {
+    pub(in crate::graph) fn operand(&self, name: &'static str, expected: impl Into<String>) -> TypeError {
         let found = match self.find(name) {
             Operand::Value(v) => match self.function.values.get(v.index()) {
                 Some(value) => value.ty.text(self.module),
@@ -116,7 +116,7 @@ impl<'a> Rule<'a> {
         TypeError::Operand { op: self.row.mnemonic, operand: name, found, expected: expected.into() }
     }
 
-    pub(super) fn attr(&self, name: &'static str, expected: impl Into<String>) -> TypeError {
+    pub(in crate::graph) fn attr(&self, name: &'static str, expected: impl Into<String>) -> TypeError {
         let found = match self.find_attr(name) {
             Attr::Int(v) => v.to_string(),
             Attr::Float(v) => format!("{v:?}"),
@@ -127,14 +127,14 @@ impl<'a> Rule<'a> {
         TypeError::Attr { op: self.row.mnemonic, attr: name, found, expected: expected.into() }
     }
 
-    pub(super) fn value(&self, name: &'static str) -> &'a Type {
+    pub(in crate::graph) fn value(&self, name: &'static str) -> &'a Type {
         match self.find(name) {
             Operand::Value(v) => self.function.ty(v),
             other => unreachable!("{}: operand {name} is {other:?}", self.row.mnemonic),
         }
     }
 
-    pub(super) fn any_weight(&self, name: &'static str) -> &'a Weight {
+    pub(in crate::graph) fn any_weight(&self, name: &'static str) -> &'a Weight {
         match self.find(name) {
             Operand::Weight(w) => &self.module.weights[w.index()],
             other => unreachable!("{}: operand {name} is {other:?}", self.row.mnemonic),
@@ -142,13 +142,13 @@ impl<'a> Rule<'a> {
     }
 
     /// The shape of a weight of rank `N`.
-    pub(super) fn weight<const N: usize>(&self, name: &'static str) -> Result<[u64; N], TypeError> {
+    pub(in crate::graph) fn weight<const N: usize>(&self, name: &'static str) -> Result<[u64; N], TypeError> {
         let shape = &self.any_weight(name).shape;
         <[u64; N]>::try_from(shape.as_slice()).map_err(|_| self.operand(name, format!("one of {N} dimensions")))
     }
 
     /// The dimensions of a value of this element type and rank.
-    pub(super) fn tensor<const N: usize>(
+    pub(in crate::graph) fn tensor<const N: usize>(
         &self,
         name: &'static str,
         element: Element,
@@ -165,16 +165,16 @@ impl<'a> Rule<'a> {
         }
     }
 
-    pub(super) fn f32<const N: usize>(&self, name: &'static str) -> Result<[&'a Dim; N], TypeError> {
+    pub(in crate::graph) fn f32<const N: usize>(&self, name: &'static str) -> Result<[&'a Dim; N], TypeError> {
         self.tensor(name, Element::Format(Format::F32))
     }
 
-    pub(super) fn i32<const N: usize>(&self, name: &'static str) -> Result<[&'a Dim; N], TypeError> {
+    pub(in crate::graph) fn i32<const N: usize>(&self, name: &'static str) -> Result<[&'a Dim; N], TypeError> {
         self.tensor(name, Element::I32)
     }
 
     /// `x` as the activations of `weight`.
-    pub(super) fn activation<const N: usize>(
+    pub(in crate::graph) fn activation<const N: usize>(
         &self,
         name: &'static str,
         weight: &Weight,
@@ -182,7 +182,7 @@ impl<'a> Rule<'a> {
         self.tensor(name, Element::Format(weight.format.activation()))
     }
 
-    pub(super) fn f32_any(&self, name: &'static str) -> Result<Vec<Dim>, TypeError> {
+    pub(in crate::graph) fn f32_any(&self, name: &'static str) -> Result<Vec<Dim>, TypeError> {
         match self.value(name) {
             Type::Tensor { element: Element::Format(Format::F32), dims } => Ok(dims.clone()),
             Type::Tensor { .. } | Type::Token(_) => Err(self.operand(name, "f32")),
@@ -190,7 +190,7 @@ impl<'a> Rule<'a> {
     }
 
     /// f32 of any leading dimensions, and the last one.
-    pub(super) fn f32_rows(&self, name: &'static str) -> Result<(&'a [Dim], &'a Dim), TypeError> {
+    pub(in crate::graph) fn f32_rows(&self, name: &'static str) -> Result<(&'a [Dim], &'a Dim), TypeError> {
         match self.value(name) {
             Type::Tensor { element: Element::Format(Format::F32), dims } => match dims.split_last() {
                 Some((last, lead)) => Ok((lead, last)),
@@ -201,7 +201,7 @@ impl<'a> Rule<'a> {
     }
 
     /// The token of experts' memory.
-    pub(super) fn experts(&self, name: &'static str) -> Result<(), TypeError> {
+    pub(in crate::graph) fn experts(&self, name: &'static str) -> Result<(), TypeError> {
         match self.value(name) {
             Type::Token(Held::Experts) => Ok(()),
             Type::Token(Held::State(_)) | Type::Tensor { .. } => {
@@ -211,7 +211,7 @@ impl<'a> Rule<'a> {
     }
 
     /// The state of `state.begin`.
-    pub(super) fn state_operand(&self, name: &'static str) -> StateId {
+    pub(in crate::graph) fn state_operand(&self, name: &'static str) -> StateId {
         match self.find(name) {
             Operand::State(state) => state,
             other => unreachable!("{}: operand {name} is {other:?}", self.row.mnemonic),
@@ -219,7 +219,7 @@ impl<'a> Rule<'a> {
     }
 
     /// The state of a token, which must be of this kind.
-    pub(super) fn state(&self, name: &'static str, kind: StateKind) -> Result<&'a State, TypeError> {
+    pub(in crate::graph) fn state(&self, name: &'static str, kind: StateKind) -> Result<&'a State, TypeError> {
         let state = match self.value(name) {
             Type::Token(Held::State(state)) => self.module.states.get(state.index()),
             Type::Token(Held::Experts) | Type::Tensor { .. } => None,
@@ -229,18 +229,18 @@ impl<'a> Rule<'a> {
     }
 
     /// The shape of a `paged` state, of its token.
-    pub(super) fn cache(&self, name: &'static str) -> Result<CacheShape, TypeError> {
+    pub(in crate::graph) fn cache(&self, name: &'static str) -> Result<CacheShape, TypeError> {
         let state = self.state(name, StateKind::Paged)?;
         CacheShape::of(state).ok_or_else(|| self.operand(name, "the token of a paged state"))
     }
 
     /// `i32[rows]`.
-    pub(super) fn rows(&self, name: &'static str, rows: &Dim) -> Result<(), TypeError> {
+    pub(in crate::graph) fn rows(&self, name: &'static str, rows: &Dim) -> Result<(), TypeError> {
         let [dim] = self.i32(name)?;
         self.same(name, dim, rows)
     }
 
-    pub(super) fn same(&self, name: &'static str, found: &Dim, expected: &Dim) -> Result<(), TypeError> {
+    pub(in crate::graph) fn same(&self, name: &'static str, found: &Dim, expected: &Dim) -> Result<(), TypeError> {
         if found == expected {
             Ok(())
         } else {
@@ -248,23 +248,28 @@ impl<'a> Rule<'a> {
         }
     }
 
-    pub(super) fn same_number(&self, name: &'static str, found: u64, expected: &Dim) -> Result<(), TypeError> {
+    pub(in crate::graph) fn same_number(
+        &self,
+        name: &'static str,
+        found: u64,
+        expected: &Dim,
+    ) -> Result<(), TypeError> {
         self.same(name, &Dim::Fixed(found), expected)
     }
 
-    pub(super) fn number(&self, name: &'static str, dim: &Dim) -> Result<u64, TypeError> {
+    pub(in crate::graph) fn number(&self, name: &'static str, dim: &Dim) -> Result<u64, TypeError> {
         dim.fixed().ok_or_else(|| self.operand(name, format!("one with a number in place of {dim}")))
     }
 
     /// `width / heads`.
-    pub(super) fn divided(&self, name: &'static str, width: &Dim, heads: u64) -> Result<u64, TypeError> {
+    pub(in crate::graph) fn divided(&self, name: &'static str, width: &Dim, heads: u64) -> Result<u64, TypeError> {
         match self.number(name, width)? {
             width if width.is_multiple_of(heads) => Ok(width / heads),
             width => Err(self.operand(name, format!("one with a multiple of {heads} in place of {width}"))),
         }
     }
 
-    pub(super) fn positive(&self, name: &'static str) -> Result<u64, TypeError> {
+    pub(in crate::graph) fn positive(&self, name: &'static str) -> Result<u64, TypeError> {
         match u64::try_from(self.find_attr(name).int()) {
             // One row's worth of anything countable stays below this, and products of two of them below 2^63.
             Ok(value) if value > 0 && u32::try_from(value).is_ok() => Ok(value),
@@ -272,22 +277,22 @@ impl<'a> Rule<'a> {
         }
     }
 
-    pub(super) fn above(&self, name: &'static str, bound: f64) -> Result<f64, TypeError> {
+    pub(in crate::graph) fn above(&self, name: &'static str, bound: f64) -> Result<f64, TypeError> {
         let value = self.find_attr(name).float();
         if value > bound { Ok(value) } else { Err(self.attr(name, format!("more than {bound}"))) }
     }
 
-    pub(super) fn eps(&self) -> Result<(), TypeError> {
+    pub(in crate::graph) fn eps(&self) -> Result<(), TypeError> {
         let eps = self.find_attr("eps").float();
         if eps >= 0.0 { Ok(()) } else { Err(self.attr("eps", "at least 0")) }
     }
 
-    pub(super) fn layer(&self) -> Result<(), TypeError> {
+    pub(in crate::graph) fn layer(&self) -> Result<(), TypeError> {
         let layer = self.find_attr("layer").int();
         if u32::try_from(layer).is_ok() { Ok(()) } else { Err(self.attr("layer", format!("in 0..={}", u32::MAX))) }
     }
 
-    pub(super) fn bias(&self, name: &'static str, n: u64) -> Result<(), TypeError> {
+    pub(in crate::graph) fn bias(&self, name: &'static str, n: u64) -> Result<(), TypeError> {
         if self.find(name) == Operand::Absent {
             return Ok(());
         }
@@ -295,14 +300,14 @@ impl<'a> Rule<'a> {
         self.same_number(name, bias, &n.into())
     }
 
-    pub(super) fn residual(&self, expected: &Type) -> Result<(), TypeError> {
+    pub(in crate::graph) fn residual(&self, expected: &Type) -> Result<(), TypeError> {
         if self.find("residual") == Operand::Absent || self.value("residual") == expected {
             return Ok(());
         }
         Err(self.operand("residual", format!("{expected}, the type of the result")))
     }
 
-    pub(super) fn rms_norm(&self) -> Result<(&'a [Dim], Dim), TypeError> {
+    pub(in crate::graph) fn rms_norm(&self) -> Result<(&'a [Dim], Dim), TypeError> {
         let (lead, d) = self.f32_rows("x")?;
         let [w] = self.weight("w")?;
         self.same_number("w", w, d)?;
@@ -311,7 +316,7 @@ impl<'a> Rule<'a> {
     }
 
     /// The result of an op that quantises to its attribute `format`.
-    pub(super) fn quantised(&self, dims: impl Into<Vec<Dim>>) -> Result<Vec<Type>, TypeError> {
+    pub(in crate::graph) fn quantised(&self, dims: impl Into<Vec<Dim>>) -> Result<Vec<Type>, TypeError> {
         let format = self.find_attr("format").format();
         if format.activation() != format {
             return Err(self.attr("format", "an activation format: f32, a8_super or a8_small"));
@@ -322,7 +327,7 @@ impl<'a> Rule<'a> {
     }
 
     /// Gate and up: of one shape, and with one activation format since they share `x`.
-    pub(super) fn gate_up(&self) -> Result<(&'a Weight, &'a Weight), TypeError> {
+    pub(in crate::graph) fn gate_up(&self) -> Result<(&'a Weight, &'a Weight), TypeError> {
         let (gate, up) = (self.any_weight("gate"), self.any_weight("up"));
         if gate.shape != up.shape {
             return Err(self.operand("up", format!("of the shape of gate, {:?}", gate.shape)));
@@ -335,7 +340,7 @@ impl<'a> Rule<'a> {
     }
 
     /// The RoPE attributes, for heads of `size` elements.
-    pub(super) fn rope(&self, size: u64) -> Result<(), TypeError> {
+    pub(in crate::graph) fn rope(&self, size: u64) -> Result<(), TypeError> {
         let dims = self.positive("dims")?;
         if dims > size || !dims.is_multiple_of(2) {
             return Err(self.attr("dims", format!("even and at most {size}, the elements of a head")));
@@ -365,7 +370,7 @@ impl<'a> Rule<'a> {
     }
 
     /// Rows, heads and head size of `rope.heads` and of the keys of `rope.append`.
-    pub(super) fn rope_heads(&self, name: &'static str) -> Result<(&'a Dim, u64, u64), TypeError> {
+    pub(in crate::graph) fn rope_heads(&self, name: &'static str) -> Result<(&'a Dim, u64, u64), TypeError> {
         let [rows, width] = self.f32(name)?;
         let heads = self.positive("heads")?;
         let d = self.divided(name, width, heads)?;
@@ -380,7 +385,7 @@ impl<'a> Rule<'a> {
     }
 
     /// That what an append puts into its state is what the state holds.
-    pub(super) fn appended(&self, kind: OpKind) -> Result<(), TypeError> {
+    pub(in crate::graph) fn appended(&self, kind: OpKind) -> Result<(), TypeError> {
         let cache = self.cache("kv")?;
         let held = |name: &'static str, found: u64, expected: u64, what: &str| match found == expected {
             true => Ok(()),

@@ -1,0 +1,44 @@
+//! `short_conv`: a causal convolution of a few taps, each channel for itself, as linear attention has before its keys (Qwen3-Next, Kimi Linear, LFM2).
+//!
+//! ```text
+//! y[t, c] = sum of w[c, j] * x[t - (K - 1) + j, c] over the taps j; the last is the token itself
+//! state @conv : recurrent f32[K - 1, channels]       // the last K - 1 rows, the oldest first; zeros before the first token
+//! ```
+
+use super::{Definition, Example, Shape, Token};
+use crate::graph::random::Rng;
+use crate::graph::types::TypeError;
+use crate::graph::types::rule::Rule;
+
+pub(in crate::graph) const DEFINITION: Definition = Definition { shape, step, example };
+
+fn shape(rule: &Rule<'_>) -> Result<Shape, TypeError> {
+    let [rows, channels] = rule.f32("x")?;
+    let [own, taps] = rule.weight("w")?;
+    rule.same_number("w", own, channels)?;
+    // A plan's kernel keeps what it carries in registers.
+    if !(2..=MOST_TAPS).contains(&taps) {
+        return Err(rule.operand("w", format!("one with 2 to {MOST_TAPS} taps")));
+    }
+    Ok(Shape { rows: rows.clone(), state: vec![taps - 1, own], result: vec![own] })
+}
+
+/// Most taps; models have 3 or 4.
+const MOST_TAPS: u64 = 8;
+
+fn step(token: &Token<'_>, state: &mut [f32], y: &mut [f32]) {
+    let (x, w) = (token.operand("x"), token.operand("w"));
+    let (channels, taps) = (x.len(), w.len() / x.len());
+    for (c, y) in y.iter_mut().enumerate() {
+        let before = (0..taps - 1).map(|j| f64::from(w[c * taps + j]) * f64::from(state[j * channels + c]));
+        *y = (before.sum::<f64>() + f64::from(w[c * taps + taps - 1]) * f64::from(x[c])) as f32;
+    }
+    state.copy_within(channels.., 0);
+    let last = state.len() - channels;
+    state[last..].copy_from_slice(x);
+}
+
+fn example(rng: &mut Rng) -> Example {
+    let (channels, taps) = (rng.pick(&[32, 64]), rng.pick(&[2, 4]));
+    Example { state: vec![taps - 1, channels], operands: vec![vec![channels], vec![channels, taps]], attrs: Vec::new() }
+}

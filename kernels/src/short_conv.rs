@@ -1,0 +1,124 @@
+//! A causal convolution of a few taps, each channel for itself, over the rows of a step: what came before lies in the state.
+//!
+//! `y[t, c] = sum of w[c, j] * x[t - (taps - 1) + j, c]`, in the order of the taps. A vector's lanes are channels; the rows before stay in
+//! registers from row to row, and go to the state at the end. Taps lie side by side in the weight, so they are first put apart.
+
+use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Type};
+use ixc_ir::plan::DimRule;
+
+use crate::catalogue::{Row, row};
+use crate::definition::Definition;
+use crate::generate::{GenerateError, MAX_ROWS, Vectors, check};
+use crate::reference::{Mismatch, Run, UNIT, close};
+use crate::signature::{Holds, Signature};
+use crate::text::spec;
+use crate::vectors::for_vectors;
+
+spec! {
+    /// `y[t, c] = sum of w[c, j] * x[t - (taps - 1) + j, c]`, for some of the channels.
+    pub struct ShortConv "short_conv" {
+        /// Channels of a row.
+        pub channels: u32,
+        /// Those of them that a call does.
+        pub n: u32,
+        /// Taps; the last is of the row itself.
+        pub taps: u32,
+    }
+}
+
+/// Representative ones.
+#[rustfmt::skip] // One line each.
+const ROWS: &[Row] = &[
+    row("short_conv", 1, "short_conv channels=8192 n=512 taps=4"),
+    row("short_conv_rows", 32, "short_conv channels=8192 n=512 taps=4"),
+];
+
+/// Most taps: rows before a row are in registers.
+const MOST_TAPS: u32 = 8;
+
+impl Definition for ShortConv {
+    fn name(&self) -> String {
+        let ShortConv { channels, n, taps } = *self;
+        format!("short_conv_c{channels}n{n}t{taps}")
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::new()
+            .update("state", Holds::Floats)
+            .read("x", Holds::Floats)
+            .read("w", Holds::Floats)
+            .write("y", Holds::Floats)
+            .scratch("apart")
+            .dim("rows", DimRule::Rows)
+    }
+
+    fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
+        let ShortConv { channels, n, taps } = *self;
+        check(&name, "channels", n.into(), n > 0 && n <= channels, "1 to those of a row")?;
+        check(&name, "taps", taps.into(), (2..=MOST_TAPS).contains(&taps), format!("2 to {MOST_TAPS}"))?;
+        let (row, own, count) = (i64::from(channels) * 4, i64::from(n) * 4, i64::from(taps));
+        let mut b = KernelBuilder::new(name);
+        let rows = b.dim("rows", 1, MAX_ROWS);
+        // Some channels of rows that stand as far apart as all of them.
+        let state = b.buffer("state", BufferKind::ReadWrite, (count - 2) * row + own);
+        let x = b.read("x", rows * row + (own - row));
+        let w = b.read("w", own * count);
+        let y = b.write("y", rows * row + (own - row));
+        let apart = b.buffer("apart", BufferKind::Scratch, own * count);
+        b.for_each("c", i64::from(n), |b, c| {
+            for tap in 0..count {
+                let factor = b.load(Type::f32(1), w, c * (count * 4) + tap * 4);
+                b.store(apart, c * 4 + tap * own, factor);
+            }
+        });
+        for_vectors(&mut b, vectors.lanes, n, |b, at, lanes| {
+            let ty = Type::f32(lanes);
+            let at: Affine = at * 4;
+            let before: Vec<_> = (0..count - 1).map(|tap| b.load(ty, state, at.clone() + tap * row)).collect();
+            let factors: Vec<_> = (0..count).map(|tap| b.load(ty, apart, at.clone() + tap * own)).collect();
+            let after = b.for_carry("t", rows, &before, |b, t, before| {
+                let new = b.load(ty, x, t * row + at.clone());
+                let window: Vec<_> = before.iter().copied().chain([new]).collect();
+                let first = b.mul(window[0], factors[0]);
+                let sum = window[1..].iter().zip(&factors[1..]).fold(first, |sum, (&x, &w)| b.fma(x, w, sum));
+                b.store(y, t * row + at.clone(), sum);
+                window[1..].to_vec()
+            });
+            for (tap, value) in after.into_iter().enumerate() {
+                b.store(state, at.clone() + tap as i64 * row, value);
+            }
+        });
+        Ok(b.finish())
+    }
+
+    fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
+        let ShortConv { channels, n, taps } = self;
+        let (channels, n, taps) = (*channels as usize, *n as usize, *taps as usize);
+        let (input, output) = (run.input(), run.output());
+        let (state, x, w) = (input.floats("state")?, input.floats("x")?, input.floats("w")?);
+        let (after, y) = (output.floats("state")?, output.floats("y")?);
+        let rows = run.dim("rows") as usize;
+        // Row r of what was there and what came: the state first.
+        let at =
+            |r: usize, c: usize| if r < taps - 1 { state[r * channels + c] } else { x[(r + 1 - taps) * channels + c] };
+        for c in 0..n {
+            for t in 0..rows {
+                let products = (0..taps).map(|j| w[c * taps + j] * at(t + j, c));
+                let (expected, size): (f64, f64) = (products.clone().sum(), products.map(f64::abs).sum());
+                close(format_args!("y[{t}, {c}]"), y[t * channels + c], expected, size * taps as f64 * UNIT)?;
+            }
+            for j in 0..taps - 1 {
+                close(format_args!("state[{j}, {c}]"), after[j * channels + c], at(rows + j, c), 0.0)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
+        vec![rows.into()]
+    }
+
+    fn rows() -> &'static [Row] {
+        ROWS
+    }
+}

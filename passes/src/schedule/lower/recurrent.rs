@@ -1,0 +1,103 @@
+//! Recurrent ops: one task each, whose items are some columns of the state with all rows of the step, since a row changes what the next one finds.
+//!
+//! ```text
+//! short_conv %s, %x, @w    short_conv: tokens x 16 at once, the state's channels in 16 parts
+//! ```
+//!
+//! The kernel's buffers have the names of the op's operands; `y` is the result. What a call takes of a row or of the state is its column's part.
+
+use ixc_ir::format::Format;
+use ixc_ir::graph::op::Recurrent;
+use ixc_ir::graph::{Op, Operand};
+use ixc_ir::plan::Source;
+use ixc_kernels::signature::Role;
+use ixc_kernels::{KernelSpec, ShortConv};
+
+use super::{Choice, Lowering, Meaning, ScheduleError};
+use super::{by_column, fit, row_bytes, scratch_arg, unsupported};
+
+/// Channels of an item of a convolution: enough for a few vectors, few enough for threads to share a row.
+const CHANNELS: u64 = 256;
+
+/// A kernel for some columns of a state.
+struct Columns {
+    spec: KernelSpec,
+    /// How many calls do all of it.
+    count: u64,
+    /// Elements from a column to the next, by buffer, where that is not all of it by the number of columns.
+    strides: Vec<(&'static str, u64)>,
+}
+
+impl Lowering<'_> {
+    /// The kernel of an op.
+    fn columns(&self, op: &Op, kind: Recurrent) -> Result<Columns, ScheduleError> {
+        let size = |name: &str| -> Result<u64, ScheduleError> { Ok(self.operand(op, name)?.width) };
+        match kind {
+            Recurrent::ShortConv => {
+                let channels = size("x")?;
+                let taps = self.shape(op, "w").last().copied().unwrap_or(0);
+                let n = if channels.is_multiple_of(CHANNELS) { CHANNELS } else { channels };
+                let [channels, n, taps] = [channels, n, taps].map(|n| fit("channels", n));
+                let (channels, n) = (channels?, n?);
+                let count = u64::from(channels / n.max(1));
+                // A row of the state is as long as the tokens' rows.
+                Ok(Columns {
+                    spec: ShortConv { channels, n, taps: taps? }.into(),
+                    count,
+                    strides: vec![("state", n.into())],
+                })
+            }
+        }
+    }
+
+    /// Dimensions of a weight operand.
+    fn shape(&self, op: &Op, name: &str) -> &[u64] {
+        &self.module.weights[self.weight_operand(op, name).index()].shape
+    }
+
+    pub(super) fn recurrent(&mut self, op: &Op, kind: Recurrent) -> Result<Meaning, ScheduleError> {
+        let name = op.kind.row().mnemonic;
+        if self.pieces().is_some() {
+            return unsupported(name, "a state other than keys and values, in pieces");
+        }
+        let Columns { spec, count, strides } = self.columns(op, kind)?;
+        let state = self.state(op, "state")?;
+        let width =
+            self.function.ty(op.results[0]).dims().iter().skip(1).try_fold(1u64, |n, dim| n.checked_mul(dim.fixed()?));
+        let label = format!("{name} {}", self.module.states[state.index()].name);
+        let rows = super::Rows::Tokens;
+        let y = self.buffer(&label, rows, Format::F32, width.unwrap_or(u64::MAX))?;
+        let mut args = Vec::new();
+        for buffer in &spec.signature().buffers {
+            let own = strides.iter().find(|(name, _)| *name == buffer.name).map(|(_, stride)| *stride);
+            let column = |elements: u64| row_bytes(Format::F32, own.unwrap_or(elements / count.max(1)));
+            let arg = match (buffer.role, buffer.name) {
+                (Role::Update, _) => {
+                    let field = self.states[state.index()].fields[0];
+                    let elements = u64::from(field.columns).saturating_mul(field.width.into());
+                    by_column(self.field(state, "value"), 0, column(elements)?)
+                }
+                (Role::Scratch, _) => scratch_arg(),
+                (_, "y") => by_column(Source::Arena(y.buffer), y.row_bytes()?, column(y.width)?),
+                (_, operand) => match op.operand(operand) {
+                    Operand::Weight(w) => {
+                        let elements = self.module.weights[w.index()].shape.iter().product();
+                        by_column(Source::Weight(self.vector(name, w)?), 0, column(elements)?)
+                    }
+                    Operand::Value(_) | Operand::State(_) | Operand::Absent => {
+                        let x = self.operand(op, operand)?;
+                        if x.rows != rows {
+                            return unsupported(name, "rows other than tokens");
+                        }
+                        by_column(Source::Arena(x.buffer), x.row_bytes()?, column(x.width)?)
+                    }
+                },
+            };
+            args.push((buffer.name, arg));
+        }
+        // All rows at once: a row changes what the next one finds.
+        let choice = Choice { up_to_rows: u32::MAX, row_chunk: u32::MAX, spec, parts: None };
+        self.task(label, (rows.axis(), count), vec![choice], &[], args)?;
+        Ok(Meaning::Stored(y))
+    }
+}
