@@ -13,9 +13,9 @@ use ixc_ir::plan::RopeStyle;
 use ixc_kernels::catalogue::ROWS;
 use ixc_kernels::catalogue::inputs;
 use ixc_kernels::{
-    AddBias, Attention, AttentionCombine, AttentionPart, Bits, Combine, Elementwise, Embed, Gather, Linear, Map, Pack,
-    Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Score, Shape, ShortConv, Softcap, Softmax,
-    SumSquares, Swiglu, generate,
+    AddBias, Attention, AttentionCombine, AttentionPart, Bits, Combine, DeltaNet, Elementwise, Embed, Gather, Linear,
+    Map, Pack, Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Score, Shape, ShortConv, Softcap,
+    Softmax, SumSquares, Swiglu, generate,
 };
 use ixc_targets::Target;
 use support::Group;
@@ -275,6 +275,11 @@ fn recurrent() {
     for n in ODD {
         for (taps, rows) in [(2, 1), (4, 1), (4, 2), (4, 7), (8, 33)] {
             group.rows(ShortConv { channels: n + 3, n, taps }, rows);
+        }
+        for (heads, together, interleaved, rows) in [(1, 1, false, 1), (2, 2, false, 3), (3, 2, true, 2)] {
+            let eps = Bits::of(1e-6);
+            group.rows(DeltaNet { heads, group: together, d: n, dv: n, eps, interleaved }, rows);
+            group.rows(DeltaNet { heads, group: together, d: 32, dv: n, eps, interleaved }, rows + 5);
         }
     }
     group.done();

@@ -8,7 +8,7 @@
 //! | [`linear`] | matrix products of every format, with bias, residual or SwiGLU; packing |
 //! | [`rope_heads`], [`rope_append`] | rotation of heads, and the append to the KV cache |
 //! | [`attention`], [`attention_part`], [`attention_combine`] | attention over the KV cache, all of it or in parts |
-//! | [`short_conv`] | recurrent states, all rows of a step in order |
+//! | [`short_conv`], [`delta_net`] | recurrent states, all rows of a step in order |
 //! | [`route`], [`gather`], [`combine`] | experts: who gets a row, its rows, what becomes of them |
 //!
 //! | what they are made of | what it owns |
@@ -32,6 +32,7 @@ mod attention_part;
 pub mod catalogue;
 mod combine;
 mod definition;
+mod delta_net;
 mod embed;
 mod gather;
 mod generate;
@@ -95,4 +96,5 @@ registry! {
     softmax::Softmax,
     softcap::Softcap,
     short_conv::ShortConv,
+    delta_net::DeltaNet,
 }

@@ -255,6 +255,7 @@ const FORMAT: AttrKind = AttrKind::Format;
 const STYLE: AttrKind = AttrKind::Word(&["norm", "neox"]);
 const SCALING: AttrKind = AttrKind::Word(&["none", "linear", "yarn"]);
 const SCORE: AttrKind = AttrKind::Word(&["softmax", "sigmoid"]);
+const KEYS: AttrKind = AttrKind::Word(&["grouped", "interleaved"]);
 const WHEN: AttrKind = AttrKind::Word(&["routed", "predicted"]);
 
 op_table! {
@@ -271,6 +272,7 @@ op_table! {
     }
     // Each takes the token of its state before these, and gives rows and the next token.
     @recurrent {
+        DeltaNet delta_net "delta_net" (q: Value, k: Value, v: Value, alpha: Value, beta: Value, a: Weight, dt: Weight) {keys: KEYS, eps: FLOAT} "Linear attention by the gated delta rule: q and k f32[T, g, dk], v f32[T, h, dv], alpha and beta f32[T, h], a and dt [h]; value heads share key heads in groups side by side (grouped) or g apart (interleaved): f32[T, h, dv]. The state is f32[h, dk, dv].";
         ShortConv short_conv "short_conv" (x: Value, w: Weight) {} "A causal convolution of each channel of f32[T, c] with its taps w[c, k], the last of which is the token's own: f32[T, c]. The state, f32[k - 1, c], is the rows before.";
     }
     RmsNorm "rms_norm" (x: Value, w: Weight) {eps: FLOAT} -> 1 Pure, "x * w / sqrt(mean(x^2) + eps) along the last dimension.";

@@ -11,6 +11,7 @@
 //!
 //! To add one: its row among the recurrent ones of `op.rs`, its file here, and its kernel (`passes/src/schedule/lower/recurrent.rs`).
 
+pub(super) mod delta_net;
 pub(super) mod short_conv;
 
 use super::op::{Attr, OperandKind, Recurrent};

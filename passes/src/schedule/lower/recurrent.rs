@@ -8,10 +8,10 @@
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::op::Recurrent;
-use ixc_ir::graph::{Op, Operand};
+use ixc_ir::graph::{Dim, Op, Operand};
 use ixc_ir::plan::Source;
 use ixc_kernels::signature::Role;
-use ixc_kernels::{KernelSpec, ShortConv};
+use ixc_kernels::{Bits, DeltaNet, KernelSpec, ShortConv};
 
 use super::{Choice, Lowering, Meaning, ScheduleError};
 use super::{by_column, fit, row_bytes, scratch_arg, unsupported};
@@ -33,6 +33,25 @@ impl Lowering<'_> {
     fn columns(&self, op: &Op, kind: Recurrent) -> Result<Columns, ScheduleError> {
         let size = |name: &str| -> Result<u64, ScheduleError> { Ok(self.operand(op, name)?.width) };
         match kind {
+            Recurrent::DeltaNet => {
+                let dims = |name: &str| -> Result<[u32; 2], ScheduleError> {
+                    let number = |dim: usize| {
+                        let dim = self.function.ty(self.value_operand(op, name)?).dims().get(dim).and_then(Dim::fixed);
+                        fit("heads", dim.unwrap_or(0))
+                    };
+                    Ok([number(1)?, number(2)?])
+                };
+                let ([heads, d], [all, dv]) = (dims("q")?, dims("v")?);
+                let interleaved = op.attr("keys").word() == "interleaved";
+                let eps = Bits::of(op.attr("eps").float());
+                let spec = DeltaNet { heads, group: all / heads.max(1), d, dv, eps, interleaved }.into();
+                // Side by side, a key head's value heads are an even part of everything.
+                let matrix = u64::from(d) * u64::from(dv);
+                let one_head = ["alpha", "beta", "a", "dt"].map(|name| (name, 1));
+                let strides = [("state", matrix), ("v", dv.into()), ("y", dv.into())].into_iter().chain(one_head);
+                let strides = if interleaved { strides.collect() } else { Vec::new() };
+                Ok(Columns { spec, count: heads.into(), strides })
+            }
             Recurrent::ShortConv => {
                 let channels = size("x")?;
                 let taps = self.shape(op, "w").last().copied().unwrap_or(0);

@@ -1,0 +1,88 @@
+//! `delta_net`: linear attention by the gated delta rule (Yang et al., "Gated Delta Networks", 2024), as Qwen3-Next and Qwen3.5 have it.
+//!
+//! ```text
+//! each head:  q, k over their lengths (sqrt of the sum of squares + eps), q over sqrt(dk)
+//!             decay = exp(a * softplus(alpha + dt))        // a below 0
+//!             rate  = 1 / (1 + exp(-beta))
+//!             M <- decay * M;   u = rate * (v - M' k);   M <- M + k u';   y = M' q
+//! state @ssm : recurrent f32[value heads, dk, dv]          // M of each; zeros before the first token
+//! ```
+//!
+//! With fewer key heads than value heads, value head `h` takes key head `h / (value heads / key heads)` (`grouped`: Qwen3-Next), or `h mod key heads`
+//! (`interleaved`: Qwen3.5 as its files have it).
+
+use super::{Definition, Example, Shape, Token};
+use crate::graph::Attr;
+use crate::graph::random::Rng;
+use crate::graph::types::TypeError;
+use crate::graph::types::rule::Rule;
+
+pub(in crate::graph) const DEFINITION: Definition = Definition { shape, step, example };
+
+fn shape(rule: &Rule<'_>) -> Result<Shape, TypeError> {
+    let [rows, key_heads, dk] = rule.f32("q")?;
+    if rule.f32("k")? != [rows, key_heads, dk] {
+        return Err(rule.operand("k", format!("f32[{rows}, {key_heads}, {dk}], as q")));
+    }
+    let [v_rows, heads, dv] = rule.f32("v")?;
+    rule.same("v", v_rows, rows)?;
+    for name in ["alpha", "beta"] {
+        if rule.f32(name)? != [rows, heads] {
+            return Err(rule.operand(name, format!("f32[{rows}, {heads}], one for each head of v")));
+        }
+    }
+    for name in ["a", "dt"] {
+        let [n] = rule.weight(name)?;
+        rule.same_number(name, n, heads)?;
+    }
+    rule.eps()?;
+    let (key_heads, heads) = (rule.number("q", key_heads)?, rule.number("v", heads)?);
+    let (dk, dv) = (rule.number("q", dk)?, rule.number("v", dv)?);
+    if !heads.is_multiple_of(key_heads) {
+        return Err(rule.operand("v", format!("one with a multiple of {key_heads} heads")));
+    }
+    Ok(Shape { rows: rows.clone(), state: vec![heads, dk, dv], result: vec![heads, dv] })
+}
+
+fn step(token: &Token<'_>, state: &mut [f32], y: &mut [f32]) {
+    let [q, k, v, alpha, beta, a, dt] = ["q", "k", "v", "alpha", "beta", "a", "dt"].map(|name| token.operand(name));
+    let heads = alpha.len();
+    let (dv, dk) = (v.len() / heads, state.len() / v.len());
+    let key_heads = q.len() / dk;
+    let eps = token.op.attr("eps").float();
+    let grouped = token.op.attr("keys").word() == "grouped";
+    let unit = |x: &[f32]| -> Vec<f64> {
+        let length = (x.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>() + eps).sqrt();
+        x.iter().map(|&x| f64::from(x) / length).collect()
+    };
+    for (h, (m, y)) in state.chunks_exact_mut(dk * dv).zip(y.chunks_exact_mut(dv)).enumerate() {
+        let key = if grouped { h / (heads / key_heads) } else { h % key_heads };
+        let (q, k) = (unit(&q[key * dk..][..dk]), unit(&k[key * dk..][..dk]));
+        let x = f64::from(alpha[h]) + f64::from(dt[h]);
+        let softplus = x.max(0.0) + (-x.abs()).exp().ln_1p();
+        let decay = (f64::from(a[h]) * softplus).exp();
+        let rate = 1.0 / (1.0 + (-f64::from(beta[h])).exp());
+        for j in 0..dv {
+            let found: f64 = (0..dk).map(|i| decay * f64::from(m[i * dv + j]) * k[i]).sum();
+            let change = rate * (f64::from(v[h * dv + j]) - found);
+            let mut sum = 0.0;
+            for i in 0..dk {
+                let next = decay * f64::from(m[i * dv + j]) + k[i] * change;
+                sum += next * q[i];
+                m[i * dv + j] = next as f32;
+            }
+            y[j] = (sum / (dk as f64).sqrt()) as f32;
+        }
+    }
+}
+
+fn example(rng: &mut Rng) -> Example {
+    let (key_heads, group, dk, dv) = (rng.pick(&[1, 2]), rng.pick(&[1, 2]), rng.pick(&[8, 16]), rng.pick(&[4, 16]));
+    let heads = key_heads * group;
+    let (keys, of_head) = (vec![key_heads, dk], vec![heads]);
+    Example {
+        state: vec![heads, dk, dv],
+        operands: vec![keys.clone(), keys, vec![heads, dv], of_head.clone(), of_head.clone(), of_head.clone(), of_head],
+        attrs: vec![Attr::Word(rng.pick(&["grouped", "interleaved"]).to_string()), Attr::rounded(1e-6)],
+    }
+}
