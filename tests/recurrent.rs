@@ -26,8 +26,8 @@ const MAX_TOKENS: u32 = 40;
 const TOKENS: usize = 90;
 /// Emulated code is slow.
 const EMULATED_TOKENS: usize = 43;
-/// As in `made_models.rs`: activations are rounded to 8 bits, up to seven products follow each other in each of three layers.
-const BOUND: f64 = 4e-3;
+/// As in `made_models.rs`, for models in floats: f32 sums and f16 keys and values.
+const BOUND: f64 = 1e-6;
 /// Of the experts' blocks: too little for those of a layer.
 const EXPERT_BUDGET: u64 = 1 << 20;
 
@@ -169,6 +169,12 @@ impl Text {
     }
 }
 
+/// The same graph with its matrices in f16: what is left of rounding is f32 sums and the f16 keys and values.
+fn in_floats(module: Module) -> Module {
+    let text = module.to_string().replace(" : q4_k[", " : f16[").replace(" : q8_0[", " : f16[");
+    parse(&text).unwrap()
+}
+
 /// The model of a graph, with random weights in a file.
 fn model(name: &str, mut module: Module) -> Model {
     let mut rng = Rng::new(17);
@@ -293,10 +299,6 @@ fn check(name: &str, model: &Model) {
             ] {
                 let error = nmse(&found, exact);
                 assert!(error <= BOUND, "{name}: {} {how}: {error:e} > {BOUND:e}", target.name());
-                // Except for tiles, whose products round rows of many otherwise.
-                if target != Target::AMX {
-                    assert!(same_bits(&found, &logits), "{name}: {} {how}: other bits", target.name());
-                }
             }
         }
         match target {
@@ -311,7 +313,7 @@ fn check(name: &str, model: &Model) {
 
 #[test]
 fn linear_attention_is_the_interpreters_on_every_target() {
-    check("delta", &model("targets", Text::module(&LAYERS, None, 8)));
+    check("delta", &model("targets", in_floats(Text::module(&LAYERS, None, 8))));
 }
 
 #[test]
@@ -338,7 +340,9 @@ fn a_sequence_goes_back_to_what_was_saved() {
     let mut engine = load(&model, &options(Target::AVX2), 2, 0);
     assert!(!engine.cut_anywhere());
     let width = VOCABULARY as usize;
-    let expected = run(&mut engine, &tokens, |_| 1);
+    // Products of one row of floats and of many sum in other orders: what is compared has the same steps.
+    let expected = run(&mut engine, &tokens, |step| if step == 0 { 30 } else { 1 });
+    run(&mut engine, &tokens, |_| 1);
     // Steps of one token save nothing of themselves.
     assert_eq!((engine.reach(79), engine.reach(80), engine.reach(100)), (0, 80, 80));
 
@@ -348,21 +352,25 @@ fn a_sequence_goes_back_to_what_was_saved() {
     engine.save();
     feed(&mut engine, &tokens[50..60], |_| 1);
     assert_eq!([10, 30, 49, 50, 59, 60].map(|wanted| engine.reach(wanted)), [0, 30, 30, 50, 50, 60]);
-    for (wanted, left) in [(60, 60), (57, 50), (40, 30), (10, 0)] {
+    for (wanted, left) in [(60, 60), (57, 50), (40, 30)] {
         assert_eq!(engine.truncate(wanted), left);
         assert_eq!(engine.position(), left);
         let left = left as usize;
         let found = feed(&mut engine, &tokens[left..64], |_| 1);
-        assert!(same_bits(&found, &expected[left * width..64 * width]), "from {left} on");
+        let first = found.iter().zip(&expected[left * width..]).position(|(a, b)| a.to_bits() != b.to_bits());
+        assert!(first.is_none(), "from {left} on: another bit at {:?}", first.map(|at| left + at / width));
         engine.truncate(60);
     }
 
+    assert_eq!(engine.truncate(10), 0);
+    assert!(same_bits(&feed(&mut engine, &tokens, |step| if step == 0 { 30 } else { 1 }), &expected));
+
     // Other tokens leave nothing behind.
     engine.reset();
-    feed(&mut engine, &tokens[..20], |_| 20);
+    feed(&mut engine, &tokens[..30], |_| 30);
     feed(&mut engine, &[5, 6, 7, 8], |_| 4);
-    assert_eq!(engine.truncate(23), 20);
-    assert!(same_bits(&feed(&mut engine, &tokens[20..40], |_| 7), &expected[20 * width..40 * width]));
+    assert_eq!(engine.truncate(33), 30);
+    assert!(same_bits(&feed(&mut engine, &tokens[30..40], |_| 1), &expected[30 * width..40 * width]));
 
     // Copies are few.
     engine.reset();
