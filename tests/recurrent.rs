@@ -230,14 +230,18 @@ fn tokens(count: usize) -> Vec<u32> {
 
 fn load(model: &Model, options: &Options, threads: usize, budget: u64) -> Engine {
     let plan = compile(model, options).unwrap().plan;
-    let backend = if options.target.missing().is_empty() { BackendKind::Native } else { BackendKind::Emulated };
+    let backend = if options.target.is_none_or(|target| target.missing().is_empty()) {
+        BackendKind::Native
+    } else {
+        BackendKind::Emulated
+    };
     let stream = Config { budget, ..Config::default() };
     let options = engine::Options { threads: Some(threads), backend, stream, ..engine::Options::default() };
     Engine::load(plan, Path::new(""), &options).unwrap()
 }
 
 fn options(target: Target) -> Options {
-    Options { target, max_tokens: MAX_TOKENS, ..Options::default() }
+    Options { target: Some(target), max_tokens: MAX_TOKENS, ..Options::default() }
 }
 
 /// Logits of the tokens behind what is there, in steps of these lengths.

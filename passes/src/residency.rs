@@ -170,19 +170,13 @@ impl Uses {
                 number = number.max(mixed);
                 mixed += 1;
             }
-            match op.kind {
-                OpKind::Route => {
-                    let found = self.layer(module, function, i, number);
-                    if found.is_none() {
-                        tracing::warn!(
-                            layer = number,
-                            "experts stay in memory: they are not three matrices of their own"
-                        );
-                    }
-                    number += i64::from(found.is_some());
-                    layers.extend(found);
+            if op.kind == OpKind::Route {
+                let found = self.layer(module, function, i, number);
+                if found.is_none() {
+                    tracing::warn!(layer = number, "experts stay in memory: they are not three matrices of their own");
                 }
-                _ => {}
+                number += i64::from(found.is_some());
+                layers.extend(found);
             }
         }
         layers
