@@ -14,7 +14,6 @@
 //!
 //! To add a kind: a row here. Ops say which kind they take; memory, truncation, reuse of prefixes and figures follow from the row.
 
-use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::format::Format;
@@ -23,7 +22,7 @@ use crate::format::Format;
 pub const POSITIONS: &str = "S";
 
 /// How a state gets back to an earlier position.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Rollback {
     /// It is cut there: what belongs to later positions is dropped.
     Cut,
@@ -82,7 +81,7 @@ pub struct StateRow {
 macro_rules! state_kinds {
     ($($kind:ident $name:literal { $($field:ident: $format:ident positions $positions:literal cleared $cleared:literal),* } rollback [$($rollback:ident),*] windowed $windowed:literal shared $shared:literal, $doc:literal;)*) => {
         /// A kind of state.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize, JsonSchema)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub enum StateKind { $(#[doc = $doc] $kind),* }
 
         /// The table of kinds, in the order of [`StateKind`].
