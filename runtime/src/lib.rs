@@ -14,26 +14,22 @@
 //! # let _ = next; Ok(()) }
 //! ```
 //!
+//! Layers, each of which uses what stands above it (`testing/tests/modules.rs`):
+//!
 //! | module | what it owns |
 //! | --- | --- |
-//! | [`mod@file`] | `.ixp` files: header, checksum, reading and writing |
-//! | [`program`] | the check of a plan, and the tables that running it needs |
-//! | [`memory`] | mappings: model files, arena, KV cache, rotary tables, inputs, scratch |
-//! | `pack` | weights of a model file into packed memory |
-//! | `weights` | where kernels find weights, and packing them when they are first needed |
-//! | [`load`] | from a plan to an engine, and what can be wrong with it |
-//! | [`needs`] | what a plan takes of memory, before it is loaded |
-//! | [`engine`] | the sequence: prefill, step, truncate, logits |
-//! | [`execute`] | one pass over all steps by all threads |
-//! | [`gauge`] | how far something is that takes long |
-//! | [`advise`] | experts in mapped files: telling the page cache what will be needed |
-//! | [`bucket`] | sorting routed rows by expert |
 //! | [`pool`] | persistent threads and their barrier: spin, then park |
-//! | `foresight` | predicting which experts the next layer needs, while tokens are made one by one |
-//! | `stream` | blocks of weights read from files as they are needed, under a budget |
-//! | [`stats`] | where the time went |
+//! | [`gauge`] | how far something is that takes long |
+//! | [`bucket`] | sorting routed rows by expert |
+//! | `reads` | what is read from a drive, and why |
+//! | `storage` | where bytes are: [`memory`], [`blocks`], packing |
 //! | [`trace`] | what happened when, as a file that Perfetto opens |
-//! | [`sample`] | the next token from logits |
+//! | [`stream`] | the expert cache: blocks of weights read from files as they are needed, under a budget |
+//! | [`program`] | the check of a plan, and the tables that running it needs |
+//! | [`error`] | what goes wrong in loading, and in a step |
+//! | `plan_check` | the check of a whole plan, without its files |
+//! | `executor` | a step: [`execute`], [`states`], [`stats`], experts and [`advise`] |
+//! | [`engine`] | from a plan to tokens: [`mod@file`], [`load`], [`needs`], [`sample`] |
 //!
 //! Invariant: a plan is hostile until checked. What depends on the step is checked for every item just before its kernel
 //! runs, so that a wrong plan gives an error and never a stray access.
@@ -44,23 +40,22 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
-pub mod advise;
 pub mod bucket;
 pub mod engine;
-pub mod execute;
-mod experts;
-pub mod file;
-mod foresight;
+pub mod error;
+mod executor;
 pub mod gauge;
-pub mod load;
-pub mod memory;
-pub mod needs;
-mod pack;
+mod plan_check;
 pub mod pool;
 pub mod program;
-pub mod sample;
-pub mod states;
-pub mod stats;
+mod reads;
+mod storage;
 pub mod stream;
 pub mod trace;
-mod weights;
+
+pub(crate) use engine::model_files;
+pub use engine::{file, load, needs, options, sample};
+pub use executor::{advise, execute, states, stats};
+pub(crate) use executor::{experts, foresight};
+pub use storage::{blocks, memory};
+pub(crate) use storage::{identity, pack, weights};

@@ -26,6 +26,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+/// Most threads.
+pub const MAX_THREADS: usize = 1024;
+
 /// Rounds of spinning before a thread parks: with a pause of 15 to 45 ns, 50 to 150 µs; waking takes about as long.
 const SPINS: u32 = 3000;
 /// Rounds where there are more threads than CPUs: spinning keeps the one that works from running.

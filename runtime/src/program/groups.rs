@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use super::check::{Checker, inside, shortened};
 use super::extents::Extents;
 use super::{Access, BlockPlace, Group, MAX_EXPERTS, PlanError, Problem, Stage, Then, Window, at, id, range};
-use crate::file::blocks::{BLOCK_HEADER, BlockShape};
+use crate::blocks::{BLOCK_HEADER, BlockShape};
 use crate::pack::ALIGNMENT;
 
 /// What the checks of groups leave.

@@ -10,7 +10,7 @@
 //! - a kernel writes only the arena, states and scratch; scratch buffers are in scratch memory, and nothing else is;
 //!   index buffers are fed from inputs alone, at multiples of 4; what a call writes overlaps nothing else that it takes;
 //! - a routing is used only after the one step that fills it, and a group of experts between a step that requests it for a routing and the next that releases it;
-//! - arena buffers lie in the arena, weights in their files, those in blocks as [`crate::file::blocks`] has them; weights that are not stored as kernels read them can be packed from
+//! - arena buffers lie in the arena, weights in their files, those in blocks as [`crate::blocks`] has them; weights that are not stored as kernels read them can be packed from
 //!   what is there.
 //!
 //! What it does not prove is that an item's slices lie inside their buffers: that depends on the step's row counts, and
@@ -25,7 +25,7 @@ mod limits;
 use ixc_ir::kernel::{Affine, Atom, BufferKind, Dim, Kernel};
 use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, KernelId, Plan, Task};
 
-use crate::file::blocks::BlockShape;
+use crate::blocks::BlockShape;
 pub(crate) use check::shortened;
 pub use error::{PlanError, Problem};
 use groups::Checked;

@@ -2,14 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Why a block is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
-    /// The router chose it: somebody waits.
-    Routed,
-    /// Somebody thinks that the router will.
-    Predicted,
-}
+pub use crate::reads::Class;
 
 /// Reads of one class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

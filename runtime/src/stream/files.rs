@@ -9,7 +9,6 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -17,36 +16,12 @@ use std::sync::{Mutex, PoisonError};
 use ixc_files::open_regular;
 
 use super::StreamError;
+pub use crate::identity::Identity;
 
 /// What reads are aligned to, in the file and in memory: a page, which is a multiple of the block size of all common drives.
 pub const PAGE: u64 = 4096;
 
-/// What a file is known by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Identity {
-    device: u64,
-    inode: u64,
-    bytes: u64,
-    /// Seconds and nanoseconds.
-    modified: (i64, i64),
-}
-
 impl Identity {
-    /// From what the system says of it.
-    pub fn of(metadata: &std::fs::Metadata) -> Identity {
-        Identity {
-            device: metadata.dev(),
-            inode: metadata.ino(),
-            bytes: metadata.len(),
-            modified: (metadata.mtime(), metadata.mtime_nsec()),
-        }
-    }
-
-    /// When it was last changed: seconds and nanoseconds.
-    pub fn modified(&self) -> [i64; 2] {
-        [self.modified.0, self.modified.1]
-    }
-
     /// Whether the path still names this file, and the file is what it was.
     ///
     /// # Errors

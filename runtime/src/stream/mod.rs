@@ -37,23 +37,9 @@ mod tests;
 #[cfg(target_os = "linux")]
 pub mod uring;
 
+pub use crate::reads::BlockId;
 pub use error::StreamError;
 use files::PAGE;
-
-/// One expert of one layer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct BlockId {
-    /// The layer.
-    pub layer: u32,
-    /// The expert's number in it.
-    pub expert: u32,
-}
-
-impl std::fmt::Display for BlockId {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "expert {} of layer {}", self.expert, self.layer)
-    }
-}
 
 /// A part of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -31,8 +31,7 @@ use std::time::Instant;
 
 use ixc_files::{Guard, Kind, Output, OutputError};
 
-use crate::stream::BlockId;
-use crate::stream::counters::Class;
+use crate::reads::{BlockId, Class};
 
 /// A file with a trace. It is never written to a pipe or a device: a run's text goes to standard output.
 pub const KIND: Kind = Kind { name: "trace", is: write::is_trace, streams: false };

@@ -16,8 +16,7 @@ use std::io::{self, Write};
 use std::time::Instant;
 
 use super::{Buffer, Held, Read, Recorder, Slot, Span, Stage, Step, Work, lock};
-use crate::stream::BlockId;
-use crate::stream::counters::Class;
+use crate::reads::{BlockId, Class};
 
 /// Processes, in the order in which they are shown.
 const STEPS: u32 = 1;

@@ -3,8 +3,8 @@
 use ixc_emulator::Fault;
 use ixc_ir::kernel::interpret::InterpretError;
 
+use crate::blocks::BlockError;
 use crate::bucket::BadExpert;
-use crate::file::blocks::BlockError;
 use crate::pool::PoolError;
 use crate::stream::StreamError;
 

@@ -8,8 +8,8 @@ use ixc_emulator::{Program, Slice};
 use ixc_ir::kernel::{Kernel, interpret};
 use ixc_targets::Target;
 
-use super::error::Problem;
-use crate::load::LoadError;
+use crate::error::execute::Problem;
+use crate::error::load::LoadError;
 
 /// What runs kernels.
 #[derive(Debug)]

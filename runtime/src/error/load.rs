@@ -9,10 +9,9 @@ use ixc_ir::kernel::verify::VerifyError;
 use ixc_ir::units::Bytes;
 use ixc_targets::{TARGETS, Target};
 
-use super::MAX_THREADS;
-use crate::file::blocks::BlockError;
+use crate::blocks::BlockError;
 use crate::memory::MemoryError;
-use crate::pool::PoolError;
+use crate::pool::{MAX_THREADS, PoolError};
 use crate::program::PlanError;
 use crate::stream::StreamError;
 

@@ -22,9 +22,9 @@ use std::time::Instant;
 use ixc_ir::format::Format;
 use ixc_ir::plan::PlanWeight;
 
+use crate::blocks::{BLOCK_HEADER, BlockError, BlockShape};
 use crate::bucket::ExpertRows;
-use crate::execute::ExecuteError;
-use crate::file::blocks::{BLOCK_HEADER, BlockError, BlockShape};
+use crate::error::execute::ExecuteError;
 use crate::foresight::{Foresight, by_rank};
 use crate::memory::Region;
 use crate::pack::Job;

@@ -14,7 +14,6 @@
 mod backend;
 mod barrier;
 mod buffers;
-mod error;
 mod items;
 mod parts;
 
@@ -37,8 +36,8 @@ use crate::stats::Clock;
 use crate::trace::{Recorder, Work};
 use crate::weights::{self, Part, Weights};
 
+pub use crate::error::execute::{ExecuteError, ItemError, Problem};
 pub(crate) use backend::Backend;
-pub use error::{ExecuteError, ItemError, Problem};
 use items::Item;
 pub(crate) use parts::Parts;
 

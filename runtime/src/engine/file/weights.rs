@@ -11,7 +11,7 @@
 //! # let _ = (written, engine); Ok(()) }
 //! ```
 //!
-//! Experts of the plan's groups are written as blocks ([`super::blocks`]), those of a group one after the other; weights in no group, and
+//! Experts of the plan's groups are written as blocks ([`crate::blocks`]), those of a group one after the other; weights in no group, and
 //! groups that no block describes, whole. A run that is killed is gone on with by the next ([`super::partial`]): a unit of that is a
 //! weight or a block.
 //!
@@ -25,14 +25,16 @@ use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, PlanWeight, WeightFile};
 
-use super::blocks::{BLOCK_HEADER, BlockShape};
 use super::partial::{self, Partial, Unit};
 use super::{FileError, Header, payload};
-use crate::engine::Options;
+use crate::blocks::{BLOCK_HEADER, BlockShape};
+use crate::error::load::LoadError;
 use crate::gauge::{Activity, Gauge};
-use crate::load::{self, LoadError};
 use crate::memory::{Mapped, Memory, Region};
+use crate::model_files::open_files;
+use crate::options::{self, Options};
 use crate::pack::{self, ALIGNMENT, Job};
+use crate::plan_check;
 use crate::pool::Pool;
 use crate::program::{BlockPlace, Group};
 use crate::stream::{BlockId, StreamError};
@@ -227,17 +229,17 @@ pub fn write_to(
     for source in &plan.files {
         output.reads(&folder.join(&source.path))?;
     }
-    load::check(plan).map_err(failed)?;
+    plan_check::check(plan).map_err(failed)?;
     if plan.own_weight_bytes > 0 {
         return Err(failed(LoadError::NoWeights));
     }
-    let files = load::open_files(plan, folder, options).map_err(failed)?;
+    let files = open_files(plan, folder, options).map_err(failed)?;
     let Layout { plan: written, groups, work } = layout(plan, contents);
     if work.is_empty() {
         super::put(output, plan)?;
         return Ok(written);
     }
-    let mut pool = load::pool(options).map_err(failed)?;
+    let mut pool = options::pool(options).map_err(failed)?;
     let payload = payload(&written)?;
     let whole = work.iter().filter(|(work, _)| matches!(work, Work::Weight(_))).count();
     let mut header = Header {

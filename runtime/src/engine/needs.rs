@@ -12,9 +12,9 @@ use std::path::{Path, PathBuf};
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, Step};
 
-use crate::engine::Options;
 use crate::file::PlanFile;
 use crate::load::{self, LoadError, Run};
+use crate::options::Options;
 use crate::program::{Program, Then};
 use crate::stream::budget::Spending;
 use crate::stream::{Block, Form};

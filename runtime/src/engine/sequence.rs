@@ -1,4 +1,4 @@
-//! The engine: a loaded plan and one sequence of tokens.
+//! A loaded plan and one sequence of tokens.
 //!
 //! ```text
 //! load ─▶ prefill(prompt) ─▶ logits(0) ─▶ sample ─▶ step(&[token], &[0]) ─▶ logits(0) ─▶ ...
@@ -9,7 +9,7 @@
 //! ([`Engine::cut_anywhere`]), at the last position before that was saved.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use ixc_ir::kernel::Kernel;
@@ -17,70 +17,15 @@ use ixc_ir::plan::{Plan, RowCount};
 use ixc_targets::Target;
 
 use crate::advise::{Advice, Advised};
-use crate::execute::{self, Backend, Counts, ExecuteError, ItemError, Store};
+use crate::execute::{self, Counts, ExecuteError, ItemError};
 use crate::experts::Experts;
 use crate::file::PlanFile;
-use crate::gauge::Gauge;
-use crate::load::{self, BuiltIn, LoadError};
-use crate::pool::Pool;
-use crate::program::Program;
-use crate::stats::{Clock, Stats};
+use crate::load::{self, LoadError, Loaded};
+use crate::options::{self, Options};
+use crate::stats::Stats;
 use crate::stream::predict;
-use crate::stream::store::{self, Config};
-use crate::trace::{Recorder, Step};
-
-/// What runs kernels.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum BackendKind {
-    /// Machine code for the plan's target.
-    #[default]
-    Native,
-    /// The same machine code in the emulator: a thousand times slower, needs no CPU feature, and is checked at every step.
-    Emulated,
-    /// The kernel IR's reference interpreter: thousands of times slower, needs no CPU feature.
-    Interpreter,
-}
-
-/// Where experts are that a plan says are needed now and then.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ExpertStore {
-    /// In memory as far as the budget lets them, and read from the drive when they are needed: [`crate::stream`].
-    #[default]
-    Stream,
-    /// In their mapped files, of which the page cache keeps what it likes: [`crate::advise`]. There is no budget then.
-    Map,
-}
-
-/// How a plan is loaded.
-#[derive(Clone, Debug, Default)]
-pub struct Options {
-    /// Threads; all CPUs where `None`.
-    pub threads: Option<usize>,
-    /// Longest sequence; the model's context but at most [`load::DEFAULT_CONTEXT`] where `None`.
-    pub context: Option<u32>,
-    /// What runs kernels.
-    pub backend: BackendKind,
-    /// A model file that is a part of the program, for plans that name it.
-    pub built_in: Option<BuiltIn>,
-    /// Whether the checksums of weights in the plan's own file are left unread: reading them takes all of the weights through
-    /// memory once, which for a model that is larger than memory is much.
-    pub skip_weight_check: bool,
-    /// Bytes that the process may take, all told. Where a plan says when its experts are needed, these are then read when they are, into
-    /// what the rest leaves of the budget; without one, and in other plans, everything stays in memory.
-    pub memory: Option<u64>,
-    /// Where experts are.
-    pub experts: ExpertStore,
-    /// How experts are read; a budget in it that is not 0 is for their blocks alone, and what [`Options::memory`] leaves otherwise.
-    pub stream: Config,
-    /// Which of them are read ahead; by default whichever way is measured to pay.
-    pub prefetch: predict::Settings,
-    /// Whether [`Engine::take_stats`] shall know tasks and stalls.
-    pub stats: bool,
-    /// Who is told what happens when; of this engine alone.
-    pub trace: Option<Arc<Recorder>>,
-    /// What is told how far loading is, and packing all weights.
-    pub gauge: Option<Arc<Gauge>>,
-}
+use crate::stream::store;
+use crate::trace::Step;
 
 /// Why a step did not run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -164,23 +109,12 @@ pub trait Softmax {
 /// A loaded plan and one sequence.
 #[derive(Debug)]
 pub struct Engine {
-    pub(crate) program: Program,
-    pub(crate) backend: Backend,
-    pub(crate) store: Store,
-    pub(crate) pool: Pool,
-    /// Longest sequence.
-    pub(crate) context: u32,
-    pub(crate) position: u32,
+    loaded: Loaded,
+    position: u32,
     /// Positions that states were ever written up to, since they last went back.
-    pub(crate) used: u32,
+    used: u32,
     /// Outputs of the last step.
-    pub(crate) outputs: usize,
-    pub(crate) clocks: Vec<Mutex<Clock>>,
-    pub(crate) stats: Stats,
-    pub(crate) gauge: Option<Arc<Gauge>>,
-    pub(crate) architecture: String,
-    pub(crate) target: Target,
-    pub(crate) tokenizer: Vec<u8>,
+    outputs: usize,
 }
 
 impl Engine {
@@ -189,7 +123,7 @@ impl Engine {
     /// # Errors
     /// See [`LoadError`].
     pub fn load(plan: Plan<Kernel>, folder: &Path, options: &Options) -> Result<Engine, LoadError> {
-        load::load(PlanFile { plan, weights: None }, folder, options)
+        Engine::load_file(PlanFile { plan, weights: None }, folder, options)
     }
 
     /// As [`Engine::load`], for a plan that may have weights in its own file: they are mapped in place.
@@ -197,7 +131,7 @@ impl Engine {
     /// # Errors
     /// See [`LoadError`].
     pub fn load_file(file: PlanFile, folder: &Path, options: &Options) -> Result<Engine, LoadError> {
-        load::load(file, folder, options)
+        Ok(Engine { loaded: load::load(file, folder, options)?, position: 0, used: 0, outputs: 0 })
     }
 
     /// Packs all weights that kernels read packed and that are not yet packed. Steps do that by themselves, each for the weights that
@@ -206,17 +140,22 @@ impl Engine {
     /// # Errors
     /// When a thread fails.
     pub fn pack_weights(&mut self) -> Result<(), LoadError> {
-        load::pack_all(&mut self.store.weights, &self.store.files, &mut self.pool, self.gauge.as_deref())
+        load::pack_all(
+            &mut self.loaded.store.weights,
+            &self.loaded.store.files,
+            &mut self.loaded.pool,
+            self.loaded.gauge.as_deref(),
+        )
     }
 
     /// How long packing weights in steps has taken since the plan was loaded, on average over the threads.
     pub fn packing_time(&self) -> Duration {
-        self.store.weights.packing() / (self.pool.threads() as u32).max(1)
+        self.loaded.store.weights.packing() / (self.loaded.pool.threads() as u32).max(1)
     }
 
     /// How many weights, of those with experts how many experts' matrices, are still to be packed when they are needed.
     pub fn unpacked_parts(&self) -> u64 {
-        self.store.weights.unpacked_parts()
+        self.loaded.store.weights.unpacked_parts()
     }
 
     /// Runs one step: adds `tokens` to the sequence, and computes the logits of the rows (positions in `tokens`) in
@@ -226,7 +165,7 @@ impl Engine {
     /// See [`StepError`]; the sequence is then as it was, or, where a state cannot be cut, as it was when it was last saved.
     pub fn step(&mut self, tokens: &[u32], rows_wanted: &[u32]) -> Result<&[f32], StepError> {
         self.outputs = 0;
-        let most = self.program.max_tokens;
+        let most = self.loaded.program.max_tokens;
         if tokens.is_empty() {
             return Err(StepError::NoTokens);
         }
@@ -243,30 +182,37 @@ impl Engine {
         let counts = Counts { tokens: tokens.len() as u32, outputs: rows_wanted.len() as u32, position: self.position };
         let end = self.position + counts.tokens;
         self.used = self.used.max(end);
-        self.store.inputs.fill(tokens, self.position, rows_wanted);
-        for table in &mut self.store.ropes {
+        self.loaded.store.inputs.fill(tokens, self.position, rows_wanted);
+        for table in &mut self.loaded.store.ropes {
             table.fill(end);
         }
         let begin = Instant::now();
-        let run = execute::run(&self.program, &self.backend, &mut self.store, &mut self.pool, counts, &self.clocks);
-        if let Some(trace) = &self.store.trace {
+        let run = execute::run(
+            &self.loaded.program,
+            &self.loaded.backend,
+            &mut self.loaded.store,
+            &mut self.loaded.pool,
+            counts,
+            &self.loaded.clocks,
+        );
+        if let Some(trace) = &self.loaded.store.trace {
             let (tokens, position) = (counts.tokens, counts.position);
             trace.step(begin, Step { tokens, position, failed: run.is_err() });
         }
         if let Err(error) = run {
             // What cannot be cut may have changed already.
-            let here = self.store.states.cut_anywhere().then_some(self.position);
-            self.go_back(self.store.states.reach(self.position, here));
+            let here = self.loaded.store.states.cut_anywhere().then_some(self.position);
+            self.go_back(self.loaded.store.states.reach(self.position, here));
             return Err(error.into());
         }
-        self.stats.wall += begin.elapsed();
-        self.stats.steps += 1;
-        self.stats.tokens += u64::from(counts.tokens);
+        self.loaded.stats.wall += begin.elapsed();
+        self.loaded.stats.steps += 1;
+        self.loaded.stats.tokens += u64::from(counts.tokens);
         self.position = end;
         self.outputs = rows_wanted.len();
         // Where a prompt was read is where one wants to get back to: another answer, or another end.
         if counts.tokens > 1 {
-            self.store.states.save(end);
+            self.loaded.store.states.save(end);
         }
         Ok(self.all_logits())
     }
@@ -279,7 +225,7 @@ impl Engine {
     pub fn prefill(&mut self, tokens: &[u32]) -> Result<&[f32], StepError> {
         self.outputs = 0;
         self.check_tokens(tokens)?;
-        let mut chunks = tokens.chunks(self.program.max_tokens as usize).peekable();
+        let mut chunks = tokens.chunks(self.loaded.program.max_tokens as usize).peekable();
         if chunks.peek().is_none() {
             return Err(StepError::NoTokens);
         }
@@ -292,12 +238,12 @@ impl Engine {
 
     /// Whether the tokens may follow the sequence.
     fn check_tokens(&self, tokens: &[u32]) -> Result<(), StepError> {
-        let vocabulary = self.program.vocabulary;
+        let vocabulary = self.loaded.program.vocabulary;
         if let Some((index, &id)) = tokens.iter().enumerate().find(|(_, id)| **id >= vocabulary) {
             return Err(StepError::Token { index, id, vocabulary });
         }
-        if tokens.len() as u64 + u64::from(self.position) > u64::from(self.context) {
-            let (position, context) = (self.position, self.context);
+        if tokens.len() as u64 + u64::from(self.position) > u64::from(self.loaded.context) {
+            let (position, context) = (self.position, self.loaded.context);
             return Err(StepError::ContextFull { position, tokens: tokens.len(), context });
         }
         Ok(())
@@ -305,10 +251,10 @@ impl Engine {
 
     /// Logits of the last step's wanted rows.
     fn all_logits(&self) -> &[f32] {
-        let buffer = &self.program.buffers[self.program.logits.0 as usize];
+        let buffer = &self.loaded.program.buffers[self.loaded.program.logits.0 as usize];
         debug_assert_eq!(buffer.rows, RowCount::Outputs);
         let bytes = buffer.row_bytes * self.outputs as u64;
-        let Some(region) = self.store.arena.region().part(buffer.offset, bytes) else { return &[] };
+        let Some(region) = self.loaded.store.arena.region().part(buffer.offset, bytes) else { return &[] };
         // SAFETY: the region lies in the arena, a mapping that is initialised and page-aligned, and its offset is a multiple of 4
         // (the program's check); every pattern of bits is a float. Kernels write to the arena only in `step`, which borrows
         // the engine exclusively.
@@ -317,7 +263,7 @@ impl Engine {
 
     /// Logits of one of the last step's wanted rows; empty where there is none.
     pub fn logits(&self, output: usize) -> &[f32] {
-        self.all_logits().chunks_exact(self.program.vocabulary as usize).nth(output).unwrap_or(&[])
+        self.all_logits().chunks_exact(self.loaded.program.vocabulary as usize).nth(output).unwrap_or(&[])
     }
 
     /// Goes back to the first `tokens` tokens, or to as many before that as [`Engine::reach`] says; does nothing where there are not more.
@@ -331,24 +277,24 @@ impl Engine {
     /// How many tokens would be left if the sequence was to be cut to `tokens`. States that cannot be cut get back to positions
     /// that were saved alone: the ends of the last steps of several tokens, and where [`Engine::save`] was called; and to the beginning.
     pub fn reach(&self, tokens: u32) -> u32 {
-        self.store.states.reach(tokens, Some(self.position))
+        self.loaded.store.states.reach(tokens, Some(self.position))
     }
 
     /// Whether the sequence can be cut wherever one likes.
     pub fn cut_anywhere(&self) -> bool {
-        self.store.states.cut_anywhere()
+        self.loaded.store.states.cut_anywhere()
     }
 
     /// Saves this position, so that one can get back to it as long as it is among the last [`crate::states::SNAPSHOTS`]. Does nothing where every
     /// position can be cut to.
     pub fn save(&mut self) {
-        self.store.states.save(self.position);
+        self.loaded.store.states.save(self.position);
     }
 
     /// Goes to a position that can be reached.
     fn go_back(&mut self, position: u32) {
         if position < self.used {
-            self.store.states.back_to(position, self.used);
+            self.loaded.store.states.back_to(position, self.used);
         }
         (self.position, self.used) = (position, position);
     }
@@ -365,22 +311,22 @@ impl Engine {
 
     /// Most tokens that the sequence may have.
     pub fn context(&self) -> u32 {
-        self.context
+        self.loaded.context
     }
 
     /// Most tokens of a step.
     pub fn max_tokens(&self) -> u32 {
-        self.program.max_tokens
+        self.loaded.program.max_tokens
     }
 
     /// Size of the vocabulary.
     pub fn vocabulary(&self) -> u32 {
-        self.program.vocabulary
+        self.loaded.program.vocabulary
     }
 
     /// Threads.
     pub fn threads(&self) -> usize {
-        self.pool.threads()
+        self.loaded.pool.threads()
     }
 
     /// Runs the steps that follow with fewer threads than the engine was loaded with, or with as many again. The code and what is
@@ -389,51 +335,51 @@ impl Engine {
     /// # Errors
     /// [`LoadError::Threads`] for none, or more than there is scratch memory for; otherwise when a thread cannot be started.
     pub fn use_threads(&mut self, threads: usize) -> Result<(), LoadError> {
-        if threads > self.store.scratch.len() {
+        if threads > self.loaded.store.scratch.len() {
             return Err(LoadError::Threads { found: threads });
         }
-        self.pool = load::pool(&Options { threads: Some(threads), ..Options::default() })?;
-        self.stats.threads = threads;
+        self.loaded.pool = options::pool(&Options { threads: Some(threads), ..Options::default() })?;
+        self.loaded.stats.threads = threads;
         Ok(())
     }
 
     /// The target that kernels were generated for.
     pub fn target(&self) -> Target {
-        self.target
+        self.loaded.target
     }
 
     /// The architecture's name, for people.
     pub fn architecture(&self) -> &str {
-        &self.architecture
+        &self.loaded.architecture
     }
 
     /// Tokenizer and chat template, as the plan has them.
     pub fn tokenizer(&self) -> &[u8] {
-        &self.tokenizer
+        &self.loaded.tokenizer
     }
 
     /// The weight store, where experts are streamed.
     pub fn stream(&self) -> Option<&store::Store> {
-        self.store.experts.as_ref().map(Experts::store)
+        self.loaded.store.experts.as_ref().map(Experts::store)
     }
 
     /// What the page cache was told, where experts stay in mapped files.
     pub fn advised(&self) -> Option<Advised> {
-        self.store.advice.as_ref().map(Advice::advised)
+        self.loaded.store.advice.as_ref().map(Advice::advised)
     }
 
     /// How predicting experts did, where they are streamed.
     pub fn predictions(&self) -> Option<predict::Report> {
-        self.store.experts.as_ref().map(Experts::predictions)
+        self.loaded.store.experts.as_ref().map(Experts::predictions)
     }
 
     /// Where the time went since the last call; tasks and stalls only if [`Options::stats`] said so.
     pub fn take_stats(&mut self) -> Stats {
-        let fresh = Stats { threads: self.stats.threads, ..Stats::default() };
-        let mut stats = std::mem::replace(&mut self.stats, fresh);
-        for clock in &mut self.clocks {
+        let fresh = Stats { threads: self.loaded.stats.threads, ..Stats::default() };
+        let mut stats = std::mem::replace(&mut self.loaded.stats, fresh);
+        for clock in &mut self.loaded.clocks {
             let clock = clock.get_mut().unwrap_or_else(PoisonError::into_inner);
-            clock.add_to(&self.program, &mut stats);
+            clock.add_to(&self.loaded.program, &mut stats);
             clock.reset();
         }
         stats
@@ -447,15 +393,15 @@ impl Softmax for Engine {
         inverse_temperature: f32,
         probabilities: &mut [f32],
     ) -> Result<(), StepError> {
-        let right = self.program.vocabulary;
+        let right = self.loaded.program.vocabulary;
         for found in [logits.len(), probabilities.len()] {
             if found != right as usize {
                 return Err(StepError::Vocabulary { found, right });
             }
         }
-        let kernel = self.program.softmax.0 as usize;
+        let kernel = self.loaded.program.softmax.0 as usize;
         let mut sizes = [0; 3];
-        for (size, parameter) in sizes.iter_mut().zip(&self.program.kernels[kernel].buffers) {
+        for (size, parameter) in sizes.iter_mut().zip(&self.loaded.program.kernels[kernel].buffers) {
             *size = parameter.size.at(&[]).unwrap_or(0);
         }
         let pointers = [
@@ -465,8 +411,8 @@ impl Softmax for Engine {
         ];
         // SAFETY: the program's check says that this kernel has no dims, reads its first two buffers and writes the third, and
         // that they are no longer than a row of the vocabulary, one float, and a row; the slices have a row's length.
-        unsafe { self.backend.call(kernel, &pointers, &sizes, &[]) }.map_err(|problem| {
-            let (task, kernel) = ("softmax".to_string(), self.program.kernels[kernel].name.clone());
+        unsafe { self.loaded.backend.call(kernel, &pointers, &sizes, &[]) }.map_err(|problem| {
+            let (task, kernel) = ("softmax".to_string(), self.loaded.program.kernels[kernel].name.clone());
             StepError::Execute(ExecuteError::Item(Box::new(ItemError { task, kernel, problem })))
         })
     }

@@ -9,9 +9,9 @@ use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{ATTENTION_BLOCK, Plan};
 
 use super::{DEFAULT_CONTEXT, LoadError, kept};
-use crate::engine::Options;
 use crate::experts;
 use crate::memory::Rope;
+use crate::options::Options;
 use crate::program::{MAX_CONTEXT, Program};
 use crate::states::States;
 use crate::trace::Recorder;

@@ -12,10 +12,10 @@ use ixc_files::open_regular;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, SourceFile};
 
-use super::{BuiltIn, LoadError};
-use crate::engine::Options;
+use crate::error::load::LoadError;
+use crate::identity::Identity;
 use crate::memory::Mapped;
-use crate::stream::files::Identity;
+use crate::options::{BuiltIn, Options};
 
 /// Bytes of a file that are read at a time for its checksum.
 const READ_BYTES: usize = 1 << 16;

@@ -15,7 +15,7 @@
 //!
 //! That is all of a plan that reads its weights from the model file. Where the compiler packed weights, they follow from the next
 //! multiple of 4096 on, in the order of [`Plan::weights`], each from a multiple of 4096 and as its kernels read it, all experts
-//! one after the other; then, where the plan has groups of experts, the [`blocks`] of each; then the CRC-32 of each weight that is not
+//! one after the other; then, where the plan has groups of experts, the [`blocks`](crate::blocks) of each; then the CRC-32 of each weight that is not
 //! in blocks. They are mapped in place ([`weights`]), or streamed.
 //!
 //! A file is written beside its place and renamed into it, so that there is the old plan or the new one and never half of one. One with
@@ -26,7 +26,6 @@
 //! is a limit, take no more than three times that together ([`MEMORY_PER_BYTE`]). Nesting is bounded by the kernel IR's own deserialiser.
 //! The checksum finds accidents; malice is up to [`crate::program`] and the kernel verifier.
 
-pub mod blocks;
 pub mod decode;
 mod partial;
 pub mod weights;
@@ -38,8 +37,9 @@ use ixc_files::{Guard, Kind, Output, OutputError, open_regular};
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, WeightFile};
 
-use crate::load::{self, LoadError};
+use crate::error::load::LoadError;
 use crate::pack::ALIGNMENT;
+use crate::plan_check;
 use weights::OwnWeights;
 
 /// First bytes of a plan file.
@@ -411,7 +411,7 @@ pub fn read(path: &Path) -> Result<Plan<Kernel>, FileError> {
     Ok(open(path)?.plan)
 }
 
-/// Writes a plan file without weights, or leaves what was there. A plan that cannot be loaded is not written ([`crate::load::check`]).
+/// Writes a plan file without weights, or leaves what was there. A plan that cannot be loaded is not written ([`plan_check::check`]).
 ///
 /// # Errors
 /// See [`FileError`].
@@ -424,7 +424,7 @@ pub fn write(path: &Path, plan: &Plan<Kernel>) -> Result<(), FileError> {
 /// # Errors
 /// See [`FileError`].
 pub fn write_to(output: Output, plan: &Plan<Kernel>) -> Result<(), FileError> {
-    load::check(plan).map_err(|error| FileError::Source(Box::new(error)))?;
+    plan_check::check(plan).map_err(|error| FileError::Source(Box::new(error)))?;
     put(output, plan)
 }
 

@@ -6,9 +6,9 @@ use ixc_ir::plan::{DimRule, RowAxis, Split, Task, Variant};
 
 use super::Pass;
 use super::buffers::{SCRATCH, in_range};
-use super::error::{ExecuteError, ItemError, Problem};
 use super::parts::Span;
 use crate::bucket::ExpertRows;
+use crate::error::execute::{ExecuteError, ItemError, Problem};
 use crate::memory::Region;
 use crate::program::{MAX_BUFFERS, MAX_DIMS, PartPlace, Signature, Stage, shortened};
 use crate::stats::Clock;

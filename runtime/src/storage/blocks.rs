@@ -30,7 +30,7 @@ use ixc_ir::plan::PlanWeight;
 
 use crate::memory::Region;
 use crate::pack::ALIGNMENT;
-use crate::stream::BlockId;
+use crate::reads::BlockId;
 
 /// Bytes of a header.
 pub const BLOCK_HEADER: u64 = LINE;

@@ -6,23 +6,25 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, RwLock};
+use std::sync::{Arc, Mutex, RwLock};
 
-use ixc_codegen::module::{self, Module};
-use ixc_ir::kernel::{self, Kernel};
+use ixc_codegen::module::Module;
+use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{ATTENTION_BLOCK, Plan, PlanWeight, SourceFile, WeightFile};
 use ixc_targets::Target;
 
 use crate::advise::Advice;
 use crate::bucket::Bucket;
-use crate::engine::{BackendKind, Engine, ExpertStore, Options};
 use crate::execute::{Backend, Parts, Store};
 use crate::experts::{self, Experts};
 use crate::file::PlanFile;
 use crate::foresight::Foresight;
 use crate::gauge::{Activity, Gauge};
 use crate::memory::{Inputs, Mapped, Memory, MemoryError, Rope};
+use crate::model_files::open_files;
+use crate::options::{BackendKind, ExpertStore, Options, pool};
 use crate::pack::{self, Job};
+use crate::plan_check::{checked, target};
 use crate::pool::Pool;
 use crate::program::{MAX_CONTEXT, Program};
 use crate::states::States;
@@ -31,55 +33,34 @@ use crate::stream::store::Config;
 use crate::weights::{Unpacked, Weight, Weights};
 
 mod budget;
-mod error;
-mod files;
 
+pub use crate::error::load::LoadError;
+pub use crate::model_files::{locate, use_files};
+pub use crate::options::{BuiltIn, DEFAULT_CONTEXT};
+pub use crate::plan_check::{check, verify};
 pub use budget::SPARE_BYTES;
 use budget::budget;
 pub(crate) use budget::{Run, fixed_bytes, resident, resident_bytes};
-pub use error::LoadError;
-pub(crate) use files::open_files;
-pub use files::{locate, use_files};
 
-/// Context unless told otherwise, where the model has one that long: the KV cache takes memory only as it fills, but positions
-/// beyond what people use need not be reserved.
-pub const DEFAULT_CONTEXT: u32 = 4096;
-/// Most threads.
-pub const MAX_THREADS: usize = 1024;
-
-/// Checks a plan as loading it does before a file is opened or code is generated.
-///
-/// # Errors
-/// [`LoadError::Plan`], [`LoadError::Kernel`] or [`LoadError::Target`].
-pub fn verify(plan: &Plan<Kernel>) -> Result<(), LoadError> {
-    checked(plan)?;
-    target(plan).map(drop)
+/// A plan that was loaded: all that steps need.
+#[derive(Debug)]
+pub(crate) struct Loaded {
+    pub(crate) program: Program,
+    pub(crate) backend: Backend,
+    pub(crate) store: Store,
+    pub(crate) pool: Pool,
+    /// Longest sequence.
+    pub(crate) context: u32,
+    pub(crate) clocks: Vec<Mutex<Clock>>,
+    pub(crate) stats: Stats,
+    pub(crate) gauge: Option<Arc<Gauge>>,
+    pub(crate) architecture: String,
+    pub(crate) target: Target,
+    pub(crate) tokenizer: Vec<u8>,
 }
 
-/// Checks a plan as loading it does, for any target on any machine, and that there is code for all of its kernels. Files are left alone.
-///
-/// # Errors
-/// As [`verify`], and [`LoadError::Codegen`].
-pub fn check(plan: &Plan<Kernel>) -> Result<(), LoadError> {
-    verify(plan)?;
-    module::lower(&plan.kernels, target(plan)?).map(drop).map_err(|source| LoadError::Codegen(Box::new(source)))
-}
-
-fn checked(plan: &Plan<Kernel>) -> Result<Program, LoadError> {
-    let program = Program::new(plan)?;
-    for kernel in &plan.kernels {
-        kernel::verify::verify(kernel)
-            .map_err(|source| LoadError::Kernel { kernel: kernel.name.clone(), source: Box::new(source) })?;
-    }
-    Ok(program)
-}
-
-fn target(plan: &Plan<Kernel>) -> Result<Target, LoadError> {
-    Target::from_name(&plan.target).ok_or_else(|| LoadError::Target { found: plan.target.clone() })
-}
-
-/// See [`Engine::load`].
-pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<Engine, LoadError> {
+/// See [`Engine::load`](crate::engine::Engine::load).
+pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<Loaded, LoadError> {
     let PlanFile { mut plan, weights: own } = file;
     locate(&mut plan, folder, options.built_in);
     // Before files are read: mapped pages are given back.
@@ -167,15 +148,12 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<E
     }
     let clocks =
         if options.stats { (0..threads).map(|_| Mutex::new(Clock::new(&program))).collect() } else { Vec::new() };
-    Ok(Engine {
+    Ok(Loaded {
         program,
         backend,
         store,
         pool,
         context,
-        position: 0,
-        used: 0,
-        outputs: 0,
         clocks,
         stats: Stats { threads, ..Stats::default() },
         gauge: options.gauge.clone(),
@@ -183,15 +161,6 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<E
         target,
         tokenizer: plan.tokenizer,
     })
-}
-
-/// The threads that options ask for.
-pub(crate) fn pool(options: &Options) -> Result<Pool, LoadError> {
-    let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
-    if threads == 0 || threads > MAX_THREADS {
-        return Err(LoadError::Threads { found: threads });
-    }
-    Pool::new(threads).map_err(|source| LoadError::Thread { source })
 }
 
 fn is_streamed(streamed: Option<&[bool]>, number: usize) -> bool {
@@ -312,7 +281,7 @@ pub(crate) fn layout(
     Ok((layout, paths))
 }
 
-/// Packs all weights that are not yet packed; see [`Engine::pack_weights`].
+/// Packs all weights that are not yet packed; see [`Engine::pack_weights`](crate::engine::Engine::pack_weights).
 pub(crate) fn pack_all(
     weights: &mut Weights,
     files: &[Mapped],
@@ -338,19 +307,4 @@ pub(crate) fn pack_all(
     unsafe { pack::run(&jobs, pool, &packed, &done) }.map_err(|source| LoadError::Pack { source })?;
     tracing::info!(parts = missing.len(), elapsed = ?begin.elapsed(), "weights packed");
     Ok(())
-}
-
-/// A model file that is a part of the program.
-#[derive(Clone, Copy)]
-pub struct BuiltIn {
-    /// What plans name as its path.
-    pub path: &'static str,
-    /// Its bytes.
-    pub bytes: &'static [u8],
-}
-
-impl std::fmt::Debug for BuiltIn {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "BuiltIn({:?}, {} bytes)", self.path, self.bytes.len())
-    }
 }

@@ -15,7 +15,7 @@ use std::path::Path;
 use ixc_ir::plan::{KEY_LANES, RopeTable};
 use memmap2::{MmapOptions, MmapRaw};
 
-use crate::stream::files::Identity;
+use crate::identity::Identity;
 
 /// Bytes of an index, a position or a token id.
 pub const INDEX_BYTES: u64 = 4;

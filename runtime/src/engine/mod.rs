@@ -1,0 +1,22 @@
+//! The engine: from a plan, in a file or in memory, to a sequence of tokens.
+//!
+//! | module | what it owns |
+//! | --- | --- |
+//! | [`options`] | how a plan is loaded |
+//! | `model_files` | which files a plan's model is in |
+//! | [`mod@file`] | `.ixp` files: header, checksum, reading and writing |
+//! | [`load`] | from a plan to what steps need |
+//! | [`needs`] | what a plan takes of memory, before it is loaded |
+//! | [`sequence`] | the sequence: prefill, step, truncate, logits |
+//! | [`sample`] | the next token from logits |
+
+pub mod file;
+pub mod load;
+pub(crate) mod model_files;
+pub mod needs;
+pub mod options;
+pub mod sample;
+pub mod sequence;
+
+pub use options::{BackendKind, ExpertStore, Options};
+pub use sequence::{Engine, Softmax, StepError};

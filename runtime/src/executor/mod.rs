@@ -1,0 +1,17 @@
+//! A step: one pass over the stages of a plan by all threads.
+//!
+//! | module | what it owns |
+//! | --- | --- |
+//! | [`states`] | what lasts from step to step, and going back to an earlier position |
+//! | [`stats`] | where the time went |
+//! | [`advise`] | experts in mapped files: telling the page cache what will be needed |
+//! | `foresight` | predicting which experts the next layer needs, while tokens are made one by one |
+//! | `experts` | a step's requests to the expert cache, and what waits for them |
+//! | [`execute`] | one pass over all steps by all threads |
+
+pub mod advise;
+pub mod execute;
+pub(crate) mod experts;
+pub(crate) mod foresight;
+pub mod states;
+pub mod stats;

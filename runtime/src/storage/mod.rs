@@ -1,0 +1,15 @@
+//! Where bytes are: files and what is mapped of them, memory, and how weights get from one to the other.
+//!
+//! | module | what it owns |
+//! | --- | --- |
+//! | `identity` | which file a file is |
+//! | [`memory`] | mappings: model files, arena, rotary tables, inputs, scratch |
+//! | `pack` | weights of a model file into packed memory |
+//! | `weights` | where kernels find weights, and packing them when they are first needed |
+//! | [`blocks`] | experts as they lie in a plan's file: header, parts, checksums |
+
+pub mod blocks;
+pub(crate) mod identity;
+pub mod memory;
+pub(crate) mod pack;
+pub(crate) mod weights;
