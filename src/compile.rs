@@ -1,4 +1,4 @@
-//! From a model to a plan: passes, schedule, kernels; with what each stage made kept for those who want to see it.
+//! From a model to a plan: passes, kernels; with what each stage made kept for those who want to see it.
 //!
 //! ```
 //! use ixc::compile::{Options, compile};
@@ -23,11 +23,15 @@ use ixc_ir::graph::Module;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, SourceFile};
 use ixc_kernels::{KernelSpec, generate};
-use ixc_passes::manager::{self, PIPELINE, run_pipeline};
-use ixc_passes::schedule::pieces::Pieces;
-use ixc_passes::schedule::{self, DEFAULT_MAX_TOKENS, MatrixTarget, Settings};
+use ixc_passes::error::PassError;
+use ixc_passes::manager::{self, Ir};
+use ixc_passes::options::OptionSet;
+use ixc_passes::pass::{Context, Facts};
+use ixc_passes::pieces::Pieces;
+use ixc_passes::schedule::DEFAULT_MAX_TOKENS;
+use ixc_passes::{defer, pack, residency};
 use ixc_runtime::file::decode;
-use ixc_targets::{Isa, Target};
+use ixc_targets::{CoreCaches, Isa, Target};
 
 use crate::Error;
 use crate::model::Model;
@@ -37,6 +41,11 @@ use crate::model::Model;
 pub struct Options {
     /// What to generate kernels for; the best that this machine runs where nothing is said.
     pub target: Option<Target>,
+    /// Caches that weights are cut for, where they are not those of the target's row, or of this machine where no target is said. The same
+    /// target gives the same plan on every machine.
+    pub caches: Option<CoreCaches>,
+    /// Options of passes; they win over what is said below.
+    pub passes: OptionSet,
     /// Most tokens of a step; longer prompts take several.
     pub max_tokens: u32,
     /// Whether weights are packed; the target's kernels say so where nothing is said.
@@ -56,6 +65,8 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             target: None,
+            caches: None,
+            passes: OptionSet::default(),
             max_tokens: DEFAULT_MAX_TOKENS,
             pack: None,
             expert_memory: None,
@@ -115,23 +126,75 @@ pub fn scheduled(
     options: &Options,
     pieces: Option<Pieces>,
 ) -> Result<Plan<KernelSpec>, Error> {
-    let settings = Settings {
+    let weights = FileWeights::new(&model.gguf, fused);
+    let facts = facts(model, options, &weights, pieces)?;
+    match manager::run(Ir::Graph(fused.clone()), &manager::plan_passes(), &context(options, Some(facts)))? {
+        Ir::Plan(plan) => Ok(*plan),
+        other @ (Ir::Graph(_) | Ir::Draft(_)) => {
+            Err(PassError::Kind { pass: "none", expected: "a plan", found: other.kind() }.into())
+        }
+    }
+}
+
+/// What a plan says of a model that its graph does not.
+///
+/// # Errors
+/// Where its files have no path that a plan can name.
+pub fn facts<'a>(
+    model: &Model,
+    options: &Options,
+    weights: &'a FileWeights<'_>,
+    pieces: Option<Pieces>,
+) -> Result<Facts<'a>, Error> {
+    Ok(Facts {
         architecture: model.arch.hyper.architecture.clone(),
-        target: options.target().name().to_owned(),
         max_tokens: options.max_tokens,
         context_length: u32::try_from(model.arch.hyper.context_length).unwrap_or(u32::MAX),
-        matrix: matrix_target(options),
         pieces,
         files: source_files(&model.gguf)?,
         tokenizer: encode_tokenizer(&model.vocabulary)?,
-    };
-    Ok(schedule::run(fused, &FileWeights::new(&model.gguf, fused), settings)?)
+        weights,
+    })
 }
 
-/// What the target's kernels for matrix products can do.
-fn matrix_target(options: &Options) -> MatrixTarget {
-    let packed = options.pack.unwrap_or(true);
-    MatrixTarget { packed, tiles: packed && options.target().row().tile_registers > 0 }
+/// What passes are told.
+pub fn context<'a>(options: &Options, facts: Option<Facts<'a>>) -> Context<'a> {
+    let Options { caches, pack, expert_memory, predict_extra, defer, .. } = *options;
+    let told = OptionSet::default()
+        .with(&defer::Options { experts: defer })
+        .with(&residency::Options { memory: expert_memory, predict: predict_extra })
+        .with(&pack::Options { weights: pack.unwrap_or(true) });
+    let target = options.target();
+    let row = target.row();
+    let own = || if options.target.is_none() { CoreCaches::here(row) } else { row.caches() };
+    let caches = caches.unwrap_or_else(own);
+    Context { target, caches, options: told.over(&options.passes), facts }
+}
+
+/// What a pass leaves of a model; those before it are run, too.
+///
+/// # Errors
+/// As [`compile`], and for a name that no pass has.
+pub fn after(model: &Model, options: &Options, pass: &str) -> Result<Ir, Error> {
+    let last = manager::find(pass)?.name;
+    let names = manager::names();
+    let end = names.iter().position(|name| *name == last).map_or(0, |at| at + 1);
+    run_passes(model, options, Ir::Graph(model.arch.module.clone()), &names[..end])
+}
+
+/// Runs passes on what is between some of a model.
+///
+/// # Errors
+/// As [`compile`], and where a pass takes something else.
+pub fn run_passes(model: &Model, options: &Options, ir: Ir, passes: &[&str]) -> Result<Ir, Error> {
+    // Weights are asked for by their position, which passes leave as it is.
+    let module = match &ir {
+        Ir::Graph(module) => module.clone(),
+        Ir::Draft(_) | Ir::Plan(_) => Module::default(),
+    };
+    let weights = FileWeights::new(&model.gguf, &module);
+    let facts = facts(model, options, &weights, None)?;
+    Ok(manager::run(ir, passes, &context(options, Some(facts)))?)
 }
 
 /// A model's graph after all passes.
@@ -140,9 +203,8 @@ fn matrix_target(options: &Options) -> MatrixTarget {
 /// When more experts are to be deferred than can be, or there are none; otherwise when a pass finds the graph wrong: a bug, since
 /// architectures build verified graphs.
 pub fn fuse(model: &Model, options: &Options) -> Result<Module, Error> {
-    let Options { expert_memory, predict_extra, defer, .. } = *options;
-    let options = manager::Options { expert_memory, predict_extra, defer, ..manager::Options::default() };
-    Ok(run_pipeline(model.arch.module.clone(), PIPELINE, &options)?)
+    let passes = manager::graph_passes();
+    Ok(manager::run_pipeline(model.arch.module.clone(), &passes, &context(options, None))?)
 }
 
 /// The machine code of kernels, as one text.
@@ -231,14 +293,20 @@ impl fmt::Display for TargetChoice {
 
 /// A target by name, or `native`: the best that this machine runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TargetName(pub Target);
+pub struct TargetName {
+    /// The target.
+    pub target: Target,
+    /// Caches that weights are cut for: this machine's for `native`, those of its row for a target by name.
+    pub caches: Option<CoreCaches>,
+}
 
 impl FromStr for TargetName {
     type Err = String;
 
     fn from_str(name: &str) -> Result<TargetName, String> {
-        let named = if name == "native" { Some(Target::native()) } else { Target::from_name(name) };
-        named.map(TargetName).ok_or_else(|| {
+        let native = || TargetName { target: Target::native(), caches: Some(CoreCaches::here(Target::native().row())) };
+        let named = || Target::from_name(name).map(|target| TargetName { target, caches: None });
+        if name == "native" { Some(native()) } else { named() }.ok_or_else(|| {
             let names: Vec<_> = ixc_targets::TARGETS.iter().map(|row| row.name).collect();
             format!("targets are native, {}", names.join(", "))
         })
@@ -247,6 +315,6 @@ impl FromStr for TargetName {
 
 impl fmt::Display for TargetName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.0.name())
+        f.write_str(self.target.name())
     }
 }

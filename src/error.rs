@@ -20,8 +20,7 @@ use ixc_frontend::tokenizer::TokenizerError;
 use ixc_ir::graph::interpret::InterpretError;
 use ixc_ir::units::Bytes;
 use ixc_kernels::GenerateError;
-use ixc_passes::manager::PassError;
-use ixc_passes::schedule::ScheduleError;
+use ixc_passes::error::PassError;
 use ixc_runtime::engine::StepError;
 use ixc_runtime::execute::ExecuteError;
 use ixc_runtime::file::FileError;
@@ -106,9 +105,6 @@ pub enum Error {
     /// A plan is made already.
     #[error("a plan says itself which experts are deferred: that is chosen when it is compiled")]
     PlanDefers,
-    /// No plan can be made of the graph.
-    #[error(transparent)]
-    Schedule(#[from] ScheduleError),
     /// No kernel can be made of a step.
     #[error(transparent)]
     Generate(#[from] GenerateError),
@@ -359,7 +355,14 @@ impl Error {
             },
             Error::Output(error) | Error::PlanFile(FileError::Output(error)) => output_class(error),
             Error::Load(_) | Error::PlanFile(_) | Error::Step(_) => Class::Data,
-            Error::Pass(PassError::NoExperts { .. } | PassError::Deferred { .. } | PassError::Unknown { .. })
+            Error::Pass(
+                PassError::NoExperts { .. }
+                | PassError::Deferred { .. }
+                | PassError::Unknown { .. }
+                | PassError::Option(_)
+                | PassError::Tile(_)
+                | PassError::NoModel { .. },
+            )
             | Error::PlanDefers => Class::Usage,
             Error::Grid(GridFileError::Unknown { .. }) => Class::Usage,
             Error::Read(error)
@@ -368,7 +371,6 @@ impl Error {
             Error::Grid(_) | Error::Descriptor(_) | Error::Check(_) => Class::Data,
             Error::Simulate(_) | Error::DescriptorWeight(_) => Class::Data,
             Error::Pass(_)
-            | Error::Schedule(_)
             | Error::Place(_)
             | Error::Generate(_)
             | Error::Sample(_)

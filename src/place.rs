@@ -16,7 +16,7 @@ use ixc_dataflow::place::kernels::Kernels;
 use ixc_dataflow::place::search::{Placed, SearchError, search};
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::Plan;
-use ixc_passes::schedule::pieces::Pieces;
+use ixc_passes::pieces::Pieces;
 use ixc_targets::Target;
 
 use crate::Error;

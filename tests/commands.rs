@@ -252,7 +252,8 @@ fn dumped_graphs_can_be_optimised_and_read_back() {
     let graph = stdout(ixc(["dump", "--stage", "graph"]));
     let fused = stdout(ixc(["dump", "--stage", "fused"]));
     assert_eq!(String::from_utf8(opt(&graph, &[]).stdout).unwrap(), graph);
-    assert_eq!(String::from_utf8(opt(&graph, &["--passes", "canonicalise,fuse"]).stdout).unwrap(), fused);
+    let passes = ["--passes", "canonicalise,fuse,pack,tile"];
+    assert_eq!(String::from_utf8(opt(&graph, &passes).stdout).unwrap(), fused);
     let wrong = graph.replacen("= embed", "= embde", 1);
     let output = opt(&wrong, &[]);
     assert_eq!(output.status.code(), Some(65));
@@ -268,6 +269,39 @@ fn dumped_graphs_can_be_optimised_and_read_back() {
     let plan = stdout(ixc([&["dump", "--stage", "plan"][..], &memory].concat()));
     assert!(plan.contains("request experts 3") && plan.contains("predict experts 3"), "{plan}");
     assert_eq!(opt(&fused, &["--expert-memory", "much"]).status.code(), Some(2));
+}
+
+/// What a pass leaves is text, from which the next one goes on; how weights are cut can be said.
+#[test]
+fn passes_go_on_from_what_another_left() {
+    let file = support::scratch("passes").join("left");
+    let opt = |text: &str, more: &[&str]| {
+        std::fs::write(&file, text).unwrap();
+        ixc(["opt"]).arg(&file).args(more).output().unwrap()
+    };
+    let after =
+        |pass: &str, more: &[&str]| stdout(ixc([&["dump", "--target", "avx2", "--after", pass], more].concat()));
+    let (tiled, tasks, plan) = (after("tile", &[]), after("lower", &[]), after("arena", &[]));
+    let resumed = opt(&tiled, &["--model", "demo", "--target", "avx2", "--passes", "lower,steps,arena"]);
+    assert_eq!(String::from_utf8(resumed.stdout).unwrap(), plan, "{}", String::from_utf8_lossy(&resumed.stderr));
+    let resumed = opt(&tasks, &["--passes", "steps,arena"]);
+    assert_eq!(String::from_utf8(resumed.stdout).unwrap(), plan, "{}", String::from_utf8_lossy(&resumed.stderr));
+    assert!(tiled.contains("tile = \"rows=32 gemv<=5/5 gemm/96\", why = \""), "{tiled}");
+    let asked = after("tile", &["--tile", "blk.*.attn_q.weight: rows=16", "--tile", "output.weight: rows=16"]);
+    assert!(asked.contains("tile = \"rows=16 gemv<=5/5 gemm/96\", why = \"asked for by"), "{asked}");
+    let refused = |more: &[&str], says: &str| {
+        let output = ixc([&["dump", "--target", "avx2", "--after", "tile"], more].concat()).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{more:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(says), "{more:?}: {}", stderr(&output));
+    };
+    refused(&["--tile", "rows=16"], "PATTERN: rows=N");
+    refused(&["--tile", "nothing: rows=16"], "no weight that a product reads matches \"nothing\"");
+    refused(&["--tile", "output.weight: rows=7"], "its candidates are rows=");
+    refused(&["--set", "tile.speed=1"], "no pass has an option \"tile.speed\"");
+    let lost = opt(&tiled, &["--passes", "lower"]);
+    assert!(lost.status.code() == Some(2) && stderr(&lost).contains("needs a model"), "{}", stderr(&lost));
+    let odd = opt("{\"draft\": 1}", &[]);
+    assert!(odd.status.code() == Some(65) && stderr(&odd).contains("no tasks or plan"), "{}", stderr(&odd));
 }
 
 /// The README names every command and nothing else, and its flags exist.

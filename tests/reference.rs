@@ -135,27 +135,34 @@ fn formats() -> String {
 
 fn passes() -> String {
     let mut out = String::from(
-        "# Passes\n\nGenerated from the pass table in `passes/src/manager.rs`; the pipeline runs them in this order, then the schedule makes the plan.\n\
-         For dataflow targets the schedule cuts the plan into pieces and `place` puts them on a grid: see [dataflow.md](dataflow.md).\n\
+        "# Passes\n\nGenerated from the list of passes in `passes/src/manager.rs` and the options in each pass's file; they are run in this order.\n\
+         `ixc dump MODEL --after PASS` shows what one leaves, and `ixc opt` goes on from there. Options are set by `--set PASS.KEY=VALUE`.\n\
+         For dataflow targets `lower` cuts the plan into pieces and `place` puts them on a grid: see [dataflow.md](dataflow.md).\n\
          Each pass's file opens with what it needs, what it leaves true, and an example before and after.\n\n| pass | what it does |\n| --- | --- |\n",
     );
+    let mut options = String::from("\n| option | what it says | default |\n| --- | --- | --- |\n");
     for pass in ixc_passes::manager::PASSES {
         let _ = writeln!(out, "| `{}` | {} |", pass.name, cell(pass.doc));
+        for row in pass.options {
+            let default = (row.default)();
+            let default = if default.is_empty() { "nothing".to_string() } else { format!("`{default}`") };
+            let _ = writeln!(options, "| `{}.{}` | {} | {default} |", pass.name, row.key, cell(row.doc));
+        }
     }
-    out
+    out + &options
 }
 
 fn targets() -> String {
     let mut out = String::from(
         "# Targets\n\nGenerated from the target table in `targets/src/target.rs`. `native` is the one with the most features that the machine \
-         has all of.\n\n| target | kind | CPU features | vectors | tiles | L1d, L2 KiB | what it is |\n| --- | --- | --- | --- | --- | --- | --- |\n",
+         has all of.\n\n| target | kind | CPU features | vectors | tiles | L1d, L2, L3 of a core in KiB | what it is |\n| --- | --- | --- | --- | --- | --- | --- |\n",
     );
     for row in ixc_targets::TARGETS {
         let features: Vec<_> = row.features.iter().map(|f| f.name()).collect();
         let features = if features.is_empty() { "none".to_string() } else { features.join(", ") };
         let _ = writeln!(
             out,
-            "| `{}` | {:?} | {features} | {} of {} bytes | {} | {}, {} | {} |",
+            "| `{}` | {:?} | {features} | {} of {} bytes | {} | {}, {}, {} | {} |",
             row.name,
             row.isa,
             row.vector_registers,
@@ -163,6 +170,7 @@ fn targets() -> String {
             row.tile_registers,
             row.l1d_kib,
             row.l2_kib,
+            row.l3_kib,
             row.about
         );
     }

@@ -190,7 +190,7 @@ impl Layer {
     fn of(model: &Model, rows: usize, threads: usize, target: Option<TargetName>) -> anyhow::Result<Layer> {
         let mut options = Options::default();
         if let Some(target) = target {
-            options.target = Some(target.0);
+            (options.target, options.caches) = (Some(target.target), target.caches);
         }
         let plan = compile(model, &options)?.plan;
         let built_in = None;

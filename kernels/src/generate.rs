@@ -43,10 +43,7 @@ pub const MAX_POSITIONS: i64 = 1 << 24;
 pub fn generate(spec: &KernelSpec, target: Target) -> Result<Kernel, GenerateError> {
     // Names of kernels have no hyphen, those of targets do.
     let name = format!("{}_{}", spec.name(), target.name().replace('-', "_"));
-    let row = target.row();
-    // f32 lanes of a vector. Targets with narrower registers split it.
-    let lanes = (row.vector_bytes / 4) as u16;
-    let kernel = spec.generate(name, Vectors { lanes, dot4: target.has_dot4(), tiles: row.tile_registers > 0 })?;
+    let kernel = spec.generate(name, Vectors::of(target))?;
     match spec.signature().difference(&kernel) {
         None => Ok(kernel),
         Some(what) => Err(GenerateError::Signature { kernel: kernel.name, what }),
@@ -62,6 +59,16 @@ pub struct Vectors {
     pub(crate) dot4: bool,
     /// Whether there are tile registers.
     pub(crate) tiles: bool,
+}
+
+impl Vectors {
+    /// Of a target.
+    pub(crate) fn of(target: Target) -> Vectors {
+        let row = target.row();
+        // f32 lanes of a vector. Targets with narrower registers split it.
+        let lanes = (row.vector_bytes / 4) as u16;
+        Vectors { lanes, dot4: target.has_dot4(), tiles: row.tile_registers > 0 }
+    }
 }
 
 pub(crate) fn check(

@@ -25,13 +25,22 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::op::Effect;
 use ixc_ir::graph::{Attr, Function, Module, Op, OpKind, Operand, ValueId};
 
-use crate::manager::{Options, PassError};
+use crate::error::PassError;
+use crate::pass::{Context, Pass, Run};
+
+/// The pass.
+pub static PASS: Pass = Pass {
+    name: "canonicalise",
+    doc: "Drops what does nothing and merges what repeats.",
+    options: &[],
+    run: Run::Graph(run),
+};
 
 /// Runs the pass.
 ///
 /// # Errors
 /// None; passes have one signature.
-pub fn run(mut module: Module, _: &Options) -> Result<Module, PassError> {
+pub fn run(mut module: Module, _: &Context<'_>) -> Result<Module, PassError> {
     module.functions = module.functions.into_iter().map(|function| compact(&merge(function))).collect();
     Ok(module)
 }

@@ -1,7 +1,7 @@
 //! `defer`: a token's lowest-weighted experts are computed one layer later, where that is asked for. It changes results, so it is off by
 //! default.
 //!
-//! Needs: fused ops. Leaves: another function, whose distance from the first is to be measured. Where [`Options::defer`] is 0 nothing changes.
+//! Needs: fused ops. Leaves: another function, whose distance from the first is to be measured. Where [`Options::experts`] is 0 nothing changes.
 //! Otherwise a layer with experts adds only those of most weight to its residual; the last `defer` of each token are multiplied with
 //! the same rows during the next layer, and added there. Attention and router of that layer do not see them. So their reads have until
 //! then: with `residency` behind it, the next layer's own experts are read while these are computed (KTransformers calls this deferral).
@@ -38,14 +38,32 @@ use ixc_ir::graph::attrs::RouteAttrs;
 use ixc_ir::graph::{Attr, Dim, Function, Module, Op, OpKind, Operand, Type, ValueId};
 
 use crate::canonicalise::compact;
-use crate::manager::{Options, PassError};
+use crate::error::PassError;
+use crate::options::{PassOptions, pass_options};
+use crate::pass::{Context, Pass, Run};
+
+/// The pass.
+pub static PASS: Pass = Pass {
+    name: "defer",
+    doc: "Computes the experts of least weight one layer later, where that is asked for.",
+    options: Options::ROWS,
+    run: Run::Graph(run),
+};
+
+pass_options! {
+    /// Options of the pass.
+    pub struct Options for "defer" {
+        #[doc = "How many of a token's experts, the lowest-weighted, are computed during the next layer; 0 defers none. It changes results."]
+        pub experts: u32 = 0,
+    }
+}
 
 /// Runs the pass.
 ///
 /// # Errors
 /// [`PassError::NoExperts`], [`PassError::Deferred`].
-pub fn run(mut module: Module, options: &Options) -> Result<Module, PassError> {
-    let deferred = options.defer;
+pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
+    let deferred = context.options.of::<Options>().experts;
     if deferred == 0 {
         return Ok(module);
     }

@@ -24,7 +24,7 @@
 //! append takes from a rotation is fused last and without egg ([`append`]): an append has effects.
 //!
 //! Cost: a line of text for each op, which tells equal regions, and for each region that is unlike all before it about 40 nodes
-//! for each layer's 25 ops and the square of them in bits. A region has at most [`Options::fuse_region`] ops: what has no place for
+//! for each layer's 25 ops and the square of them in bits. A region has at most [`Options::region`] ops: what has no place for
 //! a cut in so many is cut all the same, and what could be fused across that cut is not.
 
 mod append;
@@ -41,7 +41,27 @@ use egg::{Rewrite, StopReason};
 use ixc_ir::graph::{Function, Module, ValueId};
 
 use crate::canonicalise::{self, compact};
-use crate::manager::{Options, PassError};
+use crate::error::PassError;
+use crate::options::{PassOptions, pass_options};
+use crate::pass::{Context, Pass, Run};
+
+/// The pass.
+pub static PASS: Pass = Pass {
+    name: "fuse",
+    doc: "Reads weights quantised, and fuses what one pass over memory can do.",
+    options: Options::ROWS,
+    run: Run::Graph(run),
+};
+
+pass_options! {
+    /// Options of the pass: the ops of twenty layers, where a layer is two regions; the longest chain of rules is 8 long.
+    pub struct Options for "fuse" {
+        #[doc = "Most ops that are one e-graph; choosing among their nodes takes the square of these in bits."]
+        pub region: usize = 512,
+        #[doc = "Most rounds of rewriting."]
+        pub rounds: usize = 32,
+    }
+}
 use language::{Node, Types};
 use region::{Piece, Spans};
 
@@ -49,13 +69,14 @@ use region::{Piece, Spans};
 ///
 /// # Errors
 /// When a function uses a value before it is defined, which the verifier refuses.
-pub fn run(mut module: Module, options: &Options) -> Result<Module, PassError> {
-    let mut fuser = Fuser::new(options);
+pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
+    let options: Options = context.options.of();
+    let mut fuser = Fuser::new(&options);
     for i in 0..module.functions.len() {
         let fused = fuser.function(&module, &module.functions[i])?;
         module.functions[i] = append::run(fused);
     }
-    canonicalise::run(module, options)
+    canonicalise::run(module, context)
 }
 
 /// What is fused already, by the region's text.
@@ -84,7 +105,7 @@ impl<'o> Fuser<'o> {
         // Without what nothing uses: it would be in the way of cuts.
         let function = &compact(function);
         let (runs_before, spans) = (self.runs.len(), Spans::new(function));
-        let cuts = spans.cut(function, self.options.fuse_region, |op| self.closed.op(op));
+        let cuts = spans.cut(function, self.options.region, |op| self.closed.op(op));
         let mut out = Function { name: function.name.clone(), ..Function::default() };
         let mut moved: Vec<Option<ValueId>> = vec![None; function.values.len()];
         for &param in &function.params {
@@ -129,7 +150,7 @@ impl<'o> Fuser<'o> {
             return Ok(Rc::clone(fused));
         }
         let [function] = &piece.module.functions[..] else { unreachable!("a region is one function") };
-        let (fused, run) = egraph::fuse(&piece.module, function, &self.rewrites, self.options.fuse_rounds)?;
+        let (fused, run) = egraph::fuse(&piece.module, function, &self.rewrites, self.options.rounds)?;
         self.runs.push(run);
         let fused = Rc::new(fused);
         self.fused.insert(key, Rc::clone(&fused));
@@ -270,7 +291,7 @@ mod tests {
         let options = Options::default();
         let (function, runs) = fused(&module, &options);
         assert_eq!(function.ops.len(), 10_000);
-        assert!(runs.iter().all(|run| run.nodes <= 8 * options.fuse_region), "{runs:?}");
-        assert!(runs.len() <= 10_000 / (options.fuse_region / 2) + 1, "{} runs", runs.len());
+        assert!(runs.iter().all(|run| run.nodes <= 8 * options.region), "{runs:?}");
+        assert!(runs.len() <= 10_000 / (options.region / 2) + 1, "{} runs", runs.len());
     }
 }

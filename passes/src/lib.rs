@@ -2,18 +2,31 @@
 //!
 //! | module | what it owns |
 //! | --- | --- |
-//! | [`manager`] | the table of passes, and running them with a check after each |
+//! | [`manager`] | the list of passes, and running them with a check after each |
 //! | [`canonicalise`] | dropping what does nothing, merging what repeats |
 //! | [`fuse`] | reading weights quantised, fusing (egg) |
 //! | [`defer`] | experts of least weight one layer later, where that is asked for |
+//! | [`pass`], [`error`] | what a pass is and knows, and what can go wrong in one |
+//! | [`options`] | options of passes, which each pass declares |
+//! | [`pack`] | the format that products read each weight in |
 //! | [`residency`] | when experts are loaded, where they do not all fit in memory |
-//! | [`schedule`] | the plan: kernels, work lists, barriers, one arena |
+//! | [`draft`] | what is between `lower` and `arena` |
+//! | [`pieces`] | how large the pieces of a plan for a grid are |
+//! | [`schedule`] | `lower`, `steps`, `arena`: kernels, work lists, barriers, one arena |
+//! | [`tile`] | how each weight's products are cut, by the caches |
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod canonicalise;
 pub mod defer;
+pub mod draft;
+pub mod error;
 pub mod fuse;
 pub mod manager;
+pub mod options;
+pub mod pack;
+pub mod pass;
+pub mod pieces;
 pub mod residency;
 pub mod schedule;
+pub mod tile;

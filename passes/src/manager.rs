@@ -1,114 +1,127 @@
-//! The pass manager: a table of graph passes, and the one way to run them.
+//! The pass manager: one flat list of passes, and the one way to run them.
 //!
 //! ```text
 //! ixc opt model.ix --passes canonicalise,fuse
+//! ixc opt fused.ix --model model.gguf --passes pack,tile,lower,steps,arena
 //! ```
 //!
-//! Needs: a module that verifies. Leaves: one that verifies; a pass that breaks it is named in the error.
+//! Needs: IR that verifies. Leaves: IR that verifies; a pass that breaks it is named in the error. A pass is a file with a `PASS` and one
+//! `run`; its options stand there, too. After each the IR can be printed and read back ([`Ir::text`], [`Ir::parse`]), so that what one
+//! left can be changed and the next be run on it.
 
 use ixc_ir::graph::Module;
-use ixc_ir::graph::verify::{VerifyError, verify};
+use ixc_ir::graph::parse::{ParseError, parse};
+use ixc_ir::graph::verify::verify;
+use ixc_ir::plan::Plan;
+use ixc_kernels::KernelSpec;
 
-use crate::{canonicalise, defer, fuse, residency};
+use crate::draft::Draft;
+use crate::error::{PassError, ScheduleError};
+use crate::options::{OptionError, OptionSet};
+use crate::pass::{Context, Pass, Run};
+use crate::schedule::{arena, lower, steps};
+use crate::{canonicalise, defer, fuse, pack, residency, tile};
 
-/// What passes may be told.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// Most ops that are one e-graph in `fuse`; choosing among their nodes takes the square of these in bits.
-    pub fuse_region: usize,
-    /// Most rounds of rewriting in `fuse`.
-    pub fuse_rounds: usize,
-    /// Bytes that experts' weights may take in memory; `None` where all of them stay there.
-    pub expert_memory: Option<u64>,
-    /// How many experts more than a token is routed to are predicted for the next layer; `None` where nothing is predicted.
-    pub predict_extra: Option<u32>,
-    /// How many of a token's experts, the lowest-weighted, are computed during the next layer; 0 defers none. It changes results.
-    pub defer: u32,
+/// All passes, from a graph as a frontend wrote it to a plan.
+pub static PASSES: &[&Pass] = &[
+    &canonicalise::PASS,
+    &fuse::PASS,
+    &defer::PASS,
+    &residency::PASS,
+    &pack::PASS,
+    &tile::PASS,
+    &lower::PASS,
+    &steps::PASS,
+    &arena::PASS,
+];
+
+/// What is between two passes.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Ir {
+    /// A graph.
+    Graph(Module),
+    /// Tasks, and what else a plan has.
+    Draft(Box<Draft>),
+    /// A plan.
+    Plan(Box<Plan<KernelSpec>>),
 }
 
-impl Default for Options {
-    /// The ops of twenty layers, where a layer is two regions; the longest chain of rules is 8 long.
-    fn default() -> Options {
-        Options { fuse_region: 512, fuse_rounds: 32, expert_memory: None, predict_extra: None, defer: 0 }
+impl Ir {
+    /// As text that reads back: a graph as graph IR, the rest as JSON.
+    pub fn text(&self) -> String {
+        // Maps with keys that are no strings are all that JSON cannot have; there are none.
+        let json = |value: serde_json::Result<String>| value.map(|text| text + "\n").unwrap_or_default();
+        match self {
+            Ir::Graph(module) => module.to_string(),
+            Ir::Draft(draft) => json(serde_json::to_string_pretty(&Text::Draft(draft.clone()))),
+            Ir::Plan(plan) => json(serde_json::to_string_pretty(&Text::Plan(plan.clone()))),
+        }
+    }
+
+    /// Reads what [`Ir::text`] wrote. Takes hostile text.
+    ///
+    /// # Errors
+    /// A [`TextError`].
+    pub fn parse(text: &str) -> Result<Ir, TextError> {
+        if !text.trim_start().starts_with('{') {
+            return Ok(Ir::Graph(parse(text)?));
+        }
+        match serde_json::from_str(text)? {
+            Text::Draft(draft) => {
+                draft.check()?;
+                Ok(Ir::Draft(draft))
+            }
+            Text::Plan(plan) => Ok(Ir::Plan(plan)),
+        }
+    }
+
+    /// What it is, for people.
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Ir::Graph(_) => "a graph",
+            Ir::Draft(_) => "tasks",
+            Ir::Plan(_) => "a plan",
+        }
     }
 }
 
-/// Why a pipeline ended.
+/// The JSON of what is no graph.
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Text {
+    Draft(Box<Draft>),
+    Plan(Box<Plan<KernelSpec>>),
+}
+
+/// Why text is no IR.
 #[derive(Debug, thiserror::Error)]
-pub enum PassError {
-    /// No pass has this name.
-    #[error("there is no pass {name:?}; there are {}", names())]
-    Unknown {
-        /// The name.
-        name: String,
-    },
-    /// What the pass was given does not verify.
-    #[error("the module does not verify: {0}")]
-    Input(#[source] Box<VerifyError>),
-    /// What the pass made does not verify: a bug in the pass.
-    #[error("after pass {pass} the module does not verify: {error}")]
-    Output {
-        /// The pass.
-        pass: &'static str,
-        /// What is wrong.
-        #[source]
-        error: Box<VerifyError>,
-    },
-    /// Experts are to be deferred, and there are none.
-    #[error("{deferred} experts of a token cannot be deferred: the model has no experts")]
-    NoExperts {
-        /// Experts that were to be deferred.
-        deferred: u32,
-    },
-    /// A token would have no expert left in its own layer.
-    #[error("{deferred} experts of a token cannot be deferred: a token has {top_k}, at most {} can be", top_k.saturating_sub(1))]
-    Deferred {
-        /// Experts that were to be deferred.
-        deferred: u32,
-        /// Experts of a token.
-        top_k: u64,
-    },
-    /// A value is used that no op before defines.
-    #[error("function @{function}: value {value} is used before it is defined")]
-    Undefined {
-        /// The function.
-        function: String,
-        /// Number of the value.
-        value: u32,
-    },
+pub enum TextError {
+    /// It is no graph.
+    #[error(transparent)]
+    Graph(#[from] ParseError),
+    /// It is no plan.
+    #[error("no tasks or plan as passes write them: {0}")]
+    Json(#[from] serde_json::Error),
+    /// Numbers in it name nothing.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
 }
 
-/// A pass.
-pub struct Pass {
-    /// Name, for `--passes`.
-    pub name: &'static str,
-    /// One line of documentation.
-    pub doc: &'static str,
-    /// The pass itself.
-    pub run: fn(Module, &Options) -> Result<Module, PassError>,
+/// The names of all passes, in their order.
+pub fn names() -> Vec<&'static str> {
+    PASSES.iter().map(|pass| pass.name).collect()
 }
 
-/// All graph passes, in the order of [`PIPELINE`].
-pub static PASSES: &[Pass] = &[
-    Pass { name: "canonicalise", doc: "Drops what does nothing and merges what repeats.", run: canonicalise::run },
-    Pass { name: "fuse", doc: "Reads weights quantised, and fuses what one pass over memory can do.", run: fuse::run },
-    Pass {
-        name: "defer",
-        doc: "Computes the experts of least weight one layer later, where that is asked for.",
-        run: defer::run,
-    },
-    Pass {
-        name: "residency",
-        doc: "Says when experts are loaded, waited for and given up, where memory does not hold all of them.",
-        run: residency::run,
-    },
-];
+/// The names of those that make a graph of a graph, in their order.
+pub fn graph_passes() -> Vec<&'static str> {
+    let graph = PASSES.iter().filter(|pass| matches!(pass.run, Run::Graph(_)));
+    graph.map(|pass| pass.name).collect()
+}
 
-/// What a model goes through before the schedule.
-pub static PIPELINE: &[&str] = &["canonicalise", "fuse", "defer", "residency"];
-
-fn names() -> String {
-    PASSES.iter().map(|pass| pass.name).collect::<Vec<_>>().join(", ")
+/// The names of those that make a plan of a graph, in their order.
+pub fn plan_passes() -> Vec<&'static str> {
+    let graph = graph_passes();
+    names().into_iter().filter(|name| !graph.contains(name)).collect()
 }
 
 /// The pass of a name.
@@ -116,43 +129,127 @@ fn names() -> String {
 /// # Errors
 /// [`PassError::Unknown`].
 pub fn find(name: &str) -> Result<&'static Pass, PassError> {
-    PASSES.iter().find(|pass| pass.name == name).ok_or_else(|| PassError::Unknown { name: name.to_string() })
+    let pass = PASSES.iter().find(|pass| pass.name == name);
+    pass.copied().ok_or_else(|| PassError::Unknown { name: name.to_string(), known: names() })
 }
 
-/// Runs passes by name, one after the other, and verifies before the first and after each.
+/// Sets an option by its text, `PASS.KEY = VALUE`.
 ///
 /// # Errors
-/// For a name that no pass has (before anything runs), and where the module, or what a pass made of it, does not verify.
-pub fn run_pipeline(mut module: Module, names: &[&str], options: &Options) -> Result<Module, PassError> {
+/// An [`OptionError`].
+pub fn set(options: &mut OptionSet, text: &str) -> Result<(), OptionError> {
+    let all = || PASSES.iter().flat_map(|pass| pass.options.iter().map(move |row| (pass.name, row)));
+    let Some((key, value)) = text.split_once('=') else {
+        let example =
+            all().next().map_or_else(String::new, |(pass, row)| format!("{pass}.{}={}", row.key, (row.default)()));
+        return Err(OptionError::Form { found: text.chars().take(64).collect(), example });
+    };
+    let key = key.trim();
+    match all().find(|(pass, row)| key.split_once('.') == Some((*pass, row.key))) {
+        Some((pass, row)) => options.set(pass, row, value.trim()),
+        None => {
+            let known = all().map(|(pass, row)| format!("{pass}.{}", row.key)).collect();
+            Err(OptionError::Unknown { found: key.chars().take(64).collect(), known })
+        }
+    }
+}
+
+/// Runs passes by name on a graph, those that make a graph of it.
+///
+/// # Errors
+/// As [`run`], and for a pass that makes something else.
+pub fn run_pipeline(module: Module, names: &[&str], context: &Context<'_>) -> Result<Module, PassError> {
+    for name in names {
+        let pass = find(name)?;
+        if !matches!(pass.run, Run::Graph(_)) {
+            return Err(PassError::Kind { pass: pass.name, expected: "a graph, of which it makes none", found: "one" });
+        }
+    }
+    match run(Ir::Graph(module), names, context)? {
+        Ir::Graph(module) => Ok(module),
+        other @ (Ir::Draft(_) | Ir::Plan(_)) => {
+            Err(PassError::Kind { pass: "none", expected: "a graph", found: other.kind() })
+        }
+    }
+}
+
+/// Runs passes by name, one after the other, and verifies graphs before the first and after each.
+///
+/// # Errors
+/// For a name that no pass has (before anything runs), where a pass takes something else than the one before made, and where a graph, or
+/// what a pass made of it, does not verify.
+pub fn run(ir: Ir, names: &[&str], context: &Context<'_>) -> Result<Ir, PassError> {
     let passes = names.iter().map(|name| find(name)).collect::<Result<Vec<_>, _>>()?;
-    verify(&module).map_err(|error| PassError::Input(Box::new(error)))?;
-    for pass in passes {
+    if let Ir::Graph(module) = &ir {
+        verify(module).map_err(|error| PassError::Input(Box::new(error)))?;
+    }
+    passes.into_iter().try_fold(ir, |ir, pass| pass.apply(ir, context))
+}
+
+impl Pass {
+    fn apply(&self, ir: Ir, context: &Context<'_>) -> Result<Ir, PassError> {
+        let kind = |expected: &'static str, ir: &Ir| PassError::Kind { pass: self.name, expected, found: ir.kind() };
+        match (self.run, ir) {
+            (Run::Graph(run), Ir::Graph(module)) => self.graph(run, module, context).map(Ir::Graph),
+            (Run::Lower(run), Ir::Graph(module)) => Ok(Ir::Draft(Box::new(run(&module, context)?))),
+            (Run::Draft(run), Ir::Draft(draft)) => Ok(Ir::Draft(Box::new(run(*draft, context)?))),
+            (Run::Plan(run), Ir::Draft(draft)) => Ok(Ir::Plan(Box::new(run(*draft, context)?))),
+            (Run::Graph(_) | Run::Lower(_), ir @ (Ir::Draft(_) | Ir::Plan(_))) => Err(kind("a graph", &ir)),
+            (Run::Draft(_) | Run::Plan(_), ir @ (Ir::Graph(_) | Ir::Plan(_))) => Err(kind("tasks", &ir)),
+        }
+    }
+
+    fn graph(
+        &self,
+        run: fn(Module, &Context<'_>) -> Result<Module, PassError>,
+        module: Module,
+        context: &Context<'_>,
+    ) -> Result<Module, PassError> {
         let ops = |module: &Module| module.functions.iter().map(|function| function.ops.len()).sum::<usize>();
         let before = module.clone();
-        module = (pass.run)(module, options)?;
-        verify(&module).map_err(|error| PassError::Output { pass: pass.name, error: Box::new(error) })?;
+        let module = run(module, context)?;
+        verify(&module).map_err(|error| PassError::Output { pass: self.name, error: Box::new(error) })?;
         let changed = module != before;
-        tracing::debug!(pass = pass.name, changed, ops_before = ops(&before), ops = ops(&module), "pass");
+        tracing::debug!(pass = self.name, changed, ops_before = ops(&before), ops = ops(&module), "pass");
+        Ok(module)
     }
-    Ok(module)
 }
 
 #[cfg(test)]
 mod tests {
+    use ixc_targets::Target;
+
     use super::*;
 
     #[test]
-    fn the_pipeline_names_passes_in_the_order_of_the_table() {
-        let table: Vec<&str> = PASSES.iter().map(|pass| pass.name).collect();
-        assert_eq!(PIPELINE, table);
+    fn an_unknown_pass_is_refused_with_the_names_there_are() {
+        let error = run_pipeline(Module::default(), &["fuze"], &Context::new(Target::AVX2));
+        assert_eq!(
+            error.err().map(|e| e.to_string()).as_deref(),
+            Some(
+                "there is no pass \"fuze\"; there are canonicalise, fuse, defer, residency, pack, tile, lower, steps, arena"
+            )
+        );
     }
 
     #[test]
-    fn an_unknown_pass_is_refused_with_the_names_there_are() {
-        let error = run_pipeline(Module::default(), &["fuze"], &Options::default());
-        assert_eq!(
-            error.err().map(|e| e.to_string()).as_deref(),
-            Some("there is no pass \"fuze\"; there are canonicalise, fuse, defer, residency")
+    fn a_pass_says_what_it_takes() {
+        let error = run(Ir::Graph(Module::default()), &["steps"], &Context::new(Target::AVX2));
+        let error = error.err().map(|e| e.to_string());
+        assert_eq!(error.as_deref(), Some("pass steps takes tasks; what it was given is a graph"));
+    }
+
+    #[test]
+    fn options_are_set_by_text_and_wrong_ones_say_what_is_right() {
+        let mut options = OptionSet::default();
+        let mut error = |text: &str| set(&mut options, text).unwrap_err().to_string();
+        assert_eq!(error("fuse"), "\"fuse\" is no option of a pass; expected PASS.KEY=VALUE, such as fuse.region=512");
+        assert!(
+            error("fuse.speed=1")
+                .starts_with("no pass has an option \"fuse.speed\"; there are fuse.region, fuse.rounds, ")
         );
+        assert_eq!(error("fuse.region=many"), "fuse.region is \"many\"; expected a number");
+        set(&mut options, "residency.memory = none").unwrap();
+        assert_eq!(options.of::<residency::Options>().memory, None);
     }
 }

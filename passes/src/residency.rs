@@ -1,7 +1,7 @@
 //! `residency`: where experts do not all fit in memory, says in the graph when each layer's are loaded, needed and given up.
 //!
 //! Needs: fused ops, for prediction; loading alone is made explicit in graphs as a frontend writes them, too. Leaves: the same
-//! function. Where [`Options::expert_memory`] is not said, or holds the experts of all layers as they are stored and as kernels
+//! function. Where [`Options::memory`] is not said, or holds the experts of all layers as they are stored and as kernels
 //! read them, nothing changes. Otherwise each layer's experts are asked for directly after its `route`, waited for before the first
 //! op that reads them, which takes its ids from there, and given up after the last. Tokens from one `expert.slots` order all that.
 //!
@@ -23,7 +23,7 @@
 //!   %12 = expert.evict %9, %y {layer = 0} : token
 //! ```
 //!
-//! **Prediction** ([`Options::predict_extra`]): a layer's router is applied a layer early, to the residual between attention and
+//! **Prediction** ([`Options::predict`]): a layer's router is applied a layer early, to the residual between attention and
 //! experts of the layer before (Eliseev and Mazur 2023, section 3.2), and what it names is prefetched as `predicted` behind what the
 //! layer before needs. It is computed beside that layer's own router, of a chain as long, so it takes no barrier; and reads
 //! of the next layer begin before this one's experts have been multiplied with. Which ops that takes is found by walking from the
@@ -45,14 +45,35 @@ use ixc_ir::graph::op::Effect;
 use ixc_ir::graph::{Attr, Function, Held, Module, Op, OpKind, Operand, Type, ValueId, Weight, WeightId};
 
 use crate::canonicalise::compact;
-use crate::manager::{Options, PassError};
+use crate::error::PassError;
+use crate::options::{PassOptions, pass_options};
+use crate::pass::{Context, Pass, Run};
+
+/// The pass.
+pub static PASS: Pass = Pass {
+    name: "residency",
+    doc: "Says when experts are loaded, waited for and given up, where memory does not hold all of them.",
+    options: Options::ROWS,
+    run: Run::Graph(run),
+};
+
+pass_options! {
+    /// Options of the pass.
+    pub struct Options for "residency" {
+        #[doc = "Bytes that experts' weights may take in memory; `none` where all of them stay there."]
+        pub memory: Option<u64> = None,
+        #[doc = "How many experts more than a token is routed to are predicted for the next layer; `none` predicts nothing."]
+        pub predict: Option<u32> = None,
+    }
+}
 
 /// Runs the pass.
 ///
 /// # Errors
 /// None; passes have one signature.
-pub fn run(mut module: Module, options: &Options) -> Result<Module, PassError> {
-    let Some(memory) = options.expert_memory else { return Ok(module) };
+pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
+    let options: Options = context.options.of();
+    let Some(memory) = options.memory else { return Ok(module) };
     for i in 0..module.functions.len() {
         let function = &module.functions[i];
         // Who has it already has said what is to be loaded when.
@@ -69,7 +90,7 @@ pub fn run(mut module: Module, options: &Options) -> Result<Module, PassError> {
         }
         let layers = uses.layers(&module, function);
         if !layers.is_empty() {
-            module.functions[i] = compact(&explicit(function, &uses, &layers, options.predict_extra));
+            module.functions[i] = compact(&explicit(function, &uses, &layers, options.predict));
         }
     }
     Ok(module)

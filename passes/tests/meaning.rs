@@ -4,7 +4,16 @@ use ixc_ir::graph::interpret::{Interpreter, Value};
 use ixc_ir::graph::parse::parse;
 use ixc_ir::graph::random::{Formats, RandomModule, Rng, arguments, random_model, random_module};
 use ixc_ir::graph::{Module, OpKind};
-use ixc_passes::manager::{Options, PIPELINE, PassError, run_pipeline};
+use ixc_passes::error::PassError;
+use ixc_passes::manager::{graph_passes, run_pipeline};
+use ixc_passes::pass::Context;
+use ixc_passes::{defer, fuse, residency};
+use ixc_targets::Target;
+
+/// What passes are told where a test tells them nothing.
+fn context() -> Context<'static> {
+    Context::new(Target::AVX2)
+}
 
 /// Results before and after the pipeline.
 fn both(m: &RandomModule, seed: u64) -> (Vec<Value>, Vec<Value>) {
@@ -15,7 +24,7 @@ fn both(m: &RandomModule, seed: u64) -> (Vec<Value>, Vec<Value>) {
             .run(&name, arguments(&m.module, &name, seed))
             .unwrap_or_else(|e| panic!("seed {seed}: {e}\n{module}"))
     };
-    let fused = run_pipeline(m.module.clone(), PIPELINE, &Options::default())
+    let fused = run_pipeline(m.module.clone(), &graph_passes(), &context())
         .unwrap_or_else(|e| panic!("seed {seed}: {e}\n{}", m.module));
     (run(&m.module), run(&fused))
 }
@@ -85,8 +94,7 @@ fn models_of_all_formats_keep_their_logits_but_for_quantised_rows() {
 fn every_projection_of_a_model_is_fused() {
     for seed in 0..40 {
         let m = random_model(seed, if seed.is_multiple_of(2) { Formats::All } else { Formats::F32 });
-        let fused =
-            run_pipeline(m.module, PIPELINE, &Options::default()).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let fused = run_pipeline(m.module, &graph_passes(), &context()).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         let ops: Vec<OpKind> = fused.functions[0].ops.iter().map(|op| op.kind).collect();
         assert!(ops.contains(&OpKind::LinearQkv) && ops.contains(&OpKind::RopeAppend), "seed {seed}\n{fused}");
         for kind in [OpKind::Matmul, OpKind::Add, OpKind::AddBias, OpKind::Rope, OpKind::KvAppend] {
@@ -99,9 +107,9 @@ fn every_projection_of_a_model_is_fused() {
 fn running_the_pipeline_again_changes_nothing() {
     for seed in 0..20 {
         let m = random_model(seed, Formats::F32);
-        let once = run_pipeline(m.module, PIPELINE, &Options::default()).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+        let once = run_pipeline(m.module, &graph_passes(), &context()).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         let twice =
-            run_pipeline(once.clone(), PIPELINE, &Options::default()).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+            run_pipeline(once.clone(), &graph_passes(), &context()).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
         assert_eq!(once.to_string(), twice.to_string(), "seed {seed}");
     }
 }
@@ -112,17 +120,18 @@ fn residency_and_prediction_keep_all_results() {
     let mut explicit = 0;
     for seed in 0..40 {
         let m = random_model(seed, if seed.is_multiple_of(4) { Formats::All } else { Formats::F32 });
-        let run = |options: &Options| {
+        let run = |context: &Context<'_>| {
             let module =
-                run_pipeline(m.module.clone(), PIPELINE, options).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+                run_pipeline(m.module.clone(), &graph_passes(), context).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
             let interpreted = Interpreter::new(&module, &m.weights)
                 .and_then(|mut interpreter| interpreter.run("step", arguments(&module, "step", seed)));
             let waits = module.functions[0].ops.iter().filter(|op| op.kind == OpKind::ExpertWait).count();
             (interpreted.unwrap_or_else(|e| panic!("seed {seed}: {e}\n{module}")), waits)
         };
-        let (resident, _) = run(&Options::default());
+        let (resident, _) = run(&context());
         for predict_extra in [None, Some(0), Some(100)] {
-            let (streamed, waits) = run(&Options { expert_memory: Some(0), predict_extra, ..Options::default() });
+            let (streamed, waits) =
+                run(&context().with(&residency::Options { memory: Some(0), predict: predict_extra }));
             assert_eq!(streamed, resident, "seed {seed}");
             explicit += waits;
         }
@@ -162,8 +171,10 @@ func @f(%kv: token<@kv.0>, %pos: i32[T], %k: f32[T, 1, 8], %x: f32[T, 8], %h: f3
         (0..6).map(|_| floats(6 * 8 * 8).iter().flat_map(|x| x.to_le_bytes()).collect()).collect();
     let arguments = arguments(&module, "f", 3);
     let run = |defer: u32, expert_memory: Option<u64>| {
-        let options = Options { defer, expert_memory, ..Options::default() };
-        let module = run_pipeline(module.clone(), &["defer", "residency"], &options).unwrap();
+        let context = context()
+            .with(&defer::Options { experts: defer })
+            .with(&residency::Options { memory: expert_memory, predict: None });
+        let module = run_pipeline(module.clone(), &["defer", "residency"], &context).unwrap();
         let splits = module.functions[0].ops.iter().filter(|op| op.kind == OpKind::ExpertSplit).count();
         assert_eq!(splits, usize::from(defer > 0), "{module}");
         let mut results = Interpreter::new(&module, &weights).unwrap().run("f", arguments.clone()).unwrap();
@@ -183,7 +194,7 @@ fn deferral_is_refused_where_nothing_can_be_deferred() {
     let mut refused = [0; 2];
     for seed in 0..20 {
         let m = random_model(seed, Formats::F32);
-        match run_pipeline(m.module, PIPELINE, &Options { defer: 100, ..Options::default() }) {
+        match run_pipeline(m.module, &graph_passes(), &context().with(&defer::Options { experts: 100 })) {
             Err(PassError::NoExperts { deferred: 100 }) => refused[0] += 1,
             Err(PassError::Deferred { deferred: 100, .. }) => refused[1] += 1,
             other => panic!("seed {seed}: {other:?}"),
@@ -199,8 +210,10 @@ fn the_last_layer_defers_nothing() {
     for seed in 0..90 {
         let m = random_model(seed, if seed.is_multiple_of(4) { Formats::All } else { Formats::F32 });
         let run = |expert_memory, predict_extra| {
-            let options = Options { defer: 1, expert_memory, predict_extra, ..Options::default() };
-            run_pipeline(m.module.clone(), PIPELINE, &options)
+            let context = context()
+                .with(&defer::Options { experts: 1 })
+                .with(&residency::Options { memory: expert_memory, predict: predict_extra });
+            run_pipeline(m.module.clone(), &graph_passes(), &context)
         };
         let Ok(deferred) = run(None, None) else { continue };
         let ops = &deferred.functions[0].ops;
@@ -235,13 +248,17 @@ fn regions_that_are_cut_anywhere_keep_their_results() {
     for seed in 0..40 {
         let m = random_model(seed, Formats::F32);
         let run = |fuse_region| {
-            let module = run_pipeline(m.module.clone(), PIPELINE, &Options { fuse_region, ..Options::default() });
+            let module = run_pipeline(
+                m.module.clone(),
+                &graph_passes(),
+                &context().with(&fuse::Options { region: fuse_region, ..fuse::Options::default() }),
+            );
             let module = module.unwrap_or_else(|e| panic!("seed {seed}: {e}"));
             let mut interpreter = Interpreter::new(&module, &m.weights).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
             let results = interpreter.run("step", arguments(&module, "step", seed));
             (module.functions[0].ops.len(), results.unwrap_or_else(|e| panic!("seed {seed}: {e}\n{module}")))
         };
-        let (ops, whole) = run(Options::default().fuse_region);
+        let (ops, whole) = run(fuse::Options::default().region);
         for longest in [0, 1, 2, 3, 7] {
             let (cut_ops, cut) = run(longest);
             unlike += usize::from(cut_ops != ops);

@@ -3,31 +3,52 @@
 use ixc_ir::format::Format;
 use ixc_ir::graph::random::{Formats, RandomModule, Rng, mutated, random_model};
 use ixc_ir::graph::verify::verify;
-use ixc_ir::graph::{OpKind, Place};
+use ixc_ir::graph::{Module, OpKind, Place};
 use ixc_ir::plan::{BufferId, Plan, RowAxis, RowCount, Source, SourceFile, Step};
 use ixc_kernels::signature::Role;
 use ixc_kernels::{KernelSpec, Linear, Shape, Swiglu};
-use ixc_passes::manager::{Options, PIPELINE, run_pipeline};
-use ixc_passes::schedule::{self, MatrixTarget, ScheduleError, Settings};
+use ixc_passes::error::{PassError, ScheduleError};
+use ixc_passes::manager::{self, Ir, graph_passes, plan_passes};
+use ixc_passes::options::OptionSet;
+use ixc_passes::pass::{Context, Facts};
+use ixc_passes::{defer, pack, residency};
+use ixc_targets::Target;
 
 const MAX_TOKENS: u32 = 24;
 
-const TARGETS: [MatrixTarget; 3] = [
-    MatrixTarget { packed: false, tiles: false },
-    MatrixTarget { packed: true, tiles: false },
-    MatrixTarget { packed: true, tiles: true },
-];
+/// Targets, and whether weights are packed.
+const TARGETS: [(Target, bool); 3] = [(Target::AVX2, false), (Target::AVX2, true), (Target::AMX, true)];
 
-fn settings(bytes: u64, matrix: MatrixTarget) -> Settings {
-    Settings {
+/// A module with its weights' bytes and the length of their file.
+struct Made<'m> {
+    module: Module,
+    weights: &'m Vec<Vec<u8>>,
+    bytes: u64,
+}
+
+/// The plan that passes make of a module, and the graph it was made of.
+fn planned(
+    made: Made<'_>,
+    pipeline: &[&str],
+    (target, packed): (Target, bool),
+    options: &OptionSet,
+) -> Result<(Plan<KernelSpec>, Module), PassError> {
+    let facts = Facts {
         architecture: "test".to_string(),
-        target: "portable".to_string(),
         max_tokens: MAX_TOKENS,
         context_length: 128,
-        matrix,
         pieces: None,
-        files: vec![SourceFile { path: "model.gguf".to_string(), bytes, header_crc: 0, header_bytes: 0 }],
+        files: vec![SourceFile { path: "model.gguf".to_string(), bytes: made.bytes, header_crc: 0, header_bytes: 0 }],
         tokenizer: Vec::new(),
+        weights: made.weights,
+    };
+    let options = options.clone().with(&pack::Options { weights: packed });
+    let context = Context { target, caches: target.row().caches(), options, facts: Some(facts) };
+    let module = manager::run_pipeline(made.module, pipeline, &context)?;
+    let module = manager::run_pipeline(module, &["pack", "tile"], &context)?;
+    match manager::run(Ir::Graph(module.clone()), &plan_passes(), &context)? {
+        Ir::Plan(plan) => Ok((*plan, module)),
+        other => panic!("{} is no plan", other.kind()),
     }
 }
 
@@ -42,20 +63,19 @@ fn place(m: &mut RandomModule) -> u64 {
 }
 
 fn plan(seed: u64, pipeline: &[&str]) -> (Plan<KernelSpec>, usize) {
-    plan_for(seed, pipeline, MatrixTarget::default())
+    plan_for(seed, pipeline, TARGETS[0])
 }
 
-fn plan_for(seed: u64, pipeline: &[&str], matrix: MatrixTarget) -> (Plan<KernelSpec>, usize) {
-    plan_with(seed, pipeline, matrix, &Options::default())
+fn plan_for(seed: u64, pipeline: &[&str], target: (Target, bool)) -> (Plan<KernelSpec>, usize) {
+    plan_with(seed, pipeline, target, &OptionSet::default())
 }
 
-fn plan_with(seed: u64, pipeline: &[&str], matrix: MatrixTarget, options: &Options) -> (Plan<KernelSpec>, usize) {
+fn plan_with(seed: u64, pipeline: &[&str], target: (Target, bool), options: &OptionSet) -> (Plan<KernelSpec>, usize) {
     let mut m = random_model(seed, if seed.is_multiple_of(2) { Formats::All } else { Formats::F32 });
     let bytes = place(&mut m);
-    let module = run_pipeline(m.module, pipeline, options).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
+    let made = Made { module: m.module, weights: &m.weights, bytes };
+    let (plan, module) = planned(made, pipeline, target, options).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
     let layers = module.functions[0].ops.iter().filter(|op| op.kind == OpKind::Attention).count();
-    let plan = schedule::run(&module, &m.weights, settings(bytes, matrix))
-        .unwrap_or_else(|e| panic!("seed {seed}: {e}\n{module}"));
     (plan, layers)
 }
 
@@ -126,7 +146,7 @@ fn check(seed: u64, plan: &Plan<KernelSpec>) {
 fn data_are_written_before_they_are_read_and_buffers_in_use_never_overlap() {
     for seed in 0..40 {
         for target in TARGETS {
-            check(seed, &plan_for(seed, PIPELINE, target).0);
+            check(seed, &plan_for(seed, &graph_passes(), target).0);
             check(seed, &plan_for(seed, &[], target).0);
         }
     }
@@ -138,15 +158,13 @@ fn packed_weights_have_kernels_for_packed_weights_and_nothing_else_does() {
     let (mut packed, mut floats) = (0, 0);
     for seed in 0..60 {
         for target in TARGETS {
-            let (plan, _) = plan_for(seed, PIPELINE, target);
+            let (plan, _) = plan_for(seed, &graph_passes(), target);
             for weight in &plan.weights {
                 packed += usize::from(weight.is_packed_at_load());
                 let bytes = weight.bytes_in(weight.stored);
                 assert_eq!(bytes, Some(weight.bytes), "seed {seed}: {}", weight.name);
                 assert!(weight.bytes_in(weight.format).is_some(), "seed {seed}: {}", weight.name);
-                assert!(
-                    weight.format == weight.stored || target.packed && weight.format.unpacked() == Some(weight.stored)
-                );
+                assert!(weight.format == weight.stored || target.1 && weight.format.unpacked() == Some(weight.stored));
             }
             let tasks = plan.steps.iter().filter_map(|step| match step {
                 Step::Run { tasks } => Some(tasks),
@@ -176,10 +194,10 @@ fn packed_weights_have_kernels_for_packed_weights_and_nothing_else_does() {
                     }
                     assert_eq!(tile as usize % strips, 0, "seed {seed}: {}", task.label);
                     if shape == Shape::Tiles {
-                        assert!(target.tiles && strips > 1 && tile % 32 == 0, "seed {seed}: {}", task.label);
+                        assert!(target == TARGETS[2] && strips > 1 && tile % 32 == 0, "seed {seed}: {}", task.label);
                     }
                     let own = formats[0].activation();
-                    let right = match (own.row().tiles, target.tiles) {
+                    let right = match (own.row().tiles, target == TARGETS[2]) {
                         (Some(tiles), true) if own.is_quantised() || formats[0].tile_activation().is_some() => tiles,
                         _ => own,
                     };
@@ -203,7 +221,7 @@ const STEPS_AROUND: usize = 4;
 #[test]
 fn a_layer_has_as_many_steps_as_its_longest_chain() {
     for seed in (1..40).step_by(2) {
-        let (plan, layers) = plan(seed, PIPELINE);
+        let (plan, layers) = plan(seed, &graph_passes());
         let layer = if plan.buckets > 0 { STEPS_OF_EXPERTS } else { STEPS_OF_DENSE };
         assert_eq!(plan.steps.len(), layers * layer + STEPS_AROUND, "seed {seed}");
     }
@@ -224,18 +242,19 @@ fn readers(plan: &Plan<KernelSpec>, group: usize) -> Vec<usize> {
 
 #[test]
 fn experts_are_requested_and_released_around_what_reads_them_and_no_barrier_is_added() {
-    let residency = |predict_extra| Options { expert_memory: Some(0), predict_extra, ..Options::default() };
+    let all = &graph_passes()[..];
+    let residency = |predict| OptionSet::default().with(&residency::Options { memory: Some(0), predict });
     let runs = |plan: &Plan<KernelSpec>| plan.steps.iter().filter(|step| matches!(step, Step::Run { .. })).count();
     let (mut groups, mut predictions) = (0, 0);
     for seed in 0..40 {
         for target in TARGETS {
-            let (resident, layers) = plan_for(seed, PIPELINE, target);
-            for (predict_extra, pipeline) in [(None, PIPELINE), (Some(1), PIPELINE), (None, &["residency"][..])] {
+            let (resident, layers) = plan_for(seed, &graph_passes(), target);
+            for (predict_extra, pipeline) in [(None, all), (Some(1), all), (None, &["residency"][..])] {
                 let (plan, _) = plan_with(seed, pipeline, target, &residency(predict_extra));
                 check(seed, &plan);
                 let accesses = accesses(&plan);
                 assert_eq!(plan.expert_groups.len(), if resident.buckets > 0 { layers } else { 0 }, "seed {seed}");
-                if pipeline == PIPELINE {
+                if pipeline == all {
                     assert_eq!(runs(&plan), runs(&resident), "seed {seed}");
                 }
                 for (group, facts) in plan.expert_groups.iter().enumerate() {
@@ -290,12 +309,13 @@ fn deferred_experts_have_windows_of_their_own() {
     let (mut windows, mut again) = (0, 0);
     for seed in 0..40 {
         for target in TARGETS {
-            if plan_for(seed, PIPELINE, target).0.buckets == 0 {
+            if plan_for(seed, &graph_passes(), target).0.buckets == 0 {
                 continue;
             }
             for (expert_memory, predict_extra) in [(None, None), (Some(0), None), (Some(0), Some(1))] {
-                let options = Options { defer: 1, expert_memory, predict_extra, ..Options::default() };
-                let (plan, layers) = plan_with(seed, PIPELINE, target, &options);
+                let residency = residency::Options { memory: expert_memory, predict: predict_extra };
+                let options = OptionSet::default().with(&defer::Options { experts: 1 }).with(&residency);
+                let (plan, layers) = plan_with(seed, &graph_passes(), target, &options);
                 check(seed, &plan);
                 if expert_memory.is_none() {
                     assert!(plan.expert_groups.is_empty());
@@ -354,7 +374,7 @@ fn deferred_experts_have_windows_of_their_own() {
 
 #[test]
 fn the_same_module_gives_the_same_plan() {
-    assert_eq!(plan(3, PIPELINE).0, plan(3, PIPELINE).0);
+    assert_eq!(plan(3, &graph_passes()).0, plan(3, &graph_passes()).0);
 }
 
 /// Text that verifies but that no frontend writes: a typed error or a plan, never a panic.
@@ -372,13 +392,18 @@ fn any_module_that_verifies_gets_a_plan_or_an_error() {
         if verify(&module).is_err() {
             continue;
         }
-        if let Ok(plan) = schedule::run(&module, &m.weights, settings(bytes, MatrixTarget::default())) {
-            check(seed, &plan);
-            plans += 1;
-        }
-        let fused = run_pipeline(module, PIPELINE, &Options::default()).unwrap_or_else(|e| panic!("seed {seed}: {e}"));
-        if let Ok(plan) = schedule::run(&fused, &m.weights, settings(bytes, MatrixTarget::default())) {
-            check(seed, &plan);
+        let made = |module: &Module| Made { module: module.clone(), weights: &m.weights, bytes };
+        for (target, pipeline) in
+            [(TARGETS[0], &[][..]), (TARGETS[0], &graph_passes()[..]), (TARGETS[2], &graph_passes())]
+        {
+            match planned(made(&module), pipeline, target, &OptionSet::default()) {
+                Ok((plan, _)) => {
+                    check(seed, &plan);
+                    plans += usize::from(pipeline.is_empty());
+                }
+                Err(PassError::Schedule(_)) => {}
+                Err(error) => panic!("seed {seed}: {error}"),
+            }
         }
     }
     assert!(plans > 0);
@@ -388,9 +413,12 @@ fn any_module_that_verifies_gets_a_plan_or_an_error() {
 fn weights_beyond_their_file_are_refused() {
     let mut m = random_model(1, Formats::F32);
     let bytes = place(&mut m);
-    let error = schedule::run(&m.module, &m.weights, settings(bytes - 1, MatrixTarget::default()));
-    assert!(matches!(error, Err(ScheduleError::Place { .. })), "{error:?}");
+    let plan = |module: &Module, bytes: u64| {
+        planned(Made { module: module.clone(), weights: &m.weights, bytes }, &[], TARGETS[0], &OptionSet::default())
+    };
+    let error = plan(&m.module, bytes - 1);
+    assert!(matches!(error, Err(PassError::Schedule(ScheduleError::Place { .. }))), "{error:?}");
     m.module.weights[0].place = None;
-    let error = schedule::run(&m.module, &m.weights, settings(bytes, MatrixTarget::default()));
-    assert!(matches!(error, Err(ScheduleError::NoPlace { .. })), "{error:?}");
+    let error = plan(&m.module, bytes);
+    assert!(matches!(error, Err(PassError::Schedule(ScheduleError::NoPlace { .. }))), "{error:?}");
 }

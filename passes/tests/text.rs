@@ -1,55 +1,87 @@
 //! IR text tests: each file of `tests/ir` is a list of passes, a module, and what they make of it. `IXC_BLESS=1` rewrites
 //! the expectation. A file's first example is the one that stands in the pass's documentation.
 //!
-//! The pass `schedule` gives the plan as text, for 8 tokens a step; weights without a place lie one after the other. A line
-//! `// matrix: packed,tiles` says what the target's kernels can do, and `// residency: 1000` or `// residency: 1000,1` how many bytes
-//! of experts fit in memory, and how many experts more than those of a token are predicted; `// defer: 1` how many are deferred. `// pieces:
-//! beside` or `// pieces: chained` cuts the plan into pieces, small ones.
+//! A plan is shown as `ixc dump --stage plan` shows it, for 8 tokens a step; weights without a place lie one after the other. Lines before the
+//! module say what passes are told: `// target: amx` (else avx2), `// set: residency.memory = 1000` options, `// caches: 32,256,2048` KiB of a
+//! core's caches. `// pieces: beside` or `// pieces: chained` cuts the plan into pieces, small ones.
 
 use std::fs;
 use std::path::Path;
 
+use ixc_ir::graph::Place;
 use ixc_ir::graph::parse::parse;
-use ixc_ir::graph::{Module, Place};
 use ixc_ir::plan::SourceFile;
 use ixc_ir::plan::print::print;
-use ixc_passes::manager::{Options, run_pipeline};
+use ixc_passes::manager::{self, Ir};
+use ixc_passes::pass::{Context, Facts};
 use ixc_passes::schedule::pieces::{Pieces, Slices, Sums};
-use ixc_passes::schedule::{self, MatrixTarget, Settings};
+use ixc_targets::{CoreCaches, Target};
 
 const BECOMES: &str = "// becomes\n";
 
-fn run(
-    passes: &[&str],
-    options: &Options,
-    matrix: MatrixTarget,
-    pieces: Option<Pieces>,
-    mut module: Module,
-) -> Result<String, Box<dyn std::error::Error>> {
-    let (graph, plan): (Vec<&str>, Vec<&str>) = passes.iter().partition(|pass| **pass != "schedule");
-    module = run_pipeline(module, &graph, options)?;
-    if plan.is_empty() {
-        return Ok(module.to_string());
+/// What the line of this name says, for each that there is.
+fn said<'t>(input: &'t str, name: &str) -> impl Iterator<Item = &'t str> {
+    let start = format!("// {name}: ");
+    input.lines().filter_map(move |line| line.strip_prefix(&start))
+}
+
+fn run(input: &str) -> Result<String, Box<dyn std::error::Error>> {
+    let mut module = parse(input)?;
+    let passes: Vec<&str> = said(input, "passes").next().ok_or("no `// passes:`")?.split(',').collect();
+    let target =
+        said(input, "target").next().map(|name| Target::from_name(name).ok_or("no such target")).transpose()?;
+    let mut context = Context::new(target.unwrap_or(Target::AVX2));
+    for option in said(input, "set") {
+        manager::set(&mut context.options, option)?;
     }
-    let mut end = 0;
-    for weight in &mut module.weights {
-        weight.place.get_or_insert(Place { file: 0, offset: end });
-        let lead: u64 = weight.shape.iter().rev().skip(1).product();
-        end += weight.format.row_bytes(*weight.shape.last().ok_or("no shape")?).ok_or("no row")? * lead;
+    if let Some(caches) = said(input, "caches").next() {
+        let bytes: Vec<u64> =
+            caches.split(',').map(|kib| kib.parse::<u64>().map(|kib| kib << 10)).collect::<Result<_, _>>()?;
+        let [l1d, l2, l3] = bytes[..] else { return Err("three caches".into()) };
+        context.caches = CoreCaches { l1d, l2, l3 };
     }
-    let file = SourceFile { path: "model.gguf".to_string(), bytes: end, header_crc: 0, header_bytes: 0 };
-    let settings = Settings {
+    let pieces = said(input, "pieces").next().map(|words| {
+        let sums = if words.contains("beside") { Sums::Beside } else { Sums::InProducts };
+        let dense = Slices { bytes: 5000, rows: 32, dot: 256, row: 4096, sums };
+        let experts = Slices { bytes: 20000, rows: 32, dot: 512, row: 4096, sums };
+        let heads_bytes = if words.contains("heads") { 3000 } else { 600 };
+        let norm = if words.contains("norms") { 256 } else { u32::MAX };
+        Pieces { dense, experts, elements: 128, silu: 128, norm, positions: 32, context: 64, heads_bytes }
+    });
+    let mut file = SourceFile { path: "model.gguf".to_string(), bytes: 0, header_crc: 0, header_bytes: 0 };
+    if passes.contains(&"lower") {
+        for weight in &mut module.weights {
+            weight.place.get_or_insert(Place { file: 0, offset: file.bytes });
+            let lead: u64 = weight.shape.iter().rev().skip(1).product();
+            file.bytes += weight.format.row_bytes(*weight.shape.last().ok_or("no shape")?).ok_or("no row")? * lead;
+        }
+    }
+    let bytes: Vec<Vec<u8>> = Vec::new();
+    let facts = Facts {
         architecture: "test".to_string(),
-        target: "avx2".to_string(),
         max_tokens: 8,
         context_length: 64,
-        matrix,
         pieces,
         files: vec![file],
         tokenizer: Vec::new(),
+        weights: &bytes,
     };
-    let bytes: Vec<Vec<u8>> = Vec::new();
-    Ok(print(&schedule::run(&module, &bytes, settings)?, |kernel| kernel.name()))
+    let Context { target, caches, options, .. } = context;
+    let context = Context { target, caches, options, facts: Some(facts) };
+    // Through its text after each pass: what one leaves is all that the next needs.
+    let mut ir = Ir::Graph(module);
+    for pass in passes {
+        ir = manager::run(ir, &[pass], &context)?;
+        let read = Ir::parse(&ir.text())?;
+        if read.text() != ir.text() {
+            return Err(format!("what {pass} leaves does not read back").into());
+        }
+        ir = read;
+    }
+    Ok(match ir {
+        Ir::Plan(plan) => print(&plan, |kernel| kernel.name()),
+        ir @ (Ir::Graph(_) | Ir::Draft(_)) => ir.text(),
+    })
 }
 
 #[test]
@@ -62,38 +94,12 @@ fn passes_make_of_each_file_what_it_says() -> Result<(), Box<dyn std::error::Err
     for path in paths {
         let text = fs::read_to_string(&path)?;
         let (input, expected) = text.split_once(BECOMES).unwrap_or((&text, ""));
-        let passes = input.lines().find_map(|line| line.strip_prefix("// passes: ")).ok_or("no `// passes:`")?;
-        let passes: Vec<&str> = passes.split(',').collect();
-        let module = parse(input).map_err(|error| format!("{}: {error}", path.display()))?;
-        let can = input.lines().find_map(|line| line.strip_prefix("// matrix: ")).unwrap_or("");
-        let can: Vec<&str> = can.split(',').collect();
-        let matrix = MatrixTarget { packed: can.contains(&"packed"), tiles: can.contains(&"tiles") };
-        let pieces = input.lines().find_map(|line| line.strip_prefix("// pieces: ")).map(|words| {
-            let sums = if words.contains("beside") { Sums::Beside } else { Sums::InProducts };
-            let dense = Slices { bytes: 5000, rows: 32, dot: 256, row: 4096, sums };
-            let experts = Slices { bytes: 20000, rows: 32, dot: 512, row: 4096, sums };
-            let heads_bytes = if words.contains("heads") { 3000 } else { 600 };
-            let norm = if words.contains("norms") { 256 } else { u32::MAX };
-            Pieces { dense, experts, elements: 128, silu: 128, norm, positions: 32, context: 64, heads_bytes }
-        });
-        let mut options = Options::default();
-        if let Some(residency) = input.lines().find_map(|line| line.strip_prefix("// residency: ")) {
-            let (memory, extra) = residency.split_once(',').map_or((residency, None), |(m, extra)| (m, Some(extra)));
-            options.expert_memory = Some(memory.parse()?);
-            options.predict_extra = extra.map(str::parse).transpose()?;
-        }
-        if let Some(defer) = input.lines().find_map(|line| line.strip_prefix("// defer: ")) {
-            options.defer = defer.parse()?;
-        }
-        let made = match run(&passes, &options, matrix, pieces, module) {
-            Ok(text) => text,
-            Err(error) => format!("error: {error}\n"),
-        };
+        let made = run(input).unwrap_or_else(|error| format!("error: {error}\n"));
         if made == expected {
             continue;
         }
         if std::env::var_os("IXC_BLESS").is_some() {
-            fs::write(&path, format!("{}{BECOMES}{made}", input))?;
+            fs::write(&path, format!("{input}{BECOMES}{made}"))?;
         } else {
             wrong.push(format!("{}: expected\n{expected}got\n{made}", path.display()));
         }

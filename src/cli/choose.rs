@@ -7,11 +7,12 @@ use ixc::model::Model;
 use ixc::runtime::engine::{self, BackendKind, ExpertStore};
 use ixc::runtime::stream::store::Config;
 use ixc::session::SessionOptions;
-use ixc::targets::Target;
+use ixc::targets::{CoreCaches, Target};
 
 use super::Usage;
 use super::name::ModelName;
 use super::output::note;
+use super::passes::PassChoice;
 use super::prefetch::{CacheChoice, PrefetchChoice};
 use super::size::Size;
 
@@ -110,7 +111,12 @@ pub struct TargetChoice {
 impl TargetChoice {
     /// The target, if one is named.
     pub fn target(&self) -> Option<Target> {
-        self.target.map(|target| target.0)
+        self.target.map(|target| target.target)
+    }
+
+    /// Caches that weights are cut for, where they are not those of the target's row.
+    pub fn caches(&self) -> Option<CoreCaches> {
+        self.target.and_then(|target| target.caches)
     }
 }
 
@@ -205,6 +211,8 @@ pub struct StreamingChoice {
     cache: CacheChoice,
     #[command(flatten)]
     deferral: DeferChoice,
+    #[command(flatten)]
+    passes: PassChoice,
 }
 
 impl StreamingChoice {
@@ -230,7 +238,11 @@ impl StreamingChoice {
         let stream = Config { policy: self.cache.kind(), ..Config::default() };
         let (memory, prefetch) = (self.memory.bytes(), self.prefetch.settings());
         Ok(SessionOptions {
-            compile: compile::Options { defer: self.defer(), ..compile::Options::default() },
+            compile: compile::Options {
+                defer: self.defer(),
+                passes: self.passes.options()?,
+                ..compile::Options::default()
+            },
             run: engine::Options { memory, experts, prefetch, stream, ..engine::Options::default() },
             queue_depth: self.experts.queue.depth(),
             model_file: None,

@@ -22,6 +22,7 @@ use super::Usage;
 use super::choose::{DeferChoice, MemoryChoice, ModelArgument};
 use super::force::{Force, reads};
 use super::output::{self, Bytes, Line, Printable, Rate, Unit, note};
+use super::passes::PassChoice;
 use super::prefetch::EarlyRouterChoice;
 use super::stages::Stage;
 use super::terminal::standard_error;
@@ -82,6 +83,8 @@ pub struct Args {
     prefetch: EarlyRouterChoice,
     #[command(flatten)]
     deferral: DeferChoice,
+    #[command(flatten)]
+    passes: PassChoice,
     /// Threads that pack [default: one for each core].
     #[arg(short, long, env = "IXC_THREADS", hide_env_values = true)]
     threads: Option<usize>,
@@ -212,7 +215,7 @@ impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         let target = match &self.target {
-            TargetChoice::Processor(target) => target.0,
+            TargetChoice::Processor(target) => target,
             TargetChoice::Dataflow(grid) => return self.place(grid, out),
         };
         let begin = Instant::now();
@@ -234,7 +237,18 @@ impl Args {
         let pack = self.no_pack.then_some(false);
         let predict_extra = self.prefetch.extra();
         let (max_tokens, defer) = (self.max_tokens, self.deferral.defer);
-        let options = Options { target: Some(target), max_tokens, pack, predict_extra, defer, ..Options::default() };
+        let (target, caches) = (target.target, target.caches);
+        let passes = self.passes.options()?;
+        let options = Options {
+            target: Some(target),
+            caches,
+            passes,
+            max_tokens,
+            pack,
+            predict_extra,
+            defer,
+            ..Options::default()
+        };
         let run = engine::Options { memory: self.memory.bytes(), ..engine::Options::default() };
         let (mut compiled, _) = compile_within(&model, &options, &run)?;
         if let Some((option, why)) = self.prefetch.without_effect(&compiled.plan)? {

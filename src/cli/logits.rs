@@ -83,7 +83,7 @@ impl Args {
                 let streaming = self.streaming.options()?;
                 let (target, pack) = (self.target.target(), self.no_pack.then_some(false));
                 let options = SessionOptions {
-                    compile: compile::Options { target, pack, ..streaming.compile },
+                    compile: compile::Options { target, caches: self.target.caches(), pack, ..streaming.compile },
                     run: engine::Options {
                         threads: self.threads,
                         context: Some(positions(tokens.len())),

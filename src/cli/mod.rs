@@ -23,6 +23,7 @@ mod logits;
 mod name;
 mod opt;
 mod output;
+mod passes;
 mod plan;
 mod prefetch;
 mod run;

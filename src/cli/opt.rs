@@ -1,62 +1,84 @@
-//! `ixc opt`: graph passes on IR text.
+//! `ixc opt`: passes on IR text.
 
 use std::io::Write;
 use std::path::PathBuf;
 
+use ixc::compile::{Options, TargetName, context, run_passes};
 use ixc::excerpt::Excerpt;
-use ixc::ir::graph::parse::parse;
-use ixc::passes::manager::{Options, PASSES, run_pipeline};
+use ixc::ir::graph::Module;
+use ixc::passes::manager::{self, Ir, TextError};
 
 use super::BadInput;
+use super::choose::open;
 use super::experts::Experts;
+use super::name::ModelName;
+use super::passes::{self, PassChoice};
 use super::tokenize::read;
 
-/// Runs graph passes on IR text: text in, text out.
+/// Runs passes on their IR as text: text in, text out.
 #[derive(Debug, clap::Args)]
 #[command(after_help = after_help())]
 pub struct Args {
-    /// A file with graph IR, `-` for standard input.
+    /// A file with graph IR, or with tasks as `lower` and `steps` leave them; `-` for standard input.
     file: PathBuf,
     /// Passes, in the order in which they are run; with none, the text is checked and printed again.
     #[arg(long, value_delimiter = ',')]
     passes: Vec<String>,
+    /// The model that the text was made from: `lower` needs its files and tokenizer.
+    #[arg(long, value_parser = ModelName::parser())]
+    model: Option<ModelName>,
+    /// What kernels are to be generated for: native, a target or a CPU of `ixc doctor`.
+    #[arg(long, default_value = "native", env = "IXC_TARGET", hide_env_values = true)]
+    target: TargetName,
     #[command(flatten)]
     experts: Experts,
+    #[command(flatten)]
+    options: PassChoice,
 }
 
 fn after_help() -> String {
-    let mut help = "EXAMPLES:
+    let examples = "EXAMPLES:
   ixc opt model.ix --passes canonicalise,fuse
   ixc dump model.gguf --stage graph | ixc opt - --passes fuse
   ixc opt fused.ix --passes residency --expert-memory 6GiB --predict 2
+  ixc dump model.gguf --after tile > tiled.ix
+  ixc opt tiled.ix --model model.gguf --passes lower,steps,arena
+                                             after tiled.ix was changed
 
-PASSES:"
-        .to_owned();
-    for pass in PASSES {
-        help += &format!("\n  {}\n    {}", pass.name, pass.doc);
-    }
-    help
+";
+    examples.to_owned() + &passes::list()
 }
 
 impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         let text = read(&self.file)?;
-        let module = parse(&text).map_err(|error| {
-            BadInput(Excerpt::new(&self.file, &text, error.line, error.column, &error.problem).to_string())
+        let ir = Ir::parse(&text).map_err(|error| {
+            BadInput(match error {
+                TextError::Graph(error) => {
+                    Excerpt::new(&self.file, &text, error.line, error.column, &error.problem).to_string()
+                }
+                error @ (TextError::Json(_) | TextError::Schedule(_)) => format!("{}: {error}", self.file.display()),
+            })
         })?;
-        if module.functions.is_empty() && module.weights.is_empty() {
+        if ir == Ir::Graph(Module::default()) {
             let problem = "there is no graph in it; `ixc dump MODEL --stage graph` shows what one looks like";
             return Err(BadInput(format!("{}: {problem}", self.file.display())).into());
         }
         let options = Options {
+            target: Some(self.target.target),
+            caches: self.target.caches,
+            passes: self.options.options()?,
             expert_memory: self.experts.memory(),
             predict_extra: self.experts.predict,
             defer: self.experts.deferral.defer,
             ..Options::default()
         };
         let passes: Vec<&str> = self.passes.iter().map(String::as_str).collect();
-        let module = run_pipeline(module, &passes, &options).map_err(ixc::Error::from)?;
-        Ok(write!(out, "{module}")?)
+        let ir = match &self.model {
+            Some(model) => run_passes(&open(model.path())?, &options, ir, &passes)?,
+            None => manager::run(ir, &passes, &context(&options, None)).map_err(ixc::Error::from)?,
+        };
+        Ok(out.write_all(ir.text().as_bytes())?)
     }
 }

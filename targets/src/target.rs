@@ -44,8 +44,43 @@ pub struct TargetRow {
     pub l1d_kib: u32,
     /// Second-level cache of a core, in KiB.
     pub l2_kib: u32,
+    /// Third-level cache, a core's share of it, in KiB.
+    pub l3_kib: u32,
     /// What it stands for.
     pub about: &'static str,
+}
+
+/// Bytes of cache that a core can count on, for choices that depend on it. A target's row says them ([`TargetRow::caches`]), so that the
+/// same target gives the same choices on every machine; `native` means this machine's ([`CoreCaches::here`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CoreCaches {
+    /// First-level data cache.
+    pub l1d: u64,
+    /// Second-level cache.
+    pub l2: u64,
+    /// A core's share of the third-level cache; 0 where there is none.
+    pub l3: u64,
+}
+
+impl CoreCaches {
+    /// Those that CPUID reports here, the third level shared by all CPUs that this process may use; `row`'s for what it does not say.
+    pub fn here(row: &TargetRow) -> CoreCaches {
+        let (found, row) = (cpu::caches(), row.caches());
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+        CoreCaches {
+            l1d: found.l1d.unwrap_or(row.l1d),
+            l2: found.l2.unwrap_or(row.l2),
+            l3: found.l3.map_or(row.l3, |all| all / cores),
+        }
+    }
+}
+
+impl TargetRow {
+    /// Its caches in bytes.
+    pub fn caches(&self) -> CoreCaches {
+        let [l1d, l2, l3] = [self.l1d_kib, self.l2_kib, self.l3_kib].map(|kib| u64::from(kib) * 1024);
+        CoreCaches { l1d, l2, l3 }
+    }
 }
 
 use Feature as F;
@@ -60,8 +95,7 @@ const fn row(
     name: &'static str,
     isa: Isa,
     features: Features,
-    l1d_kib: u32,
-    l2_kib: u32,
+    [l1d_kib, l2_kib, l3_kib]: [u32; 3],
     about: &'static str,
 ) -> TargetRow {
     let (vector_bytes, vector_registers) = match isa {
@@ -69,24 +103,24 @@ const fn row(
         Isa::Avx512 | Isa::Amx => (64, 32),
     };
     let tile_registers = if matches!(isa, Isa::Amx) { 8 } else { 0 };
-    TargetRow { name, isa, features, vector_bytes, vector_registers, tile_registers, l1d_kib, l2_kib, about }
+    TargetRow { name, isa, features, vector_bytes, vector_registers, tile_registers, l1d_kib, l2_kib, l3_kib, about }
 }
 
 /// The target table. [`Target::native`] takes the last of those with the most features that the machine has.
 pub static TARGETS: &[TargetRow] = &[
-    row("portable", Isa::Portable, Features::of(&[]), 32, 256, "every machine that cranelift supports"),
-    row("avx2", Isa::Avx2, AVX2, 32, 256, "any x86-64 with AVX2, FMA and F16C"),
-    row("avx512", Isa::Avx512, AVX512, 32, 1024, "any x86-64 with AVX-512 F, BW, DQ and VL"),
-    row("amx", Isa::Amx, SAPPHIRE_RAPIDS, 48, 2048, "the same as sapphire-rapids"),
-    row("haswell", Isa::Avx2, AVX2, 32, 256, "Intel, 2013"),
-    row("zen3", Isa::Avx2, AVX2, 32, 512, "AMD, 2020"),
-    row("alder-lake", Isa::Avx2, AVX2.with(&[F::AvxVnni]), 48, 1280, "Intel without AVX-512, 2021"),
-    row("skylake-x", Isa::Avx512, AVX512, 32, 1024, "Intel, 2017"),
-    row("icelake", Isa::Avx512, ICELAKE, 48, 1280, "Intel servers, 2021"),
-    row("zen4", Isa::Avx512, ZEN4, 32, 1024, "AMD, 2022"),
-    row("zen5", Isa::Avx512, ZEN4.with(&[F::AvxVnni]), 48, 1024, "AMD, 2024"),
-    row("sapphire-rapids", Isa::Amx, SAPPHIRE_RAPIDS, 48, 2048, "Intel servers, 2023"),
-    row("granite-rapids", Isa::Amx, GRANITE_RAPIDS, 48, 2048, "Intel servers, 2024"),
+    row("portable", Isa::Portable, Features::of(&[]), [32, 256, 2048], "every machine that cranelift supports"),
+    row("avx2", Isa::Avx2, AVX2, [32, 256, 2048], "any x86-64 with AVX2, FMA and F16C"),
+    row("avx512", Isa::Avx512, AVX512, [32, 1024, 1408], "any x86-64 with AVX-512 F, BW, DQ and VL"),
+    row("amx", Isa::Amx, SAPPHIRE_RAPIDS, [48, 2048, 1920], "the same as sapphire-rapids"),
+    row("haswell", Isa::Avx2, AVX2, [32, 256, 2048], "Intel, 2013"),
+    row("zen3", Isa::Avx2, AVX2, [32, 512, 4096], "AMD, 2020"),
+    row("alder-lake", Isa::Avx2, AVX2.with(&[F::AvxVnni]), [48, 1280, 2560], "Intel without AVX-512, 2021"),
+    row("skylake-x", Isa::Avx512, AVX512, [32, 1024, 1408], "Intel, 2017"),
+    row("icelake", Isa::Avx512, ICELAKE, [48, 1280, 1536], "Intel servers, 2021"),
+    row("zen4", Isa::Avx512, ZEN4, [32, 1024, 4096], "AMD, 2022"),
+    row("zen5", Isa::Avx512, ZEN4.with(&[F::AvxVnni]), [48, 1024, 4096], "AMD, 2024"),
+    row("sapphire-rapids", Isa::Amx, SAPPHIRE_RAPIDS, [48, 2048, 1920], "Intel servers, 2023"),
+    row("granite-rapids", Isa::Amx, GRANITE_RAPIDS, [48, 2048, 4096], "Intel servers, 2024"),
 ];
 
 /// A target that kernels are compiled for: a row of [`TARGETS`]. It is serialised as its name.

@@ -3,6 +3,9 @@
 //! The registers stand in a [`Block`], and `rsp` points to it throughout, so that no other register is taken; what is
 //! pushed goes below it.
 
+// The assembler's macro converts numbers of registers, which are bytes already.
+#![allow(clippy::useless_conversion)]
+
 use dynasmrt::mmap::{ExecutableBuffer, MutableBuffer};
 use dynasmrt::x64::X64Relocation;
 use dynasmrt::{AssemblyOffset, DynasmApi, VecAssembler, dynasm};

@@ -28,7 +28,7 @@ use std::collections::HashMap;
 use super::attrs::{Prefetch, RopeAttrs, RouteAttrs, int};
 use super::types::{TypeError, check_state, check_weight, result_types};
 use super::{
-    Attr, Dim, Function, Module, OpKind, Operand, Place, State, StateId, Type, Unary, ValueId, Weight, WeightId,
+    Attr, Choice, Dim, Function, Module, OpKind, Operand, Place, State, StateId, Type, Unary, ValueId, Weight, WeightId,
 };
 use crate::format::Format;
 
@@ -121,7 +121,7 @@ impl GraphBuilder {
         shape: &[u64],
         place: Option<Place>,
     ) -> Result<WeightId, TypeError> {
-        let weight = Weight { name: name.to_string(), format, shape: shape.to_vec(), place };
+        let weight = Weight { name: name.to_string(), format, shape: shape.to_vec(), place, choice: Choice::default() };
         check_weight(&weight)?;
         let id = WeightId(self.module.weights.len() as u32);
         if self.names.insert(name.to_string(), id).is_some() {

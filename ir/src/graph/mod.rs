@@ -200,6 +200,21 @@ pub struct Weight {
     pub shape: Vec<u64>,
     /// Where it is; `None` in text that was written by hand.
     pub place: Option<Place>,
+    /// What passes have decided about it.
+    pub choice: Choice,
+}
+
+/// What passes have decided about a weight: nothing, as a frontend writes it. What a tiling means is the kernels' affair.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Choice {
+    /// The format that products read it in, where that is not the one in the file.
+    pub layout: Option<Format>,
+    /// The format in which products with it take their activations.
+    pub activations: Option<Format>,
+    /// How its products are cut.
+    pub tile: Option<String>,
+    /// Why they are cut so.
+    pub why: Option<String>,
 }
 
 /// A field of a state: `f16[8, S, 128]`.

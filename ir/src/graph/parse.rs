@@ -19,7 +19,8 @@ use super::op::{Attr, AttrKind, AttrRow, OpKind, OperandKind};
 use super::types::{TypeError, check_state, check_type, check_weight, result_types};
 use super::verify::{Problem, Site, is_name, verify};
 use super::{
-    Dim, Element, Field, Function, Held, Module, Operand, Place, State, StateId, Type, ValueId, Weight, WeightId,
+    Choice, Dim, Element, Field, Function, Held, Module, Operand, Place, State, StateId, Type, ValueId, Weight,
+    WeightId,
 };
 use crate::format::Format;
 use crate::state::{Rollback, STATES, StateKind};
@@ -159,6 +160,8 @@ enum Token<'t> {
     Value(&'t str),
     /// `@name` or `@"name"`, unescaped.
     Symbol(String),
+    /// `"text"`, unescaped.
+    Text(String),
     /// `->` or one character.
     Mark(&'t str),
     /// The end of the text.
@@ -171,6 +174,7 @@ impl Token<'_> {
             Token::Word(s) | Token::Number(s) | Token::Mark(s) => format!("'{}'", clip(s)),
             Token::Value(s) => format!("'%{}'", clip(s)),
             Token::Symbol(s) => format!("'@{}'", clip(s)),
+            Token::Text(s) => format!("{:?}", clip(s)),
             Token::End => "the end of the text".to_string(),
         }
     }
@@ -251,21 +255,8 @@ impl<'t> Parser<'t> {
             let (at, token) = this.next()?;
             this.unsigned(at, &token)
         })?;
-        let mut place = None;
-        if self.take("{")? {
-            self.keyword("file")?;
-            self.mark("=")?;
-            let (at, token) = self.next()?;
-            let file = self.unsigned(at, &token)?;
-            let file = u32::try_from(file).map_err(|_| expected(at, "a file number of 32 bits", &token))?;
-            self.mark(",")?;
-            self.keyword("offset")?;
-            self.mark("=")?;
-            let (at, token) = self.next()?;
-            place = Some(Place { file, offset: self.unsigned(at, &token)? });
-            self.mark("}")?;
-        }
-        let weight = Weight { name: name.clone(), format, shape, place };
+        let (place, choice) = if self.take("{")? { self.weight_attrs()? } else { (None, Choice::default()) };
+        let weight = Weight { name: name.clone(), format, shape, place, choice };
         check_weight(&weight).map_err(|e| Failure { at, problem: e.into() })?;
         let id = WeightId(self.module.weights.len() as u32);
         if self.weights.insert(name, id).is_some() {
@@ -336,6 +327,49 @@ impl<'t> Parser<'t> {
     fn find_state(&self, at: usize, name: &str) -> Result<StateId, Failure> {
         let unknown = || ParseProblem::Unknown { what: "state", name: format!("@{}", clip(name)) };
         self.states.get(name).copied().ok_or_else(|| Failure { at, problem: unknown() })
+    }
+
+    /// `file = 0, offset = 0x40, layout = q4_k_r16, ...}`: any of them, but a file has an offset.
+    fn weight_attrs(&mut self) -> Result<(Option<Place>, Choice), Failure> {
+        let (mut place, mut choice) = (None, Choice::default());
+        self.list("}", |this| {
+            let (at, name) = this.word("an attribute's name")?;
+            this.mark("=")?;
+            let again = match name {
+                "file" => {
+                    let (at, token) = this.next()?;
+                    let file = this.unsigned(at, &token)?;
+                    let file = u32::try_from(file).map_err(|_| expected(at, "a file number of 32 bits", &token))?;
+                    this.mark(",")?;
+                    this.keyword("offset")?;
+                    this.mark("=")?;
+                    let (at, token) = this.next()?;
+                    place.replace(Place { file, offset: this.unsigned(at, &token)? }).is_some()
+                }
+                "layout" | "activations" => {
+                    let (at, word) = this.word("a format")?;
+                    let slot = if name == "layout" { &mut choice.layout } else { &mut choice.activations };
+                    slot.replace(this.format(at, word)?).is_some()
+                }
+                "tile" | "why" => {
+                    let text = this.string()?;
+                    let slot = if name == "tile" { &mut choice.tile } else { &mut choice.why };
+                    slot.replace(text).is_some()
+                }
+                other => {
+                    let expected = "file, layout, activations, tile or why".to_string();
+                    let found = Token::Word(other).text();
+                    return Err(Failure { at, problem: ParseProblem::Expected { expected, found } });
+                }
+            };
+            match again {
+                true => {
+                    Err(Failure { at, problem: ParseProblem::Duplicate { what: "attribute", name: name.to_string() } })
+                }
+                false => Ok(()),
+            }
+        })?;
+        Ok((place, choice))
     }
 
     fn function(&mut self, start: usize) -> Result<(), Failure> {
@@ -597,6 +631,13 @@ impl<'t> Parser<'t> {
         }
     }
 
+    fn string(&mut self) -> Result<String, Failure> {
+        match self.next()? {
+            (_, Token::Text(text)) => Ok(text),
+            (at, other) => Err(expected(at, "text in quotes", &other)),
+        }
+    }
+
     fn mark(&mut self, mark: &str) -> Result<(), Failure> {
         match self.next()? {
             (_, Token::Mark(found)) if found == mark => Ok(()),
@@ -649,7 +690,14 @@ impl<'t> Parser<'t> {
                 }
                 (end, Token::Value(&rest[1..end]))
             }
-            Some('@') if rest[1..].starts_with('"') => self.quoted(at)?,
+            Some('@') if rest[1..].starts_with('"') => {
+                let (length, name) = self.quoted(at + 1)?;
+                (1 + length, Token::Symbol(name))
+            }
+            Some('"') => {
+                let (length, text) = self.quoted(at)?;
+                (length, Token::Text(text))
+            }
             Some('@') => {
                 let end = run(1, is_name_char);
                 if end == 1 {
@@ -677,9 +725,9 @@ impl<'t> Parser<'t> {
         Ok((at, token))
     }
 
-    /// `@"..."` at `at`: its length in bytes and the name.
-    fn quoted(&self, at: usize) -> Result<(usize, Token<'t>), Failure> {
-        let body = at + 2;
+    /// `"..."` at `at`: its length in bytes and the text.
+    fn quoted(&self, at: usize) -> Result<(usize, String), Failure> {
+        let body = at + 1;
         let bad = |offset: usize, what: &str| {
             let found = match self.text[body + offset..].chars().next() {
                 Some(c) => format!("{c:?}"),
@@ -691,7 +739,7 @@ impl<'t> Parser<'t> {
         let mut chars = self.text[body..].char_indices();
         while let Some((i, c)) = chars.next() {
             match c {
-                '"' => return Ok((2 + i + 1, Token::Symbol(name))),
+                '"' => return Ok((1 + i + 1, name)),
                 '\n' => return Err(bad(i, "'\"'")),
                 '\\' => match chars.next() {
                     Some((_, c @ ('"' | '\\'))) => name.push(c),

@@ -21,7 +21,7 @@ use std::fmt::{self, Display, Formatter, Write};
 use super::number::definition_order;
 use super::op::Attr;
 use super::verify::is_name;
-use super::{Function, Held, Module, Op, Operand, State, Type, ValueId, Weight};
+use super::{Choice, Function, Held, Module, Op, Operand, State, Type, ValueId, Weight};
 
 impl Display for Module {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
@@ -46,10 +46,16 @@ impl Display for Weight {
         f.write_str("weight ")?;
         write_symbol(f, &self.name)?;
         write!(f, " : {}{:?}", self.format, self.shape)?;
-        match self.place {
-            Some(place) => write!(f, " {{file = {}, offset = {:#x}}}", place.file, place.offset),
-            None => Ok(()),
+        let mut attrs = Vec::new();
+        if let Some(place) = self.place {
+            attrs.push(format!("file = {}, offset = {:#x}", place.file, place.offset));
         }
+        let Choice { layout, activations, tile, why } = &self.choice;
+        let formats = [("layout", layout), ("activations", activations)];
+        attrs.extend(formats.into_iter().filter_map(|(name, format)| Some(format!("{name} = {}", (*format)?))));
+        let texts = [("tile", tile), ("why", why)];
+        attrs.extend(texts.into_iter().filter_map(|(name, text)| Some(format!("{name} = {}", Quoted(text.as_ref()?)))));
+        if attrs.is_empty() { Ok(()) } else { write!(f, " {{{}}}", attrs.join(", ")) }
     }
 }
 
@@ -124,15 +130,24 @@ fn write_symbol(f: &mut Formatter<'_>, name: &str) -> fmt::Result {
     if is_name(name) {
         return write!(f, "@{name}");
     }
-    f.write_str("@\"")?;
-    for c in name.chars() {
-        match c {
-            '"' | '\\' => write!(f, "\\{c}")?,
-            c if c.is_control() => write!(f, "\\u{{{:x}}}", u32::from(c))?,
-            c => f.write_char(c)?,
+    write!(f, "@{}", Quoted(name))
+}
+
+/// Text in quotes, on one line.
+struct Quoted<'a>(&'a str);
+
+impl Display for Quoted<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str("\"")?;
+        for c in self.0.chars() {
+            match c {
+                '"' | '\\' => write!(f, "\\{c}")?,
+                c if c.is_control() => write!(f, "\\u{{{:x}}}", u32::from(c))?,
+                c => f.write_char(c)?,
+            }
         }
+        f.write_str("\"")
     }
-    f.write_str("\"")
 }
 
 struct Text<'a> {

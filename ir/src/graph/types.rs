@@ -15,7 +15,7 @@ pub(super) mod rule;
 
 use self::rule::Rule;
 use super::op::OpKind;
-use super::{Attr, Dim, Element, Function, Held, Module, Operand, State, Type, Weight};
+use super::{Attr, Choice, Dim, Element, Function, Held, Module, Operand, State, Type, Weight};
 use crate::format::Format;
 use crate::state::{POSITIONS, StateKind};
 
@@ -395,8 +395,47 @@ pub fn check_weight(weight: &Weight) -> Result<(), TypeError> {
     };
     match lead.iter().try_fold(row, |bytes, &n| bytes.checked_mul(n)) {
         // Signed offsets are what files and pointers have.
-        Some(bytes) if i64::try_from(bytes).is_ok() => Ok(()),
-        Some(_) | None => Err(error("has more bytes than fit 63 bits".to_string())),
+        Some(bytes) if i64::try_from(bytes).is_ok() => {}
+        Some(_) | None => return Err(error("has more bytes than fit 63 bits".to_string())),
+    }
+    check_choice(weight).map_err(error)
+}
+
+/// Characters of a tiling, or of its reason, at most.
+const CHOICE_CHARS: usize = 1 << 10;
+
+/// Checks what passes have decided about a weight: formats that fit its own and its shape, texts of one line.
+fn check_choice(weight: &Weight) -> Result<(), String> {
+    let Choice { layout, activations, tile, why } = &weight.choice;
+    if let &Some(layout) = layout {
+        if weight.format.packed() != Some(layout) {
+            let packed = weight.format.packed().map_or("none".to_string(), |format| format.to_string());
+            return Err(format!("has the layout {layout}; its packed format is {packed}"));
+        }
+        let strips = match weight.shape[..] {
+            [.., n, k] => n.is_multiple_of(layout.rows() as u64) && k.is_multiple_of(layout.block_len() as u64),
+            _ => false,
+        };
+        if !strips {
+            return Err(format!(
+                "has the layout {layout}, but no whole strips of {} rows in whole blocks",
+                layout.rows()
+            ));
+        }
+    }
+    if let &Some(found) = activations {
+        let own = layout.unwrap_or(weight.format).activation();
+        if ![Some(own), own.row().tiles].contains(&Some(found)) {
+            return Err(format!("has activations in {found}; its products take {own}, or that with bf16 for tiles"));
+        }
+        let whole = weight.shape.last().is_some_and(|k| k.is_multiple_of(found.block_len() as u64));
+        if !whole {
+            return Err(format!("has activations in {found}, whose blocks its columns do not fill"));
+        }
+    }
+    match [tile, why].into_iter().flatten().all(|text| text.len() <= CHOICE_CHARS) {
+        true => Ok(()),
+        false => Err(format!("has a tile or why of more than {CHOICE_CHARS} bytes")),
     }
 }
 

@@ -7,6 +7,7 @@
 //! | module | what it owns |
 //! | --- | --- |
 //! | [`shape`] | how a product is computed, and its dims |
+//! | [`candidates`], [`tiling`] | how a weight's products can be cut and what that costs; how they are, as text |
 //! | `swiglu` | two products and what is made of them: a kernel of its own |
 //! | [`packed`] | products with strips, few rows and many |
 //! | [`tiles`] | many rows, by tile products |
@@ -14,6 +15,7 @@
 //! | [`file`](mod@file) | what is read from blocks in the file |
 //! | [`dequantise`] | rows as f32, for the embedding |
 
+pub mod candidates;
 mod dequantise;
 mod file;
 mod pack;
@@ -21,6 +23,7 @@ mod packed;
 mod shape;
 mod swiglu;
 mod tiles;
+pub mod tiling;
 
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::{self as layout, STRIP};

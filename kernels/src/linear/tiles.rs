@@ -101,6 +101,12 @@ fn chunk(format: Format, k: u32, tile: u32) -> i64 {
     most.max(unit).min(i64::from(k))
 }
 
+/// Bytes of a panel of bf16, which stays in the first-level cache while rows of activations are multiplied with it.
+pub fn panel_bytes(format: Format, k: u64, rows: u64) -> u64 {
+    let (k, tile) = (u32::try_from(k).unwrap_or(u32::MAX), u32::try_from(rows).unwrap_or(u32::MAX));
+    (panel_rows(tile) * 2 * parts(format) * chunk(format, k, tile)).unsigned_abs()
+}
+
 /// Bytes of scratch memory: the panel, then 16 rows of x and of sums for the rows that fill no tile.
 pub fn scratch_bytes(format: Format, x: Format, k: u32, tile: u32) -> i64 {
     let layout = Layout::new(format, x, k, tile);

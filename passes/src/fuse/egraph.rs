@@ -16,7 +16,7 @@ use ixc_ir::graph::{Attr, Function, Module, Op, OpKind, Operand, ValueId};
 
 use super::extract::{self, Choice};
 use super::language::{self, AttrKey, Graph, Head, Node, Types};
-use crate::manager::PassError;
+use crate::error::PassError;
 
 /// egg must have a limit on time; this one is never met.
 const NO_TIME_LIMIT: Duration = Duration::from_secs(u32::MAX as u64);

@@ -20,9 +20,11 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use ixc_ir::graph::op::Effect;
-use ixc_ir::graph::{Attr, Function, Held, Module, Op, Operand, State, StateId, Type, ValueId, Weight, WeightId};
+use ixc_ir::graph::{
+    Attr, Choice, Function, Held, Module, Op, Operand, State, StateId, Type, ValueId, Weight, WeightId,
+};
 
-use crate::manager::PassError;
+use crate::error::PassError;
 
 /// Checks that every value is defined before it is used.
 ///
@@ -300,7 +302,7 @@ impl<'a> Piece<'a> {
 /// The `count`th weight of a region: what matters of it to rules.
 fn own_weight(module: &Module, weight: WeightId, count: usize) -> Weight {
     let Weight { format, shape, .. } = &module.weights[weight.index()];
-    Weight { name: format!("w{count}"), format: *format, shape: shape.clone(), place: None }
+    Weight { name: format!("w{count}"), format: *format, shape: shape.clone(), place: None, choice: Choice::default() }
 }
 
 /// A name that says which of a region's values it is.

@@ -1,4 +1,4 @@
-//! Where buffers lie: in one arena, over each other where their lives do not meet.
+//! `arena`: where buffers lie: in one arena, over each other where their lives do not meet.
 //!
 //! A buffer lives from the first step that writes it to the last that reads it, both included: within a step tasks run in
 //! any order, so two buffers of one step never overlap. Steps that read the experts of a group can be run for some of them and
@@ -7,21 +7,37 @@
 
 use std::collections::BTreeMap;
 
-use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, RowAxis, RowCount, Task};
+use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, Plan, RowAxis, RowCount, Task};
+use ixc_kernels::KernelSpec;
 
-use super::ScheduleError;
-use super::steps::{Resource, What, Work};
+use super::{Draft, Resource, ScheduleError, What, Work, steps};
+use crate::error::PassError;
+use crate::pass::{Context, Pass, Run};
+
+/// The pass.
+pub static PASS: Pass = Pass {
+    name: "arena",
+    doc: "Gives every buffer its place in one arena, where buffers whose lives do not meet share bytes. What it makes is the plan.",
+    options: &[],
+    run: Run::Plan(run),
+};
+
+/// Runs the pass.
+///
+/// # Errors
+/// Where the arena does not fit, or the tasks are in no steps.
+pub fn run(draft: Draft, _: &Context<'_>) -> Result<Plan<KernelSpec>, PassError> {
+    let Draft { plan, work, steps } = draft;
+    let in_steps = || ScheduleError::Draft { problem: "no steps; the pass `steps` makes them".to_string() };
+    let steps = steps.ok_or_else(in_steps)?;
+    let lives = lives(&work, &steps, plan.buffers.len(), plan.logits);
+    let (buffers, arena_bytes) = place(&plan.buffers, &lives, plan.max_tokens)?;
+    tracing::debug!(buffers = buffers.len(), arena_bytes, "placed");
+    Ok(Plan { buffers, arena_bytes, steps: steps::build(work, &steps), ..plan })
+}
 
 /// Buffers start on cache lines: two threads never write to one line because buffers meet in it.
 pub(super) const ALIGNMENT: u64 = 64;
-
-/// A buffer before it has a place.
-#[derive(Clone, Debug)]
-pub(super) struct Draft {
-    pub(super) name: String,
-    pub(super) row_bytes: u64,
-    pub(super) rows: RowCount,
-}
 
 /// First and last step of a buffer's life; `None` for one that no task touches.
 pub(super) type Life = Option<(usize, usize)>;
@@ -82,7 +98,7 @@ fn windows(work: &[Work], steps: &[Vec<usize>]) -> impl Iterator<Item = (usize, 
 
 /// Places buffers; gives them and the arena's length.
 pub(super) fn place(
-    drafts: &[Draft],
+    drafts: &[ArenaBuffer],
     lives: &[Life],
     max_tokens: u32,
 ) -> Result<(Vec<ArenaBuffer>, u64), ScheduleError> {
@@ -133,7 +149,7 @@ pub(super) fn place(
 }
 
 /// Length of a buffer in whole cache lines.
-fn bytes(draft: &Draft, max_tokens: u32) -> Option<u64> {
+fn bytes(draft: &ArenaBuffer, max_tokens: u32) -> Option<u64> {
     let rows = match draft.rows {
         // No more rows are wanted than there are tokens.
         RowCount::Tokens | RowCount::Outputs => u64::from(max_tokens),
@@ -154,8 +170,8 @@ mod tests {
             max_tokens in 1u32..700,
         ) {
             let rows = |k| if k == 0 { RowCount::Tokens } else { RowCount::Routed { top_k: k } };
-            let draft = |&(row_bytes, _, _, k): &(u64, usize, usize, u32)| Draft { name: String::new(), row_bytes, rows: rows(k) };
-            let drafts: Vec<Draft> = buffers.iter().map(draft).collect();
+            let draft = |&(row_bytes, _, _, k): &(u64, usize, usize, u32)| ArenaBuffer { name: String::new(), row_bytes, rows: rows(k), offset: 0 };
+            let drafts: Vec<ArenaBuffer> = buffers.iter().map(draft).collect();
             let lives: Vec<Life> = buffers.iter().map(|&(_, first, length, _)| Some((first, first + length))).collect();
             let (placed, end) = place(&drafts, &lives, max_tokens)?;
             let range = |i: usize| (placed[i].offset, placed[i].offset + bytes(&drafts[i], max_tokens).unwrap_or(0));
@@ -173,7 +189,7 @@ mod tests {
 
     #[test]
     fn an_arena_that_does_not_fit_is_an_error() {
-        let draft = Draft { name: "x".to_string(), row_bytes: u64::MAX / 2, rows: RowCount::Tokens };
+        let draft = ArenaBuffer { name: "x".to_string(), row_bytes: u64::MAX / 2, rows: RowCount::Tokens, offset: 0 };
         assert!(matches!(place(&[draft], &[Some((0, 1))], 3), Err(ScheduleError::TooLarge { .. })));
     }
 }

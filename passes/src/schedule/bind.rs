@@ -12,11 +12,10 @@
 use ixc_ir::plan::{Arg, DimRule, Division, Input, RowAxis, Source, Split, Task, Variant};
 use ixc_kernels::KernelSpec;
 use ixc_kernels::signature::{BindError, Role, Signature};
+use ixc_kernels::tiling::Use;
 
-use super::ScheduleError;
 use super::lower::{Lowering, Rows, fit};
-use super::steps::{Resource, What, Work};
-use super::tiling::Way;
+use super::{Resource, ScheduleError, What, Work};
 
 /// An argument, and the kernel's buffer that it is for.
 pub(super) type Named = (&'static str, Arg);
@@ -34,9 +33,9 @@ pub(super) struct Choice {
 }
 
 impl Choice {
-    /// As tiling says.
-    pub(super) fn of(way: Way, spec: impl Into<KernelSpec>) -> Choice {
-        Choice { up_to_rows: way.up_to_rows, row_chunk: way.row_chunk, spec: spec.into(), parts: None }
+    /// As the weight's tiling says.
+    pub(super) fn of(each: Use, spec: impl Into<KernelSpec>) -> Choice {
+        Choice { up_to_rows: each.up_to_rows, row_chunk: each.row_chunk, spec: spec.into(), parts: None }
     }
 
     /// For any number of rows, one by one.

@@ -1,4 +1,4 @@
-//! From graph ops to tasks.
+//! `lower`: from graph ops to tasks, which say what they read and write.
 //!
 //! Every value of the graph is a buffer of rows ([`Stored`]): a row is all of a token's elements, or of a token's slot once
 //! it is routed, so that splitting and merging heads is nothing at all. Routed values lie in the order of their experts,
@@ -30,22 +30,97 @@ use std::collections::HashMap;
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::RopeAttrs;
-use ixc_ir::graph::interpret::WeightSource;
 use ixc_ir::graph::{
     self, Dim, Element, Function, Held, Module, Op, OpKind, Operand, StateId, Type, ValueId, WeightId,
 };
 use ixc_ir::plan::{
-    Arg, BucketId, BufferId, KernelId, PlanWeight, RopeTable, RowAxis, RowCount, Source, State, StateField, WeightFile,
+    ArenaBuffer, Arg, BucketId, BufferId, KernelId, Plan, PlanWeight, RopeTable, RowAxis, RowCount, Source, State,
+    StateField, WeightFile,
 };
-use ixc_kernels::{Elementwise, KernelSpec};
+use ixc_kernels::tiling::{Tiling, TilingError};
+use ixc_kernels::{Elementwise, KernelSpec, Softmax};
 
 use self::residency::Residency;
-use super::arena::Draft;
 use super::bind::{Choice, Named, Parts};
 use super::matrix::{Product, scratch_arg};
-use super::pieces::Pieces;
-use super::steps::{Resource, What, Work};
-use super::{MatrixTarget, ScheduleError, Settings, packing};
+use super::{Draft, Resource, ScheduleError, What, Work};
+use crate::error::PassError;
+use crate::pass::{Context, Facts, Pass, Run};
+use crate::pieces::Pieces;
+
+/// The pass.
+pub static PASS: Pass = Pass {
+    name: "lower",
+    doc: "Makes tasks of ops: which kernel reads and writes what.",
+    options: &[],
+    run: Run::Lower(run),
+};
+
+/// Runs the pass.
+///
+/// # Errors
+/// When `@step` is missing or of another kind, an op cannot be lowered, a size does not fit, a weight has no place or does not say how its
+/// products are cut.
+pub fn run(module: &Module, context: &Context<'_>) -> Result<Draft, PassError> {
+    let facts = context.facts.as_ref().ok_or(PassError::NoModel { pass: PASS.name })?;
+    Ok(lower(module, facts, context)?)
+}
+
+fn lower(module: &Module, facts: &Facts<'_>, context: &Context<'_>) -> Result<Draft, ScheduleError> {
+    let step = |problem: String| ScheduleError::Step { problem };
+    if facts.max_tokens == 0 {
+        return Err(step("max_tokens is 0; at least 1 token makes a step".to_string()));
+    }
+    let function = module
+        .functions
+        .iter()
+        .find(|function| function.name == "step")
+        .ok_or_else(|| step("there is no function of that name".to_string()))?;
+    let mut lowering = Lowering::new(module, function, facts)?;
+    for op in &function.ops {
+        lowering.op(op)?;
+    }
+    let [logits] = function.results[..] else {
+        return Err(step(format!("it has {} results", function.results.len())));
+    };
+    let result = lowering.stored("return", logits)?;
+    if result.rows != Rows::Outputs || function.ty(logits).dims().len() != 2 {
+        return Err(step(format!("its result is {}, of other rows than those wanted", function.ty(logits))));
+    }
+    let vocabulary = fit("vocabulary", result.width)?;
+    let softmax = lowering.kernel(Softmax { n: vocabulary })?;
+    let expert_groups = lowering.expert_groups()?;
+    let Lowering { kernels, plan_weights, ropes, states, buckets, work, buffers, .. } = lowering;
+    tracing::debug!(
+        tasks = work.len(),
+        kernels = kernels.len(),
+        buffers = buffers.len(),
+        weights = plan_weights.len(),
+        "lowered"
+    );
+    let plan = Plan {
+        architecture: facts.architecture.clone(),
+        target: context.target.name().to_owned(),
+        max_tokens: facts.max_tokens,
+        context_length: facts.context_length,
+        vocabulary,
+        files: facts.files.clone(),
+        weights: plan_weights,
+        own_weight_bytes: 0,
+        ropes,
+        states,
+        expert_groups,
+        buckets,
+        buffers,
+        arena_bytes: 0,
+        kernels,
+        steps: Vec::new(),
+        logits: result.buffer,
+        softmax,
+        tokenizer: facts.tokenizer.clone(),
+    };
+    Ok(Draft { plan, work, steps: None })
+}
 
 /// What the rows of a value are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -123,8 +198,7 @@ enum Meaning {
 pub(super) struct Lowering<'a> {
     pub(super) module: &'a Module,
     function: &'a Function,
-    source: &'a dyn WeightSource,
-    settings: &'a Settings,
+    facts: &'a Facts<'a>,
     meanings: Vec<Option<Meaning>>,
     /// Experts of the `route` that gave these ids.
     routes: HashMap<BufferId, u64>,
@@ -135,10 +209,10 @@ pub(super) struct Lowering<'a> {
     gathered: HashMap<(BufferId, BucketId), Stored>,
     kernel_ids: HashMap<KernelSpec, KernelId>,
     weight_ids: HashMap<(WeightId, Format), u32>,
-    /// Formats of packed weights, by id.
-    packed: Vec<Option<Format>>,
+    /// Whether quantised values have bf16 beside them, which some products take: then all do, so that every product can take every value.
+    beside: bool,
     pub(super) residency: Residency,
-    pub(super) buffers: Vec<Draft>,
+    pub(super) buffers: Vec<ArenaBuffer>,
     pub(super) work: Vec<Work>,
     pub(super) kernels: Vec<KernelSpec>,
     pub(super) plan_weights: Vec<PlanWeight>,
@@ -214,8 +288,7 @@ impl<'a> Lowering<'a> {
     pub(super) fn new(
         module: &'a Module,
         function: &'a Function,
-        source: &'a dyn WeightSource,
-        settings: &'a Settings,
+        facts: &'a Facts<'a>,
     ) -> Result<Lowering<'a>, ScheduleError> {
         let mut meanings = vec![None; function.values.len()];
         let kinds = [Meaning::Ids, Meaning::Positions, Meaning::WantedRows];
@@ -231,8 +304,7 @@ impl<'a> Lowering<'a> {
         let mut lowering = Lowering {
             module,
             function,
-            source,
-            settings,
+            facts,
             meanings,
             routes: HashMap::new(),
             routings: HashMap::new(),
@@ -241,7 +313,7 @@ impl<'a> Lowering<'a> {
             gathered: HashMap::new(),
             kernel_ids: HashMap::new(),
             weight_ids: HashMap::new(),
-            packed: packing::packed(module, function, settings.matrix),
+            beside: module.weights.iter().any(|weight| weight.choice.activations.is_some()),
             residency: Residency::default(),
             buffers: Vec::new(),
             work: Vec::new(),
@@ -493,34 +565,26 @@ impl<'a> Lowering<'a> {
 
     // Formats.
 
-    pub(super) fn target(&self) -> MatrixTarget {
-        self.settings.matrix
-    }
-
     /// How work is cut for processing elements, where it is.
     pub(super) fn pieces(&self) -> Option<Pieces> {
-        self.settings.pieces
+        self.facts.pieces
     }
 
     /// The format in which kernels read a weight.
     pub(super) fn format_of(&self, w: WeightId) -> Format {
-        self.packed[w.index()].unwrap_or(self.module.weights[w.index()].format)
+        let weight = &self.module.weights[w.index()];
+        weight.choice.layout.unwrap_or(weight.format)
     }
 
-    /// The format in which values of a format lie in the arena: all that are quantised have bf16 beside them where the target
-    /// has tiles, so that every product can take every value.
+    /// The format in which values of a format lie in the arena.
     pub(super) fn stored_format(&self, format: Format) -> Format {
-        let tiles = self.target().packed && self.target().tiles && format.is_quantised();
-        format.row().tiles.filter(|_| tiles).unwrap_or(format)
+        format.row().tiles.filter(|_| self.beside && format.is_quantised()).unwrap_or(format)
     }
 
     /// The format in which products with a weight take their activations.
     pub(super) fn activation(&self, w: WeightId) -> Format {
-        let format = self.format_of(w);
-        match format.tile_activation() {
-            Some(tiles) if self.target().tiles => tiles,
-            _ => self.stored_format(format.activation()),
-        }
+        let own = self.format_of(w).activation();
+        self.module.weights[w.index()].choice.activations.unwrap_or_else(|| self.stored_format(own))
     }
 
     /// `x` as products with a weight take it, where the graph has f32: once for all products.
@@ -542,9 +606,11 @@ impl<'a> Lowering<'a> {
         width: u64,
     ) -> Result<Stored, ScheduleError> {
         let format = self.stored_format(format);
-        let draft = Draft { name: name.to_string(), row_bytes: row_bytes(format, width)?, rows: rows.count() };
+        // `arena` gives it a place.
+        let new =
+            ArenaBuffer { name: name.to_string(), row_bytes: row_bytes(format, width)?, rows: rows.count(), offset: 0 };
         let buffer = BufferId(fit("number of buffers", self.buffers.len() as u64)?);
-        self.buffers.push(draft);
+        self.buffers.push(new);
         Ok(Stored { buffer, rows, width, format })
     }
 
@@ -557,6 +623,20 @@ impl<'a> Lowering<'a> {
         self.kernels.push(spec.clone());
         self.kernel_ids.insert(spec, id);
         Ok(id)
+    }
+
+    /// How products with a weight are cut, as it says.
+    pub(super) fn tiling(&self, w: WeightId) -> Result<Tiling, ScheduleError> {
+        let weight = &self.module.weights[w.index()];
+        let tile = weight.choice.tile.as_ref().ok_or_else(|| ScheduleError::NotTiled { name: weight.name.clone() })?;
+        tile.parse().map_err(|error| self.wrong_tiling(w, error))
+    }
+
+    /// The error for a tiling that is none for its weight.
+    pub(super) fn wrong_tiling(&self, w: WeightId, error: TilingError) -> ScheduleError {
+        let weight = &self.module.weights[w.index()];
+        let tile = weight.choice.tile.clone().unwrap_or_default();
+        ScheduleError::Tiling { name: weight.name.clone(), tile, error }
     }
 
     /// A weight's position in the plan.
@@ -579,7 +659,7 @@ impl<'a> Lowering<'a> {
         let (&last, lead) = weight.shape.split_last().ok_or_else(|| ScheduleError::NoPlace { name: name() })?;
         let row = row_bytes(weight.format, last)?;
         let bytes = lead.iter().try_fold(row, |bytes, &n| bytes.checked_mul(n)).unwrap_or(u64::MAX);
-        let available = self.settings.files.get(place.file as usize).map_or(0, |file| file.bytes);
+        let available = self.facts.files.get(place.file as usize).map_or(0, |file| file.bytes);
         if place.offset.checked_add(bytes).is_none_or(|end| end > available) {
             let (file, offset) = (place.file, place.offset);
             return Err(ScheduleError::Place { name: name(), file, offset, bytes, available });

@@ -1,4 +1,4 @@
-//! Tasks of matrix products, cut as [`super::tiling`] says.
+//! Tasks of matrix products, cut as their weights say ([`ixc_kernels::tiling`]).
 //!
 //! A product's columns are tiles of weight rows, so that an item reads its part of the weight once for all rows of its chunk.
 //! What is left over when the tiles are full is a second task in the same step.
@@ -12,12 +12,12 @@
 use ixc_ir::format::Format;
 use ixc_ir::graph::WeightId;
 use ixc_ir::plan::{Arg, BufferId, Source};
+use ixc_kernels::tiling::Placed;
 use ixc_kernels::{Linear, Shape, Swiglu};
 
 use super::ScheduleError;
 use super::bind::Choice;
 use super::lower::{Lowering, Rows, Stored, fit, row_bytes};
-use super::tiling::{tile, ways, weight_parts};
 
 /// A product to be lowered.
 pub(super) struct Product {
@@ -74,23 +74,23 @@ impl Lowering<'_> {
             return results.first().copied().ok_or_else(nothing);
         }
         let y = self.buffer(label, x.rows, Format::F32, m.n)?;
-        let target = self.target();
-        let tile = tile(m.format, m.n, 1, target);
+        let tiling = self.tiling(*w)?;
+        let parts = tiling.place(m.n).map_err(|error| self.wrong_tiling(*w, error))?;
         let weight = self.weight(*w)?;
         let bias = bias.map(|bias| self.vector(op, bias)).transpose()?;
-        for part in weight_parts(m.n, tile) {
-            let label = if part.first == 0 { label.clone() } else { format!("{label} tail") };
+        for Placed { part, first: first_row, columns } in parts {
+            let label = if first_row == 0 { label.clone() } else { format!("{label} tail") };
             let (x_row, y_row) = (x.row_bytes()?, y.row_bytes()?);
-            let (first, step) = (part.first * 4, part.tile * 4);
+            let (first, step) = (first_row * 4, part.rows * 4);
             let mut args = vec![
                 ("x", rows_arg(x.buffer, x_row)),
                 (
                     "w",
                     Arg {
                         source: Source::Weight(weight),
-                        offset: m.rows(part.first),
+                        offset: m.rows(first_row),
                         row_stride: 0,
-                        column_stride: m.rows(part.tile),
+                        column_stride: m.rows(part.rows),
                         expert_stride: m.expert,
                     },
                 ),
@@ -107,19 +107,17 @@ impl Lowering<'_> {
                     format: m.format,
                     x: x.format,
                     k: fit("columns of a weight", m.k)?,
-                    tile: fit("tile", part.tile)?,
+                    tile: fit("tile", part.rows)?,
                     n: fit("rows of a weight", m.n)?,
                     bias: bias.is_some(),
                     residual: residual.is_some(),
                     shape,
                 })
             };
-            let (ways, reason) = ways(m.format, part.tile, false, target);
             args.push(("scratch", scratch_arg()));
-            tracing::debug!(label, format = %m.format, tile = part.tile, columns = part.columns, ?ways, "tiled: {reason}");
-            let variants =
-                ways.iter().map(|way| Ok(Choice::of(*way, spec(way.shape)?))).collect::<Result<_, ScheduleError>>()?;
-            self.task(label, (x.rows.axis(), part.columns), variants, &[], args)?;
+            let variants = part.uses.iter().map(|each| Ok(Choice::of(*each, spec(each.shape)?)));
+            let variants = variants.collect::<Result<_, ScheduleError>>()?;
+            self.task(label, (x.rows.axis(), columns), variants, &[], args)?;
         }
         Ok(y)
     }
@@ -169,23 +167,23 @@ impl Lowering<'_> {
         self.expect(op, x, self.activation(up), u.k)?;
         let y = self.buffer(label, x.rows, out, g.n)?;
         let out = y.format;
-        let target = self.target();
-        let tile = tile(g.format, g.n, out.block_len() as u64, target);
+        let tiling = self.tiling(gate)?;
+        let parts = tiling.place(g.n).map_err(|error| self.wrong_tiling(gate, error))?;
         let (gate, up) = (self.weight(gate)?, self.weight(up)?);
-        for part in weight_parts(g.n, tile) {
-            let label = if part.first == 0 { label.to_string() } else { format!("{label} tail") };
+        for Placed { part, first: first_row, columns } in parts {
+            let label = if first_row == 0 { label.to_string() } else { format!("{label} tail") };
             let weight = |m: &Matrix, weight: u32| Arg {
                 source: Source::Weight(weight),
-                offset: m.rows(part.first),
+                offset: m.rows(first_row),
                 row_stride: 0,
-                column_stride: m.rows(part.tile),
+                column_stride: m.rows(part.rows),
                 expert_stride: m.expert,
             };
             let y_arg = columns_arg(
                 Source::Arena(y.buffer),
-                row_bytes(out, part.first)?,
+                row_bytes(out, first_row)?,
                 y.row_bytes()?,
-                row_bytes(out, part.tile)?,
+                row_bytes(out, part.rows)?,
             );
             let args = vec![
                 ("x", rows_arg(x.buffer, x.row_bytes()?)),
@@ -200,21 +198,16 @@ impl Lowering<'_> {
                     up: u.format,
                     x: x.format,
                     k: fit("columns of a weight", g.k)?,
-                    tile: fit("tile", part.tile)?,
+                    tile: fit("tile", part.rows)?,
                     n: fit("rows of a weight", g.n)?,
                     out,
                     rows,
                     shape,
                 })
             };
-            let (ways, reason) = ways(g.format, part.tile, true, target);
-            let formats = (g.format, u.format);
-            tracing::debug!(label, ?formats, tile = part.tile, columns = part.columns, ?ways, "tiled: {reason}");
-            let variants = ways
-                .iter()
-                .map(|way| Ok(Choice::of(*way, spec(way.shape, way.row_chunk)?)))
-                .collect::<Result<_, ScheduleError>>()?;
-            self.task(label, (x.rows.axis(), part.columns), variants, &[], args)?;
+            let variants = part.uses.iter().map(|each| Ok(Choice::of(*each, spec(each.shape, each.row_chunk)?)));
+            let variants = variants.collect::<Result<_, ScheduleError>>()?;
+            self.task(label, (x.rows.axis(), columns), variants, &[], args)?;
         }
         Ok(y)
     }

@@ -25,124 +25,22 @@
 //! ```
 
 use ixc_ir::format::Format;
-use ixc_ir::format::packed::STRIP;
 use ixc_ir::graph::WeightId;
-use ixc_ir::plan::{Arg, Division, Source};
+use ixc_ir::plan::{Arg, Source};
 use ixc_kernels::{AddBias, Bits, Elementwise, KernelSpec, Linear, Quantise, RmsNormPiece, Shape, SumSquares};
 
 use super::ScheduleError;
 use super::lower::{Lowering, Rows, Stored, elementwise_args, fit, map, row_bytes};
 use super::matrix::{Matrix, Product, scratch_arg};
-use super::tiling::{parts, weight_parts, whole_strips};
+use crate::tile::{parts, weight_parts};
 
-/// Bytes of a query head's scores, and of what is known of them.
-const HEAD_BYTES: u64 = 256;
+pub use crate::pieces::{Pieces, Slices, Sums};
 
-/// How large the pieces are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Pieces {
-    /// Of weights that every token meets.
-    pub dense: Slices,
-    /// Of experts' weights.
-    pub experts: Slices,
-    /// Elements of a row that an elementwise op takes at most; what works on blocks takes at least one.
-    pub elements: u32,
-    /// Elements that SwiGLU's `silu` and `mul` take at most, of which one takes many cycles; experts', of which there are many, take
-    /// [`Pieces::elements`].
-    pub silu: u32,
-    /// Elements of a piece of a norm; a row of no more is normed whole. What works on blocks takes at least one.
-    pub norm: u32,
-    /// Positions of a part of attention, a multiple of 32.
-    pub positions: u32,
-    /// Positions of the KV cache: there are parts for so many.
-    pub context: u32,
-    /// Bytes at most of what query heads that are attended together receive, work with and make; a single head is never cut.
-    pub heads_bytes: u64,
-}
-
-/// Slices of weights.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Slices {
-    /// Bytes at most; a block of 16 rows of a packed weight, or of one row of another, is never cut.
-    pub bytes: u64,
-    /// Weight rows at most, at least 16 in packed ones.
-    pub rows: u32,
-    /// Elements of a dot product at most.
-    pub dot: u32,
-    /// Bytes of a weight row that a dot product reads at most: what it takes grows with them, whatever the format.
-    pub row: u32,
-    /// Where the pieces of a dot product are added.
-    pub sums: Sums,
-}
-
-/// Where the pieces of a dot product are added.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Sums {
-    /// In the product of the next piece, which waits for the one before: fewest tasks.
-    InProducts,
-    /// By tasks of their own: products wait for nothing but their activations, so that a single row takes the time of one piece.
-    Beside,
-}
-
-impl Pieces {
-    /// How positions are divided.
-    pub fn division(&self) -> Division {
-        let blocks = (self.positions / ixc_ir::plan::ATTENTION_BLOCK).max(1);
-        let all = self.context.div_ceil(ixc_ir::plan::ATTENTION_BLOCK);
-        Division { parts: all.div_ceil(blocks).max(1), blocks }
-    }
-
-    /// How many of `group` query heads are attended together: they share the conversion of keys and values.
-    pub(super) fn heads(&self, group: u64, (key_len, value_len): (u64, u64)) -> u64 {
-        // The query, the part, and both while they are worked on; scores of a block.
-        let head = key_len.saturating_add(value_len).saturating_mul(8).saturating_add(HEAD_BYTES);
-        let fits = |heads: &u64| group.is_multiple_of(*heads) && head.saturating_mul(*heads) <= self.heads_bytes;
-        // Heads are as many as a model has: few.
-        (1..=group.min(1024)).rev().find(fits).unwrap_or(1)
-    }
-
-    /// Those of weights for such rows.
-    fn slices(&self, rows: Rows) -> &Slices {
-        match rows {
-            Rows::Routed { .. } => &self.experts,
-            Rows::Tokens | Rows::Outputs => &self.dense,
-        }
-    }
-}
-
-impl Slices {
-    /// Weight rows and elements of a dot product of each piece of a matrix of `n` rows of `k` columns.
-    ///
-    /// ```
-    /// use ixc_ir::format::Format;
-    /// use ixc_passes::schedule::pieces::{Slices, Sums};
-    ///
-    /// let slices = Slices { bytes: 20_000, rows: 32, dot: 1024, row: 4096, sums: Sums::InProducts };
-    /// assert_eq!(slices.of(Format::Q4KR16, 512, 1024), (32, 1024));
-    /// assert_eq!(slices.of(Format::Q4KR16, 512, 4096), (16, 1024));
-    /// assert_eq!(slices.of(Format::F32, 8, 256), (3, 256));
-    /// assert_eq!(slices.of(Format::F32, 8, 8192), (1, 293));
-    /// let slices = Slices { row: 432, ..slices };
-    /// assert_eq!(slices.of(Format::Q4KR16, 512, 4096), (16, 768));
-    /// assert_eq!(slices.of(Format::Q6KR16, 512, 4096), (16, 512));
-    /// ```
-    pub fn of(&self, format: Format, n: u64, k: u64) -> (u64, u64) {
-        // Dot products are cut where blocks of weights and of activations both end.
-        let block = format.block_len().max(format.activation().block_len()) as u64;
-        // What lies as in the file is packed beside itself, a strip at a time.
-        let (strip, beside) = if format.rows() > 1 { (STRIP as u64, 0) } else { (1, STRIP as u64) };
-        let (blocks, block_bytes) = (k.div_ceil(block).max(1), format.row_bytes(block).unwrap_or(0).max(1));
-        let most = (u64::from(self.dot) / block).min(u64::from(self.row) / block_bytes);
-        let fits = self.bytes / block_bytes.saturating_mul(strip + beside);
-        let each = most.min(fits).max(1);
-        if each < blocks {
-            // As even as can be.
-            let each = blocks.div_ceil(blocks.div_ceil(each));
-            return (strip, each.saturating_mul(block).min(k));
-        }
-        let row = block_bytes.saturating_mul(blocks);
-        let rows = (self.bytes / row).saturating_sub(beside).min(self.rows.into()).min(n);
-        (whole_strips((rows / strip).max(1).saturating_mul(strip)), k)
+/// Those of weights for such rows.
+fn slices(pieces: &Pieces, rows: Rows) -> Slices {
+    match rows {
+        Rows::Routed { .. } => pieces.experts,
+        Rows::Tokens | Rows::Outputs => pieces.dense,
     }
 }
 
@@ -160,7 +58,7 @@ impl Lowering<'_> {
         (m, x): (&Matrix, &Stored),
         ranges: &[u64],
     ) -> Result<Vec<Stored>, ScheduleError> {
-        let slices = *pieces.slices(x.rows);
+        let slices = slices(pieces, x.rows);
         let (tile, dot) = slices.of(m.format, m.n, m.k);
         let weight = self.weight(product.w)?;
         let bias = product.bias.map(|bias| self.vector("linear", bias)).transpose()?;

@@ -1,4 +1,4 @@
-//! Which tasks share a step.
+//! `steps`: which tasks share a step.
 //!
 //! A task's step is the first after all that it waits for: after what wrote the buffers and the routing that it reads, and
 //! for a state after what touched it before. The number of barriers is then the length of the longest chain, which no
@@ -7,38 +7,32 @@
 
 use std::collections::HashMap;
 
-use ixc_ir::plan::{Step, Task};
+use ixc_ir::plan::Step;
 
-/// What tasks wait for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Resource {
-    /// A buffer: written once, by one op.
-    Buffer(u32),
-    /// A routing's order.
-    Bucket(u32),
-    /// A state.
-    State(u32),
-    /// The experts of a group being in memory.
-    Group(u32),
-    /// The memory that experts are loaded to.
-    Slots,
-}
+use super::{Draft, Resource, ScheduleError, What, Work};
+use crate::error::PassError;
+use crate::pass::{Context, Pass, Run};
 
-/// A task or another step, with what it reads and writes.
-#[derive(Clone, Debug)]
-pub(super) struct Work {
-    pub(super) what: What,
-    pub(super) reads: Vec<Resource>,
-    pub(super) writes: Vec<Resource>,
-}
+/// The pass.
+pub static PASS: Pass = Pass {
+    name: "steps",
+    doc: "Puts each task into the earliest step that it can be in: as few barriers as the longest chain of tasks has links.",
+    options: &[],
+    run: Run::Draft(run),
+};
 
-#[derive(Clone, Debug)]
-pub(super) enum What {
-    Task(Task),
-    /// A [`Step::Bucket`].
-    Bucket(Step),
-    /// A step that says something of experts in memory: one thread's, at the barrier after what it waits for.
-    Residency(Step),
+/// Runs the pass.
+///
+/// # Errors
+/// Where something is said of experts that nothing is computed after.
+pub fn run(draft: Draft, _: &Context<'_>) -> Result<Draft, PassError> {
+    let steps = steps(&draft.work);
+    if ends_with_residency(&draft.work, &steps) {
+        let problem = "experts that nothing is computed after; a step ends with its logits".to_string();
+        return Err(ScheduleError::Unsupported { op: "expert.evict", problem }.into());
+    }
+    tracing::debug!(steps = steps.len(), tasks = draft.work.len(), "in steps");
+    Ok(Draft { steps: Some(steps), ..draft })
 }
 
 /// Work by step, as positions in the work list; each step is all tasks or one of something else.

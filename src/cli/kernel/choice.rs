@@ -20,7 +20,7 @@ impl KernelChoice {
     /// The kernel.
     pub fn choose(&self) -> anyhow::Result<Chosen> {
         // A spec may stand there without quotes.
-        Ok(choose::choose(&self.kernel.join(" "), self.target.0)?)
+        Ok(choose::choose(&self.kernel.join(" "), self.target.target)?)
     }
 }
 

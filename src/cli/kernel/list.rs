@@ -32,7 +32,7 @@ pub struct Args {
 impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
-        let target = self.target.0;
+        let target = self.target.target;
         let filter = self.filter.as_deref().unwrap_or_default();
         let rows = ROWS.iter().filter(|row| row.name.contains(filter) || row.text.contains(filter));
         let facts: Vec<(&Row, Result<Kernel, String>)> = rows

@@ -80,7 +80,7 @@ fn dots(vectors: Vectors) -> Dots {
 }
 
 /// Whether strips are unpacked to a panel for several rows.
-fn unpacks(format: Format, x: Format, vectors: Vectors) -> bool {
+pub fn unpacks(format: Format, x: Format, vectors: Vectors) -> bool {
     let whole = usize::from(vectors.lanes) == STRIP;
     if format.is_quantised() { !whole || !vectors.dot4 } else { !whole && matches!(x.codec(), Codec::Float(_)) }
 }

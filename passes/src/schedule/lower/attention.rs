@@ -232,7 +232,7 @@ impl Lowering<'_> {
     fn floats(&self, w: WeightId) -> Result<Vec<f32>, ScheduleError> {
         let weight = &self.module.weights[w.index()];
         let name = || weight.name.clone();
-        let bytes = self.source.bytes(w).map_err(|error| ScheduleError::Weight { name: name(), error })?;
+        let bytes = self.facts.weights.bytes(w).map_err(|error| ScheduleError::Weight { name: name(), error })?;
         let elements = bytes.len() / weight.format.block_bytes() * weight.format.block_len();
         if weight.shape.iter().try_fold(1u64, |n, &dim| n.checked_mul(dim)) != Some(elements as u64)
             || !bytes.len().is_multiple_of(weight.format.block_bytes())

@@ -1,0 +1,249 @@
+//! How a weight's products can be cut, and what that costs: what the pass `tile` chooses from.
+//!
+//! A candidate is a kernel, the weight rows of an item and the most rows of activations of one. All of them read all columns of their
+//! weight rows, so that sums stay in registers and every candidate gives the same bits. What a candidate takes is the larger of what its
+//! arithmetic takes and what it moves from where the bytes that it reads again and again lie:
+//!
+//! | kernel | reads again | how often |
+//! | --- | --- | --- |
+//! | `gemv`, `gemm`, strips unpacked on the fly | the item's weight rows | for each 4, or 8 rows of activations |
+//! | | its rows of activations | for each item |
+//! | `gemv`, `gemm`, strips unpacked to a panel | its rows of activations | for each strip of 16 weight rows |
+//! | `tiles` | its rows of activations | for each panel of 64 weight rows |
+//! | | the panel | for each 32 rows |
+//!
+//! Costs are in [`UNIT`]s of a cycle for each element of the weight. They were measured on AVX-512 with byte products (Zen 4, Sapphire
+//! Rapids), as kernels meet: unpacking pays from 6 rows; 16 rows by vectors take an eighth of a cycle, and so does a block of 16 rows by
+//! tiles, of which three quarters go into making bf16 of the weight. Where a vector is shorter, or a product of bytes takes two
+//! instructions, all of it takes so much longer.
+
+use ixc_ir::format::Format;
+use ixc_ir::format::packed::STRIP;
+use ixc_targets::{CoreCaches, Target};
+
+use super::{Shape, packed, takes, tiles};
+use crate::generate::Vectors;
+
+/// Costs are in so many parts of a cycle.
+pub const UNIT: f64 = 1.0 / 2048.0;
+/// A row of activations by `gemv`: a strip is unpacked for each four of them, which `gemm` does for each eight.
+const GEMV_ROW: f64 = 18.0;
+/// The same where nothing is unpacked: pairs of bf16 in a float weight. 16 rows take an eighth of a cycle.
+const PAIRS_ROW: f64 = 16.0;
+/// A row of activations by `gemm`.
+const GEMM_ROW: f64 = 15.0;
+/// What `gemm` takes before its first row; with it, it meets `gemv` at 6 rows.
+const GEMM_UNPACK: f64 = 16.0;
+/// A block of 16 rows by tiles: 1/32 of a cycle, whether all of its rows are there or not.
+const TILES_BLOCK: f64 = 64.0;
+/// Making bf16 of the weight: three times as much.
+const TILES_UNPACK: f64 = 192.0;
+/// Products of f32 take a multiply-add each where bytes take a quarter of an instruction.
+const FLOAT_PRODUCTS: f64 = 4.0;
+/// Bytes without an instruction for four products take one for pairs and one that adds those.
+const PAIRS_OF_PRODUCTS: f64 = 2.0;
+/// Bytes of the vectors that costs were measured with.
+const MEASURED_VECTOR: f64 = 64.0;
+
+/// Bytes that a core reads in a cycle from L1, L2 and L3, and from memory: two loads of 32 bytes; half of that; what tile products of
+/// 256 rows take; and a core's part of a socket's memory. Assumed, but for the first two. Reads of several levels go on beside each other.
+const BYTES_PER_CYCLE: [f64; 4] = [64.0, 32.0, 16.0, 3.0];
+/// Cores at least that read the same rows of activations, each with other weight rows: they lie in the third level once.
+const SHARING: u64 = 8;
+
+/// Weight rows of an item of vector kernels: 32 rows of a `q4_k` weight of 2048 columns are 36 KiB.
+const VECTOR_ITEMS: [u64; 2] = [16, 32];
+/// Weight rows of an item of tile products: two tiles of 16, or four, so that a block of 16 rows has four sums in flight.
+const TILES_ITEMS: [u64; 2] = [32, 64];
+/// Rows of an item of vector kernels at most. Beyond 12 groups of 8 rows an unpacked strip gains nothing more.
+const VECTOR_CHUNKS: [u32; 7] = [8, 16, 24, 32, 48, 64, 96];
+/// Rows of an item of tile products at most: with 256 rows a sixth of the time goes into unpacking.
+const TILES_CHUNKS: [u32; 4] = [32, 64, 128, 256];
+
+/// A weight, as its products read it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Weight {
+    /// The format that kernels read.
+    pub format: Format,
+    /// The activations' format.
+    pub x: Format,
+    /// Its rows; of each expert.
+    pub n: u64,
+    /// Its columns.
+    pub k: u64,
+    /// Weights that a kernel multiplies with together: 2 for gate and up. Their sums share the cache, so that an item has half the rows.
+    pub products: u32,
+    /// Weight rows of an item are a multiple of this, the block that results are quantised in.
+    pub block: u64,
+}
+
+/// Bytes that an item reads again and again.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Reuse {
+    /// What they are, for people.
+    pub what: &'static str,
+    /// Bytes that are to stay in a cache, whatever rows of activations the item has.
+    fixed: u64,
+    /// The same for each row that it has at most, and for how many.
+    row: (u64, u32),
+    /// Whether other cores read them, too.
+    shared: bool,
+    /// Bytes that are read for each element of the weight and row of activations.
+    reads: f64,
+}
+
+impl Reuse {
+    /// Bytes that are to stay in a cache, where the item has all its rows.
+    pub fn bytes(&self) -> u64 {
+        self.of(self.row.1)
+    }
+
+    fn of(&self, rows: u32) -> u64 {
+        self.row.0.saturating_mul(rows.into()).saturating_add(self.fixed)
+    }
+
+    /// Where they lie then.
+    pub fn level(&self, caches: &CoreCaches) -> Level {
+        let l3 = caches.l3.saturating_mul(if self.shared { SHARING } else { 1 });
+        [(Level::L1, caches.l1d), (Level::L2, caches.l2), (Level::L3, l3)]
+            .into_iter()
+            .find(|(_, size)| self.bytes() <= *size)
+            .map_or(Level::Memory, |(level, _)| level)
+    }
+}
+
+/// A way to cut a weight's products.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Candidate {
+    /// The kernel.
+    pub shape: Shape,
+    /// Weight rows of an item.
+    pub rows: u64,
+    /// Most rows of activations of an item.
+    pub row_chunk: u32,
+    /// What it reads again, once it has all its rows.
+    pub reuse: Vec<Reuse>,
+    /// Units for an element of the weight, before the first row.
+    unpack: f64,
+    /// Units for an element and so many rows.
+    block: (f64, u32),
+}
+
+/// Where a set of bytes lies that is read again and again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// First-level data cache.
+    L1,
+    /// Second-level cache.
+    L2,
+    /// A core's share of the third.
+    L3,
+    /// No cache holds it.
+    Memory,
+}
+
+impl Candidate {
+    /// Units that arithmetic takes for an element of the weight and so many rows of activations.
+    pub fn arithmetic(&self, rows: u32) -> f64 {
+        let (block, size) = self.block;
+        self.unpack + block * f64::from(rows.div_ceil(size))
+    }
+
+    /// Units for an element and a row, where an item has all its rows: those of arithmetic or of what is read, whatever is more.
+    pub fn cost_of_a_row(&self, caches: &CoreCaches) -> f64 {
+        let reads = |reuse: &Reuse| reuse.reads / BYTES_PER_CYCLE[reuse.level(caches) as usize] / UNIT;
+        let arithmetic = self.arithmetic(self.row_chunk) / f64::from(self.row_chunk);
+        self.reuse.iter().map(reads).fold(arithmetic, f64::max)
+    }
+}
+
+/// Weight rows that an item can have, in ascending order.
+pub fn item_rows(weight: &Weight) -> Vec<u64> {
+    let sizes = if has_tiles(weight) { TILES_ITEMS } else { VECTOR_ITEMS };
+    let mut rows: Vec<u64> = sizes.map(|rows| whole_strips(rows.next_multiple_of(weight.block).min(weight.n))).to_vec();
+    rows.dedup();
+    rows
+}
+
+/// All candidates of items of so many weight rows, in the order in which they take over as rows of activations become more.
+pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> {
+    let Weight { format, x, k, products, .. } = *weight;
+    let vectors = Vectors::of(target);
+    let floats = !format.activation().is_quantised();
+    let vector_bytes = f64::from(target.row().vector_bytes);
+    let few = packed_floats_by_pairs(weight);
+    let instructions = match (few, floats, vectors.dot4) {
+        (true, _, _) | (false, false, true) => 1.0,
+        (false, true, _) => FLOAT_PRODUCTS,
+        (false, false, false) => PAIRS_OF_PRODUCTS,
+    };
+    let slower = MEASURED_VECTOR / vector_bytes * instructions;
+    let each = |format: Format| format.block_bytes() as f64 / format.block_len() as f64;
+    let row_bytes = |format: Format| format.row_bytes(k).unwrap_or(u64::MAX);
+    let strips = super::strips_of(format);
+    let partial = !rows.is_multiple_of(STRIP as u64);
+    let mut found = Vec::new();
+    let mut add = |shape: Shape,
+                   chunks: &[u32],
+                   unpack: f64,
+                   block: (f64, u32),
+                   slower: f64,
+                   reuse: &dyn Fn(u32) -> Vec<Reuse>| {
+        let most = chunks.last().map_or(1, |most| most / products);
+        for &row_chunk in chunks.iter().filter(|&&chunk| chunk <= most) {
+            let (unpack, block) = (unpack * slower, (block.0 * slower, block.1));
+            found.push(Candidate { shape, rows, row_chunk, reuse: reuse(row_chunk), unpack, block });
+        }
+    };
+    let x_rows = |chunk: u32, row: u64, reads: f64| Reuse {
+        what: "rows of activations",
+        fixed: 0,
+        row: (row, chunk),
+        shared: true,
+        reads,
+    };
+    let panels = packed::unpacks(strips, x, vectors);
+    let vector_reuse = |shape: Shape, chunk: u32| match panels {
+        true => vec![x_rows(chunk, row_bytes(x), each(x) / STRIP as f64)],
+        false => {
+            let fixed = (each(strips) * k as f64 * rows as f64) as u64;
+            let reads = each(strips) / f64::from(shape.row_groups()[0]);
+            let weight = Reuse { what: "weight rows", fixed, row: (0, chunk), shared: false, reads };
+            vec![x_rows(chunk, row_bytes(x), each(x) / rows as f64), weight]
+        }
+    };
+    let gemv_row = if few { PAIRS_ROW } else { GEMV_ROW };
+    let gemv_chunks = if partial { &VECTOR_CHUNKS[..2] } else { &VECTOR_CHUNKS[..] };
+    add(Shape::Gemv, gemv_chunks, 0.0, (gemv_row, 1), slower, &|chunk| vector_reuse(Shape::Gemv, chunk));
+    if !few {
+        let gemm = |chunk| vector_reuse(Shape::Gemm, chunk);
+        add(Shape::Gemm, &VECTOR_CHUNKS, GEMM_UNPACK, (GEMM_ROW, 1), slower, &gemm);
+    }
+    if has_tiles(weight) && rows.is_multiple_of(TILES_ITEMS[0]) {
+        // Tiles multiply bf16, whatever the weight is stored in.
+        const BF16: u64 = 2;
+        let fixed = tiles::panel_bytes(format, k, rows);
+        add(Shape::Tiles, &TILES_CHUNKS, TILES_UNPACK, (TILES_BLOCK, 16), 1.0, &|chunk| {
+            let of_panel = BF16 as f64 / rows.min(TILES_ITEMS[1]) as f64;
+            let reads = BF16 as f64 / f64::from(Shape::Tiles.row_groups()[0]);
+            let panel = Reuse { what: "panel", fixed, row: (0, chunk), shared: false, reads };
+            vec![x_rows(chunk, k.saturating_mul(BF16), of_panel), panel]
+        });
+    }
+    found
+}
+
+/// So many rows, or fewer: whole strips, or less than one.
+pub fn whole_strips(rows: u64) -> u64 {
+    if rows > STRIP as u64 { rows / STRIP as u64 * STRIP as u64 } else { rows }
+}
+
+/// Whether activations are such that tiles can multiply with them.
+fn has_tiles(weight: &Weight) -> bool {
+    weight.format.tile_activation() == Some(weight.x) && takes(weight.format, weight.x)
+}
+
+/// Whether a float weight is multiplied with pairs of bf16, of which nothing is unpacked: there is nothing for `gemm` to save.
+fn packed_floats_by_pairs(weight: &Weight) -> bool {
+    !weight.format.activation().is_quantised() && has_tiles(weight)
+}

@@ -1,0 +1,215 @@
+//! How a weight's products are cut into items, and which kernel does how many rows: what the pass `tile` writes, and `lower` obeys.
+//!
+//! ```text
+//! rows=64 gemv<=5/5 gemm<=15/15 tiles/256; rows=16 gemv<=5/5 gemm/96
+//! ```
+//!
+//! says: as many items of 64 weight rows as there are, then items of 16. Of an item of 64, up to 5 rows of activations are multiplied by
+//! `gemv`, up to 15 by `gemm`, and more by `tiles`, at most 256 of them at a time.
+//!
+//! Takes hostile text; an error says what would be right. Leaves true: parts have rows, chunks are at least 1, limits ascend, and a part's
+//! last kernel takes any number of rows.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::Shape;
+use crate::text::{Value, Words};
+
+/// How a weight's products are cut.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tiling {
+    /// Parts of the weight's rows, one behind the other.
+    pub parts: Vec<Part>,
+}
+
+/// Items of so many weight rows, as many as fit in what is left of the weight.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Weight rows of an item.
+    pub rows: u64,
+    /// Kernels by rows of activations.
+    pub uses: Vec<Use>,
+}
+
+/// A kernel for a range of rows of activations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Use {
+    /// The kernel.
+    pub shape: Shape,
+    /// Used for so many rows and fewer; `u32::MAX` for any number.
+    pub up_to_rows: u32,
+    /// Most rows of an item.
+    pub row_chunk: u32,
+}
+
+/// A part's place in a weight: `columns` items from weight row `first`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed<'t> {
+    /// The part.
+    pub part: &'t Part,
+    /// Its first weight row.
+    pub first: u64,
+    /// How many items.
+    pub columns: u64,
+}
+
+/// Why text is no tiling, or a tiling does not fit its weight.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TilingError {
+    /// A word that says nothing.
+    #[error("{found:?}; expected rows=N, or a kernel with its limit and its rows: gemv<=5/5, gemm/96, tiles/256")]
+    Word {
+        /// The word.
+        found: String,
+    },
+    /// No kernel has this name.
+    #[error("there is no kernel {found:?}; there are gemv, gemm and tiles")]
+    Kernel {
+        /// The name.
+        found: String,
+    },
+    /// A number that is none, or none that may stand there.
+    #[error("{found:?} is no number from 1 to {}", u32::MAX - 1)]
+    Number {
+        /// The text.
+        found: String,
+    },
+    /// A part that does not begin with its rows.
+    #[error("a part needs rows=N once, first")]
+    Rows,
+    /// A part whose kernels leave some row counts out.
+    #[error("limits must ascend, and the last kernel of a part has none: gemv<=5/5 gemm/96")]
+    Limits,
+    /// Items that do not come out even with the weight's rows.
+    #[error("the parts end at row {end} of the weight's {rows}")]
+    Length {
+        /// Where they end.
+        end: u64,
+        /// Rows of the weight.
+        rows: u64,
+    },
+}
+
+impl Tiling {
+    /// Where each part of a weight of `rows` rows lies.
+    ///
+    /// # Errors
+    /// [`TilingError::Length`].
+    pub fn place(&self, rows: u64) -> Result<Vec<Placed<'_>>, TilingError> {
+        let mut first = 0;
+        let mut placed = Vec::with_capacity(self.parts.len());
+        for part in &self.parts {
+            let columns = (rows - first) / part.rows.max(1);
+            if columns > 0 {
+                placed.push(Placed { part, first, columns });
+                first += columns * part.rows;
+            }
+        }
+        if first == rows { Ok(placed) } else { Err(TilingError::Length { end: first, rows }) }
+    }
+}
+
+impl fmt::Display for Tiling {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, part) in self.parts.iter().enumerate() {
+            write!(f, "{}{part}", if i == 0 { "" } else { "; " })?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rows={}", self.rows)?;
+        self.uses.iter().try_for_each(|each| write!(f, " {each}"))
+    }
+}
+
+impl fmt::Display for Use {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.shape.word())?;
+        if self.up_to_rows < u32::MAX {
+            write!(f, "<={}", self.up_to_rows)?;
+        }
+        write!(f, "/{}", self.row_chunk)
+    }
+}
+
+fn number(text: &str) -> Result<u32, TilingError> {
+    let number = text.parse().ok().filter(|n| (1..u32::MAX).contains(n));
+    number.ok_or_else(|| TilingError::Number { found: text.chars().take(32).collect() })
+}
+
+impl FromStr for Use {
+    type Err = TilingError;
+
+    fn from_str(text: &str) -> Result<Use, TilingError> {
+        let word = || TilingError::Word { found: text.chars().take(32).collect() };
+        let (kernel, chunk) = text.split_once('/').ok_or_else(word)?;
+        let (name, limit) = match kernel.split_once("<=") {
+            Some((name, limit)) => (name, number(limit)?),
+            None => (kernel, u32::MAX),
+        };
+        let found = <Shape as Value>::read(Some(name));
+        let shape = found.ok_or_else(|| TilingError::Kernel { found: name.chars().take(32).collect() })?;
+        Ok(Use { shape, up_to_rows: limit, row_chunk: number(chunk)? })
+    }
+}
+
+impl FromStr for Part {
+    type Err = TilingError;
+
+    fn from_str(text: &str) -> Result<Part, TilingError> {
+        let mut words = text.split_whitespace();
+        let rows = words.next().and_then(|word| word.strip_prefix("rows=")).ok_or(TilingError::Rows)?;
+        let rows = number(rows)?.into();
+        let uses: Vec<Use> = words.map(str::parse).collect::<Result<_, _>>()?;
+        let ascend = uses.windows(2).all(|pair| pair[0].up_to_rows < pair[1].up_to_rows);
+        if !ascend || uses.last().is_none_or(|last| last.up_to_rows != u32::MAX) {
+            return Err(TilingError::Limits);
+        }
+        Ok(Part { rows, uses })
+    }
+}
+
+impl FromStr for Tiling {
+    type Err = TilingError;
+
+    fn from_str(text: &str) -> Result<Tiling, TilingError> {
+        Ok(Tiling { parts: text.split(';').map(str::parse).collect::<Result<_, _>>()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_reads_back() {
+        for text in ["rows=32 gemm/96", "rows=64 gemv<=5/5 gemm<=15/15 tiles/256; rows=16 gemv<=5/5 gemm/96"] {
+            assert_eq!(text.parse::<Tiling>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn hostile_text_is_an_error_that_says_what_is_right() {
+        let error = |text: &str| text.parse::<Tiling>().unwrap_err().to_string();
+        assert_eq!(error(""), "a part needs rows=N once, first");
+        assert_eq!(error("rows=32"), "limits must ascend, and the last kernel of a part has none: gemv<=5/5 gemm/96");
+        assert_eq!(error("rows=32 gemm/96 gemv/5"), error("rows=32"));
+        assert_eq!(error("rows=0 gemm/96"), "\"0\" is no number from 1 to 4294967294");
+        assert_eq!(error("rows=32 gemm/4294967295"), "\"4294967295\" is no number from 1 to 4294967294");
+        assert_eq!(error("rows=32 magic/96"), "there is no kernel \"magic\"; there are gemv, gemm and tiles");
+        assert!(error("rows=32 gemm").starts_with("\"gemm\"; expected rows=N, or a kernel"));
+        assert_eq!(error("rows=32 gemm/96;"), error(""));
+    }
+
+    #[test]
+    fn parts_cover_the_weight_or_are_refused() {
+        let tiling: Tiling = "rows=32 gemm/96; rows=8 gemm/96".parse().unwrap();
+        let placed: Vec<_> = tiling.place(104).unwrap().iter().map(|p| (p.first, p.columns, p.part.rows)).collect();
+        assert_eq!(placed, [(0, 3, 32), (96, 1, 8)]);
+        assert_eq!(tiling.place(100), Err(TilingError::Length { end: 96, rows: 100 }));
+    }
+}

@@ -1,0 +1,87 @@
+//! A plan between `lower` and `arena`: tasks, which say what they read and write.
+
+use ixc_ir::plan::{Plan, Step, Task};
+use ixc_kernels::KernelSpec;
+use serde::{Deserialize, Serialize};
+
+use crate::error::ScheduleError;
+
+/// A plan between `lower` and `arena`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Draft {
+    /// All of the plan but its steps, and where its buffers lie.
+    pub(crate) plan: Plan<KernelSpec>,
+    /// Tasks, and what else a step may be, in the order of the graph.
+    pub(crate) work: Vec<Work>,
+    /// What each step does, as positions in `work`; nothing before `steps`.
+    pub(crate) steps: Option<Vec<Vec<usize>>>,
+}
+
+impl Draft {
+    /// Checks one that was read: what its numbers name is there.
+    ///
+    /// # Errors
+    /// [`ScheduleError::Draft`].
+    pub fn check(&self) -> Result<(), ScheduleError> {
+        let error = |problem: &str| ScheduleError::Draft { problem: problem.to_string() };
+        let buffers = self.plan.buffers.len();
+        let known = |resource: &Resource| match *resource {
+            Resource::Buffer(buffer) => (buffer as usize) < buffers,
+            Resource::Bucket(_) | Resource::State(_) | Resource::Group(_) | Resource::Slots => true,
+        };
+        if !self.work.iter().all(|work| work.reads.iter().chain(&work.writes).all(known)) {
+            return Err(error("work that reads or writes a buffer that is not there"));
+        }
+        if self.plan.logits.0 as usize >= buffers {
+            return Err(error("logits in a buffer that is not there"));
+        }
+        let Some(steps) = &self.steps else { return Ok(()) };
+        let mut seen = vec![false; self.work.len()];
+        for &at in steps.iter().flatten() {
+            match seen.get_mut(at) {
+                Some(seen) if !*seen => *seen = true,
+                Some(_) | None => return Err(error("steps that do work twice, or work that is not there")),
+            }
+        }
+        if seen.contains(&false) {
+            return Err(error("work that no step does"));
+        }
+        // `arena` counts on a step for each buffer's life.
+        if steps.iter().any(Vec::is_empty) {
+            return Err(error("a step without work"));
+        }
+        Ok(())
+    }
+}
+
+/// What tasks wait for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub(crate) enum Resource {
+    /// A buffer: written once, by one op.
+    Buffer(u32),
+    /// A routing's order.
+    Bucket(u32),
+    /// A state.
+    State(u32),
+    /// The experts of a group being in memory.
+    Group(u32),
+    /// The memory that experts are loaded to.
+    Slots,
+}
+
+/// A task or another step, with what it reads and writes.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Work {
+    pub(crate) what: What,
+    pub(crate) reads: Vec<Resource>,
+    pub(crate) writes: Vec<Resource>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) enum What {
+    Task(Task),
+    /// A [`Step::Bucket`].
+    Bucket(Step),
+    /// A step that says something of experts in memory: one thread's, at the barrier after what it waits for.
+    Residency(Step),
+}

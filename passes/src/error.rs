@@ -1,0 +1,187 @@
+//! What can go wrong in passes.
+
+use ixc_ir::graph::interpret::SourceError;
+use ixc_ir::graph::verify::VerifyError;
+use ixc_kernels::signature::BindError;
+use ixc_kernels::tiling::TilingError;
+
+use crate::options::OptionError;
+
+/// Why a pipeline ended.
+#[derive(Debug, thiserror::Error)]
+pub enum PassError {
+    /// No pass has this name.
+    #[error("there is no pass {name:?}; there are {}", known.join(", "))]
+    Unknown {
+        /// The name.
+        name: String,
+        /// Those there are.
+        known: Vec<&'static str>,
+    },
+    /// What the pass was given does not verify.
+    #[error("the module does not verify: {0}")]
+    Input(#[source] Box<VerifyError>),
+    /// What the pass made does not verify: a bug in the pass.
+    #[error("after pass {pass} the module does not verify: {error}")]
+    Output {
+        /// The pass.
+        pass: &'static str,
+        /// What is wrong.
+        #[source]
+        error: Box<VerifyError>,
+    },
+    /// The pass works on something else.
+    #[error("pass {pass} takes {expected}; what it was given is {found}")]
+    Kind {
+        /// The pass.
+        pass: &'static str,
+        /// What it takes.
+        expected: &'static str,
+        /// What there is.
+        found: &'static str,
+    },
+    /// A pass that needs to know of a model what its graph does not say.
+    #[error("pass {pass} needs a model: the files that its weights lie in, and its tokenizer")]
+    NoModel {
+        /// The pass.
+        pass: &'static str,
+    },
+    /// An option that no pass has, or that has no such value.
+    #[error(transparent)]
+    Option(#[from] OptionError),
+    /// A weight cannot be cut so.
+    #[error(transparent)]
+    Tile(#[from] TileError),
+    /// There is no plan.
+    #[error(transparent)]
+    Schedule(#[from] ScheduleError),
+    /// Experts are to be deferred, and there are none.
+    #[error("{deferred} experts of a token cannot be deferred: the model has no experts")]
+    NoExperts {
+        /// Experts that were to be deferred.
+        deferred: u32,
+    },
+    /// A token would have no expert left in its own layer.
+    #[error("{deferred} experts of a token cannot be deferred: a token has {top_k}, at most {} can be", top_k.saturating_sub(1))]
+    Deferred {
+        /// Experts that were to be deferred.
+        deferred: u32,
+        /// Experts of a token.
+        top_k: u64,
+    },
+    /// A value is used that no op before defines.
+    #[error("function @{function}: value {value} is used before it is defined")]
+    Undefined {
+        /// The function.
+        function: String,
+        /// Number of the value.
+        value: u32,
+    },
+}
+
+/// Why there is no plan.
+#[derive(Debug, thiserror::Error)]
+pub enum ScheduleError {
+    /// The module has no function `@step` of the right kind.
+    #[error(
+        "a plan is made from a function @step(ids: i32[T], pos: i32[T], rows: i32[L]) -> (f32[L, vocabulary]); {problem}"
+    )]
+    Step {
+        /// What is not so.
+        problem: String,
+    },
+    /// No kernel does this.
+    #[error("{op}: no kernel does this: {problem}")]
+    Unsupported {
+        /// The op's mnemonic.
+        op: &'static str,
+        /// What is not supported, and what would be.
+        problem: String,
+    },
+    /// What the schedule gives a kernel is not what the kernel takes.
+    #[error(transparent)]
+    Bind(#[from] BindError),
+    /// A weight that products read does not say how they are cut.
+    #[error("weight @{name} does not say how its products are cut; the pass `tile` does")]
+    NotTiled {
+        /// The weight.
+        name: String,
+    },
+    /// A weight's products cannot be cut as it says.
+    #[error("weight @{name}: tile = {tile:?}: {error}")]
+    Tiling {
+        /// The weight.
+        name: String,
+        /// What it says.
+        tile: String,
+        /// Why not.
+        error: TilingError,
+    },
+    /// Tasks that were read are none that `lower` writes.
+    #[error("these tasks have {problem}")]
+    Draft {
+        /// What is wrong.
+        problem: String,
+    },
+    /// A number of the plan is too large.
+    #[error("{what} is {value}, which does not fit {limit}")]
+    TooLarge {
+        /// Which number.
+        what: String,
+        /// Its value, as text where it does not even fit 64 bits.
+        value: String,
+        /// The largest.
+        limit: u64,
+    },
+    /// The module's text has no place for a weight.
+    #[error("weight @{name} has no place in a file; a plan needs {{file = N, offset = N}}")]
+    NoPlace {
+        /// The weight.
+        name: String,
+    },
+    /// A weight does not lie in its file.
+    #[error("weight @{name} is {bytes} bytes at {offset} of file {file}, of which there are {available}")]
+    Place {
+        /// The weight.
+        name: String,
+        /// Number of the file.
+        file: u32,
+        /// Byte offset.
+        offset: u64,
+        /// Length in bytes.
+        bytes: u64,
+        /// Bytes of the file, 0 where there is no such file.
+        available: u64,
+    },
+    /// A weight that the plan itself needs could not be read.
+    #[error("weight @{name} cannot be read: {error}")]
+    Weight {
+        /// The weight.
+        name: String,
+        /// Why.
+        error: SourceError,
+    },
+}
+
+/// Why a weight cannot be cut.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TileError {
+    /// A pattern that no weight matches.
+    #[error("no weight that a product reads matches {pattern:?}; there are {known}")]
+    NoWeight {
+        /// The pattern.
+        pattern: String,
+        /// Some that there are.
+        known: String,
+    },
+    /// What is asked for is no candidate.
+    #[error("@{name} cannot be cut into {asked}; its candidates are {candidates}")]
+    NoCandidate {
+        /// The weight.
+        name: String,
+        /// What was asked for.
+        asked: String,
+        /// What there is.
+        candidates: String,
+    },
+}

@@ -1,0 +1,198 @@
+//! Options of passes. Each pass declares its own in its file, and nowhere else does one stand: its text, `PASS.KEY = VALUE`, its
+//! documentation and what it is where nothing is said come from there.
+//!
+//! ```
+//! use ixc_passes::{defer, manager, options::OptionSet};
+//!
+//! let mut set = OptionSet::default();
+//! manager::set(&mut set, "defer.experts = 2")?;
+//! assert_eq!(set.of::<defer::Options>(), defer::Options { experts: 2 });
+//! assert_eq!(set, OptionSet::default().with(&defer::Options { experts: 2 }));
+//! # Ok::<(), ixc_passes::options::OptionError>(())
+//! ```
+
+use std::collections::BTreeMap;
+
+/// An option in a pass's table.
+#[derive(Clone, Copy, Debug)]
+pub struct OptionRow {
+    /// Its key; in text behind the pass's name and a dot.
+    pub key: &'static str,
+    /// One line of documentation.
+    pub doc: &'static str,
+    /// What it is where nothing is said, as text.
+    pub default: fn() -> String,
+    /// What text may say.
+    pub expected: &'static str,
+    /// Whether text says a value.
+    pub check: fn(&str) -> bool,
+}
+
+/// Options of one pass; [`pass_options!`](crate::options::pass_options) makes it.
+pub trait PassOptions: Sized {
+    /// The pass.
+    const PASS: &'static str;
+    /// The table.
+    const ROWS: &'static [OptionRow];
+    /// Reads them; `text` gives what is said for a key.
+    fn read(text: impl Fn(&'static str) -> Option<String>) -> Self;
+    /// All of them as text.
+    fn write(&self) -> Vec<(&'static str, String)>;
+}
+
+/// A value that an option may have.
+pub trait OptionValue: Sized {
+    /// What text may say.
+    const EXPECTED: &'static str;
+    /// Of text.
+    fn read(text: &str) -> Option<Self>;
+    /// As text that reads back.
+    fn text(&self) -> String;
+}
+
+macro_rules! numbers {
+    ($($type:ty),*) => {$(
+        impl OptionValue for $type {
+            const EXPECTED: &'static str = "a number";
+            fn read(text: &str) -> Option<$type> {
+                text.parse().ok()
+            }
+            fn text(&self) -> String {
+                self.to_string()
+            }
+        }
+
+        impl OptionValue for Option<$type> {
+            const EXPECTED: &'static str = "a number, or none";
+            fn read(text: &str) -> Option<Option<$type>> {
+                if text == "none" { Some(None) } else { text.parse().ok().map(Some) }
+            }
+            fn text(&self) -> String {
+                self.map_or("none".to_string(), |value| value.to_string())
+            }
+        }
+    )*};
+}
+numbers!(u32, u64, usize);
+
+impl OptionValue for bool {
+    const EXPECTED: &'static str = "true or false";
+    fn read(text: &str) -> Option<bool> {
+        text.parse().ok()
+    }
+    fn text(&self) -> String {
+        self.to_string()
+    }
+}
+
+/// Why an option cannot be set.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum OptionError {
+    /// Text without `=`.
+    #[error("{found:?} is no option of a pass; expected PASS.KEY=VALUE, such as {example}")]
+    Form {
+        /// The text.
+        found: String,
+        /// One that is right.
+        example: String,
+    },
+    /// No pass has it.
+    #[error("no pass has an option {found:?}; there are {}", known.join(", "))]
+    Unknown {
+        /// The key.
+        found: String,
+        /// All there are.
+        known: Vec<String>,
+    },
+    /// A value that it cannot have.
+    #[error("{key} is {found:?}; expected {expected}")]
+    Value {
+        /// The key.
+        key: String,
+        /// The value.
+        found: String,
+        /// What would be right.
+        expected: &'static str,
+    },
+}
+
+/// What is said about options of passes; what is not said is each pass's default.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OptionSet(BTreeMap<(&'static str, &'static str), String>);
+
+impl OptionSet {
+    /// The options of a pass.
+    pub fn of<O: PassOptions>(&self) -> O {
+        O::read(|key| self.0.get(&(O::PASS, key)).cloned())
+    }
+
+    /// With these for one pass.
+    #[must_use]
+    pub fn with<O: PassOptions>(mut self, options: &O) -> OptionSet {
+        self.0.extend(options.write().into_iter().map(|(key, text)| ((O::PASS, key), text)));
+        self
+    }
+
+    /// With what another says, where it says something.
+    #[must_use]
+    pub fn over(mut self, other: &OptionSet) -> OptionSet {
+        self.0.extend(other.0.iter().map(|(key, text)| (*key, text.clone())));
+        self
+    }
+
+    /// Sets one.
+    ///
+    /// # Errors
+    /// [`OptionError::Value`].
+    pub(crate) fn set(&mut self, pass: &'static str, row: &OptionRow, value: &str) -> Result<(), OptionError> {
+        if !(row.check)(value) {
+            let (key, found) = (format!("{pass}.{}", row.key), value.chars().take(64).collect());
+            return Err(OptionError::Value { key, found, expected: row.expected });
+        }
+        self.0.insert((pass, row.key), value.to_owned());
+        Ok(())
+    }
+}
+
+/// Declares the options of a pass: a struct with a default, its table, and its text both ways.
+macro_rules! pass_options {
+    (
+        $(#[$outer:meta])*
+        pub struct $name:ident for $pass:literal {
+            $(#[doc = $doc:literal] pub $key:ident: $type:ty = $default:expr,)*
+        }
+    ) => {
+        $(#[$outer])*
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        pub struct $name { $(#[doc = $doc] pub $key: $type,)* }
+
+        impl Default for $name {
+            fn default() -> $name {
+                $name { $($key: $default,)* }
+            }
+        }
+
+        impl $crate::options::PassOptions for $name {
+            const PASS: &'static str = $pass;
+            const ROWS: &'static [$crate::options::OptionRow] = &[$($crate::options::OptionRow {
+                key: stringify!($key),
+                doc: $doc,
+                default: || $crate::options::OptionValue::text(&<$name as Default>::default().$key),
+                expected: <$type as $crate::options::OptionValue>::EXPECTED,
+                check: |text| <$type as $crate::options::OptionValue>::read(text).is_some(),
+            },)*];
+
+            fn read(text: impl Fn(&'static str) -> Option<String>) -> $name {
+                let default = <$name as Default>::default();
+                // Text was read once already, when it was set.
+                $name { $($key: text(stringify!($key))
+                    .and_then(|text| $crate::options::OptionValue::read(&text)).unwrap_or(default.$key),)* }
+            }
+
+            fn write(&self) -> Vec<(&'static str, String)> {
+                vec![$((stringify!($key), $crate::options::OptionValue::text(&self.$key)),)*]
+            }
+        }
+    };
+}
+pub(crate) use pass_options;

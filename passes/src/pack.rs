@@ -1,0 +1,180 @@
+//! `pack`: the format in which products read each weight, and their activations.
+//!
+//! A weight is packed for matrix products, where its rows (of each expert) are whole strips of 16 and its columns whole packed blocks. A
+//! tied embedding is in the plan twice, as in the file for its rows too. Gate and up are both packed or neither, since one kernel reads
+//! both. Where the target has tiles, activations have bf16 beside them.
+//!
+//! Needs: a verified module. Leaves: the same functions, and weights that products read with `layout` and `activations`, where these are not
+//! those of the format in the file.
+//!
+//! ```text
+//! weight @w : q4_k[520, 256]     // 520 is no multiple of 16: stays
+//! weight @v : q4_k[512, 256]
+//! ```
+//! becomes
+//! ```text
+//! weight @w : q4_k[520, 256]
+//! weight @v : q4_k[512, 256] {layout = q4_k_r16}
+//! ```
+
+use std::collections::BTreeSet;
+
+use ixc_ir::format::Format;
+use ixc_ir::format::packed::STRIP;
+use ixc_ir::graph::{Module, Op, OpKind, Operand, WeightId};
+
+use crate::error::PassError;
+use crate::options::{PassOptions, pass_options};
+use crate::pass::{Context, Pass, Run};
+
+/// The pass.
+pub static PASS: Pass = Pass {
+    name: "pack",
+    doc: "Says in which format products read each weight, and their activations.",
+    options: Options::ROWS,
+    run: Run::Graph(run),
+};
+
+pass_options! {
+    /// Options of the pass.
+    pub struct Options for "pack" {
+        #[doc = "Whether weights are packed where their shapes allow it; otherwise all are read as they lie in the file."]
+        pub weights: bool = true,
+    }
+}
+
+/// What kernels for matrix products a target has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct MatrixTarget {
+    /// Whether weights are packed.
+    packed: bool,
+    /// Tile products for many rows of packed weights: activations are bf16, too. Means nothing without `packed`.
+    tiles: bool,
+}
+
+/// Runs the pass.
+///
+/// # Errors
+/// None; passes have one signature.
+pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
+    let packed = context.options.of::<Options>().weights;
+    let target = MatrixTarget { packed, tiles: packed && context.target.row().tile_registers > 0 };
+    let layouts = layouts(&module, target);
+    for w in products(&module) {
+        let weight = &mut module.weights[w.index()];
+        let layout = layouts[w.index()];
+        let format = layout.unwrap_or(weight.format);
+        let own = format.activation();
+        // All values that are quantised have bf16 beside them, so that every product can take every value.
+        let tiles = match format.tile_activation() {
+            Some(tiles) if target.tiles => Some(tiles),
+            _ => own.row().tiles.filter(|_| target.tiles && own.is_quantised()),
+        };
+        let choice = &mut weight.choice;
+        if (choice.layout, choice.activations) != (layout, tiles) {
+            (choice.layout, choice.activations) = (layout, tiles);
+            // Cut for another format.
+            (choice.tile, choice.why) = (None, None);
+        }
+    }
+    Ok(module)
+}
+
+/// Weights that products read.
+fn products(module: &Module) -> BTreeSet<WeightId> {
+    let ops = module.functions.iter().flat_map(|function| &function.ops);
+    ops.flat_map(|op| factors(op.kind).iter().map(|name| op.operand(name)))
+        .filter_map(|operand| match operand {
+            Operand::Weight(weight) => Some(weight),
+            Operand::Value(_) | Operand::State(_) | Operand::Absent => None,
+        })
+        .collect()
+}
+
+/// The gate and the up projection of an op that multiplies with both.
+pub(crate) fn gate_and_up(op: &Op) -> Option<(WeightId, WeightId)> {
+    let (OpKind::LinearSwiglu | OpKind::ExpertSwiglu) = op.kind else { return None };
+    match (op.operand("gate"), op.operand("up")) {
+        (Operand::Weight(gate), Operand::Weight(up)) => Some((gate, up)),
+        _ => None,
+    }
+}
+
+/// For each weight of the module the format that kernels read, where that is not the one in the file.
+fn layouts(module: &Module, target: MatrixTarget) -> Vec<Option<Format>> {
+    let mut formats: Vec<Option<Format>> = module.weights.iter().map(|_| None).collect();
+    if !target.packed {
+        return formats;
+    }
+    for (format, weight) in formats.iter_mut().zip(&module.weights) {
+        *format = packable(weight.format, &weight.shape, target);
+    }
+    let pairs: Vec<_> = module.functions.iter().flat_map(|function| &function.ops).filter_map(gate_and_up).collect();
+    // A weight may be in several pairs: until nothing changes, which each round but the last does to one more weight.
+    while let Some(w) = pairs.iter().find_map(|&(gate, up)| odd_one(&formats, gate, up, target)) {
+        formats[w.index()] = None;
+    }
+    formats
+}
+
+/// The packed one of two weights, where the other is not; one of both, where tile products would take other activations for each.
+fn odd_one(formats: &[Option<Format>], gate: WeightId, up: WeightId, target: MatrixTarget) -> Option<WeightId> {
+    match (formats[gate.index()], formats[up.index()]) {
+        (Some(g), Some(u)) if target.tiles && g.tile_activation() != u.tile_activation() => Some(gate),
+        (Some(_), None) => Some(gate),
+        (None, Some(_)) => Some(up),
+        (Some(_), Some(_)) | (None, None) => None,
+    }
+}
+
+/// The packed form of a weight of this format and shape.
+fn packable(format: Format, shape: &[u64], target: MatrixTarget) -> Option<Format> {
+    let packed = format.packed()?;
+    let &[.., n, k] = shape else { return None };
+    let strips = n.is_multiple_of(STRIP as u64) && k.is_multiple_of(packed.block_len() as u64);
+    // Tile products take their activations in blocks.
+    let activation = packed.tile_activation().filter(|_| target.tiles).unwrap_or(packed.activation());
+    (strips && k.is_multiple_of(activation.block_len() as u64)).then_some(packed)
+}
+
+/// The format of a weight that nothing but products read, packed where it can be, for targets without tiles.
+pub fn packed_alone(format: Format, shape: &[u64]) -> Format {
+    packable(format, shape, MatrixTarget { packed: true, tiles: false }).unwrap_or(format)
+}
+
+/// The operands of an op that are weights which a product multiplies with.
+pub fn factors(kind: OpKind) -> &'static [&'static str] {
+    match kind {
+        OpKind::Dequantise | OpKind::Linear | OpKind::ExpertDown => &["w"],
+        OpKind::LinearQkv => &["wq", "wk", "wv"],
+        OpKind::LinearSwiglu | OpKind::ExpertSwiglu => &["gate", "up"],
+        // Loads what products read.
+        OpKind::ExpertPrefetch => &["gate", "up", "down"],
+        OpKind::Embed
+        | OpKind::Matmul
+        | OpKind::Add
+        | OpKind::Mul
+        | OpKind::Unary(_)
+        | OpKind::AddBias
+        | OpKind::RmsNorm
+        | OpKind::RmsNormQuantise
+        | OpKind::SplitHeads
+        | OpKind::MergeHeads
+        | OpKind::Rope
+        | OpKind::RopeHeads
+        | OpKind::Recurrent(_)
+        | OpKind::StateBegin
+        | OpKind::KvAppend
+        | OpKind::RopeAppend
+        | OpKind::Attention
+        | OpKind::Route
+        | OpKind::TakeRows
+        | OpKind::Quantise
+        | OpKind::ExpertMatmul
+        | OpKind::ExpertCombine
+        | OpKind::ExpertSplit
+        | OpKind::ExpertSlots
+        | OpKind::ExpertWait
+        | OpKind::ExpertEvict => &[],
+    }
+}

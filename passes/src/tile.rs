@@ -1,0 +1,484 @@
+//! `tile`: how each weight's products are cut into items, and which kernel does how many rows: weight-stationary planning.
+//!
+//! An item is some weight rows times a chunk of rows of activations, so that each weight is read once for many rows and what is read again
+//! and again stays in a cache. Kernels offer candidates and say what each takes ([`ixc_kernels::candidates`]); here one is chosen, by the
+//! caches of the target's row, or of this machine where the target is `native`:
+//!
+//! 1. **Weight rows of an item**: those that make at least [`MIN_ITEMS`] items, so that a few threads stay busy with a single row; of these
+//!    the cheapest, the larger where equal.
+//! 2. **Rows of a chunk**, for each kernel: the cheapest for a row of activations, the larger where equal.
+//! 3. **Which kernel for how many rows**: the next one takes over where its arithmetic first takes no longer.
+//!
+//! What is left when items are full is a part of its own. A gate and its up projection are read by one kernel and cut as the gate is.
+//!
+//! Needs: a module that `pack` went over. Leaves: the same functions; each weight that products read says how (`tile`) and the reason
+//! (`why`). A weight that says it already stays as it is, so that text can be changed and gone on with; [`Options::choose`] wins over it.
+//!
+//! ```text
+//! weight @w : q4_k[2048, 2048] {layout = q4_k_r16}
+//! ```
+//! becomes, for `avx2`,
+//! ```text
+//! weight @w : q4_k[2048, 2048] {layout = q4_k_r16, tile = "rows=32 gemv<=5/5 gemm/96", why = "64 items; gemm from 6 rows: 264 KiB of rows of activations in L3"}
+//! ```
+
+use std::collections::{BTreeMap, HashMap};
+
+use ixc_ir::format::Format;
+use ixc_ir::format::packed::STRIP;
+use ixc_ir::graph::{Module, Operand, WeightId};
+use ixc_kernels::candidates::{self, Candidate, Level, candidates, item_rows};
+use ixc_kernels::tiling::{self, Tiling, Use};
+use ixc_targets::{CoreCaches, Target};
+
+use crate::error::{PassError, TileError};
+use crate::options::{OptionValue, PassOptions, pass_options};
+use crate::pack::{factors, gate_and_up};
+use crate::pass::{Context, Pass, Run};
+
+/// The pass.
+pub static PASS: Pass = Pass {
+    name: "tile",
+    doc: "Says how each weight's products are cut and which kernel does how many rows, by the caches, and why.",
+    options: Options::ROWS,
+    run: Run::Graph(run),
+};
+
+pass_options! {
+    /// Options of the pass.
+    pub struct Options for "tile" {
+        #[doc = "What weights whose names match a pattern are cut into in place of what the caches say: `PATTERN: rows=16 gemm/48`, the last of several that match; `;` between them."]
+        pub choose: Overrides = Overrides::default(),
+    }
+}
+
+/// Items that a product of one row should have, so that a few threads stay busy.
+const MIN_ITEMS: u64 = 16;
+/// Rows up to which kernels are compared.
+const MOST_COMPARED: u32 = 128;
+
+/// What is asked for by the names of weights.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Overrides(pub Vec<Override>);
+
+/// What is asked for weights whose names match.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Override {
+    /// A name, in which `*` is any text and `?` any character.
+    pub pattern: String,
+    /// Weight rows of an item.
+    pub rows: Option<u64>,
+    /// Kernels by rows; none where the caches say which.
+    pub uses: Vec<Use>,
+}
+
+impl Override {
+    /// Of `PATTERN: rows=16 gemv<=5/5 gemm/48`.
+    pub fn read(text: &str) -> Option<Override> {
+        let (pattern, asked) = text.split_once(':')?;
+        let (mut rows, mut uses) = (None, Vec::new());
+        for word in asked.split_whitespace() {
+            match word.strip_prefix("rows=") {
+                Some(number) if rows.is_none() => rows = Some(number.parse().ok()?),
+                Some(_) => return None,
+                None => uses.push(word.parse::<Use>().ok()?),
+            }
+        }
+        let ascend = uses.windows(2).all(|pair| pair[0].up_to_rows < pair[1].up_to_rows);
+        let complete = uses.last().is_none_or(|last| last.up_to_rows == u32::MAX);
+        let pattern = pattern.trim().to_owned();
+        (ascend && complete && !pattern.is_empty() && (rows.is_some() || !uses.is_empty())).then_some(Override {
+            pattern,
+            rows,
+            uses,
+        })
+    }
+
+    fn asked(&self) -> String {
+        let rows = self.rows.map(|rows| format!("rows={rows}"));
+        rows.into_iter().chain(self.uses.iter().map(Use::to_string)).collect::<Vec<_>>().join(" ")
+    }
+}
+
+impl OptionValue for Overrides {
+    const EXPECTED: &'static str = "PATTERN: rows=N, or PATTERN: and kernels by rows, the last without a limit, such as blk.*: rows=16 gemv<=5/5 gemm/48";
+
+    fn read(text: &str) -> Option<Overrides> {
+        let texts = text.split(';').map(str::trim).filter(|text| !text.is_empty());
+        texts.map(Override::read).collect::<Option<_>>().map(Overrides)
+    }
+
+    fn text(&self) -> String {
+        self.0.iter().map(|each| format!("{}: {}", each.pattern, each.asked())).collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// Whether a name matches a pattern of `*` and `?`. Takes time in proportion to the product of their lengths.
+fn matches(pattern: &str, name: &str) -> bool {
+    let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
+    let (mut p, mut n) = (0, 0);
+    // Where the last `*` stands, and how much of the name it has taken.
+    let mut star: Option<(usize, usize)> = None;
+    while n < name.len() {
+        match pattern.get(p) {
+            Some('*') => {
+                star = Some((p, n));
+                p += 1;
+            }
+            Some(&c) if c == '?' || c == name[n] => {
+                p += 1;
+                n += 1;
+            }
+            Some(_) | None => {
+                let Some((at, taken)) = star else { return false };
+                star = Some((at, taken + 1));
+                p = at + 1;
+                n = taken + 1;
+            }
+        }
+    }
+    pattern[p..].iter().all(|c| *c == '*')
+}
+
+/// Runs the pass.
+///
+/// # Errors
+/// A [`TileError`] for an override.
+pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
+    let Overrides(overrides) = context.options.of::<Options>().choose;
+    let roles = roles(&module);
+    for each in &overrides {
+        if !roles.keys().any(|w| matches(&each.pattern, &module.weights[w.index()].name)) {
+            let names = roles.keys().map(|w| format!("@{}", module.weights[w.index()].name));
+            let more = if roles.len() > 8 { format!(" and {} more", roles.len() - 8) } else { String::new() };
+            let known = names.take(8).collect::<Vec<_>>().join(", ") + &more;
+            return Err(TileError::NoWeight { pattern: each.pattern.clone(), known }.into());
+        }
+    }
+    // Equal weights, of which a model has one for each layer, are decided once.
+    let mut decided: HashMap<candidates::Weight, Decision> = HashMap::new();
+    for (&w, role) in &roles {
+        // A gate's override is its up projection's, too.
+        let name = |w: WeightId| module.weights[w.index()].name.as_str();
+        let asked = overrides.iter().rev().find(|each| matches(&each.pattern, name(role.cut_as)));
+        let weight = &module.weights[w.index()];
+        if asked.is_none() && weight.choice.tile.is_some() {
+            continue;
+        }
+        let Some(offer) = offered(&module, role) else { continue };
+        let decision = match asked {
+            Some(asked) => Decision::asked(&offer, asked, name(role.cut_as), context)?,
+            None => {
+                let chosen = || Decision::cheapest(&offer, &item_rows(&offer), context.target, &context.caches);
+                decided.entry(offer).or_insert_with(chosen).clone()
+            }
+        };
+        tracing::debug!(weight = weight.name, tile = %decision.tiling, why = decision.why, "tiled");
+        let choice = &mut module.weights[w.index()].choice;
+        (choice.tile, choice.why) = (Some(decision.tiling.to_string()), Some(decision.why));
+    }
+    Ok(module)
+}
+
+/// How products read a weight.
+#[derive(Clone, Copy, Debug)]
+struct Role {
+    /// The weight whose format and name decide: itself, or its gate.
+    cut_as: WeightId,
+    /// Weights that are read together.
+    products: u32,
+    /// The block that results are quantised in.
+    block: u64,
+}
+
+fn roles(module: &Module) -> BTreeMap<WeightId, Role> {
+    let mut roles: BTreeMap<WeightId, Role> = BTreeMap::new();
+    for op in module.functions.iter().flat_map(|function| &function.ops) {
+        for name in factors(op.kind) {
+            if let Operand::Weight(w) = op.operand(name) {
+                roles.entry(w).or_insert(Role { cut_as: w, products: 1, block: 1 });
+            }
+        }
+    }
+    for op in module.functions.iter().flat_map(|function| &function.ops) {
+        if let Some((gate, up)) = gate_and_up(op) {
+            let block =
+                (op.attr("format").format().block_len() as u64).max(roles.get(&gate).map_or(1, |role| role.block));
+            for w in [gate, up] {
+                roles.insert(w, Role { cut_as: gate, products: 2, block });
+            }
+        }
+    }
+    roles
+}
+
+/// What kernels are asked for; nothing for a weight that is no matrix.
+fn offered(module: &Module, role: &Role) -> Option<candidates::Weight> {
+    let weight = &module.weights[role.cut_as.index()];
+    let &[.., n, k] = &weight.shape[..] else { return None };
+    let format: Format = weight.choice.layout.unwrap_or(weight.format);
+    let x = weight.choice.activations.unwrap_or(format.activation());
+    let Role { products, block, .. } = *role;
+    Some(candidates::Weight { format, x, n, k, products, block })
+}
+
+/// How a weight is cut, and why.
+#[derive(Clone, Debug)]
+struct Decision {
+    tiling: Tiling,
+    why: String,
+}
+
+impl Decision {
+    /// The cheapest of items of so many weight rows, in ascending order.
+    fn cheapest(weight: &candidates::Weight, rows: &[u64], target: Target, caches: &CoreCaches) -> Decision {
+        let enough = rows.iter().copied().filter(|rows| weight.n / rows >= MIN_ITEMS);
+        let enough: Vec<u64> = enough.chain(rows.first().copied()).collect();
+        let kernels = enough.iter().map(|&rows| Kernels::cheapest(weight, rows, target, caches));
+        let cost = |kernels: &Kernels| kernels.last().map_or(f64::INFINITY, |last| last.cost_of_a_row(caches));
+        let best = kernels.min_by(|a, b| cost(a).total_cmp(&cost(b)).then(b.rows.cmp(&a.rows)));
+        let Some(best) = best else { unreachable!("kernels offer items of some rows for every weight") };
+        let why = best.why(weight, caches);
+        let parts = weight_parts(weight.n, best.rows).into_iter().map(|part| match part.tile == best.rows {
+            true => best.part(),
+            false => Kernels::cheapest(weight, part.tile, target, caches).part(),
+        });
+        Decision { tiling: Tiling { parts: parts.collect() }, why }
+    }
+
+    /// What is asked for, where that is a candidate. What is left when items are full is cut as the caches say.
+    fn asked(
+        weight: &candidates::Weight,
+        asked: &Override,
+        name: &str,
+        context: &Context<'_>,
+    ) -> Result<Decision, TileError> {
+        let Context { target, caches, .. } = context;
+        let all = item_rows(weight);
+        let rows: Vec<u64> = all.iter().copied().filter(|rows| asked.rows.is_none_or(|asked| asked == *rows)).collect();
+        let refused = || {
+            let offered = candidates(weight, all.last().copied().unwrap_or(1), *target);
+            let mut kernels: Vec<String> = Vec::new();
+            for chunks in offered.chunk_by(|a, b| a.shape == b.shape) {
+                let name = Use { shape: chunks[0].shape, up_to_rows: u32::MAX, row_chunk: 1 }.to_string();
+                let numbers: Vec<String> = chunks.iter().map(|each| each.row_chunk.to_string()).collect();
+                kernels.push(format!("{}{}", name.trim_end_matches('1'), numbers.join("|")));
+            }
+            let rows: Vec<String> = all.iter().map(u64::to_string).collect();
+            let candidates = format!("rows={} with {}", rows.join("|"), kernels.join(" "));
+            TileError::NoCandidate { name: name.to_owned(), asked: asked.asked(), candidates }
+        };
+        if rows.is_empty() {
+            return Err(refused());
+        }
+        let mut decision = Decision::cheapest(weight, &rows, *target, caches);
+        if let (Some(part), false) = (decision.tiling.parts.first_mut(), asked.uses.is_empty()) {
+            let offered = candidates(weight, part.rows, *target);
+            let is_offered = |each: &Use| {
+                let chunks = offered.iter().filter(|candidate| candidate.shape == each.shape);
+                match each.up_to_rows == u32::MAX {
+                    true => chunks.map(|candidate| candidate.row_chunk).any(|chunk| chunk == each.row_chunk),
+                    false => each.row_chunk <= chunks.map(|candidate| candidate.row_chunk).max().unwrap_or(0),
+                }
+            };
+            if !asked.uses.iter().all(is_offered) {
+                return Err(refused());
+            }
+            part.uses.clone_from(&asked.uses);
+        }
+        Ok(Decision { why: format!("asked for by {:?}", asked.pattern), ..decision })
+    }
+}
+
+/// The kernels of items of so many weight rows.
+struct Kernels {
+    rows: u64,
+    /// Each with the rows of activations from which on it is used, in ascending order.
+    from: Vec<(u32, Candidate)>,
+}
+
+impl Kernels {
+    fn cheapest(weight: &candidates::Weight, rows: u64, target: Target, caches: &CoreCaches) -> Kernels {
+        let mut from: Vec<(u32, Candidate)> = Vec::new();
+        for chunks in candidates(weight, rows, target).chunk_by(|a, b| a.shape == b.shape) {
+            let cost = |each: &Candidate| each.cost_of_a_row(caches);
+            let best = chunks.iter().min_by(|a, b| cost(a).total_cmp(&cost(b)).then(b.row_chunk.cmp(&a.row_chunk)));
+            let Some(best) = best else { continue };
+            let Some((first, before)) = from.last() else {
+                from.push((1, best.clone()));
+                continue;
+            };
+            let takes_over = |rows: &u32| best.arithmetic(*rows) <= before.arithmetic(*rows);
+            match (*first..=MOST_COMPARED).find(takes_over) {
+                Some(at) if at == *first => {
+                    from.pop();
+                    from.push((at, best.clone()));
+                }
+                Some(at) => from.push((at, best.clone())),
+                None => {}
+            }
+        }
+        Kernels { rows, from }
+    }
+
+    fn last(&self) -> Option<&Candidate> {
+        self.from.last().map(|(_, candidate)| candidate)
+    }
+
+    fn part(&self) -> tiling::Part {
+        let ends = self.from.iter().skip(1).map(|(from, _)| from - 1).chain([u32::MAX]);
+        let uses = self.from.iter().zip(ends).map(|((_, candidate), up_to_rows)| Use {
+            shape: candidate.shape,
+            up_to_rows,
+            row_chunk: candidate.row_chunk.min(up_to_rows),
+        });
+        tiling::Part { rows: self.rows, uses: uses.collect() }
+    }
+
+    /// Why these, in a line.
+    fn why(&self, weight: &candidates::Weight, caches: &CoreCaches) -> String {
+        let mut why = format!("{} items", weight.n / self.rows);
+        for (from, candidate) in self.from.iter().skip(1) {
+            let name = Use { shape: candidate.shape, up_to_rows: u32::MAX, row_chunk: 1 }.to_string();
+            why += &format!("; {} from {from} rows", name.trim_end_matches("/1"));
+        }
+        for (i, reuse) in self.last().map_or(&[][..], |last| &last.reuse).iter().enumerate() {
+            let level = match reuse.level(caches) {
+                Level::L1 => "L1",
+                Level::L2 => "L2",
+                Level::L3 => "L3",
+                Level::Memory => "memory",
+            };
+            let kib = reuse.bytes().div_ceil(1024);
+            why += &format!("{} {kib} KiB of {} in {level}", if i == 0 { ":" } else { "," }, reuse.what);
+        }
+        why
+    }
+}
+
+/// A part of a product: `columns` tiles from weight row `first`.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Part {
+    pub(crate) tile: u64,
+    pub(crate) first: u64,
+    pub(crate) columns: u64,
+}
+
+/// Full tiles, then the rest.
+pub(crate) fn parts(n: u64, tile: u64) -> Vec<Part> {
+    let full = Part { tile, first: 0, columns: n / tile };
+    let rest = Part { tile: n % tile, first: n - n % tile, columns: 1 };
+    [full, rest].into_iter().filter(|part| part.tile > 0 && part.columns > 0).collect()
+}
+
+/// [`parts`] of a weight's rows, of which a rest is whole strips, and then what is none.
+pub(crate) fn weight_parts(n: u64, tile: u64) -> Vec<Part> {
+    let split = |part: Part| {
+        let strips = part.tile / STRIP as u64 * STRIP as u64;
+        if part.columns > 1 || strips == 0 || strips == part.tile {
+            return vec![part];
+        }
+        let rest = Part { tile: part.tile - strips, first: part.first + strips, columns: 1 };
+        vec![Part { tile: strips, ..part }, rest]
+    };
+    parts(n, tile).into_iter().flat_map(split).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WEIGHT: candidates::Weight =
+        candidates::Weight { format: Format::Q4KR16, x: Format::A8Super, n: 2048, k: 2048, products: 1, block: 1 };
+
+    fn decided(weight: candidates::Weight, target: Target, caches: CoreCaches) -> String {
+        Decision::cheapest(&weight, &item_rows(&weight), target, &caches).tiling.to_string()
+    }
+
+    #[test]
+    fn parts_cover_every_row_once() {
+        for format in [Format::Q4K, Format::Q4KR16, Format::F16R16] {
+            for n in (1..2000).filter(|n| n % format.rows() as u64 == 0) {
+                for block in [1, 32, 256] {
+                    if n % block != 0 {
+                        continue;
+                    }
+                    for x in [format.activation(), format.tile_activation().unwrap_or(format.activation())] {
+                        let weight = candidates::Weight { format, x, n, block, ..WEIGHT };
+                        let target = Target::AMX;
+                        let caches = target.row().caches();
+                        let tiling = Decision::cheapest(&weight, &item_rows(&weight), target, &caches).tiling;
+                        let end = tiling.place(n).unwrap().iter().fold(0, |at, placed| {
+                            assert_eq!(placed.first, at, "n {n}");
+                            assert_eq!(placed.part.rows % block, 0, "n {n}");
+                            assert_eq!(placed.part.rows % format.rows() as u64, 0, "n {n}");
+                            at + placed.part.rows * placed.columns
+                        });
+                        assert_eq!(end, n);
+                        // What is written is what `lower` reads.
+                        assert_eq!(tiling.to_string().parse(), Ok(tiling));
+                    }
+                }
+            }
+        }
+    }
+
+    /// What was measured: unpacking pays from 6 rows, tiles from a block of 16, and rows of activations stay in L2.
+    #[test]
+    fn kernels_take_over_where_they_were_measured_to() {
+        for target in Target::all() {
+            let tiles = target.row().tile_registers > 0;
+            let vectors = candidates::Weight { x: Format::A8Super, ..WEIGHT };
+            let caches = target.row().caches();
+            assert_eq!(decided(vectors, target, caches), "rows=32 gemv<=5/5 gemm/96", "{target:?}");
+            let pair = candidates::Weight { products: 2, block: 256, n: 5632, ..WEIGHT };
+            assert_eq!(decided(pair, target, caches), "rows=256 gemv<=5/5 gemm/48", "{target:?}");
+            if tiles {
+                let wide = candidates::Weight { x: Format::A8SuperTile, ..WEIGHT };
+                assert_eq!(decided(wide, target, caches), "rows=64 gemv<=5/5 gemm<=15/15 tiles/256");
+                let floats = candidates::Weight { format: Format::F16R16, x: Format::Bf16x2, ..WEIGHT };
+                assert_eq!(decided(floats, target, caches), "rows=64 gemv<=15/15 tiles/256");
+                let few = candidates::Weight { n: 528, ..wide };
+                assert_eq!(
+                    decided(few, target, caches),
+                    "rows=32 gemv<=5/5 gemm<=15/15 tiles/256; rows=16 gemv<=5/5 gemm/96"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn smaller_caches_make_smaller_items() {
+        let caches = |l1d: u64, l2: u64, l3: u64| CoreCaches { l1d: l1d << 10, l2: l2 << 10, l3: l3 << 10 };
+        let long = candidates::Weight { k: 16384, ..WEIGHT };
+        let zen4 = Target::from_name("zen4").unwrap();
+        assert_eq!(decided(long, zen4, caches(32, 4096, 0)), "rows=32 gemv<=5/5 gemm/96");
+        assert_eq!(decided(long, zen4, caches(32, 1024, 0)), "rows=32 gemv<=5/5 gemm/32");
+        let tiles = candidates::Weight { x: Format::A8SuperTile, ..long };
+        assert_eq!(decided(tiles, Target::AMX, caches(48, 8192, 0)), "rows=64 gemv<=5/5 gemm<=15/15 tiles/256");
+        assert_eq!(decided(tiles, Target::AMX, caches(48, 4096, 0)), "rows=64 gemv<=5/5 gemm<=15/15 tiles/128");
+    }
+
+    #[test]
+    fn patterns_match_as_shells_have_them() {
+        for (pattern, name, matched) in [
+            ("blk.*.ffn_down*", "blk.12.ffn_down.weight", true),
+            ("blk.?.ffn_down*", "blk.12.ffn_down.weight", false),
+            ("*", "", true),
+            ("a*b*c", "aXbYbZc", true),
+            ("a*b*c", "aXbYbZ", false),
+            ("?", "", false),
+        ] {
+            assert_eq!(matches(pattern, name), matched, "{pattern} {name}");
+        }
+    }
+
+    #[test]
+    fn overrides_read_back_and_wrong_ones_are_refused() {
+        let text = "a*: rows=16; b: rows=32 gemv<=5/5 gemm/48; c: gemm/96";
+        assert_eq!(<Overrides as OptionValue>::read(text).unwrap().text(), text);
+        for wrong in ["a", "a:", ": rows=16", "a: rows=x", "a: rows=1 rows=2", "a: gemv<=5/5", "a: gemm/96 gemv<=5/5"] {
+            assert_eq!(<Overrides as OptionValue>::read(wrong), None, "{wrong}");
+        }
+    }
+}

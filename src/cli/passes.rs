@@ -1,0 +1,65 @@
+//! Options of passes on the command line.
+//!
+//! ```text
+//! ixc compile model.gguf --tile 'blk.*.ffn_down*: rows=16 gemm/48' --set fuse.rounds=8
+//! ```
+
+use ixc::passes::error::PassError;
+use ixc::passes::manager::{self, PASSES};
+use ixc::passes::options::{OptionSet, OptionValue};
+use ixc::passes::tile::{self, Override, Overrides};
+
+/// What passes are told.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct PassChoice {
+    /// Cut weights whose names match a pattern so, in place of how their kernels and the caches say: PATTERN: rows=N of an item, kernels by
+    /// rows, or both, such as 'blk.*.ffn_down*: rows=16 gemv<=5/5 gemm/48'. Several are taken; of those that match the last counts.
+    #[arg(long, value_name = "PATTERN: TILING", value_parser = read_override)]
+    tile: Vec<Override>,
+    /// Set an option of a pass; `ixc opt --help` lists them.
+    #[arg(long = "set", value_name = "PASS.KEY=VALUE", value_parser = read_option)]
+    options: Vec<String>,
+}
+
+fn read_override(text: &str) -> Result<Override, String> {
+    Override::read(text).ok_or_else(|| format!("expected {}", Overrides::EXPECTED))
+}
+
+fn read_option(text: &str) -> Result<String, String> {
+    // Told here, where clap can say which argument it was.
+    let checked = manager::set(&mut OptionSet::default(), text);
+    checked.map(|()| text.to_owned()).map_err(|error| error.to_string())
+}
+
+impl PassChoice {
+    /// As passes take them.
+    ///
+    /// # Errors
+    /// None for what clap has read.
+    pub fn options(&self) -> Result<OptionSet, ixc::Error> {
+        let mut options = OptionSet::default();
+        for text in &self.options {
+            manager::set(&mut options, text).map_err(PassError::from)?;
+        }
+        if !self.tile.is_empty() {
+            let Overrides(mut choose) = options.of::<tile::Options>().choose;
+            choose.extend(self.tile.iter().cloned());
+            options = options.with(&tile::Options { choose: Overrides(choose) });
+        }
+        Ok(options)
+    }
+}
+
+/// All passes with their options, for help.
+pub fn list() -> String {
+    let mut list = "PASSES:".to_owned();
+    for pass in PASSES {
+        list += &format!("\n  {}\n    {}", pass.name, pass.doc);
+        for row in pass.options {
+            let default = (row.default)();
+            let default = if default.is_empty() { String::new() } else { format!(" [default: {default}]") };
+            list += &format!("\n    {}.{}: {}{default}", pass.name, row.key, row.doc);
+        }
+    }
+    list
+}
