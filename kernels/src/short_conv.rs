@@ -30,7 +30,7 @@ spec! {
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("short_conv", 1, "short_conv channels=8192 n=512 taps=4"),
-    row("short_conv_rows", 32, "short_conv channels=8192 n=512 taps=4"),
+    row("short_conv_rows", 32, "short_conv channels=2048 n=256 taps=3"),
 ];
 
 /// Most taps: rows before a row are in registers.
