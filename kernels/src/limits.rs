@@ -22,6 +22,8 @@ pub static LIMITS: &[(&str, u32)] = &[
     ("top_k", 1 << 8),
     ("slots", 1 << 8),
     ("parts", 1 << 12),
+    ("channels", 1 << 24),
+    ("taps", 1 << 4),
 ];
 
 impl KernelSpec {
