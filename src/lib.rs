@@ -3,7 +3,7 @@
 //!
 //! | module | what it owns |
 //! | --- | --- |
-//! | [`bench`] | how fast a model runs: steps that are timed |
+//! | [`mod@bench`] | how fast a model runs: steps that are timed |
 //! | [`budget`] | whether a model fits into memory, and how it is compiled where it does not |
 //! | [`build`] | which `ixc` this is: version and commit |
 //! | [`chat`] | a conversation: turns, and the prompt that a template makes of them |
