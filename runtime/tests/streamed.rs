@@ -584,5 +584,5 @@ fn mapped_experts_give_the_same_bits_and_are_said_to_be_needed() {
     // What is packed when it is loaded is not where it is mapped.
     let refused = load(Factors::Packed, ExpertStore::Map).unwrap_err();
     assert!(matches!(&refused, LoadError::PackedExperts { .. }), "{refused}");
-    assert!(refused.to_string().contains("--no-pack"), "{refused}");
+    assert!(refused.to_string().contains("without packing"), "{refused}");
 }
