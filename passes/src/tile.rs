@@ -27,6 +27,7 @@ use std::collections::{BTreeMap, HashMap};
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::graph::{Module, Operand, WeightId};
+use ixc_ir::units::counted;
 use ixc_kernels::candidates::{self, Candidate, Level, candidates, item_rows};
 use ixc_kernels::tiling::{self, Tiling, Use};
 use ixc_targets::{CoreCaches, Target};
@@ -149,7 +150,8 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
     let roles = roles(&module);
     for each in &overrides {
         if !roles.keys().any(|w| matches(&each.pattern, &module.weights[w.index()].name)) {
-            let names = roles.keys().map(|w| format!("@{}", module.weights[w.index()].name));
+            // As patterns are written: without the `@` of a weight in text.
+            let names = roles.keys().map(|w| module.weights[w.index()].name.clone());
             let more = if roles.len() > 8 { format!(" and {} more", roles.len() - 8) } else { String::new() };
             let known = names.take(8).collect::<Vec<_>>().join(", ") + &more;
             return Err(TileError::NoWeight { pattern: each.pattern.clone(), known }.into());
@@ -337,7 +339,7 @@ impl Kernels {
 
     /// Why these, in a line.
     fn why(&self, weight: &candidates::Weight, caches: &CoreCaches) -> String {
-        let mut why = format!("{} items", weight.n / self.rows);
+        let mut why = counted(weight.n / self.rows, "item");
         for (from, candidate) in self.from.iter().skip(1) {
             let name = Use { shape: candidate.shape, up_to_rows: u32::MAX, row_chunk: 1 }.to_string();
             why += &format!("; {} from {from} rows", name.trim_end_matches("/1"));

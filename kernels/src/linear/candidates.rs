@@ -1,8 +1,8 @@
 //! How a weight's products can be cut, and what that costs: what the pass `tile` chooses from.
 //!
 //! A candidate is a kernel, the weight rows of an item and the most rows of activations of one. All of them read all columns of their
-//! weight rows, so that sums stay in registers and every candidate gives the same bits. What a candidate takes is the larger of what its
-//! arithmetic takes and what it moves from where the bytes that it reads again and again lie:
+//! weight rows, so that sums stay in registers and every candidate of a quantised weight gives the same bits but for tiles, which multiply bf16;
+//! `gemv` and `gemm` sum float weights otherwise. What a candidate takes is the larger of what its arithmetic takes and what it moves from where the bytes that it reads again and again lie:
 //!
 //! | kernel | reads again | how often |
 //! | --- | --- | --- |
