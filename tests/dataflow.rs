@@ -17,7 +17,8 @@ use ixc::model::Model;
 use ixc::place::{Options, place};
 use ixc::runtime::engine::{self, BackendKind, Engine};
 use made::{BASE, Made, MadeExperts};
-use support::{Golden, demo_model, nmse, shared};
+use support::steps::{nmse, same_bits};
+use support::{Golden, demo_model, shared};
 
 fn grid(width: u32, height: u32, sram_bytes: u64, routing: Routing) -> Grid {
     Grid {
@@ -55,10 +56,6 @@ fn run(engine: &mut Engine, tokens: &[u32], step: usize) -> Vec<f32> {
         logits.extend_from_slice(engine.step(part, &rows).unwrap());
     }
     logits
-}
-
-fn same_bits(a: &[f32], b: &[f32]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
 }
 
 /// Every slice's columns: `(first byte, bytes)`.

@@ -20,6 +20,7 @@ use ixc::runtime::stream::predict::{Choice, Settings, Strategy};
 use ixc::runtime::stream::store::{Config, stats::LayerStats};
 use ixc::targets::Target;
 use made::{BASE, Made, MadeExperts};
+use support::steps::nmse;
 use support::{ixc, stderr, stdout};
 
 const MAX_TOKENS: u32 = 40;
@@ -79,12 +80,6 @@ fn logits(engine: &mut Engine, tokens: &[u32], step: usize) -> Vec<f32> {
 
 fn bits(logits: &[f32]) -> Vec<u32> {
     logits.iter().map(|logit| logit.to_bits()).collect()
-}
-
-fn nmse(found: &[f32], exact: &[f32]) -> f64 {
-    assert_eq!(found.len(), exact.len());
-    let error: f64 = found.iter().zip(exact).map(|(&a, &b)| (f64::from(a) - f64::from(b)).powi(2)).sum();
-    error / exact.iter().map(|&b| f64::from(b).powi(2)).sum::<f64>()
 }
 
 /// Targets whose kernels differ, and whether weights are packed.

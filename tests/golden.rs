@@ -6,7 +6,8 @@ use std::path::Path;
 
 use ixc::targets::Target;
 use ixc_testing::bits;
-use support::{Golden, demo_model, ixc, kl_divergence, list, nmse, read_npy, scratch, shared, stdout};
+use support::steps::nmse;
+use support::{Golden, demo_model, ixc, kl_divergence, list, read_npy, scratch, shared, stdout};
 
 /// The models in `../shared/golden/expect` that are supported must be at least these many.
 const MODELS: usize = 12;

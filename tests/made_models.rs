@@ -3,6 +3,8 @@
 
 #[path = "support/made.rs"]
 mod made;
+#[path = "support/steps.rs"]
+mod steps;
 
 use std::path::Path;
 
@@ -14,6 +16,7 @@ use ixc::runtime::stream::predict::{Choice, Settings, Strategy};
 use ixc::runtime::stream::store::Config;
 use ixc::targets::Target;
 use made::{BASE, Key, Made, MadeExperts};
+use steps::{run, same_bits};
 
 /// More than two attention blocks of 32 positions and more than one step.
 const TOKENS: usize = 75;
@@ -117,26 +120,6 @@ fn load_for(name: &str, model: &Model, options: &Options, threads: usize, budget
     let stream = Config { budget, ..Config::default() };
     let options = engine::Options { threads: Some(threads), backend, stream, prefetch, ..engine::Options::default() };
     Engine::load(plan, Path::new(""), &options).unwrap_or_else(|error| panic!("{name}: {}: {error}", target.name()))
-}
-
-/// Logits at all positions, in steps of the lengths that `length` gives.
-fn run(engine: &mut Engine, tokens: &[u32], length: impl Fn(usize) -> usize) -> Vec<f32> {
-    engine.reset();
-    let (mut logits, mut rest) = (Vec::new(), tokens);
-    for step in 0.. {
-        let (part, after) = rest.split_at(length(step).min(rest.len()));
-        let rows: Vec<u32> = (0..part.len() as u32).collect();
-        logits.extend_from_slice(engine.step(part, &rows).unwrap());
-        rest = after;
-        if rest.is_empty() {
-            break;
-        }
-    }
-    logits
-}
-
-fn same_bits(a: &[f32], b: &[f32]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
 }
 
 /// Sum of squared differences over sum of squares of `exact`. Rows of the output matrix have length 1, so logits deviate by 1;

@@ -2,6 +2,9 @@
 //! attention, with experts, in memory and streamed. Compiled logits against the reference interpreter's, on every target;
 //! steps of every length, threads, and going back against each other.
 
+#[path = "support/steps.rs"]
+mod steps;
+
 use std::path::Path;
 
 use ixc::compile::{Options, compile};
@@ -18,6 +21,7 @@ use ixc::runtime::engine::{self, BackendKind, Engine};
 use ixc::runtime::states::SNAPSHOTS;
 use ixc::runtime::stream::store::Config;
 use ixc::targets::Target;
+use steps::{feed, nmse, run, same_bits};
 
 const VOCABULARY: u64 = 96;
 const CONTEXT: u64 = 128;
@@ -242,36 +246,6 @@ fn load(model: &Model, options: &Options, threads: usize, budget: u64) -> Engine
 
 fn options(target: Target) -> Options {
     Options { target: Some(target), max_tokens: MAX_TOKENS, ..Options::default() }
-}
-
-/// Logits of the tokens behind what is there, in steps of these lengths.
-fn feed(engine: &mut Engine, tokens: &[u32], length: impl Fn(usize) -> usize) -> Vec<f32> {
-    let (mut logits, mut rest) = (Vec::new(), tokens);
-    for step in 0.. {
-        let (part, after) = rest.split_at(length(step).min(rest.len()));
-        let rows: Vec<u32> = (0..part.len() as u32).collect();
-        logits.extend_from_slice(engine.step(part, &rows).unwrap());
-        rest = after;
-        if rest.is_empty() {
-            break;
-        }
-    }
-    logits
-}
-
-fn run(engine: &mut Engine, tokens: &[u32], length: impl Fn(usize) -> usize) -> Vec<f32> {
-    engine.reset();
-    feed(engine, tokens, length)
-}
-
-fn same_bits(a: &[f32], b: &[f32]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
-}
-
-fn nmse(found: &[f32], exact: &[f32]) -> f64 {
-    assert_eq!(found.len(), exact.len());
-    let error: f64 = found.iter().zip(exact).map(|(&a, &b)| (f64::from(a) - f64::from(b)).powi(2)).sum();
-    error / exact.iter().map(|&b| f64::from(b).powi(2)).sum::<f64>()
 }
 
 /// On every target: near the interpreter, whatever the steps and threads. Its tokens go to all experts: where two score nearly the same, rounding would

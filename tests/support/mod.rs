@@ -4,6 +4,7 @@
 
 pub mod holes;
 pub mod measure;
+pub mod steps;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -149,13 +150,6 @@ pub fn read_npy(path: &Path) -> (Vec<usize>, Vec<f32>) {
     let data: Vec<f32> = bytes[end..].as_chunks().0.iter().map(|&value| f32::from_le_bytes(value)).collect();
     assert_eq!(shape.iter().product::<usize>(), data.len());
     (shape, data)
-}
-
-/// Sum of squared differences over sum of squares of `exact`.
-pub fn nmse(found: &[f32], exact: &[f32]) -> f64 {
-    assert_eq!(found.len(), exact.len());
-    let error: f64 = found.iter().zip(exact).map(|(&a, &b)| (f64::from(a) - f64::from(b)).powi(2)).sum();
-    error / exact.iter().map(|&b| f64::from(b).powi(2)).sum::<f64>()
 }
 
 /// Mean over rows of KL(exact || found), in nats.
