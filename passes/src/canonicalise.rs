@@ -23,7 +23,7 @@ use std::collections::HashMap;
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::op::Effect;
-use ixc_ir::graph::{Attr, Function, Module, Op, OpKind, Operand, ValueId};
+use ixc_ir::graph::{Attr, DefUse, Function, Module, Op, OpKind, Operand, ValueId};
 
 use crate::error::PassError;
 use crate::pass::{Context, Pass, Run};
@@ -68,7 +68,7 @@ impl Key {
 fn merge(mut function: Function) -> Function {
     let mut same: Vec<ValueId> = (0..function.values.len() as u32).map(ValueId).collect();
     let mut seen: HashMap<Key, usize> = HashMap::new();
-    let mut defined: HashMap<ValueId, usize> = HashMap::new();
+    let def_use = DefUse::of(&function);
     for i in 0..function.ops.len() {
         for operand in &mut function.ops[i].operands {
             if let Operand::Value(value) = operand {
@@ -76,11 +76,10 @@ fn merge(mut function: Function) -> Function {
             }
         }
         let op = &function.ops[i];
-        defined.extend(op.results.iter().map(|&result| (result, i)));
         if op.kind.row().effect == Effect::State {
             continue;
         }
-        if let Some(value) = undone(&function, &defined, op) {
+        if let Some(value) = undone(&function, &def_use, op) {
             let result = op.results[0];
             same[result.index()] = value;
             inherit_name(&mut function, result, value);
@@ -114,10 +113,10 @@ fn inherit_name(function: &mut Function, from: ValueId, to: ValueId) {
 }
 
 /// The value that an op gives back unchanged.
-fn undone(function: &Function, defined: &HashMap<ValueId, usize>, op: &Op) -> Option<ValueId> {
+fn undone(function: &Function, def_use: &DefUse, op: &Op) -> Option<ValueId> {
     let (&Operand::Value(x), [result]) = (op.operands.first()?, &op.results[..]) else { return None };
     let before = |kind: OpKind| {
-        let before = &function.ops[*defined.get(&x)?];
+        let before = &function.ops[def_use.definition(x)?];
         match before.operands.first() {
             Some(&Operand::Value(value)) if before.kind == kind => Some(value),
             _ => None,
@@ -135,19 +134,6 @@ fn undone(function: &Function, defined: &HashMap<ValueId, usize>, op: &Op) -> Op
 
 /// Drops pure ops without use, and values without definition.
 pub(crate) fn compact(function: &Function) -> Function {
-    let mut used = vec![false; function.values.len()];
-    function.results.iter().for_each(|result| used[result.index()] = true);
-    let mut keep = vec![false; function.ops.len()];
-    for (op, keep) in function.ops.iter().zip(&mut keep).rev() {
-        *keep = op.kind.row().effect == Effect::State || op.results.iter().any(|result| used[result.index()]);
-        if *keep {
-            for operand in &op.operands {
-                if let Operand::Value(value) = operand {
-                    used[value.index()] = true;
-                }
-            }
-        }
-    }
     let mut out = Function { name: function.name.clone(), ..Function::default() };
     let mut moved: Vec<Option<ValueId>> = vec![None; function.values.len()];
     let define = |out: &mut Function, moved: &mut Vec<Option<ValueId>>, value: ValueId| {
@@ -160,7 +146,7 @@ pub(crate) fn compact(function: &Function) -> Function {
         let param = define(&mut out, &mut moved, param);
         out.params.push(param);
     }
-    for (op, _) in function.ops.iter().zip(keep).filter(|(_, keep)| *keep) {
+    for (op, _) in function.ops.iter().zip(DefUse::of(function).live(function)).filter(|(_, live)| *live) {
         let operands = op.operands.iter().map(|operand| match operand {
             // A verified function defines before it uses; what does not stays wrong for the verifier to say.
             Operand::Value(value) => Operand::Value(moved[value.index()].unwrap_or(ValueId(u32::MAX))),

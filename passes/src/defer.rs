@@ -35,7 +35,7 @@
 use std::collections::{HashMap, HashSet};
 
 use ixc_ir::graph::attrs::RouteAttrs;
-use ixc_ir::graph::{Attr, Dim, Function, Module, Op, OpKind, Operand, Type, ValueId};
+use ixc_ir::graph::{Attr, DefUse, Dim, Function, Module, Op, OpKind, Operand, Type, ValueId};
 
 use crate::canonicalise::compact;
 use crate::error::PassError;
@@ -106,60 +106,28 @@ struct Layer {
 /// Layers with experts, by how many ops before mix tokens; `None` for one that is of another form.
 fn layers(function: &Function) -> Vec<(usize, Option<Layer>)> {
     let (mut layers, mut number) = (Vec::new(), 0);
-    let uses = Uses::of(function);
+    let def_use = DefUse::of(function);
     for (i, op) in function.ops.iter().enumerate() {
         number += usize::from(op.mixes(function));
         if op.kind == OpKind::Route {
-            layers.push((number, layer(function, &uses, i)));
+            layers.push((number, layer(function, &def_use, i)));
         }
     }
     layers
 }
 
-/// Who defines and who takes each value, by positions of ops.
-struct Uses {
-    defined: HashMap<ValueId, usize>,
-    users: HashMap<ValueId, Vec<usize>>,
-}
-
-impl Uses {
-    fn of(function: &Function) -> Uses {
-        let mut uses = Uses { defined: HashMap::new(), users: HashMap::new() };
-        for (i, op) in function.ops.iter().enumerate() {
-            uses.defined.extend(op.results.iter().map(|&result| (result, i)));
-            for operand in &op.operands {
-                let Operand::Value(value) = operand else { continue };
-                let users = uses.users.entry(*value).or_default();
-                if users.last() != Some(&i) {
-                    users.push(i);
-                }
-            }
-        }
-        uses
-    }
-
-    fn users(&self, value: ValueId) -> &[usize] {
-        self.users.get(&value).map_or(&[], Vec::as_slice)
-    }
-}
-
 /// The layer of a route whose results only one `expert.swiglu` and one `expert.down` of that take, which adds to a value that is there before.
-fn layer(function: &Function, uses: &Uses, route: usize) -> Option<Layer> {
+fn layer(function: &Function, def_use: &DefUse, route: usize) -> Option<Layer> {
     let [ids, p] = function.ops[route].results[..] else { return None };
-    let (&[swiglu, down], &[weighted]) = (uses.users(ids), uses.users(p)) else { return None };
+    let (&[swiglu, down], &[weighted]) = (&def_use.users(ids)?[..], &def_use.users(p)?[..]) else { return None };
     let (product, sum) = (&function.ops[swiglu], &function.ops[down]);
     let right = weighted == down && (product.kind, sum.kind) == (OpKind::ExpertSwiglu, OpKind::ExpertDown);
-    let returned = function.results.iter().any(|result| [ids, p].contains(result) || product.results.contains(result));
-    if !right
-        || returned
-        || uses.users(product.results[0]) != [down]
-        || sum.operand("x") != Operand::Value(product.results[0])
+    if !right || def_use.users(product.results[0])? != [down] || sum.operand("x") != Operand::Value(product.results[0])
     {
         return None;
     }
-    let Operand::Value(residual) = sum.operand("residual") else { return None };
-    let before = uses.defined.get(&residual).is_some_and(|&at| at < swiglu);
-    (before || function.params.contains(&residual)).then_some(Layer { route, swiglu, down })
+    let residual = sum.operand("residual").value()?;
+    def_use.is_defined_before(residual, swiglu).then_some(Layer { route, swiglu, down })
 }
 
 /// Whether what a layer's experts give can be added where the next layer's are.

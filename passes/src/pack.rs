@@ -83,21 +83,13 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
 /// Weights that products read.
 fn products(module: &Module) -> BTreeSet<WeightId> {
     let ops = module.functions.iter().flat_map(|function| &function.ops);
-    ops.flat_map(|op| factors(op.kind).iter().map(|name| op.operand(name)))
-        .filter_map(|operand| match operand {
-            Operand::Weight(weight) => Some(weight),
-            Operand::Value(_) | Operand::State(_) | Operand::Absent => None,
-        })
-        .collect()
+    ops.flat_map(|op| factors(op.kind).iter().map(|name| op.operand(name))).filter_map(Operand::weight).collect()
 }
 
 /// The gate and the up projection of an op that multiplies with both.
 pub(crate) fn gate_and_up(op: &Op) -> Option<(WeightId, WeightId)> {
     let (OpKind::LinearSwiglu | OpKind::ExpertSwiglu) = op.kind else { return None };
-    match (op.operand("gate"), op.operand("up")) {
-        (Operand::Weight(gate), Operand::Weight(up)) => Some((gate, up)),
-        _ => None,
-    }
+    Some((op.operand("gate").weight()?, op.operand("up").weight()?))
 }
 
 /// For each weight of the module the format that kernels read, where that is not the one in the file.

@@ -42,7 +42,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::graph::attrs::{Prefetch, RouteAttrs};
 use ixc_ir::graph::op::Effect;
-use ixc_ir::graph::{Attr, Function, Held, Module, Op, OpKind, Operand, Type, ValueId, Weight, WeightId};
+use ixc_ir::graph::{Attr, DefUse, Function, Held, Module, Op, OpKind, Operand, Type, ValueId, Weight, WeightId};
 
 use crate::canonicalise::compact;
 use crate::error::PassError;
@@ -107,8 +107,7 @@ fn bytes(weight: &Weight) -> u64 {
 
 /// Who reads experts.
 struct Uses {
-    /// The op that defines each value.
-    definitions: HashMap<ValueId, usize>,
+    def_use: DefUse,
     /// Ops that multiply with experts, and the weights, in order.
     readers: Vec<(usize, Vec<WeightId>)>,
     /// By the ids that they take: positions in `readers`, and positions of `expert.split`s.
@@ -144,7 +143,7 @@ struct Part {
 impl Uses {
     fn of(function: &Function) -> Uses {
         let mut uses = Uses {
-            definitions: HashMap::new(),
+            def_use: DefUse::of(function),
             readers: Vec::new(),
             readers_of: HashMap::new(),
             splits_of: HashMap::new(),
@@ -152,7 +151,6 @@ impl Uses {
         };
         let mut dequantised: HashMap<ValueId, WeightId> = HashMap::new();
         for (i, op) in function.ops.iter().enumerate() {
-            uses.definitions.extend(op.results.iter().map(|&result| (result, i)));
             if let (OpKind::Dequantise, Operand::Weight(weight)) = (op.kind, op.operands[0]) {
                 dequantised.extend(op.results.iter().map(|&result| (result, weight)));
                 continue;
@@ -164,10 +162,7 @@ impl Uses {
             });
             let weights: Vec<WeightId> = weights.collect();
             weights.iter().for_each(|&weight| *uses.reads.entry(weight).or_default() += 1);
-            let ids = |op: &Op| match op.operand("ids") {
-                Operand::Value(ids) => Some(ids),
-                Operand::Weight(_) | Operand::State(_) | Operand::Absent => None,
-            };
+            let ids = |op: &Op| op.operand("ids").value();
             if let OpKind::ExpertSwiglu | OpKind::ExpertDown | OpKind::ExpertMatmul = op.kind {
                 ids(op).into_iter().for_each(|ids| uses.readers_of.entry(ids).or_default().push(uses.readers.len()));
                 uses.readers.push((i, weights));
@@ -239,26 +234,10 @@ impl Uses {
 
     /// The ops that make a layer's logits of `x`, in order, and the value that they make of it.
     fn router(&self, function: &Function, layer: &Layer, x: ValueId) -> Option<(Vec<usize>, ValueId)> {
-        let Operand::Value(logits) = function.ops[layer.route].operand("logits") else { return None };
-        let (mut ops, mut open, mut met) = (BTreeSet::new(), vec![logits], false);
-        while let Some(value) = open.pop() {
-            if value == x {
-                met = true;
-                continue;
-            }
-            let &at = self.definitions.get(&value)?;
-            let op = &function.ops[at];
-            if op.kind.row().effect == Effect::State {
-                return None;
-            }
-            if ops.insert(at) {
-                open.extend(op.operands.iter().filter_map(|operand| match operand {
-                    Operand::Value(value) => Some(*value),
-                    Operand::Weight(_) | Operand::State(_) | Operand::Absent => None,
-                }));
-            }
-        }
-        met.then(|| (ops.into_iter().collect(), logits))
+        let logits = function.ops[layer.route].operand("logits").value()?;
+        let ops = self.def_use.between(x, logits)?;
+        let pure = ops.iter().all(|&at| function.ops[at].kind.row().effect == Effect::Pure);
+        pure.then_some((ops, logits))
     }
 }
 
@@ -270,10 +249,10 @@ fn residual(function: &Function, uses: &Uses, layer: &Layer) -> Option<ValueId> 
         if down.kind != OpKind::ExpertDown {
             return None;
         }
-        let Operand::Value(value) = down.operand("residual") else { return None };
-        match uses.definitions.get(&value) {
+        let value = down.operand("residual").value()?;
+        match uses.def_use.definition(value) {
             // Ops stand behind what they take: this ends.
-            Some(&before) if before > layer.route && before < at => at = before,
+            Some(before) if before > layer.route && before < at => at = before,
             _ => return Some(value),
         }
     }
@@ -379,7 +358,7 @@ fn predict(
     extra: u32,
 ) -> Option<ValueId> {
     let (here, there) = (residual(function, uses, layer)?, residual(function, uses, next)?);
-    let is_before = uses.definitions.get(&here).is_none_or(|&at| at < layer.route);
+    let is_before = uses.def_use.is_defined_before(here, layer.route);
     if !is_before || function.ty(here) != function.ty(there) {
         return None;
     }

@@ -30,6 +30,7 @@
 
 pub mod attrs;
 pub mod builder;
+pub mod def_use;
 pub mod interpret;
 pub mod number;
 pub mod op;
@@ -45,6 +46,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::format::Format;
 use crate::state::{Rollback, StateKind};
+pub use def_use::DefUse;
 pub use op::{Attr, OpKind, Recurrent, Unary};
 
 /// A dimension: a number or a symbol that gets its value when a step runs.
@@ -285,6 +287,24 @@ pub enum Operand {
     Absent,
 }
 
+impl Operand {
+    /// The value, if it is one.
+    pub fn value(self) -> Option<ValueId> {
+        match self {
+            Operand::Value(value) => Some(value),
+            Operand::Weight(_) | Operand::State(_) | Operand::Absent => None,
+        }
+    }
+
+    /// The weight, if it is one.
+    pub fn weight(self) -> Option<WeightId> {
+        match self {
+            Operand::Weight(weight) => Some(weight),
+            Operand::Value(_) | Operand::State(_) | Operand::Absent => None,
+        }
+    }
+}
+
 /// An op of a function.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Op {
@@ -299,6 +319,16 @@ pub struct Op {
 }
 
 impl Op {
+    /// The values that it takes, each with its position among the operands.
+    pub fn values(&self) -> impl Iterator<Item = (usize, ValueId)> + '_ {
+        self.operands.iter().enumerate().filter_map(|(i, operand)| Some((i, operand.value()?)))
+    }
+
+    /// The weights that it takes.
+    pub fn weights(&self) -> impl Iterator<Item = WeightId> + '_ {
+        self.operands.iter().filter_map(|operand| operand.weight())
+    }
+
     /// The attribute `name`, which the op table must list: anything else is a bug here.
     pub fn attr(&self, name: &str) -> &Attr {
         match self.kind.row().attrs.iter().position(|a| a.name == name) {

@@ -13,25 +13,14 @@
 //! Needs: fused rotations. Leaves ops without use behind, for `canonicalise`. Not done where the rotated keys have another
 //! use (they would be computed twice) or other positions than the append.
 
-use ixc_ir::graph::{Function, Op, OpKind, Operand, Type, ValueId};
+use ixc_ir::graph::{DefUse, Function, Op, OpKind, Operand, Type, ValueId};
 
 pub(crate) fn run(mut function: Function) -> Function {
-    let mut uses = vec![0usize; function.values.len()];
-    let mut defined: Vec<Option<usize>> = vec![None; function.values.len()];
-    for (i, op) in function.ops.iter().enumerate() {
-        op.results.iter().for_each(|result| defined[result.index()] = Some(i));
-        for operand in &op.operands {
-            if let Operand::Value(value) = operand {
-                uses[value.index()] += 1;
-            }
-        }
-    }
-    function.results.iter().for_each(|result| uses[result.index()] += 1);
-
+    let def_use = DefUse::of(&function);
     let mut ops: Vec<Op> = Vec::with_capacity(function.ops.len());
     let old = std::mem::take(&mut function.ops);
     for op in &old {
-        match fused(&mut function, &mut ops, op, &old, &defined, &uses) {
+        match fused(&mut function, &mut ops, op, &old, &def_use) {
             Some(fused) => ops.push(fused),
             None => ops.push(op.clone()),
         }
@@ -40,23 +29,16 @@ pub(crate) fn run(mut function: Function) -> Function {
     function
 }
 
-fn fused(
-    function: &mut Function,
-    ops: &mut Vec<Op>,
-    op: &Op,
-    old: &[Op],
-    defined: &[Option<usize>],
-    uses: &[usize],
-) -> Option<Op> {
+fn fused(function: &mut Function, ops: &mut Vec<Op>, op: &Op, old: &[Op], def_use: &DefUse) -> Option<Op> {
     if op.kind != OpKind::KvAppend {
         return None;
     }
-    let definition = |operand: Operand, kind: OpKind| match operand {
-        Operand::Value(value) => Some((value, old.get(defined[value.index()]?)?)).filter(|(_, op)| op.kind == kind),
-        Operand::Weight(_) | Operand::State(_) | Operand::Absent => None,
+    let definition = |operand: Operand, kind: OpKind| {
+        let value = operand.value()?;
+        Some((value, old.get(def_use.definition(value)?)?)).filter(|(_, op)| op.kind == kind)
     };
     let (k, rope) = definition(op.operand("k"), OpKind::RopeHeads)?;
-    if uses[k.index()] != 1 || rope.operand("pos") != op.operand("pos") {
+    if def_use.uses(k).len() != 1 || rope.operand("pos") != op.operand("pos") {
         return None;
     }
     let v = match definition(op.operand("v"), OpKind::SplitHeads) {

@@ -164,10 +164,7 @@ impl<'a> Region<'a> {
     /// What must be computed: what ops with effects take, and the results.
     fn roots(&self) -> Vec<Id> {
         let state = self.function.ops.iter().filter(|op| op.kind.row().effect == Effect::State);
-        let operands = state.flat_map(|op| &op.operands).filter_map(|operand| match operand {
-            Operand::Value(value) => Some(*value),
-            Operand::Weight(_) | Operand::State(_) | Operand::Absent => None,
-        });
+        let operands = state.flat_map(|op| op.values().map(|(_, value)| value));
         let values = operands.chain(self.function.results.iter().copied());
         values.filter_map(|value| self.values[value.index()]).collect()
     }

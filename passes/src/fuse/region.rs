@@ -44,18 +44,10 @@ pub(crate) fn check_defined(function: &Function) -> Result<(), PassError> {
     };
     define(&function.params, &mut defined)?;
     for op in &function.ops {
-        values_of(op).try_for_each(|value| used(value, &defined))?;
+        op.values().try_for_each(|(_, value)| used(value, &defined))?;
         define(&op.results, &mut defined)?;
     }
     function.results.iter().try_for_each(|&value| used(value, &defined))
-}
-
-/// The values that an op takes.
-fn values_of(op: &Op) -> impl Iterator<Item = ValueId> {
-    op.operands.iter().filter_map(|operand| match operand {
-        Operand::Value(value) => Some(*value),
-        Operand::Weight(_) | Operand::State(_) | Operand::Absent => None,
-    })
 }
 
 /// A value's place in the function as rebuilt.
@@ -87,7 +79,7 @@ impl Spans {
         let end = function.ops.len();
         let mut spans = Spans { first_use: vec![end; function.values.len()], last_use: vec![0; function.values.len()] };
         for (at, op) in function.ops.iter().enumerate() {
-            for value in values_of(op) {
+            for (_, value) in op.values() {
                 spans.first_use[value.index()] = spans.first_use[value.index()].min(at);
                 spans.last_use[value.index()] = at;
             }

@@ -1,0 +1,237 @@
+//! Who defines and who takes each value of a function: its ops as a graph, which analyses walk.
+//!
+//! ```text
+//! func @f(%x: f32[T, 4]) -> (f32[T, 4]) {
+//!   %a = silu %x : f32[T, 4]         // op 0
+//!   %b = mul %a, %a : f32[T, 4]      // op 1
+//!   return %b
+//! }
+//! ```
+//! is `param -%x.0-> op 0 -%a.0-> op 1 -%b.0-> return`, and a second edge `-%a.1->` from op 0 to op 1.
+//!
+//! Takes any function, also one that does not verify: a value that nothing defines has no edges, and of two definitions the first counts.
+//! Positions are those of [`Function::ops`] when the graph was made. Making it takes time in proportion to ops and their operands.
+
+use petgraph::Direction;
+use petgraph::graph::{DiGraph, NodeIndex};
+use petgraph::visit::{Dfs, EdgeFiltered, EdgeRef, Reversed};
+
+use super::op::Effect;
+use super::{Function, ValueId};
+
+/// What defines or takes values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Node {
+    /// An op, by its position.
+    Op(usize),
+    /// A parameter of the function.
+    Param(ValueId),
+    /// The function's `return`.
+    Return,
+}
+
+/// That a node takes a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Use {
+    /// The value.
+    pub value: ValueId,
+    /// Which operand of the op it is, or which result of the function.
+    pub operand: usize,
+}
+
+/// Definitions and uses of a function's values.
+#[derive(Clone, Debug)]
+pub struct DefUse {
+    /// Ops in their order, then parameters, then the return; an edge for each use, from what defines the value.
+    graph: DiGraph<Node, Use>,
+    definitions: Vec<Option<NodeIndex>>,
+    end: NodeIndex,
+}
+
+impl DefUse {
+    /// Of a function.
+    pub fn of(function: &Function) -> DefUse {
+        let mut graph = DiGraph::with_capacity(function.ops.len() + function.params.len() + 1, function.ops.len() * 2);
+        let mut definitions = vec![None; function.values.len()];
+        let mut define = |value: ValueId, node: NodeIndex| {
+            if let Some(definition @ None) = definitions.get_mut(value.index()) {
+                *definition = Some(node);
+            }
+        };
+        for (at, op) in function.ops.iter().enumerate() {
+            let node = graph.add_node(Node::Op(at));
+            op.results.iter().for_each(|&result| define(result, node));
+        }
+        for &param in &function.params {
+            define(param, graph.add_node(Node::Param(param)));
+        }
+        let end = graph.add_node(Node::Return);
+        let mut found = DefUse { graph, definitions, end };
+        for (at, op) in function.ops.iter().enumerate() {
+            op.values().for_each(|(operand, value)| found.take(value, operand, NodeIndex::new(at)));
+        }
+        function.results.iter().enumerate().for_each(|(i, &value)| found.take(value, i, end));
+        found
+    }
+
+    fn take(&mut self, value: ValueId, operand: usize, user: NodeIndex) {
+        if let Some(definition) = self.node(value) {
+            self.graph.add_edge(definition, user, Use { value, operand });
+        }
+    }
+
+    fn node(&self, value: ValueId) -> Option<NodeIndex> {
+        self.definitions.get(value.index()).copied().flatten()
+    }
+
+    /// The graph: an edge for each use, from what defines the value to what takes it.
+    pub fn graph(&self) -> &DiGraph<Node, Use> {
+        &self.graph
+    }
+
+    /// The op that defines a value; `None` for a parameter, and for a value that nothing defines.
+    pub fn definition(&self, value: ValueId) -> Option<usize> {
+        match self.graph[self.node(value)?] {
+            Node::Op(at) => Some(at),
+            Node::Param(_) | Node::Return => None,
+        }
+    }
+
+    /// Whether an op at a position below `at`, or the function's parameters, define a value.
+    pub fn is_defined_before(&self, value: ValueId, at: usize) -> bool {
+        match self.node(value).map(|node| self.graph[node]) {
+            Some(Node::Op(definition)) => definition < at,
+            Some(Node::Param(_)) => true,
+            Some(Node::Return) | None => false,
+        }
+    }
+
+    /// What takes a value, with the position among its operands, in order; one that takes it twice stands here twice.
+    pub fn uses(&self, value: ValueId) -> Vec<(Node, usize)> {
+        let edges = self.node(value).into_iter().flat_map(|node| self.graph.edges(node));
+        let uses = edges.filter(|edge| edge.weight().value == value);
+        let mut uses: Vec<_> = uses.map(|edge| (edge.target(), edge.weight().operand)).collect();
+        uses.sort_unstable();
+        uses.into_iter().map(|(node, operand)| (self.graph[node], operand)).collect()
+    }
+
+    /// The only ops that take a value, in order, each once; `None` where the function gives it, too.
+    pub fn users(&self, value: ValueId) -> Option<Vec<usize>> {
+        let uses = self.uses(value).into_iter().map(|(node, _)| match node {
+            Node::Op(at) => Some(at),
+            Node::Param(_) | Node::Return => None,
+        });
+        let mut users = uses.collect::<Option<Vec<usize>>>()?;
+        users.dedup();
+        Some(users)
+    }
+
+    /// For each op whether anything needs it: it has an effect, or what it defines is needed by the return or by an op that is needed.
+    pub fn live(&self, function: &Function) -> Vec<bool> {
+        let effects = function.ops.iter().enumerate().filter(|(_, op)| op.kind.row().effect == Effect::State);
+        let graph = Reversed(&self.graph);
+        let mut walk = Dfs::new(graph, self.end);
+        walk.stack.extend(effects.map(|(at, _)| NodeIndex::new(at)));
+        let mut live = vec![false; function.ops.len()];
+        while let Some(node) = walk.next(graph) {
+            if let Node::Op(at) = self.graph[node] {
+                live[at] = true;
+            }
+        }
+        live
+    }
+
+    /// The ops, in order, that make `to` of `from` alone; `None` where `to` does not depend on `from`, or takes another parameter.
+    pub fn between(&self, from: ValueId, to: ValueId) -> Option<Vec<usize>> {
+        if from == to {
+            return Some(Vec::new());
+        }
+        let inside = EdgeFiltered::from_fn(&self.graph, |edge| edge.weight().value != from);
+        let graph = Reversed(&inside);
+        let mut walk = Dfs::new(graph, self.node(to)?);
+        let (mut ops, mut met) = (Vec::new(), false);
+        while let Some(node) = walk.next(graph) {
+            let Node::Op(at) = self.graph[node] else { return None };
+            met |= self.graph.edges_directed(node, Direction::Incoming).any(|edge| edge.weight().value == from);
+            ops.push(at);
+        }
+        ops.sort_unstable();
+        met.then_some(ops)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::graph::parse::parse;
+    use crate::graph::{Op, OpKind, Operand, Type, Unary};
+
+    const TEXT: &str = "func @f(%x: f32[T, 4], %y: f32[T, 4]) -> (f32[T, 4]) {
+  %a = silu %x
+  %b = mul %a, %a
+  %c = add %b, %y
+  %d = add %b, %a
+  return %d
+}";
+
+    fn function() -> Function {
+        parse(TEXT).unwrap().functions.remove(0)
+    }
+
+    #[test]
+    fn values_are_found_where_they_are_defined_and_taken() {
+        let def_use = DefUse::of(&function());
+        let [x, y, a, b, c, d] = [0, 1, 2, 3, 4, 5].map(ValueId);
+        assert_eq!([x, a, d].map(|value| def_use.definition(value)), [None, Some(0), Some(3)]);
+        assert_eq!(def_use.uses(a), [(Node::Op(1), 0), (Node::Op(1), 1), (Node::Op(3), 1)]);
+        assert_eq!(def_use.uses(d), [(Node::Return, 0)]);
+        assert_eq!(
+            [x, y, a, b, c].map(|value| def_use.users(value).unwrap()),
+            [vec![0], vec![2], vec![1, 3], vec![2, 3], vec![]]
+        );
+        assert_eq!(def_use.users(d), None);
+        assert!(def_use.is_defined_before(y, 0) && def_use.is_defined_before(a, 1) && !def_use.is_defined_before(a, 0));
+    }
+
+    #[test]
+    fn only_what_is_needed_lives() {
+        let mut function = function();
+        assert_eq!(DefUse::of(&function).live(&function), [true, true, false, true]);
+        // An effect is needed whatever it gives.
+        function.ops[2].kind = OpKind::ExpertEvict;
+        assert_eq!(DefUse::of(&function).live(&function), [true; 4]);
+    }
+
+    #[test]
+    fn what_makes_a_value_of_another_is_what_lies_between() {
+        let def_use = DefUse::of(&function());
+        let [x, y, a, b, c, d] = [0, 1, 2, 3, 4, 5].map(ValueId);
+        assert_eq!(def_use.between(x, d), Some(vec![0, 1, 3]));
+        assert_eq!(def_use.between(a, d), Some(vec![1, 3]));
+        assert_eq!(def_use.between(a, a), Some(vec![]));
+        // `y` comes from elsewhere, `c` does not depend on `d`, and `d` takes `a` beside `b`.
+        assert!([(x, c), (d, c), (b, d)].iter().all(|&(from, to)| def_use.between(from, to).is_none()));
+        assert_eq!(def_use.between(y, x), None);
+    }
+
+    #[test]
+    fn a_function_that_does_not_verify_has_a_graph() {
+        let mut function = Function::default();
+        let x = function.add_value(None, Type::f32([]));
+        let op = |operand: u32, result: u32| Op {
+            kind: OpKind::Unary(Unary::Silu),
+            operands: vec![Operand::Value(ValueId(operand))],
+            attrs: Vec::new(),
+            results: vec![ValueId(result)],
+        };
+        // Takes its own result, is defined twice, and names values that are not there.
+        function.ops = vec![op(0, 0), op(7, 0), op(0, 9)];
+        function.results = vec![x, ValueId(9)];
+        let def_use = DefUse::of(&function);
+        assert_eq!(def_use.definition(x), Some(0));
+        assert_eq!(def_use.uses(x), [(Node::Op(0), 0), (Node::Op(2), 0), (Node::Return, 0)]);
+        assert_eq!((def_use.definition(ValueId(9)), def_use.uses(ValueId(7))), (None, vec![]));
+        assert_eq!(def_use.live(&function), [true, false, false]);
+        assert_eq!(def_use.between(ValueId(7), x), None);
+    }
+}
