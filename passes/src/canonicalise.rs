@@ -23,7 +23,8 @@ use std::collections::HashMap;
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::op::Effect;
-use ixc_ir::graph::{Attr, DefUse, Function, Module, Op, OpKind, Operand, ValueId};
+use ixc_ir::graph::rewrite::RewriteError;
+use ixc_ir::graph::{Attr, DefUse, Function, Module, Op, OpKind, OpView, Operand, Rewriter, ValueId, view};
 
 use crate::error::PassError;
 use crate::pass::{Context, Pass, Run};
@@ -39,9 +40,10 @@ pub static PASS: Pass = Pass {
 /// Runs the pass.
 ///
 /// # Errors
-/// None; passes have one signature.
+/// None for a module that verifies.
 pub fn run(mut module: Module, _: &Context<'_>) -> Result<Module, PassError> {
-    module.functions = module.functions.into_iter().map(|function| compact(&merge(function))).collect();
+    let functions = module.functions.iter().map(|function| merge(&module, function));
+    module.functions = functions.collect::<Result<_, _>>()?;
     Ok(module)
 }
 
@@ -64,98 +66,38 @@ impl Key {
     }
 }
 
-/// Replaces values by equal ones that are defined before; leaves ops without use.
-fn merge(mut function: Function) -> Function {
-    let mut same: Vec<ValueId> = (0..function.values.len() as u32).map(ValueId).collect();
-    let mut seen: HashMap<Key, usize> = HashMap::new();
-    let def_use = DefUse::of(&function);
-    for i in 0..function.ops.len() {
-        for operand in &mut function.ops[i].operands {
-            if let Operand::Value(value) = operand {
-                *value = same[value.index()];
-            }
-        }
-        let op = &function.ops[i];
+/// Replaces values by equal ones that are defined before; drops ops without use.
+fn merge(module: &Module, function: &Function) -> Result<Function, RewriteError> {
+    let def_use = DefUse::of(function);
+    let mut rewriter = Rewriter::new(module, function);
+    let mut seen: HashMap<Key, &[ValueId]> = HashMap::new();
+    for (at, Op { results, .. }) in function.ops.iter().enumerate() {
+        let op = rewriter.op(at)?;
         if op.kind.row().effect == Effect::State {
             continue;
         }
-        if let Some(value) = undone(&function, &def_use, op) {
-            let result = op.results[0];
-            same[result.index()] = value;
-            inherit_name(&mut function, result, value);
+        let key = Key::of(op);
+        if let Some(value) = undone(rewriter.function(), &def_use, at) {
+            rewriter.replace_uses(results[0], value)?;
             continue;
         }
-        match seen.get(&Key::of(op)) {
-            Some(&first) => {
-                let pairs: Vec<_> =
-                    op.results.iter().copied().zip(function.ops[first].results.iter().copied()).collect();
-                for (result, value) in pairs {
-                    same[result.index()] = value;
-                    inherit_name(&mut function, result, value);
-                }
-            }
-            None => {
-                seen.insert(Key::of(op), i);
-            }
+        let first = *seen.entry(key).or_insert(results);
+        for (&result, &value) in results.iter().zip(first) {
+            rewriter.replace_uses(result, value)?;
         }
     }
-    function.results.iter_mut().for_each(|result| *result = same[result.index()]);
-    function
-}
-
-/// A value without a name takes that of the value which it replaces.
-fn inherit_name(function: &mut Function, from: ValueId, to: ValueId) {
-    let name = function.values[from.index()].name.take();
-    let slot = &mut function.values[to.index()].name;
-    if slot.is_none() {
-        *slot = name;
-    }
+    rewriter.finish()
 }
 
 /// The value that an op gives back unchanged.
-fn undone(function: &Function, def_use: &DefUse, op: &Op) -> Option<ValueId> {
-    let (&Operand::Value(x), [result]) = (op.operands.first()?, &op.results[..]) else { return None };
-    let before = |kind: OpKind| {
-        let before = &function.ops[def_use.definition(x)?];
-        match before.operands.first() {
-            Some(&Operand::Value(value)) if before.kind == kind => Some(value),
-            _ => None,
-        }
-    };
+fn undone(function: &Function, def_use: &DefUse, at: usize) -> Option<ValueId> {
+    let op = &function.ops[at];
     let value = match op.kind {
-        OpKind::MergeHeads => before(OpKind::SplitHeads)?,
-        OpKind::SplitHeads => before(OpKind::MergeHeads)?,
-        OpKind::Quantise if *op.attr("format") == Attr::Format(Format::F32) => x,
+        OpKind::MergeHeads => def_use.defining::<view::SplitHeads>(function, view::MergeHeads::of(op)?.x)?.x,
+        OpKind::SplitHeads => def_use.defining::<view::MergeHeads>(function, view::SplitHeads::of(op)?.x)?.x,
+        OpKind::Quantise => view::Quantise::of(op).filter(|quantise| quantise.format == Format::F32)?.x,
         _ => return None,
     };
     // Split into another number of heads than was merged is no way back.
-    (function.ty(value) == function.ty(*result)).then_some(value)
-}
-
-/// Drops pure ops without use, and values without definition.
-pub(crate) fn compact(function: &Function) -> Function {
-    let mut out = Function { name: function.name.clone(), ..Function::default() };
-    let mut moved: Vec<Option<ValueId>> = vec![None; function.values.len()];
-    let define = |out: &mut Function, moved: &mut Vec<Option<ValueId>>, value: ValueId| {
-        let data = &function.values[value.index()];
-        let new = out.add_value(data.name.as_deref(), data.ty.clone());
-        moved[value.index()] = Some(new);
-        new
-    };
-    for &param in &function.params {
-        let param = define(&mut out, &mut moved, param);
-        out.params.push(param);
-    }
-    for (op, _) in function.ops.iter().zip(DefUse::of(function).live(function)).filter(|(_, live)| *live) {
-        let operands = op.operands.iter().map(|operand| match operand {
-            // A verified function defines before it uses; what does not stays wrong for the verifier to say.
-            Operand::Value(value) => Operand::Value(moved[value.index()].unwrap_or(ValueId(u32::MAX))),
-            Operand::Weight(_) | Operand::State(_) | Operand::Absent => *operand,
-        });
-        let operands = operands.collect();
-        let results = op.results.iter().map(|&result| define(&mut out, &mut moved, result)).collect();
-        out.ops.push(Op { kind: op.kind, operands, attrs: op.attrs.clone(), results });
-    }
-    out.results = function.results.iter().map(|result| moved[result.index()].unwrap_or(ValueId(u32::MAX))).collect();
-    out
+    (function.ty(value) == function.ty(op.results[0])).then_some(value)
 }

@@ -32,12 +32,9 @@
 //! The last layer with experts defers none, nor does one that the next layer has none behind, or whose experts are no `expert.swiglu` and
 //! `expert.down` of one routing; the log says so. Shared experts and dense layers stay as they are.
 
-use std::collections::{HashMap, HashSet};
+use ixc_ir::graph::rewrite::{Position, RewriteError};
+use ixc_ir::graph::{DefUse, Function, Module, Op, OpKind, OpView, Rewriter, view};
 
-use ixc_ir::graph::attrs::RouteAttrs;
-use ixc_ir::graph::{Attr, DefUse, Dim, Function, Module, Op, OpKind, Operand, Type, ValueId};
-
-use crate::canonicalise::compact;
 use crate::error::PassError;
 use crate::options::{PassOptions, pass_options};
 use crate::pass::{Context, Pass, Run};
@@ -67,12 +64,13 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
     if deferred == 0 {
         return Ok(module);
     }
-    let routes = module.functions.iter().flat_map(|function| &function.ops).filter(|op| op.kind == OpKind::Route);
-    let top_k = routes.map(|op| RouteAttrs::from_op(op).top_k).min().ok_or(PassError::NoExperts { deferred })?;
+    let routes = module.functions.iter().flat_map(|function| &function.ops).filter_map(view::Route::of);
+    let top_k = routes.map(|route| route.top_k.unsigned_abs()).min().ok_or(PassError::NoExperts { deferred })?;
     if u64::from(deferred) >= top_k {
         return Err(PassError::Deferred { deferred, top_k });
     }
-    for function in &mut module.functions {
+    for i in 0..module.functions.len() {
+        let function = &module.functions[i];
         // Where slots are split already, it has been said what is computed when; loading is made explicit last.
         let done = |op: &Op| matches!(op.kind, OpKind::ExpertSplit | OpKind::ExpertSlots);
         if function.ops.iter().any(done) {
@@ -90,17 +88,17 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
         }
         tracing::debug!(function = function.name, deferred, layers = pairs.len(), of = layers.len(), "deferred");
         if !pairs.is_empty() {
-            *function = compact(&deferring(function, &pairs, deferred.into()));
+            module.functions[i] = deferring(&module, function, &pairs, deferred)?;
         }
     }
     Ok(module)
 }
 
-/// Positions of a layer's ops.
+/// A layer's ops, with their positions.
 struct Layer {
-    route: usize,
-    swiglu: usize,
-    down: usize,
+    route: (usize, view::Route),
+    product: (usize, view::ExpertSwiglu),
+    sum: (usize, view::ExpertDown),
 }
 
 /// Layers with experts, by how many ops before mix tokens; `None` for one that is of another form.
@@ -117,103 +115,48 @@ fn layers(function: &Function) -> Vec<(usize, Option<Layer>)> {
 }
 
 /// The layer of a route whose results only one `expert.swiglu` and one `expert.down` of that take, which adds to a value that is there before.
-fn layer(function: &Function, def_use: &DefUse, route: usize) -> Option<Layer> {
-    let [ids, p] = function.ops[route].results[..] else { return None };
-    let (&[swiglu, down], &[weighted]) = (&def_use.users(ids)?[..], &def_use.users(p)?[..]) else { return None };
-    let (product, sum) = (&function.ops[swiglu], &function.ops[down]);
-    let right = weighted == down && (product.kind, sum.kind) == (OpKind::ExpertSwiglu, OpKind::ExpertDown);
-    if !right || def_use.users(product.results[0])? != [down] || sum.operand("x") != Operand::Value(product.results[0])
-    {
-        return None;
-    }
-    let residual = sum.operand("residual").value()?;
-    def_use.is_defined_before(residual, swiglu).then_some(Layer { route, swiglu, down })
+fn layer(function: &Function, def_use: &DefUse, at: usize) -> Option<Layer> {
+    let op = &function.ops[at];
+    let (route, [ids, p]) = (view::Route::of(op)?, view::Route::results(op)?);
+    let (&[first, last], &[weighted]) = (&def_use.users(ids)?[..], &def_use.users(p)?[..]) else { return None };
+    let product = view::ExpertSwiglu::of(&function.ops[first])?;
+    let [y] = view::ExpertSwiglu::results(&function.ops[first])?;
+    let sum = view::ExpertDown::of(&function.ops[last])?;
+    let right = weighted == last && def_use.users(y)? == [last] && sum.x == y;
+    let before = def_use.is_defined_before(sum.residual?, first);
+    (right && before).then_some(Layer { route: (at, route), product: (first, product), sum: (last, sum) })
 }
 
 /// Whether what a layer's experts give can be added where the next layer's are.
 fn fit(function: &Function, layer: &Layer, next: &Layer) -> bool {
-    let sum = |layer: &Layer| function.ty(function.ops[layer.down].results[0]);
-    layer.down < next.route && sum(layer) == sum(next)
-}
-
-/// Slots of a layer that wait for the next one.
-struct Waiting {
-    ids: ValueId,
-    p: ValueId,
-    slots: u64,
+    let sum = |layer: &Layer| function.ty(function.ops[layer.sum.0].results[0]);
+    layer.sum.0 < next.route.0 && sum(layer) == sum(next)
 }
 
 /// The function, where the first layer of each pair defers experts to the second.
-fn deferring(function: &Function, pairs: &[(&Layer, &Layer)], deferred: u64) -> Function {
-    let mut out = Function { ops: Vec::new(), ..function.clone() };
-    // What a layer's experts take in place of all slots.
-    let mut now: HashMap<ValueId, ValueId> = HashMap::new();
-    let mut waiting: HashMap<usize, Waiting> = HashMap::new();
-    // What each `expert.down` that receives adds to.
-    let mut sums: HashMap<usize, ValueId> = HashMap::new();
-    // Each route has an `expert.swiglu` and an `expert.down` of its own.
-    let receiving: HashMap<usize, (&Layer, &Layer)> = pairs.iter().map(|pair| (pair.1.swiglu, *pair)).collect();
-    let products: HashMap<usize, &Layer> = pairs.iter().map(|(layer, _)| (layer.swiglu, *layer)).collect();
-    let sums_now: HashSet<usize> = pairs.iter().map(|(layer, _)| layer.down).collect();
-    let routes: HashSet<usize> = pairs.iter().map(|(layer, _)| layer.route).collect();
-    for (i, op) in function.ops.iter().enumerate() {
-        if let Some((layer, next)) = receiving.get(&i)
-            && let Some(waiting) = waiting.remove(&layer.route)
-        {
-            sums.insert(next.down, late(&mut out, function, layer, next, &waiting));
-        }
-        let mut op = op.clone();
-        if products.contains_key(&i) || sums_now.contains(&i) {
-            for operand in &mut op.operands {
-                if let Operand::Value(value) = operand {
-                    *value = now.get(value).copied().unwrap_or(*value);
-                }
-            }
-        }
-        if let Some(layer) = products.get(&i) {
-            let slots = RouteAttrs::from_op(&function.ops[layer.route]).top_k - deferred;
-            for result in &op.results {
-                out.values[result.index()].ty = with_slots(function.ty(*result), slots);
-            }
-        }
-        if let Some(&sum) = sums.get(&i) {
-            let residual = op.kind.row().operands.iter().position(|operand| operand.name == "residual");
-            residual.into_iter().for_each(|at| op.operands[at] = Operand::Value(sum));
-        }
-        let results = op.results.clone();
-        out.ops.push(op);
-        if let (true, &[ids, p]) = (routes.contains(&i), &results[..]) {
-            let slots = RouteAttrs::from_op(&function.ops[i]).top_k - deferred;
-            let operands = vec![Operand::Value(ids), Operand::Value(p)];
-            let types = [slots, deferred].map(|n| [ids, p].map(|value| with_slots(function.ty(value), n))).concat();
-            let attrs = vec![Attr::Int(i64::try_from(slots).unwrap_or(i64::MAX))];
-            let parts = out.push(OpKind::ExpertSplit, operands, attrs, types);
-            now.extend([(ids, parts[0]), (p, parts[1])]);
-            waiting.insert(i, Waiting { ids: parts[2], p: parts[3], slots: deferred });
+fn deferring(
+    module: &Module,
+    function: &Function,
+    pairs: &[(&Layer, &Layer)],
+    deferred: u32,
+) -> Result<Function, RewriteError> {
+    let mut rewriter = Rewriter::new(module, function);
+    for (Layer { route: (route, routed), product: (first, product), sum: (last, sum) }, next) in pairs {
+        let (ids, p, slots) = (product.ids, sum.p, routed.top_k - i64::from(deferred));
+        let split = view::ExpertSplit { ids, p, now: slots };
+        let [ids_now, p_now, ids_later, p_later] = rewriter.insert(Position::After(*route), split)?;
+        // What this layer's experts take in place of all slots.
+        rewriter.replace_uses_in(*first, ids, ids_now)?;
+        rewriter.replace_uses_in(*last, ids, ids_now)?;
+        rewriter.replace_uses_in(*last, p, p_now)?;
+        // The others, added to what the next layer adds its own to.
+        let place = Position::Before(next.product.0);
+        let [x] = rewriter.insert(place, view::ExpertSwiglu { ids: ids_later, ..*product })?;
+        let residual = next.sum.1.residual;
+        let [late] = rewriter.insert(place, view::ExpertDown { x, ids: ids_later, p: p_later, residual, ..*sum })?;
+        if let Some(residual) = residual {
+            rewriter.replace_uses_in(next.sum.0, residual, late)?;
         }
     }
-    out
-}
-
-/// A layer's deferred experts, added to what the next layer adds its own to; gives the sum.
-fn late(out: &mut Function, function: &Function, layer: &Layer, next: &Layer, waiting: &Waiting) -> ValueId {
-    let (product, sum) = (&function.ops[layer.swiglu], &function.ops[layer.down]);
-    let ids = Operand::Value(waiting.ids);
-    let operands = vec![product.operand("x"), ids, product.operand("gate"), product.operand("up")];
-    let types = vec![with_slots(function.ty(product.results[0]), waiting.slots)];
-    let y = out.push(OpKind::ExpertSwiglu, operands, product.attrs.clone(), types)[0];
-    let residual = function.ops[next.down].operand("residual");
-    let operands = vec![Operand::Value(y), ids, Operand::Value(waiting.p), sum.operand("w"), residual];
-    out.push(OpKind::ExpertDown, operands, Vec::new(), vec![function.ty(sum.results[0]).clone()])[0]
-}
-
-/// A type `[T, slots, ...]` with other slots.
-fn with_slots(ty: &Type, slots: u64) -> Type {
-    let mut ty = ty.clone();
-    if let Type::Tensor { dims, .. } = &mut ty
-        && let Some(dim) = dims.get_mut(1)
-    {
-        *dim = Dim::Fixed(slots);
-    }
-    ty
+    rewriter.finish()
 }

@@ -1,6 +1,7 @@
 //! What can go wrong in passes.
 
 use ixc_ir::graph::interpret::SourceError;
+use ixc_ir::graph::rewrite::RewriteError;
 use ixc_ir::graph::verify::VerifyError;
 use ixc_kernels::signature::BindError;
 use ixc_kernels::tiling::TilingError;
@@ -49,6 +50,9 @@ pub enum PassError {
     /// An option that no pass has, or that has no such value.
     #[error(transparent)]
     Option(#[from] OptionError),
+    /// A change that leaves no function.
+    #[error(transparent)]
+    Rewrite(#[from] RewriteError),
     /// A weight cannot be cut so.
     #[error(transparent)]
     Tile(#[from] TileError),

@@ -38,9 +38,9 @@ use std::collections::HashMap;
 use std::rc::Rc;
 
 use egg::{Rewrite, StopReason};
-use ixc_ir::graph::{Function, Module, ValueId};
+use ixc_ir::graph::{Function, Module, Rewriter, ValueId};
 
-use crate::canonicalise::{self, compact};
+use crate::canonicalise;
 use crate::error::PassError;
 use crate::options::{PassOptions, pass_options};
 use crate::pass::{Context, Pass, Run};
@@ -74,7 +74,7 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
     let mut fuser = Fuser::new(&options);
     for i in 0..module.functions.len() {
         let fused = fuser.function(&module, &module.functions[i])?;
-        module.functions[i] = append::run(fused);
+        module.functions[i] = append::run(&module, &fused)?;
     }
     canonicalise::run(module, context)
 }
@@ -101,9 +101,8 @@ impl<'o> Fuser<'o> {
     }
 
     fn function(&mut self, module: &Module, function: &Function) -> Result<Function, PassError> {
-        region::check_defined(function)?;
         // Without what nothing uses: it would be in the way of cuts.
-        let function = &compact(function);
+        let function = &Rewriter::new(module, function).finish()?;
         let (runs_before, spans) = (self.runs.len(), Spans::new(function));
         let cuts = spans.cut(function, self.options.region, |op| self.closed.op(op));
         let mut out = Function { name: function.name.clone(), ..Function::default() };

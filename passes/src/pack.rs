@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
-use ixc_ir::graph::{Module, Op, OpKind, Operand, WeightId};
+use ixc_ir::graph::{Module, Op, OpKind, OpView, Operand, WeightId, view};
 
 use crate::error::PassError;
 use crate::options::{PassOptions, pass_options};
@@ -88,8 +88,8 @@ fn products(module: &Module) -> BTreeSet<WeightId> {
 
 /// The gate and the up projection of an op that multiplies with both.
 pub(crate) fn gate_and_up(op: &Op) -> Option<(WeightId, WeightId)> {
-    let (OpKind::LinearSwiglu | OpKind::ExpertSwiglu) = op.kind else { return None };
-    Some((op.operand("gate").weight()?, op.operand("up").weight()?))
+    let linear = view::LinearSwiglu::of(op).map(|swiglu| (swiglu.gate, swiglu.up));
+    linear.or_else(|| view::ExpertSwiglu::of(op).map(|swiglu| (swiglu.gate, swiglu.up)))
 }
 
 /// For each weight of the module the format that kernels read, where that is not the one in the file.

@@ -40,11 +40,13 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use ixc_ir::format::packed::STRIP;
-use ixc_ir::graph::attrs::{Prefetch, RouteAttrs};
+use ixc_ir::graph::attrs::Prefetch;
 use ixc_ir::graph::op::Effect;
-use ixc_ir::graph::{Attr, DefUse, Function, Held, Module, Op, OpKind, Operand, Type, ValueId, Weight, WeightId};
+use ixc_ir::graph::rewrite::{Position, RewriteError};
+use ixc_ir::graph::{
+    DefUse, Function, Module, OpKind, OpView, Operand, Rewriter, Type, ValueId, Weight, WeightId, view,
+};
 
-use crate::canonicalise::compact;
 use crate::error::PassError;
 use crate::options::{PassOptions, pass_options};
 use crate::pass::{Context, Pass, Run};
@@ -90,7 +92,7 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
         }
         let layers = uses.layers(&module, function);
         if !layers.is_empty() {
-            module.functions[i] = compact(&explicit(function, &uses, &layers, options.predict));
+            module.functions[i] = explicit(&module, function, &uses, &layers, options.predict)?;
         }
     }
     Ok(module)
@@ -151,8 +153,8 @@ impl Uses {
         };
         let mut dequantised: HashMap<ValueId, WeightId> = HashMap::new();
         for (i, op) in function.ops.iter().enumerate() {
-            if let (OpKind::Dequantise, Operand::Weight(weight)) = (op.kind, op.operands[0]) {
-                dequantised.extend(op.results.iter().map(|&result| (result, weight)));
+            if let (Some(dequantise), Some([w])) = (view::Dequantise::of(op), view::Dequantise::results(op)) {
+                dequantised.insert(w, dequantise.w);
                 continue;
             }
             let weights = op.operands.iter().filter_map(|operand| match operand {
@@ -162,13 +164,14 @@ impl Uses {
             });
             let weights: Vec<WeightId> = weights.collect();
             weights.iter().for_each(|&weight| *uses.reads.entry(weight).or_default() += 1);
-            let ids = |op: &Op| op.operand("ids").value();
             if let OpKind::ExpertSwiglu | OpKind::ExpertDown | OpKind::ExpertMatmul = op.kind {
-                ids(op).into_iter().for_each(|ids| uses.readers_of.entry(ids).or_default().push(uses.readers.len()));
+                if let Operand::Value(ids) = op.operand("ids") {
+                    uses.readers_of.entry(ids).or_default().push(uses.readers.len());
+                }
                 uses.readers.push((i, weights));
             }
-            if let OpKind::ExpertSplit = op.kind {
-                ids(op).into_iter().for_each(|ids| uses.splits_of.entry(ids).or_default().push(i));
+            if let Some(split) = view::ExpertSplit::of(op) {
+                uses.splits_of.entry(split.ids).or_default().push(i);
             }
         }
         // A weight that the function returns dequantised is read by more than its products.
@@ -203,8 +206,8 @@ impl Uses {
         let mut open = vec![(*function.ops[route].results.first()?, route)];
         while let Some((ids, named)) = open.pop() {
             for &i in self.splits_of.get(&ids).into_iter().flatten() {
-                let op = &function.ops[i];
-                open.extend([(op.results[0], i), (op.results[2], i)]);
+                let parts = view::ExpertSplit::results(&function.ops[i]);
+                open.extend(parts.into_iter().flat_map(|[now, _, later, _]| [(now, i), (later, i)]));
             }
             let readers = self.readers_of.get(&ids).into_iter().flatten();
             let readers: Vec<&(usize, Vec<WeightId>)> = readers.map(|&reader| &self.readers[reader]).collect();
@@ -231,25 +234,13 @@ impl Uses {
         let right = fits && own && same && apart && parts.iter().all(after);
         right.then_some(Layer { number, route, weights, parts })
     }
-
-    /// The ops that make a layer's logits of `x`, in order, and the value that they make of it.
-    fn router(&self, function: &Function, layer: &Layer, x: ValueId) -> Option<(Vec<usize>, ValueId)> {
-        let logits = function.ops[layer.route].operand("logits").value()?;
-        let ops = self.def_use.between(x, logits)?;
-        let pure = ops.iter().all(|&at| function.ops[at].kind.row().effect == Effect::Pure);
-        pure.then_some((ops, logits))
-    }
 }
 
 /// What a layer's experts are added to; what was left from the layer before, which is added first, left out.
 fn residual(function: &Function, uses: &Uses, layer: &Layer) -> Option<ValueId> {
     let mut at = layer.parts.first()?.last;
     loop {
-        let down = &function.ops[at];
-        if down.kind != OpKind::ExpertDown {
-            return None;
-        }
-        let value = down.operand("residual").value()?;
+        let value = view::ExpertDown::of(&function.ops[at])?.residual?;
         match uses.def_use.definition(value) {
             // Ops stand behind what they take: this ends.
             Some(before) if before > layer.route && before < at => at = before,
@@ -262,11 +253,15 @@ fn residual(function: &Function, uses: &Uses, layer: &Layer) -> Option<ValueId> 
 type ByOp = HashMap<usize, BTreeSet<usize>>;
 
 /// The function, where loading is explicit.
-fn explicit(function: &Function, uses: &Uses, layers: &[Layer], predict_extra: Option<u32>) -> Function {
-    let mut out = Function { ops: Vec::new(), ..function.clone() };
-    let mut slots = out.push(OpKind::ExpertSlots, Vec::new(), Vec::new(), vec![Type::Token(Held::Experts)])[0];
-    // Ids of each part once they have been waited for.
-    let mut ready: HashMap<ValueId, ValueId> = HashMap::new();
+fn explicit(
+    module: &Module,
+    function: &Function,
+    uses: &Uses,
+    layers: &[Layer],
+    predict_extra: Option<u32>,
+) -> Result<Function, RewriteError> {
+    let mut rewriter = Rewriter::new(module, function);
+    let [mut slots] = rewriter.insert(Position::Before(0), view::ExpertSlots {})?;
     let parts: Vec<(&Layer, &Part)> =
         layers.iter().flat_map(|layer| layer.parts.iter().map(move |part| (layer, part))).collect();
     // By the op that each part begins with, the last op of all that begin no later.
@@ -281,12 +276,10 @@ fn explicit(function: &Function, uses: &Uses, layers: &[Layer], predict_extra: O
     // Whether other experts are still to be computed with when these are named; one are needed at a time.
     let is_early = |part: &Part| ends.range(..part.first).next_back().is_some_and(|(_, &last)| part.named < last);
     // Parts and layers, by the ops where something is said of them.
-    let (mut firsts, mut lasts, mut named, mut readers) =
-        (ByOp::new(), ByOp::new(), ByOp::new(), BTreeSet::<usize>::new());
+    let (mut firsts, mut lasts, mut named) = (ByOp::new(), ByOp::new(), ByOp::new());
     for (at, (_, part)) in parts.iter().enumerate() {
         firsts.entry(part.first).or_default().insert(at);
         lasts.entry(part.last).or_default().insert(at);
-        readers.extend(part.readers.iter().copied());
     }
     for (at, layer) in layers.iter().enumerate() {
         for part in &layer.parts {
@@ -295,91 +288,97 @@ fn explicit(function: &Function, uses: &Uses, layers: &[Layer], predict_extra: O
     }
     let at = |by_op: &ByOp, op: usize| by_op.get(&op).into_iter().flatten().copied().collect::<Vec<usize>>();
     for (i, op) in function.ops.iter().enumerate() {
-        let layer_attr = |layer: &Layer| Attr::Int(layer.number);
+        let (before, after) = (Position::Before(i), Position::After(i));
         for (layer, part) in at(&firsts, i).into_iter().map(|at| parts[at]) {
             if is_early(part) {
-                slots = prefetch(&mut out, slots, part.ids, layer, Prefetch::Routed);
+                slots = prefetch(&mut rewriter, before, slots, part.ids, layer, Prefetch::Routed)?;
             }
-            let operands = vec![Operand::Value(slots), Operand::Value(part.ids)];
-            let types = vec![function.ty(part.ids).clone(), Type::Token(Held::Experts)];
-            let results = out.push(OpKind::ExpertWait, operands, vec![layer_attr(layer)], types);
-            ready.insert(part.ids, results[0]);
-            slots = results[1];
-        }
-        let mut op = op.clone();
-        if readers.contains(&i) {
-            for operand in &mut op.operands {
-                if let Operand::Value(value) = operand {
-                    *value = ready.get(value).copied().unwrap_or(*value);
-                }
+            let wait = view::ExpertWait { slots, ids: part.ids, layer: layer.number };
+            let [ids, next] = rewriter.insert(before, wait)?;
+            for &reader in &part.readers {
+                rewriter.replace_uses_in(reader, part.ids, ids)?;
             }
+            slots = next;
         }
-        let result = op.results.first().copied();
-        out.ops.push(op);
         for at in at(&named, i) {
             let layer = &layers[at];
             for part in layer.parts.iter().filter(|part| part.named == i) {
                 let when = if is_early(part) { Prefetch::Predicted } else { Prefetch::Routed };
-                slots = prefetch(&mut out, slots, part.ids, layer, when);
+                slots = prefetch(&mut rewriter, after, slots, part.ids, layer, when)?;
             }
             if layer.parts.iter().map(|part| part.named).max() == Some(i)
                 && let (Some(extra), Some(next)) = (predict_extra, layers.get(at + 1))
-                && let Some(ids) = predict(&mut out, function, uses, layer, next, extra)
+                && let Some(router) = Router::of(function, uses, layer, next)
             {
-                slots = prefetch(&mut out, slots, ids, next, Prefetch::Predicted);
+                let ids = router.predict(&mut rewriter, function, after, extra)?;
+                slots = prefetch(&mut rewriter, after, slots, ids, next, Prefetch::Predicted)?;
             }
         }
         for (layer, _) in at(&lasts, i).into_iter().map(|at| parts[at]) {
-            if let Some(result) = result {
-                let operands = vec![Operand::Value(slots), Operand::Value(result)];
-                slots =
-                    out.push(OpKind::ExpertEvict, operands, vec![layer_attr(layer)], vec![Type::Token(Held::Experts)])
-                        [0];
+            if let Some(&result) = op.results.first() {
+                let evict = view::ExpertEvict { slots, after: result, layer: layer.number };
+                [slots] = rewriter.insert(after, evict)?;
             }
         }
     }
-    out
+    rewriter.finish()
 }
 
-fn prefetch(out: &mut Function, slots: ValueId, ids: ValueId, layer: &Layer, when: Prefetch) -> ValueId {
-    let mut operands = vec![Operand::Value(slots), Operand::Value(ids)];
-    operands.extend(layer.weights.map(Operand::Weight));
-    let attrs = vec![Attr::Int(layer.number), Attr::Word(when.word().to_string())];
-    out.push(OpKind::ExpertPrefetch, operands, attrs, vec![Type::Token(Held::Experts)])[0]
-}
-
-/// The next layer's router applied behind this layer's: the ids that it names.
-fn predict(
-    out: &mut Function,
-    function: &Function,
-    uses: &Uses,
+fn prefetch(
+    rewriter: &mut Rewriter<'_>,
+    place: Position,
+    slots: ValueId,
+    ids: ValueId,
     layer: &Layer,
-    next: &Layer,
-    extra: u32,
-) -> Option<ValueId> {
-    let (here, there) = (residual(function, uses, layer)?, residual(function, uses, next)?);
-    let is_before = uses.def_use.is_defined_before(here, layer.route);
-    if !is_before || function.ty(here) != function.ty(there) {
-        return None;
+    when: Prefetch,
+) -> Result<ValueId, RewriteError> {
+    let [gate, up, down] = layer.weights;
+    let op = view::ExpertPrefetch { slots, ids, gate, up, down, layer: layer.number, when };
+    let [slots] = rewriter.insert(place, op)?;
+    Ok(slots)
+}
+
+/// The next layer's router, applied behind this layer's.
+struct Router {
+    /// What it is applied to, and what the next layer applies it to.
+    here: ValueId,
+    there: ValueId,
+    /// Its ops.
+    ops: Vec<usize>,
+    route: view::Route,
+    /// How many experts there are.
+    experts: i64,
+}
+
+impl Router {
+    fn of(function: &Function, uses: &Uses, layer: &Layer, next: &Layer) -> Option<Router> {
+        let (here, there) = (residual(function, uses, layer)?, residual(function, uses, next)?);
+        let fits = uses.def_use.is_defined_before(here, layer.route) && function.ty(here) == function.ty(there);
+        let route = view::Route::of(&function.ops[next.route])?;
+        let experts = i64::try_from(function.ty(route.logits).dims().last()?.fixed()?).ok()?;
+        let ops = uses.def_use.between(there, route.logits)?;
+        let pure = ops.iter().all(|&at| function.ops[at].kind.row().effect == Effect::Pure);
+        (fits && pure).then_some(Router { here, there, ops, route, experts })
     }
-    let (ops, logits) = uses.router(function, next, there)?;
-    let experts = function.ty(logits).dims().last()?.fixed()?;
-    let mut moved = HashMap::from([(there, here)]);
-    for at in ops {
-        let op = &function.ops[at];
-        let operands = op.operands.iter().map(|operand| match operand {
-            Operand::Value(value) => Operand::Value(moved.get(value).copied().unwrap_or(*value)),
-            Operand::Weight(_) | Operand::State(_) | Operand::Absent => *operand,
-        });
-        let types = op.results.iter().map(|&result| function.ty(result).clone()).collect();
-        let results = out.push(op.kind, operands.collect(), op.attrs.clone(), types);
-        moved.extend(op.results.iter().copied().zip(results));
+
+    /// The ids that it names, and `extra` for each token.
+    fn predict(
+        &self,
+        rewriter: &mut Rewriter<'_>,
+        function: &Function,
+        place: Position,
+        extra: u32,
+    ) -> Result<ValueId, RewriteError> {
+        let mut moved = HashMap::from([(self.there, self.here)]);
+        let to = |moved: &HashMap<ValueId, ValueId>, value| moved.get(&value).copied().unwrap_or(value);
+        for op in self.ops.iter().map(|&at| &function.ops[at]) {
+            let operands = op.operands.iter().map(|operand| operand.map_value(|value| to(&moved, value))).collect();
+            let results = rewriter.insert_op(place, op.kind, operands, op.attrs.clone())?;
+            moved.extend(op.results.iter().copied().zip(results));
+        }
+        let top_k = self.route.top_k.saturating_add(extra.into()).min(self.experts);
+        let route = view::Route { logits: to(&moved, self.route.logits), top_k, ..self.route };
+        let [ids, _] = rewriter.insert(place, route)?;
+        Ok(ids)
     }
-    let route = &function.ops[next.route];
-    let slots = RouteAttrs::from_op(route).top_k.saturating_add(extra.into()).min(experts);
-    let attrs = RouteAttrs { top_k: slots, ..RouteAttrs::from_op(route) }.attrs();
-    let dims = [function.ty(logits).dims().first()?.clone(), slots.into()];
-    let types = vec![Type::i32(dims.clone()), Type::f32(dims)];
-    let logits = *moved.get(&logits)?;
-    Some(out.push(OpKind::Route, vec![Operand::Value(logits)], attrs, types)[0])
 }

@@ -39,6 +39,15 @@ pub enum RouteScore {
     Sigmoid,
 }
 
+/// Which key head a value head takes, where there are fewer of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyHeads {
+    /// Value heads side by side share one.
+    Grouped,
+    /// Value heads share one where they are as many apart as there are key heads.
+    Interleaved,
+}
+
 /// Why experts are loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Prefetch {
@@ -51,6 +60,9 @@ pub enum Prefetch {
 macro_rules! words {
     ($ty:ident { $($variant:ident $word:literal),* }) => {
         impl $ty {
+            /// The words in IR text.
+            pub const WORDS: &'static [&'static str] = &[$($word),*];
+
             /// The word in IR text.
             pub fn word(self) -> &'static str {
                 match self { $($ty::$variant => $word),* }
@@ -67,6 +79,7 @@ macro_rules! words {
 words!(RopeStyle { Norm "norm", Neox "neox" });
 words!(RopeScaling { None "none", Linear "linear", Yarn "yarn" });
 words!(RouteScore { Softmax "softmax", Sigmoid "sigmoid" });
+words!(KeyHeads { Grouped "grouped", Interleaved "interleaved" });
 words!(Prefetch { Routed "routed", Predicted "predicted" });
 
 /// The attributes of `rope`, also part of `rope.heads` and `rope.append`. [`super::interpret`] says what each does.

@@ -17,6 +17,7 @@ use petgraph::graph::{DiGraph, NodeIndex};
 use petgraph::visit::{Dfs, EdgeFiltered, EdgeRef, Reversed};
 
 use super::op::Effect;
+use super::view::OpView;
 use super::{Function, ValueId};
 
 /// What defines or takes values.
@@ -95,6 +96,11 @@ impl DefUse {
             Node::Op(at) => Some(at),
             Node::Param(_) | Node::Return => None,
         }
+    }
+
+    /// The view of the op that defines a value, where that is one of this kind.
+    pub fn defining<V: OpView>(&self, function: &Function, value: ValueId) -> Option<V> {
+        V::of(function.ops.get(self.definition(value)?)?)
     }
 
     /// Whether an op at a position below `at`, or the function's parameters, define a value.

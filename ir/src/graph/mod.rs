@@ -39,8 +39,10 @@ pub mod print;
 pub mod quantise;
 pub mod random;
 pub mod recurrent;
+pub mod rewrite;
 pub mod types;
 pub mod verify;
+pub mod view;
 
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +50,8 @@ use crate::format::Format;
 use crate::state::{Rollback, StateKind};
 pub use def_use::DefUse;
 pub use op::{Attr, OpKind, Recurrent, Unary};
+pub use rewrite::Rewriter;
+pub use view::OpView;
 
 /// A dimension: a number or a symbol that gets its value when a step runs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -293,6 +297,14 @@ impl Operand {
         match self {
             Operand::Value(value) => Some(value),
             Operand::Weight(_) | Operand::State(_) | Operand::Absent => None,
+        }
+    }
+
+    /// The operand, where another value may stand in place of its value.
+    pub fn map_value(self, change: impl FnOnce(ValueId) -> ValueId) -> Operand {
+        match self {
+            Operand::Value(value) => Operand::Value(change(value)),
+            Operand::Weight(_) | Operand::State(_) | Operand::Absent => self,
         }
     }
 

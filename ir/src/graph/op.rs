@@ -1,5 +1,5 @@
-//! The graph op table: every op is declared here, once. The enum, parser, printer, operand and attribute checks and the op
-//! reference come from it; the type rules (`types.rs`) and the interpreter (`interpret.rs`, the definition of every op)
+//! The graph op table: every op is declared here, once. The enum, parser, printer, operand and attribute checks, typed views
+//! ([`super::view`]) and the op reference come from it; the type rules (`types.rs`) and the interpreter (`interpret.rs`, the definition of every op)
 //! match on [`OpKind`] without a `_` arm.
 //!
 //! To add an op: add a row here, its type rule in `types.rs` and its meaning in `interpret.rs`, then its lowering in the
@@ -9,6 +9,8 @@
 //! ([`super::recurrent`]).
 
 use serde::{Deserialize, Serialize};
+
+use super::attrs::{KeyHeads, Prefetch, RopeScaling, RopeStyle, RouteScore};
 
 /// What an operand may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,14 +152,14 @@ pub struct OpRow {
 
 macro_rules! op_table {
     (
-        $($variant:ident $mnemonic:literal ($($operand:ident: $okind:ident),*) {$($attr:ident: $akind:expr),*} -> $results:literal $effect:ident, $doc:literal;)*
+        $($variant:ident $mnemonic:literal ($($operand:ident: $okind:ident),*) {$($attr:ident: $akind:ident),*} -> $results:literal $effect:ident, $doc:literal;)*
         @unary {
-            $($unary:ident $unary_mnemonic:literal {$($unary_attr:ident: $unary_akind:expr),*} |$x:ident| $function:expr, $unary_doc:literal;)*
+            $($unary:ident $unary_mnemonic:literal {$($unary_attr:ident: $unary_akind:ident),*} |$x:ident| $function:expr, $unary_doc:literal;)*
         }
         @recurrent {
-            $($recurrent:ident $module:ident $recurrent_mnemonic:literal ($($recurrent_operand:ident: $recurrent_okind:ident),*) {$($recurrent_attr:ident: $recurrent_akind:expr),*} $recurrent_doc:literal;)*
+            $($recurrent:ident $module:ident $recurrent_mnemonic:literal ($($recurrent_operand:ident: $recurrent_okind:ident),*) {$($recurrent_attr:ident: $recurrent_akind:ident),*} $recurrent_doc:literal;)*
         }
-        $($later:ident $later_mnemonic:literal ($($later_operand:ident: $later_okind:ident),*) {$($later_attr:ident: $later_akind:expr),*} -> $later_results:literal $later_effect:ident, $later_doc:literal;)*
+        $($later:ident $later_mnemonic:literal ($($later_operand:ident: $later_okind:ident),*) {$($later_attr:ident: $later_akind:ident),*} -> $later_results:literal $later_effect:ident, $later_doc:literal;)*
     ) => {
         /// A graph op.
         // Shapes such as `[T]` in the table's lines are no links.
@@ -252,58 +254,67 @@ const INT: AttrKind = AttrKind::Int;
 const FLOAT: AttrKind = AttrKind::Float;
 const BOOL: AttrKind = AttrKind::Bool;
 const FORMAT: AttrKind = AttrKind::Format;
-const STYLE: AttrKind = AttrKind::Word(&["norm", "neox"]);
-const SCALING: AttrKind = AttrKind::Word(&["none", "linear", "yarn"]);
-const SCORE: AttrKind = AttrKind::Word(&["softmax", "sigmoid"]);
-const KEYS: AttrKind = AttrKind::Word(&["grouped", "interleaved"]);
-const WHEN: AttrKind = AttrKind::Word(&["routed", "predicted"]);
+const STYLE: AttrKind = AttrKind::Word(RopeStyle::WORDS);
+const SCALING: AttrKind = AttrKind::Word(RopeScaling::WORDS);
+const SCORE: AttrKind = AttrKind::Word(RouteScore::WORDS);
+const KEYS: AttrKind = AttrKind::Word(KeyHeads::WORDS);
+const WHEN: AttrKind = AttrKind::Word(Prefetch::WORDS);
 
-op_table! {
-    // As a frontend writes them. `T` below is any row count; k, n, d are numbers.
-    Embed "embed" (ids: Value, table: Weight) {} -> 1 Pure, "Rows of `table` (n x d) for i32 ids [T]: f32[T, d].";
-    Dequantise "dequantise" (w: Weight) {} -> 1 Pure, "The weight as f32 of its shape.";
-    Matmul "matmul" (x: Value, w: Value) {} -> 1 Pure, "f32[..., k] times the transpose of f32[n, k]: f32[..., n].";
-    Add "add" (a: Value, b: Value) {} -> 1 Pure, "Elementwise sum of f32 tensors of one shape.";
-    AddBias "add_bias" (x: Value, bias: Weight) {} -> 1 Pure, "Adds the vector `bias` [n] to every row of f32[..., n].";
-    Mul "mul" (a: Value, b: Value) {} -> 1 Pure, "Elementwise product of f32 tensors of one shape.";
-    @unary {
-        Silu "silu" {} |x| x / (1.0 + (-x).exp()), "x / (1 + exp(-x)), elementwise.";
-        Softcap "softcap" {cap: FLOAT} |x| cap.float() * (x / cap.float()).tanh(), "cap * tanh(x / cap), elementwise: x, bent so that it stays within -cap..cap.";
-    }
-    // Each takes the token of its state before these, and gives rows and the next token.
-    @recurrent {
-        DeltaNet delta_net "delta_net" (q: Value, k: Value, v: Value, alpha: Value, beta: Value, a: Weight, dt: Weight) {keys: KEYS, eps: FLOAT} "Linear attention by the gated delta rule: q and k f32[T, g, dk], v f32[T, h, dv], alpha and beta f32[T, h], a and dt [h]; value heads share key heads in groups side by side (grouped) or g apart (interleaved): f32[T, h, dv]. The state is f32[h, dk, dv].";
-        ShortConv short_conv "short_conv" (x: Value, w: Weight) {} "A causal convolution of each channel of f32[T, c] with its taps w[c, k], the last of which is the token's own: f32[T, c]. The state, f32[k - 1, c], is the rows before.";
-    }
-    RmsNorm "rms_norm" (x: Value, w: Weight) {eps: FLOAT} -> 1 Pure, "x * w / sqrt(mean(x^2) + eps) along the last dimension.";
-    SplitHeads "split_heads" (x: Value) {heads: INT} -> 1 Pure, "f32[T, heads * d] as f32[T, heads, d].";
-    MergeHeads "merge_heads" (x: Value) {} -> 1 Pure, "f32[T, h, d] as f32[T, h * d].";
-    Rope "rope" (x: Value, pos: Value, factors: OptWeight) {base: FLOAT, dims: INT, style: STYLE, scaling: SCALING, factor: FLOAT, original_context: INT, beta_fast: FLOAT, beta_slow: FLOAT, attn_factor: FLOAT} -> 1 Pure, "Rotates the first `dims` of every head of f32[T, h, d] by its position; pairs are adjacent (norm) or half a rotation apart (neox); `factors` [dims / 2] divide the frequencies.";
-    StateBegin "state.begin" (state: State) {} -> 1 State, "The token of a state, as the step before left it; once for each state in a function.";
-    KvAppend "kv.append" (kv: Value, k: Value, v: Value, pos: Value) {} -> 1 State, "Puts keys f32[T, h, d] and values f32[T, h, dv] into a `paged` state at positions i32[T].";
-    Attention "attention" (q: Value, kv: Value, pos: Value) {scale: FLOAT} -> 2 State, "Causal attention of queries f32[T, h, d] at i32[T] over a `paged` state; query heads share its key heads in equal groups: f32[T, h, dv].";
-    Route "route" (logits: Value) {top_k: INT, score: SCORE, normalise: BOOL, scale: FLOAT} -> 2 Pure, "The top_k experts of each row of f32[T, e] in falling order of score (lowest id first where equal): ids i32[T, k] and weights f32[T, k], divided by their sum where `normalise` (softmax over all experts first), times `scale`.";
-    ExpertMatmul "expert.matmul" (x: Value, ids: Value, w: Value) {} -> 1 Pure, "For row t and slot j: x[t] (f32[T, k]) or x[t, j] (f32[T, s, k]) times the transpose of expert ids[t, j] of f32[e, n, k]: f32[T, s, n].";
-    ExpertCombine "expert.combine" (y: Value, p: Value) {} -> 1 Pure, "The sum over slots j of p[t, j] * y[t, j]: f32[T, n].";
-    TakeRows "take_rows" (x: Value, rows: Value) {} -> 1 Pure, "Rows of f32[T, d] that i32[L] numbers: f32[L, d].";
-    // As the `fuse` pass leaves them: weights are read quantised, activations are quantised once.
-    Quantise "quantise" (x: Value) {format: FORMAT} -> 1 Pure, "f32[..., d] in an activation format (f32 stays as it is).";
-    RmsNormQuantise "rms_norm.quantise" (x: Value, w: Weight) {eps: FLOAT, format: FORMAT} -> 1 Pure, "`rms_norm`, then `quantise`.";
-    Linear "linear" (x: Value, w: Weight, bias: OptWeight, residual: OptValue) {} -> 1 Pure, "x[T, k] in the activation format of `w` times the transpose of `w` [n, k], plus bias [n], plus residual f32[T, n]: f32[T, n].";
-    LinearQkv "linear.qkv" (xq: Value, xk: Value, xv: Value, wq: Weight, wk: Weight, wv: Weight, bq: OptWeight, bk: OptWeight, bv: OptWeight) {} -> 3 Pure, "Three `linear` of the same rows; xq, xk, xv are those rows in the activation formats of wq, wk, wv.";
-    LinearSwiglu "linear.swiglu" (x: Value, gate: Weight, up: Weight) {format: FORMAT} -> 1 Pure, "silu(x * gate') * (x * up'), quantised to `format`: format[T, n].";
-    RopeHeads "rope.heads" (x: Value, pos: Value, norm: OptWeight, factors: OptWeight) {heads: INT, eps: FLOAT, base: FLOAT, dims: INT, style: STYLE, scaling: SCALING, factor: FLOAT, original_context: INT, beta_fast: FLOAT, beta_slow: FLOAT, attn_factor: FLOAT} -> 1 Pure, "f32[T, heads * d]: `split_heads`, `rms_norm` where there is a weight, `rope`: f32[T, heads, d].";
-    RopeAppend "rope.append" (kv: Value, k: Value, v: Value, pos: Value, norm: OptWeight, factors: OptWeight) {heads: INT, eps: FLOAT, base: FLOAT, dims: INT, style: STYLE, scaling: SCALING, factor: FLOAT, original_context: INT, beta_fast: FLOAT, beta_slow: FLOAT, attn_factor: FLOAT} -> 1 State, "`rope.heads` of k (f32[T, heads * d]), then `kv.append` with v (f32[T, heads * dv]).";
-    ExpertSwiglu "expert.swiglu" (x: Value, ids: Value, gate: Weight, up: Weight) {format: FORMAT} -> 1 Pure, "`linear.swiglu` with the experts that ids [T, s] name: format[T, s, n].";
-    ExpertDown "expert.down" (x: Value, ids: Value, p: Value, w: Weight, residual: OptValue) {} -> 1 Pure, "x[T, s, k] times the experts' matrices of `w` [e, n, k], combined with weights p[T, s], plus residual: f32[T, n].";
-    // As the `defer` pass leaves them.
-    ExpertSplit "expert.split" (ids: Value, p: Value) {now: INT} -> 4 Pure, "The first `now` slots of ids i32[T, s] and weights f32[T, s], and the others, which matter least where a `route` gave them: i32[T, now], f32[T, now], i32[T, s - now], f32[T, s - now].";
-    // As the `residency` pass makes loading explicit, where experts do not all fit in memory: they compute nothing.
-    ExpertSlots "expert.slots" () {} -> 1 State, "The memory that experts are loaded to, at the start of a step; once in a function.";
-    ExpertPrefetch "expert.prefetch" (slots: Value, ids: Value, gate: Weight, up: Weight, down: Weight) {layer: INT, when: WHEN} -> 1 State, "Begins to load the experts of a layer that ids [T, s] name, their matrices of gate and up [e, n, k] and down [e, d, n]: needed (routed), or needed soon if the guess is right (predicted).";
-    ExpertWait "expert.wait" (slots: Value, ids: Value) {layer: INT} -> 2 State, "The ids [T, s] again, once what the layer's routed prefetch asked for is in memory: readers take these.";
-    ExpertEvict "expert.evict" (slots: Value, after: Value) {layer: INT} -> 1 State, "The experts of a layer, which f32 `after` was computed with, may be given up.";
+/// The rows of the table, given to the macro `$build`: here, and for views of ops.
+macro_rules! graph_ops {
+    ($build:ident) => {
+        $build! {
+            // As a frontend writes them. `T` below is any row count; k, n, d are numbers.
+            Embed "embed" (ids: Value, table: Weight) {} -> 1 Pure, "Rows of `table` (n x d) for i32 ids [T]: f32[T, d].";
+            Dequantise "dequantise" (w: Weight) {} -> 1 Pure, "The weight as f32 of its shape.";
+            Matmul "matmul" (x: Value, w: Value) {} -> 1 Pure, "f32[..., k] times the transpose of f32[n, k]: f32[..., n].";
+            Add "add" (a: Value, b: Value) {} -> 1 Pure, "Elementwise sum of f32 tensors of one shape.";
+            AddBias "add_bias" (x: Value, bias: Weight) {} -> 1 Pure, "Adds the vector `bias` [n] to every row of f32[..., n].";
+            Mul "mul" (a: Value, b: Value) {} -> 1 Pure, "Elementwise product of f32 tensors of one shape.";
+            @unary {
+                Silu "silu" {} |x| x / (1.0 + (-x).exp()), "x / (1 + exp(-x)), elementwise.";
+                Softcap "softcap" {cap: FLOAT} |x| cap.float() * (x / cap.float()).tanh(), "cap * tanh(x / cap), elementwise: x, bent so that it stays within -cap..cap.";
+            }
+            // Each takes the token of its state before these, and gives rows and the next token.
+            @recurrent {
+                DeltaNet delta_net "delta_net" (q: Value, k: Value, v: Value, alpha: Value, beta: Value, a: Weight, dt: Weight) {keys: KEYS, eps: FLOAT} "Linear attention by the gated delta rule: q and k f32[T, g, dk], v f32[T, h, dv], alpha and beta f32[T, h], a and dt [h]; value heads share key heads in groups side by side (grouped) or g apart (interleaved): f32[T, h, dv]. The state is f32[h, dk, dv].";
+                ShortConv short_conv "short_conv" (x: Value, w: Weight) {} "A causal convolution of each channel of f32[T, c] with its taps w[c, k], the last of which is the token's own: f32[T, c]. The state, f32[k - 1, c], is the rows before.";
+            }
+            RmsNorm "rms_norm" (x: Value, w: Weight) {eps: FLOAT} -> 1 Pure, "x * w / sqrt(mean(x^2) + eps) along the last dimension.";
+            SplitHeads "split_heads" (x: Value) {heads: INT} -> 1 Pure, "f32[T, heads * d] as f32[T, heads, d].";
+            MergeHeads "merge_heads" (x: Value) {} -> 1 Pure, "f32[T, h, d] as f32[T, h * d].";
+            Rope "rope" (x: Value, pos: Value, factors: OptWeight) {base: FLOAT, dims: INT, style: STYLE, scaling: SCALING, factor: FLOAT, original_context: INT, beta_fast: FLOAT, beta_slow: FLOAT, attn_factor: FLOAT} -> 1 Pure, "Rotates the first `dims` of every head of f32[T, h, d] by its position; pairs are adjacent (norm) or half a rotation apart (neox); `factors` [dims / 2] divide the frequencies.";
+            StateBegin "state.begin" (state: State) {} -> 1 State, "The token of a state, as the step before left it; once for each state in a function.";
+            KvAppend "kv.append" (kv: Value, k: Value, v: Value, pos: Value) {} -> 1 State, "Puts keys f32[T, h, d] and values f32[T, h, dv] into a `paged` state at positions i32[T].";
+            Attention "attention" (q: Value, kv: Value, pos: Value) {scale: FLOAT} -> 2 State, "Causal attention of queries f32[T, h, d] at i32[T] over a `paged` state; query heads share its key heads in equal groups: f32[T, h, dv].";
+            Route "route" (logits: Value) {top_k: INT, score: SCORE, normalise: BOOL, scale: FLOAT} -> 2 Pure, "The top_k experts of each row of f32[T, e] in falling order of score (lowest id first where equal): ids i32[T, k] and weights f32[T, k], divided by their sum where `normalise` (softmax over all experts first), times `scale`.";
+            ExpertMatmul "expert.matmul" (x: Value, ids: Value, w: Value) {} -> 1 Pure, "For row t and slot j: x[t] (f32[T, k]) or x[t, j] (f32[T, s, k]) times the transpose of expert ids[t, j] of f32[e, n, k]: f32[T, s, n].";
+            ExpertCombine "expert.combine" (y: Value, p: Value) {} -> 1 Pure, "The sum over slots j of p[t, j] * y[t, j]: f32[T, n].";
+            TakeRows "take_rows" (x: Value, rows: Value) {} -> 1 Pure, "Rows of f32[T, d] that i32[L] numbers: f32[L, d].";
+            // As the `fuse` pass leaves them: weights are read quantised, activations are quantised once.
+            Quantise "quantise" (x: Value) {format: FORMAT} -> 1 Pure, "f32[..., d] in an activation format (f32 stays as it is).";
+            RmsNormQuantise "rms_norm.quantise" (x: Value, w: Weight) {eps: FLOAT, format: FORMAT} -> 1 Pure, "`rms_norm`, then `quantise`.";
+            Linear "linear" (x: Value, w: Weight, bias: OptWeight, residual: OptValue) {} -> 1 Pure, "x[T, k] in the activation format of `w` times the transpose of `w` [n, k], plus bias [n], plus residual f32[T, n]: f32[T, n].";
+            LinearQkv "linear.qkv" (xq: Value, xk: Value, xv: Value, wq: Weight, wk: Weight, wv: Weight, bq: OptWeight, bk: OptWeight, bv: OptWeight) {} -> 3 Pure, "Three `linear` of the same rows; xq, xk, xv are those rows in the activation formats of wq, wk, wv.";
+            LinearSwiglu "linear.swiglu" (x: Value, gate: Weight, up: Weight) {format: FORMAT} -> 1 Pure, "silu(x * gate') * (x * up'), quantised to `format`: format[T, n].";
+            RopeHeads "rope.heads" (x: Value, pos: Value, norm: OptWeight, factors: OptWeight) {heads: INT, eps: FLOAT, base: FLOAT, dims: INT, style: STYLE, scaling: SCALING, factor: FLOAT, original_context: INT, beta_fast: FLOAT, beta_slow: FLOAT, attn_factor: FLOAT} -> 1 Pure, "f32[T, heads * d]: `split_heads`, `rms_norm` where there is a weight, `rope`: f32[T, heads, d].";
+            RopeAppend "rope.append" (kv: Value, k: Value, v: Value, pos: Value, norm: OptWeight, factors: OptWeight) {heads: INT, eps: FLOAT, base: FLOAT, dims: INT, style: STYLE, scaling: SCALING, factor: FLOAT, original_context: INT, beta_fast: FLOAT, beta_slow: FLOAT, attn_factor: FLOAT} -> 1 State, "`rope.heads` of k (f32[T, heads * d]), then `kv.append` with v (f32[T, heads * dv]).";
+            ExpertSwiglu "expert.swiglu" (x: Value, ids: Value, gate: Weight, up: Weight) {format: FORMAT} -> 1 Pure, "`linear.swiglu` with the experts that ids [T, s] name: format[T, s, n].";
+            ExpertDown "expert.down" (x: Value, ids: Value, p: Value, w: Weight, residual: OptValue) {} -> 1 Pure, "x[T, s, k] times the experts' matrices of `w` [e, n, k], combined with weights p[T, s], plus residual: f32[T, n].";
+            // As the `defer` pass leaves them.
+            ExpertSplit "expert.split" (ids: Value, p: Value) {now: INT} -> 4 Pure, "The first `now` slots of ids i32[T, s] and weights f32[T, s], and the others, which matter least where a `route` gave them: i32[T, now], f32[T, now], i32[T, s - now], f32[T, s - now].";
+            // As the `residency` pass makes loading explicit, where experts do not all fit in memory: they compute nothing.
+            ExpertSlots "expert.slots" () {} -> 1 State, "The memory that experts are loaded to, at the start of a step; once in a function.";
+            ExpertPrefetch "expert.prefetch" (slots: Value, ids: Value, gate: Weight, up: Weight, down: Weight) {layer: INT, when: WHEN} -> 1 State, "Begins to load the experts of a layer that ids [T, s] name, their matrices of gate and up [e, n, k] and down [e, d, n]: needed (routed), or needed soon if the guess is right (predicted).";
+            ExpertWait "expert.wait" (slots: Value, ids: Value) {layer: INT} -> 2 State, "The ids [T, s] again, once what the layer's routed prefetch asked for is in memory: readers take these.";
+            ExpertEvict "expert.evict" (slots: Value, after: Value) {layer: INT} -> 1 State, "The experts of a layer, which f32 `after` was computed with, may be given up.";
+        }
+    };
 }
+
+pub(super) use graph_ops;
+
+graph_ops!(op_table);
 
 impl OpKind {
     /// This op's row of the table.

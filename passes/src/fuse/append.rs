@@ -10,54 +10,32 @@
 //!   %kv1 = rope.append %kv, %0, %1, %pos, @k_norm, _ {heads = 2, ...} : token<@kv.0>
 //! ```
 //!
-//! Needs: fused rotations. Leaves ops without use behind, for `canonicalise`. Not done where the rotated keys have another
+//! Needs: fused rotations. Not done where the rotated keys have another
 //! use (they would be computed twice) or other positions than the append.
 
-use ixc_ir::graph::{DefUse, Function, Op, OpKind, Operand, Type, ValueId};
+use ixc_ir::graph::rewrite::{Position, RewriteError};
+use ixc_ir::graph::{DefUse, Function, Module, OpView, Rewriter, view};
 
-pub(crate) fn run(mut function: Function) -> Function {
-    let def_use = DefUse::of(&function);
-    let mut ops: Vec<Op> = Vec::with_capacity(function.ops.len());
-    let old = std::mem::take(&mut function.ops);
-    for op in &old {
-        match fused(&mut function, &mut ops, op, &old, &def_use) {
-            Some(fused) => ops.push(fused),
-            None => ops.push(op.clone()),
-        }
+pub(crate) fn run(module: &Module, function: &Function) -> Result<Function, RewriteError> {
+    let def_use = DefUse::of(function);
+    let mut rewriter = Rewriter::new(module, function);
+    for (at, op) in function.ops.iter().enumerate() {
+        let Some(append) = view::KvAppend::of(op) else { continue };
+        let rotated = def_use.defining::<view::RopeHeads>(function, append.k);
+        let once = |rope: &view::RopeHeads| def_use.uses(append.k).len() == 1 && rope.pos == append.pos;
+        let Some(rope) = rotated.filter(once) else { continue };
+        let v = match def_use.defining::<view::SplitHeads>(function, append.v) {
+            Some(split) => split.x,
+            // Heads that were never split, as one row.
+            None => rewriter.insert(Position::Before(at), view::MergeHeads { x: append.v })?[0],
+        };
+        let view::RopeHeads { x: k, pos, norm, factors, heads, eps, base, dims, style, scaling, .. } = rope;
+        let view::RopeHeads { factor, original_context, beta_fast, beta_slow, attn_factor, .. } = rope;
+        let kv = append.kv;
+        #[rustfmt::skip]
+        rewriter.replace(at, view::RopeAppend {
+            kv, k, v, pos, norm, factors, heads, eps, base, dims, style, scaling, factor, original_context, beta_fast, beta_slow, attn_factor,
+        })?;
     }
-    function.ops = ops;
-    function
-}
-
-fn fused(function: &mut Function, ops: &mut Vec<Op>, op: &Op, old: &[Op], def_use: &DefUse) -> Option<Op> {
-    if op.kind != OpKind::KvAppend {
-        return None;
-    }
-    let definition = |operand: Operand, kind: OpKind| {
-        let value = operand.value()?;
-        Some((value, old.get(def_use.definition(value)?)?)).filter(|(_, op)| op.kind == kind)
-    };
-    let (k, rope) = definition(op.operand("k"), OpKind::RopeHeads)?;
-    if def_use.uses(k).len() != 1 || rope.operand("pos") != op.operand("pos") {
-        return None;
-    }
-    let v = match definition(op.operand("v"), OpKind::SplitHeads) {
-        Some((_, split)) => split.operand("x"),
-        None => merged(function, ops, op.operand("v"))?,
-    };
-    let operands =
-        vec![op.operand("kv"), rope.operand("x"), v, op.operand("pos"), rope.operand("norm"), rope.operand("factors")];
-    // Both rows have the same attributes in one order.
-    Some(Op { kind: OpKind::RopeAppend, operands, attrs: rope.attrs.clone(), results: op.results.clone() })
-}
-
-/// Values whose heads were never split, as one row.
-fn merged(function: &mut Function, ops: &mut Vec<Op>, v: Operand) -> Option<Operand> {
-    let Operand::Value(value) = v else { return None };
-    let [rows, heads, d] = function.ty(value).dims() else { return None };
-    let width = heads.fixed()?.checked_mul(d.fixed()?)?;
-    let ty = Type::f32([rows.clone(), width.into()]);
-    let result: ValueId = function.add_value(None, ty);
-    ops.push(Op { kind: OpKind::MergeHeads, operands: vec![v], attrs: Vec::new(), results: vec![result] });
-    Some(Operand::Value(result))
+    rewriter.finish()
 }

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use egg::{Id, Rewrite, Runner, SimpleScheduler, StopReason};
 use ixc_ir::graph::op::Effect;
-use ixc_ir::graph::{Attr, Function, Module, Op, OpKind, Operand, ValueId};
+use ixc_ir::graph::{Attr, Function, Module, Op, OpView, Operand, ValueId, view};
 
 use super::extract::{self, Choice};
 use super::language::{self, AttrKey, Graph, Head, Node, Types};
@@ -93,14 +93,14 @@ impl<'a> Region<'a> {
             region.leaf(param);
         }
         // The append that each token comes from: what an attention reads stands there.
-        let mut appends: HashMap<ValueId, &Op> = HashMap::new();
+        let mut appends: HashMap<ValueId, view::KvAppend> = HashMap::new();
         for op in &function.ops {
             match op.kind.row().effect {
                 Effect::State => {
                     region.attend(op, &appends)?;
                     op.results.iter().for_each(|&result| region.leaf(result));
-                    if op.kind == OpKind::KvAppend {
-                        appends.extend(op.results.iter().map(|&token| (token, op)));
+                    if let Some(append) = view::KvAppend::of(op) {
+                        appends.extend(op.results.iter().map(|&token| (token, append)));
                     }
                 }
                 Effect::Pure => region.op(op)?,
@@ -148,13 +148,10 @@ impl<'a> Region<'a> {
     }
 
     /// Marks what an attention reads: its queries, and the keys and values of the append that its token comes from.
-    fn attend(&mut self, op: &Op, appends: &HashMap<ValueId, &Op>) -> Result<(), PassError> {
-        if op.kind != OpKind::Attention {
-            return Ok(());
-        }
-        let Operand::Value(token) = op.operand("kv") else { return Ok(()) };
-        if let Some(append) = appends.get(&token) {
-            let operands = [op.operand("q"), append.operand("k"), append.operand("v")];
+    fn attend(&mut self, op: &Op, appends: &HashMap<ValueId, view::KvAppend>) -> Result<(), PassError> {
+        let Some(attention) = view::Attention::of(op) else { return Ok(()) };
+        if let Some(append) = appends.get(&attention.kv) {
+            let operands = [attention.q, append.k, append.v].map(Operand::Value);
             let children = operands.into_iter().map(|operand| self.operand(operand)).collect::<Result<_, _>>()?;
             self.graph.add(Node::new(Head::Attend, children));
         }

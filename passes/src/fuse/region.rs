@@ -26,30 +26,6 @@ use ixc_ir::graph::{
 
 use crate::error::PassError;
 
-/// Checks that every value is defined before it is used.
-///
-/// # Errors
-/// [`PassError::Undefined`].
-pub(crate) fn check_defined(function: &Function) -> Result<(), PassError> {
-    let undefined = |value: ValueId| PassError::Undefined { function: function.name.clone(), value: value.0 };
-    let mut defined = vec![false; function.values.len()];
-    let define = |values: &[ValueId], defined: &mut Vec<bool>| {
-        values.iter().try_for_each(|&value| {
-            defined.get_mut(value.index()).map(|defined| *defined = true).ok_or_else(|| undefined(value))
-        })
-    };
-    let used = |value: ValueId, defined: &[bool]| match defined.get(value.index()) {
-        Some(true) => Ok(()),
-        Some(false) | None => Err(undefined(value)),
-    };
-    define(&function.params, &mut defined)?;
-    for op in &function.ops {
-        op.values().try_for_each(|(_, value)| used(value, &defined))?;
-        define(&op.results, &mut defined)?;
-    }
-    function.results.iter().try_for_each(|&value| used(value, &defined))
-}
-
 /// A value's place in the function as rebuilt.
 ///
 /// # Errors

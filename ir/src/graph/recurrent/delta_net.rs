@@ -13,6 +13,7 @@
 
 use super::{Definition, Example, Shape, Token};
 use crate::graph::Attr;
+use crate::graph::attrs::KeyHeads;
 use crate::graph::random::Rng;
 use crate::graph::types::TypeError;
 use crate::graph::types::rule::Rule;
@@ -50,7 +51,7 @@ fn step(token: &Token<'_>, state: &mut [f32], y: &mut [f32]) {
     let (dv, dk) = (v.len() / heads, state.len() / v.len());
     let key_heads = q.len() / dk;
     let eps = token.op.attr("eps").float();
-    let grouped = token.op.attr("keys").word() == "grouped";
+    let grouped = token.op.attr("keys").word() == KeyHeads::Grouped.word();
     let unit = |x: &[f32]| -> Vec<f64> {
         let length = (x.iter().map(|&x| f64::from(x) * f64::from(x)).sum::<f64>() + eps).sqrt();
         x.iter().map(|&x| f64::from(x) / length).collect()
@@ -83,6 +84,6 @@ fn example(rng: &mut Rng) -> Example {
     Example {
         state: vec![heads, dk, dv],
         operands: vec![keys.clone(), keys, vec![heads, dv], of_head.clone(), of_head.clone(), of_head.clone(), of_head],
-        attrs: vec![Attr::Word(rng.pick(&["grouped", "interleaved"]).to_string()), Attr::rounded(1e-6)],
+        attrs: vec![Attr::Word(rng.pick(KeyHeads::WORDS).to_string()), Attr::rounded(1e-6)],
     }
 }
