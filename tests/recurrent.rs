@@ -1,5 +1,5 @@
 //! States of every kind in models that are made here, from a graph's text and random weights: linear attention, whose state cannot be cut, beside
-//! attention, with experts, in memory and streamed. Compiled logits against the reference interpreter's, on every target;
+//! attention, over all positions or the last ones, with experts, in memory and streamed. Compiled logits against the reference interpreter's, on every target;
 //! steps of every length, threads, and going back against each other.
 
 #[path = "support/steps.rs"]
@@ -26,8 +26,8 @@ use steps::{feed, nmse, run, same_bits};
 const VOCABULARY: u64 = 96;
 const CONTEXT: u64 = 128;
 const MAX_TOKENS: u32 = 40;
-/// More than two long steps, more than two attention blocks of 32 positions.
-const TOKENS: usize = 90;
+/// More than two long steps, more than two attention blocks of 32 positions; more than memory holds of a window.
+const TOKENS: usize = 110;
 /// Emulated code is slow.
 const EMULATED_TOKENS: usize = 43;
 /// As in `made_models.rs`, for models in floats: f32 sums and f16 keys and values.
@@ -39,10 +39,13 @@ const EXPERT_BUDGET: u64 = 1 << 20;
 enum Mixer {
     /// `delta_net` behind `short_conv`s; how value heads take key heads.
     Delta(&'static str),
-    Attention,
+    /// Over so many positions, or all.
+    Attention(Option<u64>),
 }
 
-const LAYERS: [Mixer; 3] = [Mixer::Delta("grouped"), Mixer::Attention, Mixer::Delta("interleaved")];
+const LAYERS: [Mixer; 3] = [Mixer::Delta("grouped"), Mixer::Attention(None), Mixer::Delta("interleaved")];
+/// The second window ends inside a block of attention, before a step's first token.
+const WINDOWS: [Mixer; 3] = [Mixer::Attention(Some(8)), Mixer::Attention(None), Mixer::Attention(Some(41))];
 
 /// A graph's text, as it grows.
 #[derive(Default)]
@@ -147,7 +150,7 @@ impl Text {
     }
 
     /// `used` experts of eight for each token.
-    fn module(layers: &[Mixer], window: Option<u64>, used: u64) -> Module {
+    fn module(layers: &[Mixer], used: u64) -> Module {
         let mut text = Text::default();
         text.weight("embedding", "f16", &[VOCABULARY, 256]);
         text.op("%x0 = embed %ids, @embedding");
@@ -156,7 +159,7 @@ impl Text {
             text.op(format!("%h{i} = rms_norm %x{i}, @norm.h{i} {{eps = 1e-6}}"));
             match mixer {
                 Mixer::Delta(keys) => text.delta(i, keys),
-                Mixer::Attention => text.attention(i, window),
+                Mixer::Attention(window) => text.attention(i, *window),
             }
             text.op(format!("%r{i} = add %x{i}, %o{i}"));
             text.experts(i, used);
@@ -291,12 +294,55 @@ fn check(name: &str, model: &Model) {
 
 #[test]
 fn linear_attention_is_the_interpreters_on_every_target() {
-    check("delta", &model("targets", in_floats(Text::module(&LAYERS, None, 8))));
+    check("delta", &model("targets", in_floats(Text::module(&LAYERS, 8))));
+}
+
+#[test]
+fn windows_are_the_interpreters_on_every_target() {
+    check("windows", &model("windows", in_floats(Text::module(&WINDOWS, 8))));
+}
+
+/// Memory holds the last positions alone, whatever the context: what is dropped changes no bit, and what was dropped is gone.
+#[test]
+fn of_a_window_no_more_is_held_than_it_needs() {
+    let model = model("held", Text::module(&WINDOWS, 2));
+    let tokens = tokens(TOKENS);
+    let compiled = |max_tokens: u32| Options { max_tokens, ..options(Target::AVX2) };
+    let states = compile(&model, &compiled(16)).unwrap().plan.states;
+    let held = |state: usize, max_tokens: u32| states[state].held(1 << 20, max_tokens);
+    assert_eq!([held(0, 16), held(1, 16), held(2, 16)], [64, 1 << 20, 96]);
+    let [per_position, other] = [1, 0].map(|state: usize| states[state].fixed_and_position_bytes(16));
+    assert_eq!((per_position, other), ((0, 2 * 2 * 64 * 2), (64 * 2 * 2 * 64 * 2, 0)));
+
+    // With steps as long as the context nothing is ever dropped.
+    let mut all = load(&model, &compiled(CONTEXT as u32), 2, 0);
+    let mut engine = load(&model, &compiled(16), 2, 0);
+    let lengths = [16, 1, 7, 16, 16, 3];
+    for length in [&lengths[..], &[1]] {
+        let expected = run(&mut all, &tokens, |step| length[step % length.len()]);
+        let found = run(&mut engine, &tokens, |step| length[step % length.len()]);
+        assert!(same_bits(&found, &expected), "steps of {length:?}: other bits");
+    }
+
+    // One by one to 110, the states begin at 64 and 32: a token at 72 has its 8 and its 41 positions there.
+    assert!(!engine.cut_anywhere() && !all.cut_anywhere());
+    assert_eq!([110, 72, 71, 1].map(|wanted| engine.reach(wanted)), [110, 72, 0, 0]);
+    assert_eq!(all.reach(1), 1);
+    let expected = run(&mut all, &tokens, |_| 1);
+    for (wanted, left) in [(105, 105), (72, 72), (60, 0)] {
+        assert_eq!(engine.truncate(wanted), left);
+        let left = left as usize;
+        // Other tokens leave nothing behind.
+        feed(&mut engine, &[5, 6, 7], |_| 3);
+        assert_eq!(engine.truncate(left as u32), left as u32);
+        let found = feed(&mut engine, &tokens[left..], |_| 1);
+        assert!(same_bits(&found, &expected[left * VOCABULARY as usize..]), "from {left} on: other bits");
+    }
 }
 
 #[test]
 fn streamed_experts_change_no_bit() {
-    let model = model("streamed", Text::module(&LAYERS, None, 2));
+    let model = model("streamed", Text::module(&LAYERS, 2));
     let tokens = tokens(TOKENS);
     let resident = options(Target::AVX2);
     let streamed = Options { expert_memory: Some(EXPERT_BUDGET), ..resident.clone() };
@@ -313,7 +359,7 @@ fn streamed_experts_change_no_bit() {
 /// What was cut and computed again is what was never cut.
 #[test]
 fn a_sequence_goes_back_to_what_was_saved() {
-    let model = model("truncated", Text::module(&LAYERS, None, 2));
+    let model = model("truncated", Text::module(&LAYERS, 2));
     let tokens = tokens(80);
     let mut engine = load(&model, &options(Target::AVX2), 2, 0);
     assert!(!engine.cut_anywhere());
@@ -360,11 +406,11 @@ fn a_sequence_goes_back_to_what_was_saved() {
 /// Figures of memory know of all states.
 #[test]
 fn figures_of_memory_count_every_state() {
-    let model = model("figures", Text::module(&LAYERS, None, 2));
+    let model = model("figures", Text::module(&LAYERS, 2));
     let plan = compile(&model, &options(Target::AVX2)).unwrap().plan;
     let of = |name: &str| plan.states.iter().find(|state| state.name == name).unwrap();
-    assert_eq!(of("ssm.0").bytes(0), Some(4 * 64 * 32 * 4));
-    assert_eq!((of("ssm.0").position_bytes(), of("kv.1").position_bytes()), (0, 2 * 2 * 64 * 2));
+    let bytes = |name| of(name).fixed_and_position_bytes(MAX_TOKENS);
+    assert_eq!((bytes("ssm.0"), bytes("kv.1")), ((4 * 64 * 32 * 4, 0), (0, 2 * 2 * 64 * 2)));
     assert_eq!(of("conv.q2").bytes(1000), Some(3 * 128 * 4));
     assert_eq!(plan.states.len(), 4 + 1 + 4);
 }

@@ -65,7 +65,7 @@ impl Definition for Attention {
         let Attention { group, d, dv, scale, heads, rows } = *self;
         check(&name, "rows", u64::from(rows), (1..=MOST_ROWS).contains(&rows), format!("1 to {MOST_ROWS}"))?;
         check(&name, "key heads", u64::from(heads), heads > 0, "at least 1")?;
-        kernel(name, vectors.lanes, [group, d, dv], scale.value(), [heads, rows], false)
+        kernel(name, vectors.lanes, [group, d, dv], scale.value(), [heads, rows], false, None)
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
@@ -76,7 +76,7 @@ impl Definition for Attention {
         for (r, own) in input.ints("position")?.into_iter().enumerate() {
             for h in 0..group {
                 let q = &q[(r * heads * group + h) * d..][..d];
-                let (_, sum, acc) = attended(&input, q, dv, scale.value(), 0, own as usize)?;
+                let (_, sum, acc) = attended(&input, q, dv, scale.value(), (0, 0, own as usize))?;
                 for (e, acc) in acc.iter().enumerate() {
                     let found = y[(r * heads * group + h) * dv + e];
                     close(format_args!("y[{r}, {h}, {e}]"), found, acc / sum, 1e-4)?;

@@ -56,7 +56,7 @@ impl Definition for AttentionPart {
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
         let AttentionPart { group, d, dv, scale } = *self;
-        kernel(name, vectors.lanes, [group, d, dv], scale.value(), [1, 1], true)
+        kernel(name, vectors.lanes, [group, d, dv], scale.value(), [1, 1], true, None)
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
@@ -67,7 +67,7 @@ impl Definition for AttentionPart {
         let (q, part) = (input.floats("q")?, output.floats("part")?);
         for h in 0..group {
             let first = 32 * run.dim("first") as usize;
-            let (max, sum, acc) = attended(&input, &q[h * d..][..d], dv, scale.value(), first, own)?;
+            let (max, sum, acc) = attended(&input, &q[h * d..][..d], dv, scale.value(), (first, first, own))?;
             let part = &part[h * (dv + 2)..][..dv + 2];
             close(format_args!("maximum {h}"), part[dv], max, 1e-4)?;
             close(format_args!("sum {h}"), part[dv + 1], sum, 1e-4 * sum)?;

@@ -7,7 +7,7 @@
 //! | [`embed`], [`rms_norm`], [`sum_squares`], [`rms_norm_piece`], [`quantise`], [`map`], [`add_bias`], [`softcap`], [`softmax`] | rows |
 //! | [`linear`] | matrix products of every format, with bias, residual or SwiGLU; packing |
 //! | [`rope_heads`], [`rope_append`] | rotation of heads, and the append to the KV cache |
-//! | [`attention`], [`attention_part`], [`attention_combine`] | attention over the KV cache, all of it or in parts |
+//! | [`attention`], [`attention_part`], [`attention_combine`], [`attention_window`] | attention over the KV cache: all of it, in parts, or its last positions |
 //! | [`short_conv`], [`delta_net`] | recurrent states, all rows of a step in order |
 //! | [`route`], [`gather`], [`combine`] | experts: who gets a row, its rows, what becomes of them |
 //!
@@ -29,6 +29,7 @@ mod add_bias;
 mod attention;
 mod attention_combine;
 mod attention_part;
+mod attention_window;
 pub mod catalogue;
 mod combine;
 mod definition;
@@ -97,4 +98,5 @@ registry! {
     softcap::Softcap,
     short_conv::ShortConv,
     delta_net::DeltaNet,
+    attention_window::AttentionWindow,
 }

@@ -93,9 +93,12 @@ struct Attend {
     masked: DimId,
     /// The first block's number.
     first: Option<DimId>,
+    /// How many positions a row sees, where not all.
+    window: Option<u32>,
 }
 
-/// Attention of a key head of several in a row, for some rows together, or a part of it, which begins at a block of its own.
+/// Attention of a key head of several in a row, for some rows together, or a part of it, which begins at a block of its own; with a `window` a
+/// row sees so many positions, and blocks begin where the first row's do.
 pub fn kernel(
     name: String,
     lanes: u16,
@@ -103,6 +106,7 @@ pub fn kernel(
     scale: f32,
     [heads, rows]: [u32; 2],
     part: bool,
+    window: Option<u32>,
 ) -> Result<Kernel, GenerateError> {
     let what = ["query heads", "elements of a key head", "elements of a value head"];
     what.into_iter().zip(sizes).try_for_each(|(what, n)| check(&name, what, n.into(), n > 0, "at least 1"))?;
@@ -110,7 +114,7 @@ pub fn kernel(
     let (heads, rows) = (i64::from(heads), i64::from(rows));
     let mut b = KernelBuilder::new(name);
     let (full, masked) = (b.dim("full", 0, MAX_POSITIONS / BLOCK), b.dim("masked", 0, MOST_MASKED));
-    let first = part.then(|| b.dim("first", 0, MAX_POSITIONS / BLOCK));
+    let first = (part || window.is_some()).then(|| b.dim("first", 0, MAX_POSITIONS / BLOCK));
     let several = (rows > 1).then(|| (b.dim("groups", 0, 1), b.dim("rest", 0, rows - 1)));
     // Whole rows but for what stands before and after this head in the first and last.
     let extent = |elements: i64| -> Affine {
@@ -152,6 +156,7 @@ pub fn kernel(
         full,
         masked,
         first,
+        window,
     };
     match several {
         None => attend.rows(&mut b, 1, Affine::constant(0)),
@@ -218,7 +223,9 @@ impl Attend {
     fn rows(&self, b: &mut KernelBuilder, rows: i64, row: Affine) {
         self.begin(b, rows, &row);
         let queries = rows * self.group;
-        b.for_each("block", self.full, |b, block| self.block(b, queries, block.into(), false));
+        // What a window leaves out may lie in any of them.
+        let begins = self.window.is_some();
+        b.for_each("block", self.full, |b, block| self.block(b, queries, block.into(), begins));
         b.for_each("block", self.masked, |b, block| self.block(b, queries, Affine::from(block) + self.full, true));
         match self.outcome {
             Outcome::Mean { y, row_bytes } => self.mean(b, rows, y, row * row_bytes, row_bytes),
@@ -341,6 +348,12 @@ impl Attend {
                         let own = b.load_splat(Type::i32(lanes), s.buffer, query_at.clone() * STATS + (s.stats + OWN));
                         let after = b.same(Op::CmpGt, &[position, own]);
                         score = b.op(Op::Select, Type::f32(lanes), &[after, lowest, score]);
+                        if let Some(window) = self.window {
+                            let window = b.splat_int(Type::i32(lanes), i64::from(window) - 1);
+                            let end = b.iadd(position, window);
+                            let before = b.same(Op::CmpGt, &[own, end]);
+                            score = b.op(Op::Select, Type::f32(lanes), &[before, lowest, score]);
+                        }
                     }
                     let at = query_at * (BLOCK * 4) + part * (vectors * width * 4) + (v * width * 4 + s.p);
                     b.store(s.buffer, at, score);
@@ -501,23 +514,23 @@ impl Attend {
     }
 }
 
-/// Maximum of the scores, and sums of weights and weighted values, of a query over the positions `first..=own`, of which the
-/// first is the first one in the buffers: in f64.
+/// Maximum of the scores, and sums of weights and weighted values, of a query over the positions `from..=own`, where the buffers begin at
+/// `first`: in f64.
 pub fn attended(
     input: &Buffers<'_>,
     q: &[f64],
     dv: usize,
     scale: f32,
-    first: usize,
-    own: usize,
+    (first, from, own): (usize, usize, usize),
 ) -> Result<(f64, f64, Vec<f64>), Mismatch> {
     let (d, keys, values) = (q.len(), input.halves("keys")?, input.halves("values")?);
-    let positions = 0..own + 1 - first;
+    let positions = from - first..own + 1 - first;
     let key = |p: usize, e: usize| keys[(p / 16 * d + e) * 16 + p % 16];
     let score = |p: usize| (0..d).map(|e| q[e] * key(p, e)).sum::<f64>() * f64::from(scale);
     let scores: Vec<f64> = positions.clone().map(score).collect();
+    let begin = positions.start;
     let max = scores.iter().copied().fold(f64::MIN, f64::max);
     let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
-    let acc = (0..dv).map(|e| positions.clone().map(|p| weights[p] * values[p * dv + e]).sum()).collect();
+    let acc = (0..dv).map(|e| positions.clone().map(|p| weights[p - begin] * values[p * dv + e]).sum()).collect();
     Ok((max, weights.iter().sum(), acc))
 }

@@ -270,7 +270,7 @@ fn split(plan: &mut Plan<Kernel>) -> &mut Split {
 
 /// Changes one thing.
 fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
-    let what = random.below(23);
+    let what = random.below(24);
     let (kernels, buffers, weights) = (plan.kernels.len(), plan.buffers.len(), plan.weights.len());
     match what {
         0 => plan.max_tokens = random.number(MAX_TOKENS.into()) as u32,
@@ -328,6 +328,11 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
             let dim = random.below(weight.shape.len());
             weight.shape[dim] = random.number(16);
             weight.bytes = weight.bytes_in(weight.stored).unwrap_or(1);
+        }
+        23 => {
+            // A window's attention is not in parts.
+            plan.states[0].window = Some(random.number(64) as u32);
+            tasks(plan).into_iter().for_each(|task| task.variants.retain(|variant| variant.split.is_none()));
         }
         14 => {
             let (i, j) = (random.below(plan.steps.len()), random.below(plan.steps.len()));
@@ -486,6 +491,8 @@ fn errors_say_what_is_wrong() {
         ("state 0, \"kv.0\": has 1 fields, must have 2", |p| p.states[0].fields.truncate(1)),
         ("fields of the formats and with the positions that its kind has", |p| p.states[0].fields[0].positions = false),
         ("a state that goes back as its kind can", |p| p.states[0].rollback = Rollback::Snapshot),
+        ("state 0, \"kv.0\": a state's window is 0, must be in 1..=", |p| p.states[0].window = Some(0)),
+        ("for tokens, not in parts, of one state, where that has a window", |p| p.states[0].window = Some(8)),
         ("field of a state", |p| {
             let state = |arg: &&mut Arg| matches!(arg.source, Source::State { .. });
             let arg = task(p, "append").args.iter_mut().find(state).unwrap();

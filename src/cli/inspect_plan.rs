@@ -84,6 +84,8 @@ impl PlanFacts {
         let mut formats: Vec<FormatFacts> = formats.into_values().collect();
         formats.sort_by_key(|format| std::cmp::Reverse(format.bytes));
         let elements = |shape: &[u64]| shape.iter().fold(1u64, |product, &dim| product.saturating_mul(dim));
+        let states = plan.states.iter().map(|state| state.fixed_and_position_bytes(plan.max_tokens));
+        let states = states.fold((0u64, 0u64), |sum, of| (sum.0.saturating_add(of.0), sum.1.saturating_add(of.1)));
         let mut problems: Vec<String> = refused.map(ToString::to_string).into_iter().collect();
         match Target::from_name(&plan.target).map(Target::missing).as_deref() {
             // Loading refuses it, too.
@@ -115,14 +117,8 @@ impl PlanFacts {
                 .sum(),
             kernels: plan.kernels.iter().map(|kernel| kernel.name.clone()).collect(),
             arena_bytes: plan.arena_bytes,
-            state_bytes_per_position: plan
-                .states
-                .iter()
-                .fold(0, |sum, state| sum.saturating_add(state.position_bytes())),
-            state_bytes: plan
-                .states
-                .iter()
-                .fold(0, |sum, state| sum.saturating_add(state.bytes(0).unwrap_or(u64::MAX))),
+            state_bytes_per_position: states.1,
+            state_bytes: states.0,
             tokenizer_tokens: (spec.model != ModelKind::None).then_some(spec.tokens.len()),
             chat_template: spec.chat_template.is_some(),
             supported: problems.is_empty(),

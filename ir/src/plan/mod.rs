@@ -286,15 +286,26 @@ impl State {
         }
     }
 
+    /// Positions that there must be room for, in a context of `capacity` and for steps of `max_tokens`: with a window, those that a step's first
+    /// token needs from a block of [`ATTENTION_BLOCK`] on, and the step's own.
+    pub fn held(&self, capacity: u32, max_tokens: u32) -> u32 {
+        let Some(window) = self.window else { return capacity };
+        let own = window.saturating_add(max_tokens).saturating_add(ATTENTION_BLOCK);
+        own.checked_next_multiple_of(ATTENTION_BLOCK).map_or(capacity, |own| own.min(capacity))
+    }
+
     /// Bytes of all fields for so many positions; `None` where they do not fit.
     pub fn bytes(&self, positions: u32) -> Option<u64> {
         self.fields.iter().try_fold(0u64, |sum, field| sum.checked_add(field.bytes(positions)?))
     }
 
-    /// Bytes that a position more takes.
-    pub fn position_bytes(&self) -> u64 {
-        let fields = self.fields.iter().filter(|field| field.positions);
-        fields.fold(0, |sum, field| sum.saturating_add(field.bytes(1).unwrap_or(u64::MAX)))
+    /// Bytes that it takes whatever the context, and bytes for each position of the context, for steps of `max_tokens`.
+    pub fn fixed_and_position_bytes(&self, max_tokens: u32) -> (u64, u64) {
+        let bytes = |positions| self.bytes(positions).unwrap_or(u64::MAX);
+        match self.window {
+            Some(_) => (bytes(self.held(u32::MAX, max_tokens)), 0),
+            None => (bytes(0), bytes(1) - bytes(0)),
+        }
     }
 }
 

@@ -136,7 +136,7 @@ pub fn fill(kernel: &Kernel, spec: Option<&KernelSpec>, dims: &[i64], seed: u64)
         BufferKind::Read | BufferKind::ReadWrite => {
             let holds = declared(buffer);
             let content = holds.map_or_else(|| Content::elements(elem), |buffer| buffer.holds.into());
-            Ok(content.fill(&mut random, size, dims))
+            Ok(content.fill(&mut random, size, kernel, dims))
         }
     });
     buffers.collect()
@@ -200,7 +200,7 @@ impl Content {
         }
     }
 
-    fn fill(self, random: &mut Random, size: usize, dims: &[i64]) -> Vec<u8> {
+    fn fill(self, random: &mut Random, size: usize, kernel: &Kernel, dims: &[i64]) -> Vec<u8> {
         let mut bytes: Vec<u8> = match self {
             Content::Weights(format) => weights(random, format, size),
             Content::Activations(format) => {
@@ -213,9 +213,10 @@ impl Content {
             Content::Floats => random.floats(size / 4).iter().flat_map(|v| v.to_le_bytes()).collect(),
             Content::Positive => random.floats(size / 4).iter().flat_map(|v| (v.abs() + 0.25).to_le_bytes()).collect(),
             Content::Positions => {
-                // Dims: full blocks, one masked block, and for a part its first block.
-                let first = if let [_, _, first] = dims { *first } else { 0 };
-                let start = 32 * (first + dims.first().copied().unwrap_or(0));
+                // Behind the full blocks, and what stands before a part.
+                let dim =
+                    |name: &str| kernel.dims.iter().position(|dim| dim.name == name).and_then(|i| dims.get(i)).copied();
+                let start = 32 * (dim("first").unwrap_or(0) + dim("full").unwrap_or(0));
                 let rows = (size / 4) as i64;
                 let own = start + (random.bits() % 32) as i64 % (33 - rows).max(1);
                 (own..own + rows).flat_map(|p| (p as i32).to_le_bytes()).collect()

@@ -246,13 +246,6 @@ fn unsupported<T>(op: &'static str, problem: impl Into<String>) -> Result<T, Sch
 
 /// A state as the plan has it.
 fn plan_state(state: &graph::State) -> Result<State, ScheduleError> {
-    if let Some(window) = state.window {
-        // The interpreter does; to read all of it would be another model.
-        return unsupported(
-            "state",
-            format!("@{} needs its last {window} positions alone; no kernel leaves others out", state.name),
-        );
-    }
     let field = |field: &graph::Field| {
         let (columns, inner) =
             field.dims.split_first().map_or((1, &[][..]), |(first, inner)| (first.fixed().unwrap_or(1), inner));
@@ -269,7 +262,7 @@ fn plan_state(state: &graph::State) -> Result<State, ScheduleError> {
         kind: state.kind,
         fields: state.fields.iter().map(field).collect::<Result<_, ScheduleError>>()?,
         rollback: state.rollback,
-        window: None,
+        window: state.window.map(|window| fit("positions of a window", window)).transpose()?,
     })
 }
 

@@ -120,7 +120,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
         advice: None,
         trace: options.trace.clone(),
         ropes: plan.ropes.iter().map(|table| Rope::new(table, capacity)).collect::<Result<_, _>>()?,
-        states: States::new(&plan.states, capacity)?,
+        states: States::new(&plan.states, capacity, plan.max_tokens)?,
         capacity,
         parts: Parts::new(&program)?,
         inputs: Inputs::new(plan.max_tokens, &top_k)?,

@@ -182,6 +182,7 @@ impl Engine {
         let counts = Counts { tokens: tokens.len() as u32, outputs: rows_wanted.len() as u32, position: self.position };
         let end = self.position + counts.tokens;
         self.used = self.used.max(end);
+        self.loaded.store.states.make_room(self.position, counts.tokens);
         self.loaded.store.inputs.fill(tokens, self.position, rows_wanted);
         for table in &mut self.loaded.store.ropes {
             table.fill(end);
@@ -280,7 +281,8 @@ impl Engine {
         self.loaded.store.states.reach(tokens, Some(self.position))
     }
 
-    /// Whether the sequence can be cut wherever one likes.
+    /// Whether the sequence can be cut wherever one likes. With a window it can be cut back by as much as memory holds beside the window, and to the
+    /// beginning.
     pub fn cut_anywhere(&self) -> bool {
         self.loaded.store.states.cut_anywhere()
     }

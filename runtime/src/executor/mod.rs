@@ -3,6 +3,7 @@
 //! | module | what it owns |
 //! | --- | --- |
 //! | [`states`] | what lasts from step to step, and going back to an earlier position |
+//! | [`sliding`] | of a state with a window, which positions memory holds |
 //! | [`stats`] | where the time went |
 //! | [`advise`] | experts in mapped files: telling the page cache what will be needed |
 //! | `foresight` | predicting which experts the next layer needs, while tokens are made one by one |
@@ -13,5 +14,6 @@ pub mod advise;
 pub mod execute;
 pub(crate) mod experts;
 pub(crate) mod foresight;
+pub mod sliding;
 pub mod states;
 pub mod stats;

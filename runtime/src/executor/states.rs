@@ -11,6 +11,9 @@
 //! declaration how it gets back. States that are cut take nothing beside their memory; copies of the others are few ([`SNAPSHOTS`]), the
 //! oldest is given up first, and they are counted with the states.
 //!
+//! Of a state with a window memory holds the last positions alone ([`Sliding`]); where a step's do not fit any more, those that are still needed
+//! move to the front.
+//!
 //! Invariant: a region given here lies inside this memory.
 
 use std::collections::VecDeque;
@@ -18,6 +21,7 @@ use std::collections::VecDeque;
 use ixc_ir::plan::{ATTENTION_BLOCK, State, StateField};
 use ixc_ir::state::Rollback;
 
+use super::sliding::Sliding;
 use crate::memory::{Layout, Memory, MemoryError, Region, part};
 
 /// Copies that are kept of what cannot be cut. Each takes what those states take.
@@ -39,13 +43,27 @@ impl Columns {
         inside.then(|| self.region.part(u64::from(column) * self.column_bytes, self.column_bytes)).flatten()
     }
 
+    fn columns(&self) -> impl Iterator<Item = Region> {
+        // Columns of no bytes may be as many as a number can say.
+        let columns = if self.column_bytes == 0 { 0 } else { self.field.columns };
+        (0..columns).filter_map(|column| self.column(column))
+    }
+
+    /// Moves the positions `dropped..there` to the front; whole blocks of [`ATTENTION_BLOCK`] lie one after the other in every field.
+    fn drop_first(&self, dropped: u32, there: u32) {
+        let end = u64::from(there.next_multiple_of(ATTENTION_BLOCK)) * self.row_bytes;
+        let from = u64::from(dropped) * self.row_bytes;
+        for column in self.columns() {
+            let Some(kept) = column.part(from, end.saturating_sub(from)) else { continue };
+            // SAFETY: both lie in the column, which lies in the mapping of the states that this is a part of; those are borrowed exclusively by
+            // who calls, so no kernel runs. They may overlap.
+            unsafe { column.base().copy_from(kept.base(), kept.bytes() as usize) };
+        }
+    }
+
     /// Makes the positions `from..to` zero.
     fn clear(&self, from: u32, to: u32) {
-        // Columns of no bytes may be as many as a number can say.
-        if self.column_bytes == 0 {
-            return;
-        }
-        for column in (0..self.field.columns).filter_map(|column| self.column(column)) {
+        for column in self.columns() {
             let count = u64::from(to.saturating_sub(from)) * self.row_bytes;
             let Some(positions) = column.part(u64::from(from) * self.row_bytes, count) else { continue };
             // SAFETY: the region lies in the mapping of the states that this is a part of, which are borrowed exclusively by who calls,
@@ -69,20 +87,22 @@ pub struct States {
     states: Vec<State>,
     /// By state, then by field.
     fields: Vec<Vec<Columns>>,
+    /// By state.
+    sliding: Vec<Option<Sliding>>,
     /// In rising order of positions.
     snapshots: VecDeque<Snapshot>,
 }
 
 impl States {
-    /// For `capacity` positions, a multiple of the attention's block.
+    /// For `capacity` positions, a multiple of the attention's block, and steps of `max_tokens`.
     ///
     /// # Errors
     /// When the system refuses.
-    pub fn new(states: &[State], capacity: u32) -> Result<States, MemoryError> {
+    pub fn new(states: &[State], capacity: u32, max_tokens: u32) -> Result<States, MemoryError> {
         let what = "the states of the sequence";
         let mut layout = Layout::default();
         let places: Vec<(u64, u64)> =
-            states.iter().flat_map(|state| &state.fields).map(|field| place(field, capacity, &mut layout)).collect();
+            fields_of(states, capacity, max_tokens).map(|(field, held)| place(field, held, &mut layout)).collect();
         // Small pages: each head's first positions are far from the next one's, and large pages would all be touched by the first tokens.
         // A long context is read in sequence, which small pages do not slow down.
         let memory = Memory::zeroed(what, layout.end, false)?;
@@ -91,21 +111,28 @@ impl States {
         for state in states {
             let columns = state.fields.iter().zip(&mut places).map(|(&field, (offset, bytes))| {
                 let row_bytes = field.row_bytes().unwrap_or(0);
-                let rows = if field.positions { capacity } else { 1 };
+                let rows = if field.positions { state.held(capacity, max_tokens) } else { 1 };
                 let column_bytes = row_bytes.saturating_mul(rows.into());
                 Ok(Columns { region: part(&memory, what, offset, bytes)?, field, row_bytes, column_bytes })
             });
             fields.push(columns.collect::<Result<Vec<_>, MemoryError>>()?);
         }
-        Ok(States { _memory: memory, states: states.to_vec(), fields, snapshots: VecDeque::new() })
+        let sliding = states.iter().map(|state| {
+            let sliding = state.window.map(|window| Sliding::new(window, state.held(capacity, max_tokens), max_tokens));
+            sliding.transpose()
+        });
+        let sliding = sliding.collect::<Result<_, _>>()?;
+        Ok(States { _memory: memory, states: states.to_vec(), fields, sliding, snapshots: VecDeque::new() })
     }
 
     /// Bytes of all states for `capacity` positions, copies included.
-    pub fn bytes(states: &[State], capacity: u32) -> u64 {
+    pub fn bytes(states: &[State], capacity: u32, max_tokens: u32) -> u64 {
         let mut layout = Layout::default();
-        for field in states.iter().flat_map(|state| &state.fields) {
-            place(field, capacity, &mut layout);
+        for (field, held) in fields_of(states, capacity, max_tokens) {
+            place(field, held, &mut layout);
         }
+        let sliding = states.iter().filter(|state| state.window.is_some()).count() as u64;
+        layout.add(sliding.saturating_mul(Sliding::bytes(max_tokens)));
         let copied = states.iter().filter(|state| state.rollback == Rollback::Snapshot);
         let copy = copied.fold(0, |sum: u64, state| sum.saturating_add(state.bytes(capacity).unwrap_or(u64::MAX)));
         layout.end.saturating_add(copy.saturating_mul(SNAPSHOTS as u64))
@@ -123,7 +150,7 @@ impl States {
 
     /// Whether all states can be cut wherever one likes.
     pub fn cut_anywhere(&self) -> bool {
-        self.states.iter().all(|state| state.rollback == Rollback::Cut)
+        self.states.iter().all(|state| state.rollback == Rollback::Cut && state.window.is_none())
     }
 
     /// The furthest position up to `wanted` that all states can get back to. `here` is where they are, if they are somewhere: a step that
@@ -138,7 +165,9 @@ impl States {
             Rollback::None => 0,
         };
         // Copies are of all states that need one, so all of those reach the same positions; what reaches none is at the beginning.
-        self.states.iter().map(reach).min().unwrap_or(wanted)
+        let least = self.states.iter().map(reach).min().unwrap_or(wanted);
+        // So is what needs positions that are held no more.
+        if self.sliding.iter().flatten().all(|sliding| sliding.reaches(least)) { least } else { 0 }
     }
 
     /// The last copy up to a position.
@@ -148,7 +177,11 @@ impl States {
 
     /// Goes back to a position that [`States::reach`] gave; `used` is how many positions were written.
     pub fn back_to(&mut self, position: u32, used: u32) {
-        for (state, fields) in self.states.iter().zip(&self.fields) {
+        for ((state, fields), sliding) in self.states.iter().zip(&self.fields).zip(&mut self.sliding) {
+            let (position, used) = match sliding {
+                Some(sliding) => sliding.back_to(position, used),
+                None => (position, used),
+            };
             for (columns, row) in fields.iter().zip(state.kind.row().fields) {
                 if row.cleared && columns.field.positions {
                     columns.clear(position, used);
@@ -179,6 +212,27 @@ impl States {
         }
     }
 
+    /// Makes room for the positions of a step: of states with a window what is needed no more is dropped.
+    pub fn make_room(&mut self, position: u32, tokens: u32) {
+        for ((state, fields), sliding) in self.states.iter().zip(&self.fields).zip(&mut self.sliding) {
+            let Some(sliding) = sliding else { continue };
+            if let Some((dropped, there)) = sliding.make_room(position, tokens) {
+                for (columns, row) in fields.iter().zip(state.kind.row().fields) {
+                    columns.drop_first(dropped, there);
+                    if row.cleared {
+                        columns.clear(there - dropped, there);
+                    }
+                }
+            }
+            sliding.fill(position, tokens);
+        }
+    }
+
+    /// What memory holds of a state with a window.
+    pub fn sliding(&self, state: u32) -> Option<&Sliding> {
+        self.sliding.get(state as usize)?.as_ref()
+    }
+
     /// The fields without positions, each with its state.
     fn whole(&self) -> impl Iterator<Item = (&State, Region)> {
         self.states.iter().zip(&self.fields).flat_map(|(state, fields)| {
@@ -202,6 +256,11 @@ impl States {
         }
         self.snapshots.push_back(Snapshot { position, bytes });
     }
+}
+
+/// All fields, with the positions that there is room for.
+fn fields_of(states: &[State], capacity: u32, max_tokens: u32) -> impl Iterator<Item = (&StateField, u32)> {
+    states.iter().flat_map(move |state| state.fields.iter().map(move |field| (field, state.held(capacity, max_tokens))))
 }
 
 /// Where a field lies.
@@ -237,7 +296,7 @@ mod tests {
     #[test]
     fn columns_are_apart_and_clearing_takes_only_the_positions_named() {
         let two = [State::paged("a", 2, 16, 4), State::paged("b", 2, 16, 4)];
-        let mut states = States::new(&two, 32).unwrap();
+        let mut states = States::new(&two, 32, 8).unwrap();
         let head = states.region(1, 1, 1, 0).unwrap();
         assert_eq!(head.bytes(), 32 * 4 * 2);
         assert!(
@@ -257,18 +316,18 @@ mod tests {
     #[test]
     fn columns_of_no_bytes_are_not_visited() {
         let states = vec![State::paged("none", u32::MAX, 0, 0); 1000];
-        States::new(&states, 32).unwrap().back_to(0, 32);
+        States::new(&states, 32, 8).unwrap().back_to(0, 32);
     }
 
     #[test]
     fn memory_that_no_machine_has_is_an_error() {
         let state = State::paged("large", u32::MAX, u32::MAX, u32::MAX);
-        assert!(States::new(&[state.clone(), state], 1 << 24).is_err());
+        assert!(States::new(&[state.clone(), state], 1 << 24, 8).is_err());
     }
 
     #[test]
     fn what_cannot_be_cut_goes_back_to_copies_and_these_are_few() {
-        let mut states = States::new(&[State::paged("kv", 1, 16, 4), recurrent(Rollback::Snapshot)], 64).unwrap();
+        let mut states = States::new(&[State::paged("kv", 1, 16, 4), recurrent(Rollback::Snapshot)], 64, 8).unwrap();
         assert!(!states.cut_anywhere());
         for position in 1..=6u8 {
             fill(&states, 1, position);
@@ -287,7 +346,7 @@ mod tests {
 
     #[test]
     fn what_cannot_go_back_begins_again() {
-        let mut states = States::new(&[recurrent(Rollback::None), recurrent(Rollback::Snapshot)], 32).unwrap();
+        let mut states = States::new(&[recurrent(Rollback::None), recurrent(Rollback::Snapshot)], 32, 8).unwrap();
         fill(&states, 0, 7);
         fill(&states, 1, 8);
         states.save(5);
@@ -295,6 +354,42 @@ mod tests {
         states.back_to(0, 5);
         assert_eq!((bytes(&states, 0), bytes(&states, 1)), (vec![0; 24], vec![0; 24]));
         let state = recurrent(Rollback::Snapshot);
-        assert_eq!(States::bytes(&[state], 32), 64 + 24 * SNAPSHOTS as u64);
+        assert_eq!(States::bytes(&[state], 32, 8), 64 + 24 * SNAPSHOTS as u64);
+    }
+
+    /// A window of 20 with steps of 8 holds 64 positions. Each position's bytes are its number.
+    #[test]
+    fn of_a_window_the_last_positions_are_held() {
+        let state = State { window: Some(20), ..State::paged("kv", 2, 16, 4) };
+        assert_eq!((state.held(1024, 8), state.held(32, 8)), (64, 32));
+        let mut states = States::new(&[state], 1024, 8).unwrap();
+        let value = |states: &States, at: u32| {
+            let region = states.region(0, 1, 1, 0).unwrap();
+            // SAFETY: the region lies in the states, which nothing else uses.
+            unsafe { region.base().add(at as usize * 8).cast::<u16>().read_unaligned() }
+        };
+        let base = |states: &States| states.sliding(0).unwrap().base();
+        for position in 0..200u32 {
+            states.make_room(position, 1);
+            let at = position - base(&states);
+            assert!(at < 64 && base(&states).is_multiple_of(32));
+            let region = states.region(0, 1, 1, 0).unwrap();
+            // SAFETY: as above, for writing.
+            unsafe { region.base().add(at as usize * 8).cast::<u16>().write_unaligned(position as u16) };
+            for needed in (position + 1).saturating_sub(20)..=position {
+                assert_eq!(u32::from(value(&states, needed - base(&states))), needed, "at {position}");
+            }
+            assert_eq!(
+                states.sliding(0).unwrap().first_block(position),
+                u64::from(((position + 1).saturating_sub(20) - base(&states)) / 32)
+            );
+        }
+        // 160 and what follows is held: a token at 179 needs all from there on.
+        assert_eq!(base(&states), 160);
+        assert_eq!([179, 178, 200].map(|wanted| states.reach(wanted, Some(200))), [179, 0, 200]);
+        states.back_to(179, 200);
+        assert_eq!((value(&states, 18), value(&states, 19)), (178, 0), "what was dropped is zero");
+        states.back_to(0, 179);
+        assert_eq!((base(&states), value(&states, 3)), (0, 0));
     }
 }

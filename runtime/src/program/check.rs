@@ -8,8 +8,8 @@ use ixc_ir::plan::{
 use ixc_ir::state::FieldRow;
 
 use super::{
-    Access, Ids, LINE_BYTES, MAX_BUFFERS, MAX_EXPERTS, MAX_PARTS, Parameter, PartPlace, PlanError, Problem, Routing,
-    Signature, Stage, Then, at, id, range,
+    Access, Ids, LINE_BYTES, MAX_BUFFERS, MAX_CONTEXT, MAX_EXPERTS, MAX_PARTS, Parameter, PartPlace, PlanError,
+    Problem, Routing, Signature, Stage, Then, at, id, range,
 };
 
 type Result<T, E = PlanError> = std::result::Result<T, E>;
@@ -99,10 +99,26 @@ pub(super) fn state(state: &State) -> Result<(), Problem> {
     if !row.rollbacks.contains(&state.rollback) {
         return Err(Problem::Shape { right: "a state that goes back as its kind can" });
     }
-    if state.window.is_some() {
-        return Err(Problem::Shape { right: "a state of all positions: windows are not run yet" });
+    match state.window {
+        Some(_) if !row.windowed => Err(Problem::Shape { right: "a state without a window, as its kind" }),
+        Some(window) => range("a state's window", window, 1, MAX_CONTEXT),
+        None => Ok(()),
     }
-    Ok(())
+}
+
+/// The state with a window in whose memory a task's positions are counted.
+fn sliding(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> {
+    let states = task.args.iter().filter_map(|arg| match arg.source {
+        Source::State { state, .. } => Some(state),
+        _ => None,
+    });
+    let slides = |state: &u32| plan.states.get(*state as usize).is_some_and(|state| state.window.is_some());
+    let Some(sliding) = states.clone().find(slides) else { return Ok(None) };
+    let alone = states.clone().all(|state| state == sliding);
+    if !alone || task.rows != RowAxis::Tokens || task.variants.iter().any(|variant| variant.split.is_some()) {
+        return Err(Problem::Shape { right: "for tokens, not in parts, of one state, where that has a window" });
+    }
+    Ok(Some(sliding))
 }
 
 pub(super) fn buffer(plan: &Plan<Kernel>, buffer: &ArenaBuffer) -> Result<(), Problem> {
@@ -170,13 +186,14 @@ impl Checker<'_> {
             match step {
                 Step::Run { tasks } => {
                     let mut next = PartPlace::default();
-                    let mut parts = Vec::with_capacity(tasks.len());
+                    let (mut parts, mut slides) = (Vec::with_capacity(tasks.len()), Vec::with_capacity(tasks.len()));
                     for task in tasks {
                         let place = format!("step {i}, task {:?}", shortened(&task.label));
                         at(&place, self.task(task, filled))?;
                         parts.push(at(&place, self.parts(task, &mut next))?);
+                        slides.push(at(&place, sliding(self.plan, task))?);
                     }
-                    stages.push(Stage { tasks: tasks.clone(), first_task, parts, ..Stage::default() });
+                    stages.push(Stage { tasks: tasks.clone(), sliding: slides, first_task, parts, ..Stage::default() });
                     first_task += tasks.len();
                 }
                 Step::Bucket { bucket, .. } => {

@@ -205,6 +205,8 @@ pub struct Ids {
 pub struct Stage {
     /// One work list from these.
     pub tasks: Vec<Task>,
+    /// For each task the state with a window that it touches, if it does: its positions are counted in that state's memory.
+    pub sliding: Vec<Option<u32>>,
     /// Tasks of all stages before.
     pub first_task: usize,
     /// For each task where its parts are, if it has any.

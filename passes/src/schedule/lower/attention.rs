@@ -11,7 +11,7 @@ use ixc_ir::graph::interpret::math::rope_angles;
 use ixc_ir::graph::types::CacheShape;
 use ixc_ir::graph::{Op, StateId, WeightId};
 use ixc_ir::plan::{Arg, Division, Input, RopeStyle, RopeTable, RowAxis, Source};
-use ixc_kernels::{Attention, AttentionCombine, AttentionPart, Bits, RopeAppend, RopeHeads};
+use ixc_kernels::{Attention, AttentionCombine, AttentionPart, AttentionWindow, Bits, RopeAppend, RopeHeads};
 
 use super::{Choice, INDEX_BYTES, Lowering, Meaning, Named, Parts, Pieces, ScheduleError, Stored};
 use super::{by_column, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
@@ -70,8 +70,10 @@ impl Lowering<'_> {
         self.positions(op, &k)?;
         let (state, cache) = self.cache(op)?;
         let mut rope = rope;
-        if let (Some(_), Some(turn)) = (self.pieces(), &rope) {
-            // Keys are rotated elsewhere: nothing but keys and values lies with the cache.
+        let window = self.module.states[state.index()].window;
+        if let (true, Some(turn)) = (self.pieces().is_some() || window.is_some(), &rope) {
+            // Keys are rotated elsewhere: in pieces nothing but keys and values lies with the state, and where a window's positions lie is no
+            // position to rotate by.
             self.expect(name, &k, Format::F32, u64::from(cache.key) * u64::from(cache.heads))?;
             let shape = (cache.heads.into(), cache.key.into());
             k = self.rotate(op, k, turn, self.opt_weight(op, "norm"), shape)?;
@@ -152,6 +154,16 @@ impl Lowering<'_> {
             ("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, row_bytes(Format::F32, group * dv)?)),
             ("scratch", scratch_arg()),
         ];
+        if let Some(window) = self.module.states[state.index()].window {
+            // A window is short: one item of each key head goes through it.
+            let (d, dv, heads) = (cache.key, cache.value, cache.heads);
+            let (group, scale) = (fit("query heads of a key head", group)?, Bits::of(op.attr("scale").float()));
+            let (window, rows) = (fit("positions of a window", window)?, (QUERIES / group).max(2));
+            let spec = AttentionWindow { group, d, dv, scale, heads, rows, window }.into();
+            let choice = Choice { up_to_rows: u32::MAX, row_chunk: rows, spec, parts: None };
+            self.task(label, (q.rows.axis(), kv_heads), vec![choice], &[], args)?;
+            return Ok(Meaning::Stored(y));
+        }
         if let Some(pieces) = self.pieces() {
             let heads = Heads { state, cache, group, scale: Bits::of(op.attr("scale").float()) };
             self.attention_pieces(&pieces, &label, &heads, (q, y))?;

@@ -51,7 +51,7 @@ impl Run {
 pub(crate) fn fixed_bytes(program: &Program, plan: &Plan<Kernel>, streamed: Option<&[bool]>, run: &Run) -> u64 {
     let ropes = plan.ropes.iter().map(|table| Rope::bytes(table, run.capacity));
     let scratch = program.scratch_bytes.saturating_mul(run.threads as u64);
-    let states = States::bytes(&plan.states, run.capacity);
+    let states = States::bytes(&plan.states, run.capacity, plan.max_tokens);
     let recorder = if run.traced { Recorder::bytes(run.threads) } else { 0 };
     let packed = kept(&plan.weights, streamed).1;
     let rest = [packed, plan.arena_bytes, states, scratch, program.part_bytes, recorder, SPARE_BYTES];

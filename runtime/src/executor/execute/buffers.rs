@@ -13,6 +13,7 @@ use ixc_ir::kernel::Dim;
 use ixc_ir::plan::{Arg, DimRule, Input, KEY_LANES, RowCount, Source};
 
 use super::{Item, Pass, Problem};
+use crate::executor::sliding::Sliding;
 use crate::memory::{INDEX_BYTES, Region};
 use crate::program::{Access, Parameter, PartPlace};
 
@@ -54,12 +55,23 @@ impl Pass<'_> {
             DimRule::RowPartial(n) => u64::from(!item.rows.is_multiple_of(u64::from(n.max(1)))),
             DimRule::FullBlocks | DimRule::MaskedBlocks | DimRule::FirstBlock | DimRule::Parts => {
                 // Rows are tokens, as the program's check says.
-                let first = u64::from(self.counts.position) + item.row;
+                let base = self.sliding(item).map_or(0, Sliding::base);
+                let first = u64::from(self.counts.position.saturating_sub(base)) + item.row;
                 item.span.dim(rule, first, first + item.rows.saturating_sub(1)).unwrap_or(0)
             }
-            DimRule::CacheBlocks => u64::from(self.store.capacity / KEY_LANES),
+            DimRule::CacheBlocks => u64::from(self.capacity(item) / KEY_LANES),
             DimRule::All(rows) => self.counts.of(rows),
         }
+    }
+
+    /// The window in which an item counts positions, where its state has one.
+    fn sliding(&self, item: &Item) -> Option<&Sliding> {
+        self.store.states.sliding(item.sliding?)
+    }
+
+    /// Positions that there is room for where an item counts them.
+    fn capacity(&self, item: &Item) -> u32 {
+        self.sliding(item).map_or(self.store.capacity, Sliding::held)
     }
 
     /// The memory of one of the kernel's buffers, which has a number, for an item.
@@ -127,9 +139,14 @@ impl Pass<'_> {
             }
             Source::Scratch => (store.scratch[thread].region(), 0),
             Source::Input(Input::Tokens) => (words(store.inputs.tokens, tokens), u64::from(self.program.vocabulary)),
-            Source::Input(Input::Positions) => (words(store.inputs.positions, tokens), u64::from(store.capacity)),
+            Source::Input(Input::Positions) => {
+                let own = self.sliding(item).map(Sliding::positions);
+                (words(own.unwrap_or(store.inputs.positions), tokens), u64::from(self.capacity(item)))
+            }
             Source::Input(Input::PositionBlock) => {
-                (words(store.inputs.position_blocks, tokens), u64::from(store.capacity / KEY_LANES))
+                let own = self.sliding(item).map(Sliding::blocks);
+                let blocks = own.unwrap_or(store.inputs.position_blocks);
+                (words(blocks, tokens), u64::from(self.capacity(item) / KEY_LANES))
             }
             Source::Input(Input::PositionLane) => (words(store.inputs.position_lanes, tokens), u64::from(KEY_LANES)),
             Source::Input(Input::OutputRows) => (words(store.inputs.output_rows, outputs), counts.of(tokens)),

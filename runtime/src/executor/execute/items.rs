@@ -45,6 +45,8 @@ pub(super) struct Item {
     /// The expert's block, where it is streamed.
     pub(super) block: Option<Region>,
     pub(super) span: Span,
+    /// The state with a window in whose memory positions are counted.
+    pub(super) sliding: Option<u32>,
 }
 
 impl Pass<'_> {
@@ -152,14 +154,20 @@ impl Pass<'_> {
             // Below the number of parts.
             let (part, number) = ((number % parts) as u32, number / parts);
             let skipped = number % group.chunks * group.chunk_rows;
+            let (row, sliding) = (group.first_row + skipped, stage.sliding.get(group.task).copied().flatten());
+            // What goes through blocks begins with the first that the item's first row needs.
+            let window = sliding.filter(|_| variant.dims.contains(&DimRule::FirstBlock));
+            let window = window.and_then(|state| self.store.states.sliding(state));
+            let start = window.map_or(0, |window| window.first_block(self.counts.position + row as u32));
             let item = Item {
-                row: group.first_row + skipped,
+                row,
                 rows: group.chunk_rows.min(group.rows - skipped),
                 // Below the number of columns.
                 column: (number / group.chunks) as u32,
                 expert: group.expert,
                 block,
-                span: Span { part, ..group.span },
+                span: Span { part, start, ..group.span },
+                sliding,
             };
             let failed = |kernel: &Signature, problem| {
                 let (task, kernel) = (shortened(&task.label), kernel.name.clone());

@@ -69,22 +69,24 @@ pub(crate) struct Span {
     pub parts: u32,
     /// Blocks of each part but the last.
     pub each: u32,
+    /// The block that the first part begins with.
+    pub start: u64,
 }
 
 impl Span {
     /// All positions.
-    pub const WHOLE: Span = Span { part: 0, parts: 1, each: u32::MAX };
+    pub const WHOLE: Span = Span { part: 0, parts: 1, each: u32::MAX, start: 0 };
 
     /// Parts of what stands before and with a position: how many, and the blocks of each.
     pub fn divided(position: u64, division: Division) -> Span {
         let blocks = u32::try_from(position / u64::from(ATTENTION_BLOCK) + 1).unwrap_or(u32::MAX);
         let (parts, each) = division.of(blocks);
-        Span { part: 0, parts, each }
+        Span { part: 0, parts, each, start: 0 }
     }
 
     /// The first block.
     pub fn first(&self) -> u64 {
-        u64::from(self.part) * u64::from(self.each)
+        self.start + u64::from(self.part) * u64::from(self.each)
     }
 
     /// A dim about blocks, for rows at these positions; `None` where the rule is about something else.

@@ -1,0 +1,116 @@
+//! Attention over the last positions alone: a row sees its own and the `window - 1` before it; see [`crate::online_softmax`] for how. Positions
+//! are counted in the memory that is left of a state, which may begin behind the sequence's first.
+
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::DimRule;
+
+use crate::catalogue::{Row, row};
+use crate::definition::Definition;
+use crate::generate::{GenerateError, Vectors, check};
+use crate::online_softmax::{MOST_ROWS, attended, kernel};
+use crate::reference::{Mismatch, Run, close};
+use crate::signature::{Holds, Signature};
+use crate::text::{Bits, spec};
+use crate::work::{Call, Work};
+
+spec! {
+    /// Attention of `group` query heads over one key head, of which a row sees the last `window` positions. Items: up to `rows` rows, and column =
+    /// key head. Rows of `q` and `y` have all heads, `heads * group` of them. Positions after a row's own, or before its window, have weight 0.
+    pub struct AttentionWindow "attention_window" {
+        /// Query heads that share a key head.
+        pub group: u32,
+        /// Elements of a key head.
+        pub d: u32,
+        /// Elements of a value head.
+        pub dv: u32,
+        /// Factor on scores.
+        pub scale: Bits,
+        /// Key heads of a row.
+        pub heads: u32,
+        /// Rows together; fewer are done one by one.
+        pub rows: u32,
+        /// Positions that a row sees, its own included.
+        pub window: u32,
+    }
+}
+
+/// Representative ones.
+#[rustfmt::skip] // One line each.
+const ROWS: &[Row] = &[
+    row("attention_window", 6, "attention_window group=8 d=64 dv=64 scale=0.125 heads=8 rows=2 window=128"),
+];
+
+impl Definition for AttentionWindow {
+    fn name(&self) -> String {
+        let AttentionWindow { group, d, dv, scale, heads, rows, window } = *self;
+        format!("attention_window{window}_g{group}d{d}v{dv}h{heads}m{rows}_s{:x}", scale.0)
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::new()
+            .read("q", Holds::Floats)
+            .read("position", Holds::Positions)
+            .read("keys", Holds::Halves)
+            .read("values", Holds::Halves)
+            .write("y", Holds::Floats)
+            .scratch("scratch")
+            .dim("full", DimRule::FullBlocks)
+            .dim("masked", DimRule::MaskedBlocks)
+            .dim("first", DimRule::FirstBlock)
+            .dim("groups", DimRule::RowGroups(self.rows))
+            .dim("rest", DimRule::RowRest(self.rows))
+    }
+
+    fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
+        let AttentionWindow { group, d, dv, scale, heads, rows, window } = *self;
+        check(&name, "rows", rows.into(), (2..=MOST_ROWS).contains(&rows), format!("2 to {MOST_ROWS}"))?;
+        check(&name, "key heads", heads.into(), heads > 0, "at least 1")?;
+        check(
+            &name,
+            "a window of positions",
+            window.into(),
+            window > 0 && i32::try_from(window).is_ok(),
+            "at least 1",
+        )?;
+        kernel(name, vectors.lanes, [group, d, dv], scale.value(), [heads, rows], false, Some(window))
+    }
+
+    fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
+        let AttentionWindow { group, d, dv, scale, heads, window, .. } = *self;
+        let (input, output) = (run.input(), run.output());
+        let (group, d, dv, heads) = (group as usize, d as usize, dv as usize, heads as usize);
+        let (q, y) = (input.floats("q")?, output.floats("y")?);
+        let first = 32 * run.dim("first") as usize;
+        for (r, own) in input.ints("position")?.into_iter().enumerate() {
+            let own = own as usize;
+            for h in 0..group {
+                let q = &q[(r * heads * group + h) * d..][..d];
+                let from = (own + 1).saturating_sub(window as usize).max(first);
+                let (_, sum, acc) = attended(&input, q, dv, scale.value(), (first, from, own))?;
+                for (e, acc) in acc.iter().enumerate() {
+                    let found = y[(r * heads * group + h) * dv + e];
+                    close(format_args!("y[{r}, {h}, {e}]"), found, acc / sum, 1e-4)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
+        // Not from the first position on. Rows are together, or fewer, as in attention over all positions.
+        let together = i64::from(rows.is_multiple_of(2));
+        vec![i64::from(rows) - 1, 1, 8, together, (1 - together) * (i64::from(self.rows) - 1)]
+    }
+
+    fn work(&self, call: &Call<'_>) -> Work {
+        let rows = match *call.dims {
+            [_, _, _, groups, rest] => i64::from(self.rows) * groups + rest,
+            _ => 1,
+        };
+        crate::attention::work(call, self.group, self.d + self.dv, rows)
+    }
+
+    fn rows() -> &'static [Row] {
+        ROWS
+    }
+}
