@@ -3,6 +3,8 @@
 //! Messages say what is wrong and what would be right, in the words of the library. Which option of a command line that is, the command line
 //! adds.
 
+pub mod kernels;
+
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -29,9 +31,8 @@ use ixc_runtime::load::LoadError;
 use ixc_runtime::sample::{SampleError, SettingsError};
 use ixc_runtime::stream::StreamError;
 
-use crate::kernels::KernelError;
-use crate::kernels::bundle::BundleError;
 use crate::simulate::WeightError;
+use kernels::{BundleError, KernelError};
 
 /// What kind of failure an error is: what an exit status, or the status of an answer, depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -111,8 +111,8 @@ impl Talk<'_, '_> {
 
     /// Says who talks here.
     fn introduce(&self) {
-        let Writer { session, args, .. } = &*self.writer;
-        let (facts, name) = (session.facts(), args.model.name());
+        let Writer { session, wanted, .. } = &*self.writer;
+        let (facts, name) = (session.facts(), wanted.model.name());
         let name = Path::new(name.file_name().unwrap_or(name.as_os_str()));
         let format = facts.format.map_or(String::new(), |format| format!(" mostly {}", format.name()));
         let context = match facts.context > session.context() {
@@ -252,10 +252,10 @@ fn save(talk: &mut Talk<'_, '_>, file: &str) -> anyhow::Result<Flow> {
     let facts = json!({
         "format": FORMAT,
         "version": VERSION,
-        "model": writer.args.model.name().to_string_lossy(),
+        "model": writer.wanted.model.name().to_string_lossy(),
         "messages": messages,
     });
-    let mut inputs = writer.args.inputs();
+    let mut inputs = writer.wanted.inputs.clone();
     inputs.extend(writer.session.files().iter().map(PathBuf::as_path));
     let guard = Guard { kind: Some(&CONVERSATION), force: replaces, inputs: &inputs };
     let written = Output::open(&path, &guard).and_then(|output| {

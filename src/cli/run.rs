@@ -20,7 +20,7 @@ use super::interrupt::Interrupted;
 use super::output::{Watch, counted, note};
 use super::sampling::SamplingArgs;
 use super::template::TemplateChoice;
-use super::writer::Writer;
+use super::writer::{Wanted, Writer};
 use super::{BadInput, streaming, tokenize};
 
 /// Tokens to write where nothing says how many and no token ends the text.
@@ -46,7 +46,7 @@ Text goes to standard output, everything else to standard error. Ctrl-C stops th
 status is 130 then. Where no text is being written it ends the program.")]
 pub struct Args {
     #[command(flatten)]
-    pub model: ModelChoice,
+    model: ModelChoice,
     /// The prompt.
     #[arg(value_name = "PROMPT", conflicts_with_all = ["prompt", "file"])]
     words: Option<String>,
@@ -64,7 +64,7 @@ pub struct Args {
     no_chat: bool,
     /// What the system message says; implies --chat.
     #[arg(long, visible_alias = "system-prompt", alias = "sys", value_name = "TEXT", conflicts_with = "no_chat")]
-    pub system: Option<String>,
+    system: Option<String>,
     #[command(flatten)]
     template: TemplateChoice,
     /// Most tokens to write; -1: until the model ends or the context is full [default: 256; with --chat -1].
@@ -88,22 +88,22 @@ pub struct Args {
     #[arg(long)]
     no_check: bool,
     #[command(flatten)]
-    pub streaming: StreamingChoice,
+    streaming: StreamingChoice,
     /// Say on standard error where the time went.
     #[arg(long)]
-    pub stats: bool,
+    stats: bool,
     /// Write what each thread and the drive did when, and what lay in memory: a file for https://ui.perfetto.dev.
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     #[command(flatten)]
     force: Force,
     #[command(flatten)]
-    pub sampling: SamplingArgs,
+    sampling: SamplingArgs,
 }
 
 impl Args {
     /// Files that are named here and read.
-    pub fn inputs(&self) -> Vec<&Path> {
+    fn inputs(&self) -> Vec<&Path> {
         self.model.files().chain(self.file.as_deref()).chain(self.template.file()).collect()
     }
 
@@ -161,7 +161,14 @@ impl Args {
         let mut writer = Writer {
             own_rate: session.drive().filter(|_| self.stats).and_then(|drive| drive.rate_now(streaming::BASELINE)),
             session,
-            args: self,
+            wanted: Wanted {
+                model: &self.model,
+                streaming: &self.streaming,
+                sampling: &self.sampling,
+                inputs: self.inputs(),
+                limit: self.limit(None),
+                stats: self.stats,
+            },
             out,
             seed: self.sampling.seed(),
             gauge,
@@ -221,7 +228,7 @@ impl Args {
     }
 
     /// How many tokens to write, where nothing else is said.
-    pub fn limit(&self, default: Option<usize>) -> Option<usize> {
+    fn limit(&self, default: Option<usize>) -> Option<usize> {
         match self.count {
             None => default,
             // A negative number has no limit.

@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 use std::ops::ControlFlow;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -14,9 +15,10 @@ use ixc::runtime::stream::store::Store;
 use ixc::runtime::stream::store::stats::Stats;
 use ixc::session::{End, Generation, Progress, Request, Session, StopStrings};
 
+use super::choose::{ModelChoice, StreamingChoice};
 use super::interrupt::{Interrupted, Writing};
 use super::output::{Bytes, Printable, Watch, counted, note};
-use super::run::Args;
+use super::sampling::SamplingArgs;
 use super::streaming;
 
 /// How long a step of a prompt is taken to last at most, in a conversation: a Ctrl-C that comes in it waits three times as long for its end,
@@ -27,10 +29,23 @@ const ROOM: usize = 4;
 /// Seconds that packing must take, and the part of the time, to be worth a word.
 const LONG_PACKING: (f64, f64) = (1.0, 0.2);
 
+/// What was asked for.
+pub struct Wanted<'a> {
+    pub model: &'a ModelChoice,
+    pub streaming: &'a StreamingChoice,
+    pub sampling: &'a SamplingArgs,
+    /// Files that are named and read.
+    pub inputs: Vec<&'a Path>,
+    /// Most tokens of an answer.
+    pub limit: Option<usize>,
+    /// Whether to say where the time went.
+    pub stats: bool,
+}
+
 /// A session, and where its text goes.
 pub struct Writer<'a> {
     pub session: Session,
-    pub args: &'a Args,
+    pub wanted: Wanted<'a>,
     pub out: &'a mut dyn Write,
     pub seed: u64,
     /// Bytes per second that the drive of streamed experts gave by itself before.
@@ -57,7 +72,7 @@ impl Writer<'_> {
     /// # Errors
     /// [`Interrupted`] after Ctrl-C, with what was written by then in the conversation; others leave the conversation as it was.
     pub fn answer(&mut self, chat: &mut Chat) -> anyhow::Result<()> {
-        let limit = self.args.limit(None);
+        let limit = self.wanted.limit;
         // Dropping turns means to compute what is left again, so that it should not be done for every answer.
         let room = limit.unwrap_or(usize::MAX).min(self.session.context() / ROOM);
         let Fitted { tokens, dropped } = chat.fit(&self.session, room)?;
@@ -69,7 +84,7 @@ impl Writer<'_> {
         // Of what was interrupted before anything came, nothing is kept.
         if !(interrupted && tokens.is_empty()) {
             let text = self.session.tokenizer()?.decode(&tokens).map_err(ixc::Error::from)?;
-            let mut stop = StopStrings::new(&self.args.sampling.stop);
+            let mut stop = StopStrings::new(&self.wanted.sampling.stop);
             let text = stop.push(&text) + &stop.finish();
             chat.answered(text);
         }
@@ -81,7 +96,7 @@ impl Writer<'_> {
     /// # Errors
     /// When the tokens do not fit, a step fails, or standard output refuses.
     pub fn write(&mut self, tokens: &[u32], limit: Option<usize>) -> anyhow::Result<Written> {
-        let before = self.session.engine().stream().filter(|_| self.args.stats).map(Store::stats);
+        let before = self.session.engine().stream().filter(|_| self.wanted.stats).map(Store::stats);
         let tokenizer = self.session.tokenizer()?.clone();
         let mut stream = tokenizer.stream(DecodeOptions { show_special: false, at_start: false });
         let mut last = '\n';
@@ -91,8 +106,8 @@ impl Writer<'_> {
             out.flush()
         };
         let out = &mut *self.out;
-        let sampling = self.args.sampling.settings(self.seed, &tokenizer.end_of_generation());
-        let mut stop = StopStrings::new(&self.args.sampling.stop);
+        let sampling = self.wanted.sampling.settings(self.seed, &tokenizer.end_of_generation());
+        let mut stop = StopStrings::new(&self.wanted.sampling.stop);
         let mut watch = Some(Watch::new(&self.gauge));
         let request = Request { tokens, limit, sampling };
         let (begin, mut writing) = (Instant::now(), self.converses.then(|| Writing::begin(LONG_STEP)));
@@ -121,7 +136,7 @@ impl Writer<'_> {
             let more = if model > context { format!("; --ctx makes it larger, up to {model}") } else { String::new() };
             note!("ixc: the context of {context} tokens is full, the text ends here{more}");
         }
-        if self.args.stats {
+        if self.wanted.stats {
             self.stats(&generation, before.as_ref());
         }
         self.advise(&generation);
@@ -192,15 +207,15 @@ impl Writer<'_> {
                     defers: self.session.defers(),
                     own: (!own.is_empty()).then(|| own.iter().sum::<f64>() / own.len() as f64),
                 };
-                let path = self.args.model.path();
+                let path = self.wanted.model.path();
                 let known = path.and_then(|path| Remembered::of(path, self.session.threads(), self.session.target()));
                 for line in streaming::compare(&observed, store, known.as_ref()) {
                     note!("forecast  {line}");
                 }
             }
         }
-        if self.args.streaming.defer() > 0 {
-            let defer = self.args.streaming.defer();
+        if self.wanted.streaming.defer() > 0 {
+            let defer = self.wanted.streaming.defer();
             note!(
                 "deferral  {defer} experts of each token a layer late: this output is approximate; `ixc bench` says how much"
             );

@@ -47,7 +47,8 @@ pub fn read(folder: &Path) -> Result<Bundle, Error> {
     let head: Head = serde_json::from_slice(&text).map_err(malformed)?;
     if head.format != index::FORMAT || head.version != index::VERSION {
         let format = head.format.chars().take(40).collect();
-        return Err(BundleError::Version { path, format, version: head.version }.into());
+        let reads = format!("\"{}\" version {}", index::FORMAT, index::VERSION);
+        return Err(BundleError::Version { path, format, version: head.version, reads }.into());
     }
     let index: Index = serde_json::from_slice(&text).map_err(malformed)?;
     let features = check(&index)?;
@@ -163,7 +164,7 @@ fn file(folder: &Path, file: &File, what: &'static str, most: u64) -> Result<Vec
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.');
     let name = &file.file;
     if name.is_empty() || name.len() > index::MOST_NAME || name.starts_with('.') || !name.chars().all(plain) {
-        return Err(BundleError::Name { name: shown(name) }.into());
+        return Err(BundleError::Name { name: shown(name), most: index::MOST_NAME }.into());
     }
     let path = folder.join(name);
     let bytes = bytes(&path, Some(file.bytes), what, most)?;
