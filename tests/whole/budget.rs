@@ -1,0 +1,109 @@
+//! Memory budgets of the whole program: kept, as the system counts, and refused only where streaming does not help.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::support::made::{BASE, Made, MadeExperts};
+use crate::support::{demo_model, ixc, scratch, stderr, stdout};
+use ixc::ir::format::Format::{F16, F32, Q4K};
+
+const RUN: [&str; 9] = ["run", "-p", "The borrow checker", "-n", "32", "--temp", "0", "-t", "2"];
+
+/// The least budget in MiB that the program says it needs.
+fn least(path: &Path, more: &[&str]) -> u64 {
+    let refused = ixc(RUN).arg(path).args(["--memory", "1MiB"]).args(more).output().unwrap();
+    let message = stderr(&refused);
+    assert_eq!(refused.status.code(), Some(2), "{message}");
+    message.split("experts, and ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap()
+}
+
+/// Runs a command to its end; the most memory that it had, as the system counts, in bytes.
+#[expect(clippy::zombie_processes, reason = "waited for by wait4, which tells what it had")]
+fn peak(mut command: Command) -> u64 {
+    let child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let (pid, mut status) = (i32::try_from(child.id()).unwrap(), 0);
+    let mut usage = std::mem::MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the child is ours and nobody else waits for it; both places have room for what the call writes.
+    let waited = unsafe { libc::wait4(pid, &raw mut status, 0, usage.as_mut_ptr()) };
+    assert_eq!((waited, status), (pid, 0), "{command:?}");
+    // SAFETY: all bytes were zero, which is a valid `rusage`, and the call writes a valid one.
+    let usage = unsafe { usage.assume_init() };
+    u64::try_from(usage.ru_maxrss).unwrap() * 1024
+}
+
+/// Experts of some 100 MiB, which no run keeps beside its budget's spare memory without being noticed.
+#[test]
+fn what_does_not_fit_is_not_kept() {
+    let model = Made {
+        seed: 0xb0d6e7,
+        context: 64,
+        layers: 4,
+        width: 512,
+        experts: Some(MadeExperts { count: 64, used: 2, inner: 512 }),
+        formats: &[("token_embd", F16), ("ffn_gate_inp", F32), ("", Q4K)],
+        ..BASE
+    };
+    let path = scratch("budget_large").join("model.gguf");
+    std::fs::write(&path, model.file()).unwrap();
+    let bench = |memory: &str| {
+        let mut command = ixc(["bench", "-p", "0", "-n", "24", "-r", "1", "-t", "2", "--json", "--memory", memory]);
+        command.arg(&path);
+        command
+    };
+    let refused = stderr(&bench("1MiB").output().unwrap());
+    let least: u64 = refused.split("experts, and ").nth(1).unwrap().split(' ').next().unwrap().parse().unwrap();
+    let budget = least + 4;
+    // What wait4 says begins with what this process has, which wrote the model; the program asks the system for its own.
+    let peak = |memory: &str| {
+        let rows: serde_json::Value = serde_json::from_str(&stdout(bench(memory))).unwrap();
+        rows["rows"][0]["peak_memory"].as_u64().unwrap()
+    };
+    let (streamed, resident) = (peak(&format!("{budget}MiB")), peak("4GiB"));
+    println!("{} of {budget} MiB; {} MiB with all in memory", streamed >> 20, resident >> 20);
+    assert!(streamed <= (budget << 20) / 100 * 105, "{streamed} bytes with {budget} MiB");
+    assert!(resident > budget << 20, "the test's model is too small: {resident} bytes");
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn a_streamed_run_takes_no_more_than_its_budget() {
+    let folder = scratch("budget_peak");
+    let packed = folder.join("packed.ixp");
+    let mut compile = ixc(["compile", "--memory", "1MiB", "--pack"]);
+    compile.arg(demo_model()).arg("-o").arg(&packed);
+    stdout(compile);
+    for (path, more) in [
+        (demo_model(), &[][..]),
+        (demo_model(), &["--prefetch", "off"]),
+        (demo_model(), &["--prefetch", "previous"]),
+        (packed, &[]),
+    ] {
+        let least = least(&path, more);
+        for budget in [least + 2, least + 4, least + 12] {
+            let mut command = ixc(RUN);
+            command.arg(&path).args(["--memory", &format!("{budget}MiB")]).args(more);
+            let peak = peak(command);
+            println!("{}, {more:?}: {} of {budget} MiB", path.display(), peak >> 20);
+            assert!(peak <= (budget << 20) / 100 * 105, "{}, {more:?}: {peak} bytes with {budget} MiB", path.display());
+            // The budget is not simply far too large.
+            assert!(peak > 8 << 20, "{peak}");
+        }
+    }
+}
+
+/// A model with experts in a file is streamed under every budget from the least on, whatever else the run takes.
+#[test]
+fn no_budget_above_the_least_is_refused() {
+    let folder = scratch("budget_trace");
+    let expected = stdout(ixc(RUN));
+    for trace in [false, true] {
+        let file = folder.join("trace.json");
+        let more = if trace { &["--trace", file.to_str().unwrap()][..] } else { &[] };
+        let least = least(&demo_model(), more);
+        for budget in (least + 2..least + 50).step_by(6) {
+            let mut command = ixc(RUN);
+            command.arg(demo_model()).args(["--memory", &format!("{budget}MiB")]).args(more);
+            assert_eq!(stdout(command), expected, "{budget} MiB, traced {trace}");
+        }
+    }
+}

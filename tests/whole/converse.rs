@@ -1,0 +1,304 @@
+//! `ixc run` at a terminal: a conversation as a person has it, with the demo model, which always says the same at temperature 0.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::support::terminal::{CTRL_C, CTRL_D, PASTE, Terminal};
+use crate::support::{demo_model, ixc, scratch, stderr, stdout};
+use serde_json::Value as Json;
+
+/// A conversation with short answers.
+fn chat(arguments: &[&str]) -> Command {
+    let mut command = ixc(["run", "--chat", "--temp", "0", "-t", "1"]);
+    if !arguments.contains(&"-n") {
+        command.args(["-n", "8"]);
+    }
+    command.args(arguments).env("TERM", "xterm").env("IXC_HISTORY", "");
+    command
+}
+
+/// The messages in a saved conversation, as `role: text`.
+fn saved(path: &Path) -> Vec<String> {
+    let facts: Json = serde_json::from_str(&fs::read_to_string(path).unwrap()).unwrap();
+    assert_eq!((&facts["format"], &facts["version"]), (&"ixc-conversation".into(), &1.into()));
+    let messages = facts["messages"].as_array().unwrap().iter();
+    messages.map(|m| format!("{}: {}", m["role"].as_str().unwrap(), m["content"].as_str().unwrap())).collect()
+}
+
+#[test]
+fn a_conversation_goes_on_when_its_context_is_full() {
+    let folder = scratch("converse_full");
+    let file = folder.join("talk.json");
+    let mut terminal = Terminal::start(&mut chat(&["-c", "64", "--system", "Be brief."]), None);
+    terminal.asked();
+    let mut dropped = 0;
+    let questions = ["What is a trait?", "What is a lifetime?", "What is a borrow?", "What is a closure?"];
+    for question in questions {
+        let said = terminal.say(question);
+        assert!(!said.contains("error"), "{said}");
+        dropped += u32::from(said.contains("the context of 64 tokens is full: ") && said.contains("oldest turn"));
+    }
+    assert!(dropped > 0, "four turns fit into 64 tokens");
+    // A message that does not fit by itself is taken back, and nothing else is lost.
+    let said = terminal.say(&"and so on ".repeat(80));
+    assert!(
+        said.contains(
+            "tokens do not fit into the context of 64; this model was made for up to 2048; --ctx makes it larger"
+        ),
+        "{said}"
+    );
+    assert!(said.contains("taken back"), "{said}");
+    let said = terminal.say("Go on.");
+    assert!(!said.contains("error"), "{said}");
+    terminal.say(&format!("/save {}", file.display()));
+    terminal.send(CTRL_D);
+    let (_, status) = terminal.end();
+    assert_eq!(status.code(), Some(0));
+    // What the model no longer sees is still in the conversation.
+    let messages = saved(&file);
+    assert_eq!(messages[0], "system: Be brief.");
+    let asked: Vec<_> = messages.iter().filter_map(|message| message.strip_prefix("user: ")).collect();
+    assert_eq!(asked, questions.iter().copied().chain(["Go on."]).collect::<Vec<_>>());
+    assert_eq!(messages.len(), 11);
+}
+
+#[test]
+fn one_message_that_does_not_fit_is_an_error_that_says_what_would_help() {
+    let long = "and so on ".repeat(80);
+    for arguments in [&["--chat"][..], &["--no-chat"]] {
+        let output = ixc(["run", "-p", &long, "-c", "64", "-n", "4"]).args(arguments).output().unwrap();
+        let error = stderr(&output);
+        assert_eq!(output.status.code(), Some(65), "{error}");
+        let says = "do not fit into the context of 64; this model was made for up to 2048; --ctx makes it larger";
+        assert!(error.contains(says), "{error}");
+    }
+}
+
+#[test]
+fn an_answer_that_fills_the_context_ends_and_the_next_message_makes_room() {
+    let mut terminal = Terminal::start(&mut chat(&["-c", "32", "-n", "-1", "--ignore-eos"]), None);
+    terminal.asked();
+    let said = terminal.say("Hello");
+    assert!(said.contains("the context of 32 tokens is full, the text ends here"), "{said}");
+    let said = terminal.say("Go on");
+    assert!(said.contains("the context of 32 tokens is full: 1 oldest turn dropped"), "{said}");
+    terminal.send("/bye\r");
+    assert_eq!(terminal.end().1.code(), Some(0));
+}
+
+#[test]
+fn lines_are_edited_and_what_is_pasted_is_one_message() {
+    let folder = scratch("converse_lines");
+    let (file, history) = (folder.join("talk.json"), folder.join("state/history"));
+    let start = || Terminal::start(chat(&[]).env("IXC_HISTORY", &history), None);
+    let mut terminal = start();
+    let greeting = terminal.asked();
+    assert!(greeting.contains("qwen3moe") && greeting.contains("q4_k") && greeting.contains("1 thread"), "{greeting}");
+    // Left, left, delete: arrows move, and print nothing.
+    terminal.say("Helllo\x1b[D\x1b[D\x1b[3~");
+    terminal.say(&format!("{}one\rtwo\nthree{}", PASTE[0], PASTE[1]));
+    for line in ["\"\"\"", "four", "five\"\"\"", "six\\", "seven", "//slash", " /space"] {
+        terminal.say(line);
+    }
+    // Up twice is the line before: what begins with a space is not remembered.
+    terminal.say("\x1b[A\x1b[A");
+    terminal.say(&format!("/save {}", file.display()));
+    terminal.send(CTRL_D);
+    assert_eq!(terminal.end().1.code(), Some(0));
+    let asked: Vec<_> = saved(&file).into_iter().filter_map(|m| m.strip_prefix("user: ").map(str::to_owned)).collect();
+    assert_eq!(asked, ["Hello", "one\ntwo\nthree", "four\nfive", "six\nseven", "/slash", "/space", "six\nseven"]);
+    assert_eq!(fs::metadata(&history).unwrap().permissions().mode() & 0o777, 0o600);
+    let remembered = fs::read_to_string(&history).unwrap();
+    assert!(remembered.contains("one\\ntwo\\nthree") && !remembered.contains("/space"), "{remembered}");
+
+    // The next conversation knows the lines of this one.
+    let mut terminal = start();
+    terminal.asked();
+    terminal.say("\x1b[A\x1b[A");
+    terminal.send(CTRL_D);
+    terminal.end();
+    assert_eq!(fs::read_to_string(&history).unwrap().matches("six").count(), 3);
+}
+
+#[test]
+fn commands_are_obeyed_and_unknown_ones_are_not_sent() {
+    let folder = scratch("converse_commands");
+    let file = folder.join("talk.json");
+    let save = format!("/save {}", file.display());
+    let mut terminal = Terminal::start(&mut chat(&[]), None);
+    terminal.asked();
+    let help = terminal.say("/help");
+    for command in ["/help", "/regen", "/system", "/save", "/clear", "/bye"] {
+        assert!(help.contains(command), "{help}");
+    }
+    // What is typed ahead, or pasted where the terminal says nothing of it, is not lost.
+    terminal.send("/system\r/nothing\r/regen\r");
+    let said = [terminal.asked(), terminal.asked(), terminal.asked()].concat();
+    assert!(
+        ["no system message", "no command /nothing", "no answer yet"].iter().all(|part| said.contains(part)),
+        "{said}"
+    );
+    let said = terminal.say("/nonsense now");
+    assert!(said.contains("no command /nonsense") && said.contains("/regen"), "{said}");
+    assert!(terminal.say("/regen").contains("no answer yet"));
+    assert!(terminal.say("/system").contains("no system message"));
+    terminal.say("/system Be brief.");
+    let first = terminal.say("What is a trait?");
+    // At temperature 0 the same answer comes again.
+    let again = terminal.say("/regen");
+    let answer = |said: &str| {
+        said.lines().rev().find(|line| !line.contains('\x1b') && !line.trim().is_empty()).map(str::to_owned)
+    };
+    assert_eq!(answer(&first), answer(&again));
+    assert!(terminal.say(&save).contains("3 messages"));
+    let before = saved(&file);
+    assert_eq!(before[..2], ["system: Be brief.", "user: What is a trait?"]);
+    terminal.say("And a lifetime?");
+    // The file is there: it is asked, and kept.
+    terminal.say(&save);
+    assert!(terminal.say("n").contains("Nothing was written"));
+    assert_eq!(saved(&file), before);
+    terminal.say("/clear");
+    terminal.say(&save);
+    assert!(terminal.say("y").contains("1 message "));
+    assert_eq!(saved(&file), ["system: Be brief."]);
+    let said = terminal.say(&format!("/save {}/no/folder/x", folder.display()));
+    assert!(said.contains("error: ") && said.contains("no/folder/x"), "{said}");
+    terminal.send("/exit\r");
+    assert_eq!(terminal.end().1.code(), Some(0));
+}
+
+#[test]
+fn ctrl_c_clears_a_line_and_stops_an_answer() {
+    let mut terminal = Terminal::start(&mut chat(&["-n", "-1", "--ignore-eos", "-c", "2048"]), None);
+    terminal.asked();
+    terminal.send("never sent");
+    terminal.send(CTRL_C);
+    assert!(!terminal.asked().contains("Ctrl-D or /bye"));
+    terminal.send(CTRL_C);
+    assert!(terminal.asked().contains("Ctrl-D or /bye"));
+    // What is no UTF-8 ends no conversation.
+    terminal.send(b"\xe9 ");
+    terminal.until("no UTF-8");
+    terminal.asked();
+    // The answer has no end but this.
+    terminal.send("Hello\r");
+    terminal.until("\x1b[?2004l");
+    terminal.until("e");
+    terminal.send(CTRL_C);
+    let rest = terminal.asked();
+    assert!(!rest.contains("error"), "{rest}");
+    terminal.send(CTRL_D);
+    assert_eq!(terminal.end().1.code(), Some(0));
+}
+
+#[test]
+fn standard_output_is_the_models_alone() {
+    let folder = scratch("converse_stdout");
+    let file = folder.join("answers.txt");
+    let answers = fs::File::create(&file).unwrap();
+    let mut terminal = Terminal::start(&mut chat(&[]), Some(answers.into()));
+    terminal.asked();
+    terminal.say("What is a trait?");
+    terminal.say("/help");
+    terminal.send(CTRL_D);
+    terminal.end();
+    let once = stdout(chat(&["-p", "What is a trait?"]));
+    assert_eq!(fs::read_to_string(&file).unwrap(), once);
+}
+
+#[test]
+fn without_a_terminal_that_edits_lines_are_read_as_they_come() {
+    let mut command = chat(&[]);
+    command.env("TERM", "dumb");
+    let mut terminal = Terminal::start(&mut command, None);
+    terminal.until("> ");
+    terminal.send("\"\"\"Hello\n");
+    terminal.until("... ");
+    terminal.send("you\"\"\"\n");
+    let said = terminal.until("\n> ");
+    assert!(!said.contains('\x1b'), "{said}");
+    terminal.send(CTRL_D);
+    assert_eq!(terminal.end().1.code(), Some(0));
+}
+
+/// A model without a template says so before anything is asked, and takes one that is named.
+#[test]
+fn a_template_can_be_given_where_the_model_has_none() {
+    let folder = scratch("converse_template");
+    // The key of another length would move everything behind it.
+    let mut bytes = fs::read(demo_model()).unwrap();
+    let key = b"tokenizer.chat_template";
+    let at = bytes.windows(key.len()).position(|window| window == key).unwrap();
+    bytes[at..at + key.len()].copy_from_slice(b"tokenizer.chat_tEMPLATE");
+    let model = folder.join("bare.gguf");
+    fs::write(&model, bytes).unwrap();
+    let bare = |more: &[&str]| {
+        let mut command = chat(more);
+        command.arg(&model);
+        command
+    };
+    let (text, status) = Terminal::start(&mut bare(&[]), None).end();
+    assert_eq!(status.code(), Some(65), "{text}");
+    assert!(text.contains("no chat template") && text.contains("--chat-template") && text.contains("chatml"), "{text}");
+    assert!(!text.contains("> "), "{text}");
+    let piped = bare(&["-p", "Hello"]).output().unwrap();
+    assert_eq!(piped.status.code(), Some(65), "{}", stderr(&piped));
+
+    // The demo model's own is ChatML.
+    let expected = stdout(chat(&["-p", "Hello"]));
+    let named = stdout(bare(&["-p", "Hello", "--chat-template", "chatml"]));
+    assert_eq!(named, expected);
+    let file = folder.join("other.jinja");
+    fs::write(&file, "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:").unwrap();
+    let file = file.to_str().unwrap();
+    let other = stdout(bare(&["-p", "Hello", "--chat-template", file]));
+    assert_eq!(other, stdout(ixc(["run", "--no-chat", "-p", "user: Hello\nassistant:", "--temp", "0", "-n", "8"])));
+    // It takes the place of the model's own, in a plan, too.
+    let plan = folder.join("demo.ixp");
+    stdout({
+        let mut compile = ixc(["compile"]);
+        compile.arg(demo_model()).arg("-o").arg(&plan);
+        compile
+    });
+    let mut from_plan = chat(&["-p", "Hello", "--chat-template", file]);
+    assert_eq!(
+        stdout({
+            from_plan.arg(&plan);
+            from_plan
+        }),
+        other
+    );
+
+    for (name, status, says) in [("nosuch", 65, "known ones are alpaca"), ("no/such.jinja", 66, "no/such.jinja")] {
+        let output = bare(&["-p", "Hello", "--chat-template", name]).output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{}", stderr(&output));
+        assert!(stderr(&output).contains(says), "{}", stderr(&output));
+    }
+    fs::write(folder.join("bad.jinja"), "{% if %}").unwrap();
+    let bad = folder.join("bad.jinja");
+    let output = bare(&["-p", "Hello", "--chat-template", bad.to_str().unwrap()]).output().unwrap();
+    assert_eq!(output.status.code(), Some(65), "{}", stderr(&output));
+    assert!(stderr(&output).contains("the chat template, line 1: "), "{}", stderr(&output));
+}
+
+/// A person sees how far a long prompt is, and none of that stays beside the text. What is shown at once, and ten times a second, no
+/// machine is too fast for: the emulator takes a second for this prompt.
+#[test]
+fn a_long_prompt_says_how_far_it_is() {
+    let prompt = "the borrow checker ".repeat(40);
+    let run = || ixc(["run", "--no-chat", "-p", &prompt, "-n", "1", "--temp", "0", "--target", "avx2", "--emulate"]);
+    let mut terminal = Terminal::start(run().env("IXC_PROGRESS_DELAY", "0"), None);
+    let before = terminal.until("\r\x1b[Kreading the prompt: ");
+    assert!(before.starts_with("\r\x1b[K"), "{before}");
+    let (rest, status) = terminal.end();
+    assert_eq!(status.code(), Some(0), "{rest}");
+    assert!(rest.contains(" tokens"), "{rest}");
+    // The line is cleared, and then there is the text and nothing else.
+    let (_, text) = rest.rsplit_once("\r\x1b[K").unwrap();
+    assert!(!text.contains("prompt") && !text.trim().is_empty(), "{rest}");
+    let piped = stdout(run());
+    assert_eq!(text.replace("\r\n", "\n"), piped);
+}

@@ -1,0 +1,94 @@
+//! One rule for MODEL: it may be left out, or be `demo`, in every command that takes one.
+
+use std::fs;
+
+use crate::support::{demo_model, ixc, scratch, stderr, stdout};
+use serde_json::Value as Json;
+
+/// What `arguments` print of the demo model: named so, and left out.
+fn both(before: &[&str], after: &[&str]) -> [String; 2] {
+    [&["demo"][..], &[]].map(|name| stdout(ixc([before, name, after].concat())))
+}
+
+#[test]
+fn every_command_takes_the_demo_model_by_name_or_by_none() {
+    for (before, after) in [
+        (&["run"][..], &["-p", "The borrow checker", "-n", "4", "--temp", "0"][..]),
+        (&["inspect"], &["--json"]),
+        (&["dump"], &["--stage", "graph"]),
+        (&["tokenize"], &["-p", "The borrow checker"]),
+        (&["detokenize"], &["1,2,3"]),
+    ] {
+        let [named, left_out] = both(before, after);
+        assert_eq!(named, left_out, "{before:?}");
+        assert!(!named.is_empty());
+    }
+    for command in ["bench", "simulate"] {
+        let arguments: &[&str] = if command == "bench" { &["-p", "8", "-n", "0", "-r", "1"] } else { &[] };
+        assert!(both(&[command], arguments).iter().all(|text| !text.is_empty()), "{command}");
+    }
+    // Named by its own file it is the same.
+    let mut command = ixc(["tokenize"]);
+    command.arg(demo_model()).arg("The borrow checker");
+    assert_eq!(stdout(command), both(&["tokenize"], &["-p", "The borrow checker"])[1]);
+}
+
+#[test]
+fn the_demo_model_is_compiled_and_its_logits_written_without_a_name() {
+    let folder = scratch("demo_compile");
+    for (name, model) in [("named", &["demo"][..]), ("left_out", &[])] {
+        let plan = folder.join(format!("{name}.ixp"));
+        let mut command = ixc([&["compile", "-o"], &[plan.to_str().unwrap()][..], model].concat());
+        command.current_dir(&folder);
+        stdout(command);
+        let out = folder.join(format!("{name}.npy"));
+        stdout(ixc([&["logits", "--tokens", "1,2", "-o", out.to_str().unwrap()][..], model].concat()));
+        let of_plan = folder.join("plan.npy");
+        let mut command = ixc(["logits", "--tokens", "1,2", "-o"]);
+        command.arg(&of_plan).arg(&plan);
+        stdout(command);
+        assert_eq!(fs::read(&out).unwrap(), fs::read(&of_plan).unwrap(), "{name}");
+    }
+    // The default name.
+    let mut command = ixc(["compile"]);
+    command.current_dir(&folder);
+    let said = stdout(command);
+    assert!(said.contains("demo.ixp") && said.contains("needs the model that is built in"), "{said}");
+    assert!(folder.join("demo.ixp").is_file());
+}
+
+/// It said that the demo model, with its 16 experts a layer, has none.
+#[test]
+fn the_demo_model_is_planned_for_from_a_file_in_the_cache() {
+    let folder = scratch("demo_plan");
+    let plan = |more: &[&str]| {
+        let mut command = ixc([&["plan", "-t", "1", "--json"], more].concat());
+        command.env("XDG_CACHE_HOME", &folder);
+        serde_json::from_str::<Json>(&stdout(command)).unwrap()
+    };
+    let facts = plan(&[]);
+    assert_eq!(facts["experts"], 64);
+    let models = || {
+        let files = fs::read_dir(folder.join("ixc")).unwrap().map(|entry| entry.unwrap().path());
+        files.filter(|path| path.extension().is_some_and(|end| end == "gguf")).collect::<Vec<_>>()
+    };
+    let [model] = &models()[..] else { panic!("{:?}", models()) };
+    assert_eq!(fs::read(model).unwrap(), fs::read(demo_model()).unwrap());
+    // What is there and is not the model is replaced.
+    fs::write(model, b"GGUF").unwrap();
+    assert_eq!(plan(&["demo"])["experts"], 64);
+    assert_eq!((models().len(), fs::metadata(model).unwrap().len()), (1, fs::metadata(demo_model()).unwrap().len()));
+}
+
+#[test]
+fn text_is_told_from_models() {
+    let refused = |arguments: &[&str]| {
+        let output = ixc(arguments).output().unwrap();
+        (output.status.code(), stderr(&output))
+    };
+    let (status, said) = refused(&["tokenize", "some text"]);
+    assert!(status == Some(2) && said.contains("`ixc tokenize MODEL TEXT`"), "{said}");
+    assert_eq!(refused(&["tokenize", "demo", "text", "-p", "text"]).0, Some(2));
+    let (status, said) = refused(&["detokenize"]);
+    assert!(status == Some(2) && said.contains("IDS"), "{said}");
+}

@@ -1,0 +1,150 @@
+//! Traces: all that was computed, read and held is in them, and any viewer can read them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::support::timeline::Timeline;
+use crate::tiny::{EXPERTS, Factors, Folder, MAX_TOKENS, VOCABULARY, grouped};
+use ixc::ir::plan::Step;
+use ixc::runtime::engine::{BackendKind, Engine, Options};
+use ixc::runtime::stream::drive::Backend;
+use ixc::runtime::stream::pread::Pread;
+use ixc::runtime::stream::queue::Queue;
+use ixc::runtime::stream::store::{Config, Make};
+use ixc::runtime::trace::Recorder;
+use ixc::targets::Target;
+
+const STEPS: [u32; 6] = [1, 30, 1, 5, MAX_TOKENS, 1];
+
+fn step(engine: &mut Engine, length: u32) {
+    let tokens: Vec<u32> = (0..length).map(|i| (engine.position() + i * 7 + i * i) % VOCABULARY).collect();
+    engine.step(&tokens, &[0]).unwrap();
+}
+
+#[test]
+fn every_block_that_is_read_is_in_the_drives_lanes_and_in_a_slot() {
+    let folder = Folder::new();
+    for (target, factors) in [(Target::PORTABLE, Factors::F32), (Target::AVX512, Factors::Packed)] {
+        let backend = if target.missing().is_empty() { BackendKind::Native } else { BackendKind::Emulated };
+        println!("{}: {backend:?}", target.name());
+        let plan = grouped(&folder.0, target, factors);
+        let recorder = Arc::new(Recorder::new());
+        let stream = Config { budget: 1 << 20, chunk: 4096, ..Config::default() };
+        let options =
+            Options { threads: Some(3), stream, backend, trace: Some(Arc::clone(&recorder)), ..Options::default() };
+        let mut engine = Engine::load(plan, &folder.0, &options).unwrap();
+        STEPS.into_iter().for_each(|length| step(&mut engine, length));
+        let stats = engine.stream().unwrap().stats();
+        drop(engine);
+        let path = folder.0.join("trace.json");
+        assert_eq!(recorder.save(&path).unwrap(), 0);
+        let trace = Timeline::read(&std::fs::read_to_string(&path).unwrap());
+        assert_eq!(trace.dropped, 0);
+
+        let reads = trace.of("drive");
+        assert_eq!(reads.len() as u64, stats.drive.routed.reads + stats.drive.predicted.reads);
+        let bytes: u64 = reads.iter().map(|read| read.args["bytes"].as_u64().unwrap()).sum();
+        assert_eq!(bytes, stats.drive.bytes());
+        // Reads of one lane follow each other.
+        assert!(reads.iter().all(|read| read.depth == 0 && read.args["whole"] == true));
+        let counter = &trace.counters["outstanding reads"];
+        assert_eq!(counter.last().unwrap()["routed"], 0);
+        let most = |value: &serde_json::Value| value["routed"].as_u64().unwrap() + value["predicted"].as_u64().unwrap();
+        assert!(counter.iter().map(most).max().unwrap() <= stats.drive.most_outstanding as u64);
+
+        // What was read came into a slot while it was read, and was resident after that.
+        let slots = trace.of("slots");
+        for read in &reads {
+            let inside = |slot: &&&crate::support::timeline::Span| {
+                slot.depth == 0 && slot.name == read.name && slot.start <= read.start && read.end <= slot.end
+            };
+            assert!(slots.iter().any(|slot| inside(&slot)), "{read:?}");
+        }
+        let count = |stage: &str| slots.iter().filter(|slot| slot.depth == 1 && slot.name.starts_with(stage)).count();
+        let blocks = (stats.layers[0].misses + stats.layers[0].on_the_way) as usize;
+        assert_eq!((count("loading"), count("resident")), (blocks, blocks));
+        assert_eq!(count("packing") > 0, target == Target::AVX512);
+
+        let steps: Vec<u64> = trace.of("tokens").iter().map(|step| step.args["tokens"].as_u64().unwrap()).collect();
+        assert_eq!(steps, STEPS.map(u64::from));
+        let threads = trace.of("threads");
+        for lane in 0..3 {
+            assert!(threads.iter().any(|span| span.lane == lane && span.name == "barrier"), "thread {lane}");
+        }
+        assert!(threads.iter().any(|span| span.name == "request experts of layer 0"));
+        // All that threads did, they did in a step.
+        let steps = trace.of("tokens");
+        assert!(threads.iter().all(|span| steps.iter().any(|step| step.start <= span.start && span.end <= step.end)));
+    }
+}
+
+#[test]
+fn all_items_of_resident_models_are_there_and_labels_are_only_text() {
+    let folder = Folder::new();
+    let mut plan = grouped(&folder.0, Target::PORTABLE, Factors::F32);
+    let label = "\"}],\\ \n\u{1b}[31m\u{202e}\u{0}é";
+    for step in &mut plan.steps {
+        if let Step::Run { tasks } = step {
+            tasks.iter_mut().for_each(|task| task.label = label.into());
+        }
+    }
+    let recorder = Arc::new(Recorder::new());
+    let options = Options { threads: Some(2), stats: true, trace: Some(Arc::clone(&recorder)), ..Options::default() };
+    let mut engine = Engine::load(plan, &folder.0, &options).unwrap();
+    STEPS.into_iter().for_each(|length| step(&mut engine, length));
+    let mut text = Vec::new();
+    recorder.write(&mut text).unwrap();
+    assert!(!text.iter().any(|byte| matches!(byte, 0..=9 | 11..=31)));
+    let trace = Timeline::read(std::str::from_utf8(&text).unwrap());
+    assert!(trace.of("drive").is_empty() && trace.of("slots").is_empty() && trace.counters.is_empty());
+    let items: u64 = trace.of("threads").iter().filter_map(|span| span.args["items"].as_u64()).sum();
+    assert_eq!(items, engine.take_stats().tasks.iter().map(|task| task.items).sum::<u64>());
+    assert!(trace.of("threads").iter().any(|span| span.name == label));
+    assert!(trace.of("threads").iter().any(|span| span.name.starts_with(label) && span.args["expert"].is_u64()));
+}
+
+#[test]
+fn experts_that_are_there_are_done_with_while_others_are_read() {
+    let folder = Folder::new();
+    let plan = grouped(&folder.0, Target::PORTABLE, Factors::F32);
+    let recorder = Arc::new(Recorder::new());
+    // A block takes half a second.
+    let block =
+        plan.expert_groups[0].weights.iter().map(|&w| plan.weights[w as usize].bytes).sum::<u64>() / u64::from(EXPERTS);
+    let slow = move |queue: &Queue| -> Box<dyn Backend> {
+        Box::new(Pread::paced(Arc::clone(queue.files()), 4, 2.0 * block as f64).unwrap())
+    };
+    let stream = Config { budget: 1 << 20, backend: Some(Make(Arc::new(slow))), ..Config::default() };
+    let options = Options { threads: Some(2), stream, trace: Some(Arc::clone(&recorder)), ..Options::default() };
+    let mut engine = Engine::load(plan, &folder.0, &options).unwrap();
+    (0..8).for_each(|_| step(&mut engine, 1));
+    drop(engine);
+    let mut text = Vec::new();
+    recorder.write(&mut text).unwrap();
+    let trace = Timeline::read(std::str::from_utf8(&text).unwrap());
+    let (threads, drive, mut found) = (trace.of("threads"), trace.of("drive"), 0);
+    for step in trace.of("tokens") {
+        let inside: Vec<_> = threads.iter().filter(|span| step.start <= span.start && span.end <= step.end).collect();
+        // What was read in this step, and when it had come.
+        let mut came: BTreeMap<&str, u64> = BTreeMap::new();
+        for read in drive.iter().filter(|read| step.start <= read.start && read.end <= step.end) {
+            came.entry(&read.name).and_modify(|end| *end = read.end.max(*end)).or_insert(read.end);
+        }
+        let Some(arrived) = came.values().copied().min() else { continue };
+        let was_there = |expert: u64| !came.contains_key(format!("layer 0 expert {expert}").as_str());
+        for down in inside.iter().filter(|span| span.name.starts_with("down")) {
+            if down.args["expert"].as_u64().is_some_and(was_there) {
+                assert!(down.end < arrived, "{down:?}: others came at {arrived}");
+                found += 1;
+            }
+        }
+    }
+    assert!(found > 0, "no step had both");
+}
+
+#[test]
+fn a_trace_is_never_renamed_over_a_device() {
+    let recorder = Recorder::new();
+    let error = recorder.save(std::path::Path::new("/dev/null")).unwrap_err().to_string();
+    assert!(error.contains("no regular file"), "{error}");
+}

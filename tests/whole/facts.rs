@@ -1,0 +1,182 @@
+//! What commands print as facts: JSON that names its schema, measurements that say what was measured, units, and lines that fit.
+
+use std::process::{Command, Stdio};
+
+use crate::support::{ixc, scratch, stderr, stdout};
+use serde_json::Value as Json;
+
+fn json(command: Command) -> Json {
+    let text = stdout(command);
+    serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+#[test]
+fn every_json_output_names_its_schema() {
+    let folder = scratch("schemas");
+    let (plan, bundle) = (folder.join("demo.ixp"), folder.join("kernel"));
+    let (plan, bundle) = (plan.to_str().unwrap(), bundle.to_str().unwrap());
+    for (arguments, schema) in [
+        (&["inspect", "--json"][..], "ixc.inspect.v1"),
+        (&["compile", "-o", plan, "--no-weights", "--json"], "ixc.compile.v1"),
+        (&["inspect", plan, "--json"], "ixc.inspect.v1"),
+        (&["tokenize", "-p", "x", "--json"], "ixc.tokenize.v1"),
+        (&["detokenize", "1", "--json"], "ixc.detokenize.v1"),
+        (&["bench", "-p", "4", "-n", "0", "-r", "1", "--json"], "ixc.bench.v1"),
+        (&["doctor", "--no-bandwidth", "--json"], "ixc.doctor.v1"),
+        (&["plan", "--json"], "ixc.plan.v1"),
+        (&["simulate", "--json"], "ixc.simulate.v1"),
+        (&["simulate", "-p", "The", "-n", "1", "--json"], "ixc.simulate.v1"),
+        (&["kernel", "list", "--json"], "ixc.kernel-list.v1"),
+        (&["kernel", "cost", "gemv_q4_k", "--target", "zen4", "--json"], "ixc.kernel-cost.v1"),
+        (&["kernel", "run", "rms_norm_f32", "--target", "portable", "--json"], "ixc.kernel-run.v1"),
+        (&["kernel", "export", "rms_norm_f32", "--target", "avx2", "-o", bundle, "--json"], "ixc.kernel-export.v1"),
+        (&["kernel", "replay", bundle, "--json"], "ixc.kernel-replay.v1"),
+    ] {
+        let mut command = ixc(arguments);
+        command.env("XDG_CACHE_HOME", &folder);
+        assert_eq!(json(command)["schema"], schema, "{arguments:?}");
+    }
+}
+
+#[test]
+fn a_measurement_says_what_was_measured_on_what() {
+    let bench = json(ixc(["bench", "-p", "4", "-n", "3", "-t", "1", "-r", "3", "--target", "portable", "--json"]));
+    assert_eq!(bench["ixc"]["version"], env!("CARGO_PKG_VERSION"));
+    let time = bench["time"].as_str().unwrap();
+    assert!(time.len() == 20 && time.ends_with('Z') && time.as_bytes()[10] == b'T', "{time}");
+    let model = &bench["model"];
+    assert_eq!((&model["architecture"], &model["plan"]), (&"qwen3moe".into(), &false.into()));
+    let facts = json(ixc(["inspect", "--json"]));
+    assert_eq!((&model["bytes"], &model["parameters"]), (&facts["file_bytes"], &facts["parameters"]));
+    for format in facts["formats"].as_array().unwrap() {
+        assert_eq!(model["formats"][format["format"].as_str().unwrap()], format["bytes"], "{model}");
+    }
+    assert!(!bench["cpu"]["name"].as_str().unwrap().is_empty() && bench["cpu"]["threads"].as_u64() >= Some(1));
+    assert!(bench["os"].as_str().unwrap().starts_with(std::env::consts::OS), "{bench}");
+    let arguments = bench["options"]["arguments"].as_array().unwrap();
+    assert!(arguments.contains(&"--target".into()) && bench["options"]["repetitions"] == 3, "{bench}");
+    for row in bench["rows"].as_array().unwrap() {
+        assert!(row["all"].as_array().unwrap().len() == 3 && row["target"] == "portable", "{row}");
+    }
+}
+
+#[test]
+fn measurements_are_written_in_every_format() {
+    let bench = |format: &str| {
+        stdout(ixc(["bench", "-p", "4,8", "-n", "0", "-t", "1", "-r", "2", "--target", "portable", "--format", format]))
+    };
+    let lines = bench("jsonl");
+    let lines: Vec<Json> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.iter().map(|line| line["tokens"].as_u64().unwrap()).collect::<Vec<_>>(), [4, 8]);
+    for line in &lines {
+        assert!(line["schema"] == "ixc.bench.v1" && line["model"]["bytes"].is_u64() && line["cpu"]["name"].is_string());
+        assert_eq!(line["all"].as_array().unwrap().len(), 2);
+    }
+    let table = bench("csv");
+    let mut rows = table.lines().map(cells);
+    let names = rows.next().unwrap();
+    let column =
+        |name: &str| names.iter().position(|found| found == name).unwrap_or_else(|| panic!("{name}: {names:?}"));
+    for (row, tokens) in rows.zip(["4", "8"]) {
+        assert_eq!(row.len(), names.len(), "{row:?}");
+        assert_eq!((&*row[column("tokens")], &*row[column("test")]), (tokens, "prefill"));
+        assert_eq!(row[column("all")].split(' ').count(), 2);
+        assert!(!row[column("cpu")].is_empty() && !row[column("model_bytes")].is_empty());
+    }
+    let markdown = bench("md");
+    assert_eq!(markdown.lines().filter(|line| line.starts_with("| 1 | portable | prefill |")).count(), 2, "{markdown}");
+    assert!(markdown.contains("- ixc_version: "), "{markdown}");
+    assert!(bench("text").lines().nth(1).unwrap().trim_start().starts_with("threads target"));
+    assert_eq!(ixc(["bench", "--format", "csv", "--json"]).output().unwrap().status.code(), Some(2));
+}
+
+/// The cells of a line of CSV.
+fn cells(line: &str) -> Vec<String> {
+    let (mut cells, mut quoted) = (vec![String::new()], false);
+    for c in line.chars() {
+        match c {
+            '"' => quoted = !quoted,
+            ',' if !quoted => cells.push(String::new()),
+            c => cells.last_mut().unwrap().push(c),
+        }
+    }
+    cells
+}
+
+#[test]
+fn the_version_names_commit_and_targets() {
+    let short = stdout(ixc(["-V"]));
+    let rest = short.strip_prefix(concat!("ixc ", env!("CARGO_PKG_VERSION"))).unwrap().trim_end();
+    // A checkout has both; what was unpacked without git has neither.
+    if let Some(known) = rest.strip_prefix(" (").and_then(|rest| rest.strip_suffix(')')) {
+        let (commit, date) = known.split_once(' ').unwrap();
+        assert!(commit.len() >= 9 && commit.bytes().all(|byte| byte.is_ascii_hexdigit()), "{short}");
+        assert!(date.len() == 10 && date.starts_with("20"), "{short}");
+    } else {
+        assert_eq!(rest, "", "{short}");
+    }
+    let long = stdout(ixc(["--version"]));
+    assert!(long.starts_with(short.trim_end()) && long.contains("targets: portable, avx2"), "{long}");
+    assert!(long.contains("architectures: llama"), "{long}");
+}
+
+#[test]
+fn doctor_fits_a_terminal_and_says_more_when_asked() {
+    let short = stdout(ixc(["doctor", "--no-bandwidth"]));
+    for line in short.lines() {
+        assert!(line.chars().count() <= 100, "{line}");
+    }
+    assert!(!short.contains("not in CPUID") && short.contains(" chosen"), "{short}");
+    assert!(short.lines().any(|line| line.starts_with("features")), "{short}");
+    let long = stdout(ixc(["doctor", "--no-bandwidth", "-v"]));
+    assert!(long.lines().filter(|line| line.starts_with("feature  ")).count() > 10, "{long}");
+}
+
+/// Text goes to standard output and the report to standard error: on one terminal they must not share a line.
+#[test]
+fn what_simulate_checks_is_on_a_line_of_its_own() {
+    let mut command = Command::new("sh");
+    let simulate = r#""$0" simulate -p "The borrow checker" -n 2 --check 2>&1"#;
+    command.args(["-c", simulate, env!("CARGO_BIN_EXE_ixc")]).stdin(Stdio::null());
+    let text = stdout(command);
+    assert!(text.lines().any(|line| line.starts_with("check  ")), "{text}");
+}
+
+#[test]
+fn simulated_steps_have_the_units_of_everything_else() {
+    let one = stdout(ixc(["simulate"]));
+    assert!(one.contains("step       1 token at position 0\n"), "{one}");
+    let four = stdout(ixc(["simulate", "--batch", "4"]));
+    assert!(four.contains("step       4 tokens at position 0, pipelined"), "{four}");
+    for text in [one, four] {
+        for wrong in ["kB", "MB", "GB", "ktokens", "Mtokens", "byte-hops", " bytes"] {
+            assert!(!text.contains(wrong), "{wrong}: {text}");
+        }
+        assert!(text.contains("KiB") || text.contains("MiB"), "{text}");
+    }
+}
+
+/// Model files have f32; their 64-bit expansions were printed in every line.
+#[test]
+fn floats_in_graphs_are_printed_as_the_model_file_has_them() {
+    let graph = stdout(ixc(["dump", "--stage", "graph"]));
+    assert!(graph.contains("eps = 1e-6") && !graph.contains("e-7"), "{}", &graph[..2000.min(graph.len())]);
+    let plain = |line: &str| {
+        line.split(" = ").skip(1).all(|value| {
+            let digits = value.split([',', '}', ' ']).next().unwrap_or_default();
+            digits.parse::<f64>().is_err() || digits.len() <= 12
+        })
+    };
+    assert!(graph.lines().all(plain));
+    assert!(stderr(&ixc(["dump", "--stage", "fused"]).output().unwrap()).is_empty());
+}
+
+#[test]
+fn kernel_cost_fits_a_terminal() {
+    for kernel in ["gemm_q4_k", "gemv_q6_k"] {
+        let text = stdout(ixc(["kernel", "cost", kernel, "--target", "sapphire-rapids", "--rows", "64"]));
+        for line in text.lines() {
+            assert!(line.chars().count() <= 120, "{}: {line}", line.chars().count());
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! What people give for a model and is none: folders, files of other kinds, names of registries. Each gets one line that says what it is
+//! and how to come to a GGUF file.
+
+use std::fs;
+use std::path::Path;
+
+use crate::support::{demo_model, ixc, scratch, stderr};
+
+/// The one line that `ixc inspect PATH` says, and its exit status.
+#[track_caller]
+fn said(path: &Path) -> (Option<i32>, String) {
+    let mut command = ixc(["inspect"]);
+    let output = command.arg(path).output().unwrap();
+    let said = stderr(&output);
+    assert_eq!(said.lines().count(), 1, "{said}");
+    (output.status.code(), said)
+}
+
+#[test]
+fn files_of_other_kinds_are_named() {
+    let folder = scratch("foreign_files");
+    let cases: [(&str, &[u8], &str, &str); 9] = [
+        (
+            "model.safetensors",
+            b"\x20\0\0\0\0\0\0\0{\"__metadata__\":{}}",
+            "is a safetensors file",
+            "convert_hf_to_gguf.py",
+        ),
+        (
+            "pytorch_model.bin",
+            b"PK\x03\x04\0\0\0\0archive/data.pkl",
+            "is a PyTorch checkpoint",
+            "convert_hf_to_gguf.py",
+        ),
+        ("old.pt", b"\x80\x02\x8a\x0al\xfc", "is a pickle", "convert_hf_to_gguf.py"),
+        ("model.onnx", b"\x08\x08\x12\x07pytorch\x1a\x05", "is an ONNX model", "convert_hf_to_gguf.py"),
+        ("model.gguf.gz", b"\x1f\x8b\x08\0\0\0", "is a gzip archive", "unpack it"),
+        ("ggml-model.bin", b"tjgg\x03\0\0\0", "is a GGML file, older than GGUF", "convert_llama_ggml_to_gguf.py"),
+        ("config.json", b"{\n  \"architectures\": [\"Qwen3ForCausalLM\"]", "is JSON text", "convert_hf_to_gguf.py"),
+        ("lfs.gguf", b"version https://git-lfs.github.com/spec/v1\noid", "is a Git LFS pointer", "git lfs pull"),
+        ("swapped.gguf", b"GGUF\0\0\0\x03\0\0\0\0", "is a big-endian file", "gguf_convert_endian.py"),
+    ];
+    for (name, bytes, what, advice) in cases {
+        let path = folder.join(name);
+        fs::write(&path, bytes).unwrap();
+        let (status, said) = said(&path);
+        assert!(status == Some(65) && said.contains(what) && said.contains(advice), "{name}: {said}");
+        assert!(name == "swapped.gguf" || said.contains("ixc reads GGUF files"), "{said}");
+    }
+}
+
+#[test]
+fn a_descriptor_is_sent_to_simulate() {
+    let path = scratch("foreign_descriptor").join("demo.json");
+    let mut command = ixc(["compile", "--target", "dataflow:small", "-o"]);
+    crate::support::stdout({
+        command.arg(&path);
+        command
+    });
+    let (status, said) = said(&path);
+    assert!(status == Some(65) && said.contains("is a dataflow descriptor") && said.contains("ixc simulate"), "{said}");
+}
+
+#[test]
+fn folders_are_told_apart_and_a_model_in_one_is_named() {
+    let folder = scratch("foreign_folders");
+    assert!(said(&folder).1.contains("is a folder without a GGUF file"), "{:?}", said(&folder));
+    fs::write(folder.join("config.json"), "{}").unwrap();
+    let (status, text) = said(&folder);
+    assert!(
+        status == Some(66) && text.contains("is a Hugging Face folder") && text.contains("convert_hf_to_gguf.py"),
+        "{text}"
+    );
+    fs::copy(demo_model(), folder.join("only.gguf")).unwrap();
+    assert!(said(&folder).1.contains("only.gguf"), "{:?}", said(&folder));
+    fs::copy(demo_model(), folder.join("other.gguf")).unwrap();
+    assert!(said(&folder).1.contains("one of the 2 in it"), "{:?}", said(&folder));
+}
+
+/// Of these, `-hf` was read as `-h` and printed the help with exit status 0.
+#[test]
+fn names_of_registries_are_no_paths_and_nothing_is_downloaded() {
+    for (arguments, says) in [
+        (
+            &["run", "-hf", "Qwen/Qwen3-30B-A3B-GGUF", "-p", "hi"][..],
+            "`hf download Qwen/Qwen3-30B-A3B-GGUF --include \"*.gguf\"`",
+        ),
+        (&["run", "--hf-repo", "Qwen/Qwen3-30B-A3B-GGUF:Q4_K_M", "-p", "hi"], "\"*Q4_K_M*.gguf\"`"),
+        (&["bench", "hf:Qwen/Qwen3-30B-A3B-GGUF"], "`hf download Qwen/Qwen3-30B-A3B-GGUF"),
+        (&["run", "nobody/nothing-GGUF", "-p", "hi"], "`hf download nobody/nothing-GGUF"),
+        (&["inspect", "qwen3:30b"], "has no registry"),
+    ] {
+        let output = ixc(arguments).output().unwrap();
+        let said = stderr(&output);
+        assert!(output.status.code() == Some(2) && output.stdout.is_empty(), "{arguments:?}: {said}");
+        assert!(said.contains(says) && said.contains("downloads nothing"), "{arguments:?}: {said}");
+    }
+    // Text is text, and a missing file a missing file.
+    let text = ixc(["tokenize", "demo", "-p", "-hf"]).output().unwrap();
+    assert!(text.status.success(), "{}", stderr(&text));
+    assert_eq!(ixc(["inspect", "folder/none.gguf"]).output().unwrap().status.code(), Some(66));
+}

@@ -1,0 +1,160 @@
+//! Golden models through the whole program: logits against exact ones that other people's tools computed.
+
+use std::path::Path;
+
+use crate::support::steps::nmse;
+use crate::support::{Golden, demo_model, ixc, kl_divergence, list, read_npy, scratch, shared, stdout};
+use ixc::targets::Target;
+use ixc_testing::bits;
+
+/// The models in `../shared/golden/expect` that are supported must be at least these many.
+const MODELS: usize = 12;
+
+#[test]
+fn the_interpreter_is_exact() {
+    let Some(golden) = shared("golden") else { return };
+    let folder = scratch("golden_interpreter");
+    let models = Golden::all(&golden);
+    assert!(models.len() >= MODELS);
+    for model in models {
+        let logits = model.logits(&folder, &["--engine", "interpreter"]);
+        let (nmse, limit) = (nmse(model.last(&logits), &model.exact), model.number("interpreter_nmse_max"));
+        println!("{nmse:.2e} <= {limit:.0e}  {}", model.name());
+        assert!(nmse <= limit, "{nmse:e} > {limit:e}  {}", model.name());
+    }
+}
+
+/// What llama.cpp's error on a model is: the smaller of its two paths'.
+fn rival(model: &Golden, measure: &str) -> f64 {
+    let of = |path: &str| model.expect["llama_cpp"][path][measure].as_f64().unwrap();
+    of("default").min(of("no_repack"))
+}
+
+/// Error over all positions: llama.cpp's figures are over all, of which exact logits are at hand for the last eight, so the
+/// interpreter, which is exact to 1e-9, stands in for the others.
+fn error_over_all(model: &Golden, logits: &[f32], folder: &Path) -> f64 {
+    nmse(logits, &model.logits(folder, &["--engine", "interpreter"]))
+}
+
+/// The table of a target's checksums of logits.
+fn table(name: &str) -> bits::Table {
+    bits::Table::new(&Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/bits/{name}.txt")))
+}
+
+fn add(table: &mut bits::Table, name: &str, logits: &[f32]) {
+    let bytes: Vec<u8> = logits.iter().flat_map(|x| x.to_le_bytes()).collect();
+    table.add(name, [&bytes[..]]);
+}
+
+fn compiled_models_keep_their_limits(target: Target) {
+    let (missing, target) = (target.missing(), target.name());
+    let emulate = !missing.is_empty();
+    if emulate {
+        println!("{target}: emulated, since this machine lacks {}", ixc::targets::cpu::list(&missing));
+    } else {
+        println!("{target}: native");
+    }
+    let Some(golden) = shared("golden") else { return };
+    let folder = scratch(&format!("golden_{target}"));
+    let models = Golden::all(&golden);
+    assert!(models.len() >= MODELS);
+    // Logarithms of our error over llama.cpp's, at the last positions and over all.
+    let (mut last, mut all) = (Vec::new(), Vec::new());
+    let mut table = table(&format!("golden-{target}"));
+    for model in &models {
+        let mut arguments = vec!["--target", target, "-t", "2"];
+        arguments.extend(emulate.then_some("--emulate"));
+        let logits = model.logits(&folder, &arguments);
+        add(&mut table, model.name(), &logits);
+        let (nmse, limit) = (nmse(model.last(&logits), &model.exact), model.number("compiled_nmse_max"));
+        println!("{nmse:.2e} <= {limit:.2e}  {}", model.name());
+        assert!(nmse <= limit, "{nmse:e} > {limit:e}  {}", model.name());
+        let facts = stdout(ixc(["inspect".as_ref(), model.model.as_os_str(), "--json".as_ref()]));
+        let facts: serde_json::Value = serde_json::from_str(&facts).unwrap();
+        if facts["experts"].is_number() {
+            let rival = rival(model, "nmse");
+            last.push((nmse / rival).ln());
+            all.push((error_over_all(model, &logits, &folder) / rival).ln());
+        }
+    }
+    let mean = |logarithms: &[f64]| f64::exp(logarithms.iter().sum::<f64>() / logarithms.len() as f64);
+    let (count, last, all) = (all.len(), mean(&last), mean(&all));
+    println!(
+        "{count} models with experts, geometric mean against llama.cpp: {all:.3} over all positions, {last:.3} at the last"
+    );
+    assert!(count >= 2 && all <= 1.25, "{all} over {count} models");
+    table.check();
+}
+
+#[test]
+fn avx2_keeps_the_limits() {
+    compiled_models_keep_their_limits(Target::AVX2);
+}
+
+#[test]
+fn avx512_keeps_the_limits() {
+    compiled_models_keep_their_limits(Target::AVX512);
+}
+
+#[test]
+fn amx_keeps_the_limits() {
+    compiled_models_keep_their_limits(Target::AMX);
+}
+
+#[test]
+fn portable_keeps_the_limits() {
+    compiled_models_keep_their_limits(Target::PORTABLE);
+}
+
+/// Without any file that is not in the repository.
+#[test]
+fn the_demo_model_keeps_its_bits() {
+    let folder = scratch("demo_bits");
+    let mut table = table("demo");
+    let tokens: Vec<u32> = (0..45).map(|i| (i * i * 7 + 3 * i + 1) % 256).collect();
+    for target in [Target::AVX2, Target::AVX512, Target::AMX, Target::PORTABLE] {
+        let out = folder.join("out.npy");
+        let mut command = ixc(["logits", "--target", target.name(), "--tokens", &list(&tokens), "-o"]);
+        command.arg(&out).arg(demo_model()).args((!target.missing().is_empty()).then_some("--emulate"));
+        stdout(command);
+        add(&mut table, target.name(), &read_npy(&out).1);
+        std::fs::remove_file(&out).unwrap();
+    }
+    table.check();
+}
+
+#[test]
+fn the_demo_model_is_as_good_as_llama_cpp() {
+    let Some(golden) = shared("golden/demo") else { return };
+    let folder = scratch("golden_demo");
+    let model = Golden::read(&golden.join("expect/rustling-q4_k_m.json"));
+    for target in [Target::AVX2, Target::AVX512, Target::AMX, Target::PORTABLE] {
+        let mut arguments = vec!["--target", target.name()];
+        let emulate = !target.missing().is_empty();
+        arguments.extend(emulate.then_some("--emulate"));
+        let logits = model.logits(&folder, &arguments);
+        let target = format!("{}{}", target.name(), if emulate { ", emulated" } else { "" });
+        let vocabulary = logits.len() / model.tokens("prompt_tokens").len();
+        let divergence = kl_divergence(model.last(&logits), &model.exact, vocabulary);
+        // As in `error_over_all`.
+        let exact = model.logits(&folder, &["--engine", "interpreter"]);
+        let all = kl_divergence(&logits, &exact, vocabulary);
+        let limit = 1.25 * rival(&model, "kld");
+        println!(
+            "{target}: KL divergence {all:.2e} over all positions, {divergence:.2e} over the last; limit {limit:.2e}"
+        );
+        assert!(all <= limit, "{target}: {all} > {limit}");
+        assert!(nmse(model.last(&logits), &model.exact) <= model.number("compiled_nmse_max"));
+    }
+}
+
+#[test]
+fn the_number_of_threads_changes_no_bit() {
+    let Some(golden) = shared("golden") else { return };
+    let folder = scratch("golden_threads");
+    for name in ["demo/expect/rustling-q4_k_m.json", "expect/mixtral-q4_k_m.json", "expect/llama-q6_k.json"] {
+        let model = Golden::read(&golden.join(name));
+        let [one, two] = ["1", "2"].map(|threads| model.logits(&folder, &["-t", threads]));
+        assert!(one.iter().zip(&two).all(|(a, b)| a.to_bits() == b.to_bits()), "{name}");
+    }
+}

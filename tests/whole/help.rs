@@ -1,0 +1,112 @@
+//! What `--help` prints, whole, as a terminal of 80 columns and one of 100 show it: `tests/help/WIDTH.txt`. `IXC_BLESS=1` writes them anew.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Stdio;
+
+use crate::support::{ixc, stdout};
+
+/// The help of a command at a width.
+fn help(command: &[&str], width: usize) -> String {
+    let mut program = ixc([command, &["--help"]].concat());
+    // No terminal is asked for its width then.
+    program.stdin(Stdio::null()).stderr(Stdio::piped()).env("COLUMNS", width.to_string());
+    stdout(program)
+}
+
+/// The commands in a help, but clap's own.
+fn commands(help: &str) -> Vec<String> {
+    let Some((_, list)) = help.split_once("Commands:\n") else { return Vec::new() };
+    let names = list.lines().take_while(|line| !line.is_empty()).filter(|line| !line.starts_with("   "));
+    names.filter_map(|line| line.split_whitespace().next()).filter(|name| *name != "help").map(str::to_owned).collect()
+}
+
+/// The help of every command and of commands of commands, by name.
+fn all(width: usize) -> BTreeMap<String, String> {
+    let mut all = BTreeMap::new();
+    let mut open = vec![Vec::<String>::new()];
+    while let Some(command) = open.pop() {
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        let text = help(&words, width);
+        open.extend(commands(&text).into_iter().map(|name| [&command[..], &[name]].concat()));
+        all.insert(["ixc"].into_iter().chain(words).collect::<Vec<_>>().join(" "), text);
+    }
+    all
+}
+
+fn indent(line: &str) -> usize {
+    line.len() - line.trim_start().len()
+}
+
+/// Lines that were wrapped twice: the first word of the next line would have fitted.
+fn ragged(text: &str, width: usize) -> Vec<String> {
+    let lines: Vec<&str> = text.lines().collect();
+    let is_prose = |line: &str| {
+        let words = line.trim_start();
+        // Paragraphs of descriptions and of text; lists, what clap adds in brackets, headings and examples begin lines on purpose.
+        [0, 10].contains(&indent(line)) && !words.is_empty() && !words.starts_with(['[', '-']) && !words.ends_with(':')
+    };
+    let pairs =
+        lines.windows(2).filter(|pair| indent(pair[0]) == indent(pair[1]) && pair.iter().all(|line| is_prose(line)));
+    let pairs = pairs.filter(|pair| !pair.iter().any(|line| line.starts_with("Usage:")));
+    let fits = |pair: &&[&str]| {
+        let word = pair[1].split_whitespace().next().unwrap_or_default();
+        pair[0].chars().count() + 1 + word.chars().count() <= width
+    };
+    pairs.filter(fits).map(|pair| pair.join("\n")).collect()
+}
+
+#[test]
+fn help_fits_its_width_and_is_wrapped_once() {
+    for width in [80, 100] {
+        let all = all(width);
+        assert!(all.len() > 18, "{:?}", all.keys());
+        for (name, text) in &all {
+            for line in text.lines() {
+                assert!(line.chars().count() <= width, "{name} at {width} columns: {line:?}");
+            }
+            assert_eq!(ragged(text, width), Vec::<String>::new(), "{name} at {width} columns");
+        }
+    }
+}
+
+/// Examples are lines to copy: none is so long that a terminal of 80 columns wraps it.
+#[test]
+fn examples_are_the_same_at_every_width() {
+    let [narrow, wide] = [80, 100].map(all);
+    for (name, text) in &narrow {
+        let examples = |text: &str| {
+            let (_, rest) = text.split_once("EXAMPLES:\n").unwrap_or_else(|| panic!("{name} has no examples"));
+            rest.lines().take_while(|line| !line.is_empty()).map(str::to_owned).collect::<Vec<_>>()
+        };
+        assert_eq!(examples(text), examples(&wide[name]), "{name}");
+    }
+}
+
+#[test]
+fn lines_that_were_wrapped_by_hand_are_found() {
+    let twice = "A file that is sound but not supported is shown with the reasons, and the exit status is 0. One whose\nkeys or tensors\ncontradict each other is shown.";
+    assert_eq!(ragged(twice, 100).len(), 1);
+    assert!(ragged("Usage: ixc run\nThe model\n\n          [default: 1]\n          [env: X]", 100).is_empty());
+}
+
+#[test]
+fn help_is_as_it_was_blessed() {
+    for width in [80, 100] {
+        let texts = all(width).into_iter().map(|(name, text)| format!("$ {name} --help\n{text}"));
+        let found = texts.collect::<Vec<_>>().join("\n");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/help/{width}.txt"));
+        if std::env::var_os("IXC_BLESS").is_some() {
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(&path, &found).unwrap();
+            continue;
+        }
+        let right = std::fs::read_to_string(&path).unwrap_or_default();
+        let changed = right.lines().zip(found.lines()).find(|(right, found)| right != found);
+        assert!(
+            right == found,
+            "{}: IXC_BLESS=1 writes it anew; the first line that is other: {changed:?}",
+            path.display()
+        );
+    }
+}

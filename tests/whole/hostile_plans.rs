@@ -1,0 +1,344 @@
+//! Plans that keep every rule of the format and are made to cost: each is refused, or runs, in time and memory in proportion to its bytes.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::support::measure::{Measured, measured};
+use crate::support::{demo_model, ixc, scratch, stdout};
+use ixc::ir::kernel::{Affine, For, Kernel, Stmt, VarId};
+use ixc::ir::plan::{ArenaBuffer, BucketId, BufferId, Plan, RopeStyle, RopeTable, RowCount, State, Step};
+use ixc::runtime::file;
+
+/// Processor time of a refusal, over what a good plan's first token takes. Issue: one second, in a release build; the code that reads
+/// plans is built with `opt-level = 1` here, too, and takes about twice as long.
+const SECOND: Duration = Duration::from_secs(2);
+/// Memory of a refusal, over that of a good plan and the factor of the plan's own bytes.
+const KIB: u64 = 64 << 10;
+
+fn plan(folder: &Path, arguments: &[&str]) -> Plan<Kernel> {
+    let path = folder.join("good.ixp");
+    let mut command = ixc(["compile", "--no-weights", "--target", "avx2", "-o"]);
+    command.arg(&path).arg(demo_model()).args(arguments);
+    stdout(command);
+    file::read(&path).unwrap()
+}
+
+fn run(path: &Path) -> Measured {
+    let mut command = ixc(["run", "-p", "The", "-n", "0", "-t", "2"]);
+    command.arg(path);
+    measured(&command, 60, None)
+}
+
+fn kernel(name: &str) -> Kernel {
+    Kernel { name: name.into(), dims: vec![], buffers: vec![], values: vec![], vars: vec![], body: vec![] }
+}
+
+fn first_bucket(plan: &Plan<Kernel>) -> usize {
+    plan.steps.iter().position(|step| matches!(step, Step::Bucket { .. })).unwrap()
+}
+
+/// A buffer of zeros of its own, one i32 for each token.
+fn zeros(plan: &mut Plan<Kernel>, words: u64) -> BufferId {
+    let buffer =
+        ArenaBuffer { name: "z".into(), row_bytes: 4 * words, rows: RowCount::Tokens, offset: plan.arena_bytes };
+    plan.arena_bytes += buffer.row_bytes * u64::from(plan.max_tokens);
+    plan.buffers.push(buffer);
+    BufferId(plan.buffers.len() as u32 - 1)
+}
+
+type Change = fn(&mut Plan<Kernel>);
+
+/// What is changed, and a part of what is said.
+const REFUSED: &[(&str, &str, Change)] = &[
+    ("routings", "number of routings is 12004, must be in 0..=8192", |plan| {
+        let (ids, old, at) = (zeros(plan, 1), plan.buckets, first_bucket(plan) + 1);
+        let bucket = |i| Step::Bucket { bucket: BucketId(old + i), ids, first: 0, top_k: 1, experts: 65_536 };
+        plan.steps.splice(at..at, (0..12_000).map(bucket));
+        plan.buckets += 12_000;
+    }),
+    ("experts for each token", "number of experts that a token is routed to is", |plan| {
+        let (ids, old, at) = (zeros(plan, 65_536), plan.buckets, first_bucket(plan) + 1);
+        plan.steps.insert(at, Step::Bucket { bucket: BucketId(old), ids, first: 0, top_k: 65_536, experts: 65_536 });
+        plan.buckets += 1;
+    }),
+    ("empty kernels", "take more than 16 times as much memory", |plan| {
+        plan.kernels.resize(1 << 20, kernel("k"));
+    }),
+    ("kernels", "number of kernels is 5000", |plan| plan.kernels.resize(5000, kernel("k"))),
+    ("names of variables", "take more than 16 times as much memory", |plan| {
+        plan.kernels.push(Kernel { vars: vec![String::new(); 8 << 20], ..kernel("k") });
+    }),
+    ("statements", "number of statements of all kernels is", |plan| {
+        let empty = For { var: VarId(0), trip: Affine::constant(1), carries: vec![], body: vec![] };
+        let mut kernel = Kernel { vars: vec!["i".into()], body: vec![Stmt::For(empty); 6000], ..kernel("k") };
+        // Long names, so that it is not refused for what its statements take.
+        kernel.name = "k".repeat(100_000);
+        plan.kernels.resize(plan.kernels.len() + 100, kernel);
+    }),
+    ("empty steps", "number of steps is", |plan| plan.steps.resize(2_000_000, Step::Run { tasks: vec![] })),
+    ("tasks", "number of tasks is", |plan| {
+        let Some(Step::Run { tasks }) = plan.steps.iter().find(|step| matches!(step, Step::Run { .. })).cloned() else {
+            panic!("a plan runs something")
+        };
+        plan.steps.push(Step::Run { tasks: vec![tasks[0].clone(); 200_000] });
+    }),
+    ("variants", "number of variants of a task is", |plan| {
+        let task = plan.steps.iter_mut().find_map(|step| match step {
+            Step::Run { tasks } => tasks.first_mut(),
+            _ => None,
+        });
+        let variants = &mut task.unwrap().variants;
+        let last = variants.last().unwrap().clone();
+        variants.splice(0..0, (0..100_000).map(|i| ixc::ir::plan::Variant { up_to_rows: i, ..last.clone() }));
+    }),
+    ("heads", "number of heads of a state is 4294967295", |plan| {
+        plan.states.resize(200, State::paged("none", u32::MAX, 0, 0));
+    }),
+    ("states", "number of states is 1000000", |plan| {
+        plan.states.resize(1_000_000, State::paged("none", 1, 0, 0));
+    }),
+    ("weights", "number of weights is", |plan| plan.weights.resize(300_000, plan.weights[0].clone())),
+    ("buffers", "number of buffers is", |plan| plan.buffers.resize(300_000, plan.buffers[0].clone())),
+    ("rotary tables", "number of pairs of all rotary tables is", |plan| {
+        let table = RopeTable { style: RopeStyle::Neox, frequencies: vec![1.0; 60_000], magnitude: 1.0 };
+        plan.ropes.resize(10, table);
+    }),
+    ("files", "number of model files is 5000", |plan| plan.files.resize(5000, plan.files[0].clone())),
+    ("the arena", "cannot map 18446744073709551615 bytes for the arena", |plan| plan.arena_bytes = u64::MAX),
+    ("words of the tokenizer", "take more than 16 times as much memory", |plan| {
+        // A list of texts of no bytes, where the tokenizer's tokens are.
+        plan.tokenizer = [vec![2, 0], vec![0x80, 0x80, 0x80, 0x08], vec![0; 16 << 20]].concat();
+    }),
+];
+
+#[test]
+fn a_refusal_takes_a_second_and_little_memory() {
+    let folder = scratch("hostile-plans");
+    let good = plan(&folder, &[]);
+    let path = folder.join("hostile.ixp");
+    std::fs::write(&path, file::encode(&good).unwrap()).unwrap();
+    let base = run(&path);
+    assert_eq!(base.code, Some(0), "{}", base.stderr);
+    for (name, expected, change) in REFUSED {
+        let mut hostile = good.clone();
+        change(&mut hostile);
+        let bytes = file::encode(&hostile).unwrap();
+        std::fs::write(&path, &bytes).unwrap();
+        let taken = run(&path);
+        println!(
+            "{name}: {} KiB of plan, {} KiB, {:?}: {}",
+            bytes.len() >> 10,
+            taken.peak_kib,
+            taken.processor,
+            taken.stderr.trim()
+        );
+        assert_eq!(taken.code, Some(65), "{name}: {}", taken.stderr);
+        assert!(taken.stderr.contains(expected), "{name}: {}", taken.stderr);
+        assert!(taken.stderr.len() < 1000, "{name}: {} bytes of error", taken.stderr.len());
+        assert!(taken.processor < base.processor + SECOND, "{name}: {:?} of {:?}", taken.processor, base.processor);
+        let allowed = base.peak_kib + KIB + (bytes.len() * file::MEMORY_PER_BYTE) as u64 / 1024;
+        assert!(taken.peak_kib < allowed, "{name}: {} KiB, {allowed} allowed", taken.peak_kib);
+    }
+}
+
+/// What `ixc` makes itself is far from every limit, so that a model may be thirty times as deep as the deepest known one.
+#[test]
+fn plans_of_models_are_far_from_the_limits() {
+    let folder = scratch("modest-plans");
+    let good = plan(&folder, &[]);
+    let bytes = file::encode(&good).unwrap();
+    println!(
+        "{} bytes; {} steps, {} tasks, {} kernels, {} weights, {} buffers of {} layers",
+        bytes.len(),
+        good.steps.len(),
+        good.steps.iter().map(|step| if let Step::Run { tasks } = step { tasks.len() } else { 0 }).sum::<usize>(),
+        good.kernels.len(),
+        good.weights.len(),
+        good.buffers.len(),
+        good.states.len()
+    );
+    let mut deep: Vec<(&str, usize, usize)> = Vec::new();
+    let layers = good.states.len();
+    deep.push(("steps", good.steps.len(), 32));
+    deep.push(("weights", good.weights.len(), 32));
+    deep.push(("buffers", good.buffers.len(), 40));
+    for (what, found, most) in deep {
+        assert!(found <= most * layers / 2 + 20, "{what}: {found} of {layers} layers");
+    }
+    // Their parts take far less than sixteen times their bytes, so that plans of any size are read: the slack is used up here.
+    let mut many = good.clone();
+    many.kernels = good.kernels.iter().cycle().take(50 * good.kernels.len()).cloned().collect();
+    many.steps = good.steps.iter().cycle().take(500 * good.steps.len()).cloned().collect();
+    many.weights = good.weights.iter().cycle().take(500 * good.weights.len()).cloned().collect();
+    let bytes = file::encode(&many).unwrap();
+    assert!(bytes.len() * 16 > 40 * file::decode::SLACK, "{}", bytes.len());
+    assert_eq!(file::decode(&bytes).unwrap().kernels.len(), many.kernels.len());
+    let mut spec = ixc::compile::decode_tokenizer(&good.tokenizer).unwrap();
+    spec.tokens = spec.tokens.iter().cycle().take(100 * spec.tokens.len()).cloned().collect();
+    spec.merges = spec.merges.iter().cycle().take(200 * spec.merges.len()).cloned().collect();
+    let tokenizer = ixc::compile::encode_tokenizer(&spec).unwrap();
+    assert_eq!(ixc::compile::decode_tokenizer(&tokenizer).unwrap(), spec);
+}
+
+/// The checks of groups of experts: each prediction looked at all later windows, each task at all before it.
+#[test]
+fn checking_groups_takes_time_in_proportion_to_the_plan() {
+    let folder = scratch("hostile-groups");
+    let good = plan(&folder, &["--memory", "101MiB"]);
+    let path = folder.join("hostile.ixp");
+    let taken = |plan: &Plan<Kernel>| {
+        std::fs::write(&path, file::encode(plan).unwrap()).unwrap();
+        run(&path)
+    };
+    let base = taken(&good);
+    assert_eq!(base.code, Some(0), "{}", base.stderr);
+    let request = good.steps.iter().position(|step| matches!(step, Step::Request { .. })).unwrap();
+    let release = good.steps.iter().position(|step| matches!(step, Step::Release { .. })).unwrap();
+    let window: Vec<Step> = good.steps[request..=release].to_vec();
+    let Some(&Step::Bucket { ids, .. }) = good.steps.iter().find(|step| matches!(step, Step::Bucket { .. })) else {
+        panic!("a model with experts has routings")
+    };
+
+    // As many predictions before as many windows as there may be.
+    let mut predicts = good.clone();
+    let small = |step: &Step| match step {
+        Step::Run { tasks } => {
+            Step::Run { tasks: tasks.iter().filter(|task| task.label.contains("exps")).cloned().collect() }
+        }
+        other => other.clone(),
+    };
+    let windows: Vec<Step> =
+        std::iter::repeat_n(window.iter().filter(|step| !matches!(step, Step::Predict { .. })).map(small), 4000)
+            .flatten()
+            .collect();
+    let predict = Step::Predict { group: 1, ids, first: 0, count: 1 };
+    predicts.steps.splice(request..request, std::iter::repeat_n(predict, 8000).chain(windows));
+    let many = taken(&predicts);
+    println!("predictions: {:?}, {:?}: {}", base.processor, many.processor, many.stderr.trim());
+    assert!(many.processor < base.processor + SECOND, "{:?}", many.processor);
+
+    // Tasks of two stages in a window, each writing a buffer of its own.
+    let mut tasks = good.clone();
+    let at = (request..release).find(|&i| matches!(&good.steps[i], Step::Run { tasks } if !tasks.is_empty())).unwrap();
+    let Step::Run { tasks: run } = &good.steps[at] else { panic!("{:?}", good.steps[at]) };
+    let mut task = run[0].clone();
+    task.columns = 0;
+    let run: Vec<Step> = (0..2)
+        .map(|_| {
+            let buffer = zeros(&mut tasks, 16);
+            let mut task = task.clone();
+            let kernel = &good.kernels[task.variants[0].kernel.0 as usize];
+            for (arg, parameter) in task.args.iter_mut().zip(&kernel.buffers) {
+                if matches!(parameter.kind, ixc::ir::kernel::BufferKind::Write | ixc::ir::kernel::BufferKind::ReadWrite)
+                {
+                    arg.source = ixc::ir::plan::Source::Arena(buffer);
+                }
+            }
+            Step::Run { tasks: vec![task; 40_000] }
+        })
+        .collect();
+    tasks.steps.splice(at + 1..at + 1, run);
+    let many = taken(&tasks);
+    println!("tasks: {:?}: {}", many.processor, many.stderr.trim());
+    assert!(many.processor < base.processor + 2 * SECOND, "{:?}", many.processor);
+}
+
+/// Ends a command of which `until` appeared on standard error, by Ctrl-C.
+fn interrupted(mut command: std::process::Command, until: impl Fn(&str) -> bool, out: bool) -> (Option<i32>, String) {
+    use std::io::Read;
+    use std::os::unix::process::CommandExt;
+    use std::process::Stdio;
+    let limit = libc::rlimit { rlim_cur: 60, rlim_max: 60 };
+    // SAFETY: between fork and exec only setrlimit is called, which is async-signal-safe and reads a value that the closure owns.
+    unsafe {
+        command.pre_exec(move || match libc::setrlimit(libc::RLIMIT_CPU, &limit) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        });
+    }
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (mut stdout, mut stderr) = (child.stdout.take().unwrap(), child.stderr.take().unwrap());
+    let (mut said, mut byte) = (String::new(), [0]);
+    let from: &mut dyn Read = if out { &mut stdout } else { &mut stderr };
+    while !until(&said) && from.read(&mut byte).unwrap() == 1 {
+        said.push(char::from(byte[0]));
+    }
+    assert!(until(&said), "{said}");
+    // SAFETY: the child is ours and was not waited for.
+    assert_eq!(unsafe { libc::kill(libc::pid_t::try_from(child.id()).unwrap(), libc::SIGINT) }, 0);
+    let status = child.wait().unwrap();
+    stdout.read_to_string(&mut said).unwrap();
+    (status.code(), said)
+}
+
+/// Adds a loop of 2^40 rounds to a kernel: it verifies, and does not end.
+fn spin(kernel: &mut Kernel) {
+    let var = VarId(kernel.vars.len() as u32);
+    kernel.vars.push("spin".into());
+    kernel.body.push(Stmt::For(For { var, trip: Affine::constant(1 << 40), carries: vec![], body: vec![] }));
+}
+
+fn write(folder: &Path, plan: &Plan<Kernel>) -> PathBuf {
+    let path = folder.join("spins.ixp");
+    std::fs::write(&path, file::encode(plan).unwrap()).unwrap();
+    path
+}
+
+#[test]
+fn the_first_ctrl_c_ends_a_prompt_that_does_not_end() {
+    let folder = scratch("spins");
+    let mut hostile = plan(&folder, &[]);
+    hostile.kernels.iter_mut().for_each(spin);
+    let mut command = ixc(["run", "-p", "The borrow checker", "-n", "4", "--stats", "--emulate"]);
+    command.arg(write(&folder, &hostile));
+    // It was loaded, so that it computes now or soon.
+    let (code, said) = interrupted(command, |said| said.contains("emulated\n"), false);
+    assert_eq!(code, Some(130), "{said}");
+}
+
+#[test]
+fn the_first_ctrl_c_ends_a_token_that_does_not_end() {
+    let folder = scratch("spins-later");
+    let mut hostile = plan(&folder, &[]);
+    // A kernel for one row that is used by tasks over tokens alone: not by those that make the prompt's logits.
+    let rows: Vec<_> = hostile
+        .steps
+        .iter()
+        .flat_map(|step| if let Step::Run { tasks } = step { &tasks[..] } else { &[] })
+        .map(|task| (task.rows, task.variants.iter().map(|v| (v.up_to_rows, v.kernel)).collect::<Vec<_>>()))
+        .collect();
+    let elsewhere = |kernel| {
+        rows.iter().any(|(axis, variants)| {
+            variants.iter().any(|&(up_to, k)| k == kernel && (*axis != ixc::ir::plan::RowAxis::Tokens || up_to != 1))
+        })
+    };
+    let kernel = rows.iter().flat_map(|(_, variants)| variants).map(|&(_, kernel)| kernel).find(|k| !elsewhere(*k));
+    let kernel = kernel.expect("a kernel for single tokens");
+    spin(&mut hostile.kernels[kernel.0 as usize]);
+    let mut command = ixc(["run", "-p", "The borrow checker", "-n", "4", "--temp", "0", "--emulate"]);
+    command.arg(write(&folder, &hostile));
+    // One token came; the next never does.
+    let (code, said) = interrupted(command, |said| !said.is_empty(), true);
+    assert_eq!(code, Some(130), "{said}");
+}
+
+/// A model of 12 GiB of holes: packing it takes many seconds, of which the first moments will do.
+#[test]
+fn the_first_ctrl_c_ends_compiling() {
+    let folder = scratch("interrupted-compile");
+    let model = folder.join("holes.gguf");
+    crate::support::holes::write(&model);
+    let mut command = ixc(["compile", "--target", "avx2", "-o"]);
+    let plan = folder.join("holes.ixp");
+    command.arg(&plan).arg(&model);
+    let mut child = command.spawn().unwrap();
+    let part = folder.join(".holes.ixp.part");
+    while !part.exists() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before it packed");
+        std::thread::yield_now();
+    }
+    // SAFETY: the child is ours and was not waited for.
+    assert_eq!(unsafe { libc::kill(libc::pid_t::try_from(child.id()).unwrap(), libc::SIGINT) }, 0);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(!plan.exists() && part.exists());
+}

@@ -1,0 +1,39 @@
+//! Tests of the whole: the program as its users run it, and the library from a model file to logits. One test program, which is linked once.
+//!
+//! ```text
+//! cargo test --test whole              all of them
+//! cargo test --test whole golden::     those of golden.rs
+//! ```
+
+mod budget;
+mod commands;
+mod converse;
+mod dataflow;
+mod deferral;
+mod demo;
+mod engine_trace;
+mod facts;
+mod faults;
+mod foreign_files;
+mod golden;
+mod help;
+mod hostile_plans;
+mod kernel_command;
+mod kernel_replay;
+mod made_models;
+mod malformed;
+mod moved_plans;
+mod outputs;
+mod prompting;
+mod real_shapes;
+mod recurrent;
+mod reference;
+mod run;
+mod simulate;
+mod support;
+mod terminal;
+#[allow(dead_code, reason = "the runtime's tests use the rest of it")]
+#[path = "../../runtime/tests/tiny/mod.rs"]
+mod tiny;
+mod trace;
+mod usage;

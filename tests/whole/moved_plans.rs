@@ -1,0 +1,165 @@
+//! Plans that were moved: with their model file beside them, with one that is named, or with none, where they hold all weights.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::support::{demo_model, ixc, read_npy, scratch, stderr, stdout};
+
+/// A folder with the demo model, its plan, and logits from before they were moved.
+struct Moved {
+    folder: PathBuf,
+    expected: Vec<f32>,
+}
+
+/// Logits of a model or plan.
+fn logits(model: &Path, more: &[&str]) -> Vec<f32> {
+    let out = model.with_extension("npy");
+    let mut command = ixc(["logits", "--tokens", "1,2,3", "-t", "2", "-o"]);
+    command.arg(&out).arg(model).args(more);
+    stdout(command);
+    let logits = read_npy(&out).1;
+    fs::remove_file(out).unwrap();
+    logits
+}
+
+/// What is said where logits cannot be had, and the exit status.
+fn refused(plan: &Path, more: &[&str]) -> (Option<i32>, String) {
+    let mut command = ixc(["logits", "--tokens", "1", "-o"]);
+    command.arg(plan.with_extension("npy")).arg(plan).args(more);
+    let output = command.output().unwrap();
+    (output.status.code(), stderr(&output))
+}
+
+impl Moved {
+    /// Compiles with these arguments in one folder, and moves plan and model to another.
+    fn new(name: &str, arguments: &[&str]) -> Moved {
+        let folder = scratch(name);
+        let (from, to) = (folder.join("from"), folder.join("to"));
+        fs::create_dir(&from).unwrap();
+        fs::copy(demo_model(), from.join("model.gguf")).unwrap();
+        let mut command = ixc(["compile", "-o"]);
+        command.arg(from.join("model.ixp")).arg(from.join("model.gguf")).args(arguments);
+        stdout(command);
+        let expected = logits(&from.join("model.ixp"), &[]);
+        fs::rename(&from, &to).unwrap();
+        Moved { folder: to, expected }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.join(name)
+    }
+}
+
+fn same(found: &[f32], expected: &[f32]) -> bool {
+    found.len() == expected.len() && found.iter().zip(expected).all(|(a, b)| a.to_bits() == b.to_bits())
+}
+
+#[test]
+fn a_plan_finds_its_model_beside_it_or_where_it_is_said() {
+    let moved = Moved::new("moved_beside", &["--no-weights"]);
+    let plan = moved.path("model.ixp");
+    assert!(same(&logits(&plan, &[]), &moved.expected), "beside the plan");
+    // Streamed experts, too.
+    let mut command = ixc(["run", "-p", "The", "-n", "2", "--temp", "0", "--memory", "200MiB"]);
+    command.arg(&plan);
+    assert!(!stdout(command).is_empty());
+
+    let elsewhere = moved.path("elsewhere.gguf");
+    fs::rename(moved.path("model.gguf"), &elsewhere).unwrap();
+    let (status, said) = refused(&plan, &[]);
+    assert!(status == Some(66) && said.contains("nor one called model.gguf beside the plan; --model FILE"), "{said}");
+    let named = ["--model", elsewhere.to_str().unwrap()];
+    assert!(same(&logits(&plan, &named), &moved.expected), "named");
+
+    // Another model of that name, beside the plan or named, is refused with what is different.
+    let mut bytes = fs::read(&elsewhere).unwrap();
+    bytes.push(0);
+    fs::write(moved.path("model.gguf"), &bytes).unwrap();
+    let (status, said) = refused(&plan, &[]);
+    assert!(status == Some(65) && said.contains("its length is"), "{said}");
+    let at = bytes.windows(7).position(|word| word == b"general").unwrap();
+    bytes.pop();
+    bytes[at + 8] ^= 1;
+    fs::write(moved.path("model.gguf"), &bytes).unwrap();
+    let (status, said) = refused(&plan, &[]);
+    assert!(status == Some(65) && said.contains("the checksum of its header is"), "{said}");
+    assert!(same(&logits(&plan, &named), &moved.expected), "named, beside a wrong one");
+    // A model file of a model makes no sense.
+    let (status, said) = refused(&elsewhere, &named);
+    assert!(status == Some(2) && said.contains("is a model itself"), "{said}");
+}
+
+#[test]
+fn the_file_that_a_plan_names_is_passed_over_where_the_one_beside_it_is_the_right_one() {
+    let folder = scratch("moved_both");
+    let (model, plan) = (folder.join("model.gguf"), folder.join("plans/model.ixp"));
+    fs::create_dir(folder.join("plans")).unwrap();
+    fs::copy(demo_model(), &model).unwrap();
+    let mut command = ixc(["compile", "--no-weights", "-o"]);
+    command.arg(&plan).arg(&model);
+    stdout(command);
+    let expected = logits(&plan, &[]);
+    fs::rename(&model, folder.join("plans/model.gguf")).unwrap();
+    fs::write(&model, b"GGUF, another one").unwrap();
+    assert!(same(&logits(&plan, &[]), &expected));
+}
+
+#[test]
+fn all_files_of_a_split_model_are_found() {
+    let folder = scratch("moved_split");
+    let (from, to) = (folder.join("from"), folder.join("to"));
+    fs::create_dir(&from).unwrap();
+    let shards = crate::support::split::split(&from.join("part"), &ixc::demo::open().unwrap());
+    let mut command = ixc(["compile", "--no-weights", "-o"]);
+    command.arg(from.join("model.ixp")).arg(&shards[0]);
+    let said = stdout(command);
+    assert!(said.contains(&format!("needs the {} model files", shards.len())), "{said}");
+    let expected = logits(&from.join("model.ixp"), &[]);
+    fs::rename(&from, &to).unwrap();
+    assert!(same(&logits(&to.join("model.ixp"), &[]), &expected), "beside the plan");
+    fs::create_dir(folder.join("plan")).unwrap();
+    let plan = folder.join("plan/model.ixp");
+    fs::rename(to.join("model.ixp"), &plan).unwrap();
+    assert_eq!(refused(&plan, &[]).0, Some(66));
+    // Any of them names all.
+    let last = to.join(shards.last().unwrap().file_name().unwrap());
+    assert!(same(&logits(&plan, &["--model", last.to_str().unwrap()]), &expected), "named");
+    let demo = demo_model();
+    let (status, said) = refused(&plan, &["--model", demo.to_str().unwrap()]);
+    assert!(status == Some(2) && said.contains("made from 2"), "{said}");
+}
+
+#[test]
+fn a_plan_that_holds_all_weights_needs_no_model_file() {
+    // Packed weights, weights as in the model file, and experts in blocks.
+    for (name, arguments) in [
+        ("packed", &["--target", "native"][..]),
+        ("as_in_the_file", &["--target", "portable"]),
+        ("blocks", &["--memory", "1MiB"]),
+        ("not_packed", &["--no-pack"]),
+    ] {
+        let moved = Moved::new(&format!("moved_whole_{name}"), &[arguments, &["--self-contained"]].concat());
+        fs::remove_file(moved.path("model.gguf")).unwrap();
+        let plan = moved.path("model.ixp");
+        assert!(same(&logits(&plan, &[]), &moved.expected), "{name}");
+        let without = Moved::new(&format!("moved_part_{name}"), arguments);
+        assert!(same(&without.expected, &moved.expected), "{name}: other bits than with the model file");
+        let mut command = ixc(["inspect"]);
+        command.arg(&plan);
+        let shown = stdout(command);
+        assert!(shown.contains("model file    none: all weights are in the plan"), "{shown}");
+    }
+    let moved = Moved::new("moved_whole", &["--self-contained", "--memory", "1MiB"]);
+    fs::remove_file(moved.path("model.gguf")).unwrap();
+    let plan = moved.path("model.ixp");
+    // Streamed from the plan alone.
+    let mut command = ixc(["run", "-p", "The", "-n", "4", "--temp", "0", "--memory", "200MiB"]);
+    command.arg(&plan);
+    assert!(!stdout(command).is_empty());
+    // One flipped byte in what was copied is found.
+    let mut bytes = fs::read(&plan).unwrap();
+    let end = bytes.len() - 8192;
+    bytes[end] ^= 1;
+    fs::write(&plan, &bytes).unwrap();
+    assert_eq!(refused(&plan, &[]).0, Some(65));
+}

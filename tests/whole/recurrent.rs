@@ -1,0 +1,413 @@
+//! States of every kind in models that are made here, from a graph's text and random weights: linear attention, whose state cannot be cut, beside
+//! attention, over all positions or the last ones, with experts, in memory and streamed. Compiled logits against the reference interpreter's, on every target;
+//! steps of every length, threads, and going back against each other.
+
+use std::path::Path;
+
+use crate::support::steps::{feed, nmse, run, same_bits};
+use ixc::compile::{Options, compile};
+use ixc::frontend::arch;
+use ixc::frontend::gguf::Gguf;
+use ixc::frontend::gguf::write::GgufWriter;
+use ixc::frontend::tokenizer::TokenizerSpec;
+use ixc::ir::graph::attrs::RopeScaling;
+use ixc::ir::graph::parse::parse;
+use ixc::ir::graph::random::{Rng, weight_bytes};
+use ixc::ir::graph::{Module, Place};
+use ixc::model::Model;
+use ixc::runtime::engine::{self, BackendKind, Engine};
+use ixc::runtime::states::SNAPSHOTS;
+use ixc::runtime::stream::store::Config;
+use ixc::targets::Target;
+
+const VOCABULARY: u64 = 96;
+const CONTEXT: u64 = 128;
+const MAX_TOKENS: u32 = 40;
+/// More than two long steps, more than two attention blocks of 32 positions; more than memory holds of a window.
+const TOKENS: usize = 110;
+/// Emulated code is slow.
+const EMULATED_TOKENS: usize = 43;
+/// As in `made_models.rs`, for models in floats: f32 sums and f16 keys and values.
+const BOUND: f64 = 1e-6;
+/// Of the experts' blocks: too little for those of a layer.
+const EXPERT_BUDGET: u64 = 1 << 20;
+
+/// What a layer mixes tokens by.
+enum Mixer {
+    /// `delta_net` behind `short_conv`s; how value heads take key heads.
+    Delta(&'static str),
+    /// Over so many positions, or all.
+    Attention(Option<u64>),
+}
+
+const LAYERS: [Mixer; 3] = [Mixer::Delta("grouped"), Mixer::Attention(None), Mixer::Delta("interleaved")];
+/// The second window ends inside a block of attention, before a step's first token.
+const WINDOWS: [Mixer; 3] = [Mixer::Attention(Some(8)), Mixer::Attention(None), Mixer::Attention(Some(41))];
+
+/// A graph's text, as it grows.
+#[derive(Default)]
+struct Text {
+    declarations: String,
+    ops: String,
+}
+
+impl Text {
+    fn op(&mut self, line: impl AsRef<str>) {
+        self.ops += &format!("  {}\n", line.as_ref());
+    }
+
+    fn weight(&mut self, name: &str, format: &str, shape: &[u64]) {
+        self.declarations += &format!("weight @{name} : {format}{shape:?}\n");
+    }
+
+    /// `%y = x * w'` for a new weight of the value's name.
+    fn product(&mut self, y: &str, x: &str, format: &str, [n, k]: [u64; 2]) {
+        self.weight(y, format, &[n, k]);
+        self.op(format!("%{y}.w = dequantise @{y}"));
+        self.op(format!("%{y} = matmul %{x}, %{y}.w"));
+    }
+
+    fn delta(&mut self, i: usize, keys: &str) {
+        // Two key heads, four value heads.
+        for (part, width) in [("q", 128), ("k", 128), ("v", 128)] {
+            self.product(
+                &format!("{part}{i}"),
+                &format!("h{i}"),
+                if part == "v" { "q8_0" } else { "q4_k" },
+                [width, 256],
+            );
+            self.weight(&format!("{part}{i}.conv"), "f32", &[width, 4]);
+            self.declarations += &format!("state @conv.{part}{i} : recurrent f32[3, {width}]\n");
+            self.op(format!("%{part}{i}.s = state.begin @conv.{part}{i}"));
+            self.op(format!("%{part}{i}.c, %{part}{i}.n = short_conv %{part}{i}.s, %{part}{i}, @{part}{i}.conv"));
+            self.op(format!("%{part}{i}.a = silu %{part}{i}.c"));
+        }
+        for (part, heads) in [("q", 2), ("k", 2), ("v", 4)] {
+            self.op(format!("%{part}{i}.h = split_heads %{part}{i}.a {{heads = {heads}}}"));
+        }
+        for part in ["alpha", "beta"] {
+            self.product(&format!("{part}{i}"), &format!("h{i}"), "f32", [4, 256]);
+        }
+        self.weight(&format!("a{i}"), "f32", &[4]);
+        self.weight(&format!("dt{i}"), "f32", &[4]);
+        self.weight(&format!("norm.y{i}"), "f32", &[32]);
+        self.declarations += &format!("state @ssm.{i} : recurrent f32[4, 64, 32] {{rollback = snapshot}}\n");
+        self.op(format!("%s{i} = state.begin @ssm.{i}"));
+        self.op(format!(
+            "%y{i}, %n{i} = delta_net %s{i}, %q{i}.h, %k{i}.h, %v{i}.h, %alpha{i}, %beta{i}, @a{i}, @dt{i} {{keys = {keys}, eps = 1e-6}}"
+        ));
+        self.op(format!("%y{i}.r = rms_norm %y{i}, @norm.y{i} {{eps = 1e-6}}"));
+        self.op(format!("%y{i}.m = merge_heads %y{i}.r"));
+        self.product(&format!("z{i}"), &format!("h{i}"), "q4_k", [128, 256]);
+        self.op(format!("%z{i}.a = silu %z{i}"));
+        self.op(format!("%mixed{i} = mul %y{i}.m, %z{i}.a"));
+        self.product(&format!("o{i}"), &format!("mixed{i}"), "q8_0", [256, 128]);
+    }
+
+    fn attention(&mut self, i: usize, window: Option<u64>) {
+        let rope = "base = 10000.0, dims = 32, style = neox, scaling = none, factor = 1.0, original_context = 0, \
+                    beta_fast = 32.0, beta_slow = 1.0, attn_factor = 1.0";
+        for (part, heads) in [("q", 4), ("k", 2), ("v", 2)] {
+            self.product(&format!("{part}{i}"), &format!("h{i}"), "q4_k", [heads * 64, 256]);
+            self.op(format!("%{part}{i}.h = split_heads %{part}{i} {{heads = {heads}}}"));
+        }
+        for part in ["q", "k"] {
+            self.op(format!("%{part}{i}.t = rope %{part}{i}.h, %pos, _ {{{rope}}}"));
+        }
+        let window = window.map_or(String::new(), |window| format!(" {{window = {window}}}"));
+        self.declarations += &format!("state @kv.{i} : paged f16[2, S, 64], f16[2, S, 64]{window}\n");
+        self.op(format!("%s{i} = state.begin @kv.{i}"));
+        self.op(format!("%n{i} = kv.append %s{i}, %k{i}.t, %v{i}.h, %pos"));
+        self.op(format!("%y{i}, %m{i} = attention %q{i}.t, %n{i}, %pos {{scale = 0.125}}"));
+        self.op(format!("%mixed{i} = merge_heads %y{i}"));
+        self.product(&format!("o{i}"), &format!("mixed{i}"), "q4_k", [256, 256]);
+    }
+
+    fn experts(&mut self, i: usize, used: u64) {
+        self.weight(&format!("norm.f{i}"), "f32", &[256]);
+        self.op(format!("%f{i} = rms_norm %r{i}, @norm.f{i} {{eps = 1e-6}}"));
+        self.product(&format!("router{i}"), &format!("f{i}"), "f32", [8, 256]);
+        self.op(format!(
+            "%ids{i}, %p{i} = route %router{i} {{top_k = {used}, score = softmax, normalise = true, scale = 1.0}}"
+        ));
+        let mut product = |part: &str, x: &str| {
+            self.weight(&format!("{part}{i}.exps"), "q4_k", &[8, 256, 256]);
+            self.op(format!("%{part}{i}.w = dequantise @{part}{i}.exps"));
+            self.op(format!("%{part}{i}.e = expert.matmul %{x}, %ids{i}, %{part}{i}.w"));
+        };
+        product("gate", &format!("f{i}"));
+        product("up", &format!("f{i}"));
+        self.op(format!("%gate{i}.a = silu %gate{i}.e"));
+        self.op(format!("%inner{i} = mul %gate{i}.a, %up{i}.e"));
+        self.weight(&format!("down{i}.exps"), "q4_k", &[8, 256, 256]);
+        self.op(format!("%down{i}.w = dequantise @down{i}.exps"));
+        self.op(format!("%down{i}.e = expert.matmul %inner{i}, %ids{i}, %down{i}.w"));
+        self.op(format!("%sum{i} = expert.combine %down{i}.e, %p{i}"));
+        self.op(format!("%x{} = add %r{i}, %sum{i}", i + 1));
+    }
+
+    /// `used` experts of eight for each token.
+    fn module(layers: &[Mixer], used: u64) -> Module {
+        let mut text = Text::default();
+        text.weight("embedding", "f16", &[VOCABULARY, 256]);
+        text.op("%x0 = embed %ids, @embedding");
+        for (i, mixer) in layers.iter().enumerate() {
+            text.weight(&format!("norm.h{i}"), "f32", &[256]);
+            text.op(format!("%h{i} = rms_norm %x{i}, @norm.h{i} {{eps = 1e-6}}"));
+            match mixer {
+                Mixer::Delta(keys) => text.delta(i, keys),
+                Mixer::Attention(window) => text.attention(i, *window),
+            }
+            text.op(format!("%r{i} = add %x{i}, %o{i}"));
+            text.experts(i, used);
+        }
+        text.weight("norm.out", "f32", &[256]);
+        text.op(format!("%last = take_rows %x{}, %rows", layers.len()));
+        text.op("%normed = rms_norm %last, @norm.out {eps = 1e-6}");
+        text.product("logits", "normed", "q8_0", [VOCABULARY, 256]);
+        let Text { declarations, ops } = text;
+        let text = format!(
+            "{declarations}func @step(%ids: i32[T], %pos: i32[T], %rows: i32[L]) -> (f32[L, {VOCABULARY}]) {{\n{ops}  return %logits\n}}"
+        );
+        parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+    }
+}
+
+/// The same graph with its matrices in f16: what is left of rounding is f32 sums and the f16 keys and values.
+fn in_floats(module: Module) -> Module {
+    let text = module.to_string().replace(" : q4_k[", " : f16[").replace(" : q8_0[", " : f16[");
+    parse(&text).unwrap()
+}
+
+/// The model of a graph, with random weights in a file.
+fn model(name: &str, mut module: Module) -> Model {
+    let mut rng = Rng::new(17);
+    let mut writer = GgufWriter::new().key("general.architecture", "made");
+    for weight in &module.weights {
+        let elements = weight.shape.iter().product::<u64>() as usize;
+        let vector = |middle: f32, rng: &mut Rng| -> Vec<u8> {
+            (0..elements).flat_map(|_| (middle + rng.signed() / 4.0).to_le_bytes()).collect()
+        };
+        let bytes = match weight.name.as_str() {
+            name if name.starts_with("norm.") => vector(1.0, &mut rng),
+            // Decays from 0.3 to 0.9 of what there was.
+            name if name.starts_with('a') && weight.shape.len() == 1 => vector(-0.5, &mut rng),
+            name if name.starts_with("dt") => vector(0.0, &mut rng),
+            name if name.ends_with(".conv") => vector(0.25, &mut rng),
+            _ => weight_bytes(&mut rng, weight.format, elements),
+        };
+        let dims: Vec<u64> = weight.shape.iter().rev().copied().collect();
+        writer = writer.tensor(&weight.name, weight.format.row().gguf_id.unwrap(), &dims, bytes);
+    }
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("recurrent_{name}.gguf"));
+    std::fs::write(&path, writer.finish()).unwrap();
+    let gguf = Gguf::open(&path).unwrap();
+    for weight in &mut module.weights {
+        let offset = gguf.require_tensor(&weight.name).unwrap().offset();
+        weight.place = Some(Place { file: 0, offset });
+    }
+    let rope = arch::Rope {
+        base: 1e4,
+        dims: 0,
+        scaling: RopeScaling::None,
+        factor: 1.0,
+        original_context: CONTEXT,
+        beta_fast: 32.0,
+        beta_slow: 1.0,
+        attn_factor: 1.0,
+    };
+    let hyper = arch::Hyper {
+        architecture: "made".to_owned(),
+        context_length: CONTEXT,
+        embedding_length: 256,
+        vocabulary: VOCABULARY,
+        norm_eps: 1e-6,
+        rope,
+        layers: Vec::new(),
+    };
+    Model { gguf, arch: arch::Model { hyper, module }, vocabulary: TokenizerSpec::default() }
+}
+
+fn tokens(count: usize) -> Vec<u32> {
+    (0..count as u64).map(|i| ((i * i * 7 + i * 3 + 1) % VOCABULARY) as u32).collect()
+}
+
+fn load(model: &Model, options: &Options, threads: usize, budget: u64) -> Engine {
+    let plan = compile(model, options).unwrap().plan;
+    let backend = if options.target.is_none_or(|target| target.missing().is_empty()) {
+        BackendKind::Native
+    } else {
+        BackendKind::Emulated
+    };
+    let stream = Config { budget, ..Config::default() };
+    let options = engine::Options { threads: Some(threads), backend, stream, ..engine::Options::default() };
+    Engine::load(plan, Path::new(""), &options).unwrap()
+}
+
+fn options(target: Target) -> Options {
+    Options { target: Some(target), max_tokens: MAX_TOKENS, ..Options::default() }
+}
+
+/// On every target: near the interpreter, whatever the steps and threads. Its tokens go to all experts: where two score nearly the same, rounding would
+/// decide which is taken.
+fn check(name: &str, model: &Model) {
+    let tokens = tokens(TOKENS);
+    let exact = model.exact_logits(&tokens).unwrap();
+    assert!(exact.iter().all(|x| x.is_finite()));
+    let mut of_avx2 = Vec::new();
+    for target in [Target::AVX2, Target::PORTABLE, Target::AVX512, Target::AMX] {
+        let native = target.missing().is_empty();
+        let count = if native { TOKENS } else { EMULATED_TOKENS };
+        let (tokens, exact) = (&tokens[..count], &exact[..count * VOCABULARY as usize]);
+        let mut engine = load(model, &options(target), if native { 3 } else { 2 }, 0);
+        let logits = run(&mut engine, tokens, |_| MAX_TOKENS as usize);
+        let error = nmse(&logits, exact);
+        println!("{name}: {} {}: {error:e}", target.name(), if native { "native" } else { "emulated" });
+        assert!(error <= BOUND, "{name}: {}: {error:e} > {BOUND:e}", target.name());
+        if native {
+            for threads in [1, 2] {
+                engine.use_threads(threads).unwrap();
+                let again = run(&mut engine, tokens, |_| MAX_TOKENS as usize);
+                assert!(same_bits(&again, &logits), "{name}: {}: other bits with {threads} threads", target.name());
+            }
+            let lengths = [1, 5, 2, 33, 7];
+            for (how, found) in [
+                ("one by one", run(&mut engine, tokens, |_| 1)),
+                ("in mixed steps", run(&mut engine, tokens, |step| lengths[step % lengths.len()])),
+            ] {
+                let error = nmse(&found, exact);
+                assert!(error <= BOUND, "{name}: {} {how}: {error:e} > {BOUND:e}", target.name());
+            }
+        }
+        match target {
+            Target::AVX2 => of_avx2 = logits,
+            Target::PORTABLE => {
+                assert!(same_bits(&logits, &of_avx2[..logits.len()]), "{name}: portable has other bits")
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn linear_attention_is_the_interpreters_on_every_target() {
+    check("delta", &model("targets", in_floats(Text::module(&LAYERS, 8))));
+}
+
+#[test]
+fn windows_are_the_interpreters_on_every_target() {
+    check("windows", &model("windows", in_floats(Text::module(&WINDOWS, 8))));
+}
+
+/// Memory holds the last positions alone, whatever the context: what is dropped changes no bit, and what was dropped is gone.
+#[test]
+fn of_a_window_no_more_is_held_than_it_needs() {
+    let model = model("held", Text::module(&WINDOWS, 2));
+    let tokens = tokens(TOKENS);
+    let compiled = |max_tokens: u32| Options { max_tokens, ..options(Target::AVX2) };
+    let states = compile(&model, &compiled(16)).unwrap().plan.states;
+    let held = |state: usize, max_tokens: u32| states[state].held(1 << 20, max_tokens);
+    assert_eq!([held(0, 16), held(1, 16), held(2, 16)], [64, 1 << 20, 96]);
+    let [per_position, other] = [1, 0].map(|state: usize| states[state].fixed_and_position_bytes(16));
+    assert_eq!((per_position, other), ((0, 2 * 2 * 64 * 2), (64 * 2 * 2 * 64 * 2, 0)));
+
+    // With steps as long as the context nothing is ever dropped.
+    let mut all = load(&model, &compiled(CONTEXT as u32), 2, 0);
+    let mut engine = load(&model, &compiled(16), 2, 0);
+    let lengths = [16, 1, 7, 16, 16, 3];
+    for length in [&lengths[..], &[1]] {
+        let expected = run(&mut all, &tokens, |step| length[step % length.len()]);
+        let found = run(&mut engine, &tokens, |step| length[step % length.len()]);
+        assert!(same_bits(&found, &expected), "steps of {length:?}: other bits");
+    }
+
+    // One by one to 110, the states begin at 64 and 32: a token at 72 has its 8 and its 41 positions there.
+    assert!(!engine.cut_anywhere() && !all.cut_anywhere());
+    assert_eq!([110, 72, 71, 1].map(|wanted| engine.reach(wanted)), [110, 72, 0, 0]);
+    assert_eq!(all.reach(1), 1);
+    let expected = run(&mut all, &tokens, |_| 1);
+    for (wanted, left) in [(105, 105), (72, 72), (60, 0)] {
+        assert_eq!(engine.truncate(wanted), left);
+        let left = left as usize;
+        // Other tokens leave nothing behind.
+        feed(&mut engine, &[5, 6, 7], |_| 3);
+        assert_eq!(engine.truncate(left as u32), left as u32);
+        let found = feed(&mut engine, &tokens[left..], |_| 1);
+        assert!(same_bits(&found, &expected[left * VOCABULARY as usize..]), "from {left} on: other bits");
+    }
+}
+
+#[test]
+fn streamed_experts_change_no_bit() {
+    let model = model("streamed", Text::module(&LAYERS, 2));
+    let tokens = tokens(TOKENS);
+    let resident = options(Target::AVX2);
+    let streamed = Options { expert_memory: Some(EXPERT_BUDGET), ..resident.clone() };
+    assert_eq!(compile(&model, &streamed).unwrap().plan.expert_groups.len(), LAYERS.len());
+    for length in [MAX_TOKENS as usize, 1] {
+        let expected = run(&mut load(&model, &resident, 2, 0), &tokens, |_| length);
+        let mut engine = load(&model, &streamed, 2, EXPERT_BUDGET);
+        assert!(same_bits(&run(&mut engine, &tokens, |_| length), &expected), "steps of {length}: other bits");
+        let misses = engine.stream().map(|store| store.stats().layers.iter().map(|layer| layer.misses).sum::<u64>());
+        assert!(misses.is_some_and(|misses| misses > 0), "nothing was streamed");
+    }
+}
+
+/// What was cut and computed again is what was never cut.
+#[test]
+fn a_sequence_goes_back_to_what_was_saved() {
+    let model = model("truncated", Text::module(&LAYERS, 2));
+    let tokens = tokens(80);
+    let mut engine = load(&model, &options(Target::AVX2), 2, 0);
+    assert!(!engine.cut_anywhere());
+    let width = VOCABULARY as usize;
+    // Products of one row of floats and of many sum in other orders: what is compared has the same steps.
+    let expected = run(&mut engine, &tokens, |step| if step == 0 { 30 } else { 1 });
+    run(&mut engine, &tokens, |_| 1);
+    // Steps of one token save nothing of themselves.
+    assert_eq!((engine.reach(79), engine.reach(80), engine.reach(100)), (0, 80, 80));
+
+    engine.reset();
+    feed(&mut engine, &tokens[..30], |_| 30);
+    feed(&mut engine, &tokens[30..50], |_| 1);
+    engine.save();
+    feed(&mut engine, &tokens[50..60], |_| 1);
+    assert_eq!([10, 30, 49, 50, 59, 60].map(|wanted| engine.reach(wanted)), [0, 30, 30, 50, 50, 60]);
+    for (wanted, left) in [(60, 60), (57, 50), (40, 30)] {
+        assert_eq!(engine.truncate(wanted), left);
+        assert_eq!(engine.position(), left);
+        let left = left as usize;
+        let found = feed(&mut engine, &tokens[left..64], |_| 1);
+        let first = found.iter().zip(&expected[left * width..]).position(|(a, b)| a.to_bits() != b.to_bits());
+        assert!(first.is_none(), "from {left} on: another bit at {:?}", first.map(|at| left + at / width));
+        engine.truncate(60);
+    }
+
+    assert_eq!(engine.truncate(10), 0);
+    assert!(same_bits(&feed(&mut engine, &tokens, |step| if step == 0 { 30 } else { 1 }), &expected));
+
+    // Other tokens leave nothing behind.
+    engine.reset();
+    feed(&mut engine, &tokens[..30], |_| 30);
+    feed(&mut engine, &[5, 6, 7, 8], |_| 4);
+    assert_eq!(engine.truncate(33), 30);
+    assert!(same_bits(&feed(&mut engine, &tokens[30..40], |_| 1), &expected[30 * width..40 * width]));
+
+    // Copies are few.
+    engine.reset();
+    feed(&mut engine, &tokens[..20], |_| 2);
+    let oldest = 20 - 2 * (SNAPSHOTS as u32 - 1);
+    assert_eq!((engine.reach(oldest), engine.reach(oldest - 1)), (oldest, 0));
+}
+
+/// Figures of memory know of all states.
+#[test]
+fn figures_of_memory_count_every_state() {
+    let model = model("figures", Text::module(&LAYERS, 2));
+    let plan = compile(&model, &options(Target::AVX2)).unwrap().plan;
+    let of = |name: &str| plan.states.iter().find(|state| state.name == name).unwrap();
+    let bytes = |name| of(name).fixed_and_position_bytes(MAX_TOKENS);
+    assert_eq!((bytes("ssm.0"), bytes("kv.1")), ((4 * 64 * 32 * 4, 0), (0, 2 * 2 * 64 * 2)));
+    assert_eq!(of("conv.q2").bytes(1000), Some(3 * 128 * 4));
+    assert_eq!(plan.states.len(), 4 + 1 + 4);
+}

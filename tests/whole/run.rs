@@ -1,0 +1,563 @@
+//! `ixc run` and plans: text that is what the model says, from a model, a plan and the built-in model.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use crate::support::{Golden, demo_model, ixc, list, scratch, shared, stderr, stdout};
+use ixc::ir::kernel::Kernel;
+use ixc::ir::plan::Plan;
+use ixc::runtime::file;
+use ixc::targets::Target;
+use serde_json::Value as Json;
+
+/// What ids stand for.
+fn text(ids: &[u32]) -> String {
+    let mut command = ixc(["detokenize", "--json"]);
+    command.arg(demo_model()).arg(list(ids));
+    let facts: Json = serde_json::from_str(&stdout(command)).unwrap();
+    facts["text"].as_str().unwrap().to_owned()
+}
+
+/// Runs a command with something on its standard input.
+fn piped(mut command: Command, input: &str) -> Output {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+/// Compiles the demo model; the plan's path.
+fn plan(folder: &Path, arguments: &[&str]) -> std::path::PathBuf {
+    let plan = folder.join("plan.ixp");
+    let mut command = ixc(["compile"]);
+    command.arg(demo_model()).arg("-o").arg(&plan).args(arguments);
+    stdout(command);
+    plan
+}
+
+#[test]
+fn greedy_text_is_what_the_model_says() {
+    let Some(golden) = shared("golden/demo") else { return };
+    let model = Golden::read(&golden.join("expect/rustling-q4_k_m.json"));
+    let greedy = model.tokens("greedy_tokens_f32");
+    let (prompt, expected) = (text(&model.tokens("prompt_tokens")), text(&greedy) + "\n");
+    let count = greedy.len().to_string();
+    for target in ["native", "portable"] {
+        for threads in ["1", "2"] {
+            let arguments = ["run", "-p", &prompt, "-n", &count, "--temp", "0", "--target", target, "-t", threads];
+            assert_eq!(stdout(ixc(arguments)), expected, "{target}, {threads} threads");
+        }
+    }
+}
+
+#[test]
+fn every_x86_target_prints_the_greedy_text_emulated_and_natively() {
+    let arguments = ["run", "-p", "The borrow checker", "-n", "16", "--temp", "0"];
+    let native = stdout(ixc(arguments));
+    for target in [Target::AVX2, Target::AVX512, Target::AMX] {
+        let mut emulated = ixc(arguments);
+        emulated.args(["--target", target.name(), "--emulate"]);
+        assert_eq!(stdout(emulated), native, "{}", target.name());
+        let output = ixc(arguments).args(["--target", target.name()]).output().unwrap();
+        if target.missing().is_empty() {
+            println!("{}: emulated and native", target.name());
+            assert_eq!(output.stdout, native.as_bytes(), "{}", target.name());
+        } else {
+            println!("{}: emulated", target.name());
+            let error = stderr(&output);
+            assert_eq!(output.status.code(), Some(69), "{error}");
+            assert!(error.contains("this machine lacks") && error.contains("--emulate"), "{error}");
+        }
+    }
+    let portable = ixc(arguments).args(["--target", "portable", "--emulate"]).output().unwrap();
+    assert_eq!(portable.status.code(), Some(2), "{}", stderr(&portable));
+}
+
+/// A plan with its packed weights, one without, and one that does not pack: the same text of the first two.
+#[test]
+fn plans_have_their_packed_weights_or_not() {
+    let mut sizes = Vec::new();
+    for target in ["avx512", "amx"] {
+        let mut texts = Vec::new();
+        for (name, how) in [("with", &[][..]), ("without", &["--no-weights"]), ("unpacked", &["--no-pack"])] {
+            let folder = scratch(&format!("run_packed_{target}_{name}"));
+            let plan = plan(&folder, &[&["--target", target][..], how].concat());
+            sizes.push(fs::metadata(&plan).unwrap().len());
+            let facts: Json =
+                serde_json::from_str(&stdout(ixc(["inspect".as_ref(), plan.as_os_str(), "--json".as_ref()]))).unwrap();
+            let formats = facts["formats"].as_array().unwrap();
+            let packed = |format: &&Json| format["format"].as_str().unwrap().ends_with("_r16");
+            assert_eq!(formats.iter().filter(packed).count() > 0, name != "unpacked", "{facts}");
+            for format in formats.iter().filter(packed) {
+                let in_place = format["stored"] == format["format"] && format["place"] == "plan";
+                let at_load = format["stored"] != format["format"] && format["place"] == "model_file";
+                assert!(if name == "with" { in_place } else { at_load }, "{format}");
+            }
+            let mut run = ixc(["run", "-p", "The borrow checker", "-n", "8", "--temp", "0", "--emulate"]);
+            run.arg(&plan);
+            texts.push(stdout(run));
+        }
+        assert_eq!(texts[0], texts[1], "{target}");
+        assert!(texts[2].len() > 8, "{target}");
+    }
+    // The demo model has some megabytes of weights.
+    assert!(sizes[0] > 4 * sizes[1] && sizes[3] > 4 * sizes[4], "{sizes:?}");
+}
+
+#[test]
+fn a_plan_with_damaged_weights_is_refused_unless_told_otherwise() {
+    let folder = scratch("run_damaged_weights");
+    let plan = plan(&folder, &["--target", "avx512"]);
+    let mut bytes = fs::read(&plan).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 1;
+    fs::write(&plan, &bytes).unwrap();
+    let run = |more: &[&str]| {
+        let mut run = ixc(["run", "-p", "x", "-n", "1", "--temp", "0", "--emulate"]);
+        run.args(more).arg(&plan).output().unwrap()
+    };
+    let refused = run(&[]);
+    let error = stderr(&refused);
+    assert_eq!(refused.status.code(), Some(65), "{error}");
+    assert!(error.contains("weight \"") && error.contains("the file is damaged"), "{error}");
+    assert_eq!(run(&["--no-check"]).status.code(), Some(0));
+}
+
+#[test]
+fn the_prompt_may_come_from_anywhere_and_the_model_too() {
+    let folder = scratch("run_sources");
+    let greedy = ["--temp", "0", "-n", "12"];
+    let mut command = ixc(["run", "-p", "The borrow checker"]);
+    command.args(greedy);
+    let expected = stdout(command);
+    assert!(expected.len() > 12);
+
+    // With the newline of `echo` or without.
+    for input in ["The borrow checker", "The borrow checker\n"] {
+        let mut command = ixc(["run"]);
+        command.args(greedy);
+        assert_eq!(piped(command, input).stdout, expected.as_bytes());
+    }
+
+    let file = folder.join("prompt.txt");
+    fs::write(&file, "The borrow checker").unwrap();
+    let mut command = ixc(["run", "-f"]);
+    command.arg(&file).args(greedy);
+    assert_eq!(stdout(command), expected);
+
+    let portable = scratch("run_sources_portable");
+    for (model, target) in [
+        (demo_model(), "native"),
+        (plan(&folder, &[]), "native"),
+        (plan(&portable, &["--target", "portable"]), "portable"),
+    ] {
+        let mut command = ixc(["run", "-p", "The borrow checker", "--stats", "--target", target]);
+        let output = command.arg(&model).args(greedy).output().unwrap();
+        assert_eq!(output.stdout, expected.as_bytes(), "{}", stderr(&output));
+        assert!(stderr(&output).contains("decode    11 tokens"), "{}", stderr(&output));
+    }
+}
+
+#[test]
+fn a_seed_makes_text_repeatable() {
+    let run = |seed: &str| stdout(ixc(["run", "-p", "A trait", "-n", "24", "--temp", "1", "--seed", seed]));
+    assert_eq!(run("1"), run("1"));
+    assert_ne!(run("1"), run("2"));
+}
+
+#[test]
+fn a_question_gets_an_answer() {
+    let mut command = ixc(["run", "--chat", "--system", "Be brief.", "-n", "8", "--temp", "0"]);
+    command.stderr(Stdio::piped());
+    let output = piped(command, "What is a trait?\n");
+    assert!(output.status.success() && !output.stdout.is_empty(), "{}", stderr(&output));
+}
+
+/// Templates that attack their renderer: text or a typed error, and never anything else.
+#[test]
+fn hostile_templates_are_held() {
+    use ixc::frontend::gguf::Gguf;
+    use ixc::frontend::template::{ChatTemplate, Conversation, Message};
+    let Some(bad) = shared("bad-gguf") else { return };
+    for name in ["range", "recur", "syntax", "raise", "include"] {
+        let gguf = Gguf::open(&bad.join(format!("files/j_{name}.gguf"))).unwrap();
+        let source: &str = gguf.metadata().read("tokenizer.chat_template").unwrap();
+        let conversation = Conversation { messages: vec![Message::new("user", "hi")], ..Conversation::default() };
+        let rendered = ChatTemplate::from_source(source)
+            .and_then(|template| template.render_isolated(Path::new(env!("CARGO_BIN_EXE_ixc")), &conversation));
+        let error = ixc::Error::from(rendered.unwrap_err());
+        assert_eq!(error.class(), ixc::error::Class::Data, "{name}: {error}");
+        println!("{name}: {error}");
+    }
+}
+
+#[test]
+fn what_cannot_be_run_says_why() {
+    let folder = scratch("run_errors");
+    for (arguments, status, says) in [
+        (&["-p", "x", "no-such.gguf"][..], 66, "no-such.gguf"),
+        (&["-p", ""], 65, "prompt is empty"),
+        (&["-p", "x", "--temp", "-1"], 2, "temp"),
+        (&["-p", "x", "--ctx", "1000000"], 2, "context"),
+        (&["-p", "x", "--memory", "10"], 2, "a memory budget of 10 B is too small"),
+        (&["-p", "x", "-t", "0"], 2, "threads"),
+        (&["-p", "x", "--target", "z80"], 2, "targets are native"),
+    ] {
+        let output = ixc(["run"]).args(arguments).output().unwrap();
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(says), "{arguments:?}: {}", stderr(&output));
+    }
+    let plan = plan(&folder, &["--target", "portable"]);
+    let output = ixc(["run", "-p", "x", "--target", "avx2"]).arg(&plan).output().unwrap();
+    assert_eq!(output.status.code(), Some(65));
+    assert!(stderr(&output).contains("compile the model again"), "{}", stderr(&output));
+    let output = ixc(["dump", "--stage", "graph"]).arg(&plan).output().unwrap();
+    assert_eq!(output.status.code(), Some(65));
+    assert!(stderr(&output).contains("is a plan"), "{}", stderr(&output));
+    let output = piped(ixc(["run", "--chat"]), "\n");
+    assert_eq!(output.status.code(), Some(65));
+    assert!(stderr(&output).contains("prompt is empty"), "{}", stderr(&output));
+}
+
+/// A plan with a byte changed anywhere is refused; one whose checksum was made to fit is refused or runs.
+#[test]
+fn damaged_plans_are_refused() {
+    let folder = scratch("damaged_plans");
+    let path = plan(&folder, &["--target", "portable"]);
+    let good = fs::read(&path).unwrap();
+    let mut state = 0x5eed_u64;
+    println!("seed {state:#x}");
+    for round in 0..24 {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let mut bytes = good.clone();
+        let at = (state >> 33) as usize % bytes.len();
+        match round % 3 {
+            0 => bytes[at] ^= 1 << (state >> 29 & 7),
+            1 => bytes.truncate(at),
+            _ => {
+                let header = ixc::runtime::file::HEADER_BYTES;
+                let at = at.max(header);
+                bytes[at] ^= 1 << (state >> 29 & 7);
+                bytes = ixc::runtime::file::seal(&bytes[header..]);
+            }
+        }
+        fs::write(&path, &bytes).unwrap();
+        let output = ixc(["run", "-p", "x", "-n", "2", "--temp", "0"]).arg(&path).output().unwrap();
+        let status = output.status.code();
+        let sealed = round % 3 == 2;
+        let expected = status == Some(65) || sealed && matches!(status, Some(0 | 66));
+        assert!(expected, "round {round}: {}: {}", output.status, stderr(&output));
+    }
+}
+
+#[test]
+fn plans_are_inspected_and_every_stage_is_written() {
+    let folder = scratch("emit");
+    let path = plan(&folder, &["--emit", "graph,fused,plan,kernel,asm"]);
+    let mut stages: Vec<_> =
+        fs::read_dir(folder.join("plan.d")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    stages.sort();
+    assert_eq!(stages, ["1.graph.ix", "2.fused.ix", "3.plan.txt", "4.kernel.ix", "5.asm.txt"]);
+    let mut command = ixc(["inspect", "--json"]);
+    command.arg(&path);
+    let facts: Json = serde_json::from_str(&stdout(command)).unwrap();
+    assert_eq!((&facts["kind"], &facts["supported"]), (&"plan".into(), &true.into()));
+    assert_eq!(facts["tokenizer_tokens"], 4096);
+    let dumped = stdout(ixc(["dump", "--stage", "fused"]));
+    assert_eq!(fs::read_to_string(folder.join("plan.d/2.fused.ix")).unwrap(), dumped);
+}
+
+/// What `run` refuses, `inspect` does not call supported.
+#[test]
+fn a_plan_that_cannot_be_loaded_is_inspected_and_said_to_be_so() {
+    let folder = scratch("inspect-refused");
+    let good = file::read(&plan(&folder, &["--no-weights"])).unwrap();
+    let path = folder.join("bad.ixp");
+    let wrong: [fn(&mut Plan<Kernel>); 2] =
+        [|plan| plan.kernels[0].buffers[0].size = 1.into(), |plan| plan.vocabulary = 0];
+    for (change, said) in wrong.iter().zip(["kernel \"", "plan: vocabulary is 0"]) {
+        let mut bad = good.clone();
+        change(&mut bad);
+        fs::write(&path, file::encode(&bad).unwrap()).unwrap();
+        let [inspected, run] = [&["inspect"][..], &["run", "-p", "x", "-n", "1"]].map(|arguments| {
+            let mut command = ixc(arguments);
+            command.arg(&path);
+            command.output().unwrap()
+        });
+        let shown = String::from_utf8(inspected.stdout.clone()).unwrap();
+        assert!(shown.contains("\nsupported     no\n  because     the plan is malformed: "), "{shown}");
+        assert!(shown.lines().last().unwrap().contains(said), "{shown}");
+        assert_eq!(inspected.status.code(), Some(65));
+        assert_eq!((run.status.code(), stderr(&run)), (Some(65), stderr(&inspected)));
+    }
+}
+
+#[test]
+fn bench_measures_prefill_and_decode() {
+    let arguments = ["bench", "-p", "16", "-n", "4", "-t", "1,2", "-r", "2", "--json"];
+    let bench: Json = serde_json::from_str(&stdout(ixc(arguments))).unwrap();
+    let rows = bench["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 4);
+    for row in rows {
+        let rate = |key: &str| row[key].as_f64().unwrap();
+        assert!(0.0 < rate("min") && rate("min") <= rate("median") && rate("median") <= rate("max"), "{row}");
+        assert!(row["peak_memory"].as_u64().is_none_or(|bytes| bytes > 1 << 20), "{row}");
+    }
+}
+
+#[test]
+fn bench_takes_lists_and_depths() {
+    let arguments = ["bench", "-p", "8,24", "-n", "4,0", "-d", "0,40", "-t", "1", "-r", "1", "--json"];
+    let bench: Json = serde_json::from_str(&stdout(ixc(arguments))).unwrap();
+    let rows = &bench["rows"];
+    let found: Vec<_> =
+        rows.as_array().unwrap().iter().map(|row| (row["depth"].clone(), row["tokens"].clone())).collect();
+    let expected = [(0, 8), (0, 24), (0, 4), (40, 8), (40, 24), (40, 4)];
+    assert_eq!(found, expected.map(|(depth, tokens)| (depth.into(), tokens.into())));
+    let bytes = |row: usize| rows[row]["bytes_per_token"].as_u64();
+    assert_eq!(bytes(0), None, "prefill reads a weight once for many tokens");
+    let facts: Json = serde_json::from_str(&stdout(ixc(["inspect", "--json"]))).unwrap();
+    let cache = facts["read_per_token"]["cache_per_position"].as_u64().unwrap();
+    assert_eq!(bytes(5).unwrap() - bytes(2).unwrap(), 40 * cache);
+}
+
+#[test]
+fn bench_of_deferral_says_what_was_read() {
+    let refused = ixc(["bench", "--text", "x"]).output().unwrap();
+    assert!(refused.status.code() == Some(2) && stderr(&refused).contains("it needs --defer"), "{}", stderr(&refused));
+    let model = demo_model();
+    let bench =
+        ["bench", model.to_str().unwrap(), "-p", "0", "-n", "4", "-r", "1", "-t", "2", "--defer", "1", "--json"];
+    // What is needed, each refusal says: of the first session that is opened, then of one that comes after others.
+    let mut budget = 1;
+    let rows = loop {
+        let output = ixc(bench).args(["--memory", &format!("{budget}MiB")]).output().unwrap();
+        if output.status.success() {
+            break String::from_utf8(output.stdout).unwrap();
+        }
+        let message = stderr(&output);
+        let needed = message.split("experts, and ").nth(1).unwrap_or_else(|| panic!("{message}"));
+        let needed: u64 = needed.split(' ').next().unwrap().parse().unwrap();
+        assert!(needed > budget && needed < 1024, "{budget} MiB: {message}");
+        budget = needed + 2;
+    };
+    let bench: Json = serde_json::from_str(&rows).unwrap();
+    let rows = &bench["rows"];
+    let read: Vec<f64> =
+        rows.as_array().unwrap().iter().map(|row| row["bytes_read_per_token"].as_f64().unwrap()).collect();
+    // With deferral and without: with memory for a part of the experts, both read.
+    assert!(read.len() == 2 && read.iter().all(|&bytes| bytes > 0.0), "{rows}");
+}
+
+#[test]
+fn options_that_have_no_effect_are_said_to_have_none() {
+    let folder = scratch("options_without_effect");
+    let plain = plan(&folder, &[]);
+    let mapped = ixc(["run", "-p", "x", "--experts", "map"]).arg(&plain).output().unwrap();
+    let message = stderr(&mapped);
+    assert!(mapped.status.code() == Some(65) && message.contains("does not say when experts are needed"), "{message}");
+    let compile = |more: &[&str]| {
+        let mut command = ixc(["compile", "--no-weights", "-o"]);
+        command.arg(folder.join("other.ixp")).arg(demo_model()).args(more);
+        command.output().unwrap()
+    };
+    for (options, option) in [
+        (&["--prefetch", "router"][..], "--prefetch router"),
+        (&["--prefetch-extra", "2"], "--prefetch-extra"),
+        (&["--prefetch", "off", "--prefetch-extra", "2", "--memory", "1MiB"], "--prefetch-extra"),
+    ] {
+        let early = compile(options);
+        let said = stderr(&early);
+        assert!(early.status.success() && said.contains(&format!("{option} is without effect")), "{options:?}: {said}");
+    }
+    for options in [&[][..], &["--memory", "1MiB"], &["--prefetch", "router", "--memory", "1MiB"]] {
+        assert_eq!(stderr(&compile(options)), "", "{options:?}");
+    }
+    // Of runs: what is said beside the answer.
+    let run = |more: &[&str]| {
+        let mut command = ixc(["run", "-p", "x", "-n", "1"]);
+        stderr(&command.arg(demo_model()).args(more).output().unwrap())
+    };
+    let said = run(&["--prefetch", "off", "--prefetch-extra", "2"]);
+    assert!(said.contains("--prefetch-extra is without effect"), "{said}");
+    let said = run(&["--experts", "map", "--prefetch", "router"]);
+    assert!(said.contains("--prefetch is without effect"), "{said}");
+    assert!(!run(&["--experts", "map"]).contains("without effect"));
+    for wrong in [&["--prefetch", "previous"][..], &["--prefetch", "frequency"]] {
+        let refused = compile(wrong);
+        assert_eq!(refused.status.code(), Some(2), "{wrong:?}: {}", stderr(&refused));
+    }
+}
+
+/// Ctrl-C after some text: the text is whole characters, a newline follows, and the status says what happened.
+#[test]
+fn interrupted_text_ends_cleanly() {
+    let mut child = ixc(["run", "--no-chat", "-p", "The", "-n", "1900", "--temp", "1", "--seed", "1"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut text = child.stdout.take().unwrap();
+    let mut first = [0; 1];
+    text.read_exact(&mut first).unwrap();
+    let pid = i32::try_from(child.id()).unwrap();
+    // SAFETY: the signal goes to a child of ours that was not waited for, so that its id is still its own.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGINT) }, 0);
+    let mut rest = Vec::new();
+    text.read_to_end(&mut rest).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{}: {}", output.status, stderr(&output));
+    let all = [&first[..], &rest].concat();
+    assert!(String::from_utf8(all).unwrap().ends_with('\n'));
+    assert_eq!(stderr(&output), "");
+}
+
+#[test]
+fn experts_that_do_not_fit_are_streamed_and_the_text_is_the_same() {
+    let folder = scratch("experts_that_do_not_fit");
+    let arguments = ["-p", "The borrow checker", "-n", "24", "--temp", "0", "-t", "2"];
+    let expected = stdout(ixc(["run"].into_iter().chain(arguments)));
+    let run = |plan: &Path, memory: &str| {
+        let mut command = ixc(["run"].into_iter().chain(arguments));
+        command.arg(plan).args(["--memory", memory, "--stats"]);
+        command
+    };
+    for more in [&[][..], &["--no-weights"], &["--target", "portable"], &["--target", "portable", "--pack"]] {
+        let plan = plan(&folder, &[&["--memory", "1MiB"], more].concat());
+        let mut small = run(&plan, "1MiB");
+        let refused = small.output().unwrap();
+        let message = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(
+            refused.status.code() == Some(2) && message.contains("memory budget of 1 MiB is too small"),
+            "{message}"
+        );
+        // The error says what is needed; what a process takes differs a little from time to time.
+        let needed = message.split("experts, and ").nth(1).unwrap().split(' ').next().unwrap();
+        let memory = format!("{}MiB", needed.parse::<u64>().unwrap() + 8);
+        let streamed = run(&plan, &memory).output().unwrap();
+        let report = String::from_utf8_lossy(&streamed.stderr).into_owned();
+        assert_eq!(String::from_utf8_lossy(&streamed.stdout), expected, "{more:?}: {report}");
+        assert!(report.contains("experts ") && report.contains(" missed;") && report.contains("drive "), "{report}");
+        assert!(report.contains("overlap   reads were on in "), "{report}");
+        // Unless told otherwise, plans have early routers, and runs use what is measured to pay.
+        assert!(report.contains("prefetch  ") && report.contains("router"), "{report}");
+        assert!(!report.contains("prediction is off"), "{report}");
+    }
+    // What is read ahead and what is kept changes nothing; a plan that predicts nothing is refused where its word is asked for.
+    let model = demo_model();
+    let small = run(&model, "1MiB").output().unwrap();
+    let message = stderr(&small);
+    let needed = message.split("experts, and ").nth(1).unwrap().split(' ').next().unwrap();
+    let memory = format!("{}MiB", needed.parse::<u64>().unwrap() + 2);
+    for (prefetch, cache) in
+        [("off", "lru"), ("previous", "slru"), ("frequency", "s3-fifo"), ("router", "lru"), ("auto", "slru")]
+    {
+        let mut command = run(&model, &memory);
+        command.args(["--prefetch", prefetch, "--prefetch-extra", "1", "--cache", cache]);
+        let streamed = command.output().unwrap();
+        let report = stderr(&streamed);
+        assert_eq!(String::from_utf8_lossy(&streamed.stdout), expected, "{prefetch}, {cache}: {report}");
+        let early = matches!(prefetch, "router" | "auto");
+        assert!(report.contains("recall precis") && report.contains("frequency"), "{report}");
+        assert_eq!(
+            report.lines().any(|line| line.starts_with("          ") && line.contains("router")),
+            early,
+            "{report}"
+        );
+    }
+    let without = plan(&folder, &["--memory", "1MiB", "--prefetch", "off", "--target", "portable"]);
+    let mut command = run(&without, &memory);
+    let refused = command.args(["--prefetch", "router"]).output().unwrap();
+    assert_eq!(refused.status.code(), Some(65));
+    assert!(stderr(&refused).contains("compile it with --prefetch router"), "{}", stderr(&refused));
+    // Kernels that read weights as they lie in the model file have no experts in blocks.
+    let blocks = |more: &[&str]| {
+        let plan = plan(&folder, &[&["--memory", "1MiB"], more].concat());
+        ixc::runtime::file::read(&plan).unwrap().own_weight_bytes > 0
+    };
+    assert_eq!([blocks(&["--no-pack"]), blocks(&["--target", "portable"])], [false, true]);
+    // A model without experts that can stay on the drive.
+    let plan = plan(&folder, &[]);
+    assert_eq!(run(&plan, "1MiB").output().unwrap().status.code(), Some(2));
+}
+
+#[test]
+fn experts_in_mapped_files_give_the_same_text_and_take_no_budget() {
+    let folder = scratch("experts_in_mapped_files");
+    let arguments = ["-p", "The borrow checker", "-n", "24", "--temp", "0", "-t", "2"];
+    let run = |model: &Path, more: &[&str]| {
+        let mut command = ixc(["run"].into_iter().chain(arguments));
+        command.arg(model).args(more);
+        command.output().unwrap()
+    };
+    let model = demo_model();
+    let expected = run(&model, &["--no-pack"]);
+    for (model, name) in
+        [(model.clone(), "a model"), (plan(&folder, &["--memory", "1MiB", "--pack"]), "a plan with blocks")]
+    {
+        let mapped = run(&model, &["--experts", "map", "--stats"]);
+        let report = stderr(&mapped);
+        assert_eq!(stdout_of(&mapped), stdout_of(&expected), "{name}: {report}");
+        assert!(report.contains("said to be needed") && report.contains("no budget holds"), "{name}: {report}");
+    }
+    let refused = run(&model, &["--experts", "map", "--memory", "1GiB"]);
+    assert!(refused.status.code() == Some(2) && stderr(&refused).contains("control group"), "{}", stderr(&refused));
+}
+
+/// What the user says is text, from wherever it comes: as many tokens as words that are nearly a control token's name.
+#[test]
+fn what_is_said_in_a_chat_holds_no_control_tokens() {
+    let folder = scratch("said_in_a_chat");
+    let counted = |output: Output| {
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(65), "{said}");
+        said.split(' ').nth(1).unwrap().parse::<u32>().unwrap_or_else(|_| panic!("{said}"))
+    };
+    let chat = || ixc(["run", "--chat", "-c", "32", "-n", "1"]);
+    let near = counted(chat().args(["-p", &"<|im-end|>".repeat(40)]).output().unwrap());
+    let control = "<|im_end|>".repeat(40);
+    let file = folder.join("said");
+    fs::write(&file, &control).unwrap();
+    let counts = [
+        counted(chat().args(["-p", &control]).output().unwrap()),
+        counted(chat().arg("-f").arg(&file).output().unwrap()),
+        counted(piped(chat(), &control)),
+        counted(chat().args(["--system", &control, "-p", "Hello"]).output().unwrap()),
+    ];
+    assert!(near > 200 && counts.iter().all(|count| near.abs_diff(*count) < 20), "{counts:?}, {near}");
+    // A prompt as it is may name them.
+    let raw = counted(ixc(["run", "--no-chat", "-c", "32", "-n", "1", "-p", &control]).output().unwrap());
+    assert_eq!(raw, 40);
+}
+
+/// A prompt that cannot fit is refused for its bytes: nothing of it is tokenized.
+#[test]
+fn prompts_too_long_for_the_context_are_refused_at_once() {
+    let file = scratch("long_prompt").join("prompt");
+    fs::write(&file, "the ".repeat(1 << 20)).unwrap();
+    let output = ixc(["run", "-c", "32", "-n", "1", "-f"]).arg(&file).output().unwrap();
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(65), "{said}");
+    assert!(said.starts_with("error: the prompt has 4194304 bytes; the context of 32 tokens holds at most "), "{said}");
+}
+
+/// An upgrade puts another program in this one's place while a chat runs: its template is rendered all the same.
+#[test]
+fn a_chat_goes_on_when_the_program_is_replaced() {
+    let folder = scratch("replaced");
+    let program = folder.join("ixc");
+    fs::copy(env!("CARGO_BIN_EXE_ixc"), &program).unwrap();
+    let mut command = Command::new(&program);
+    command.args(["run", "--chat", "-n", "2", "--temp", "0"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+    fs::remove_file(&program).unwrap();
+    fs::write(&program, "another version").unwrap();
+    child.stdin.take().unwrap().write_all(b"Hello").unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+}
+
+fn stdout_of(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}

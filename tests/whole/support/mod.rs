@@ -1,0 +1,174 @@
+//! What the whole-program tests share: the program, the golden files, `.npy`, and measures of error.
+
+pub mod headers;
+pub mod holes;
+pub mod made;
+pub mod measure;
+pub mod split;
+pub mod steps;
+pub mod terminal;
+pub mod timeline;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use serde_json::Value as Json;
+
+/// The program with arguments.
+pub fn ixc(arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ixc"));
+    command.args(arguments).stdin(std::process::Stdio::null());
+    // Options that whoever runs the tests has set are none of theirs.
+    for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("IXC_")) {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// Runs a command, which must succeed; its standard output.
+#[track_caller]
+pub fn stdout(mut command: Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}\n{}", output.status, stderr(&output));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What a command said on standard error.
+pub fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// The folder `name` in `../shared`, or `None`, said aloud, where the checkout has none.
+pub fn shared(name: &str) -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared").join(name);
+    if path.exists() {
+        return Some(path);
+    }
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "../shared is missing");
+    println!("NOT RUN: {name}: ../shared is missing");
+    None
+}
+
+/// The demo model.
+pub fn demo_model() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("examples/models/rustling-q4_k_m.gguf")
+}
+
+/// A folder of this test's own, empty.
+pub fn scratch(name: &str) -> PathBuf {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_dir_all(&folder);
+    fs::create_dir_all(&folder).unwrap();
+    folder
+}
+
+/// A golden model and what is known of it.
+pub struct Golden {
+    /// The file.
+    pub model: PathBuf,
+    /// Its expectations.
+    pub expect: Json,
+    /// Exact logits, at the last positions.
+    pub exact: Vec<f32>,
+}
+
+impl Golden {
+    /// The expectations of a model, from their file.
+    pub fn read(expect: &Path) -> Golden {
+        let folder = expect.parent().unwrap().parent().unwrap();
+        let expect: Json = serde_json::from_slice(&fs::read(expect).unwrap()).unwrap();
+        let (_, exact) = read_npy(&folder.join(expect["logits"].as_str().unwrap()));
+        Golden { model: folder.join(expect["model"].as_str().unwrap()), expect, exact }
+    }
+
+    /// All of `../shared/golden/expect` that are supported, by `inspect`'s word.
+    pub fn all(golden: &Path) -> Vec<Golden> {
+        let mut paths: Vec<_> =
+            fs::read_dir(golden.join("expect")).unwrap().map(|entry| entry.unwrap().path()).collect();
+        paths.retain(|path| path.extension().is_some_and(|extension| extension == "json"));
+        paths.sort();
+        let models = paths.iter().map(|path| Golden::read(path));
+        models
+            .filter(|golden| {
+                let facts = stdout(ixc([OsStr::new("inspect"), golden.model.as_os_str(), OsStr::new("--json")]));
+                let facts: Json = serde_json::from_str(&facts).unwrap();
+                if facts["supported"] != true {
+                    println!("not supported: {}", facts["problems"][0]);
+                }
+                facts["supported"] == true
+            })
+            .collect()
+    }
+
+    /// Token ids under `key`.
+    pub fn tokens(&self, key: &str) -> Vec<u32> {
+        self.expect[key].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+    }
+
+    /// A number.
+    pub fn number(&self, key: &str) -> f64 {
+        self.expect[key].as_f64().unwrap()
+    }
+
+    /// The name, for messages.
+    pub fn name(&self) -> &str {
+        self.expect["model"].as_str().unwrap()
+    }
+
+    /// The logits that `ixc logits` gives with more arguments, `[tokens, vocabulary]`.
+    #[track_caller]
+    pub fn logits(&self, folder: &Path, arguments: &[&str]) -> Vec<f32> {
+        let tokens = list(&self.tokens("prompt_tokens"));
+        let out = folder.join("out.npy");
+        let mut command = ixc(["logits", "--tokens", &tokens, "-o"]);
+        command.arg(&out).arg(&self.model).args(arguments);
+        stdout(command);
+        let (shape, data) = read_npy(&out);
+        assert_eq!(shape[0], self.tokens("prompt_tokens").len());
+        data
+    }
+
+    /// The last rows of `logits`: as many as are known exactly.
+    pub fn last<'l>(&self, logits: &'l [f32]) -> &'l [f32] {
+        &logits[logits.len() - self.exact.len()..]
+    }
+}
+
+/// Ids as `--tokens` takes them.
+pub fn list(ids: &[u32]) -> String {
+    ids.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
+/// Shape and data of a little-endian f32 `.npy` file of version 1 in row-major order.
+pub fn read_npy(path: &Path) -> (Vec<usize>, Vec<f32>) {
+    let bytes = fs::read(path).unwrap();
+    assert_eq!(&bytes[..8], b"\x93NUMPY\x01\x00");
+    let end = 10 + usize::from(u16::from_le_bytes([bytes[8], bytes[9]]));
+    let header = std::str::from_utf8(&bytes[10..end]).unwrap();
+    assert!(header.contains("'<f4'") && header.contains("'fortran_order': False"), "{header}");
+    let shape = header.split_once("'shape': (").unwrap().1.split_once(')').unwrap().0;
+    let shape: Vec<usize> = shape.split(',').filter_map(|dim| dim.trim().parse().ok()).collect();
+    let data: Vec<f32> = bytes[end..].as_chunks().0.iter().map(|&value| f32::from_le_bytes(value)).collect();
+    assert_eq!(shape.iter().product::<usize>(), data.len());
+    (shape, data)
+}
+
+/// Mean over rows of KL(exact || found), in nats.
+pub fn kl_divergence(found: &[f32], exact: &[f32], vocabulary: usize) -> f64 {
+    assert_eq!(found.len(), exact.len());
+    let log_softmax = |row: &[f32]| -> Vec<f64> {
+        let top = row.iter().fold(f64::NEG_INFINITY, |top, &x| top.max(x.into()));
+        let total = row.iter().map(|&x| (f64::from(x) - top).exp()).sum::<f64>().ln();
+        row.iter().map(|&x| f64::from(x) - top - total).collect()
+    };
+    let rows = exact.chunks(vocabulary).zip(found.chunks(vocabulary));
+    let sum: f64 = rows
+        .map(|(exact, found)| {
+            let (exact, found) = (log_softmax(exact), log_softmax(found));
+            exact.iter().zip(&found).map(|(p, q)| p.exp() * (p - q)).sum::<f64>()
+        })
+        .sum();
+    sum / (exact.len() / vocabulary) as f64
+}

@@ -1,0 +1,145 @@
+//! Nothing of a stranger's reaches a terminal raw: names, labels and text in models, descriptors and file names, on a pseudo-terminal.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::support::{demo_model, ixc, scratch, stdout};
+use ixc::frontend::gguf::write::GgufWriter;
+use ixc::frontend::gguf::{Gguf, StringArray};
+use serde_json::Value as Json;
+
+/// Sets a title, clears the screen, rings, and writes backwards.
+const EVIL: &str = "\u{1b}]0;pwned\u{7}\u{1b}[2J\u{202e}\u{9b}31mEVIL";
+
+/// Runs a command on a terminal of its own, standard error included, and standard output unless that goes elsewhere; all that it got.
+fn on_terminal(mut command: Command, out: Option<Stdio>) -> String {
+    let (mut ours, mut theirs) = (-1, -1);
+    // SAFETY: both places are valid, and no name or settings are asked for.
+    let opened = unsafe {
+        libc::openpty(&mut ours, &mut theirs, std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut())
+    };
+    assert_eq!(opened, 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: both were opened just now, and nothing else owns them.
+    let (ours, theirs) = unsafe { (OwnedFd::from_raw_fd(ours), OwnedFd::from_raw_fd(theirs)) };
+    // Without colours, which are escape sequences of our own.
+    command.env("NO_COLOR", "1").env("TERM", "xterm");
+    let mut child =
+        command.stdout(out.unwrap_or_else(|| theirs.try_clone().unwrap().into())).stderr(theirs).spawn().unwrap();
+    // What is left of it here would keep the terminal open.
+    drop(command);
+    let (mut shown, mut part) = (Vec::new(), [0; 4096]);
+    let mut ours = File::from(ours);
+    // The last one to close the other end makes reading fail.
+    while let Ok(count @ 1..) = ours.read(&mut part) {
+        shown.extend(&part[..count]);
+    }
+    child.wait().unwrap();
+    // The line that says how far something is: of our own.
+    String::from_utf8_lossy(&shown).replace("\r\u{1b}[K", "")
+}
+
+fn steers(shown: &str) -> bool {
+    shown.chars().any(|c| !matches!(c, '\n' | '\r' | '\t') && (c.is_control() || c == '\u{202e}'))
+}
+
+/// The demo model with an escape sequence in every token that text becomes, and in its own name.
+fn hostile_model(path: &Path) {
+    let demo = Gguf::open(&demo_model()).unwrap();
+    // GPT-2's letter for the byte 0x1b, then what is said with it.
+    let tokens = demo.metadata().read::<&StringArray>("tokenizer.ggml.tokens").unwrap();
+    let evil = tokens.iter().enumerate().map(|(i, text)| if i < 300 { text.to_owned() } else { format!("ě[2J{i}") });
+    let tokens: StringArray = evil.collect();
+    let mut writer = GgufWriter::new();
+    for (key, value) in demo.metadata().iter() {
+        writer = match key {
+            "tokenizer.ggml.tokens" => writer.key(key, tokens.clone()),
+            "general.name" => writer.key(key, EVIL),
+            _ => writer.key(key, value.clone()),
+        };
+    }
+    for tensor in demo.tensors() {
+        let data = demo.tensor_data(tensor).to_vec();
+        writer = writer.tensor(tensor.name(), tensor.tensor_type().id, tensor.dims(), data);
+    }
+    fs::write(path, writer.finish()).unwrap();
+}
+
+#[test]
+fn a_terminal_is_not_steered() {
+    let folder = scratch("terminal");
+    let model = folder.join("model.gguf");
+    hostile_model(&model);
+    let descriptor = folder.join("good.json");
+    let mut command = ixc(["compile", "--target", "dataflow:small", "-o"]);
+    command.arg(&descriptor).arg(demo_model());
+    stdout(command);
+    let good: Json = serde_json::from_slice(&fs::read(&descriptor).unwrap()).unwrap();
+    let changed = |name: &str, change: &dyn Fn(&mut Json)| {
+        let (mut descriptor, path) = (good.clone(), folder.join(name));
+        change(&mut descriptor);
+        fs::write(&path, serde_json::to_vec(&descriptor).unwrap()).unwrap();
+        path
+    };
+    let grid = changed("grid.json", &|d| d["grid"]["name"] = EVIL.into());
+    let label = changed("label.json", &|d| {
+        d["programs"]
+            .as_array_mut()
+            .unwrap()
+            .iter_mut()
+            .for_each(|p| p["label"] = format!("{EVIL} {}", p["label"]).into());
+    });
+    let long = changed("long.json", &|d| d["programs"][0]["kernel"] = "k".repeat(3 << 20).into());
+    let named = folder.join(format!("{}.gguf", EVIL.replace('/', "")));
+    fs::write(&named, "GGUF").unwrap();
+
+    // In a pipe text is what it is, so that this test would see it.
+    let mut raw = ixc(["detokenize"]);
+    raw.arg(&model).arg("300,301");
+    assert!(stdout(raw).contains("\u{1b}[2J"));
+
+    let with = |before: &[&str], path: &Path, after: &[&str]| {
+        let mut command = ixc(before);
+        command.arg(path).args(after);
+        command
+    };
+    let text = ["-p", "the", "-n", "3"];
+    let commands = [
+        with(&["detokenize"], &model, &["300,301"]),
+        with(&["tokenize"], &model, &["the borrow checker"]),
+        with(&["run", "--temp", "0", "--stats"], &model, &text),
+        with(&["simulate", "--target", "dataflow:small"], &model, &text),
+        with(&["inspect"], &model, &[]),
+        with(&["dump", "--stage", "plan"], &model, &[]),
+        with(&["simulate"], &grid, &[]),
+        with(&["simulate"], &label, &[]),
+        with(&["simulate"], &long, &[]),
+        with(&["inspect"], &named, &[]),
+        with(&["run"], &named, &[]),
+        with(
+            &["compile", "--no-weights", "-o"],
+            &folder.join(format!("{}.ixp", EVIL.replace('/', ""))),
+            &[demo_model().to_str().unwrap()],
+        ),
+        ixc(["run", "--target", EVIL]),
+        ixc([EVIL]),
+        ixc(["kernel", "run", EVIL]),
+        ixc(["simulate", "--target", &format!("dataflow:{EVIL}")]),
+    ];
+    // What is printed on standard error, since standard output has the file.
+    let beside = [
+        with(&["simulate", "--target", "dataflow:small", "--html", "-"], &model, &text),
+        with(&["compile", "--target", "dataflow:small", "-o", "-"], &model, &[]),
+    ];
+    let all =
+        commands.into_iter().map(|command| (command, false)).chain(beside.into_iter().map(|command| (command, true)));
+    for (command, beside) in all {
+        let shown = format!("{command:?}");
+        let got = on_terminal(command, beside.then(Stdio::null));
+        assert!(!got.is_empty(), "{shown}");
+        assert!(!steers(&got), "{shown}: {got:?}");
+        assert!(got.len() < 100_000, "{shown}: {} bytes", got.len());
+    }
+}

@@ -1,0 +1,132 @@
+//! Wrong usage: exit status 2, whatever is wrong, and a message that says what would be right; and what is said besides.
+
+use std::fs;
+
+use crate::support::{demo_model, ixc, scratch, stderr, stdout};
+
+#[test]
+fn wrong_usage_has_one_exit_status() {
+    for (arguments, says) in [
+        (&["run", "-p", "x", "-t", "0"][..], "threads"),
+        (&["run", "-p", "x", "-c", "0"], "context"),
+        (&["run", "-p", "x", "--memory", "10"], "memory budget"),
+        (&["run", "-p", "x", "--experts", "map", "--memory", "1GiB"], "control group"),
+        (&["compile", "demo", "-o", "never.json", "--target", "dataflow:nope"], "wse3"),
+        (&["simulate", "--target", "dataflow:nope"], "wse3"),
+        (&["compile", "demo", "-o", "never.ixp", "--emit", "dataflow"], "dataflow:GRID"),
+        (&["compile", "demo", "-o", "never.ixp", "--ctx", "8"], "dataflow:GRID"),
+        (&["dump", "--stage", "graph", "--kernel", "x"], "--stage kernel"),
+        (&["dump", "--stage", "asm", "--kernel", "nosuch"], "no kernel is called"),
+        (&["logits", "--tokens", "1", "-o", "never.npy", "--engine", "interpreter", "--defer", "1"], "--defer"),
+        (&["bench", "--text", "x"], "--defer"),
+        (&["plan", "--memory", "1MiB"], "memory budget"),
+        (&["simulate", "--model", "demo"], "descriptor"),
+        (&["run", "demo", "--model", "demo", "-p", "x", "--temp", "-1"], "temp"),
+    ] {
+        let folder = scratch("usage");
+        let output = ixc(arguments).current_dir(&folder).env("XDG_CACHE_HOME", &folder).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {}", stderr(&output));
+        assert!(stderr(&output).contains(says), "{arguments:?}: {}", stderr(&output));
+        assert!(!folder.join("never.ixp").exists() && !folder.join("never.npy").exists(), "{arguments:?}");
+    }
+}
+
+#[test]
+fn help_is_a_command_and_other_programs_commands_are_answered() {
+    assert_eq!(stdout(ixc(["help"])), stdout(ixc(["--help"])));
+    assert_eq!(stdout(ixc(["help", "run"])), stdout(ixc(["run", "--help"])));
+    for (command, says) in [
+        ("serve", "there is no server yet"),
+        ("pull", "`hf download ORG/NAME"),
+        ("chat", "`ixc run MODEL`"),
+        ("list", "ixc keeps no models"),
+    ] {
+        let output = ixc([command]).output().unwrap();
+        let said = stderr(&output);
+        assert!(output.status.code() == Some(2) && said.contains(says), "{said}");
+        assert!(!said.contains("similar"), "{said}");
+    }
+    // A tip only where the word may be meant.
+    assert!(stderr(&ixc(["inspec"]).output().unwrap()).contains("'inspect'"));
+    assert!(!stderr(&ixc(["sernel"]).output().unwrap()).contains("'kernel'"));
+}
+
+#[test]
+fn dump_without_a_stage_lists_them() {
+    let output = ixc(["dump"]).output().unwrap();
+    let said = stderr(&output);
+    assert_eq!(output.status.code(), Some(2));
+    for stage in ["graph", "fused", "plan", "kernel", "asm"] {
+        assert!(said.lines().any(|line| line.trim_start().starts_with(stage)), "{stage}: {said}");
+    }
+}
+
+#[test]
+fn options_come_from_the_environment_where_they_are_not_given() {
+    let with = |variables: &[(&str, &str)], more: &[&str]| {
+        let mut command = ixc(["run", "-p", "The", "-n", "2", "--stats"]);
+        let output = command.args(more).envs(variables.iter().copied()).output().unwrap();
+        (output.status.code(), stderr(&output))
+    };
+    let (status, said) = with(&[("IXC_THREADS", "1"), ("IXC_TARGET", "portable")], &[]);
+    assert!(status == Some(0) && said.contains("1 thread") && said.contains("target portable"), "{said}");
+    let (_, said) = with(&[("IXC_TARGET", "portable"), ("IXC_THREADS", "1")], &["-t", "2"]);
+    assert!(said.contains("2 threads") && said.contains("target portable"), "what is given counts: {said}");
+    for (variable, value, says) in [
+        ("IXC_CTX", "0", "context"),
+        ("IXC_MEMORY", "much", "--memory"),
+        ("IXC_TARGET", "z80", "targets are native"),
+        ("IXC_EXPERTS", "no", "--experts"),
+        ("IXC_QUEUE_DEPTH", "0", "--queue-depth"),
+    ] {
+        let (status, said) = with(&[(variable, value)], &[]);
+        assert!(status == Some(2) && said.contains(says), "{variable}: {said}");
+        assert!(stdout(ixc(["run", "--help"])).contains(&format!("[env: {variable}]")), "{variable}");
+    }
+}
+
+#[test]
+fn what_is_logged_is_chosen_and_a_filter_that_is_none_is_refused() {
+    let run = |arguments: &[&str], filter: &str| {
+        let mut command = ixc([&["run", "--no-chat", "-p", "The", "-n", "1"], arguments].concat());
+        let output = command.env("IXC_LOG", filter).output().unwrap();
+        (output.status.code(), stderr(&output))
+    };
+    assert_eq!(run(&[], ""), (Some(0), String::new()));
+    let (status, said) = run(&[], "bogus===");
+    assert!(status == Some(2) && said.contains("IXC_LOG is \"bogus===\", which is no filter"), "{said}");
+    let dated = |line: &str| line.len() > 20 && line.as_bytes()[4] == b'-' && line.as_bytes()[10] == b'T';
+    for said in [run(&[], "ixc_runtime=debug").1, run(&["-vv"], "").1, run(&["-vv"], "warn").1] {
+        assert!(said.lines().any(|line| dated(line) && line.contains("kernels ready")), "{said}");
+    }
+    // More, and nothing but errors.
+    assert!(run(&["--stats", "-q"], "").1.is_empty());
+    assert!(run(&["--stats"], "").1.contains("decode"));
+    assert_eq!(run(&["-q", "-v"], "").0, Some(2));
+    let missing = ixc(["run", "-q", "none.gguf"]).output().unwrap();
+    assert!(stderr(&missing).contains("none.gguf"), "errors are said");
+}
+
+#[test]
+fn the_log_goes_to_a_file_that_is_a_log() {
+    let folder = scratch("log_file");
+    let log = folder.join("ixc.log");
+    let run = |log: &std::path::Path| {
+        let mut command = ixc(["run", "--no-chat", "-p", "The", "-n", "1", "-vv", "--log-file"]);
+        command.arg(log).output().unwrap()
+    };
+    let first = run(&log);
+    assert!(first.status.success() && first.stderr.is_empty(), "{}", stderr(&first));
+    let text = fs::read_to_string(&log).unwrap();
+    assert!(text.starts_with("20") && text.contains("kernels ready") && !text.contains('\u{1b}'), "{text}");
+    run(&log);
+    assert!(fs::read_to_string(&log).unwrap().starts_with(&text), "the second is appended");
+    // Any other file stays as it is.
+    let model = folder.join("model.gguf");
+    fs::copy(demo_model(), &model).unwrap();
+    for (other, status) in [(&model, 74), (&folder, 66)] {
+        let refused = run(other);
+        assert_eq!(refused.status.code(), Some(status), "{}", stderr(&refused));
+    }
+    assert_eq!(fs::read(&model).unwrap(), fs::read(demo_model()).unwrap());
+}
