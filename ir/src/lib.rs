@@ -5,6 +5,7 @@
 //! | [`mod@format`] | the block-format table |
 //! | [`graph`] | graph IR: a model as SSA over tensors |
 //! | [`kernel`] | kernel IR: one kernel as vector SSA, before instructions are chosen |
+//! | [`levels`] | longest ways through what comes in order |
 //! | [`plan`] | the plan: steps, buffers, weights, and its kernels |
 //! | [`units`] | numbers in text: bytes, counts, nouns that agree |
 
@@ -13,6 +14,7 @@
 pub mod format;
 pub mod graph;
 pub mod kernel;
+pub mod levels;
 pub mod plan;
 pub mod state;
 pub mod units;

@@ -10,7 +10,7 @@
 //! | [`options`] | options of passes, which each pass declares |
 //! | [`pack`] | the format that products read each weight in |
 //! | [`residency`] | when experts are loaded, where they do not all fit in memory |
-//! | [`draft`] | what is between `lower` and `arena` |
+//! | [`draft`], `hazards` | what is between `lower` and `arena`, and a drawing of it |
 //! | [`pieces`] | how large the pieces of a plan for a grid are |
 //! | [`schedule`] | `lower`, `steps`, `arena`: kernels, work lists, barriers, one arena |
 //! | [`tile`] | how each weight's products are cut, by the caches |
@@ -22,6 +22,7 @@ pub mod defer;
 pub mod draft;
 pub mod error;
 pub mod fuse;
+mod hazards;
 pub mod manager;
 pub mod options;
 pub mod pack;

@@ -10,6 +10,7 @@
 //! left can be changed and the next be run on it.
 
 use ixc_ir::graph::Module;
+use ixc_ir::graph::dot::dot;
 use ixc_ir::graph::parse::{ParseError, parse};
 use ixc_ir::graph::verify::verify;
 use ixc_ir::plan::Plan;
@@ -20,7 +21,7 @@ use crate::error::{PassError, ScheduleError};
 use crate::options::{OptionError, OptionSet};
 use crate::pass::{Context, Pass, Run};
 use crate::schedule::{arena, lower, steps};
-use crate::{canonicalise, defer, fuse, pack, residency, tile};
+use crate::{canonicalise, defer, fuse, hazards, pack, residency, tile};
 
 /// All passes, from a graph as a frontend wrote it to a plan.
 pub static PASSES: &[&Pass] = &[
@@ -55,6 +56,16 @@ impl Ir {
             Ir::Graph(module) => module.to_string(),
             Ir::Draft(draft) => json(serde_json::to_string_pretty(&Text::Draft(draft.clone()))),
             Ir::Plan(plan) => json(serde_json::to_string_pretty(&Text::Plan(plan.clone()))),
+        }
+    }
+
+    /// In the DOT language, for Graphviz: of a graph a drawing for each function, of tasks what they wait for. A plan has none: its steps
+    /// are all that it says of order.
+    pub fn dot(&self) -> Option<String> {
+        match self {
+            Ir::Graph(module) => Some(module.functions.iter().map(|function| dot(module, function)).collect()),
+            Ir::Draft(draft) => Some(hazards::dot(draft)),
+            Ir::Plan(_) => None,
         }
     }
 

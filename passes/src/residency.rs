@@ -144,41 +144,33 @@ struct Part {
 
 impl Uses {
     fn of(function: &Function) -> Uses {
-        let mut uses = Uses {
-            def_use: DefUse::of(function),
-            readers: Vec::new(),
-            readers_of: HashMap::new(),
-            splits_of: HashMap::new(),
-            reads: HashMap::new(),
-        };
-        let mut dequantised: HashMap<ValueId, WeightId> = HashMap::new();
-        for (i, op) in function.ops.iter().enumerate() {
-            if let (Some(dequantise), Some([w])) = (view::Dequantise::of(op), view::Dequantise::results(op)) {
-                dequantised.insert(w, dequantise.w);
-                continue;
-            }
+        let def_use = DefUse::of(function);
+        let dequantised = |value: ValueId| def_use.defining(function, value).map(|view::Dequantise { w }| w);
+        let (mut readers, mut reads) = (Vec::new(), HashMap::<WeightId, usize>::new());
+        let (mut readers_of, mut splits_of) = (HashMap::<_, Vec<_>>::new(), HashMap::<_, Vec<_>>::new());
+        for (i, op) in function.ops.iter().enumerate().filter(|(_, op)| op.kind != OpKind::Dequantise) {
             let weights = op.operands.iter().filter_map(|operand| match operand {
                 Operand::Weight(weight) => Some(*weight),
-                Operand::Value(value) => dequantised.get(value).copied(),
+                Operand::Value(value) => dequantised(*value),
                 Operand::State(_) | Operand::Absent => None,
             });
             let weights: Vec<WeightId> = weights.collect();
-            weights.iter().for_each(|&weight| *uses.reads.entry(weight).or_default() += 1);
+            weights.iter().for_each(|&weight| *reads.entry(weight).or_default() += 1);
             if let OpKind::ExpertSwiglu | OpKind::ExpertDown | OpKind::ExpertMatmul = op.kind {
                 if let Operand::Value(ids) = op.operand("ids") {
-                    uses.readers_of.entry(ids).or_default().push(uses.readers.len());
+                    readers_of.entry(ids).or_default().push(readers.len());
                 }
-                uses.readers.push((i, weights));
+                readers.push((i, weights));
             }
             if let Some(split) = view::ExpertSplit::of(op) {
-                uses.splits_of.entry(split.ids).or_default().push(i);
+                splits_of.entry(split.ids).or_default().push(i);
             }
         }
         // A weight that the function returns dequantised is read by more than its products.
-        for weight in function.results.iter().filter_map(|result| dequantised.get(result)) {
-            *uses.reads.entry(*weight).or_default() += 1;
+        for weight in function.results.iter().filter_map(|&result| dequantised(result)) {
+            *reads.entry(weight).or_default() += 1;
         }
-        uses
+        Uses { def_use, readers, readers_of, splits_of, reads }
     }
 
     fn layers(&self, module: &Module, function: &Function) -> Vec<Layer> {

@@ -3,7 +3,7 @@
 //!
 //! A plan is shown as `ixc dump --stage plan` shows it, for 8 tokens a step; weights without a place lie one after the other. Lines before the
 //! module say what passes are told: `// target: amx` (else avx2), `// set: residency.memory = 1000` options, `// caches: 32,256,2048` KiB of a
-//! core's caches. `// pieces: beside` or `// pieces: chained` cuts the plan into pieces, small ones.
+//! core's caches. `// as: dot` shows what was made as Graphviz draws it. `// pieces: beside` or `// pieces: chained` cuts the plan into pieces, small ones.
 
 use std::fs;
 use std::path::Path;
@@ -77,6 +77,9 @@ fn run(input: &str) -> Result<String, Box<dyn std::error::Error>> {
             return Err(format!("what {pass} leaves does not read back").into());
         }
         ir = read;
+    }
+    if said(input, "as").any(|form| form == "dot") {
+        return ir.dot().ok_or_else(|| "a plan has no drawing".into());
     }
     Ok(match ir {
         Ir::Plan(plan) => print(&plan, |kernel| kernel.name()),

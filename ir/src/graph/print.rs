@@ -111,18 +111,7 @@ impl Display for Attr {
 
 /// One function of a module as text.
 pub fn function_text(module: &Module, function: &Function) -> String {
-    let mut out = String::new();
-    // Writing to a string does not fail.
-    let _ = write!(out, "{}", Shown(&Text::new(module, function)));
-    out
-}
-
-struct Shown<'a>(&'a Text<'a>);
-
-impl Display for Shown<'_> {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        self.0.function(f)
-    }
+    fmt::from_fn(|f| Text::new(module, function).function(f)).to_string()
 }
 
 /// `@name`, quoted where it is no plain name.
@@ -150,7 +139,8 @@ impl Display for Quoted<'_> {
     }
 }
 
-struct Text<'a> {
+/// A function as text.
+pub(super) struct Text<'a> {
     module: &'a Module,
     function: &'a Function,
     /// By value: its number.
@@ -158,7 +148,7 @@ struct Text<'a> {
 }
 
 impl<'a> Text<'a> {
-    fn new(module: &'a Module, function: &'a Function) -> Text<'a> {
+    pub(super) fn new(module: &'a Module, function: &'a Function) -> Text<'a> {
         let mut numbers = vec![None; function.values.len()];
         for (number, value) in definition_order(function).into_iter().enumerate() {
             if let Some(slot) = numbers.get_mut(value.index()) {
@@ -196,13 +186,24 @@ impl<'a> Text<'a> {
     }
 
     fn op(&self, f: &mut Formatter<'_>, op: &Op) -> fmt::Result {
-        let row = op.kind.row();
         f.write_str("  ")?;
         for (i, &result) in op.results.iter().enumerate() {
             f.write_str(separator(i))?;
             self.value(f, result)?;
         }
-        write!(f, " = {}", row.mnemonic)?;
+        f.write_str(" = ")?;
+        self.computed(f, op)?;
+        for (i, &result) in op.results.iter().enumerate() {
+            f.write_str(if i == 0 { " : " } else { ", " })?;
+            self.ty(f, result)?;
+        }
+        f.write_str("\n")
+    }
+
+    /// An op without its results.
+    pub(super) fn computed(&self, f: &mut Formatter<'_>, op: &Op) -> fmt::Result {
+        let row = op.kind.row();
+        f.write_str(row.mnemonic)?;
         for (i, operand) in op.operands.iter().enumerate() {
             f.write_str(if i == 0 { " " } else { ", " })?;
             match operand {
@@ -225,14 +226,10 @@ impl<'a> Text<'a> {
             }
             f.write_str("}")?;
         }
-        for (i, &result) in op.results.iter().enumerate() {
-            f.write_str(if i == 0 { " : " } else { ", " })?;
-            self.ty(f, result)?;
-        }
-        f.write_str("\n")
+        Ok(())
     }
 
-    fn value(&self, f: &mut Formatter<'_>, value: ValueId) -> fmt::Result {
+    pub(super) fn value(&self, f: &mut Formatter<'_>, value: ValueId) -> fmt::Result {
         match self.function.values.get(value.index()).map(|value| &value.name) {
             Some(Some(name)) => write!(f, "%{name}"),
             Some(None) | None => match self.numbers.get(value.index()) {
@@ -242,7 +239,7 @@ impl<'a> Text<'a> {
         }
     }
 
-    fn ty(&self, f: &mut Formatter<'_>, value: ValueId) -> fmt::Result {
+    pub(super) fn ty(&self, f: &mut Formatter<'_>, value: ValueId) -> fmt::Result {
         match self.function.values.get(value.index()) {
             Some(value) => f.write_str(&value.ty.text(self.module)),
             None => f.write_str("?"),

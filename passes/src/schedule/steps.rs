@@ -5,8 +5,7 @@
 //! order can undercut. A routing is bucketed in a step of its own kind, beside a run of the same level; what is said of experts in
 //! memory is said at the barrier after the run that makes it known, so that it adds no level either.
 
-use std::collections::HashMap;
-
+use ixc_ir::levels::Levels;
 use ixc_ir::plan::Step;
 
 use super::{Draft, Resource, ScheduleError, What, Work};
@@ -37,26 +36,21 @@ pub fn run(draft: Draft, _: &Context<'_>) -> Result<Draft, PassError> {
 
 /// Work by step, as positions in the work list; each step is all tasks or one of something else.
 pub(super) fn steps(work: &[Work]) -> Vec<Vec<usize>> {
-    let mut read: HashMap<Resource, usize> = HashMap::new();
-    let mut written: HashMap<Resource, usize> = HashMap::new();
+    let (mut read, mut written): (Levels<&Resource>, Levels<&Resource>) = Default::default();
     let mut levels: Vec<Vec<usize>> = Vec::new();
     for (i, item) in work.iter().enumerate() {
-        let after_write = item.reads.iter().filter_map(|r| written.get(r));
+        let after_write = written.longest(&item.reads);
         // Two tasks may fill parts of one buffer or state beside each other, since parts never meet; but not while another
         // reads what was there before.
-        let after_read = item.writes.iter().filter_map(|r| read.get(r));
+        let after_read = read.longest(&item.writes);
         let later = usize::from(!matches!(item.what, What::Residency(_)));
-        let level = after_write.chain(after_read).map(|level| level + later).max().unwrap_or(0);
+        let level = after_write.max(after_read).map_or(0, |level| level + later);
         if levels.len() <= level {
             levels.resize(level + 1, Vec::new());
         }
         levels[level].push(i);
-        for (resources, last) in [(&item.reads, &mut read), (&item.writes, &mut written)] {
-            for &resource in resources {
-                let last = last.entry(resource).or_insert(level);
-                *last = level.max(*last);
-            }
-        }
+        item.reads.iter().for_each(|resource| read.reach(resource, level));
+        item.writes.iter().for_each(|resource| written.reach(resource, level));
     }
     let mut steps = Vec::with_capacity(levels.len());
     for level in levels {
