@@ -23,12 +23,12 @@ use ixc_ir::graph::Module;
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, SourceFile};
 use ixc_kernels::{KernelSpec, generate};
+use ixc_passes::draft::Draft;
 use ixc_passes::error::PassError;
 use ixc_passes::manager::{self, Ir};
 use ixc_passes::options::OptionSet;
 use ixc_passes::pass::{Context, Facts};
-use ixc_passes::pieces::Pieces;
-use ixc_passes::schedule::DEFAULT_MAX_TOKENS;
+use ixc_passes::schedule::{DEFAULT_MAX_TOKENS, lower};
 use ixc_passes::{defer, pack, residency};
 use ixc_runtime::file::decode;
 use ixc_targets::{CoreCaches, Isa, Target};
@@ -112,23 +112,16 @@ pub fn compile(model: &Model, options: &Options) -> Result<Compiled, Error> {
 /// As [`compile`].
 pub fn specs(model: &Model, options: &Options) -> Result<(Module, Plan<KernelSpec>), Error> {
     let fused = fuse(model, options)?;
-    let plan = scheduled(model, &fused, options, None)?;
+    let plan = scheduled(model, &fused, options)?;
     Ok((fused, plan))
 }
 
-/// The plan of a model's graph, with specs in place of kernels; in `pieces` where it is for processing elements.
+/// The plan of a model's graph, with specs in place of kernels.
 ///
 /// # Errors
 /// As [`compile`].
-pub fn scheduled(
-    model: &Model,
-    fused: &Module,
-    options: &Options,
-    pieces: Option<Pieces>,
-) -> Result<Plan<KernelSpec>, Error> {
-    let weights = FileWeights::new(&model.gguf, fused);
-    let facts = facts(model, options, &weights, pieces)?;
-    match manager::run(Ir::Graph(fused.clone()), &manager::plan_passes(), &context(options, Some(facts)))? {
+pub fn scheduled(model: &Model, fused: &Module, options: &Options) -> Result<Plan<KernelSpec>, Error> {
+    match run_on(model, fused, options, &manager::plan_passes())? {
         Ir::Plan(plan) => Ok(*plan),
         other @ (Ir::Graph(_) | Ir::Draft(_)) => {
             Err(PassError::Kind { pass: "none", expected: "a plan", found: other.kind() }.into())
@@ -136,21 +129,34 @@ pub fn scheduled(
     }
 }
 
+/// The tasks of a model's graph, for threads.
+///
+/// # Errors
+/// As [`compile`].
+pub fn lowered(model: &Model, fused: &Module, options: &Options) -> Result<Draft, Error> {
+    match run_on(model, fused, options, &[lower::PASS.name])? {
+        Ir::Draft(draft) => Ok(*draft),
+        other @ (Ir::Graph(_) | Ir::Plan(_)) => {
+            Err(PassError::Kind { pass: "none", expected: "tasks", found: other.kind() }.into())
+        }
+    }
+}
+
+fn run_on(model: &Model, fused: &Module, options: &Options, passes: &[&str]) -> Result<Ir, Error> {
+    let weights = FileWeights::new(&model.gguf, fused);
+    let facts = facts(model, options, &weights)?;
+    Ok(manager::run(Ir::Graph(fused.clone()), passes, &context(options, Some(facts)))?)
+}
+
 /// What a plan says of a model that its graph does not.
 ///
 /// # Errors
 /// Where its files have no path that a plan can name.
-pub fn facts<'a>(
-    model: &Model,
-    options: &Options,
-    weights: &'a FileWeights<'_>,
-    pieces: Option<Pieces>,
-) -> Result<Facts<'a>, Error> {
+pub fn facts<'a>(model: &Model, options: &Options, weights: &'a FileWeights<'_>) -> Result<Facts<'a>, Error> {
     Ok(Facts {
         architecture: model.arch.hyper.architecture.clone(),
         max_tokens: options.max_tokens,
         context_length: u32::try_from(model.arch.hyper.context_length).unwrap_or(u32::MAX),
-        pieces,
         files: source_files(&model.gguf)?,
         tokenizer: encode_tokenizer(&model.vocabulary)?,
         weights,
@@ -193,7 +199,7 @@ pub fn run_passes(model: &Model, options: &Options, ir: Ir, passes: &[&str]) -> 
         Ir::Draft(_) | Ir::Plan(_) => Module::default(),
     };
     let weights = FileWeights::new(&model.gguf, &module);
-    let facts = facts(model, options, &weights, None)?;
+    let facts = facts(model, options, &weights)?;
     Ok(manager::run(ir, passes, &context(options, Some(facts)))?)
 }
 

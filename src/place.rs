@@ -12,15 +12,18 @@
 //! ```
 
 use ixc_dataflow::grid::Grid;
+use ixc_dataflow::pieces::{self, Pieces};
 use ixc_dataflow::place::kernels::Kernels;
 use ixc_dataflow::place::search::{Placed, SearchError, search};
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::Plan;
-use ixc_passes::pieces::Pieces;
+use ixc_kernels::KernelSpec;
+use ixc_passes::draft::Draft;
+use ixc_passes::error::PassError;
 use ixc_targets::Target;
 
 use crate::Error;
-use crate::compile::{self, fuse, scheduled};
+use crate::compile::{self, fuse, lowered};
 use crate::model::Model;
 
 /// Positions of the KV cache unless told otherwise, where the model has as many.
@@ -45,9 +48,10 @@ pub fn place(model: &Model, grid: &Grid, options: &Options) -> Result<Placed, Er
     let name = model.gguf.metadata().path().file_stem().map_or("model".into(), |name| name.to_string_lossy());
     let compile = compile_options();
     let fused = fuse(model, &compile)?;
-    let placed = search(&fused, grid, (&name, context), |pieces| scheduled(model, &fused, &compile, Some(*pieces)));
+    let tasks = lowered(model, &fused, &compile)?;
+    let placed = search(&fused, grid, (&name, context), |pieces| in_pieces(&tasks, pieces, &compile));
     placed.map_err(|error| match error {
-        SearchError::Plan(error) => error,
+        SearchError::Plan(error) => error.into(),
         SearchError::Generate(error) => error.into(),
         SearchError::Place(error) => error.into(),
     })
@@ -59,8 +63,12 @@ pub fn place(model: &Model, grid: &Grid, options: &Options) -> Result<Placed, Er
 /// As [`place`].
 pub fn plan_in_pieces(model: &Model, pieces: Pieces) -> Result<Plan<Kernel>, Error> {
     let compile = compile_options();
-    let plan = scheduled(model, &fuse(model, &compile)?, &compile, Some(pieces))?;
-    Ok(Kernels::default().of(plan)?)
+    let tasks = lowered(model, &fuse(model, &compile)?, &compile)?;
+    Ok(Kernels::default().of(in_pieces(&tasks, &pieces, &compile)?)?)
+}
+
+fn in_pieces(tasks: &Draft, pieces: &Pieces, options: &compile::Options) -> Result<Plan<KernelSpec>, PassError> {
+    pieces::plan(tasks, pieces, &compile::context(options, None))
 }
 
 fn compile_options() -> compile::Options {

@@ -1,7 +1,7 @@
 //! Dataflow targets: weights stay on processing elements (PEs), activations stream between them.
 //!
 //! ```text
-//! plan in pieces ──place──▶ descriptor
+//! tasks ──pieces──▶ plan in pieces ──place──▶ descriptor
 //! descriptor ──read──▶ checked ──Machine::new──▶ Simulator::step ─▶ cycles, traffic, critical path; logits
 //!   (JSON)             memory, routes, sizes         events            report, page
 //! ```
@@ -11,6 +11,7 @@
 //! | [`grid`] | the machine: PEs, memory, links, clock |
 //! | [`descriptor`] | what runs on it: programs, weight slices, streams, waves, host traffic |
 //! | [`account`] | what an instance takes of its PE's memory |
+//! | [`pieces`] | tasks cut until each item fits a PE |
 //! | [`place`] | where a plan runs on a grid |
 //! | [`grids`] | machines by name, and from TOML files |
 //! | [`read`] | descriptors from JSON that nobody trusts |
@@ -45,6 +46,7 @@ pub mod layout;
 pub mod memory;
 pub mod network;
 pub mod page;
+pub mod pieces;
 pub mod place;
 pub mod queue;
 pub mod read;

@@ -1,5 +1,6 @@
 //! A plan between `lower` and `arena`: tasks, which say what they read and write.
 
+use ixc_ir::format::Format;
 use ixc_ir::plan::{Plan, Step, Task};
 use ixc_kernels::KernelSpec;
 use serde::{Deserialize, Serialize};
@@ -10,11 +11,11 @@ use crate::error::ScheduleError;
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Draft {
     /// All of the plan but its steps, and where its buffers lie.
-    pub(crate) plan: Plan<KernelSpec>,
+    pub plan: Plan<KernelSpec>,
     /// Tasks, and what else a step may be, in the order of the graph.
-    pub(crate) work: Vec<Work>,
+    pub work: Vec<Work>,
     /// What each step does, as positions in `work`; nothing before `steps`.
-    pub(crate) steps: Option<Vec<Vec<usize>>>,
+    pub steps: Option<Vec<Vec<usize>>>,
 }
 
 impl Draft {
@@ -56,7 +57,7 @@ impl Draft {
 
 /// What tasks wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub(crate) enum Resource {
+pub enum Resource {
     /// A buffer: written once, by one op.
     Buffer(u32),
     /// A routing's order.
@@ -71,17 +72,46 @@ pub(crate) enum Resource {
 
 /// A task or another step, with what it reads and writes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct Work {
-    pub(crate) what: What,
-    pub(crate) reads: Vec<Resource>,
-    pub(crate) writes: Vec<Resource>,
+pub struct Work {
+    /// What is done.
+    pub what: What,
+    /// What it waits for the writers of.
+    pub reads: Vec<Resource>,
+    /// What it writes.
+    pub writes: Vec<Resource>,
 }
 
+/// What a step may do.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) enum What {
+pub enum What {
+    /// A task of a [`Step::Run`].
     Task(Task),
     /// A [`Step::Bucket`].
     Bucket(Step),
     /// A step that says something of experts in memory: one thread's, at the barrier after what it waits for.
     Residency(Step),
+}
+
+/// A number as the plan holds it; `what` is its name in the error.
+///
+/// # Errors
+/// [`ScheduleError::TooLarge`].
+pub fn fit(what: &str, value: u64) -> Result<u32, ScheduleError> {
+    u32::try_from(value).map_err(|_| ScheduleError::TooLarge {
+        what: what.to_string(),
+        value: value.to_string(),
+        limit: u32::MAX.into(),
+    })
+}
+
+/// Bytes of `width` elements.
+///
+/// # Errors
+/// [`ScheduleError::TooLarge`].
+pub fn row_bytes(format: Format, width: u64) -> Result<u64, ScheduleError> {
+    format.row_bytes(width).ok_or_else(|| ScheduleError::TooLarge {
+        what: format!("a row of {format} in bytes"),
+        value: format!("{width} elements"),
+        limit: u64::MAX,
+    })
 }

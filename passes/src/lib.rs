@@ -11,7 +11,6 @@
 //! | [`pack`] | the format that products read each weight in |
 //! | [`residency`] | when experts are loaded, where they do not all fit in memory |
 //! | [`draft`], `hazards` | what is between `lower` and `arena`, and a drawing of it |
-//! | [`pieces`] | how large the pieces of a plan for a grid are |
 //! | [`schedule`] | `lower`, `steps`, `arena`: kernels, work lists, barriers, one arena |
 //! | [`tile`] | how each weight's products are cut, by the caches |
 
@@ -27,7 +26,6 @@ pub mod manager;
 pub mod options;
 pub mod pack;
 pub mod pass;
-pub mod pieces;
 pub mod residency;
 pub mod schedule;
 pub mod tile;

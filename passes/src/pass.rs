@@ -9,7 +9,6 @@ use ixc_targets::{CoreCaches, Target};
 use crate::draft::Draft;
 use crate::error::PassError;
 use crate::options::{OptionRow, OptionSet, PassOptions};
-use crate::pieces::Pieces;
 
 /// A pass.
 #[derive(Debug)]
@@ -73,8 +72,6 @@ pub struct Facts<'a> {
     pub max_tokens: u32,
     /// Context length that the model was made for.
     pub context_length: u32,
-    /// Cuts work into pieces for processing elements; `None` cuts it for threads.
-    pub pieces: Option<Pieces>,
     /// Model files; weights' places count them.
     pub files: Vec<SourceFile>,
     /// Tokenizer and chat template, as the frontend encodes them.

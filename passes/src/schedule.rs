@@ -17,16 +17,15 @@
 //!   linear w tail: outputs x 1, gemv_q4_k_a8_super_t8n520k256 by 5 to 5 rows, gemm_q4_k_a8_super_t8n520k256 by 96
 //! ```
 //!
-//! Each op becomes tasks that read and write buffers ([`lower`], and `matrix` for products, with [`pieces`] for how; `bind`
+//! Each op becomes tasks that read and write buffers ([`lower`], and `matrix` for products; [`bind`]
 //! puts each kernel's arguments, which they name, in its order); tasks go into the earliest step
 //! after all that they read is written ([`steps`]), so that there are as many barriers as the longest chain of tasks is long,
 //! and no fewer are possible; and buffers whose lives do not meet share the arena's bytes ([`arena`]).
 
 pub mod arena;
-mod bind;
+pub mod bind;
 pub mod lower;
 mod matrix;
-pub mod pieces;
 pub mod steps;
 
 use crate::draft::{Draft, Resource, What, Work};

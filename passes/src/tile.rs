@@ -360,21 +360,24 @@ impl Kernels {
 
 /// A part of a product: `columns` tiles from weight row `first`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Part {
-    pub(crate) tile: u64,
-    pub(crate) first: u64,
-    pub(crate) columns: u64,
+pub struct Part {
+    /// Rows, or elements, of a tile.
+    pub tile: u64,
+    /// The first of them.
+    pub first: u64,
+    /// How many tiles.
+    pub columns: u64,
 }
 
 /// Full tiles, then the rest.
-pub(crate) fn parts(n: u64, tile: u64) -> Vec<Part> {
+pub fn parts(n: u64, tile: u64) -> Vec<Part> {
     let full = Part { tile, first: 0, columns: n / tile };
     let rest = Part { tile: n % tile, first: n - n % tile, columns: 1 };
     [full, rest].into_iter().filter(|part| part.tile > 0 && part.columns > 0).collect()
 }
 
 /// [`parts`] of a weight's rows, of which a rest is whole strips, and then what is none.
-pub(crate) fn weight_parts(n: u64, tile: u64) -> Vec<Part> {
+pub fn weight_parts(n: u64, tile: u64) -> Vec<Part> {
     let split = |part: Part| {
         let strips = part.tile / STRIP as u64 * STRIP as u64;
         if part.columns > 1 || strips == 0 || strips == part.tile {

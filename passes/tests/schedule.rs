@@ -37,7 +37,6 @@ fn planned(
         architecture: "test".to_string(),
         max_tokens: MAX_TOKENS,
         context_length: 128,
-        pieces: None,
         files: vec![SourceFile { path: "model.gguf".to_string(), bytes: made.bytes, header_crc: 0, header_bytes: 0 }],
         tokenizer: Vec::new(),
         weights: made.weights,

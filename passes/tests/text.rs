@@ -3,7 +3,7 @@
 //!
 //! A plan is shown as `ixc dump --stage plan` shows it, for 8 tokens a step; weights without a place lie one after the other. Lines before the
 //! module say what passes are told: `// target: amx` (else avx2), `// set: residency.memory = 1000` options, `// caches: 32,256,2048` KiB of a
-//! core's caches. `// as: dot` shows what was made as Graphviz draws it. `// pieces: beside` or `// pieces: chained` cuts the plan into pieces, small ones.
+//! core's caches. `// as: dot` shows what was made as Graphviz draws it.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +14,6 @@ use ixc_ir::plan::SourceFile;
 use ixc_ir::plan::print::print;
 use ixc_passes::manager::{self, Ir};
 use ixc_passes::pass::{Context, Facts};
-use ixc_passes::schedule::pieces::{Pieces, Slices, Sums};
 use ixc_targets::{CoreCaches, Target};
 
 const BECOMES: &str = "// becomes\n";
@@ -40,14 +39,6 @@ fn run(input: &str) -> Result<String, Box<dyn std::error::Error>> {
         let [l1d, l2, l3] = bytes[..] else { return Err("three caches".into()) };
         context.caches = CoreCaches { l1d, l2, l3 };
     }
-    let pieces = said(input, "pieces").next().map(|words| {
-        let sums = if words.contains("beside") { Sums::Beside } else { Sums::InProducts };
-        let dense = Slices { bytes: 5000, rows: 32, dot: 256, row: 4096, sums };
-        let experts = Slices { bytes: 20000, rows: 32, dot: 512, row: 4096, sums };
-        let heads_bytes = if words.contains("heads") { 3000 } else { 600 };
-        let norm = if words.contains("norms") { 256 } else { u32::MAX };
-        Pieces { dense, experts, elements: 128, silu: 128, norm, positions: 32, context: 64, heads_bytes }
-    });
     let mut file = SourceFile { path: "model.gguf".to_string(), bytes: 0, header_crc: 0, header_bytes: 0 };
     if passes.contains(&"lower") {
         for weight in &mut module.weights {
@@ -61,7 +52,6 @@ fn run(input: &str) -> Result<String, Box<dyn std::error::Error>> {
         architecture: "test".to_string(),
         max_tokens: 8,
         context_length: 64,
-        pieces,
         files: vec![file],
         tokenizer: Vec::new(),
         weights: &bytes,

@@ -137,7 +137,7 @@ fn passes() -> String {
     let mut out = String::from(
         "# Passes\n\nGenerated from the list of passes in `passes/src/manager.rs` and the options in each pass's file; they are run in this order.\n\
          `ixc dump MODEL --after PASS` shows what one leaves, and `ixc opt` goes on from there. Options are set by `--set PASS.KEY=VALUE`.\n\
-         For dataflow targets `lower` cuts the plan into pieces and `place` puts them on a grid: see [dataflow.md](dataflow.md).\n\
+         For dataflow targets the tasks that `lower` leaves are cut into pieces, and `place` puts these on a grid: see [dataflow.md](dataflow.md).\n\
          Each pass's file opens with what it needs, what it leaves true, and an example before and after.\n\n| pass | what it does |\n| --- | --- |\n",
     );
     let mut options = String::from("\n| option | what it says | default |\n| --- | --- | --- |\n");

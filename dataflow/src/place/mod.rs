@@ -1,6 +1,6 @@
 //! `place`: from a plan in pieces to a descriptor of what runs where on a grid of processing elements (PEs).
 //!
-//! Needs: a plan made with [`ixc_passes::pass::Facts::pieces`], whose kernels are IR; a grid. Leaves: a [`Descriptor`] in which every slice of every
+//! Needs: a plan in pieces ([`crate::pieces`]), whose kernels are IR; a grid. Leaves: a [`Descriptor`] in which every slice of every
 //! matrix is on one PE, no PE holds more than its memory, every program receives what it reads by a stream, and during a wave no colour of a link has
 //! two tensors. The same plan and grid give the same descriptor, and no weight is read.
 //!

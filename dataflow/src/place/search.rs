@@ -11,7 +11,7 @@ use ixc_kernels::{GenerateError, KernelSpec};
 
 use super::kernels::Kernels;
 use super::{Manner, Options, PlaceError, run, sizing};
-use ixc_passes::pieces::{Pieces, Sums};
+use crate::pieces::{Pieces, Sums};
 
 /// A plan and where it runs.
 #[derive(Clone, Debug)]

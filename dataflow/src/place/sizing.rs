@@ -14,8 +14,8 @@ use ixc_ir::graph::types::CacheShape;
 use ixc_ir::graph::{Function, Module, OpKind, Operand, WeightId};
 use ixc_ir::plan::ATTENTION_BLOCK;
 
+use crate::pieces::{Pieces, Slices, Sums};
 use ixc_passes::pack::{factors, packed_alone};
-use ixc_passes::pieces::{Pieces, Slices, Sums};
 
 /// Bytes of a PE for code and small messages.
 const CODE: u64 = 6 << 10;

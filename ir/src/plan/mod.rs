@@ -205,6 +205,16 @@ pub struct RopeTable {
 }
 
 impl RopeTable {
+    /// For keys that are rotated already: one pair that turns by no angle, since `1 * a - 0 * b` is `a`, exactly.
+    pub fn still() -> RopeTable {
+        RopeTable { style: RopeStyle::Neox, frequencies: vec![0.0], magnitude: 1.0 }
+    }
+
+    /// Elements of a head that it rotates.
+    pub fn dims(&self) -> u64 {
+        self.frequencies.len() as u64 * 2
+    }
+
     /// One row of the table, as [`RopeStyle`] says; `row` has its length.
     pub fn fill_row(&self, position: u32, row: &mut [f32]) {
         let pairs = self.frequencies.len();
@@ -437,8 +447,9 @@ pub struct Split {
     /// Makes the result of the parts: `attention_combine`, whose buffers are the parts, one behind the other, that argument and scratch, and whose
     /// dim is how many parts there are.
     pub combine: KernelId,
-    /// Makes, to the same bits, one of several equal pieces of the result from those pieces of the parts, where a plan is in pieces. Buffers and
-    /// dims are those of `combine`, but for the sizes: engines check how many dims it has and what it does with each buffer, and have no other use for it.
+    /// Makes, to the same bits, one of several equal pieces of the result from those pieces of the parts, in plans for grids of processing
+    /// elements. Buffers and dims are those of `combine`, but for the sizes: engines check how many dims it has and what it does with each buffer,
+    /// and have no other use for it.
     pub alone: Option<KernelId>,
 }
 

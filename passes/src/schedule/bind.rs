@@ -1,6 +1,6 @@
 //! Tasks of kernels and of arguments by name.
 //!
-//! The lowering says what each buffer of a kernel is; here alone is it put in the kernel's order, by its signature. What a task waits
+//! Who makes a task says what each buffer of its kernel is; here alone is it put in the kernel's order, by its signature. What a task waits
 //! for follows from its arguments and their roles.
 //!
 //! ```text
@@ -9,38 +9,40 @@
 //!
 //! Leaves true: a task's arguments are those of each of its kernels, none is missing, none is there twice.
 
-use ixc_ir::plan::{Arg, DimRule, Division, Input, RowAxis, Source, Split, Task, Variant};
+use std::collections::HashMap;
+
+use ixc_ir::plan::{Arg, DimRule, Division, Input, KernelId, RowAxis, Source, Split, Task, Variant};
 use ixc_kernels::KernelSpec;
 use ixc_kernels::signature::{BindError, Role, Signature};
 use ixc_kernels::tiling::Use;
 
-use super::lower::{Lowering, Rows, fit};
-use super::{Resource, ScheduleError, What, Work};
+use crate::draft::{Resource, What, Work, fit};
+use crate::error::ScheduleError;
 
 /// An argument, and the kernel's buffer that it is for.
-pub(super) type Named = (&'static str, Arg);
+pub type Named = (&'static str, Arg);
 
 /// A kernel of a task, for a range of row counts.
-pub(super) struct Choice {
+pub struct Choice {
     /// Used for row counts up to this.
-    pub(super) up_to_rows: u32,
+    pub up_to_rows: u32,
     /// Most rows of an item.
-    pub(super) row_chunk: u32,
+    pub row_chunk: u32,
     /// The kernel.
-    pub(super) spec: KernelSpec,
+    pub spec: KernelSpec,
     /// How its items are divided by positions, where they are.
-    pub(super) parts: Option<Parts>,
+    pub parts: Option<Parts>,
 }
 
 impl Choice {
     /// As the weight's tiling says.
-    pub(super) fn of(each: Use, spec: impl Into<KernelSpec>) -> Choice {
+    pub fn of(each: Use, spec: impl Into<KernelSpec>) -> Choice {
         Choice { up_to_rows: each.up_to_rows, row_chunk: each.row_chunk, spec: spec.into(), parts: None }
     }
 
     /// For any number of rows, one by one.
-    fn by_rows(spec: KernelSpec) -> Choice {
-        Choice { up_to_rows: u32::MAX, row_chunk: 1, spec, parts: None }
+    fn by_rows(spec: impl Into<KernelSpec>) -> Choice {
+        Choice { up_to_rows: u32::MAX, row_chunk: 1, spec: spec.into(), parts: None }
     }
 
     /// The kernel's signature with the names of the task's arguments.
@@ -55,25 +57,67 @@ impl Choice {
 }
 
 /// Parts of a result, which another kernel combines.
-pub(super) struct Parts {
+pub struct Parts {
     /// The kernel's buffer that a part is written to.
-    pub(super) part: &'static str,
+    pub part: &'static str,
     /// The task's argument that `combine` writes, by the name of its buffer there.
-    pub(super) result: &'static str,
+    pub result: &'static str,
     /// How positions are divided.
-    pub(super) division: Division,
+    pub division: Division,
     /// Makes the result of the parts.
-    pub(super) combine: KernelSpec,
-    /// Makes one of several equal pieces of it.
-    pub(super) alone: Option<KernelSpec>,
+    pub combine: KernelSpec,
 }
 
 /// What the buffers of a kernel that combines parts are called, but for its result.
 const COMBINED: [&str; 2] = ["parts", "scratch"];
 
-impl Lowering<'_> {
+/// Tasks as they are made, and the kernels that they run.
+#[derive(Debug, Default)]
+pub struct Tasks {
+    /// Tasks, and what else a step may be.
+    pub work: Vec<Work>,
+    /// The group of each weight of the plan that is in one: what reads the weight waits for the group.
+    pub groups: HashMap<u32, u32>,
+    kernels: Vec<KernelSpec>,
+    ids: HashMap<KernelSpec, KernelId>,
+}
+
+impl Tasks {
+    /// None yet, where weights are in groups already.
+    pub fn of_groups(groups: HashMap<u32, u32>) -> Tasks {
+        Tasks { groups, ..Tasks::default() }
+    }
+
+    /// The kernels, each once and in the order in which they came up, and the tasks.
+    pub fn into_parts(self) -> (Vec<KernelSpec>, Vec<Work>) {
+        (self.kernels, self.work)
+    }
+
+    /// The kernel of a spec.
+    ///
+    /// # Errors
+    /// [`ScheduleError::TooLarge`].
+    pub fn kernel(&mut self, spec: impl Into<KernelSpec>) -> Result<KernelId, ScheduleError> {
+        let spec = spec.into();
+        if let Some(&id) = self.ids.get(&spec) {
+            return Ok(id);
+        }
+        let id = KernelId(fit("number of kernels", self.kernels.len() as u64)?);
+        self.kernels.push(spec.clone());
+        self.ids.insert(spec, id);
+        Ok(id)
+    }
+
+    /// The spec of a kernel.
+    pub fn spec(&self, kernel: KernelId) -> Option<&KernelSpec> {
+        self.kernels.get(kernel.0 as usize)
+    }
+
     /// Adds a task of columns times rows. `dims` are those that are not the kernels' own.
-    pub(super) fn task(
+    ///
+    /// # Errors
+    /// Where there is no kernel, or the arguments are not those of each.
+    pub fn task(
         &mut self,
         label: String,
         (rows, columns): (RowAxis, u64),
@@ -100,8 +144,8 @@ impl Lowering<'_> {
                 Source::Arena(buffer) => Resource::Buffer(buffer.0),
                 Source::State { state, .. } => Resource::State(state),
                 Source::Input(Input::RoutedToken(bucket) | Input::RoutedSlot(bucket)) => Resource::Bucket(bucket.0),
-                Source::Weight(weight) => match self.residency.group_of(weight) {
-                    Some(group) => Resource::Group(group),
+                Source::Weight(weight) => match self.groups.get(&weight) {
+                    Some(&group) => Resource::Group(group),
                     None => continue,
                 },
                 Source::Rope(_) | Source::Scratch | Source::Input(_) => continue,
@@ -119,6 +163,20 @@ impl Lowering<'_> {
         let args = args.into_iter().map(|(_, arg)| arg).collect();
         self.work.push(Work { what: What::Task(Task { label, rows, columns, variants, args }), reads, writes });
         Ok(())
+    }
+
+    /// A task with an item for each row and column.
+    ///
+    /// # Errors
+    /// Where the arguments are not the kernel's.
+    pub fn by_rows(
+        &mut self,
+        label: String,
+        axis: (RowAxis, u64),
+        (spec, dims): (impl Into<KernelSpec>, &[(&'static str, DimRule)]),
+        args: Vec<Named>,
+    ) -> Result<(), ScheduleError> {
+        self.task(label, axis, vec![Choice::by_rows(spec)], dims, args)
     }
 
     /// A kernel of a task whose arguments are those of `signature`.
@@ -144,30 +202,16 @@ impl Lowering<'_> {
     }
 
     fn divided(&mut self, parts: &Parts, args: &[Named], kernel: &str) -> Result<Split, ScheduleError> {
-        let Parts { result, division, combine, alone, .. } = parts;
+        let Parts { result, division, combine, .. } = parts;
         let missing = || BindError::Missing { kernel: kernel.to_owned(), name: result };
         let argument = args.iter().position(|(name, _)| name == result).ok_or_else(missing)?;
-        for spec in std::iter::once(combine).chain(alone) {
-            // As the runtime calls it.
-            spec.order(vec![(COMBINED[0], ()), (result, ()), (COMBINED[1], ())])?;
-        }
+        // As the runtime calls it.
+        combine.order(vec![(COMBINED[0], ()), (result, ()), (COMBINED[1], ())])?;
         Ok(Split {
             argument: fit("arguments of a task", argument as u64)?,
             division: *division,
             combine: self.kernel(combine.clone())?,
-            alone: alone.as_ref().map(|alone| self.kernel(alone.clone())).transpose()?,
+            alone: None,
         })
-    }
-
-    /// A task with an item for each row and column.
-    pub(super) fn by_rows(
-        &mut self,
-        label: String,
-        rows: Rows,
-        columns: u64,
-        (spec, dims): (impl Into<KernelSpec>, &[(&'static str, DimRule)]),
-        args: Vec<Named>,
-    ) -> Result<(), ScheduleError> {
-        self.task(label, (rows.axis(), columns), vec![Choice::by_rows(spec.into())], dims, args)
     }
 }

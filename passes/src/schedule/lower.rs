@@ -24,8 +24,6 @@ mod recurrent;
 mod residency;
 mod rows;
 
-pub(super) use self::rows::{elementwise_args, map};
-
 use std::collections::HashMap;
 
 use ixc_ir::format::Format;
@@ -34,19 +32,19 @@ use ixc_ir::graph::{
     self, Dim, Element, Function, Held, Module, Op, OpKind, Operand, StateId, Type, ValueId, WeightId,
 };
 use ixc_ir::plan::{
-    ArenaBuffer, Arg, BucketId, BufferId, KernelId, Plan, PlanWeight, RopeTable, RowAxis, RowCount, Source, State,
+    ArenaBuffer, Arg, BucketId, BufferId, DimRule, Plan, PlanWeight, RopeTable, RowAxis, RowCount, Source, State,
     StateField, WeightFile,
 };
 use ixc_kernels::tiling::{Tiling, TilingError};
 use ixc_kernels::{Elementwise, KernelSpec, Softmax};
 
 use self::residency::Residency;
-use super::bind::{Choice, Named, Parts};
+use super::bind::{Choice, Named, Parts, Tasks};
 use super::matrix::{Product, scratch_arg};
 use super::{Draft, Resource, ScheduleError, What, Work};
+use crate::draft::{fit, row_bytes};
 use crate::error::PassError;
 use crate::pass::{Context, Facts, Pass, Run};
-use crate::pieces::Pieces;
 
 /// The pass.
 pub static PASS: Pass = Pass {
@@ -88,9 +86,10 @@ fn lower(module: &Module, facts: &Facts<'_>, context: &Context<'_>) -> Result<Dr
         return Err(step(format!("its result is {}, of other rows than those wanted", function.ty(logits))));
     }
     let vocabulary = fit("vocabulary", result.width)?;
-    let softmax = lowering.kernel(Softmax { n: vocabulary })?;
+    let softmax = lowering.tasks.kernel(Softmax { n: vocabulary })?;
     let expert_groups = lowering.expert_groups()?;
-    let Lowering { kernels, plan_weights, ropes, states, buckets, work, buffers, .. } = lowering;
+    let Lowering { plan_weights, ropes, states, buckets, tasks, buffers, .. } = lowering;
+    let (kernels, work) = tasks.into_parts();
     tracing::debug!(
         tasks = work.len(),
         kernels = kernels.len(),
@@ -207,37 +206,17 @@ pub(super) struct Lowering<'a> {
     experts: Vec<u64>,
     quantised: HashMap<(BufferId, Format), Stored>,
     gathered: HashMap<(BufferId, BucketId), Stored>,
-    kernel_ids: HashMap<KernelSpec, KernelId>,
     weight_ids: HashMap<(WeightId, Format), u32>,
     /// Whether quantised values have bf16 beside them, which some products take: then all do, so that every product can take every value.
     beside: bool,
     pub(super) residency: Residency,
     pub(super) buffers: Vec<ArenaBuffer>,
-    pub(super) work: Vec<Work>,
-    pub(super) kernels: Vec<KernelSpec>,
+    pub(super) tasks: Tasks,
     pub(super) plan_weights: Vec<PlanWeight>,
     pub(super) ropes: Vec<RopeTable>,
     /// By the module's numbers.
     pub(super) states: Vec<State>,
     pub(super) buckets: u32,
-}
-
-/// A number as the plan holds it.
-pub(super) fn fit(what: &str, value: u64) -> Result<u32, ScheduleError> {
-    u32::try_from(value).map_err(|_| ScheduleError::TooLarge {
-        what: what.to_string(),
-        value: value.to_string(),
-        limit: u32::MAX.into(),
-    })
-}
-
-/// Bytes of `width` elements.
-pub(super) fn row_bytes(format: Format, width: u64) -> Result<u64, ScheduleError> {
-    format.row_bytes(width).ok_or_else(|| ScheduleError::TooLarge {
-        what: format!("a row of {format} in bytes"),
-        value: format!("{width} elements"),
-        limit: u64::MAX,
-    })
 }
 
 fn unsupported<T>(op: &'static str, problem: impl Into<String>) -> Result<T, ScheduleError> {
@@ -311,13 +290,11 @@ impl<'a> Lowering<'a> {
             experts: Vec::new(),
             quantised: HashMap::new(),
             gathered: HashMap::new(),
-            kernel_ids: HashMap::new(),
             weight_ids: HashMap::new(),
             beside: module.weights.iter().any(|weight| weight.choice.activations.is_some()),
             residency: Residency::default(),
             buffers: Vec::new(),
-            work: Vec::new(),
-            kernels: Vec::new(),
+            tasks: Tasks::default(),
             plan_weights: Vec::new(),
             ropes: Vec::new(),
             states: Vec::new(),
@@ -433,17 +410,17 @@ impl<'a> Lowering<'a> {
             OpKind::ExpertCombine => {
                 let y = self.operand(op, "y")?;
                 let p = self.slots(op, "p")?;
-                Meaning::Stored(self.combine(name, name.to_string(), &[y], p, None)?)
+                Meaning::Stored(self.combine(name, name.to_string(), y, p, None)?)
             }
             OpKind::ExpertDown => {
                 let w = self.weight_operand(op, "w");
                 let x = self.operand(op, "x")?;
                 let x = self.routed(op, x)?;
                 let label = self.label(op.kind, w);
-                let y = self.down(name, &Product { label: label.clone(), x, w, bias: None, residual: None })?;
+                let y = self.product(name, &Product { label: label.clone(), x, w, bias: None, residual: None })?;
                 let p = self.slots(op, "p")?;
                 let residual = self.opt_operand(op, "residual")?;
-                Meaning::Stored(self.combine(name, format!("{label} combine"), &y, p, residual)?)
+                Meaning::Stored(self.combine(name, format!("{label} combine"), y, p, residual)?)
             }
             OpKind::Recurrent(kind) => {
                 self.meanings[op.results[1].index()] = Some(Meaning::Token);
@@ -565,11 +542,6 @@ impl<'a> Lowering<'a> {
 
     // Formats.
 
-    /// How work is cut for processing elements, where it is.
-    pub(super) fn pieces(&self) -> Option<Pieces> {
-        self.facts.pieces
-    }
-
     /// The format in which kernels read a weight.
     pub(super) fn format_of(&self, w: WeightId) -> Format {
         let weight = &self.module.weights[w.index()];
@@ -614,15 +586,16 @@ impl<'a> Lowering<'a> {
         Ok(Stored { buffer, rows, width, format })
     }
 
-    pub(super) fn kernel(&mut self, spec: impl Into<KernelSpec>) -> Result<KernelId, ScheduleError> {
-        let spec = spec.into();
-        if let Some(&id) = self.kernel_ids.get(&spec) {
-            return Ok(id);
-        }
-        let id = KernelId(fit("number of kernels", self.kernels.len() as u64)?);
-        self.kernels.push(spec.clone());
-        self.kernel_ids.insert(spec, id);
-        Ok(id)
+    /// A task with an item for each row and column.
+    pub(super) fn by_rows(
+        &mut self,
+        label: String,
+        rows: Rows,
+        columns: u64,
+        kernel: (impl Into<KernelSpec>, &[(&'static str, DimRule)]),
+        args: Vec<Named>,
+    ) -> Result<(), ScheduleError> {
+        self.tasks.by_rows(label, (rows.axis(), columns), kernel, args)
     }
 
     /// How products with a weight are cut, as it says.

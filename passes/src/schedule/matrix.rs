@@ -17,7 +17,8 @@ use ixc_kernels::{Linear, Shape, Swiglu};
 
 use super::ScheduleError;
 use super::bind::Choice;
-use super::lower::{Lowering, Rows, Stored, fit, row_bytes};
+use super::lower::{Lowering, Rows, Stored};
+use crate::draft::{fit, row_bytes};
 
 /// A product to be lowered.
 pub(super) struct Product {
@@ -68,11 +69,6 @@ impl Lowering<'_> {
     pub(super) fn product(&mut self, op: &'static str, product: &Product) -> Result<Stored, ScheduleError> {
         let (m, x) = &self.factors(op, product)?;
         let Product { label, w, bias, residual, .. } = product;
-        if let Some(pieces) = self.pieces() {
-            let results = self.chains(&pieces, product, (m, x), &[m.n])?;
-            let nothing = || ScheduleError::Unsupported { op, problem: "a weight without columns".to_string() };
-            return results.first().copied().ok_or_else(nothing);
-        }
         let y = self.buffer(label, x.rows, Format::F32, m.n)?;
         let tiling = self.tiling(*w)?;
         let parts = tiling.place(m.n).map_err(|error| self.wrong_tiling(*w, error))?;
@@ -117,7 +113,7 @@ impl Lowering<'_> {
             args.push(("scratch", scratch_arg()));
             let variants = part.uses.iter().map(|each| Ok(Choice::of(*each, spec(each.shape)?)));
             let variants = variants.collect::<Result<_, ScheduleError>>()?;
-            self.task(label, (x.rows.axis(), columns), variants, &[], args)?;
+            self.tasks.task(label, (x.rows.axis(), columns), variants, &[], args)?;
         }
         Ok(y)
     }
@@ -138,17 +134,6 @@ impl Lowering<'_> {
         Ok((m, x))
     }
 
-    /// A product whose rows are summed over experts: in as many ranges as can be summed each at once.
-    pub(super) fn down(&mut self, op: &'static str, product: &Product) -> Result<Vec<Stored>, ScheduleError> {
-        match self.pieces() {
-            None => Ok(vec![self.product(op, product)?]),
-            Some(pieces) => {
-                let (m, x) = &self.factors(op, product)?;
-                self.down_pieces(&pieces, product, (m, x))
-            }
-        }
-    }
-
     /// `silu(x gate') * (x up')`, quantised.
     pub(super) fn swiglu(
         &mut self,
@@ -158,9 +143,6 @@ impl Lowering<'_> {
         (gate, up): (WeightId, WeightId),
         out: Format,
     ) -> Result<Stored, ScheduleError> {
-        if let Some(pieces) = self.pieces() {
-            return self.swiglu_pieces(op, &pieces, label, x, (gate, up), out);
-        }
         let (g, u) = (self.matrix(op, gate, x.rows)?, self.matrix(op, up, x.rows)?);
         let x = &self.factor(*x, gate)?;
         self.expect(op, x, self.activation(gate), g.k)?;
@@ -207,7 +189,7 @@ impl Lowering<'_> {
             };
             let variants = part.uses.iter().map(|each| Ok(Choice::of(*each, spec(each.shape, each.row_chunk)?)));
             let variants = variants.collect::<Result<_, ScheduleError>>()?;
-            self.task(label, (x.rows.axis(), columns), variants, &[], args)?;
+            self.tasks.task(label, (x.rows.axis(), columns), variants, &[], args)?;
         }
         Ok(y)
     }

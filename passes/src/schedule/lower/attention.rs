@@ -10,10 +10,10 @@ use ixc_ir::graph::attrs::{self, RopeAttrs};
 use ixc_ir::graph::interpret::math::rope_angles;
 use ixc_ir::graph::types::CacheShape;
 use ixc_ir::graph::{Op, StateId, WeightId};
-use ixc_ir::plan::{Arg, Division, Input, RopeStyle, RopeTable, RowAxis, Source};
+use ixc_ir::plan::{Division, Input, RopeStyle, RopeTable, Source};
 use ixc_kernels::{Attention, AttentionCombine, AttentionPart, AttentionWindow, Bits, RopeAppend, RopeHeads};
 
-use super::{Choice, INDEX_BYTES, Lowering, Meaning, Named, Parts, Pieces, ScheduleError, Stored};
+use super::{Choice, INDEX_BYTES, Lowering, Meaning, Named, Parts, ScheduleError, Stored};
 use super::{by_column, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
 
 /// Queries that attention works on together: what shares the conversion of a block of keys and values.
@@ -31,7 +31,7 @@ impl Lowering<'_> {
         Ok(Meaning::Stored(self.rotate(op, x, &rope, norm, shape)?))
     }
 
-    /// `heads` heads of `d` elements, normed and rotated: all of a row at once, or each on its own where work is in pieces.
+    /// `heads` heads of `d` elements, normed and rotated, all of a row at once.
     fn rotate(
         &mut self,
         op: &Op,
@@ -40,26 +40,24 @@ impl Lowering<'_> {
         norm: Option<WeightId>,
         (heads, d): (u64, u64),
     ) -> Result<Stored, ScheduleError> {
+        let name = op.kind.row().mnemonic;
         let table = self.rope_table(rope, self.opt_weight(op, "factors"))?;
-        let label = op.kind.row().mnemonic.to_string();
-        let y = self.buffer(&label, x.rows, Format::F32, x.width)?;
+        let y = self.buffer(name, x.rows, Format::F32, x.width)?;
         let row = y.row_bytes()?;
-        let (columns, together) = if self.pieces().is_some() { (heads, 1) } else { (1, heads) };
-        let column = row_bytes(Format::F32, d)?.saturating_mul(u64::from(columns > 1));
-        let mut args = vec![("x", by_column(Source::Arena(x.buffer), row, column))];
+        let mut args = vec![("x", by_row(Source::Arena(x.buffer), row))];
         if let Some(norm) = norm {
-            args.push(("norm", whole(Source::Weight(self.vector(op.kind.row().mnemonic, norm)?))));
+            args.push(("norm", whole(Source::Weight(self.vector(name, norm)?))));
         }
         args.extend(rope_args(table));
-        args.push(("y", by_column(Source::Arena(y.buffer), row, column)));
+        args.push(("y", by_row(Source::Arena(y.buffer), row)));
         let spec = RopeHeads {
-            heads: fit("heads", together)?,
+            heads: fit("heads", heads)?,
             d: fit("elements of a head", d)?,
             dims: fit("rotated elements", rope.dims)?,
             style: plan_style(rope.style),
             norm: norm.map(|_| Bits::of(op.attr("eps").float())),
         };
-        self.by_rows(label, y.rows, columns, (spec, &[]), args)?;
+        self.by_rows(name.to_string(), y.rows, 1, (spec, &[]), args)?;
         Ok(y)
     }
 
@@ -70,10 +68,8 @@ impl Lowering<'_> {
         self.positions(op, &k)?;
         let (state, cache) = self.cache(op)?;
         let mut rope = rope;
-        let window = self.module.states[state.index()].window;
-        if let (true, Some(turn)) = (self.pieces().is_some() || window.is_some(), &rope) {
-            // Keys are rotated elsewhere: in pieces nothing but keys and values lies with the state, and where a window's positions lie is no
-            // position to rotate by.
+        if let (Some(_), Some(turn)) = (self.module.states[state.index()].window, &rope) {
+            // Where a window's positions lie is no position to rotate by: keys are rotated elsewhere.
             self.expect(name, &k, Format::F32, u64::from(cache.key) * u64::from(cache.heads))?;
             let shape = (cache.heads.into(), cache.key.into());
             k = self.rotate(op, k, turn, self.opt_weight(op, "norm"), shape)?;
@@ -86,9 +82,9 @@ impl Lowering<'_> {
             }
             None if cache.key < 2 => return unsupported(name, "keys of one element; they must have two"),
             None => {
-                // One pair that turns by no angle: 1 * a - 0 * b is a, exactly.
-                let style = RopeStyle::Neox;
-                (self.add_rope(RopeTable { style, frequencies: vec![0.0], magnitude: 1.0 })?, style, 2, None)
+                let table = RopeTable::still();
+                let (style, dims) = (table.style, table.dims());
+                (self.add_rope(table)?, style, dims, None)
             }
         };
         let (d, dv) = (u64::from(cache.key), u64::from(cache.value));
@@ -161,12 +157,7 @@ impl Lowering<'_> {
             let (window, rows) = (fit("positions of a window", window)?, (QUERIES / group).max(2));
             let spec = AttentionWindow { group, d, dv, scale, heads, rows, window }.into();
             let choice = Choice { up_to_rows: u32::MAX, row_chunk: rows, spec, parts: None };
-            self.task(label, (q.rows.axis(), kv_heads), vec![choice], &[], args)?;
-            return Ok(Meaning::Stored(y));
-        }
-        if let Some(pieces) = self.pieces() {
-            let heads = Heads { state, cache, group, scale: Bits::of(op.attr("scale").float()) };
-            self.attention_pieces(&pieces, &label, &heads, (q, y))?;
+            self.tasks.task(label, (q.rows.axis(), kv_heads), vec![choice], &[], args)?;
             return Ok(Meaning::Stored(y));
         }
         let (d, dv, scale) = (cache.key, cache.value, Bits::of(op.attr("scale").float()));
@@ -178,52 +169,13 @@ impl Lowering<'_> {
             up_to_rows: 1,
             row_chunk: 1,
             spec: AttentionPart { group, d, dv, scale }.into(),
-            parts: Some(Parts { part: "part", result: "y", division, combine, alone: None }),
+            parts: Some(Parts { part: "part", result: "y", division, combine }),
         };
         let rows = (QUERIES / group).max(1);
         let spec = Attention { group, d, dv, scale, heads, rows }.into();
         let several = Choice { up_to_rows: u32::MAX, row_chunk: rows, spec, parts: None };
-        self.task(label, (q.rows.axis(), kv_heads), vec![one, several], &[], args)?;
+        self.tasks.task(label, (q.rows.axis(), kv_heads), vec![one, several], &[], args)?;
         Ok(Meaning::Stored(y))
-    }
-
-    /// Attention in parts that are the same for every token, for as many query heads of a key head at once as there is room for.
-    fn attention_pieces(
-        &mut self,
-        pieces: &Pieces,
-        label: &str,
-        heads: &Heads,
-        (q, y): (Stored, Stored),
-    ) -> Result<(), ScheduleError> {
-        let Heads { state, cache, group, scale } = *heads;
-        let (d, dv) = (cache.key, cache.value);
-        let together = pieces.heads(group, (d.into(), dv.into()));
-        let division = pieces.division();
-        let columns = [(q, d), (y, dv)].map(|(x, n)| (x, u64::from(n) * 4));
-        for first in (0..group).step_by(together.max(1) as usize) {
-            let [q, y] = columns.map(|(x, head)| -> Result<Arg, ScheduleError> {
-                let arg = by_column(Source::Arena(x.buffer), x.row_bytes()?, group.saturating_mul(head));
-                Ok(Arg { offset: first.saturating_mul(head), ..arg })
-            });
-            let args = vec![
-                ("q", q?),
-                ("position", by_row(Source::Input(Input::Positions), INDEX_BYTES)),
-                ("keys", whole(self.field(state, "keys"))),
-                ("values", whole(self.field(state, "values"))),
-                ("y", y?),
-                ("scratch", scratch_arg()),
-            ];
-            let group = fit("query heads of a key head", together)?;
-            let combine = AttentionCombine { group, dv, parts: division.parts };
-            // Each head's parts are combined where there is room for them.
-            let alone = (group > 1).then(|| AttentionCombine { group: 1, ..combine }.into());
-            let (spec, combine) = (AttentionPart { group, d, dv, scale }.into(), combine.into());
-            let parts = Some(Parts { part: "part", result: "y", division, combine, alone });
-            let variant = Choice { up_to_rows: u32::MAX, row_chunk: 1, spec, parts };
-            let label = if first > 0 { format!("{label} heads {first}") } else { label.to_string() };
-            self.task(label, (RowAxis::Tokens, cache.heads.into()), vec![variant], &[], args)?;
-        }
-        Ok(())
     }
 
     fn rope_table(&mut self, rope: &RopeAttrs, factors: Option<WeightId>) -> Result<u32, ScheduleError> {
@@ -264,15 +216,6 @@ struct Cache {
     heads: u32,
     key: u32,
     value: u32,
-}
-
-/// What attention of a layer is about.
-struct Heads {
-    state: StateId,
-    cache: Cache,
-    /// Query heads of a key head.
-    group: u64,
-    scale: Bits,
 }
 
 fn plan_style(style: attrs::RopeStyle) -> RopeStyle {

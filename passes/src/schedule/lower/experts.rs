@@ -74,7 +74,7 @@ impl Lowering<'_> {
         self.experts.push(experts);
         let (buffer, first) = (ids.of.buffer, fit("slot of a token", ids.first)?);
         let step = Step::Bucket { bucket, ids: buffer, first, top_k, experts: fit("experts", experts)? };
-        self.work.push(Work {
+        self.tasks.work.push(Work {
             what: What::Bucket(step),
             reads: vec![Resource::Buffer(buffer.0)],
             writes: vec![Resource::Bucket(bucket.0)],
@@ -117,50 +117,48 @@ impl Lowering<'_> {
         Ok(y)
     }
 
-    /// The sum over slots of rows that lie in `ranges`, one buffer behind the other.
+    /// The sum over slots of the rows `y`.
     pub(super) fn combine(
         &mut self,
         op: &'static str,
         label: String,
-        ranges: &[Stored],
+        y: Stored,
         p: Slots,
         residual: Option<Stored>,
     ) -> Result<Stored, ScheduleError> {
-        let Some(&Stored { rows: Rows::Routed { bucket, top_k }, .. }) = ranges.first() else {
+        let Rows::Routed { bucket, top_k } = y.rows else {
             return unsupported(op, "slots that are not routed");
         };
         if p.of.rows != Rows::Tokens || p.count != u64::from(top_k) {
             return unsupported(op, "weights of other slots than those of y");
         }
-        // The widths are those of a weight's rows, whose bytes fit.
-        let width = ranges.iter().map(|y| y.width).sum();
         if let Some(residual) = residual {
-            self.expect(op, &residual, Format::F32, width)?;
+            self.expect(op, &residual, Format::F32, y.width)?;
             if residual.rows != Rows::Tokens {
                 return unsupported(op, "a residual of rows other than tokens");
             }
         }
-        let out = self.buffer(&label, Rows::Tokens, Format::F32, width)?;
+        let out = self.buffer(&label, Rows::Tokens, Format::F32, y.width)?;
         let row = out.row_bytes()?;
         let slots = u64::from(top_k) * INDEX_BYTES;
-        let weights = by_row(Source::Arena(p.of.buffer), p.of.row_bytes()?);
-        let mut offset = 0;
-        for y in ranges {
-            let mut args = vec![
-                ("slot", by_row(Source::Input(Input::RoutedSlot(bucket)), slots)),
-                ("p", Arg { offset: row_bytes(Format::F32, p.first)?, ..weights.clone() }),
-                ("x", whole(Source::Arena(y.buffer))),
-            ];
-            if let Some(residual) = residual {
-                args.push(("residual", Arg { offset, ..by_row(Source::Arena(residual.buffer), row) }));
-            }
-            args.push(("y", Arg { offset, ..by_row(Source::Arena(out.buffer), row) }));
-            let n = fit("elements of a row", y.width)?;
-            let spec = Combine { n, slots: top_k, residual: residual.is_some() };
-            let dims = [("rows", DimRule::All(RowCount::Routed { top_k }))];
-            self.by_rows(label.clone(), out.rows, 1, (spec, &dims), args)?;
-            offset += y.row_bytes()?;
+        let mut args = vec![
+            ("slot", by_row(Source::Input(Input::RoutedSlot(bucket)), slots)),
+            (
+                "p",
+                Arg {
+                    offset: row_bytes(Format::F32, p.first)?,
+                    ..by_row(Source::Arena(p.of.buffer), p.of.row_bytes()?)
+                },
+            ),
+            ("x", whole(Source::Arena(y.buffer))),
+        ];
+        if let Some(residual) = residual {
+            args.push(("residual", by_row(Source::Arena(residual.buffer), row)));
         }
+        args.push(("y", by_row(Source::Arena(out.buffer), row)));
+        let spec = Combine { n: fit("elements of a row", y.width)?, slots: top_k, residual: residual.is_some() };
+        let dims = [("rows", DimRule::All(RowCount::Routed { top_k }))];
+        self.by_rows(label, out.rows, 1, (spec, &dims), args)?;
         Ok(out)
     }
 }

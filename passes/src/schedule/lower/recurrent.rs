@@ -76,9 +76,6 @@ impl Lowering<'_> {
 
     pub(super) fn recurrent(&mut self, op: &Op, kind: Recurrent) -> Result<Meaning, ScheduleError> {
         let name = op.kind.row().mnemonic;
-        if self.pieces().is_some() {
-            return unsupported(name, "a state other than keys and values, in pieces");
-        }
         let Columns { spec, count, strides } = self.columns(op, kind)?;
         let state = self.state(op, "state")?;
         let width =
@@ -116,7 +113,7 @@ impl Lowering<'_> {
         }
         // All rows at once: a row changes what the next one finds.
         let choice = Choice { up_to_rows: u32::MAX, row_chunk: u32::MAX, spec, parts: None };
-        self.task(label, (rows.axis(), count), vec![choice], &[], args)?;
+        self.tasks.task(label, (rows.axis(), count), vec![choice], &[], args)?;
         Ok(Meaning::Stored(y))
     }
 }

@@ -25,8 +25,6 @@ pub(in crate::schedule) struct Residency {
     groups: Vec<Group>,
     /// Position in `groups` of a graph's layer.
     layers: HashMap<i64, u32>,
-    /// Group of a weight of the plan.
-    of_weight: HashMap<u32, u32>,
 }
 
 struct Group {
@@ -35,12 +33,6 @@ struct Group {
     plan: ExpertGroup,
     /// The routings that requested it so far.
     buckets: Vec<BucketId>,
-}
-
-impl Residency {
-    pub(in crate::schedule) fn group_of(&self, weight: u32) -> Option<u32> {
-        self.of_weight.get(&weight).copied()
-    }
 }
 
 impl Lowering<'_> {
@@ -75,7 +67,7 @@ impl Lowering<'_> {
                 Step::Request { group, bucket }
             }
         };
-        self.work.push(Work { what: What::Residency(step), reads, writes });
+        self.tasks.work.push(Work { what: What::Residency(step), reads, writes });
         Ok(Meaning::Token)
     }
 
@@ -97,7 +89,7 @@ impl Lowering<'_> {
         let Some(&group) = self.residency.layers.get(&op.attr("layer").int()) else {
             return unsupported(name, "a layer whose experts were not requested");
         };
-        self.work.push(Work {
+        self.tasks.work.push(Work {
             what: What::Residency(Step::Release { group }),
             reads: vec![Resource::Slots],
             writes: vec![Resource::Slots, Resource::Group(group)],
@@ -112,7 +104,7 @@ impl Lowering<'_> {
     /// such graph.
     pub(in crate::schedule) fn expert_groups(&mut self) -> Result<Vec<ExpertGroup>, ScheduleError> {
         let mut open: Option<(u32, BucketId)> = None;
-        for work in &self.work {
+        for work in &self.tasks.work {
             match &work.what {
                 What::Residency(Step::Request { group, bucket }) => {
                     if open.replace((*group, *bucket)).is_some() {
@@ -127,7 +119,7 @@ impl Lowering<'_> {
                 What::Residency(_) | What::Bucket(_) => {}
                 What::Task(task) => {
                     let weights = task.args.iter().filter_map(|arg| match arg.source {
-                        Source::Weight(weight) => self.residency.group_of(weight),
+                        Source::Weight(weight) => self.tasks.groups.get(&weight).copied(),
                         _ => None,
                     });
                     for group in weights {
@@ -169,7 +161,7 @@ impl Lowering<'_> {
         let mut ids = Vec::with_capacity(weights.len());
         for w in weights {
             let id = self.weight(w)?;
-            if self.residency.of_weight.insert(id, number).is_some() {
+            if self.tasks.groups.insert(id, number).is_some() {
                 return unsupported(name, "a weight in the experts of two layers, or twice in one");
             }
             ids.push(id);

@@ -1,7 +1,7 @@
 //! Ops on rows: embedding, elementwise ones, norms, quantisation, taking the wanted rows.
 //!
 //! ```text
-//! rms_norm %x, @norm    rms_norm: tokens x 1, or x heads where the norm is of a head; in two tasks where a plan is in pieces
+//! rms_norm %x, @norm    rms_norm: tokens x 1, or x heads where the norm is of a head
 //! ```
 
 use ixc_ir::format::Format;
@@ -52,10 +52,6 @@ impl Lowering<'_> {
             }
         }
         let y = self.buffer(name, first.rows, Format::F32, first.width)?;
-        if let Some(pieces) = self.pieces() {
-            self.map_pieces(name, spec, &inputs, &y, pieces.elements.into())?;
-            return Ok(Meaning::Stored(y));
-        }
         let row = y.row_bytes()?;
         let spec = spec(fit("elements of a row", y.width)?);
         let args = elementwise_args(&spec, &inputs, &y, |x| Ok(by_row(Source::Arena(x.buffer), row)))?;
@@ -69,11 +65,6 @@ impl Lowering<'_> {
         let label = self.label(op.kind, w);
         let n = self.last(w);
         let y = self.buffer(&label, x.rows, Format::F32, x.width)?;
-        if let (Some(pieces), true) = (self.pieces(), n == x.width) {
-            let bias = self.vector(op.kind.row().mnemonic, w)?;
-            self.add_bias_pieces(&pieces, (&label, bias), &x, &y)?;
-            return Ok(Meaning::Stored(y));
-        }
         let (row, column) = (y.row_bytes()?, row_bytes(Format::F32, n)?);
         let args = vec![
             ("x", by_column(Source::Arena(x.buffer), row, column)),
@@ -99,11 +90,6 @@ impl Lowering<'_> {
         let out = y.format;
         let weight = self.vector(op.kind.row().mnemonic, w)?;
         let eps = Bits::of(op.attr("eps").float());
-        if let (Some(pieces), true) = (self.pieces(), n == x.width)
-            && self.norm_pieces(&pieces, (&label, weight, eps), &x, &y)?
-        {
-            return Ok(Meaning::Stored(y));
-        }
         let args = vec![
             ("x", by_column(Source::Arena(x.buffer), x.row_bytes()?, row_bytes(Format::F32, n)?)),
             ("w", whole(Source::Weight(weight))),
@@ -124,11 +110,6 @@ impl Lowering<'_> {
             return Ok(done);
         }
         let y = self.buffer("quantise", x.rows, out, x.width)?;
-        if let Some(pieces) = self.pieces() {
-            self.quantise_pieces(&pieces, &x, &y)?;
-            self.quantised.insert((x.buffer, out), y);
-            return Ok(y);
-        }
         let args = vec![
             ("x", by_row(Source::Arena(x.buffer), x.row_bytes()?)),
             ("y", by_row(Source::Arena(y.buffer), y.row_bytes()?)),
@@ -162,7 +143,7 @@ impl Lowering<'_> {
 }
 
 /// The kernel of a function of two rows, or of one.
-pub(in crate::schedule) fn map(function: Elementwise) -> impl Fn(u32) -> KernelSpec {
+pub(super) fn map(function: Elementwise) -> impl Fn(u32) -> KernelSpec {
     move |n| Map { function, n }.into()
 }
 
@@ -176,7 +157,7 @@ pub(super) fn unary(function: Unary, op: &Op) -> impl Fn(u32) -> KernelSpec {
 }
 
 /// The arguments of a kernel that reads `inputs`, in their order, and writes `y`.
-pub(in crate::schedule) fn elementwise_args(
+fn elementwise_args(
     spec: &KernelSpec,
     inputs: &[Stored],
     y: &Stored,

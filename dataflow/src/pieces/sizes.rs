@@ -1,4 +1,4 @@
-//! How large the pieces of a plan in pieces are: what `lower` is told, see [`crate::schedule::pieces`].
+//! How large the pieces of a plan in pieces are.
 
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
@@ -63,7 +63,7 @@ impl Pieces {
     }
 
     /// How many of `group` query heads are attended together: they share the conversion of keys and values.
-    pub(crate) fn heads(&self, group: u64, (key_len, value_len): (u64, u64)) -> u64 {
+    pub(super) fn heads(&self, group: u64, (key_len, value_len): (u64, u64)) -> u64 {
         // The query, the part, and both while they are worked on; scores of a block.
         let head = key_len.saturating_add(value_len).saturating_mul(8).saturating_add(HEAD_BYTES);
         let fits = |heads: &u64| group.is_multiple_of(*heads) && head.saturating_mul(*heads) <= self.heads_bytes;
@@ -77,7 +77,7 @@ impl Slices {
     ///
     /// ```
     /// use ixc_ir::format::Format;
-    /// use ixc_passes::schedule::pieces::{Slices, Sums};
+    /// use ixc_dataflow::pieces::{Slices, Sums};
     ///
     /// let slices = Slices { bytes: 20_000, rows: 32, dot: 1024, row: 4096, sums: Sums::InProducts };
     /// assert_eq!(slices.of(Format::Q4KR16, 512, 1024), (32, 1024));

@@ -1,0 +1,111 @@
+//! Rotation head by head, keys and values without a table beside them, and attention in parts.
+
+use ixc_ir::format::Format;
+use ixc_ir::plan::{Arg, RopeTable, Source};
+use ixc_kernels::{AttentionCombine, AttentionPart, KernelSpec, RopeAppend, RopeHeads};
+use ixc_passes::draft::{What, fit, row_bytes};
+use ixc_passes::error::ScheduleError;
+use ixc_passes::schedule::bind::{Choice, Named, Parts};
+
+use super::cut::{Cutting, Whole, part};
+
+/// What finds the row of a rotary table.
+const ANGLES: [&str; 3] = ["block", "lane", "table"];
+
+impl Cutting<'_> {
+    /// Arguments of a task by name, those of them that it has.
+    fn named(&mut self, whole: &Whole<'_>, names: &[&'static str]) -> Result<Vec<Named>, ScheduleError> {
+        let found = names.iter().filter_map(|name| whole.optional(name).map(|arg| (*name, arg)));
+        found.map(|(name, arg)| Ok((name, self.arg(arg)?))).collect()
+    }
+
+    /// Each head on its own.
+    pub(super) fn rope_heads(&mut self, whole: &Whole<'_>, spec: &RopeHeads) -> Result<(), ScheduleError> {
+        self.written(whole.result("y")?)?;
+        let column = if spec.heads > 1 { row_bytes(Format::F32, spec.d.into())? } else { 0 };
+        let [x, y] = ["x", "y"].map(|name| self.arg(whole.arg(name)?));
+        let mut args = vec![("x", part(&x?, 0, column)), ("y", part(&y?, 0, column))];
+        args.extend(self.named(whole, &["norm"])?);
+        args.extend(self.named(whole, &ANGLES)?);
+        let heads = RopeHeads { heads: 1, ..*spec };
+        self.tasks.by_rows(whole.task.label.clone(), (whole.task.rows, spec.heads.into()), (heads, &[]), args)
+    }
+
+    /// Keys are rotated elsewhere: nothing but keys and values lies with the cache.
+    pub(super) fn append(&mut self, whole: &Whole<'_>, spec: &RopeAppend) -> Result<(), ScheduleError> {
+        let (axis, columns) = (whole.task.rows, u64::from(whole.task.columns));
+        let mut k = self.arg(whole.arg("k")?)?;
+        let still = RopeTable::still();
+        if self.table(whole.arg("table")?) != Some(&still) {
+            // The op's mnemonic, without the state.
+            let label = whole.task.label.split(' ').next().unwrap_or_default();
+            let rows = self.old(whole.result("k")?)?.rows;
+            let width = u64::from(spec.d) * columns;
+            let (_, rotated) = self.row(label, rows, (Format::F32, width))?;
+            let column = if columns > 1 { row_bytes(Format::F32, spec.d.into())? } else { 0 };
+            let mut args = vec![("x", part(&k, 0, column)), ("y", part(&rotated, 0, column))];
+            args.extend(self.named(whole, &["norm"])?);
+            args.extend(self.named(whole, &ANGLES)?);
+            let RopeAppend { d, dims, style, norm, .. } = *spec;
+            let heads = RopeHeads { heads: 1, d, dims, style, norm };
+            self.tasks.by_rows(label.to_string(), (axis, columns), (heads, &[]), args)?;
+            k = part(&rotated, 0, k.column_stride);
+        }
+        let mut args = self.named(whole, &["v", "block", "lane", "keys", "values", "rotated"])?;
+        let table = self.rope(&still)?;
+        args.push(("table", Arg { source: Source::Rope(table), ..whole.arg("table")?.clone() }));
+        args.push(("k", k));
+        let dims = fit("rotated elements", still.dims())?;
+        let append = RopeAppend { dims, style: still.style, norm: None, ..*spec };
+        self.tasks.by_rows(whole.task.label.clone(), (axis, columns), (append, &[]), args)
+    }
+
+    /// A kernel that combines the parts of each head on its own, where there is room for them: of every task whose parts are those of
+    /// several heads.
+    pub(super) fn combined_apart(&mut self) -> Result<(), ScheduleError> {
+        let mut work = std::mem::take(&mut self.tasks.work);
+        for variant in work.iter_mut().flat_map(|work| match &mut work.what {
+            What::Task(task) => &mut task.variants[..],
+            What::Bucket(_) | What::Residency(_) => &mut [],
+        }) {
+            let Some(split) = &mut variant.split else { continue };
+            if let Some(KernelSpec::AttentionCombine(combine)) = self.tasks.spec(split.combine)
+                && combine.group > 1
+            {
+                let one = AttentionCombine { group: 1, ..*combine };
+                split.alone = Some(self.tasks.kernel(one)?);
+            }
+        }
+        self.tasks.work = work;
+        Ok(())
+    }
+
+    /// Attention in parts that are the same for every token, for as many query heads of a key head at once as there is room for.
+    pub(super) fn attention(&mut self, whole: &Whole<'_>, spec: &AttentionPart) -> Result<(), ScheduleError> {
+        self.written(whole.result("part")?)?;
+        let AttentionPart { group, d, dv, scale } = *spec;
+        let together = self.pieces.heads(group.into(), (d.into(), dv.into()));
+        let division = self.pieces.division();
+        let [q, y] = ["q", "part"].map(|name| self.arg(whole.arg(name)?));
+        let (q, y) = (q?, y?);
+        let others = self.named(whole, &["position", "keys", "values", "scratch"])?;
+        for first in (0..u64::from(group)).step_by(together.max(1) as usize) {
+            let mut args = others.clone();
+            for (name, row, head) in [("q", &q, d), ("y", &y, dv)] {
+                let offset = first.saturating_mul(row_bytes(Format::F32, head.into())?);
+                args.push((name, part(row, offset, row.column_stride)));
+            }
+            let group = fit("query heads of a key head", together)?;
+            let combine = AttentionCombine { group, dv, parts: division.parts };
+            let spec = AttentionPart { group, d, dv, scale }.into();
+            let parts = Some(Parts { part: "part", result: "y", division, combine: combine.into() });
+            let choice = Choice { up_to_rows: u32::MAX, row_chunk: 1, spec, parts };
+            let label = match first {
+                0 => whole.task.label.clone(),
+                first => format!("{} heads {first}", whole.task.label),
+            };
+            self.tasks.task(label, (whole.task.rows, whole.task.columns.into()), vec![choice], &[], args)?;
+        }
+        Ok(())
+    }
+}

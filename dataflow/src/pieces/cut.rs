@@ -1,0 +1,361 @@
+//! The pass: one task after the other, cut as its kernel is.
+//!
+//! Buffers get new numbers, in the order in which they are first written: a buffer of the draft becomes one, or one for each range of its
+//! rows where sums over experts are all that reads it.
+
+use ixc_ir::format::Format;
+use ixc_ir::plan::{
+    ArenaBuffer, Arg, BufferId, KernelId, Plan, RopeTable, RowCount, Source, Split, Step, Task, Variant,
+};
+use ixc_kernels::signature::BindError;
+use ixc_kernels::{AddBias, KernelSpec, Map, Softcap};
+use ixc_passes::draft::{Draft, Resource, What, Work, fit, row_bytes};
+use ixc_passes::error::{PassError, ScheduleError};
+use ixc_passes::pass::Context;
+use ixc_passes::schedule::bind::Tasks;
+use ixc_passes::schedule::{arena, steps};
+
+use super::Pieces;
+
+/// A plan in pieces, of tasks as `lower` leaves them.
+///
+/// # Errors
+/// As [`run`], and as the passes `steps` and `arena`.
+pub fn plan(draft: &Draft, pieces: &Pieces, context: &Context<'_>) -> Result<Plan<KernelSpec>, PassError> {
+    arena::run(steps::run(run(draft, pieces)?, context)?, context)
+}
+
+/// Runs the pass.
+///
+/// # Errors
+/// Where a task works on a state other than keys and values, or a number of the plan does not fit.
+pub fn run(draft: &Draft, pieces: &Pieces) -> Result<Draft, ScheduleError> {
+    let mut cutting = Cutting::new(draft, pieces);
+    for work in &draft.work {
+        cutting.work(work)?;
+    }
+    cutting.combined_apart()?;
+    let logits = cutting.became(draft.plan.logits)?;
+    let softmax = cutting.kernel(draft.plan.softmax)?;
+    let Cutting { tasks, buffers, ropes, .. } = cutting;
+    let (kernels, work) = tasks.into_parts();
+    tracing::debug!(whole = draft.work.len(), tasks = work.len(), kernels = kernels.len(), "in pieces");
+    let plan = Plan { kernels, buffers, ropes, logits, softmax, ..draft.plan.clone() };
+    Ok(Draft { plan, work, steps: None })
+}
+
+/// The tasks as they are cut.
+pub(super) struct Cutting<'a> {
+    pub(super) pieces: &'a Pieces,
+    pub(super) tasks: Tasks,
+    /// The plan as `lower` left it.
+    whole: &'a Plan<KernelSpec>,
+    /// Whether sums over experts are all that reads a buffer of `whole`.
+    summed: Vec<bool>,
+    /// What a buffer of `whole` became; nothing before it is written.
+    made: Vec<Vec<BufferId>>,
+    buffers: Vec<ArenaBuffer>,
+    ropes: Vec<RopeTable>,
+}
+
+/// A task as `lower` left it.
+#[derive(Clone, Copy)]
+pub(super) struct Whole<'a> {
+    pub(super) task: &'a Task,
+    /// Its first kernel, which computes what the others do.
+    kernel: &'a KernelSpec,
+}
+
+impl<'a> Whole<'a> {
+    /// The argument for a buffer of the kernel, where it has one.
+    pub(super) fn optional(&self, name: &'static str) -> Option<&'a Arg> {
+        let position = self.kernel.signature().buffers.iter().position(|buffer| buffer.name == name);
+        position.and_then(|position| self.task.args.get(position))
+    }
+
+    /// The argument for a buffer of the kernel.
+    pub(super) fn arg(&self, name: &'static str) -> Result<&'a Arg, ScheduleError> {
+        self.optional(name).ok_or_else(|| BindError::Missing { kernel: self.kernel.name(), name }.into())
+    }
+
+    /// The buffer that it writes.
+    pub(super) fn result(&self, name: &'static str) -> Result<BufferId, ScheduleError> {
+        match self.arg(name)?.source {
+            Source::Arena(buffer) => Ok(buffer),
+            _ => wrong(format!("results of {} that are in no buffer", self.task.label)),
+        }
+    }
+
+    /// The names of the kernel's buffers.
+    pub(super) fn names(&self) -> Vec<&'static str> {
+        self.kernel.signature().names()
+    }
+}
+
+/// Part of an argument: so many bytes from where it begins, and from a column to the next.
+pub(super) fn part(arg: &Arg, offset: u64, column_stride: u64) -> Arg {
+    Arg { offset: arg.offset.saturating_add(offset), column_stride, ..arg.clone() }
+}
+
+fn wrong<T>(problem: String) -> Result<T, ScheduleError> {
+    Err(ScheduleError::Draft { problem })
+}
+
+/// What no PE keeps.
+fn refused(op: &'static str) -> Result<(), ScheduleError> {
+    Err(ScheduleError::Unsupported { op, problem: "a state other than keys and values, in pieces".to_string() })
+}
+
+/// Whether sums over experts are all that reads a buffer, for each.
+fn summed(draft: &Draft) -> Vec<bool> {
+    let (mut sums, mut others) = (vec![false; draft.plan.buffers.len()], vec![false; draft.plan.buffers.len()]);
+    for work in &draft.work {
+        let rows = match &work.what {
+            What::Task(task) => first_kernel(&draft.plan, task).ok().and_then(|kernel| match kernel {
+                KernelSpec::Combine(_) => Whole { task, kernel }.result("x").ok(),
+                _ => None,
+            }),
+            What::Bucket(_) | What::Residency(_) => None,
+        };
+        for read in &work.reads {
+            let Resource::Buffer(buffer) = *read else { continue };
+            let of = if rows == Some(BufferId(buffer)) { &mut sums } else { &mut others };
+            if let Some(is) = of.get_mut(buffer as usize) {
+                *is = true;
+            }
+        }
+    }
+    sums.into_iter().zip(others).map(|(sum, other)| sum && !other).collect()
+}
+
+fn first_kernel<'a>(plan: &'a Plan<KernelSpec>, task: &Task) -> Result<&'a KernelSpec, ScheduleError> {
+    match task.variants.first().and_then(|variant| plan.kernels.get(variant.kernel.0 as usize)) {
+        Some(kernel) => Ok(kernel),
+        None => wrong(format!("no kernel for {}", task.label)),
+    }
+}
+
+impl<'a> Cutting<'a> {
+    fn new(draft: &'a Draft, pieces: &'a Pieces) -> Cutting<'a> {
+        let whole = &draft.plan;
+        let groups = whole.expert_groups.iter().zip(0u32..);
+        let groups = groups.flat_map(|(group, number)| group.weights.iter().map(move |&weight| (weight, number)));
+        Cutting {
+            pieces,
+            tasks: Tasks::of_groups(groups.collect()),
+            whole,
+            summed: summed(draft),
+            made: vec![Vec::new(); whole.buffers.len()],
+            buffers: Vec::new(),
+            ropes: Vec::new(),
+        }
+    }
+
+    fn work(&mut self, work: &Work) -> Result<(), ScheduleError> {
+        match &work.what {
+            What::Task(task) => self.task(task, work),
+            What::Bucket(step) => {
+                let step = self.step(step)?;
+                self.push(What::Bucket(step), work)
+            }
+            What::Residency(step) => {
+                let step = self.step(step)?;
+                self.push(What::Residency(step), work)
+            }
+        }
+    }
+
+    /// A task, cut as its kernel is.
+    fn task(&mut self, task: &Task, work: &Work) -> Result<(), ScheduleError> {
+        let whole: &'a Plan<KernelSpec> = self.whole;
+        let kernel = first_kernel(whole, task)?;
+        let whole = &Whole { task, kernel };
+        match kernel {
+            KernelSpec::Linear(spec) => self.linear(whole, spec),
+            KernelSpec::Swiglu(spec) => self.swiglu(whole, spec),
+            KernelSpec::Combine(spec) => self.combine(whole, spec),
+            KernelSpec::Map(spec) => self.elementwise(whole, spec.n, |n| Map { n, ..*spec }.into()),
+            KernelSpec::Softcap(spec) => self.elementwise(whole, spec.n, |n| Softcap { n, ..*spec }.into()),
+            // A bias of heads, as a norm of them, has columns already.
+            KernelSpec::AddBias(spec) if task.columns == 1 => self.elementwise(whole, spec.n, |n| AddBias { n }.into()),
+            KernelSpec::RmsNorm(spec) if task.columns == 1 => match self.norm_elements(spec) {
+                Some(elements) => self.norm(whole, spec, elements),
+                None => self.as_it_is(task, work),
+            },
+            KernelSpec::Quantise(spec) => self.quantise(whole, spec),
+            KernelSpec::RopeHeads(spec) => self.rope_heads(whole, spec),
+            KernelSpec::RopeAppend(spec) => self.append(whole, spec),
+            KernelSpec::AttentionPart(spec) => self.attention(whole, spec),
+            KernelSpec::ShortConv(_) => refused("short_conv"),
+            KernelSpec::DeltaNet(_) => refused("delta_net"),
+            KernelSpec::AddBias(_)
+            | KernelSpec::RmsNorm(_)
+            | KernelSpec::Embed(_)
+            | KernelSpec::Gather(_)
+            | KernelSpec::Route(_)
+            | KernelSpec::Softmax(_)
+            | KernelSpec::Pack(_)
+            | KernelSpec::SumSquares(_)
+            | KernelSpec::RmsNormPiece(_)
+            | KernelSpec::Attention(_)
+            | KernelSpec::AttentionWindow(_)
+            | KernelSpec::AttentionCombine(_) => self.as_it_is(task, work),
+        }
+    }
+
+    /// A task that is not cut.
+    fn as_it_is(&mut self, task: &Task, work: &Work) -> Result<(), ScheduleError> {
+        for resource in &work.writes {
+            if let Resource::Buffer(buffer) = *resource {
+                self.written(BufferId(buffer))?;
+            }
+        }
+        let args = task.args.iter().map(|arg| self.arg(arg)).collect::<Result<_, _>>()?;
+        let variants = task.variants.iter().map(|variant| self.variant(variant)).collect::<Result<_, _>>()?;
+        self.push(What::Task(Task { label: task.label.clone(), args, variants, ..*task }), work)
+    }
+
+    fn variant(&mut self, variant: &Variant) -> Result<Variant, ScheduleError> {
+        let split = match variant.split {
+            Some(split) => Some(Split { combine: self.kernel(split.combine)?, ..split }),
+            None => None,
+        };
+        Ok(Variant { kernel: self.kernel(variant.kernel)?, split, dims: variant.dims.clone(), ..*variant })
+    }
+
+    /// Another step, of buffers as they became.
+    fn step(&self, step: &Step) -> Result<Step, ScheduleError> {
+        let mut step = step.clone();
+        match &mut step {
+            Step::Bucket { ids, .. } | Step::Predict { ids, .. } => *ids = self.became(*ids)?,
+            Step::Run { .. } | Step::Request { .. } | Step::Release { .. } => {}
+        }
+        Ok(step)
+    }
+
+    /// Adds what waits for the buffers that those of `work` became, and writes them.
+    fn push(&mut self, what: What, work: &Work) -> Result<(), ScheduleError> {
+        let resources = |all: &[Resource]| -> Result<Vec<Resource>, ScheduleError> {
+            let became = |resource: &Resource| match *resource {
+                Resource::Buffer(buffer) => Ok(Resource::Buffer(self.became(BufferId(buffer))?.0)),
+                other @ (Resource::Bucket(_) | Resource::State(_) | Resource::Group(_) | Resource::Slots) => Ok(other),
+            };
+            all.iter().map(became).collect()
+        };
+        let (reads, writes) = (resources(&work.reads)?, resources(&work.writes)?);
+        self.tasks.work.push(Work { what, reads, writes });
+        Ok(())
+    }
+
+    /// The kernel of a number of the draft.
+    fn kernel(&mut self, kernel: KernelId) -> Result<KernelId, ScheduleError> {
+        match self.whole.kernels.get(kernel.0 as usize) {
+            Some(spec) => self.tasks.kernel(spec.clone()),
+            None => wrong(format!("a kernel {} that is not there", kernel.0)),
+        }
+    }
+
+    /// An argument that is read, or whose buffer is made.
+    pub(super) fn arg(&mut self, arg: &Arg) -> Result<Arg, ScheduleError> {
+        let source = match arg.source {
+            Source::Arena(buffer) => Source::Arena(self.became(buffer)?),
+            Source::Rope(table) => match self.whole.ropes.get(table as usize) {
+                Some(table) => Source::Rope(self.rope(table)?),
+                None => return wrong(format!("a rotary table {table} that is not there")),
+            },
+            other @ (Source::Weight(_) | Source::State { .. } | Source::Scratch | Source::Input(_)) => other,
+        };
+        Ok(Arg { source, ..arg.clone() })
+    }
+
+    /// The number of a rotary table.
+    pub(super) fn rope(&mut self, table: &RopeTable) -> Result<u32, ScheduleError> {
+        let position = self.ropes.iter().position(|other| other == table).unwrap_or(self.ropes.len());
+        if position == self.ropes.len() {
+            self.ropes.push(table.clone());
+        }
+        fit("number of rotary tables", position as u64)
+    }
+
+    /// The table of an argument of the draft.
+    pub(super) fn table(&self, arg: &Arg) -> Option<&'a RopeTable> {
+        match arg.source {
+            Source::Rope(table) => self.whole.ropes.get(table as usize),
+            _ => None,
+        }
+    }
+
+    /// What a buffer of the draft became, where that is one.
+    fn became(&self, buffer: BufferId) -> Result<BufferId, ScheduleError> {
+        match self.ranges(buffer) {
+            [one] => Ok(*one),
+            [] => wrong(format!("a buffer {} that is read before it is written", buffer.0)),
+            _ => wrong(format!("a buffer {} in ranges that is read whole", buffer.0)),
+        }
+    }
+
+    /// What a buffer of the draft became: one, some ranges of it, or nothing yet.
+    pub(super) fn ranges(&self, buffer: BufferId) -> &[BufferId] {
+        self.made.get(buffer.0 as usize).map_or(&[], |made| made)
+    }
+
+    /// A buffer of the draft became these.
+    pub(super) fn becomes(&mut self, buffer: BufferId, ranges: Vec<BufferId>) -> Result<(), ScheduleError> {
+        match self.made.get_mut(buffer.0 as usize) {
+            Some(made) => *made = ranges,
+            None => return wrong(format!("a buffer {} that is not there", buffer.0)),
+        }
+        Ok(())
+    }
+
+    /// A buffer like one of the draft, which it becomes.
+    pub(super) fn written(&mut self, buffer: BufferId) -> Result<(), ScheduleError> {
+        let ArenaBuffer { name, row_bytes, rows, .. } = self.old(buffer)?;
+        let (name, row_bytes, rows) = (name.clone(), *row_bytes, *rows);
+        let new = self.buffer(&name, rows, row_bytes)?;
+        self.becomes(buffer, vec![new])
+    }
+
+    /// A buffer of the draft.
+    pub(super) fn old(&self, buffer: BufferId) -> Result<&'a ArenaBuffer, ScheduleError> {
+        match self.whole.buffers.get(buffer.0 as usize) {
+            Some(buffer) => Ok(buffer),
+            None => wrong(format!("a buffer {} that is not there", buffer.0)),
+        }
+    }
+
+    /// Whether sums over experts are all that reads a buffer of the draft.
+    pub(super) fn is_summed(&self, buffer: BufferId) -> bool {
+        self.summed.get(buffer.0 as usize).copied().unwrap_or(false)
+    }
+
+    /// A new buffer.
+    fn buffer(&mut self, name: &str, rows: RowCount, row_bytes: u64) -> Result<BufferId, ScheduleError> {
+        let buffer = BufferId(fit("number of buffers", self.buffers.len() as u64)?);
+        // `arena` gives it a place.
+        self.buffers.push(ArenaBuffer { name: name.to_string(), row_bytes, rows, offset: 0 });
+        Ok(buffer)
+    }
+
+    /// A new buffer of rows of so many elements, and the argument that is all of a row.
+    pub(super) fn row(
+        &mut self,
+        name: &str,
+        rows: RowCount,
+        (format, width): (Format, u64),
+    ) -> Result<(BufferId, Arg), ScheduleError> {
+        let buffer = self.buffer(name, rows, row_bytes(format, width)?)?;
+        Ok((buffer, self.whole_row(buffer)))
+    }
+
+    /// The argument that is all of a row of a new buffer.
+    pub(super) fn whole_row(&self, buffer: BufferId) -> Arg {
+        let row_stride = self.row_bytes(buffer);
+        Arg { source: Source::Arena(buffer), offset: 0, row_stride, column_stride: 0, expert_stride: 0 }
+    }
+
+    /// Bytes of a row of a new buffer.
+    pub(super) fn row_bytes(&self, buffer: BufferId) -> u64 {
+        self.buffers.get(buffer.0 as usize).map_or(0, |buffer| buffer.row_bytes)
+    }
+}

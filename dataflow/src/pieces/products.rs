@@ -1,0 +1,231 @@
+//! Products: chains of short dot products, and what is summed over experts in ranges.
+//!
+//! ```text
+//! swiglu x, gate, up, y     gate: a chain, up: a chain, silu, mul, quantise
+//! linear x, w, y            rows 0: a chain, rows 1: a chain, ..
+//! combine y, p, r, z        combine rows 0, p, r[0..n], z[0..n]; combine rows 1, ..
+//! ```
+
+use ixc_ir::format::Format;
+use ixc_ir::plan::{Arg, BufferId, DimRule, RowAxis, RowCount, Source};
+use ixc_kernels::{Combine, Elementwise, Linear, Map, Shape, Swiglu};
+use ixc_passes::draft::{fit, row_bytes};
+use ixc_passes::error::ScheduleError;
+use ixc_passes::tile::{parts, weight_parts};
+
+use super::cut::{Cutting, Whole, part};
+use super::{Slices, Sums};
+
+/// Bytes of an f32.
+const F32_BYTES: u64 = 4;
+
+/// `x w' [+ bias] [+ residual]`, to be cut.
+struct Product {
+    label: String,
+    axis: RowAxis,
+    rows: RowCount,
+    x: Arg,
+    x_format: Format,
+    w: Arg,
+    format: Format,
+    n: u64,
+    k: u64,
+    bias: Option<Arg>,
+    residual: Option<Arg>,
+}
+
+/// A link of a chain.
+struct Link {
+    label: String,
+    bias: Option<Arg>,
+    /// A row that is added, from the first element of the range on.
+    added: Option<Arg>,
+    y: Arg,
+    /// First weight row of the range, how many, and how many of them a column has.
+    first: u64,
+    rows: u64,
+    tile: u64,
+    /// First element of the dot products, and how many.
+    from: u64,
+    dot: u64,
+}
+
+/// The thread's scratch memory.
+fn scratch() -> Arg {
+    Arg { source: Source::Scratch, offset: 0, row_stride: 0, column_stride: 0, expert_stride: 0 }
+}
+
+impl Cutting<'_> {
+    /// A product in a chain; in as many as can be summed over experts each at once where that is what becomes of it.
+    pub(super) fn linear(&mut self, whole: &Whole<'_>, spec: &Linear) -> Result<(), ScheduleError> {
+        let y = whole.result("y")?;
+        if !self.ranges(y).is_empty() {
+            // Tiles of another size of the same product.
+            return Ok(());
+        }
+        let product = Product {
+            label: whole.task.label.clone(),
+            axis: whole.task.rows,
+            rows: self.old(y)?.rows,
+            x: self.arg(whole.arg("x")?)?,
+            x_format: spec.x,
+            w: whole.arg("w")?.clone(),
+            format: spec.format,
+            n: spec.n.into(),
+            k: spec.k.into(),
+            bias: whole.optional("bias").cloned(),
+            residual: whole.optional("residual").map(|residual| self.arg(residual)).transpose()?,
+        };
+        let ranges = if self.is_summed(y) { self.summed_ranges(&product) } else { vec![product.n] };
+        let mut first = 0;
+        let mut results = Vec::with_capacity(ranges.len());
+        for (number, &rows) in ranges.iter().enumerate() {
+            let label =
+                if ranges.len() > 1 { format!("{} rows {number}", product.label) } else { product.label.clone() };
+            results.push(self.chain(&product, &label, (first, rows))?);
+            first += rows;
+        }
+        self.becomes(y, results)
+    }
+
+    /// `silu(x gate') * (x up')`, quantised: one op after the other.
+    pub(super) fn swiglu(&mut self, whole: &Whole<'_>, spec: &Swiglu) -> Result<(), ScheduleError> {
+        let y = whole.result("y")?;
+        if !self.ranges(y).is_empty() {
+            return Ok(());
+        }
+        let (axis, rows, n) = (whole.task.rows, self.old(y)?.rows, u64::from(spec.n));
+        let x = self.arg(whole.arg("x")?)?;
+        let mut product = |name: &'static str, format: Format| -> Result<Arg, ScheduleError> {
+            let label = format!("{} {name}", whole.task.label);
+            let w = whole.arg(name)?.clone();
+            let (x, k) = (x.clone(), spec.k.into());
+            let product =
+                Product { label, axis, rows, x, x_format: spec.x, w, format, n, k, bias: None, residual: None };
+            let result = self.chain(&product, &product.label, (0, n))?;
+            Ok(self.whole_row(result))
+        };
+        let (gate, up) = (product("gate", spec.gate)?, product("up", spec.up)?);
+        let elements = match axis {
+            RowAxis::Routed(_) => u64::from(self.pieces.elements).max(spec.out.block_len() as u64),
+            RowAxis::Tokens | RowAxis::Outputs => self.pieces.silu.into(),
+        };
+        let (_, silu) = self.row("silu", rows, (Format::F32, n))?;
+        let map = |function: Elementwise| move |n: u32| Map { function, n }.into();
+        self.columns("silu", axis, (n, elements), map(Elementwise::Silu), &[("a", gate), ("y", silu.clone())])?;
+        let (product, mul) = self.row("mul", rows, (Format::F32, n))?;
+        let args = [("a", silu), ("b", up), ("y", mul.clone())];
+        self.columns("mul", axis, (n, elements), map(Elementwise::Mul), &args)?;
+        if spec.out == Format::F32 {
+            return self.becomes(y, vec![product]);
+        }
+        let (result, quantised) = self.row("quantise", rows, (spec.out, n))?;
+        self.quantise_row("quantise", axis, (n, spec.out), &mul, &quantised)?;
+        self.becomes(y, vec![result])
+    }
+
+    /// The sum over experts of what may be in ranges.
+    pub(super) fn combine(&mut self, whole: &Whole<'_>, spec: &Combine) -> Result<(), ScheduleError> {
+        let (x, y) = (whole.result("x")?, whole.result("y")?);
+        self.written(y)?;
+        let ranges = self.ranges(x).to_vec();
+        let (slot, p, y) = (self.arg(whole.arg("slot")?)?, self.arg(whole.arg("p")?)?, self.arg(whole.arg("y")?)?);
+        let residual = whole.optional("residual").map(|residual| self.arg(residual)).transpose()?;
+        let mut offset = 0;
+        for range in ranges {
+            let rows = Arg { source: Source::Arena(range), ..whole.arg("x")?.clone() };
+            let mut args = vec![("slot", slot.clone()), ("p", p.clone()), ("x", rows)];
+            args.extend(residual.as_ref().map(|residual| ("residual", part(residual, offset, 0))));
+            args.push(("y", part(&y, offset, 0)));
+            let bytes = self.row_bytes(range);
+            let spec = Combine { n: fit("elements of a row", bytes / F32_BYTES)?, ..*spec };
+            let dims = [("rows", DimRule::All(RowCount::Routed { top_k: spec.slots }))];
+            self.tasks.by_rows(whole.task.label.clone(), (whole.task.rows, 1), (spec, &dims), args)?;
+            offset += bytes;
+        }
+        Ok(())
+    }
+
+    fn slices(&self, axis: RowAxis) -> Slices {
+        match axis {
+            RowAxis::Routed(_) => self.pieces.experts,
+            RowAxis::Tokens | RowAxis::Outputs => self.pieces.dense,
+        }
+    }
+
+    /// Weight rows of each range of a product that is summed over experts: about as many as elements of a row that are worked on at once.
+    fn summed_ranges(&self, product: &Product) -> Vec<u64> {
+        let (tile, _) = self.slices(product.axis).of(product.format, product.n, product.k);
+        let wanted = (u64::from(self.pieces.elements) / tile.max(1)).max(1).saturating_mul(tile);
+        let ranges = parts(product.n, wanted.min(product.n.max(1)));
+        ranges.iter().flat_map(|range| std::iter::repeat_n(range.tile, range.columns as usize)).collect()
+    }
+
+    /// A chain for a range of weight rows, given as the first and how many.
+    fn chain(&mut self, product: &Product, label: &str, (first, rows): (u64, u64)) -> Result<BufferId, ScheduleError> {
+        let slices = self.slices(product.axis);
+        let (tile, dot) = slices.of(product.format, product.n, product.k);
+        let mut sum: Option<(BufferId, Arg)> = None;
+        for (link, from) in (0..product.k).step_by(dot.max(1) as usize).enumerate() {
+            let label = if link > 0 { format!("{label} {link}") } else { label.to_string() };
+            let (result, y) = self.row(&label, product.rows, (Format::F32, rows))?;
+            // What is added: the product's own, then, where sums are in products, the sum so far.
+            let added = match (&sum, slices.sums) {
+                (None, _) => product.residual.as_ref().map(|residual| part(residual, first * F32_BYTES, 0)),
+                (Some((_, sum)), Sums::InProducts) => Some(sum.clone()),
+                (Some(_), Sums::Beside) => None,
+            };
+            let bias = product.bias.clone().filter(|_| link == 0);
+            let dot = dot.min(product.k - from);
+            let link = Link { label, bias, added, y: y.clone(), first, rows, tile, from, dot };
+            self.link(product, &link)?;
+            sum = Some(match (sum, slices.sums) {
+                (Some((_, sum)), Sums::Beside) => {
+                    let label = format!("{} sum", link.label);
+                    let (result, total) = self.row(&label, product.rows, (Format::F32, rows))?;
+                    let add = |n: u32| Map { function: Elementwise::Add, n }.into();
+                    let args = [("a", sum), ("b", y), ("y", total.clone())];
+                    self.columns(&label, product.axis, (rows, tile), add, &args)?;
+                    (result, total)
+                }
+                (None, _) | (Some(_), Sums::InProducts) => (result, y),
+            });
+        }
+        let nothing = || ScheduleError::Draft { problem: format!("a weight without columns in {label}") };
+        sum.map(|(result, _)| result).ok_or_else(nothing)
+    }
+
+    /// One piece of the dot products of a range of weight rows.
+    fn link(&mut self, product: &Product, link: &Link) -> Result<(), ScheduleError> {
+        let format = product.format;
+        let row = row_bytes(format, product.k)?;
+        // Blocks of a strip lie one behind the other.
+        let within = row_bytes(format, link.from)?.saturating_mul(format.rows() as u64);
+        let x = part(&product.x, row_bytes(product.x_format, link.from)?, 0);
+        for columns in weight_parts(link.rows, link.tile) {
+            let label = if columns.first == 0 { link.label.clone() } else { format!("{} tail", link.label) };
+            let (offset, step) = (columns.first * F32_BYTES, columns.tile * F32_BYTES);
+            let w = (link.first + columns.first).saturating_mul(row).saturating_add(within);
+            let mut args = vec![("x", x.clone()), ("w", part(&product.w, w, columns.tile.saturating_mul(row)))];
+            let bias = link.bias.as_ref();
+            args.extend(bias.map(|bias| ("bias", part(bias, link.first * F32_BYTES + offset, step))));
+            args.extend(link.added.as_ref().map(|added| ("residual", part(added, offset, step))));
+            args.push(("y", part(&link.y, offset, step)));
+            args.push(("scratch", scratch()));
+            let tile = fit("tile", columns.tile)?;
+            let spec = Linear {
+                format,
+                x: product.x_format,
+                k: fit("columns of a weight", link.dot)?,
+                tile,
+                // Of one row: the distance to the next means nothing.
+                n: tile,
+                bias: link.bias.is_some(),
+                residual: link.added.is_some(),
+                shape: Shape::Gemv,
+            };
+            self.tasks.by_rows(label, (product.axis, columns.columns), (spec, &[]), args)?;
+        }
+        Ok(())
+    }
+}

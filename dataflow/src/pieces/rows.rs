@@ -1,0 +1,131 @@
+//! Work on rows: columns of so many elements, and norms in two tasks.
+
+use ixc_ir::format::Format;
+use ixc_ir::plan::{Arg, RowAxis};
+use ixc_kernels::{KernelSpec, Quantise, RmsNorm, RmsNormPiece, SumSquares};
+use ixc_passes::draft::{fit, row_bytes};
+use ixc_passes::error::ScheduleError;
+use ixc_passes::schedule::bind::Named;
+use ixc_passes::tile::parts;
+
+use super::cut::{Cutting, Whole, part};
+
+impl Cutting<'_> {
+    /// A function of `n` elements, of which `spec` gives the kernel for fewer.
+    pub(super) fn elementwise(
+        &mut self,
+        whole: &Whole<'_>,
+        n: u32,
+        spec: impl Fn(u32) -> KernelSpec,
+    ) -> Result<(), ScheduleError> {
+        self.written(whole.result("y")?)?;
+        let args = whole.names().into_iter().map(|name| Ok((name, self.arg(whole.arg(name)?)?)));
+        let args = args.collect::<Result<Vec<Named>, ScheduleError>>()?;
+        let elements = self.pieces.elements.into();
+        self.columns(&whole.task.label, whole.task.rows, (n.into(), elements), spec, &args)
+    }
+
+    /// A function of `width` f32 in columns of `elements`, whose arguments are as long.
+    pub(super) fn columns(
+        &mut self,
+        label: &str,
+        axis: RowAxis,
+        (width, elements): (u64, u64),
+        spec: impl Fn(u32) -> KernelSpec,
+        args: &[Named],
+    ) -> Result<(), ScheduleError> {
+        for columns in parts(width, elements.clamp(1, width.max(1))) {
+            let (offset, step) = (row_bytes(Format::F32, columns.first)?, row_bytes(Format::F32, columns.tile)?);
+            let args = args.iter().map(|(name, arg)| (*name, part(arg, offset, step))).collect();
+            let spec = spec(fit("elements of a row", columns.tile)?);
+            self.tasks.by_rows(tail(label, columns.first), (axis, columns.columns), (spec, &[]), args)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn quantise(&mut self, whole: &Whole<'_>, spec: &Quantise) -> Result<(), ScheduleError> {
+        self.written(whole.result("y")?)?;
+        let (x, y) = (self.arg(whole.arg("x")?)?, self.arg(whole.arg("y")?)?);
+        self.quantise_row(&whole.task.label, whole.task.rows, (spec.n.into(), spec.out), &x, &y)
+    }
+
+    /// Quantisation of `width` f32 in columns of whole blocks.
+    pub(super) fn quantise_row(
+        &mut self,
+        label: &str,
+        axis: RowAxis,
+        (width, out): (u64, Format),
+        x: &Arg,
+        y: &Arg,
+    ) -> Result<(), ScheduleError> {
+        let block = out.block_len() as u64;
+        let elements = (u64::from(self.pieces.elements) / block).max(1) * block;
+        for columns in parts(width, elements.min(width.max(1))) {
+            let args =
+                [(x, "x", Format::F32), (y, "y", out)].map(|(arg, name, format)| -> Result<Named, ScheduleError> {
+                    Ok((name, part(arg, row_bytes(format, columns.first)?, row_bytes(format, columns.tile)?)))
+                });
+            let args = args.into_iter().collect::<Result<_, _>>()?;
+            let spec = Quantise { n: fit("elements of a row", columns.tile)?, out };
+            self.tasks.by_rows(tail(label, columns.first), (axis, columns.columns), (spec, &[]), args)?;
+        }
+        Ok(())
+    }
+
+    /// Elements of each piece of a norm of a row, where the row is longer than one.
+    pub(super) fn norm_elements(&self, spec: &RmsNorm) -> Option<u64> {
+        let block = spec.out.block_len() as u64;
+        let blocks = u64::from(spec.n).div_ceil(block);
+        let each = (u64::from(self.pieces.norm) / block).max(1);
+        // As even as can be.
+        (each < blocks).then(|| blocks.div_ceil(blocks.div_ceil(each)) * block)
+    }
+
+    /// A norm of a row in pieces of so many elements.
+    pub(super) fn norm(&mut self, whole: &Whole<'_>, spec: &RmsNorm, elements: u64) -> Result<(), ScheduleError> {
+        let (axis, label, y) = (whole.task.rows, &whole.task.label, whole.result("y")?);
+        let rows = self.old(y)?.rows;
+        self.written(y)?;
+        let [x, w, y] = ["x", "w", "y"].map(|name| self.arg(whole.arg(name)?));
+        let (x, w, y) = (x?, w?, y?);
+        let all = parts(spec.n.into(), elements);
+        let count = all.iter().map(|columns| columns.columns).sum();
+        let squares = format!("{label} squares");
+        let (_, sums) = self.row(&squares, rows, (Format::F32, count))?;
+        let f32_bytes = |elements: u64| row_bytes(Format::F32, elements);
+        // All sums before the first norm: it waits for all of them.
+        let mut first = 0;
+        for columns in &all {
+            let args = vec![
+                ("x", part(&x, f32_bytes(columns.first)?, f32_bytes(columns.tile)?)),
+                ("y", part(&sums, f32_bytes(first)?, f32_bytes(1)?)),
+            ];
+            let spec = SumSquares { n: fit("elements of a row", columns.tile)? };
+            self.tasks.by_rows(tail(&squares, columns.first), (axis, columns.columns), (spec, &[]), args)?;
+            first += columns.columns;
+        }
+        for columns in &all {
+            let (offset, step) = (f32_bytes(columns.first)?, f32_bytes(columns.tile)?);
+            let args = vec![
+                ("x", part(&x, offset, step)),
+                ("sums", sums.clone()),
+                ("w", part(&w, offset, step)),
+                ("y", part(&y, row_bytes(spec.out, columns.first)?, row_bytes(spec.out, columns.tile)?)),
+            ];
+            let spec = RmsNormPiece {
+                n: fit("elements of a row", columns.tile)?,
+                row: spec.n,
+                parts: fit("pieces of a norm", count)?,
+                eps: spec.eps,
+                out: spec.out,
+            };
+            self.tasks.by_rows(tail(label, columns.first), (axis, columns.columns), (spec, &[]), args)?;
+        }
+        Ok(())
+    }
+}
+
+/// The label of columns from this element on.
+fn tail(label: &str, first: u64) -> String {
+    if first == 0 { label.to_string() } else { format!("{label} tail") }
+}

@@ -1,0 +1,108 @@
+//! IR text tests of the pass `pieces`: each file of `tests/pieces` is a list of passes up to `tile`, how small the pieces are, a module,
+//! and the plan in pieces. `IXC_BLESS=1` rewrites the expectation.
+//!
+//! `// pieces: beside` or `// pieces: chained` says where the pieces of a dot product are added, with `heads` where several query heads are
+//! attended together and `norms` where norms of rows are cut. Weights lie one after the other, and a step has 8 tokens.
+
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use ixc_dataflow::pieces::{self, Pieces, Slices, Sums};
+use ixc_ir::graph::Place;
+use ixc_ir::graph::parse::parse;
+use ixc_ir::plan::SourceFile;
+use ixc_ir::plan::print::print;
+use ixc_passes::manager::{self, Ir};
+use ixc_passes::pass::{Context, Facts};
+use ixc_targets::Target;
+
+const BECOMES: &str = "// becomes\n";
+
+/// What the line of this name says.
+fn said<'t>(input: &'t str, name: &str) -> Result<&'t str, String> {
+    let start = format!("// {name}: ");
+    input.lines().find_map(|line| line.strip_prefix(&start)).ok_or_else(|| format!("no `{start}`"))
+}
+
+fn sizes(words: &str) -> Pieces {
+    let sums = if words.contains("beside") { Sums::Beside } else { Sums::InProducts };
+    let dense = Slices { bytes: 5000, rows: 32, dot: 256, row: 4096, sums };
+    let experts = Slices { bytes: 20000, rows: 32, dot: 512, row: 4096, sums };
+    let heads_bytes = if words.contains("heads") { 3000 } else { 600 };
+    let norm = if words.contains("norms") { 256 } else { u32::MAX };
+    Pieces { dense, experts, elements: 128, silu: 128, norm, positions: 32, context: 64, heads_bytes }
+}
+
+/// The plan in pieces of a module, whose products are cut for threads as the passes say, or as `tile` does.
+fn run(input: &str, tile: Option<&str>) -> Result<String, Box<dyn Error>> {
+    let mut module = parse(input)?;
+    let mut file = SourceFile { path: "model.gguf".to_string(), bytes: 0, header_crc: 0, header_bytes: 0 };
+    for weight in &mut module.weights {
+        weight.place.get_or_insert(Place { file: 0, offset: file.bytes });
+        let lead: u64 = weight.shape.iter().rev().skip(1).product();
+        file.bytes += weight.format.row_bytes(*weight.shape.last().ok_or("no shape")?).ok_or("no row")? * lead;
+    }
+    let bytes: Vec<Vec<u8>> = Vec::new();
+    let mut context = Context::new(Target::AVX2);
+    context.facts = Some(Facts {
+        architecture: "test".to_string(),
+        max_tokens: 8,
+        context_length: 64,
+        files: vec![file],
+        tokenizer: Vec::new(),
+        weights: &bytes,
+    });
+    let passes: Vec<&str> = said(input, "passes")?.split(',').collect();
+    let mut module = manager::run_pipeline(module, &passes, &context)?;
+    for choice in module.weights.iter_mut().map(|weight| &mut weight.choice) {
+        choice.tile = choice.tile.as_ref().map(|own| tile.unwrap_or(own).to_string());
+    }
+    let Ir::Draft(tasks) = manager::run(Ir::Graph(module), &["lower"], &context)? else {
+        return Err("`lower` made no tasks".into());
+    };
+    let plan = pieces::plan(&tasks, &sizes(said(input, "pieces")?), &context)?;
+    Ok(print(&plan, |kernel| kernel.name()))
+}
+
+/// The files, and their texts.
+fn files() -> Result<Vec<(PathBuf, String)>, Box<dyn Error>> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pieces");
+    let mut paths = fs::read_dir(folder)?.map(|entry| entry.map(|e| e.path())).collect::<Result<Vec<_>, _>>()?;
+    paths.sort();
+    assert!(!paths.is_empty());
+    paths.into_iter().map(|path| Ok((path.clone(), fs::read_to_string(path)?))).collect()
+}
+
+#[test]
+fn each_file_is_cut_as_it_says() -> Result<(), Box<dyn Error>> {
+    let mut wrong = Vec::new();
+    for (path, text) in files()? {
+        let (input, expected) = text.split_once(BECOMES).unwrap_or((&text, ""));
+        let made = run(input, None).unwrap_or_else(|error| format!("error: {error}\n"));
+        if made == expected {
+            continue;
+        }
+        if std::env::var_os("IXC_BLESS").is_some() {
+            fs::write(&path, format!("{input}{BECOMES}{made}"))?;
+        } else {
+            wrong.push(format!("{}: expected\n{expected}got\n{made}", path.display()));
+        }
+    }
+    assert!(wrong.is_empty(), "{}\nIXC_BLESS=1 accepts these", wrong.join("\n"));
+    Ok(())
+}
+
+/// A product of threads is one task, or one and what its tiles leave over: either way the pieces are the same.
+#[test]
+fn tiles_of_threads_make_no_difference() -> Result<(), Box<dyn Error>> {
+    for (path, text) in files()? {
+        let (input, _) = text.split_once(BECOMES).unwrap_or((&text, ""));
+        let Ok(plan) = run(input, None) else { continue };
+        // Whole blocks of what SwiGLU quantises first, and in the end what is no whole strip.
+        let tile = "rows=512 gemm/8; rows=256 gemv<=4/4 gemm/8; rows=48 gemm/24; rows=16 gemm/24; rows=8 gemm/24";
+        let other = run(input, Some(tile))?;
+        assert!(other == plan, "{} becomes\n{other}", path.display());
+    }
+    Ok(())
+}
