@@ -8,9 +8,9 @@
 //! # Ok::<(), ixc::Error>(())
 //! ```
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 
-use ixc_ir::graph::{Dim, Field, Module, Op, OpKind, Operand, Type, ValueId, Weight, WeightId};
+use ixc_ir::graph::{DefUse, Dim, Field, Module, Op, OpKind, Operand, Type, ValueId, Weight, view};
 use serde::Serialize;
 
 /// What one token of decoding reads at least, as the model file has it.
@@ -34,26 +34,20 @@ impl Traffic {
         let mut traffic = Traffic { weights: 0, cache_per_position: positions.map(bytes).fold(0, u64::saturating_add) };
         for function in &module.functions {
             let ty = |value: ValueId| function.ty(value);
-            // A dequantised weight is read where it is used: that op knows how many experts.
-            let mut dequantised: HashMap<ValueId, WeightId> = HashMap::new();
+            let def_use = DefUse::of(function);
             // What a second op reads, such as the norm before both an exact and a quantised row, is in the cache by then. A tied
             // table is read twice: one row of it, and all of it.
             let mut read = HashSet::new();
             for op in &function.ops {
-                if op.kind == OpKind::Dequantise
-                    && let ([Operand::Weight(weight)], [result]) = (&op.operands[..], &op.results[..])
-                {
-                    dequantised.insert(*result, *weight);
-                    continue;
-                }
-                // Says what will be read; the readers are counted.
-                if op.kind == OpKind::ExpertPrefetch {
+                // A dequantised weight is read where it is used: that op knows how many experts. A prefetch says what will be read; the
+                // readers are counted.
+                if let OpKind::Dequantise | OpKind::ExpertPrefetch = op.kind {
                     continue;
                 }
                 for operand in &op.operands {
                     let weight = match operand {
                         Operand::Weight(weight) => Some(*weight),
-                        Operand::Value(value) => dequantised.get(value).copied(),
+                        Operand::Value(value) => def_use.defining(function, *value).map(|view::Dequantise { w }| w),
                         Operand::State(_) | Operand::Absent => None,
                     };
                     let weight = weight.filter(|weight| read.insert((*weight, op.kind == OpKind::Embed)));
@@ -79,10 +73,7 @@ fn bytes_read<'t>(op: &Op, weight: &Weight, ty: impl Fn(ValueId) -> &'t Type) ->
     match op.kind {
         OpKind::Embed => row,
         OpKind::ExpertMatmul | OpKind::ExpertSwiglu | OpKind::ExpertDown => {
-            let used = match op.operand("ids") {
-                Operand::Value(ids) => ty(ids).dims().last().and_then(Dim::fixed),
-                Operand::Weight(_) | Operand::State(_) | Operand::Absent => None,
-            };
+            let used = op.operand("ids").value().and_then(|ids| ty(ids).dims().last()?.fixed());
             let experts = weight.shape.first().copied().unwrap_or(1).max(1);
             row.saturating_mul(rows / experts).saturating_mul(used.unwrap_or(experts))
         }

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use ixc::compile::{Options, TargetName, after, compile};
-use ixc::passes::manager;
+use ixc::passes::manager::{self, Ir};
 
 use super::Usage;
 use super::choose::ModelArgument;
@@ -19,6 +19,7 @@ use super::stages::Stage;
   ixc dump model.gguf --stage asm --kernel rms_norm --target portable
   ixc dump --stage plan                      the built-in demo model
   ixc dump model.gguf --after tile           how each weight is cut, and why
+  ixc dump model.gguf --dot | dot -Tsvg      the graph of a step, drawn
   ixc dump --stage fused --expert-memory 1MiB --predict 2
                                              when experts are loaded")]
 pub struct Args {
@@ -30,6 +31,9 @@ pub struct Args {
     /// What a pass of `ixc opt` leaves, as text that `ixc opt` reads.
     #[arg(long, value_name = "PASS", conflicts_with_all = ["stage", "kernel"], value_parser = manager::names())]
     after: Option<String>,
+    /// The drawing of a graph, or of tasks that a pass left, for Graphviz: ops are nodes, values with their types edges.
+    #[arg(long, conflicts_with = "kernel")]
+    dot: bool,
     /// Only kernels whose names contain this.
     #[arg(long, value_name = "NAME")]
     kernel: Option<String>,
@@ -55,17 +59,38 @@ impl Args {
             ..Options::default()
         };
         if let Some(pass) = &self.after {
-            return Ok(out.write_all(after(&self.model.open()?, &options, pass)?.text().as_bytes())?);
+            let ir = after(&self.model.open()?, &options, pass)?;
+            return Ok(out.write_all(drawn(&ir, self.dot)?.as_bytes())?);
         }
-        let Some(stage) = self.stage else { return Err(Usage(Stage::list()).into()) };
+        let written = self.dot.then_some(Stage::Graph);
+        let Some(stage) = self.stage.or(written) else { return Err(Usage(Stage::list()).into()) };
         if self.kernel.is_some() && !matches!(stage, Stage::Kernel | Stage::Asm) {
             return Err(Usage("--kernel chooses kernels: it needs --stage kernel or --stage asm".into()).into());
         }
+        if self.dot && !matches!(stage, Stage::Graph | Stage::Fused) {
+            return Err(Usage("--dot draws graphs: it needs --stage graph, --stage fused or --after".into()).into());
+        }
         let model = self.model.open()?;
         if stage == Stage::Graph {
-            return Ok(write!(out, "{}", model.arch.module)?);
+            let graph = Ir::Graph(model.arch.module);
+            return Ok(out.write_all(drawn(&graph, self.dot)?.as_bytes())?);
         }
         let compiled = compile(&model, &options)?;
+        if self.dot {
+            return Ok(out.write_all(drawn(&Ir::Graph(compiled.fused), true)?.as_bytes())?);
+        }
         Ok(out.write_all(stage.text(&model, &compiled, self.kernel.as_deref())?.as_bytes())?)
     }
+}
+
+/// IR as text, or as Graphviz draws it.
+///
+/// # Errors
+/// For the drawing of a plan.
+pub fn drawn(ir: &Ir, dot: bool) -> anyhow::Result<String> {
+    if !dot {
+        return Ok(ir.text());
+    }
+    let none = || Usage("--dot draws graphs, and tasks as lower and steps leave them; a plan is neither".into());
+    Ok(ir.dot().ok_or_else(none)?)
 }

@@ -10,6 +10,7 @@ use ixc::passes::manager::{self, Ir, TextError};
 
 use super::BadInput;
 use super::choose::open;
+use super::dump::drawn;
 use super::experts::Experts;
 use super::name::ModelName;
 use super::passes::{self, PassChoice};
@@ -24,6 +25,9 @@ pub struct Args {
     /// Passes, in the order in which they are run; with none, the text is checked and printed again.
     #[arg(long, value_delimiter = ',')]
     passes: Vec<String>,
+    /// What the last pass leaves as a drawing for Graphviz.
+    #[arg(long)]
+    dot: bool,
     /// The model that the text was made from: `lower` needs its files and tokenizer.
     #[arg(long, value_parser = ModelName::parser())]
     model: Option<ModelName>,
@@ -79,6 +83,6 @@ impl Args {
             Some(model) => run_passes(&open(model.path())?, &options, ir, &passes)?,
             None => manager::run(ir, &passes, &context(&options, None)).map_err(ixc::Error::from)?,
         };
-        Ok(out.write_all(ir.text().as_bytes())?)
+        Ok(out.write_all(drawn(&ir, self.dot)?.as_bytes())?)
     }
 }

@@ -227,6 +227,28 @@ fn kernels_are_chosen_only_where_there_are_kernels() {
 }
 
 #[test]
+fn graphs_and_tasks_are_drawn() {
+    let drawn = |more: &[&str]| stdout(ixc([&["dump", "--target", "avx2", "--dot"], more].concat()));
+    let nodes = |text: &str, of: &str| text.lines().filter(|line| line.contains(&format!("label = \"{of}"))).count();
+    let (graph, fused) = (drawn(&[]), drawn(&["--stage", "fused"]));
+    assert!(graph.starts_with("digraph {\n") && graph.ends_with("}\n"), "{graph}");
+    assert_eq!(drawn(&["--stage", "graph"]), graph);
+    let of_text = |stage: &str, op: &str| {
+        let text = stdout(ixc(["dump", "--target", "avx2", "--stage", stage]));
+        text.lines().filter(|line| line.contains(&format!(" = {op} "))).count()
+    };
+    assert_eq!(nodes(&graph, "matmul "), of_text("graph", "matmul"));
+    assert_eq!(nodes(&fused, "linear.qkv "), of_text("fused", "linear.qkv"));
+    assert!(nodes(&graph, "matmul ") > 0 && nodes(&fused, "linear.qkv ") > 0, "{graph}{fused}");
+    let tasks = drawn(&["--after", "steps"]);
+    assert_eq!(nodes(&tasks, "step 0: "), 1, "{tasks}");
+    for wrong in [&["--stage", "plan"][..], &["--after", "arena"], &["--stage", "kernel", "--kernel", "embed"]] {
+        let output = ixc([&["dump", "--dot"], wrong].concat()).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{wrong:?}: {}", stderr(&output));
+    }
+}
+
+#[test]
 fn wrong_usage_says_what_would_be_right() {
     let output = ixc(["tokenize"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));

@@ -16,6 +16,7 @@ use crate::descriptor::{
 };
 use crate::grid::Grid;
 use ixc_ir::kernel::{Affine, Atom, BufferKind, Kernel};
+use ixc_ir::levels::Levels;
 use ixc_ir::plan::{
     ATTENTION_BLOCK, Arg, BufferId, DimRule, Division, Input, KEY_LANES, Plan, RowAxis, RowCount, Source, Split, Step,
     Task,
@@ -500,8 +501,7 @@ impl<'a> Making<'a> {
 /// Gives what is received room for as many rows as are on a longer way beside it, and takes room where a PE has none.
 pub(super) fn room_for_rows(descriptor: &mut Descriptor) -> Result<(), PlaceError> {
     let available = descriptor.grid.usable_bytes();
-    let levels = levels(descriptor);
-    let (of_tensor, of_program) = (&levels.0, &levels.1);
+    let (of_tensor, of_program) = levels(descriptor);
     let mut programs = std::mem::take(&mut descriptor.programs);
     for (number, program) in programs.iter_mut().enumerate() {
         for port in &mut program.ports {
@@ -514,7 +514,8 @@ pub(super) fn room_for_rows(descriptor: &mut Descriptor) -> Result<(), PlaceErro
                     slice.rows = 1;
                     continue;
                 }
-                let gap = of_program[number].saturating_sub(of_tensor[slice.tensor as usize]);
+                let gap = of_program[number].saturating_sub(of_tensor.longest([slice.tensor]).unwrap_or(0));
+                let gap = u32::try_from(gap).unwrap_or(u32::MAX);
                 let room = (available / WAITING_SHARE / slice.bytes.max(1)).min(MOST_ROWS.into()) as u32;
                 slice.rows = gap.saturating_add(1).min(room).max(ROWS);
             }
@@ -559,8 +560,8 @@ fn slice_of(port: &mut Port) -> Option<&mut Slice> {
 }
 
 /// The longest way to each tensor and program, in programs.
-fn levels(descriptor: &Descriptor) -> (Vec<u32>, Vec<u32>) {
-    let mut tensors = vec![0u32; descriptor.tensors.len()];
+fn levels(descriptor: &Descriptor) -> (Levels<u32>, Vec<usize>) {
+    let mut tensors = Levels::default();
     let mut programs = Vec::with_capacity(descriptor.programs.len());
     for program in &descriptor.programs {
         let received = program.ports.iter().filter_map(|port| match port {
@@ -572,12 +573,11 @@ fn levels(descriptor: &Descriptor) -> (Vec<u32>, Vec<u32>) {
             Axis::Routed(routing) => descriptor.routings.get(routing as usize).map(|routing| routing.ids),
             Axis::Tokens | Axis::Outputs => None,
         };
-        let before = received.chain(routed).map(|tensor| tensors[tensor as usize]).max().unwrap_or(0);
-        let level = before.saturating_add(1);
+        let level = tensors.longest(received.chain(routed)).unwrap_or(0) + 1;
         programs.push(level);
         for port in &program.ports {
             if let Port::Send(slice) = port {
-                tensors[slice.tensor as usize] = tensors[slice.tensor as usize].max(level);
+                tensors.reach(slice.tensor, level);
             }
         }
     }
