@@ -13,9 +13,9 @@ use ixc_ir::plan::RopeStyle;
 use ixc_kernels::catalogue::ROWS;
 use ixc_kernels::catalogue::inputs;
 use ixc_kernels::{
-    AddBias, Attention, AttentionCombine, AttentionPart, Bits, Combine, DeltaNet, Elementwise, Embed, Gather, Linear,
-    Map, Pack, Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Score, Shape, ShortConv, Softcap,
-    Softmax, SumSquares, Swiglu, generate,
+    AddBias, Attention, AttentionCombine, AttentionPart, AttentionWindow, Bits, Combine, DeltaNet, Elementwise, Embed,
+    Gather, Linear, Map, Pack, Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Score, Shape, ShortConv,
+    Softcap, Softmax, SumSquares, Swiglu, generate,
 };
 use ixc_targets::Target;
 use support::Group;
@@ -247,6 +247,19 @@ fn attention() {
         }
         for parts in [1, 2, 16] {
             group.rows(AttentionCombine { group: heads, dv, parts: 16 }, parts);
+        }
+    }
+    group.done();
+}
+
+#[test]
+fn attention_window() {
+    let mut group = Group::new("attention_window");
+    for (heads, d, dv) in [(1, 64, 64), (3, 16, 24), (9, 40, 8), (2, 100, 100), (5, 10, 33)] {
+        let (scale, rows) = (Bits::of(0.125), (16 / heads).max(2));
+        // They begin inside a block, at its edge, and before what there is.
+        for (window, blocks) in [(1, 1), (20, 2), (64, 3), (500, 3)] {
+            group.rows(AttentionWindow { group: heads, d, dv, scale, heads: 2, rows, window }, blocks);
         }
     }
     group.done();

@@ -1,10 +1,11 @@
 //! No modules of a crate use each other in a circle: what each needs can be read before it.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 
 use ixc_testing::modules::{Graph, graph};
-use petgraph::algo::tarjan_scc;
+use petgraph::algo::{tarjan_scc, toposort};
 use petgraph::graphmap::DiGraphMap;
 
 /// Root files of all crates, and of the folder of modules that the command line is.
@@ -57,6 +58,55 @@ fn modules_use_each_other_in_one_direction() {
     assert_eq!(found, "", "modules that use each other in a circle");
 }
 
+/// Modules by how far they stand above those that use none of their crate.
+fn layers(graph: &Graph) -> Vec<Vec<&str>> {
+    let edges = graph.iter().flat_map(|(name, used)| used.iter().map(move |used| (name.as_str(), used.as_str())));
+    let mut edges: DiGraphMap<&str, ()> = DiGraphMap::from_edges(edges);
+    graph.keys().for_each(|name| drop(edges.add_node(name)));
+    let mut heights: BTreeMap<&str, usize> = BTreeMap::new();
+    for name in toposort(&edges, None).expect("no circles").into_iter().rev() {
+        let height = edges.neighbors(name).map(|used| heights[used] + 1).max().unwrap_or(0);
+        heights.insert(name, height);
+    }
+    let most = heights.values().max().map_or(0, |most| most + 1);
+    (0..most)
+        .rev()
+        .map(|layer| graph.keys().map(String::as_str).filter(|name| heights[name] == layer).collect())
+        .collect()
+}
+
+/// `ARCHITECTURE.md` refers to it. `IXC_BLESS=1` writes it anew.
+#[test]
+fn the_layers_of_each_crate_are_as_drawn() {
+    let mut text = String::from(
+        "# Modules of each crate, in layers\n\nA module uses modules below it alone; what it uses stands behind it. \
+         Written by `testing/tests/modules.rs` from the sources.\n",
+    );
+    for root in ROOTS {
+        let graph = graph(&workspace().join(root));
+        let layers = layers(&graph);
+        let _ = writeln!(text, "\n## `{root}`\n\n```text");
+        for (i, layer) in layers.iter().enumerate() {
+            for (j, name) in layer.iter().enumerate() {
+                let number = if j == 0 { (layers.len() - i).to_string() } else { String::new() };
+                let used: Vec<&str> = graph[*name].iter().map(String::as_str).collect();
+                let arrow = if used.is_empty() { "" } else { " ─▶ " };
+                let _ = writeln!(text, "{}", format!("{number:>3}  {name:<16}{arrow}{}", used.join(" ")).trim_end());
+            }
+        }
+        text += "```\n";
+    }
+    let path = workspace().join("docs/modules.md");
+    if std::env::var_os("IXC_BLESS").is_some() {
+        std::fs::write(&path, &text).unwrap();
+    }
+    let drawn = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        drawn == text,
+        "docs/modules.md is not what the sources say: IXC_BLESS=1 cargo test -p ixc-testing --test modules"
+    );
+}
+
 /// Every crate of the workspace is looked at.
 #[test]
 fn no_crate_is_left_out() {
@@ -76,4 +126,13 @@ fn a_circle_is_found() {
         graph.entry(name.to_owned()).or_default().insert(used.to_owned());
     }
     assert_eq!(circles(&graph), [["a", "b", "c"]]);
+}
+
+#[test]
+fn layers_stand_above_what_they_use() {
+    let mut graph = Graph::new();
+    for (name, used) in [("a", vec!["b", "d"]), ("b", vec!["c"]), ("c", vec![]), ("d", vec![]), ("e", vec![])] {
+        graph.insert(name.to_owned(), used.into_iter().map(str::to_owned).collect());
+    }
+    assert_eq!(layers(&graph), [vec!["a"], vec!["b"], vec!["c", "d", "e"]]);
 }

@@ -26,6 +26,7 @@ mod moved_plans;
 mod outputs;
 mod prompting;
 mod real_shapes;
+mod recorded;
 mod recurrent;
 mod reference;
 mod run;
