@@ -2,7 +2,7 @@
 //!
 //! The plan is one that `ixc compile --memory 1MiB --prefetch router --prefetch-extra 8 --pack` wrote. The same tokens, drawn at random, are fed
 //! one by one with all experts in memory, and with memory for a part of them, in percent, from drives of so many megabytes per second. Such a
-//! drive is the page cache, slowed down (`Pread::paced`), so that no other user of the real one is measured: the file has to fit in
+//! drive is the page cache, slowed down (`ThreadedReader::throttled`), so that no other user of the real one is measured: the file has to fit in
 //! memory twice. What the cache costs, a copy by the CPUs of all that is read, a real drive does not. Each run goes through the tokens twice,
 //! and the second time counts. A fourth argument is the number of tokens.
 //!
@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use ixc::runtime::engine::{Engine, Options};
 use ixc::runtime::file;
 use ixc::runtime::stream::drive;
-use ixc::runtime::stream::pread::Pread;
+use ixc::runtime::stream::pread::ThreadedReader;
 use ixc::runtime::stream::predict::{Choice, Settings};
 use ixc::runtime::stream::queue::Queue;
 use ixc::runtime::stream::store::{Config, Make};
@@ -73,7 +73,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let tokens: Vec<u32> = (0..count).map(|_| draw()).collect();
     let run = |budget: f64, rate: Option<f64>, choice: Choice| -> Result<Run, Box<dyn std::error::Error>> {
         let paced = move |queue: &Queue| -> Box<dyn drive::Backend> {
-            let pread = Pread::paced(Arc::clone(queue.files()), DEPTH, rate.unwrap_or(f64::INFINITY));
+            let pread = ThreadedReader::throttled(Arc::clone(queue.files()), DEPTH, rate.unwrap_or(f64::INFINITY));
             Box::new(pread.expect("threads to read with"))
         };
         let (drive, backend) = (drive::Options::of_depth(DEPTH), Some(Make(Arc::new(paced))));

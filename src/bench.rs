@@ -14,8 +14,8 @@ use ixc_runtime::gauge::Activity;
 use ixc_runtime::stats::Stats;
 
 use crate::Error;
-use crate::phase::{Meter, Phase};
 use crate::session::Session;
+use crate::timing::{Meter, Phase};
 
 /// A session that is measured.
 #[derive(Debug)]

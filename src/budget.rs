@@ -1,6 +1,6 @@
 //! Memory budgets: whether a model fits, and how it is compiled where it does not.
 //!
-//! What a run takes is the runtime's own sum ([`needs::resident`]), by which loading a plan keeps a budget or refuses it.
+//! What a run takes is the runtime's own sum ([`memory_estimate::resident`]), by which loading a plan keeps a budget or refuses it.
 //!
 //! ```
 //! use ixc::{budget, compile::Options, model::Model, runtime::engine};
@@ -16,7 +16,7 @@
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, PlanWeight};
 use ixc_runtime::load::SPARE_BYTES;
-use ixc_runtime::{engine, needs};
+use ixc_runtime::{engine, memory_estimate};
 
 use crate::Error;
 use crate::compile::{Compiled, Options, compile};
@@ -45,7 +45,7 @@ fn expert_bytes(plan: &Plan<Kernel>) -> u64 {
 /// # Errors
 /// When the plan is malformed.
 pub(crate) fn of_plan(plan: &Plan<Kernel>, run: &engine::Options) -> Result<Option<u64>, Error> {
-    Ok(if plan.expert_groups.is_empty() { None } else { default_memory(needs::resident(plan, run)?) })
+    Ok(if plan.expert_groups.is_empty() { None } else { default_memory(memory_estimate::resident(plan, run)?) })
 }
 
 /// Compiles a model that will be run as `run` says: where that takes more than its budget, and the model has experts, its plan says when
@@ -60,7 +60,7 @@ pub fn compile_within(
 ) -> Result<(Compiled, Option<u64>), Error> {
     let resident = compile(model, options)?;
     let experts = expert_bytes(&resident.plan);
-    let needed = needs::resident(&resident.plan, run)?;
+    let needed = memory_estimate::resident(&resident.plan, run)?;
     let memory = run.memory.or_else(|| default_memory(needed).filter(|_| experts > 0));
     // Where it is close, too: what the process has grows a little until the plan is loaded, and a plan that says when experts are needed
     // runs with all of them in memory as well.

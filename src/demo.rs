@@ -8,7 +8,7 @@ use ixc_files::{own, read_bytes};
 use ixc_frontend::gguf::Gguf;
 use ixc_runtime::load::BuiltIn;
 
-use crate::{Error, remember};
+use crate::{Error, cache_file};
 
 /// What stands for its path in messages.
 pub const NAME: &str = "(built-in demo model)";
@@ -42,7 +42,7 @@ pub fn file() -> Result<PathBuf, Error> {
     // What is there may be anything.
     let same = read_bytes(&path, bytes().len() as u64).is_ok_and(|there| there == bytes());
     if !same {
-        remember::write_bytes(&path, bytes()).map_err(Error::io(&path, "write"))?;
+        cache_file::write_bytes(&path, bytes()).map_err(Error::io(&path, "write"))?;
     }
     Ok(path)
 }

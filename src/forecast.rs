@@ -38,7 +38,7 @@ use std::time::{Duration, SystemTime};
 use ixc_files::own;
 use ixc_frontend::gguf::Gguf;
 use ixc_runtime::engine;
-use ixc_runtime::needs::Needs;
+use ixc_runtime::memory_estimate::Needs;
 use ixc_runtime::stream::store::CHUNK;
 use ixc_targets::Target;
 use serde::{Deserialize, Serialize};
@@ -48,7 +48,7 @@ use crate::machine::drive::Choice;
 use crate::machine::system;
 use crate::model::Model;
 use crate::session::{Session, SessionOptions};
-use crate::{Error, remember};
+use crate::{Error, cache_file};
 
 /// Tokens of the prompt that is predicted.
 pub const PROMPT: usize = 512;
@@ -313,18 +313,18 @@ impl Remembered {
     pub fn keep(path: &Path, threads: usize, target: Target, shape: Shape, costs: Costs) -> Result<PathBuf, String> {
         let model = name(path).ok_or("the model is no file")?;
         let file = file(&model).ok_or("there is no folder for it: neither XDG_CACHE_HOME nor HOME is set")?;
-        let (measured, target) = (remember::seconds(SystemTime::now()), target.name().to_owned());
+        let (measured, target) = (cache_file::seconds(SystemTime::now()), target.name().to_owned());
         // What runs found is of the model, and not of this measurement.
         let routing = Remembered::routing(path);
         let what = Remembered { version: VERSION, measured, model, threads, target, shape, costs, routing };
-        remember::write(&file, &what).map(|()| file.clone()).map_err(|error| format!("{}: {error}", file.display()))
+        cache_file::write(&file, &what).map(|()| file.clone()).map_err(|error| format!("{}: {error}", file.display()))
     }
 
     /// What runs of a model found of its routing, with any threads and target.
     pub fn routing(path: &Path) -> Routing {
         let found = || -> Option<Remembered> {
             let model = name(path)?;
-            let found: Remembered = remember::read(&file(&model)?).ok()??;
+            let found: Remembered = cache_file::read(&file(&model)?).ok()??;
             let Routing { evenness, prompt } = found.routing;
             let is_right = evenness.is_none_or(|evenness| (0.0..=MOST_EVENNESS).contains(&evenness))
                 && prompt.is_none_or(|part| (0.0..=64.0).contains(&part));
@@ -340,7 +340,7 @@ impl Remembered {
             prompt: prompt.or(self.routing.prompt),
         };
         if let Some(file) = file(&self.model).filter(|_| routing != self.routing)
-            && let Err(error) = remember::write(&file, &Remembered { routing, ..self.clone() })
+            && let Err(error) = cache_file::write(&file, &Remembered { routing, ..self.clone() })
         {
             tracing::debug!(%error, "routing is not remembered");
         }
@@ -349,7 +349,7 @@ impl Remembered {
     /// What was measured of a model, for that many threads and this target, if it was.
     pub fn of(path: &Path, threads: usize, target: Target) -> Option<Remembered> {
         let model = name(path)?;
-        let found: Remembered = remember::read(&file(&model)?).ok()??;
+        let found: Remembered = cache_file::read(&file(&model)?).ok()??;
         let costs =
             [found.costs.dense, found.costs.experts, found.costs.prompt, found.costs.packing, found.costs.drive];
         let is_right = costs.iter().all(|cost| (0.0..1e15).contains(cost))
@@ -359,7 +359,7 @@ impl Remembered {
             && found.model == model
             && found.threads == threads
             && found.target == target.name()
-            && remember::is_recent(found.measured, SystemTime::now());
+            && cache_file::is_recent(found.measured, SystemTime::now());
         let routing = Remembered::routing(path);
         (is_right && fits).then_some(Remembered { routing, ..found })
     }
@@ -369,7 +369,7 @@ impl Remembered {
 fn name(path: &Path) -> Option<String> {
     let path = path.canonicalize().ok()?;
     let facts = std::fs::metadata(&path).ok()?;
-    let changed = facts.modified().map(remember::seconds).unwrap_or(0);
+    let changed = facts.modified().map(cache_file::seconds).unwrap_or(0);
     Some(format!("{} {} {changed}", path.display(), facts.len()))
 }
 

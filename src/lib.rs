@@ -9,7 +9,7 @@
 //! | [`chat`] | a conversation: turns, and the prompt that a template makes of them |
 //! | [`compile`] | from a model to a plan, with every stage between |
 //! | [`demo`] | the model that is built in |
-//! | [`divergence`] | how far one model's predictions are from another's |
+//! | [`kl_divergence`] | how far one model's predictions are from another's |
 //! | [`error`] | what can go wrong, and the exit status of each |
 //! | [`excerpt`] | an error in text, shown where it is |
 //! | [`forecast`] | tokens per second for a memory budget, before anything is run |
@@ -17,35 +17,35 @@
 //! | [`machine`] | what this machine has: features, memory, bandwidth |
 //! | [`model`] | a model file, opened and checked: graph, tokenizer, exact logits |
 //! | [`npy`] | NumPy's files |
-//! | [`phase`] | what a part of a run took, and how reading and computing lay beside each other |
+//! | [`timing`] | what a part of a run took, and how reading and computing lay beside each other |
 //! | [`place`] | from a model to a descriptor of what runs on a grid of processing elements |
-//! | `remember` | small files in the user's cache folder |
+//! | `cache_file` | small files in the user's cache folder |
 //! | [`session`] | a model that runs: prompt, tokens |
 //! | [`simulate`] | weights for descriptors that are simulated |
-//! | [`traffic`] | bytes that a token reads |
+//! | [`bytes_per_token`] | bytes that a token reads |
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod bench;
 pub mod budget;
 pub mod build;
+pub mod bytes_per_token;
+mod cache_file;
 pub mod chat;
 pub mod compile;
 pub mod demo;
-pub mod divergence;
 pub mod error;
 pub mod excerpt;
 pub mod forecast;
 pub mod kernels;
+pub mod kl_divergence;
 pub mod machine;
 pub mod model;
 pub mod npy;
-pub mod phase;
 pub mod place;
-mod remember;
 pub mod session;
 pub mod simulate;
-pub mod traffic;
+pub mod timing;
 
 pub use error::Error;
 pub use ixc_files as files;

@@ -26,7 +26,7 @@ use ixc_runtime::engine::{self, Engine, ExpertStore};
 use ixc_runtime::file::PlanFile;
 use ixc_runtime::gauge::{Activity, Gauge};
 use ixc_runtime::load::{self, LoadError};
-use ixc_runtime::needs;
+use ixc_runtime::memory_estimate;
 use ixc_runtime::sample::{Sampler, Settings};
 use ixc_runtime::stats::Stats;
 use ixc_runtime::stream::drive::Options as DriveOptions;
@@ -38,8 +38,8 @@ use crate::budget;
 use crate::compile::{self, decode_tokenizer};
 use crate::machine::drive;
 use crate::model::{Model, check_tokens, is_plan, open_plan};
-use crate::phase::Meter;
-pub use crate::phase::Phase;
+use crate::timing::Meter;
+pub use crate::timing::Phase;
 
 mod stop;
 
@@ -232,14 +232,14 @@ impl Session {
         if run.experts == ExpertStore::Map && plan.expert_groups.is_empty() {
             return Err(Error::NoGroups);
         }
-        if run.prefetch.choice == Choice::Always(Strategy::Given)
+        if run.prefetch.choice == Choice::Always(Strategy::EarlyRouter)
             && run.experts == ExpertStore::Stream
             && plan.expert_groups.len() > 1
-            && !needs::has_early_routers(plan)?
+            && !memory_estimate::has_early_routers(plan)?
         {
             return Err(Error::NoEarlyRouters);
         }
-        let defers = needs::defers(plan);
+        let defers = memory_estimate::defers(plan);
         let files = plan.files.iter().map(|source| folder.join(&source.path)).collect();
         let facts = Facts::of(plan);
         let spec = decode_tokenizer(&plan.tokenizer)?;

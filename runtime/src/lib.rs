@@ -28,8 +28,8 @@
 //! | [`program`] | the check of a plan, and the tables that running it needs |
 //! | [`error`] | what goes wrong in loading, and in a step |
 //! | `plan_check` | the check of a whole plan, without its files |
-//! | `executor` | a step: [`execute`], [`states`], [`stats`], experts and [`advise`] |
-//! | [`engine`] | from a plan to tokens: [`mod@file`], [`load`], [`needs`], [`sample`] |
+//! | `executor` | a step: [`execute`], [`states`], [`stats`], experts and [`page_cache_hints`] |
+//! | [`engine`] | from a plan to tokens: [`mod@file`], [`load`], [`memory_estimate`], [`sample`] |
 //!
 //! Invariant: a plan is hostile until checked. What depends on the step is checked for every item just before its kernel
 //! runs, so that a wrong plan gives an error and never a stray access.
@@ -54,8 +54,8 @@ pub mod stream;
 pub mod trace;
 
 pub(crate) use engine::model_files;
-pub use engine::{file, load, needs, options, sample};
-pub use executor::{advise, execute, states, stats};
-pub(crate) use executor::{experts, foresight};
+pub use engine::{file, load, memory_estimate, options, sample};
+pub use executor::{execute, page_cache_hints, states, stats};
+pub(crate) use executor::{expert_prefetch, experts};
 pub use storage::{blocks, memory};
 pub(crate) use storage::{identity, pack, weights};

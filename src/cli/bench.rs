@@ -9,15 +9,15 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ixc::bench::Bench;
+use ixc::bytes_per_token::Traffic;
 use ixc::compile;
 use ixc::forecast::Remembered;
 use ixc::machine::system::peak_memory;
 use ixc::model::is_plan;
-use ixc::phase::{Phase, Streamed};
 use ixc::runtime::engine;
 use ixc::runtime::gauge::Gauge;
 use ixc::session::{Session, SessionOptions};
-use ixc::traffic::Traffic;
+use ixc::timing::{Phase, Streamed};
 use serde::Serialize;
 
 use super::Usage;

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
+use ixc::bytes_per_token::Traffic;
 use ixc::frontend::arch::{self, ArchError, Hyper};
 use ixc::frontend::gguf::{Gguf, GgufError, TensorType};
 use ixc::frontend::tokenizer::{ModelKind, Tokenizer, TokenizerError, TokenizerSpec};
 use ixc::model::is_plan;
 use ixc::runtime::file::read;
 use ixc::runtime::load;
-use ixc::traffic::Traffic;
 use serde::Serialize;
 
 use super::choose::ModelArgument;

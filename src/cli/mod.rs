@@ -139,7 +139,9 @@ pub fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
 
 /// Says what clap found, and ends the program.
 pub fn exit(error: &clap::Error) -> ! {
-    if !error.use_stderr() || std::env::args_os().all(|argument| !argument.to_string_lossy().contains(output::steers)) {
+    if !error.use_stderr()
+        || std::env::args_os().all(|argument| !argument.to_string_lossy().contains(output::is_terminal_control))
+    {
         error.exit();
     }
     // clap repeats what was typed, or what a script passed on, as it is; its colours go with that.

@@ -13,7 +13,7 @@ use ixc::runtime::engine;
 use ixc::runtime::file::PlanFile;
 use ixc::runtime::gauge::{Activity, Gauge};
 use ixc::runtime::load::LoadError;
-use ixc::runtime::needs::{self, Needs};
+use ixc::runtime::memory_estimate::{self, Needs};
 use ixc::runtime::trace::Recorder;
 use ixc::session::SessionOptions;
 use ixc::targets::Target;
@@ -83,7 +83,8 @@ impl Args {
         let engine_options = engine::Options { threads, context, memory: Some(1), ..engine::Options::default() };
         let Source { file, folder, model, target } = self.source(path, &engine_options)?;
         let tokens = file.plan.max_tokens;
-        let needs = needs::of(&file, &folder, &engine_options).map_err(ixc::Error::from)?.ok_or_else(no_experts)?;
+        let needs =
+            memory_estimate::of(&file, &folder, &engine_options).map_err(ixc::Error::from)?.ok_or_else(no_experts)?;
         drop(file);
         let budgets: Vec<u64> = match self.memory.as_slice() {
             [] => ladder(&needs),

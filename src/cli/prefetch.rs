@@ -6,7 +6,7 @@
 
 use ixc::ir::kernel::Kernel;
 use ixc::ir::plan::Plan;
-use ixc::runtime::needs;
+use ixc::runtime::memory_estimate;
 use ixc::runtime::stream::cache::Kind;
 use ixc::runtime::stream::predict::{Choice, Settings};
 
@@ -76,7 +76,7 @@ impl EarlyRouterChoice {
             return Ok(None);
         }
         let why = match plan.expert_groups.len() {
-            _ if needs::has_early_routers(plan)? => None,
+            _ if memory_estimate::has_early_routers(plan)? => None,
             0 => {
                 Some("this plan keeps all weights in memory; where there are experts, --memory makes one that does not")
             }

@@ -8,12 +8,12 @@ use std::time::Duration;
 use ixc::forecast::{PROMPT, Remembered, Routing, forecast};
 use ixc::machine::drive::{Choice, Origin};
 use ixc::machine::system;
-use ixc::phase::{Overlap, Phase};
-use ixc::runtime::advise::Advised;
+use ixc::runtime::page_cache_hints::Advised;
 use ixc::runtime::stream::counters::Counters;
 use ixc::runtime::stream::predict::{Report, Tally};
 use ixc::runtime::stream::store::stats::{LayerStats, Stats};
-use ixc::runtime::stream::store::{CHUNK, Store};
+use ixc::runtime::stream::store::{CHUNK, ExpertCache};
+use ixc::timing::{Overlap, Phase};
 
 use super::output::{Bytes, Printable, note};
 
@@ -41,7 +41,7 @@ pub fn since(mut stats: Stats, before: &Stats) -> Stats {
 }
 
 /// Says what streaming experts took: what was there, what was read and how fast, who waited for it, and how much of decode that was.
-pub fn note(store: &Store, stats: &Stats, decode: &Phase, threads: usize) {
+pub fn note(store: &ExpertCache, stats: &Stats, decode: &Phase, threads: usize) {
     let report = store.report();
     let all = LayerStats::sum(&stats.layers);
     let requested = all.hits + all.on_the_way + all.misses;
@@ -195,7 +195,7 @@ pub struct Observed {
 }
 
 /// How a token's time compares with computing alone and reading alone, and with what `ixc plan` predicted, where it was run: lines of text.
-pub fn compare(observed: &Observed, store: &Store, remembered: Option<&Remembered>) -> Vec<String> {
+pub fn compare(observed: &Observed, store: &ExpertCache, remembered: Option<&Remembered>) -> Vec<String> {
     let mut lines = Vec::new();
     let Phase { tokens, seconds, streamed, .. } = observed.phase;
     let (Some(known), true) = (remembered, tokens > 0 && seconds > 0.0) else { return lines };

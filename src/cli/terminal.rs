@@ -11,7 +11,7 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use super::output::steers;
+use super::output::is_terminal_control;
 
 /// Standard output, as commands may have it.
 pub fn standard_output() -> Box<dyn Write> {
@@ -51,7 +51,7 @@ impl<W: Write> Write for Filter<W> {
         let mut shown = String::with_capacity(all.len());
         let mut chunks = all.utf8_chunks().peekable();
         while let Some(chunk) = chunks.next() {
-            shown.extend(chunk.valid().chars().filter(|&c| matches!(c, '\n' | '\t') || !steers(c)));
+            shown.extend(chunk.valid().chars().filter(|&c| matches!(c, '\n' | '\t') || !is_terminal_control(c)));
             let unfinished = |bytes| std::str::from_utf8(bytes).is_err_and(|error| error.error_len().is_none());
             match chunk.invalid() {
                 [] => {}

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use ixc::chat::{Chat, Fitted};
 use ixc::forecast::Remembered;
 use ixc::frontend::tokenizer::DecodeOptions;
-use ixc::phase::Phase;
 use ixc::runtime::gauge::Gauge;
-use ixc::runtime::stream::store::Store;
+use ixc::runtime::stream::store::ExpertCache;
 use ixc::runtime::stream::store::stats::Stats;
 use ixc::session::{End, Generation, Progress, Request, Session, StopStrings};
+use ixc::timing::Phase;
 
 use super::choose::{ModelChoice, StreamingChoice};
 use super::interrupt::{Interrupted, Writing};
@@ -96,7 +96,7 @@ impl Writer<'_> {
     /// # Errors
     /// When the tokens do not fit, a step fails, or standard output refuses.
     pub fn write(&mut self, tokens: &[u32], limit: Option<usize>) -> anyhow::Result<Written> {
-        let before = self.session.engine().stream().filter(|_| self.wanted.stats).map(Store::stats);
+        let before = self.session.engine().stream().filter(|_| self.wanted.stats).map(ExpertCache::stats);
         let tokenizer = self.session.tokenizer()?.clone();
         let mut stream = tokenizer.stream(DecodeOptions { show_special: false, at_start: false });
         let mut last = '\n';

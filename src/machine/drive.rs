@@ -17,7 +17,7 @@ use ixc_runtime::stream::probe::{self, Options, Probe};
 use ixc_runtime::stream::store::CHUNK;
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, remember};
+use crate::{Error, cache_file};
 
 /// A smaller file says nothing of its drive: it lies in the drive's own memory after a few reads.
 const LEAST_FILE: u64 = 64 << 20;
@@ -64,7 +64,7 @@ pub fn measure(path: &Path) -> Result<Measured, Error> {
         (_, None, _) => Err("there is no folder for it: neither XDG_CACHE_HOME nor HOME is set".into()),
         (Some(place), Some(folder), true) => {
             let path = entry_path(&folder, place);
-            remember::write(&path, &Entry::of(place, &probe))
+            cache_file::write(&path, &Entry::of(place, &probe))
                 .map(|()| path.clone())
                 .map_err(|e| format!("{}: {e}", path.display()))
         }
@@ -201,7 +201,7 @@ impl Entry {
         Entry {
             version: VERSION,
             drive: name(place),
-            measured: remember::seconds(SystemTime::now()),
+            measured: cache_file::seconds(SystemTime::now()),
             chunk: probe.chunk,
             backend: probe.backend.clone(),
             depth: probe.depth,
@@ -215,7 +215,7 @@ impl Entry {
     }
 
     fn read(path: &Path, place: &Place, now: SystemTime) -> Result<Option<Entry>, String> {
-        let Some(entry) = remember::read::<Entry>(path)? else { return Ok(None) };
+        let Some(entry) = cache_file::read::<Entry>(path)? else { return Ok(None) };
         let is_rate = |&(depth, rate): &(usize, f64)| (1..=1024).contains(&depth) && rate > 0.0 && rate < FASTEST;
         if entry.version != VERSION {
             return Err(format!("it has version {}, not {VERSION}", entry.version));
@@ -227,7 +227,7 @@ impl Entry {
             return Err("it has rates that no drive has".into());
         }
         // Of another drive, of other reads, or old: no fault of anybody's.
-        let good = entry.drive == name(place) && entry.chunk == CHUNK && remember::is_recent(entry.measured, now);
+        let good = entry.drive == name(place) && entry.chunk == CHUNK && cache_file::is_recent(entry.measured, now);
         Ok(good.then_some(entry))
     }
 }
@@ -271,14 +271,14 @@ mod tests {
         let entry = Entry::of(&place(), &probe());
         let now = SystemTime::now();
         assert_eq!(Entry::read(&path, &place(), now), Ok(None));
-        remember::write(&path, &entry).unwrap();
+        cache_file::write(&path, &entry).unwrap();
         assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
         assert_eq!(Entry::read(&path, &place(), now), Ok(Some(entry.clone())));
         assert_eq!((entry.rate(16), entry.rate(4)), (Some(2e9), None));
         assert_eq!(Entry::read(&path, &Place { bytes: Some(1 << 39), ..place() }, now), Ok(None));
         assert_eq!(Entry::read(&path, &place(), now + Duration::from_secs(180 * 24 * 3600)), Ok(None));
         assert_eq!(Entry::read(&path, &place(), now - Duration::from_secs(3600)), Ok(None));
-        remember::write(&path, &Entry { chunk: 4096, ..entry }).unwrap();
+        cache_file::write(&path, &Entry { chunk: 4096, ..entry }).unwrap();
         assert_eq!(Entry::read(&path, &place(), now), Ok(None));
         fs::remove_dir_all(&folder).unwrap();
     }

@@ -62,7 +62,9 @@ fn modules_use_each_other_in_one_direction() {
 fn layers(graph: &Graph) -> Vec<Vec<&str>> {
     let edges = graph.iter().flat_map(|(name, used)| used.iter().map(move |used| (name.as_str(), used.as_str())));
     let mut edges: DiGraphMap<&str, ()> = DiGraphMap::from_edges(edges);
-    graph.keys().for_each(|name| drop(edges.add_node(name)));
+    for name in graph.keys() {
+        edges.add_node(name);
+    }
     let mut heights: BTreeMap<&str, usize> = BTreeMap::new();
     for name in toposort(&edges, None).expect("no circles").into_iter().rev() {
         let height = edges.neighbors(name).map(|used| heights[used] + 1).max().unwrap_or(0);

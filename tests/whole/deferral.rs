@@ -108,7 +108,7 @@ fn compiled_code_computes_what_the_deferred_graph_says_and_streaming_changes_no_
             assert!(error <= BOUND, "{name}, {defer} deferred: {error:e}");
             let lengths =
                 if target.missing().is_empty() { &[MAX_TOKENS as usize, 1][..] } else { &[MAX_TOKENS as usize] };
-            for (predict_extra, choice) in [(None, Choice::Off), (Some(1), Choice::Always(Strategy::Given))] {
+            for (predict_extra, choice) in [(None, Choice::Off), (Some(1), Choice::Always(Strategy::EarlyRouter))] {
                 let options = Options { expert_memory: Some(BUDGET), predict_extra, ..options.clone() };
                 let plan = compile(&model, &options).unwrap().plan;
                 let requests = plan.steps.iter().filter(|step| matches!(step, Step::Request { .. })).count();

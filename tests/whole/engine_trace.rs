@@ -8,7 +8,7 @@ use crate::tiny::{EXPERTS, Factors, Folder, MAX_TOKENS, VOCABULARY, grouped};
 use ixc::ir::plan::Step;
 use ixc::runtime::engine::{BackendKind, Engine, Options};
 use ixc::runtime::stream::drive::Backend;
-use ixc::runtime::stream::pread::Pread;
+use ixc::runtime::stream::pread::ThreadedReader;
 use ixc::runtime::stream::queue::Queue;
 use ixc::runtime::stream::store::{Config, Make};
 use ixc::runtime::trace::Recorder;
@@ -112,7 +112,7 @@ fn experts_that_are_there_are_done_with_while_others_are_read() {
     let block =
         plan.expert_groups[0].weights.iter().map(|&w| plan.weights[w as usize].bytes).sum::<u64>() / u64::from(EXPERTS);
     let slow = move |queue: &Queue| -> Box<dyn Backend> {
-        Box::new(Pread::paced(Arc::clone(queue.files()), 4, 2.0 * block as f64).unwrap())
+        Box::new(ThreadedReader::throttled(Arc::clone(queue.files()), 4, 2.0 * block as f64).unwrap())
     };
     let stream = Config { budget: 1 << 20, backend: Some(Make(Arc::new(slow))), ..Config::default() };
     let options = Options { threads: Some(2), stream, trace: Some(Arc::clone(&recorder)), ..Options::default() };

@@ -471,7 +471,7 @@ fn residency_changes_no_bit() {
                     assert!(same_bits(&run(&mut engine, &tokens, |_| 1), &expected), "{name}: {choice}: other bits");
                     for (strategy, layers) in engine.predictions().unwrap().tallies {
                         // The first layer has no early router.
-                        let first = usize::from(strategy == Strategy::Given);
+                        let first = usize::from(strategy == Strategy::EarlyRouter);
                         assert!(layers[first..].iter().all(|tally| tally.predicted > 0), "{strategy}: {layers:?}");
                     }
                 }

@@ -41,7 +41,7 @@ fn on_terminal(mut command: Command, out: Option<Stdio>) -> String {
     String::from_utf8_lossy(&shown).replace("\r\u{1b}[K", "")
 }
 
-fn steers(shown: &str) -> bool {
+fn is_terminal_control(shown: &str) -> bool {
     shown.chars().any(|c| !matches!(c, '\n' | '\r' | '\t') && (c.is_control() || c == '\u{202e}'))
 }
 
@@ -139,7 +139,7 @@ fn a_terminal_is_not_steered() {
         let shown = format!("{command:?}");
         let got = on_terminal(command, beside.then(Stdio::null));
         assert!(!got.is_empty(), "{shown}");
-        assert!(!steers(&got), "{shown}: {got:?}");
+        assert!(!is_terminal_control(&got), "{shown}: {got:?}");
         assert!(got.len() < 100_000, "{shown}: {} bytes", got.len());
     }
 }

@@ -1,6 +1,6 @@
 //! `lower`: from graph ops to tasks, which say what they read and write.
 //!
-//! Every value of the graph is a buffer of rows ([`Stored`]): a row is all of a token's elements, or of a token's slot once
+//! Every value of the graph is a buffer of rows ([`ArenaRows`]): a row is all of a token's elements, or of a token's slot once
 //! it is routed, so that splitting and merging heads is nothing at all. Routed values lie in the order of their experts,
 //! whatever the graph's `[T, slots, n]` says: only `expert.*` ops and elementwise ones touch them before they are combined.
 //!
@@ -153,7 +153,7 @@ impl Rows {
 
 /// A value in the arena.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Stored {
+pub(super) struct ArenaRows {
     pub(super) buffer: BufferId,
     pub(super) rows: Rows,
     /// Elements of a row.
@@ -162,7 +162,7 @@ pub(super) struct Stored {
     pub(super) format: Format,
 }
 
-impl Stored {
+impl ArenaRows {
     pub(super) fn row_bytes(&self) -> Result<u64, ScheduleError> {
         row_bytes(self.format, self.width)
     }
@@ -171,7 +171,7 @@ impl Stored {
 /// Some slots of each row of ids or weights: `expert.split` copies nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Slots {
-    of: Stored,
+    of: ArenaRows,
     /// The first.
     first: u64,
     /// How many.
@@ -180,8 +180,8 @@ struct Slots {
 
 /// What a value of the graph is in the plan.
 #[derive(Clone, Copy, Debug)]
-enum Meaning {
-    Stored(Stored),
+enum Binding {
+    ArenaRows(ArenaRows),
     /// Some of a route's slots, which only experts take.
     Chosen(Slots),
     Ids,
@@ -198,14 +198,14 @@ pub(super) struct Lowering<'a> {
     pub(super) module: &'a Module,
     function: &'a Function,
     facts: &'a Facts<'a>,
-    meanings: Vec<Option<Meaning>>,
+    meanings: Vec<Option<Binding>>,
     /// Experts of the `route` that gave these ids.
     routes: HashMap<BufferId, u64>,
     routings: HashMap<Slots, Rows>,
     /// Experts of each bucket.
     experts: Vec<u64>,
-    quantised: HashMap<(BufferId, Format), Stored>,
-    gathered: HashMap<(BufferId, BucketId), Stored>,
+    quantised: HashMap<(BufferId, Format), ArenaRows>,
+    gathered: HashMap<(BufferId, BucketId), ArenaRows>,
     weight_ids: HashMap<(WeightId, Format), u32>,
     /// Whether quantised values have bf16 beside them, which some products take: then all do, so that every product can take every value.
     beside: bool,
@@ -270,7 +270,7 @@ impl<'a> Lowering<'a> {
         facts: &'a Facts<'a>,
     ) -> Result<Lowering<'a>, ScheduleError> {
         let mut meanings = vec![None; function.values.len()];
-        let kinds = [Meaning::Ids, Meaning::Positions, Meaning::WantedRows];
+        let kinds = [Binding::Ids, Binding::Positions, Binding::WantedRows];
         let types: Vec<&Type> = function.params.iter().map(|&param| function.ty(param)).collect();
         let index = |ty: &Type| ty.element() == Some(Element::I32) && ty.dims().len() == 1;
         match types[..] {
@@ -309,14 +309,14 @@ impl<'a> Lowering<'a> {
         let name = op.kind.row().mnemonic;
         let meaning = match op.kind {
             OpKind::Embed => self.embed(op)?,
-            OpKind::Dequantise => Meaning::Weight(self.weight_operand(op, "w")),
+            OpKind::Dequantise => Binding::Weight(self.weight_operand(op, "w")),
             OpKind::Matmul => {
-                let Meaning::Weight(w) = self.meaning(name, self.value_operand(op, "w")?)? else {
+                let Binding::Weight(w) = self.meaning(name, self.value_operand(op, "w")?)? else {
                     return unsupported(name, "a product of two values; one must be a dequantised weight");
                 };
                 let x = self.operand(op, "x")?;
                 let x = self.quantise(x, self.activation(w))?;
-                Meaning::Stored(
+                Binding::ArenaRows(
                     self.product(name, &Product { label: self.label(op.kind, w), x, w, bias: None, residual: None })?,
                 )
             }
@@ -332,14 +332,14 @@ impl<'a> Lowering<'a> {
                 if matches!(x.rows, Rows::Routed { .. }) {
                     return unsupported(name, "slots as heads");
                 }
-                Meaning::Stored(x)
+                Binding::ArenaRows(x)
             }
             OpKind::Rope => self.rope_heads(op, None)?,
             OpKind::RopeHeads => self.rope_heads(op, self.opt_weight(op, "norm"))?,
             OpKind::KvAppend => self.append(op, None)?,
             OpKind::RopeAppend => self.append(op, Some(RopeAttrs::from_op(op)))?,
             OpKind::Attention => {
-                self.meanings[op.results[1].index()] = Some(Meaning::Token);
+                self.meanings[op.results[1].index()] = Some(Binding::Token);
                 self.attention(op)?
             }
             OpKind::Route => self.route(op)?,
@@ -347,11 +347,11 @@ impl<'a> Lowering<'a> {
             OpKind::TakeRows => self.take_rows(op)?,
             OpKind::Quantise => {
                 let x = self.operand(op, "x")?;
-                Meaning::Stored(self.quantise(x, op.attr("format").format())?)
+                Binding::ArenaRows(self.quantise(x, op.attr("format").format())?)
             }
             OpKind::Linear => {
                 let w = self.weight_operand(op, "w");
-                Meaning::Stored(self.product(
+                Binding::ArenaRows(self.product(
                     name,
                     &Product {
                         label: self.label(op.kind, w),
@@ -377,7 +377,7 @@ impl<'a> Lowering<'a> {
                             residual: None,
                         },
                     )?;
-                    self.meanings[op.results[i].index()] = Some(Meaning::Stored(y));
+                    self.meanings[op.results[i].index()] = Some(Binding::ArenaRows(y));
                 }
                 return Ok(());
             }
@@ -385,7 +385,7 @@ impl<'a> Lowering<'a> {
                 let weights = (self.weight_operand(op, "gate"), self.weight_operand(op, "up"));
                 let x = self.operand(op, "x")?;
                 let label = self.label(op.kind, weights.0);
-                Meaning::Stored(self.swiglu(name, &label, &x, weights, op.attr("format").format())?)
+                Binding::ArenaRows(self.swiglu(name, &label, &x, weights, op.attr("format").format())?)
             }
             OpKind::ExpertSwiglu => {
                 let weights = (self.weight_operand(op, "gate"), self.weight_operand(op, "up"));
@@ -393,24 +393,24 @@ impl<'a> Lowering<'a> {
                 let x = self.factor(x, weights.0)?;
                 let x = self.routed(op, x)?;
                 let label = self.label(op.kind, weights.0);
-                Meaning::Stored(self.swiglu(name, &label, &x, weights, op.attr("format").format())?)
+                Binding::ArenaRows(self.swiglu(name, &label, &x, weights, op.attr("format").format())?)
             }
             OpKind::ExpertMatmul => {
-                let Meaning::Weight(w) = self.meaning(name, self.value_operand(op, "w")?)? else {
+                let Binding::Weight(w) = self.meaning(name, self.value_operand(op, "w")?)? else {
                     return unsupported(name, "a product of two values; one must be a dequantised weight");
                 };
                 let x = self.operand(op, "x")?;
                 // Quantised first: a row is quantised once for all its experts, and the copies are shorter.
                 let x = self.quantise(x, self.activation(w))?;
                 let x = self.routed(op, x)?;
-                Meaning::Stored(
+                Binding::ArenaRows(
                     self.product(name, &Product { label: self.label(op.kind, w), x, w, bias: None, residual: None })?,
                 )
             }
             OpKind::ExpertCombine => {
                 let y = self.operand(op, "y")?;
                 let p = self.slots(op, "p")?;
-                Meaning::Stored(self.combine(name, name.to_string(), y, p, None)?)
+                Binding::ArenaRows(self.combine(name, name.to_string(), y, p, None)?)
             }
             OpKind::ExpertDown => {
                 let w = self.weight_operand(op, "w");
@@ -420,16 +420,16 @@ impl<'a> Lowering<'a> {
                 let y = self.product(name, &Product { label: label.clone(), x, w, bias: None, residual: None })?;
                 let p = self.slots(op, "p")?;
                 let residual = self.opt_operand(op, "residual")?;
-                Meaning::Stored(self.combine(name, format!("{label} combine"), y, p, residual)?)
+                Binding::ArenaRows(self.combine(name, format!("{label} combine"), y, p, residual)?)
             }
             OpKind::Recurrent(kind) => {
-                self.meanings[op.results[1].index()] = Some(Meaning::Token);
+                self.meanings[op.results[1].index()] = Some(Binding::Token);
                 self.recurrent(op, kind)?
             }
-            OpKind::StateBegin | OpKind::ExpertSlots => Meaning::Token,
+            OpKind::StateBegin | OpKind::ExpertSlots => Binding::Token,
             OpKind::ExpertPrefetch => self.expert_prefetch(op)?,
             OpKind::ExpertWait => {
-                self.meanings[op.results[1].index()] = Some(Meaning::Token);
+                self.meanings[op.results[1].index()] = Some(Binding::Token);
                 self.expert_wait(op)?
             }
             OpKind::ExpertEvict => self.expert_evict(op)?,
@@ -440,7 +440,7 @@ impl<'a> Lowering<'a> {
 
     // Operands. Their kinds are the op table's, which the verifier has checked.
 
-    fn meaning(&self, op: &'static str, value: ValueId) -> Result<Meaning, ScheduleError> {
+    fn meaning(&self, op: &'static str, value: ValueId) -> Result<Binding, ScheduleError> {
         match self.meanings.get(value.index()) {
             Some(Some(meaning)) => Ok(*meaning),
             Some(None) | None => unsupported(op, format!("value {} is used before it is defined", value.0)),
@@ -448,17 +448,17 @@ impl<'a> Lowering<'a> {
     }
 
     /// A value that lies in the arena.
-    pub(super) fn stored(&self, op: &'static str, value: ValueId) -> Result<Stored, ScheduleError> {
+    pub(super) fn stored(&self, op: &'static str, value: ValueId) -> Result<ArenaRows, ScheduleError> {
         match self.meaning(op, value)? {
-            Meaning::Stored(stored) => Ok(stored),
-            Meaning::Weight(w) => unsupported(
+            Binding::ArenaRows(stored) => Ok(stored),
+            Binding::Weight(w) => unsupported(
                 op,
                 format!(
                     "the dequantised weight @{} as a value; only products read weights",
                     self.module.weights[w.index()].name
                 ),
             ),
-            Meaning::Chosen(_) => unsupported(op, "a part of a route's slots as data"),
+            Binding::Chosen(_) => unsupported(op, "a part of a route's slots as data"),
             other => unsupported(op, format!("the parameter {other:?} as data")),
         }
     }
@@ -472,19 +472,19 @@ impl<'a> Lowering<'a> {
         }
     }
 
-    fn operand(&self, op: &Op, name: &str) -> Result<Stored, ScheduleError> {
+    fn operand(&self, op: &Op, name: &str) -> Result<ArenaRows, ScheduleError> {
         self.stored(op.kind.row().mnemonic, self.value_operand(op, name)?)
     }
 
     /// Ids or weights of slots.
     fn slots(&self, op: &Op, name: &str) -> Result<Slots, ScheduleError> {
         match self.meaning(op.kind.row().mnemonic, self.value_operand(op, name)?)? {
-            Meaning::Chosen(slots) => Ok(slots),
+            Binding::Chosen(slots) => Ok(slots),
             _ => self.operand(op, name).map(|of| Slots { of, first: 0, count: of.width }),
         }
     }
 
-    fn opt_operand(&self, op: &Op, name: &str) -> Result<Option<Stored>, ScheduleError> {
+    fn opt_operand(&self, op: &Op, name: &str) -> Result<Option<ArenaRows>, ScheduleError> {
         match op.operand(name) {
             Operand::Value(value) => self.stored(op.kind.row().mnemonic, value).map(Some),
             Operand::Weight(_) | Operand::State(_) | Operand::Absent => Ok(None),
@@ -506,7 +506,13 @@ impl<'a> Lowering<'a> {
     }
 
     /// `x` is rows of `width` in `format`.
-    pub(super) fn expect(&self, op: &'static str, x: &Stored, format: Format, width: u64) -> Result<(), ScheduleError> {
+    pub(super) fn expect(
+        &self,
+        op: &'static str,
+        x: &ArenaRows,
+        format: Format,
+        width: u64,
+    ) -> Result<(), ScheduleError> {
         if (x.format, x.width) == (format, width) {
             return Ok(());
         }
@@ -532,10 +538,10 @@ impl<'a> Lowering<'a> {
     }
 
     /// Rows take positions one to one: only tokens have them.
-    fn positions(&self, op: &Op, x: &Stored) -> Result<(), ScheduleError> {
+    fn positions(&self, op: &Op, x: &ArenaRows) -> Result<(), ScheduleError> {
         let name = op.kind.row().mnemonic;
         match (self.meaning(name, self.value_operand(op, "pos")?)?, x.rows) {
-            (Meaning::Positions, Rows::Tokens) => Ok(()),
+            (Binding::Positions, Rows::Tokens) => Ok(()),
             _ => unsupported(name, "positions other than the parameter's, or rows other than tokens"),
         }
     }
@@ -560,7 +566,7 @@ impl<'a> Lowering<'a> {
     }
 
     /// `x` as products with a weight take it, where the graph has f32: once for all products.
-    pub(super) fn factor(&mut self, x: Stored, w: WeightId) -> Result<Stored, ScheduleError> {
+    pub(super) fn factor(&mut self, x: ArenaRows, w: WeightId) -> Result<ArenaRows, ScheduleError> {
         let wanted = self.activation(w);
         match x.format == Format::F32 && wanted != Format::F32 {
             true => self.quantise(x, wanted),
@@ -576,14 +582,14 @@ impl<'a> Lowering<'a> {
         rows: Rows,
         format: Format,
         width: u64,
-    ) -> Result<Stored, ScheduleError> {
+    ) -> Result<ArenaRows, ScheduleError> {
         let format = self.stored_format(format);
         // `arena` gives it a place.
         let new =
             ArenaBuffer { name: name.to_string(), row_bytes: row_bytes(format, width)?, rows: rows.count(), offset: 0 };
         let buffer = BufferId(fit("number of buffers", self.buffers.len() as u64)?);
         self.buffers.push(new);
-        Ok(Stored { buffer, rows, width, format })
+        Ok(ArenaRows { buffer, rows, width, format })
     }
 
     /// A task with an item for each row and column.

@@ -17,18 +17,18 @@ use ixc_kernels::{Linear, Shape, Swiglu};
 
 use super::ScheduleError;
 use super::bind::Choice;
-use super::lower::{Lowering, Rows, Stored};
+use super::lower::{ArenaRows, Lowering, Rows};
 use crate::draft::{fit, row_bytes};
 
 /// A product to be lowered.
 pub(super) struct Product {
     pub(super) label: String,
     /// Rows in the activation format of `w`.
-    pub(super) x: Stored,
+    pub(super) x: ArenaRows,
     /// `[n, k]`, or `[experts, n, k]` for routed rows.
     pub(super) w: WeightId,
     pub(super) bias: Option<WeightId>,
-    pub(super) residual: Option<Stored>,
+    pub(super) residual: Option<ArenaRows>,
 }
 
 /// What all products need to know of a weight.
@@ -66,7 +66,7 @@ impl Lowering<'_> {
     }
 
     /// `x w' [+ bias] [+ residual]`.
-    pub(super) fn product(&mut self, op: &'static str, product: &Product) -> Result<Stored, ScheduleError> {
+    pub(super) fn product(&mut self, op: &'static str, product: &Product) -> Result<ArenaRows, ScheduleError> {
         let (m, x) = &self.factors(op, product)?;
         let Product { label, w, bias, residual, .. } = product;
         let y = self.buffer(label, x.rows, Format::F32, m.n)?;
@@ -119,7 +119,7 @@ impl Lowering<'_> {
     }
 
     /// A product's weight and activations, checked to fit each other and what is added.
-    fn factors(&mut self, op: &'static str, product: &Product) -> Result<(Matrix, Stored), ScheduleError> {
+    fn factors(&mut self, op: &'static str, product: &Product) -> Result<(Matrix, ArenaRows), ScheduleError> {
         let Product { x, w, residual, .. } = product;
         let m = self.matrix(op, *w, x.rows)?;
         let x = self.factor(*x, *w)?;
@@ -139,10 +139,10 @@ impl Lowering<'_> {
         &mut self,
         op: &'static str,
         label: &str,
-        x: &Stored,
+        x: &ArenaRows,
         (gate, up): (WeightId, WeightId),
         out: Format,
-    ) -> Result<Stored, ScheduleError> {
+    ) -> Result<ArenaRows, ScheduleError> {
         let (g, u) = (self.matrix(op, gate, x.rows)?, self.matrix(op, up, x.rows)?);
         let x = &self.factor(*x, gate)?;
         self.expect(op, x, self.activation(gate), g.k)?;

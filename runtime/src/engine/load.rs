@@ -13,17 +13,17 @@ use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{ATTENTION_BLOCK, Plan, PlanWeight, SourceFile, WeightFile};
 use ixc_targets::Target;
 
-use crate::advise::Advice;
 use crate::bucket::Bucket;
-use crate::execute::{Backend, Parts, Store};
+use crate::execute::{Backend, EngineMemory, Parts};
+use crate::expert_prefetch::Prefetcher;
 use crate::experts::{self, Experts};
 use crate::file::PlanFile;
-use crate::foresight::Foresight;
 use crate::gauge::{Activity, Gauge};
 use crate::memory::{Inputs, Mapped, Memory, MemoryError, Rope};
 use crate::model_files::open_files;
 use crate::options::{BackendKind, ExpertStore, Options, pool};
 use crate::pack::{self, Job};
+use crate::page_cache_hints::Advice;
 use crate::plan_check::{checked, target};
 use crate::pool::Pool;
 use crate::program::{MAX_CONTEXT, Program};
@@ -47,7 +47,7 @@ pub(crate) use budget::{Run, fixed_bytes, resident, resident_bytes};
 pub(crate) struct Loaded {
     pub(crate) program: Program,
     pub(crate) backend: Backend,
-    pub(crate) store: Store,
+    pub(crate) store: EngineMemory,
     pub(crate) pool: Pool,
     /// Longest sequence.
     pub(crate) context: u32,
@@ -112,7 +112,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
     };
     tracing::info!(kernels = program.kernels.len(), ?target, elapsed = ?begin.elapsed(), "kernels ready");
     let top_k: Vec<u32> = program.routings.iter().map(|routing| routing.top_k).collect();
-    let mut store = Store {
+    let mut store = EngineMemory {
         arena: Memory::zeroed("the arena", plan.arena_bytes, true)?,
         files: files.into_iter().chain(own).collect(),
         weights,
@@ -136,7 +136,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
     }
     if let Some((layout, paths)) = layout {
         let config = Config { budget: for_experts, trace: options.trace.clone(), ..options.stream.clone() };
-        let foresight = Foresight::new(&program, &layout.blocks, options.prefetch, threads);
+        let foresight = Prefetcher::new(&program, &layout.blocks, options.prefetch, threads);
         let experts = Experts::new(layout, &paths, checked, &config, foresight)
             .map_err(|source| LoadError::Stream(Box::new(source)))?;
         // Paths are opened a second time: they have to be the files whose headers and weights were checked.

@@ -6,14 +6,14 @@
 //! | `model_files` | which files a plan's model is in |
 //! | [`mod@file`] | `.ixp` files: header, checksum, reading and writing |
 //! | [`load`] | from a plan to what steps need |
-//! | [`needs`] | what a plan takes of memory, before it is loaded |
+//! | [`memory_estimate`] | what a plan takes of memory, before it is loaded |
 //! | [`sequence`] | the sequence: prefill, step, truncate, logits |
 //! | [`sample`] | the next token from logits |
 
 pub mod file;
 pub mod load;
+pub mod memory_estimate;
 pub(crate) mod model_files;
-pub mod needs;
 pub mod options;
 pub mod sample;
 pub mod sequence;

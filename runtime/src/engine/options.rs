@@ -31,7 +31,7 @@ pub enum ExpertStore {
     /// In memory as far as the budget lets them, and read from the drive when they are needed: [`crate::stream`].
     #[default]
     Stream,
-    /// In their mapped files, of which the page cache keeps what it likes: [`crate::advise`]. There is no budget then.
+    /// In their mapped files, of which the page cache keeps what it likes: [`crate::page_cache_hints`]. There is no budget then.
     Map,
 }
 

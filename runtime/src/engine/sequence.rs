@@ -16,12 +16,12 @@ use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{Plan, RowCount};
 use ixc_targets::Target;
 
-use crate::advise::{Advice, Advised};
 use crate::execute::{self, Counts, ExecuteError, ItemError};
 use crate::experts::Experts;
 use crate::file::PlanFile;
 use crate::load::{self, LoadError, Loaded};
 use crate::options::{self, Options};
+use crate::page_cache_hints::{Advice, Advised};
 use crate::stats::Stats;
 use crate::stream::predict;
 use crate::stream::store;
@@ -361,7 +361,7 @@ impl Engine {
     }
 
     /// The weight store, where experts are streamed.
-    pub fn stream(&self) -> Option<&store::Store> {
+    pub fn stream(&self) -> Option<&store::ExpertCache> {
         self.loaded.store.experts.as_ref().map(Experts::store)
     }
 

@@ -25,14 +25,14 @@ use ixc_ir::plan::PlanWeight;
 use crate::blocks::{BLOCK_HEADER, BlockError, BlockShape};
 use crate::bucket::ExpertRows;
 use crate::error::execute::ExecuteError;
-use crate::foresight::{Foresight, by_rank};
+use crate::expert_prefetch::{Prefetcher, by_rank};
 use crate::memory::Region;
 use crate::pack::Job;
 use crate::program::Program;
 use crate::stream::affinity;
 use crate::stream::files::PAGE;
 use crate::stream::predict;
-use crate::stream::store::{Config, Pack, State, Store};
+use crate::stream::store::{Config, ExpertCache, Pack, State};
 use crate::stream::{Block, BlockId, Extent, Form, StreamError};
 use crate::trace::{Recorder, Work};
 
@@ -115,14 +115,14 @@ pub(crate) struct Window {
 
 /// All streamed experts.
 pub(crate) struct Experts {
-    store: Store,
+    store: ExpertCache,
     groups: Arc<[Blocks]>,
     trace: Option<Arc<Recorder>>,
     /// For each weight its group and which part of that it is.
     of_weight: Vec<Option<(u32, usize)>>,
     window: RwLock<Window>,
     checks: Option<Checks>,
-    foresight: Mutex<Foresight>,
+    foresight: Mutex<Prefetcher>,
 }
 
 /// Which blocks of the plan's own file were compared with their checksums: each is when it first arrives.
@@ -239,7 +239,7 @@ impl Layout {
 
     /// The least memory that streaming these takes, in bytes.
     pub(crate) fn least_bytes(&self) -> u64 {
-        Store::minimum_bytes(&self.blocks, self.top_k)
+        ExpertCache::minimum_bytes(&self.blocks, self.top_k)
     }
 }
 
@@ -248,13 +248,13 @@ impl Experts {
     /// with their checksums.
     ///
     /// # Errors
-    /// See [`Store::new`].
+    /// See [`ExpertCache::new`].
     pub(crate) fn new(
         layout: Layout,
         files: &[PathBuf],
         checked: Option<PathBuf>,
         config: &Config,
-        foresight: Foresight,
+        foresight: Prefetcher,
     ) -> Result<Experts, StreamError> {
         let groups: Arc<[Blocks]> = layout.groups.into();
         let trace = config.trace.clone();
@@ -263,18 +263,18 @@ impl Experts {
         let mut config = Config { top_k: layout.top_k, ..config.clone() };
         let first = layout.blocks.first().and_then(|block| files.get(block.extents.first()?.file as usize));
         config.drive.cpus = config.drive.cpus.or_else(|| affinity::near_file(first?));
-        let store = Store::new(&config, files, layout.blocks, packer)?;
+        let store = ExpertCache::new(&config, files, layout.blocks, packer)?;
         let checks = checked.map(|path| Checks::new(path, &groups));
         let foresight = Mutex::new(foresight);
         Ok(Experts { store, groups, trace, of_weight: layout.of_weight, window: RwLock::default(), checks, foresight })
     }
 
     /// The store.
-    pub(crate) fn store(&self) -> &Store {
+    pub(crate) fn store(&self) -> &ExpertCache {
         &self.store
     }
 
-    fn foresight(&self) -> MutexGuard<'_, Foresight> {
+    fn foresight(&self) -> MutexGuard<'_, Prefetcher> {
         self.foresight.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

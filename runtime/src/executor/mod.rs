@@ -5,15 +5,15 @@
 //! | [`states`] | what lasts from step to step, and going back to an earlier position |
 //! | [`sliding`] | of a state with a window, which positions memory holds |
 //! | [`stats`] | where the time went |
-//! | [`advise`] | experts in mapped files: telling the page cache what will be needed |
-//! | `foresight` | predicting which experts the next layer needs, while tokens are made one by one |
+//! | [`page_cache_hints`] | experts in mapped files: telling the page cache what will be needed |
+//! | `expert_prefetch` | predicting which experts the next layer needs, while tokens are made one by one |
 //! | `experts` | a step's requests to the expert cache, and what waits for them |
 //! | [`execute`] | one pass over all steps by all threads |
 
-pub mod advise;
 pub mod execute;
+pub(crate) mod expert_prefetch;
 pub(crate) mod experts;
-pub(crate) mod foresight;
+pub mod page_cache_hints;
 pub mod sliding;
 pub mod states;
 pub mod stats;

@@ -8,8 +8,8 @@ use ixc_ir::plan::{
 use ixc_ir::state::FieldRow;
 
 use super::{
-    Access, Ids, LINE_BYTES, MAX_BUFFERS, MAX_CONTEXT, MAX_EXPERTS, MAX_PARTS, Parameter, PartPlace, PlanError,
-    Problem, Routing, Signature, Stage, Then, at, id, range,
+    Access, BarrierAction, Ids, LINE_BYTES, MAX_BUFFERS, MAX_CONTEXT, MAX_EXPERTS, MAX_PARTS, Parameter, PartPlace,
+    PlanError, Problem, Routing, Signature, Stage, at, id, range,
 };
 
 type Result<T, E = PlanError> = std::result::Result<T, E>;
@@ -162,7 +162,7 @@ fn slots(plan: &Plan<Kernel>, ids: BufferId, first: u32, count: u32) -> Result<I
 }
 
 /// Adds what one thread does after the last stage.
-fn then(stages: &mut Vec<Stage>, then: Then) {
+fn then(stages: &mut Vec<Stage>, then: BarrierAction) {
     if stages.is_empty() {
         stages.push(Stage::default());
     }
@@ -197,20 +197,20 @@ impl Checker<'_> {
                     first_task += tasks.len();
                 }
                 Step::Bucket { bucket, .. } => {
-                    then(&mut stages, Then::Sort(*bucket));
+                    then(&mut stages, BarrierAction::Sort(*bucket));
                     filled += 1;
                 }
                 Step::Request { group, bucket } => {
                     let check = self.filled(*bucket, filled).and_then(|()| self.named(*group, *bucket));
                     at(&format!("step {i}"), check)?;
-                    then(&mut stages, Then::Request { window: requests, group: *group });
+                    then(&mut stages, BarrierAction::Request { window: requests, group: *group });
                     requests += 1;
                 }
                 Step::Predict { group, ids, first, count } => {
                     let ids = at(&format!("step {i}"), self.predicted(*group, *ids, *first, *count))?;
-                    then(&mut stages, Then::Predict { group: *group, ids, count: *count });
+                    then(&mut stages, BarrierAction::Predict { group: *group, ids, count: *count });
                 }
-                Step::Release { group } => then(&mut stages, Then::Release(*group)),
+                Step::Release { group } => then(&mut stages, BarrierAction::Release(*group)),
             }
         }
         Ok(stages)

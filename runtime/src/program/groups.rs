@@ -20,7 +20,7 @@ use std::collections::HashMap;
 
 use super::check::{Checker, inside, shortened};
 use super::extents::Extents;
-use super::{Access, BlockPlace, Group, MAX_EXPERTS, PlanError, Problem, Stage, Then, Window, at, id, range};
+use super::{Access, BarrierAction, BlockPlace, Group, MAX_EXPERTS, PlanError, Problem, Stage, Window, at, id, range};
 use crate::blocks::{BLOCK_HEADER, BlockShape};
 use crate::pack::ALIGNMENT;
 
@@ -90,14 +90,14 @@ pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<Che
     }
     let mut requested = 0;
     for then in stages.iter_mut().flat_map(|stage| &mut stage.then) {
-        let Then::Predict { group, ids, count } = *then else {
-            requested += usize::from(matches!(then, Then::Request { .. }));
+        let BarrierAction::Predict { group, ids, count } = *then else {
+            requested += usize::from(matches!(then, BarrierAction::Request { .. }));
             continue;
         };
         let known = by_ids.get(&(group, ids, count)).map_or(&[][..], Vec::as_slice);
         let later = known.partition_point(|window| *window < requested);
         if let Some(&window) = known.get(later) {
-            *then = Then::Announce { window: window as u32, group };
+            *then = BarrierAction::Announce { window: window as u32, group };
         }
     }
     Ok(Checked { stages, groups, windows })
@@ -172,13 +172,13 @@ fn bounds(plan: &Plan<Kernel>, stages: &[Stage]) -> Result<Vec<Bounds>, PlanErro
     for (i, stage) in stages.iter().enumerate() {
         for then in &stage.then {
             match *then {
-                Then::Request { window, .. } => {
+                BarrierAction::Request { window, .. } => {
                     let (group, bucket) = requests.get(window as usize).copied().ok_or(wrong(0))?;
                     if open.replace((group, bucket, i)).is_some() {
                         return Err(wrong(group));
                     }
                 }
-                Then::Release(released) => match open.take() {
+                BarrierAction::Release(released) => match open.take() {
                     // After the last stage nothing is done any more.
                     Some((group, bucket, after)) if group == released && i + 1 < stages.len() => {
                         missing.get_mut(group as usize).into_iter().for_each(|missing| *missing = false);
@@ -186,7 +186,7 @@ fn bounds(plan: &Plan<Kernel>, stages: &[Stage]) -> Result<Vec<Bounds>, PlanErro
                     }
                     _ => return Err(wrong(released)),
                 },
-                Then::Sort(_) | Then::Predict { .. } | Then::Announce { .. } => {}
+                BarrierAction::Sort(_) | BarrierAction::Predict { .. } | BarrierAction::Announce { .. } => {}
             }
         }
     }

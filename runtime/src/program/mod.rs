@@ -212,14 +212,14 @@ pub struct Stage {
     /// For each task where its parts are, if it has any.
     pub parts: Vec<PartPlace>,
     /// Then this is done, by one thread, in this order.
-    pub then: Vec<Then>,
+    pub then: Vec<BarrierAction>,
     /// Position in [`Program::windows`] of the one that this stage is in.
     pub window: Option<u32>,
 }
 
 /// What one thread does at a barrier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Then {
+pub enum BarrierAction {
     /// Sorts a routing.
     Sort(BucketId),
     /// Asks for the blocks that a window reads.

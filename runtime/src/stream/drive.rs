@@ -39,7 +39,7 @@ use super::StreamError;
 use super::affinity;
 use super::counters::Class;
 use super::files::{Files, PAGE};
-use super::pread::Pread;
+use super::pread::ThreadedReader;
 use super::queue::{Active, Piece, Queue, State, Wake};
 
 /// How often a read is begun again without any progress before that is an error.
@@ -119,7 +119,7 @@ pub enum Choice {
     #[default]
     Auto,
     /// Threads.
-    Pread,
+    ThreadedReader,
 }
 
 /// Reads of predicted blocks at once: at 256 KiB each more keep no drive busier, and a router's choice waits for all of them (on a drive of
@@ -304,7 +304,8 @@ pub(super) fn open(queue: &Queue, _: Choice, depth: usize, _: bool) -> Result<(B
 }
 
 fn threads(queue: &Queue, depth: usize, notes: Vec<String>) -> Result<(Box<dyn Backend>, Vec<String>), String> {
-    let pread = Pread::new(Arc::clone(queue.files()), depth).map_err(|error| format!("no threads to read: {error}"))?;
+    let pread = ThreadedReader::new(Arc::clone(queue.files()), depth)
+        .map_err(|error| format!("no threads to read: {error}"))?;
     Ok((Box::new(pread), notes))
 }
 

@@ -24,13 +24,13 @@ struct State {
 }
 
 /// A drive that gives so many bytes per second, one read behind the other.
-struct Pace {
+struct Throttle {
     rate: f64,
     /// When it is done with all that it was asked for.
     free: Mutex<Instant>,
 }
 
-impl Pace {
+impl Throttle {
     /// When a read of so many bytes that is begun now ends.
     fn ends(&self, bytes: u64) -> Instant {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
@@ -41,7 +41,7 @@ impl Pace {
 
 struct Shared {
     files: Arc<Files>,
-    pace: Option<Pace>,
+    throttle: Option<Throttle>,
     state: Mutex<State>,
     work: Condvar,
     finished: Condvar,
@@ -61,40 +61,40 @@ impl Wake for Shared {
 }
 
 /// A pool of threads that read.
-pub struct Pread {
+pub struct ThreadedReader {
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Pread {
+impl ThreadedReader {
     /// With a thread for each read that may be outstanding, up to a bound.
     ///
     /// # Errors
     /// When the system gives no thread at all.
-    pub fn new(files: Arc<Files>, depth: usize) -> io::Result<Pread> {
-        Pread::start(files, depth, None)
+    pub fn new(files: Arc<Files>, depth: usize) -> io::Result<ThreadedReader> {
+        ThreadedReader::start(files, depth, None)
     }
 
-    /// As [`Pread::new`], as slowly as a drive that gives `rate` bytes per second (at least one), where this one gives more: to measure
+    /// As [`ThreadedReader::new`], as slowly as a drive that gives `rate` bytes per second (at least one), where this one gives more: to measure
     /// what other drives would bring, and what slow ones break.
     ///
     /// # Errors
-    /// As [`Pread::new`].
-    pub fn paced(files: Arc<Files>, depth: usize, rate: f64) -> io::Result<Pread> {
+    /// As [`ThreadedReader::new`].
+    pub fn throttled(files: Arc<Files>, depth: usize, rate: f64) -> io::Result<ThreadedReader> {
         // Not a number is one byte, too.
         let rate = if rate > 1.0 { rate } else { 1.0 };
-        Pread::start(files, depth, Some(Pace { rate, free: Mutex::new(Instant::now()) }))
+        ThreadedReader::start(files, depth, Some(Throttle { rate, free: Mutex::new(Instant::now()) }))
     }
 
-    fn start(files: Arc<Files>, depth: usize, pace: Option<Pace>) -> io::Result<Pread> {
+    fn start(files: Arc<Files>, depth: usize, throttle: Option<Throttle>) -> io::Result<ThreadedReader> {
         let shared = Arc::new(Shared {
             files,
-            pace,
+            throttle,
             state: Mutex::new(State::default()),
             work: Condvar::new(),
             finished: Condvar::new(),
         });
-        let mut pool = Pread { shared, threads: Vec::new() };
+        let mut pool = ThreadedReader { shared, threads: Vec::new() };
         for i in 0..depth.clamp(1, MOST_THREADS) {
             let shared = Arc::clone(&pool.shared);
             match std::thread::Builder::new()
@@ -125,7 +125,7 @@ fn work(shared: &Shared) {
             continue;
         };
         drop(state);
-        let ends = shared.pace.as_ref().map(|pace| pace.ends(read.into.bytes()));
+        let ends = shared.throttle.as_ref().map(|throttle| throttle.ends(read.into.bytes()));
         let result = read_at(&shared.files, &read);
         if let Some(ends) = ends {
             std::thread::sleep(ends.saturating_duration_since(Instant::now()));
@@ -148,7 +148,7 @@ fn read_at(files: &Files, read: &Read) -> Result<u32, i32> {
         .map_err(|error| error.raw_os_error().unwrap_or(BAD_DESCRIPTOR))
 }
 
-impl Backend for Pread {
+impl Backend for ThreadedReader {
     fn describe(&self) -> String {
         format!("pread by {} threads", self.threads.len())
     }
@@ -181,7 +181,7 @@ impl Backend for Pread {
     }
 }
 
-impl Drop for Pread {
+impl Drop for ThreadedReader {
     /// Waits for reads that are on: they write to memory that is given back after this.
     fn drop(&mut self) {
         let mut state = self.shared.lock();

@@ -4,13 +4,13 @@
 
 use std::path::Path;
 
+use ixc::bytes_per_token::Traffic;
 use ixc::compile;
-use ixc::divergence::{Divergence, divergence};
+use ixc::kl_divergence::{Divergence, divergence};
 use ixc::model::is_plan;
 use ixc::runtime::engine;
 use ixc::runtime::stream::predict::{Choice, Settings};
 use ixc::session::{Session, SessionOptions};
-use ixc::traffic::Traffic;
 use serde::Serialize;
 
 use super::report::Report;

@@ -83,7 +83,7 @@ fn step<const N: usize>(
     let weights = columns.map(|column| {
         let weights = |(strip, part): &(Affine, super::strip::Part)| {
             let offset = strip.clone() + column.clone() * (STRIP * block.format.block_bytes()) as i64;
-            let source = Source { panel: false, format: block.format, dots: Dots::Fours, buffer: block.w, offset };
+            let source = Source { panel: false, format: block.format, dots: Dots::Dot4, buffer: block.w, offset };
             panel::column(b, &source, *part)
         };
         block.strips.iter().map(weights).collect::<Vec<_>>()

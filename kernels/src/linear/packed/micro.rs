@@ -5,7 +5,7 @@
 //! integer sums; float sums of a block, and integer sums that are no whole sub-block yet, stand in memory (*slots*), which is read and
 //! written once for 16 or 32 columns. With a scale for 16 columns and six bits, which would do so every 8, a block is two rows by two parts.
 //!
-//! Products by pairs ([`Dots::Pairs`]) are summed in 16-bit words as long as they fit, then one `dot2_s16` widens and scales them:
+//! Products by pairs ([`Dots::Dot2`]) are summed in 16-bit words as long as they fit, then one `dot2_s16` widens and scales them:
 //!
 //! ```text
 //! 4 bits    15 * 127 * 2 * 8 = 30480     32 columns; 16 where these have a scale of the activations
@@ -222,7 +222,7 @@ impl Micro {
         let units = SUB / codec.scaled().map_or(SUB, |columns| columns as i64);
         let pairs = 4 / units;
         let run = (codec.pairs_in_a_word() / 2).clamp(1, pairs as usize);
-        if self.source.dots == Dots::Pairs {
+        if self.source.dots == Dots::Dot2 {
             let slots = self.slots().filter(|slots| slots.len() / 2 > HELD_INTEGERS);
             let mut sums = vec![None; parts.len() * self.rows.len()];
             let mut scales = Vec::new();
@@ -428,13 +428,13 @@ impl Micro {
         for half in 0..2 {
             let pairs = 2 * half..2 * half + 2;
             let integers = match (self.source.dots, magnitudes) {
-                (Dots::Pairs, true) => self.signed(b, step, pairs, &high),
-                (Dots::Pairs, false) => {
+                (Dots::Dot2, true) => self.signed(b, step, pairs, &high),
+                (Dots::Dot2, false) => {
                     let ones = b.splat_int(parts[0].words(), 1);
                     let words = self.words(b, step, pairs, &parts, &high);
                     words.into_iter().map(|words| b.op(Op::Dot2S16, parts[0].dwords(), &[words, ones])).collect()
                 }
-                (Dots::Fours, _) => {
+                (Dots::Dot4, _) => {
                     let zero = b.splat_int(parts[0].dwords(), 0);
                     let mut sums = vec![zero; parts.len() * rows];
                     self.groups(b, step, pairs, &parts, &high, |b, i, quants, x| {

@@ -76,7 +76,7 @@ impl Block {
 }
 
 fn dots(vectors: Vectors) -> Dots {
-    if vectors.dot4 { Dots::Fours } else { Dots::Pairs }
+    if vectors.dot4 { Dots::Dot4 } else { Dots::Dot2 }
 }
 
 /// Whether strips are unpacked to a panel for several rows.
@@ -218,7 +218,7 @@ impl Packed<'_> {
             }
         }
         if let Some((first, number)) = single {
-            if format.is_quantised() && self.dots == Dots::Pairs {
+            if format.is_quantised() && self.dots == Dots::Dot2 {
                 b.for_each("strip", self.strips, |b, strip| {
                     b.for_each("row", number, |b, row| {
                         let whole = self.source(strip.into());

@@ -37,9 +37,9 @@ pub enum Item {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dots {
     /// Two to a 16-bit word.
-    Pairs,
+    Dot2,
     /// Four to a 32-bit lane.
-    Fours,
+    Dot4,
 }
 
 /// Items of a format's block in the order of a panel, and how many.
@@ -52,7 +52,7 @@ fn items(format: Format, dots: Dots) -> Vec<(Item, i64)> {
     };
     let mut items = vec![(Item::Scale, len / scaled as i64)];
     // Products by fours begin with what the zero point takes away.
-    items.extend((codec.zero() > 0 && dots == Dots::Pairs).then_some((Item::Correction, len / SUB)));
+    items.extend((codec.zero() > 0 && dots == Dots::Dot2).then_some((Item::Correction, len / SUB)));
     items.extend((codec.minimum == Minimum::Scaled).then_some((Item::Minimum, len / SUB)));
     items.push((Item::D, 1));
     items.extend((codec.minimum == Minimum::Scaled).then_some((Item::Dmin, 1)));
@@ -61,7 +61,7 @@ fn items(format: Format, dots: Dots) -> Vec<(Item, i64)> {
 
 /// Whether products by pairs want signed quants and, unsigned, their magnitudes: two products of the largest byte exceed a word.
 pub fn has_magnitudes(format: Format, dots: Dots) -> bool {
-    dots == Dots::Pairs && format.quants().is_some_and(|codec| codec.pairs_in_a_word() == 0)
+    dots == Dots::Dot2 && format.quants().is_some_and(|codec| codec.pairs_in_a_word() == 0)
 }
 
 /// Where the items of a block begin.
@@ -145,14 +145,14 @@ impl Source {
     pub fn item(&self, b: &mut KernelBuilder, item: Item, at: impl Into<Affine>, part: Part) -> ValueId {
         let at = at.into();
         if self.panel {
-            let words = item == Item::Correction || item == Item::Scale && self.dots == Dots::Pairs;
+            let words = item == Item::Correction || item == Item::Scale && self.dots == Dots::Dot2;
             let ty = if words { part.words() } else { part.floats() };
             let to = self.offset.clone() + (place(self.format, self.dots, Some(item)) + part.at(4)) + at * VECTOR;
             return b.load(ty, self.buffer, to);
         }
         let strip = self.strip(part);
         match item {
-            Item::Scale if self.dots == Dots::Pairs => strip.scale_words(b, at.clone(), at),
+            Item::Scale if self.dots == Dots::Dot2 => strip.scale_words(b, at.clone(), at),
             Item::Scale => strip.scale(b, at),
             Item::Minimum => strip.minimum(b, at),
             Item::Correction => {

@@ -13,14 +13,14 @@ use ixc_ir::graph::{Op, StateId, WeightId};
 use ixc_ir::plan::{Division, Input, RopeStyle, RopeTable, Source};
 use ixc_kernels::{Attention, AttentionCombine, AttentionPart, AttentionWindow, Bits, RopeAppend, RopeHeads};
 
-use super::{Choice, INDEX_BYTES, Lowering, Meaning, Named, Parts, ScheduleError, Stored};
+use super::{ArenaRows, Binding, Choice, INDEX_BYTES, Lowering, Named, Parts, ScheduleError};
 use super::{by_column, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
 
 /// Queries that attention works on together: what shares the conversion of a block of keys and values.
 const QUERIES: u32 = 16;
 
 impl Lowering<'_> {
-    pub(super) fn rope_heads(&mut self, op: &Op, norm: Option<WeightId>) -> Result<Meaning, ScheduleError> {
+    pub(super) fn rope_heads(&mut self, op: &Op, norm: Option<WeightId>) -> Result<Binding, ScheduleError> {
         let x = self.operand(op, "x")?;
         self.positions(op, &x)?;
         let rope = RopeAttrs::from_op(op);
@@ -28,18 +28,18 @@ impl Lowering<'_> {
             return unsupported(op.kind.row().mnemonic, "no heads");
         };
         let shape = (heads.fixed().unwrap_or(0), d.fixed().unwrap_or(0));
-        Ok(Meaning::Stored(self.rotate(op, x, &rope, norm, shape)?))
+        Ok(Binding::ArenaRows(self.rotate(op, x, &rope, norm, shape)?))
     }
 
     /// `heads` heads of `d` elements, normed and rotated, all of a row at once.
     fn rotate(
         &mut self,
         op: &Op,
-        x: Stored,
+        x: ArenaRows,
         rope: &RopeAttrs,
         norm: Option<WeightId>,
         (heads, d): (u64, u64),
-    ) -> Result<Stored, ScheduleError> {
+    ) -> Result<ArenaRows, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let table = self.rope_table(rope, self.opt_weight(op, "factors"))?;
         let y = self.buffer(name, x.rows, Format::F32, x.width)?;
@@ -62,7 +62,7 @@ impl Lowering<'_> {
     }
 
     /// Keys and values into their state; without `rope` the keys are rotated already, and turn by nothing here.
-    pub(super) fn append(&mut self, op: &Op, rope: Option<RopeAttrs>) -> Result<Meaning, ScheduleError> {
+    pub(super) fn append(&mut self, op: &Op, rope: Option<RopeAttrs>) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let (mut k, v) = (self.operand(op, "k")?, self.operand(op, "v")?);
         self.positions(op, &k)?;
@@ -110,7 +110,7 @@ impl Lowering<'_> {
         };
         let label = format!("{name} {}", self.module.states[state.index()].name);
         self.by_rows(label, k.rows, cache.heads.into(), (spec, &[]), args)?;
-        Ok(Meaning::Token)
+        Ok(Binding::Token)
     }
 
     /// The `paged` state that an op touches.
@@ -129,7 +129,7 @@ impl Lowering<'_> {
         }
     }
 
-    pub(super) fn attention(&mut self, op: &Op) -> Result<Meaning, ScheduleError> {
+    pub(super) fn attention(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let q = self.operand(op, "q")?;
         self.positions(op, &q)?;
@@ -158,7 +158,7 @@ impl Lowering<'_> {
             let spec = AttentionWindow { group, d, dv, scale, heads, rows, window }.into();
             let choice = Choice { up_to_rows: u32::MAX, row_chunk: rows, spec, parts: None };
             self.tasks.task(label, (q.rows.axis(), kv_heads), vec![choice], &[], args)?;
-            return Ok(Meaning::Stored(y));
+            return Ok(Binding::ArenaRows(y));
         }
         let (d, dv, scale) = (cache.key, cache.value, Bits::of(op.attr("scale").float()));
         let (group, heads) = (fit("query heads of a key head", group)?, cache.heads);
@@ -175,7 +175,7 @@ impl Lowering<'_> {
         let spec = Attention { group, d, dv, scale, heads, rows }.into();
         let several = Choice { up_to_rows: u32::MAX, row_chunk: rows, spec, parts: None };
         self.tasks.task(label, (q.rows.axis(), kv_heads), vec![one, several], &[], args)?;
-        Ok(Meaning::Stored(y))
+        Ok(Binding::ArenaRows(y))
     }
 
     fn rope_table(&mut self, rope: &RopeAttrs, factors: Option<WeightId>) -> Result<u32, ScheduleError> {

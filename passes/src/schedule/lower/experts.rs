@@ -12,11 +12,11 @@ use ixc_ir::graph::attrs::{RouteAttrs, RouteScore};
 use ixc_ir::plan::{Arg, BucketId, DimRule, Input, RowCount, Source, Step};
 use ixc_kernels::{Bits, Combine, Gather, Route, Score};
 
-use super::{INDEX_BYTES, Lowering, Meaning, Rows, ScheduleError, Slots, Stored};
+use super::{ArenaRows, Binding, INDEX_BYTES, Lowering, Rows, ScheduleError, Slots};
 use super::{Resource, What, Work, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
 
 impl Lowering<'_> {
-    pub(super) fn route(&mut self, op: &Op) -> Result<Meaning, ScheduleError> {
+    pub(super) fn route(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let logits = self.operand(op, "logits")?;
         let route = RouteAttrs::from_op(op);
@@ -40,16 +40,16 @@ impl Lowering<'_> {
         };
         self.by_rows(name.to_string(), logits.rows, 1, (spec, &[]), args)?;
         self.routes.insert(ids.buffer, logits.width);
-        self.meanings[op.results[1].index()] = Some(Meaning::Stored(p));
-        Ok(Meaning::Stored(ids))
+        self.meanings[op.results[1].index()] = Some(Binding::ArenaRows(p));
+        Ok(Binding::ArenaRows(ids))
     }
 
-    pub(super) fn split(&mut self, op: &Op) -> Result<Meaning, ScheduleError> {
+    pub(super) fn split(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let (ids, p, now) = (self.slots(op, "ids")?, self.slots(op, "p")?, op.attr("now").int().unsigned_abs());
         let parts = |slots: Slots| {
             let first = Slots { count: now, ..slots };
             let others = Slots { first: slots.first + now, count: slots.count.saturating_sub(now), ..slots };
-            [first, others].map(Meaning::Chosen)
+            [first, others].map(Binding::Chosen)
         };
         let ([ids, later], [p, later_p]) = (parts(ids), parts(p));
         for (result, meaning) in op.results.iter().zip([ids, p, later, later_p]) {
@@ -90,7 +90,7 @@ impl Lowering<'_> {
     }
 
     /// `x` in the order of the op's routing; the same rows are copied once.
-    pub(super) fn routed(&mut self, op: &Op, x: Stored) -> Result<Stored, ScheduleError> {
+    pub(super) fn routed(&mut self, op: &Op, x: ArenaRows) -> Result<ArenaRows, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let ids = self.slots(op, "ids")?;
         let rows = self.routing(name, ids)?;
@@ -122,10 +122,10 @@ impl Lowering<'_> {
         &mut self,
         op: &'static str,
         label: String,
-        y: Stored,
+        y: ArenaRows,
         p: Slots,
-        residual: Option<Stored>,
-    ) -> Result<Stored, ScheduleError> {
+        residual: Option<ArenaRows>,
+    ) -> Result<ArenaRows, ScheduleError> {
         let Rows::Routed { bucket, top_k } = y.rows else {
             return unsupported(op, "slots that are not routed");
         };

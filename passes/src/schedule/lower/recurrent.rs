@@ -13,7 +13,7 @@ use ixc_ir::plan::Source;
 use ixc_kernels::signature::Role;
 use ixc_kernels::{Bits, DeltaNet, KernelSpec, ShortConv};
 
-use super::{Choice, Lowering, Meaning, ScheduleError};
+use super::{Binding, Choice, Lowering, ScheduleError};
 use super::{by_column, fit, row_bytes, scratch_arg, unsupported};
 
 /// Channels of an item of a convolution: enough for a few vectors, few enough for threads to share a row.
@@ -74,7 +74,7 @@ impl Lowering<'_> {
         &self.module.weights[self.weight_operand(op, name).index()].shape
     }
 
-    pub(super) fn recurrent(&mut self, op: &Op, kind: Recurrent) -> Result<Meaning, ScheduleError> {
+    pub(super) fn recurrent(&mut self, op: &Op, kind: Recurrent) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let Columns { spec, count, strides } = self.columns(op, kind)?;
         let state = self.state(op, "state")?;
@@ -114,6 +114,6 @@ impl Lowering<'_> {
         // All rows at once: a row changes what the next one finds.
         let choice = Choice { up_to_rows: u32::MAX, row_chunk: u32::MAX, spec, parts: None };
         self.tasks.task(label, (rows.axis(), count), vec![choice], &[], args)?;
-        Ok(Meaning::Stored(y))
+        Ok(Binding::ArenaRows(y))
     }
 }

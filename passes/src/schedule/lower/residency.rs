@@ -17,7 +17,7 @@ use ixc_ir::graph::attrs::Prefetch;
 use ixc_ir::graph::{Op, WeightId};
 use ixc_ir::plan::{BucketId, ExpertGroup, RowAxis, Source, Step};
 
-use super::{Lowering, Meaning, Resource, Rows, ScheduleError, Slots, What, Work, fit, unsupported};
+use super::{Binding, Lowering, Resource, Rows, ScheduleError, Slots, What, Work, fit, unsupported};
 
 /// Groups of experts as they come up.
 #[derive(Default)]
@@ -36,7 +36,7 @@ struct Group {
 }
 
 impl Lowering<'_> {
-    pub(super) fn expert_prefetch(&mut self, op: &Op) -> Result<Meaning, ScheduleError> {
+    pub(super) fn expert_prefetch(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let group = self.group(op)?;
         let ids = self.slots(op, "ids")?;
@@ -68,23 +68,23 @@ impl Lowering<'_> {
             }
         };
         self.tasks.work.push(Work { what: What::Residency(step), reads, writes });
-        Ok(Meaning::Token)
+        Ok(Binding::Token)
     }
 
     /// The ids as they are: what reads the group's weights waits for the request by [`Resource::Group`].
-    pub(super) fn expert_wait(&mut self, op: &Op) -> Result<Meaning, ScheduleError> {
+    pub(super) fn expert_wait(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let ids = self.slots(op, "ids")?;
         let bucket = self.bucket(name, ids)?;
         match self.residency.layers.get(&op.attr("layer").int()) {
             Some(&group) if self.residency.groups[group as usize].buckets.last() == Some(&bucket) => {
-                Ok(Meaning::Chosen(ids))
+                Ok(Binding::Chosen(ids))
             }
             Some(_) | None => unsupported(name, "ids that the layer's experts were not requested by"),
         }
     }
 
-    pub(super) fn expert_evict(&mut self, op: &Op) -> Result<Meaning, ScheduleError> {
+    pub(super) fn expert_evict(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let Some(&group) = self.residency.layers.get(&op.attr("layer").int()) else {
             return unsupported(name, "a layer whose experts were not requested");
@@ -94,7 +94,7 @@ impl Lowering<'_> {
             reads: vec![Resource::Slots],
             writes: vec![Resource::Slots, Resource::Group(group)],
         });
-        Ok(Meaning::Token)
+        Ok(Binding::Token)
     }
 
     /// The plan's groups, after all ops.

@@ -10,13 +10,13 @@ use ixc_ir::plan::{Arg, DimRule, Input, RowCount, Source};
 use ixc_kernels::signature::Role;
 use ixc_kernels::{AddBias, Bits, Elementwise, Embed, Gather, KernelSpec, Map, Quantise, RmsNorm, Softcap};
 
-use super::{INDEX_BYTES, Lowering, Meaning, Named, Rows, ScheduleError, Stored};
+use super::{ArenaRows, Binding, INDEX_BYTES, Lowering, Named, Rows, ScheduleError};
 use super::{by_column, by_row, fit, row_bytes, unsupported, whole};
 
 impl Lowering<'_> {
-    pub(super) fn embed(&mut self, op: &Op) -> Result<Meaning, ScheduleError> {
+    pub(super) fn embed(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
-        let Meaning::Ids = self.meaning(name, self.value_operand(op, "ids")?)? else {
+        let Binding::Ids = self.meaning(name, self.value_operand(op, "ids")?)? else {
             return unsupported(name, "ids other than the parameter's, which alone are checked");
         };
         let w = self.weight_operand(op, "table");
@@ -31,11 +31,11 @@ impl Lowering<'_> {
             ("y", by_row(Source::Arena(y.buffer), y.row_bytes()?)),
         ];
         self.by_rows(label, y.rows, 1, (spec, &[]), args)?;
-        Ok(Meaning::Stored(y))
+        Ok(Binding::ArenaRows(y))
     }
 
     /// A kernel of rows that are as long as its operands' and its result's: `spec` gives it for so many elements.
-    pub(super) fn elementwise(&mut self, op: &Op, spec: impl Fn(u32) -> KernelSpec) -> Result<Meaning, ScheduleError> {
+    pub(super) fn elementwise(&mut self, op: &Op, spec: impl Fn(u32) -> KernelSpec) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let operands = op.operands.len();
         let mut inputs = Vec::with_capacity(operands);
@@ -56,10 +56,10 @@ impl Lowering<'_> {
         let spec = spec(fit("elements of a row", y.width)?);
         let args = elementwise_args(&spec, &inputs, &y, |x| Ok(by_row(Source::Arena(x.buffer), row)))?;
         self.by_rows(name.to_string(), y.rows, 1, (spec, &[]), args)?;
-        Ok(Meaning::Stored(y))
+        Ok(Binding::ArenaRows(y))
     }
 
-    pub(super) fn add_bias(&mut self, op: &Op) -> Result<Meaning, ScheduleError> {
+    pub(super) fn add_bias(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let x = self.operand(op, "x")?;
         let w = self.weight_operand(op, "bias");
         let label = self.label(op.kind, w);
@@ -73,7 +73,7 @@ impl Lowering<'_> {
         ];
         let spec = AddBias { n: fit("elements of a bias", n)? };
         self.by_rows(label, y.rows, x.width / n, (spec, &[]), args)?;
-        Ok(Meaning::Stored(y))
+        Ok(Binding::ArenaRows(y))
     }
 
     /// Elements in the last dimension of a weight, at least 1.
@@ -81,7 +81,7 @@ impl Lowering<'_> {
         self.module.weights[w.index()].shape.last().copied().unwrap_or(1).max(1)
     }
 
-    pub(super) fn rms_norm(&mut self, op: &Op, out: Format) -> Result<Meaning, ScheduleError> {
+    pub(super) fn rms_norm(&mut self, op: &Op, out: Format) -> Result<Binding, ScheduleError> {
         let x = self.operand(op, "x")?;
         let w = self.weight_operand(op, "w");
         let label = self.label(op.kind, w);
@@ -97,11 +97,11 @@ impl Lowering<'_> {
         ];
         let spec = RmsNorm { n: fit("elements of a norm", n)?, eps, out };
         self.by_rows(label, y.rows, x.width / n, (spec, &[]), args)?;
-        Ok(Meaning::Stored(y))
+        Ok(Binding::ArenaRows(y))
     }
 
     /// `x` in an activation format; the same rows are quantised once.
-    pub(in crate::schedule) fn quantise(&mut self, x: Stored, out: Format) -> Result<Stored, ScheduleError> {
+    pub(in crate::schedule) fn quantise(&mut self, x: ArenaRows, out: Format) -> Result<ArenaRows, ScheduleError> {
         let out = self.stored_format(out);
         if x.format == out {
             return Ok(x);
@@ -120,10 +120,10 @@ impl Lowering<'_> {
         Ok(y)
     }
 
-    pub(super) fn take_rows(&mut self, op: &Op) -> Result<Meaning, ScheduleError> {
+    pub(super) fn take_rows(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
         let x = self.operand(op, "x")?;
-        let Meaning::WantedRows = self.meaning(name, self.value_operand(op, "rows")?)? else {
+        let Binding::WantedRows = self.meaning(name, self.value_operand(op, "rows")?)? else {
             return unsupported(name, "rows other than the parameter's, which alone are checked");
         };
         if x.rows != Rows::Tokens {
@@ -138,7 +138,7 @@ impl Lowering<'_> {
         ];
         let spec = Gather { bytes: fit("bytes of a row", row)? };
         self.by_rows(name.to_string(), y.rows, 1, (spec, &[("rows", DimRule::All(RowCount::Tokens))]), args)?;
-        Ok(Meaning::Stored(y))
+        Ok(Binding::ArenaRows(y))
     }
 }
 
@@ -159,9 +159,9 @@ pub(super) fn unary(function: Unary, op: &Op) -> impl Fn(u32) -> KernelSpec {
 /// The arguments of a kernel that reads `inputs`, in their order, and writes `y`.
 fn elementwise_args(
     spec: &KernelSpec,
-    inputs: &[Stored],
-    y: &Stored,
-    arg: impl Fn(&Stored) -> Result<Arg, ScheduleError>,
+    inputs: &[ArenaRows],
+    y: &ArenaRows,
+    arg: impl Fn(&ArenaRows) -> Result<Arg, ScheduleError>,
 ) -> Result<Vec<Named>, ScheduleError> {
     let signature = spec.signature();
     let of = |role: Role| signature.buffers.iter().filter(move |buffer| buffer.role == role).map(|buffer| buffer.name);

@@ -8,7 +8,7 @@ use ixc_ir::plan::BucketId;
 use super::{ExecuteError, Pass};
 use crate::experts::Experts;
 use crate::memory::INDEX_BYTES;
-use crate::program::{Ids, Then};
+use crate::program::{BarrierAction, Ids};
 use crate::trace::Work;
 
 impl Pass<'_> {
@@ -72,10 +72,10 @@ impl Pass<'_> {
     }
 
     /// What is done at a barrier. Runs alone.
-    fn then(&self, then: Then) -> Result<(), ExecuteError> {
+    fn then(&self, then: BarrierAction) -> Result<(), ExecuteError> {
         match then {
-            Then::Sort(bucket) => self.sort(bucket),
-            Then::Request { window, group } => {
+            BarrierAction::Sort(bucket) => self.sort(bucket),
+            BarrierAction::Request { window, group } => {
                 let Some(facts) = self.program.windows.get(window as usize) else { return Ok(()) };
                 let bucket = self.store.buckets[facts.bucket.0 as usize].read().unwrap_or_else(PoisonError::into_inner);
                 if let Some(advice) = &self.store.advice {
@@ -86,7 +86,7 @@ impl Pass<'_> {
                     None => Ok(()),
                 }
             }
-            Then::Announce { window, group } => {
+            BarrierAction::Announce { window, group } => {
                 let (Some(experts), Some(facts)) = (&self.store.experts, self.program.windows.get(window as usize))
                 else {
                     return Ok(());
@@ -95,12 +95,12 @@ impl Pass<'_> {
                 experts.announce(window, group, routing.top_k, &self.ids(routing.ids, routing.top_k));
                 Ok(())
             }
-            Then::Predict { group, ids, count } => {
+            BarrierAction::Predict { group, ids, count } => {
                 let Some(experts) = &self.store.experts else { return Ok(()) };
                 experts.predict(group, count, &self.ids(ids, count));
                 Ok(())
             }
-            Then::Release(group) => {
+            BarrierAction::Release(group) => {
                 self.store.experts.iter().for_each(|experts| experts.end(group));
                 Ok(())
             }
@@ -140,11 +140,11 @@ impl Pass<'_> {
 }
 
 /// What a thread does alone.
-fn work_of(then: Then) -> Work {
+fn work_of(then: BarrierAction) -> Work {
     match then {
-        Then::Sort(_) => Work::Sort,
-        Then::Request { group, .. } => Work::Request(group),
-        Then::Announce { group, .. } | Then::Predict { group, .. } => Work::Predict(group),
-        Then::Release(group) => Work::Release(group),
+        BarrierAction::Sort(_) => Work::Sort,
+        BarrierAction::Request { group, .. } => Work::Request(group),
+        BarrierAction::Announce { group, .. } | BarrierAction::Predict { group, .. } => Work::Predict(group),
+        BarrierAction::Release(group) => Work::Release(group),
     }
 }

@@ -24,11 +24,11 @@ use std::time::Instant;
 
 use ixc_ir::plan::{RowAxis, RowCount, Source};
 
-use crate::advise::Advice;
 use crate::bucket::{Bucket, ExpertRows};
 use crate::experts::Experts;
 use crate::memory::{Inputs, Mapped, Memory, Rope};
 use crate::pack::Queue;
+use crate::page_cache_hints::Advice;
 use crate::pool::{Barrier, Pool, panic_message};
 use crate::program::{Program, Stage};
 use crate::states::States;
@@ -43,7 +43,7 @@ pub(crate) use parts::Parts;
 
 /// All memory of an engine.
 #[derive(Debug)]
-pub(crate) struct Store {
+pub(crate) struct EngineMemory {
     /// Activations.
     pub arena: Memory,
     /// Model files, and the plan's own: what keeps the weights mapped.
@@ -99,7 +99,7 @@ impl Counts {
 struct Pass<'a> {
     program: &'a Program,
     backend: &'a Backend,
-    store: &'a Store,
+    store: &'a EngineMemory,
     counts: Counts,
     threads: usize,
     clocks: &'a [Mutex<Clock>],
@@ -125,7 +125,7 @@ struct Pass<'a> {
 pub(crate) fn run(
     program: &Program,
     backend: &Backend,
-    store: &mut Store,
+    store: &mut EngineMemory,
     pool: &mut Pool,
     counts: Counts,
     clocks: &[Mutex<Clock>],

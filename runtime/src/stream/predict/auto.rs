@@ -60,7 +60,7 @@ impl Auto {
     /// For a plan that has early routers or not.
     pub fn new(early: bool) -> Auto {
         let (took, scores) = (Vec::new(), VecDeque::new());
-        let first = if early { Phase::Kept(Strategy::Given) } else { Phase::Resting };
+        let first = if early { Phase::Kept(Strategy::EarlyRouter) } else { Phase::Resting };
         Auto { phase: first, left: FIRST, rest: 1, took, scores, compared: None, settled: first }
     }
 

@@ -11,7 +11,7 @@
 //!
 //! let mut predictions = Predictions::new(Choice::Always(Strategy::Previous), 1);
 //! for experts in [[1, 2], [2, 3]] {
-//!     let read = predictions.predict(0, 3, |_| false); // for `Store::predict`
+//!     let read = predictions.predict(0, 3, |_| false); // for `ExpertCache::predict`
 //!     # let _ = read;
 //!     predictions.observe(0, &Observed { experts: &experts, waits: true, block_bytes: 4096, read_time: Duration::from_millis(1) });
 //!     predictions.end_token(Duration::from_millis(9));
@@ -24,8 +24,8 @@
 //! Invariant: what is predicted changes when blocks are read, and never what is computed.
 
 pub mod auto;
+mod confidence;
 mod strategies;
-mod sure;
 #[cfg(test)]
 mod tests;
 
@@ -34,7 +34,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use auto::Auto;
-use sure::{Named, Sureness};
+use confidence::{GuessConfidence, Named};
 
 /// How to guess.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,13 +44,13 @@ pub enum Strategy {
     /// What the layer used most often lately.
     Frequency,
     /// What the next layer's own router says early, of what this layer's router sees: a plan that computes it gives it.
-    Given,
+    EarlyRouter,
 }
 
 impl Strategy {
     /// All of them, with the names that a user says.
     pub const ALL: [(&'static str, Strategy); 3] =
-        [("previous", Strategy::Previous), ("frequency", Strategy::Frequency), ("router", Strategy::Given)];
+        [("previous", Strategy::Previous), ("frequency", Strategy::Frequency), ("router", Strategy::EarlyRouter)];
 }
 
 impl fmt::Display for Strategy {
@@ -111,7 +111,7 @@ pub struct Settings {
 impl Settings {
     /// What graphs have to be compiled with: for how many more experts early routers are wanted, if they are.
     pub fn early_routers(self) -> Option<u32> {
-        matches!(self.choice, Choice::Auto | Choice::Always(Strategy::Given)).then_some(self.extra)
+        matches!(self.choice, Choice::Auto | Choice::Always(Strategy::EarlyRouter)).then_some(self.extra)
     }
 }
 
@@ -215,7 +215,7 @@ struct Scored {
     /// By layer: the last prediction, until the router has chosen.
     guesses: Vec<Option<Vec<Guess>>>,
     tallies: Vec<Tally>,
-    sureness: Sureness,
+    sureness: GuessConfidence,
     /// Useful and useless ones of this token, all layers.
     token: (u64, u64),
 }
@@ -233,12 +233,12 @@ pub struct Predictions {
     /// The part of layers, lately, that had to wait for some expert.
     waiting: f64,
     /// Nothing is known before the first read.
-    pace: Option<Pace>,
+    pace: Option<TokenTiming>,
 }
 
 /// What the drive has time for, in seconds: averages of the last tokens.
 #[derive(Clone, Copy, Debug)]
-pub struct Pace {
+pub struct TokenTiming {
     /// In which it has nothing to read that somebody waits for, for each layer.
     pub idle: f64,
     /// That reading a block takes.
@@ -254,7 +254,7 @@ impl Predictions {
             predictor: strategies::predictor(strategy, layers),
             guesses: (0..layers).map(|_| None).collect(),
             tallies: (0..layers).map(|_| Tally::default()).collect(),
-            sureness: Sureness::default(),
+            sureness: GuessConfidence::default(),
             token: (0, 0),
         };
         Predictions {
@@ -284,7 +284,7 @@ impl Predictions {
     /// costs what was begun of it, where a router's own choice has to wait behind that: the choice of its own layer, or of those that come while half of
     /// it is read, each of which takes as long as the drive is idle for it. Before anything is known of the drive, both are taken to be as long.
     fn sure_enough(&self) -> f64 {
-        let (saves, costs) = self.pace.map_or((1.0, self.waiting), |Pace { idle, right, wrong }| {
+        let (saves, costs) = self.pace.map_or((1.0, self.waiting), |TokenTiming { idle, right, wrong }| {
             let layers = 1.0 + wrong / (2.0 * idle.max(1e-9));
             (idle.min(right), wrong * (1.0 - (1.0 - self.waiting).powf(layers)))
         });
@@ -292,7 +292,7 @@ impl Predictions {
     }
 
     /// How fast the drive is now.
-    pub fn pace(&mut self, pace: Pace) {
+    pub fn pace(&mut self, pace: TokenTiming) {
         self.pace = Some(pace);
     }
 

@@ -10,7 +10,7 @@ pub fn predictor(strategy: Strategy, layers: u32) -> Box<dyn Predictor> {
     match strategy {
         Strategy::Previous => Box::new(Previous(lists(layers))),
         Strategy::Frequency => Box::new(Frequency((0..layers).map(|_| Counts::default()).collect())),
-        Strategy::Given => Box::new(Given(lists(layers))),
+        Strategy::EarlyRouter => Box::new(EarlyRouters(lists(layers))),
     }
 }
 
@@ -81,9 +81,9 @@ impl Predictor for Frequency {
 }
 
 /// What was said of the layer; each word counts once.
-struct Given(Vec<Vec<u32>>);
+struct EarlyRouters(Vec<Vec<u32>>);
 
-impl Predictor for Given {
+impl Predictor for EarlyRouters {
     fn predict(&mut self, layer: u32, width: usize) -> Vec<u32> {
         self.0.get(layer as usize).map(|said| said.iter().copied().take(width).collect()).unwrap_or_default()
     }

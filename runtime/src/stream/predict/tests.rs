@@ -24,14 +24,14 @@ fn each_strategy_says_what_its_name_says() {
     // What it used for the token before comes behind.
     assert_eq!(said(Strategy::Previous), (vec![5, 9], vec![0, 5], vec![]));
     assert_eq!(said(Strategy::Frequency), (vec![5, 2], vec![5, 2], vec![]));
-    assert_eq!(said(Strategy::Given), (vec![7, 8], vec![], vec![]), "what was said counts once");
+    assert_eq!(said(Strategy::EarlyRouter), (vec![7, 8], vec![], vec![]), "what was said counts once");
     let mut off = Predictions::new(Choice::Off, 2);
     observe(&mut off, 0, &[1]);
     assert!(off.predict(0, 2, |_| false).is_empty());
     // A layer that is not there.
     observe(&mut off, 9, &[1]);
     off.given(9, &[1]);
-    assert_eq!((off.predict(9, 2, |_| false), off.tally(Strategy::Given, 9)), (vec![], Tally::default()));
+    assert_eq!((off.predict(9, 2, |_| false), off.tally(Strategy::EarlyRouter, 9)), (vec![], Tally::default()));
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn recall_precision_waste_and_savings_are_counted() {
     predictions.given(0, &[1, 2, 3, 4]);
     predictions.predict(0, 4, |expert| expert % 2 == 0);
     observe(&mut predictions, 0, &[2, 3, 9]);
-    let tally = predictions.tally(Strategy::Given, 0);
+    let tally = predictions.tally(Strategy::EarlyRouter, 0);
     let right = Tally { chosen: 3, predicted: 4, right: 2, useful: 1, useless: 1, wasted_bytes: 1000, saved: READ };
     assert_eq!(tally, right);
     assert_eq!((tally.recall(), tally.precision()), (2.0 / 3.0, 0.5));
@@ -49,7 +49,7 @@ fn recall_precision_waste_and_savings_are_counted() {
     assert_eq!(predictions.tally(Strategy::Previous, 0), Tally::default());
     // Without a prediction nothing is counted.
     observe(&mut predictions, 0, &[5]);
-    assert_eq!(predictions.tally(Strategy::Given, 0), right);
+    assert_eq!(predictions.tally(Strategy::EarlyRouter, 0), right);
     assert_eq!((Tally::default().recall(), Tally::default().precision()), (0.0, 0.0));
 }
 
@@ -80,7 +80,7 @@ fn auto_keeps_the_strategy_that_pays() {
     );
     let without = used.iter().filter(|used| used.is_none()).count();
     assert_eq!(without, 4 * HALF, "once behind the first tokens, and again after a while");
-    assert!(used.iter().flatten().all(|strategy| *strategy == Strategy::Given));
+    assert!(used.iter().flatten().all(|strategy| *strategy == Strategy::EarlyRouter));
 }
 
 #[test]
@@ -118,7 +118,7 @@ fn a_prompt_ends_a_measurement() {
     }
     // What lost before is not used behind a prompt that comes into the next measurement.
     let mut lost = Auto::new(true);
-    let token = |lost: &mut Auto, took| lost.end_token(Duration::from_millis(took), &[(Strategy::Given, 1)]);
+    let token = |lost: &mut Auto, took| lost.end_token(Duration::from_millis(took), &[(Strategy::EarlyRouter, 1)]);
     for _ in 0..FIRST + 2 * HALF + WINDOW {
         token(&mut lost, 9);
     }
@@ -153,7 +153,7 @@ fn auto_does_not_even_try_what_reads_nothing_of_use() {
     let mut read = 0;
     for token in 0..20 * WINDOW as u32 {
         let first = token < FIRST as u32;
-        assert_eq!(predictions.current(), first.then_some(Strategy::Given), "{}", predictions.explain());
+        assert_eq!(predictions.current(), first.then_some(Strategy::EarlyRouter), "{}", predictions.explain());
         predictions.given(0, &[1000, 1001, 1002]);
         read += predictions.predict(0, 3, |_| false).len();
         observe(&mut predictions, 0, &[3 * token, 3 * token + 1]);
@@ -171,7 +171,7 @@ fn the_slower_the_drive_and_the_more_layers_wait_the_surer_a_guess_has_to_be() {
             predictions.observe(0, &Observed { experts: &[0], waits: i % 10 < waits, block_bytes: 1, read_time: READ });
         }
         let [idle, right, wrong] = [idle, right, wrong].map(|micros: u32| f64::from(micros) * 1e-6);
-        predictions.pace(Pace { idle, right, wrong });
+        predictions.pace(TokenTiming { idle, right, wrong });
         predictions.sure_enough()
     };
     let sure = |idle, wrong, waits| sure_of(idle, 1_000_000, wrong, waits);
@@ -191,7 +191,7 @@ fn the_slower_the_drive_and_the_more_layers_wait_the_surer_a_guess_has_to_be() {
 
 #[test]
 fn ranks_that_are_seldom_right_are_read_no_more_and_what_is_in_memory_is_kept() {
-    let mut predictions = Predictions::new(Choice::Always(Strategy::Given), 1);
+    let mut predictions = Predictions::new(Choice::Always(Strategy::EarlyRouter), 1);
     let mut said = Vec::new();
     for token in 0..20 {
         let base = 10 * token;
@@ -201,7 +201,7 @@ fn ranks_that_are_seldom_right_are_read_no_more_and_what_is_in_memory_is_kept() 
         observe(&mut predictions, 0, &[base + 1, base + 5]);
     }
     assert_eq!(said, [1, 7u32.wrapping_sub(190)]);
-    let tally = predictions.tally(Strategy::Given, 0);
+    let tally = predictions.tally(Strategy::EarlyRouter, 0);
     // All four are scored; of use and for nothing is only what is read.
     assert_eq!((tally.predicted, tally.right), (80, 20));
     assert!(tally.useful > 17 && tally.useless < 6, "{tally:?}");

@@ -1,11 +1,11 @@
 //! The weight store: asks for blocks, predictions of blocks, and waits for them; all under a hard budget.
 //!
-//! The executor calls [`Store::request`] as soon as the router has decided, computes what is ready first, and [`Store::wait`]s for
-//! the rest block by block, with any number of threads. [`Store::release`] ends it: until then nothing of the layer is given up but what
-//! [`Store::release_block`] was called for.
+//! The executor calls [`ExpertCache::request`] as soon as the router has decided, computes what is ready first, and [`ExpertCache::wait`]s for
+//! the rest block by block, with any number of threads. [`ExpertCache::release`] ends it: until then nothing of the layer is given up but what
+//! [`ExpertCache::release_block`] was called for.
 //!
 //! ```
-//! use ixc_runtime::stream::{Block, BlockId, Extent, Form, store::{Config, State, Store}};
+//! use ixc_runtime::stream::{Block, BlockId, Extent, Form, store::{Config, State, ExpertCache}};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let path = std::env::temp_dir().join(format!("ixc-store-example-{}", std::process::id()));
 //! // Two layers of four experts, a page each.
@@ -16,7 +16,7 @@
 //!     form: Form::Packed,
 //! };
 //! let config = Config { budget: 6 * 4096, top_k: 2, ..Config::default() };
-//! let store = Store::new(&config, &[path.clone()], (0..8).map(block).collect(), None)?;
+//! let store = ExpertCache::new(&config, &[path.clone()], (0..8).map(block).collect(), None)?;
 //!
 //! store.predict(0, &[1, 2]);
 //! let request = store.request(0, &[2, 3])?; // 2 is on its way or there; 1 is not wanted: taken back, or given up first
@@ -32,11 +32,11 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A layer that wants more blocks than there are slots (a prefill) takes them in windows: [`Store::window`] says how many fit,
-//! [`Store::request`] is called with so many, and each [`Store::release_block`] makes room for one more.
+//! A layer that wants more blocks than there are slots (a prefill) takes them in windows: [`ExpertCache::window`] says how many fit,
+//! [`ExpertCache::request`] is called with so many, and each [`ExpertCache::release_block`] makes room for one more.
 //!
 //! Raw blocks have to be packed after they were read. Whoever waits packs what has arrived for the running layer; threads
-//! with nothing else to do take any with [`Store::claim_arrived`].
+//! with nothing else to do take any with [`ExpertCache::claim_arrived`].
 //!
 //! Invariant: slots and staging memory together never exceed the budget: they are all there is.
 //! Invariant: a block is read once for all who want it (single flight), and never given up while it is pinned, read or packed.
@@ -137,7 +137,7 @@ pub trait Pack: Send + Sync {
 pub enum State {
     /// It is, until it is released.
     Ready(Region),
-    /// [`Store::wait`] for it.
+    /// [`ExpertCache::wait`] for it.
     Coming,
 }
 
@@ -231,12 +231,12 @@ impl Sink for Shared {
 }
 
 /// The store. Dropping it ends its thread; regions that it gave are gone then.
-pub struct Store {
+pub struct ExpertCache {
     shared: Arc<Shared>,
     drive: Drive,
 }
 
-impl Store {
+impl ExpertCache {
     /// The least budget that a store of these blocks works with: the `top_k` blocks of two layers that follow each other.
     pub fn minimum_bytes(blocks: &[Block], top_k: u32) -> u64 {
         Spending::least(blocks, top_k).bytes()
@@ -252,25 +252,25 @@ impl Store {
         files: &[PathBuf],
         blocks: Vec<Block>,
         packer: Option<Box<dyn Pack>>,
-    ) -> Result<Store, StreamError> {
+    ) -> Result<ExpertCache, StreamError> {
         if let Some(Make(make)) = config.backend.clone() {
-            return Store::with_backend(config, files, blocks, packer, move |queue| make(queue));
+            return ExpertCache::with_backend(config, files, blocks, packer, move |queue| make(queue));
         }
-        Store::start(config, files, blocks, packer, |queue, sink| Drive::start(&config.drive, queue, sink))
+        ExpertCache::start(config, files, blocks, packer, |queue, sink| Drive::start(&config.drive, queue, sink))
     }
 
-    /// As [`Store::new`], reading with a backend that `make` makes.
+    /// As [`ExpertCache::new`], reading with a backend that `make` makes.
     ///
     /// # Errors
-    /// As [`Store::new`].
+    /// As [`ExpertCache::new`].
     pub fn with_backend(
         config: &Config,
         files: &[PathBuf],
         blocks: Vec<Block>,
         packer: Option<Box<dyn Pack>>,
         make: impl FnOnce(&Queue) -> Box<dyn Backend> + Send + 'static,
-    ) -> Result<Store, StreamError> {
-        Store::start(config, files, blocks, packer, |queue, sink| {
+    ) -> Result<ExpertCache, StreamError> {
+        ExpertCache::start(config, files, blocks, packer, |queue, sink| {
             let shared = Arc::clone(queue);
             Drive::start_with(&config.drive, queue, sink, move || Ok((make(&shared), Vec::new())))
         })
@@ -282,7 +282,7 @@ impl Store {
         blocks: Vec<Block>,
         packer: Option<Box<dyn Pack>>,
         drive: impl FnOnce(&Arc<Queue>, Arc<dyn Sink>) -> Result<Drive, StreamError>,
-    ) -> Result<Store, StreamError> {
+    ) -> Result<ExpertCache, StreamError> {
         let files = Arc::new(Files::open(files, config.direct)?);
         let numbers = check::blocks(&blocks, &files, packer.is_some())?;
         let spending = Spending::of(&blocks, config.top_k, config.budget, config.staging)?;
@@ -311,15 +311,15 @@ impl Store {
         };
         let shared = Arc::new(Shared { fixed, inner: Mutex::new(inner), changed: Condvar::new(), packer });
         let drive = drive(&queue, Arc::clone(&shared) as Arc<dyn Sink>)?;
-        Ok(Store { shared, drive })
+        Ok(ExpertCache { shared, drive })
     }
 
     /// Asks for experts of a layer, and pins them: the router chose them. What is not there is read, all of it at once and before
     /// anything that is only predicted; predictions for this layer that turn out wrong are taken back.
     ///
     /// # Errors
-    /// [`StreamError::UnknownBlock`]; [`StreamError::TooMany`] where more are asked for than [`Store::window`] says. Nothing is
-    /// pinned then. Failed reads are told by [`Store::wait`]; a new request tries again.
+    /// [`StreamError::UnknownBlock`]; [`StreamError::TooMany`] where more are asked for than [`ExpertCache::window`] says. Nothing is
+    /// pinned then. Failed reads are told by [`ExpertCache::wait`]; a new request tries again.
     pub fn request(&self, layer: u32, experts: &[u32]) -> Result<Request, StreamError> {
         let fixed = &self.shared.fixed;
         if layer >= fixed.layers {
@@ -338,7 +338,7 @@ impl Store {
         Ok(Request { states: numbers.iter().map(state).collect() })
     }
 
-    /// How many of these experts, from the first on, [`Store::request`] can pin beside what is pinned now.
+    /// How many of these experts, from the first on, [`ExpertCache::request`] can pin beside what is pinned now.
     pub fn window(&self, layer: u32, experts: &[u32]) -> usize {
         let fixed = &self.shared.fixed;
         let numbers: Vec<u32> =
@@ -353,7 +353,7 @@ impl Store {
         self.foresee(layer, experts, false)
     }
 
-    /// As [`Store::predict`], of experts that are sure to be requested: they stay expected until they are, whatever else of the layer is
+    /// As [`ExpertCache::predict`], of experts that are sure to be requested: they stay expected until they are, whatever else of the layer is
     /// requested before.
     pub fn announce(&self, layer: u32, experts: &[u32]) -> usize {
         self.foresee(layer, experts, true)
@@ -366,7 +366,7 @@ impl Store {
         self.shared.lock().foresee(fixed, layer, &known, sure)
     }
 
-    /// Takes predictions and announcements for a layer back, where it is not run after all. [`Store::request`] takes predictions for
+    /// Takes predictions and announcements for a layer back, where it is not run after all. [`ExpertCache::request`] takes predictions for
     /// its layer back.
     pub fn refute(&self, layer: u32) {
         let mut inner = self.shared.lock();

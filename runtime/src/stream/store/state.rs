@@ -420,7 +420,7 @@ impl Inner {
         }
     }
 
-    /// See [`super::Store::claim`].
+    /// See [`super::ExpertCache::claim`].
     pub fn claim(&mut self, fixed: &Fixed, wanted: Option<u32>) -> Option<u32> {
         let requested = |number: &u32| !self.entries[*number as usize].shadow;
         let own = self.arrived.iter().position(|number| Some(*number) == wanted && requested(number));

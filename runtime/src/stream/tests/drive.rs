@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use super::super::counters::Class;
 use super::super::drive::Choice;
 use super::super::files::PAGE;
-use super::super::pread::Pread;
+use super::super::pread::ThreadedReader;
 use super::super::queue::{Job, TakenBack};
 use super::super::{Extent, StreamError};
 use super::planted::{Fate, Gate, Planted};
@@ -24,7 +24,8 @@ fn both_backends_read_what_the_file_holds() {
     // Not a whole number of pages: the last read ends in the page that the file ends in.
     let length = (1 << 20) + 777;
     let content = pattern(length);
-    for (choice, direct) in [(Choice::Auto, true), (Choice::Auto, false), (Choice::Pread, true), (Choice::Pread, false)]
+    for (choice, direct) in
+        [(Choice::Auto, true), (Choice::Auto, false), (Choice::ThreadedReader, true), (Choice::ThreadedReader, false)]
     {
         let rig = Rig::new(&content, choice, direct, 8 * PAGE);
         println!("{choice:?}, direct {direct}: {:?}", rig.drive.report());
@@ -171,7 +172,7 @@ fn all_of_the_depth_is_used_and_predictions_leave_room() {
 
 #[test]
 fn reads_outside_the_reservation_or_off_a_page_are_refused() {
-    let rig = Rig::new(&pattern(PAGE), Choice::Pread, false, PAGE);
+    let rig = Rig::new(&pattern(PAGE), Choice::ThreadedReader, false, PAGE);
     for (at, bytes) in [(1, 1), (8 << 20, 1), ((8 << 20) - PAGE, PAGE + 1), (u64::MAX - PAGE + 1, 10), (0, u64::MAX)] {
         let refused = rig.queue.submit(vec![job(0, Class::Routed, 0, bytes, at)]);
         assert!(matches!(refused, Err(StreamError::Memory { .. })), "{at} {bytes}: {refused:?}");
@@ -184,7 +185,9 @@ fn reads_outside_the_reservation_or_off_a_page_are_refused() {
 fn a_paced_drive_gives_the_right_bytes_and_no_more_per_second_than_it_is_told() {
     let bytes = pattern(40 * PAGE);
     let rate = 4e6;
-    let rig = Rig::planted(&bytes, 8, PAGE, move |queue| Pread::paced(Arc::clone(queue.files()), 8, rate).unwrap());
+    let rig = Rig::planted(&bytes, 8, PAGE, move |queue| {
+        ThreadedReader::throttled(Arc::clone(queue.files()), 8, rate).unwrap()
+    });
     let begun = std::time::Instant::now();
     rig.submit((0..4).map(|i| job(i, Class::Routed, 10 * i * PAGE, 10 * PAGE, 10 * i * PAGE)).collect());
     assert!(rig.results(4).iter().all(|(_, result)| result.is_ok()));

@@ -101,7 +101,7 @@ fn a_drive_that_says_again_for_ever_is_an_error() {
 
 #[test]
 fn a_file_that_was_cut_short_is_an_error_that_says_where() {
-    for (choice, direct) in [(Choice::Auto, true), (Choice::Auto, false), (Choice::Pread, true)] {
+    for (choice, direct) in [(Choice::Auto, true), (Choice::Auto, false), (Choice::ThreadedReader, true)] {
         let rig = Rig::new(&pattern(64 * PAGE), choice, direct, 4 * PAGE);
         println!("{choice:?}: {:?}", rig.drive.report());
         std::fs::File::options().write(true).open(&rig._file.0).unwrap().set_len(20 * PAGE + 100).unwrap();

@@ -199,7 +199,7 @@ fn failures_are_told_and_leave_no_read_behind() {
 #[test]
 fn a_real_file_is_measured_by_each_backend_and_one_too_small_is_refused() {
     let file = Sparse::new("real", BYTES);
-    for backend in [Choice::Auto, Choice::Pread] {
+    for backend in [Choice::Auto, Choice::ThreadedReader] {
         let options = Options { backend, rounds: 1, sample: Duration::from_micros(100), ..options(&[1, 4]) };
         let probe = probe::file(&file.0, &options).unwrap();
         assert!(probe.rates.iter().all(|rate| rate.median > 0.0) && probe.rate() > 0.0, "{probe:?}");

@@ -9,7 +9,7 @@ use crate::pool::Pool;
 use super::super::cache::Kind;
 use super::super::drive::Read;
 use super::super::files::PAGE;
-use super::super::store::{Config, Pack, State, Store};
+use super::super::store::{Config, ExpertCache, Pack, State};
 use super::super::{Block, BlockId, Extent, Form, StreamError};
 use super::planted::{Fate, Gate, Planted};
 use super::*;
@@ -108,24 +108,29 @@ impl Model {
     }
 
     fn minimum(&self, top_k: u32) -> u64 {
-        Store::minimum_bytes(&self.blocks, top_k)
+        ExpertCache::minimum_bytes(&self.blocks, top_k)
     }
 
-    fn store(&self, config: &Config) -> Store {
-        Store::new(config, std::slice::from_ref(&self.file.0), self.blocks.clone(), self.packer()).unwrap()
+    fn store(&self, config: &Config) -> ExpertCache {
+        ExpertCache::new(config, std::slice::from_ref(&self.file.0), self.blocks.clone(), self.packer()).unwrap()
     }
 
     /// With faults.
-    fn planted(&self, config: &Config, gate: &Arc<Gate>, fate: impl FnMut(&Read) -> Fate + Send + 'static) -> Store {
+    fn planted(
+        &self,
+        config: &Config,
+        gate: &Arc<Gate>,
+        fate: impl FnMut(&Read) -> Fate + Send + 'static,
+    ) -> ExpertCache {
         let (gate, files) = (Arc::clone(gate), std::slice::from_ref(&self.file.0));
-        Store::with_backend(config, files, self.blocks.clone(), self.packer(), move |queue| {
+        ExpertCache::with_backend(config, files, self.blocks.clone(), self.packer(), move |queue| {
             Box::new(Planted::new(queue.files(), &gate, fate))
         })
         .unwrap()
     }
 
     /// Requests, waits and looks.
-    fn use_all(&self, store: &Store, layer: u32, experts: &[u32]) {
+    fn use_all(&self, store: &ExpertCache, layer: u32, experts: &[u32]) {
         store.request(layer, experts).unwrap();
         for &expert in experts {
             let region = store.wait(id(layer, expert)).unwrap();
@@ -170,7 +175,7 @@ fn what_is_read_once_is_there_until_its_slot_is_needed() {
 #[test]
 fn raw_blocks_are_packed_by_those_who_wait() {
     let model = model(3, 5, true, |layer| 5000 + 100 * u64::from(layer));
-    for choice in [Choice::Auto, Choice::Pread] {
+    for choice in [Choice::Auto, Choice::ThreadedReader] {
         let mut config = config(model.minimum(2), 2);
         config.drive.backend = choice;
         let store = model.store(&config);
@@ -285,7 +290,8 @@ fn a_block_that_cannot_be_packed_is_an_error_and_its_places_come_back() {
     let model = model(1, 4, true, |_| 1000);
     let files = std::slice::from_ref(&model.file.0);
     let store =
-        Store::new(&config(model.minimum(2), 2), files, model.blocks.clone(), Some(Box::new(Moody(0.into())))).unwrap();
+        ExpertCache::new(&config(model.minimum(2), 2), files, model.blocks.clone(), Some(Box::new(Moody(0.into()))))
+            .unwrap();
     store.request(0, &[0]).unwrap();
     let error = store.wait(id(0, 0)).unwrap_err();
     assert_eq!(error, StreamError::Pack { block: id(0, 0), why: "bad scales".into() });
@@ -334,7 +340,9 @@ fn descriptions_that_make_no_sense_are_refused() {
     let try_with = |change: Change<'_>| {
         let mut blocks = model.blocks.clone();
         change(&mut blocks);
-        Store::new(&config(1 << 20, 2), std::slice::from_ref(&model.file.0), blocks, None).map(|_| ()).unwrap_err()
+        ExpertCache::new(&config(1 << 20, 2), std::slice::from_ref(&model.file.0), blocks, None)
+            .map(|_| ())
+            .unwrap_err()
     };
     let bad: [(&str, Change<'_>); 9] = [
         ("description", &|blocks| blocks[1].id = blocks[0].id),
@@ -357,7 +365,7 @@ fn descriptions_that_make_no_sense_are_refused() {
     let outside = try_with(&|blocks| blocks[3].extents[0].offset = u64::MAX - 5);
     assert!(matches!(outside, StreamError::Truncated { .. }), "{outside}");
     let files = std::slice::from_ref(&model.file.0);
-    let poor = Store::new(&config(PAGE, 2), files, model.blocks.clone(), None).map(|_| ());
+    let poor = ExpertCache::new(&config(PAGE, 2), files, model.blocks.clone(), None).map(|_| ());
     assert_eq!(poor, Err(StreamError::Budget { budget: PAGE, needed: 4 * 2 * PAGE }));
     let store = model.store(&config(1 << 20, 2));
     assert!(matches!(store.request(7, &[]), Err(StreamError::UnknownBlock { .. })));
@@ -378,7 +386,7 @@ fn choose(random: &mut Random, experts: u32, count: u64) -> Vec<u32> {
 }
 
 /// Tokens through layers, by several threads, with predictions that are sometimes right, layers that overlap, and windows.
-fn stress(model: &Model, store: &Store, seed: u64, top_k: u64, tokens: u32, failures: bool) {
+fn stress(model: &Model, store: &ExpertCache, seed: u64, top_k: u64, tokens: u32, failures: bool) {
     let mut random = Random(seed);
     let mut pool = Pool::new(3).unwrap();
     let (layers, experts) = (4, 12);
@@ -451,7 +459,7 @@ fn whatever_is_asked_the_bytes_are_the_right_ones() {
         // Layers of two sizes: two classes of slots.
         let model = model(4, 12, raw, |layer| if layer < 2 { 2 * PAGE + 100 } else { 5000 });
         for (seed, (_, policy)) in (1..).zip(Kind::ALL) {
-            for (choice, room) in [(Choice::Auto, 100), (Choice::Pread, 150)] {
+            for (choice, room) in [(Choice::Auto, 100), (Choice::ThreadedReader, 150)] {
                 let mut config = config(model.minimum(4) * room / 100, 4);
                 config.policy = policy;
                 config.drive.backend = choice;

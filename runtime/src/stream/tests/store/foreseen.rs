@@ -6,7 +6,7 @@ use super::*;
 type Reads = Arc<Mutex<Vec<u32>>>;
 
 /// A store with room for four blocks of two layers, and one read at a time, which goes on when the gate is opened.
-fn stuck(model: &Model) -> (Store, Arc<Gate>, Reads) {
+fn stuck(model: &Model) -> (ExpertCache, Arc<Gate>, Reads) {
     let (gate, reads) = (Arc::new(Gate::default()), Reads::default());
     let log = Arc::clone(&reads);
     let mut config = config(model.minimum(4), 4);

@@ -73,7 +73,7 @@ struct Layer {
 
 /// What is known of one strategy's guesses.
 #[derive(Debug, Default)]
-pub(super) struct Sureness {
+pub(super) struct GuessConfidence {
     ranks: Vec<Weight>,
     layers: Vec<Layer>,
     classes: [Count; CLASSES],
@@ -87,7 +87,7 @@ pub(super) struct Named {
     pub expert: u32,
 }
 
-impl Sureness {
+impl GuessConfidence {
     /// The probability that the odds of a guess are.
     pub fn odds(&self, guess: Named) -> f64 {
         let rank = self.ranks.get(guess.rank).map_or(0.0, |weight| weight.value);
@@ -122,7 +122,7 @@ impl Sureness {
         layer.all.step(gradient, LAYER_STEP);
         layer.experts[expert].step(gradient, EXPERT_STEP);
         if !resident {
-            let class = Sureness::class(probability);
+            let class = GuessConfidence::class(probability);
             layer.classes[class].add(right);
             self.classes[class].add(right);
         }
@@ -130,7 +130,7 @@ impl Sureness {
 
     /// How likely a layer's guess with these odds, of an expert that is not in memory, is right, 0 to 1: a half where nobody knows.
     pub fn counted(&self, layer: u32, probability: f64) -> f64 {
-        let class = Sureness::class(probability);
+        let class = GuessConfidence::class(probability);
         let shared = self.classes[class].part(probability, ODDS_PRIOR);
         let own = self.layers.get(layer as usize).map_or(Count::default(), |layer| layer.classes[class]);
         own.part(shared, PRIOR)
@@ -145,19 +145,19 @@ mod tests {
         Named { layer, rank, expert }
     }
 
-    impl Sureness {
+    impl GuessConfidence {
         fn of(&self, guess: Named) -> f64 {
             self.counted(guess.layer, self.odds(guess))
         }
     }
 
-    fn learn(sure: &mut Sureness, guess: Named, resident: bool, right: bool) {
+    fn learn(sure: &mut GuessConfidence, guess: Named, resident: bool, right: bool) {
         sure.learn(guess, sure.odds(guess), resident, right);
     }
 
     #[test]
     fn experts_that_are_named_and_never_chosen_are_told_from_others_of_their_rank() {
-        let mut sure = Sureness::default();
+        let mut sure = GuessConfidence::default();
         assert_eq!(sure.of(named(3, 7, 9)), 0.5);
         for token in 0..100 {
             // The first is one of ten, and right unless it is expert 3; the second is never right.
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_layer_is_judged_by_itself_as_soon_as_it_has_seen_enough() {
-        let mut sure = Sureness::default();
+        let mut sure = GuessConfidence::default();
         // The same rank is right in one layer and wrong in the other, for experts that come once each.
         for token in 0..200 {
             learn(&mut sure, named(0, 0, token), false, true);
@@ -186,7 +186,7 @@ mod tests {
 
     #[test]
     fn what_is_in_memory_teaches_odds_and_not_what_is_read() {
-        let mut sure = Sureness::default();
+        let mut sure = GuessConfidence::default();
         // Right where it is in memory, wrong where it is not.
         for token in 0..400 {
             learn(&mut sure, named(0, 0, token % 4), token % 4 != 0, token % 4 != 0);
@@ -196,7 +196,7 @@ mod tests {
 
     #[test]
     fn what_was_long_ago_counts_less() {
-        let mut sure = Sureness::default();
+        let mut sure = GuessConfidence::default();
         (0..10_000).for_each(|_| learn(&mut sure, named(0, 0, 0), false, true));
         (0..600).for_each(|_| learn(&mut sure, named(0, 0, 0), false, false));
         assert!(sure.of(named(0, 0, 0)) < 0.5, "{}", sure.of(named(0, 0, 0)));
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn an_expert_that_no_model_has_takes_no_memory() {
-        let mut sure = Sureness::default();
+        let mut sure = GuessConfidence::default();
         learn(&mut sure, named(0, 0, u32::MAX), false, true);
         assert!(sure.layers.is_empty() && sure.of(named(0, 0, u32::MAX)) == 0.5);
     }

@@ -8,7 +8,7 @@ use std::ops::AddAssign;
 use std::time::{Duration, Instant};
 
 use ixc_runtime::engine::Engine;
-use ixc_runtime::stream::store::Store;
+use ixc_runtime::stream::store::ExpertCache;
 use ixc_runtime::stream::store::stats::LayerStats;
 
 /// How many tokens took how long.
@@ -41,7 +41,7 @@ pub struct Streamed {
 
 impl Streamed {
     /// All that a store did so far.
-    fn of(store: &Store) -> Streamed {
+    fn of(store: &ExpertCache) -> Streamed {
         let stats = store.stats();
         let all = LayerStats::sum(&stats.layers);
         Streamed {

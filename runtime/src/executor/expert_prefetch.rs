@@ -8,7 +8,7 @@
 //! ```text
 //! barrier     chosen(layer 3, [5, 9])        scores guesses of layer 3, which were made at layer 2
 //!             said(layer 4, [1, 7])          the plan's early router; in plans without one, `chosen` goes on with layer 4 at once
-//!             Store::predict(layer 4, ...)   what the strategy in use says, behind all that is requested
+//!             ExpertCache::predict(layer 4, ...)   what the strategy in use says, behind all that is requested
 //! ```
 //!
 //! Prompts are no matter of guessing: their tokens want most experts of each layer, which are read ahead anyway, and what the
@@ -18,11 +18,11 @@
 
 use std::time::{Duration, Instant};
 
-use crate::program::{Program, Then};
+use crate::program::{BarrierAction, Program};
 use crate::stream::counters::Counters;
 use crate::stream::drive::PREDICTED_DEPTH;
-use crate::stream::predict::{Observed, Pace, Predictions, Report, Settings};
-use crate::stream::store::{CHUNK, Store};
+use crate::stream::predict::{Observed, Predictions, Report, Settings, TokenTiming};
+use crate::stream::store::{CHUNK, ExpertCache};
 use crate::stream::{Block, BlockId};
 
 /// How many tokens count for the drive's pace.
@@ -65,7 +65,7 @@ pub(crate) fn by_rank(ids: &[u32], count: u32, experts: u32) -> Vec<u32> {
 }
 
 /// Predictions for all groups of a plan.
-pub(crate) struct Foresight {
+pub(crate) struct Prefetcher {
     predictions: Predictions,
     settings: Settings,
     groups: Vec<Facts>,
@@ -78,9 +78,9 @@ pub(crate) struct Foresight {
     begun: Option<(Instant, Counters)>,
 }
 
-impl Foresight {
+impl Prefetcher {
     /// For the groups of a checked plan, whose blocks are these.
-    pub(crate) fn new(program: &Program, blocks: &[Block], settings: Settings, threads: usize) -> Foresight {
+    pub(crate) fn new(program: &Program, blocks: &[Block], settings: Settings, threads: usize) -> Prefetcher {
         let facts = |(number, group): (u32, &crate::program::Group)| Facts {
             experts: group.experts,
             top_k: program.experts_of_token(number),
@@ -94,7 +94,7 @@ impl Foresight {
             }
         }
         for then in program.stages.iter().flat_map(|stage| &stage.then) {
-            if let Then::Predict { group, .. } = then
+            if let BarrierAction::Predict { group, .. } = then
                 && let Some(facts) = groups.get_mut(*group as usize)
             {
                 facts.said = true;
@@ -104,7 +104,7 @@ impl Foresight {
         if !groups.iter().any(|group| group.said) {
             predictions = predictions.without_early_routers();
         }
-        Foresight {
+        Prefetcher {
             predictions,
             settings,
             named: vec![Named::default(); groups.len()],
@@ -116,7 +116,7 @@ impl Foresight {
     }
 
     /// A step begins.
-    pub(crate) fn begin_step(&mut self, store: &Store, tokens: u32) {
+    pub(crate) fn begin_step(&mut self, store: &ExpertCache, tokens: u32) {
         self.named.fill_with(Named::default);
         self.begun = (tokens == 1).then(|| (Instant::now(), store.drive()));
         if self.begun.is_none() {
@@ -130,7 +130,7 @@ impl Foresight {
     }
 
     /// The step went well.
-    pub(crate) fn end_step(&mut self, store: &Store) {
+    pub(crate) fn end_step(&mut self, store: &ExpertCache) {
         let Some((begun, before)) = self.begun.take() else { return };
         let (took, drive) = (begun.elapsed(), store.drive().since(&before));
         let idle = took.saturating_sub(drive.busy_routed);
@@ -140,7 +140,7 @@ impl Foresight {
         if read > 0.0 {
             let block = self.groups.iter().map(|facts| facts.block_bytes).max().unwrap_or(0);
             let reading = |bytes: u64| bytes as f64 * busy / read;
-            self.predictions.pace(Pace {
+            self.predictions.pace(TokenTiming {
                 idle: idle / layers,
                 right: reading(block),
                 // What is begun of a wrong guess is read to its end.
@@ -158,7 +158,7 @@ impl Foresight {
 
     /// These are the experts of a window of the group. Its router has chosen when those of all its windows are known, whichever is requested
     /// when.
-    pub(crate) fn named(&mut self, store: &Store, group: u32, window: u32, experts: &[u32]) {
+    pub(crate) fn named(&mut self, store: &ExpertCache, group: u32, window: u32, experts: &[u32]) {
         let (Some(named), Some(facts)) = (self.named.get_mut(group as usize), self.groups.get(group as usize)) else {
             return;
         };
@@ -174,7 +174,7 @@ impl Foresight {
     }
 
     /// A group's router has chosen, and that was requested.
-    fn chosen(&mut self, store: &Store, group: u32, experts: &[u32]) {
+    fn chosen(&mut self, store: &ExpertCache, group: u32, experts: &[u32]) {
         let (Some(facts), true) = (self.groups.get(group as usize), self.begun.is_some()) else { return };
         let read_time: Duration = store.miss_time(group) / self.threads;
         let waits = experts.iter().any(|&expert| store.ready(BlockId { layer: group, expert }).is_none());
@@ -186,7 +186,7 @@ impl Foresight {
     }
 
     /// The plan's early router says what a group's will choose: `ids` are `count` for each token, the likeliest first.
-    pub(crate) fn said(&mut self, store: &Store, group: u32, count: u32, ids: &[u32]) {
+    pub(crate) fn said(&mut self, store: &ExpertCache, group: u32, count: u32, ids: &[u32]) {
         let Some(facts) = self.groups.get(group as usize) else { return };
         let likely = by_rank(ids, count, facts.experts);
         if self.begun.is_some() {
@@ -197,7 +197,7 @@ impl Foresight {
         }
     }
 
-    fn foresee(&mut self, store: &Store, group: u32) {
+    fn foresee(&mut self, store: &ExpertCache, group: u32) {
         let Some(facts) = self.groups.get(group as usize) else { return };
         let width = facts.top_k.saturating_add(self.settings.extra).min(facts.experts);
         let resident = |expert| store.ready(BlockId { layer: group, expert }).is_some();
@@ -224,8 +224,8 @@ mod tests {
 
     /// Two layers of four experts of a page each, with room for six, and two of a layer for each token.
     struct Rig {
-        store: Store,
-        foresight: Foresight,
+        store: ExpertCache,
+        foresight: Prefetcher,
         path: std::path::PathBuf,
     }
 
@@ -245,9 +245,10 @@ mod tests {
                 form: Form::Packed,
             };
             let config = Config { budget: 6 * PAGE, top_k: 2, ..Config::default() };
-            let store = Store::new(&config, std::slice::from_ref(&path), (0..8).map(block).collect(), None).unwrap();
+            let store =
+                ExpertCache::new(&config, std::slice::from_ref(&path), (0..8).map(block).collect(), None).unwrap();
             let facts = |said| Facts { experts: 4, top_k: 2, block_bytes: PAGE, said, windows: 1 };
-            let foresight = Foresight {
+            let foresight = Prefetcher {
                 predictions: Predictions::new(choice, 2),
                 settings: Settings { choice, extra: 0 },
                 groups: vec![facts(false), facts(early_router)],
@@ -297,11 +298,11 @@ mod tests {
         }
         // Layer 0, second and third token: [0, 1] for [0, 2], then [0, 2] for [2, 0]. All that is predicted is in memory.
         assert_eq!(rig.tally(Strategy::Previous, 0), tally(4, 4, 3, 0, 0));
-        assert_eq!(rig.tally(Strategy::Given, 0), Tally::default(), "no early router");
+        assert_eq!(rig.tally(Strategy::EarlyRouter, 0), Tally::default(), "no early router");
         // Layer 1: [2, 3] for [2, 3], and for [1, 3].
         assert_eq!(rig.tally(Strategy::Previous, 1), tally(4, 4, 3, 0, 0));
         // [0, 1] for [2, 3]; [3], and no expert 9; [1, 0] for [1, 3]. Which of them anybody is sure of depends on how fast the drive is.
-        let early = rig.tally(Strategy::Given, 1);
+        let early = rig.tally(Strategy::EarlyRouter, 1);
         assert_eq!((early.chosen, early.predicted, early.right), (6, 5, 2));
         let stats = rig.store.stats();
         assert!(stats.layers.iter().all(|layer| layer.predicted_bytes == 0), "off reads nothing: {stats:?}");
@@ -310,7 +311,7 @@ mod tests {
 
     #[test]
     fn what_is_predicted_is_read_and_given_up_when_it_is_wrong() {
-        let mut rig = Rig::new("wrong", Choice::Always(Strategy::Given), true);
+        let mut rig = Rig::new("wrong", Choice::Always(Strategy::EarlyRouter), true);
         rig.foresight.begin_step(&rig.store, 1);
         rig.store.request(0, &[0, 1]).unwrap();
         rig.foresight.chosen(&rig.store, 0, &[0, 1]);
@@ -321,7 +322,7 @@ mod tests {
         rig.store.release(0);
         rig.layer(1, &[0, 1], None);
         rig.layer(0, &[2, 3], None);
-        assert_eq!(rig.tally(Strategy::Given, 1), tally(2, 2, 0, 0, 2));
+        assert_eq!(rig.tally(Strategy::EarlyRouter, 1), tally(2, 2, 0, 0, 2));
         let layer = rig.store.stats().layers[1];
         assert_eq!((layer.right_bytes, layer.misses, layer.failures), (0, 2, 0), "{layer:?}");
         // Taken back before they were read, or read for nothing.
@@ -332,7 +333,7 @@ mod tests {
     #[test]
     fn prompts_are_not_guessed_and_plans_are_obeyed_only_where_that_is_wanted() {
         for (choice, bytes) in [
-            (Choice::Always(Strategy::Given), 2 * PAGE),
+            (Choice::Always(Strategy::EarlyRouter), 2 * PAGE),
             (Choice::Auto, 2 * PAGE),
             (Choice::Always(Strategy::Previous), 0),
             (Choice::Off, 0),

@@ -2,7 +2,7 @@
 //!
 //! ```
 //! let model = ixc::model::Model::new(ixc::demo::open()?)?;
-//! let traffic = ixc::traffic::Traffic::of(&model.arch.module);
+//! let traffic = ixc::bytes_per_token::Traffic::of(&model.arch.module);
 //! let file: u64 = model.gguf.tensors().map(|tensor| tensor.bytes()).sum();
 //! assert!(0 < traffic.weights && traffic.weights <= file);
 //! # Ok::<(), ixc::Error>(())

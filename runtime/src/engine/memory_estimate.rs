@@ -15,7 +15,7 @@ use ixc_ir::plan::{Plan, Step};
 use crate::file::PlanFile;
 use crate::load::{self, LoadError, Run};
 use crate::options::Options;
-use crate::program::{Program, Then};
+use crate::program::{BarrierAction, Program};
 use crate::stream::budget::Spending;
 use crate::stream::{Block, Form};
 
@@ -72,7 +72,7 @@ pub fn resident(plan: &Plan<Kernel>, options: &Options) -> Result<u64, LoadError
 pub fn has_early_routers(plan: &Plan<Kernel>) -> Result<bool, LoadError> {
     // What is known before it is needed, and no guess, the program has made an announcement.
     let program = Program::new(plan)?;
-    Ok(program.stages.iter().flat_map(|stage| &stage.then).any(|then| matches!(then, Then::Predict { .. })))
+    Ok(program.stages.iter().flat_map(|stage| &stage.then).any(|then| matches!(then, BarrierAction::Predict { .. })))
 }
 
 /// Whether a plan leaves experts of a layer to the next: it asks for those of a group more than once.
