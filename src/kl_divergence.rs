@@ -1,7 +1,7 @@
 //! How far one model's predictions are from another's.
 //!
 //! ```
-//! use ixc::kl_divergence::kl_divergence;
+//! use ixc::kl_divergence::divergence;
 //!
 //! // Two positions, two words: the same at the first, another at the second.
 //! let (right, other) = ([0.0, 1.0, 0.0, 0.0], [5.0, 6.0, 0.0, 1.0]);
