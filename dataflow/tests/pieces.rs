@@ -5,7 +5,6 @@
 //! attended together and `norms` where norms of rows are cut. Weights lie one after the other, and a step has 8 tokens.
 
 use std::error::Error;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use ixc_dataflow::pieces::{self, Pieces, Slices, Sums};
@@ -16,13 +15,11 @@ use ixc_ir::plan::print::print;
 use ixc_passes::manager::{self, Ir};
 use ixc_passes::pass::{Context, Facts};
 use ixc_targets::Target;
-
-const BECOMES: &str = "// becomes\n";
+use ixc_testing::becomes::{self, Example};
 
 /// What the line of this name says.
 fn said<'t>(input: &'t str, name: &str) -> Result<&'t str, String> {
-    let start = format!("// {name}: ");
-    input.lines().find_map(|line| line.strip_prefix(&start)).ok_or_else(|| format!("no `{start}`"))
+    becomes::said(input, name).next().ok_or_else(|| format!("no `// {name}: `"))
 }
 
 fn sizes(words: &str) -> Pieces {
@@ -65,43 +62,23 @@ fn run(input: &str, tile: Option<&str>) -> Result<String, Box<dyn Error>> {
     Ok(print(&plan, |kernel| kernel.name()))
 }
 
-/// The files, and their texts.
-fn files() -> Result<Vec<(PathBuf, String)>, Box<dyn Error>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pieces");
-    let mut paths = fs::read_dir(folder)?.map(|entry| entry.map(|e| e.path())).collect::<Result<Vec<_>, _>>()?;
-    paths.sort();
-    assert!(!paths.is_empty());
-    paths.into_iter().map(|path| Ok((path.clone(), fs::read_to_string(path)?))).collect()
+fn folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/pieces")
 }
 
 #[test]
 fn each_file_is_cut_as_it_says() -> Result<(), Box<dyn Error>> {
-    let mut wrong = Vec::new();
-    for (path, text) in files()? {
-        let (input, expected) = text.split_once(BECOMES).unwrap_or((&text, ""));
-        let made = run(input, None).unwrap_or_else(|error| format!("error: {error}\n"));
-        if made == expected {
-            continue;
-        }
-        if std::env::var_os("IXC_BLESS").is_some() {
-            fs::write(&path, format!("{input}{BECOMES}{made}"))?;
-        } else {
-            wrong.push(format!("{}: expected\n{expected}got\n{made}", path.display()));
-        }
-    }
-    assert!(wrong.is_empty(), "{}\nIXC_BLESS=1 accepts these", wrong.join("\n"));
-    Ok(())
+    becomes::check(&folder(), |input| run(input, None))
 }
 
 /// A product of threads is one task, or one and what its tiles leave over: either way the pieces are the same.
 #[test]
 fn tiles_of_threads_make_no_difference() -> Result<(), Box<dyn Error>> {
-    for (path, text) in files()? {
-        let (input, _) = text.split_once(BECOMES).unwrap_or((&text, ""));
-        let Ok(plan) = run(input, None) else { continue };
+    for Example { path, input, .. } in becomes::files(&folder())? {
+        let Ok(plan) = run(&input, None) else { continue };
         // Whole blocks of what SwiGLU quantises first, and in the end what is no whole strip.
         let tile = "rows=512 gemm/8; rows=256 gemv<=4/4 gemm/8; rows=48 gemm/24; rows=16 gemm/24; rows=8 gemm/24";
-        let other = run(input, Some(tile))?;
+        let other = run(&input, Some(tile))?;
         assert!(other == plan, "{} becomes\n{other}", path.display());
     }
     Ok(())

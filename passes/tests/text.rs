@@ -5,7 +5,6 @@
 //! module say what passes are told: `// target: amx` (else avx2), `// set: residency.memory = 1000` options, `// caches: 32,256,2048` KiB of a
 //! core's caches. `// as: dot` shows what was made as Graphviz draws it.
 
-use std::fs;
 use std::path::Path;
 
 use ixc_ir::graph::Place;
@@ -15,14 +14,7 @@ use ixc_ir::plan::print::print;
 use ixc_passes::manager::{self, Ir};
 use ixc_passes::pass::{Context, Facts};
 use ixc_targets::{CoreCaches, Target};
-
-const BECOMES: &str = "// becomes\n";
-
-/// What the line of this name says, for each that there is.
-fn said<'t>(input: &'t str, name: &str) -> impl Iterator<Item = &'t str> {
-    let start = format!("// {name}: ");
-    input.lines().filter_map(move |line| line.strip_prefix(&start))
-}
+use ixc_testing::becomes::{check, said};
 
 fn run(input: &str) -> Result<String, Box<dyn std::error::Error>> {
     let mut module = parse(input)?;
@@ -79,24 +71,5 @@ fn run(input: &str) -> Result<String, Box<dyn std::error::Error>> {
 
 #[test]
 fn passes_make_of_each_file_what_it_says() -> Result<(), Box<dyn std::error::Error>> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ir");
-    let mut paths: Vec<_> = fs::read_dir(folder)?.map(|entry| entry.map(|e| e.path())).collect::<Result<_, _>>()?;
-    paths.sort();
-    assert!(!paths.is_empty());
-    let mut wrong = Vec::new();
-    for path in paths {
-        let text = fs::read_to_string(&path)?;
-        let (input, expected) = text.split_once(BECOMES).unwrap_or((&text, ""));
-        let made = run(input).unwrap_or_else(|error| format!("error: {error}\n"));
-        if made == expected {
-            continue;
-        }
-        if std::env::var_os("IXC_BLESS").is_some() {
-            fs::write(&path, format!("{input}{BECOMES}{made}"))?;
-        } else {
-            wrong.push(format!("{}: expected\n{expected}got\n{made}", path.display()));
-        }
-    }
-    assert!(wrong.is_empty(), "{}\nIXC_BLESS=1 accepts these", wrong.join("\n"));
-    Ok(())
+    check(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/ir"), run)
 }

@@ -2,11 +2,13 @@
 //!
 //! | module | what it owns |
 //! | --- | --- |
+//! | [`becomes`] | text tests: files of what goes in and what becomes of it |
 //! | [`bits`] | tables of checksums, which say whether a change changed a result |
 //! | [`modules`] | which modules of a crate use which |
 //! | [`qemu`] | whether QEMU executes the test |
 //! | [`tools`] | which version of another tool a test takes |
 
+pub mod becomes;
 pub mod bits;
 pub mod modules;
 pub mod qemu;
