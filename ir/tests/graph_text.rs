@@ -1,15 +1,12 @@
-//! Graph IR text tests: `tests/graph/*.ix`; `support` says what stands in them.
+//! Graph IR text tests: `tests/graph/*.ix` read and printed, or refused; `ixc_testing::becomes` says what stands in them.
 //! `IXC_BLESS=1 cargo test -p ixc-ir --test graph_text` rewrites their expectations.
 
-mod support;
+use std::path::Path;
 
 use ixc_ir::graph::parse::parse;
-use support::Refusal;
+use ixc_testing::becomes;
 
 #[test]
-fn text_prints_and_fails_as_expected() {
-    support::check("graph", |text| match parse(text) {
-        Ok(module) => Ok(module.to_string()),
-        Err(error) => Err(Refusal { line: error.line, column: error.column, message: error.problem.to_string() }),
-    });
+fn text_prints_and_fails_as_expected() -> Result<(), Box<dyn std::error::Error>> {
+    becomes::check(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/graph"), |text| Ok(parse(text)?.to_string()))
 }

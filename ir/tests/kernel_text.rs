@@ -1,22 +1,19 @@
-//! Kernel IR text: files with expectations (`tests/kernel/*.ix`; `support` says what stands in them), round trips of random
+//! Kernel IR text: files with expectations (`tests/kernel/*.ix`; `ixc_testing::becomes` says what stands in them), round trips of random
 //! kernels, hostile text. `IXC_BLESS=1 cargo test -p ixc-ir --test kernel_text` rewrites the expectations.
 
-mod support;
+use std::path::Path;
 
 use ixc_ir::kernel::number::canonical;
 use ixc_ir::kernel::parse::{ParseProblem, parse, parse_unverified};
 use ixc_ir::kernel::random::random_kernel;
 use ixc_ir::kernel::verify::{MAX_DEPTH, verify};
 use ixc_ir::kernel::{Imm, Kernel, KernelBuilder, Stmt, Type, ValueId};
+use ixc_testing::becomes;
 use proptest::prelude::*;
-use support::Refusal;
 
 #[test]
-fn text_prints_and_fails_as_expected() {
-    support::check("kernel", |text| match parse(text) {
-        Ok(kernel) => Ok(kernel.to_string()),
-        Err(error) => Err(Refusal { line: error.line, column: error.column, message: error.problem.to_string() }),
-    });
+fn text_prints_and_fails_as_expected() -> Result<(), Box<dyn std::error::Error>> {
+    becomes::check(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/kernel"), |text| Ok(parse(text)?.to_string()))
 }
 
 proptest! {

@@ -1,4 +1,5 @@
-//! Text tests of passes: each file of a folder is lines that say how, a module, and what it becomes. `IXC_BLESS=1` rewrites the last.
+//! Text tests: each file of a folder is one case, or several that each begin with `;; NAME`. A case is lines that say how, a module or a
+//! kernel, and what it becomes, or the error. `IXC_BLESS=1` rewrites the last.
 //!
 //! ```text
 //! // passes: pack
@@ -12,6 +13,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 const BECOMES: &str = "// becomes\n";
+const CASE: &str = "\n;; ";
 
 /// What the line of this name says, for each that there is.
 pub fn said<'t>(input: &'t str, name: &str) -> impl Iterator<Item = &'t str> {
@@ -19,18 +21,18 @@ pub fn said<'t>(input: &'t str, name: &str) -> impl Iterator<Item = &'t str> {
     input.lines().filter_map(move |line| line.strip_prefix(&start))
 }
 
-/// A file.
+/// A case.
 #[derive(Debug)]
 pub struct Example {
-    /// Where it stands.
+    /// The file.
     pub path: PathBuf,
-    /// What stands before `// becomes`.
+    /// What stands before `// becomes`; lines are counted from here.
     pub input: String,
     /// What stands behind it.
     pub expected: String,
 }
 
-/// The files of a folder in the order of their names.
+/// The cases of a folder's files in the order of the files' names.
 ///
 /// # Errors
 /// When the folder or a file cannot be read.
@@ -38,18 +40,10 @@ pub struct Example {
 /// # Panics
 /// When there is none.
 pub fn files(folder: &Path) -> Result<Vec<Example>, Box<dyn Error>> {
-    let mut paths: Vec<_> = fs::read_dir(folder)?.map(|entry| entry.map(|e| e.path())).collect::<Result<_, _>>()?;
-    paths.sort();
-    assert!(!paths.is_empty(), "{} is empty", folder.display());
-    let read = |path: PathBuf| {
-        let text = fs::read_to_string(&path)?;
-        let (input, expected) = text.split_once(BECOMES).unwrap_or((&text, ""));
-        Ok(Example { path, input: input.to_owned(), expected: expected.to_owned() })
-    };
-    paths.into_iter().map(read).collect()
+    Ok(read(folder)?.into_iter().flat_map(|file| file.cases).collect())
 }
 
-/// Holds each file of a folder against what `run` makes of it; an error is text, too.
+/// Holds each case of a folder against what `run` makes of it; an error is text, too.
 ///
 /// # Errors
 /// When a file cannot be read or written.
@@ -58,17 +52,51 @@ pub fn files(folder: &Path) -> Result<Vec<Example>, Box<dyn Error>> {
 /// When one is not as it says.
 pub fn check(folder: &Path, run: impl Fn(&str) -> Result<String, Box<dyn Error>>) -> Result<(), Box<dyn Error>> {
     let mut wrong = Vec::new();
-    for Example { path, input, expected } in files(folder)? {
-        let made = run(&input).unwrap_or_else(|error| format!("error: {error}\n"));
-        if made == expected {
-            continue;
+    for File { path, head, cases } in read(folder)? {
+        let (mut blessed, before) = (Vec::new(), wrong.len());
+        for Example { input, expected, .. } in cases {
+            let made = run(&input).unwrap_or_else(|error| format!("error: {error}\n"));
+            if made != expected {
+                wrong.push(format!("{}: of\n{input}expected\n{expected}got\n{made}", path.display()));
+            }
+            blessed.push(format!("{input}{BECOMES}{made}"));
         }
-        if std::env::var_os("IXC_BLESS").is_some() {
-            fs::write(&path, format!("{input}{BECOMES}{made}"))?;
-        } else {
-            wrong.push(format!("{}: expected\n{expected}got\n{made}", path.display()));
+        if wrong.len() > before && std::env::var_os("IXC_BLESS").is_some() {
+            fs::write(&path, head + &blessed.join("\n"))?;
+            wrong.truncate(before);
         }
     }
     assert!(wrong.is_empty(), "{}\nIXC_BLESS=1 accepts these", wrong.join("\n"));
     Ok(())
+}
+
+struct File {
+    path: PathBuf,
+    /// What stands before the first of several cases.
+    head: String,
+    cases: Vec<Example>,
+}
+
+fn read(folder: &Path) -> Result<Vec<File>, Box<dyn Error>> {
+    let mut paths: Vec<_> = fs::read_dir(folder)?.map(|entry| entry.map(|e| e.path())).collect::<Result<_, _>>()?;
+    paths.retain(|path| path.extension().is_some_and(|e| e == "ix"));
+    paths.sort();
+    assert!(!paths.is_empty(), "{} has no .ix files", folder.display());
+    let read = |path: PathBuf| {
+        // As if a line began in front of the file, so that its first may begin a case.
+        let text = format!("\n{}", fs::read_to_string(&path)?);
+        let case = |text: String| {
+            let (input, expected) = text.split_once(BECOMES).unwrap_or((&text, ""));
+            Example { path: path.clone(), input: input.to_owned(), expected: expected.to_owned() }
+        };
+        let (head, cases) = match text.split_once(CASE) {
+            None => (String::new(), vec![case(text[1..].to_owned())]),
+            Some((head, rest)) => {
+                let head = head.strip_prefix('\n').map_or_else(String::new, |head| format!("{head}\n"));
+                (head, rest.split(CASE).map(|text| case(format!(";; {text}"))).collect())
+            }
+        };
+        Ok(File { path, head, cases })
+    };
+    paths.into_iter().map(read).collect()
 }

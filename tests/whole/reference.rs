@@ -85,7 +85,8 @@ fn graph_ops() -> String {
 fn kernel_ops() -> String {
     let mut out = String::from(
         "# Kernel ops\n\nGenerated from the op table in `ir/src/kernel/op.rs`. The interpreter in `ir/src/kernel/interpret.rs` is each op's definition;\n\
-         every target gives the same bits. A chunk is 16 bytes of a vector.\n\n\
+         every target gives the same bits. A chunk is 16 bytes of a vector. What each becomes on each\n\
+         target stands in `codegen/tests/lower/`.\n\n\
          | op | operands | immediate | memory | meaning |\n| --- | --- | --- | --- | --- |\n",
     );
     for row in KERNEL_OPS {
