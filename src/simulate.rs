@@ -34,15 +34,15 @@ use ixc_ir::format::{FORMATS, Format};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WeightError {
     /// Another number of files.
-    #[error("the model has {found} files; the descriptor is of one that has {right}")]
+    #[error("the model has {found} files; the descriptor is of one that has {expected}")]
     Files {
         /// How many there are.
         found: usize,
         /// How many there must be.
-        right: usize,
+        expected: usize,
     },
     /// Another file.
-    #[error("{path}: {what} is {found:#x}; the descriptor is of a model where it is {right:#x}")]
+    #[error("{path}: {what} is {found:#x}; the descriptor is of a model where it is {expected:#x}")]
     OtherModel {
         /// The file.
         path: String,
@@ -51,7 +51,7 @@ pub enum WeightError {
         /// What it is.
         found: u64,
         /// What it must be.
-        right: u64,
+        expected: u64,
     },
     /// A weight that the file does not have as the descriptor says.
     #[error("weight {name} of the descriptor: {problem}")]
@@ -83,20 +83,20 @@ impl<'g> ModelWeights<'g> {
     /// When the model's files are others than the descriptor's, or a weight is not there as it says.
     pub fn new(descriptor: &Descriptor, gguf: &'g Gguf) -> Result<ModelWeights<'g>, WeightError> {
         // As the loader of plans does: another model of the same shape would give other text, and nobody would know why.
-        let (found, right) = (gguf.files().len(), descriptor.files.len());
-        if found != right {
-            return Err(WeightError::Files { found, right });
+        let (found, expected) = (gguf.files().len(), descriptor.files.len());
+        if found != expected {
+            return Err(WeightError::Files { found, expected });
         }
-        for (file, right) in gguf.files().iter().zip(&descriptor.files) {
+        for (file, expected) in gguf.files().iter().zip(&descriptor.files) {
             let found = file.identity();
-            for (what, found, right) in [
-                ("its length", found.bytes, right.bytes),
-                ("the length of its header", found.header_bytes, right.header_bytes),
-                ("the checksum of its header", found.header_crc.into(), right.header_crc.into()),
+            for (what, found, expected) in [
+                ("its length", found.bytes, expected.bytes),
+                ("the length of its header", found.header_bytes, expected.header_bytes),
+                ("the checksum of its header", found.header_crc.into(), expected.header_crc.into()),
             ] {
-                if found != right {
+                if found != expected {
                     let path = file.identity().path.display().to_string();
-                    return Err(WeightError::OtherModel { path, what, found, right });
+                    return Err(WeightError::OtherModel { path, what, found, expected });
                 }
             }
         }

@@ -99,14 +99,14 @@ pub enum ArgumentError {
         kernels: usize,
     },
     /// Wrong number of dims or buffers.
-    #[error("{found} {what}; the kernel has {right}")]
+    #[error("{found} {what}; the kernel has {expected}")]
     Count {
         /// `dims` or `buffers`.
         what: &'static str,
         /// Found.
         found: usize,
-        /// Right.
-        right: usize,
+        /// What the kernel has.
+        expected: usize,
     },
     /// A dim outside its range.
     #[error("dim %{name} is {value}; it must be in {lo}..={hi}")]
@@ -121,14 +121,14 @@ pub enum ArgumentError {
         hi: i64,
     },
     /// A buffer that is too small.
-    #[error("buffer %{name} has {found} bytes; with these dims it must have {right}")]
+    #[error("buffer %{name} has {found} bytes; with these dims it must have {expected}")]
     Buffer {
         /// Its name.
         name: String,
         /// Bytes found.
         found: usize,
         /// Bytes needed.
-        right: i64,
+        expected: i64,
     },
     /// A value of an index buffer at or above its bound.
     #[error("index buffer %{name} has {value} at byte {offset}; every value must be below {below}")]
@@ -330,10 +330,10 @@ pub fn check_arguments(
     buffer_bytes: &[&[u8]],
 ) -> Result<(), ArgumentError> {
     if dims.len() != dim_values.len() {
-        return Err(ArgumentError::Count { what: "dims", found: dim_values.len(), right: dims.len() });
+        return Err(ArgumentError::Count { what: "dims", found: dim_values.len(), expected: dims.len() });
     }
     if buffers.len() != buffer_bytes.len() {
-        return Err(ArgumentError::Count { what: "buffers", found: buffer_bytes.len(), right: buffers.len() });
+        return Err(ArgumentError::Count { what: "buffers", found: buffer_bytes.len(), expected: buffers.len() });
     }
     for (dim, &value) in dims.iter().zip(dim_values) {
         if !(dim.lo..=dim.hi).contains(&value) {
@@ -348,13 +348,13 @@ pub fn check_arguments(
         })
     };
     for (buffer, bytes) in buffers.iter().zip(buffer_bytes) {
-        let right = evaluate(&buffer.size).unwrap_or(i64::MAX).max(0);
-        if i64::try_from(bytes.len()).is_ok_and(|found| found < right) {
-            return Err(ArgumentError::Buffer { name: buffer.name.clone(), found: bytes.len(), right });
+        let expected = evaluate(&buffer.size).unwrap_or(i64::MAX).max(0);
+        if i64::try_from(bytes.len()).is_ok_and(|found| found < expected) {
+            return Err(ArgumentError::Buffer { name: buffer.name.clone(), found: bytes.len(), expected });
         }
         if let BufferKind::Index { below } = &buffer.kind {
             let below = evaluate(below).unwrap_or(0);
-            let indexed = usize::try_from(right).map_or(bytes.len(), |right| right.min(bytes.len()));
+            let indexed = usize::try_from(expected).map_or(bytes.len(), |expected| expected.min(bytes.len()));
             for (i, word) in bytes[..indexed].chunks_exact(4).enumerate() {
                 let value = u32::from_le_bytes([word[0], word[1], word[2], word[3]]);
                 if i64::from(value) >= below {
@@ -410,11 +410,11 @@ mod tests {
             let error = module.run_checked(0, &[2], &mut [ids([3, 4]), x.clone(), vec![0; 64]]).unwrap_err();
             assert_eq!(error, ArgumentError::Index { name: "ids".into(), offset: 4, value: 4, below: 4 });
             let error = module.run_checked(0, &[2], &mut [ids([0, 0]), x.clone(), vec![0; 63]]).unwrap_err();
-            assert_eq!(error, ArgumentError::Buffer { name: "y".into(), found: 63, right: 64 });
+            assert_eq!(error, ArgumentError::Buffer { name: "y".into(), found: 63, expected: 64 });
             let error = module.run_checked(0, &[101], &mut good).unwrap_err();
             assert_eq!(error, ArgumentError::Dim { name: "n".into(), value: 101, lo: 0, hi: 100 });
             let error = module.run_checked(0, &[], &mut good).unwrap_err();
-            assert_eq!(error, ArgumentError::Count { what: "dims", found: 0, right: 1 });
+            assert_eq!(error, ArgumentError::Count { what: "dims", found: 0, expected: 1 });
             let error = module.run_checked(1, &[], &mut good).unwrap_err();
             assert_eq!(error, ArgumentError::Kernel { kernel: 1, kernels: 1 });
         }

@@ -123,7 +123,7 @@ pub enum Edge {
 
 /// Why a grid is none.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("grid {grid}: {field} is {found}; {right}")]
+#[error("grid {grid}: {field} is {found}; {expected}")]
 pub struct GridError {
     /// The grid's name.
     pub grid: String,
@@ -132,7 +132,7 @@ pub struct GridError {
     /// Its value.
     pub found: String,
     /// What would be right.
-    pub right: String,
+    pub expected: String,
 }
 
 /// Columns and rows at most.
@@ -150,8 +150,8 @@ impl Grid {
     /// # Errors
     /// The first field whose value makes no machine.
     pub fn check(&self) -> Result<(), GridError> {
-        let wrong = |field: &str, found: String, right: &str| {
-            Err(GridError { grid: self.name.clone(), field: field.to_owned(), found, right: right.to_owned() })
+        let wrong = |field: &str, found: String, expected: &str| {
+            Err(GridError { grid: self.name.clone(), field: field.to_owned(), found, expected: expected.to_owned() })
         };
         for (field, side) in [("width", self.width), ("height", self.height)] {
             if !(1..=MOST_SIDE).contains(&side) {

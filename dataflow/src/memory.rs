@@ -11,7 +11,7 @@ const NAMED: usize = 8;
 
 /// A PE whose memory does not hold what is put there.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("PE ({x}, {y}) holds {found} bytes and has {right}: {}", list(items, *more))]
+#[error("PE ({x}, {y}) holds {found} bytes and has {available}: {}", list(items, *more))]
 pub struct MemoryError {
     /// Column of the PE.
     pub x: u32,
@@ -20,7 +20,7 @@ pub struct MemoryError {
     /// Bytes put there.
     pub found: u64,
     /// Bytes that it has.
-    pub right: u64,
+    pub available: u64,
     /// The most of what fills it: what, and how many bytes; the largest first.
     pub items: Vec<(String, u64)>,
     /// How much else there is.
@@ -43,7 +43,7 @@ pub fn check(descriptor: &Descriptor, layout: &Layout) -> Result<Vec<u64>, Box<M
     let mut bytes = vec![0u64; pes];
     let mut code = Code { stamps: vec![0; pes], last: 0 };
     let mut touched: Vec<u32> = Vec::new();
-    let right = descriptor.grid.usable_bytes();
+    let available = descriptor.grid.usable_bytes();
     for wave in 0..descriptor.waves.len() as u32 {
         each(descriptor, layout, wave, &mut code, |pe, _, count| {
             let bytes = &mut bytes[pe as usize];
@@ -52,7 +52,7 @@ pub fn check(descriptor: &Descriptor, layout: &Layout) -> Result<Vec<u64>, Box<M
             }
             *bytes = bytes.saturating_add(count);
         });
-        let full = touched.iter().copied().filter(|pe| bytes[*pe as usize] > right).min();
+        let full = touched.iter().copied().filter(|pe| bytes[*pe as usize] > available).min();
         if let Some(pe) = full.map(|pe| pe as usize) {
             // A PE may have all instances there are: only those that are named are kept.
             let (mut largest, mut all): (Vec<(What, u64)>, u64) = (Vec::new(), 0);
@@ -69,7 +69,7 @@ pub fn check(descriptor: &Descriptor, layout: &Layout) -> Result<Vec<u64>, Box<M
             let more = all - largest.len() as u64;
             let items = largest.into_iter().map(|(what, bytes)| (name(descriptor, what), bytes)).collect();
             let (x, y) = (pe as u32 % descriptor.grid.width, pe as u32 / descriptor.grid.width);
-            return Err(Box::new(MemoryError { x, y, found: bytes[pe], right, items, more }));
+            return Err(Box::new(MemoryError { x, y, found: bytes[pe], available, items, more }));
         }
         for pe in touched.drain(..) {
             let held = std::mem::take(&mut bytes[pe as usize]);

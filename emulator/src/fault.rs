@@ -106,14 +106,14 @@ pub enum FaultKind {
         register: String,
     },
     /// A register of the caller's was not restored.
-    #[error("returns with {register} = {found:#x}; the caller had {right:#x}")]
+    #[error("returns with {register} = {found:#x}; the caller had {expected:#x}")]
     CalleeSaved {
         /// The register.
         register: &'static str,
         /// Found.
         found: u64,
-        /// Right.
-        right: u64,
+        /// The caller's.
+        expected: u64,
     },
     /// `ret` to somewhere else.
     #[error("returns to {found:#x}, which is not where it was called from")]

@@ -329,7 +329,7 @@ fn fence(i: &Instruction, allowed: Features) -> Result<(), Trap> {
 }
 
 fn check_return(caller: &[u64; 17], now: &State) -> Result<(), Trap> {
-    let wrong = |register, found, right| Err(Box::new(FaultKind::CalleeSaved { register, found, right }));
+    let wrong = |register, found, expected| Err(Box::new(FaultKind::CalleeSaved { register, found, expected }));
     for (n, register) in CALLEE_SAVED {
         if now.gpr[n] != caller[n] {
             return wrong(register, now.gpr[n], caller[n]);

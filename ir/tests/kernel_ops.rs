@@ -391,9 +391,9 @@ fn cases() -> Vec<Case> {
 #[test]
 fn ops_give_the_stated_bits() {
     for (i, case) in cases().into_iter().enumerate() {
-        let (elem, right) = case.result;
-        let found = compute(case.op, over(elem, &right), &case.operands, case.imm);
-        assert_eq!(found, Ok(right), "case {i}, `{}`", case.op.row().mnemonic);
+        let (elem, expected) = case.result;
+        let found = compute(case.op, over(elem, &expected), &case.operands, case.imm);
+        assert_eq!(found, Ok(expected), "case {i}, `{}`", case.op.row().mnemonic);
     }
 }
 
@@ -430,16 +430,19 @@ fn memory_ops_touch_exactly_their_bytes() {
         let mut buffers = vec![x, ids, vec![0xee; 40]];
         interpret::run(&kernel, &[n], &mut buffers).map(|()| buffers.pop().unwrap_or_default())
     };
-    let mut right = vec![0xee; 40];
-    right[..16].copy_from_slice(&[5, 6, 7, 8, 9, 10, 11, 12, 6, 7, 6, 7, 6, 0, 0, 0]);
-    right[16..32].copy_from_slice(&[0, 1, 2, 3, 4, 5, 6, 7, 1, 2, 1, 2, 10, 0, 0, 0]);
-    assert_eq!(run(2, &[1, 0], 13), Ok(right));
+    let mut expected = vec![0xee; 40];
+    expected[..16].copy_from_slice(&[5, 6, 7, 8, 9, 10, 11, 12, 6, 7, 6, 7, 6, 0, 0, 0]);
+    expected[16..32].copy_from_slice(&[0, 1, 2, 3, 4, 5, 6, 7, 1, 2, 1, 2, 10, 0, 0, 0]);
+    assert_eq!(run(2, &[1, 0], 13), Ok(expected));
     assert_eq!(run(0, &[], 3), Ok(vec![0xee; 40]), "a loop may run no time");
     assert!(matches!(run(10, &[0; 10], 100), Err(InterpretError::DimRange { found: 10, .. })));
-    assert!(matches!(run(2, &[1, 0], 12), Err(InterpretError::BufferSize { right: 13, found: 12, .. })));
+    assert!(matches!(run(2, &[1, 0], 12), Err(InterpretError::BufferSize { expected: 13, found: 12, .. })));
     assert!(matches!(run(2, &[1, 2], 13), Err(InterpretError::IndexValue { found: 2, below: 2, offset: 4, .. })));
-    assert!(matches!(interpret::run(&kernel, &[], &mut []), Err(InterpretError::DimCount { right: 1, found: 0 })));
-    assert!(matches!(interpret::run(&kernel, &[1], &mut []), Err(InterpretError::BufferCount { right: 3, found: 0 })));
+    assert!(matches!(interpret::run(&kernel, &[], &mut []), Err(InterpretError::DimCount { expected: 1, found: 0 })));
+    assert!(matches!(
+        interpret::run(&kernel, &[1], &mut []),
+        Err(InterpretError::BufferCount { expected: 3, found: 0 })
+    ));
 }
 
 #[test]
@@ -500,9 +503,9 @@ fn carried_values_move_all_at_once() {
     b.store(y, 0, last[0]);
     b.store(y, 4, last[1]);
     let kernel = b.finish();
-    for (n, right) in [(0, [0, 1]), (1, [1, 1]), (10, [55, 89])] {
+    for (n, expected) in [(0, [0, 1]), (1, [1, 1]), (10, [55, 89])] {
         let mut buffers = [vec![0; 8]];
         assert_eq!(interpret::run(&kernel, &[n], &mut buffers), Ok(()));
-        assert_eq!(buffers[0], i32s(&right), "n = {n}");
+        assert_eq!(buffers[0], i32s(&expected), "n = {n}");
     }
 }

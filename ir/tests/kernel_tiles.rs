@@ -49,9 +49,9 @@ fn the_letters_say_which_bytes_are_signed() {
         (Op::TileDotU8S8, sum(ua, sb)),
         (Op::TileDotU8U8, sum(ua, ub)),
     ];
-    for (op, right) in cases {
+    for (op, expected) in cases {
         let found = i32::from_le_bytes(dot_one(op, 7i32.to_le_bytes(), a, b));
-        assert_eq!(found, right, "{}", op.row().mnemonic);
+        assert_eq!(found, expected, "{}", op.row().mnemonic);
     }
     assert_eq!(dot_one(Op::TileDotU8U8, i32::MAX.to_le_bytes(), [255, 0, 0, 0], [255, 0, 0, 0]), {
         i32::MAX.wrapping_add(255 * 255).to_le_bytes()
@@ -69,19 +69,19 @@ fn rows_and_columns_are_where_they_belong() {
     let ty = Type::tile(Elem::I32, m as u8, n as u16);
     let (a_ty, b_ty) = (Type::tile(Elem::I8, m as u8, 4 * k as u16), Type::tile(Elem::I8, k as u8, 4 * n as u16));
     let acc_bytes: Vec<u8> = acc.iter().flat_map(|x| x.to_le_bytes()).collect();
-    let mut right = acc.clone();
+    let mut expected = acc.clone();
     for depth in 0..4 * k {
         for column in 0..n {
             // The second factor is stored in groups of four of its rows.
             let b = i32::from(b[(depth / 4) * 4 * n + 4 * column + depth % 4] as i8);
             for row in 0..m {
-                right[row * n + column] += i32::from(a[row * 4 * k + depth]) * b;
+                expected[row * n + column] += i32::from(a[row * 4 * k + depth]) * b;
             }
         }
     }
     let found = dot(Op::TileDotU8S8, ty, &acc_bytes, (a_ty, &a), (b_ty, &b));
     let found: Vec<i32> = found.as_chunks().0.iter().map(|x| i32::from_le_bytes(*x)).collect();
-    assert_eq!(found, right);
+    assert_eq!(found, expected);
 }
 
 #[test]
@@ -99,9 +99,9 @@ fn floats_have_rows_and_columns_too() {
     for row in 0..m {
         for column in 0..n {
             let dot: i32 = (0..2 * k).map(|d| a[row * 2 * k + d] * b[(d / 2) * 2 * n + 2 * column + d % 2]).sum();
-            let right = (row * n + column) as f32 * 100.0 + dot as f32;
+            let expected = (row * n + column) as f32 * 100.0 + dot as f32;
             let at = 4 * (row * n + column);
-            assert_eq!(found[at..at + 4], right.to_le_bytes(), "row {row}, column {column}");
+            assert_eq!(found[at..at + 4], expected.to_le_bytes(), "row {row}, column {column}");
         }
     }
 }
@@ -173,8 +173,8 @@ fn strided_accesses_touch_exactly_their_rows() {
     let mut buffers = vec![(0..19).collect(), vec![0xee; 27]];
     assert_eq!(interpret::run(&kernel, &[], &mut buffers), Ok(()));
     let e = 0xee;
-    let right = [e, e, 1, 2, 3, 4, e, e, e, e, e, e, 8, 9, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, e];
-    assert_eq!(buffers[1], right);
+    let expected = [e, e, 1, 2, 3, 4, e, e, e, e, e, e, 8, 9, 0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3, e];
+    assert_eq!(buffers[1], expected);
 }
 
 #[test]
@@ -215,8 +215,9 @@ fn the_whole_extent_is_proven() {
         {
             let mut buffers = [vec![0; size as usize]];
             let result = interpret::run(&kernel(load, size, 0, stride), &[1], &mut buffers);
-            let right = if fine { result == Ok(()) } else { matches!(result, Err(InterpretError::OutOfBounds { .. })) };
-            assert!(right, "{size} {stride}: {result:?}");
+            let as_expected =
+                if fine { result == Ok(()) } else { matches!(result, Err(InterpretError::OutOfBounds { .. })) };
+            assert!(as_expected, "{size} {stride}: {result:?}");
         }
     }
 }
@@ -317,9 +318,9 @@ fn tiles_may_be_carried() {
     let kernel = parse(text).expect("reads");
     assert_eq!(parse(&kernel.to_string()).as_ref(), Ok(&kernel));
     let (a, b): (Vec<u8>, Vec<u8>) = ((0..16).map(|i| i * 16).collect(), (0..24).map(|i| 240 - i * 10).collect());
-    let mut right = vec![0i32; 6];
+    let mut expected = vec![0i32; 6];
     for i in 0..2 {
-        for (at, sum) in right.iter_mut().enumerate() {
+        for (at, sum) in expected.iter_mut().enumerate() {
             let (row, column) = (at / 3, at % 3);
             let product = |j: usize| i32::from(a[8 * i + 4 * row + j]) * i32::from(b[12 * i + 4 * column + j] as i8);
             *sum += (0..4).map(product).sum::<i32>();
@@ -328,7 +329,7 @@ fn tiles_may_be_carried() {
     let mut buffers = vec![a, b, vec![0; 24]];
     assert_eq!(interpret::run(&kernel, &[2], &mut buffers), Ok(()));
     let found: Vec<i32> = buffers[2].as_chunks().0.iter().map(|x| i32::from_le_bytes(*x)).collect();
-    assert_eq!(found, right);
+    assert_eq!(found, expected);
     assert_eq!(interpret::run(&kernel, &[0], &mut buffers), Ok(()));
     assert_eq!(buffers[2], vec![0; 24], "a loop may run no time");
 }

@@ -404,8 +404,8 @@ fn nesting_is_limited() {
         b.finish()
     };
     assert_eq!(verify(&kernel(MAX_DEPTH)), Ok(()));
-    let right = Problem::TooMany { what: "nested loops", found: MAX_DEPTH + 1, right: MAX_DEPTH };
-    assert_eq!(problem(&kernel(MAX_DEPTH + 1)), Some(right));
+    let expected = Problem::TooMany { what: "nested loops", found: MAX_DEPTH + 1, max: MAX_DEPTH };
+    assert_eq!(problem(&kernel(MAX_DEPTH + 1)), Some(expected));
 }
 
 #[test]
@@ -439,9 +439,9 @@ fn coefficients_are_limited_by_what_addresses_reach_and_no_real_stride_is() {
     assert_eq!(verify(&strided(151_936 * 4 * 32, 1 << 20)), Ok(()));
     assert_eq!(verify(&strided(Affine::MAX_COEFFICIENT, (1 << 20) - 1)), Ok(()));
     let found = Affine::MAX_COEFFICIENT + 1;
-    let right = Affine::MAX_COEFFICIENT;
+    let max = Affine::MAX_COEFFICIENT;
     for coefficient in [found, -found] {
-        let refused = Problem::Coefficient { what: "coefficient", found: coefficient, right };
+        let refused = Problem::Coefficient { what: "coefficient", found: coefficient, max };
         assert_eq!(problem(&strided(coefficient, 1)), Some(refused));
     }
     // 2^40 times 2^21 is 2^61, which is one too many; one less, and the constant fits, too.

@@ -10,7 +10,7 @@ use crate::KernelSpec;
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum GenerateError {
     /// The spec's sizes do not fit its formats or the generator.
-    #[error("kernel {kernel}: {what} is {found}, must be {right}")]
+    #[error("kernel {kernel}: {what} is {found}, must be {expected}")]
     Size {
         /// The kernel's name.
         kernel: String,
@@ -19,7 +19,7 @@ pub enum GenerateError {
         /// What it is.
         found: u64,
         /// What would be right.
-        right: String,
+        expected: String,
     },
     /// The generator's kernel is not what the spec's signature says.
     #[error("kernel {kernel}: its {what} are not those of its signature")]
@@ -76,7 +76,7 @@ pub(crate) fn check(
     what: &'static str,
     found: u64,
     ok: bool,
-    right: impl Into<String>,
+    expected: impl Into<String>,
 ) -> Result<(), GenerateError> {
-    if ok { Ok(()) } else { Err(GenerateError::Size { kernel: kernel.into(), what, found, right: right.into() }) }
+    if ok { Ok(()) } else { Err(GenerateError::Size { kernel: kernel.into(), what, found, expected: expected.into() }) }
 }

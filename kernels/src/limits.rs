@@ -37,8 +37,8 @@ impl KernelSpec {
         let pairs = text.split(' ').filter_map(|word| word.split_once('='));
         for (name, found) in pairs.filter_map(|(name, value)| Some((name, value.parse::<u32>().ok()?))) {
             if let Some(&(field, most)) = LIMITS.iter().find(|(field, most)| *field == name && found > *most) {
-                let right = format!("at most {most}");
-                return Err(SpecError::Value { field, found: found.to_string(), right });
+                let expected = format!("at most {most}");
+                return Err(SpecError::Value { field, found: found.to_string(), expected });
             }
         }
         self.signature().buffers.iter().try_for_each(|buffer| check_format(buffer.holds))
@@ -46,7 +46,7 @@ impl KernelSpec {
 }
 
 fn check_format(holds: Holds) -> Result<(), SpecError> {
-    let (format, field, ok, right) = match holds {
+    let (format, field, ok, expected) = match holds {
         Holds::Weight(format, field) => (format, field, format.is_weight(), "a weight's format"),
         Holds::Strip(format, field) => (format, field, format.unpacked().is_some(), "a packed format"),
         Holds::Table(format, field) => {
@@ -59,5 +59,5 @@ fn check_format(holds: Holds) -> Result<(), SpecError> {
             return Ok(());
         }
     };
-    if ok { Ok(()) } else { Err(SpecError::Value { field, found: format.to_string(), right: right.into() }) }
+    if ok { Ok(()) } else { Err(SpecError::Value { field, found: format.to_string(), expected: expected.into() }) }
 }

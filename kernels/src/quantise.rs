@@ -81,8 +81,8 @@ pub fn row_bytes(kernel: &str, format: Format, n: u32) -> Result<i64, GenerateEr
 pub fn stored(kernel: &str, format: Format, lanes: u16) -> Result<(), GenerateError> {
     let has_bf16 = *format.codec() == Codec::TwoBf16 || format.has_field("bf16");
     let ok = format.is_activation() && (lanes >= 16 || !has_bf16);
-    let right = "f32 or an activation format; one with bf16 only for targets of 16 lanes";
-    check(kernel, "format of the result", format as u64, ok, right)
+    let expected = "f32 or an activation format; one with bf16 only for targets of 16 lanes";
+    check(kernel, "format of the result", format as u64, ok, expected)
 }
 
 /// Stores a row of `n` values at `offset` of `y` in `format`, which is f32 or an activation format.

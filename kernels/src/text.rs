@@ -69,24 +69,24 @@ pub enum SpecError {
         field: String,
     },
     /// A field that is not there.
-    #[error("{kind} needs {field}={right}")]
+    #[error("{kind} needs {field}={expected}")]
     Missing {
         /// The kind.
         kind: &'static str,
         /// The field.
         field: &'static str,
         /// What may stand there.
-        right: String,
+        expected: String,
     },
     /// A value that the field cannot have.
-    #[error("{field} is \"{found}\"; right would be {right}")]
+    #[error("{field} is \"{found}\"; right would be {expected}")]
     Value {
         /// The field.
         field: &'static str,
         /// The value.
         found: String,
         /// What may stand there.
-        right: String,
+        expected: String,
     },
 }
 
@@ -252,9 +252,9 @@ impl<'t> Fields<'t> {
             Some((_, value)) => V::read(*value).ok_or_else(|| SpecError::Value {
                 field,
                 found: shortened(value.unwrap_or_default()),
-                right: V::right(),
+                expected: V::expected(),
             }),
-            None => absent().ok_or_else(|| SpecError::Missing { kind: self.kind, field, right: V::right() }),
+            None => absent().ok_or_else(|| SpecError::Missing { kind: self.kind, field, expected: V::expected() }),
         }
     }
 }
@@ -268,7 +268,7 @@ pub(crate) trait Value: Sized {
     /// The value of a text; `None` in place of the text where the field is a word alone.
     fn read(text: Option<&str>) -> Option<Self>;
     /// What may stand there.
-    fn right() -> String;
+    fn expected() -> String;
     /// The value where the field is left out.
     fn absent() -> Option<Self> {
         None
@@ -286,7 +286,7 @@ impl Value for u32 {
         text?.parse().ok()
     }
 
-    fn right() -> String {
+    fn expected() -> String {
         "NUMBER".into()
     }
 }
@@ -303,7 +303,7 @@ impl Value for bool {
         text.is_none().then_some(true)
     }
 
-    fn right() -> String {
+    fn expected() -> String {
         "the word alone, or nothing".into()
     }
 
@@ -330,7 +330,7 @@ impl Value for Bits {
         }
     }
 
-    fn right() -> String {
+    fn expected() -> String {
         "FLOAT (or its bits, 0x3f800000)".into()
     }
 }
@@ -346,8 +346,8 @@ impl Value for Option<Bits> {
         Bits::read(text).map(Some)
     }
 
-    fn right() -> String {
-        Bits::right()
+    fn expected() -> String {
+        Bits::expected()
     }
 
     fn absent() -> Option<Option<Bits>> {
@@ -366,7 +366,7 @@ impl Value for Format {
         Format::from_name(text?)
     }
 
-    fn right() -> String {
+    fn expected() -> String {
         let names: Vec<_> = FORMATS.iter().map(|row| row.name).collect();
         names.join("|")
     }
@@ -398,7 +398,7 @@ macro_rules! words {
                 match text? { $($word => Some($type::$variant),)* _ => None }
             }
 
-            fn right() -> String {
+            fn expected() -> String {
                 [$($word),*].join("|")
             }
         }
@@ -442,7 +442,7 @@ mod tests {
         assert_eq!(error("gather bytes=3 bytes=4"), "field bytes stands there twice");
         assert_eq!(error("gather bytes=-1"), "bytes is \"-1\"; right would be NUMBER");
         assert_eq!(error("map n=3 function=relu"), "function is \"relu\"; right would be add|mul|silu");
-        assert_eq!(error("quantise n=3"), format!("quantise needs out={}", Format::right()));
+        assert_eq!(error("quantise n=3"), format!("quantise needs out={}", Format::expected()));
         assert!(error("linear format=q4_k k=1 tile=1 n=1 bias=no shape=gemv").contains("the word alone, or nothing"));
         assert!(error(&format!("map function={} n=1", "x".repeat(1000))).len() < 120);
     }

@@ -158,7 +158,7 @@ fn damage_anywhere_in_a_block_is_noticed() {
         let named = |error: &BlockError| {
             assert_eq!((&error.path, error.block.layer, error.block.expert), (&path, 0, expert as u32));
             assert!(what.is_empty() || error.what == what, "{error}");
-            assert_ne!(error.found, error.right);
+            assert_ne!(error.found, error.expected);
         };
         match resident(bytes, &options(0)) {
             Err(LoadError::Block(error)) => named(&error),

@@ -222,34 +222,34 @@ pub enum BundleError {
         path: PathBuf,
     },
     /// A file with another length than the index says.
-    #[error("{}: has {found} bytes; the index says {right}", path.display())]
+    #[error("{}: has {found} bytes; the index says {expected}", path.display())]
     Length {
         /// The file.
         path: PathBuf,
         /// What it has.
         found: u64,
         /// What it should have.
-        right: u64,
+        expected: u64,
     },
     /// A file with other bytes than it was written with.
-    #[error("{}: CRC-32 is {found}; the index says {right}: the file is damaged", path.display())]
+    #[error("{}: CRC-32 is {found}; the index says {expected}: the file is damaged", path.display())]
     Checksum {
         /// The file.
         path: PathBuf,
         /// Of its bytes.
         found: String,
         /// What the index says.
-        right: String,
+        expected: String,
     },
     /// A value of the index that makes no sense.
-    #[error("index: {what} is {found}; right would be {right}")]
+    #[error("index: {what} is {found}; right would be {expected}")]
     Value {
         /// Which.
         what: String,
         /// Its value.
         found: String,
         /// What would be right.
-        right: String,
+        expected: String,
     },
     /// This machine cannot run the code.
     #[error("the code can't run here: this machine lacks {missing}")]

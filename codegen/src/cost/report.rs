@@ -143,12 +143,12 @@ fn describe(instruction: &Instruction) -> Unknown {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WholeError {
     /// Wrong number of dims.
-    #[error("{found} dims; the kernel has {}: {}", right.len(), right.join(", "))]
+    #[error("{found} dims; the kernel has {}: {}", expected.len(), expected.join(", "))]
     Count {
         /// Found.
         found: usize,
         /// Names of the kernel's.
-        right: Vec<String>,
+        expected: Vec<String>,
     },
     /// A dim outside its range.
     #[error("dim %{name} is {value}; it must be in {lo}..={hi}")]
@@ -220,8 +220,8 @@ impl Report {
     /// Where the dims are not the kernel's, or a loop's trip count is not known.
     pub fn whole(&self, dims: &[i64]) -> Result<Whole, WholeError> {
         if dims.len() != self.dims.len() {
-            let right = self.dims.iter().map(|(name, ..)| format!("%{name}")).collect();
-            return Err(WholeError::Count { found: dims.len(), right });
+            let expected = self.dims.iter().map(|(name, ..)| format!("%{name}")).collect();
+            return Err(WholeError::Count { found: dims.len(), expected });
         }
         for ((name, lo, hi), &value) in self.dims.iter().zip(dims) {
             if !(*lo..=*hi).contains(&value) {

@@ -281,7 +281,7 @@ fn a_whole_kernel_is_its_loops_times_their_trips() {
     // No iteration at all: what is left is outside.
     assert_eq!(report.whole(&[0]).unwrap().cycles, report.outside.cycles);
 
-    assert_eq!(report.whole(&[]), Err(WholeError::Count { found: 0, right: vec!["%n".into()] }));
+    assert_eq!(report.whole(&[]), Err(WholeError::Count { found: 0, expected: vec!["%n".into()] }));
     let outside = WholeError::Dim { name: "n".into(), value: 101, lo: 0, hi: 100 };
     assert_eq!(report.whole(&[101]), Err(outside));
     let strange = analyse(&[Part::Loop(9, vec![Part::Code(fmas(1))])], "haswell");

@@ -106,11 +106,11 @@ fn the_simulator_keeps_watch_over_its_own_layout() {
     let consumers = &mut machine.layout.units[0].outlets[0].consumers;
     consumers.push(consumers[0]);
     let error = timed(&machine, 0, 1).unwrap_err();
-    assert!(matches!(&error, SimulateError::SentTwice { found: 64, right: 32, row: 0, .. }), "{error}");
+    assert!(matches!(&error, SimulateError::SentTwice { found: 64, expected: 32, row: 0, .. }), "{error}");
     let mut machine = Machine::new(chain("tiny", &[(1, 0), (3, 0)])).unwrap();
     machine.layout.units[1].outlets[0].slice.bytes = 16;
     let error = timed(&machine, 0, 1).unwrap_err();
-    assert!(matches!(&error, SimulateError::Logits { output: 0, found: 16, right: 32 }), "{error}");
+    assert!(matches!(&error, SimulateError::Logits { output: 0, found: 16, expected: 32 }), "{error}");
 }
 
 #[test]

@@ -28,15 +28,15 @@ impl Pass<'_, '_> {
         let count = self.count(unit, instance, firing);
         let found = u64::from(self.arrivals[count]) + u64::from(bytes);
         let position = self.position + self.row(unit, instance, firing).token;
-        let right = self.needs(unit, position);
-        if found > right {
+        let expected = self.needs(unit, position);
+        if found > expected {
             let (expert, column, part) = unit.place(instance);
             let number = self.machine.layout.program[instance as usize] as usize;
             let program = program_name(&self.machine.descriptor, number);
-            return Err(SimulateError::SentTwice { program, column, expert, part, row: firing, found, right });
+            return Err(SimulateError::SentTwice { program, column, expert, part, row: firing, found, expected });
         }
         self.arrivals[count] = found as u32;
-        if found == right { self.start(instance, now, cause) } else { Ok(()) }
+        if found == expected { self.start(instance, now, cause) } else { Ok(()) }
     }
 
     /// Begins an instance's next firing, if nothing is missing.

@@ -73,7 +73,7 @@ pub enum SimulateError {
     },
     /// An instance that got more bytes of a row than its slices have.
     #[error(
-        "{program}, column {column}, expert {expert}, part {part} received {found} bytes of row {row}; its slices have {right}"
+        "{program}, column {column}, expert {expert}, part {part} received {found} bytes of row {row}; its slices have {expected}"
     )]
     SentTwice {
         /// The program.
@@ -89,7 +89,7 @@ pub enum SimulateError {
         /// Bytes that came.
         found: u64,
         /// Bytes of its slices.
-        right: u64,
+        expected: u64,
     },
     /// A routing that names what is no expert.
     #[error("routing {routing} names expert {found} for token {token}; there are {experts}")]
@@ -104,14 +104,14 @@ pub enum SimulateError {
         experts: u32,
     },
     /// Logits that did not all come to the host.
-    #[error("the host received {found} bytes of the logits of output {output}; there are {right}")]
+    #[error("the host received {found} bytes of the logits of output {output}; there are {expected}")]
     Logits {
         /// Which wanted output.
         output: usize,
         /// Bytes that came.
         found: u64,
         /// Bytes that there are.
-        right: u64,
+        expected: u64,
     },
     /// A step that takes too long to be counted.
     #[error(

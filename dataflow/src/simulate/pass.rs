@@ -260,12 +260,12 @@ impl<'a, 'w> Pass<'a, 'w> {
     /// The host's copy of the logits.
     fn logits(&mut self) -> Result<Vec<Vec<f32>>, SimulateError> {
         let d = &self.machine.descriptor;
-        let right = d.tensors[d.logits as usize].row_bytes;
+        let expected = d.tensors[d.logits as usize].row_bytes;
         let host = std::mem::take(&mut self.host[d.logits as usize]);
         for output in 0..self.wanted.len() {
             let found = host.came.get(output).copied().unwrap_or(0);
-            if found != right {
-                return Err(SimulateError::Logits { output, found, right });
+            if found != expected {
+                return Err(SimulateError::Logits { output, found, expected });
             }
         }
         if self.data.is_none() {

@@ -210,7 +210,7 @@ fn a_byte_too_much_is_named() {
     fits.grid.pe.sram_bytes -= 1;
     let error = Machine::new(fits).unwrap_err();
     let CheckError::Memory(memory) = &error else { panic!("{error}") };
-    assert_eq!((memory.x, memory.y, memory.found, memory.right), (1, 0, held, held - 1));
+    assert_eq!((memory.x, memory.y, memory.found, memory.available), (1, 0, held, held - 1));
     assert!(
         error.to_string().contains("128 for instance 0 of program 0 (copy 0) (0 weights, 64 received, 64 sent"),
         "{error}"

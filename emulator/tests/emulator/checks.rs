@@ -105,9 +105,9 @@ fn code_without_bugs_runs() {
 fn a_load_one_byte_too_far_is_named() {
     for displacement in [33, -1] {
         let fault = run(&[load(LOAD, YMM0, at(RAX, displacement)), clean()]).unwrap_err();
-        let right =
+        let expected =
             FaultKind::OutOfBounds { buffer: "x".into(), offset: displacement, bytes: 32, size: 64, write: false };
-        assert_eq!(fault.kind, right);
+        assert_eq!(fault.kind, expected);
         assert!(fault.instruction.starts_with("vmovups ymm0,[rax"), "{fault}");
         assert_eq!(fault.offset, Some(8));
     }

@@ -28,10 +28,10 @@ pub enum InterpretError {
     #[error(transparent)]
     Malformed(#[from] VerifyError),
     /// Another number of dims than the kernel has.
-    #[error("kernel takes {right} dims, found {found}")]
+    #[error("kernel takes {expected} dims, found {found}")]
     DimCount {
         /// What the kernel has.
-        right: usize,
+        expected: usize,
         /// What was given.
         found: usize,
     },
@@ -48,20 +48,20 @@ pub enum InterpretError {
         found: i64,
     },
     /// Another number of buffers than the kernel has.
-    #[error("kernel takes {right} buffers, found {found}")]
+    #[error("kernel takes {expected} buffers, found {found}")]
     BufferCount {
         /// What the kernel has.
-        right: usize,
+        expected: usize,
         /// What was given.
         found: usize,
     },
     /// A buffer that is smaller than the kernel says.
-    #[error("buffer %{name} must have {right} bytes, found {found}")]
+    #[error("buffer %{name} must have {expected} bytes, found {found}")]
     BufferSize {
         /// The buffer.
         name: String,
         /// Bytes that the kernel says it has.
-        right: i64,
+        expected: i64,
         /// Bytes that were given.
         found: usize,
     },
@@ -158,7 +158,7 @@ impl BufferKind {
 pub fn run(kernel: &Kernel, dims: &[i64], buffers: &mut [Vec<u8>]) -> Result<(), InterpretError> {
     verify::structure(kernel)?;
     if dims.len() != kernel.dims.len() {
-        return Err(InterpretError::DimCount { right: kernel.dims.len(), found: dims.len() });
+        return Err(InterpretError::DimCount { expected: kernel.dims.len(), found: dims.len() });
     }
     for (dim, &found) in kernel.dims.iter().zip(dims) {
         if !(dim.lo..=dim.hi).contains(&found) {
@@ -166,7 +166,7 @@ pub fn run(kernel: &Kernel, dims: &[i64], buffers: &mut [Vec<u8>]) -> Result<(),
         }
     }
     if buffers.len() != kernel.buffers.len() {
-        return Err(InterpretError::BufferCount { right: kernel.buffers.len(), found: buffers.len() });
+        return Err(InterpretError::BufferCount { expected: kernel.buffers.len(), found: buffers.len() });
     }
     let mut machine = Machine {
         kernel,
@@ -183,7 +183,7 @@ pub fn run(kernel: &Kernel, dims: &[i64], buffers: &mut [Vec<u8>]) -> Result<(),
         let size = machine.affine(&buffer.size)?.max(0);
         let found = machine.buffers[i].len();
         if (found as u64) < size as u64 {
-            return Err(InterpretError::BufferSize { name: buffer.name.clone(), right: size, found });
+            return Err(InterpretError::BufferSize { name: buffer.name.clone(), expected: size, found });
         }
         machine.sizes.push(size);
         let below = match &buffer.kind {

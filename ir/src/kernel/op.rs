@@ -222,11 +222,11 @@ fn tile(ty: Type) -> Result<(), String> {
 }
 
 fn stride(found: i64, least: u32) -> Result<(), String> {
-    let right = i64::from(least)..=MAX_STRIDE;
-    if right.contains(&found) {
+    let expected = i64::from(least)..=MAX_STRIDE;
+    if expected.contains(&found) {
         return Ok(());
     }
-    Err(format!("{} to {MAX_STRIDE} bytes from one row to the next, found {found}", right.start()))
+    Err(format!("{} to {MAX_STRIDE} bytes from one row to the next, found {found}", expected.start()))
 }
 
 /// `acc` of M x N, `a` of M rows and `b` of N columns, of which 4 bytes go into one element of `acc`.
@@ -241,8 +241,8 @@ fn tile_dot(o: &[Type], r: Type, sum: Elem, of: Elem) -> Result<(), String> {
     equal(o[2], Type::tile(of, o[2].rows, r.lanes.saturating_mul(group)))
 }
 
-fn equal(found: Type, right: Type) -> Result<(), String> {
-    if found == right { Ok(()) } else { Err(format!("{right}, found {found}")) }
+fn equal(found: Type, expected: Type) -> Result<(), String> {
+    if found == expected { Ok(()) } else { Err(format!("{expected}, found {found}")) }
 }
 
 fn elem_in(ty: Type, elems: &[Elem]) -> Result<(), String> {

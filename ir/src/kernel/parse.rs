@@ -246,9 +246,9 @@ impl<'a> Parser<'a> {
         }
         let position = self.lexer.position;
         let mnemonic = self.word("an op, `load_index` or `for`")?;
-        let count = |right: &str| {
+        let count = |expected: &str| {
             let found = format!("{} before `=`", results.len());
-            position.error(ParseProblem::Expected { expected: right.to_string(), found })
+            position.error(ParseProblem::Expected { expected: expected.to_string(), found })
         };
         match mnemonic {
             "for" => self.counted_loop(&results, depth, position),
@@ -266,8 +266,8 @@ impl<'a> Parser<'a> {
                 };
                 let has_result = op.row().memory.has_result();
                 if results.len() != usize::from(has_result) {
-                    let right = format!("no value before `{mnemonic}`");
-                    return Err(count(if has_result { "one value before `=`" } else { &right }));
+                    let expected = format!("no value before `{mnemonic}`");
+                    return Err(count(if has_result { "one value before `=`" } else { &expected }));
                 }
                 let mut inst = self.instruction(op)?;
                 for (at, name) in results {

@@ -74,14 +74,14 @@ pub struct VerifyError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// More than any kernel needs.
-    #[error("{found} {what}, at most {right} are allowed")]
+    #[error("{found} {what}, at most {max} are allowed")]
     TooMany {
         /// `dims`, `values`, `nested loops`…
         what: &'static str,
         /// How many.
         found: usize,
         /// The limit.
-        right: usize,
+        max: usize,
     },
     /// A name that is none.
     #[error("name {name:?} must be a letter or `_`, then at most {MAX_NAME} letters, digits, `_` and `.`")]
@@ -104,14 +104,14 @@ pub enum Problem {
         hi: i64,
     },
     /// An id that the kernel has not.
-    #[error("{what} {found} does not exist, the kernel has {right}")]
+    #[error("{what} {found} does not exist, the kernel has {count}")]
     Id {
         /// `value`, `variable`, `dim`, `buffer`.
         what: &'static str,
         /// The id.
         found: u32,
         /// How many there are.
-        right: usize,
+        count: usize,
     },
     /// A type that kernels may not use.
     #[error(
@@ -127,18 +127,18 @@ pub enum Problem {
         ty: Type,
     },
     /// A statement that does not fit its op's row of the op table.
-    #[error("must have {right}, found {found}")]
+    #[error("must have {expected}, found {found}")]
     Shape {
         /// What would be right.
-        right: String,
+        expected: String,
         /// What was found.
         found: String,
     },
     /// Types against the op's type rule.
-    #[error("must be {right}")]
+    #[error("must be {expected}")]
     Types {
         /// What would be right, and what was found.
-        right: String,
+        expected: String,
     },
     /// A carried value whose four types are not the same.
     #[error(
@@ -182,14 +182,14 @@ pub enum Problem {
         what: &'static str,
     },
     /// A number in an affine expression beyond its limit.
-    #[error("{what} {found} must be in -{right}..={right}")]
+    #[error("{what} {found} must be in -{max}..={max}")]
     Coefficient {
         /// `coefficient` or `constant`.
         what: &'static str,
         /// The number.
         found: i64,
         /// Largest magnitude.
-        right: i64,
+        max: i64,
     },
     /// An affine expression that could overflow.
     #[error("affine expression reaches {reach}, must stay below 2^{}", bounds::REACH_BITS)]
@@ -206,14 +206,14 @@ pub enum Problem {
         least: i128,
     },
     /// An access against the kind of its buffer.
-    #[error("buffer %{buffer} is `{kind}`, must be {right}")]
+    #[error("buffer %{buffer} is `{kind}`, must be {expected}")]
     Forbidden {
         /// The buffer.
         buffer: String,
         /// Keyword of its kind.
         kind: &'static str,
         /// Kinds that would be right.
-        right: &'static str,
+        expected: &'static str,
     },
     /// An access that may begin before its buffer.
     #[error("offset in buffer %{buffer} is {least} at its least, must be 0 or more")]
@@ -289,9 +289,9 @@ fn limits(kernel: &Kernel) -> Result<(), Problem> {
         ("values", kernel.values.len(), MAX_ITEMS),
         ("variables", kernel.vars.len(), MAX_ITEMS),
     ];
-    for (what, found, right) in counts {
-        if found > right {
-            return Err(Problem::TooMany { what, found, right });
+    for (what, found, max) in counts {
+        if found > max {
+            return Err(Problem::TooMany { what, found, max });
         }
     }
     match kernel.values.iter().position(|ty| !ty.is_valid()) {
@@ -346,7 +346,7 @@ impl Checker<'_> {
             let at = |problem| VerifyError { site: site.clone(), problem };
             self.statements += 1;
             if self.statements > MAX_ITEMS {
-                let problem = Problem::TooMany { what: "statements", found: self.statements, right: MAX_ITEMS };
+                let problem = Problem::TooMany { what: "statements", found: self.statements, max: MAX_ITEMS };
                 return Err(at(problem));
             }
             match statement {
@@ -378,7 +378,7 @@ impl Checker<'_> {
 
     fn enter(&mut self, f: &For, depth: usize) -> Result<(), Problem> {
         if depth >= MAX_DEPTH {
-            return Err(Problem::TooMany { what: "nested loops", found: depth + 1, right: MAX_DEPTH });
+            return Err(Problem::TooMany { what: "nested loops", found: depth + 1, max: MAX_DEPTH });
         }
         self.affine_over_dims(&f.trip, "trip")?;
         f.carries.iter().try_for_each(|carry| self.used(carry.init))?;
@@ -402,7 +402,7 @@ impl Checker<'_> {
 
     fn inst(&mut self, inst: &Inst) -> Result<(), Problem> {
         let row = inst.op.row();
-        let shape = |right: String, found: String| Err(Problem::Shape { right, found });
+        let shape = |expected: String, found: String| Err(Problem::Shape { expected, found });
         if !inst.ty.is_valid() {
             let value = inst.result.map_or(u32::MAX, |result| result.0);
             return Err(Problem::InvalidType { value, ty: inst.ty });
@@ -416,14 +416,15 @@ impl Checker<'_> {
         for (ty, &operand) in operands.iter_mut().zip(&inst.operands) {
             *ty = self.kernel.ty(operand);
         }
-        (row.rule)(&operands[..row.operands.min(3)], inst.ty, immediate).map_err(|right| Problem::Types { right })?;
+        (row.rule)(&operands[..row.operands.min(3)], inst.ty, immediate)
+            .map_err(|expected| Problem::Types { expected })?;
         let (address, index, result) = match row.memory {
             Memory::None => (false, false, true),
             Memory::Load | Memory::LoadElement | Memory::LoadRows => (true, false, true),
             Memory::Store | Memory::StoreRows | Memory::Hint => (true, false, false),
             Memory::Index => (false, true, true),
         };
-        let yes_no = |right: bool, what: &str| format!("{} {what}", if right { "an" } else { "no" });
+        let yes_no = |needed: bool, what: &str| format!("{} {what}", if needed { "an" } else { "no" });
         if inst.address.is_some() != address {
             return shape(yes_no(address, "address"), yes_no(!address, "address"));
         }
@@ -452,7 +453,7 @@ impl Checker<'_> {
     fn immediate(&self, inst: &Inst) -> Result<i64, Problem> {
         let ty = inst.ty;
         let bits = 8 * ty.elem.bytes();
-        let right = match (inst.op.row().imm, &inst.imm) {
+        let expected = match (inst.op.row().imm, &inst.imm) {
             (ImmKind::None, Imm::None) => return Ok(0),
             (ImmKind::Int, Imm::Int(value)) => return Ok(*value),
             (ImmKind::Bytes, Imm::Bytes(bytes)) if bytes.len() == ty.bytes() as usize => return Ok(0),
@@ -475,13 +476,13 @@ impl Checker<'_> {
             Imm::Float(value) => format!("the float {value:?}"),
             Imm::Bytes(bytes) => format!("{} bytes", bytes.len()),
         };
-        Err(Problem::Shape { right, found })
+        Err(Problem::Shape { expected, found })
     }
 
     fn address(&self, address: &Address) -> Result<(), Problem> {
-        let (found, right) = (address.buffer.0, self.kernel.buffers.len());
-        if address.buffer.index() >= right {
-            return Err(Problem::Id { what: "buffer", found, right });
+        let (found, count) = (address.buffer.0, self.kernel.buffers.len());
+        if address.buffer.index() >= count {
+            return Err(Problem::Id { what: "buffer", found, count });
         }
         self.affine(&address.offset)
     }
@@ -496,15 +497,15 @@ impl Checker<'_> {
     fn affine(&self, affine: &Affine) -> Result<(), Problem> {
         let found = affine.terms.len();
         if found > MAX_TERMS {
-            return Err(Problem::TooMany { what: "terms", found, right: MAX_TERMS });
+            return Err(Problem::TooMany { what: "terms", found, max: MAX_TERMS });
         }
         let sorted = affine.terms.is_sorted_by(|(a, _), (b, _)| a < b);
         if !sorted || affine.terms.iter().any(|(_, c)| *c == 0) {
             return Err(Problem::NotNormal);
         }
-        let limit = |what, found: i64, right: i64| match found.unsigned_abs() <= right as u64 {
+        let limit = |what, found: i64, max: i64| match found.unsigned_abs() <= max as u64 {
             true => Ok(()),
-            false => Err(Problem::Coefficient { what, found, right }),
+            false => Err(Problem::Coefficient { what, found, max }),
         };
         limit("constant", affine.constant, Affine::MAX_CONSTANT)?;
         for &(atom, c) in &affine.terms {
@@ -512,7 +513,7 @@ impl Checker<'_> {
             match atom {
                 Atom::Dim(dim) if dim.index() < self.kernel.dims.len() => {}
                 Atom::Dim(dim) => {
-                    return Err(Problem::Id { what: "dim", found: dim.0, right: self.kernel.dims.len() });
+                    return Err(Problem::Id { what: "dim", found: dim.0, count: self.kernel.dims.len() });
                 }
                 Atom::Var(var) => {
                     self.var_exists(var)?;
@@ -527,13 +528,13 @@ impl Checker<'_> {
     }
 
     fn value_exists(&self, value: ValueId) -> Result<(), Problem> {
-        let right = self.values.len();
-        if value.index() < right { Ok(()) } else { Err(Problem::Id { what: "value", found: value.0, right }) }
+        let count = self.values.len();
+        if value.index() < count { Ok(()) } else { Err(Problem::Id { what: "value", found: value.0, count }) }
     }
 
     fn var_exists(&self, var: VarId) -> Result<(), Problem> {
-        let right = self.vars.len();
-        if var.index() < right { Ok(()) } else { Err(Problem::Id { what: "variable", found: var.0, right }) }
+        let count = self.vars.len();
+        if var.index() < count { Ok(()) } else { Err(Problem::Id { what: "variable", found: var.0, count }) }
     }
 
     fn used(&self, value: ValueId) -> Result<(), Problem> {

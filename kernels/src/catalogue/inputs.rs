@@ -22,12 +22,12 @@ pub const MOST_BYTES: u64 = 2 << 30;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InputError {
     /// Another number of dims than the kernel has.
-    #[error("{found} dims; the kernel has {right}")]
+    #[error("{found} dims; the kernel has {expected}")]
     Count {
         /// How many were given.
         found: usize,
         /// How many it has.
-        right: usize,
+        expected: usize,
     },
     /// A dim outside its range.
     #[error("dim %{name} is {value}; it must be in {lo}..={hi}")]
@@ -99,7 +99,7 @@ pub fn evaluate(size: &Affine, dims: &[i64]) -> Option<i64> {
 /// When the dims are not the kernel's, or the buffers are larger than [`MOST_BYTES`] together.
 pub fn sizes(kernel: &Kernel, dims: &[i64]) -> Result<Vec<usize>, InputError> {
     if kernel.dims.len() != dims.len() {
-        return Err(InputError::Count { found: dims.len(), right: kernel.dims.len() });
+        return Err(InputError::Count { found: dims.len(), expected: kernel.dims.len() });
     }
     for (dim, &value) in kernel.dims.iter().zip(dims) {
         if !(dim.lo..=dim.hi).contains(&value) {
@@ -273,7 +273,7 @@ mod tests {
 }";
         let kernel = ixc_ir::kernel::parse::parse(text).unwrap();
         let error = |dims: &[i64]| fill(&kernel, None, dims, 0).unwrap_err();
-        assert_eq!(error(&[]), InputError::Count { found: 0, right: 1 });
+        assert_eq!(error(&[]), InputError::Count { found: 0, expected: 1 });
         assert_eq!(error(&[-1]), InputError::Dim { name: "n".into(), value: -1, lo: 0, hi: 1 << 31 });
         assert_eq!(error(&[1 << 31]), InputError::TooLarge { most: MOST_BYTES });
         assert_eq!(error(&[0]), InputError::NoIndex { name: "ids".into(), below: 0 });

@@ -152,15 +152,15 @@ fn checked(
     let x_row = quantise::row_bytes(name, x, k)?;
     check(name, "tile", u64::from(tile), tile > 0, "at least 1")?;
     if shape == Shape::Tiles {
-        let right = "packed, with activations for tiles";
-        check(name, "format of the weight", format as u64, tiles::takes(format, x), right)?;
+        let expected = "packed, with activations for tiles";
+        check(name, "format of the weight", format as u64, tiles::takes(format, x), expected)?;
         check(name, "tile", u64::from(tile), tile.is_multiple_of(32), "a multiple of 32")?;
         check(name, "dot product length", u64::from(k), k.is_multiple_of(32), "a multiple of 32")?;
     } else {
         // Of no whole strip there is one: code for both would be twice as much.
         let whole = tile.is_multiple_of(STRIP as u32) || format.rows() == 1 && tile < STRIP as u32;
-        let right = if format.rows() == 1 { "a multiple of 16, or less" } else { "a multiple of 16" };
-        check(name, "tile", u64::from(tile), whole, right)?;
+        let expected = if format.rows() == 1 { "a multiple of 16, or less" } else { "a multiple of 16" };
+        check(name, "tile", u64::from(tile), whole, expected)?;
         let ok = [STRIP, STRIP / 2].contains(&usize::from(lanes));
         check(name, "lanes of the target", u64::from(lanes), ok, "8 or 16")?;
     }

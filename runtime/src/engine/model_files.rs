@@ -69,7 +69,7 @@ pub(crate) fn open_files(plan: &Plan<Kernel>, folder: &Path, options: &Options) 
 /// Makes sure that a built-in file is the one that the plan was made from.
 fn open_built_in(built_in: BuiltIn, source: &SourceFile) -> Result<Mapped, LoadError> {
     let path = PathBuf::from(built_in.path);
-    let other = |what, found, right| LoadError::OtherModel { path: path.clone(), what, found, right };
+    let other = |what, found, expected| LoadError::OtherModel { path: path.clone(), what, found, expected };
     let bytes = built_in.bytes.len() as u64;
     if bytes != source.bytes {
         return Err(other("its length", bytes, source.bytes));
@@ -104,7 +104,7 @@ fn open(folder: &Path, source: &SourceFile) -> Result<Mapped, LoadError> {
 /// Opens a file and compares its length and the checksum of its header with those of the plan's.
 fn check(path: &Path, source: &SourceFile) -> Result<(File, Identity), LoadError> {
     let error = |source| LoadError::ModelFile { path: path.to_owned(), source };
-    let other = |what, found, right| LoadError::OtherModel { path: path.to_owned(), what, found, right };
+    let other = |what, found, expected| LoadError::OtherModel { path: path.to_owned(), what, found, expected };
     let mut file = open_regular(path).map_err(error)?;
     let metadata = file.metadata().map_err(error)?;
     let bytes = metadata.len();

@@ -71,14 +71,14 @@ impl Settings {
 
 /// A setting outside its range.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("{setting} is {found}, must be {right}")]
+#[error("{setting} is {found}, must be {expected}")]
 pub struct SettingsError {
     /// The setting's name.
     pub setting: &'static str,
     /// Its value.
     pub found: f64,
     /// Its range.
-    pub right: &'static str,
+    pub expected: &'static str,
 }
 
 /// Why no token was drawn.
@@ -182,8 +182,8 @@ impl Sampler {
     /// # Errors
     /// When a setting is outside its range.
     pub fn new(settings: Settings) -> Result<Sampler, SettingsError> {
-        let check = |setting, found: f32, ok: bool, right| {
-            if ok { Ok(()) } else { Err(SettingsError { setting, found: f64::from(found), right }) }
+        let check = |setting, found: f32, ok: bool, expected| {
+            if ok { Ok(()) } else { Err(SettingsError { setting, found: f64::from(found), expected }) }
         };
         let Settings { temperature, top_p, min_p, repeat_penalty, repeat_window, .. } = settings;
         check("temperature", temperature, (0.0..=1000.0).contains(&temperature), "in 0..=1000")?;
@@ -193,7 +193,7 @@ impl Sampler {
         check("repeat penalty", repeat_penalty, penalty, "in 0.01..=100")?;
         if repeat_window > MAX_REPEAT_WINDOW {
             let found = f64::from(repeat_window);
-            return Err(SettingsError { setting: "repeat window", found, right: "at most 1048576" });
+            return Err(SettingsError { setting: "repeat window", found, expected: "at most 1048576" });
         }
         Ok(Sampler {
             random: Random::new(settings.seed),

@@ -72,12 +72,12 @@ pub enum StepError {
         context: u32,
     },
     /// Another length than the vocabulary's.
-    #[error("{found} logits or probabilities; the vocabulary has {right}")]
+    #[error("{found} logits or probabilities; the vocabulary has {expected}")]
     Vocabulary {
         /// How many.
         found: usize,
         /// How many there must be.
-        right: u32,
+        expected: u32,
     },
     /// The plan is wrong, or there is a bug.
     #[error("{lead}{0}", lead = lead(.0))]
@@ -395,10 +395,10 @@ impl Softmax for Engine {
         inverse_temperature: f32,
         probabilities: &mut [f32],
     ) -> Result<(), StepError> {
-        let right = self.loaded.program.vocabulary;
+        let expected = self.loaded.program.vocabulary;
         for found in [logits.len(), probabilities.len()] {
-            if found != right as usize {
-                return Err(StepError::Vocabulary { found, right });
+            if found != expected as usize {
+                return Err(StepError::Vocabulary { found, expected });
             }
         }
         let kernel = self.loaded.program.softmax.0 as usize;

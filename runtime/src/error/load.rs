@@ -79,7 +79,7 @@ pub enum LoadError {
     },
     /// A model file is not the one that the plan was made from.
     #[error(
-        "model file {}: {what} is {found}, the plan was made from a file where it is {right}; this needs the file that the plan was made from, or the model to be compiled again",
+        "model file {}: {what} is {found}, the plan was made from a file where it is {expected}; this needs the file that the plan was made from, or the model to be compiled again",
         path.display()
     )]
     OtherModel {
@@ -90,7 +90,7 @@ pub enum LoadError {
         /// What it is.
         found: u64,
         /// What it was.
-        right: u64,
+        expected: u64,
     },
     /// The context asked for.
     #[error("a context of {found} is not possible; this model takes 1 to {most}")]
@@ -111,7 +111,7 @@ pub enum LoadError {
     Memory(#[from] MemoryError),
     /// A weight in the plan's own file has another checksum than when it was written.
     #[error(
-        "{}: weight {name:?} has checksum {found:08x} where {right:08x} was written: the file is damaged, compile the model again",
+        "{}: weight {name:?} has checksum {found:08x} where {expected:08x} was written: the file is damaged, compile the model again",
         path.display()
     )]
     DamagedWeight {
@@ -122,7 +122,7 @@ pub enum LoadError {
         /// Of its bytes.
         found: u32,
         /// As written.
-        right: u32,
+        expected: u32,
     },
     /// A block of experts in the plan's own file is not what was written.
     #[error(transparent)]

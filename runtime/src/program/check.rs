@@ -34,20 +34,20 @@ pub(super) fn weight(plan: &Plan<Kernel>, weight: &PlanWeight) -> Result<(), Pro
             return Err(Problem::Stored {
                 format,
                 stored,
-                right: "both must be the same, or one packed from the other",
+                expected: "both must be the same, or one packed from the other",
             });
         }
         if !matches!(weight.file, WeightFile::Source(_)) {
             return Err(Problem::Stored {
                 format,
                 stored,
-                right: "the plan's own weights must be as kernels read them",
+                expected: "the plan's own weights must be as kernels read them",
             });
         }
     }
-    let right = weight.bytes_in(stored);
-    if right != Some(weight.bytes) {
-        return Err(Problem::WeightBytes { found: weight.bytes, right: right.unwrap_or(0) });
+    let expected = weight.bytes_in(stored);
+    if expected != Some(weight.bytes) {
+        return Err(Problem::WeightBytes { found: weight.bytes, expected: expected.unwrap_or(0) });
     }
     if weight.bytes_in(format).is_none() {
         return Err(Problem::Blocks { shape: weight.shape.clone(), format });
@@ -88,19 +88,19 @@ fn check_rows(rows: RowCount) -> Result<(), Problem> {
 pub(super) fn state(state: &State) -> Result<(), Problem> {
     let row = state.kind.row();
     if state.fields.len() != row.fields.len() {
-        return Err(Problem::Count { what: "fields", found: state.fields.len(), right: row.fields.len() });
+        return Err(Problem::Count { what: "fields", found: state.fields.len(), expected: row.fields.len() });
     }
     let fits = |(field, row): (&StateField, &FieldRow)| (field.format, field.positions) == (row.format, row.positions);
     if !state.fields.iter().zip(row.fields).all(fits) {
         return Err(Problem::Shape {
-            right: "a state with fields of the formats and with the positions that its kind has",
+            expected: "a state with fields of the formats and with the positions that its kind has",
         });
     }
     if !row.rollbacks.contains(&state.rollback) {
-        return Err(Problem::Shape { right: "a state that goes back as its kind can" });
+        return Err(Problem::Shape { expected: "a state that goes back as its kind can" });
     }
     match state.window {
-        Some(_) if !row.windowed => Err(Problem::Shape { right: "a state without a window, as its kind" }),
+        Some(_) if !row.windowed => Err(Problem::Shape { expected: "a state without a window, as its kind" }),
         Some(window) => range("a state's window", window, 1, MAX_CONTEXT),
         None => Ok(()),
     }
@@ -116,7 +116,7 @@ fn sliding(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> {
     let Some(sliding) = states.clone().find(slides) else { return Ok(None) };
     let alone = states.clone().all(|state| state == sliding);
     if !alone || task.rows != RowAxis::Tokens || task.variants.iter().any(|variant| variant.split.is_some()) {
-        return Err(Problem::Shape { right: "for tokens, not in parts, of one state, where that has a window" });
+        return Err(Problem::Shape { expected: "for tokens, not in parts, of one state, where that has a window" });
     }
     Ok(Some(sliding))
 }
@@ -146,7 +146,7 @@ pub(super) fn routings(plan: &Plan<Kernel>) -> Result<Vec<Routing>> {
         routings.push(routing);
     }
     let count =
-        Problem::Count { what: "routings that a step fills", found: routings.len(), right: plan.buckets as usize };
+        Problem::Count { what: "routings that a step fills", found: routings.len(), expected: plan.buckets as usize };
     at(&"plan", if routings.len() == plan.buckets as usize { Ok(()) } else { Err(count) })?;
     Ok(routings)
 }
@@ -156,7 +156,7 @@ fn slots(plan: &Plan<Kernel>, ids: BufferId, first: u32, count: u32) -> Result<I
     let buffer = id("buffer", ids.0, &plan.buffers)?;
     let end = (u64::from(first) + u64::from(count)) * 4;
     if buffer.rows != RowCount::Tokens || !buffer.row_bytes.is_multiple_of(4) || end > buffer.row_bytes {
-        return Err(Problem::Shape { right: "fed from a buffer with one i32 for each slot of a token" });
+        return Err(Problem::Shape { expected: "fed from a buffer with one i32 for each slot of a token" });
     }
     Ok(Ids { buffer: ids, first, stride: buffer.row_bytes / 4 })
 }
@@ -223,7 +223,7 @@ impl Checker<'_> {
         if routing.experts == group.experts {
             Ok(())
         } else {
-            Err(Problem::Shape { right: "by a routing to as many experts as the group has" })
+            Err(Problem::Shape { expected: "by a routing to as many experts as the group has" })
         }
     }
 
@@ -249,7 +249,7 @@ impl Checker<'_> {
             range("row chunk", variant.row_chunk, 1, u64::from(u32::MAX))?;
             let kernel = id("kernel", variant.kernel.0, self.kernels)?;
             if variant.dims.len() != kernel.dims.len() {
-                return Err(Problem::Count { what: "dims", found: variant.dims.len(), right: kernel.dims.len() });
+                return Err(Problem::Count { what: "dims", found: variant.dims.len(), expected: kernel.dims.len() });
             }
             for &rule in &variant.dims {
                 self.rule(rule, task.rows)?;
@@ -265,7 +265,7 @@ impl Checker<'_> {
         for variant in &task.variants {
             let Some(split) = variant.split else { continue };
             if task.rows != RowAxis::Tokens || variant.row_chunk != 1 {
-                return Err(Problem::Shape { right: "in parts for tokens, one at a time" });
+                return Err(Problem::Shape { expected: "in parts for tokens, one at a time" });
             }
             range("parts", split.division.parts, 1, MAX_PARTS)?;
             range("blocks of a part", split.division.blocks, 1, MAX_PARTS)?;
@@ -280,7 +280,7 @@ impl Checker<'_> {
             };
             let Some(part) = part.filter(|part| bytes.is_none_or(|bytes| bytes == *part)) else {
                 return Err(Problem::Shape {
-                    right: "a task whose kernels write parts of one size, whatever the dims",
+                    expected: "a task whose kernels write parts of one size, whatever the dims",
                 });
             };
             bytes = Some(part);
@@ -292,7 +292,7 @@ impl Checker<'_> {
                 };
                 if alone.dims.len() != combine.dims.len() || kinds(alone) != kinds(combine) {
                     return Err(Problem::Shape {
-                        right: "made alone by a kernel with the buffers and dims of the one that combines",
+                        expected: "made alone by a kernel with the buffers and dims of the one that combines",
                     });
                 }
             }
@@ -306,7 +306,7 @@ impl Checker<'_> {
                 }
                 _ => {
                     return Err(Problem::Shape {
-                        right: "combined by a kernel from parts, as many as its dim, to a result",
+                        expected: "combined by a kernel from parts, as many as its dim, to a result",
                     });
                 }
             }
@@ -348,11 +348,11 @@ impl Checker<'_> {
             | DimRule::RowRest(0)
             | DimRule::RowRestGroups { m: 0, .. }
             | DimRule::RowRestGroups { n: 0, .. }
-            | DimRule::RowPartial(0) => Err(Problem::Rule { rule, right: "divides by 0" }),
+            | DimRule::RowPartial(0) => Err(Problem::Rule { rule, expected: "divides by 0" }),
             DimRule::FullBlocks | DimRule::MaskedBlocks | DimRule::FirstBlock | DimRule::Parts
                 if rows != RowAxis::Tokens =>
             {
-                Err(Problem::Rule { rule, right: "needs rows that are tokens" })
+                Err(Problem::Rule { rule, expected: "needs rows that are tokens" })
             }
             DimRule::All(rows) => check_rows(rows),
             DimRule::Rows
@@ -372,7 +372,7 @@ impl Checker<'_> {
         // Variants share their arguments; what one has no use for is scratch.
         let spare = args.get(kernel.buffers.len()..);
         if spare.is_none_or(|spare| spare.iter().any(|arg| arg.source != Source::Scratch)) {
-            return Err(Problem::Count { what: "arguments", found: args.len(), right: kernel.buffers.len() });
+            return Err(Problem::Count { what: "arguments", found: args.len(), expected: kernel.buffers.len() });
         }
         for (i, (buffer, arg)) in kernel.buffers.iter().zip(args).enumerate() {
             feed(buffer, arg)?;
@@ -407,11 +407,11 @@ impl Checker<'_> {
 
     pub(super) fn logits(&self) -> Result<(), Problem> {
         let buffer = id("buffer", self.plan.logits.0, &self.plan.buffers)?;
-        let right = u64::from(self.plan.vocabulary) * 4;
-        if buffer.rows == RowCount::Outputs && buffer.row_bytes == right && buffer.offset.is_multiple_of(4) {
+        let expected = u64::from(self.plan.vocabulary) * 4;
+        if buffer.rows == RowCount::Outputs && buffer.row_bytes == expected && buffer.offset.is_multiple_of(4) {
             Ok(())
         } else {
-            Err(Problem::Shape { right: "an aligned buffer with one f32 of each wanted output for each word" })
+            Err(Problem::Shape { expected: "an aligned buffer with one f32 of each wanted output for each word" })
         }
     }
 
@@ -432,7 +432,7 @@ impl Checker<'_> {
             {
                 Ok(())
             }
-            _ => Err(Problem::Shape { right: "a kernel from logits and inverse temperature to probabilities" }),
+            _ => Err(Problem::Shape { expected: "a kernel from logits and inverse temperature to probabilities" }),
         }
     }
 }
@@ -448,14 +448,14 @@ fn feed(buffer: &Parameter, arg: &Arg) -> Result<(), Problem> {
         Source::Input(_) => ("an input", false),
     };
     let is_scratch = arg.source == Source::Scratch;
-    let (kind, ok, right) = match buffer.access {
+    let (kind, ok, expected) = match buffer.access {
         Access::Read => ("read", !is_scratch, "scratch memory holds anything"),
         Access::Write => ("write", writable, "only the arena and states are written"),
         Access::Scratch => ("scratch", is_scratch, "it must come from scratch memory"),
         Access::Index(_) => ("index", matches!(arg.source, Source::Input(_)), "it must come from an input"),
     };
     if !ok {
-        return Err(Problem::Feed { buffer: buffer.name.clone(), kind, source_name, right });
+        return Err(Problem::Feed { buffer: buffer.name.clone(), kind, source_name, expected });
     }
     let aligned =
         [arg.offset, arg.row_stride, arg.column_stride, arg.expert_stride].iter().all(|n| n.is_multiple_of(4));

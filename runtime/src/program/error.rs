@@ -30,24 +30,24 @@ pub enum Problem {
         most: u64,
     },
     /// An id of something that is not there.
-    #[error("{what} {found} does not exist, the plan has {right}")]
+    #[error("{what} {found} does not exist, the plan has {count}")]
     Id {
         /// What kind of thing.
         what: &'static str,
         /// The id.
         found: u32,
         /// How many there are.
-        right: usize,
+        count: usize,
     },
     /// Another number of things than there must be.
-    #[error("has {found} {what}, must have {right}")]
+    #[error("has {found} {what}, must have {expected}")]
     Count {
         /// What kind of things.
         what: &'static str,
         /// How many.
         found: usize,
         /// How many there must be.
-        right: usize,
+        expected: usize,
     },
     /// Something that ends outside what it lies in.
     #[error("{bytes} bytes at {offset} end outside {what} of {available} bytes")]
@@ -62,22 +62,22 @@ pub enum Problem {
         available: u64,
     },
     /// A weight whose length is not that of its shape.
-    #[error("has {found} bytes; its format and shape take {right}")]
+    #[error("has {found} bytes; its format and shape take {expected}")]
     WeightBytes {
         /// Found.
         found: u64,
-        /// Right; 0 where the shape fits no format.
-        right: u64,
+        /// Expected; 0 where the shape fits no format.
+        expected: u64,
     },
     /// A weight that cannot be made of what is stored.
-    #[error("kernels read it as {format} and it is stored as {stored}; {right}")]
+    #[error("kernels read it as {format} and it is stored as {stored}; {expected}")]
     Stored {
         /// What kernels read.
         format: Format,
         /// What is in the file.
         stored: Format,
         /// What would be right.
-        right: &'static str,
+        expected: &'static str,
     },
     /// A weight whose shape does not fit the format that kernels read.
     #[error("shape {shape:?} is no whole blocks of {format}: {} rows of {} columns", format.rows(), format.block_len())]
@@ -88,7 +88,7 @@ pub enum Problem {
         format: Format,
     },
     /// A buffer that is fed from where it may not be.
-    #[error("buffer %{buffer} is `{kind}` and comes from {source_name}; {right}")]
+    #[error("buffer %{buffer} is `{kind}` and comes from {source_name}; {expected}")]
     Feed {
         /// The kernel's buffer.
         buffer: String,
@@ -97,7 +97,7 @@ pub enum Problem {
         /// Where it comes from.
         source_name: &'static str,
         /// What would be right.
-        right: &'static str,
+        expected: &'static str,
     },
     /// Indices at an address that is no multiple of 4.
     #[error("buffer %{buffer} of indices must lie at multiples of 4")]
@@ -123,12 +123,12 @@ pub enum Problem {
     #[error("row counts of variants must ascend and end with {}", u32::MAX)]
     Variants,
     /// A dim rule that does not fit its task.
-    #[error("dim rule {rule:?} {right}")]
+    #[error("dim rule {rule:?} {expected}")]
     Rule {
         /// The rule.
         rule: DimRule,
         /// What it needs.
-        right: &'static str,
+        expected: &'static str,
     },
     /// A routing that is used before, or filled more than once, or never.
     #[error("routing {bucket} must be filled by one step, before any step that uses it")]
@@ -137,9 +137,9 @@ pub enum Problem {
         bucket: u32,
     },
     /// The logits, the ids of a routing or the softmax kernel are not what they must be.
-    #[error("must be {right}")]
+    #[error("must be {expected}")]
     Shape {
         /// What it must be.
-        right: &'static str,
+        expected: &'static str,
     },
 }

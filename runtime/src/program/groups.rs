@@ -48,7 +48,7 @@ pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<Che
             let place = format!("weight {:?}", shortened(&weight.name));
             return Err(PlanError {
                 place,
-                problem: Problem::Shape { right: "of a group of experts to lie in blocks" },
+                problem: Problem::Shape { expected: "of a group of experts to lie in blocks" },
             });
         }
     }
@@ -58,7 +58,10 @@ pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<Che
         let reads = |stage: &Stage| stage.tasks.iter().any(|task| reads_group(task, &of_weight, number));
         let mut readers = (after + 1..=before).filter(|&i| stages.get(i).is_some_and(reads));
         let Some(first) = readers.next() else {
-            return Err(PlanError { place, problem: Problem::Shape { right: "read by a task while it is requested" } });
+            return Err(PlanError {
+                place,
+                problem: Problem::Shape { expected: "read by a task while it is requested" },
+            });
         };
         let last = readers.next_back().unwrap_or(first);
         for (i, stage) in stages.iter().enumerate().take(last + 1).skip(first) {
@@ -77,8 +80,8 @@ pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<Che
     for (i, stage) in stages.iter().enumerate().filter(|(_, stage)| stage.window.is_none()) {
         if let Some(task) = stage.tasks.iter().find(|task| weight_args(task, &of_weight).next().is_some()) {
             let place = format!("stage {i}, task {:?}", shortened(&task.label));
-            let right = "one that reads experts after they are requested and before they are released";
-            return Err(PlanError { place, problem: Problem::Shape { right } });
+            let expected = "one that reads experts after they are requested and before they are released";
+            return Err(PlanError { place, problem: Problem::Shape { expected } });
         }
     }
     // What is predicted by the very ids that a window is requested by later is no guess.
@@ -115,10 +118,10 @@ fn weights(
     for &weight in &group.weights {
         let facts = id("weight", weight, &plan.weights)?;
         if facts.shape.len() != 3 || facts.shape[0] != u64::from(group.experts) {
-            return Err(Problem::Shape { right: "of weights with one matrix for each expert" });
+            return Err(Problem::Shape { expected: "of weights with one matrix for each expert" });
         }
         if of_weight[weight as usize].replace(number).is_some() {
-            return Err(Problem::Shape { right: "of weights that are in it once and in no other" });
+            return Err(Problem::Shape { expected: "of weights that are in it once and in no other" });
         }
     }
     Ok(())
@@ -131,8 +134,8 @@ fn blocks(plan: &Plan<Kernel>, group: &ExpertGroup, end: &mut u64) -> Result<Opt
         return Ok(None);
     }
     let shape = BlockShape::new(weights.iter().copied());
-    let shape = shape.ok_or(Problem::Shape { right: "of weights that fit a block" })?;
-    let wrong = Problem::Shape { right: "of weights that lie in blocks one after the other, each from a page on" };
+    let shape = shape.ok_or(Problem::Shape { expected: "of weights that fit a block" })?;
+    let wrong = Problem::Shape { expected: "of weights that lie in blocks one after the other, each from a page on" };
     let header = weights.first().and_then(|weight| weight.offset.checked_sub(BLOCK_HEADER));
     let first = header.filter(|first| first.is_multiple_of(ALIGNMENT) && first >= end).ok_or(wrong.clone())?;
     for (weight, part) in weights.iter().zip(&shape.parts) {
@@ -165,8 +168,8 @@ fn bounds(plan: &Plan<Kernel>, stages: &[Stage]) -> Result<Vec<Bounds>, PlanErro
     let requests: Vec<(u32, BucketId)> = requests.collect();
     let mut missing: Vec<bool> = vec![true; plan.expert_groups.len()];
     let wrong = |group: u32| {
-        let right = "requested, then released, each before the next request and before the last step";
-        PlanError { place: format!("experts {group}"), problem: Problem::Shape { right } }
+        let expected = "requested, then released, each before the next request and before the last step";
+        PlanError { place: format!("experts {group}"), problem: Problem::Shape { expected } }
     };
     let (mut bounds, mut open): (Vec<Bounds>, Option<(u32, BucketId, usize)>) = (Vec::new(), None);
     for (i, stage) in stages.iter().enumerate() {
@@ -221,7 +224,7 @@ fn reader(
         let bytes = facts.bytes_in(facts.format).and_then(|bytes| bytes.checked_div(facts.shape[0]));
         if group != number || task.rows != RowAxis::Routed(bucket) || Some(arg.expert_stride) != bytes {
             return Err(Problem::Shape {
-                right: "one that reads its expert's matrix, over the rows of the group's routing",
+                expected: "one that reads its expert's matrix, over the rows of the group's routing",
             });
         }
     }
@@ -245,7 +248,7 @@ fn repeatable(checker: &Checker<'_>, stages: &[Stage], bucket: BucketId) -> Resu
                 let written = checker.extent(written);
                 if again.overlap(&written) || routed(task) && taken.overlap(&written) {
                     return Err(Problem::Shape {
-                        right: "computed with in memory of its own, apart from what is read before",
+                        expected: "computed with in memory of its own, apart from what is read before",
                     });
                 }
             }

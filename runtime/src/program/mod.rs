@@ -64,7 +64,7 @@ fn range(what: &'static str, found: impl Into<u64>, least: u64, most: impl Into<
 }
 
 fn id<'a, T>(what: &'static str, found: u32, all: &'a [T]) -> Result<&'a T, Problem> {
-    all.get(found as usize).ok_or(Problem::Id { what, found, right: all.len() })
+    all.get(found as usize).ok_or(Problem::Id { what, found, count: all.len() })
 }
 
 /// An affine expression over dims, for quick evaluation.
@@ -173,7 +173,7 @@ impl Signature {
                 let size = size.unwrap_or(u64::MAX);
                 range("scratch bytes", size, 0, MAX_SCRATCH).map(|()| size)
             }
-            (Some(_), Some(_)) => Err(Problem::Shape { right: "a kernel with at most one scratch buffer" }),
+            (Some(_), Some(_)) => Err(Problem::Shape { expected: "a kernel with at most one scratch buffer" }),
         }
     }
 }

@@ -73,7 +73,7 @@ const FIELDS: [(&str, usize, usize); 18] = [
 /// A block that is not what its plan says.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{}: {block}: its {what} is {found:#x} where {right:#x} is right: the file is damaged, compile the model again",
+    "{}: {block}: its {what} is {found:#x} where {expected:#x} is right: the file is damaged, compile the model again",
     path.display()
 )]
 pub struct BlockError {
@@ -86,7 +86,7 @@ pub struct BlockError {
     /// What it is.
     pub found: u64,
     /// What it must be.
-    pub right: u64,
+    pub expected: u64,
 }
 
 /// A matrix in a block.
@@ -176,16 +176,16 @@ impl BlockShape {
         payload_crc: u32,
     ) -> Result<(), BlockError> {
         let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte));
-        let same = |what, found, right| match found == right {
+        let same = |what, found, expected| match found == expected {
             true => Ok(()),
-            false => Err(BlockError { path: path.into(), block, what, found, right }),
+            false => Err(BlockError { path: path.into(), block, what, found, expected }),
         };
-        let right = self.header(block, 0);
-        same("magic", number(&header[..4]), number(&right[..4]))?;
-        same("version", header[4].into(), right[4].into())?;
+        let expected = self.header(block, 0);
+        same("magic", number(&header[..4]), number(&expected[..4]))?;
+        same("version", header[4].into(), expected[4].into())?;
         same("header's checksum", crc32fast::hash(&header[..CRC_AT]).into(), number(&header[CRC_AT..]))?;
         for (what, at, bytes) in FIELDS {
-            same(what, number(&header[at..at + bytes]), number(&right[at..at + bytes]))?;
+            same(what, number(&header[at..at + bytes]), number(&expected[at..at + bytes]))?;
         }
         same("payload's checksum", payload_crc.into(), number(&header[20..24]))
     }
@@ -203,7 +203,7 @@ impl BlockShape {
             block,
             what: "length in memory",
             found: region.bytes(),
-            right: self.bytes(),
+            expected: self.bytes(),
         };
         let part = region.part(0, self.bytes()).ok_or_else(short)?;
         // SAFETY: the caller's promise.
@@ -235,17 +235,17 @@ mod tests {
         // 48 rows of two blocks of 144 bytes are 216 lines, 512 of one of 210 bytes are 1680.
         assert_eq!((shape.bytes(), shape.stride()), (64 * (1 + 216 + 216 + 1680), 33 * 4096 + 4096));
         let header = shape.header(BLOCK, 0x0403_0201);
-        let mut right = b"IXCB".to_vec();
-        right.extend([1, 3, 16, 0, 7, 0, 0, 0, 44, 1, 0, 0, 0x40, 0x08, 0, 0, 1, 2, 3, 4]);
+        let mut expected = b"IXCB".to_vec();
+        expected.extend([1, 3, 16, 0, 7, 0, 0, 0, 44, 1, 0, 0, 0x40, 0x08, 0, 0, 1, 2, 3, 4]);
         for (format, line, rows, columns) in
             [(Format::Q4KR16, 1u32, 48u32, 512u32), (Format::Q4KR16, 217, 48, 512), (Format::Q6K, 433, 512, 256)]
         {
-            right.push(format as u8);
-            right.extend(&line.to_le_bytes()[..3]);
-            right.extend([rows, columns].iter().flat_map(|n| n.to_le_bytes()));
+            expected.push(format as u8);
+            expected.extend(&line.to_le_bytes()[..3]);
+            expected.extend([rows, columns].iter().flat_map(|n| n.to_le_bytes()));
         }
-        right.extend(crc32fast::hash(&right).to_le_bytes());
-        assert_eq!(header.as_slice(), right);
+        expected.extend(crc32fast::hash(&expected).to_le_bytes());
+        assert_eq!(header.as_slice(), expected);
         shape.check(Path::new("x"), BLOCK, &header, 0x0403_0201).unwrap();
     }
 
@@ -270,13 +270,13 @@ mod tests {
         named.dedup();
         let fields = ["magic", "version"].into_iter().chain(FIELDS.map(|field| field.0)).collect::<Vec<_>>();
         let place = fields.iter().position(|&name| name == "first part's format").unwrap();
-        let right = [&fields[..place], &["payload's checksum"], &fields[place..]].concat();
-        assert_eq!(named, right);
+        let expected = [&fields[..place], &["payload's checksum"], &fields[place..]].concat();
+        assert_eq!(named, expected);
         let error = check(&good, 6).unwrap_err();
-        let right = "x.ixp: expert 300 of layer 7: its payload's checksum is 0x6 where 0x5 is right";
-        assert!(error.to_string().starts_with(right), "{error}");
+        let expected = "x.ixp: expert 300 of layer 7: its payload's checksum is 0x6 where 0x5 is right";
+        assert!(error.to_string().starts_with(expected), "{error}");
         let other = shape.check(Path::new("x"), BlockId { expert: 301, ..BLOCK }, &good, 5).unwrap_err();
-        assert_eq!((other.what, other.found, other.right), ("expert", 300, 301));
+        assert_eq!((other.what, other.found, other.expected), ("expert", 300, 301));
     }
 
     #[test]

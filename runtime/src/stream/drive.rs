@@ -490,7 +490,7 @@ fn judge(flight: &mut Flight, result: Result<u32, i32>, files: &Files) -> Next {
                 path: files.path(piece.file),
                 offset: piece.start + flight.from,
                 found: length.min(piece.start + flight.filled),
-                right: piece.end,
+                expected: piece.end,
             })
         }
         Err(INTERRUPTED | AGAIN) if flight.retries < MOST_RETRIES => {

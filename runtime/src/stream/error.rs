@@ -32,7 +32,7 @@ pub enum StreamError {
         why: String,
     },
     /// A file ends before what is wanted of it.
-    #[error("{}: truncated: reading at {offset} stops at byte {found}, {right} bytes are wanted", path.display())]
+    #[error("{}: truncated: reading at {offset} stops at byte {found}, {expected} bytes are wanted", path.display())]
     Truncated {
         /// Which file.
         path: PathBuf,
@@ -41,10 +41,10 @@ pub enum StreamError {
         /// Where it stopped, or the length of the file.
         found: u64,
         /// The length that the file has to have at least.
-        right: u64,
+        expected: u64,
     },
     /// A file is another than the one that was opened.
-    #[error("{}: replaced or changed while running: its {what} is {found}, it was {right}", path.display())]
+    #[error("{}: replaced or changed while running: its {what} is {found}, it was {expected}", path.display())]
     Changed {
         /// Which file.
         path: PathBuf,
@@ -53,7 +53,7 @@ pub enum StreamError {
         /// What it is now.
         found: String,
         /// What it was when the file was opened.
-        right: String,
+        expected: String,
     },
     /// Nobody wanted it any more before all of it was read.
     #[error("the prediction was taken back before all of the block was read")]
@@ -73,7 +73,7 @@ pub enum StreamError {
         why: String,
     },
     /// A block's description makes no sense.
-    #[error("{block}: {what} is {found}; {right}")]
+    #[error("{block}: {what} is {found}; {expected}")]
     BadBlock {
         /// Which block.
         block: BlockId,
@@ -82,7 +82,7 @@ pub enum StreamError {
         /// What it is.
         found: u64,
         /// What it has to be.
-        right: String,
+        expected: String,
     },
     /// Nobody described this block.
     #[error("there is no {block}")]

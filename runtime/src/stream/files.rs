@@ -37,25 +37,26 @@ impl Identity {
             path: path.into(),
             what: "path",
             found: error.to_string(),
-            right: "that of the file".into(),
+            expected: "that of the file".into(),
         };
         std::fs::metadata(path).map(|metadata| Identity::of(&metadata)).map_err(gone)
     }
 
     /// Whether a file is what it was: this is what its path names, and `held` what was opened.
-    fn compare(self, held: Identity, right: Identity, path: &Path) -> Result<(), StreamError> {
-        let changed =
-            |what, found: String, right: String| Err(StreamError::Changed { path: path.into(), what, found, right });
-        if (self.device, self.inode) != (right.device, right.inode) {
+    fn compare(self, held: Identity, expected: Identity, path: &Path) -> Result<(), StreamError> {
+        let changed = |what, found: String, expected: String| {
+            Err(StreamError::Changed { path: path.into(), what, found, expected })
+        };
+        if (self.device, self.inode) != (expected.device, expected.inode) {
             let text = |identity: Identity| format!("{}:{}", identity.device, identity.inode);
-            return changed("device and inode", text(self), text(right));
+            return changed("device and inode", text(self), text(expected));
         }
-        if held.bytes != right.bytes {
-            return changed("length", held.bytes.to_string(), right.bytes.to_string());
+        if held.bytes != expected.bytes {
+            return changed("length", held.bytes.to_string(), expected.bytes.to_string());
         }
-        if held.modified != right.modified {
+        if held.modified != expected.modified {
             let text = |(seconds, nanoseconds): (i64, i64)| format!("{seconds}.{nanoseconds:09}");
-            return changed("time of change", text(held.modified), text(right.modified));
+            return changed("time of change", text(held.modified), text(expected.modified));
         }
         Ok(())
     }
@@ -179,7 +180,7 @@ impl Files {
                 path: open.path.clone(),
                 what: "handle",
                 found: error.to_string(),
-                right: "readable".into(),
+                expected: "readable".into(),
             };
             let held = Identity::of(&open.file.metadata().map_err(unreadable)?);
             named.compare(held, open.identity, &open.path)?;

@@ -294,14 +294,14 @@ impl Sampler<'_> {
         *retries += 1;
         match completion.result {
             Ok(read) if u64::from(read) >= bytes => Ok(true),
-            Ok(0) => Err(StreamError::Truncated { path, offset, found: files.bytes_now(0), right: offset + bytes }),
+            Ok(0) => Err(StreamError::Truncated { path, offset, found: files.bytes_now(0), expected: offset + bytes }),
             Ok(_) | Err(INTERRUPTED | AGAIN) if *retries < MOST_RETRIES => Ok(false),
             Err(INVALID) if files.is_direct(0) => {
                 files.leave_direct(0, "reads with O_DIRECT are refused (EINVAL)");
                 Ok(false)
             }
             Ok(read) => {
-                Err(StreamError::Truncated { path, offset, found: offset + u64::from(read), right: offset + bytes })
+                Err(StreamError::Truncated { path, offset, found: offset + u64::from(read), expected: offset + bytes })
             }
             Err(errno) => {
                 let why = std::io::Error::from_raw_os_error(errno).to_string();

@@ -149,9 +149,9 @@ fn check_value(
     what: impl FnOnce() -> String,
     found: impl ToString,
     ok: bool,
-    right: impl FnOnce() -> String,
+    expected: impl FnOnce() -> String,
 ) -> Result<(), BundleError> {
-    if ok { Ok(()) } else { Err(BundleError::Value { what: what(), found: found.to_string(), right: right() }) }
+    if ok { Ok(()) } else { Err(BundleError::Value { what: what(), found: found.to_string(), expected: expected() }) }
 }
 
 /// Text of the index that an error shows.
@@ -170,13 +170,13 @@ fn file(folder: &Path, file: &File, what: &'static str, most: u64) -> Result<Vec
     let bytes = bytes(&path, Some(file.bytes), what, most)?;
     let found = format!("{:08x}", crc32fast::hash(&bytes));
     if found != file.crc32 {
-        return Err(BundleError::Checksum { path, found, right: shown(&file.crc32) }.into());
+        return Err(BundleError::Checksum { path, found, expected: shown(&file.crc32) }.into());
     }
     Ok(bytes)
 }
 
-/// A regular file's bytes: exactly `right` where it is given, and no more than `most`.
-fn bytes(path: &Path, right: Option<u64>, what: &'static str, most: u64) -> Result<Vec<u8>, Error> {
+/// A regular file's bytes: exactly `expected` where it is given, and no more than `most`.
+fn bytes(path: &Path, expected: Option<u64>, what: &'static str, most: u64) -> Result<Vec<u8>, Error> {
     // A link could lead out of the folder.
     let mut file = match ixc_files::open_unlinked(path) {
         Err(error) if error.raw_os_error() == Some(libc::ELOOP) || ixc_files::is_not_regular(&error) => {
@@ -185,12 +185,12 @@ fn bytes(path: &Path, right: Option<u64>, what: &'static str, most: u64) -> Resu
         opened => opened.map_err(Error::io(path, "read"))?,
     };
     let metadata = file.metadata().map_err(Error::io(path, "read"))?;
-    let length = |found: u64| BundleError::Length { path: path.to_owned(), found, right: right.unwrap_or(found) };
+    let length = |found: u64| BundleError::Length { path: path.to_owned(), found, expected: expected.unwrap_or(found) };
     let found = metadata.len();
-    if let Some(beyond) = [found, right.unwrap_or(0)].into_iter().find(|&size| size > most) {
+    if let Some(beyond) = [found, expected.unwrap_or(0)].into_iter().find(|&size| size > most) {
         return Err(BundleError::TooMuch { what, found: beyond, most }.into());
     }
-    if right.is_some_and(|right| right != found) {
+    if expected.is_some_and(|expected| expected != found) {
         return Err(length(found).into());
     }
     let mut bytes = Vec::with_capacity(found as usize);

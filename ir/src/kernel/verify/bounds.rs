@@ -102,7 +102,7 @@ impl<'a> Prover<'a> {
         }
         let Some(address) = &inst.address else { return Ok(()) };
         let kind = &self.kernel.buffers[address.buffer.index()].kind;
-        let (bytes, allowed, right) = match inst.op.row().memory {
+        let (bytes, allowed, expected) = match inst.op.row().memory {
             Memory::Load => (inst.ty.bytes().into(), kind.may_load(), LOADABLE),
             Memory::LoadElement => (inst.ty.elem.bytes().into(), kind.may_load(), LOADABLE),
             Memory::Store => (inst.ty.bytes().into(), kind.may_store(), STORABLE),
@@ -113,7 +113,7 @@ impl<'a> Prover<'a> {
             Memory::None | Memory::Index => return Ok(()),
         };
         if !allowed {
-            return Err(self.forbidden(address, right));
+            return Err(self.forbidden(address, expected));
         }
         self.access(address, bytes, dims)
     }
@@ -123,7 +123,7 @@ impl<'a> Prover<'a> {
         let stride = if let Imm::Int(stride) = inst.imm { stride } else { -1 };
         let extent = inst.ty.extent(stride).and_then(|extent| i64::try_from(extent).ok());
         // The type rule has refused any other stride.
-        extent.ok_or_else(|| Problem::Types { right: format!("a stride that is not negative, found {stride}") })
+        extent.ok_or_else(|| Problem::Types { expected: format!("a stride that is not negative, found {stride}") })
     }
 
     fn index_access(&self, address: &Address) -> Result<(), Problem> {
@@ -138,9 +138,9 @@ impl<'a> Prover<'a> {
         }
     }
 
-    fn forbidden(&self, address: &Address, right: &'static str) -> Problem {
+    fn forbidden(&self, address: &Address, expected: &'static str) -> Problem {
         let buffer = &self.kernel.buffers[address.buffer.index()];
-        Problem::Forbidden { buffer: buffer.name.clone(), kind: buffer.kind.keyword(), right }
+        Problem::Forbidden { buffer: buffer.name.clone(), kind: buffer.kind.keyword(), expected }
     }
 
     fn access(&self, address: &Address, bytes: i64, dims: &DimBox) -> Result<(), Problem> {

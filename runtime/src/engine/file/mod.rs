@@ -124,20 +124,20 @@ pub enum FormatError {
         found: u32,
     },
     /// Ends too early.
-    #[error("ends after {found} bytes, its header says {right}")]
+    #[error("ends after {found} bytes, its header says {expected}")]
     Truncated {
         /// Bytes found.
         found: u64,
         /// Bytes that there should be.
-        right: u64,
+        expected: u64,
     },
     /// Goes on after its end.
-    #[error("has {found} bytes, its header says {right}")]
+    #[error("has {found} bytes, its header says {expected}")]
     Trailing {
         /// Bytes found.
         found: u64,
         /// Bytes that there should be.
-        right: u64,
+        expected: u64,
     },
     /// Longer than any plan.
     #[error("has a payload of {found} bytes, at most {MAX_PAYLOAD} are read")]
@@ -147,47 +147,49 @@ pub enum FormatError {
     },
     /// Damaged in the header.
     #[error(
-        "has a header with checksum {found:08x} that says {right:08x}: the file is damaged, compile the model again"
+        "has a header with checksum {found:08x} that says {expected:08x}: the file is damaged, compile the model again"
     )]
     Header {
         /// Of the header.
         found: u32,
         /// In the header.
-        right: u32,
+        expected: u32,
     },
     /// Weights of another length than the plan's.
-    #[error("has {found} bytes of weights, its plan {right}")]
+    #[error("has {found} bytes of weights, its plan {expected}")]
     Weights {
         /// In the header.
         found: u64,
         /// In the plan.
-        right: u64,
+        expected: u64,
     },
     /// Another number of checksums than the plan has weights in its file.
-    #[error("has {found} checksums of weights, its plan {right} weights")]
+    #[error("has {found} checksums of weights, its plan {expected} weights")]
     Checksums {
         /// In the header.
         found: u32,
         /// In the plan.
-        right: usize,
+        expected: usize,
     },
     /// Damaged checksums of weights.
     #[error(
-        "has damaged checksums of its weights: {found:08x} where its header says {right:08x}; compile the model again"
+        "has damaged checksums of its weights: {found:08x} where its header says {expected:08x}; compile the model again"
     )]
     WeightChecksums {
         /// Of the checksums.
         found: u32,
         /// In the header.
-        right: u32,
+        expected: u32,
     },
     /// Damaged.
-    #[error("has checksum {found:08x} where its header says {right:08x}: the file is damaged, compile the model again")]
+    #[error(
+        "has checksum {found:08x} where its header says {expected:08x}: the file is damaged, compile the model again"
+    )]
     Checksum {
         /// Of the payload.
         found: u32,
         /// In the header.
-        right: u32,
+        expected: u32,
     },
     /// Sound, but not a plan.
     #[error("does not decode as a plan: {source}")]
@@ -235,16 +237,16 @@ impl Header {
             return Err(FormatError::Magic { found: bytes.iter().take(MAGIC.len()).copied().collect() });
         }
         let Some(header) = bytes.first_chunk::<HEADER_BYTES>() else {
-            return Err(FormatError::Truncated { found, right: HEADER_BYTES as u64 });
+            return Err(FormatError::Truncated { found, expected: HEADER_BYTES as u64 });
         };
         let word = |at: usize| u32::from_le_bytes([header[at], header[at + 1], header[at + 2], header[at + 3]]);
         let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
         if word(8) != VERSION {
             return Err(FormatError::Version { found: word(8) });
         }
-        let (crc, right) = (crc32fast::hash(&header[..40]), word(40));
-        if crc != right || word(44) != 0 {
-            return Err(FormatError::Header { found: crc, right });
+        let (crc, expected) = (crc32fast::hash(&header[..40]), word(40));
+        if crc != expected || word(44) != 0 {
+            return Err(FormatError::Header { found: crc, expected });
         }
         let header = Header {
             payload_crc: word(12),
@@ -256,10 +258,10 @@ impl Header {
         if header.payload > MAX_PAYLOAD {
             return Err(FormatError::TooLong { found: header.payload });
         }
-        let right = header.file_bytes();
-        match found.cmp(&right) {
-            std::cmp::Ordering::Less => Err(FormatError::Truncated { found, right }),
-            std::cmp::Ordering::Greater => Err(FormatError::Trailing { found, right }),
+        let expected = header.file_bytes();
+        match found.cmp(&expected) {
+            std::cmp::Ordering::Less => Err(FormatError::Truncated { found, expected }),
+            std::cmp::Ordering::Greater => Err(FormatError::Trailing { found, expected }),
             std::cmp::Ordering::Equal => Ok(header),
         }
     }
@@ -282,9 +284,9 @@ impl Header {
     }
 
     fn plan(&self, payload: &[u8]) -> Result<Plan<Kernel>, FormatError> {
-        let (found, right) = (crc32fast::hash(payload), self.payload_crc);
-        if found != right {
-            return Err(FormatError::Checksum { found, right });
+        let (found, expected) = (crc32fast::hash(payload), self.payload_crc);
+        if found != expected {
+            return Err(FormatError::Checksum { found, expected });
         }
         let decoded = decode::take_from_bytes(payload).map_err(|source| FormatError::Decode { source });
         let (plan, rest): (Plan<Kernel>, _) = decoded?;
@@ -292,11 +294,11 @@ impl Header {
             return Err(FormatError::Rest { bytes: rest.len() });
         }
         if plan.own_weight_bytes != self.weights {
-            return Err(FormatError::Weights { found: self.weights, right: plan.own_weight_bytes });
+            return Err(FormatError::Weights { found: self.weights, expected: plan.own_weight_bytes });
         }
-        let right = own_weights(&plan).count();
-        if right != self.count as usize {
-            return Err(FormatError::Checksums { found: self.count, right });
+        let expected = own_weights(&plan).count();
+        if expected != self.count as usize {
+            return Err(FormatError::Checksums { found: self.count, expected });
         }
         Ok(plan)
     }
@@ -323,7 +325,7 @@ fn payload(plan: &Plan<Kernel>) -> Result<Vec<u8>, FileError> {
 /// When the plan does not encode, is longer than any that is read, or has weights of its own.
 pub fn encode(plan: &Plan<Kernel>) -> Result<Vec<u8>, FileError> {
     if plan.own_weight_bytes > 0 {
-        let source = FormatError::Weights { found: 0, right: plan.own_weight_bytes };
+        let source = FormatError::Weights { found: 0, expected: plan.own_weight_bytes };
         return Err(FileError::Format { path: PathBuf::new(), source });
     }
     Ok(seal(&payload(plan)?))
@@ -388,9 +390,9 @@ pub fn open(path: &Path) -> Result<PlanFile, FileError> {
     // As many as the plan has weights.
     let mut checksums = vec![0; 4 * header.count as usize];
     file.read_exact(&mut checksums).map_err(io)?;
-    let (found, right) = (crc32fast::hash(&checksums), header.checksums_crc);
-    if found != right {
-        return Err(format(FormatError::WeightChecksums { found, right }));
+    let (found, expected) = (crc32fast::hash(&checksums), header.checksums_crc);
+    if found != expected {
+        return Err(format(FormatError::WeightChecksums { found, expected }));
     }
     let checksums = checksums.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]));
     let weights = OwnWeights {

@@ -103,10 +103,10 @@ impl OwnWeights {
         gauge.iter().for_each(|gauge| gauge.begin(Activity::Checking, total));
         let done = |bytes| gauge.iter().for_each(|gauge| gauge.add(bytes));
         let found = pack::checksums(&regions, pool, &done).map_err(|source| LoadError::Pack { source })?;
-        for (((_, weight), right), &found) in whole.iter().zip(&found) {
-            if found != **right {
+        for (((_, weight), expected), &found) in whole.iter().zip(&found) {
+            if found != **expected {
                 let (path, name) = (self.path.clone(), weight.name.clone());
-                return Err(LoadError::DamagedWeight { path, name, found, right: **right });
+                return Err(LoadError::DamagedWeight { path, name, found, expected: **expected });
             }
         }
         for ((block, shape, region), &crc) in blocks.into_iter().zip(found.iter().skip(whole.len())) {

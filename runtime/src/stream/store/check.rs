@@ -17,8 +17,9 @@ pub fn blocks(blocks: &[Block], files: &Files, packs: bool) -> Result<HashMap<Bl
     let mut numbers = HashMap::with_capacity(blocks.len().min(MOST_BLOCKS));
     for (number, block) in blocks.iter().enumerate() {
         let id = block.id;
-        let bad =
-            |what, found: u64, right: &str| Err(StreamError::BadBlock { block: id, what, found, right: right.into() });
+        let bad = |what, found: u64, expected: &str| {
+            Err(StreamError::BadBlock { block: id, what, found, expected: expected.into() })
+        };
         if number >= MOST_BLOCKS {
             return bad("the number of blocks before it", number as u64, "there can be 4194304");
         }
@@ -49,15 +50,16 @@ pub fn blocks(blocks: &[Block], files: &Files, packs: bool) -> Result<HashMap<Bl
             let end = extent.offset.saturating_add(extent.bytes);
             if end > length {
                 let path = files.path(extent.file);
-                return Err(StreamError::Truncated { path, offset: extent.offset, found: length, right: end });
+                return Err(StreamError::Truncated { path, offset: extent.offset, found: length, expected: end });
             }
         }
         if block.form == Form::Packed {
             let mut places: Vec<(u64, u64)> = Vec::new();
             for extent in &block.extents {
                 if extent.at > MOST_BYTES || extent.at % PAGE != extent.head() {
-                    let right = format!("it has to lie {} bytes behind a page's begin, as in the file", extent.head());
-                    return bad("an extent's place in the slot", extent.at, &right);
+                    let expected =
+                        format!("it has to lie {} bytes behind a page's begin, as in the file", extent.head());
+                    return bad("an extent's place in the slot", extent.at, &expected);
                 }
                 places.push((extent.at - extent.head(), extent.span()));
             }

@@ -109,9 +109,9 @@ fn a_file_that_was_cut_short_is_an_error_that_says_where() {
         for (tag, result) in rig.results(8) {
             match (tag, result) {
                 (0..=1, result) => assert_eq!(result, Ok(())),
-                (tag, Err(StreamError::Truncated { found, right, .. })) => {
+                (tag, Err(StreamError::Truncated { found, expected, .. })) => {
                     assert_eq!(found, 20 * PAGE + 100);
-                    assert!(right > found && right <= (tag + 1) * 8 * PAGE, "{tag} {right}");
+                    assert!(expected > found && expected <= (tag + 1) * 8 * PAGE, "{tag} {expected}");
                 }
                 other => panic!("{other:?}"),
             }

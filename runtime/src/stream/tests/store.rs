@@ -269,7 +269,7 @@ fn a_file_cut_short_while_running_is_an_error() {
     store.request(0, &[4]).unwrap();
     let error = store.wait(id(0, 4)).unwrap_err();
     assert!(
-        matches!(error, StreamError::Truncated { found, right, .. } if found == 9 * PAGE && right == 10 * PAGE),
+        matches!(error, StreamError::Truncated { found, expected, .. } if found == 9 * PAGE && expected == 10 * PAGE),
         "{error}"
     );
     assert!(matches!(store.check_unchanged(), Err(StreamError::Changed { .. })));
