@@ -90,7 +90,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         tokens.iter().try_for_each(|token| engine.step(&[*token], &[]).map(drop))?;
         let (mut took, mut missed, before) = (Duration::ZERO, Vec::new(), read(&engine));
         let waited_for = |engine: &Engine| -> Vec<u64> {
-            let stats = engine.stream().map(|store| store.stats().layers).unwrap_or_default();
+            let stats = engine.stream().map(|store| store.stats().groups).unwrap_or_default();
             stats.iter().map(|layer| layer.misses + layer.on_the_way + layer.foreseen).collect()
         };
         for token in &tokens {

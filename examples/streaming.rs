@@ -12,7 +12,7 @@ use ixc::runtime::engine::{Engine, Options};
 use ixc::runtime::file;
 use ixc::runtime::stream::cache::Kind;
 use ixc::runtime::stream::predict::{Choice, Settings, Tally};
-use ixc::runtime::stream::store::{Config, stats::LayerStats};
+use ixc::runtime::stream::store::{Config, stats::GroupStats};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
@@ -35,7 +35,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let begin = Instant::now();
         tokens.iter().try_for_each(|token| engine.step(&[*token], &[]).map(drop))?;
         let time = begin.elapsed().as_secs_f64() * 1e3 / tokens.len().max(1) as f64;
-        let all = LayerStats::sum(engine.stream().map(|store| store.stats().layers).iter().flatten());
+        let all = GroupStats::sum(engine.stream().map(|store| store.stats().groups).iter().flatten());
         println!(
             "{part:>3} %  {:<8} {choice:<10} {:5.1} % in memory, {time:6.3} ms/token",
             policy.name(),

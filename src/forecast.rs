@@ -83,7 +83,7 @@ pub struct Shape {
 impl Shape {
     /// Of a plan's needs, with steps of so many tokens.
     pub fn of(needs: &Needs, tokens: u32) -> Shape {
-        let layers = needs.blocks.iter().map(|block| block.id.layer + 1).max().unwrap_or(1);
+        let layers = needs.blocks.iter().map(|block| block.id.group + 1).max().unwrap_or(1);
         let experts = (needs.blocks.len() as u32).div_ceil(layers);
         Shape { layers, experts, top_k: needs.top_k, bytes: needs.bytes_read(), raw: needs.raw(), tokens }
     }

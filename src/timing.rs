@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use ixc_runtime::engine::Engine;
 use ixc_runtime::stream::store::ExpertCache;
-use ixc_runtime::stream::store::stats::LayerStats;
+use ixc_runtime::stream::store::stats::GroupStats;
 
 /// How many tokens took how long.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -43,7 +43,7 @@ impl Streamed {
     /// All that a store did so far.
     fn of(store: &ExpertCache) -> Streamed {
         let stats = store.stats();
-        let all = LayerStats::sum(&stats.layers);
+        let all = GroupStats::sum(&stats.groups);
         Streamed {
             bytes: stats.drive.bytes(),
             requested: all.hits + all.on_the_way + all.misses,

@@ -96,7 +96,7 @@ fn step(path: &Path, options: &Options) -> Result<Vec<u32>, StepError> {
     let tokens: Vec<u32> = (0..MAX_TOKENS).map(|i| (i * 7 + i * i) % VOCABULARY).collect();
     let bits = engine.step(&tokens, &[MAX_TOKENS - 1])?.iter().map(|logit| logit.to_bits()).collect();
     if let Some(store) = engine.stream() {
-        let stats = store.stats().layers[0];
+        let stats = store.stats().groups[0];
         assert_eq!(stats.misses + stats.on_the_way, u64::from(EXPERTS));
     }
     Ok(bits)
@@ -135,7 +135,7 @@ fn a_block_that_arrived_damaged_is_read_again() {
     assert!(logits.iter().map(|logit| logit.to_bits()).eq(right));
     // It was read for each of three steps, the others once. (A step that failed leaves some on the way to the next one: those count twice
     // among what was asked for.)
-    let stats = engine.stream().unwrap().stats().layers[0];
+    let stats = engine.stream().unwrap().stats().groups[0];
     assert_eq!(stats.bytes, (u64::from(EXPERTS) + 2) * STRIDE as u64, "{stats:?}");
 }
 
@@ -156,7 +156,7 @@ fn damage_anywhere_in_a_block_is_noticed() {
     };
     let check = |bytes: &[u8], expert: usize, what: &str| {
         let named = |error: &BlockError| {
-            assert_eq!((&error.path, error.block.layer, error.block.expert), (&path, 0, expert as u32));
+            assert_eq!((&error.path, error.block.group, error.block.expert), (&path, 0, expert as u32));
             assert!(what.is_empty() || error.what == what, "{error}");
             assert_ne!(error.found, error.expected);
         };

@@ -74,7 +74,7 @@ fn streamed_experts_give_the_bits_of_resident_ones() {
                 assert!(logits(&mut engine) == right, "{threads} threads, {budget} bytes");
                 let store = engine.stream().unwrap();
                 assert!(store.bytes() <= budget);
-                let stats = store.stats().layers[0];
+                let stats = store.stats().groups[0];
                 assert!(stats.misses > 0 && stats.failures == 0, "{stats:?}");
                 // Where not all fit, some are read again.
                 let all = stats.misses + stats.on_the_way;
@@ -128,7 +128,7 @@ fn neither_predictions_nor_cache_policies_change_a_bit() {
                 assert!(logits(&mut engine) == right, "{choice}, {name}, {budget} bytes");
                 engine.reset();
                 assert!(logits(&mut engine) == right, "{choice}, {name}, {budget} bytes, again");
-                let (stats, report) = (engine.stream().unwrap().stats().layers[0], engine.predictions().unwrap());
+                let (stats, report) = (engine.stream().unwrap().stats().groups[0], engine.predictions().unwrap());
                 assert_eq!(stats.failures, 0, "{stats:?}");
                 assert_eq!(report.tallies.iter().map(|(_, layers)| layers.len()).max(), Some(1));
             }
@@ -140,7 +140,7 @@ fn neither_predictions_nor_cache_policies_change_a_bit() {
 /// that were read ahead for them.
 fn many(engine: &mut Engine) -> (Vec<u32>, u64) {
     let predicted = |engine: &Engine| -> u64 {
-        engine.stream().map_or(0, |store| store.stats().layers.iter().map(|layer| layer.predicted_bytes).sum())
+        engine.stream().map_or(0, |store| store.stats().groups.iter().map(|layer| layer.predicted_bytes).sum())
     };
     let (mut bits, mut ahead) = (Vec::new(), 0);
     for round in 0..2 {
@@ -176,10 +176,10 @@ fn what_is_predicted_for_many_tokens_and_layers_changes_no_bit() {
         let (found, ahead) = many(&mut engine);
         assert!(found == right, "{choice}");
         let stats = engine.stream().unwrap().stats();
-        assert_eq!(stats.layers.len(), LAYERS as usize);
+        assert_eq!(stats.groups.len(), LAYERS as usize);
         // All but off reads ahead, `auto` when it has measured without.
         assert_eq!(ahead > 0, choice != Choice::Off, "{choice}: {stats:?}");
-        assert!(stats.layers.iter().all(|layer| layer.failures == 0), "{stats:?}");
+        assert!(stats.groups.iter().all(|layer| layer.failures == 0), "{stats:?}");
     }
 }
 
@@ -208,7 +208,7 @@ fn predictions_are_counted_for_every_token_that_is_made() {
             let counts = (layers[0].chosen, layers[0].predicted, layers[0].right, layers[0].useful, layers[0].useless);
             assert_eq!(counts, (12, 12, 12, 0, 0), "{choice}: {strategy}");
         }
-        let stats = engine.stream().unwrap().stats().layers[0];
+        let stats = engine.stream().unwrap().stats().groups[0];
         assert_eq!((stats.misses, stats.predicted_bytes), (u64::from(TOP_K), 0), "{choice}: {stats:?}");
     }
 }
@@ -230,7 +230,7 @@ fn a_plan_file_with_weights_is_streamed_from_itself() {
     for budget in [least, 64 * least] {
         let mut engine = load(budget).unwrap();
         assert!(logits(&mut engine) == right, "{budget} bytes");
-        assert!(engine.stream().unwrap().stats().layers[0].misses > 0);
+        assert!(engine.stream().unwrap().stats().groups[0].misses > 0);
     }
 }
 
@@ -371,7 +371,7 @@ fn a_drive_that_is_a_hundred_times_slower_changes_nothing_but_time() {
         let mut engine = Engine::load(plan.clone(), &folder.0, &Options { prefetch, ..slow }).unwrap();
         assert!(logits(&mut engine) == right, "{budget} bytes, {choice}");
         let stats = engine.stream().unwrap().stats();
-        assert!(stats.layers.iter().all(|layer| layer.misses > 0 && layer.failures == 0), "{stats:?}");
+        assert!(stats.groups.iter().all(|layer| layer.misses > 0 && layer.failures == 0), "{stats:?}");
     }
 }
 

@@ -11,7 +11,7 @@ use ixc::machine::system;
 use ixc::runtime::page_cache_hints::Advised;
 use ixc::runtime::stream::counters::Counters;
 use ixc::runtime::stream::predict::{Report, Tally};
-use ixc::runtime::stream::store::stats::{LayerStats, Stats};
+use ixc::runtime::stream::store::stats::{GroupStats, Stats};
 use ixc::runtime::stream::store::{CHUNK, ExpertCache};
 use ixc::timing::{Overlap, Phase};
 
@@ -19,7 +19,7 @@ use super::output::{Bytes, Printable, note};
 
 /// What a store did between two counts; what its slots hold is of the later one.
 pub fn since(mut stats: Stats, before: &Stats) -> Stats {
-    for (now, then) in stats.layers.iter_mut().zip(&before.layers) {
+    for (now, then) in stats.groups.iter_mut().zip(&before.groups) {
         for (now, then) in [
             (&mut now.hits, then.hits),
             (&mut now.foreseen, then.foreseen),
@@ -43,7 +43,7 @@ pub fn since(mut stats: Stats, before: &Stats) -> Stats {
 /// Says what streaming experts took: what was there, what was read and how fast, who waited for it, and how much of decode that was.
 pub fn note(store: &ExpertCache, stats: &Stats, decode: &Phase, threads: usize) {
     let report = store.report();
-    let all = LayerStats::sum(&stats.layers);
+    let all = GroupStats::sum(&stats.groups);
     let requested = all.hits + all.on_the_way + all.misses;
     note!(
         "experts   {requested} needed: {:.1} % in memory, {:.1} % on the way, {:.1} % missed; room for {}",
@@ -252,7 +252,7 @@ mod tests {
 
     #[test]
     fn what_an_answer_took_is_not_what_those_before_took() {
-        let layer = |n: u64| LayerStats {
+        let group = |n: u64| GroupStats {
             hits: n,
             foreseen: 10 * n,
             on_the_way: 2 * n,
@@ -268,10 +268,10 @@ mod tests {
         let stats = |n: u64, busy| {
             let mut drive = Counters::default();
             drive.busy = Duration::from_secs(busy);
-            Stats { layers: vec![layer(n), layer(2 * n)], classes: Vec::new(), drive }
+            Stats { groups: vec![group(n), group(2 * n)], classes: Vec::new(), drive }
         };
         let found = since(stats(10, 7), &stats(4, 5));
-        assert_eq!(found.layers, [layer(6), layer(12)]);
+        assert_eq!(found.groups, [group(6), group(12)]);
         assert_eq!(found.drive.busy, Duration::from_secs(2));
     }
 }

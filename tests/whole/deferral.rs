@@ -15,7 +15,7 @@ use ixc::ir::plan::{BucketId, Plan, Step};
 use ixc::model::Model;
 use ixc::runtime::engine::{self, BackendKind, Engine};
 use ixc::runtime::stream::predict::{Choice, Settings, Strategy};
-use ixc::runtime::stream::store::{Config, stats::LayerStats};
+use ixc::runtime::stream::store::{Config, stats::GroupStats};
 use ixc::targets::Target;
 
 const MAX_TOKENS: u32 = 40;
@@ -120,9 +120,9 @@ fn compiled_code_computes_what_the_deferred_graph_says_and_streaming_changes_no_
                     let how = format!("{name}, {defer} deferred, {predict_extra:?}, steps of {length}");
                     assert!(bits(&streamed) == bits(&resident), "{how}: other bits");
                     assert!(length == 1 || bits(&resident) == bits(&found), "{how}: other bits than without groups");
-                    let stats = engine.stream().unwrap().stats().layers;
+                    let stats = engine.stream().unwrap().stats().groups;
                     // What is read ahead may all come in time.
-                    let missing = |layer: &LayerStats| layer.misses + layer.on_the_way + layer.predicted_bytes > 0;
+                    let missing = |layer: &GroupStats| layer.misses + layer.on_the_way + layer.predicted_bytes > 0;
                     assert!(stats.iter().all(missing), "{how}: {stats:?}");
                     assert!(stats.iter().all(|layer| layer.failures == 0), "{how}: {stats:?}");
                     if (length, choice) == (1, Choice::Off) {
@@ -139,7 +139,7 @@ fn compiled_code_computes_what_the_deferred_graph_says_and_streaming_changes_no_
 fn announced(plan: &Plan<Kernel>, target: Target, tokens: &[u32], how: &str) {
     let mut engine = load(plan.clone(), target, 2 * BUDGET).unwrap();
     logits(&mut engine, tokens, 1);
-    let stats = engine.stream().unwrap().stats().layers;
+    let stats = engine.stream().unwrap().stats().groups;
     for layer in &stats[..2] {
         assert!(layer.predicted_bytes > 0 && layer.right_bytes == layer.predicted_bytes, "{how}: {stats:?}");
         assert_eq!((layer.cancelled, layer.wasted_bytes), (0, 0), "{how}: {stats:?}");

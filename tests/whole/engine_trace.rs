@@ -61,7 +61,7 @@ fn every_block_that_is_read_is_in_the_drives_lanes_and_in_a_slot() {
             assert!(slots.iter().any(|slot| inside(&slot)), "{read:?}");
         }
         let count = |stage: &str| slots.iter().filter(|slot| slot.depth == 1 && slot.name.starts_with(stage)).count();
-        let blocks = (stats.layers[0].misses + stats.layers[0].on_the_way) as usize;
+        let blocks = (stats.groups[0].misses + stats.groups[0].on_the_way) as usize;
         assert_eq!((count("loading"), count("resident")), (blocks, blocks));
         assert_eq!(count("packing") > 0, target == Target::AVX512);
 

@@ -458,7 +458,7 @@ fn residency_changes_no_bit() {
                         format!("{name}: {target}, steps of {length}, {predict_extra:?}, {budget} bytes of experts");
                     assert!(same_bits(&logits, &expected), "{how}: other bits");
                     let misses =
-                        engine.stream().map(|store| store.stats().layers.iter().map(|l| l.misses).sum::<u64>());
+                        engine.stream().map(|store| store.stats().groups.iter().map(|l| l.misses).sum::<u64>());
                     assert_eq!(misses.map(|misses| misses > 0), (budget > 0).then_some(true), "{how}");
                 }
                 // Whatever is read ahead.

@@ -348,7 +348,7 @@ fn streamed_experts_change_no_bit() {
         let expected = run(&mut load(&model, &resident, 2, 0), &tokens, |_| length);
         let mut engine = load(&model, &streamed, 2, EXPERT_BUDGET);
         assert!(same_bits(&run(&mut engine, &tokens, |_| length), &expected), "steps of {length}: other bits");
-        let misses = engine.stream().map(|store| store.stats().layers.iter().map(|layer| layer.misses).sum::<u64>());
+        let misses = engine.stream().map(|store| store.stats().groups.iter().map(|layer| layer.misses).sum::<u64>());
         assert!(misses.is_some_and(|misses| misses > 0), "nothing was streamed");
     }
 }

@@ -89,7 +89,7 @@ impl Prefetcher {
         };
         let mut groups: Vec<Facts> = (0u32..).zip(&program.groups).map(facts).collect();
         for block in blocks {
-            if let Some(facts) = groups.get_mut(block.id.layer as usize) {
+            if let Some(facts) = groups.get_mut(block.id.group as usize) {
                 facts.block_bytes = facts.block_bytes.max(block.span());
             }
         }
@@ -177,7 +177,7 @@ impl Prefetcher {
     fn chosen(&mut self, store: &ExpertCache, group: u32, experts: &[u32]) {
         let (Some(facts), true) = (self.groups.get(group as usize), self.begun.is_some()) else { return };
         let read_time: Duration = store.miss_time(group) / self.threads;
-        let waits = experts.iter().any(|&expert| store.ready(BlockId { layer: group, expert }).is_none());
+        let waits = experts.iter().any(|&expert| store.ready(BlockId { group, expert }).is_none());
         self.predictions.observe(group, &Observed { experts, waits, block_bytes: facts.block_bytes, read_time });
         let next = (group + 1) % self.groups.len().max(1) as u32;
         if self.groups.get(next as usize).is_some_and(|next| !next.said) {
@@ -200,7 +200,7 @@ impl Prefetcher {
     fn foresee(&mut self, store: &ExpertCache, group: u32) {
         let Some(facts) = self.groups.get(group as usize) else { return };
         let width = facts.top_k.saturating_add(self.settings.extra).min(facts.experts);
-        let resident = |expert| store.ready(BlockId { layer: group, expert }).is_some();
+        let resident = |expert| store.ready(BlockId { group, expert }).is_some();
         let experts = self.predictions.predict(group, width as usize, resident);
         if !experts.is_empty() {
             store.predict(group, &experts);
@@ -240,7 +240,7 @@ mod tests {
             let path = std::env::temp_dir().join(format!("ixc-foresight-{}-{name}", std::process::id()));
             std::fs::write(&path, vec![7; 8 * PAGE as usize]).unwrap();
             let block = |i: u32| Block {
-                id: BlockId { layer: i / 4, expert: i % 4 },
+                id: BlockId { group: i / 4, expert: i % 4 },
                 extents: vec![Extent { file: 0, offset: u64::from(i) * PAGE, bytes: PAGE, at: 0 }],
                 form: Form::Packed,
             };
@@ -261,22 +261,22 @@ mod tests {
         }
 
         /// As a barrier behind a router does it, with what the plan says of the other layer; all experts come before it goes on.
-        fn layer(&mut self, layer: u32, experts: &[u32], said: Option<&[u32]>) {
-            let request = self.store.request(layer, experts).unwrap();
-            self.foresight.chosen(&self.store, layer, experts);
+        fn group(&mut self, group: u32, experts: &[u32], said: Option<&[u32]>) {
+            let request = self.store.request(group, experts).unwrap();
+            self.foresight.chosen(&self.store, group, experts);
             if let Some(ids) = said {
-                self.foresight.said(&self.store, layer + 1, ids.len() as u32, ids);
+                self.foresight.said(&self.store, group + 1, ids.len() as u32, ids);
             }
             for (&expert, state) in experts.iter().zip(request.states) {
                 if matches!(state, State::Coming) {
-                    self.store.wait(BlockId { layer, expert }).unwrap();
+                    self.store.wait(BlockId { group, expert }).unwrap();
                 }
             }
-            self.store.release(layer);
+            self.store.release(group);
         }
 
-        fn tally(&self, strategy: Strategy, layer: usize) -> Tally {
-            let tally = self.foresight.predictions.tally(strategy, layer as u32);
+        fn tally(&self, strategy: Strategy, group: usize) -> Tally {
+            let tally = self.foresight.predictions.tally(strategy, group as u32);
             // How long reads take nobody knows.
             Tally { saved: Duration::ZERO, ..tally }
         }
@@ -292,8 +292,8 @@ mod tests {
         let mut rig = Rig::new("counted", Choice::Off, true);
         for (first, second, said) in [([0, 1], [2, 3], [0, 1]), ([0, 2], [2, 3], [3, 9]), ([2, 0], [1, 3], [1, 0])] {
             rig.foresight.begin_step(&rig.store, 1);
-            rig.layer(0, &first, Some(&said));
-            rig.layer(1, &second, None);
+            rig.group(0, &first, Some(&said));
+            rig.group(1, &second, None);
             rig.foresight.end_step(&rig.store);
         }
         // Layer 0, second and third token: [0, 1] for [0, 2], then [0, 2] for [2, 0]. All that is predicted is in memory.
@@ -305,7 +305,7 @@ mod tests {
         let early = rig.tally(Strategy::EarlyRouter, 1);
         assert_eq!((early.chosen, early.predicted, early.right), (6, 5, 2));
         let stats = rig.store.stats();
-        assert!(stats.layers.iter().all(|layer| layer.predicted_bytes == 0), "off reads nothing: {stats:?}");
+        assert!(stats.groups.iter().all(|group| group.predicted_bytes == 0), "off reads nothing: {stats:?}");
         assert_eq!(rig.foresight.report().tallies.len(), Strategy::ALL.len());
     }
 
@@ -316,18 +316,18 @@ mod tests {
         rig.store.request(0, &[0, 1]).unwrap();
         rig.foresight.chosen(&rig.store, 0, &[0, 1]);
         rig.foresight.said(&rig.store, 1, 2, &[2, 3]);
-        let layer = rig.store.stats().layers[1];
-        assert_eq!(layer.predicted_bytes, 2 * PAGE, "{layer:?}");
+        let group = rig.store.stats().groups[1];
+        assert_eq!(group.predicted_bytes, 2 * PAGE, "{group:?}");
         // Another's experts are needed: the first two of them have to leave for what the next layers request.
         rig.store.release(0);
-        rig.layer(1, &[0, 1], None);
-        rig.layer(0, &[2, 3], None);
+        rig.group(1, &[0, 1], None);
+        rig.group(0, &[2, 3], None);
         assert_eq!(rig.tally(Strategy::EarlyRouter, 1), tally(2, 2, 0, 0, 2));
-        let layer = rig.store.stats().layers[1];
-        assert_eq!((layer.right_bytes, layer.misses, layer.failures), (0, 2, 0), "{layer:?}");
+        let group = rig.store.stats().groups[1];
+        assert_eq!((group.right_bytes, group.misses, group.failures), (0, 2, 0), "{group:?}");
         // Taken back before they were read, or read for nothing.
-        assert_eq!(layer.cancelled * PAGE + layer.predicted_bytes, 2 * PAGE, "{layer:?}");
-        assert_eq!(layer.predicted_bytes, layer.wasted_bytes, "{layer:?}");
+        assert_eq!(group.cancelled * PAGE + group.predicted_bytes, 2 * PAGE, "{group:?}");
+        assert_eq!(group.predicted_bytes, group.wasted_bytes, "{group:?}");
     }
 
     #[test]
@@ -341,11 +341,11 @@ mod tests {
             let mut rig = Rig::new(&format!("prompt-{choice}"), choice, true);
             // What a token leaves is not what a prompt is judged by.
             rig.foresight.begin_step(&rig.store, 1);
-            rig.layer(0, &[0, 1], None);
+            rig.group(0, &[0, 1], None);
             rig.foresight.begin_step(&rig.store, 5);
-            rig.layer(0, &[0, 1], Some(&[2, 3]));
+            rig.group(0, &[0, 1], Some(&[2, 3]));
             rig.foresight.end_step(&rig.store);
-            assert_eq!(rig.store.stats().layers[1].predicted_bytes, bytes, "{choice}");
+            assert_eq!(rig.store.stats().groups[1].predicted_bytes, bytes, "{choice}");
             assert!(Strategy::ALL.iter().all(|(_, strategy)| rig.tally(*strategy, 0) == Tally::default()), "{choice}");
         }
     }

@@ -76,7 +76,7 @@ struct Packer {
 impl Pack for Packer {
     fn pack(&self, block: BlockId, raw: &[Region], slot: Region) -> Result<(), String> {
         let begun = self.trace.is_some().then(Instant::now);
-        let blocks = self.groups.get(block.layer as usize).ok_or("no such group")?;
+        let blocks = self.groups.get(block.group as usize).ok_or("no such group")?;
         for (i, (part, &from)) in blocks.parts.iter().zip(raw).enumerate() {
             let to = blocks.offset(block.expert, i).and_then(|offset| slot.part(offset, part.bytes));
             let to = to.ok_or("a matrix outside its slot")?;
@@ -145,7 +145,7 @@ impl Checks {
     /// # Safety
     /// The region must be readable, and nobody may write to it meanwhile.
     unsafe fn first(&self, shape: &BlockShape, block: BlockId, region: Region) -> Result<(), BlockError> {
-        let done = self.done.get(block.layer as usize).and_then(|group| group.get(block.expert as usize));
+        let done = self.done.get(block.group as usize).and_then(|group| group.get(block.expert as usize));
         let Some((done, lock)) = done.filter(|(done, _)| !done.load(Ordering::Acquire)) else { return Ok(()) };
         let _lock = lock.lock().unwrap_or_else(PoisonError::into_inner);
         if !done.load(Ordering::Acquire) {
@@ -211,7 +211,7 @@ impl Layout {
                     let offset = first.checked_add(shape.stride().checked_mul(expert.into())?)?;
                     offsets.extend(shape.parts.iter().map(|part| part.offset));
                     let extents = vec![Extent { file, offset, bytes: shape.bytes(), at: 0 }];
-                    layout.blocks.push(Block { id: BlockId { layer: number, expert }, extents, form: Form::Packed });
+                    layout.blocks.push(Block { id: BlockId { group: number, expert }, extents, form: Form::Packed });
                 }
                 layout.groups.push(Blocks { parts, offsets, shape: Some(shape.clone()) });
                 continue;
@@ -230,7 +230,7 @@ impl Layout {
                     at = at.checked_add(part.bytes)?;
                 }
                 let form = if raw { Form::Raw { bytes: at } } else { Form::Packed };
-                layout.blocks.push(Block { id: BlockId { layer: number, expert }, extents, form });
+                layout.blocks.push(Block { id: BlockId { group: number, expert }, extents, form });
             }
             layout.groups.push(Blocks { parts, offsets, shape });
         }
@@ -325,7 +325,7 @@ impl Experts {
         }
         let coming = std::mem::take(&mut window.coming);
         for rows in std::mem::replace(&mut window.rows, coming) {
-            self.store.release_block(BlockId { layer: window.group, expert: rows.expert });
+            self.store.release_block(BlockId { group: window.group, expert: rows.expert });
         }
         window.first = false;
         if window.rows.is_empty() {
@@ -392,7 +392,7 @@ impl Experts {
 
     /// Waits for the block of a requested expert.
     pub(crate) fn wait(&self, group: u32, expert: u32) -> Result<Region, ExecuteError> {
-        let block = BlockId { layer: group, expert };
+        let block = BlockId { group, expert };
         let region = match (&self.trace, self.store.ready(block)) {
             (Some(trace), None) => {
                 let begun = Instant::now();

@@ -79,7 +79,7 @@ const FIELDS: [(&str, usize, usize); 18] = [
 pub struct BlockError {
     /// The plan's file.
     pub path: PathBuf,
-    /// Which block; its layer is the number of the group.
+    /// Which block.
     pub block: BlockId,
     /// What is wrong.
     pub what: &'static str,
@@ -147,7 +147,7 @@ impl BlockShape {
         put(0, &BLOCK_MAGIC);
         let strip = self.parts.iter().map(|part| part.format.rows()).max().unwrap_or(1);
         put(4, &[BLOCK_VERSION, self.parts.len() as u8, strip as u8]);
-        put(8, &block.layer.to_le_bytes());
+        put(8, &block.group.to_le_bytes());
         put(12, &block.expert.to_le_bytes());
         put(16, &(self.lines - 1).to_le_bytes());
         put(20, &payload_crc.to_le_bytes());
@@ -226,7 +226,7 @@ mod tests {
         PlanWeight { name, format, stored: format, shape, file, offset: 0, bytes }
     }
 
-    const BLOCK: BlockId = BlockId { layer: 7, expert: 300 };
+    const BLOCK: BlockId = BlockId { group: 7, expert: 300 };
 
     #[test]
     fn a_header_is_as_documented() {

@@ -29,7 +29,7 @@ impl Spending {
         Slots::bytes(&self.classes) + Slots::bytes(&[self.staging])
     }
 
-    /// The least that streaming works with: slots for the `top_k` blocks of any two layers that follow each other.
+    /// The least that streaming works with: slots for the `top_k` blocks of any two groups that follow each other.
     pub fn least(blocks: &[Block], top_k: u32) -> Spending {
         let mut sizes: Vec<u64> = blocks.iter().map(Block::slot_bytes).collect();
         sizes.sort_unstable_by(|a, b| b.cmp(a));
@@ -41,18 +41,18 @@ impl Spending {
         }
         let holds = |block: &Block| classes.iter().rposition(|class| class.bytes >= block.slot_bytes()).unwrap_or(0);
         let class_of: Vec<usize> = blocks.iter().map(holds).collect();
-        // Blocks of each layer in each class: at most top_k of them are wanted at once.
+        // Blocks of each group in each class: at most top_k of them are wanted at once.
         let mut wanted: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for (block, &class) in blocks.iter().zip(&class_of) {
-            let counts = wanted.entry(block.id.layer).or_insert_with(|| vec![0; classes.len()]);
+            let counts = wanted.entry(block.id.group).or_insert_with(|| vec![0; classes.len()]);
             counts[class] = (counts[class] + 1).min(top_k.max(1));
         }
-        let layers: Vec<&Vec<u32>> = wanted.values().collect();
-        for (i, layer) in layers.iter().enumerate() {
-            let next = layers[(i + 1) % layers.len()];
+        let groups: Vec<&Vec<u32>> = wanted.values().collect();
+        for (i, group) in groups.iter().enumerate() {
+            let next = groups[(i + 1) % groups.len()];
             for (index, class) in classes.iter_mut().enumerate() {
-                // One layer alone follows itself, with the same blocks or others.
-                class.count = class.count.max(layer[index] + next[index]);
+                // One group alone follows itself, with the same blocks or others.
+                class.count = class.count.max(group[index] + next[index]);
             }
         }
         for (index, class) in classes.iter_mut().enumerate() {
@@ -106,8 +106,8 @@ mod tests {
     use super::super::{BlockId, Extent};
     use super::*;
 
-    fn block(layer: u32, expert: u32, bytes: u64, form: Form) -> Block {
-        Block { id: BlockId { layer, expert }, extents: vec![Extent { file: 0, offset: 0, bytes, at: 0 }], form }
+    fn block(group: u32, expert: u32, bytes: u64, form: Form) -> Block {
+        Block { id: BlockId { group, expert }, extents: vec![Extent { file: 0, offset: 0, bytes, at: 0 }], form }
     }
 
     #[test]

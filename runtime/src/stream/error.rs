@@ -91,10 +91,10 @@ pub enum StreamError {
         block: BlockId,
     },
     /// More blocks than there are slots for.
-    #[error("layer {layer} wants {wanted} blocks at once and slots are left for {possible}: ask for fewer at a time")]
+    #[error("layer {group} wants {wanted} blocks at once and slots are left for {possible}: ask for fewer at a time")]
     TooMany {
-        /// Which layer.
-        layer: u32,
+        /// Which group.
+        group: u32,
         /// Blocks asked for.
         wanted: usize,
         /// How many of them can be had.

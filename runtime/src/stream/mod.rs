@@ -1,7 +1,7 @@
 //! Weights that do not fit into memory: blocks read from files as they are needed, under a hard budget.
 //!
-//! A *block* is one expert of one layer, gate, up and down together. It lies in files as one or more *extents*, and is read into
-//! a *slot*, memory for one block.
+//! A *group* is all experts of one layer; groups are counted, and layers without experts have none. A *block* is one expert of a group, gate,
+//! up and down together. It lies in files as one or more *extents*, and is read into a *slot*, memory for one block.
 //!
 //! | module | what it owns |
 //! | --- | --- |

@@ -69,11 +69,11 @@ pub(crate) enum Work {
     Barrier,
     /// Sorted a routing.
     Sort,
-    /// Asked for the experts of a layer.
+    /// Asked for the experts of a group.
     Request(u32),
-    /// Said which experts a layer will perhaps want.
+    /// Predicted which experts a group will request.
     Predict(u32),
-    /// Let a layer's experts go.
+    /// Released the experts of a group.
     Release(u32),
     /// Went on with experts that had not come before, or that there was no room for.
     Next,
@@ -399,7 +399,7 @@ mod tests {
     #[test]
     fn a_slot_holds_one_block_after_the_other() {
         let recorder = Recorder::new();
-        recorder.describe_blocks(vec![BlockId { layer: 0, expert: 0 }; 2], vec![4096]);
+        recorder.describe_blocks(vec![BlockId { group: 0, expert: 0 }; 2], vec![4096]);
         let held = |block, stage, shadow| Some(Held { block, stage, shadow });
         recorder.slot(0, held(0, Stage::Loading, true));
         recorder.slot(0, held(0, Stage::Loading, true));

@@ -81,7 +81,7 @@ struct Named(Option<BlockId>, u32);
 impl Display for Named {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
-            Some(id) => write!(f, "layer {} expert {}", id.layer, id.expert),
+            Some(id) => write!(f, "layer {} expert {}", id.group, id.expert),
             None => write!(f, "block {}", self.1),
         }
     }
@@ -210,9 +210,9 @@ impl Recorder {
                     Work::PackWeights => span(&"pack weights"),
                     Work::Barrier => span(&"barrier"),
                     Work::Sort => span(&"sort by expert"),
-                    Work::Request(layer) => span(&format_args!("request experts of layer {layer}")),
-                    Work::Predict(layer) => span(&format_args!("predict experts of layer {layer}")),
-                    Work::Release(layer) => span(&format_args!("release experts of layer {layer}")),
+                    Work::Request(group) => span(&format_args!("request experts of layer {group}")),
+                    Work::Predict(group) => span(&format_args!("predict experts of layer {group}")),
+                    Work::Release(group) => span(&format_args!("release experts of layer {group}")),
                     Work::Next => span(&"go on with the next experts"),
                 }?;
             }

@@ -89,14 +89,14 @@ impl OwnWeights {
         let mut regions: Vec<_> =
             whole.iter().filter_map(|((_, weight), _)| region.part(weight.offset, weight.bytes)).collect();
         let mut blocks = Vec::new();
-        for (layer, group) in (0u32..).zip(groups) {
+        for (number, group) in (0u32..).zip(groups) {
             let resident = !group.weights.iter().any(|&weight| streamed(weight as usize));
             let Some(place) = group.blocks.as_ref().filter(|_| resident) else { continue };
             for expert in 0..group.experts {
                 let block = region.part(place.block(expert), place.shape.bytes()).ok_or(LoadError::NoWeights)?;
                 let payload = block.bytes().checked_sub(BLOCK_HEADER).and_then(|bytes| block.part(BLOCK_HEADER, bytes));
                 regions.push(payload.ok_or(LoadError::NoWeights)?);
-                blocks.push((BlockId { layer, expert }, &place.shape, block));
+                blocks.push((BlockId { group: number, expert }, &place.shape, block));
             }
         }
         let total = regions.iter().fold(0, |sum: u64, region| sum.saturating_add(region.bytes()));
@@ -174,7 +174,7 @@ fn layout(plan: &Plan<Kernel>, contents: Contents) -> Layout {
         work.push((Work::Weight(i), Unit { at, bytes: place(i, WeightFile::Plan, at) }));
     }
     let mut groups = Vec::with_capacity(shapes.len());
-    for ((layer, group), shape) in (0u32..).zip(&plan.expert_groups).zip(shapes) {
+    for ((number, group), shape) in (0u32..).zip(&plan.expert_groups).zip(shapes) {
         let place_of = |shape| BlockPlace { shape, first: end };
         let found = shape.map(place_of);
         if let Some(blocks) = &found {
@@ -183,7 +183,9 @@ fn layout(plan: &Plan<Kernel>, contents: Contents) -> Layout {
                 place(weight as usize, WeightFile::Blocks { stride }, blocks.first.saturating_add(part.offset));
             }
             let unit = |expert| Unit { at: blocks.block(expert), bytes: stride };
-            work.extend((0..group.experts).map(|expert| (Work::Block(BlockId { layer, expert }), unit(expert))));
+            work.extend(
+                (0..group.experts).map(|expert| (Work::Block(BlockId { group: number, expert }), unit(expert))),
+            );
             end = blocks.block(group.experts);
         }
         groups.push(found);
@@ -278,8 +280,8 @@ pub fn write_to(
                 partial.finish(hasher.finalize())?;
             }
             Work::Block(block) => {
-                let group = &plan.expert_groups[block.layer as usize];
-                let shape = groups.get(block.layer as usize).and_then(|blocks| Some(&blocks.as_ref()?.shape));
+                let group = &plan.expert_groups[block.group as usize];
+                let shape = groups.get(block.group as usize).and_then(|blocks| Some(&blocks.as_ref()?.shape));
                 let shape = shape.ok_or_else(|| failed(LoadError::NoWeights))?;
                 // At least one, and no more than there are.
                 let most = (batch / shape.stride()).clamp(1, u64::from(group.experts - block.expert)) as u32;

@@ -22,9 +22,9 @@ const ODDS_PRIOR: f64 = 4.0;
 const CLASSES: usize = 10;
 /// Step sizes before Adagrad makes them smaller.
 const RANK_STEP: f64 = 0.5;
-const LAYER_STEP: f64 = 0.5;
+const GROUP_STEP: f64 = 0.5;
 const EXPERT_STEP: f64 = 2.0;
-/// No model has a layer with more.
+/// No model has a group with more.
 const MOST_EXPERTS: usize = 1 << 16;
 
 /// A weight of the regression.
@@ -65,7 +65,7 @@ impl Count {
 }
 
 #[derive(Debug, Default)]
-struct Layer {
+struct Group {
     all: Weight,
     experts: Vec<Weight>,
     classes: [Count; CLASSES],
@@ -75,14 +75,14 @@ struct Layer {
 #[derive(Debug, Default)]
 pub(super) struct GuessConfidence {
     ranks: Vec<Weight>,
-    layers: Vec<Layer>,
+    groups: Vec<Group>,
     classes: [Count; CLASSES],
 }
 
-/// A guess: which expert of which layer, and how many of the layer were named before it.
+/// A guess: which expert of which group, and how many of the group were named before it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Named {
-    pub layer: u32,
+    pub group: u32,
     pub rank: usize,
     pub expert: u32,
 }
@@ -91,10 +91,10 @@ impl GuessConfidence {
     /// The probability that the odds of a guess are.
     pub fn odds(&self, guess: Named) -> f64 {
         let rank = self.ranks.get(guess.rank).map_or(0.0, |weight| weight.value);
-        let layer = self.layers.get(guess.layer as usize).map_or(0.0, |layer| {
-            layer.all.value + layer.experts.get(guess.expert as usize).map_or(0.0, |weight| weight.value)
+        let group = self.groups.get(guess.group as usize).map_or(0.0, |group| {
+            group.all.value + group.experts.get(guess.expert as usize).map_or(0.0, |weight| weight.value)
         });
-        1.0 / (1.0 + (-rank - layer).exp())
+        1.0 / (1.0 + (-rank - group).exp())
     }
 
     fn class(probability: f64) -> usize {
@@ -103,36 +103,36 @@ impl GuessConfidence {
 
     /// A guess, whose odds were `probability` when it was made, was right or not.
     pub fn learn(&mut self, guess: Named, probability: f64, resident: bool, right: bool) {
-        let (layer, expert) = (guess.layer as usize, guess.expert as usize);
+        let (group, expert) = (guess.group as usize, guess.expert as usize);
         if expert >= MOST_EXPERTS {
             return;
         }
-        if self.layers.len() <= layer {
-            self.layers.resize_with(layer + 1, Layer::default);
+        if self.groups.len() <= group {
+            self.groups.resize_with(group + 1, Group::default);
         }
         if self.ranks.len() <= guess.rank {
             self.ranks.resize(guess.rank + 1, Weight::default());
         }
-        let layer = &mut self.layers[layer];
-        if layer.experts.len() <= expert {
-            layer.experts.resize(expert + 1, Weight::default());
+        let group = &mut self.groups[group];
+        if group.experts.len() <= expert {
+            group.experts.resize(expert + 1, Weight::default());
         }
         let gradient = f64::from(u8::from(right)) - probability;
         self.ranks[guess.rank].step(gradient, RANK_STEP);
-        layer.all.step(gradient, LAYER_STEP);
-        layer.experts[expert].step(gradient, EXPERT_STEP);
+        group.all.step(gradient, GROUP_STEP);
+        group.experts[expert].step(gradient, EXPERT_STEP);
         if !resident {
             let class = GuessConfidence::class(probability);
-            layer.classes[class].add(right);
+            group.classes[class].add(right);
             self.classes[class].add(right);
         }
     }
 
     /// How likely a layer's guess with these odds, of an expert that is not in memory, is right, 0 to 1: a half where nobody knows.
-    pub fn counted(&self, layer: u32, probability: f64) -> f64 {
+    pub fn counted(&self, group: u32, probability: f64) -> f64 {
         let class = GuessConfidence::class(probability);
         let shared = self.classes[class].part(probability, ODDS_PRIOR);
-        let own = self.layers.get(layer as usize).map_or(Count::default(), |layer| layer.classes[class]);
+        let own = self.groups.get(group as usize).map_or(Count::default(), |group| group.classes[class]);
         own.part(shared, PRIOR)
     }
 }
@@ -141,13 +141,13 @@ impl GuessConfidence {
 mod tests {
     use super::*;
 
-    fn named(layer: u32, rank: usize, expert: u32) -> Named {
-        Named { layer, rank, expert }
+    fn named(group: u32, rank: usize, expert: u32) -> Named {
+        Named { group, rank, expert }
     }
 
     impl GuessConfidence {
         fn of(&self, guess: Named) -> f64 {
-            self.counted(guess.layer, self.odds(guess))
+            self.counted(guess.group, self.odds(guess))
         }
     }
 
@@ -180,7 +180,7 @@ mod tests {
             learn(&mut sure, named(0, 0, token), false, true);
             learn(&mut sure, named(1, 0, token), false, false);
         }
-        let [right, wrong] = [0, 1].map(|layer| sure.of(named(layer, 0, 1000)));
+        let [right, wrong] = [0, 1].map(|group| sure.of(named(group, 0, 1000)));
         assert!(right > 0.8 && wrong < 0.2, "{right}, {wrong}");
     }
 
@@ -206,6 +206,6 @@ mod tests {
     fn an_expert_that_no_model_has_takes_no_memory() {
         let mut sure = GuessConfidence::default();
         learn(&mut sure, named(0, 0, u32::MAX), false, true);
-        assert!(sure.layers.is_empty() && sure.of(named(0, 0, u32::MAX)) == 0.5);
+        assert!(sure.groups.is_empty() && sure.of(named(0, 0, u32::MAX)) == 0.5);
     }
 }

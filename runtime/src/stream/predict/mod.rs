@@ -104,7 +104,7 @@ impl fmt::Display for Choice {
 pub struct Settings {
     /// By which strategy.
     pub choice: Choice,
-    /// Experts of a layer beyond as many as a token needs.
+    /// Experts of a group beyond as many as a token needs.
     pub extra: u32,
 }
 
@@ -115,17 +115,17 @@ impl Settings {
     }
 }
 
-/// A strategy, for all layers.
+/// A strategy, for all groups.
 pub trait Predictor: Send {
-    /// At most `width` experts that the layer's next request will name, likeliest first.
-    fn predict(&mut self, layer: u32, width: usize) -> Vec<u32>;
+    /// At most `width` experts that the group's next request will name, likeliest first.
+    fn predict(&mut self, group: u32, width: usize) -> Vec<u32>;
 
     /// What it named.
-    fn observe(&mut self, layer: u32, experts: &[u32]);
+    fn observe(&mut self, group: u32, experts: &[u32]);
 
     /// What somebody says that it will name, likeliest first.
-    fn given(&mut self, layer: u32, experts: &[u32]) {
-        let _ = (layer, experts);
+    fn given(&mut self, group: u32, experts: &[u32]) {
+        let _ = (group, experts);
     }
 }
 
@@ -136,13 +136,13 @@ pub struct Observed<'a> {
     pub experts: &'a [u32],
     /// Whether some of them were not in memory.
     pub waits: bool,
-    /// Bytes of a block of this layer.
+    /// Bytes of a block of this group.
     pub block_bytes: u64,
     /// Time that a miss costs here, as measured: stall by misses.
     pub read_time: Duration,
 }
 
-/// How a strategy did in a layer, used or not.
+/// How a strategy did in a group, used or not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Experts that the router chose.
@@ -194,7 +194,7 @@ impl std::ops::AddAssign for Tally {
 pub struct Report {
     /// What is used, and why.
     pub now: String,
-    /// Of each strategy the tallies of all layers.
+    /// Of each strategy the tallies of all groups.
     pub tallies: Vec<(Strategy, Vec<Tally>)>,
 }
 
@@ -212,11 +212,11 @@ struct Guess {
 
 struct Scored {
     predictor: Box<dyn Predictor>,
-    /// By layer: the last prediction, until the router has chosen.
+    /// By group: the last prediction, until the router has chosen.
     guesses: Vec<Option<Vec<Guess>>>,
     tallies: Vec<Tally>,
     sureness: GuessConfidence,
-    /// Useful and useless ones of this token, all layers.
+    /// Useful and useless ones of this token, all groups.
     token: (u64, u64),
 }
 
@@ -248,12 +248,12 @@ pub struct TokenTiming {
 }
 
 impl Predictions {
-    /// For a model of so many layers.
-    pub fn new(choice: Choice, layers: u32) -> Predictions {
+    /// For a model of so many groups.
+    pub fn new(choice: Choice, groups: u32) -> Predictions {
         let scored = |(_, strategy): (&str, Strategy)| Scored {
-            predictor: strategies::predictor(strategy, layers),
-            guesses: (0..layers).map(|_| None).collect(),
-            tallies: (0..layers).map(|_| Tally::default()).collect(),
+            predictor: strategies::predictor(strategy, groups),
+            guesses: (0..groups).map(|_| None).collect(),
+            tallies: (0..groups).map(|_| Tally::default()).collect(),
             sureness: GuessConfidence::default(),
             token: (0, 0),
         };
@@ -306,21 +306,21 @@ impl Predictions {
     }
 
     /// What the plan's early router says of a layer, likeliest first. To be said before [`Predictions::predict`].
-    pub fn given(&mut self, layer: u32, experts: &[u32]) {
-        self.strategies.iter_mut().for_each(|scored| scored.predictor.given(layer, experts));
+    pub fn given(&mut self, group: u32, experts: &[u32]) {
+        self.strategies.iter_mut().for_each(|scored| scored.predictor.given(group, experts));
     }
 
-    /// The experts to keep or to read ahead for a layer, at most `width`, likeliest first; none while no strategy is used. `resident` says
+    /// The experts to keep or to read ahead for a group, at most `width`, likeliest first; none while no strategy is used. `resident` says
     /// which are in memory; of the others only those that are likely enough to be right are named. A second call before [`Predictions::observe`] takes the place of the first.
-    pub fn predict(&mut self, layer: u32, width: usize, resident: impl Fn(u32) -> bool) -> Vec<u32> {
+    pub fn predict(&mut self, group: u32, width: usize, resident: impl Fn(u32) -> bool) -> Vec<u32> {
         let (current, sure_enough) = (self.current(), self.sure_enough());
         let mut used = Vec::new();
         for ((_, strategy), scored) in Strategy::ALL.into_iter().zip(&mut self.strategies) {
-            let Some(place) = scored.guesses.get_mut(layer as usize) else { continue };
-            let experts = scored.predictor.predict(layer, width);
+            let Some(place) = scored.guesses.get_mut(group as usize) else { continue };
+            let experts = scored.predictor.predict(group, width);
             let guess = |(rank, &expert): (usize, &u32)| {
-                let probability = scored.sureness.odds(Named { layer, rank, expert });
-                let sure = scored.sureness.counted(layer, probability) >= sure_enough;
+                let probability = scored.sureness.odds(Named { group, rank, expert });
+                let sure = scored.sureness.counted(group, probability) >= sure_enough;
                 Guess { expert, probability, resident: resident(expert), sure }
             };
             let guesses: Vec<Guess> = experts.iter().enumerate().map(guess).collect();
@@ -333,15 +333,15 @@ impl Predictions {
     }
 
     /// The router has chosen: scores all strategies, and lets them learn.
-    pub fn observe(&mut self, layer: u32, observed: &Observed<'_>) {
+    pub fn observe(&mut self, group: u32, observed: &Observed<'_>) {
         self.waiting += (f64::from(u8::from(observed.waits)) - self.waiting) / REMEMBERED;
         for scored in &mut self.strategies {
-            let guess = scored.guesses.get_mut(layer as usize).and_then(Option::take);
-            if let (Some(guess), Some(tally)) = (guess, scored.tallies.get_mut(layer as usize)) {
+            let guess = scored.guesses.get_mut(group as usize).and_then(Option::take);
+            if let (Some(guess), Some(tally)) = (guess, scored.tallies.get_mut(group as usize)) {
                 let chosen = |guess: &&Guess| observed.experts.contains(&guess.expert);
                 let right = guess.iter().filter(chosen).count();
                 for (rank, guess) in guess.iter().enumerate() {
-                    let named = Named { layer, rank, expert: guess.expert };
+                    let named = Named { group, rank, expert: guess.expert };
                     scored.sureness.learn(named, guess.probability, guess.resident, chosen(&guess));
                 }
                 let read = guess.iter().filter(|guess| !guess.resident && guess.sure);
@@ -360,7 +360,7 @@ impl Predictions {
                 scored.token.0 += useful;
                 scored.token.1 += useless;
             }
-            scored.predictor.observe(layer, observed.experts);
+            scored.predictor.observe(group, observed.experts);
         }
     }
 
@@ -392,10 +392,10 @@ impl Predictions {
         }
     }
 
-    /// How a strategy did in a layer.
-    pub fn tally(&self, strategy: Strategy, layer: u32) -> Tally {
+    /// How a strategy did in a group.
+    pub fn tally(&self, strategy: Strategy, group: u32) -> Tally {
         let index = Strategy::ALL.iter().position(|(_, other)| *other == strategy);
         let scored = index.and_then(|index| self.strategies.get(index));
-        scored.and_then(|scored| scored.tallies.get(layer as usize)).copied().unwrap_or_default()
+        scored.and_then(|scored| scored.tallies.get(group as usize)).copied().unwrap_or_default()
     }
 }

@@ -6,20 +6,20 @@ use super::{Predictor, Strategy};
 const HALVED_AFTER: u32 = 256;
 
 /// A strategy for so many layers.
-pub fn predictor(strategy: Strategy, layers: u32) -> Box<dyn Predictor> {
+pub fn predictor(strategy: Strategy, groups: u32) -> Box<dyn Predictor> {
     match strategy {
-        Strategy::Previous => Box::new(Previous(lists(layers))),
-        Strategy::Frequency => Box::new(Frequency((0..layers).map(|_| Counts::default()).collect())),
-        Strategy::EarlyRouter => Box::new(EarlyRouters(lists(layers))),
+        Strategy::Previous => Box::new(Previous(lists(groups))),
+        Strategy::Frequency => Box::new(Frequency((0..groups).map(|_| Counts::default()).collect())),
+        Strategy::EarlyRouter => Box::new(EarlyRouters(lists(groups))),
     }
 }
 
-fn lists(layers: u32) -> Vec<Vec<u32>> {
-    (0..layers).map(|_| Vec::new()).collect()
+fn lists(groups: u32) -> Vec<Vec<u32>> {
+    (0..groups).map(|_| Vec::new()).collect()
 }
 
-fn set(lists: &mut [Vec<u32>], layer: u32, experts: &[u32]) {
-    if let Some(list) = lists.get_mut(layer as usize) {
+fn set(lists: &mut [Vec<u32>], group: u32, experts: &[u32]) {
+    if let Some(list) = lists.get_mut(group as usize) {
         experts.clone_into(list);
     }
 }
@@ -28,12 +28,12 @@ fn set(lists: &mut [Vec<u32>], layer: u32, experts: &[u32]) {
 struct Previous(Vec<Vec<u32>>);
 
 impl Predictor for Previous {
-    fn predict(&mut self, layer: u32, width: usize) -> Vec<u32> {
-        self.0.get(layer as usize).map(|last| last.iter().copied().take(width).collect()).unwrap_or_default()
+    fn predict(&mut self, group: u32, width: usize) -> Vec<u32> {
+        self.0.get(group as usize).map(|last| last.iter().copied().take(width).collect()).unwrap_or_default()
     }
 
-    fn observe(&mut self, layer: u32, experts: &[u32]) {
-        let Some(list) = self.0.get_mut(layer as usize) else { return };
+    fn observe(&mut self, group: u32, experts: &[u32]) {
+        let Some(list) = self.0.get_mut(group as usize) else { return };
         list.truncate(experts.len());
         list.retain(|expert| !experts.contains(expert));
         list.splice(..0, experts.iter().copied());
@@ -51,8 +51,8 @@ struct Counts {
 struct Frequency(Vec<Counts>);
 
 impl Predictor for Frequency {
-    fn predict(&mut self, layer: u32, width: usize) -> Vec<u32> {
-        let Some(counts) = self.0.get(layer as usize) else { return Vec::new() };
+    fn predict(&mut self, group: u32, width: usize) -> Vec<u32> {
+        let Some(counts) = self.0.get(group as usize) else { return Vec::new() };
         let used = (0u32..).zip(&counts.uses).filter(|(_, uses)| **uses > 0);
         let mut experts: Vec<_> = used.map(|(expert, &uses)| (std::cmp::Reverse(uses), expert)).collect();
         if width < experts.len() {
@@ -63,8 +63,8 @@ impl Predictor for Frequency {
         experts.into_iter().map(|(_, expert)| expert).collect()
     }
 
-    fn observe(&mut self, layer: u32, experts: &[u32]) {
-        let Some(counts) = self.0.get_mut(layer as usize) else { return };
+    fn observe(&mut self, group: u32, experts: &[u32]) {
+        let Some(counts) = self.0.get_mut(group as usize) else { return };
         counts.tokens += 1;
         if counts.tokens % HALVED_AFTER == 0 {
             counts.uses.iter_mut().for_each(|uses| *uses /= 2);
@@ -84,15 +84,15 @@ impl Predictor for Frequency {
 struct EarlyRouters(Vec<Vec<u32>>);
 
 impl Predictor for EarlyRouters {
-    fn predict(&mut self, layer: u32, width: usize) -> Vec<u32> {
-        self.0.get(layer as usize).map(|said| said.iter().copied().take(width).collect()).unwrap_or_default()
+    fn predict(&mut self, group: u32, width: usize) -> Vec<u32> {
+        self.0.get(group as usize).map(|said| said.iter().copied().take(width).collect()).unwrap_or_default()
     }
 
-    fn observe(&mut self, layer: u32, _: &[u32]) {
-        set(&mut self.0, layer, &[]);
+    fn observe(&mut self, group: u32, _: &[u32]) {
+        set(&mut self.0, group, &[]);
     }
 
-    fn given(&mut self, layer: u32, experts: &[u32]) {
-        set(&mut self.0, layer, experts);
+    fn given(&mut self, group: u32, experts: &[u32]) {
+        set(&mut self.0, group, experts);
     }
 }

@@ -5,8 +5,8 @@ use super::*;
 
 const READ: Duration = Duration::from_millis(2);
 
-fn observe(predictions: &mut Predictions, layer: u32, experts: &[u32]) {
-    predictions.observe(layer, &Observed { experts, waits: true, block_bytes: 1000, read_time: READ });
+fn observe(predictions: &mut Predictions, group: u32, experts: &[u32]) {
+    predictions.observe(group, &Observed { experts, waits: true, block_bytes: 1000, read_time: READ });
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use super::super::files::{Files, PAGE};
 use super::super::{Block, BlockId, Form, StreamError};
 
-/// No layer has a higher number.
-const MOST_LAYERS: u32 = 1 << 16;
+/// No group has a higher number.
+const MOST_GROUPS: u32 = 1 << 16;
 /// No block or extent is larger: sums of all of them stay far from overflowing.
 const MOST_BYTES: u64 = 1 << 38;
 /// More blocks than any model has.
@@ -23,8 +23,8 @@ pub fn blocks(blocks: &[Block], files: &Files, packs: bool) -> Result<HashMap<Bl
         if number >= MOST_BLOCKS {
             return bad("the number of blocks before it", number as u64, "there can be 4194304");
         }
-        if id.layer >= MOST_LAYERS {
-            return bad("its layer", id.layer.into(), "it has to be below 65536");
+        if id.group >= MOST_GROUPS {
+            return bad("its layer", id.group.into(), "it has to be below 65536");
         }
         if let Some(first) = numbers.insert(id, number as u32) {
             return bad("its description", number as u64, &format!("number {first} describes it too"));

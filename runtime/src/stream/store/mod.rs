@@ -1,17 +1,17 @@
 //! The weight store: asks for blocks, predictions of blocks, and waits for them; all under a hard budget.
 //!
 //! The executor calls [`ExpertCache::request`] as soon as the router has decided, computes what is ready first, and [`ExpertCache::wait`]s for
-//! the rest block by block, with any number of threads. [`ExpertCache::release`] ends it: until then nothing of the layer is given up but what
+//! the rest block by block, with any number of threads. [`ExpertCache::release`] ends it: until then nothing of the group is given up but what
 //! [`ExpertCache::release_block`] was called for.
 //!
 //! ```
 //! use ixc_runtime::stream::{Block, BlockId, Extent, Form, store::{Config, State, ExpertCache}};
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let path = std::env::temp_dir().join(format!("ixc-store-example-{}", std::process::id()));
-//! // Two layers of four experts, a page each.
+//! // Two groups of four experts, a page each.
 //! std::fs::write(&path, vec![7; 8 * 4096])?;
 //! let block = |i: u32| Block {
-//!     id: BlockId { layer: i / 4, expert: i % 4 },
+//!     id: BlockId { group: i / 4, expert: i % 4 },
 //!     extents: vec![Extent { file: 0, offset: u64::from(i) * 4096, bytes: 4096, at: 0 }],
 //!     form: Form::Packed,
 //! };
@@ -23,7 +23,7 @@
 //! for (expert, state) in [2, 3].into_iter().zip(request.states) {
 //!     let region = match state {
 //!         State::Ready(region) => region,
-//!         State::Coming => store.wait(BlockId { layer: 0, expert })?,
+//!         State::Coming => store.wait(BlockId { group: 0, expert })?,
 //!     };
 //!     assert_eq!(region.bytes(), 4096);
 //! }
@@ -32,10 +32,10 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A layer that wants more blocks than there are slots (a prefill) takes them in windows: [`ExpertCache::window`] says how many fit,
+//! A group that wants more blocks than there are slots (a prefill) takes them in windows: [`ExpertCache::window`] says how many fit,
 //! [`ExpertCache::request`] is called with so many, and each [`ExpertCache::release_block`] makes room for one more.
 //!
-//! Raw blocks have to be packed after they were read. Whoever waits packs what has arrived for the running layer; threads
+//! Raw blocks have to be packed after they were read. Whoever waits packs what has arrived for the running group; threads
 //! with nothing else to do take any with [`ExpertCache::claim_arrived`].
 //!
 //! Invariant: slots and staging memory together never exceed the budget: they are all there is.
@@ -75,7 +75,7 @@ pub const CHUNK: u64 = 256 << 10;
 pub struct Config {
     /// Bytes for all slots and staging memory.
     pub budget: u64,
-    /// Experts that a token uses in a layer.
+    /// Experts that a token uses in a group.
     pub top_k: u32,
     /// Most bytes of one read: large blocks are cut, so that the drive has many reads at once.
     pub chunk: u64,
@@ -160,11 +160,11 @@ struct Fixed {
     queue: Arc<Queue>,
     /// By block: its slot's number and 1, 0 while it is not ready.
     ready: Vec<AtomicU32>,
-    /// Blocks that have arrived for a running layer and wait to be packed.
+    /// Blocks that have arrived for a running group and wait to be packed.
     packable: AtomicUsize,
-    /// By layer: nanoseconds that threads waited, all threads together.
+    /// By group: nanoseconds that threads waited, all threads together.
     stalled: Vec<AtomicU64>,
-    layers: u32,
+    groups: u32,
 }
 
 impl Fixed {
@@ -237,7 +237,7 @@ pub struct ExpertCache {
 }
 
 impl ExpertCache {
-    /// The least budget that a store of these blocks works with: the `top_k` blocks of two layers that follow each other.
+    /// The least budget that a store of these blocks works with: the `top_k` blocks of two groups that follow each other.
     pub fn minimum_bytes(blocks: &[Block], top_k: u32) -> u64 {
         Spending::least(blocks, top_k).bytes()
     }
@@ -288,8 +288,8 @@ impl ExpertCache {
         let spending = Spending::of(&blocks, config.top_k, config.budget, config.staging)?;
         let reservation = Arc::new(Reservation::new(spending.bytes())?);
         let queue = Arc::new(Queue::new(files, reservation, config.chunk).traced(config.trace.clone()));
-        let layers = blocks.iter().map(|block| block.id.layer + 1).max().unwrap_or(0);
-        let inner = Inner::new(&spending, blocks.len(), layers, config.policy);
+        let groups = blocks.iter().map(|block| block.id.group + 1).max().unwrap_or(0);
+        let inner = Inner::new(&spending, blocks.len(), groups, config.policy);
         let slot_offsets = inner.slots.offsets();
         let staging_begin = super::slots::Slots::bytes(&spending.classes);
         let staging = u64::from(spending.staging.count);
@@ -300,77 +300,77 @@ impl ExpertCache {
         let fixed = Fixed {
             ready: blocks.iter().map(|_| AtomicU32::new(0)).collect(),
             packable: AtomicUsize::new(0),
-            stalled: (0..layers).map(|_| AtomicU64::new(0)).collect(),
+            stalled: (0..groups).map(|_| AtomicU64::new(0)).collect(),
             blocks,
             numbers,
             class_of: spending.class_of,
             slot_offsets,
             staging_offsets: (0..staging).map(|i| staging_begin + i * spending.staging.bytes).collect(),
             queue: Arc::clone(&queue),
-            layers,
+            groups,
         };
         let shared = Arc::new(Shared { fixed, inner: Mutex::new(inner), changed: Condvar::new(), packer });
         let drive = drive(&queue, Arc::clone(&shared) as Arc<dyn Sink>)?;
         Ok(ExpertCache { shared, drive })
     }
 
-    /// Asks for experts of a layer, and pins them: the router chose them. What is not there is read, all of it at once and before
-    /// anything that is only predicted; predictions for this layer that turn out wrong are taken back.
+    /// Asks for experts of a group, and pins them: the router chose them. What is not there is read, all of it at once and before
+    /// anything that is only predicted; predictions for this group that turn out wrong are taken back.
     ///
     /// # Errors
     /// [`StreamError::UnknownBlock`]; [`StreamError::TooMany`] where more are asked for than [`ExpertCache::window`] says. Nothing is
     /// pinned then. Failed reads are told by [`ExpertCache::wait`]; a new request tries again.
-    pub fn request(&self, layer: u32, experts: &[u32]) -> Result<Request, StreamError> {
+    pub fn request(&self, group: u32, experts: &[u32]) -> Result<Request, StreamError> {
         let fixed = &self.shared.fixed;
-        if layer >= fixed.layers {
-            return Err(StreamError::UnknownBlock { block: BlockId { layer, expert: 0 } });
+        if group >= fixed.groups {
+            return Err(StreamError::UnknownBlock { block: BlockId { group, expert: 0 } });
         }
         let numbers =
-            experts.iter().map(|&expert| fixed.number(BlockId { layer, expert })).collect::<Result<Vec<u32>, _>>()?;
+            experts.iter().map(|&expert| fixed.number(BlockId { group, expert })).collect::<Result<Vec<u32>, _>>()?;
         let mut inner = self.shared.lock();
         let possible = inner.window(fixed, &numbers);
         if possible < numbers.len() {
-            return Err(StreamError::TooMany { layer, wanted: numbers.len(), possible });
+            return Err(StreamError::TooMany { group, wanted: numbers.len(), possible });
         }
-        inner.request(fixed, layer, &numbers);
+        inner.request(fixed, group, &numbers);
         self.shared.settle(inner);
         let state = |&number: &u32| fixed.ready(number).map_or(State::Coming, State::Ready);
         Ok(Request { states: numbers.iter().map(state).collect() })
     }
 
     /// How many of these experts, from the first on, [`ExpertCache::request`] can pin beside what is pinned now.
-    pub fn window(&self, layer: u32, experts: &[u32]) -> usize {
+    pub fn window(&self, group: u32, experts: &[u32]) -> usize {
         let fixed = &self.shared.fixed;
         let numbers: Vec<u32> =
-            experts.iter().map_while(|&expert| fixed.number(BlockId { layer, expert }).ok()).collect();
+            experts.iter().map_while(|&expert| fixed.number(BlockId { group, expert }).ok()).collect();
         self.shared.lock().window(fixed, &numbers)
     }
 
     /// Reads experts that the router will perhaps want, when the drive has nothing better to do and as far as slots can be had
-    /// without giving up what is pinned or predicted. Likeliest first. What is there already is kept until the layer's request.
+    /// without giving up what is pinned or predicted. Likeliest first. What is there already is kept until the group's request.
     /// Gives how many blocks are being read because of it.
-    pub fn predict(&self, layer: u32, experts: &[u32]) -> usize {
-        self.foresee(layer, experts, false)
+    pub fn predict(&self, group: u32, experts: &[u32]) -> usize {
+        self.foresee(group, experts, false)
     }
 
-    /// As [`ExpertCache::predict`], of experts that are sure to be requested: they stay expected until they are, whatever else of the layer is
+    /// As [`ExpertCache::predict`], of experts that are sure to be requested: they stay expected until they are, whatever else of the group is
     /// requested before.
-    pub fn announce(&self, layer: u32, experts: &[u32]) -> usize {
-        self.foresee(layer, experts, true)
+    pub fn announce(&self, group: u32, experts: &[u32]) -> usize {
+        self.foresee(group, experts, true)
     }
 
-    fn foresee(&self, layer: u32, experts: &[u32], sure: bool) -> usize {
+    fn foresee(&self, group: u32, experts: &[u32], sure: bool) -> usize {
         let fixed = &self.shared.fixed;
         let known: Vec<u32> =
-            experts.iter().filter_map(|&expert| fixed.number(BlockId { layer, expert }).ok()).collect();
-        self.shared.lock().foresee(fixed, layer, &known, sure)
+            experts.iter().filter_map(|&expert| fixed.number(BlockId { group, expert }).ok()).collect();
+        self.shared.lock().foresee(fixed, group, &known, sure)
     }
 
-    /// Takes predictions and announcements for a layer back, where it is not run after all. [`ExpertCache::request`] takes predictions for
-    /// its layer back.
-    pub fn refute(&self, layer: u32) {
+    /// Takes predictions and announcements for a group back, where it is not run after all. [`ExpertCache::request`] takes predictions for
+    /// its group back.
+    pub fn refute(&self, group: u32) {
         let mut inner = self.shared.lock();
-        inner.forget(&self.shared.fixed, layer);
+        inner.forget(&self.shared.fixed, group);
         self.shared.settle(inner);
     }
 
@@ -393,7 +393,7 @@ impl ExpertCache {
         }
         let (began, mut worked) = (Instant::now(), Duration::ZERO);
         let result = self.wait_for(number, &mut worked);
-        if let Some(stalled) = fixed.stalled.get(block.layer as usize) {
+        if let Some(stalled) = fixed.stalled.get(block.group as usize) {
             let nanoseconds = began.elapsed().saturating_sub(worked).as_nanos();
             stalled.fetch_add(u64::try_from(nanoseconds).unwrap_or(u64::MAX), Ordering::Relaxed);
         }
@@ -456,10 +456,10 @@ impl ExpertCache {
         Some(Arrived { shared: &self.shared, number, raw, slot, finished: false })
     }
 
-    /// Unpins all blocks of a layer.
-    pub fn release(&self, layer: u32) {
+    /// Unpins all blocks of a group.
+    pub fn release(&self, group: u32) {
         let mut inner = self.shared.lock();
-        inner.release(&self.shared.fixed, layer);
+        inner.release(&self.shared.fixed, group);
         self.shared.settle(inner);
     }
 
@@ -479,10 +479,10 @@ impl ExpertCache {
         self.shared.settle(inner);
     }
 
-    /// How long threads waited, all together, for a requested block of a layer that was not there, on average.
-    pub fn miss_time(&self, layer: u32) -> Duration {
-        let Some(stalled) = self.shared.fixed.stalled.get(layer as usize) else { return Duration::ZERO };
-        let waited_for = self.shared.lock().waited_for(layer);
+    /// How long threads waited, all together, for a requested block of a group that was not there, on average.
+    pub fn miss_time(&self, group: u32) -> Duration {
+        let Some(stalled) = self.shared.fixed.stalled.get(group as usize) else { return Duration::ZERO };
+        let waited_for = self.shared.lock().waited_for(group);
         Duration::from_nanos(stalled.load(Ordering::Relaxed).checked_div(waited_for).unwrap_or(0))
     }
 
@@ -526,13 +526,13 @@ impl ExpertCache {
     pub fn stats(&self) -> Stats {
         let fixed = &self.shared.fixed;
         let inner = self.shared.lock();
-        let mut layers = inner.layer_stats();
-        for (layer, stalled) in layers.iter_mut().zip(&fixed.stalled) {
-            layer.stall = Duration::from_nanos(stalled.load(Ordering::Relaxed));
+        let mut groups = inner.group_stats();
+        for (group, stalled) in groups.iter_mut().zip(&fixed.stalled) {
+            group.stall = Duration::from_nanos(stalled.load(Ordering::Relaxed));
         }
         let classes = ClassUse::of(&inner.slots);
         drop(inner);
-        Stats { layers, classes, drive: fixed.queue.counters() }
+        Stats { groups, classes, drive: fixed.queue.counters() }
     }
 }
 

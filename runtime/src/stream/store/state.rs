@@ -25,7 +25,7 @@ use super::super::queue::Job;
 use super::super::slots::{Role, Slots};
 use super::super::{Extent, StreamError};
 use super::Fixed;
-use super::stats::LayerStats;
+use super::stats::GroupStats;
 use crate::trace::{Held, Stage};
 
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ struct Entry {
     shadow: bool,
     /// Predicted for a request that is still to come.
     expected: bool,
-    /// Known to be requested later, whatever else its layer requests before.
+    /// Known to be requested later, whatever else its group requests before.
     announced: bool,
     /// Taken back while it is read: it ends as soon as the reads that are on have ended.
     ending: bool,
@@ -64,11 +64,11 @@ struct Entry {
 }
 
 #[derive(Default)]
-struct Layer {
+struct Group {
     pinned: Vec<u32>,
     expected: Vec<u32>,
     announced: Vec<u32>,
-    stats: LayerStats,
+    stats: GroupStats,
 }
 
 pub struct Inner {
@@ -82,8 +82,8 @@ pub struct Inner {
     /// Requested blocks without a place, first come first served.
     waiting: VecDeque<u32>,
     arrived: VecDeque<u32>,
-    layers: Vec<Layer>,
-    /// The layer that was requested last, and whether it was released since.
+    groups: Vec<Group>,
+    /// The group that was requested last, and whether it was released since.
     current: u32,
     released: bool,
     operation: u64,
@@ -98,7 +98,7 @@ impl Entry {
 }
 
 impl Inner {
-    pub fn new(spending: &Spending, blocks: usize, layers: u32, kind: Kind) -> Inner {
+    pub fn new(spending: &Spending, blocks: usize, groups: u32, kind: Kind) -> Inner {
         let empty = || Entry {
             phase: Phase::Empty,
             pins: 0,
@@ -120,7 +120,7 @@ impl Inner {
             pinned: vec![0; classes.len()],
             waiting: VecDeque::new(),
             arrived: VecDeque::new(),
-            layers: (0..layers).map(|_| Layer::default()).collect(),
+            groups: (0..groups).map(|_| Group::default()).collect(),
             current: 0,
             released: false,
             operation: 0,
@@ -138,16 +138,16 @@ impl Inner {
         entry.slot.zip(entry.staging)
     }
 
-    pub fn layer_stats(&self) -> Vec<LayerStats> {
-        self.layers.iter().map(|layer| layer.stats).collect()
+    pub fn group_stats(&self) -> Vec<GroupStats> {
+        self.groups.iter().map(|group| group.stats).collect()
     }
 
     fn entry(&mut self, number: u32) -> &mut Entry {
         &mut self.entries[number as usize]
     }
 
-    fn stats(&mut self, fixed: &Fixed, number: u32) -> &mut LayerStats {
-        &mut self.layers[fixed.block(number).id.layer as usize].stats
+    fn stats(&mut self, fixed: &Fixed, number: u32) -> &mut GroupStats {
+        &mut self.groups[fixed.block(number).id.group as usize].stats
     }
 
     /// Whether this operation sees the block for the first time.
@@ -174,12 +174,12 @@ impl Inner {
     }
 
     /// The blocks fit: [`Inner::window`] said so. They are read by [`Inner::pump`].
-    pub fn request(&mut self, fixed: &Fixed, layer: u32, numbers: &[u32]) {
-        // The same layer again is a new step where there is no other: otherwise what it left to be computed later is asked for.
-        if layer < self.current || (layer == self.current && self.released && fixed.layers == 1) {
+    pub fn request(&mut self, fixed: &Fixed, group: u32, numbers: &[u32]) {
+        // The same group again is a new step where there is no other: otherwise what it left to be computed later is asked for.
+        if group < self.current || (group == self.current && self.released && fixed.groups == 1) {
             self.policies.iter_mut().for_each(|policy| policy.begin_step());
         }
-        (self.current, self.released) = (layer, false);
+        (self.current, self.released) = (group, false);
         // First what is wanted is made sure of, then what is not is taken back: the slots of that serve the misses.
         self.operation += 1;
         let mut missing = Vec::new();
@@ -222,8 +222,8 @@ impl Inner {
                 }
             }
         }
-        self.layers[layer as usize].announced.retain(|&number| self.entries[number as usize].announced);
-        self.refute(fixed, layer);
+        self.groups[group as usize].announced.retain(|&number| self.entries[number as usize].announced);
+        self.refute(fixed, group);
         self.waiting.extend(missing);
     }
 
@@ -232,7 +232,7 @@ impl Inner {
         entry.pins += 1;
         if entry.pins == 1 {
             self.pinned[fixed.class_of[number as usize]] += 1;
-            self.layers[fixed.block(number).id.layer as usize].pinned.push(number);
+            self.groups[fixed.block(number).id.group as usize].pinned.push(number);
         }
     }
 
@@ -254,9 +254,9 @@ impl Inner {
         }
     }
 
-    /// What was predicted of this layer is expected no more: what is not read yet is taken back, the rest goes when a slot is needed.
-    pub fn refute(&mut self, fixed: &Fixed, layer: u32) {
-        let Some(of) = self.layers.get_mut(layer as usize) else { return };
+    /// What was predicted of this group is expected no more: what is not read yet is taken back, the rest goes when a slot is needed.
+    pub fn refute(&mut self, fixed: &Fixed, group: u32) {
+        let Some(of) = self.groups.get_mut(group as usize) else { return };
         for number in std::mem::take(&mut of.expected) {
             self.entry(number).expected = false;
             if self.entry(number).shadow && !self.entry(number).announced {
@@ -266,22 +266,22 @@ impl Inner {
     }
 
     /// As [`Inner::refute`], of what was announced, too.
-    pub fn forget(&mut self, fixed: &Fixed, layer: u32) {
-        let Some(of) = self.layers.get_mut(layer as usize) else { return };
+    pub fn forget(&mut self, fixed: &Fixed, group: u32) {
+        let Some(of) = self.groups.get_mut(group as usize) else { return };
         for number in std::mem::take(&mut of.announced) {
             self.entry(number).announced = false;
-            self.layers[layer as usize].expected.push(number);
+            self.groups[group as usize].expected.push(number);
         }
-        self.refute(fixed, layer);
+        self.refute(fixed, group);
     }
 
-    /// What will be requested of a layer, perhaps (`sure` is false) or for certain.
-    pub fn foresee(&mut self, fixed: &Fixed, layer: u32, numbers: &[u32], sure: bool) -> usize {
+    /// What will be requested of a group, perhaps (`sure` is false) or for certain.
+    pub fn foresee(&mut self, fixed: &Fixed, group: u32, numbers: &[u32], sure: bool) -> usize {
         self.operation += 1;
         let mut jobs = Vec::new();
         // What is there is protected first, so that no prediction drives out another.
         for &number in numbers {
-            let (entry, of) = (&mut self.entries[number as usize], &mut self.layers[layer as usize]);
+            let (entry, of) = (&mut self.entries[number as usize], &mut self.groups[group as usize]);
             let (flag, list) = match sure {
                 true => (&mut entry.announced, &mut of.announced),
                 false => (&mut entry.expected, &mut of.expected),
@@ -373,9 +373,9 @@ impl Inner {
         trace.slot(slot, Some(Held { block: number, stage, shadow: entry.shadow }));
     }
 
-    /// Requested blocks of a layer that were not there.
-    pub fn waited_for(&self, layer: u32) -> u64 {
-        self.layers.get(layer as usize).map_or(0, |layer| layer.stats.misses + layer.stats.on_the_way)
+    /// Requested blocks of a group that were not there.
+    pub fn waited_for(&self, group: u32) -> u64 {
+        self.groups.get(group as usize).map_or(0, |group| group.stats.misses + group.stats.on_the_way)
     }
 
     fn fail(&mut self, fixed: &Fixed, number: u32, error: StreamError) {
@@ -456,9 +456,9 @@ impl Inner {
         fixed.ready[number as usize].store(slot, Ordering::Release);
     }
 
-    pub fn release(&mut self, fixed: &Fixed, layer: u32) {
-        self.released |= layer == self.current;
-        let Some(of) = self.layers.get_mut(layer as usize) else { return };
+    pub fn release(&mut self, fixed: &Fixed, group: u32) {
+        self.released |= group == self.current;
+        let Some(of) = self.groups.get_mut(group as usize) else { return };
         for number in std::mem::take(&mut of.pinned) {
             self.entry(number).pins = 0;
             self.unpinned(fixed, number);
@@ -468,11 +468,11 @@ impl Inner {
     pub fn release_block(&mut self, fixed: &Fixed, number: u32) {
         let entry = self.entry(number);
         entry.pins = entry.pins.saturating_sub(1);
-        let layer = &mut self.layers[fixed.block(number).id.layer as usize];
+        let group = &mut self.groups[fixed.block(number).id.group as usize];
         if self.entries[number as usize].pins == 0
-            && let Some(position) = layer.pinned.iter().position(|&other| other == number)
+            && let Some(position) = group.pinned.iter().position(|&other| other == number)
         {
-            layer.pinned.swap_remove(position);
+            group.pinned.swap_remove(position);
             self.unpinned(fixed, number);
         }
     }

@@ -1,13 +1,13 @@
-//! What a store did, by layer, and what its slots hold.
+//! What a store did, by group, and what its slots hold.
 
 use std::time::Duration;
 
 use super::super::counters::Counters;
 use super::super::slots::{Role, Slots};
 
-/// What happened in one layer.
+/// What happened in one group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LayerStats {
+pub struct GroupStats {
     /// Requested blocks that were there.
     pub hits: u64,
     /// Those of them that had been read ahead, and not requested since.
@@ -32,10 +32,10 @@ pub struct LayerStats {
     pub stall: Duration,
 }
 
-impl LayerStats {
-    /// The sum of several layers.
-    pub fn sum<'a>(layers: impl IntoIterator<Item = &'a LayerStats>) -> LayerStats {
-        layers.into_iter().fold(LayerStats::default(), |a, b| LayerStats {
+impl GroupStats {
+    /// The sum of several groups.
+    pub fn sum<'a>(groups: impl IntoIterator<Item = &'a GroupStats>) -> GroupStats {
+        groups.into_iter().fold(GroupStats::default(), |a, b| GroupStats {
             hits: a.hits + b.hits,
             foreseen: a.foreseen + b.foreseen,
             on_the_way: a.on_the_way + b.on_the_way,
@@ -85,8 +85,8 @@ impl ClassUse {
 /// All that a store counts.
 #[derive(Clone, Debug)]
 pub struct Stats {
-    /// By layer.
-    pub layers: Vec<LayerStats>,
+    /// By group.
+    pub groups: Vec<GroupStats>,
     /// What slots hold now.
     pub classes: Vec<ClassUse>,
     /// What the drive did.

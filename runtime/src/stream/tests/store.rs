@@ -20,11 +20,11 @@ const EIO: i32 = 5;
 
 /// The byte of a block's extent at this place.
 fn byte_of(id: BlockId, extent: usize, at: u64) -> u8 {
-    byte_at(at + (u64::from(id.layer) << 40 | u64::from(id.expert) << 32 | (extent as u64) << 28))
+    byte_at(at + (u64::from(id.group) << 40 | u64::from(id.expert) << 32 | (extent as u64) << 28))
 }
 
-fn id(layer: u32, expert: u32) -> BlockId {
-    BlockId { layer, expert }
+fn id(group: u32, expert: u32) -> BlockId {
+    BlockId { group, expert }
 }
 
 /// A file of blocks, and their descriptions.
@@ -33,14 +33,14 @@ struct Model {
     blocks: Vec<Block>,
 }
 
-/// Blocks of `layers` layers of `experts`: packed ones at whole pages, raw ones as a model file has them, in three parts at
+/// Blocks of `groups` groups of `experts`: packed ones at whole pages, raw ones as a model file has them, in three parts at
 /// offsets that are no page's.
-fn model(layers: u32, experts: u32, raw: bool, bytes: impl Fn(u32) -> u64) -> Model {
+fn model(groups: u32, experts: u32, raw: bool, bytes: impl Fn(u32) -> u64) -> Model {
     let mut content = Vec::new();
     let mut blocks = Vec::new();
     let parts = if raw { 3 } else { 1 };
     for part in 0..parts {
-        for layer in 0..layers {
+        for group in 0..groups {
             if raw {
                 content.resize(content.len().next_multiple_of(32) + 32, 0xee);
             }
@@ -48,11 +48,11 @@ fn model(layers: u32, experts: u32, raw: bool, bytes: impl Fn(u32) -> u64) -> Mo
                 if !raw {
                     content.resize(content.len().next_multiple_of(PAGE as usize), 0xee);
                 }
-                let extent = Extent { file: 0, offset: content.len() as u64, bytes: bytes(layer), at: 0 };
-                let id = id(layer, expert);
+                let extent = Extent { file: 0, offset: content.len() as u64, bytes: bytes(group), at: 0 };
+                let id = id(group, expert);
                 content.extend((0..extent.bytes).map(|at| byte_of(id, part, at)));
                 if part == 0 {
-                    let form = if raw { Form::Raw { bytes: 3 * bytes(layer) } } else { Form::Packed };
+                    let form = if raw { Form::Raw { bytes: 3 * bytes(group) } } else { Form::Packed };
                     blocks.push(Block { id, extents: Vec::new(), form });
                 }
                 blocks.iter_mut().find(|block| block.id == id).unwrap().extents.push(extent);
@@ -130,12 +130,12 @@ impl Model {
     }
 
     /// Requests, waits and looks.
-    fn use_all(&self, store: &ExpertCache, layer: u32, experts: &[u32]) {
-        store.request(layer, experts).unwrap();
+    fn use_all(&self, store: &ExpertCache, group: u32, experts: &[u32]) {
+        store.request(group, experts).unwrap();
         for &expert in experts {
-            let region = store.wait(id(layer, expert)).unwrap();
-            assert!(holds(region, self.block(id(layer, expert))), "{}", id(layer, expert));
-            assert_eq!(store.ready(id(layer, expert)).map(Region::base), Some(region.base()));
+            let region = store.wait(id(group, expert)).unwrap();
+            assert!(holds(region, self.block(id(group, expert))), "{}", id(group, expert));
+            assert_eq!(store.ready(id(group, expert)).map(Region::base), Some(region.base()));
         }
     }
 }
@@ -159,22 +159,22 @@ fn what_is_read_once_is_there_until_its_slot_is_needed() {
         store.release(1);
     }
     let stats = store.stats();
-    for layer in &stats.layers {
-        assert_eq!((layer.misses, layer.hits, layer.on_the_way, layer.bytes), (2, 4, 0, 2 * 4 * PAGE));
+    for group in &stats.groups {
+        assert_eq!((group.misses, group.hits, group.on_the_way, group.bytes), (2, 4, 0, 2 * 4 * PAGE));
     }
     // The file ends in the middle of the last block's last page.
-    let bytes: u64 = stats.layers.iter().map(|layer| layer.bytes).sum();
+    let bytes: u64 = stats.groups.iter().map(|group| group.bytes).sum();
     assert!((bytes - PAGE..=bytes).contains(&stats.drive.routed.bytes), "{bytes} {:?}", stats.drive);
-    // Two others take the place of two: of layer 1, which was run last and comes last, and not of layer 0.
+    // Two others take the place of two: of group 1, which was run last and comes last, and not of group 0.
     model.use_all(&store, 1, &[1, 2]);
     store.release(1);
-    let there = |layer| (0..6).filter(|&expert| store.ready(id(layer, expert)).is_some()).collect::<Vec<_>>();
+    let there = |group| (0..6).filter(|&expert| store.ready(id(group, expert)).is_some()).collect::<Vec<_>>();
     assert_eq!((there(0), there(1)), (vec![1, 4], vec![1, 2]));
 }
 
 #[test]
 fn raw_blocks_are_packed_by_those_who_wait() {
-    let model = model(3, 5, true, |layer| 5000 + 100 * u64::from(layer));
+    let model = model(3, 5, true, |group| 5000 + 100 * u64::from(group));
     for choice in [Choice::Auto, Choice::ThreadedReader] {
         let mut config = config(model.minimum(2), 2);
         config.drive.backend = choice;
@@ -183,11 +183,11 @@ fn raw_blocks_are_packed_by_those_who_wait() {
         assert!(store.bytes() <= config.budget);
         let mut random = Random(11);
         for _ in 0..40 {
-            let layer = random.below(3) as u32;
+            let group = random.below(3) as u32;
             let first = random.below(5) as u32;
-            store.predict(layer, &[random.below(5) as u32, first]);
-            model.use_all(&store, layer, &[first, (first + 1) % 5]);
-            store.release(layer);
+            store.predict(group, &[random.below(5) as u32, first]);
+            model.use_all(&store, group, &[first, (first + 1) % 5]);
+            store.release(group);
         }
     }
 }
@@ -199,7 +199,7 @@ fn a_layer_larger_than_the_store_is_used_in_windows() {
     let all: Vec<u32> = (0..32).collect();
     assert_eq!(store.window(0, &all), 6);
     let refused = store.request(0, &all);
-    assert_eq!(refused.map(|_| ()), Err(StreamError::TooMany { layer: 0, wanted: 32, possible: 6 }));
+    assert_eq!(refused.map(|_| ()), Err(StreamError::TooMany { group: 0, wanted: 32, possible: 6 }));
     // Six are on, and each that is done makes room for the next.
     store.request(0, &all[..6]).unwrap();
     assert_eq!(store.window(0, &all), 6, "those that are pinned already need no room");
@@ -246,7 +246,7 @@ fn a_failed_read_is_told_to_all_who_wait_and_tried_again_when_asked() {
         assert!(holds(store.wait(id(0, 0)).unwrap(), model.block(id(0, 0))), "what arrived is kept");
         broken.store(false, Ordering::Relaxed);
         model.use_all(&store, 0, &[2, 0]);
-        assert_eq!(store.stats().layers[0].failures, 1);
+        assert_eq!(store.stats().groups[0].failures, 1);
         // A prediction that fails is nobody's error.
         store.release(0);
         broken.store(true, Ordering::Relaxed);
@@ -346,7 +346,7 @@ fn descriptions_that_make_no_sense_are_refused() {
     };
     let bad: [(&str, Change<'_>); 9] = [
         ("description", &|blocks| blocks[1].id = blocks[0].id),
-        ("layer", &|blocks| blocks[1].id.layer = u32::MAX),
+        ("layer", &|blocks| blocks[1].id.group = u32::MAX),
         ("extents", &|blocks| blocks[1].extents.clear()),
         ("file", &|blocks| blocks[1].extents[0].file = 1),
         ("length", &|blocks| blocks[1].extents[0].bytes = 0),
@@ -379,28 +379,28 @@ fn descriptions_that_make_no_sense_are_refused() {
 
 type Change<'a> = &'a dyn Fn(&mut Vec<Block>);
 
-/// Some experts of a layer, each once.
+/// Some experts of a group, each once.
 fn choose(random: &mut Random, experts: u32, count: u64) -> Vec<u32> {
     let mut all: Vec<u32> = (0..experts).collect();
     (0..count).map(|_| all.swap_remove(random.below(all.len() as u64) as usize)).collect()
 }
 
-/// Tokens through layers, by several threads, with predictions that are sometimes right, layers that overlap, and windows.
+/// Tokens through groups, by several threads, with predictions that are sometimes right, groups that overlap, and windows.
 fn stress(model: &Model, store: &ExpertCache, seed: u64, top_k: u64, tokens: u32, failures: bool) {
     let mut random = Random(seed);
     let mut pool = Pool::new(3).unwrap();
-    let (layers, experts) = (4, 12);
+    let (groups, experts) = (4, 12);
     let mut next = choose(&mut random, experts, top_k);
     let failed = AtomicU64::new(0);
-    for step in 0..tokens * layers {
-        let layer = step % layers;
+    for step in 0..tokens * groups {
+        let group = step % groups;
         let wanted = std::mem::replace(&mut next, choose(&mut random, experts, top_k));
-        store.request(layer, &wanted).unwrap_or_else(|error| panic!("seed {seed}, step {step}: {error}"));
+        store.request(group, &wanted).unwrap_or_else(|error| panic!("seed {seed}, step {step}: {error}"));
         if random.below(2) == 0 {
             // Half right.
             let mut guess = next[..next.len() / 2].to_vec();
             guess.extend(choose(&mut random, experts, top_k));
-            store.predict((layer + 1) % layers, &guess);
+            store.predict((group + 1) % groups, &guess);
         }
         let looked: Mutex<HashMap<u32, Region>> = Mutex::new(HashMap::new());
         let looks = |thread: usize| {
@@ -409,9 +409,9 @@ fn stress(model: &Model, store: &ExpertCache, seed: u64, top_k: u64, tokens: u32
                 if i > 0 && i % 3 != thread {
                     continue;
                 }
-                match store.wait(id(layer, expert)) {
+                match store.wait(id(group, expert)) {
                     Ok(region) => {
-                        assert!(holds(region, model.block(id(layer, expert))), "seed {seed}, step {step}, {expert}");
+                        assert!(holds(region, model.block(id(group, expert))), "seed {seed}, step {step}, {expert}");
                         looked.lock().unwrap().insert(expert, region);
                     }
                     Err(StreamError::Read { errno: EIO, .. }) if failures => _ = failed.fetch_add(1, Ordering::Relaxed),
@@ -427,27 +427,27 @@ fn stress(model: &Model, store: &ExpertCache, seed: u64, top_k: u64, tokens: u32
         for class in stats.classes {
             assert!(class.primary + class.shadow <= class.count, "{class:?}");
         }
-        // Nothing of a pinned layer was moved or overwritten meanwhile, also when the next one was begun.
-        if random.below(3) == 0 && store.window((layer + 1) % layers, &next) == next.len() {
-            store.request((layer + 1) % layers, &next).unwrap();
+        // Nothing of a pinned group was moved or overwritten meanwhile, also when the next one was begun.
+        if random.below(3) == 0 && store.window((group + 1) % groups, &next) == next.len() {
+            store.request((group + 1) % groups, &next).unwrap();
             for &expert in &next {
-                store.release_block(id((layer + 1) % layers, expert));
+                store.release_block(id((group + 1) % groups, expert));
             }
         }
         for (expert, region) in looked.into_inner().unwrap() {
             assert!(
-                holds(region, model.block(id(layer, expert))),
+                holds(region, model.block(id(group, expert))),
                 "seed {seed}, step {step}: {expert} changed while pinned"
             );
-            assert_eq!(store.ready(id(layer, expert)).map(Region::base), Some(region.base()));
+            assert_eq!(store.ready(id(group, expert)).map(Region::base), Some(region.base()));
         }
         match random.below(2) {
-            0 => store.release(layer),
-            _ => wanted.iter().for_each(|&expert| store.release_block(id(layer, expert))),
+            0 => store.release(group),
+            _ => wanted.iter().for_each(|&expert| store.release_block(id(group, expert))),
         }
     }
     let stats = store.stats();
-    let sum = super::super::store::stats::LayerStats::sum(&stats.layers);
+    let sum = super::super::store::stats::GroupStats::sum(&stats.groups);
     assert!(sum.right_bytes + sum.wasted_bytes <= sum.predicted_bytes, "{sum:?}");
     assert_eq!(failures, sum.failures > 0, "{sum:?}");
     println!("seed {seed}: {sum:?}, failed waits {}", failed.into_inner());
@@ -457,7 +457,7 @@ fn stress(model: &Model, store: &ExpertCache, seed: u64, top_k: u64, tokens: u32
 fn whatever_is_asked_the_bytes_are_the_right_ones() {
     for raw in [false, true] {
         // Layers of two sizes: two classes of slots.
-        let model = model(4, 12, raw, |layer| if layer < 2 { 2 * PAGE + 100 } else { 5000 });
+        let model = model(4, 12, raw, |group| if group < 2 { 2 * PAGE + 100 } else { 5000 });
         for (seed, (_, policy)) in (1..).zip(Kind::ALL) {
             for (choice, room) in [(Choice::Auto, 100), (Choice::ThreadedReader, 150)] {
                 let mut config = config(model.minimum(4) * room / 100, 4);

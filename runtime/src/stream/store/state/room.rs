@@ -41,14 +41,14 @@ impl Inner {
     /// Gives up what is needed least, so that a slot of this class is free: for a prediction only what no request and no other
     /// prediction wants.
     fn make_room(&mut self, fixed: &Fixed, class: usize, role: Role) {
-        let (current, layers) = (self.current, fixed.layers);
-        let layer_ahead = |number: u32| (fixed.block(number).id.layer + 2 * layers - current - 1) % layers;
+        let (current, groups) = (self.current, fixed.groups);
+        let groups_ahead = |number: u32| (fixed.block(number).id.group + 2 * groups - current - 1) % groups;
         let latest = |entries: &[Entry], shadows: &BTreeSet<u32>, expected: bool| {
             let may = |&&number: &&u32| {
                 let entry = &entries[number as usize];
                 entry.is_foreseen() == expected && matches!(entry.phase, Phase::Ready | Phase::Arrived)
             };
-            shadows.iter().filter(may).max_by_key(|&&number| layer_ahead(number)).copied()
+            shadows.iter().filter(may).max_by_key(|&&number| groups_ahead(number)).copied()
         };
         if let Some(number) = latest(&self.entries, &self.shadows[class], false) {
             return self.give_up(fixed, number);
@@ -58,7 +58,7 @@ impl Inner {
             let ahead = |number: u32| {
                 let entry = &entries[number as usize];
                 let may = entry.pins == 0 && (expected || !entry.is_foreseen()) && matches!(entry.phase, Phase::Ready);
-                may.then(|| layer_ahead(number))
+                may.then(|| groups_ahead(number))
             };
             if let Some(number) = self.policies[class].victim(&ahead) {
                 return self.give_up(fixed, number);

@@ -5,7 +5,7 @@ use super::*;
 /// The pages at which reads began, in their order.
 type Reads = Arc<Mutex<Vec<u32>>>;
 
-/// A store with room for four blocks of two layers, and one read at a time, which goes on when the gate is opened.
+/// A store with room for four blocks of two groups, and one read at a time, which goes on when the gate is opened.
 fn stuck(model: &Model) -> (ExpertCache, Arc<Gate>, Reads) {
     let (gate, reads) = (Arc::new(Gate::default()), Reads::default());
     let log = Arc::clone(&reads);
@@ -44,15 +44,15 @@ fn a_prediction_is_read_to_the_slot_where_it_stays_and_only_once() {
     assert!(holds(store.wait(id(1, 5)).unwrap(), model.block(id(1, 5))));
     let stats = store.stats();
     assert_eq!((stats.classes[0].primary, stats.classes[0].shadow), (2, 1));
-    let layer = stats.layers[1];
-    assert_eq!((layer.hits, layer.foreseen, layer.misses), (1, 1, 1));
-    assert_eq!((layer.predicted_bytes, layer.right_bytes, layer.wasted_bytes), (2 * PAGE, PAGE, 0));
+    let group = stats.groups[1];
+    assert_eq!((group.hits, group.foreseen, group.misses), (1, 1, 1));
+    assert_eq!((group.predicted_bytes, group.right_bytes, group.wasted_bytes), (2 * PAGE, PAGE, 0));
     assert_eq!((stats.drive.predicted.bytes, stats.drive.routed.bytes), (2 * PAGE, PAGE));
     // The wrong one is the first to go, before what was used.
     store.release(1);
     model.use_all(&store, 0, &[0, 1]);
     assert!(store.ready(id(1, 4)).is_none() && store.ready(id(1, 3)).is_some() && store.ready(id(1, 5)).is_some());
-    assert_eq!(store.stats().layers[1].wasted_bytes, PAGE);
+    assert_eq!(store.stats().groups[1].wasted_bytes, PAGE);
 }
 
 #[test]
@@ -65,16 +65,16 @@ fn requests_confirm_predictions_in_flight_and_take_others_back() {
     until_begun(&reads);
     let request = store.request(0, &[5, 2, 2]).unwrap();
     assert!(request.states.iter().all(|state| matches!(state, State::Coming)));
-    let layer = store.stats().layers[0];
-    assert_eq!((layer.hits, layer.on_the_way, layer.misses, layer.cancelled), (0, 1, 1, 2));
-    assert_eq!(layer.predicted_bytes, 2 * PAGE);
+    let group = store.stats().groups[0];
+    assert_eq!((group.hits, group.on_the_way, group.misses, group.cancelled), (0, 1, 1, 2));
+    assert_eq!(group.predicted_bytes, 2 * PAGE);
     gate.open();
     for expert in [5, 2] {
         assert!(holds(store.wait(id(0, expert)).unwrap(), model.block(id(0, expert))));
     }
     assert_eq!(*reads.lock().unwrap(), [0, 2, 5], "the one that was on, then the confirmed one, then the miss");
     assert_eq!(store.wait(id(0, 1)).map(|_| ()), Err(StreamError::NotRequested { block: id(0, 1) }));
-    // A prediction for a layer that is not run after all is taken back by hand.
+    // A prediction for a group that is not run after all is taken back by hand.
     assert_eq!(store.predict(1, &[0]), 1);
     store.refute(1);
     model.use_all(&store, 1, &[0]);
@@ -89,9 +89,9 @@ fn what_is_taken_back_half_read_is_read_again_by_those_who_want_it_after_all() {
         assert_eq!(store.predict(1, &[0]), 1);
         until_begun(&reads);
         store.refute(1);
-        let layer = store.stats().layers[1];
-        assert_eq!((layer.cancelled, layer.predicted_bytes, layer.wasted_bytes), (1, 2 * PAGE, 2 * PAGE));
-        assert_eq!(layer.bytes, 2 * PAGE);
+        let group = store.stats().groups[1];
+        assert_eq!((group.cancelled, group.predicted_bytes, group.wasted_bytes), (1, 2 * PAGE, 2 * PAGE));
+        assert_eq!(group.bytes, 2 * PAGE);
         if wanted {
             // While that is on.
             let request = store.request(1, &[0]).unwrap();
@@ -108,9 +108,9 @@ fn what_is_taken_back_half_read_is_read_again_by_those_who_want_it_after_all() {
         let begin = model.block(id(1, 0)).extents[0].offset as u32 / PAGE as u32;
         let again = reads.lock().unwrap().iter().filter(|&&page| page == begin).count();
         assert_eq!(again, 2, "once for the prediction, once for the request");
-        let layer = store.stats().layers[1];
-        assert_eq!((layer.misses, layer.right_bytes, layer.failures), (1, 0, 0), "{layer:?}");
-        assert_eq!(layer.bytes, 8 * PAGE);
+        let group = store.stats().groups[1];
+        assert_eq!((group.misses, group.right_bytes, group.failures), (1, 0, 0), "{group:?}");
+        assert_eq!(group.bytes, 8 * PAGE);
     }
 }
 
@@ -123,13 +123,13 @@ fn what_is_announced_is_kept_until_it_is_requested_itself() {
     while store.ready(id(0, 4)).is_none() || store.ready(id(0, 5)).is_none() {
         std::thread::yield_now();
     }
-    // Another part of the layer's experts comes first, and needs the room of all but one.
+    // Another part of the group's experts comes first, and needs the room of all but one.
     model.use_all(&store, 0, &[0, 1, 2]);
     store.release(0);
     model.use_all(&store, 1, &[0, 1]);
     assert!(store.ready(id(0, 4)).is_some() && store.ready(id(0, 5)).is_none());
     let request = store.request(0, &[4]).unwrap();
     assert!(matches!(request.states[..], [State::Ready(_)]));
-    let layer = store.stats().layers[0];
-    assert_eq!((layer.right_bytes, layer.wasted_bytes), (PAGE, PAGE));
+    let group = store.stats().groups[0];
+    assert_eq!((group.right_bytes, group.wasted_bytes), (PAGE, PAGE));
 }
