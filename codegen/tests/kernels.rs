@@ -14,8 +14,8 @@ use ixc_kernels::catalogue::ROWS;
 use ixc_kernels::catalogue::inputs;
 use ixc_kernels::{
     AddBias, Attention, AttentionCombine, AttentionPart, AttentionWindow, Bits, Combine, DeltaNet, Elementwise, Embed,
-    Gather, Linear, Map, Pack, Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Score, Shape, ShortConv,
-    Softcap, Softmax, SumSquares, Swiglu, generate,
+    Gather, Linear, Map, MatmulStrategy, Pack, Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Score,
+    ShortConv, Softcap, Softmax, SumSquares, Swiglu, generate,
 };
 use ixc_targets::Target;
 use support::Group;
@@ -55,8 +55,8 @@ fn packed_gemv() {
                 for rows in [1, 2, 4, 7] {
                     let k = blocks * format.block_len().max(x.block_len()) as u32;
                     let (bias, residual) = (tile == 32, rows % 2 == 1);
-                    let shape = Shape::Gemv;
-                    group.rows(Linear { format, x, k, tile, n, bias, residual, shape }, rows);
+                    let strategy = MatmulStrategy::Gemv;
+                    group.rows(Linear { format, x, k, tile, n, bias, residual, strategy }, rows);
                 }
             }
         }
@@ -64,8 +64,8 @@ fn packed_gemv() {
     // Float dot products of any length.
     for format in [Format::F32R16, Format::F16R16, Format::Bf16R16] {
         for k in ODD {
-            let (x, shape) = (Format::F32, Shape::Gemv);
-            group.rows(Linear { format, x, k, tile: 16, n: 16, bias: true, residual: true, shape }, 5);
+            let (x, strategy) = (Format::F32, MatmulStrategy::Gemv);
+            group.rows(Linear { format, x, k, tile: 16, n: 16, bias: true, residual: true, strategy }, 5);
         }
     }
     group.done();
@@ -79,8 +79,8 @@ fn packed_gemm() {
             for rows in [1, 12, 15, 16, 17, 31, 33] {
                 let k = 2 * format.block_len().max(x.block_len()) as u32;
                 let (tile, bias, residual) = (if rows == 17 { 48 } else { 16 }, rows % 2 == 1, rows > 16);
-                let (n, shape) = (tile + 16, Shape::Gemm);
-                group.rows(Linear { format, x, k, tile, n, bias, residual, shape }, rows);
+                let (n, strategy) = (tile + 16, MatmulStrategy::Gemm);
+                group.rows(Linear { format, x, k, tile, n, bias, residual, strategy }, rows);
             }
         }
     }
@@ -99,10 +99,15 @@ fn packed_swiglu() {
         (Format::F16R16, Format::F16R16, Format::Bf16x2, Format::Bf16x2),
         (Format::Q5KR16, Format::Q5KR16, Format::A8Super, Format::F32),
     ] {
-        for (shape, rows) in [(Shape::Gemv, 1), (Shape::Gemv, 6), (Shape::Gemm, 13), (Shape::Gemm, 7)] {
+        for (strategy, rows) in [
+            (MatmulStrategy::Gemv, 1),
+            (MatmulStrategy::Gemv, 6),
+            (MatmulStrategy::Gemm, 13),
+            (MatmulStrategy::Gemm, 7),
+        ] {
             let k = gate.block_len().max(x.block_len()) as u32;
             let tile = out.block_len().max(32) as u32;
-            group.rows(Swiglu { gate, up, x, k, tile, n: 2 * tile, out, rows: 13, shape }, rows);
+            group.rows(Swiglu { gate, up, x, k, tile, n: 2 * tile, out, rows: 13, strategy }, rows);
         }
     }
     group.done();
@@ -117,8 +122,8 @@ fn packed_products_keep_their_registers() {
     {
         let target = Target::from_name(target).unwrap();
         for x in activations(format) {
-            for shape in [Shape::Gemv, Shape::Gemm] {
-                let spec = Linear { format, x, k: 2048, tile: 32, n: 2048, bias: false, residual: true, shape };
+            for strategy in [MatmulStrategy::Gemv, MatmulStrategy::Gemm] {
+                let spec = Linear { format, x, k: 2048, tile: 32, n: 2048, bias: false, residual: true, strategy };
                 let kernel = generate(&spec.into(), target).unwrap();
                 let stats = x64::compile(&kernel, target).unwrap_or_else(|e| panic!("{}: {e}", kernel.name)).stats;
                 assert_eq!((stats.vector_spills, stats.moves_in_innermost_loops), (0, 0), "{}: {stats:?}", kernel.name);
@@ -134,35 +139,35 @@ fn linear_by_packing() {
     for format in formats(false) {
         let len = format.block_len().max(8) as u32;
         let forms = activations(format);
-        for (shape, blocks, tile, rows) in [
-            (Shape::Gemv, 3, 1, 1),
-            (Shape::Gemv, 2, 7, 5),
-            (Shape::Gemv, 1, 16, 4),
-            (Shape::Gemm, 1, 15, 6),
-            (Shape::Gemm, 3, 16, 17),
-            (Shape::Gemm, 2, 32, 13),
+        for (strategy, blocks, tile, rows) in [
+            (MatmulStrategy::Gemv, 3, 1, 1),
+            (MatmulStrategy::Gemv, 2, 7, 5),
+            (MatmulStrategy::Gemv, 1, 16, 4),
+            (MatmulStrategy::Gemm, 1, 15, 6),
+            (MatmulStrategy::Gemm, 3, 16, 17),
+            (MatmulStrategy::Gemm, 2, 32, 13),
         ] {
             let (bias, residual) = (tile % 2 == 1, rows % 2 == 1);
             let (x, k, n) = (forms[blocks as usize % forms.len()], blocks * len, tile + 7);
             // Floats have both forms only packed.
             let x = if format.is_quantised() { x } else { format.activation() };
-            group.rows(Linear { format, x, k, tile, n, bias, residual, shape }, rows);
+            group.rows(Linear { format, x, k, tile, n, bias, residual, strategy }, rows);
         }
     }
     for k in ODD {
         for format in [Format::F32, Format::Bf16] {
-            let (x, shape) = (format.activation(), Shape::Gemv);
-            group.rows(Linear { format, x, k, tile: 3, n: 3, bias: false, residual: false, shape }, 2);
+            let (x, strategy) = (format.activation(), MatmulStrategy::Gemv);
+            group.rows(Linear { format, x, k, tile: 3, n: 3, bias: false, residual: false, strategy }, 2);
         }
     }
     for format in formats(false).into_iter().filter(|format| format.is_quantised()) {
         let (gate, up, x, k, out) = (format, format, format.activation(), format.block_len() as u32, Format::F32);
-        let (tile, n, shape) = (8, 24, Shape::Gemm);
-        group.rows(Swiglu { gate, up, x, k, tile, n, out, rows: 13, shape }, 13);
+        let (tile, n, strategy) = (8, 24, MatmulStrategy::Gemm);
+        group.rows(Swiglu { gate, up, x, k, tile, n, out, rows: 13, strategy }, 13);
     }
     let (gate, up, x, out) = (Format::Q5K, Format::Q6K, Format::A8Super, Format::A8Super);
-    let (k, tile, n, shape) = (256, 256, 512, Shape::Gemv);
-    group.rows(Swiglu { gate, up, x, k, tile, n, out, rows: 5, shape }, 5);
+    let (k, tile, n, strategy) = (256, 256, 512, MatmulStrategy::Gemv);
+    group.rows(Swiglu { gate, up, x, k, tile, n, out, rows: 5, strategy }, 5);
     group.done();
 }
 

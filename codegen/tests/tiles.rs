@@ -8,7 +8,7 @@ use ixc_emulator::memory::Slice;
 use ixc_ir::format::{Codec, FORMATS, Float, Format, packed};
 use ixc_ir::graph::quantise::quantise;
 use ixc_ir::kernel::{BufferKind, Kernel, interpret, verify};
-use ixc_kernels::{KernelSpec, Linear, Shape, generate};
+use ixc_kernels::{KernelSpec, Linear, MatmulStrategy, generate};
 use ixc_targets::Target;
 
 /// splitmix64.
@@ -67,7 +67,7 @@ fn check(format: Format, x_format: Format, k: usize, tile: usize, rows: usize, b
         n: n as u32,
         bias: true,
         residual: false,
-        shape: Shape::Tiles,
+        strategy: MatmulStrategy::Tiles,
     }
     .into();
     let kernel = generate(&spec, Target::AMX).unwrap_or_else(|e| panic!("{e}"));
@@ -165,7 +165,7 @@ fn code_by_tiles_is_tight() {
         n: 2048,
         bias: false,
         residual: false,
-        shape: Shape::Tiles,
+        strategy: MatmulStrategy::Tiles,
     }
     .into();
     let kernel = generate(&spec, Target::AMX).unwrap();

@@ -70,7 +70,7 @@ use definition::{Definition, registry};
 use text::{Fields, Text};
 
 pub use generate::{GenerateError, MAX_POSITIONS, MAX_ROWS, generate};
-pub use linear::{Shape, candidates, tiling};
+pub use linear::{MatmulStrategy, candidates, tiling};
 pub use map::Elementwise;
 pub use route::Score;
 pub use text::{Bits, Kind, SpecError};

@@ -163,35 +163,38 @@ pub(crate) trait Text: Sized {
     fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 }
 
-/// Declares a spec: a struct with its first word and its fields. What stands behind `=` is the field's value where it is left out.
+/// Declares a spec: a struct with its first word and its fields. A field has its own name in texts, or the one behind `as`; behind `=` stands
+/// the value that it has where the text leaves it out.
 macro_rules! spec {
     (@absent) => { crate::text::Value::absent() };
     (@absent $default:expr) => { Some($default) };
+    (@name $field:ident) => { stringify!($field) };
+    (@name $field:ident $text:literal) => { $text };
     (
         $(#[$doc:meta])*
         pub struct $name:ident $word:literal {
-            $($(#[$field_doc:meta])* pub $field:ident: $type:ty $(= $default:expr)?),* $(,)?
+            $($(#[$field_doc:meta])* pub $field:ident $(as $text:literal)?: $type:ty $(= $default:expr)?),* $(,)?
         }
     ) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
-        pub struct $name { $($(#[$field_doc])* pub $field: $type),* }
+        pub struct $name { $($(#[$field_doc])* $(#[serde(rename = $text)])? pub $field: $type),* }
 
         impl crate::text::Text for $name {
             const WORD: &'static str = $word;
             const FIELDS: &'static [crate::text::Field] = &[
-                $(crate::text::Field { name: stringify!($field), holds: <$type as crate::text::Value>::KIND }),*
+                $(crate::text::Field { name: spec!(@name $field $($text)?), holds: <$type as crate::text::Value>::KIND }),*
             ];
 
             fn read(fields: &crate::text::Fields<'_>) -> Result<$name, crate::text::SpecError> {
-                $(let $field: $type = fields.value(stringify!($field), || spec!(@absent $($default)?))?;)*
+                $(let $field: $type = fields.value(spec!(@name $field $($text)?), || spec!(@absent $($default)?))?;)*
                 Ok($name { $($field),* })
             }
 
             fn write(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 let $name { $($field),* } = *self;
                 $(if spec!(@absent $($default)?) != Some($field) {
-                    crate::text::Value::write(&$field, stringify!($field), f)?;
+                    crate::text::Value::write(&$field, spec!(@name $field $($text)?), f)?;
                 })*
                 Ok(())
             }

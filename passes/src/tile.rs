@@ -261,8 +261,8 @@ impl Decision {
         let refused = || {
             let offered = candidates(weight, all.last().copied().unwrap_or(1), *target);
             let mut kernels: Vec<String> = Vec::new();
-            for chunks in offered.chunk_by(|a, b| a.shape == b.shape) {
-                let name = Use { shape: chunks[0].shape, up_to_rows: u32::MAX, row_chunk: 1 }.to_string();
+            for chunks in offered.chunk_by(|a, b| a.strategy == b.strategy) {
+                let name = Use { strategy: chunks[0].strategy, up_to_rows: u32::MAX, row_chunk: 1 }.to_string();
                 let numbers: Vec<String> = chunks.iter().map(|each| each.row_chunk.to_string()).collect();
                 kernels.push(format!("{}{}", name.trim_end_matches('1'), numbers.join("|")));
             }
@@ -277,7 +277,7 @@ impl Decision {
         if let (Some(part), false) = (decision.tiling.parts.first_mut(), asked.uses.is_empty()) {
             let offered = candidates(weight, part.rows, *target);
             let is_offered = |each: &Use| {
-                let chunks = offered.iter().filter(|candidate| candidate.shape == each.shape);
+                let chunks = offered.iter().filter(|candidate| candidate.strategy == each.strategy);
                 match each.up_to_rows == u32::MAX {
                     true => chunks.map(|candidate| candidate.row_chunk).any(|chunk| chunk == each.row_chunk),
                     false => each.row_chunk <= chunks.map(|candidate| candidate.row_chunk).max().unwrap_or(0),
@@ -302,7 +302,7 @@ struct Kernels {
 impl Kernels {
     fn cheapest(weight: &candidates::Weight, rows: u64, target: Target, caches: &CoreCaches) -> Kernels {
         let mut from: Vec<(u32, Candidate)> = Vec::new();
-        for chunks in candidates(weight, rows, target).chunk_by(|a, b| a.shape == b.shape) {
+        for chunks in candidates(weight, rows, target).chunk_by(|a, b| a.strategy == b.strategy) {
             let cost = |each: &Candidate| each.cost_of_a_row(caches);
             let best = chunks.iter().min_by(|a, b| cost(a).total_cmp(&cost(b)).then(b.row_chunk.cmp(&a.row_chunk)));
             let Some(best) = best else { continue };
@@ -330,7 +330,7 @@ impl Kernels {
     fn part(&self) -> tiling::Part {
         let ends = self.from.iter().skip(1).map(|(from, _)| from - 1).chain([u32::MAX]);
         let uses = self.from.iter().zip(ends).map(|((_, candidate), up_to_rows)| Use {
-            shape: candidate.shape,
+            strategy: candidate.strategy,
             up_to_rows,
             row_chunk: candidate.row_chunk.min(up_to_rows),
         });
@@ -341,7 +341,7 @@ impl Kernels {
     fn why(&self, weight: &candidates::Weight, caches: &CoreCaches) -> String {
         let mut why = counted(weight.n / self.rows, "item");
         for (from, candidate) in self.from.iter().skip(1) {
-            let name = Use { shape: candidate.shape, up_to_rows: u32::MAX, row_chunk: 1 }.to_string();
+            let name = Use { strategy: candidate.strategy, up_to_rows: u32::MAX, row_chunk: 1 }.to_string();
             why += &format!("; {} from {from} rows", name.trim_end_matches("/1"));
         }
         for (i, reuse) in self.last().map_or(&[][..], |last| &last.reuse).iter().enumerate() {

@@ -6,7 +6,7 @@ use ixc_ir::graph::verify::verify;
 use ixc_ir::graph::{Module, OpKind, Place};
 use ixc_ir::plan::{BufferId, Plan, RowAxis, RowCount, Source, SourceFile, Step};
 use ixc_kernels::signature::Role;
-use ixc_kernels::{KernelSpec, Linear, Shape, Swiglu};
+use ixc_kernels::{KernelSpec, Linear, MatmulStrategy, Swiglu};
 use ixc_passes::error::{PassError, ScheduleError};
 use ixc_passes::manager::{self, Ir, graph_passes, plan_passes};
 use ixc_passes::options::OptionSet;
@@ -179,9 +179,13 @@ fn packed_weights_have_kernels_for_packed_weights_and_nothing_else_does() {
                     })
                     .collect();
                 for variant in &task.variants {
-                    let (formats, x, tile, shape) = match plan.kernels[variant.kernel.0 as usize] {
-                        KernelSpec::Linear(Linear { format, x, tile, shape, .. }) => (vec![format], x, tile, shape),
-                        KernelSpec::Swiglu(Swiglu { gate, up, x, tile, shape, .. }) => (vec![gate, up], x, tile, shape),
+                    let (formats, x, tile, strategy) = match plan.kernels[variant.kernel.0 as usize] {
+                        KernelSpec::Linear(Linear { format, x, tile, strategy, .. }) => {
+                            (vec![format], x, tile, strategy)
+                        }
+                        KernelSpec::Swiglu(Swiglu { gate, up, x, tile, strategy, .. }) => {
+                            (vec![gate, up], x, tile, strategy)
+                        }
                         _ => {
                             assert!(weights.iter().all(|weight| !weight.is_packed_at_load()), "seed {seed}");
                             continue;
@@ -192,7 +196,7 @@ fn packed_weights_have_kernels_for_packed_weights_and_nothing_else_does() {
                         assert_eq!((weight.format, format.rows()), (*format, strips), "seed {seed}: {}", task.label);
                     }
                     assert_eq!(tile as usize % strips, 0, "seed {seed}: {}", task.label);
-                    if shape == Shape::Tiles {
+                    if strategy == MatmulStrategy::Tiles {
                         assert!(target == TARGETS[2] && strips > 1 && tile % 32 == 0, "seed {seed}: {}", task.label);
                     }
                     let own = formats[0].activation();

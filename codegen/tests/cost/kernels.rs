@@ -6,14 +6,14 @@ use ixc_ir::format::{Codec, FORMATS, Float, Format};
 use ixc_ir::plan::RopeStyle;
 use ixc_kernels::{
     AddBias, Attention, AttentionCombine, AttentionPart, Bits, Combine, Elementwise, Embed, Gather, KernelSpec, Linear,
-    Map, Pack, Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Score, Shape, Softmax, SumSquares,
-    generate,
+    Map, MatmulStrategy, Pack, Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Score, Softmax,
+    SumSquares, generate,
 };
 use ixc_targets::{Feature, Target};
 
 /// A matrix product of one tile of 64 weight rows.
-pub fn linear(format: Format, shape: Shape) -> KernelSpec {
-    Linear { format, x: format.activation(), k: 2048, tile: 64, n: 2048, bias: true, residual: true, shape }.into()
+pub fn linear(format: Format, strategy: MatmulStrategy) -> KernelSpec {
+    Linear { format, x: format.activation(), k: 2048, tile: 64, n: 2048, bias: true, residual: true, strategy }.into()
 }
 
 /// The report of a kernel, if the target compiles it.
@@ -33,7 +33,7 @@ fn formats(packed: bool) -> impl Iterator<Item = Format> {
 fn all() -> Vec<KernelSpec> {
     let mut all = Vec::new();
     for format in formats(false) {
-        all.extend([Shape::Gemv, Shape::Gemm].map(|shape| linear(format, shape)));
+        all.extend([MatmulStrategy::Gemv, MatmulStrategy::Gemm].map(|strategy| linear(format, strategy)));
         all.push(Embed { format, rows: 100, n: 2048 }.into());
     }
     for out in [Format::F32, Format::A8Super, Format::A8Small] {
@@ -68,7 +68,7 @@ fn all() -> Vec<KernelSpec> {
 
 /// Vector products with packed weights, and what packs them.
 fn packed() -> Vec<KernelSpec> {
-    let of = |to| [linear(to, Shape::Gemv), linear(to, Shape::Gemm), Pack { to }.into()];
+    let of = |to| [linear(to, MatmulStrategy::Gemv), linear(to, MatmulStrategy::Gemm), Pack { to }.into()];
     formats(true).flat_map(of).collect()
 }
 
@@ -76,8 +76,8 @@ fn packed() -> Vec<KernelSpec> {
 fn tiles(target: Target) -> Vec<KernelSpec> {
     let with_tiles = formats(true).filter_map(|format| Some((format, format.tile_activation()?)));
     let product = |(format, x)| {
-        let (k, tile, n, shape) = (2048, 64, 2048, Shape::Tiles);
-        Linear { format, x, k, tile, n, bias: false, residual: false, shape }.into()
+        let (k, tile, n, strategy) = (2048, 64, 2048, MatmulStrategy::Tiles);
+        Linear { format, x, k, tile, n, bias: false, residual: false, strategy }.into()
     };
     with_tiles.map(product).filter(|_| target.has(Feature::AmxTile)).collect()
 }
@@ -119,12 +119,12 @@ fn hot_loops_are_as_recorded() {
         let target = Target::from_name(name).expect("a target");
         text += &format!("\n{name}\n");
         for spec in packed().into_iter().chain(tiles(target)) {
-            if let KernelSpec::Linear(Linear { format, shape, .. }) = &spec {
+            if let KernelSpec::Linear(Linear { format, strategy, .. }) = &spec {
                 let report = report(&spec, target);
                 let l = hot(&report);
                 let m = &l.body.mix;
                 text += &format!(
-                    "  {shape:?} {format:<8} {:<22} {:>3} instructions: tile {}, dot {}, fma {}, vector {}, load {}, store {}, \
+                    "  {strategy:?} {format:<8} {:<22} {:>3} instructions: tile {}, dot {}, fma {}, vector {}, load {}, store {}, \
                      scalar {}; {:.2} cycles, {}\n",
                     l.label,
                     l.body.instructions,
@@ -150,9 +150,9 @@ fn tile_products_keep_the_tile_unit_busy() {
     for name in ["sapphire-rapids", "granite-rapids"] {
         let target = Target::from_name(name).expect("a target");
         for spec in tiles(target) {
-            let KernelSpec::Linear(Linear { format, shape, .. }) = &spec else { continue };
+            let KernelSpec::Linear(Linear { format, strategy, .. }) = &spec else { continue };
             let report = report(&spec, target);
-            let whole = report.whole(&shape.dim_values(512)).expect("a cost");
+            let whole = report.whole(&strategy.dim_values(512)).expect("a cost");
             println!("{report}\n{whole}");
             assert!(whole.share_drained >= 0.6, "{}: {whole}", report.kernel);
             // 512 rows, 64 weight rows and 2048 columns are so many products of 16 x 16 x 32; float weights take two or three.

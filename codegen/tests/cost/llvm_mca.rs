@@ -7,7 +7,7 @@
 //!
 //! Zen 4 is printed only: our table for it was measured and LLVM's contradicts the machine.
 
-use ixc_kernels::{AttentionPart, Bits, Elementwise, KernelSpec, Map, Pack, RmsNorm, Shape, generate};
+use ixc_kernels::{AttentionPart, Bits, Elementwise, KernelSpec, Map, MatmulStrategy, Pack, RmsNorm, generate};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::Path;
@@ -107,16 +107,16 @@ fn as_llvm_has_it(model: &'static CpuModel) -> &'static CpuModel {
 fn specs() -> Vec<(&'static str, KernelSpec, Choice)> {
     vec![
         ("pack q4_k", Pack { to: Format::Q4KR16 }.into(), unpacking),
-        ("unpack q4_k", linear(Format::Q4KR16, Shape::Gemm), unpacking),
-        ("unpack q6_k", linear(Format::Q6KR16, Shape::Gemm), unpacking),
-        ("gemm q4_k", linear(Format::Q4KR16, Shape::Gemm), hot),
-        ("gemm q8_0", linear(Format::Q8_0R16, Shape::Gemm), hot),
-        ("gemm q6_k", linear(Format::Q6KR16, Shape::Gemm), hot),
-        ("gemm f16", linear(Format::F16R16, Shape::Gemm), hot),
-        ("gemv q4_k", linear(Format::Q4KR16, Shape::Gemv), hot),
-        ("gemv q8_0", linear(Format::Q8_0R16, Shape::Gemv), hot),
-        ("gemv q6_k", linear(Format::Q6KR16, Shape::Gemv), hot),
-        ("gemv f32", linear(Format::F32R16, Shape::Gemv), hot),
+        ("unpack q4_k", linear(Format::Q4KR16, MatmulStrategy::Gemm), unpacking),
+        ("unpack q6_k", linear(Format::Q6KR16, MatmulStrategy::Gemm), unpacking),
+        ("gemm q4_k", linear(Format::Q4KR16, MatmulStrategy::Gemm), hot),
+        ("gemm q8_0", linear(Format::Q8_0R16, MatmulStrategy::Gemm), hot),
+        ("gemm q6_k", linear(Format::Q6KR16, MatmulStrategy::Gemm), hot),
+        ("gemm f16", linear(Format::F16R16, MatmulStrategy::Gemm), hot),
+        ("gemv q4_k", linear(Format::Q4KR16, MatmulStrategy::Gemv), hot),
+        ("gemv q8_0", linear(Format::Q8_0R16, MatmulStrategy::Gemv), hot),
+        ("gemv q6_k", linear(Format::Q6KR16, MatmulStrategy::Gemv), hot),
+        ("gemv f32", linear(Format::F32R16, MatmulStrategy::Gemv), hot),
         ("attention", AttentionPart { group: 4, d: 128, dv: 128, scale: Bits::of(0.125) }.into(), hot),
         ("rms_norm", RmsNorm { n: 2048, eps: Bits::of(1e-5), out: Format::F32 }.into(), hot),
         ("silu", Map { function: Elementwise::Silu, n: 2048 }.into(), hot),

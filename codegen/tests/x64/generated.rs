@@ -5,8 +5,8 @@ use ixc_ir::kernel::{Atom, BufferKind, Kernel};
 use ixc_ir::plan::RopeStyle;
 use ixc_kernels::{
     AddBias, Attention, AttentionCombine, AttentionPart, Bits, Combine, Elementwise, Embed, Gather, KernelSpec, Linear,
-    Map, Pack, Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Score, Shape, Softmax, SumSquares,
-    Swiglu, generate,
+    Map, MatmulStrategy, Pack, Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Score, Softmax,
+    SumSquares, Swiglu, generate,
 };
 use ixc_targets::Target;
 
@@ -22,12 +22,22 @@ fn specs() -> Vec<KernelSpec> {
         if format.rows() == 1 {
             specs.push(Embed { format, rows: 5, n: 512 }.into());
         }
-        for shape in [Shape::Gemv, Shape::Gemm] {
+        for strategy in [MatmulStrategy::Gemv, MatmulStrategy::Gemm] {
             let x = format.activation();
-            specs.push(Linear { format, x, k: 512, tile: 16, n: 32, bias: true, residual: true, shape }.into());
+            specs.push(Linear { format, x, k: 512, tile: 16, n: 32, bias: true, residual: true, strategy }.into());
             specs.push(
-                Swiglu { gate: format, up: format, x, k: 512, tile: 32, n: 64, out: Format::A8Small, rows: 13, shape }
-                    .into(),
+                Swiglu {
+                    gate: format,
+                    up: format,
+                    x,
+                    k: 512,
+                    tile: 32,
+                    n: 64,
+                    out: Format::A8Small,
+                    rows: 13,
+                    strategy,
+                }
+                .into(),
             );
         }
     }

@@ -8,7 +8,7 @@
 
 use ixc_ir::format::Format;
 use ixc_ir::plan::{Arg, BufferId, DimRule, RowAxis, RowCount, Source};
-use ixc_kernels::{Combine, Elementwise, Linear, Map, Shape, Swiglu};
+use ixc_kernels::{Combine, Elementwise, Linear, Map, MatmulStrategy, Swiglu};
 use ixc_passes::draft::{fit, row_bytes};
 use ixc_passes::error::ScheduleError;
 use ixc_passes::tile::{parts, weight_parts};
@@ -222,7 +222,7 @@ impl Cutting<'_> {
                 n: tile,
                 bias: link.bias.is_some(),
                 residual: link.added.is_some(),
-                shape: Shape::Gemv,
+                strategy: MatmulStrategy::Gemv,
             };
             self.tasks.by_rows(label, (product.axis, columns.columns), (spec, &[]), args)?;
         }

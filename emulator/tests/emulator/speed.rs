@@ -1,6 +1,6 @@
 //! How fast generated kernels are emulated: printed, since a wall clock proves nothing; what they compute is compared.
 
-use ixc_kernels::{AttentionPart, Bits, KernelSpec, Linear, RmsNorm, Shape, generate};
+use ixc_kernels::{AttentionPart, Bits, KernelSpec, Linear, MatmulStrategy, RmsNorm, generate};
 use std::time::Instant;
 
 use ixc_ir::format::Format;
@@ -10,9 +10,9 @@ use ixc_targets::Target;
 use super::compiled::{call, decoded};
 use super::state::Random;
 
-fn linear(format: Format, shape: Shape) -> KernelSpec {
+fn linear(format: Format, strategy: MatmulStrategy) -> KernelSpec {
     let x = format.activation();
-    Linear { format, x, k: 512, tile: 16, n: 64, bias: false, residual: false, shape }.into()
+    Linear { format, x, k: 512, tile: 16, n: 64, bias: false, residual: false, strategy }.into()
 }
 
 /// Ordinary numbers, whatever a buffer is: of bytes like these are halves and floats between 0.03 and 1.
@@ -37,10 +37,10 @@ fn buffers(kernel: &Kernel, dims: &[i64]) -> Vec<Vec<u8>> {
 #[test]
 fn generated_kernels_are_emulated_fast() {
     let specs = [
-        (linear(Format::Q4K, Shape::Gemv), vec![0, 1]),
-        (linear(Format::Q4K, Shape::Gemm), vec![2, 0, 0]),
-        (linear(Format::Q8_0, Shape::Gemm), vec![2, 0, 0]),
-        (linear(Format::F16, Shape::Gemv), vec![0, 1]),
+        (linear(Format::Q4K, MatmulStrategy::Gemv), vec![0, 1]),
+        (linear(Format::Q4K, MatmulStrategy::Gemm), vec![2, 0, 0]),
+        (linear(Format::Q8_0, MatmulStrategy::Gemm), vec![2, 0, 0]),
+        (linear(Format::F16, MatmulStrategy::Gemv), vec![0, 1]),
         (AttentionPart { group: 4, d: 64, dv: 64, scale: Bits::of(0.125) }.into(), vec![1, 1, 0]),
         (RmsNorm { n: 2048, eps: Bits::of(1e-6), out: Format::A8Super }.into(), vec![]),
     ];

@@ -21,7 +21,7 @@ use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
 use ixc_targets::{CoreCaches, Target};
 
-use super::{Shape, packed, takes, tiles};
+use super::{MatmulStrategy, packed, takes, tiles};
 use crate::generate::Vectors;
 
 /// Costs are in so many parts of a cycle.
@@ -116,7 +116,7 @@ impl Reuse {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Candidate {
     /// The kernel.
-    pub shape: Shape,
+    pub strategy: MatmulStrategy,
     /// Weight rows of an item.
     pub rows: u64,
     /// Most rows of activations of an item.
@@ -183,7 +183,7 @@ pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> 
     let strips = super::strips_of(format);
     let partial = !rows.is_multiple_of(STRIP as u64);
     let mut found = Vec::new();
-    let mut add = |shape: Shape,
+    let mut add = |strategy: MatmulStrategy,
                    chunks: &[u32],
                    unpack: f64,
                    block: (f64, u32),
@@ -192,7 +192,7 @@ pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> 
         let most = chunks.last().map_or(1, |most| most / products);
         for &row_chunk in chunks.iter().filter(|&&chunk| chunk <= most) {
             let (unpack, block) = (unpack * slower, (block.0 * slower, block.1));
-            found.push(Candidate { shape, rows, row_chunk, reuse: reuse(row_chunk), unpack, block });
+            found.push(Candidate { strategy, rows, row_chunk, reuse: reuse(row_chunk), unpack, block });
         }
     };
     let x_rows = |chunk: u32, row: u64, reads: f64| Reuse {
@@ -203,29 +203,31 @@ pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> 
         reads,
     };
     let panels = packed::unpacks(strips, x, vectors);
-    let vector_reuse = |shape: Shape, chunk: u32| match panels {
+    let vector_reuse = |strategy: MatmulStrategy, chunk: u32| match panels {
         true => vec![x_rows(chunk, row_bytes(x), each(x) / STRIP as f64)],
         false => {
             let fixed = (each(strips) * k as f64 * rows as f64) as u64;
-            let reads = each(strips) / f64::from(shape.row_groups()[0]);
+            let reads = each(strips) / f64::from(strategy.row_groups()[0]);
             let weight = Reuse { what: "weight rows", fixed, row: (0, chunk), shared: false, reads };
             vec![x_rows(chunk, row_bytes(x), each(x) / rows as f64), weight]
         }
     };
     let gemv_row = if few { PAIRS_ROW } else { GEMV_ROW };
     let gemv_chunks = if partial { &VECTOR_CHUNKS[..2] } else { &VECTOR_CHUNKS[..] };
-    add(Shape::Gemv, gemv_chunks, 0.0, (gemv_row, 1), slower, &|chunk| vector_reuse(Shape::Gemv, chunk));
+    add(MatmulStrategy::Gemv, gemv_chunks, 0.0, (gemv_row, 1), slower, &|chunk| {
+        vector_reuse(MatmulStrategy::Gemv, chunk)
+    });
     if !few {
-        let gemm = |chunk| vector_reuse(Shape::Gemm, chunk);
-        add(Shape::Gemm, &VECTOR_CHUNKS, GEMM_UNPACK, (GEMM_ROW, 1), slower, &gemm);
+        let gemm = |chunk| vector_reuse(MatmulStrategy::Gemm, chunk);
+        add(MatmulStrategy::Gemm, &VECTOR_CHUNKS, GEMM_UNPACK, (GEMM_ROW, 1), slower, &gemm);
     }
     if has_tiles(weight) && rows.is_multiple_of(TILES_ITEMS[0]) {
         // Tiles multiply bf16, whatever the weight is stored in.
         const BF16: u64 = 2;
         let fixed = tiles::panel_bytes(format, k, rows);
-        add(Shape::Tiles, &TILES_CHUNKS, TILES_UNPACK, (TILES_BLOCK, 16), 1.0, &|chunk| {
+        add(MatmulStrategy::Tiles, &TILES_CHUNKS, TILES_UNPACK, (TILES_BLOCK, 16), 1.0, &|chunk| {
             let of_panel = BF16 as f64 / rows.min(TILES_ITEMS[1]) as f64;
-            let reads = BF16 as f64 / f64::from(Shape::Tiles.row_groups()[0]);
+            let reads = BF16 as f64 / f64::from(MatmulStrategy::Tiles.row_groups()[0]);
             let panel = Reuse { what: "panel", fixed, row: (0, chunk), shared: false, reads };
             vec![x_rows(chunk, k.saturating_mul(BF16), of_panel), panel]
         });

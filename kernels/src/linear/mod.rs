@@ -6,7 +6,7 @@
 //!
 //! | module | what it owns |
 //! | --- | --- |
-//! | [`shape`] | how a product is computed, and its dims |
+//! | [`strategy`] | how a product is computed, and its dims |
 //! | [`candidates`], [`tiling`] | how a weight's products can be cut and what that costs; how they are, as text |
 //! | `swiglu` | two products and what is made of them: a kernel of its own |
 //! | [`packed`] | products with strips, few rows and many |
@@ -20,7 +20,7 @@ mod dequantise;
 mod file;
 mod pack;
 mod packed;
-mod shape;
+mod strategy;
 mod swiglu;
 mod tiles;
 pub mod tiling;
@@ -40,7 +40,7 @@ use crate::vectors::for_vectors;
 use crate::work::{Arithmetic, Call, Work};
 
 pub use self::pack::Pack;
-pub use self::shape::Shape;
+pub use self::strategy::MatmulStrategy;
 pub use self::swiglu::Swiglu;
 pub use dequantise::dequantise_row;
 
@@ -53,17 +53,17 @@ const MAX_FEW_PARTIAL_ROWS: i64 = 1 << 4;
 /// The same of a kernel for many.
 const MAX_PARTIAL_ROWS: i64 = 1 << 8;
 
-/// Rows of an item, in groups of some sizes: see [`Shape::row_groups`].
+/// Rows of an item, in groups of some sizes: see [`MatmulStrategy::row_groups`].
 struct Rows {
     /// How many groups, and of how many rows, largest first.
     groups: Vec<(DimId, u32)>,
-    /// Whether the last groups are no whole tile, for [`Shape::Tiles`].
+    /// Whether the last groups are no whole tile, for [`MatmulStrategy::Tiles`].
     partial: Option<DimId>,
 }
 
 impl Rows {
-    fn dims(b: &mut KernelBuilder, shape: Shape, most: i64) -> Rows {
-        let (sizes, names) = (shape.row_groups(), shape.dims());
+    fn dims(b: &mut KernelBuilder, strategy: MatmulStrategy, most: i64) -> Rows {
+        let (sizes, names) = (strategy.row_groups(), strategy.dims());
         let dim = |(i, &size): (usize, &u32)| {
             let number = match i.checked_sub(1).map(|i| sizes[i]) {
                 None => most / i64::from(size),
@@ -72,7 +72,7 @@ impl Rows {
             (b.dim(names[i].name, i64::from(sizes.len() == 1), number), size)
         };
         let groups = sizes.iter().enumerate().map(dim).collect();
-        let partial = (shape == Shape::Tiles).then(|| b.dim("partial", 0, 1));
+        let partial = (strategy == MatmulStrategy::Tiles).then(|| b.dim("partial", 0, 1));
         Rows { groups, partial }
     }
 
@@ -121,7 +121,7 @@ struct Product {
     x_format: Format,
     /// The weight, and where it starts.
     w: (BufferId, i64),
-    shape: Shape,
+    strategy: MatmulStrategy,
     vectors: Vectors,
     /// Working memory, and where it starts there.
     scratch: Option<(BufferId, i64)>,
@@ -140,18 +140,18 @@ fn checked(
     x: Format,
     k: u32,
     tile: u32,
-    shape: Shape,
+    strategy: MatmulStrategy,
     vectors: Vectors,
 ) -> Result<(i64, i64), GenerateError> {
     let Vectors { lanes, tiles: has_tiles, .. } = vectors;
-    if shape == Shape::Tiles {
+    if strategy == MatmulStrategy::Tiles {
         check(name, "tile registers of the target", has_tiles.into(), has_tiles, "8, for products by tiles")?;
     }
     let w = quantise::row_bytes(name, format, k)?;
     check(name, "format of the activations", x as u64, takes(format, x), format.activation().name())?;
     let x_row = quantise::row_bytes(name, x, k)?;
     check(name, "tile", u64::from(tile), tile > 0, "at least 1")?;
-    if shape == Shape::Tiles {
+    if strategy == MatmulStrategy::Tiles {
         let expected = "packed, with activations for tiles";
         check(name, "format of the weight", format as u64, tiles::takes(format, x), expected)?;
         check(name, "tile", u64::from(tile), tile.is_multiple_of(32), "a multiple of 32")?;
@@ -178,11 +178,18 @@ fn strip_bytes(format: Format, k: u32) -> i64 {
 }
 
 /// Bytes of working memory that a product needs, if it needs some.
-fn scratch_bytes(format: Format, x: Format, k: u32, tile: u32, shape: Shape, vectors: Vectors) -> Option<i64> {
+fn scratch_bytes(
+    format: Format,
+    x: Format,
+    k: u32,
+    tile: u32,
+    strategy: MatmulStrategy,
+    vectors: Vectors,
+) -> Option<i64> {
     let strips = strips_of(format);
-    let bytes = match shape {
-        Shape::Tiles => Some(tiles::scratch_bytes(strips, x, k, tile)),
-        Shape::Gemv | Shape::Gemm => packed::scratch_bytes(strips, x, shape, vectors),
+    let bytes = match strategy {
+        MatmulStrategy::Tiles => Some(tiles::scratch_bytes(strips, x, k, tile)),
+        MatmulStrategy::Gemv | MatmulStrategy::Gemm => packed::scratch_bytes(strips, x, strategy, vectors),
     };
     match format.rows() {
         1 => Some(strip_bytes(strips, k) + bytes.unwrap_or(0)),
@@ -205,7 +212,7 @@ fn by_packing(b: &mut KernelBuilder, product: &Product, scratch: (BufferId, i64)
     let format = strips_of(product.format);
     let row_bytes = quantise::row_bytes("", product.format, product.k).unwrap_or(0);
     let bytes = strip_bytes(format, product.k);
-    let needs = packed::scratch_bytes(format, product.x_format, product.shape, product.vectors);
+    let needs = packed::scratch_bytes(format, product.x_format, product.strategy, product.vectors);
     let strip = |b: &mut KernelBuilder, strip: Affine, count: i64| {
         let (w, from) = product.w;
         let first = strip.clone() * (STRIP as i64 * row_bytes) + from;
@@ -240,8 +247,8 @@ spec! {
         pub bias: bool,
         /// Whether a residual is added.
         pub residual: bool,
-        /// How.
-        pub shape: Shape,
+        /// How it is computed.
+        pub strategy as "shape": MatmulStrategy,
     }
 }
 
@@ -297,9 +304,9 @@ const ROWS: &[Row] = &[
 
 impl Definition for Linear {
     fn name(&self) -> String {
-        let Linear { format, x, k, tile, n, bias, residual, shape } = *self;
+        let Linear { format, x, k, tile, n, bias, residual, strategy } = *self;
         let (bias, residual) = (if bias { "_bias" } else { "" }, if residual { "_add" } else { "" });
-        format!("{}_{format}_{x}_t{tile}n{n}k{k}{bias}{residual}", shape.word())
+        format!("{}_{format}_{x}_t{tile}n{n}k{k}{bias}{residual}", strategy.word())
     }
 
     fn signature(&self) -> Signature {
@@ -310,24 +317,24 @@ impl Definition for Linear {
             .read_if(self.residual, "residual", Holds::Floats)
             .write("y", Holds::Floats)
             .optional_scratch("scratch")
-            .dims(self.shape.dims())
+            .dims(self.strategy.dims())
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
         let Vectors { lanes, .. } = vectors;
-        let Linear { format, x, k, tile, n, bias, residual, shape } = *self;
-        let (x_row, w_row) = checked(&name, format, x, k, tile, shape, vectors)?;
+        let Linear { format, x, k, tile, n, bias, residual, strategy } = *self;
+        let (x_row, w_row) = checked(&name, format, x, k, tile, strategy, vectors)?;
         let x_format = x;
         check(&name, "rows of the weight", u64::from(n), n >= tile, format!("at least {tile}"))?;
         let mut b = KernelBuilder::new(name);
         // Results of no whole strips are complete in scratch memory before they go to their places.
         let partial = !tile.is_multiple_of(STRIP as u32);
-        let most = match shape {
-            Shape::Gemv if partial => MAX_FEW_PARTIAL_ROWS,
-            Shape::Gemm if partial => MAX_PARTIAL_ROWS,
-            Shape::Gemv | Shape::Gemm | Shape::Tiles => MAX_ROWS,
+        let most = match strategy {
+            MatmulStrategy::Gemv if partial => MAX_FEW_PARTIAL_ROWS,
+            MatmulStrategy::Gemm if partial => MAX_PARTIAL_ROWS,
+            MatmulStrategy::Gemv | MatmulStrategy::Gemm | MatmulStrategy::Tiles => MAX_ROWS,
         };
-        let rows = Rows::dims(&mut b, shape, most);
+        let rows = Rows::dims(&mut b, strategy, most);
         let (tile_bytes, row_bytes) = (i64::from(tile) * 4, i64::from(n) * 4);
         let x = b.read("x", rows.count() * x_row);
         let w = b.read("w", i64::from(tile) * w_row);
@@ -336,7 +343,7 @@ impl Definition for Linear {
         let size = rows.count() * row_bytes + (tile_bytes - row_bytes);
         let residual = residual.then(|| b.read("residual", size.clone()));
         let y = b.buffer("y", BufferKind::ReadWrite, size);
-        let bytes = scratch_bytes(format, x_format, k, tile, shape, vectors);
+        let bytes = scratch_bytes(format, x_format, k, tile, strategy, vectors);
         let sums_row = i64::from(tile.next_multiple_of(STRIP as u32)) * 4;
         let sums_bytes = if partial { (most + rows.most_rest()) * sums_row } else { 0 };
         let scratch = bytes.map(|bytes| (b.buffer("scratch", BufferKind::Scratch, bytes + sums_bytes), sums_bytes));
@@ -374,7 +381,7 @@ impl Definition for Linear {
                 }
             });
         });
-        let product = Product { format, k, tile, x, x_format, w: (w, 0), shape, vectors, scratch };
+        let product = Product { format, k, tile, x, x_format, w: (w, 0), strategy, vectors, scratch };
         multiply(&mut b, &product, &rows, &sums);
         if partial {
             rows.for_each(&mut b, |b, row, count| {
@@ -393,7 +400,7 @@ impl Definition for Linear {
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
         let Linear { format, x, k, tile, n, .. } = *self;
         let (input, output) = (run.input(), run.output());
-        let rows = self.shape.rows(run.dims) as usize;
+        let rows = self.strategy.rows(run.dims) as usize;
         let (k, tile, n) = (k as usize, tile as usize, n as usize);
         let (x, w, y) = (input.rows("x", x)?, input.weight("w", format, k)?, output.floats("y")?);
         let bias = input.find("bias").map(floats);
@@ -411,12 +418,12 @@ impl Definition for Linear {
     }
 
     fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
-        self.shape.dim_values(rows)
+        self.strategy.dim_values(rows)
     }
 
     fn work(&self, call: &Call<'_>) -> Work {
-        let multiply_adds = multiply_adds(self.shape, (self.k, self.tile), call.dims);
-        Work { bytes: call.bytes("w"), multiply_adds, arithmetic: arithmetic(self.x, self.shape) }
+        let multiply_adds = multiply_adds(self.strategy, (self.k, self.tile), call.dims);
+        Work { bytes: call.bytes("w"), multiply_adds, arithmetic: arithmetic(self.x, self.strategy) }
     }
 
     fn rows() -> &'static [Row] {
@@ -425,15 +432,15 @@ impl Definition for Linear {
 }
 
 /// Multiply-adds of a product.
-fn multiply_adds(shape: Shape, (k, tile): (u32, u32), dims: &[i64]) -> u64 {
-    u64::from(k) * u64::from(tile) * shape.rows(dims).max(0).unsigned_abs()
+fn multiply_adds(strategy: MatmulStrategy, (k, tile): (u32, u32), dims: &[i64]) -> u64 {
+    u64::from(k) * u64::from(tile) * strategy.rows(dims).max(0).unsigned_abs()
 }
 
 /// What a product's multiply-adds are made of.
-fn arithmetic(x: Format, shape: Shape) -> Arithmetic {
-    match shape {
-        Shape::Tiles => Arithmetic::Bf16,
-        Shape::Gemv | Shape::Gemm if x.is_quantised() => Arithmetic::Int8,
-        Shape::Gemv | Shape::Gemm => Arithmetic::F32,
+fn arithmetic(x: Format, strategy: MatmulStrategy) -> Arithmetic {
+    match strategy {
+        MatmulStrategy::Tiles => Arithmetic::Bf16,
+        MatmulStrategy::Gemv | MatmulStrategy::Gemm if x.is_quantised() => Arithmetic::Int8,
+        MatmulStrategy::Gemv | MatmulStrategy::Gemm => Arithmetic::F32,
     }
 }

@@ -4,7 +4,7 @@ use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::kernel::{BufferKind, Kernel, KernelBuilder, Type};
 
-use super::{Destination, Product, Rows, Shape, arithmetic, checked, multiply, multiply_adds, scratch_bytes};
+use super::{Destination, MatmulStrategy, Product, Rows, arithmetic, checked, multiply, multiply_adds, scratch_bytes};
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
@@ -35,8 +35,8 @@ spec! {
         pub out: Format,
         /// Most rows of an item (bounds the scratch memory).
         pub rows: u32,
-        /// How.
-        pub shape: Shape,
+        /// How it is computed.
+        pub strategy as "shape": MatmulStrategy,
     }
 }
 
@@ -68,8 +68,8 @@ const ROWS: &[Row] = &[
 
 impl Definition for Swiglu {
     fn name(&self) -> String {
-        let Swiglu { gate, up, x, k, tile, n, out, rows, shape } = *self;
-        format!("{}_swiglu_{gate}_{up}_{x}_{out}_m{rows}t{tile}n{n}k{k}", shape.word())
+        let Swiglu { gate, up, x, k, tile, n, out, rows, strategy } = *self;
+        format!("{}_swiglu_{gate}_{up}_{x}_{out}_m{rows}t{tile}n{n}k{k}", strategy.word())
     }
 
     fn signature(&self) -> Signature {
@@ -79,14 +79,14 @@ impl Definition for Swiglu {
             .read("up", Holds::Weight(self.up, "up"))
             .write("y", Holds::Activations(self.out, "out"))
             .scratch("scratch")
-            .dims(self.shape.dims())
+            .dims(self.strategy.dims())
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
         let Vectors { lanes, .. } = vectors;
-        let Swiglu { gate, up, x, k, tile, n, out, rows, shape } = *self;
-        let (x_row, gate_row) = checked(&name, gate, x, k, tile, shape, vectors)?;
-        let (_, up_row) = checked(&name, up, x, k, tile, shape, vectors)?;
+        let Swiglu { gate, up, x, k, tile, n, out, rows, strategy } = *self;
+        let (x_row, gate_row) = checked(&name, gate, x, k, tile, strategy, vectors)?;
+        let (_, up_row) = checked(&name, up, x, k, tile, strategy, vectors)?;
         quantise::stored(&name, out, lanes)?;
         check(&name, "rows of a strip of up", up.rows() as u64, up.rows() == gate.rows(), "that of gate")?;
         let x_format = x;
@@ -94,7 +94,7 @@ impl Definition for Swiglu {
         check(&name, "rows of the weight", u64::from(n), n >= tile, format!("at least {tile}"))?;
         let most = i64::from(rows);
         let mut b = KernelBuilder::new(name);
-        let rows = Rows::dims(&mut b, shape, most);
+        let rows = Rows::dims(&mut b, strategy, most);
         let x = b.read("x", rows.count() * x_row);
         let weights = [b.read("gate", i64::from(tile) * gate_row), b.read("up", i64::from(tile) * up_row)];
         let y = b.write("y", rows.count() * y_row + (y_tile - y_row));
@@ -102,7 +102,7 @@ impl Definition for Swiglu {
         let row_bytes = i64::from(tile.next_multiple_of(STRIP as u32)) * 4;
         let product_bytes = (most + rows.most_rest()) * row_bytes;
         let bytes = [gate, up]
-            .map(|format| scratch_bytes(format, x_format, k, tile, shape, vectors))
+            .map(|format| scratch_bytes(format, x_format, k, tile, strategy, vectors))
             .into_iter()
             .max()
             .flatten();
@@ -119,7 +119,7 @@ impl Definition for Swiglu {
                     });
                 });
             });
-            let product = Product { format, k, tile, x, x_format, w: (w, 0), shape, vectors, scratch: spare };
+            let product = Product { format, k, tile, x, x_format, w: (w, 0), strategy, vectors, scratch: spare };
             multiply(&mut b, &product, &rows, &to);
         }
         // Activation in place of the gate's product; then the quantiser reads it.
@@ -142,9 +142,9 @@ impl Definition for Swiglu {
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let Swiglu { gate, up, x, k, tile, n, out, shape, .. } = *self;
+        let Swiglu { gate, up, x, k, tile, n, out, strategy, .. } = *self;
         let (input, output) = (run.input(), run.output());
-        let rows = shape.rows(run.dims) as usize;
+        let rows = strategy.rows(run.dims) as usize;
         let (k, tile, n) = (k as usize, tile as usize, n as usize);
         let x = input.rows("x", x)?;
         let (g, u) = (input.weight("gate", gate, k)?, input.weight("up", up, k)?);
@@ -172,7 +172,7 @@ impl Definition for Swiglu {
     }
 
     fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
-        self.shape.dim_values(rows)
+        self.strategy.dim_values(rows)
     }
 
     fn most_rows(&self) -> u32 {
@@ -180,9 +180,9 @@ impl Definition for Swiglu {
     }
 
     fn work(&self, call: &Call<'_>) -> Work {
-        let multiply_adds = 2 * multiply_adds(self.shape, (self.k, self.tile), call.dims);
+        let multiply_adds = 2 * multiply_adds(self.strategy, (self.k, self.tile), call.dims);
         let bytes = call.bytes("gate") + call.bytes("up");
-        Work { bytes, multiply_adds, arithmetic: arithmetic(self.x, self.shape) }
+        Work { bytes, multiply_adds, arithmetic: arithmetic(self.x, self.strategy) }
     }
 
     fn rows() -> &'static [Row] {

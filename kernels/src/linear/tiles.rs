@@ -60,7 +60,7 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// The dims of [`Shape::Tiles`](super::Shape::Tiles), by their names.
+    /// The dims of [`MatmulStrategy::Tiles`](super::MatmulStrategy::Tiles), by their names.
     pub fn of(rows: &super::Rows, partial: DimId) -> Rows {
         match rows.groups[..] {
             [(blocks, 32), (half, 16), (rest, 1)] => Rows { blocks, half, rest, partial },

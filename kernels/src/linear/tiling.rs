@@ -13,7 +13,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::Shape;
+use super::MatmulStrategy;
 use crate::text::{Value, Words};
 
 /// How a weight's products are cut.
@@ -36,7 +36,7 @@ pub struct Part {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Use {
     /// The kernel.
-    pub shape: Shape,
+    pub strategy: MatmulStrategy,
     /// Used for so many rows and fewer; `u32::MAX` for any number.
     pub up_to_rows: u32,
     /// Most rows of an item.
@@ -128,7 +128,7 @@ impl fmt::Display for Part {
 
 impl fmt::Display for Use {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.shape.word())?;
+        f.write_str(self.strategy.word())?;
         if self.up_to_rows < u32::MAX {
             write!(f, "<={}", self.up_to_rows)?;
         }
@@ -151,9 +151,9 @@ impl FromStr for Use {
             Some((name, limit)) => (name, number(limit)?),
             None => (kernel, u32::MAX),
         };
-        let found = <Shape as Value>::read(Some(name));
-        let shape = found.ok_or_else(|| TilingError::Kernel { found: name.chars().take(32).collect() })?;
-        Ok(Use { shape, up_to_rows: limit, row_chunk: number(chunk)? })
+        let found = <MatmulStrategy as Value>::read(Some(name));
+        let strategy = found.ok_or_else(|| TilingError::Kernel { found: name.chars().take(32).collect() })?;
+        Ok(Use { strategy, up_to_rows: limit, row_chunk: number(chunk)? })
     }
 }
 

@@ -13,7 +13,7 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::WeightId;
 use ixc_ir::plan::{Arg, BufferId, Source};
 use ixc_kernels::tiling::Placed;
-use ixc_kernels::{Linear, Shape, Swiglu};
+use ixc_kernels::{Linear, MatmulStrategy, Swiglu};
 
 use super::ScheduleError;
 use super::bind::Choice;
@@ -98,7 +98,7 @@ impl Lowering<'_> {
                 args.push(("residual", columns_arg(Source::Arena(residual.buffer), first, y_row, step)));
             }
             args.push(("y", columns_arg(Source::Arena(y.buffer), first, y_row, step)));
-            let spec = |shape: Shape| -> Result<Linear, ScheduleError> {
+            let spec = |strategy: MatmulStrategy| -> Result<Linear, ScheduleError> {
                 Ok(Linear {
                     format: m.format,
                     x: x.format,
@@ -107,11 +107,11 @@ impl Lowering<'_> {
                     n: fit("rows of a weight", m.n)?,
                     bias: bias.is_some(),
                     residual: residual.is_some(),
-                    shape,
+                    strategy,
                 })
             };
             args.push(("scratch", scratch_arg()));
-            let variants = part.uses.iter().map(|each| Ok(Choice::of(*each, spec(each.shape)?)));
+            let variants = part.uses.iter().map(|each| Ok(Choice::of(*each, spec(each.strategy)?)));
             let variants = variants.collect::<Result<_, ScheduleError>>()?;
             self.tasks.task(label, (x.rows.axis(), columns), variants, &[], args)?;
         }
@@ -174,7 +174,7 @@ impl Lowering<'_> {
                 ("y", y_arg),
                 ("scratch", scratch_arg()),
             ];
-            let spec = |shape: Shape, rows: u32| -> Result<Swiglu, ScheduleError> {
+            let spec = |strategy: MatmulStrategy, rows: u32| -> Result<Swiglu, ScheduleError> {
                 Ok(Swiglu {
                     gate: g.format,
                     up: u.format,
@@ -184,10 +184,10 @@ impl Lowering<'_> {
                     n: fit("rows of a weight", g.n)?,
                     out,
                     rows,
-                    shape,
+                    strategy,
                 })
             };
-            let variants = part.uses.iter().map(|each| Ok(Choice::of(*each, spec(each.shape, each.row_chunk)?)));
+            let variants = part.uses.iter().map(|each| Ok(Choice::of(*each, spec(each.strategy, each.row_chunk)?)));
             let variants = variants.collect::<Result<_, ScheduleError>>()?;
             self.tasks.task(label, (x.rows.axis(), columns), variants, &[], args)?;
         }

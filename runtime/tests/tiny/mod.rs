@@ -1,8 +1,8 @@
 //! A transformer of one layer with routed experts, as a plan made by hand: every kind of step, source, input and dim rule.
 
 use ixc_kernels::{
-    Attention, AttentionCombine, AttentionPart, Bits, Combine, Embed, Gather, KernelSpec, Linear, RmsNorm, RopeAppend,
-    RopeHeads, Route, Score, Shape, Softmax, Swiglu, generate,
+    Attention, AttentionCombine, AttentionPart, Bits, Combine, Embed, Gather, KernelSpec, Linear, MatmulStrategy,
+    RmsNorm, RopeAppend, RopeHeads, Route, Score, Softmax, Swiglu, generate,
 };
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -146,9 +146,17 @@ impl Maker {
         let format = self.factor(n);
         let tile = tile(format);
         let row = N * format.block_bytes() as u32;
-        let spec =
-            |shape| Linear { format, x: Format::F32, k: N, tile, n, bias: false, residual: residual.is_some(), shape };
-        let (gemv, gemm) = (self.kernel(spec(Shape::Gemv)), self.kernel(spec(Shape::Gemm)));
+        let spec = |strategy| Linear {
+            format,
+            x: Format::F32,
+            k: N,
+            tile,
+            n,
+            bias: false,
+            residual: residual.is_some(),
+            strategy,
+        };
+        let (gemv, gemm) = (self.kernel(spec(MatmulStrategy::Gemv)), self.kernel(spec(MatmulStrategy::Gemm)));
         let column = |buffer| arg(Source::Arena(buffer), n * 4, tile * 4);
         let mut args = vec![arg(Source::Arena(x), N * 4, 0), weight_arg(w, rows, tile * row, n * row)];
         args.extend(residual.map(column));
@@ -163,10 +171,10 @@ fn tile(format: Format) -> u32 {
 }
 
 fn variants(gemv: KernelId, gemm: KernelId) -> Vec<Variant> {
-    let dims = |shape: Shape| shape.dims().into_iter().filter_map(|dim| dim.rule).collect();
+    let dims = |strategy: MatmulStrategy| strategy.dims().into_iter().filter_map(|dim| dim.rule).collect();
     vec![
-        Variant { up_to_rows: 5, row_chunk: 5, kernel: gemv, dims: dims(Shape::Gemv), split: None },
-        Variant { up_to_rows: u32::MAX, row_chunk: 12, kernel: gemm, dims: dims(Shape::Gemm), split: None },
+        Variant { up_to_rows: 5, row_chunk: 5, kernel: gemv, dims: dims(MatmulStrategy::Gemv), split: None },
+        Variant { up_to_rows: u32::MAX, row_chunk: 12, kernel: gemm, dims: dims(MatmulStrategy::Gemm), split: None },
     ]
 }
 
@@ -304,7 +312,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     let s = m.buffer("s", N, routed);
     let format = m.factor(N);
     let (tile, factor_row) = (tile(format), N * format.block_bytes() as u32);
-    let swiglu = |shape| Swiglu {
+    let swiglu = |strategy| Swiglu {
         gate: format,
         up: format,
         x: Format::F32,
@@ -313,9 +321,9 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
         n: N,
         out: Format::F32,
         rows: 12,
-        shape,
+        strategy,
     };
-    let (gemv, gemm) = (m.kernel(swiglu(Shape::Gemv)), m.kernel(swiglu(Shape::Gemm)));
+    let (gemv, gemm) = (m.kernel(swiglu(MatmulStrategy::Gemv)), m.kernel(swiglu(MatmulStrategy::Gemm)));
     let args = vec![
         arena(g, row),
         weight_arg(gate, axis, tile * factor_row, N * factor_row),

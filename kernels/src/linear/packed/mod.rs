@@ -6,7 +6,7 @@
 //! dot4_u8s8: 16 lanes += 4 products each
 //! ```
 //!
-//! Rows of activations come in groups ([`Shape::row_groups`]), and a strip is read once for a group. How depends on the target:
+//! Rows of activations come in groups ([`MatmulStrategy::row_groups`]), and a strip is read once for a group. How depends on the target:
 //!
 //! - A vector takes a whole strip and four products are one instruction: quants are unpacked on the fly. For 32 columns of `q4_k` that
 //!   is 12 operations beside eight rows' 64 products, 8 conversions and 24 scalings, and they run on the units that the products leave
@@ -45,7 +45,7 @@ use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, ValueId};
 use self::micro::Micro;
 use self::panel::{Dots, Source};
 use self::strip::Part;
-use super::{Destination, Product, Rows, SUB, Shape, Vectors, quantise};
+use super::{Destination, MatmulStrategy, Product, Rows, SUB, Vectors, quantise};
 
 /// Bytes of the strip's results for one row of activations.
 const RESULT: i64 = 4 * STRIP as i64;
@@ -86,16 +86,16 @@ pub fn unpacks(format: Format, x: Format, vectors: Vectors) -> bool {
 }
 
 /// Bytes of scratch that a product takes.
-pub fn scratch_bytes(format: Format, x: Format, shape: Shape, vectors: Vectors) -> Option<i64> {
+pub fn scratch_bytes(format: Format, x: Format, strategy: MatmulStrategy, vectors: Vectors) -> Option<i64> {
     if unpacks(format, x, vectors) {
         let dots = dots(vectors);
         return Some(
             micro::slot_bytes(vectors.lanes) + panel::stretch(format, dots) * panel::block_bytes(format, dots),
         );
     }
-    match shape {
-        Shape::Gemm => quants::scratch_bytes(format, shape.row_groups()[0]),
-        Shape::Gemv | Shape::Tiles => None,
+    match strategy {
+        MatmulStrategy::Gemm => quants::scratch_bytes(format, strategy.row_groups()[0]),
+        MatmulStrategy::Gemv | MatmulStrategy::Tiles => None,
     }
 }
 
@@ -190,7 +190,7 @@ impl Packed<'_> {
 
     /// All rows, several of them with panels; a single row of few directly.
     fn by_panels(&self, b: &mut KernelBuilder, rows: &Rows, scratch: (BufferId, i64)) {
-        let Product { format, shape, vectors, .. } = *self.product;
+        let Product { format, strategy, vectors, .. } = *self.product;
         let most = micro::rows(format, vectors.lanes);
         // How many blocks of how many rows, from which row on.
         let mut blocks: Vec<(Affine, Affine, u32)> = Vec::new();
@@ -200,13 +200,15 @@ impl Packed<'_> {
             let rows = most.min(*size);
             let number = *groups * i64::from(size / rows);
             match blocks.last_mut() {
-                _ if *size == 1 && shape == Shape::Gemv => single = Some((first.clone(), Affine::from(*groups))),
+                _ if *size == 1 && strategy == MatmulStrategy::Gemv => {
+                    single = Some((first.clone(), Affine::from(*groups)))
+                }
                 Some((_, before, same)) if *same == rows => *before = before.clone() + number,
                 _ => blocks.push((first.clone(), number, rows)),
             }
             first = first + *groups * i64::from(*size);
         }
-        if shape == Shape::Gemm {
+        if strategy == MatmulStrategy::Gemm {
             self.panels(b, scratch, &blocks);
         } else if let Some((groups, size)) = rows.groups.iter().find(|(_, size)| *size > 1) {
             // Few rows, and mostly one: nothing is unpacked where there is none of these groups.

@@ -8,10 +8,10 @@ use crate::text::words;
 
 /// How a matrix product is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-pub enum Shape {
-    /// For few rows, one after the other along strips of the weight. Dims: [`Shape::row_groups`].
+pub enum MatmulStrategy {
+    /// For few rows, one after the other along strips of the weight. Dims: [`MatmulStrategy::row_groups`].
     Gemv,
-    /// For many rows: a strip is read once for a group of them. Dims: [`Shape::row_groups`].
+    /// For many rows: a strip is read once for a group of them. Dims: [`MatmulStrategy::row_groups`].
     Gemm,
     /// For many rows, with tile products: strips of a packed weight become bf16 panels, which blocks of 32 rows, then of 16, are
     /// multiplied with. Dims: `[rows / 32, rows % 32 / 16, rows % 16, 1 if rows % 16 > 0]`; the tile's weight rows are a multiple of
@@ -19,9 +19,9 @@ pub enum Shape {
     Tiles,
 }
 
-words! { Shape { Gemv "gemv", Gemm "gemm", Tiles "tiles" } }
+words! { MatmulStrategy { Gemv "gemv", Gemm "gemm", Tiles "tiles" } }
 
-impl Shape {
+impl MatmulStrategy {
     /// Rows of activations that a product works on at a time, largest first; each divides the one
     /// before. The kernel's dims are how many groups of each size there are: `[rows / 8, rows % 8 / 4, rows % 4]`.
     ///
@@ -30,9 +30,9 @@ impl Shape {
     /// many chains as hide the latency of a product.
     pub fn row_groups(self) -> &'static [u32] {
         match self {
-            Shape::Gemv => &[4, 1],
-            Shape::Gemm => &[8, 4, 1],
-            Shape::Tiles => &[32, 16, 1],
+            MatmulStrategy::Gemv => &[4, 1],
+            MatmulStrategy::Gemm => &[8, 4, 1],
+            MatmulStrategy::Tiles => &[32, 16, 1],
         }
     }
 
@@ -50,13 +50,13 @@ impl Shape {
             })
             .map(|(name, rule)| Dim { name, rule: Some(rule) })
             .collect();
-        if self == Shape::Tiles {
+        if self == MatmulStrategy::Tiles {
             dims.push(Dim { name: "partial", rule: Some(DimRule::RowPartial(16)) });
         }
         dims
     }
 
-    /// The values of [`Shape::dims`] for so many rows.
+    /// The values of [`MatmulStrategy::dims`] for so many rows.
     pub fn dim_values(self, rows: u32) -> Vec<i64> {
         let mut rest = rows;
         let mut values: Vec<i64> = self
@@ -68,13 +68,13 @@ impl Shape {
                 i64::from(groups)
             })
             .collect();
-        if self == Shape::Tiles {
+        if self == MatmulStrategy::Tiles {
             values.push(i64::from(!rows.is_multiple_of(16)));
         }
         values
     }
 
-    /// The rows that values of [`Shape::dims`] stand for.
+    /// The rows that values of [`MatmulStrategy::dims`] stand for.
     pub fn rows(self, dims: &[i64]) -> i64 {
         self.row_groups().iter().zip(dims).map(|(&n, groups)| groups.saturating_mul(n.into())).sum()
     }
