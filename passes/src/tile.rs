@@ -327,14 +327,14 @@ impl Kernels {
         self.from.last().map(|(_, candidate)| candidate)
     }
 
-    fn part(&self) -> tiling::Part {
+    fn part(&self) -> tiling::RowTiles {
         let ends = self.from.iter().skip(1).map(|(from, _)| from - 1).chain([u32::MAX]);
         let uses = self.from.iter().zip(ends).map(|((_, candidate), up_to_rows)| Use {
             strategy: candidate.strategy,
             up_to_rows,
             row_chunk: candidate.row_chunk.min(up_to_rows),
         });
-        tiling::Part { rows: self.rows, uses: uses.collect() }
+        tiling::RowTiles { rows: self.rows, uses: uses.collect() }
     }
 
     /// Why these, in a line.
@@ -360,7 +360,7 @@ impl Kernels {
 
 /// A part of a product: `columns` tiles from weight row `first`.
 #[derive(Clone, Copy, Debug)]
-pub struct Part {
+pub struct ColumnSplit {
     /// Rows, or elements, of a tile.
     pub tile: u64,
     /// The first of them.
@@ -370,21 +370,21 @@ pub struct Part {
 }
 
 /// Full tiles, then the rest.
-pub fn parts(n: u64, tile: u64) -> Vec<Part> {
-    let full = Part { tile, first: 0, columns: n / tile };
-    let rest = Part { tile: n % tile, first: n - n % tile, columns: 1 };
+pub fn parts(n: u64, tile: u64) -> Vec<ColumnSplit> {
+    let full = ColumnSplit { tile, first: 0, columns: n / tile };
+    let rest = ColumnSplit { tile: n % tile, first: n - n % tile, columns: 1 };
     [full, rest].into_iter().filter(|part| part.tile > 0 && part.columns > 0).collect()
 }
 
 /// [`parts`] of a weight's rows, of which a rest is whole strips, and then what is none.
-pub fn weight_parts(n: u64, tile: u64) -> Vec<Part> {
-    let split = |part: Part| {
+pub fn weight_parts(n: u64, tile: u64) -> Vec<ColumnSplit> {
+    let split = |part: ColumnSplit| {
         let strips = part.tile / STRIP as u64 * STRIP as u64;
         if part.columns > 1 || strips == 0 || strips == part.tile {
             return vec![part];
         }
-        let rest = Part { tile: part.tile - strips, first: part.first + strips, columns: 1 };
-        vec![Part { tile: strips, ..part }, rest]
+        let rest = ColumnSplit { tile: part.tile - strips, first: part.first + strips, columns: 1 };
+        vec![ColumnSplit { tile: strips, ..part }, rest]
     };
     parts(n, tile).into_iter().flat_map(split).collect()
 }

@@ -5,7 +5,7 @@ use ixc_ir::plan::{Arg, RopeTable, Source};
 use ixc_kernels::{AttentionCombine, AttentionPart, KernelSpec, RopeAppend, RopeHeads};
 use ixc_passes::draft::{What, fit, row_bytes};
 use ixc_passes::error::ScheduleError;
-use ixc_passes::schedule::bind::{Choice, Named, Parts};
+use ixc_passes::schedule::bind::{KernelChoice, Named, Parts};
 
 use super::cut::{Cutting, Whole, part};
 
@@ -99,7 +99,7 @@ impl Cutting<'_> {
             let combine = AttentionCombine { group, dv, parts: division.parts };
             let spec = AttentionPart { group, d, dv, scale }.into();
             let parts = Some(Parts { part: "part", result: "y", division, combine: combine.into() });
-            let choice = Choice { up_to_rows: u32::MAX, row_chunk: 1, spec, parts };
+            let choice = KernelChoice { up_to_rows: u32::MAX, row_chunk: 1, spec, parts };
             let label = match first {
                 0 => whole.task.label.clone(),
                 first => format!("{} heads {first}", whole.task.label),

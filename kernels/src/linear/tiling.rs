@@ -20,12 +20,12 @@ use crate::text::{Value, Words};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tiling {
     /// Parts of the weight's rows, one behind the other.
-    pub parts: Vec<Part>,
+    pub parts: Vec<RowTiles>,
 }
 
 /// Items of so many weight rows, as many as fit in what is left of the weight.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Part {
+pub struct RowTiles {
     /// Weight rows of an item.
     pub rows: u64,
     /// Kernels by rows of activations.
@@ -47,7 +47,7 @@ pub struct Use {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Placed<'t> {
     /// The part.
-    pub part: &'t Part,
+    pub part: &'t RowTiles,
     /// Its first weight row.
     pub first: u64,
     /// How many items.
@@ -119,7 +119,7 @@ impl fmt::Display for Tiling {
     }
 }
 
-impl fmt::Display for Part {
+impl fmt::Display for RowTiles {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "rows={}", self.rows)?;
         self.uses.iter().try_for_each(|each| write!(f, " {each}"))
@@ -157,10 +157,10 @@ impl FromStr for Use {
     }
 }
 
-impl FromStr for Part {
+impl FromStr for RowTiles {
     type Err = TilingError;
 
-    fn from_str(text: &str) -> Result<Part, TilingError> {
+    fn from_str(text: &str) -> Result<RowTiles, TilingError> {
         let mut words = text.split_whitespace();
         let rows = words.next().and_then(|word| word.strip_prefix("rows=")).ok_or(TilingError::Rows)?;
         let rows = number(rows)?.into();
@@ -169,7 +169,7 @@ impl FromStr for Part {
         if !ascend || uses.last().is_none_or(|last| last.up_to_rows != u32::MAX) {
             return Err(TilingError::Limits);
         }
-        Ok(Part { rows, uses })
+        Ok(RowTiles { rows, uses })
     }
 }
 

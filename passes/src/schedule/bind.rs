@@ -23,7 +23,7 @@ use crate::error::ScheduleError;
 pub type Named = (&'static str, Arg);
 
 /// A kernel of a task, for a range of row counts.
-pub struct Choice {
+pub struct KernelChoice {
     /// Used for row counts up to this.
     pub up_to_rows: u32,
     /// Most rows of an item.
@@ -34,15 +34,15 @@ pub struct Choice {
     pub parts: Option<Parts>,
 }
 
-impl Choice {
+impl KernelChoice {
     /// As the weight's tiling says.
-    pub fn of(each: Use, spec: impl Into<KernelSpec>) -> Choice {
-        Choice { up_to_rows: each.up_to_rows, row_chunk: each.row_chunk, spec: spec.into(), parts: None }
+    pub fn of(each: Use, spec: impl Into<KernelSpec>) -> KernelChoice {
+        KernelChoice { up_to_rows: each.up_to_rows, row_chunk: each.row_chunk, spec: spec.into(), parts: None }
     }
 
     /// For any number of rows, one by one.
-    fn by_rows(spec: impl Into<KernelSpec>) -> Choice {
-        Choice { up_to_rows: u32::MAX, row_chunk: 1, spec: spec.into(), parts: None }
+    fn by_rows(spec: impl Into<KernelSpec>) -> KernelChoice {
+        KernelChoice { up_to_rows: u32::MAX, row_chunk: 1, spec: spec.into(), parts: None }
     }
 
     /// The kernel's signature with the names of the task's arguments.
@@ -121,7 +121,7 @@ impl Tasks {
         &mut self,
         label: String,
         (rows, columns): (RowAxis, u64),
-        choices: Vec<Choice>,
+        choices: Vec<KernelChoice>,
         dims: &[(&'static str, DimRule)],
         args: Vec<Named>,
     ) -> Result<(), ScheduleError> {
@@ -176,13 +176,13 @@ impl Tasks {
         (spec, dims): (impl Into<KernelSpec>, &[(&'static str, DimRule)]),
         args: Vec<Named>,
     ) -> Result<(), ScheduleError> {
-        self.task(label, axis, vec![Choice::by_rows(spec)], dims, args)
+        self.task(label, axis, vec![KernelChoice::by_rows(spec)], dims, args)
     }
 
     /// A kernel of a task whose arguments are those of `signature`.
     fn variant(
         &mut self,
-        choice: &Choice,
+        choice: &KernelChoice,
         signature: &Signature,
         args: &[Named],
         dims: &[(&'static str, DimRule)],

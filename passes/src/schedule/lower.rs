@@ -39,7 +39,7 @@ use ixc_kernels::tiling::{Tiling, TilingError};
 use ixc_kernels::{Elementwise, KernelSpec, Softmax};
 
 use self::residency::Residency;
-use super::bind::{Choice, Named, Parts, Tasks};
+use super::bind::{KernelChoice, Named, Parts, Tasks};
 use super::matrix::{Product, scratch_arg};
 use super::{Draft, Resource, ScheduleError, What, Work};
 use crate::draft::{fit, row_bytes};

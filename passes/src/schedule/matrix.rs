@@ -16,7 +16,7 @@ use ixc_kernels::tiling::Placed;
 use ixc_kernels::{Linear, MatmulStrategy, Swiglu};
 
 use super::ScheduleError;
-use super::bind::Choice;
+use super::bind::KernelChoice;
 use super::lower::{ArenaRows, Lowering, Rows};
 use crate::draft::{fit, row_bytes};
 
@@ -111,7 +111,7 @@ impl Lowering<'_> {
                 })
             };
             args.push(("scratch", scratch_arg()));
-            let variants = part.uses.iter().map(|each| Ok(Choice::of(*each, spec(each.strategy)?)));
+            let variants = part.uses.iter().map(|each| Ok(KernelChoice::of(*each, spec(each.strategy)?)));
             let variants = variants.collect::<Result<_, ScheduleError>>()?;
             self.tasks.task(label, (x.rows.axis(), columns), variants, &[], args)?;
         }
@@ -187,7 +187,8 @@ impl Lowering<'_> {
                     strategy,
                 })
             };
-            let variants = part.uses.iter().map(|each| Ok(Choice::of(*each, spec(each.strategy, each.row_chunk)?)));
+            let variants =
+                part.uses.iter().map(|each| Ok(KernelChoice::of(*each, spec(each.strategy, each.row_chunk)?)));
             let variants = variants.collect::<Result<_, ScheduleError>>()?;
             self.tasks.task(label, (x.rows.axis(), columns), variants, &[], args)?;
         }

@@ -13,7 +13,7 @@ use ixc_ir::graph::{Op, StateId, WeightId};
 use ixc_ir::plan::{Division, Input, RopeStyle, RopeTable, Source};
 use ixc_kernels::{Attention, AttentionCombine, AttentionPart, AttentionWindow, Bits, RopeAppend, RopeHeads};
 
-use super::{ArenaRows, Binding, Choice, INDEX_BYTES, Lowering, Named, Parts, ScheduleError};
+use super::{ArenaRows, Binding, INDEX_BYTES, KernelChoice, Lowering, Named, Parts, ScheduleError};
 use super::{by_column, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
 
 /// Queries that attention works on together: what shares the conversion of a block of keys and values.
@@ -156,7 +156,7 @@ impl Lowering<'_> {
             let (group, scale) = (fit("query heads of a key head", group)?, Bits::of(op.attr("scale").float()));
             let (window, rows) = (fit("positions of a window", window)?, (QUERIES / group).max(2));
             let spec = AttentionWindow { group, d, dv, scale, heads, rows, window }.into();
-            let choice = Choice { up_to_rows: u32::MAX, row_chunk: rows, spec, parts: None };
+            let choice = KernelChoice { up_to_rows: u32::MAX, row_chunk: rows, spec, parts: None };
             self.tasks.task(label, (q.rows.axis(), kv_heads), vec![choice], &[], args)?;
             return Ok(Binding::ArenaRows(y));
         }
@@ -165,7 +165,7 @@ impl Lowering<'_> {
         // One token has few items, so those are divided by positions; rows of several share the loads of keys and values.
         let division = Division::THREADS;
         let combine = AttentionCombine { group, dv, parts: division.parts }.into();
-        let one = Choice {
+        let one = KernelChoice {
             up_to_rows: 1,
             row_chunk: 1,
             spec: AttentionPart { group, d, dv, scale }.into(),
@@ -173,7 +173,7 @@ impl Lowering<'_> {
         };
         let rows = (QUERIES / group).max(1);
         let spec = Attention { group, d, dv, scale, heads, rows }.into();
-        let several = Choice { up_to_rows: u32::MAX, row_chunk: rows, spec, parts: None };
+        let several = KernelChoice { up_to_rows: u32::MAX, row_chunk: rows, spec, parts: None };
         self.tasks.task(label, (q.rows.axis(), kv_heads), vec![one, several], &[], args)?;
         Ok(Binding::ArenaRows(y))
     }

@@ -13,7 +13,7 @@ use ixc_ir::plan::Source;
 use ixc_kernels::signature::Role;
 use ixc_kernels::{Bits, DeltaNet, KernelSpec, ShortConv};
 
-use super::{Binding, Choice, Lowering, ScheduleError};
+use super::{Binding, KernelChoice, Lowering, ScheduleError};
 use super::{by_column, fit, row_bytes, scratch_arg, unsupported};
 
 /// Channels of an item of a convolution: enough for a few vectors, few enough for threads to share a row.
@@ -112,7 +112,7 @@ impl Lowering<'_> {
             args.push((buffer.name, arg));
         }
         // All rows at once: a row changes what the next one finds.
-        let choice = Choice { up_to_rows: u32::MAX, row_chunk: u32::MAX, spec, parts: None };
+        let choice = KernelChoice { up_to_rows: u32::MAX, row_chunk: u32::MAX, spec, parts: None };
         self.tasks.task(label, (rows.axis(), count), vec![choice], &[], args)?;
         Ok(Binding::ArenaRows(y))
     }
