@@ -136,8 +136,8 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
     }
     if let Some((layout, paths)) = layout {
         let config = Config { budget: for_experts, trace: options.trace.clone(), ..options.stream.clone() };
-        let foresight = Prefetcher::new(&program, &layout.blocks, options.prefetch, threads);
-        let experts = Experts::new(layout, &paths, checked, &config, foresight)
+        let prefetcher = Prefetcher::new(&program, &layout.blocks, options.prefetch, threads);
+        let experts = Experts::new(layout, &paths, checked, &config, prefetcher)
             .map_err(|source| LoadError::Stream(Box::new(source)))?;
         // Paths are opened a second time: they have to be the files whose headers and weights were checked.
         let mapped: Vec<_> = store.files.iter().map(Mapped::identity).collect();

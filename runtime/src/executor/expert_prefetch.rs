@@ -1,14 +1,13 @@
-//! Predictions in the executor: when which is made, scored, and read.
+//! Predictions in the executor: when each is made, scored, and read.
 //!
-//! Tokens are made one by one. When the router of a layer has chosen, that is what every strategy is scored by; what it needs
-//! is requested; and then the next layer's experts are predicted, so that reading them begins while this layer's are multiplied with. Behind
-//! the last layer comes the first one of the next token. Where the plan has an early router for a layer, its word comes before
-//! the prediction, at the same barrier.
+//! Tokens are made one by one. A router's choice scores every strategy, and its experts are requested. Then the next layer's experts are
+//! predicted, so that reading them begins while this layer's are multiplied with. After the last layer comes the first one of the next token.
+//! Where the plan has an early router for a layer, its experts are known before the prediction, at the same barrier.
 //!
 //! ```text
-//! barrier     chosen(layer 3, [5, 9])        scores guesses of layer 3, which were made at layer 2
-//!             said(layer 4, [1, 7])          the plan's early router; in plans without one, `chosen` goes on with layer 4 at once
-//!             ExpertCache::predict(layer 4, ...)   what the strategy in use says, behind all that is requested
+//! barrier     on_routed(group 3, [5, 9])             scores the guesses for group 3, which were made at group 2
+//!             on_early_router(group 4, [1, 7])       in plans without an early router, `on_routed` goes on with group 4 at once
+//!             ExpertCache::predict(group 4, ...)     the guesses of the strategy in use, read after everything that is requested
 //! ```
 //!
 //! Prompts are no matter of guessing: their tokens want most experts of each layer, which are read ahead anyway, and what the
@@ -37,15 +36,15 @@ struct Facts {
     /// Bytes that reading one takes.
     block_bytes: u64,
     /// Whether the plan has an early router for it.
-    said: bool,
+    early_router: bool,
     /// Windows that parts of its routing are computed in.
     windows: usize,
 }
 
-/// What is known so far of what a group's router chose for the token.
+/// The experts that a group's router chose for the token, as far as they are known.
 #[derive(Clone, Debug, Default)]
-struct Named {
-    /// The windows whose experts these are.
+struct Routed {
+    /// The windows whose experts are known.
     windows: Vec<u32>,
     experts: Vec<u32>,
 }
@@ -69,7 +68,7 @@ pub(crate) struct Prefetcher {
     predictions: Predictions,
     settings: Settings,
     groups: Vec<Facts>,
-    named: Vec<Named>,
+    routed: Vec<Routed>,
     threads: u32,
     /// Of the last tokens, older ones less: bytes that were read, seconds in which some were, seconds in which none were that somebody waited
     /// for, layers.
@@ -97,17 +96,17 @@ impl Prefetcher {
             if let BarrierAction::Predict { group, .. } = then
                 && let Some(facts) = groups.get_mut(*group as usize)
             {
-                facts.said = true;
+                facts.early_router = true;
             }
         }
         let mut predictions = Predictions::new(settings.choice, groups.len() as u32);
-        if !groups.iter().any(|group| group.said) {
+        if !groups.iter().any(|group| group.early_router) {
             predictions = predictions.without_early_routers();
         }
         Prefetcher {
             predictions,
             settings,
-            named: vec![Named::default(); groups.len()],
+            routed: vec![Routed::default(); groups.len()],
             groups,
             threads: u32::try_from(threads.max(1)).unwrap_or(u32::MAX),
             pace: [0.0; 4],
@@ -117,7 +116,7 @@ impl Prefetcher {
 
     /// A step begins.
     pub(crate) fn begin_step(&mut self, store: &ExpertCache, tokens: u32) {
-        self.named.fill_with(Named::default);
+        self.routed.fill_with(Routed::default);
         self.begun = (tokens == 1).then(|| (Instant::now(), store.drive()));
         if self.begun.is_none() {
             self.predictions.forget();
@@ -156,48 +155,48 @@ impl Prefetcher {
         self.predictions.forget();
     }
 
-    /// These are the experts of a window of the group. Its router has chosen when those of all its windows are known, whichever is requested
-    /// when.
-    pub(crate) fn named(&mut self, store: &ExpertCache, group: u32, window: u32, experts: &[u32]) {
-        let (Some(named), Some(facts)) = (self.named.get_mut(group as usize), self.groups.get(group as usize)) else {
+    /// The experts of a window of the group are known. When those of all its windows are, in whatever order, the group's router has chosen.
+    pub(crate) fn on_window(&mut self, store: &ExpertCache, group: u32, window: u32, experts: &[u32]) {
+        let (Some(routed), Some(facts)) = (self.routed.get_mut(group as usize), self.groups.get(group as usize)) else {
             return;
         };
-        if named.windows.contains(&window) {
+        if routed.windows.contains(&window) {
             return;
         }
-        named.windows.push(window);
-        named.experts.extend_from_slice(experts);
-        if named.windows.len() == facts.windows {
-            let experts = std::mem::take(&mut named.experts);
-            self.chosen(store, group, &experts);
+        routed.windows.push(window);
+        routed.experts.extend_from_slice(experts);
+        if routed.windows.len() == facts.windows {
+            let experts = std::mem::take(&mut routed.experts);
+            self.on_routed(store, group, &experts);
         }
     }
 
-    /// A group's router has chosen, and that was requested.
-    fn chosen(&mut self, store: &ExpertCache, group: u32, experts: &[u32]) {
+    /// A group's router has chosen, and its experts were requested.
+    fn on_routed(&mut self, store: &ExpertCache, group: u32, experts: &[u32]) {
         let (Some(facts), true) = (self.groups.get(group as usize), self.begun.is_some()) else { return };
         let read_time: Duration = store.miss_time(group) / self.threads;
         let waits = experts.iter().any(|&expert| store.ready(BlockId { group, expert }).is_none());
         self.predictions.observe(group, &Observed { experts, waits, block_bytes: facts.block_bytes, read_time });
         let next = (group + 1) % self.groups.len().max(1) as u32;
-        if self.groups.get(next as usize).is_some_and(|next| !next.said) {
-            self.foresee(store, next);
+        if self.groups.get(next as usize).is_some_and(|next| !next.early_router) {
+            self.prefetch(store, next);
         }
     }
 
-    /// The plan's early router says what a group's will choose: `ids` are `count` for each token, the likeliest first.
-    pub(crate) fn said(&mut self, store: &ExpertCache, group: u32, count: u32, ids: &[u32]) {
+    /// The plan's early router has named the experts that a group's router will choose: `ids` are `count` for each token, the likeliest first.
+    pub(crate) fn on_early_router(&mut self, store: &ExpertCache, group: u32, count: u32, ids: &[u32]) {
         let Some(facts) = self.groups.get(group as usize) else { return };
         let likely = by_rank(ids, count, facts.experts);
         if self.begun.is_some() {
             self.predictions.given(group, &likely);
-            self.foresee(store, group);
+            self.prefetch(store, group);
         } else if self.settings.early_routers().is_some() {
             store.predict(group, &likely);
         }
     }
 
-    fn foresee(&mut self, store: &ExpertCache, group: u32) {
+    /// Reads ahead the experts that the strategy in use predicts for a group.
+    fn prefetch(&mut self, store: &ExpertCache, group: u32) {
         let Some(facts) = self.groups.get(group as usize) else { return };
         let width = facts.top_k.saturating_add(self.settings.extra).min(facts.experts);
         let resident = |expert| store.ready(BlockId { group, expert }).is_some();
@@ -225,7 +224,7 @@ mod tests {
     /// Two layers of four experts of a page each, with room for six, and two of a layer for each token.
     struct Rig {
         store: ExpertCache,
-        foresight: Prefetcher,
+        prefetcher: Prefetcher,
         path: std::path::PathBuf,
     }
 
@@ -237,7 +236,7 @@ mod tests {
 
     impl Rig {
         fn new(name: &str, choice: Choice, early_router: bool) -> Rig {
-            let path = std::env::temp_dir().join(format!("ixc-foresight-{}-{name}", std::process::id()));
+            let path = std::env::temp_dir().join(format!("ixc-prefetcher-{}-{name}", std::process::id()));
             std::fs::write(&path, vec![7; 8 * PAGE as usize]).unwrap();
             let block = |i: u32| Block {
                 id: BlockId { group: i / 4, expert: i % 4 },
@@ -247,25 +246,25 @@ mod tests {
             let config = Config { budget: 6 * PAGE, top_k: 2, ..Config::default() };
             let store =
                 ExpertCache::new(&config, std::slice::from_ref(&path), (0..8).map(block).collect(), None).unwrap();
-            let facts = |said| Facts { experts: 4, top_k: 2, block_bytes: PAGE, said, windows: 1 };
-            let foresight = Prefetcher {
+            let facts = |early_router| Facts { experts: 4, top_k: 2, block_bytes: PAGE, early_router, windows: 1 };
+            let prefetcher = Prefetcher {
                 predictions: Predictions::new(choice, 2),
                 settings: Settings { choice, extra: 0 },
                 groups: vec![facts(false), facts(early_router)],
-                named: vec![Named::default(); 2],
+                routed: vec![Routed::default(); 2],
                 threads: 1,
                 pace: [0.0; 4],
                 begun: None,
             };
-            Rig { store, foresight, path }
+            Rig { store, prefetcher, path }
         }
 
-        /// As a barrier behind a router does it, with what the plan says of the other layer; all experts come before it goes on.
-        fn group(&mut self, group: u32, experts: &[u32], said: Option<&[u32]>) {
+        /// As a barrier behind a router does it, with what an early router names of the next group; all experts come before it goes on.
+        fn group(&mut self, group: u32, experts: &[u32], early: Option<&[u32]>) {
             let request = self.store.request(group, experts).unwrap();
-            self.foresight.chosen(&self.store, group, experts);
-            if let Some(ids) = said {
-                self.foresight.said(&self.store, group + 1, ids.len() as u32, ids);
+            self.prefetcher.on_routed(&self.store, group, experts);
+            if let Some(ids) = early {
+                self.prefetcher.on_early_router(&self.store, group + 1, ids.len() as u32, ids);
             }
             for (&expert, state) in experts.iter().zip(request.states) {
                 if matches!(state, State::Coming) {
@@ -276,7 +275,7 @@ mod tests {
         }
 
         fn tally(&self, strategy: Strategy, group: usize) -> Tally {
-            let tally = self.foresight.predictions.tally(strategy, group as u32);
+            let tally = self.prefetcher.predictions.tally(strategy, group as u32);
             // How long reads take nobody knows.
             Tally { saved: Duration::ZERO, ..tally }
         }
@@ -290,11 +289,11 @@ mod tests {
     #[test]
     fn known_routing_is_counted_layer_by_layer_and_across_tokens() {
         let mut rig = Rig::new("counted", Choice::Off, true);
-        for (first, second, said) in [([0, 1], [2, 3], [0, 1]), ([0, 2], [2, 3], [3, 9]), ([2, 0], [1, 3], [1, 0])] {
-            rig.foresight.begin_step(&rig.store, 1);
-            rig.group(0, &first, Some(&said));
+        for (first, second, early) in [([0, 1], [2, 3], [0, 1]), ([0, 2], [2, 3], [3, 9]), ([2, 0], [1, 3], [1, 0])] {
+            rig.prefetcher.begin_step(&rig.store, 1);
+            rig.group(0, &first, Some(&early));
             rig.group(1, &second, None);
-            rig.foresight.end_step(&rig.store);
+            rig.prefetcher.end_step(&rig.store);
         }
         // Layer 0, second and third token: [0, 1] for [0, 2], then [0, 2] for [2, 0]. All that is predicted is in memory.
         assert_eq!(rig.tally(Strategy::Previous, 0), tally(4, 4, 3, 0, 0));
@@ -302,20 +301,20 @@ mod tests {
         // Layer 1: [2, 3] for [2, 3], and for [1, 3].
         assert_eq!(rig.tally(Strategy::Previous, 1), tally(4, 4, 3, 0, 0));
         // [0, 1] for [2, 3]; [3], and no expert 9; [1, 0] for [1, 3]. Which of them anybody is sure of depends on how fast the drive is.
-        let early = rig.tally(Strategy::EarlyRouter, 1);
-        assert_eq!((early.chosen, early.predicted, early.right), (6, 5, 2));
+        let tally = rig.tally(Strategy::EarlyRouter, 1);
+        assert_eq!((tally.chosen, tally.predicted, tally.right), (6, 5, 2));
         let stats = rig.store.stats();
         assert!(stats.groups.iter().all(|group| group.predicted_bytes == 0), "off reads nothing: {stats:?}");
-        assert_eq!(rig.foresight.report().tallies.len(), Strategy::ALL.len());
+        assert_eq!(rig.prefetcher.report().tallies.len(), Strategy::ALL.len());
     }
 
     #[test]
     fn what_is_predicted_is_read_and_given_up_when_it_is_wrong() {
         let mut rig = Rig::new("wrong", Choice::Always(Strategy::EarlyRouter), true);
-        rig.foresight.begin_step(&rig.store, 1);
+        rig.prefetcher.begin_step(&rig.store, 1);
         rig.store.request(0, &[0, 1]).unwrap();
-        rig.foresight.chosen(&rig.store, 0, &[0, 1]);
-        rig.foresight.said(&rig.store, 1, 2, &[2, 3]);
+        rig.prefetcher.on_routed(&rig.store, 0, &[0, 1]);
+        rig.prefetcher.on_early_router(&rig.store, 1, 2, &[2, 3]);
         let group = rig.store.stats().groups[1];
         assert_eq!(group.predicted_bytes, 2 * PAGE, "{group:?}");
         // Another's experts are needed: the first two of them have to leave for what the next layers request.
@@ -340,11 +339,11 @@ mod tests {
         ] {
             let mut rig = Rig::new(&format!("prompt-{choice}"), choice, true);
             // What a token leaves is not what a prompt is judged by.
-            rig.foresight.begin_step(&rig.store, 1);
+            rig.prefetcher.begin_step(&rig.store, 1);
             rig.group(0, &[0, 1], None);
-            rig.foresight.begin_step(&rig.store, 5);
+            rig.prefetcher.begin_step(&rig.store, 5);
             rig.group(0, &[0, 1], Some(&[2, 3]));
-            rig.foresight.end_step(&rig.store);
+            rig.prefetcher.end_step(&rig.store);
             assert_eq!(rig.store.stats().groups[1].predicted_bytes, bytes, "{choice}");
             assert!(Strategy::ALL.iter().all(|(_, strategy)| rig.tally(*strategy, 0) == Tally::default()), "{choice}");
         }

@@ -122,7 +122,7 @@ pub(crate) struct Experts {
     of_weight: Vec<Option<(u32, usize)>>,
     window: RwLock<Window>,
     checks: Option<Checks>,
-    foresight: Mutex<Prefetcher>,
+    prefetcher: Mutex<Prefetcher>,
 }
 
 /// Which blocks of the plan's own file were compared with their checksums: each is when it first arrives.
@@ -254,7 +254,7 @@ impl Experts {
         files: &[PathBuf],
         checked: Option<PathBuf>,
         config: &Config,
-        foresight: Prefetcher,
+        prefetcher: Prefetcher,
     ) -> Result<Experts, StreamError> {
         let groups: Arc<[Blocks]> = layout.groups.into();
         let trace = config.trace.clone();
@@ -265,8 +265,8 @@ impl Experts {
         config.drive.cpus = config.drive.cpus.or_else(|| affinity::near_file(first?));
         let store = ExpertCache::new(&config, files, layout.blocks, packer)?;
         let checks = checked.map(|path| Checks::new(path, &groups));
-        let foresight = Mutex::new(foresight);
-        Ok(Experts { store, groups, trace, of_weight: layout.of_weight, window: RwLock::default(), checks, foresight })
+        let prefetcher = Mutex::new(prefetcher);
+        Ok(Experts { store, groups, trace, of_weight: layout.of_weight, window: RwLock::default(), checks, prefetcher })
     }
 
     /// The store.
@@ -274,23 +274,23 @@ impl Experts {
         &self.store
     }
 
-    fn foresight(&self) -> MutexGuard<'_, Prefetcher> {
-        self.foresight.lock().unwrap_or_else(PoisonError::into_inner)
+    fn prefetcher(&self) -> MutexGuard<'_, Prefetcher> {
+        self.prefetcher.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// How predictions did.
     pub(crate) fn predictions(&self) -> predict::Report {
-        self.foresight().report()
+        self.prefetcher().report()
     }
 
     /// A step of so many tokens begins.
     pub(crate) fn begin_step(&self, tokens: u32) {
-        self.foresight().begin_step(&self.store, tokens);
+        self.prefetcher().begin_step(&self.store, tokens);
     }
 
     /// The step went well.
     pub(crate) fn end_step(&self) {
-        self.foresight().end_step(&self.store);
+        self.prefetcher().end_step(&self.store);
     }
 
     /// The experts that stages work on now.
@@ -305,10 +305,10 @@ impl Experts {
         *window = Window { group, rest: rows.to_vec(), first: true, ..Window::default() };
         self.fill(&mut window)?;
         let chosen: Vec<u32> = rows.iter().map(|rows| rows.expert).collect();
-        self.foresight().named(&self.store, group, number, &chosen);
+        self.prefetcher().on_window(&self.store, group, number, &chosen);
         // Many tokens need nearly all experts of each layer: reading goes on through the next one.
         let (next, experts) = (group + 1, |group: u32| self.groups.get(group as usize).map(Blocks::experts));
-        if !self.foresight().is_token()
+        if !self.prefetcher().is_token()
             && experts(group).is_some_and(|all| 2 * rows.len() >= all as usize)
             && let Some(all) = experts(next)
         {
@@ -354,14 +354,14 @@ impl Experts {
 
     /// The plan's early router says which experts of a group are needed: `ids` are `count` for each token, the likeliest first.
     pub(crate) fn predict(&self, group: u32, count: u32, ids: &[u32]) {
-        self.foresight().said(&self.store, group, count, ids);
+        self.prefetcher().on_early_router(&self.store, group, count, ids);
     }
 
     /// Reads experts that window `number` will ask for, when nothing that is needed before is to be read. `ids` are `count` for each token.
     pub(crate) fn announce(&self, number: u32, group: u32, count: u32, ids: &[u32]) {
         let experts = by_rank(ids, count, self.groups.get(group as usize).map_or(0, Blocks::experts));
         self.store.announce(group, &experts);
-        self.foresight().named(&self.store, group, number, &experts);
+        self.prefetcher().on_window(&self.store, group, number, &experts);
     }
 
     /// Lets a group's experts go.
@@ -381,7 +381,7 @@ impl Experts {
             self.end(group);
             self.store.refute(group);
         }
-        self.foresight().forget();
+        self.prefetcher().forget();
         // Nobody reads them any more: all threads are done.
         if let Some(checks) = &self.checks {
             for block in checks.damaged.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
