@@ -267,32 +267,32 @@ pub fn decode_tokenizer(bytes: &[u8]) -> Result<TokenizerSpec, Error> {
 
 /// What `compile` makes something for: a processor, or a grid of processing elements.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum TargetChoice {
+pub enum CompileTarget {
     /// A processor.
     Processor(TargetName),
     /// A grid, by its name or its file.
     Dataflow(String),
 }
 
-impl FromStr for TargetChoice {
+impl FromStr for CompileTarget {
     type Err = String;
 
-    fn from_str(name: &str) -> Result<TargetChoice, String> {
+    fn from_str(name: &str) -> Result<CompileTarget, String> {
         match name.strip_prefix("dataflow:") {
-            Some(grid) => Ok(TargetChoice::Dataflow(grid.to_owned())),
+            Some(grid) => Ok(CompileTarget::Dataflow(grid.to_owned())),
             None => name
                 .parse()
-                .map(TargetChoice::Processor)
+                .map(CompileTarget::Processor)
                 .map_err(|error| format!("{error}; and dataflow:GRID, GRID being a name or a TOML file")),
         }
     }
 }
 
-impl fmt::Display for TargetChoice {
+impl fmt::Display for CompileTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            TargetChoice::Processor(target) => target.fmt(f),
-            TargetChoice::Dataflow(grid) => write!(f, "dataflow:{grid}"),
+            CompileTarget::Processor(target) => target.fmt(f),
+            CompileTarget::Dataflow(grid) => write!(f, "dataflow:{grid}"),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use ixc::budget::compile_within;
-use ixc::compile::{Compiled, Options, TargetChoice};
+use ixc::compile::{CompileTarget, Compiled, Options};
 use ixc::dataflow::place::search::Placed;
 use ixc::dataflow::{grids, read};
 use ixc::files::{KeptFolder, Output};
@@ -56,7 +56,7 @@ pub struct Args {
     /// What to generate kernels for: native, a target or a CPU of `ixc doctor`; this machine need not be one. Or dataflow:GRID, a grid of
     /// processing elements by its name (wse3, wse2, aie, ..) or its TOML file.
     #[arg(long, default_value = "native", env = "IXC_TARGET", hide_env_values = true)]
-    target: TargetChoice,
+    target: CompileTarget,
     /// Positions of the KV cache, for dataflow targets [default: the model's, at most 2048].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     ctx: Option<u32>,
@@ -215,8 +215,8 @@ impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         let target = match &self.target {
-            TargetChoice::Processor(target) => target,
-            TargetChoice::Dataflow(grid) => return self.place(grid, out),
+            CompileTarget::Processor(target) => target,
+            CompileTarget::Dataflow(grid) => return self.place(grid, out),
         };
         let begin = Instant::now();
         if self.emit.contains(&Emit::Dataflow) {
