@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 use ixc::runtime::engine::{Engine, Options};
 use ixc::runtime::file;
 use ixc::runtime::stream::drive;
-use ixc::runtime::stream::pread::ThreadedReader;
 use ixc::runtime::stream::predict::{Choice, Settings};
 use ixc::runtime::stream::queue::Queue;
 use ixc::runtime::stream::store::{Config, Make};
+use ixc::runtime::stream::threaded_reader::ThreadedReader;
 
 const ROUNDS: usize = 3;
 const DEPTH: usize = 16;
@@ -73,8 +73,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let tokens: Vec<u32> = (0..count).map(|_| draw()).collect();
     let run = |budget: f64, rate: Option<f64>, choice: Choice| -> Result<Run, Box<dyn std::error::Error>> {
         let paced = move |queue: &Queue| -> Box<dyn drive::Backend> {
-            let pread = ThreadedReader::throttled(Arc::clone(queue.files()), DEPTH, rate.unwrap_or(f64::INFINITY));
-            Box::new(pread.expect("threads to read with"))
+            let reader = ThreadedReader::throttled(Arc::clone(queue.files()), DEPTH, rate.unwrap_or(f64::INFINITY));
+            Box::new(reader.expect("threads to read with"))
         };
         let (drive, backend) = (drive::Options::of_depth(DEPTH), Some(Make(Arc::new(paced))));
         let stream = Config { budget: budget as u64, drive, backend, direct: false, ..Config::default() };

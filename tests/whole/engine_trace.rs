@@ -8,9 +8,9 @@ use crate::tiny::{EXPERTS, Factors, Folder, MAX_TOKENS, VOCABULARY, grouped};
 use ixc::ir::plan::Step;
 use ixc::runtime::engine::{BackendKind, Engine, Options};
 use ixc::runtime::stream::drive::Backend;
-use ixc::runtime::stream::pread::ThreadedReader;
 use ixc::runtime::stream::queue::Queue;
 use ixc::runtime::stream::store::{Config, Make};
+use ixc::runtime::stream::threaded_reader::ThreadedReader;
 use ixc::runtime::trace::Recorder;
 use ixc::targets::Target;
 

@@ -39,8 +39,8 @@ use super::StreamError;
 use super::affinity;
 use super::counters::Class;
 use super::files::{Files, PAGE};
-use super::pread::ThreadedReader;
 use super::queue::{Active, Piece, Queue, State, Wake};
+use super::threaded_reader::ThreadedReader;
 
 /// How often a read is begun again without any progress before that is an error.
 const MOST_RETRIES: u32 = 1000;
@@ -304,9 +304,9 @@ pub(super) fn open(queue: &Queue, _: Choice, depth: usize, _: bool) -> Result<(B
 }
 
 fn threads(queue: &Queue, depth: usize, notes: Vec<String>) -> Result<(Box<dyn Backend>, Vec<String>), String> {
-    let pread = ThreadedReader::new(Arc::clone(queue.files()), depth)
+    let reader = ThreadedReader::new(Arc::clone(queue.files()), depth)
         .map_err(|error| format!("no threads to read: {error}"))?;
-    Ok((Box::new(pread), notes))
+    Ok((Box::new(reader), notes))
 }
 
 /// A piece that is being read.

@@ -9,7 +9,7 @@
 //! | [`reservation`] | the memory that all is read into |
 //! | [`queue`] | what is to be read: routed blocks before predicted ones |
 //! | [`drive`] | the thread that reads, and what it does about short, interrupted and failed reads |
-//! | `uring`, [`pread`] | how it reads: by io_uring, or with threads |
+//! | `uring`, [`threaded_reader`] | how it reads: by io_uring, or with threads |
 //! | [`slots`], [`budget`] | the reservation cut into slots, how many of which size |
 //! | [`cache`] | which block to give up for another |
 //! | [`store`] | requests, predictions, waiting: what the executor calls |
@@ -25,7 +25,6 @@ pub mod counters;
 pub mod drive;
 mod error;
 pub mod files;
-pub mod pread;
 pub mod predict;
 pub mod probe;
 pub mod queue;
@@ -34,6 +33,7 @@ pub mod slots;
 pub mod store;
 #[cfg(test)]
 mod tests;
+pub mod threaded_reader;
 #[cfg(target_os = "linux")]
 pub mod uring;
 
