@@ -12,7 +12,7 @@
 //! ```
 
 use ixc_dataflow::grid::Grid;
-use ixc_dataflow::pieces::{self, Pieces};
+use ixc_dataflow::pieces::{self, Partition};
 use ixc_dataflow::place::kernels::Kernels;
 use ixc_dataflow::place::search::{Placed, SearchError, search};
 use ixc_ir::kernel::Kernel;
@@ -49,7 +49,7 @@ pub fn place(model: &Model, grid: &Grid, options: &Options) -> Result<Placed, Er
     let compile = compile_options();
     let fused = fuse(model, &compile)?;
     let tasks = lowered(model, &fused, &compile)?;
-    let placed = search(&fused, grid, (&name, context), |pieces| in_pieces(&tasks, pieces, &compile));
+    let placed = search(&fused, grid, (&name, context), |partition| in_pieces(&tasks, partition, &compile));
     placed.map_err(|error| match error {
         SearchError::Plan(error) => error.into(),
         SearchError::Generate(error) => error.into(),
@@ -61,14 +61,14 @@ pub fn place(model: &Model, grid: &Grid, options: &Options) -> Result<Placed, Er
 ///
 /// # Errors
 /// As [`place`].
-pub fn plan_in_pieces(model: &Model, pieces: Pieces) -> Result<Plan<Kernel>, Error> {
+pub fn plan_in_pieces(model: &Model, partition: Partition) -> Result<Plan<Kernel>, Error> {
     let compile = compile_options();
     let tasks = lowered(model, &fuse(model, &compile)?, &compile)?;
-    Ok(Kernels::default().of(in_pieces(&tasks, &pieces, &compile)?)?)
+    Ok(Kernels::default().of(in_pieces(&tasks, &partition, &compile)?)?)
 }
 
-fn in_pieces(tasks: &Draft, pieces: &Pieces, options: &compile::Options) -> Result<Plan<KernelSpec>, PassError> {
-    pieces::plan(tasks, pieces, &compile::context(options, None))
+fn in_pieces(tasks: &Draft, partition: &Partition, options: &compile::Options) -> Result<Plan<KernelSpec>, PassError> {
+    pieces::plan(tasks, partition, &compile::context(options, None))
 }
 
 fn compile_options() -> compile::Options {

@@ -7,7 +7,7 @@
 use std::error::Error;
 use std::path::{Path, PathBuf};
 
-use ixc_dataflow::pieces::{self, Pieces, Slices, Sums};
+use ixc_dataflow::pieces::{self, Partition, Reduction, WeightTile};
 use ixc_ir::graph::Place;
 use ixc_ir::graph::parse::parse;
 use ixc_ir::plan::SourceFile;
@@ -22,13 +22,13 @@ fn said<'t>(input: &'t str, name: &str) -> Result<&'t str, String> {
     becomes::said(input, name).next().ok_or_else(|| format!("no `// {name}: `"))
 }
 
-fn sizes(words: &str) -> Pieces {
-    let sums = if words.contains("beside") { Sums::Beside } else { Sums::InProducts };
-    let dense = Slices { bytes: 5000, rows: 32, dot: 256, row: 4096, sums };
-    let experts = Slices { bytes: 20000, rows: 32, dot: 512, row: 4096, sums };
+fn sizes(words: &str) -> Partition {
+    let reduction = if words.contains("beside") { Reduction::Separate } else { Reduction::Chained };
+    let dense = WeightTile { bytes: 5000, rows: 32, dot: 256, row: 4096, reduction };
+    let experts = WeightTile { bytes: 20000, rows: 32, dot: 512, row: 4096, reduction };
     let heads_bytes = if words.contains("heads") { 3000 } else { 600 };
     let norm = if words.contains("norms") { 256 } else { u32::MAX };
-    Pieces { dense, experts, elements: 128, silu: 128, norm, positions: 32, context: 64, heads_bytes }
+    Partition { dense, experts, elements: 128, silu: 128, norm, positions: 32, context: 64, heads_bytes }
 }
 
 /// The plan in pieces of a module, whose products are cut for threads as the passes say, or as `tile` does.

@@ -84,8 +84,8 @@ impl Cutting<'_> {
     pub(super) fn attention(&mut self, whole: &Whole<'_>, spec: &AttentionPart) -> Result<(), ScheduleError> {
         self.written(whole.result("part")?)?;
         let AttentionPart { group, d, dv, scale } = *spec;
-        let together = self.pieces.heads(group.into(), (d.into(), dv.into()));
-        let division = self.pieces.division();
+        let together = self.partition.heads(group.into(), (d.into(), dv.into()));
+        let division = self.partition.division();
         let [q, y] = ["q", "part"].map(|name| self.arg(whole.arg(name)?));
         let (q, y) = (q?, y?);
         let others = self.named(whole, &["position", "keys", "values", "scratch"])?;

@@ -15,22 +15,22 @@ use ixc_passes::pass::Context;
 use ixc_passes::schedule::bind::Tasks;
 use ixc_passes::schedule::{arena, steps};
 
-use super::Pieces;
+use super::Partition;
 
 /// A plan in pieces, of tasks as `lower` leaves them.
 ///
 /// # Errors
 /// As [`run`], and as the passes `steps` and `arena`.
-pub fn plan(draft: &Draft, pieces: &Pieces, context: &Context<'_>) -> Result<Plan<KernelSpec>, PassError> {
-    arena::run(steps::run(run(draft, pieces)?, context)?, context)
+pub fn plan(draft: &Draft, partition: &Partition, context: &Context<'_>) -> Result<Plan<KernelSpec>, PassError> {
+    arena::run(steps::run(run(draft, partition)?, context)?, context)
 }
 
 /// Runs the pass.
 ///
 /// # Errors
 /// Where a task works on a state other than keys and values, or a number of the plan does not fit.
-pub fn run(draft: &Draft, pieces: &Pieces) -> Result<Draft, ScheduleError> {
-    let mut cutting = Cutting::new(draft, pieces);
+pub fn run(draft: &Draft, partition: &Partition) -> Result<Draft, ScheduleError> {
+    let mut cutting = Cutting::new(draft, partition);
     for work in &draft.work {
         cutting.work(work)?;
     }
@@ -46,7 +46,7 @@ pub fn run(draft: &Draft, pieces: &Pieces) -> Result<Draft, ScheduleError> {
 
 /// The tasks as they are cut.
 pub(super) struct Cutting<'a> {
-    pub(super) pieces: &'a Pieces,
+    pub(super) partition: &'a Partition,
     pub(super) tasks: Tasks,
     /// The plan as `lower` left it.
     whole: &'a Plan<KernelSpec>,
@@ -136,12 +136,12 @@ fn first_kernel<'a>(plan: &'a Plan<KernelSpec>, task: &Task) -> Result<&'a Kerne
 }
 
 impl<'a> Cutting<'a> {
-    fn new(draft: &'a Draft, pieces: &'a Pieces) -> Cutting<'a> {
+    fn new(draft: &'a Draft, partition: &'a Partition) -> Cutting<'a> {
         let whole = &draft.plan;
         let groups = whole.expert_groups.iter().zip(0u32..);
         let groups = groups.flat_map(|(group, number)| group.weights.iter().map(move |&weight| (weight, number)));
         Cutting {
-            pieces,
+            partition,
             tasks: Tasks::of_groups(groups.collect()),
             whole,
             summed: summed(draft),

@@ -1,18 +1,18 @@
 //! `pieces`: cuts the tasks of a plan until no task's item needs more memory than a processing element (PE) has.
 //!
-//! Needs: tasks as the pass `lower` leaves them, which are made for threads; how large the [`Pieces`] may be. Leaves: tasks for [`plan`] to
+//! Needs: tasks as the pass `lower` leaves them, which are made for threads; how large the [`Partition`] may be. Leaves: tasks for [`plan`] to
 //! put in steps. A plan of them is a plan like any other, and every engine runs it: it says which f32 are added in which order, and a
 //! dataflow machine that keeps to it has its bits. Its kernels take one row at a time. What is cut:
 //!
 //! | task | into |
 //! | --- | --- |
-//! | a product | columns of [`Slices::rows`] weight rows, and dot products of [`Slices::dot`] elements: a *chain* of tasks, each of which adds its piece to the sum so far |
+//! | a product | columns of [`WeightTile::rows`] weight rows, and dot products of [`WeightTile::dot`] elements: a *chain* of tasks, each of which adds its piece to the sum so far |
 //! | gate, up and SwiGLU | two products, `silu`, `mul`, quantisation |
-//! | a product that is summed over experts | ranges of weight rows, each of about [`Pieces::elements`] and summed by a task of its own |
-//! | elementwise functions, quantisation | columns of [`Pieces::elements`] |
-//! | a norm of a whole row | pieces of [`Pieces::norm`]: sums of squares, then what is scaled by all of them and quantised |
+//! | a product that is summed over experts | ranges of weight rows, each of about [`Partition::elements`] and summed by a task of its own |
+//! | elementwise functions, quantisation | columns of [`Partition::elements`] |
+//! | a norm of a whole row | pieces of [`Partition::norm`]: sums of squares, then what is scaled by all of them and quantised |
 //! | rotation | heads; keys are rotated before they are appended, so that no table lies beside the cache |
-//! | attention | parts of [`Pieces::positions`], the same for every token; as many query heads together as there is room for; each head's parts are combined apart |
+//! | attention | parts of [`Partition::positions`], the same for every token; as many query heads together as there is room for; each head's parts are combined apart |
 //!
 //! A weight's products are tasks of some tiles each, as `tile` chose them for threads: the first stands for all of them, and the others are
 //! dropped. What has a state other than keys and values is refused.
@@ -44,4 +44,4 @@ mod rows;
 pub mod sizes;
 
 pub use cut::{plan, run};
-pub use sizes::{Pieces, Slices, Sums};
+pub use sizes::{Partition, Reduction, WeightTile};

@@ -14,7 +14,7 @@ use ixc_passes::error::ScheduleError;
 use ixc_passes::tile::{parts, weight_parts};
 
 use super::cut::{Cutting, Whole, part};
-use super::{Slices, Sums};
+use super::{Reduction, WeightTile};
 
 /// Bytes of an f32.
 const F32_BYTES: u64 = 4;
@@ -107,8 +107,8 @@ impl Cutting<'_> {
         };
         let (gate, up) = (product("gate", spec.gate)?, product("up", spec.up)?);
         let elements = match axis {
-            RowAxis::Routed(_) => u64::from(self.pieces.elements).max(spec.out.block_len() as u64),
-            RowAxis::Tokens | RowAxis::Outputs => self.pieces.silu.into(),
+            RowAxis::Routed(_) => u64::from(self.partition.elements).max(spec.out.block_len() as u64),
+            RowAxis::Tokens | RowAxis::Outputs => self.partition.silu.into(),
         };
         let (_, silu) = self.row("silu", rows, (Format::F32, n))?;
         let map = |function: Elementwise| move |n: u32| Map { function, n }.into();
@@ -146,41 +146,41 @@ impl Cutting<'_> {
         Ok(())
     }
 
-    fn slices(&self, axis: RowAxis) -> Slices {
+    fn weight_tile(&self, axis: RowAxis) -> WeightTile {
         match axis {
-            RowAxis::Routed(_) => self.pieces.experts,
-            RowAxis::Tokens | RowAxis::Outputs => self.pieces.dense,
+            RowAxis::Routed(_) => self.partition.experts,
+            RowAxis::Tokens | RowAxis::Outputs => self.partition.dense,
         }
     }
 
     /// Weight rows of each range of a product that is summed over experts: about as many as elements of a row that are worked on at once.
     fn summed_ranges(&self, product: &Product) -> Vec<u64> {
-        let (tile, _) = self.slices(product.axis).of(product.format, product.n, product.k);
-        let wanted = (u64::from(self.pieces.elements) / tile.max(1)).max(1).saturating_mul(tile);
+        let (tile, _) = self.weight_tile(product.axis).of(product.format, product.n, product.k);
+        let wanted = (u64::from(self.partition.elements) / tile.max(1)).max(1).saturating_mul(tile);
         let ranges = parts(product.n, wanted.min(product.n.max(1)));
         ranges.iter().flat_map(|range| std::iter::repeat_n(range.tile, range.columns as usize)).collect()
     }
 
     /// A chain for a range of weight rows, given as the first and how many.
     fn chain(&mut self, product: &Product, label: &str, (first, rows): (u64, u64)) -> Result<BufferId, ScheduleError> {
-        let slices = self.slices(product.axis);
-        let (tile, dot) = slices.of(product.format, product.n, product.k);
+        let largest = self.weight_tile(product.axis);
+        let (tile, dot) = largest.of(product.format, product.n, product.k);
         let mut sum: Option<(BufferId, Arg)> = None;
         for (link, from) in (0..product.k).step_by(dot.max(1) as usize).enumerate() {
             let label = if link > 0 { format!("{label} {link}") } else { label.to_string() };
             let (result, y) = self.row(&label, product.rows, (Format::F32, rows))?;
             // What is added: the product's own, then, where sums are in products, the sum so far.
-            let added = match (&sum, slices.sums) {
+            let added = match (&sum, largest.reduction) {
                 (None, _) => product.residual.as_ref().map(|residual| part(residual, first * F32_BYTES, 0)),
-                (Some((_, sum)), Sums::InProducts) => Some(sum.clone()),
-                (Some(_), Sums::Beside) => None,
+                (Some((_, sum)), Reduction::Chained) => Some(sum.clone()),
+                (Some(_), Reduction::Separate) => None,
             };
             let bias = product.bias.clone().filter(|_| link == 0);
             let dot = dot.min(product.k - from);
             let link = Link { label, bias, added, y: y.clone(), first, rows, tile, from, dot };
             self.link(product, &link)?;
-            sum = Some(match (sum, slices.sums) {
-                (Some((_, sum)), Sums::Beside) => {
+            sum = Some(match (sum, largest.reduction) {
+                (Some((_, sum)), Reduction::Separate) => {
                     let label = format!("{} sum", link.label);
                     let (result, total) = self.row(&label, product.rows, (Format::F32, rows))?;
                     let add = |n: u32| Map { function: Elementwise::Add, n }.into();
@@ -188,7 +188,7 @@ impl Cutting<'_> {
                     self.columns(&label, product.axis, (rows, tile), add, &args)?;
                     (result, total)
                 }
-                (None, _) | (Some(_), Sums::InProducts) => (result, y),
+                (None, _) | (Some(_), Reduction::Chained) => (result, y),
             });
         }
         let nothing = || ScheduleError::Draft { problem: format!("a weight without columns in {label}") };

@@ -21,7 +21,7 @@ impl Cutting<'_> {
         self.written(whole.result("y")?)?;
         let args = whole.names().into_iter().map(|name| Ok((name, self.arg(whole.arg(name)?)?)));
         let args = args.collect::<Result<Vec<Named>, ScheduleError>>()?;
-        let elements = self.pieces.elements.into();
+        let elements = self.partition.elements.into();
         self.columns(&whole.task.label, whole.task.rows, (n.into(), elements), spec, &args)
     }
 
@@ -59,7 +59,7 @@ impl Cutting<'_> {
         y: &Arg,
     ) -> Result<(), ScheduleError> {
         let block = out.block_len() as u64;
-        let elements = (u64::from(self.pieces.elements) / block).max(1) * block;
+        let elements = (u64::from(self.partition.elements) / block).max(1) * block;
         for columns in parts(width, elements.min(width.max(1))) {
             let args =
                 [(x, "x", Format::F32), (y, "y", out)].map(|(arg, name, format)| -> Result<Named, ScheduleError> {
@@ -76,7 +76,7 @@ impl Cutting<'_> {
     pub(super) fn norm_elements(&self, spec: &RmsNorm) -> Option<u64> {
         let block = spec.out.block_len() as u64;
         let blocks = u64::from(spec.n).div_ceil(block);
-        let each = (u64::from(self.pieces.norm) / block).max(1);
+        let each = (u64::from(self.partition.norm) / block).max(1);
         // As even as can be.
         (each < blocks).then(|| blocks.div_ceil(blocks.div_ceil(each)) * block)
     }

@@ -8,17 +8,17 @@ use ixc_kernels::candidates::whole_strips;
 /// Bytes of a query head's scores, and of what is known of them.
 const HEAD_BYTES: u64 = 256;
 
-/// How large the pieces are.
+/// Into pieces of what size a plan is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Pieces {
+pub struct Partition {
     /// Of weights that every token meets.
-    pub dense: Slices,
+    pub dense: WeightTile,
     /// Of experts' weights.
-    pub experts: Slices,
+    pub experts: WeightTile,
     /// Elements of a row that an elementwise op takes at most; what works on blocks takes at least one.
     pub elements: u32,
     /// Elements that SwiGLU's `silu` and `mul` take at most, of which one takes many cycles; experts', of which there are many, take
-    /// [`Pieces::elements`].
+    /// [`Partition::elements`].
     pub silu: u32,
     /// Elements of a piece of a norm; a row of no more is normed whole. What works on blocks takes at least one.
     pub norm: u32,
@@ -30,9 +30,9 @@ pub struct Pieces {
     pub heads_bytes: u64,
 }
 
-/// Slices of weights.
+/// The largest tile of a weight that one task multiplies with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Slices {
+pub struct WeightTile {
     /// Bytes at most; a block of 16 rows of a packed weight, or of one row of another, is never cut.
     pub bytes: u64,
     /// Weight rows at most, at least 16 in packed ones.
@@ -42,19 +42,19 @@ pub struct Slices {
     /// Bytes of a weight row that a dot product reads at most: what it takes grows with them, whatever the format.
     pub row: u32,
     /// Where the pieces of a dot product are added.
-    pub sums: Sums,
+    pub reduction: Reduction,
 }
 
 /// Where the pieces of a dot product are added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Sums {
+pub enum Reduction {
     /// In the product of the next piece, which waits for the one before: fewest tasks.
-    InProducts,
+    Chained,
     /// By tasks of their own: products wait for nothing but their activations, so that a single row takes the time of one piece.
-    Beside,
+    Separate,
 }
 
-impl Pieces {
+impl Partition {
     /// How positions are divided.
     pub fn division(&self) -> Division {
         let blocks = (self.positions / ixc_ir::plan::ATTENTION_BLOCK).max(1);
@@ -72,21 +72,21 @@ impl Pieces {
     }
 }
 
-impl Slices {
+impl WeightTile {
     /// Weight rows and elements of a dot product of each piece of a matrix of `n` rows of `k` columns.
     ///
     /// ```
     /// use ixc_ir::format::Format;
-    /// use ixc_dataflow::pieces::{Slices, Sums};
+    /// use ixc_dataflow::pieces::{Reduction, WeightTile};
     ///
-    /// let slices = Slices { bytes: 20_000, rows: 32, dot: 1024, row: 4096, sums: Sums::InProducts };
-    /// assert_eq!(slices.of(Format::Q4KR16, 512, 1024), (32, 1024));
-    /// assert_eq!(slices.of(Format::Q4KR16, 512, 4096), (16, 1024));
-    /// assert_eq!(slices.of(Format::F32, 8, 256), (3, 256));
-    /// assert_eq!(slices.of(Format::F32, 8, 8192), (1, 293));
-    /// let slices = Slices { row: 432, ..slices };
-    /// assert_eq!(slices.of(Format::Q4KR16, 512, 4096), (16, 768));
-    /// assert_eq!(slices.of(Format::Q6KR16, 512, 4096), (16, 512));
+    /// let tile = WeightTile { bytes: 20_000, rows: 32, dot: 1024, row: 4096, reduction: Reduction::Chained };
+    /// assert_eq!(tile.of(Format::Q4KR16, 512, 1024), (32, 1024));
+    /// assert_eq!(tile.of(Format::Q4KR16, 512, 4096), (16, 1024));
+    /// assert_eq!(tile.of(Format::F32, 8, 256), (3, 256));
+    /// assert_eq!(tile.of(Format::F32, 8, 8192), (1, 293));
+    /// let tile = WeightTile { row: 432, ..tile };
+    /// assert_eq!(tile.of(Format::Q4KR16, 512, 4096), (16, 768));
+    /// assert_eq!(tile.of(Format::Q6KR16, 512, 4096), (16, 512));
     /// ```
     pub fn of(&self, format: Format, n: u64, k: u64) -> (u64, u64) {
         // Dot products are cut where blocks of weights and of activations both end.

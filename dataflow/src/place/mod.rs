@@ -38,13 +38,13 @@ use ixc_ir::plan::Plan;
 
 /// How instances are put on PEs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Manner {
+pub enum Placement {
     /// Those of different columns on PEs of their own.
-    Apart,
+    OnePerPe,
     /// As many on a PE as it has room for, all of the model at once.
     Shared,
     /// Likewise, in as many waves as it takes.
-    Waves,
+    TimeMultiplexed,
 }
 
 /// What the plan does not say.
@@ -55,7 +55,7 @@ pub struct Options {
     /// Positions of the KV cache: those that the plan's pieces were made for.
     pub context: u32,
     /// How instances are put on PEs.
-    pub manner: Manner,
+    pub placement: Placement,
 }
 
 /// Why there is no descriptor.
@@ -129,9 +129,11 @@ pub fn run(plan: &Plan<Kernel>, grid: &Grid, options: &Options) -> Result<Descri
     let mut descriptor = programs::programs(plan, grid, options)?;
     programs::room_for_rows(&mut descriptor)?;
     let blocks = blocks::blocks(&descriptor);
-    let waves = match options.manner {
-        Manner::Apart => shelves::place(&mut descriptor, &blocks)?,
-        Manner::Shared | Manner::Waves => shared::place(&mut descriptor, &blocks, options.manner == Manner::Waves)?,
+    let waves = match options.placement {
+        Placement::OnePerPe => shelves::place(&mut descriptor, &blocks)?,
+        Placement::Shared | Placement::TimeMultiplexed => {
+            shared::place(&mut descriptor, &blocks, options.placement == Placement::TimeMultiplexed)?
+        }
     };
     descriptor.waves = vec![Wave { load_bytes: 0, store_bytes: 0 }; waves as usize];
     descriptor.waves = descriptor.traffic();
@@ -145,12 +147,12 @@ pub fn run(plan: &Plan<Kernel>, grid: &Grid, options: &Options) -> Result<Descri
 fn reasons(descriptor: &Descriptor, blocks: &[blocks::Block], options: &Options, colours: u32) -> Vec<String> {
     let (usable, waves) = (descriptor.grid.usable_bytes(), descriptor.waves.len() as u32);
     let mut reasons = Vec::new();
-    reasons.push(match options.manner {
-        Manner::Apart => {
+    reasons.push(match options.placement {
+        Placement::OnePerPe => {
             "each column's instances have PEs of their own: the grid is large enough for the pieces".to_string()
         }
-        Manner::Shared => "instances share PEs: there are more of them than PEs".to_string(),
-        Manner::Waves => format!("{waves} waves: the grid's memory does not hold all weights at once"),
+        Placement::Shared => "instances share PEs: there are more of them than PEs".to_string(),
+        Placement::TimeMultiplexed => format!("{waves} waves: the grid's memory does not hold all weights at once"),
     });
     let (mut most, mut used, mut bytes) = ((0, 0, 0), 0u64, 0u64);
     for wave in 0..waves {

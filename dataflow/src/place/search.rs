@@ -10,8 +10,8 @@ use ixc_ir::plan::Plan;
 use ixc_kernels::{GenerateError, KernelSpec};
 
 use super::kernels::Kernels;
-use super::{Manner, Options, PlaceError, run, sizing};
-use crate::pieces::{Pieces, Sums};
+use super::{Options, PlaceError, Placement, run, sizing};
+use crate::pieces::{Partition, Reduction};
 
 /// A plan and where it runs.
 #[derive(Clone, Debug)]
@@ -44,7 +44,7 @@ pub fn search<E>(
     module: &Module,
     grid: &Grid,
     (model, context): (&str, u32),
-    mut plan_for: impl FnMut(&Pieces) -> Result<Plan<KernelSpec>, E>,
+    mut plan_for: impl FnMut(&Partition) -> Result<Plan<KernelSpec>, E>,
 ) -> Result<Placed, SearchError<E>> {
     grid.check().map_err(|error| SearchError::Place(error.into()))?;
     if context > sizing::MOST_CONTEXT {
@@ -54,30 +54,30 @@ pub fn search<E>(
         }));
     }
     let ladder = sizing::ladder(module, grid, context);
-    let apart = ladder.iter().map(|pieces| (pieces, Manner::Apart));
-    let shared = ladder.iter().rev().map(|pieces| (pieces, Manner::Shared));
-    let waves = ladder.iter().rev().map(|pieces| (pieces, Manner::Waves));
+    let one_per_pe = ladder.iter().map(|partition| (partition, Placement::OnePerPe));
+    let shared = ladder.iter().rev().map(|partition| (partition, Placement::Shared));
+    let time_multiplexed = ladder.iter().rev().map(|partition| (partition, Placement::TimeMultiplexed));
     let mut error = None;
     let mut tried = Vec::new();
     let mut kernels = Kernels::default();
-    for (pieces, manner) in apart.chain(shared).chain(waves) {
-        if let Some(problem) = impossible(module, grid, pieces, manner) {
-            tracing::debug!(?pieces, ?manner, "not tried: {problem}");
+    for (partition, placement) in one_per_pe.chain(shared).chain(time_multiplexed) {
+        if let Some(problem) = impossible(module, grid, partition, placement) {
+            tracing::debug!(?partition, ?placement, "not tried: {problem}");
             tried.push(problem);
             continue;
         }
-        let plan = kernels.of(plan_for(pieces).map_err(SearchError::Plan)?).map_err(SearchError::Generate)?;
-        let options = Options { model: model.to_string(), context, manner };
+        let plan = kernels.of(plan_for(partition).map_err(SearchError::Plan)?).map_err(SearchError::Generate)?;
+        let options = Options { model: model.to_string(), context, placement };
         match run(&plan, grid, &options) {
             Ok(mut descriptor) => {
-                let sums = match pieces.dense.sums {
-                    Sums::Beside => "added beside",
-                    Sums::InProducts => "added in the next",
+                let sums = match partition.dense.reduction {
+                    Reduction::Separate => "added beside",
+                    Reduction::Chained => "added in the next",
                 };
-                let (rows, dot) = (pieces.dense.rows, pieces.dense.dot);
+                let (rows, dot) = (partition.dense.rows, partition.dense.dot);
                 let mut why = vec![format!(
                     "products in pieces of up to {rows} rows and {dot} elements, {sums}; experts' of {} and {}; row ops of {} elements",
-                    pieces.experts.rows, pieces.experts.dot, pieces.elements
+                    partition.experts.rows, partition.experts.dot, partition.elements
                 )];
                 why.append(&mut descriptor.reasons);
                 if let Some(last) = tried.last() {
@@ -87,7 +87,7 @@ pub fn search<E>(
                 return Ok(Placed { plan, descriptor });
             }
             Err(other) => {
-                tracing::debug!(?pieces, ?manner, "no room: {other}");
+                tracing::debug!(?partition, ?placement, "no room: {other}");
                 tried.push(other.to_string());
                 error = Some(other);
             }
@@ -100,15 +100,15 @@ pub fn search<E>(
 }
 
 /// Why sizes have no room, where that can be told without a plan.
-fn impossible(module: &Module, grid: &Grid, pieces: &Pieces, manner: Manner) -> Option<String> {
-    let (pes, bytes) = sizing::demand(module, pieces);
+fn impossible(module: &Module, grid: &Grid, partition: &Partition, placement: Placement) -> Option<String> {
+    let (pes, bytes) = sizing::demand(module, partition);
     let there = grid.pes().saturating_mul(grid.usable_bytes());
-    match manner {
-        Manner::Apart if pes > grid.pes() => Some(format!("{pes} PEs are wanted; there are {}", grid.pes())),
-        Manner::Apart | Manner::Shared if bytes > there => {
+    match placement {
+        Placement::OnePerPe if pes > grid.pes() => Some(format!("{pes} PEs are wanted; there are {}", grid.pes())),
+        Placement::OnePerPe | Placement::Shared if bytes > there => {
             Some(format!("weights take {bytes} bytes; all PEs have {there}"))
         }
-        Manner::Apart | Manner::Shared | Manner::Waves => None,
+        Placement::OnePerPe | Placement::Shared | Placement::TimeMultiplexed => None,
     }
 }
 

@@ -14,7 +14,7 @@ use ixc_ir::graph::types::CacheShape;
 use ixc_ir::graph::{Function, Module, OpKind, Operand, WeightId};
 use ixc_ir::plan::ATTENTION_BLOCK;
 
-use crate::pieces::{Pieces, Slices, Sums};
+use crate::pieces::{Partition, Reduction, WeightTile};
 use ixc_passes::pack::{factors, packed_alone};
 
 /// Bytes of a PE for code and small messages.
@@ -72,34 +72,34 @@ impl Facts {
 }
 
 /// The ladder, least latency first, for a context of at most [`MOST_CONTEXT`].
-pub fn ladder(module: &Module, grid: &Grid, context: u32) -> Vec<Pieces> {
+pub fn ladder(module: &Module, grid: &Grid, context: u32) -> Vec<Partition> {
     let facts = module.functions.iter().find(|f| f.name == "step").map_or(Facts::default(), |f| Facts::of(module, f));
     let usable = grid.usable_bytes();
     let left = usable.saturating_sub(CODE.min(usable / 4));
-    let slices = |rows: u32, dot: u32, row: u32, sums: Sums| {
+    let tile = |rows: u32, dot: u32, row: u32, reduction: Reduction| {
         // Dot products as long as leaves two thirds for weights.
         let most = u32::try_from(left / 9).unwrap_or(u32::MAX) / 256 * 256;
         let dot = dot.min(most.max(256));
         // A row of quantised activations, at 11 bits an element; there is a second one where there is room.
         let bytes = left.saturating_sub(u64::from(dot).saturating_mul(11) / 8).max(1);
-        Slices { bytes, rows, dot, row, sums }
+        WeightTile { bytes, rows, dot, row, reduction }
     };
     let heads_bytes = usable / 20 * 9;
-    let pieces = |dense: Slices, experts: Slices, elements: u32, positions: u32| {
+    let pieces = |dense: WeightTile, experts: WeightTile, elements: u32, positions: u32| {
         // Two rows of all slots are summed over experts, and less than that elsewhere.
         let row = facts.top_k.saturating_add(2).saturating_mul(8).max(32);
         let most = u32::try_from(left / row).unwrap_or(u32::MAX) / 256 * 256;
         let most = most.max(256);
         // Where products wait for nothing but activations, those come as early as can be; elsewhere in as few pieces as there is room for.
-        let norm = norm(facts.row, grid, left, dense.sums == Sums::Beside);
+        let norm = norm(facts.row, grid, left, dense.reduction == Reduction::Separate);
         let elements = elements.min(most);
-        let silu = if dense.sums == Sums::Beside { elements.min(SILU) } else { elements };
-        Pieces { dense, experts, elements, silu, norm, positions, context, heads_bytes }
+        let silu = if dense.reduction == Reduction::Separate { elements.min(SILU) } else { elements };
+        Partition { dense, experts, elements, silu, norm, positions, context, heads_bytes }
     };
-    let beside = |dot| slices(16, dot, u32::MAX, Sums::Beside);
+    let beside = |dot| tile(16, dot, u32::MAX, Reduction::Separate);
     // What takes as long as 512 elements of a larger format.
-    let even = |dot| slices(16, dot, EVEN_ROW, Sums::Beside);
-    let chained = |rows, dot| slices(rows, dot, u32::MAX, Sums::InProducts);
+    let even = |dot| tile(16, dot, EVEN_ROW, Reduction::Separate);
+    let chained = |rows, dot| tile(rows, dot, u32::MAX, Reduction::Chained);
     let positions = positions(&facts, usable, left, context);
     let most = positions.last().copied().unwrap_or(ATTENTION_BLOCK);
     let mut ladder = Vec::new();
@@ -122,7 +122,7 @@ pub fn ladder(module: &Module, grid: &Grid, context: u32) -> Vec<Pieces> {
     ]);
     if facts.top_k == 0 {
         // What experts' slices are makes no difference.
-        ladder.dedup_by_key(|pieces| (pieces.dense, pieces.elements, pieces.positions));
+        ladder.dedup_by_key(|partition| (partition.dense, partition.elements, partition.positions));
     }
     ladder
 }
@@ -137,22 +137,22 @@ const EXPERT_PRODUCTS: f64 = 2.0;
 ///
 /// An element of a weight takes a product of bytes, and integers to get at it and to scale what is summed. One of a key or value is converted, and
 /// multiplied for each query head.
-fn latency(facts: &Facts, grid: &Grid, pieces: &Pieces) -> f64 {
+fn latency(facts: &Facts, grid: &Grid, partition: &Partition) -> f64 {
     let rates = &grid.pe.operations;
-    let product = |slices: &Slices, row: u64| {
+    let product = |tile: &WeightTile, row: u64| {
         // Rows are cut by bytes where a format has more than six bits an element, which takes longest to get at.
-        let dot = slices.dot.min(slices.row.saturating_mul(8) / 6);
-        let each = f64::from(slices.rows) * f64::from(dot) * (2.0 / rates.int8 + 3.0 / rates.int);
-        let sum = f64::from(grid.pe.start_cycles + grid.link.hop_cycles) + f64::from(slices.rows) / rates.f32;
-        each + row.div_ceil(slices.dot.max(1).into()) as f64 * sum
+        let dot = tile.dot.min(tile.row.saturating_mul(8) / 6);
+        let each = f64::from(tile.rows) * f64::from(dot) * (2.0 / rates.int8 + 3.0 / rates.int);
+        let sum = f64::from(grid.pe.start_cycles + grid.link.hop_cycles) + f64::from(tile.rows) / rates.f32;
+        each + row.div_ceil(tile.dot.max(1).into()) as f64 * sum
     };
     let experts = EXPERT_PRODUCTS * f64::from(u8::from(facts.top_k > 0));
-    let products =
-        (DENSE_PRODUCTS - experts) * product(&pieces.dense, facts.row) + experts * product(&pieces.experts, facts.row);
+    let products = (DENSE_PRODUCTS - experts) * product(&partition.dense, facts.row)
+        + experts * product(&partition.experts, facts.row);
     // Two bytes an element.
-    let elements = f64::from(pieces.positions) * (facts.position / 2) as f64;
+    let elements = f64::from(partition.positions) * (facts.position / 2) as f64;
     let attention = elements * (1.0 / rates.special + facts.group as f64 / rates.f32);
-    let parts = f64::from(pieces.context.div_ceil(pieces.positions.max(1))) / 2.0;
+    let parts = f64::from(partition.context.div_ceil(partition.positions.max(1))) / 2.0;
     // A message has the parts of all heads.
     let message = facts.group as f64 * 4.0 / f64::from(grid.link.bytes.max(1));
     let combined = parts * (facts.value + 2) as f64 * (message + 1.0 / rates.f32);
@@ -160,17 +160,17 @@ fn latency(facts: &Facts, grid: &Grid, pieces: &Pieces) -> f64 {
 }
 
 /// PEs that a module's weights and states take at least where each slice has its own, and bytes of the weights.
-pub(super) fn demand(module: &Module, pieces: &Pieces) -> (u64, u64) {
+pub(super) fn demand(module: &Module, partition: &Partition) -> (u64, u64) {
     let (mut pes, mut bytes) = (0u64, 0u64);
     for function in module.functions.iter().filter(|function| function.name == "step") {
         let caches = module.states.iter().filter_map(CacheShape::of);
-        let parts = u64::from(pieces.division().parts);
+        let parts = u64::from(partition.division().parts);
         pes = caches.fold(pes, |pes, shape| pes.saturating_add(shape.heads.saturating_mul(parts)));
-        for (w, slices) in matrices(function, pieces) {
+        for (w, tile) in matrices(function, partition) {
             let Some(weight) = module.weights.get(w.index()) else { continue };
             let &[ref lead @ .., n, k] = &weight.shape[..] else { continue };
             let format = packed_alone(weight.format, &weight.shape);
-            let (rows, dot) = slices.of(format, n, k);
+            let (rows, dot) = tile.of(format, n, k);
             let each = n.div_ceil(rows.max(1)).saturating_mul(k.div_ceil(dot.max(1)));
             let copies = lead.iter().fold(1, |all: u64, n| all.saturating_mul(*n));
             pes = pes.saturating_add(each.saturating_mul(copies));
@@ -182,15 +182,15 @@ pub(super) fn demand(module: &Module, pieces: &Pieces) -> (u64, u64) {
 }
 
 /// The weights that products multiply with, and how they are cut.
-fn matrices<'a>(function: &'a Function, pieces: &'a Pieces) -> impl Iterator<Item = (WeightId, &'a Slices)> {
+fn matrices<'a>(function: &'a Function, partition: &'a Partition) -> impl Iterator<Item = (WeightId, &'a WeightTile)> {
     function.ops.iter().flat_map(move |op| {
         let names = factors(op.kind);
         op.operands.iter().zip(op.kind.row().operands).filter_map(move |(operand, row)| match operand {
             Operand::Weight(w) if names.contains(&row.name) => Some((
                 *w,
                 match op.kind {
-                    OpKind::ExpertSwiglu | OpKind::ExpertDown => &pieces.experts,
-                    _ => &pieces.dense,
+                    OpKind::ExpertSwiglu | OpKind::ExpertDown => &partition.experts,
+                    _ => &partition.dense,
                 },
             )),
             Operand::Weight(_) | Operand::Value(_) | Operand::State(_) | Operand::Absent => None,
