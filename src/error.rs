@@ -34,7 +34,7 @@ use ixc_runtime::stream::StreamError;
 use crate::simulate::WeightError;
 use kernels::{BundleError, KernelError};
 
-/// What kind of failure an error is: what an exit status, or the status of an answer, depends on.
+/// The kind of a failure, on which the exit status, or the status of an answer, depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// What was asked for does not go together, is out of range, or would write over what it must not.
@@ -61,7 +61,7 @@ impl From<ErrorClass> for Class {
     }
 }
 
-/// What no process has: a plan that asks for it is wrong, whatever machine it is loaded on. (Addresses of x86-64 have 47 bits for it.)
+/// More memory than any process can have: addresses of x86-64 have 47 bits. A plan that asks for more is wrong on every machine.
 const ADDRESS_SPACE: u64 = 1 << 47;
 
 /// Why a model cannot be compiled or run.

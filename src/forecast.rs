@@ -1,4 +1,4 @@
-//! Tokens per second for a memory budget, before anything is run: what computing takes, what reading takes, and what of the two overlaps.
+//! Tokens per second for a memory budget, before anything is run: the time of computing, the time of reading, and their overlap.
 //!
 //! **Computing** is measured with the model's own kernels and weights: its first layer alone, and its first few, with the embedding and the
 //! output matrix, run from memory. The difference gives a layer, and all others are taken to be like it. A few: two layers' weights may
@@ -211,7 +211,7 @@ pub fn measure(path: &Path, options: &SessionOptions, drive: &Choice, shape: &Sh
     let layer_bytes = (shape.bytes * f64::from(shape.experts)).max(1.0) as u64;
     let free = system::memory().available.into_iter().chain(system::cgroup_left()).min().unwrap_or(LAYER_BYTES) / 3;
     let few = usize::try_from(free.min(LAYER_BYTES) / layer_bytes).unwrap_or(LAYERS).clamp(2, LAYERS).min(layers);
-    // These first: what that brings into memory of the file, one layer finds there, so that packing it is not reading.
+    // Several layers first: they bring the file's first layer into memory, so that the measurement of one layer packs it and reads nothing.
     let several = Parts::measure(path, options, few)?;
     let one = Parts::measure(path, options, 1)?;
     let more = (layers - 1) as f64;

@@ -315,12 +315,12 @@ impl Session {
         self.chat_template.as_deref()
     }
 
-    /// What runs it: its weight store, how predicting experts does, what the page cache was told.
+    /// The engine, with its expert cache, the tallies of predictions and the hints to the page cache.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// What is known of the drive that experts are read from, and the depth that is used.
+    /// The measurements of the drive that experts are read from, and the queue depth in use.
     pub fn drive(&self) -> Option<&drive::Choice> {
         self.drive.as_ref()
     }

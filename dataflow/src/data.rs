@@ -1,4 +1,4 @@
-//! The bytes, where results are wanted and not only times: what PEs' memories hold, and what runs their kernels.
+//! The bytes, where results are wanted and not only times: the contents of PEs' memories, and the engine that runs their kernels.
 
 use std::borrow::Cow;
 use std::collections::HashMap;

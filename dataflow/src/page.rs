@@ -1,6 +1,6 @@
 //! A report as a web page: one file that needs no network. It draws the grid (memory, work, traffic), the critical path and programs over time.
 //!
-//! Large grids are drawn in squares of PEs. What stands in the page as data is JSON, in which no text can end the script that it is in.
+//! Large grids are drawn in squares of PEs. The page's data is JSON, escaped so that no text in it can end the script around it.
 
 use ixc_files::Kind;
 use serde::Serialize;
@@ -77,7 +77,7 @@ pub fn page(report: &Report) -> String {
     let json = serde_json::to_string(&data).unwrap_or_else(|_| "null".to_owned()).replace('<', "\\u003c");
     let title = format!("{} on {}", report.model, report.grid.name);
     let title = title.replace('&', "&amp;").replace('<', "&lt;");
-    // What is put in may hold anything, also what stands for what is put in: only the page's own text is searched.
+    // Title and data may hold any text, also `@DATA@`: only the page's own text is searched for the marks.
     let text = include_str!("page.html");
     let (before, rest) = text.split_once("@TITLE@").unwrap_or((text, ""));
     let (between, after) = rest.split_once("@DATA@").unwrap_or((rest, ""));

@@ -130,7 +130,8 @@ impl<E: Copy> Queue<E> {
             (near, far) => near.or(far)?,
         };
         self.now = next;
-        // What is within the wheel now moves there; it was put in before all that is in the lists of its cycles by then but what came since.
+        // Later events that the wheel reaches now move there. They keep their place: they were put in before the events that the lists of their
+        // cycles get from now on.
         while let Some(Reverse(later)) = self.later.peek() {
             if later.at - self.now >= WHEEL as u64 {
                 break;

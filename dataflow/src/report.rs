@@ -42,7 +42,7 @@ impl ProgramTime {
     }
 }
 
-/// The chain of what waited for what, from the last result back to the first input, in cycles by what they were.
+/// The critical path: from the last result back to the first input, each event with the one that it waited for. Cycles, by kind.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct CriticalPath {
     /// All of it.

@@ -76,7 +76,7 @@ fn each_file_is_cut_as_it_says() -> Result<(), Box<dyn Error>> {
 fn tiles_of_threads_make_no_difference() -> Result<(), Box<dyn Error>> {
     for Example { path, input, .. } in becomes::files(&folder())? {
         let Ok(plan) = run(&input, None) else { continue };
-        // Whole blocks of what SwiGLU quantises first, and in the end what is no whole strip.
+        // First whole blocks of SwiGLU's result, at the end rows that are no whole strip.
         let tile = "rows=512 gemm/8; rows=256 gemv<=4/4 gemm/8; rows=48 gemm/24; rows=16 gemm/24; rows=8 gemm/24";
         let other = run(&input, Some(tile))?;
         assert!(other == plan, "{} becomes\n{other}", path.display());

@@ -265,7 +265,7 @@ fn explicit(
         end = end.max(part.last);
         ends.insert(part.first, end);
     }
-    // Whether other experts are still to be computed with when these are named; one are needed at a time.
+    // Whether these experts are named while those of an earlier part are still computed with. Parts are computed one after the other.
     let is_early = |part: &Part| ends.range(..part.first).next_back().is_some_and(|(_, &last)| part.named < last);
     // Parts and layers, by the ops where something is said of them.
     let (mut firsts, mut lasts, mut named) = (ByOp::new(), ByOp::new(), ByOp::new());

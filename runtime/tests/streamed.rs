@@ -84,8 +84,8 @@ fn streamed_experts_give_the_bits_of_resident_ones() {
     }
 }
 
-/// A plan with early routers: of each layer's experts what the layer before chose is said, of the first layer's what it chose for the token
-/// before. That is mostly wrong.
+/// A plan with early routers, which are mostly wrong: each layer's repeats the choice of the layer before, the first layer's its own choice for
+/// the token before.
 fn predicted(plan: &Plan<Kernel>) -> Plan<Kernel> {
     let mut plan = plan.clone();
     let layers = plan.expert_groups.len() as u32;

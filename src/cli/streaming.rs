@@ -17,7 +17,7 @@ use ixc::timing::{Overlap, Phase};
 
 use super::output::{Bytes, Printable, note};
 
-/// What a store did between two counts; what its slots hold is of the later one.
+/// The store's counts between two moments; the use of its slots is that of the later one.
 pub fn since(mut stats: Stats, before: &Stats) -> Stats {
     for (now, then) in stats.groups.iter_mut().zip(&before.groups) {
         for (now, then) in [
@@ -40,7 +40,7 @@ pub fn since(mut stats: Stats, before: &Stats) -> Stats {
     stats
 }
 
-/// Says what streaming experts took: what was there, what was read and how fast, who waited for it, and how much of decode that was.
+/// Notes what streaming experts took: hits, bytes read and their rate, the time that threads waited, and its share of decode.
 pub fn note(store: &ExpertCache, stats: &Stats, decode: &Phase, threads: usize) {
     let report = store.report();
     let all = GroupStats::sum(&stats.groups);
@@ -167,7 +167,7 @@ pub fn share(rate: f64, own: &[f64]) -> Option<f64> {
     (rate > 0.0 && mean > 0.0).then_some(rate / mean)
 }
 
-/// Says what the page cache was told of experts in mapped files, and what it made of that.
+/// Notes the hints that the page cache got for experts in mapped files, and their effect.
 pub fn advised(advised: &Advised) {
     note!(
         "experts   {} said to be needed, {}, in mapped files: the page cache keeps what it likes, no budget holds",

@@ -1,7 +1,7 @@
-//! What people see: on a terminal nothing of what a command prints steers it, whoever made the text.
+//! Output to a terminal: no text that a command prints controls the terminal, whoever made it.
 //!
 //! Commands write to [`standard_output`] and know nothing of this. Where a person reads it, all of it goes through [`Filter`], which leaves out
-//! what a terminal would obey rather than show: escape sequences, controls but for newline and tab, marks that reverse the direction
+//! characters that a terminal obeys: escape sequences, controls but for newline and tab, marks that reverse the direction
 //! of writing. Names are better escaped by [`Printable`](super::output::Printable), so that they can be told apart; the filter is for what is
 //! text (a model's, `detokenize`'s) and for what somebody forgot. In a pipe or a file every byte is as it was made.
 //!

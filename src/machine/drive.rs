@@ -1,8 +1,8 @@
 //! How fast the drive is that a model lies on, and how many reads at once it wants: measured thoroughly by `ixc doctor --drive` and
 //! remembered, or else looked at for a moment before a run.
 //!
-//! What is remembered is a small file in the user's cache folder (`remember`), one for each drive, named by its device number. It says which drive it is of, by name, model and length: device numbers are given anew. Whatever is in it that
-//! cannot be right is ignored, and told.
+//! Each drive has a small file in the user's cache folder (`cache_file`), named by the device number. Since these numbers are given anew, the file
+//! holds the drive's name, model and length, too. Entries that cannot be right are ignored, and reported.
 //!
 //! Invariant: nothing here writes to the drive that is measured, and no failure here fails a run: it goes on with the usual depth.
 

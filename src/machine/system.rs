@@ -31,7 +31,7 @@ pub struct Memory {
     pub cgroup_limit: Option<u64>,
 }
 
-/// What the control groups of this process leave it, in bytes: their limits less what is in use and not only cached.
+/// Bytes that the control groups of this process leave it: their limits less their memory in use, without the page cache.
 pub fn cgroup_left() -> Option<u64> {
     let number = |path: PathBuf| read_system(&path)?.trim().parse::<u64>().ok();
     let cached = |path: PathBuf, field: &str| {

@@ -1,4 +1,4 @@
-//! Placement on grids of processing elements: what every descriptor must be, and that the plan that it is of computes the model.
+//! Placement on grids of processing elements: every descriptor keeps the rules, and its plan computes the model.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
@@ -415,7 +415,7 @@ fn the_demo_model_has_a_place() {
     check(&placed.descriptor);
 }
 
-/// Random models on random grids: a descriptor that holds what must hold, or an error that says what does not fit.
+/// Random models on random grids: a descriptor that keeps the rules, or an error that names the part without room.
 #[test]
 fn random_models_on_random_grids_fit_or_say_why_not() {
     let (mut fitted, mut refused) = (0, 0);

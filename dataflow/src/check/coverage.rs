@@ -88,7 +88,7 @@ impl Runs {
         joined
     }
 
-    /// What is wrong with `low..high`, which is wanted at some positions: which bytes of it, and what.
+    /// A fault of `low..high`, which is wanted at some positions, with the bytes that have it; `None` where there is none.
     fn fault(&self, low: u64, high: u64, when: Positions) -> Option<((u64, u64), Fault)> {
         let twice = self.twice.partition_point(|(_, end)| *end <= low);
         if let Some((from, to)) = self.twice.get(twice).filter(|(from, _)| *from < high) {
@@ -240,7 +240,7 @@ pub(super) fn check(d: &Descriptor) -> Result<(), CheckError> {
             let runs = check.together(&senders.programs, slice.tensor, senders.host)?;
             wanted(&mut check, (number, port), slice, &runs, "")?;
             if senders.host && d.tensors[slice.tensor as usize].source == TensorSource::Programs {
-                // What waits at the host: what waves before have stored.
+                // The host has the rows that earlier waves have stored.
                 let stored = to_host.get(&slice.tensor).map_or(&[][..], Vec::as_slice);
                 check.note(stored.len() as u64)?;
                 let before = |from: &u32| d.programs[*from as usize].wave < program.wave;

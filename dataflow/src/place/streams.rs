@@ -1,6 +1,6 @@
 //! Who sends what to whom.
 //!
-//! Leaves true: every port that receives has a stream for each program that sends a part of what it wants; what crosses waves goes by the host.
+//! Leaves true: every receiving port has a stream for each program that sends a part of its slice; tensors that cross waves go by the host.
 //!
 //! ```text
 //! rms_norm sends h, three products receive it      h: rms_norm -> q, h: rms_norm -> k, h: rms_norm -> v

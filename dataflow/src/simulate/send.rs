@@ -135,7 +135,7 @@ impl<'a> Pass<'a, '_> {
         Some(())
     }
 
-    /// Sends what an outlet has to send, as far as there is room; `cause` is what made it possible.
+    /// Sends the rows that wait at an outlet, as far as there is room. `cause` is the event that made room or a row.
     pub(super) fn send(&mut self, outlet: u32, now: u64, cause: Cause) -> Result<(), SimulateError> {
         let mut segments = std::mem::take(&mut self.segments);
         let result = self.send_rows(outlet, now, cause, &mut segments);

@@ -444,11 +444,11 @@ pub struct Split {
     pub argument: u32,
     /// How positions are divided.
     pub division: Division,
-    /// Makes the result of the parts: `attention_combine`, whose buffers are the parts, one behind the other, that argument and scratch, and whose
-    /// dim is how many parts there are.
+    /// The kernel that combines the parts to the result: `attention_combine`. Its buffers are the parts, one behind the other, that argument and
+    /// scratch; its dim is the number of parts.
     pub combine: KernelId,
-    /// Makes, to the same bits, one of several equal pieces of the result from those pieces of the parts, in plans for grids of processing
-    /// elements. Buffers and dims are those of `combine`, but for the sizes: engines check how many dims it has and what it does with each buffer,
+    /// In plans for grids of processing elements: the kernel that combines one slice of the parts to that slice of the result, with the bits of
+    /// `combine`. It has the buffers and dims of `combine`, in smaller sizes. Engines check the number of its dims and its access to each buffer,
     /// and have no other use for it.
     pub alone: Option<KernelId>,
 }

@@ -1,8 +1,9 @@
-//! How a weight's products can be cut, and what that costs: what the pass `tile` chooses from.
+//! The ways to cut a weight's products, with their costs: the candidates of the pass `tile`.
 //!
 //! A candidate is a kernel, the weight rows of an item and the most rows of activations of one. All of them read all columns of their
 //! weight rows, so that sums stay in registers and every candidate of a quantised weight gives the same bits but for tiles, which multiply bf16;
-//! `gemv` and `gemm` sum float weights otherwise. What a candidate takes is the larger of what its arithmetic takes and what it moves from where the bytes that it reads again and again lie:
+//! `gemv` and `gemm` sum float weights otherwise. The time of a candidate is the larger of two:
+//! that of its arithmetic, and that of moving the bytes that it reads repeatedly from the cache, or the memory, in which they lie:
 //!
 //! | kernel | reads again | how often |
 //! | --- | --- | --- |

@@ -267,7 +267,7 @@ fn present(ast: &PatternAst<Node>) -> Vec<Var> {
 pub(crate) struct Closed {
     /// What stands inside left sides, below their roots.
     inside: Vec<Shape>,
-    /// From a left side's root to what the rule makes of it; nothing where that is a variable, which may be anything.
+    /// From a left side's root to the root of the right side; `None` where the right side is a variable, which stands for any op.
     steps: Vec<(Shape, Option<Shape>)>,
     known: HashMap<Shape, bool>,
 }

@@ -1,4 +1,4 @@
-//! What goes wrong: when a plan is loaded, and when a step runs. Beside neither, so that what a step needs can be read before what loads it.
+//! Errors of loading a plan and of running a step. They have a module of their own, so that the executor needs nothing of the loader.
 
 pub mod execute;
 pub mod load;

@@ -1,7 +1,7 @@
-//! Experts that are streamed: what of a plan's weights is in which block, and which experts a stage works on.
+//! Streamed experts: the blocks of a plan's weights, and the experts that a stage works on.
 //!
-//! A block is one expert of a group: its matrices of all the group's weights, as kernels read them. Where the plan's own file has them so
-//! they are read straight into a slot, a block of the file in one piece; where a model file has them otherwise they are read beside it and packed into it.
+//! A block is one expert of a group: its matrices of all the group's weights, as kernels read them. Where the plan's own file has blocks, each is read
+//! into its slot in one piece. Matrices that a model file has in another form are read into staging memory and packed from there into the slot.
 //!
 //! ```text
 //! barrier      request experts 3 of bucket 3        all that are not in memory are submitted at once
@@ -298,8 +298,8 @@ impl Experts {
         self.window.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Asks for the experts of these rows, which window `number` works on, or for as many of them as there are slots for. One thread calls this while no other works on a
-    /// window; so with [`Experts::next`] and [`Experts::end`].
+    /// Requests the experts of these rows, which window `number` works on, or as many of them as there are slots for. One thread calls this while no
+    /// other works on a window; so with [`Experts::next`] and [`Experts::end`].
     pub(crate) fn begin(&self, number: u32, group: u32, rows: &[ExpertRows]) -> Result<(), StreamError> {
         let mut window = self.window.write().unwrap_or_else(PoisonError::into_inner);
         *window = Window { group, rest: rows.to_vec(), first: true, ..Window::default() };
@@ -352,12 +352,13 @@ impl Experts {
         Ok(())
     }
 
-    /// The plan's early router says which experts of a group are needed: `ids` are `count` for each token, the likeliest first.
+    /// Predicts experts of a group, as the plan's early router chose them: `ids` are `count` for each token, the likeliest first.
     pub(crate) fn predict(&self, group: u32, count: u32, ids: &[u32]) {
         self.prefetcher().on_early_router(&self.store, group, count, ids);
     }
 
-    /// Reads experts that window `number` will ask for, when nothing that is needed before is to be read. `ids` are `count` for each token.
+    /// Announces the experts that window `number` will request; they are read after everything that is needed earlier. `ids` are `count` for each
+    /// token.
     pub(crate) fn announce(&self, number: u32, group: u32, count: u32, ids: &[u32]) {
         let experts = by_rank(ids, count, self.groups.get(group as usize).map_or(0, Blocks::experts));
         self.store.announce(group, &experts);

@@ -1,4 +1,4 @@
-//! Experts in mapped files: the page cache holds what it likes of them, and is told what a layer needs when its router has chosen.
+//! Experts in mapped files: the page cache decides which of them it holds. When a layer's router has chosen, it is told which are needed next.
 //!
 //! That is all that can be had of a mapping: `MADV_WILLNEED` starts reads and promises nothing, and no advice takes pages out of the
 //! cache (`MADV_DONTNEED` unmaps them, which frees nothing as long as the cache keeps them). So there is no budget here; a control group

@@ -24,7 +24,7 @@ use ixc_ir::state::Rollback;
 use super::sliding::Sliding;
 use crate::memory::{Layout, Memory, MemoryError, Region, part};
 
-/// Copies that are kept of what cannot be cut. Each takes what those states take.
+/// Copies that are kept of the states that cannot be cut. Each copy takes as much memory as those states.
 pub const SNAPSHOTS: usize = 4;
 
 /// A field of a state in memory: columns of equal size, one after the other.

@@ -231,8 +231,8 @@ fn reader(
     Ok(())
 }
 
-/// Whether stages can be run for some experts, and again for others: what a stage writes for some, or for other rows, may not be what one
-/// before it takes for others, nor what tasks over other rows take.
+/// Whether stages can be run for some experts, and again for others. No stage may write memory that an earlier stage reads for experts, since that
+/// one runs again for the others; and no task for experts may write memory that tasks over other rows read.
 fn repeatable(checker: &Checker<'_>, stages: &[Stage], bucket: BucketId) -> Result<(), Problem> {
     let routed = |task: &Task| task.rows == RowAxis::Routed(bucket);
     // Taken by tasks over other rows, of any stage.

@@ -1,7 +1,7 @@
 //! How many of each thing a plan may have: checked of its lists alone, before anything is made of them.
 //!
 //! The deepest model known has 126 layers (Llama 3.1 405B), the one with the most experts some 60 layers of 256; plans are made of up to
-//! [`MAX_LAYERS`]. What a layer has at most is told by what the schedule makes of the architectures that there are, doubled at least.
+//! [`MAX_LAYERS`]. The limits for one layer are at least twice what the schedule makes of any known architecture.
 
 use ixc_ir::kernel::{Kernel, Stmt};
 use ixc_ir::plan::{Plan, Step};

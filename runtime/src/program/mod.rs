@@ -222,21 +222,21 @@ pub struct Stage {
 pub enum BarrierAction {
     /// Sorts a routing.
     Sort(BucketId),
-    /// Asks for the blocks that a window reads.
+    /// Requests the blocks of a window.
     Request {
         /// Its position in [`Program::windows`].
         window: u32,
         /// Its group.
         group: u32,
     },
-    /// Says that the blocks of a window will be asked for: its routing has chosen, other experts come first.
+    /// Announces the blocks of a window before they are requested: its routing has chosen them, and other experts are computed first.
     Announce {
         /// Its position in [`Program::windows`].
         window: u32,
         /// Its group.
         group: u32,
     },
-    /// Says which blocks of a group will probably be asked for.
+    /// Predicts which blocks of a group will be requested.
     Predict {
         /// The group.
         group: u32,
@@ -245,7 +245,7 @@ pub enum BarrierAction {
         /// Experts for each token.
         count: u32,
     },
-    /// Lets the blocks of a group go.
+    /// Releases the blocks of a group.
     Release(u32),
 }
 

@@ -163,7 +163,7 @@ impl Mapped {
     pub fn release(&self, offset: u64, bytes: u64) {
         #[cfg(unix)]
         if let (Some(map), Ok(offset), Ok(bytes)) = (&self._map, usize::try_from(offset), usize::try_from(bytes)) {
-            // SAFETY: the mapping is shared and read-only: what is read again is what is in the file. Nothing borrows it.
+            // SAFETY: the mapping is shared and read-only, so that reading a page again gives the file's bytes. Nothing borrows it.
             let advised = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, offset, bytes) };
             if let Err(error) = advised {
                 tracing::debug!(offset, bytes, %error, "pages stay mapped");

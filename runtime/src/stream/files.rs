@@ -1,8 +1,8 @@
 //! The files that blocks are read from: opened once, past the page cache where the system allows it.
 //!
-//! With O_DIRECT the drive writes into the slots themselves, and what the budget says is what is used: the page cache would
-//! hold every block a second time. It wants offset, length and memory in multiples of the drive's block, so all reads here
-//! are of whole [`PAGE`]s; a drive that wants more is read through the cache.
+//! With O_DIRECT the drive writes into the slots themselves, and no more memory is used than the budget: the page cache would
+//! hold every block a second time. O_DIRECT takes offset, length and memory in multiples of the drive's block, so all reads here
+//! are of whole [`PAGE`]s; a drive with larger blocks is read through the cache.
 //!
 //! Invariant: reads go to the files that were opened; [`Files::check_unchanged`] says whether they are still the ones that
 //! the paths name, and still what they were.
@@ -42,7 +42,7 @@ impl Identity {
         std::fs::metadata(path).map(|metadata| Identity::of(&metadata)).map_err(gone)
     }
 
-    /// Whether a file is what it was: this is what its path names, and `held` what was opened.
+    /// Whether a file is unchanged. `self` is the identity of the file that the path names now, `held` that of the file that was opened.
     fn compare(self, held: Identity, expected: Identity, path: &Path) -> Result<(), StreamError> {
         let changed = |what, found: String, expected: String| {
             Err(StreamError::Changed { path: path.into(), what, found, expected })

@@ -44,7 +44,7 @@ pub(super) struct Piece {
     pub into: Region,
 }
 
-/// What became of a job that was to be taken back; what is `saved` is not read because of it.
+/// The result of taking a job back; `saved` bytes are not read any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TakenBack {
     /// Nothing: it is no predicted one, or all of its reads were begun.

@@ -22,9 +22,9 @@ pub struct SizeClass {
 pub enum Role {
     /// Nothing.
     Free,
-    /// What a step may read, or what arrives for it.
+    /// A block that a step may read, or that is being read for one.
     Primary,
-    /// What somebody thinks that a step will want.
+    /// A block that is predicted.
     Shadow,
 }
 

@@ -20,7 +20,7 @@ use super::reservation::Reservation;
 
 /// The most that one registered buffer may be: `io_uring_register(2)`.
 const LARGEST_BUFFER: u64 = 1 << 30;
-/// What the poll of the eventfd is known by, and what a cancellation is.
+/// The user data of the eventfd's poll, and that of a cancellation.
 const WAKE: u64 = u64::MAX;
 const CANCELLATION: u64 = u64::MAX - 1;
 

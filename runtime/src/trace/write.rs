@@ -50,7 +50,7 @@ impl<T: Display> Display for Text<T> {
                 text.chars().try_for_each(|c| match c {
                     '"' => self.0.write_str("\\\""),
                     '\\' => self.0.write_str("\\\\"),
-                    // Controls must be escaped in JSON; what reverses the direction of writing should be in what people look at.
+                    // JSON demands that controls are escaped. Marks that reverse the direction of writing are escaped for the reader's sake.
                     c if c.is_control()
                         || matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') =>
                     {

@@ -2,7 +2,7 @@
 //!
 //! A byte can stand for much more than a byte: six of them are an empty loop of 136, one is a `String` of 24. So each element of a list
 //! is counted with the size that it has in memory, each list and each text with what lies behind it, and at every point of the bytes
-//! the sum may be [`MEMORY_PER_BYTE`] times what was read so far, and [`SLACK`]. What has more is refused there, before it is made.
+//! the sum may be at most [`MEMORY_PER_BYTE`] times the bytes read so far, plus [`SLACK`]. A larger value is refused there, before it is made.
 //!
 //! Plans that `ixc` makes take some eight times their bytes, tokenizers six times.
 

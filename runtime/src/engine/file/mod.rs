@@ -53,7 +53,7 @@ pub const HEADER_BYTES: usize = 48;
 /// Longest payload. A plan has one or two megabytes and its tokenizer, whose largest known have eight; what decodes takes up to
 /// [`MEMORY_PER_BYTE`] times as much memory, so that more room here would be room for harm.
 pub const MAX_PAYLOAD: u64 = 1 << 25;
-/// Memory that loading takes for each byte of a payload, at most, beside what every load takes and what the plan's model and context take.
+/// Bytes of memory that loading takes at most for each byte of a payload. Memory for the model, its context and every load alike comes on top.
 pub const MEMORY_PER_BYTE: usize = 3 * decode::MEMORY_PER_BYTE;
 
 /// Why a plan file could not be read or written.

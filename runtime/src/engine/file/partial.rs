@@ -99,9 +99,8 @@ fn names(path: &Path) -> [PathBuf; 2] {
 }
 
 impl Partial {
-    /// Opens what is there of the file in a place, or begins it: a file of `bytes` bytes that starts with a header, which is written last, and
-    /// `payload`. `source` is what the units are made from, `secret` what seals
-    /// are made with. At most some `batch` bytes of units are lost when a run is killed.
+    /// Opens the unfinished file in a place, or begins one of `bytes` bytes: a header, which is written last, then `payload`, then units. Units are
+    /// made from `source`, and seals with `secret`. A run that is killed loses at most some `batch` bytes of units.
     pub(super) fn open(
         place: Place,
         secret: &Secret,

@@ -105,7 +105,7 @@ struct Pass<'a> {
     clocks: &'a [Mutex<Clock>],
     barrier: Barrier,
     next: AtomicU64,
-    /// What says which weights are packed before a stage, and not by the items that read them.
+    /// Decides which weights are packed before a stage; the others are packed by the items that read them.
     step: weights::Step,
     /// Strips taken of the weights that are packed before a stage.
     next_strip: AtomicU64,

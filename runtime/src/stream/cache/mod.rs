@@ -41,7 +41,7 @@ pub trait Policy: Send {
 pub enum Kind {
     /// The least recently used goes.
     Lru,
-    /// Segmented LRU: what was used once goes before what was used again.
+    /// Segmented LRU: blocks that were used once go before those that were used again.
     Slru,
     /// S3-FIFO: a small queue for newcomers, a large one with second chances, and a memory of what went.
     #[default]

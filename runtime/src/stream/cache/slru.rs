@@ -1,4 +1,4 @@
-//! Segmented LRU (Karedla et al. 1994): what was used once is on probation and goes first; what was used again is protected.
+//! Segmented LRU (Karedla et al. 1994): blocks that were used once are on probation and go first; blocks that were used again are protected.
 //!
 //! An expert that one odd token wanted leaves without driving out those that most tokens want.
 

@@ -1,8 +1,8 @@
-//! Guessing what the router will choose, and whether that pays.
+//! Guessing which experts the router will choose, and whether that pays.
 //!
-//! Reading ahead makes no bandwidth, it only uses what the drive has left; published results go from 4 times faster to a third
-//! slower. So every strategy is scored on every token, also while it is not used. Of what the one in use names, only what is there (it is
-//! kept) and what is likely enough to be right, by how that went so far (`sure.rs`), is given out. [`auto`] uses one only as long as
+//! Reading ahead makes no bandwidth, it only uses the part that the drive has left; published results go from 4 times faster to a third
+//! slower. So every strategy is scored on every token, also while it is not used. Of the guesses of the strategy in use, two kinds are given out:
+//! experts in memory, which are then kept, and experts whose odds are good enough (`confidence.rs`). [`auto`] uses a strategy only as long as
 //! tokens are measured to come sooner with it.
 //!
 //! ```
@@ -21,7 +21,7 @@
 //! assert_eq!((tally.wasted_bytes, tally.saved), (4096, Duration::from_millis(1)));
 //! ```
 //!
-//! Invariant: what is predicted changes when blocks are read, and never what is computed.
+//! Invariant: predictions change when blocks are read, and never the results.
 
 pub mod auto;
 mod confidence;
@@ -39,11 +39,11 @@ use confidence::{GuessConfidence, Named};
 /// How to guess.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Strategy {
-    /// What the same layer used for the token before.
+    /// The experts that the same layer used for the token before.
     Previous,
-    /// What the layer used most often lately.
+    /// The experts that the layer used most often lately.
     Frequency,
-    /// What the next layer's own router says early, of what this layer's router sees: a plan that computes it gives it.
+    /// The choice of the next layer's own router for the input of this layer's router. Plans with early routers compute it.
     EarlyRouter,
 }
 
@@ -280,9 +280,10 @@ impl Predictions {
         }
     }
 
-    /// How often what is read ahead has to be right. A right guess saves what the drive reads of it while it would have been idle. A wrong one
-    /// costs what was begun of it, where a router's own choice has to wait behind that: the choice of its own layer, or of those that come while half of
-    /// it is read, each of which takes as long as the drive is idle for it. Before anything is known of the drive, both are taken to be as long.
+    /// The odds that a guess needs to be read ahead. A right guess saves the time in which the drive reads it and would have been idle. A wrong one
+    /// costs the time of the reads that were begun for it, where a router's choice has to wait for them: the choice of its own layer, or of the layers
+    /// that come while half of it is read, each of which takes as long as the drive is idle for it. As long as the drive is unknown, saving and cost
+    /// are taken to be equal.
     fn sure_enough(&self) -> f64 {
         let (saves, costs) = self.pace.map_or((1.0, self.waiting), |TokenTiming { idle, right, wrong }| {
             let layers = 1.0 + wrong / (2.0 * idle.max(1e-9));

@@ -1,8 +1,8 @@
 //! The weight store: asks for blocks, predictions of blocks, and waits for them; all under a hard budget.
 //!
 //! The executor calls [`ExpertCache::request`] as soon as the router has decided, computes what is ready first, and [`ExpertCache::wait`]s for
-//! the rest block by block, with any number of threads. [`ExpertCache::release`] ends it: until then nothing of the group is given up but what
-//! [`ExpertCache::release_block`] was called for.
+//! the rest block by block, with any number of threads. [`ExpertCache::release`] ends it: until then no block of the group is given up, unless
+//! [`ExpertCache::release_block`] was called for it.
 //!
 //! ```
 //! use ixc_runtime::stream::{Block, BlockId, Extent, Form, store::{Config, State, ExpertCache}};
@@ -314,7 +314,7 @@ impl ExpertCache {
         Ok(ExpertCache { shared, drive })
     }
 
-    /// Asks for experts of a group, and pins them: the router chose them. What is not there is read, all of it at once and before
+    /// Requests experts of a group, which its router chose, and pins them. Missing ones are read, all of them at once and before
     /// anything that is only predicted; predictions for this group that turn out wrong are taken back.
     ///
     /// # Errors
@@ -346,14 +346,13 @@ impl ExpertCache {
         self.shared.lock().window(fixed, &numbers)
     }
 
-    /// Reads experts that the router will perhaps want, when the drive has nothing better to do and as far as slots can be had
-    /// without giving up what is pinned or predicted. Likeliest first. What is there already is kept until the group's request.
-    /// Gives how many blocks are being read because of it.
+    /// Reads experts that the router may choose, likeliest first, when the drive is idle and as far as there are slots without pinned or
+    /// predicted blocks. Experts in memory are kept until the group's request. Gives how many blocks are being read because of it.
     pub fn predict(&self, group: u32, experts: &[u32]) -> usize {
         self.foresee(group, experts, false)
     }
 
-    /// As [`ExpertCache::predict`], of experts that are sure to be requested: they stay expected until they are, whatever else of the group is
+    /// As [`ExpertCache::predict`], for experts that are certain to be requested: they stay expected until then, whatever else of the group is
     /// requested before.
     pub fn announce(&self, group: u32, experts: &[u32]) -> usize {
         self.foresee(group, experts, true)

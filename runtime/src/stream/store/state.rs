@@ -180,7 +180,7 @@ impl Inner {
             self.policies.iter_mut().for_each(|policy| policy.begin_step());
         }
         (self.current, self.released) = (group, false);
-        // First what is wanted is made sure of, then what is not is taken back: the slots of that serve the misses.
+        // Wanted blocks are pinned first. Then unwanted predictions are taken back, and their slots serve the misses.
         self.operation += 1;
         let mut missing = Vec::new();
         for &number in numbers {
@@ -254,7 +254,7 @@ impl Inner {
         }
     }
 
-    /// What was predicted of this group is expected no more: what is not read yet is taken back, the rest goes when a slot is needed.
+    /// Predictions of this group are no longer expected: unread ones are taken back, the others are given up when a slot is needed.
     pub fn refute(&mut self, fixed: &Fixed, group: u32) {
         let Some(of) = self.groups.get_mut(group as usize) else { return };
         for number in std::mem::take(&mut of.expected) {
@@ -275,11 +275,11 @@ impl Inner {
         self.refute(fixed, group);
     }
 
-    /// What will be requested of a group, perhaps (`sure` is false) or for certain.
+    /// Reads blocks of a group ahead that will be requested, perhaps (`sure` is false) or for certain. Gives how many are being read because of it.
     pub fn foresee(&mut self, fixed: &Fixed, group: u32, numbers: &[u32], sure: bool) -> usize {
         self.operation += 1;
         let mut jobs = Vec::new();
-        // What is there is protected first, so that no prediction drives out another.
+        // Blocks in memory are protected first, so that no prediction drives out another.
         for &number in numbers {
             let (entry, of) = (&mut self.entries[number as usize], &mut self.groups[group as usize]);
             let (flag, list) = match sure {

@@ -38,8 +38,8 @@ impl Inner {
         self.free_staging.extend(staging);
     }
 
-    /// Gives up what is needed least, so that a slot of this class is free: for a prediction only what no request and no other
-    /// prediction wants.
+    /// Frees a slot of this class by giving up the block that is needed least. A prediction takes no slot from a request or from another
+    /// prediction.
     fn make_room(&mut self, fixed: &Fixed, class: usize, role: Role) {
         let (current, groups) = (self.current, fixed.groups);
         let groups_ahead = |number: u32| (fixed.block(number).id.group + 2 * groups - current - 1) % groups;
