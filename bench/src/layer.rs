@@ -19,8 +19,8 @@ use ixc::frontend::tokenizer::TokenizerSpec;
 use ixc::ir::format::Format;
 use ixc::ir::graph::attrs::{RopeScaling, RouteAttrs, RouteScore};
 use ixc::ir::graph::builder::GraphBuilder;
-use ixc::ir::graph::random::Rng;
 use ixc::ir::graph::{Module, Place, ValueId, WeightId};
+use ixc::ir::random::Random;
 use ixc::model::Model;
 use ixc::runtime::engine::{self, Engine};
 
@@ -108,7 +108,7 @@ impl Shape {
         let Shape { width, inner, experts, used, formats: [narrow, wide] } = *self;
         // Ids are checked against the width of the logits, which are the layer's result here.
         let rows = width;
-        let mut rng = Rng::new(4);
+        let mut rng = Random::new(4);
         let input: Vec<f32> = (0..rows * width).map(|_| rng.signed()).collect();
         let mut router = Vec::new();
         for _ in 0..rows {
@@ -140,7 +140,7 @@ impl Shape {
 }
 
 /// Random blocks of so many elements, with rows of about length 4: scales are then normal f16.
-fn blocks(format: Format, elements: u64, row: u64, rng: &mut Rng) -> Vec<u8> {
+fn blocks(format: Format, elements: u64, row: u64, rng: &mut Random) -> Vec<u8> {
     let (len, size) = (format.block_len(), format.block_bytes());
     let mut bytes = Vec::with_capacity(elements as usize / len * size + 8);
     while bytes.len() < elements as usize / len * size {

@@ -8,36 +8,21 @@ use ixc_emulator::memory::Slice;
 use ixc_ir::format::{Codec, FORMATS, Float, Format, packed};
 use ixc_ir::graph::quantise::quantise;
 use ixc_ir::kernel::{BufferKind, Kernel, interpret, verify};
+use ixc_ir::random::Random;
 use ixc_kernels::{KernelSpec, Linear, MatmulStrategy, generate};
 use ixc_targets::Target;
-
-/// splitmix64.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn float(&mut self) -> f32 {
-        (self.next() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-    }
-}
 
 fn rows_of(random: &mut Random, format: Format, elements: usize) -> Vec<u8> {
     let mut bytes = vec![0u8; elements / format.block_len() * format.block_bytes()];
     for block in bytes.chunks_exact_mut(format.block_bytes()) {
-        block.fill_with(|| random.next() as u8);
+        block.fill_with(|| random.bits() as u8);
         match format.codec() {
-            Codec::Float(Float::Bf16) => block.copy_from_slice(&half::bf16::from_f32(random.float()).to_le_bytes()),
-            Codec::Float(_) => block.copy_from_slice(&f16::from_f32(random.float()).to_le_bytes()),
+            Codec::Float(Float::Bf16) => block.copy_from_slice(&half::bf16::from_f32(random.signed()).to_le_bytes()),
+            Codec::Float(_) => block.copy_from_slice(&f16::from_f32(random.signed()).to_le_bytes()),
             Codec::Quants(quants) => {
                 for (name, _) in quants.halves() {
                     let at = format.field(name);
-                    block[at..at + 2].copy_from_slice(&f16::from_f32(random.float() * 0.01).to_le_bytes());
+                    block[at..at + 2].copy_from_slice(&f16::from_f32(random.signed() * 0.01).to_le_bytes());
                 }
             }
             Codec::Bytes { .. } | Codec::TwoBf16 => unreachable!("{format} is no weight's format"),
@@ -47,7 +32,7 @@ fn rows_of(random: &mut Random, format: Format, elements: usize) -> Vec<u8> {
 }
 
 fn check(format: Format, x_format: Format, k: usize, tile: usize, rows: usize, bound: f64) {
-    let mut random = Random((k * 1000 + tile * 100 + rows) as u64);
+    let mut random = Random::new((k * 1000 + tile * 100 + rows) as u64);
     let from = format.unpacked().unwrap();
     let weights = rows_of(&mut random, from, tile * k);
     let mut w = vec![0u8; tile * format.row_bytes(k as u64).unwrap() as usize];
@@ -57,7 +42,7 @@ fn check(format: Format, x_format: Format, k: usize, tile: usize, rows: usize, b
     }
     let mut exact = vec![0f32; tile * k];
     from.dequantise(&weights, &mut exact);
-    let x: Vec<f32> = (0..rows * k).map(|_| random.float() * 2.0).collect();
+    let x: Vec<f32> = (0..rows * k).map(|_| random.signed() * 2.0).collect();
     let n = tile + 32;
     let spec: KernelSpec = Linear {
         format,
@@ -73,7 +58,7 @@ fn check(format: Format, x_format: Format, k: usize, tile: usize, rows: usize, b
     let kernel = generate(&spec, Target::AMX).unwrap_or_else(|e| panic!("{e}"));
     verify::verify(&kernel).unwrap_or_else(|e| panic!("{}: {e}", spec.name()));
     let scratch = kernel.buffers.last().unwrap().size.constant as usize;
-    let bias: Vec<f32> = (0..tile).map(|_| random.float()).collect();
+    let bias: Vec<f32> = (0..tile).map(|_| random.signed()).collect();
     let mut buffers = vec![
         quantise(x_format, &x),
         w,

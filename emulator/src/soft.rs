@@ -354,29 +354,24 @@ fn integral(x: Finite, unit: i32, rounding: Rounding) -> Finite {
 
 #[cfg(test)]
 mod tests {
+    use ixc_ir::random::Random;
+
     use super::*;
 
-    fn splitmix(state: &mut u64) -> u64 {
-        *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (*state ^ (*state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
     /// Doubles of which many are near each other, subnormal or special.
-    fn double(random: &mut u64) -> f64 {
-        let bits = splitmix(random);
+    fn double(random: &mut Random) -> f64 {
+        let bits = random.bits();
         match bits % 8 {
-            0 => f64::from_bits(splitmix(random)),
-            1 => f64::from_bits(splitmix(random) & 0x800f_ffff_ffff_ffff),
+            0 => f64::from_bits(random.bits()),
+            1 => f64::from_bits(random.bits() & 0x800f_ffff_ffff_ffff),
             2 => [0.0, -0.0, f64::INFINITY, f64::NEG_INFINITY, f64::MAX, f64::MIN_POSITIVE][bits as usize / 8 % 6],
-            _ => f64::from_bits(splitmix(random) & 0x800f_ffff_ffff_ffff | (1000 + bits / 8 % 60) << 52),
+            _ => f64::from_bits(random.bits() & 0x800f_ffff_ffff_ffff | (1000 + bits / 8 % 60) << 52),
         }
     }
 
     #[test]
     fn rounding_to_nearest_agrees_with_the_host() {
-        let mut random = 3;
+        let mut random = Random::new(3);
         for _ in 0..200_000 {
             let [x, y, z] = [double(&mut random), double(&mut random), double(&mut random)];
             let same = |name: &str, got: u64, right: f64| {
@@ -401,9 +396,9 @@ mod tests {
 
     #[test]
     fn directed_roundings_enclose_the_nearest() {
-        let mut random = 5;
+        let mut random = Random::new(5);
         for _ in 0..100_000 {
-            let [a, b] = [(); 2].map(|()| f32::from_bits(splitmix(&mut random) as u32));
+            let [a, b] = [(); 2].map(|()| f32::from_bits(random.bits() as u32));
             // Exact in double precision.
             let exact = f64::from(a) * f64::from(b);
             if !exact.is_finite() {

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use ixc_frontend::gguf::write::GgufWriter;
 use ixc_frontend::gguf::{Array, ErrorClass, Gguf, GgufError, TensorType, Value};
+use ixc_ir::random::Random;
 use support::shared;
 
 fn good() -> GgufWriter {
@@ -112,14 +113,8 @@ fn every_truncation_is_rejected_and_trailing_bytes_are_fine() {
 fn mutations_never_panic_and_what_is_accepted_is_sound() {
     const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
     println!("seed {SEED:#x}");
-    let mut state = SEED;
-    let mut next = move |below: usize| {
-        // xorshift64
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        (state % below as u64) as usize
-    };
+    let mut random = Random::new(SEED);
+    let mut next = move |below: usize| random.index(below);
     let bytes = good().finish();
     let header = read(bytes.clone()).unwrap().tensors().map(|t| t.offset()).min().unwrap() as usize;
     let (mut accepted, mut rejected) = (0, 0);

@@ -7,6 +7,7 @@
 //! | [`kernel`] | kernel IR: one kernel as vector SSA, before instructions are chosen |
 //! | [`levels`] | longest ways through what comes in order |
 //! | [`plan`] | the plan: steps, buffers, weights, and its kernels |
+//! | [`random`] | numbers that look random, the same on every machine |
 //! | [`units`] | numbers in text: bytes, counts, nouns that agree |
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
@@ -16,5 +17,6 @@ pub mod graph;
 pub mod kernel;
 pub mod levels;
 pub mod plan;
+pub mod random;
 pub mod state;
 pub mod units;

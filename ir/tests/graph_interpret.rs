@@ -6,7 +6,8 @@ use ixc_ir::graph::interpret::math::{ROUTE_SUM_MIN, rope_angles};
 use ixc_ir::graph::interpret::{InterpretError, Interpreter, Value};
 use ixc_ir::graph::parse::parse;
 use ixc_ir::graph::quantise::quantise;
-use ixc_ir::graph::random::{Rng, weight_bytes};
+use ixc_ir::graph::random::weight_bytes;
+use ixc_ir::random::Random;
 
 fn f32s(dims: &[usize], data: &[f32]) -> Value {
     Value::F32 { dims: dims.to_vec(), data: data.to_vec() }
@@ -314,7 +315,7 @@ fn same(params: &str, results: &str, fused: &str, plain: &str, args: &[Value]) {
         )
     };
     let module = parse(&function(fused)).unwrap_or_else(|e| panic!("{e}\n{fused}"));
-    let mut rng = Rng::new(11);
+    let mut rng = Random::new(11);
     let weights: Vec<Vec<u8>> = module
         .weights
         .iter()
@@ -326,7 +327,7 @@ fn same(params: &str, results: &str, fused: &str, plain: &str, args: &[Value]) {
 }
 
 fn noise(dims: &[usize], seed: u64) -> Value {
-    let mut rng = Rng::new(seed);
+    let mut rng = Random::new(seed);
     let data = (0..dims.iter().product()).map(|_| rng.signed()).collect();
     Value::F32 { dims: dims.to_vec(), data }
 }

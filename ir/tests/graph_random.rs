@@ -6,8 +6,9 @@ use ixc_ir::graph::interpret::{InterpretError, Interpreter, Value};
 use ixc_ir::graph::number::canonical;
 use ixc_ir::graph::op::OPS;
 use ixc_ir::graph::parse::parse;
-use ixc_ir::graph::random::{Formats, RandomModule, Rng, arguments, mutated, random_model, random_module};
+use ixc_ir::graph::random::{Formats, RandomModule, arguments, mutated, random_model, random_module};
 use ixc_ir::graph::verify::verify;
+use ixc_ir::random::Random;
 
 fn modules() -> impl Iterator<Item = (u64, RandomModule)> {
     let soup = (0..60).map(|seed| (seed, random_module(seed, Formats::All)));
@@ -73,7 +74,7 @@ fn a_broken_module_is_an_error_and_never_a_panic() {
     let mut passed = 0;
     for seed in 0..3000 {
         let m = random_module(seed % 40, Formats::All);
-        let mut rng = Rng::new(seed);
+        let mut rng = Random::new(seed);
         let broken = mutated(&m.module, &mut rng);
         // The printer takes any module.
         let text = broken.to_string();
@@ -105,7 +106,7 @@ fn broken_text_is_an_error_and_never_a_panic() {
     let texts: Vec<String> = (0..10).map(|seed| random_module(seed, Formats::All).module.to_string()).collect();
     let bits = ["%", "@", "{", "}", "[", "]", ",", ":", "=", "-", "->", "\"", "\\u{", "0x", "1e-", "_", "é", ";", "\n"];
     for seed in 0..4000u64 {
-        let mut rng = Rng::new(seed);
+        let mut rng = Random::new(seed);
         let mut text = texts[(seed % 10) as usize].clone();
         for _ in 0..=rng.below(3) {
             let mut at = rng.below(text.len() as u64 + 1) as usize;

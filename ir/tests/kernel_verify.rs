@@ -60,7 +60,7 @@ fn what_verifies_never_leaves_its_buffers() {
     for seed in 0..3 * SEEDS {
         let options = Options { widest: 32, tiles: seed % 3 == 0, has: |_| true };
         let mut kernel = random_kernel_with(seed % SEEDS, options);
-        let mut rng = ixc_ir::graph::random::Rng::new(seed);
+        let mut rng = ixc_ir::random::Random::new(seed);
         for _ in 0..1 + rng.below(2) {
             mutate(&mut kernel, &mut rng);
         }
@@ -82,7 +82,7 @@ fn what_verifies_never_leaves_its_buffers() {
     assert!(accepted > 50 && rejected > 50, "{accepted} {rejected}");
 }
 
-fn mutate(kernel: &mut Kernel, rng: &mut ixc_ir::graph::random::Rng) {
+fn mutate(kernel: &mut Kernel, rng: &mut ixc_ir::random::Random) {
     let values = kernel.values.len() as u64;
     match rng.below(4) {
         0 => {
@@ -101,7 +101,7 @@ fn mutate(kernel: &mut Kernel, rng: &mut ixc_ir::graph::random::Rng) {
     }
 }
 
-fn mutate_body(body: &mut [Stmt], countdown: &mut u64, values: u64, rng: &mut ixc_ir::graph::random::Rng) {
+fn mutate_body(body: &mut [Stmt], countdown: &mut u64, values: u64, rng: &mut ixc_ir::random::Random) {
     for statement in body {
         if *countdown == 0 {
             match statement {
@@ -129,7 +129,7 @@ fn mutate_body(body: &mut [Stmt], countdown: &mut u64, values: u64, rng: &mut ix
     }
 }
 
-fn mutate_affine(affine: &mut Affine, rng: &mut ixc_ir::graph::random::Rng) {
+fn mutate_affine(affine: &mut Affine, rng: &mut ixc_ir::random::Random) {
     let by = rng.pick(&[1, -1, 4, -4, 16, -64, 400]);
     match rng.below(2) {
         0 => affine.constant += by,

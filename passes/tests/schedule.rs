@@ -1,10 +1,11 @@
 //! Properties of plans of random models: data are written before they are read, and buffers in use never overlap.
 
 use ixc_ir::format::Format;
-use ixc_ir::graph::random::{Formats, RandomModule, Rng, mutated, random_model};
+use ixc_ir::graph::random::{Formats, RandomModule, mutated, random_model};
 use ixc_ir::graph::verify::verify;
 use ixc_ir::graph::{Module, OpKind, Place};
 use ixc_ir::plan::{BufferId, Plan, RowAxis, RowCount, Source, SourceFile, Step};
+use ixc_ir::random::Random;
 use ixc_kernels::signature::Role;
 use ixc_kernels::{KernelSpec, Linear, MatmulStrategy, Swiglu};
 use ixc_passes::error::{PassError, ScheduleError};
@@ -387,7 +388,7 @@ fn any_module_that_verifies_gets_a_plan_or_an_error() {
     for seed in 0..300 {
         let mut m = random_model(seed % 10, Formats::F32);
         let bytes = place(&mut m);
-        let mut rng = Rng::new(seed);
+        let mut rng = Random::new(seed);
         let mut module = m.module.clone();
         for _ in 0..1 + seed % 3 {
             module = mutated(&module, &mut rng);

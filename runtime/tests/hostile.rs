@@ -7,6 +7,7 @@ use ixc_files::OutputError;
 use ixc_ir::format::Format;
 use ixc_ir::kernel::{Affine, For, Kernel, KernelBuilder, Stmt, Type, VarId};
 use ixc_ir::plan::*;
+use ixc_ir::random::Random;
 use ixc_ir::state::Rollback;
 use ixc_runtime::engine::{Engine, Options, StepError};
 use ixc_runtime::execute::ExecuteError;
@@ -16,38 +17,28 @@ use ixc_runtime::program::Program;
 use ixc_targets::Target;
 use tiny::{EXPERTS, Factors, Folder, MAX_TOKENS, VOCABULARY};
 
-/// Splitmix64, from a seed that is printed.
-struct Random(u64);
+/// From a seed that is printed.
+fn seeded(seed: u64) -> Random {
+    println!("seed {seed}");
+    Random::new(seed)
+}
 
-impl Random {
-    fn new(seed: u64) -> Random {
-        println!("seed {seed}");
-        Random(seed)
-    }
-
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
+trait Trouble {
     /// Numbers that go wrong most easily.
+    fn number(&mut self, near: u64) -> u64;
+}
+
+impl Trouble for Random {
     fn number(&mut self, near: u64) -> u64 {
-        match self.below(8) {
+        match self.index(8) {
             0 => 0,
             1 => near.wrapping_add(1),
             2 => near.wrapping_sub(1),
             3 => near.wrapping_mul(2),
             4 => u64::MAX,
             5 => u64::from(u32::MAX),
-            6 => 1 << self.below(64),
-            _ => near.wrapping_add(self.next() % 1024 * 4),
+            6 => 1 << self.index(64),
+            _ => near.wrapping_add(self.bits() % 1024 * 4),
         }
     }
 }
@@ -182,15 +173,15 @@ fn payloads_with_a_right_checksum_and_wrong_bytes_do_no_harm() {
     let plan = tiny::plan(&folder.0);
     let payload = postcard::to_allocvec(&plan).unwrap();
     let kernels = kernels_in(&payload, &plan);
-    let mut random = Random::new(11);
+    let mut random = seeded(11);
     let (mut decoded, mut loaded) = (0, 0);
     let outside = payload.len() - kernels.len();
     for _ in 0..1500 {
         let mut bytes = payload.clone();
-        for _ in 0..=random.below(2) {
-            let at = random.below(outside);
+        for _ in 0..=random.index(2) {
+            let at = random.index(outside);
             let at = if at < kernels.start { at } else { at + kernels.len() };
-            bytes[at] = random.next() as u8;
+            bytes[at] = random.bits() as u8;
         }
         let Ok(mut plan) = file::decode(&file::seal(&bytes)) else { continue };
         if tasks(&mut plan).iter().any(|task| task.columns > 1 << 16) {
@@ -210,11 +201,11 @@ fn kernels_with_wrong_bytes_are_refused_or_compile() {
     let plan = tiny::plan(&folder.0);
     let payload = postcard::to_allocvec(&plan).unwrap();
     let kernels = kernels_in(&payload, &plan);
-    let mut random = Random::new(12);
+    let mut random = seeded(12);
     let (mut decoded, mut refused) = (0, 0);
     for _ in 0..400 {
         let mut bytes = payload.clone();
-        bytes[kernels.start + random.below(kernels.len())] = random.next() as u8;
+        bytes[kernels.start + random.index(kernels.len())] = random.bits() as u8;
         let Ok(plan) = file::decode(&file::seal(&bytes)) else { continue };
         decoded += 1;
         // Not run: a kernel may be right and take forever.
@@ -270,62 +261,62 @@ fn split(plan: &mut Plan<Kernel>) -> &mut Split {
 
 /// Changes one thing.
 fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
-    let what = random.below(24);
+    let what = random.index(24);
     let (kernels, buffers, weights) = (plan.kernels.len(), plan.buffers.len(), plan.weights.len());
     match what {
         0 => plan.max_tokens = random.number(MAX_TOKENS.into()) as u32,
         1 => plan.vocabulary = random.number(VOCABULARY.into()) as u32,
         2 => plan.arena_bytes = random.number(plan.arena_bytes),
         3 => {
-            let buffer = &mut plan.buffers[random.below(buffers)];
+            let buffer = &mut plan.buffers[random.index(buffers)];
             buffer.row_bytes = random.number(buffer.row_bytes);
         }
         4 => {
-            let buffer = &mut plan.buffers[random.below(buffers)];
+            let buffer = &mut plan.buffers[random.index(buffers)];
             buffer.offset = random.number(buffer.offset);
         }
         5 => {
             let rows = [RowCount::Tokens, RowCount::Outputs, RowCount::Routed { top_k: random.number(2) as u32 }];
-            plan.buffers[random.below(buffers)].rows = rows[random.below(3)];
+            plan.buffers[random.index(buffers)].rows = rows[random.index(3)];
         }
         6 => {
-            let weight = &mut plan.weights[random.below(weights)];
+            let weight = &mut plan.weights[random.index(weights)];
             weight.offset = random.number(weight.offset);
         }
         7 => {
-            let weight = &mut plan.weights[random.below(weights)];
+            let weight = &mut plan.weights[random.index(weights)];
             weight.bytes = random.number(weight.bytes);
         }
-        8 => plan.weights[random.below(weights)].shape[0] = random.number(32),
+        8 => plan.weights[random.index(weights)].shape[0] = random.number(32),
         9 => plan.files[0].header_bytes = random.number(16),
-        10 => plan.states[0].fields[random.below(2)].columns = random.number(1) as u32,
-        11 => plan.states[0].fields[random.below(2)].width = random.number(16) as u32,
+        10 => plan.states[0].fields[random.index(2)].columns = random.number(1) as u32,
+        11 => plan.states[0].fields[random.index(2)].width = random.number(16) as u32,
         12 => drop(plan.ropes[0].frequencies.pop()),
         13 => {
             if let Some(Step::Bucket { top_k, experts, ids, .. }) =
                 plan.steps.iter_mut().find(|step| matches!(step, Step::Bucket { .. }))
             {
-                match random.below(3) {
+                match random.index(3) {
                     0 => *top_k = random.number(2) as u32,
                     1 => *experts = random.number(EXPERTS.into()) as u32,
-                    _ => *ids = BufferId(random.below(buffers) as u32),
+                    _ => *ids = BufferId(random.index(buffers) as u32),
                 }
             }
         }
         20 => {
             let formats = [Format::F32, Format::F16, Format::F16R16, Format::Q4KR16];
-            let weight = &mut plan.weights[random.below(weights)];
-            *[&mut weight.format, &mut weight.stored][random.below(2)] = formats[random.below(4)];
+            let weight = &mut plan.weights[random.index(weights)];
+            *[&mut weight.format, &mut weight.stored][random.index(2)] = formats[random.index(4)];
         }
         21 => {
-            let weight = &mut plan.weights[random.below(weights)];
+            let weight = &mut plan.weights[random.index(weights)];
             let blocks = WeightFile::Blocks { stride: random.number(4096) };
-            weight.file = [WeightFile::Plan, WeightFile::Source(random.below(2) as u32), blocks][random.below(3)];
+            weight.file = [WeightFile::Plan, WeightFile::Source(random.index(2) as u32), blocks][random.index(3)];
             plan.own_weight_bytes = random.number(weight.bytes);
         }
         22 => {
-            let weight = &mut plan.weights[random.below(weights)];
-            let dim = random.below(weight.shape.len());
+            let weight = &mut plan.weights[random.index(weights)];
+            let dim = random.index(weight.shape.len());
             weight.shape[dim] = random.number(16);
             weight.bytes = weight.bytes_in(weight.stored).unwrap_or(1);
         }
@@ -335,46 +326,46 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
             tasks(plan).into_iter().for_each(|task| task.variants.retain(|variant| variant.split.is_none()));
         }
         14 => {
-            let (i, j) = (random.below(plan.steps.len()), random.below(plan.steps.len()));
+            let (i, j) = (random.index(plan.steps.len()), random.index(plan.steps.len()));
             plan.steps.swap(i, j);
         }
         _ => {
             let mut all = tasks(plan);
             let count = all.len();
-            let task = &mut all[random.below(count)];
-            let arg = random.below(task.args.len());
-            let variant = random.below(task.variants.len());
-            match random.below(13) {
+            let task = &mut all[random.index(count)];
+            let arg = random.index(task.args.len());
+            let variant = random.index(task.variants.len());
+            match random.index(13) {
                 0 => task.columns = (random.number(task.columns.into()) as u32).min(1 << 12),
-                1 => task.rows = [RowAxis::Tokens, RowAxis::Outputs, RowAxis::Routed(BucketId(0))][random.below(3)],
+                1 => task.rows = [RowAxis::Tokens, RowAxis::Outputs, RowAxis::Routed(BucketId(0))][random.index(3)],
                 2 => task.args[arg].offset = random.number(task.args[arg].offset),
                 3 => task.args[arg].row_stride = random.number(task.args[arg].row_stride),
                 4 => task.args[arg].column_stride = random.number(task.args[arg].column_stride),
                 5 => task.args[arg].expert_stride = random.number(task.args[arg].expert_stride),
                 6 => {
                     let sources = [
-                        Source::Arena(BufferId(random.below(buffers + 1) as u32)),
-                        Source::Weight(random.below(weights + 1) as u32),
-                        Source::Rope(random.below(2) as u32),
-                        Source::State { state: random.below(2) as u32, field: random.below(3) as u32 },
+                        Source::Arena(BufferId(random.index(buffers + 1) as u32)),
+                        Source::Weight(random.index(weights + 1) as u32),
+                        Source::Rope(random.index(2) as u32),
+                        Source::State { state: random.index(2) as u32, field: random.index(3) as u32 },
                         Source::State { state: 0, field: 1 },
                         Source::Scratch,
                         Source::Input(Input::Tokens),
                         Source::Input(Input::Positions),
                         Source::Input(Input::PositionBlock),
                         Source::Input(Input::OutputRows),
-                        Source::Input(Input::RoutedToken(BucketId(random.below(2) as u32))),
+                        Source::Input(Input::RoutedToken(BucketId(random.index(2) as u32))),
                         Source::Input(Input::RoutedSlot(BucketId(0))),
                     ];
-                    task.args[arg].source = sources[random.below(sources.len())];
+                    task.args[arg].source = sources[random.index(sources.len())];
                 }
                 7 => drop(task.args.remove(arg)),
-                8 => task.variants[variant].kernel = KernelId(random.below(kernels + 1) as u32),
+                8 => task.variants[variant].kernel = KernelId(random.index(kernels + 1) as u32),
                 9 => task.variants[variant].row_chunk = random.number(5) as u32,
                 11 => {
-                    let combine = KernelId(random.below(kernels + 1) as u32);
-                    let alone = [None, Some(KernelId(random.below(kernels + 1) as u32))][random.below(2)];
-                    let up_to_rows = [1, 1, 2, u32::MAX][random.below(4)];
+                    let combine = KernelId(random.index(kernels + 1) as u32);
+                    let alone = [None, Some(KernelId(random.index(kernels + 1) as u32))][random.index(2)];
+                    let up_to_rows = [1, 1, 2, u32::MAX][random.index(4)];
                     let variant = &mut task.variants[variant];
                     (variant.split, variant.up_to_rows) =
                         (Some(Split { argument: arg as u32, division: Division::THREADS, combine, alone }), up_to_rows);
@@ -391,7 +382,7 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
                         DimRule::CacheBlocks,
                         DimRule::All(RowCount::Routed { top_k: random.number(2) as u32 }),
                     ];
-                    let rule = rules[random.below(rules.len())];
+                    let rule = rules[random.index(rules.len())];
                     task.variants[variant].dims.iter_mut().for_each(|dim| *dim = rule);
                 }
             }
@@ -410,12 +401,12 @@ fn plans_with_wrong_numbers_do_no_harm() {
         if packs { tiny::plan_of(&folders[1].0, Target::AVX512, Factors::Packed) } else { tiny::plan(&folders[1].0) },
     ];
     println!("plans that pack weights: {}", if packs { "run" } else { "NOT RUN: this CPU has no AVX-512" });
-    let mut random = Random::new(13);
+    let mut random = seeded(13);
     let (mut refused, mut stopped, mut ran) = (0, 0, 0);
     for round in 0..2000 {
         let folder = &folders[round % 2];
         let mut wrong = plans[round % 2].clone();
-        for _ in 0..=random.below(3) {
+        for _ in 0..=random.index(3) {
             mutate(&mut wrong, &mut random);
         }
         if Program::new(&wrong).is_err() {

@@ -5,11 +5,13 @@
 //! | [`becomes`] | text tests: files of what goes in and what becomes of it |
 //! | [`bits`] | tables of checksums, which say whether a change changed a result |
 //! | [`modules`] | which modules of a crate use which |
+//! | [`mod@nmse`] | how far numbers are from exact ones |
 //! | [`qemu`] | whether QEMU executes the test |
 //! | [`tools`] | which version of another tool a test takes |
 
 pub mod becomes;
 pub mod bits;
 pub mod modules;
+pub mod nmse;
 pub mod qemu;
 pub mod tools;

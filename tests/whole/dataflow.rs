@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::Path;
 
 use crate::support::made::{BASE, Made, MadeExperts};
-use crate::support::steps::{nmse, same_bits};
+use crate::support::steps::same_bits;
 use crate::support::{Golden, demo_model, shared};
 use ixc::dataflow::descriptor::{Descriptor, End, Port, Route, Slice, TensorSource};
 use ixc::dataflow::grid::{Edge, Grid, Io, Link, Operations, Pe, Routing};
@@ -15,6 +15,7 @@ use ixc::ir::plan::Plan;
 use ixc::model::Model;
 use ixc::place::{Options, place};
 use ixc::runtime::engine::{self, BackendKind, Engine};
+use ixc_testing::nmse::nmse;
 
 fn grid(width: u32, height: u32, sram_bytes: u64, routing: Routing) -> Grid {
     Grid {

@@ -3,7 +3,6 @@
 use std::path::{Path, PathBuf};
 
 use crate::support::made::{BASE, Made, MadeExperts};
-use crate::support::steps::nmse;
 use crate::support::{ixc, stderr, stdout};
 use ixc::compile::{Compiled, Options, compile};
 use ixc::frontend::arch::FileWeights;
@@ -17,6 +16,7 @@ use ixc::runtime::engine::{self, BackendKind, Engine};
 use ixc::runtime::stream::predict::{Choice, Settings, Strategy};
 use ixc::runtime::stream::store::{Config, stats::GroupStats};
 use ixc::targets::Target;
+use ixc_testing::nmse::nmse;
 
 const MAX_TOKENS: u32 = 40;
 /// As for other models of quantised weights (`made_models.rs`): activations are rounded, a few products behind each other.

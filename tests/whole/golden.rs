@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use crate::support::steps::nmse;
 use crate::support::{Golden, demo_model, ixc, kl_divergence, list, read_npy, scratch, shared, stdout};
 use ixc::targets::Target;
 use ixc_testing::bits;
+use ixc_testing::nmse::nmse;
 
 /// The models in `../shared/golden/expect` that are supported must be at least these many.
 const MODELS: usize = 12;
@@ -138,6 +138,7 @@ fn the_demo_model_is_as_good_as_llama_cpp() {
         let divergence = kl_divergence(model.last(&logits), &model.exact, vocabulary);
         // As in `error_over_all`.
         let exact = model.logits(&folder, &["--engine", "interpreter"]);
+        assert!(nmse(model.last(&exact), &model.exact) <= model.number("interpreter_nmse_max"));
         let all = kl_divergence(&logits, &exact, vocabulary);
         let limit = 1.25 * rival(&model, "kld");
         println!(

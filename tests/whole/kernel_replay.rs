@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use crate::support::{ixc, scratch, stderr, stdout};
-use ixc::kernels::catalogue::inputs::Random;
+use ixc::ir::random::Random;
 use ixc::targets::Target;
 use serde_json::{Value as Json, json};
 
@@ -259,7 +259,7 @@ fn tampered_code_ends_in_a_fault() {
         assert_eq!(output.status.code(), Some(1), "{bytes:02x?}: {}", stderr(&output));
     }
     // Any bytes flipped: the result is right by chance, or other, or the emulator stops; nothing else.
-    let mut random = Random(11);
+    let mut random = Random::new(11);
     let mut stopped = 0;
     for _ in 0..60 {
         let mut code = code.clone();

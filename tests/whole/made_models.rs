@@ -12,6 +12,7 @@ use ixc::runtime::engine::{self, BackendKind, Engine};
 use ixc::runtime::stream::predict::{Choice, Settings, Strategy};
 use ixc::runtime::stream::store::Config;
 use ixc::targets::Target;
+use ixc_testing::nmse::nmse_above;
 
 /// More than two attention blocks of 32 positions and more than one step.
 const TOKENS: usize = 75;
@@ -117,12 +118,10 @@ fn load_for(name: &str, model: &Model, options: &Options, threads: usize, budget
     Engine::load(plan, Path::new(""), &options).unwrap_or_else(|error| panic!("{name}: {}: {error}", target.name()))
 }
 
-/// Sum of squared differences over sum of squares of `exact`. Rows of the output matrix have length 1, so logits deviate by 1;
+/// Rows of the output matrix have length 1, so logits deviate by 1;
 /// where those of a small vocabulary happen to be near 0, it is 1 that differences are held against.
 fn nmse(found: &[f32], exact: &[f32]) -> f64 {
-    assert_eq!(found.len(), exact.len());
-    let error: f64 = found.iter().zip(exact).map(|(&a, &b)| (f64::from(a) - f64::from(b)).powi(2)).sum();
-    error / exact.iter().map(|&b| f64::from(b).powi(2)).sum::<f64>().max(exact.len() as f64)
+    nmse_above(found, exact, exact.len() as f64)
 }
 
 fn check_all(models: &[(&str, Made)]) {

@@ -4,7 +4,7 @@
 
 use std::path::Path;
 
-use crate::support::steps::{feed, nmse, run, same_bits};
+use crate::support::steps::{feed, run, same_bits};
 use ixc::compile::{Options, compile};
 use ixc::frontend::arch;
 use ixc::frontend::gguf::Gguf;
@@ -12,13 +12,15 @@ use ixc::frontend::gguf::write::GgufWriter;
 use ixc::frontend::tokenizer::TokenizerSpec;
 use ixc::ir::graph::attrs::RopeScaling;
 use ixc::ir::graph::parse::parse;
-use ixc::ir::graph::random::{Rng, weight_bytes};
+use ixc::ir::graph::random::weight_bytes;
 use ixc::ir::graph::{Module, Place};
+use ixc::ir::random::Random;
 use ixc::model::Model;
 use ixc::runtime::engine::{self, BackendKind, Engine};
 use ixc::runtime::states::SNAPSHOTS;
 use ixc::runtime::stream::store::Config;
 use ixc::targets::Target;
+use ixc_testing::nmse::nmse;
 
 const VOCABULARY: u64 = 96;
 const CONTEXT: u64 = 128;
@@ -181,11 +183,11 @@ fn in_floats(module: Module) -> Module {
 
 /// The model of a graph, with random weights in a file.
 fn model(name: &str, mut module: Module) -> Model {
-    let mut rng = Rng::new(17);
+    let mut rng = Random::new(17);
     let mut writer = GgufWriter::new().key("general.architecture", "made");
     for weight in &module.weights {
         let elements = weight.shape.iter().product::<u64>() as usize;
-        let vector = |middle: f32, rng: &mut Rng| -> Vec<u8> {
+        let vector = |middle: f32, rng: &mut Random| -> Vec<u8> {
             (0..elements).flat_map(|_| (middle + rng.signed() / 4.0).to_le_bytes()).collect()
         };
         let bytes = match weight.name.as_str() {

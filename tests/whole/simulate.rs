@@ -13,6 +13,7 @@ use ixc::dataflow::grid::{Edge, Grid, Routing};
 use ixc::dataflow::grids;
 use ixc::dataflow::simulate::Simulator;
 use ixc::ir::format::Format::{F16, F32, Q4_0, Q4K, Q6K, Q8_0};
+use ixc::ir::random::Random;
 use ixc::model::Model;
 use ixc::place::{Options, place};
 use ixc::runtime::engine::{self, BackendKind, Engine};
@@ -128,23 +129,6 @@ fn wrong_arguments_say_what_would_be_right() {
     }
 }
 
-/// splitmix64
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: u64) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % n
-    }
-
-    fn of<T: Copy>(&mut self, all: &[T]) -> T {
-        all[self.below(all.len() as u64) as usize]
-    }
-}
-
 type Formats = &'static [(&'static str, ixc::ir::format::Format)];
 
 const FORMATS: &[Formats] = &[
@@ -157,16 +141,16 @@ const FORMATS: &[Formats] = &[
 
 /// A small model, made, of random sizes.
 fn random_model(random: &mut Random, number: u64) -> Model {
-    let heads = random.of(&[4, 8]);
-    let experts = random.of(&[
+    let heads = random.pick(&[4, 8]);
+    let experts = random.pick(&[
         None,
         Some(MadeExperts { count: 5, used: 2, inner: 256 }),
         Some(MadeExperts { count: 4, used: 1, inner: 512 }),
     ]);
-    let formats = random.of(FORMATS);
+    let formats = random.pick(FORMATS);
     // Some rows are normed in pieces, and some of those have a shorter last one.
     let in_blocks = formats.iter().any(|(_, format)| matches!(format, Q4K | Q6K));
-    let width = random.of(if in_blocks { &[256, 512, 768] } else { &[256, 512, 544] });
+    let width = random.pick(if in_blocks { &[256, 512, 768] } else { &[256, 512, 544] });
     let made = Made {
         seed: 0xda7a + number,
         context: 200,
@@ -174,8 +158,8 @@ fn random_model(random: &mut Random, number: u64) -> Model {
         layers: 1 + random.below(2),
         width,
         heads,
-        kv_heads: random.of(&[1, 2, 4]),
-        key_length: random.of(&[32, 64]),
+        kv_heads: random.pick(&[1, 2, 4]),
+        key_length: random.pick(&[32, 64]),
         inner: 256 * (1 + random.below(2)),
         experts,
         vocabulary: 96 + 16 * random.below(4),
@@ -190,20 +174,20 @@ fn random_model(random: &mut Random, number: u64) -> Model {
 fn random_grid(random: &mut Random) -> Grid {
     let mut grid = grids::find("tiny").unwrap();
     let (side, sram) =
-        random.of(&[(1, 64 << 20), (3, 2 << 20), (6, 256 << 10), (12, 96 << 10), (40, 64 << 10), (2, 400 << 10)]);
+        random.pick(&[(1, 64 << 20), (3, 2 << 20), (6, 256 << 10), (12, 96 << 10), (40, 64 << 10), (2, 400 << 10)]);
     (grid.width, grid.height) = (side + random.below(3) as u32, side + random.below(3) as u32);
     grid.name = format!("{} x {}", grid.width, grid.height);
     grid.pe.sram_bytes = sram;
-    grid.link.bytes = random.of(&[1, 4, 32]);
+    grid.link.bytes = random.pick(&[1, 4, 32]);
     grid.link.hop_cycles = random.below(4) as u32;
-    grid.link.routing = random.of(&[Routing::Packets, Routing::Colours(32)]);
-    grid.io.edges = vec![random.of(&[Edge::West, Edge::East, Edge::North, Edge::South])];
+    grid.link.routing = random.pick(&[Routing::Packets, Routing::Colours(32)]);
+    grid.io.edges = vec![random.pick(&[Edge::West, Edge::East, Edge::North, Edge::South])];
     grid
 }
 
 #[test]
 fn random_models_on_random_grids_have_the_bits_of_the_engine() {
-    let mut random = Random(0x5eed);
+    let mut random = Random::new(0x5eed);
     let (mut norms, mut alone) = (HashSet::new(), HashSet::new());
     for number in 0..10 {
         let model = random_model(&mut random, number);

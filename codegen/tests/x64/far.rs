@@ -5,7 +5,8 @@ use ixc_codegen::module::{CodegenError, Module};
 use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Op, Type, interpret};
 use ixc_targets::Target;
 
-use super::native::{Engine, Random, targets};
+use super::native::{Engine, targets};
+use ixc_ir::random::Random;
 
 const MOST: i64 = Affine::MAX_COEFFICIENT;
 /// On both sides of what 32 bits hold, with a sign and without, and at the limit.
@@ -73,7 +74,7 @@ fn strides_and_constants_up_to_the_limit_are_computed_exactly() {
     for target in targets {
         let engine = Engine::new(&kernels, target);
         for (number, kernel) in kernels.iter().enumerate() {
-            let mut random = Random(number as u64);
+            let mut random = Random::new(number as u64);
             let sizes = [4, 64 * ITEMS as usize, 256 * ITEMS as usize, 8];
             let mut buffers: Vec<Vec<u8>> = sizes.iter().map(|&size| random.bytes(size)).collect();
             buffers[0].fill(0);
@@ -110,7 +111,7 @@ fn rows_more_than_31_bits_apart_are_read_where_they_are() {
     let kernel = b.finish();
     // Pages that nothing touches take no memory.
     let mut x = vec![0u8; stride as usize + 64];
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     for row in [0, stride as usize] {
         x[row..row + 64].copy_from_slice(&random.bytes(64));
     }

@@ -10,7 +10,8 @@ use ixc_kernels::{
 };
 use ixc_targets::Target;
 
-use super::native::{Engine, Guard, Random, targets};
+use super::native::{Engine, Guard, targets};
+use ixc_ir::random::Random;
 
 const SEED: u64 = 0x9e17;
 
@@ -85,7 +86,7 @@ fn buffers(kernel: &Kernel, dims: &[i64], random: &mut Random) -> Vec<Vec<u8>> {
             match &buffer.kind {
                 BufferKind::Index { below } => {
                     let below = below.evaluate(value).unwrap() as u64;
-                    (0..size / 4).flat_map(|_| ((random.next() % below) as u32).to_le_bytes()).collect()
+                    (0..size / 4).flat_map(|_| ((random.bits() % below) as u32).to_le_bytes()).collect()
                 }
                 // Finite floats of magnitude below two, of either sign, whatever the width.
                 _ => random.bytes(size).iter().map(|b| b & 0xbf).collect(),
@@ -103,7 +104,7 @@ fn generated_kernels_compute_what_portable_computes() {
 
 fn compare(target: Target) {
     println!("{}, seed {SEED:#x}", target.name());
-    let mut random = Random(SEED);
+    let mut random = Random::new(SEED);
     let kernels: Vec<Kernel> =
         specs().iter().map(|spec| generate(spec, target).unwrap_or_else(|e| panic!("{e}"))).collect();
     let (portable, native) = (Engine::new(&kernels, Target::PORTABLE), Engine::new(&kernels, target));

@@ -8,22 +8,6 @@ use ixc_ir::kernel::{BufferKind, Kernel, Op};
 use ixc_targets::Target;
 use ixc_testing::qemu;
 
-/// Bytes from a fixed seed (splitmix64), so that failures repeat.
-pub struct Random(pub u64);
-
-impl Random {
-    pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub fn bytes(&mut self, count: usize) -> Vec<u8> {
-        (0..count).map(|_| self.next() as u8).collect()
-    }
-}
-
 /// What QEMU (7.2) reads behind the operand of a scalar fused multiply-add in memory. Observed: `vfmadd231ss` of the last four bytes in front
 /// of a page that may not be touched is a fault of the page, since 16 bytes are read; processors read four.
 const READ_BEYOND_BY_QEMU: usize = 12;

@@ -5,7 +5,8 @@ use ixc_ir::kernel::op::{ImmKind, Memory, OPS, OpRow};
 use ixc_ir::kernel::{Elem, Imm, Kernel, KernelBuilder, Op, Type, interpret};
 use ixc_targets::Target;
 
-use super::native::{Engine, Random, has_lowering, targets};
+use super::native::{Engine, has_lowering, targets};
+use ixc_ir::random::Random;
 
 const SEED: u64 = 0x1c5e_ed02;
 /// Vectors per kernel and run.
@@ -182,7 +183,7 @@ fn same(case: &Case, a: &[u8], b: &[u8]) -> bool {
 
 fn compare(target: Target) {
     println!("seed {SEED:#x}");
-    let mut random = Random(SEED);
+    let mut random = Random::new(SEED);
     for row in OPS.iter().filter(|row| has_lowering(row.op)) {
         let cases: Vec<(Case, bool)> =
             cases(row, target.row().vector_bytes).into_iter().flat_map(|c| [(c.clone(), false), (c, true)]).collect();

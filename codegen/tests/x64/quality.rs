@@ -5,7 +5,8 @@ use ixc_codegen::x64::{self, Compiled, listing};
 use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type, ValueId, interpret};
 use ixc_targets::Target;
 
-use super::native::{Engine, Guard, Random, targets};
+use super::native::{Engine, Guard, targets};
+use ixc_ir::random::Random;
 
 fn compile(kernel: &Kernel) -> Compiled {
     compile_for(kernel, Target::AVX2)
@@ -152,7 +153,7 @@ fn crowded(lanes: u16) -> Kernel {
 pub fn agree(kernels: &[Kernel], target: Target) {
     let native = Engine::new(kernels, target);
     println!("{}, seed 7", target.name());
-    let mut random = Random(7);
+    let mut random = Random::new(7);
     for (i, kernel) in kernels.iter().enumerate() {
         for n in [0, 1, 2, 7, 64].map(|n| n.clamp(kernel.dims[0].lo, kernel.dims[0].hi)) {
             let buffers: Vec<Vec<u8>> = kernel

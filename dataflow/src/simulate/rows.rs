@@ -4,6 +4,7 @@ use crate::descriptor::Axis;
 
 use super::pass::Pass;
 use crate::layout::{Kind, Unit};
+use ixc_ir::random::Random;
 
 /// No such thing.
 pub(super) const NONE: u32 = u32::MAX;
@@ -69,20 +70,12 @@ impl Routed {
 
 /// So many different numbers below `experts`, drawn with a seed.
 pub(super) fn draw(seed: u64, experts: u32, top_k: u32) -> Vec<u32> {
-    let mut state = seed;
-    let mut next = move || {
-        // splitmix64
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    };
+    let mut random = Random::new(seed);
     let mut ids: Vec<u32> = Vec::with_capacity(top_k as usize);
     let mut drawn = std::collections::HashSet::with_capacity(top_k as usize);
     // Floyd's: as many draws as numbers.
     for top in experts - top_k..experts {
-        let id = (next() % (u64::from(top) + 1)) as u32;
+        let id = random.below(u64::from(top) + 1) as u32;
         let id = if drawn.insert(id) { id } else { top };
         drawn.insert(id);
         ids.push(id);

@@ -4,7 +4,7 @@ use iced_x86::{Code, Encoder, Instruction, MemoryOperand, Register};
 use ixc_emulator::amx::{self, TileFault, TileOp, TileProduct, TileShape, Tiles};
 use ixc_emulator::memory::{Memory, Slice};
 use ixc_emulator::{FaultKind, Program};
-use ixc_kernels::catalogue::inputs::Random;
+use ixc_ir::random::Random;
 use ixc_targets::{Feature, Features};
 
 use crate::exact::{add32, fma32};
@@ -185,7 +185,7 @@ fn load_rows(tiles: &mut Tiles, model: &mut Model, tile: usize, bytes: &[u8]) {
 
 #[test]
 fn products_of_every_shape_are_those_of_the_manual() {
-    let mut random = Random(0x0061_6d78);
+    let mut random = Random::new(0x0061_6d78);
     for rows in 1..=16 {
         for inner in 1..=16 {
             // All widths come up, not with all rows and inner sizes.
@@ -249,7 +249,7 @@ fn every_pair_of_bytes_multiplies_as_its_signedness_says() {
 
 #[test]
 fn loads_and_stores_follow_base_and_stride() {
-    let mut random = Random(0x7374_7269);
+    let mut random = Random::new(0x7374_7269);
     let memory_size = 4096;
     for rows in [1, 2, 7, 15, 16] {
         for colsb in [4, 8, 32, 60, 64] {
@@ -514,7 +514,7 @@ fn encoded_tile_instructions_are_those_of_the_manual() {
         Code::VEX_Tdpbf16ps_tmm_tmm_tmm,
         Code::VEX_Tdpfp16ps_tmm_tmm_tmm,
     ];
-    let mut random = Random(0x656e_6362);
+    let mut random = Random::new(0x656e_6362);
     for (product, code) in PRODUCTS.into_iter().zip(codes) {
         for scale in [1u32, 2, 4, 8] {
             let stride = 128 / i64::from(scale) * if scale == 2 { -1 } else { 1 };

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use iced_x86::CpuidFeature;
 use ixc_emulator::{Program, Slice};
-use ixc_kernels::catalogue::inputs::Random;
+use ixc_ir::random::Random;
 use ixc_targets::{Feature, Features};
 
 use crate::function::{self, Function, PAGE, Page};
@@ -34,7 +34,7 @@ pub fn emulate(function: &Function, input: &Page) -> Option<Page> {
 /// Every form of every code that the emulator knows, if its features are wanted.
 fn each(wanted: impl Fn(CpuidFeature) -> bool, mut check: impl FnMut(Function, Page, Page)) {
     for code in function::codes().filter(|code| code.cpuid_features().iter().all(|f| wanted(*f))) {
-        let mut random = Random(code as u64);
+        let mut random = Random::new(code as u64);
         for _ in 0..TRIES {
             let Some(function) = function::function(code, &mut random) else { continue };
             let input = function::input(&mut random);

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use iced_x86::{CpuidFeature, Instruction, Mnemonic, OpKind, Register, RoundingControl};
 use ixc_emulator::soft::Rounding;
-use ixc_kernels::catalogue::inputs::Random;
+use ixc_ir::random::Random;
 
 use crate::bochs::emulate;
 use crate::function::{self, FLAGS, Function, GENERAL, MASKS, MEMORY, Page, VECTORS};
@@ -337,7 +337,7 @@ fn check(function: &Function, input: &Page, output: &Page) -> Result<(), String>
 
 /// Checks every form of a feature's instructions; returns how many there were, and the names of those not emulated.
 fn check_all(feature: CpuidFeature) -> (usize, Vec<String>) {
-    let mut random = Random(0x656e_636f_6465);
+    let mut random = Random::new(0x656e_636f_6465);
     let (mut cases, mut checked, mut unknown) = (0, BTreeSet::new(), BTreeSet::new());
     for code in function::codes().filter(|code| code.cpuid_features().contains(&feature)) {
         for _ in 0..TRIES {

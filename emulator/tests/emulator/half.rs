@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 
 use ixc_emulator::half_ops;
 use ixc_emulator::soft::Rounding;
-use ixc_kernels::catalogue::inputs::Random;
+use ixc_ir::random::Random;
 
 use crate::exact::{ROUNDINGS, half_units, round_to_half};
 use crate::manual::{SPECIAL_HALVES, SPECIAL_SINGLES, half, single};
@@ -252,7 +252,7 @@ fn half_arithmetic_is_that_of_the_manual() {
                 SPECIAL_HALVES.into_iter().for_each(|c| check_half(a, b, c, rounding));
             }
         }
-        let mut random = Random(0x6670_3136);
+        let mut random = Random::new(0x6670_3136);
         for a in 0..=0xffffu16 {
             check_half(a, half(&mut random), half(&mut random), rounding);
         }
@@ -289,7 +289,7 @@ fn half_rounds_floats_as_the_manual_does() {
         let single = (x as f32).to_bits();
         assert_eq!(half_ops::from_f32(single, rounding), reference_from_f32(single, rounding), "{x:e} {rounding:?}");
     };
-    let mut random = Random(0x6376_7470_6832);
+    let mut random = Random::new(0x6376_7470_6832);
     for rounding in ROUNDINGS {
         for bits in 0..=0x7bffu16 {
             // Every number, every midpoint, and both with a little more and less.
@@ -327,7 +327,7 @@ fn half_rounds_floats_as_the_manual_does() {
 
 #[test]
 fn half_and_integers_convert_as_the_manual_says() {
-    let mut random = Random(0x0069_6e74_3136);
+    let mut random = Random::new(0x0069_6e74_3136);
     for rounding in ROUNDINGS {
         for x in 0..=0xffffu16 {
             let context = || format!("{x:04x} {rounding:?}");

@@ -17,8 +17,9 @@ use ixc_targets::cpu;
 use ixc_targets::{Feature, Features};
 use ixc_testing::qemu;
 
-use super::state::Random;
+use super::state::Trouble;
 use super::thunk::{Block, Thunks, Width};
+use ixc_ir::random::Random;
 
 /// Random operands for each form of an instruction.
 const ROUNDS: usize = 6;
@@ -113,7 +114,7 @@ fn make(code: Code, form: Form, random: &mut Random) -> Option<Instruction> {
     let mut vector = |random: &mut Random| {
         let start = random.pick(&[0, vectors - 4]);
         loop {
-            let n = start + random.below(4) as u32;
+            let n = start + random.index(4) as u32;
             if !(distinct && taken.contains(&n)) {
                 taken.push(n);
                 return n;
@@ -140,7 +141,7 @@ fn make(code: Code, form: Form, random: &mut Random) -> Option<Instruction> {
             K::xmm_or_mem if !form.memory => register(Register::XMM0, vector(random)),
             K::ymm_or_mem if !form.memory => register(Register::YMM0, vector(random)),
             K::zmm_or_mem if !form.memory => register(Register::ZMM0, vector(random)),
-            K::k_or_mem if !form.memory => register(Register::K0, random.below(8) as u32),
+            K::k_or_mem if !form.memory => register(Register::K0, random.index(8) as u32),
             K::r8_or_mem
             | K::r16_or_mem
             | K::r32_or_mem
@@ -179,7 +180,7 @@ fn make(code: Code, form: Form, random: &mut Random) -> Option<Instruction> {
             K::r16_reg | K::r16_rm | K::r16_opcode => register(Register::AX, general),
             K::r32_reg | K::r32_rm | K::r32_opcode | K::r32_vvvv => register(Register::EAX, general),
             K::r64_reg | K::r64_rm | K::r64_opcode | K::r64_vvvv => register(Register::RAX, general),
-            K::k_reg | K::k_rm | K::k_vvvv => register(Register::K0, random.below(8) as u32),
+            K::k_reg | K::k_rm | K::k_vvvv => register(Register::K0, random.index(8) as u32),
             K::xmm_reg | K::xmm_rm | K::xmm_vvvv | K::xmm_is4 => register(Register::XMM0, vector(random)),
             K::ymm_reg | K::ymm_rm | K::ymm_vvvv | K::ymm_is4 => register(Register::YMM0, vector(random)),
             K::zmm_reg | K::zmm_rm | K::zmm_vvvv => register(Register::ZMM0, vector(random)),
@@ -190,12 +191,12 @@ fn make(code: Code, form: Form, random: &mut Random) -> Option<Instruction> {
             K::rax => register(Register::RAX, 0),
             K::imm8 | K::imm8_const_1 => {
                 i.set_op_kind(n, OpKind::Immediate8);
-                let x = if random.chance(2) { random.next() as u8 } else { random.below(20) as u8 };
+                let x = if random.once_in(2) { random.bits() as u8 } else { random.index(20) as u8 };
                 i.set_immediate8(if *kind == K::imm8 { x } else { 1 });
                 true
             }
             K::imm8sex16 | K::imm8sex32 | K::imm8sex64 => {
-                let x = random.next() as i8;
+                let x = random.bits() as i8;
                 match kind {
                     K::imm8sex16 => {
                         i.set_op_kind(n, OpKind::Immediate8to16);
@@ -239,7 +240,7 @@ fn make(code: Code, form: Form, random: &mut Random) -> Option<Instruction> {
         }
     }
     if form.masked {
-        i.set_op_mask(Register::K1 + random.below(7) as u32);
+        i.set_op_mask(Register::K1 + random.index(7) as u32);
         i.set_zeroing_masking(form.zeroing);
     }
     i.set_rounding_control(form.rounding);
@@ -436,20 +437,20 @@ impl Machine {
         block.gpr = [(); 16].map(|()| random.integer());
         block.vector = [(); 32].map(|()| random.vector());
         block.mask = [(); 8].map(|()| random.mask());
-        block.flags = FLAGS.iter().map(|(_, bit)| if random.chance(2) { *bit } else { 0 }).sum();
+        block.flags = FLAGS.iter().map(|(_, bit)| if random.once_in(2) { *bit } else { 0 }).sum();
         if i.memory_index().is_vector_register() {
             // Indexes that stay inside memory, of either sign.
             let wide = format!("{:?}", i.code().op_code().op_kinds()).contains("vsib64");
             let v = &mut block.vector[i.memory_index().number()];
             for part in v.chunks_exact_mut(if wide { 8 } else { 4 }) {
-                let index = random.below(100) as i64 - 50;
+                let index = random.index(100) as i64 - 50;
                 part.copy_from_slice(&index.to_le_bytes()[..part.len()]);
             }
         }
         if matches!(i.mnemonic(), Mnemonic::Div | Mnemonic::Idiv) {
             // So that most quotients fit.
-            block.gpr[2] = random.below(3) as u64;
-            block.gpr[0] >>= random.below(40);
+            block.gpr[2] = random.index(3) as u64;
+            block.gpr[0] >>= random.index(40);
         }
         block
     }
@@ -532,7 +533,7 @@ fn instructions_do_what_this_cpu_does() {
     let only = std::env::var("IXC_MNEMONIC").ok();
     let everything = Features::of(Feature::ALL);
     let qemu = qemu::executes_this();
-    let mut machine = Machine { memory: Guarded::new(), random: Random(0x1ce), width, qemu };
+    let mut machine = Machine { memory: Guarded::new(), random: Random::new(0x1ce), width, qemu };
     let (mut codes, mut runs, mut beyond) = (0, 0, 0);
     let mut elsewhere: BTreeMap<String, usize> = BTreeMap::new();
     let mut wrong: Vec<String> = Vec::new();
@@ -568,7 +569,7 @@ fn instructions_do_what_this_cpu_does() {
             if i.has_op_mask() && bytes > 0 && (0..i.op_count()).any(|n| i.op_kind(n) == OpKind::Memory) {
                 // The operand ends behind the memory, so that only a mask keeps the instruction from faulting.
                 let end = POINTED.wrapping_add_signed(i.memory_displacement64().cast_signed() as isize);
-                lens.extend((0..CUTS).map(|_| end + machine.random.below(bytes)));
+                lens.extend((0..CUTS).map(|_| end + machine.random.index(bytes)));
             }
             for len in lens {
                 match machine.compare(made, number, &mut thunks, len) {

@@ -10,7 +10,7 @@
 use iced_x86::{Code, Encoder, Instruction, MemoryOperand, Register};
 use ixc_emulator::amx::TileProduct;
 use ixc_emulator::{FaultKind, Program, Slice};
-use ixc_kernels::catalogue::inputs::Random;
+use ixc_ir::random::Random;
 use ixc_targets::cpu;
 use ixc_targets::{Feature, Features};
 
@@ -237,7 +237,7 @@ fn tile_products_are_those_of_this_cpu() {
             TileProduct::F16 => "tdpfp16ps",
         };
         let mut comparison = Comparison::new(what, &[code.1]);
-        let mut random = Random(0x7469_6c65);
+        let mut random = Random::new(0x7469_6c65);
         for (rows, inner) in (1..=16).flat_map(|rows| (1..=16).map(move |inner| (rows, inner))) {
             let columns = 1 + (5 * rows + 3 * inner) % 16;
             let tiles = [(rows + inner) % 8, (rows + inner + 3) % 8, (rows + inner + 5) % 8];
@@ -285,7 +285,7 @@ fn pairs_of_bytes_multiply_as_on_this_cpu() {
 #[test]
 fn tile_loads_and_stores_are_those_of_this_cpu() {
     let mut comparison = Comparison::new("tile loads and stores", &[]);
-    let mut random = Random(0x6c6f_6164);
+    let mut random = Random::new(0x6c6f_6164);
     let bytes: Vec<u8> = (0..2 * 4096).map(|_| random.bits() as u8).collect();
     let read = [bytes, vec![], vec![]];
     for (rows, colsb) in [(1, 4), (2, 64), (7, 8), (15, 60), (16, 32), (16, 64)] {
@@ -325,7 +325,7 @@ fn tile_loads_and_stores_are_those_of_this_cpu() {
 #[test]
 fn tile_configurations_are_those_of_this_cpu() {
     let mut comparison = Comparison::new("tile configurations", &[]);
-    let mut random = Random(0x636f_6e66);
+    let mut random = Random::new(0x636f_6e66);
     let empty = || [vec![], vec![], vec![]];
     for n in 0..200 {
         let shapes = [(); 8].map(|()| match random.bits() & 3 {

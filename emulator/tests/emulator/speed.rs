@@ -8,7 +8,7 @@ use ixc_ir::kernel::{Atom, BufferKind, Kernel, interpret};
 use ixc_targets::Target;
 
 use super::compiled::{call, decoded};
-use super::state::Random;
+use ixc_ir::random::Random;
 
 fn linear(format: Format, strategy: MatmulStrategy) -> KernelSpec {
     let x = format.activation();
@@ -17,7 +17,7 @@ fn linear(format: Format, strategy: MatmulStrategy) -> KernelSpec {
 
 /// Ordinary numbers, whatever a buffer is: of bytes like these are halves and floats between 0.03 and 1.
 fn buffers(kernel: &Kernel, dims: &[i64]) -> Vec<Vec<u8>> {
-    let mut random = Random(5);
+    let mut random = Random::new(5);
     let sizes = kernel.buffers.iter().map(|b| {
         let size = b.size.evaluate(|atom| match atom {
             Atom::Dim(d) => dims[d.index()],
@@ -29,7 +29,7 @@ fn buffers(kernel: &Kernel, dims: &[i64]) -> Vec<Vec<u8>> {
         .map(|(b, size)| match b.kind {
             BufferKind::Index { .. } => vec![0; size],
             _ if b.name == "position" => 40_i32.to_le_bytes().to_vec(),
-            _ => (0..size).map(|_| 0x38 + random.below(4) as u8).collect(),
+            _ => (0..size).map(|_| 0x38 + random.index(4) as u8).collect(),
         })
         .collect()
 }

@@ -33,6 +33,7 @@ use super::op::{OPS, OpKind};
 use super::types::TypeError;
 use super::{Dim, Element, Module, State, ValueId, WeightId};
 use crate::format::{Codec, FORMATS, Float, Format};
+use crate::random::Random;
 
 /// `T` of [`arguments`].
 pub const TOKENS: usize = 3;
@@ -40,46 +41,6 @@ pub const TOKENS: usize = 3;
 pub const ROWS: usize = 2;
 /// Every embedding table and expert tensor has at least so many rows and experts; ids in [`arguments`] stay below.
 const IDS: u64 = 4;
-
-/// SplitMix64: small, seeded, the same on every machine.
-#[derive(Clone, Debug)]
-pub struct Rng(u64);
-
-impl Rng {
-    /// From a seed.
-    pub fn new(seed: u64) -> Rng {
-        Rng(seed)
-    }
-
-    /// 64 random bits.
-    pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// A number in `0..n`; `n` must not be 0.
-    pub fn below(&mut self, n: u64) -> u64 {
-        self.bits() % n
-    }
-
-    /// True once in `n`.
-    pub fn once_in(&mut self, n: u64) -> bool {
-        self.below(n) == 0
-    }
-
-    /// A number in `-1.0..1.0`.
-    pub fn signed(&mut self) -> f32 {
-        (self.bits() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-    }
-
-    /// One of these; there must be one.
-    pub fn pick<T: Copy>(&mut self, items: &[T]) -> T {
-        items[self.below(items.len() as u64) as usize]
-    }
-}
 
 /// Which formats weights have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,7 +76,7 @@ pub fn random_module(seed: u64, formats: Formats) -> RandomModule {
 /// `@step` of a small transformer: one or two layers, dense or with experts, with and without biases, norms of heads, a tied
 /// output and every kind of RoPE.
 pub fn random_model(seed: u64, formats: Formats) -> RandomModule {
-    let mut rng = Rng::new(seed);
+    let mut rng = Random::new(seed);
     // Two heads' worth of keys of 128 is the least that K-quant rows allow.
     let (width, head) = if formats == Formats::F32 { (32, 8) } else { (256, 64) };
     let layers = 1 + rng.below(2);
@@ -205,7 +166,7 @@ pub fn random_model(seed: u64, formats: Formats) -> RandomModule {
 
 /// Arguments for a function of a module from here: `T` is [`TOKENS`], `L` is [`ROWS`], positions are `0..T`.
 pub fn arguments(module: &Module, function: &str, seed: u64) -> Vec<Value> {
-    let mut rng = Rng::new(seed ^ 0xa5);
+    let mut rng = Random::new(seed ^ 0xa5);
     let Some(function) = module.functions.iter().find(|f| f.name == function) else { return Vec::new() };
     let argument = |&param: &ValueId| {
         let data = &function.values[param.index()];
@@ -237,7 +198,7 @@ pub fn arguments(module: &Module, function: &str, seed: u64) -> Vec<Value> {
 }
 
 /// Bytes of `elements` (whole blocks) in a format: every quant random, scales such that values lie within about ±0.2.
-pub fn weight_bytes(rng: &mut Rng, format: Format, elements: usize) -> Vec<u8> {
+pub fn weight_bytes(rng: &mut Random, format: Format, elements: usize) -> Vec<u8> {
     let mut bytes = vec![0u8; elements / format.block_len() * format.block_bytes()];
     for block in bytes.chunks_exact_mut(format.block_bytes()) {
         block.iter_mut().for_each(|byte| *byte = rng.bits() as u8);
@@ -274,7 +235,7 @@ fn ok<T>(result: Result<T, TypeError>) -> T {
 }
 
 fn with_weights(module: Module, seed: u64) -> RandomModule {
-    let mut rng = Rng::new(seed ^ 0x5a);
+    let mut rng = Random::new(seed ^ 0x5a);
     let module = canonical(&module);
     let weights = module.weights.iter().map(|weight| {
         let elements = weight.shape.iter().product::<u64>() as usize;
@@ -288,7 +249,7 @@ fn with_weights(module: Module, seed: u64) -> RandomModule {
     RandomModule { weights: weights.collect(), module }
 }
 
-fn random_rope(rng: &mut Rng, size: u64) -> RopeAttrs {
+fn random_rope(rng: &mut Random, size: u64) -> RopeAttrs {
     RopeAttrs {
         base: rng.pick(&[100.0, 10_000.0, 1e6]),
         dims: if size > 2 && rng.once_in(3) { size / 4 * 2 } else { size / 2 * 2 },
@@ -302,7 +263,7 @@ fn random_rope(rng: &mut Rng, size: u64) -> RopeAttrs {
     }
 }
 
-fn random_route(rng: &mut Rng, top_k: u64) -> RouteAttrs {
+fn random_route(rng: &mut Random, top_k: u64) -> RouteAttrs {
     RouteAttrs {
         top_k,
         score: rng.pick(&[RouteScore::Softmax, RouteScore::Sigmoid]),
@@ -313,7 +274,7 @@ fn random_route(rng: &mut Rng, top_k: u64) -> RouteAttrs {
 
 struct Model {
     b: GraphBuilder,
-    rng: Rng,
+    rng: Random,
     formats: Formats,
 }
 

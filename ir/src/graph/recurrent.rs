@@ -15,10 +15,10 @@ pub(super) mod delta_net;
 pub(super) mod short_conv;
 
 use super::op::{Attr, OperandKind, Recurrent};
-use super::random::Rng;
 use super::types::TypeError;
 use super::types::rule::Rule;
 use super::{Dim, Op, OpKind, Operand, Type};
+use crate::random::Random;
 use crate::state::StateKind;
 
 /// What an op's file says of it.
@@ -29,7 +29,7 @@ pub struct Definition {
     /// put.
     pub(super) step: fn(&Token<'_>, &mut [f32], &mut [f32]),
     /// Operands and attributes that go together.
-    pub(super) example: fn(&mut Rng) -> Example,
+    pub(super) example: fn(&mut Random) -> Example,
 }
 
 /// Shapes of a recurrent op.

@@ -325,9 +325,10 @@ mod tests {
     use super::*;
     use crate::format::Format;
     use crate::graph::parse::parse;
-    use crate::graph::random::{Formats, Rng, mutated, random_module};
+    use crate::graph::random::{Formats, mutated, random_module};
     use crate::graph::verify::verify;
     use crate::graph::view;
+    use crate::random::Random;
 
     const TEXT: &str = "weight @w : f32[4]
 func @f(%x: f32[T, 4], %h: f32[T, 2, 2]) -> (f32[T, 4]) {
@@ -438,7 +439,7 @@ func @f(%x: f32[T, 4], %h: f32[T, 2, 2]) -> (f32[T, 4]) {
     fn a_damaged_function_is_an_error_and_a_sound_one_verifies() {
         let (mut refused, mut kept) = (0, 0);
         for seed in 0..200 {
-            let module = mutated(&random_module(seed % 20, Formats::All).module, &mut Rng::new(seed));
+            let module = mutated(&random_module(seed % 20, Formats::All).module, &mut Random::new(seed));
             let functions: Result<Vec<_>, _> =
                 module.functions.iter().map(|function| Rewriter::new(&module, function).finish()).collect();
             match functions {

@@ -213,7 +213,8 @@ graph_ops!(views);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::random::{Formats, Rng, mutated, random_module};
+    use crate::graph::random::{Formats, mutated, random_module};
+    use crate::random::Random;
 
     /// Random modules have every op of the table (`every_op_comes_up`).
     #[test]
@@ -250,7 +251,7 @@ mod tests {
         assert_eq!(RmsNorm::of(&op), None);
         // Nor does any other damage do more than that.
         for seed in 0..200 {
-            let module = mutated(&random_module(seed % 20, Formats::All).module, &mut Rng::new(seed));
+            let module = mutated(&random_module(seed % 20, Formats::All).module, &mut Random::new(seed));
             module.functions.iter().flat_map(|function| &function.ops).for_each(|op| {
                 let _ = reads_back(op);
             });

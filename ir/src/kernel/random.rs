@@ -19,7 +19,7 @@ mod tiles;
 
 use super::op::OPS;
 use super::*;
-use crate::graph::random::Rng;
+use crate::random::Random;
 
 /// Statements of one body, before those that they need for operands.
 const STATEMENTS: u64 = 12;
@@ -51,7 +51,7 @@ pub fn random_kernel(seed: u64, widest: u32) -> Kernel {
 pub fn random_kernel_with(seed: u64, options: Options) -> Kernel {
     let Options { widest, tiles, has } = options;
     let ops = OPS.iter().map(|row| row.op).filter(|op| has(*op) && (tiles || !op.takes_tiles()));
-    let mut rng = Rng::new(seed);
+    let mut rng = Random::new(seed);
     let mut b = KernelBuilder::new(format!("random_{seed:016x}"));
     let n = b.dim("n", 0, 5);
     let m = b.dim("m", 1, 3);
@@ -103,7 +103,7 @@ pub fn random_kernel_with(seed: u64, options: Options) -> Kernel {
 
 /// Random dims in the kernel's ranges; the ends are likely.
 pub fn random_dims(kernel: &Kernel, seed: u64) -> Vec<i64> {
-    let mut rng = Rng::new(seed ^ 0xd1);
+    let mut rng = Random::new(seed ^ 0xd1);
     let dims = kernel.dims.iter();
     dims.map(|dim| match rng.below(4) {
         0 => dim.lo,
@@ -116,7 +116,7 @@ pub fn random_dims(kernel: &Kernel, seed: u64) -> Vec<i64> {
 /// Random contents for every buffer, of exactly its size: floats of all kinds, small and large integers; index values
 /// below their limit.
 pub fn random_buffers(kernel: &Kernel, dims: &[i64], seed: u64) -> Vec<Vec<u8>> {
-    let mut rng = Rng::new(seed ^ 0xb0f);
+    let mut rng = Random::new(seed ^ 0xb0f);
     let at = |affine: &Affine| {
         let value = affine.evaluate(|atom| match atom {
             Atom::Dim(dim) => dims[dim.index()],
@@ -143,7 +143,7 @@ pub fn random_buffers(kernel: &Kernel, dims: &[i64], seed: u64) -> Vec<Vec<u8>> 
     buffers
 }
 
-fn random_word(rng: &mut Rng) -> u32 {
+fn random_word(rng: &mut Random) -> u32 {
     match rng.below(8) {
         0 => rng.bits() as u32,
         1 => rng.below(512) as u32,
@@ -169,7 +169,7 @@ fn random_word(rng: &mut Rng) -> u32 {
     }
 }
 
-fn random_float(rng: &mut Rng) -> f32 {
+fn random_float(rng: &mut Random) -> f32 {
     let special = [
         0.0,
         -0.0,
@@ -200,7 +200,7 @@ struct Pooled {
 }
 
 struct Generator {
-    rng: Rng,
+    rng: Random,
     b: KernelBuilder,
     /// Those that there may be.
     ops: Vec<Op>,
@@ -339,7 +339,7 @@ impl Generator {
                 true => offset = offset + var * -k + (limit + -1) * k,
             }
         }
-        let spend = |rng: &mut Rng, rest: i64| rng.below((rest / unit) as u64 + 1) as i64 * unit;
+        let spend = |rng: &mut Random, rest: i64| rng.below((rest / unit) as u64 + 1) as i64 * unit;
         for (i, dim) in self.dims.into_iter().enumerate() {
             if self.rng.once_in(2) {
                 offset = offset + dim * spend(&mut self.rng, rest[i + 1]);

@@ -8,6 +8,7 @@ use half::{bf16, f16};
 use ixc_ir::format::{Codec, Float, Format, packed};
 use ixc_ir::graph::quantise::quantise;
 use ixc_ir::kernel::{Affine, Atom, Buffer, BufferKind, Elem, Kernel};
+use ixc_ir::random::Random;
 
 use super::compare;
 use crate::KernelSpec;
@@ -57,27 +58,8 @@ pub enum InputError {
     },
 }
 
-/// Pseudo-random numbers (splitmix64): the same in every run.
-#[derive(Clone, Debug)]
-pub struct Random(pub u64);
-
-impl Random {
-    /// The next 64 bits.
-    pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    /// In -1..1.
-    pub fn float(&mut self) -> f32 {
-        (self.bits() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
-    }
-
-    fn floats(&mut self, n: usize) -> Vec<f32> {
-        (0..n).map(|_| self.float() * 2.0).collect()
-    }
+fn floats(random: &mut Random, n: usize) -> Vec<f32> {
+    (0..n).map(|_| random.signed() * 2.0).collect()
 }
 
 /// Value of an affine size with these dims; `None` where it overflows or names another thing than a dim.
@@ -123,7 +105,7 @@ pub fn fill(kernel: &Kernel, spec: Option<&KernelSpec>, dims: &[i64], seed: u64)
     let sizes = sizes(kernel, dims)?;
     let name = spec.map_or_else(|| kernel.name.clone(), KernelSpec::name);
     let start = (dims.iter().sum::<i64>() as u64).wrapping_add(seed.wrapping_mul(0x9e37_79b9));
-    let mut random = Random(name.bytes().fold(start, |h, b| h.wrapping_mul(31).wrapping_add(u64::from(b))));
+    let mut random = Random::new(name.bytes().fold(start, |h, b| h.wrapping_mul(31).wrapping_add(u64::from(b))));
     let loaded = compare::elements(kernel);
     let signature = spec.map(KernelSpec::signature);
     let declared = |buffer: &Buffer| signature.as_ref().and_then(|signature| signature.buffer(&buffer.name));
@@ -204,14 +186,14 @@ impl Content {
         let mut bytes: Vec<u8> = match self {
             Content::Weights(format) => weights(random, format, size),
             Content::Activations(format) => {
-                quantise(format, &random.floats(size / format.block_bytes() * format.block_len()))
+                quantise(format, &floats(random, size / format.block_bytes() * format.block_len()))
             }
-            Content::Halves => (0..size / 2).flat_map(|_| f16::from_f32(random.float() * 2.0).to_le_bytes()).collect(),
+            Content::Halves => (0..size / 2).flat_map(|_| f16::from_f32(random.signed() * 2.0).to_le_bytes()).collect(),
             Content::Bf16 => {
-                (0..size / 2).flat_map(|_| ((random.float().to_bits() >> 16) as u16).to_le_bytes()).collect()
+                (0..size / 2).flat_map(|_| ((random.signed().to_bits() >> 16) as u16).to_le_bytes()).collect()
             }
-            Content::Floats => random.floats(size / 4).iter().flat_map(|v| v.to_le_bytes()).collect(),
-            Content::Positive => random.floats(size / 4).iter().flat_map(|v| (v.abs() + 0.25).to_le_bytes()).collect(),
+            Content::Floats => floats(random, size / 4).iter().flat_map(|v| v.to_le_bytes()).collect(),
+            Content::Positive => floats(random, size / 4).iter().flat_map(|v| (v.abs() + 0.25).to_le_bytes()).collect(),
             Content::Positions => {
                 // Behind the full blocks, and what stands before a part.
                 let dim =
@@ -243,13 +225,13 @@ fn weights(random: &mut Random, format: Format, size: usize) -> Vec<u8> {
     let mut data = vec![0u8; size / block_bytes * block_bytes];
     for block in data.chunks_exact_mut(block_bytes) {
         match format.codec() {
-            Codec::Float(Float::F32) => block.copy_from_slice(&random.float().to_le_bytes()),
-            Codec::Float(Float::F16) => block.copy_from_slice(&f16::from_f32(random.float()).to_le_bytes()),
-            Codec::Float(Float::Bf16) => block.copy_from_slice(&bf16::from_f32(random.float()).to_le_bytes()),
+            Codec::Float(Float::F32) => block.copy_from_slice(&random.signed().to_le_bytes()),
+            Codec::Float(Float::F16) => block.copy_from_slice(&f16::from_f32(random.signed()).to_le_bytes()),
+            Codec::Float(Float::Bf16) => block.copy_from_slice(&bf16::from_f32(random.signed()).to_le_bytes()),
             Codec::Quants(quants) => {
                 block.fill_with(|| random.bits() as u8);
                 for (name, _) in quants.halves() {
-                    let d = f16::from_f32(random.float() * 0.01);
+                    let d = f16::from_f32(random.signed() * 0.01);
                     block[format.field(name)..][..2].copy_from_slice(&d.to_le_bytes());
                 }
             }

@@ -107,8 +107,9 @@ struct Random {
 }
 
 impl Random {
-    fn new(mut seed: u64) -> Random {
-        Random { state: std::array::from_fn(|_| splitmix64(&mut seed)) }
+    fn new(seed: u64) -> Random {
+        let mut seeds = ixc_ir::random::Random::new(seed);
+        Random { state: std::array::from_fn(|_| seeds.bits()) }
     }
 
     fn next(&mut self) -> u64 {
@@ -128,14 +129,6 @@ impl Random {
     fn uniform(&mut self) -> f64 {
         (self.next() >> 11) as f64 * (1.0 / (1u64 << 53) as f64)
     }
-}
-
-fn splitmix64(state: &mut u64) -> u64 {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// Order of tokens: the largest logit first, of equal ones the lowest id.
@@ -357,8 +350,8 @@ mod tests {
 
     #[test]
     fn random_numbers_are_those_of_the_reference() {
-        let mut seed = 0;
-        assert_eq!([splitmix64(&mut seed), splitmix64(&mut seed)], [0xe220_a839_7b1d_cdaf, 0x6e78_9e6a_a1b9_65f4]);
+        let mut seeds = ixc_ir::random::Random::new(0);
+        assert_eq!([seeds.bits(), seeds.bits()], [0xe220_a839_7b1d_cdaf, 0x6e78_9e6a_a1b9_65f4]);
         let mut random = Random { state: [1, 2, 3, 4] };
         let first = [random.next(), random.next(), random.next(), random.next()];
         assert_eq!(first, [11520, 0, 1_509_978_240, 1_215_971_899_390_074_240]);

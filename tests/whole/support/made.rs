@@ -8,7 +8,7 @@
 use half::{bf16, f16};
 use ixc::frontend::gguf::write::GgufWriter;
 use ixc::ir::format::Format;
-use ixc::ir::graph::random::Rng;
+use ixc::ir::random::Random;
 
 /// How the embeddings' share that names experts compares with the residual's noise, which is about 1.
 const CODE: f32 = 2.0;
@@ -94,7 +94,7 @@ pub enum Key {
 impl Made {
     /// The file, always the same.
     pub fn file(&self) -> Vec<u8> {
-        let mut maker = Maker { made: self, writer: GgufWriter::new(), rng: Rng::new(self.seed), codes: Vec::new() };
+        let mut maker = Maker { made: self, writer: GgufWriter::new(), rng: Random::new(self.seed), codes: Vec::new() };
         maker.keys();
         maker.tensors();
         maker.writer.finish()
@@ -102,7 +102,7 @@ impl Made {
 
     /// A model of any size and in any formats.
     pub fn random(seed: u64) -> Made {
-        let mut rng = Rng::new(seed);
+        let mut rng = Random::new(seed);
         let (architecture, routed) =
             rng.pick(&[("llama", false), ("llama", true), ("qwen2", false), ("qwen3", false), ("qwen3moe", true)]);
         let width = rng.pick(&[24, 32, 50, 64, 96, 160, 256, 256, 288, 320, 512, 768]);
@@ -152,7 +152,7 @@ impl Made {
     }
 
     /// The format of a matrix with rows of `row` elements, among `allowed`.
-    fn format(&self, rng: &mut Rng, name: &str, row: u64, allowed: &[Format]) -> Format {
+    fn format(&self, rng: &mut Random, name: &str, row: u64, allowed: &[Format]) -> Format {
         let fits: Vec<Format> = allowed.iter().copied().filter(|format| format.row_bytes(row).is_some()).collect();
         let format = match self.formats {
             // Floats fit everywhere; blocks shall come as often.
@@ -173,7 +173,7 @@ impl Made {
 struct Maker<'m> {
     made: &'m Made,
     writer: GgufWriter,
-    rng: Rng,
+    rng: Random,
     /// For each token, the sum of the router's rows of its experts.
     codes: Vec<Vec<f32>>,
 }
@@ -287,7 +287,7 @@ impl Maker<'_> {
     fn embedding_that_routes(&mut self, experts: MadeExperts) {
         let made = self.made;
         let width = made.width as usize;
-        let sign = |rng: &mut Rng| if rng.once_in(2) { 1.0 } else { -1.0 };
+        let sign = |rng: &mut Random| if rng.once_in(2) { 1.0 } else { -1.0 };
         self.codes = (0..experts.count).map(|_| (0..width).map(|_| sign(&mut self.rng)).collect()).collect();
         let mut values = Vec::new();
         for _ in 0..made.vocabulary {
@@ -344,7 +344,7 @@ impl Maker<'_> {
 }
 
 /// Random blocks of elements with mean 0 and about this deviation.
-fn blocks(rng: &mut Rng, format: Format, elements: usize, deviation: f32) -> Vec<u8> {
+fn blocks(rng: &mut Random, format: Format, elements: usize, deviation: f32) -> Vec<u8> {
     let mut bytes = vec![0u8; elements / format.block_len() * format.block_bytes()];
     for block in bytes.chunks_exact_mut(format.block_bytes()) {
         block.iter_mut().for_each(|byte| *byte = rng.bits() as u8);
@@ -384,7 +384,7 @@ const UNIFORM: f32 = 1.732_050_8;
 const SCALE_MEAN_SQUARE: f32 = 63.0 * 127.0 / 6.0;
 
 /// Eight 6-bit scales, and minimums near them (ggml `get_scale_min_k4`, backwards).
-fn put_scales(rng: &mut Rng, out: &mut [u8]) {
+fn put_scales(rng: &mut Random, out: &mut [u8]) {
     out.fill(0);
     for s in 0..8 {
         let scale = rng.below(64) as u8;

@@ -27,10 +27,3 @@ pub fn run(engine: &mut Engine, tokens: &[u32], length: impl Fn(usize) -> usize)
 pub fn same_bits(a: &[f32], b: &[f32]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
 }
-
-/// Sum of squared differences over sum of squares of `exact`.
-pub fn nmse(found: &[f32], exact: &[f32]) -> f64 {
-    assert_eq!(found.len(), exact.len());
-    let error: f64 = found.iter().zip(exact).map(|(&a, &b)| (f64::from(a) - f64::from(b)).powi(2)).sum();
-    error / exact.iter().map(|&b| f64::from(b).powi(2)).sum::<f64>()
-}

@@ -7,6 +7,7 @@ mod values;
 
 use cranelift_codegen::isa::OwnedTargetIsa;
 use ixc_ir::kernel::{BufferId, Elem, Imm, Kernel, KernelBuilder, Op, Type, interpret, verify};
+use ixc_ir::random::Random;
 use ixc_kernels::{KernelSpec, generate};
 
 use ixc_targets::Target;
@@ -16,22 +17,6 @@ use super::{Code, PortableError, Text, compile, compile_for, compile_with_text, 
 /// Bytes on each side of a buffer that a kernel must leave alone.
 const CANARY_BYTES: usize = 128;
 const CANARY: u8 = 0xc5;
-
-/// Bytes from a fixed seed (splitmix64), so that failures repeat.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    fn bytes(&mut self, count: usize) -> Vec<u8> {
-        (0..count).map(|_| self.next() as u8).collect()
-    }
-}
 
 /// What to compile for.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -22,7 +22,7 @@ fn nested_loops_carry_values_and_may_run_no_time() {
     b.store(y, 0, sums[0]);
     b.store(y, 16, sums[1]);
     let code = compile(&b.finish()).unwrap();
-    let x = Random(1).bytes(1024);
+    let x = Random::new(1).bytes(1024);
     let words = i32s(&x);
     for rows in 0..=8usize {
         for columns in 0..=8usize {
@@ -59,7 +59,7 @@ fn index_loads_address_rows() {
         b.store(y, i * 28 + 24, number);
     });
     let code = compile(&b.finish()).unwrap();
-    let table = Random(2).bytes(8 * 24);
+    let table = Random::new(2).bytes(8 * 24);
     for count in [0usize, 1, 16] {
         let ids: Vec<u32> = (0..count as u32).map(|i| i * 5 % 8).collect();
         let mut buffers = [ids.iter().flat_map(|id| id.to_le_bytes()).collect(), table.clone(), vec![0; count * 28]];
@@ -81,7 +81,7 @@ fn narrow_stores_write_their_bytes_only() {
         let a = b.load(ty, x, 0);
         b.store(y, 1, a);
         let code = compile(&b.finish()).unwrap();
-        let mut buffers = [Random(3).bytes(bytes as usize), vec![0xaa; bytes as usize + 2]];
+        let mut buffers = [Random::new(3).bytes(bytes as usize), vec![0xaa; bytes as usize + 2]];
         run(&code, &mut buffers, &[]);
         assert_eq!(buffers[1], [&[0xaa][..], &buffers[0], &[0xaa]].concat());
     }
@@ -99,7 +99,7 @@ fn large_constants_and_negative_coefficients_add_up() {
         b.store(y, i * 4, a);
     });
     let code = compile(&b.finish()).unwrap();
-    let mut buffers = [Random(4).bytes(192 * 4), vec![0; 192 * 4]];
+    let mut buffers = [Random::new(4).bytes(192 * 4), vec![0; 192 * 4]];
     run(&code, &mut buffers, &[192]);
     let mut right = i32s(&buffers[0]);
     right.reverse();
@@ -117,7 +117,7 @@ fn many_live_values_spill_and_constants_repeat() {
         b.store(y, i as i64 * 64, sum);
     }
     let code = compile(&b.finish()).unwrap();
-    let mut buffers = [Random(5).bytes(64 * 24), vec![0; 64 * 24]];
+    let mut buffers = [Random::new(5).bytes(64 * 24), vec![0; 64 * 24]];
     run(&code, &mut buffers, &[]);
     let (x, y) = (i32s(&buffers[0]), i32s(&buffers[1]));
     for (i, got) in y.into_iter().enumerate() {

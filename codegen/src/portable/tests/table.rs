@@ -50,12 +50,12 @@ fn operand(op: Op, index: usize, ty: Type, random: &mut Random) -> Vec<u8> {
         Elem::I32 if op == Op::Select && index == 0 => {
             random.bytes(count).iter().flat_map(|b| [(b & 1) * 255; 4]).collect()
         }
-        Elem::F32 => f32_bytes(&floats(random.next(), count)),
+        Elem::F32 => f32_bytes(&floats(random.bits(), count)),
         Elem::I8 | Elem::I16 | Elem::I32 | Elem::F16 | Elem::Bf16 => {
             let size = ty.elem.bytes() as usize;
             let mut bytes = random.bytes(count * size);
             for element in bytes.chunks_mut(size) {
-                match random.next() % 8 {
+                match random.bits() % 8 {
                     0 => element.fill(0),
                     1 => element.fill(0xff),
                     // The smallest signed value and the largest.
@@ -71,7 +71,7 @@ fn operand(op: Op, index: usize, ty: Type, random: &mut Random) -> Vec<u8> {
 
 #[test]
 fn every_op_agrees_with_the_interpreter_on_every_type() {
-    let mut random = Random(20);
+    let mut random = Random::new(20);
     for row in OPS.iter().filter(|row| row.memory == Memory::None && !row.op.takes_tiles()) {
         let mut cases = 0;
         for ty in types() {
@@ -105,7 +105,7 @@ fn every_type_loads_splats_and_stores() {
         });
         let kernel = b.finish();
         for count in [0, 1, 9] {
-            let bytes = Random(21).bytes((count * (size + 3) + 5) as usize);
+            let bytes = Random::new(21).bytes((count * (size + 3) + 5) as usize);
             agree(&kernel, &[bytes, vec![0x11; (count * (2 * size + 1)) as usize]], &[count], Compare::Bytes);
         }
     }

@@ -47,8 +47,8 @@ const EDGES: [f32; 36] = [
 
 /// Random bits, and edges among them.
 pub(super) fn floats(seed: u64, count: usize) -> Vec<f32> {
-    let mut random = Random(seed);
-    let pick = |i: usize| match random.next() {
+    let mut random = Random::new(seed);
+    let pick = |i: usize| match random.bits() {
         r if i < EDGES.len() || r % 5 == 0 => EDGES[if i < EDGES.len() { i } else { (r >> 8) as usize % EDGES.len() }],
         r if r % 5 == 1 => f32::from_bits((r >> 32) as u32),
         // Near one another, so that sums cancel and round.
@@ -106,8 +106,8 @@ fn singles_become_the_right_bf16() {
 
 #[test]
 fn four_products_are_summed_without_saturation() {
-    let mut random = Random(7);
-    let pick = |random: &mut Random, extremes: [u8; 3]| match random.next() {
+    let mut random = Random::new(7);
+    let pick = |random: &mut Random, extremes: [u8; 3]| match random.bits() {
         r if r % 2 == 0 => extremes[(r >> 8) as usize % 3],
         r => (r >> 16) as u8,
     };

@@ -4,7 +4,7 @@
 //! (`EVEX_Vpaddd_zmm_k1z_zmm_zmmm512b32`), so that no list of instructions has to be kept.
 
 use iced_x86::{Code, Encoder, Instruction, OpKind, Register, RoundingControl};
-use ixc_kernels::catalogue::inputs::Random;
+use ixc_ir::random::Random;
 
 use crate::manual::{byte, half, single};
 

@@ -1,13 +1,13 @@
 //! Modules with something wrong, for tests of what must refuse them.
 
-use super::Rng;
+use super::Random;
 use crate::format::FORMATS;
 use crate::graph::op::{Attr, OPS};
 use crate::graph::{Dim, Held, Module, Operand, StateId, Type, ValueId, WeightId};
 use crate::state::{Rollback, STATES};
 
 /// A copy with one thing broken or changed at random: most do not verify, and none may make anything panic.
-pub fn mutated(module: &Module, rng: &mut Rng) -> Module {
+pub fn mutated(module: &Module, rng: &mut Random) -> Module {
     let mut module = module.clone();
     let (weights, states) = (module.weights.len() as u64 + 1, module.states.len() as u64 + 1);
     let Some(function) = module.functions.first_mut() else { return module };

@@ -1,6 +1,6 @@
 //! Modules of any ops in any order: one routine per op, over what is there.
 
-use super::{Formats, IDS, RandomModule, Rng, formats_of, ok, random_rope, random_route, with_weights};
+use super::{Formats, IDS, Random, RandomModule, formats_of, ok, random_rope, random_route, with_weights};
 use crate::format::Format;
 use crate::graph::attrs::Prefetch;
 use crate::graph::builder::{GraphBuilder, LinearPart};
@@ -11,7 +11,7 @@ use crate::state::Rollback;
 /// Makes one op after the other out of what is there, or out of new parameters and weights.
 pub(super) struct Soup {
     b: GraphBuilder,
-    pub(super) rng: Rng,
+    pub(super) rng: Random,
     formats: Formats,
     ids: ValueId,
     pos: ValueId,
@@ -33,7 +33,7 @@ impl Soup {
         let step = b.step_params();
         Soup {
             b,
-            rng: Rng::new(seed),
+            rng: Random::new(seed),
             formats,
             ids: step.ids,
             pos: step.pos,

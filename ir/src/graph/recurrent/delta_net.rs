@@ -14,9 +14,9 @@
 use super::{Definition, Example, Shape, Token};
 use crate::graph::Attr;
 use crate::graph::attrs::KeyHeads;
-use crate::graph::random::Rng;
 use crate::graph::types::TypeError;
 use crate::graph::types::rule::Rule;
+use crate::random::Random;
 
 pub(in crate::graph) const DEFINITION: Definition = Definition { shape, step, example };
 
@@ -77,7 +77,7 @@ fn step(token: &Token<'_>, state: &mut [f32], y: &mut [f32]) {
     }
 }
 
-fn example(rng: &mut Rng) -> Example {
+fn example(rng: &mut Random) -> Example {
     let (key_heads, group, dk, dv) = (rng.pick(&[1, 2]), rng.pick(&[1, 2]), rng.pick(&[8, 16]), rng.pick(&[4, 16]));
     let heads = key_heads * group;
     let (keys, of_head) = (vec![key_heads, dk], vec![heads]);

@@ -6,9 +6,9 @@
 //! ```
 
 use super::{Definition, Example, Shape, Token};
-use crate::graph::random::Rng;
 use crate::graph::types::TypeError;
 use crate::graph::types::rule::Rule;
+use crate::random::Random;
 
 pub(in crate::graph) const DEFINITION: Definition = Definition { shape, step, example };
 
@@ -38,7 +38,7 @@ fn step(token: &Token<'_>, state: &mut [f32], y: &mut [f32]) {
     state[last..].copy_from_slice(x);
 }
 
-fn example(rng: &mut Rng) -> Example {
+fn example(rng: &mut Random) -> Example {
     let (channels, taps) = (rng.pick(&[32, 64]), rng.pick(&[2, 4]));
     Example { state: vec![taps - 1, channels], operands: vec![vec![channels], vec![channels, taps]], attrs: Vec::new() }
 }

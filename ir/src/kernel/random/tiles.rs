@@ -29,7 +29,7 @@ pub struct Tiles {
 
 impl Tiles {
     /// Adds the buffers and fills the input from `x`, of at least 336 bytes.
-    pub fn new(rng: &mut Rng, b: &mut KernelBuilder, x: BufferId) -> Tiles {
+    pub fn new(rng: &mut Random, b: &mut KernelBuilder, x: BufferId) -> Tiles {
         let input = b.buffer("tile_in", BufferKind::Scratch, BYTES);
         let output = b.buffer("tile_out", BufferKind::ReadWrite, BYTES);
         let words = Type::i32(8);

@@ -29,7 +29,7 @@ fn both_backends_read_what_the_file_holds() {
     {
         let rig = Rig::new(&content, choice, direct, 8 * PAGE);
         println!("{choice:?}, direct {direct}: {:?}", rig.drive.report());
-        let mut random = Random(7);
+        let mut random = Random::new(7);
         let (mut jobs, mut places, mut at) = (Vec::new(), Vec::new(), 0);
         for tag in 0..40 {
             let extents = match tag {

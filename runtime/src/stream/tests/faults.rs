@@ -26,7 +26,7 @@ fn planted(length: u64, mut fate: impl FnMut(&Read) -> Fate + Send + 'static) ->
 
 #[test]
 fn short_and_interrupted_reads_go_on_where_they_stopped() {
-    let mut random = Random(3);
+    let mut random = Random::new(3);
     let rig = planted(64 * PAGE, move |_| match random.below(5) {
         0 => Fate::Errno(4),
         1 => Fate::Errno(11),

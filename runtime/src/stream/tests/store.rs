@@ -181,7 +181,7 @@ fn raw_blocks_are_packed_by_those_who_wait() {
         let store = model.store(&config);
         println!("{:?}", store.report());
         assert!(store.bytes() <= config.budget);
-        let mut random = Random(11);
+        let mut random = Random::new(11);
         for _ in 0..40 {
             let group = random.below(3) as u32;
             let first = random.below(5) as u32;
@@ -387,7 +387,7 @@ fn choose(random: &mut Random, experts: u32, count: u64) -> Vec<u32> {
 
 /// Tokens through groups, by several threads, with predictions that are sometimes right, groups that overlap, and windows.
 fn stress(model: &Model, store: &ExpertCache, seed: u64, top_k: u64, tokens: u32, failures: bool) {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut pool = Pool::new(3).unwrap();
     let (groups, experts) = (4, 12);
     let mut next = choose(&mut random, experts, top_k);
@@ -476,7 +476,7 @@ fn whatever_is_asked_the_bytes_are_the_right_ones() {
 fn whatever_goes_wrong_the_bytes_are_the_right_ones() {
     for raw in [false, true] {
         let model = model(4, 12, raw, |_| 2 * PAGE + 100);
-        let mut random = Random(21);
+        let mut random = Random::new(21);
         // Through the page cache: reads past it are never short by a part of a page.
         let config = Config { direct: false, ..config(model.minimum(4) * 5 / 4, 4) };
         let store = model.planted(&config, &Arc::default(), move |read| match random.below(40) {
