@@ -15,7 +15,8 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Instant;
 
-use ixc_codegen::{parallel, portable, x64};
+use ixc_codegen::module::Artifact;
+use ixc_codegen::parallel;
 use ixc_frontend::arch::FileWeights;
 use ixc_frontend::gguf::Gguf;
 use ixc_frontend::tokenizer::TokenizerSpec;
@@ -31,7 +32,7 @@ use ixc_passes::pass::{Context, Facts};
 use ixc_passes::schedule::{DEFAULT_MAX_TOKENS, lower};
 use ixc_passes::{defer, pack, residency};
 use ixc_runtime::file::decode;
-use ixc_targets::{CoreCaches, Isa, Target};
+use ixc_targets::{CoreCaches, Target};
 
 use crate::Error;
 use crate::model::Model;
@@ -218,18 +219,9 @@ pub fn fuse(model: &Model, options: &Options) -> Result<Module, Error> {
 /// # Errors
 /// When the target has no code for one.
 pub fn assembly<'k>(kernels: impl IntoIterator<Item = &'k Kernel>, target: Target) -> Result<String, Error> {
-    let listing = |(number, kernel): (usize, &Kernel)| match target.isa() {
-        Isa::Avx2 | Isa::Avx512 | Isa::Amx => {
-            let compiled = x64::compile(kernel, target);
-            let compiled = compiled
-                .map_err(|source| ixc_codegen::module::CodegenError::X64 { kernel: kernel.name.clone(), source })?;
-            Ok(x64::listing::text_of_many(&compiled, kernel, number))
-        }
-        Isa::Portable => {
-            let code = portable::compile_with_text(kernel).map_err(ixc_codegen::module::CodegenError::from)?;
-            let listing = code.text.map(|text| text.disassembly).unwrap_or_default();
-            Ok(format!("; {} ({} bytes)\n{listing}", code.name, code.bytes.len()))
-        }
+    let listing = |(number, kernel): (usize, &Kernel)| {
+        let artifact = Artifact::of(kernel, target, true)?;
+        Ok(artifact.listing(kernel, number))
     };
     let listings = kernels.into_iter().enumerate().map(listing).collect::<Result<Vec<_>, Error>>()?;
     Ok(listings.join("\n"))

@@ -34,7 +34,7 @@ use crate::parallel;
 use crate::portable::{self, PortableError};
 use crate::x64::{self, X64Error};
 use ixc_targets::cpu;
-use ixc_targets::{Isa, Target};
+use ixc_targets::{Lowering, Target};
 
 /// Alignment of every kernel in the mapping: a cache line, and enough for vector constants.
 const ALIGNMENT: usize = 64;
@@ -153,6 +153,42 @@ pub enum Artifact {
     Portable(portable::Code),
 }
 
+impl Artifact {
+    /// Makes the code of a verified kernel; the texts of it, too, where they take time of their own.
+    ///
+    /// # Errors
+    /// [`CodegenError::X64`] or [`CodegenError::Portable`].
+    pub fn of(kernel: &Kernel, target: Target, with_text: bool) -> Result<Artifact, CodegenError> {
+        Ok(match (target.isa().lowering, with_text) {
+            (Lowering::X64, _) => {
+                let refused = |source| CodegenError::X64 { kernel: kernel.name.clone(), source };
+                Artifact::X64(x64::compile(kernel, target).map_err(refused)?)
+            }
+            (Lowering::Cranelift, false) => Artifact::Portable(portable::compile(kernel)?),
+            (Lowering::Cranelift, true) => Artifact::Portable(portable::compile_with_text(kernel)?),
+        })
+    }
+
+    /// What is put in executable memory: the code, and its constants behind it.
+    pub fn bytes(&self) -> [&[u8]; 2] {
+        match self {
+            Artifact::X64(compiled) => [&compiled.code, &compiled.constants],
+            Artifact::Portable(code) => [&code.bytes, &[]],
+        }
+    }
+
+    /// The listing of one of several kernels; `number` keeps its labels apart from the others'. Empty where it was made without text.
+    pub fn listing(&self, kernel: &Kernel, number: usize) -> String {
+        match self {
+            Artifact::X64(compiled) => x64::listing::text_of_many(compiled, kernel, number),
+            Artifact::Portable(code) => {
+                let listing = code.text.as_ref().map_or("", |text| &text.disassembly);
+                format!("; {} ({} bytes)\n{listing}", code.name, code.bytes.len())
+            }
+        }
+    }
+}
+
 /// A kernel of a module.
 #[derive(Debug)]
 pub struct ModuleKernel {
@@ -187,12 +223,7 @@ pub fn lower(kernels: &[Kernel], target: Target) -> Result<Vec<Artifact>, Codege
 /// The code of one kernel.
 fn artifact(kernel: &Kernel, target: Target) -> Result<Artifact, CodegenError> {
     verify(kernel).map_err(|source| CodegenError::Verify { kernel: kernel.name.clone(), source })?;
-    Ok(match target.isa() {
-        Isa::Avx2 | Isa::Avx512 | Isa::Amx => Artifact::X64(
-            x64::compile(kernel, target).map_err(|source| CodegenError::X64 { kernel: kernel.name.clone(), source })?,
-        ),
-        Isa::Portable => Artifact::Portable(portable::compile(kernel)?),
-    })
+    Artifact::of(kernel, target, false)
 }
 
 impl Module {
@@ -210,16 +241,10 @@ impl Module {
         for (kernel, artifact) in kernels.iter().zip(lower(kernels, target)?) {
             code.resize(code.len().next_multiple_of(ALIGNMENT), PADDING);
             let offset = code.len();
-            match &artifact {
-                Artifact::X64(compiled) => {
-                    code.extend_from_slice(&compiled.code);
-                    code.extend_from_slice(&compiled.constants);
-                }
-                Artifact::Portable(compiled) => {
-                    debug_assert!(ALIGNMENT.is_multiple_of(compiled.alignment));
-                    code.extend_from_slice(&compiled.bytes);
-                }
+            if let Artifact::Portable(compiled) = &artifact {
+                debug_assert!(ALIGNMENT.is_multiple_of(compiled.alignment));
             }
+            artifact.bytes().into_iter().for_each(|bytes| code.extend_from_slice(bytes));
             placed.push(ModuleKernel {
                 name: kernel.name.clone(),
                 dims: kernel.dims.clone(),

@@ -26,7 +26,7 @@ fn folder() -> PathBuf {
 /// Whether a target has the vectors and tiles of a kernel.
 fn holds(target: Target, kernel: &Kernel) -> bool {
     let row = target.row();
-    kernel.values.iter().all(|ty| if ty.is_tile() { row.tile_registers > 0 } else { ty.bytes() <= row.vector_bytes })
+    kernel.values.iter().all(|ty| if ty.is_tile() { row.isa.tile_registers > 0 } else { ty.bytes() <= row.isa.vector_bytes })
 }
 
 fn run(input: &str) -> Result<String, Box<dyn Error>> {
@@ -76,7 +76,7 @@ fn every_op_has_a_case() -> Result<(), Box<dyn Error>> {
     }
     for row in OPS {
         for target in TARGETS.into_iter().filter_map(Target::from_name) {
-            let has = !row.op.takes_tiles() || target.row().tile_registers > 0;
+            let has = !row.op.takes_tiles() || target.isa().tile_registers > 0;
             assert!(!has || found.contains(&(target.name(), row.mnemonic)), "{}: no {}", target.name(), row.mnemonic);
         }
     }

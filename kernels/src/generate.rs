@@ -66,8 +66,8 @@ impl Vectors {
     pub(crate) fn of(target: Target) -> Vectors {
         let row = target.row();
         // f32 lanes of a vector. Targets with narrower registers split it.
-        let lanes = (row.vector_bytes / 4) as u16;
-        Vectors { lanes, dot4: target.has_dot4(), tiles: row.tile_registers > 0 }
+        let lanes = (row.isa.vector_bytes / 4) as u16;
+        Vectors { lanes, dot4: target.has_dot4(), tiles: row.isa.tile_registers > 0 }
     }
 }
 

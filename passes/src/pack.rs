@@ -58,7 +58,7 @@ struct MatrixTarget {
 /// None; passes have one signature.
 pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
     let packed = context.options.of::<Options>().weights;
-    let target = MatrixTarget { packed, tiles: packed && context.target.row().tile_registers > 0 };
+    let target = MatrixTarget { packed, tiles: packed && context.target.isa().tile_registers > 0 };
     let layouts = layouts(&module, target);
     for w in products(&module) {
         let weight = &mut module.weights[w.index()];

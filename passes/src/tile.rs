@@ -432,7 +432,7 @@ mod tests {
     #[test]
     fn kernels_take_over_where_they_were_measured_to() {
         for target in Target::all() {
-            let tiles = target.row().tile_registers > 0;
+            let tiles = target.isa().tile_registers > 0;
             let vectors = candidates::Weight { x: Format::A8Super, ..WEIGHT };
             let caches = target.row().caches();
             assert_eq!(decided(vectors, target, caches), "rows=32 gemv<=5/5 gemm/96", "{target:?}");

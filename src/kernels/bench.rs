@@ -217,7 +217,7 @@ const TIMES: i64 = 64;
 const SUMS: usize = 12;
 
 fn loops(arithmetic: Arithmetic, target: Target) -> Vec<Loop> {
-    let bytes = target.row().vector_bytes as u16;
+    let bytes = target.isa().vector_bytes as u16;
     match arithmetic {
         Arithmetic::F32 => {
             let ty = Type::f32(bytes / 4);

@@ -2,10 +2,8 @@
 
 use std::fmt::Write;
 
-use ixc_codegen::module::CodegenError;
-use ixc_codegen::portable;
+use ixc_codegen::module::{Artifact, CodegenError};
 use ixc_codegen::x64::{self, Compiled, Stats, X64Error};
-use ixc_targets::Isa;
 
 use super::KernelError;
 use super::choose::Chosen;
@@ -24,25 +22,12 @@ pub enum Stage {
     Bytes,
 }
 
-/// A kernel's machine code, for any target.
-#[derive(Clone, Debug)]
-pub enum Code {
-    /// Of our lowering.
-    X64(Compiled),
-    /// Of cranelift.
-    Portable(portable::Code),
-}
-
 /// Compiles a chosen kernel, whatever this machine can run.
 ///
 /// # Errors
 /// Where the target has no code for it.
-pub fn compile(chosen: &Chosen) -> Result<Code, Error> {
-    let Chosen { kernel, target, .. } = chosen;
-    Ok(match target.isa() {
-        Isa::Avx2 | Isa::Avx512 | Isa::Amx => Code::X64(x64::compile(kernel, *target).map_err(|e| refused(chosen, e))?),
-        Isa::Portable => Code::Portable(portable::compile_with_text(kernel).map_err(CodegenError::from)?),
-    })
+pub fn compile(chosen: &Chosen) -> Result<Artifact, Error> {
+    Ok(Artifact::of(&chosen.kernel, chosen.target, true)?)
 }
 
 fn refused(chosen: &Chosen, source: X64Error) -> Error {
@@ -64,29 +49,29 @@ pub fn text(chosen: &Chosen, stage: Stage) -> Result<String, Error> {
     let _ = writeln!(out, "{comment} {}", cost(&code));
     match (stage, &code) {
         (Stage::Ir, _) => out += &kernel.to_string(),
-        (Stage::Lowered, Code::X64(_)) => {
+        (Stage::Lowered, Artifact::X64(_)) => {
             let (function, allocation) = x64::lower(kernel, chosen.target).map_err(|error| refused(chosen, error))?;
             out += &x64::print::text(kernel, &function, &allocation);
         }
-        (Stage::Lowered, Code::Portable(code)) => out += code.text.as_ref().map_or("", |text| &text.clif),
-        (Stage::Asm, Code::X64(compiled)) => out += &x64::listing::text(compiled, kernel),
-        (Stage::Asm, Code::Portable(code)) => out += code.text.as_ref().map_or("", |text| &text.disassembly),
-        (Stage::Bytes, Code::X64(compiled)) => {
+        (Stage::Lowered, Artifact::Portable(code)) => out += code.text.as_ref().map_or("", |text| &text.clif),
+        (Stage::Asm, Artifact::X64(compiled)) => out += &x64::listing::text(compiled, kernel),
+        (Stage::Asm, Artifact::Portable(code)) => out += code.text.as_ref().map_or("", |text| &text.disassembly),
+        (Stage::Bytes, Artifact::X64(compiled)) => {
             out += &hex(&compiled.code, 0);
             if !compiled.constants.is_empty() {
                 let _ = writeln!(out, "; constants");
                 out += &hex(&compiled.constants, compiled.code.len());
             }
         }
-        (Stage::Bytes, Code::Portable(code)) => out += &hex(&code.bytes, 0),
+        (Stage::Bytes, Artifact::Portable(code)) => out += &hex(&code.bytes, 0),
     }
     Ok(out)
 }
 
 /// What a kernel's code cost, in one line.
-pub fn cost(code: &Code) -> String {
+pub fn cost(code: &Artifact) -> String {
     match code {
-        Code::X64(compiled) => {
+        Artifact::X64(compiled) => {
             let Stats { vector_spills, gpr_spills, rematerialised, moves, moves_in_innermost_loops, .. } =
                 compiled.stats;
             format!(
@@ -98,7 +83,7 @@ pub fn cost(code: &Code) -> String {
                 compiled.constants.len()
             )
         }
-        Code::Portable(code) => format!("{} bytes of code and constants", code.bytes.len()),
+        Artifact::Portable(code) => format!("{} bytes of code and constants", code.bytes.len()),
     }
 }
 
@@ -117,7 +102,7 @@ fn hex(bytes: &[u8], start: usize) -> String {
 /// [`KernelError::NotOurs`] for `portable`, and as [`compile`].
 pub fn compile_x64(chosen: &Chosen, what: &'static str) -> Result<Compiled, Error> {
     match compile(chosen)? {
-        Code::X64(compiled) => Ok(compiled),
-        Code::Portable(_) => Err(KernelError::NotOurs { what, target: chosen.target.name() }.into()),
+        Artifact::X64(compiled) => Ok(compiled),
+        Artifact::Portable(_) => Err(KernelError::NotOurs { what, target: chosen.target.name() }.into()),
     }
 }

@@ -15,4 +15,4 @@ pub mod instruction;
 pub mod target;
 
 pub use feature::{Feature, Features};
-pub use target::{CoreCaches, Isa, TARGETS, Target, TargetRow};
+pub use target::{CoreCaches, Isa, Lowering, TARGETS, Target, TargetRow};

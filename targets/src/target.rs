@@ -12,34 +12,48 @@ use serde::{Deserialize, Serialize};
 use crate::cpu::{self, Missing};
 use crate::feature::{Feature, Features};
 
-/// What kind of code is made: which lowering, which generators.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Isa {
-    /// Cranelift.
-    Portable,
-    /// 256-bit vectors, VEX encodings.
-    Avx2,
-    /// 512-bit vectors, EVEX encodings where they gain something.
-    Avx512,
-    /// As `Avx512`, with tiles.
-    Amx,
+/// What makes machine code of kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lowering {
+    /// Cranelift, for this machine.
+    Cranelift,
+    /// Ours, for x86-64.
+    X64,
 }
 
-/// One row of the target table.
+/// An instruction set: what kernels are written over, and what makes their code. Which ops are one instruction follows from a target's
+/// features.
 #[derive(Clone, Copy, Debug)]
-pub struct TargetRow {
-    /// Name on the command line and in plans.
-    pub name: &'static str,
-    /// What kind of code is made.
-    pub isa: Isa,
-    /// CPU features that the code may use, and so needs.
-    pub features: Features,
+pub struct Isa {
+    /// What makes the code.
+    pub lowering: Lowering,
     /// Bytes of the vectors that generators should use.
     pub vector_bytes: u32,
     /// Vector registers.
     pub vector_registers: u8,
     /// Tile registers, each of 16 rows of 64 bytes; 0 where there are none.
     pub tile_registers: u8,
+}
+
+const fn isa(lowering: Lowering, vector_bytes: u32, vector_registers: u8, tile_registers: u8) -> Isa {
+    Isa { lowering, vector_bytes, vector_registers, tile_registers }
+}
+
+// The table of instruction sets. Kernels for cranelift are those of AVX2, whose bits they give.
+const PORTABLE: Isa = isa(Lowering::Cranelift, 32, 16, 0);
+const VEX: Isa = isa(Lowering::X64, 32, 16, 0);
+const EVEX: Isa = isa(Lowering::X64, 64, 32, 0);
+const AMX: Isa = isa(Lowering::X64, 64, 32, 8);
+
+/// One row of the target table.
+#[derive(Clone, Copy, Debug)]
+pub struct TargetRow {
+    /// Name on the command line and in plans.
+    pub name: &'static str,
+    /// What its kernels are written over.
+    pub isa: Isa,
+    /// CPU features that the code may use, and so needs.
+    pub features: Features,
     /// First-level data cache of a core, in KiB.
     pub l1d_kib: u32,
     /// Second-level cache of a core, in KiB.
@@ -98,29 +112,24 @@ const fn row(
     [l1d_kib, l2_kib, l3_kib]: [u32; 3],
     about: &'static str,
 ) -> TargetRow {
-    let (vector_bytes, vector_registers) = match isa {
-        Isa::Portable | Isa::Avx2 => (32, 16),
-        Isa::Avx512 | Isa::Amx => (64, 32),
-    };
-    let tile_registers = if matches!(isa, Isa::Amx) { 8 } else { 0 };
-    TargetRow { name, isa, features, vector_bytes, vector_registers, tile_registers, l1d_kib, l2_kib, l3_kib, about }
+    TargetRow { name, isa, features, l1d_kib, l2_kib, l3_kib, about }
 }
 
 /// The target table. [`Target::native`] takes the last of those with the most features that the machine has.
 pub static TARGETS: &[TargetRow] = &[
-    row("portable", Isa::Portable, Features::of(&[]), [32, 256, 2048], "every machine that cranelift supports"),
-    row("avx2", Isa::Avx2, AVX2, [32, 256, 2048], "any x86-64 with AVX2, FMA and F16C"),
-    row("avx512", Isa::Avx512, AVX512, [32, 1024, 1408], "any x86-64 with AVX-512 F, BW, DQ and VL"),
-    row("amx", Isa::Amx, SAPPHIRE_RAPIDS, [48, 2048, 1920], "the same as sapphire-rapids"),
-    row("haswell", Isa::Avx2, AVX2, [32, 256, 2048], "Intel, 2013"),
-    row("zen3", Isa::Avx2, AVX2, [32, 512, 4096], "AMD, 2020"),
-    row("alder-lake", Isa::Avx2, AVX2.with(&[F::AvxVnni]), [48, 1280, 2560], "Intel without AVX-512, 2021"),
-    row("skylake-x", Isa::Avx512, AVX512, [32, 1024, 1408], "Intel, 2017"),
-    row("icelake", Isa::Avx512, ICELAKE, [48, 1280, 1536], "Intel servers, 2021"),
-    row("zen4", Isa::Avx512, ZEN4, [32, 1024, 4096], "AMD, 2022"),
-    row("zen5", Isa::Avx512, ZEN4.with(&[F::AvxVnni]), [48, 1024, 4096], "AMD, 2024"),
-    row("sapphire-rapids", Isa::Amx, SAPPHIRE_RAPIDS, [48, 2048, 1920], "Intel servers, 2023"),
-    row("granite-rapids", Isa::Amx, GRANITE_RAPIDS, [48, 2048, 4096], "Intel servers, 2024"),
+    row("portable", PORTABLE, Features::of(&[]), [32, 256, 2048], "every machine that cranelift supports"),
+    row("avx2", VEX, AVX2, [32, 256, 2048], "any x86-64 with AVX2, FMA and F16C"),
+    row("avx512", EVEX, AVX512, [32, 1024, 1408], "any x86-64 with AVX-512 F, BW, DQ and VL"),
+    row("amx", AMX, SAPPHIRE_RAPIDS, [48, 2048, 1920], "the same as sapphire-rapids"),
+    row("haswell", VEX, AVX2, [32, 256, 2048], "Intel, 2013"),
+    row("zen3", VEX, AVX2, [32, 512, 4096], "AMD, 2020"),
+    row("alder-lake", VEX, AVX2.with(&[F::AvxVnni]), [48, 1280, 2560], "Intel without AVX-512, 2021"),
+    row("skylake-x", EVEX, AVX512, [32, 1024, 1408], "Intel, 2017"),
+    row("icelake", EVEX, ICELAKE, [48, 1280, 1536], "Intel servers, 2021"),
+    row("zen4", EVEX, ZEN4, [32, 1024, 4096], "AMD, 2022"),
+    row("zen5", EVEX, ZEN4.with(&[F::AvxVnni]), [48, 1024, 4096], "AMD, 2024"),
+    row("sapphire-rapids", AMX, SAPPHIRE_RAPIDS, [48, 2048, 1920], "Intel servers, 2023"),
+    row("granite-rapids", AMX, GRANITE_RAPIDS, [48, 2048, 4096], "Intel servers, 2024"),
 ];
 
 /// A target that kernels are compiled for: a row of [`TARGETS`]. It is serialised as its name.
@@ -153,7 +162,7 @@ impl Target {
         self.row().name
     }
 
-    /// What kind of code is made.
+    /// What kernels are written over.
     pub fn isa(self) -> Isa {
         self.row().isa
     }
@@ -170,7 +179,7 @@ impl Target {
 
     /// Whether four products of bytes, added to each lane of its vectors (`dot4_u8s8`), are one instruction.
     pub fn has_dot4(self) -> bool {
-        self.has(Feature::Avx512vnni) || self.has(Feature::AvxVnni) && self.row().vector_bytes <= 32
+        self.has(Feature::Avx512vnni) || self.has(Feature::AvxVnni) && self.isa().vector_bytes <= 32
     }
 
     /// The target with this name.

@@ -78,13 +78,8 @@ fn bits(logits: &[f32]) -> Vec<u32> {
 }
 
 /// Targets whose kernels differ, and whether weights are packed.
-const TARGETS: [(Target, bool); 5] = [
-    (Target::AVX2, true),
-    (Target::AVX2, false),
-    (Target::PORTABLE, false),
-    (Target::AVX512, true),
-    (Target::AMX, true),
-];
+const TARGETS: [(Target, bool); 4] =
+    [(Target::AVX2, true), (Target::AVX2, false), (Target::AVX512, true), (Target::AMX, true)];
 
 #[test]
 fn compiled_code_computes_what_the_deferred_graph_says_and_streaming_changes_no_bit() {

@@ -156,7 +156,7 @@ fn passes() -> String {
 fn targets() -> String {
     let mut out = String::from(
         "# Targets\n\nGenerated from the target table in `targets/src/target.rs`. `native` is the one with the most features that the machine \
-         has all of.\n\n| target | kind | CPU features | vectors | tiles | L1d, L2, L3 of a core in KiB | what it is |\n| --- | --- | --- | --- | --- | --- | --- |\n",
+         has all of.\n\n| target | lowering | CPU features | vectors | tiles | L1d, L2, L3 of a core in KiB | what it is |\n| --- | --- | --- | --- | --- | --- | --- |\n",
     );
     for row in ixc_targets::TARGETS {
         let features: Vec<_> = row.features.iter().map(|f| f.name()).collect();
@@ -165,10 +165,10 @@ fn targets() -> String {
             out,
             "| `{}` | {:?} | {features} | {} of {} bytes | {} | {}, {}, {} | {} |",
             row.name,
-            row.isa,
-            row.vector_registers,
-            row.vector_bytes,
-            row.tile_registers,
+            row.isa.lowering,
+            row.isa.vector_registers,
+            row.isa.vector_bytes,
+            row.isa.tile_registers,
             row.l1d_kib,
             row.l2_kib,
             row.l3_kib,

@@ -242,9 +242,9 @@ impl<'f> Round<'f> {
         let file = self.f.vregs[v.index()].file();
         let registers: &[u8] = match file {
             File::General => &GENERAL,
-            File::Vector => &VECTOR[..usize::from(self.f.target.row().vector_registers)],
+            File::Vector => &VECTOR[..usize::from(self.f.target.isa().vector_registers)],
             File::Mask => &MASK,
-            File::Tile => &TILE[..usize::from(self.f.target.row().tile_registers).min(TILE.len())],
+            File::Tile => &TILE[..usize::from(self.f.target.isa().tile_registers).min(TILE.len())],
         };
         (file as usize, registers)
     }

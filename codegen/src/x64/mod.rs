@@ -60,7 +60,7 @@ pub enum X64Error {
     /// A vector wider than the registers.
     #[error(
         "value %{} is {ty}, {} bytes wide; {} has vectors of up to {} bytes",
-        value.0, ty.bytes(), target.name(), target.row().vector_bytes
+        value.0, ty.bytes(), target.name(), target.isa().vector_bytes
     )]
     Unsupported {
         /// What it was to be compiled for.

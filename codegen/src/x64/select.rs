@@ -21,7 +21,7 @@ use super::machine::{BlockId, Class, Function, Inst, Loop, LoopId, Mem, Opcode, 
 use super::uses::Uses;
 use super::values::{Deferred, Pending, Value};
 use super::{X64Error, limit};
-use ixc_targets::{Isa, Target};
+use ixc_targets::{Feature, Target};
 
 /// Where pointers and sizes that vary with dims alone are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +37,7 @@ pub enum Placement {
 /// # Errors
 /// Where the kernel uses vectors wider than the target has, or too many different addresses.
 pub fn select(kernel: &Kernel, target: Target, placement: Placement) -> Result<Function, X64Error> {
-    let widest = target.row().vector_bytes;
+    let widest = target.isa().vector_bytes;
     if let Some(value) = kernel.values.iter().position(|ty| ty.row_bytes() > widest) {
         return Err(X64Error::Unsupported { target, value: ValueId(value as u32), ty: kernel.values[value] });
     }
@@ -120,7 +120,7 @@ impl Selector<'_> {
 
     /// Whether the target has EVEX: masks, broadcast memory operands, 32 registers.
     pub fn has_evex(&self) -> bool {
-        matches!(self.f.target.isa(), Isa::Avx512 | Isa::Amx)
+        self.f.target.has(Feature::Avx512vl)
     }
 
     /// The class of the register of a value.

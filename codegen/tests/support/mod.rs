@@ -55,7 +55,7 @@ impl Group {
         for (i, name) in TARGETS.into_iter().enumerate() {
             let target = Target::from_name(name).unwrap_or_else(|| panic!("no target {name}"));
             let generated = generate(spec, target);
-            if wide && target.row().vector_bytes < 64 {
+            if wide && target.isa().vector_bytes < 64 {
                 assert!(generated.is_err(), "{}: {name}: needs 16 lanes", spec.name());
                 continue;
             }

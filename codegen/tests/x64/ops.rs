@@ -186,7 +186,7 @@ fn compare(target: Target) {
     let mut random = Random::new(SEED);
     for row in OPS.iter().filter(|row| has_lowering(row.op)) {
         let cases: Vec<(Case, bool)> =
-            cases(row, target.row().vector_bytes).into_iter().flat_map(|c| [(c.clone(), false), (c, true)]).collect();
+            cases(row, target.isa().vector_bytes).into_iter().flat_map(|c| [(c.clone(), false), (c, true)]).collect();
         assert!(!cases.is_empty(), "{} has no types", row.mnemonic);
         let kernels: Vec<Kernel> = cases.iter().map(|(case, reuse)| kernel(case, *reuse)).collect();
         let native = Engine::new(&kernels, target);

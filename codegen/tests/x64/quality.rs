@@ -173,7 +173,7 @@ pub fn agree(kernels: &[Kernel], target: Target) {
 fn spilled_values_are_right() {
     for target in targets() {
         let mut kernels = vec![crowded(4), crowded(8), gemm_like(), fma_tile(), dot()];
-        if target.row().vector_bytes == 64 {
+        if target.isa().vector_bytes == 64 {
             kernels.push(crowded(16));
         }
         for kernel in &kernels[..2] {
@@ -188,7 +188,7 @@ fn instructions_keep_to_the_features_of_the_target() {
     let kernels = [gemm_like(), fma_tile(), dot(), crowded(8), crowded(16)];
     for (target, kernel) in targets().into_iter().flat_map(|target| kernels.iter().map(move |kernel| (target, kernel)))
     {
-        if kernel.values.iter().any(|ty| ty.bytes() > target.row().vector_bytes) {
+        if kernel.values.iter().any(|ty| ty.bytes() > target.isa().vector_bytes) {
             continue;
         }
         let compiled = compile_for(kernel, target);

@@ -13,8 +13,8 @@ const KERNELS: u64 = 200;
 
 /// A random kernel of all ops that the target has a lowering for, and its code, decoded again.
 fn program(seed: u64, target: Target, full: &mut u64) -> (Kernel, Program) {
-    let widest = target.row().vector_bytes;
-    let everything = Options { widest, tiles: target.row().tile_registers > 0, has: |_| true };
+    let widest = target.isa().vector_bytes;
+    let everything = Options { widest, tiles: target.isa().tile_registers > 0, has: |_| true };
     let basic = Options {
         widest,
         tiles: false,

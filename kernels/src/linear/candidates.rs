@@ -171,7 +171,7 @@ pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> 
     let Weight { format, x, k, products, .. } = *weight;
     let vectors = Vectors::of(target);
     let floats = !format.activation().is_quantised();
-    let vector_bytes = f64::from(target.row().vector_bytes);
+    let vector_bytes = f64::from(target.isa().vector_bytes);
     let few = packed_floats_by_pairs(weight);
     let instructions = match (few, floats, vectors.dot4) {
         (true, _, _) | (false, false, true) => 1.0,

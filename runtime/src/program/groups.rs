@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! bucket 0 by route ids           stages between request and release, from the first to the last that read the group's weights,
-//! request experts 0 of bucket 0   can be run for some of the experts, and then again for the others
+//! request experts 0 of bucket 0   are a loop: they are run for some of the experts, and then again for the others
 //! run: expert.swiglu gate, up
-//! run: expert.down down
+//! run: expert.down down           then: repeat from expert.swiglu on
 //! release experts 0
 //! ```
 //!
@@ -74,7 +74,8 @@ pub(super) fn check(checker: &Checker<'_>, mut stages: Vec<Stage>) -> Result<Che
         for stage in &mut stages[first..=last] {
             stage.window = Some(windows.len() as u32);
         }
-        windows.push(Window { group, bucket, first, last });
+        stages[last].then.insert(0, BarrierAction::Repeat { first });
+        windows.push(Window { group, bucket });
     }
     // In their windows readers were checked; elsewhere there are none.
     for (i, stage) in stages.iter().enumerate().filter(|(_, stage)| stage.window.is_none()) {
@@ -189,7 +190,10 @@ fn bounds(plan: &Plan<Kernel>, stages: &[Stage]) -> Result<Vec<Bounds>, PlanErro
                     }
                     _ => return Err(wrong(released)),
                 },
-                BarrierAction::Sort(_) | BarrierAction::Predict { .. } | BarrierAction::Announce { .. } => {}
+                BarrierAction::Sort(_)
+                | BarrierAction::Predict { .. }
+                | BarrierAction::Announce { .. }
+                | BarrierAction::Repeat { .. } => {}
             }
         }
     }

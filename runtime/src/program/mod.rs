@@ -213,7 +213,7 @@ pub struct Stage {
     pub parts: Vec<PartPlace>,
     /// Then this is done, by one thread, in this order.
     pub then: Vec<BarrierAction>,
-    /// Position in [`Program::windows`] of the one that this stage is in.
+    /// Position in [`Program::windows`] of the one in whose loop this stage is.
     pub window: Option<u32>,
 }
 
@@ -235,6 +235,12 @@ pub enum BarrierAction {
         window: u32,
         /// Its group.
         group: u32,
+    },
+    /// Where a window has experts that were not worked on, the walk goes on for these from stage `first`, without what is done behind
+    /// this. In the stages of such a loop only tasks over the routing's rows read what such tasks wrote.
+    Repeat {
+        /// The loop's first stage; this one is its last.
+        first: usize,
     },
     /// Predicts which blocks of a group will be requested.
     Predict {
@@ -260,18 +266,14 @@ pub struct Group {
     pub blocks: Option<BlockPlace>,
 }
 
-/// Stages that read experts of one group, between the step that requests them and the one that releases them.
+/// Stages that read experts of one group, between the step that requests them and the one that releases them: a loop, whose
+/// [`BarrierAction::Repeat`] ends it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Window {
     /// The group.
     pub group: u32,
     /// The routing that names those that are needed.
     pub bucket: BucketId,
-    /// The stages from the first to the last whose tasks read its weights. They can be run for some experts and then again for
-    /// others: in these stages only tasks over the routing's rows read what such tasks wrote.
-    pub first: usize,
-    /// See [`Window::first`].
-    pub last: usize,
 }
 
 /// The blocks of a group in the plan's own file: one for each expert, one after the other.

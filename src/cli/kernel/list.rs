@@ -7,7 +7,7 @@ use ixc::ir::kernel::Kernel;
 use ixc::kernels::catalogue::inputs;
 use ixc::kernels::catalogue::{ROWS, Row};
 use ixc::kernels::{KernelError, generate};
-use ixc::targets::{Isa, Target};
+use ixc::targets::{Lowering, Target};
 use serde_json::{Value as Json, json};
 
 use super::super::output::{self, Bytes};
@@ -83,10 +83,10 @@ impl Args {
 
 /// How this machine runs the target's kernels.
 fn how(target: Target) -> &'static str {
-    match target.isa() {
-        Isa::Portable => "portable",
-        Isa::Avx2 | Isa::Avx512 | Isa::Amx if target.missing().is_empty() => "native",
-        Isa::Avx2 | Isa::Avx512 | Isa::Amx => "emulated",
+    match target.isa().lowering {
+        Lowering::Cranelift => "portable",
+        Lowering::X64 if target.missing().is_empty() => "native",
+        Lowering::X64 => "emulated",
     }
 }
 

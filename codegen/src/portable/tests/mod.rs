@@ -31,7 +31,7 @@ const MACHINES: [Machine; 2] = [Machine::Native, Machine::Baseline];
 
 fn isa(machine: Machine) -> OwnedTargetIsa {
     let builder = cranelift_native::builder_with_options(machine == Machine::Native).unwrap();
-    finish_isa(builder).unwrap()
+    finish_isa(builder, true).unwrap()
 }
 
 /// Runs compiled code; the kernel is known to stay inside buffers of these sizes.

@@ -6,7 +6,7 @@ use ixc_codegen::module::{CodegenError, Module};
 use ixc_codegen::x64;
 use ixc_emulator::{Program, Slice};
 use ixc_ir::kernel::{Kernel, interpret};
-use ixc_targets::Target;
+use ixc_targets::{Lowering, Target};
 
 use crate::error::execute::Problem;
 use crate::error::load::LoadError;
@@ -46,7 +46,7 @@ impl Backend {
     /// # Errors
     /// When the target is none that is emulated, a kernel has no code for it, or the code is none that it may run.
     pub(crate) fn emulated(kernels: &[Kernel], target: Target) -> Result<Backend, LoadError> {
-        if target == Target::PORTABLE {
+        if target.isa().lowering != Lowering::X64 {
             return Err(LoadError::NotEmulated { target });
         }
         let emulated = kernels.iter().map(|kernel| {

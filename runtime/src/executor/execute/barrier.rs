@@ -32,24 +32,24 @@ impl Pass<'_> {
             }
             if i < last {
                 let begin = self.now(clock.is_some());
-                let window = stage.window.and_then(|window| self.program.windows.get(window as usize));
-                let window = window.filter(|window| window.last == i);
                 self.barrier.wait(|| {
                     self.next.store(0, Ordering::Relaxed);
-                    self.again.store(false, Ordering::Relaxed);
+                    self.after.store(i + 1, Ordering::Relaxed);
                     self.guarded(|| {
-                        let begin = self.now(false);
-                        if window.is_some() && self.go_on()? {
-                            self.trace(begin, Work::Next);
-                            self.again.store(true, Ordering::Relaxed);
-                            return Ok(());
-                        }
-                        stage.then.iter().try_for_each(|then| {
+                        for then in &stage.then {
                             let begin = self.now(false);
-                            let result = self.then(*then);
-                            self.trace(begin, work_of(*then));
-                            result
-                        })
+                            let repeated = self.then(*then)?;
+                            match (then, repeated) {
+                                // The loop ends.
+                                (BarrierAction::Repeat { .. }, None) => continue,
+                                _ => self.trace(begin, work_of(*then)),
+                            }
+                            if let Some(first) = repeated {
+                                self.after.store(first, Ordering::Relaxed);
+                                break;
+                            }
+                        }
+                        Ok(())
                     });
                 });
                 self.trace(begin, Work::Barrier);
@@ -57,54 +57,47 @@ impl Pass<'_> {
                     clock.wait(begin.elapsed());
                 }
                 // All threads see what the last one at the barrier stored: it changes only at the next one.
-                if let Some(window) = window.filter(|_| self.again.load(Ordering::Relaxed)) {
-                    i = window.first;
-                    continue;
-                }
+                i = self.after.load(Ordering::Relaxed);
+            } else {
+                i += 1;
             }
-            i += 1;
         }
     }
 
-    /// Whether a window has experts that were not worked on; those that were not asked for are then.
-    fn go_on(&self) -> Result<bool, ExecuteError> {
-        Ok(self.store.experts.as_ref().map_or(Ok(false), Experts::next)?)
-    }
-
-    /// What is done at a barrier. Runs alone.
-    fn then(&self, then: BarrierAction) -> Result<(), ExecuteError> {
+    /// What is done at a barrier; the stage to go on with where a loop is run again. Runs alone.
+    fn then(&self, then: BarrierAction) -> Result<Option<usize>, ExecuteError> {
         match then {
-            BarrierAction::Sort(bucket) => self.sort(bucket),
+            BarrierAction::Repeat { first } => {
+                let again = self.store.experts.as_ref().map_or(Ok(false), Experts::next)?;
+                return Ok(again.then_some(first));
+            }
+            BarrierAction::Sort(bucket) => self.sort(bucket)?,
             BarrierAction::Request { window, group } => {
-                let Some(facts) = self.program.windows.get(window as usize) else { return Ok(()) };
+                let Some(facts) = self.program.windows.get(window as usize) else { return Ok(None) };
                 let bucket = self.store.buckets[facts.bucket.0 as usize].read().unwrap_or_else(PoisonError::into_inner);
                 if let Some(advice) = &self.store.advice {
                     advice.request(group, bucket.active(), &self.store.files);
                 }
-                match &self.store.experts {
-                    Some(experts) => Ok(experts.begin(window, group, bucket.active())?),
-                    None => Ok(()),
+                if let Some(experts) = &self.store.experts {
+                    experts.begin(window, group, bucket.active())?;
                 }
             }
             BarrierAction::Announce { window, group } => {
                 let (Some(experts), Some(facts)) = (&self.store.experts, self.program.windows.get(window as usize))
                 else {
-                    return Ok(());
+                    return Ok(None);
                 };
                 let routing = &self.program.routings[facts.bucket.0 as usize];
                 experts.announce(window, group, routing.top_k, &self.ids(routing.ids, routing.top_k));
-                Ok(())
             }
             BarrierAction::Predict { group, ids, count } => {
-                let Some(experts) = &self.store.experts else { return Ok(()) };
-                experts.predict(group, count, &self.ids(ids, count));
-                Ok(())
+                if let Some(experts) = &self.store.experts {
+                    experts.predict(group, count, &self.ids(ids, count));
+                }
             }
-            BarrierAction::Release(group) => {
-                self.store.experts.iter().for_each(|experts| experts.end(group));
-                Ok(())
-            }
+            BarrierAction::Release(group) => self.store.experts.iter().for_each(|experts| experts.end(group)),
         }
+        Ok(None)
     }
 
     /// So many ids of each token.
@@ -143,6 +136,7 @@ impl Pass<'_> {
 fn work_of(then: BarrierAction) -> Work {
     match then {
         BarrierAction::Sort(_) => Work::Sort,
+        BarrierAction::Repeat { .. } => Work::Next,
         BarrierAction::Request { group, .. } => Work::Request(group),
         BarrierAction::Announce { group, .. } | BarrierAction::Predict { group, .. } => Work::Predict(group),
         BarrierAction::Release(group) => Work::Release(group),

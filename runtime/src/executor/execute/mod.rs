@@ -18,7 +18,7 @@ mod items;
 mod parts;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::Instant;
 
@@ -109,8 +109,8 @@ struct Pass<'a> {
     step: weights::Step,
     /// Strips taken of the weights that are packed before a stage.
     next_strip: AtomicU64,
-    /// Whether the stages of a window are run again, for other experts.
-    again: AtomicBool,
+    /// The stage after this barrier, changed only there.
+    after: AtomicUsize,
     failed: AtomicBool,
     failure: Mutex<Option<ExecuteError>>,
 }
@@ -147,7 +147,7 @@ pub(crate) fn run(
         next: AtomicU64::new(0),
         step,
         next_strip: AtomicU64::new(0),
-        again: AtomicBool::new(false),
+        after: AtomicUsize::new(0),
         failed: AtomicBool::new(false),
         failure: Mutex::new(None),
     };
