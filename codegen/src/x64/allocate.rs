@@ -9,8 +9,6 @@
 //! Leaves every operand's virtual register with a physical one, and [`check`] proves from liveness alone, without the
 //! ranges that allocation used, that no two live values share one.
 
-use std::collections::BTreeMap;
-
 use super::X64Error;
 use super::coalesce::coalesce;
 use super::liveness::{Range, live_out, ranges, remove_dead};
@@ -141,6 +139,32 @@ pub fn check(f: &Function, registers: &[u8]) -> Result<(), (Vreg, Vreg)> {
     Ok(())
 }
 
+/// The segments of a physical register that are taken, disjoint, in order: start, end, and by what. As values are placed in order of their
+/// starts, nearly all that is asked for and added is near the end.
+#[derive(Clone, Default)]
+struct Occupied(Vec<(u32, u32, Vreg)>);
+
+impl Occupied {
+    /// Those that start before a point.
+    fn before(&self, end: u32) -> &[(u32, u32, Vreg)] {
+        match self.0.last() {
+            Some(last) if last.0 < end => &self.0,
+            _ => &self.0[..self.0.partition_point(|segment| segment.0 < end)],
+        }
+    }
+
+    fn add(&mut self, start: u32, end: u32, v: Vreg) {
+        let at = self.before(start).len();
+        self.0.insert(at, (start, end, v));
+    }
+
+    fn remove(&mut self, start: u32) {
+        if let Ok(at) = self.0.binary_search_by_key(&start, |segment| segment.0) {
+            self.0.remove(at);
+        }
+    }
+}
+
 /// One attempt.
 struct Round<'f> {
     f: &'f Function,
@@ -149,8 +173,8 @@ struct Round<'f> {
     /// Registers that would save a move, best first.
     hints: Vec<Vec<Vreg>>,
     registers: Vec<u8>,
-    /// Occupied segments by start, per register file and physical register.
-    occupied: [Vec<BTreeMap<u32, (u32, Vreg)>>; File::COUNT],
+    /// What is taken, per register file and physical register.
+    occupied: [Vec<Occupied>; File::COUNT],
     spilled: Vec<Vreg>,
     is_spilled: Vec<bool>,
     /// Rows and bytes of a row of each tile register: what it holds first is what it holds throughout.
@@ -203,7 +227,7 @@ impl<'f> Round<'f> {
                 cost[v] = f32::INFINITY;
             }
         }
-        let occupied = std::array::from_fn(|_| vec![BTreeMap::new(); 32]);
+        let occupied = std::array::from_fn(|_| vec![Occupied::default(); 32]);
         Round {
             f,
             ranges,
@@ -288,19 +312,18 @@ impl<'f> Round<'f> {
         {
             return false;
         }
-        let occupied = &self.occupied[self.file(v).0][register as usize];
-        self.ranges[v.index()].0.iter().all(|&(start, end)| {
-            // Occupied segments are disjoint: if any meets this one, the last that starts before its end does.
-            occupied.range(..end).next_back().is_none_or(|(_, &(until, _))| until <= start)
-        })
+        let occupied = &self.occupied[self.f.vregs[v.index()].file() as usize][register as usize];
+        // Segments are disjoint: if any meets this one, the last that starts before its end does.
+        let met = |&(start, end): &(u32, u32)| occupied.before(end).last().is_some_and(|&(_, until, _)| until > start);
+        !self.ranges[v.index()].0.iter().any(met)
     }
 
     fn rivals(&self, v: Vreg, register: u8) -> Vec<Vreg> {
         let occupied = &self.occupied[self.file(v).0][register as usize];
         let mut rivals = Vec::new();
         for &(start, end) in &self.ranges[v.index()].0 {
-            let met = occupied.range(..end).rev().take_while(|(_, (until, _))| *until > start);
-            rivals.extend(met.map(|(_, &(_, w))| w));
+            let met = occupied.before(end).iter().rev().take_while(|(_, until, _)| *until > start);
+            rivals.extend(met.map(|&(_, _, w)| w));
         }
         rivals.sort_unstable();
         rivals.dedup();
@@ -319,8 +342,9 @@ impl<'f> Round<'f> {
         }
         self.registers[v.index()] = register;
         let file = self.file(v).0;
-        let segments = self.ranges[v.index()].0.iter().map(|&(start, end)| (start, (end, v)));
-        self.occupied[file][register as usize].extend(segments);
+        for &(start, end) in &self.ranges[v.index()].0 {
+            self.occupied[file][register as usize].add(start, end, v);
+        }
     }
 
     fn spill(&mut self, v: Vreg) {
@@ -331,7 +355,7 @@ impl<'f> Round<'f> {
     fn release(&mut self, v: Vreg) {
         let (file, register) = (self.file(v).0, self.registers[v.index()]);
         for (start, _) in &self.ranges[v.index()].0 {
-            self.occupied[file][register as usize].remove(start);
+            self.occupied[file][register as usize].remove(*start);
         }
         self.registers[v.index()] = NONE;
     }

@@ -201,19 +201,27 @@ pub fn remove_dead(f: &mut Function) {
         let mut removed = false;
         for block in layout.iter().rev() {
             let insts = &mut f.blocks[block.index()].insts;
-            let mut kept = Vec::with_capacity(insts.len());
-            for inst in insts.drain(..).rev() {
+            let mut dead = Vec::new();
+            for (i, inst) in insts.iter().enumerate().rev() {
                 let mut needed = inst.has_effect();
                 inst.for_each(|v, role| needed |= role == Role::Def && reads[v.index()] > 0);
-                if needed {
-                    kept.push(inst);
-                } else {
+                if !needed {
                     inst.for_each(|v, role| reads[v.index()] -= u32::from(role != Role::Def));
-                    removed = true;
+                    dead.push(i);
                 }
             }
-            kept.reverse();
-            *insts = kept;
+            if !dead.is_empty() {
+                removed = true;
+                let mut i = 0;
+                insts.retain(|_| {
+                    let is_dead = dead.last() == Some(&i);
+                    if is_dead {
+                        dead.pop();
+                    }
+                    i += 1;
+                    !is_dead
+                });
+            }
         }
         if !removed {
             return;

@@ -60,6 +60,9 @@ pub fn plan(f: &mut Function, values: &[Vreg]) -> HashMap<Vreg, Eviction> {
 
 /// Takes values out of their registers. Gives the constants that loops inside hold now.
 pub fn evict(f: &mut Function, plan: &HashMap<Vreg, Eviction>) -> HashSet<Vreg> {
+    // Asked for every operand. What is made meanwhile is never taken out.
+    let mut taken = vec![false; f.vregs.len()];
+    plan.keys().for_each(|v| taken[v.index()] = true);
     let mut inward = HashMap::new();
     let mut before_loops = Vec::new();
     for block in 0..f.blocks.len() {
@@ -68,7 +71,7 @@ pub fn evict(f: &mut Function, plan: &HashMap<Vreg, Eviction>) -> HashSet<Vreg> 
         for mut inst in insts {
             let mut evicted = Vec::new();
             inst.for_each(|v, _| {
-                if plan.contains_key(&v) && !evicted.contains(&v) {
+                if taken.get(v.index()).is_some_and(|taken| *taken) && !evicted.contains(&v) {
                     evicted.push(v);
                 }
             });
