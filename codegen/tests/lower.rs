@@ -26,7 +26,10 @@ fn folder() -> PathBuf {
 /// Whether a target has the vectors and tiles of a kernel.
 fn holds(target: Target, kernel: &Kernel) -> bool {
     let row = target.row();
-    kernel.values.iter().all(|ty| if ty.is_tile() { row.isa.tile_registers > 0 } else { ty.bytes() <= row.isa.vector_bytes })
+    kernel
+        .values
+        .iter()
+        .all(|ty| if ty.is_tile() { row.isa.tile_registers > 0 } else { ty.bytes() <= row.isa.vector_bytes })
 }
 
 fn run(input: &str) -> Result<String, Box<dyn Error>> {

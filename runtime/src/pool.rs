@@ -11,7 +11,7 @@
 //! let (sum, barrier) = (AtomicUsize::new(0), Barrier::new(3));
 //! pool.run(&|thread| {
 //!     sum.fetch_add(thread, Ordering::Relaxed);
-//!     barrier.wait(|| assert_eq!(sum.load(Ordering::Relaxed), 3)); // the last to come runs this, alone
+//!     barrier.wait(thread, || assert_eq!(sum.load(Ordering::Relaxed), 3)); // the last to come runs this, alone
 //! }).unwrap();
 //! ```
 //!
@@ -55,6 +55,15 @@ pub(crate) fn panic_message(payload: &(dyn Any + Send)) -> String {
         (None, None) => "no message".to_string(),
     }
 }
+
+/// Threads that meet at one counter, before one of them goes on to meet those of the others: counters that many threads change cost
+/// each of them a trip to the one who changed it last.
+const TOGETHER: usize = 4;
+
+/// A value in cache lines of its own: two of them, since processors fetch lines in pairs.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(crate) struct Line<T>(pub(crate) T);
 
 /// A counter that threads wait on: spin, then park.
 struct Event {
@@ -103,35 +112,60 @@ impl Event {
     }
 }
 
-/// A place in a job where all threads meet.
+/// A place in a job where all threads meet: four at a time, the last of them then with the last of the other fours; it goes the same way
+/// back. Who arrives and who waits do so in different cache lines.
 pub struct Barrier {
+    groups: Box<[Group]>,
+    /// Groups all of whose threads have arrived.
+    arrived: Line<AtomicUsize>,
+}
+
+/// Threads that meet before they meet others.
+struct Group {
     threads: usize,
-    arrived: AtomicUsize,
-    event: Event,
+    arrived: Line<AtomicUsize>,
+    event: Line<Event>,
 }
 
 impl Barrier {
     /// For this many threads, at least 1.
     pub fn new(threads: usize) -> Barrier {
-        Barrier { threads: threads.max(1), arrived: AtomicUsize::new(0), event: Event::new(threads) }
+        let threads = threads.max(1);
+        let group = |first: usize| Group {
+            threads: TOGETHER.min(threads - first),
+            arrived: Line::default(),
+            event: Line(Event::new(threads)),
+        };
+        Barrier { groups: (0..threads).step_by(TOGETHER).map(group).collect(), arrived: Line::default() }
     }
 
-    /// Waits for all threads. The last one to come runs `serial` while the others wait; what it writes they see. They go on
-    /// also where it panics.
-    pub fn wait(&self, serial: impl FnOnce()) {
-        struct Advance<'a>(&'a Event);
+    /// Waits for all threads; this is number `thread` of them. The last one to come runs `serial` while the others wait; what it writes
+    /// they see. They go on also where it panics.
+    ///
+    /// # Panics
+    /// Where there is no such thread.
+    pub fn wait(&self, thread: usize, serial: impl FnOnce()) {
+        struct Advance<'a>(&'a [Group]);
         impl Drop for Advance<'_> {
             fn drop(&mut self) {
-                self.0.advance();
+                self.0.iter().for_each(|group| group.event.0.advance());
             }
         }
-        let seen = self.event.value();
-        if self.arrived.fetch_add(1, Ordering::AcqRel) + 1 == self.threads {
-            self.arrived.store(0, Ordering::Relaxed);
-            let _advance = Advance(&self.event);
+        /// Counts an arrival; whether it was the last.
+        fn is_last(arrived: &Line<AtomicUsize>, of: usize) -> bool {
+            let last = of == 1 || arrived.0.fetch_add(1, Ordering::AcqRel) + 1 == of;
+            if last {
+                arrived.0.store(0, Ordering::Relaxed);
+            }
+            last
+        }
+        let group = &self.groups[thread / TOGETHER];
+        let seen = group.event.0.value();
+        if is_last(&group.arrived, group.threads) && is_last(&self.arrived, self.groups.len()) {
+            let _advance = Advance(&self.groups);
             serial();
         } else {
-            self.event.wait(seen);
+            group.event.0.wait(seen);
         }
     }
 }
@@ -141,10 +175,10 @@ type Job<'a> = &'a (dyn Fn(usize) + Sync);
 struct Shared {
     /// The job, from just before `start` advances until `running` is 0.
     job: UnsafeCell<Option<Job<'static>>>,
-    start: Event,
-    done: Event,
+    start: Line<Event>,
+    done: Line<Event>,
     /// Workers that have not finished the job.
-    running: AtomicUsize,
+    running: Line<AtomicUsize>,
     stop: AtomicBool,
     /// The first panic of a worker.
     panic: Mutex<Option<PoolError>>,
@@ -177,9 +211,9 @@ impl Pool {
     pub fn new(threads: usize) -> io::Result<Pool> {
         let shared = Arc::new(Shared {
             job: UnsafeCell::new(None),
-            start: Event::new(threads),
-            done: Event::new(threads),
-            running: AtomicUsize::new(0),
+            start: Line(Event::new(threads)),
+            done: Line(Event::new(threads)),
+            running: Line::default(),
             stop: AtomicBool::new(false),
             panic: Mutex::new(None),
         });
@@ -211,18 +245,18 @@ impl Pool {
             let job = unsafe { std::mem::transmute::<Job<'_>, Job<'static>>(job) };
             // SAFETY: the pool is borrowed exclusively, and workers read the job only between `start` and their end of it.
             unsafe { *shared.job.get() = Some(job) };
-            shared.running.store(self.workers.len(), Ordering::Release);
+            shared.running.0.store(self.workers.len(), Ordering::Release);
         }
-        shared.start.advance();
+        shared.start.0.advance();
         let own = catch_unwind(AssertUnwindSafe(|| job(0)));
         loop {
             // Before `running` is looked at, and anew each time: a worker counts itself off first and advances `done` then, so
             // that of the job before may come only now.
-            let done = shared.done.value();
-            if shared.running.load(Ordering::Acquire) == 0 {
+            let done = shared.done.0.value();
+            if shared.running.0.load(Ordering::Acquire) == 0 {
                 break;
             }
-            shared.done.wait(done);
+            shared.done.0.wait(done);
         }
         let panic = shared.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
         match (own, panic) {
@@ -236,7 +270,7 @@ impl Pool {
 impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
-        self.shared.start.advance();
+        self.shared.start.0.advance();
         for worker in self.workers.drain(..) {
             // A worker catches every panic of a job; there is nothing to learn from how it ended.
             let _ = worker.join();
@@ -248,7 +282,7 @@ fn work(shared: &Shared, thread: usize) {
     // Every start since the pool was made is seen: the pool waits for this worker before the next one.
     let mut seen = 0;
     loop {
-        shared.start.wait(seen);
+        shared.start.0.wait(seen);
         seen = seen.wrapping_add(1);
         if shared.stop.load(Ordering::Acquire) {
             return;
@@ -259,8 +293,8 @@ fn work(shared: &Shared, thread: usize) {
             let error = PoolError::Panicked { thread, message: panic_message(&*payload) };
             shared.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
         }
-        if shared.running.fetch_sub(1, Ordering::AcqRel) == 1 {
-            shared.done.advance();
+        if shared.running.0.fetch_sub(1, Ordering::AcqRel) == 1 {
+            shared.done.0.advance();
         }
     }
 }
@@ -271,17 +305,17 @@ mod tests {
 
     #[test]
     fn every_thread_runs_every_job_and_barriers_separate_phases() {
-        for threads in [1, 2, 3, 8] {
+        for threads in [1, 2, 3, 4, 5, 8, 17] {
             let mut pool = Pool::new(threads).unwrap();
             assert_eq!(pool.threads(), threads);
             for round in 0..40 {
                 let barrier = Barrier::new(threads);
                 let (counter, phase) = (AtomicUsize::new(0), AtomicUsize::new(0));
-                pool.run(&|_| {
+                pool.run(&|thread| {
                     for expected in 0..50 {
                         assert_eq!(phase.load(Ordering::Relaxed), expected);
                         counter.fetch_add(1, Ordering::Relaxed);
-                        barrier.wait(|| {
+                        barrier.wait(thread, || {
                             assert_eq!(counter.load(Ordering::Relaxed), threads * (expected + 1), "round {round}");
                             phase.fetch_add(1, Ordering::Relaxed);
                         });
@@ -304,7 +338,7 @@ mod tests {
             .unwrap();
             assert_eq!(count.into_inner(), 3);
             // Until the workers sleep: the next run must wake them.
-            while pool.shared.start.sleepers.load(Ordering::SeqCst) < 2 {
+            while pool.shared.start.0.sleepers.load(Ordering::SeqCst) < 2 {
                 std::thread::yield_now();
             }
         }

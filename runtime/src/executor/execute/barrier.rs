@@ -20,10 +20,11 @@ impl Pass<'_> {
         }
         let mut groups = Vec::new();
         let last = self.program.stages.len().saturating_sub(1);
-        let mut i = 0;
+        let (mut i, mut round) = (0, 0);
         while let Some(stage) = self.program.stages.get(i) {
-            self.pack(stage, clock.as_deref_mut());
-            self.guarded(|| self.work(thread, stage, &mut groups, clock.as_deref_mut()));
+            round += 1;
+            self.pack(thread, stage, clock.as_deref_mut());
+            self.guarded(|| self.work((thread, round), stage, &mut groups, clock.as_deref_mut()));
             if let Some(experts) = &self.store.experts {
                 self.guarded(|| {
                     experts.pack_arrived();
@@ -32,8 +33,7 @@ impl Pass<'_> {
             }
             if i < last {
                 let begin = self.now(clock.is_some());
-                self.barrier.wait(|| {
-                    self.next.store(0, Ordering::Relaxed);
+                self.barrier.wait(thread, || {
                     self.after.store(i + 1, Ordering::Relaxed);
                     self.guarded(|| {
                         for then in &stage.then {

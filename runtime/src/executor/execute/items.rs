@@ -1,5 +1,6 @@
 //! A stage's items: how they are numbered, which share of them a thread takes, and the kernel calls of each.
 
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 use ixc_ir::plan::{DimRule, RowAxis, Split, Task, Variant};
@@ -13,10 +14,6 @@ use crate::memory::Region;
 use crate::program::{MAX_BUFFERS, MAX_DIMS, PartPlace, Signature, Stage, shortened};
 use crate::stats::Clock;
 use crate::trace::Work;
-
-/// A thread takes this part of what is left, divided by the number of threads: large shares are sequential reads, small ones
-/// at the end keep threads from waiting.
-const SHARES: u64 = 8;
 
 /// Items of one task and expert.
 #[derive(Clone, Copy, Debug)]
@@ -50,23 +47,22 @@ pub(super) struct Item {
 }
 
 impl Pass<'_> {
-    /// Works on items of a stage as long as there are some.
+    /// Works on items of a stage, the `round`-th that is run, as long as there are some.
     pub(super) fn work(
         &self,
-        thread: usize,
+        (thread, round): (usize, u64),
         stage: &Stage,
         groups: &mut Vec<Group>,
         mut clock: Option<&mut Clock>,
     ) -> Result<(), ExecuteError> {
         let total = self.groups(stage, groups);
-        loop {
-            let left = total.saturating_sub(self.next.load(Ordering::Relaxed));
-            if left == 0 || self.failed.load(Ordering::Relaxed) {
+        // Experts come from the drive in the order of the items.
+        let is_streamed = stage.tasks.iter().any(|task| self.streamed(stage, task.rows).is_some());
+        let turn = self.shares.turn(thread, round, total, is_streamed);
+        while let Some(Range { start, end }) = turn.next() {
+            if self.failed.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            let share = (left / (SHARES * self.threads as u64)).max(1);
-            let start = self.next.fetch_add(share, Ordering::Relaxed);
-            let end = start.saturating_add(share).min(total);
             let mut at = start;
             let mut number = groups.partition_point(|group| group.end <= start);
             while at < end {
@@ -87,6 +83,7 @@ impl Pass<'_> {
                 number += 1;
             }
         }
+        Ok(())
     }
 
     /// Numbers the items of a stage; gives how many there are.
@@ -134,13 +131,7 @@ impl Pass<'_> {
         end
     }
 
-    fn items(
-        &self,
-        thread: usize,
-        stage: &Stage,
-        group: &Group,
-        numbers: std::ops::Range<u64>,
-    ) -> Result<(), ExecuteError> {
+    fn items(&self, thread: usize, stage: &Stage, group: &Group, numbers: Range<u64>) -> Result<(), ExecuteError> {
         let (task, place) = (&stage.tasks[group.task], &stage.parts[group.task]);
         let block = match self.streamed(stage, task.rows) {
             Some((number, experts)) => Some(experts.wait(number, group.expert)?),

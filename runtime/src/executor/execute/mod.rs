@@ -1,8 +1,8 @@
 //! One pass over all steps, by all threads together.
 //!
-//! Every thread walks the list of stages. A stage's items (task x rows x columns) are numbered; threads take shares of the
-//! numbers from one counter, large ones first and single items at the end, and meet at a barrier. The last one to come
-//! there sorts the routings that the next stage needs.
+//! Every thread walks the list of stages. A stage's items (task x rows x columns) are numbered; each thread works on its own share of the
+//! numbers, then on what others have left (`shares.rs`), and they meet at a barrier. The last one to come there sorts the routings that the
+//! next stage needs.
 //!
 //! Order of items: experts, then columns, then chunks of rows. Neighbouring columns are neighbouring weight rows, so that a
 //! share is a sequential read; with many rows, all chunks pass one tile of the weight while it is hot.
@@ -16,6 +16,7 @@ mod barrier;
 mod buffers;
 mod items;
 mod parts;
+mod shares;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -40,6 +41,7 @@ pub use crate::error::execute::{ExecuteError, ItemError, Problem};
 pub(crate) use backend::Backend;
 use items::Item;
 pub(crate) use parts::Parts;
+use shares::Shares;
 
 /// All memory of an engine.
 #[derive(Debug)]
@@ -101,10 +103,9 @@ struct Pass<'a> {
     backend: &'a Backend,
     store: &'a EngineMemory,
     counts: Counts,
-    threads: usize,
     clocks: &'a [Mutex<Clock>],
     barrier: Barrier,
-    next: AtomicU64,
+    shares: Shares,
     /// Decides which weights are packed before a stage; the others are packed by the items that read them.
     step: weights::Step,
     /// Strips taken of the weights that are packed before a stage.
@@ -141,10 +142,9 @@ pub(crate) fn run(
         backend,
         store,
         counts,
-        threads: pool.threads(),
         clocks,
         barrier: Barrier::new(pool.threads()),
-        next: AtomicU64::new(0),
+        shares: Shares::new(pool.threads()),
         step,
         next_strip: AtomicU64::new(0),
         after: AtomicUsize::new(0),
@@ -192,7 +192,7 @@ impl Pass<'_> {
     }
 
     /// Packs what a stage needs of the weights and is not yet packed, by all threads.
-    fn pack(&self, stage: &Stage, clock: Option<&mut Clock>) {
+    fn pack(&self, thread: usize, stage: &Stage, clock: Option<&mut Clock>) {
         // The same on all threads, so that all of them meet: what is ready changes only where they do.
         let missing = self.missing(stage);
         if missing.is_empty() {
@@ -207,7 +207,7 @@ impl Pass<'_> {
             unsafe { queue.work(&self.next_strip, &mut Vec::new(), &packed) };
             Ok(())
         });
-        self.barrier.wait(|| {
+        self.barrier.wait(thread, || {
             self.next_strip.store(0, Ordering::Relaxed);
             // A pass that failed may have left strips unpacked.
             if !self.failed.load(Ordering::Relaxed) {
