@@ -184,11 +184,19 @@ impl Writer<'_> {
                 None => ops.push((op, task.time.as_secs_f64())),
             }
         }
-        ops.push(("waiting", stats.waiting.as_secs_f64()));
+        ops.push(("waiting for other threads", stats.imbalance.as_secs_f64()));
+        ops.push(("barriers", stats.meeting.as_secs_f64()));
         ops.push(("packing", stats.packing.as_secs_f64()));
         ops.sort_by(|a, b| b.1.total_cmp(&a.1));
         for (op, time) in ops.iter().filter(|(_, time)| time * 100.0 >= total) {
             note!("time      {:5.1} % {}", 100.0 * time / total, Printable(op));
+        }
+        if let Some(each) = stats.meeting.checked_div(u32::try_from(stats.barriers).unwrap_or(u32::MAX)) {
+            let a_step = stats.barriers / stats.threads.max(1) as u64 / stats.steps.max(1);
+            note!(
+                "barriers  {a_step} in a step, each {:.2} us beyond waiting for the last thread",
+                each.as_secs_f64() * 1e6
+            );
         }
         if let (Some(store), Some(before)) = (self.session.engine().stream(), before) {
             let did = streaming::since(store.stats(), before);

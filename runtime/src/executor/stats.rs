@@ -1,4 +1,4 @@
-//! Where the time of steps went: in each task, in packing weights, and waiting at barriers.
+//! Where the time of steps went: in each task, in packing weights, and at barriers, waiting for the last thread and meeting.
 //!
 //! Each thread has a [`Clock`] of its own; [`Stats`] is their sum. Measuring costs two readings of the clock for each share
 //! of work that a thread takes, below 1 % of a step.
@@ -30,8 +30,12 @@ pub struct Stats {
     pub tokens: u64,
     /// Time of the steps, as the caller saw it.
     pub wall: Duration,
-    /// Time at barriers, summed over threads: stalls for want of work.
-    pub waiting: Duration,
+    /// Time at barriers until the last thread came, summed over threads: shares of the work that were not even.
+    pub imbalance: Duration,
+    /// Time at barriers from then on, summed over threads: what meeting takes, and what one thread does there for all.
+    pub meeting: Duration,
+    /// Barriers that were passed.
+    pub barriers: u64,
     /// Time in which weights were packed that a step needed, summed over threads; no part of any task's.
     pub packing: Duration,
     /// Tasks in the plan's order; those with the same label are one.
@@ -43,7 +47,9 @@ pub struct Stats {
 pub struct Clock {
     /// Time and items of each task, counted over the whole plan.
     tasks: Vec<(Duration, u64)>,
-    waiting: Duration,
+    imbalance: Duration,
+    meeting: Duration,
+    barriers: u64,
     packing: Duration,
 }
 
@@ -62,9 +68,11 @@ impl Clock {
         }
     }
 
-    /// Adds to the time at barriers.
-    pub fn wait(&mut self, time: Duration) {
-        self.waiting += time;
+    /// Adds the time at a barrier, until the last thread came and from then on.
+    pub fn wait(&mut self, imbalance: Duration, meeting: Duration) {
+        self.imbalance += imbalance;
+        self.meeting += meeting;
+        self.barriers += 1;
     }
 
     /// Adds to the time of packing weights.
@@ -74,7 +82,10 @@ impl Clock {
 
     /// Adds this clock to the sum.
     pub fn add_to(&self, program: &Program, stats: &mut Stats) {
-        stats.waiting += self.waiting;
+        stats.imbalance += self.imbalance;
+        stats.meeting += self.meeting;
+        // Every thread passes each.
+        stats.barriers += self.barriers;
         stats.packing += self.packing;
         let labels = program.stages.iter().flat_map(|stage| &stage.tasks).map(|task| &task.label);
         let mut known: HashMap<String, usize> =
@@ -95,7 +106,8 @@ impl Clock {
 
     /// Starts again from nothing.
     pub fn reset(&mut self) {
+        let tasks = std::mem::take(&mut self.tasks);
+        *self = Clock { tasks, ..Clock::default() };
         self.tasks.fill((Duration::ZERO, 0));
-        (self.waiting, self.packing) = (Duration::ZERO, Duration::ZERO);
     }
 }

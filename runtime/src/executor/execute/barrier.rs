@@ -2,6 +2,7 @@
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use ixc_ir::plan::BucketId;
 
@@ -34,6 +35,9 @@ impl Pass<'_> {
             if i < last {
                 let begin = self.now(clock.is_some());
                 self.barrier.wait(thread, || {
+                    if !self.clocks.is_empty() {
+                        self.last_came.store(self.begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
+                    }
                     self.after.store(i + 1, Ordering::Relaxed);
                     self.guarded(|| {
                         for then in &stage.then {
@@ -54,7 +58,8 @@ impl Pass<'_> {
                 });
                 self.trace(begin, Work::Barrier);
                 if let (Some(clock), Some(begin)) = (clock.as_deref_mut(), begin) {
-                    clock.wait(begin.elapsed());
+                    let last_came = self.begun + Duration::from_nanos(self.last_came.load(Ordering::Relaxed));
+                    clock.wait(last_came.saturating_duration_since(begin), last_came.elapsed());
                 }
                 // All threads see what the last one at the barrier stored: it changes only at the next one.
                 i = self.after.load(Ordering::Relaxed);

@@ -110,6 +110,9 @@ struct Pass<'a> {
     step: weights::Step,
     /// Strips taken of the weights that are packed before a stage.
     next_strip: AtomicU64,
+    /// When the last thread came to this barrier, in nanoseconds since `begun`; where somebody counts.
+    last_came: AtomicU64,
+    begun: Instant,
     /// The stage after this barrier, changed only there.
     after: AtomicUsize,
     failed: AtomicBool,
@@ -147,6 +150,8 @@ pub(crate) fn run(
         shares: Shares::new(pool.threads()),
         step,
         next_strip: AtomicU64::new(0),
+        last_came: AtomicU64::new(0),
+        begun: Instant::now(),
         after: AtomicUsize::new(0),
         failed: AtomicBool::new(false),
         failure: Mutex::new(None),
