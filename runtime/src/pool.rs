@@ -21,9 +21,10 @@
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::io;
+use std::num::NonZeroUsize;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 
 /// Most threads.
@@ -74,10 +75,16 @@ struct Event {
     changed: Condvar,
 }
 
+/// Whether there are more threads than CPUs.
+pub(crate) fn is_crowded(threads: usize) -> bool {
+    // Asking takes reading several files, and every step has a barrier.
+    static CPUS: OnceLock<usize> = OnceLock::new();
+    threads > *CPUS.get_or_init(|| std::thread::available_parallelism().map_or(usize::MAX, NonZeroUsize::get))
+}
+
 impl Event {
     fn new(threads: usize) -> Event {
-        let crowded = std::thread::available_parallelism().is_ok_and(|cpus| threads > cpus.get());
-        let spins = if crowded { SPINS_CROWDED } else { SPINS };
+        let spins = if is_crowded(threads) { SPINS_CROWDED } else { SPINS };
         Event { value: 0.into(), sleepers: 0.into(), spins, lock: Mutex::new(()), changed: Condvar::new() }
     }
 
@@ -160,6 +167,7 @@ impl Barrier {
             last
         }
         let group = &self.groups[thread / TOGETHER];
+        assert!(thread % TOGETHER < group.threads, "no thread {thread} meets here");
         let seen = group.event.0.value();
         if is_last(&group.arrived, group.threads) && is_last(&self.arrived, self.groups.len()) {
             let _advance = Advance(&self.groups);

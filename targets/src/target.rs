@@ -227,6 +227,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn instruction_sets_are_what_the_features_allow() {
+        for target in Target::all().filter(|target| target.isa().lowering == Lowering::X64) {
+            let isa = target.isa();
+            let is_evex = isa.vector_bytes > 32 || isa.vector_registers > 16;
+            assert!(!is_evex || target.has(Feature::Avx512vl), "{target:?}");
+            assert_eq!(isa.tile_registers > 0, target.has(Feature::AmxTile), "{target:?}");
+        }
+    }
+
+    #[test]
     fn names_are_unique_and_the_constants_name_their_rows() {
         for target in Target::all() {
             assert_eq!(Target::from_name(target.name()), Some(target));

@@ -141,6 +141,10 @@ const MAX_INSTRUCTIONS_WITHOUT_FMA: usize = 1 << 18;
 /// CPU has no `fma`. Frames are touched page by page ([`finish_isa`]), so that one that does not fit meets the stack's guard.
 const MAX_FRAME: usize = 1 << 18;
 
+/// Whether cranelift's verifier looks at every kernel: in what users run, and in the tests of the lowering itself. Other tests compile the
+/// same kernels thousands of times.
+const VERIFY: bool = cfg!(any(test, not(debug_assertions)));
+
 /// Ops that cranelift would call a library for where the CPU lacks the instruction.
 #[derive(Clone, Copy)]
 struct Features {
@@ -158,7 +162,7 @@ struct Features {
 /// See [`PortableError`].
 pub fn compile(kernel: &Kernel) -> Result<Code, PortableError> {
     let isa = cranelift_native::builder().map_err(machine)?;
-    compile_for(kernel, &*finish_isa(isa, cfg!(test))?, false)
+    compile_for(kernel, &*finish_isa(isa, VERIFY)?, false)
 }
 
 /// As [`compile`], with the code's text.
@@ -174,8 +178,7 @@ fn machine(reason: impl ToString) -> PortableError {
     PortableError::Machine { reason: reason.to_string() }
 }
 
-/// `verify`: with cranelift's verifier between its passes, which says what is wrong with the lowering and takes a quarter of the time. It
-/// is on where the lowering itself is tested or read.
+/// `verify`: with cranelift's verifier between its passes, which says what is wrong with the lowering and takes a quarter of the time.
 fn finish_isa(isa: Builder, verify: bool) -> Result<OwnedTargetIsa, PortableError> {
     let mut flags = settings::builder();
     let set = [

@@ -38,17 +38,18 @@ impl Pass<'_> {
                     if !self.clocks.is_empty() {
                         self.last_came.store(self.begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
                     }
+                    self.shares.between(round);
                     self.after.store(i + 1, Ordering::Relaxed);
                     self.guarded(|| {
                         for then in &stage.then {
                             let begin = self.now(false);
-                            let repeated = self.then(*then)?;
-                            match (then, repeated) {
+                            let repeated = self.then(*then);
+                            match (then, &repeated) {
                                 // The loop ends.
-                                (BarrierAction::Repeat { .. }, None) => continue,
+                                (BarrierAction::Repeat { .. }, Ok(None)) => continue,
                                 _ => self.trace(begin, work_of(*then)),
                             }
-                            if let Some(first) = repeated {
+                            if let Some(first) = repeated? {
                                 self.after.store(first, Ordering::Relaxed);
                                 break;
                             }

@@ -56,9 +56,9 @@ impl Pass<'_> {
         mut clock: Option<&mut Clock>,
     ) -> Result<(), ExecuteError> {
         let total = self.groups(stage, groups);
-        // Experts come from the drive in the order of the items.
-        let is_streamed = stage.tasks.iter().any(|task| self.streamed(stage, task.rows).is_some());
-        let turn = self.shares.turn(thread, round, total, is_streamed);
+        // Experts come from the drive, or are said to be needed, in the order of the items.
+        let in_order = stage.window.is_some() && (self.store.experts.is_some() || self.store.advice.is_some());
+        let turn = self.shares.turn(thread, round, total, in_order);
         while let Some(Range { start, end }) = turn.next() {
             if self.failed.load(Ordering::Relaxed) {
                 return Ok(());

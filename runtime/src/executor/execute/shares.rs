@@ -18,19 +18,21 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::pool::Line;
+use crate::pool::{Line, is_crowded};
 
 /// A thread takes this part of what it has left.
 const PARTS: u64 = 8;
 /// Bits of a place in a stage: items beyond that are taken several at a time.
 const BITS: u32 = 20;
 const MASK: u64 = (1 << BITS) - 1;
-/// Rounds are told apart by so many: more than any step has.
+/// Rounds are told apart by so many; [`Shares::between`] sees to it that no counter is older than half of that.
 const ROUNDS: u64 = 1 << (64 - 2 * BITS);
 
 /// One counter for each thread: of which round it is, the first unit that is left, the first that belongs to others.
 pub(super) struct Shares {
     counters: Box<[Line<AtomicU64>]>,
+    /// There are more threads than CPUs: some may not run for long.
+    is_crowded: bool,
 }
 
 /// What a counter says.
@@ -66,7 +68,16 @@ pub(super) struct Turn<'s> {
 
 impl Shares {
     pub(super) fn new(threads: usize) -> Shares {
-        Shares { counters: (0..threads.max(1)).map(|_| Line::default()).collect() }
+        Shares { counters: (0..threads.max(1)).map(|_| Line::default()).collect(), is_crowded: is_crowded(threads) }
+    }
+
+    /// Called by one thread while all others wait between a round and the next.
+    pub(super) fn between(&self, round: u64) {
+        // Counters that a round does not need keep what they had.
+        if round.is_multiple_of(ROUNDS / 2) {
+            let nothing = Stretch { next: 0, end: 0 }.packed(round);
+            self.counters.iter().for_each(|counter| counter.0.store(nothing, Ordering::Relaxed));
+        }
     }
 
     /// Every thread has a turn of every round, with the same total and order; between two rounds all threads meet.
@@ -96,7 +107,8 @@ impl Turn<'_> {
             (true, _) => Stretch { next: 0, end: 0 },
             (false, _) => {
                 let (units, threads) = (self.units(), self.threads());
-                Stretch { next: units * of / threads, end: units * (of + 1) / threads }
+                // Where there are fewer than threads, the first have them: they leave barriers first.
+                Stretch { next: (units * of).div_ceil(threads), end: (units * (of + 1)).div_ceil(threads) }
             }
         }
     }
@@ -135,13 +147,13 @@ impl Turn<'_> {
                 taken
             })
         });
-        taken.map(|taken| taken.next * self.unit..(taken.end * self.unit).min(self.total))
+        taken.map(|taken| taken.next * self.unit..taken.end.saturating_mul(self.unit).min(self.total))
     }
 
     /// The back half of what another thread has left.
     fn steal(&self) -> Option<Stretch> {
-        // With one unit for each thread nothing is gained: all of them are waited for in any case.
-        if self.in_order || self.units() <= self.threads() {
+        // With one unit for each thread little is gained, since all of them are waited for; unless they wait for each other's CPU.
+        if self.in_order || self.units() <= self.threads() && !self.shares.is_crowded {
             return None;
         }
         let back = |stretch: Stretch| {
@@ -201,6 +213,21 @@ mod tests {
     }
 
     #[test]
+    fn counters_that_were_not_needed_for_very_many_rounds_hide_nothing() {
+        let shares = Shares::new(2);
+        for half in 1..=4 {
+            let last = half * ROUNDS / 2;
+            let count = |round, thread| {
+                let turn = shares.turn(thread, round, 10, false);
+                std::iter::from_fn(|| turn.next()).map(|range| range.end - range.start).sum::<u64>()
+            };
+            assert_eq!(count(last, 1) + count(last, 0), 10);
+            shares.between(last);
+            assert_eq!(count(last + 1, 0), 10);
+        }
+    }
+
+    #[test]
     fn items_beyond_a_counter_are_given_several_at_a_time() {
         let total = (1 << 22) + 5;
         let shares = Shares::new(1);
@@ -225,9 +252,11 @@ mod tests {
         assert_eq!(second.next(), None);
         // In the next round it has its own again.
         assert_eq!(shares.turn(1, 8, 4, false).next(), Some(2..3));
-        // One item each is not taken from a thread that is late.
+        // One item each is not taken from a thread that is late, unless that may have no CPU.
         assert_eq!(shares.turn(0, 9, 2, false).next(), Some(0..1));
-        assert_eq!(shares.turn(0, 9, 2, false).next(), None);
-        assert_eq!(shares.turn(1, 9, 2, false).next(), Some(1..2));
+        let late = if shares.is_crowded { (Some(1..2), None) } else { (None, Some(1..2)) };
+        assert_eq!((shares.turn(0, 9, 2, false).next(), shares.turn(1, 9, 2, false).next()), late);
+        assert_eq!(shares.turn(0, 10, 1, false).next(), Some(0..1));
+        assert_eq!(shares.turn(1, 10, 1, false).next(), None);
     }
 }

@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# Packs what checks and measures another machine, which needs no Rust and no network. See README.md.
+#
+#     bench/silicon/pack.sh FOLDER [RIVALS]       makes FOLDER/kit.tar.xz
+#
+# before it: cargo build --release && cargo build --release -p ixc-bench && cargo test --workspace --no-run
+# RIVALS: a folder with the sources of llama.cpp in llama/ and of ik_llama.cpp in ik/, or with the rivals.tar.xz that check.sh left.
+# GOLDEN=DIR: a folder with models/NAME.gguf, and expect/NAME.json with prompt_tokens, logits (.npy beside it) and compiled_nmse_max.
+set -euo pipefail
+if [ $# -lt 1 ]; then sed -n '2,8p' "$0" >&2; exit 2; fi
+mkdir -p "$1"
+out=$(cd "$1" && pwd)
+rivals=${2:+$(cd "$2" && pwd)}
+cd "$(dirname "$0")/../.."
+target=${CARGO_TARGET_DIR:-target}
+kit=$(mktemp -d)
+trap 'rm -rf "$kit"' EXIT
+mkdir "$kit"/{bin,tests,models}
+for program in ixc ixc-bench; do
+  cp "$target/release/$program" "$kit/bin/"
+  strip "$kit/bin/$program"
+done
+for name in emulator kernels x64; do
+  # The newest of several builds.
+  program=$(find "$target/debug/deps" -name "$name-*" -type f -executable -printf '%T@ %p\n' | sort -rn | head -1 | cut -d' ' -f2)
+  [ -n "$program" ] || { echo "no test program $name: cargo test --workspace --no-run" >&2; exit 1; }
+  cp "$program" "$kit/tests/$name"
+  strip "$kit/tests/$name"
+done
+cp examples/models/*.gguf "$kit/models/"
+if [ -n "${GOLDEN:-}" ]; then
+  cp "$GOLDEN"/models/*.gguf "$GOLDEN"/expect/* "$kit/models/"
+else
+  echo "GOLDEN is not set: logits are compared with the emulator's alone" >&2
+fi
+cp bench/silicon/*.{sh,c,py,txt} "$kit/"
+python3 -m pip download -q --no-deps -d "$kit" gguf
+[ -z "${rivals:-}" ] || cp -r "$rivals"/. "$kit/"
+tar c -C "$kit" . | xz -T0 -3 > "$out/kit.tar.xz"
+ls -l "$out/kit.tar.xz"
