@@ -22,7 +22,7 @@ for program in ixc ixc-bench; do
 done
 for name in emulator kernels x64; do
   # The newest of several builds.
-  program=$(find "$target/debug/deps" -name "$name-*" -type f -executable -printf '%T@ %p\n' | sort -rn | head -1 | cut -d' ' -f2)
+  program=$(find "$target/debug/deps" -name "$name-*" -type f -executable -printf '%T@ %p\n' | sort -n | tail -1 | cut -d' ' -f2)
   [ -n "$program" ] || { echo "no test program $name: cargo test --workspace --no-run" >&2; exit 1; }
   cp "$program" "$kit/tests/$name"
   strip "$kit/tests/$name"
