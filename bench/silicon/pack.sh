@@ -27,6 +27,9 @@ for name in emulator kernels x64; do
   cp "$program" "$kit/tests/$name"
   strip "$kit/tests/$name"
 done
+# What the test programs compare with.
+mkdir -p "$kit/codegen/tests"
+cp -r codegen/tests/bits "$kit/codegen/tests/"
 cp examples/models/*.gguf "$kit/models/"
 if [ -n "${GOLDEN:-}" ]; then
   cp "$GOLDEN"/models/*.gguf "$GOLDEN"/expect/* "$kit/models/"

@@ -94,7 +94,9 @@ impl Group {
         let ran: Vec<String> =
             self.ran.iter().map(|((target, how), rows)| format!("{} {how} ({rows})", TARGETS[*target])).collect();
         println!("kernels: {:<14} {:>4} rows: {}", self.name, self.rows, ran.join(", "));
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("tests/bits/{}.txt", self.name));
+        // At run time: a kit for another machine has the tables, too.
+        let package = std::env::var("CARGO_MANIFEST_DIR").unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_string());
+        let file = Path::new(&package).join(format!("tests/bits/{}.txt", self.name));
         let mut table = bits::Table::new(&file);
         // What QEMU left out has no results.
         let whole = TARGETS.iter().zip(&self.results).filter(|(_, results)| !results.is_empty());
