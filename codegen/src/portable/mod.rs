@@ -178,7 +178,7 @@ fn machine(reason: impl ToString) -> PortableError {
     PortableError::Machine { reason: reason.to_string() }
 }
 
-/// `verify`: with cranelift's verifier between its passes, which says what is wrong with the lowering and takes a quarter of the time.
+/// `verify`: with cranelift's verifier between its passes, which says what is wrong with the lowering.
 fn finish_isa(isa: Builder, verify: bool) -> Result<OwnedTargetIsa, PortableError> {
     let mut flags = settings::builder();
     let set = [
