@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use ixc_ir::plan::{DimRule, RowAxis, Split, Task, Variant};
+use ixc_ir::plan::{Arg, DimRule, RowAxis, Source, Split, Task, Variant};
 
 use super::Pass;
 use super::buffers::{SCRATCH, in_range};
@@ -28,6 +28,8 @@ pub(super) struct Group {
     rows: u64,
     chunk_rows: u64,
     chunks: u64,
+    /// Items that follow each other have the same rows and other columns, not the same column and other rows.
+    by_rows: bool,
     /// How the positions before an item are divided.
     span: Span,
 }
@@ -122,6 +124,7 @@ impl Pass<'_> {
                         rows,
                         chunk_rows,
                         chunks,
+                        by_rows: chunks > 1 && rows_are_larger(&task.args, chunk_rows),
                         span,
                     });
                 }
@@ -144,7 +147,12 @@ impl Pass<'_> {
             let parts = u64::from(group.span.parts);
             // Below the number of parts.
             let (part, number) = ((number % parts) as u32, number / parts);
-            let skipped = number % group.chunks * group.chunk_rows;
+            let columns = u64::from(task.columns);
+            let (column, chunk) = match group.by_rows {
+                true => (number % columns, number / columns),
+                false => (number / group.chunks, number % group.chunks),
+            };
+            let skipped = chunk * group.chunk_rows;
             let (row, sliding) = (group.first_row + skipped, stage.sliding.get(group.task).copied().flatten());
             // What goes through blocks begins with the first that the item's first row needs.
             let window = sliding.filter(|_| variant.dims.contains(&DimRule::FirstBlock));
@@ -154,7 +162,7 @@ impl Pass<'_> {
                 row,
                 rows: group.chunk_rows.min(group.rows - skipped),
                 // Below the number of columns.
-                column: (number / group.chunks) as u32,
+                column: column as u32,
                 expert: group.expert,
                 block,
                 span: Span { part, start, ..group.span },
@@ -249,10 +257,21 @@ fn chunk_rows(variant: &Variant, rows: u64) -> u64 {
     even.next_multiple_of(group.unwrap_or(1).max(1)).clamp(1, most)
 }
 
+/// Whether an item's rows of activations are more bytes than its column of a weight: what is larger stays in the thread's cache while
+/// it goes through items that follow each other, what is smaller is fetched for each. A state's columns are larger than any rows.
+fn rows_are_larger(args: &[Arg], chunk_rows: u64) -> bool {
+    let of_state = args.iter().any(|arg| matches!(arg.source, Source::State { .. }));
+    let is_weight = |arg: &&Arg| matches!(arg.source, Source::Weight(_));
+    let column: u64 = args.iter().filter(is_weight).map(|arg| arg.column_stride).fold(0, u64::saturating_add);
+    let rows = args.iter().filter(|arg| matches!(arg.source, Source::Arena(_)) && arg.column_stride == 0);
+    let row = rows.map(|arg| arg.row_stride).fold(0, u64::saturating_add);
+    !of_state && column > 0 && row.saturating_mul(chunk_rows) > column
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ixc_ir::plan::KernelId;
+    use ixc_ir::plan::{BufferId, KernelId};
 
     #[test]
     fn chunks_are_even_and_in_whole_groups() {
@@ -266,5 +285,18 @@ mod tests {
         assert_eq!(chunk_rows(&variant(1, vec![]), 512), 1);
         assert_eq!(chunk_rows(&variant(4, vec![DimRule::Rows]), 5), 3);
         assert_eq!(chunk_rows(&variant(5, vec![DimRule::RowGroups(u32::MAX)]), 4), 5);
+    }
+
+    #[test]
+    fn what_is_larger_stays_in_the_cache() {
+        let arg =
+            |source, row_stride, column_stride| Arg { source, offset: 0, row_stride, column_stride, expert_stride: 0 };
+        let x = arg(Source::Arena(BufferId(0)), 2816, 0);
+        let y = arg(Source::Arena(BufferId(1)), 8192, 128);
+        // 32 rows of a weight of 2048 columns in q4_k: 36 KiB, as much as 13 rows of activations.
+        let args = [x.clone(), arg(Source::Weight(0), 0, 32 * 1152), y.clone()];
+        assert_eq!([13, 14].map(|rows| rows_are_larger(&args, rows)), [false, true]);
+        let attention = [x, arg(Source::State { state: 0, field: 0 }, 0, 1 << 20), y];
+        assert!(!rows_are_larger(&attention, 1 << 20));
     }
 }
