@@ -139,7 +139,8 @@ fn products_by_tiles_are_right_in_every_format() {
     }
 }
 
-/// Nothing is spilled or moved, and tiles are configured and released once.
+/// Nothing is spilled, and tiles are configured and released once. What is moved are quants on their way into mantissas: a `vpternlogd` writes over
+/// one of its three operands, all of which are needed again, and a move takes no port.
 #[test]
 fn code_by_tiles_is_tight() {
     let spec: KernelSpec = Linear {
@@ -157,10 +158,8 @@ fn code_by_tiles_is_tight() {
     let compiled = x64::compile(&kernel, Target::AMX).unwrap_or_else(|e| panic!("{e}"));
     let text = x64::listing::text(&compiled, &kernel);
     println!("{text}\n{:?}", compiled.stats);
-    assert_eq!(
-        (compiled.stats.vector_spills, compiled.stats.gpr_spills, compiled.stats.moves_in_innermost_loops),
-        (0, 0, 0)
-    );
+    assert_eq!((compiled.stats.vector_spills, compiled.stats.gpr_spills), (0, 0));
+    assert!(compiled.stats.moves_in_innermost_loops <= text.matches("vpternlogd").count(), "{:?}", compiled.stats);
     for once in ["ldtilecfg", "tilerelease"] {
         assert_eq!(text.matches(once).count(), 1, "{once}");
     }

@@ -460,8 +460,9 @@ mod tests {
         assert_eq!(decided(long, zen4, caches(32, 4096, 0)), "rows=32 gemv<=5/5 gemm/96");
         assert_eq!(decided(long, zen4, caches(32, 1024, 0)), "rows=32 gemv<=5/5 gemm/32");
         let tiles = candidates::Weight { x: Format::A8SuperTile, ..long };
-        assert_eq!(decided(tiles, Target::AMX, caches(48, 8192, 0)), "rows=64 gemv<=5/5 gemm<=15/15 tiles/256");
-        assert_eq!(decided(tiles, Target::AMX, caches(48, 4096, 0)), "rows=64 gemv<=5/5 gemm<=15/15 tiles/128");
+        // Rows of activations lie beside a panel.
+        assert_eq!(decided(tiles, Target::AMX, caches(48, 8704, 0)), "rows=64 gemv<=5/5 gemm<=15/15 tiles/256");
+        assert_eq!(decided(tiles, Target::AMX, caches(48, 8192, 0)), "rows=64 gemv<=5/5 gemm<=15/15 tiles/128");
     }
 
     #[test]

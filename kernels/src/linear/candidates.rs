@@ -46,9 +46,12 @@ const PAIRS_OF_PRODUCTS: f64 = 2.0;
 /// Bytes of the vectors that costs were measured with.
 const MEASURED_VECTOR: f64 = 64.0;
 
-/// Bytes that a core reads in a cycle from L1, L2 and L3, and from memory: two loads of 32 bytes; half of that; what tile products of
-/// 256 rows take; and a core's part of a socket's memory. Assumed, but for the first two. Reads of several levels go on beside each other.
+/// Bytes that vectors of a core read in a cycle from L1, L2 and L3, and from memory: two loads of 32 bytes; half of that; half of that again; and
+/// a core's part of a socket's memory. Assumed, but for the first two. Reads of several levels go on beside each other.
 const BYTES_PER_CYCLE: [f64; 4] = [64.0, 32.0, 16.0, 3.0];
+/// The same of tile loads, measured on an Emerald Rapids: a tile of 1 KiB takes 8 cycles of the load ports, 17 to 40 from L2, 107 to 127 from
+/// L3.
+const TILE_BYTES_PER_CYCLE: [f64; 4] = [128.0, 36.0, 9.0, 3.0];
 /// Cores at least that read the same rows of activations, each with other weight rows: they lie in the third level once.
 const SHARING: u64 = 8;
 
@@ -59,7 +62,7 @@ const TILES_ITEMS: [u64; 2] = [32, 64];
 /// Rows of an item of vector kernels at most. Beyond 12 groups of 8 rows an unpacked strip gains nothing more.
 const VECTOR_CHUNKS: [u32; 7] = [8, 16, 24, 32, 48, 64, 96];
 /// Rows of an item of tile products at most: with 256 rows a sixth of the time goes into unpacking.
-const TILES_CHUNKS: [u32; 4] = [32, 64, 128, 256];
+const TILES_CHUNKS: [u32; 5] = [32, 64, 128, 256, 512];
 
 /// A weight, as its products read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -85,6 +88,8 @@ pub struct Reuse {
     pub what: &'static str,
     /// Bytes that are to stay in a cache, whatever rows of activations the item has.
     fixed: u64,
+    /// Bytes of something else that is to stay there beside them.
+    beside: u64,
     /// The same for each row that it has at most, and for how many.
     row: (u64, u32),
     /// Whether other cores read them, too.
@@ -108,7 +113,7 @@ impl Reuse {
         let l3 = caches.l3.saturating_mul(if self.shared { SHARING } else { 1 });
         [(Level::L1, caches.l1d), (Level::L2, caches.l2), (Level::L3, l3)]
             .into_iter()
-            .find(|(_, size)| self.bytes() <= *size)
+            .find(|(_, size)| self.bytes().saturating_add(self.beside) <= *size)
             .map_or(Level::Memory, |(level, _)| level)
     }
 }
@@ -152,7 +157,11 @@ impl Candidate {
 
     /// Units for an element and a row, where an item has all its rows: those of arithmetic or of what is read, whatever is more.
     pub fn cost_of_a_row(&self, caches: &CoreCaches) -> f64 {
-        let reads = |reuse: &Reuse| reuse.reads / BYTES_PER_CYCLE[reuse.level(caches) as usize] / UNIT;
+        let speeds = match self.strategy {
+            MatmulStrategy::Tiles => TILE_BYTES_PER_CYCLE,
+            MatmulStrategy::Gemv | MatmulStrategy::Gemm => BYTES_PER_CYCLE,
+        };
+        let reads = |reuse: &Reuse| reuse.reads / speeds[reuse.level(caches) as usize] / UNIT;
         let arithmetic = self.arithmetic(self.row_chunk) / f64::from(self.row_chunk);
         self.reuse.iter().map(reads).fold(arithmetic, f64::max)
     }
@@ -199,6 +208,7 @@ pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> 
     let x_rows = |chunk: u32, row: u64, reads: f64| Reuse {
         what: "rows of activations",
         fixed: 0,
+        beside: 0,
         row: (row, chunk),
         shared: true,
         reads,
@@ -209,7 +219,7 @@ pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> 
         false => {
             let fixed = (each(strips) * k as f64 * rows as f64) as u64;
             let reads = each(strips) / f64::from(strategy.row_groups()[0]);
-            let weight = Reuse { what: "weight rows", fixed, row: (0, chunk), shared: false, reads };
+            let weight = Reuse { what: "weight rows", fixed, beside: 0, row: (0, chunk), shared: false, reads };
             vec![x_rows(chunk, row_bytes(x), each(x) / rows as f64), weight]
         }
     };
@@ -229,8 +239,10 @@ pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> 
         add(MatmulStrategy::Tiles, &TILES_CHUNKS, TILES_UNPACK, (TILES_BLOCK, 16), 1.0, &|chunk| {
             let of_panel = BF16 as f64 / rows.min(TILES_ITEMS[1]) as f64;
             let reads = BF16 as f64 / f64::from(MatmulStrategy::Tiles.row_groups()[0]);
-            let panel = Reuse { what: "panel", fixed, row: (0, chunk), shared: false, reads };
-            vec![x_rows(chunk, k.saturating_mul(BF16), of_panel), panel]
+            let panel = Reuse { what: "panel", fixed, beside: 0, row: (0, chunk), shared: false, reads };
+            // Of gate and up the sums wait in scratch memory.
+            let sums = if products > 1 { u64::from(products * chunk) * rows * size_of::<f32>() as u64 } else { 0 };
+            vec![Reuse { beside: fixed + sums, ..x_rows(chunk, k.saturating_mul(BF16), of_panel) }, panel]
         });
     }
     found

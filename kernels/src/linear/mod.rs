@@ -109,6 +109,8 @@ struct Destination {
     buffer: BufferId,
     offset: Affine,
     row_bytes: i64,
+    /// Whether nothing stands there, so that a product is stored and not added.
+    fresh: bool,
 }
 
 /// A weight tile and the activations that it is multiplied with.
@@ -197,7 +199,12 @@ fn scratch_bytes(
     }
 }
 
-/// Adds the product to what is at the destination. Where the weight lies as in the file, that has room for whole strips.
+/// Whether a product needs nothing to add to: see [`Destination::fresh`].
+fn stores(format: Format, k: u32, tile: u32, strategy: MatmulStrategy) -> bool {
+    strategy == MatmulStrategy::Tiles && tiles::sums_at_once(strips_of(format), k, tile)
+}
+
+/// Adds the product to what is at the destination, unless that is fresh. Where the weight lies as in the file, that has room for whole strips.
 fn multiply(b: &mut KernelBuilder, product: &Product, rows: &Rows, to: &Destination) {
     match (product.scratch, rows.partial) {
         (Some(scratch), Some(partial)) => tiles::multiply(b, product, scratch, &tiles::Rows::of(rows, partial), to),
@@ -347,14 +354,15 @@ impl Definition for Linear {
         let sums_row = i64::from(tile.next_multiple_of(STRIP as u32)) * 4;
         let sums_bytes = if partial { (most + rows.most_rest()) * sums_row } else { 0 };
         let scratch = bytes.map(|bytes| (b.buffer("scratch", BufferKind::Scratch, bytes + sums_bytes), sums_bytes));
-        let result = Destination { buffer: y, offset: 0.into(), row_bytes };
+        let fresh = bias.is_none() && residual.is_none() && stores(format, k, tile, strategy);
+        let result = Destination { buffer: y, offset: 0.into(), row_bytes, fresh };
         let sums = match scratch {
-            Some((buffer, _)) if partial => Destination { buffer, offset: 0.into(), row_bytes: sums_row },
+            Some((buffer, _)) if partial => Destination { buffer, offset: 0.into(), row_bytes: sums_row, fresh },
             _ => result.clone(),
         };
 
         // What the products are added to.
-        rows.for_each(&mut b, |b, row, count| {
+        let before = |b: &mut KernelBuilder, row: Affine, count: u32| {
             b.for_each("r", i64::from(count), |b, r| {
                 for_vectors(b, lanes, tile, |b, at, lanes| {
                     let offset = (row.clone() + r) * row_bytes + at.clone() * 4;
@@ -380,7 +388,10 @@ impl Definition for Linear {
                     }
                 }
             });
-        });
+        };
+        if !fresh {
+            rows.for_each(&mut b, before);
+        }
         let product = Product { format, k, tile, x, x_format, w: (w, 0), strategy, vectors, scratch };
         multiply(&mut b, &product, &rows, &sums);
         if partial {

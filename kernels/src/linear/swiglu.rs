@@ -2,9 +2,11 @@
 
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
-use ixc_ir::kernel::{BufferKind, Kernel, KernelBuilder, Type};
+use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Type};
 
-use super::{Destination, MatmulStrategy, Product, Rows, arithmetic, checked, multiply, multiply_adds, scratch_bytes};
+use super::{
+    Destination, MatmulStrategy, Product, Rows, arithmetic, checked, multiply, multiply_adds, scratch_bytes, stores,
+};
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
@@ -66,6 +68,15 @@ const ROWS: &[Row] = &[
     row("gemm_swiglu_q4_k_expert", 24, "swiglu gate=q4_k up=q4_k k=2048 tile=256 n=768 out=a8_super rows=48 shape=gemm"),
 ];
 
+/// Bytes between rows of sums in scratch memory: a line where tiles are stored there, so that a tile's 16 rows, of which each has whole
+/// kilobytes, do not meet in a few sets of the first-level cache.
+fn pad(strategy: MatmulStrategy) -> i64 {
+    match strategy {
+        MatmulStrategy::Tiles => 64,
+        MatmulStrategy::Gemv | MatmulStrategy::Gemm => 0,
+    }
+}
+
 impl Definition for Swiglu {
     fn name(&self) -> String {
         let Swiglu { gate, up, x, k, tile, n, out, rows, strategy } = *self;
@@ -99,7 +110,7 @@ impl Definition for Swiglu {
         let weights = [b.read("gate", i64::from(tile) * gate_row), b.read("up", i64::from(tile) * up_row)];
         let y = b.write("y", rows.count() * y_row + (y_tile - y_row));
         // Both products of all rows, then what a product needs.
-        let row_bytes = i64::from(tile.next_multiple_of(STRIP as u32)) * 4;
+        let row_bytes = i64::from(tile.next_multiple_of(STRIP as u32)) * 4 + pad(strategy);
         let product_bytes = (most + rows.most_rest()) * row_bytes;
         let bytes = [gate, up]
             .map(|format| scratch_bytes(format, x_format, k, tile, strategy, vectors))
@@ -110,15 +121,19 @@ impl Definition for Swiglu {
         let spare = bytes.map(|_| (scratch, 2 * product_bytes));
         for (i, (w, format)) in weights.into_iter().zip([gate, up]).enumerate() {
             let offset = i as i64 * product_bytes;
-            let to = Destination { buffer: scratch, offset: offset.into(), row_bytes };
-            rows.for_each(&mut b, |b, row, count| {
+            let fresh = stores(format, k, tile, strategy);
+            let to = Destination { buffer: scratch, offset: offset.into(), row_bytes, fresh };
+            let zeros = |b: &mut KernelBuilder, row: Affine, count: u32| {
                 b.for_each("r", i64::from(count), |b, r| {
-                    for_vectors(b, lanes, (row_bytes / 4) as u32, |b, at, lanes| {
+                    for_vectors(b, lanes, tile.next_multiple_of(STRIP as u32), |b, at, lanes| {
                         let zero = b.splat_f32(lanes, 0.0);
                         b.store(scratch, (row.clone() + r) * row_bytes + at * 4 + offset, zero);
                     });
                 });
-            });
+            };
+            if !fresh {
+                rows.for_each(&mut b, zeros);
+            }
             let product = Product { format, k, tile, x, x_format, w: (w, 0), strategy, vectors, scratch: spare };
             multiply(&mut b, &product, &rows, &to);
         }

@@ -165,6 +165,17 @@ impl StripBlock {
         (0..high as i64).map(|v| b.load(self.part.quants(), self.buffer, at.clone() + v * VECTOR)).collect()
     }
 
+    /// The low bits of groups `2 * pair` and `2 * pair + 1` as they lie in memory: bytes of four bits of the first and four of the second.
+    pub fn both(&self, b: &mut KernelBuilder, sub: impl Into<Affine>, pair: i64) -> ValueId {
+        let at = self.quants(sub.into());
+        self.both_at(b, at, pair)
+    }
+
+    fn both_at(&self, b: &mut KernelBuilder, quants: Affine, pair: i64) -> ValueId {
+        let (high, _) = self.codec().vectors();
+        b.load(self.part.quants(), self.buffer, quants + (high as i64 + pair) * VECTOR)
+    }
+
     /// Groups `2 * pair` and `2 * pair + 1` of a sub-block: bytes as [`Quants::byte`] says.
     pub fn pair(&self, b: &mut KernelBuilder, sub: impl Into<Affine>, pair: i64, vectors: &[ValueId]) -> [ValueId; 2] {
         let (at, quants, codec) = (self.quants(sub.into()), self.part.quants(), self.codec());
@@ -172,8 +183,7 @@ impl StripBlock {
             let at = at + pair * (2 * VECTOR);
             return [0, VECTOR].map(|next| b.load(quants, self.buffer, at.clone() + next));
         }
-        let (width, _) = codec.vectors();
-        let both = b.load(quants, self.buffer, at + (width as i64 + pair) * VECTOR);
+        let both = self.both_at(b, at, pair);
         let mut groups = [bits(b, both, None, 15), bits(b, both, Some((Op::ShrU, 4)), 15)];
         for (group, quants) in (2 * pair..).zip(&mut groups) {
             if let Some(high) = codec.high {
