@@ -265,7 +265,7 @@ impl Parts {
         let token = lower_quartile(tokens);
         let stats = bench.take_stats();
         let time = |only: &dyn Fn(&str) -> bool| -> f64 {
-            stats.tasks.iter().filter(|task| only(&task.label)).map(|task| task.time.as_secs_f64()).sum()
+            stats.tasks.iter().filter(|task| only(&task.label)).map(|task| task.work.time.as_secs_f64()).sum()
         };
         let part = time(&|label| label.starts_with("expert")) / time(&|_| true).max(1e-12);
         let length = PROMPT.min(bench.session().context());

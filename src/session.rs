@@ -145,6 +145,17 @@ pub struct Generation {
     pub prefill: Phase,
     /// Tokens computed one by one: those made, but for the last, which nothing follows.
     pub decode: Phase,
+    /// Where the time of both went; tasks and waiting only if [`engine::Options::stats`] said so.
+    pub spent: Spent,
+}
+
+/// Where the time of the two parts of a generation went.
+#[derive(Clone, Debug, Default)]
+pub struct Spent {
+    /// Of the prompt's steps.
+    pub prefill: Stats,
+    /// Of those of one token.
+    pub decode: Stats,
 }
 
 /// A model that runs.
@@ -325,7 +336,7 @@ impl Session {
         self.drive.as_ref()
     }
 
-    /// Where the time went since the last call.
+    /// Where the time went since the last call, or the last text.
     pub fn take_stats(&mut self) -> Stats {
         self.engine.take_stats()
     }
@@ -374,8 +385,15 @@ impl Session {
         let ends: Vec<u32> = self.tokenizer.as_ref().map(Tokenizer::end_of_generation).unwrap_or_default();
         self.check(request.tokens)?;
         request.tokens.iter().for_each(|&token| sampler.accept(token));
-        let mut generation =
-            Generation { tokens: Vec::new(), end: End::Limit, prefill: Phase::default(), decode: Phase::default() };
+        let mut generation = Generation {
+            tokens: Vec::new(),
+            end: End::Limit,
+            prefill: Phase::default(),
+            decode: Phase::default(),
+            spent: Spent::default(),
+        };
+        // What was before is none of this one's.
+        self.engine.take_stats();
 
         // The last token is always computed: its logits are wanted.
         let reused = self.keep(&request.tokens[..request.tokens.len() - 1]);
@@ -386,9 +404,11 @@ impl Session {
             generation.prefill = meter.phase(generation.prefill.tokens + part.len(), &self.engine);
             if progress(Progress::Prefilled(self.cached.len()))?.is_break() {
                 generation.end = End::Stopped;
+                generation.spent.prefill = self.engine.take_stats();
                 return Ok(generation);
             }
         }
+        generation.spent.prefill = self.engine.take_stats();
 
         let meter = Meter::new(&self.engine);
         while request.limit.is_none_or(|limit| generation.tokens.len() < limit) {
@@ -412,6 +432,7 @@ impl Session {
             }
             generation.decode = meter.phase(generation.decode.tokens, &self.engine);
         }
+        generation.spent.decode = self.engine.take_stats();
         Ok(generation)
     }
 

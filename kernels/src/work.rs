@@ -16,6 +16,17 @@ pub enum Arithmetic {
     F32,
 }
 
+impl Arithmetic {
+    /// What is multiplied, in a word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Arithmetic::Int8 => "int8",
+            Arithmetic::Bf16 => "bf16",
+            Arithmetic::F32 => "f32",
+        }
+    }
+}
+
 /// What a call does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Work {

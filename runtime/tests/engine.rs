@@ -269,9 +269,9 @@ fn statistics_name_every_task() {
     engine.prefill(&prompt(50)).unwrap();
     let stats = engine.take_stats();
     assert_eq!((stats.threads, stats.steps, stats.tokens), (2, 2, 50));
-    let items = |label: &str| stats.tasks.iter().find(|task| task.label == label).map(|task| task.items);
+    let items = |label: &str| stats.tasks.iter().find(|task| task.label == label).map(|task| task.work.items);
     assert_eq!((items("embed"), items("head"), items("q")), (Some(50), Some(5), Some(4 * 4 + 4)));
-    assert!(stats.tasks.iter().all(|task| task.time <= stats.wall * 2));
+    assert!(stats.tasks.iter().all(|task| task.work.time <= stats.wall * 2));
     assert_eq!(engine.take_stats().steps, 0);
 }
 

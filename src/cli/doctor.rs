@@ -4,10 +4,11 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::thread::available_parallelism;
 
-use ixc::machine::bandwidth;
+use ixc::kernels::roofline::Roofline;
 use ixc::machine::drive::{self, Measured};
 use ixc::machine::features::{cpu_name, features, targets};
 use ixc::machine::system::{Probe, executable_memory, huge_pages, io_uring, memory};
+use ixc::targets::Target;
 use ixc::targets::cpu::{Caches, caches};
 use serde_json::json;
 
@@ -24,7 +25,7 @@ pub struct Args {
     /// Print JSON.
     #[arg(long)]
     json: bool,
-    /// Leave out the measurement of memory bandwidth.
+    /// Leave out the measurements of memory bandwidth and of products.
     #[arg(long)]
     no_bandwidth: bool,
     /// Measure the drive that this file lies on, by reading it for some seconds (of a folder, its largest file). Streaming
@@ -38,22 +39,16 @@ impl Args {
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         let threads = available_parallelism().map_or(1, |threads| threads.get());
         let memory = memory();
-        // A quarter of what is free, so that looking never hurts.
-        let bytes = memory.available.map_or(bandwidth::BUFFER_BYTES as u64, |free| free / 4);
-        let bytes = usize::try_from(bytes).unwrap_or(usize::MAX).min(bandwidth::BUFFER_BYTES);
-        let mut rates: Vec<(usize, f64)> = Vec::new();
+        let mut limits: Vec<Roofline> = Vec::new();
         if !self.no_bandwidth {
-            rates.push((1, bandwidth::measure(1, bytes)));
-            if threads > 1 {
-                rates.push((threads, bandwidth::measure(threads, bytes)));
+            for threads in [Some(1), Some(threads).filter(|threads| *threads > 1)].into_iter().flatten() {
+                limits.push(Roofline::measure(Target::native(), threads)?);
             }
         }
         let drive = self.drive.as_deref().map(drive::measure).transpose()?;
         let (targets, features, huge_pages) = (targets(), features(), huge_pages());
         let (ring, executable, caches) = (io_uring(), executable_memory(), caches());
         if self.json {
-            let rates: Vec<_> =
-                rates.iter().map(|(threads, rate)| json!({"threads": threads, "bytes_per_second": rate})).collect();
             let facts = json!({
                 "ixc": ixc::build::BUILD,
                 "cpu": cpu_name(),
@@ -63,7 +58,7 @@ impl Args {
                 "targets": targets,
                 "features": features,
                 "memory": memory,
-                "bandwidth": rates,
+                "bandwidth": limits,
                 "transparent_huge_pages": huge_pages,
                 "io_uring": ring,
                 "executable_memory": executable,
@@ -110,8 +105,11 @@ impl Args {
         if let Some(limit) = memory.cgroup_limit {
             writeln!(out, "           limited to {} by the control group", Bytes(limit))?;
         }
-        for (threads, rate) in &rates {
-            writeln!(out, "bandwidth  {:.1} GB/s read by {}", rate / 1e9, counted(*threads as u64, "thread"))?;
+        for Roofline { threads, bytes_per_second, products } in &limits {
+            let by = counted(*threads as u64, "thread");
+            writeln!(out, "bandwidth  {:.1} GB/s read by {by}", bytes_per_second / 1e9)?;
+            let products = products.iter().map(|rate| format!("{} {:.1}", rate.of, rate.operations_per_second / 1e9));
+            writeln!(out, "products   {} GOP/s by {by}", products.collect::<Vec<_>>().join(", "))?;
         }
         let advice = match huge_pages.as_deref() {
             Some("always" | "madvise") => "; activations and tables ask for them",

@@ -31,6 +31,7 @@ mod sampling;
 mod simulate;
 mod size;
 mod spelling;
+mod spent;
 mod stages;
 mod streaming;
 mod template;

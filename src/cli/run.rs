@@ -1,5 +1,6 @@
 //! `ixc run`: a model, a prompt, and text as it is made.
 
+use std::cell::OnceCell;
 use std::io::{self, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -168,12 +169,14 @@ impl Args {
                 inputs: self.inputs(),
                 limit: self.limit(None),
                 stats: self.stats,
+                emulated: self.emulate,
             },
             out,
             seed: self.sampling.seed(),
             gauge,
             converses: false,
             advised: false,
+            limits: OnceCell::new(),
         };
         if self.stats {
             let loaded = begin.elapsed().as_secs_f64();

@@ -1,5 +1,6 @@
 //! Text from a model as it comes, and what it took.
 
+use std::cell::OnceCell;
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -9,6 +10,7 @@ use std::time::{Duration, Instant};
 use ixc::chat::{Chat, Fitted};
 use ixc::forecast::Remembered;
 use ixc::frontend::tokenizer::DecodeOptions;
+use ixc::kernels::roofline::Roofline;
 use ixc::runtime::gauge::Gauge;
 use ixc::runtime::stream::store::ExpertCache;
 use ixc::runtime::stream::store::stats::Stats;
@@ -17,9 +19,9 @@ use ixc::timing::Phase;
 
 use super::choose::{ModelChoice, StreamingChoice};
 use super::interrupt::{Interrupted, Writing};
-use super::output::{Bytes, Printable, Watch, counted, note};
+use super::output::{Bytes, Watch, counted, note};
 use super::sampling::SamplingArgs;
-use super::streaming;
+use super::{spent, streaming};
 
 /// How long a step of a prompt is taken to last at most, in a conversation: a Ctrl-C that comes in it waits three times as long for its end,
 /// for that ends the answer and not the conversation.
@@ -40,6 +42,8 @@ pub struct Wanted<'a> {
     pub limit: Option<usize>,
     /// Whether to say where the time went.
     pub stats: bool,
+    /// Whether code runs in the emulator, of which rates say nothing.
+    pub emulated: bool,
 }
 
 /// A session, and where its text goes.
@@ -56,6 +60,8 @@ pub struct Writer<'a> {
     pub converses: bool,
     /// Whether it was said that packing takes long.
     pub advised: bool,
+    /// What the machine does at the most, once measured.
+    pub limits: OnceCell<Option<Roofline>>,
 }
 
 /// What was written.
@@ -173,34 +179,20 @@ impl Writer<'_> {
                 "packing   {packing:.2} s of that, of weights that were needed for the first time; a plan has them packed"
             );
         }
-        let stats = self.session.take_stats();
-        let total = stats.wall.as_secs_f64() * stats.threads as f64;
-        // Labels are an op and the weight of one layer; over all layers, the op is what tells.
-        let mut ops: Vec<(&str, f64)> = Vec::new();
-        for task in &stats.tasks {
-            let op = task.label.split_whitespace().next().unwrap_or_default();
-            match ops.iter_mut().find(|(name, _)| *name == op) {
-                Some((_, time)) => *time += task.time.as_secs_f64(),
-                None => ops.push((op, task.time.as_secs_f64())),
-            }
+        let limits = self.limits.get_or_init(|| {
+            let measured =
+                (!self.wanted.emulated).then(|| Roofline::measure(self.session.target(), self.session.threads()));
+            measured.and_then(Result::ok)
+        });
+        for (what, stats) in [("prefill", &generation.spent.prefill), ("decode", &generation.spent.decode)] {
+            spent::note(what, stats, limits.as_ref());
         }
-        ops.push(("waiting for other threads", stats.imbalance.as_secs_f64()));
-        ops.push(("barriers", stats.meeting.as_secs_f64()));
-        ops.push(("packing", stats.packing.as_secs_f64()));
-        ops.sort_by(|a, b| b.1.total_cmp(&a.1));
-        for (op, time) in ops.iter().filter(|(_, time)| time * 100.0 >= total) {
-            note!("time      {:5.1} % {}", 100.0 * time / total, Printable(op));
-        }
-        if let Some(each) = stats.meeting.checked_div(u32::try_from(stats.barriers).unwrap_or(u32::MAX)) {
-            let a_step = stats.barriers / stats.threads.max(1) as u64 / stats.steps.max(1);
-            note!(
-                "barriers  {a_step} in a step, each {:.2} us beyond waiting for the last thread",
-                each.as_secs_f64() * 1e6
-            );
+        if let Some(limits) = limits {
+            spent::note_limits(limits);
         }
         if let (Some(store), Some(before)) = (self.session.engine().stream(), before) {
             let did = streaming::since(store.stats(), before);
-            streaming::note(store, &did, &generation.decode, stats.threads);
+            streaming::note(store, &did, &generation.decode, self.session.threads());
             if let Some(report) = self.session.engine().predictions() {
                 streaming::predictions(&report);
             }

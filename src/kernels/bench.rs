@@ -235,7 +235,7 @@ fn loops(arithmetic: Arithmetic, target: Target) -> Vec<Loop> {
                 }),
             ]
         }
-        // Tile products have no loop here.
+        Arithmetic::Bf16 if target.isa().tile_registers > 0 => vec![tile_products()],
         Arithmetic::Bf16 => Vec::new(),
     }
 }
@@ -263,6 +263,27 @@ fn products(name: &str, weights: Type, sum: Type, step: Step) -> Loop {
     }
     let multiply_adds = u64::from(weights.lanes) * (TIMES * VECTORS) as u64 * SUMS as u64;
     Loop { kernel: b.finish(), multiply_adds }
+}
+
+/// Two tiles times two, four sums: as many as hide a product's latency.
+fn tile_products() -> Loop {
+    const TILE: i64 = 1024;
+    const LINE: i64 = 64;
+    let (ty, sum) = (Type::tile(Elem::Bf16, 16, 32), Type::tile(Elem::F32, 16, 16));
+    let mut b = KernelBuilder::new("peak_tile_bf16");
+    let (w, x) = (b.read("w", 2 * TILE), b.read("x", 2 * TILE));
+    let y = b.write("y", 4 * TILE);
+    let [w, x] = [w, x].map(|buffer| [0, TILE].map(|at| b.tile_load(ty, buffer, at, LINE)));
+    let zeros: Vec<ValueId> = (0..4).map(|_| b.tile_zero(sum)).collect();
+    let pairs = || x.iter().flat_map(|x| w.iter().map(move |w| (*x, *w)));
+    let trips = TIMES * VECTORS;
+    let sums = b.for_carry("t", trips, &zeros, |b, _, sums| {
+        sums.iter().zip(pairs()).map(|(&sum, (x, w))| b.tile_dot(Op::TileDotBf16, sum, x, w)).collect()
+    });
+    for (i, sum) in sums.into_iter().enumerate() {
+        b.tile_store(y, i as i64 * TILE, sum, LINE);
+    }
+    Loop { kernel: b.finish(), multiply_adds: (trips * 4 * 16 * 16 * 32).unsigned_abs() }
 }
 
 #[cfg(test)]
@@ -301,6 +322,21 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn the_peak_of_tile_products_is_of_a_loop_of_nothing_else() {
+        assert!(loops(Arithmetic::Bf16, Target::AVX512).is_empty());
+        let [l] = &loops(Arithmetic::Bf16, Target::AMX)[..] else { panic!("one loop") };
+        ixc_ir::kernel::verify::verify(&l.kernel).unwrap();
+        assert_eq!(ixc_ir::kernel::products::Counter::of(&l.kernel).count(&[]).bf16, l.multiply_adds);
+        let compiled = ixc_codegen::x64::compile(&l.kernel, Target::AMX).unwrap();
+        let text = ixc_codegen::x64::listing::text(&compiled, &l.kernel);
+        assert_eq!(
+            ["tdpbf16ps", "tileloadd", "tilestored"].map(|name| text.matches(name).count()),
+            [4, 4, 4],
+            "{text}"
+        );
     }
 
     #[test]

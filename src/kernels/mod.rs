@@ -6,6 +6,7 @@
 //! | [`run`] | inputs, the interpreter's results, and the machine's compared with them |
 //! | [`bundle`] | a kernel as a folder of files, and such a folder replayed |
 //! | [`mod@bench`] | time per call with its spread, and this machine's peak |
+//! | [`roofline`] | the most that this machine reads and multiplies |
 //! | [`show`] | a kernel in each stage down to its bytes, with its statistics |
 //!
 //! The rows with names stand in [`catalogue`].
@@ -25,6 +26,7 @@ pub use ixc_kernels::*;
 pub mod bench;
 pub mod bundle;
 pub mod choose;
+pub mod roofline;
 pub mod run;
 pub mod show;
 

@@ -98,7 +98,7 @@ fn all_items_of_resident_models_are_there_and_labels_are_only_text() {
     let trace = Timeline::read(std::str::from_utf8(&text).unwrap());
     assert!(trace.of("drive").is_empty() && trace.of("slots").is_empty() && trace.counters.is_empty());
     let items: u64 = trace.of("threads").iter().filter_map(|span| span.args["items"].as_u64()).sum();
-    assert_eq!(items, engine.take_stats().tasks.iter().map(|task| task.items).sum::<u64>());
+    assert_eq!(items, engine.take_stats().tasks.iter().map(|task| task.work.items).sum::<u64>());
     assert!(trace.of("threads").iter().any(|span| span.name == label));
     assert!(trace.of("threads").iter().any(|span| span.name.starts_with(label) && span.args["expert"].is_u64()));
 }

@@ -38,6 +38,7 @@ pub mod number;
 pub mod op;
 pub mod parse;
 pub mod print;
+pub mod products;
 pub mod random;
 pub mod verify;
 

@@ -4,7 +4,10 @@
 //! of work that a thread takes, below 1 % of a step.
 
 use std::collections::HashMap;
+use std::ops::AddAssign;
 use std::time::Duration;
+
+use ixc_ir::kernel::products::Products;
 
 use crate::program::Program;
 
@@ -13,10 +16,31 @@ use crate::program::Program;
 pub struct TaskTime {
     /// The task's label.
     pub label: String,
-    /// Time in its kernels, summed over threads.
+    /// What its items did.
+    pub work: Work,
+}
+
+/// What items did, and how long they took for it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Time in kernels, summed over threads.
     pub time: Duration,
     /// Items that ran.
     pub items: u64,
+    /// Bytes that they were given to read: of weights and states, for each item again; where there are none, of all that they read and write.
+    /// Where an index says a row of a table, what is moved.
+    pub bytes: u64,
+    /// Their multiply-adds.
+    pub products: Products,
+}
+
+impl AddAssign for Work {
+    fn add_assign(&mut self, other: Work) {
+        self.time += other.time;
+        self.items += other.items;
+        self.bytes += other.bytes;
+        self.products += other.products;
+    }
 }
 
 /// Where the time went.
@@ -45,8 +69,8 @@ pub struct Stats {
 /// One thread's times.
 #[derive(Clone, Debug, Default)]
 pub struct Clock {
-    /// Time and items of each task, counted over the whole plan.
-    tasks: Vec<(Duration, u64)>,
+    /// Of each task, counted over the whole plan.
+    tasks: Vec<Work>,
     imbalance: Duration,
     meeting: Duration,
     barriers: u64,
@@ -57,14 +81,13 @@ impl Clock {
     /// For a program.
     pub fn new(program: &Program) -> Clock {
         let tasks = program.stages.iter().map(|stage| stage.tasks.len()).sum();
-        Clock { tasks: vec![(Duration::ZERO, 0); tasks], ..Clock::default() }
+        Clock { tasks: vec![Work::default(); tasks], ..Clock::default() }
     }
 
     /// Adds to a task.
-    pub fn work(&mut self, task: usize, time: Duration, items: u64) {
+    pub fn work(&mut self, task: usize, work: Work) {
         if let Some(entry) = self.tasks.get_mut(task) {
-            entry.0 += time;
-            entry.1 += items;
+            *entry += work;
         }
     }
 
@@ -90,15 +113,12 @@ impl Clock {
         let labels = program.stages.iter().flat_map(|stage| &stage.tasks).map(|task| &task.label);
         let mut known: HashMap<String, usize> =
             stats.tasks.iter().enumerate().map(|(i, entry)| (entry.label.clone(), i)).collect();
-        for (label, &(time, items)) in labels.zip(&self.tasks) {
+        for (label, &work) in labels.zip(&self.tasks) {
             match known.get(label.as_str()).and_then(|&i| stats.tasks.get_mut(i)) {
-                Some(entry) => {
-                    entry.time += time;
-                    entry.items += items;
-                }
+                Some(entry) => entry.work += work,
                 None => {
                     known.insert(label.clone(), stats.tasks.len());
-                    stats.tasks.push(TaskTime { label: label.clone(), time, items });
+                    stats.tasks.push(TaskTime { label: label.clone(), work });
                 }
             }
         }
@@ -108,6 +128,6 @@ impl Clock {
     pub fn reset(&mut self) {
         let tasks = std::mem::take(&mut self.tasks);
         *self = Clock { tasks, ..Clock::default() };
-        self.tasks.fill((Duration::ZERO, 0));
+        self.tasks.fill(Work::default());
     }
 }

@@ -22,6 +22,7 @@ mod extents;
 mod groups;
 mod limits;
 
+use ixc_ir::kernel::products::Counter;
 use ixc_ir::kernel::{Affine, Atom, BufferKind, Dim, Kernel};
 use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, KernelId, Plan, Task};
 
@@ -137,6 +138,8 @@ pub struct Signature {
     pub dims: Vec<Dim>,
     /// Its buffers.
     pub buffers: Vec<Parameter>,
+    /// How many products a call does.
+    pub products: Counter,
 }
 
 impl Signature {
@@ -160,6 +163,7 @@ impl Signature {
             name: kernel.name.clone(),
             dims: kernel.dims.clone(),
             buffers: buffers.collect::<Result<_, _>>()?,
+            products: Counter::of(kernel),
         })
     }
 

@@ -3,7 +3,6 @@
 use std::io::Write;
 
 use ixc::kernels::bench::{Measured, Peak, Place, measure, peak, work_of};
-use ixc::kernels::work::Arithmetic;
 use ixc::machine::bandwidth;
 use serde_json::json;
 
@@ -91,7 +90,7 @@ impl Args {
                 "dims": case.dims,
                 "bytes": work.bytes,
                 "multiply_adds": work.multiply_adds,
-                "arithmetic": arithmetic(work.arithmetic),
+                "arithmetic": work.arithmetic.name(),
                 "rows": measured,
             });
             return Ok(output::json(out, "ixc.kernel-bench.v1", &facts)?);
@@ -103,7 +102,7 @@ impl Args {
             "{dims}{} and {} multiply-adds ({}) in a call",
             Bytes(work.bytes),
             Count(work.multiply_adds),
-            arithmetic(work.arithmetic)
+            work.arithmetic.name()
         )?;
         writeln!(
             out,
@@ -146,12 +145,4 @@ impl Args {
 
 fn share(measured: &Measured, row: &Row) -> Option<f64> {
     Some(measured.operations_per_second? / row.peak.as_ref()?.operations_per_second)
-}
-
-fn arithmetic(arithmetic: Arithmetic) -> &'static str {
-    match arithmetic {
-        Arithmetic::Int8 => "int8",
-        Arithmetic::Bf16 => "bf16",
-        Arithmetic::F32 => "f32",
-    }
 }

@@ -11,8 +11,8 @@ use super::parts::Span;
 use crate::bucket::ExpertRows;
 use crate::error::execute::{ExecuteError, ItemError, Problem};
 use crate::memory::Region;
-use crate::program::{MAX_BUFFERS, MAX_DIMS, PartPlace, Signature, Stage, shortened};
-use crate::stats::Clock;
+use crate::program::{Access, MAX_BUFFERS, MAX_DIMS, Parameter, PartPlace, Signature, Stage, shortened};
+use crate::stats::{self, Clock};
 use crate::trace::Work;
 
 /// Items of one task and expert.
@@ -71,14 +71,16 @@ impl Pass<'_> {
                 let Some(group) = groups.get(number) else { break };
                 let stop = group.end.min(end);
                 let begin = self.now(clock.is_some());
-                self.items(thread, stage, group, at..stop)?;
+                let mut work = clock.is_some().then(stats::Work::default);
+                self.items(thread, stage, group, at..stop, work.as_mut())?;
                 let task = (stage.first_task + group.task) as u32;
                 let expert = matches!(stage.tasks[group.task].rows, RowAxis::Routed(_)).then_some(group.expert);
                 self.trace(begin, Work::Task { task, expert, items: stop - at });
-                if let (Some(clock), Some(begin)) = (clock.as_deref_mut(), begin) {
+                if let (Some(clock), Some(begin), Some(work)) = (clock.as_deref_mut(), begin, work) {
                     // What items packed for themselves is no time of their kernels.
                     let packing = self.store.weights.take_packing(thread);
-                    clock.work(stage.first_task + group.task, begin.elapsed().saturating_sub(packing), stop - at);
+                    let time = begin.elapsed().saturating_sub(packing);
+                    clock.work(stage.first_task + group.task, stats::Work { time, ..work });
                     clock.pack(packing);
                 }
                 at = stop;
@@ -134,7 +136,15 @@ impl Pass<'_> {
         end
     }
 
-    fn items(&self, thread: usize, stage: &Stage, group: &Group, numbers: Range<u64>) -> Result<(), ExecuteError> {
+    /// Runs some items of a group, and adds what they did, but for their time.
+    fn items(
+        &self,
+        thread: usize,
+        stage: &Stage,
+        group: &Group,
+        numbers: Range<u64>,
+        mut work: Option<&mut stats::Work>,
+    ) -> Result<(), ExecuteError> {
         let (task, place) = (&stage.tasks[group.task], &stage.parts[group.task]);
         let block = match self.streamed(stage, task.rows) {
             Some((number, experts)) => Some(experts.wait(number, group.expert)?),
@@ -172,7 +182,11 @@ impl Pass<'_> {
                 let (task, kernel) = (shortened(&task.label), kernel.name.clone());
                 ExecuteError::Item(Box::new(ItemError { task, kernel, problem }))
             };
-            self.item(thread, (task, place), variant, kernel, &item).map_err(|problem| failed(kernel, problem))?;
+            let done = self.item(thread, (task, place), variant, kernel, &item, work.is_some());
+            let done = done.map_err(|problem| failed(kernel, problem))?;
+            if let (Some(work), Some(done)) = (work.as_deref_mut(), done) {
+                *work += done;
+            }
             if let Some(split) = &variant.split
                 && self.store.parts.finished(place, (item.row, item.column), item.span.parts)
             {
@@ -191,7 +205,8 @@ impl Pass<'_> {
         variant: &Variant,
         kernel: &Signature,
         item: &Item,
-    ) -> Result<(), Problem> {
+        counts: bool,
+    ) -> Result<Option<stats::Work>, Problem> {
         let mut dims = [0i64; MAX_DIMS];
         for ((value, &rule), dim) in dims.iter_mut().zip(&variant.dims).zip(&kernel.dims) {
             *value = in_range(self.dim(rule, item), dim)?;
@@ -214,7 +229,13 @@ impl Pass<'_> {
         // call, as the program's check says. Index buffers come from inputs, which nothing writes now, and their values are
         // below the kernel's limits. What other threads write at the same time, if the plan is wrong, are bytes that no
         // address depends on.
-        unsafe { self.backend.call(variant.kernel.0 as usize, &pointers[..count], &sizes[..count], dims) }
+        unsafe { self.backend.call(variant.kernel.0 as usize, &pointers[..count], &sizes[..count], dims) }?;
+        Ok(counts.then(|| stats::Work {
+            items: 1,
+            bytes: bytes_read(kernel, &task.args, &sizes),
+            products: kernel.products.count(dims),
+            ..stats::Work::default()
+        }))
     }
 
     /// Makes the result of an item's parts, all of which are done.
@@ -255,6 +276,24 @@ fn chunk_rows(variant: &Variant, rows: u64) -> u64 {
         _ => None,
     });
     even.next_multiple_of(group.unwrap_or(1).max(1)).clamp(1, most)
+}
+
+/// What [`stats::Work::bytes`] says of a call.
+fn bytes_read(kernel: &Signature, args: &[Arg], sizes: &[u64]) -> u64 {
+    let sum = |of: &dyn Fn(&Parameter, &Arg) -> bool| -> u64 {
+        let buffers = kernel.buffers.iter().zip(args).zip(sizes);
+        buffers.filter(|((buffer, arg), _)| of(buffer, arg)).map(|(_, size)| *size).sum()
+    };
+    let lasts = |_: &Parameter, arg: &Arg| matches!(arg.source, Source::Weight(_) | Source::State { .. });
+    let is_arena = |arg: &Arg| matches!(arg.source, Source::Arena(_));
+    let writes = |buffer: &Parameter| matches!(buffer.access, Access::Write);
+    // Where an index says the row, a buffer is all rows: what is no table is what is moved.
+    let picks = kernel.buffers.iter().any(|buffer| matches!(buffer.access, Access::Index(_)));
+    let (first, else_all) = match picks {
+        true => (sum(&|buffer, arg| is_arena(arg) && writes(buffer)), sum(&|_, arg| is_arena(arg))),
+        false => (sum(&lasts), sum(&|buffer, _| !matches!(buffer.access, Access::Scratch))),
+    };
+    if first > 0 { first } else { else_all }
 }
 
 /// Whether an item's rows of activations are more bytes than its column of a weight: what is larger stays in the thread's cache while

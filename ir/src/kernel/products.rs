@@ -1,0 +1,161 @@
+//! Multiply-adds of a kernel: how many products a call does, by what they are made of.
+//!
+//! Counted are the ops that sum products; each lane of a `fma` is one, each byte of a `dot4_u8s8`, each element of both factors of a tile product.
+//! A kernel by tiles counts whole tiles, also where rows are missing.
+//!
+//! ```
+//! use ixc_ir::kernel::{parse::parse, products::Counter};
+//!
+//! let kernel = parse("kernel k where %n in 0..=64 {
+//!   buffer %x : read 32*%n
+//!   buffer %y : write 32
+//!   %zero = splat i32x8 0
+//!   %sum = for %i in 0..%n carry(%s = %zero) {
+//!     %a = load i8x32 %x[32*%i]
+//!     %d = dot4_u8s8 i32x8 %s, %a, %a
+//!     yield %d
+//!   }
+//!   store i32x8 %y[0], %sum
+//! }")?;
+//! assert_eq!(Counter::of(&kernel).count(&[10]).int8, 320);
+//! # Ok::<(), ixc_ir::kernel::parse::ParseError>(())
+//! ```
+
+use std::ops::AddAssign;
+
+use super::{Affine, Atom, Inst, Kernel, Op, Stmt, Type};
+
+/// Multiply-adds by their factors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Products {
+    /// Bytes, or words made of them.
+    pub int8: u64,
+    /// bf16, by tile products.
+    pub bf16: u64,
+    /// f32.
+    pub f32: u64,
+}
+
+impl Products {
+    fn times(self, n: u64) -> Products {
+        let times = |of: u64| of.saturating_mul(n);
+        Products { int8: times(self.int8), bf16: times(self.bf16), f32: times(self.f32) }
+    }
+}
+
+impl AddAssign for Products {
+    fn add_assign(&mut self, other: Products) {
+        let Products { int8, bf16, f32 } = other;
+        for (sum, more) in [(&mut self.int8, int8), (&mut self.bf16, bf16), (&mut self.f32, f32)] {
+            *sum = sum.saturating_add(more);
+        }
+    }
+}
+
+/// What a kernel does, for any values of its dims.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counter {
+    /// Outside of loops, or in loops of constant trips alone.
+    once: Products,
+    /// In loops of which some have trips that dims say: those, from outside in, and what one round of them all does.
+    loops: Vec<(Vec<Affine>, Products)>,
+}
+
+impl Counter {
+    /// Of a verified kernel.
+    pub fn of(kernel: &Kernel) -> Counter {
+        let mut counter = Counter::default();
+        counter.block(kernel, &kernel.body, &mut Vec::new(), 1);
+        counter
+    }
+
+    /// The products of a call with these dims. A trip that is negative counts as none; counts that are too large stay at the largest.
+    pub fn count(&self, dims: &[i64]) -> Products {
+        let mut sum = self.once;
+        for (trips, each) in &self.loops {
+            sum += each.times(trips.iter().map(|trip| evaluate(trip, dims)).fold(1, u64::saturating_mul));
+        }
+        sum
+    }
+
+    fn block(&mut self, kernel: &Kernel, statements: &[Stmt], trips: &mut Vec<Affine>, times: u64) {
+        let mut sum = Products::default();
+        for statement in statements {
+            match statement {
+                Stmt::Inst(inst) => sum += of(kernel, inst),
+                Stmt::For(f) => match f.trip.as_constant() {
+                    Some(trip) => {
+                        let times = times.saturating_mul(u64::try_from(trip).unwrap_or(0));
+                        self.block(kernel, &f.body, trips, times);
+                    }
+                    None => {
+                        trips.push(f.trip.clone());
+                        self.block(kernel, &f.body, trips, times);
+                        trips.pop();
+                    }
+                },
+                Stmt::LoadIndex { .. } => {}
+            }
+        }
+        let sum = sum.times(times);
+        if sum == Products::default() {
+            return;
+        }
+        match trips.is_empty() {
+            true => self.once += sum,
+            false => self.loops.push((trips.clone(), sum)),
+        }
+    }
+}
+
+fn evaluate(trip: &Affine, dims: &[i64]) -> u64 {
+    let value = trip.evaluate(|atom| match atom {
+        Atom::Dim(dim) => dims.get(dim.index()).copied().unwrap_or(0),
+        Atom::Var(_) => 0,
+    });
+    value.and_then(|value| u64::try_from(value).ok()).unwrap_or(0)
+}
+
+fn of(kernel: &Kernel, inst: &Inst) -> Products {
+    let lanes = |ty: Type| u64::from(ty.lanes) * u64::from(ty.rows.max(1));
+    let n = lanes(inst.ty);
+    let k = || inst.operands.get(1).map_or(0, |id| u64::from(kernel.ty(*id).lanes));
+    let int8 = |int8| Products { int8, ..Products::default() };
+    match inst.op {
+        Op::Fma => Products { f32: n, ..Products::default() },
+        Op::Dot2U8S8 => int8(2 * n),
+        Op::Dot4U8S8 => int8(4 * n),
+        Op::TileDotBf16 => Products { bf16: n * k(), ..Products::default() },
+        Op::TileDotS8S8 | Op::TileDotS8U8 | Op::TileDotU8S8 | Op::TileDotU8U8 => int8(n * k()),
+        _ => Products::default(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::parse::parse;
+
+    #[test]
+    fn loops_multiply_and_those_without_rounds_do_nothing() {
+        let text = "kernel k where %n in 0..=8, %m in 0..=8 {
+  buffer %y : write 32
+  %a = splat f32x8 1.0
+  %b = fma f32x8 %a, %a, %a
+  for %i in 0..%n + 1 {
+    %c = fma f32x8 %a, %a, %b
+    for %j in 0..3 {
+      for %l in 0..%m {
+        %d = fma f32x8 %a, %a, %b
+        store f32x8 %y[0], %d
+      }
+    }
+    store f32x8 %y[0], %c
+  }
+}";
+        let counter = Counter::of(&parse(text).unwrap());
+        let f32 = |dims: [i64; 2]| counter.count(&dims).f32;
+        assert_eq!([[0, 0], [1, 0], [1, 2]].map(f32), [16, 24, 24 + 2 * 3 * 2 * 8]);
+        assert_eq!(f32([-1, 5]), 8);
+    }
+}
