@@ -18,6 +18,7 @@ use std::time::Instant;
 use ixc_codegen::module::Artifact;
 use ixc_codegen::parallel;
 use ixc_frontend::arch::FileWeights;
+use ixc_frontend::arch::Hyper;
 use ixc_frontend::gguf::Gguf;
 use ixc_frontend::tokenizer::TokenizerSpec;
 use ixc_ir::graph::Module;
@@ -47,8 +48,8 @@ pub struct Options {
     pub caches: Option<CoreCaches>,
     /// Options of passes; they win over what is said below.
     pub passes: OptionSet,
-    /// Most tokens of a step; longer prompts take several.
-    pub max_tokens: u32,
+    /// Most tokens of a step; longer prompts take several. Where nothing is said, [`step_tokens`] of the model.
+    pub max_tokens: Option<u32>,
     /// Whether weights are packed; the target's kernels say so where nothing is said.
     pub pack: Option<bool>,
     /// Bytes that experts may take in memory. Where theirs are more, the plan says when each layer's are needed; `None` keeps all of
@@ -61,6 +62,23 @@ pub struct Options {
     pub defer: u32,
 }
 
+/// Rows that an expert shall have in a step of a prompt, on average: what it costs to bring it in and to unpack it is shared by them.
+const EXPERT_ROWS: u32 = 128;
+/// Most tokens of a step all the same: what is computed for each takes memory, and one sees how far a prompt is, and stops it, between steps.
+const MOST_TOKENS: u32 = 2048;
+
+/// Tokens of a step: 512, or more where a model's experts would get few rows of that: 2048 with 8 experts of 128 for a token.
+pub fn step_tokens(model: &Hyper) -> u32 {
+    let layers = model.layers.iter().filter_map(|layer| layer.experts.as_ref());
+    step_of(layers.map(|experts| experts.count / experts.used.max(1)).max().unwrap_or(1))
+}
+
+/// The same, where a token is routed to one of so many experts.
+fn step_of(experts: u64) -> u32 {
+    let tokens = u32::try_from(experts).unwrap_or(u32::MAX).saturating_mul(EXPERT_ROWS);
+    tokens.clamp(DEFAULT_MAX_TOKENS, MOST_TOKENS)
+}
+
 impl Default for Options {
     /// For this machine.
     fn default() -> Options {
@@ -68,7 +86,7 @@ impl Default for Options {
             target: None,
             caches: None,
             passes: OptionSet::default(),
-            max_tokens: DEFAULT_MAX_TOKENS,
+            max_tokens: None,
             pack: None,
             expert_memory: None,
             predict_extra: None,
@@ -156,7 +174,7 @@ fn run_on(model: &Model, fused: &Module, options: &Options, passes: &[&str]) -> 
 pub fn facts<'a>(model: &Model, options: &Options, weights: &'a FileWeights<'_>) -> Result<Facts<'a>, Error> {
     Ok(Facts {
         architecture: model.arch.hyper.architecture.clone(),
-        max_tokens: options.max_tokens,
+        max_tokens: options.max_tokens.unwrap_or_else(|| step_tokens(&model.arch.hyper)),
         context_length: u32::try_from(model.arch.hyper.context_length).unwrap_or(u32::MAX),
         files: source_files(&model.gguf)?,
         tokenizer: encode_tokenizer(&model.vocabulary)?,
@@ -314,5 +332,16 @@ impl FromStr for TargetName {
 impl fmt::Display for TargetName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.target.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_longer_where_experts_would_get_few_rows() {
+        // One expert for all, mixtral, 64 with 8 each, 128 with 8 each, and more.
+        assert_eq!([1, 4, 8, 16, 64, u64::MAX].map(step_of), [512, 512, 1024, 2048, 2048, 2048]);
     }
 }

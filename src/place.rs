@@ -75,7 +75,7 @@ fn compile_options() -> compile::Options {
     // Any machine can run the plan: its kernels are lowered when it is loaded.
     compile::Options {
         target: Some(Target::PORTABLE),
-        max_tokens: MAX_TOKENS,
+        max_tokens: Some(MAX_TOKENS),
         pack: Some(true),
         ..compile::Options::default()
     }

@@ -21,7 +21,7 @@ use ixc_codegen::module::CodegenError;
 use ixc_frontend::tokenizer::{Tokenizer, TokenizerError};
 use ixc_ir::format::Format;
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{Plan, WeightFile};
+use ixc_ir::plan::{MAX_OUTPUTS, Plan, WeightFile};
 use ixc_runtime::engine::{self, Engine, ExpertStore};
 use ixc_runtime::file::PlanFile;
 use ixc_runtime::gauge::{Activity, Gauge};
@@ -445,7 +445,7 @@ impl Session {
         self.truncate(0);
         let mut logits = Vec::new();
         self.gauge.begin(Activity::Prompt, tokens.len() as u64);
-        for part in tokens.chunks(self.max_tokens()) {
+        for part in tokens.chunks(self.max_tokens().min(MAX_OUTPUTS as usize)) {
             let rows: Vec<u32> = (0..part.len() as u32).collect();
             logits.extend_from_slice(self.engine.step(part, &rows)?);
             self.gauge.add(part.len() as u64);

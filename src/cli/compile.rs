@@ -60,10 +60,9 @@ pub struct Args {
     /// Positions of the KV cache, for dataflow targets [default: the model's, at most 2048].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     ctx: Option<u32>,
-    /// Most tokens of a step; longer prompts take several.
-    #[arg(short = 'b', long, alias = "ubatch-size", value_name = "N", default_value_t = Options::default().max_tokens,
-          value_parser = clap::value_parser!(u32).range(1..=65536))]
-    max_tokens: u32,
+    /// Most tokens of a step; longer prompts take several [default: 512; with experts as many as give each 128 rows, up to 2048].
+    #[arg(short = 'b', long, alias = "ubatch-size", value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    max_tokens: Option<u32>,
     /// Write weights into the plan as kernels read them, experts that are streamed as one block each. The default where the target packs
     /// weights; elsewhere it writes only blocks of experts.
     #[arg(long, conflicts_with_all = ["no_weights", "no_pack"])]

@@ -85,6 +85,21 @@ pub enum RowCount {
     },
 }
 
+/// Most rows of a step whose logits are wanted, however many tokens it has: a row of logits is as long as the vocabulary, and mostly one is
+/// wanted.
+pub const MAX_OUTPUTS: u32 = 512;
+
+impl RowCount {
+    /// Rows of a step of so many tokens at most.
+    pub fn most(self, tokens: u32) -> u64 {
+        match self {
+            RowCount::Tokens => tokens.into(),
+            RowCount::Outputs => tokens.min(MAX_OUTPUTS).into(),
+            RowCount::Routed { top_k } => u64::from(tokens) * u64::from(top_k),
+        }
+    }
+}
+
 /// A buffer of the arena: `row_bytes` for each row.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArenaBuffer {

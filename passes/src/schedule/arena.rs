@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, Plan, RowAxis, RowCount, Task};
+use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, Plan, RowAxis, Task};
 use ixc_kernels::KernelSpec;
 
 use super::{Draft, Resource, ScheduleError, What, Work, steps};
@@ -150,12 +150,7 @@ pub(super) fn place(
 
 /// Length of a buffer in whole cache lines.
 fn bytes(draft: &ArenaBuffer, max_tokens: u32) -> Option<u64> {
-    let rows = match draft.rows {
-        // No more rows are wanted than there are tokens.
-        RowCount::Tokens | RowCount::Outputs => u64::from(max_tokens),
-        RowCount::Routed { top_k } => u64::from(max_tokens) * u64::from(top_k),
-    };
-    draft.row_bytes.checked_mul(rows)?.checked_next_multiple_of(ALIGNMENT)
+    draft.row_bytes.checked_mul(draft.rows.most(max_tokens))?.checked_next_multiple_of(ALIGNMENT)
 }
 
 #[cfg(test)]

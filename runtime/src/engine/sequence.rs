@@ -13,7 +13,7 @@ use std::sync::PoisonError;
 use std::time::{Duration, Instant};
 
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::{Plan, RowCount};
+use ixc_ir::plan::{MAX_OUTPUTS, Plan, RowCount};
 use ixc_targets::Target;
 
 use crate::execute::{self, Counts, ExecuteError, ItemError};
@@ -52,7 +52,9 @@ pub enum StepError {
         vocabulary: u32,
     },
     /// Outputs of rows that are not there.
-    #[error("output {index} is wanted of row {row}; the step has {rows} tokens, and no more outputs than that")]
+    #[error(
+        "output {index} is wanted of row {row}; the step has {rows} tokens, and as many outputs, at most {MAX_OUTPUTS}"
+    )]
     Output {
         /// Which of the wanted.
         index: usize,
@@ -174,7 +176,7 @@ impl Engine {
         }
         self.check_tokens(tokens)?;
         for (index, &row) in rows_wanted.iter().enumerate() {
-            if row as usize >= tokens.len() || index >= tokens.len() {
+            if row as usize >= tokens.len() || index >= tokens.len().min(MAX_OUTPUTS as usize) {
                 return Err(StepError::Output { index, row, rows: tokens.len() });
             }
         }

@@ -69,14 +69,6 @@ pub(super) fn inside(what: &'static str, offset: u64, bytes: Option<u64>, availa
     }
 }
 
-/// Rows of a count at most.
-fn most_rows(rows: RowCount, max_tokens: u32) -> u64 {
-    match rows {
-        RowCount::Tokens | RowCount::Outputs => u64::from(max_tokens),
-        RowCount::Routed { top_k } => u64::from(max_tokens) * u64::from(top_k),
-    }
-}
-
 fn check_rows(rows: RowCount) -> Result<(), Problem> {
     match rows {
         RowCount::Tokens | RowCount::Outputs => Ok(()),
@@ -123,7 +115,7 @@ fn sliding(plan: &Plan<Kernel>, task: &Task) -> Result<Option<u32>, Problem> {
 
 pub(super) fn buffer(plan: &Plan<Kernel>, buffer: &ArenaBuffer) -> Result<(), Problem> {
     check_rows(buffer.rows)?;
-    let bytes = buffer.row_bytes.checked_mul(most_rows(buffer.rows, plan.max_tokens));
+    let bytes = buffer.row_bytes.checked_mul(buffer.rows.most(plan.max_tokens));
     inside("the arena", buffer.offset, bytes, plan.arena_bytes)
 }
 
@@ -402,7 +394,7 @@ impl Checker<'_> {
     pub(super) fn extent(&self, buffer: BufferId) -> std::ops::Range<u64> {
         let buffer = &self.plan.buffers[buffer.0 as usize];
         // The product fits: the buffer was found to lie in the arena.
-        buffer.offset..buffer.offset + buffer.row_bytes * most_rows(buffer.rows, self.plan.max_tokens)
+        buffer.offset..buffer.offset + buffer.row_bytes * buffer.rows.most(self.plan.max_tokens)
     }
 
     pub(super) fn logits(&self) -> Result<(), Problem> {
