@@ -113,6 +113,28 @@ fn packed_swiglu() {
     group.done();
 }
 
+/// Items of fewer weight rows than a block has results: each writes its band of the block.
+#[test]
+fn bands() {
+    let mut group = Group::new("bands");
+    for (gate, up, x, out) in [
+        (Format::Q4KR16, Format::Q4KR16, Format::A8Super, Format::A8Super),
+        (Format::Q4KR16, Format::Q6KR16, Format::A8SuperTile, Format::A8SuperTile),
+        (Format::Q5KR16, Format::Q5KR16, Format::A8Super, Format::A8Super),
+        (Format::Q5K, Format::Q6K, Format::A8Super, Format::A8Super),
+        (Format::Q8_0R16, Format::Q8_0R16, Format::A8Small, Format::A8Super),
+        (Format::F16R16, Format::Bf16R16, Format::F32, Format::A8Super),
+    ] {
+        for (tile, rows) in [(32, 1), (32, 5), (64, 2), (64, 7), (128, 13)] {
+            let (k, strategy) = (gate.block_len().max(x.block_len()) as u32, MatmulStrategy::Gemv);
+            group.rows(Swiglu { gate, up, x, k, tile, n: 512, out, rows: 13, strategy }, rows);
+        }
+        let (k, strategy) = (gate.block_len().max(x.block_len()) as u32, MatmulStrategy::Gemm);
+        group.rows(Swiglu { gate, up, x, k, tile: 32, n: 512, out, rows: 13, strategy }, 13);
+    }
+    group.done();
+}
+
 /// Inner loops as a person would write them: nothing spilled, nothing copied. Of `zen4` and `zen3`, since that is what they were tuned
 /// on, and of the kind between them: 16 registers, and products of four bytes.
 #[test]

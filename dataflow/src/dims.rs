@@ -24,6 +24,8 @@ pub(crate) fn dim(rule: DimRule, positions: u32, part: u32, position: u32, parts
         DimRule::CacheBlocks => i64::from((positions / KEY_LANES).max(1)),
         DimRule::All(RowCount::Tokens | RowCount::Outputs) => 1,
         DimRule::All(RowCount::Routed { top_k }) => i64::from(top_k),
+        // Columns are in no bands on a grid.
+        DimRule::Band => 0,
     }
 }
 

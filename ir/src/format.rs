@@ -302,6 +302,15 @@ impl Format {
         self.block_len() > 1
     }
 
+    /// Elements that others of their block share no scale and no sum with, so that they can be quantised without those: activations are
+    /// quantised a sub-block at a time.
+    pub fn sub_block_len(self) -> usize {
+        match self.codec() {
+            Codec::Bytes { .. } => packed::SUB.min(self.block_len()),
+            Codec::Float(_) | Codec::Quants(_) | Codec::TwoBf16 => self.block_len(),
+        }
+    }
+
     /// Byte offset of the field `name` in a block. The name must be one of the table's: a wrong one is a bug here.
     pub fn field(self, name: &str) -> usize {
         match self.row().fields.iter().find(|field| field.name == name) {

@@ -101,28 +101,11 @@ pub fn store_row(
     match *format.codec() {
         Codec::Bytes { scaled } => b.for_each("block", blocks, |b, i| {
             let block = block(i);
-            block.store_pad(b);
-            let scaled = scaled as i64;
+            block.store_pad(b, Affine::constant(0), 1);
             let mut sub_block = |b: &mut KernelBuilder, sub: Affine| {
-                let mut parts = Vec::new();
-                for part in 0..SUB / scaled {
-                    let number = sub.clone() * (SUB / scaled) + part;
-                    let sums = block.store_scaled(b, scaled, number, &mut |b, at, lanes| {
-                        values(b, i * len + sub.clone() * SUB + part * scaled + at, lanes)
-                    });
-                    if format.has_field("sums16") {
-                        for (half, sum) in sums.of_16.iter().enumerate() {
-                            let word = b.op(Op::NarrowS, Type::i16(1), &[*sum]);
-                            let at = sub.clone() * 4 + part * scaled / 8 + half as i64 * 2;
-                            b.store(y, block.field("sums16") + at, word);
-                        }
-                    }
-                    let sum = sums.of_16[1..].iter().fold(sums.of_16[0], |sum, next| b.iadd(sum, *next));
-                    let sum = b.op(Op::ToF32, Type::f32(1), &[sum]);
-                    parts.push(b.mul(sum, sums.d));
-                }
-                let sum = parts[1..].iter().fold(parts[0], |sum, part| b.add(sum, *part));
-                b.store(y, block.field("sums") + sub * 4, sum);
+                block.store_sub_block(b, scaled as i64, sub.clone(), &mut |b, at, lanes| {
+                    values(b, i * len + sub.clone() * SUB + at, lanes)
+                });
             };
             match len / SUB {
                 1 => sub_block(b, Affine::constant(0)),
@@ -149,6 +132,27 @@ pub fn store_row(
     }
 }
 
+/// Stores `n` values, some of the sub-blocks of the block at `offset` of `y`: those from number `band * n / SUB` on. All bands of a block
+/// together store what [`store_row`] does.
+pub fn store_band(
+    b: &mut KernelBuilder,
+    lanes: u16,
+    format: Format,
+    (n, band): (u32, Affine),
+    y: BufferId,
+    offset: Affine,
+    values: Values<'_>,
+) {
+    let Codec::Bytes { scaled } = *format.codec() else { unreachable!("{format} has no sub-blocks") };
+    let (block, subs) = (BlockOf { format, y, lanes, at: offset }, i64::from(n) / SUB);
+    block.store_pad(b, band.clone(), format.block_len() as i64 / i64::from(n));
+    b.for_each("sub", subs, |b, sub| {
+        block.store_sub_block(b, scaled as i64, band.clone() * subs + sub, &mut |b, at, lanes| {
+            values(b, sub * SUB + at, lanes)
+        });
+    });
+}
+
 /// What is derived from quants.
 struct Sums {
     /// Sums of each 16 quants, as scalars.
@@ -170,19 +174,41 @@ impl BlockOf {
         self.at.clone() + self.format.field(name) as i64
     }
 
-    /// Zeros where the format has nothing.
-    fn store_pad(&self, b: &mut KernelBuilder) {
+    /// Zeros where the format has nothing: one of so many shares of it.
+    fn store_pad(&self, b: &mut KernelBuilder, share: Affine, shares: i64) {
         for field in self.format.row().fields.iter().filter(|field| field.name == "pad") {
-            let (mut at, mut left) = (field.offset as i64, field.bytes as i64);
+            let mut left = field.bytes as i64 / shares;
+            let mut at = share.clone() * left + field.offset as i64;
             for words in [8u16, 4, 2, 1] {
                 while left >= i64::from(words) * 4 {
                     let zero = b.splat_int(Type::i32(words), 0);
-                    b.store(self.y, self.at.clone() + at, zero);
-                    at += i64::from(words) * 4;
+                    b.store(self.y, self.at.clone() + at.clone(), zero);
+                    at = at + i64::from(words) * 4;
                     left -= i64::from(words) * 4;
                 }
             }
         }
+    }
+
+    /// Stores sub-block `sub` of the block: its parts, which have `scaled` values and a scale each, and its sums.
+    fn store_sub_block(&self, b: &mut KernelBuilder, scaled: i64, sub: Affine, values: Values<'_>) {
+        let mut parts = Vec::new();
+        for part in 0..SUB / scaled {
+            let number = sub.clone() * (SUB / scaled) + part;
+            let sums = self.store_scaled(b, scaled, number, &mut |b, at, lanes| values(b, at + part * scaled, lanes));
+            if self.format.has_field("sums16") {
+                for (half, sum) in sums.of_16.iter().enumerate() {
+                    let word = b.op(Op::NarrowS, Type::i16(1), &[*sum]);
+                    let at = sub.clone() * 4 + part * scaled / 8 + half as i64 * 2;
+                    b.store(self.y, self.field("sums16") + at, word);
+                }
+            }
+            let sum = sums.of_16[1..].iter().fold(sums.of_16[0], |sum, next| b.iadd(sum, *next));
+            let sum = b.op(Op::ToF32, Type::f32(1), &[sum]);
+            parts.push(b.mul(sum, sums.d));
+        }
+        let sum = parts[1..].iter().fold(parts[0], |sum, part| b.add(sum, *part));
+        b.store(self.y, self.field("sums") + sub * 4, sum);
     }
 
     /// Stores `count` values with one scale, which is number `part` of the block, and as bf16 where the format has that.

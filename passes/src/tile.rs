@@ -8,6 +8,8 @@
 //!    the cheapest, the larger where equal.
 //! 2. **Rows of a chunk**, for each kernel: the cheapest for a row of activations, the larger where equal.
 //! 3. **Which kernel for how many rows**: the next one takes over where its arithmetic first takes no longer.
+//! 4. **Bands**: where the first kernel, for few rows, has less items than [`Options::items`], they can be divided in bands of fewer weight
+//!    rows, the most that make so many; of [`Options::band_bytes`] at least. The runtime divides them where there are so many threads.
 //!
 //! What is left when items are full is a part of its own. A gate and its up projection are read by one kernel and cut as the gate is.
 //!
@@ -19,7 +21,7 @@
 //! ```
 //! becomes, for `avx2`,
 //! ```text
-//! weight @w : q4_k[2048, 2048] {layout = q4_k_r16, tile = "rows=32 gemv<=5/5 gemm/96", why = "64 items; gemm from 6 rows: 264 KiB of rows of activations in L3"}
+//! weight @w : q4_k[2048, 2048] {layout = q4_k_r16, tile = "rows=32 gemv<=5/5x16 gemm/96", why = "64 items or 128 bands; gemm from 6 rows: 264 KiB of rows of activations in L3"}
 //! ```
 
 use std::collections::{BTreeMap, HashMap};
@@ -28,7 +30,8 @@ use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::graph::{Module, Operand, WeightId};
 use ixc_ir::units::counted;
-use ixc_kernels::candidates::{self, Candidate, Level, candidates, item_rows};
+use ixc_kernels::MatmulStrategy;
+use ixc_kernels::candidates::{self, Candidate, Level, bands, candidates, item_rows};
 use ixc_kernels::tiling::{self, Tiling, Use};
 use ixc_targets::{CoreCaches, Target};
 
@@ -50,13 +53,39 @@ pass_options! {
     pub struct Options for "tile" {
         #[doc = "What weights whose names match a pattern are cut into in place of what the caches say: `PATTERN: rows=16 gemm/48`, the last of several that match; `;` between them."]
         pub choose: Overrides = Overrides::default(),
+        #[doc = "Items that a product of few rows can have for many threads: where a weight makes fewer, they can be divided in bands; 0 divides none."]
+        pub items: u64 = FEW_ROWS_ITEMS,
+        #[doc = "Bytes of weights that a band has at least."]
+        pub band_bytes: u64 = MIN_BAND_BYTES,
     }
 }
 
 /// Items that a product of one row should have, so that a few threads stay busy.
 const MIN_ITEMS: u64 = 16;
+/// Items that a product of few rows can have: 8 for each of 32 threads, so that one with an item more than others works an eighth longer at
+/// most. With 64 items 15 threads take as long as 13.
+const FEW_ROWS_ITEMS: u64 = 256;
+/// Bytes of weights that a band has at least: a thread that shares memory with 15 others takes 2 µs for them, and 0.1 µs to call a kernel.
+const MIN_BAND_BYTES: u64 = 16 << 10;
+/// The kernel whose items can be bands: that for few rows.
+const BANDED: MatmulStrategy = MatmulStrategy::Gemv;
 /// Rows up to which kernels are compared.
 const MOST_COMPARED: u32 = 128;
+
+/// Which items can be divided, and in what bands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Limits {
+    /// Those that are fewer.
+    items: u64,
+    /// Bytes of a band at least.
+    band_bytes: u64,
+}
+
+impl Options {
+    fn limits(&self) -> Limits {
+        Limits { items: self.items, band_bytes: self.band_bytes }
+    }
+}
 
 /// What is asked for by the names of weights.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -74,7 +103,7 @@ pub struct Override {
 }
 
 impl Override {
-    /// Of `PATTERN: rows=16 gemv<=5/5 gemm/48`.
+    /// Of `PATTERN: rows=32 gemv<=5/5x16 gemm/48`.
     pub fn read(text: &str) -> Option<Override> {
         let (pattern, asked) = text.split_once(':')?;
         let (mut rows, mut uses) = (None, Vec::new());
@@ -102,7 +131,7 @@ impl Override {
 }
 
 impl OptionValue for Overrides {
-    const EXPECTED: &'static str = "PATTERN: rows=N, or PATTERN: and kernels by rows, the last without a limit, such as blk.*: rows=16 gemv<=5/5 gemm/48";
+    const EXPECTED: &'static str = "PATTERN: rows=N, or PATTERN: and kernels by rows, the last without a limit, such as blk.*: rows=32 gemv<=5/5x16 gemm/48";
 
     fn read(text: &str) -> Option<Overrides> {
         let texts = text.split(';').map(str::trim).filter(|text| !text.is_empty());
@@ -146,9 +175,10 @@ fn matches(pattern: &str, name: &str) -> bool {
 /// # Errors
 /// A [`TileError`] for an override.
 pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
-    let Overrides(overrides) = context.options.of::<Options>().choose;
+    let options: Options = context.options.of();
+    let (Overrides(overrides), limits) = (&options.choose, options.limits());
     let roles = roles(&module);
-    for each in &overrides {
+    for each in overrides {
         if !roles.keys().any(|w| matches(&each.pattern, &module.weights[w.index()].name)) {
             // As patterns are written: without the `@` of a weight in text.
             let names = roles.keys().map(|w| module.weights[w.index()].name.clone());
@@ -169,9 +199,10 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
         }
         let Some(offer) = offered(&module, role) else { continue };
         let decision = match asked {
-            Some(asked) => Decision::asked(&offer, asked, name(role.cut_as), context)?,
+            Some(asked) => Decision::asked(&offer, asked, name(role.cut_as), context, limits)?,
             None => {
-                let chosen = || Decision::cheapest(&offer, &item_rows(&offer), context.target, &context.caches);
+                let rows = item_rows(&offer);
+                let chosen = || Decision::cheapest(&offer, &rows, (context.target, &context.caches), limits);
                 decided.entry(offer).or_insert_with(chosen).clone()
             }
         };
@@ -191,6 +222,8 @@ struct Role {
     products: u32,
     /// The block that results are quantised in.
     block: u64,
+    /// And how many of it are quantised without the others.
+    sub_block: u64,
 }
 
 fn roles(module: &Module) -> BTreeMap<WeightId, Role> {
@@ -198,16 +231,17 @@ fn roles(module: &Module) -> BTreeMap<WeightId, Role> {
     for op in module.functions.iter().flat_map(|function| &function.ops) {
         for name in factors(op.kind) {
             if let Operand::Weight(w) = op.operand(name) {
-                roles.entry(w).or_insert(Role { cut_as: w, products: 1, block: 1 });
+                roles.entry(w).or_insert(Role { cut_as: w, products: 1, block: 1, sub_block: 1 });
             }
         }
     }
     for op in module.functions.iter().flat_map(|function| &function.ops) {
         if let Some((gate, up)) = gate_and_up(op) {
-            let block =
-                (op.attr("format").format().block_len() as u64).max(roles.get(&gate).map_or(1, |role| role.block));
+            let (format, known) = (op.attr("format").format(), roles.get(&gate));
+            let block = (format.block_len() as u64).max(known.map_or(1, |role| role.block));
+            let sub_block = (format.sub_block_len() as u64).max(known.map_or(1, |role| role.sub_block));
             for w in [gate, up] {
-                roles.insert(w, Role { cut_as: gate, products: 2, block });
+                roles.insert(w, Role { cut_as: gate, products: 2, block, sub_block });
             }
         }
     }
@@ -220,8 +254,8 @@ fn offered(module: &Module, role: &Role) -> Option<candidates::Weight> {
     let &[.., n, k] = &weight.shape[..] else { return None };
     let format: Format = weight.choice.layout.unwrap_or(weight.format);
     let x = weight.choice.activations.unwrap_or(format.activation());
-    let Role { products, block, .. } = *role;
-    Some(candidates::Weight { format, x, n, k, products, block })
+    let Role { products, block, sub_block, .. } = *role;
+    Some(candidates::Weight { format, x, n, k, products, block, sub_block })
 }
 
 /// How a weight is cut, and why.
@@ -233,17 +267,22 @@ struct Decision {
 
 impl Decision {
     /// The cheapest of items of so many weight rows, in ascending order.
-    fn cheapest(weight: &candidates::Weight, rows: &[u64], target: Target, caches: &CoreCaches) -> Decision {
+    fn cheapest(
+        weight: &candidates::Weight,
+        rows: &[u64],
+        (target, caches): (Target, &CoreCaches),
+        limits: Limits,
+    ) -> Decision {
         let enough = rows.iter().copied().filter(|rows| weight.n / rows >= MIN_ITEMS);
         let enough: Vec<u64> = enough.chain(rows.first().copied()).collect();
         let kernels = enough.iter().map(|&rows| Kernels::cheapest(weight, rows, target, caches));
         let cost = |kernels: &Kernels| kernels.last().map_or(f64::INFINITY, |last| last.cost_of_a_row(caches));
         let best = kernels.min_by(|a, b| cost(a).total_cmp(&cost(b)).then(b.rows.cmp(&a.rows)));
         let Some(best) = best else { unreachable!("kernels offer items of some rows for every weight") };
-        let why = best.why(weight, caches);
+        let why = best.why(weight, caches, limits);
         let parts = weight_parts(weight.n, best.rows).into_iter().map(|part| match part.tile == best.rows {
-            true => best.part(),
-            false => Kernels::cheapest(weight, part.tile, target, caches).part(),
+            true => best.part(weight, limits),
+            false => Kernels::cheapest(weight, part.tile, target, caches).part(weight, limits),
         });
         Decision { tiling: Tiling { parts: parts.collect() }, why }
     }
@@ -254,34 +293,41 @@ impl Decision {
         asked: &Override,
         name: &str,
         context: &Context<'_>,
+        limits: Limits,
     ) -> Result<Decision, TileError> {
         let Context { target, caches, .. } = context;
         let all = item_rows(weight);
         let rows: Vec<u64> = all.iter().copied().filter(|rows| asked.rows.is_none_or(|asked| asked == *rows)).collect();
         let refused = || {
-            let offered = candidates(weight, all.last().copied().unwrap_or(1), *target);
+            let most = all.last().copied().unwrap_or(1);
+            let offered = candidates(weight, most, *target);
+            let list = |numbers: Vec<u64>| numbers.iter().map(u64::to_string).collect::<Vec<_>>().join("|");
             let mut kernels: Vec<String> = Vec::new();
             for chunks in offered.chunk_by(|a, b| a.strategy == b.strategy) {
-                let name = Use { strategy: chunks[0].strategy, up_to_rows: u32::MAX, row_chunk: 1 }.to_string();
-                let numbers: Vec<String> = chunks.iter().map(|each| each.row_chunk.to_string()).collect();
-                kernels.push(format!("{}{}", name.trim_end_matches('1'), numbers.join("|")));
+                let numbers = list(chunks.iter().map(|each| each.row_chunk.into()).collect());
+                let bands = list(bands(weight, most));
+                let banded = chunks[0].strategy == BANDED && !bands.is_empty();
+                let bands = if banded { format!("[x{bands}]") } else { String::new() };
+                kernels.push(format!("{}/{numbers}{bands}", chunks[0].strategy));
             }
-            let rows: Vec<String> = all.iter().map(u64::to_string).collect();
-            let candidates = format!("rows={} with {}", rows.join("|"), kernels.join(" "));
+            let candidates = format!("rows={} with {}", list(all.clone()), kernels.join(" "));
             TileError::NoCandidate { name: name.to_owned(), asked: asked.asked(), candidates }
         };
         if rows.is_empty() {
             return Err(refused());
         }
-        let mut decision = Decision::cheapest(weight, &rows, *target, caches);
+        let mut decision = Decision::cheapest(weight, &rows, (*target, caches), limits);
         if let (Some(part), false) = (decision.tiling.parts.first_mut(), asked.uses.is_empty()) {
             let offered = candidates(weight, part.rows, *target);
             let is_offered = |each: &Use| {
                 let chunks = offered.iter().filter(|candidate| candidate.strategy == each.strategy);
-                match each.up_to_rows == u32::MAX {
-                    true => chunks.map(|candidate| candidate.row_chunk).any(|chunk| chunk == each.row_chunk),
-                    false => each.row_chunk <= chunks.map(|candidate| candidate.row_chunk).max().unwrap_or(0),
-                }
+                let banded = |band: u32| each.strategy == BANDED && bands(weight, part.rows).contains(&band.into());
+                let banded = each.band.is_none_or(banded);
+                banded
+                    && match each.up_to_rows == u32::MAX {
+                        true => chunks.map(|candidate| candidate.row_chunk).any(|chunk| chunk == each.row_chunk),
+                        false => each.row_chunk <= chunks.map(|candidate| candidate.row_chunk).max().unwrap_or(0),
+                    }
             };
             if !asked.uses.iter().all(is_offered) {
                 return Err(refused());
@@ -327,22 +373,39 @@ impl Kernels {
         self.from.last().map(|(_, candidate)| candidate)
     }
 
-    fn part(&self) -> tiling::RowTiles {
+    fn part(&self, weight: &candidates::Weight, limits: Limits) -> tiling::RowTiles {
         let ends = self.from.iter().skip(1).map(|(from, _)| from - 1).chain([u32::MAX]);
-        let uses = self.from.iter().zip(ends).map(|((_, candidate), up_to_rows)| Use {
+        let bands = std::iter::once(self.band(weight, limits)).chain(std::iter::repeat(None));
+        let uses = self.from.iter().zip(ends).zip(bands).map(|(((_, candidate), up_to_rows), band)| Use {
             strategy: candidate.strategy,
             up_to_rows,
             row_chunk: candidate.row_chunk.min(up_to_rows),
+            band,
         });
         tiling::RowTiles { rows: self.rows, uses: uses.collect() }
     }
 
+    /// Weight rows of a band of the items for few rows, where those can be divided.
+    fn band(&self, weight: &candidates::Weight, limits: Limits) -> Option<u32> {
+        // One kernel alone is for many rows, too.
+        let few = matches!(&self.from[..], [(_, few), _, ..] if few.strategy == BANDED);
+        if !few || weight.n / self.rows >= limits.items {
+            return None;
+        }
+        let mut bands = bands(weight, self.rows);
+        bands.retain(|band| weight.bytes(*band) >= limits.band_bytes);
+        let enough = bands.iter().rev().find(|band| weight.n / **band >= limits.items);
+        enough.or(bands.first()).and_then(|band| u32::try_from(*band).ok())
+    }
+
     /// Why these, in a line.
-    fn why(&self, weight: &candidates::Weight, caches: &CoreCaches) -> String {
+    fn why(&self, weight: &candidates::Weight, caches: &CoreCaches, limits: Limits) -> String {
         let mut why = counted(weight.n / self.rows, "item");
+        if let Some(band) = self.band(weight, limits) {
+            why += &format!(" or {}", counted(weight.n / u64::from(band), "band"));
+        }
         for (from, candidate) in self.from.iter().skip(1) {
-            let name = Use { strategy: candidate.strategy, up_to_rows: u32::MAX, row_chunk: 1 }.to_string();
-            why += &format!("; {} from {from} rows", name.trim_end_matches("/1"));
+            why += &format!("; {} from {from} rows", candidate.strategy);
         }
         for (i, reuse) in self.last().map_or(&[][..], |last| &last.reuse).iter().enumerate() {
             let level = match reuse.level(caches) {
@@ -393,11 +456,20 @@ pub fn weight_parts(n: u64, tile: u64) -> Vec<ColumnSplit> {
 mod tests {
     use super::*;
 
-    const WEIGHT: candidates::Weight =
-        candidates::Weight { format: Format::Q4KR16, x: Format::A8Super, n: 2048, k: 2048, products: 1, block: 1 };
+    const WEIGHT: candidates::Weight = candidates::Weight {
+        format: Format::Q4KR16,
+        x: Format::A8Super,
+        n: 2048,
+        k: 2048,
+        products: 1,
+        block: 1,
+        sub_block: 1,
+    };
 
     fn decided(weight: candidates::Weight, target: Target, caches: CoreCaches) -> String {
-        Decision::cheapest(&weight, &item_rows(&weight), target, &caches).tiling.to_string()
+        Decision::cheapest(&weight, &item_rows(&weight), (target, &caches), Options::default().limits())
+            .tiling
+            .to_string()
     }
 
     #[test]
@@ -409,10 +481,13 @@ mod tests {
                         continue;
                     }
                     for x in [format.activation(), format.tile_activation().unwrap_or(format.activation())] {
-                        let weight = candidates::Weight { format, x, n, block, ..WEIGHT };
+                        let sub_block = block.min(32);
+                        let weight = candidates::Weight { format, x, n, block, sub_block, ..WEIGHT };
                         let target = Target::AMX;
                         let caches = target.row().caches();
-                        let tiling = Decision::cheapest(&weight, &item_rows(&weight), target, &caches).tiling;
+                        let (rows, limits) =
+                            (item_rows(&weight), Limits { band_bytes: 0, ..Options::default().limits() });
+                        let tiling = Decision::cheapest(&weight, &rows, (target, &caches), limits).tiling;
                         let end = tiling.place(n).unwrap().iter().fold(0, |at, placed| {
                             assert_eq!(placed.first, at, "n {n}");
                             assert_eq!(placed.part.rows % block, 0, "n {n}");
@@ -435,18 +510,18 @@ mod tests {
             let tiles = target.isa().tile_registers > 0;
             let vectors = candidates::Weight { x: Format::A8Super, ..WEIGHT };
             let caches = target.row().caches();
-            assert_eq!(decided(vectors, target, caches), "rows=32 gemv<=5/5 gemm/96", "{target:?}");
-            let pair = candidates::Weight { products: 2, block: 256, n: 5632, ..WEIGHT };
-            assert_eq!(decided(pair, target, caches), "rows=256 gemv<=5/5 gemm/48", "{target:?}");
+            assert_eq!(decided(vectors, target, caches), "rows=32 gemv<=5/5x16 gemm/96", "{target:?}");
+            let pair = candidates::Weight { products: 2, block: 256, sub_block: 32, n: 5632, ..WEIGHT };
+            assert_eq!(decided(pair, target, caches), "rows=256 gemv<=5/5x32 gemm/48", "{target:?}");
             if tiles {
                 let wide = candidates::Weight { x: Format::A8SuperTile, ..WEIGHT };
-                assert_eq!(decided(wide, target, caches), "rows=64 gemv<=5/5 gemm<=15/15 tiles/256");
+                assert_eq!(decided(wide, target, caches), "rows=64 gemv<=5/5x16 gemm<=15/15 tiles/256");
                 let floats = candidates::Weight { format: Format::F16R16, x: Format::Bf16x2, ..WEIGHT };
-                assert_eq!(decided(floats, target, caches), "rows=64 gemv<=15/15 tiles/256");
+                assert_eq!(decided(floats, target, caches), "rows=64 gemv<=15/15x16 tiles/256");
                 let few = candidates::Weight { n: 528, ..wide };
                 assert_eq!(
                     decided(few, target, caches),
-                    "rows=32 gemv<=5/5 gemm<=15/15 tiles/256; rows=16 gemv<=5/5 gemm/96"
+                    "rows=32 gemv<=5/5x16 gemm<=15/15 tiles/256; rows=16 gemv<=5/5 gemm/96"
                 );
             }
         }
@@ -457,12 +532,12 @@ mod tests {
         let caches = |l1d: u64, l2: u64, l3: u64| CoreCaches { l1d: l1d << 10, l2: l2 << 10, l3: l3 << 10 };
         let long = candidates::Weight { k: 16384, ..WEIGHT };
         let zen4 = Target::from_name("zen4").unwrap();
-        assert_eq!(decided(long, zen4, caches(32, 4096, 0)), "rows=32 gemv<=5/5 gemm/96");
-        assert_eq!(decided(long, zen4, caches(32, 1024, 0)), "rows=32 gemv<=5/5 gemm/32");
+        assert_eq!(decided(long, zen4, caches(32, 4096, 0)), "rows=32 gemv<=5/5x16 gemm/96");
+        assert_eq!(decided(long, zen4, caches(32, 1024, 0)), "rows=32 gemv<=5/5x16 gemm/32");
         let tiles = candidates::Weight { x: Format::A8SuperTile, ..long };
         // Rows of activations lie beside a panel.
-        assert_eq!(decided(tiles, Target::AMX, caches(48, 8704, 0)), "rows=64 gemv<=5/5 gemm<=15/15 tiles/256");
-        assert_eq!(decided(tiles, Target::AMX, caches(48, 8192, 0)), "rows=64 gemv<=5/5 gemm<=15/15 tiles/128");
+        assert_eq!(decided(tiles, Target::AMX, caches(48, 8704, 0)), "rows=64 gemv<=5/5x16 gemm<=15/15 tiles/256");
+        assert_eq!(decided(tiles, Target::AMX, caches(48, 8192, 0)), "rows=64 gemv<=5/5x16 gemm<=15/15 tiles/128");
     }
 
     #[test]
@@ -480,8 +555,27 @@ mod tests {
     }
 
     #[test]
+    fn bands_are_as_large_as_makes_enough_of_them() {
+        let banded = |weight: candidates::Weight| decided(weight, Target::AVX512, Target::AVX512.row().caches());
+        // 256 items as they are, and fewer.
+        assert_eq!(banded(candidates::Weight { n: 8192, ..WEIGHT }), "rows=32 gemv<=5/5 gemm/96");
+        assert_eq!(banded(candidates::Weight { n: 8160, ..WEIGHT }), "rows=32 gemv<=5/5x16 gemm/96");
+        // The matrix of an expert whose bands would be too small.
+        assert_eq!(banded(candidates::Weight { k: 768, ..WEIGHT }), "rows=32 gemv<=5/5 gemm/96");
+        // Of bands that make items enough, those of the most weight rows.
+        let wide = |n| {
+            decided(candidates::Weight { n, x: Format::A8SuperTile, ..WEIGHT }, Target::AMX, Target::AMX.row().caches())
+        };
+        assert_eq!(wide(8192), "rows=64 gemv<=5/5x32 gemm<=15/15 tiles/256");
+        assert_eq!(wide(16384), "rows=64 gemv<=5/5 gemm<=15/15 tiles/256");
+        let pair = |n| candidates::Weight { n, products: 2, block: 256, sub_block: 32, ..WEIGHT };
+        assert_eq!(banded(pair(8192)), "rows=256 gemv<=5/5x32 gemm/48");
+        assert_eq!(banded(pair(32768)), "rows=256 gemv<=5/5x128 gemm/48");
+    }
+
+    #[test]
     fn overrides_read_back_and_wrong_ones_are_refused() {
-        let text = "a*: rows=16; b: rows=32 gemv<=5/5 gemm/48; c: gemm/96";
+        let text = "a*: rows=16; b: rows=32 gemv<=5/5x16 gemm/48; c: gemm/96";
         assert_eq!(<Overrides as OptionValue>::read(text).unwrap().text(), text);
         for wrong in ["a", "a:", ": rows=16", "a: rows=x", "a: rows=1 rows=2", "a: gemv<=5/5", "a: gemm/96 gemv<=5/5"] {
             assert_eq!(<Overrides as OptionValue>::read(wrong), None, "{wrong}");

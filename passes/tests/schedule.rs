@@ -1,10 +1,14 @@
 //! Properties of plans of random models: data are written before they are read, and buffers in use never overlap.
 
-use ixc_ir::format::Format;
+use std::collections::BTreeMap;
+
+use ixc_ir::format::{Field, Format};
 use ixc_ir::graph::random::{Formats, RandomModule, mutated, random_model};
 use ixc_ir::graph::verify::verify;
 use ixc_ir::graph::{Module, OpKind, Place};
-use ixc_ir::plan::{BufferId, Plan, RowAxis, RowCount, Source, SourceFile, Step};
+use ixc_ir::plan::{
+    Bands, BufferId, DimRule, KernelId, Plan, RowAxis, RowCount, Source, SourceFile, Step, Task, Variant,
+};
 use ixc_ir::random::Random;
 use ixc_kernels::signature::Role;
 use ixc_kernels::{KernelSpec, Linear, MatmulStrategy, Swiglu};
@@ -12,7 +16,7 @@ use ixc_passes::error::{PassError, ScheduleError};
 use ixc_passes::manager::{self, Ir, graph_passes, plan_passes};
 use ixc_passes::options::OptionSet;
 use ixc_passes::pass::{Context, Facts};
-use ixc_passes::{defer, pack, residency};
+use ixc_passes::{defer, pack, residency, tile};
 use ixc_targets::Target;
 
 const MAX_TOKENS: u32 = 24;
@@ -175,8 +179,8 @@ fn packed_weights_have_kernels_for_packed_weights_and_nothing_else_does() {
                         _ => None,
                     })
                     .collect();
-                for variant in &task.variants {
-                    let (formats, x, tile, strategy) = match plan.kernels[variant.kernel.0 as usize] {
+                for kernel in task.variants.iter().flat_map(Variant::kernels) {
+                    let (formats, x, tile, strategy) = match plan.kernels[kernel.0 as usize] {
                         KernelSpec::Linear(Linear { format, x, tile, strategy, .. }) => {
                             (vec![format], x, tile, strategy)
                         }
@@ -208,6 +212,86 @@ fn packed_weights_have_kernels_for_packed_weights_and_nothing_else_does() {
         }
     }
     assert!(packed > 100 && floats > 10, "{packed} packed, {floats} products of floats with tiles");
+}
+
+/// A kernel's items: columns, or bands of them.
+struct Items<'p> {
+    kernel: KernelId,
+    dims: &'p [DimRule],
+    bands: u32,
+    strides: &'p [u64],
+}
+
+impl<'p> Items<'p> {
+    fn of(variant: &'p Variant, banded: bool) -> Items<'p> {
+        match variant.bands.as_ref().filter(|_| banded) {
+            Some(Bands { count, kernel, dims, strides }) => Items { kernel: *kernel, dims, bands: *count, strides },
+            None => Items { kernel: variant.kernel, dims: &variant.dims, bands: 1, strides: &[] },
+        }
+    }
+}
+
+/// Bytes of a row of its result that an item writes, where its kernel is a product: those of a column and band. Of a block that several bands write
+/// it is the band's share of each field.
+fn written(plan: &Plan<KernelSpec>, task: &Task, items: &Items<'_>, (column, band): (u32, u32)) -> Option<Vec<u64>> {
+    let spec = &plan.kernels[items.kernel.0 as usize];
+    let (tile, out) = match *spec {
+        KernelSpec::Linear(Linear { tile, .. }) => (tile, Format::F32),
+        KernelSpec::Swiglu(Swiglu { tile, out, .. }) => (tile, out),
+        _ => return None,
+    };
+    let y = spec.signature().buffers.iter().position(|buffer| buffer.name == "y").unwrap();
+    let stride = items.strides.get(y).copied().unwrap_or(0);
+    let begin = task.args[y].offset + u64::from(column) * task.args[y].column_stride + u64::from(band) * stride;
+    let block = out.block_len() as u32;
+    if tile >= block {
+        return Some((begin..begin + out.row_bytes(tile.into()).unwrap()).collect());
+    }
+    assert!(items.dims.contains(&DimRule::Band), "{}", task.label);
+    let share = |field: &Field| {
+        let bytes = (field.bytes as u32 * tile / block) as u64;
+        let first = begin + field.offset as u64 + u64::from(band) * bytes;
+        first..first + bytes
+    };
+    Some(out.row().fields.iter().flat_map(share).collect())
+}
+
+/// Whatever kernel a row count has: all items of a product together write each byte of a row of the result, and none writes another's.
+#[test]
+fn items_of_products_write_each_byte_of_a_row_once() {
+    let small = OptionSet::default().with(&tile::Options { band_bytes: 0, ..tile::Options::default() });
+    let (mut banded, mut shared) = (0, 0);
+    for seed in 0..60 {
+        for target in TARGETS {
+            let (plan, _) = plan_with(seed, &graph_passes(), target, &small);
+            for (rows, divided) in [(1, false), (1, true), (5, true), (6, true), (16, true), (MAX_TOKENS, true)] {
+                let mut writers: BTreeMap<BufferId, Vec<u32>> = BTreeMap::new();
+                let tasks = plan.steps.iter().filter_map(|step| match step {
+                    Step::Run { tasks } => Some(tasks),
+                    Step::Bucket { .. } | Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => None,
+                });
+                for task in tasks.flatten() {
+                    let variant = task.variants.iter().find(|variant| rows <= variant.up_to_rows).unwrap();
+                    let items = Items::of(variant, divided);
+                    for item in (0..task.columns).flat_map(|column| (0..items.bands).map(move |band| (column, band))) {
+                        let Some(bytes) = written(&plan, task, &items, item) else { continue };
+                        let spec = &plan.kernels[items.kernel.0 as usize];
+                        let y = spec.signature().buffers.iter().position(|buffer| buffer.name == "y").unwrap();
+                        let Source::Arena(buffer) = task.args[y].source else { panic!("{}", task.label) };
+                        let row_bytes = plan.buffers[buffer.0 as usize].row_bytes as usize;
+                        let writers = writers.entry(buffer).or_insert_with(|| vec![0; row_bytes]);
+                        bytes.iter().for_each(|&byte| writers[byte as usize] += 1);
+                        banded += usize::from(items.bands > 1);
+                        shared += usize::from(items.dims.contains(&DimRule::Band));
+                    }
+                }
+                for (buffer, writers) in writers {
+                    assert!(writers.iter().all(|writers| *writers == 1), "seed {seed}: {rows} rows, {buffer:?}");
+                }
+            }
+        }
+    }
+    assert!(banded > 500 && shared > 100, "{banded} in bands, {shared} of them of a block");
 }
 
 /// A layer with experts: norm, projections, rotation and append, attention, output, norm, router, route, bucket, gather, gate

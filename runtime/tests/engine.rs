@@ -270,9 +270,29 @@ fn statistics_name_every_task() {
     let stats = engine.take_stats();
     assert_eq!((stats.threads, stats.steps, stats.tokens), (2, 2, 50));
     let items = |label: &str| stats.tasks.iter().find(|task| task.label == label).map(|task| task.work.items);
-    assert_eq!((items("embed"), items("head"), items("q")), (Some(50), Some(5), Some(4 * 4 + 4)));
+    assert_eq!((items("embed"), items("head"), items("q")), (Some(50), Some(5), Some(2 * 4 + 2 * 2)));
     assert!(stats.tasks.iter().all(|task| task.work.time <= stats.wall * 2));
     assert_eq!(engine.take_stats().steps, 0);
+}
+
+#[test]
+fn columns_are_divided_where_they_are_few_for_the_threads() {
+    let folder = Folder::new();
+    let plan = tiny::plan(&folder.0);
+    let items = |threads: usize, tokens: u32, label: &str| {
+        let options = Options { stats: true, ..options(threads, BackendKind::Native) };
+        let mut engine = Engine::load(plan.clone(), &folder.0, &options).unwrap();
+        engine.prefill(&prompt(tokens)).unwrap();
+        let stats = engine.take_stats();
+        stats.tasks.iter().find(|task| task.label == label).map_or(0, |task| task.work.items)
+    };
+    // A token's two experts have two columns each, of two bands: less than a thread should have.
+    assert_eq!([1, 4].map(|threads| items(threads, 1, "swiglu")), [8, 8]);
+    assert_eq!([1, 4].map(|threads| items(threads, 1, "q")), [4, 4]);
+    // More rows are a kernel's whose columns are never divided. Of five tokens' experts there are as many columns as one thread should have.
+    assert_eq!([5, 6].map(|tokens| items(4, tokens, "o")), [4, 2]);
+    let of_five = [1, 4].map(|threads| items(threads, 5, "swiglu"));
+    assert!(of_five[0] >= 8 && of_five[1] == 2 * of_five[0], "{of_five:?}");
 }
 
 #[test]

@@ -259,6 +259,11 @@ fn split(plan: &mut Plan<Kernel>) -> &mut Split {
     task(plan, "attention").variants[0].split.as_mut().unwrap()
 }
 
+/// How columns of a product of few rows are divided.
+fn bands(plan: &mut Plan<Kernel>) -> &mut Bands {
+    task(plan, "q").variants[0].bands.as_mut().unwrap()
+}
+
 /// Changes one thing.
 fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
     let what = random.index(24);
@@ -335,7 +340,16 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
             let task = &mut all[random.index(count)];
             let arg = random.index(task.args.len());
             let variant = random.index(task.variants.len());
-            match random.index(13) {
+            match random.index(14) {
+                12 => {
+                    let count = [0, 1, 2, 3, u32::MAX][random.index(5)];
+                    let stride = random.number(256);
+                    let strides = vec![stride; task.args.len() - random.index(2)];
+                    let kernel = KernelId(random.index(kernels + 1) as u32);
+                    let dims = task.variants[variant].dims.clone();
+                    let bands = Bands { count, kernel, dims, strides };
+                    task.variants[variant].bands = [None, Some(bands)][random.index(2)].clone();
+                }
                 0 => task.columns = (random.number(task.columns.into()) as u32).min(1 << 12),
                 1 => task.rows = [RowAxis::Tokens, RowAxis::Outputs, RowAxis::Routed(BucketId(0))][random.index(3)],
                 2 => task.args[arg].offset = random.number(task.args[arg].offset),
@@ -381,6 +395,7 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
                         DimRule::FirstBlock,
                         DimRule::CacheBlocks,
                         DimRule::All(RowCount::Routed { top_k: random.number(2) as u32 }),
+                        DimRule::Band,
                     ];
                     let rule = rules[random.index(rules.len())];
                     task.variants[variant].dims.iter_mut().for_each(|dim| *dim = rule);
@@ -478,6 +493,31 @@ fn errors_say_what_is_wrong() {
         ("write parts of one size", |p| split(p).argument = 3),
         ("combined by a kernel from parts", |p| split(p).combine = KernelId(0)),
         ("bytes of parts is", |p| task(p, "attention").columns = 1 << 30),
+        ("bands of a column is 0, must be in 2..=1024", |p| bands(p).count = 0),
+        ("bands of a column is 1, must be in 2..=1024", |p| bands(p).count = 1),
+        ("bands of a column is 4294967295, must be in 2..=1024", |p| bands(p).count = u32::MAX),
+        ("has 3 strides of bands, must have 4", |p| bands(p).strides.truncate(3)),
+        ("in bands of which each writes another place", |p| bands(p).strides[2] = 0),
+        ("in bands or in parts, not in both", |p| {
+            let strides = vec![64; task(p, "attention").args.len()];
+            let variant = &mut task(p, "attention").variants[0];
+            let (kernel, dims) = (variant.kernel, variant.dims.clone());
+            variant.bands = Some(Bands { count: 2, kernel, dims, strides });
+        }),
+        ("dim rule Band needs an item that is a band", |p| task(p, "q").variants[1].dims[0] = DimRule::Band),
+        ("has 0 dims, must have 2", |p| bands(p).dims.clear()),
+        ("divides by 0", |p| bands(p).dims[0] = DimRule::RowRest(0)),
+        ("kernel 97 does not exist", |p| bands(p).kernel = KernelId(97)),
+        ("buffer %id is `index` and comes from the arena", |p| {
+            let embed = task(p, "embed").variants[0].kernel;
+            (bands(p).kernel, bands(p).dims) = (embed, vec![]);
+        }),
+        ("bands of a column, of those that its kernel can tell apart, is 1024, must be in 2..=2", |p| {
+            bands(p).count = 1024;
+            let kernel = bands(p).kernel.0 as usize;
+            p.kernels[kernel].dims[1].hi = 1;
+            bands(p).dims[1] = DimRule::Band;
+        }),
         ("row chunk is 0", |p| task(p, "attention").variants[0].row_chunk = 0),
         ("state 0, \"kv.0\": has 1 fields, must have 2", |p| p.states[0].fields.truncate(1)),
         ("fields of the formats and with the positions that its kind has", |p| p.states[0].fields[0].positions = false),
@@ -519,7 +559,11 @@ fn errors_say_what_is_wrong() {
     }
     let stopped: &[(&str, Change)] = &[
         ("task \"q\"", |p| task(p, "q").columns = 5),
-        ("buffer %w takes 1024 bytes at 4096 of 4096 (row 0, column 4, expert 0)", |p| task(p, "q").columns = 5),
+        ("buffer %w takes 2048 bytes at 4096 of 4096 (row 0, column 2, band 0, expert 0)", |p| {
+            task(p, "q").columns = 3
+        }),
+        ("buffer %w takes 1024 bytes at 4096 of 4096 (row 0, column 1, band 2, expert 0)", |p| bands(p).count = 3),
+        ("buffer %y takes 32 bytes at 144 of 128 (row 0, column 1, band 1, expert 0)", |p| bands(p).strides[2] = 80),
         ("buffer %x takes 128 bytes at 18446744073709551615 of 896", |p| task(p, "norm").args[0].offset = u64::MAX),
         ("dim %blocks is 0, must be in 1..", |p| task(p, "rope").variants[0].dims[0] = DimRule::RowGroups(2)),
         ("buffer %id takes indices below 40, the input's are below 41", |p| {

@@ -13,7 +13,7 @@ use ixc::passes::tile::{self, Override, Overrides};
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct PassChoice {
     /// Cut weights whose names match a pattern so, in place of how their kernels and the caches say: PATTERN: rows=N of an item, kernels by
-    /// rows, or both, such as 'blk.*.ffn_down*: rows=16 gemv<=5/5 gemm/48'. Several are taken; of those that match the last counts.
+    /// rows, or both, such as 'blk.*.ffn_down*: rows=32 gemv<=5/5x16 gemm/48'. Several are taken; of those that match the last counts.
     #[arg(long, value_name = "PATTERN: TILING", value_parser = read_override)]
     tile: Vec<Override>,
     /// Set an option of a pass; `ixc opt --help` lists them.
@@ -42,9 +42,9 @@ impl PassChoice {
             manager::set(&mut options, text).map_err(PassError::from)?;
         }
         if !self.tile.is_empty() {
-            let Overrides(mut choose) = options.of::<tile::Options>().choose;
-            choose.extend(self.tile.iter().cloned());
-            options = options.with(&tile::Options { choose: Overrides(choose) });
+            let mut said: tile::Options = options.of();
+            said.choose.0.extend(self.tile.iter().cloned());
+            options = options.with(&said);
         }
         Ok(options)
     }

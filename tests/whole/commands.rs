@@ -317,6 +317,7 @@ fn passes_go_on_from_what_another_left() {
     refused(&["--tile", "rows=16"], "PATTERN: rows=N");
     refused(&["--tile", "nothing: rows=16"], "no weight that a product reads matches \"nothing\"");
     refused(&["--tile", "output.weight: rows=7"], "its candidates are rows=");
+    refused(&["--tile", "output.weight: gemv<=5/5x7 gemm/96"], "gemm/");
     refused(&["--set", "tile.speed=1"], "no pass has an option \"tile.speed\"");
     let lost = opt(&tiled, &["--passes", "lower"]);
     assert!(lost.status.code() == Some(2) && stderr(&lost).contains("needs a model"), "{}", stderr(&lost));

@@ -123,6 +123,35 @@ fn the_demo_model_keeps_its_bits() {
     table.check();
 }
 
+/// Few rows in bands of weight rows as small as there are, and in whole columns: steps of a token, of a few, and experts of few among many.
+#[test]
+fn bands_change_no_bit() {
+    let folder = scratch("bands");
+    const SMALL: [&str; 2] = ["--set", "tile.band_bytes=0"];
+    let plan = stdout(ixc([&["dump", "--stage", "plan", "--target", "avx2"][..], &SMALL].concat()));
+    assert!(
+        plan.contains(" to 5 rows or in 2 bands gemv_") && plan.contains(" to 5 rows or in 8 bands gemv_"),
+        "{plan}"
+    );
+    for target in [Target::AVX2, Target::AVX512, Target::AMX, Target::PORTABLE] {
+        for tokens in [1, 4, 45] {
+            let tokens: Vec<u32> = (0..tokens).map(|i| (i * i * 5 + i + 3) % 256).collect();
+            let logits = |options: [&str; 2]| {
+                let out = folder.join("out.npy");
+                let mut command = ixc(["logits", "--target", target.name(), "--tokens", &list(&tokens), "-o"]);
+                command.arg(&out).arg(demo_model()).args(options);
+                command.args((!target.missing().is_empty()).then_some("--emulate"));
+                stdout(command);
+                let logits = read_npy(&out).1;
+                std::fs::remove_file(&out).unwrap();
+                logits.into_iter().map(f32::to_bits).collect::<Vec<u32>>()
+            };
+            let same = logits(SMALL) == logits(["--set", "tile.items=0"]);
+            assert!(same, "{}: {} tokens", target.name(), tokens.len());
+        }
+    }
+}
+
 #[test]
 fn the_demo_model_is_as_good_as_llama_cpp() {
     let Some(golden) = shared("golden/demo") else { return };

@@ -97,9 +97,9 @@ impl Cutting<'_> {
             }
             let group = fit("query heads of a key head", together)?;
             let combine = AttentionCombine { group, dv, parts: division.parts };
-            let spec = AttentionPart { group, d, dv, scale }.into();
+            let spec = AttentionPart { group, d, dv, scale };
             let parts = Some(Parts { part: "part", result: "y", division, combine: combine.into() });
-            let choice = KernelChoice { up_to_rows: u32::MAX, row_chunk: 1, spec, parts };
+            let choice = KernelChoice { parts, ..KernelChoice::by_chunks(1, spec) };
             let label = match first {
                 0 => whole.task.label.clone(),
                 first => format!("{} heads {first}", whole.task.label),

@@ -5,7 +5,7 @@
 
 use ixc_ir::format::Format;
 use ixc_ir::plan::{
-    ArenaBuffer, Arg, BufferId, KernelId, Plan, RopeTable, RowCount, Source, Split, Step, Task, Variant,
+    ArenaBuffer, Arg, Bands, BufferId, KernelId, Plan, RopeTable, RowCount, Source, Split, Step, Task, Variant,
 };
 use ixc_kernels::signature::BindError;
 use ixc_kernels::{AddBias, KernelSpec, Map, Softcap};
@@ -220,7 +220,11 @@ impl<'a> Cutting<'a> {
             Some(split) => Some(Split { combine: self.kernel(split.combine)?, ..split }),
             None => None,
         };
-        Ok(Variant { kernel: self.kernel(variant.kernel)?, split, dims: variant.dims.clone(), ..*variant })
+        let bands = match &variant.bands {
+            Some(bands) => Some(Bands { kernel: self.kernel(bands.kernel)?, ..bands.clone() }),
+            None => None,
+        };
+        Ok(Variant { kernel: self.kernel(variant.kernel)?, split, bands, ..variant.clone() })
     }
 
     /// Another step, of buffers as they became.

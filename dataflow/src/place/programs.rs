@@ -479,6 +479,7 @@ impl<'a> Making<'a> {
                 DimRule::CacheBlocks => parts.map_or(1, |parts| i64::from(parts.positions / KEY_LANES)),
                 DimRule::All(RowCount::Tokens | RowCount::Outputs) => 1,
                 DimRule::All(RowCount::Routed { top_k }) => i64::from(top_k),
+                DimRule::Band => 0,
             }
         };
         let values: Vec<i64> = rules.iter().map(value).collect();

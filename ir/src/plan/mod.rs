@@ -376,7 +376,7 @@ pub enum Source {
 }
 
 /// Where one of a kernel's buffers lies for an item: `source + offset + row * row_stride + column * column_stride +
-/// expert * expert_stride`, in bytes.
+/// expert * expert_stride`, in bytes, and where columns are in [`Bands`] `band * stride` behind that.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Arg {
     /// The memory.
@@ -422,6 +422,8 @@ pub enum DimRule {
     CacheBlocks,
     /// All rows of a count.
     All(RowCount),
+    /// The item's band: its number in its column.
+    Band,
 }
 
 /// The rows of a grid.
@@ -448,6 +450,39 @@ pub struct Variant {
     pub dims: Vec<DimRule>,
     /// Whether items are divided in parts.
     pub split: Option<Split>,
+    /// How columns can be divided where they are too few.
+    pub bands: Option<Bands>,
+}
+
+/// Columns of which each can be several items. A column is wide, so that what is read again stays in a cache, and few threads read long
+/// stretches of memory. With few rows and many threads it is so much memory to read that one thread with a column more than the others
+/// keeps all of them waiting. Then its *bands* are items. Which it is depends on the number of threads, and the results do not; tasks, their
+/// arguments and other variants stay as they are.
+///
+/// A band is a column's slice, or part of a block that columns are whole blocks of: a kernel that writes the latter takes the number of
+/// its band as a dim ([`DimRule::Band`]).
+///
+/// ```text
+/// gate and up, 5632 rows     22 columns of 256 rows, as many as a block of a8_super has: 22 items
+///                            in 8 bands: 176 items; weights 32 rows apart, the result 0 bytes apart, and which band is a dim
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bands {
+    /// Bands of a column, at least 2.
+    pub count: u32,
+    /// The kernel of a band: its buffers are those of the task.
+    pub kernel: KernelId,
+    /// Its dims.
+    pub dims: Vec<DimRule>,
+    /// Bytes from a band to the next, for each of the task's arguments: 0 where all bands of a column have the same memory.
+    pub strides: Vec<u64>,
+}
+
+impl Variant {
+    /// Its kernels: that of a column, and that of a band.
+    pub fn kernels(&self) -> impl Iterator<Item = KernelId> + '_ {
+        [self.kernel].into_iter().chain(self.bands.iter().map(|bands| bands.kernel))
+    }
 }
 
 /// Items that are divided by the positions before them: each part is an item of its own, of one row, whose kernel writes

@@ -112,6 +112,9 @@ fn write_task<K>(plan: &Plan<K>, task: &Task, name: &dyn Fn(&K) -> String, out: 
         if variant.up_to_rows < u32::MAX {
             write!(out, " to {} rows", variant.up_to_rows)?;
         }
+        if let Some(bands) = &variant.bands {
+            write!(out, " or in {} bands {}", bands.count, kernel(plan, bands.kernel.0, name))?;
+        }
         if let Some(split) = variant.split {
             write!(out, " in parts")?;
             if split.division != Division::THREADS {

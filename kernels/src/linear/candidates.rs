@@ -13,6 +13,9 @@
 //! | `tiles` | its rows of activations | for each panel of 64 weight rows |
 //! | | the panel | for each 32 rows |
 //!
+//! Of few rows a kernel takes the time that its weight rows take to come from memory, and what counts is that threads have as many of them. So
+//! items for few rows can be divided in bands ([`bands`]).
+//!
 //! Costs are in [`UNIT`]s of a cycle for each element of the weight. They were measured on AVX-512 with byte products (Zen 4, Sapphire
 //! Rapids), as kernels meet: unpacking pays from 6 rows; 16 rows by vectors take an eighth of a cycle, and so does a block of 16 rows by
 //! tiles, of which three quarters go into making bf16 of the weight. Where a vector is shorter, or a product of bytes takes two
@@ -79,6 +82,16 @@ pub struct Weight {
     pub products: u32,
     /// Weight rows of an item are a multiple of this, the block that results are quantised in.
     pub block: u64,
+    /// And those of a band a multiple of this: so many results are quantised without others.
+    pub sub_block: u64,
+}
+
+impl Weight {
+    /// Bytes that an item of so many weight rows reads of all its weights.
+    pub fn bytes(&self, rows: u64) -> u64 {
+        let row = self.format.row_bytes(self.k).unwrap_or(u64::MAX);
+        row.saturating_mul(rows).saturating_mul(self.products.into())
+    }
 }
 
 /// Bytes that an item reads again and again.
@@ -173,6 +186,13 @@ pub fn item_rows(weight: &Weight) -> Vec<u64> {
     let mut rows: Vec<u64> = sizes.map(|rows| whole_strips(rows.next_multiple_of(weight.block).min(weight.n))).to_vec();
     rows.dedup();
     rows
+}
+
+/// Weight rows of the bands that items of `rows` weight rows can be divided in, in ascending order.
+pub fn bands(weight: &Weight, rows: u64) -> Vec<u64> {
+    let smallest = VECTOR_ITEMS[0].next_multiple_of(weight.sub_block.max(1));
+    let sizes = std::iter::successors(Some(smallest), |band| band.checked_mul(2)).take_while(|band| *band < rows);
+    sizes.filter(|band| rows.is_multiple_of(*band)).collect()
 }
 
 /// All candidates of items of so many weight rows, in the order in which they take over as rows of activations become more.

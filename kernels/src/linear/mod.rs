@@ -293,6 +293,8 @@ const ROWS: &[Row] = &[
     row("gemv_q4_k_r16", 1, "linear format=q4_k_r16 k=2048 tile=32 n=2048 shape=gemv"),
     row("gemv_q5_k_r16", 1, "linear format=q5_k_r16 k=2048 tile=32 n=2048 shape=gemv"),
     row("gemv_q6_k_r16", 1, "linear format=q6_k_r16 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemv_q4_k_r16_band", 1, "linear format=q4_k_r16 k=2048 tile=16 n=2048 shape=gemv"),
+    row("gemv_q6_k_r16_ffn_down_band", 1, "linear format=q6_k_r16 k=5632 tile=16 n=2048 residual shape=gemv"),
     row("gemm_f16_r16", 96, "linear format=f16_r16 k=2048 tile=32 n=2048 shape=gemm"),
     row("gemm_bf16_r16", 96, "linear format=bf16_r16 k=2048 tile=32 n=2048 shape=gemm"),
     row("gemm_q8_0_r16", 96, "linear format=q8_0_r16 k=2048 tile=32 n=2048 shape=gemm"),

@@ -1,10 +1,12 @@
 //! How a matrix product is computed, and the dims that follow from it.
 
+use std::fmt;
+
 use ixc_ir::plan::DimRule;
 use serde::{Deserialize, Serialize};
 
 use crate::signature::Dim;
-use crate::text::words;
+use crate::text::{Words, words};
 
 /// How a matrix product is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -20,6 +22,12 @@ pub enum MatmulStrategy {
 }
 
 words! { MatmulStrategy { Gemv "gemv", Gemm "gemm", Tiles "tiles" } }
+
+impl fmt::Display for MatmulStrategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word())
+    }
+}
 
 impl MatmulStrategy {
     /// Rows of activations that a product works on at a time, largest first; each divides the one

@@ -3,6 +3,7 @@
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Type};
+use ixc_ir::plan::DimRule;
 
 use super::{
     Destination, MatmulStrategy, Product, Rows, arithmetic, checked, multiply, multiply_adds, scratch_bytes, stores,
@@ -10,8 +11,9 @@ use super::{
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
-use crate::reference::{Mismatch, Run, UNIT, close, dot, silu, step};
-use crate::signature::{Holds, Signature};
+use crate::quantise::Values;
+use crate::reference::{Mismatch, Run, UNIT, close, dot, equal, silu, step};
+use crate::signature::{Dim, Holds, Signature};
 use crate::text::{Words, spec};
 use crate::vectors::for_vectors;
 use crate::work::{Call, Work};
@@ -19,7 +21,8 @@ use crate::{math, quantise};
 
 spec! {
     /// `silu(x gate') * (x up')` for `tile` rows of both weights and the item's rows, quantised. `gate` and `up` take the same activations
-    /// and are both packed or both not; tile is a multiple of out's block.
+    /// and are both packed or both not. The tile is a multiple of out's block, or so many of its sub-blocks that the block is a multiple of
+    /// it: then `y` is the whole block, and a dim says which band of it the item writes.
     pub struct Swiglu "swiglu" {
         /// Format of the gate's weight.
         pub gate: Format,
@@ -46,6 +49,8 @@ spec! {
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("gemv_swiglu_q4_k_r16", 1, "swiglu gate=q4_k_r16 up=q4_k_r16 k=2048 tile=256 n=5632 out=a8_super rows=5 shape=gemv"),
+    row("gemv_swiglu_q4_k_r16_band", 1, "swiglu gate=q4_k_r16 up=q4_k_r16 k=2048 tile=32 n=5632 out=a8_super rows=5 shape=gemv"),
+    row("gemv_swiglu_q4_k_r16_tile_band", 1, "swiglu gate=q4_k_r16 up=q4_k_r16 x=a8_super_tile k=768 tile=32 n=768 out=a8_super_tile rows=5 shape=gemv"),
     row("gemm_swiglu_q4_k_r16", 48, "swiglu gate=q4_k_r16 up=q4_k_r16 k=2048 tile=256 n=5632 out=a8_super rows=48 shape=gemm"),
     row("tiles_swiglu_q4_k_r16", 32, "swiglu gate=q4_k_r16 up=q4_k_r16 x=a8_super_tile k=768 tile=256 n=768 out=a8_super_tile rows=32 shape=tiles"),
     row("gemv_swiglu_f32", 1, "swiglu gate=f32 up=f32 k=2048 tile=32 n=5632 out=f32 rows=5 shape=gemv"),
@@ -65,6 +70,7 @@ const ROWS: &[Row] = &[
     row("gemm_swiglu_q5_k", 48, "swiglu gate=q5_k up=q5_k k=2048 tile=256 n=5632 out=a8_super rows=48 shape=gemm"),
     row("gemm_swiglu_q6_k", 48, "swiglu gate=q6_k up=q6_k k=2048 tile=256 n=5632 out=a8_super rows=48 shape=gemm"),
     row("gemv_swiglu_q4_k_expert", 1, "swiglu gate=q4_k up=q4_k k=2048 tile=256 n=768 out=a8_super rows=5 shape=gemv"),
+    row("gemv_swiglu_q4_k_expert_band", 1, "swiglu gate=q4_k up=q4_k k=2048 tile=32 n=768 out=a8_super rows=5 shape=gemv"),
     row("gemm_swiglu_q4_k_expert", 24, "swiglu gate=q4_k up=q4_k k=2048 tile=256 n=768 out=a8_super rows=48 shape=gemm"),
 ];
 
@@ -74,6 +80,19 @@ fn pad(strategy: MatmulStrategy) -> i64 {
     match strategy {
         MatmulStrategy::Tiles => 64,
         MatmulStrategy::Gemv | MatmulStrategy::Gemm => 0,
+    }
+}
+
+impl Swiglu {
+    /// How many items a block of the result takes, where it takes several.
+    fn bands(&self) -> Option<i64> {
+        let (tile, block) = (self.tile.max(1), self.out.block_len() as u32);
+        (block > tile).then(|| i64::from(block / tile))
+    }
+
+    /// Elements of the result that `y` has of a row.
+    fn stored(&self) -> u32 {
+        self.tile.max(self.out.block_len() as u32)
     }
 }
 
@@ -91,6 +110,7 @@ impl Definition for Swiglu {
             .write("y", Holds::Activations(self.out, "out"))
             .scratch("scratch")
             .dims(self.strategy.dims())
+            .dims(self.bands().map(|_| Dim { name: "band", rule: Some(DimRule::Band) }))
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
@@ -101,11 +121,19 @@ impl Definition for Swiglu {
         quantise::stored(&name, out, lanes)?;
         check(&name, "rows of a strip of up", up.rows() as u64, up.rows() == gate.rows(), "that of gate")?;
         let x_format = x;
-        let (y_row, y_tile) = (quantise::row_bytes(&name, out, n)?, quantise::row_bytes(&name, out, tile)?);
-        check(&name, "rows of the weight", u64::from(n), n >= tile, format!("at least {tile}"))?;
+        let stored = self.stored();
+        let (y_row, y_tile) = (quantise::row_bytes(&name, out, n)?, quantise::row_bytes(&name, out, stored)?);
+        check(&name, "rows of the weight", u64::from(n), n >= stored, format!("at least {stored}"))?;
+        if self.bands().is_some() {
+            let sub = out.sub_block_len() as u32;
+            let ok = tile.is_multiple_of(sub) && stored.is_multiple_of(tile);
+            let expected = format!("a multiple of {stored}, or a multiple of {sub} that divides it");
+            check(&name, "tile", u64::from(tile), ok, expected)?;
+        }
         let most = i64::from(rows);
         let mut b = KernelBuilder::new(name);
         let rows = Rows::dims(&mut b, strategy, most);
+        let band = self.bands().map(|bands| b.dim("band", 0, bands - 1));
         let x = b.read("x", rows.count() * x_row);
         let weights = [b.read("gate", i64::from(tile) * gate_row), b.read("up", i64::from(tile) * up_row)];
         let y = b.write("y", rows.count() * y_row + (y_tile - y_row));
@@ -148,9 +176,12 @@ impl Definition for Swiglu {
                     let v = b.mul(g, u);
                     b.store(scratch, from.clone() + at * 4, v);
                 });
-                quantise::store_row(b, lanes, out, tile, y, (row.clone() + r) * y_row, &mut |b, at, lanes| {
-                    b.load(Type::f32(lanes), scratch, from.clone() + at * 4)
-                });
+                let to = (row.clone() + r) * y_row;
+                let values: Values<'_> = &mut |b, at, lanes| b.load(Type::f32(lanes), scratch, from.clone() + at * 4);
+                match band {
+                    Some(band) => quantise::store_band(b, lanes, out, (tile, band.into()), y, to, values),
+                    None => quantise::store_row(b, lanes, out, tile, y, to, values),
+                }
             });
         });
         Ok(b.finish())
@@ -163,11 +194,21 @@ impl Definition for Swiglu {
         let (k, tile, n) = (k as usize, tile as usize, n as usize);
         let x = input.rows("x", x)?;
         let (g, u) = (input.weight("gate", gate, k)?, input.weight("up", up, k)?);
-        let bytes = output.get("y")?;
-        let (row, part) = (n / out.block_len() * out.block_bytes(), tile / out.block_len() * out.block_bytes());
+        let (bytes, before) = (output.get("y")?, input.get("y")?);
+        let stored = self.stored() as usize;
+        let (row, part) = (n / out.block_len() * out.block_bytes(), stored / out.block_len() * out.block_bytes());
+        let band = run.dim("band") as usize;
         for r in 0..rows {
-            let mut y = vec![0f32; tile];
+            let mut y = vec![0f32; stored];
             out.dequantise(&bytes[r * row..][..part], &mut y);
+            let y = &y[band * tile..][..tile];
+            // What belongs to the block's other bands is not touched: of each field the share of the band is what changes.
+            for field in out.row().fields.iter().filter(|_| self.bands().is_some()) {
+                let share = field.bytes * tile / stored;
+                for at in (0..field.bytes).filter(|at| at / share != band).map(|at| r * row + field.offset + at) {
+                    equal("y", &bytes[at..=at], &before[at..=at])?;
+                }
+            }
             let x = &x[r * k..][..k];
             let products = |w: &[f64]| -> Vec<(f64, f64)> { (0..tile).map(|c| dot(x, &w[c * k..][..k])).collect() };
             let (g, u) = (products(&g), products(&u));
@@ -175,7 +216,8 @@ impl Definition for Swiglu {
             // What each product is off by, as for `Linear`; silu is at most 1.1 times as steep as its argument.
             let off = |(_, magnitude): (f64, f64)| (magnitude + 1.0) * k as f64 * UNIT * 4.0;
             for (c, y) in y.iter().enumerate() {
-                let block = &expected[c / out.block_len() * out.block_len()..][..out.block_len()];
+                let len = out.sub_block_len();
+                let block = &expected[c / len * len..][..len];
                 let amax = block.iter().fold(0.0, |m: f64, v| m.max(v.abs()));
                 // The quantiser's rounding, which follows the block's largest element, and the products'.
                 let products = 1.1 * off(g[c]) * u[c].0.abs() + off(u[c]) * silu(g[c].0).abs();
@@ -186,8 +228,10 @@ impl Definition for Swiglu {
         Ok(())
     }
 
+    /// Of bands another one for each number of rows.
     fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
-        self.strategy.dim_values(rows)
+        let band = self.bands().map(|bands| i64::from(rows) % bands);
+        self.strategy.dim_values(rows).into_iter().chain(band).collect()
     }
 
     fn most_rows(&self) -> u32 {

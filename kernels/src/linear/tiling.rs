@@ -1,14 +1,15 @@
 //! How a weight's products are cut into items, and which kernel does how many rows: what the pass `tile` writes, and `lower` obeys.
 //!
 //! ```text
-//! rows=64 gemv<=5/5 gemm<=15/15 tiles/256; rows=16 gemv<=5/5 gemm/96
+//! rows=64 gemv<=5/5x16 gemm<=15/15 tiles/256; rows=16 gemv<=5/5 gemm/96
 //! ```
 //!
 //! says: as many items of 64 weight rows as there are, then items of 16. Of an item of 64, up to 5 rows of activations are multiplied by
-//! `gemv`, up to 15 by `gemm`, and more by `tiles`, at most 256 of them at a time.
+//! `gemv`, up to 15 by `gemm`, and more by `tiles`, at most 256 of them at a time. `5x16` is 5 rows of activations times 16 weight rows:
+//! where threads are many, the item can be divided in 4 bands of 16 ([`ixc_ir::plan::Bands`]).
 //!
-//! Takes hostile text; an error says what would be right. Leaves true: parts have rows, chunks are at least 1, limits ascend, and a part's
-//! last kernel takes any number of rows.
+//! Takes hostile text; an error says what would be right. Leaves true: parts have rows, chunks are at least 1, bands divide the part's
+//! rows, limits ascend, and a part's last kernel takes any number of rows.
 
 use std::fmt;
 use std::str::FromStr;
@@ -41,6 +42,8 @@ pub struct Use {
     pub up_to_rows: u32,
     /// Most rows of an item.
     pub row_chunk: u32,
+    /// Weight rows of a band, where the item can be divided in bands.
+    pub band: Option<u32>,
 }
 
 /// A part's place in a weight: `columns` items from weight row `first`.
@@ -58,7 +61,7 @@ pub struct Placed<'t> {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TilingError {
     /// A word that says nothing.
-    #[error("{found:?}; expected rows=N, or a kernel with its limit and its rows: gemv<=5/5, gemm/96, tiles/256")]
+    #[error("{found:?}; expected rows=N, or a kernel with its limit and its rows: gemv<=5/5x16, gemm/96, tiles/256")]
     Word {
         /// The word.
         found: String,
@@ -81,6 +84,26 @@ pub enum TilingError {
     /// A part whose kernels leave some row counts out.
     #[error("limits must ascend, and the last kernel of a part has none: gemv<=5/5 gemm/96")]
     Limits,
+    /// Bands that do not come out even with the part's rows.
+    #[error("{rows} rows are no two or more bands of {band}")]
+    Band {
+        /// Weight rows of a band.
+        band: u32,
+        /// Those of the part.
+        rows: u64,
+    },
+    /// Bands of no whole blocks of results, in items of several.
+    #[error(
+        "bands of {band} in items of {rows} rows, whose results are quantised in blocks of {block}; expected items of one block"
+    )]
+    Block {
+        /// Weight rows of a band.
+        band: u32,
+        /// Those of the part.
+        rows: u64,
+        /// Results that are quantised together.
+        block: u64,
+    },
     /// Items that do not come out even with the weight's rows.
     #[error("the parts end at row {end} of the weight's {rows}")]
     Length {
@@ -110,6 +133,21 @@ impl Tiling {
     }
 }
 
+impl RowTiles {
+    /// In how many bands a use of the part has its items; `None` where they are not divided.
+    ///
+    /// # Errors
+    /// [`TilingError::Band`].
+    pub fn bands(&self, each: &Use) -> Result<Option<u64>, TilingError> {
+        let Some(band) = each.band else { return Ok(None) };
+        let count = self.rows / u64::from(band.max(1));
+        match self.rows.is_multiple_of(band.into()) && count > 1 {
+            true => Ok(Some(count)),
+            false => Err(TilingError::Band { band, rows: self.rows }),
+        }
+    }
+}
+
 impl fmt::Display for Tiling {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, part) in self.parts.iter().enumerate() {
@@ -132,7 +170,8 @@ impl fmt::Display for Use {
         if self.up_to_rows < u32::MAX {
             write!(f, "<={}", self.up_to_rows)?;
         }
-        write!(f, "/{}", self.row_chunk)
+        write!(f, "/{}", self.row_chunk)?;
+        self.band.map_or(Ok(()), |band| write!(f, "x{band}"))
     }
 }
 
@@ -153,7 +192,11 @@ impl FromStr for Use {
         };
         let found = <MatmulStrategy as Value>::read(Some(name));
         let strategy = found.ok_or_else(|| TilingError::Kernel { found: name.chars().take(32).collect() })?;
-        Ok(Use { strategy, up_to_rows: limit, row_chunk: number(chunk)? })
+        let (chunk, band) = match chunk.split_once('x') {
+            Some((chunk, band)) => (chunk, Some(number(band)?)),
+            None => (chunk, None),
+        };
+        Ok(Use { strategy, up_to_rows: limit, row_chunk: number(chunk)?, band })
     }
 }
 
@@ -169,7 +212,9 @@ impl FromStr for RowTiles {
         if !ascend || uses.last().is_none_or(|last| last.up_to_rows != u32::MAX) {
             return Err(TilingError::Limits);
         }
-        Ok(RowTiles { rows, uses })
+        let tiles = RowTiles { rows, uses };
+        tiles.uses.iter().try_for_each(|each| tiles.bands(each).map(drop))?;
+        Ok(tiles)
     }
 }
 
@@ -187,7 +232,7 @@ mod tests {
 
     #[test]
     fn text_reads_back() {
-        for text in ["rows=32 gemm/96", "rows=64 gemv<=5/5 gemm<=15/15 tiles/256; rows=16 gemv<=5/5 gemm/96"] {
+        for text in ["rows=32 gemm/96", "rows=64 gemv<=5/5x16 gemm<=15/15 tiles/256; rows=16 gemv<=5/5 gemm/96"] {
             assert_eq!(text.parse::<Tiling>().unwrap().to_string(), text);
         }
     }
@@ -200,6 +245,10 @@ mod tests {
         assert_eq!(error("rows=32 gemm/96 gemv/5"), error("rows=32"));
         assert_eq!(error("rows=0 gemm/96"), "\"0\" is no number from 1 to 4294967294");
         assert_eq!(error("rows=32 gemm/4294967295"), "\"4294967295\" is no number from 1 to 4294967294");
+        assert_eq!(error("rows=32 gemv<=5/5x0 gemm/96"), "\"0\" is no number from 1 to 4294967294");
+        assert_eq!(error("rows=32 gemv<=5/5x gemm/96"), "\"\" is no number from 1 to 4294967294");
+        assert_eq!(error("rows=32 gemv<=5/5x24 gemm/96"), "32 rows are no two or more bands of 24");
+        assert_eq!(error("rows=32 gemv<=5/5x32 gemm/96"), "32 rows are no two or more bands of 32");
         assert_eq!(error("rows=32 magic/96"), "there is no kernel \"magic\"; there are gemv, gemm and tiles");
         assert!(error("rows=32 gemm").starts_with("\"gemm\"; expected rows=N, or a kernel"));
         assert_eq!(error("rows=32 gemm/96;"), error(""));

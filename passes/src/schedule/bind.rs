@@ -11,7 +11,7 @@
 
 use std::collections::HashMap;
 
-use ixc_ir::plan::{Arg, DimRule, Division, Input, KernelId, RowAxis, Source, Split, Task, Variant};
+use ixc_ir::plan::{Arg, Bands, DimRule, Division, Input, KernelId, RowAxis, Source, Split, Task, Variant};
 use ixc_kernels::KernelSpec;
 use ixc_kernels::signature::{BindError, Role, Signature};
 use ixc_kernels::tiling::Use;
@@ -32,17 +32,35 @@ pub struct KernelChoice {
     pub spec: KernelSpec,
     /// How its items are divided by positions, where they are.
     pub parts: Option<Parts>,
+    /// How its columns can be divided, where they can.
+    pub bands: Option<NamedBands>,
+}
+
+/// Bands of a column.
+pub struct NamedBands {
+    /// Bands of a column.
+    pub count: u64,
+    /// The kernel of one.
+    pub spec: KernelSpec,
+    /// Bytes from a band to the next, by the kernel's buffers; 0 for those that are not here.
+    pub strides: Vec<(&'static str, u64)>,
 }
 
 impl KernelChoice {
     /// As the weight's tiling says.
-    pub fn of(each: Use, spec: impl Into<KernelSpec>) -> KernelChoice {
-        KernelChoice { up_to_rows: each.up_to_rows, row_chunk: each.row_chunk, spec: spec.into(), parts: None }
+    pub fn of(each: Use, spec: impl Into<KernelSpec>, bands: Option<NamedBands>) -> KernelChoice {
+        let Use { up_to_rows, row_chunk, .. } = each;
+        KernelChoice { up_to_rows, row_chunk, spec: spec.into(), parts: None, bands }
+    }
+
+    /// For any number of rows, so many at a time.
+    pub fn by_chunks(row_chunk: u32, spec: impl Into<KernelSpec>) -> KernelChoice {
+        KernelChoice { up_to_rows: u32::MAX, row_chunk, spec: spec.into(), parts: None, bands: None }
     }
 
     /// For any number of rows, one by one.
     fn by_rows(spec: impl Into<KernelSpec>) -> KernelChoice {
-        KernelChoice { up_to_rows: u32::MAX, row_chunk: 1, spec: spec.into(), parts: None }
+        KernelChoice::by_chunks(1, spec)
     }
 
     /// The kernel's signature with the names of the task's arguments.
@@ -66,6 +84,28 @@ pub struct Parts {
     pub division: Division,
     /// Makes the result of the parts.
     pub combine: KernelSpec,
+}
+
+impl NamedBands {
+    /// The strides in the order of a task's arguments.
+    fn strides(&self, args: &[Named], kernel: &str) -> Result<Vec<u64>, ScheduleError> {
+        let mut strides = vec![0; args.len()];
+        for (name, stride) in &self.strides {
+            match args.iter().position(|(arg, _)| arg == name) {
+                Some(at) => strides[at] = *stride,
+                None => return Err(BindError::Missing { kernel: kernel.to_owned(), name }.into()),
+            }
+        }
+        Ok(strides)
+    }
+}
+
+/// That a kernel takes the arguments of its task, whose signature that is.
+fn fits(own: &Signature, kernel: &str, signature: &Signature) -> Result<(), BindError> {
+    if own.buffers.iter().map(|b| (b.name, b.role)).eq(signature.buffers.iter().map(|b| (b.name, b.role))) {
+        return Ok(());
+    }
+    Err(BindError::Order { kernel: kernel.to_owned(), found: own.names(), expected: signature.names() })
 }
 
 /// What the buffers of a kernel that combines parts are called, but for its result.
@@ -188,9 +228,20 @@ impl Tasks {
         dims: &[(&'static str, DimRule)],
     ) -> Result<Variant, ScheduleError> {
         let (own, kernel) = (choice.signature(), choice.spec.name());
-        if own.buffers.iter().map(|b| (b.name, b.role)).ne(signature.buffers.iter().map(|b| (b.name, b.role))) {
-            return Err(BindError::Order { kernel, found: own.names(), expected: signature.names() }.into());
-        }
+        fits(&own, &kernel, signature)?;
+        let bands = match &choice.bands {
+            Some(bands) => {
+                let (own, kernel) = (bands.spec.signature(), bands.spec.name());
+                fits(&own, &kernel, signature)?;
+                Some(Bands {
+                    count: fit("bands of a column", bands.count)?,
+                    kernel: self.kernel(bands.spec.clone())?,
+                    dims: own.dim_rules(&kernel, dims)?,
+                    strides: bands.strides(args, &kernel)?,
+                })
+            }
+            None => None,
+        };
         let split = choice.parts.as_ref().map(|parts| self.divided(parts, args, &kernel)).transpose()?;
         Ok(Variant {
             up_to_rows: choice.up_to_rows,
@@ -198,6 +249,7 @@ impl Tasks {
             dims: own.dim_rules(&kernel, dims)?,
             kernel: self.kernel(choice.spec.clone())?,
             split,
+            bands,
         })
     }
 

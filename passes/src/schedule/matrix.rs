@@ -8,15 +8,17 @@
 //! linear w:      31 columns of 32 rows
 //! linear w tail:  1 column of 8 rows
 //! ```
+//!
+//! Where the tiling says so, columns for few rows can be divided in bands: `gemv<=5/5x16` can make 62 items of the columns above.
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::WeightId;
 use ixc_ir::plan::{Arg, BufferId, Source};
-use ixc_kernels::tiling::Placed;
-use ixc_kernels::{Linear, MatmulStrategy, Swiglu};
+use ixc_kernels::tiling::{Placed, RowTiles, TilingError, Use};
+use ixc_kernels::{KernelSpec, Linear, MatmulStrategy, Swiglu};
 
 use super::ScheduleError;
-use super::bind::KernelChoice;
+use super::bind::{KernelChoice, NamedBands};
 use super::lower::{ArenaRows, Lowering, Rows};
 use crate::draft::{fit, row_bytes};
 
@@ -98,12 +100,12 @@ impl Lowering<'_> {
                 args.push(("residual", columns_arg(Source::Arena(residual.buffer), first, y_row, step)));
             }
             args.push(("y", columns_arg(Source::Arena(y.buffer), first, y_row, step)));
-            let spec = |strategy: MatmulStrategy| -> Result<Linear, ScheduleError> {
+            let spec = |strategy: MatmulStrategy, rows: u64| -> Result<Linear, ScheduleError> {
                 Ok(Linear {
                     format: m.format,
                     x: x.format,
                     k: fit("columns of a weight", m.k)?,
-                    tile: fit("tile", part.rows)?,
+                    tile: fit("tile", rows)?,
                     n: fit("rows of a weight", m.n)?,
                     bias: bias.is_some(),
                     residual: residual.is_some(),
@@ -111,11 +113,32 @@ impl Lowering<'_> {
                 })
             };
             args.push(("scratch", scratch_arg()));
-            let variants = part.uses.iter().map(|each| Ok(KernelChoice::of(*each, spec(each.strategy)?)));
+            let bands = |rows: u64| {
+                let own = bias.map(|_| "bias").into_iter().chain(residual.map(|_| "residual"));
+                let of_results = own.chain(["y"]).map(|name| (name, rows * 4));
+                [("w", m.rows(rows))].into_iter().chain(of_results).collect()
+            };
+            let variants = part.uses.iter().map(|each| {
+                let bands = self.banded(*w, part, each, |rows| Ok((spec(each.strategy, rows)?.into(), bands(rows))))?;
+                Ok(KernelChoice::of(*each, spec(each.strategy, part.rows)?, bands))
+            });
             let variants = variants.collect::<Result<_, ScheduleError>>()?;
             self.tasks.task(label, (x.rows.axis(), columns), variants, &[], args)?;
         }
         Ok(y)
+    }
+
+    /// The bands of items, where the tiling of `w` has some: `band` gives kernel and strides for so many weight rows.
+    fn banded(
+        &self,
+        w: WeightId,
+        part: &RowTiles,
+        each: &Use,
+        band: impl Fn(u64) -> Result<(KernelSpec, Vec<(&'static str, u64)>), ScheduleError>,
+    ) -> Result<Option<NamedBands>, ScheduleError> {
+        let Some(count) = part.bands(each).map_err(|error| self.wrong_tiling(w, error))? else { return Ok(None) };
+        let (spec, strides) = band(part.rows / count)?;
+        Ok(Some(NamedBands { count, spec, strides }))
     }
 
     /// A product's weight and activations, checked to fit each other and what is added.
@@ -151,7 +174,7 @@ impl Lowering<'_> {
         let out = y.format;
         let tiling = self.tiling(gate)?;
         let parts = tiling.place(g.n).map_err(|error| self.wrong_tiling(gate, error))?;
-        let (gate, up) = (self.weight(gate)?, self.weight(up)?);
+        let (w, gate, up) = (gate, self.weight(gate)?, self.weight(up)?);
         for Placed { part, first: first_row, columns } in parts {
             let label = if first_row == 0 { label.to_string() } else { format!("{label} tail") };
             let weight = |m: &Matrix, weight: u32| Arg {
@@ -174,21 +197,32 @@ impl Lowering<'_> {
                 ("y", y_arg),
                 ("scratch", scratch_arg()),
             ];
-            let spec = |strategy: MatmulStrategy, rows: u32| -> Result<Swiglu, ScheduleError> {
+            let spec = |each: &Use, rows: u64| -> Result<Swiglu, ScheduleError> {
                 Ok(Swiglu {
                     gate: g.format,
                     up: u.format,
                     x: x.format,
                     k: fit("columns of a weight", g.k)?,
-                    tile: fit("tile", part.rows)?,
+                    tile: fit("tile", rows)?,
                     n: fit("rows of a weight", g.n)?,
                     out,
-                    rows,
-                    strategy,
+                    rows: each.row_chunk,
+                    strategy: each.strategy,
                 })
             };
-            let variants =
-                part.uses.iter().map(|each| Ok(KernelChoice::of(*each, spec(each.strategy, each.row_chunk)?)));
+            let bands = |rows: u64| {
+                // Bands of a block have the block in common, and write what is theirs of it.
+                let y = row_bytes(out, rows).unwrap_or(0);
+                vec![("gate", g.rows(rows)), ("up", u.rows(rows)), ("y", y)]
+            };
+            let variants = part.uses.iter().map(|each| {
+                let block = out.block_len() as u64;
+                if let Some(band) = each.band.filter(|band| u64::from(*band) < block && part.rows != block) {
+                    return Err(self.wrong_tiling(w, TilingError::Block { band, rows: part.rows, block }));
+                }
+                let bands = self.banded(w, part, each, |rows| Ok((spec(each, rows)?.into(), bands(rows))))?;
+                Ok(KernelChoice::of(*each, spec(each, part.rows)?, bands))
+            });
             let variants = variants.collect::<Result<_, ScheduleError>>()?;
             self.tasks.task(label, (x.rows.axis(), columns), variants, &[], args)?;
         }

@@ -49,7 +49,7 @@ pub struct ItemError {
 pub enum Problem {
     /// A slice outside its memory.
     #[error(
-        "buffer %{buffer} takes {bytes} bytes at {offset} of {available} (row {row}, column {column}, expert {expert})"
+        "buffer %{buffer} takes {bytes} bytes at {offset} of {available} (row {row}, column {column}, band {band}, expert {expert})"
     )]
     Slice {
         /// The kernel's buffer.
@@ -64,6 +64,8 @@ pub enum Problem {
         row: u64,
         /// The item's column.
         column: u32,
+        /// Its band there.
+        band: u32,
         /// The item's expert.
         expert: u32,
     },

@@ -2,14 +2,14 @@
 
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{
-    ArenaBuffer, Arg, BucketId, BufferId, DimRule, Input, Plan, PlanWeight, RowAxis, RowCount, Source, State,
-    StateField, Step, Task, WeightFile,
+    ArenaBuffer, Arg, Bands, BucketId, BufferId, DimRule, Input, KernelId, Plan, PlanWeight, RowAxis, RowCount, Source,
+    State, StateField, Step, Task, Variant, WeightFile,
 };
 use ixc_ir::state::FieldRow;
 
 use super::{
-    Access, BarrierAction, Ids, LINE_BYTES, MAX_BUFFERS, MAX_CONTEXT, MAX_EXPERTS, MAX_PARTS, Parameter, PartPlace,
-    PlanError, Problem, Routing, Signature, Stage, at, id, range,
+    Access, BarrierAction, Ids, LINE_BYTES, MAX_BANDS, MAX_BUFFERS, MAX_CONTEXT, MAX_EXPERTS, MAX_PARTS, Parameter,
+    PartPlace, PlanError, Problem, Routing, Signature, Stage, at, id, range,
 };
 
 type Result<T, E = PlanError> = std::result::Result<T, E>;
@@ -239,14 +239,52 @@ impl Checker<'_> {
         }
         for variant in &task.variants {
             range("row chunk", variant.row_chunk, 1, u64::from(u32::MAX))?;
-            let kernel = id("kernel", variant.kernel.0, self.kernels)?;
-            if variant.dims.len() != kernel.dims.len() {
-                return Err(Problem::Count { what: "dims", found: variant.dims.len(), expected: kernel.dims.len() });
+            self.kernel(task, variant.kernel, &variant.dims)?;
+            if variant.dims.contains(&DimRule::Band) {
+                return Err(Problem::Rule { rule: DimRule::Band, expected: "needs an item that is a band" });
             }
-            for &rule in &variant.dims {
-                self.rule(rule, task.rows)?;
+            self.bands(task, variant)?;
+        }
+        Ok(())
+    }
+
+    /// A kernel of a task, and what its dims are.
+    fn kernel(&self, task: &Task, kernel: KernelId, dims: &[DimRule]) -> Result<&Signature, Problem> {
+        let kernel = id("kernel", kernel.0, self.kernels)?;
+        if dims.len() != kernel.dims.len() {
+            return Err(Problem::Count { what: "dims", found: dims.len(), expected: kernel.dims.len() });
+        }
+        for &rule in dims {
+            self.rule(rule, task.rows)?;
+        }
+        self.arguments(kernel, &task.args)?;
+        Ok(kernel)
+    }
+
+    /// That bands of a column are those that their kernel can tell apart, or that each has another place for its results.
+    fn bands(&self, task: &Task, variant: &Variant) -> Result<(), Problem> {
+        let Some(Bands { count, kernel, dims, strides }) = &variant.bands else { return Ok(()) };
+        range("bands of a column", *count, 2, MAX_BANDS)?;
+        if variant.split.is_some() {
+            return Err(Problem::Shape { expected: "in bands or in parts, not in both" });
+        }
+        if strides.len() != task.args.len() {
+            return Err(Problem::Count { what: "strides of bands", found: strides.len(), expected: task.args.len() });
+        }
+        let kernel = self.kernel(task, *kernel, dims)?;
+        let mut is_numbered = false;
+        for (_, dim) in dims.iter().zip(&kernel.dims).filter(|(rule, _)| **rule == DimRule::Band) {
+            let most = if dim.lo > 0 { 0 } else { u64::try_from(dim.hi).map_or(0, |last| last.saturating_add(1)) };
+            range("bands of a column, of those that its kernel can tell apart,", *count, 2, most)?;
+            is_numbered = true;
+        }
+        for (buffer, stride) in kernel.buffers.iter().zip(strides) {
+            if matches!(buffer.access, Access::Write) && *stride == 0 && !is_numbered {
+                return Err(Problem::Shape { expected: "in bands of which each writes another place" });
             }
-            self.arguments(kernel, &task.args)?;
+            if matches!(buffer.access, Access::Index(_)) && !stride.is_multiple_of(4) {
+                return Err(Problem::IndexAlignment { buffer: buffer.name.clone() });
+            }
         }
         Ok(())
     }
@@ -356,7 +394,8 @@ impl Checker<'_> {
             | DimRule::MaskedBlocks
             | DimRule::FirstBlock
             | DimRule::Parts
-            | DimRule::CacheBlocks => Ok(()),
+            | DimRule::CacheBlocks
+            | DimRule::Band => Ok(()),
         }
     }
 

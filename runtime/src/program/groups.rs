@@ -268,10 +268,13 @@ fn repeatable(checker: &Checker<'_>, stages: &[Stage], bucket: BucketId) -> Resu
 fn buffers(checker: &Checker<'_>, task: &Task, written: bool) -> Result<Vec<BufferId>, Problem> {
     let mut found = Vec::new();
     for variant in &task.variants {
-        let kernel = id("kernel", variant.kernel.0, checker.kernels)?;
-        for (arg, parameter) in task.args.iter().zip(&kernel.buffers) {
-            if let (Source::Arena(buffer), true) = (arg.source, !written || matches!(parameter.access, Access::Write)) {
-                found.push(buffer);
+        for kernel in variant.kernels() {
+            let kernel = id("kernel", kernel.0, checker.kernels)?;
+            for (arg, parameter) in task.args.iter().zip(&kernel.buffers) {
+                let written = !written || matches!(parameter.access, Access::Write);
+                if let (Source::Arena(buffer), true) = (arg.source, written) {
+                    found.push(buffer);
+                }
             }
         }
     }

@@ -5,7 +5,8 @@
 //!
 //! - there is no more of anything than a model needs (`limits`), and checking it took time in proportion to the plan's length;
 //! - every id is in range: kernels, buffers, weights, files, tables, states, routings;
-//! - every variant has one dim rule for each dim of its kernel, and an argument for each buffer;
+//! - every variant has one dim rule for each dim of its kernel, and an argument for each buffer; bands of a column are those that its kernel
+//!   can tell apart, or lie in different places where it writes;
 //! - states are what their kinds can be;
 //! - a kernel writes only the arena, states and scratch; scratch buffers are in scratch memory, and nothing else is;
 //!   index buffers are fed from inputs alone, at multiples of 4; what a call writes overlaps nothing else that it takes;
@@ -48,6 +49,8 @@ pub const MAX_EXPERTS: u32 = 1 << 16;
 pub const MAX_SCRATCH: u64 = 1 << 28;
 /// Most memory for the parts of a stage's items, in bytes.
 pub const MAX_PARTS: u64 = 1 << 28;
+/// Most bands of a column.
+pub const MAX_BANDS: u32 = 1 << 10;
 /// Bytes that a row's column is taken to need for its parts at least: there is a counter for each.
 const LINE_BYTES: u64 = 64;
 /// Most pairs that rotary tables turn, all together.

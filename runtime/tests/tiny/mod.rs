@@ -130,12 +130,14 @@ impl Maker {
         dims: &[DimRule],
         args: Vec<Arg>,
     ) -> Task {
+        let kernel = self.kernel(spec);
         let variant =
-            Variant { up_to_rows: u32::MAX, row_chunk: 1, kernel: self.kernel(spec), dims: dims.to_vec(), split: None };
+            Variant { up_to_rows: u32::MAX, row_chunk: 1, kernel, dims: dims.to_vec(), split: None, bands: None };
         Task { label: label.into(), rows, columns, variants: vec![variant], args }
     }
 
-    /// A product in tiles of 8 weight rows, 16 of packed ones: few rows by `Gemv`, more by `Gemm`.
+    /// A product in columns of 16 weight rows, 32 of packed ones, where it has so many: few rows by `Gemv`, where threads are many in bands
+    /// of half a column, more by `Gemm`.
     fn product(
         &mut self,
         label: &str,
@@ -144,9 +146,9 @@ impl Maker {
         n: u32,
     ) -> Task {
         let format = self.factor(n);
-        let tile = tile(format);
+        let (tile, band) = tile(format, n);
         let row = N * format.block_bytes() as u32;
-        let spec = |strategy| Linear {
+        let spec = |strategy, tile| Linear {
             format,
             x: Format::F32,
             k: N,
@@ -156,25 +158,46 @@ impl Maker {
             residual: residual.is_some(),
             strategy,
         };
-        let (gemv, gemm) = (self.kernel(spec(MatmulStrategy::Gemv)), self.kernel(spec(MatmulStrategy::Gemm)));
+        let (gemv, gemm) =
+            (self.kernel(spec(MatmulStrategy::Gemv, tile)), self.kernel(spec(MatmulStrategy::Gemm, tile)));
+        let mut strides = vec![0, (band * row).into()];
+        strides.extend(residual.map(|_| u64::from(band * 4)));
+        strides.extend([(band * 4).into(), 0]);
+        let bands = (tile > band).then(|| bands(tile / band, self.kernel(spec(MatmulStrategy::Gemv, band)), strides));
         let column = |buffer| arg(Source::Arena(buffer), n * 4, tile * 4);
         let mut args = vec![arg(Source::Arena(x), N * 4, 0), weight_arg(w, rows, tile * row, n * row)];
         args.extend(residual.map(column));
         args.push(column(y));
         args.push(arg(Source::Scratch, 0, 0));
-        Task { label: label.into(), rows, columns: n / tile, variants: variants(gemv, gemm), args }
+        Task { label: label.into(), rows, columns: n / tile, variants: variants((gemv, bands), gemm), args }
     }
 }
 
-fn tile(format: Format) -> u32 {
-    if format.rows() > 1 { 16 } else { 8 }
+/// Weight rows of a column, and of a band of it: half of them, where there are two columns at least.
+fn tile(format: Format, n: u32) -> (u32, u32) {
+    let band = if format.rows() > 1 { 16 } else { 8 };
+    (if n.is_multiple_of(2 * band) { 2 * band } else { band }, band)
 }
 
-fn variants(gemv: KernelId, gemm: KernelId) -> Vec<Variant> {
-    let dims = |strategy: MatmulStrategy| strategy.dims().into_iter().filter_map(|dim| dim.rule).collect();
+fn dims(strategy: MatmulStrategy) -> Vec<DimRule> {
+    strategy.dims().into_iter().filter_map(|dim| dim.rule).collect()
+}
+
+fn bands(count: u32, kernel: KernelId, strides: Vec<u64>) -> Bands {
+    Bands { count, kernel, dims: dims(MatmulStrategy::Gemv), strides }
+}
+
+fn variants((gemv, bands): (KernelId, Option<Bands>), gemm: KernelId) -> Vec<Variant> {
     vec![
-        Variant { up_to_rows: 5, row_chunk: 5, kernel: gemv, dims: dims(MatmulStrategy::Gemv), split: None },
-        Variant { up_to_rows: u32::MAX, row_chunk: 12, kernel: gemm, dims: dims(MatmulStrategy::Gemm), split: None },
+        Variant { up_to_rows: 5, row_chunk: 5, kernel: gemv, dims: dims(MatmulStrategy::Gemv), split: None, bands },
+        Variant {
+            up_to_rows: u32::MAX,
+            row_chunk: 12,
+            kernel: gemm,
+            dims: dims(MatmulStrategy::Gemm),
+            split: None,
+            bands: None,
+        },
     ]
 }
 
@@ -282,6 +305,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
         kernel: m.kernel(AttentionPart { group, d, dv, scale }),
         dims: vec![full, masked, DimRule::FirstBlock],
         split: Some(Split { argument: 4, division: Division::THREADS, combine, alone: None }),
+        bands: None,
     };
     attention.variants.insert(0, one);
     steps.push(vec![attention]);
@@ -311,8 +335,8 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     let (gate, up) = (m.weight("gate", &[EXPERTS, N, N]), m.weight("up", &[EXPERTS, N, N]));
     let s = m.buffer("s", N, routed);
     let format = m.factor(N);
-    let (tile, factor_row) = (tile(format), N * format.block_bytes() as u32);
-    let swiglu = |strategy| Swiglu {
+    let ((tile, band), factor_row) = (tile(format, N), N * format.block_bytes() as u32);
+    let swiglu = |strategy, tile| Swiglu {
         gate: format,
         up: format,
         x: Format::F32,
@@ -323,7 +347,10 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
         rows: 12,
         strategy,
     };
-    let (gemv, gemm) = (m.kernel(swiglu(MatmulStrategy::Gemv)), m.kernel(swiglu(MatmulStrategy::Gemm)));
+    let (gemv, gemm) = (m.kernel(swiglu(MatmulStrategy::Gemv, tile)), m.kernel(swiglu(MatmulStrategy::Gemm, tile)));
+    let weight_stride = u64::from(band * factor_row);
+    let strides = vec![0, weight_stride, weight_stride, (band * 4).into(), 0];
+    let bands = Some(bands(tile / band, m.kernel(swiglu(MatmulStrategy::Gemv, band)), strides));
     let args = vec![
         arena(g, row),
         weight_arg(gate, axis, tile * factor_row, N * factor_row),
@@ -332,7 +359,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
         arg(Source::Scratch, 0, 0),
     ];
     let label = "swiglu".to_string();
-    steps.push(vec![Task { label, rows: axis, columns: N / tile, variants: variants(gemv, gemm), args }]);
+    steps.push(vec![Task { label, rows: axis, columns: N / tile, variants: variants((gemv, bands), gemm), args }]);
 
     let (down, e) = (m.weight("down", &[EXPERTS, N, N]), m.buffer("e", N, routed));
     steps.push(vec![m.product("down", axis, (s, down, None, e), N)]);

@@ -155,8 +155,8 @@ impl Lowering<'_> {
             let (d, dv, heads) = (cache.key, cache.value, cache.heads);
             let (group, scale) = (fit("query heads of a key head", group)?, Bits::of(op.attr("scale").float()));
             let (window, rows) = (fit("positions of a window", window)?, (QUERIES / group).max(2));
-            let spec = AttentionWindow { group, d, dv, scale, heads, rows, window }.into();
-            let choice = KernelChoice { up_to_rows: u32::MAX, row_chunk: rows, spec, parts: None };
+            let spec = AttentionWindow { group, d, dv, scale, heads, rows, window };
+            let choice = KernelChoice::by_chunks(rows, spec);
             self.tasks.task(label, (q.rows.axis(), kv_heads), vec![choice], &[], args)?;
             return Ok(Binding::ArenaRows(y));
         }
@@ -170,10 +170,11 @@ impl Lowering<'_> {
             row_chunk: 1,
             spec: AttentionPart { group, d, dv, scale }.into(),
             parts: Some(Parts { part: "part", result: "y", division, combine }),
+            bands: None,
         };
         let rows = (QUERIES / group).max(1);
-        let spec = Attention { group, d, dv, scale, heads, rows }.into();
-        let several = KernelChoice { up_to_rows: u32::MAX, row_chunk: rows, spec, parts: None };
+        let spec = Attention { group, d, dv, scale, heads, rows };
+        let several = KernelChoice::by_chunks(rows, spec);
         self.tasks.task(label, (q.rows.axis(), kv_heads), vec![one, several], &[], args)?;
         Ok(Binding::ArenaRows(y))
     }

@@ -112,7 +112,7 @@ impl Lowering<'_> {
             args.push((buffer.name, arg));
         }
         // All rows at once: a row changes what the next one finds.
-        let choice = KernelChoice { up_to_rows: u32::MAX, row_chunk: u32::MAX, spec, parts: None };
+        let choice = KernelChoice::by_chunks(u32::MAX, spec);
         self.tasks.task(label, (rows.axis(), count), vec![choice], &[], args)?;
         Ok(Binding::ArenaRows(y))
     }

@@ -61,6 +61,7 @@ impl Pass<'_> {
             }
             DimRule::CacheBlocks => u64::from(self.capacity(item) / KEY_LANES),
             DimRule::All(rows) => self.counts.of(rows),
+            DimRule::Band => u64::from(item.band),
         }
     }
 
@@ -74,12 +75,12 @@ impl Pass<'_> {
         self.sliding(item).map_or(self.store.capacity, Sliding::held)
     }
 
-    /// The memory of one of the kernel's buffers, which has a number, for an item.
+    /// The memory of one of the kernel's buffers, which has a number, for an item; `band` is from a band of its column to the next.
     pub(super) fn slice(
         &self,
         (thread, buffer): (usize, usize),
         parameter: &Parameter,
-        arg: &Arg,
+        (arg, band): (&Arg, u64),
         item: &Item,
         dims: &[i64],
     ) -> Result<Region, Problem> {
@@ -95,6 +96,7 @@ impl Pass<'_> {
             .offset
             .saturating_add(item.row.saturating_mul(arg.row_stride))
             .saturating_add(u64::from(item.column).saturating_mul(arg.column_stride))
+            .saturating_add(u64::from(item.band).saturating_mul(band))
             .saturating_add(match matrix {
                 Some(_) => 0,
                 None => u64::from(item.expert).saturating_mul(arg.expert_stride),
@@ -179,6 +181,7 @@ fn part(region: Region, offset: u64, bytes: u64, parameter: &Parameter, item: &I
         available: region.bytes(),
         row: item.row,
         column: item.column,
+        band: item.band,
         expert: item.expert,
     })
 }

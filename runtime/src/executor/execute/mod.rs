@@ -4,7 +4,7 @@
 //! numbers, then on what others have left (`shares.rs`), and they meet at a barrier. The last one to come there sorts the routings that the
 //! next stage needs.
 //!
-//! Order of items: experts, then columns, then chunks of rows. Neighbouring columns are neighbouring weight rows, so that a
+//! Order of items: experts, then columns, then bands of a column, then chunks of rows. Neighbouring columns are neighbouring weight rows, so that a
 //! share is a sequential read; with many rows, all chunks pass one tile of the weight while it is hot.
 //!
 //! Invariant: before a kernel runs, its dims have been checked against its ranges, every slice against its memory, and the

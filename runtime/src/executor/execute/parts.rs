@@ -106,7 +106,8 @@ impl Span {
             | DimRule::RowRestGroups { .. }
             | DimRule::RowPartial(_)
             | DimRule::CacheBlocks
-            | DimRule::All(_) => None,
+            | DimRule::All(_)
+            | DimRule::Band => None,
         }
     }
 }

@@ -71,6 +71,11 @@ impl Shares {
         Shares { counters: (0..threads.max(1)).map(|_| Line::default()).collect(), is_crowded: is_crowded(threads) }
     }
 
+    /// How many threads share.
+    pub(super) fn threads(&self) -> u64 {
+        self.counters.len() as u64
+    }
+
     /// Called by one thread while all others wait between a round and the next.
     pub(super) fn between(&self, round: u64) {
         // Counters that a round does not need keep what they had.
