@@ -156,6 +156,7 @@ fn bytes(draft: &ArenaBuffer, max_tokens: u32) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ixc_ir::plan::RowCount;
     use proptest::prelude::*;
 
     proptest! {
