@@ -1,5 +1,6 @@
-//! Matrix products by tiles against f64: every format, rows around every block, columns around every chunk. The interpreter
-//! and the machine code in the emulator must give the same bits.
+//! Matrix products by tiles against f64: every format, rows around every block, columns around every chunk. Attention by tiles: heads that
+//! fill tiles and such that do not, rows around every unit, positions around every run. The interpreter and the machine code in the
+//! emulator must give the same bits.
 
 use half::f16;
 use ixc_codegen::x64;
@@ -8,8 +9,9 @@ use ixc_emulator::memory::Slice;
 use ixc_ir::format::{Codec, FORMATS, Float, Format, packed};
 use ixc_ir::graph::quantise::quantise;
 use ixc_ir::kernel::{BufferKind, Kernel, interpret, verify};
+use ixc_ir::plan::{ATTENTION_BLOCK, Runs};
 use ixc_ir::random::Random;
-use ixc_kernels::{KernelSpec, Linear, MatmulStrategy, generate};
+use ixc_kernels::{AttentionTiles, Bits, KernelSpec, Linear, MatmulStrategy, generate, reference};
 use ixc_targets::Target;
 
 fn rows_of(random: &mut Random, format: Format, elements: usize) -> Vec<u8> {
@@ -162,5 +164,108 @@ fn code_by_tiles_is_tight() {
     assert!(compiled.stats.moves_in_innermost_loops <= text.matches("vpternlogd").count(), "{:?}", compiled.stats);
     for once in ["ldtilecfg", "tilerelease"] {
         assert_eq!(text.matches(once).count(), 1, "{once}");
+    }
+}
+
+/// A sequence that rows attend: queries of all heads, keys and values.
+struct Sequence {
+    spec: AttentionTiles,
+    kernel: Kernel,
+    q: Vec<u8>,
+    keys: Vec<u8>,
+    values: Vec<u8>,
+}
+
+impl Sequence {
+    fn new(spec: AttentionTiles, positions: usize) -> Sequence {
+        let AttentionTiles { group, d, dv, heads, .. } = spec;
+        let mut random = Random::new(u64::from(group * 1000 + d * 10 + dv));
+        let floats = |random: &mut Random, n: u32| -> Vec<u8> {
+            (0..n).flat_map(|_| (random.signed() * 2.0).to_le_bytes()).collect()
+        };
+        let kernel = generate(&spec.into(), Target::AMX).unwrap_or_else(|e| panic!("{e}"));
+        verify::verify(&kernel).unwrap_or_else(|e| panic!("{}: {e}", kernel.name));
+        let capacity = positions.next_multiple_of(ATTENTION_BLOCK as usize);
+        // What no row may see.
+        let halves = |random: &mut Random, seen: usize, all: usize| -> Vec<u8> {
+            let of = |i: usize, x: f32| f16::from_f32(if i < seen { x * 2.0 } else { x * 60000.0 });
+            (0..all).flat_map(|i| of(i, random.signed()).to_le_bytes()).collect()
+        };
+        let keys = halves(&mut random, positions * d as usize, capacity * d as usize);
+        let values = halves(&mut random, positions * dv as usize, capacity * dv as usize);
+        Sequence { spec, kernel, q: floats(&mut random, positions as u32 * heads * group * d), keys, values }
+    }
+
+    /// What an item of `rows` rows from position `first` on gives, interpreted, emulated and by the formula.
+    fn attend(&self, first: usize, rows: usize) -> Vec<u8> {
+        let AttentionTiles { group, d, dv, heads, .. } = self.spec;
+        let (block, unit) = (ATTENTION_BLOCK as usize, AttentionTiles::unit(group) as usize);
+        let blocks = (first + rows - 1) / block + 1;
+        let Runs { full, masked, rest } = Runs::of(4, ((first + 1) / block) as u64, blocks as u64);
+        let of_rows = [rows / unit, rows % unit, usize::from(!rows.is_multiple_of(unit))].map(|n| n as i64);
+        let dims: Vec<i64> = [full, masked, rest].map(|n| n as i64).into_iter().chain(of_rows).collect();
+        let extent = |n: u32| ((rows - 1) * (heads * group * n) as usize + (group * n) as usize) * 4;
+        let scratch = self.kernel.buffers.last().unwrap().size.constant as usize;
+        let before = vec![
+            self.q[first * (heads * group * d) as usize * 4..][..extent(d)].to_vec(),
+            (first..first + rows).flat_map(|position| (position as i32).to_le_bytes()).collect(),
+            self.keys[..blocks * block * d as usize * 2].to_vec(),
+            self.values[..blocks * block * dv as usize * 2].to_vec(),
+            vec![0xa5; extent(dv)],
+            // No number, as bf16 and as f32.
+            vec![0xff; scratch],
+        ];
+        let (mut after, mut emulated) = (before.clone(), before.clone());
+        let what = || format!("{} of {rows} rows at {first}", self.kernel.name);
+        interpret::run(&self.kernel, &dims, &mut after).unwrap_or_else(|e| panic!("{}: {e}", what()));
+        emulate(&self.kernel, &dims, &mut emulated);
+        assert_eq!(emulated[4], after[4], "{}: emulated and interpreted", what());
+        let run = reference::Run { kernel: &self.kernel, dims: &dims, before: &before, after: &after };
+        KernelSpec::from(self.spec).reference(&run).unwrap_or_else(|e| panic!("{}: {e}", what()));
+        after.swap_remove(4)
+    }
+}
+
+fn attention([group, d, dv]: [u32; 3], heads: u32, rows: u32, exact: bool) -> AttentionTiles {
+    let rows = rows.next_multiple_of(AttentionTiles::unit(group));
+    AttentionTiles { group, d, dv, scale: Bits::of(1.0 / f64::from(d).sqrt()), heads, rows, exact }
+}
+
+#[test]
+fn attention_by_tiles_is_right_for_all_heads_and_rows() {
+    for (sizes, heads) in [([1, 64, 64], 2), ([3, 80, 80], 1), ([8, 128, 128], 1), ([5, 33, 40], 2), ([2, 7, 5], 1)] {
+        for exact in [false, true] {
+            let sequence = Sequence::new(attention(sizes, heads, 70, exact), 260);
+            for (first, rows) in [(0, 1), (0, 17), (127, 33), (95, 70), (190, 70)] {
+                if sizes[0] * sizes[1] * rows < 35_000 {
+                    sequence.attend(first as usize, rows as usize);
+                }
+            }
+        }
+    }
+}
+
+/// Whatever the item's first row is, and how many there are: masked or whole, in a unit or left over.
+#[test]
+fn a_row_attended_by_tiles_depends_on_no_other() {
+    for exact in [false, true] {
+        let sequence = Sequence::new(attention([2, 32, 16], 1, 80, exact), 300);
+        let whole = sequence.attend(200, 80);
+        let row = 2 * 16 * 4;
+        for (first, rows) in [(200, 1), (223, 32), (254, 1), (255, 1), (255, 25), (256, 3), (279, 1)] {
+            let part = sequence.attend(first, rows);
+            assert_eq!(part, &whole[(first - 200) * row..][..rows * row], "{rows} rows at {first}");
+        }
+    }
+}
+
+/// As products of weights: nothing is spilled where tiles are multiplied and weights made.
+#[test]
+fn code_of_attention_by_tiles_is_tight() {
+    for exact in [false, true] {
+        let kernel = generate(&attention([8, 128, 128], 4, 32, exact).into(), Target::AMX).unwrap();
+        let compiled = x64::compile(&kernel, Target::AMX).unwrap_or_else(|e| panic!("{e}"));
+        println!("{:?}", compiled.stats);
+        assert_eq!(compiled.stats.vector_spills, 0);
     }
 }

@@ -1,6 +1,6 @@
 //! What a kernel's dims are for a row, by the rules of the plan: an instance works on one row at a time.
 
-use ixc_ir::plan::{ATTENTION_BLOCK, DimRule, KEY_LANES, RowCount};
+use ixc_ir::plan::{ATTENTION_BLOCK, DimRule, KEY_LANES, RowCount, Runs};
 
 /// The value of a rule for a row at `position`, for an instance of part `part` of a state with so many `positions` in a part (16, where there is no
 /// state), of a program that receives parts of so many positions, of which there are so many.
@@ -11,6 +11,7 @@ pub(crate) fn dim(rule: DimRule, positions: u32, part: u32, position: u32, parts
     let start = i64::from(part) * each;
     let end = (i64::from(position) / block + 1).clamp(start, start + each);
     let whole = ((i64::from(position) + 1) / block).clamp(start, end);
+    let runs = |n: u32| Runs::of(n, (whole - start).unsigned_abs(), (end - start).unsigned_abs());
     match rule {
         DimRule::Rows => 1,
         DimRule::RowGroups(groups) => 1 / n(groups),
@@ -20,6 +21,9 @@ pub(crate) fn dim(rule: DimRule, positions: u32, part: u32, position: u32, parts
         DimRule::FullBlocks => whole - start,
         DimRule::MaskedBlocks => end - whole,
         DimRule::FirstBlock => start,
+        DimRule::FullRuns(n) => runs(n).full.cast_signed(),
+        DimRule::MaskedRuns(n) => runs(n).masked.cast_signed(),
+        DimRule::RunRest(n) => runs(n).rest.cast_signed(),
         DimRule::Parts => parts.map_or(1, |(positions, count)| i64::from((position / positions.max(1) + 1).min(count))),
         DimRule::CacheBlocks => i64::from((positions / KEY_LANES).max(1)),
         DimRule::All(RowCount::Tokens | RowCount::Outputs) => 1,

@@ -7,7 +7,7 @@
 //! | [`embed`], [`rms_norm`], [`sum_squares`], [`rms_norm_piece`], [`quantise`], [`map`], [`add_bias`], [`softcap`], [`softmax`] | rows |
 //! | [`linear`] | matrix products of every format, with bias, residual or SwiGLU; packing |
 //! | [`rope_heads`], [`rope_append`] | rotation of heads, and the append to the KV cache |
-//! | [`attention`], [`attention_part`], [`attention_combine`], [`attention_window`] | attention over the KV cache: all of it, in parts, or its last positions |
+//! | [`attention`], [`attention_part`], [`attention_combine`], [`attention_window`], [`attention_tiles`] | attention over the KV cache: all of it, in parts, its last positions, or of many rows |
 //! | [`short_conv`], [`delta_net`] | recurrent states, all rows of a step in order |
 //! | [`route`], [`gather`], [`combine`] | experts: who gets a row, its rows, what becomes of them |
 //!
@@ -29,6 +29,7 @@ mod add_bias;
 mod attention;
 mod attention_combine;
 mod attention_part;
+mod attention_tiles;
 mod attention_window;
 pub mod catalogue;
 mod combine;
@@ -89,6 +90,7 @@ registry! {
     attention::Attention,
     attention_part::AttentionPart,
     attention_combine::AttentionCombine,
+    attention_tiles::AttentionTiles,
     route::Route,
     gather::Gather,
     combine::Combine,

@@ -198,6 +198,7 @@ impl<'a> Cutting<'a> {
             | KernelSpec::SumSquares(_)
             | KernelSpec::RmsNormPiece(_)
             | KernelSpec::Attention(_)
+            | KernelSpec::AttentionTiles(_)
             | KernelSpec::AttentionWindow(_)
             | KernelSpec::AttentionCombine(_) => self.as_it_is(task, work),
         }

@@ -474,7 +474,11 @@ impl<'a> Making<'a> {
                 DimRule::RowRestGroups { m, n: group } => 1 % n(m) / n(group),
                 DimRule::RowPartial(group) => i64::from(1 % n(group) > 0),
                 DimRule::FullBlocks => parts.map_or(1, |parts| i64::from(parts.positions / ATTENTION_BLOCK)),
-                DimRule::MaskedBlocks | DimRule::FirstBlock => 0,
+                DimRule::FullRuns(run) => {
+                    parts.map_or(1, |parts| i64::from(parts.positions / ATTENTION_BLOCK) / n(run))
+                }
+                DimRule::MaskedBlocks | DimRule::FirstBlock | DimRule::MaskedRuns(_) => 0,
+                DimRule::RunRest(run) => parts.map_or(0, |parts| i64::from(parts.positions / ATTENTION_BLOCK) % n(run)),
                 DimRule::Parts => i64::from(count),
                 DimRule::CacheBlocks => parts.map_or(1, |parts| i64::from(parts.positions / KEY_LANES)),
                 DimRule::All(RowCount::Tokens | RowCount::Outputs) => 1,

@@ -424,6 +424,40 @@ pub enum DimRule {
     All(RowCount),
     /// The item's band: its number in its column.
     Band,
+    /// Runs of n blocks of [`ATTENTION_BLOCK`] positions of the item's part that lie wholly at or before the position of the item's first row.
+    FullRuns(u32),
+    /// Runs of n blocks of the item's part after those, up to the position of the item's last row.
+    MaskedRuns(u32),
+    /// Blocks of the item's part that are left, up to and with the position of the item's last row: fewer than n.
+    RunRest(u32),
+}
+
+/// Blocks of positions in runs of several. Runs begin at multiples of their length whatever the rows are, so that rows which end in
+/// different blocks are attended over the same runs as each would be alone.
+///
+/// ```
+/// use ixc_ir::plan::Runs;
+///
+/// // Rows at positions 300 to 331, runs of 128 positions.
+/// assert_eq!(Runs::of(4, 301 / 32, 331 / 32 + 1), Runs { full: 2, masked: 0, rest: 3 });
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Runs {
+    /// Runs that the first row sees whole.
+    pub full: u64,
+    /// Whole runs after those.
+    pub masked: u64,
+    /// Blocks after the whole runs.
+    pub rest: u64,
+}
+
+impl Runs {
+    /// Of `blocks` blocks, the first `whole` of which the first row sees whole, in runs of `n`.
+    pub fn of(n: u32, whole: u64, blocks: u64) -> Runs {
+        let n = u64::from(n.max(1));
+        let full = whole.min(blocks) / n;
+        Runs { full, masked: blocks / n - full, rest: blocks % n }
+    }
 }
 
 /// The rows of a grid.

@@ -150,7 +150,7 @@ enum Content {
     Floats,
     /// Singles above 0.
     Positive,
-    /// Positions side by side inside the last block of 32, so that some of the block's are masked.
+    /// Positions side by side that end inside the last block of 32, so that some of the block's are masked.
     Positions,
     /// Any bytes.
     Bytes,
@@ -195,12 +195,22 @@ impl Content {
             Content::Floats => floats(random, size / 4).iter().flat_map(|v| v.to_le_bytes()).collect(),
             Content::Positive => floats(random, size / 4).iter().flat_map(|v| (v.abs() + 0.25).to_le_bytes()).collect(),
             Content::Positions => {
-                // Behind the full blocks, and what stands before a part.
                 let dim =
                     |name: &str| kernel.dims.iter().position(|dim| dim.name == name).and_then(|i| dims.get(i)).copied();
-                let start = 32 * (dim("first").unwrap_or(0) + dim("full").unwrap_or(0));
                 let rows = (size / 4) as i64;
-                let own = start + (random.bits() % 32) as i64 % (33 - rows).max(1);
+                let own = match (dim("full_runs"), dim("masked_runs"), dim("run_rest")) {
+                    // The first row sees all full runs whole, and the last one ends in the last block.
+                    (Some(full), Some(masked), Some(rest)) => {
+                        let (start, end) = (128 * full, 128 * (full + masked) + 32 * rest);
+                        let least = (start - 1).max(end - 31 - rows).max(0);
+                        least + (random.bits() % 32) as i64 % (end - rows - least + 1).max(1)
+                    }
+                    // Behind the full blocks, and what stands before a part.
+                    _ => {
+                        let start = 32 * (dim("first").unwrap_or(0) + dim("full").unwrap_or(0));
+                        start + (random.bits() % 32) as i64 % (33 - rows).max(1)
+                    }
+                };
                 (own..own + rows).flat_map(|p| (p as i32).to_le_bytes()).collect()
             }
             Content::Bytes => (0..size).map(|_| random.bits() as u8).collect(),

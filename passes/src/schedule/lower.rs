@@ -28,6 +28,7 @@ use std::collections::HashMap;
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::RopeAttrs;
+use ixc_ir::graph::def_use::DefUse;
 use ixc_ir::graph::{
     self, Dim, Element, Function, Held, Module, Op, OpKind, Operand, StateId, Type, ValueId, WeightId,
 };
@@ -37,6 +38,7 @@ use ixc_ir::plan::{
 };
 use ixc_kernels::tiling::{Tiling, TilingError};
 use ixc_kernels::{Elementwise, KernelSpec, Softmax};
+use ixc_targets::Target;
 
 use self::residency::Residency;
 use super::bind::{KernelChoice, Named, Parts, Tasks};
@@ -74,7 +76,7 @@ fn lower(module: &Module, facts: &Facts<'_>, context: &Context<'_>) -> Result<Dr
         .iter()
         .find(|function| function.name == "step")
         .ok_or_else(|| step("there is no function of that name".to_string()))?;
-    let mut lowering = Lowering::new(module, function, facts)?;
+    let mut lowering = Lowering::new(module, function, facts, context.target)?;
     for op in &function.ops {
         lowering.op(op)?;
     }
@@ -197,6 +199,7 @@ enum Binding {
 pub(super) struct Lowering<'a> {
     pub(super) module: &'a Module,
     function: &'a Function,
+    def_use: DefUse,
     facts: &'a Facts<'a>,
     meanings: Vec<Option<Binding>>,
     /// Experts of the `route` that gave these ids.
@@ -209,6 +212,8 @@ pub(super) struct Lowering<'a> {
     weight_ids: HashMap<(WeightId, Format), u32>,
     /// Whether quantised values have bf16 beside them, which some products take: then all do, so that every product can take every value.
     beside: bool,
+    /// Whether the target has tile registers.
+    tiles: bool,
     pub(super) residency: Residency,
     pub(super) buffers: Vec<ArenaBuffer>,
     pub(super) tasks: Tasks,
@@ -268,6 +273,7 @@ impl<'a> Lowering<'a> {
         module: &'a Module,
         function: &'a Function,
         facts: &'a Facts<'a>,
+        target: Target,
     ) -> Result<Lowering<'a>, ScheduleError> {
         let mut meanings = vec![None; function.values.len()];
         let kinds = [Binding::Ids, Binding::Positions, Binding::WantedRows];
@@ -283,6 +289,7 @@ impl<'a> Lowering<'a> {
         let mut lowering = Lowering {
             module,
             function,
+            def_use: DefUse::of(function),
             facts,
             meanings,
             routes: HashMap::new(),
@@ -291,6 +298,7 @@ impl<'a> Lowering<'a> {
             quantised: HashMap::new(),
             gathered: HashMap::new(),
             weight_ids: HashMap::new(),
+            tiles: target.row().isa.tile_registers > 0,
             beside: module.weights.iter().any(|weight| weight.choice.activations.is_some()),
             residency: Residency::default(),
             buffers: Vec::new(),

@@ -378,8 +378,17 @@ impl Checker<'_> {
             | DimRule::RowRest(0)
             | DimRule::RowRestGroups { m: 0, .. }
             | DimRule::RowRestGroups { n: 0, .. }
-            | DimRule::RowPartial(0) => Err(Problem::Rule { rule, expected: "divides by 0" }),
-            DimRule::FullBlocks | DimRule::MaskedBlocks | DimRule::FirstBlock | DimRule::Parts
+            | DimRule::RowPartial(0)
+            | DimRule::FullRuns(0)
+            | DimRule::MaskedRuns(0)
+            | DimRule::RunRest(0) => Err(Problem::Rule { rule, expected: "divides by 0" }),
+            DimRule::FullBlocks
+            | DimRule::MaskedBlocks
+            | DimRule::FirstBlock
+            | DimRule::Parts
+            | DimRule::FullRuns(_)
+            | DimRule::MaskedRuns(_)
+            | DimRule::RunRest(_)
                 if rows != RowAxis::Tokens =>
             {
                 Err(Problem::Rule { rule, expected: "needs rows that are tokens" })
@@ -394,6 +403,9 @@ impl Checker<'_> {
             | DimRule::MaskedBlocks
             | DimRule::FirstBlock
             | DimRule::Parts
+            | DimRule::FullRuns(_)
+            | DimRule::MaskedRuns(_)
+            | DimRule::RunRest(_)
             | DimRule::CacheBlocks
             | DimRule::Band => Ok(()),
         }

@@ -2,22 +2,30 @@
 //!
 //! ```text
 //! rope.append %kv, %k, %v, %pos    rope_append: tokens x key heads, into the state
-//! attention %q, %kv, %pos          attention: tokens x key heads, each with the query heads that share it; one token in parts
+//! attention %q, %kv, %pos          attention: tokens x key heads, each with the query heads that share it; one token in parts, many by tiles
 //! ```
 
 use ixc_ir::format::Format;
 use ixc_ir::graph::attrs::{self, RopeAttrs};
 use ixc_ir::graph::interpret::math::rope_angles;
 use ixc_ir::graph::types::CacheShape;
-use ixc_ir::graph::{Op, StateId, WeightId};
+use ixc_ir::graph::{Op, OpKind, StateId, ValueId, WeightId};
 use ixc_ir::plan::{Division, Input, RopeStyle, RopeTable, Source};
-use ixc_kernels::{Attention, AttentionCombine, AttentionPart, AttentionWindow, Bits, RopeAppend, RopeHeads};
+use ixc_kernels::{
+    Attention, AttentionCombine, AttentionPart, AttentionTiles, AttentionWindow, Bits, RopeAppend, RopeHeads,
+};
 
 use super::{ArenaRows, Binding, INDEX_BYTES, KernelChoice, Lowering, Named, Parts, ScheduleError};
 use super::{by_column, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
 
 /// Queries that attention works on together: what shares the conversion of a block of keys and values.
 const QUERIES: u32 = 16;
+/// Most rows that tile products do not pay for, as with those of weights: below, threads would lack items.
+const FEW_ROWS: u32 = 15;
+/// Queries of an item of attention by tiles. To convert a position costs some 40 cycles, a query's products and weights with it 1.5.
+const TILE_QUERIES: u32 = 256;
+/// Up to so many rows items are of half as many queries, so that 16 threads have some each.
+const SHORT_ROWS: u32 = 128;
 
 impl Lowering<'_> {
     pub(super) fn rope_heads(&mut self, op: &Op, norm: Option<WeightId>) -> Result<Binding, ScheduleError> {
@@ -174,9 +182,33 @@ impl Lowering<'_> {
         };
         let rows = (QUERIES / group).max(1);
         let spec = Attention { group, d, dv, scale, heads, rows };
-        let several = KernelChoice::by_chunks(rows, spec);
-        self.tasks.task(label, (q.rows.axis(), kv_heads), vec![one, several], &[], args)?;
+        let mut choices = vec![one, KernelChoice::by_chunks(rows, spec)];
+        if self.tiles {
+            choices[1].up_to_rows = FEW_ROWS;
+            let rows = AttentionTiles::rows_of(group, TILE_QUERIES);
+            let exact = !self.is_quantised(op.results[0]);
+            let spec = AttentionTiles { group, d, dv, scale, heads, rows, exact };
+            for (up_to_rows, queries) in [(SHORT_ROWS, TILE_QUERIES / 2), (u32::MAX, TILE_QUERIES)] {
+                let row_chunk = AttentionTiles::rows_of(group, queries);
+                choices.push(KernelChoice { up_to_rows, ..KernelChoice::by_chunks(row_chunk, spec) });
+            }
+        }
+        self.tasks.task(label, (q.rows.axis(), kv_heads), choices, &[], args)?;
         Ok(Binding::ArenaRows(y))
+    }
+
+    /// Whether all that takes a value quantises it, if it does not merely cut it into heads or gate it.
+    fn is_quantised(&self, value: ValueId) -> bool {
+        let users = self.def_use.users(value).unwrap_or_default();
+        !users.is_empty()
+            && users.iter().all(|&user| {
+                let op = &self.function.ops[user];
+                match op.kind {
+                    OpKind::Quantise | OpKind::RmsNormQuantise => op.attr("format").format().is_quantised(),
+                    OpKind::SplitHeads | OpKind::MergeHeads | OpKind::Mul => self.is_quantised(op.results[0]),
+                    _ => false,
+                }
+            })
     }
 
     fn rope_table(&mut self, rope: &RopeAttrs, factors: Option<WeightId>) -> Result<u32, ScheduleError> {

@@ -53,7 +53,13 @@ impl Pass<'_> {
             DimRule::RowRest(n) => item.rows % u64::from(n.max(1)),
             DimRule::RowRestGroups { m, n } => item.rows % u64::from(m.max(1)) / u64::from(n.max(1)),
             DimRule::RowPartial(n) => u64::from(!item.rows.is_multiple_of(u64::from(n.max(1)))),
-            DimRule::FullBlocks | DimRule::MaskedBlocks | DimRule::FirstBlock | DimRule::Parts => {
+            DimRule::FullBlocks
+            | DimRule::MaskedBlocks
+            | DimRule::FirstBlock
+            | DimRule::Parts
+            | DimRule::FullRuns(_)
+            | DimRule::MaskedRuns(_)
+            | DimRule::RunRest(_) => {
                 // Rows are tokens, as the program's check says.
                 let base = self.sliding(item).map_or(0, Sliding::base);
                 let first = u64::from(self.counts.position.saturating_sub(base)) + item.row;

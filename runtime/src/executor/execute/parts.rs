@@ -13,7 +13,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use ixc_ir::plan::{ATTENTION_BLOCK, DimRule, Division};
+use ixc_ir::plan::{ATTENTION_BLOCK, DimRule, Division, Runs};
 
 use crate::memory::{Memory, MemoryError, Region};
 use crate::program::{PartPlace, Program};
@@ -100,6 +100,9 @@ impl Span {
             DimRule::MaskedBlocks => Some(end - whole),
             DimRule::FirstBlock => Some(start),
             DimRule::Parts => Some(self.parts.into()),
+            DimRule::FullRuns(n) => Some(Runs::of(n, whole - start, end - start).full),
+            DimRule::MaskedRuns(n) => Some(Runs::of(n, whole - start, end - start).masked),
+            DimRule::RunRest(n) => Some(Runs::of(n, whole - start, end - start).rest),
             DimRule::Rows
             | DimRule::RowGroups(_)
             | DimRule::RowRest(_)
@@ -129,6 +132,19 @@ mod tests {
         assert_eq!(dims(Span::WHOLE, 31, 32), [1, 1, 0]);
         assert_eq!(dims(Span::WHOLE, 62, 77), [1, 2, 0]);
         assert_eq!(Span::WHOLE.dim(DimRule::Rows, 3, 3), None);
+    }
+
+    #[test]
+    fn runs_begin_where_they_would_for_a_row_alone() {
+        let runs = |first, last| {
+            [DimRule::FullRuns(4), DimRule::MaskedRuns(4), DimRule::RunRest(4)]
+                .map(|rule| Span::WHOLE.dim(rule, first, last).unwrap())
+        };
+        assert_eq!(runs(0, 0), [0, 0, 1]);
+        assert_eq!(runs(127, 127), [1, 0, 0]);
+        assert_eq!(runs(126, 127), [0, 1, 0]);
+        assert_eq!(runs(300, 331), [2, 0, 3]);
+        assert_eq!(runs(352, 607), [2, 2, 3]);
     }
 
     #[test]

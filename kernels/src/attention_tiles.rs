@@ -1,0 +1,242 @@
+//! Attention of many rows over the KV cache by tile products, on machines that have them: both products, queries times keys and weights
+//! times values, of bf16 with sums in f32. What a position is to a row is as in [`crate::online_softmax`], with the online softmax over
+//! runs of [`RUN`] positions.
+//!
+//! ```text
+//! for each run of positions                   // those that all rows see whole, those that need a mask, what is left
+//!   panels of bf16: keys in two parts, values // once for all queries of the item: f16 -> f32 -> tile<16x32xbf16>
+//!   for each 32 queries
+//!     scores[32][RUN] = q k'                  // 2 x 2 sums in tiles over d, for each 32 positions
+//!     for each 16 of them: maxima, in a vector with a lane for each query
+//!     for each query: p = 2^(score - maximum), as bf16; sums, acc *= 2^(old maximum - maximum); sums += p
+//!     acc[32][dv] += p v                      // 2 x 2 sums in tiles over the run's positions
+//! ```
+//!
+//! Products and weights take about as long, and nothing of the one needs the other's units: in runs without a mask each step of products
+//! of the *next* 32 queries' scores is followed by the weights of some queries, so that an out-of-order core works on both. (What is next to the last
+//! pair is computed of whatever memory holds, and not looked at: a fiftieth of the time, where an exact count would need code of its own.)
+//!
+//! A tile's rows are queries: the heads of a row that share a key head, then those of the next row. 32 queries fill the two tiles
+//! of a product, so rows come in units of 32 / gcd(32, heads); what is missing of the last unit is computed as queries of zeros.
+//! Scores are powers of two: the factor on scores and log2 e are on the queries.
+//!
+//! **What is rounded.** Errors of scores are exponentiated, and what counts is their size beside differences of scores, not beside scores: where a
+//! channel's keys are all large (models with a bias on keys), one bf16 of each would be too little. So keys and queries are two bf16 each, and
+//! a product is three (high * high, low * high, high * low). Keys are exact: an f16 has 11 bits, a bf16 has 8, and what the first lacks the
+//! second has. Weights and values are one bf16 each, and one product: a result is a mean whose terms are within 2^-7, and it is itself rounded, to
+//! bf16 at best, for the product that takes it. In sum, for scores of magnitude S = scale * sum of |q k| at most, weights w (of sum 1) and
+//! values v:
+//!
+//! ```text
+//! |error| <= (2 (e^(S / 2^14) - 1) + 2^-7) * sum of w |v|     and f32 sums' roundings, which are a thousandth of it
+//! ```
+//!
+//! Where the product that takes the result has float weights, and so activations of 16 bits, 2^-7 is too much (the error of the golden f16 model
+//! would rise from 2e-7 to 2e-5). `exact` kernels have two bf16 of weights and values, too, and three products of them: then 2^-14 stands in
+//! place of 2^-7. Reference and tests hold runs against these bounds.
+//!
+//! **A row's result** depends neither on the rows that it is worked on together with nor on its place among them: its runs begin at
+//! multiples of [`RUN`] whatever the item's first row is, what is masked adds zeros to sums, and a tile's rows do not meet. It
+//! differs in these roundings from that of the kernels for few rows ([`crate::Attention`]).
+
+mod attend;
+mod panels;
+
+use ixc_ir::kernel::Kernel;
+use ixc_ir::plan::{ATTENTION_BLOCK, DimRule, Runs};
+
+use crate::catalogue::{Row, row};
+use crate::definition::Definition;
+use crate::generate::{GenerateError, Vectors, check};
+use crate::reference::{EXP_BOUND, Mismatch, Run, UNIT, close};
+use crate::signature::{Holds, Signature};
+use crate::text::{Bits, spec};
+use crate::work::{Arithmetic, Call, Work};
+
+/// Blocks of positions of a run: a run's panels are 96 KiB for heads of 128, in the second-level cache beside the queries; shorter runs
+/// would load, scale and store the accumulators more often, which costs 0.3 cycles for a query and position with runs of 64.
+const RUN_BLOCKS: u32 = 4;
+/// Positions of a run.
+const RUN: i64 = (RUN_BLOCKS * ATTENTION_BLOCK) as i64;
+/// Queries that are worked on at once: two tiles' rows.
+const PAIR: u32 = 32;
+/// Most queries of an item: a unit of the largest group that is odd has fewer.
+const MOST_QUERIES: u32 = PAIR << 8;
+
+spec! {
+    /// Attention of `group` query heads over one key head by tile products. Items: up to `rows` rows, and column = key head. Rows of
+    /// `q` and `y` have all heads, `heads * group` of them. Positions after a row's own have weight 0.
+    pub struct AttentionTiles "attention_tiles" {
+        /// Query heads that share a key head.
+        pub group: u32,
+        /// Elements of a query or key head.
+        pub d: u32,
+        /// Elements of a value head.
+        pub dv: u32,
+        /// Factor on the scores.
+        pub scale: Bits,
+        /// Key heads of a row: how far rows are apart.
+        pub heads: u32,
+        /// Most rows of an item: whole units.
+        pub rows: u32,
+        /// Whether weights and values are two bf16 each, as queries and keys are.
+        pub exact: bool,
+    }
+}
+
+/// Representative ones.
+#[rustfmt::skip] // One line each.
+const ROWS: &[Row] = &[
+    row("attention_tiles_64", 70, "attention_tiles group=4 d=64 dv=64 scale=0.125 heads=8 rows=72"),
+    row("attention_tiles_128", 32, "attention_tiles group=8 d=128 dv=128 scale=0.088388346 heads=4 rows=32"),
+    row("attention_tiles_exact", 32, "attention_tiles group=8 d=128 dv=128 scale=0.088388346 heads=4 rows=32 exact"),
+];
+
+/// Rounding to bf16, relative: of 8 bits half the last.
+const BF16: f64 = 1.0 / 256.0;
+/// Of a product of two factors of two bf16 each: what one lacks, 2^-16 (keys and values lack nothing), and the product of both low parts, which is
+/// left out: 2^-8 of a rounded one, 2^-7 of a cut one.
+const TWO_BF16: f64 = 1.0 / 16384.0;
+/// Position of the first row where nothing else says one: in the third run.
+const FIRST: u64 = 300;
+
+impl AttentionTiles {
+    /// Rows whose queries fill pairs of tiles.
+    pub fn unit(group: u32) -> u32 {
+        PAIR >> group.trailing_zeros().min(PAIR.trailing_zeros())
+    }
+
+    /// Rows that so many queries have, in whole units and at least one.
+    pub fn rows_of(group: u32, queries: u32) -> u32 {
+        let unit = AttentionTiles::unit(group);
+        (queries / unit.saturating_mul(group).max(1)).max(1).saturating_mul(unit)
+    }
+}
+
+impl Definition for AttentionTiles {
+    fn name(&self) -> String {
+        let AttentionTiles { group, d, dv, scale, heads, rows, exact } = *self;
+        let exact = if exact { "_exact" } else { "" };
+        format!("attention_tiles_g{group}d{d}v{dv}h{heads}m{rows}{exact}_s{:x}", scale.0)
+    }
+
+    fn signature(&self) -> Signature {
+        let unit = AttentionTiles::unit(self.group);
+        Signature::new()
+            .read("q", Holds::Floats)
+            .read("position", Holds::Positions)
+            .read("keys", Holds::Halves)
+            .read("values", Holds::Halves)
+            .write("y", Holds::Floats)
+            .scratch("scratch")
+            .dim("full_runs", DimRule::FullRuns(RUN_BLOCKS))
+            .dim("masked_runs", DimRule::MaskedRuns(RUN_BLOCKS))
+            .dim("run_rest", DimRule::RunRest(RUN_BLOCKS))
+            .dim("units", DimRule::RowGroups(unit))
+            .dim("rest", DimRule::RowRest(unit))
+            .dim("partial", DimRule::RowPartial(unit))
+    }
+
+    fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
+        let AttentionTiles { group, d, dv, heads, rows, .. } = *self;
+        let tiles = vectors.tiles;
+        check(&name, "tile registers of the target", tiles.into(), tiles, "8, for attention by tiles")?;
+        for (what, n) in [
+            ("query heads", group),
+            ("elements of a key head", d),
+            ("elements of a value head", dv),
+            ("key heads", heads),
+        ] {
+            check(&name, what, n.into(), n > 0, "at least 1")?;
+        }
+        let unit = AttentionTiles::unit(group);
+        check(&name, "rows", rows.into(), rows > 0 && rows % unit == 0, format!("a multiple of {unit}"))?;
+        let queries = u64::from(rows) * u64::from(group);
+        check(&name, "queries", queries, queries <= MOST_QUERIES.into(), format!("at most {MOST_QUERIES}"))?;
+        Ok(attend::kernel(name, self))
+    }
+
+    fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
+        let AttentionTiles { group, d, dv, scale, heads, exact, .. } = *self;
+        let rounding = if exact { TWO_BF16 } else { 2.0 * BF16 };
+        let (input, output) = (run.input(), run.output());
+        let (group, d, dv, heads) = (group as usize, d as usize, dv as usize, heads as usize);
+        let (q, y) = (input.floats("q")?, output.floats("y")?);
+        let (keys, values) = (input.halves("keys")?, input.halves("values")?);
+        let key = |p: usize, e: usize| keys[(p / 16 * d + e) * 16 + p % 16];
+        let factor = f64::from(scale.value());
+        for (r, own) in input.ints("position")?.into_iter().enumerate() {
+            for h in 0..group {
+                let q = &q[(r * heads * group + h) * d..][..d];
+                // Scores, and the largest magnitude of what they are sums of.
+                let scores: Vec<(f64, f64)> = (0..=own as usize)
+                    .map(|p| {
+                        (0..d).map(|e| q[e] * key(p, e) * factor).fold((0.0, 0.0), |(s, m), x| (s + x, m + x.abs()))
+                    })
+                    .collect();
+                let max = scores.iter().map(|score| score.0).fold(f64::MIN, f64::max);
+                let magnitude = scores.iter().map(|score| score.1).fold(0.0, f64::max);
+                let weights: Vec<f64> = scores.iter().map(|score| (score.0 - max).exp()).collect();
+                let sum: f64 = weights.iter().sum();
+                let of_scores = magnitude * (TWO_BF16 + (d as f64 + 2.0) * UNIT);
+                let relative = 2.0 * (of_scores.exp() - 1.0) + rounding + EXP_BOUND * scores.len() as f64;
+                for e in 0..dv {
+                    let terms = weights.iter().enumerate().map(|(p, w)| w * values[p * dv + e] / sum);
+                    let (expected, size) = terms.fold((0.0, 0.0), |(s, m), x| (s + x, m + x.abs()));
+                    let found = y[(r * heads * group + h) * dv + e];
+                    close(format_args!("y[{r}, {h}, {e}]"), found, expected, relative * size + 1e-30)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
+        let unit = AttentionTiles::unit(self.group);
+        let block = u64::from(ATTENTION_BLOCK);
+        let rows = rows.clamp(1, self.rows.max(1));
+        let last = FIRST + u64::from(rows) - 1;
+        let Runs { full, masked, rest } = Runs::of(RUN_BLOCKS, (FIRST + 1) / block, last / block + 1);
+        let of_rows = [rows / unit, rows % unit, u32::from(!rows.is_multiple_of(unit))].map(i64::from);
+        [full, masked, rest].into_iter().map(u64::cast_signed).chain(of_rows).collect()
+    }
+
+    fn most_rows(&self) -> u32 {
+        self.rows
+    }
+
+    fn work(&self, call: &Call<'_>) -> Work {
+        let [full, masked, rest, units, tail, _] = *call.dims else { return Work::of_bytes(call.all_bytes()) };
+        let rows = i64::from(AttentionTiles::unit(self.group)) * units + tail;
+        let positions = (full + masked) * RUN + rest * i64::from(ATTENTION_BLOCK);
+        let each = u64::from(self.group) * u64::from(self.d + self.dv);
+        let multiply_adds = each * rows.max(0).unsigned_abs() * positions.max(0).unsigned_abs();
+        Work { bytes: call.bytes("keys") + call.bytes("values"), multiply_adds, arithmetic: Arithmetic::Bf16 }
+    }
+
+    fn rows() -> &'static [Row] {
+        ROWS
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate;
+    use crate::limits::LIMITS;
+    use ixc_targets::Target;
+
+    #[test]
+    fn any_group_has_whole_units() {
+        let most = LIMITS.iter().find(|(name, _)| *name == "group").unwrap().1;
+        for group in 1..=most {
+            let (unit, rows) = (AttentionTiles::unit(group), AttentionTiles::rows_of(group, 256));
+            assert!((unit * group).is_multiple_of(PAIR) && (unit == 1 || !(unit / 2 * group).is_multiple_of(PAIR)));
+            assert!(rows.is_multiple_of(unit) && (rows == unit || rows * group <= 256), "{group}: {rows}");
+            let spec = AttentionTiles { group, d: 8, dv: 8, scale: Bits::of(1.0), heads: 1, rows, exact: false };
+            generate(&spec.into(), Target::AMX).unwrap_or_else(|error| panic!("{error}"));
+        }
+        assert_eq!([1, 3, 8, 32, 64].map(AttentionTiles::unit), [32, 32, 4, 1, 1]);
+        assert_eq!([1, 3, 5, 8, 64].map(|group| AttentionTiles::rows_of(group, 256)), [256, 64, 32, 32, 4]);
+    }
+}

@@ -1,0 +1,499 @@
+//! The kernel: queries and accumulators in scratch memory, and runs of positions that go past them.
+
+use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Elem, Kernel, KernelBuilder, Op, Type, ValueId};
+
+use super::panels::{BLOCK, KEYS, LANES, LINE, Panels, STEP, Sizes, TILE, UPPER};
+use super::{AttentionTiles, PAIR, RUN, RUN_BLOCKS};
+use crate::generate::MAX_POSITIONS;
+use crate::math;
+use crate::vectors::for_vectors;
+
+/// Rows of a tile: queries of a strip.
+const STRIP: i64 = 16;
+/// Strips that are worked on at once.
+const STRIPS: i64 = PAIR as i64 / STRIP;
+/// Score of positions after the row's own; below every real score.
+const MASKED: f32 = -1.0e30;
+/// Runs that an item's last rows see and its first does not see whole, beside those of as many positions as it has rows.
+const MORE_MASKED: i64 = 2;
+
+/// From the high parts of a pair's weights to the low ones.
+const LOW_WEIGHTS: i64 = PAIR as i64 * RUN * 2;
+
+const BF16: Type = Type::tile(Elem::Bf16, 16, 32);
+const SUM: Type = Type::tile(Elem::F32, 16, 16);
+
+/// Places in scratch memory, in bytes.
+struct Places {
+    /// Rows of queries times the factor on scores, as bf16.
+    queries: i64,
+    /// Of a pair: rows of scores, as products leave them.
+    scores: i64,
+    /// The same of the pair before, while products go on.
+    read: i64,
+    /// Of a pair: for each block the tiles of both strips' weights.
+    weights: i64,
+    /// Rows of sums of weighted values.
+    acc: i64,
+    /// A vector of sums of weights for each query.
+    sums: i64,
+    /// The maximum of each query's scores.
+    maxima: i64,
+    /// The position of each query's row.
+    own: i64,
+    /// Of a pair: factors that the new maxima put on the past.
+    factors: i64,
+}
+
+/// Blocks that are attended at once.
+struct Span<'a> {
+    /// The first's number.
+    first: &'a Affine,
+    /// How many.
+    blocks: &'a Affine,
+    /// Whether some rows do not see all of it.
+    masked: bool,
+}
+
+struct Attend {
+    sizes: Sizes,
+    group: i64,
+    heads: i64,
+    scale: f32,
+    /// Rows of a unit.
+    unit: i64,
+    q: BufferId,
+    position: BufferId,
+    y: BufferId,
+    scratch: BufferId,
+    at: Places,
+    panels: Panels,
+    units: DimId,
+    rest: DimId,
+    partial: DimId,
+}
+
+/// The kernel of a spec that was checked.
+pub(super) fn kernel(name: String, spec: &AttentionTiles) -> Kernel {
+    let [group, d, dv, heads, rows] = [spec.group, spec.d, spec.dv, spec.heads, spec.rows].map(i64::from);
+    let unit = i64::from(AttentionTiles::unit(spec.group));
+    let whole = |n: i64, of: i64| (n + of - 1) / of * of;
+    let parts = if spec.exact { 2 } else { 1 };
+    let sizes = Sizes { d, dv, padded_d: whole(d, STEP), padded_dv: whole(dv, i64::from(LANES)), parts };
+    let mut b = KernelBuilder::new(name);
+    let full = b.dim("full_runs", 0, MAX_POSITIONS / RUN);
+    let masked = b.dim("masked_runs", 0, rows / RUN + MORE_MASKED);
+    let last = b.dim("run_rest", 0, i64::from(RUN_BLOCKS) - 1);
+    let (units, rest) = (b.dim("units", 0, rows / unit), b.dim("rest", 0, unit - 1));
+    let partial = b.dim("partial", 0, 1);
+    // Whole rows but for what stands before and after this head in the first and last.
+    let extent = |elements: i64| -> Affine {
+        let row = heads * group * elements * 4;
+        units * (unit * row) + rest * row + (group * elements * 4 - row)
+    };
+    let q = b.read("q", extent(d));
+    let position = b.read("position", units * (unit * 4) + rest * 4);
+    let cache = |len: i64| full * (RUN * len * 2) + masked * (RUN * len * 2) + last * (BLOCK * len * 2);
+    let (keys, values) = (b.read("keys", cache(d)), b.read("values", cache(dv)));
+    let y = b.write("y", extent(dv));
+
+    // With a unit that lacks rows, and one behind all: the last pair's next.
+    let queries = (rows + 2 * unit) * group;
+    let mut end = 0;
+    let mut place = |bytes: i64| {
+        let at = end;
+        end = whole(end + bytes, LINE);
+        at
+    };
+    let (keys_at, values_at) = (place(sizes.keys_bytes()), place(sizes.values_bytes()));
+    let at = Places {
+        queries: place(queries * sizes.query_bytes()),
+        scores: place(i64::from(PAIR) * RUN * 4),
+        read: place(i64::from(PAIR) * RUN * 4),
+        weights: place(parts * LOW_WEIGHTS),
+        acc: place(queries * sizes.padded_dv * 4),
+        sums: place(queries * LINE),
+        maxima: place(queries * 4),
+        own: place(queries * 4),
+        factors: place(i64::from(PAIR) * 4),
+    };
+    let scratch = b.buffer("scratch", BufferKind::Scratch, end);
+    let panels = Panels { sizes, keys, values, scratch, keys_at, values_at };
+    let scale = (f64::from(spec.scale.value()) * std::f64::consts::LOG2_E) as f32;
+    let attend = Attend { sizes, group, heads, scale, unit, q, position, y, scratch, at, panels, units, rest, partial };
+
+    let blocks = i64::from(RUN_BLOCKS);
+    attend.begin(&mut b);
+    b.for_each("run", full, |b, run| attend.run(b, &(run * blocks), &blocks.into(), false));
+    b.for_each("run", masked, |b, run| attend.run(b, &(full * blocks + run * blocks), &blocks.into(), true));
+    attend.run(&mut b, &(full * blocks + masked * blocks), &last.into(), true);
+    attend.end(&mut b);
+    b.finish()
+}
+
+/// A loop over blocks, written out where their number is known.
+fn for_blocks(
+    b: &mut KernelBuilder,
+    blocks: &Affine,
+    inits: &[ValueId],
+    mut body: impl FnMut(&mut KernelBuilder, Affine, &[ValueId]) -> Vec<ValueId>,
+) -> Vec<ValueId> {
+    match blocks.as_constant() {
+        Some(n) => (0..n).fold(inits.to_vec(), |carried, block| body(b, block.into(), &carried)),
+        None => b.for_carry("block", blocks.clone(), inits, |b, block, carried| body(b, block.into(), carried)),
+    }
+}
+
+impl Attend {
+    /// Pairs of strips, with those of the last unit that lacks rows.
+    fn pairs(&self) -> Affine {
+        (self.units + self.partial) * (self.unit * self.group / i64::from(PAIR))
+    }
+
+    /// Runs `body` for every query head of every row: row, head, query.
+    fn each(&self, b: &mut KernelBuilder, body: impl FnOnce(&mut KernelBuilder, Affine, Affine, Affine)) {
+        b.for_each("row", self.units * self.unit + self.rest, |b, row| {
+            b.for_each("h", self.group, |b, h| body(b, row.into(), h.into(), row * self.group + h));
+        });
+    }
+
+    /// Queries times the factor on scores, and nothing attended yet.
+    fn begin(&self, b: &mut KernelBuilder) {
+        let Sizes { d, padded_d, padded_dv, .. } = self.sizes;
+        let (at, scratch) = (&self.at, self.scratch);
+        self.panels.clear(b);
+        b.for_each("strip", self.pairs() * STRIPS, |b, strip| {
+            let (zeros, lowest) = (b.splat_f32(LANES, 0.0), b.splat_f32(LANES, MASKED));
+            b.store(scratch, strip * (STRIP * 4) + at.maxima, lowest);
+            b.store(scratch, strip * (STRIP * 4) + at.own, zeros);
+            let mut fill = |name: &str, at: i64, lines: i64| {
+                b.for_each(name, lines, |b, line| b.store(scratch, strip * (lines * LINE) + line * LINE + at, zeros));
+            };
+            fill("sum", at.sums, STRIP);
+            fill("acc", at.acc, STRIP * padded_dv * 4 / LINE);
+            if padded_d > d {
+                fill("q", at.queries, STRIP * self.sizes.query_bytes() / LINE);
+            }
+        });
+        if padded_d == d {
+            // Rows that the last unit lacks.
+            b.for_each("partial", self.partial, |b, _| {
+                let zeros = b.splat_f32(LANES, 0.0);
+                let unit = self.unit * self.group * self.sizes.query_bytes();
+                b.for_each("line", unit / LINE, |b, line| {
+                    b.store(scratch, self.units * unit + line * LINE + at.queries, zeros);
+                });
+            });
+        }
+        let row_bytes = self.heads * self.group * d * 4;
+        self.each(b, |b, row, h, query| {
+            for_vectors(b, LANES, d as u32, |b, e, lanes| {
+                let x = b.load(Type::f32(lanes), self.q, row.clone() * row_bytes + h.clone() * (d * 4) + e.clone() * 4);
+                let scale = b.splat_f32(lanes, self.scale);
+                let x = b.mul(x, scale);
+                let high = b.to_bf16(x);
+                let to = query.clone() * self.sizes.query_bytes() + e * 2 + at.queries;
+                b.store(scratch, to.clone(), high);
+                let high = b.bf16_to_f32(high);
+                let low = b.sub(x, high);
+                let low = b.to_bf16(low);
+                b.store(scratch, to + padded_d * 2, low);
+            });
+            let own = b.load(Type::i32(1), self.position, row * 4);
+            b.store(scratch, query * 4 + at.own, own);
+        });
+    }
+
+    /// Attends `blocks` blocks from the block `first` on.
+    fn run(&self, b: &mut KernelBuilder, first: &Affine, blocks: &Affine, masked: bool) {
+        let span = Span { first, blocks, masked };
+        self.panels.fill(b, first, blocks);
+        let steps = self.sizes.padded_d / STEP;
+        let each = i64::from(PAIR) / (i64::from(RUN_BLOCKS) * steps);
+        let together = !masked && each * steps * i64::from(RUN_BLOCKS) == i64::from(PAIR);
+        if !together {
+            b.for_each("pair", self.pairs(), |b, pair| {
+                let pair = pair * i64::from(PAIR);
+                self.scores(b, &pair, blocks, |_, _, _| {});
+                b.for_each("strip", STRIPS, |b, strip| self.maxima(b, &pair, strip.into(), &span, None));
+                b.for_each("query", i64::from(PAIR), |b, i| self.weights(b, &pair, &i.into(), &span, self.at.scores));
+                self.weigh(b, &pair, blocks);
+            });
+            return;
+        }
+        // The next pair's scores go through the tile unit while vectors make weights: those of so many queries with each step of products.
+        self.scores(b, &0.into(), blocks, |_, _, _| {});
+        b.for_each("pair", self.pairs(), |b, pair| {
+            let pair = pair * i64::from(PAIR);
+            b.for_each("strip", STRIPS, |b, strip| self.maxima(b, &pair, strip.into(), &span, Some(self.at.read)));
+            self.scores(b, &(pair.clone() + i64::from(PAIR)), blocks, |b, block, step| {
+                for i in 0..each {
+                    let i = block.clone() * (steps * each) + step.clone() * each + i;
+                    self.weights(b, &pair, &i, &span, self.at.read);
+                }
+            });
+            self.weigh(b, &pair, blocks);
+        });
+    }
+
+    /// Scores of the pair from the query `pair` on; `between` may add something after the products of each block and step.
+    fn scores(
+        &self,
+        b: &mut KernelBuilder,
+        pair: &Affine,
+        blocks: &Affine,
+        mut between: impl FnMut(&mut KernelBuilder, Affine, Affine),
+    ) {
+        let (at, scratch) = (&self.at, self.scratch);
+        let (row, strip_bytes) = (self.sizes.query_bytes(), self.sizes.padded_d / 2 * LINE);
+        b.for_each("block", blocks.clone(), |b, block| {
+            let zeros: Vec<ValueId> = (0..2 * STRIPS).map(|_| b.tile_zero(SUM)).collect();
+            let sums = b.for_carry("step", self.sizes.padded_d / STEP, &zeros, |b, step, sums| {
+                let mut sums = sums.to_vec();
+                let queries = |b: &mut KernelBuilder, strip: i64, part: i64| {
+                    let part = part * self.sizes.padded_d * 2;
+                    let from = pair.clone() * row + step * LINE + (strip * STRIP * row + part + at.queries);
+                    b.tile_load(BF16, scratch, from, row)
+                };
+                let keys = |b: &mut KernelBuilder, strip: i64, part: i64| {
+                    let from = block * (BLOCK / KEYS * strip_bytes) + step * TILE;
+                    let part = part * self.sizes.low_keys();
+                    b.tile_load(BF16, scratch, from + (strip * strip_bytes + part + self.panels.keys_at), LINE)
+                };
+                multiply(b, &mut sums, (2, &queries), (2, BLOCK / KEYS, &keys));
+                between(b, block.into(), step.into());
+                sums
+            });
+            for (i, sum) in (0i64..).zip(sums) {
+                let to = i / 2 * STRIP * RUN * 4 + i % 2 * LINE + at.scores;
+                b.tile_store(scratch, block * (BLOCK * 4) + to, sum, RUN * 4);
+            }
+        });
+    }
+
+    /// Where a vector of scores of query `i` of a pair stands, in rows from `at` on: of the positions from the `half`-th 16 of a block on.
+    fn score(at: i64, i: Affine, block: &Affine, half: i64) -> Affine {
+        i * (RUN * 4) + block.clone() * (BLOCK * 4) + (half * LINE + at)
+    }
+
+    /// The positions of such a vector.
+    fn positions(&self, b: &mut KernelBuilder, first: &Affine, block: &Affine, half: i64) -> ValueId {
+        let start = b.index((first.clone() + block.clone()) * BLOCK + half * KEYS);
+        let start = b.broadcast(LANES, start);
+        let lanes = b.op(Op::Iota, Type::i32(LANES), &[]);
+        b.iadd(start, lanes)
+    }
+
+    /// A mask of the positions after those of a query's row.
+    fn after(&self, b: &mut KernelBuilder, positions: ValueId, query: Affine) -> ValueId {
+        let own = b.load_splat(Type::i32(LANES), self.scratch, query * 4 + self.at.own);
+        b.same(Op::CmpGt, &[positions, own])
+    }
+
+    /// Maxima of a strip, and what they make of the past. Scores are copied where they are read from `copy` on.
+    fn maxima(&self, b: &mut KernelBuilder, pair: &Affine, strip: Affine, span: &Span<'_>, copy: Option<i64>) {
+        let (at, scratch) = (&self.at, self.scratch);
+        let lowest = b.splat_f32(LANES, MASKED);
+        let query = |i: i64| strip.clone() * STRIP + i;
+        let found = b.for_carry("block", span.blocks.clone(), &[lowest; STRIP as usize], |b, block, found| {
+            let block: Affine = block.into();
+            let mut found = found.to_vec();
+            for half in 0..BLOCK / KEYS {
+                let positions = span.masked.then(|| self.positions(b, span.first, &block, half));
+                for (i, found) in (0i64..).zip(&mut found) {
+                    let mut score = b.load(Type::f32(LANES), scratch, Attend::score(at.scores, query(i), &block, half));
+                    if let Some(copy) = copy {
+                        b.store(scratch, Attend::score(copy, query(i), &block, half), score);
+                    }
+                    if let Some(positions) = positions {
+                        let after = self.after(b, positions, pair.clone() + query(i));
+                        score = b.op(Op::Select, Type::f32(LANES), &[after, lowest, score]);
+                    }
+                    *found = b.same(Op::Max, &[*found, score]);
+                }
+            }
+            found
+        });
+        let new = maximum_of_each(b, &found);
+        let place = (pair.clone() + query(0)) * 4 + at.maxima;
+        let old = b.load(Type::f32(LANES), scratch, place.clone());
+        let new = b.same(Op::Max, &[new, old]);
+        let fall = b.sub(old, new);
+        let factors = math::exp2_of_negative(b, fall);
+        b.store(scratch, place, new);
+        b.store(scratch, query(0) * 4 + at.factors, factors);
+    }
+
+    /// Weights of query `i` of a pair, of scores in rows from `scores` on; its sums and accumulator are scaled for them.
+    fn weights(&self, b: &mut KernelBuilder, pair: &Affine, i: &Affine, span: &Span<'_>, scores: i64) {
+        let (at, scratch) = (&self.at, self.scratch);
+        let query = pair.clone() + i.clone();
+        let max = b.load_splat(Type::f32(LANES), scratch, query.clone() * 4 + at.maxima);
+        let factor = b.load_splat(Type::f32(LANES), scratch, i.clone() * 4 + at.factors);
+        let past = b.load(Type::f32(LANES), scratch, query.clone() * LINE + at.sums);
+        let past = b.mul(past, factor);
+        let sums = for_blocks(b, span.blocks, &[past], |b, block, sums| {
+            let [near, far] = [0, 1].map(|half| {
+                let score = b.load(Type::f32(LANES), scratch, Attend::score(scores, i.clone(), &block, half));
+                let below = b.sub(score, max);
+                let weight = math::exp2_of_negative(b, below);
+                if !span.masked {
+                    return weight;
+                }
+                let positions = self.positions(b, span.first, &block, half);
+                let (after, none) = (self.after(b, positions, query.clone()), b.splat_f32(LANES, 0.0));
+                b.op(Op::Select, Type::f32(LANES), &[after, none, weight])
+            });
+            let pairs = b.to_bf16_pairs(near, far);
+            let to = block * (STRIPS * TILE) + i.clone() * LINE + at.weights;
+            b.store(scratch, to.clone(), pairs);
+            if self.sizes.parts == 2 {
+                let low = what_is_left(b, pairs, near, far);
+                b.store(scratch, to + LOW_WEIGHTS, low);
+            }
+            let sum = b.add(sums[0], near);
+            vec![b.add(sum, far)]
+        });
+        b.store(scratch, query.clone() * LINE + at.sums, sums[0]);
+        let row = self.sizes.padded_dv * 4;
+        let unroll = (1..=8).rev().find(|n| row / LINE % n == 0).unwrap_or(1);
+        let scale = |b: &mut KernelBuilder, lines: Affine| {
+            for line in 0..unroll {
+                let at = query.clone() * row + lines.clone() * (unroll * LINE) + (line * LINE + at.acc);
+                let acc = b.load(Type::f32(LANES), scratch, at.clone());
+                let acc = b.mul(acc, factor);
+                b.store(scratch, at, acc);
+            }
+        };
+        match row / LINE / unroll {
+            1 => scale(b, 0.into()),
+            trips => b.for_each("lines", trips, |b, lines| scale(b, lines.into())),
+        }
+    }
+
+    /// Adds the run's weighted values for the pair from the query `pair` on.
+    fn weigh(&self, b: &mut KernelBuilder, pair: &Affine, blocks: &Affine) {
+        let columns = self.sizes.padded_dv / STRIP;
+        b.for_each("column", columns / 2, |b, column| self.columns(b, pair, blocks, (column * 2, 2)));
+        if columns % 2 == 1 {
+            self.columns(b, pair, blocks, ((columns - 1).into(), 1));
+        }
+    }
+
+    /// The same for `width` tiles of columns from tile `column` on.
+    fn columns(&self, b: &mut KernelBuilder, pair: &Affine, blocks: &Affine, (column, width): (Affine, i64)) {
+        let (at, scratch) = (&self.at, self.scratch);
+        let row = self.sizes.padded_dv * 4;
+        let place = |i: i64| {
+            let (strip, tile) = (i / width, i % width);
+            pair.clone() * row + column.clone() * LINE + (strip * STRIP * row + tile * LINE + at.acc)
+        };
+        let acc: Vec<ValueId> = (0..STRIPS * width).map(|i| b.tile_load(SUM, scratch, place(i), row)).collect();
+        let block_bytes = self.sizes.padded_dv / STRIP * TILE;
+        let acc = for_blocks(b, blocks, &acc, |b, block, acc| {
+            let mut acc = acc.to_vec();
+            let weights = |b: &mut KernelBuilder, strip: i64, part: i64| {
+                let from = block.clone() * (STRIPS * TILE) + (strip * TILE + part * LOW_WEIGHTS + at.weights);
+                b.tile_load(BF16, scratch, from, LINE)
+            };
+            let values = |b: &mut KernelBuilder, tile: i64, part: i64| {
+                let from = block.clone() * block_bytes + column.clone() * TILE;
+                let part = part * self.sizes.low_values();
+                b.tile_load(BF16, scratch, from + (tile * TILE + part + self.panels.values_at), LINE)
+            };
+            multiply(b, &mut acc, (self.sizes.parts, &weights), (self.sizes.parts, width, &values));
+            acc
+        });
+        for (i, sum) in (0i64..).zip(acc) {
+            b.tile_store(scratch, place(i), sum, row);
+        }
+    }
+
+    /// The weighted mean of the values, for each row.
+    fn end(&self, b: &mut KernelBuilder) {
+        let Sizes { dv, padded_dv, .. } = self.sizes;
+        let (at, scratch) = (&self.at, self.scratch);
+        let row_bytes = self.heads * self.group * dv * 4;
+        self.each(b, |b, row, h, query| {
+            let sums = b.load(Type::f32(LANES), scratch, query.clone() * LINE + at.sums);
+            let sum = b.op(Op::ReduceAdd, Type::f32(1), &[sums]);
+            let one = b.splat_f32(1, 1.0);
+            let inverse = b.same(Op::Div, &[one, sum]);
+            for_vectors(b, LANES, dv as u32, |b, e, lanes| {
+                let inverse = if lanes == 1 { inverse } else { b.broadcast(lanes, inverse) };
+                let from = query.clone() * (padded_dv * 4) + e.clone() * 4 + at.acc;
+                let acc = b.load(Type::f32(lanes), scratch, from);
+                let mean = b.mul(acc, inverse);
+                b.store(self.y, row.clone() * row_bytes + h.clone() * (dv * 4) + e * 4, mean);
+            });
+        });
+    }
+}
+
+/// Makes a tile: of a strip or a column, and a part.
+type Make<'a> = &'a dyn Fn(&mut KernelBuilder, i64, i64) -> ValueId;
+
+/// Adds `rows(strip) * columns(i)` to `sums[strip][i]`, of so many parts each: the product of both low ones is left out.
+fn multiply(
+    b: &mut KernelBuilder,
+    sums: &mut [ValueId],
+    (row_parts, rows): (i64, Make<'_>),
+    (column_parts, width, columns): (i64, i64, Make<'_>),
+) {
+    for row_part in 0..row_parts {
+        let rows: Vec<ValueId> = (0..STRIPS).map(|strip| rows(b, strip, row_part)).collect();
+        for column_part in 0..column_parts.min(2 - row_part) {
+            for column in 0..width {
+                let right = columns(b, column, column_part);
+                for (strip, left) in (0i64..).zip(&rows) {
+                    let sum = &mut sums[(strip * width + column) as usize];
+                    *sum = b.tile_dot(Op::TileDotBf16, *sum, *left, right);
+                }
+            }
+        }
+    }
+}
+
+/// What pairs of bf16 lack of `even` and `odd`, as such pairs.
+fn what_is_left(b: &mut KernelBuilder, pairs: ValueId, even: ValueId, odd: ValueId) -> ValueId {
+    let (dwords, floats) = (Type::i32(LANES), Type::f32(LANES));
+    let pairs = b.bitcast(dwords, pairs);
+    let upper = b.splat_int(dwords, UPPER);
+    let (low, high) = (b.shift(Op::Shl, pairs, 16), b.same(Op::And, &[pairs, upper]));
+    let (low, high) = (b.bitcast(floats, low), b.bitcast(floats, high));
+    let (even, odd) = (b.sub(even, low), b.sub(odd, high));
+    b.to_bf16_pairs(even, odd)
+}
+
+/// The largest lane of each of 16 vectors, in order: three ops for a vector, where a reduction of each takes eight.
+fn maximum_of_each(b: &mut KernelBuilder, vectors: &[ValueId]) -> ValueId {
+    let halves = |b: &mut KernelBuilder, [lower, upper]: [Op; 2], x: ValueId, y: ValueId, unit: Option<i64>| {
+        let ty = b.ty(x);
+        let [lower, upper] = [lower, upper].map(|op| match unit {
+            Some(unit) => b.op_imm(op, ty, &[x, y], unit),
+            None => b.op(op, ty, &[x, y]),
+        });
+        b.same(Op::Max, &[lower, upper])
+    };
+    let (units, joined) = ([Op::UnpackLo, Op::UnpackHi], [Op::JoinLo, Op::JoinHi]);
+    // Chunk by chunk the lanes of four vectors.
+    let quads: Vec<ValueId> = vectors
+        .chunks_exact(4)
+        .map(|v| {
+            let (x, y) = (halves(b, units, v[0], v[1], Some(4)), halves(b, units, v[2], v[3], Some(4)));
+            halves(b, units, x, y, Some(8))
+        })
+        .collect();
+    // The chunks of two, then those of one after the other.
+    let eights: Vec<ValueId> = quads
+        .chunks_exact(2)
+        .map(|v| {
+            let both = halves(b, joined, v[0], v[1], None);
+            let half = Type::f32(LANES / 2);
+            let (x, y) =
+                (b.op_imm(Op::Slice, half, &[both], 0), b.op_imm(Op::Slice, half, &[both], i64::from(LANES) / 2));
+            halves(b, joined, x, y, None)
+        })
+        .collect();
+    b.op(Op::Concat, Type::f32(LANES), &eights)
+}

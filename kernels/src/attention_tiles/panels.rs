@@ -1,0 +1,203 @@
+//! Keys and values as tiles of bf16: of 32 summed elements, two to a row of 64 bytes beside each other, and 16 columns.
+//!
+//! ```text
+//! keys      [d / 2] rows for each 16 positions: elements 2i and 2i + 1, two lines of the cache; first the high parts of all, then the low ones
+//! values    [32 positions][dv / 16] tiles: row i has positions i and 16 + i of the block; low parts, where there are such, after all of these
+//! ```
+//!
+//! Which positions share a row of a tile of values is free, as long as weights come in the same order: so that two vectors of weights
+//! become one of bf16 lane by lane.
+
+use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
+use ixc_ir::plan::{ATTENTION_BLOCK, KEY_LANES};
+
+use super::RUN;
+use crate::vectors::for_rest;
+
+pub(super) const BLOCK: i64 = ATTENTION_BLOCK as i64;
+pub(super) const KEYS: i64 = KEY_LANES as i64;
+/// f32 lanes of a vector, and columns of a tile.
+pub(super) const LANES: u16 = 16;
+pub(super) const LINE: i64 = 64;
+/// Bytes of a tile.
+pub(super) const TILE: i64 = 1024;
+/// Summed elements of a product.
+pub(super) const STEP: i64 = 32;
+/// The upper half of a single: a bf16.
+pub(super) const UPPER: i64 = 0xffff_0000u32 as i32 as i64;
+
+/// Sizes of heads, and with zeros to whole tiles.
+#[derive(Clone, Copy)]
+pub(super) struct Sizes {
+    pub(super) d: i64,
+    pub(super) dv: i64,
+    pub(super) padded_d: i64,
+    pub(super) padded_dv: i64,
+    /// bf16 that a weight or a value is: queries and keys are two.
+    pub(super) parts: i64,
+}
+
+impl Sizes {
+    /// From the high parts of keys to the low ones.
+    pub(super) fn low_keys(&self) -> i64 {
+        RUN * self.padded_d * 2
+    }
+
+    /// Bytes of the keys' panel.
+    pub(super) fn keys_bytes(&self) -> i64 {
+        2 * self.low_keys()
+    }
+
+    /// From the high parts of values to the low ones.
+    pub(super) fn low_values(&self) -> i64 {
+        RUN * self.padded_dv * 2
+    }
+
+    /// Bytes of the values' panel.
+    pub(super) fn values_bytes(&self) -> i64 {
+        self.parts * self.low_values()
+    }
+
+    /// Bytes of a query: high parts, then low ones.
+    pub(super) fn query_bytes(&self) -> i64 {
+        2 * self.padded_d * 2
+    }
+}
+
+/// Where panels are made of what.
+pub(super) struct Panels {
+    pub(super) sizes: Sizes,
+    pub(super) keys: BufferId,
+    pub(super) values: BufferId,
+    /// Where the panels are.
+    pub(super) scratch: BufferId,
+    pub(super) keys_at: i64,
+    pub(super) values_at: i64,
+}
+
+impl Panels {
+    /// Zeros where no key or value is, which nothing writes later.
+    pub(super) fn clear(&self, b: &mut KernelBuilder) {
+        let Sizes { d, dv, padded_d, padded_dv, .. } = self.sizes;
+        let mut fill = |at: i64, bytes: i64| {
+            let zeros = b.splat_int(Type::i32(LANES), 0);
+            b.for_each("line", bytes / LINE, |b, line| b.store(self.scratch, line * LINE + at, zeros));
+        };
+        if padded_d > d {
+            fill(self.keys_at, self.sizes.keys_bytes());
+        }
+        if padded_dv > dv {
+            fill(self.values_at, self.sizes.values_bytes());
+        }
+    }
+
+    /// The panels of `blocks` blocks from the block `first` of the cache on; what comes after them is prefetched.
+    pub(super) fn fill(&self, b: &mut KernelBuilder, first: &Affine, blocks: &Affine) {
+        b.for_each("block", blocks.clone(), |b, block| {
+            let from = first.clone() + block;
+            b.for_each("strip", BLOCK / KEYS, |b, strip| {
+                self.keys(b, &from, (block * (BLOCK / KEYS) + strip, strip.into()));
+            });
+            b.for_each("i", BLOCK / 2, |b, i| self.values(b, &from, block.into(), i.into()));
+        });
+    }
+
+    /// The strip `to` of the panel, of the strip `from` of a block.
+    fn keys(&self, b: &mut KernelBuilder, block: &Affine, (to, from): (Affine, Affine)) {
+        let Sizes { d, padded_d, .. } = self.sizes;
+        let line = KEYS * 2;
+        let from = block.clone() * (BLOCK * d * 2) + from * (KEYS * d * 2);
+        let to = to * (padded_d / 2 * LINE) + self.keys_at;
+        let unroll = [4, 2, 1].into_iter().find(|n| (d / 2) % n == 0).unwrap_or(1);
+        let key = |b: &mut KernelBuilder, at: Affine| {
+            let key = b.load(Type::f16(LANES), self.keys, at);
+            let key = b.op(Op::F16ToF32, Type::f32(LANES), &[key]);
+            Parts::of(b, key)
+        };
+        let store = |b: &mut KernelBuilder, at: Affine, even: &Parts, odd: &Parts| {
+            let (high, low) = (pair(b, even.high, odd.high), pair(b, even.low, odd.low));
+            b.store(self.scratch, to.clone() + at.clone(), high);
+            b.store(self.scratch, to.clone() + at + self.sizes.low_keys(), low);
+        };
+        b.for_each("pair", d / 2 / unroll, |b, i| {
+            for u in 0..unroll {
+                let at = from.clone() + i * (unroll * 2 * line) + u * 2 * line;
+                b.prefetch(self.keys, at.clone() + RUN * d * 2);
+                let (even, odd) = (key(b, at.clone()), key(b, at + line));
+                store(b, i * (unroll * LINE) + u * LINE, &even, &odd);
+            }
+        });
+        if d % 2 == 1 {
+            let even = key(b, from + (d - 1) * line);
+            let none = b.splat_int(Type::i32(LANES), 0);
+            store(b, Affine::constant(d / 2 * LINE), &even, &Parts { high: none, low: none });
+        }
+    }
+
+    /// Row `i` of the block's tiles.
+    fn values(&self, b: &mut KernelBuilder, from: &Affine, block: Affine, i: Affine) {
+        let Sizes { dv, padded_dv, .. } = self.sizes;
+        let row = from.clone() * (BLOCK * dv * 2) + i.clone() * (dv * 2);
+        let to = block * (padded_dv / i64::from(LANES) * TILE) + i * LINE + self.values_at;
+        let put = |b: &mut KernelBuilder, at: Affine, lanes: u16, to: Affine| {
+            let value = |b: &mut KernelBuilder, row: Affine| {
+                let v = b.load(Type::f16(lanes), self.values, row);
+                b.op(Op::F16ToF32, Type::f32(lanes), &[v])
+            };
+            let near = row.clone() + at * 2;
+            let (near, far) = (value(b, near.clone()), value(b, near + KEYS * dv * 2));
+            if self.sizes.parts == 1 {
+                let both = b.to_bf16_pairs(near, far);
+                b.store(self.scratch, to, both);
+                return;
+            }
+            let (near, far) = (Parts::of(b, near), Parts::of(b, far));
+            let (high, low) = (pair(b, near.high, far.high), pair(b, near.low, far.low));
+            b.store(self.scratch, to.clone(), high);
+            b.store(self.scratch, to + self.sizes.low_values(), low);
+        };
+        let whole = dv / i64::from(LANES);
+        // Two vectors have a line.
+        let unroll = [4, 2, 1].into_iter().find(|n| whole % n == 0).unwrap_or(1);
+        b.for_each("column", whole / unroll, |b, c| {
+            for u in 0..unroll {
+                let at = c * (unroll * i64::from(LANES)) + u * i64::from(LANES);
+                if u % 2 == 0 {
+                    for row_of in [0, KEYS] {
+                        b.prefetch(self.values, row.clone() + at.clone() * 2 + (RUN + row_of) * dv * 2);
+                    }
+                }
+                put(b, at, LANES, to.clone() + c * (unroll * TILE) + u * TILE);
+            }
+        });
+        for_rest(b, LANES, dv as u32, &mut |b, at, lanes| {
+            let place = at.constant / i64::from(LANES) * TILE + at.constant % i64::from(LANES) * 4;
+            put(b, at, lanes, to.clone() + place);
+        });
+    }
+}
+
+/// A vector of singles of 16 bits as two bf16 each, in the upper halves of dwords: the first cut off, the second what that lacks.
+struct Parts {
+    high: ValueId,
+    low: ValueId,
+}
+
+impl Parts {
+    fn of(b: &mut KernelBuilder, value: ValueId) -> Parts {
+        let lanes = b.ty(value).lanes;
+        let (dwords, floats) = (Type::i32(lanes), Type::f32(lanes));
+        let upper = b.splat_int(dwords, UPPER);
+        let bits = b.bitcast(dwords, value);
+        let high = b.same(Op::And, &[bits, upper]);
+        let cut = b.bitcast(floats, high);
+        let low = b.sub(value, cut);
+        Parts { high, low: b.bitcast(dwords, low) }
+    }
+}
+
+/// Upper halves of dwords in pairs, of `even` the lower words; the lower halves of `odd` must be zeros.
+fn pair(b: &mut KernelBuilder, even: ValueId, odd: ValueId) -> ValueId {
+    let even = b.shift(Op::ShrU, even, 16);
+    b.same(Op::Or, &[even, odd])
+}
