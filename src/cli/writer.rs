@@ -23,9 +23,9 @@ use super::output::{Bytes, Watch, counted, note};
 use super::sampling::SamplingArgs;
 use super::{spent, streaming};
 
-/// How long a step of a prompt is taken to last at most, in a conversation: a Ctrl-C that comes in it waits three times as long for its end,
-/// for that ends the answer and not the conversation.
-const LONG_STEP: Duration = Duration::from_secs(20);
+/// How long a step of so many tokens of a prompt is taken to last at most, in a conversation: a Ctrl-C that comes in it waits three times as long
+/// for its end, for that ends the answer and not the conversation.
+const LONG_STEP: (u32, Duration) = (512, Duration::from_secs(20));
 /// Turns are dropped where less than this part of the context is left for an answer.
 const ROOM: usize = 4;
 /// Seconds that packing must take, and the part of the time, to be worth a word.
@@ -116,7 +116,9 @@ impl Writer<'_> {
         let mut stop = StopStrings::new(&self.wanted.sampling.stop);
         let mut watch = Some(Watch::new(&self.gauge));
         let request = Request { tokens, limit, sampling };
-        let (begin, mut writing) = (Instant::now(), self.converses.then(|| Writing::begin(LONG_STEP)));
+        let (each, seconds) = LONG_STEP;
+        let long = seconds * self.session.engine().max_tokens().div_ceil(each);
+        let (begin, mut writing) = (Instant::now(), self.converses.then(|| Writing::begin(long)));
         let generation = self.session.generate(&request, |progress| -> anyhow::Result<ControlFlow<()>> {
             if let Progress::Token(id) = progress {
                 // Its line is cleared before text comes.

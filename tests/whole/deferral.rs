@@ -89,8 +89,13 @@ fn compiled_code_computes_what_the_deferred_graph_says_and_streaming_changes_no_
         let (tokens, name) = (if target.missing().is_empty() { &all[..] } else { &all[..13] }, target.name());
         println!("{name}: {:?}", native(target));
         for defer in [1, 2] {
-            let options =
-                Options { target: Some(target), max_tokens: MAX_TOKENS, pack: Some(pack), defer, ..Options::default() };
+            let options = Options {
+                target: Some(target),
+                max_tokens: Some(MAX_TOKENS),
+                pack: Some(pack),
+                defer,
+                ..Options::default()
+            };
             let Compiled { fused, plan } = compile(&model, &options).unwrap();
             let splits = fused.functions[0].ops.iter().filter(|op| op.kind == OpKind::ExpertSplit).count();
             assert_eq!((splits, plan.buckets, plan.expert_groups.len()), (2, 5, 0));

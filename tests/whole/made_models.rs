@@ -99,7 +99,8 @@ fn check(name: &str, made: &Made) {
 }
 
 fn load(name: &str, model: &Model, target: Target, pack: bool, threads: usize) -> Engine {
-    let options = Options { target: Some(target), max_tokens: MAX_TOKENS, pack: Some(pack), ..Options::default() };
+    let options =
+        Options { target: Some(target), max_tokens: Some(MAX_TOKENS), pack: Some(pack), ..Options::default() };
     load_with(name, model, &options, threads, 0)
 }
 
@@ -438,7 +439,7 @@ fn residency_changes_no_bit() {
         let tokens: Vec<u32> = (0..EMULATED_TOKENS as u32).map(|i| (i * i * 7 + 1) % made.vocabulary as u32).collect();
         for (target, pack) in [(Target::AVX2, true), (Target::AVX2, false), (Target::AMX, true)] {
             let resident =
-                Options { target: Some(target), max_tokens: MAX_TOKENS, pack: Some(pack), ..Options::default() };
+                Options { target: Some(target), max_tokens: Some(MAX_TOKENS), pack: Some(pack), ..Options::default() };
             assert!(compile(&model, &resident).unwrap().plan.expert_groups.is_empty());
             // The emulator is slow, and one token after the other is what it is slowest at.
             let lengths =

@@ -247,7 +247,7 @@ fn load(model: &Model, options: &Options, threads: usize, budget: u64) -> Engine
 }
 
 fn options(target: Target) -> Options {
-    Options { target: Some(target), max_tokens: MAX_TOKENS, ..Options::default() }
+    Options { target: Some(target), max_tokens: Some(MAX_TOKENS), ..Options::default() }
 }
 
 /// On every target: near the interpreter, whatever the steps and threads. Its tokens go to all experts: where two score nearly the same, rounding would
@@ -306,7 +306,7 @@ fn windows_are_the_interpreters_on_every_target() {
 fn of_a_window_no_more_is_held_than_it_needs() {
     let model = model("held", Text::module(&WINDOWS, 2));
     let tokens = tokens(TOKENS);
-    let compiled = |max_tokens: u32| Options { max_tokens, ..options(Target::AVX2) };
+    let compiled = |max_tokens: u32| Options { max_tokens: Some(max_tokens), ..options(Target::AVX2) };
     let states = compile(&model, &compiled(16)).unwrap().plan.states;
     let held = |state: usize, max_tokens: u32| states[state].held(1 << 20, max_tokens);
     assert_eq!([held(0, 16), held(1, 16), held(2, 16)], [64, 1 << 20, 96]);
