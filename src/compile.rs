@@ -70,13 +70,13 @@ const MOST_TOKENS: u32 = 2048;
 /// Tokens of a step: 512, or more where a model's experts would get few rows of that: 2048 with 8 experts of 128 for a token.
 pub fn step_tokens(model: &Hyper) -> u32 {
     let layers = model.layers.iter().filter_map(|layer| layer.experts.as_ref());
-    step_of(layers.map(|experts| experts.count / experts.used.max(1)).max().unwrap_or(1))
+    layers.map(|experts| step_of(experts.count, experts.used)).max().unwrap_or(DEFAULT_MAX_TOKENS)
 }
 
-/// The same, where a token is routed to one of so many experts.
-fn step_of(experts: u64) -> u32 {
-    let tokens = u32::try_from(experts).unwrap_or(u32::MAX).saturating_mul(EXPERT_ROWS);
-    tokens.clamp(DEFAULT_MAX_TOKENS, MOST_TOKENS)
+/// The same, where a token is routed to so many of the experts.
+fn step_of(experts: u64, used: u64) -> u32 {
+    let tokens = experts.saturating_mul(EXPERT_ROWS.into()).div_ceil(used.max(1));
+    u32::try_from(tokens).unwrap_or(u32::MAX).clamp(DEFAULT_MAX_TOKENS, MOST_TOKENS)
 }
 
 impl Default for Options {
@@ -341,7 +341,8 @@ mod tests {
 
     #[test]
     fn steps_are_longer_where_experts_would_get_few_rows() {
-        // One expert for all, mixtral, 64 with 8 each, 128 with 8 each, and more.
-        assert_eq!([1, 4, 8, 16, 64, u64::MAX].map(step_of), [512, 512, 1024, 2048, 2048, 2048]);
+        let steps =
+            [(1, 1), (8, 2), (64, 8), (64, 6), (128, 8), (u64::MAX, 0)].map(|(count, used)| step_of(count, used));
+        assert_eq!(steps, [512, 512, 1024, 1366, 2048, 2048]);
     }
 }

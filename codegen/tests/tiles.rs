@@ -34,6 +34,13 @@ fn rows_of(random: &mut Random, format: Format, elements: usize) -> Vec<u8> {
 }
 
 fn check(format: Format, x_format: Format, k: usize, tile: usize, rows: usize, bound: f64) {
+    // With something that products are added to, and without.
+    for bias in [true, false] {
+        check_with(format, x_format, [k, tile, rows], bias, bound);
+    }
+}
+
+fn check_with(format: Format, x_format: Format, [k, tile, rows]: [usize; 3], has_bias: bool, bound: f64) {
     let mut random = Random::new((k * 1000 + tile * 100 + rows) as u64);
     let from = format.unpacked().unwrap();
     let weights = rows_of(&mut random, from, tile * k);
@@ -52,7 +59,7 @@ fn check(format: Format, x_format: Format, k: usize, tile: usize, rows: usize, b
         k: k as u32,
         tile: tile as u32,
         n: n as u32,
-        bias: true,
+        bias: has_bias,
         residual: false,
         strategy: MatmulStrategy::Tiles,
     }
@@ -60,23 +67,22 @@ fn check(format: Format, x_format: Format, k: usize, tile: usize, rows: usize, b
     let kernel = generate(&spec, Target::AMX).unwrap_or_else(|e| panic!("{e}"));
     verify::verify(&kernel).unwrap_or_else(|e| panic!("{}: {e}", spec.name()));
     let scratch = kernel.buffers.last().unwrap().size.constant as usize;
-    let bias: Vec<f32> = (0..tile).map(|_| random.signed()).collect();
-    let mut buffers = vec![
-        quantise(x_format, &x),
-        w,
-        bias.iter().flat_map(|b| b.to_le_bytes()).collect(),
-        vec![0xa5; (rows - 1) * n * 4 + tile * 4],
-        vec![0xa5; scratch],
-    ];
+    let bias: Vec<f32> = (0..tile).map(|_| if has_bias { random.signed() } else { 0.0 }).collect();
+    let mut buffers = vec![quantise(x_format, &x), w];
+    if has_bias {
+        buffers.push(bias.iter().flat_map(|b| b.to_le_bytes()).collect());
+    }
+    let result = buffers.len();
+    buffers.extend([vec![0xa5; (rows - 1) * n * 4 + tile * 4], vec![0xa5; scratch]]);
     let dims = [rows / 32, rows % 32 / 16, rows % 16, usize::from(!rows.is_multiple_of(16))].map(|d| d as i64);
     let mut emulated = buffers.clone();
     interpret::run(&kernel, &dims, &mut buffers).unwrap_or_else(|e| panic!("{}: {e}", spec.name()));
     emulate(&kernel, &dims, &mut emulated);
-    assert_eq!(emulated[3], buffers[3], "{} at {rows} rows: emulated and interpreted", spec.name());
+    assert_eq!(emulated[result], buffers[result], "{} at {rows} rows: emulated and interpreted", spec.name());
     for r in 0..rows {
         for c in 0..tile {
             let at = (r * n + c) * 4;
-            let y = f32::from_le_bytes(buffers[3][at..at + 4].try_into().unwrap());
+            let y = f32::from_le_bytes(buffers[result][at..at + 4].try_into().unwrap());
             let products = x[r * k..][..k].iter().zip(&exact[c * k..][..k]);
             let (sum, magnitude) = products.fold((0.0, 0.0), |(sum, magnitude), (x, w)| {
                 let product = f64::from(*x) * f64::from(*w);
@@ -109,8 +115,8 @@ fn emulate(kernel: &Kernel, dims: &[i64], buffers: &mut [Vec<u8>]) {
     program.call(&slices, dims).unwrap_or_else(|e| panic!("{}: {e}", kernel.name));
 }
 
-/// Both factors are rounded to bf16, each by up to 2^-9; sums in f32 add little.
-const BF16: f64 = 2.1 / 512.0;
+/// A weight is cut off to bf16, by up to 2^-7, and an activation rounded, by up to 2^-8; sums in f32 add little.
+const BF16: f64 = 6.1 / 512.0;
 /// Of two bf16 each, without the product of both low parts: 2^-16 for what is left of either factor, and the sum's roundings.
 const TWICE: f64 = 1.0 / 16384.0;
 
@@ -135,6 +141,11 @@ fn products_by_tiles_are_right_in_every_format() {
         }
     }
     assert!(checked > 6, "{checked} formats");
+    // Several chunks of columns, and columns that are left.
+    check(Format::Q4KR16, Format::A8SuperTile, 2 * 4096 + 256, 64, 17, BF16);
+    check(Format::Q6KR16, Format::A8SuperTile, 8192 + 256, 32, 33, BF16);
+    check(Format::Q8_0R16, Format::A8SmallTile, 4096 + 64, 64, 16, BF16);
+    check(Format::F16R16, Format::Bf16x2, 2048 + 32, 64, 1, TWICE);
     for k in [64, 192, 320] {
         check(Format::Q8_0R16, Format::A8SmallTile, k, 32, 19, BF16);
         check(Format::F16R16, Format::Bf16x2, k, 32, 19, TWICE);

@@ -44,7 +44,7 @@ pub fn exp(b: &mut KernelBuilder, x: ValueId) -> ValueId {
 
 /// 2^x for |x| <= 1/2 is 1 + x P(x) within 1.7e-7 (Cephes' `exp2f`).
 const EXP2: [f32; 6] = [1.535_336_2e-4, 1.339_887_4e-3, 9.618_437e-3, 5.550_332_5e-2, 2.402_264_7e-1, 6.931_472e-1];
-/// The same within 2.9e-6, minimax; a product of what becomes bf16, whose rounding is 2^-9, needs no more.
+/// The same within 2.9e-6, minimax; a product of what becomes bf16, whose rounding is 2^-8, needs no more.
 const EXP2_SHORT: [f32; 4] = [9.582_853e-3, 5.590_642_6e-2, 2.402_41e-1, 6.931_242e-1];
 /// Arguments are clamped here: `2^-126` is the smallest normal float.
 const EXP2_LOW: f32 = -126.0;

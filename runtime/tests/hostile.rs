@@ -396,6 +396,9 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
                         DimRule::CacheBlocks,
                         DimRule::All(RowCount::Routed { top_k: random.number(2) as u32 }),
                         DimRule::Band,
+                        DimRule::FullRuns(random.number(6) as u32),
+                        DimRule::MaskedRuns(random.number(6) as u32),
+                        DimRule::RunRest(random.number(6) as u32),
                     ];
                     let rule = rules[random.index(rules.len())];
                     task.variants[variant].dims.iter_mut().for_each(|dim| *dim = rule);

@@ -28,11 +28,11 @@ pub fn note(part: &str, stats: &Stats, limits: Option<&Roofline>) {
 pub fn note_limits(limits: &Roofline) {
     let products: Vec<String> =
         limits.products.iter().map(|rate| format!("{} {:.1}", rate.of, rate.operations_per_second / 1e9)).collect();
-    note!(
-        "limits    memory {:.1} GB/s; products {} GOP/s: measured now",
-        limits.bytes_per_second / 1e9,
-        products.join(", ")
-    );
+    let products = match products.is_empty() {
+        true => String::new(),
+        false => format!("; products {} GOP/s", products.join(", ")),
+    };
+    note!("limits    memory {:.1} GB/s{products}: measured now", limits.bytes_per_second / 1e9);
 }
 
 /// A line for each op that took a good part of the time, and for what is no op, the longest first.
@@ -117,8 +117,12 @@ mod tests {
             ..Stats::default()
         };
         let rate = |of, operations_per_second| ProductRate { of, operations_per_second };
-        let limits =
-            Roofline { threads: 2, bytes_per_second: 20e9, products: vec![rate("int8", 400e9), rate("f32", 100e9)] };
+        let limits = Roofline {
+            threads: 2,
+            bytes_per_second: 20e9,
+            products: vec![rate("int8", 400e9), rate("f32", 100e9)],
+            refused: None,
+        };
         // 4 GB in 0.8 s of two threads, 0.4 s of the clock: 10 GB/s; 16 G operations: 40 GOP/s.
         assert_eq!(
             lines(&stats, Some(&limits)),

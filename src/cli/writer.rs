@@ -181,11 +181,8 @@ impl Writer<'_> {
                 "packing   {packing:.2} s of that, of weights that were needed for the first time; a plan has them packed"
             );
         }
-        let limits = self.limits.get_or_init(|| {
-            let measured =
-                (!self.wanted.emulated).then(|| Roofline::measure(self.session.target(), self.session.threads()));
-            measured.and_then(Result::ok)
-        });
+        let measure = || Roofline::measure(self.session.target(), self.session.threads());
+        let limits = self.limits.get_or_init(|| (!self.wanted.emulated).then(measure));
         for (what, stats) in [("prefill", &generation.spent.prefill), ("decode", &generation.spent.decode)] {
             spent::note(what, stats, limits.as_ref());
         }

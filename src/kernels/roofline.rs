@@ -21,6 +21,8 @@ pub struct Roofline {
     pub bytes_per_second: f64,
     /// Operations per second of each kind that the target has, two for each multiply-add.
     pub products: Vec<ProductRate>,
+    /// Why products were not measured, where they were not: this machine cannot run the target's code, or the system gives no memory for code.
+    pub refused: Option<String>,
 }
 
 /// A kind of products, and its rate.
@@ -34,24 +36,30 @@ pub struct ProductRate {
 
 impl Roofline {
     /// Measures them, for code of a target.
-    ///
-    /// # Errors
-    /// Where this machine cannot run the target's code.
-    pub fn measure(target: Target, threads: usize) -> Result<Roofline, Error> {
-        let mut products = Vec::new();
-        for arithmetic in [Arithmetic::Int8, Arithmetic::Bf16, Arithmetic::F32] {
-            if let Some(peak) = peak(arithmetic, target, threads, ROUNDS)? {
-                let operations_per_second = peak.operations_per_second;
-                products.push(ProductRate { of: arithmetic.name(), operations_per_second });
+    pub fn measure(target: Target, threads: usize) -> Roofline {
+        let bytes_per_second = bandwidth::measure(threads, read_bytes());
+        match products(target, threads) {
+            Ok(products) => Roofline { threads, bytes_per_second, products, refused: None },
+            Err(error) => {
+                Roofline { threads, bytes_per_second, products: Vec::new(), refused: Some(error.to_string()) }
             }
         }
-        Ok(Roofline { threads, bytes_per_second: bandwidth::measure(threads, read_bytes()), products })
     }
 
     /// The rate of a kind of products.
     pub fn products_of(&self, of: &str) -> Option<f64> {
         self.products.iter().find(|rate| rate.of == of).map(|rate| rate.operations_per_second)
     }
+}
+
+fn products(target: Target, threads: usize) -> Result<Vec<ProductRate>, Error> {
+    let mut products = Vec::new();
+    for arithmetic in [Arithmetic::Int8, Arithmetic::Bf16, Arithmetic::F32] {
+        if let Some(peak) = peak(arithmetic, target, threads, ROUNDS)? {
+            products.push(ProductRate { of: arithmetic.name(), operations_per_second: peak.operations_per_second });
+        }
+    }
+    Ok(products)
 }
 
 /// Bytes to measure reading with: a quarter of what is free at most, so that looking never hurts.

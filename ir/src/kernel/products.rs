@@ -127,7 +127,30 @@ fn of(kernel: &Kernel, inst: &Inst) -> Products {
         Op::Dot4U8S8 => int8(4 * n),
         Op::TileDotBf16 => Products { bf16: n * k(), ..Products::default() },
         Op::TileDotS8S8 | Op::TileDotS8U8 | Op::TileDotU8S8 | Op::TileDotU8U8 => int8(n * k()),
-        _ => Products::default(),
+        // Words that were summed of products of bytes are multiplied with scales.
+        Op::Dot2S16 => Products::default(),
+        Op::Splat
+        | Op::Broadcast
+        | Op::Bytes
+        | Op::Iota
+        | Op::Index
+        | Op::Prefetch
+        | Op::Load
+        | Op::LoadSplat
+        | Op::Store => Products::default(),
+        Op::TileZero | Op::TileLoad | Op::TileStore | Op::Extract | Op::Slice | Op::Concat | Op::Bitcast => {
+            Products::default()
+        }
+        Op::JoinLo | Op::JoinHi | Op::UnpackLo | Op::UnpackHi | Op::SwapPairs | Op::ShuffleBytes => Products::default(),
+        Op::Add | Op::Sub | Op::Mul | Op::Min | Op::Max | Op::CmpLtF | Op::Div | Op::Sqrt => Products::default(),
+        Op::ToF32 | Op::ToI32 | Op::F16ToF32 | Op::F32ToF16 | Op::ToBf16 | Op::Bf16ToF32 | Op::ToBf16Pairs => {
+            Products::default()
+        }
+        Op::IAdd | Op::ISub | Op::IMul | Op::IMin | Op::IMax | Op::IAbs | Op::Sign => Products::default(),
+        Op::And | Op::Or | Op::Xor | Op::Shl | Op::ShrU | Op::ShrS | Op::CmpEq | Op::CmpGt | Op::Select => {
+            Products::default()
+        }
+        Op::ExtendS | Op::ExtendU | Op::NarrowS | Op::ReduceAdd | Op::ReduceMax | Op::ReduceMin => Products::default(),
     }
 }
 

@@ -423,7 +423,7 @@ impl Definition for Linear {
                 let (sum, magnitude) = dot(&x[r * k..][..k], &w[c * k..][..k]);
                 let added = bias.as_ref().map_or(0.0, |b| b[c]) + residual.as_ref().map_or(0.0, |v| v[r * n + c]);
                 // Minimums and offsets are subtracted from sums of up to four times the magnitude.
-                let bound = (magnitude + added.abs() + 1.0) * k as f64 * UNIT * 4.0;
+                let bound = (magnitude + added.abs() + 1.0) * relative(format, k, self.strategy);
                 close(format_args!("y[{r}, {c}]"), y[r * n + c], sum + added, bound)?;
             }
         }
@@ -442,6 +442,15 @@ impl Definition for Linear {
     fn rows() -> &'static [Row] {
         ROWS
     }
+}
+
+/// What a product of `k` columns is off by at most, beside the sum of magnitudes.
+fn relative(format: Format, k: usize, strategy: MatmulStrategy) -> f64 {
+    let rounding = match strategy {
+        MatmulStrategy::Tiles => tiles::rounding(format),
+        MatmulStrategy::Gemv | MatmulStrategy::Gemm => 0.0,
+    };
+    k as f64 * UNIT * 4.0 + rounding
 }
 
 /// Multiply-adds of a product.

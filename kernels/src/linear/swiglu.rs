@@ -6,13 +6,14 @@ use ixc_ir::kernel::{Affine, BufferKind, Kernel, KernelBuilder, Type};
 use ixc_ir::plan::DimRule;
 
 use super::{
-    Destination, MatmulStrategy, Product, Rows, arithmetic, checked, multiply, multiply_adds, scratch_bytes, stores,
+    Destination, MatmulStrategy, Product, Rows, arithmetic, checked, multiply, multiply_adds, relative, scratch_bytes,
+    stores,
 };
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
 use crate::quantise::Values;
-use crate::reference::{Mismatch, Run, UNIT, close, dot, equal, silu, step};
+use crate::reference::{Mismatch, Run, close, dot, equal, silu, step};
 use crate::signature::{Dim, Holds, Signature};
 use crate::text::{Words, spec};
 use crate::vectors::for_vectors;
@@ -214,7 +215,7 @@ impl Definition for Swiglu {
             let (g, u) = (products(&g), products(&u));
             let expected: Vec<f64> = g.iter().zip(&u).map(|((g, _), (u, _))| silu(*g) * u).collect();
             // What each product is off by, as for `Linear`; silu is at most 1.1 times as steep as its argument.
-            let off = |(_, magnitude): (f64, f64)| (magnitude + 1.0) * k as f64 * UNIT * 4.0;
+            let off = |(_, magnitude): (f64, f64)| (magnitude + 1.0) * relative(gate, k, strategy);
             for (c, y) in y.iter().enumerate() {
                 let len = out.sub_block_len();
                 let block = &expected[c / len * len..][..len];

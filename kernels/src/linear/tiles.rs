@@ -113,6 +113,15 @@ pub fn panel_bytes(format: Format, k: u64, rows: u64) -> u64 {
     (panel_rows(tile) * 2 * parts(format) * chunk(format, k, tile)).unsigned_abs()
 }
 
+/// What roundings of both factors make of a product at most, relative: a weight's lower half is cut off, which takes up to 2^-7, and an
+/// activation is rounded to nearest; where both are split in two, what is left of them and of the low parts' product.
+pub fn rounding(format: Format) -> f64 {
+    match format.codec() {
+        Codec::Float(_) => 1.0 / 16384.0,
+        Codec::Quants(_) | Codec::Bytes { .. } | Codec::TwoBf16 => 1.0 / 128.0 + 1.0 / 256.0,
+    }
+}
+
 /// Bytes of scratch memory: the panel, then 16 rows of x and of sums for the rows that fill no tile.
 pub fn scratch_bytes(format: Format, x: Format, k: u32, tile: u32) -> i64 {
     let layout = Layout::new(format, x, k, tile);
@@ -250,6 +259,11 @@ impl Part<'_> {
         self.group.weight_rows / STRIP
     }
 
+    /// Columns of an iteration over them: eight steps where there are enough.
+    fn unit(&self) -> i64 {
+        [256, 128, 64, 32].into_iter().find(|unit| self.columns % unit == 0).unwrap_or(STEP)
+    }
+
     /// Fills the panel.
     fn unpack(&self, b: &mut KernelBuilder) {
         let format = self.group.product.format;
@@ -299,13 +313,19 @@ impl Part<'_> {
             let line = Type::i8(LINE as u16);
             b.for_each("r", rows.rest, |b, r| {
                 let from = x(rows.whole() + r);
-                for step in 0..self.columns / STEP {
-                    for part in 0..parts {
-                        let v = b.load(line, from.buffer, from.at.clone() + from.offset(step * STEP, part, parts));
-                        let to = step * LINE * parts + part * LINE;
-                        b.store(scratch, r * layout.x_row + (at + layout.x_at + to), v);
+                let unit = self.unit();
+                let skipped = from.offset(unit, 0, parts) - from.offset(0, 0, parts);
+                b.for_each("i", self.columns / unit, |b, i| {
+                    for step in 0..unit / STEP {
+                        for part in 0..parts {
+                            let from_at = from.at.clone() + i * skipped + from.offset(step * STEP, part, parts);
+                            let v = b.load(line, from.buffer, from_at);
+                            let to = step * LINE * parts + part * LINE;
+                            let to = r * layout.x_row + i * (unit / STEP * LINE * parts) + (at + layout.x_at + to);
+                            b.store(scratch, to, v);
+                        }
                     }
-                }
+                });
             });
             let copy =
                 Source { buffer: scratch, at: Affine::constant(at + layout.x_at), row: layout.x_row, format: None };
@@ -375,8 +395,7 @@ impl Part<'_> {
                 });
             }
         }
-        // Eight steps to an iteration where there are enough.
-        let unit = [256, 128, 64, 32].into_iter().find(|unit| self.columns % unit == 0).unwrap_or(STEP);
+        let unit = self.unit();
         let panel_strip = self.layout.strip;
         let panel_unit = unit / STEP * TILE * w_parts;
         let x_unit: Vec<i64> = x.iter().map(|x| x.offset(unit, 0, x_parts) - x.offset(0, 0, x_parts)).collect();
@@ -555,7 +574,7 @@ fn upper_halves(b: &mut KernelBuilder, even: ValueId, odd: ValueId) -> ValueId {
 /// How a vector's quants become floats without a conversion each: put into a mantissa, below an exponent of 0, so that the float is
 /// `1 + q * 2^(bit - 23)`. A scale and what is added undo that in the multiply-add that there is anyway ([`Line`]).
 ///
-/// What is added is rounded to 2^-25 of `2^(23 - bit)` scales: for bit 8 to 2^-10 of a scale, where bf16 rounds a quant of 2 to 2^-8.
+/// What is added is rounded to 2^-24 of `2^(23 - bit)` scales: for bit 8 to 2^-9 of a scale, less than what bf16 makes of a quant of 1.
 struct Fields {
     /// Whether a vector in memory, of four low and four high bits, is read as it is, so that it has eight columns.
     of_pairs: bool,
@@ -591,7 +610,7 @@ const NIBBLES: &[Place] = &[
 /// Bytes of up to seven bits.
 const BYTES: &[Place] = &[place(16, 16), place(0, 8), place(0, 16), place(-8, 16)];
 /// Bytes of eight.
-const WHOLE_BYTES: &[Place] = &[place(8, 8), place(0, 8), place(-8, 8), place(-16, 8)];
+const WHOLE_BYTES: &[Place] = &[place(15, 15), place(7, 15), place(-1, 15), place(-9, 15)];
 
 /// Bits of a mantissa.
 const MANTISSA: u32 = 23;

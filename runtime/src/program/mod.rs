@@ -6,7 +6,7 @@
 //! - there is no more of anything than a model needs (`limits`), and checking it took time in proportion to the plan's length;
 //! - every id is in range: kernels, buffers, weights, files, tables, states, routings;
 //! - every variant has one dim rule for each dim of its kernel, and an argument for each buffer; bands of a column are those that its kernel
-//!   can tell apart, or lie in different places where it writes;
+//!   can tell apart, or begin at different places where it writes;
 //! - states are what their kinds can be;
 //! - a kernel writes only the arena, states and scratch; scratch buffers are in scratch memory, and nothing else is;
 //!   index buffers are fed from inputs alone, at multiples of 4; what a call writes overlaps nothing else that it takes;

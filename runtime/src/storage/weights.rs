@@ -233,6 +233,12 @@ impl Weights {
         unpacked.flat_map(move |unpacked| unpacked.parts(offset, bytes).filter(|part| !unpacked.is_ready(*part)))
     }
 
+    /// Whether all of a weight is ready.
+    pub fn is_ready(&self, weight: u32) -> bool {
+        let unpacked = self.weights.get(weight as usize).and_then(|weight| weight.unpacked.as_ref());
+        unpacked.is_none_or(|unpacked| unpacked.left.load(Ordering::Acquire) == 0)
+    }
+
     /// All parts that are not ready.
     pub(crate) fn all_missing(&self) -> Vec<Part> {
         let unready = |weight| self.unready(weight, 0, u64::MAX).map(move |part| (weight, part));
@@ -406,6 +412,7 @@ mod tests {
         jobs.iter().for_each(|job| unsafe { job.run(&mut Vec::new()) });
         weights.mark_ready(&missing[..1], &[]);
         weights.mark_ready(&missing[..1], &[]);
+        assert!(!weights.is_ready(1) && weights.is_ready(0));
         assert_eq!((jobs.len(), weights.unpacked_parts()), (1, 2));
         assert_eq!(weights.all_missing(), [(1, 0), (1, 2)]);
         assert!(tile(0, 0, 2 * strip, 2 * strip).is_none(), "it is ready");

@@ -159,7 +159,7 @@ impl Pass<'_> {
                         rows,
                         chunk_rows,
                         chunks,
-                        by_rows: chunks > 1 && rows_are_larger(&task.args, chunk_rows),
+                        by_rows: chunks > 1 && rows_are_larger(&task.args, chunk_rows) && self.are_ready(&task.args),
                         banded: false,
                         span,
                     });
@@ -168,6 +168,12 @@ impl Pass<'_> {
             self.each_expert(stage, task.rows, &mut add);
         }
         end
+    }
+
+    /// Whether no weight among these is packed by the items that read it, each for itself: what it packs serves those after it that multiply other rows.
+    fn are_ready(&self, args: &[Arg]) -> bool {
+        let ready = |arg: &Arg| !matches!(arg.source, Source::Weight(weight) if !self.store.weights.is_ready(weight));
+        args.iter().all(ready)
     }
 
     /// Runs some items of a group, and adds what they did, but for their time.
