@@ -143,6 +143,8 @@ pub struct Signature {
     pub buffers: Vec<Parameter>,
     /// How many products a call does.
     pub products: Counter,
+    /// Whether it has tile products.
+    pub has_tiles: bool,
 }
 
 impl Signature {
@@ -167,6 +169,7 @@ impl Signature {
             dims: kernel.dims.clone(),
             buffers: buffers.collect::<Result<_, _>>()?,
             products: Counter::of(kernel),
+            has_tiles: kernel.values.iter().any(|ty| ty.is_tile()),
         })
     }
 

@@ -4,9 +4,9 @@
 //! numbers, then on what others have left (`shares.rs`), and they meet at a barrier. The last one to come there sorts the routings that the
 //! next stage needs.
 //!
-//! Order of items: experts, then what is larger of an item, its column of a weight or its chunk of rows of activations, then the other, so that what is
-//! larger stays in the thread's cache (`items.rs`, `rows_are_larger`). Bands are neighbours in their column. With one chunk, neighbouring
-//! items are neighbouring weight rows, and a share is a sequential read.
+//! Order of items: experts, then columns, then bands of a column, then chunks of rows. Neighbouring columns are neighbouring weight rows, so that a
+//! share is a sequential read; with many rows, all chunks pass one tile of the weight while it is hot. Of tile products whose chunk of rows is
+//! more than a column, all columns pass one chunk (`items.rs`, `rows_are_larger`).
 //!
 //! Invariant: before a kernel runs, its dims have been checked against its ranges, every slice against its memory, and the
 //! limit of every index buffer against what the runtime put there. A plan that fails that is an [`ExecuteError`]; threads
