@@ -6,9 +6,7 @@ use ixc_ir::format::{Field, Format};
 use ixc_ir::graph::random::{Formats, RandomModule, mutated, random_model};
 use ixc_ir::graph::verify::verify;
 use ixc_ir::graph::{Module, OpKind, Place};
-use ixc_ir::plan::{
-    Bands, BufferId, DimRule, KernelId, Plan, RowAxis, RowCount, Source, SourceFile, Step, Task, Variant,
-};
+use ixc_ir::plan::{Bands, BufferId, DimRule, KernelId, Plan, RowAxis, Source, SourceFile, Step, Task, Variant};
 use ixc_ir::random::Random;
 use ixc_kernels::signature::Role;
 use ixc_kernels::{KernelSpec, Linear, MatmulStrategy, Swiglu};
