@@ -112,3 +112,33 @@ pub fn abs(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     let bits = b.same(Op::And, &[bits, mask]);
     b.bitcast(ty, bits)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ixc_ir::kernel::interpret;
+
+    /// Over all magnitudes down to where the result is clamped, and around every change of the integer part.
+    #[test]
+    fn powers_of_two_are_as_near_as_they_say() {
+        const VALUES: i64 = 1 << 16;
+        let mut b = KernelBuilder::new("powers".to_string());
+        let (x, y) = (b.read("x", VALUES * 4), b.write("y", VALUES * 4));
+        b.for_each("i", VALUES / 16, |b, i| {
+            let v = b.load(Type::f32(16), x, i * 64);
+            let power = exp2_of_negative(b, v);
+            b.store(y, i * 64, power);
+        });
+        let values: Vec<f32> = (0..VALUES).map(|i| -(i as f32) / VALUES as f32 * 140.0).collect();
+        let bytes = values.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let mut buffers = vec![bytes, vec![0; VALUES as usize * 4]];
+        interpret::run(&b.finish(), &[], &mut buffers).unwrap();
+        let mut worst = 0.0f64;
+        for (x, y) in values.iter().zip(buffers[1].as_chunks().0) {
+            let (y, right) = (f64::from(f32::from_le_bytes(*y)), f64::from(x.max(EXP2_LOW)).exp2());
+            worst = worst.max((y / right - 1.0).abs());
+        }
+        assert!(worst <= 4e-6, "{worst:e}");
+        assert_eq!(f32::from_le_bytes(buffers[1][..4].try_into().unwrap()), 1.0);
+    }
+}
