@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::process::Stdio;
 
-use crate::support::{demo_model, ixc, stderr, stdout};
+use crate::support::{demo_model, ixc, piped, stderr, stdout};
 use serde_json::Value as Json;
 
 /// The commands that `ixc --help` lists.
@@ -257,18 +257,7 @@ fn wrong_usage_says_what_would_be_right() {
 
 #[test]
 fn dumped_graphs_can_be_optimised_and_read_back() {
-    use std::io::Write;
-    let opt = |text: &str, passes: &[&str]| {
-        let mut child = ixc(["opt", "-"])
-            .args(passes)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        child.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
-        child.wait_with_output().unwrap()
-    };
+    let opt = |text: &str, passes: &[&str]| piped(ixc([&["opt", "-"], passes].concat()), text);
     let graph = stdout(ixc(["dump", "--stage", "graph"]));
     let fused = stdout(ixc(["dump", "--stage", "fused"]));
     assert_eq!(String::from_utf8(opt(&graph, &[]).stdout).unwrap(), graph);

@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use crate::support::{Golden, demo_model, ixc, list, scratch, shared, stderr, stdout};
+use crate::support::{Golden, demo_model, ixc, list, piped, scratch, shared, stderr, stdout};
 use ixc::ir::kernel::Kernel;
 use ixc::ir::plan::Plan;
 use ixc::runtime::file;
@@ -18,13 +18,6 @@ fn text(ids: &[u32]) -> String {
     command.arg(demo_model()).arg(list(ids));
     let facts: Json = serde_json::from_str(&stdout(command)).unwrap();
     facts["text"].as_str().unwrap().to_owned()
-}
-
-/// Runs a command with something on its standard input.
-fn piped(mut command: Command, input: &str) -> Output {
-    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
-    child.wait_with_output().unwrap()
 }
 
 /// Compiles the demo model; the plan's path.

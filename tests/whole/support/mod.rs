@@ -11,20 +11,31 @@ pub mod timeline;
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value as Json;
 
 /// The program with arguments.
 pub fn ixc(arguments: impl IntoIterator<Item = impl AsRef<OsStr>>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ixc"));
-    command.args(arguments).stdin(std::process::Stdio::null());
+    command.args(arguments).stdin(Stdio::null());
     // Options that whoever runs the tests has set are none of theirs.
     for (name, _) in std::env::vars_os().filter(|(name, _)| name.to_string_lossy().starts_with("IXC_")) {
         command.env_remove(name);
     }
     command
+}
+
+/// Runs a command with something on its standard input. One that refuses its arguments may have ended without having read it.
+pub fn piped(mut command: Command, input: &str) -> Output {
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    match child.stdin.take().unwrap().write_all(input.as_bytes()) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+        written => written.unwrap(),
+    }
+    child.wait_with_output().unwrap()
 }
 
 /// Runs a command, which must succeed; its standard output.
