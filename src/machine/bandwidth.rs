@@ -1,7 +1,8 @@
 //! Memory read bandwidth: the bound on decoding, since every token reads every weight that it uses once.
 //!
-//! Each thread sums its own slice of a buffer that is larger than the caches; the best of several rounds counts, since
-//! everything that disturbs a round makes it slower.
+//! Each thread sums its own slice of a buffer that is larger than the caches, with the widest loads that the CPU has, once in the order of
+//! addresses and once with two streams each, with and without prefetching, on large pages where there are any. The best of all rounds
+//! counts: everything that disturbs a round makes it slower.
 
 use std::hint::black_box;
 use std::sync::Barrier;
@@ -11,42 +12,57 @@ use memmap2::MmapMut;
 
 /// Bytes that a measurement reads in a round: several times the largest last-level caches that are shared out to a machine.
 pub const BUFFER_BYTES: usize = 256 << 20;
-/// Rounds; the best counts.
-const ROUNDS: usize = 4;
+/// Rounds of each way to read, where nobody says how many.
+const ROUNDS: usize = 3;
 
 /// Bytes per second that `threads` threads read together, from a buffer of about `bytes` bytes.
 pub fn measure(threads: usize, bytes: usize) -> f64 {
+    measure_rounds(threads, bytes, ROUNDS)
+}
+
+/// The same, of so many rounds of each way to read.
+pub fn measure_rounds(threads: usize, bytes: usize, rounds: usize) -> f64 {
     let threads = threads.max(1);
-    let words = (bytes / 8 / threads).max(1 << 10);
+    let words = (bytes / 8 / threads).next_multiple_of(1 << 10).max(1 << 10);
     let start = Barrier::new(threads);
-    let finish = Barrier::new(threads);
-    let work = |leader: bool| {
-        // Written by the thread that reads it, so that it lies on its own node; in large pages, as packed weights are, which are read a tenth faster.
+    let ways = ways();
+    // When each round of a thread began and ended.
+    let work = || -> Vec<(Instant, Instant)> {
+        // Written by the thread that reads it, so that it lies on its own node.
         let mut memory = Large::of(words);
         let slice = memory.words();
         for (at, word) in slice.iter_mut().enumerate() {
             *word = at as u64;
         }
-        let mut best = f64::INFINITY;
-        for _ in 0..ROUNDS {
-            // Before the barrier: behind it, this thread may be kept from running until the others are done.
-            let begin = Instant::now();
-            start.wait();
-            black_box(sum(black_box(slice)));
-            finish.wait();
-            if leader {
-                best = best.min(begin.elapsed().as_secs_f64());
+        let mut times = Vec::new();
+        for way in &ways {
+            for _ in 0..rounds.max(1) {
+                start.wait();
+                let begin = Instant::now();
+                black_box(way(black_box(slice)));
+                times.push((begin, Instant::now()));
             }
         }
-        best
+        times
     };
-    let seconds = std::thread::scope(|scope| {
-        for _ in 1..threads {
-            scope.spawn(|| work(false));
-        }
-        work(true)
+    let times: Vec<Vec<_>> = std::thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(work)).collect();
+        let own = work();
+        others.into_iter().filter_map(|thread| thread.join().ok()).chain([own]).collect()
     });
-    (words * 8 * threads) as f64 / seconds.max(1e-9)
+    (words * 8 * threads) as f64 / best_round(&times).max(1e-9)
+}
+
+/// Seconds of the best round: from when the first thread began until the last one ended. One thread's time is not enough, since it
+/// may have been kept from beginning until the others were done.
+fn best_round(times: &[Vec<(Instant, Instant)>]) -> f64 {
+    let rounds = times.iter().map(Vec::len).min().unwrap_or(0);
+    let seconds = (0..rounds).filter_map(|round| {
+        let begin = times.iter().map(|thread| thread[round].0).min()?;
+        let end = times.iter().map(|thread| thread[round].1).max()?;
+        Some(end.duration_since(begin).as_secs_f64())
+    });
+    seconds.fold(f64::INFINITY, f64::min)
 }
 
 /// Words in large pages, where the system gives some.
@@ -74,13 +90,47 @@ impl Large {
     }
 }
 
-fn sum(words: &[u64]) -> u64 {
+type Sum = Box<dyn Fn(&[u64]) -> u64 + Sync>;
+
+/// The ways to read that this CPU has.
+fn ways() -> Vec<Sum> {
+    let mut ways: Vec<Sum> = vec![Box::new(sum_plain)];
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: the CPU has AVX2, as was just checked.
-        return unsafe { sum_avx2(words) };
+        ways.push(Box::new(|words| {
+            // SAFETY: the CPU has AVX2, as was just checked.
+            unsafe { sum_avx2(words) }
+        }));
     }
-    sum_plain(words)
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx512f") {
+        ways.push(Box::new(|words| {
+            // SAFETY: the CPU has AVX-512F, as was just checked.
+            unsafe { wide::sum::<0>(words) }
+        }));
+        ways.push(Box::new(|words| {
+            // SAFETY: as above.
+            unsafe { wide::sum::<4096>(words) }
+        }));
+        ways.push(Box::new(|words| {
+            let (low, high) = words.split_at(words.len() / 2);
+            // SAFETY: as above.
+            unsafe { wide::sum_two(low, high) }
+        }));
+    }
+    ways
+}
+
+/// Thirty-two independent sums: loads and not additions are what limits. The compiler makes vectors of them.
+fn sum_plain(words: &[u64]) -> u64 {
+    let mut sums = [0u64; 32];
+    let (chunks, rest) = words.as_chunks::<32>();
+    for chunk in chunks {
+        for (sum, word) in sums.iter_mut().zip(chunk) {
+            *sum = sum.wrapping_add(*word);
+        }
+    }
+    sums.iter().chain(rest).fold(0, |total, word| total.wrapping_add(*word))
 }
 
 /// [`sum_plain`] with 32-byte loads, written out so that a debug build measures the memory and not itself: without closures, which are calls where
@@ -118,16 +168,60 @@ fn sum_avx2(words: &[u64]) -> u64 {
     lanes.iter().chain(rest).fold(0, |total, word| total.wrapping_add(*word))
 }
 
-/// Sixteen independent sums: loads and not additions are what limits.
-fn sum_plain(words: &[u64]) -> u64 {
-    let mut sums = [0u64; 16];
-    let (chunks, rest) = words.as_chunks::<16>();
-    for chunk in chunks {
-        for (sum, word) in sums.iter_mut().zip(chunk) {
-            *sum = sum.wrapping_add(*word);
+/// Sums with 64-byte loads.
+#[cfg(target_arch = "x86_64")]
+mod wide {
+    use std::arch::x86_64::{
+        __m512i, _MM_HINT_T0, _mm_prefetch, _mm512_add_epi64, _mm512_loadu_si512, _mm512_reduce_add_epi64,
+        _mm512_setzero_si512,
+    };
+
+    /// The sum, with a prefetch so many bytes ahead of each load; 0 is none.
+    #[target_feature(enable = "avx512f")]
+    pub fn sum<const AHEAD: usize>(words: &[u64]) -> u64 {
+        let mut sums = [_mm512_setzero_si512(); 4];
+        let (chunks, rest) = words.as_chunks::<32>();
+        for chunk in chunks {
+            let base = chunk.as_ptr();
+            if AHEAD > 0 {
+                for line in 0..4 {
+                    _mm_prefetch::<_MM_HINT_T0>(base.wrapping_byte_add(AHEAD + line * 64).cast());
+                }
+            }
+            add(&mut sums, chunk);
+        }
+        rest.iter().fold(total(sums), |total, word| total.wrapping_add(*word))
+    }
+
+    /// The sum of two slices of the same length that are read side by side.
+    #[target_feature(enable = "avx512f")]
+    pub fn sum_two(low: &[u64], high: &[u64]) -> u64 {
+        let (mut low_sums, mut high_sums) = ([_mm512_setzero_si512(); 4], [_mm512_setzero_si512(); 4]);
+        let (low, low_rest) = low.as_chunks::<32>();
+        let (high, high_rest) = high.as_chunks::<32>();
+        for (low, high) in low.iter().zip(high) {
+            add(&mut low_sums, low);
+            add(&mut high_sums, high);
+        }
+        let sum = total(low_sums).wrapping_add(total(high_sums));
+        // Lengths that are not the same leave chunks over.
+        let rest = high.iter().skip(low.len()).flatten().chain(low.iter().skip(high.len()).flatten());
+        rest.chain(low_rest).chain(high_rest).fold(sum, |total, word| total.wrapping_add(*word))
+    }
+
+    #[target_feature(enable = "avx512f")]
+    fn add(sums: &mut [__m512i; 4], chunk: &[u64; 32]) {
+        for (index, sum) in sums.iter_mut().enumerate() {
+            // SAFETY: a chunk has 4 vectors of 8 words; they are read without alignment.
+            let vector = unsafe { _mm512_loadu_si512(chunk.as_ptr().add(index * 8).cast()) };
+            *sum = _mm512_add_epi64(*sum, vector);
         }
     }
-    sums.iter().chain(rest).fold(0, |total, word| total.wrapping_add(*word))
+
+    #[target_feature(enable = "avx512f")]
+    fn total(sums: [__m512i; 4]) -> u64 {
+        sums.iter().fold(0u64, |total, sum| total.wrapping_add(_mm512_reduce_add_epi64(*sum).cast_unsigned()))
+    }
 }
 
 #[cfg(test)]
@@ -135,10 +229,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sums_are_right_and_rates_are_positive() {
+    fn all_ways_sum_all_words() {
         let words: Vec<u64> = (0..1003).collect();
-        assert_eq!(sum(&words), 1002 * 1003 / 2);
-        assert_eq!(sum_plain(&words), 1002 * 1003 / 2);
-        assert!(measure(2, 1 << 20) > 0.0);
+        for way in ways() {
+            assert_eq!(way(&words), 1002 * 1003 / 2);
+        }
+    }
+
+    #[test]
+    fn a_round_lasts_from_the_first_begin_to_the_last_end() {
+        let begin = Instant::now();
+        let at = |seconds: f64| begin + std::time::Duration::from_secs_f64(seconds);
+        // In the first round, the second thread began when the first was done.
+        let times = [vec![(at(0.0), at(1.0)), (at(2.0), at(3.5))], vec![(at(1.0), at(2.0)), (at(2.0), at(3.0))]];
+        assert!((best_round(&times) - 1.5).abs() < 1e-6);
+    }
+
+    #[test]
+    fn rates_are_positive() {
+        assert!(measure_rounds(2, 1 << 20, 1) > 0.0);
+        assert!(measure(1, 0) > 0.0);
     }
 }
