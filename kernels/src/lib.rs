@@ -17,7 +17,7 @@
 //! | [`spec`], [`text`], [`limits`] | what can be asked of any spec; its text; what a typed one may be |
 //! | [`signature`] | buffers and dims by name, and binding to them |
 //! | [`generate`](mod@generate) | from a spec to kernel IR, for a target |
-//! | [`vectors`], [`math`], [`rms`], [`rotation`], [`online_softmax`] | pieces of generators |
+//! | [`vectors`], [`math`], [`rms`], [`rotation`], [`online_softmax`], [`bf16_tile`] | pieces of generators |
 //! | [`reference`](mod@reference), [`work`] | runs held against formulas; what a call does |
 //! | [`catalogue`] | named kernels, inputs for them and comparison of runs: for tests and `ixc kernel` |
 //!
@@ -31,6 +31,7 @@ mod attention_combine;
 mod attention_part;
 mod attention_tiles;
 mod attention_window;
+mod bf16_tile;
 pub mod catalogue;
 mod combine;
 mod definition;

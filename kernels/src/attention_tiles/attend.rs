@@ -1,15 +1,16 @@
 //! The kernel: queries and accumulators in scratch memory, and runs of positions that go past them.
 
-use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Elem, Kernel, KernelBuilder, Op, Type, ValueId};
+use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder, Op, Type, ValueId};
 
-use super::panels::{BLOCK, KEYS, LANES, LINE, Panels, STEP, Sizes, TILE, UPPER};
+use super::panels::{BLOCK, KEYS, Panels, Sizes};
 use super::{AttentionTiles, PAIR, RUN, RUN_BLOCKS};
+use crate::bf16_tile::{BF16, LANES, LINE, ROWS, STEP, SUM, TILE, UPPER, multiply};
 use crate::generate::MAX_POSITIONS;
 use crate::math;
 use crate::vectors::for_vectors;
 
-/// Rows of a tile: queries of a strip.
-const STRIP: i64 = 16;
+/// Queries of a strip: a tile's rows.
+const STRIP: i64 = ROWS;
 /// Strips that are worked on at once.
 const STRIPS: i64 = PAIR as i64 / STRIP;
 /// Score of positions after the row's own; below every real score.
@@ -19,9 +20,6 @@ const MORE_MASKED: i64 = 2;
 
 /// From the high parts of a pair's weights to the low ones.
 const LOW_WEIGHTS: i64 = PAIR as i64 * RUN * 2;
-
-const BF16: Type = Type::tile(Elem::Bf16, 16, 32);
-const SUM: Type = Type::tile(Elem::F32, 16, 16);
 
 /// Places in scratch memory, in bytes.
 struct Places {
@@ -260,7 +258,7 @@ impl Attend {
                     let part = part * self.sizes.low_keys();
                     b.tile_load(BF16, scratch, from + (strip * strip_bytes + part + self.panels.keys_at), LINE)
                 };
-                multiply(b, &mut sums, (2, &queries), (2, BLOCK / KEYS, &keys));
+                multiply(b, &mut sums, (2, STRIPS, &queries), (2, BLOCK / KEYS, &keys));
                 between(b, block.into(), step.into());
                 sums
             });
@@ -401,7 +399,7 @@ impl Attend {
                 let part = part * self.sizes.low_values();
                 b.tile_load(BF16, scratch, from + (tile * TILE + part + self.panels.values_at), LINE)
             };
-            multiply(b, &mut acc, (self.sizes.parts, &weights), (self.sizes.parts, width, &values));
+            multiply(b, &mut acc, (self.sizes.parts, STRIPS, &weights), (self.sizes.parts, width, &values));
             acc
         });
         for (i, sum) in (0i64..).zip(acc) {
@@ -427,30 +425,6 @@ impl Attend {
                 b.store(self.y, row.clone() * row_bytes + h.clone() * (dv * 4) + e * 4, mean);
             });
         });
-    }
-}
-
-/// Makes a tile: of a strip or a column, and a part.
-type Make<'a> = &'a dyn Fn(&mut KernelBuilder, i64, i64) -> ValueId;
-
-/// Adds `rows(strip) * columns(i)` to `sums[strip][i]`, of so many parts each: the product of both low ones is left out.
-fn multiply(
-    b: &mut KernelBuilder,
-    sums: &mut [ValueId],
-    (row_parts, rows): (i64, Make<'_>),
-    (column_parts, width, columns): (i64, i64, Make<'_>),
-) {
-    for row_part in 0..row_parts {
-        let rows: Vec<ValueId> = (0..STRIPS).map(|strip| rows(b, strip, row_part)).collect();
-        for column_part in 0..column_parts.min(2 - row_part) {
-            for column in 0..width {
-                let right = columns(b, column, column_part);
-                for (strip, left) in (0i64..).zip(&rows) {
-                    let sum = &mut sums[(strip * width + column) as usize];
-                    *sum = b.tile_dot(Op::TileDotBf16, *sum, *left, right);
-                }
-            }
-        }
     }
 }
 

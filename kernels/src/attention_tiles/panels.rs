@@ -12,20 +12,11 @@ use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
 use ixc_ir::plan::{ATTENTION_BLOCK, KEY_LANES};
 
 use super::RUN;
+use crate::bf16_tile::{self, LANES, LINE, TILE, pair};
 use crate::vectors::for_rest;
 
 pub(super) const BLOCK: i64 = ATTENTION_BLOCK as i64;
 pub(super) const KEYS: i64 = KEY_LANES as i64;
-/// f32 lanes of a vector, and columns of a tile.
-pub(super) const LANES: u16 = 16;
-pub(super) const LINE: i64 = 64;
-/// Bytes of a tile.
-pub(super) const TILE: i64 = 1024;
-/// Summed elements of a product.
-pub(super) const STEP: i64 = 32;
-/// The upper half of a single: a bf16.
-pub(super) const UPPER: i64 = 0xffff_0000u32 as i32 as i64;
-
 /// Sizes of heads, and with zeros to whole tiles.
 #[derive(Clone, Copy)]
 pub(super) struct Sizes {
@@ -186,18 +177,9 @@ struct Parts {
 impl Parts {
     fn of(b: &mut KernelBuilder, value: ValueId) -> Parts {
         let lanes = b.ty(value).lanes;
-        let (dwords, floats) = (Type::i32(lanes), Type::f32(lanes));
-        let upper = b.splat_int(dwords, UPPER);
-        let bits = b.bitcast(dwords, value);
-        let high = b.same(Op::And, &[bits, upper]);
-        let cut = b.bitcast(floats, high);
-        let low = b.sub(value, cut);
-        Parts { high, low: b.bitcast(dwords, low) }
+        let high = bf16_tile::cut(b, value);
+        let exact = b.bitcast(Type::f32(lanes), high);
+        let low = b.sub(value, exact);
+        Parts { high, low: b.bitcast(Type::i32(lanes), low) }
     }
-}
-
-/// Upper halves of dwords in pairs, of `even` the lower words; the lower halves of `odd` must be zeros.
-fn pair(b: &mut KernelBuilder, even: ValueId, odd: ValueId) -> ValueId {
-    let even = b.shift(Op::ShrU, even, 16);
-    b.same(Op::Or, &[even, odd])
 }

@@ -20,32 +20,22 @@
 //! Float weights of 16 bits do not fit bf16, nor does an f32 activation: both are split in two bf16 (`bf16x2`), and three
 //! products (high·high, low·high, high·low) give 16 bits. bf16 weights need two.
 
-use ixc_ir::format::{Codec, Float, Format, Minimum, Quants, Values, packed};
-use ixc_ir::kernel::{Affine, BufferId, DimId, Elem, KernelBuilder, Op, Type, ValueId};
+mod unpack;
 
-use super::packed::panel;
-use super::packed::strip::{self, StripBlock};
+use ixc_ir::format::{Codec, Format, packed};
+use ixc_ir::kernel::{Affine, BufferId, DimId, KernelBuilder, Type, ValueId};
+
+use self::unpack::Unpack;
 use super::{Destination, Product};
+use crate::bf16_tile::{self, BF16, LINE, ROWS, STEP, SUM, TILE};
 
-/// Rows of a tile.
-const ROWS: i64 = 16;
-/// Columns of a tile of bf16: the summed ones of a product.
-const STEP: i64 = 32;
-/// Bytes of a tile, and of a tile's row.
-const TILE: i64 = 1024;
-const LINE: i64 = 64;
 /// Weight rows of a strip.
 const STRIP: i64 = packed::STRIP as i64;
-/// f32 lanes of a strip's vectors.
-const LANES: u16 = packed::STRIP as u16;
 /// Most bytes of a panel: a quarter of a second-level cache of 2 MiB, which rows of activations lie in the rest of. With a panel in the first
 /// level (32 KiB, 256 columns) sums leave the tiles eight times for 2048 columns: 1.9 times a bare product's time where this takes 1.5.
 const PANEL_BYTES: i64 = 512 << 10;
 /// Most weight rows of a panel: more would leave it fewer columns, and sums would leave the tiles more often.
 const PANEL_ROWS: i64 = 64;
-
-const BF16: Type = Type::tile(Elem::Bf16, 16, 32);
-const SUM: Type = Type::tile(Elem::F32, 16, 16);
 
 /// The rows of an item, as the dims give them.
 #[derive(Clone, Copy)]
@@ -402,9 +392,9 @@ impl Part<'_> {
         let body = |b: &mut KernelBuilder, i: Affine, sums: &[ValueId]| {
             let mut sums = sums.to_vec();
             for step in 0..unit / STEP {
-                let x_tile = |b: &mut KernelBuilder, row: usize, part: i64| {
-                    let x: &Source = &x[row];
-                    let at = x.at.clone() + i.clone() * x_unit[row] + x.offset(step * STEP, part, x_parts);
+                let x_tile = |b: &mut KernelBuilder, row: i64, part: i64| {
+                    let (x, unit) = (&x[row as usize], x_unit[row as usize]);
+                    let at = x.at.clone() + i.clone() * unit + x.offset(step * STEP, part, x_parts);
                     b.tile_load(BF16, x.buffer, at, x.row)
                 };
                 let w_tile = |b: &mut KernelBuilder, column: i64, part: i64| {
@@ -413,19 +403,7 @@ impl Part<'_> {
                         + (panel_at + column * panel_strip + (step * w_parts + part) * TILE);
                     b.tile_load(BF16, panel, at, LINE)
                 };
-                // high * high, low * high, high * low: what parts there are, the smallest product left out.
-                for x_part in 0..x_parts {
-                    let tiles: Vec<ValueId> = (0..x.len()).map(|row| x_tile(b, row, x_part)).collect();
-                    for w_part in 0..w_parts.min(2 - x_part) {
-                        for column in 0..width {
-                            let w = w_tile(b, column, w_part);
-                            for (row, x) in tiles.iter().enumerate() {
-                                let sum = &mut sums[row * width as usize + column as usize];
-                                *sum = b.tile_dot(Op::TileDotBf16, *sum, *x, w);
-                            }
-                        }
-                    }
-                }
+                bf16_tile::multiply(b, &mut sums, (x_parts, x.len() as i64, &x_tile), (w_parts, width, &w_tile));
             }
             sums
         };
@@ -436,251 +414,5 @@ impl Part<'_> {
                 b.tile_store(*y, place(row, column), sums[row * width as usize + column as usize], *y_row);
             }
         }
-    }
-}
-
-/// A strip on its way to the panel.
-struct Unpack {
-    format: Format,
-    w: BufferId,
-    panel: BufferId,
-    columns: i64,
-    from: Affine,
-    to: Affine,
-}
-
-impl Unpack {
-    fn strip(&self, b: &mut KernelBuilder) {
-        match self.format.codec() {
-            Codec::Float(float) => self.floats(b, *float),
-            Codec::Quants(_) | Codec::Bytes { .. } | Codec::TwoBf16 => self.blocks(b),
-        }
-    }
-
-    /// Stores two columns as a row of a panel's tile; `pair` counts from the start of the strip's part in the panel.
-    fn store(&self, b: &mut KernelBuilder, at: Affine, even: ValueId, odd: ValueId) {
-        let pair = b.to_bf16_pairs(even, odd);
-        b.store(self.panel, self.to.clone() + at, pair);
-    }
-
-    fn floats(&self, b: &mut KernelBuilder, float: Float) {
-        let parts = parts(self.format);
-        b.for_each("step", self.columns / STEP, |b, step| {
-            for pair in 0..STEP / 2 {
-                let columns: Vec<ValueId> = (0..2)
-                    .map(|i| {
-                        let column = float.bytes() as i64 * STRIP;
-                        let at = self.from.clone() + step * (STEP * column) + (2 * pair + i) * column;
-                        panel::floats(b, float, LANES, self.w, at)
-                    })
-                    .collect();
-                let at = step * (TILE * parts) + pair * LINE;
-                self.store(b, at.clone(), columns[0], columns[1]);
-                if parts == 2 {
-                    let low: Vec<ValueId> = columns
-                        .iter()
-                        .map(|&v| {
-                            let high = b.to_bf16(v);
-                            let high = b.bf16_to_f32(high);
-                            b.sub(v, high)
-                        })
-                        .collect();
-                    self.store(b, at + TILE, low[0], low[1]);
-                }
-            }
-        });
-    }
-
-    fn blocks(&self, b: &mut KernelBuilder) {
-        let (len, bytes) = (self.format.block_len() as i64, self.format.block_bytes() as i64 * STRIP);
-        let codec = strip::quants(self.format);
-        b.for_each("b", self.columns / len, |b, block| {
-            let from = self.from.clone() + block * bytes;
-            let part = strip::Part { lanes: LANES, index: 0 };
-            let strip = StripBlock { format: self.format, buffer: self.w, offset: from, part };
-            // Without integer scales there is one for each sub-block.
-            let halves = |b: &mut KernelBuilder, name: &str, at: Affine| {
-                let v = strip.halves(b, name, at);
-                let centre = b.splat_f32(LANES, TRUNCATED);
-                b.mul(v, centre)
-            };
-            let d = codec.scaled().map(|columns| (columns as i64, halves(b, "d", 0.into())));
-            let dmin = (codec.minimum == Minimum::Scaled).then(|| halves(b, "dmin", 0.into()));
-            b.for_each("sub", len / STEP, |b, sub| {
-                let scales: Vec<ValueId> = match d {
-                    Some((columns, d)) => (0..STEP / columns)
-                        .map(|i| {
-                            let scale = strip.scale(b, sub * (STEP / columns) + i);
-                            b.mul(scale, d)
-                        })
-                        .collect(),
-                    None => vec![halves(b, "d", sub.into())],
-                };
-                let added = match (codec.minimum, dmin) {
-                    (Minimum::Scaled, Some(dmin)) => {
-                        let min = strip.minimum(b, sub);
-                        let min = b.mul(min, dmin);
-                        let zero = b.splat_f32(LANES, 0.0);
-                        Some(b.sub(zero, min))
-                    }
-                    (Minimum::Half, _) => Some(halves(b, "m", sub.into())),
-                    (Minimum::Scaled | Minimum::None, _) => None,
-                };
-                let fields = Fields::of(codec);
-                let lines: Vec<Vec<Line>> =
-                    scales.iter().map(|scale| fields.lines(b, *scale, added, codec.zero())).collect();
-                let high = strip.high(b, sub);
-                let to = block * (len / STEP * TILE) + sub * TILE;
-                for pair in 0..STEP / 8 {
-                    let quants = match fields.of_pairs {
-                        true => vec![strip.both(b, sub, pair)],
-                        false => strip.pair(b, sub, pair, &high).to_vec(),
-                    };
-                    let columns: Vec<ValueId> = quants.into_iter().flat_map(|v| fields.mantissas(b, v)).collect();
-                    for (group, columns) in (2 * pair..).zip(columns.chunks_exact(4)) {
-                        let lines = &lines[(group * lines.len() as i64 / 8) as usize];
-                        let places = fields.places.iter().cycle().skip((group % 2 * 4) as usize);
-                        let w: Vec<ValueId> = (columns.iter().zip(places))
-                            .map(|(v, place)| Line::of(lines, place.bit).apply(b, *v))
-                            .collect();
-                        for (pair, w) in w.chunks_exact(2).enumerate() {
-                            let halves = upper_halves(b, w[0], w[1]);
-                            let at = self.to.clone() + to.clone() + (2 * group + pair as i64) * LINE;
-                            b.store(self.panel, at, halves);
-                        }
-                    }
-                }
-            });
-        });
-    }
-}
-
-/// What a weight is multiplied with before its lower half is cut off, which makes it smaller by a quarter of a unit to half of one of bf16, by
-/// where it stands between two powers of two: so it is right in the middle. Dot products are 5 % further from the exact ones than with
-/// weights rounded to nearest, and 2 % when activations are rounded too (q4_k, normal activations); conversions would take five
-/// instructions of two ports for two vectors where cutting takes two.
-const TRUNCATED: f32 = 1.0 + 0.72 / 256.0;
-
-/// The upper halves of `even` and `odd` side by side: bf16 in pairs, cut off.
-fn upper_halves(b: &mut KernelBuilder, even: ValueId, odd: ValueId) -> ValueId {
-    let dwords = Type::i32(LANES);
-    let [even, odd] = [even, odd].map(|v| b.bitcast(dwords, v));
-    let low = b.shift(Op::ShrU, even, 16);
-    let mask = b.splat_int(dwords, 0xffff_0000);
-    let high = b.same(Op::And, &[odd, mask]);
-    b.same(Op::Or, &[high, low])
-}
-
-/// How a vector's quants become floats without a conversion each: put into a mantissa, below an exponent of 0, so that the float is
-/// `1 + q * 2^(bit - 23)`. A scale and what is added undo that in the multiply-add that there is anyway ([`Line`]).
-///
-/// What is added is rounded to 2^-24 of `2^(23 - bit)` scales: for bit 8 to 2^-9 of a scale, less than what bf16 makes of a quant of 1.
-struct Fields {
-    /// Whether a vector in memory, of four low and four high bits, is read as it is, so that it has eight columns.
-    of_pairs: bool,
-    /// Of each column of a vector: the first four are those of the first group.
-    places: &'static [Place],
-    /// Bits of a quant.
-    width: u32,
-}
-
-/// Where a column's quant gets into a mantissa.
-struct Place {
-    /// What moves it there from where it is in a dword: left, if positive.
-    shift: i64,
-    /// Its lowest bit then.
-    bit: u32,
-}
-
-const fn place(shift: i64, bit: u32) -> Place {
-    Place { shift, bit }
-}
-
-/// Two groups' four-bit quants in the low and high bits of bytes.
-const NIBBLES: &[Place] = &[
-    place(12, 12),
-    place(0, 8),
-    place(0, 16),
-    place(-12, 12),
-    place(12, 16),
-    place(0, 12),
-    place(-12, 8),
-    place(-12, 16),
-];
-/// Bytes of up to seven bits.
-const BYTES: &[Place] = &[place(16, 16), place(0, 8), place(0, 16), place(-8, 16)];
-/// Bytes of eight.
-const WHOLE_BYTES: &[Place] = &[place(15, 15), place(7, 15), place(-1, 15), place(-9, 15)];
-
-/// Bits of a mantissa.
-const MANTISSA: u32 = 23;
-
-impl Fields {
-    fn of(codec: &Quants) -> Fields {
-        let width = u8::BITS - codec.max().leading_zeros();
-        let of_pairs = codec.low.bits == 4 && codec.high.is_none() && matches!(codec.values, Values::Linear { .. });
-        let places = match (of_pairs, width) {
-            (true, _) => NIBBLES,
-            (false, 8) => WHOLE_BYTES,
-            (false, _) => BYTES,
-        };
-        Fields { of_pairs, places, width }
-    }
-
-    /// What undoes each place there is, in `(q - zero) * scale + added`.
-    fn lines(&self, b: &mut KernelBuilder, scale: ValueId, added: Option<ValueId>, zero: u8) -> Vec<Line> {
-        let mut bits: Vec<u32> = self.places.iter().map(|place| place.bit).collect();
-        bits.sort_unstable();
-        bits.dedup();
-        let line = |bit: u32| {
-            let unit = f32::from(1u16 << (MANTISSA - bit));
-            let factor = b.splat_f32(LANES, unit);
-            let one = b.splat_f32(LANES, -(unit + f32::from(zero)));
-            let offset = match added {
-                Some(added) => b.fma(scale, one, added),
-                None => b.mul(scale, one),
-            };
-            Line { bit, scale: b.mul(scale, factor), offset }
-        };
-        bits.into_iter().map(line).collect()
-    }
-
-    /// The columns of a vector, each as `1 + q * 2^(bit - 23)`.
-    fn mantissas(&self, b: &mut KernelBuilder, quants: ValueId) -> Vec<ValueId> {
-        let dwords = Type::i32(LANES);
-        let quants = b.bitcast(dwords, quants);
-        let mut shifted: Vec<(i64, ValueId)> = vec![(0, quants)];
-        let column = |place: &Place| {
-            let moved = shifted.iter().find(|(shift, _)| *shift == place.shift).map(|(_, v)| *v);
-            let moved = moved.unwrap_or_else(|| {
-                let op = if place.shift > 0 { Op::Shl } else { Op::ShrU };
-                let v = b.shift(op, quants, place.shift.abs());
-                shifted.push((place.shift, v));
-                v
-            });
-            let mask = b.splat_int(dwords, ((1 << self.width) - 1) << place.bit);
-            let q = b.same(Op::And, &[moved, mask]);
-            let one = b.splat_int(dwords, 1.0f32.to_bits().into());
-            let v = b.same(Op::Or, &[q, one]);
-            b.bitcast(Type::f32(LANES), v)
-        };
-        self.places.iter().map(column).collect()
-    }
-}
-
-/// The weight of a mantissa with the quant at a bit: a multiply-add.
-struct Line {
-    bit: u32,
-    scale: ValueId,
-    offset: ValueId,
-}
-
-impl Line {
-    fn of(lines: &[Line], bit: u32) -> &Line {
-        lines.iter().find(|line| line.bit == bit).unwrap_or_else(|| unreachable!("no line for bit {bit}"))
-    }
-
-    fn apply(&self, b: &mut KernelBuilder, v: ValueId) -> ValueId {
-        b.fma(v, self.scale, self.offset)
     }
 }
