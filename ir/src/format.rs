@@ -18,6 +18,7 @@
 
 pub mod codec;
 pub mod packed;
+pub mod requantise;
 
 use serde::{Deserialize, Serialize};
 
@@ -102,6 +103,8 @@ pub struct FormatRow {
     pub rows: usize,
     /// The block's fields.
     pub fields: Fields,
+    /// What a row has once, behind its blocks; in packed formats, what a strip of rows has.
+    pub tail: Fields,
     /// What the bytes of a block mean; in packed formats, of the format that they are made from.
     pub codec: Codec,
     /// The format that a dot product with rows of this format takes its activations in.
@@ -116,10 +119,12 @@ pub struct FormatRow {
 
 macro_rules! format_table {
     (
-        weights {$($(#[$w_doc:meta])* $w:ident $w_name:literal gguf $id:literal, $w_len:literal => $w_bytes:literal,
-            { $($w_field:ident @ $w_offset:literal, $w_size:literal);* }, $w_codec:expr, activation $w_act:ident $(, packed $packed:ident $packed_name:literal)?;)*}
+        weights {$($(#[$w_doc:meta])* $w:ident $w_name:literal $(gguf $id:literal)?, $w_len:literal => $w_bytes:literal,
+            { $($w_field:ident @ $w_offset:literal, $w_size:literal);* } $(row { $($w_tail:ident @ $w_tail_at:literal, $w_tail_size:literal);* })?,
+            $w_codec:expr, activation $w_act:ident $(, packed $packed:ident $packed_name:literal)?;)*}
         activations {$($(#[$a_doc:meta])* $a:ident $a_name:literal, $a_len:literal => $a_bytes:literal,
-            { $($a_field:ident @ $a_offset:literal, $a_size:literal);* }, $a_codec:expr $(, tiles $a_tiles:ident)?;)*}
+            { $($a_field:ident @ $a_offset:literal, $a_size:literal);* } $(row { $($a_tail:ident @ $a_tail_at:literal, $a_tail_size:literal);* })?,
+            $a_codec:expr $(, tiles $a_tiles:ident)?;)*}
     ) => {
         /// A storage format of weights or activations.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -135,20 +140,24 @@ macro_rules! format_table {
         /// The format table, in the order of [`Format`].
         pub static FORMATS: &[FormatRow] = &[
             $(FormatRow {
-                format: Format::$w, name: $w_name, gguf_id: Some($id), block_len: $w_len, block_bytes: $w_bytes, rows: 1,
+                format: Format::$w, name: $w_name, gguf_id: format_table!(@id $($id)?), block_len: $w_len, block_bytes: $w_bytes, rows: 1,
                 fields: Fields::of(&[$(Field { name: stringify!($w_field), offset: $w_offset, bytes: $w_size }),*]),
+                tail: Fields::of(&[$($(Field { name: stringify!($w_tail), offset: $w_tail_at, bytes: $w_tail_size }),*)?]),
                 codec: $w_codec, activation: Format::$w_act, tiles: format_table!(@tiles $w),
                 packed: format_table!(@option $($packed)?), unpacked: None,
             },)*
             $(FormatRow {
                 format: Format::$a, name: $a_name, gguf_id: None, block_len: $a_len, block_bytes: $a_bytes, rows: 1,
                 fields: Fields::of(&[$(Field { name: stringify!($a_field), offset: $a_offset, bytes: $a_size }),*]),
+                tail: Fields::of(&[$($(Field { name: stringify!($a_tail), offset: $a_tail_at, bytes: $a_tail_size }),*)?]),
                 codec: $a_codec, activation: Format::$a, tiles: format_table!(@option $($a_tiles)?),
                 packed: None, unpacked: None,
             },)*
             $($(packed::row(Format::$packed, $packed_name, Format::$w, $w_len, $w_codec, Format::$w_act),)?)*
         ];
     };
+    (@id) => { None };
+    (@id $id:literal) => { Some($id) };
     (@option) => { None };
     (@option $format:ident) => { Some(Format::$format) };
     // The one weight format that is an activation format too.
@@ -191,6 +200,12 @@ format_table! {
         /// ggml `block_iq4_nl`: `x = d * table[q]`.
         Iq4Nl "iq4_nl" gguf 20, 32 => 18, { d @ 0, 2; quants @ 2, 16 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 16), Values::Codebook(&IQ4_NL))), activation A8Small, packed Iq4NlR16 "iq4_nl_r16";
+        /// Requantised: bytes with a scale for the whole row, `x = d * q` (KTransformers' AMXINT8).
+        I8Row "i8_row", 64 => 64, { quants @ 0, 64 } row { d @ 0, 4 },
+            Codec::Quants(Quants::new(Plane::new("quants", 8, 64), Values::Signed).scales(Scales::Row)), activation A8Row, packed I8RowR16 "i8_row_r16";
+        /// Requantised: four bits with a scale for the whole row, `x = d * (q - 8)` (KTransformers' AMXINT4).
+        I4Row "i4_row", 64 => 32, { quants @ 0, 32 } row { d @ 0, 4 },
+            Codec::Quants(Quants::new(Plane::new("quants", 4, 32), Values::Linear { zero: 8 }).scales(Scales::Row)), activation A8Row, packed I4RowR16 "i4_row_r16";
     }
     activations {
         /// Activations for K-quants: eight sub-blocks of 32 signed bytes in -127..=127, each with an f32 scale (ggml's `block_q8_K` has
@@ -205,6 +220,9 @@ format_table! {
         A8SmallTile "a8_small_tile", 32 => 128, { quants @ 0, 32; d @ 32, 8; sums @ 40, 4; pad @ 44, 20; bf16 @ 64, 64 }, Codec::Bytes { scaled: 16 };
         /// Activations for float weights in tile products: `x = high + low`, both bf16, to 16 bits.
         Bf16x2 "bf16x2", 32 => 128, { high @ 0, 64; low @ 64, 64 }, Codec::TwoBf16;
+        /// Activations for weights with a scale for each row: signed bytes in -127..=127, behind them an f32 scale and the sum of the bytes as
+        /// i32. Rows are no multiple of 128 bytes apart.
+        A8Row "a8_row", 64 => 64, { quants @ 0, 64 } row { d @ 0, 4; sum @ 4, 4; pad @ 8, 56 }, Codec::Row, tiles A8Row;
     }
 }
 
@@ -254,7 +272,7 @@ impl Format {
         let parts = match self.codec() {
             Codec::Float(float) => float.bf16_parts(),
             Codec::Quants(_) => Some(1),
-            Codec::Bytes { .. } | Codec::TwoBf16 => None,
+            Codec::Bytes { .. } | Codec::Row | Codec::TwoBf16 => None,
         };
         parts.filter(|_| self.rows() > 1).and_then(|_| self.activation().row().tiles)
     }
@@ -269,9 +287,24 @@ impl Format {
         self.row().unpacked
     }
 
-    /// Whether tensors of a file have this format, or one that is packed from them.
+    /// Whether tensors of a file have this format.
+    pub fn is_in_files(self) -> bool {
+        self.row().gguf_id.is_some()
+    }
+
+    /// Whether weights have this format: tensors of a file, what is requantised from them, and what is packed from either.
     pub fn is_weight(self) -> bool {
-        self.row().gguf_id.is_some() || self.unpacked().is_some()
+        self.packed().is_some() || self.unpacked().is_some()
+    }
+
+    /// Whether all elements of a row share a scale, so that a row is quantised as a whole.
+    pub fn has_row_scale(self) -> bool {
+        self.row().tail.bytes() > 0
+    }
+
+    /// The weight formats that others can be requantised to.
+    pub fn requantised() -> impl Iterator<Item = Format> {
+        FORMATS.iter().filter(|row| row.gguf_id.is_none() && row.packed.is_some()).map(|row| row.format)
     }
 
     /// Whether values of a graph or a plan have this format.
@@ -288,7 +321,7 @@ impl Format {
     pub fn quants(self) -> Option<&'static Quants> {
         match self.codec() {
             Codec::Quants(quants) => Some(quants),
-            Codec::Float(_) | Codec::Bytes { .. } | Codec::TwoBf16 => None,
+            Codec::Float(_) | Codec::Bytes { .. } | Codec::Row | Codec::TwoBf16 => None,
         }
     }
 
@@ -307,8 +340,18 @@ impl Format {
     pub fn sub_block_len(self) -> usize {
         match self.codec() {
             Codec::Bytes { .. } => packed::SUB.min(self.block_len()),
-            Codec::Float(_) | Codec::Quants(_) | Codec::TwoBf16 => self.block_len(),
+            Codec::Float(_) | Codec::Quants(_) | Codec::Row | Codec::TwoBf16 => self.block_len(),
         }
+    }
+
+    /// Byte offset of the field `name` in what a row has behind its blocks, as [`Format::field`] has it in a block.
+    pub fn tail_field(self, name: &str) -> usize {
+        codec::offset(&self.row().tail, name)
+    }
+
+    /// Bytes that a row has behind its blocks; in packed formats, its share of them.
+    pub fn tail_bytes(self) -> usize {
+        self.row().tail.bytes() / self.rows()
     }
 
     /// Byte offset of the field `name` in a block. The name must be one of the table's: a wrong one is a bug here.
@@ -322,10 +365,17 @@ impl Format {
     /// Bytes that a row of `len` elements takes, or `None` where `len` is no multiple of the block or the size overflows.
     pub fn row_bytes(self, len: u64) -> Option<u64> {
         let block = self.block_len() as u64;
-        len.is_multiple_of(block).then(|| (len / block).checked_mul(self.block_bytes() as u64)).flatten()
+        let blocks = len.is_multiple_of(block).then(|| (len / block).checked_mul(self.block_bytes() as u64)).flatten();
+        blocks?.checked_add(self.tail_bytes() as u64)
     }
 
-    /// Dequantises whole blocks. `bytes` holds `out.len() / block_len` blocks; in packed formats they are those of one strip of
+    /// Elements of rows that take so many bytes in all, each of `row_len` elements; `None` where they are no whole rows.
+    pub fn elements(self, bytes: usize, row_len: usize) -> Option<usize> {
+        let row = usize::try_from(self.row_bytes(row_len as u64)?).ok()?;
+        (row > 0 && bytes.is_multiple_of(row)).then(|| bytes / row * row_len)
+    }
+
+    /// Dequantises whole blocks, one after the other; in formats with a scale for each row, one row; in packed formats, one strip of
     /// [`Format::rows`] rows, and `out` is the rows one after the other.
     ///
     /// # Panics
@@ -339,14 +389,31 @@ impl Format {
             out.len(),
             row.name
         );
-        assert_eq!(out.len() / row.block_len * row.block_bytes, bytes.len(), "bytes of {}", row.name);
-        let blocks = bytes.chunks_exact(row.rows * row.block_bytes);
+        let all = out.len() / row.block_len * row.block_bytes;
+        assert_eq!(all + row.tail.bytes(), bytes.len(), "bytes of {}", row.name);
+        let (blocks, tail) = bytes.split_at(all);
         let k = out.len() / row.rows;
-        for (i, block) in blocks.enumerate() {
+        for (i, block) in blocks.chunks_exact(row.rows * row.block_bytes).enumerate() {
             for (r, out) in out.chunks_exact_mut(k).enumerate() {
-                row.codec.dequantise(row, block, r, &mut out[i * row.block_len..][..row.block_len]);
+                let out = &mut out[i * row.block_len..][..row.block_len];
+                row.codec.dequantise(&codec::Place { row, block, tail, r }, out);
             }
         }
+    }
+
+    /// Dequantises rows of `row_len` elements, or strips of them.
+    ///
+    /// # Panics
+    /// When they are no whole ones; callers have checked shapes before.
+    pub fn dequantise_rows(self, bytes: &[u8], row_len: usize) -> Vec<f32> {
+        let elements = self.elements(bytes.len(), row_len).filter(|n| n.is_multiple_of(self.rows() * row_len));
+        let Some(elements) = elements else { panic!("{} bytes are no rows of {row_len} in {self}", bytes.len()) };
+        let mut out = vec![0.0; elements];
+        if let Some(strips) = elements.checked_div(self.rows() * row_len).filter(|n| *n > 0) {
+            let parts = bytes.chunks_exact(bytes.len() / strips).zip(out.chunks_exact_mut(self.rows() * row_len));
+            parts.for_each(|(bytes, out)| self.dequantise(bytes, out));
+        }
+        out
     }
 }
 
@@ -369,6 +436,7 @@ mod tests {
                 at + field.bytes
             });
             assert_eq!(end, row.rows * row.block_bytes, "{}", row.name);
+            assert!(row.tail.bytes().is_multiple_of(row.rows), "{}", row.name);
             if let Some(packed) = row.packed {
                 assert_eq!((packed.unpacked(), packed.rows()), (Some(row.format), packed::STRIP), "{}", row.name);
             }

@@ -6,7 +6,7 @@ use ixc_ir::graph::interpret::math::{ROUTE_SUM_MIN, rope_angles};
 use ixc_ir::graph::interpret::{InterpretError, Interpreter, Value};
 use ixc_ir::graph::parse::parse;
 use ixc_ir::graph::quantise::quantise;
-use ixc_ir::graph::random::weight_bytes;
+use ixc_ir::graph::random::bytes_of_weight;
 use ixc_ir::random::Random;
 
 fn f32s(dims: &[usize], data: &[f32]) -> Value {
@@ -316,11 +316,7 @@ fn same(params: &str, results: &str, fused: &str, plain: &str, args: &[Value]) {
     };
     let module = parse(&function(fused)).unwrap_or_else(|e| panic!("{e}\n{fused}"));
     let mut rng = Random::new(11);
-    let weights: Vec<Vec<u8>> = module
-        .weights
-        .iter()
-        .map(|w| weight_bytes(&mut rng, w.format, w.shape.iter().product::<u64>() as usize))
-        .collect();
+    let weights: Vec<Vec<u8>> = module.weights.iter().map(|w| bytes_of_weight(&mut rng, w)).collect();
     let found = run(&function(fused), &weights, args).unwrap();
     let expected = run(&function(plain), &weights, args).unwrap();
     assert_eq!(found, expected, "{fused}");

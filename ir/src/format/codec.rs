@@ -6,7 +6,7 @@
 //! x = d [* scale] * (value - zero) [+ m | - dmin * min]
 //! ```
 //!
-//! The fields `d`, `dmin` and `m` are half-precision numbers and are found by these names. Everything else that
+//! The fields `d`, `dmin` and `m` are half-precision numbers and are found by these names; a scale `d` of a whole row is an f32 behind its blocks. Everything else that
 //! computes with a block, packing, kernels, bounds of sums and registers, follows from what is said here.
 //!
 //! ```text
@@ -32,6 +32,8 @@ pub enum Codec {
         /// Elements with a scale in common: 16 or 32.
         scaled: usize,
     },
+    /// Activations: signed bytes in -127..=127 in `quants`; behind a row's blocks their f32 scale `d` and their integer `sum`.
+    Row,
     /// Activations as the sum of two bf16, `high` and `low`.
     TwoBf16,
 }
@@ -116,6 +118,8 @@ pub enum Scales {
     SixBits,
     /// Of 16 elements, signed bytes `scales`.
     Signed16,
+    /// None, and `d` is one f32 for the whole row, behind its blocks.
+    Row,
 }
 
 /// What is added to all elements with a scale in common.
@@ -159,7 +163,7 @@ impl Quants {
     pub const fn scales(self, scales: Scales) -> Quants {
         let minimum = match scales {
             Scales::SixBits => Minimum::Scaled,
-            Scales::None | Scales::Signed16 => Minimum::None,
+            Scales::None | Scales::Signed16 | Scales::Row => Minimum::None,
         };
         Quants { scales, minimum, ..self }
     }
@@ -180,7 +184,7 @@ impl Quants {
     /// Elements with an integer scale in common; `None` where there are none.
     pub const fn scaled(&self) -> Option<usize> {
         match self.scales {
-            Scales::None => None,
+            Scales::None | Scales::Row => None,
             Scales::SixBits => Some(32),
             Scales::Signed16 => Some(16),
         }
@@ -237,6 +241,7 @@ impl Quants {
             Scales::None => (1.0, 1.0),
             Scales::SixBits => (63.0, 63.0),
             Scales::Signed16 => (128.0, 1.0),
+            Scales::Row => return Vec::new(),
         };
         let mut halves = vec![("d", scale * largest)];
         match self.minimum {
@@ -258,9 +263,25 @@ pub(super) trait Reader {
     fn scale(&self, scales: Scales, i: usize) -> (f32, f32);
 }
 
+/// A block, what stands behind all blocks of its rows, and which row of it.
+pub(super) struct Place<'a> {
+    pub row: &'a FormatRow,
+    pub block: &'a [u8],
+    pub tail: &'a [u8],
+    pub r: usize,
+}
+
+impl Place<'_> {
+    /// The row's scale.
+    fn row_scale(&self) -> f32 {
+        f32_at(self.tail, offset(&self.row.tail, "d") + 4 * self.r)
+    }
+}
+
 impl Codec {
-    /// Writes row `r`'s elements of a block. Every operation is rounded, in the order of the formula above.
-    pub(super) fn dequantise(&self, row: &FormatRow, block: &[u8], r: usize, out: &mut [f32]) {
+    /// Writes a row's elements of a block. Every operation is rounded, in the order of the formula above.
+    pub(super) fn dequantise(&self, place: &Place<'_>, out: &mut [f32]) {
+        let &Place { row, block, r, .. } = place;
         let float = |field: &str, i: usize| f32_at(block, offset(&row.fields, field) + 4 * i);
         match self {
             Codec::Float(float) => {
@@ -271,8 +292,22 @@ impl Codec {
                     Float::Bf16 => bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
                 };
             }
+            Codec::Quants(quants) if quants.scales == Scales::Row => {
+                let (d, zero) = (place.row_scale(), f32::from(quants.zero()));
+                for (i, y) in out.iter_mut().enumerate() {
+                    let code = match row.rows {
+                        1 => Block { row, block }.code(quants, i),
+                        _ => packed::Strip { row, block, r }.code(quants, i),
+                    };
+                    *y = d * (f32::from(quants.byte(code)) - zero);
+                }
+            }
             Codec::Quants(quants) if row.rows > 1 => quants.dequantise(&packed::Strip { row, block, r }, out),
             Codec::Quants(quants) => quants.dequantise(&Block { row, block }, out),
+            Codec::Row => {
+                let d = place.row_scale();
+                out.iter_mut().zip(block).for_each(|(y, &q)| *y = d * f32::from(q as i8));
+            }
             Codec::Bytes { scaled } => {
                 let quants = &block[offset(&row.fields, "quants")..];
                 for (i, (y, &q)) in out.iter_mut().zip(quants).enumerate() {
@@ -296,7 +331,7 @@ impl Quants {
             let number = f32::from(self.byte(block.code(self, i))) - f32::from(self.zero());
             let (scale, minimum) = block.scale(self.scales, i);
             let d = match self.scales {
-                Scales::None => block.half("d", i),
+                Scales::None | Scales::Row => block.half("d", i),
                 Scales::SixBits | Scales::Signed16 => block.half("d", i) * scale,
             };
             *y = match self.minimum {
@@ -336,7 +371,7 @@ impl Reader for Block<'_> {
 
     fn scale(&self, scales: Scales, i: usize) -> (f32, f32) {
         match scales {
-            Scales::None => (1.0, 0.0),
+            Scales::None | Scales::Row => (1.0, 0.0),
             Scales::SixBits => {
                 let (scale, minimum) = six_bits(self.field("scales"), i / 32);
                 (scale.into(), minimum.into())

@@ -46,7 +46,10 @@ impl Quants {
     /// Fields of a packed block of `columns`, with a scale `d` for each `len` of them.
     const fn packed_fields(&self, columns: usize, len: usize) -> Fields {
         let (halves, subs) = (2 * STRIP * (columns / len), columns / SUB);
-        let fields = Fields::of(&[]).then("d", halves);
+        let fields = match self.scales {
+            Scales::Row => Fields::of(&[]),
+            Scales::None | Scales::SixBits | Scales::Signed16 => Fields::of(&[]).then("d", halves),
+        };
         let (fields, mins) = match self.minimum {
             Minimum::None => (fields, 0),
             Minimum::Half => (fields.then("m", halves), 0),
@@ -74,7 +77,11 @@ pub(super) const fn row(
     let (block_len, fields) = match &codec {
         Codec::Float(float) => (len, Fields::of(&[]).then("value", STRIP * float.bytes())),
         Codec::Quants(quants) => (columns(len), quants.packed_fields(columns(len), len)),
-        Codec::Bytes { .. } | Codec::TwoBf16 => panic!("activations are not packed"),
+        Codec::Bytes { .. } | Codec::Row | Codec::TwoBf16 => panic!("activations are not packed"),
+    };
+    let tail = match &codec {
+        Codec::Quants(quants) if matches!(quants.scales, Scales::Row) => Fields::of(&[]).then("d", 4 * STRIP),
+        Codec::Quants(_) | Codec::Float(_) | Codec::Bytes { .. } | Codec::Row | Codec::TwoBf16 => Fields::of(&[]),
     };
     let block_bytes = fields.bytes() / STRIP;
     let (gguf_id, tiles, packed, unpacked) = (None, None, None, Some(unpacked));
@@ -86,6 +93,7 @@ pub(super) const fn row(
         block_bytes,
         rows: STRIP,
         fields,
+        tail,
         codec,
         activation,
         tiles,
@@ -148,7 +156,7 @@ impl Reader for Strip<'_> {
 
     fn scale(&self, scales: Scales, i: usize) -> (f32, f32) {
         match scales {
-            Scales::None => (1.0, 0.0),
+            Scales::None | Scales::Row => (1.0, 0.0),
             Scales::SixBits => {
                 let both = self.field("scales")[STRIP * (i / SUB) + self.r];
                 let nibbles = self.field("mins")[STRIP / 2 * (i / SUB) + self.r % 8];
@@ -167,10 +175,12 @@ impl Reader for Strip<'_> {
 pub fn pack(to: Format, rows: &[u8], out: &mut [u8]) {
     let from = to.unpacked().unwrap_or_else(|| panic!("{to} is no packed format"));
     let block_bytes = STRIP * to.block_bytes();
-    assert_eq!(out.len() % block_bytes, 0, "whole blocks of {to}");
+    let blocks = (out.len() - to.row().tail.bytes()) / block_bytes;
+    let (out, tail) = out.split_at_mut(blocks * block_bytes);
+    assert_eq!(tail.len(), to.row().tail.bytes(), "whole blocks of {to}");
     // Blocks of a row in the file that make a packed one.
     let each = to.block_len() / from.block_len();
-    let row_bytes = out.len() / block_bytes * each * from.block_bytes();
+    let row_bytes = blocks * each * from.block_bytes() + from.tail_bytes();
     assert_eq!(rows.len(), STRIP * row_bytes, "16 rows of {from}");
     out.fill(0);
     for (b, out) in out.chunks_exact_mut(block_bytes).enumerate() {
@@ -181,6 +191,9 @@ pub fn pack(to: Format, rows: &[u8], out: &mut [u8]) {
             }
         }
     }
+    // Scales of whole rows, side by side.
+    let tails = rows.chunks_exact(row_bytes).map(|row| &row[row_bytes - from.tail_bytes()..]);
+    tail.copy_from_slice(&tails.collect::<Vec<_>>().concat());
 }
 
 /// Packs block `number` of a row, of those that make a packed block.
@@ -189,7 +202,7 @@ fn pack_block(to: &FormatRow, from: &FormatRow, (r, number): (usize, usize), blo
     let quants = match &to.codec {
         Codec::Float(float) => return out[r * float.bytes()..][..float.bytes()].copy_from_slice(block),
         Codec::Quants(quants) => quants,
-        Codec::Bytes { .. } | Codec::TwoBf16 => unreachable!("activations are not packed"),
+        Codec::Bytes { .. } | Codec::Row | Codec::TwoBf16 => unreachable!("activations are not packed"),
     };
     for (name, _) in quants.halves() {
         let half = &block[codec::offset(&from.fields, name)..][..2];
@@ -212,7 +225,7 @@ fn pack_block(to: &FormatRow, from: &FormatRow, (r, number): (usize, usize), blo
     }
     let scales = &block[from.fields.iter().find(|field| field.name == "scales").map_or(0, |field| field.offset)..];
     match quants.scales {
-        Scales::None => {}
+        Scales::None | Scales::Row => {}
         Scales::SixBits => {
             for s in 0..from.block_len / SUB {
                 let (scale, minimum) = codec::six_bits(scales, s);
@@ -245,7 +258,10 @@ mod tests {
             let k = 3 * to.block_len();
             let row_bytes = from.row_bytes(k as u64).unwrap() as usize;
             let mut rows: Vec<u8> = (0..STRIP * row_bytes).map(|_| random()).collect();
-            for block in rows.chunks_exact_mut(from.block_bytes()) {
+            for row in rows.chunks_exact_mut(row_bytes).filter(|_| from.has_row_scale()) {
+                row[row_bytes - 4..].copy_from_slice(&(0.25 + f32::from(random())).to_le_bytes());
+            }
+            for block in rows.chunks_exact_mut(from.block_bytes()).filter(|_| !from.has_row_scale()) {
                 for field in from.row().fields.iter().filter(|f| ["d", "dmin", "m", "value"].contains(&f.name)) {
                     // An exponent below the top: no infinity, no NaN.
                     block[field.offset + 1] &= 0xbb;
@@ -253,8 +269,7 @@ mod tests {
             }
             let mut packed = vec![0xee; STRIP * to.row_bytes(k as u64).unwrap() as usize];
             pack(to, &rows, &mut packed);
-            let mut right = vec![0.0; STRIP * k];
-            from.dequantise(&rows, &mut right);
+            let right = from.dequantise_rows(&rows, k);
             let mut found = vec![f32::NAN; STRIP * k];
             to.dequantise(&packed, &mut found);
             assert_eq!(found, right, "{to}");

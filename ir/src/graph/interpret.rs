@@ -35,12 +35,13 @@ use std::collections::{BTreeMap, HashMap};
 use self::math::{AttentionShape, Matrix};
 use super::attrs::{RopeAttrs, RouteAttrs};
 use super::op::{OpKind, Recurrent, Unary};
-use super::quantise::quantise;
+use super::quantise::{quantise, quantise_rows};
 use super::recurrent;
 use super::types::CacheShape;
 use super::verify::verify;
 use super::{Dim, Element, Field, Function, Held, Module, Op, Operand, State, StateId, Type, ValueId, WeightId};
 use crate::format::Format;
+use crate::format::requantise::requantise;
 
 /// An interpreter with the states of its module.
 pub struct Interpreter<'a> {
@@ -158,8 +159,8 @@ impl<'a> Interpreter<'a> {
             Value::F32 { dims, data } => (Element::Format(Format::F32), dims, count(dims) == Some(data.len())),
             Value::I32 { dims, data } => (Element::I32, dims, count(dims) == Some(data.len())),
             Value::Blocks { format, dims, bytes } => {
-                let elements = bytes.len() / format.block_bytes() * format.block_len();
-                let whole = bytes.len().is_multiple_of(format.block_bytes()) && count(dims) == Some(elements);
+                let row = dims.last().copied().unwrap_or(0);
+                let whole = format.elements(bytes.len(), row).is_some_and(|elements| count(dims) == Some(elements));
                 (Element::Format(*format), dims, whole)
             }
             Value::Weight(_) | Value::Token => return false,
@@ -378,10 +379,8 @@ impl<'a> Interpreter<'a> {
     fn floats<'v>(&self, value: &'v Value) -> Result<Cow<'v, [f32]>, InterpretError> {
         match value {
             Value::F32 { data, .. } => Ok(Cow::Borrowed(data)),
-            Value::Blocks { format, bytes, .. } => {
-                let mut out = vec![0f32; bytes.len() / format.block_bytes() * format.block_len()];
-                format.dequantise(bytes, &mut out);
-                Ok(Cow::Owned(out))
+            Value::Blocks { format, dims, bytes } => {
+                Ok(Cow::Owned(format.dequantise_rows(bytes, dims.last().copied().unwrap_or(1))))
             }
             Value::Weight(weight) => Ok(Cow::Owned(self.dequantised(*weight)?)),
             Value::I32 { .. } | Value::Token => unreachable!("verified: {value:?} is no floats"),
@@ -408,11 +407,15 @@ impl<'a> Interpreter<'a> {
             .bytes(weight)
             .map_err(|source| InterpretError::Weight { name: declared.name.clone(), source })?;
         let (last, lead) = declared.shape.split_last().unwrap_or((&1, &[]));
-        let expected = declared.format.row_bytes(*last).unwrap_or(0) * lead.iter().product::<u64>();
+        let stored = declared.stored();
+        let expected = stored.row_bytes(*last).unwrap_or(0) * lead.iter().product::<u64>();
         if bytes.len() as u64 != expected {
             return Err(InterpretError::WeightBytes { name: declared.name.clone(), expected, found: bytes.len() });
         }
-        Ok(bytes)
+        match declared.format {
+            format if format == stored => Ok(bytes),
+            format => Ok(requantise(stored, format, &bytes, *last as usize).into()),
+        }
     }
 
     fn matrix<'b>(&self, weight: WeightId, bytes: &'b [u8]) -> Matrix<'b> {
@@ -648,7 +651,10 @@ fn swiglu(gate: &[f32], up: &[f32]) -> Vec<f32> {
 fn quantised(op: &Op, dims: Vec<usize>, x: &[f32]) -> Value {
     match op.attr("format").format() {
         Format::F32 => Value::F32 { dims, data: x.to_vec() },
-        format => Value::Blocks { format, dims, bytes: quantise(format, x) },
+        format => {
+            let bytes = quantise_rows(format, x, dims.last().copied().unwrap_or(1));
+            Value::Blocks { format, dims, bytes }
+        }
     }
 }
 

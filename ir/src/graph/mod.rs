@@ -211,9 +211,18 @@ pub struct Weight {
     pub choice: Choice,
 }
 
+impl Weight {
+    /// The format of the tensor in the file.
+    pub fn stored(&self) -> Format {
+        self.choice.stored.unwrap_or(self.format)
+    }
+}
+
 /// What passes have decided about a weight: nothing, as a frontend writes it. What a tiling means is the kernels' affair.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Choice {
+    /// The format of the tensor in the file, where that is not the weight's: it is requantised.
+    pub stored: Option<Format>,
     /// The format that products read it in, where that is not the one in the file.
     pub layout: Option<Format>,
     /// The format in which products with it take their activations.

@@ -346,9 +346,13 @@ impl<'t> Parser<'t> {
                     let (at, token) = this.next()?;
                     place.replace(Place { file, offset: this.unsigned(at, &token)? }).is_some()
                 }
-                "layout" | "activations" => {
+                "stored" | "layout" | "activations" => {
                     let (at, word) = this.word("a format")?;
-                    let slot = if name == "layout" { &mut choice.layout } else { &mut choice.activations };
+                    let slot = match name {
+                        "stored" => &mut choice.stored,
+                        "layout" => &mut choice.layout,
+                        _ => &mut choice.activations,
+                    };
                     slot.replace(this.format(at, word)?).is_some()
                 }
                 "tile" | "why" => {
@@ -357,7 +361,7 @@ impl<'t> Parser<'t> {
                     slot.replace(text).is_some()
                 }
                 other => {
-                    let expected = "file, layout, activations, tile or why".to_string();
+                    let expected = "file, stored, layout, activations, tile or why".to_string();
                     let found = Token::Word(other).text();
                     return Err(Failure { at, problem: ParseProblem::Expected { expected, found } });
                 }

@@ -50,8 +50,8 @@ impl Display for Weight {
         if let Some(place) = self.place {
             attrs.push(format!("file = {}, offset = {:#x}", place.file, place.offset));
         }
-        let Choice { layout, activations, tile, why } = &self.choice;
-        let formats = [("layout", layout), ("activations", activations)];
+        let Choice { stored, layout, activations, tile, why } = &self.choice;
+        let formats = [("stored", stored), ("layout", layout), ("activations", activations)];
         attrs.extend(formats.into_iter().filter_map(|(name, format)| Some(format!("{name} = {}", (*format)?))));
         let texts = [("tile", tile), ("why", why)];
         attrs.extend(texts.into_iter().filter_map(|(name, text)| Some(format!("{name} = {}", Quoted(text.as_ref()?)))));

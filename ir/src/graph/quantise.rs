@@ -1,12 +1,13 @@
 //! How f32 becomes an activation format: the definition that kernels match bit for bit.
 //!
-//! Per 32 elements (`a8_super`) or 16 (`a8_small`), all in f32, each operation rounded to nearest even:
+//! Per 32 elements (`a8_super`), 16 (`a8_small`) or row (`a8_row`), all in f32, each operation rounded to nearest even:
 //!
 //! ```text
 //! amax = max |x|
 //! inv  = amax > 0 ? 127 / amax : 0
 //! q    = clamp(round_ties_even(x * inv), -127, 127)        // never -128: u8 x s8 products of pairs must fit i16
 //! d    = amax * (1 / 127 as f32)
+//! sum  = of all q of the row (a8_row)
 //! sums = of q per 16, and of q per 32 times d (a8_super); q[..16] * d[0] + q[16..] * d[1], summed in this order (a8_small)
 //! bf16 = x to nearest even, denormal x to zero                          // the tile formats; bf16x2: of x, then of what is left
 //! ```
@@ -21,13 +22,25 @@ use crate::format::{Codec, Format};
 /// `1 / 127` in f32.
 pub const INV_127: f32 = 1.0 / 127.0;
 
-/// `x` in an activation format; `f32` gives the bytes of the values.
+/// Rows of `row_len` elements in an activation format; `f32` gives the bytes of the values.
+///
+/// # Panics
+/// When `format` is no activation format or `x` is no whole rows of whole blocks; the type rules have checked both.
+pub fn quantise_rows(format: Format, x: &[f32], row_len: usize) -> Vec<u8> {
+    assert!(row_len > 0 && x.len().is_multiple_of(row_len), "{} elements are no rows of {row_len}", x.len());
+    x.chunks_exact(row_len).flat_map(|x| quantise(format, x)).collect()
+}
+
+/// `x` in an activation format; a row of one that has a scale for each row.
 ///
 /// # Panics
 /// When `format` is no activation format or `x` is no whole blocks; the type rules have checked both.
 pub fn quantise(format: Format, x: &[f32]) -> Vec<u8> {
     assert_eq!(format.activation(), format, "{format} is no activation format");
     assert!(x.len().is_multiple_of(format.block_len()), "{} elements are no whole blocks of {format}", x.len());
+    if *format.codec() == Codec::Row {
+        return row_of(format, x);
+    }
     let mut bytes = vec![0; x.len() / format.block_len() * format.block_bytes()];
     for (x, block) in x.chunks_exact(format.block_len()).zip(bytes.chunks_exact_mut(format.block_bytes())) {
         match *format.codec() {
@@ -38,9 +51,21 @@ pub fn quantise(format: Format, x: &[f32]) -> Vec<u8> {
                 let rest: Vec<f32> = x.iter().map(|&x| x - to_bf16(x).to_f32()).collect();
                 put_bf16(&mut block[format.field("low")..], &rest);
             }
-            Codec::Quants(_) => unreachable!("{format} is no activation format"),
+            Codec::Row | Codec::Quants(_) => unreachable!("{format} has no blocks of activations"),
         }
     }
+    bytes
+}
+
+/// A row of signed bytes with one scale.
+fn row_of(format: Format, x: &[f32]) -> Vec<u8> {
+    let (d, quants) = quantise_block(x);
+    let mut bytes: Vec<u8> = quants.iter().map(|&q| q as u8).collect();
+    let mut tail = vec![0; format.tail_bytes()];
+    put(&mut tail, format.tail_field("d"), &d.to_le_bytes());
+    let sum: i32 = quants.iter().map(|&q| i32::from(q)).sum();
+    put(&mut tail, format.tail_field("sum"), &sum.to_le_bytes());
+    bytes.extend(tail);
     bytes
 }
 
@@ -136,6 +161,20 @@ mod tests {
         let mut back = vec![0f32; 256];
         Format::A8Super.dequantise(&bytes, &mut back);
         assert!(x.iter().zip(&back).all(|(x, y)| (x - y).abs() < 1e-4));
+    }
+
+    #[test]
+    fn a_row_has_one_scale_and_one_sum_behind_its_bytes() {
+        let x: Vec<f32> = (0..128).map(|i| i as f32 - 1.0).collect();
+        let bytes = quantise_rows(Format::A8Row, &[x.clone(), vec![0.0; 128]].concat(), 128);
+        assert_eq!(bytes.len(), 2 * 192);
+        assert_eq!((bytes[0] as i8, bytes[127] as i8), (-1, 127));
+        assert_eq!(bytes[128..132], (126.0 * INV_127).to_le_bytes());
+        let sum: i32 = bytes[..128].iter().map(|&q| i32::from(q as i8)).sum();
+        assert_eq!(bytes[132..136], sum.to_le_bytes());
+        assert!(bytes[136..].iter().all(|&b| b == 0));
+        let back = Format::A8Row.dequantise_rows(&bytes, 128);
+        assert!(x.iter().zip(&back).all(|(x, y)| (x - y).abs() <= 126.0 / 127.0 * 0.501));
     }
 
     #[test]

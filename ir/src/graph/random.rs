@@ -31,7 +31,8 @@ use super::interpret::Value;
 use super::number::canonical;
 use super::op::{OPS, OpKind};
 use super::types::TypeError;
-use super::{Dim, Element, Module, State, ValueId, WeightId};
+use super::{Dim, Element, Module, State, ValueId, Weight, WeightId};
+use crate::format::requantise::requantise;
 use crate::format::{Codec, FORMATS, Float, Format};
 use crate::random::Random;
 
@@ -190,14 +191,29 @@ pub fn arguments(module: &Module, function: &str, seed: u64) -> Vec<Value> {
             Some(Element::Format(Format::F32)) => Value::F32 { data: (0..count).map(|_| rng.signed()).collect(), dims },
             Some(Element::Format(format)) => {
                 let x: Vec<f32> = (0..count).map(|_| rng.signed()).collect();
-                Value::Blocks { format, bytes: super::quantise::quantise(format, &x), dims }
+                let row = dims.last().copied().unwrap_or(1);
+                Value::Blocks { format, bytes: super::quantise::quantise_rows(format, &x, row), dims }
             }
         }
     };
     function.params.iter().map(argument).collect()
 }
 
-/// Bytes of `elements` (whole blocks) in a format: every quant random, scales such that values lie within about ±0.2.
+/// Bytes of a weight in the file: as [`weight_bytes`], row by row where rows have a scale.
+pub fn bytes_of_weight(rng: &mut Random, weight: &Weight) -> Vec<u8> {
+    let elements = weight.shape.iter().product::<u64>() as usize;
+    let row = weight.shape.last().map_or(1, |&n| n as usize);
+    match weight.stored() {
+        format if format.has_row_scale() => {
+            let x: Vec<f32> = (0..elements).map(|_| rng.signed() / 8.0).collect();
+            let bytes: Vec<u8> = x.iter().flat_map(|x| x.to_le_bytes()).collect();
+            requantise(Format::F32, format, &bytes, row)
+        }
+        format => weight_bytes(rng, format, elements),
+    }
+}
+
+/// Bytes of `elements` (whole blocks) in a format without scales of rows: every quant random, scales such that values lie within about ±0.2.
 pub fn weight_bytes(rng: &mut Random, format: Format, elements: usize) -> Vec<u8> {
     let mut bytes = vec![0u8; elements / format.block_len() * format.block_bytes()];
     for block in bytes.chunks_exact_mut(format.block_bytes()) {
@@ -213,7 +229,7 @@ pub fn weight_bytes(rng: &mut Random, format: Format, elements: usize) -> Vec<u8
                     block[at..at + 2].copy_from_slice(&d.to_le_bytes());
                 }
             }
-            Codec::Bytes { .. } | Codec::TwoBf16 => {
+            Codec::Bytes { .. } | Codec::Row | Codec::TwoBf16 => {
                 let x: Vec<f32> = (0..format.block_len()).map(|_| rng.signed() / 8.0).collect();
                 block.copy_from_slice(&super::quantise::quantise(format, &x));
             }
@@ -224,7 +240,7 @@ pub fn weight_bytes(rng: &mut Random, format: Format, elements: usize) -> Vec<u8
 
 /// The weight formats of whose blocks `width` elements are a whole number.
 fn formats_of(formats: Formats, width: u64) -> Vec<Format> {
-    let fits = |format: Format| format.row_bytes(width).is_some() && format.row().gguf_id.is_some();
+    let fits = |format: Format| format.row_bytes(width).is_some() && format.is_in_files();
     let all = FORMATS.iter().map(|row| row.format).filter(|&format| fits(format));
     all.filter(|&format| formats == Formats::All || format == Format::F32).collect()
 }

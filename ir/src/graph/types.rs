@@ -296,7 +296,7 @@ pub fn result_types(
             let _: [u64; 2] = rule.weight("up")?;
             rule.same_number("gate", wk, k)?;
             debug_assert_eq!(gate.shape, up.shape);
-            rule.quantised([rows.clone(), n.into()])
+            rule.quantised_in_blocks([rows.clone(), n.into()])
         }
         OpKind::RopeHeads => {
             let (rows, heads, d) = rule.rope_heads("x")?;
@@ -309,7 +309,7 @@ pub fn result_types(
             rule.same_number("gate", wk, k)?;
             let [id_rows, slots] = rule.i32("ids")?;
             rule.same("ids", id_rows, rows)?;
-            rule.quantised([rows.clone(), slots.clone(), n.into()])
+            rule.quantised_in_blocks([rows.clone(), slots.clone(), n.into()])
         }
         OpKind::ExpertDown => {
             let [rows, slots, k] = rule.activation("x", rule.any_weight("w"))?;
@@ -379,8 +379,8 @@ pub fn check_weight(weight: &Weight) -> Result<(), TypeError> {
         shape: weight.shape.clone(),
         problem,
     };
-    if weight.format.row().gguf_id.is_none() {
-        return Err(error("has a format that only activations take".to_string()));
+    if weight.format.packed().is_none() {
+        return Err(error("has a format that only activations take, or only layouts".to_string()));
     }
     // GGUF has at most four dimensions (GGML_MAX_DIMS).
     let Some((&last, lead)) = weight.shape.split_last().filter(|(_, lead)| lead.len() < 4) else {
@@ -406,7 +406,15 @@ const CHOICE_CHARS: usize = 1 << 10;
 
 /// Checks what passes have decided about a weight: formats that fit its own and its shape, texts of one line.
 fn check_choice(weight: &Weight) -> Result<(), String> {
-    let Choice { layout, activations, tile, why } = &weight.choice;
+    let Choice { stored, layout, activations, tile, why } = &weight.choice;
+    if let &Some(stored) = stored {
+        let columns = weight.shape.last().copied().unwrap_or(0);
+        if !weight.format.has_row_scale() || !stored.is_in_files() || stored.row_bytes(columns).is_none() {
+            let formats: Vec<String> = Format::requantised().map(|format| format.to_string()).collect();
+            let to = formats.join(" or ");
+            return Err(format!("is stored as {stored}; requantised are formats of files of whole blocks, to {to}"));
+        }
+    }
     if let &Some(layout) = layout {
         if weight.format.packed() != Some(layout) {
             let packed = weight.format.packed().map_or("none".to_string(), |format| format.to_string());

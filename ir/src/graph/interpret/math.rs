@@ -191,7 +191,7 @@ pub struct Matrix<'a> {
 impl<'a> Matrix<'a> {
     /// Bytes of one row.
     pub fn row_bytes(&self) -> usize {
-        self.width / self.format.block_len() * self.format.block_bytes()
+        self.format.row_bytes(self.width as u64).map_or(0, |bytes| bytes as usize)
     }
 
     /// `count` rows from `first`.
@@ -201,9 +201,7 @@ impl<'a> Matrix<'a> {
 
     /// All of it.
     pub fn dequantise(&self) -> Vec<f32> {
-        let mut out = vec![0f32; self.bytes.len() / self.row_bytes() * self.width];
-        self.format.dequantise(self.bytes, &mut out);
-        out
+        self.format.dequantise_rows(self.bytes, self.width)
     }
 
     /// `x` (rows of `width`) times the transpose of this.

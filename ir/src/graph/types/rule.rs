@@ -326,6 +326,14 @@ impl<'a> Rule<'a> {
         Ok(vec![ty])
     }
 
+    /// The same of an op whose items make parts of rows.
+    pub(in crate::graph) fn quantised_in_blocks(&self, dims: impl Into<Vec<Dim>>) -> Result<Vec<Type>, TypeError> {
+        match self.find_attr("format").format().has_row_scale() {
+            true => Err(self.attr("format", "one whose blocks have scales of their own, such as a8_super")),
+            false => self.quantised(dims),
+        }
+    }
+
     /// Gate and up: of one shape, and with one activation format since they share `x`.
     pub(in crate::graph) fn gate_up(&self) -> Result<(&'a Weight, &'a Weight), TypeError> {
         let (gate, up) = (self.any_weight("gate"), self.any_weight("up"));
