@@ -98,6 +98,8 @@ fn packed_swiglu() {
         (Format::F16R16, Format::Bf16R16, Format::F32, Format::F32),
         (Format::F16R16, Format::F16R16, Format::Bf16x2, Format::Bf16x2),
         (Format::Q5KR16, Format::Q5KR16, Format::A8Super, Format::F32),
+        (Format::I8RowR16, Format::I4RowR16, Format::A8Row, Format::F32),
+        (Format::I4RowR16, Format::I4RowR16, Format::A8Row, Format::F32),
     ] {
         for (strategy, rows) in [
             (MatmulStrategy::Gemv, 1),

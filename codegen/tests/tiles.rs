@@ -6,15 +6,19 @@ use half::f16;
 use ixc_codegen::x64;
 use ixc_emulator::Program;
 use ixc_emulator::memory::Slice;
-use ixc_ir::format::{Codec, FORMATS, Float, Format, packed};
-use ixc_ir::graph::quantise::quantise;
+use ixc_ir::format::{Codec, FORMATS, Float, Format, packed, requantise};
+use ixc_ir::graph::quantise::quantise_rows;
 use ixc_ir::kernel::{BufferKind, Kernel, interpret, verify};
 use ixc_ir::plan::{ATTENTION_BLOCK, Runs};
 use ixc_ir::random::Random;
 use ixc_kernels::{AttentionTiles, Bits, KernelSpec, Linear, MatmulStrategy, generate, reference};
 use ixc_targets::Target;
 
-fn rows_of(random: &mut Random, format: Format, elements: usize) -> Vec<u8> {
+fn rows_of(random: &mut Random, format: Format, elements: usize, row_len: usize) -> Vec<u8> {
+    if format.has_row_scale() {
+        let x: Vec<f32> = (0..elements).map(|_| random.signed()).collect();
+        return requantise::of_floats(format, &x, row_len);
+    }
     let mut bytes = vec![0u8; elements / format.block_len() * format.block_bytes()];
     for block in bytes.chunks_exact_mut(format.block_bytes()) {
         block.fill_with(|| random.bits() as u8);
@@ -27,7 +31,7 @@ fn rows_of(random: &mut Random, format: Format, elements: usize) -> Vec<u8> {
                     block[at..at + 2].copy_from_slice(&f16::from_f32(random.signed() * 0.01).to_le_bytes());
                 }
             }
-            Codec::Bytes { .. } | Codec::TwoBf16 => unreachable!("{format} is no weight's format"),
+            Codec::Bytes { .. } | Codec::Row | Codec::TwoBf16 => unreachable!("{format} is no weight's format"),
         }
     }
     bytes
@@ -43,42 +47,43 @@ fn check(format: Format, x_format: Format, k: usize, tile: usize, rows: usize, b
 fn check_with(format: Format, x_format: Format, [k, tile, rows]: [usize; 3], has_bias: bool, bound: f64) {
     let mut random = Random::new((k * 1000 + tile * 100 + rows) as u64);
     let from = format.unpacked().unwrap();
-    let weights = rows_of(&mut random, from, tile * k);
+    let weights = rows_of(&mut random, from, tile * k, k);
     let mut w = vec![0u8; tile * format.row_bytes(k as u64).unwrap() as usize];
     let (from_strip, strip) = (weights.len() / tile * 16, w.len() / tile * 16);
     for (rows, out) in weights.chunks_exact(from_strip).zip(w.chunks_exact_mut(strip)) {
         packed::pack(format, rows, out);
     }
-    let mut exact = vec![0f32; tile * k];
-    from.dequantise(&weights, &mut exact);
+    let exact = from.dequantise_rows(&weights, k);
     let x: Vec<f32> = (0..rows * k).map(|_| random.signed() * 2.0).collect();
     let n = tile + 32;
-    let spec: KernelSpec = Linear {
-        format,
-        x: x_format,
-        k: k as u32,
-        tile: tile as u32,
-        n: n as u32,
-        bias: has_bias,
-        residual: false,
-        strategy: MatmulStrategy::Tiles,
-    }
-    .into();
+    let spec_by = |strategy| -> KernelSpec {
+        let [k, tile, n] = [k, tile, n].map(|n| n as u32);
+        Linear { format, x: x_format, k, tile, n, bias: has_bias, residual: false, strategy }.into()
+    };
+    let spec = spec_by(MatmulStrategy::Tiles);
     let kernel = generate(&spec, Target::AMX).unwrap_or_else(|e| panic!("{e}"));
     verify::verify(&kernel).unwrap_or_else(|e| panic!("{}: {e}", spec.name()));
     let scratch = kernel.buffers.last().unwrap().size.constant as usize;
     let bias: Vec<f32> = (0..tile).map(|_| if has_bias { random.signed() } else { 0.0 }).collect();
-    let mut buffers = vec![quantise(x_format, &x), w];
+    let mut buffers = vec![quantise_rows(x_format, &x, k), w];
     if has_bias {
         buffers.push(bias.iter().flat_map(|b| b.to_le_bytes()).collect());
     }
     let result = buffers.len();
     buffers.extend([vec![0xa5; (rows - 1) * n * 4 + tile * 4], vec![0xa5; scratch]]);
     let dims = [rows / 32, rows % 32 / 16, rows % 16, usize::from(!rows.is_multiple_of(16))].map(|d| d as i64);
-    let mut emulated = buffers.clone();
+    let (mut emulated, mut by_vectors) = (buffers.clone(), buffers[..=result].to_vec());
     interpret::run(&kernel, &dims, &mut buffers).unwrap_or_else(|e| panic!("{}: {e}", spec.name()));
     emulate(&kernel, &dims, &mut emulated);
     assert_eq!(emulated[result], buffers[result], "{} at {rows} rows: emulated and interpreted", spec.name());
+    if format.has_row_scale() {
+        // Sums of integers are exact, in whatever order.
+        let spec = spec_by(MatmulStrategy::Gemv);
+        let kernel = generate(&spec, Target::AVX2).unwrap_or_else(|e| panic!("{e}"));
+        let dims = spec.dims_of_rows(rows as u32);
+        interpret::run(&kernel, &dims, &mut by_vectors).unwrap_or_else(|e| panic!("{}: {e}", spec.name()));
+        assert_eq!(by_vectors[result], buffers[result], "{} at {rows} rows: vectors and tiles", spec.name());
+    }
     for r in 0..rows {
         for c in 0..tile {
             let at = (r * n + c) * 4;
@@ -117,6 +122,8 @@ fn emulate(kernel: &Kernel, dims: &[i64], buffers: &mut [Vec<u8>]) {
 
 /// A weight is cut off to bf16, by up to 2^-7, and an activation rounded, by up to 2^-8; sums in f32 add little.
 const BF16: f64 = 6.1 / 512.0;
+/// Half a step of 127 of a row's largest, where elements are half as large on average.
+const BYTES: f64 = 1.0 / 127.0;
 /// Of two bf16 each, without the product of both low parts: 2^-16 for what is left of either factor, and the sum's roundings.
 const TWICE: f64 = 1.0 / 16384.0;
 
@@ -125,7 +132,11 @@ fn products_by_tiles_are_right_in_every_format() {
     let mut checked = 0;
     for format in FORMATS.iter().map(|row| row.format) {
         let Some(x) = format.tile_activation() else { continue };
-        let bound = if format.is_quantised() { BF16 } else { TWICE };
+        let bound = match x {
+            Format::Bf16x2 => TWICE,
+            Format::A8Row => BYTES,
+            _ => BF16,
+        };
         checked += 1;
         for (k, tile, rows) in [
             (256, 32, 1),

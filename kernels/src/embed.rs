@@ -58,7 +58,7 @@ impl Definition for Embed {
         let Embed { format, n, .. } = *self;
         let (input, output) = (run.input(), run.output());
         let row = input.id("id")?;
-        let table = input.rows("table", format)?;
+        let table = input.rows("table", format, self.n as usize)?;
         for (i, y) in output.floats("y")?.iter().enumerate() {
             let expected = table[row * n as usize + i];
             close(format_args!("y[{i}]"), *y, expected, expected.abs() * 4.0 * UNIT + 1e-6)?;

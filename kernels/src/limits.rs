@@ -28,6 +28,13 @@ pub static LIMITS: &[(&str, u32)] = &[
 ];
 
 impl KernelSpec {
+    /// Elements of the rows that are read: of products `k`, else `n`, where the spec has them.
+    pub(crate) fn row_len(&self) -> Option<usize> {
+        let text = self.to_string();
+        let field = |name: &str| text.split(' ').find_map(|word| word.strip_prefix(name)?.parse().ok());
+        field("k=").or_else(|| field("n="))
+    }
+
     /// Refuses what no schedule asks for, and generators need not expect: huge sizes, and formats in places where they cannot be.
     ///
     /// # Errors

@@ -13,7 +13,7 @@ use crate::math;
 use crate::reference::{Mismatch, Run, equal};
 use crate::signature::{Holds, Signature};
 use crate::text::spec;
-use crate::vectors::for_vectors;
+use crate::vectors::{Fold, fold_row, for_vectors};
 
 /// Elements of a sub-block, which have a sum in common.
 const SUB: i64 = packed::SUB as i64;
@@ -36,6 +36,7 @@ spec! {
 const ROWS: &[Row] = &[
     row("quantise_a8_super", 1, "quantise n=5632 out=a8_super"),
     row("quantise_a8_small", 1, "quantise n=5632 out=a8_small"),
+    row("quantise_a8_row", 1, "quantise n=5632 out=a8_row"),
 ];
 
 impl Definition for Quantise {
@@ -95,6 +96,9 @@ pub fn store_row(
     offset: Affine,
     values: Values<'_>,
 ) {
+    if *format.codec() == Codec::Row {
+        return store_whole_row(b, lanes, format, n, y, offset, values);
+    }
     let (len, bytes) = (format.block_len() as i64, format.block_bytes() as i64);
     let blocks = i64::from(n) / len;
     let block = |block: ixc_ir::kernel::VarId| BlockOf { format, y, lanes, at: offset.clone() + block * bytes };
@@ -128,7 +132,48 @@ pub fn store_row(
             let v = values(b, at.clone(), lanes);
             b.store(y, offset.clone() + at * 4, v);
         }),
-        Codec::Quants(_) => unreachable!("no kernel writes {format}"),
+        Codec::Row | Codec::Quants(_) => unreachable!("no kernel writes {format} in blocks"),
+    }
+}
+
+/// The largest of a row.
+const MAX: Fold = Fold { start: 0.0, reduce: Op::ReduceMax, combine: Op::Max };
+
+/// Stores a row with one scale: the largest magnitude is found first, then the values are made again.
+fn store_whole_row(
+    b: &mut KernelBuilder,
+    lanes: u16,
+    format: Format,
+    n: u32,
+    y: BufferId,
+    offset: Affine,
+    values: Values<'_>,
+) {
+    let amax = fold_row(b, lanes, n, MAX, |b, at, lanes, amax| {
+        let x = values(b, at, lanes);
+        let x = math::abs(b, x);
+        b.same(Op::Max, &[amax, x])
+    });
+    let Scale { d, inverse } = Scale::of(b, amax);
+    // Whole blocks are whole vectors.
+    let zero = b.splat_int(Type::i32(lanes), 0);
+    let sums = b.for_carry("i", i64::from(n) / i64::from(lanes), &[zero], |b, i, sums| {
+        let at = Affine::from(i) * i64::from(lanes);
+        let x = values(b, at.clone(), lanes);
+        let every = b.broadcast(lanes, inverse);
+        let x = b.mul(x, every);
+        let q = b.op(Op::ToI32, Type::i32(lanes), &[x]);
+        let narrow = b.op(Op::NarrowS, Type::i8(lanes), &[q]);
+        b.store(y, offset.clone() + at, narrow);
+        vec![b.iadd(sums[0], q)]
+    });
+    let sum = b.op(Op::ReduceAdd, Type::i32(1), &sums);
+    let tail = |name: &str| offset.clone() + (i64::from(n) + format.tail_field(name) as i64);
+    b.store(y, tail("d"), d);
+    b.store(y, tail("sum"), sum);
+    let zero = b.splat_int(Type::i32(2), 0);
+    for i in 0..format.row().tail.iter().find(|field| field.name == "pad").map_or(0, |pad| pad.bytes as i64 / 8) {
+        b.store(y, tail("pad") + i * 8, zero);
     }
 }
 
@@ -151,6 +196,23 @@ pub fn store_band(
             values(b, sub * SUB + at, lanes)
         });
     });
+}
+
+/// The scale of values whose largest magnitude is known, and what they are multiplied with.
+struct Scale {
+    d: ValueId,
+    inverse: ValueId,
+}
+
+impl Scale {
+    fn of(b: &mut KernelBuilder, amax: ValueId) -> Scale {
+        let (zero, full, unit) = (b.splat_f32(1, 0.0), b.splat_f32(1, 127.0), b.splat_f32(1, 1.0 / 127.0));
+        let d = b.mul(amax, unit);
+        let inverse = b.same(Op::Div, &[full, amax]);
+        let positive = b.op(Op::CmpLtF, Type::i32(1), &[zero, amax]);
+        let inverse = b.op(Op::Select, Type::f32(1), &[positive, inverse, zero]);
+        Scale { d, inverse }
+    }
 }
 
 /// What is derived from quants.
@@ -227,12 +289,8 @@ impl BlockOf {
         let magnitudes: Vec<ValueId> = x.iter().map(|x| math::abs(b, *x)).collect();
         let amax = magnitudes[1..].iter().fold(magnitudes[0], |m, x| b.same(Op::Max, &[m, *x]));
         let amax = b.op(Op::ReduceMax, Type::f32(1), &[amax]);
-        let (zero, full, unit) = (b.splat_f32(1, 0.0), b.splat_f32(1, 127.0), b.splat_f32(1, 1.0 / 127.0));
-        let d = b.mul(amax, unit);
+        let Scale { d, inverse } = Scale::of(b, amax);
         b.store(self.y, self.field("d") + part.clone() * 4, d);
-        let inverse = b.same(Op::Div, &[full, amax]);
-        let positive = b.op(Op::CmpLtF, Type::i32(1), &[zero, amax]);
-        let inverse = b.op(Op::Select, Type::f32(1), &[positive, inverse, zero]);
         let inverse = b.broadcast(lanes, inverse);
         let q: Vec<ValueId> = x
             .into_iter()

@@ -107,23 +107,16 @@ impl<'a> Buffers<'a> {
         Ok(self.ints(name)?.first().map_or(0, |id| *id as usize))
     }
 
-    /// Rows in a format.
-    pub(crate) fn rows(&self, name: &'static str, format: Format) -> Result<Vec<f64>, Mismatch> {
+    /// Rows of `row_len` elements in a format.
+    pub(crate) fn rows(&self, name: &'static str, format: Format, row_len: usize) -> Result<Vec<f64>, Mismatch> {
         let bytes = self.get(name)?;
-        let mut out = vec![0f32; bytes.len() / format.block_bytes() * format.block_len()];
-        format.dequantise(bytes, &mut out);
-        Ok(out.into_iter().map(f64::from).collect())
+        Ok(format.dequantise_rows(bytes, row_len).into_iter().map(f64::from).collect())
     }
 
     /// The rows of a weight, which are `k` long; where it is packed, strip by strip.
     pub(crate) fn weight(&self, name: &'static str, format: Format, k: usize) -> Result<Vec<f64>, Mismatch> {
         let bytes = self.get(name)?;
-        let strip = format.rows() * k / format.block_len() * format.block_bytes();
-        let mut out = vec![0f32; bytes.len() / strip * format.rows() * k];
-        for (bytes, out) in bytes.chunks_exact(strip).zip(out.chunks_exact_mut(format.rows() * k)) {
-            format.dequantise(bytes, out);
-        }
-        Ok(out.into_iter().map(f64::from).collect())
+        Ok(format.dequantise_rows(bytes, k).into_iter().map(f64::from).collect())
     }
 
     pub(crate) fn halves(&self, name: &'static str) -> Result<Vec<f64>, Mismatch> {
@@ -158,7 +151,7 @@ pub(crate) fn step(format: Format, amax: f64) -> f64 {
     match format.codec() {
         Codec::Float(_) => 0.0,
         Codec::TwoBf16 => amax / 65536.0,
-        Codec::Bytes { .. } | Codec::Quants(_) => amax / 127.0 * 0.501,
+        Codec::Bytes { .. } | Codec::Row | Codec::Quants(_) => amax / 127.0 * 0.501,
     }
 }
 

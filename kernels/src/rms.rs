@@ -62,7 +62,7 @@ pub fn store_scaled(
 pub fn reference(run: &Run<'_>, (sum, row): (f64, u32), eps: Bits, out: Format) -> Result<(), Mismatch> {
     let (x, w) = (run.input().floats("x")?, run.input().floats("w")?);
     let scale = 1.0 / (sum / f64::from(row) + f64::from(eps.value())).sqrt();
-    let y = run.output().rows("y", out)?;
+    let y = run.output().rows("y", out, x.len())?;
     let expected: Vec<f64> = x.iter().zip(&w).map(|(x, w)| x * scale * w).collect();
     let amax = expected.iter().fold(0.0, |m: f64, v| m.max(v.abs()));
     let step = step(out, amax);

@@ -29,6 +29,7 @@ const ROWS: &[Row] = &[
     row("rms_norm_f32", 1, "rms_norm n=2048 eps=1e-5 out=f32"),
     row("rms_norm_a8_super", 1, "rms_norm n=2048 eps=1e-5 out=a8_super"),
     row("rms_norm_a8_small", 1, "rms_norm n=2048 eps=1e-5 out=a8_small"),
+    row("rms_norm_a8_row", 1, "rms_norm n=2048 eps=1e-5 out=a8_row"),
 ];
 
 impl Definition for RmsNorm {

@@ -5,8 +5,9 @@
 //! bytes on every machine.
 
 use half::{bf16, f16};
+use ixc_ir::format::requantise::requantise;
 use ixc_ir::format::{Codec, Float, Format, packed};
-use ixc_ir::graph::quantise::quantise;
+use ixc_ir::graph::quantise::{quantise, quantise_rows};
 use ixc_ir::kernel::{Affine, Atom, Buffer, BufferKind, Elem, Kernel};
 use ixc_ir::random::Random;
 
@@ -118,7 +119,7 @@ pub fn fill(kernel: &Kernel, spec: Option<&KernelSpec>, dims: &[i64], seed: u64)
         BufferKind::Read | BufferKind::ReadWrite => {
             let holds = declared(buffer);
             let content = holds.map_or_else(|| Content::elements(elem), |buffer| buffer.holds.into());
-            Ok(content.fill(&mut random, size, kernel, dims))
+            Ok(content.fill(&mut random, size, kernel, (spec, dims)))
         }
     });
     buffers.collect()
@@ -182,9 +183,20 @@ impl Content {
         }
     }
 
-    fn fill(self, random: &mut Random, size: usize, kernel: &Kernel, dims: &[i64]) -> Vec<u8> {
+    fn fill(
+        self,
+        random: &mut Random,
+        size: usize,
+        kernel: &Kernel,
+        (spec, dims): (Option<&KernelSpec>, &[i64]),
+    ) -> Vec<u8> {
         let mut bytes: Vec<u8> = match self {
+            Content::Weights(format) if format.has_row_scale() => rows(random, format, size, spec),
             Content::Weights(format) => weights(random, format, size),
+            Content::Activations(format) if format.has_row_scale() => {
+                let row = row_len(format, size, spec);
+                quantise_rows(format, &floats(random, format.elements(size, row).unwrap_or(0)), row)
+            }
             Content::Activations(format) => {
                 quantise(format, &floats(random, size / format.block_bytes() * format.block_len()))
             }
@@ -221,6 +233,30 @@ impl Content {
     }
 }
 
+/// Elements of a row of a buffer in a format with a scale for each row: as the spec says, or else it is 16 rows.
+fn row_len(format: Format, size: usize, spec: Option<&KernelSpec>) -> usize {
+    let of_strip =
+        (size / packed::STRIP).saturating_sub(format.tail_bytes()) / format.block_bytes() * format.block_len();
+    spec.and_then(KernelSpec::row_len).unwrap_or(of_strip).max(format.block_len())
+}
+
+/// Weights with a scale for each row.
+fn rows(random: &mut Random, format: Format, size: usize, spec: Option<&KernelSpec>) -> Vec<u8> {
+    let row = row_len(format, size, spec);
+    let elements = format.elements(size, row).unwrap_or(0);
+    let unpacked = format.unpacked().unwrap_or(format);
+    let x: Vec<u8> = (0..elements).flat_map(|_| (random.signed() * 0.1).to_le_bytes()).collect();
+    let rows = requantise(Format::F32, unpacked, &x, row);
+    if unpacked == format || elements == 0 {
+        return rows;
+    }
+    let mut data = vec![0; size];
+    let strips = elements / row / format.rows();
+    let parts = rows.chunks_exact(rows.len() / strips).zip(data.chunks_exact_mut(size / strips));
+    parts.for_each(|(rows, strip)| packed::pack(format, rows, strip));
+    data
+}
+
 fn weights(random: &mut Random, format: Format, size: usize) -> Vec<u8> {
     let block_bytes = format.rows() * format.block_bytes();
     if let Some(rows) = format.unpacked() {
@@ -245,7 +281,7 @@ fn weights(random: &mut Random, format: Format, size: usize) -> Vec<u8> {
                     block[format.field(name)..][..2].copy_from_slice(&d.to_le_bytes());
                 }
             }
-            Codec::Bytes { .. } | Codec::TwoBf16 => unreachable!("{format} is no weight's format"),
+            Codec::Bytes { .. } | Codec::Row | Codec::TwoBf16 => unreachable!("{format} is no weight's format"),
         }
     }
     data

@@ -25,7 +25,7 @@ use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
 use ixc_targets::{CoreCaches, Target};
 
-use super::{MatmulStrategy, packed, takes, tiles};
+use super::{MatmulStrategy, by_rows, packed, takes, tiles};
 use crate::generate::Vectors;
 
 /// Costs are in so many parts of a cycle.
@@ -42,6 +42,8 @@ const GEMM_UNPACK: f64 = 16.0;
 const TILES_BLOCK: f64 = 64.0;
 /// Making bf16 of the weight: three times as much.
 const TILES_UNPACK: f64 = 192.0;
+/// Making bytes of four bits for tiles.
+const TILES_BYTES: f64 = 48.0;
 /// Products of f32 take a multiply-add each where bytes take a quarter of an instruction.
 const FLOAT_PRODUCTS: f64 = 4.0;
 /// Bytes without an instruction for four products take one for pairs and one that adds those.
@@ -66,6 +68,9 @@ const TILES_ITEMS: [u64; 2] = [32, 64];
 const VECTOR_CHUNKS: [u32; 7] = [8, 16, 24, 32, 48, 64, 96];
 /// Rows of an item of tile products at most: with 256 rows a sixth of the time goes into unpacking.
 const TILES_CHUNKS: [u32; 5] = [32, 64, 128, 256, 512];
+
+/// Most columns of weights with a scale for each row: their integer sums fit 32 bits.
+pub const MAX_COLUMNS_BY_ROWS: u64 = by_rows::MAX_COLUMNS as u64;
 
 /// A weight, as its products read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -181,8 +186,8 @@ impl Candidate {
 }
 
 /// Weight rows that an item can have, in ascending order.
-pub fn item_rows(weight: &Weight) -> Vec<u64> {
-    let sizes = if has_tiles(weight) { TILES_ITEMS } else { VECTOR_ITEMS };
+pub fn item_rows(weight: &Weight, target: Target) -> Vec<u64> {
+    let sizes = if has_tiles(weight, target) { TILES_ITEMS } else { VECTOR_ITEMS };
     let mut rows: Vec<u64> = sizes.map(|rows| whole_strips(rows.next_multiple_of(weight.block).min(weight.n))).to_vec();
     rows.dedup();
     rows
@@ -201,7 +206,7 @@ pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> 
     let vectors = Vectors::of(target);
     let floats = !format.activation().is_quantised();
     let vector_bytes = f64::from(target.isa().vector_bytes);
-    let few = packed_floats_by_pairs(weight);
+    let few = packed_floats_by_pairs(weight, target);
     let instructions = match (few, floats, vectors.dot4) {
         (true, _, _) | (false, false, true) => 1.0,
         (false, true, _) => FLOAT_PRODUCTS,
@@ -252,17 +257,24 @@ pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> 
         let gemm = |chunk| vector_reuse(MatmulStrategy::Gemm, chunk);
         add(MatmulStrategy::Gemm, &VECTOR_CHUNKS, GEMM_UNPACK, (GEMM_ROW, 1), slower, &gemm);
     }
-    if has_tiles(weight) && rows.is_multiple_of(TILES_ITEMS[0]) {
-        // Tiles multiply bf16, whatever the weight is stored in.
-        const BF16: u64 = 2;
-        let fixed = tiles::panel_bytes(format, k, rows);
-        add(MatmulStrategy::Tiles, &TILES_CHUNKS, TILES_UNPACK, (TILES_BLOCK, 16), 1.0, &|chunk| {
-            let of_panel = BF16 as f64 / rows.min(TILES_ITEMS[1]) as f64;
-            let reads = BF16 as f64 / f64::from(MatmulStrategy::Tiles.row_groups()[0]);
+    if has_tiles(weight, target) && rows.is_multiple_of(TILES_ITEMS[0]) {
+        // Bytes of a factor, its panel, what a panel and a block of 16 rows take.
+        let (each, fixed, unpack, block) = match format.has_row_scale() {
+            // Bytes take half of the products. Four bits become bytes by two instructions for 128 of them.
+            true => {
+                let unpack = if by_rows::unpacks(strips) { TILES_BYTES } else { 0.0 };
+                (1, by_rows::panel_bytes(k, rows), unpack, TILES_BLOCK / 2.0)
+            }
+            // The others multiply bf16, whatever the weight is stored in.
+            false => (2, tiles::panel_bytes(format, k, rows), TILES_UNPACK, TILES_BLOCK),
+        };
+        add(MatmulStrategy::Tiles, &TILES_CHUNKS, unpack, (block, 16), 1.0, &|chunk| {
+            let of_panel = each as f64 / rows.min(TILES_ITEMS[1]) as f64;
+            let reads = each as f64 / f64::from(MatmulStrategy::Tiles.row_groups()[0]);
             let panel = Reuse { what: "panel", fixed, beside: 0, row: (0, chunk), shared: false, reads };
             // Of gate and up the sums wait in scratch memory.
             let sums = if products > 1 { u64::from(products * chunk) * rows * size_of::<f32>() as u64 } else { 0 };
-            vec![Reuse { beside: fixed + sums, ..x_rows(chunk, k.saturating_mul(BF16), of_panel) }, panel]
+            vec![Reuse { beside: fixed + sums, ..x_rows(chunk, k.saturating_mul(each), of_panel) }, panel]
         });
     }
     found
@@ -274,11 +286,13 @@ pub fn whole_strips(rows: u64) -> u64 {
 }
 
 /// Whether activations are such that tiles can multiply with them.
-fn has_tiles(weight: &Weight) -> bool {
-    weight.format.tile_activation() == Some(weight.x) && takes(weight.format, weight.x)
+fn has_tiles(weight: &Weight, target: Target) -> bool {
+    target.isa().tile_registers > 0
+        && weight.format.tile_activation() == Some(weight.x)
+        && takes(weight.format, weight.x)
 }
 
 /// Whether a float weight is multiplied with pairs of bf16, of which nothing is unpacked: there is nothing for `gemm` to save.
-fn packed_floats_by_pairs(weight: &Weight) -> bool {
-    !weight.format.activation().is_quantised() && has_tiles(weight)
+fn packed_floats_by_pairs(weight: &Weight, target: Target) -> bool {
+    !weight.format.activation().is_quantised() && has_tiles(weight, target)
 }

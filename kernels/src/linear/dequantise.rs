@@ -21,7 +21,12 @@ pub fn dequantise_row(b: &mut KernelBuilder, format: Format, n: u32, w: BufferId
     let (len, bytes) = (format.block_len() as i64, format.block_bytes() as i64);
     b.for_each("b", i64::from(n) / len, |b, i| {
         let block = Block { buffer: w, offset: offset.clone() + i * bytes, format };
-        let d = block.half(b, "d");
+        let d = match codec.scales {
+            Scales::Row => {
+                b.load(Type::f32(1), w, offset.clone() + i64::from(n) / len * bytes + format.tail_field("d") as i64)
+            }
+            Scales::None | Scales::SixBits | Scales::Signed16 => block.half(b, "d"),
+        };
         let added = match codec.minimum {
             Minimum::None => None,
             Minimum::Half => Some(block.half(b, "m")),

@@ -11,10 +11,12 @@
 //! | `swiglu` | two products and what is made of them: a kernel of its own |
 //! | [`packed`] | products with strips, few rows and many |
 //! | [`tiles`] | many rows, by tile products |
+//! | [`by_rows`] | weights with a scale for each row: all of it |
 //! | [`pack`](mod@pack) | strips from rows as they lie in the file: a kernel, and a part of products |
 //! | [`file`](mod@file) | what is read from blocks in the file |
 //! | [`dequantise`] | rows as f32, for the embedding |
 
+mod by_rows;
 pub mod candidates;
 mod dequantise;
 mod file;
@@ -153,6 +155,16 @@ fn checked(
     check(name, "format of the activations", x as u64, takes(format, x), format.activation().name())?;
     let x_row = quantise::row_bytes(name, x, k)?;
     check(name, "tile", u64::from(tile), tile > 0, "at least 1")?;
+    if format.has_row_scale() {
+        let most = by_rows::MAX_COLUMNS;
+        check(
+            name,
+            "dot product length",
+            u64::from(k),
+            k <= most,
+            format!("at most {most}, with a scale for each row"),
+        )?;
+    }
     if strategy == MatmulStrategy::Tiles {
         let expected = "packed, with activations for tiles";
         check(name, "format of the weight", format as u64, tiles::takes(format, x), expected)?;
@@ -176,7 +188,8 @@ fn strips_of(format: Format) -> Format {
 
 /// Bytes of a strip of rows of `k` columns. The last block may lack sub-blocks, but is there.
 fn strip_bytes(format: Format, k: u32) -> i64 {
-    STRIP as i64 * (k as usize).div_ceil(format.block_len()) as i64 * format.block_bytes() as i64
+    let blocks = (k as usize).div_ceil(format.block_len()) * format.block_bytes();
+    (STRIP * (blocks + format.tail_bytes())) as i64
 }
 
 /// Bytes of working memory that a product needs, if it needs some.
@@ -190,6 +203,7 @@ fn scratch_bytes(
 ) -> Option<i64> {
     let strips = strips_of(format);
     let bytes = match strategy {
+        MatmulStrategy::Tiles if strips.has_row_scale() => Some(by_rows::scratch_bytes(strips, x, k, tile)),
         MatmulStrategy::Tiles => Some(tiles::scratch_bytes(strips, x, k, tile)),
         MatmulStrategy::Gemv | MatmulStrategy::Gemm => packed::scratch_bytes(strips, x, strategy, vectors),
     };
@@ -201,13 +215,19 @@ fn scratch_bytes(
 
 /// Whether a product needs nothing to add to: see [`Destination::fresh`].
 fn stores(format: Format, k: u32, tile: u32, strategy: MatmulStrategy) -> bool {
-    strategy == MatmulStrategy::Tiles && tiles::sums_at_once(strips_of(format), k, tile)
+    format.has_row_scale() || strategy == MatmulStrategy::Tiles && tiles::sums_at_once(strips_of(format), k, tile)
 }
 
 /// Adds the product to what is at the destination, unless that is fresh. Where the weight lies as in the file, that has room for whole strips.
 fn multiply(b: &mut KernelBuilder, product: &Product, rows: &Rows, to: &Destination) {
     match (product.scratch, rows.partial) {
-        (Some(scratch), Some(partial)) => tiles::multiply(b, product, scratch, &tiles::Rows::of(rows, partial), to),
+        (Some(scratch), Some(partial)) => {
+            let rows = tiles::Rows::of(rows, partial);
+            match product.format.has_row_scale() {
+                true => by_rows::multiply_tiles(b, product, scratch, &rows, to),
+                false => tiles::multiply(b, product, scratch, &rows, to),
+            }
+        }
         (Some(scratch), None) if product.format.rows() == 1 => by_packing(b, product, scratch, rows, to),
         _ => packed::multiply(b, product, rows, to),
     }
@@ -308,6 +328,12 @@ const ROWS: &[Row] = &[
     row("tiles_q4_0_r16", 48, "linear format=q4_0_r16 x=a8_small_tile k=2048 tile=64 n=2048 shape=tiles"),
     row("tiles_q4_k_r16", 48, "linear format=q4_k_r16 x=a8_super_tile k=2048 tile=64 n=2048 shape=tiles"),
     row("tiles_q5_k_r16", 48, "linear format=q5_k_r16 x=a8_super_tile k=2048 tile=64 n=2048 shape=tiles"),
+    row("gemv_i8_row_r16", 1, "linear format=i8_row_r16 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemv_i4_row_r16", 1, "linear format=i4_row_r16 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemm_i8_row_r16", 96, "linear format=i8_row_r16 k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm_i4_row_r16", 96, "linear format=i4_row_r16 k=2048 tile=32 n=2048 shape=gemm"),
+    row("tiles_i8_row_r16", 48, "linear format=i8_row_r16 k=2048 tile=64 n=2048 shape=tiles"),
+    row("tiles_i4_row_r16", 48, "linear format=i4_row_r16 k=2048 tile=64 n=2048 shape=tiles"),
     row("tiles_q6_k_r16", 48, "linear format=q6_k_r16 x=a8_super_tile k=2048 tile=64 n=2048 shape=tiles"),
 ];
 
@@ -415,7 +441,7 @@ impl Definition for Linear {
         let (input, output) = (run.input(), run.output());
         let rows = self.strategy.rows(run.dims) as usize;
         let (k, tile, n) = (k as usize, tile as usize, n as usize);
-        let (x, w, y) = (input.rows("x", x)?, input.weight("w", format, k)?, output.floats("y")?);
+        let (x, w, y) = (input.rows("x", x, k)?, input.weight("w", format, k)?, output.floats("y")?);
         let bias = input.find("bias").map(floats);
         let residual = input.find("residual").map(floats);
         for r in 0..rows {
@@ -447,6 +473,7 @@ impl Definition for Linear {
 /// What a product of `k` columns is off by at most, beside the sum of magnitudes.
 fn relative(format: Format, k: usize, strategy: MatmulStrategy) -> f64 {
     let rounding = match strategy {
+        MatmulStrategy::Tiles if format.has_row_scale() => 0.0,
         MatmulStrategy::Tiles => tiles::rounding(format),
         MatmulStrategy::Gemv | MatmulStrategy::Gemm => 0.0,
     };
@@ -461,8 +488,8 @@ fn multiply_adds(strategy: MatmulStrategy, (k, tile): (u32, u32), dims: &[i64]) 
 /// What a product's multiply-adds are made of.
 fn arithmetic(x: Format, strategy: MatmulStrategy) -> Arithmetic {
     match strategy {
-        MatmulStrategy::Tiles => Arithmetic::Bf16,
-        MatmulStrategy::Gemv | MatmulStrategy::Gemm if x.is_quantised() => Arithmetic::Int8,
-        MatmulStrategy::Gemv | MatmulStrategy::Gemm => Arithmetic::F32,
+        MatmulStrategy::Tiles if !x.has_row_scale() => Arithmetic::Bf16,
+        _ if x.is_quantised() => Arithmetic::Int8,
+        _ => Arithmetic::F32,
     }
 }

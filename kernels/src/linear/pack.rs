@@ -79,6 +79,8 @@ const ROWS: &[Row] = &[
     row("pack_q4_k_r16", 8, "pack to=q4_k_r16"),
     row("pack_q5_k_r16", 8, "pack to=q5_k_r16"),
     row("pack_q6_k_r16", 8, "pack to=q6_k_r16"),
+    row("pack_i8_row_r16", 32, "pack to=i8_row_r16"),
+    row("pack_i4_row_r16", 32, "pack to=i4_row_r16"),
 ];
 
 impl Definition for Pack {
@@ -107,7 +109,7 @@ impl Definition for Pack {
                 blocks = b.dim("blocks", 0, MAX_COLUMNS / FLOATS);
                 rest = Some(b.dim("rest", 0, FLOATS - 1));
             }
-            Codec::Quants(_) | Codec::Bytes { .. } | Codec::TwoBf16 => {
+            Codec::Quants(_) | Codec::Bytes { .. } | Codec::Row | Codec::TwoBf16 => {
                 unit = to.block_len() as i64;
                 blocks = b.dim("blocks", 1, MAX_COLUMNS / unit);
                 rest = None;
@@ -115,7 +117,8 @@ impl Definition for Pack {
         }
         let bytes = |format: Format| {
             let whole = blocks * (unit / format.block_len() as i64 * format.block_bytes() as i64);
-            rest.map_or(whole.clone(), |rest| whole + rest * format.block_bytes() as i64)
+            let all = rest.map_or(whole.clone(), |rest| whole + rest * format.block_bytes() as i64);
+            all + format.tail_bytes() as i64
         };
         let rows = b.read("rows", bytes(from) * STRIP);
         let y = b.buffer("y", BufferKind::Write, bytes(to) * STRIP);
@@ -150,7 +153,9 @@ pub fn pack_columns(b: &mut KernelBuilder, rows: &Rows, k: i64, to: &Place) {
     let len = to.format.block_len() as i64;
     match to.format.codec() {
         Codec::Float(float) => floats(b, *float, rows, (k / FLOATS).into(), (k % FLOATS).into(), to),
-        Codec::Quants(_) | Codec::Bytes { .. } | Codec::TwoBf16 => quants(b, rows, (k / len).into(), k % len, to),
+        Codec::Quants(_) | Codec::Bytes { .. } | Codec::Row | Codec::TwoBf16 => {
+            quants(b, rows, (k / len).into(), k % len, to)
+        }
     }
 }
 
@@ -173,7 +178,17 @@ fn quants(b: &mut KernelBuilder, rows: &Rows, blocks: Affine, rest: i64, to: &Pl
         b.for_each("b", blocks.clone(), |b, i| block(b, i.into(), each));
     }
     if rest > 0 {
-        block(b, blocks, rest / from.block_len() as i64);
+        block(b, blocks.clone(), rest / from.block_len() as i64);
+    }
+    if from.has_row_scale() {
+        let (from_at, to_at) = (from.tail_field("d") as i64, to.format.tail_field("d") as i64);
+        for r in 0..STRIP {
+            let d = match r < rows.count {
+                true => b.load(Type::i32(1), rows.buffer, rows.at(r, blocks.clone() * from_bytes + from_at)),
+                false => b.splat_int(Type::i32(1), 0),
+            };
+            to.store(b, blocks.clone() * to_bytes + (to_at + 4 * r), d);
+        }
     }
 }
 
@@ -217,8 +232,9 @@ fn pack_block(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], num
             }
         }
     }
-    if codec.scales != Scales::None {
-        pack_scales(b, codec, rows, to);
+    match codec.scales {
+        Scales::None | Scales::Row => {}
+        Scales::SixBits | Scales::Signed16 => pack_scales(b, codec, rows, to),
     }
 }
 

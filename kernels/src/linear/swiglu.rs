@@ -120,6 +120,8 @@ impl Definition for Swiglu {
         let (x_row, gate_row) = checked(&name, gate, x, k, tile, strategy, vectors)?;
         let (_, up_row) = checked(&name, up, x, k, tile, strategy, vectors)?;
         quantise::stored(&name, out, lanes)?;
+        let expected = "f32, or one whose blocks have scales of their own";
+        check(&name, "format of the result", out as u64, !out.has_row_scale(), expected)?;
         check(&name, "rows of a strip of up", up.rows() as u64, up.rows() == gate.rows(), "that of gate")?;
         let x_format = x;
         let stored = self.stored();
@@ -193,7 +195,7 @@ impl Definition for Swiglu {
         let (input, output) = (run.input(), run.output());
         let rows = strategy.rows(run.dims) as usize;
         let (k, tile, n) = (k as usize, tile as usize, n as usize);
-        let x = input.rows("x", x)?;
+        let x = input.rows("x", x, k)?;
         let (g, u) = (input.weight("gate", gate, k)?, input.weight("up", up, k)?);
         let (bytes, before) = (output.get("y")?, input.get("y")?);
         let stored = self.stored() as usize;

@@ -60,7 +60,7 @@ impl Rows {
     }
 
     /// Rows in tiles that are full.
-    fn whole(self) -> Affine {
+    pub fn whole(self) -> Affine {
         self.blocks * (2 * ROWS) + self.half * ROWS
     }
 }
@@ -76,7 +76,7 @@ fn parts(format: Format) -> i64 {
     match format.codec() {
         // The others have no tile products.
         Codec::Float(float) => float.bf16_parts().unwrap_or(1) as i64,
-        Codec::Quants(_) | Codec::Bytes { .. } | Codec::TwoBf16 => 1,
+        Codec::Quants(_) | Codec::Bytes { .. } | Codec::Row | Codec::TwoBf16 => 1,
     }
 }
 
@@ -108,7 +108,7 @@ pub fn panel_bytes(format: Format, k: u64, rows: u64) -> u64 {
 pub fn rounding(format: Format) -> f64 {
     match format.codec() {
         Codec::Float(_) => 1.0 / 16384.0,
-        Codec::Quants(_) | Codec::Bytes { .. } | Codec::TwoBf16 => 1.0 / 128.0 + 1.0 / 256.0,
+        Codec::Quants(_) | Codec::Bytes { .. } | Codec::Row | Codec::TwoBf16 => 1.0 / 128.0 + 1.0 / 256.0,
     }
 }
 
@@ -151,7 +151,7 @@ fn x_offset(x: Format, column: i64, part: i64) -> i64 {
     let field = match (x.codec(), part) {
         (Codec::TwoBf16, 0) => "high",
         (Codec::TwoBf16, _) => "low",
-        (Codec::Float(_) | Codec::Quants(_) | Codec::Bytes { .. }, _) => "bf16",
+        (Codec::Float(_) | Codec::Quants(_) | Codec::Bytes { .. } | Codec::Row, _) => "bf16",
     };
     column / len * bytes + x.field(field) as i64 + column % len * 2
 }

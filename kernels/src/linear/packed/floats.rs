@@ -34,7 +34,7 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
                 })
             })
         }
-        Codec::Float(_) | Codec::Quants(_) | Codec::Bytes { .. } => {
+        Codec::Float(_) | Codec::Quants(_) | Codec::Bytes { .. } | Codec::Row => {
             let columns = |b: &mut KernelBuilder, first: Affine, count: i64, sums: &mut Chains| {
                 for c in 0..count {
                     let column = first.clone() + c;

@@ -31,7 +31,7 @@
 //! | [`panel`] | unpacking a strip, and reading it packed or unpacked |
 //! | [`micro`] | sums over either, two or four products at a time |
 
-mod activations;
+pub mod activations;
 mod floats;
 mod micro;
 pub mod panel;
@@ -45,7 +45,7 @@ use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, ValueId};
 use self::micro::Micro;
 use self::panel::{Dots, Source};
 use self::strip::Part;
-use super::{Destination, MatmulStrategy, Product, Rows, SUB, Vectors, quantise};
+use super::{Destination, MatmulStrategy, Product, Rows, SUB, Vectors, by_rows, quantise};
 
 /// Bytes of the strip's results for one row of activations.
 const RESULT: i64 = 4 * STRIP as i64;
@@ -81,12 +81,18 @@ fn dots(vectors: Vectors) -> Dots {
 
 /// Whether strips are unpacked to a panel for several rows.
 pub fn unpacks(format: Format, x: Format, vectors: Vectors) -> bool {
+    if format.has_row_scale() {
+        return false;
+    }
     let whole = usize::from(vectors.lanes) == STRIP;
     if format.is_quantised() { !whole || !vectors.dot4 } else { !whole && matches!(x.codec(), Codec::Float(_)) }
 }
 
 /// Bytes of scratch that a product takes.
 pub fn scratch_bytes(format: Format, x: Format, strategy: MatmulStrategy, vectors: Vectors) -> Option<i64> {
+    if format.has_row_scale() {
+        return None;
+    }
     if unpacks(format, x, vectors) {
         let dots = dots(vectors);
         return Some(
@@ -101,6 +107,9 @@ pub fn scratch_bytes(format: Format, x: Format, strategy: MatmulStrategy, vector
 
 /// Adds the product to what is at the destination.
 pub fn multiply(b: &mut KernelBuilder, product: &Product, rows: &Rows, to: &Destination) {
+    if product.format.has_row_scale() {
+        return by_rows::multiply(b, product, rows, to, dots(product.vectors));
+    }
     let row_bytes = |f: Format| quantise::row_bytes("", f, product.k).unwrap_or(0);
     let packed = Packed {
         product,

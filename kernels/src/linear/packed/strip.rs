@@ -100,7 +100,7 @@ impl StripBlock {
     fn extend(&self) -> Op {
         match self.codec().scales {
             Scales::Signed16 => Op::ExtendS,
-            Scales::SixBits | Scales::None => Op::ExtendU,
+            Scales::SixBits | Scales::None | Scales::Row => Op::ExtendU,
         }
     }
 
@@ -108,7 +108,7 @@ impl StripBlock {
     fn scale_bits(&self, b: &mut KernelBuilder, scales: ValueId) -> ValueId {
         match self.codec().scales {
             Scales::SixBits => bits(b, scales, None, 63),
-            Scales::Signed16 | Scales::None => scales,
+            Scales::Signed16 | Scales::None | Scales::Row => scales,
         }
     }
 

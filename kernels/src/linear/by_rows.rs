@@ -1,0 +1,396 @@
+//! Products with weights that have a scale for each row: integers to the end, of all columns.
+//!
+//! ```text
+//! y[r][n] += float(sum over k of q[n][k] * x[r][k]  -  zero * sum[r]) * dx[r] * d[n]
+//! ```
+//!
+//! Integers are exact, so the order of sums means nothing, and every strategy gives the same bits on every target, tiles too. A strip's
+//! block of 64 columns of bytes is what a tile of `tile_dot_s8u8` takes, as it lies in memory: 16 groups of four columns times 16 rows. Only
+//! four bits are unpacked for tiles, to a panel in scratch, once for all rows of an item.
+
+use ixc_ir::format::Format;
+use ixc_ir::format::packed::STRIP as STRIP_ROWS;
+use ixc_ir::kernel::{Affine, BufferId, DimId, Elem, KernelBuilder, Op, Type, ValueId, VarId};
+
+use super::packed::activations::RowBlock;
+use super::packed::panel::{Dots, Source, has_magnitudes, times};
+use super::packed::strip::{self, Part};
+use super::{Destination, Product, SUB, tiles};
+
+const STRIP: i64 = STRIP_ROWS as i64;
+/// Rows of a tile.
+const ROWS: i64 = 16;
+/// Columns of a tile.
+const STEP: i64 = 64;
+/// Bytes of a tile's row.
+const LINE: i64 = 64;
+/// Bytes of a tile.
+const TILE: i64 = 1024;
+/// Most sums of vectors in flight: with words beside them, what 16 registers hold.
+const FEW_SUMS: usize = 4;
+/// The same of products by fours, or where there are 32 registers.
+const SUMS: usize = 8;
+/// Weight rows of a panel.
+const PANEL_ROWS: i64 = 64;
+
+const BYTES: Type = Type::tile(Elem::I8, 16, 64);
+const SUM: Type = Type::tile(Elem::I32, 16, 16);
+
+/// Most columns: sums of bytes times bytes fit 32 bits, with and without the zero point.
+pub const MAX_COLUMNS: u32 = 1 << 16;
+
+/// Integer sums of a row of activations and a strip, and where what makes floats of them is.
+struct Ends<'p> {
+    product: &'p Product,
+    to: &'p Destination,
+}
+
+impl Ends<'_> {
+    /// Where something of a row of `x` is that stands behind its bytes.
+    fn of_row(&self, row: &Affine, field: &str) -> Affine {
+        let Product { k, x_format, .. } = *self.product;
+        row.clone() * row_bytes(x_format, k) + (i64::from(k) + x_format.tail_field(field) as i64)
+    }
+
+    /// Adds the product of a row and a strip's part to what is at the destination.
+    fn add(&self, b: &mut KernelBuilder, row: &Affine, strip: &Affine, part: Part, sum: ValueId, zero: u8) {
+        let Product { format, k, x, w: (w, w_at), .. } = *self.product;
+        let sum = match zero {
+            0 => sum,
+            zero => {
+                let of_x = b.load_splat(part.dwords(), x, self.of_row(row, "sum"));
+                let more = times(b, of_x, zero);
+                b.same(Op::ISub, &[sum, more])
+            }
+        };
+        let sum = b.op(Op::ToF32, part.floats(), &[sum]);
+        let dx = b.load_splat(part.floats(), x, self.of_row(row, "d"));
+        let sum = b.mul(sum, dx);
+        let strip_bytes = super::strip_bytes(format, k);
+        let tail = strip_bytes - STRIP * format.tail_bytes() as i64 + format.tail_field("d") as i64;
+        let d = b.load(part.floats(), w, strip.clone() * strip_bytes + (w_at + tail + part.at(4)));
+        let to = self.to;
+        let at = row.clone() * to.row_bytes + strip.clone() * (4 * STRIP) + to.offset.clone() + part.at(4);
+        let old = match to.fresh {
+            true => b.splat_f32(part.lanes, 0.0),
+            false => b.load(part.floats(), to.buffer, at.clone()),
+        };
+        let y = b.fma(sum, d, old);
+        b.store(to.buffer, at, y);
+    }
+}
+
+fn row_bytes(format: Format, k: u32) -> i64 {
+    super::quantise::row_bytes("", format, k).unwrap_or(0)
+}
+
+/// Adds the product to what is at the destination, by vectors.
+pub fn multiply(b: &mut KernelBuilder, product: &Product, rows: &super::Rows, to: &Destination, dots: Dots) {
+    let lanes = product.vectors.lanes;
+    let parts = Part::all(lanes);
+    let most = if dots == Dots::Dot4 { SUMS } else { FEW_SUMS };
+    rows.for_sizes(b, |b, first, groups, count| {
+        // A single row goes through a strip once, strictly forwards.
+        let sets: Vec<&[Part]> = if count == 1 { vec![&parts] } else { parts.chunks(1).collect() };
+        b.for_each("strip", i64::from(product.tile) / STRIP, |b, strip| {
+            b.for_each("group", groups, |b, group| {
+                let row = first.clone() + group * i64::from(count);
+                let rows: Vec<Affine> = (0..i64::from(count)).map(|r| row.clone() + r).collect();
+                for (parts, rows) in sets.iter().flat_map(|parts| rows.chunks(most).map(move |rows| (*parts, rows))) {
+                    Vectors { ends: Ends { product, to }, dots, strip: strip.into(), parts, rows }.multiply(b);
+                }
+            });
+        });
+    });
+}
+
+/// Some parts of a strip times some rows.
+struct Vectors<'p> {
+    ends: Ends<'p>,
+    dots: Dots,
+    strip: Affine,
+    parts: &'p [Part],
+    rows: &'p [Affine],
+}
+
+impl Vectors<'_> {
+    fn multiply(&self, b: &mut KernelBuilder) {
+        let Product { format, k, .. } = *self.ends.product;
+        let count = self.parts.len() * self.rows.len();
+        // Few sums are few chains: two for each.
+        let chains = if count < FEW_SUMS { 2 } else { 1 };
+        let zero = b.splat_int(self.parts[0].dwords(), 0);
+        let sums = b.for_carry("s", i64::from(k) / SUB, &vec![zero; chains * count], |b, s, sums| {
+            let mut sums = sums.to_vec();
+            self.sub_block(b, s, &mut sums);
+            sums
+        });
+        // Magnitudes go with signs, and have no zero point.
+        let zero = if has_magnitudes(format, self.dots) { 0 } else { strip::quants(format).zero() };
+        for (p, part) in self.parts.iter().enumerate() {
+            for (r, row) in self.rows.iter().enumerate() {
+                let own = p * self.rows.len() + r;
+                let mut sum = sums[own];
+                if let Some(&other) = sums.get(count + own) {
+                    sum = b.iadd(sum, other);
+                }
+                self.ends.add(b, row, &self.strip, *part, sum, zero);
+            }
+        }
+    }
+
+    /// Adds the products of 32 columns: of even groups to the first chain, of odd ones to the last.
+    fn sub_block(&self, b: &mut KernelBuilder, sub: VarId, sums: &mut [ValueId]) {
+        let Product { format, k, x, x_format, w: (w, w_at), .. } = *self.ends.product;
+        let offset = self.strip.clone() * super::strip_bytes(format, k) + w_at;
+        let source = Source { panel: false, format, dots: self.dots, buffer: w, offset };
+        let row = |row: &Affine| {
+            let at = row.clone() * row_bytes(x_format, k);
+            RowBlock { buffer: x, format: x_format, at, sub: Some(sub) }
+        };
+        let rows: Vec<RowBlock> = self.rows.iter().map(row).collect();
+        let (lanes, count) = (self.parts[0].lanes, self.parts.len() * self.rows.len());
+        let (dwords, words) = (self.parts[0].dwords(), self.parts[0].words());
+        let magnitudes = has_magnitudes(format, self.dots);
+        let mut pairs: Vec<Option<ValueId>> = vec![None; count];
+        for pair in 0..SUB / 8 {
+            for (p, part) in self.parts.iter().enumerate() {
+                let groups = source.pair(b, sub, pair, *part, &[]);
+                for (group, quants) in (2 * pair..).zip(groups) {
+                    let sizes = magnitudes.then(|| source.magnitudes(b, sub, group, *part, quants));
+                    for (r, row) in rows.iter().enumerate() {
+                        let own = p * rows.len() + r;
+                        let chain = group as usize % 2 * (sums.len() - count);
+                        let x = row.group(b, lanes, group);
+                        match (self.dots, sizes) {
+                            (Dots::Dot4, _) => sums[chain + own] = b.dot4_u8s8(sums[chain + own], quants, x),
+                            (Dots::Dot2, Some(sizes)) => {
+                                let x = b.same(Op::Sign, &[x, quants]);
+                                let two = b.op(Op::Dot2U8S8, words, &[sizes, x]);
+                                let ones = b.splat_int(words, 1);
+                                let four = b.op(Op::Dot2S16, dwords, &[two, ones]);
+                                sums[chain + own] = b.iadd(sums[chain + own], four);
+                            }
+                            (Dots::Dot2, None) => {
+                                let two = b.op(Op::Dot2U8S8, words, &[quants, x]);
+                                pairs[own] = Some(pairs[own].map_or(two, |sum| b.iadd(sum, two)));
+                            }
+                        }
+                    }
+                }
+            }
+            // As many as fit a word.
+            let fit = (strip::quants(format).pairs_in_a_word() as i64 / 2).clamp(1, SUB / 8);
+            if (pair + 1) % fit == 0 {
+                for (own, two) in pairs.iter_mut().enumerate() {
+                    if let Some(two) = two.take() {
+                        let ones = b.splat_int(words, 1);
+                        let four = b.op(Op::Dot2S16, dwords, &[two, ones]);
+                        sums[own] = b.iadd(sums[own], four);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Where things are in scratch memory, from its start in the buffer on.
+#[derive(Clone, Copy)]
+struct Layout {
+    /// Bytes of a strip in the panel; none where tiles are read from the weight.
+    strip: i64,
+    x_at: i64,
+    x_row: i64,
+    sums_at: i64,
+    end: i64,
+}
+
+impl Layout {
+    fn new(format: Format, x: Format, k: u32, tile: u32) -> Layout {
+        let strip = if unpacks(format) { i64::from(k) * STRIP } else { 0 };
+        let x_at = panel_rows(tile) / STRIP * strip;
+        let x_row = row_bytes(x, k);
+        let sums_at = x_at + ROWS * x_row;
+        Layout { strip, x_at, x_row, sums_at, end: sums_at + 4 * TILE }
+    }
+}
+
+/// Whether codes are no bytes, so that tiles take them from a panel.
+pub fn unpacks(format: Format) -> bool {
+    strip::quants(format).low.bits < 8
+}
+
+fn panel_rows(tile: u32) -> i64 {
+    i64::from(tile).min(PANEL_ROWS)
+}
+
+/// Bytes of what tiles of weights are read from again and again: a panel, or the weight rows that would be in one.
+pub fn panel_bytes(k: u64, rows: u64) -> u64 {
+    k.saturating_mul(rows.min(PANEL_ROWS.unsigned_abs()))
+}
+
+/// Bytes of scratch memory of products by tiles: the panel, 16 rows of x for the rows that fill no tile, and four tiles of sums.
+pub fn scratch_bytes(format: Format, x: Format, k: u32, tile: u32) -> i64 {
+    Layout::new(format, x, k, tile).end
+}
+
+/// Adds the product to what is at the destination, by tiles.
+pub fn multiply_tiles(
+    b: &mut KernelBuilder,
+    product: &Product,
+    scratch: (BufferId, i64),
+    rows: &tiles::Rows,
+    to: &Destination,
+) {
+    let layout = Layout::new(product.format, product.x_format, product.k, product.tile);
+    let tile = i64::from(product.tile);
+    let step = panel_rows(product.tile);
+    let group = |b: &mut KernelBuilder, first: Affine, strips: i64| {
+        let group = Group { ends: Ends { product, to }, scratch, layout, rows: *rows, first, strips };
+        group.unpack(b);
+        group.multiply(b);
+    };
+    if tile / step > 1 {
+        b.for_each("panel", tile / step, |b, i| group(b, i * (step / STRIP), step / STRIP));
+    } else {
+        group(b, Affine::constant(0), step / STRIP);
+    }
+    if tile % step > 0 {
+        group(b, Affine::constant((tile - tile % step) / STRIP), tile % step / STRIP);
+    }
+}
+
+/// Rows of x that fill a tile: where they are, the first of them in the result, and how many there are if not all.
+#[derive(Clone)]
+struct Source16 {
+    buffer: BufferId,
+    at: Affine,
+    row: Affine,
+    count: Option<DimId>,
+}
+
+/// The strips of a panel, with all rows.
+struct Group<'p> {
+    ends: Ends<'p>,
+    scratch: (BufferId, i64),
+    layout: Layout,
+    rows: tiles::Rows,
+    /// The first strip.
+    first: Affine,
+    strips: i64,
+}
+
+impl Group<'_> {
+    /// Fills the panel, where there is one.
+    fn unpack(&self, b: &mut KernelBuilder) {
+        let Product { format, k, vectors, w: (w, w_at), .. } = *self.ends.product;
+        if !unpacks(format) {
+            return;
+        }
+        let (panel, panel_at) = self.scratch;
+        let strip_bytes = super::strip_bytes(format, k);
+        b.for_each("strip", self.strips, |b, strip| {
+            let offset = (self.first.clone() + strip) * strip_bytes + w_at;
+            let source = Source { panel: false, format, dots: Dots::Dot4, buffer: w, offset };
+            b.for_each("s", i64::from(k) / SUB, |b, sub| {
+                for part in Part::all(vectors.lanes) {
+                    for pair in 0..SUB / 8 {
+                        for (group, quants) in (2 * pair..).zip(source.pair(b, sub, pair, part, &[])) {
+                            let at = strip * self.layout.strip + sub * (SUB / 4 * LINE) + group * LINE;
+                            b.store(panel, at + (panel_at + part.at(4)), quants);
+                        }
+                    }
+                }
+            });
+        });
+    }
+
+    fn multiply(&self, b: &mut KernelBuilder) {
+        let Product { k, x, x_format, .. } = *self.ends.product;
+        let (rows, x_row) = (self.rows, row_bytes(x_format, k));
+        let whole = |row: Affine| Source16 { buffer: x, at: row.clone() * x_row, row, count: None };
+        b.for_each("block", rows.blocks, |b, block| {
+            let row: Affine = block * (2 * ROWS);
+            self.block(b, &[whole(row.clone()), whole(row + ROWS)]);
+        });
+        b.for_each("half", rows.half, |b, half| {
+            self.block(b, &[whole(rows.blocks * (2 * ROWS) + half * ROWS)]);
+        });
+        // Rows that fill no tile are copied to where a tile's worth of memory is; what stands in the other rows is multiplied
+        // too, and stays there.
+        b.for_each("partial", rows.partial, |b, _| {
+            let (scratch, at) = self.scratch;
+            let line = Type::i8(LINE as u16);
+            b.for_each("r", rows.rest, |b, r| {
+                b.for_each("i", i64::from(k) / LINE, |b, i| {
+                    let v = b.load(line, x, (rows.whole() + r) * x_row + i * LINE);
+                    b.store(scratch, r * self.layout.x_row + i * LINE + (at + self.layout.x_at), v);
+                });
+            });
+            let copy = Affine::constant(at + self.layout.x_at);
+            self.block(b, &[Source16 { buffer: scratch, at: copy, row: rows.whole(), count: Some(rows.rest) }]);
+        });
+    }
+
+    /// 16 or 32 rows times all strips: two strips at a time with 32 rows, four with 16, so that four sums are in flight.
+    fn block(&self, b: &mut KernelBuilder, x: &[Source16]) {
+        let width = (4 / x.len() as i64).min(self.strips);
+        let mut first = 0;
+        // Two are written out: a loop would need registers for its counter and pointers.
+        if self.strips / width > 2 {
+            b.for_each("column", self.strips / width, |b, i| self.micro(b, x, i * width, width));
+            first = self.strips / width * width;
+        }
+        while first < self.strips {
+            let width = width.min(self.strips - first);
+            self.micro(b, x, Affine::constant(first), width);
+            first += width;
+        }
+    }
+
+    /// The micro-kernel: sums of `x` times `width` strips from `strip` on, then what is made of them.
+    fn micro(&self, b: &mut KernelBuilder, x: &[Source16], strip: Affine, width: i64) {
+        let Product { format, k, vectors, w: (w, w_at), x_format, .. } = *self.ends.product;
+        let (scratch, at) = self.scratch;
+        let x_row = row_bytes(x_format, k);
+        let (weights, first, strip_bytes) = match unpacks(format) {
+            true => (scratch, strip.clone() * self.layout.strip + at, self.layout.strip),
+            false => {
+                let bytes = super::strip_bytes(format, k);
+                (w, (self.first.clone() + strip.clone()) * bytes + w_at, bytes)
+            }
+        };
+        let zeros: Vec<ValueId> = (0..x.len() as i64 * width).map(|_| b.tile_zero(SUM)).collect();
+        let sums = b.for_carry("k", i64::from(k) / STEP, &zeros, |b, i, sums| {
+            let mut sums = sums.to_vec();
+            let rows: Vec<ValueId> =
+                x.iter().map(|x| b.tile_load(BYTES, x.buffer, x.at.clone() + i * STEP, x_row)).collect();
+            for column in 0..width {
+                let columns = b.tile_load(BYTES, weights, first.clone() + i * TILE + column * strip_bytes, LINE);
+                for (row, rows) in rows.iter().enumerate() {
+                    let sum = &mut sums[row * width as usize + column as usize];
+                    *sum = b.tile_dot(Op::TileDotS8U8, *sum, *rows, columns);
+                }
+            }
+            sums
+        });
+        let sums_at = at + self.layout.sums_at;
+        for (i, sum) in (0..).zip(&sums) {
+            b.tile_store(scratch, Affine::constant(sums_at + i * TILE), *sum, LINE);
+        }
+        for (number, x) in (0..).zip(x) {
+            let count = x.count.map_or(Affine::constant(ROWS), Affine::from);
+            b.for_each("r", count, |b, r| {
+                for column in 0..width {
+                    for part in Part::all(vectors.lanes) {
+                        let from = sums_at + (number * width + column) * TILE + part.at(4);
+                        let sum = b.load(part.dwords(), scratch, r * LINE + from);
+                        let strip = self.first.clone() + strip.clone() + column;
+                        let zero = strip::quants(format).zero();
+                        self.ends.add(b, &(x.row.clone() + r), &strip, part, sum, zero);
+                    }
+                }
+            });
+        }
+    }
+}
