@@ -26,6 +26,7 @@ pub mod manager;
 pub mod options;
 pub mod pack;
 pub mod pass;
+pub mod requantise;
 pub mod residency;
 pub mod schedule;
 pub mod tile;

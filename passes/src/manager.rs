@@ -21,11 +21,12 @@ use crate::error::{PassError, ScheduleError};
 use crate::options::{OptionError, OptionSet};
 use crate::pass::{Context, Pass, Run};
 use crate::schedule::{arena, lower, steps};
-use crate::{canonicalise, defer, fuse, hazards, pack, residency, tile};
+use crate::{canonicalise, defer, fuse, hazards, pack, requantise, residency, tile};
 
 /// All passes, from a graph as a frontend wrote it to a plan.
 pub static PASSES: &[&Pass] = &[
     &canonicalise::PASS,
+    &requantise::PASS,
     &fuse::PASS,
     &defer::PASS,
     &residency::PASS,
@@ -151,8 +152,9 @@ pub fn find(name: &str) -> Result<&'static Pass, PassError> {
 pub fn set(options: &mut OptionSet, text: &str) -> Result<(), OptionError> {
     let all = || PASSES.iter().flat_map(|pass| pass.options.iter().map(move |row| (pass.name, row)));
     let Some((key, value)) = text.split_once('=') else {
-        let example =
-            all().next().map_or_else(String::new, |(pass, row)| format!("{pass}.{}={}", row.key, (row.default)()));
+        let mut examples = all().map(|(pass, row)| (pass, row.key, (row.default)()));
+        let example = examples.find(|(_, _, value)| !value.is_empty());
+        let example = example.map_or_else(String::new, |(pass, key, value)| format!("{pass}.{key}={value}"));
         return Err(OptionError::Form { found: text.chars().take(64).collect(), example });
     };
     let key = key.trim();
@@ -238,7 +240,7 @@ mod tests {
         assert_eq!(
             error.err().map(|e| e.to_string()).as_deref(),
             Some(
-                "there is no pass \"fuze\"; there are canonicalise, fuse, defer, residency, pack, tile, lower, steps, arena"
+                "there is no pass \"fuze\"; there are canonicalise, requantise, fuse, defer, residency, pack, tile, lower, steps, arena"
             )
         );
     }
@@ -255,10 +257,9 @@ mod tests {
         let mut options = OptionSet::default();
         let mut error = |text: &str| set(&mut options, text).unwrap_err().to_string();
         assert_eq!(error("fuse"), "\"fuse\" is no option of a pass; expected PASS.KEY=VALUE, such as fuse.region=512");
-        assert!(
-            error("fuse.speed=1")
-                .starts_with("no pass has an option \"fuse.speed\"; there are fuse.region, fuse.rounds, ")
-        );
+        assert!(error("fuse.speed=1").starts_with(
+            "no pass has an option \"fuse.speed\"; there are requantise.weights, fuse.region, fuse.rounds, "
+        ));
         assert_eq!(error("fuse.region=many"), "fuse.region is \"many\"; expected a number");
         set(&mut options, "residency.memory = none").unwrap();
         assert_eq!(options.of::<residency::Options>().memory, None);

@@ -85,6 +85,33 @@ impl OptionValue for bool {
     }
 }
 
+/// Whether a name matches a pattern of `*` and `?`. Takes time in proportion to the product of their lengths.
+pub(crate) fn matches(pattern: &str, name: &str) -> bool {
+    let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
+    let (mut p, mut n) = (0, 0);
+    // Where the last `*` stands, and how much of the name it has taken.
+    let mut star: Option<(usize, usize)> = None;
+    while n < name.len() {
+        match pattern.get(p) {
+            Some('*') => {
+                star = Some((p, n));
+                p += 1;
+            }
+            Some(&c) if c == '?' || c == name[n] => {
+                p += 1;
+                n += 1;
+            }
+            Some(_) | None => {
+                let Some((at, taken)) = star else { return false };
+                star = Some((at, taken + 1));
+                p = at + 1;
+                n = taken + 1;
+            }
+        }
+    }
+    pattern[p..].iter().all(|c| *c == '*')
+}
+
 /// Why an option cannot be set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OptionError {
@@ -124,6 +151,11 @@ impl OptionSet {
     /// The options of a pass.
     pub fn of<O: PassOptions>(&self) -> O {
         O::read(|key| self.0.get(&(O::PASS, key)).cloned())
+    }
+
+    /// Whether nothing is said.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 
     /// With these for one pass.

@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
-use ixc_ir::graph::{Module, Op, OpKind, OpView, Operand, WeightId, view};
+use ixc_ir::graph::{Module, Op, OpKind, OpView, Operand, Weight, WeightId, view};
 
 use crate::error::PassError;
 use crate::options::{PassOptions, pass_options};
@@ -95,10 +95,9 @@ pub(crate) fn gate_and_up(op: &Op) -> Option<(WeightId, WeightId)> {
 /// For each weight of the module the format that kernels read, where that is not the one in the file.
 fn layouts(module: &Module, target: MatrixTarget) -> Vec<Option<Format>> {
     let mut formats: Vec<Option<Format>> = module.weights.iter().map(|_| None).collect();
-    if !target.packed {
-        return formats;
-    }
-    for (format, weight) in formats.iter_mut().zip(&module.weights) {
+    // What is requantised is packed in any case.
+    let packs = |weight: &Weight| target.packed || weight.choice.stored.is_some();
+    for (format, weight) in formats.iter_mut().zip(&module.weights).filter(|(_, weight)| packs(weight)) {
         *format = packable(weight.format, &weight.shape, target);
     }
     let pairs: Vec<_> = module.functions.iter().flat_map(|function| &function.ops).filter_map(gate_and_up).collect();

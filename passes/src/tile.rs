@@ -36,7 +36,7 @@ use ixc_kernels::tiling::{self, Tiling, Use};
 use ixc_targets::{CoreCaches, Target};
 
 use crate::error::{PassError, TileError};
-use crate::options::{OptionValue, PassOptions, pass_options};
+use crate::options::{OptionValue, PassOptions, matches, pass_options};
 use crate::pack::{factors, gate_and_up};
 use crate::pass::{Context, Pass, Run};
 
@@ -143,33 +143,6 @@ impl OptionValue for Overrides {
     }
 }
 
-/// Whether a name matches a pattern of `*` and `?`. Takes time in proportion to the product of their lengths.
-fn matches(pattern: &str, name: &str) -> bool {
-    let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
-    let (mut p, mut n) = (0, 0);
-    // Where the last `*` stands, and how much of the name it has taken.
-    let mut star: Option<(usize, usize)> = None;
-    while n < name.len() {
-        match pattern.get(p) {
-            Some('*') => {
-                star = Some((p, n));
-                p += 1;
-            }
-            Some(&c) if c == '?' || c == name[n] => {
-                p += 1;
-                n += 1;
-            }
-            Some(_) | None => {
-                let Some((at, taken)) = star else { return false };
-                star = Some((at, taken + 1));
-                p = at + 1;
-                n = taken + 1;
-            }
-        }
-    }
-    pattern[p..].iter().all(|c| *c == '*')
-}
-
 /// Runs the pass.
 ///
 /// # Errors
@@ -201,7 +174,7 @@ pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassErro
         let decision = match asked {
             Some(asked) => Decision::asked(&offer, asked, name(role.cut_as), context, limits)?,
             None => {
-                let rows = item_rows(&offer);
+                let rows = item_rows(&offer, context.target);
                 let chosen = || Decision::cheapest(&offer, &rows, (context.target, &context.caches), limits);
                 decided.entry(offer).or_insert_with(chosen).clone()
             }
@@ -296,7 +269,7 @@ impl Decision {
         limits: Limits,
     ) -> Result<Decision, TileError> {
         let Context { target, caches, .. } = context;
-        let all = item_rows(weight);
+        let all = item_rows(weight, *target);
         let rows: Vec<u64> = all.iter().copied().filter(|rows| asked.rows.is_none_or(|asked| asked == *rows)).collect();
         let refused = || {
             let most = all.last().copied().unwrap_or(1);
@@ -467,7 +440,7 @@ mod tests {
     };
 
     fn decided(weight: candidates::Weight, target: Target, caches: CoreCaches) -> String {
-        Decision::cheapest(&weight, &item_rows(&weight), (target, &caches), Options::default().limits())
+        Decision::cheapest(&weight, &item_rows(&weight, target), (target, &caches), Options::default().limits())
             .tiling
             .to_string()
     }
@@ -486,7 +459,7 @@ mod tests {
                         let target = Target::AMX;
                         let caches = target.row().caches();
                         let (rows, limits) =
-                            (item_rows(&weight), Limits { band_bytes: 0, ..Options::default().limits() });
+                            (item_rows(&weight, target), Limits { band_bytes: 0, ..Options::default().limits() });
                         let tiling = Decision::cheapest(&weight, &rows, (target, &caches), limits).tiling;
                         let end = tiling.place(n).unwrap().iter().fold(0, |at, placed| {
                             assert_eq!(placed.first, at, "n {n}");

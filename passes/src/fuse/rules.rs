@@ -45,13 +45,13 @@ pub(crate) static RULES: &[Rule] = &[
     rule("swiglu",               "(mul (silu (linear ?x ?g _ _)) (linear ?x ?u _ _))",         "(linear.swiglu ?x ?g ?u f32)", always),
     rule("swiglu_right",         "(mul (linear ?x ?u _ _) (silu (linear ?x ?g _ _)))",         "(linear.swiglu ?x ?g ?u f32)", always),
     // What `down` takes is quantised by whoever makes it, block by block while the block is in L1.
-    rule("swiglu_quantise",      "(quantise (linear.swiglu ?x ?g ?u f32) ?f)",                 "(linear.swiglu ?x ?g ?u ?f)", always),
+    rule("swiglu_quantise",      "(quantise (linear.swiglu ?x ?g ?u f32) ?f)",                 "(linear.swiglu ?x ?g ?u ?f)", by_blocks),
     // Rows are quantised once for all experts, not once for each expert that reads them.
     rule("expert_swiglu",        "(mul (silu (expert.matmul ?x ?ids (dequantise ?g))) (expert.matmul ?x ?ids (dequantise ?u)))",
                                  "(expert.swiglu (quantise ?x (activation ?g)) ?ids ?g ?u f32)", always),
     rule("expert_swiglu_right",  "(mul (expert.matmul ?x ?ids (dequantise ?u)) (silu (expert.matmul ?x ?ids (dequantise ?g))))",
                                  "(expert.swiglu (quantise ?x (activation ?g)) ?ids ?g ?u f32)", always),
-    rule("expert_swiglu_quantise", "(quantise (expert.swiglu ?x ?ids ?g ?u f32) ?f)",          "(expert.swiglu ?x ?ids ?g ?u ?f)", always),
+    rule("expert_swiglu_quantise", "(quantise (expert.swiglu ?x ?ids ?g ?u f32) ?f)",          "(expert.swiglu ?x ?ids ?g ?u ?f)", by_blocks),
     // The sum over a token's experts, weighted, and the residual are one pass over the experts' results.
     rule("expert_down",          "(expert.combine (expert.matmul ?y ?ids (dequantise ?w)) ?p)", "(expert.down (quantise ?y (activation ?w)) ?ids ?p ?w _)", always),
     rule("expert_residual_left", "(add ?r (expert.down ?x ?ids ?p ?w _))",                     "(expert.down ?x ?ids ?p ?w ?r)", always),
@@ -81,6 +81,11 @@ fn always(_: &Graph, _: &Subst) -> bool {
 /// `?f` is a format that rounds.
 fn rounds(graph: &Graph, subst: &Subst) -> bool {
     !matches!(graph[subst[var("f")]].data, Class::Attr(Attr::Format(Format::F32)))
+}
+
+/// `?f` has scales for parts of a row, each of which one item makes alone.
+fn by_blocks(graph: &Graph, subst: &Subst) -> bool {
+    !matches!(graph[subst[var("f")]].data, Class::Attr(Attr::Format(format)) if format.has_row_scale())
 }
 
 /// All rules, compiled.

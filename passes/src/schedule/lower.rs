@@ -633,7 +633,7 @@ impl<'a> Lowering<'a> {
 
     /// A weight as it lies in its file.
     pub(super) fn stored_weight(&mut self, w: WeightId) -> Result<u32, ScheduleError> {
-        self.weight_in(w, self.module.weights[w.index()].format)
+        self.weight_in(w, self.module.weights[w.index()].stored())
     }
 
     fn weight_in(&mut self, w: WeightId, format: Format) -> Result<u32, ScheduleError> {
@@ -644,7 +644,7 @@ impl<'a> Lowering<'a> {
         let name = || weight.name.clone();
         let place = weight.place.ok_or_else(|| ScheduleError::NoPlace { name: name() })?;
         let (&last, lead) = weight.shape.split_last().ok_or_else(|| ScheduleError::NoPlace { name: name() })?;
-        let row = row_bytes(weight.format, last)?;
+        let row = row_bytes(weight.stored(), last)?;
         let bytes = lead.iter().try_fold(row, |bytes, &n| bytes.checked_mul(n)).unwrap_or(u64::MAX);
         let available = self.facts.files.get(place.file as usize).map_or(0, |file| file.bytes);
         if place.offset.checked_add(bytes).is_none_or(|end| end > available) {
@@ -655,7 +655,7 @@ impl<'a> Lowering<'a> {
         self.plan_weights.push(PlanWeight {
             name: name(),
             format,
-            stored: weight.format,
+            stored: weight.stored(),
             shape: weight.shape.clone(),
             file: WeightFile::Source(place.file),
             offset: place.offset,

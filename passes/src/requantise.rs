@@ -1,0 +1,139 @@
+//! `requantise`: weights in another format than the file's, where somebody asks for it.
+//!
+//! The one pass beside `defer` that changes what a model computes, so it does nothing unless it is told to. A weight's format becomes one with a
+//! scale for each row, and what it was is kept as `stored`: who reads the file requantises. From then on every pass sees the new format alone.
+//! What a layer chooses experts with stays as it is, as does what is read by rows (an embedding, and an output tied to it), and what has no whole
+//! strips of 16 rows in blocks of 64 columns.
+//!
+//! Needs: a graph as frontends write it, before `fuse`. Leaves: the same ops; weights that only products read in other formats.
+//!
+//! ```text
+//! weight @w : q4_k[512, 256]
+//!   %1 = dequantise @w : f32[512, 256]
+//!   %2 = matmul %x, %1 : f32[T, 512]
+//! ```
+//! becomes, with `requantise.weights = i8_row`,
+//! ```text
+//! weight @w : i8_row[512, 256] {stored = q4_k}
+//!   %1 = dequantise @w : f32[512, 256]
+//!   %2 = matmul %x, %1 : f32[T, 512]
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use ixc_ir::format::Format;
+use ixc_ir::format::packed::STRIP;
+use ixc_ir::graph::{DefUse, Function, Module, Op, OpKind, Operand, ValueId, WeightId};
+use ixc_kernels::candidates::MAX_COLUMNS_BY_ROWS;
+
+use crate::error::PassError;
+use crate::options::{OptionValue, PassOptions, matches, pass_options};
+use crate::pass::{Context, Pass, Run};
+
+/// The pass.
+pub static PASS: Pass = Pass {
+    name: "requantise",
+    doc: "Gives weights other formats than the file's, where it is told to.",
+    options: Options::ROWS,
+    run: Run::Graph(run),
+};
+
+pass_options! {
+    /// Options of the pass.
+    pub struct Options for "requantise" {
+        #[doc = "The format of weights by their names: i8_row, i4_row, or PATTERN=FORMAT,.. of which the last that matches counts; keep leaves them as they are."]
+        pub weights: Formats = Formats::default(),
+    }
+}
+
+/// Formats by patterns of names.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Formats(Vec<(String, Option<Format>)>);
+
+impl Formats {
+    /// What a weight is to be requantised to.
+    fn of(&self, name: &str) -> Option<Format> {
+        self.0.iter().rev().find(|(pattern, _)| matches(pattern, name)).and_then(|(_, format)| *format)
+    }
+
+    /// Whether nothing is asked for.
+    pub fn is_empty(&self) -> bool {
+        self.0.iter().all(|(_, format)| format.is_none())
+    }
+}
+
+/// The word for no other format.
+const KEEP: &str = "keep";
+
+impl OptionValue for Formats {
+    const EXPECTED: &'static str = "i8_row, i4_row or keep, or PATTERN=FORMAT,.. such as i8_row,*_exps*=i4_row";
+
+    fn read(text: &str) -> Option<Formats> {
+        let each = |text: &str| {
+            let (pattern, format) = text.split_once('=').unwrap_or(("*", text));
+            let format = match format.trim() {
+                KEEP => None,
+                name => Some(Format::requantised().find(|format| format.name() == name)?),
+            };
+            let pattern = pattern.trim().to_owned();
+            (!pattern.is_empty()).then_some((pattern, format))
+        };
+        let texts = text.split(',').map(str::trim).filter(|text| !text.is_empty());
+        texts.map(each).collect::<Option<_>>().map(Formats)
+    }
+
+    fn text(&self) -> String {
+        let format = |format: &Option<Format>| format.map_or(KEEP, Format::name);
+        self.0.iter().map(|(pattern, to)| format!("{pattern}={}", format(to))).collect::<Vec<_>>().join(",")
+    }
+}
+
+/// Runs the pass.
+///
+/// # Errors
+/// None; passes have one signature.
+pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
+    let Options { weights: formats } = context.options.of();
+    if formats.is_empty() {
+        return Ok(module);
+    }
+    for w in products(&module) {
+        let weight = &mut module.weights[w.index()];
+        let &[.., n, k] = &weight.shape[..] else { continue };
+        let Some(format) = formats.of(&weight.name) else { continue };
+        let whole = n.is_multiple_of(STRIP as u64) && format.row_bytes(k).is_some() && k <= MAX_COLUMNS_BY_ROWS;
+        let known = weight.stored().is_in_files();
+        if whole && known && format != weight.format {
+            weight.choice.stored = Some(weight.stored());
+            weight.format = format;
+        }
+    }
+    Ok(module)
+}
+
+/// Weights that products read, and nothing else, but for those whose products choose experts.
+fn products(module: &Module) -> BTreeSet<WeightId> {
+    let mut found: BTreeMap<WeightId, bool> = BTreeMap::new();
+    for function in &module.functions {
+        let uses = DefUse::of(function);
+        for op in &function.ops {
+            for operand in &op.operands {
+                if let Operand::Weight(w) = *operand {
+                    let product = op.kind == OpKind::Dequantise && !chooses(function, &uses, op.results[0]);
+                    *found.entry(w).or_insert(true) &= product;
+                }
+            }
+        }
+    }
+    found.into_iter().filter_map(|(w, products)| products.then_some(w)).collect()
+}
+
+/// Whether what is multiplied with a dequantised weight is what experts are chosen by, directly or with a bias.
+fn chooses(function: &Function, uses: &DefUse, dequantised: ValueId) -> bool {
+    let users = |value| uses.users(value).into_iter().flatten().map(|user| &function.ops[user]);
+    let is_chosen_by = |value| users(value).any(|op| op.kind == OpKind::Route);
+    let with_bias = |op: &Op| op.kind == OpKind::AddBias && is_chosen_by(op.results[0]);
+    let product =
+        |op: &Op| op.kind == OpKind::Matmul && (is_chosen_by(op.results[0]) || users(op.results[0]).any(with_bias));
+    users(dequantised).any(product)
+}
