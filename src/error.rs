@@ -104,8 +104,11 @@ pub enum Error {
     #[error(transparent)]
     Pass(#[from] PassError),
     /// A plan is made already.
-    #[error("a plan says itself which experts are deferred: that is chosen when it is compiled")]
-    PlanDefers,
+    #[error("a plan says itself {what}: that is chosen when it is compiled")]
+    PlanSays {
+        /// What was asked for.
+        what: &'static str,
+    },
     /// No kernel can be made of a step.
     #[error(transparent)]
     Generate(#[from] GenerateError),
@@ -364,7 +367,7 @@ impl Error {
                 | PassError::Tile(_)
                 | PassError::NoModel { .. },
             )
-            | Error::PlanDefers => Class::Usage,
+            | Error::PlanSays { .. } => Class::Usage,
             Error::Grid(GridFileError::Unknown { .. }) => Class::Usage,
             Error::Read(error)
             | Error::Grid(GridFileError::Read(error))

@@ -41,6 +41,10 @@ use crate::model::{Model, check_tokens, is_plan, open_plan};
 use crate::timing::Meter;
 pub use crate::timing::Phase;
 
+/// What a plan says, whatever options say: [`Error::PlanSays`].
+pub const DEFERRED: &str = "which experts are deferred";
+const PASSES: &str = "what passes make of the model";
+
 mod stop;
 
 pub use stop::StopStrings;
@@ -190,8 +194,9 @@ impl Session {
             return Session::of_model(&Model::new(crate::demo::open()?)?, options);
         };
         if is_plan(path) {
-            if options.compile.defer > 0 {
-                return Err(Error::PlanDefers);
+            let asked = [(options.compile.defer > 0, DEFERRED), (!options.compile.passes.is_empty(), PASSES)];
+            if let Some((_, what)) = asked.into_iter().find(|(asked, _)| *asked) {
+                return Err(Error::PlanSays { what });
             }
             let file = open_plan(path, options.model_file.as_deref())?;
             return Session::of_plan_file(file, path.parent().unwrap_or(path), options);

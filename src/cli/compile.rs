@@ -11,21 +11,27 @@ use ixc::dataflow::{grids, read};
 use ixc::files::{KeptFolder, Output};
 use ixc::frontend::gguf::ShardFile;
 use ixc::ir::plan::PlanWeight;
+use ixc::kl_divergence::Divergence;
 use ixc::model::Model;
+use ixc::passes::options::OptionSet;
+use ixc::passes::requantise;
 use ixc::place;
 use ixc::runtime::engine;
 use ixc::runtime::file;
 use ixc::runtime::file::weights::{self, Contents};
+use ixc::session::SessionOptions;
 use serde_json::json;
 
 use super::Usage;
 use super::choose::{DeferChoice, MemoryChoice, ModelArgument};
+use super::divergence::{compare, positions, said};
 use super::force::{Force, reads};
 use super::output::{self, Bytes, Line, Printable, Rate, Unit, note};
 use super::passes::PassChoice;
 use super::prefetch::EarlyRouterChoice;
 use super::stages::Stage;
 use super::terminal::standard_error;
+use super::tokenize::read;
 
 /// Compiles a model to a plan: everything that is needed to run it, except weights that kernels read as they lie in the model
 /// file, and no machine code.
@@ -36,6 +42,8 @@ use super::terminal::standard_error;
   ixc compile large.gguf --memory 6GiB           for less memory than it takes
   ixc compile model.gguf --no-weights            small; packed in each run
   ixc compile model.gguf --self-contained        runs without the model file
+  ixc compile model.gguf --weights i8_row --text sample.txt
+                                                 one scale a row: int8 tiles
   ixc compile model.gguf --emit graph,asm        writes model.d/1.graph.ix, too
   ixc compile model.gguf --target dataflow:wse3 -o model.json
                                                  what runs where on a wafer
@@ -84,6 +92,10 @@ pub struct Args {
     deferral: DeferChoice,
     #[command(flatten)]
     passes: PassChoice,
+    /// With --weights: a text, of which the first 256 tokens or 1024 bytes are given to the model as it was and as it is now, to say how far its predictions have
+    /// moved.
+    #[arg(long, value_name = "FILE", requires = "weights")]
+    text: Option<PathBuf>,
     /// Threads that pack [default: one for each core].
     #[arg(short, long, env = "IXC_THREADS", hide_env_values = true)]
     threads: Option<usize>,
@@ -211,6 +223,16 @@ impl Args {
         Ok(descriptor.reasons.iter().try_for_each(|reason| writeln!(out, "  {reason}"))?)
     }
 
+    /// How far the plan's predictions are from those of the model as it was, compiled likewise.
+    fn divergence(&self, text: &Path, plan: &Path, model: &Model, compile: &Options) -> anyhow::Result<Divergence> {
+        let said = OptionSet::default().with(&requantise::Options::default());
+        let compile = Options { passes: compile.passes.clone().over(&said), ..compile.clone() };
+        let run = engine::Options { threads: self.threads, memory: self.memory.bytes(), ..engine::Options::default() };
+        let before = SessionOptions { compile, run: run.clone(), ..SessionOptions::default() };
+        let after = SessionOptions { run, ..SessionOptions::default() };
+        compare([(self.model.path(), &before), (Some(plan), &after)], positions(model), &read(text)?)
+    }
+
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         let target = match &self.target {
@@ -270,6 +292,7 @@ impl Args {
             file::write_to(output, &compiled.plan).map_err(ixc::Error::from)?;
         }
         let seconds = begin.elapsed().as_secs_f64();
+        let divergence = self.text.as_ref().map(|text| self.divergence(text, &path, &model, &options)).transpose()?;
         let emitted = stages.write(&model, &compiled)?;
         let plan = &compiled.plan;
         let bytes = std::fs::metadata(&path).map_or(0, |metadata| metadata.len());
@@ -287,6 +310,7 @@ impl Args {
                 "model_files": plan.files.iter().map(|file| &file.path).collect::<Vec<_>>(),
                 "model_bytes": model.gguf.files().iter().map(|file| file.data().len() as u64).sum::<u64>(),
                 "emitted": emitted,
+                "divergence": divergence,
                 "seconds": seconds,
             });
             return Ok(output::json(out, "ixc.compile.v1", &facts)?);
@@ -313,6 +337,9 @@ impl Args {
                 let count = plan.files.len();
                 writeln!(out, "  needs the {count} model files {} and so on, {model_bytes}", Printable(&file.path))?;
             }
+        }
+        if let Some(divergence) = divergence {
+            writeln!(out, "  requantised, {}", said(&divergence))?;
         }
         Ok(emitted.iter().try_for_each(|file| writeln!(out, "{}", file.display()))?)
     }

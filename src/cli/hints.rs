@@ -11,7 +11,7 @@ use ixc::runtime::load::LoadError;
 /// What helps against an error, where an option does.
 pub fn hint(error: &Error) -> Option<String> {
     let hint = match error {
-        Error::PlanDefers => "give --defer to `ixc compile`, or run the model file",
+        Error::PlanSays { .. } => "give the option to `ixc compile`, or run the model file",
         Error::NeedsCpu { .. } => "--emulate runs it in the emulator, slowly",
         Error::NoEarlyRouters => "compile it with --prefetch router, or choose previous, frequency or auto",
         Error::NoGroups => "leave --experts map out, or compile a model that has experts with --memory",

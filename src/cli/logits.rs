@@ -65,8 +65,10 @@ impl Args {
     /// Runs the command.
     pub fn run(self) -> anyhow::Result<()> {
         let tokens = self.tokens.read()?;
-        if self.engine == Engine::Interpreter && self.streaming.defer() > 0 {
-            let problem = "--defer changes what generated code computes; the interpreter computes the model as it is";
+        let streaming = self.streaming.options()?;
+        let changed = streaming.compile.defer > 0 || !streaming.compile.passes.is_empty();
+        if self.engine == Engine::Interpreter && changed {
+            let problem = "--defer, --weights, --tile and --set are for what passes do; the interpreter computes the model as it is";
             return Err(Usage(problem.into()).into());
         }
         let inputs: Vec<&Path> = self.model.files().chain(self.tokens.file()).collect();
@@ -80,7 +82,6 @@ impl Args {
             Engine::Compiled => {
                 let gauge = Arc::new(Gauge::default());
                 let _watch = Watch::new(&gauge);
-                let streaming = self.streaming.options()?;
                 let (target, pack) = (self.target.target(), self.no_pack.then_some(false));
                 let options = SessionOptions {
                     compile: compile::Options { target, caches: self.target.caches(), pack, ..streaming.compile },

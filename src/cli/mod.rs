@@ -7,6 +7,7 @@ mod bench;
 mod choose;
 mod compile;
 mod converse;
+mod divergence;
 mod doctor;
 mod dump;
 mod experts;

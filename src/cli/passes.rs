@@ -7,6 +7,7 @@
 use ixc::passes::error::PassError;
 use ixc::passes::manager::{self, PASSES};
 use ixc::passes::options::{OptionSet, OptionValue};
+use ixc::passes::requantise::{self, Formats};
 use ixc::passes::tile::{self, Override, Overrides};
 
 /// What passes are told.
@@ -16,6 +17,10 @@ pub struct PassChoice {
     /// rows, or both, such as 'blk.*.ffn_down*: rows=32 gemv<=5/5x16 gemm/48'. Several are taken; of those that match the last counts.
     #[arg(long, value_name = "PATTERN: TILING", value_parser = read_override)]
     tile: Vec<Override>,
+    /// Requantise the weights that products read: i8_row or i4_row, one scale for a whole row. By name: 'i8_row,*_exps*=i4_row,output*=keep';
+    /// of those that match a weight the last counts. Changes what the model says; `ixc compile --text FILE` tells how much.
+    #[arg(long, value_name = "FORMATS", value_parser = read_formats)]
+    weights: Option<Formats>,
     /// Set an option of a pass; `ixc opt --help` lists them.
     #[arg(long = "set", value_name = "PASS.KEY=VALUE", value_parser = read_option)]
     options: Vec<String>,
@@ -23,6 +28,10 @@ pub struct PassChoice {
 
 fn read_override(text: &str) -> Result<Override, String> {
     Override::read(text).ok_or_else(|| format!("expected {}", Overrides::EXPECTED))
+}
+
+fn read_formats(text: &str) -> Result<Formats, String> {
+    Formats::read(text).ok_or_else(|| format!("expected {}", Formats::EXPECTED))
 }
 
 fn read_option(text: &str) -> Result<String, String> {
@@ -45,6 +54,9 @@ impl PassChoice {
             let mut said: tile::Options = options.of();
             said.choose.0.extend(self.tile.iter().cloned());
             options = options.with(&said);
+        }
+        if let Some(weights) = &self.weights {
+            options = options.with(&requantise::Options { weights: weights.clone() });
         }
         Ok(options)
     }

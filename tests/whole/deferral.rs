@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::support::engines::{bits, load, load_reading_ahead, logits, native};
 use crate::support::made::{BASE, Made, MadeExperts};
 use crate::support::{ixc, stderr, stdout};
 use ixc::compile::{Compiled, Options, compile};
@@ -12,9 +13,8 @@ use ixc::ir::graph::interpret::Interpreter;
 use ixc::ir::kernel::Kernel;
 use ixc::ir::plan::{BucketId, Plan, Step};
 use ixc::model::Model;
-use ixc::runtime::engine::{self, BackendKind, Engine};
-use ixc::runtime::stream::predict::{Choice, Settings, Strategy};
-use ixc::runtime::stream::store::{Config, stats::GroupStats};
+use ixc::runtime::stream::predict::{Choice, Strategy};
+use ixc::runtime::stream::store::stats::GroupStats;
 use ixc::targets::Target;
 use ixc_testing::nmse::nmse;
 
@@ -44,37 +44,6 @@ fn open(name: &str) -> (PathBuf, Model, Vec<u32>) {
     let tokens = (0..MAX_TOKENS).map(|i| (i * i * 7 + i * 3 + 1) % made.vocabulary as u32).collect();
     let model = Model::open(&path).unwrap();
     (path, model, tokens)
-}
-
-fn native(target: Target) -> BackendKind {
-    if target.missing().is_empty() { BackendKind::Native } else { BackendKind::Emulated }
-}
-
-fn load(plan: Plan<Kernel>, target: Target, budget: u64) -> Result<Engine, ixc::runtime::load::LoadError> {
-    load_reading_ahead(plan, target, budget, Choice::Off)
-}
-
-fn load_reading_ahead(
-    plan: Plan<Kernel>,
-    target: Target,
-    budget: u64,
-    choice: Choice,
-) -> Result<Engine, ixc::runtime::load::LoadError> {
-    let stream = Config { budget, ..Config::default() };
-    let prefetch = Settings { choice, extra: 0 };
-    let (threads, backend) = (Some(2), native(target));
-    let options = engine::Options { threads, backend, stream, prefetch, ..engine::Options::default() };
-    Engine::load(plan, Path::new(""), &options)
-}
-
-fn logits(engine: &mut Engine, tokens: &[u32], step: usize) -> Vec<f32> {
-    engine.reset();
-    let parts = tokens.chunks(step).map(|part| (part, (0..part.len() as u32).collect::<Vec<_>>()));
-    parts.flat_map(|(part, rows)| engine.step(part, &rows).unwrap().to_vec()).collect()
-}
-
-fn bits(logits: &[f32]) -> Vec<u32> {
-    logits.iter().map(|logit| logit.to_bits()).collect()
 }
 
 /// Targets whose kernels differ, and whether weights are packed. `portable` has the bits of `avx2`, as `made_models.rs` shows.

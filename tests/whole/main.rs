@@ -29,6 +29,7 @@ mod real_shapes;
 mod recorded;
 mod recurrent;
 mod reference;
+mod requantised;
 mod run;
 mod simulate;
 mod support;

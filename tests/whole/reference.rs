@@ -113,12 +113,18 @@ fn kernel_ops() -> String {
 
 fn formats() -> String {
     let mut out = String::from(
-        "# Block formats\n\nGenerated from the format table in `ir/src/format.rs`. Fields are at byte offsets of a block.\n\n\
-         | format | GGUF type | elements | bytes | bits per element | fields | activations |\n| --- | --- | --- | --- | --- | --- | --- |\n",
+        "# Block formats\n\nGenerated from the format table in `ir/src/format.rs`. Fields are at byte offsets of a block; some formats have more behind \
+         the blocks of a row, or of a packed strip of 16.\n\n| format | GGUF type | elements | bytes | bits per element | fields | activations |\n| --- | --- | --- | --- | --- | --- | --- |\n",
     );
     for row in ixc_ir::format::FORMATS {
-        let fields: Vec<String> = row.fields.iter().map(|f| format!("{} @ {}", f.name, f.offset)).collect();
-        let none = if row.rows > 1 { "none: ixc packs" } else { "none: activations only" };
+        let mut fields: Vec<String> = row.fields.iter().map(|f| format!("{} @ {}", f.name, f.offset)).collect();
+        let whose = if row.rows > 1 { "strip" } else { "row" };
+        fields.extend(row.tail.iter().map(|f| format!("behind a {whose} {} @ {}", f.name, f.offset)));
+        let none = match (row.rows, row.format.is_weight()) {
+            (1, true) => "none: ixc requantises",
+            (1, false) => "none: activations only",
+            _ => "none: ixc packs",
+        };
         let id = row.gguf_id.map_or(none.to_string(), |id| id.to_string());
         let _ = writeln!(
             out,

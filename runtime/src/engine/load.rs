@@ -227,7 +227,7 @@ fn weights(
         let columns = weight.shape.last().copied().unwrap_or(0);
         // All but the rows and columns of a matrix.
         let parts = weight.shape.iter().rev().skip(2).fold(1u64, |product, n| product.saturating_mul(*n));
-        let unpacked = Job::new(weight.format, columns, place, to)
+        let unpacked = Job::new((weight.stored, weight.format), columns, place, to)
             .and_then(|job| Unpacked::new(job, number, weight.offset, parts))
             .ok_or_else(|| no_memory("a packed weight", packed_bytes(weight)))?;
         places.push(Weight { region: to, matrices: None, unpacked: Some(unpacked) });

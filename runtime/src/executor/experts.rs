@@ -88,7 +88,8 @@ impl Pack for Packer {
                 unsafe { to.base().copy_from_nonoverlapping(from.base(), to.bytes() as usize) };
                 continue;
             }
-            let job = Job::new(part.format, part.columns, from, to).ok_or("a matrix of no whole strips")?;
+            let job =
+                Job::new((part.stored, part.format), part.columns, from, to).ok_or("a matrix of no whole strips")?;
             // SAFETY: nobody else uses either region until this returns.
             unsafe { job.run(&mut Vec::new()) };
         }

@@ -11,6 +11,7 @@ use super::{
     Access, BarrierAction, Ids, LINE_BYTES, MAX_BANDS, MAX_BUFFERS, MAX_CONTEXT, MAX_EXPERTS, MAX_PARTS, Parameter,
     PartPlace, PlanError, Problem, Routing, Signature, Stage, at, id, range,
 };
+use crate::pack;
 
 type Result<T, E = PlanError> = std::result::Result<T, E>;
 
@@ -30,11 +31,11 @@ pub(super) fn weight(plan: &Plan<Kernel>, weight: &PlanWeight) -> Result<(), Pro
     };
     let (format, stored) = (weight.format, weight.stored);
     if weight.is_packed_at_load() {
-        if format.unpacked() != Some(stored) {
+        if !pack::makes(stored, format) {
             return Err(Problem::Stored {
                 format,
                 stored,
-                expected: "both must be the same, or one packed from the other",
+                expected: "both must be the same, or one packed or requantised from the other",
             });
         }
         if !matches!(weight.file, WeightFile::Source(_)) {

@@ -11,13 +11,15 @@
 //!
 //! Invariant: the result is the same with any number of threads: strips are disjoint, and packing moves bits.
 
-use std::sync::OnceLock;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, OnceLock, PoisonError};
 
 use ixc_codegen::module::Module;
 use ixc_ir::format::packed::{self, STRIP};
+use ixc_ir::format::requantise;
 use ixc_ir::format::{Codec, FORMATS, Format};
-use ixc_kernels::{Pack, generate};
+use ixc_kernels::{Embed, Pack, generate};
 use ixc_targets::Target;
 
 use crate::memory::Region;
@@ -56,10 +58,17 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// All strips in `from`, rows of `columns` in the format that `to_format` is packed from; `None` where the regions have other
-    /// lengths than that takes.
-    pub(crate) fn new(to_format: Format, columns: u64, from: Region, to: Region) -> Option<Job> {
-        let from_format = to_format.unpacked()?;
+    /// All strips in `from`, rows of `columns` in the format that `to_format` is packed from, or requantised and then packed; `None` where
+    /// that is no such format, or the regions have other lengths than that takes.
+    pub(crate) fn new(
+        (from_format, to_format): (Format, Format),
+        columns: u64,
+        from: Region,
+        to: Region,
+    ) -> Option<Job> {
+        if !makes(from_format, to_format) {
+            return None;
+        }
         let strip = |format: Format| format.row_bytes(columns)?.checked_mul(STRIP as u64);
         let (from_strip, to_strip) = (strip(from_format)?, strip(to_format)?);
         let strips = from.bytes().checked_div(from_strip)?;
@@ -112,11 +121,15 @@ impl Job {
     /// # Safety
     /// `from` must be readable, `to` writable, and nobody else may use the strip's part of `to` meanwhile.
     unsafe fn strip(&self, strip: u64, rows: &mut Vec<u8>) {
-        let ((from_row, to_row), most) = (self.bytes(self.columns), COLUMNS as u64);
+        // A scale for each row is of all its columns.
+        let most = if self.to_format.has_row_scale() { self.columns } else { COLUMNS as u64 };
+        let (from_row, to_row) = self.bytes(self.columns);
         let mut first = 0;
         while first < self.columns {
             let columns = most.min(self.columns - first);
-            let ((from_at, to_at), (from_bytes, to_bytes)) = (self.bytes(first), self.bytes(columns));
+            // No columns take no bytes, though a scale for each row does.
+            let (from_at, to_at) = if first == 0 { (0, 0) } else { self.bytes(first) };
+            let (from_bytes, to_bytes) = self.bytes(columns);
             rows.resize(STRIP * from_bytes as usize, 0);
             for (r, row) in rows.chunks_exact_mut(from_bytes as usize).enumerate() {
                 let at = (strip * STRIP as u64 + r as u64) * from_row + from_at;
@@ -130,10 +143,23 @@ impl Job {
             // SAFETY: the part lies in `to`, in this strip, which the caller says nobody else uses; it is initialised, as all
             // mapped memory is.
             let out = unsafe { std::slice::from_raw_parts_mut(part.base(), part.bytes() as usize) };
-            pack(self.to_format, columns, rows, out);
+            match self.to_format.unpacked() {
+                Some(unpacked) if unpacked != self.from_format => {
+                    let x = floats(self.from_format, columns as usize, rows);
+                    let mut rows = requantise::of_floats(unpacked, &x, columns as usize);
+                    pack(self.to_format, columns, &mut rows, out);
+                }
+                Some(_) | None => pack(self.to_format, columns, rows, out),
+            }
             first += columns;
         }
     }
+}
+
+/// Whether strips of a format are made of rows in another: packed from them, or requantised.
+pub(crate) fn makes(from: Format, to: Format) -> bool {
+    let requantised = to.has_row_scale() && to.rows() > 1 && from.is_in_files();
+    to.unpacked().is_some_and(|unpacked| unpacked == from || requantised)
 }
 
 /// The packing kernel of a format, where this machine can run one.
@@ -148,6 +174,32 @@ fn kernel(to: Format) -> Option<&'static Module> {
     MODULES.get(to as usize)?.get_or_init(compile).as_ref()
 }
 
+/// Kernels that dequantise a row, by format and columns, where this machine can run one.
+fn row_kernel(format: Format, columns: usize) -> Option<Arc<Module>> {
+    type Modules = HashMap<(Format, usize), Option<Arc<Module>>>;
+    static MODULES: LazyLock<Mutex<Modules>> = LazyLock::new(Mutex::default);
+    let compile = || {
+        let spec = Embed { format, n: u32::try_from(columns).ok()?, rows: 1 };
+        let kernel = generate(&spec.into(), Target::native()).ok()?;
+        Module::compile(&[kernel], Target::native()).ok().map(Arc::new)
+    };
+    let mut modules = MODULES.lock().unwrap_or_else(PoisonError::into_inner);
+    modules.entry((format, columns)).or_insert_with(compile).clone()
+}
+
+/// Rows of a format of files as numbers, by a kernel where there is one.
+fn floats(format: Format, columns: usize, rows: &mut [u8]) -> Vec<f32> {
+    let Some(module) = row_kernel(format, columns) else { return format.dequantise_rows(rows, columns) };
+    let mut x = vec![0f32; format.elements(rows.len(), columns).unwrap_or(0)];
+    let row_bytes = rows.len() / (x.len() / columns).max(1);
+    let mut first = [0u8; 4];
+    for (row, x) in rows.chunks_exact_mut(row_bytes.max(1)).zip(x.chunks_exact_mut(columns)) {
+        // SAFETY: the kernel reads row 0 of a table of one row, which is as long as its format says of so many columns, and writes these.
+        unsafe { module.call(0, &[first.as_mut_ptr(), row.as_mut_ptr(), x.as_mut_ptr().cast()], &[]) };
+    }
+    x
+}
+
 /// [`packed::pack`], by a kernel where there is one.
 fn pack(to: Format, columns: u64, rows: &mut [u8], out: &mut [u8]) {
     let Some(module) = kernel(to) else { return packed::pack(to, rows, out) };
@@ -156,7 +208,7 @@ fn pack(to: Format, columns: u64, rows: &mut [u8], out: &mut [u8]) {
     let by_columns = [columns / STRIP as i64, columns % STRIP as i64];
     let dims: &[i64] = match to.codec() {
         Codec::Float(_) => &by_columns,
-        Codec::Quants(_) | Codec::Bytes { .. } | Codec::TwoBf16 => &by_blocks,
+        Codec::Quants(_) | Codec::Bytes { .. } | Codec::Row | Codec::TwoBf16 => &by_blocks,
     };
     let bytes = |format: Format| format.row_bytes(columns as u64).map(|bytes| bytes as usize * STRIP);
     let whole = [to.unpacked().and_then(bytes), bytes(to)] == [Some(rows.len()), Some(out.len())];
@@ -276,7 +328,8 @@ pub(crate) fn checksums(
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Mutex;
+    use ixc_ir::graph::random;
+    use ixc_ir::random::Random;
 
     use super::*;
     use crate::memory::Memory;
@@ -308,7 +361,13 @@ mod tests {
                 // Two jobs: 4 strips, then 7.
                 let job = |first: u64, count: u64| {
                     let part = |region: Region, strip: usize| region.part(first * strip as u64, count * strip as u64);
-                    Job::new(to_format, columns, part(from, strip).unwrap(), part(to, packed_strip).unwrap()).unwrap()
+                    Job::new(
+                        (from_format, to_format),
+                        columns,
+                        part(from, strip).unwrap(),
+                        part(to, packed_strip).unwrap(),
+                    )
+                    .unwrap()
                 };
                 let finished = Mutex::new(Vec::new());
                 let mut pool = Pool::new(threads).unwrap();
@@ -350,10 +409,36 @@ mod tests {
     }
 
     #[test]
+    fn rows_in_another_format_are_requantised_before_they_are_packed() {
+        let (columns, strips) = (512u64, 3);
+        let formats = || FORMATS.iter().map(|row| row.format);
+        let pairs = formats().flat_map(|from| formats().map(move |to| (from, to)));
+        let mut tried = 0;
+        for (from, to) in pairs.filter(|&(from, to)| to.unpacked() != Some(from) && makes(from, to)) {
+            let source = random::weight_bytes(&mut Random::new(5), from, columns as usize * STRIP * strips);
+            let rows = requantise::requantise(from, to.unpacked().unwrap(), &source, columns as usize);
+            let mut right = vec![0; strips * STRIP * to.row_bytes(columns).unwrap() as usize];
+            let strip = right.len() / strips;
+            for (rows, out) in rows.chunks_exact(rows.len() / strips).zip(right.chunks_exact_mut(strip)) {
+                packed::pack(to, rows, out);
+            }
+            let ((_source, from_region), (_packed, to_region)) = (region(&source), region(&vec![0xee; right.len()]));
+            let job = Job::new((from, to), columns, from_region, to_region).unwrap();
+            // SAFETY: both memories are there, and nothing else uses them.
+            unsafe { job.run(&mut Vec::new()) };
+            // SAFETY: as above.
+            let found: Vec<u8> = (0..right.len()).map(|i| unsafe { to_region.base().add(i).read() }).collect();
+            assert!(found == right, "{from} to {to}");
+            tried += 1;
+        }
+        assert!(tried >= 2 * formats().filter(|format| format.is_in_files()).count());
+    }
+
+    #[test]
     fn lengths_that_are_no_whole_strips_make_no_job() {
         let (_memory, memory) = region(&[0; 1 << 16]);
         let regions = |from, to| (memory.part(0, from).unwrap(), memory.part(0, to).unwrap());
-        let job = |columns, (from, to)| Job::new(Format::Q4KR16, columns, from, to);
+        let job = |columns, (from, to)| Job::new((Format::Q4K, Format::Q4KR16), columns, from, to);
         assert!(job(256, regions(2 * 16 * 144, 2 * 16 * 144)).is_some());
         assert!(job(256, regions(2 * 16 * 144 - 144, 2 * 16 * 144)).is_none());
         assert!(job(256, regions(16 * 144, 2 * 16 * 144)).is_none());

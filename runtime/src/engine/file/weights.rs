@@ -370,7 +370,7 @@ fn pack_blocks(
                 file.region().part(offset, stored).zip(block.part(part.offset, part.bytes)).ok_or_else(wrong)?;
             read.push((file, offset, stored));
             if weight.is_packed_at_load() {
-                jobs.push(Job::new(part.format, part.columns.into(), from, to).ok_or_else(wrong)?);
+                jobs.push(Job::new((weight.stored, weight.format), part.columns.into(), from, to).ok_or_else(wrong)?);
             } else if from.bytes() == to.bytes() {
                 // SAFETY: `from` lies in a mapped file, `to` in `memory`; both are as long.
                 unsafe { to.base().copy_from_nonoverlapping(from.base(), to.bytes() as usize) };
@@ -422,7 +422,7 @@ fn chunks(
         // They fit: the weight's own lengths do.
         let from = file.region().part(weight.offset + first * from_strip, count * from_strip);
         let to = memory.region().part(0, count * to_strip);
-        let job = from.zip(to).and_then(|(from, to)| Job::new(weight.format, columns, from, to));
+        let job = from.zip(to).and_then(|(from, to)| Job::new((weight.stored, weight.format), columns, from, to));
         let (job, to) = job.zip(to).ok_or_else(wrong)?;
         // SAFETY: `from` lies in a mapped file, `to` in memory that only this function uses.
         unsafe { pack::run(&[job], pool, &|_, _| (), &|_| ()) }.map_err(|source| failed(LoadError::Pack { source }))?;

@@ -1,0 +1,188 @@
+//! Weights with one scale for a whole row: compiled code against the interpreter, how far from the model as it was, streamed against resident, packed
+//! in each run against saved in a plan, and what is refused.
+
+use std::path::{Path, PathBuf};
+
+use crate::support::engines::{bits, load, logits, native};
+use crate::support::made::{BASE, Made, MadeExperts};
+use crate::support::{Golden, ixc, read_npy, scratch, shared, stderr, stdout};
+use ixc::compile::{Compiled, Options, compile};
+use ixc::frontend::arch::FileWeights;
+use ixc::ir::format::Format::{self, Bf16, F16, F32, Q4K, Q6K, Q8_0};
+use ixc::ir::graph::interpret::Interpreter;
+use ixc::model::Model;
+use ixc::passes::manager;
+use ixc::passes::options::OptionSet;
+use ixc::targets::Target;
+use ixc_testing::nmse::nmse;
+
+const MAX_TOKENS: u32 = 40;
+/// Room for some blocks of 3 * 256 rows of 320 bytes; there are 16.
+const BUDGET: u64 = 8 * 3 * 256 * 320;
+/// Products behind each other in the models here, whose noise adds.
+const PRODUCTS: f64 = 9.0;
+/// Noise of a product's activations, in 127 steps of a row's largest: (amax / 127)^2 / 12 of a signal of at least (amax / 10)^2.
+const BYTES: f64 = 100.0 / (12.0 * 127.0 * 127.0);
+/// Noise of weights in four bits: what a uniform quantiser of 16 steps leaves of normal numbers (Max, 1960: 0.01154), and as much again for rows
+/// of few columns that are not normal.
+const FOUR_BITS: f64 = 2.0 * 0.01154;
+
+/// What each asks for, and the noise of a product with such weights.
+const WEIGHTS: [(&str, f64); 3] =
+    [("i8_row", BYTES), ("i4_row", FOUR_BITS), ("i8_row,*_exps*=i4_row,*attn_q*=keep", FOUR_BITS)];
+
+/// Models with experts and without, of several formats.
+fn models() -> [Made; 2] {
+    let experts = Some(MadeExperts { count: 8, used: 3, inner: 256 });
+    let formats: &[(&str, Format)] = &[
+        ("token_embd", F16),
+        ("ffn_gate_inp", F32),
+        ("ffn_down", Q6K),
+        ("attn_v", Q8_0),
+        ("output.", Bf16),
+        ("", Q4K),
+    ];
+    let made = Made { seed: 0x10e, context: 64, layers: 2, formats, ..BASE };
+    // Output rows in whole strips, and not.
+    [Made { experts, vocabulary: 160, ..made.clone() }, made]
+}
+
+/// The model in a file of this test's own, which is to be removed.
+fn open(name: &str, made: &Made) -> (PathBuf, Model, Vec<u32>) {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("requantised_{name}.gguf"));
+    std::fs::write(&path, made.file()).unwrap();
+    let tokens = (0..MAX_TOKENS).map(|i| (i * i * 7 + i * 3 + 1) % made.vocabulary as u32).collect();
+    let model = Model::open(&path).unwrap();
+    (path, model, tokens)
+}
+
+fn options(target: Target, weights: &str) -> Options {
+    let mut passes = OptionSet::default();
+    manager::set(&mut passes, &format!("requantise.weights={weights}")).unwrap();
+    Options { target: Some(target), max_tokens: Some(MAX_TOKENS), passes, ..Options::default() }
+}
+
+#[test]
+fn compiled_code_computes_what_the_graph_says_and_errors_are_those_of_the_format() {
+    for (i, made) in models().into_iter().enumerate() {
+        let (path, model, all) = open(&format!("bits_{i}"), &made);
+        let exact = model.exact_logits(&all).unwrap();
+        for target in [Target::AVX2, Target::AVX512, Target::AMX, Target::PORTABLE] {
+            let (tokens, name) = (if target.missing().is_empty() { &all[..] } else { &all[..19] }, target.name());
+            println!("{name}: {:?}", native(target));
+            for (weights, noise) in WEIGHTS {
+                let what = format!("{name}, model {i}, {weights}");
+                let Compiled { fused, plan } = compile(&model, &options(target, weights)).unwrap();
+                let by_rows = plan.weights.iter().filter(|weight| weight.format.has_row_scale()).count();
+                assert!(by_rows >= 8, "{what}: {by_rows} weights");
+                let (positions, rows): (Vec<u32>, Vec<u32>) = (0..tokens.len() as u32).map(|i| (i, i)).unzip();
+                let file = FileWeights::new(&model.gguf, &fused);
+                let right = Interpreter::new(&fused, &file).unwrap().step(tokens, &positions, &rows).unwrap();
+                let found = logits(&mut load(plan, target, 0).unwrap(), tokens, MAX_TOKENS as usize);
+                let (error, from_exact) = (nmse(&found, &right), nmse(&found, &exact[..found.len()]));
+                println!("{what}: {error:.1e} from the interpreter, {from_exact:.1e} from the model as it was");
+                // What is rounded differently is the sum of floats before a row is rounded to bytes: few of these become others.
+                assert!(error <= PRODUCTS * BYTES, "{what}: {error:e}");
+                let limit = PRODUCTS * (noise + BYTES);
+                assert!(from_exact <= limit, "{what}: {from_exact:e} > {limit:e}");
+            }
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
+}
+
+#[test]
+fn streamed_experts_have_the_bits_of_resident_ones() {
+    let [made, _] = models();
+    let (path, model, tokens) = open("streamed", &made);
+    for (weights, _) in WEIGHTS {
+        for target in [Target::AVX2, Target::PORTABLE] {
+            let options = options(target, weights);
+            let right =
+                bits(&logits(&mut load(compile(&model, &options).unwrap().plan, target, 0).unwrap(), &tokens, 40));
+            let streamed = Options { expert_memory: Some(BUDGET), ..options };
+            let plan = compile(&model, &streamed).unwrap().plan;
+            for budget in [0, BUDGET] {
+                let mut engine = load(plan.clone(), target, budget).unwrap();
+                assert!(bits(&logits(&mut engine, &tokens, 40)) == right, "{weights}, {budget} bytes for experts");
+            }
+        }
+    }
+    std::fs::remove_file(&path).unwrap();
+}
+
+/// Golden models: what requantising loses beside what their own rounding does.
+#[test]
+fn golden_models_lose_what_the_format_says() {
+    let Some(golden) = shared("golden") else { return };
+    let folder = scratch("requantised_golden");
+    for name in ["expect/qwen3moe-q4_k_m.json", "expect/llama-q8_0.json", "expect/llama-bf16.json"] {
+        let model = Golden::read(&golden.join(name));
+        let exact = model.logits(&folder, &["--engine", "interpreter"]);
+        for (weights, noise) in WEIGHTS {
+            let found = model.logits(&folder, &["--target", "avx2", "--weights", weights]);
+            let (error, limit) = (nmse(&found, &exact), PRODUCTS * (noise + BYTES));
+            println!("{error:.1e} <= {limit:.1e}  {name} {weights}");
+            assert!(error <= limit, "{name} {weights}: {error:e} > {limit:e}");
+        }
+    }
+}
+
+#[test]
+fn the_program_requantises_says_what_it_cost_and_saves_it() {
+    let folder = scratch("requantised_program");
+    let [plan, text, out] = ["model.ixp", "text.txt", "out.npy"].map(|name| folder.join(name));
+    std::fs::write(&text, "The quick brown fox jumps over the lazy dog, and the dog does not mind it.").unwrap();
+    let [plan, text, out] = [&plan, &text, &out].map(|path| path.to_str().unwrap());
+    let said = stdout(ixc(["compile", "--weights", "i4_row", "--text", text, "-o", plan]));
+    assert!(said.contains("requantised, over ") && said.contains("the same likeliest token at"), "{said}");
+    let json = stdout(ixc(["compile", "--weights", "i8_row", "--text", text, "-o", plan, "--force", "--json"]));
+    let facts: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let mean = facts["divergence"]["mean"].as_f64().unwrap();
+    assert!(mean > 0.0 && mean < 0.05, "{json}");
+    let logits = |arguments: &[&str]| {
+        stdout(ixc([&["logits", "--tokens", "1,17,60,3,99,5", "-o", out], arguments].concat()));
+        let logits = read_npy(Path::new(out)).1;
+        std::fs::remove_file(out).unwrap();
+        bits(&logits)
+    };
+    let saved = logits(&[plan]);
+    assert!(saved == logits(&["--weights", "i8_row"]), "a saved plan has other bits");
+    assert!(saved == logits(&["--weights", "i8_row", "--no-pack"]), "what is requantised is packed in any case");
+    assert!(saved != logits(&[]) && logits(&["--weights", "keep"]) == logits(&[]));
+    let dump = stdout(ixc(["dump", "--stage", "fused", "--weights", "i8_row"]));
+    assert!(dump.contains("stored = q4_k"), "{dump}");
+    for (arguments, expected) in [
+        (&["compile", "--text", text, "-o", plan, "--force"][..], "--weights"),
+        (&["run", "-p", "x", "--weights", "i5_row"], "expected i8_row, i4_row or keep"),
+        (&["run", "-p", "x", "--weights", "*_exps*=q4_k"], "expected i8_row, i4_row or keep"),
+        (&["run", plan, "-p", "x", "--weights", "i4_row"], "a plan says itself"),
+        (&["logits", "--tokens", "1", "-o", out, "--engine", "interpreter", "--weights", "i8_row"], "--weights"),
+    ] {
+        let output = ixc(arguments).output().unwrap();
+        assert!([2, 65].contains(&output.status.code().unwrap()), "{arguments:?}: {:?}", output.status);
+        assert!(stderr(&output).contains(expected), "{arguments:?}: {}", stderr(&output));
+    }
+}
+
+/// What the runtime must not believe of a plan: weights that cannot be made of what is stored.
+#[test]
+fn plans_with_formats_that_nothing_is_made_of_are_refused() {
+    let [_, made] = models();
+    let (path, model, _) = open("hostile", &made);
+    let plan = compile(&model, &options(Target::AVX2, "i8_row")).unwrap().plan;
+    let at = plan.weights.iter().position(|weight| weight.format == Format::I8RowR16).unwrap();
+    for (format, stored) in [
+        (Format::I8Row, Q4K),
+        (Format::I8RowR16, Format::I4RowR16),
+        (Format::I8RowR16, Format::A8Row),
+        (Format::A8Row, Q4K),
+        (Format::Q4KR16, Q6K),
+    ] {
+        let mut plan = plan.clone();
+        (plan.weights[at].format, plan.weights[at].stored) = (format, stored);
+        let error = load(plan, Target::AVX2, 0).unwrap_err().to_string();
+        assert!(error.contains("stored as") || error.contains("format"), "{format} of {stored}: {error}");
+    }
+    std::fs::remove_file(&path).unwrap();
+}

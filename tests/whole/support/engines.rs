@@ -1,0 +1,47 @@
+//! Plans in engines: native where this machine can, else emulated.
+
+use std::path::Path;
+
+use ixc::ir::kernel::Kernel;
+use ixc::ir::plan::Plan;
+use ixc::runtime::engine::{self, BackendKind, Engine};
+use ixc::runtime::load::LoadError;
+use ixc::runtime::stream::predict::{Choice, Settings};
+use ixc::runtime::stream::store::Config;
+use ixc::targets::Target;
+
+/// How a target's kernels can be run here.
+pub fn native(target: Target) -> BackendKind {
+    if target.missing().is_empty() { BackendKind::Native } else { BackendKind::Emulated }
+}
+
+/// An engine of two threads, with so many bytes for experts; 0 keeps them all.
+pub fn load(plan: Plan<Kernel>, target: Target, budget: u64) -> Result<Engine, LoadError> {
+    load_reading_ahead(plan, target, budget, Choice::Off)
+}
+
+/// The same, which reads experts ahead.
+pub fn load_reading_ahead(
+    plan: Plan<Kernel>,
+    target: Target,
+    budget: u64,
+    choice: Choice,
+) -> Result<Engine, LoadError> {
+    let stream = Config { budget, ..Config::default() };
+    let prefetch = Settings { choice, extra: 0 };
+    let (threads, backend) = (Some(2), native(target));
+    let options = engine::Options { threads, backend, stream, prefetch, ..engine::Options::default() };
+    Engine::load(plan, Path::new(""), &options)
+}
+
+/// Logits of all tokens, from the start, in steps of so many.
+pub fn logits(engine: &mut Engine, tokens: &[u32], step: usize) -> Vec<f32> {
+    engine.reset();
+    let parts = tokens.chunks(step).map(|part| (part, (0..part.len() as u32).collect::<Vec<_>>()));
+    parts.flat_map(|(part, rows)| engine.step(part, &rows).unwrap().to_vec()).collect()
+}
+
+/// What is compared where not even the sign of a zero may differ.
+pub fn bits(logits: &[f32]) -> Vec<u32> {
+    logits.iter().map(|logit| logit.to_bits()).collect()
+}
