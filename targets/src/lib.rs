@@ -5,6 +5,7 @@
 //! | [`target`] | the target table: what each target needs and how wide its registers are |
 //! | [`feature`] | CPU features that generated code may need |
 //! | [`instruction`] | the feature that an instruction needs |
+//! | [`memory`] | shapes of caches, and what it costs to bring data from each |
 //! | [`cpu`] | what this CPU and this system allow: features and caches |
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
@@ -12,6 +13,7 @@
 pub mod cpu;
 pub mod feature;
 pub mod instruction;
+pub mod memory;
 pub mod target;
 
 pub use feature::{Feature, Features};

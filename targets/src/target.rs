@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cpu::{self, Missing};
 use crate::feature::{Feature, Features};
+use crate::memory::{Memory, ThirdLevel};
 
 /// What makes machine code of kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +61,10 @@ pub struct TargetRow {
     pub l2_kib: u32,
     /// Third-level cache, a core's share of it, in KiB.
     pub l3_kib: u32,
+    /// Lines of a set of the second-level cache.
+    pub l2_ways: u32,
+    /// What the third-level cache holds.
+    pub third: ThirdLevel,
     /// What it stands for.
     pub about: &'static str,
 }
@@ -95,6 +100,12 @@ impl TargetRow {
         let [l1d, l2, l3] = [self.l1d_kib, self.l2_kib, self.l3_kib].map(|kib| u64::from(kib) * 1024);
         CoreCaches { l1d, l2, l3 }
     }
+
+    /// Its caches with their shapes.
+    pub fn memory(&self) -> Memory {
+        let CoreCaches { l1d, l2, l3 } = self.caches();
+        Memory::of([l1d, l2, l3], self.l2_ways, self.third)
+    }
 }
 
 use Feature as F;
@@ -105,31 +116,35 @@ const ZEN4: Features = ICELAKE.with(&[F::Avx512bf16]);
 const SAPPHIRE_RAPIDS: Features = ZEN4.with(&[F::AvxVnni, F::Avx512fp16, F::AmxTile, F::AmxInt8, F::AmxBf16]);
 const GRANITE_RAPIDS: Features = SAPPHIRE_RAPIDS.with(&[F::AmxFp16]);
 
+use ThirdLevel::{Inclusive, Victims};
+
 const fn row(
     name: &'static str,
     isa: Isa,
     features: Features,
     [l1d_kib, l2_kib, l3_kib]: [u32; 3],
+    l2_ways: u32,
+    third: ThirdLevel,
     about: &'static str,
 ) -> TargetRow {
-    TargetRow { name, isa, features, l1d_kib, l2_kib, l3_kib, about }
+    TargetRow { name, isa, features, l1d_kib, l2_kib, l3_kib, l2_ways, third, about }
 }
 
 /// The target table. [`Target::native`] takes the last of those with the most features that the machine has.
 pub static TARGETS: &[TargetRow] = &[
-    row("portable", PORTABLE, Features::of(&[]), [32, 256, 2048], "every machine that cranelift supports"),
-    row("avx2", VEX, AVX2, [32, 256, 2048], "any x86-64 with AVX2, FMA and F16C"),
-    row("avx512", EVEX, AVX512, [32, 1024, 1408], "any x86-64 with AVX-512 F, BW, DQ and VL"),
-    row("amx", AMX, SAPPHIRE_RAPIDS, [48, 2048, 1920], "the same as sapphire-rapids"),
-    row("haswell", VEX, AVX2, [32, 256, 2048], "Intel, 2013"),
-    row("zen3", VEX, AVX2, [32, 512, 4096], "AMD, 2020"),
-    row("alder-lake", VEX, AVX2.with(&[F::AvxVnni]), [48, 1280, 2560], "Intel without AVX-512, 2021"),
-    row("skylake-x", EVEX, AVX512, [32, 1024, 1408], "Intel, 2017"),
-    row("icelake", EVEX, ICELAKE, [48, 1280, 1536], "Intel servers, 2021"),
-    row("zen4", EVEX, ZEN4, [32, 1024, 4096], "AMD, 2022"),
-    row("zen5", EVEX, ZEN4.with(&[F::AvxVnni]), [48, 1024, 4096], "AMD, 2024"),
-    row("sapphire-rapids", AMX, SAPPHIRE_RAPIDS, [48, 2048, 1920], "Intel servers, 2023"),
-    row("granite-rapids", AMX, GRANITE_RAPIDS, [48, 2048, 4096], "Intel servers, 2024"),
+    row("portable", PORTABLE, Features::of(&[]), [32, 256, 2048], 8, Inclusive, "every machine that cranelift supports"),
+    row("avx2", VEX, AVX2, [32, 256, 2048], 8, Inclusive, "any x86-64 with AVX2, FMA and F16C"),
+    row("avx512", EVEX, AVX512, [32, 1024, 1408], 16, Victims, "any x86-64 with AVX-512 F, BW, DQ and VL"),
+    row("amx", AMX, SAPPHIRE_RAPIDS, [48, 2048, 1920], 16, Victims, "the same as sapphire-rapids"),
+    row("haswell", VEX, AVX2, [32, 256, 2048], 8, Inclusive, "Intel, 2013"),
+    row("zen3", VEX, AVX2, [32, 512, 4096], 8, Victims, "AMD, 2020"),
+    row("alder-lake", VEX, AVX2.with(&[F::AvxVnni]), [48, 1280, 2560], 10, Victims, "Intel without AVX-512, 2021"),
+    row("skylake-x", EVEX, AVX512, [32, 1024, 1408], 16, Victims, "Intel, 2017"),
+    row("icelake", EVEX, ICELAKE, [48, 1280, 1536], 20, Victims, "Intel servers, 2021"),
+    row("zen4", EVEX, ZEN4, [32, 1024, 4096], 8, Victims, "AMD, 2022"),
+    row("zen5", EVEX, ZEN4.with(&[F::AvxVnni]), [48, 1024, 4096], 16, Victims, "AMD, 2024"),
+    row("sapphire-rapids", AMX, SAPPHIRE_RAPIDS, [48, 2048, 1920], 16, Victims, "Intel servers, 2023"),
+    row("granite-rapids", AMX, GRANITE_RAPIDS, [48, 2048, 4096], 16, Victims, "Intel servers, 2024"),
 ];
 
 /// A target that kernels are compiled for: a row of [`TARGETS`]. It is serialised as its name.

@@ -9,6 +9,7 @@
 //! let report = cost::analyse(&compiled.code[..compiled.code_bytes], &compiled.lines, &kernel, model);
 //! println!("{report}");
 //! println!("{}", report.whole(&[85, 2])?);        // all loops, for these dims
+//! println!("{}", memory::levels(&report, &kernel, target.row().memory(), &[85, 2], &[])?);    // with caches
 //! ```
 //!
 //! | module | what it owns |
@@ -19,10 +20,10 @@
 //! | [`chain`] | latency chains |
 //! | [`loops`] | loops of the code, and of the kernel IR |
 //! | [`block`] | the cost of one iteration |
-//! | [`report`] | what comes out |
+//! | [`report`] | what comes out, all operands being in the first-level cache |
+//! | [`memory`] | where operands come from, and what the kernel costs then |
 //!
-//! What is assumed stands in `docs/cost-model.md`: operands in the first-level cache, branches predicted, no loop overlapping with
-//! another, memory carrying no dependency.
+//! What is assumed stands in `docs/cost-model.md`: branches predicted, no loop overlapping with another, memory carrying no dependency.
 //!
 //! Invariant: an instruction that a model does not know is listed in [`Report::unknown`].
 
@@ -32,6 +33,7 @@ pub mod chain;
 pub mod class;
 mod intel;
 pub mod loops;
+pub mod memory;
 pub mod model;
 pub mod ports;
 pub mod report;

@@ -96,7 +96,7 @@ pub fn analyse(code: &[u8], lines: &[Line], kernel: &Kernel, cpu: &'static CpuMo
             let source = statement.and_then(|s| ir.iter().find(|(n, _)| *n == s)).map(|(_, source)| source);
             let label = match source {
                 Some(s) if f.repeats => format!("for %{} in 0..{}", s.var, s.trip_text),
-                Some(s) => format!("once for %{} in 0..{}", s.var, s.trip_text),
+                Some(s) => format!("once %{} in 0..{}", s.var, s.trip_text),
                 None => "loop".into(),
             };
             let mut depth = 0;
@@ -190,6 +190,8 @@ pub struct Whole {
     pub multiply_share: f64,
     /// Cycles outside of all loops.
     pub outside: f64,
+    /// The same as in [`Whole::cycles_drained`].
+    pub outside_drained: f64,
     /// The loops, in the order of [`Report::loops`].
     pub loops: Vec<WholeLoop>,
 }
@@ -207,6 +209,8 @@ pub struct WholeLoop {
     pub iterations: f64,
     /// Cycles in all.
     pub cycles: f64,
+    /// Its part of [`Whole::cycles_drained`].
+    pub cycles_drained: f64,
     /// Cycles of the tile unit in all.
     pub tile_cycles: f64,
     /// Share of the kernel's cycles.
@@ -228,15 +232,17 @@ impl Report {
                 return Err(WholeError::Dim { name: name.clone(), value, lo: *lo, hi: *hi });
             }
         }
+        let outside_drained = self.outside.cycles.max(f64::from(self.outside.critical_path));
         let mut out = Whole {
             dims: dims.to_vec(),
             cycles: self.outside.cycles,
-            cycles_drained: self.outside.cycles.max(f64::from(self.outside.critical_path)),
+            cycles_drained: outside_drained,
             tile_cycles: tile_cycles(&self.outside),
             share: 0.0,
             share_drained: 0.0,
             multiply_share: 0.0,
             outside: self.outside.cycles,
+            outside_drained,
             loops: Vec::with_capacity(self.loops.len()),
         };
         let mut multiply = self.outside.multiply_share * self.outside.cycles;
@@ -256,11 +262,12 @@ impl Report {
             let tile = iterations * tile_cycles(&l.body);
             let latency = f64::from(l.body.critical_path);
             out.cycles += cycles;
-            out.cycles_drained += if l.innermost {
+            let cycles_drained = if l.innermost {
                 cycles + entries * (latency - l.body.cycles).max(0.0)
             } else {
                 iterations * l.body.cycles.max(latency)
             };
+            out.cycles_drained += cycles_drained;
             out.tile_cycles += tile;
             multiply += l.body.multiply_share * cycles;
             out.loops.push(WholeLoop {
@@ -269,6 +276,7 @@ impl Report {
                 entries,
                 iterations,
                 cycles,
+                cycles_drained,
                 tile_cycles: tile,
                 part: 0.0,
             });
@@ -335,13 +343,24 @@ impl Block {
     }
 }
 
-/// Wide enough for most loops' labels.
+/// What labels take at least.
 const LABEL: usize = 34;
 /// Ports on a line.
 const PORTS: usize = 8;
 
+/// As wide as the longest of these labels, so that columns stand below one another.
+pub(super) fn label_width(labels: impl Iterator<Item = String>) -> usize {
+    labels.map(|label| label.chars().count()).fold(LABEL, usize::max)
+}
+
+/// A label below those of the loops around it.
+pub(super) fn indented(depth: u32, label: &str) -> String {
+    format!("{:1$}{label}", "", 2 * depth as usize)
+}
+
 impl Display for Report {
     fn fmt(&self, f: &mut Formatter<'_>) -> FmtResult {
+        let width = label_width(self.loops.iter().map(|l| indented(l.depth, &l.label)));
         writeln!(
             f,
             "{} on {}, {} slots a cycle; one iteration of each loop:",
@@ -349,20 +368,20 @@ impl Display for Report {
         )?;
         writeln!(
             f,
-            "{:<LABEL$} {:>6} {:>4} {:>5} {:>4} {:>4} {:>4} {:>5} {:>6} {:>6} {:>5}",
+            "{:<width$} {:>6} {:>4} {:>5} {:>4} {:>4} {:>4} {:>5} {:>6} {:>6} {:>5}",
             "instructions", "all", "tile", "dot", "fma", "vec", "load", "store", "scalar", "reads", "write"
         )?;
         let rows = |f: &mut Formatter<'_>, row: fn(&Block) -> String| {
             for l in &self.loops {
-                let label = format!("{:1$}{2}", "", 2 * l.depth as usize, l.label);
-                writeln!(f, "{label:<LABEL$} {}", row(&l.body))?;
+                let label = indented(l.depth, &l.label);
+                writeln!(f, "{label:<width$} {}", row(&l.body))?;
             }
-            writeln!(f, "{:<LABEL$} {}", "outside of loops", row(&self.outside))
+            writeln!(f, "{:<width$} {}", "outside of loops", row(&self.outside))
         };
         rows(f, Block::instructions_row)?;
         writeln!(
             f,
-            "{:<LABEL$} {:>5} {:>7} {:>7} {:>7} {:>7} {:>8}  {:>5} {:>5}  bound by",
+            "{:<width$} {:>5} {:>7} {:>7} {:>7} {:>7} {:>8}  {:>5} {:>5}  bound by",
             "cycles", "slots", "front", "ports", "chain", "tile", "cycles", "tile", "mul"
         )?;
         rows(f, Block::cycles_row)?;
@@ -380,18 +399,19 @@ impl Display for Report {
 
 impl Display for Whole {
     fn fmt(&self, f: &mut Formatter<'_>) -> FmtResult {
+        let width = label_width(self.loops.iter().map(|l| indented(l.depth, &l.label)));
         let dims: Vec<_> = self.dims.iter().map(i64::to_string).collect();
         writeln!(f, "the whole kernel for dims [{}]:", dims.join(", "))?;
         writeln!(
             f,
-            "{:<LABEL$} {:>12} {:>12} {:>14} {:>14} {:>6}",
+            "{:<width$} {:>12} {:>12} {:>14} {:>14} {:>6}",
             "", "entries", "iterations", "cycles", "tile cycles", "part"
         )?;
         for l in &self.loops {
-            let label = format!("{:1$}{2}", "", 2 * l.depth as usize, l.label);
+            let label = indented(l.depth, &l.label);
             writeln!(
                 f,
-                "{label:<LABEL$} {:>12.0} {:>12.0} {:>14.0} {:>14.0} {:>5.1}%",
+                "{label:<width$} {:>12.0} {:>12.0} {:>14.0} {:>14.0} {:>5.1}%",
                 l.entries,
                 l.iterations,
                 l.cycles,
@@ -402,7 +422,7 @@ impl Display for Whole {
         let part = if self.cycles > 0.0 { 100.0 * self.outside / self.cycles } else { 0.0 };
         writeln!(
             f,
-            "{:<LABEL$} {:>12} {:>12} {:>14.0} {:>14} {part:>5.1}%",
+            "{:<width$} {:>12} {:>12} {:>14.0} {:>14} {part:>5.1}%",
             "outside of loops", 1, 1, self.outside, ""
         )?;
         writeln!(

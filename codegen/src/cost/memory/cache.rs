@@ -1,0 +1,266 @@
+//! Caches of a core: sets of lines, of which the one used longest ago goes first.
+//!
+//! A line is named by its virtual address over 64. The first level takes its set from bits within a page, which are the same in virtual
+//! and physical addresses. The second level takes it from the physical address: pages lie anywhere, so each gets a place by a hash,
+//! the same in every run. The third level hashes the line itself.
+//!
+//! ```text
+//! 32 rows with 8192 bytes from one to the next, a line of each
+//! first level, 64 sets of 12:     bits 6 to 11 are equal: all in one set, and the first is gone before it is used again
+//! second level, 2048 sets of 16:  each row in a page of its own, anywhere: some sets have more lines than ways
+//! ```
+
+use ixc_targets::memory::{CacheShape, LINE, Level, Memory, PAGE, ThirdLevel};
+
+/// Lines of a page.
+const PAGE_LINES: u64 = PAGE / LINE;
+/// A way that holds no line.
+const EMPTY: u64 = u64::MAX;
+
+/// From what a cache takes the set of a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Index {
+    /// The address within its page.
+    InPage,
+    /// The physical address.
+    Physical,
+    /// A hash of it.
+    Hashed,
+}
+
+/// A line that a cache has given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Line {
+    number: u64,
+    /// Whether it was written since it was last in memory.
+    dirty: bool,
+}
+
+impl Line {
+    fn pack(self) -> u64 {
+        self.number << 1 | u64::from(self.dirty)
+    }
+
+    fn unpack(packed: u64) -> Line {
+        Line { number: packed >> 1, dirty: packed & 1 == 1 }
+    }
+}
+
+/// One cache. The ways of a set stand in the order of their use, the newest first.
+#[derive(Clone, Debug)]
+struct Cache {
+    ways: usize,
+    sets: u64,
+    index: Index,
+    lines: Vec<u64>,
+}
+
+impl Cache {
+    fn new(shape: CacheShape, index: Index) -> Cache {
+        let (ways, sets) = (shape.ways as usize, shape.sets());
+        Cache { ways, sets, index, lines: vec![EMPTY; ways * sets as usize] }
+    }
+
+    fn set(&mut self, line: u64) -> &mut [u64] {
+        let at = match self.index {
+            Index::InPage => line,
+            Index::Physical => hash(line / PAGE_LINES).wrapping_mul(PAGE_LINES).wrapping_add(line % PAGE_LINES),
+            Index::Hashed => hash(line),
+        };
+        let first = (at % self.sets) as usize * self.ways;
+        &mut self.lines[first..first + self.ways]
+    }
+
+    /// Whether the line is there; it is the newest then.
+    fn touch(&mut self, line: u64, write: bool) -> bool {
+        let set = self.set(line);
+        let Some(at) = set.iter().position(|packed| packed >> 1 == line) else { return false };
+        set[..=at].rotate_right(1);
+        set[0] |= u64::from(write);
+        true
+    }
+
+    /// Takes the line out.
+    fn take(&mut self, line: u64) -> Option<Line> {
+        let set = self.set(line);
+        let at = set.iter().position(|packed| packed >> 1 == line)?;
+        let taken = Line::unpack(set[at]);
+        set[at..].rotate_left(1);
+        set[set.len() - 1] = EMPTY;
+        Some(taken)
+    }
+
+    /// Puts a line in that is not there, and gives the one that goes for it.
+    fn put(&mut self, line: Line) -> Option<Line> {
+        let set = self.set(line.number);
+        set.rotate_right(1);
+        let gone = std::mem::replace(&mut set[0], line.pack());
+        (gone != EMPTY).then(|| Line::unpack(gone))
+    }
+}
+
+/// Mixes the bits of a number, so that its lowest are as good as random (the end of SplitMix64).
+pub(super) fn hash(mut number: u64) -> u64 {
+    number = (number ^ number >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    number = (number ^ number >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    number ^ number >> 31
+}
+
+/// The caches of a core.
+#[derive(Clone, Debug)]
+pub struct Caches {
+    l1: Cache,
+    l2: Cache,
+    l3: Cache,
+    third: ThirdLevel,
+}
+
+impl Caches {
+    /// Empty caches of these shapes.
+    pub fn new(memory: &Memory) -> Caches {
+        Caches {
+            l1: Cache::new(memory.l1, Index::InPage),
+            l2: Cache::new(memory.l2, Index::Physical),
+            l3: Cache::new(memory.l3, Index::Hashed),
+            third: memory.third,
+        }
+    }
+
+    /// Reads or writes a line, and says where it was. Then it is in the first level.
+    pub fn access(&mut self, line: u64, write: bool) -> Level {
+        if self.l1.touch(line, write) {
+            return Level::L1;
+        }
+        let level = if self.l2.touch(line, false) { Level::L2 } else { self.bring_to_l2(line) };
+        self.fill_l1(Line { number: line, dirty: write });
+        level
+    }
+
+    /// Puts a line where it shall be, and nowhere nearer.
+    pub fn place(&mut self, line: u64, level: Level) {
+        for cache in [&mut self.l1, &mut self.l2, &mut self.l3] {
+            cache.take(line);
+        }
+        let clean = Line { number: line, dirty: false };
+        match level {
+            Level::L1 => {
+                self.access(line, false);
+            }
+            Level::L2 => {
+                self.bring_to_l2(line);
+            }
+            Level::L3 => self.fill_l3(clean),
+            Level::Memory => {}
+        }
+    }
+
+    /// Brings a line to the second level that is neither there nor in the first, and says from where.
+    fn bring_to_l2(&mut self, line: u64) -> Level {
+        let (level, dirty) = match self.third {
+            ThirdLevel::Victims => match self.l3.take(line) {
+                Some(found) => (Level::L3, found.dirty),
+                None => (Level::Memory, false),
+            },
+            ThirdLevel::Inclusive if self.l3.touch(line, false) => (Level::L3, false),
+            ThirdLevel::Inclusive => {
+                self.fill_l3(Line { number: line, dirty: false });
+                (Level::Memory, false)
+            }
+        };
+        self.fill_l2(Line { number: line, dirty });
+        level
+    }
+
+    fn fill_l1(&mut self, line: Line) {
+        // A line that was not written is dropped; one that was goes back.
+        if let Some(gone) = self.l1.put(line)
+            && gone.dirty
+            && !self.l2.touch(gone.number, true)
+        {
+            self.fill_l2(gone);
+        }
+    }
+
+    fn fill_l2(&mut self, line: Line) {
+        let Some(gone) = self.l2.put(line) else { return };
+        match self.third {
+            ThirdLevel::Victims => self.fill_l3(gone),
+            // It is there already.
+            ThirdLevel::Inclusive => {
+                self.l3.touch(gone.number, gone.dirty);
+            }
+        }
+    }
+
+    fn fill_l3(&mut self, line: Line) {
+        // It can be there: the first level gave up a line of the second's victims that it had written.
+        if self.l3.touch(line.number, line.dirty) {
+            return;
+        }
+        if let Some(gone) = self.l3.put(line)
+            && self.third == ThirdLevel::Inclusive
+        {
+            self.l1.take(gone.number);
+            self.l2.take(gone.number);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 4 KiB of one way, 8 KiB of 2, 16 KiB.
+    fn small(third: ThirdLevel) -> Caches {
+        Caches::new(&Memory {
+            l1: CacheShape { bytes: 4096, ways: 1 },
+            l2: CacheShape { bytes: 8192, ways: 2 },
+            l3: CacheShape { bytes: 65536, ways: 16 },
+            third,
+        })
+    }
+
+    #[test]
+    fn a_line_is_where_it_was_left() {
+        for third in [ThirdLevel::Victims, ThirdLevel::Inclusive] {
+            let mut caches = small(third);
+            assert_eq!(caches.access(5, false), Level::Memory);
+            assert_eq!(caches.access(5, true), Level::L1);
+            // Equal bits within the page: the same set of the first level, which has one way. The second has two.
+            assert_eq!(caches.access(5 + 64, false), Level::Memory);
+            assert_eq!(caches.access(5, false), Level::L2);
+            for far in 2..9 {
+                caches.access(5 + 64 * far, false);
+            }
+            assert_eq!(caches.access(5, false), Level::L3, "{third:?}");
+            for level in Level::ALL {
+                caches.place(7, level);
+                assert_eq!(caches.access(7, false), level, "{third:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn victims_and_what_they_left_hold_more_than_an_inclusive_cache() {
+        let again = |third, lines: u64| {
+            let mut caches = small(third);
+            (0..lines).for_each(|line| {
+                caches.access(line, false);
+            });
+            (0..lines).filter(|line| caches.access(*line, false) == Level::Memory).count()
+        };
+        // 1088 lines are more than 1024, and less than 1024 and 128; sets are not filled evenly.
+        assert!(again(ThirdLevel::Victims, 1088) < again(ThirdLevel::Inclusive, 1088));
+        assert_eq!(again(ThirdLevel::Victims, 128), 0);
+    }
+
+    #[test]
+    fn written_lines_go_back_and_lines_that_are_read_do_not() {
+        let mut cache = Cache::new(CacheShape { bytes: 4096, ways: 1 }, Index::InPage);
+        assert_eq!(cache.put(Line { number: 3, dirty: false }), None);
+        assert!(cache.touch(3, true) && !cache.touch(4, true));
+        assert_eq!(cache.put(Line { number: 67, dirty: false }), Some(Line { number: 3, dirty: true }));
+        assert_eq!(cache.take(67), Some(Line { number: 67, dirty: false }));
+        assert_eq!(cache.take(67), None);
+    }
+}

@@ -1,0 +1,264 @@
+//! What a kernel costs where its operands come from where they lie, and which level bounds it.
+
+use std::fmt::{Display, Formatter, Result as FmtResult};
+
+use ixc_ir::kernel::Kernel;
+use ixc_targets::memory::{Level, Memory};
+use serde::Serialize;
+
+use super::super::report::{Report, WholeError, indented, label_width};
+use super::cache::Caches;
+use super::spent::{Bounds, Spent, Stream};
+use super::start::Start;
+use super::walk::{Access, Kind, Visitor, Walk};
+
+/// The label of the code outside of loops.
+const OUTSIDE: &str = "outside of loops";
+/// Most lines that are walked: seconds.
+pub const MAX_TOUCHES: u64 = 1 << 28;
+
+/// Why levels are not known.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum LevelsError {
+    /// The whole kernel has no cost.
+    #[error(transparent)]
+    Whole(#[from] WholeError),
+    /// A buffer that the kernel lacks.
+    #[error("the kernel has no buffer {name:?}; it has {}", expected.join(", "))]
+    Buffer {
+        /// What was named.
+        name: String,
+        /// Those that it has.
+        expected: Vec<String>,
+    },
+    /// Too much to walk.
+    #[error("caches are not counted: the kernel touches {touches} lines for these dims, and at most {most} are walked")]
+    TooLong {
+        /// Lines that the kernel touches, at least.
+        touches: u64,
+        /// The limit.
+        most: u64,
+    },
+}
+
+/// The cost of a whole kernel with caches.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Levels {
+    /// The caches.
+    pub memory: Memory,
+    /// Cycles, each stretch at its bound. See [`super::spent`].
+    pub cycles: f64,
+    /// Cycles if, beside that, each loop must have finished before anything after it starts, as in
+    /// [`Whole::cycles_drained`](super::super::report::Whole::cycles_drained).
+    pub cycles_drained: f64,
+    /// Cycles over those of the code alone, whose operands are all in the first level.
+    pub slowdown: f64,
+    /// The tile unit's share of [`Levels::cycles`].
+    pub share: f64,
+    /// The tile unit's share of [`Levels::cycles_drained`].
+    pub share_drained: f64,
+    /// What bounds most of the cycles.
+    pub bound: Bounded,
+    /// The loops, in the order of [`Report::loops`], and last the code outside of them.
+    pub loops: Vec<LoopLevels>,
+    /// Lines by buffer and kind of access.
+    pub traffic: Vec<Traffic>,
+}
+
+/// What bounds a kernel, or a loop of it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Bounded {
+    /// The level; none where the code itself takes longer than its operands do.
+    pub level: Option<Level>,
+    /// What takes most of that time: `tile loads of x`, or what bounds the code.
+    pub what: String,
+    /// The loop that this is in.
+    pub place: String,
+    /// Part of the cycles that this level, or the code, bounds.
+    pub part: f64,
+}
+
+/// A loop's part, without the loops inside.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LoopLevels {
+    /// As in [`LoopReport::label`](super::super::report::LoopReport::label).
+    pub label: String,
+    /// Loops around it.
+    pub depth: u32,
+    /// Lines from each level, in the order of [`Level::ALL`].
+    pub lines: [u64; 4],
+    /// Cycles in all.
+    pub cycles: f64,
+    /// What bounds it; nothing where it does not run.
+    pub bound: Option<Bounded>,
+}
+
+/// Accesses of one kind to one buffer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Traffic {
+    /// The buffer.
+    pub buffer: String,
+    /// What is done.
+    pub kind: Kind,
+    /// Lines from each level, in the order of [`Level::ALL`].
+    pub lines: [u64; 4],
+}
+
+/// Walks a kernel twice through caches of these shapes and says what the second call costs. Between the two, buffers of `starts` are put
+/// where those say.
+///
+/// `report` is of the kernel's code.
+///
+/// # Errors
+/// Where the dims are not the kernel's, a start names a buffer that it lacks, or there is too much to walk.
+pub fn levels(
+    report: &Report,
+    kernel: &Kernel,
+    memory: Memory,
+    dims: &[i64],
+    starts: &[Start],
+) -> Result<Levels, LevelsError> {
+    let whole = report.whole(dims)?;
+    let walk = Walk::new(kernel, dims);
+    let placed = starts.iter().map(|start| Ok((buffer(kernel, &start.buffer)?, start.level)));
+    let placed: Vec<(usize, Level)> = placed.collect::<Result<_, LevelsError>>()?;
+    let sizes = placed.iter().map(|(buffer, _)| walk.lines(*buffer)).map(|lines| lines.end.saturating_sub(lines.start));
+    let touches = sizes.fold(walk.touches(), u64::saturating_add);
+    if touches > MAX_TOUCHES {
+        return Err(LevelsError::TooLong { touches, most: MAX_TOUCHES });
+    }
+    let mut caches = Caches::new(&memory);
+    walk.tell(&mut Warm(&mut caches));
+    for (buffer, level) in placed {
+        walk.lines(buffer).for_each(|line| caches.place(line, level));
+    }
+    let mut spent = Spent::new(report, &mut caches);
+    walk.tell(&mut spent);
+    let traffic = spent.traffic().map(|(buffer, kind, lines)| {
+        let buffer = kernel.buffers[buffer].name.clone();
+        Traffic { buffer, kind, lines }
+    });
+    let traffic = traffic.collect();
+    let totals = spent.finish(&whole);
+
+    let names = Names { report, kernel };
+    let all: Vec<(usize, &Bounds)> = totals.iter().map(|total| &total.bounds).enumerate().collect();
+    let loops = totals.iter().enumerate().map(|(number, total)| LoopLevels {
+        label: names.label(number).into(),
+        depth: report.loops.get(number).map_or(0, |l| l.depth),
+        lines: total.lines,
+        cycles: total.cycles,
+        bound: (total.cycles > 0.0).then(|| names.bounded(&[(number, &total.bounds)], total.cycles)),
+    });
+    let loops = loops.collect();
+    let cycles: f64 = totals.iter().map(|total| total.cycles).sum();
+    let cycles_drained: f64 = totals.iter().map(|total| total.cycles_drained).sum();
+    Ok(Levels {
+        memory,
+        cycles,
+        cycles_drained,
+        slowdown: part(cycles, whole.cycles),
+        share: part(whole.tile_cycles, cycles),
+        share_drained: part(whole.tile_cycles, cycles_drained),
+        bound: names.bounded(&all, cycles),
+        loops,
+        traffic,
+    })
+}
+
+fn part(part: f64, of: f64) -> f64 {
+    if of > 0.0 { part / of } else { 0.0 }
+}
+
+fn buffer(kernel: &Kernel, name: &str) -> Result<usize, LevelsError> {
+    kernel.buffers.iter().position(|buffer| buffer.name == name).ok_or_else(|| LevelsError::Buffer {
+        name: name.into(),
+        expected: kernel.buffers.iter().map(|buffer| buffer.name.clone()).collect(),
+    })
+}
+
+/// The call before the one that is counted.
+struct Warm<'a>(&'a mut Caches);
+
+impl Visitor for Warm<'_> {
+    fn line(&mut self, access: &Access, line: u64) {
+        self.0.access(line, access.kind.writes());
+    }
+    fn enter(&mut self, _: u32, _: u64) {}
+    fn iteration(&mut self) {}
+    fn leave(&mut self) {}
+}
+
+/// Names of what bounds something.
+struct Names<'a> {
+    report: &'a Report,
+    kernel: &'a Kernel,
+}
+
+impl Names<'_> {
+    fn label(&self, number: usize) -> &str {
+        self.report.loops.get(number).map_or(OUTSIDE, |l| l.label.as_str())
+    }
+
+    /// What bounds most of some loops' cycles: the code or a level, and of that the loop and the stream with the most of them.
+    fn bounded(&self, loops: &[(usize, &Bounds)], cycles: f64) -> Bounded {
+        let streams = || loops.iter().flat_map(|(number, bounds)| bounds.streams.iter().map(|(s, c)| (*number, *s, *c)));
+        let of_level = |level: Level| streams().filter(|(_, s, _)| s.level == level).map(|(.., c)| c).sum::<f64>();
+        let code = loops.iter().map(|(_, bounds)| bounds.code).sum::<f64>();
+        let levels = Level::ALL.into_iter().map(|level| (Some(level), of_level(level)));
+        // Of equal ones the first: the code.
+        let all = [(None, code)].into_iter().chain(levels);
+        let (level, most) = all.reduce(|best, next| if next.1 > best.1 { next } else { best }).unwrap_or((None, 0.0));
+        let (number, what) = match level {
+            None => {
+                let by_code = |a: &&(usize, &Bounds), b: &&(usize, &Bounds)| a.1.code.total_cmp(&b.1.code);
+                let number = loops.iter().max_by(by_code).map_or(self.report.loops.len(), |(number, _)| *number);
+                let block = self.report.loops.get(number).map_or(&self.report.outside, |l| &l.body);
+                (number, block.bound_text())
+            }
+            Some(level) => {
+                let here = streams().filter(|(_, s, _)| s.level == level);
+                let most = here.max_by(|a, b| a.2.total_cmp(&b.2));
+                most.map_or((self.report.loops.len(), String::new()), |(number, stream, _)| (number, self.what(stream)))
+            }
+        };
+        Bounded { level, what, place: self.label(number).into(), part: part(most, cycles) }
+    }
+
+    fn what(&self, stream: Stream) -> String {
+        format!("{} of {}", stream.kind.name(), self.kernel.buffers[stream.buffer].name)
+    }
+}
+
+impl Display for Bounded {
+    /// `L3 -> tile loads of x`.
+    fn fmt(&self, f: &mut Formatter<'_>) -> FmtResult {
+        write!(f, "{} -> {}", self.level.map_or("code", Level::name), self.what)
+    }
+}
+
+impl Display for Levels {
+    fn fmt(&self, f: &mut Formatter<'_>) -> FmtResult {
+        let width = label_width(self.loops.iter().map(|l| indented(l.depth, &l.label)));
+        let sizes = [self.memory.l1, self.memory.l2, self.memory.l3].map(|cache| format!("{} KiB", cache.bytes / 1024));
+        writeln!(f, "with caches of {}; lines by the level that they come from:", sizes.join(", "))?;
+        let [l1, l2, l3, memory] = Level::ALL.map(Level::name);
+        writeln!(f, "{:<width$} {l1:>8} {l2:>8} {l3:>8} {memory:>8} {:>11}  bound by", "", "cycles")?;
+        for l in &self.loops {
+            let [l1, l2, l3, memory] = l.lines;
+            write!(f, "{:<width$} {l1:>8} {l2:>8} {l3:>8} {memory:>8} {:>11.0}", indented(l.depth, &l.label), l.cycles)?;
+            l.bound.as_ref().map_or(Ok(()), |bound| write!(f, "  {bound}"))?;
+            writeln!(f)?;
+        }
+        writeln!(
+            f,
+            "cycles {:.0} (no overlap at all: {:.0}), {:.2} times those of the code alone; tile unit {:.1} % (no overlap at all: {:.1} %)",
+            self.cycles,
+            self.cycles_drained,
+            self.slowdown,
+            100.0 * self.share,
+            100.0 * self.share_drained
+        )?;
+        writeln!(f, "bounded by: {} in {}, {:.0} % of the cycles", self.bound, self.bound.place, 100.0 * self.bound.part)
+    }
+}

@@ -1,0 +1,58 @@
+//! Where a buffer lies before the call: `w=memory`.
+
+use std::str::FromStr;
+
+use ixc_targets::memory::Level;
+
+/// A buffer and the level that it lies in before the call that is counted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Start {
+    /// The buffer's name, without the sigil.
+    pub buffer: String,
+    /// Where it lies. What a cache cannot hold lies in the one behind it.
+    pub level: Level,
+}
+
+/// Text that is no [`Start`].
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StartError {
+    /// No `=`.
+    #[error("{found:?} is no BUFFER=LEVEL, such as w=memory")]
+    Form {
+        /// The text.
+        found: String,
+    },
+    /// No such level.
+    #[error("there is no level {found:?}; there are l1, l2, l3 and memory")]
+    Level {
+        /// What stands behind the `=`.
+        found: String,
+    },
+}
+
+impl FromStr for Start {
+    type Err = StartError;
+
+    /// # Errors
+    /// Where the text is no `BUFFER=LEVEL`. Whether a kernel has the buffer is seen where it is known.
+    fn from_str(text: &str) -> Result<Start, StartError> {
+        let (buffer, level) = text.split_once('=').ok_or_else(|| StartError::Form { found: text.into() })?;
+        let level = Level::from_name(level).ok_or_else(|| StartError::Level { found: level.into() })?;
+        Ok(Start { buffer: buffer.trim_start_matches('%').into(), level })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn starts_are_read_and_errors_say_what_there_is() {
+        let start = |level| Ok(Start { buffer: "w".into(), level });
+        assert_eq!("w=memory".parse(), start(Level::Memory));
+        assert_eq!("%w=L3".parse(), start(Level::L3));
+        let said = |text: &str| text.parse::<Start>().map_err(|error| error.to_string());
+        assert_eq!(said("w"), Err("\"w\" is no BUFFER=LEVEL, such as w=memory".into()));
+        assert_eq!(said("w=l4"), Err("there is no level \"l4\"; there are l1, l2, l3 and memory".into()));
+    }
+}

@@ -1,0 +1,208 @@
+//! Where data can lie, and what it costs to bring it to a core: caches as a target's row has them, and costs by level.
+//!
+//! ```
+//! use ixc_targets::memory::{Level, tile_load};
+//! use ixc_targets::Target;
+//!
+//! let memory = Target::AMX.row().memory();
+//! assert_eq!((memory.l2.bytes, memory.l2.ways, memory.l2.sets()), (2 << 20, 16, 2048));
+//! assert_eq!(tile_load(Level::L3).map(|figure| figure.cycles), Some(114.0));
+//! ```
+
+use serde::Serialize;
+
+/// Bytes of a cache line, on every x86-64.
+pub const LINE: u64 = 64;
+/// Bytes of a page. Its lines keep their order in a cache that is indexed by physical addresses; where it lies itself is for the system
+/// to say.
+pub const PAGE: u64 = 4096;
+/// Lines of a whole tile: 16 rows of 64 bytes.
+pub const TILE_LINES: u64 = 16;
+/// Ways of a third-level cache. They are 11 to 16; its sets are hashed, so that little depends on it.
+const L3_WAYS: u32 = 16;
+
+/// Where data lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Level {
+    /// First-level data cache of a core.
+    L1,
+    /// Second-level cache of a core.
+    L2,
+    /// A core's share of the third-level cache.
+    L3,
+    /// Memory.
+    Memory,
+}
+
+impl Level {
+    /// Every level, the nearest first.
+    pub const ALL: [Level; 4] = [Level::L1, Level::L2, Level::L3, Level::Memory];
+
+    /// As reports call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Level::L1 => "L1",
+            Level::L2 => "L2",
+            Level::L3 => "L3",
+            Level::Memory => "memory",
+        }
+    }
+
+    /// The level with this name, in either case.
+    pub fn from_name(name: &str) -> Option<Level> {
+        Level::ALL.into_iter().find(|level| level.name().eq_ignore_ascii_case(name))
+    }
+}
+
+/// What a third-level cache holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ThirdLevel {
+    /// All that the levels before it hold: what leaves it leaves them.
+    Inclusive,
+    /// What leaves the second level, and not what is there.
+    Victims,
+}
+
+impl ThirdLevel {
+    /// As the documentation calls it.
+    pub const fn about(self) -> &'static str {
+        match self {
+            ThirdLevel::Inclusive => "holds what L2 holds",
+            ThirdLevel::Victims => "holds what leaves L2",
+        }
+    }
+}
+
+/// The shape of a cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct CacheShape {
+    /// Its bytes.
+    pub bytes: u64,
+    /// Lines of a set.
+    pub ways: u32,
+}
+
+impl CacheShape {
+    /// Its sets.
+    pub const fn sets(self) -> u64 {
+        self.bytes / LINE / self.ways as u64
+    }
+}
+
+/// The caches that a core counts on, with their shapes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Memory {
+    /// First-level data cache, indexed by the bits of an address within its page.
+    pub l1: CacheShape,
+    /// Second-level cache, indexed by the lowest bits of a physical address.
+    pub l2: CacheShape,
+    /// A core's share of the third-level cache, indexed by a hash of the physical address.
+    pub l3: CacheShape,
+    /// What the third level holds.
+    pub third: ThirdLevel,
+}
+
+impl Memory {
+    /// Caches of these bytes: first level, second, a core's share of the third.
+    pub const fn of([l1, l2, l3]: [u64; 3], l2_ways: u32, third: ThirdLevel) -> Memory {
+        Memory {
+            // Indexed within a page, the first level has as many ways as it has pages.
+            l1: CacheShape { bytes: l1, ways: (l1 / PAGE) as u32 },
+            l2: CacheShape { bytes: l2, ways: l2_ways },
+            l3: CacheShape { bytes: l3, ways: L3_WAYS },
+            third,
+        }
+    }
+}
+
+/// How a figure is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Origin {
+    /// Measured on one CPU, an Emerald Rapids; taken for all.
+    Measured,
+    /// General knowledge, not checked.
+    Assumed,
+}
+
+impl Origin {
+    /// As the documentation marks it.
+    pub const fn mark(self) -> &'static str {
+        match self {
+            Origin::Measured => "measured",
+            Origin::Assumed => "assumed",
+        }
+    }
+}
+
+/// Cycles that something takes, one after the other, and how they are known.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Cycles {
+    /// Cycles.
+    pub cycles: f64,
+    /// How they are known.
+    pub origin: Origin,
+}
+
+const fn measured(cycles: f64) -> Cycles {
+    Cycles { cycles, origin: Origin::Measured }
+}
+
+const fn assumed(cycles: f64) -> Cycles {
+    Cycles { cycles, origin: Origin::Assumed }
+}
+
+/// TILELOADD of 16 lines from L2, L3 and memory. From L2 17 to 40 were measured over 512 KiB to 1.5 MiB, about 25 in the midst; from L3 107
+/// to 127; from memory 3 bytes a cycle are a core's part where all of them read.
+const TILE_LOAD: [Cycles; 3] = [measured(25.0), measured(114.0), assumed(341.0)];
+/// A line that vectors or integers read: 32 bytes a cycle from L2, 16 from L3, 3 from memory.
+const LINE_LOAD: [Cycles; 3] = [assumed(2.0), assumed(4.0), assumed(21.0)];
+
+/// What a TILELOADD of 16 rows of 64 bytes takes; from the first level as long as the ports that it loads by.
+pub const fn tile_load(level: Level) -> Option<Cycles> {
+    beyond_l1(&TILE_LOAD, level)
+}
+
+/// What a line takes that vectors or integers read; from the first level as long as the ports that they load by.
+pub const fn line_load(level: Level) -> Option<Cycles> {
+    beyond_l1(&LINE_LOAD, level)
+}
+
+const fn beyond_l1(figures: &[Cycles; 3], level: Level) -> Option<Cycles> {
+    match level {
+        Level::L1 => None,
+        Level::L2 => Some(figures[0]),
+        Level::L3 => Some(figures[1]),
+        Level::Memory => Some(figures[2]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::TARGETS;
+
+    #[test]
+    fn shapes_are_whole_and_grow_with_their_level() {
+        for row in TARGETS {
+            let Memory { l1, l2, l3, .. } = row.memory();
+            for cache in [l1, l2, l3] {
+                assert_eq!(cache.sets() * u64::from(cache.ways) * LINE, cache.bytes, "{}: {cache:?}", row.name);
+            }
+            assert_eq!(l1.sets() * LINE, PAGE, "{}", row.name);
+            assert!(l2.sets().is_power_of_two(), "{}: {l2:?}", row.name);
+            assert!(l1.bytes < l2.bytes && l2.ways >= 8, "{}", row.name);
+        }
+    }
+
+    #[test]
+    fn farther_costs_more() {
+        for figure in [tile_load, line_load] {
+            let cycles: Vec<f64> = Level::ALL.into_iter().filter_map(figure).map(|figure| figure.cycles).collect();
+            assert!(cycles.len() == 3 && cycles.is_sorted(), "{cycles:?}");
+        }
+        assert_eq!(Level::ALL.map(|level| Level::from_name(&level.name().to_lowercase())), Level::ALL.map(Some));
+    }
+}
