@@ -8,3 +8,5 @@ mod hand;
 mod kernels;
 #[path = "cost/llvm_mca.rs"]
 mod llvm_mca;
+#[path = "cost/silicon.rs"]
+mod silicon;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ixc_codegen::cost::WholeError;
+use ixc_codegen::cost::memory::LevelsError;
 use ixc_codegen::thunk::ConventionError;
 use ixc_emulator::Fault;
 use ixc_ir::kernel::interpret::InterpretError;
@@ -108,9 +108,9 @@ pub enum KernelError {
         /// Those that there are.
         models: Vec<&'static str>,
     },
-    /// No cost of the whole kernel.
+    /// No cost of the whole kernel, or of its memory.
     #[error(transparent)]
-    Whole(#[from] WholeError),
+    Levels(#[from] LevelsError),
     /// The emulator stopped code that we made: a bug of the lowering, or of the emulator.
     #[error("{kernel}: the emulator stopped it: {fault}")]
     Fault {
@@ -152,7 +152,7 @@ impl KernelError {
             | KernelError::Interpret(_)
             | KernelError::NotOurs { .. }
             | KernelError::NoModel { .. }
-            | KernelError::Whole(_) => Class::Data,
+            | KernelError::Levels(_) => Class::Data,
             KernelError::Bundle(error) => error.class(),
         }
     }

@@ -3,20 +3,23 @@
 use std::io::Write;
 
 use ixc::codegen::cost;
+use ixc::codegen::cost::memory::{self, LevelsError, Start};
 use ixc::kernels::{KernelError, show};
 use serde_json::json;
 
 use super::super::output;
 use super::choice::{InputChoice, KernelChoice, dims_text};
 
-/// Computes what a kernel's loops cost on a CPU, from its finished code: instruction mix, ports, front end, latency, tile unit.
+/// Computes what a kernel's loops cost on a CPU, from its finished code: instruction mix, ports, front end, latency, tile unit, caches.
 #[derive(Debug, clap::Args)]
 #[command(
     after_help = "Nothing runs: the CPU need not be here. docs/cost-model.md says what is assumed and how well it agrees with others. --target \
-names the CPU; code is generated for it and counted by its model.
+names the CPU; code is generated for it and counted by its model. Its caches hold what the same call left in them, but for buffers that --from puts \
+elsewhere; the last line says which level bounds the kernel.
 
 EXAMPLES:
   ixc kernel cost gemm_q4_k --target sapphire-rapids --rows 512
+  ixc kernel cost tiles_q4_k_r16 --target sapphire-rapids --rows 512 --from w=memory,x=l3
   ixc kernel cost gemv_q6_k --target zen4 --json"
 )]
 pub struct Args {
@@ -24,6 +27,9 @@ pub struct Args {
     kernel: KernelChoice,
     #[command(flatten)]
     inputs: InputChoice,
+    /// Where buffers lie before the call: l1, l2, l3 or memory [default: where the same call left them].
+    #[arg(long, value_name = "BUFFER=LEVEL,..", value_delimiter = ',')]
+    from: Vec<Start>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -41,13 +47,21 @@ impl Args {
         })?;
         let dims = self.inputs.dims(&chosen)?;
         let report = cost::analyse(&compiled.code[..compiled.code_bytes], &compiled.lines, &chosen.kernel, model);
-        let whole = report.whole(&dims).map_err(|error| ixc::Error::from(KernelError::from(error)))?;
+        let failed = |error: LevelsError| ixc::Error::from(KernelError::from(error));
+        let whole = report.whole(&dims).map_err(|error| failed(error.into()))?;
+        let levels = match memory::levels(&report, &chosen.kernel, target.row().memory(), &dims, &self.from) {
+            Ok(levels) => Ok(levels),
+            // The code's own cost stands without.
+            Err(error @ LevelsError::TooLong { .. }) => Err(error),
+            Err(error) => return Err(failed(error).into()),
+        };
         if self.json {
             let facts = json!({
                 "spec": chosen.spec.as_ref().map(ToString::to_string),
                 "target": target.name(),
                 "report": report,
                 "whole": whole,
+                "levels": levels.as_ref().ok(),
             });
             return Ok(output::json(out, "ixc.kernel-cost.v1", &facts)?);
         }
@@ -55,6 +69,10 @@ impl Args {
         if !chosen.kernel.dims.is_empty() {
             writeln!(out, "{}", dims_text(&chosen.kernel, &dims))?;
         }
-        Ok(write!(out, "{whole}")?)
+        write!(out, "{whole}")?;
+        match levels {
+            Ok(levels) => Ok(write!(out, "{levels}")?),
+            Err(error) => Ok(writeln!(out, "{error}")?),
+        }
     }
 }
