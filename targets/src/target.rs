@@ -132,7 +132,15 @@ const fn row(
 
 /// The target table. [`Target::native`] takes the last of those with the most features that the machine has.
 pub static TARGETS: &[TargetRow] = &[
-    row("portable", PORTABLE, Features::of(&[]), [32, 256, 2048], 8, Inclusive, "every machine that cranelift supports"),
+    row(
+        "portable",
+        PORTABLE,
+        Features::of(&[]),
+        [32, 256, 2048],
+        8,
+        Inclusive,
+        "every machine that cranelift supports",
+    ),
     row("avx2", VEX, AVX2, [32, 256, 2048], 8, Inclusive, "any x86-64 with AVX2, FMA and F16C"),
     row("avx512", EVEX, AVX512, [32, 1024, 1408], 16, Victims, "any x86-64 with AVX-512 F, BW, DQ and VL"),
     row("amx", AMX, SAPPHIRE_RAPIDS, [48, 2048, 1920], 16, Victims, "the same as sapphire-rapids"),

@@ -195,6 +195,21 @@ fn cost_counts_loops_for_machines_that_are_not_here() {
     assert!(table.contains("bound by") && table.contains("the whole kernel"), "{table}");
     let output = kernel(["cost", "gemv_q8_0", "--target", "portable"]);
     assert_eq!(output.status.code(), Some(65), "{}", stderr(&output));
+    let bound = |from: &str| {
+        json(["cost", "gemv_q4_k", "--target", "zen4", "--rows", "1", "--json", "--from", from])["levels"]["bound"]
+            .take()
+    };
+    let (near, far) = (bound("w=l1"), bound("w=memory,x=L3"));
+    assert!(near["level"].is_null(), "{near}");
+    assert_eq!((far["level"].as_str(), far["what"].as_str()), (Some("memory"), Some("loads of w")));
+    let wrong = |from: &str| {
+        let output = kernel(["cost", "gemv_q4_k", "--target", "zen4", "--from", from]);
+        (output.status.code(), stderr(&output))
+    };
+    let unknown = "error: the kernel has no buffer \"weights\"; it has x, w, y, scratch\n";
+    assert_eq!(wrong("weights=l2"), (Some(65), unknown.into()));
+    let (status, said) = wrong("w=l4");
+    assert!(status == Some(64) && said.contains("there are l1, l2, l3 and memory"), "{status:?}: {said}");
 }
 
 /// Errors in kernel IR are shown as those in graph IR are: where editors find them, with the line and a caret.

@@ -162,14 +162,14 @@ fn passes() -> String {
 fn targets() -> String {
     let mut out = String::from(
         "# Targets\n\nGenerated from the target table in `targets/src/target.rs`. `native` is the one with the most features that the machine \
-         has all of.\n\n| target | lowering | CPU features | vectors | tiles | L1d, L2, L3 of a core in KiB | what it is |\n| --- | --- | --- | --- | --- | --- | --- |\n",
+         has all of.\n\n| target | lowering | CPU features | vectors | tiles | L1d, L2, L3 of a core in KiB | ways of L2 | L3 | what it is |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n",
     );
     for row in ixc_targets::TARGETS {
         let features: Vec<_> = row.features.iter().map(|f| f.name()).collect();
         let features = if features.is_empty() { "none".to_string() } else { features.join(", ") };
         let _ = writeln!(
             out,
-            "| `{}` | {:?} | {features} | {} of {} bytes | {} | {}, {}, {} | {} |",
+            "| `{}` | {:?} | {features} | {} of {} bytes | {} | {}, {}, {} | {} | {} | {} |",
             row.name,
             row.isa.lowering,
             row.isa.vector_registers,
@@ -178,6 +178,8 @@ fn targets() -> String {
             row.l1d_kib,
             row.l2_kib,
             row.l3_kib,
+            row.l2_ways,
+            row.third.about(),
             row.about
         );
     }

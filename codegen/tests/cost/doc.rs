@@ -1,9 +1,15 @@
 //! The tables in `docs/cost-model.md` are those of the code.
 
 use ixc_codegen::cost::class::Class;
+use ixc_codegen::cost::class::Width;
+use ixc_codegen::cost::memory::levels;
 use ixc_codegen::cost::model::{AVX512, CpuModel, Row, Source, Wide, WideVectors};
 use ixc_codegen::cost::{self, MODELS};
-use ixc_targets::Target;
+use ixc_kernels::{KernelSpec, MatmulStrategy, generate};
+use ixc_targets::memory::{CacheShape, Level, Memory, line_load, tile_load};
+use ixc_targets::{Lowering, TARGETS, Target};
+
+use super::silicon;
 
 const HEADING: &str = "## Tables\n";
 const CPUS: [&str; 7] = ["haswell", "skylake-x", "icelake", "sapphire-rapids", "zen3", "zen4", "zen5"];
@@ -59,13 +65,77 @@ fn table() -> String {
     out
 }
 
+/// The text with a table between its marks.
+fn replace(text: &str, name: &str, table: &str) -> String {
+    let (begin, end) = (format!("<!-- table: {name} -->\n"), "\n<!-- end -->");
+    let (before, rest) = text.split_once(&begin).unwrap_or_else(|| panic!("marks for {name}"));
+    let (_, after) = rest.split_once(end).expect("an end");
+    format!("{before}{begin}\n{table}{end}{after}")
+}
+
+/// Caches of every CPU.
+fn caches() -> String {
+    let mut out = String::from("| CPU | L1 | L2 | L3, a core's share | L3 |\n| --- | --- | --- | --- | --- |\n");
+    for row in TARGETS.iter().filter(|row| row.isa.lowering == Lowering::X64) {
+        let Memory { l1, l2, l3, third } = row.memory();
+        let shape = |cache: CacheShape| format!("{} KiB, {} ways", cache.bytes / 1024, cache.ways);
+        let shapes = [l1, l2, l3].map(shape).join(" | ");
+        out += &format!("| {} | {shapes} | {} |\n", row.name, third.about());
+    }
+    out
+}
+
+/// What lines take, by level.
+fn transfers() -> String {
+    let ports = by_name("sapphire-rapids").cost(Class::TileLoad, Width::Scalar).expect("a row");
+    let tile_ports = ports.uops.iter().map(|uop| uop.cycles).sum::<u32>() / 2;
+    let mut out = String::from("| cycles | L1 | L2 | L3 | memory |\n| --- | --- | --- | --- | --- |\n");
+    for (what, figure, first) in [
+        ("TILELOADD, 16 lines", tile_load as fn(Level) -> _, format!("{tile_ports}, of the load ports")),
+        ("a line that vectors load", line_load, "the load ports'".into()),
+    ] {
+        let cells = Level::ALL.map(|level| {
+            figure(level).map_or_else(|| first.clone(), |figure| format!("{} {}", figure.cycles, figure.origin.mark()))
+        });
+        out += &format!("| {what} | {} |\n", cells.join(" | "));
+    }
+    out
+}
+
+/// Our own products by tiles, beside the same with all operands in the first level.
+fn own_kernels() -> String {
+    let mut out = String::from(
+        "| format | rows | tile unit's share, code alone | with caches | with no overlap at all | bounded by |\n| --- | --- | --- | --- | --- | --- |\n",
+    );
+    let target = Target::from_name("sapphire-rapids").expect("a target");
+    for (name, x) in [("q4_k_r16", "a8_super_tile"), ("q8_0_r16", "a8_small_tile")] {
+        let spec: KernelSpec =
+            format!("linear format={name} x={x} k=2048 tile=64 n=2048 shape=tiles").parse().expect("a spec");
+        let kernel = generate(&spec, target).expect("a kernel");
+        let report = super::kernels::report(&spec, target);
+        for rows in [32, 128, 256, 512] {
+            let dims = MatmulStrategy::Tiles.dim_values(rows);
+            let whole = report.whole(&dims).expect("a cost");
+            let levels = levels(&report, &kernel, target.row().memory(), &dims, &[]).expect("levels");
+            let shares = [whole.share, levels.share, levels.share_drained].map(|s| format!("{:.0} %", 100.0 * s));
+            out += &format!("| {name} | {rows} | {} | {} |\n", shares.join(" | "), levels.bound);
+        }
+    }
+    out
+}
+
 #[test]
 fn the_tables_in_the_docs_are_those_of_the_code() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/cost-model.md");
     let doc = std::fs::read_to_string(path).expect("docs/cost-model.md");
     let (before, section) = doc.split_once(HEADING).expect("a heading for the tables");
     let text = section.split("\n|").next().unwrap_or_default().trim_end();
-    let now = format!("{before}{HEADING}{text}\n\n{}", table());
+    let mut now = format!("{before}{HEADING}{text}\n\n{}", table());
+    for (name, table) in
+        [("caches", caches()), ("transfers", transfers()), ("products", silicon::table()), ("kernels", own_kernels())]
+    {
+        now = replace(&now, name, &table);
+    }
     if std::env::var_os("IXC_BLESS").is_some() {
         std::fs::write(path, &now).expect("to be written");
     }

@@ -54,7 +54,12 @@ enum Order {
 
 /// The rows of the table: what they are, and the measured time of a product over that of a bare one, for each of [`ROWS`].
 const MEASURED: [(&str, Order, X, [f64; 4]); 7] = [
-    ("chunks of 256 columns, x at stride 7168, C in and out at stride 8192", Order::Chunks(8192), SUPER, [1.9, 1.9, 2.3, 3.6]),
+    (
+        "chunks of 256 columns, x at stride 7168, C in and out at stride 8192",
+        Order::Chunks(8192),
+        SUPER,
+        [1.9, 1.9, 2.3, 3.6],
+    ),
     ("the same, C at stride 8256", Order::Chunks(8256), SUPER, [1.6, 1.7, 1.8, 2.8]),
     ("the same, sums never leave", Order::ChunksStay, SUPER, [1.2, 1.15, 1.2, 2.5]),
     ("chunks, x in contiguous tiles, C compact", Order::Chunks(256), X::Tiles, [1.4, 1.6, 1.6, 2.2]),
@@ -74,7 +79,13 @@ struct Product {
 
 impl Product {
     /// Four products: the block's 32 rows times two strips of the weight. `c` is the chunk, `k` its tile.
-    fn multiply(&self, b: &mut KernelBuilder, sums: &[ValueId], [block, strips, k]: [VarId; 3], c: Option<VarId>) -> Vec<ValueId> {
+    fn multiply(
+        &self,
+        b: &mut KernelBuilder,
+        sums: &[ValueId],
+        [block, strips, k]: [VarId; 3],
+        c: Option<VarId>,
+    ) -> Vec<ValueId> {
         let chunk = |by: i64| c.map_or(ixc_ir::kernel::Affine::constant(0), |c| c * by);
         let (at, next, stride) = match self.layout {
             X::Rows { row, chunk: by } => (block * (32 * row) + k * 64 + chunk(by), 16 * row, row),
@@ -120,7 +131,9 @@ fn product(order: Order, layout: X) -> Kernel {
                 b.for_each("strips", 2, |b, strips| {
                     let corners = product.corners(block, strips, stride);
                     let sums = corners.map(|at| b.tile_load(SUM, y, at, stride));
-                    let step = |b: &mut KernelBuilder, k, sums: &[ValueId]| product.multiply(b, sums, [block, strips, k], Some(c));
+                    let step = |b: &mut KernelBuilder, k, sums: &[ValueId]| {
+                        product.multiply(b, sums, [block, strips, k], Some(c))
+                    };
                     let sums = b.for_carry("k", CHUNK, &sums, step);
                     product.store(b, [block, strips], stride, &sums);
                 });
@@ -131,7 +144,9 @@ fn product(order: Order, layout: X) -> Kernel {
             let sums = b.for_carry("chunk", chunks, &sums, |b, c, sums| {
                 b.for_carry("block", blocks, sums, |b, block, sums| {
                     b.for_carry("strips", 2, sums, |b, strips, sums| {
-                        let step = |b: &mut KernelBuilder, k, sums: &[ValueId]| product.multiply(b, sums, [block, strips, k], Some(c));
+                        let step = |b: &mut KernelBuilder, k, sums: &[ValueId]| {
+                            product.multiply(b, sums, [block, strips, k], Some(c))
+                        };
                         b.for_carry("k", CHUNK, sums, step)
                     })
                 })
@@ -141,7 +156,8 @@ fn product(order: Order, layout: X) -> Kernel {
         Order::Whole(_) => b.for_each("block", blocks, |b, block| {
             b.for_each("strips", 2, |b, strips| {
                 let sums = zeros(b);
-                let step = |b: &mut KernelBuilder, k, sums: &[ValueId]| product.multiply(b, sums, [block, strips, k], None);
+                let step =
+                    |b: &mut KernelBuilder, k, sums: &[ValueId]| product.multiply(b, sums, [block, strips, k], None);
                 let sums = b.for_carry("k", TILES, &sums, step);
                 product.store(b, [block, strips], stride, &sums);
             });
@@ -197,7 +213,8 @@ fn loads_from(bytes: i64) -> Kernel {
     let sums = b.for_carry("i", bytes / (4 * TILE), &sums, |b, i, sums| {
         let tiles: Vec<ValueId> = (0..4).map(|n| b.tile_load(BF16, x, i * (4 * TILE) + n * TILE, 64)).collect();
         let products = [(0, 2), (0, 3), (1, 2), (1, 3)];
-        let product = |(&(i, j), &sum): (&(usize, usize), &ValueId)| b.tile_dot(Op::TileDotBf16, sum, tiles[i], tiles[j]);
+        let product =
+            |(&(i, j), &sum): (&(usize, usize), &ValueId)| b.tile_dot(Op::TileDotBf16, sum, tiles[i], tiles[j]);
         products.iter().zip(sums).map(product).collect()
     });
     sums.iter().zip(0..).for_each(|(&sum, n)| b.tile_store(y, n * TILE, sum, 64));
@@ -207,7 +224,12 @@ fn loads_from(bytes: i64) -> Kernel {
 #[test]
 fn tiles_take_what_was_measured_from_each_level() {
     // 16.2 cycles a product from the first level, 17 to 40 from the second (512 KiB to 1.5 MiB), 107 to 127 from the third.
-    for (kib, cycles, level) in [(32, 16.0..=16.5, None), (512, 17.0..=40.0, Some(Level::L2)), (1024, 17.0..=40.0, Some(Level::L2)), (3072, 80.0..=127.0, Some(Level::L3))] {
+    for (kib, cycles, level) in [
+        (32, 16.0..=16.5, None),
+        (512, 17.0..=40.0, Some(Level::L2)),
+        (1024, 17.0..=40.0, Some(Level::L2)),
+        (3072, 80.0..=127.0, Some(Level::L3)),
+    ] {
         let levels = cost(&loads_from(kib * 1024), &[]);
         // A KiB is a tile, and as many products.
         let of_product = levels.loops[0].cycles / kib as f64;

@@ -202,7 +202,8 @@ impl Names<'_> {
 
     /// What bounds most of some loops' cycles: the code or a level, and of that the loop and the stream with the most of them.
     fn bounded(&self, loops: &[(usize, &Bounds)], cycles: f64) -> Bounded {
-        let streams = || loops.iter().flat_map(|(number, bounds)| bounds.streams.iter().map(|(s, c)| (*number, *s, *c)));
+        let streams =
+            || loops.iter().flat_map(|(number, bounds)| bounds.streams.iter().map(|(s, c)| (*number, *s, *c)));
         let of_level = |level: Level| streams().filter(|(_, s, _)| s.level == level).map(|(.., c)| c).sum::<f64>();
         let code = loops.iter().map(|(_, bounds)| bounds.code).sum::<f64>();
         let levels = Level::ALL.into_iter().map(|level| (Some(level), of_level(level)));
@@ -246,7 +247,12 @@ impl Display for Levels {
         writeln!(f, "{:<width$} {l1:>8} {l2:>8} {l3:>8} {memory:>8} {:>11}  bound by", "", "cycles")?;
         for l in &self.loops {
             let [l1, l2, l3, memory] = l.lines;
-            write!(f, "{:<width$} {l1:>8} {l2:>8} {l3:>8} {memory:>8} {:>11.0}", indented(l.depth, &l.label), l.cycles)?;
+            write!(
+                f,
+                "{:<width$} {l1:>8} {l2:>8} {l3:>8} {memory:>8} {:>11.0}",
+                indented(l.depth, &l.label),
+                l.cycles
+            )?;
             l.bound.as_ref().map_or(Ok(()), |bound| write!(f, "  {bound}"))?;
             writeln!(f)?;
         }
@@ -259,6 +265,12 @@ impl Display for Levels {
             100.0 * self.share,
             100.0 * self.share_drained
         )?;
-        writeln!(f, "bounded by: {} in {}, {:.0} % of the cycles", self.bound, self.bound.place, 100.0 * self.bound.part)
+        writeln!(
+            f,
+            "bounded by: {} in {}, {:.0} % of the cycles",
+            self.bound,
+            self.bound.place,
+            100.0 * self.bound.part
+        )
     }
 }

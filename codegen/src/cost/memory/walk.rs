@@ -332,8 +332,12 @@ mod tests {
             b.tile_load(Type::tile(ixc_ir::kernel::Elem::Bf16, 2, 32), x, row * 4096, 128);
         });
         let text = told(&b.finish(), &[]);
-        let rows: Vec<u64> = text.split(" 1+").skip(1).map(|t| t.trim_end_matches([';', ')']).split(' ').next().unwrap())
-            .map(|line| line.trim_end_matches(';').parse().unwrap()).collect();
+        let rows: Vec<u64> = text
+            .split(" 1+")
+            .skip(1)
+            .map(|t| t.trim_end_matches([';', ')']).split(' ').next().unwrap())
+            .map(|line| line.trim_end_matches(';').parse().unwrap())
+            .collect();
         // Two pages for ids, and its own bytes: x begins at line 128.
         assert_eq!(rows.len(), 4);
         assert!(rows.chunks(2).all(|pair| (pair[0] - 128) % 64 == 0 && pair[0] < 128 + 256 && pair[1] == pair[0] + 2));
