@@ -19,7 +19,7 @@ elsewhere; the last line says which level bounds the kernel.
 
 EXAMPLES:
   ixc kernel cost gemm_q4_k --target sapphire-rapids --rows 512
-  ixc kernel cost tiles_q4_k_r16 --target sapphire-rapids --rows 512 --from w=memory,x=l3
+  ixc kernel cost tiles_q4_k_r16 --target amx --rows 512 --from w=memory,x=l3
   ixc kernel cost gemv_q6_k --target zen4 --json"
 )]
 pub struct Args {

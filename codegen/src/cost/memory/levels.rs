@@ -258,7 +258,7 @@ impl Display for Levels {
         }
         writeln!(
             f,
-            "cycles {:.0} (no overlap at all: {:.0}), {:.2} times those of the code alone; tile unit {:.1} % (no overlap at all: {:.1} %)",
+            "cycles {:.0} (no overlap at all: {:.0}), {:.2} times the code's; tile unit {:.1} % (no overlap at all: {:.1} %)",
             self.cycles,
             self.cycles_drained,
             self.slowdown,
