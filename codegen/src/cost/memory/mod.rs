@@ -19,7 +19,7 @@
 //! | [`walk`] | all accesses of a kernel for given dims, in order |
 //! | [`start`] | where a buffer lies before the call |
 //! | [`spent`] | the time of each loop, and what bounds it |
-//! | [`levels`] | what comes out |
+//! | [`levels`](mod@levels) | what comes out |
 //!
 //! The call that is counted is the second of two with the same buffers: caches hold what the first left, but for buffers that a
 //! [`Start`] puts elsewhere.
