@@ -6,6 +6,8 @@
 //! the passes take [`Format::activation`], and all that computes with blocks takes the [`Codec`], which says what the bytes mean.
 //! Nothing names a format to know what is in it.
 //!
+//! What all elements of a row share (`i8_row`: its scale) stands behind the row's blocks, in packed formats behind a strip's: the *tail*.
+//!
 //! A *packed* format interleaves 16 rows of a weight, so that a vector lane is a row; [`packed`] says how. It follows from the codec of
 //! the format that it is made from, and has no row that is written by hand. Its sizes are those of a row's share, so that
 //! `n * row_bytes` holds for whole strips; its fields lie in a strip's block of 16 shares.

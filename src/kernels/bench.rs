@@ -217,7 +217,7 @@ const TIMES: i64 = 64;
 const SUMS: usize = 12;
 
 fn loops(arithmetic: Arithmetic, target: Target) -> Vec<Loop> {
-    let bytes = target.isa().vector_bytes as u16;
+    let (bytes, has_tiles) = (target.isa().vector_bytes as u16, target.isa().tile_registers > 0);
     match arithmetic {
         Arithmetic::F32 => {
             let ty = Type::f32(bytes / 4);
@@ -225,7 +225,7 @@ fn loops(arithmetic: Arithmetic, target: Target) -> Vec<Loop> {
         }
         Arithmetic::Int8 => {
             let bytes = Type::i8(bytes);
-            vec![
+            let mut loops = vec![
                 products("peak_dot2", bytes, Type::i16(bytes.lanes / 2), |b, sum, w, x| {
                     let dot = b.op(Op::Dot2U8S8, b.ty(sum), &[w, x]);
                     b.iadd(sum, dot)
@@ -233,10 +233,14 @@ fn loops(arithmetic: Arithmetic, target: Target) -> Vec<Loop> {
                 products("peak_dot4", bytes, Type::i32(bytes.lanes / 4), |b, sum, w, x| {
                     b.op(Op::Dot4U8S8, b.ty(sum), &[sum, w, x])
                 }),
-            ]
+            ];
+            loops.extend(has_tiles.then(|| tile_products("peak_tile_int8", Op::TileDotS8U8, [Elem::I8, Elem::I32])));
+            loops
         }
-        Arithmetic::Bf16 if target.isa().tile_registers > 0 => vec![tile_products()],
-        Arithmetic::Bf16 => Vec::new(),
+        Arithmetic::Bf16 => {
+            let l = has_tiles.then(|| tile_products("peak_tile_bf16", Op::TileDotBf16, [Elem::Bf16, Elem::F32]));
+            l.into_iter().collect()
+        }
     }
 }
 
@@ -266,11 +270,12 @@ fn products(name: &str, weights: Type, sum: Type, step: Step) -> Loop {
 }
 
 /// Two tiles times two, four sums: as many as hide a product's latency.
-fn tile_products() -> Loop {
+fn tile_products(name: &str, op: Op, [factor, sum]: [Elem; 2]) -> Loop {
     const TILE: i64 = 1024;
     const LINE: i64 = 64;
-    let (ty, sum) = (Type::tile(Elem::Bf16, 16, 32), Type::tile(Elem::F32, 16, 16));
-    let mut b = KernelBuilder::new("peak_tile_bf16");
+    let columns = LINE / i64::from(factor.bytes());
+    let (ty, sum) = (Type::tile(factor, 16, columns as u16), Type::tile(sum, 16, 16));
+    let mut b = KernelBuilder::new(name);
     let (w, x) = (b.read("w", 2 * TILE), b.read("x", 2 * TILE));
     let y = b.write("y", 4 * TILE);
     let [w, x] = [w, x].map(|buffer| [0, TILE].map(|at| b.tile_load(ty, buffer, at, LINE)));
@@ -278,12 +283,12 @@ fn tile_products() -> Loop {
     let pairs = || x.iter().flat_map(|x| w.iter().map(move |w| (*x, *w)));
     let trips = TIMES * VECTORS;
     let sums = b.for_carry("t", trips, &zeros, |b, _, sums| {
-        sums.iter().zip(pairs()).map(|(&sum, (x, w))| b.tile_dot(Op::TileDotBf16, sum, x, w)).collect()
+        sums.iter().zip(pairs()).map(|(&sum, (x, w))| b.tile_dot(op, sum, x, w)).collect()
     });
     for (i, sum) in sums.into_iter().enumerate() {
         b.tile_store(y, i as i64 * TILE, sum, LINE);
     }
-    Loop { kernel: b.finish(), multiply_adds: (trips * 4 * 16 * 16 * 32).unsigned_abs() }
+    Loop { kernel: b.finish(), multiply_adds: (trips * 4 * 16 * 16 * columns).unsigned_abs() }
 }
 
 #[cfg(test)]
@@ -327,16 +332,17 @@ mod tests {
     #[test]
     fn the_peak_of_tile_products_is_of_a_loop_of_nothing_else() {
         assert!(loops(Arithmetic::Bf16, Target::AVX512).is_empty());
-        let [l] = &loops(Arithmetic::Bf16, Target::AMX)[..] else { panic!("one loop") };
-        ixc_ir::kernel::verify::verify(&l.kernel).unwrap();
-        assert_eq!(ixc_ir::kernel::products::Counter::of(&l.kernel).count(&[]).bf16, l.multiply_adds);
-        let compiled = ixc_codegen::x64::compile(&l.kernel, Target::AMX).unwrap();
-        let text = ixc_codegen::x64::listing::text(&compiled, &l.kernel);
-        assert_eq!(
-            ["tdpbf16ps", "tileloadd", "tilestored"].map(|name| text.matches(name).count()),
-            [4, 4, 4],
-            "{text}"
-        );
+        for (arithmetic, product) in [(Arithmetic::Bf16, "tdpbf16ps"), (Arithmetic::Int8, "tdpbsud")] {
+            let loops = loops(arithmetic, Target::AMX);
+            let l = loops.last().unwrap();
+            ixc_ir::kernel::verify::verify(&l.kernel).unwrap();
+            let counts = ixc_ir::kernel::products::Counter::of(&l.kernel).count(&[]);
+            assert_eq!(counts.bf16 + counts.int8, l.multiply_adds);
+            let compiled = ixc_codegen::x64::compile(&l.kernel, Target::AMX).unwrap();
+            let text = ixc_codegen::x64::listing::text(&compiled, &l.kernel);
+            let found = [product, "tileloadd", "tilestored"].map(|name| text.matches(name).count());
+            assert_eq!(found, [4, 4, 4], "{text}");
+        }
     }
 
     #[test]
