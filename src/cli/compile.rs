@@ -185,6 +185,10 @@ impl Args {
         if self.emit.iter().any(|emit| *emit != Emit::Dataflow) {
             return Err(Usage("for --target dataflow:GRID there is --emit dataflow and nothing else".to_owned()).into());
         }
+        if !self.passes.options()?.is_empty() {
+            let problem = "--weights, --tile and --set are for plans; a grid takes weights in the formats of the file";
+            return Err(Usage(problem.to_owned()).into());
+        }
         let grid = grids::find(grid_name).map_err(ixc::Error::from)?;
         let default = || self.default_name("json");
         let path = self.output.clone().unwrap_or_else(default);

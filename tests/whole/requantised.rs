@@ -154,6 +154,7 @@ fn the_program_requantises_says_what_it_cost_and_saves_it() {
     assert!(dump.contains("stored = q4_k"), "{dump}");
     for (arguments, expected) in [
         (&["compile", "--text", text, "-o", plan, "--force"][..], "--weights"),
+        (&["compile", "--target", "dataflow:tiny", "--weights", "i8_row", "-o", out], "in the formats of the file"),
         (&["run", "-p", "x", "--weights", "i5_row"], "expected i8_row, i4_row or keep"),
         (&["run", "-p", "x", "--weights", "*_exps*=q4_k"], "expected i8_row, i4_row or keep"),
         (&["run", plan, "-p", "x", "--weights", "i4_row"], "a plan says itself"),
