@@ -223,7 +223,7 @@ format_table! {
         /// Activations for float weights in tile products: `x = high + low`, both bf16, to 16 bits.
         Bf16x2 "bf16x2", 32 => 128, { high @ 0, 64; low @ 64, 64 }, Codec::TwoBf16;
         /// Activations for weights with a scale for each row: signed bytes in -127..=127, behind them an f32 scale and the sum of the bytes as
-        /// i32. Rows are no multiple of 128 bytes apart.
+        /// i32. Rows of a multiple of 128 columns are an odd number of lines apart, no power of two.
         A8Row "a8_row", 64 => 64, { quants @ 0, 64 } row { d @ 0, 4; sum @ 4, 4; pad @ 8, 56 }, Codec::Row, tiles A8Row;
     }
 }

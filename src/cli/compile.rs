@@ -92,8 +92,8 @@ pub struct Args {
     deferral: DeferChoice,
     #[command(flatten)]
     passes: PassChoice,
-    /// With --weights: a text, of which the first 256 tokens or 1024 bytes are given to the model as it was and as it is now, to say how far its predictions have
-    /// moved.
+    /// With --weights: a text, of which at most the first 256 tokens and 1024 bytes are given to the model as it was and as it is now, to say how far its predictions
+    /// have moved.
     #[arg(long, value_name = "FILE", requires = "weights")]
     text: Option<PathBuf>,
     /// Threads that pack [default: one for each core].
