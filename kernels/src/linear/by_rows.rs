@@ -13,9 +13,10 @@ use ixc_ir::format::packed::STRIP as STRIP_ROWS;
 use ixc_ir::kernel::{Affine, BufferId, DimId, Elem, KernelBuilder, Op, Type, ValueId, VarId};
 
 use super::packed::activations::RowBlock;
+use super::packed::ahead;
 use super::packed::panel::{Dots, Source, has_magnitudes, times};
 use super::packed::strip::{self, Part};
-use super::{Destination, Product, SUB, tiles};
+use super::{Destination, MatmulStrategy, Product, SUB, tiles};
 
 const STRIP: i64 = STRIP_ROWS as i64;
 /// Rows of a tile.
@@ -148,6 +149,10 @@ impl Vectors<'_> {
             let at = row.clone() * row_bytes(x_format, k);
             RowBlock { buffer: x, format: x_format, at, sub: Some(sub) }
         };
+        if self.ends.product.strategy == MatmulStrategy::Gemv {
+            let bytes = (format.block_bytes() * STRIP_ROWS) as i64 * SUB / format.block_len() as i64;
+            ahead::prefetch(b, w, &(source.offset.clone() + sub * bytes), bytes);
+        }
         let rows: Vec<RowBlock> = self.rows.iter().map(row).collect();
         let (lanes, count) = (self.parts[0].lanes, self.parts.len() * self.rows.len());
         let (dwords, words) = (self.parts[0].dwords(), self.parts[0].words());

@@ -19,13 +19,14 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
     let each = if block.rows.len() == 1 { 2 } else { 1 };
     let zero = b.splat_f32(block.lanes, 0.0);
     let sums = vec![vec![zero; block.strips.len() * block.rows.len()]; each];
-    let k = i64::from(block.k);
+    let (k, column) = (i64::from(block.k), (STRIP * block.format.block_bytes()) as i64);
     let mut sums = match block.x_format.codec() {
         Codec::TwoBf16 => {
             let (len, bytes) = (block.x_format.block_len() as i64, block.x_format.block_bytes() as i64);
             carry(b, "b", k / len, sums, |b, i, sums| {
                 carry(b, "c", len / 2, sums, |b, pair, mut sums| {
                     let first = i.clone() * len + pair.clone() * 2;
+                    block.prefetch(b, &(first.clone() * column), 2 * column);
                     let columns = [first.clone(), first + 1];
                     step(b, block, columns, &mut sums, |b, row| {
                         bf16_pair(b, block, row + i.clone() * bytes + pair.clone() * 4)
@@ -46,6 +47,7 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
                 }
             };
             let mut sums = carry(b, "c", k / UNROLL, sums, |b, i, mut sums| {
+                block.prefetch(b, &(i.clone() * (UNROLL * column)), UNROLL * column);
                 columns(b, i * UNROLL, UNROLL, &mut sums);
                 sums
             });

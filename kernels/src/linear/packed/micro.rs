@@ -21,11 +21,13 @@
 //! none             t = low * dx + high * dx [- zero * sums];  y += t * d;   y += m * sums
 //! ```
 
+use ixc_ir::format::packed::STRIP;
 use ixc_ir::format::{Format, Minimum, Quants};
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId, VarId};
 
 use super::SUB;
 use super::activations::RowBlock;
+use super::ahead;
 use super::panel::{self, Dots, Item, Source};
 use super::strip::{self, Part};
 
@@ -133,6 +135,15 @@ impl Micro {
         }
     }
 
+    /// Asks for what follows the sub-block, where strips are read as they come from memory.
+    fn prefetch(&self, b: &mut KernelBuilder, step: &Step) {
+        if !self.source.panel {
+            let format = self.source.format;
+            let bytes = (format.block_bytes() * STRIP) as i64 * SUB / format.block_len() as i64;
+            ahead::prefetch(b, self.source.buffer, &(step.weights.offset.clone() + step.sub * bytes), bytes);
+        }
+    }
+
     /// A block of 256 columns.
     fn super_block(&self, b: &mut KernelBuilder, i: VarId) {
         let weights = self.source.block(i);
@@ -158,6 +169,7 @@ impl Micro {
         }
         let sums = b.for_carry("s", self.source.format.block_len() as i64 / SUB, &sums, |b, s, sums| {
             let step = Step { weights: weights.clone(), sub: s, rows: rows(Some(s)) };
+            self.prefetch(b, &step);
             let mut next = vec![zero; sums.len()];
             let mut first = 0;
             for parts in self.sets() {
@@ -395,6 +407,7 @@ impl Micro {
                 };
                 let weights = self.source.block(i.clone());
                 let step = Step { weights, sub: s, rows: self.rows.iter().map(row).collect() };
+                self.prefetch(b, &step);
                 self.small_step(b, &step, sums, slots.as_deref())
             })
         };

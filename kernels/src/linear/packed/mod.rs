@@ -15,8 +15,8 @@
 //!   ([`micro`]). On the fly that would be done for each four rows, for which registers suffice, and take a quarter of their time.
 //!
 //! A single row is for decoding, where weights come from memory: it goes through one strip after the other, strictly forwards, which
-//! is what hardware prefetches best (Zen 4, one core: 28 of 29 GB/s; two strips at a time 19; software prefetching makes neither
-//! faster, and on Cascade Lake 1 or 4 KiB ahead are within the spread of none). Two integer sums for each sub-block are chains enough.
+//! is what hardware prefetches best (Zen 4, one core: 28 of 29 GB/s; two strips at a time 19), and asks for what comes a page later
+//! itself ([`ahead`]). Two integer sums for each sub-block are chains enough.
 //!
 //! What bounds a kernel on Zen 4 is that products, multiplications and multiply-adds share two 256-bit units: 64 + 24 operations
 //! take 88 cycles, so that `q4_k` can have 8/11 of the peak of products and has 91 to 93 % of that. Products by pairs are four
@@ -24,6 +24,7 @@
 //!
 //! | module | what it owns |
 //! | --- | --- |
+//! | [`ahead`] | asking for what will be read |
 //! | [`strip`] | reading a strip's blocks: quants, scales, minimums |
 //! | [`activations`] | what stands beside them: quants and scales in all lanes |
 //! | [`quants`] | sums over quantised blocks, four products at a time, unpacked on the fly |
@@ -32,6 +33,7 @@
 //! | [`micro`] | sums over either, two or four products at a time |
 
 pub mod activations;
+pub mod ahead;
 mod floats;
 mod micro;
 pub mod panel;
@@ -62,11 +64,21 @@ struct Block {
     rows: Vec<Affine>,
     /// See [`quants::scratch_bytes`].
     scratch: Option<(BufferId, i64)>,
+    /// Whether the weight comes from memory, so that it is prefetched.
+    streams: bool,
 }
 
 impl Block {
     fn offsets(&self) -> Option<(BufferId, i64)> {
         self.scratch.filter(|_| quants::begins_in_scratch(self.format))
+    }
+
+    /// Asks for what follows `bytes` bytes of each strip, `at` bytes behind its first.
+    fn prefetch(&self, b: &mut KernelBuilder, at: &Affine, bytes: i64) {
+        // Parts of a strip are read side by side.
+        for (strip, _) in self.strips.iter().filter(|(_, part)| self.streams && part.index == 0) {
+            ahead::prefetch(b, self.w, &(strip.clone() + at.clone()), bytes);
+        }
     }
 
     /// The products of all parts and rows: rows of the first part, then of the second.
@@ -140,7 +152,7 @@ struct Packed<'p> {
 impl Packed<'_> {
     /// Groups of `count` rows from `first` on, with quants that are unpacked on the fly.
     fn on_the_fly(&self, b: &mut KernelBuilder, first: &Affine, groups: Affine, count: u32) {
-        let Product { format, k, x, x_format, w: (w, w_at), vectors, .. } = *self.product;
+        let Product { format, k, x, x_format, w: (w, w_at), strategy, vectors, .. } = *self.product;
         // That of panels is something else.
         let scratch = self.product.scratch.filter(|_| !unpacks(format, x_format, vectors));
         let parts = Part::all(vectors.lanes);
@@ -177,6 +189,7 @@ impl Packed<'_> {
                             x_format,
                             rows: rows.iter().map(|row| row.clone() * self.x_row).collect(),
                             scratch,
+                            streams: strategy == MatmulStrategy::Gemv,
                         };
                         let mut sums = block.sums(b).into_iter();
                         for (strip, part) in &strips {
@@ -284,6 +297,8 @@ impl Packed<'_> {
             let source = self.source(strip.clone()).block(from.clone() * (stretch / len));
             let unpack = |b: &mut KernelBuilder, block: Affine, columns: i64| {
                 let (source, panel) = (source.block(block.clone()), panel.block(block));
+                let bytes = format.block_bytes() as i64 * STRIP as i64;
+                ahead::prefetch(b, source.buffer, &source.offset, bytes * columns / len);
                 match format.is_quantised() {
                     true => source.unpack(b, &panel, columns / SUB, vectors.lanes),
                     false => panel::unpack_column(b, &source, &panel, vectors.lanes),

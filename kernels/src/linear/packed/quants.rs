@@ -79,6 +79,7 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
                 let (at, sub) = if x_len == len { (at, Some(s)) } else { (at + s * x_bytes, None) };
                 RowBlock { buffer: block.x, format: block.x_format, at, sub }
             });
+            block.prefetch(b, &(i.clone() * bytes + s * (bytes * SUB / len)), bytes * SUB / len);
             let step = Step { block, codec, rows: rows.collect(), sub: s };
             strips
                 .iter()
