@@ -15,7 +15,7 @@ use ixc_ir::kernel::{Affine, BufferId, DimId, Elem, KernelBuilder, Op, Type, Val
 use super::packed::activations::RowBlock;
 use super::packed::panel::{Dots, Source, has_magnitudes, times};
 use super::packed::strip::{self, Part};
-use super::{Destination, Product, SUB, tiles};
+use super::{Destination, Product, SUB, tiles, row_bytes};
 
 const STRIP: i64 = STRIP_ROWS as i64;
 /// Rows of a tile.
@@ -78,10 +78,6 @@ impl Ends<'_> {
         let y = b.fma(sum, d, old);
         b.store(to.buffer, at, y);
     }
-}
-
-fn row_bytes(format: Format, k: u32) -> i64 {
-    super::quantise::row_bytes("", format, k).unwrap_or(0)
 }
 
 /// Adds the product to what is at the destination, by vectors.

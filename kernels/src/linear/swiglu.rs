@@ -144,7 +144,7 @@ impl Definition for Swiglu {
         let row_bytes = i64::from(tile.next_multiple_of(STRIP as u32)) * 4 + pad(strategy);
         let product_bytes = (most + rows.most_rest()) * row_bytes;
         let bytes = [gate, up]
-            .map(|format| scratch_bytes(format, x_format, k, tile, strategy, vectors))
+            .map(|format| scratch_bytes(format, x_format, k, tile, strategy, most, vectors))
             .into_iter()
             .max()
             .flatten();
@@ -152,7 +152,7 @@ impl Definition for Swiglu {
         let spare = bytes.map(|_| (scratch, 2 * product_bytes));
         for (i, (w, format)) in weights.into_iter().zip([gate, up]).enumerate() {
             let offset = i as i64 * product_bytes;
-            let fresh = stores(format, k, tile, strategy);
+            let fresh = stores(format, strategy);
             let to = Destination { buffer: scratch, offset: offset.into(), row_bytes, fresh };
             let zeros = |b: &mut KernelBuilder, row: Affine, count: u32| {
                 b.for_each("r", i64::from(count), |b, r| {
