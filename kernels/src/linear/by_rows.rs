@@ -15,7 +15,7 @@ use ixc_ir::kernel::{Affine, BufferId, DimId, Elem, KernelBuilder, Op, Type, Val
 use super::packed::activations::RowBlock;
 use super::packed::panel::{Dots, Source, has_magnitudes, times};
 use super::packed::strip::{self, Part};
-use super::{Destination, Product, SUB, tiles, row_bytes};
+use super::{Destination, Product, SUB, row_bytes, tiles};
 
 const STRIP: i64 = STRIP_ROWS as i64;
 /// Rows of a tile.

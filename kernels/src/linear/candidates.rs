@@ -283,7 +283,8 @@ pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> 
                 let columns = u32::try_from(k).unwrap_or(u32::MAX);
                 let (of_chunk, leaves) = (tiles::chunk_bytes(format, x, columns), tiles::leaves(format, x, columns));
                 let reads = BF16_BYTES / tiles::ROWS_AT_ONCE as f64;
-                let again = Reuse { what: "columns of activations", beside: sums(chunk), ..x_rows(chunk, of_chunk, reads) };
+                let again =
+                    Reuse { what: "columns of activations", beside: sums(chunk), ..x_rows(chunk, of_chunk, reads) };
                 let all = x_rows(chunk, k.saturating_mul(BF16_BYTES as u64), BF16_BYTES / rows as f64);
                 // Loaded and stored, and while they wait a chunk of activations passes by.
                 let reads = (2 * leaves) as f64 * size_of::<f32>() as f64 / k.max(1) as f64;
