@@ -71,8 +71,8 @@ const VECTOR_ITEMS: [u64; 2] = [16, 32];
 const TILES_ITEMS: [u64; 2] = [32, 64];
 /// Rows of an item of vector kernels at most. Beyond 12 groups of 8 rows an unpacked strip gains nothing more.
 const VECTOR_CHUNKS: [u32; 7] = [8, 16, 24, 32, 48, 64, 96];
-/// Rows of an item of tile products at most: with 256 rows a sixth of the time goes into unpacking.
-const TILES_CHUNKS: [u32; 5] = [32, 64, 128, 256, 512];
+/// Rows of an item of tile products at most: with 256 rows a fifth of the time goes into unpacking.
+const TILES_CHUNKS: [u32; 5] = [32, 64, 128, 256, tiles::MOST_ROWS as u32];
 
 /// Most columns of weights with a scale for each row: their integer sums fit 32 bits.
 pub const MAX_COLUMNS_BY_ROWS: u64 = by_rows::MAX_COLUMNS as u64;
@@ -285,7 +285,8 @@ pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> 
                 let reads = BF16_BYTES / tiles::ROWS_AT_ONCE as f64;
                 let again =
                     Reuse { what: "columns of activations", beside: sums(chunk), ..x_rows(chunk, of_chunk, reads) };
-                let all = x_rows(chunk, k.saturating_mul(BF16_BYTES as u64), BF16_BYTES / rows as f64);
+                let of_row = k.saturating_mul(BF16_BYTES as u64);
+                let all = Reuse { beside: sums(chunk), ..x_rows(chunk, of_row, BF16_BYTES / rows as f64) };
                 // Loaded and stored, and while they wait a chunk of activations passes by.
                 let reads = (2 * leaves) as f64 * size_of::<f32>() as f64 / k.max(1) as f64;
                 let row = products as u64 * rows * size_of::<f32>() as u64;

@@ -282,7 +282,7 @@ impl Chunk<'_> {
             b.for_each("block", rows.blocks, |b, block| {
                 let row: Affine = block * (2 * ROWS);
                 let x = [self.x(row.clone()), self.x(row.clone() + ROWS)];
-                let ends = [(block * 2).into(), block * 2 + 1].map(|block: Affine| self.ends(block, &strips));
+                let ends = [block * 2, block * 2 + 1].map(|block| self.ends(block, &strips));
                 self.micro(b, &x, &strips, &ends);
             });
         };
