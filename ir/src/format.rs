@@ -6,7 +6,8 @@
 //! the passes take [`Format::activation`], and all that computes with blocks takes the [`Codec`], which says what the bytes mean.
 //! Nothing names a format to know what is in it.
 //!
-//! What all elements of a row share (`i8_row`: its scale) stands behind the row's blocks, in packed formats behind a strip's: the *tail*.
+//! What all elements of a row share (`i8_row`: its scale) stands behind the row's blocks, in packed formats behind a strip's: the *tail*. So does
+//! what only keeps rows apart (`pad`).
 //!
 //! A *packed* format interleaves 16 rows of a weight, so that a vector lane is a row; [`packed`] says how. It follows from the codec of
 //! the format that it is made from, and has no row that is written by hand. Its sizes are those of a row's share, so that
@@ -216,12 +217,13 @@ format_table! {
         /// Activations for 32-element formats: 32 signed bytes in -127..=127, an f32 scale for each 16 of them (one for all 32, as in
         /// ggml's `block_q8_0`, has a third more error), and the sum of the elements as f32.
         A8Small "a8_small", 32 => 44, { quants @ 0, 32; d @ 32, 8; sums @ 40, 4 }, Codec::Bytes { scaled: 16 }, tiles A8SmallTile;
-        /// `a8_super`, and the same elements as bf16 for tile products.
-        A8SuperTile "a8_super_tile", 256 => 896, { quants @ 0, 256; sums16 @ 256, 32; d @ 288, 32; sums @ 320, 32; pad @ 352, 32; bf16 @ 384, 512 }, Codec::Bytes { scaled: 32 };
+        /// `a8_super`, and the same elements as bf16 for tile products. Of all formats for those, rows are an odd number of lines apart, so that
+        /// a tile's 16 rows are in 16 sets of a cache: the line between them belongs to neither, and nothing writes or reads it.
+        A8SuperTile "a8_super_tile", 256 => 896, { quants @ 0, 256; sums16 @ 256, 32; d @ 288, 32; sums @ 320, 32; pad @ 352, 32; bf16 @ 384, 512 } row { pad @ 0, 64 }, Codec::Bytes { scaled: 32 };
         /// `a8_small`, and the same elements as bf16 for tile products.
-        A8SmallTile "a8_small_tile", 32 => 128, { quants @ 0, 32; d @ 32, 8; sums @ 40, 4; pad @ 44, 20; bf16 @ 64, 64 }, Codec::Bytes { scaled: 16 };
+        A8SmallTile "a8_small_tile", 32 => 128, { quants @ 0, 32; d @ 32, 8; sums @ 40, 4; pad @ 44, 20; bf16 @ 64, 64 } row { pad @ 0, 64 }, Codec::Bytes { scaled: 16 };
         /// Activations for float weights in tile products: `x = high + low`, both bf16, to 16 bits.
-        Bf16x2 "bf16x2", 32 => 128, { high @ 0, 64; low @ 64, 64 }, Codec::TwoBf16;
+        Bf16x2 "bf16x2", 32 => 128, { high @ 0, 64; low @ 64, 64 } row { pad @ 0, 64 }, Codec::TwoBf16;
         /// Activations for weights with a scale for each row: signed bytes in -127..=127, behind them an f32 scale and the sum of the bytes as
         /// i32. Rows of a multiple of 128 columns are an odd number of lines apart, no power of two.
         A8Row "a8_row", 64 => 64, { quants @ 0, 64 } row { d @ 0, 4; sum @ 4, 4; pad @ 8, 56 }, Codec::Row, tiles A8Row;
@@ -301,7 +303,11 @@ impl Format {
 
     /// Whether all elements of a row share a scale, so that a row is quantised as a whole.
     pub fn has_row_scale(self) -> bool {
-        self.row().tail.bytes() > 0
+        match self.codec() {
+            Codec::Quants(quants) => quants.scales == Scales::Row,
+            Codec::Row => true,
+            Codec::Float(_) | Codec::Bytes { .. } | Codec::TwoBf16 => false,
+        }
     }
 
     /// The weight formats that others can be requantised to.
@@ -364,11 +370,20 @@ impl Format {
         }
     }
 
-    /// Bytes that a row of `len` elements takes, or `None` where `len` is no multiple of the block or the size overflows.
+    /// Bytes from a row of `len` elements to the next, or `None` where `len` is no multiple of the block or the size overflows.
     pub fn row_bytes(self, len: u64) -> Option<u64> {
+        self.blocks_bytes(len)?.checked_add(self.tail_bytes() as u64)
+    }
+
+    /// Bytes of the blocks of `len` elements, or `None` where they are no whole ones or the size overflows.
+    pub fn blocks_bytes(self, len: u64) -> Option<u64> {
         let block = self.block_len() as u64;
-        let blocks = len.is_multiple_of(block).then(|| (len / block).checked_mul(self.block_bytes() as u64)).flatten();
-        blocks?.checked_add(self.tail_bytes() as u64)
+        len.is_multiple_of(block).then(|| (len / block).checked_mul(self.block_bytes() as u64)).flatten()
+    }
+
+    /// Bytes that `len` elements are written to: those of a row that has a scale of its own, or else of blocks, of which a row can have more.
+    pub fn written_bytes(self, len: u64) -> Option<u64> {
+        if self.has_row_scale() { self.row_bytes(len) } else { self.blocks_bytes(len) }
     }
 
     /// Elements of rows that take so many bytes in all, each of `row_len` elements; `None` where they are no whole rows.
@@ -392,7 +407,14 @@ impl Format {
             row.name
         );
         let all = out.len() / row.block_len * row.block_bytes;
-        assert_eq!(all + row.tail.bytes(), bytes.len(), "bytes of {}", row.name);
+        let whole = all + row.tail.bytes();
+        // What only keeps rows apart need not be there.
+        assert!(
+            bytes.len() == whole || bytes.len() == all && !self.has_row_scale(),
+            "{} bytes of {}",
+            bytes.len(),
+            row.name
+        );
         let (blocks, tail) = bytes.split_at(all);
         let k = out.len() / row.rows;
         for (i, block) in blocks.chunks_exact(row.rows * row.block_bytes).enumerate() {
@@ -428,6 +450,19 @@ impl std::fmt::Display for Format {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The first level takes its set from the number of a line, and has 64 sets: an even distance puts a tile's rows in fewer than 16.
+    #[test]
+    fn rows_that_tiles_read_are_an_odd_number_of_lines_apart() {
+        let read: Vec<Format> = FORMATS.iter().filter_map(|row| row.tiles).collect();
+        assert!(read.len() >= 4, "{read:?}");
+        for format in read {
+            for k in (256..=32768).step_by(256) {
+                let bytes = format.row_bytes(k).unwrap();
+                assert!(bytes.is_multiple_of(64) && !(bytes / 64).is_multiple_of(2), "{format}: {bytes} for {k}");
+            }
+        }
+    }
 
     #[test]
     fn rows_stand_in_the_order_of_the_enum_and_fields_cover_the_block() {

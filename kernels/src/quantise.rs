@@ -51,7 +51,7 @@ impl Definition for Quantise {
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
         let Vectors { lanes, .. } = vectors;
         let Quantise { n, out } = *self;
-        let bytes = row_bytes(&name, out, n)?;
+        let bytes = written_bytes(&name, out, n)?;
         stored(&name, out, lanes)?;
         let mut b = KernelBuilder::new(name);
         let (x, y) = (b.read("x", i64::from(n) * 4), b.write("y", bytes));
@@ -71,11 +71,17 @@ impl Definition for Quantise {
     }
 }
 
-/// Bytes of a row of `n` elements.
+/// Bytes from a row of `n` elements to the next.
 pub fn row_bytes(kernel: &str, format: Format, n: u32) -> Result<i64, GenerateError> {
     let bytes = format.row_bytes(u64::from(n));
     check(kernel, "row length", u64::from(n), bytes.is_some(), format!("a multiple of {}", format.block_len()))?;
     Ok(bytes.unwrap_or(0) as i64)
+}
+
+/// Bytes that `n` elements are written to, which are a row or a part of one.
+pub fn written_bytes(kernel: &str, format: Format, n: u32) -> Result<i64, GenerateError> {
+    row_bytes(kernel, format, n)?;
+    Ok(format.written_bytes(u64::from(n)).unwrap_or(0) as i64)
 }
 
 /// Checks that [`store_row`] writes a format. Those with bf16 are for targets with tiles, which have 16 lanes.

@@ -48,7 +48,7 @@ impl Definition for RmsNorm {
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
         let Vectors { lanes, .. } = vectors;
         let RmsNorm { n, eps, out } = *self;
-        let bytes = quantise::row_bytes(&name, out, n)?;
+        let bytes = quantise::written_bytes(&name, out, n)?;
         quantise::stored(&name, out, lanes)?;
         let mut b = KernelBuilder::new(name);
         let size = i64::from(n) * 4;

@@ -51,7 +51,7 @@ impl Definition for RmsNormPiece {
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
         let Vectors { lanes, .. } = vectors;
         let RmsNormPiece { n, row, parts, eps, out } = *self;
-        let bytes = quantise::row_bytes(&name, out, n)?;
+        let bytes = quantise::written_bytes(&name, out, n)?;
         quantise::stored(&name, out, lanes)?;
         check(&name, "pieces", u64::from(parts), parts > 0, "at least 1")?;
         check(&name, "elements of the row", u64::from(row), row >= n, format!("at least {n}, as the piece has"))?;

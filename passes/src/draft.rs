@@ -104,14 +104,26 @@ pub fn fit(what: &str, value: u64) -> Result<u32, ScheduleError> {
     })
 }
 
-/// Bytes of `width` elements.
+/// Bytes from a row of `width` elements to the next.
 ///
 /// # Errors
 /// [`ScheduleError::TooLarge`].
 pub fn row_bytes(format: Format, width: u64) -> Result<u64, ScheduleError> {
-    format.row_bytes(width).ok_or_else(|| ScheduleError::TooLarge {
+    format.row_bytes(width).ok_or_else(|| too_large(format, width))
+}
+
+/// Bytes of so many elements of a row, from its start on or between others.
+///
+/// # Errors
+/// [`ScheduleError::TooLarge`].
+pub fn part_bytes(format: Format, width: u64) -> Result<u64, ScheduleError> {
+    format.written_bytes(width).ok_or_else(|| too_large(format, width))
+}
+
+fn too_large(format: Format, width: u64) -> ScheduleError {
+    ScheduleError::TooLarge {
         what: format!("a row of {format} in bytes"),
         value: format!("{width} elements"),
         limit: u64::MAX,
-    })
+    }
 }

@@ -243,7 +243,7 @@ fn written(plan: &Plan<KernelSpec>, task: &Task, items: &Items<'_>, (column, ban
     let begin = task.args[y].offset + u64::from(column) * task.args[y].column_stride + u64::from(band) * stride;
     let block = out.block_len() as u32;
     if tile >= block {
-        return Some((begin..begin + out.row_bytes(tile.into()).unwrap()).collect());
+        return Some((begin..begin + out.written_bytes(tile.into()).unwrap()).collect());
     }
     assert!(items.dims.contains(&DimRule::Band), "{}", task.label);
     let share = |field: &Field| {
@@ -276,7 +276,12 @@ fn items_of_products_write_each_byte_of_a_row_once() {
                         let spec = &plan.kernels[items.kernel.0 as usize];
                         let y = spec.signature().buffers.iter().position(|buffer| buffer.name == "y").unwrap();
                         let Source::Arena(buffer) = task.args[y].source else { panic!("{}", task.label) };
-                        let row_bytes = plan.buffers[buffer.0 as usize].row_bytes as usize;
+                        // What only keeps rows apart nobody writes.
+                        let apart = match spec {
+                            KernelSpec::Swiglu(Swiglu { out, .. }) if !out.has_row_scale() => out.tail_bytes(),
+                            _ => 0,
+                        };
+                        let row_bytes = plan.buffers[buffer.0 as usize].row_bytes as usize - apart;
                         let writers = writers.entry(buffer).or_insert_with(|| vec![0; row_bytes]);
                         bytes.iter().for_each(|&byte| writers[byte as usize] += 1);
                         banded += usize::from(items.bands > 1);

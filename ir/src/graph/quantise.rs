@@ -28,10 +28,16 @@ pub const INV_127: f32 = 1.0 / 127.0;
 /// When `format` is no activation format or `x` is no whole rows of whole blocks; the type rules have checked both.
 pub fn quantise_rows(format: Format, x: &[f32], row_len: usize) -> Vec<u8> {
     assert!(row_len > 0 && x.len().is_multiple_of(row_len), "{} elements are no rows of {row_len}", x.len());
-    x.chunks_exact(row_len).flat_map(|x| quantise(format, x)).collect()
+    let apart = format.row_bytes(row_len as u64).unwrap_or(0) as usize;
+    let row = |x| {
+        let mut row = quantise(format, x);
+        row.resize(apart, 0);
+        row
+    };
+    x.chunks_exact(row_len).flat_map(row).collect()
 }
 
-/// `x` in an activation format; a row of one that has a scale for each row.
+/// `x` in an activation format: blocks, or a row of one that has a scale for each row.
 ///
 /// # Panics
 /// When `format` is no activation format or `x` is no whole blocks; the type rules have checked both.

@@ -193,7 +193,7 @@ impl Content {
         let mut bytes: Vec<u8> = match self {
             Content::Weights(format) if format.has_row_scale() => rows(random, format, size, spec),
             Content::Weights(format) => weights(random, format, size),
-            Content::Activations(format) if format.has_row_scale() => {
+            Content::Activations(format) if format.tail_bytes() > 0 => {
                 let row = row_len(format, size, spec);
                 quantise_rows(format, &floats(random, format.elements(size, row).unwrap_or(0)), row)
             }

@@ -16,7 +16,7 @@ use super::packed::activations::RowBlock;
 use super::packed::ahead;
 use super::packed::panel::{Dots, Source, has_magnitudes, times};
 use super::packed::strip::{self, Part};
-use super::{Destination, MatmulStrategy, Product, SUB, tiles};
+use super::{Destination, MatmulStrategy, Product, SUB, row_bytes, tiles};
 
 const STRIP: i64 = STRIP_ROWS as i64;
 /// Rows of a tile.
@@ -79,10 +79,6 @@ impl Ends<'_> {
         let y = b.fma(sum, d, old);
         b.store(to.buffer, at, y);
     }
-}
-
-fn row_bytes(format: Format, k: u32) -> i64 {
-    super::quantise::row_bytes("", format, k).unwrap_or(0)
 }
 
 /// Adds the product to what is at the destination, by vectors.

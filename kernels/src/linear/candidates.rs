@@ -10,7 +10,10 @@
 //! | `gemv`, `gemm`, strips unpacked on the fly | the item's weight rows | for each 4, or 8 rows of activations |
 //! | | its rows of activations | for each item |
 //! | `gemv`, `gemm`, strips unpacked to a panel | its rows of activations | for each strip of 16 weight rows |
-//! | `tiles` | its rows of activations | for each panel of 64 weight rows |
+//! | `tiles` | its rows of activations | once |
+//! | | of these rows a chunk of columns | for each 32 weight rows |
+//! | | its sums | for each chunk of columns |
+//! | `tiles` of weights with a scale for each row | its rows of activations | for each panel of 64 weight rows |
 //! | | the panel | for each 32 rows |
 //!
 //! Of few rows a kernel takes the time that its weight rows take to come from memory, and what counts is that threads have as many of them. So
@@ -44,6 +47,8 @@ const TILES_BLOCK: f64 = 64.0;
 const TILES_UNPACK: f64 = 192.0;
 /// Making bytes of four bits for tiles.
 const TILES_BYTES: f64 = 48.0;
+/// Bytes of a bf16.
+const BF16_BYTES: f64 = 2.0;
 /// Products of f32 take a multiply-add each where bytes take a quarter of an instruction.
 const FLOAT_PRODUCTS: f64 = 4.0;
 /// Bytes without an instruction for four products take one for pairs and one that adds those.
@@ -66,8 +71,8 @@ const VECTOR_ITEMS: [u64; 2] = [16, 32];
 const TILES_ITEMS: [u64; 2] = [32, 64];
 /// Rows of an item of vector kernels at most. Beyond 12 groups of 8 rows an unpacked strip gains nothing more.
 const VECTOR_CHUNKS: [u32; 7] = [8, 16, 24, 32, 48, 64, 96];
-/// Rows of an item of tile products at most: with 256 rows a sixth of the time goes into unpacking.
-const TILES_CHUNKS: [u32; 5] = [32, 64, 128, 256, 512];
+/// Rows of an item of tile products at most: with 256 rows a fifth of the time goes into unpacking.
+const TILES_CHUNKS: [u32; 5] = [32, 64, 128, 256, tiles::MOST_ROWS as u32];
 
 /// Most columns of weights with a scale for each row: their integer sums fit 32 bits.
 pub const MAX_COLUMNS_BY_ROWS: u64 = by_rows::MAX_COLUMNS as u64;
@@ -258,24 +263,38 @@ pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> 
         add(MatmulStrategy::Gemm, &VECTOR_CHUNKS, GEMM_UNPACK, (GEMM_ROW, 1), slower, &gemm);
     }
     if has_tiles(weight, target) && rows.is_multiple_of(TILES_ITEMS[0]) {
-        // Bytes of a factor, its panel, what a panel and a block of 16 rows take.
-        let (each, fixed, unpack, block) = match format.has_row_scale() {
+        let sums = |chunk: u32| u64::from(products * chunk) * rows * size_of::<f32>() as u64;
+        match format.has_row_scale() {
             // Bytes take half of the products. Four bits become bytes by two instructions for 128 of them.
             true => {
+                let (fixed, block) = (by_rows::panel_bytes(k, rows), (TILES_BLOCK / 2.0, 16));
                 let unpack = if by_rows::unpacks(strips) { TILES_BYTES } else { 0.0 };
-                (1, by_rows::panel_bytes(k, rows), unpack, TILES_BLOCK / 2.0)
+                add(MatmulStrategy::Tiles, &TILES_CHUNKS, unpack, block, 1.0, &|chunk| {
+                    let of_panel = 1.0 / rows.min(TILES_ITEMS[1]) as f64;
+                    let reads = 1.0 / f64::from(MatmulStrategy::Tiles.row_groups()[0]);
+                    let panel = Reuse { what: "panel", fixed, beside: 0, row: (0, chunk), shared: false, reads };
+                    // Of gate and up the sums wait in scratch memory.
+                    let sums = if products > 1 { sums(chunk) } else { 0 };
+                    vec![Reuse { beside: fixed + sums, ..x_rows(chunk, k, of_panel) }, panel]
+                });
             }
-            // The others multiply bf16, whatever the weight is stored in.
-            false => (2, tiles::panel_bytes(format, k, rows), TILES_UNPACK, TILES_BLOCK),
-        };
-        add(MatmulStrategy::Tiles, &TILES_CHUNKS, unpack, (block, 16), 1.0, &|chunk| {
-            let of_panel = each as f64 / rows.min(TILES_ITEMS[1]) as f64;
-            let reads = each as f64 / f64::from(MatmulStrategy::Tiles.row_groups()[0]);
-            let panel = Reuse { what: "panel", fixed, beside: 0, row: (0, chunk), shared: false, reads };
-            // Of gate and up the sums wait in scratch memory.
-            let sums = if products > 1 { u64::from(products * chunk) * rows * size_of::<f32>() as u64 } else { 0 };
-            vec![Reuse { beside: fixed + sums, ..x_rows(chunk, k.saturating_mul(each), of_panel) }, panel]
-        });
+            // The others multiply bf16, whatever the weight is stored in: of a chunk of columns all weight rows, then of the next one.
+            false => add(MatmulStrategy::Tiles, &TILES_CHUNKS, TILES_UNPACK, (TILES_BLOCK, 16), 1.0, &|chunk| {
+                let columns = u32::try_from(k).unwrap_or(u32::MAX);
+                let (of_chunk, leaves) = (tiles::chunk_bytes(format, x, columns), tiles::leaves(format, x, columns));
+                let reads = BF16_BYTES / tiles::ROWS_AT_ONCE as f64;
+                let again =
+                    Reuse { what: "columns of activations", beside: sums(chunk), ..x_rows(chunk, of_chunk, reads) };
+                let of_row = k.saturating_mul(BF16_BYTES as u64);
+                let all = Reuse { beside: sums(chunk), ..x_rows(chunk, of_row, BF16_BYTES / rows as f64) };
+                // Loaded and stored, and while they wait a chunk of activations passes by.
+                let reads = (2 * leaves) as f64 * size_of::<f32>() as f64 / k.max(1) as f64;
+                let row = products as u64 * rows * size_of::<f32>() as u64;
+                let beside = of_chunk.saturating_mul(chunk.into());
+                let sums = Reuse { what: "sums", fixed: 0, beside, row: (row, chunk), shared: false, reads };
+                vec![all, again, sums]
+            }),
+        }
     }
     found
 }

@@ -181,6 +181,11 @@ fn checked(
     Ok((x_row, w))
 }
 
+/// Bytes from one row to the next; the number of columns was checked before.
+fn row_bytes(format: Format, k: u32) -> i64 {
+    quantise::row_bytes("", format, k).unwrap_or(0)
+}
+
 /// The format that a product's strips have: the weight's own, or the one that it packs them in.
 fn strips_of(format: Format) -> Format {
     format.packed().unwrap_or(format)
@@ -192,19 +197,20 @@ fn strip_bytes(format: Format, k: u32) -> i64 {
     (STRIP * (blocks + format.tail_bytes())) as i64
 }
 
-/// Bytes of working memory that a product needs, if it needs some.
+/// Bytes of working memory that a product needs for items of at most so many rows, if it needs some.
 fn scratch_bytes(
     format: Format,
     x: Format,
     k: u32,
     tile: u32,
     strategy: MatmulStrategy,
+    rows: i64,
     vectors: Vectors,
 ) -> Option<i64> {
     let strips = strips_of(format);
     let bytes = match strategy {
         MatmulStrategy::Tiles if strips.has_row_scale() => Some(by_rows::scratch_bytes(strips, x, k, tile)),
-        MatmulStrategy::Tiles => Some(tiles::scratch_bytes(strips, x, k, tile)),
+        MatmulStrategy::Tiles => Some(tiles::scratch_bytes(strips, x, k, tile, rows)),
         MatmulStrategy::Gemv | MatmulStrategy::Gemm => packed::scratch_bytes(strips, x, strategy, vectors),
     };
     match format.rows() {
@@ -214,8 +220,8 @@ fn scratch_bytes(
 }
 
 /// Whether a product needs nothing to add to: see [`Destination::fresh`].
-fn stores(format: Format, k: u32, tile: u32, strategy: MatmulStrategy) -> bool {
-    format.has_row_scale() || strategy == MatmulStrategy::Tiles && tiles::sums_at_once(strips_of(format), k, tile)
+fn stores(format: Format, strategy: MatmulStrategy) -> bool {
+    format.has_row_scale() || strategy == MatmulStrategy::Tiles
 }
 
 /// Adds the product to what is at the destination, unless that is fresh. Where the weight lies as in the file, that has room for whole strips.
@@ -367,7 +373,8 @@ impl Definition for Linear {
         let most = match strategy {
             MatmulStrategy::Gemv if partial => MAX_FEW_PARTIAL_ROWS,
             MatmulStrategy::Gemm if partial => MAX_PARTIAL_ROWS,
-            MatmulStrategy::Gemv | MatmulStrategy::Gemm | MatmulStrategy::Tiles => MAX_ROWS,
+            MatmulStrategy::Gemv | MatmulStrategy::Gemm => MAX_ROWS,
+            MatmulStrategy::Tiles => tiles::MOST_ROWS,
         };
         let rows = Rows::dims(&mut b, strategy, most);
         let (tile_bytes, row_bytes) = (i64::from(tile) * 4, i64::from(n) * 4);
@@ -378,11 +385,11 @@ impl Definition for Linear {
         let size = rows.count() * row_bytes + (tile_bytes - row_bytes);
         let residual = residual.then(|| b.read("residual", size.clone()));
         let y = b.buffer("y", BufferKind::ReadWrite, size);
-        let bytes = scratch_bytes(format, x_format, k, tile, strategy, vectors);
+        let bytes = scratch_bytes(format, x_format, k, tile, strategy, most, vectors);
         let sums_row = i64::from(tile.next_multiple_of(STRIP as u32)) * 4;
         let sums_bytes = if partial { (most + rows.most_rest()) * sums_row } else { 0 };
         let scratch = bytes.map(|bytes| (b.buffer("scratch", BufferKind::Scratch, bytes + sums_bytes), sums_bytes));
-        let fresh = bias.is_none() && residual.is_none() && stores(format, k, tile, strategy);
+        let fresh = bias.is_none() && residual.is_none() && stores(format, strategy);
         let result = Destination { buffer: y, offset: 0.into(), row_bytes, fresh };
         let sums = match scratch {
             Some((buffer, _)) if partial => Destination { buffer, offset: 0.into(), row_bytes: sums_row, fresh },

@@ -125,7 +125,7 @@ impl Definition for Swiglu {
         check(&name, "rows of a strip of up", up.rows() as u64, up.rows() == gate.rows(), "that of gate")?;
         let x_format = x;
         let stored = self.stored();
-        let (y_row, y_tile) = (quantise::row_bytes(&name, out, n)?, quantise::row_bytes(&name, out, stored)?);
+        let (y_row, y_tile) = (quantise::row_bytes(&name, out, n)?, quantise::written_bytes(&name, out, stored)?);
         check(&name, "rows of the weight", u64::from(n), n >= stored, format!("at least {stored}"))?;
         if self.bands().is_some() {
             let sub = out.sub_block_len() as u32;
@@ -139,12 +139,13 @@ impl Definition for Swiglu {
         let band = self.bands().map(|bands| b.dim("band", 0, bands - 1));
         let x = b.read("x", rows.count() * x_row);
         let weights = [b.read("gate", i64::from(tile) * gate_row), b.read("up", i64::from(tile) * up_row)];
+        // The last row ends with the tile.
         let y = b.write("y", rows.count() * y_row + (y_tile - y_row));
         // Both products of all rows, then what a product needs.
         let row_bytes = i64::from(tile.next_multiple_of(STRIP as u32)) * 4 + pad(strategy);
         let product_bytes = (most + rows.most_rest()) * row_bytes;
         let bytes = [gate, up]
-            .map(|format| scratch_bytes(format, x_format, k, tile, strategy, vectors))
+            .map(|format| scratch_bytes(format, x_format, k, tile, strategy, most, vectors))
             .into_iter()
             .max()
             .flatten();
@@ -152,7 +153,7 @@ impl Definition for Swiglu {
         let spare = bytes.map(|_| (scratch, 2 * product_bytes));
         for (i, (w, format)) in weights.into_iter().zip([gate, up]).enumerate() {
             let offset = i as i64 * product_bytes;
-            let fresh = stores(format, k, tile, strategy);
+            let fresh = stores(format, strategy);
             let to = Destination { buffer: scratch, offset: offset.into(), row_bytes, fresh };
             let zeros = |b: &mut KernelBuilder, row: Affine, count: u32| {
                 b.for_each("r", i64::from(count), |b, r| {
@@ -199,7 +200,8 @@ impl Definition for Swiglu {
         let (g, u) = (input.weight("gate", gate, k)?, input.weight("up", up, k)?);
         let (bytes, before) = (output.get("y")?, input.get("y")?);
         let stored = self.stored() as usize;
-        let (row, part) = (n / out.block_len() * out.block_bytes(), stored / out.block_len() * out.block_bytes());
+        let row = out.row_bytes(n as u64).unwrap_or(0) as usize;
+        let part = stored / out.block_len() * out.block_bytes();
         let band = run.dim("band") as usize;
         for r in 0..rows {
             let mut y = vec![0f32; stored];

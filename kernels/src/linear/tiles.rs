@@ -8,14 +8,21 @@
 //! not from their bytes, so that this path has less error than the byte paths, not more. Sums of a weight of one chunk leave the tiles once.
 //!
 //! ```text
-//! for each 64 weight rows, each chunk of columns         // a panel of at most PANEL_BYTES, mostly of all columns: it stays in the second level
-//!   unpack the strips: panel[strip][k / 32] = tile<16x32xbf16>, row i = columns 2i, 2i + 1 of 16 weight rows
-//!   for each 32 rows, each two strips: 4 sums, 2 tiles of x, 2 of the panel, 4 products for 32 columns     (2 x 2)
-//!   for 16 rows more, each four strips: 4 sums, 1 tile of x, 4 of the panel, 4 products                    (1 x 4)
-//!   for what is left: the same on rows copied to scratch
+//! for each 256 columns
+//!   for each 64 weight rows
+//!     for each two strips
+//!       unpack them: panel[strip][k / 32] = tile<16x32xbf16>, row i = columns 2i, 2i + 1 of 16 weight rows; 16 KiB, which stay in the first level
+//!       for each 32 rows: 4 sums, 2 tiles of x, 2 of the panel, 4 products for 32 columns     (2 x 2)
+//!     for 16 rows more, the four strips: 4 sums, 1 tile of x, 4 of the panel, 4 products      (1 x 4)
+//!     for what is left: the same on rows copied to scratch
 //! ```
 //!
-//! Four sums are in flight in both shapes: a product takes 52 cycles and one can start every 16.
+//! Four sums are in flight in both shapes: a product takes 52 cycles and one can start every 16. Between chunks of columns sums wait in scratch
+//! memory, tile after tile: of all columns at once they would never leave the tiles, but a panel of those lies in the second level, so that all four
+//! tiles of a step come from there, 100 cycles for the 64 of its products, and so does what unpacking stores. Of the result's rows, which
+//! are often a power of two apart, each line is written once.
+//!
+//! Activations beyond the second level are read once for all weight rows of the item: those of a chunk are all that the next two strips read again.
 //!
 //! Float weights of 16 bits do not fit bf16, nor does an f32 activation: both are split in two bf16 (`bf16x2`), and three
 //! products (high·high, low·high, high·low) give 16 bits. bf16 weights need two.
@@ -26,16 +33,20 @@ use ixc_ir::format::{Codec, Format, packed};
 use ixc_ir::kernel::{Affine, BufferId, DimId, KernelBuilder, Type, ValueId};
 
 use self::unpack::Unpack;
-use super::{Destination, Product};
+use super::{Destination, Product, row_bytes};
 use crate::bf16_tile::{self, BF16, LINE, ROWS, STEP, SUM, TILE};
 
 /// Weight rows of a strip.
 const STRIP: i64 = packed::STRIP as i64;
-/// Most bytes of a panel: a quarter of a second-level cache of 2 MiB, which rows of activations lie in the rest of. With a panel in the first
-/// level (32 KiB, 256 columns) sums leave the tiles eight times for 2048 columns: 1.9 times a bare product's time where this takes 1.5.
-const PANEL_BYTES: i64 = 512 << 10;
-/// Most weight rows of a panel: more would leave it fewer columns, and sums would leave the tiles more often.
-const PANEL_ROWS: i64 = 64;
+/// Columns of a chunk: two strips of them are 16 KiB of the first level's 48, as are 32 rows of activations. Of twice as many, rows that pass by
+/// would drive the panel out; of half as many, sums would leave the tiles twice as often.
+const CHUNK: i64 = 256;
+/// Strips of a panel: as many as 16 rows are multiplied with at once.
+const PANEL_STRIPS: i64 = 4;
+/// Strips that are unpacked at once, and multiplied with 32 rows.
+const PAIR: i64 = 2;
+/// Most rows of activations of an item, which bounds the sums in scratch memory.
+pub const MOST_ROWS: i64 = 512;
 
 /// The rows of an item, as the dims give them.
 #[derive(Clone, Copy)]
@@ -80,27 +91,22 @@ fn parts(format: Format) -> i64 {
     }
 }
 
-/// Weight rows that a panel has at once.
-fn panel_rows(tile: u32) -> i64 {
-    i64::from(tile).min(PANEL_ROWS)
+/// Columns that a panel has at once. Of two parts, of the weight or of activations, half as many take the memory of as many.
+fn chunk(format: Format, x: Format, k: u32) -> i64 {
+    (CHUNK / parts(format).max(x_parts(x))).min(i64::from(k))
 }
 
-/// Columns that a panel has at once.
-fn chunk(format: Format, k: u32, tile: u32) -> i64 {
-    let unit = 256;
-    let most = PANEL_BYTES / (panel_rows(tile) * 2 * parts(format)) / unit * unit;
-    most.max(unit).min(i64::from(k))
+/// Bytes that are read again for each two strips: of each row of activations those of a chunk.
+pub fn chunk_bytes(format: Format, x: Format, k: u32) -> u64 {
+    (chunk(format, x, k) * 2 * x_parts(x)).unsigned_abs()
 }
 
-/// Whether sums of all columns stay in tiles, so that they need not be added to what stands at the destination.
-pub fn sums_at_once(format: Format, k: u32, tile: u32) -> bool {
-    chunk(format, k, tile) == i64::from(k)
-}
+/// Weight rows that activations are read for at once.
+pub const ROWS_AT_ONCE: u64 = (PAIR * STRIP) as u64;
 
-/// Bytes of a panel of bf16, which stays in the second-level cache while rows of activations are multiplied with it.
-pub fn panel_bytes(format: Format, k: u64, rows: u64) -> u64 {
-    let (k, tile) = (u32::try_from(k).unwrap_or(u32::MAX), u32::try_from(rows).unwrap_or(u32::MAX));
-    (panel_rows(tile) * 2 * parts(format) * chunk(format, k, tile)).unsigned_abs()
+/// How often sums leave the tiles, but for the last time.
+pub fn leaves(format: Format, x: Format, k: u32) -> u64 {
+    ((i64::from(k) - 1) / chunk(format, x, k)).unsigned_abs()
 }
 
 /// What roundings of both factors make of a product at most, relative: a weight's lower half is cut off, which takes up to 2^-7, and an
@@ -112,10 +118,13 @@ pub fn rounding(format: Format) -> f64 {
     }
 }
 
-/// Bytes of scratch memory: the panel, then 16 rows of x and of sums for the rows that fill no tile.
-pub fn scratch_bytes(format: Format, x: Format, k: u32, tile: u32) -> i64 {
+/// Bytes of scratch memory for items of at most so many rows of activations: the panel, a chunk of 16 rows of x for the rows that fill no tile,
+/// and the sums.
+pub fn scratch_bytes(format: Format, x: Format, k: u32, tile: u32, rows: i64) -> i64 {
     let layout = Layout::new(format, x, k, tile);
-    layout.sums_at + ROWS * layout.sums_row
+    // Of 16 rows that are no whole 32, and of those that fill no tile.
+    let blocks = rows / (2 * ROWS) * 2 + 2;
+    layout.sums_at + blocks * layout.sums_block
 }
 
 /// Where things are in scratch memory, from its start in the buffer on.
@@ -127,16 +136,17 @@ struct Layout {
     x_at: i64,
     x_row: i64,
     sums_at: i64,
-    sums_row: i64,
+    /// Bytes of the sums of 16 rows.
+    sums_block: i64,
 }
 
 impl Layout {
     fn new(format: Format, x: Format, k: u32, tile: u32) -> Layout {
-        let chunk = chunk(format, k, tile);
-        let strip = chunk / STEP * TILE * parts(format);
-        let x_at = panel_rows(tile) / STRIP * strip;
+        let chunk = chunk(format, x, k);
+        let (strip, strips) = (chunk / STEP * TILE * parts(format), i64::from(tile) / STRIP);
+        let x_at = strips.min(PANEL_STRIPS) * strip;
         let x_row = chunk * 2 * x_parts(x);
-        Layout { chunk, strip, x_at, x_row, sums_at: x_at + ROWS * x_row, sums_row: panel_rows(tile) * 4 }
+        Layout { chunk, strip, x_at, x_row, sums_at: x_at + ROWS * x_row, sums_block: strips * TILE }
     }
 }
 
@@ -178,210 +188,228 @@ impl Source {
 
 /// Adds the product to what is at the destination, or stores it there where it is [fresh](Destination::fresh).
 pub fn multiply(b: &mut KernelBuilder, product: &Product, scratch: (BufferId, i64), rows: &Rows, to: &Destination) {
-    let (tile, step) = (i64::from(product.tile), panel_rows(product.tile));
-    let group = |b: &mut KernelBuilder, first: Affine, weight_rows| {
-        let group = Group { product, scratch, rows: *rows, to, first, weight_rows };
-        group.multiply(b);
+    let layout = Layout::new(product.format, product.x_format, product.k, product.tile);
+    let k = i64::from(product.k);
+    let chunks = (k + layout.chunk - 1) / layout.chunk;
+    let chunk = |b: &mut KernelBuilder, number: Affine, columns, place: Place| {
+        let chunk = Chunk { product, scratch, rows: *rows, to, layout, number, columns, place };
+        chunk.multiply(b);
     };
-    if tile / step > 1 {
-        b.for_each("panel", tile / step, |b, i| group(b, i * step, step));
-    } else {
-        group(b, Affine::constant(0), step);
+    let columns = |number: i64| (k - number * layout.chunk).min(layout.chunk);
+    let place = |first, last| Place { first, last };
+    chunk(b, 0.into(), columns(0), place(true, chunks == 1));
+    if chunks > 2 {
+        b.for_each("chunk", chunks - 2, |b, i| chunk(b, Affine::from(i) + 1, layout.chunk, place(false, false)));
     }
-    if tile % step > 0 {
-        group(b, Affine::constant(tile - tile % step), tile % step);
+    if chunks > 1 {
+        chunk(b, (chunks - 1).into(), columns(chunks - 1), place(false, true));
     }
 }
 
-/// The weight rows of a panel.
-struct Group<'p> {
+/// Where a chunk is among all columns.
+#[derive(Clone, Copy)]
+struct Place {
+    /// Whether sums begin with it: with what is at the destination, or with nothing.
+    first: bool,
+    /// Whether they end with it, and go to the destination.
+    last: bool,
+}
+
+/// A chunk of columns.
+struct Chunk<'p> {
     product: &'p Product,
     scratch: (BufferId, i64),
     rows: Rows,
     to: &'p Destination,
-    /// The first of them, a multiple of 32, as are they.
-    first: Affine,
-    weight_rows: i64,
-}
-
-impl Group<'_> {
-    fn multiply(&self, b: &mut KernelBuilder) {
-        let product = self.product;
-        let layout = Layout::new(product.format, product.x_format, product.k, product.tile);
-        let k = i64::from(product.k);
-        let whole = k / layout.chunk;
-        let at = |columns: i64| {
-            let w = columns / product.format.block_len() as i64 * product.format.block_bytes() as i64 * STRIP;
-            (w, x_offset(product.x_format, columns, 0) - x_offset(product.x_format, 0, 0))
-        };
-        let (w_step, x_step) = at(layout.chunk);
-        let part = |b: &mut KernelBuilder, columns, w: Affine, x: Affine| {
-            let part = Part { group: self, layout, columns, w, x };
-            part.unpack(b);
-            part.multiply(b);
-        };
-        if whole > 1 {
-            b.for_each("chunk", whole, |b, i| part(b, layout.chunk, i * w_step, i * x_step));
-        } else {
-            part(b, layout.chunk, Affine::constant(0), Affine::constant(0));
-        }
-        let rest = k % layout.chunk;
-        if rest > 0 {
-            let (w, x) = at(whole * layout.chunk);
-            part(b, rest, Affine::constant(w), Affine::constant(x));
-        }
-    }
-}
-
-/// One chunk of columns.
-struct Part<'p> {
-    group: &'p Group<'p>,
     layout: Layout,
+    number: Affine,
     columns: i64,
-    /// Where its blocks start in a strip.
-    w: Affine,
-    /// Where its columns start in a row of x.
-    x: Affine,
+    place: Place,
 }
 
-impl Part<'_> {
-    fn strips(&self) -> i64 {
-        self.group.weight_rows / STRIP
-    }
+/// Strips of a weight that are multiplied with at once.
+#[derive(Clone)]
+struct Strips {
+    /// The first.
+    first: Affine,
+    /// Its place in the panel.
+    in_panel: Affine,
+    count: i64,
+}
 
+/// Where sums of 16 rows and the first strip are, and how far from another rows and strips are.
+#[derive(Clone)]
+struct Sums {
+    buffer: BufferId,
+    at: Affine,
+    row: i64,
+    strip: i64,
+}
+
+/// Where sums of some rows begin, and where they go; they begin with zeros where that says nothing.
+#[derive(Clone)]
+struct Ends {
+    from: Option<Sums>,
+    to: Sums,
+}
+
+impl Chunk<'_> {
     /// Columns of an iteration over them: eight steps where there are enough.
     fn unit(&self) -> i64 {
         [256, 128, 64, 32].into_iter().find(|unit| self.columns % unit == 0).unwrap_or(STEP)
     }
 
-    /// Fills the panel.
-    fn unpack(&self, b: &mut KernelBuilder) {
-        let format = self.group.product.format;
-        let strip_bytes =
-            i64::from(self.group.product.k) / format.block_len() as i64 * format.block_bytes() as i64 * STRIP;
-        let (panel, panel_at) = self.group.scratch;
-        b.for_each("strip", self.strips(), |b, strip| {
+    fn multiply(&self, b: &mut KernelBuilder) {
+        let strips = i64::from(self.product.tile) / STRIP;
+        self.copy_partial(b);
+        match strips / PANEL_STRIPS {
+            0 => {}
+            1 => self.panel(b, 0.into(), PANEL_STRIPS),
+            panels => b.for_each("panel", panels, |b, i| self.panel(b, i * PANEL_STRIPS, PANEL_STRIPS)),
+        }
+        let rest = strips % PANEL_STRIPS;
+        if rest > 0 {
+            self.panel(b, (strips - rest).into(), rest);
+        }
+    }
+
+    /// All rows times the strips of a panel, from `first` on.
+    fn panel(&self, b: &mut KernelBuilder, first: Affine, strips: i64) {
+        let rows = self.rows;
+        let pair = |b: &mut KernelBuilder, pair: Affine| {
+            let strips = Strips { first: first.clone() + pair.clone() * PAIR, in_panel: pair * PAIR, count: PAIR };
+            self.unpack(b, &strips);
+            b.for_each("block", rows.blocks, |b, block| {
+                let row: Affine = block * (2 * ROWS);
+                let x = [self.x(row.clone()), self.x(row.clone() + ROWS)];
+                let ends = [block * 2, block * 2 + 1].map(|block| self.ends(block, &strips));
+                self.micro(b, &x, &strips, &ends);
+            });
+        };
+        // Written out: a loop would need registers for its counter and pointers.
+        (0..strips / PAIR).for_each(|i| pair(b, i.into()));
+        let all = Strips { first, in_panel: 0.into(), count: strips };
+        b.for_each("half", rows.half, |b, half| {
+            let block = rows.blocks * 2 + half;
+            self.micro(b, &[self.x(block.clone() * ROWS)], &all, &[self.ends(block, &all)]);
+        });
+        self.partial(b, &all);
+    }
+
+    /// Unpacks strips to their place in the panel.
+    fn unpack(&self, b: &mut KernelBuilder, strips: &Strips) {
+        let Product { format, k, w: (w, w_at), .. } = *self.product;
+        let (panel, panel_at) = self.scratch;
+        let bytes = |columns: i64| columns / format.block_len() as i64 * format.block_bytes() as i64 * STRIP;
+        b.for_each("strip", strips.count, |b, strip| {
             let unpack = Unpack {
                 format,
-                w: self.group.product.w.0,
+                w,
                 panel,
                 columns: self.columns,
-                from: strip * strip_bytes
-                    + self.group.first.clone() * (strip_bytes / STRIP)
-                    + self.w.clone()
-                    + self.group.product.w.1,
-                to: strip * self.layout.strip + panel_at,
+                from: (strips.first.clone() + strip) * bytes(i64::from(k))
+                    + self.number.clone() * bytes(self.layout.chunk)
+                    + w_at,
+                to: (strips.in_panel.clone() + strip) * self.layout.strip + panel_at,
             };
             unpack.strip(b);
         });
     }
 
-    fn multiply(&self, b: &mut KernelBuilder) {
-        let (x_format, rows) = (self.group.product.x_format, self.group.rows);
-        let x_row = self.group.product.k as i64 / x_format.block_len() as i64 * x_format.block_bytes() as i64;
-        let x = |row: Affine| Source {
-            buffer: self.group.product.x,
-            at: row * x_row + self.x.clone(),
-            row: x_row,
-            format: Some(x_format),
+    /// The chunk's columns of rows of x from this one on.
+    fn x(&self, row: Affine) -> Source {
+        let Product { k, x, x_format, .. } = *self.product;
+        let bytes = row_bytes(x_format, k);
+        let chunk = x_offset(x_format, self.layout.chunk, 0) - x_offset(x_format, 0, 0);
+        Source { buffer: x, at: row * bytes + self.number.clone() * chunk, row: bytes, format: Some(x_format) }
+    }
+
+    /// Where sums of these 16 rows wait between chunks.
+    fn waiting(&self, block: Affine, strips: &Strips) -> Sums {
+        let (buffer, at) = self.scratch;
+        let at = block * self.layout.sums_block + strips.first.clone() * TILE + (at + self.layout.sums_at);
+        Sums { buffer, at, row: LINE, strip: TILE }
+    }
+
+    /// The result's place for these 16 rows.
+    fn result(&self, row: Affine, strips: &Strips) -> Sums {
+        let Destination { buffer, offset, row_bytes, .. } = self.to;
+        let at = row * *row_bytes + strips.first.clone() * LINE + offset.clone();
+        Sums { buffer: *buffer, at, row: *row_bytes, strip: LINE }
+    }
+
+    /// Where sums of the 16 rows of a block come from and go to.
+    fn ends(&self, block: Affine, strips: &Strips) -> Ends {
+        let (waiting, result) = (self.waiting(block.clone(), strips), self.result(block * ROWS, strips));
+        let to = if self.place.last { result.clone() } else { waiting.clone() };
+        let from = match (self.place.first, self.to.fresh) {
+            (true, true) => None,
+            (true, false) => Some(result),
+            (false, _) => Some(waiting),
         };
-        b.for_each("block", rows.blocks, |b, block| {
-            let row: Affine = block * (2 * ROWS);
-            let y = self.destination(row.clone());
-            self.block(b, &[x(row.clone()), x(row + ROWS)], &y);
-        });
-        b.for_each("half", rows.half, |b, half| {
-            let row = rows.blocks * (2 * ROWS) + half * ROWS;
-            let y = self.destination(row.clone());
-            self.block(b, &[x(row)], &y);
-        });
-        // Rows that fill no tile are copied to where a tile's worth of memory is; what stands in the other rows is multiplied
-        // too, and stays there.
-        b.for_each("partial", rows.partial, |b, _| {
-            let (scratch, at) = self.group.scratch;
-            let (layout, parts) = (self.layout, x_parts(x_format));
-            let line = Type::i8(LINE as u16);
-            b.for_each("r", rows.rest, |b, r| {
-                let from = x(rows.whole() + r);
-                let unit = self.unit();
-                let skipped = from.offset(unit, 0, parts) - from.offset(0, 0, parts);
-                b.for_each("i", self.columns / unit, |b, i| {
-                    for step in 0..unit / STEP {
-                        for part in 0..parts {
-                            let from_at = from.at.clone() + i * skipped + from.offset(step * STEP, part, parts);
-                            let v = b.load(line, from.buffer, from_at);
-                            let to = step * LINE * parts + part * LINE;
-                            let to = r * layout.x_row + i * (unit / STEP * LINE * parts) + (at + layout.x_at + to);
-                            b.store(scratch, to, v);
-                        }
+        Ends { from, to }
+    }
+
+    /// Copies the chunk of rows that fill no tile to where a tile's worth of memory is.
+    fn copy_partial(&self, b: &mut KernelBuilder) {
+        let ((scratch, at), layout, rows) = (self.scratch, self.layout, self.rows);
+        let parts = x_parts(self.product.x_format);
+        b.for_each("r", rows.rest, |b, r| {
+            let from = self.x(rows.whole() + r);
+            let unit = self.unit();
+            let skipped = from.offset(unit, 0, parts) - from.offset(0, 0, parts);
+            b.for_each("i", self.columns / unit, |b, i| {
+                for step in 0..unit / STEP {
+                    for part in 0..parts {
+                        let from_at = from.at.clone() + i * skipped + from.offset(step * STEP, part, parts);
+                        let v = b.load(Type::i8(LINE as u16), from.buffer, from_at);
+                        let to = step * LINE * parts + part * LINE;
+                        let to = r * layout.x_row + i * (unit / STEP * LINE * parts) + (at + layout.x_at + to);
+                        b.store(scratch, to, v);
                     }
-                });
-            });
-            let copy =
-                Source { buffer: scratch, at: Affine::constant(at + layout.x_at), row: layout.x_row, format: None };
-            let (sums_at, sums_row) = (at + layout.sums_at, layout.sums_row);
-            let y = self.destination(rows.whole());
-            let lines = self.strips();
-            if !self.group.to.fresh {
-                b.for_each("r", rows.rest, |b, r| {
-                    for i in 0..lines {
-                        let v = b.load(line, y.0, y.1.clone() + r * self.group.to.row_bytes + i * LINE);
-                        b.store(scratch, r * sums_row + (sums_at + i * LINE), v);
-                    }
-                });
-            }
-            self.block(b, &[copy], &(scratch, Affine::constant(sums_at), sums_row));
-            b.for_each("r", rows.rest, |b, r| {
-                for i in 0..lines {
-                    let v = b.load(line, scratch, r * sums_row + (sums_at + i * LINE));
-                    b.store(y.0, y.1.clone() + r * self.group.to.row_bytes + i * LINE, v);
                 }
             });
         });
     }
 
-    /// Where sums of these rows stand: buffer, offset of the first, distance of rows.
-    fn destination(&self, row: Affine) -> (BufferId, Affine, i64) {
-        let to = self.group.to;
-        (to.buffer, row * to.row_bytes + self.group.first.clone() * 4 + to.offset.clone(), to.row_bytes)
+    /// Multiplies the copied rows; what stands in the other rows of their tile is multiplied too, and stays in scratch memory.
+    fn partial(&self, b: &mut KernelBuilder, strips: &Strips) {
+        let ((scratch, at), layout, rows) = (self.scratch, self.layout, self.rows);
+        b.for_each("partial", rows.partial, |b, _| {
+            let x = Source { buffer: scratch, at: (at + layout.x_at).into(), row: layout.x_row, format: None };
+            let result = self.result(rows.whole(), strips);
+            let waiting = self.waiting(rows.blocks * 2 + rows.half, strips);
+            let copy = |b: &mut KernelBuilder, from: &Sums, to: &Sums| {
+                b.for_each("r", rows.rest, |b, r| {
+                    for strip in 0..strips.count {
+                        let line = Type::i8(LINE as u16);
+                        let v = b.load(line, from.buffer, from.at.clone() + r * from.row + strip * from.strip);
+                        b.store(to.buffer, to.at.clone() + r * to.row + strip * to.strip, v);
+                    }
+                });
+            };
+            let from = if self.place.first && self.to.fresh { None } else { Some(waiting.clone()) };
+            if self.place.first && !self.to.fresh {
+                copy(b, &result, &waiting);
+            }
+            self.micro(b, &[x], strips, &[Ends { from, to: waiting.clone() }]);
+            if self.place.last {
+                copy(b, &waiting, &result);
+            }
+        });
     }
 
-    /// 16 or 32 rows times all strips: two strips at a time with 32 rows, four with 16, so that four sums are in flight.
-    fn block(&self, b: &mut KernelBuilder, x: &[Source], y: &(BufferId, Affine, i64)) {
-        let strips = self.strips();
-        let width = (4 / x.len() as i64).min(strips);
-        let mut first = 0;
-        // Two are written out: a loop would need registers for its counter and pointers.
-        if strips / width > 2 {
-            b.for_each("column", strips / width, |b, i| self.micro(b, x, y, i * width, width));
-            first = strips / width * width;
-        }
-        while first < strips {
-            let width = width.min(strips - first);
-            self.micro(b, x, y, Affine::constant(first), width);
-            first += width;
-        }
-    }
-
-    /// The micro-kernel: sums of `x` times `width` strips from `strip` on.
-    fn micro(
-        &self,
-        b: &mut KernelBuilder,
-        x: &[Source],
-        (y, y_at, y_row): &(BufferId, Affine, i64),
-        strip: Affine,
-        width: i64,
-    ) {
-        let (panel, panel_at) = self.group.scratch;
-        let (w_parts, x_parts) = (parts(self.group.product.format), x_parts(self.group.product.x_format));
-        let place =
-            |row: usize, column: i64| y_at.clone() + row as i64 * ROWS * y_row + strip.clone() * LINE + column * LINE;
+    /// The micro-kernel: sums of `x` times strips, 2 x 2 or 1 x 4 tiles.
+    fn micro(&self, b: &mut KernelBuilder, x: &[Source], strips: &Strips, ends: &[Ends]) {
+        let (panel, panel_at) = self.scratch;
+        let (w_parts, x_parts) = (parts(self.product.format), x_parts(self.product.x_format));
+        let place = |sums: &Sums, strip: i64| sums.at.clone() + strip * sums.strip;
         let mut sums: Vec<ValueId> = Vec::new();
-        for row in 0..x.len() {
-            for column in 0..width {
-                sums.push(match self.group.to.fresh {
-                    true => b.tile_zero(SUM),
-                    false => b.tile_load(SUM, *y, place(row, column), *y_row),
+        for ends in ends {
+            for strip in 0..strips.count {
+                sums.push(match &ends.from {
+                    None => b.tile_zero(SUM),
+                    Some(from) => b.tile_load(SUM, from.buffer, place(from, strip), from.row),
                 });
             }
         }
@@ -397,21 +425,20 @@ impl Part<'_> {
                     let at = x.at.clone() + i.clone() * unit + x.offset(step * STEP, part, x_parts);
                     b.tile_load(BF16, x.buffer, at, x.row)
                 };
-                let w_tile = |b: &mut KernelBuilder, column: i64, part: i64| {
-                    let at = strip.clone() * panel_strip
+                let w_tile = |b: &mut KernelBuilder, strip: i64, part: i64| {
+                    let at = strips.in_panel.clone() * panel_strip
                         + i.clone() * panel_unit
-                        + (panel_at + column * panel_strip + (step * w_parts + part) * TILE);
+                        + (panel_at + strip * panel_strip + (step * w_parts + part) * TILE);
                     b.tile_load(BF16, panel, at, LINE)
                 };
-                bf16_tile::multiply(b, &mut sums, (x_parts, x.len() as i64, &x_tile), (w_parts, width, &w_tile));
+                bf16_tile::multiply(b, &mut sums, (x_parts, x.len() as i64, &x_tile), (w_parts, strips.count, &w_tile));
             }
             sums
         };
-        let trips = self.columns / unit;
-        let sums = b.for_carry("k", trips, &sums, |b, i, sums| body(b, i.into(), sums));
-        for row in 0..x.len() {
-            for column in 0..width {
-                b.tile_store(*y, place(row, column), sums[row * width as usize + column as usize], *y_row);
+        let sums = b.for_carry("k", self.columns / unit, &sums, |b, i, sums| body(b, i.into(), sums));
+        for (ends, sums) in ends.iter().zip(sums.chunks_exact(strips.count as usize)) {
+            for (strip, sum) in (0..).zip(sums) {
+                b.tile_store(ends.to.buffer, place(&ends.to, strip), *sum, ends.to.row);
             }
         }
     }

@@ -44,7 +44,7 @@ use self::residency::Residency;
 use super::bind::{KernelChoice, Named, Parts, Tasks};
 use super::matrix::{Product, scratch_arg};
 use super::{Draft, Resource, ScheduleError, What, Work};
-use crate::draft::{fit, row_bytes};
+use crate::draft::{fit, part_bytes, row_bytes};
 use crate::error::PassError;
 use crate::pass::{Context, Facts, Pass, Run};
 

@@ -20,7 +20,7 @@ use ixc_kernels::{KernelSpec, Linear, MatmulStrategy, Swiglu};
 use super::ScheduleError;
 use super::bind::{KernelChoice, NamedBands};
 use super::lower::{ArenaRows, Lowering, Rows};
-use crate::draft::{fit, row_bytes};
+use crate::draft::{fit, part_bytes, row_bytes};
 
 /// A product to be lowered.
 pub(super) struct Product {
@@ -186,9 +186,9 @@ impl Lowering<'_> {
             };
             let y_arg = columns_arg(
                 Source::Arena(y.buffer),
-                row_bytes(out, first_row)?,
+                part_bytes(out, first_row)?,
                 y.row_bytes()?,
-                row_bytes(out, part.rows)?,
+                part_bytes(out, part.rows)?,
             );
             let args = vec![
                 ("x", rows_arg(x.buffer, x.row_bytes()?)),
@@ -212,7 +212,7 @@ impl Lowering<'_> {
             };
             let bands = |rows: u64| {
                 // Bands of a block have the block in common, and write what is theirs of it.
-                let y = row_bytes(out, rows).unwrap_or(0);
+                let y = part_bytes(out, rows).unwrap_or(0);
                 vec![("gate", g.rows(rows)), ("up", u.rows(rows)), ("y", y)]
             };
             let variants = part.uses.iter().map(|each| {

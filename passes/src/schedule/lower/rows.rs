@@ -11,7 +11,7 @@ use ixc_kernels::signature::Role;
 use ixc_kernels::{AddBias, Bits, Elementwise, Embed, Gather, KernelSpec, Map, Quantise, RmsNorm, Softcap};
 
 use super::{ArenaRows, Binding, INDEX_BYTES, Lowering, Named, Rows, ScheduleError};
-use super::{by_column, by_row, fit, row_bytes, unsupported, whole};
+use super::{by_column, by_row, fit, part_bytes, row_bytes, unsupported, whole};
 
 impl Lowering<'_> {
     pub(super) fn embed(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
@@ -93,7 +93,7 @@ impl Lowering<'_> {
         let args = vec![
             ("x", by_column(Source::Arena(x.buffer), x.row_bytes()?, row_bytes(Format::F32, n)?)),
             ("w", whole(Source::Weight(weight))),
-            ("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, row_bytes(out, n)?)),
+            ("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, part_bytes(out, n)?)),
         ];
         let spec = RmsNorm { n: fit("elements of a norm", n)?, eps, out };
         self.by_rows(label, y.rows, x.width / n, (spec, &[]), args)?;
