@@ -44,6 +44,8 @@ const TILES_BLOCK: f64 = 64.0;
 const TILES_UNPACK: f64 = 192.0;
 /// Making bytes of four bits for tiles.
 const TILES_BYTES: f64 = 48.0;
+/// Making them multiples of their numbers: of 128 bytes, four instructions more.
+const TILES_MULTIPLES: f64 = 32.0;
 /// Products of f32 take a multiply-add each where bytes take a quarter of an instruction.
 const FLOAT_PRODUCTS: f64 = 4.0;
 /// Bytes without an instruction for four products take one for pairs and one that adds those.
@@ -262,7 +264,9 @@ pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> 
         let (each, fixed, unpack, block) = match format.has_row_scale() {
             // Bytes take half of the products. Four bits become bytes by two instructions for 128 of them.
             true => {
-                let unpack = if by_rows::unpacks(strips) { TILES_BYTES } else { 0.0 };
+                let multiplied = strips.quants().is_some_and(|codec| codec.multiples().is_some());
+                let bytes = if by_rows::unpacks(strips) { TILES_BYTES } else { 0.0 };
+                let unpack = bytes + if multiplied { TILES_MULTIPLES } else { 0.0 };
                 (1, by_rows::panel_bytes(k, rows), unpack, TILES_BLOCK / 2.0)
             }
             // The others multiply bf16, whatever the weight is stored in.
