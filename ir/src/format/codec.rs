@@ -236,15 +236,6 @@ impl Quants {
         }
     }
 
-    /// The largest byte that kernels multiply with.
-    const fn most_of_products(&self) -> u8 {
-        match self.scales {
-            // Of a number below 0 and a multiple below 0.
-            Scales::Multiples { .. } => ZERO + self.zero() * MOST_MULTIPLE.unsigned_abs(),
-            Scales::None | Scales::SixBits | Scales::Signed16 | Scales::Row => self.max(),
-        }
-    }
-
     /// The largest byte of any code.
     pub const fn max(&self) -> u8 {
         let codes = 1usize << (self.low.bits + self.high_bits());
@@ -268,7 +259,7 @@ impl Quants {
     /// assert_eq!(fit, [8, 2, 0]);
     /// ```
     pub const fn pairs_in_a_word(&self) -> usize {
-        let fit = i16::MAX as usize / (2 * 127 * self.most_of_products() as usize);
+        let fit = i16::MAX as usize / (2 * 127 * self.max() as usize);
         if fit == 0 { 0 } else { 1 << fit.ilog2() }
     }
 

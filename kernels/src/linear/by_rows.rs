@@ -9,7 +9,7 @@
 //! four bits are unpacked for tiles, to a panel in scratch, once for all rows of an item.
 //!
 //! Where columns have scales of their own, these are multiples of the row's, so small that a code times its scale is a byte. It becomes that when it
-//! is unpacked, by two instructions for 64 of them, and everything else is as with bytes.
+//! is unpacked, by two instructions for 64 of them, and everything else is as with bytes. Without products by fours, sums of two are multiplied instead.
 
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP as STRIP_ROWS;
@@ -129,8 +129,9 @@ impl Vectors<'_> {
             self.sub_block(b, sub, &mut sums);
             sums
         });
-        // Magnitudes go with signs, and have no zero point.
-        let zero = if has_magnitudes(format, self.dots) { 0 } else { strip::quants(format).zero_of_products() };
+        // Magnitudes go with signs, and have no zero point, nor have words that it was taken from.
+        let without = has_magnitudes(format, self.dots) || self.scales_words();
+        let zero = if without { 0 } else { strip::quants(format).zero_of_products() };
         for (p, part) in self.parts.iter().enumerate() {
             for (r, row) in self.rows.iter().enumerate() {
                 let own = p * self.rows.len() + r;
@@ -141,6 +142,12 @@ impl Vectors<'_> {
                 self.ends.add(b, row, &self.strip, *part, sum, zero);
             }
         }
+    }
+
+    /// Whether multiples are of sums of two products, for the price of adding those: without products by fours a multiple is too large a byte. The
+    /// zero point, which is times the multiple then, is taken from sums of two.
+    fn scales_words(&self) -> bool {
+        self.dots == Dots::Dot2 && strip::quants(self.ends.product.format).multiples().is_some()
     }
 
     /// The strip in memory.
@@ -162,16 +169,31 @@ impl Vectors<'_> {
         let (lanes, count) = (self.parts[0].lanes, self.parts.len() * self.rows.len());
         let (dwords, words) = (self.parts[0].dwords(), self.parts[0].words());
         let magnitudes = has_magnitudes(format, self.dots);
+        let scales_words = self.scales_words();
         let mut pairs: Vec<Option<ValueId>> = vec![None; count];
+        // The zero point times the sums of two of each row, where they are for several parts; for one they go where they are taken from.
+        let mut zeros: Vec<Option<ValueId>> = vec![None; rows.len()];
         for pair in 0..SUB / 8 {
             for (p, part) in self.parts.iter().enumerate() {
-                let groups = source.pair(b, *sub, pair, *part, &multiples[p]);
+                let of_bytes = if scales_words { &[] } else { &multiples[p][..] };
+                let groups = source.pair(b, *sub, pair, *part, of_bytes);
                 for (group, quants) in (2 * pair..).zip(groups) {
                     let sizes = magnitudes.then(|| source.magnitudes(b, *sub, group, *part, quants));
                     for (r, row) in rows.iter().enumerate() {
                         let own = p * rows.len() + r;
                         let chain = group as usize % 2 * (sums.len() - count);
                         let x = row.group(b, lanes, group);
+                        if scales_words && p == 0 {
+                            let zero = b.splat_int(part.quants(), strip::quants(format).zero().into());
+                            let two = b.op(Op::Dot2U8S8, words, &[zero, x]);
+                            match self.parts.len() {
+                                1 => {
+                                    let sum = pairs[own].unwrap_or_else(|| b.splat_int(words, 0));
+                                    pairs[own] = Some(b.same(Op::ISub, &[sum, two]));
+                                }
+                                _ => zeros[r] = Some(zeros[r].map_or(two, |sum| b.iadd(sum, two))),
+                            }
+                        }
                         match (self.dots, sizes) {
                             (Dots::Dot4, _) => sums[chain + own] = b.dot4_u8s8(sums[chain + own], quants, x),
                             (Dots::Dot2, Some(sizes)) => {
@@ -194,11 +216,16 @@ impl Vectors<'_> {
             if (pair + 1) % fit == 0 {
                 for (own, two) in pairs.iter_mut().enumerate() {
                     if let Some(two) = two.take() {
-                        let ones = b.splat_int(words, 1);
-                        let four = b.op(Op::Dot2S16, dwords, &[two, ones]);
+                        let two = zeros[own % rows.len()].map_or(two, |zero| b.same(Op::ISub, &[two, zero]));
+                        let times = match scales_words {
+                            true => multiples[own / rows.len()][0],
+                            false => b.splat_int(words, 1),
+                        };
+                        let four = b.op(Op::Dot2S16, dwords, &[two, times]);
                         sums[own] = b.iadd(sums[own], four);
                     }
                 }
+                zeros.fill(None);
             }
         }
     }

@@ -192,8 +192,8 @@ impl StripBlock {
         vec![scales, b.same(Op::ISub, &[top, zero])]
     }
 
-    /// Groups `2 * pair` and `2 * pair + 1` of a sub-block: bytes as [`Quants::byte`] says. `vectors` are those of high bits, or
-    /// [`StripBlock::multiples`].
+    /// Groups `2 * pair` and `2 * pair + 1` of a sub-block: bytes as [`Quants::byte`] says. `vectors` are those of high bits, or, for multiples of
+    /// those bytes, [`StripBlock::multiples`].
     pub fn pair(&self, b: &mut KernelBuilder, sub: impl Into<Affine>, pair: i64, vectors: &[ValueId]) -> [ValueId; 2] {
         let (at, quants, codec) = (self.quants(sub.into()), self.part.quants(), self.codec());
         if codec.low.bits == 8 {
@@ -212,10 +212,10 @@ impl StripBlock {
                 *quants = b.same(Op::Or, &[*quants, high]);
             }
             *quants = file::bytes(b, codec, *quants);
-            if codec.multiples().is_some() {
+            if let (Some(_), &[scales, added]) = (codec.multiples(), vectors) {
                 let words = b.bitcast(self.part.words(), *quants);
-                let words = b.same(Op::IMul, &[words, vectors[0]]);
-                let words = b.iadd(words, vectors[1]);
+                let words = b.same(Op::IMul, &[words, scales]);
+                let words = b.iadd(words, added);
                 *quants = b.bitcast(self.part.quants(), words);
             }
         }
