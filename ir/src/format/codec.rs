@@ -128,7 +128,7 @@ pub enum Scales {
     },
 }
 
-/// The largest multiple: -8 times it, less than that by one for the other sign, and [`ZERO`] make a byte.
+/// The largest multiple: up to 8 times it, above [`ZERO`] or below, is an unsigned byte. 8 times 16 is not, above.
 pub const MOST_MULTIPLE: i8 = 15;
 /// The zero point of signed bytes that are multiplied as unsigned ones.
 const ZERO: u8 = 128;

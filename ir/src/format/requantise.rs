@@ -212,20 +212,22 @@ impl Range {
 
     /// The scale that fits all elements: the extreme gets the number that has no counterpart, if there is one.
     #[inline]
-    fn fits(&self, x: &[f32]) -> f32 {
+    fn fits(&self, x: &[f32]) -> Scale {
         let extreme = x.iter().fold(0f32, |extreme, &x| if x.abs() > extreme.abs() { x } else { extreme });
-        if self.least == -self.most { extreme.abs() / self.most } else { extreme / self.least }
+        let (extreme, number) =
+            if self.least == -self.most { (extreme.abs(), self.most) } else { (extreme, self.least) };
+        Scale { d: extreme / number, inverse: number / extreme }
     }
 
     /// The best of a row.
     #[inline]
     fn scale(&self, x: &[f32]) -> Scale {
         let fits = self.fits(x);
-        if fits == 0.0 || !fits.is_finite() {
-            return Scale { d: fits, inverse: 0.0 };
+        if fits.d == 0.0 || !fits.d.is_finite() {
+            return Scale { inverse: 0.0, ..fits };
         }
         if self.least == -self.most {
-            return Scale { d: fits, inverse: fits.recip() };
+            return fits;
         }
         let mut best = self.best(x, fits, &COARSE);
         for factor in FINE {
@@ -239,11 +241,11 @@ impl Range {
 
     /// The best of parts of the scale that fits, in descending order, until two are worse.
     #[inline]
-    fn best(&self, x: &[f32], fits: f32, parts: &[f32]) -> Best {
-        let mut best = Best { scale: Scale { d: fits, inverse: fits.recip() }, gained: f64::NEG_INFINITY, tried: fits };
+    fn best(&self, x: &[f32], fits: Scale, parts: &[f32]) -> Best {
+        let mut best = Best { scale: fits, gained: f64::NEG_INFINITY, tried: fits.d };
         let mut worse = 0;
         for part in parts {
-            worse = if best.takes(self, x, fits * part) { 0 } else { worse + 1 };
+            worse = if best.takes(self, x, fits.d * part) { 0 } else { worse + 1 };
             if worse == 2 {
                 break;
             }
@@ -255,7 +257,7 @@ impl Range {
     #[inline]
     fn multiples(&self, x: &[f32], columns: usize) -> (f32, Vec<Group>) {
         let own = |x: &[f32]| match self.fits(x) {
-            fits if fits == 0.0 || !fits.is_finite() => fits,
+            Scale { d, .. } if d == 0.0 || !d.is_finite() => d,
             fits => self.best(x, fits, &OF_GROUPS).scale.d,
         };
         let own: Vec<f32> = x.chunks(columns).map(own).collect();
@@ -357,7 +359,7 @@ mod tests {
                     lost += x.iter().zip(back(Format::I4Row, &x)).map(|(x, y)| square(x - y)).sum::<f64>();
                     let range = Range::of(Format::I4Row.quants().unwrap());
                     let fits = range.fits(&x);
-                    let gained = |i: usize| range.sums(&x, (fits * i as f32 / 600.0).recip()).gained();
+                    let gained = |i: usize| range.sums(&x, (fits.d * i as f32 / 600.0).recip()).gained();
                     least += x.iter().map(|x| square(*x)).sum::<f64>() - (60..=600).map(gained).fold(0.0, f64::max);
                 }
                 assert!(lost <= least * 1.01, "{len} numbers to the power of {power}: {lost}, not {least}");
