@@ -100,6 +100,7 @@ fn packed_swiglu() {
         (Format::Q5KR16, Format::Q5KR16, Format::A8Super, Format::F32),
         (Format::I8RowR16, Format::I4RowR16, Format::A8Row, Format::F32),
         (Format::I4RowR16, Format::I4RowR16, Format::A8Row, Format::F32),
+        (Format::I4G128R16, Format::I8RowR16, Format::A8Row, Format::F32),
     ] {
         for (strategy, rows) in [
             (MatmulStrategy::Gemv, 1),

@@ -209,6 +209,10 @@ format_table! {
         /// Requantised: four bits with a scale for the whole row, `x = d * (q - 8)` (KTransformers' AMXINT4).
         I4Row "i4_row", 64 => 32, { quants @ 0, 32 } row { d @ 0, 4 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 32), Values::Linear { zero: 8 }).scales(Scales::Row)), activation A8Row, packed I4RowR16 "i4_row_r16";
+        /// Requantised: four bits with a scale for 128 columns, a multiple of the row's: `x = d * (scale * (q - 8))` (AWQ, GPTQ and KTransformers'
+        /// AMXINT4_KGroup have a float there, which makes the error 2 % less and sums leave the integers every 128 columns).
+        I4G128 "i4_g128", 128 => 65, { quants @ 0, 64; scales @ 64, 1 } row { d @ 0, 4 },
+            Codec::Quants(Quants::new(Plane::new("quants", 4, 32), Values::Linear { zero: 8 }).scales(Scales::Multiples { columns: 128 })), activation A8Row, packed I4G128R16 "i4_g128_r16";
     }
     activations {
         /// Activations for K-quants: eight sub-blocks of 32 signed bytes in -127..=127, each with an f32 scale (ggml's `block_q8_K` has
@@ -304,7 +308,10 @@ impl Format {
     /// Whether all elements of a row share a scale, so that a row is quantised as a whole.
     pub fn has_row_scale(self) -> bool {
         match self.codec() {
-            Codec::Quants(quants) => quants.scales == Scales::Row,
+            Codec::Quants(quants) => match quants.scales {
+                Scales::Row | Scales::Multiples { .. } => true,
+                Scales::None | Scales::SixBits | Scales::Signed16 => false,
+            },
             Codec::Row => true,
             Codec::Float(_) | Codec::Bytes { .. } | Codec::TwoBf16 => false,
         }

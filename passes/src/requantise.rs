@@ -3,7 +3,7 @@
 //! The one pass beside `defer` that changes what a model computes, so it does nothing unless it is told to. A weight's format becomes one with a
 //! scale for each row, and what it was is kept as `stored`: who reads the file requantises. From then on every pass sees the new format alone.
 //! What a layer chooses experts with stays as it is, as does what is read by rows (an embedding, and an output tied to it), and what has no whole
-//! strips of 16 rows in blocks of 64 columns.
+//! strips of 16 rows in whole blocks of the format (64 columns, or 128 that have a scale in common).
 //!
 //! Needs: a graph as frontends write it, before `fuse`. Leaves: the same ops; weights that only products read in other formats.
 //!
@@ -41,7 +41,7 @@ pub static PASS: Pass = Pass {
 pass_options! {
     /// Options of the pass.
     pub struct Options for "requantise" {
-        #[doc = "The format of weights by their names: i8_row, i4_row, or PATTERN=FORMAT,.. of which the last that matches counts; keep leaves them as they are."]
+        #[doc = "The format of weights by their names: i8_row, i4_row, i4_g128, or PATTERN=FORMAT,.. of which the last that matches counts; keep leaves them as they are."]
         pub weights: Formats = Formats::default(),
     }
 }
@@ -66,7 +66,8 @@ impl Formats {
 const KEEP: &str = "keep";
 
 impl OptionValue for Formats {
-    const EXPECTED: &'static str = "i8_row, i4_row or keep, or PATTERN=FORMAT,.. such as i8_row,*_exps*=i4_row";
+    const EXPECTED: &'static str =
+        "i8_row, i4_row, i4_g128 or keep, or PATTERN=FORMAT,.. such as i8_row,*_exps*=i4_row";
 
     fn read(text: &str) -> Option<Formats> {
         let each = |text: &str| {

@@ -17,8 +17,8 @@ pub struct PassChoice {
     /// rows, or both, such as 'blk.*.ffn_down*: rows=32 gemv<=5/5x16 gemm/48'. Several are taken; of those that match the last counts.
     #[arg(long, value_name = "PATTERN: TILING", value_parser = read_override)]
     tile: Vec<Override>,
-    /// Requantise the weights that products read: i8_row or i4_row, one scale for a whole row. By name: 'i8_row,*_exps*=i4_row,output*=keep';
-    /// of those that match a weight the last counts. Changes what the model says; `ixc compile --text FILE` tells how much.
+    /// Requantise the weights that products read: i8_row or i4_row, one scale for a whole row, or i4_g128, one for 128 columns. By name:
+    /// 'i8_row,*_exps*=i4_g128,output*=keep'; of those that match a weight the last counts. Changes what the model says; `ixc compile --text FILE` tells how much.
     #[arg(long, value_name = "FORMATS", value_parser = read_formats)]
     weights: Option<Formats>,
     /// Set an option of a pass; `ixc opt --help` lists them.

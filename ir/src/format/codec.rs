@@ -6,8 +6,8 @@
 //! x = d [* scale] * (value - zero) [+ m | - dmin * min]
 //! ```
 //!
-//! The fields `d`, `dmin` and `m` are half-precision numbers and are found by these names; a scale `d` of a whole row is an f32 behind its blocks. Everything else that
-//! computes with a block, packing, kernels, bounds of sums and registers, follows from what is said here.
+//! The fields `d`, `dmin` and `m` are half-precision numbers and are found by these names; a scale `d` of a whole row is an f32 behind its blocks, which the integer
+//! `scale * (value - zero)` is multiplied with. Everything else that computes with a block, packing, kernels, bounds of sums and registers, follows from what is said here.
 //!
 //! ```text
 //! plane of 4 bits, run 16: byte j holds elements j (low bits) and j + 16          q4_0
@@ -120,7 +120,18 @@ pub enum Scales {
     Signed16,
     /// None, and `d` is one f32 for the whole row, behind its blocks.
     Row,
+    /// Of so many elements, signed bytes `scales` in -[`MOST_MULTIPLE`]..=[`MOST_MULTIPLE`]: multiples of `d`, one f32 for the whole row, behind
+    /// its blocks. A number times its scale is a byte, so that sums of a whole row stay integers.
+    Multiples {
+        /// Elements with a scale in common: whole sub-blocks of 32.
+        columns: usize,
+    },
 }
+
+/// The largest multiple: up to 8 times it, above [`ZERO`] or below, is an unsigned byte. 8 times 16 is not, above.
+pub const MOST_MULTIPLE: i8 = 15;
+/// The zero point of signed bytes that are multiplied as unsigned ones.
+const ZERO: u8 = 128;
 
 /// What is added to all elements with a scale in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -163,7 +174,7 @@ impl Quants {
     pub const fn scales(self, scales: Scales) -> Quants {
         let minimum = match scales {
             Scales::SixBits => Minimum::Scaled,
-            Scales::None | Scales::Signed16 | Scales::Row => Minimum::None,
+            Scales::None | Scales::Signed16 | Scales::Row | Scales::Multiples { .. } => Minimum::None,
         };
         Quants { scales, minimum, ..self }
     }
@@ -187,10 +198,20 @@ impl Quants {
             Scales::None | Scales::Row => None,
             Scales::SixBits => Some(32),
             Scales::Signed16 => Some(16),
+            Scales::Multiples { columns } => Some(columns),
         }
     }
 
-    /// The unsigned byte that kernels multiply with, of each code: the number plus [`Quants::zero`].
+    /// Elements with a scale in common that is multiplied with their codes, before these are multiplied with anything else.
+    pub const fn multiples(&self) -> Option<usize> {
+        match self.scales {
+            Scales::Multiples { columns } => Some(columns),
+            Scales::None | Scales::SixBits | Scales::Signed16 | Scales::Row => None,
+        }
+    }
+
+    /// The unsigned byte of each code: the number plus [`Quants::zero`]. Kernels multiply with it, or with the one of its
+    /// [multiple](Quants::multiples).
     pub const fn byte(&self, code: u8) -> u8 {
         match self.values {
             Values::Linear { .. } => code,
@@ -203,7 +224,15 @@ impl Quants {
     pub const fn zero(&self) -> u8 {
         match self.values {
             Values::Linear { zero } => zero,
-            Values::Signed | Values::Codebook(_) => 128,
+            Values::Signed | Values::Codebook(_) => ZERO,
+        }
+    }
+
+    /// What the bytes that kernels multiply with have in addition to the numbers, or to their multiples.
+    pub const fn zero_of_products(&self) -> u8 {
+        match self.scales {
+            Scales::Multiples { .. } => ZERO,
+            Scales::None | Scales::SixBits | Scales::Signed16 | Scales::Row => self.zero(),
         }
     }
 
@@ -241,7 +270,7 @@ impl Quants {
             Scales::None => (1.0, 1.0),
             Scales::SixBits => (63.0, 63.0),
             Scales::Signed16 => (128.0, 1.0),
-            Scales::Row => return Vec::new(),
+            Scales::Row | Scales::Multiples { .. } => return Vec::new(),
         };
         let mut halves = vec![("d", scale * largest)];
         match self.minimum {
@@ -292,14 +321,11 @@ impl Codec {
                     Float::Bf16 => bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
                 };
             }
-            Codec::Quants(quants) if quants.scales == Scales::Row => {
-                let (d, zero) = (place.row_scale(), f32::from(quants.zero()));
-                for (i, y) in out.iter_mut().enumerate() {
-                    let code = match row.rows {
-                        1 => Block { row, block }.code(quants, i),
-                        _ => packed::Strip { row, block, r }.code(quants, i),
-                    };
-                    *y = d * (f32::from(quants.byte(code)) - zero);
+            Codec::Quants(quants) if row.tail.bytes() > 0 => {
+                let d = place.row_scale();
+                match row.rows {
+                    1 => quants.dequantise_by_rows(d, &Block { row, block }, out),
+                    _ => quants.dequantise_by_rows(d, &packed::Strip { row, block, r }, out),
                 }
             }
             Codec::Quants(quants) if row.rows > 1 => quants.dequantise(&packed::Strip { row, block, r }, out),
@@ -326,13 +352,22 @@ impl Codec {
 }
 
 impl Quants {
+    /// Integers, with scales where there are such, times the scale of their row.
+    fn dequantise_by_rows(&self, d: f32, block: &impl Reader, out: &mut [f32]) {
+        for (i, y) in out.iter_mut().enumerate() {
+            let number = f32::from(self.byte(block.code(self, i))) - f32::from(self.zero());
+            let (scale, _) = block.scale(self.scales, i);
+            *y = d * (scale * number);
+        }
+    }
+
     fn dequantise(&self, block: &impl Reader, out: &mut [f32]) {
         for (i, y) in out.iter_mut().enumerate() {
             let number = f32::from(self.byte(block.code(self, i))) - f32::from(self.zero());
             let (scale, minimum) = block.scale(self.scales, i);
             let d = match self.scales {
                 Scales::None | Scales::Row => block.half("d", i),
-                Scales::SixBits | Scales::Signed16 => block.half("d", i) * scale,
+                Scales::SixBits | Scales::Signed16 | Scales::Multiples { .. } => block.half("d", i) * scale,
             };
             *y = match self.minimum {
                 Minimum::None => d * number,
@@ -377,6 +412,7 @@ impl Reader for Block<'_> {
                 (scale.into(), minimum.into())
             }
             Scales::Signed16 => (f32::from(self.field("scales")[i / 16] as i8), 0.0),
+            Scales::Multiples { columns } => (f32::from(self.field("scales")[i / columns] as i8), 0.0),
         }
     }
 }

@@ -47,7 +47,7 @@ impl Quants {
     const fn packed_fields(&self, columns: usize, len: usize) -> Fields {
         let (halves, subs) = (2 * STRIP * (columns / len), columns / SUB);
         let fields = match self.scales {
-            Scales::Row => Fields::of(&[]),
+            Scales::Row | Scales::Multiples { .. } => Fields::of(&[]),
             Scales::None | Scales::SixBits | Scales::Signed16 => Fields::of(&[]).then("d", halves),
         };
         let (fields, mins) = match self.minimum {
@@ -80,7 +80,9 @@ pub(super) const fn row(
         Codec::Bytes { .. } | Codec::Row | Codec::TwoBf16 => panic!("activations are not packed"),
     };
     let tail = match &codec {
-        Codec::Quants(quants) if matches!(quants.scales, Scales::Row) => Fields::of(&[]).then("d", 4 * STRIP),
+        Codec::Quants(Quants { scales: Scales::Row | Scales::Multiples { .. }, .. }) => {
+            Fields::of(&[]).then("d", 4 * STRIP)
+        }
         Codec::Quants(_) | Codec::Float(_) | Codec::Bytes { .. } | Codec::Row | Codec::TwoBf16 => Fields::of(&[]),
     };
     let block_bytes = fields.bytes() / STRIP;
@@ -163,6 +165,9 @@ impl Reader for Strip<'_> {
                 (f32::from(both & 63), f32::from(both >> 6 << 4 | nibbles >> (self.r / 8 * 4) & 15))
             }
             Scales::Signed16 => (f32::from(self.field("scales")[STRIP * (i / 16) + self.r] as i8), 0.0),
+            Scales::Multiples { columns } => {
+                (f32::from(self.field("scales")[STRIP * (i / columns) + self.r] as i8), 0.0)
+            }
         }
     }
 }
@@ -236,6 +241,12 @@ fn pack_block(to: &FormatRow, from: &FormatRow, (r, number): (usize, usize), blo
         Scales::Signed16 => {
             for s in 0..from.block_len / 16 {
                 out[at("scales") + STRIP * s + r] = scales[s];
+            }
+        }
+        Scales::Multiples { columns } => {
+            let each = from.block_len / columns;
+            for (s, scale) in scales[..each].iter().enumerate() {
+                out[at("scales") + STRIP * (number * each + s) + r] = *scale;
             }
         }
     }

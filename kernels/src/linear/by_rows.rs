@@ -7,6 +7,9 @@
 //! Integers are exact, so the order of sums means nothing, and every strategy gives the same bits on every target, tiles too. A strip's
 //! block of 64 columns of bytes is what a tile of `tile_dot_s8u8` takes, as it lies in memory: 16 groups of four columns times 16 rows. Only
 //! four bits are unpacked for tiles, to a panel in scratch, once for all rows of an item.
+//!
+//! Where columns have scales of their own, these are multiples of the row's, so small that a code times its scale is a byte. It becomes that when it
+//! is unpacked, by two instructions for 64 of them, and everything else is as with bytes. Without products by fours, sums of two are multiplied instead.
 
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP as STRIP_ROWS;
@@ -117,13 +120,15 @@ impl Vectors<'_> {
         // Few sums are few chains: two for each.
         let chains = if count < FEW_SUMS { 2 } else { 1 };
         let zero = b.splat_int(self.parts[0].dwords(), 0);
-        let sums = b.for_carry("s", i64::from(k) / SUB, &vec![zero; chains * count], |b, s, sums| {
+        let columns = Columns { strip: self.source(), k: i64::from(k), parts: self.parts };
+        let sums = columns.for_sub_blocks(b, &vec![zero; chains * count], &mut |b, sub, sums| {
             let mut sums = sums.to_vec();
-            self.sub_block(b, s, &mut sums);
+            self.sub_block(b, sub, &mut sums);
             sums
         });
-        // Magnitudes go with signs, and have no zero point.
-        let zero = if has_magnitudes(format, self.dots) { 0 } else { strip::quants(format).zero() };
+        // Magnitudes go with signs, and have no zero point, nor have words that it was taken from.
+        let without = has_magnitudes(format, self.dots) || self.scales_words();
+        let zero = if without { 0 } else { strip::quants(format).zero_of_products() };
         for (p, part) in self.parts.iter().enumerate() {
             for (r, row) in self.rows.iter().enumerate() {
                 let own = p * self.rows.len() + r;
@@ -136,33 +141,60 @@ impl Vectors<'_> {
         }
     }
 
-    /// Adds the products of 32 columns: of even groups to the first chain, of odd ones to the last.
-    fn sub_block(&self, b: &mut KernelBuilder, sub: VarId, sums: &mut [ValueId]) {
-        let Product { format, k, x, x_format, w: (w, w_at), .. } = *self.ends.product;
+    /// Whether multiples are of sums of two products, for the price of adding those: without products by fours a multiple is too large a byte. The
+    /// zero point, which is times the multiple then, is taken from sums of two.
+    fn scales_words(&self) -> bool {
+        self.dots == Dots::Dot2 && strip::quants(self.ends.product.format).multiples().is_some()
+    }
+
+    /// The strip in memory.
+    fn source(&self) -> Source {
+        let Product { format, k, w: (w, w_at), .. } = *self.ends.product;
         let offset = self.strip.clone() * super::strip_bytes(format, k) + w_at;
-        let source = Source { panel: false, format, dots: self.dots, buffer: w, offset };
+        Source { panel: false, format, dots: self.dots, buffer: w, offset }
+    }
+
+    /// Adds the products of 32 columns: of even groups to the first chain, of odd ones to the last.
+    fn sub_block(&self, b: &mut KernelBuilder, columns: &SubBlock, sums: &mut [ValueId]) {
+        let Product { format, k, x, x_format, .. } = *self.ends.product;
+        let SubBlock { source, first, sub, multiples } = columns;
         let row = |row: &Affine| {
-            let at = row.clone() * row_bytes(x_format, k);
-            RowBlock { buffer: x, format: x_format, at, sub: Some(sub) }
+            let at = row.clone() * row_bytes(x_format, k) + first.clone();
+            RowBlock { buffer: x, format: x_format, at, sub: Some(*sub) }
         };
         if self.ends.product.strategy == MatmulStrategy::Gemv {
             let bytes = (format.block_bytes() * STRIP_ROWS) as i64 * SUB / format.block_len() as i64;
-            ahead::prefetch(b, w, &(source.offset.clone() + sub * bytes), bytes);
+            ahead::prefetch(b, source.buffer, &(source.offset.clone() + *sub * bytes), bytes);
         }
         let rows: Vec<RowBlock> = self.rows.iter().map(row).collect();
         let (lanes, count) = (self.parts[0].lanes, self.parts.len() * self.rows.len());
         let (dwords, words) = (self.parts[0].dwords(), self.parts[0].words());
         let magnitudes = has_magnitudes(format, self.dots);
+        let scales_words = self.scales_words();
         let mut pairs: Vec<Option<ValueId>> = vec![None; count];
+        // The zero point times the sums of two of each row, where they are for several parts; for one they go where they are taken from.
+        let mut zeros: Vec<Option<ValueId>> = vec![None; rows.len()];
         for pair in 0..SUB / 8 {
             for (p, part) in self.parts.iter().enumerate() {
-                let groups = source.pair(b, sub, pair, *part, &[]);
+                let of_bytes = if scales_words { &[] } else { &multiples[p][..] };
+                let groups = source.pair(b, *sub, pair, *part, of_bytes);
                 for (group, quants) in (2 * pair..).zip(groups) {
-                    let sizes = magnitudes.then(|| source.magnitudes(b, sub, group, *part, quants));
+                    let sizes = magnitudes.then(|| source.magnitudes(b, *sub, group, *part, quants));
                     for (r, row) in rows.iter().enumerate() {
                         let own = p * rows.len() + r;
                         let chain = group as usize % 2 * (sums.len() - count);
                         let x = row.group(b, lanes, group);
+                        if scales_words && p == 0 {
+                            let zero = b.splat_int(part.quants(), strip::quants(format).zero().into());
+                            let two = b.op(Op::Dot2U8S8, words, &[zero, x]);
+                            match self.parts.len() {
+                                1 => {
+                                    let sum = pairs[own].unwrap_or_else(|| b.splat_int(words, 0));
+                                    pairs[own] = Some(b.same(Op::ISub, &[sum, two]));
+                                }
+                                _ => zeros[r] = Some(zeros[r].map_or(two, |sum| b.iadd(sum, two))),
+                            }
+                        }
                         match (self.dots, sizes) {
                             (Dots::Dot4, _) => sums[chain + own] = b.dot4_u8s8(sums[chain + own], quants, x),
                             (Dots::Dot2, Some(sizes)) => {
@@ -185,13 +217,62 @@ impl Vectors<'_> {
             if (pair + 1) % fit == 0 {
                 for (own, two) in pairs.iter_mut().enumerate() {
                     if let Some(two) = two.take() {
-                        let ones = b.splat_int(words, 1);
-                        let four = b.op(Op::Dot2S16, dwords, &[two, ones]);
+                        let two = zeros[own % rows.len()].map_or(two, |zero| b.same(Op::ISub, &[two, zero]));
+                        let times = match scales_words {
+                            true => multiples[own / rows.len()][0],
+                            false => b.splat_int(words, 1),
+                        };
+                        let four = b.op(Op::Dot2S16, dwords, &[two, times]);
                         sums[own] = b.iadd(sums[own], four);
                     }
                 }
+                zeros.fill(None);
             }
         }
+    }
+}
+
+/// All columns of a strip's parts, to be read a sub-block of 32 at a time.
+struct Columns<'p> {
+    strip: Source,
+    k: i64,
+    parts: &'p [Part],
+}
+
+/// A sub-block: number `sub` of those that begin at column `first`, which is where `source` begins, too.
+struct SubBlock {
+    source: Source,
+    first: Affine,
+    sub: VarId,
+    /// What makes bytes of the codes of each part, where their scales do: see [`Source::multiples`].
+    multiples: Vec<Vec<ValueId>>,
+}
+
+/// What is computed of a sub-block, with the values that are carried from one to the next.
+type OfSubBlock<'a> = &'a mut dyn FnMut(&mut KernelBuilder, &SubBlock, &[ValueId]) -> Vec<ValueId>;
+
+impl Columns<'_> {
+    /// Runs `body` for every sub-block: in one loop, or in one for the columns of each scale.
+    fn for_sub_blocks(&self, b: &mut KernelBuilder, carried: &[ValueId], body: OfSubBlock<'_>) -> Vec<ValueId> {
+        let format = self.strip.format;
+        let Some(columns) = strip::quants(format).multiples() else {
+            let multiples = vec![Vec::new(); self.parts.len()];
+            return b.for_carry("s", self.k / SUB, carried, |b, sub, carried| {
+                let source = self.strip.clone();
+                body(b, &SubBlock { source, first: Affine::constant(0), sub, multiples }, carried)
+            });
+        };
+        let (columns, len) = (columns as i64, format.block_len() as i64);
+        b.for_carry("b", self.k / len, carried, |b, block, carried| {
+            let strip = self.strip.block(block);
+            (0..len / columns).fold(carried.to_vec(), |carried, group| {
+                let multiples = self.parts.iter().map(|part| strip.multiples(b, group, *part)).collect();
+                let (source, first) = (strip.sub_block(group * columns / SUB), block * len + group * columns);
+                b.for_carry("s", columns / SUB, &carried, |b, sub, carried| {
+                    body(b, &SubBlock { source, first, sub, multiples }, carried)
+                })
+            })
+        })
     }
 }
 
@@ -293,15 +374,19 @@ impl Group<'_> {
         b.for_each("strip", self.strips, |b, strip| {
             let offset = (self.first.clone() + strip) * strip_bytes + w_at;
             let source = Source { panel: false, format, dots: Dots::Dot4, buffer: w, offset };
-            b.for_each("s", i64::from(k) / SUB, |b, sub| {
-                for part in Part::all(vectors.lanes) {
+            let parts = Part::all(vectors.lanes);
+            let columns = Columns { strip: source, k: i64::from(k), parts: &parts };
+            columns.for_sub_blocks(b, &[], &mut |b, SubBlock { source, first, sub, multiples }, _| {
+                for (part, multiples) in parts.iter().zip(multiples) {
                     for pair in 0..SUB / 8 {
-                        for (group, quants) in (2 * pair..).zip(source.pair(b, sub, pair, part, &[])) {
-                            let at = strip * self.layout.strip + sub * (SUB / 4 * LINE) + group * LINE;
+                        for (group, quants) in (2 * pair..).zip(source.pair(b, *sub, pair, *part, multiples)) {
+                            let column = first.clone() * (LINE / 4) + *sub * (SUB / 4 * LINE);
+                            let at = strip * self.layout.strip + column + group * LINE;
                             b.store(panel, at + (panel_at + part.at(4)), quants);
                         }
                     }
                 }
+                Vec::new()
             });
         });
     }
@@ -387,7 +472,7 @@ impl Group<'_> {
                         let from = sums_at + (number * width + column) * TILE + part.at(4);
                         let sum = b.load(part.dwords(), scratch, r * LINE + from);
                         let strip = self.first.clone() + strip.clone() + column;
-                        let zero = strip::quants(format).zero();
+                        let zero = strip::quants(format).zero_of_products();
                         self.ends.add(b, &(x.row.clone() + r), &strip, part, sum, zero);
                     }
                 }

@@ -47,6 +47,8 @@ const TILES_BLOCK: f64 = 64.0;
 const TILES_UNPACK: f64 = 192.0;
 /// Making bytes of four bits for tiles.
 const TILES_BYTES: f64 = 48.0;
+/// Making them multiples of their numbers: of 128 bytes, four instructions more.
+const TILES_MULTIPLES: f64 = 32.0;
 /// Bytes of a bf16.
 const BF16_BYTES: f64 = 2.0;
 /// Products of f32 take a multiply-add each where bytes take a quarter of an instruction.
@@ -268,7 +270,9 @@ pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> 
             // Bytes take half of the products. Four bits become bytes by two instructions for 128 of them.
             true => {
                 let (fixed, block) = (by_rows::panel_bytes(k, rows), (TILES_BLOCK / 2.0, 16));
-                let unpack = if by_rows::unpacks(strips) { TILES_BYTES } else { 0.0 };
+                let multiplied = strips.quants().is_some_and(|codec| codec.multiples().is_some());
+                let bytes = if by_rows::unpacks(strips) { TILES_BYTES } else { 0.0 };
+                let unpack = bytes + if multiplied { TILES_MULTIPLES } else { 0.0 };
                 add(MatmulStrategy::Tiles, &TILES_CHUNKS, unpack, block, 1.0, &|chunk| {
                     let of_panel = 1.0 / rows.min(TILES_ITEMS[1]) as f64;
                     let reads = 1.0 / f64::from(MatmulStrategy::Tiles.row_groups()[0]);

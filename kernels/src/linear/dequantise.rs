@@ -22,7 +22,7 @@ pub fn dequantise_row(b: &mut KernelBuilder, format: Format, n: u32, w: BufferId
     b.for_each("b", i64::from(n) / len, |b, i| {
         let block = Block { buffer: w, offset: offset.clone() + i * bytes, format };
         let d = match codec.scales {
-            Scales::Row => {
+            Scales::Row | Scales::Multiples { .. } => {
                 b.load(Type::f32(1), w, offset.clone() + i64::from(n) / len * bytes + format.tail_field("d") as i64)
             }
             Scales::None | Scales::SixBits | Scales::Signed16 => block.half(b, "d"),
@@ -32,7 +32,10 @@ pub fn dequantise_row(b: &mut KernelBuilder, format: Format, n: u32, w: BufferId
             Minimum::Half => Some(block.half(b, "m")),
             Minimum::Scaled => Some(block.half(b, "dmin")),
         };
-        let scales = codec.scaled().map(|columns| (columns as i64, block.scales(b)));
+        let scales = match codec.scales {
+            Scales::SixBits | Scales::Signed16 => codec.scaled().map(|columns| (columns as i64, block.scales(b))),
+            Scales::None | Scales::Row | Scales::Multiples { .. } => None,
+        };
         for sub in 0..len / SUB {
             let codes = block.codes(b, sub);
             let quants = file::bytes(b, codec, codes);
@@ -42,6 +45,17 @@ pub fn dequantise_row(b: &mut KernelBuilder, format: Format, n: u32, w: BufferId
                 let zero = b.splat_int(Type::i32(LANES), codec.zero().into());
                 let q = if codec.zero() == 0 { q } else { b.same(Op::ISub, &[q, zero]) };
                 let q = b.op(Op::ToF32, Type::f32(LANES), &[q]);
+                let q = match codec.multiples() {
+                    Some(columns) => {
+                        let at = block.field("scales") + sub * SUB / columns as i64;
+                        let scale = b.load(Type::i8(1), w, at);
+                        let scale = b.op(Op::ExtendS, Type::i32(1), &[scale]);
+                        let scale = b.op(Op::ToF32, Type::f32(1), &[scale]);
+                        let scale = b.broadcast(LANES, scale);
+                        b.mul(q, scale)
+                    }
+                    None => q,
+                };
                 let number = (sub * SUB + eight * 8) / scales.map_or(SUB, |(columns, _)| columns);
                 let scale = match scales {
                     None => b.broadcast(LANES, d),

@@ -90,7 +90,9 @@ impl Block {
         match self.codec().scales {
             Scales::SixBits => six_bits(b, packed),
             Scales::Signed16 => packed,
-            Scales::None | Scales::Row => unreachable!("{} has no integer scales", self.format),
+            Scales::None | Scales::Row | Scales::Multiples { .. } => {
+                unreachable!("{} has no integer scales", self.format)
+            }
         }
     }
 }

@@ -336,10 +336,13 @@ const ROWS: &[Row] = &[
     row("tiles_q5_k_r16", 48, "linear format=q5_k_r16 x=a8_super_tile k=2048 tile=64 n=2048 shape=tiles"),
     row("gemv_i8_row_r16", 1, "linear format=i8_row_r16 k=2048 tile=32 n=2048 shape=gemv"),
     row("gemv_i4_row_r16", 1, "linear format=i4_row_r16 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemv_i4_g128_r16", 1, "linear format=i4_g128_r16 k=2048 tile=32 n=2048 shape=gemv"),
     row("gemm_i8_row_r16", 96, "linear format=i8_row_r16 k=2048 tile=32 n=2048 shape=gemm"),
     row("gemm_i4_row_r16", 96, "linear format=i4_row_r16 k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm_i4_g128_r16", 96, "linear format=i4_g128_r16 k=2048 tile=32 n=2048 shape=gemm"),
     row("tiles_i8_row_r16", 48, "linear format=i8_row_r16 k=2048 tile=64 n=2048 shape=tiles"),
     row("tiles_i4_row_r16", 48, "linear format=i4_row_r16 k=2048 tile=64 n=2048 shape=tiles"),
+    row("tiles_i4_g128_r16", 48, "linear format=i4_g128_r16 k=2048 tile=64 n=2048 shape=tiles"),
     row("tiles_q6_k_r16", 48, "linear format=q6_k_r16 x=a8_super_tile k=2048 tile=64 n=2048 shape=tiles"),
 ];
 

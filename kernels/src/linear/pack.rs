@@ -81,6 +81,7 @@ const ROWS: &[Row] = &[
     row("pack_q6_k_r16", 8, "pack to=q6_k_r16"),
     row("pack_i8_row_r16", 32, "pack to=i8_row_r16"),
     row("pack_i4_row_r16", 32, "pack to=i4_row_r16"),
+    row("pack_i4_g128_r16", 16, "pack to=i4_g128_r16"),
 ];
 
 impl Definition for Pack {
@@ -235,6 +236,18 @@ fn pack_block(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], num
     match codec.scales {
         Scales::None | Scales::Row => {}
         Scales::SixBits | Scales::Signed16 => pack_scales(b, codec, rows, to),
+        Scales::Multiples { columns } => {
+            let each = subs * SUB / columns as i64;
+            for (r, row) in (0..).zip(rows) {
+                for s in 0..each {
+                    let scale = match row {
+                        Some(row) => b.load(Type::i8(1), row.buffer, row.field("scales") + s),
+                        None => b.splat_int(Type::i8(1), 0),
+                    };
+                    to.store(b, Affine::constant(field("scales") + STRIP * (number * each + s) + r), scale);
+                }
+            }
+        }
     }
 }
 

@@ -111,9 +111,20 @@ impl Source {
         Source { offset: self.offset.clone() + i.into() * bytes, ..self.clone() }
     }
 
+    /// This one from sub-block `number` on; its scales are no longer found then.
+    pub fn sub_block(&self, number: i64) -> Source {
+        let bytes = strip::quants(self.format).vectors().1 as i64 * VECTOR;
+        Source { offset: self.offset.clone() + number * bytes, ..self.clone() }
+    }
+
     /// What [`Source::pair`] needs of a sub-block.
     pub fn high(&self, b: &mut KernelBuilder, sub: VarId, part: Part) -> Vec<ValueId> {
         if self.panel { Vec::new() } else { self.strip(part).high(b, sub) }
+    }
+
+    /// The same of columns whose scale is number `at` of a block, where codes are multiplied with it.
+    pub fn multiples(&self, b: &mut KernelBuilder, at: i64, part: Part) -> Vec<ValueId> {
+        self.strip(part).multiples(b, at)
     }
 
     /// Groups `2 * pair` and `2 * pair + 1` of a sub-block; signed if there are magnitudes.

@@ -99,7 +99,7 @@ impl StripBlock {
     /// What makes wider integers of scales.
     fn extend(&self) -> Op {
         match self.codec().scales {
-            Scales::Signed16 => Op::ExtendS,
+            Scales::Signed16 | Scales::Multiples { .. } => Op::ExtendS,
             Scales::SixBits | Scales::None | Scales::Row => Op::ExtendU,
         }
     }
@@ -108,7 +108,7 @@ impl StripBlock {
     fn scale_bits(&self, b: &mut KernelBuilder, scales: ValueId) -> ValueId {
         match self.codec().scales {
             Scales::SixBits => bits(b, scales, None, 63),
-            Scales::Signed16 | Scales::None | Scales::Row => scales,
+            Scales::Signed16 | Scales::None | Scales::Row | Scales::Multiples { .. } => scales,
         }
     }
 
@@ -176,7 +176,24 @@ impl StripBlock {
         b.load(self.part.quants(), self.buffer, quants + (high as i64 + pair) * VECTOR)
     }
 
-    /// Groups `2 * pair` and `2 * pair + 1` of a sub-block: bytes as [`Quants::byte`] says.
+    /// What makes bytes of codes whose scale is number `at`: the words that they are multiplied with, and those that are added then. Both bytes
+    /// of a word are made at once, since a whole word is right where each of its bytes is one: `(256 a + b) s + 257 t = 256 (a s + t) + (b s + t)`,
+    /// of which `t = 128 - zero s` leaves both parts in 0..=255. Nothing of formats whose codes are multiplied as they are.
+    pub fn multiples(&self, b: &mut KernelBuilder, at: i64) -> Vec<ValueId> {
+        let codec = self.codec();
+        if codec.multiples().is_none() {
+            return Vec::new();
+        }
+        let both = |byte: u8| i64::from(i16::from_le_bytes([byte, byte]));
+        let scales = self.scale_words(b, at, at);
+        let zero = b.splat_int(self.part.words(), both(codec.zero()));
+        let zero = b.same(Op::IMul, &[scales, zero]);
+        let top = b.splat_int(self.part.words(), both(codec.zero_of_products()));
+        vec![scales, b.same(Op::ISub, &[top, zero])]
+    }
+
+    /// Groups `2 * pair` and `2 * pair + 1` of a sub-block: bytes as [`Quants::byte`] says. `vectors` are those of high bits, or, for multiples of
+    /// those bytes, [`StripBlock::multiples`].
     pub fn pair(&self, b: &mut KernelBuilder, sub: impl Into<Affine>, pair: i64, vectors: &[ValueId]) -> [ValueId; 2] {
         let (at, quants, codec) = (self.quants(sub.into()), self.part.quants(), self.codec());
         if codec.low.bits == 8 {
@@ -195,6 +212,12 @@ impl StripBlock {
                 *quants = b.same(Op::Or, &[*quants, high]);
             }
             *quants = file::bytes(b, codec, *quants);
+            if let (Some(_), &[scales, added]) = (codec.multiples(), vectors) {
+                let words = b.bitcast(self.part.words(), *quants);
+                let words = b.same(Op::IMul, &[words, scales]);
+                let words = b.iadd(words, added);
+                *quants = b.bitcast(self.part.quants(), words);
+            }
         }
         groups
     }
