@@ -32,7 +32,7 @@ fn formats(packed: bool) -> Vec<Format> {
 fn activations(format: Format) -> Vec<Format> {
     let own = format.activation();
     let tiles = if own.is_quantised() { own.row().tiles } else { format.tile_activation() };
-    [Some(own), tiles].into_iter().flatten().collect()
+    [Some(own), tiles, format.pair_activation()].into_iter().flatten().collect()
 }
 
 #[test]
@@ -97,6 +97,7 @@ fn packed_swiglu() {
         (Format::Q4_0R16, Format::Q8_0R16, Format::A8SmallTile, Format::A8SmallTile),
         (Format::F16R16, Format::Bf16R16, Format::F32, Format::F32),
         (Format::F16R16, Format::F16R16, Format::Bf16x2, Format::Bf16x2),
+        (Format::Bf16R16, Format::Bf16R16, Format::Bf16x1, Format::Bf16x1),
         (Format::Q5KR16, Format::Q5KR16, Format::A8Super, Format::F32),
         (Format::I8RowR16, Format::I4RowR16, Format::A8Row, Format::F32),
         (Format::I4RowR16, Format::I4RowR16, Format::A8Row, Format::F32),
@@ -223,6 +224,8 @@ fn rows_of_one() {
         (Format::A8SmallTile, 96),
         (Format::Bf16x2, 32),
         (Format::Bf16x2, 160),
+        (Format::Bf16x1, 32),
+        (Format::Bf16x1, 160),
     ] {
         group.one(Quantise { n, out });
         group.one(RmsNorm { n, eps: Bits::of(1e-5), out });
