@@ -147,6 +147,10 @@ fn packed_products_keep_their_registers() {
     {
         let target = Target::from_name(target).unwrap();
         for x in activations(format) {
+            // Made of 60 instructions where it is none, which no schedule chooses.
+            if format.pair_activation() == Some(x) && !target.has_dot2_bf16() {
+                continue;
+            }
             for strategy in [MatmulStrategy::Gemv, MatmulStrategy::Gemm] {
                 let spec = Linear { format, x, k: 2048, tile: 32, n: 2048, bias: false, residual: true, strategy };
                 let kernel = generate(&spec.into(), target).unwrap();

@@ -238,8 +238,7 @@ fn loops(arithmetic: Arithmetic, target: Target) -> Vec<Loop> {
             loops
         }
         Arithmetic::Bf16 => {
-            let tiles =
-                has_tiles.then(|| tile_products("peak_tile_bf16", Op::TileDotBf16, [Elem::Bf16, Elem::F32]));
+            let tiles = has_tiles.then(|| tile_products("peak_tile_bf16", Op::TileDotBf16, [Elem::Bf16, Elem::F32]));
             let pairs = target.has_dot2_bf16().then(|| {
                 products("peak_dot2_bf16", Type::bf16(bytes / 2), Type::f32(bytes / 4), |b, sum, w, x| {
                     b.dot2_bf16(sum, w, x)

@@ -82,7 +82,9 @@ impl Lowering<'_> {
                 let half = ty.bytes() as usize / 2;
                 // Of the lower half's chunks from `low`, the upper half's from `high`.
                 let unit = |low: usize, high: usize| {
-                    move |i: usize| (if (i / lane).is_multiple_of(2) { low } else { high }) + i / (2 * lane) * lane + i % lane
+                    move |i: usize| {
+                        (if (i / lane).is_multiple_of(2) { low } else { high }) + i / (2 * lane) * lane + i % lane
+                    }
                 };
                 match a.len() {
                     1 => vec![self.shuffle(a[0], a[0], |i| unit(0, half)(i % (2 * half)))],

@@ -12,7 +12,7 @@
 //! | `gemv`, `gemm`, strips unpacked to a panel | its rows of activations | for each strip of 16 weight rows |
 //! | `tiles` | its rows of activations | for each panel of 64 weight rows |
 //! | | the panel | for each 32 rows |
-//! | `gemv`, pairs of bf16 | its rows of activations | for each two strips |
+//! | `gemv`, `gemm`, pairs of bf16 | its rows of activations | for each two strips |
 //! | | a stretch of two strips | for each 4 rows |
 //!
 //! Of few rows a kernel takes the time that its weight rows take to come from memory, and what counts is that threads have as many of them. So
@@ -36,8 +36,6 @@ pub const UNIT: f64 = 1.0 / 2048.0;
 const GEMV_ROW: f64 = 18.0;
 /// The same where nothing is unpacked: pairs of bf16 in a float weight. 16 rows take an eighth of a cycle.
 const PAIRS_ROW: f64 = 16.0;
-/// A row of activations of bf16 by `dot2_bf16`: two products of an instruction where bytes have four, and nothing is unpacked.
-const DOT2_ROW: f64 = 32.0;
 /// A row of activations by `gemm`.
 const GEMM_ROW: f64 = 15.0;
 /// What `gemm` takes before its first row; with it, it meets `gemv` at 6 rows.
@@ -50,6 +48,8 @@ const TILES_UNPACK: f64 = 192.0;
 const TILES_BYTES: f64 = 48.0;
 /// Products of f32 take a multiply-add each where bytes take a quarter of an instruction.
 const FLOAT_PRODUCTS: f64 = 4.0;
+/// Products of bf16 in pairs take half of one.
+const BF16_PRODUCTS: f64 = 2.0;
 /// Bytes without an instruction for four products take one for pairs and one that adds those.
 const PAIRS_OF_PRODUCTS: f64 = 2.0;
 /// Bytes of the vectors that costs were measured with.
@@ -211,9 +211,10 @@ pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> 
     let floats = !format.activation().is_quantised();
     let vector_bytes = f64::from(target.isa().vector_bytes);
     let dot2 = packed::pairs::takes(x);
-    let few = dot2 || packed_floats_by_pairs(weight, target);
+    let few = packed_floats_by_pairs(weight, target);
     let instructions = match (few, floats, vectors.dot4) {
         (true, _, _) | (false, false, true) => 1.0,
+        (false, true, _) if dot2 => BF16_PRODUCTS,
         (false, true, _) => FLOAT_PRODUCTS,
         (false, false, false) => PAIRS_OF_PRODUCTS,
     };
@@ -249,7 +250,7 @@ pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> 
         false if dot2 => {
             let together = packed::pairs::TOGETHER as f64 * STRIP as f64;
             let fixed = (each(strips) * packed::pairs::STRETCH as f64 * together) as u64;
-            let reads = each(strips) / f64::from(strategy.row_groups()[0]);
+            let reads = each(strips) / f64::from(packed::pairs::ROWS);
             let weight = Reuse { what: "weight rows", fixed, beside: 0, row: (0, chunk), shared: false, reads };
             vec![x_rows(chunk, row_bytes(x), each(x) / together), weight]
         }
@@ -260,11 +261,7 @@ pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> 
             vec![x_rows(chunk, row_bytes(x), each(x) / rows as f64), weight]
         }
     };
-    let gemv_row = match (dot2, few) {
-        (true, _) => DOT2_ROW,
-        (false, true) => PAIRS_ROW,
-        (false, false) => GEMV_ROW,
-    };
+    let gemv_row = if few { PAIRS_ROW } else { GEMV_ROW };
     let gemv_chunks = if partial { &VECTOR_CHUNKS[..2] } else { &VECTOR_CHUNKS[..] };
     add(MatmulStrategy::Gemv, gemv_chunks, 0.0, (gemv_row, 1), slower, &|chunk| {
         vector_reuse(MatmulStrategy::Gemv, chunk)

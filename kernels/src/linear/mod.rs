@@ -135,7 +135,9 @@ struct Product {
 /// with the same fields, or of which packed floats take either; of bf16 in pairs only gemv and gemm read those.
 fn takes(format: Format, x: Format) -> bool {
     let own = format.activation();
-    x == own || format.pair_activation() == Some(x) || own.row().tiles == Some(x) && (own.is_quantised() || format.tile_activation() == Some(x))
+    x == own
+        || format.pair_activation() == Some(x)
+        || own.row().tiles == Some(x) && (own.is_quantised() || format.tile_activation() == Some(x))
 }
 
 fn checked(
@@ -309,7 +311,6 @@ const ROWS: &[Row] = &[
     row("gemv_f16_r16", 1, "linear format=f16_r16 k=2048 tile=32 n=2048 shape=gemv"),
     row("gemv_bf16_r16", 1, "linear format=bf16_r16 k=2048 tile=32 n=2048 shape=gemv"),
     row("gemv_bf16_r16_pairs", 1, "linear format=bf16_r16 x=bf16x1 k=2048 tile=32 n=2048 shape=gemv"),
-    row("gemv_bf16_r16_pairs_many", 96, "linear format=bf16_r16 x=bf16x1 k=2048 tile=32 n=2048 shape=gemv"),
     row("gemv_q8_0_r16", 1, "linear format=q8_0_r16 k=2048 tile=32 n=2048 shape=gemv"),
     row("gemv_q4_0_r16", 1, "linear format=q4_0_r16 k=2048 tile=32 n=2048 shape=gemv"),
     row("gemv_q4_k_r16", 1, "linear format=q4_k_r16 k=2048 tile=32 n=2048 shape=gemv"),
@@ -319,6 +320,7 @@ const ROWS: &[Row] = &[
     row("gemv_q6_k_r16_ffn_down_band", 1, "linear format=q6_k_r16 k=5632 tile=16 n=2048 residual shape=gemv"),
     row("gemm_f16_r16", 96, "linear format=f16_r16 k=2048 tile=32 n=2048 shape=gemm"),
     row("gemm_bf16_r16", 96, "linear format=bf16_r16 k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm_bf16_r16_pairs", 96, "linear format=bf16_r16 x=bf16x1 k=2048 tile=32 n=2048 shape=gemm"),
     row("gemm_q8_0_r16", 96, "linear format=q8_0_r16 k=2048 tile=32 n=2048 shape=gemm"),
     row("gemm_q4_0_r16", 96, "linear format=q4_0_r16 k=2048 tile=32 n=2048 shape=gemm"),
     row("gemm_q4_k_r16", 96, "linear format=q4_k_r16 k=2048 tile=32 n=2048 shape=gemm"),

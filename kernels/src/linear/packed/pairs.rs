@@ -23,8 +23,8 @@ use crate::linear::Rows;
 pub const STRETCH: i64 = 512;
 /// Strips that several rows are multiplied with together, where a vector is a column of a strip.
 pub const TOGETHER: i64 = 2;
-/// Rows of a block.
-const ROWS: u32 = 4;
+/// Rows of a block, of `gemv` and `gemm` alike.
+pub const ROWS: u32 = 4;
 /// Chains of sums.
 const CHAINS: i64 = 2;
 /// Columns of a pair.
@@ -65,7 +65,7 @@ impl Packed<'_> {
     /// Strips times so many blocks of `count` rows, stretch after stretch.
     fn stretches(&self, b: &mut KernelBuilder, strips: &[Affine], first: &Affine, blocks: &Affine, count: u32) {
         let k = i64::from(self.product.k);
-        let mut stretch = |b: &mut KernelBuilder, from: Affine, columns: i64| {
+        let stretch = |b: &mut KernelBuilder, from: Affine, columns: i64| {
             b.for_each("block", blocks.clone(), |b, block| {
                 let row = first.clone() + block * i64::from(count);
                 let rows: Vec<Affine> = (0..i64::from(count)).map(|r| row.clone() + r).collect();
