@@ -13,7 +13,7 @@
 
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::format::{Codec, Format};
-use ixc_ir::kernel::{Affine, KernelBuilder, Op, Type, ValueId};
+use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
 
 use super::Packed;
 use super::strip::Part;
@@ -135,7 +135,7 @@ impl Packed<'_> {
 }
 
 /// Two columns of some rows of a strip, side by side for each row.
-fn weights(b: &mut KernelBuilder, w: ixc_ir::kernel::BufferId, at: Affine, part: Part) -> ValueId {
+fn weights(b: &mut KernelBuilder, w: BufferId, at: Affine, part: Part) -> ValueId {
     let both = Type::bf16(2 * part.lanes);
     let columns = match usize::from(part.lanes) == STRIP {
         true => b.load(both, w, at),
