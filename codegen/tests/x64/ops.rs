@@ -146,7 +146,7 @@ fn operand(random: &mut Random, op: Op, position: usize, ty: Type) -> Vec<u8> {
         for lane in bytes.as_chunks_mut::<4>().0 {
             let bits = u32::from_le_bytes(*lane);
             let lane_bits = match position {
-                0 => bits & 0x8000_0000 | f32::MIN_POSITIVE.to_bits() - 1 + bits % 3,
+                0 => bits & 0x8000_0000 | (f32::MIN_POSITIVE.to_bits() - 1 + bits % 3),
                 _ => bits & 0x81ff_81ff | 0x1900_1900,
             };
             *lane = lane_bits.to_le_bytes();

@@ -114,7 +114,7 @@ fn pairs_of_bf16_are_summed_without_denormals() {
         let (sum, x, y) = match i % 3 {
             0 => (x, y, z),
             1 => (
-                x & 0x8000_0000 | f32::MIN_POSITIVE.to_bits() - 1 + x % 3,
+                x & 0x8000_0000 | (f32::MIN_POSITIVE.to_bits() - 1 + x % 3),
                 y & 0x81ff_81ff | 0x1900_1900,
                 z & 0x81ff_81ff | 0x1900_1900,
             ),
