@@ -31,7 +31,7 @@ fn rows_of(random: &mut Random, format: Format, elements: usize, row_len: usize)
                     block[at..at + 2].copy_from_slice(&f16::from_f32(random.signed() * 0.01).to_le_bytes());
                 }
             }
-            Codec::Bytes { .. } | Codec::Row | Codec::TwoBf16 => unreachable!("{format} is no weight's format"),
+            Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => unreachable!("{format} is no weight's format"),
         }
     }
     bytes

@@ -115,7 +115,8 @@ fn of(kernel: &Kernel, inst: &Inst) -> Cost {
         Op::Load | Op::TileLoad => Cost { read: bytes, ..Cost::default() },
         Op::LoadSplat => Cost { read: inst.ty.elem.bytes().into(), ..Cost::default() },
         Op::Store | Op::TileStore => Cost { written: bytes, ..Cost::default() },
-        Op::JoinLo | Op::JoinHi | Op::UnpackLo | Op::UnpackHi | Op::SwapPairs | Op::ShuffleBytes => int(n),
+        Op::JoinLo | Op::JoinHi | Op::UnpackLo | Op::UnpackHi | Op::SwapPairs => int(n),
+        Op::Interleave | Op::ShuffleBytes => int(n),
         Op::Add | Op::Sub | Op::Mul | Op::Min | Op::Max | Op::Fma | Op::CmpLtF => float(n),
         Op::Div | Op::Sqrt | Op::ToF32 | Op::ToI32 => special(n),
         Op::F16ToF32 | Op::F32ToF16 | Op::ToBf16 | Op::Bf16ToF32 | Op::ToBf16Pairs => special(n),
@@ -124,6 +125,7 @@ fn of(kernel: &Kernel, inst: &Inst) -> Cost {
         Op::ExtendS | Op::ExtendU | Op::NarrowS => int(n),
         Op::Dot2U8S8 => int8(2 * n),
         Op::Dot2S16 => int(2 * n),
+        Op::Dot2Bf16 => float(2 * n),
         Op::Dot4U8S8 => int8(4 * n),
         Op::ReduceAdd | Op::ReduceMax | Op::ReduceMin => match inst.ty.elem {
             ixc_ir::kernel::Elem::F32 | ixc_ir::kernel::Elem::F16 | ixc_ir::kernel::Elem::Bf16 => {

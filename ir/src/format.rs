@@ -114,6 +114,8 @@ pub struct FormatRow {
     pub activation: Format,
     /// Of an activation format, the form that tile products take: it begins with the same fields, or is what they need instead.
     pub tiles: Option<Format>,
+    /// Of an activation format, the form that products of pairs of bf16 take.
+    pub pairs: Option<Format>,
     /// Of a weight format, its packed form.
     pub packed: Option<Format>,
     /// Of a packed format, the one that it is made from.
@@ -146,14 +148,14 @@ macro_rules! format_table {
                 format: Format::$w, name: $w_name, gguf_id: format_table!(@id $($id)?), block_len: $w_len, block_bytes: $w_bytes, rows: 1,
                 fields: Fields::of(&[$(Field { name: stringify!($w_field), offset: $w_offset, bytes: $w_size }),*]),
                 tail: Fields::of(&[$($(Field { name: stringify!($w_tail), offset: $w_tail_at, bytes: $w_tail_size }),*)?]),
-                codec: $w_codec, activation: Format::$w_act, tiles: format_table!(@tiles $w),
+                codec: $w_codec, activation: Format::$w_act, tiles: format_table!(@tiles $w), pairs: format_table!(@pairs $w),
                 packed: format_table!(@option $($packed)?), unpacked: None,
             },)*
             $(FormatRow {
                 format: Format::$a, name: $a_name, gguf_id: None, block_len: $a_len, block_bytes: $a_bytes, rows: 1,
                 fields: Fields::of(&[$(Field { name: stringify!($a_field), offset: $a_offset, bytes: $a_size }),*]),
                 tail: Fields::of(&[$($(Field { name: stringify!($a_tail), offset: $a_tail_at, bytes: $a_tail_size }),*)?]),
-                codec: $a_codec, activation: Format::$a, tiles: format_table!(@option $($a_tiles)?),
+                codec: $a_codec, activation: Format::$a, tiles: format_table!(@option $($a_tiles)?), pairs: None,
                 packed: None, unpacked: None,
             },)*
             $($(packed::row(Format::$packed, $packed_name, Format::$w, $w_len, $w_codec, Format::$w_act),)?)*
@@ -166,6 +168,8 @@ macro_rules! format_table {
     // The one weight format that is an activation format too.
     (@tiles F32) => { Some(Format::Bf16x2) };
     (@tiles $format:ident) => { None };
+    (@pairs F32) => { Some(Format::Bf16x1) };
+    (@pairs $format:ident) => { None };
 }
 
 format_table! {
@@ -227,7 +231,9 @@ format_table! {
         /// `a8_small`, and the same elements as bf16 for tile products.
         A8SmallTile "a8_small_tile", 32 => 128, { quants @ 0, 32; d @ 32, 8; sums @ 40, 4; pad @ 44, 20; bf16 @ 64, 64 } row { pad @ 0, 64 }, Codec::Bytes { scaled: 16 };
         /// Activations for float weights in tile products: `x = high + low`, both bf16, to 16 bits.
-        Bf16x2 "bf16x2", 32 => 128, { high @ 0, 64; low @ 64, 64 } row { pad @ 0, 64 }, Codec::TwoBf16;
+        Bf16x2 "bf16x2", 32 => 128, { high @ 0, 64; low @ 64, 64 } row { pad @ 0, 64 }, Codec::Bf16 { parts: 2 };
+        /// Activations for bf16 weights in products of pairs, rounded to bf16.
+        Bf16x1 "bf16x1", 32 => 64, { high @ 0, 64 }, Codec::Bf16 { parts: 1 };
         /// Activations for weights with a scale for each row: signed bytes in -127..=127, behind them an f32 scale and the sum of the bytes as
         /// i32. Rows of a multiple of 128 columns are an odd number of lines apart, no power of two.
         A8Row "a8_row", 64 => 64, { quants @ 0, 64 } row { d @ 0, 4; sum @ 4, 4; pad @ 8, 56 }, Codec::Row, tiles A8Row;
@@ -280,9 +286,18 @@ impl Format {
         let parts = match self.codec() {
             Codec::Float(float) => float.bf16_parts(),
             Codec::Quants(_) => Some(1),
-            Codec::Bytes { .. } | Codec::Row | Codec::TwoBf16 => None,
+            Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => None,
         };
         parts.filter(|_| self.rows() > 1).and_then(|_| self.activation().row().tiles)
+    }
+
+    /// What a dot product of pairs of bf16 takes activations of this weight format in; `None` where its numbers are no bf16.
+    pub fn pair_activation(self) -> Option<Format> {
+        let exact = match self.codec() {
+            Codec::Float(float) => float.bf16_parts() == Some(1),
+            Codec::Quants(_) | Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => false,
+        };
+        if exact && self.rows() > 1 { self.activation().row().pairs } else { None }
     }
 
     /// The packed form of a weight format, if it has one.
@@ -313,7 +328,7 @@ impl Format {
                 Scales::None | Scales::SixBits | Scales::Signed16 => false,
             },
             Codec::Row => true,
-            Codec::Float(_) | Codec::Bytes { .. } | Codec::TwoBf16 => false,
+            Codec::Float(_) | Codec::Bytes { .. } | Codec::Bf16 { .. } => false,
         }
     }
 
@@ -336,7 +351,7 @@ impl Format {
     pub fn quants(self) -> Option<&'static Quants> {
         match self.codec() {
             Codec::Quants(quants) => Some(quants),
-            Codec::Float(_) | Codec::Bytes { .. } | Codec::Row | Codec::TwoBf16 => None,
+            Codec::Float(_) | Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => None,
         }
     }
 
@@ -355,7 +370,7 @@ impl Format {
     pub fn sub_block_len(self) -> usize {
         match self.codec() {
             Codec::Bytes { .. } => packed::SUB.min(self.block_len()),
-            Codec::Float(_) | Codec::Quants(_) | Codec::Row | Codec::TwoBf16 => self.block_len(),
+            Codec::Float(_) | Codec::Quants(_) | Codec::Row | Codec::Bf16 { .. } => self.block_len(),
         }
     }
 

@@ -32,6 +32,10 @@ fn f32s(lanes: &[f32]) -> Vec<u8> {
     lanes.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
 
+fn bf16s(lanes: &[f32]) -> Vec<u8> {
+    lanes.iter().flat_map(|x| ((x.to_bits() >> 16) as u16).to_le_bytes()).collect()
+}
+
 fn f32_bits(lanes: &[u32]) -> Vec<u8> {
     lanes.iter().flat_map(|x| x.to_le_bytes()).collect()
 }
@@ -164,6 +168,12 @@ fn cases() -> Vec<Case> {
             &[(F32, f32s(&[0.0, 1.0, 2.0, 3.0])), (F32, f32s(&[4.0, 5.0, 6.0, 7.0]))],
             Imm::Int(8),
             (F32, f32s(&[2.0, 3.0, 6.0, 7.0])),
+        ),
+        case(
+            Op::Interleave,
+            &[(I16, i16s(&[0, 1, 2, 3, 4, 5, 6, 7]))],
+            Imm::None,
+            (I16, i16s(&[0, 4, 1, 5, 2, 6, 3, 7])),
         ),
         case(Op::SwapPairs, &[(F32, f32s(&[0.0, 1.0, 2.0, 3.0]))], Imm::None, (F32, f32s(&[1.0, 0.0, 3.0, 2.0]))),
         case(
@@ -373,6 +383,18 @@ fn cases() -> Vec<Case> {
             &[(I16, i16s(&[i16::MIN, i16::MIN, 1, -2])), (I16, i16s(&[i16::MIN, i16::MIN, 3, 4]))],
             Imm::None,
             (I32, i32s(&[min, -5])),
+        ),
+        // The odd product first: 1 + 2^24 is 2^24, as that and the even one's 1 is; the other way round it would be 2^24 + 2. Then an exact sum, a factor and
+        // a sum that are denormal, and a result that is.
+        case(
+            Op::Dot2Bf16,
+            &[
+                (F32, f32s(&[1.0, 3.0, f32::from_bits(1), f32::MIN_POSITIVE])),
+                (Bf16, bf16s(&[1.0, 4096.0, 2f32.powi(-9), 2f32.powi(-9), 1e-39, 0.0, -0.5, 0.0])),
+                (Bf16, bf16s(&[1.0, 4096.0, 2f32.powi(-12), 2f32.powi(-12), 1e30, 1.0, f32::MIN_POSITIVE, 0.0])),
+            ],
+            Imm::None,
+            (F32, f32s(&[16_777_216.0, 3.0 + 2f32.powi(-20), 0.0, 0.0])),
         ),
         // (1e8 + -1e8) + (1 + 1); from left to right it would be 1, in pairs of neighbours 0
         case(Op::ReduceAdd, &[(F32, f32s(&[1e8, 1.0, -1e8, 1.0]))], Imm::None, (F32, f32s(&[2.0]))),

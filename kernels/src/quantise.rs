@@ -36,6 +36,7 @@ spec! {
 const ROWS: &[Row] = &[
     row("quantise_a8_super", 1, "quantise n=5632 out=a8_super"),
     row("quantise_a8_small", 1, "quantise n=5632 out=a8_small"),
+    row("quantise_bf16x1", 1, "quantise n=5632 out=bf16x1"),
     row("quantise_a8_row", 1, "quantise n=5632 out=a8_row"),
 ];
 
@@ -84,9 +85,9 @@ pub fn written_bytes(kernel: &str, format: Format, n: u32) -> Result<i64, Genera
     Ok(format.written_bytes(u64::from(n)).unwrap_or(0) as i64)
 }
 
-/// Checks that [`store_row`] writes a format. Those with bf16 are for targets with tiles, which have 16 lanes.
+/// Checks that [`store_row`] writes a format. Those with bf16 are for targets of 16 lanes.
 pub fn stored(kernel: &str, format: Format, lanes: u16) -> Result<(), GenerateError> {
-    let has_bf16 = *format.codec() == Codec::TwoBf16 || format.has_field("bf16");
+    let has_bf16 = matches!(format.codec(), Codec::Bf16 { .. }) || format.has_field("bf16");
     let ok = format.is_activation() && (lanes >= 16 || !has_bf16);
     let expected = "f32 or an activation format; one with bf16 only for targets of 16 lanes";
     check(kernel, "format of the result", format as u64, ok, expected)
@@ -122,12 +123,15 @@ pub fn store_row(
                 subs => b.for_each("sub", subs, |b, sub| sub_block(b, sub.into())),
             }
         }),
-        Codec::TwoBf16 => b.for_each("block", blocks, |b, i| {
+        Codec::Bf16 { parts } => b.for_each("block", blocks, |b, i| {
             let block = block(i);
             for_vectors(b, lanes, len as u32, |b, at, lanes| {
                 let x = values(b, i * len + at.clone(), lanes);
                 let high = b.to_bf16(x);
                 b.store(y, block.field("high") + at.clone() * 2, high);
+                if parts == 1 {
+                    return;
+                }
                 let high = b.bf16_to_f32(high);
                 let rest = b.sub(x, high);
                 let low = b.to_bf16(rest);

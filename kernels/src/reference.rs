@@ -150,7 +150,7 @@ pub(crate) fn dot(x: &[f64], w: &[f64]) -> (f64, f64) {
 pub(crate) fn step(format: Format, amax: f64) -> f64 {
     match format.codec() {
         Codec::Float(_) => 0.0,
-        Codec::TwoBf16 => amax / 65536.0,
+        Codec::Bf16 { parts } => amax / if *parts == 2 { 65536.0 } else { 256.0 },
         Codec::Bytes { .. } | Codec::Row | Codec::Quants(_) => amax / 127.0 * 0.501,
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! A weight is packed for matrix products, where its rows (of each expert) are whole strips of 16 and its columns whole packed blocks. A
 //! tied embedding is in the plan twice, as in the file for its rows too. Gate and up are both packed or neither, since one kernel reads
-//! both. Where the target has tiles, activations have bf16 beside them.
+//! both. Where the target has tiles, activations have bf16 beside them. Where it has products of pairs of bf16 and no tiles, those of packed bf16 weights
+//! are rounded to bf16: that is the error of llama.cpp on the same weights, for half of the instructions and less to read.
 //!
 //! Needs: a verified module. Leaves: the same functions, and weights that products read with `layout` and `activations`, where these are not
 //! those of the format in the file.
@@ -50,6 +51,8 @@ struct MatrixTarget {
     packed: bool,
     /// Tile products for many rows of packed weights: activations are bf16, too. Means nothing without `packed`.
     tiles: bool,
+    /// Products of pairs of bf16 without tiles: bf16 weights take their activations as bf16. Means nothing without `packed`.
+    pairs: bool,
 }
 
 /// Runs the pass.
@@ -58,21 +61,25 @@ struct MatrixTarget {
 /// None; passes have one signature.
 pub fn run(mut module: Module, context: &Context<'_>) -> Result<Module, PassError> {
     let packed = context.options.of::<Options>().weights;
-    let target = MatrixTarget { packed, tiles: packed && context.target.isa().tile_registers > 0 };
+    let tiles = context.target.isa().tile_registers > 0;
+    let pairs = !tiles && context.target.has_dot2_bf16();
+    let target = MatrixTarget { packed, tiles: packed && tiles, pairs: packed && pairs };
     let layouts = layouts(&module, target);
+    let pairs = by_pairs(&module, &layouts, target);
     for w in products(&module) {
         let weight = &mut module.weights[w.index()];
         let layout = layouts[w.index()];
         let format = layout.unwrap_or(weight.format);
         let own = format.activation();
         // All values that are quantised have bf16 beside them, so that every product can take every value.
-        let tiles = match format.tile_activation() {
+        let activations = match format.tile_activation() {
             Some(tiles) if target.tiles => Some(tiles),
+            _ if pairs[w.index()] => format.pair_activation(),
             _ => own.row().tiles.filter(|_| target.tiles && own.is_quantised()),
         };
         let choice = &mut weight.choice;
-        if (choice.layout, choice.activations) != (layout, tiles) {
-            (choice.layout, choice.activations) = (layout, tiles);
+        if (choice.layout, choice.activations) != (layout, activations) {
+            (choice.layout, choice.activations) = (layout, activations);
             // Cut for another format.
             (choice.tile, choice.why) = (None, None);
         }
@@ -118,6 +125,22 @@ fn odd_one(formats: &[Option<Format>], gate: WeightId, up: WeightId, target: Mat
     }
 }
 
+/// For each weight of the module whether its products are of pairs of bf16. Gate and up read the same activations: both are, or neither.
+fn by_pairs(module: &Module, layouts: &[Option<Format>], target: MatrixTarget) -> Vec<bool> {
+    let takes = |(weight, layout): (&Weight, &Option<Format>)| {
+        let activation = layout.and_then(Format::pair_activation).filter(|_| target.pairs);
+        let k = weight.shape.last().copied().unwrap_or(0);
+        activation.is_some_and(|x| k.is_multiple_of(x.block_len() as u64))
+    };
+    let mut pairs: Vec<bool> = module.weights.iter().zip(layouts).map(takes).collect();
+    let both: Vec<_> = module.functions.iter().flat_map(|function| &function.ops).filter_map(gate_and_up).collect();
+    // A weight may be in several.
+    while let Some((gate, up)) = both.iter().find(|(gate, up)| pairs[gate.index()] != pairs[up.index()]) {
+        (pairs[gate.index()], pairs[up.index()]) = (false, false);
+    }
+    pairs
+}
+
 /// The packed form of a weight of this format and shape.
 fn packable(format: Format, shape: &[u64], target: MatrixTarget) -> Option<Format> {
     let packed = format.packed()?;
@@ -130,7 +153,7 @@ fn packable(format: Format, shape: &[u64], target: MatrixTarget) -> Option<Forma
 
 /// The format of a weight that nothing but products read, packed where it can be, for targets without tiles.
 pub fn packed_alone(format: Format, shape: &[u64]) -> Format {
-    packable(format, shape, MatrixTarget { packed: true, tiles: false }).unwrap_or(format)
+    packable(format, shape, MatrixTarget { packed: true, ..MatrixTarget::default() }).unwrap_or(format)
 }
 
 /// The operands of an op that are weights which a product multiplies with.

@@ -486,6 +486,8 @@ mod tests {
             assert_eq!(decided(vectors, target, caches), "rows=32 gemv<=5/5x16 gemm/96", "{target:?}");
             let pair = candidates::Weight { products: 2, block: 256, sub_block: 32, n: 5632, ..WEIGHT };
             assert_eq!(decided(pair, target, caches), "rows=256 gemv<=5/5x32 gemm/48", "{target:?}");
+            let bf16 = candidates::Weight { format: Format::Bf16R16, x: Format::Bf16x1, ..WEIGHT };
+            assert_eq!(decided(bf16, target, caches), "rows=32 gemv<=5/5x16 gemm/96", "{target:?}");
             if tiles {
                 let wide = candidates::Weight { x: Format::A8SuperTile, ..WEIGHT };
                 assert_eq!(decided(wide, target, caches), "rows=64 gemv<=5/5x16 gemm<=15/15 tiles/256");

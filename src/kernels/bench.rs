@@ -238,8 +238,13 @@ fn loops(arithmetic: Arithmetic, target: Target) -> Vec<Loop> {
             loops
         }
         Arithmetic::Bf16 => {
-            let l = has_tiles.then(|| tile_products("peak_tile_bf16", Op::TileDotBf16, [Elem::Bf16, Elem::F32]));
-            l.into_iter().collect()
+            let tiles = has_tiles.then(|| tile_products("peak_tile_bf16", Op::TileDotBf16, [Elem::Bf16, Elem::F32]));
+            let pairs = target.has_dot2_bf16().then(|| {
+                products("peak_dot2_bf16", Type::bf16(bytes / 2), Type::f32(bytes / 4), |b, sum, w, x| {
+                    b.dot2_bf16(sum, w, x)
+                })
+            });
+            pairs.into_iter().chain(tiles).collect()
         }
     }
 }
@@ -332,6 +337,11 @@ mod tests {
     #[test]
     fn the_peak_of_tile_products_is_of_a_loop_of_nothing_else() {
         assert!(loops(Arithmetic::Bf16, Target::AVX512).is_empty());
+        let zen4 = Target::from_name("zen4").unwrap();
+        let [pairs] = &loops(Arithmetic::Bf16, zen4)[..] else { panic!("one loop") };
+        assert_eq!(ixc_ir::kernel::products::Counter::of(&pairs.kernel).count(&[]).bf16, pairs.multiply_adds);
+        let stats = ixc_codegen::x64::compile(&pairs.kernel, zen4).unwrap().stats;
+        assert_eq!((stats.vector_spills, stats.moves_in_innermost_loops), (0, 0));
         for (arithmetic, product) in [(Arithmetic::Bf16, "tdpbf16ps"), (Arithmetic::Int8, "tdpbsud")] {
             let loops = loops(arithmetic, Target::AMX);
             let l = loops.last().unwrap();

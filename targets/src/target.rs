@@ -205,6 +205,11 @@ impl Target {
         self.has(Feature::Avx512vnni) || self.has(Feature::AvxVnni) && self.isa().vector_bytes <= 32
     }
 
+    /// Whether two products of bf16, added to each lane of its vectors (`dot2_bf16`), are one instruction.
+    pub fn has_dot2_bf16(self) -> bool {
+        self.has(Feature::Avx512bf16)
+    }
+
     /// The target with this name.
     pub fn from_name(name: &str) -> Option<Target> {
         Target::all().find(|target| target.name() == name)

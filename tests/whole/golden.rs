@@ -106,6 +106,31 @@ fn portable_keeps_the_limits() {
     compiled_models_keep_their_limits(Target::PORTABLE);
 }
 
+/// Activations of bf16 weights are rounded to bf16 where the target has products of pairs and no tiles, as in llama.cpp, whose error times 1.25 is the
+/// limit.
+#[test]
+fn pairs_of_bf16_keep_the_limit() {
+    let Some(golden) = shared("golden") else { return };
+    let folder = scratch("golden_pairs");
+    let target = Target::from_name("zen4").unwrap();
+    let missing = target.missing();
+    println!("{}", if missing.is_empty() { "native" } else { "emulated" });
+    let models = Golden::all(&golden).into_iter().filter(|model| model.expect["tensor_types"]["BF16"].is_number());
+    let mut seen = 0;
+    for model in models {
+        let arguments = ["--target", target.name(), "-t", "2"];
+        let emulate = (!missing.is_empty()).then_some("--emulate");
+        let logits = model.logits(&folder, &arguments.into_iter().chain(emulate).collect::<Vec<_>>());
+        let (nmse, limit) = (nmse(model.last(&logits), &model.exact), 1.25 * rival(&model, "nmse"));
+        println!("{nmse:.2e} <= {limit:.2e}  {}", model.name());
+        assert!(nmse <= limit, "{nmse:e} > {limit:e}  {}", model.name());
+        // Nothing else rounds as much: were they not rounded, the test would say nothing.
+        assert!(nmse > limit / 10.0, "{nmse:e}  {}", model.name());
+        seen += 1;
+    }
+    assert!(seen > 0);
+}
+
 /// Without any file that is not in the repository.
 #[test]
 fn the_demo_model_keeps_its_bits() {

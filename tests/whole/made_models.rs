@@ -216,6 +216,32 @@ fn dense_models_in_floats() {
     ]);
 }
 
+/// Activations that are rounded to bf16: (2^-7)^2 / 12 of a power of two in squares, half of that of what is rounded, 2.7e-6; four products in each of three layers
+/// add up to 3e-5, and amplify.
+const BF16_BOUND: f64 = 2e-4;
+
+/// Targets with products of pairs of bf16 and without tiles: bits do not depend on how many rows a step has.
+#[test]
+fn bf16_in_pairs_has_the_same_bits_in_steps_of_any_length() {
+    let name = "bf16 in pairs";
+    // Whole strips: what is not packed takes f32 activations, and f32 sums are others for one row and for many.
+    let made = Made { layers: 3, width: 256, inner: 1056, vocabulary: 160, formats: &[("", Bf16)], ..BASE };
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("made_bf16_in_pairs.gguf");
+    std::fs::write(&path, made.file()).unwrap();
+    let model = Model::open(&path).unwrap();
+    let tokens: Vec<u32> = (0..TOKENS as u64).map(|i| ((i * i * 7 + i * 3 + 1) % made.vocabulary) as u32).collect();
+    let exact = model.exact_logits(&tokens).unwrap();
+    let mut engine = load(name, &model, Target::from_name("zen4").unwrap(), true, 2);
+    let long = run(&mut engine, &tokens, |_| MAX_TOKENS as usize);
+    let error = nmse(&long, &exact);
+    println!("{error:.1e} <= {BF16_BOUND:.1e}");
+    assert!(error <= BF16_BOUND && error > FLOAT_BOUND, "{error:e}");
+    let lengths = [1, 5, 6, 7, 12, 1, 13, 8];
+    assert!(same_bits(&long, &run(&mut engine, &tokens, |step| lengths[step % lengths.len()])), "in mixed steps");
+    assert!(same_bits(&long, &run(&mut engine, &tokens, |_| 1)), "one by one");
+    std::fs::remove_file(&path).unwrap();
+}
+
 #[test]
 fn dense_models_in_blocks_of_32() {
     check_all(&[

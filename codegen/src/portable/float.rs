@@ -184,6 +184,46 @@ impl Lowering<'_> {
         self.cast(types::F32X4, bits)
     }
 
+    /// `acc` plus the odd products of pairs of bf16, then plus the even ones.
+    pub(super) fn dot2_bf16(&mut self, acc: Value, a: Value, b: Value) -> Value {
+        let [odd, even] = [true, false].map(|odd| {
+            [a, b].map(|pairs| {
+                let pairs = self.cast(types::I32X4, pairs);
+                let bits = if odd { self.and32(pairs, 0xffff_0000) } else { self.shl(pairs, 16) };
+                let single = self.cast(types::F32X4, bits);
+                self.flush(single, single, f32::MIN_POSITIVE)
+            })
+        });
+        let acc = self.flush(acc, acc, f32::MIN_POSITIVE);
+        let acc = self.fma_flushed(odd, acc);
+        self.fma_flushed(even, acc)
+    }
+
+    /// `a * b + c` of numbers that are none of them denormal, rounded once; zero of its sign where 24 bits of it are below 2^-126. Whether they are
+    /// is looked up 2^24 higher, where no exponent ends: of factors so large that this overflows, a sum with `c` is zero or far above.
+    fn fma_flushed(&mut self, [a, b]: [Value; 2], c: Value) -> Value {
+        let sum = self.fma(a, b, c);
+        let factor = self.constant32(types::F32X4, 2f32.powi(12).to_bits());
+        let [up_a, up_b] = [a, b].map(|x| self.b.ins().fmul(x, factor));
+        let factor = self.constant32(types::F32X4, 2f32.powi(24).to_bits());
+        let up_c = self.b.ins().fmul(c, factor);
+        let up = self.fma(up_a, up_b, up_c);
+        self.flush(sum, up, f32::MIN_POSITIVE * 2f32.powi(24))
+    }
+
+    /// Zero of its sign in place of `x` where `test` is smaller than `limit`.
+    fn flush(&mut self, x: Value, test: Value, limit: f32) -> Value {
+        let bits = self.cast(types::I32X4, test);
+        let magnitude = self.and32(bits, 0x7fff_ffff);
+        let magnitude = self.cast(types::F32X4, magnitude);
+        let limit = self.constant32(types::F32X4, limit.to_bits());
+        let small = self.b.ins().fcmp(FloatCC::LessThan, magnitude, limit);
+        let bits = self.cast(types::I32X4, x);
+        let zero = self.and32(bits, 0x8000_0000);
+        let zero = self.cast(types::F32X4, zero);
+        self.choose(small, zero, x)
+    }
+
     /// `a * b + c`, rounded once.
     pub(super) fn fma(&mut self, a: Value, b: Value, c: Value) -> Value {
         if self.features.fma {

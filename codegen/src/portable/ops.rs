@@ -77,6 +77,29 @@ impl Lowering<'_> {
             Op::UnpackLo => self.unpack(inst, 0)?,
             Op::UnpackHi => self.unpack(inst, CHUNK_BYTES / 2)?,
             Op::SwapPairs => self.map(inst, |l, a| l.shuffle(a, a, |i| i ^ lane))?,
+            Op::Interleave => {
+                let a = self.operand(inst, 0)?;
+                let half = ty.bytes() as usize / 2;
+                // Of the lower half's chunks from `low`, the upper half's from `high`.
+                let unit = |low: usize, high: usize| {
+                    move |i: usize| {
+                        (if (i / lane).is_multiple_of(2) { low } else { high }) + i / (2 * lane) * lane + i % lane
+                    }
+                };
+                match a.len() {
+                    1 => vec![self.shuffle(a[0], a[0], |i| unit(0, half)(i % (2 * half)))],
+                    chunks => {
+                        let pairs = (0..chunks / 2).map(|i| (a[i], a[i + chunks / 2]));
+                        let mut all = Chunks::new();
+                        for (low, high) in pairs {
+                            for first in [0, CHUNK_BYTES / 2] {
+                                all.push(self.shuffle(low, high, unit(first, CHUNK_BYTES + first)));
+                            }
+                        }
+                        all
+                    }
+                }
+            }
             Op::ShuffleBytes => self.map2(inst, Self::shuffle_bytes)?,
 
             Op::Add => self.map2(inst, |l, a, b| l.b.ins().fadd(a, b))?,
@@ -187,6 +210,11 @@ impl Lowering<'_> {
                     sums.push(self.b.ins().iadd(acc[i], sum));
                 }
                 sums
+            }
+
+            Op::Dot2Bf16 => {
+                let (acc, a, b) = (self.operand(inst, 0)?, self.operand(inst, 1)?, self.operand(inst, 2)?);
+                (0..acc.len()).map(|i| self.dot2_bf16(acc[i], a[i], b[i])).collect()
             }
 
             Op::ReduceAdd => match ty.elem {

@@ -281,6 +281,8 @@ table! {
         EVEX_Vcvtneps2bf16_ymm_k1z_zmmm512b32;
     CVTNE2PS2BF16 EVEX_Vcvtne2ps2bf16_xmm_k1z_xmm_xmmm128b32 EVEX_Vcvtne2ps2bf16_ymm_k1z_ymm_ymmm256b32
         EVEX_Vcvtne2ps2bf16_zmm_k1z_zmm_zmmm512b32;
+    DPBF16PS EVEX_Vdpbf16ps_xmm_k1z_xmm_xmmm128b32 EVEX_Vdpbf16ps_ymm_k1z_ymm_ymmm256b32
+        EVEX_Vdpbf16ps_zmm_k1z_zmm_zmmm512b32;
     PERMW EVEX_Vpermw_xmm_k1z_xmm_xmmm128 EVEX_Vpermw_ymm_k1z_ymm_ymmm256
         EVEX_Vpermw_zmm_k1z_zmm_zmmm512;
     PMOVDW EVEX_Vpmovdw_xmmm64_k1z_xmm EVEX_Vpmovdw_xmmm128_k1z_ymm

@@ -207,14 +207,25 @@ impl Selector<'_> {
     }
 
     /// `sum + a * b` by an instruction that overwrites the sum; `None` where the target lacks it.
-    pub fn accumulate(&mut self, codes: Codes, ty: Type, sum: ValueId, [a, b]: [ValueId; 2]) -> Option<Vreg> {
-        let (code, width) = self.vnni(codes, ty.bytes())?;
+    pub fn accumulate(&mut self, codes: Codes, ty: Type, sum: ValueId, factors: [ValueId; 2]) -> Option<Vreg> {
+        let form = self.vnni(codes, ty.bytes())?;
+        Some(self.overwrite(form, ty, sum, factors))
+    }
+
+    /// `sum + a * b` by an instruction that overwrites the sum.
+    pub fn overwrite(
+        &mut self,
+        (code, width): (iced_x86::Code, Width),
+        ty: Type,
+        sum: ValueId,
+        [a, b]: [ValueId; 2],
+    ) -> Vreg {
         let a = self.reg(a);
         let b = self.rm(b, Read::lanes32(ty.bytes().max(16)));
         let d = self.vector(ty.bytes());
         self.write_home(d, sum);
         self.emit(Inst::code(code).update(d, width).read(a, width).rm(b, width));
-        Some(d)
+        d
     }
 
     /// `sum` plus four products of bytes per lane, the first factors unsigned.

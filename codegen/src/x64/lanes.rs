@@ -3,7 +3,7 @@
 use iced_x86::Code;
 use ixc_ir::kernel::{Elem, Op, Type, ValueId};
 
-use super::codes::{PERMILPS, PSHUFD, UNPACK_HI, UNPACK_LO};
+use super::codes::{PERMILPS, PERMW, PSHUFB, PSHUFD, PUNPCKHWD, PUNPCKLWD, UNPACK_HI, UNPACK_LO};
 use super::machine::{Inst, Rm, Vreg, Width};
 use super::select::Selector;
 use super::values::Read;
@@ -131,6 +131,32 @@ impl Selector<'_> {
                 self.three(codes[unit.trailing_zeros().min(3) as usize], bytes, a, b)
             }
         }
+    }
+
+    /// The words of the lower half, each followed by the upper half's of its number.
+    pub fn interleave(&mut self, a: ValueId, ty: Type) -> Vreg {
+        let bytes = ty.bytes();
+        let half = ty.lanes / 2;
+        let places = (0..half).flat_map(|i| [i, half + i]);
+        if self.has_evex() {
+            let places = places.chain(2 * half..(bytes.max(16) / 2) as u16).flat_map(u16::to_le_bytes).collect();
+            let (_, places) = self.constant(places);
+            let a = self.rm(a, Read::plain(bytes.max(16)));
+            return self.three(PERMW, bytes, places, a);
+        }
+        let a = self.reg(a);
+        if bytes <= 16 {
+            let places = places.chain(2 * half..8).flat_map(|i| [2 * i as u8, 2 * i as u8 + 1]).collect();
+            let (_, places) = self.constant(places);
+            return self.three(PSHUFB, bytes, a, Rm::Reg(places));
+        }
+        let upper = self.upper_half(a, bytes, false);
+        let low = self.three(PUNPCKLWD, 16, a, Rm::Reg(upper));
+        let high = self.three(PUNPCKHWD, 16, a, Rm::Reg(upper));
+        let d = self.vector(bytes);
+        let inst = Inst::code(Code::VEX_Vinserti128_ymm_ymm_xmmm128_imm8).def(d, Width::Y);
+        self.emit(inst.read(low, Width::Y).read(high, Width::X).imm(1));
+        d
     }
 
     /// Exchanges lanes 2i and 2i + 1.

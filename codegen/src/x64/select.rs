@@ -639,6 +639,11 @@ impl Selector<'_> {
                 let (second, third) = (second.unwrap_or(first), o.get(2).copied().unwrap_or(first));
                 self.dot4(ty, first, second, third)
             }
+            Op::Dot2Bf16 => {
+                let (second, third) = (second.unwrap_or(first), o.get(2).copied().unwrap_or(first));
+                self.dot2_bf16(ty, first, second, third)
+            }
+            Op::Interleave => self.interleave(first, ty),
             Op::ToBf16 => self.to_bf16(first, ty),
             Op::Bf16ToF32 => self.bf16_to_f32(first, ty),
             Op::ToBf16Pairs => self.to_bf16_pairs(first, second.unwrap_or(first), ty),

@@ -117,6 +117,9 @@ fn folds(op: Op, i: usize, ty: Type) -> bool {
         Op::Sub | Op::Div | Op::Min | Op::Max | Op::CmpGt | Op::CmpLtF | Op::Select => i == 1,
         Op::IAdd | Op::IMul | Op::IMin | Op::IMax => ty.elem == Elem::I32,
         Op::Dot4U8S8 => i == 2,
+        // With one use it is read from memory in any case. Two start in a cycle, as many as loads do (Zen 5): with a load each, and those of
+        // the other factor, loads would bound them.
+        Op::Dot2Bf16 => false,
         Op::ISub => ty.elem == Elem::I32 && i == 1,
         _ => false,
     }

@@ -115,7 +115,7 @@ impl Group {
 fn needs_16_lanes(spec: &KernelSpec) -> bool {
     spec.signature().buffers.iter().any(|buffer| match (buffer.role, buffer.holds) {
         (Role::Write, Holds::Activations(format, _)) => {
-            matches!(format, Format::A8SuperTile | Format::A8SmallTile | Format::Bf16x2)
+            matches!(format, Format::A8SuperTile | Format::A8SmallTile | Format::Bf16x2 | Format::Bf16x1)
         }
         _ => false,
     })

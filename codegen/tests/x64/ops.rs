@@ -141,6 +141,16 @@ fn operand(random: &mut Random, op: Op, position: usize, ty: Type) -> Vec<u8> {
         for lane in bytes.chunks_exact_mut(4) {
             lane.copy_from_slice(&[if lane[0] & 1 == 0 { 0 } else { 0xff }; 4]);
         }
+    } else if op == Op::Dot2Bf16 && random.once_in(2) {
+        // Sums around the least normal number: of one of its neighbours and products that are a part of the distance to them.
+        for lane in bytes.as_chunks_mut::<4>().0 {
+            let bits = u32::from_le_bytes(*lane);
+            let lane_bits = match position {
+                0 => bits & 0x8000_0000 | (f32::MIN_POSITIVE.to_bits() - 1 + bits % 3),
+                _ => bits & 0x81ff_81ff | 0x1900_1900,
+            };
+            *lane = lane_bits.to_le_bytes();
+        }
     } else if ty.elem == Elem::F32 {
         for lane in bytes.chunks_exact_mut(4) {
             let bits = u32::from_le_bytes([lane[0], lane[1], lane[2], lane[3]]);
@@ -168,7 +178,16 @@ fn same(case: &Case, a: &[u8], b: &[u8]) -> bool {
     }
     let computes = matches!(
         case.op,
-        Op::Add | Op::Sub | Op::Mul | Op::Div | Op::Sqrt | Op::Fma | Op::ReduceAdd | Op::F16ToF32 | Op::F32ToF16
+        Op::Add
+            | Op::Sub
+            | Op::Mul
+            | Op::Div
+            | Op::Sqrt
+            | Op::Fma
+            | Op::Dot2Bf16
+            | Op::ReduceAdd
+            | Op::F16ToF32
+            | Op::F32ToF16
     );
     let lanes = |bytes: &[u8]| -> Vec<f32> {
         match case.ty.elem {

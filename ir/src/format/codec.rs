@@ -34,8 +34,11 @@ pub enum Codec {
     },
     /// Activations: signed bytes in -127..=127 in `quants`; behind a row's blocks their f32 scale `d` and their integer `sum`.
     Row,
-    /// Activations as the sum of two bf16, `high` and `low`.
-    TwoBf16,
+    /// Activations as a bf16 `high`, or the sum of that and another, `low`.
+    Bf16 {
+        /// Numbers of an element: 1 or 2.
+        parts: usize,
+    },
 }
 
 /// A float of an element.
@@ -340,11 +343,14 @@ impl Codec {
                     *y = float("d", i / scaled) * f32::from(q as i8);
                 }
             }
-            Codec::TwoBf16 => {
+            Codec::Bf16 { parts } => {
                 let at = |i: usize| bf16::from_le_bytes([block[i], block[i + 1]]).to_f32();
-                let (high, low) = (offset(&row.fields, "high"), offset(&row.fields, "low"));
-                for (i, y) in out.iter_mut().enumerate() {
-                    *y = at(high + 2 * i) + at(low + 2 * i);
+                for (part, name) in ["high", "low"].into_iter().take(*parts).enumerate() {
+                    let first = offset(&row.fields, name);
+                    for (i, y) in out.iter_mut().enumerate() {
+                        let number = at(first + 2 * i);
+                        *y = if part == 0 { number } else { *y + number };
+                    }
                 }
             }
         }

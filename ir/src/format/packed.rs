@@ -77,16 +77,16 @@ pub(super) const fn row(
     let (block_len, fields) = match &codec {
         Codec::Float(float) => (len, Fields::of(&[]).then("value", STRIP * float.bytes())),
         Codec::Quants(quants) => (columns(len), quants.packed_fields(columns(len), len)),
-        Codec::Bytes { .. } | Codec::Row | Codec::TwoBf16 => panic!("activations are not packed"),
+        Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => panic!("activations are not packed"),
     };
     let tail = match &codec {
         Codec::Quants(Quants { scales: Scales::Row | Scales::Multiples { .. }, .. }) => {
             Fields::of(&[]).then("d", 4 * STRIP)
         }
-        Codec::Quants(_) | Codec::Float(_) | Codec::Bytes { .. } | Codec::Row | Codec::TwoBf16 => Fields::of(&[]),
+        Codec::Quants(_) | Codec::Float(_) | Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => Fields::of(&[]),
     };
     let block_bytes = fields.bytes() / STRIP;
-    let (gguf_id, tiles, packed, unpacked) = (None, None, None, Some(unpacked));
+    let (gguf_id, tiles, pairs, packed, unpacked) = (None, None, None, None, Some(unpacked));
     FormatRow {
         format,
         name,
@@ -99,6 +99,7 @@ pub(super) const fn row(
         codec,
         activation,
         tiles,
+        pairs,
         packed,
         unpacked,
     }
@@ -207,7 +208,7 @@ fn pack_block(to: &FormatRow, from: &FormatRow, (r, number): (usize, usize), blo
     let quants = match &to.codec {
         Codec::Float(float) => return out[r * float.bytes()..][..float.bytes()].copy_from_slice(block),
         Codec::Quants(quants) => quants,
-        Codec::Bytes { .. } | Codec::Row | Codec::TwoBf16 => unreachable!("activations are not packed"),
+        Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => unreachable!("activations are not packed"),
     };
     for (name, _) in quants.halves() {
         let half = &block[codec::offset(&from.fields, name)..][..2];

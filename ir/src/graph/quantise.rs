@@ -9,7 +9,7 @@
 //! d    = amax * (1 / 127 as f32)
 //! sum  = of all q of the row (a8_row)
 //! sums = of q per 16, and of q per 32 times d (a8_super); q[..16] * d[0] + q[16..] * d[1], summed in this order (a8_small)
-//! bf16 = x to nearest even, denormal x to zero                          // the tile formats; bf16x2: of x, then of what is left
+//! bf16 = x to nearest even, denormal x to zero                          // the tile formats, bf16x1; bf16x2: of x, then of what is left
 //! ```
 //!
 //! For finite x with amax = 0 or amax >= 2^-120 (below that 127 / amax leaves f32's range and no kernel needs to match).
@@ -52,8 +52,11 @@ pub fn quantise(format: Format, x: &[f32]) -> Vec<u8> {
         match *format.codec() {
             Codec::Float(_) => put(block, 0, &x[0].to_le_bytes()),
             Codec::Bytes { scaled } => bytes_of(format, scaled, x, block),
-            Codec::TwoBf16 => {
+            Codec::Bf16 { parts } => {
                 put_bf16(&mut block[format.field("high")..], x);
+                if parts == 1 {
+                    continue;
+                }
                 let rest: Vec<f32> = x.iter().map(|&x| x - to_bf16(x).to_f32()).collect();
                 put_bf16(&mut block[format.field("low")..], &rest);
             }

@@ -229,7 +229,7 @@ pub fn weight_bytes(rng: &mut Random, format: Format, elements: usize) -> Vec<u8
                     block[at..at + 2].copy_from_slice(&d.to_le_bytes());
                 }
             }
-            Codec::Bytes { .. } | Codec::Row | Codec::TwoBf16 => {
+            Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => {
                 let x: Vec<f32> = (0..format.block_len()).map(|_| rng.signed() / 8.0).collect();
                 block.copy_from_slice(&super::quantise::quantise(format, &x));
             }

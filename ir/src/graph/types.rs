@@ -433,8 +433,9 @@ fn check_choice(weight: &Weight) -> Result<(), String> {
     }
     if let &Some(found) = activations {
         let own = layout.unwrap_or(weight.format).activation();
-        if ![Some(own), own.row().tiles].contains(&Some(found)) {
-            return Err(format!("has activations in {found}; its products take {own}, or that with bf16 for tiles"));
+        let pairs = layout.and_then(Format::pair_activation);
+        if ![Some(own), own.row().tiles, pairs].contains(&Some(found)) {
+            return Err(format!("has activations in {found}; its products take {own}, or a form of that with bf16"));
         }
         let whole = weight.shape.last().is_some_and(|k| k.is_multiple_of(found.block_len() as u64));
         if !whole {

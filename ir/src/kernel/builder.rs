@@ -262,6 +262,16 @@ impl KernelBuilder {
         self.same(Op::Dot4U8S8, &[acc, u, s])
     }
 
+    /// `acc` plus the products of two bf16 of `a` with two of `b`, lane by lane.
+    pub fn dot2_bf16(&mut self, acc: ValueId, a: ValueId, b: ValueId) -> ValueId {
+        self.same(Op::Dot2Bf16, &[acc, a, b])
+    }
+
+    /// The lower half's lanes, each followed by the upper half's of its number.
+    pub fn interleave(&mut self, a: ValueId) -> ValueId {
+        self.same(Op::Interleave, &[a])
+    }
+
     /// Floats as bf16, nearest even.
     pub fn to_bf16(&mut self, a: ValueId) -> ValueId {
         let ty = Type::bf16(self.ty(a).lanes);

@@ -360,6 +360,10 @@ impl Machine<'_> {
                 let a = arg(0);
                 Vector::from_lanes(lanes, |i| a.lane::<i32>(i ^ 1))
             }
+            Op::Interleave => {
+                let a = arg(0);
+                Vector::from_lanes(lanes, |i| a.lane::<u16>(i / 2 + i % 2 * (lanes / 2)))
+            }
             Op::ShuffleBytes => {
                 let (a, pick) = (arg(0), arg(1));
                 Vector::from_lanes(lanes, |i| {
@@ -471,6 +475,14 @@ impl Machine<'_> {
                 let product = |i: usize| i32::from(u.lane::<u8>(i)) * i32::from(s.lane::<i8>(i));
                 Vector::from_lanes(lanes, |i| {
                     (4 * i..4 * i + 4).map(product).fold(acc.lane::<i32>(i), i32::wrapping_add)
+                })
+            }
+            Op::Dot2Bf16 => {
+                let (acc, a, b) = (arg(0), arg(1), arg(2));
+                let single = |v: &Vector, i: usize| bf16::to_f32(v.lane(i));
+                Vector::from_lanes(lanes, |i| {
+                    let odd = bf16::fma(single(&a, 2 * i + 1), single(&b, 2 * i + 1), acc.lane(i));
+                    bf16::fma(single(&a, 2 * i), single(&b, 2 * i), odd)
                 })
             }
             // reductions

@@ -124,6 +124,7 @@ op_table! {
     UnpackLo "unpack_lo" 2 Int None unpack, "Per chunk: interleaves the lower 8 bytes of both operands in units of the immediate's bytes (1, 2, 4, 8).";
     UnpackHi "unpack_hi" 2 Int None unpack, "Per chunk: interleaves the upper 8 bytes of both operands in units of the immediate's bytes (1, 2, 4, 8).";
     SwapPairs "swap_pairs" 1 None None |o, r, _| { equal(o[0], r)?; elem_in(r, &[Elem::F32, Elem::I32])?; lanes_at_least(r, 2) }, "Exchanges lanes 2i and 2i+1.";
+    Interleave "interleave" 1 None None |o, r, _| { equal(o[0], r)?; elem_in(r, &[Elem::I16, Elem::F16, Elem::Bf16])?; lanes_at_least(r, 2) }, "Lane 2i is the operand's lane i, lane 2i+1 its lane i of the upper half.";
     ShuffleBytes "shuffle_bytes" 2 None None |o, r, _| { equal(o[0], r)?; equal(o[1], r)?; elem_in(r, &[Elem::I8])?; lanes_at_least(r, 16) }, "Per chunk: byte i is the first operand's byte number (second operand's byte i, low 4 bits), or 0 where its top bit is set.";
     // float arithmetic
     Add "add" 2 None None float2, "Sum.";
@@ -168,6 +169,7 @@ op_table! {
     Dot2U8S8 "dot2_u8s8" 2 None None |o, r, _| { equal(o[0], Type::i8(r.lanes * 2))?; equal(o[1], o[0])?; elem_in(r, &[Elem::I16]) }, "Lane i: the first operand's unsigned bytes 2i, 2i+1 times the second's signed ones, summed with signed saturation.";
     Dot2S16 "dot2_s16" 2 None None |o, r, _| { equal(o[0], Type::i16(r.lanes * 2))?; equal(o[1], o[0])?; elem_in(r, &[Elem::I32]) }, "Lane i: signed words 2i, 2i+1 of both operands multiplied and summed, wrapping.";
     Dot4U8S8 "dot4_u8s8" 3 None None |o, r, _| { equal(o[0], r)?; equal(o[1], Type::i8(r.lanes.saturating_mul(4)))?; equal(o[2], o[1])?; elem_in(r, &[Elem::I32]) }, "Lane i: the first operand's, plus the second's unsigned bytes 4i to 4i+3 times the third's signed ones; exact products, wrapping sums.";
+    Dot2Bf16 "dot2_bf16" 3 None None |o, r, _| { equal(o[0], r)?; equal(o[1], Type::bf16(r.lanes.saturating_mul(2)))?; equal(o[2], o[1])?; elem_in(r, &[Elem::F32]) }, "Lane i: the first operand's, plus the product of both others' lanes 2i+1, then plus that of their lanes 2i: two fused multiply-adds, each rounded to nearest even; denormals in and out are zeros of their sign, and a result counts as denormal where 24 bits of it are below 2^-126.";
     // reductions; the order is fixed: upper half onto lower half until one lane is left
     ReduceAdd "reduce_add" 1 None None reduce, "Sum of all lanes, folding the upper half onto the lower until one lane is left.";
     ReduceMax "reduce_max" 1 None None reduce, "Maximum of all lanes, folding halves with `max` (floats) or signed maximum.";

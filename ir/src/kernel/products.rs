@@ -125,6 +125,7 @@ fn of(kernel: &Kernel, inst: &Inst) -> Products {
         Op::Fma => Products { f32: n, ..Products::default() },
         Op::Dot2U8S8 => int8(2 * n),
         Op::Dot4U8S8 => int8(4 * n),
+        Op::Dot2Bf16 => Products { bf16: 2 * n, ..Products::default() },
         Op::TileDotBf16 => Products { bf16: n * k(), ..Products::default() },
         Op::TileDotS8S8 | Op::TileDotS8U8 | Op::TileDotU8S8 | Op::TileDotU8U8 => int8(n * k()),
         // Words that were summed of products of bytes are multiplied with scales.
@@ -141,7 +142,9 @@ fn of(kernel: &Kernel, inst: &Inst) -> Products {
         Op::TileZero | Op::TileLoad | Op::TileStore | Op::Extract | Op::Slice | Op::Concat | Op::Bitcast => {
             Products::default()
         }
-        Op::JoinLo | Op::JoinHi | Op::UnpackLo | Op::UnpackHi | Op::SwapPairs | Op::ShuffleBytes => Products::default(),
+        Op::JoinLo | Op::JoinHi | Op::UnpackLo | Op::UnpackHi | Op::SwapPairs | Op::Interleave | Op::ShuffleBytes => {
+            Products::default()
+        }
         Op::Add | Op::Sub | Op::Mul | Op::Min | Op::Max | Op::CmpLtF | Op::Div | Op::Sqrt => Products::default(),
         Op::ToF32 | Op::ToI32 | Op::F16ToF32 | Op::F32ToF16 | Op::ToBf16 | Op::Bf16ToF32 | Op::ToBf16Pairs => {
             Products::default()

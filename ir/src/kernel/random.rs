@@ -537,6 +537,12 @@ impl Generator {
                 let ty = Type::new(elem, ty.lanes.max(2));
                 self.emit(op, ty, &[ty]);
             }
+            Op::Interleave => {
+                let elem = self.rng.pick(&[Elem::I16, Elem::F16, Elem::Bf16]);
+                let ty = self.lanes(elem);
+                let ty = Type::new(elem, ty.lanes.max(2));
+                self.emit(op, ty, &[ty]);
+            }
             Op::ShuffleBytes => {
                 let ty = self.lanes(Elem::I8);
                 let ty = Type::i8(ty.lanes.max(16));
@@ -642,6 +648,11 @@ impl Generator {
                 let of = Type::i8(ty.lanes * 4);
                 self.emit(op, ty, &[ty, of, of]);
             }
+            Op::Dot2Bf16 => {
+                let ty = self.lanes(Elem::F32);
+                let of = Type::bf16(ty.lanes * 2);
+                self.emit(op, ty, &[ty, of, of]);
+            }
             Op::TileZero
             | Op::TileLoad
             | Op::TileStore
@@ -662,12 +673,12 @@ impl Generator {
 /// Whether the result says of a NaN among the operands only that it is one, or is itself tainted.
 fn hides_nan_bits(op: Op) -> bool {
     match op {
-        Op::Add | Op::Sub | Op::Mul | Op::Div | Op::Min | Op::Max | Op::Sqrt | Op::Fma => true,
+        Op::Add | Op::Sub | Op::Mul | Op::Div | Op::Min | Op::Max | Op::Sqrt | Op::Fma | Op::Dot2Bf16 => true,
         Op::CmpLtF | Op::ToI32 | Op::ReduceAdd | Op::ReduceMax | Op::ReduceMin => true,
         Op::Splat | Op::Bytes | Op::Iota | Op::Index | Op::Load | Op::LoadSplat => false,
         Op::Store | Op::Prefetch => false,
         Op::Broadcast | Op::Extract | Op::Slice | Op::Concat | Op::JoinLo | Op::JoinHi | Op::Bitcast => false,
-        Op::UnpackLo | Op::UnpackHi | Op::SwapPairs | Op::ShuffleBytes | Op::Select => false,
+        Op::UnpackLo | Op::UnpackHi | Op::SwapPairs | Op::Interleave | Op::ShuffleBytes | Op::Select => false,
         Op::IAdd | Op::ISub | Op::IMul | Op::IMin | Op::IMax | Op::IAbs | Op::Sign | Op::And | Op::Or | Op::Xor => {
             false
         }

@@ -281,7 +281,7 @@ fn weights(random: &mut Random, format: Format, size: usize) -> Vec<u8> {
                     block[format.field(name)..][..2].copy_from_slice(&d.to_le_bytes());
                 }
             }
-            Codec::Bytes { .. } | Codec::Row | Codec::TwoBf16 => unreachable!("{format} is no weight's format"),
+            Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => unreachable!("{format} is no weight's format"),
         }
     }
     data

@@ -15,6 +15,8 @@
 //! | | its sums | for each chunk of columns |
 //! | `tiles` of weights with a scale for each row | its rows of activations | for each panel of 64 weight rows |
 //! | | the panel | for each 32 rows |
+//! | `gemv`, `gemm`, pairs of bf16 | its rows of activations | for each two strips |
+//! | | a stretch of two strips | for each 4 rows |
 //!
 //! Of few rows a kernel takes the time that its weight rows take to come from memory, and what counts is that threads have as many of them. So
 //! items for few rows can be divided in bands ([`bands`]).
@@ -53,6 +55,8 @@ const TILES_MULTIPLES: f64 = 32.0;
 const BF16_BYTES: f64 = 2.0;
 /// Products of f32 take a multiply-add each where bytes take a quarter of an instruction.
 const FLOAT_PRODUCTS: f64 = 4.0;
+/// Products of bf16 in pairs take half of one.
+const BF16_PRODUCTS: f64 = 2.0;
 /// Bytes without an instruction for four products take one for pairs and one that adds those.
 const PAIRS_OF_PRODUCTS: f64 = 2.0;
 /// Bytes of the vectors that costs were measured with.
@@ -213,9 +217,11 @@ pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> 
     let vectors = Vectors::of(target);
     let floats = !format.activation().is_quantised();
     let vector_bytes = f64::from(target.isa().vector_bytes);
+    let dot2 = packed::pairs::takes(x);
     let few = packed_floats_by_pairs(weight, target);
     let instructions = match (few, floats, vectors.dot4) {
         (true, _, _) | (false, false, true) => 1.0,
+        (false, true, _) if dot2 => BF16_PRODUCTS,
         (false, true, _) => FLOAT_PRODUCTS,
         (false, false, false) => PAIRS_OF_PRODUCTS,
     };
@@ -248,6 +254,13 @@ pub fn candidates(weight: &Weight, rows: u64, target: Target) -> Vec<Candidate> 
     let panels = packed::unpacks(strips, x, vectors);
     let vector_reuse = |strategy: MatmulStrategy, chunk: u32| match panels {
         true => vec![x_rows(chunk, row_bytes(x), each(x) / STRIP as f64)],
+        false if dot2 => {
+            let together = packed::pairs::TOGETHER as f64 * STRIP as f64;
+            let fixed = (each(strips) * packed::pairs::STRETCH as f64 * together) as u64;
+            let reads = each(strips) / f64::from(packed::pairs::ROWS);
+            let weight = Reuse { what: "weight rows", fixed, beside: 0, row: (0, chunk), shared: false, reads };
+            vec![x_rows(chunk, row_bytes(x), each(x) / together), weight]
+        }
         false => {
             let fixed = (each(strips) * k as f64 * rows as f64) as u64;
             let reads = each(strips) / f64::from(strategy.row_groups()[0]);

@@ -132,10 +132,12 @@ struct Product {
 }
 
 /// Whether a product with a weight in `format` reads activations in `x`: the format's own, or a form of it for tiles, which begins
-/// with the same fields, or of which packed floats take either.
+/// with the same fields, or of which packed floats take either; of bf16 in pairs only gemv and gemm read those.
 fn takes(format: Format, x: Format) -> bool {
     let own = format.activation();
-    x == own || own.row().tiles == Some(x) && (own.is_quantised() || format.tile_activation() == Some(x))
+    x == own
+        || format.pair_activation() == Some(x)
+        || own.row().tiles == Some(x) && (own.is_quantised() || format.tile_activation() == Some(x))
 }
 
 fn checked(
@@ -314,6 +316,7 @@ const ROWS: &[Row] = &[
     row("gemm_f32_r16", 96, "linear format=f32_r16 k=2048 tile=32 n=2048 shape=gemm"),
     row("gemv_f16_r16", 1, "linear format=f16_r16 k=2048 tile=32 n=2048 shape=gemv"),
     row("gemv_bf16_r16", 1, "linear format=bf16_r16 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemv_bf16_r16_pairs", 1, "linear format=bf16_r16 x=bf16x1 k=2048 tile=32 n=2048 shape=gemv"),
     row("gemv_q8_0_r16", 1, "linear format=q8_0_r16 k=2048 tile=32 n=2048 shape=gemv"),
     row("gemv_q4_0_r16", 1, "linear format=q4_0_r16 k=2048 tile=32 n=2048 shape=gemv"),
     row("gemv_q4_k_r16", 1, "linear format=q4_k_r16 k=2048 tile=32 n=2048 shape=gemv"),
@@ -323,6 +326,7 @@ const ROWS: &[Row] = &[
     row("gemv_q6_k_r16_ffn_down_band", 1, "linear format=q6_k_r16 k=5632 tile=16 n=2048 residual shape=gemv"),
     row("gemm_f16_r16", 96, "linear format=f16_r16 k=2048 tile=32 n=2048 shape=gemm"),
     row("gemm_bf16_r16", 96, "linear format=bf16_r16 k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm_bf16_r16_pairs", 96, "linear format=bf16_r16 x=bf16x1 k=2048 tile=32 n=2048 shape=gemm"),
     row("gemm_q8_0_r16", 96, "linear format=q8_0_r16 k=2048 tile=32 n=2048 shape=gemm"),
     row("gemm_q4_0_r16", 96, "linear format=q4_0_r16 k=2048 tile=32 n=2048 shape=gemm"),
     row("gemm_q4_k_r16", 96, "linear format=q4_k_r16 k=2048 tile=32 n=2048 shape=gemm"),
@@ -499,6 +503,7 @@ fn multiply_adds(strategy: MatmulStrategy, (k, tile): (u32, u32), dims: &[i64]) 
 fn arithmetic(x: Format, strategy: MatmulStrategy) -> Arithmetic {
     match strategy {
         MatmulStrategy::Tiles if !x.has_row_scale() => Arithmetic::Bf16,
+        _ if packed::pairs::takes(x) => Arithmetic::Bf16,
         _ if x.is_quantised() => Arithmetic::Int8,
         _ => Arithmetic::F32,
     }

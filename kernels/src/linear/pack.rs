@@ -110,7 +110,7 @@ impl Definition for Pack {
                 blocks = b.dim("blocks", 0, MAX_COLUMNS / FLOATS);
                 rest = Some(b.dim("rest", 0, FLOATS - 1));
             }
-            Codec::Quants(_) | Codec::Bytes { .. } | Codec::Row | Codec::TwoBf16 => {
+            Codec::Quants(_) | Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => {
                 unit = to.block_len() as i64;
                 blocks = b.dim("blocks", 1, MAX_COLUMNS / unit);
                 rest = None;
@@ -154,7 +154,7 @@ pub fn pack_columns(b: &mut KernelBuilder, rows: &Rows, k: i64, to: &Place) {
     let len = to.format.block_len() as i64;
     match to.format.codec() {
         Codec::Float(float) => floats(b, *float, rows, (k / FLOATS).into(), (k % FLOATS).into(), to),
-        Codec::Quants(_) | Codec::Bytes { .. } | Codec::Row | Codec::TwoBf16 => {
+        Codec::Quants(_) | Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => {
             quants(b, rows, (k / len).into(), k % len, to)
         }
     }

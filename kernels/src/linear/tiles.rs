@@ -87,7 +87,7 @@ fn parts(format: Format) -> i64 {
     match format.codec() {
         // The others have no tile products.
         Codec::Float(float) => float.bf16_parts().unwrap_or(1) as i64,
-        Codec::Quants(_) | Codec::Bytes { .. } | Codec::Row | Codec::TwoBf16 => 1,
+        Codec::Quants(_) | Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => 1,
     }
 }
 
@@ -114,7 +114,7 @@ pub fn leaves(format: Format, x: Format, k: u32) -> u64 {
 pub fn rounding(format: Format) -> f64 {
     match format.codec() {
         Codec::Float(_) => 1.0 / 16384.0,
-        Codec::Quants(_) | Codec::Bytes { .. } | Codec::Row | Codec::TwoBf16 => 1.0 / 128.0 + 1.0 / 256.0,
+        Codec::Quants(_) | Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => 1.0 / 128.0 + 1.0 / 256.0,
     }
 }
 
@@ -152,15 +152,18 @@ impl Layout {
 
 /// bf16 numbers per activation.
 fn x_parts(x: Format) -> i64 {
-    if *x.codec() == Codec::TwoBf16 { 2 } else { 1 }
+    match x.codec() {
+        Codec::Bf16 { parts } => *parts as i64,
+        Codec::Float(_) | Codec::Quants(_) | Codec::Bytes { .. } | Codec::Row => 1,
+    }
 }
 
 /// The offset in a row of activations of part `part` of the columns from `column` on, a multiple of 32.
 fn x_offset(x: Format, column: i64, part: i64) -> i64 {
     let (len, bytes) = (x.block_len() as i64, x.block_bytes() as i64);
     let field = match (x.codec(), part) {
-        (Codec::TwoBf16, 0) => "high",
-        (Codec::TwoBf16, _) => "low",
+        (Codec::Bf16 { .. }, 0) => "high",
+        (Codec::Bf16 { .. }, _) => "low",
         (Codec::Float(_) | Codec::Quants(_) | Codec::Bytes { .. } | Codec::Row, _) => "bf16",
     };
     column / len * bytes + x.field(field) as i64 + column % len * 2

@@ -26,7 +26,7 @@ mod rows;
 
 use std::collections::HashMap;
 
-use ixc_ir::format::Format;
+use ixc_ir::format::{FORMATS, Format};
 use ixc_ir::graph::attrs::RopeAttrs;
 use ixc_ir::graph::def_use::DefUse;
 use ixc_ir::graph::{
@@ -299,7 +299,7 @@ impl<'a> Lowering<'a> {
             gathered: HashMap::new(),
             weight_ids: HashMap::new(),
             tiles: target.row().isa.tile_registers > 0,
-            beside: module.weights.iter().any(|weight| weight.choice.activations.is_some()),
+            beside: module.weights.iter().any(|weight| weight.choice.activations.is_some_and(is_beside)),
             residency: Residency::default(),
             buffers: Vec::new(),
             tasks: Tasks::default(),
@@ -673,4 +673,9 @@ impl<'a> Lowering<'a> {
         }
         self.stored_weight(w)
     }
+}
+
+/// Whether a format of activations is a quantised one with bf16 beside it.
+fn is_beside(format: Format) -> bool {
+    FORMATS.iter().any(|row| row.tiles == Some(format) && row.format.is_quantised())
 }

@@ -208,7 +208,7 @@ fn pack(to: Format, columns: u64, rows: &mut [u8], out: &mut [u8]) {
     let by_columns = [columns / STRIP as i64, columns % STRIP as i64];
     let dims: &[i64] = match to.codec() {
         Codec::Float(_) => &by_columns,
-        Codec::Quants(_) | Codec::Bytes { .. } | Codec::Row | Codec::TwoBf16 => &by_blocks,
+        Codec::Quants(_) | Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => &by_blocks,
     };
     let bytes = |format: Format| format.row_bytes(columns as u64).map(|bytes| bytes as usize * STRIP);
     let whole = [to.unpacked().and_then(bytes), bytes(to)] == [Some(rows.len()), Some(out.len())];

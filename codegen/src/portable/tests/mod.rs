@@ -120,7 +120,7 @@ fn apply(op: Op, imm: Imm, operands: &[(Type, &[u8])], ty: Type) {
     let mut buffers: Vec<Vec<u8>> =
         operands.iter().map(|(ty, bytes)| bytes[..count * ty.bytes() as usize].to_vec()).collect();
     buffers.push(vec![0xee; count * ty.bytes() as usize]);
-    let arithmetic = [Op::Add, Op::Sub, Op::Mul, Op::Div, Op::Sqrt, Op::Fma, Op::ReduceAdd].contains(&op);
+    let arithmetic = [Op::Add, Op::Sub, Op::Mul, Op::Div, Op::Sqrt, Op::Fma, Op::Dot2Bf16, Op::ReduceAdd].contains(&op);
     let compare = if arithmetic && ty.elem == Elem::F32 { Compare::Floats } else { Compare::Bytes };
     agree(&op_kernel(op, imm, &types, ty), &buffers, &[count as i64], compare);
 }

@@ -105,6 +105,39 @@ fn singles_become_the_right_bf16() {
 }
 
 #[test]
+fn pairs_of_bf16_are_summed_without_denormals() {
+    let mut random = Random::new(8);
+    let (mut sums, mut a, mut b) = (Vec::new(), Vec::new(), Vec::new());
+    for i in 0..1 << 16 {
+        let [x, y, z] = std::array::from_fn(|_| random.bits() as u32);
+        // Of any size; around the least normal number, whose distance to the next these products are parts of; and where sums cancel.
+        let (sum, x, y) = match i % 3 {
+            0 => (x, y, z),
+            1 => (
+                x & 0x8000_0000 | (f32::MIN_POSITIVE.to_bits() - 1 + x % 3),
+                y & 0x81ff_81ff | 0x1900_1900,
+                z & 0x81ff_81ff | 0x1900_1900,
+            ),
+            _ => {
+                let (y, z) = (y & 0x81ff_81ff | 0x3e00_3e00, z & 0x81ff_81ff | 0x3e00_3e00);
+                let odd = f32::from_bits(y & 0xffff_0000) * f32::from_bits(z & 0xffff_0000);
+                ((-odd).to_bits() ^ x & 1, y, z)
+            }
+        };
+        // Which NaN is left is nobody's business.
+        let finite = |bits: u32| if bits & 0x7f80_0000 == 0x7f80_0000 { bits & 0xbfff_ffff } else { bits };
+        let finite_pair = |bits: u32| finite(bits & 0xffff_0000) | finite(bits << 16) >> 16;
+        sums.extend(finite(sum).to_le_bytes());
+        a.extend(finite_pair(x).to_le_bytes());
+        b.extend(finite_pair(y).to_le_bytes());
+    }
+    for lanes in [1, 4, 16] {
+        let (sum, pairs) = (Type::f32(lanes), Type::bf16(2 * lanes));
+        apply(Op::Dot2Bf16, Imm::None, &[(sum, &sums), (pairs, &a), (pairs, &b)], sum);
+    }
+}
+
+#[test]
 fn four_products_are_summed_without_saturation() {
     let mut random = Random::new(7);
     let pick = |random: &mut Random, extremes: [u8; 3]| match random.bits() {

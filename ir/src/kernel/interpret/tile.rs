@@ -110,66 +110,12 @@ fn dot_bf16(ty: Type, acc: &Tile, (a, a_ty): (&Tile, Type), (b, b_ty): (&Tile, T
             for k in 0..usize::from(b_ty.rows) {
                 let (a, b) = (column(a, a_ty, m, k), column(b, b_ty, k, n));
                 for (i, sum) in sums.iter_mut().enumerate() {
-                    *sum = fma(single(a, i), single(b, i), *sum);
+                    *sum = bf16::fma(single(a, i), single(b, i), *sum);
                 }
             }
             let acc = f32::from_le_bytes(column(acc, ty, m, n));
-            result.extend(add(acc, add(sums[0], sums[1])).to_le_bytes());
+            result.extend(bf16::add(acc, bf16::add(sums[0], sums[1])).to_le_bytes());
         }
     }
     result
-}
-
-/// A denormal operand is zero of its sign.
-fn operand(x: f32) -> f32 {
-    if x.is_subnormal() { 0f32.copysign(x) } else { x }
-}
-
-/// `a + b`, nearest even; a denormal result is zero of its sign. It is exact, since both are multiples of 2^-149.
-fn add(a: f32, b: f32) -> f32 {
-    operand(operand(a) + operand(b))
-}
-
-/// `a * b + c` of bf16 `a` and `b`, rounded once to nearest even; a result that is tiny after rounding is zero of its sign.
-fn fma(a: f32, b: f32, c: f32) -> f32 {
-    /// What 24 bits round to less than the least normal number, had the exponent no limit: 2^-126 - 2^-151, exclusive.
-    const LEAST: f64 = f64::from_bits((1023 - 126) << 52) - f64::from_bits((1023 - 151) << 52);
-    let (a, b, c) = (operand(a), operand(b), operand(c));
-    let rounded = a.mul_add(b, c);
-    // The product has 16 bits and is exact. Where the sum is not, the product is below 2^-163 and `c`, a multiple of 2^-149,
-    // decides alone.
-    let sum = f64::from(a) * f64::from(b) + f64::from(c);
-    if sum.abs() < LEAST { 0f32.copysign(rounded) } else { rounded }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_result_that_is_tiny_after_rounding_is_flushed() {
-        let least = f32::MIN_POSITIVE;
-        let power = |exponent: i32| 2f32.powi(exponent);
-        // 2^-126 - 2^-152 rounds to 2^-126 in 24 bits; 2^-126 - 2^-151 is a tie, to even.
-        assert_eq!(fma(-power(-76), power(-76), least), least);
-        assert_eq!(fma(-power(-76), power(-75), least), least);
-        // 2^-126 - 1.5 * 2^-151 does not, though a denormal's fewer bits would.
-        assert_eq!((-power(-76)).mul_add(1.5 * power(-75), least), least);
-        assert_eq!(fma(-power(-76), 1.5 * power(-75), least).to_bits(), 0);
-        assert_eq!(fma(power(-76), 1.5 * power(-75), -least).to_bits(), 0x8000_0000);
-        assert_eq!(fma(-power(-120), power(-120), least), least);
-        assert_eq!(fma(power(-120), -power(-120), 0.0).to_bits(), 0x8000_0000);
-        assert_eq!(fma(1.5, 0.0, -least), -least);
-    }
-
-    #[test]
-    fn sums_flush_denormals_in_and_out() {
-        let least = f32::MIN_POSITIVE;
-        let denormal = f32::from_bits(0x8000_0003);
-        assert_eq!(add(denormal, -0.0).to_bits(), 0x8000_0000);
-        assert_eq!(add(denormal, 0.0).to_bits(), 0);
-        assert_eq!(add(1.5 * least, -least).to_bits(), 0);
-        assert_eq!(add(-1.5 * least, least).to_bits(), 0x8000_0000);
-        assert_eq!(add(1.5 * least, denormal), 1.5 * least);
-    }
 }

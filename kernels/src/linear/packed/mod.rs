@@ -29,6 +29,7 @@
 //! | [`activations`] | what stands beside them: quants and scales in all lanes |
 //! | [`quants`] | sums over quantised blocks, four products at a time, unpacked on the fly |
 //! | [`floats`] | sums over `f16` and `bf16`, converted on the fly |
+//! | [`pairs`] | the same of bf16 with activations that are bf16, two products at a time |
 //! | [`panel`] | unpacking a strip, and reading it packed or unpacked |
 //! | [`micro`] | sums over either, two or four products at a time |
 
@@ -36,6 +37,7 @@ pub mod activations;
 pub mod ahead;
 mod floats;
 mod micro;
+pub mod pairs;
 pub mod panel;
 mod quants;
 pub mod strip;
@@ -132,6 +134,7 @@ pub fn multiply(b: &mut KernelBuilder, product: &Product, rows: &Rows, to: &Dest
         dots: dots(product.vectors),
     };
     match product.scratch {
+        _ if pairs::takes(product.x_format) => packed.by_pairs(b, rows),
         Some(scratch) if unpacks(product.format, product.x_format, product.vectors) => {
             packed.by_panels(b, rows, scratch);
         }

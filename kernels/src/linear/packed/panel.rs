@@ -239,7 +239,7 @@ pub fn column(b: &mut KernelBuilder, source: &Source, part: Part) -> ValueId {
             let at = source.offset.clone() + part.at(float.bytes() as i64);
             floats(b, *float, part.lanes, source.buffer, at)
         }
-        Codec::Quants(_) | Codec::Bytes { .. } | Codec::Row | Codec::TwoBf16 => {
+        Codec::Quants(_) | Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => {
             unreachable!("{} has no floats", source.format)
         }
     }

@@ -29,7 +29,7 @@ impl Unpack {
     pub(super) fn strip(&self, b: &mut KernelBuilder) {
         match self.format.codec() {
             Codec::Float(float) => self.floats(b, *float),
-            Codec::Quants(_) | Codec::Bytes { .. } | Codec::Row | Codec::TwoBf16 => self.blocks(b),
+            Codec::Quants(_) | Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => self.blocks(b),
         }
     }
 
