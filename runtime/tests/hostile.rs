@@ -244,7 +244,7 @@ fn loops_nested_without_end_are_refused_while_they_are_read() {
 
 fn tasks(plan: &mut Plan<Kernel>) -> Vec<&mut Task> {
     let runs = plan.steps.iter_mut().filter_map(|step| match step {
-        Step::Run { tasks } => Some(tasks),
+        Step::Run { tasks, .. } => Some(tasks),
         Step::Bucket { .. } | Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => None,
     });
     runs.flatten().collect()

@@ -529,19 +529,19 @@ fn groups_that_cannot_be_streamed_are_refused() {
             let named = |name: &str| BufferId(p.buffers.iter().position(|buffer| buffer.name == name).unwrap() as u32);
             let (norm_out, read) = (named("h2"), named("g"));
             let tasks = |step: &mut Step, label: &str| match step {
-                Step::Run { tasks } => tasks.iter().position(|task| task.label == label),
+                Step::Run { tasks, .. } => tasks.iter().position(|task| task.label == label),
                 _ => None,
             };
             let mut norm = None;
             for step in &mut p.steps {
                 match (tasks(step, "norm2"), tasks(step, "down"), step) {
-                    (Some(at), _, Step::Run { tasks }) => norm = Some(tasks[at].clone()),
-                    (_, Some(_), Step::Run { tasks }) => tasks.extend(norm.take()),
+                    (Some(at), _, Step::Run { tasks, .. }) => norm = Some(tasks[at].clone()),
+                    (_, Some(_), Step::Run { tasks, .. }) => tasks.extend(norm.take()),
                     _ => {}
                 }
             }
             let down = p.steps.iter_mut().find_map(|step| match step {
-                Step::Run { tasks } if tasks.iter().any(|task| task.label == "down") => tasks.last_mut(),
+                Step::Run { tasks, .. } if tasks.iter().any(|task| task.label == "down") => tasks.last_mut(),
                 _ => None,
             });
             for arg in &mut down.unwrap().args {
