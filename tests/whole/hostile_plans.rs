@@ -77,7 +77,8 @@ const REFUSED: &[(&str, &str, Change)] = &[
     }),
     ("empty steps", "number of steps is", |plan| plan.steps.resize(2_000_000, Step::Run { tasks: vec![], alone: 0 })),
     ("tasks", "number of tasks is", |plan| {
-        let Some(Step::Run { tasks, .. }) = plan.steps.iter().find(|step| matches!(step, Step::Run { .. })).cloned() else {
+        let Some(Step::Run { tasks, .. }) = plan.steps.iter().find(|step| matches!(step, Step::Run { .. })).cloned()
+        else {
             panic!("a plan runs something")
         };
         plan.steps.push(Step::Run { tasks: vec![tasks[0].clone(); 200_000], alone: 0 });
@@ -219,7 +220,8 @@ fn checking_groups_takes_time_in_proportion_to_the_plan() {
 
     // Tasks of two stages in a window, each writing a buffer of its own.
     let mut tasks = good.clone();
-    let at = (request..release).find(|&i| matches!(&good.steps[i], Step::Run { tasks, .. } if !tasks.is_empty())).unwrap();
+    let at =
+        (request..release).find(|&i| matches!(&good.steps[i], Step::Run { tasks, .. } if !tasks.is_empty())).unwrap();
     let Step::Run { tasks: run } = &good.steps[at] else { panic!("{:?}", good.steps[at]) };
     let mut task = run[0].clone();
     task.columns = 0;

@@ -8,18 +8,21 @@
 //! ```
 //!
 //! is what this says of a task, as the largest such `n`: 0 where a single row is worth sharing. Bytes are those that items read and write, by the
-//! strides of the task's arguments, as if nothing but these took time; what the items of a row or a token share counts once. Where an item goes
-//! through the positions of a context there is no bound, and the task is always shared.
+//! strides of the task's arguments, and some for the call; what the items of a row or a token share counts once. Where an item goes through the
+//! positions of a context there is no bound, and the task is always shared.
 //!
 //! ```text
-//! rms_norm of 2048 f32 to a8_super      8 KiB and 2.4 KiB a row: with 40 KiB, up to 4 rows
-//! router of 128 experts                 8 items of 128 KiB: never
-//! gather of that row for 8 experts      8 items that write 2.4 KiB each, of the same row: up to 1 row
+//! rms_norm of 2048 f32 to a8_super      one item, 13.3 KiB a row: with 40 KiB, up to 4 rows
+//! gather of that row for 8 experts      8 items, 4.8 KiB each, of the same row: with 1 row
+//! router of 128 experts                 8 items, 130 KiB each: never
 //! ```
 
 use ixc_ir::plan::{ArenaBuffer, Arg, Plan, RopeTable, RowAxis, Source, Task};
 use ixc_kernels::KernelSpec;
 use ixc_kernels::signature::{Buffer, Holds, Role};
+
+/// An item's call, as bytes: 0.1 µs for its dims and slices, checks included, before it reads any.
+const CALL_BYTES: u64 = 2 << 10;
 
 /// What some tasks have to do, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,7 +60,7 @@ impl Effort {
         };
         let bands = variant.bands.as_ref().map_or(1, |bands| u64::from(bands.count.max(1)));
         let items = rows.saturating_mul(task.columns.into()).saturating_mul(bands);
-        let (mut effort, mut own) = (Effort::default(), 0u64);
+        let (mut effort, mut own) = (Effort::default(), CALL_BYTES);
         for (arg, buffer) in task.args.iter().zip(&buffers) {
             match touched(plan, arg, buffer, bands)? {
                 Touched::Item(bytes) => own = own.saturating_add(bytes),
@@ -146,9 +149,34 @@ fn touched(plan: &Plan<KernelSpec>, arg: &Arg, buffer: &Buffer, bands: u64) -> O
             match buffer.role {
                 // What stands at positions before.
                 Role::Read if field.positions => return None,
-                Role::Read | Role::Index | Role::Write | Role::Update | Role::Scratch => Touched::Item(field.row_bytes()?),
+                Role::Read | Role::Index | Role::Write | Role::Update | Role::Scratch => {
+                    Touched::Item(field.row_bytes()?)
+                }
             }
         }
         Source::Scratch | Source::Input(_) => Touched::Row(0),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: u64 = 1 << 10;
+
+    #[test]
+    fn what_sharing_saves_is_all_but_one_item() {
+        let norm = Effort { row: 13 * KIB, once: 8 * KIB, item: 21 * KIB };
+        // One item is nobody else's, however long it takes.
+        assert_eq!(norm.rows(0, 100), 1);
+        assert_eq!([38, 39, 40].map(|meeting| norm.rows(meeting * KIB, 100)), [3, 4, 4]);
+        assert_eq!(norm.rows(40 * KIB, 2), 2);
+        // The longest of two tasks is what one thread has anyway.
+        let both = norm.and(Effort { row: 5 * KIB, once: 0, item: 5 * KIB });
+        assert_eq!([4, 5].map(|meeting| both.rows(meeting * KIB, 100)), [0, 1]);
+        let router = Effort { row: 8 * 130 * KIB, once: 0, item: 130 * KIB };
+        assert_eq!(router.rows(40 * KIB, 100), 0);
+        let without_bound = Effort { row: u64::MAX, once: u64::MAX, item: u64::MAX };
+        assert_eq!(without_bound.and(norm).rows(u64::MAX, 100), 0);
+    }
 }

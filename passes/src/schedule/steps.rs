@@ -13,11 +13,14 @@
 //! step 5: run                          linear attn_output        all threads
 //! ```
 //!
+//! Where nothing waits for such a task before the shared step behind it, it is one of that step's.
+//!
 //! A routing is bucketed likewise, in a step of its own kind; what is said of experts in memory is said at the barrier after the run that makes it
 //! known, so that it adds no level either. With many rows all of these are steps like others: of chains that go beside each other
 //! some steps are then more than the fewest.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashSet};
 
 use ixc_ir::levels::Levels;
 use ixc_ir::plan::{Plan, Step};
@@ -66,7 +69,7 @@ pub fn run(draft: Draft, context: &Context<'_>) -> Result<Draft, PassError> {
 }
 
 /// Where in the order of steps something is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct Level {
     /// Steps that all threads share, before it.
     shared: usize,
@@ -89,8 +92,27 @@ impl Level {
 /// Work by step; each step is all tasks or one of something else. `alone` is [`Options::alone`].
 fn steps(draft: &Draft, alone: Option<u64>) -> Vec<DraftStep> {
     let Draft { plan, work, .. } = draft;
+    let mut by_level: BTreeMap<Level, Vec<usize>> = BTreeMap::new();
+    for (i, level) in levels(plan, work, alone).into_iter().enumerate() {
+        by_level.entry(level).or_default().push(i);
+    }
+    let mut steps = Vec::with_capacity(by_level.len());
+    for (level, items) in by_level {
+        let (tasks, others): (Vec<_>, Vec<_>) = items.into_iter().partition(|&i| matches!(work[i].what, What::Task(_)));
+        if !tasks.is_empty() {
+            let meeting = alone.filter(|_| level.alone > 0);
+            let alone = meeting.map_or(0, |meeting| alone_rows(plan, work, &tasks, meeting));
+            steps.push(DraftStep { work: tasks, alone });
+        }
+        steps.extend(others.into_iter().map(|other| DraftStep { work: vec![other], alone: 0 }));
+    }
+    steps
+}
+
+/// The level of each piece of work.
+fn levels(plan: &Plan<KernelSpec>, work: &[Work], alone: Option<u64>) -> Vec<Level> {
     let (mut read, mut written): (Levels<&Resource, Level>, Levels<&Resource, Level>) = Default::default();
-    let mut levels: BTreeMap<Level, Vec<usize>> = BTreeMap::new();
+    let mut levels = Vec::with_capacity(work.len());
     for (i, item) in work.iter().enumerate() {
         let after_write = written.longest(&item.reads);
         // Two tasks may fill parts of one buffer or state beside each other, since parts never meet; but not while another
@@ -103,21 +125,32 @@ fn steps(draft: &Draft, alone: Option<u64>) -> Vec<DraftStep> {
             (Some(level), What::Task(_), Some(meeting)) if alone_rows(plan, work, &[i], meeting) > 0 => level.then(),
             (Some(level), What::Task(_) | What::Bucket(_), _) => level.next(),
         };
-        levels.entry(level).or_default().push(i);
+        levels.push(level);
         item.reads.iter().for_each(|resource| read.reach(resource, level));
         item.writes.iter().for_each(|resource| written.reach(resource, level));
     }
-    let mut steps = Vec::with_capacity(levels.len());
-    for (level, items) in levels {
-        let (tasks, others): (Vec<_>, Vec<_>) = items.into_iter().partition(|&i| matches!(work[i].what, What::Task(_)));
-        if !tasks.is_empty() {
-            let meeting = alone.filter(|_| level.alone > 0);
-            let alone = meeting.map_or(0, |meeting| alone_rows(plan, work, &tasks, meeting));
-            steps.push(DraftStep { work: tasks, alone });
+    beside(work, &mut levels);
+    levels
+}
+
+/// Moves what one thread would do alone to the step that is shared behind it, where there is one and nothing waits for it before: there others can
+/// do something else meanwhile.
+fn beside(work: &[Work], levels: &mut [Level]) {
+    let is_task = |i: usize| matches!(work[i].what, What::Task(_));
+    let shared: HashSet<Level> =
+        (0..work.len()).filter(|&i| is_task(i) && levels[i].alone == 0).map(|i| levels[i]).collect();
+    // Of what comes later, the first to read and to write something: the lowest level is the longest way from the end.
+    let (mut read, mut written): (Levels<&Resource, Reverse<Level>>, Levels<&Resource, Reverse<Level>>) =
+        Default::default();
+    for (i, item) in work.iter().enumerate().rev() {
+        let (next, first) = (levels[i].next(), read.longest(&item.writes).max(written.longest(&item.reads)));
+        let is_free = first.is_none_or(|Reverse(first)| first > next);
+        if levels[i].alone > 0 && is_task(i) && is_free && shared.contains(&next) {
+            levels[i] = next;
         }
-        steps.extend(others.into_iter().map(|other| DraftStep { work: vec![other], alone: 0 }));
+        item.reads.iter().for_each(|resource| read.reach(resource, Reverse(levels[i])));
+        item.writes.iter().for_each(|resource| written.reach(resource, Reverse(levels[i])));
     }
-    steps
 }
 
 /// With how many rows one thread does all of these tasks alone; 0 where a row is worth sharing.
