@@ -84,6 +84,26 @@ fn streamed_experts_give_the_bits_of_resident_ones() {
     }
 }
 
+/// Steps that one thread does alone are shared where they are run again for experts that come late, and nowhere else.
+#[test]
+fn streamed_experts_give_the_bits_of_resident_ones_where_one_thread_works_alone() {
+    let folder = Folder::new();
+    let plan = plan_of(&folder.0, Target::PORTABLE, Factors::F32);
+    let right = logits(&mut Engine::load(plan.clone(), &folder.0, &options(2, 0, BackendKind::Native)).unwrap());
+    for rows in [1, MAX_TOKENS] {
+        let alone = tiny::alone(&plan, |_| rows);
+        let load =
+            |threads, budget| Engine::load(alone.clone(), &folder.0, &options(threads, budget, BackendKind::Native));
+        let least = least(&|budget| load(1, budget));
+        for threads in [1, 2, 3] {
+            for budget in [0, least, least + least / 3, 64 * least] {
+                let mut engine = load(threads, budget).unwrap();
+                assert!(logits(&mut engine) == right, "{rows} rows, {threads} threads, {budget} bytes");
+            }
+        }
+    }
+}
+
 /// A plan with early routers, which are mostly wrong: each layer's repeats the choice of the layer before, the first layer's its own choice for
 /// the token before.
 fn predicted(plan: &Plan<Kernel>) -> Plan<Kernel> {

@@ -413,6 +413,17 @@ pub fn plan_of(folder: &Path, target: Target, factors: Factors) -> Plan<Kernel> 
     plan.try_map_kernels(|spec| generate(&spec, target)).unwrap()
 }
 
+/// A plan with the same steps of which one thread does those that `alone` gives rows for, by their numbers.
+pub fn alone(plan: &Plan<Kernel>, rows: impl Fn(usize) -> u32) -> Plan<Kernel> {
+    let mut plan = plan.clone();
+    for (i, step) in plan.steps.iter_mut().enumerate() {
+        if let Step::Run { alone, .. } = step {
+            *alone = rows(i);
+        }
+    }
+    plan
+}
+
 /// The tiny plan with its experts in a group, as a schedule makes it.
 pub fn grouped(folder: &Path, target: Target, factors: Factors) -> Plan<Kernel> {
     let mut plan = plan_of(folder, target, factors);
