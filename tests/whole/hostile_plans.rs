@@ -222,7 +222,7 @@ fn checking_groups_takes_time_in_proportion_to_the_plan() {
     let mut tasks = good.clone();
     let at =
         (request..release).find(|&i| matches!(&good.steps[i], Step::Run { tasks, .. } if !tasks.is_empty())).unwrap();
-    let Step::Run { tasks: run } = &good.steps[at] else { panic!("{:?}", good.steps[at]) };
+    let Step::Run { tasks: run, .. } = &good.steps[at] else { panic!("{:?}", good.steps[at]) };
     let mut task = run[0].clone();
     task.columns = 0;
     let run: Vec<Step> = (0..2)
