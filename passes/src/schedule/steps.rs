@@ -140,8 +140,8 @@ fn beside(work: &[Work], levels: &mut [Level]) {
     let shared: HashSet<Level> =
         (0..work.len()).filter(|&i| is_task(i) && levels[i].alone == 0).map(|i| levels[i]).collect();
     // Of what comes later, the first to read and to write something: the lowest level is the longest way from the end.
-    let (mut read, mut written): (Levels<&Resource, Reverse<Level>>, Levels<&Resource, Reverse<Level>>) =
-        Default::default();
+    let mut read: Levels<&Resource, Reverse<Level>> = Levels::default();
+    let mut written: Levels<&Resource, Reverse<Level>> = Levels::default();
     for (i, item) in work.iter().enumerate().rev() {
         let (next, first) = (levels[i].next(), read.longest(&item.writes).max(written.longest(&item.reads)));
         let is_free = first.is_none_or(|Reverse(first)| first > next);
