@@ -19,7 +19,8 @@ def lanes(events, first):
     for event in events:
         if event["ph"] == "X" and event["pid"] == THREADS and event["ts"] >= first:
             found[event["tid"]].append(event)
-    return [sorted(lane, key=lambda event: event["ts"]) for lane in found.values()]
+    # Where two begin together the longer one is around the other.
+    return [sorted(lane, key=lambda event: (event["ts"], -event["dur"])) for lane in found.values()]
 
 
 def kind(name):
@@ -28,12 +29,15 @@ def kind(name):
 
 
 def stages_of(lane):
-    """What a thread did before each barrier: microseconds of work, of what kind, when it began, and the barrier's begin and end."""
+    """What a thread did before each barrier: microseconds of work, of what kind, when it began, the barrier's begin and end, and what it did there
+    alone while the others waited: kinds and microseconds."""
     found, busy, name, begin = [], 0.0, "", None
     for event in lane:
         if event["name"] == "barrier":
-            found.append((busy, name, begin, event["ts"], event["ts"] + event["dur"]))
+            found.append((busy, name, begin, event["ts"], event["ts"] + event["dur"], []))
             busy, name, begin = 0.0, "", None
+        elif found and event["ts"] < found[-1][4]:
+            found[-1][5].append((kind(event["name"]), event["dur"]))
         else:
             busy += event["dur"]
             name = name or kind(event["name"])
@@ -58,19 +62,25 @@ def main():
     last = None
     # A stage is what all threads did between two barriers; what the end of the trace cut off is left out.
     for stage in zip(*threads):
-        end = max(left for *_, left in stage)
+        end = max(left for *_, left, _ in stage)
         if last is not None:
+            alone = [work for *_, works in stage for work in works]
+            for name, duration in alone:
+                for i, value in enumerate([1, duration, duration / len(threads), duration, 0, 0]):
+                    sums["alone: " + name][i] += value
+            # The time of what one thread did at the barrier is not the stage's.
+            done = sum(duration for _, duration in alone)
             names = [name for _, name, *_ in stage if name]
             begins = [begin for _, _, begin, *_ in stage if begin is not None]
             work = [busy for busy, *_ in stage]
             row = sums[max(set(names), key=names.count) if names else "(nothing)"]
             late = max(begins) - last if begins else 0
-            leave = end - max(came for _, _, _, came, _ in stage)
-            for i, value in enumerate([1, end - last, sum(work) / len(work), max(work), late, leave]):
+            leave = end - max(came for _, _, _, came, _, _ in stage) - done
+            for i, value in enumerate([1, end - last - done, sum(work) / len(work), max(work), late, leave]):
                 row[i] += value
         last = end
     print(f"{len(threads)} threads, {count} tokens; microseconds a token")
-    print("late: until the last thread has begun; leave: from the last arrival at the barrier to the last departure")
+    print("late: until the last thread has begun; leave: from the last arrival at the barrier to the last departure, without what one did alone")
     print(f"{'stage':34} {'stages':>6} {'wall':>8} {'mean work':>9} {'longest':>8} {'late':>7} {'leave':>7}")
     rows = sorted(sums.items(), key=lambda row: -row[1][1])
     rows.append(("all", [sum(column) for column in zip(*sums.values())]))

@@ -16,24 +16,24 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-/// By what things leave, the length of the longest way to it.
+/// By what things leave, the length of the longest way to it: a number of links, or whatever else lengths are compared by.
 #[derive(Clone, Debug)]
-pub struct Levels<K>(HashMap<K, usize>);
+pub struct Levels<K, L = usize>(HashMap<K, L>);
 
-impl<K> Default for Levels<K> {
-    fn default() -> Levels<K> {
+impl<K, L> Default for Levels<K, L> {
+    fn default() -> Levels<K, L> {
         Levels(HashMap::new())
     }
 }
 
-impl<K: Eq + Hash> Levels<K> {
+impl<K: Eq + Hash, L: Copy + Ord> Levels<K, L> {
     /// The longest of the ways to these; `None` where nothing leads to any.
-    pub fn longest(&self, keys: impl IntoIterator<Item = K>) -> Option<usize> {
+    pub fn longest(&self, keys: impl IntoIterator<Item = K>) -> Option<L> {
         keys.into_iter().filter_map(|key| self.0.get(&key)).max().copied()
     }
 
     /// Says that a way of this length leads there.
-    pub fn reach(&mut self, key: K, level: usize) {
+    pub fn reach(&mut self, key: K, level: L) {
         let longest = self.0.entry(key).or_insert(level);
         *longest = level.max(*longest);
     }

@@ -14,8 +14,17 @@ pub struct Draft {
     pub plan: Plan<KernelSpec>,
     /// Tasks, and what else a step may be, in the order of the graph.
     pub work: Vec<Work>,
-    /// What each step does, as positions in `work`; nothing before `steps`.
-    pub steps: Option<Vec<Vec<usize>>>,
+    /// What each step does; nothing before `steps`.
+    pub steps: Option<Vec<DraftStep>>,
+}
+
+/// A step of a draft.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DraftStep {
+    /// What it does, as positions in [`Draft::work`].
+    pub work: Vec<usize>,
+    /// With how many rows one thread does its tasks alone, as in [`Step::Run`].
+    pub alone: u32,
 }
 
 impl Draft {
@@ -38,7 +47,7 @@ impl Draft {
         }
         let Some(steps) = &self.steps else { return Ok(()) };
         let mut seen = vec![false; self.work.len()];
-        for &at in steps.iter().flatten() {
+        for &at in steps.iter().flat_map(|step| &step.work) {
             match seen.get_mut(at) {
                 Some(seen) if !*seen => *seen = true,
                 Some(_) | None => return Err(error("steps that do work twice, or work that is not there")),
@@ -48,7 +57,7 @@ impl Draft {
             return Err(error("work that no step does"));
         }
         // `arena` counts on a step for each buffer's life.
-        if steps.iter().any(Vec::is_empty) {
+        if steps.iter().any(|step| step.work.is_empty()) {
             return Err(error("a step without work"));
         }
         Ok(())

@@ -53,8 +53,8 @@ struct Version {
 /// Tasks and what they wait for, in the DOT language.
 pub(crate) fn dot(draft: &Draft) -> String {
     let mut steps = vec![None; draft.work.len()];
-    for (step, items) in draft.steps.iter().flatten().enumerate() {
-        items.iter().for_each(|&at| steps[at] = Some(step));
+    for (number, step) in draft.steps.iter().flatten().enumerate() {
+        step.work.iter().for_each(|&at| steps[at] = Some(number));
     }
     let mut graph: DiGraph<Node, Edge> = DiGraph::new();
     let mut versions: HashMap<Resource, Version> = HashMap::new();
@@ -92,7 +92,7 @@ fn label(what: &What) -> String {
     match what {
         What::Task(task) => task.label.clone(),
         What::Bucket(step) | What::Residency(step) => match step {
-            Step::Run { tasks } => format!("run {}", tasks.len()),
+            Step::Run { tasks, .. } => format!("run {}", tasks.len()),
             Step::Bucket { bucket, .. } => format!("bucket {}", bucket.0),
             Step::Request { group, .. } => format!("request experts {group}"),
             Step::Predict { group, .. } => format!("predict experts {group}"),

@@ -10,7 +10,7 @@
 //! ```
 //! becomes, as `ixc dump --stage plan` shows it (arguments left out),
 //! ```text
-//! step 2: run
+//! step 2: run, alone with up to 32 rows
 //!   rms_norm.quantise norm: outputs x 1, rms_norm_a8_super_n256_e358637bd
 //! step 3: run
 //!   linear w: outputs x 16, gemv_q4_k_a8_super_t32n520k256 by 5 to 5 rows, gemm_q4_k_a8_super_t32n520k256 by 96
@@ -19,9 +19,10 @@
 //!
 //! Each op becomes tasks that read and write buffers ([`lower`], and `matrix` for products; [`bind`]
 //! puts each kernel's arguments, which they name, in its order); tasks go into the earliest step
-//! after all that they read is written ([`steps`]), so that there are as many barriers as the longest chain of tasks is long,
-//! and no fewer are possible; and buffers whose lives do not meet share the arena's bytes ([`arena`]).
+//! after all that they read is written ([`steps`]), so that there are as many barriers as the longest chain of tasks is long that are worth
+//! sharing ([`alone`]), and no fewer are possible; and buffers whose lives do not meet share the arena's bytes ([`arena`]).
 
+pub mod alone;
 pub mod arena;
 pub mod bind;
 pub mod lower;

@@ -88,7 +88,7 @@ fn accesses(plan: &Plan<KernelSpec>) -> Vec<(Vec<BufferId>, Vec<BufferId>)> {
         match step {
             Step::Bucket { ids, .. } | Step::Predict { ids, .. } => reads.push(*ids),
             Step::Request { .. } | Step::Release { .. } => {}
-            Step::Run { tasks } => {
+            Step::Run { tasks, .. } => {
                 for task in tasks {
                     let spec = &plan.kernels[task.variants[0].kernel.0 as usize];
                     for (arg, bound) in task.args.iter().zip(&spec.signature().buffers) {
@@ -165,7 +165,7 @@ fn packed_weights_have_kernels_for_packed_weights_and_nothing_else_does() {
                 assert!(weight.format == weight.stored || target.1 && weight.format.unpacked() == Some(weight.stored));
             }
             let tasks = plan.steps.iter().filter_map(|step| match step {
-                Step::Run { tasks } => Some(tasks),
+                Step::Run { tasks, .. } => Some(tasks),
                 Step::Bucket { .. } | Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => None,
             });
             for task in tasks.flatten() {
@@ -265,7 +265,7 @@ fn items_of_products_write_each_byte_of_a_row_once() {
             for (rows, divided) in [(1, false), (1, true), (5, true), (6, true), (16, true), (MAX_TOKENS, true)] {
                 let mut writers: BTreeMap<BufferId, Vec<u32>> = BTreeMap::new();
                 let tasks = plan.steps.iter().filter_map(|step| match step {
-                    Step::Run { tasks } => Some(tasks),
+                    Step::Run { tasks, .. } => Some(tasks),
                     Step::Bucket { .. } | Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => None,
                 });
                 for task in tasks.flatten() {
@@ -318,7 +318,7 @@ fn a_layer_has_as_many_steps_as_its_longest_chain() {
 fn readers(plan: &Plan<KernelSpec>, group: usize) -> Vec<usize> {
     let weights = &plan.expert_groups[group].weights;
     let reads = |step: &Step| match step {
-        Step::Run { tasks } => tasks.iter().flat_map(|task| &task.args).any(|arg| match arg.source {
+        Step::Run { tasks, .. } => tasks.iter().flat_map(|task| &task.args).any(|arg| match arg.source {
             Source::Weight(weight) => weights.contains(&weight),
             _ => false,
         }),
@@ -424,7 +424,7 @@ fn deferred_experts_have_windows_of_their_own() {
                             let inside: Vec<usize> = readers.into_iter().filter(|r| (request..i).contains(r)).collect();
                             let (first, last) = (inside[0], inside[inside.len() - 1]);
                             for &reader in &inside {
-                                let Step::Run { tasks } = &plan.steps[reader] else { panic!("seed {seed}") };
+                                let Step::Run { tasks, .. } = &plan.steps[reader] else { panic!("seed {seed}") };
                                 assert!(tasks.iter().any(|task| task.rows == RowAxis::Routed(bucket)), "seed {seed}");
                             }
                             let window = &accesses[first..=last];

@@ -5,7 +5,7 @@ mod tiny;
 
 use ixc_codegen::module::CodegenError;
 use ixc_ir::kernel::Kernel;
-use ixc_ir::plan::Plan;
+use ixc_ir::plan::{Plan, Step};
 use ixc_runtime::engine::{BackendKind, Engine, Options, Softmax, StepError};
 use ixc_runtime::file;
 use ixc_runtime::load::LoadError;
@@ -273,6 +273,54 @@ fn statistics_name_every_task() {
     assert_eq!((items("embed"), items("head"), items("q")), (Some(50), Some(5), Some(2 * 4 + 2 * 2)));
     assert!(stats.tasks.iter().all(|task| task.work.time <= stats.wall * 2));
     assert_eq!(engine.take_stats().steps, 0);
+}
+
+#[test]
+fn steps_that_one_thread_does_alone_give_the_bits_of_shared_ones_and_take_no_barrier() {
+    let folder = Folder::new();
+    let plan = tiny::plan(&folder.0);
+    let tokens = prompt(60);
+    let sizes = [1, 3, 13, 2, 1];
+    let expected = bits(&all_logits(&mut native(&folder, &plan, 2), &tokens, &sizes));
+    let runs = |plan: &Plan<Kernel>, which: &dyn Fn(usize, u32) -> bool| {
+        let is = |(i, step): &(usize, &Step)| matches!(step, Step::Run { alone, .. } if which(*i, *alone));
+        plan.steps.iter().enumerate().filter(is).count() as u64
+    };
+    // All of them, every other one, all but the last; with few rows, or with any.
+    for rows in [1, 2, MAX_TOKENS] {
+        for which in [|_: usize| true, |i: usize| i.is_multiple_of(2), |i: usize| i < 12] {
+            let alone = tiny::alone(&plan, |i| if which(i) { rows } else { 0 });
+            // Who does the first one has no barrier before it, and behind the last one is none.
+            let shared = runs(&alone, &|i, rows| i == 0 || rows == 0);
+            let few = shared - u64::from(!which(plan.steps.len() - 1));
+            let many = if rows == MAX_TOKENS { few } else { runs(&alone, &|_, _| true) - 1 };
+            for threads in [1, 2, 3, 5] {
+                let options = Options { stats: true, ..options(threads, BackendKind::Native) };
+                let mut engine = Engine::load(alone.clone(), &folder.0, &options).unwrap();
+                assert_eq!(bits(&all_logits(&mut engine, &tokens, &sizes)), expected, "{threads} threads, {rows} rows");
+                let stats = engine.take_stats();
+                assert!(stats.tasks.iter().all(|task| task.work.items > 0 && !task.work.time.is_zero()), "{stats:?}");
+                let mut barriers = |tokens: &[u32]| {
+                    engine.step(tokens, &(0..tokens.len() as u32).collect::<Vec<_>>()).unwrap();
+                    engine.take_stats().barriers / threads as u64
+                };
+                assert_eq!((barriers(&[1]), barriers(&[1, 2, 3])), (few, many), "{threads} threads, {rows} rows");
+            }
+        }
+    }
+}
+
+#[test]
+fn without_wanted_outputs_nothing_is_met_for_behind_the_last_token() {
+    let folder = Folder::new();
+    let options = Options { stats: true, ..options(2, BackendKind::Native) };
+    let mut engine = Engine::load(tiny::plan(&folder.0), &folder.0, &options).unwrap();
+    let mut barriers = |rows: &[u32]| {
+        engine.step(&[1, 2], rows).unwrap();
+        engine.take_stats().barriers / 2
+    };
+    // The steps of outputs: the rows that are taken, their norm and the head.
+    assert_eq!(barriers(&[0, 1]) - barriers(&[]), 2);
 }
 
 #[test]

@@ -244,7 +244,7 @@ fn loops_nested_without_end_are_refused_while_they_are_read() {
 
 fn tasks(plan: &mut Plan<Kernel>) -> Vec<&mut Task> {
     let runs = plan.steps.iter_mut().filter_map(|step| match step {
-        Step::Run { tasks } => Some(tasks),
+        Step::Run { tasks, .. } => Some(tasks),
         Step::Bucket { .. } | Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => None,
     });
     runs.flatten().collect()
@@ -266,7 +266,7 @@ fn bands(plan: &mut Plan<Kernel>) -> &mut Bands {
 
 /// Changes one thing.
 fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
-    let what = random.index(24);
+    let what = random.index(25);
     let (kernels, buffers, weights) = (plan.kernels.len(), plan.buffers.len(), plan.weights.len());
     match what {
         0 => plan.max_tokens = random.number(MAX_TOKENS.into()) as u32,
@@ -324,6 +324,12 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
             let dim = random.index(weight.shape.len());
             weight.shape[dim] = random.number(16);
             weight.bytes = weight.bytes_in(weight.stored).unwrap_or(1);
+        }
+        24 => {
+            let (step, rows) = (random.index(plan.steps.len()), random.number(MAX_TOKENS.into()) as u32);
+            if let Step::Run { alone, .. } = &mut plan.steps[step] {
+                *alone = rows;
+            }
         }
         23 => {
             // A window's attention is not in parts.
@@ -445,6 +451,9 @@ fn errors_say_what_is_wrong() {
     let refused: &[(&str, Change)] = &[
         ("plan: max_tokens is 0, must be in 1..=1048576", |p| p.max_tokens = 0),
         ("plan: vocabulary is 4294967295", |p| p.vocabulary = u32::MAX),
+        ("step 1: rows with which one thread works alone is 4294967295, must be in 0..=", |p| {
+            *p = tiny::alone(p, |i| if i == 1 { u32::MAX } else { 1 });
+        }),
         ("weight \"embed\": file 3 does not exist, the plan has 1", |p| p.weights[0].file = WeightFile::Source(3)),
         ("weight \"embed\": has 4 bytes; its format and shape take 5120", |p| p.weights[0].bytes = 4),
         ("end outside its file", |p| p.weights[1].offset = u64::MAX - 3),

@@ -84,6 +84,26 @@ fn streamed_experts_give_the_bits_of_resident_ones() {
     }
 }
 
+/// Steps that one thread does alone are shared where they are run again for experts that come late, and nowhere else.
+#[test]
+fn streamed_experts_give_the_bits_of_resident_ones_where_one_thread_works_alone() {
+    let folder = Folder::new();
+    let plan = plan_of(&folder.0, Target::PORTABLE, Factors::F32);
+    let right = logits(&mut Engine::load(plan.clone(), &folder.0, &options(2, 0, BackendKind::Native)).unwrap());
+    for rows in [1, MAX_TOKENS] {
+        let alone = tiny::alone(&plan, |_| rows);
+        let load =
+            |threads, budget| Engine::load(alone.clone(), &folder.0, &options(threads, budget, BackendKind::Native));
+        let least = least(&|budget| load(1, budget));
+        for threads in [1, 2, 3] {
+            for budget in [0, least, least + least / 3, 64 * least] {
+                let mut engine = load(threads, budget).unwrap();
+                assert!(logits(&mut engine) == right, "{rows} rows, {threads} threads, {budget} bytes");
+            }
+        }
+    }
+}
+
 /// A plan with early routers, which are mostly wrong: each layer's repeats the choice of the layer before, the first layer's its own choice for
 /// the token before.
 fn predicted(plan: &Plan<Kernel>) -> Plan<Kernel> {
@@ -529,19 +549,19 @@ fn groups_that_cannot_be_streamed_are_refused() {
             let named = |name: &str| BufferId(p.buffers.iter().position(|buffer| buffer.name == name).unwrap() as u32);
             let (norm_out, read) = (named("h2"), named("g"));
             let tasks = |step: &mut Step, label: &str| match step {
-                Step::Run { tasks } => tasks.iter().position(|task| task.label == label),
+                Step::Run { tasks, .. } => tasks.iter().position(|task| task.label == label),
                 _ => None,
             };
             let mut norm = None;
             for step in &mut p.steps {
                 match (tasks(step, "norm2"), tasks(step, "down"), step) {
-                    (Some(at), _, Step::Run { tasks }) => norm = Some(tasks[at].clone()),
-                    (_, Some(_), Step::Run { tasks }) => tasks.extend(norm.take()),
+                    (Some(at), _, Step::Run { tasks, .. }) => norm = Some(tasks[at].clone()),
+                    (_, Some(_), Step::Run { tasks, .. }) => tasks.extend(norm.take()),
                     _ => {}
                 }
             }
             let down = p.steps.iter_mut().find_map(|step| match step {
-                Step::Run { tasks } if tasks.iter().any(|task| task.label == "down") => tasks.last_mut(),
+                Step::Run { tasks, .. } if tasks.iter().any(|task| task.label == "down") => tasks.last_mut(),
                 _ => None,
             });
             for arg in &mut down.unwrap().args {

@@ -111,7 +111,7 @@ impl PlanFacts {
                 .steps
                 .iter()
                 .map(|step| match step {
-                    Step::Run { tasks } => tasks.len(),
+                    Step::Run { tasks, .. } => tasks.len(),
                     Step::Bucket { .. } | Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => 0,
                 })
                 .sum(),

@@ -18,7 +18,7 @@ pub fn note(part: &str, stats: &Stats, limits: Option<&Roofline>) {
     if let Some(each) = stats.meeting.checked_div(u32::try_from(stats.barriers).unwrap_or(u32::MAX)) {
         let a_step = stats.barriers / stats.threads.max(1) as u64 / stats.steps.max(1);
         note!(
-            "{part:<9} {a_step} barriers in a step, each {:.2} us beyond waiting for the last thread",
+            "{part:<9} {a_step} barriers in a step, each {:.2} us beyond waiting for others",
             each.as_secs_f64() * 1e6
         );
     }
@@ -53,9 +53,12 @@ fn lines(stats: &Stats, limits: Option<&Roofline>) -> Vec<String> {
             )
         })
         .collect();
-    for (what, time) in
-        [("waiting for other threads", stats.imbalance), ("barriers", stats.meeting), ("packing", stats.packing)]
-    {
+    for (what, time) in [
+        ("waiting for other threads", stats.imbalance),
+        ("waiting for one that works alone", stats.alone),
+        ("barriers", stats.meeting),
+        ("packing", stats.packing),
+    ] {
         lines.push((time.as_secs_f64(), what.to_string()));
     }
     lines.sort_by(|a, b| b.0.total_cmp(&a.0));

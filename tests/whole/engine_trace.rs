@@ -84,7 +84,7 @@ fn all_items_of_resident_models_are_there_and_labels_are_only_text() {
     let mut plan = grouped(&folder.0, Target::PORTABLE, Factors::F32);
     let label = "\"}],\\ \n\u{1b}[31m\u{202e}\u{0}é";
     for step in &mut plan.steps {
-        if let Step::Run { tasks } = step {
+        if let Step::Run { tasks, .. } = step {
             tasks.iter_mut().for_each(|task| task.label = label.into());
         }
     }

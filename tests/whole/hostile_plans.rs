@@ -75,16 +75,17 @@ const REFUSED: &[(&str, &str, Change)] = &[
         kernel.name = "k".repeat(100_000);
         plan.kernels.resize(plan.kernels.len() + 100, kernel);
     }),
-    ("empty steps", "number of steps is", |plan| plan.steps.resize(2_000_000, Step::Run { tasks: vec![] })),
+    ("empty steps", "number of steps is", |plan| plan.steps.resize(2_000_000, Step::Run { tasks: vec![], alone: 0 })),
     ("tasks", "number of tasks is", |plan| {
-        let Some(Step::Run { tasks }) = plan.steps.iter().find(|step| matches!(step, Step::Run { .. })).cloned() else {
+        let Some(Step::Run { tasks, .. }) = plan.steps.iter().find(|step| matches!(step, Step::Run { .. })).cloned()
+        else {
             panic!("a plan runs something")
         };
-        plan.steps.push(Step::Run { tasks: vec![tasks[0].clone(); 200_000] });
+        plan.steps.push(Step::Run { tasks: vec![tasks[0].clone(); 200_000], alone: 0 });
     }),
     ("variants", "number of variants of a task is", |plan| {
         let task = plan.steps.iter_mut().find_map(|step| match step {
-            Step::Run { tasks } => tasks.first_mut(),
+            Step::Run { tasks, .. } => tasks.first_mut(),
             _ => None,
         });
         let variants = &mut task.unwrap().variants;
@@ -151,7 +152,7 @@ fn plans_of_models_are_far_from_the_limits() {
         "{} bytes; {} steps, {} tasks, {} kernels, {} weights, {} buffers of {} layers",
         bytes.len(),
         good.steps.len(),
-        good.steps.iter().map(|step| if let Step::Run { tasks } = step { tasks.len() } else { 0 }).sum::<usize>(),
+        good.steps.iter().map(|step| if let Step::Run { tasks, .. } = step { tasks.len() } else { 0 }).sum::<usize>(),
         good.kernels.len(),
         good.weights.len(),
         good.buffers.len(),
@@ -202,8 +203,8 @@ fn checking_groups_takes_time_in_proportion_to_the_plan() {
     // As many predictions before as many windows as there may be.
     let mut predicts = good.clone();
     let small = |step: &Step| match step {
-        Step::Run { tasks } => {
-            Step::Run { tasks: tasks.iter().filter(|task| task.label.contains("exps")).cloned().collect() }
+        Step::Run { tasks, .. } => {
+            Step::Run { tasks: tasks.iter().filter(|task| task.label.contains("exps")).cloned().collect(), alone: 0 }
         }
         other => other.clone(),
     };
@@ -219,8 +220,9 @@ fn checking_groups_takes_time_in_proportion_to_the_plan() {
 
     // Tasks of two stages in a window, each writing a buffer of its own.
     let mut tasks = good.clone();
-    let at = (request..release).find(|&i| matches!(&good.steps[i], Step::Run { tasks } if !tasks.is_empty())).unwrap();
-    let Step::Run { tasks: run } = &good.steps[at] else { panic!("{:?}", good.steps[at]) };
+    let at =
+        (request..release).find(|&i| matches!(&good.steps[i], Step::Run { tasks, .. } if !tasks.is_empty())).unwrap();
+    let Step::Run { tasks: run, .. } = &good.steps[at] else { panic!("{:?}", good.steps[at]) };
     let mut task = run[0].clone();
     task.columns = 0;
     let run: Vec<Step> = (0..2)
@@ -234,7 +236,7 @@ fn checking_groups_takes_time_in_proportion_to_the_plan() {
                     arg.source = ixc::ir::plan::Source::Arena(buffer);
                 }
             }
-            Step::Run { tasks: vec![task; 40_000] }
+            Step::Run { tasks: vec![task; 40_000], alone: 0 }
         })
         .collect();
     tasks.steps.splice(at + 1..at + 1, run);
@@ -304,7 +306,7 @@ fn the_first_ctrl_c_ends_a_token_that_does_not_end() {
     let rows: Vec<_> = hostile
         .steps
         .iter()
-        .flat_map(|step| if let Step::Run { tasks } = step { &tasks[..] } else { &[] })
+        .flat_map(|step| if let Step::Run { tasks, .. } = step { &tasks[..] } else { &[] })
         .map(|task| (task.rows, task.variants.iter().map(|v| (v.up_to_rows, v.kernel)).collect::<Vec<_>>()))
         .collect();
     let elsewhere = |kernel| {

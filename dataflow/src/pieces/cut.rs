@@ -17,12 +17,13 @@ use ixc_passes::schedule::{arena, steps};
 
 use super::Partition;
 
-/// A plan in pieces, of tasks as `lower` leaves them.
+/// A plan in pieces, of tasks as `lower` leaves them. A grid has no threads that meet: none of its steps is done by one alone.
 ///
 /// # Errors
 /// As [`run`], and as the passes `steps` and `arena`.
 pub fn plan(draft: &Draft, partition: &Partition, context: &Context<'_>) -> Result<Plan<KernelSpec>, PassError> {
-    arena::run(steps::run(run(draft, partition)?, context)?, context)
+    let context = context.clone().with(&steps::Options { alone: None });
+    arena::run(steps::run(run(draft, partition)?, &context)?, &context)
 }
 
 /// Runs the pass.

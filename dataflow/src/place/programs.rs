@@ -105,7 +105,7 @@ pub(super) fn programs(plan: &Plan<Kernel>, grid: &Grid, options: &Options) -> R
     let mut embedded = false;
     for step in &plan.steps {
         match step {
-            Step::Run { tasks } => {
+            Step::Run { tasks, .. } => {
                 for task in tasks {
                     embedded |= making.task(task)?;
                 }
@@ -149,7 +149,7 @@ fn division(plan: &Plan<Kernel>) -> Result<Division, PlaceError> {
 
 fn tasks(plan: &Plan<Kernel>) -> impl Iterator<Item = &Task> {
     plan.steps.iter().flat_map(|step| match step {
-        Step::Run { tasks } => &tasks[..],
+        Step::Run { tasks, .. } => &tasks[..],
         Step::Bucket { .. } | Step::Request { .. } | Step::Predict { .. } | Step::Release { .. } => &[],
     })
 }

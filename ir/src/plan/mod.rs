@@ -1,7 +1,8 @@
 //! The plan: everything that the runtime needs to run a model, except the weights' bytes, and no machine code. (A plan file may
 //! have packed weights behind the plan.)
 //!
-//! A plan is a list of [`Step`]s. A step is one work list, shared by all threads, with a barrier after it. A work list comes
+//! A plan is a list of [`Step`]s. A step is one work list, shared by all threads, with a barrier after it, or small enough that with few rows
+//! one thread does it at the barrier before. A work list comes
 //! from [`Task`]s: a task runs one kernel for every item of its grid (columns times chunks of rows), and says where each of
 //! the kernel's buffers lies for an item. `passes::schedule` makes a `Plan<KernelSpec>`; `ixc-kernels` replaces each spec by
 //! kernel IR; the runtime verifies that and generates code when the plan is loaded.
@@ -552,13 +553,17 @@ pub struct Task {
     pub args: Vec<Arg>,
 }
 
-/// A step: a barrier follows it.
+/// A step: a barrier follows it, unless one thread does it alone.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Step {
     /// One work list from these tasks, which do not depend on each other.
     Run {
         /// The tasks.
         tasks: Vec<Task>,
+        /// Up to so many rows of a step (tokens, or wanted outputs where all tasks are over those) it is less work to do all of it than to meet
+        /// once more: the thread that comes last to the barrier before does it there, alone, and what follows that is such a step too, before it
+        /// lets the others go on. With more rows it is a step like any other. 0 for what is always shared.
+        alone: u32,
     },
     /// Sorts the rows of a routing by expert: fills the inputs of `bucket` from `top_k` ids of each token, each checked to be an expert.
     Bucket {

@@ -74,8 +74,13 @@ fn write<K>(plan: &Plan<K>, name: &dyn Fn(&K) -> String, out: &mut String) -> st
     }
     for (i, step) in plan.steps.iter().enumerate() {
         match step {
-            Step::Run { tasks } => {
-                writeln!(out, "step {i}: run")?;
+            Step::Run { tasks, alone } => {
+                write!(out, "step {i}: run")?;
+                match alone {
+                    0 => writeln!(out)?,
+                    1 => writeln!(out, ", alone with 1 row")?,
+                    rows => writeln!(out, ", alone with up to {rows} rows")?,
+                }
                 for task in tasks {
                     write_task(plan, task, name, out)?;
                 }

@@ -11,6 +11,7 @@ use ixc_ir::plan::{ArenaBuffer, BucketId, BufferId, Plan, RowAxis, Task};
 use ixc_kernels::KernelSpec;
 
 use super::{Draft, Resource, ScheduleError, What, Work, steps};
+use crate::draft::DraftStep;
 use crate::error::PassError;
 use crate::pass::{Context, Pass, Run};
 
@@ -43,10 +44,10 @@ pub(super) const ALIGNMENT: u64 = 64;
 pub(super) type Life = Option<(usize, usize)>;
 
 /// The lives of `count` buffers. `result` lives to the end.
-pub(super) fn lives(work: &[Work], steps: &[Vec<usize>], count: usize, result: BufferId) -> Vec<Life> {
+pub(super) fn lives(work: &[Work], steps: &[DraftStep], count: usize, result: BufferId) -> Vec<Life> {
     let mut lives: Vec<Life> = vec![None; count];
     for (number, step) in steps.iter().enumerate() {
-        for item in step.iter().map(|&i| &work[i]) {
+        for item in step.work.iter().map(|&i| &work[i]) {
             for resource in item.reads.iter().chain(&item.writes) {
                 if let Resource::Buffer(buffer) = *resource {
                     let life = &mut lives[buffer as usize];
@@ -81,10 +82,10 @@ pub(super) fn lives(work: &[Work], steps: &[Vec<usize>], count: usize, result: B
 }
 
 /// First and last step that read the experts of each group, for each routing that names some of them.
-fn windows(work: &[Work], steps: &[Vec<usize>]) -> impl Iterator<Item = (usize, usize)> {
+fn windows(work: &[Work], steps: &[DraftStep]) -> impl Iterator<Item = (usize, usize)> {
     let mut windows: BTreeMap<(u32, BucketId), (usize, usize)> = BTreeMap::new();
     for (number, step) in steps.iter().enumerate() {
-        for item in step.iter().map(|&i| &work[i]) {
+        for item in step.work.iter().map(|&i| &work[i]) {
             let What::Task(Task { rows: RowAxis::Routed(bucket), .. }) = &item.what else { continue };
             for resource in &item.reads {
                 if let Resource::Group(group) = *resource {

@@ -1,4 +1,5 @@
-//! Where the time of steps went: in each task, in packing weights, and at barriers, waiting for the last thread and meeting.
+//! Where the time of steps went: in each task, in packing weights, and at barriers, waiting for the last thread, then for what it does alone, and
+//! meeting.
 //!
 //! Each thread has a [`Clock`] of its own; [`Stats`] is their sum. Measuring costs two readings of the clock for each share
 //! of work that a thread takes, below 1 % of a step.
@@ -56,7 +57,9 @@ pub struct Stats {
     pub wall: Duration,
     /// Time at barriers until the last thread came, summed over threads: shares of the work that were not even.
     pub imbalance: Duration,
-    /// Time at barriers from then on, summed over threads: what meeting takes, and what one thread does there for all.
+    /// Time at barriers from then on in which the last thread worked alone, summed over the others: small stages, and what one does for all.
+    pub alone: Duration,
+    /// Time at barriers from then on, summed over threads: what meeting takes.
     pub meeting: Duration,
     /// Barriers that were passed.
     pub barriers: u64,
@@ -72,6 +75,7 @@ pub struct Clock {
     /// Of each task, counted over the whole plan.
     tasks: Vec<Work>,
     imbalance: Duration,
+    alone: Duration,
     meeting: Duration,
     barriers: u64,
     packing: Duration,
@@ -91,9 +95,10 @@ impl Clock {
         }
     }
 
-    /// Adds the time at a barrier, until the last thread came and from then on.
-    pub fn wait(&mut self, imbalance: Duration, meeting: Duration) {
+    /// Adds the time at a barrier: until the last thread came, while that one worked, and from then on.
+    pub fn wait(&mut self, imbalance: Duration, alone: Duration, meeting: Duration) {
         self.imbalance += imbalance;
+        self.alone += alone;
         self.meeting += meeting;
         self.barriers += 1;
     }
@@ -106,6 +111,7 @@ impl Clock {
     /// Adds this clock to the sum.
     pub fn add_to(&self, program: &Program, stats: &mut Stats) {
         stats.imbalance += self.imbalance;
+        stats.alone += self.alone;
         stats.meeting += self.meeting;
         // Every thread passes each.
         stats.barriers += self.barriers;

@@ -177,7 +177,9 @@ impl Checker<'_> {
         let (mut filled, mut first_task, mut requests) = (0, 0, 0);
         for (i, step) in self.plan.steps.iter().enumerate() {
             match step {
-                Step::Run { tasks } => {
+                Step::Run { tasks, alone } => {
+                    let rows = range("rows with which one thread works alone", *alone, 0, self.plan.max_tokens);
+                    at(&format!("step {i}"), rows)?;
                     let mut next = PartPlace::default();
                     let (mut parts, mut slides) = (Vec::with_capacity(tasks.len()), Vec::with_capacity(tasks.len()));
                     for task in tasks {
@@ -186,8 +188,10 @@ impl Checker<'_> {
                         parts.push(at(&place, self.parts(task, &mut next))?);
                         slides.push(at(&place, sliding(self.plan, task))?);
                     }
-                    stages.push(Stage { tasks: tasks.clone(), sliding: slides, first_task, parts, ..Stage::default() });
-                    first_task += tasks.len();
+                    let (alone, tasks, sliding) = (*alone, tasks.clone(), slides);
+                    let count = tasks.len();
+                    stages.push(Stage { tasks, sliding, first_task, parts, alone, ..Stage::default() });
+                    first_task += count;
                 }
                 Step::Bucket { bucket, .. } => {
                     then(&mut stages, BarrierAction::Sort(*bucket));

@@ -44,7 +44,7 @@ const MAX_BLOCKS: u64 = 1 << 20;
 /// That a plan has no more of anything than a model needs.
 pub(super) fn check(plan: &Plan<Kernel>) -> Result<(), Problem> {
     let count = |of: &dyn Fn(&Step) -> usize| plan.steps.iter().map(of).sum::<usize>() as u64;
-    let tasks = |step: &Step| if let Step::Run { tasks } = step { tasks.len() } else { 0 };
+    let tasks = |step: &Step| if let Step::Run { tasks, .. } = step { tasks.len() } else { 0 };
     let sum = |numbers: &mut dyn Iterator<Item = u32>| numbers.map(u64::from).fold(0, u64::saturating_add);
     let fields = || plan.states.iter().flat_map(|state| &state.fields);
     let heads = || fields().filter(|field| field.positions).map(|field| field.columns);
@@ -89,7 +89,7 @@ pub(super) fn check(plan: &Plan<Kernel>) -> Result<(), Problem> {
 
 /// The most variants that a task has.
 fn count_variants(plan: &Plan<Kernel>) -> u64 {
-    let tasks = plan.steps.iter().flat_map(|step| if let Step::Run { tasks } = step { &tasks[..] } else { &[] });
+    let tasks = plan.steps.iter().flat_map(|step| if let Step::Run { tasks, .. } = step { &tasks[..] } else { &[] });
     tasks.map(|task| task.variants.len() as u64).max().unwrap_or(0)
 }
 

@@ -221,6 +221,8 @@ pub struct Stage {
     pub first_task: usize,
     /// For each task where its parts are, if it has any.
     pub parts: Vec<PartPlace>,
+    /// With so many rows at most it is done by the last thread to come to the barrier before it.
+    pub alone: u32,
     /// Then this is done, by one thread, in this order.
     pub then: Vec<BarrierAction>,
     /// Position in [`Program::windows`] of the one in whose loop this stage is.

@@ -382,7 +382,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     steps.push(vec![m.product("head", RowAxis::Outputs, (oh, head, None, logits), VOCABULARY)]);
 
     let softmax = m.kernel(Softmax { n: VOCABULARY });
-    m.plan.steps = steps.into_iter().map(|tasks| Step::Run { tasks }).collect();
+    m.plan.steps = steps.into_iter().map(|tasks| Step::Run { tasks, alone: 0 }).collect();
     m.plan.steps.insert(bucket_at, Step::Bucket { bucket, ids, first: 0, top_k: TOP_K, experts: EXPERTS });
     m.plan.logits = logits;
     m.plan.softmax = softmax;
@@ -413,13 +413,24 @@ pub fn plan_of(folder: &Path, target: Target, factors: Factors) -> Plan<Kernel> 
     plan.try_map_kernels(|spec| generate(&spec, target)).unwrap()
 }
 
+/// A plan with the same steps of which one thread does those that `alone` gives rows for, by their numbers.
+pub fn alone(plan: &Plan<Kernel>, rows: impl Fn(usize) -> u32) -> Plan<Kernel> {
+    let mut plan = plan.clone();
+    for (i, step) in plan.steps.iter_mut().enumerate() {
+        if let Step::Run { alone, .. } = step {
+            *alone = rows(i);
+        }
+    }
+    plan
+}
+
 /// The tiny plan with its experts in a group, as a schedule makes it.
 pub fn grouped(folder: &Path, target: Target, factors: Factors) -> Plan<Kernel> {
     let mut plan = plan_of(folder, target, factors);
     let number = |name: &str| plan.weights.iter().position(|weight| weight.name == name).unwrap() as u32;
     plan.expert_groups.push(ExpertGroup { experts: EXPERTS, weights: ["gate", "up", "down"].map(number).to_vec() });
     let reads_down = |step: &Step| {
-        let Step::Run { tasks } = step else { return false };
+        let Step::Run { tasks, .. } = step else { return false };
         tasks.iter().flat_map(|task| &task.args).any(|arg| arg.source == Source::Weight(number("down")))
     };
     let down = plan.steps.iter().position(reads_down).unwrap();
@@ -433,7 +444,7 @@ pub fn grouped(folder: &Path, target: Target, factors: Factors) -> Plan<Kernel> 
 /// before gave.
 pub fn deepened(plan: &Plan<Kernel>, layers: u32) -> Plan<Kernel> {
     let mut plan = plan.clone();
-    let named = |label: &'static str| move |step: &Step| matches!(step, Step::Run { tasks } if tasks.iter().any(|task| task.label == label));
+    let named = |label: &'static str| move |step: &Step| matches!(step, Step::Run { tasks, .. } if tasks.iter().any(|task| task.label == label));
     let begin = plan.steps.iter().position(named("norm2")).unwrap();
     let end = plan.steps.iter().position(named("combine")).unwrap() + 1;
     let block = plan.steps[begin..end].to_vec();
@@ -478,7 +489,7 @@ pub fn deepened(plan: &Plan<Kernel>, layers: u32) -> Plan<Kernel> {
         };
         let steps = block.iter().cloned().map(|mut step| {
             match &mut step {
-                Step::Run { tasks } => {
+                Step::Run { tasks, .. } => {
                     for task in tasks {
                         if let RowAxis::Routed(_) = task.rows {
                             task.rows = RowAxis::Routed(bucket);
@@ -502,7 +513,7 @@ pub fn deepened(plan: &Plan<Kernel>, layers: u32) -> Plan<Kernel> {
         last = next;
     }
     for step in &mut plan.steps[at..] {
-        let Step::Run { tasks } = step else { continue };
+        let Step::Run { tasks, .. } = step else { continue };
         for arg in tasks.iter_mut().flat_map(|task| &mut task.args) {
             if arg.source == Source::Arena(BufferId(output as u32)) {
                 arg.source = Source::Arena(last);

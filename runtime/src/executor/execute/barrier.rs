@@ -1,15 +1,23 @@
-//! The walk of a thread through all stages, and what the last one to come to a barrier does there: sorting, requests, predictions.
+//! The walk of a thread through all stages, and what the last one to come to a barrier does there: sorting, requests, predictions, and stages
+//! that are less work than meeting again.
+//!
+//! ```text
+//! 4 threads, 1 token      attention | quantise by the last one to come | linear     one barrier between attention and linear
+//! 4 threads, 30 tokens    attention | quantise by all | linear                      two
+//! ```
 
 use std::sync::PoisonError;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use ixc_ir::plan::BucketId;
+use ixc_ir::plan::{BucketId, RowAxis};
 
+use super::items::Group;
 use super::{ExecuteError, Pass};
 use crate::experts::Experts;
 use crate::memory::INDEX_BYTES;
-use crate::program::{BarrierAction, Ids};
+use crate::program::{BarrierAction, Ids, Stage};
+use crate::stats::Clock;
 use crate::trace::Work;
 
 impl Pass<'_> {
@@ -34,33 +42,22 @@ impl Pass<'_> {
             }
             if i < last {
                 let begin = self.now(clock.is_some());
+                let mut is_last = false;
                 self.barrier.wait(thread, || {
-                    if !self.clocks.is_empty() {
-                        self.last_came.store(self.begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
-                    }
+                    is_last = true;
+                    self.mark(&self.last_came);
                     self.shares.between(round);
-                    self.after.store(i + 1, Ordering::Relaxed);
-                    self.guarded(|| {
-                        for then in &stage.then {
-                            let begin = self.now(false);
-                            let repeated = self.then(*then);
-                            match (then, &repeated) {
-                                // The loop ends.
-                                (BarrierAction::Repeat { .. }, Ok(None)) => continue,
-                                _ => self.trace(begin, work_of(*then)),
-                            }
-                            if let Some(first) = repeated? {
-                                self.after.store(first, Ordering::Relaxed);
-                                break;
-                            }
-                        }
-                        Ok(())
-                    });
+                    let next = self.between(thread, i, &mut groups, clock.as_deref_mut());
+                    self.after.store(next, Ordering::Relaxed);
+                    self.mark(&self.let_go);
                 });
                 self.trace(begin, Work::Barrier);
                 if let (Some(clock), Some(begin)) = (clock.as_deref_mut(), begin) {
-                    let last_came = self.begun + Duration::from_nanos(self.last_came.load(Ordering::Relaxed));
-                    clock.wait(last_came.saturating_duration_since(begin), last_came.elapsed());
+                    let [came, let_go] = [&self.last_came, &self.let_go]
+                        .map(|at| self.begun + Duration::from_nanos(at.load(Ordering::Relaxed)));
+                    // What this thread did there itself is its tasks' time.
+                    let alone = if is_last { Duration::ZERO } else { let_go.saturating_duration_since(came) };
+                    clock.wait(came.saturating_duration_since(begin), alone, let_go.elapsed());
                 }
                 // All threads see what the last one at the barrier stored: it changes only at the next one.
                 i = self.after.load(Ordering::Relaxed);
@@ -68,6 +65,66 @@ impl Pass<'_> {
                 i += 1;
             }
         }
+    }
+
+    /// Notes the time, where somebody counts.
+    fn mark(&self, at: &AtomicU64) {
+        if !self.clocks.is_empty() {
+            at.store(self.begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
+        }
+    }
+
+    /// What is done at the barrier behind stage `i`, which is not the last: what stands there for one thread, then the stages that one does alone, each
+    /// with what stands behind it. Gives the stage that all threads go on with. Runs alone.
+    fn between(&self, thread: usize, i: usize, groups: &mut Vec<Group>, mut clock: Option<&mut Clock>) -> usize {
+        let stages = &self.program.stages;
+        let mut next = i + 1;
+        self.guarded(|| {
+            // Behind the last stage nothing is done any more.
+            while next < stages.len() {
+                if let Some(first) = self.actions(&stages[next - 1])? {
+                    next = first;
+                    break;
+                }
+                let stage = &stages[next];
+                if !self.is_alone(stage) {
+                    break;
+                }
+                self.work_alone(thread, stage, groups, clock.as_deref_mut())?;
+                next += 1;
+            }
+            Ok(())
+        });
+        next
+    }
+
+    /// Whether a stage is done by the last thread to come to the barrier before it.
+    fn is_alone(&self, stage: &Stage) -> bool {
+        // Stages that are run again for experts that come late wait for these, and that is for all threads.
+        let repeats = stage.window.is_some() && self.store.experts.is_some();
+        let rows = stage.tasks.iter().map(|task| match task.rows {
+            RowAxis::Tokens | RowAxis::Routed(_) => self.counts.tokens,
+            RowAxis::Outputs => self.counts.outputs,
+        });
+        // Weights are packed by all threads.
+        !repeats && rows.max().unwrap_or(0) <= stage.alone && self.missing(stage).is_empty()
+    }
+
+    /// Does what stands behind a stage for one thread; gives the stage to go on with where that is not the next one.
+    fn actions(&self, stage: &Stage) -> Result<Option<usize>, ExecuteError> {
+        for then in &stage.then {
+            let begin = self.now(false);
+            let repeated = self.then(*then);
+            match (then, &repeated) {
+                // The loop ends.
+                (BarrierAction::Repeat { .. }, Ok(None)) => continue,
+                _ => self.trace(begin, work_of(*then)),
+            }
+            if let Some(first) = repeated? {
+                return Ok(Some(first));
+            }
+        }
+        Ok(None)
     }
 
     /// What is done at a barrier; the stage to go on with where a loop is run again. Runs alone.

@@ -84,27 +84,51 @@ impl Pass<'_> {
             if self.failed.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            let mut at = start;
-            let mut number = groups.partition_point(|group| group.end <= start);
-            while at < end {
-                let Some(group) = groups.get(number) else { break };
-                let stop = group.end.min(end);
-                let begin = self.now(clock.is_some());
-                let mut work = clock.is_some().then(stats::Work::default);
-                self.items(thread, stage, group, at..stop, work.as_mut())?;
-                let task = (stage.first_task + group.task) as u32;
-                let expert = matches!(stage.tasks[group.task].rows, RowAxis::Routed(_)).then_some(group.expert);
-                self.trace(begin, Work::Task { task, expert, items: stop - at });
-                if let (Some(clock), Some(begin), Some(work)) = (clock.as_deref_mut(), begin, work) {
-                    // What items packed for themselves is no time of their kernels.
-                    let packing = self.store.weights.take_packing(thread);
-                    let time = begin.elapsed().saturating_sub(packing);
-                    clock.work(stage.first_task + group.task, stats::Work { time, ..work });
-                    clock.pack(packing);
-                }
-                at = stop;
-                number += 1;
+            self.stretch(thread, stage, groups, start..end, clock.as_deref_mut())?;
+        }
+        Ok(())
+    }
+
+    /// Works on all items of a stage, while other threads wait.
+    pub(super) fn work_alone(
+        &self,
+        thread: usize,
+        stage: &Stage,
+        groups: &mut Vec<Group>,
+        clock: Option<&mut Clock>,
+    ) -> Result<(), ExecuteError> {
+        let total = self.columns(stage, groups);
+        self.stretch(thread, stage, groups, 0..total, clock)
+    }
+
+    /// Works on some items of a stage.
+    fn stretch(
+        &self,
+        thread: usize,
+        stage: &Stage,
+        groups: &[Group],
+        Range { start: mut at, end }: Range<u64>,
+        mut clock: Option<&mut Clock>,
+    ) -> Result<(), ExecuteError> {
+        let mut number = groups.partition_point(|group| group.end <= at);
+        while at < end {
+            let Some(group) = groups.get(number) else { break };
+            let stop = group.end.min(end);
+            let begin = self.now(clock.is_some());
+            let mut work = clock.is_some().then(stats::Work::default);
+            self.items(thread, stage, group, at..stop, work.as_mut())?;
+            let task = (stage.first_task + group.task) as u32;
+            let expert = matches!(stage.tasks[group.task].rows, RowAxis::Routed(_)).then_some(group.expert);
+            self.trace(begin, Work::Task { task, expert, items: stop - at });
+            if let (Some(clock), Some(begin), Some(work)) = (clock.as_deref_mut(), begin, work) {
+                // What items packed for themselves is no time of their kernels.
+                let packing = self.store.weights.take_packing(thread);
+                let time = begin.elapsed().saturating_sub(packing);
+                clock.work(stage.first_task + group.task, stats::Work { time, ..work });
+                clock.pack(packing);
             }
+            at = stop;
+            number += 1;
         }
         Ok(())
     }

@@ -2,7 +2,7 @@
 //!
 //! Every thread walks the list of stages. A stage's items (task x rows x columns) are numbered; each thread works on its own share of the
 //! numbers, then on what others have left (`shares.rs`), and they meet at a barrier. The last one to come there sorts the routings that the
-//! next stage needs.
+//! next stage needs, and does stages that with so few rows are not worth sharing (`barrier.rs`).
 //!
 //! Order of items: experts, then columns, then bands of a column, then chunks of rows. Neighbouring columns are neighbouring weight rows, so that a
 //! share is a sequential read; with many rows, all chunks pass one tile of the weight while it is hot. Of tile products whose chunk of rows is
@@ -113,6 +113,8 @@ struct Pass<'a> {
     next_strip: AtomicU64,
     /// When the last thread came to this barrier, in nanoseconds since `begun`; where somebody counts.
     last_came: AtomicU64,
+    /// When it let the others go on, likewise.
+    let_go: AtomicU64,
     begun: Instant,
     /// The stage after this barrier, changed only there.
     after: AtomicUsize,
@@ -152,6 +154,7 @@ pub(crate) fn run(
         step,
         next_strip: AtomicU64::new(0),
         last_came: AtomicU64::new(0),
+        let_go: AtomicU64::new(0),
         begun: Instant::now(),
         after: AtomicUsize::new(0),
         failed: AtomicBool::new(false),

@@ -1,0 +1,182 @@
+//! What is not worth sharing: tasks that one thread is sooner done with than all threads have met again.
+//!
+//! With one token a norm is one item, and all threads but one wait for it: at a barrier before, where they wait anyway, it costs no second
+//! barrier. Where there are several items, other threads could take all but one of them, and that is what is lost when they do not. So
+//!
+//! ```text
+//! bytes of all items with n rows, less those of one item     at most    bytes that a thread gets through while threads meet
+//! ```
+//!
+//! is what this says of a task, as the largest such `n`: 0 where a single row is worth sharing. Bytes are those that items read and write, by the
+//! strides of the task's arguments, and some for the call; what the items of a row or a token share counts once. Where an item goes through the
+//! positions of a context there is no bound, and the task is always shared.
+//!
+//! ```text
+//! rms_norm of 2048 f32 to a8_super      one item, 13.3 KiB a row: with 40 KiB, up to 4 rows
+//! gather of that row for 8 experts      8 items, 4.8 KiB each, of the same row: with 1 row
+//! router of 128 experts                 8 items, 130 KiB each: never
+//! ```
+
+use ixc_ir::plan::{ArenaBuffer, Arg, Plan, RopeTable, RowAxis, Source, Task};
+use ixc_kernels::KernelSpec;
+use ixc_kernels::signature::{Buffer, Holds, Role};
+
+/// An item's call, as bytes: 0.1 µs for its dims and slices, checks included, before it reads any.
+const CALL_BYTES: u64 = 2 << 10;
+
+/// What some tasks have to do, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Effort {
+    /// For each row of a step.
+    row: u64,
+    /// Once, however many rows there are.
+    once: u64,
+    /// Of the item that takes longest.
+    item: u64,
+}
+
+/// What is touched of an argument.
+#[derive(Clone, Copy)]
+enum Touched {
+    /// So many bytes by each item.
+    Item(u64),
+    /// So many by all columns of a row: the same.
+    Row(u64),
+    /// So many by all items of a token.
+    Token(u64),
+    /// So many by all items of a step.
+    Step(u64),
+}
+
+impl Effort {
+    /// What a task has to do with few rows; `None` where that has no bound.
+    pub fn of(plan: &Plan<KernelSpec>, task: &Task) -> Option<Effort> {
+        let variant = task.variants.first()?;
+        let buffers = plan.kernels.get(variant.kernel.0 as usize)?.signature().buffers;
+        // Rows that are routed are several of a token.
+        let rows = match task.rows {
+            RowAxis::Tokens | RowAxis::Outputs => 1,
+            RowAxis::Routed(_) => arena(plan, task).map(|buffer| buffer.rows.most(1)).max().unwrap_or(1),
+        };
+        let bands = variant.bands.as_ref().map_or(1, |bands| u64::from(bands.count.max(1)));
+        let items = rows.saturating_mul(task.columns.into()).saturating_mul(bands);
+        let (mut effort, mut own) = (Effort::default(), CALL_BYTES);
+        for (arg, buffer) in task.args.iter().zip(&buffers) {
+            match touched(plan, arg, buffer, bands)? {
+                Touched::Item(bytes) => own = own.saturating_add(bytes),
+                Touched::Row(bytes) => {
+                    effort.row = effort.row.saturating_add(bytes.saturating_mul(rows));
+                    effort.item = effort.item.saturating_add(bytes);
+                }
+                Touched::Token(bytes) => {
+                    effort.row = effort.row.saturating_add(bytes);
+                    effort.item = effort.item.saturating_add(bytes);
+                }
+                Touched::Step(bytes) => {
+                    effort.once = effort.once.saturating_add(bytes);
+                    effort.item = effort.item.saturating_add(bytes);
+                }
+            }
+        }
+        effort.row = effort.row.saturating_add(own.saturating_mul(items));
+        effort.item = effort.item.saturating_add(own);
+        Some(effort)
+    }
+
+    /// Both.
+    #[must_use]
+    pub fn and(self, other: Effort) -> Effort {
+        Effort {
+            row: self.row.saturating_add(other.row),
+            once: self.once.saturating_add(other.once),
+            item: self.item.max(other.item),
+        }
+    }
+
+    /// With how many rows one thread does it alone, at most `rows`, where threads have met by the time that one gets through `meeting` bytes.
+    pub fn rows(self, meeting: u64, rows: u32) -> u32 {
+        let spare = meeting.saturating_add(self.item).saturating_sub(self.once);
+        let alone = spare.checked_div(self.row).unwrap_or(u64::MAX);
+        u32::try_from(alone).map_or(rows, |alone| alone.min(rows))
+    }
+}
+
+/// The arena buffers of a task.
+fn arena<'p>(plan: &'p Plan<KernelSpec>, task: &'p Task) -> impl Iterator<Item = &'p ArenaBuffer> {
+    task.args.iter().filter_map(|arg| match arg.source {
+        Source::Arena(buffer) => plan.buffers.get(buffer.0 as usize),
+        Source::Weight(_) | Source::Rope(_) | Source::State { .. } | Source::Scratch | Source::Input(_) => None,
+    })
+}
+
+/// What of an argument is touched; `None` where that has no bound.
+fn touched(plan: &Plan<KernelSpec>, arg: &Arg, buffer: &Buffer, bands: u64) -> Option<Touched> {
+    if arg.column_stride > 0 {
+        return Some(Touched::Item(arg.column_stride / bands));
+    }
+    if arg.row_stride > 0 {
+        return Some(Touched::Row(arg.row_stride));
+    }
+    Some(match arg.source {
+        Source::Arena(id) => {
+            let buffer = plan.buffers.get(id.0 as usize)?;
+            Touched::Token(buffer.row_bytes.saturating_mul(buffer.rows.most(1)))
+        }
+        Source::Weight(id) => {
+            let weight = plan.weights.get(id as usize)?;
+            match buffer.holds {
+                Holds::Table(format, _) => Touched::Item(format.row_bytes(*weight.shape.last()?)?),
+                Holds::Weight(..)
+                | Holds::Strip(..)
+                | Holds::Activations(..)
+                | Holds::Floats
+                | Holds::Positive
+                | Holds::Halves
+                | Holds::Positions
+                | Holds::Ids
+                | Holds::Bytes => match arg.expert_stride {
+                    0 => Touched::Step(weight.bytes),
+                    expert => Touched::Item(expert / bands),
+                },
+            }
+        }
+        Source::Rope(id) => {
+            let RopeTable { style, frequencies, .. } = plan.ropes.get(id as usize)?;
+            Touched::Row(style.row_bytes(u32::try_from(frequencies.len() * 2).ok()?))
+        }
+        Source::State { state, field } => {
+            let field = plan.states.get(state as usize)?.fields.get(field as usize)?;
+            match buffer.role {
+                // What stands at positions before.
+                Role::Read if field.positions => return None,
+                Role::Read | Role::Index | Role::Write | Role::Update | Role::Scratch => {
+                    Touched::Item(field.row_bytes()?)
+                }
+            }
+        }
+        Source::Scratch | Source::Input(_) => Touched::Row(0),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KIB: u64 = 1 << 10;
+
+    #[test]
+    fn what_sharing_saves_is_all_but_one_item() {
+        let norm = Effort { row: 13 * KIB, once: 8 * KIB, item: 21 * KIB };
+        // One item is nobody else's, however long it takes.
+        assert_eq!(norm.rows(0, 100), 1);
+        assert_eq!([38, 39, 40].map(|meeting| norm.rows(meeting * KIB, 100)), [3, 4, 4]);
+        assert_eq!(norm.rows(40 * KIB, 2), 2);
+        // The longest of two tasks is what one thread has anyway.
+        let both = norm.and(Effort { row: 5 * KIB, once: 0, item: 5 * KIB });
+        assert_eq!([4, 5].map(|meeting| both.rows(meeting * KIB, 100)), [0, 1]);
+        let router = Effort { row: 8 * 130 * KIB, once: 0, item: 130 * KIB };
+        assert_eq!(router.rows(40 * KIB, 100), 0);
+        let without_bound = Effort { row: u64::MAX, once: u64::MAX, item: u64::MAX };
+        assert_eq!(without_bound.and(norm).rows(u64::MAX, 100), 0);
+    }
+}
