@@ -111,25 +111,48 @@ fn steps(draft: &Draft, alone: Option<u64>) -> Vec<DraftStep> {
 
 /// The level of each piece of work.
 fn levels(plan: &Plan<KernelSpec>, work: &[Work], alone: Option<u64>) -> Vec<Level> {
+    let is_small = |items: &[usize]| alone.is_some_and(|meeting| alone_rows(plan, work, items, meeting) > 0);
+    let is_task = |i: usize| matches!(work[i].what, What::Task(_));
+    let mut small: Vec<bool> = (0..work.len()).map(|i| is_task(i) && is_small(&[i])).collect();
+    let mut levels = loop {
+        let levels = placed(work, &small, alone.is_some());
+        let mut together: BTreeMap<Level, Vec<usize>> = BTreeMap::new();
+        for (i, level) in levels.iter().enumerate().filter(|(i, level)| level.alone > 0 && is_task(*i)) {
+            together.entry(*level).or_default().push(i);
+        }
+        // Each of some tasks can be less than a meeting where all of them are not: then all threads share them. Layers that are alike are
+        // found in the same round, so that these are few.
+        let too_many: Vec<usize> = together.into_values().filter(|tasks| !is_small(tasks)).flatten().collect();
+        if too_many.is_empty() {
+            break levels;
+        }
+        too_many.into_iter().for_each(|i| small[i] = false);
+    };
+    beside(work, &mut levels);
+    levels
+}
+
+/// The first level of each piece of work, where tasks that are `small` are done at the barrier behind what they wait for; and so are routings
+/// sorted, where `alone`.
+fn placed(work: &[Work], small: &[bool], alone: bool) -> Vec<Level> {
     let (mut read, mut written): (Levels<&Resource, Level>, Levels<&Resource, Level>) = Default::default();
     let mut levels = Vec::with_capacity(work.len());
-    for (i, item) in work.iter().enumerate() {
+    for (item, small) in work.iter().zip(small) {
         let after_write = written.longest(&item.reads);
         // Two tasks may fill parts of one buffer or state beside each other, since parts never meet; but not while another
         // reads what was there before.
         let after_read = read.longest(&item.writes);
-        let level = match (after_write.max(after_read), &item.what, alone) {
-            (None, ..) => Level::default(),
-            (Some(level), What::Residency(_), _) => level,
-            (Some(level), What::Bucket(_), Some(_)) => level.then(),
-            (Some(level), What::Task(_), Some(meeting)) if alone_rows(plan, work, &[i], meeting) > 0 => level.then(),
-            (Some(level), What::Task(_) | What::Bucket(_), _) => level.next(),
+        let level = match (after_write.max(after_read), &item.what) {
+            (None, _) => Level::default(),
+            (Some(level), What::Residency(_)) => level,
+            (Some(level), What::Bucket(_)) if alone => level.then(),
+            (Some(level), What::Task(_)) if *small => level.then(),
+            (Some(level), What::Task(_) | What::Bucket(_)) => level.next(),
         };
         levels.push(level);
         item.reads.iter().for_each(|resource| read.reach(resource, level));
         item.writes.iter().for_each(|resource| written.reach(resource, level));
     }
-    beside(work, &mut levels);
     levels
 }
 
