@@ -226,7 +226,7 @@ format_table! {
         /// ggml's `block_q8_0`, has a third more error), and the sum of the elements as f32.
         A8Small "a8_small", 32 => 44, { quants @ 0, 32; d @ 32, 8; sums @ 40, 4 }, Codec::Bytes { scaled: 16 }, tiles A8SmallTile;
         /// `a8_super`, and the same elements as bf16 for tile products. Of all formats for those, rows are an odd number of lines apart, so that
-        /// a tile's 16 rows are in 16 sets of a cache: the line between them belongs to neither, and nothing writes or reads it.
+        /// a tile's 16 rows are in 16 sets of a cache: the line between them belongs to neither, and no product reads it.
         A8SuperTile "a8_super_tile", 256 => 896, { quants @ 0, 256; sums16 @ 256, 32; d @ 288, 32; sums @ 320, 32; pad @ 352, 32; bf16 @ 384, 512 } row { pad @ 0, 64 }, Codec::Bytes { scaled: 32 };
         /// `a8_small`, and the same elements as bf16 for tile products.
         A8SmallTile "a8_small_tile", 32 => 128, { quants @ 0, 32; d @ 32, 8; sums @ 40, 4; pad @ 44, 20; bf16 @ 64, 64 } row { pad @ 0, 64 }, Codec::Bytes { scaled: 16 };

@@ -3,7 +3,8 @@
 //! A weight is packed for matrix products, where its rows (of each expert) are whole strips of 16 and its columns whole packed blocks. A
 //! tied embedding is in the plan twice, as in the file for its rows too. Gate and up are both packed or neither, since one kernel reads
 //! both. Where the target has tiles, activations have bf16 beside them. Where it has products of pairs of bf16 and no tiles, those of packed bf16 weights
-//! are rounded to bf16: that is the error of llama.cpp on the same weights, for half of the instructions and less to read.
+//! are rounded to bf16, a router's too where that is stored so: that is the error of llama.cpp on the same weights, for half of the instructions and
+//! less to read. Not packed, they stay f32.
 //!
 //! Needs: a verified module. Leaves: the same functions, and weights that products read with `layout` and `activations`, where these are not
 //! those of the format in the file.

@@ -1,6 +1,6 @@
 //! `requantise`: weights in another format than the file's, where somebody asks for it.
 //!
-//! The one pass beside `defer` that changes what a model computes, so it does nothing unless it is told to. A weight's format becomes one with a
+//! It changes what a model computes, as `defer` does, so it does nothing unless it is told to. A weight's format becomes one with a
 //! scale for each row, and what it was is kept as `stored`: who reads the file requantises. From then on every pass sees the new format alone.
 //! What a layer chooses experts with stays as it is, as does what is read by rows (an embedding, and an output tied to it), and what has no whole
 //! strips of 16 rows in whole blocks of the format (64 columns, or 128 that have a scale in common).

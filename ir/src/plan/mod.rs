@@ -562,7 +562,7 @@ pub enum Step {
         tasks: Vec<Task>,
         /// Up to so many rows of a step (tokens, or wanted outputs where all tasks are over those) it is less work to do all of it than to meet
         /// once more: the thread that comes last to the barrier before does it there, alone, and what follows that is such a step too, before it
-        /// lets the others go on. With more rows it is a step like any other. 0 for what is always shared.
+        /// lets the others go on. With more rows it is a step like any other. 0 for what is always shared (where there are rows).
         alone: u32,
     },
     /// Sorts the rows of a routing by expert: fills the inputs of `bucket` from `top_k` ids of each token, each checked to be an expert.

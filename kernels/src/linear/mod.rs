@@ -377,12 +377,7 @@ impl Definition for Linear {
         let mut b = KernelBuilder::new(name);
         // Results of no whole strips are complete in scratch memory before they go to their places.
         let partial = !tile.is_multiple_of(STRIP as u32);
-        let most = match strategy {
-            MatmulStrategy::Gemv if partial => MAX_FEW_PARTIAL_ROWS,
-            MatmulStrategy::Gemm if partial => MAX_PARTIAL_ROWS,
-            MatmulStrategy::Gemv | MatmulStrategy::Gemm => MAX_ROWS,
-            MatmulStrategy::Tiles => tiles::MOST_ROWS,
-        };
+        let most = most_rows(strategy, tile);
         let rows = Rows::dims(&mut b, strategy, most);
         let (tile_bytes, row_bytes) = (i64::from(tile) * 4, i64::from(n) * 4);
         let x = b.read("x", rows.count() * x_row);
@@ -474,6 +469,10 @@ impl Definition for Linear {
         self.strategy.dim_values(rows)
     }
 
+    fn most_rows(&self) -> u32 {
+        most_rows(self.strategy, self.tile) as u32
+    }
+
     fn work(&self, call: &Call<'_>) -> Work {
         let multiply_adds = multiply_adds(self.strategy, (self.k, self.tile), call.dims);
         Work { bytes: call.bytes("w"), multiply_adds, arithmetic: arithmetic(self.x, self.strategy) }
@@ -481,6 +480,17 @@ impl Definition for Linear {
 
     fn rows() -> &'static [Row] {
         ROWS
+    }
+}
+
+/// Most rows of activations of an item with so many weight rows.
+fn most_rows(strategy: MatmulStrategy, tile: u32) -> i64 {
+    let partial = !tile.is_multiple_of(STRIP as u32);
+    match strategy {
+        MatmulStrategy::Gemv if partial => MAX_FEW_PARTIAL_ROWS,
+        MatmulStrategy::Gemm if partial => MAX_PARTIAL_ROWS,
+        MatmulStrategy::Gemv | MatmulStrategy::Gemm => MAX_ROWS,
+        MatmulStrategy::Tiles => tiles::MOST_ROWS,
     }
 }
 

@@ -134,6 +134,8 @@ impl Definition for Swiglu {
             check(&name, "tile", u64::from(tile), ok, expected)?;
         }
         let most = i64::from(rows);
+        let limit = super::most_rows(strategy, tile);
+        check(&name, "rows", most.unsigned_abs(), most <= limit, format!("at most {limit}"))?;
         let mut b = KernelBuilder::new(name);
         let rows = Rows::dims(&mut b, strategy, most);
         let band = self.bands().map(|bands| b.dim("band", 0, bands - 1));

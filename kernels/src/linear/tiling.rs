@@ -104,6 +104,14 @@ pub enum TilingError {
         /// Results that are quantised together.
         block: u64,
     },
+    /// Items of more rows of activations than the kernel takes.
+    #[error("{rows} rows of activations in an item; the kernel takes at most {most}")]
+    Chunk {
+        /// Rows of an item.
+        rows: u32,
+        /// What the kernel takes.
+        most: u32,
+    },
     /// Items that do not come out even with the weight's rows.
     #[error("the parts end at row {end} of the weight's {rows}")]
     Length {

@@ -120,7 +120,12 @@ impl Lowering<'_> {
             };
             let variants = part.uses.iter().map(|each| {
                 let bands = self.banded(*w, part, each, |rows| Ok((spec(each.strategy, rows)?.into(), bands(rows))))?;
-                Ok(KernelChoice::of(*each, spec(each.strategy, part.rows)?, bands))
+                let spec = KernelSpec::from(spec(each.strategy, part.rows)?);
+                let (rows, most) = (each.row_chunk, spec.most_rows());
+                if rows > most {
+                    return Err(self.wrong_tiling(*w, TilingError::Chunk { rows, most }));
+                }
+                Ok(KernelChoice::of(*each, spec, bands))
             });
             let variants = variants.collect::<Result<_, ScheduleError>>()?;
             self.tasks.task(label, (x.rows.axis(), columns), variants, &[], args)?;

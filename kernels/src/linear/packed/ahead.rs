@@ -5,15 +5,17 @@
 //! asked for line by line while a sub-block is multiplied. What lies behind an item is the next one, which mostly is the same thread's; at the end
 //! of a thread's share a page is read for nothing.
 //!
-//! Zen 5, 2 threads that can read 80 GB/s together, tokens per second of decode (Q4_K with Q6_K, three interleaved rounds, the medians):
+//! Zen 5, 2 threads, tokens per second of decode (Q4_K with Q6_K), three interleaved rounds on a shared machine whose memory gave 50 to 80 GB/s:
 //!
 //! | bytes ahead | none | 512 | 1024 | 2048 | 4096 |
 //! | --- | --- | --- | --- | --- | --- |
-//! | dense, 1.1 billion parameters | 62 | 75 | 78 | 66 | 66 (up to 86) |
-//! | mixture of 64 experts, 8 used | 81 | 100 | 108 | 118 | 121 |
-//! | the same with AVX2 alone | 64 | | 89 | | 99 |
+//! | dense, 1.1 billion parameters | 57 62 62 | 60 77 75 | 63 83 78 | 66 58 82 | 60 66 86 |
+//! | mixture of 64 experts, 8 used | 81 77 82 | 100 100 102 | 105 110 108 | 118 120 115 | 120 122 121 |
+//! | the dense one with AVX2 alone | 48 47 45 | | 68 64 60 | | 82 69 66 |
+//! | the mixture with AVX2 alone | 60 70 64 | | 92 89 88 | | 81 104 99 |
 //!
-//! Where two threads take all that memory gives by themselves (Zen 4, Cascade Lake) it made no difference.
+//! With it, ops of decode read 85 to 91 % of what two threads can read. Where they took all that memory gives without it (Zen 4, Cascade Lake) it made
+//! no difference.
 
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder};
 

@@ -21,8 +21,8 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
     let sums = vec![vec![zero; block.strips.len() * block.rows.len()]; each];
     let (k, column) = (i64::from(block.k), (STRIP * block.format.block_bytes()) as i64);
     let mut sums = match block.x_format.codec() {
+        Codec::Bf16 { parts: 1 } => unreachable!("{} is multiplied by pairs", block.x_format),
         Codec::Bf16 { .. } => {
-            // Two: those of one are multiplied by pairs.
             let (len, bytes) = (block.x_format.block_len() as i64, block.x_format.block_bytes() as i64);
             carry(b, "b", k / len, sums, |b, i, sums| {
                 carry(b, "c", len / 2, sums, |b, pair, mut sums| {

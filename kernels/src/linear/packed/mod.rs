@@ -289,7 +289,7 @@ impl Packed<'_> {
 
     /// Unpacks every stretch of every strip once, for all of the rows: `(first, number, rows)` is a number of blocks of so many rows.
     fn panels(&self, b: &mut KernelBuilder, (scratch, at): (BufferId, i64), rows: &[(Affine, Affine, u32)]) {
-        let Product { format, k, x_format, vectors, .. } = *self.product;
+        let Product { format, k, x_format, strategy, vectors, .. } = *self.product;
         let (k, len) = (i64::from(k), format.block_len() as i64);
         let stretch = panel::stretch(format, self.dots) * len;
         let x_bytes = |columns: i64| columns / x_format.block_len() as i64 * x_format.block_bytes() as i64;
@@ -300,8 +300,10 @@ impl Packed<'_> {
             let source = self.source(strip.clone()).block(from.clone() * (stretch / len));
             let unpack = |b: &mut KernelBuilder, block: Affine, columns: i64| {
                 let (source, panel) = (source.block(block.clone()), panel.block(block));
-                let bytes = format.block_bytes() as i64 * STRIP as i64;
-                ahead::prefetch(b, source.buffer, &source.offset, bytes * columns / len);
+                if strategy == MatmulStrategy::Gemv {
+                    let bytes = format.block_bytes() as i64 * STRIP as i64;
+                    ahead::prefetch(b, source.buffer, &source.offset, bytes * columns / len);
+                }
                 match format.is_quantised() {
                     true => source.unpack(b, &panel, columns / SUB, vectors.lanes),
                     false => panel::unpack_column(b, &source, &panel, vectors.lanes),
