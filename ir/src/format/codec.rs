@@ -324,7 +324,7 @@ impl Codec {
                     Float::Bf16 => bf16::from_le_bytes([bytes[0], bytes[1]]).to_f32(),
                 };
             }
-            Codec::Quants(quants) if row.tail.bytes() > 0 => {
+            Codec::Quants(quants) if row.format.has_row_scale() => {
                 let d = place.row_scale();
                 match row.rows {
                     1 => quants.dequantise_by_rows(d, &Block { row, block }, out),
