@@ -31,6 +31,7 @@ use ixc_runtime::load::LoadError;
 use ixc_runtime::sample::{SampleError, SettingsError};
 use ixc_runtime::stream::StreamError;
 
+use crate::eval::record::RecordError;
 use crate::simulate::WeightError;
 use kernels::{BundleError, KernelError};
 
@@ -256,6 +257,31 @@ pub enum Error {
     /// Nothing to compute on.
     #[error("no tokens were given; at least one is needed")]
     NoTokens,
+    /// The record of an evaluation cannot be gone on with.
+    #[error(transparent)]
+    Record(#[from] RecordError),
+    /// A text that is too short to be scored.
+    #[error("the text has {tokens} tokens; a piece of {context} is the least that is scored")]
+    ShortText {
+        /// Its tokens.
+        tokens: usize,
+        /// Tokens of a piece.
+        context: usize,
+    },
+    /// Two models whose predictions are of different words.
+    #[error("the two models have {} and {} tokens in their vocabularies; only predictions of the same tokens can be compared", vocabularies[0], vocabularies[1])]
+    OtherVocabulary {
+        /// Sizes of both vocabularies.
+        vocabularies: [usize; 2],
+    },
+    /// A model whose predictions cannot be scored.
+    #[error("piece {piece}, position {position}: a logit is no number")]
+    LogitsNotFinite {
+        /// Which piece of the text.
+        piece: usize,
+        /// Which of its positions.
+        position: usize,
+    },
     /// More tokens than the model can see.
     #[error("{tokens} tokens do not fit into the context of {context}; {}", larger(*context, *model))]
     Context {
@@ -327,6 +353,7 @@ impl Error {
                 codegen_class(error)
             }
             Error::Io { source, .. }
+            | Error::Record(RecordError::Io { source, .. })
             | Error::PlanFile(FileError::Io { source, .. } | FileError::Space { source, .. })
             | Error::Load(LoadError::ModelFile { source, .. }) => io_class(source),
             Error::Load(LoadError::Memory(error)) if error.bytes >= ADDRESS_SPACE => Class::Data,
@@ -367,6 +394,7 @@ impl Error {
                 | PassError::Tile(_)
                 | PassError::NoModel { .. },
             )
+            | Error::Record(RecordError::Busy { .. } | RecordError::Other { .. })
             | Error::PlanSays { .. } => Class::Usage,
             Error::Grid(GridFileError::Unknown { .. }) => Class::Usage,
             Error::Read(error)
@@ -394,6 +422,10 @@ impl Error {
             | Error::SmallDrive { .. }
             | Error::NoDrive { .. }
             | Error::NoExperts { .. }
+            | Error::Record(_)
+            | Error::ShortText { .. }
+            | Error::OtherVocabulary { .. }
+            | Error::LogitsNotFinite { .. }
             | Error::Context { .. }
             | Error::Prompt { .. } => Class::Data,
         }

@@ -50,6 +50,12 @@ pub fn divergence(right: &[f32], other: &[f32], vocabulary: usize) -> Option<Div
     Some(found)
 }
 
+/// Negative logarithm of the probability of word `next`, in nats; `None` where a logit is no number or there is no such word.
+pub fn surprise(logits: &[f32], next: usize) -> Option<f64> {
+    let logit = f64::from(*logits.get(next)?);
+    logits.iter().all(|logit| logit.is_finite()).then(|| log_sum_exp(logits) - logit)
+}
+
 fn log_sum_exp(logits: &[f32]) -> f64 {
     let top = f64::from(logits.iter().copied().fold(f32::NEG_INFINITY, f32::max));
     top + logits.iter().map(|&logit| (f64::from(logit) - top).exp()).sum::<f64>().ln()
@@ -70,6 +76,13 @@ mod tests {
         let shifted: Vec<f32> = logits.iter().map(|logit| logit + 16.0).collect();
         let found = divergence(&logits, &shifted, 3).unwrap();
         assert!(found.max < 1e-9 && found.agreement == 1.0, "{found:?}");
+    }
+
+    #[test]
+    fn a_certain_word_is_no_surprise() {
+        assert_eq!(surprise(&[0.0, 1e4], 1), Some(0.0));
+        assert!((surprise(&[2.0; 8], 3).unwrap() - 8f64.ln()).abs() < 1e-12);
+        assert_eq!((surprise(&[0.0], 1), surprise(&[0.0, f32::INFINITY], 0)), (None, None));
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! | [`chat`] | a conversation: turns, and the prompt that a template makes of them |
 //! | [`compile`] | from a model to a plan, with every stage between |
 //! | [`demo`] | the model that is built in |
+//! | [`eval`] | perplexity of a text, and how far predictions are from another model's |
 //! | [`kl_divergence`] | how far one model's predictions are from another's |
 //! | [`error`] | what can go wrong, and the exit status of each |
 //! | [`excerpt`] | an error in text, shown where it is |
@@ -35,6 +36,7 @@ pub mod chat;
 pub mod compile;
 pub mod demo;
 pub mod error;
+pub mod eval;
 pub mod excerpt;
 pub mod forecast;
 pub mod kernels;

@@ -446,17 +446,33 @@ impl Session {
     /// # Errors
     /// When the tokens are none of this model's, or do not fit into the context.
     pub fn logits(&mut self, tokens: &[u32]) -> Result<Vec<f32>, Error> {
-        self.check(tokens)?;
-        self.truncate(0);
+        self.begin(tokens)?;
         let mut logits = Vec::new();
-        self.gauge.begin(Activity::Prompt, tokens.len() as u64);
         for part in tokens.chunks(self.max_tokens().min(MAX_OUTPUTS as usize)) {
             let rows: Vec<u32> = (0..part.len() as u32).collect();
-            logits.extend_from_slice(self.engine.step(part, &rows)?);
-            self.gauge.add(part.len() as u64);
+            logits.extend_from_slice(self.step(part, &rows)?);
         }
-        self.cached = tokens.to_vec();
         Ok(logits)
+    }
+
+    /// Empties the KV cache for these tokens, which [`Session::step`] is to compute.
+    pub(crate) fn begin(&mut self, tokens: &[u32]) -> Result<(), Error> {
+        self.check(tokens)?;
+        self.truncate(0);
+        self.gauge.begin(Activity::Prompt, tokens.len() as u64);
+        Ok(())
+    }
+
+    /// Computes at most a step of tokens behind what is cached; gives the logits at `rows` of them, `[rows, vocabulary]`.
+    pub(crate) fn step(&mut self, tokens: &[u32], rows: &[u32]) -> Result<&[f32], Error> {
+        if let Err(error) = self.engine.step(tokens, rows) {
+            // A step that fails may leave less than there was.
+            self.cached.truncate(self.engine.position() as usize);
+            return Err(error.into());
+        }
+        self.cached.extend_from_slice(tokens);
+        self.gauge.add(tokens.len() as u64);
+        Ok(self.engine.all_logits())
     }
 
     /// Refuses tokens that are none of this model's, or do not fit into the context.

@@ -12,6 +12,7 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 /// An option in a pass's table.
 #[derive(Clone, Copy, Debug)]
@@ -183,6 +184,16 @@ impl OptionSet {
         }
         self.0.insert((pass, row.key), value.to_owned());
         Ok(())
+    }
+}
+
+impl fmt::Display for OptionSet {
+    /// As it would be set: `requantise.weights=i8_row tile.choose=...`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().enumerate().try_for_each(|(index, ((pass, key), value))| {
+            let space = if index == 0 { "" } else { " " };
+            write!(f, "{space}{pass}.{key}={value}")
+        })
     }
 }
 

@@ -13,6 +13,11 @@ pub struct Force {
 }
 
 impl Force {
+    /// Whether it is asked for.
+    pub fn given(self) -> bool {
+        self.force
+    }
+
     /// Opens an output of a command that reads these files; `-` is standard output, of some kinds.
     pub fn open(self, path: &Path, kind: &Kind, inputs: &[&Path]) -> Result<Output, ixc::Error> {
         Ok(Output::open(path, &Guard { kind: Some(kind), force: self.force, inputs })?)

@@ -10,6 +10,7 @@ mod converse;
 mod divergence;
 mod doctor;
 mod dump;
+mod eval;
 mod experts;
 mod failure;
 mod force;
@@ -82,6 +83,7 @@ pub enum Command {
     Run(run::Args),
     Compile(compile::Args),
     Logits(logits::Args),
+    Eval(eval::Args),
     Inspect(inspect::Args),
     Dump(dump::Args),
     Opt(opt::Args),
@@ -168,6 +170,7 @@ impl Command {
             Command::Run(args) => args.run(out),
             Command::Compile(args) => args.run(out),
             Command::Logits(args) => args.run(),
+            Command::Eval(args) => args.run(out),
             Command::Inspect(args) => args.run(out),
             Command::Dump(args) => args.run(out),
             Command::Opt(args) => args.run(out),

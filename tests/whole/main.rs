@@ -12,6 +12,7 @@ mod dataflow;
 mod deferral;
 mod demo;
 mod engine_trace;
+mod eval;
 mod facts;
 mod faults;
 mod foreign_files;

@@ -253,7 +253,7 @@ impl Engine {
     }
 
     /// Logits of the last step's wanted rows.
-    fn all_logits(&self) -> &[f32] {
+    pub fn all_logits(&self) -> &[f32] {
         let buffer = &self.loaded.program.buffers[self.loaded.program.logits.0 as usize];
         debug_assert_eq!(buffer.rows, RowCount::Outputs);
         let bytes = buffer.row_bytes * self.outputs as u64;

@@ -1,0 +1,244 @@
+//! `ixc eval`: perplexity of a text, and how far a model's predictions are from another's.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Instant;
+
+use anyhow::Context;
+use ixc::compile;
+use ixc::eval::record::{self, Header, Record, Source};
+use ixc::eval::{self, Comparison, Piece, Summary, Text, summary};
+use ixc::runtime::engine;
+use ixc::runtime::gauge::Gauge;
+use ixc::session::{Session, SessionOptions};
+use serde::Serialize;
+
+use super::BadInput;
+use super::choose::{ModelChoice, StreamingChoice, TargetChoice, backend, positions};
+use super::force::{Force, reads};
+use super::name::ModelName;
+use super::output::{Line, Rate, Unit, Watch, counted, json, note};
+use super::tokenize::read;
+
+/// Scores a model on a text: perplexity, and with --against how far its predictions are from those of another model, such as the same one before it
+/// was quantised.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "EXAMPLES:
+  ixc eval model.gguf --text wiki.test.raw
+  ixc eval model-q4.gguf --text sample.txt --against model-f16.gguf
+  ixc eval model.gguf --text wiki.test.raw -o wiki.jsonl
+                                       goes on where it was stopped
+  ixc eval plan.ixp --text sample.txt --against model.gguf --json
+
+The text is cut as llama-perplexity cuts it, and the numbers are the same but for rounding: pieces of --ctx tokens, what is left over goes unread; \
+where the model wants a BOS, it takes the place of each piece's first token; the second half of each piece is scored. The text is the same \
+as for llama-perplexity -f: one newline at its end is left out, and names of special tokens are text.
+
+Of divergences, the model of --against is right: KL(against || model), in nats. Standard errors take positions to be independent.
+
+With -o each piece's numbers are written as it is done, one line of JSON; the same command goes on behind the last one, and computes nothing where \
+all are there.")]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelChoice,
+    /// The text to score, `-` for standard input.
+    #[arg(long, short = 'f', alias = "file", value_name = "FILE")]
+    text: PathBuf,
+    /// A model or a plan whose predictions are taken to be right. It runs beside the other one: both take memory.
+    #[arg(long, value_name = "MODEL", value_parser = ModelName::parser())]
+    against: Option<ModelName>,
+    /// Tokens of a piece.
+    #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N", default_value_t = eval::DEFAULT_CONTEXT)]
+    context: usize,
+    /// Score so many pieces from the beginning [default: all].
+    #[arg(long, alias = "chunks", value_name = "N")]
+    pieces: Option<usize>,
+    /// Write the numbers of every position to this file, and go on with what is in it.
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    #[command(flatten)]
+    force: Force,
+    #[command(flatten)]
+    target: TargetChoice,
+    #[command(flatten)]
+    streaming: StreamingChoice,
+    /// Run the generated code in the emulator: any target on any machine, about a thousand times slower.
+    #[arg(long)]
+    emulate: bool,
+    /// Read weights as they lie in the model file, even where the target has faster kernels for packed ones.
+    #[arg(long)]
+    no_pack: bool,
+    /// Threads [default: one for each core].
+    #[arg(short, long, value_name = "N", env = "IXC_THREADS", hide_env_values = true)]
+    threads: Option<usize>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What is printed.
+#[derive(Serialize)]
+struct Found<'f> {
+    text_tokens: usize,
+    context: usize,
+    pieces: usize,
+    seconds: f64,
+    #[serde(flatten)]
+    summary: &'f Summary,
+}
+
+impl Args {
+    /// How both models are run.
+    fn options(&self, gauge: &Arc<Gauge>) -> anyhow::Result<SessionOptions> {
+        let streaming = self.streaming.options()?;
+        let (target, pack) = (self.target.target(), self.no_pack.then_some(false));
+        Ok(SessionOptions {
+            compile: compile::Options { target, caches: self.target.caches(), pack, ..streaming.compile },
+            run: engine::Options {
+                threads: self.threads,
+                context: Some(positions(self.context.max(eval::LEAST_CONTEXT))),
+                backend: backend(self.emulate),
+                gauge: Some(Arc::clone(gauge)),
+                ..streaming.run
+            },
+            ..streaming
+        })
+    }
+
+    /// The model whose predictions are right: as it is, whatever is said of how the other one is compiled.
+    fn right(&self, options: &SessionOptions) -> Result<Option<Session>, ixc::Error> {
+        let Some(against) = &self.against else { return Ok(None) };
+        let compile = compile::Options { defer: 0, passes: Default::default(), ..options.compile.clone() };
+        // A plan is for the target that it was compiled for.
+        let path = against.path();
+        Session::open(path, &SessionOptions { compile, ..options.clone() }).map(Some)
+    }
+
+    /// What the numbers depend on.
+    fn header(
+        &self,
+        text: &Text,
+        session: &Session,
+        right: Option<&Session>,
+        compile: &compile::Options,
+    ) -> Result<Header, ixc::Error> {
+        let sources = |path: Option<&Path>, session: &Session| {
+            let mut files: Vec<&Path> = path.into_iter().collect();
+            files.extend(session.files().iter().map(PathBuf::as_path));
+            // The built-in model is no file.
+            files.retain(|file| *file != Path::new(ixc::demo::NAME));
+            // A model is among its own files.
+            let mut sources: Vec<Source> = Vec::new();
+            for file in files {
+                let source = Source::of(file).map_err(ixc::Error::io(file, "read"))?;
+                if !sources.contains(&source) {
+                    sources.push(source);
+                }
+            }
+            Ok::<_, ixc::Error>(sources)
+        };
+        let right = right.map(|right| sources(self.against.as_ref().and_then(ModelName::path), right));
+        let mut header = Header::new(text.tokens(), self.context);
+        header.model = sources(self.model.path(), session)?;
+        header.against = right.transpose()?;
+        header.target = session.target().name().to_owned();
+        header.options = format!("{} defer={} pack={:?}", compile.passes, compile.defer, compile.pack);
+        Ok(header)
+    }
+
+    /// Runs the command.
+    pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        let begin = Instant::now();
+        let inputs: Vec<&Path> =
+            self.model.files().chain([&*self.text]).chain(self.against.as_ref().and_then(ModelName::path)).collect();
+        let mut output =
+            self.output.as_ref().map(|path| self.force.open(path, &record::KIND, &inputs)).transpose()?;
+        let content = read(&self.text)?;
+        let gauge = Arc::new(Gauge::default());
+        let watch = Watch::new(&gauge);
+        let options = self.options(&gauge)?;
+        let model_file = self.model.file().map(Path::to_owned);
+        let mut session = Session::open(self.model.path(), &SessionOptions { model_file, ..options.clone() })?;
+        let mut right = self.right(&options).context("--against")?;
+        drop(watch);
+        let text = Text::new(&session, &content, self.context)?;
+        let pieces = self.pieces.unwrap_or(usize::MAX).min(text.pieces());
+        if pieces == 0 {
+            return Err(BadInput("--pieces 0 leaves nothing to score".into()).into());
+        }
+        let mut found: Vec<Piece> = Vec::new();
+        let mut record = None;
+        if let Some(output) = &mut output {
+            for session in [Some(&session), right.as_ref()].into_iter().flatten() {
+                reads(output, session.files().iter().map(PathBuf::as_path))?;
+            }
+        }
+        if let Some(output) = output {
+            let place = output.into_place().map_err(ixc::Error::from)?;
+            let header = self.header(&text, &session, right.as_ref(), &options.compile)?;
+            let scored = text.scored();
+            let (opened, there) = Record::open(&place, &header, text.pieces(), scored, self.force.given())
+                .map_err(ixc::Error::from)?;
+            if !there.is_empty() {
+                note!("ixc: {} of {pieces} are there already", counted(there.len() as u64, "piece"));
+            }
+            (record, found) = (Some(opened), there);
+            found.truncate(pieces);
+        }
+        let (mut line, mut rate) = (Line::new(Instant::now()), Rate::default());
+        let each = (self.context.max(eval::LEAST_CONTEXT)) as u64;
+        for piece in found.len()..pieces {
+            let so_far = summary(&found).map_or(String::new(), |found| format!(", perplexity {:.4}", found.perplexity));
+            let rate = rate.at(Instant::now(), piece as u64 * each, pieces as u64 * each, Unit::Tokens);
+            line.show(format_args!("piece {} of {pieces}{so_far}{rate}", piece + 1));
+            let scored = text.score(piece, &mut session, right.as_mut())?;
+            if let Some(record) = &mut record {
+                record.add(&scored).map_err(ixc::Error::from)?;
+            }
+            found.push(scored);
+        }
+        line.clear();
+        let summary = summary(&found).ok_or(ixc::Error::NoTokens)?;
+        let seconds = begin.elapsed().as_secs_f64();
+        if self.json {
+            let (text_tokens, context) = (text.tokens().len(), self.context);
+            return Ok(json(out, "ixc.eval.v1", &Found { text_tokens, context, pieces, seconds, summary: &summary })?);
+        }
+        writeln!(
+            out,
+            "scored      {} in {} of {} tokens, {seconds:.1} s",
+            counted(summary.positions as u64, "position"),
+            counted(pieces as u64, "piece"),
+            self.context
+        )?;
+        writeln!(out, "perplexity  {:.4} ± {:.4}", summary.perplexity, summary.perplexity_error)?;
+        Ok(summary.against.map_or(Ok(()), |against| compared(out, &against))?)
+    }
+}
+
+/// A comparison, a line for each figure.
+fn compared(out: &mut dyn Write, against: &Comparison) -> std::io::Result<()> {
+    let ratio = against.log_ratio.mean.exp();
+    writeln!(out, "against     {:.4} ± {:.4}", against.perplexity, against.perplexity_error)?;
+    writeln!(out, "ratio       {ratio:.6} ± {:.6}", ratio * against.log_ratio.error)?;
+    writeln!(out, "KL mean     {:.6} ± {:.6} nats", against.divergence.mean, against.divergence.error)?;
+    writeln!(out, "KL median   {:.6}", against.divergence_median)?;
+    writeln!(out, "KL 99 %     {:.6}", against.divergence_99)?;
+    writeln!(out, "KL 99.9 %   {:.6}", against.divergence_999)?;
+    writeln!(out, "KL most     {:.6}", against.divergence_max)?;
+    let percent = |part: f64| 100.0 * part;
+    writeln!(
+        out,
+        "top-1       {:.3} ± {:.3} % the same",
+        percent(against.same.mean),
+        percent(against.same.error)
+    )?;
+    writeln!(
+        out,
+        "Δp          {:.3} ± {:.3} % on average, {:.3} % RMS",
+        percent(against.change.mean),
+        percent(against.change.error),
+        percent(against.change_rms)
+    )
+}

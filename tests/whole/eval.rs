@@ -1,0 +1,158 @@
+//! `ixc eval`: its figures against ones computed here from logits that `ixc logits` gives, a run that goes on against one that was not
+//! interrupted, and what is refused.
+
+use std::fs;
+use std::path::Path;
+
+use crate::support::{ixc, list, read_npy, scratch, stderr, stdout};
+use serde_json::Value as Json;
+
+/// A text that is in the repository.
+const TEXT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/testing.md");
+const CONTEXT: usize = 48;
+const PIECES: usize = 3;
+
+fn eval(arguments: &[&str]) -> Json {
+    let context = CONTEXT.to_string();
+    let common = ["eval", "demo", "--text", TEXT, "--ctx", &context, "--target", "portable", "-t", "2", "--json"];
+    serde_json::from_str(&stdout(ixc([&common[..], arguments].concat()))).unwrap()
+}
+
+/// The tokens of a piece: those of the text, the first of them BOS where the model has one.
+fn piece(number: usize) -> Vec<u32> {
+    let text = fs::read_to_string(TEXT).unwrap();
+    // No newline is at its end; names of special tokens are text.
+    let arguments = ["tokenize", "demo", text.trim_end_matches('\n'), "--json", "--no-special"];
+    let found: Json = serde_json::from_str(&stdout(ixc(arguments))).unwrap();
+    let ids = found["ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32);
+    ids.skip(number * CONTEXT).take(CONTEXT).collect()
+}
+
+/// Probabilities of the next token at each position of a piece.
+fn probabilities(folder: &Path, tokens: &[u32], arguments: &[&str]) -> Vec<Vec<f64>> {
+    let path = folder.join("logits.npy");
+    let ids = list(tokens);
+    let common = ["logits", "demo", "--tokens", &ids, "-o", path.to_str().unwrap(), "--target", "portable", "-t", "2"];
+    stdout(ixc([&common[..], arguments].concat()));
+    let (shape, logits) = read_npy(&path);
+    let rows = logits.chunks_exact(shape[1]).map(|row| {
+        let sum: f64 = row.iter().map(|&logit| f64::from(logit).exp()).sum();
+        row.iter().map(|&logit| f64::from(logit).exp() / sum).collect()
+    });
+    rows.collect()
+}
+
+#[test]
+fn figures_are_those_of_the_logits() {
+    let folder = scratch("eval_figures");
+    let changed = ["--weights", "i4_row"];
+    let found = eval(&[&changed[..], &["--pieces", "3", "--against", "demo"]].concat());
+    let (mut surprise, mut right_surprise, mut divergence, mut same) = (0.0, 0.0, 0.0, 0usize);
+    let mut positions = 0usize;
+    for number in 0..PIECES {
+        let tokens = piece(number);
+        let (ours, right) = (probabilities(&folder, &tokens, &changed), probabilities(&folder, &tokens, &[]));
+        for at in CONTEXT / 2..CONTEXT - 1 {
+            let (next, ours, right) = (tokens[at + 1] as usize, &ours[at], &right[at]);
+            surprise -= ours[next].ln();
+            right_surprise -= right[next].ln();
+            divergence += right.iter().zip(ours).map(|(p, q)| p * (p / q).ln()).sum::<f64>();
+            let top = |row: &[f64]| row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1)).unwrap().0;
+            same += usize::from(top(ours) == top(right));
+            positions += 1;
+        }
+    }
+    let near = |found: &Json, wanted: f64| {
+        let found = found.as_f64().unwrap();
+        assert!((found - wanted).abs() < 1e-5 * wanted.abs(), "{found} is not {wanted}");
+    };
+    let count = positions as f64;
+    assert_eq!(found["positions"], positions);
+    near(&found["perplexity"], (surprise / count).exp());
+    let against = &found["against"];
+    near(&against["perplexity"], (right_surprise / count).exp());
+    near(&against["divergence"]["mean"], divergence / count);
+    near(&against["same"]["mean"], same as f64 / count);
+    near(&against["log_ratio"]["mean"], (surprise - right_surprise) / count);
+    // Four bits a weight are seen.
+    assert!(divergence / count > 1e-3 && against["divergence_99"].as_f64() > against["divergence"]["mean"].as_f64());
+}
+
+#[test]
+fn a_model_against_itself_does_not_differ() {
+    let found = eval(&["--pieces", "2", "--against", "demo"]);
+    let against = &found["against"];
+    assert_eq!((&against["divergence_max"], &against["same"]["mean"]), (&0.0.into(), &1.0.into()));
+    assert_eq!(against["perplexity"], found["perplexity"]);
+}
+
+#[test]
+fn an_interrupted_run_goes_on_and_gives_the_same() {
+    let folder = scratch("eval_record");
+    let (whole, part) = (folder.join("whole.jsonl"), folder.join("part.jsonl"));
+    let (whole_path, part_path) = (whole.to_str().unwrap(), part.to_str().unwrap());
+    let without_time = |mut found: Json| {
+        found.as_object_mut().unwrap().remove("seconds");
+        found
+    };
+    let wanted = without_time(eval(&["--pieces", "3", "--against", "demo", "-o", whole_path]));
+    let bytes = fs::read(&whole).unwrap();
+    assert_eq!(bytes.iter().filter(|&&byte| byte == b'\n').count(), 1 + PIECES);
+    // Killed while it wrote the second piece; and while it wrote the first line.
+    let lines: Vec<usize> = bytes.iter().enumerate().filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at).collect();
+    for end in [lines[1] + 7, lines[0], 5] {
+        fs::write(&part, &bytes[..end]).unwrap();
+        // Of what does not begin as a record does, nobody knows what it is.
+        let force: &[&str] = if end == 5 { &["--force"] } else { &[] };
+        let arguments = [&["--pieces", "3", "--against", "demo", "-o", part_path], force].concat();
+        assert_eq!(without_time(eval(&arguments)), wanted);
+        assert_eq!(fs::read(&part).unwrap(), bytes);
+    }
+    // Nothing is left to do, and a part of it can be asked for.
+    assert_eq!(without_time(eval(&["--pieces", "3", "--against", "demo", "-o", whole_path])), wanted);
+    assert_eq!(eval(&["--pieces", "1", "--against", "demo", "-o", whole_path])["positions"], CONTEXT / 2 - 1);
+    assert_eq!(fs::read(&whole).unwrap(), bytes);
+}
+
+#[test]
+fn what_cannot_be_scored_is_refused() {
+    let folder = scratch("eval_refused");
+    let refused = |arguments: &[&str], status: i32, words: &[&str]| {
+        let output = ixc([&["eval", "demo", "--target", "portable"], arguments].concat()).output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(status), "{said}");
+        for word in words {
+            assert!(said.contains(word), "{word}: {said}");
+        }
+    };
+    let short = folder.join("short.txt");
+    fs::write(&short, "Too short.").unwrap();
+    refused(&["--text", short.to_str().unwrap()], 65, &["has", "tokens", "512", "--ctx"]);
+    refused(&["--text", TEXT, "--ctx", "100000"], 2, &["100000"]);
+    refused(&["--text", TEXT, "--pieces", "0"], 65, &["nothing to score"]);
+    let record = folder.join("record.jsonl");
+    let path = record.to_str().unwrap();
+    eval(&["--pieces", "1", "-o", path]);
+    let same = ["--text", TEXT, "--pieces", "1", "-o", path];
+    // Another context, a comparison, other weights.
+    refused(&[&same[..], &["--ctx", "40"]].concat(), 2, &["another evaluation", "context", "48", "40", "--force"]);
+    let context = CONTEXT.to_string();
+    let context = ["--ctx", &context];
+    refused(&[&same[..], &context, &["--against", "demo"]].concat(), 2, &["another evaluation", "against"]);
+    refused(&[&same[..], &context, &["--weights", "i8_row"]].concat(), 2, &["another evaluation", "options"]);
+    // Numbers that are none, and more pieces than there are.
+    let text = fs::read_to_string(&record).unwrap();
+    let (header, piece) = text.split_once('\n').unwrap();
+    for (lines, words) in [
+        (format!("{header}\n{{\"surprise\":[1.0]}}\n"), ["line 2", "23 positions"]),
+        (format!("{header}\n{piece}nonsense\n"), ["line 3", "no piece"]),
+        (format!("{header}\n{}", piece.repeat(10_000)), ["line 1", "more than"]),
+    ] {
+        fs::write(&record, lines).unwrap();
+        refused(&[&same[..], &context].concat(), 65, &words);
+    }
+    let other = folder.join("other.txt");
+    fs::write(&other, "Mine.").unwrap();
+    refused(&[&same[..4], &["-o", other.to_str().unwrap()]].concat(), 2, &["--force"]);
+    assert_eq!(fs::read_to_string(&other).unwrap(), "Mine.");
+}
