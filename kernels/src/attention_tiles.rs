@@ -268,6 +268,19 @@ mod tests {
     use ixc_targets::Target;
 
     #[test]
+    fn windows_that_are_none_are_refused() {
+        let kernel = |window: u32| {
+            let text = format!("attention_tiles group=4 d=8 dv=8 scale=1.0 heads=1 rows=8 window={window}");
+            generate(&text.parse().unwrap(), Target::AMX).map(|_| ()).map_err(|error| error.to_string())
+        };
+        assert_eq!([1, MAX_POSITIONS as u32].map(kernel), [Ok(()), Ok(())]);
+        for window in [0, MAX_POSITIONS as u32 + 1, u32::MAX] {
+            let error = kernel(window).unwrap_err();
+            assert!(error.contains("a window of positions") && error.ends_with("1 to 16777216"), "{error}");
+        }
+    }
+
+    #[test]
     fn any_group_has_whole_units() {
         let most = LIMITS.iter().find(|(name, _)| *name == "group").unwrap().1;
         for group in 1..=most {
