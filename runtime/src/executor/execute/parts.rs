@@ -193,6 +193,10 @@ mod tests {
                     };
                     let [lead, head, full, masked, rest] = rules.map(|rule| span.dim(rule(4), at).unwrap());
                     let first = span.start + base / 32;
+                    // Vectors go through the same blocks; the first has a position that the first row sees.
+                    let [seen, masked_blocks, _] = dims(span, at.first, at.last);
+                    assert_eq!(seen + masked_blocks, lead + 4 * (head + full + masked) + rest);
+                    assert_eq!(first, seen_by_first / 32);
                     assert!(
                         lead < 4
                             && rest < 4
