@@ -9,7 +9,7 @@ use ixc_emulator::memory::Slice;
 use ixc_ir::format::{Codec, FORMATS, Float, Format, packed, requantise};
 use ixc_ir::graph::quantise::quantise_rows;
 use ixc_ir::kernel::{BufferKind, Kernel, interpret, verify};
-use ixc_ir::plan::{ATTENTION_BLOCK, Runs};
+use ixc_ir::plan::ATTENTION_BLOCK;
 use ixc_ir::random::Random;
 use ixc_kernels::{AttentionTiles, Bits, KernelSpec, Linear, MatmulStrategy, generate, reference};
 use ixc_targets::Target;
@@ -221,18 +221,28 @@ impl Sequence {
     /// What an item of `rows` rows from position `first` on gives, interpreted, emulated and by the formula.
     fn attend(&self, first: usize, rows: usize) -> Vec<u8> {
         let AttentionTiles { group, d, dv, heads, .. } = self.spec;
-        let (block, unit) = (ATTENTION_BLOCK as usize, AttentionTiles::unit(group) as usize);
-        let blocks = (first + rows - 1) / block + 1;
-        let Runs { full, masked, rest } = Runs::of(4, ((first + 1) / block) as u64, blocks as u64);
-        let of_rows = [rows / unit, rows % unit, usize::from(!rows.is_multiple_of(unit))].map(|n| n as i64);
-        let dims: Vec<i64> = [full, masked, rest].map(|n| n as i64).into_iter().chain(of_rows).collect();
+        let block = ATTENTION_BLOCK as usize;
+        let dims = self.spec.dims(first as u64..(first + rows) as u64);
+        // Of a window memory begins with the first block that the first row sees.
+        let seen = self.spec.window.map_or(0, |window| (first + 1).saturating_sub(window as usize));
+        let blocks = seen / block..(first + rows - 1) / block + 1;
+        let cache = |halves: &[u8], n: usize, at: &dyn Fn(usize, usize) -> usize| {
+            let mut part = halves[blocks.start * block * n * 2..blocks.end * block * n * 2].to_vec();
+            // What no row may see.
+            for (position, element) in (0..seen % block).flat_map(|p| (0..n).map(move |e| (p, e))) {
+                part[at(position, element) * 2..][..2].copy_from_slice(&f16::from_f32(60000.0).to_le_bytes());
+            }
+            part
+        };
+        let (keys_at, values_at) =
+            (|p: usize, e: usize| (p / 16 * d as usize + e) * 16 + p % 16, |p: usize, e: usize| p * dv as usize + e);
         let extent = |n: u32| ((rows - 1) * (heads * group * n) as usize + (group * n) as usize) * 4;
         let scratch = self.kernel.buffers.last().unwrap().size.constant as usize;
         let before = vec![
             self.q[first * (heads * group * d) as usize * 4..][..extent(d)].to_vec(),
             (first..first + rows).flat_map(|position| (position as i32).to_le_bytes()).collect(),
-            self.keys[..blocks * block * d as usize * 2].to_vec(),
-            self.values[..blocks * block * dv as usize * 2].to_vec(),
+            cache(&self.keys, d as usize, &keys_at),
+            cache(&self.values, dv as usize, &values_at),
             vec![0xa5; extent(dv)],
             // No number, as bf16 and as f32.
             vec![0xff; scratch],
@@ -250,7 +260,7 @@ impl Sequence {
 
 fn attention([group, d, dv]: [u32; 3], heads: u32, rows: u32, exact: bool) -> AttentionTiles {
     let rows = rows.next_multiple_of(AttentionTiles::unit(group));
-    AttentionTiles { group, d, dv, scale: Bits::of(1.0 / f64::from(d).sqrt()), heads, rows, exact }
+    AttentionTiles { group, d, dv, scale: Bits::of(1.0 / f64::from(d).sqrt()), heads, rows, exact, window: None }
 }
 
 #[test]
@@ -263,6 +273,44 @@ fn attention_by_tiles_is_right_for_all_heads_and_rows() {
                     sequence.attend(first as usize, rows as usize);
                 }
             }
+        }
+    }
+}
+
+/// Windows shorter than a block, than the rows of an item and longer than both; such that have full runs and such that have none, and
+/// sequences shorter than the window.
+#[test]
+fn attention_over_windows_by_tiles_is_right() {
+    let mut seen = [false; 5];
+    for (window, sizes) in
+        [(1, [4, 32, 16]), (20, [3, 16, 24]), (40, [2, 7, 5]), (128, [8, 64, 64]), (290, [2, 32, 16])]
+    {
+        for exact in [false, true] {
+            let spec = AttentionTiles { window: Some(window), ..attention(sizes, 2, 160, exact) };
+            let sequence = Sequence::new(spec, 720);
+            for (first, rows) in [(0u64, 17u64), (126, 3), (300, 160), (500, 33), (687, 33)] {
+                if u64::from(sizes[0] * sizes[1]) * rows < 20_000 {
+                    let dims = spec.dims(first..first + rows);
+                    seen.iter_mut().zip(&dims[1..]).for_each(|(seen, dim)| *seen |= *dim > 0);
+                    sequence.attend(first as usize, rows as usize);
+                }
+            }
+        }
+    }
+    assert_eq!(seen, [true; 5], "lead, head, full, masked and rest");
+}
+
+/// As of all positions: whatever the first row of the item is, and so the first block.
+#[test]
+fn a_row_of_a_window_attended_by_tiles_depends_on_no_other() {
+    for window in [30, 290] {
+        let spec = AttentionTiles { window: Some(window), ..attention([2, 32, 16], 1, 160, false) };
+        let sequence = Sequence::new(spec, 700);
+        let whole = sequence.attend(500, 160);
+        let row = 2 * 16 * 4;
+        for (first, rows) in [(500, 1), (523, 32), (543, 2), (640, 1), (655, 5)] {
+            let part = sequence.attend(first, rows);
+            assert_eq!(part, &whole[(first - 500) * row..][..rows * row], "{rows} rows at {first}, window {window}");
         }
     }
 }
@@ -284,8 +332,9 @@ fn a_row_attended_by_tiles_depends_on_no_other() {
 /// As products of weights: nothing is spilled where tiles are multiplied and weights made.
 #[test]
 fn code_of_attention_by_tiles_is_tight() {
-    for exact in [false, true] {
-        let kernel = generate(&attention([8, 128, 128], 4, 32, exact).into(), Target::AMX).unwrap();
+    for (exact, window) in [(false, None), (true, None), (false, Some(128)), (true, Some(1024))] {
+        let spec = AttentionTiles { window, ..attention([8, 128, 128], 4, 32, exact) };
+        let kernel = generate(&spec.into(), Target::AMX).unwrap();
         let compiled = x64::compile(&kernel, Target::AMX).unwrap_or_else(|e| panic!("{e}"));
         println!("{:?}", compiled.stats);
         assert_eq!(compiled.stats.vector_spills, 0);

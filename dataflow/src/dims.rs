@@ -11,7 +11,8 @@ pub(crate) fn dim(rule: DimRule, positions: u32, part: u32, position: u32, parts
     let start = i64::from(part) * each;
     let end = (i64::from(position) / block + 1).clamp(start, start + each);
     let whole = ((i64::from(position) + 1) / block).clamp(start, end);
-    let runs = |n: u32| Runs::of(n, (whole - start).unsigned_abs(), (end - start).unsigned_abs());
+    // No state on a grid has a window, so that no runs begin before a part's blocks or a row's.
+    let runs = |n: u32| Runs::of(n, 0..(end - start).unsigned_abs(), 0..(whole - start).unsigned_abs());
     match rule {
         DimRule::Rows => 1,
         DimRule::RowGroups(groups) => 1 / n(groups),
@@ -24,6 +25,8 @@ pub(crate) fn dim(rule: DimRule, positions: u32, part: u32, position: u32, parts
         DimRule::FullRuns(n) => runs(n).full.cast_signed(),
         DimRule::MaskedRuns(n) => runs(n).masked.cast_signed(),
         DimRule::RunRest(n) => runs(n).rest.cast_signed(),
+        DimRule::RunLead(n) => runs(n).lead.cast_signed(),
+        DimRule::HeadRuns(n) => runs(n).head.cast_signed(),
         DimRule::Parts => parts.map_or(1, |(positions, count)| i64::from((position / positions.max(1) + 1).min(count))),
         DimRule::CacheBlocks => i64::from((positions / KEY_LANES).max(1)),
         DimRule::All(RowCount::Tokens | RowCount::Outputs) => 1,

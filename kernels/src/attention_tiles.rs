@@ -3,7 +3,7 @@
 //! runs of [`RUN`] positions.
 //!
 //! ```text
-//! for each run of positions                   // those that all rows see whole, those that need a mask, what is left
+//! for each run of positions                   // those that all rows see whole, those that need a mask, what is left before and behind
 //!   panels of bf16: keys in two parts, values // once for all queries of the item: f16 -> f32 -> tile<16x32xbf16>
 //!   for each 32 queries
 //!     scores[32][RUN] = q k'                  // 2 x 2 sums in tiles over d, for each 32 positions
@@ -35,19 +35,30 @@
 //! would rise from 2e-7 to 2e-5). `exact` kernels have two bf16 of weights and values, too, and three products of them: then 2^-14 stands in
 //! place of 2^-7. Reference and tests hold runs against these bounds.
 //!
+//! **Windows.** With a `window` a row sees the last positions alone, its own included. Blocks begin with the first that the first row sees, so
+//! that nothing is read which no row sees; blocks that some row does not see whole, at either end, are masked:
+//!
+//! ```text
+//! window 300, rows at 500 to 507: blocks 6 to 15           // the first row sees 201 to 500, the last one 208 to 507
+//! 6 7 | 8 to 11 | 12 to 15                                 // lead, a full run, a masked one; runs begin at multiples of 4
+//! ```
+//!
 //! **A row's result** depends neither on the rows that it is worked on together with nor on its place among them: its runs begin at
-//! multiples of [`RUN`] whatever the item's first row is, what is masked adds zeros to sums, and a tile's rows do not meet. It
-//! differs in these roundings from that of the kernels for few rows ([`crate::Attention`]).
+//! multiples of [`RUN`] (of the sequence, wherever a window's memory begins) whatever the item's first row is, what is masked adds zeros to sums,
+//! and a tile's rows do not meet. It differs in these roundings from that of the kernels for few rows ([`crate::Attention`],
+//! [`crate::AttentionWindow`]).
 
 mod attend;
 mod panels;
+
+use std::ops::Range;
 
 use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{ATTENTION_BLOCK, DimRule, Runs};
 
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
-use crate::generate::{GenerateError, Vectors, check};
+use crate::generate::{GenerateError, MAX_POSITIONS, Vectors, check};
 use crate::reference::{EXP_BOUND, Mismatch, Run, UNIT, close};
 use crate::signature::{Holds, Signature};
 use crate::text::{Bits, spec};
@@ -65,7 +76,7 @@ const MOST_QUERIES: u32 = PAIR << 8;
 
 spec! {
     /// Attention of `group` query heads over one key head by tile products. Items: up to `rows` rows, and column = key head. Rows of
-    /// `q` and `y` have all heads, `heads * group` of them. Positions after a row's own have weight 0.
+    /// `q` and `y` have all heads, `heads * group` of them. Positions after a row's own, or before its window, have weight 0.
     pub struct AttentionTiles "attention_tiles" {
         /// Query heads that share a key head.
         pub group: u32,
@@ -81,6 +92,8 @@ spec! {
         pub rows: u32,
         /// Whether weights and values are two bf16 each, as queries and keys are.
         pub exact: bool,
+        /// Positions that a row sees, its own included, where not all.
+        pub window: Option<u32>,
     }
 }
 
@@ -90,6 +103,8 @@ const ROWS: &[Row] = &[
     row("attention_tiles_64", 70, "attention_tiles group=4 d=64 dv=64 scale=0.125 heads=8 rows=72"),
     row("attention_tiles_128", 32, "attention_tiles group=8 d=128 dv=128 scale=0.088388346 heads=4 rows=32"),
     row("attention_tiles_exact", 32, "attention_tiles group=8 d=128 dv=128 scale=0.088388346 heads=4 rows=32 exact"),
+    row("attention_tiles_window", 20, "attention_tiles group=8 d=64 dv=64 scale=0.125 heads=8 rows=20 window=128"),
+    row("attention_tiles_window_1024", 32, "attention_tiles group=8 d=128 dv=128 scale=0.088388346 heads=4 rows=32 window=1024"),
 ];
 
 /// Rounding to bf16, relative: of 8 bits half the last.
@@ -111,24 +126,47 @@ impl AttentionTiles {
         let unit = AttentionTiles::unit(group);
         (queries / unit.saturating_mul(group).max(1)).max(1).saturating_mul(unit)
     }
+
+    /// The dims for an item of rows at these positions, of a state whose memory begins with the sequence.
+    pub fn dims(&self, rows: Range<u64>) -> Vec<i64> {
+        let (unit, block) = (u64::from(AttentionTiles::unit(self.group)), u64::from(ATTENTION_BLOCK));
+        let seen = |position: u64| self.window.map_or(0, |window| (position + 1).saturating_sub(window.into()));
+        let (first, last) = (seen(rows.start) / block, rows.end.saturating_sub(1));
+        let seen = seen(last).div_ceil(block)..(rows.start + 1) / block;
+        let Runs { lead, head, full, masked, rest } = Runs::of(RUN_BLOCKS, first..last / block + 1, seen);
+        let of_window = self.window.map(|_| [first, lead, head]);
+        let count = last + 1 - rows.start;
+        let of_rows = [count / unit, count % unit, u64::from(!count.is_multiple_of(unit))];
+        let dims = of_window.into_iter().flatten().chain([full, masked, rest]).chain(of_rows);
+        dims.map(u64::cast_signed).collect()
+    }
 }
 
 impl Definition for AttentionTiles {
     fn name(&self) -> String {
-        let AttentionTiles { group, d, dv, scale, heads, rows, exact } = *self;
+        let AttentionTiles { group, d, dv, scale, heads, rows, exact, window } = *self;
         let exact = if exact { "_exact" } else { "" };
-        format!("attention_tiles_g{group}d{d}v{dv}h{heads}m{rows}{exact}_s{:x}", scale.0)
+        let window = window.map_or(String::new(), |window| format!("_window{window}"));
+        format!("attention_tiles{window}_g{group}d{d}v{dv}h{heads}m{rows}{exact}_s{:x}", scale.0)
     }
 
     fn signature(&self) -> Signature {
         let unit = AttentionTiles::unit(self.group);
-        Signature::new()
+        let signature = Signature::new()
             .read("q", Holds::Floats)
             .read("position", Holds::Positions)
             .read("keys", Holds::Halves)
             .read("values", Holds::Halves)
             .write("y", Holds::Floats)
-            .scratch("scratch")
+            .scratch("scratch");
+        let signature = match self.window {
+            None => signature,
+            Some(_) => signature
+                .dim("first", DimRule::FirstBlock)
+                .dim("run_lead", DimRule::RunLead(RUN_BLOCKS))
+                .dim("head_runs", DimRule::HeadRuns(RUN_BLOCKS)),
+        };
+        signature
             .dim("full_runs", DimRule::FullRuns(RUN_BLOCKS))
             .dim("masked_runs", DimRule::MaskedRuns(RUN_BLOCKS))
             .dim("run_rest", DimRule::RunRest(RUN_BLOCKS))
@@ -138,7 +176,7 @@ impl Definition for AttentionTiles {
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
-        let AttentionTiles { group, d, dv, heads, rows, .. } = *self;
+        let AttentionTiles { group, d, dv, heads, rows, window, .. } = *self;
         let tiles = vectors.tiles;
         check(&name, "tile registers of the target", tiles.into(), tiles, "8, for attention by tiles")?;
         for (what, n) in [
@@ -149,6 +187,11 @@ impl Definition for AttentionTiles {
         ] {
             check(&name, what, n.into(), n > 0, "at least 1")?;
         }
+        if let Some(window) = window {
+            let expected = format!("1 to {MAX_POSITIONS}");
+            let fits = (1..=MAX_POSITIONS).contains(&window.into());
+            check(&name, "a window of positions", window.into(), fits, expected)?;
+        }
         let unit = AttentionTiles::unit(group);
         check(&name, "rows", rows.into(), rows > 0 && rows % unit == 0, format!("a multiple of {unit}"))?;
         let queries = u64::from(rows) * u64::from(group);
@@ -157,7 +200,7 @@ impl Definition for AttentionTiles {
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let AttentionTiles { group, d, dv, scale, heads, exact, .. } = *self;
+        let AttentionTiles { group, d, dv, scale, heads, exact, window, .. } = *self;
         let rounding = if exact { TWO_BF16 } else { 2.0 * BF16 };
         let (input, output) = (run.input(), run.output());
         let (group, d, dv, heads) = (group as usize, d as usize, dv as usize, heads as usize);
@@ -165,11 +208,15 @@ impl Definition for AttentionTiles {
         let (keys, values) = (input.halves("keys")?, input.halves("values")?);
         let key = |p: usize, e: usize| keys[(p / 16 * d + e) * 16 + p % 16];
         let factor = f64::from(scale.value());
+        // Memory begins with the first block.
+        let begins = window.map_or(0, |_| ATTENTION_BLOCK as usize * run.dim("first") as usize);
         for (r, own) in input.ints("position")?.into_iter().enumerate() {
+            let end = own as usize + 1 - begins;
+            let from = window.map_or(0, |window| end.saturating_sub(window as usize));
             for h in 0..group {
                 let q = &q[(r * heads * group + h) * d..][..d];
                 // Scores, and the largest magnitude of what they are sums of.
-                let scores: Vec<(f64, f64)> = (0..=own as usize)
+                let scores: Vec<(f64, f64)> = (from..end)
                     .map(|p| {
                         (0..d).map(|e| q[e] * key(p, e) * factor).fold((0.0, 0.0), |(s, m), x| (s + x, m + x.abs()))
                     })
@@ -181,7 +228,7 @@ impl Definition for AttentionTiles {
                 let of_scores = magnitude * (TWO_BF16 + (d as f64 + 2.0) * UNIT);
                 let relative = 2.0 * (of_scores.exp() - 1.0) + rounding + EXP_BOUND * scores.len() as f64;
                 for e in 0..dv {
-                    let terms = weights.iter().enumerate().map(|(p, w)| w * values[p * dv + e] / sum);
+                    let terms = (from..end).zip(&weights).map(|(p, w)| w * values[p * dv + e] / sum);
                     let (expected, size) = terms.fold((0.0, 0.0), |(s, m), x| (s + x, m + x.abs()));
                     let found = y[(r * heads * group + h) * dv + e];
                     close(format_args!("y[{r}, {h}, {e}]"), found, expected, relative * size + 1e-30)?;
@@ -192,13 +239,9 @@ impl Definition for AttentionTiles {
     }
 
     fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
-        let unit = AttentionTiles::unit(self.group);
-        let block = u64::from(ATTENTION_BLOCK);
         let rows = rows.clamp(1, self.rows.max(1));
-        let last = FIRST + u64::from(rows) - 1;
-        let Runs { full, masked, rest } = Runs::of(RUN_BLOCKS, (FIRST + 1) / block, last / block + 1);
-        let of_rows = [rows / unit, rows % unit, u32::from(!rows.is_multiple_of(unit))].map(i64::from);
-        [full, masked, rest].into_iter().map(u64::cast_signed).chain(of_rows).collect()
+        let first = FIRST + self.window.map_or(0, u64::from);
+        self.dims(first..first + u64::from(rows))
     }
 
     fn most_rows(&self) -> u32 {
@@ -206,11 +249,9 @@ impl Definition for AttentionTiles {
     }
 
     fn work(&self, call: &Call<'_>) -> Work {
-        let [full, masked, rest, units, tail, _] = *call.dims else { return Work::of_bytes(call.all_bytes()) };
-        let rows = i64::from(AttentionTiles::unit(self.group)) * units + tail;
-        let positions = (full + masked) * RUN + rest * i64::from(ATTENTION_BLOCK);
-        let each = u64::from(self.group) * u64::from(self.d + self.dv);
-        let multiply_adds = each * rows.max(0).unsigned_abs() * positions.max(0).unsigned_abs();
+        let rows = call.bytes("position") / 4;
+        let positions = call.bytes("values") / (2 * u64::from(self.dv));
+        let multiply_adds = u64::from(self.group) * u64::from(self.d + self.dv) * rows * positions;
         Work { bytes: call.bytes("keys") + call.bytes("values"), multiply_adds, arithmetic: Arithmetic::Bf16 }
     }
 
@@ -227,13 +268,27 @@ mod tests {
     use ixc_targets::Target;
 
     #[test]
+    fn windows_that_are_none_are_refused() {
+        let kernel = |window: u32| {
+            let text = format!("attention_tiles group=4 d=8 dv=8 scale=1.0 heads=1 rows=8 window={window}");
+            generate(&text.parse().unwrap(), Target::AMX).map(|_| ()).map_err(|error| error.to_string())
+        };
+        assert_eq!([1, MAX_POSITIONS as u32].map(kernel), [Ok(()), Ok(())]);
+        for window in [0, MAX_POSITIONS as u32 + 1, u32::MAX] {
+            let error = kernel(window).unwrap_err();
+            assert!(error.contains("a window of positions") && error.ends_with("1 to 16777216"), "{error}");
+        }
+    }
+
+    #[test]
     fn any_group_has_whole_units() {
         let most = LIMITS.iter().find(|(name, _)| *name == "group").unwrap().1;
         for group in 1..=most {
             let (unit, rows) = (AttentionTiles::unit(group), AttentionTiles::rows_of(group, 256));
             assert!((unit * group).is_multiple_of(PAIR) && (unit == 1 || !(unit / 2 * group).is_multiple_of(PAIR)));
             assert!(rows.is_multiple_of(unit) && (rows == unit || rows * group <= 256), "{group}: {rows}");
-            let spec = AttentionTiles { group, d: 8, dv: 8, scale: Bits::of(1.0), heads: 1, rows, exact: false };
+            let spec =
+                AttentionTiles { group, d: 8, dv: 8, scale: Bits::of(1.0), heads: 1, rows, exact: false, window: None };
             generate(&spec.into(), Target::AMX).unwrap_or_else(|error| panic!("{error}"));
         }
         assert_eq!([1, 3, 8, 32, 64].map(AttentionTiles::unit), [32, 32, 4, 1, 1]);

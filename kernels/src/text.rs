@@ -294,6 +294,26 @@ impl Value for u32 {
     }
 }
 
+impl Value for Option<u32> {
+    const KIND: FieldKind = FieldKind::Number;
+
+    fn write(&self, name: &str, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.as_ref().map_or(Ok(()), |number| number.write(name, f))
+    }
+
+    fn read(text: Option<&str>) -> Option<Option<u32>> {
+        u32::read(text).map(Some)
+    }
+
+    fn expected() -> String {
+        u32::expected()
+    }
+
+    fn absent() -> Option<Option<u32>> {
+        Some(None)
+    }
+}
+
 impl Value for bool {
     const KIND: FieldKind = FieldKind::Flag;
 
@@ -422,6 +442,7 @@ mod tests {
         "swiglu gate=q4_k up=q6_k k=256 tile=32 n=64 out=f32 rows=13 shape=gemm",
         "rope_heads heads=3 d=64 dims=32 style=norm norm=1e-5",
         "rope_append d=64 dv=62 dims=64 style=neox",
+        "attention_tiles group=1 d=8 dv=8 scale=1.0 heads=1 rows=32 exact window=1",
         "combine n=33 slots=3",
         "softmax n=4294967295",
     ];

@@ -405,6 +405,8 @@ fn mutate(plan: &mut Plan<Kernel>, random: &mut Random) -> String {
                         DimRule::FullRuns(random.number(6) as u32),
                         DimRule::MaskedRuns(random.number(6) as u32),
                         DimRule::RunRest(random.number(6) as u32),
+                        DimRule::RunLead(random.number(6) as u32),
+                        DimRule::HeadRuns(random.number(6) as u32),
                     ];
                     let rule = rules[random.index(rules.len())];
                     task.variants[variant].dims.iter_mut().for_each(|dim| *dim = rule);
@@ -495,7 +497,10 @@ fn errors_say_what_is_wrong() {
         ("has 0 dims, must have 2", |p| task(p, "q").variants[0].dims.clear()),
         ("row counts of variants must ascend", |p| task(p, "q").variants[0].up_to_rows = u32::MAX),
         ("divides by 0", |p| task(p, "q").variants[1].dims[0] = DimRule::RowGroups(0)),
+        ("divides by 0", |p| task(p, "q").variants[1].dims[0] = DimRule::RunLead(0)),
+        ("divides by 0", |p| task(p, "q").variants[1].dims[0] = DimRule::HeadRuns(0)),
         ("needs rows that are tokens", |p| task(p, "gather").variants[0].dims[0] = DimRule::FullBlocks),
+        ("needs rows that are tokens", |p| task(p, "gather").variants[0].dims[0] = DimRule::RunLead(4)),
         ("needs rows that are tokens", |p| task(p, "attention").rows = RowAxis::Outputs),
         ("in parts for tokens, one at a time", |p| task(p, "attention").variants[0].row_chunk = 2),
         ("argument 9 does not exist", |p| split(p).argument = 9),

@@ -81,6 +81,16 @@ pub enum KernelError {
         /// Names of its dims.
         dims: Vec<String>,
     },
+    /// More rows than a kernel takes in a call.
+    #[error("{kernel} takes at most {most} rows in a call, not {found}")]
+    TooManyRows {
+        /// The kernel.
+        kernel: String,
+        /// How many were asked for.
+        found: u32,
+        /// How many it takes.
+        most: u32,
+    },
     /// The interpreter stopped.
     #[error("the interpreter stopped: {0}")]
     Interpret(#[from] InterpretError),
@@ -149,6 +159,7 @@ impl KernelError {
             | KernelError::Verify { .. }
             | KernelError::Input(_)
             | KernelError::NeedsDims { .. }
+            | KernelError::TooManyRows { .. }
             | KernelError::Interpret(_)
             | KernelError::NotOurs { .. }
             | KernelError::NoModel { .. }

@@ -148,12 +148,16 @@ pub fn slices<'a>(names: impl Iterator<Item = (&'a str, bool)>, buffers: &'a mut
 /// Values of a kernel's dims.
 ///
 /// # Errors
-/// Where rows do not say what they are.
+/// Where rows do not say what they are, or are more than the kernel takes.
 pub fn dims(chosen: &Chosen, sizes: Option<Sizes>) -> Result<Vec<i64>, KernelError> {
     let kernel = &chosen.kernel;
     match (sizes.unwrap_or(Sizes::Rows(chosen.rows)), &chosen.spec) {
         (Sizes::Dims(dims), _) => Ok(dims),
-        (Sizes::Rows(rows), Some(spec)) => Ok(spec.dims_of_rows(rows)),
+        (Sizes::Rows(found), Some(spec)) => {
+            let most = spec.most_rows();
+            let dims = (found <= most).then(|| spec.dims_of_rows(found));
+            dims.ok_or_else(|| KernelError::TooManyRows { kernel: kernel.name.clone(), found, most })
+        }
         (Sizes::Rows(rows), None) => match kernel.dims.as_slice() {
             [] => Ok(Vec::new()),
             [_] => Ok(vec![i64::from(rows)]),

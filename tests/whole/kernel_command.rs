@@ -129,6 +129,16 @@ fn errors_say_what_would_be_right() {
     fails(&["run", "quantise", "n=33", "out=a8_small"], 65, "error: kernel quantise_a8_small_n33");
     fails(&["run", "gemm_q4_k", "--dims", "1,1,6"], 65, "dim %rest is 6; it must be in 0..=3");
     fails(&["run", "gemm_q4_k", "--dims", "1"], 65, "1 dims; the kernel has 3");
+    fails(
+        &["cost", "tiles_q4_k_r16", "--target", "amx", "--rows", "2048"],
+        65,
+        "takes at most 512 rows in a call, not 2048",
+    );
+    fails(
+        &["cost", "attention_tiles_64", "--target", "amx", "--rows", "73"],
+        65,
+        "takes at most 72 rows in a call, not 73",
+    );
     fails(&["run", "gather", "bytes=16777216", "--rows", "200"], 65, "the buffers need more than");
     fails(&["show", "missing.ix"], 66, "missing.ix: cannot read");
     fails(&["show", "missing.gguf:gemm"], 66, "missing.gguf");

@@ -23,7 +23,7 @@ use ixc::targets::Target;
 use ixc_testing::nmse::nmse;
 
 const VOCABULARY: u64 = 96;
-const CONTEXT: u64 = 128;
+const CONTEXT: u64 = 512;
 const MAX_TOKENS: u32 = 40;
 /// More than two long steps, more than two attention blocks of 32 positions; more than memory holds of a window.
 const TOKENS: usize = 110;
@@ -45,6 +45,9 @@ enum Mixer {
 const LAYERS: [Mixer; 3] = [Mixer::Delta("grouped"), Mixer::Attention(None), Mixer::Delta("interleaved")];
 /// The second window ends inside a block of attention, before a step's first token.
 const WINDOWS: [Mixer; 3] = [Mixer::Attention(Some(8)), Mixer::Attention(None), Mixer::Attention(Some(41))];
+/// Tokens of a prompt: more than two runs of positions in attention by tiles. The second window has runs that all rows of an item see whole.
+const PROMPT: usize = 320;
+const LONG_WINDOWS: [Mixer; 2] = [Mixer::Attention(Some(41)), Mixer::Attention(Some(290))];
 
 /// A graph's text, as it grows.
 #[derive(Default)]
@@ -148,7 +151,7 @@ impl Text {
         self.op(format!("%x{} = add %r{i}, %sum{i}", i + 1));
     }
 
-    /// `used` experts of eight for each token.
+    /// `used` experts of eight for each token, or no experts.
     fn module(layers: &[Mixer], used: u64) -> Module {
         let mut text = Text::default();
         text.weight("embedding", "f16", &[VOCABULARY, 256]);
@@ -159,6 +162,10 @@ impl Text {
             match mixer {
                 Mixer::Delta(keys) => text.delta(i, keys),
                 Mixer::Attention(window) => text.attention(i, *window),
+            }
+            if used == 0 {
+                text.op(format!("%x{} = add %x{i}, %o{i}", i + 1));
+                continue;
             }
             text.op(format!("%r{i} = add %x{i}, %o{i}"));
             text.experts(i, used);
@@ -299,6 +306,35 @@ fn linear_attention_is_the_interpreters_on_every_target() {
 #[test]
 fn windows_are_the_interpreters_on_every_target() {
     check("windows", &model("windows", in_floats(Text::module(&WINDOWS, 8))));
+}
+
+/// Prompts of many rows go through windows by tiles. In steps between which memory moves, to where no run of tiles begins, each row has the bits that
+/// it has in one step.
+#[test]
+fn prompts_longer_than_a_window_go_by_tiles() {
+    let model = model("prompts", in_floats(Text::module(&LONG_WINDOWS, 0)));
+    let tokens = tokens(PROMPT);
+    let exact = model.exact_logits(&tokens).unwrap();
+    let compiled = |target, max_tokens: u32| Options { max_tokens: Some(max_tokens), ..options(target) };
+    let plan = compile(&model, &compiled(Target::AMX, 64)).unwrap().plan;
+    for window in ["attention_tiles_window41_", "attention_tiles_window290_"] {
+        assert!(plan.kernels.iter().any(|kernel| kernel.name.starts_with(window)), "{window}");
+    }
+    assert!(plan.states[0].held(CONTEXT as u32, 64) < PROMPT as u32, "nothing would be dropped");
+    for target in [Target::AVX2, Target::AVX512, Target::AMX] {
+        let whole = run(&mut load(&model, &compiled(target, PROMPT as u32), 2, 0), &tokens, |_| PROMPT);
+        let error = nmse(&whole, &exact);
+        println!("prompts: {}: {error:e}", target.name());
+        assert!(error <= BOUND, "{}: {error:e} > {BOUND:e}", target.name());
+        let mut engine = load(&model, &compiled(target, 64), 2, 0);
+        // Whole sixteens: of floats some kernels sum what is left of them in another order.
+        for lengths in [[64, 64], [32, 48]] {
+            let found = run(&mut engine, &tokens, |step| lengths[step % 2]);
+            let first = found.iter().zip(&whole).position(|(a, b)| a.to_bits() != b.to_bits());
+            let at = first.map(|at| at / VOCABULARY as usize);
+            assert!(at.is_none(), "{} in steps of {lengths:?}: other bits at {at:?}", target.name());
+        }
+    }
 }
 
 /// Memory holds the last positions alone, whatever the context: what is dropped changes no bit, and what was dropped is gone.

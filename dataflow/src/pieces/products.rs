@@ -9,7 +9,7 @@
 use ixc_ir::format::Format;
 use ixc_ir::plan::{Arg, BufferId, DimRule, RowAxis, RowCount, Source};
 use ixc_kernels::{Combine, Elementwise, Linear, Map, MatmulStrategy, Swiglu};
-use ixc_passes::draft::{fit, row_bytes};
+use ixc_passes::draft::{fit, part_bytes, row_bytes};
 use ixc_passes::error::ScheduleError;
 use ixc_passes::tile::{parts, weight_parts};
 
@@ -200,8 +200,8 @@ impl Cutting<'_> {
         let format = product.format;
         let row = row_bytes(format, product.k)?;
         // Blocks of a strip lie one behind the other.
-        let within = row_bytes(format, link.from)?.saturating_mul(format.rows() as u64);
-        let x = part(&product.x, row_bytes(product.x_format, link.from)?, 0);
+        let within = part_bytes(format, link.from)?.saturating_mul(format.rows() as u64);
+        let x = part(&product.x, part_bytes(product.x_format, link.from)?, 0);
         for columns in weight_parts(link.rows, link.tile) {
             let label = if columns.first == 0 { link.label.clone() } else { format!("{} tail", link.label) };
             let (offset, step) = (columns.first * F32_BYTES, columns.tile * F32_BYTES);

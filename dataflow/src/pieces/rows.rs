@@ -3,7 +3,7 @@
 use ixc_ir::format::Format;
 use ixc_ir::plan::{Arg, RowAxis};
 use ixc_kernels::{KernelSpec, Quantise, RmsNorm, RmsNormPiece, SumSquares};
-use ixc_passes::draft::{fit, row_bytes};
+use ixc_passes::draft::{fit, part_bytes, row_bytes};
 use ixc_passes::error::ScheduleError;
 use ixc_passes::schedule::bind::Named;
 use ixc_passes::tile::parts;
@@ -63,7 +63,7 @@ impl Cutting<'_> {
         for columns in parts(width, elements.min(width.max(1))) {
             let args =
                 [(x, "x", Format::F32), (y, "y", out)].map(|(arg, name, format)| -> Result<Named, ScheduleError> {
-                    Ok((name, part(arg, row_bytes(format, columns.first)?, row_bytes(format, columns.tile)?)))
+                    Ok((name, part(arg, part_bytes(format, columns.first)?, part_bytes(format, columns.tile)?)))
                 });
             let args = args.into_iter().collect::<Result<_, _>>()?;
             let spec = Quantise { n: fit("elements of a row", columns.tile)?, out };
@@ -110,7 +110,7 @@ impl Cutting<'_> {
                 ("x", part(&x, offset, step)),
                 ("sums", sums.clone()),
                 ("w", part(&w, offset, step)),
-                ("y", part(&y, row_bytes(spec.out, columns.first)?, row_bytes(spec.out, columns.tile)?)),
+                ("y", part(&y, part_bytes(spec.out, columns.first)?, part_bytes(spec.out, columns.tile)?)),
             ];
             let spec = RmsNormPiece {
                 n: fit("elements of a row", columns.tile)?,

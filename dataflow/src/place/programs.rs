@@ -478,6 +478,7 @@ impl<'a> Making<'a> {
                     parts.map_or(1, |parts| i64::from(parts.positions / ATTENTION_BLOCK) / n(run))
                 }
                 DimRule::MaskedBlocks | DimRule::FirstBlock | DimRule::MaskedRuns(_) => 0,
+                DimRule::RunLead(_) | DimRule::HeadRuns(_) => 0,
                 DimRule::RunRest(run) => parts.map_or(0, |parts| i64::from(parts.positions / ATTENTION_BLOCK) % n(run)),
                 DimRule::Parts => i64::from(count),
                 DimRule::CacheBlocks => parts.map_or(1, |parts| i64::from(parts.positions / KEY_LANES)),

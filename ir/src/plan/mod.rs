@@ -16,6 +16,8 @@
 
 pub mod print;
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use crate::format::Format;
@@ -425,26 +427,40 @@ pub enum DimRule {
     All(RowCount),
     /// The item's band: its number in its column.
     Band,
-    /// Runs of n blocks of [`ATTENTION_BLOCK`] positions of the item's part that lie wholly at or before the position of the item's first row.
+    /// Runs of n blocks of [`ATTENTION_BLOCK`] positions of the item's part that lie wholly at or before the position of the item's first row,
+    /// and in the window of its last one; see [`Runs`].
     FullRuns(u32),
     /// Runs of n blocks of the item's part after those, up to the position of the item's last row.
     MaskedRuns(u32),
     /// Blocks of the item's part that are left, up to and with the position of the item's last row: fewer than n.
     RunRest(u32),
+    /// Blocks of the item's part before its first whole run: fewer than n. None where its state has no window.
+    RunLead(u32),
+    /// Runs of n blocks of the item's part before the full ones, which begin before the window of the item's last row. None where its state
+    /// has no window.
+    HeadRuns(u32),
 }
 
-/// Blocks of positions in runs of several. Runs begin at multiples of their length whatever the rows are, so that rows which end in
+/// Blocks of positions in runs of several. Runs begin at multiples of their length whatever the rows are, so that rows which begin or end in
 /// different blocks are attended over the same runs as each would be alone.
 ///
 /// ```
 /// use ixc_ir::plan::Runs;
 ///
-/// // Rows at positions 300 to 331, runs of 128 positions.
-/// assert_eq!(Runs::of(4, 301 / 32, 331 / 32 + 1), Runs { full: 2, masked: 0, rest: 3 });
+/// // Rows at positions 300 to 331, runs of 128 positions: all rows see the first 9 blocks whole.
+/// let runs = Runs { full: 2, rest: 3, ..Runs::default() };
+/// assert_eq!(Runs::of(4, 0..331 / 32 + 1, 0..301 / 32), runs);
+/// // The same with a window of 200 positions: the first row's begins at 101, the last one's at 132.
+/// let runs = Runs { lead: 1, head: 1, rest: 3, ..Runs::default() };
+/// assert_eq!(Runs::of(4, 101 / 32..331 / 32 + 1, 160 / 32..301 / 32), runs);
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Runs {
-    /// Runs that the first row sees whole.
+    /// Blocks before the first whole run.
+    pub lead: u64,
+    /// Whole runs that begin before what the last row sees.
+    pub head: u64,
+    /// Runs after those that all rows see whole.
     pub full: u64,
     /// Whole runs after those.
     pub masked: u64,
@@ -453,11 +469,15 @@ pub struct Runs {
 }
 
 impl Runs {
-    /// Of `blocks` blocks, the first `whole` of which the first row sees whole, in runs of `n`.
-    pub fn of(n: u32, whole: u64, blocks: u64) -> Runs {
+    /// Of some blocks, of which all rows see `seen` whole, in runs of `n`. Blocks are counted from where a run begins.
+    pub fn of(n: u32, blocks: Range<u64>, seen: Range<u64>) -> Runs {
         let n = u64::from(n.max(1));
-        let full = whole.min(blocks) / n;
-        Runs { full, masked: blocks / n - full, rest: blocks % n }
+        let count = blocks.end.saturating_sub(blocks.start);
+        let lead = ((n - blocks.start % n) % n).min(count);
+        let (first, runs) = (blocks.start + lead, (count - lead) / n);
+        let head = seen.start.saturating_sub(first).div_ceil(n).min(runs);
+        let seen = (seen.end.saturating_sub(first) / n).clamp(head, runs);
+        Runs { lead, head, full: seen - head, masked: runs - seen, rest: (count - lead) % n }
     }
 }
 

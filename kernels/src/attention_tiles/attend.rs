@@ -13,9 +13,9 @@ use crate::vectors::for_vectors;
 const STRIP: i64 = ROWS;
 /// Strips that are worked on at once.
 const STRIPS: i64 = PAIR as i64 / STRIP;
-/// Score of positions after the row's own; below every real score.
+/// Score of positions that a row does not see; below every real score.
 const MASKED: f32 = -1.0e30;
-/// Runs that an item's last rows see and its first does not see whole, beside those of as many positions as it has rows.
+/// Runs that an item's last rows see and its first does not see whole, or the other way around, beside those of as many positions as it has rows.
 const MORE_MASKED: i64 = 2;
 
 /// From the high parts of a pair's weights to the low ones.
@@ -39,13 +39,15 @@ struct Places {
     maxima: i64,
     /// The position of each query's row.
     own: i64,
+    /// With a window, the first position that each query's row sees, which may be below 0.
+    seen: i64,
     /// Of a pair: factors that the new maxima put on the past.
     factors: i64,
 }
 
 /// Blocks that are attended at once.
 struct Span<'a> {
-    /// The first's number.
+    /// The first's number, in the buffers.
     first: &'a Affine,
     /// How many.
     blocks: &'a Affine,
@@ -69,6 +71,18 @@ struct Attend {
     units: DimId,
     rest: DimId,
     partial: DimId,
+    /// Where not all positions are seen.
+    window: Option<Window>,
+}
+
+/// Positions that a row sees, and blocks before those in the buffers.
+#[derive(Clone, Copy)]
+struct Window {
+    positions: i64,
+    first: DimId,
+    /// Blocks before the first whole run, and runs that begin before what the last row sees.
+    lead: DimId,
+    head: DimId,
 }
 
 /// The kernel of a spec that was checked.
@@ -79,9 +93,16 @@ pub(super) fn kernel(name: String, spec: &AttentionTiles) -> Kernel {
     let parts = if spec.exact { 2 } else { 1 };
     let sizes = Sizes { d, dv, padded_d: whole(d, STEP), padded_dv: whole(dv, i64::from(LANES)), parts };
     let mut b = KernelBuilder::new(name);
+    let (most_masked, most_rest) = (rows / RUN + MORE_MASKED, i64::from(RUN_BLOCKS) - 1);
+    let window = spec.window.map(|window| Window {
+        positions: window.into(),
+        first: b.dim("first", 0, MAX_POSITIONS / BLOCK),
+        lead: b.dim("run_lead", 0, most_rest),
+        head: b.dim("head_runs", 0, most_masked),
+    });
     let full = b.dim("full_runs", 0, MAX_POSITIONS / RUN);
-    let masked = b.dim("masked_runs", 0, rows / RUN + MORE_MASKED);
-    let last = b.dim("run_rest", 0, i64::from(RUN_BLOCKS) - 1);
+    let masked = b.dim("masked_runs", 0, most_masked);
+    let last = b.dim("run_rest", 0, most_rest);
     let (units, rest) = (b.dim("units", 0, rows / unit), b.dim("rest", 0, unit - 1));
     let partial = b.dim("partial", 0, 1);
     // Whole rows but for what stands before and after this head in the first and last.
@@ -91,7 +112,10 @@ pub(super) fn kernel(name: String, spec: &AttentionTiles) -> Kernel {
     };
     let q = b.read("q", extent(d));
     let position = b.read("position", units * (unit * 4) + rest * 4);
-    let cache = |len: i64| full * (RUN * len * 2) + masked * (RUN * len * 2) + last * (BLOCK * len * 2);
+    let cache = |len: i64| {
+        let before = window.map(|window| window.lead * (BLOCK * len * 2) + window.head * (RUN * len * 2));
+        before.unwrap_or_default() + full * (RUN * len * 2) + masked * (RUN * len * 2) + last * (BLOCK * len * 2)
+    };
     let (keys, values) = (b.read("keys", cache(d)), b.read("values", cache(dv)));
     let y = b.write("y", extent(dv));
 
@@ -113,18 +137,24 @@ pub(super) fn kernel(name: String, spec: &AttentionTiles) -> Kernel {
         sums: place(queries * LINE),
         maxima: place(queries * 4),
         own: place(queries * 4),
+        seen: place(if window.is_some() { queries * 4 } else { 0 }),
         factors: place(i64::from(PAIR) * 4),
     };
     let scratch = b.buffer("scratch", BufferKind::Scratch, end);
     let panels = Panels { sizes, keys, values, scratch, keys_at, values_at };
     let scale = (f64::from(spec.scale.value()) * std::f64::consts::LOG2_E) as f32;
-    let attend = Attend { sizes, group, heads, scale, unit, q, position, y, scratch, at, panels, units, rest, partial };
+    let attend =
+        Attend { sizes, group, heads, scale, unit, q, position, y, scratch, at, panels, units, rest, partial, window };
 
-    let blocks = i64::from(RUN_BLOCKS);
     attend.begin(&mut b);
-    b.for_each("run", full, |b, run| attend.run(b, &(run * blocks), &blocks.into(), false));
-    b.for_each("run", masked, |b, run| attend.run(b, &(full * blocks + run * blocks), &blocks.into(), true));
-    attend.run(&mut b, &(full * blocks + masked * blocks), &last.into(), true);
+    let mut first = Affine::default();
+    if let Some(Window { lead, head, .. }) = window {
+        attend.run(&mut b, &first, &lead.into(), true);
+        first = attend.runs(&mut b, lead.into(), head, true);
+    }
+    let first = attend.runs(&mut b, first, full, false);
+    let first = attend.runs(&mut b, first, masked, true);
+    attend.run(&mut b, &first, &last.into(), true);
     attend.end(&mut b);
     b.finish()
 }
@@ -164,6 +194,9 @@ impl Attend {
             let (zeros, lowest) = (b.splat_f32(LANES, 0.0), b.splat_f32(LANES, MASKED));
             b.store(scratch, strip * (STRIP * 4) + at.maxima, lowest);
             b.store(scratch, strip * (STRIP * 4) + at.own, zeros);
+            if self.window.is_some() {
+                b.store(scratch, strip * (STRIP * 4) + at.seen, zeros);
+            }
             let mut fill = |name: &str, at: i64, lines: i64| {
                 b.for_each(name, lines, |b, line| b.store(scratch, strip * (lines * LINE) + line * LINE + at, zeros));
             };
@@ -198,8 +231,20 @@ impl Attend {
                 b.store(scratch, to + padded_d * 2, low);
             });
             let own = b.load(Type::i32(1), self.position, row * 4);
-            b.store(scratch, query * 4 + at.own, own);
+            b.store(scratch, query.clone() * 4 + at.own, own);
+            if let Some(window) = self.window {
+                let before = b.splat_int(Type::i32(1), 1 - window.positions);
+                let seen = b.iadd(own, before);
+                b.store(scratch, query * 4 + at.seen, seen);
+            }
         });
+    }
+
+    /// Attends `runs` whole runs from the block `first` on; gives the block behind them.
+    fn runs(&self, b: &mut KernelBuilder, first: Affine, runs: DimId, masked: bool) -> Affine {
+        let blocks = i64::from(RUN_BLOCKS);
+        b.for_each("run", runs, |b, run| self.run(b, &(first.clone() + run * blocks), &blocks.into(), masked));
+        first + runs * blocks
     }
 
     /// Attends `blocks` blocks from the block `first` on.
@@ -276,16 +321,31 @@ impl Attend {
 
     /// The positions of such a vector.
     fn positions(&self, b: &mut KernelBuilder, first: &Affine, block: &Affine, half: i64) -> ValueId {
-        let start = b.index((first.clone() + block.clone()) * BLOCK + half * KEYS);
+        let before = self.window.map(|window| Affine::from(window.first)).unwrap_or_default();
+        let start = b.index((before + first.clone() + block.clone()) * BLOCK + half * KEYS);
         let start = b.broadcast(LANES, start);
         let lanes = b.op(Op::Iota, Type::i32(LANES), &[]);
         b.iadd(start, lanes)
     }
 
-    /// A mask of the positions after those of a query's row.
-    fn after(&self, b: &mut KernelBuilder, positions: ValueId, query: Affine) -> ValueId {
-        let own = b.load_splat(Type::i32(LANES), self.scratch, query * 4 + self.at.own);
-        b.same(Op::CmpGt, &[positions, own])
+    /// `values` at positions that a query's row sees, and `instead` at others.
+    fn seen(
+        &self,
+        b: &mut KernelBuilder,
+        positions: ValueId,
+        query: &Affine,
+        values: ValueId,
+        instead: ValueId,
+    ) -> ValueId {
+        let own = b.load_splat(Type::i32(LANES), self.scratch, query.clone() * 4 + self.at.own);
+        let after = b.same(Op::CmpGt, &[positions, own]);
+        let values = b.op(Op::Select, Type::f32(LANES), &[after, instead, values]);
+        if self.window.is_none() {
+            return values;
+        }
+        let seen = b.load_splat(Type::i32(LANES), self.scratch, query.clone() * 4 + self.at.seen);
+        let before = b.same(Op::CmpGt, &[seen, positions]);
+        b.op(Op::Select, Type::f32(LANES), &[before, instead, values])
     }
 
     /// Maxima of a strip, and what they make of the past. Scores are copied where they are read from `copy` on.
@@ -304,8 +364,7 @@ impl Attend {
                         b.store(scratch, Attend::score(copy, query(i), &block, half), score);
                     }
                     if let Some(positions) = positions {
-                        let after = self.after(b, positions, pair.clone() + query(i));
-                        score = b.op(Op::Select, Type::f32(LANES), &[after, lowest, score]);
+                        score = self.seen(b, positions, &(pair.clone() + query(i)), score, lowest);
                     }
                     *found = b.same(Op::Max, &[*found, score]);
                 }
@@ -339,8 +398,8 @@ impl Attend {
                     return weight;
                 }
                 let positions = self.positions(b, span.first, &block, half);
-                let (after, none) = (self.after(b, positions, query.clone()), b.splat_f32(LANES, 0.0));
-                b.op(Op::Select, Type::f32(LANES), &[after, none, weight])
+                let none = b.splat_f32(LANES, 0.0);
+                self.seen(b, positions, &query, weight, none)
             });
             let pairs = b.to_bf16_pairs(near, far);
             let to = block * (STRIPS * TILE) + i.clone() * LINE + at.weights;

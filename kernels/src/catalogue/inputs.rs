@@ -210,18 +210,22 @@ impl Content {
                 let dim =
                     |name: &str| kernel.dims.iter().position(|dim| dim.name == name).and_then(|i| dims.get(i)).copied();
                 let rows = (size / 4) as i64;
+                let blocks = |name: &str| 32 * dim(name).unwrap_or(0);
+                let start = blocks("first") + blocks("run_lead") + 4 * blocks("head_runs") + blocks("full");
                 let own = match (dim("full_runs"), dim("masked_runs"), dim("run_rest")) {
                     // The first row sees all full runs whole, and the last one ends in the last block.
                     (Some(full), Some(masked), Some(rest)) => {
-                        let (start, end) = (128 * full, 128 * (full + masked) + 32 * rest);
+                        let (start, end) = (start + 128 * full, start + 128 * (full + masked) + 32 * rest);
                         let least = (start - 1).max(end - 31 - rows).max(0);
-                        least + (random.bits() % 32) as i64 % (end - rows - least + 1).max(1)
+                        let most = match dim("run_lead") {
+                            // Of a window the last one sees all full runs whole, too: where the least does not, no other does.
+                            Some(_) => least,
+                            None => end - rows,
+                        };
+                        least + (random.bits() % 32) as i64 % (most - least + 1).max(1)
                     }
                     // Behind the full blocks, and what stands before a part.
-                    _ => {
-                        let start = 32 * (dim("first").unwrap_or(0) + dim("full").unwrap_or(0));
-                        start + (random.bits() % 32) as i64 % (33 - rows).max(1)
-                    }
+                    _ => start + (random.bits() % 32) as i64 % (33 - rows).max(1),
                 };
                 (own..own + rows).flat_map(|p| (p as i32).to_le_bytes()).collect()
             }

@@ -57,7 +57,12 @@ impl Sliding {
 
     /// The block in memory that the token at a position begins with.
     pub fn first_block(&self, position: u32) -> u64 {
-        u64::from(self.first(position).saturating_sub(self.base) / ATTENTION_BLOCK)
+        self.seen(position) / u64::from(ATTENTION_BLOCK)
+    }
+
+    /// The first position in memory that the token at a position sees.
+    pub fn seen(&self, position: u32) -> u64 {
+        self.first(position).saturating_sub(self.base).into()
     }
 
     /// Whether all is held that the token at a position needs.

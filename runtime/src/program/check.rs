@@ -386,7 +386,9 @@ impl Checker<'_> {
             | DimRule::RowPartial(0)
             | DimRule::FullRuns(0)
             | DimRule::MaskedRuns(0)
-            | DimRule::RunRest(0) => Err(Problem::Rule { rule, expected: "divides by 0" }),
+            | DimRule::RunRest(0)
+            | DimRule::RunLead(0)
+            | DimRule::HeadRuns(0) => Err(Problem::Rule { rule, expected: "divides by 0" }),
             DimRule::FullBlocks
             | DimRule::MaskedBlocks
             | DimRule::FirstBlock
@@ -394,6 +396,8 @@ impl Checker<'_> {
             | DimRule::FullRuns(_)
             | DimRule::MaskedRuns(_)
             | DimRule::RunRest(_)
+            | DimRule::RunLead(_)
+            | DimRule::HeadRuns(_)
                 if rows != RowAxis::Tokens =>
             {
                 Err(Problem::Rule { rule, expected: "needs rows that are tokens" })
@@ -411,6 +415,8 @@ impl Checker<'_> {
             | DimRule::FullRuns(_)
             | DimRule::MaskedRuns(_)
             | DimRule::RunRest(_)
+            | DimRule::RunLead(_)
+            | DimRule::HeadRuns(_)
             | DimRule::CacheBlocks
             | DimRule::Band => Ok(()),
         }

@@ -34,7 +34,7 @@ use groups::Checked;
 pub use limits::MAX_LAYERS;
 
 /// Most dims of a kernel in a plan.
-pub const MAX_DIMS: usize = 8;
+pub const MAX_DIMS: usize = 16;
 /// Most buffers of a kernel in a plan.
 pub const MAX_BUFFERS: usize = 32;
 /// Most tokens of a step.

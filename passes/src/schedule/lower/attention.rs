@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! rope.append %kv, %k, %v, %pos    rope_append: tokens x key heads, into the state
-//! attention %q, %kv, %pos          attention: tokens x key heads, each with the query heads that share it; one token in parts, many by tiles
+//! attention %q, %kv, %pos          attention: tokens x key heads, each with the query heads that share it; one token in parts, if it has no
+//!                                  window, many by tiles
 //! ```
 
 use ixc_ir::format::Format;
@@ -22,8 +23,10 @@ use super::{by_column, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
 const QUERIES: u32 = 16;
 /// Most rows that tile products do not pay for, as with those of weights: below, threads would lack items.
 const FEW_ROWS: u32 = 15;
-/// Queries of an item of attention by tiles. To convert a position costs some 40 cycles, a query's products and weights with it 1.5.
+/// Queries of an item of attention by tiles, at most.
 const TILE_QUERIES: u32 = 256;
+/// To convert a position for tiles costs some 40 cycles, a query's products and weights with it 1.5: how many queries the one is as long as.
+const CONVERSION: f64 = 27.0;
 /// Up to so many rows items are of half as many queries, so that 16 threads have some each.
 const SHORT_ROWS: u32 = 128;
 
@@ -158,38 +161,39 @@ impl Lowering<'_> {
             ("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, row_bytes(Format::F32, group * dv)?)),
             ("scratch", scratch_arg()),
         ];
-        if let Some(window) = self.module.states[state.index()].window {
-            // A window is short: one item of each key head goes through it.
-            let (d, dv, heads) = (cache.key, cache.value, cache.heads);
-            let (group, scale) = (fit("query heads of a key head", group)?, Bits::of(op.attr("scale").float()));
-            let (window, rows) = (fit("positions of a window", window)?, (QUERIES / group).max(2));
-            let spec = AttentionWindow { group, d, dv, scale, heads, rows, window };
-            let choice = KernelChoice::by_chunks(rows, spec);
-            self.tasks.task(label, (q.rows.axis(), kv_heads), vec![choice], &[], args)?;
-            return Ok(Binding::ArenaRows(y));
-        }
         let (d, dv, scale) = (cache.key, cache.value, Bits::of(op.attr("scale").float()));
         let (group, heads) = (fit("query heads of a key head", group)?, cache.heads);
-        // One token has few items, so those are divided by positions; rows of several share the loads of keys and values.
-        let division = Division::THREADS;
-        let combine = AttentionCombine { group, dv, parts: division.parts }.into();
-        let one = KernelChoice {
-            up_to_rows: 1,
-            row_chunk: 1,
-            spec: AttentionPart { group, d, dv, scale }.into(),
-            parts: Some(Parts { part: "part", result: "y", division, combine }),
-            bands: None,
+        let window = self.module.states[state.index()].window;
+        let window = window.map(|window| fit("positions of a window", window)).transpose()?;
+        let mut choices = match window {
+            // A window is short: one item of each key head goes through it.
+            Some(window) => {
+                let rows = (QUERIES / group).max(2);
+                vec![KernelChoice::by_chunks(rows, AttentionWindow { group, d, dv, scale, heads, rows, window })]
+            }
+            None => {
+                // One token has few items, so those are divided by positions; rows of several share the loads of keys and values.
+                let division = Division::THREADS;
+                let combine = AttentionCombine { group, dv, parts: division.parts }.into();
+                let one = KernelChoice {
+                    up_to_rows: 1,
+                    row_chunk: 1,
+                    spec: AttentionPart { group, d, dv, scale }.into(),
+                    parts: Some(Parts { part: "part", result: "y", division, combine }),
+                    bands: None,
+                };
+                let rows = (QUERIES / group).max(1);
+                vec![one, KernelChoice::by_chunks(rows, Attention { group, d, dv, scale, heads, rows })]
+            }
         };
-        let rows = (QUERIES / group).max(1);
-        let spec = Attention { group, d, dv, scale, heads, rows };
-        let mut choices = vec![one, KernelChoice::by_chunks(rows, spec)];
         if self.tiles {
-            choices[1].up_to_rows = FEW_ROWS;
-            let rows = AttentionTiles::rows_of(group, TILE_QUERIES);
+            choices.iter_mut().for_each(|choice| choice.up_to_rows = choice.up_to_rows.min(FEW_ROWS));
+            let rows = tile_rows(group, window);
             let exact = !self.is_quantised(op.results[0]);
-            let spec = AttentionTiles { group, d, dv, scale, heads, rows, exact };
-            for (up_to_rows, queries) in [(SHORT_ROWS, TILE_QUERIES / 2), (u32::MAX, TILE_QUERIES)] {
-                let row_chunk = AttentionTiles::rows_of(group, queries);
+            let spec = AttentionTiles { group, d, dv, scale, heads, rows, exact, window };
+            let short = rows.min(AttentionTiles::rows_of(group, TILE_QUERIES / 2));
+            let shorter = (short < rows).then_some((SHORT_ROWS, short));
+            for (up_to_rows, row_chunk) in shorter.into_iter().chain([(u32::MAX, rows)]) {
                 choices.push(KernelChoice { up_to_rows, ..KernelChoice::by_chunks(row_chunk, spec) });
             }
         }
@@ -243,6 +247,19 @@ impl Lowering<'_> {
     }
 }
 
+/// Rows of an item of attention by tiles. Over all positions before them these are as many as may be. Rows of a window share conversions, too, but
+/// what one of them sees and another does not is computed for both: an item goes through the window and as many positions as it has rows.
+fn tile_rows(group: u32, window: Option<u32>) -> u32 {
+    let most = AttentionTiles::rows_of(group, TILE_QUERIES);
+    let Some(window) = window else { return most };
+    let unit = AttentionTiles::unit(group);
+    // Of a query, in what the products and weights with a position cost.
+    let cost =
+        |rows: u32| (f64::from(window) + f64::from(rows)) * (1.0 + CONVERSION / (f64::from(rows) * f64::from(group)));
+    let rows = (1..=most / unit).map(|units| units * unit);
+    rows.min_by(|a, b| cost(*a).total_cmp(&cost(*b))).unwrap_or(most)
+}
+
 /// Heads and sizes of a `paged` state.
 #[derive(Clone, Copy)]
 struct Cache {
@@ -265,4 +282,19 @@ fn rope_args(table: u32) -> [Named; 3] {
         ("lane", by_row(Source::Input(Input::PositionLane), INDEX_BYTES)),
         ("table", whole(Source::Rope(table))),
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_of_short_windows_have_few_rows() {
+        let rows = |window, groups: [u32; 4]| groups.map(|group| tile_rows(group, window));
+        assert_eq!(rows(None, [1, 3, 8, 64]), [256, 64, 32, 4]);
+        assert_eq!(rows(Some(128), [1, 3, 8, 64]), [64, 32, 20, 4]);
+        assert_eq!(rows(Some(1024), [1, 3, 8, 64]), [160, 64, 32, 4]);
+        assert_eq!(rows(Some(1), [1, 3, 8, 64]), [32, 32, 4, 1]);
+        assert_eq!(rows(Some(u32::MAX), [1, 3, 8, 64]), [256, 64, 32, 4]);
+    }
 }

@@ -10,8 +10,9 @@
 //! arena buffer; with fewer than 18 rows in this step it is [`Problem::Slice`].
 
 use ixc_ir::kernel::Dim;
-use ixc_ir::plan::{Arg, DimRule, Input, KEY_LANES, RowCount, Source};
+use ixc_ir::plan::{ATTENTION_BLOCK, Arg, DimRule, Input, KEY_LANES, RowCount, Source};
 
+use super::parts::RowPositions;
 use super::{Item, Pass, Problem};
 use crate::executor::sliding::Sliding;
 use crate::memory::{INDEX_BYTES, Region};
@@ -59,16 +60,24 @@ impl Pass<'_> {
             | DimRule::Parts
             | DimRule::FullRuns(_)
             | DimRule::MaskedRuns(_)
-            | DimRule::RunRest(_) => {
-                // Rows are tokens, as the program's check says.
-                let base = self.sliding(item).map_or(0, Sliding::base);
-                let first = u64::from(self.counts.position.saturating_sub(base)) + item.row;
-                item.span.dim(rule, first, first + item.rows.saturating_sub(1)).unwrap_or(0)
-            }
+            | DimRule::RunRest(_)
+            | DimRule::RunLead(_)
+            | DimRule::HeadRuns(_) => item.span.dim(rule, self.row_positions(item)).unwrap_or(0),
             DimRule::CacheBlocks => u64::from(self.capacity(item) / KEY_LANES),
             DimRule::All(rows) => self.counts.of(rows),
             DimRule::Band => u64::from(item.band),
         }
+    }
+
+    /// Where an item's rows are, which are tokens, as the program's check says.
+    fn row_positions(&self, item: &Item) -> RowPositions {
+        let (position, sliding) = (self.counts.position, self.sliding(item));
+        let base = sliding.map_or(0, Sliding::base);
+        let first = u64::from(position.saturating_sub(base)) + item.row;
+        let before_last = item.rows.saturating_sub(1);
+        // Rows are at most a step's tokens.
+        let seen = sliding.map_or(0, |sliding| sliding.seen(position + (item.row + before_last) as u32));
+        RowPositions { first, last: first + before_last, seen, dropped: u64::from(base / ATTENTION_BLOCK) }
     }
 
     /// The window in which an item counts positions, where its state has one.

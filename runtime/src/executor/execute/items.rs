@@ -349,7 +349,22 @@ fn chunk_rows(variant: &Variant, rows: u64) -> u64 {
     let even = rows.div_ceil(rows.div_ceil(most).max(1));
     let group = variant.dims.iter().find_map(|rule| match rule {
         DimRule::RowGroups(n) => Some(u64::from(*n)),
-        _ => None,
+        DimRule::Rows
+        | DimRule::RowRest(_)
+        | DimRule::RowRestGroups { .. }
+        | DimRule::RowPartial(_)
+        | DimRule::FullBlocks
+        | DimRule::MaskedBlocks
+        | DimRule::FirstBlock
+        | DimRule::Parts
+        | DimRule::CacheBlocks
+        | DimRule::All(_)
+        | DimRule::Band
+        | DimRule::FullRuns(_)
+        | DimRule::MaskedRuns(_)
+        | DimRule::RunRest(_)
+        | DimRule::RunLead(_)
+        | DimRule::HeadRuns(_) => None,
     });
     even.next_multiple_of(group.unwrap_or(1).max(1)).clamp(1, most)
 }
