@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ixc::kernels::roofline::Roofline;
 use ixc::runtime::stats::{Stats, Work};
 
-use super::output::{Bytes, Printable, note};
+use super::output::{Bytes, Printable, counted, note};
 
 /// An op is worth a line from this part of the time on.
 const LEAST: f64 = 0.01;
@@ -14,6 +14,14 @@ const LEAST: f64 = 0.01;
 pub fn note(part: &str, stats: &Stats, limits: Option<&Roofline>) {
     for line in lines(stats, limits) {
         note!("{part:<9} {line}");
+    }
+    if stats.reduced > 0 {
+        note!(
+            "{part:<9} {} of {} with less than {} threads: others use the processors, and all would wait for those that do not run",
+            stats.reduced,
+            counted(stats.steps, "step"),
+            stats.threads
+        );
     }
     if let Some(each) = stats.meeting.checked_div(u32::try_from(stats.barriers).unwrap_or(u32::MAX)) {
         let a_step = stats.barriers / stats.threads.max(1) as u64 / stats.steps.max(1);
