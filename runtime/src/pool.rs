@@ -411,6 +411,33 @@ mod tests {
         }
     }
 
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn workers_are_bound_until_they_are_let_go_and_the_caller_as_long_as_it_works() {
+        // What the system says of this process's threads, as others see it.
+        let mask = |thread: ThreadId| {
+            let status = std::fs::read_to_string(format!("/proc/self/task/{}/status", thread.number())).unwrap();
+            let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap();
+            processors::parse_list(list.trim()).unwrap()
+        };
+        let allowed = processors::allowed().unwrap();
+        let [first, last] = [allowed[0], *allowed.last().unwrap()];
+        let mut pool = Pool::new(4).unwrap();
+        let masks = |pool: &mut Pool| {
+            let masks = Mutex::new(vec![Vec::new(); 4]);
+            pool.run(&|thread| masks.lock().unwrap()[thread] = mask(ThreadId::own())).unwrap();
+            masks.into_inner().unwrap()
+        };
+        assert_eq!(masks(&mut pool), vec![allowed.clone(); 4]);
+        pool.bind(&[last, first, last], &allowed).unwrap();
+        assert_eq!(masks(&mut pool), [vec![last], vec![first], vec![last], allowed.clone()]);
+        assert_eq!(mask(ThreadId::own()), allowed);
+        let panics = pool.run(&|thread| assert!(thread > 0 || mask(ThreadId::own()).len() > 1));
+        assert!(panics.is_err() && mask(ThreadId::own()) == allowed);
+        pool.bind(&[], &allowed).unwrap();
+        assert_eq!(masks(&mut pool), vec![allowed; 4]);
+    }
+
     #[test]
     fn a_panic_is_an_error_and_the_pool_goes_on() {
         let mut pool = Pool::new(3).unwrap();

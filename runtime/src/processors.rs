@@ -236,6 +236,14 @@ impl ThreadId {
     }
 }
 
+#[cfg(all(test, target_os = "linux"))]
+impl ThreadId {
+    /// Its number, as the system has it.
+    pub(crate) fn number(self) -> i32 {
+        self.0
+    }
+}
+
 /// Binds the calling thread to some CPUs.
 ///
 /// # Errors

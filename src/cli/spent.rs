@@ -24,7 +24,7 @@ pub fn note(part: &str, stats: &Stats, limits: Option<&Roofline>) {
         );
     }
     if let Some(each) = stats.meeting.checked_div(u32::try_from(stats.barriers).unwrap_or(u32::MAX)) {
-        let a_step = stats.barriers / stats.threads.max(1) as u64 / stats.steps.max(1);
+        let a_step = stats.barriers / stats.thread_steps.max(1);
         note!(
             "{part:<9} {a_step} barriers in a step, each {:.2} us beyond waiting for others",
             each.as_secs_f64() * 1e6

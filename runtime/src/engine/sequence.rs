@@ -195,7 +195,8 @@ impl Engine {
             table.fill(end);
         }
         // Waiting for a drive is no neighbour's doing.
-        let adapts = counts.tokens == 1 && self.loaded.store.experts.is_none();
+        let resident = self.loaded.store.experts.is_none() && self.loaded.store.advice.is_none();
+        let adapts = counts.tokens == 1 && resident;
         let threads = if adapts { self.loaded.crew.threads() } else { self.loaded.pool.threads() };
         let begin = Instant::now();
         let run = execute::run(
@@ -224,6 +225,7 @@ impl Engine {
         }
         self.loaded.stats.wall += wall;
         self.loaded.stats.steps += 1;
+        self.loaded.stats.thread_steps += threads as u64;
         self.loaded.stats.tokens += u64::from(counts.tokens);
         self.position = end;
         self.outputs = rows_wanted.len();
