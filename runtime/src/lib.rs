@@ -18,6 +18,7 @@
 //!
 //! | module | what it owns |
 //! | --- | --- |
+//! | [`processors`] | which processors there are, and binding threads to them |
 //! | [`pool`] | persistent threads and their barrier: spin, then park |
 //! | [`gauge`] | how far something is that takes long |
 //! | [`bucket`] | sorting routed rows by expert |
@@ -47,6 +48,7 @@ mod executor;
 pub mod gauge;
 mod plan_check;
 pub mod pool;
+pub mod processors;
 pub mod program;
 mod reads;
 mod storage;
@@ -55,7 +57,7 @@ pub mod trace;
 
 pub(crate) use engine::model_files;
 pub use engine::{file, load, memory_estimate, options, sample};
+pub(crate) use executor::{crew, expert_prefetch, experts};
 pub use executor::{execute, page_cache_hints, states, stats};
-pub(crate) use executor::{expert_prefetch, experts};
-pub use storage::{blocks, memory};
+pub use storage::{blocks, memory, pages};
 pub(crate) use storage::{identity, pack, weights};

@@ -21,7 +21,7 @@ use ixc::timing::{Phase, Streamed};
 use serde::Serialize;
 
 use super::Usage;
-use super::choose::{ModelChoice, StreamingChoice, TargetChoice, positions};
+use super::choose::{ModelChoice, PinChoice, StreamingChoice, TargetChoice, positions};
 use super::output::Watch;
 use super::streaming;
 use report::{Format, Report};
@@ -55,6 +55,8 @@ pub struct Args {
     /// Numbers of threads to measure with [default: one for each core].
     #[arg(short, long, value_name = "N", value_delimiter = ',', env = "IXC_THREADS", hide_env_values = true)]
     threads: Vec<usize>,
+    #[command(flatten)]
+    pin: PinChoice,
     /// How often each is measured, after one run that does not count.
     #[arg(short, long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
     repetitions: u32,
@@ -141,7 +143,7 @@ impl Args {
             let target = self.target.target();
             let options = SessionOptions {
                 compile: compile::Options { target, ..streaming.compile },
-                run: engine::Options { threads, context: Some(positions(context)), ..streaming.run },
+                run: engine::Options { threads, pin: self.pin.pin, context: Some(positions(context)), ..streaming.run },
                 model_file: self.model.file().map(Path::to_owned),
                 ..streaming
             };

@@ -2,9 +2,11 @@
 
 use std::path::Path;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use ixc::compile::{self, TargetName};
 use ixc::model::Model;
 use ixc::runtime::engine::{self, BackendKind, ExpertStore};
+use ixc::runtime::processors::Pin;
 use ixc::runtime::stream::store::Config;
 use ixc::session::SessionOptions;
 use ixc::targets::{CoreCaches, Target};
@@ -118,6 +120,14 @@ impl TargetChoice {
     pub fn caches(&self) -> Option<CoreCaches> {
         self.target.and_then(|target| target.caches)
     }
+}
+
+/// Whether threads are bound to processors, of a command that runs a model.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct PinChoice {
+    /// Bind each thread to a core of its own: auto, where there is one for each core and nobody else wants any; on, wherever the system lets it; off.
+    #[arg(long, value_name = "WHEN", default_value = "off", value_parser = PossibleValuesParser::new(Pin::ALL.map(|(name, _)| name)).try_map(|name| name.parse::<Pin>()))]
+    pub pin: Pin,
 }
 
 /// Where experts are, of a command that runs a model.

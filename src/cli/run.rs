@@ -15,7 +15,7 @@ use ixc::runtime::gauge::Gauge;
 use ixc::runtime::trace::{self, Recorder};
 use ixc::session::{Session, SessionOptions};
 
-use super::choose::{ModelChoice, StreamingChoice, TargetChoice, backend, positions};
+use super::choose::{ModelChoice, PinChoice, StreamingChoice, TargetChoice, backend, positions};
 use super::force::{Force, reads};
 use super::interrupt::Interrupted;
 use super::output::{Watch, counted, note};
@@ -74,6 +74,8 @@ pub struct Args {
     /// Threads [default: one for each core].
     #[arg(short, long, value_name = "N", env = "IXC_THREADS", hide_env_values = true)]
     threads: Option<usize>,
+    #[command(flatten)]
+    pin: PinChoice,
     /// Positions that the KV cache has room for [default: the model's, at most 4096].
     #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N", env = "IXC_CTX", hide_env_values = true)]
     context: Option<usize>,
@@ -124,6 +126,7 @@ impl Args {
             compile: compile::Options { target, caches: self.target.caches(), pack, ..streaming.compile },
             run: engine::Options {
                 threads: self.threads,
+                pin: self.pin.pin,
                 context: self.context.map(positions),
                 backend: backend(self.emulate),
                 skip_weight_check: self.no_check,

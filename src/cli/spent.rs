@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use ixc::kernels::roofline::Roofline;
 use ixc::runtime::stats::{Stats, Work};
 
-use super::output::{Bytes, Printable, note};
+use super::output::{Bytes, Printable, counted, note};
 
 /// An op is worth a line from this part of the time on.
 const LEAST: f64 = 0.01;
@@ -15,8 +15,16 @@ pub fn note(part: &str, stats: &Stats, limits: Option<&Roofline>) {
     for line in lines(stats, limits) {
         note!("{part:<9} {line}");
     }
+    if stats.reduced > 0 {
+        note!(
+            "{part:<9} {} of {} with less than {} threads: others use the processors, and all would wait for those that do not run",
+            stats.reduced,
+            counted(stats.steps, "step"),
+            stats.threads
+        );
+    }
     if let Some(each) = stats.meeting.checked_div(u32::try_from(stats.barriers).unwrap_or(u32::MAX)) {
-        let a_step = stats.barriers / stats.threads.max(1) as u64 / stats.steps.max(1);
+        let a_step = stats.barriers / stats.thread_steps.max(1);
         note!(
             "{part:<9} {a_step} barriers in a step, each {:.2} us beyond waiting for others",
             each.as_secs_f64() * 1e6

@@ -12,6 +12,8 @@ use ixc::forecast::Remembered;
 use ixc::frontend::tokenizer::DecodeOptions;
 use ixc::kernels::roofline::Roofline;
 use ixc::runtime::gauge::Gauge;
+use ixc::runtime::pages::PageUse;
+use ixc::runtime::processors::Unpinned;
 use ixc::runtime::stream::store::ExpertCache;
 use ixc::runtime::stream::store::stats::Stats;
 use ixc::session::{End, Generation, Progress, Request, Session, StopStrings};
@@ -222,11 +224,24 @@ impl Writer<'_> {
         if let Some(advised) = self.session.engine().advised() {
             streaming::advised(&advised);
         }
+        match self.session.engine().pinned() {
+            Ok(processors) => note!("threads   bound to processors {}", listed(processors)),
+            Err(Unpinned::Off) => {}
+            Err(why) => note!("threads   not bound to processors: {why}"),
+        }
+        for PageUse { what, resident, large } in self.session.engine().pages() {
+            note!("pages     {what}: {} in memory, {} of it in pages of 2 MiB", Bytes(resident), Bytes(large));
+        }
         note!("seed      {}", self.seed);
         if let Some(peak) = ixc::machine::system::peak_memory() {
             note!("memory    {} at the peak, mapped weights included", Bytes(peak));
         }
     }
+}
+
+/// Numbers with commas between.
+fn listed(numbers: &[usize]) -> String {
+    numbers.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// Whether packing takes so long, of so many seconds, that it is worth a word.

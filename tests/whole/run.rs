@@ -44,6 +44,30 @@ fn greedy_text_is_what_the_model_says() {
     }
 }
 
+#[cfg(target_os = "linux")]
+#[test]
+fn where_threads_run_changes_no_text_and_is_said() {
+    let arguments = ["run", "-p", "The borrow checker", "-n", "24", "--temp", "0", "-t", "3"];
+    let expected = stdout(ixc(arguments));
+    let run = |pin: &str| {
+        let output = ixc(arguments).args(["--pin", pin, "--stats"]).output().unwrap();
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), expected, "--pin {pin}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let (on, off) = (run("on"), run("off"));
+    assert!(on.contains("threads   bound to processors ") && !off.contains("threads   "), "{on}\n{off}");
+    // Of what is resident all is said.
+    let pages = |what: &str| {
+        off.lines().any(|line| line.starts_with(&format!("pages     {what}: ")) && line.ends_with("in pages of 2 MiB"))
+    };
+    assert!(pages("activations") && pages("states"), "{off}");
+    let auto = run("auto");
+    assert!(
+        auto.contains("threads   bound to processors ") || auto.contains("threads   not bound to processors: "),
+        "{auto}"
+    );
+}
+
 #[test]
 fn every_x86_target_prints_the_greedy_text_emulated_and_natively() {
     let arguments = ["run", "-p", "The borrow checker", "-n", "16", "--temp", "0"];

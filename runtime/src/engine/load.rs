@@ -14,6 +14,7 @@ use ixc_ir::plan::{ATTENTION_BLOCK, Plan, PlanWeight, SourceFile, WeightFile};
 use ixc_targets::Target;
 
 use crate::bucket::Bucket;
+use crate::crew::Crew;
 use crate::execute::{Backend, EngineMemory, Parts};
 use crate::expert_prefetch::Prefetcher;
 use crate::experts::{self, Experts};
@@ -25,7 +26,8 @@ use crate::options::{BackendKind, ExpertStore, Options, pool};
 use crate::pack::{self, Job};
 use crate::page_cache_hints::Advice;
 use crate::plan_check::{checked, target};
-use crate::pool::Pool;
+use crate::pool::{Pool, processors};
+use crate::processors::{Pin, Unpinned, allowed};
 use crate::program::{MAX_CONTEXT, Program};
 use crate::states::States;
 use crate::stats::{Clock, Stats};
@@ -49,6 +51,11 @@ pub(crate) struct Loaded {
     pub(crate) backend: Backend,
     pub(crate) store: EngineMemory,
     pub(crate) pool: Pool,
+    /// How many of the pool's threads steps have.
+    pub(crate) crew: Crew,
+    /// Whether they were to be bound to processors, and the processor of each where they are.
+    pub(crate) pin: Pin,
+    pub(crate) pinned: Result<Vec<usize>, Unpinned>,
     /// Longest sequence.
     pub(crate) context: u32,
     pub(crate) clocks: Vec<Mutex<Clock>>,
@@ -57,6 +64,19 @@ pub(crate) struct Loaded {
     pub(crate) architecture: String,
     pub(crate) target: Target,
     pub(crate) tokenizer: Vec<u8>,
+}
+
+impl Loaded {
+    /// Lets threads run on any processor again that were bound because nobody else wanted one.
+    pub(crate) fn let_go(&mut self) {
+        if self.pin == Pin::Auto && self.pinned.is_ok() {
+            let anywhere = allowed().unwrap_or_default();
+            self.pinned = Err(match self.pool.bind(&[], &anywhere) {
+                Ok(()) => Unpinned::LetGo,
+                Err(error) => Unpinned::Refused(error.to_string()),
+            });
+        }
+    }
 }
 
 /// See [`Engine::load`](crate::engine::Engine::load).
@@ -73,11 +93,14 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
     }
     // No larger than MAX_CONTEXT, which is a multiple.
     let capacity = context.next_multiple_of(ATTENTION_BLOCK);
-    let mut pool = pool(options)?;
+    let (mut pool, pinned) = pool(options)?;
     let threads = pool.threads();
     let files = open_files(&plan, folder, options)?;
     let own = own.map(|own| own.map().map(|mapped| (own, mapped))).transpose()?;
     let streamed = streamed(&program, &plan, options);
+    if streamed.is_none() && options.experts != ExpertStore::Map {
+        files.iter().chain(own.as_ref().map(|(_, mapped)| mapped)).for_each(Mapped::prefer_large_pages);
+    }
     let target = target(&plan)?;
     // Before weights are read: what is too large shall not be tried.
     let run = Run { capacity, threads, traced: options.trace.is_some() };
@@ -153,6 +176,9 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
         backend,
         store,
         pool,
+        crew: Crew::new(threads, processors()),
+        pin: options.pin,
+        pinned,
         context,
         clocks,
         stats: Stats { threads, ..Stats::default() },

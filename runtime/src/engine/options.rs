@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::error::load::LoadError;
 use crate::gauge::Gauge;
 use crate::pool::{MAX_THREADS, Pool};
+use crate::processors::{Machine, Pin, Unpinned};
 use crate::stream::predict;
 use crate::stream::store::Config;
 use crate::trace::Recorder;
@@ -40,6 +41,8 @@ pub enum ExpertStore {
 pub struct Options {
     /// Threads; all CPUs where `None`.
     pub threads: Option<usize>,
+    /// Whether threads are bound to processors; the caller's never is.
+    pub pin: Pin,
     /// Longest sequence; the model's context but at most [`DEFAULT_CONTEXT`] where `None`.
     pub context: Option<u32>,
     /// What runs kernels.
@@ -66,13 +69,21 @@ pub struct Options {
     pub gauge: Option<Arc<Gauge>>,
 }
 
-/// The threads that options ask for.
-pub(crate) fn pool(options: &Options) -> Result<Pool, LoadError> {
+/// The threads that options ask for, and the processor of each where they are bound; or why they are not.
+pub(crate) fn pool(options: &Options) -> Result<(Pool, Result<Vec<usize>, Unpinned>), LoadError> {
     let threads = options.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     if threads == 0 || threads > MAX_THREADS {
         return Err(LoadError::Threads { found: threads });
     }
-    Pool::new(threads).map_err(|source| LoadError::Thread { source })
+    // Before there are more threads of ours: those of others are counted.
+    let machine = Some(options.pin).filter(|pin| *pin != Pin::Off).map(|_| Machine::here().unwrap_or_default());
+    let mut pool = Pool::new(threads).map_err(|source| LoadError::Thread { source })?;
+    let pinned = machine.map_or(Err(Unpinned::Off), |machine| {
+        let processors = machine.pinned(options.pin, threads)?;
+        pool.bind(&processors, &machine.allowed).map_err(|error| Unpinned::Refused(error.to_string()))?;
+        Ok(processors)
+    });
+    Ok((pool, pinned))
 }
 
 /// A model file that is a part of the program.

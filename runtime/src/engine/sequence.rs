@@ -16,12 +16,17 @@ use ixc_ir::kernel::Kernel;
 use ixc_ir::plan::{MAX_OUTPUTS, Plan, RowCount};
 use ixc_targets::Target;
 
+use crate::crew::Crew;
 use crate::execute::{self, Counts, ExecuteError, ItemError};
 use crate::experts::Experts;
 use crate::file::PlanFile;
 use crate::load::{self, LoadError, Loaded};
+use crate::memory::Mapped;
 use crate::options::{self, Options};
 use crate::page_cache_hints::{Advice, Advised};
+use crate::pages::{self, PageUse};
+use crate::pool::processors;
+use crate::processors::Unpinned;
 use crate::stats::Stats;
 use crate::stream::predict;
 use crate::stream::store;
@@ -189,12 +194,16 @@ impl Engine {
         for table in &mut self.loaded.store.ropes {
             table.fill(end);
         }
+        // Waiting for a drive is no neighbour's doing.
+        let resident = self.loaded.store.experts.is_none() && self.loaded.store.advice.is_none();
+        let adapts = counts.tokens == 1 && resident;
+        let threads = if adapts { self.loaded.crew.threads() } else { self.loaded.pool.threads() };
         let begin = Instant::now();
         let run = execute::run(
             &self.loaded.program,
             &self.loaded.backend,
             &mut self.loaded.store,
-            &mut self.loaded.pool,
+            (&mut self.loaded.pool, threads),
             counts,
             &self.loaded.clocks,
         );
@@ -202,14 +211,21 @@ impl Engine {
             let (tokens, position) = (counts.tokens, counts.position);
             trace.step(begin, Step { tokens, position, failed: run.is_err() });
         }
-        if let Err(error) = run {
-            // What cannot be cut may have changed already.
-            let here = self.loaded.store.states.cut_anywhere().then_some(self.position);
-            self.go_back(self.loaded.store.states.reach(self.position, here));
-            return Err(error.into());
+        let late = match run {
+            Ok(late) => late,
+            Err(error) => return Err(self.failed(error)),
+        };
+        let wall = begin.elapsed();
+        if adapts {
+            self.loaded.crew.note(wall, late);
+            self.loaded.stats.reduced += self.loaded.crew.take_reduced();
+            if self.loaded.crew.is_crowded() {
+                self.loaded.let_go();
+            }
         }
-        self.loaded.stats.wall += begin.elapsed();
+        self.loaded.stats.wall += wall;
         self.loaded.stats.steps += 1;
+        self.loaded.stats.thread_steps += threads as u64;
         self.loaded.stats.tokens += u64::from(counts.tokens);
         self.position = end;
         self.outputs = rows_wanted.len();
@@ -218,6 +234,14 @@ impl Engine {
             self.loaded.store.states.save(end);
         }
         Ok(self.all_logits())
+    }
+
+    /// Goes back to before a step that failed.
+    fn failed(&mut self, error: ExecuteError) -> StepError {
+        // What cannot be cut may have changed already.
+        let here = self.loaded.store.states.cut_anywhere().then_some(self.position);
+        self.go_back(self.loaded.store.states.reach(self.position, here));
+        error.into()
     }
 
     /// Adds tokens in as many steps as they take, and gives the logits of the last one.
@@ -342,9 +366,16 @@ impl Engine {
         if threads > self.loaded.store.scratch.len() {
             return Err(LoadError::Threads { found: threads });
         }
-        self.loaded.pool = options::pool(&Options { threads: Some(threads), ..Options::default() })?;
+        let options = Options { threads: Some(threads), pin: self.loaded.pin, ..Options::default() };
+        (self.loaded.pool, self.loaded.pinned) = options::pool(&options)?;
+        self.loaded.crew = Crew::new(threads, processors());
         self.loaded.stats.threads = threads;
         Ok(())
+    }
+
+    /// The processor of each thread, where all but the first are bound to theirs; or why they are not.
+    pub fn pinned(&self) -> Result<&[usize], &Unpinned> {
+        self.loaded.pinned.as_deref()
     }
 
     /// The target that kernels were generated for.
@@ -375,6 +406,19 @@ impl Engine {
     /// How predicting experts did, where they are streamed.
     pub fn predictions(&self) -> Option<predict::Report> {
         self.loaded.store.experts.as_ref().map(Experts::predictions)
+    }
+
+    /// What is in memory of weights, activations and states, and how much of that is in large pages.
+    pub fn pages(&self) -> Vec<PageUse> {
+        let store = &self.loaded.store;
+        let experts = store.experts.as_ref().map(|experts| experts.store().memory());
+        pages::page_use(&[
+            ("mapped files", store.files.iter().map(Mapped::region).collect()),
+            ("packed weights", vec![store.weights.packed()]),
+            ("streamed experts", experts.into_iter().collect()),
+            ("activations", vec![store.arena.region()]),
+            ("states", vec![store.states.memory()]),
+        ])
     }
 
     /// Where the time went since the last call; tasks and stalls only if [`Options::stats`] said so.

@@ -6,10 +6,12 @@
 //! | [`sliding`] | of a state with a window, which positions memory holds |
 //! | [`stats`] | where the time went |
 //! | [`page_cache_hints`] | experts in mapped files: telling the page cache what will be needed |
+//! | `crew` | how many threads steps have, where others use the processors, too |
 //! | `expert_prefetch` | predicting which experts the next layer needs, while tokens are made one by one |
 //! | `experts` | a step's requests to the expert cache, and what waits for them |
 //! | [`execute`] | one pass over all steps by all threads |
 
+pub(crate) mod crew;
 pub mod execute;
 pub(crate) mod expert_prefetch;
 pub(crate) mod experts;

@@ -83,7 +83,7 @@ struct Snapshot {
 /// The states of a plan.
 #[derive(Debug)]
 pub struct States {
-    _memory: Memory,
+    memory: Memory,
     states: Vec<State>,
     /// By state, then by field.
     fields: Vec<Vec<Columns>>,
@@ -122,7 +122,12 @@ impl States {
             sliding.transpose()
         });
         let sliding = sliding.collect::<Result<_, _>>()?;
-        Ok(States { _memory: memory, states: states.to_vec(), fields, sliding, snapshots: VecDeque::new() })
+        Ok(States { memory, states: states.to_vec(), fields, sliding, snapshots: VecDeque::new() })
+    }
+
+    /// All of its memory, but for copies.
+    pub fn memory(&self) -> Region {
+        self.memory.region()
     }
 
     /// Bytes of all states for `capacity` positions, copies included.

@@ -53,6 +53,10 @@ pub struct Stats {
     pub steps: u64,
     /// Tokens of all steps.
     pub tokens: u64,
+    /// Threads of each step, all together.
+    pub thread_steps: u64,
+    /// Steps that had fewer threads, since others use the processors, too.
+    pub reduced: u64,
     /// Time of the steps, as the caller saw it.
     pub wall: Duration,
     /// Time at barriers until the last thread came, summed over threads: shares of the work that were not even.

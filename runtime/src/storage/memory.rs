@@ -173,6 +173,17 @@ impl Mapped {
         let _ = (offset, bytes);
     }
 
+    /// Asks for large pages, of a file that will be read whole: the system then reads it in pieces of 2 MiB, where its file system can. What is read now
+    /// and then, in smaller parts, takes longer and more of the page cache so.
+    pub fn prefer_large_pages(&self) {
+        #[cfg(target_os = "linux")]
+        if let Some(map) = &self._map
+            && let Err(error) = map.advise(memmap2::Advice::HugePage)
+        {
+            tracing::debug!(%error, "no large pages of files");
+        }
+    }
+
     /// Has the system begin to read the pages of a part that are not in memory. It may do so or not.
     pub fn will_need(&self, offset: u64, bytes: u64) {
         #[cfg(unix)]

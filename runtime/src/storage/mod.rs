@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `identity` | which file a file is |
 //! | [`memory`] | mappings: model files, arena, rotary tables, inputs, scratch |
+//! | [`pages`] | how much of memory is in large pages |
 //! | `pack` | weights of a model file into packed memory |
 //! | `weights` | where kernels find weights, and packing them when they are first needed |
 //! | [`blocks`] | experts as they lie in a plan's file: header, parts, checksums |
@@ -12,4 +13,5 @@ pub mod blocks;
 pub(crate) mod identity;
 pub mod memory;
 pub(crate) mod pack;
+pub mod pages;
 pub(crate) mod weights;

@@ -142,7 +142,7 @@ pub(crate) type Part = (u32, u64);
 pub(crate) struct Weights {
     weights: Vec<Weight>,
     /// What keeps packed weights.
-    _packed: Memory,
+    packed: Memory,
     /// Parts that are not ready.
     left: AtomicU64,
     /// Steps so far.
@@ -155,13 +155,18 @@ pub(crate) struct Weights {
 }
 
 impl Weights {
+    /// What keeps packed weights.
+    pub(crate) fn packed(&self) -> Region {
+        self.packed.region()
+    }
+
     /// Weights, of which some lie or will lie in `packed`, for so many threads.
     pub(crate) fn new(weights: Vec<Weight>, packed: Memory, threads: usize) -> Weights {
         let left = weights.iter().filter_map(|weight| weight.unpacked.as_ref()).map(|u| u.ready.len() as u64).sum();
         let threads = (0..threads).map(|_| Mutex::default()).collect();
         Weights {
             weights,
-            _packed: packed,
+            packed,
             left: AtomicU64::new(left),
             steps: 0,
             prompt: false,

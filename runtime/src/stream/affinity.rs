@@ -11,6 +11,9 @@ use std::time::Duration;
 
 use ixc_files::read_system;
 
+pub use crate::processors::bind;
+use crate::processors::{allowed, parse_list};
+
 /// The CPUs of the NUMA node that a device (`st_dev` of a file on it) hangs on, where there are several nodes and the system says.
 pub fn near(device: u64) -> Option<Vec<usize>> {
     near_in(Path::new("/sys"), device)
@@ -108,66 +111,6 @@ fn split(device: u64) -> (u64, u64) {
     (major, minor)
 }
 
-/// `0-3,8` as numbers.
-fn parse_list(list: &str) -> Option<Vec<usize>> {
-    let mut cpus = Vec::new();
-    for part in list.split(',').filter(|part| !part.is_empty()) {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let (first, last): (usize, usize) = (first.trim().parse().ok()?, last.trim().parse().ok()?);
-        // No machine has more.
-        (last < 1 << 16).then_some(())?;
-        cpus.extend(first..=last);
-    }
-    Some(cpus)
-}
-
-/// The CPUs that the calling thread may run on, where the system says.
-#[cfg(target_os = "linux")]
-fn allowed() -> Option<Vec<usize>> {
-    // SAFETY: a set of CPUs is an array of integers, for which all bits 0 is the empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: 0 is this thread; the set is as large as is said.
-    let result = unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) };
-    // SAFETY: the numbers are in the set's range.
-    (result == 0)
-        .then(|| (0..8 * size_of::<libc::cpu_set_t>()).filter(|&cpu| unsafe { libc::CPU_ISSET(cpu, &set) }).collect())
-}
-
-/// The CPUs that the calling thread may run on, where the system says.
-#[cfg(not(target_os = "linux"))]
-fn allowed() -> Option<Vec<usize>> {
-    None
-}
-
-/// Binds the calling thread to some CPUs.
-///
-/// # Errors
-/// What the system says, or that there is no such thing.
-#[cfg(target_os = "linux")]
-pub fn bind(cpus: &[usize]) -> io::Result<()> {
-    let most = 8 * size_of::<libc::cpu_set_t>();
-    // SAFETY: a set of CPUs is an array of integers, for which all bits 0 is the empty set.
-    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    for &cpu in cpus.iter().filter(|&&cpu| cpu < most) {
-        // SAFETY: the number is in the set's range.
-        unsafe { libc::CPU_SET(cpu, &mut set) };
-    }
-    // SAFETY: 0 is this thread; the set is as large as is said.
-    match unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// Binds the calling thread to some CPUs.
-///
-/// # Errors
-/// Always: only Linux has it.
-#[cfg(not(target_os = "linux"))]
-pub fn bind(_: &[usize]) -> io::Result<()> {
-    Err(io::ErrorKind::Unsupported.into())
-}
-
 /// How long the scheduler lets a thread that [`prefer_short_slices`] run at a time: the least that it takes.
 #[cfg(target_os = "linux")]
 const SLICE: Duration = Duration::from_micros(100);
@@ -244,15 +187,6 @@ mod tests {
     }
 
     #[test]
-    fn lists_of_cpus() {
-        assert_eq!(parse_list("0-3,8"), Some(vec![0, 1, 2, 3, 8]));
-        assert_eq!(parse_list("5"), Some(vec![5]));
-        assert_eq!(parse_list(""), Some(vec![]));
-        assert_eq!(parse_list("x"), None);
-        assert_eq!(parse_list("0-99999999"), None);
-    }
-
-    #[test]
     fn a_drive_is_found_through_sys() {
         let sys = std::env::temp_dir().join(format!("ixc-sys-{}", std::process::id()));
         let drive = sys.join("devices/pci0/nvme0n1/nvme0n1p2");
@@ -282,20 +216,5 @@ mod tests {
         std::fs::write(sys.join("devices/pci0/numa_node"), "-1\n").unwrap();
         assert_eq!(near_in(&sys, 259 << 8 | 3), None);
         std::fs::remove_dir_all(&sys).unwrap();
-    }
-
-    #[cfg(target_os = "linux")]
-    #[test]
-    fn a_thread_is_bound_to_a_cpu_that_is_there_and_no_other() {
-        // On a thread of its own, which ends with it. Some CPU of the first few is allowed on any machine with fewer than that.
-        std::thread::spawn(|| {
-            let before = super::allowed().unwrap();
-            let possible: Vec<usize> = (0..1024).filter(|&cpu| bind(&[cpu]).is_ok()).collect();
-            assert!(before.iter().all(|cpu| possible.contains(cpu)) && !before.is_empty());
-            assert_eq!(super::allowed().unwrap(), possible[possible.len() - 1..]);
-            assert!(bind(&[]).is_err());
-        })
-        .join()
-        .unwrap();
     }
 }

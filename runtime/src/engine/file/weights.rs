@@ -241,7 +241,7 @@ pub fn write_to(
         super::put(output, plan)?;
         return Ok(written);
     }
-    let mut pool = options::pool(options).map_err(failed)?;
+    let (mut pool, _) = options::pool(options).map_err(failed)?;
     let payload = payload(&written)?;
     let whole = work.iter().filter(|(work, _)| matches!(work, Work::Weight(_))).count();
     let mut header = Header {

@@ -30,6 +30,7 @@ impl Pass<'_> {
         let mut groups = Vec::new();
         let last = self.program.stages.len().saturating_sub(1);
         let (mut i, mut round) = (0, 0);
+        let mut late = Duration::ZERO;
         while let Some(stage) = self.program.stages.get(i) {
             round += 1;
             self.pack(thread, stage, clock.as_deref_mut());
@@ -43,7 +44,7 @@ impl Pass<'_> {
             if i < last {
                 let begin = self.now(clock.is_some());
                 let mut is_last = false;
-                self.barrier.wait(thread, || {
+                late += self.barrier.wait(thread, || {
                     is_last = true;
                     self.mark(&self.last_came);
                     self.shares.between(round);
@@ -65,6 +66,7 @@ impl Pass<'_> {
                 i += 1;
             }
         }
+        self.late.fetch_add(late.as_nanos() as u64, Ordering::Relaxed);
     }
 
     /// Notes the time, where somebody counts.

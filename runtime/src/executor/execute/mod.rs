@@ -22,7 +22,7 @@ mod shares;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use ixc_ir::plan::{RowAxis, RowCount, Source};
 
@@ -118,11 +118,14 @@ struct Pass<'a> {
     begun: Instant,
     /// The stage after this barrier, changed only there.
     after: AtomicUsize,
+    /// Nanoseconds that threads waited beyond spinning, all together.
+    late: AtomicU64,
     failed: AtomicBool,
     failure: Mutex<Option<ExecuteError>>,
 }
 
-/// Runs all steps. `clocks` has one clock for each thread, or none.
+/// Runs all steps, with the first `threads` threads of the pool. `clocks` has one clock for each thread, or none. Gives how long threads waited for
+/// others beyond spinning, all together.
 ///
 /// The inputs of `store` must be those of `counts`, with every token below the vocabulary, every output row below the tokens,
 /// and every position inside the cache; `store` is borrowed exclusively for that no other pass uses it.
@@ -133,10 +136,11 @@ pub(crate) fn run(
     program: &Program,
     backend: &Backend,
     store: &mut EngineMemory,
-    pool: &mut Pool,
+    (pool, threads): (&mut Pool, usize),
     counts: Counts,
     clocks: &[Mutex<Clock>],
-) -> Result<(), ExecuteError> {
+) -> Result<Duration, ExecuteError> {
+    let threads = threads.clamp(1, pool.threads());
     if let Some(experts) = &store.experts {
         experts.store().check_unchanged()?;
         experts.begin_step(counts.tokens);
@@ -149,18 +153,19 @@ pub(crate) fn run(
         store,
         counts,
         clocks,
-        barrier: Barrier::new(pool.threads()),
-        shares: Shares::new(pool.threads()),
+        barrier: Barrier::new(threads),
+        shares: Shares::new(threads),
         step,
         next_strip: AtomicU64::new(0),
         last_came: AtomicU64::new(0),
         let_go: AtomicU64::new(0),
         begun: Instant::now(),
         after: AtomicUsize::new(0),
+        late: AtomicU64::new(0),
         failed: AtomicBool::new(false),
         failure: Mutex::new(None),
     };
-    let result = pool.run(&|thread| pass.walk(thread)).map_err(ExecuteError::from);
+    let result = pool.run_with(threads, &|thread| pass.walk(thread)).map_err(ExecuteError::from);
     let failure = pass.failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err);
     // A file that was written to while it was read may have given bytes of both: nothing else tells, blocks of a model file have no checksum.
     let unchanged = || store.experts.as_ref().map_or(Ok(()), |experts| Ok(experts.store().check_unchanged()?));
@@ -170,7 +175,8 @@ pub(crate) fn run(
         (Err(_), Some(experts)) => experts.abandon(),
         (_, None) => {}
     }
-    result
+    let late = Duration::from_nanos(pass.late.into_inner());
+    result.map(|()| late)
 }
 
 impl Pass<'_> {

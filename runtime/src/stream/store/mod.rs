@@ -511,6 +511,11 @@ impl ExpertCache {
         self.shared.fixed.queue.reservation().region().bytes()
     }
 
+    /// All slots and staging memory.
+    pub fn memory(&self) -> Region {
+        self.shared.fixed.queue.reservation().region()
+    }
+
     /// What the drive did so far.
     pub fn drive(&self) -> Counters {
         self.shared.fixed.queue.counters()
