@@ -15,9 +15,12 @@
 //! plane of 1 bit,  run 1:  bit i of a little-endian word is element i             q5_0
 //! plane of 2 bits, run 32: byte j holds elements j, j + 32, j + 64 and j + 96     q2_k
 //! ```
+//!
+//! Or a block has indices of a [grid](super::grids) instead, each for the codes of several elements; planes are of its packed form then.
 
 use half::{bf16, f16};
 
+use super::grids::Grid;
 use super::{Field, FormatRow, packed};
 
 /// How a block's bytes make numbers.
@@ -118,6 +121,11 @@ pub enum Values {
 pub enum Number {
     /// IEEE half.
     Half,
+    /// IEEE half, of which the number is a part: divided by 2 so many times.
+    PartOfHalf {
+        /// How often.
+        halved: u8,
+    },
     /// A byte `e` that stands for `2^(e - 128)`: half of the number that E8M0 of the OCP microscaling formats has, beside a codebook of doubled
     /// values. (`e = 255` is no number there; here, as in ggml, it is the next power.)
     HalfOfPower,
@@ -127,15 +135,21 @@ impl Number {
     /// Bytes of one.
     pub const fn bytes(self) -> usize {
         match self {
-            Number::Half => 2,
+            Number::Half | Number::PartOfHalf { .. } => 2,
             Number::HalfOfPower => 1,
         }
+    }
+
+    /// What is left of 1 that is divided by 2 so many times.
+    pub fn part(halved: u8) -> f32 {
+        f32::from(1u16 << halved).recip()
     }
 
     /// The number that bytes stand for.
     pub(super) fn at(self, bytes: &[u8], at: usize) -> f32 {
         match self {
             Number::Half => f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32(),
+            Number::PartOfHalf { halved } => Number::Half.at(bytes, at) * Number::part(halved),
             Number::HalfOfPower => f32::from_bits(match bytes[at] {
                 // Below the normal numbers.
                 e @ 0..2 => 0x0020_0000 << e,
@@ -148,6 +162,7 @@ impl Number {
     pub fn near(self, x: f32) -> Vec<u8> {
         match self {
             Number::Half => f16::from_f32(x).to_le_bytes().to_vec(),
+            Number::PartOfHalf { halved } => Number::Half.near(x / Number::part(halved)),
             Number::HalfOfPower => vec![(x.abs().log2().floor() + 128.0).clamp(0.0, 254.0) as u8],
         }
     }
@@ -185,21 +200,54 @@ pub struct ScaleCodes {
     pub low: Plane,
     /// The bits above those.
     pub high: Option<Plane>,
-    /// What is subtracted from a code.
-    pub zero: u8,
+    /// Which code of the plane each is, where others or other bits stand between them.
+    pub spread: Spread,
+    /// What scale a code is.
+    pub number: ScaleNumber,
+}
+
+/// Where codes are among all of a plane: number `i` is number `first + i * each`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Spread {
+    /// From one to the next.
+    pub each: usize,
+    /// The first.
+    pub first: usize,
+}
+
+impl Spread {
+    /// One after the other.
+    pub const DENSE: Spread = Spread { each: 1, first: 0 };
+
+    /// The place of code `i`.
+    pub const fn place(&self, i: usize) -> usize {
+        self.first + i * self.each
+    }
+}
+
+/// What scale a code is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScaleNumber {
+    /// The code less so much.
+    Less(u8),
+    /// One more than twice the code.
+    Odd,
 }
 
 impl ScaleCodes {
     /// The scale of a code: a signed byte.
     const fn number(&self, code: u8) -> i8 {
-        code.wrapping_sub(self.zero) as i8
+        match self.number {
+            ScaleNumber::Less(zero) => code.wrapping_sub(zero) as i8,
+            ScaleNumber::Odd => (2 * code + 1) as i8,
+        }
     }
 
     /// The largest magnitude of a scale.
     const fn largest(&self) -> u8 {
         let codes = 1u16 << (self.low.bits + if let Some(high) = self.high { high.bits } else { 0 });
-        let above = (codes - 1) as u8 - self.zero;
-        if above > self.zero { above } else { self.zero }
+        let (least, most) = (self.number(0).unsigned_abs(), self.number((codes - 1) as u8).unsigned_abs());
+        if most > least { most } else { least }
     }
 }
 
@@ -228,6 +276,8 @@ pub struct Quants {
     pub high: Option<Plane>,
     /// What number a code is.
     pub values: Values,
+    /// How a file's block has indices instead of codes.
+    pub grid: Option<Grid>,
     /// How `d` is stored.
     pub d: Number,
     /// Integer scales.
@@ -239,7 +289,15 @@ pub struct Quants {
 impl Quants {
     /// Codes in one plane, with a scale for all elements of a block.
     pub const fn new(low: Plane, values: Values) -> Quants {
-        Quants { low, high: None, values, d: Number::Half, scales: Scales::None, minimum: Minimum::None }
+        Quants { low, high: None, values, grid: None, d: Number::Half, scales: Scales::None, minimum: Minimum::None }
+    }
+
+    /// Codes by a grid: the places of magnitudes and a sign above them, which are three or four bits.
+    pub const fn by_grid(grid: Grid, values: Values) -> Quants {
+        let bits = grid.bits + 1;
+        let low = if bits == 4 { 4 } else { 2 };
+        let high = if bits > low { Some(Plane::new("", bits - low, 1)) } else { None };
+        Quants { high, grid: Some(grid), ..Quants::new(Plane::new("", low, 1), values) }
     }
 
     /// With another kind of number for `d`.
@@ -514,13 +572,16 @@ impl Block<'_> {
 
     /// Scale `i` as a signed byte: what a packed block has.
     pub fn scale_byte(&self, codes: &ScaleCodes, i: usize) -> u8 {
-        codes.number(self.planes(&codes.low, codes.high.as_ref(), i)) as u8
+        codes.number(self.planes(&codes.low, codes.high.as_ref(), codes.spread.place(i))) as u8
     }
 }
 
 impl Reader for Block<'_> {
     fn code(&self, quants: &Quants, i: usize) -> u8 {
-        self.planes(&quants.low, quants.high.as_ref(), i)
+        match &quants.grid {
+            Some(grid) => grid.code(|field| self.field(field), i),
+            None => self.planes(&quants.low, quants.high.as_ref(), i),
+        }
     }
 
     fn float(&self, number: Number, field: &str, _: usize) -> f32 {

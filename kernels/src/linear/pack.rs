@@ -83,6 +83,11 @@ const ROWS: &[Row] = &[
     row("pack_iq4_xs_r16", 8, "pack to=iq4_xs_r16"),
     row("pack_q2_k_r16", 8, "pack to=q2_k_r16"),
     row("pack_q3_k_r16", 8, "pack to=q3_k_r16"),
+    row("pack_iq3_xxs_r16", 8, "pack to=iq3_xxs_r16"),
+    row("pack_iq3_s_r16", 8, "pack to=iq3_s_r16"),
+    row("pack_iq2_xxs_r16", 8, "pack to=iq2_xxs_r16"),
+    row("pack_iq2_xs_r16", 8, "pack to=iq2_xs_r16"),
+    row("pack_iq2_s_r16", 8, "pack to=iq2_s_r16"),
     row("pack_i8_row_r16", 32, "pack to=i8_row_r16"),
     row("pack_i4_row_r16", 32, "pack to=i4_row_r16"),
     row("pack_i4_g128_r16", 16, "pack to=i4_g128_r16"),
@@ -203,7 +208,7 @@ fn pack_block(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], num
     let format = to.format;
     for (name, float, _) in codec.numbers() {
         let (ty, bytes) = match float {
-            Number::Half => (Type::i16(1), 2),
+            Number::Half | Number::PartOfHalf { .. } => (Type::i16(1), 2),
             Number::HalfOfPower => (Type::i8(1), 1),
         };
         let zero = b.splat_int(ty, 0);

@@ -63,9 +63,10 @@ fn items(format: Format, dots: Dots) -> Vec<(Item, i64)> {
     items
 }
 
-/// Whether products by pairs want signed quants and, unsigned, their magnitudes: two products of the largest byte exceed a word.
+/// Whether products by pairs want signed quants and, unsigned, their magnitudes: four products of the largest byte, two groups of columns,
+/// exceed a word.
 pub fn has_magnitudes(format: Format, dots: Dots) -> bool {
-    dots == Dots::Dot2 && format.quants().is_some_and(|codec| codec.pairs_in_a_word() == 0)
+    dots == Dots::Dot2 && format.quants().is_some_and(|codec| codec.pairs_in_a_word() < 2)
 }
 
 /// Where the items of a block begin.
@@ -141,9 +142,17 @@ impl Source {
         if !has_magnitudes(self.format, self.dots) {
             return quants;
         }
-        // The number plus 128: no other zero point leaves bytes that are too large.
-        let top = b.splat_int(part.quants(), -128);
-        quants.map(|quants| b.same(Op::Xor, &[quants, top]))
+        // The number plus the zero point.
+        match strip::quants(self.format).zero() {
+            128 => {
+                let top = b.splat_int(part.quants(), -128);
+                quants.map(|quants| b.same(Op::Xor, &[quants, top]))
+            }
+            zero => {
+                let zero = b.splat_int(part.quants(), zero.into());
+                quants.map(|quants| b.same(Op::ISub, &[quants, zero]))
+            }
+        }
     }
 
     /// The magnitudes of quants that [`Source::pair`] gave.
