@@ -117,6 +117,7 @@ fn of(kernel: &Kernel, inst: &Inst) -> Cost {
         Op::Store | Op::TileStore => Cost { written: bytes, ..Cost::default() },
         Op::JoinLo | Op::JoinHi | Op::UnpackLo | Op::UnpackHi | Op::SwapPairs => int(n),
         Op::Interleave | Op::ShuffleBytes => int(n),
+        Op::Lookup => Cost { read: 4 * n, ..Cost::default() },
         Op::Add | Op::Sub | Op::Mul | Op::Min | Op::Max | Op::Fma | Op::CmpLtF => float(n),
         Op::Div | Op::Sqrt | Op::ToF32 | Op::ToI32 => special(n),
         Op::F16ToF32 | Op::F32ToF16 | Op::ToBf16 | Op::Bf16ToF32 | Op::ToBf16Pairs => special(n),

@@ -4,7 +4,8 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{
     self, ConstantData, Endianness, InstBuilder, MemFlagsData, StackSlotData, StackSlotKind, Value, types,
 };
-use ixc_ir::kernel::{Address, Elem, Type};
+use ixc_ir::format::grids::TABLES;
+use ixc_ir::kernel::{Address, Elem, Imm, Inst, Op, Stmt, Type};
 
 use super::PortableError;
 use super::lower::Lowering;
@@ -142,6 +143,54 @@ impl Lowering<'_> {
         let vector = if self.b.func.dfg.value_type(scalar) == types::I64 { types::I64X2 } else { types::I32X4 };
         let chunk = self.b.ins().scalar_to_vector(vector, scalar);
         self.cast(ty, chunk)
+    }
+
+    /// Copies the tables that these statements name to the stack: code without relocations has no other data that it can index.
+    pub(super) fn copy_tables(&mut self, statements: &[Stmt]) {
+        for statement in statements {
+            match statement {
+                Stmt::Inst(Inst { op: Op::Lookup, imm: Imm::Int(table), .. }) => {
+                    let table = *table as usize;
+                    if self.tables[table].is_none() {
+                        let bytes = 4 * TABLES[table].len() as u32;
+                        let slot = StackSlotData::new(StackSlotKind::ExplicitSlot, bytes, 4);
+                        let slot = self.b.create_sized_stack_slot(slot);
+                        let base = self.b.ins().stack_addr(types::I64, slot, 0);
+                        for (i, entries) in TABLES[table].chunks_exact(CHUNK_BYTES / 4).enumerate() {
+                            let mut chunk = [0; CHUNK_BYTES];
+                            chunk.chunks_exact_mut(4).zip(entries).for_each(|(to, x)| to.copy_from_slice(&x.to_le_bytes()));
+                            let chunk = self.constant(types::I32X4, chunk);
+                            self.b.ins().store(memory_flags(), chunk, base, (i * CHUNK_BYTES) as i32);
+                        }
+                        self.tables[table] = Some(base);
+                    }
+                }
+                Stmt::Inst(_) | Stmt::LoadIndex { .. } => {}
+                Stmt::For(looped) => self.copy_tables(&looped.body),
+            }
+        }
+    }
+
+    /// Entries of a table.
+    pub(super) fn lookup(&mut self, inst: &Inst) -> Result<Chunks, PortableError> {
+        let table = self.immediate(inst)? as usize;
+        let Some(base) = self.tables[table] else { return Err(self.malformed("lookup", "a table")) };
+        let (lanes, mask) = (usize::from(inst.ty.lanes), TABLES[table].len() as i64 - 1);
+        let mut all = Chunks::new();
+        for (c, numbers) in self.operand(inst, 0)?.into_iter().enumerate() {
+            let mut chunk = numbers;
+            for lane in 0..(lanes - c * CHUNK_BYTES / 4).min(CHUNK_BYTES / 4) {
+                let number = self.b.ins().extractlane(numbers, lane as u8);
+                let number = self.b.ins().uextend(types::I64, number);
+                let number = self.b.ins().band_imm_u(number, mask);
+                let at = self.b.ins().ishl_imm_u(number, 2);
+                let at = self.b.ins().iadd(base, at);
+                let entry = self.b.ins().load(types::I32, memory_flags(), at, 0);
+                chunk = self.b.ins().insertlane(chunk, entry, lane as u8);
+            }
+            all.push(chunk);
+        }
+        Ok(all)
     }
 
     /// Loads a value.

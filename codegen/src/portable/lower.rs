@@ -8,6 +8,7 @@ use cranelift_codegen::ir::condcodes::IntCC;
 use cranelift_codegen::ir::{BlockArg, InstBuilder, MemFlagsData, Value, types};
 use cranelift_codegen::isa::TargetFrontendConfig;
 use cranelift_frontend::FunctionBuilder;
+use ixc_ir::format::grids::TABLES;
 use ixc_ir::kernel::{Address, Affine, Atom, For, Kernel, Stmt, ValueId, VarId};
 
 use super::chunks::{Chunks, chunk_count, chunk_type};
@@ -25,6 +26,8 @@ pub(super) struct Lowering<'a> {
     dims: Vec<Value>,
     vars: Vec<Option<Value>>,
     values: Vec<Chunks>,
+    /// Where the tables are that the kernel looks something up in.
+    pub(super) tables: [Option<Value>; TABLES.len()],
 }
 
 impl<'a> Lowering<'a> {
@@ -37,6 +40,7 @@ impl<'a> Lowering<'a> {
             dims: Vec::new(),
             vars: vec![None; kernel.vars.len()],
             values: vec![Chunks::new(); kernel.values.len()],
+            tables: [None; TABLES.len()],
         }
     }
 
@@ -48,6 +52,7 @@ impl<'a> Lowering<'a> {
         let (buffers, dims) = (self.b.block_params(entry)[0], self.b.block_params(entry)[1]);
         self.buffers = self.parameters(buffers, self.kernel.buffers.len());
         self.dims = self.parameters(dims, self.kernel.dims.len());
+        self.copy_tables(&self.kernel.body);
         self.statements(&self.kernel.body)?;
         self.b.ins().return_(&[]);
         self.b.seal_all_blocks();

@@ -101,6 +101,7 @@ impl Lowering<'_> {
                 }
             }
             Op::ShuffleBytes => self.map2(inst, Self::shuffle_bytes)?,
+            Op::Lookup => self.lookup(inst)?,
 
             Op::Add => self.map2(inst, |l, a, b| l.b.ins().fadd(a, b))?,
             Op::Sub => self.map2(inst, |l, a, b| l.b.ins().fsub(a, b))?,
@@ -277,7 +278,7 @@ impl Lowering<'_> {
         id.ok_or_else(|| self.malformed(inst.op.row().mnemonic, "as many operands as the op table says"))
     }
 
-    fn operand(&self, inst: &Inst, index: usize) -> Result<Chunks, PortableError> {
+    pub(super) fn operand(&self, inst: &Inst, index: usize) -> Result<Chunks, PortableError> {
         self.chunks(self.operand_id(inst, index)?)
     }
 
@@ -289,7 +290,7 @@ impl Lowering<'_> {
         inst.address.as_ref().ok_or_else(|| self.malformed(inst.op.row().mnemonic, "an address"))
     }
 
-    fn immediate(&self, inst: &Inst) -> Result<i64, PortableError> {
+    pub(super) fn immediate(&self, inst: &Inst) -> Result<i64, PortableError> {
         match inst.imm {
             Imm::Int(value) => Ok(value),
             _ => Err(self.malformed(inst.op.row().mnemonic, "an integer as its immediate")),

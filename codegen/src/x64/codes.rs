@@ -243,6 +243,8 @@ table! {
     VEX_Vmovd_rm32_xmm EVEX_Vmovd_rm32_xmm;
     VEX_Vpextrw_r32m16_xmm_imm8 EVEX_Vpextrw_r32m16_xmm_imm8;
     VEX_Vpextrb_r32m8_xmm_imm8 EVEX_Vpextrb_r32m8_xmm_imm8;
+    VEX_Vpextrd_rm32_xmm_imm8 EVEX_Vpextrd_rm32_xmm_imm8;
+    VEX_Vpinsrd_xmm_xmm_rm32_imm8 EVEX_Vpinsrd_xmm_xmm_rm32_imm8;
     }
     evex {
     CMPPS EVEX_Vcmpps_kr_k1_xmm_xmmm128b32_imm8 EVEX_Vcmpps_kr_k1_ymm_ymmm256b32_imm8

@@ -139,7 +139,8 @@ impl Selector<'_> {
         self.f.vreg(class)
     }
 
-    fn gpr(&mut self) -> Vreg {
+    /// A new general register.
+    pub fn gpr(&mut self) -> Vreg {
         self.f.vreg(Class::Gpr)
     }
 
@@ -644,6 +645,7 @@ impl Selector<'_> {
                 self.dot2_bf16(ty, first, second, third)
             }
             Op::Interleave => self.interleave(first, ty),
+            Op::Lookup => self.lookup(first, ty, int),
             Op::ToBf16 => self.to_bf16(first, ty),
             Op::Bf16ToF32 => self.bf16_to_f32(first, ty),
             Op::ToBf16Pairs => self.to_bf16_pairs(first, second.unwrap_or(first), ty),

@@ -18,6 +18,7 @@ use half::f16;
 
 use super::verify::{self, VerifyError};
 use super::*;
+use crate::format::grids::TABLES;
 use tile::Tile;
 use vector::Vector;
 
@@ -370,6 +371,10 @@ impl Machine<'_> {
                     let by = pick.lane::<u8>(i);
                     if by & 0x80 != 0 { 0u8 } else { a.lane((i & !15) + usize::from(by & 15)) }
                 })
+            }
+            Op::Lookup => {
+                let (a, table) = (arg(0), TABLES[int(&inst.imm)]);
+                Vector::from_lanes(lanes, |i| table[a.lane::<u32>(i) as usize % table.len()])
             }
             // float arithmetic
             Op::Add => float2(lanes, &arg(0), &arg(1), |a, b| a + b),

@@ -10,6 +10,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Elem, Type};
+use crate::format::grids::TABLES;
 
 /// What immediate an op takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,6 +127,7 @@ op_table! {
     SwapPairs "swap_pairs" 1 None None |o, r, _| { equal(o[0], r)?; elem_in(r, &[Elem::F32, Elem::I32])?; lanes_at_least(r, 2) }, "Exchanges lanes 2i and 2i+1.";
     Interleave "interleave" 1 None None |o, r, _| { equal(o[0], r)?; elem_in(r, &[Elem::I16, Elem::F16, Elem::Bf16])?; lanes_at_least(r, 2) }, "Lane 2i is the operand's lane i, lane 2i+1 its lane i of the upper half.";
     ShuffleBytes "shuffle_bytes" 2 None None |o, r, _| { equal(o[0], r)?; equal(o[1], r)?; elem_in(r, &[Elem::I8])?; lanes_at_least(r, 16) }, "Per chunk: byte i is the first operand's byte number (second operand's byte i, low 4 bits), or 0 where its top bit is set.";
+    Lookup "lookup" 1 Int None |o, r, i| { equal(o[0], r)?; elem_in(r, &[Elem::I32])?; below(i, TABLES.len() as i64) }, "Lane i: of the table of a grid that the immediate numbers (`ir/src/format/grids.rs`) the entry whose number is the operand's lane i, modulo the number of entries, a power of two.";
     // float arithmetic
     Add "add" 2 None None float2, "Sum.";
     Sub "sub" 2 None None float2, "Difference.";

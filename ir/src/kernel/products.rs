@@ -142,7 +142,7 @@ fn of(kernel: &Kernel, inst: &Inst) -> Products {
         Op::TileZero | Op::TileLoad | Op::TileStore | Op::Extract | Op::Slice | Op::Concat | Op::Bitcast => {
             Products::default()
         }
-        Op::JoinLo | Op::JoinHi | Op::UnpackLo | Op::UnpackHi | Op::SwapPairs | Op::Interleave | Op::ShuffleBytes => {
+        Op::JoinLo | Op::JoinHi | Op::UnpackLo | Op::UnpackHi | Op::SwapPairs | Op::Interleave | Op::ShuffleBytes | Op::Lookup => {
             Products::default()
         }
         Op::Add | Op::Sub | Op::Mul | Op::Min | Op::Max | Op::CmpLtF | Op::Div | Op::Sqrt => Products::default(),

@@ -19,6 +19,7 @@ mod tiles;
 
 use super::op::OPS;
 use super::*;
+use crate::format::grids::TABLES;
 use crate::random::Random;
 
 /// Statements of one body, before those that they need for operands.
@@ -548,6 +549,11 @@ impl Generator {
                 let ty = Type::i8(ty.lanes.max(16));
                 self.emit(op, ty, &[ty, ty]);
             }
+            Op::Lookup => {
+                let ty = self.lanes(Elem::I32);
+                let table = self.rng.below(TABLES.len() as u64) as i64;
+                self.emit_imm(op, ty, &[ty], Some(table));
+            }
             Op::Add | Op::Sub | Op::Mul | Op::Div | Op::Min | Op::Max => {
                 let ty = self.lanes(Elem::F32);
                 self.emit(op, ty, &[ty, ty]);
@@ -678,7 +684,7 @@ fn hides_nan_bits(op: Op) -> bool {
         Op::Splat | Op::Bytes | Op::Iota | Op::Index | Op::Load | Op::LoadSplat => false,
         Op::Store | Op::Prefetch => false,
         Op::Broadcast | Op::Extract | Op::Slice | Op::Concat | Op::JoinLo | Op::JoinHi | Op::Bitcast => false,
-        Op::UnpackLo | Op::UnpackHi | Op::SwapPairs | Op::Interleave | Op::ShuffleBytes | Op::Select => false,
+        Op::UnpackLo | Op::UnpackHi | Op::SwapPairs | Op::Interleave | Op::ShuffleBytes | Op::Lookup | Op::Select => false,
         Op::IAdd | Op::ISub | Op::IMul | Op::IMin | Op::IMax | Op::IAbs | Op::Sign | Op::And | Op::Or | Op::Xor => {
             false
         }

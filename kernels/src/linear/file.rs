@@ -1,7 +1,8 @@
 //! Blocks as they lie in a model file: codes, scales and floats of a row, wherever the codec says that they are.
 
 use ixc_ir::format::packed::SUB;
-use ixc_ir::format::{Format, Plane, Quants, Scales, Values};
+use ixc_ir::format::grids::{Grid, Index, Signs};
+use ixc_ir::format::{Format, Number, Plane, Quants, ScaleCodes, ScaleNumber, Scales, Values};
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
 
 use super::packed::strip;
@@ -27,15 +28,17 @@ impl Block {
         self.offset.clone() + self.format.field(name) as i64
     }
 
-    /// The half-precision scalar field `name` as f32.
-    pub fn half(&self, b: &mut KernelBuilder, name: &str) -> ValueId {
-        let h = b.load(Type::f16(1), self.buffer, self.field(name));
-        b.op(Op::F16ToF32, Type::f32(1), &[h])
+    /// The block's float `name` as f32.
+    pub fn number(&self, b: &mut KernelBuilder, name: &str) -> ValueId {
+        numbers(b, self.codec().number(name), 1, self.buffer, self.field(name))
     }
 
     /// The codes of a sub-block of 32 elements, a byte each.
     pub fn codes(&self, b: &mut KernelBuilder, sub: i64) -> ValueId {
         let codec = self.codec();
+        if let Some(grid) = &codec.grid {
+            return self.grid_codes(b, grid, sub);
+        }
         let low = self.plane(b, &codec.low, sub, 0);
         match &codec.high {
             None => low,
@@ -68,31 +71,224 @@ impl Block {
                 b.op(Op::Concat, BYTES, &[low, high])
             }
             (1, 1) => {
-                // Each of four bytes eight times, of which each keeps its bit: a byte that is not 0 then, or its negative, has the top bit.
                 let word = b.load_splat(Type::i32(BYTES.lanes / 4), self.buffer, at);
                 let word = b.bitcast(BYTES, word);
-                let order = b.bytes(BYTES, (0..BYTES.lanes as u8).map(|i| i / 8).collect());
-                let bytes = b.same(Op::ShuffleBytes, &[word, order]);
-                let own = b.bytes(BYTES, (0..BYTES.lanes).map(|i| 1 << (i % 8)).collect());
-                let (bit, zero) = (b.same(Op::And, &[bytes, own]), b.splat_int(BYTES, 0));
-                let negative = b.same(Op::ISub, &[zero, bit]);
-                let top = b.same(Op::Or, &[bit, negative]);
+                let top = each_bit(b, word, 1);
                 moved(b, top, 7)
             }
             (run, bits) => unreachable!("{}: no code for planes of {bits} bits in runs of {run}", self.format),
         }
     }
 
-    /// The sixteen bytes of integer scales of a block of 256: eight scales, then eight minimums, all below 64, or sixteen signed scales.
+    /// The codes of a sub-block by a grid.
+    fn grid_codes(&self, b: &mut KernelBuilder, grid: &Grid, sub: i64) -> ValueId {
+        let numbers = self.grid_indices(b, grid, sub);
+        let entries = b.op_imm(Op::Lookup, b.ty(numbers), &[numbers], grid.table as i64);
+        let places = match grid.len {
+            4 => b.bitcast(BYTES, entries),
+            _ => {
+                // Eight nibbles of each, the lowest first.
+                let ty = Type::i8(BYTES.lanes / 2);
+                let both = b.bitcast(ty, entries);
+                let (low, high) = (bits(b, both, None, 15), bits(b, both, Some((Op::ShrU, 4)), 15));
+                let (first, second) =
+                    (b.op_imm(Op::UnpackLo, ty, &[low, high], 1), b.op_imm(Op::UnpackHi, ty, &[low, high], 1));
+                b.op(Op::Concat, BYTES, &[first, second])
+            }
+        };
+        let to = grid.bits as i64;
+        let signs = match grid.signs {
+            Signs::Bits { field } => self.plane(b, &Plane::new(field, 1, 1), sub, to),
+            Signs::Words { .. } | Signs::AboveIndex => {
+                let signs = self.sevens(b, grid, sub);
+                // Of each dword the lowest byte.
+                let top = each_bit(b, signs, 4);
+                bits(b, top, Some((Op::ShrU, 7 - to)), 1 << to)
+            }
+        };
+        b.same(Op::Or, &[places, signs])
+    }
+
+    /// The indices of a sub-block, in dwords.
+    fn grid_indices(&self, b: &mut KernelBuilder, grid: &Grid, sub: i64) -> ValueId {
+        let dwords = Type::i32(grid.each() as u16);
+        match grid.index {
+            Index::Bytes { field, stride, high } => {
+                let at = self.field(field) + sub * stride as i64;
+                let low = b.load(Type::i8(dwords.lanes), self.buffer, at);
+                let low = b.op(Op::ExtendU, dwords, &[low]);
+                if high == 0 {
+                    return low;
+                }
+                let byte = b.load(Type::i8(1), self.buffer, self.field("high") + sub);
+                let byte = b.op(Op::ExtendU, Type::i32(1), &[byte]);
+                let byte = b.broadcast(dwords.lanes, byte);
+                // Each its own bits, and these to bit 8.
+                let words = |of: &dyn Fn(usize) -> u32| (0..grid.each()).flat_map(|i| of(i).to_le_bytes()).collect();
+                let own = b.bytes(dwords, words(&|i| ((1 << high) - 1) << (high * i)));
+                let above = b.bytes(dwords, words(&|i| 256 >> (high * i)));
+                let own = b.same(Op::And, &[byte, own]);
+                let above = b.same(Op::IMul, &[own, above]);
+                b.same(Op::Or, &[low, above])
+            }
+            Index::Words { field } => {
+                let words = self.grid_words(b, grid, field, sub);
+                let mask = b.splat_int(dwords, 511);
+                b.same(Op::And, &[words, mask])
+            }
+        }
+    }
+
+    /// A sub-block's words of 16 bits, in dwords.
+    fn grid_words(&self, b: &mut KernelBuilder, grid: &Grid, field: &str, sub: i64) -> ValueId {
+        let at = self.field(field) + sub * grid.words_stride() as i64;
+        let words = b.load(Type::i16(grid.each() as u16), self.buffer, at);
+        b.op(Op::ExtendU, Type::i32(grid.each() as u16), &[words])
+    }
+
+    /// The signs of each eight elements, of which a block has seven, in the lowest bytes of four dwords, twice.
+    fn sevens(&self, b: &mut KernelBuilder, grid: &Grid, sub: i64) -> ValueId {
+        let dwords = Type::i32(BYTES.lanes / 8);
+        let seven = match (grid.signs, grid.index) {
+            (Signs::Words { field, stride, at }, _) => {
+                let at = self.field(field) + sub * stride as i64 + at as i64;
+                let word = b.load_splat(dwords, self.buffer, at);
+                // Seven bits each to the top, and down from there.
+                let up = b.bytes(dwords, (0..4).flat_map(|i| (1u32 << (25 - 7 * i)).to_le_bytes()).collect());
+                let top = b.same(Op::IMul, &[word, up]);
+                b.shift(Op::ShrU, top, 25)
+            }
+            (_, Index::Words { field }) => {
+                let words = self.grid_words(b, grid, field, sub);
+                b.shift(Op::ShrU, words, 9)
+            }
+            (Signs::Bits { .. } | Signs::AboveIndex, _) => unreachable!("{} has eight signs", self.format),
+        };
+        // The eighth makes them even.
+        let parity = [4, 2, 1].into_iter().fold(seven, |all, by| {
+            let half = b.shift(Op::ShrU, all, by);
+            b.same(Op::Xor, &[all, half])
+        });
+        let one = b.splat_int(dwords, 1);
+        let parity = b.same(Op::And, &[parity, one]);
+        let parity = b.shift(Op::Shl, parity, 7);
+        let signs = b.same(Op::Or, &[seven, parity]);
+        let signs = b.bitcast(Type::i8(BYTES.lanes / 2), signs);
+        b.op(Op::Concat, BYTES, &[signs, signs])
+    }
+
+    /// The integer scales of a block of 256 in sixteen bytes: eight scales, then eight minimums, all below 64; sixteen signed ones, or eight; or
+    /// sixteen scales of four bits with minimums above.
     pub fn scales(&self, b: &mut KernelBuilder) -> ValueId {
-        let ty = Type::i8(16);
-        let packed = b.load(ty, self.buffer, self.field("scales"));
+        let load = |b: &mut KernelBuilder| b.load(SCALES, self.buffer, self.field("scales"));
         match self.codec().scales {
-            Scales::SixBits => six_bits(b, packed),
-            Scales::Signed16 => packed,
+            Scales::SixBits => {
+                let packed = load(b);
+                six_bits(b, packed)
+            }
+            Scales::Signed16 | Scales::Nibbles16 => load(b),
+            Scales::Coded(codes) => self.scale_codes(b, &codes),
             Scales::None | Scales::Row | Scales::Multiples { .. } => {
                 unreachable!("{} has no integer scales", self.format)
             }
+        }
+    }
+
+    fn scale_codes(&self, b: &mut KernelBuilder, codes: &ScaleCodes) -> ValueId {
+        let mut all = self.small_plane(b, codes, &codes.low, 0);
+        if let Some(high) = &codes.high {
+            let high = self.small_plane(b, codes, high, codes.low.bits);
+            all = b.same(Op::Or, &[all, high]);
+        }
+        match codes.number {
+            ScaleNumber::Less(zero) => {
+                let zero = b.splat_int(SCALES, zero.into());
+                b.same(Op::ISub, &[all, zero])
+            }
+            ScaleNumber::Odd => {
+                let (twice, one) = (b.iadd(all, all), b.splat_int(SCALES, 1));
+                b.iadd(twice, one)
+            }
+        }
+    }
+
+    /// Scales' bits of a plane in bytes of their own, from bit `to` of a byte on: each gets its byte, and of all that are moved alike, a mask
+    /// keeps those.
+    fn small_plane(&self, b: &mut KernelBuilder, codes: &ScaleCodes, plane: &Plane, to: usize) -> ValueId {
+        let lanes = usize::from(SCALES.lanes);
+        let field = self.format.field(plane.field);
+        let place = |i: usize| {
+            let (byte, shift) = plane.place(codes.spread.place(i));
+            (field + byte, shift)
+        };
+        let places: Vec<(usize, usize)> = (0..self.format.block_len() / codes.columns).map(place).collect();
+        let mut all = None;
+        // Sixteen bytes of the block at a time; the last may begin before others end, as the block may end with the field.
+        let mut rest = places.as_slice();
+        let mut first = 0;
+        while let Some(&(least, _)) = rest.first() {
+            let from = least.min(self.format.block_bytes() - lanes);
+            let inside = |(byte, _): &&(usize, usize)| (from..from + lanes).contains(byte);
+            let count = if places.iter().all(|place| inside(&place)) { places.len() } else { rest.iter().take_while(inside).count() };
+            let here = &places[first..first + count];
+            let bytes = b.load(SCALES, self.buffer, self.offset.clone() + from as i64);
+            let mut order = vec![0x80; lanes];
+            (order[first..].iter_mut().zip(here)).for_each(|(to, (byte, _))| *to = (byte - from) as u8);
+            let order = b.bytes(SCALES, order);
+            let bytes = b.same(Op::ShuffleBytes, &[bytes, order]);
+            let mut shifts: Vec<usize> = here.iter().map(|(_, shift)| *shift).collect();
+            shifts.sort_unstable();
+            shifts.dedup();
+            for shift in shifts {
+                let mut mask = vec![0; lanes];
+                let own = |(_, other): &(usize, usize)| *other == shift;
+                (mask[first..].iter_mut().zip(here).filter(|(_, place)| own(place)))
+                    .for_each(|(to_mask, _)| *to_mask = (((1u16 << plane.bits) - 1) << to) as u8);
+                let words = b.bitcast(Type::i16(SCALES.lanes / 2), bytes);
+                let words = match shift.cmp(&to) {
+                    std::cmp::Ordering::Less => b.shift(Op::Shl, words, (to - shift) as i64),
+                    std::cmp::Ordering::Equal => words,
+                    std::cmp::Ordering::Greater => b.shift(Op::ShrU, words, (shift - to) as i64),
+                };
+                let (moved, mask) = (b.bitcast(SCALES, words), b.bytes(SCALES, mask));
+                let own = b.same(Op::And, &[moved, mask]);
+                all = Some(match all {
+                    Some(all) => b.same(Op::Or, &[all, own]),
+                    None => own,
+                });
+            }
+            rest = &rest[count..];
+            first += count;
+        }
+        all.unwrap_or_else(|| b.splat_int(SCALES, 0))
+    }
+}
+
+/// Scales of a block.
+const SCALES: Type = Type::i8(16);
+
+/// A block's floats, or those of several rows side by side, as f32.
+pub fn numbers(b: &mut KernelBuilder, number: Number, lanes: u16, buffer: BufferId, at: Affine) -> ValueId {
+    match number {
+        Number::Half => {
+            let halves = b.load(Type::f16(lanes), buffer, at);
+            b.op(Op::F16ToF32, Type::f32(lanes), &[halves])
+        }
+        Number::PartOfHalf { halved } => {
+            let whole = numbers(b, Number::Half, lanes, buffer, at);
+            let part = b.splat_f32(lanes, Number::part(halved));
+            b.mul(whole, part)
+        }
+        Number::HalfOfPower => {
+            // The exponent of `2^(e - 128)` is `e - 1`, and where that is none of a normal number, the mantissa's bit is larger: of 0 and of 1,
+            // `e + 1` is the number in units of 2^-128.
+            let bytes = b.load(Type::i8(lanes), buffer, at);
+            let e = b.op(Op::ExtendU, Type::i32(lanes), &[bytes]);
+            let one = b.splat_int(Type::i32(lanes), 1);
+            let (exponent, mantissa) = (b.same(Op::ISub, &[e, one]), b.iadd(e, one));
+            let (normal, small) = (b.shift(Op::Shl, exponent, 23), b.shift(Op::Shl, mantissa, 21));
+            let bits = b.same(Op::IMax, &[normal, small]);
+            b.bitcast(Type::f32(lanes), bits)
         }
     }
 }
@@ -124,6 +320,17 @@ fn six_bits(b: &mut KernelBuilder, packed: ValueId) -> ValueId {
     let top = b.same(Op::And, &[top, top_mask]);
     let both = b.same(Op::Or, &[low, high]);
     b.same(Op::Or, &[both, top])
+}
+
+/// Of each bit of four bytes in both halves of a vector, `apart` bytes apart, a byte that has it on top; what is below means nothing. A byte that keeps its bit
+/// alone, or its negative, has the top bit where it is not 0.
+fn each_bit(b: &mut KernelBuilder, four: ValueId, apart: u8) -> ValueId {
+    let order = b.bytes(BYTES, (0..BYTES.lanes as u8).map(|i| i / 8 * apart).collect());
+    let bytes = b.same(Op::ShuffleBytes, &[four, order]);
+    let own = b.bytes(BYTES, (0..BYTES.lanes).map(|i| 1 << (i % 8)).collect());
+    let (bit, zero) = (b.same(Op::And, &[bytes, own]), b.splat_int(BYTES, 0));
+    let negative = b.same(Op::ISub, &[zero, bit]);
+    b.same(Op::Or, &[bit, negative])
 }
 
 /// Codes as the bytes that kernels multiply with: see [`Quants::byte`].

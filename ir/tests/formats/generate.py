@@ -1,0 +1,52 @@
+#!/usr/bin/env python3
+"""Writes checksums.txt: what the Python package `gguf` dequantises pseudo-random blocks of every block format to.
+
+    pip install gguf==0.19 numpy && python3 ir/tests/formats/generate.py > ir/tests/formats/checksums.txt
+
+`formats_of_gguf.rs` makes the same blocks and compares. A line is a format's name, its id, and a checksum (FNV-1a, 64 bits) of the f32 as
+little-endian bytes, where -0 is 0.
+"""
+
+import numpy as np
+from gguf import GGML_QUANT_SIZES, GGMLQuantizationType as Type
+from gguf.quants import dequantize
+
+BLOCKS = 64
+# Offsets of half-precision numbers in a block, whose exponents are kept small.
+HALVES = {
+    "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2], "Q8_0": [0],
+    "Q2_K": [80, 82], "Q3_K": [108], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208],
+    "IQ4_NL": [0], "IQ4_XS": [0], "IQ3_XXS": [0], "IQ3_S": [0], "IQ2_XXS": [0], "IQ2_XS": [0], "IQ2_S": [0], "IQ1_S": [0],
+    "TQ1_0": [52], "TQ2_0": [64], "MXFP4": [], "IQ1_M": [],
+}
+
+
+def blocks(size, halves):
+    """Bytes of a linear congruential generator, one a step."""
+    state, out = 1, bytearray()
+    for _ in range(BLOCKS * size):
+        state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
+        out.append(state >> 33 & 0xFF)
+    for block in range(BLOCKS):
+        for half in halves:
+            # No infinity and no NaN.
+            out[block * size + half + 1] &= 0xBB
+    return np.frombuffer(bytes(out), dtype=np.uint8).reshape(BLOCKS, size)
+
+
+def checksum(data):
+    hash = 0xCBF29CE484222325
+    for byte in data:
+        hash = (hash ^ byte) * 0x100000001B3 % 2**64
+    return hash
+
+
+for name, halves in HALVES.items():
+    format = Type[name]
+    data = blocks(GGML_QUANT_SIZES[format][1], halves)
+    if name == "IQ1_M":
+        # Its half-precision number is in the top four bits of four words: the last has the exponent's.
+        data = data.copy()
+        data[:, 55] &= 0xBF
+    x = dequantize(data, format).astype(np.float32) + np.float32(0)
+    print(name.lower(), int(format), f"{checksum(x.astype('<f4').tobytes()):016x}")
