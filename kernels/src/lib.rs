@@ -4,7 +4,7 @@
 //!
 //! | kernels | what they compute |
 //! | --- | --- |
-//! | [`embed`], [`rms_norm`], [`sum_squares`], [`rms_norm_piece`], [`quantise`], [`map`], [`add_bias`], [`softcap`], [`softmax`] | rows |
+//! | [`embed`], [`rms_norm`], [`sum_squares`], [`rms_norm_piece`], [`quantise`], [`map`], [`copy`], [`add_bias`], [`softcap`], [`softmax`] | rows |
 //! | [`linear`] | matrix products of every format, with bias, residual or SwiGLU; packing |
 //! | [`rope_heads`], [`rope_append`] | rotation of heads, and the append to the KV cache |
 //! | [`attention`], [`attention_part`], [`attention_combine`], [`attention_window`], [`attention_tiles`] | attention over the KV cache: all of it, in parts, its last positions, or of many rows |
@@ -34,6 +34,7 @@ mod attention_window;
 mod bf16_tile;
 pub mod catalogue;
 mod combine;
+mod copy;
 mod definition;
 mod delta_net;
 mod embed;
@@ -96,6 +97,7 @@ registry! {
     gather::Gather,
     combine::Combine,
     map::Map,
+    copy::Copy,
     add_bias::AddBias,
     softmax::Softmax,
     softcap::Softcap,

@@ -22,6 +22,7 @@
 
 mod builder;
 mod decoder;
+mod delta_net;
 mod error;
 mod hyper;
 mod llama;
@@ -35,7 +36,7 @@ use ixc_ir::graph::{Module, ValueId};
 use crate::gguf::Gguf;
 use builder::Builder;
 pub use error::ArchError;
-pub use hyper::{Experts, Hyper, Layer, Rope};
+pub use hyper::{Experts, Hyper, Layer, Rope, Ssm};
 pub use weights::FileWeights;
 
 /// A row of the registry.
