@@ -8,7 +8,7 @@
 //! | [`linear`] | matrix products of every format, with bias, residual or SwiGLU; packing |
 //! | [`rope_heads`], [`rope_append`] | rotation of heads, and the append to the KV cache |
 //! | [`attention`], [`attention_part`], [`attention_combine`], [`attention_window`], [`attention_tiles`] | attention over the KV cache: all of it, in parts, its last positions, or of many rows |
-//! | [`short_conv`], [`delta_net`] | recurrent states, all rows of a step in order |
+//! | [`short_conv`], [`delta_net`], [`delta_net_chunks`] | recurrent states, all rows of a step in order, or in chunks |
 //! | [`route`], [`gather`], [`combine`] | experts: who gets a row, its rows, what becomes of them |
 //!
 //! | what they are made of | what it owns |
@@ -37,6 +37,7 @@ mod combine;
 mod copy;
 mod definition;
 mod delta_net;
+mod delta_net_chunks;
 mod embed;
 mod gather;
 mod generate;
@@ -103,5 +104,6 @@ registry! {
     softcap::Softcap,
     short_conv::ShortConv,
     delta_net::DeltaNet,
+    delta_net_chunks::DeltaNetChunks,
     attention_window::AttentionWindow,
 }
