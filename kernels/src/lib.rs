@@ -53,6 +53,7 @@ mod rope_append;
 mod rope_heads;
 mod rotation;
 mod route;
+mod scale_heads;
 mod short_conv;
 pub mod signature;
 mod softcap;
@@ -97,6 +98,7 @@ registry! {
     combine::Combine,
     map::Map,
     add_bias::AddBias,
+    scale_heads::ScaleHeads,
     softmax::Softmax,
     softcap::Softcap,
     short_conv::ShortConv,

@@ -226,6 +226,7 @@ fn model(name: &str, mut module: Module) -> Model {
         norm_eps: 1e-6,
         rope,
         layers: Vec::new(),
+        draft_layers: 0,
     };
     Model { gguf, arch: arch::Model { hyper, module }, vocabulary: TokenizerSpec::default() }
 }

@@ -191,6 +191,7 @@ impl<'a> Cutting<'a> {
             KernelSpec::DeltaNet(_) => refused("delta_net"),
             KernelSpec::AddBias(_)
             | KernelSpec::RmsNorm(_)
+            | KernelSpec::ScaleHeads(_)
             | KernelSpec::Embed(_)
             | KernelSpec::Gather(_)
             | KernelSpec::Route(_)
