@@ -14,9 +14,10 @@ use ixc_ir::plan::RopeStyle;
 use ixc_kernels::catalogue::ROWS;
 use ixc_kernels::catalogue::inputs;
 use ixc_kernels::{
-    AddBias, Attention, AttentionCombine, AttentionPart, AttentionWindow, Bits, Combine, Copy, DeltaNet, DeltaNetChunks, Elementwise, Embed,
-    Gather, KernelSpec, Linear, Map, MatmulStrategy, Pack, Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads,
-    Route, Score, ShortConv, Softcap, Softmax, SumSquares, Swiglu, generate,
+    AddBias, Attention, AttentionCombine, AttentionPart, AttentionWindow, Bits, Combine, Copy, DeltaNet,
+    DeltaNetChunks, Elementwise, Embed, Gather, KernelSpec, Linear, Map, MatmulStrategy, Pack, Quantise, RmsNorm,
+    RmsNormPiece, RopeAppend, RopeHeads, Route, ScaleHeads, Score, ShortConv, Softcap, Softmax, SumSquares, Swiglu,
+    generate,
 };
 use ixc_targets::Target;
 use support::Group;
@@ -234,7 +235,7 @@ fn linear_by_packing() {
 fn rows_of_one() {
     let mut group = Group::new("rows_of_one");
     for n in ODD {
-        for function in [Elementwise::Add, Elementwise::Mul, Elementwise::Silu] {
+        for function in [Elementwise::Add, Elementwise::Mul, Elementwise::Silu, Elementwise::Sigmoid] {
             group.one(Map { function, n });
         }
         group.one(AddBias { n });
@@ -247,6 +248,7 @@ fn rows_of_one() {
         group.rows(Gather { bytes: n }, 9);
         for residual in [false, true] {
             group.rows(Combine { n, slots: 3, residual }, 9);
+            group.one(ScaleHeads { n, residual });
         }
     }
     for (out, n) in [

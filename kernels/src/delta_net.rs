@@ -240,8 +240,7 @@ impl Layout {
             for_bundles(b, self.lanes, dv, BUNDLE, |b, at, lanes, count| {
                 let ty = Type::f32(lanes);
                 let (decay, rate, none) = (wide(b, lanes, decay), wide(b, lanes, rate), b.splat_f32(lanes, 0.0));
-                let at: Vec<Affine> =
-                    (0..count).map(|n| (at.clone() + i64::from(n) * i64::from(lanes)) * 4).collect();
+                let at: Vec<Affine> = (0..count).map(|n| (at.clone() + i64::from(n) * i64::from(lanes)) * 4).collect();
                 let column = |n: usize, i: VarId| self.matrix(h) + at[n].clone() + i * self.value;
                 let found = b.for_carry("i", i64::from(d), &vec![none; at.len()], |b, i, found| {
                     let k = b.load_splat(ty, self.scratch, key.clone() + i * 4);

@@ -264,13 +264,7 @@ impl Chunk {
     }
 
     /// Something of each row of a block, given where it is in rows of so many bytes.
-    fn of_block<T, U>(
-        &self,
-        block: VarId,
-        row_bytes: i64,
-        items: &[T],
-        mut of: impl FnMut(Affine, &T) -> U,
-    ) -> Vec<U> {
+    fn of_block<T, U>(&self, block: VarId, row_bytes: i64, items: &[T], mut of: impl FnMut(Affine, &T) -> U) -> Vec<U> {
         let row = |r: usize| block * (i64::from(self.block) * row_bytes) + r as i64 * row_bytes;
         items.iter().enumerate().map(|(r, item)| of(row(r), item)).collect()
     }
@@ -318,8 +312,7 @@ impl Chunk {
                 let [own, rate] = [places.log, places.rate].map(|x| self.splat(b, ty, i * 4 + x));
                 let since = b.sub(own, sum);
                 let left = math::exp(b, since);
-                let [kk, qk] =
-                    [places.kk, places.qk].map(|x| b.load(ty, scratch, i * NUMBERS + at.clone() + x));
+                let [kk, qk] = [places.kk, places.qk].map(|x| b.load(ty, scratch, i * NUMBERS + at.clone() + x));
                 let none = b.splat_f32(lanes, 0.0);
                 let taken = b.mul(kk, left);
                 let taken = b.mul(taken, rate);

@@ -55,6 +55,7 @@ mod rope_append;
 mod rope_heads;
 mod rotation;
 mod route;
+mod scale_heads;
 mod short_conv;
 pub mod signature;
 mod softcap;
@@ -100,6 +101,7 @@ registry! {
     map::Map,
     copy::Copy,
     add_bias::AddBias,
+    scale_heads::ScaleHeads,
     softmax::Softmax,
     softcap::Softcap,
     short_conv::ShortConv,

@@ -171,6 +171,7 @@ pub fn factors(kind: OpKind) -> &'static [&'static str] {
         | OpKind::Mul
         | OpKind::Unary(_)
         | OpKind::AddBias
+        | OpKind::ScaleHeads
         | OpKind::RmsNorm
         | OpKind::RmsNormQuantise
         | OpKind::SplitHeads

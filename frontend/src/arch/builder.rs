@@ -5,7 +5,7 @@
 
 use std::collections::HashSet;
 
-use ixc_ir::graph::attrs::{KeyHeads, RopeAttrs, RopeStyle, RouteAttrs, RouteScore};
+use ixc_ir::graph::attrs::{KeyHeads, RopeAttrs, RopeStyle, RouteAttrs};
 use ixc_ir::graph::builder::{GraphBuilder, StepParams};
 use ixc_ir::graph::types::TypeError;
 use ixc_ir::graph::{Attr, Module, OpKind, Operand, Place, Recurrent, State, ValueId, WeightId};
@@ -51,7 +51,11 @@ impl<'a> Builder<'a> {
     }
 
     fn report_unused(&self) -> Result<(), ArchError> {
-        let unused: Vec<_> = self.gguf.tensors().filter(|tensor| !self.used.contains(tensor.name())).collect();
+        let layers = self.hyper.layers.len() as u64;
+        let drafts = layers..layers + self.hyper.draft_layers;
+        let is_of_draft = |name: &str| layer_of(name).is_some_and(|layer| drafts.contains(&layer));
+        let tensors = self.gguf.tensors().filter(|tensor| !is_of_draft(tensor.name()));
+        let unused: Vec<_> = tensors.filter(|tensor| !self.used.contains(tensor.name())).collect();
         for tensor in &unused {
             // A bias or a scale of a matrix is part of its meaning; other tensors may be for other uses of the file.
             if tensor.name().ends_with(".bias") || tensor.name().ends_with(".scale") {
@@ -189,6 +193,18 @@ impl<'a> Builder<'a> {
         self.typed(y)
     }
 
+    /// Logistic function of every element.
+    pub fn sigmoid(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
+        let y = self.graph.sigmoid(x);
+        self.typed(y)
+    }
+
+    /// The equal parts of every row of `x`, each times its number of `s`.
+    pub fn scale_heads(&mut self, x: ValueId, s: ValueId) -> Result<ValueId, ArchError> {
+        let y = self.graph.scale_heads(x, s);
+        self.typed(y)
+    }
+
     /// `silu(gate) * up`.
     pub fn swiglu(&mut self, gate: ValueId, up: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.silu(gate).and_then(|gate| self.graph.mul(gate, up));
@@ -307,8 +323,8 @@ impl<'a> Builder<'a> {
 
     /// Ids and weights of the experts of each row of router logits.
     pub fn route(&mut self, logits: ValueId, experts: &Experts) -> Result<(ValueId, ValueId), ArchError> {
-        let Experts { used: top_k, normalise, scale, .. } = *experts;
-        let routed = self.graph.route(logits, &RouteAttrs { top_k, score: RouteScore::Softmax, normalise, scale });
+        let Experts { used: top_k, score, normalise, scale, .. } = *experts;
+        let routed = self.graph.route(logits, &RouteAttrs { top_k, score, normalise, scale });
         self.typed(routed)
     }
 
@@ -330,4 +346,9 @@ impl<'a> Builder<'a> {
         let y = self.graph.expert_combine(y, weights);
         self.typed(y)
     }
+}
+
+/// The layer of a tensor `blk.LAYER.NAME`.
+fn layer_of(name: &str) -> Option<u64> {
+    name.strip_prefix("blk.")?.split_once('.')?.0.parse().ok()
 }

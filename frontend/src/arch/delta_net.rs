@@ -12,6 +12,7 @@ use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::KeyHeads;
 
 use super::builder::{Bias, Builder};
+use super::decoder::{Style, attention, feed_forward};
 use super::error::ArchError;
 use super::hyper::Ssm;
 
@@ -25,8 +26,25 @@ struct Projected {
     alpha: ValueId,
 }
 
+/// From the step's ids to logits: layers with a recurrent state are these, others attend as `style` says.
+pub(super) fn decoder(b: &mut Builder<'_>, style: &Style, key_heads: KeyHeads) -> Result<ValueId, ArchError> {
+    let mut x = b.embed()?;
+    for layer in 0..b.hyper.layers.len() {
+        x = match b.hyper.layers[layer].recurrent {
+            true => mixer(b, layer, x, key_heads)?,
+            false => attention(b, layer, x, style)?,
+        };
+        x = feed_forward(b, layer, x, style)?;
+    }
+    b.logits(x)
+}
+
+/// What Qwen's decoders of this kind have in common.
+pub(super) const QWEN: Style =
+    Style { head_norm: true, output_gate: true, ffn_norm: "post_attention_norm", gated_shared: true, ..Style::NEOX };
+
 /// Norm, linear attention, output matrix, residual.
-pub(super) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId, key_heads: KeyHeads) -> Result<ValueId, ArchError> {
+fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId, key_heads: KeyHeads) -> Result<ValueId, ArchError> {
     let sizes = b.ssm()?;
     let Ssm { taps, heads, groups, key_length, value_length } = sizes;
     let width = b.hyper.embedding_length;
@@ -34,8 +52,7 @@ pub(super) fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId, key_heads: Ke
     let name = |part: &str| format!("blk.{layer}.{part}");
     let h = b.rms_norm(x, &name("attn_norm.weight"), width)?;
     let Projected { qkv, z, beta, alpha } = projected(b, layer, h, &sizes)?;
-    let mixed =
-        b.short_conv(&format!("conv.{layer}"), qkv, &name("ssm_conv1d.weight"), [2 * keys + values, taps])?;
+    let mixed = b.short_conv(&format!("conv.{layer}"), qkv, &name("ssm_conv1d.weight"), [2 * keys + values, taps])?;
     let mixed = b.silu(mixed)?;
     let mut part = |from: u64, heads: u64, length: u64| {
         let part = b.slice(mixed, from, heads * length)?;

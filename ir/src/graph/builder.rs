@@ -233,6 +233,16 @@ impl GraphBuilder {
         self.unary(Unary::Silu, x, vec![])
     }
 
+    /// `sigmoid`.
+    pub fn sigmoid(&mut self, x: ValueId) -> Result<ValueId, TypeError> {
+        self.unary(Unary::Sigmoid, x, vec![])
+    }
+
+    /// `scale_heads`, without a residual.
+    pub fn scale_heads(&mut self, x: ValueId, s: ValueId) -> Result<ValueId, TypeError> {
+        self.one(OpKind::ScaleHeads, vec![V(x), V(s), Operand::Absent], vec![])
+    }
+
     /// `rms_norm`.
     pub fn rms_norm(&mut self, x: ValueId, w: WeightId, eps: f64) -> Result<ValueId, TypeError> {
         self.one(OpKind::RmsNorm, vec![V(x), W(w)], vec![Attr::rounded(eps)])

@@ -271,8 +271,10 @@ macro_rules! graph_ops {
             Add "add" (a: Value, b: Value) {} -> 1 Pure, "Elementwise sum of f32 tensors of one shape.";
             AddBias "add_bias" (x: Value, bias: Weight) {} -> 1 Pure, "Adds the vector `bias` [n] to every row of f32[..., n].";
             Mul "mul" (a: Value, b: Value) {} -> 1 Pure, "Elementwise product of f32 tensors of one shape.";
+            ScaleHeads "scale_heads" (x: Value, s: Value, residual: OptValue) {} -> 1 Pure, "Each of the h equal parts of every row of f32[T, h * d] times its own number of s f32[T, h], plus residual f32[T, h * d].";
             @unary {
                 Silu "silu" {} |x| x / (1.0 + (-x).exp()), "x / (1 + exp(-x)), elementwise.";
+                Sigmoid "sigmoid" {} |x| 1.0 / (1.0 + (-x).exp()), "1 / (1 + exp(-x)), elementwise.";
                 Softcap "softcap" {cap: FLOAT} |x| cap.float() * (x / cap.float()).tanh(), "cap * tanh(x / cap), elementwise: x, bent so that it stays within -cap..cap.";
             }
             // Each takes the token of its state before these, and gives rows and the next token.

@@ -174,6 +174,15 @@ pub fn result_types(
             rule.same_number("bias", bias, n)?;
             one(Type::f32(with(lead, n.clone())))
         }
+        OpKind::ScaleHeads => {
+            let [rows, width] = rule.f32("x")?;
+            let [scale_rows, heads] = rule.f32("s")?;
+            rule.same("s", scale_rows, rows)?;
+            rule.divided("x", width, rule.number("s", heads)?)?;
+            let ty = Type::f32([rows.clone(), width.clone()]);
+            rule.residual(&ty)?;
+            one(ty)
+        }
         OpKind::Unary(_) => one(Type::f32(rule.f32_any("x")?)),
         OpKind::RmsNorm => {
             let (lead, d) = rule.rms_norm()?;

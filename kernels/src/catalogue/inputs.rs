@@ -209,7 +209,9 @@ impl Content {
             }
             Content::Floats => floats(random, size / 4).iter().flat_map(|v| v.to_le_bytes()).collect(),
             Content::Positive => floats(random, size / 4).iter().flat_map(|v| (v.abs() + 0.25).to_le_bytes()).collect(),
-            Content::Negative => floats(random, size / 4).iter().flat_map(|v| (-v.abs() - 0.25).to_le_bytes()).collect(),
+            Content::Negative => {
+                floats(random, size / 4).iter().flat_map(|v| (-v.abs() - 0.25).to_le_bytes()).collect()
+            }
             Content::Positions => {
                 let dim =
                     |name: &str| kernel.dims.iter().position(|dim| dim.name == name).and_then(|i| dims.get(i)).copied();

@@ -332,6 +332,7 @@ impl<'a> Lowering<'a> {
             OpKind::Mul => self.elementwise(op, rows::map(Elementwise::Mul))?,
             OpKind::Unary(function) => self.elementwise(op, rows::unary(function, op))?,
             OpKind::AddBias => self.add_bias(op)?,
+            OpKind::ScaleHeads => self.scale_heads(op)?,
             OpKind::RmsNorm => self.rms_norm(op, Format::F32)?,
             OpKind::RmsNormQuantise => self.rms_norm(op, op.attr("format").format())?,
             OpKind::SplitHeads | OpKind::MergeHeads => {

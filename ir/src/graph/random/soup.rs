@@ -179,6 +179,12 @@ impl Soup {
                 let (x, bias) = (self.f32(&[k]), self.weight(&[k]));
                 ok(self.b.add_bias(x, bias));
             }
+            OpKind::ScaleHeads => {
+                let (x, s) = (self.f32(&[heads * d]), self.f32(&[heads]));
+                let residual = self.rng.once_in(2).then(|| Operand::Value(self.f32(&[heads * d])));
+                let operands = vec![Operand::Value(x), Operand::Value(s), residual.unwrap_or(Operand::Absent)];
+                ok(self.b.op(kind, operands, vec![]));
+            }
             OpKind::Unary(function) => {
                 let (x, row) = (self.f32(&[k]), kind.row());
                 let attrs = row.attrs.iter().map(|_| Attr::rounded(self.rng.pick(&[1.0, 30.0]))).collect();

@@ -8,7 +8,9 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::{Op, OpKind, Operand, Unary, WeightId};
 use ixc_ir::plan::{Arg, DimRule, Input, RowCount, Source};
 use ixc_kernels::signature::Role;
-use ixc_kernels::{AddBias, Bits, Copy, Elementwise, Embed, Gather, KernelSpec, Map, Quantise, RmsNorm, Softcap};
+use ixc_kernels::{
+    AddBias, Bits, Copy, Elementwise, Embed, Gather, KernelSpec, Map, Quantise, RmsNorm, ScaleHeads, Softcap,
+};
 
 use super::{ArenaRows, Binding, INDEX_BYTES, Lowering, Named, Rows, ScheduleError};
 use super::{by_column, by_row, fit, part_bytes, row_bytes, unsupported, whole};
@@ -73,6 +75,32 @@ impl Lowering<'_> {
         ];
         let spec = AddBias { n: fit("elements of a bias", n)? };
         self.by_rows(label, y.rows, x.width / n, (spec, &[]), args)?;
+        Ok(Binding::ArenaRows(y))
+    }
+
+    pub(super) fn scale_heads(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
+        let name = op.kind.row().mnemonic;
+        let (x, s, residual) = (self.operand(op, "x")?, self.operand(op, "s")?, self.opt_operand(op, "residual")?);
+        let heads = s.width.max(1);
+        self.expect(name, &x, Format::F32, x.width)?;
+        self.expect(name, &s, Format::F32, heads)?;
+        if s.rows != x.rows || residual.is_some_and(|residual| residual.rows != x.rows) {
+            return unsupported(name, "rows of different routings");
+        }
+        let y = self.buffer(name, x.rows, Format::F32, x.width)?;
+        let n = x.width / heads;
+        let (row, column) = (y.row_bytes()?, row_bytes(Format::F32, n)?);
+        let mut args = vec![
+            ("x", by_column(Source::Arena(x.buffer), row, column)),
+            ("s", by_column(Source::Arena(s.buffer), s.row_bytes()?, row_bytes(Format::F32, 1)?)),
+        ];
+        if let Some(residual) = residual {
+            self.expect(name, &residual, Format::F32, x.width)?;
+            args.push(("residual", by_column(Source::Arena(residual.buffer), row, column)));
+        }
+        args.push(("y", by_column(Source::Arena(y.buffer), row, column)));
+        let spec = ScaleHeads { n: fit("elements of a head", n)?, residual: residual.is_some() };
+        self.by_rows(name.to_string(), y.rows, heads, (spec, &[]), args)?;
         Ok(Binding::ArenaRows(y))
     }
 
@@ -206,6 +234,7 @@ pub(super) fn unary(function: Unary, op: &Op) -> impl Fn(u32) -> KernelSpec {
     debug_assert_eq!(op.kind, OpKind::Unary(function));
     move |n| match function {
         Unary::Silu => Map { function: Elementwise::Silu, n }.into(),
+        Unary::Sigmoid => Map { function: Elementwise::Sigmoid, n }.into(),
         Unary::Softcap => Softcap { n, cap: Bits::of(op.attr("cap").float()) }.into(),
     }
 }
