@@ -239,7 +239,6 @@ fn rows_of_one() {
             group.one(Map { function, n });
         }
         group.one(AddBias { n });
-        group.one(Copy { n });
         group.one(Softmax { n });
         group.one(RmsNorm { n, eps: Bits::of(1e-6), out: Format::F32 });
         group.one(SumSquares { n });
@@ -363,6 +362,15 @@ fn recurrent() {
             group.rows(DeltaNet { heads, group: together, d: n, dv: n, eps, interleaved }, rows);
             group.rows(DeltaNet { heads, group: together, d: 32, dv: n, eps, interleaved }, rows + 5);
         }
+    }
+    group.done();
+}
+
+#[test]
+fn copies() {
+    let mut group = Group::new("copies");
+    for n in ODD {
+        group.one(Copy { n });
     }
     group.done();
 }
