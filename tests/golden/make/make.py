@@ -76,10 +76,30 @@ def convert(llama_cpp, folder, out):
         WithoutTokenizer(folder, gguf.LlamaFileType.MOSTLY_F16, out, eager=True, model_name=out.stem).write()
 
 
+def rewrite(path, change):
+    """Writes a file again with the tensors, by name as arrays, as `change` leaves them."""
+    import gguf
+
+    reader = gguf.GGUFReader(path)
+    tensors = {tensor.name: np.array(tensor.data) for tensor in reader.tensors}
+    change(tensors)
+    writer = gguf.GGUFWriter(path, reader.fields["general.architecture"].contents())
+    for key, field in reader.fields.items():
+        if not key.startswith("GGUF.") and key != "general.architecture":
+            kind = field.types[0]
+            writer.add_key_value(key, field.contents(), kind, field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None)
+    for name, data in tensors.items():
+        writer.add_tensor(name, data)
+    writer.write_header_to_file(), writer.write_kv_data_to_file(), writer.write_tensors_to_file(), writer.close()
+
+
 def make(name, llama_cpp):
-    config, model_class, limit = MODELS[name]
+    config, model_class, limit, rewritten = MODELS[name]
     generator = torch.Generator().manual_seed(SEED)
     model = model_class(config).eval()
+    if hasattr(model, "set_experts_implementation"):
+        # Products of groups know no f64.
+        model.set_experts_implementation("eager")
     randomise(model, generator)
     round_matrices(model)
     vocabulary = config.vocab_size
@@ -88,6 +108,8 @@ def make(name, llama_cpp):
     with tempfile.TemporaryDirectory() as folder:
         model.save_pretrained(folder)
         convert(llama_cpp, Path(folder), out)
+    if rewritten:
+        rewrite(out, lambda tensors: rewritten(tensors, config))
     with torch.inference_mode():
         ids = torch.tensor([tokens])
         single = model(input_ids=ids).logits[0].double().numpy()
@@ -97,7 +119,7 @@ def make(name, llama_cpp):
     np.save(GOLDEN / "expect" / f"{name}.npy", exact[-KEPT:].astype(np.float32))
     expect = {
         "model": f"models/{name}.gguf",
-        "architecture": name,
+        "architecture": name.split("-")[0],
         "prompt_tokens": tokens,
         "logits": f"expect/{name}.npy",
         "interpreter_nmse_max": 1e-9,
