@@ -251,6 +251,7 @@ fn model(gguf: Gguf) -> anyhow::Result<(Model, usize)> {
         norm_eps: 1e-6,
         rope,
         layers: Vec::new(),
+        draft_layers: 0,
     };
     let model = Model { gguf, arch: arch::Model { hyper, module }, vocabulary: TokenizerSpec::default() };
     Ok((model, usize::try_from(rows)?))

@@ -21,16 +21,18 @@ pub enum Elementwise {
     Mul,
     /// `a / (1 + exp(-a))`.
     Silu,
+    /// `1 / (1 + exp(-a))`.
+    Sigmoid,
 }
 
-words! { Elementwise { Add "add", Mul "mul", Silu "silu" } }
+words! { Elementwise { Add "add", Mul "mul", Silu "silu", Sigmoid "sigmoid" } }
 
 impl Elementwise {
     /// Whether it takes a second operand, `b`.
     pub fn has_second(self) -> bool {
         match self {
             Elementwise::Add | Elementwise::Mul => true,
-            Elementwise::Silu => false,
+            Elementwise::Silu | Elementwise::Sigmoid => false,
         }
     }
 }
@@ -51,6 +53,7 @@ const ROWS: &[Row] = &[
     row("add", 1, "map function=add n=2048"),
     row("mul", 1, "map function=mul n=5632"),
     row("silu", 1, "map function=silu n=5632"),
+    row("sigmoid", 1, "map function=sigmoid n=4096"),
 ];
 
 impl Definition for Map {
@@ -71,15 +74,23 @@ impl Definition for Map {
         let mut b = KernelBuilder::new(name);
         let size = i64::from(n) * 4;
         let x = b.read("a", size);
-        let second = function.has_second().then(|| b.read("b", size));
+        // One that takes no second operand never reads it.
+        let second = if function.has_second() { b.read("b", size) } else { x };
         let y = b.write("y", size);
         for_vectors(&mut b, lanes, n, |b, at, lanes| {
             let v = b.load(Type::f32(lanes), x, at.clone() * 4);
-            let operand = second.map(|buffer| b.load(Type::f32(lanes), buffer, at.clone() * 4));
-            let v = match (function, operand) {
-                (Elementwise::Add, Some(o)) => b.add(v, o),
-                (Elementwise::Mul, Some(o)) => b.mul(v, o),
-                (Elementwise::Add | Elementwise::Mul, None) | (Elementwise::Silu, _) => math::silu(b, v),
+            let mut second = || b.load(Type::f32(lanes), second, at.clone() * 4);
+            let v = match function {
+                Elementwise::Add => {
+                    let o = second();
+                    b.add(v, o)
+                }
+                Elementwise::Mul => {
+                    let o = second();
+                    b.mul(v, o)
+                }
+                Elementwise::Silu => math::silu(b, v),
+                Elementwise::Sigmoid => math::sigmoid(b, v),
             };
             b.store(y, at * 4, v);
         });
@@ -95,6 +106,7 @@ impl Definition for Map {
                 Elementwise::Add => a[i] + b,
                 Elementwise::Mul => a[i] * b,
                 Elementwise::Silu => silu(a[i]),
+                Elementwise::Sigmoid => 1.0 / (1.0 + (-a[i]).exp()),
             };
             close(format_args!("y[{i}]"), *y, expected, (expected.abs() + 1e-3) * EXP_BOUND)?;
         }

@@ -171,10 +171,13 @@ pub fn factors(kind: OpKind) -> &'static [&'static str] {
         | OpKind::Mul
         | OpKind::Unary(_)
         | OpKind::AddBias
+        | OpKind::ScaleHeads
         | OpKind::RmsNorm
         | OpKind::RmsNormQuantise
         | OpKind::SplitHeads
         | OpKind::MergeHeads
+        | OpKind::Slice
+        | OpKind::Concat
         | OpKind::Rope
         | OpKind::RopeHeads
         | OpKind::Recurrent(_)

@@ -241,6 +241,25 @@ fn residual(function: &Function, uses: &Uses, layer: &Layer) -> Option<ValueId> 
     }
 }
 
+/// Ops that add something beside the routed experts at most: shared experts.
+const BESIDE: usize = 2;
+
+/// What goes by a layer's experts, shared ones too, and what its router is applied to.
+fn passed_by(function: &Function, uses: &Uses, layer: &Layer) -> Option<ValueId> {
+    let logits = view::Route::of(&function.ops[layer.route])?.logits;
+    let mut value = residual(function, uses, layer)?;
+    for _ in 0..BESIDE {
+        if uses.def_use.between(value, logits).is_some() {
+            break;
+        }
+        let op = &function.ops[uses.def_use.definition(value)?];
+        let added = op.kind.row().operands.iter().position(|operand| operand.name == "residual")?;
+        let Some(Operand::Value(before)) = op.operands.get(added) else { return None };
+        value = *before;
+    }
+    Some(value)
+}
+
 /// Positions of parts or layers, by the op where something is said of them.
 type ByOp = HashMap<usize, BTreeSet<usize>>;
 
@@ -344,7 +363,7 @@ struct Router {
 
 impl Router {
     fn of(function: &Function, uses: &Uses, layer: &Layer, next: &Layer) -> Option<Router> {
-        let (here, there) = (residual(function, uses, layer)?, residual(function, uses, next)?);
+        let (here, there) = (passed_by(function, uses, layer)?, passed_by(function, uses, next)?);
         let fits = uses.def_use.is_defined_before(here, layer.route) && function.ty(here) == function.ty(there);
         let route = view::Route::of(&function.ops[next.route])?;
         let experts = i64::try_from(function.ty(route.logits).dims().last()?.fixed()?).ok()?;

@@ -232,7 +232,9 @@ fn model(name: &str, mut module: Module) -> Model {
         vocabulary: VOCABULARY,
         norm_eps: 1e-6,
         rope,
+        ssm: None,
         layers: Vec::new(),
+        draft_layers: 0,
     };
     Model { gguf, arch: arch::Model { hyper, module }, vocabulary: TokenizerSpec::default() }
 }

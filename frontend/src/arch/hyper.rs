@@ -4,7 +4,11 @@
 //! of exactly `block_count` elements. Keys that would change what is computed in a way that no builder here does are refused
 //! unless they hold the value that changes nothing.
 
-use ixc_ir::graph::attrs::RopeScaling;
+mod recurrent;
+
+use ixc_ir::graph::attrs::{RopeScaling, RouteScore};
+
+pub use recurrent::Ssm;
 
 use crate::gguf::{Gguf, GgufError, Metadata, StringArray, Value};
 
@@ -30,13 +34,20 @@ pub struct Hyper {
     pub norm_eps: f64,
     /// Rotary embedding.
     pub rope: Rope,
+    /// Sizes of recurrent states, where layers have them.
+    pub ssm: Option<Ssm>,
     /// One for each decoder layer.
     pub layers: Vec<Layer>,
+    /// Layers behind those, which guess the tokens after the next one ("nextn", multi-token prediction) and which the model itself does not
+    /// have.
+    pub draft_layers: u64,
 }
 
 /// One decoder layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layer {
+    /// Whether it mixes tokens by a recurrent state and not by attention.
+    pub recurrent: bool,
     /// Query heads.
     pub heads: u64,
     /// Key and value heads; divides `heads`.
@@ -66,6 +77,10 @@ pub struct Experts {
     pub normalise: bool,
     /// Factor on the weights.
     pub scale: f64,
+    /// How logits become weights.
+    pub score: RouteScore,
+    /// Width of what every token goes through beside its experts (the shared expert, or several side by side); 0 where there is none.
+    pub shared: u64,
 }
 
 /// Rotary position embedding, without the pairing, which is the architecture's.
@@ -90,27 +105,37 @@ pub struct Rope {
 }
 
 /// Keys that change the computation, with the values that change nothing. A builder that learns one takes it out.
-const NEUTRAL: [(&str, &[f64]); 10] = [
+const NEUTRAL: [(&str, &[f64]); 7] = [
     ("attention.clamp_kqv", &[0.0]),
     ("attn_logit_softcapping", &[0.0]),
     ("final_logit_softcapping", &[0.0]),
     ("embedding_scale", &[0.0, 1.0]),
     ("residual_scale", &[0.0, 1.0]),
     ("logit_scale", &[0.0, 1.0]),
-    ("expert_shared_count", &[0.0]),
     ("expert_group_count", &[0.0, 1.0]),
-    ("leading_dense_block_count", &[0.0]),
-    // 1: softmax over all experts.
-    ("expert_gating_func", &[0.0, 1.0]),
 ];
+
+/// What keys mean that a file does not have, where architectures differ in that.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Defaults {
+    /// How logits of experts become weights.
+    pub score: RouteScore,
+    /// Whether the weights of the used experts are divided by their sum.
+    pub normalise: bool,
+}
+
+impl Defaults {
+    /// Those of most.
+    pub const USUAL: Defaults = Defaults { score: RouteScore::Softmax, normalise: true };
+}
 
 impl Hyper {
     /// Reads and checks the keys of `gguf`, whose architecture is `architecture`.
     ///
     /// # Errors
     /// The key or tensor that is missing or cannot be meant.
-    pub fn read(gguf: &Gguf, architecture: &str) -> Result<Hyper, GgufError> {
-        let keys = Keys { metadata: gguf.metadata(), architecture };
+    pub(super) fn read(gguf: &Gguf, architecture: &str, defaults: Defaults) -> Result<Hyper, GgufError> {
+        let keys = Keys { metadata: gguf.metadata(), architecture, defaults };
         if gguf.tensors().len() == 0 {
             // A file with nothing but a vocabulary, which is sound, but no model.
             let path = gguf.metadata().path().into();
@@ -135,7 +160,15 @@ impl Hyper {
         for (name, neutral) in NEUTRAL {
             keys.neutral(name, neutral)?;
         }
-        let layers = read_layers(&keys, layers as usize, embedding_length)?;
+        // `block_count` counts the layers that draft, which come last.
+        let draft_layers = keys.optional("nextn_predict_layers", 0, layers - 1)?.unwrap_or(0);
+        let mut layers = read_layers(&keys, layers as usize, embedding_length)?;
+        layers.truncate(layers.len() - draft_layers as usize);
+        let ssm = Ssm::read(&keys)?;
+        if ssm.is_some() {
+            let recurrent = recurrent::layers(gguf, &keys, layers.len())?;
+            layers.iter_mut().zip(recurrent).for_each(|(layer, recurrent)| layer.recurrent = recurrent);
+        }
         let rope = rope(&keys, context_length, layers.first().map_or(0, |layer| layer.key_length))?;
         let architecture = architecture.to_owned();
         Ok(Hyper {
@@ -145,7 +178,9 @@ impl Hyper {
             vocabulary,
             norm_eps: norm_eps.into(),
             rope,
+            ssm,
             layers,
+            draft_layers,
         })
     }
 }
@@ -188,6 +223,8 @@ fn read_layers(keys: &Keys<'_>, count: usize, embedding_length: u64) -> Result<V
     if feed_forward.is_none() && experts.is_none() {
         return Err(keys.missing("feed_forward_length"));
     }
+    let leading_dense = keys.optional("leading_dense_block_count", 0, count as u64)?.unwrap_or(0) as usize;
+    let step = keys.optional("interleave_moe_layer_step", 1, MAX_COUNT)?.unwrap_or(1) as usize;
     let mut layers = Vec::with_capacity(count);
     for i in 0..count {
         let (heads, kv_heads) = (heads[i], kv_heads[i]);
@@ -203,13 +240,19 @@ fn read_layers(keys: &Keys<'_>, count: usize, embedding_length: u64) -> Result<V
         let key_length = key_length.unwrap_or(embedding_length / heads);
         let feed_forward = feed_forward.as_ref().map_or(0, |lengths| lengths[i]);
         layers.push(Layer {
+            recurrent: false,
             heads,
             kv_heads,
             key_length,
             value_length: value_length.unwrap_or(embedding_length / heads),
             attention_scale: if scale == 0.0 { 1.0 / (key_length as f64).sqrt() } else { scale },
             feed_forward,
-            experts: experts.as_ref().map(|all| all.layer(keys, i, feed_forward)).transpose()?,
+            experts: match &experts {
+                Some(experts) if i >= leading_dense && (i + 1).is_multiple_of(step) => {
+                    Some(experts.layer(keys, i, feed_forward)?)
+                }
+                Some(_) | None => None,
+            },
         });
     }
     Ok(layers)
@@ -222,6 +265,20 @@ struct ExpertKeys {
     feed_forward: Option<Vec<u64>>,
     normalise: bool,
     scale: f64,
+    score: RouteScore,
+    /// Shared experts, where no key says how wide they are together.
+    shared_count: u64,
+    shared_feed_forward: Option<u64>,
+}
+
+/// `expert_gating_func`: what llama.cpp numbers (`LLAMA_EXPERT_GATING_FUNC_TYPE_*`).
+fn score(keys: &Keys<'_>) -> Result<RouteScore, GgufError> {
+    match keys.optional("expert_gating_func", 0, u64::MAX)?.unwrap_or(0) {
+        0 => Ok(keys.defaults.score),
+        1 => Ok(RouteScore::Softmax),
+        2 => Ok(RouteScore::Sigmoid),
+        found => Err(keys.metadata.bad_value(&keys.name("expert_gating_func"), found, "1 (softmax) or 2 (sigmoid)")),
+    }
 }
 
 fn experts(keys: &Keys<'_>, layers: usize) -> Result<Option<ExpertKeys>, GgufError> {
@@ -238,11 +295,20 @@ fn experts(keys: &Keys<'_>, layers: usize) -> Result<Option<ExpertKeys>, GgufErr
     let used = keys.per_layer("expert_used_count", layers, 1, count)?;
     let used = used.ok_or_else(|| keys.missing("expert_used_count"))?;
     let feed_forward = keys.per_layer("expert_feed_forward_length", layers, 1, MAX_WIDTH)?;
-    let normalise = keys.metadata.read_or(&keys.name("expert_weights_norm"), true)?;
+    let normalise = keys.metadata.read_or(&keys.name("expert_weights_norm"), keys.defaults.normalise)?;
     let scale = keys.float("expert_weights_scale", 1.0, |x| x >= 0.0, "0 or a positive number")?;
     // 0 stands for an absent key in files of some converters.
     let scale = if scale == 0.0 { 1.0 } else { scale };
-    Ok(Some(ExpertKeys { count, used, feed_forward, normalise, scale }))
+    Ok(Some(ExpertKeys {
+        count,
+        used,
+        feed_forward,
+        normalise,
+        scale,
+        score: score(keys)?,
+        shared_count: keys.optional("expert_shared_count", 0, MAX_COUNT)?.unwrap_or(0),
+        shared_feed_forward: keys.optional("expert_shared_feed_forward_length", 0, MAX_WIDTH)?,
+    }))
 }
 
 impl ExpertKeys {
@@ -251,8 +317,9 @@ impl ExpertKeys {
         if feed_forward == 0 {
             return Err(keys.missing("expert_feed_forward_length"));
         }
-        let ExpertKeys { count, ref used, normalise, scale, .. } = *self;
-        Ok(Experts { count, used: used[layer], feed_forward, normalise, scale })
+        let ExpertKeys { count, ref used, normalise, scale, score, shared_count, shared_feed_forward, .. } = *self;
+        let shared = shared_feed_forward.unwrap_or(shared_count * feed_forward);
+        Ok(Experts { count, used: used[layer], feed_forward, normalise, scale, score, shared })
     }
 }
 
@@ -305,6 +372,7 @@ fn rope(keys: &Keys<'_>, context_length: u64, key_length: u64) -> Result<Rope, G
 struct Keys<'a> {
     metadata: &'a Metadata,
     architecture: &'a str,
+    defaults: Defaults,
 }
 
 impl Keys<'_> {

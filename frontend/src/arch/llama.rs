@@ -3,20 +3,15 @@
 //! RoPE turns adjacent pairs, since the converter permutes the rows of Q and K. Mixtral's router is a softmax over all experts
 //! whose chosen weights are divided by their sum.
 
-use ixc_ir::graph::ValueId;
-use ixc_ir::graph::attrs::RopeStyle;
+use super::Architecture;
+use super::decoder::{Style, decoder};
+use super::hyper::Defaults;
 
-use super::builder::{Bias, Builder};
-use super::decoder::{AttentionStyle, attention, experts_or_dense};
-use super::error::ArchError;
+const STYLE: Style = Style::LLAMA;
 
-const ATTENTION: AttentionStyle = AttentionStyle { pairs: RopeStyle::Norm, bias: Bias::Optional, head_norm: false };
-
-pub(super) fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
-    let mut x = b.embed()?;
-    for layer in 0..b.hyper.layers.len() {
-        x = attention(b, layer, x, ATTENTION)?;
-        x = experts_or_dense(b, layer, x)?;
-    }
-    b.logits(x)
-}
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "llama",
+    doc: "Llama, Mistral; Mixtral",
+    defaults: Defaults::USUAL,
+    build: |b| decoder(b, &STYLE),
+};

@@ -14,20 +14,26 @@
 //! | --- | --- |
 //! | `hyper` | keys to hyperparameters, with every range check |
 //! | `builder` | weights by name and shape; ops with their types |
-//! | `decoder` | the parts that pre-norm decoders share |
-//! | `llama`, `qwen2`, `qwen3`, `qwen3moe` | one architecture each |
+//! | `decoder` | the parts that decoders share, and in what they differ |
+//! | `delta_net` | layers of linear attention by the gated delta rule |
+//! | the others, each with the name of its | one architecture each |
 //! | `weights` | a model's bytes, for the interpreter |
 //!
-//! To add an architecture: a file with its `build`, and a row in [`ARCHITECTURES`].
+//! To add an architecture: a file with its row, and a line in [`ARCHITECTURES`].
 
 mod builder;
 mod decoder;
+mod delta_net;
 mod error;
 mod hyper;
 mod llama;
 mod qwen2;
+mod qwen2moe;
 mod qwen3;
+mod qwen35;
+mod qwen35moe;
 mod qwen3moe;
+mod qwen3next;
 mod weights;
 
 use ixc_ir::graph::{Module, ValueId};
@@ -35,7 +41,8 @@ use ixc_ir::graph::{Module, ValueId};
 use crate::gguf::Gguf;
 use builder::Builder;
 pub use error::ArchError;
-pub use hyper::{Experts, Hyper, Layer, Rope};
+use hyper::Defaults;
+pub use hyper::{Experts, Hyper, Layer, Rope, Ssm};
 pub use weights::FileWeights;
 
 /// A row of the registry.
@@ -45,15 +52,21 @@ pub struct Architecture {
     pub name: &'static str,
     /// Which models it is.
     pub doc: &'static str,
+    /// What keys mean that its files do not have.
+    defaults: Defaults,
     build: fn(&mut Builder<'_>) -> Result<ValueId, ArchError>,
 }
 
 /// Every architecture that can be built.
 pub static ARCHITECTURES: &[Architecture] = &[
-    Architecture { name: "llama", doc: "Llama, Mistral; Mixtral", build: llama::build },
-    Architecture { name: "qwen2", doc: "Qwen2, Qwen2.5", build: qwen2::build },
-    Architecture { name: "qwen3", doc: "Qwen3", build: qwen3::build },
-    Architecture { name: "qwen3moe", doc: "Qwen3 with experts", build: qwen3moe::build },
+    llama::ARCHITECTURE,
+    qwen2::ARCHITECTURE,
+    qwen2moe::ARCHITECTURE,
+    qwen3::ARCHITECTURE,
+    qwen3moe::ARCHITECTURE,
+    qwen3next::ARCHITECTURE,
+    qwen35::ARCHITECTURE,
+    qwen35moe::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.
@@ -84,7 +97,7 @@ pub fn build_first(gguf: &Gguf, layers: usize) -> Result<Model, ArchError> {
         let (path, found) = (gguf.metadata().path().into(), name.into());
         ArchError::UnknownArchitecture { path, found, known: ARCHITECTURES.iter().map(|row| row.name).collect() }
     })?;
-    let mut hyper = Hyper::read(gguf, architecture.name)?;
+    let mut hyper = Hyper::read(gguf, architecture.name, architecture.defaults)?;
     let whole = hyper.layers.len() <= layers;
     hyper.layers.truncate(layers);
     let mut builder = Builder::new(gguf, &hyper, architecture.name);

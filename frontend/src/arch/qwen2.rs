@@ -1,21 +1,11 @@
-//! `qwen2`: Qwen2 and Qwen2.5, dense.
-//!
-//! Q, K and V have biases; RoPE turns halves.
+//! `qwen2`: Qwen2 and Qwen2.5, dense: Q, K and V have biases.
 
-use ixc_ir::graph::ValueId;
-use ixc_ir::graph::attrs::RopeStyle;
+use super::Architecture;
+use super::builder::Bias;
+use super::decoder::{Style, decoder};
+use super::hyper::Defaults;
 
-use super::builder::{Bias, Builder};
-use super::decoder::{AttentionStyle, attention, dense};
-use super::error::ArchError;
+const STYLE: Style = Style { bias: Bias::Required, ..Style::NEOX };
 
-const ATTENTION: AttentionStyle = AttentionStyle { pairs: RopeStyle::Neox, bias: Bias::Required, head_norm: false };
-
-pub(super) fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
-    let mut x = b.embed()?;
-    for layer in 0..b.hyper.layers.len() {
-        x = attention(b, layer, x, ATTENTION)?;
-        x = dense(b, layer, x)?;
-    }
-    b.logits(x)
-}
+pub(super) const ARCHITECTURE: Architecture =
+    Architecture { name: "qwen2", doc: "Qwen2, Qwen2.5", defaults: Defaults::USUAL, build: |b| decoder(b, &STYLE) };

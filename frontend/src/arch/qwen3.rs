@@ -1,21 +1,10 @@
-//! `qwen3`: Qwen3, dense.
-//!
-//! Every query and key head is normalised before RoPE, which turns halves.
+//! `qwen3`: Qwen3, dense: every query and key head is normalised before RoPE.
 
-use ixc_ir::graph::ValueId;
-use ixc_ir::graph::attrs::RopeStyle;
+use super::Architecture;
+use super::decoder::{Style, decoder};
+use super::hyper::Defaults;
 
-use super::builder::{Bias, Builder};
-use super::decoder::{AttentionStyle, attention, dense};
-use super::error::ArchError;
+const STYLE: Style = Style { head_norm: true, ..Style::NEOX };
 
-const ATTENTION: AttentionStyle = AttentionStyle { pairs: RopeStyle::Neox, bias: Bias::Optional, head_norm: true };
-
-pub(super) fn build(b: &mut Builder<'_>) -> Result<ValueId, ArchError> {
-    let mut x = b.embed()?;
-    for layer in 0..b.hyper.layers.len() {
-        x = attention(b, layer, x, ATTENTION)?;
-        x = dense(b, layer, x)?;
-    }
-    b.logits(x)
-}
+pub(super) const ARCHITECTURE: Architecture =
+    Architecture { name: "qwen3", doc: "Qwen3", defaults: Defaults::USUAL, build: |b| decoder(b, &STYLE) };

@@ -233,6 +233,16 @@ impl GraphBuilder {
         self.unary(Unary::Silu, x, vec![])
     }
 
+    /// `sigmoid`.
+    pub fn sigmoid(&mut self, x: ValueId) -> Result<ValueId, TypeError> {
+        self.unary(Unary::Sigmoid, x, vec![])
+    }
+
+    /// `scale_heads`, without a residual.
+    pub fn scale_heads(&mut self, x: ValueId, s: ValueId) -> Result<ValueId, TypeError> {
+        self.one(OpKind::ScaleHeads, vec![V(x), V(s), Operand::Absent], vec![])
+    }
+
     /// `rms_norm`.
     pub fn rms_norm(&mut self, x: ValueId, w: WeightId, eps: f64) -> Result<ValueId, TypeError> {
         self.one(OpKind::RmsNorm, vec![V(x), W(w)], vec![Attr::rounded(eps)])
@@ -246,6 +256,16 @@ impl GraphBuilder {
     /// `merge_heads`.
     pub fn merge_heads(&mut self, x: ValueId) -> Result<ValueId, TypeError> {
         self.one(OpKind::MergeHeads, vec![V(x)], vec![])
+    }
+
+    /// `slice`.
+    pub fn slice(&mut self, x: ValueId, from: u64, count: u64) -> Result<ValueId, TypeError> {
+        self.one(OpKind::Slice, vec![V(x)], vec![int(from), int(count)])
+    }
+
+    /// `concat`.
+    pub fn concat(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, TypeError> {
+        self.one(OpKind::Concat, vec![V(a), V(b)], vec![])
     }
 
     /// `rope`.

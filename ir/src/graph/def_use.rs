@@ -152,12 +152,18 @@ impl DefUse {
         if from == to {
             return Some(Vec::new());
         }
+        let defined = self.definition(from);
         let inside = EdgeFiltered::from_fn(&self.graph, |edge| edge.weight().value != from);
         let graph = Reversed(&inside);
         let mut walk = Dfs::new(graph, self.node(to)?);
         let (mut ops, mut met) = (Vec::new(), false);
         while let Some(node) = walk.next(graph) {
             let Node::Op(at) = self.graph[node] else { return None };
+            // One that stands before what defines `from` and takes values comes of a parameter in the end: it is not looked for.
+            let takes = || self.graph.edges_directed(node, Direction::Incoming).next().is_some();
+            if defined.is_some_and(|defined| at < defined) && takes() {
+                return None;
+            }
             met |= self.graph.edges_directed(node, Direction::Incoming).any(|edge| edge.weight().value == from);
             ops.push(at);
         }

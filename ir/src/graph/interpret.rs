@@ -222,6 +222,15 @@ impl<'a> Interpreter<'a> {
                 one(self.dims(value("x")), add_bias(&f32s(self, "x")?, &bias))
             }
             OpKind::Mul => one(self.dims(value("a")), mul(&f32s(self, "a")?, &f32s(self, "b")?)),
+            OpKind::ScaleHeads => {
+                let (dims, heads) = (self.dims(value("x")), self.dims(value("s"))[1]);
+                let residual = match op.operand("residual") {
+                    Operand::Value(residual) => Some(self.floats(env.get(residual))?),
+                    Operand::Weight(_) | Operand::State(_) | Operand::Absent => None,
+                };
+                let y = scale_heads(&f32s(self, "x")?, &f32s(self, "s")?, dims[1] / heads, residual.as_deref());
+                one(dims, y)
+            }
             OpKind::Unary(function) => {
                 let y = f32s(self, "x")?.iter().map(|&x| function.apply(x, &op.attrs)).collect();
                 one(self.dims(value("x")), y)
@@ -237,6 +246,19 @@ impl<'a> Interpreter<'a> {
             OpKind::MergeHeads => {
                 let dims = self.dims(value("x"));
                 one(vec![dims[0], dims[1] * dims[2]], f32s(self, "x")?.into_owned())
+            }
+            OpKind::Slice => {
+                let (x, dims) = (f32s(self, "x")?, self.dims(value("x")));
+                let (from, count) = (op.attr("from").int() as usize, op.attr("count").int() as usize);
+                let rows = x.chunks_exact(dims[dims.len() - 1].max(1));
+                one(with(&dims, count), rows.flat_map(|row| &row[from..from + count]).copied().collect())
+            }
+            OpKind::Concat => {
+                let (a, b, dims) = (f32s(self, "a")?, f32s(self, "b")?, self.dims(value("a")));
+                let width = |x: &Value| self.dims(x)[dims.len() - 1].max(1);
+                let (m, n) = (width(value("a")), width(value("b")));
+                let rows = a.chunks_exact(m).zip(b.chunks_exact(n));
+                one(with(&dims, m + n), rows.flat_map(|(a, b)| a.iter().chain(b)).copied().collect())
             }
             OpKind::Rope => {
                 let dims = self.dims(value("x"));
@@ -637,6 +659,15 @@ fn add(a: &[f32], b: &[f32]) -> Vec<f32> {
 
 fn mul(a: &[f32], b: &[f32]) -> Vec<f32> {
     a.iter().zip(b).map(|(a, b)| a * b).collect()
+}
+
+/// Parts of `d` elements, each times its own number, plus `residual`.
+fn scale_heads(x: &[f32], s: &[f32], d: usize, residual: Option<&[f32]>) -> Vec<f32> {
+    let scaled = x.iter().enumerate().map(|(i, &x)| f64::from(x) * f64::from(s[i / d]));
+    match residual {
+        Some(residual) => scaled.zip(residual).map(|(y, &r)| (y + f64::from(r)) as f32).collect(),
+        None => scaled.map(|y| y as f32).collect(),
+    }
 }
 
 fn add_bias(x: &[f32], bias: &[f32]) -> Vec<f32> {

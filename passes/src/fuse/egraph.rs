@@ -185,6 +185,18 @@ enum Written {
     Attr(Attr),
 }
 
+/// A node's children in the order in which they are written: what a result is added to was there before what is added, as a shared expert's
+/// is before its layer's routed ones.
+fn in_order(node: &Node) -> impl DoubleEndedIterator<Item = Id> {
+    let operands = match &node.head {
+        Head::Op(kind) => kind.row().operands,
+        _ => &[],
+    };
+    let residual = operands.iter().position(|operand| operand.name == "residual");
+    let first = residual.map(|residual| node.children[residual]);
+    first.into_iter().chain(node.children.iter().copied())
+}
+
 impl<'a> Writer<'a> {
     fn new(region: &'a Region<'a>, function: &'a Function, choice: Choice) -> Writer<'a> {
         let mut names = HashMap::new();
@@ -283,7 +295,7 @@ impl<'a> Writer<'a> {
                     return None;
                 }
                 stack.push((id, true));
-                let children = node.children.iter().rev().map(|&child| self.region.graph.find(child));
+                let children = in_order(&node).rev().map(|child| self.region.graph.find(child));
                 stack.extend(children.filter(|child| !self.done.contains_key(child)).map(|child| (child, false)));
             }
         }

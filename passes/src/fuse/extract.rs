@@ -22,7 +22,8 @@ fn cost(node: &Node) -> u64 {
         // Views.
         OpKind::SplitHeads | OpKind::MergeHeads | OpKind::ExpertSplit => 0,
         OpKind::Embed | OpKind::TakeRows | OpKind::Route | OpKind::ExpertCombine => 100,
-        OpKind::Add | OpKind::AddBias | OpKind::Mul | OpKind::Unary(_) | OpKind::Rope => 100,
+        OpKind::Add | OpKind::AddBias | OpKind::Mul | OpKind::ScaleHeads | OpKind::Unary(_) | OpKind::Rope => 100,
+        OpKind::Slice | OpKind::Concat => 100,
         OpKind::RmsNorm | OpKind::RmsNormQuantise => 110,
         // Less than a rotation alone: that splits its heads first, which costs nothing only because it is done here.
         OpKind::RopeHeads => 90,

@@ -39,6 +39,9 @@ pub(crate) static RULES: &[Rule] = &[
     rule("bias",                 "(add_bias (linear ?x ?w _ _) ?b)",                           "(linear ?x ?w ?b _)", always),
     rule("residual_left",        "(add ?r (linear ?x ?w ?b _))",                               "(linear ?x ?w ?b ?r)", always),
     rule("residual_right",       "(add (linear ?x ?w ?b _) ?r)",                               "(linear ?x ?w ?b ?r)", always),
+    // What a gate weights is added in the same pass.
+    rule("scale_residual_left",  "(add ?r (scale_heads ?x ?s _))",                             "(scale_heads ?x ?s ?r)", always),
+    rule("scale_residual_right", "(add (scale_heads ?x ?s _) ?r)",                             "(scale_heads ?x ?s ?r)", always),
     // The normalised row is in L1 when it is quantised; a quarter of the bytes is written.
     rule("norm_quantise",        "(quantise (rms_norm ?x ?w ?eps) ?f)",                        "(rms_norm.quantise ?x ?w ?eps ?f)", rounds),
     // Gate and up read the same rows: one pass over them, and neither of the two wide results is ever written.

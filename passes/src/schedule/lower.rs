@@ -332,6 +332,7 @@ impl<'a> Lowering<'a> {
             OpKind::Mul => self.elementwise(op, rows::map(Elementwise::Mul))?,
             OpKind::Unary(function) => self.elementwise(op, rows::unary(function, op))?,
             OpKind::AddBias => self.add_bias(op)?,
+            OpKind::ScaleHeads => self.scale_heads(op)?,
             OpKind::RmsNorm => self.rms_norm(op, Format::F32)?,
             OpKind::RmsNormQuantise => self.rms_norm(op, op.attr("format").format())?,
             OpKind::SplitHeads | OpKind::MergeHeads => {
@@ -342,6 +343,8 @@ impl<'a> Lowering<'a> {
                 }
                 Binding::ArenaRows(x)
             }
+            OpKind::Slice => self.slice(op)?,
+            OpKind::Concat => self.concat(op)?,
             OpKind::Rope => self.rope_heads(op, None)?,
             OpKind::RopeHeads => self.rope_heads(op, self.opt_weight(op, "norm"))?,
             OpKind::KvAppend => self.append(op, None)?,

@@ -179,6 +179,12 @@ impl Soup {
                 let (x, bias) = (self.f32(&[k]), self.weight(&[k]));
                 ok(self.b.add_bias(x, bias));
             }
+            OpKind::ScaleHeads => {
+                let (x, s) = (self.f32(&[heads * d]), self.f32(&[heads]));
+                let residual = self.rng.once_in(2).then(|| Operand::Value(self.f32(&[heads * d])));
+                let operands = vec![Operand::Value(x), Operand::Value(s), residual.unwrap_or(Operand::Absent)];
+                ok(self.b.op(kind, operands, vec![]));
+            }
             OpKind::Unary(function) => {
                 let (x, row) = (self.f32(&[k]), kind.row());
                 let attrs = row.attrs.iter().map(|_| Attr::rounded(self.rng.pick(&[1.0, 30.0]))).collect();
@@ -196,6 +202,20 @@ impl Soup {
             OpKind::MergeHeads => {
                 let x = self.f32(&[heads, d]);
                 ok(self.b.merge_heads(x));
+            }
+            OpKind::Slice => {
+                let x = if self.rng.once_in(2) { self.f32(&[k]) } else { self.f32(&[heads, d]) };
+                let count = 1 + self.rng.below(d);
+                let from = self.rng.below(d - count + 1);
+                ok(self.b.slice(x, from, count));
+            }
+            OpKind::Concat => {
+                let (a, b) = if self.rng.once_in(2) {
+                    (self.f32(&[k]), self.f32(&[n]))
+                } else {
+                    (self.f32(&[heads, d]), self.f32(&[heads, k]))
+                };
+                ok(self.b.concat(a, b));
             }
             OpKind::Rope => {
                 let x = self.f32(&[heads, d]);

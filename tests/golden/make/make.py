@@ -1,0 +1,140 @@
+"""Makes golden models: tiny ones of random weights by Hugging Face transformers, converted by llama.cpp's converter, with their exact logits.
+
+    pip install torch transformers numpy          # torch for CPUs is enough; transformers 5.23 or later
+    pip download --no-deps --no-binary :all: llama-cpp-python==0.3.36    # unpack it: the converter is in vendor/llama.cpp
+    python make.py --llama-cpp vendor/llama.cpp [NAME ...]
+
+What a model is stands in models.py. Logits are computed from the weights as the file has them (matrices in f16), in f64 where transformers' code lets them be.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from models import MODELS
+
+GOLDEN = Path(__file__).resolve().parent.parent
+# Behind a chunk of 64, twice; no whole one at the end.
+TOKENS = 140
+# Positions whose logits are kept: the last ones.
+KEPT = 24
+SEED = 20261125
+
+
+def randomise(model, generator):
+    """Gives every parameter random numbers, so that two that change places are seen: norms and what else begins at 1 or 0 as well."""
+    for name, parameter in sorted(model.named_parameters()):
+        noise = torch.randn(parameter.shape, generator=generator)
+        if name.endswith("A_log"):
+            value = torch.log(torch.rand(parameter.shape, generator=generator) * 4 + 0.25)
+        elif "conv" in name:
+            value = noise * 0.4
+        elif "embed_tokens" in name:
+            value = noise
+        elif parameter.dim() >= 2:
+            # Products keep about the size of what they take.
+            value = noise / parameter.shape[-1] ** 0.5
+        elif name.endswith(("bias", "dt_bias", "D")):
+            value = noise * 0.5
+        else:
+            value = parameter.data.mean() + noise * 0.2
+        parameter.data.copy_(value)
+
+
+def round_matrices(model):
+    """Matrices as a file in f16 has them."""
+    for name, parameter in model.named_parameters():
+        if parameter.dim() >= 2 and "conv" not in name:
+            parameter.data.copy_(parameter.data.half().float())
+
+
+def convert(llama_cpp, folder, out):
+    """Writes the model in `folder` as GGUF: matrices in f16, no tokenizer."""
+    sys.path[:0] = [str(llama_cpp), str(llama_cpp / "gguf-py")]
+    import gguf
+    from conversion import ModelBase, ModelType, get_model_architecture, get_model_class
+
+    parameters = ModelBase.load_hparams(folder, False)
+    converter = get_model_class(get_model_architecture(parameters, ModelType.TEXT))
+    vocabulary = parameters["vocab_size"]
+
+    class WithoutTokenizer(converter):
+        model_arch = converter.model_arch
+        # Transformers makes no layers that draft.
+        no_mtp = True
+
+        def set_vocab(self):
+            self._set_vocab_none()
+            self.gguf_writer.add_vocab_size(vocabulary)
+
+    with torch.inference_mode():
+        WithoutTokenizer(folder, gguf.LlamaFileType.MOSTLY_F16, out, eager=True, model_name=out.stem).write()
+
+
+def rewrite(path, change):
+    """Writes a file again with the tensors, by name as arrays, as `change` leaves them."""
+    import gguf
+
+    reader = gguf.GGUFReader(path)
+    tensors = {tensor.name: np.array(tensor.data) for tensor in reader.tensors}
+    change(tensors)
+    writer = gguf.GGUFWriter(path, reader.fields["general.architecture"].contents())
+    for key, field in reader.fields.items():
+        if not key.startswith("GGUF.") and key != "general.architecture":
+            kind = field.types[0]
+            writer.add_key_value(key, field.contents(), kind, field.types[-1] if kind == gguf.GGUFValueType.ARRAY else None)
+    for name, data in tensors.items():
+        writer.add_tensor(name, data)
+    writer.write_header_to_file(), writer.write_kv_data_to_file(), writer.write_tensors_to_file(), writer.close()
+
+
+def make(name, llama_cpp):
+    config, model_class, limit, rewritten = MODELS[name]
+    generator = torch.Generator().manual_seed(SEED)
+    model = model_class(config).eval()
+    if hasattr(model, "set_experts_implementation"):
+        # Products of groups know no f64.
+        model.set_experts_implementation("eager")
+    randomise(model, generator)
+    round_matrices(model)
+    vocabulary = config.vocab_size
+    tokens = torch.randint(0, vocabulary, (TOKENS,), generator=generator).tolist()
+    out = GOLDEN / "models" / f"{name}.gguf"
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        convert(llama_cpp, Path(folder), out)
+    if rewritten:
+        rewrite(out, lambda tensors: rewritten(tensors, config))
+    with torch.inference_mode():
+        ids = torch.tensor([tokens])
+        single = model(input_ids=ids).logits[0].double().numpy()
+        exact = model.double()(input_ids=ids).logits[0].double().numpy()
+    difference = ((single - exact) ** 2).sum() / (exact**2).sum()
+    print(f"{name}: {out.stat().st_size} bytes, f32 against f64: NMSE {difference:.1e}, logits of deviation {exact.std():.2f}")
+    np.save(GOLDEN / "expect" / f"{name}.npy", exact[-KEPT:].astype(np.float32))
+    expect = {
+        "model": f"models/{name}.gguf",
+        "architecture": name.split("-")[0],
+        "prompt_tokens": tokens,
+        "logits": f"expect/{name}.npy",
+        "interpreter_nmse_max": 1e-9,
+        "compiled_nmse_max": limit,
+    }
+    (GOLDEN / "expect" / f"{name}.json").write_text(json.dumps(expect) + "\n")
+
+
+def main():
+    arguments = argparse.ArgumentParser()
+    arguments.add_argument("--llama-cpp", type=Path, required=True)
+    arguments.add_argument("names", nargs="*", default=sorted(MODELS))
+    arguments = arguments.parse_args()
+    for name in arguments.names or sorted(MODELS):
+        make(name, arguments.llama_cpp.resolve())
+
+
+main()

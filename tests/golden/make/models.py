@@ -1,0 +1,76 @@
+"""What each golden model is: its configuration, its class, the largest error of its compiled logits (NMSE), and what is done to its tensors once converted.
+
+Sizes are small and unlike each other, and keep the ratios of real models: several value heads for a key head, fewer key heads than query heads, a part of
+a head that is rotated. Every kind of layer is there, and not only at the end.
+"""
+
+import numpy as np
+from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig, Qwen3NextConfig, Qwen3NextForCausalLM
+
+
+def fused_by_key_head(tensors, config):
+    """`ssm_in` of the first files of Qwen3-Next: what is `attn_qkv` and `attn_gate` now, as queries, keys, values and gates of one key head after another."""
+    for name in [name for name in tensors if name.endswith("attn_qkv.weight")]:
+        layer = name.removesuffix("attn_qkv.weight")
+        qkv, z = tensors.pop(name), tensors.pop(layer + "attn_gate.weight")
+        groups, keys = config.linear_num_key_heads, config.linear_num_key_heads * config.linear_key_head_dim
+        parts = [part.reshape(groups, -1, qkv.shape[-1]) for part in (qkv[:keys], qkv[keys : 2 * keys], qkv[2 * keys :], z)]
+        tensors[layer + "ssm_in.weight"] = np.concatenate(parts, axis=1).reshape(-1, qkv.shape[-1])
+
+
+MODELS = {
+    "qwen35": (
+        Qwen3_5TextConfig(
+            vocab_size=96,
+            hidden_size=64,
+            intermediate_size=80,
+            num_hidden_layers=3,
+            layer_types=["linear_attention", "full_attention", "linear_attention"],
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=32,
+            linear_num_key_heads=2,
+            linear_num_value_heads=6,
+            linear_key_head_dim=16,
+            linear_value_head_dim=16,
+            linear_conv_kernel_dim=4,
+            max_position_embeddings=512,
+            rms_norm_eps=1e-6,
+            tie_word_embeddings=False,
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
+        ),
+        Qwen3_5ForCausalLM,
+        # Matrices in f16: what rounds are sums in f32, keys and values in f16, and pairs of bf16 on targets with tiles.
+        1e-8,
+        None,
+    ),
+    "qwen3next-ssm_in": (
+        Qwen3NextConfig(
+            vocab_size=80,
+            hidden_size=64,
+            intermediate_size=96,
+            num_hidden_layers=2,
+            layer_types=["linear_attention", "full_attention"],
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=32,
+            linear_num_key_heads=2,
+            linear_num_value_heads=6,
+            linear_key_head_dim=16,
+            linear_value_head_dim=16,
+            linear_conv_kernel_dim=4,
+            num_experts=4,
+            num_experts_per_tok=2,
+            moe_intermediate_size=32,
+            shared_expert_intermediate_size=32,
+            max_position_embeddings=512,
+            rms_norm_eps=1e-6,
+            tie_word_embeddings=False,
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25},
+        ),
+        Qwen3NextForCausalLM,
+        # Experts flip where two score nearly the same.
+        1e-8,
+        fused_by_key_head,
+    ),
+}
