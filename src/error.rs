@@ -32,6 +32,8 @@ use ixc_runtime::sample::{SampleError, SettingsError};
 use ixc_runtime::stream::StreamError;
 
 use crate::eval::record::RecordError;
+use crate::quantise::QuantiseError;
+use crate::quantise::importance::ImportanceError;
 use crate::simulate::WeightError;
 use kernels::{BundleError, KernelError};
 
@@ -257,6 +259,9 @@ pub enum Error {
     /// Nothing to compute on.
     #[error("no tokens were given; at least one is needed")]
     NoTokens,
+    /// A model cannot be quantised.
+    #[error(transparent)]
+    Quantise(#[from] Box<QuantiseError>),
     /// The record of an evaluation cannot be gone on with.
     #[error(transparent)]
     Record(#[from] RecordError),
@@ -349,6 +354,13 @@ impl Error {
             Error::Arch(error) => error.class().into(),
             Error::Settings(_) => Class::Usage,
             Error::Kernel(error) => error.class(),
+            Error::Quantise(error) => match &**error {
+                QuantiseError::Gguf(error) | QuantiseError::Importance(ImportanceError::Gguf(error)) => error.class().into(),
+                QuantiseError::Output(error) => output_class(error),
+                QuantiseError::Importance(ImportanceError::Read(error)) => read_class(error),
+                QuantiseError::Importance(_) => Class::Data,
+                QuantiseError::Quantised { .. } | QuantiseError::NotMade { .. } => Class::Usage,
+            },
             Error::Codegen(error) | Error::Load(LoadError::Codegen(error)) | Error::NeedsCpu { source: error } => {
                 codegen_class(error)
             }

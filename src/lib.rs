@@ -21,6 +21,7 @@
 //! | [`timing`] | what a part of a run took, and how reading and computing lay beside each other |
 //! | [`place`] | from a model to a descriptor of what runs on a grid of processing elements |
 //! | `cache_file` | small files in the user's cache folder |
+//! | [`quantise`] | a model file to one whose matrices are in other formats |
 //! | [`session`] | a model that runs: prompt, tokens |
 //! | [`simulate`] | weights for descriptors that are simulated |
 //! | [`bytes_per_token`] | bytes that a token reads |
@@ -45,6 +46,7 @@ pub mod machine;
 pub mod model;
 pub mod npy;
 pub mod place;
+pub mod quantise;
 pub mod session;
 pub mod simulate;
 pub mod timing;

@@ -20,6 +20,7 @@
 //! To add a weight format: a row in the table below. What is then missing, a test of the table or of the kernels says.
 
 pub mod codec;
+pub mod encode;
 pub mod grids;
 pub mod packed;
 pub mod requantise;

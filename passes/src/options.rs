@@ -87,7 +87,7 @@ impl OptionValue for bool {
 }
 
 /// Whether a name matches a pattern of `*` and `?`. Takes time in proportion to the product of their lengths.
-pub(crate) fn matches(pattern: &str, name: &str) -> bool {
+pub fn matches(pattern: &str, name: &str) -> bool {
     let (pattern, name): (Vec<char>, Vec<char>) = (pattern.chars().collect(), name.chars().collect());
     let (mut p, mut n) = (0, 0);
     // Where the last `*` stands, and how much of the name it has taken.

@@ -5,6 +5,7 @@ use ixc::eval::record::RecordError;
 use ixc::files::OutputError;
 use ixc::frontend::template::known;
 use ixc::kernels::KernelError;
+use ixc::quantise::QuantiseError;
 use ixc::kernels::bundle::BundleError;
 use ixc::runtime::file::FileError;
 use ixc::runtime::load::LoadError;
@@ -27,6 +28,11 @@ pub fn hint(error: &Error) -> Option<String> {
         Error::Context { context, model, .. } | Error::Prompt { context, model, .. } if model > context => {
             "--ctx makes it larger"
         }
+        Error::Quantise(error) => match &**error {
+            QuantiseError::Quantised { .. } => "--allow-requantize does it all the same",
+            QuantiseError::Output(error) => of_output(error)?,
+            _ => return None,
+        },
         Error::ShortText { .. } => "--ctx makes pieces shorter",
         Error::Record(RecordError::Other { .. } | RecordError::Malformed { .. }) => "--force begins it anew",
         Error::Load(error) => of_load(error)?,

@@ -28,6 +28,7 @@ mod output;
 mod passes;
 mod plan;
 mod prefetch;
+mod quantise;
 mod run;
 mod sampling;
 mod simulate;
@@ -84,6 +85,8 @@ pub enum Command {
     Compile(compile::Args),
     Logits(logits::Args),
     Eval(eval::Args),
+    #[command(visible_alias = "quantize")]
+    Quantise(quantise::Args),
     Inspect(inspect::Args),
     Dump(dump::Args),
     Opt(opt::Args),
@@ -171,6 +174,7 @@ impl Command {
             Command::Compile(args) => args.run(out),
             Command::Logits(args) => args.run(),
             Command::Eval(args) => args.run(out),
+            Command::Quantise(args) => args.run(out),
             Command::Inspect(args) => args.run(out),
             Command::Dump(args) => args.run(out),
             Command::Opt(args) => args.run(out),

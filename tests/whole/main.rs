@@ -26,6 +26,7 @@ mod malformed;
 mod moved_plans;
 mod outputs;
 mod prompting;
+mod quantise;
 mod real_shapes;
 mod recorded;
 mod recurrent;

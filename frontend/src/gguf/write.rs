@@ -5,7 +5,7 @@
 //! size can be described.
 
 use std::fs::File;
-use std::io::{self, Seek, SeekFrom, Write};
+use std::io::{self, Read, Seek, SeekFrom, Write};
 
 use super::tensor_type::TensorType;
 use super::value::{Array, Value};
@@ -142,6 +142,41 @@ impl GgufWriter {
         file.set_len(end.next_multiple_of(self.alignment as u64))
     }
 
+    /// Writes the bytes of [`GgufWriter::finish`] one after the other; `fill` writes those of each hole, by its tensor's number.
+    ///
+    /// # Errors
+    /// When `out` refuses, or `fill` fails or writes more or fewer bytes than the hole has.
+    pub fn write_with(
+        &self,
+        out: &mut dyn Write,
+        mut fill: impl FnMut(usize, &mut dyn Write) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let header = self.header();
+        out.write_all(&header)?;
+        let mut end = header.len() as u64;
+        let pad = |out: &mut dyn Write, end: u64| -> io::Result<u64> {
+            let start = end.next_multiple_of(self.alignment as u64);
+            io::copy(&mut io::repeat(0).take(start - end), out)?;
+            Ok(start)
+        };
+        for (index, tensor) in self.tensors.iter().enumerate() {
+            end = pad(out, end)? + tensor.data.len();
+            match &tensor.data {
+                Data::Bytes(bytes) => out.write_all(bytes)?,
+                Data::Hole(bytes) => {
+                    let mut counted = Counted { out, written: 0 };
+                    fill(index, &mut counted)?;
+                    let written = counted.written;
+                    if written != *bytes {
+                        let problem = format!("{}: {written} bytes were written of {bytes}", tensor.name);
+                        return Err(io::Error::new(io::ErrorKind::InvalidData, problem));
+                    }
+                }
+            }
+        }
+        pad(out, end).map(drop)
+    }
+
     /// Magic, keys and the table of tensors.
     fn header(&self) -> Vec<u8> {
         let mut out = Vec::new();
@@ -164,6 +199,24 @@ impl GgufWriter {
             offset = (offset + tensor.data.len()).next_multiple_of(self.alignment as u64);
         }
         out
+    }
+}
+
+/// Counts what is written.
+struct Counted<'o> {
+    out: &'o mut dyn Write,
+    written: u64,
+}
+
+impl Write for Counted<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.out.write(bytes)?;
+        self.written += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
     }
 }
 

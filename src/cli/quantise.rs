@@ -1,0 +1,211 @@
+//! `ixc quantise`: a GGUF file to one whose matrices are in other formats.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use ixc::files::Kind;
+use ixc::frontend::gguf::{Gguf, ShardFile};
+use ixc::ir::format::Format;
+use ixc::quantise::importance::Importance;
+use ixc::quantise::mix::{MIXES, Mix};
+use ixc::quantise::{Options, Plan, plan};
+use serde::Serialize;
+
+use super::choose::ModelArgument;
+use super::force::{Force, reads};
+use super::output::{Bytes, Line, Printable, Rate, Unit, counted, json, note};
+
+/// A model file.
+const KIND: Kind = Kind { name: "GGUF file", is: |head| head.starts_with(b"GGUF"), streams: false };
+
+/// Writes a model whose matrices are in other formats.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "EXAMPLES:
+  ixc quantise model-f16.gguf Q4_K_M                 writes model-f16-Q4_K_M.gguf
+  ixc quantise model-bf16.gguf IQ4_XS -o small.gguf --imatrix model.imatrix
+  ixc quantise model-f16.gguf Q4_K_M --tensor 'blk.*.ffn_down_exps*=q6_k'
+  ixc quantise model-f16.gguf Q4_K_M --dry-run       says what each tensor becomes
+  ixc eval model-f16-Q4_K_M.gguf --text sample.txt --against model-f16.gguf
+                                                     what was lost
+
+Names and rules of mixes are those of llama-quantize, and what is written is read by llama.cpp. Vectors, routers and whatever is small stay as they are; rows \
+that are no whole blocks of a format get one of shorter blocks.")]
+pub struct Args {
+    #[command(flatten)]
+    model: ModelArgument,
+    /// The mix: which format each matrix gets.
+    #[arg(value_name = "MIX", value_parser = read_mix)]
+    mix: &'static Mix,
+    /// The file to write [default: the model's name, a hyphen and the mix, in the current folder].
+    #[arg(short, long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// What columns are multiplied with, as llama-imatrix writes it: errors where it is large cost more.
+    #[arg(long, value_name = "FILE")]
+    imatrix: Option<PathBuf>,
+    /// Another format for tensors whose names match; of several that do the last counts.
+    #[arg(long = "tensor", alias = "tensor-type", value_name = "PATTERN=FORMAT", value_parser = read_override)]
+    overrides: Vec<(String, Format)>,
+    /// The mix's own format for all matrices.
+    #[arg(long)]
+    pure: bool,
+    /// Quantise again what is quantised already; errors add.
+    #[arg(long)]
+    allow_requantize: bool,
+    /// Say what each tensor becomes, and write nothing.
+    #[arg(long)]
+    dry_run: bool,
+    /// Threads [default: one for each core].
+    #[arg(short, long, value_name = "N", env = "IXC_THREADS", hide_env_values = true)]
+    threads: Option<usize>,
+    #[command(flatten)]
+    force: Force,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+fn read_mix(name: &str) -> Result<&'static Mix, String> {
+    let names = || MIXES.iter().map(|mix| mix.name).collect::<Vec<_>>().join(", ");
+    Mix::named(name).ok_or_else(|| format!("expected one of {}", names()))
+}
+
+fn read_override(text: &str) -> Result<(String, Format), String> {
+    let made = || Format::encoded().map(Format::name).collect::<Vec<_>>().join(", ");
+    let format = |name: &str| Format::from_name(&name.to_ascii_lowercase()).filter(|format| format.encodes());
+    let found = text.rsplit_once('=').and_then(|(pattern, name)| Some((pattern.to_owned(), format(name)?)));
+    found.ok_or_else(|| format!("expected PATTERN=FORMAT with one of {}", made()))
+}
+
+/// What is printed.
+#[derive(Serialize)]
+struct Found<'f> {
+    mix: &'static str,
+    output: Option<&'f Path>,
+    bytes_before: u64,
+    bytes: u64,
+    quantised: usize,
+    tensors: Vec<Row<'f>>,
+    seconds: f64,
+}
+
+/// A tensor.
+#[derive(Serialize)]
+struct Row<'f> {
+    name: &'f str,
+    dims: &'f [u64],
+    from: String,
+    to: String,
+}
+
+fn rows<'p>(plan: &'p Plan<'_>) -> Vec<Row<'p>> {
+    let row = |planned: &'p ixc::quantise::Planned<'_>| Row {
+        name: planned.tensor.name(),
+        dims: planned.tensor.dims(),
+        from: planned.tensor.tensor_type().to_string(),
+        to: planned.tensor_type().to_string(),
+    };
+    plan.tensors.iter().map(row).collect()
+}
+
+impl Args {
+    fn path(&self) -> PathBuf {
+        let stem = self.model.path().and_then(Path::file_stem).unwrap_or("demo".as_ref()).to_string_lossy();
+        self.output.clone().unwrap_or_else(|| format!("{stem}-{}.gguf", self.mix.name).into())
+    }
+
+    /// Runs the command.
+    pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        let begin = Instant::now();
+        let path = self.path();
+        let inputs: Vec<&Path> = self.model.path().into_iter().chain(self.imatrix.as_deref()).collect();
+        // Before the work, which would be lost.
+        let mut output = match self.dry_run {
+            true => None,
+            false => Some(self.force.open(&path, &KIND, &inputs)?),
+        };
+        let model = match self.model.path() {
+            Some(path) => Gguf::open(path).map_err(ixc::Error::from)?,
+            None => ixc::demo::open()?,
+        };
+        if let Some(output) = &mut output {
+            reads(output, model.files().iter().map(ShardFile::path))?;
+        }
+        let importance = self.imatrix.as_deref().map(Importance::read).transpose().map_err(quantise_error)?;
+        let options = Options {
+            mix: self.mix,
+            overrides: self.overrides.clone(),
+            pure: self.pure,
+            importance: importance.as_ref(),
+            requantise: self.allow_requantize,
+        };
+        let plan = plan(&model, &options).map_err(quantise_error)?;
+        if let Some(importance) = &importance {
+            let known = |name: &str| matches!(importance.of(name, 0, 0), Ok(Some(_)) | Err(_));
+            let unknown = plan.tensors.iter().filter(|planned| planned.to.is_some() && !known(planned.tensor.name()));
+            let unknown = unknown.count() as u64;
+            if unknown > 0 {
+                note!("ixc: the importance matrix says nothing of {}", counted(unknown, "tensor"));
+            }
+        }
+        let bytes_before: u64 = model.tensors().map(|tensor| model.tensor_data(tensor).len() as u64).sum();
+        let threads = self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+        let written = match output {
+            Some(output) => {
+                let (mut line, mut rate) = (Line::new(begin), Rate::default());
+                let bytes = plan.write(output, threads, |progress| {
+                    let ixc::quantise::Progress { tensor, done, total } = progress;
+                    let rate = rate.at(Instant::now(), done, total, Unit::Bytes);
+                    let (done, total) = (Bytes(done), Bytes(total));
+                    line.show(format_args!("writing {}: {done} of {total}{rate}", Printable(tensor)));
+                });
+                line.clear();
+                Some(bytes.map_err(quantise_error)?)
+            }
+            None => None,
+        };
+        let seconds = begin.elapsed().as_secs_f64();
+        if self.json {
+            let found = Found {
+                mix: self.mix.name,
+                output: written.map(|_| &*path),
+                bytes_before,
+                bytes: plan.bytes(),
+                quantised: plan.quantised(),
+                tensors: rows(&plan),
+                seconds,
+            };
+            return Ok(json(out, "ixc.quantise.v1", &found)?);
+        }
+        if self.dry_run {
+            for row in rows(&plan) {
+                let to = if row.from == row.to { String::new() } else { format!(" -> {}", row.to) };
+                writeln!(out, "{:<36} {:<22} {}{to}", Printable(row.name).to_string(), format!("{:?}", row.dims), row.from)?;
+            }
+        }
+        let mut formats: BTreeMap<String, u64> = BTreeMap::new();
+        rows(&plan).into_iter().for_each(|row| *formats.entry(row.to).or_default() += 1);
+        let formats: Vec<String> = formats.iter().map(|(format, count)| format!("{count} {format}")).collect();
+        let what = if written.is_some() { path.display().to_string() } else { "nothing written".into() };
+        writeln!(
+            out,
+            "{}: {} of {} tensors changed, {} -> {}, {seconds:.1} s",
+            Printable(&what),
+            plan.quantised(),
+            plan.tensors.len(),
+            Bytes(bytes_before),
+            Bytes(plan.bytes())
+        )?;
+        writeln!(out, "  {}", formats.join(", "))?;
+        let shorter = plan.tensors.iter().filter(|planned| planned.shorter).count() as u64;
+        if shorter > 0 {
+            note!("ixc: rows of {} are no whole blocks of the mix's format, and got one of shorter blocks", counted(shorter, "tensor"));
+        }
+        Ok(())
+    }
+}
+
+fn quantise_error(error: impl Into<ixc::quantise::QuantiseError>) -> ixc::Error {
+    Box::new(error.into()).into()
+}

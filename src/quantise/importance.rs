@@ -1,0 +1,246 @@
+//! Importance matrices: for each matrix of a model the mean square of what each of its columns is multiplied with, as llama-imatrix writes
+//! them: GGUF files (`general.type = "imatrix"`), and the older binary ones.
+//!
+//! ```text
+//! blk.0.ffn_down.weight.in_sum2  f32[columns, experts]   sums of squares
+//! blk.0.ffn_down.weight.counts   f32[1, experts]         of how many rows
+//! ```
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+
+use ixc_files::{ReadError, read_bytes};
+use ixc_frontend::gguf::{Gguf, GgufError};
+use ixc_ir::format::Format;
+
+/// Longest file that is read: models of a hundred layers and of hundreds of experts have some hundred MiB.
+const MAX_BYTES: u64 = 4 << 30;
+const MAGIC: &[u8] = b"GGUF";
+/// What sums and counts are named behind the name of their matrix.
+const SUMS: &str = ".in_sum2";
+const COUNTS: &str = ".counts";
+
+/// Why a file is no importance matrix.
+#[derive(Debug, thiserror::Error)]
+pub enum ImportanceError {
+    /// It cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// It is a GGUF file with an error in it.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// It is something else.
+    #[error("{}: is no importance matrix: {problem}", path.display())]
+    Malformed {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// It is another model's.
+    #[error("{}: has {found} columns for {tensor}, which has {columns} of {matrices} matrices", path.display())]
+    Shape {
+        /// The file.
+        path: PathBuf,
+        /// The tensor.
+        tensor: String,
+        /// Numbers of it.
+        found: usize,
+        /// The tensor's columns.
+        columns: u64,
+        /// How many matrices it has: experts.
+        matrices: u64,
+    },
+}
+
+/// An importance matrix.
+#[derive(Clone, Debug)]
+pub struct Importance {
+    path: PathBuf,
+    /// Mean squares by tensor, `[matrices, columns]`.
+    means: HashMap<String, Vec<f32>>,
+}
+
+impl Importance {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// See [`ImportanceError`].
+    pub fn read(path: &Path) -> Result<Importance, ImportanceError> {
+        let bytes = read_bytes(path, MAX_BYTES)?;
+        let malformed = |problem: String| ImportanceError::Malformed { path: path.into(), problem };
+        let means = match bytes.starts_with(MAGIC) {
+            true => of_gguf(&Gguf::from_bytes(path, bytes)?).map_err(malformed)?,
+            false => of_binary(&bytes).map_err(malformed)?,
+        };
+        Ok(Importance { path: path.into(), means })
+    }
+
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How many matrices it knows.
+    pub fn len(&self) -> usize {
+        self.means.len()
+    }
+
+    /// Whether it knows none.
+    pub fn is_empty(&self) -> bool {
+        self.means.is_empty()
+    }
+
+    /// The mean squares of a tensor of so many matrices, `[matrices, columns]`, where they are known. Older files have one row for all.
+    ///
+    /// # Errors
+    /// [`ImportanceError::Shape`].
+    pub fn of(&self, tensor: &str, columns: u64, matrices: u64) -> Result<Option<&[f32]>, ImportanceError> {
+        let Some(means) = self.means.get(tensor) else { return Ok(None) };
+        let found = means.len() as u64;
+        if found == columns || columns.checked_mul(matrices) == Some(found) {
+            return Ok(Some(means));
+        }
+        let (path, tensor, found) = (self.path.clone(), tensor.to_owned(), means.len());
+        Err(ImportanceError::Shape { path, tensor, found, columns, matrices })
+    }
+}
+
+/// Means are numbers, and not negative.
+fn checked(name: &str, means: Vec<f32>) -> Result<(String, Vec<f32>), String> {
+    match means.iter().find(|mean| !(mean.is_finite() && **mean >= 0.0)) {
+        Some(mean) => Err(format!("{name} has {mean}, where mean squares are expected")),
+        None => Ok((name.to_owned(), means)),
+    }
+}
+
+fn of_gguf(gguf: &Gguf) -> Result<HashMap<String, Vec<f32>>, String> {
+    let mut means = HashMap::new();
+    for sums in gguf.tensors() {
+        let Some(name) = sums.name().strip_suffix(SUMS) else { continue };
+        let floats = |tensor: &ixc_frontend::gguf::Tensor| match gguf.require_format(tensor) {
+            Ok(Format::F32) => {
+                let bytes = gguf.tensor_data(tensor).chunks_exact(4);
+                Ok(bytes.map(|x| f32::from_le_bytes([x[0], x[1], x[2], x[3]])).collect::<Vec<f32>>())
+            }
+            _ => Err(format!("{} is not f32", tensor.name())),
+        };
+        let counts_name = format!("{name}{COUNTS}");
+        let counts = gguf.tensor(&counts_name).ok_or_else(|| format!("{counts_name} is missing"))?;
+        let (sums, counts) = (floats(sums)?, floats(counts)?);
+        if counts.is_empty() || sums.len() % counts.len() != 0 {
+            return Err(format!("{name} has {} sums and {} counts", sums.len(), counts.len()));
+        }
+        let columns = sums.len() / counts.len();
+        let all = sums.chunks(columns.max(1)).zip(&counts).flat_map(|(sums, &count)| {
+            // Of an expert that nothing was routed to, nothing is known: all columns alike.
+            sums.iter().map(move |sum| if count > 0.0 { sum / count } else { 1.0 })
+        });
+        let (name, found) = checked(name, all.collect())?;
+        means.insert(name, found);
+    }
+    match means.is_empty() {
+        true => Err(format!("no tensor's name ends with {SUMS}")),
+        false => Ok(means),
+    }
+}
+
+/// Integers and texts of a binary file, in their order.
+struct Words<'b> {
+    bytes: &'b [u8],
+    at: usize,
+}
+
+impl<'b> Words<'b> {
+    fn take(&mut self, count: usize) -> Result<&'b [u8], String> {
+        let part = self.bytes.get(self.at..).and_then(|rest| rest.get(..count));
+        let part = part.ok_or_else(|| format!("it ends within what begins at byte {:#x}", self.at))?;
+        self.at += count;
+        Ok(part)
+    }
+
+    /// A count, which is not negative.
+    fn count(&mut self, what: &str) -> Result<usize, String> {
+        let at = self.at;
+        let word = self.take(4)?;
+        let number = i32::from_le_bytes([word[0], word[1], word[2], word[3]]);
+        usize::try_from(number).map_err(|_| format!("byte {at:#x}: {what} is {number}"))
+    }
+}
+
+fn of_binary(bytes: &[u8]) -> Result<HashMap<String, Vec<f32>>, String> {
+    let mut words = Words { bytes, at: 0 };
+    let entries = words.count("the number of matrices")?;
+    let mut means = HashMap::new();
+    for _ in 0..entries {
+        let length = words.count("a name's length")?;
+        let name = std::str::from_utf8(words.take(length)?).map_err(|_| "a name is no UTF-8".to_owned())?;
+        let calls = words.count("a number of calls")?;
+        let values = words.count("a number of columns")?;
+        // What is stored is the mean times the number of calls.
+        let calls = if calls == 0 { 1.0 } else { calls as f32 };
+        let bytes = words.take(values.saturating_mul(4))?.chunks_exact(4);
+        let values = bytes.map(|x| f32::from_le_bytes([x[0], x[1], x[2], x[3]]) / calls).collect();
+        let (name, found) = checked(name, values)?;
+        means.insert(name, found);
+    }
+    if means.is_empty() { Err("it has no matrices".into()) } else { Ok(means) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ixc_frontend::gguf::write::GgufWriter;
+
+    fn binary(entries: i32, name: &str, calls: i32, values: &[f32]) -> Vec<u8> {
+        let mut bytes = entries.to_le_bytes().to_vec();
+        bytes.extend((name.len() as i32).to_le_bytes());
+        bytes.extend(name.as_bytes());
+        bytes.extend(calls.to_le_bytes());
+        bytes.extend((values.len() as i32).to_le_bytes());
+        bytes.extend(values.iter().flat_map(|x| x.to_le_bytes()));
+        bytes
+    }
+
+    #[test]
+    fn both_kinds_of_files_give_mean_squares() {
+        let found = of_binary(&binary(1, "a.weight", 4, &[8.0, 2.0])).unwrap();
+        assert_eq!(found["a.weight"], [2.0, 0.5]);
+        let file = GgufWriter::new()
+            .key("general.type", "imatrix")
+            .f32_tensor("a.weight.in_sum2", &[2, 2], &[8.0, 2.0, 5.0, 5.0])
+            .f32_tensor("a.weight.counts", &[1, 2], &[4.0, 0.0])
+            .finish();
+        let found = of_gguf(&Gguf::from_bytes(Path::new("i.gguf"), file).unwrap()).unwrap();
+        assert_eq!(found["a.weight"], [2.0, 0.5, 1.0, 1.0]);
+    }
+
+    #[test]
+    fn what_is_none_is_refused() {
+        let whole = binary(1, "a.weight", 1, &[1.0, 2.0]);
+        for end in 0..whole.len() {
+            assert!(of_binary(&whole[..end]).is_err(), "{end}");
+        }
+        assert!(of_binary(&binary(-1, "a", 1, &[1.0])).unwrap_err().contains("-1"));
+        assert!(of_binary(&binary(0, "a", 1, &[1.0])).unwrap_err().contains("no matrices"));
+        assert!(of_binary(&binary(1, "a", 1, &[f32::NAN])).unwrap_err().contains("NaN"));
+        assert!(of_binary(&binary(2, "a", 1, &[1.0])).is_err());
+        // A length that no memory is taken for.
+        let mut long = binary(1, "a", 1, &[1.0]);
+        long[13..17].copy_from_slice(&i32::MAX.to_le_bytes());
+        assert!(of_binary(&long).unwrap_err().contains("ends within"));
+        let without = GgufWriter::new().f32_tensor("a.in_sum2", &[2], &[1.0, 1.0]).finish();
+        let without = Gguf::from_bytes(Path::new("i.gguf"), without).unwrap();
+        assert!(of_gguf(&without).unwrap_err().contains("a.counts is missing"));
+    }
+
+    #[test]
+    fn another_models_is_told() {
+        let path = PathBuf::from("i.dat");
+        let importance = Importance { path, means: HashMap::from([("a".to_owned(), vec![1.0; 6])]) };
+        assert!(importance.of("a", 6, 1).unwrap().is_some() && importance.of("a", 3, 2).unwrap().is_some());
+        assert!(importance.of("b", 3, 1).unwrap().is_none());
+        let said = importance.of("a", 4, 1).unwrap_err().to_string();
+        assert!(said.contains("6 columns for a") && said.contains("has 4"), "{said}");
+    }
+}

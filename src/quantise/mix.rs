@@ -1,0 +1,277 @@
+//! Mixes: which format each tensor of a model gets, by the names and rules of llama-quantize.
+//!
+//! ```text
+//! Q4_K_M   blk.*.attn_v, blk.*.ffn_down   q6_k in the first and last eighth of the layers, and in every third between
+//!          output                         q6_k
+//!          all other matrices             q4_k
+//! ```
+//!
+//! A row says what a mix makes of kinds of tensors that it treats unlike the rest; the first rule that holds counts. To add a mix: a row.
+
+use ixc_ir::format::Format;
+
+/// What a matrix is for, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Part {
+    /// Embedding of tokens.
+    Embedding,
+    /// The last product, or the embedding where it is that, too.
+    Head,
+    /// Queries.
+    Query,
+    /// Keys.
+    Key,
+    /// Values, what they are made of (`attn_kv_b`), or queries, keys and values at once.
+    Value,
+    /// What attention's result is multiplied with.
+    Output,
+    /// Gate of a feed-forward network, of experts' too.
+    Gate,
+    /// Its other input.
+    Up,
+    /// Its output.
+    Down,
+    /// Anything else.
+    Other,
+}
+
+/// Names that tell the part, in the order in which they are looked for.
+const NAMES: [(&str, Part); 9] = [
+    ("attn_qkv.weight", Part::Value),
+    ("attn_kv_b.weight", Part::Value),
+    ("attn_v.weight", Part::Value),
+    ("attn_k.weight", Part::Key),
+    ("attn_q.weight", Part::Query),
+    ("attn_output.weight", Part::Output),
+    ("ffn_up", Part::Up),
+    ("ffn_gate", Part::Gate),
+    ("ffn_down", Part::Down),
+];
+
+/// The embeddings.
+const EMBEDDINGS: [&str; 2] = ["token_embd.weight", "per_layer_token_embd.weight"];
+
+/// Parts of names of matrices that stay as they are: routers, convolutions, tables, and what is too small to gain by it.
+const KEPT: [&str; 13] = [
+    "_norm.weight",
+    "ffn_gate_inp.weight",
+    "ffn_gate_tid2eid.weight",
+    "altup",
+    "laurel",
+    "per_layer_model_proj",
+    "ssm_conv1d",
+    "shortconv.conv.weight",
+    "indexer.k_proj.weight",
+    "indexer.q_proj.weight",
+    "position_embd",
+    "token_types.weight",
+    "attn_rel_b.weight",
+];
+
+impl Part {
+    /// The part of a tensor; `tied` where the embedding is the last product, too.
+    pub fn of(name: &str, tied: bool) -> Part {
+        if name == "output.weight" || (tied && EMBEDDINGS.contains(&name)) {
+            return Part::Head;
+        }
+        if EMBEDDINGS.contains(&name) {
+            return Part::Embedding;
+        }
+        NAMES.iter().find(|(part, _)| name.contains(part)).map_or(Part::Other, |(_, part)| *part)
+    }
+}
+
+/// Whether a tensor of so many dimensions is one that mixes change.
+pub fn is_quantised(name: &str, dims: usize) -> bool {
+    dims >= 2 && name.ends_with("weight") && !KEPT.iter().any(|part| name.contains(part))
+}
+
+/// When a rule holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum When {
+    /// Always.
+    Always,
+    /// In the first and the last eighth of the layers, and in every third of those between.
+    MoreBits,
+    /// In the first of so many equal parts of the layers.
+    First(usize),
+    /// The same, without an importance matrix.
+    FirstWithout(usize),
+    /// The same, with one.
+    FirstWith(usize),
+    /// In so many of the layers, from the first on.
+    Layers(usize),
+    /// Where four query heads or more share a key.
+    Grouped,
+    /// Where a matrix is one of several experts'.
+    Experts,
+    /// In models of eight experts, whose attention is small beside them.
+    FewExperts,
+}
+
+/// What is known of a tensor's place.
+#[derive(Clone, Copy, Debug)]
+pub struct Place {
+    /// Its layer, and how many there are.
+    pub layer: usize,
+    /// All layers.
+    pub layers: usize,
+    /// Query heads of a key head.
+    pub heads_of_key: u64,
+    /// Experts of a layer; 0 of none.
+    pub experts: u64,
+    /// Whether an importance matrix is given.
+    pub importance: bool,
+    /// Whether it is a matrix for each expert.
+    pub of_experts: bool,
+}
+
+impl When {
+    fn holds(self, place: &Place) -> bool {
+        let &Place { layer, layers, .. } = place;
+        match self {
+            When::Always => true,
+            When::MoreBits => {
+                let eighth = layers / 8;
+                layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2
+            }
+            When::First(parts) => layer < layers / parts,
+            When::FirstWithout(parts) => layer < layers / parts && !place.importance,
+            When::FirstWith(parts) => layer < layers / parts && place.importance,
+            When::Layers(count) => layer < count,
+            When::Grouped => place.heads_of_key >= 4,
+            When::Experts => place.of_experts,
+            When::FewExperts => place.experts == FEW_EXPERTS,
+        }
+    }
+}
+
+/// A rule of a mix.
+#[derive(Clone, Copy, Debug)]
+pub struct Rule {
+    part: Part,
+    when: When,
+    to: Format,
+}
+
+/// A mix.
+#[derive(Debug)]
+pub struct Mix {
+    /// Its name.
+    pub name: &'static str,
+    /// `general.file_type` of files with it.
+    pub file_type: u32,
+    /// The format of whatever no rule is about.
+    pub format: Format,
+    /// That of the last product.
+    head: Format,
+    /// What differs.
+    rules: &'static [Rule],
+}
+
+const fn mix(name: &'static str, file_type: u32, format: Format, head: Format, rules: &'static [Rule]) -> Mix {
+    Mix { name, file_type, format, head, rules }
+}
+
+/// A mix of one format, but for the last product.
+const fn plain(name: &'static str, file_type: u32, format: Format, head: Format) -> Mix {
+    mix(name, file_type, format, head, &[])
+}
+
+const fn rule(part: Part, when: When, to: Format) -> Rule {
+    Rule { part, when, to }
+}
+
+use Format::{Bf16, F16, F32, Iq4Nl, Iq4Xs, Mxfp4, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
+use Part::{Down, Output, Value};
+use When::{Always, Experts, FewExperts, First, FirstWith, FirstWithout, Grouped, Layers, MoreBits};
+
+/// All mixes.
+pub static MIXES: &[Mix] = &[
+    plain("F32", 0, F32, F32),
+    plain("F16", 1, F16, F16),
+    plain("BF16", 32, Bf16, Bf16),
+    plain("Q8_0", 7, Q8_0, Q8_0),
+    plain("Q6_K", 18, Q6K, Q6K),
+    mix("Q5_K_M", 17, Q5K, Q6K, &[rule(Value, MoreBits, Q6K), rule(Down, MoreBits, Q6K)]),
+    plain("Q5_K_S", 16, Q5K, Q6K),
+    plain("Q5_1", 9, Q5_1, Q6K),
+    mix("Q5_0", 8, Q5_0, Q6K, &[rule(Down, FirstWith(8), Q5_1)]),
+    mix("Q4_K_M", 15, Q4K, Q6K, &[rule(Value, MoreBits, Q6K), rule(Down, MoreBits, Q6K), rule(Output, FewExperts, Q5K)]),
+    mix("Q4_K_S", 14, Q4K, Q6K, &[rule(Value, Layers(4), Q5K), rule(Down, First(8), Q5K), rule(Output, FewExperts, Q5K)]),
+    mix("IQ4_NL", 25, Iq4Nl, Q6K, &[rule(Value, Grouped, Q5K), rule(Down, FirstWithout(8), Q5K), rule(Output, FewExperts, Q5K)]),
+    mix("IQ4_XS", 30, Iq4Xs, Q6K, &[rule(Value, Grouped, Q5K), rule(Down, FirstWithout(8), Q5K), rule(Output, FewExperts, Q5K)]),
+    plain("Q4_1", 3, Q4_1, Q6K),
+    mix("Q4_0", 2, Q4_0, Q6K, &[rule(Down, FirstWith(8), Q4_1)]),
+    mix("MXFP4_MOE", 38, Q8_0, Q8_0, &[
+        rule(Part::Gate, Experts, Mxfp4),
+        rule(Part::Up, Experts, Mxfp4),
+        rule(Down, Experts, Mxfp4),
+    ]),
+    mix("Q3_K_L", 13, Q3K, Q6K, &[
+        rule(Value, Always, Q5K),
+        rule(Down, Always, Q5K),
+        rule(Output, FewExperts, Q3K),
+        rule(Output, Always, Q5K),
+    ]),
+    mix("Q3_K_M", 12, Q3K, Q6K, &[
+        rule(Value, Layers(2), Q5K),
+        rule(Value, Always, Q4K),
+        rule(Down, First(16), Q5K),
+        rule(Down, Always, Q4K),
+        rule(Output, FewExperts, Q5K),
+        rule(Output, Always, Q4K),
+    ]),
+    mix("Q3_K_S", 11, Q3K, Q6K, &[rule(Output, FewExperts, Q5K)]),
+    mix("Q2_K", 10, Q2K, Q6K, &[
+        rule(Value, Grouped, Q4K),
+        rule(Value, Always, Q3K),
+        rule(Down, Always, Q3K),
+        rule(Output, FewExperts, Q5K),
+        rule(Output, Always, Q3K),
+    ]),
+    mix("Q2_K_S", 21, Q2K, Q6K, &[rule(Value, Grouped, Q4K), rule(Down, First(8), Q4K)]),
+];
+
+/// Of so many experts attention is a small part of the model: its keys and values get more bits.
+const FEW_EXPERTS: u64 = 8;
+/// Models of so many layers share keys between many heads (Llama 2 and 3 of 70 B): their values are small, and get more bits.
+const LARGE_LAYERS: usize = 80;
+
+impl Mix {
+    /// The mix of that name, in any case.
+    pub fn named(name: &str) -> Option<&'static Mix> {
+        MIXES.iter().find(|mix| mix.name.eq_ignore_ascii_case(name))
+    }
+
+    /// The format of a tensor.
+    pub fn format_of(&self, part: Part, place: &Place) -> Format {
+        if part == Part::Head {
+            return self.head;
+        }
+        if !self.format.is_quantised() {
+            return self.format;
+        }
+        if place.experts == FEW_EXPERTS && matches!(part, Part::Key | Part::Value) {
+            return Q8_0;
+        }
+        let rule = self.rules.iter().find(|rule| rule.part == part && rule.when.holds(place));
+        let format = rule.map_or(self.format, |rule| rule.to);
+        let large = part == Part::Value && place.layers == LARGE_LAYERS && place.heads_of_key > 1;
+        if large && [Q3K, Q4K].contains(&format) { Q5K } else { format }
+    }
+}
+
+/// Formats for rows that are no whole blocks of another, which fit shorter blocks and have as many bits or more.
+const SHORTER: [(Format, Format); 6] =
+    [(Iq4Xs, Iq4Nl), (Q2K, Q4_0), (Q3K, Q4_0), (Q4K, Q5_0), (Q5K, Q5_1), (Q6K, Q8_0)];
+
+/// The format for rows of so many elements: `format`, or one of shorter blocks, or f16 where no blocks fit.
+pub fn for_rows(format: Format, len: u64) -> Format {
+    let fits = |format: Format| format.row_bytes(len).is_some();
+    if fits(format) {
+        return format;
+    }
+    let shorter = SHORTER.iter().find(|(long, _)| *long == format).map(|(_, short)| *short);
+    shorter.filter(|short| fits(*short)).unwrap_or(F16)
+}

@@ -1,0 +1,320 @@
+//! Quantising: a GGUF file to another whose matrices are in other formats.
+//!
+//! ```no_run
+//! use ixc::frontend::gguf::Gguf;
+//! use ixc::quantise::{Options, mix::Mix, plan};
+//!
+//! let model = Gguf::open("model-f16.gguf".as_ref())?;
+//! let plan = plan(&model, &Options::new(Mix::named("Q4_K_M").unwrap()))?;
+//! println!("{} of {} tensors, {} bytes", plan.quantised(), plan.tensors.len(), plan.bytes());
+//! # Ok::<(), ixc::quantise::QuantiseError>(())
+//! ```
+//!
+//! Everything else in the file stays as it is: keys, their order, vectors, routers. What is written is the same with any number of threads.
+
+pub mod importance;
+pub mod mix;
+
+use std::io;
+use std::thread;
+
+use ixc_files::{Output, OutputError};
+use ixc_frontend::gguf::write::GgufWriter;
+use ixc_frontend::gguf::{Gguf, GgufError, Tensor, TensorType, Value};
+use ixc_ir::format::Format;
+use ixc_passes::options::matches;
+
+use importance::{Importance, ImportanceError};
+use mix::{Mix, Part, Place, for_rows, is_quantised};
+
+/// Numbers that are in memory as f32 at once.
+const NUMBERS: usize = 16 << 20;
+/// `general.quantization_version` of what blocks mean.
+const QUANTISATION_VERSION: u32 = 2;
+
+/// What to make of a model.
+#[derive(Clone, Debug)]
+pub struct Options<'o> {
+    /// Which format each matrix gets.
+    pub mix: &'static Mix,
+    /// Other formats for tensors whose names match; the last that does counts.
+    pub overrides: Vec<(String, Format)>,
+    /// The mix's own format for all matrices, whatever it says of some.
+    pub pure: bool,
+    /// What columns are multiplied with.
+    pub importance: Option<&'o Importance>,
+    /// Quantise again what is quantised already: two errors add.
+    pub requantise: bool,
+}
+
+impl Options<'_> {
+    /// A mix as it is.
+    pub fn new(mix: &'static Mix) -> Options<'static> {
+        Options { mix, overrides: Vec::new(), pure: false, importance: None, requantise: false }
+    }
+}
+
+/// Why a model is not quantised.
+#[derive(Debug, thiserror::Error)]
+pub enum QuantiseError {
+    /// The model's file is not what it should be.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// The importance matrix is not this model's.
+    #[error(transparent)]
+    Importance(#[from] ImportanceError),
+    /// The output cannot be written.
+    #[error(transparent)]
+    Output(#[from] OutputError),
+    /// It is quantised already.
+    #[error("{tensor} is {from} already: quantised again it has the errors of both")]
+    Quantised {
+        /// The first such tensor.
+        tensor: String,
+        /// Its format.
+        from: Format,
+    },
+    /// Blocks of a format that are read and not made.
+    #[error("{tensor}: {to} is a format that ixc reads and does not make; it makes {}", list(Format::encoded()))]
+    NotMade {
+        /// The tensor.
+        tensor: String,
+        /// The format.
+        to: Format,
+    },
+}
+
+fn list(formats: impl Iterator<Item = Format>) -> String {
+    formats.map(|format| format.name()).collect::<Vec<_>>().join(", ")
+}
+
+/// What becomes of a tensor.
+#[derive(Clone, Debug)]
+pub struct Planned<'m> {
+    /// It, in the source.
+    pub tensor: &'m Tensor,
+    /// Its format then; `None` where its bytes stay.
+    pub to: Option<Format>,
+    /// Why it has another format than the mix says, if so: its rows.
+    pub shorter: bool,
+}
+
+/// What becomes of a model.
+#[derive(Debug)]
+pub struct Plan<'m> {
+    source: &'m Gguf,
+    file_type: u32,
+    importance: Option<&'m Importance>,
+    /// Its tensors, in the order of the source.
+    pub tensors: Vec<Planned<'m>>,
+}
+
+impl Planned<'_> {
+    /// Its type then.
+    pub fn tensor_type(&self) -> TensorType {
+        let made = self.to.and_then(|format| format.row().gguf_id).and_then(TensorType::from_id);
+        made.unwrap_or(self.tensor.tensor_type())
+    }
+
+    /// Bytes of it then.
+    pub fn bytes(&self) -> u64 {
+        self.tensor_type().tensor_bytes(self.tensor.dims()).unwrap_or(0)
+    }
+
+    /// Columns, rows of a matrix, matrices.
+    fn shape(&self) -> [u64; 3] {
+        let dims = self.tensor.dims();
+        let at = |index: usize| dims.get(index).copied().unwrap_or(1);
+        [at(0), at(1), dims.get(2..).unwrap_or_default().iter().product()]
+    }
+}
+
+impl Plan<'_> {
+    /// Tensors that change.
+    pub fn quantised(&self) -> usize {
+        self.tensors.iter().filter(|planned| planned.to.is_some()).count()
+    }
+
+    /// Bytes of all tensors then.
+    pub fn bytes(&self) -> u64 {
+        self.tensors.iter().map(Planned::bytes).sum()
+    }
+}
+
+/// A key of the architecture: a number, or of one for each layer the largest.
+fn number(model: &Gguf, key: &str) -> Option<u64> {
+    let name: &str = model.metadata().read("general.architecture").ok()?;
+    let value = model.metadata().get(&format!("{name}.{key}"))?;
+    let number = match value {
+        Value::Array(array) => (0..array.len()).filter_map(|index| array.integer(index)).max(),
+        value => value.integer(),
+    };
+    number.and_then(|number| u64::try_from(number).ok())
+}
+
+/// The layer in a tensor's name.
+fn layer(name: &str) -> Option<usize> {
+    name.strip_prefix("blk.")?.split('.').next()?.parse().ok()
+}
+
+/// Plans what becomes of each tensor.
+///
+/// # Errors
+/// See [`QuantiseError`].
+pub fn plan<'m>(model: &'m Gguf, options: &Options<'m>) -> Result<Plan<'m>, QuantiseError> {
+    let tied = model.tensor("output.weight").is_none();
+    let layers = number(model, "block_count").unwrap_or(1) as usize;
+    let heads = number(model, "attention.head_count").unwrap_or(1);
+    let heads_of_key = heads / number(model, "attention.head_count_kv").unwrap_or(heads).max(1);
+    let experts = number(model, "expert_count").unwrap_or(0);
+    let mut tensors = Vec::with_capacity(model.tensors().len());
+    for tensor in model.tensors() {
+        let mut planned = Planned { tensor, to: None, shorter: false };
+        let [columns, _, matrices] = planned.shape();
+        let said = options.overrides.iter().rev().find(|(pattern, _)| matches(pattern, tensor.name()));
+        if said.is_some() || is_quantised(tensor.name(), tensor.dims().len()) {
+            let place = Place {
+                layer: layer(tensor.name()).unwrap_or(0),
+                layers,
+                heads_of_key,
+                experts,
+                importance: options.importance.is_some(),
+                of_experts: matrices > 1,
+            };
+            let wanted = match said {
+                Some((_, format)) => *format,
+                None if options.pure => options.mix.format,
+                None => options.mix.format_of(Part::of(tensor.name(), tied), &place),
+            };
+            let to = for_rows(wanted, columns);
+            let from = model.require_format(tensor)?;
+            planned.shorter = to != wanted;
+            if to != from {
+                if !to.encodes() {
+                    return Err(QuantiseError::NotMade { tensor: tensor.name().to_owned(), to });
+                }
+                if from.is_quantised() && !options.requantise {
+                    return Err(QuantiseError::Quantised { tensor: tensor.name().to_owned(), from });
+                }
+                if let Some(importance) = options.importance {
+                    importance.of(tensor.name(), columns, matrices)?;
+                }
+                planned.to = Some(to);
+            }
+        }
+        tensors.push(planned);
+    }
+    Ok(Plan { source: model, file_type: options.mix.file_type, importance: options.importance, tensors })
+}
+
+/// What is told of the work.
+#[derive(Clone, Copy, Debug)]
+pub struct Progress<'p> {
+    /// The tensor that is at work.
+    pub tensor: &'p str,
+    /// Bytes of tensors that are written.
+    pub done: u64,
+    /// Bytes of all.
+    pub total: u64,
+}
+
+impl Plan<'_> {
+    /// Writes the file; `told` is called before each tensor, and every so many rows of it.
+    ///
+    /// # Errors
+    /// When the output cannot be written.
+    pub fn write(
+        &self,
+        output: Output,
+        threads: usize,
+        mut told: impl FnMut(Progress<'_>),
+    ) -> Result<u64, QuantiseError> {
+        let mut writer = GgufWriter::new();
+        let metadata = self.source.metadata();
+        let mut keys: Vec<(&str, Value)> = vec![
+            ("general.quantization_version", QUANTISATION_VERSION.into()),
+            ("general.file_type", self.file_type.into()),
+        ];
+        if let Some(importance) = self.importance {
+            keys.push(("quantize.imatrix.file", importance.path().to_string_lossy().as_ref().into()));
+            keys.push(("quantize.imatrix.entries_count", (importance.len() as u32).into()));
+        }
+        for (key, value) in metadata.iter() {
+            // The output is one file, aligned as the writer does.
+            if key.starts_with("split.") || key == "general.alignment" {
+                continue;
+            }
+            let own = keys.iter().position(|(own, _)| *own == key).map(|at| keys.remove(at).1);
+            writer = writer.key(key, own.unwrap_or_else(|| value.clone()));
+        }
+        for (key, value) in keys {
+            writer = writer.key(key, value);
+        }
+        for planned in &self.tensors {
+            writer = writer.hole(planned.tensor.name(), planned.tensor_type(), planned.tensor.dims());
+        }
+        let (total, mut done) = (self.bytes(), 0);
+        let written = output.write(|out| {
+            writer.write_with(out, |index, out| {
+                let planned = &self.tensors[index];
+                let mut part = |bytes: &[u8]| {
+                    told(Progress { tensor: planned.tensor.name(), done, total });
+                    done += bytes.len() as u64;
+                    out.write_all(bytes)
+                };
+                self.tensor(planned, threads, &mut part)
+            })
+        })?;
+        Ok(written)
+    }
+
+    /// Gives a tensor's bytes to `out`, part by part.
+    fn tensor(
+        &self,
+        planned: &Planned<'_>,
+        threads: usize,
+        out: &mut dyn FnMut(&[u8]) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let data = self.source.tensor_data(planned.tensor);
+        let Some(to) = planned.to else { return out(data) };
+        let invalid = |error: GgufError| io::Error::new(io::ErrorKind::InvalidData, error);
+        let from = self.source.require_format(planned.tensor).map_err(invalid)?;
+        let [columns, rows, matrices] = planned.shape();
+        let importance = match self.importance {
+            Some(importance) => importance.of(planned.tensor.name(), columns, matrices).map_err(io::Error::other)?,
+            None => None,
+        };
+        let columns = columns as usize;
+        // Both fit: the tensor's bytes are in memory, and the shape was checked.
+        let bytes = |format: Format| format.row_bytes(columns as u64).unwrap_or(0) as usize;
+        let (from_bytes, to_bytes) = (bytes(from), bytes(to));
+        let most = (NUMBERS / columns).max(1);
+        let mut made = Vec::new();
+        for (first, part) in (0..).step_by(most).zip(data.chunks(most * from_bytes)) {
+            let count = part.len() / from_bytes;
+            made.clear();
+            made.resize(count * to_bytes, 0);
+            let each = count.div_ceil(threads.max(1));
+            thread::scope(|scope| {
+                let parts = part.chunks(each * from_bytes).zip(made.chunks_mut(each * to_bytes));
+                for (index, (part, made)) in parts.enumerate() {
+                    let work = move || {
+                        let rows_of = part.chunks_exact(from_bytes).zip(made.chunks_exact_mut(to_bytes));
+                        for (row, (part, made)) in rows_of.enumerate() {
+                            let matrix = (first + index * each + row) / (rows as usize).max(1);
+                            // One row for all matrices, or one for each.
+                            let importance = importance.map(|all| {
+                                let at = if all.len() == columns { 0 } else { matrix * columns };
+                                &all[at..][..columns]
+                            });
+                            to.encode_row(&from.dequantise_rows(part, columns), importance, made);
+                        }
+                    };
+                    scope.spawn(work);
+                }
+            });
+            out(&made)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,179 @@
+//! `ixc quantise`: which tensors get which formats, how far predictions move, that threads change nothing, and what is refused.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+use crate::support::{ixc, scratch, stderr, stdout};
+use ixc::frontend::gguf::Gguf;
+use ixc::frontend::gguf::write::GgufWriter;
+use serde_json::Value as Json;
+
+const TEXT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/testing.md");
+
+/// The demo model in f32: what its quantised weights are exactly.
+fn exact() -> &'static Path {
+    static EXACT: OnceLock<PathBuf> = OnceLock::new();
+    EXACT.get_or_init(|| {
+        let path = scratch("quantise").join("exact.gguf");
+        stdout(ixc(["quantise", "demo", "F32", "--allow-requantize", "-o", path.to_str().unwrap()]));
+        path
+    })
+}
+
+fn quantise(from: &Path, mix: &str, arguments: &[&str]) -> Json {
+    let common = ["quantise", from.to_str().unwrap(), mix, "--json"];
+    serde_json::from_str(&stdout(ixc([&common[..], arguments].concat()))).unwrap()
+}
+
+/// `tensor -> format` of what is planned.
+fn formats(found: &Json) -> Vec<(String, String)> {
+    let rows = found["tensors"].as_array().unwrap().iter();
+    rows.map(|row| (row["name"].as_str().unwrap().to_owned(), row["to"].as_str().unwrap().to_owned())).collect()
+}
+
+/// What llama-quantize makes of the same file (ik_llama.cpp's, and the rules of ggml-org/llama.cpp): of attention's values and of the experts' last
+/// product in layers 0 to 3, of the output, of the embedding, and of everything else.
+const MIXES: [(&str, [&str; 4], [&str; 4], [&str; 4]); 9] = [
+    // The demo has four layers: an eighth is none of them, seven eighths are the last alone, and every third from 2 on is the third.
+    ("Q4_K_M", ["Q4_K", "Q4_K", "Q6_K", "Q6_K"], ["Q4_K", "Q4_K", "Q6_K", "Q6_K"], ["Q6_K", "Q4_K", "Q4_K", "Q4_K"]),
+    ("Q4_K_S", ["Q5_K", "Q5_K", "Q5_K", "Q5_K"], ["Q4_K"; 4], ["Q6_K", "Q4_K", "Q4_K", "Q4_K"]),
+    ("Q5_K_M", ["Q5_K", "Q5_K", "Q6_K", "Q6_K"], ["Q5_K", "Q5_K", "Q6_K", "Q6_K"], ["Q6_K", "Q5_K", "Q5_K", "Q5_K"]),
+    ("Q3_K_M", ["Q5_K", "Q5_K", "Q4_K", "Q4_K"], ["Q4_K"; 4], ["Q6_K", "Q3_K", "Q3_K", "Q4_K"]),
+    ("Q3_K_L", ["Q5_K"; 4], ["Q5_K"; 4], ["Q6_K", "Q3_K", "Q3_K", "Q5_K"]),
+    ("Q2_K", ["Q3_K"; 4], ["Q3_K"; 4], ["Q6_K", "Q2_K", "Q2_K", "Q3_K"]),
+    ("Q4_0", ["Q4_0"; 4], ["Q4_0"; 4], ["Q6_K", "Q4_0", "Q4_0", "Q4_0"]),
+    ("Q8_0", ["Q8_0"; 4], ["Q8_0"; 4], ["Q8_0", "Q8_0", "Q8_0", "Q8_0"]),
+    ("MXFP4_MOE", ["Q8_0"; 4], ["MXFP4"; 4], ["Q8_0", "Q8_0", "Q8_0", "Q8_0"]),
+];
+
+#[test]
+fn mixes_are_llama_quantizes() {
+    for (mix, values, downs, [head, embedding, query, output]) in MIXES {
+        let formats = formats(&quantise(exact(), mix, &["--dry-run"]));
+        let of = |name: &str| &*formats.iter().find(|(tensor, _)| tensor == name).unwrap().1;
+        for layer in 0..4 {
+            assert_eq!(of(&format!("blk.{layer}.attn_v.weight")), values[layer], "{mix} {layer}");
+            assert_eq!(of(&format!("blk.{layer}.ffn_down_exps.weight")), downs[layer], "{mix} {layer}");
+            assert_eq!(of(&format!("blk.{layer}.attn_q.weight")), query, "{mix}");
+            assert_eq!(of(&format!("blk.{layer}.attn_output.weight")), output, "{mix}");
+            assert_eq!(of(&format!("blk.{layer}.ffn_gate_inp.weight")), "F32");
+            assert_eq!(of(&format!("blk.{layer}.attn_norm.weight")), "F32");
+        }
+        let tied = !formats.iter().any(|(name, _)| name == "output.weight");
+        assert_eq!(of("token_embd.weight"), if tied { head } else { embedding }, "{mix}");
+        assert!(tied || of("output.weight") == head, "{mix}");
+    }
+}
+
+/// KL divergence from the exact model's predictions, and bytes.
+fn divergence(mix: &str, arguments: &[&str]) -> (f64, u64) {
+    let folder = scratch(&format!("quantise_{mix}_{}", arguments.len()));
+    let path = folder.join("model.gguf");
+    let found = quantise(exact(), mix, &[arguments, &["-o", path.to_str().unwrap()]].concat());
+    assert_eq!(found["output"], path.to_str().unwrap());
+    let exact = exact().to_str().unwrap();
+    let evaluated = stdout(ixc([
+        "eval", path.to_str().unwrap(), "--against", exact, "--text", TEXT, "--ctx", "128", "--pieces", "4", "--json",
+        "-t", "2",
+    ]));
+    let evaluated: Json = serde_json::from_str(&evaluated).unwrap();
+    fs::remove_file(path).unwrap();
+    (evaluated["against"]["divergence"]["mean"].as_f64().unwrap(), found["bytes"].as_u64().unwrap())
+}
+
+/// The demo's weights lie on the lattice of its own formats, which flatters those; with each mix of more bits predictions are nearer.
+#[test]
+fn more_bits_are_nearer() {
+    let found = ["Q8_0", "Q5_K_M", "Q4_K_S", "Q3_K_M", "Q2_K_S"].map(|mix| (mix, divergence(mix, &[])));
+    for pair in found.windows(2) {
+        let ((more, (near, large)), (fewer, (far, small))) = (pair[0], pair[1]);
+        assert!(near < far && large > small, "{more}: {near}, {large} bytes; {fewer}: {far}, {small} bytes");
+    }
+    println!("{found:?}");
+    assert!(found[0].1.0 < 1e-3 && found[2].1.0 < 0.05 && found[4].1.0 < 1.0, "{found:?}");
+}
+
+#[test]
+fn threads_change_nothing_and_one_tensor_can_be_another() {
+    let folder = scratch("quantise_threads");
+    let paths = ["1", "3"].map(|threads| {
+        let path = folder.join(format!("{threads}.gguf"));
+        let arguments = ["-t", threads, "--tensor", "blk.0.attn_k*=q5_1", "-o", path.to_str().unwrap()];
+        let found = formats(&quantise(exact(), "Q4_K_M", &arguments));
+        assert!(found.contains(&("blk.0.attn_k.weight".into(), "Q5_1".into())), "{found:?}");
+        fs::read(path).unwrap()
+    });
+    assert!(paths[0] == paths[1]);
+    let made = Gguf::from_bytes(Path::new("made.gguf"), paths[0].clone()).unwrap();
+    let source = Gguf::open(exact()).unwrap();
+    assert_eq!(made.metadata().read::<u32>("general.file_type").unwrap(), 15);
+    // Keys are the source's, in their order.
+    let keys = |gguf: &Gguf| gguf.metadata().iter().map(|(key, _)| key.to_owned()).collect::<Vec<_>>();
+    let new = ["general.quantization_version", "general.file_type"];
+    let old = |keys: Vec<String>| keys.into_iter().filter(|key| !new.contains(&&**key)).collect::<Vec<_>>();
+    assert_eq!(old(keys(&made)), old(keys(&source)));
+}
+
+#[test]
+fn an_importance_matrix_is_heeded() {
+    let folder = scratch("quantise_importance");
+    let source = Gguf::open(exact()).unwrap();
+    // One column of each matrix matters, the others hardly do.
+    let mut writer = GgufWriter::new().key("general.type", "imatrix");
+    for tensor in source.tensors().filter(|tensor| tensor.dims().len() >= 2) {
+        let columns = tensor.dims()[0];
+        let sums: Vec<f32> = (0..columns).map(|column| if column % 7 == 0 { 1e4 } else { 1.0 }).collect();
+        writer = writer.f32_tensor(&format!("{}.in_sum2", tensor.name()), &[columns, 1], &sums);
+        writer = writer.f32_tensor(&format!("{}.counts", tensor.name()), &[1, 1], &[2.0]);
+    }
+    let imatrix = folder.join("i.gguf");
+    fs::write(&imatrix, writer.finish()).unwrap();
+    let lost = |arguments: &[&str]| {
+        let path = folder.join("made.gguf");
+        quantise(exact(), "Q4_0", &[arguments, &["--pure", "-o", path.to_str().unwrap()]].concat());
+        let made = Gguf::open(&path).unwrap();
+        let (name, columns) = ("blk.1.attn_q.weight", 256);
+        let numbers = |gguf: &Gguf| {
+            let tensor = gguf.tensor(name).unwrap();
+            assert_eq!(tensor.dims()[0] as usize, columns);
+            gguf.require_format(tensor).unwrap().dequantise_rows(gguf.tensor_data(tensor), columns)
+        };
+        let (made, exact) = (numbers(&made), numbers(&source));
+        let errors = made.iter().zip(&exact).map(|(a, b)| f64::from(a - b).powi(2));
+        errors.enumerate().filter(|(i, _)| i % columns % 7 == 0).map(|(_, error)| error).sum::<f64>()
+    };
+    let (with, without) = (lost(&["--imatrix", imatrix.to_str().unwrap()]), lost(&[]));
+    assert!(with < 0.5 * without, "{with} with it, {without} without");
+}
+
+#[test]
+fn what_cannot_be_made_is_refused() {
+    let folder = scratch("quantise_refused");
+    let path = folder.join("out.gguf");
+    let out = path.to_str().unwrap();
+    let other = folder.join("other.dat");
+    // A matrix of another model: the first tensor with too many columns.
+    let name = b"blk.0.attn_q.weight";
+    let words: [&[u8]; 5] = [&1i32.to_le_bytes(), &(name.len() as i32).to_le_bytes(), name, &1i32.to_le_bytes(), &3i32.to_le_bytes()];
+    fs::write(&other, [&words.concat()[..], &[0; 12]].concat()).unwrap();
+    let noise = folder.join("noise.dat");
+    fs::write(&noise, [0xff; 64]).unwrap();
+    let exact = exact().to_str().unwrap();
+    for (arguments, status, words) in [
+        (&["demo", "Q4_0", "-o", out][..], 2, &["is q", "--allow-requantize"][..]),
+        (&[exact, "Q4_X", "-o", out], 2, &["Q4_X", "Q4_K_M"]),
+        (&[exact, "Q4_0", "--tensor", "*=i8_row", "-o", out], 2, &["PATTERN=FORMAT", "q4_k"]),
+        (&[exact, "Q4_0", "--imatrix", other.to_str().unwrap(), "-o", out], 65, &["blk.0.attn_q.weight", "3 columns"]),
+        (&[exact, "Q4_0", "--imatrix", noise.to_str().unwrap(), "-o", out], 65, &["no importance matrix"]),
+        (&[exact, "Q4_0", "-o", exact], 2, &["exact.gguf"]),
+    ] {
+        let output = ixc([&["quantise"], arguments].concat()).output().unwrap();
+        let said = stderr(&output);
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}: {said}");
+        for word in words {
+            assert!(said.contains(word), "{arguments:?}: {word}: {said}");
+        }
+        assert!(!path.exists(), "{arguments:?}");
+    }
+}
