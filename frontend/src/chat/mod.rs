@@ -27,6 +27,8 @@
 //! assert_eq!((&*answer.calls[0].name, &*answer.calls[0].arguments), ("look", "{\"at\": 1}"));
 //! ```
 
+use serde::{Deserialize, Serialize};
+
 pub mod format;
 mod grammar;
 mod json;
@@ -39,7 +41,7 @@ pub use parser::Parser;
 pub use tools::TextParameters;
 
 /// A tool that the model wants called.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ToolCall {
     /// What the result will name: the format's own, or `call_0`, `call_1`, …
     pub id: String,
