@@ -87,6 +87,22 @@ const CASES: &[Case] = &[
       <｜DSML｜parameter name=\"b\" string=\"false\">\"x\"</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
      "t", "c", &["call_0 f {\"a\": \"1\", \"b\": \"x\"}"]),
     ("dsml", "", "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>", "", "", &["call_0 f {}"]),
+    ("minimax-m3", "]~b]ai\n<mm:think>",
+     "t</mm:think>c]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name=\"f\">]<]minimax[>[<q>a <b>]<]minimax[>[</q>]<]minimax[>[<l>\n]<]minimax[>[<item>1]<]minimax[>[</item>\
+      ]<]minimax[>[<item>x]<]minimax[>[</item>]<]minimax[>[</l>]<]minimax[>[<o>]<]minimax[>[<k>true]<]minimax[>[</k>]<]minimax[>[</o>]<]minimax[>[</invoke>\n\
+      ]<]minimax[>[<invoke name=\"g\">]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>",
+     "t", "c", &["call_0 f {\"q\": \"a <b>\", \"l\": [1, \"x\"], \"o\": {\"k\": true}}", "call_1 g {}"]),
+    ("solar-open", "<|begin|>assistant",
+     "<|think|>t<|end|><|begin|>assistant<|content|>c<|end|><|begin|>assistant<|tool_calls|><|tool_call:begin|>abc<|tool_call:name|>f<|tool_call:args|>{\"a\": 1}<|tool_call:end|><|calls|>",
+     "t", "c", &["abc f {\"a\": 1}"]),
+    ("command-a", "<|CHATBOT_TOKEN|>",
+     "<|START_THINKING|>t<|END_THINKING|><|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"f\", \"parameters\": {\"a\": 1}},\n {\"tool_name\": \"g\"}]<|END_ACTION|>",
+     "t", "", &["0 f {\"a\": 1}", "call_1 g {}"]),
+    ("command-a", "", "<|START_RESPONSE|>c<|END_RESPONSE|>", "", "c", &[]),
+    ("lfm2", "", "c<|tool_call_start|>[f(a=\"it's\\n\\\"\", b=-1.5, c=[True, None, {'k': 'v',},], d={}), g()]<|tool_call_end|>d", "", "c\nd",
+     &["call_0 f {\"a\": \"it's\\n\\\"\", \"b\": -1.5, \"c\": [true, null, {\"k\": \"v\"}], \"d\": {}}", "call_1 g {}"]),
+    ("lfm2", "", "<|tool_call_start|>[f(a=b)]<|tool_call_end|>", "", "<|tool_call_start|>[f(a=b)]<|tool_call_end|>", &[]),
+    ("granite3", "", "<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": 1}}]", "", "", &["call_0 f {\"a\": 1}"]),
     ("gemma4", "<|turn>model\n",
      "<|channel>thought\nt\n<channel|>c<|tool_call>call:f{city:<|\"|>Par{is}, \"x\"<|\"|>,n:1,on:true,l:[<|\"|>a<|\"|>,2],o:{<|\"|>k<|\"|>:null},e:[]}<tool_call|>\
       <|tool_call>call:g{}<tool_call|>",
@@ -191,6 +207,8 @@ fn long_texts_take_linear_time() {
         "<|tool_call>call:f{a:[",
         "<arg_key></arg_key>",
         "<minimax:tool_call><invoke name=",
+        "<|tool_call_start|>[f(a=[",
+        "]<]minimax[>[<tool_call>]<]minimax[>[<invoke name=f>]<]minimax[>[<a>",
         "<｜DSML｜function_calls><｜DSML｜invoke >",
     ];
     for format in FORMATS {

@@ -4,12 +4,13 @@
 //! looks for the next one.
 
 use super::json;
+use super::reading::Reading;
 use super::tools::TextParameters;
 
 /// Longest name of a tool, in bytes. OpenAI's interface has 64.
 const MAX_NAME: usize = 256;
 /// How deep values may nest. Tools take a few levels.
-const MAX_DEPTH: usize = 64;
+pub(super) const MAX_DEPTH: usize = 64;
 /// What Kimi and harmony put before names of the caller's functions.
 const FUNCTIONS: &str = "functions.";
 
@@ -35,6 +36,10 @@ pub(super) enum Grammar {
     Pairs { key: (&'static str, &'static str), value: (&'static str, &'static str) },
     /// `call:N{k:v,…}`: texts in quotes of the format's own, keys without.
     Braces { quote: &'static str },
+    /// The name in a tag, and what a mark makes tags: each parameter, each member of an object, and `<item>` of a list.
+    Marked { name: (&'static str, &'static str), mark: &'static str },
+    /// `[f(a="x", b=1), g()]`: calls and values as Python writes them.
+    Python,
 }
 
 /// Where a call's id is.
@@ -44,19 +49,10 @@ pub(super) enum Id {
     Numbered,
     /// It is what stands for the name, `functions.N:0`.
     Whole,
+    /// Before the name and this.
+    Before(&'static str),
     /// Behind the name and this.
     Behind(&'static str),
-}
-
-/// What a text is.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reading<T> {
-    /// This, and nothing else.
-    Whole(T),
-    /// The beginning of something.
-    Unfinished,
-    /// No such thing.
-    Wrong,
 }
 
 /// A call as read.
@@ -96,6 +92,9 @@ impl Grammar {
                 let (name, id) = match id {
                     Id::Numbered => (head, None),
                     Id::Whole => (whole_name(head.trim()), Some(head.trim().to_owned())),
+                    Id::Before(mark) => {
+                        head.split_once(mark).map_or((head, None), |(id, name)| (name, Some(id.trim().to_owned())))
+                    }
                     Id::Behind(mark) => {
                         head.split_once(mark).map_or((head, None), |(name, id)| (name, Some(id.trim().to_owned())))
                     }
@@ -114,26 +113,14 @@ impl Grammar {
             Grammar::Pairs { .. } if !known.closed => Reading::Unfinished,
             Grammar::Pairs { key, value } => pairs(text, key, value, known.texts),
             Grammar::Braces { quote } => Braces { rest: text, quote }.call().map(|call| vec![call]),
-        }
-    }
-}
-
-impl<T> Reading<T> {
-    fn map<U>(self, f: impl FnOnce(T) -> U) -> Reading<U> {
-        self.and_then(|value| Reading::Whole(f(value)))
-    }
-
-    fn and_then<U>(self, f: impl FnOnce(T) -> Reading<U>) -> Reading<U> {
-        match self {
-            Reading::Whole(value) => f(value),
-            Reading::Unfinished => Reading::Unfinished,
-            Reading::Wrong => Reading::Wrong,
+            Grammar::Marked { name, mark } => marked(text, name, mark, known.texts),
+            Grammar::Python => super::python::calls(text),
         }
     }
 }
 
 /// A call, if its name can be one.
-fn found(id: Option<String>, name: &str, arguments: String) -> Reading<Found> {
+pub(super) fn found(id: Option<String>, name: &str, arguments: String) -> Reading<Found> {
     let is_name = |c: char| !c.is_whitespace() && !c.is_control() && !matches!(c, '<' | '>' | '"' | '{' | '}');
     if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(is_name) {
         return Reading::Wrong;
@@ -181,11 +168,11 @@ fn objects(text: &str) -> Reading<Vec<Found>> {
         let elements = if text.starts_with('[') { json::list(text) } else { vec![text] };
         for element in elements {
             let text = |name| json::member(element, name).and_then(json::text);
-            let Some(name) = text("name") else { return Reading::Wrong };
+            // Command A has names of its own.
+            let Some(name) = text("name").or_else(|| text("tool_name")) else { return Reading::Wrong };
+            let id = text("id").or_else(|| text("tool_call_id"));
             let arguments = json::member(element, "arguments").or_else(|| json::member(element, "parameters"));
-            match arguments_of(arguments.unwrap_or_default(), true)
-                .and_then(|arguments| found(text("id"), &name, arguments))
-            {
+            match arguments_of(arguments.unwrap_or_default(), true).and_then(|arguments| found(id, &name, arguments)) {
                 Reading::Whole(call) => calls.push(call),
                 Reading::Unfinished | Reading::Wrong => return Reading::Wrong,
             }
@@ -285,6 +272,66 @@ fn pairs(text: &str, key: (&str, &str), value: (&str, &str), texts: &TextParamet
         rest = after;
     }
     found(None, tool, json::object(members)).map(|call| vec![call])
+}
+
+fn marked(text: &str, name: (&str, &str), mark: &str, texts: &TextParameters) -> Reading<Vec<Found>> {
+    let Some(head) = text.strip_prefix(name.0) else { return Reading::Wrong };
+    let Some((head, body)) = head.split_once(name.1) else { return Reading::Unfinished };
+    let tool = attribute(head).0;
+    let is_text = |parameter: &str| texts.contains(tool, parameter).then_some(true);
+    elements(body, mark, MAX_DEPTH, &is_text).and_then(|(members, rest)| {
+        if !rest.trim().is_empty() {
+            return Reading::Wrong;
+        }
+        let members = members.iter().map(|(key, value)| (&**key, value.clone()));
+        found(None, tool, json::object(members)).map(|call| vec![call])
+    })
+}
+
+/// Marked elements, and what follows them.
+fn elements<'t>(
+    text: &'t str,
+    mark: &str,
+    depth: usize,
+    is_text: &dyn Fn(&str) -> Option<bool>,
+) -> Reading<(Vec<(String, String)>, &'t str)> {
+    if depth == 0 {
+        return Reading::Wrong;
+    }
+    let (mut members, mut rest) = (Vec::new(), text);
+    let opens =
+        |text: &'t str| text.trim_start().strip_prefix(mark)?.strip_prefix('<').filter(|tag| !tag.starts_with('/'));
+    while let Some(tag) = opens(rest) {
+        let Some((key, body)) = tag.split_once('>') else { return Reading::Unfinished };
+        let close = format!("{mark}</{key}>");
+        let value = if opens(body).is_some() {
+            match elements(body, mark, depth - 1, &|_| None) {
+                Reading::Whole((inner, after)) => {
+                    rest = after.trim_start();
+                    collection(inner)
+                }
+                Reading::Unfinished => return Reading::Unfinished,
+                Reading::Wrong => return Reading::Wrong,
+            }
+        } else {
+            let Some(at) = body.find(&close) else { return Reading::Unfinished };
+            rest = &body[at..];
+            plain_value(&body[..at], is_text(key))
+        };
+        let Some(after) = rest.strip_prefix(&*close) else { return Reading::Wrong };
+        members.push((key.to_owned(), value));
+        rest = after;
+    }
+    Reading::Whole((members, rest))
+}
+
+/// A list of items, or an object.
+fn collection(members: Vec<(String, String)>) -> String {
+    if members.iter().all(|(key, _)| key == "item") {
+        let items: Vec<String> = members.into_iter().map(|(_, value)| value).collect();
+        return format!("[{}]", items.join(", "));
+    }
+    json::object(members.iter().map(|(key, value)| (&**key, value.clone())))
 }
 
 /// Gemma 4's values.

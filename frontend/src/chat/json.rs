@@ -2,7 +2,7 @@
 
 use serde::de::IgnoredAny;
 
-use super::grammar::Reading;
+use super::reading::Reading;
 
 /// Whether a text is one JSON value, and nothing else. (The parser keeps no stack for what it ignores, so that depth does no harm.)
 pub fn check(text: &str) -> Reading<()> {

@@ -11,7 +11,9 @@
 //! | `parser` | the machine that follows a row's markers |
 //! | `markers` | finding the next marker, and the beginning of one at the end of a piece |
 //! | `grammar` | how a call says its name and arguments: one function for each grammar |
+//! | `python` | calls in Python's words |
 //! | `json` | members of JSON as they were written, and writing them |
+//! | `reading` | what comes of a text that may end too early |
 //! | `tools` | which parameters are texts |
 //!
 //! ```
@@ -34,6 +36,8 @@ mod grammar;
 mod json;
 mod markers;
 mod parser;
+mod python;
+mod reading;
 mod tools;
 
 pub use format::{Format, format_of};

@@ -5,8 +5,9 @@
 //! looked at anew.
 
 use super::format::{Format, Move, State};
-use super::grammar::{Circumstances, Reading, header};
+use super::grammar::{Circumstances, Found, header};
 use super::markers::Markers;
+use super::reading::Reading;
 use super::tools::TextParameters;
 use super::{Delta, ToolCall};
 
@@ -250,12 +251,12 @@ impl Parser {
         self.begin(to);
     }
 
-    fn read(&self, end: usize, closed: bool) -> Reading<Vec<super::grammar::Found>> {
+    fn read(&self, end: usize, closed: bool) -> Reading<Vec<Found>> {
         let known = Circumstances { callee: self.callee.as_deref(), closed, texts: &self.texts };
         self.format.call.read(&self.buffer[self.start..end], known)
     }
 
-    fn emit(&mut self, calls: Vec<super::grammar::Found>) {
+    fn emit(&mut self, calls: Vec<Found>) {
         for call in calls {
             let id = call.id.unwrap_or_else(|| format!("call_{}", self.next_call));
             self.next_call += 1;

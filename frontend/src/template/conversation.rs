@@ -160,11 +160,13 @@ mod tests {
         };
         let mapped = conversation.map_texts(|text| text.replace('a', "b"));
         let text = serde_json::to_string(&mapped).unwrap();
-        assert_eq!(text.matches("\"b").count() + text.matches("\\\"b").count(), 15, "{text}");
-        assert!(
-            text.contains(r#""role":"a""#) && text.contains(r#""bos_token":"a""#) && text.contains(r#"["a","\"b\""]"#),
-            "{text}"
+        let expected = concat!(
+            r#"{"messages":[{"role":"a","content":"b","reasoning":"b","#,
+            r#""tool_calls":[{"id":"b","name":"b","arguments":"{\"b\": [\"b\"]}"},{"id":"b","name":"b","arguments":"b{"}],"#,
+            r#""tool_call_id":"b","name":"b"}],"add_generation_prompt":false,"bos_token":"a","eos_token":"","#,
+            r#""tools":["{\"b\": \"b\"}"],"variables":[["a","\"b\""]]}"#,
         );
+        assert_eq!(text, expected);
         assert_eq!(serde_json::from_str::<Conversation>(&text).unwrap(), mapped);
     }
 }
