@@ -102,6 +102,8 @@ const CASES: &[Case] = &[
     ("lfm2", "", "c<|tool_call_start|>[f(a=\"it's\\n\\\"\", b=-1.5, c=[True, None, {'k': 'v',},], d={}), g()]<|tool_call_end|>d", "", "c\nd",
      &["call_0 f {\"a\": \"it's\\n\\\"\", \"b\": -1.5, \"c\": [true, null, {\"k\": \"v\"}], \"d\": {}}", "call_1 g {}"]),
     ("lfm2", "", "<|tool_call_start|>[f(a=b)]<|tool_call_end|>", "", "<|tool_call_start|>[f(a=b)]<|tool_call_end|>", &[]),
+    ("nemotron-nano", "<think>\n", "t</think>c<TOOLCALL>[{\"name\": \"f\", \"arguments\": {\"a\": \"</TOOLCALL>\"}}]</TOOLCALL>",
+     "t", "c", &["call_0 f {\"a\": \"</TOOLCALL>\"}"]),
     ("granite3", "", "<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": 1}}]", "", "", &["call_0 f {\"a\": 1}"]),
     ("gemma4", "<|turn>model\n",
      "<|channel>thought\nt\n<channel|>c<|tool_call>call:f{city:<|\"|>Par{is}, \"x\"<|\"|>,n:1,on:true,l:[<|\"|>a<|\"|>,2],o:{<|\"|>k<|\"|>:null},e:[]}<tool_call|>\
@@ -296,7 +298,7 @@ fn nothing_is_lost() {
             let said = if thinking { &mut reasoning } else { &mut content };
             let marker = if thinking { "</think>" } else { "<think>" };
             let first = rest.chars().next().unwrap();
-            if said.starts_with(first) && !(rest.starts_with(marker) && !said.starts_with(marker)) {
+            if (said.starts_with(marker) || !rest.starts_with(marker)) && said.starts_with(first) {
                 *said = said.split_off(first.len_utf8());
                 rest = rest.split_off(first.len_utf8());
             } else {

@@ -209,7 +209,7 @@ pub static FORMATS: &[Format] = &[
     Format {
         name: "lfm2",
         models: "LFM2",
-        signs: &[&["<|tool_call_start|>"]],
+        signs: &[&["<|tool_call_start|>"], &["<|tool_list_start|>"]],
         begins: THINK,
         moves: &[
             at(&[Content], "<think>", Reasoning),
@@ -228,6 +228,19 @@ pub static FORMATS: &[Format] = &[
             at(&[Content], "<think>", Reasoning),
             at(&[Reasoning], "</think>", Content),
             at(&[Content], "<|tool_call|>", Call),
+        ],
+        call: Grammar::Objects,
+    },
+    Format {
+        name: "nemotron-nano",
+        models: "Nemotron Nano 2",
+        signs: &[&["<TOOLCALL>"]],
+        begins: THINK,
+        moves: &[
+            at(&[Content], "<think>", Reasoning),
+            at(&[Reasoning], "</think>", Content),
+            at(&[Content], "<TOOLCALL>", Call),
+            at(&[Call], "</TOOLCALL>", Content),
         ],
         call: Grammar::Objects,
     },
