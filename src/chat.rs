@@ -185,11 +185,17 @@ impl Chat {
         };
         let system = self.system.iter().map(|text| Message::new(SYSTEM, text));
         let said: Vec<Message> = system.chain(messages.cloned()).collect();
-        let mut values = tokenizer.values(said.iter().map(|m| &*m.content).chain([self.template.source()]));
-        // Roles are this program's own words, which templates compare.
-        let messages = said.iter().map(|m| Message::new(&*m.role, values.protect(&m.content))).collect();
         let (bos_token, eos_token) = (text(tokenizer.bos())?, text(tokenizer.eos())?);
-        let conversation = Conversation { messages, add_generation_prompt: true, bos_token, eos_token };
+        let conversation =
+            Conversation { messages: said, add_generation_prompt: true, bos_token, eos_token, ..Conversation::default() };
+        let mut texts = vec![self.template.source().to_owned()];
+        // Roles are this program's own words, which templates compare.
+        let said = conversation.map_texts(|text| {
+            texts.push(text.to_owned());
+            text.to_owned()
+        });
+        let mut values = tokenizer.values(texts.iter().map(String::as_str));
+        let conversation = said.map_texts(|text| values.protect(text));
         let prompt = match &self.renderer {
             Some(program) => self.template.render_isolated(program, &conversation)?,
             None => self.template.render(&conversation)?,

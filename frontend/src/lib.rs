@@ -3,6 +3,7 @@
 //! | module | what it owns |
 //! | --- | --- |
 //! | [`arch`] | architectures: from a file to a graph |
+//! | [`chat`] | what models write, taken apart: reasoning, answer, tool calls |
 //! | [`gguf`] | the GGUF reader |
 //! | [`template`] | chat templates, rendered within limits |
 //! | [`tokenizer`] | vocabularies, text to ids and back |
@@ -10,6 +11,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 pub mod arch;
+pub mod chat;
 pub mod gguf;
 pub mod template;
 pub mod tokenizer;

@@ -10,7 +10,7 @@ use ixc_frontend::gguf::write::GgufWriter;
 use ixc_frontend::gguf::{ErrorClass, Gguf, GgufError};
 use ixc_frontend::template::{ChatTemplate, Conversation, Message};
 use ixc_frontend::tokenizer::{
-    DecodeOptions, ModelKind, SpecialIds, TokenType, Tokenizer, TokenizerError, TokenizerSpec,
+    DecodeOptions, ModelKind, SpecialIds, TokenType, Tokenizer, TokenizerError, TokenizerSpec, supported_pre_tokenizers,
 };
 use proptest::prelude::*;
 use support::shared;
@@ -63,6 +63,30 @@ fn small_bpe(pre_tokenizer: &str) -> TokenizerSpec {
     }
 }
 
+/// Characters and bytes, spaces as `▁`, and runs of line feeds, which no merge of the file can make.
+fn small_characters(pre_tokenizer: &str) -> TokenizerSpec {
+    let mut tokens = ["<pad>", "<eos>", "<bos>", "<unk>"].map(String::from).to_vec();
+    let mut types = vec![TokenType::Control; tokens.len()];
+    tokens.extend((0..=255).map(|byte| format!("<0x{byte:02X}>")));
+    types.resize(tokens.len(), TokenType::Byte);
+    tokens.extend("▁abcdefghijklmnoprstuvwxyz'1é日".chars().map(String::from));
+    tokens.extend((1..=6).map(|count| "\n".repeat(count)));
+    let merges = ["▁ ▁", "t h", "th e", "▁ the", "a a", "aa aa", "▁▁ ▁▁", "i n", "in g", "1 1", "日 日"];
+    tokens.extend(merges.iter().map(|merge| merge.replace(' ', "")));
+    types.resize(tokens.len(), TokenType::Normal);
+    tokens.push("<|im_end|>".to_owned());
+    types.push(TokenType::Control);
+    TokenizerSpec {
+        model: ModelKind::Bpe,
+        pre_tokenizer: pre_tokenizer.to_owned(),
+        tokens,
+        types,
+        merges: merges.map(String::from).into(),
+        special: SpecialIds { bos: Some(2), eos: Some(1), unk: Some(3), ..SpecialIds::default() },
+        ..TokenizerSpec::default()
+    }
+}
+
 /// A SentencePiece vocabulary with all bytes.
 fn small_spm() -> TokenizerSpec {
     let mut tokens = ["<unk>", "<s>", "</s>"].map(String::from).to_vec();
@@ -100,8 +124,19 @@ struct Case {
 #[test]
 fn golden_ids() {
     let Some(folder) = shared("golden/tokenizers") else { return };
-    let names =
-        ["gpt-2", "llama-bpe", "qwen2", "llama-spm", "smollm", "qwen35", "deepseek-v3", "glm4", "gpt-4o", "tekken"];
+    let names = [
+        "gpt-2",
+        "llama-bpe",
+        "qwen2",
+        "llama-spm",
+        "smollm",
+        "qwen35",
+        "deepseek-v3",
+        "glm4",
+        "gpt-4o",
+        "tekken",
+        "kimi-k2",
+    ];
     for name in names {
         let tokenizer = tokenizer_of(&folder.join(format!("{name}.gguf")));
         let golden: Golden =
@@ -344,7 +379,8 @@ fn a_merge_into_no_token_falls_back_to_bytes() {
 #[test]
 fn long_runs_take_near_linear_time() {
     let units = ["a", " ", "\n", "the", "é", "1", "!", "日", "a ", "\0", "<", "<|im_end|", "<tool>"];
-    for spec in [small_bpe("gpt-2"), small_bpe("llama-bpe"), small_bpe("default"), small_spm()] {
+    let names = ["gpt-2", "llama-bpe", "default", "deepseek-llm", "exaone-moe", "superbpe", "afmoe"];
+    for spec in names.map(small_bpe).into_iter().chain([small_characters("gemma4"), small_spm()]) {
         let tokenizer = Tokenizer::new(&spec).unwrap();
         for unit in units {
             let text = unit.repeat(200_000 / unit.len());
@@ -435,6 +471,95 @@ fn byte_level_bpe_gives_back_any_text_and_agrees_with_the_oracle() {
         Ok(())
     });
     run.unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// Every row of the table, over a vocabulary that spells text as the row has it.
+#[test]
+fn every_pre_tokenizer_gives_back_any_text() {
+    let tokenizers = supported_pre_tokenizers().into_iter().map(|name| {
+        let spells_characters = ["gemma4", "sarvam-moe"].contains(&name);
+        let spec = if spells_characters { small_characters(name) } else { small_bpe(name) };
+        (name, Tokenizer::new(&spec).unwrap())
+    });
+    let tokenizers: Vec<_> = tokenizers.collect();
+    let run = runner().run(&text(), |text| {
+        prop_assume!(!text.contains('▁'));
+        for (name, tokenizer) in &tokenizers {
+            let ids = tokenizer.encode(&text, false).unwrap();
+            prop_assert_eq!(
+                tokenizer.decode_bytes(&ids, DecodeOptions::default()).unwrap(),
+                text.as_bytes(),
+                "{}",
+                name
+            );
+        }
+        Ok(())
+    });
+    run.unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// Hugging Face's merges over the whole text, with bytes for what has no token, and with merges of line feeds, which GGUF cannot hold.
+#[test]
+fn bpe_of_characters_agrees_with_the_oracle() {
+    use tokenizers::models::bpe::{BPE, Vocab};
+    use tokenizers::normalizers::replace::Replace;
+    let spec = small_characters("gemma4");
+    let ours = Tokenizer::new(&spec).unwrap();
+    let vocab = (0..).zip(&spec.tokens).map(|(id, text)| (text.clone(), id)).collect::<Vocab>();
+    let feeds = [(1, 1), (2, 2), (4, 2), (4, 1), (2, 1)].map(|(left, right)| ("\n".repeat(left), "\n".repeat(right)));
+    let merges = spec.merges.iter().filter_map(|merge| merge.split_once(' '));
+    let merges = merges.map(|(left, right)| (left.to_owned(), right.to_owned())).chain(feeds).collect();
+    let bpe = BPE::builder().vocab_and_merges(vocab, merges).byte_fallback(true).build().unwrap();
+    let mut oracle = tokenizers::Tokenizer::new(bpe);
+    oracle.with_normalizer(Some(Replace::new(" ", "▁").unwrap())).unwrap();
+    let run = runner().run(&text(), |text| {
+        prop_assume!(!text.contains("\n\n\n\n\n\n\n"));
+        let expected = oracle.encode(text.as_str(), false).unwrap();
+        prop_assert_eq!(&ours.encode(&text, false).unwrap()[..], expected.get_ids());
+        Ok(())
+    });
+    run.unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// The kind `gemma4` implies its pre-tokenizer, and its BOS against what the file says.
+#[test]
+fn gemma_4_is_read() {
+    let writer = GgufWriter::new()
+        .key("tokenizer.ggml.model", "gemma4")
+        .key("tokenizer.ggml.pre", "something")
+        .key(
+            "tokenizer.ggml.tokens",
+            vec!["<bos>", "▁", "a", "▁a", "\n\n", "<0x0A>", "<turn|>", "</s>", "<|tool_response>"],
+        )
+        .key("tokenizer.ggml.token_type", vec![3i32, 1, 1, 1, 1, 6, 3, 1, 3])
+        .key("tokenizer.ggml.merges", vec!["▁ a"])
+        .key("tokenizer.ggml.bos_token_id", 0u32)
+        .key("tokenizer.ggml.add_bos_token", false);
+    let gguf = Gguf::from_bytes("m.gguf".as_ref(), writer.finish()).unwrap();
+    let tokenizer = Tokenizer::new(&TokenizerSpec::from_metadata(gguf.metadata()).unwrap()).unwrap();
+    assert_eq!(tokenizer.add_bos(), Some(0));
+    // No space before the text, and one token for two line feeds, which no merge makes.
+    assert_eq!(tokenizer.encode("a a\n\na\n", true).unwrap(), [2, 3, 4, 2, 5]);
+    assert_eq!(tokenizer.decode(&[3, 4, 5]).unwrap(), " a\n\n\n");
+    assert_eq!(tokenizer.end_of_generation(), [6, 8]);
+}
+
+/// Harmony's `<|end|>` ends a message, elsewhere the answer.
+#[test]
+fn ends_depend_on_the_format() {
+    let ends = |special: &[&str]| {
+        let mut spec = small_bpe("gpt-4o");
+        let first = spec.tokens.len();
+        spec.tokens.extend(special.iter().map(|text| (*text).to_owned()));
+        spec.types.resize(spec.tokens.len(), TokenType::Control);
+        let tokenizer = Tokenizer::new(&spec).unwrap();
+        let ends = tokenizer.end_of_generation().into_iter().filter_map(|id| (id as usize).checked_sub(first));
+        (ends.collect::<Vec<_>>(), tokenizer.is_text(first as u32))
+    };
+    assert_eq!(ends(&["<|end|>", "<|return|>", "<|call|>", "<|channel|>"]), (vec![1, 2], true));
+    assert_eq!(ends(&["<|end|>", "<|flush|>", "<|calls|>"]), (vec![1, 2], true));
+    assert_eq!(ends(&["<|end|>", "<|return|>"]), (vec![0, 1], false));
+    assert_eq!(ends(&["[PAD]", "[EOT]", "<|fim_repo|>", "[e~[", "x"]), (vec![0, 1, 2, 3], false));
 }
 
 #[test]

@@ -40,7 +40,7 @@ pub struct Budget {
 impl Budget {
     /// The budget for a conversation.
     pub fn of(conversation: &Conversation) -> Budget {
-        let input: u64 = conversation.messages.iter().map(|m| m.role.len() as u64 + m.content.len() as u64).sum();
+        let input = conversation.text_bytes();
         let messages = conversation.messages.len() as u64;
         Budget {
             steps: messages.saturating_mul(STEPS_PER_MESSAGE).saturating_add(BASE_STEPS).min(MAX_STEPS),

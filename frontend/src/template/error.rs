@@ -59,6 +59,12 @@ pub enum TemplateError {
         /// Its words.
         message: String,
     },
+    /// A tool, arguments or a variable are no JSON.
+    #[error("what the chat template is given is no JSON: {reason}")]
+    Json {
+        /// What is wrong, and where.
+        reason: String,
+    },
     /// Rendering could not be started.
     #[error("cannot render the chat template: {reason}")]
     Start {

@@ -3,15 +3,41 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use minijinja::value::{Kwargs, Value};
+use minijinja::value::{Kwargs, Value, ValueKind};
 use minijinja::{Error, ErrorKind, filters};
 
 /// `tojson(value, indent=None)`. minijinja's writes as Python does, but escapes for HTML, which would change prompts.
 pub fn tojson(value: &Value, indent: Option<Value>, options: Kwargs) -> Result<Value, Error> {
-    // Python's switches, read so that they are no error: text is never escaped to ASCII, keys keep their order.
-    let (_, _): (Option<bool>, Option<bool>) = (options.get("ensure_ascii")?, options.get("sort_keys")?);
+    // Python's switch, read so that it is no error: keys keep their order.
+    let (ascii, _): (Option<bool>, Option<bool>) = (options.get("ensure_ascii")?, options.get("sort_keys")?);
     let json = filters::tojson(value, indent, options)?;
-    Ok(Value::from(without_html_escapes(json.as_str().unwrap_or_default())))
+    let json = without_html_escapes(json.as_str().unwrap_or_default());
+    Ok(Value::from(if ascii == Some(true) { in_ascii(&json) } else { json }))
+}
+
+/// JSON with `\u…` for what is not ASCII, which only its strings hold.
+fn in_ascii(json: &str) -> String {
+    let escaped = |c: char| -> String {
+        let units = c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect();
+        if c.is_ascii() { c.into() } else { units }
+    };
+    json.chars().map(escaped).collect()
+}
+
+/// `from_json`: the value that a JSON text says.
+pub fn from_json(text: &str) -> Result<Value, Error> {
+    let value = super::Json::new(text).and_then(|json| json.value());
+    value.map_err(|error| Error::new(ErrorKind::InvalidOperation, error.to_string()))
+}
+
+/// `is iterable` as Python has it: nothing (`none`) is not, where minijinja takes it for an empty list.
+pub fn is_iterable(value: &Value) -> bool {
+    matches!(value.kind(), ValueKind::Undefined | ValueKind::Iterable) || is_sequence(value)
+}
+
+/// `is sequence` as Python has it: what has a length and elements, texts and maps too.
+pub fn is_sequence(value: &Value) -> bool {
+    matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::String)
 }
 
 /// Turns `\u003c`, `\u003e`, `\u0026` and `\u0027` into the characters that they are.

@@ -133,6 +133,7 @@ mod tests {
             add_generation_prompt: true,
             bos_token: "<s>".into(),
             eos_token: "</s>".into(),
+            ..Conversation::default()
         };
         assert_eq!(names(), expected.map(|(name, _)| name));
         for (known, (name, text)) in KNOWN.iter().zip(expected) {

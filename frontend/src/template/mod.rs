@@ -23,6 +23,9 @@
 //! | `budget` | the limits |
 //! | `render` | minijinja's set-up, on a thread of its own |
 //! | `functions` | what Hugging Face's templates expect: `tojson`, `strftime_now`, `raise_exception` |
+//! | `lists` | lists in a namespace that templates append to |
+//! | `json` | tools, arguments and variables |
+//! | `conversation` | what a template is rendered with |
 //! | [`known`] | formats that many models share, for files without a template |
 //! | `isolate` | the child process, both ends |
 //! | `error` | what can go wrong |
@@ -36,48 +39,22 @@
 //! ```
 
 mod budget;
+mod conversation;
 mod error;
 mod functions;
 mod isolate;
+mod json;
 pub mod known;
+mod lists;
 mod render;
 
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
-
 pub use budget::{Budget, CPU_SECONDS, MAX_SOURCE_BYTES, STACK_BYTES};
+pub use conversation::{Conversation, Message};
 pub use error::{Limit, TemplateError};
 pub use isolate::{RENDER_ARGUMENT, own_program, serve_render_request};
-
-/// One turn of a conversation.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Message {
-    /// `system`, `user`, `assistant`, or what else the template knows.
-    pub role: String,
-    /// What was said.
-    pub content: String,
-}
-
-impl Message {
-    /// A message.
-    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Message {
-        Message { role: role.into(), content: content.into() }
-    }
-}
-
-/// What a template is rendered with.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Conversation {
-    /// The turns so far.
-    pub messages: Vec<Message>,
-    /// Whether the prompt ends where the assistant is to begin.
-    pub add_generation_prompt: bool,
-    /// The text of the BOS token, or nothing.
-    pub bos_token: String,
-    /// The text of the EOS token, or nothing.
-    pub eos_token: String,
-}
+pub use json::Json;
 
 /// A chat template's source. It is parsed when it is rendered: also the parser needs its bounds.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -6,10 +6,11 @@ use std::{borrow::Cow, thread};
 
 use minijinja::syntax::SyntaxConfig;
 use minijinja::value::Value;
-use minijinja::{Environment, Error, ErrorKind, context};
+use minijinja::{Environment, Error, ErrorKind};
 
-use super::functions::{strftime_now, tojson};
-use super::{Budget, Conversation, Limit, Message, STACK_BYTES, TemplateError};
+use super::functions::{from_json, is_iterable, is_sequence, strftime_now, tojson};
+use super::lists::namespace;
+use super::{Budget, Conversation, Limit, STACK_BYTES, TemplateError};
 
 /// Longest error text that is passed on.
 const MAX_REASON_CHARS: usize = 400;
@@ -37,6 +38,10 @@ fn render_here(source: &str, conversation: &Conversation) -> Result<String, Temp
     environment.set_auto_escape_callback(|_| minijinja::AutoEscape::None);
     environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
     environment.add_filter("tojson", tojson);
+    environment.add_filter("from_json", from_json);
+    environment.add_function("namespace", namespace);
+    environment.add_test("iterable", is_iterable);
+    environment.add_test("sequence", is_sequence);
     environment.add_function("strftime_now", |format: &str| strftime_now(format));
     let raise = Arc::clone(&raised);
     environment.add_function("raise_exception", move |message: &str| -> Result<Value, Error> {
@@ -46,17 +51,7 @@ fn render_here(source: &str, conversation: &Conversation) -> Result<String, Temp
     });
 
     let mut output = CappedWriter { bytes: Vec::new(), limit: budget.output_bytes, full: false };
-    let message = |m: &Message| context! { role => &m.role, content => &m.content };
-    let messages: Vec<Value> = conversation.messages.iter().map(message).collect();
-    let context = context! {
-        messages => messages,
-        add_generation_prompt => conversation.add_generation_prompt,
-        bos_token => &conversation.bos_token,
-        eos_token => &conversation.eos_token,
-        // transformers passes them always; templates ask whether they are none.
-        tools => Value::from(()),
-        documents => Value::from(()),
-    };
+    let context = conversation.value()?;
     let result = environment
         .template_from_named_str("chat_template", &source)
         .and_then(|template| template.render_captured_to(context, &mut output).map(drop));
@@ -151,7 +146,7 @@ fn without_generation_tags(source: &str) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::template::MAX_SOURCE_BYTES;
+    use crate::template::{MAX_SOURCE_BYTES, Message};
 
     fn conversation() -> Conversation {
         Conversation {
@@ -159,6 +154,7 @@ mod tests {
             add_generation_prompt: true,
             bos_token: "<s>".into(),
             eos_token: "</s>".into(),
+            ..Conversation::default()
         }
     }
 
@@ -228,6 +224,28 @@ mod tests {
         assert_eq!(limit(error(loops)), Limit::Steps);
         let long = "{% for a in range(1000) %}{{ 'x' * 10000 }}{% endfor %}";
         assert_eq!(limit(error(long)), Limit::Output);
+    }
+
+    #[test]
+    fn lists_in_a_namespace_change_and_hold_nothing_else() {
+        let after =
+            |code: &str| text(&format!("{{% set ns = namespace(l=['a', 'b', 'c']) %}}{code}{{{{ ns.l | tojson }}}}"));
+        assert_eq!(
+            after("{% set _ = ns.l.append('d') %}{{ ns.l.pop() }}{{ ns.l.pop(0) }}{{ ns.l.pop(-1) }}"),
+            "dac[\"b\"]"
+        );
+        assert_eq!(
+            after("{% for x in ns.l %}{{ x }}{% endfor %}{{ ns.l[1] }}{{ ns.l | length }}{{ 'b' in ns.l }}"),
+            "abcb3True[\"a\", \"b\", \"c\"]"
+        );
+        assert_eq!(
+            text("{% set ns = namespace({'l': []}) %}{{ ns.l.append(1) }}{{ 'x' if ns.l }}{{ ns.l }}"),
+            "Nonex[1]"
+        );
+        for code in ["ns.l.append(ns.l)", "ns.l.append([1])", "ns.l.pop(3)", "ns.l.pop(-4)", "ns.l.clear()"] {
+            let source = format!("{{% set ns = namespace(l=['a', 'b', 'c']) %}}{{{{ {code} }}}}");
+            assert!(matches!(render(&source, &conversation()), Err(TemplateError::Invalid { .. })), "{code}");
+        }
     }
 
     type Around = fn(String) -> String;

@@ -1,23 +1,32 @@
-//! Byte-level BPE: words from the pre-tokenizer, in each word the merge with the lowest rank first.
+//! BPE: words from the pre-tokenizer, in each word the merge with the lowest rank first. It begins with bytes, or with characters, as the
+//! vocabulary spells text ([`Alphabet`]).
 //!
 //! Own code and not the `tokenizers` crate, which is the oracle in the tests: its splitter backtracks (and on reaching
 //! its limit leaves the rest of the text unsplit), it refuses vocabularies whose merges make texts that are not tokens,
 //! which llama.cpp takes, and SPM needs the same merge loop with other priorities.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
 use super::merge::{Join, Symbol, merge};
-use super::pretokenize::{PreTokenizer, Splitter};
-use super::spec::{TokenizerSpec, split_merge};
-use super::vocabulary::Vocabulary;
+use super::pretokenize::{Alphabet, PreTokenizer, Splitter, WholeWords};
+use super::spec::{TokenizerSpec, byte_token, split_merge};
+use super::vocabulary::{SPM_SPACE, Vocabulary};
 use super::{TokenizerError, byte_level};
+
+/// The id of a character that no merge has, and that is no token.
+const NO_SYMBOL: u32 = u32::MAX;
 
 /// The model. A symbol's id is a token's, or comes after all tokens' where its text is none.
 #[derive(Clone, Debug)]
 pub struct Bpe {
     splitter: Splitter,
-    ignore_merges: bool,
+    whole_words: WholeWords,
+    alphabet: Alphabet,
+    /// What each byte is where nothing larger is a token.
     byte_ids: Vec<u32>,
+    /// Texts in merges that are no tokens.
+    others: HashMap<String, u32>,
     /// (left, right) to (rank, merged).
     merges: HashMap<(u32, u32), Join>,
 }
@@ -26,6 +35,7 @@ impl Bpe {
     /// From a spec that is valid.
     pub fn new(spec: &TokenizerSpec, vocabulary: &Vocabulary) -> Result<Bpe, TokenizerError> {
         let pre_tokenizer = PreTokenizer::named(&spec.pre_tokenizer)?;
+        let alphabet = pre_tokenizer.alphabet;
         let mut others: HashMap<String, u32> = HashMap::new();
         let mut intern = |text: &str| {
             vocabulary.id(text).unwrap_or_else(|| {
@@ -33,7 +43,11 @@ impl Bpe {
                 *others.entry(text.to_owned()).or_insert(next)
             })
         };
-        let byte_ids = (0..=255).map(|byte| intern(byte_level::letter(byte).encode_utf8(&mut [0; 4]))).collect();
+        let byte_ids = (0..=255).map(|byte| match alphabet {
+            Alphabet::Bytes => intern(byte_level::letter(byte).encode_utf8(&mut [0; 4])),
+            Alphabet::Characters => vocabulary.id(&byte_token(byte)).unwrap_or(NO_SYMBOL),
+        });
+        let byte_ids = byte_ids.collect();
         let mut merges = HashMap::with_capacity(spec.merges.len());
         for (text, priority) in spec.merges.iter().zip(0..) {
             if let Some((left, right)) = split_merge(text) {
@@ -41,7 +55,8 @@ impl Bpe {
                 merges.entry((intern(left), intern(right))).or_insert(Join { priority, id });
             }
         }
-        Ok(Bpe { splitter: pre_tokenizer.splitter(), ignore_merges: pre_tokenizer.ignore_merges, byte_ids, merges })
+        let (splitter, whole_words) = (pre_tokenizer.splitter(), pre_tokenizer.whole_words);
+        Ok(Bpe { splitter, whole_words, alphabet, byte_ids, others, merges })
     }
 
     /// Appends the ids of `text`, which holds no special tokens.
@@ -52,24 +67,36 @@ impl Bpe {
         text: &str,
         ids: &mut Vec<u32>,
     ) -> Result<(), TokenizerError> {
+        let text = match self.alphabet {
+            Alphabet::Bytes => Cow::Borrowed(text),
+            Alphabet::Characters => Cow::Owned(text.replace(' ', SPM_SPACE.encode_utf8(&mut [0; 4]))),
+        };
         let mut symbols = Vec::new();
-        for word in self.splitter.split(text) {
-            if self.ignore_merges {
-                let letters: String = word.bytes().map(byte_level::letter).collect();
-                if let Some(id) = vocabulary.id(&letters) {
-                    ids.push(id);
-                    continue;
-                }
+        for word in self.splitter.split(&text) {
+            if let Some(id) = self.whole_word(vocabulary, word) {
+                ids.push(id);
+                continue;
             }
             symbols.clear();
-            symbols.extend((0..).zip(word.bytes()).map(|(at, byte)| Symbol::new(at, 1, self.byte_ids[byte as usize])));
+            match self.alphabet {
+                Alphabet::Bytes => {
+                    let bytes = (0..).zip(word.bytes());
+                    symbols.extend(bytes.map(|(at, byte)| Symbol::new(at, 1, self.byte_ids[byte as usize])));
+                }
+                Alphabet::Characters => symbols.extend(word.char_indices().map(|(at, c)| {
+                    let mut bytes = [0; 4];
+                    let text: &str = c.encode_utf8(&mut bytes);
+                    let id = vocabulary.id(text).or_else(|| self.others.get(text).copied());
+                    Symbol::new(at as u32, text.len() as u32, id.unwrap_or(NO_SYMBOL))
+                })),
+            }
             merge(&mut symbols, |left, right| self.merges.get(&(left.id, right.id)).copied());
             for symbol in &symbols {
                 if (symbol.id as usize) < vocabulary.len() {
                     ids.push(symbol.id);
                     continue;
                 }
-                // Merged into a text that is no token: its bytes.
+                // Merged into a text that is no token, or a character that is none: its bytes.
                 for byte in word.bytes().skip(symbol.start as usize).take(symbol.len as usize) {
                     let id = self.byte_ids[byte as usize];
                     let token = Some(id).filter(|&id| (id as usize) < vocabulary.len()).or(unknown);
@@ -78,5 +105,21 @@ impl Bpe {
             }
         }
         Ok(())
+    }
+
+    /// The token that a word is without merges.
+    fn whole_word(&self, vocabulary: &Vocabulary, word: &str) -> Option<u32> {
+        let looks = match self.whole_words {
+            WholeWords::Never => false,
+            WholeWords::Always => true,
+            WholeWords::LineFeeds => word.starts_with('\n') && word.bytes().all(|byte| byte == b'\n'),
+        };
+        if !looks {
+            return None;
+        }
+        match self.alphabet {
+            Alphabet::Bytes => vocabulary.id(&word.bytes().map(byte_level::letter).collect::<String>()),
+            Alphabet::Characters => vocabulary.id(word),
+        }
     }
 }

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::TokenizerError;
-use super::pretokenize::PreTokenizer;
+use super::pretokenize::{Bos, PreTokenizer};
 use super::special::{self, MAX_SPECIAL_BYTES, MAX_STATES};
 use crate::gguf::{Metadata, StringArray};
 
@@ -23,7 +23,7 @@ pub enum ModelKind {
     None,
     /// SentencePiece, `tokenizer.ggml.model = "llama"`: merges by score, bytes as fallback.
     Spm,
-    /// Byte-level BPE, `"gpt2"`: merges by rank inside of words.
+    /// BPE, `"gpt2"` and `"gemma4"`: merges by rank inside of words.
     Bpe,
 }
 
@@ -110,6 +110,9 @@ pub struct TokenizerSpec {
     pub chat_template: Option<String>,
 }
 
+/// A kind of tokenizer, and the pre-tokenizer that it has.
+const GEMMA_4: &str = "gemma4";
+
 const TOKENS: &str = "tokenizer.ggml.tokens";
 const SCORES: &str = "tokenizer.ggml.scores";
 const TYPES: &str = "tokenizer.ggml.token_type";
@@ -154,13 +157,17 @@ impl TokenizerSpec {
         let model = match metadata.read_or("tokenizer.ggml.model", "none")? {
             "none" | "no_vocab" => return Ok(TokenizerSpec { chat_template, ..TokenizerSpec::default() }),
             "llama" => ModelKind::Spm,
-            "gpt2" => ModelKind::Bpe,
+            "gpt2" | GEMMA_4 => ModelKind::Bpe,
             other => {
-                let found = metadata.bad_value("tokenizer.ggml.model", other, "llama, gpt2, no_vocab or none");
+                let found = metadata.bad_value("tokenizer.ggml.model", other, "llama, gpt2, gemma4, no_vocab or none");
                 return Err(found.into());
             }
         };
-        let pre_tokenizer = metadata.read_or("tokenizer.ggml.pre", "")?;
+        let pre_tokenizer = match metadata.read_or("tokenizer.ggml.model", "")? {
+            // A BPE whose pre-tokenizer has its name, whatever the file calls it.
+            GEMMA_4 => GEMMA_4,
+            _ => metadata.read_or("tokenizer.ggml.pre", "")?,
+        };
         let tokens: Vec<String> = metadata.read::<&StringArray>(TOKENS)?.iter().map(str::to_owned).collect();
         let merges = match model {
             ModelKind::Bpe => metadata.read::<&StringArray>(MERGES)?.iter().map(str::to_owned).collect(),
@@ -191,10 +198,11 @@ impl TokenizerSpec {
         for key in OTHER_IDS {
             check_id(key, id(key, None)?, tokens.len())?;
         }
-        let add_bos = match model {
-            ModelKind::Bpe => PreTokenizer::named(pre_tokenizer)?.add_bos,
-            ModelKind::Spm | ModelKind::None => true,
+        let bos = match model {
+            ModelKind::Bpe => PreTokenizer::named(pre_tokenizer)?.bos,
+            ModelKind::Spm | ModelKind::None => Bos::UnlessStated,
         };
+        let stated_bos = metadata.read_optional::<bool>("tokenizer.ggml.add_bos_token")?;
         let spec = TokenizerSpec {
             model,
             pre_tokenizer: pre_tokenizer.to_owned(),
@@ -203,7 +211,11 @@ impl TokenizerSpec {
             types,
             merges,
             special,
-            add_bos: metadata.read_or("tokenizer.ggml.add_bos_token", add_bos)?,
+            add_bos: match bos {
+                Bos::IfStated => stated_bos.unwrap_or(false),
+                Bos::UnlessStated => stated_bos.unwrap_or(true),
+                Bos::Always => true,
+            },
             add_eos: metadata.read_or("tokenizer.ggml.add_eos_token", false)?,
             add_space_prefix: metadata.read_or("tokenizer.ggml.add_space_prefix", model == ModelKind::Spm)?,
             chat_template,
@@ -303,6 +315,11 @@ fn check_id(key: &str, id: Option<u32>, tokens: usize) -> Result<Option<u32>, To
         }
         id => Ok(id),
     }
+}
+
+/// The text of the token that stands for a byte.
+pub(super) fn byte_token(byte: u8) -> String {
+    format!("<0x{byte:02X}>")
 }
 
 /// The byte that a text like `<0x0A>` stands for.

@@ -3,7 +3,7 @@
 
 use super::TokenizerError;
 use super::merge::{Join, Symbol, merge};
-use super::spec::TokenizerSpec;
+use super::spec::{TokenizerSpec, byte_token};
 use super::vocabulary::{SPM_SPACE, Vocabulary};
 
 /// The id of a symbol that is no token.
@@ -36,7 +36,7 @@ impl Spm {
         };
         Spm {
             priorities,
-            byte_ids: (0..=255u8).map(|byte| vocabulary.id(&format!("<0x{byte:02X}>"))).collect(),
+            byte_ids: (0..=255).map(|byte| vocabulary.id(&byte_token(byte))).collect(),
             longest: spec.tokens.iter().map(String::len).max().unwrap_or(0),
         }
     }

@@ -58,7 +58,7 @@ impl Tokenizer {
     /// [`TokenizerError::NoVocabulary`], or what [`TokenizerSpec::validate`] finds.
     pub fn new(spec: &TokenizerSpec) -> Result<Tokenizer, TokenizerError> {
         spec.validate()?;
-        let vocabulary = Vocabulary::new(spec);
+        let vocabulary = Vocabulary::new(spec)?;
         let model = match spec.model {
             ModelKind::None => return Err(TokenizerError::NoVocabulary),
             ModelKind::Spm => Model::Spm(Spm::new(spec, &vocabulary)),

@@ -3,11 +3,12 @@
 
 use std::collections::{BTreeSet, HashMap};
 
+use super::pretokenize::{Alphabet, PreTokenizer};
 use super::spec::{ModelKind, TokenType, TokenizerSpec, byte_of};
 use super::{TokenizerError, byte_level};
 
 /// Texts that end generation, and are control tokens whatever their type says.
-const END_NAMES: [&str; 25] = [
+const END_NAMES: [&str; 33] = [
     "<|eot_id|>",
     "<|im_end|>",
     "<|end|>",
@@ -32,7 +33,15 @@ const END_NAMES: [&str; 25] = [
     "[e~[",
     // Fill in the middle: padding, next repository, next file.
     "<|fim_pad|>",
+    "<fim-pad>",
+    "<fim_pad>",
+    "<PAD>",
+    "[PAD]",
+    "<|fim_repo|>",
     "<|repo_name|>",
+    "<fim-repo>",
+    "<REPO>",
+    "<reponame>",
     "<|file_sep|>",
 ];
 
@@ -53,7 +62,14 @@ pub struct Vocabulary {
 
 impl Vocabulary {
     /// From a spec that is valid. Of tokens with one text, text finds the first.
-    pub fn new(spec: &TokenizerSpec) -> Vocabulary {
+    ///
+    /// # Errors
+    /// [`TokenizerError::UnknownPreTokenizer`].
+    pub fn new(spec: &TokenizerSpec) -> Result<Vocabulary, TokenizerError> {
+        let alphabet = match spec.model {
+            ModelKind::Bpe => PreTokenizer::named(&spec.pre_tokenizer)?.alphabet,
+            ModelKind::Spm | ModelKind::None => Alphabet::Characters,
+        };
         let mut ids = HashMap::with_capacity(spec.tokens.len());
         for (text, id) in spec.tokens.iter().zip(0..) {
             if !text.is_empty() {
@@ -65,8 +81,8 @@ impl Vocabulary {
             _ => spec.types.clone(),
         };
         let ends = set_roles(spec, &ids, &mut types);
-        let bytes = spec.tokens.iter().zip(&types).map(|(text, ty)| token_bytes(spec.model, text, *ty)).collect();
-        Vocabulary { ids, types, bytes, ends }
+        let bytes = spec.tokens.iter().zip(&types).map(|(text, ty)| token_bytes(alphabet, text, *ty)).collect();
+        Ok(Vocabulary { ids, types, bytes, ends })
     }
 
     /// How many tokens.
@@ -131,11 +147,11 @@ fn set_roles(spec: &TokenizerSpec, ids: &HashMap<Box<str>, u32>, types: &mut [To
 }
 
 /// The bytes that a token's text stands for.
-fn token_bytes(model: ModelKind, text: &str, ty: TokenType) -> Box<[u8]> {
-    match (ty, model) {
+fn token_bytes(alphabet: Alphabet, text: &str, ty: TokenType) -> Box<[u8]> {
+    match (ty, alphabet) {
         (TokenType::Unknown | TokenType::Control | TokenType::UserDefined, _) => text.as_bytes().into(),
         (TokenType::Byte, _) => byte_of(text).into_iter().collect(),
-        (_, ModelKind::Bpe) => byte_level::decode(text).into(),
-        (_, ModelKind::Spm | ModelKind::None) => text.replace(SPM_SPACE, " ").into_bytes().into(),
+        (_, Alphabet::Bytes) => byte_level::decode(text).into(),
+        (_, Alphabet::Characters) => text.replace(SPM_SPACE, " ").into_bytes().into(),
     }
 }

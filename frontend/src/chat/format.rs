@@ -1,0 +1,352 @@
+//! The formats: where reasoning and calls begin and end, and how a call is written. One row each.
+//!
+//! A row is a little automaton. Text is content, reasoning, what stands between calls, a call, or the header of a message; a marker of the
+//! row leads from one to another. Shapes are those of the models' templates and of what their authors document:
+//! <https://cookbook.openai.com/articles/openai-harmony>, <https://huggingface.co/deepseek-ai/DeepSeek-V3.2> (`encoding`),
+//! <https://huggingface.co/moonshotai/Kimi-K2-Instruct> (`docs/tool_call_guidance.md`), <https://huggingface.co/MiniMaxAI/MiniMax-M2>
+//! (`docs/tool_calling_guide.md`), and the chat templates of Qwen, GLM, Gemma and Mistral.
+
+use State::{Call, Content, Header, Reasoning, Section};
+
+use super::grammar::{Grammar, Id};
+
+/// What a stretch of text is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum State {
+    /// The answer.
+    Content,
+    /// Thinking.
+    Reasoning,
+    /// What stands around calls; text in it is content.
+    Section,
+    /// A call.
+    Call,
+    /// What says whom a message is for and in which channel it goes: harmony's.
+    Header,
+}
+
+impl State {
+    pub(super) const ALL: [State; 5] = [Content, Reasoning, Section, Call, Header];
+}
+
+/// From any of some states, by a marker, to a state.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Move {
+    pub from: &'static [State],
+    pub marker: &'static str,
+    pub to: State,
+}
+
+/// A format of what models write.
+#[derive(Debug)]
+pub struct Format {
+    /// Its name.
+    pub name: &'static str,
+    /// Models that write so.
+    pub models: &'static str,
+    /// A template that contains all texts of one of these lists is of this format.
+    signs: &'static [&'static [&'static str]],
+    /// What an answer begins as where the prompt ends with a text; else as content.
+    pub(super) begins: &'static [(&'static str, State)],
+    pub(super) moves: &'static [Move],
+    /// What a call is.
+    pub(super) call: Grammar,
+}
+
+const fn at(from: &'static [State], marker: &'static str, to: State) -> Move {
+    Move { from, marker, to }
+}
+
+/// What a message of harmony may be.
+const SAID: &[State] = &[Content, Reasoning, Call];
+/// `<think>` of most models.
+const THINK: &[(&str, State)] = &[("<think>", Reasoning)];
+/// All formats. The first that fits is a template's, so that what has more signs stands before what has fewer.
+pub static FORMATS: &[Format] = &[
+    Format {
+        name: "harmony",
+        models: "gpt-oss",
+        signs: &[&["<|channel|>", "<|message|>", "<|start|>"]],
+        begins: &[("<|start|>assistant", Header)],
+        moves: &[
+            at(SAID, "<|end|>", Content),
+            at(SAID, "<|return|>", Content),
+            at(SAID, "<|call|>", Content),
+            at(SAID, "<|start|>", Header),
+            at(&[Content, Reasoning], "<|channel|>", Header),
+            // Where it leads to is said by the header.
+            at(&[Header], "<|message|>", Content),
+            at(&[Header], "<|start|>", Header),
+        ],
+        call: Grammar::Arguments,
+    },
+    Format {
+        name: "dsml",
+        models: "DeepSeek V3.2, V4",
+        signs: &[&["｜DSML｜"]],
+        begins: THINK,
+        moves: &[
+            at(&[Content], "<think>", Reasoning),
+            at(&[Reasoning], "</think>", Content),
+            at(&[Content], "<｜DSML｜function_calls>", Section),
+            at(&[Section], "</｜DSML｜function_calls>", Content),
+            at(&[Content], "<｜DSML｜tool_calls>", Section),
+            at(&[Section], "</｜DSML｜tool_calls>", Content),
+            at(&[Section], "<｜DSML｜invoke ", Call),
+            at(&[Call], "</｜DSML｜invoke>", Section),
+        ],
+        call: Grammar::Tags {
+            name: ("name=", ">"),
+            end: "",
+            parameter: ("<｜DSML｜parameter name=", ">", "</｜DSML｜parameter>"),
+        },
+    },
+    Format {
+        name: "kimi-k2",
+        models: "Kimi K2, K2 Thinking",
+        signs: &[&["<|tool_calls_section_begin|>"]],
+        begins: THINK,
+        moves: &[
+            at(&[Content], "<think>", Reasoning),
+            at(&[Reasoning], "</think>", Content),
+            at(&[Content], "<|tool_calls_section_begin|>", Section),
+            at(&[Section], "<|tool_calls_section_end|>", Content),
+            at(&[Section], "<|tool_call_begin|>", Call),
+            at(&[Call], "<|tool_call_end|>", Section),
+        ],
+        call: Grammar::Named { separator: "<|tool_call_argument_begin|>", id: Id::Whole },
+    },
+    Format {
+        name: "minimax-m2",
+        models: "MiniMax M2",
+        signs: &[&["<minimax:tool_call>"]],
+        begins: THINK,
+        moves: &[
+            at(&[Content], "<think>", Reasoning),
+            at(&[Reasoning], "</think>", Content),
+            at(&[Content], "<minimax:tool_call>", Section),
+            at(&[Section], "</minimax:tool_call>", Content),
+            at(&[Section], "<invoke ", Call),
+            at(&[Call], "</invoke>", Section),
+        ],
+        call: Grammar::Tags { name: ("name=", ">"), end: "", parameter: ("<parameter name=", ">", "</parameter>") },
+    },
+    Format {
+        name: "minimax-m3",
+        models: "MiniMax M3",
+        signs: &[&["]<]minimax[>["]],
+        begins: &[("<mm:think>", Reasoning)],
+        moves: &[
+            at(&[Content], "<mm:think>", Reasoning),
+            at(&[Reasoning], "</mm:think>", Content),
+            at(&[Content], "]<]minimax[>[<tool_call>", Section),
+            at(&[Section], "]<]minimax[>[</tool_call>", Content),
+            at(&[Section], "]<]minimax[>[<invoke ", Call),
+            at(&[Call], "]<]minimax[>[</invoke>", Section),
+        ],
+        call: Grammar::Marked { name: ("name=", ">"), mark: "]<]minimax[>[" },
+    },
+    Format {
+        name: "gemma4",
+        models: "Gemma 4",
+        signs: &[&["<|tool_call>", "<|channel>"]],
+        begins: &[("<|channel>thought", Reasoning)],
+        moves: &[
+            at(&[Content], "<|channel>thought", Reasoning),
+            at(&[Reasoning], "<channel|>", Content),
+            at(&[Content], "<|tool_call>", Call),
+            at(&[Call], "<tool_call|>", Content),
+        ],
+        call: Grammar::Braces { quote: "<|\"|>" },
+    },
+    Format {
+        name: "glm4.5",
+        models: "GLM-4.5 to 5, Laguna, Spark 2.5, Ling 3",
+        signs: &[&["<arg_key>"]],
+        begins: THINK,
+        moves: &[
+            at(&[Content], "<think>", Reasoning),
+            at(&[Reasoning], "</think>", Content),
+            at(&[Content], "<tool_call>", Call),
+            at(&[Call], "</tool_call>", Content),
+        ],
+        call: Grammar::Pairs { key: ("<arg_key>", "</arg_key>"), value: ("<arg_value>", "</arg_value>") },
+    },
+    Format {
+        name: "solar-open",
+        models: "Solar Open",
+        signs: &[&["<|tool_call:begin|>", "<|think|>"]],
+        begins: &[("<|begin|>assistant<|think|>", Reasoning)],
+        moves: &[
+            at(&[Content], "<|think|>", Reasoning),
+            at(&[Content], "<|begin|>assistant", Content),
+            at(&[Content], "<|content|>", Content),
+            at(&[Content, Reasoning, Section], "<|end|>", Content),
+            at(&[Content], "<|tool_calls|>", Section),
+            at(&[Section], "<|tool_call:begin|>", Call),
+            at(&[Call], "<|tool_call:end|>", Section),
+            at(&[Section], "<|calls|>", Content),
+        ],
+        call: Grammar::Named { separator: "<|tool_call:args|>", id: Id::Before("<|tool_call:name|>") },
+    },
+    Format {
+        name: "command-a",
+        models: "Command R7B and A",
+        signs: &[&["<|START_ACTION|>"]],
+        begins: &[("<|START_THINKING|>", Reasoning)],
+        moves: &[
+            at(&[Content], "<|START_THINKING|>", Reasoning),
+            at(&[Reasoning], "<|END_THINKING|>", Content),
+            at(&[Content], "<|START_RESPONSE|>", Content),
+            at(&[Content], "<|END_RESPONSE|>", Content),
+            at(&[Content], "<|START_TEXT|>", Content),
+            at(&[Content], "<|END_TEXT|>", Content),
+            at(&[Content], "<|START_ACTION|>", Call),
+            at(&[Call], "<|END_ACTION|>", Content),
+        ],
+        call: Grammar::Objects,
+    },
+    Format {
+        name: "lfm2",
+        models: "LFM2",
+        signs: &[&["<|tool_call_start|>"], &["<|tool_list_start|>"]],
+        begins: THINK,
+        moves: &[
+            at(&[Content], "<think>", Reasoning),
+            at(&[Reasoning], "</think>", Content),
+            at(&[Content], "<|tool_call_start|>", Call),
+            at(&[Call], "<|tool_call_end|>", Content),
+        ],
+        call: Grammar::Python,
+    },
+    Format {
+        name: "granite3",
+        models: "Granite 3",
+        signs: &[&["<|tool_call|>"]],
+        begins: THINK,
+        moves: &[
+            at(&[Content], "<think>", Reasoning),
+            at(&[Reasoning], "</think>", Content),
+            at(&[Content], "<|tool_call|>", Call),
+        ],
+        call: Grammar::Objects,
+    },
+    Format {
+        name: "nemotron-nano",
+        models: "Nemotron Nano 2",
+        signs: &[&["<TOOLCALL>"]],
+        begins: THINK,
+        moves: &[
+            at(&[Content], "<think>", Reasoning),
+            at(&[Reasoning], "</think>", Content),
+            at(&[Content], "<TOOLCALL>", Call),
+            at(&[Call], "</TOOLCALL>", Content),
+        ],
+        call: Grammar::Objects,
+    },
+    Format {
+        name: "mistral",
+        models: "Mistral Small, Large and Nemo, Magistral, Ministral, Devstral",
+        signs: &[&["[TOOL_CALLS]"]],
+        begins: &[("[THINK]", Reasoning)],
+        moves: &[
+            at(&[Content], "[THINK]", Reasoning),
+            at(&[Reasoning], "[/THINK]", Content),
+            at(&[Content], "[TOOL_CALLS]", Call),
+            at(&[Call], "[TOOL_CALLS]", Call),
+        ],
+        call: Grammar::Named { separator: "[ARGS]", id: Id::Behind("[CALL_ID]") },
+    },
+    Format {
+        name: "deepseek-r1",
+        models: "DeepSeek R1, V3 and V3-0324",
+        signs: &[&["<｜tool▁calls▁begin｜>", "```json"]],
+        begins: THINK,
+        moves: DEEPSEEK_MOVES,
+        call: Grammar::Fenced { separator: "<｜tool▁sep｜>" },
+    },
+    Format {
+        name: "deepseek-v3.1",
+        models: "DeepSeek V3.1",
+        signs: &[&["<｜tool▁calls▁begin｜>"]],
+        begins: THINK,
+        moves: DEEPSEEK_MOVES,
+        call: Grammar::Named { separator: "<｜tool▁sep｜>", id: Id::Numbered },
+    },
+    Format {
+        name: "seed-oss",
+        models: "Seed-OSS",
+        signs: &[&["<seed:tool_call>", "<function="]],
+        begins: &[("<seed:think>", Reasoning)],
+        moves: &[
+            at(&[Content], "<seed:think>", Reasoning),
+            at(&[Reasoning], "</seed:think>", Content),
+            at(&[Content], "<seed:tool_call>", Call),
+            at(&[Call], "</seed:tool_call>", Content),
+        ],
+        call: FUNCTION_FORM,
+    },
+    Format {
+        name: "qwen3-coder",
+        models: "Qwen3-Coder, Qwen3.5 and later, Nemotron 3, Step 3.5",
+        signs: &[&["<tool_call>", "<function="]],
+        begins: THINK,
+        moves: CHATML_MOVES,
+        call: FUNCTION_FORM,
+    },
+    Format {
+        name: "qwen3",
+        models: "Qwen2.5, Qwen3, QwQ, Hermes, Granite 4, MiMo",
+        signs: &[&["<tool_call>"]],
+        begins: THINK,
+        moves: CHATML_MOVES,
+        call: Grammar::Objects,
+    },
+    Format {
+        name: "think",
+        models: "others that think",
+        signs: &[&["<think>"], &["</think>"]],
+        begins: THINK,
+        moves: &[at(&[Content], "<think>", Reasoning), at(&[Reasoning], "</think>", Content)],
+        call: Grammar::Objects,
+    },
+    Format { name: "plain", models: "all others", signs: &[&[]], begins: &[], moves: &[], call: Grammar::Objects },
+];
+
+const CHATML_MOVES: &[Move] = &[
+    at(&[Content], "<think>", Reasoning),
+    at(&[Reasoning], "</think>", Content),
+    at(&[Content], "<tool_call>", Call),
+    at(&[Call], "</tool_call>", Content),
+];
+
+const DEEPSEEK_MOVES: &[Move] = &[
+    at(&[Content], "<think>", Reasoning),
+    at(&[Reasoning], "</think>", Content),
+    at(&[Content], "<｜tool▁calls▁begin｜>", Section),
+    at(&[Section], "<｜tool▁calls▁end｜>", Content),
+    at(&[Section], "<｜tool▁call▁begin｜>", Call),
+    at(&[Call], "<｜tool▁call▁end｜>", Section),
+];
+
+const FUNCTION_FORM: Grammar =
+    Grammar::Tags { name: ("<function=", ">"), end: "</function>", parameter: ("<parameter=", ">", "</parameter>") };
+
+/// The format of what a model with this chat template writes.
+pub fn format_of(template: &str) -> &'static Format {
+    let fits = |format: &&Format| format.signs.iter().any(|signs| signs.iter().all(|sign| template.contains(sign)));
+    FORMATS.iter().find(fits).unwrap_or(&FORMATS[FORMATS.len() - 1])
+}
+
+/// The format of that name.
+pub fn find(name: &str) -> Option<&'static Format> {
+    FORMATS.iter().find(|format| format.name == name)
+}
+
+impl Format {
+    /// What an answer to this prompt begins as.
+    pub(super) fn begin(&self, prompt: &str) -> State {
+        let end = prompt.trim_end();
+        self.begins.iter().find(|(text, _)| end.ends_with(text)).map_or(Content, |(_, state)| *state)
+    }
+}

@@ -1,0 +1,416 @@
+//! How a call says its name and arguments. One function for each grammar; a format's row has the words that stand in it.
+//!
+//! What is read may end too early, where a marker that ends calls stands in an argument: then a call is [`Reading::Unfinished`], and the parser
+//! looks for the next one.
+
+use super::json;
+use super::reading::Reading;
+use super::tools::TextParameters;
+
+/// Longest name of a tool, in bytes. OpenAI's interface has 64.
+const MAX_NAME: usize = 256;
+/// How deep values may nest. Tools take a few levels.
+pub(super) const MAX_DEPTH: usize = 64;
+/// What Kimi and harmony put before names of the caller's functions.
+const FUNCTIONS: &str = "functions.";
+
+/// The form of a call's text.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Grammar {
+    /// `{"name": N, "arguments": {…}}`, or a list of such.
+    Objects,
+    /// The arguments alone; the name stood in the message's header.
+    Arguments,
+    /// The name, a separator, and the arguments as JSON; or as `Objects`.
+    Named { separator: &'static str, id: Id },
+    /// A kind that says nothing, a separator, the name, and the arguments as JSON in a code block.
+    Fenced { separator: &'static str },
+    /// The name in a tag, what ends the call, and the parameters in tags: what begins one, what ends its name, and what ends its value. Values
+    /// are texts as they are, others JSON.
+    Tags {
+        name: (&'static str, &'static str),
+        end: &'static str,
+        parameter: (&'static str, &'static str, &'static str),
+    },
+    /// The name, then keys and values between two tags each. Values as in `Tags`.
+    Pairs { key: (&'static str, &'static str), value: (&'static str, &'static str) },
+    /// `call:N{k:v,…}`: texts in quotes of the format's own, keys without.
+    Braces { quote: &'static str },
+    /// The name in a tag, and what a mark makes tags: each parameter, each member of an object, and `<item>` of a list.
+    Marked { name: (&'static str, &'static str), mark: &'static str },
+    /// `[f(a="x", b=1), g()]`: calls and values as Python writes them.
+    Python,
+}
+
+/// Where a call's id is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Id {
+    /// Nowhere.
+    Numbered,
+    /// It is what stands for the name, `functions.N:0`.
+    Whole,
+    /// Before the name and this.
+    Before(&'static str),
+    /// Behind the name and this.
+    Behind(&'static str),
+}
+
+/// A call as read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    pub id: Option<String>,
+    pub name: String,
+    pub arguments: String,
+}
+
+/// What is known beside a call's text.
+#[derive(Clone, Copy, Debug)]
+pub struct Circumstances<'c> {
+    /// The name that a header gave.
+    pub callee: Option<&'c str>,
+    /// Whether a marker ended the text, and not the answer.
+    pub closed: bool,
+    /// Which parameters are texts.
+    pub texts: &'c TextParameters,
+}
+
+impl Grammar {
+    /// Reads a call, or several.
+    pub(super) fn read(self, text: &str, known: Circumstances<'_>) -> Reading<Vec<Found>> {
+        let text = text.trim();
+        let one = |id, name: &str, arguments: &str| {
+            arguments_of(arguments, known.closed)
+                .and_then(|arguments| found(id, name, arguments))
+                .map(|call| vec![call])
+        };
+        match self {
+            Grammar::Objects => objects(text),
+            Grammar::Arguments => one(None, known.callee.unwrap_or_default(), text),
+            Grammar::Named { .. } if text.starts_with(['[', '{']) => objects(text),
+            Grammar::Named { separator, id } => {
+                let Some((head, arguments)) = text.split_once(separator) else { return Reading::Unfinished };
+                let (name, id) = match id {
+                    Id::Numbered => (head, None),
+                    Id::Whole => (whole_name(head.trim()), Some(head.trim().to_owned())),
+                    Id::Before(mark) => {
+                        head.split_once(mark).map_or((head, None), |(id, name)| (name, Some(id.trim().to_owned())))
+                    }
+                    Id::Behind(mark) => {
+                        head.split_once(mark).map_or((head, None), |(name, id)| (name, Some(id.trim().to_owned())))
+                    }
+                };
+                one(id, name.trim(), arguments)
+            }
+            Grammar::Fenced { separator } => {
+                let Some((_, rest)) = text.split_once(separator) else { return Reading::Unfinished };
+                let Some((name, block)) = rest.split_once('\n') else { return Reading::Unfinished };
+                let Some(arguments) = block.trim().strip_prefix("```json") else { return Reading::Wrong };
+                let Some(arguments) = arguments.strip_suffix("```") else { return Reading::Unfinished };
+                one(None, name.trim(), arguments)
+            }
+            Grammar::Tags { name, end, parameter } => tags(text, name, end, parameter, known.texts),
+            // Without its end it cannot be known to be whole.
+            Grammar::Pairs { .. } if !known.closed => Reading::Unfinished,
+            Grammar::Pairs { key, value } => pairs(text, key, value, known.texts),
+            Grammar::Braces { quote } => Braces { rest: text, quote }.call().map(|call| vec![call]),
+            Grammar::Marked { name, mark } => marked(text, name, mark, known.texts),
+            Grammar::Python => super::python::calls(text),
+        }
+    }
+}
+
+/// A call, if its name can be one.
+pub(super) fn found(id: Option<String>, name: &str, arguments: String) -> Reading<Found> {
+    let is_name = |c: char| !c.is_whitespace() && !c.is_control() && !matches!(c, '<' | '>' | '"' | '{' | '}');
+    if name.is_empty() || name.len() > MAX_NAME || !name.chars().all(is_name) {
+        return Reading::Wrong;
+    }
+    Reading::Whole(Found { id: id.filter(|id| !id.is_empty()), name: name.to_owned(), arguments })
+}
+
+/// The name in `functions.N:0`.
+fn whole_name(id: &str) -> &str {
+    let name = id.strip_prefix(FUNCTIONS).unwrap_or(id);
+    name.rsplit_once(':')
+        .filter(|(_, number)| number.bytes().all(|c| c.is_ascii_digit()))
+        .map_or(name, |(name, _)| name)
+}
+
+/// The recipient and the channel that a header of harmony names. A recipient may stand before the channel or behind it.
+pub(super) fn header(text: &str) -> (Option<&str>, &str) {
+    let word = |mark: &str| {
+        let rest = text.split_once(mark)?.1;
+        Some(rest.split([' ', '<']).next().unwrap_or_default())
+    };
+    let recipient = word("to=").filter(|name| !name.is_empty());
+    (recipient.map(|name| name.strip_prefix(FUNCTIONS).unwrap_or(name)), word("<|channel|>").unwrap_or_default())
+}
+
+/// Arguments from JSON: an object, a string that says one, or nothing.
+fn arguments_of(text: &str, closed: bool) -> Reading<String> {
+    let text = text.trim();
+    if closed && (text.is_empty() || text == "null") {
+        return Reading::Whole("{}".to_owned());
+    }
+    json::check(text).and_then(|()| match text.as_bytes().first() {
+        Some(b'{') => Reading::Whole(text.to_owned()),
+        Some(b'"') => match json::text(text) {
+            Some(inner) if inner.trim().starts_with('{') && json::is_value(&inner) => Reading::Whole(inner),
+            _ => Reading::Wrong,
+        },
+        _ => Reading::Wrong,
+    })
+}
+
+fn objects(text: &str) -> Reading<Vec<Found>> {
+    json::check(text).and_then(|()| {
+        let mut calls = Vec::new();
+        let elements = if text.starts_with('[') { json::list(text) } else { vec![text] };
+        for element in elements {
+            let text = |name| json::member(element, name).and_then(json::text);
+            // Command A has names of its own.
+            let Some(name) = text("name").or_else(|| text("tool_name")) else { return Reading::Wrong };
+            let id = text("id").or_else(|| text("tool_call_id"));
+            let arguments = json::member(element, "arguments").or_else(|| json::member(element, "parameters"));
+            match arguments_of(arguments.unwrap_or_default(), true).and_then(|arguments| found(id, &name, arguments)) {
+                Reading::Whole(call) => calls.push(call),
+                Reading::Unfinished | Reading::Wrong => return Reading::Wrong,
+            }
+        }
+        if calls.is_empty() { Reading::Wrong } else { Reading::Whole(calls) }
+    })
+}
+
+/// A value that is written as it is.
+fn plain_value(text: &str, is_text: Option<bool>) -> String {
+    let text = text.strip_prefix('\n').unwrap_or(text);
+    let text = text.strip_suffix('\n').unwrap_or(text);
+    let json = text.trim();
+    // A text in quotes is more often a text with quotes than JSON, unless the model says otherwise.
+    let may_be_json = match is_text {
+        Some(is_text) => !is_text,
+        None => !json.starts_with('"'),
+    };
+    if may_be_json && json::is_value(json) { json.to_owned() } else { json::string(text) }
+}
+
+/// A name in a tag, perhaps in quotes, and whether the tag says that the value is a text.
+fn attribute(head: &str) -> (&str, Option<bool>) {
+    let head = head.trim();
+    let Some((name, rest)) = head.strip_prefix('"').and_then(|rest| rest.split_once('"')) else { return (head, None) };
+    let says = |value: &str| rest.contains(&format!("string=\"{value}\""));
+    (name, if says("true") { Some(true) } else { says("false").then_some(false) })
+}
+
+/// Splits at the first `close` behind which the text goes on as `follows` says: others are part of a value.
+fn value_before<'t>(text: &'t str, close: &str, follows: impl Fn(&str) -> bool) -> Option<(&'t str, &'t str)> {
+    text.match_indices(close).find_map(|(at, _)| {
+        let rest = text[at + close.len()..].trim_start();
+        follows(rest).then(|| (&text[..at], rest))
+    })
+}
+
+fn tags(
+    text: &str,
+    name: (&str, &str),
+    end: &str,
+    parameter: (&str, &str, &str),
+    texts: &TextParameters,
+) -> Reading<Vec<Found>> {
+    let mut calls = Vec::new();
+    let mut rest = text;
+    while !rest.is_empty() {
+        let Some(head) = rest.strip_prefix(name.0) else { return Reading::Wrong };
+        let Some((head, mut body)) = head.split_once(name.1) else { return Reading::Unfinished };
+        let tool = attribute(head).0;
+        let mut members = Vec::new();
+        rest = loop {
+            body = body.trim_start();
+            if let Some(after) = body.strip_prefix(parameter.0) {
+                let Some((head, value)) = after.split_once(parameter.1) else { return Reading::Unfinished };
+                let (key, is_text) = attribute(head);
+                let follows = |rest: &str| {
+                    rest.is_empty() || rest.starts_with(parameter.0) || !end.is_empty() && rest.starts_with(end)
+                };
+                let Some((value, after)) = value_before(value, parameter.2, follows) else {
+                    return Reading::Unfinished;
+                };
+                let is_text = is_text.or_else(|| texts.contains(tool, key).then_some(true));
+                members.push((key, plain_value(value, is_text)));
+                body = after;
+            } else if body.is_empty() {
+                if !end.is_empty() {
+                    return Reading::Unfinished;
+                }
+                break body;
+            } else if let Some(after) = body.strip_prefix(end).filter(|_| !end.is_empty()) {
+                break after.trim_start();
+            } else {
+                return Reading::Wrong;
+            }
+        };
+        match found(None, tool, json::object(members)) {
+            Reading::Whole(call) => calls.push(call),
+            Reading::Unfinished | Reading::Wrong => return Reading::Wrong,
+        }
+    }
+    if calls.is_empty() { Reading::Unfinished } else { Reading::Whole(calls) }
+}
+
+fn pairs(text: &str, key: (&str, &str), value: (&str, &str), texts: &TextParameters) -> Reading<Vec<Found>> {
+    let at = text.find(key.0).unwrap_or(text.len());
+    let (tool, mut rest) = (text[..at].trim(), &text[at..]);
+    let mut members = Vec::new();
+    while !rest.is_empty() {
+        let Some(after) = rest.strip_prefix(key.0) else { return Reading::Wrong };
+        let Some((name, after)) = after.split_once(key.1) else { return Reading::Unfinished };
+        let Some(after) = after.trim_start().strip_prefix(value.0) else { return Reading::Wrong };
+        let follows = |rest: &str| rest.is_empty() || rest.starts_with(key.0);
+        let Some((text, after)) = value_before(after, value.1, follows) else { return Reading::Unfinished };
+        let is_text = texts.contains(tool, name.trim()).then_some(true);
+        members.push((name.trim(), plain_value(text, is_text)));
+        rest = after;
+    }
+    found(None, tool, json::object(members)).map(|call| vec![call])
+}
+
+fn marked(text: &str, name: (&str, &str), mark: &str, texts: &TextParameters) -> Reading<Vec<Found>> {
+    let Some(head) = text.strip_prefix(name.0) else { return Reading::Wrong };
+    let Some((head, body)) = head.split_once(name.1) else { return Reading::Unfinished };
+    let tool = attribute(head).0;
+    let is_text = |parameter: &str| texts.contains(tool, parameter).then_some(true);
+    elements(body, mark, MAX_DEPTH, &is_text).and_then(|(members, rest)| {
+        if !rest.trim().is_empty() {
+            return Reading::Wrong;
+        }
+        let members = members.iter().map(|(key, value)| (&**key, value.clone()));
+        found(None, tool, json::object(members)).map(|call| vec![call])
+    })
+}
+
+/// Marked elements, and what follows them.
+fn elements<'t>(
+    text: &'t str,
+    mark: &str,
+    depth: usize,
+    is_text: &dyn Fn(&str) -> Option<bool>,
+) -> Reading<(Vec<(String, String)>, &'t str)> {
+    if depth == 0 {
+        return Reading::Wrong;
+    }
+    let (mut members, mut rest) = (Vec::new(), text);
+    let opens =
+        |text: &'t str| text.trim_start().strip_prefix(mark)?.strip_prefix('<').filter(|tag| !tag.starts_with('/'));
+    while let Some(tag) = opens(rest) {
+        let Some((key, body)) = tag.split_once('>') else { return Reading::Unfinished };
+        let close = format!("{mark}</{key}>");
+        let value = if opens(body).is_some() {
+            match elements(body, mark, depth - 1, &|_| None) {
+                Reading::Whole((inner, after)) => {
+                    rest = after.trim_start();
+                    collection(inner)
+                }
+                Reading::Unfinished => return Reading::Unfinished,
+                Reading::Wrong => return Reading::Wrong,
+            }
+        } else {
+            let Some(at) = body.find(&close) else { return Reading::Unfinished };
+            rest = &body[at..];
+            plain_value(&body[..at], is_text(key))
+        };
+        let Some(after) = rest.strip_prefix(&*close) else { return Reading::Wrong };
+        members.push((key.to_owned(), value));
+        rest = after;
+    }
+    Reading::Whole((members, rest))
+}
+
+/// A list of items, or an object.
+fn collection(members: Vec<(String, String)>) -> String {
+    if members.iter().all(|(key, _)| key == "item") {
+        let items: Vec<String> = members.into_iter().map(|(_, value)| value).collect();
+        return format!("[{}]", items.join(", "));
+    }
+    json::object(members.iter().map(|(key, value)| (&**key, value.clone())))
+}
+
+/// Gemma 4's values.
+struct Braces<'t> {
+    rest: &'t str,
+    quote: &'static str,
+}
+
+impl Braces<'_> {
+    fn call(mut self) -> Reading<Found> {
+        let Some(text) = self.rest.strip_prefix("call:") else { return Reading::Wrong };
+        let Some(at) = text.find('{') else { return Reading::Unfinished };
+        let name = text[..at].trim();
+        self.rest = &text[at..];
+        self.value(MAX_DEPTH).and_then(|arguments| {
+            if self.rest.trim().is_empty() { found(None, name, arguments) } else { Reading::Wrong }
+        })
+    }
+
+    /// Takes a word of punctuation, behind white space.
+    fn takes(&mut self, word: &str) -> bool {
+        let after = self.rest.trim_start().strip_prefix(word);
+        self.rest = after.unwrap_or(self.rest);
+        after.is_some()
+    }
+
+    fn value(&mut self, depth: usize) -> Reading<String> {
+        if depth == 0 {
+            return Reading::Wrong;
+        }
+        let (quote, is_object) = (self.quote, self.rest.trim_start().starts_with('{'));
+        if self.takes(quote) {
+            return self.text().map(|text| json::string(&text));
+        }
+        if !self.takes("{") && !self.takes("[") {
+            let rest = self.rest.trim_start();
+            let end = rest.find([',', '}', ']']).unwrap_or(rest.len());
+            self.rest = &rest[end..];
+            let word = rest[..end].trim();
+            return Reading::Whole(if json::is_value(word) { word.to_owned() } else { json::string(word) });
+        }
+        let (close, mut parts) = (if is_object { "}" } else { "]" }, Vec::new());
+        while !self.takes(close) {
+            if !parts.is_empty() && !self.takes(",") {
+                return if self.rest.trim().is_empty() { Reading::Unfinished } else { Reading::Wrong };
+            }
+            let key = if is_object {
+                self.key().map(|key| format!("{}: ", json::string(&key)))
+            } else {
+                Reading::Whole(String::new())
+            };
+            match key.and_then(|key| self.value(depth - 1).map(|value| key + &value)) {
+                Reading::Whole(part) => parts.push(part),
+                Reading::Unfinished => return Reading::Unfinished,
+                Reading::Wrong => return Reading::Wrong,
+            }
+            if self.rest.is_empty() {
+                return Reading::Unfinished;
+            }
+        }
+        let (open, inner) = (if is_object { "{" } else { "[" }, parts.join(", "));
+        Reading::Whole([open, &inner, close].concat())
+    }
+
+    /// A key and its colon.
+    fn key(&mut self) -> Reading<String> {
+        let quote = self.quote;
+        if self.takes(quote) {
+            return self.text().and_then(|key| if self.takes(":") { Reading::Whole(key) } else { Reading::Wrong });
+        }
+        let Some((key, rest)) = self.rest.split_once(':') else { return Reading::Unfinished };
+        self.rest = rest;
+        Reading::Whole(key.trim().to_owned())
+    }
+
+    /// What stands up to the closing quote.
+    fn text(&mut self) -> Reading<String> {
+        let Some((text, rest)) = self.rest.split_once(self.quote) else { return Reading::Unfinished };
+        self.rest = rest;
+        Reading::Whole(text.to_owned())
+    }
+}

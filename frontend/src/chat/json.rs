@@ -1,0 +1,110 @@
+//! JSON as it was written: its members' texts, and whether it is whole.
+
+use serde::de::IgnoredAny;
+
+use super::reading::Reading;
+
+/// Whether a text is one JSON value, and nothing else. (The parser keeps no stack for what it ignores, so that depth does no harm.)
+pub fn check(text: &str) -> Reading<()> {
+    match serde_json::from_str::<IgnoredAny>(text) {
+        Ok(_) => Reading::Whole(()),
+        Err(error) if error.is_eof() => Reading::Unfinished,
+        Err(_) => Reading::Wrong,
+    }
+}
+
+/// Whether a text is a JSON value.
+pub fn is_value(text: &str) -> bool {
+    matches!(check(text), Reading::Whole(()))
+}
+
+/// A text as a JSON string.
+pub fn string(text: &str) -> String {
+    serde_json::Value::from(text).to_string()
+}
+
+/// What a JSON string says.
+pub fn text(value: &str) -> Option<String> {
+    serde_json::from_str(value).ok()
+}
+
+/// The elements of a JSON list or the members of a JSON object as `key: value`: what stands between its outer brackets, cut at commas.
+/// The text must be valid.
+fn elements(text: &str) -> Vec<&str> {
+    let text = text.trim();
+    let inner = text.get(1..text.len().saturating_sub(1)).unwrap_or_default();
+    let (mut depth, mut quoted, mut escaped, mut from) = (0usize, false, false, 0);
+    let mut elements = Vec::new();
+    for (at, byte) in inner.bytes().enumerate() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if quoted => escaped = true,
+            b'"' => quoted = !quoted,
+            _ if quoted => {}
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            b',' if depth == 0 => {
+                elements.push(inner[from..at].trim());
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+    elements.push(inner[from..].trim());
+    elements.retain(|element| !element.is_empty());
+    elements
+}
+
+/// The elements of a valid JSON list; none of anything else.
+pub fn list(text: &str) -> Vec<&str> {
+    if text.trim_start().starts_with('[') { elements(text) } else { Vec::new() }
+}
+
+/// The value of a member of a valid JSON object, as it was written; the first of that name.
+pub fn member<'t>(text: &'t str, name: &str) -> Option<&'t str> {
+    if !text.trim_start().starts_with('{') {
+        return None;
+    }
+    elements(text).into_iter().find_map(|element| {
+        // A key is a string, so its end is the first quote that no backslash escapes.
+        let mut escaped = false;
+        let end = element.char_indices().skip(1).find(|(_, c)| {
+            let ends = *c == '"' && !escaped;
+            escaped = *c == '\\' && !escaped;
+            ends
+        });
+        let (key, value) = element.split_at(end?.0 + 1);
+        (self::text(key)? == name).then(|| value.trim_start().strip_prefix(':').unwrap_or(value).trim())
+    })
+}
+
+/// An object of keys and JSON values.
+pub fn object<'t>(members: impl IntoIterator<Item = (&'t str, String)>) -> String {
+    let members: Vec<String> = members.into_iter().map(|(key, value)| format!("{}: {value}", string(key))).collect();
+    format!("{{{}}}", members.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_are_as_they_were_written() {
+        let json = r#" {"a\"": 1e2, "b": {"c": [1,  "}],\""], "d": {}}, "e" : "x" , "b": 2} "#;
+        assert!(is_value(json));
+        assert_eq!(member(json, "a\""), Some("1e2"));
+        assert_eq!(member(json, "b"), Some(r#"{"c": [1,  "}],\""], "d": {}}"#));
+        assert_eq!(member(json, "e"), Some("\"x\""));
+        assert_eq!((member(json, "c"), member("[1]", "a"), member("{}", "a")), (None, None, None));
+        assert_eq!(list(" [1, [2, 3] , {\"a\": \"],\"}]"), ["1", "[2, 3]", "{\"a\": \"],\"}"]);
+        assert!(list("[]").is_empty() && list("{}").is_empty());
+        assert_eq!(object([("a\n", "1".into()), ("b", string("\""))]), r#"{"a\n": 1, "b": "\""}"#);
+    }
+
+    #[test]
+    fn depth_does_no_harm() {
+        let deep = "[".repeat(1 << 20);
+        assert!(matches!(check(&deep), Reading::Unfinished));
+        assert!(is_value(&(deep + &"]".repeat(1 << 20))));
+    }
+}

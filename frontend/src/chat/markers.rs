@@ -1,0 +1,40 @@
+//! Finding a state's markers in text that comes in pieces.
+
+use aho_corasick::{AhoCorasick, MatchKind};
+
+use super::format::{Format, Move, State};
+
+/// The markers of one state.
+#[derive(Debug)]
+pub struct Markers {
+    /// None where there are none.
+    automaton: Option<AhoCorasick>,
+    moves: Vec<Move>,
+}
+
+impl Markers {
+    /// Those of a format's state.
+    pub fn new(format: &Format, state: State) -> Markers {
+        let moves: Vec<Move> = format.moves.iter().copied().filter(|step| step.from.contains(&state)).collect();
+        let automaton = (!moves.is_empty()).then(|| {
+            let builder = AhoCorasick::builder().match_kind(MatchKind::LeftmostLongest).clone();
+            builder.build(moves.iter().map(|step| step.marker)).expect("markers are a few short constants")
+        });
+        Markers { automaton, moves }
+    }
+
+    /// The first marker: its place, and what it is.
+    pub fn find(&self, text: &str) -> Option<(usize, Move)> {
+        let found = self.automaton.as_ref()?.find(text)?;
+        Some((found.start(), self.moves[found.pattern().as_usize()]))
+    }
+
+    /// Where the beginning of a marker ends the text; its end where none does.
+    pub fn begun(&self, text: &str) -> usize {
+        let longest = self.moves.iter().map(|step| step.marker.len()).max().unwrap_or(0);
+        let from = text.len().saturating_sub(longest.saturating_sub(1));
+        let begins =
+            |at: &usize| text.get(*at..).is_some_and(|end| self.moves.iter().any(|step| step.marker.starts_with(end)));
+        (from..text.len()).find(begins).unwrap_or(text.len())
+    }
+}

@@ -1,0 +1,90 @@
+//! What a model says in a chat, taken apart: its reasoning, its answer, and the tools that it calls.
+//!
+//! A model writes one text, with markers in it that it was trained on. [`format`] has a row for each such format, found by what the chat
+//! template contains; a [`Parser`] takes the text in whatever pieces it comes and gives [`Delta`]s. Any chopping of a text gives the same
+//! answer. Whatever the text, parsing takes time and memory in proportion to it, and loses none of it but markers and the white space next to
+//! them: what looks like a call and is none comes back as content.
+//!
+//! | file | what it owns |
+//! | --- | --- |
+//! | `format` | the formats: one row each |
+//! | `parser` | the machine that follows a row's markers |
+//! | `markers` | finding the next marker, and the beginning of one at the end of a piece |
+//! | `grammar` | how a call says its name and arguments: one function for each grammar |
+//! | `python` | calls in Python's words |
+//! | `json` | members of JSON as they were written, and writing them |
+//! | `reading` | what comes of a text that may end too early |
+//! | `tools` | which parameters are texts |
+//!
+//! ```
+//! use ixc_frontend::chat::{self, Answer, Parser};
+//! let template = "... <tool_call>\n{\"name\": ...}\n</tool_call> ... <think> ...";
+//! let mut parser = Parser::new(chat::format_of(template), "<|im_start|>assistant\n<think>\n");
+//! let mut answer = Answer::default();
+//! for piece in ["It rai", "ns.</th", "ink>\n\nLook:\n<tool_call>{\"name\": \"look\", \"argum", "ents\": {\"at\": 1}}</tool_call>"] {
+//!     answer.extend(parser.push(piece));
+//! }
+//! answer.extend(parser.finish());
+//! assert_eq!((&*answer.reasoning, &*answer.content), ("It rains.", "Look:"));
+//! assert_eq!((&*answer.calls[0].name, &*answer.calls[0].arguments), ("look", "{\"at\": 1}"));
+//! ```
+
+use serde::{Deserialize, Serialize};
+
+pub mod format;
+mod grammar;
+mod json;
+mod markers;
+mod parser;
+mod python;
+mod reading;
+mod tools;
+
+pub use format::{Format, format_of};
+pub use parser::Parser;
+pub use tools::TextParameters;
+
+/// A tool that the model wants called.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToolCall {
+    /// What the result will name: the format's own, or `call_0`, `call_1`, …
+    pub id: String,
+    /// The tool's name.
+    pub name: String,
+    /// The arguments: a JSON object, as the model wrote it where it wrote JSON.
+    pub arguments: String,
+}
+
+/// What a further piece of text adds to the answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Delta {
+    /// Text of the reasoning.
+    Reasoning(String),
+    /// Text of the answer.
+    Content(String),
+    /// A call, whole.
+    Call(ToolCall),
+}
+
+/// An answer so far.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    /// What the model thought.
+    pub reasoning: String,
+    /// What it says to the user.
+    pub content: String,
+    /// What it wants called, in order.
+    pub calls: Vec<ToolCall>,
+}
+
+impl Extend<Delta> for Answer {
+    fn extend<T: IntoIterator<Item = Delta>>(&mut self, deltas: T) {
+        for delta in deltas {
+            match delta {
+                Delta::Reasoning(text) => self.reasoning.push_str(&text),
+                Delta::Content(text) => self.content.push_str(&text),
+                Delta::Call(call) => self.calls.push(call),
+            }
+        }
+    }
+}

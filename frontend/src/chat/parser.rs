@@ -1,0 +1,315 @@
+//! The machine that follows a format's markers through a text that comes in pieces.
+//!
+//! A text that may be the beginning of a marker is held back until more is known; so is white space, which belongs to a marker where one
+//! follows; so are calls, which are given whole. A call that cannot be read is content, with its markers; what follows its first end is
+//! looked at anew.
+
+use super::format::{Format, Move, State};
+use super::grammar::{Circumstances, Found, header};
+use super::markers::Markers;
+use super::reading::Reading;
+use super::tools::TextParameters;
+use super::{Delta, ToolCall};
+
+/// Ends of calls that may stand in one call's arguments. Each is an attempt to read the call, so that they cannot be many.
+const MAX_ATTEMPTS: usize = 16;
+/// Longest header of a message, in bytes. A channel, a recipient and a content type take some 80.
+const MAX_HEADER: usize = 320;
+/// What a header says between the role and the text, beside letters and digits.
+const HEADER_CHARACTERS: &str = " <|>=._-:/";
+/// The channel of what is thought.
+const ANALYSIS: &str = "analysis";
+
+/// Takes apart what a model writes.
+#[derive(Debug)]
+pub struct Parser {
+    format: &'static Format,
+    /// For each state.
+    markers: [Markers; State::ALL.len()],
+    texts: TextParameters,
+    state: State,
+    buffer: String,
+    /// What of the buffer is done with; only within [`Parser::push`] is it ever large.
+    start: usize,
+    /// In a call or a header, where in the buffer the next marker may begin.
+    scanned: usize,
+    /// What stood before the buffer since the call or the header began: white space and markers.
+    opening: String,
+    /// Whom the header of a call names.
+    callee: Option<String>,
+    /// Ends of the call that turned out to stand in it, and the first of them.
+    attempts: usize,
+    first_end: Option<(usize, Move)>,
+    /// Whether a marker stands before what comes, and white space is its own.
+    behind_marker: bool,
+    /// White space that a marker may claim.
+    space: String,
+    /// Whether something was said already, in content and in reasoning.
+    said: [bool; 2],
+    next_call: usize,
+    deltas: Vec<Delta>,
+}
+
+impl Parser {
+    /// For an answer to this prompt, of which the end counts: it may have opened the reasoning.
+    pub fn new(format: &'static Format, prompt: &str) -> Parser {
+        Parser {
+            format,
+            markers: State::ALL.map(|state| Markers::new(format, state)),
+            texts: TextParameters::default(),
+            state: format.begin(prompt),
+            buffer: String::new(),
+            start: 0,
+            scanned: 0,
+            opening: String::new(),
+            callee: None,
+            attempts: 0,
+            first_end: None,
+            behind_marker: format.begin(prompt) != State::Content,
+            space: String::new(),
+            said: [false; 2],
+            next_call: 0,
+            deltas: Vec::new(),
+        }
+    }
+
+    /// With what the tools' schemas say.
+    #[must_use]
+    pub fn with_texts(self, texts: TextParameters) -> Parser {
+        Parser { texts, ..self }
+    }
+
+    /// With the number of the first call that has no id of its own: ids in one conversation must differ.
+    #[must_use]
+    pub fn numbered_from(self, next_call: usize) -> Parser {
+        Parser { next_call, ..self }
+    }
+
+    /// Takes a piece of the answer: all text that the model wrote, control tokens by their names, but not the token that ended it.
+    pub fn push(&mut self, piece: &str) -> Vec<Delta> {
+        self.buffer.push_str(piece);
+        while self.step() {}
+        self.buffer.drain(..self.start);
+        self.scanned = self.scanned.saturating_sub(self.start);
+        if let Some((at, _)) = &mut self.first_end {
+            *at -= self.start;
+        }
+        self.start = 0;
+        std::mem::take(&mut self.deltas)
+    }
+
+    /// The answer is at its end: gives what was held back.
+    pub fn finish(mut self) -> Vec<Delta> {
+        loop {
+            while self.step() {}
+            match self.state {
+                State::Content | State::Reasoning | State::Section => {
+                    self.say(self.start..self.buffer.len());
+                    break;
+                }
+                State::Call => {
+                    // Without the marker, which the token that ended the answer may have been.
+                    if let Reading::Whole(calls) = self.read(self.buffer.len(), false) {
+                        self.emit(calls);
+                        break;
+                    }
+                    self.give_up();
+                }
+                State::Header => self.leave_header(),
+            }
+            if self.start == self.buffer.len() {
+                break;
+            }
+        }
+        if !self.behind_marker {
+            let space = std::mem::take(&mut self.space);
+            self.delta(space);
+        }
+        self.deltas
+    }
+
+    /// Decides on what stands before the next marker. Gives whether there may be more to decide.
+    fn step(&mut self) -> bool {
+        let markers = &self.markers[self.state as usize];
+        let from = match self.state {
+            State::Content | State::Reasoning | State::Section => self.start,
+            State::Call | State::Header => self.scanned.max(self.start),
+        };
+        let found = markers.find(&self.buffer[from..]).map(|(at, step)| (from + at, step));
+        let end = found.map_or_else(|| from + markers.begun(&self.buffer[from..]), |(at, _)| at);
+        match (self.state, found) {
+            (State::Content | State::Reasoning | State::Section, found) => {
+                self.say(self.start..end);
+                self.start = end;
+                if let Some((_, step)) = found {
+                    self.enter(step);
+                }
+            }
+            (State::Call, Some((at, step))) => self.end_call(at, step),
+            (State::Header, _) if !is_header(&self.buffer[self.start..end]) => {
+                self.leave_header();
+                return self.start < self.buffer.len();
+            }
+            (State::Header, Some((at, step))) => self.end_header(at, step),
+            (State::Call | State::Header, None) => self.scanned = end,
+        }
+        found.is_some()
+    }
+
+    /// Goes where the marker at the start of the buffer leads.
+    fn enter(&mut self, step: Move) {
+        match step.to {
+            State::Content | State::Reasoning | State::Section => {
+                self.space.clear();
+                self.opening.clear();
+                self.behind_marker = true;
+            }
+            State::Call | State::Header => {
+                self.opening = std::mem::take(&mut self.space);
+                self.opening.push_str(step.marker);
+            }
+        }
+        self.start += step.marker.len();
+        self.begin(step.to);
+    }
+
+    fn begin(&mut self, state: State) {
+        self.state = state;
+        self.scanned = self.start;
+        self.attempts = 0;
+        self.first_end = None;
+        self.callee = None;
+    }
+
+    /// At a marker that may be the end of a call.
+    fn end_call(&mut self, at: usize, step: Move) {
+        match self.read(at, true) {
+            Reading::Whole(calls) => {
+                self.emit(calls);
+                self.start = at;
+                self.behind_marker = true;
+                self.enter(step);
+            }
+            Reading::Unfinished if self.attempts < MAX_ATTEMPTS => {
+                self.attempts += 1;
+                self.first_end.get_or_insert((at, step));
+                self.scanned = at + step.marker.len();
+            }
+            Reading::Unfinished | Reading::Wrong => {
+                self.first_end.get_or_insert((at, step));
+                self.give_up();
+            }
+        }
+    }
+
+    /// At a marker behind a header.
+    fn end_header(&mut self, at: usize, step: Move) {
+        if step.to == State::Header {
+            self.leave_header();
+            return;
+        }
+        let text = [self.opening.as_str(), &self.buffer[self.start..at]].concat();
+        let (recipient, channel) = header(&text);
+        let to = match (recipient, channel) {
+            (Some(_), _) => State::Call,
+            (None, ANALYSIS) => State::Reasoning,
+            (None, _) => State::Content,
+        };
+        let callee = recipient.map(str::to_owned);
+        if to == State::Call {
+            self.opening = text + step.marker;
+        } else {
+            self.opening.clear();
+            self.space.clear();
+            self.behind_marker = true;
+        }
+        self.start = at + step.marker.len();
+        self.begin(to);
+        self.callee = callee;
+    }
+
+    /// What looked like a header is content, with the marker before it; what stands in it is looked at again.
+    fn leave_header(&mut self) {
+        let opening = std::mem::take(&mut self.opening);
+        self.begin(State::Content);
+        self.say_text(&opening);
+    }
+
+    /// What looked like a call is content: up to its first end, with that marker, or all there is.
+    fn give_up(&mut self) {
+        let (end, to) = match self.first_end {
+            // A marker that begins something is looked at again.
+            Some((at, step)) if matches!(step.to, State::Call | State::Header) => (at, State::Content),
+            Some((at, step)) => (at + step.marker.len(), step.to),
+            None => (self.buffer.len(), State::Content),
+        };
+        let opening = std::mem::take(&mut self.opening);
+        self.state = State::Content;
+        self.say_text(&opening);
+        self.say(self.start..end);
+        self.start = end;
+        self.begin(to);
+    }
+
+    fn read(&self, end: usize, closed: bool) -> Reading<Vec<Found>> {
+        let known = Circumstances { callee: self.callee.as_deref(), closed, texts: &self.texts };
+        self.format.call.read(&self.buffer[self.start..end], known)
+    }
+
+    fn emit(&mut self, calls: Vec<Found>) {
+        for call in calls {
+            let id = call.id.unwrap_or_else(|| format!("call_{}", self.next_call));
+            self.next_call += 1;
+            self.deltas.push(Delta::Call(ToolCall { id, name: call.name, arguments: call.arguments }));
+        }
+    }
+
+    fn say(&mut self, range: std::ops::Range<usize>) {
+        // The buffer lends its text to what changes all else.
+        let buffer = std::mem::take(&mut self.buffer);
+        self.say_text(&buffer[range]);
+        self.buffer = buffer;
+    }
+
+    /// Adds a text to what is said, but for white space that a marker may claim.
+    fn say_text(&mut self, text: &str) {
+        let mut text = text;
+        if self.behind_marker {
+            text = text.trim_start();
+            if text.is_empty() {
+                return;
+            }
+            self.behind_marker = false;
+            self.space.clear();
+            // What a marker parted stays apart.
+            if self.said[usize::from(self.state == State::Reasoning)] {
+                self.space.push('\n');
+            }
+        }
+        let end = text.trim_end().len();
+        if end > 0 {
+            let mut said = std::mem::take(&mut self.space);
+            said.push_str(&text[..end]);
+            self.delta(said);
+        }
+        self.space.push_str(&text[end..]);
+    }
+
+    fn delta(&mut self, text: String) {
+        if text.is_empty() {
+            return;
+        }
+        let is_reasoning = self.state == State::Reasoning;
+        self.said[usize::from(is_reasoning)] = true;
+        match (self.deltas.last_mut(), is_reasoning) {
+            (Some(Delta::Reasoning(before)), true) | (Some(Delta::Content(before)), false) => before.push_str(&text),
+            (_, true) => self.deltas.push(Delta::Reasoning(text)),
+            (_, false) => self.deltas.push(Delta::Content(text)),
+        }
+    }
+}
+
+/// Whether a text may be a header, or the beginning of one.
+fn is_header(text: &str) -> bool {
+    text.len() <= MAX_HEADER && text.chars().all(|c| c.is_ascii_alphanumeric() || HEADER_CHARACTERS.contains(c))
+}

@@ -1,0 +1,150 @@
+//! Calls as Python writes them, with values that are literals: `[f(a="x", b=[1, True]), g()]`.
+
+use super::grammar::{Found, MAX_DEPTH, found};
+use super::json;
+use super::reading::Reading;
+
+/// Reads a list of calls.
+pub(super) fn calls(text: &str) -> Reading<Vec<Found>> {
+    let mut reader = Reader { rest: text };
+    match reader.list() {
+        Ok(calls) if reader.rest.trim().is_empty() && !calls.is_empty() => Reading::Whole(calls),
+        Err(Stop::Ended) => Reading::Unfinished,
+        Ok(_) | Err(Stop::Wrong) => Reading::Wrong,
+    }
+}
+
+/// Why reading stopped.
+enum Stop {
+    Ended,
+    Wrong,
+}
+
+struct Reader<'t> {
+    rest: &'t str,
+}
+
+impl Reader<'_> {
+    fn list(&mut self) -> Result<Vec<Found>, Stop> {
+        self.needs("[")?;
+        let mut calls = Vec::new();
+        while !self.takes("]") {
+            if !calls.is_empty() {
+                self.needs(",")?;
+            }
+            let name = self.until('(')?.to_owned();
+            let mut members: Vec<(String, String)> = Vec::new();
+            while !self.takes(")") {
+                if !members.is_empty() {
+                    self.needs(",")?;
+                }
+                let key = self.until('=')?.to_owned();
+                members.push((key, self.value(MAX_DEPTH)?));
+            }
+            let arguments = json::object(members.iter().map(|(key, value)| (&**key, value.clone())));
+            match found(None, &name, arguments) {
+                Reading::Whole(call) => calls.push(call),
+                Reading::Unfinished | Reading::Wrong => return Err(Stop::Wrong),
+            }
+        }
+        Ok(calls)
+    }
+
+    /// Takes a word, behind white space.
+    fn takes(&mut self, word: &str) -> bool {
+        let after = self.rest.trim_start().strip_prefix(word);
+        self.rest = after.unwrap_or(self.rest);
+        after.is_some()
+    }
+
+    fn needs(&mut self, word: &str) -> Result<(), Stop> {
+        if self.takes(word) {
+            return Ok(());
+        }
+        Err(if self.rest.trim().is_empty() { Stop::Ended } else { Stop::Wrong })
+    }
+
+    /// A name, and what ends it.
+    fn until(&mut self, end: char) -> Result<&str, Stop> {
+        let rest = self.rest.trim_start();
+        let length = rest.find(|c: char| !c.is_alphanumeric() && !"_-.:".contains(c)).ok_or(Stop::Ended)?;
+        let (name, after) = rest.split_at(length);
+        self.rest = after.trim_start().strip_prefix(end).ok_or(Stop::Wrong)?;
+        Ok(name)
+    }
+
+    /// A literal, as JSON.
+    fn value(&mut self, depth: usize) -> Result<String, Stop> {
+        if depth == 0 {
+            return Err(Stop::Wrong);
+        }
+        for quote in ["\"", "'"] {
+            if self.takes(quote) {
+                return self.text(quote).map(|text| json::string(&text));
+            }
+        }
+        let is_object = self.takes("{");
+        if is_object || self.takes("[") {
+            let (open, close) = if is_object { ("{", "}") } else { ("[", "]") };
+            let mut parts = Vec::new();
+            while !self.takes(close) {
+                if !parts.is_empty() {
+                    self.needs(",")?;
+                    // One may stand behind the last.
+                    if self.takes(close) {
+                        break;
+                    }
+                }
+                let mut part = self.value(depth - 1)?;
+                if is_object {
+                    if !part.starts_with('"') {
+                        return Err(Stop::Wrong);
+                    }
+                    self.needs(":")?;
+                    part = format!("{part}: {}", self.value(depth - 1)?);
+                }
+                parts.push(part);
+            }
+            return Ok([open, &parts.join(", "), close].concat());
+        }
+        let rest = self.rest.trim_start();
+        let end = rest.find([',', ')', ']', '}', ':']).ok_or(Stop::Ended)?;
+        let (word, after) = rest.split_at(end);
+        self.rest = after;
+        match word.trim() {
+            "True" => Ok("true".to_owned()),
+            "False" => Ok("false".to_owned()),
+            "None" => Ok("null".to_owned()),
+            word if json::is_value(word) => Ok(word.to_owned()),
+            _ => Err(Stop::Wrong),
+        }
+    }
+
+    /// What stands up to the closing quote.
+    fn text(&mut self, quote: &str) -> Result<String, Stop> {
+        let mut text = String::new();
+        loop {
+            let at = self.rest.find(['\\', '"', '\'']).ok_or(Stop::Ended)?;
+            text.push_str(&self.rest[..at]);
+            let mut chars = self.rest[at..].chars();
+            let c = chars.next().ok_or(Stop::Ended)?;
+            if c != '\\' {
+                self.rest = chars.as_str();
+                if quote.starts_with(c) {
+                    return Ok(text);
+                }
+                text.push(c);
+                continue;
+            }
+            match chars.next().ok_or(Stop::Ended)? {
+                'n' => text.push('\n'),
+                't' => text.push('\t'),
+                'r' => text.push('\r'),
+                c @ ('\\' | '"' | '\'') => text.push(c),
+                // Any other stays, as in Python.
+                c => text.extend(['\\', c]),
+            }
+            self.rest = chars.as_str();
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! JSON that came from elsewhere: tools, arguments of calls, variables. It is kept as text, so that keys stay in their order and numbers as they
+//! were written, also on the way to a rendering process.
+
+use std::fmt;
+
+use minijinja::value::Value;
+use serde::de::{self, DeserializeSeed, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Serialize};
+
+use super::TemplateError;
+
+/// A JSON value as text; valid, unless it was read from a hostile plan or request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Json(String);
+
+impl Json {
+    /// From its text.
+    ///
+    /// # Errors
+    /// [`TemplateError::Json`] where it is none, or is nested deeper than 127 levels.
+    pub fn new(text: impl Into<String>) -> Result<Json, TemplateError> {
+        let json = Json(text.into());
+        json.value()?;
+        Ok(json)
+    }
+
+    /// As text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// With each string in it replaced, keys too.
+    #[must_use]
+    pub fn map_texts(&self, mut map: impl FnMut(&str) -> String) -> Json {
+        let mut out = String::with_capacity(self.0.len());
+        let mut rest = self.0.as_str();
+        while let Some(start) = rest.find('"') {
+            let mut escaped = false;
+            let end = rest[start + 1..].bytes().position(|byte| {
+                let ends = byte == b'"' && !escaped;
+                escaped = byte == b'\\' && !escaped;
+                ends
+            });
+            let Some(end) = end.map(|at| start + 1 + at + 1) else { break };
+            out.push_str(&rest[..start]);
+            let text = &rest[start..end];
+            match serde_json::from_str::<String>(text) {
+                Ok(text) => out.push_str(&serde_json::Value::from(map(&text)).to_string()),
+                Err(_) => out.push_str(text),
+            }
+            rest = &rest[end..];
+        }
+        out.push_str(rest);
+        Json(out)
+    }
+
+    /// As a template has it.
+    pub(super) fn value(&self) -> Result<Value, TemplateError> {
+        let failed = |error: serde_json::Error| TemplateError::Json { reason: error.to_string() };
+        let mut reader = serde_json::Deserializer::from_str(&self.0);
+        let value = Element.deserialize(&mut reader).map_err(failed)?;
+        reader.end().map_err(failed)?;
+        Ok(value)
+    }
+}
+
+/// A value of JSON; `serde_json` bounds how deep it nests.
+struct Element;
+
+impl<'de> DeserializeSeed<'de> for Element {
+    type Value = Value;
+
+    fn deserialize<D: de::Deserializer<'de>>(self, reader: D) -> Result<Value, D::Error> {
+        reader.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Element {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::from(()))
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
+        Ok(value.into())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
+        let mut values = Vec::new();
+        while let Some(value) = list.next_element_seed(Element)? {
+            values.push(value);
+        }
+        Ok(values.into())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
+        let mut values: Vec<(String, Value)> = Vec::new();
+        while let Some(key) = map.next_key::<String>()? {
+            values.push((key, map.next_value_seed(Element)?));
+        }
+        Ok(Value::from_pairs(values))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_keep_their_order_and_texts_can_be_replaced() {
+        let json = Json::new(r#"{"b": [1, -2.5, true, null], "a": {"\"x\\": "<|é\n"}}"#).unwrap();
+        assert_eq!(json.value().unwrap().to_string(), r#"{'b': [1, -2.5, True, None], 'a': {'"x\\': '<|é\n'}}"#);
+        let mapped = json.map_texts(|text| text.replace('<', "?").to_uppercase());
+        assert_eq!(mapped.as_str(), r#"{"B": [1, -2.5, true, null], "A": {"\"X\\": "?|É\n"}}"#);
+        assert!(Json::new("{").is_err() && Json::new("1 2").is_err() && Json::new("[".repeat(1000)).is_err());
+    }
+}

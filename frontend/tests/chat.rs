@@ -1,0 +1,314 @@
+//! What models write, taken apart: each format, in pieces of any size, and whatever else the text may be.
+
+use ixc_frontend::chat::format::{FORMATS, find};
+use ixc_frontend::chat::{Answer, Format, Parser, TextParameters, format_of};
+use proptest::prelude::*;
+
+fn format(name: &str) -> &'static Format {
+    find(name).unwrap_or_else(|| panic!("no format {name}"))
+}
+
+/// The answer to a text that comes in pieces.
+fn parse<'t>(parser: Parser, pieces: impl IntoIterator<Item = &'t str>) -> Answer {
+    let (mut parser, mut answer) = (parser, Answer::default());
+    for piece in pieces {
+        answer.extend(parser.push(piece));
+    }
+    answer.extend(parser.finish());
+    answer
+}
+
+/// Name, end of the prompt, what the model writes, and what it means: reasoning, content, and calls as `id name arguments`.
+type Case = (&'static str, &'static str, &'static str, &'static str, &'static str, &'static [&'static str]);
+
+#[rustfmt::skip]
+const CASES: &[Case] = &[
+    ("harmony", "<|end|><|start|>assistant",
+     "<|channel|>analysis<|message|>Need weather.<|end|><|start|>assistant<|channel|>commentary<|message|>Let me look.<|end|>\
+      <|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>{\"city\": \"<|x|> Paris\"}<|call|>",
+     "Need weather.", "Let me look.", &["call_0 get_weather {\"city\": \"<|x|> Paris\"}"]),
+    // As the template writes it; the token that ends the answer is not in the text.
+    ("harmony", "<|start|>assistant", " to=functions.f<|channel|>commentary json<|message|>{\"a\":1}", "", "", &["call_0 f {\"a\":1}"]),
+    ("harmony", "<|start|>assistant", "<|channel|>final<|message|>Hi <|there\n", "", "Hi <|there\n", &[]),
+    ("harmony", "<|start|>assistant", "Hello, world", "", "Hello, world", &[]),
+    ("harmony", "<|start|>assistant",
+     "<|channel|>analysis<|message|>a<|end|><|start|>assistant<|channel|>analysis<|message|>b<|end|><|start|>assistant<|channel|>final<|message|>c<|return|>",
+     "a\nb", "c", &[]),
+    // Code for a tool that takes no JSON is no call.
+    ("harmony", "<|start|>assistant", "<|channel|>analysis to=python code<|message|>print(1)<|call|>",
+     "", "<|channel|>analysis to=python code<|message|>print(1)<|call|>", &[]),
+    ("qwen3", "<|im_start|>assistant\n",
+     "<think>\nHm.\n\nYes.\n</think>\n\nOne moment.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"x\": [1, 2.50], \"y\": \"</tool_call>\"}}\n</tool_call>\n\
+      <tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>",
+     "Hm.\n\nYes.", "One moment.", &["call_0 f {\"x\": [1, 2.50], \"y\": \"</tool_call>\"}", "call_1 g {}"]),
+    ("qwen3", "<|im_start|>assistant\n<think>\n", "In thought", "In thought", "", &[]),
+    ("qwen3", "<|im_start|>assistant\n<think>\n\n</think>\n\n", "  No <think thought </think>?\n", "", "  No <think thought </think>?\n", &[]),
+    // Arguments in a string; a call without its end.
+    ("qwen3", "", "<tool_call>{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}", "", "", &["call_0 f {\"a\": 1}"]),
+    // No calls: they are content, and what stands around them is not lost. The last is one.
+    ("qwen3", "", "a <tool_call>{broken}</tool_call> b <tool_call>{\"name\": 1}</tool_call>\n<tool_call>{\"name\": \"f\"}</tool_call>",
+     "", "a <tool_call>{broken}</tool_call> b <tool_call>{\"name\": 1}</tool_call>", &["call_0 f {}"]),
+    ("qwen3", "", "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"cut </tool_call> off", "",
+     "<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"cut </tool_call> off", &[]),
+    // The quote that never ends hides no other call.
+    ("qwen3", "", "<tool_call>{\"name\": \"f</tool_call><tool_call>{\"name\": \"g\"}</tool_call>",
+     "", "<tool_call>{\"name\": \"f</tool_call>", &["call_0 g {}"]),
+    ("qwen3-coder", "<think>\n",
+     "plan</think>\n\nOK\n\n<tool_call>\n<function=edit>\n<parameter=path>\na.rs\n</parameter>\n<parameter=text>\n  </parameter> \"x\"\n</tool_call>\n\n</parameter>\n\
+      <parameter=line>\n12\n</parameter>\n<parameter=at>\n{\"a\": [true]}\n</parameter>\n</function>\n</tool_call>",
+     "plan", "OK",
+     &["call_0 edit {\"path\": \"a.rs\", \"text\": \"  </parameter> \\\"x\\\"\\n</tool_call>\\n\", \"line\": 12, \"at\": {\"a\": [true]}}"]),
+    ("qwen3-coder", "", "<tool_call>\n<function=now>\n</function>\n</tool_call>", "", "", &["call_0 now {}"]),
+    ("seed-oss", "", "<seed:think>t</seed:think>c<seed:tool_call><function=f><parameter=a>1</parameter></function></seed:tool_call>",
+     "t", "c", &["call_0 f {\"a\": 1}"]),
+    ("glm4.5", "<|assistant|>",
+     "\n<think>t</think>\nSure.\n<tool_call>get\n<arg_key>city</arg_key>\n<arg_value>北京</arg_value>\n<arg_key>days</arg_key>\n<arg_value>3</arg_value>\n</tool_call>",
+     "t", "Sure.", &["call_0 get {\"city\": \"北京\", \"days\": 3}"]),
+    ("glm4.5", "", "<tool_call>now</tool_call>", "", "", &["call_0 now {}"]),
+    ("glm4.5", "", "<tool_call>no", "", "<tool_call>no", &[]),
+    ("minimax-m2", "]~b]ai\n<think>\n",
+     "t\n</think>\n\nc\n<minimax:tool_call>\n<invoke name=\"f\">\n<parameter name=\"q\">a \"b\"</parameter>\n<parameter name=\"n\">[1]</parameter>\n</invoke>\n\
+      <invoke name=\"g\">\n</invoke>\n</minimax:tool_call>",
+     "t", "c", &["call_0 f {\"q\": \"a \\\"b\\\"\", \"n\": [1]}", "call_1 g {}"]),
+    // Outside of its section it is text.
+    ("minimax-m2", "", "write <invoke name=\"f\"></invoke>", "", "write <invoke name=\"f\"></invoke>", &[]),
+    ("kimi-k2", "<|im_assistant|>assistant<|im_middle|>",
+     "<think>t</think>c<|tool_calls_section_begin|><|tool_call_begin|>functions.get:0<|tool_call_argument_begin|>{\"a\": \"b\"}<|tool_call_end|>\
+      <|tool_call_begin|>functions.put:1<|tool_call_argument_begin|>{}<|tool_call_end|><|tool_calls_section_end|>",
+     "t", "c", &["functions.get:0 get {\"a\": \"b\"}", "functions.put:1 put {}"]),
+    ("deepseek-v3.1", "<｜Assistant｜></think>",
+     "c<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>f<｜tool▁sep｜>{\"a\": 1}<｜tool▁call▁end｜><｜tool▁call▁begin｜>g<｜tool▁sep｜>{}<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+     "", "c", &["call_0 f {\"a\": 1}", "call_1 g {}"]),
+    ("deepseek-r1", "<｜Assistant｜><think>\n",
+     "t\n</think>\n\n<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{\"a\": 1}\n```<｜tool▁call▁end｜><｜tool▁calls▁end｜>",
+     "t", "", &["call_0 f {\"a\": 1}"]),
+    ("dsml", "<｜Assistant｜><think>",
+     "t</think>c\n\n<｜DSML｜function_calls>\n<｜DSML｜invoke name=\"f\">\n<｜DSML｜parameter name=\"a\" string=\"true\">1</｜DSML｜parameter>\n\
+      <｜DSML｜parameter name=\"b\" string=\"false\">\"x\"</｜DSML｜parameter>\n</｜DSML｜invoke>\n</｜DSML｜function_calls>",
+     "t", "c", &["call_0 f {\"a\": \"1\", \"b\": \"x\"}"]),
+    ("dsml", "", "<｜DSML｜tool_calls>\n<｜DSML｜invoke name=\"f\">\n</｜DSML｜invoke>\n</｜DSML｜tool_calls>", "", "", &["call_0 f {}"]),
+    ("minimax-m3", "]~b]ai\n<mm:think>",
+     "t</mm:think>c]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name=\"f\">]<]minimax[>[<q>a <b>]<]minimax[>[</q>]<]minimax[>[<l>\n]<]minimax[>[<item>1]<]minimax[>[</item>\
+      ]<]minimax[>[<item>x]<]minimax[>[</item>]<]minimax[>[</l>]<]minimax[>[<o>]<]minimax[>[<k>true]<]minimax[>[</k>]<]minimax[>[</o>]<]minimax[>[</invoke>\n\
+      ]<]minimax[>[<invoke name=\"g\">]<]minimax[>[</invoke>\n]<]minimax[>[</tool_call>",
+     "t", "c", &["call_0 f {\"q\": \"a <b>\", \"l\": [1, \"x\"], \"o\": {\"k\": true}}", "call_1 g {}"]),
+    ("solar-open", "<|begin|>assistant",
+     "<|think|>t<|end|><|begin|>assistant<|content|>c<|end|><|begin|>assistant<|tool_calls|><|tool_call:begin|>abc<|tool_call:name|>f<|tool_call:args|>{\"a\": 1}<|tool_call:end|><|calls|>",
+     "t", "c", &["abc f {\"a\": 1}"]),
+    ("command-a", "<|CHATBOT_TOKEN|>",
+     "<|START_THINKING|>t<|END_THINKING|><|START_ACTION|>[\n    {\"tool_call_id\": \"0\", \"tool_name\": \"f\", \"parameters\": {\"a\": 1}},\n {\"tool_name\": \"g\"}]<|END_ACTION|>",
+     "t", "", &["0 f {\"a\": 1}", "call_1 g {}"]),
+    ("command-a", "", "<|START_RESPONSE|>c<|END_RESPONSE|>", "", "c", &[]),
+    ("lfm2", "", "c<|tool_call_start|>[f(a=\"it's\\n\\\"\", b=-1.5, c=[True, None, {'k': 'v',},], d={}), g()]<|tool_call_end|>d", "", "c\nd",
+     &["call_0 f {\"a\": \"it's\\n\\\"\", \"b\": -1.5, \"c\": [true, null, {\"k\": \"v\"}], \"d\": {}}", "call_1 g {}"]),
+    ("lfm2", "", "<|tool_call_start|>[f(a=b)]<|tool_call_end|>", "", "<|tool_call_start|>[f(a=b)]<|tool_call_end|>", &[]),
+    ("nemotron-nano", "<think>\n", "t</think>c<TOOLCALL>[{\"name\": \"f\", \"arguments\": {\"a\": \"</TOOLCALL>\"}}]</TOOLCALL>",
+     "t", "c", &["call_0 f {\"a\": \"</TOOLCALL>\"}"]),
+    ("granite3", "", "<|tool_call|>[{\"name\": \"f\", \"arguments\": {\"a\": 1}}]", "", "", &["call_0 f {\"a\": 1}"]),
+    ("gemma4", "<|turn>model\n",
+     "<|channel>thought\nt\n<channel|>c<|tool_call>call:f{city:<|\"|>Par{is}, \"x\"<|\"|>,n:1,on:true,l:[<|\"|>a<|\"|>,2],o:{<|\"|>k<|\"|>:null},e:[]}<tool_call|>\
+      <|tool_call>call:g{}<tool_call|>",
+     "t", "c", &["call_0 f {\"city\": \"Par{is}, \\\"x\\\"\", \"n\": 1, \"on\": true, \"l\": [\"a\", 2], \"o\": {\"k\": null}, \"e\": []}", "call_1 g {}"]),
+    ("gemma4", "", "<|tool_call>call:f{a:<|\"|>cut", "", "<|tool_call>call:f{a:<|\"|>cut", &[]),
+    ("mistral", "[/INST]", "[THINK]t[/THINK]c[TOOL_CALLS]f[ARGS]{\"a\": \"[TOOL_CALLS]\"}[TOOL_CALLS]g[CALL_ID]abc123def[ARGS]{}",
+     "t", "c", &["call_0 f {\"a\": \"[TOOL_CALLS]\"}", "abc123def g {}"]),
+    ("mistral", "[/INST]", "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": 1}, \"id\": \"x\"}, {\"name\": \"g\", \"arguments\": {}}]",
+     "", "", &["x f {\"a\": 1}", "call_1 g {}"]),
+    ("think", "", "a<think>b</think>c<tool_call>", "b", "a\nc<tool_call>", &[]),
+    ("plain", "", " <think>b</think>\n", "", " <think>b</think>\n", &[]),
+];
+
+fn shown(answer: &Answer) -> (&str, &str, Vec<String>) {
+    let calls = answer.calls.iter().map(|call| format!("{} {} {}", call.id, call.name, call.arguments));
+    (&answer.reasoning, &answer.content, calls.collect())
+}
+
+#[test]
+fn each_format_is_taken_apart() {
+    for (name, prompt, text, reasoning, content, calls) in CASES {
+        let answer = parse(Parser::new(format(name), prompt), [*text]);
+        let calls = calls.iter().map(|call| (*call).to_owned()).collect();
+        assert_eq!(shown(&answer), (*reasoning, *content, calls), "{name}: {text}");
+        let in_characters = text.char_indices().map(|(at, c)| &text[at..at + c.len_utf8()]);
+        assert_eq!(parse(Parser::new(format(name), prompt), in_characters), answer, "{name} by characters: {text}");
+    }
+    let covered = |format: &Format| CASES.iter().any(|case| case.0 == format.name);
+    assert!(FORMATS.iter().all(covered), "a format without a case");
+}
+
+/// Text is given as soon as it can be no marker.
+#[test]
+fn only_what_may_be_a_marker_is_held_back() {
+    let mut parser = Parser::new(format("qwen3"), "");
+    let mut said = |piece: &str| {
+        let mut answer = Answer::default();
+        answer.extend(parser.push(piece));
+        answer.content + "|" + &answer.reasoning
+    };
+    assert_eq!(said("Hel"), "Hel|");
+    assert_eq!(said("lo "), "lo|");
+    assert_eq!(said("<b>"), " <b>|");
+    assert_eq!(said(" <thi"), "|");
+    assert_eq!(said("s"), " <this|");
+    assert_eq!(said("<think"), "|");
+    assert_eq!(said(">\n a"), "|a");
+    assert_eq!(said("</"), "|");
+    assert_eq!(said("p>"), "|</p>");
+}
+
+/// A text that a schema calls a text is no number.
+#[test]
+fn schemas_say_what_is_a_text() {
+    let tools = r#"[{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties":
+        {"zip": {"type": "string"}, "n": {"type": "integer"}}}}}, 7]"#;
+    let glm = "<tool_call>f<arg_key>zip</arg_key><arg_value>01234</arg_value><arg_key>n</arg_key><arg_value>5</arg_value></tool_call>";
+    let coder = "<tool_call><function=f><parameter=zip>1</parameter><parameter=n>5</parameter></function></tool_call>";
+    for (name, text, expected) in
+        [("glm4.5", glm, r#"{"zip": "01234", "n": 5}"#), ("qwen3-coder", coder, r#"{"zip": "1", "n": 5}"#)]
+    {
+        let parser = Parser::new(format(name), "").with_texts(TextParameters::of_tools(tools)).numbered_from(7);
+        let answer = parse(parser, [text]);
+        assert_eq!((&*answer.calls[0].id, &*answer.calls[0].arguments), ("call_7", expected));
+    }
+    assert!(parse(Parser::new(format("glm4.5"), ""), [glm]).calls[0].arguments.contains("\"01234\""), "not JSON");
+}
+
+#[test]
+fn templates_tell_their_format() {
+    for (text, name) in [
+        ("{{ '<|start|>' }}<|channel|>analysis<|message|>", "harmony"),
+        ("{%- set dsml_token = '｜DSML｜' -%}<think>", "dsml"),
+        ("<tool_call>\n<function=example_function_name>", "qwen3-coder"),
+        ("<tool_call>\n{\"name\": <function-name>", "qwen3"),
+        ("<tool_call>{function-name}\n<arg_key>", "glm4.5"),
+        ("{{ content.split('</think>')[-1] }}", "think"),
+        ("<|im_start|>", "plain"),
+        ("", "plain"),
+    ] {
+        assert_eq!(format_of(text).name, name, "{text}");
+    }
+}
+
+/// Hostile text takes time in proportion to it: quadratic loops would take minutes here.
+#[test]
+fn long_texts_take_linear_time() {
+    let units = [
+        "<tool_call>",
+        "</tool_call>",
+        "<tool_call>{\"name\": \"</tool_call>",
+        "<think></think>",
+        " ",
+        "<",
+        "<|channel|>",
+        "<|start|>",
+        "x ",
+        "<|channel|>a<|message|>{<|end|>",
+        "[TOOL_CALLS]",
+        "[TOOL_CALLS]f[ARGS]{\"",
+        "<tool_call><function=f><parameter=a></parameter>",
+        "<|tool_call>call:f{a:[",
+        "<arg_key></arg_key>",
+        "<minimax:tool_call><invoke name=",
+        "<|tool_call_start|>[f(a=[",
+        "]<]minimax[>[<tool_call>]<]minimax[>[<invoke name=f>]<]minimax[>[<a>",
+        "<｜DSML｜function_calls><｜DSML｜invoke >",
+    ];
+    for format in FORMATS {
+        for unit in units {
+            let text = unit.repeat((1 << 17) / unit.len());
+            let whole = parse(Parser::new(format, "<think>"), [text.as_str()]);
+            let pieces = text.len().div_ceil(4096);
+            let cut = (0..=pieces).map(|piece| text.floor_char_boundary(piece * 4096)).collect::<Vec<_>>();
+            let chopped = parse(Parser::new(format, "<think>"), cut.windows(2).map(|ends| &text[ends[0]..ends[1]]));
+            assert_eq!(whole, chopped, "{}: {unit}", format.name);
+        }
+    }
+}
+
+/// Parts of all formats' texts, in any order.
+fn text() -> impl Strategy<Value = String> {
+    let parts = CASES.iter().flat_map(|case| {
+        let mut parts = vec![case.2.to_owned()];
+        parts.extend(case.2.split_inclusive(['>', '}', ']', '\n']).map(str::to_owned));
+        parts
+    });
+    let parts: Vec<String> = parts.collect();
+    let piece = prop_oneof![
+        6 => prop::sample::select(parts),
+        1 => "[a-z ]{1,8}|\\s{1,3}",
+        1 => "[<>|{}\\[\\]\"':,/=\\\\]{1,6}",
+        1 => "\\PC{1,4}",
+    ];
+    prop::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat())
+}
+
+fn runner() -> proptest::test_runner::TestRunner {
+    let config = ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() };
+    let rng = proptest::test_runner::TestRng::from_seed(proptest::test_runner::RngAlgorithm::ChaCha, &[7; 32]);
+    proptest::test_runner::TestRunner::new_with_rng(config, rng)
+}
+
+#[test]
+fn any_chopping_gives_the_same_answer() {
+    let prompts = ["", "<think>\n", "<|start|>assistant", "[THINK]"];
+    let strategy =
+        (text(), prop::collection::vec(any::<prop::sample::Index>(), 0..8), prop::sample::select(prompts.to_vec()));
+    let run = runner().run(&strategy, |(text, cuts, prompt)| {
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| text.floor_char_boundary(cut.index(text.len() + 1))).collect();
+        cuts.extend([0, text.len()]);
+        cuts.sort_unstable();
+        for format in FORMATS {
+            let whole = parse(Parser::new(format, prompt), [text.as_str()]);
+            let chopped = parse(Parser::new(format, prompt), cuts.windows(2).map(|ends| &text[ends[0]..ends[1]]));
+            prop_assert_eq!(&whole, &chopped, "{}", format.name);
+            for call in &whole.calls {
+                let arguments: serde_json::Value = serde_json::from_str(&call.arguments).unwrap();
+                prop_assert!(arguments.is_object() && !call.name.is_empty() && !call.id.is_empty());
+            }
+        }
+        Ok(())
+    });
+    run.unwrap_or_else(|error| panic!("{error}"));
+}
+
+/// Without a call, all that was written is there, in order, but for the markers of reasoning and white space.
+#[test]
+fn nothing_is_lost() {
+    let words = prop::sample::select(vec![
+        "<tool_call>",
+        "</tool_call>",
+        "{\"name\":",
+        "<think>",
+        "</think>",
+        "a",
+        "é ",
+        "\n",
+        "<",
+        "{}",
+    ]);
+    let strategy = prop::collection::vec(words, 0..16).prop_map(|words| words.concat());
+    let squeezed = |text: &str| text.chars().filter(|c| !c.is_whitespace()).collect::<String>();
+    let run = runner().run(&strategy, |text| {
+        let answer = parse(Parser::new(format("qwen3"), ""), [text.as_str()]);
+        prop_assert!(answer.calls.is_empty());
+        let (mut rest, mut thinking) = (squeezed(&text), false);
+        let (mut content, mut reasoning) = (squeezed(&answer.content), squeezed(&answer.reasoning));
+        // Reads the text again: each character is the next one of what was said, or stands in a marker of reasoning.
+        while !rest.is_empty() {
+            let said = if thinking { &mut reasoning } else { &mut content };
+            let marker = if thinking { "</think>" } else { "<think>" };
+            let first = rest.chars().next().unwrap();
+            if (said.starts_with(marker) || !rest.starts_with(marker)) && said.starts_with(first) {
+                *said = said.split_off(first.len_utf8());
+                rest = rest.split_off(first.len_utf8());
+            } else {
+                prop_assert!(rest.starts_with(marker), "{rest}");
+                rest = rest.split_off(marker.len());
+                thinking = !thinking;
+            }
+        }
+        prop_assert!(content.is_empty() && reasoning.is_empty());
+        Ok(())
+    });
+    run.unwrap_or_else(|error| panic!("{error}"));
+}

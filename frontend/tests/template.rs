@@ -1,0 +1,136 @@
+//! Templates against Python's Jinja: `tests/vectors/templates.py` says what it makes of them.
+
+use std::collections::BTreeMap;
+
+use ixc_frontend::chat::{Answer, Parser, ToolCall, format_of};
+use ixc_frontend::template::{ChatTemplate, Conversation, Json, Message, TemplateError};
+use serde_json::Value;
+
+#[derive(serde::Deserialize)]
+struct Vectors {
+    conversations: BTreeMap<String, Conversation>,
+    sources: BTreeMap<String, String>,
+    rendered: BTreeMap<String, BTreeMap<String, Rendered>>,
+}
+
+#[derive(serde::Deserialize, Debug, PartialEq)]
+#[serde(rename_all = "lowercase")]
+enum Rendered {
+    Text(String),
+    Raised(String),
+    Error(String),
+}
+
+/// Templates that differ, with both texts.
+fn differences(vectors: &str) -> (usize, Vec<String>) {
+    let Vectors { conversations, sources, rendered } = serde_json::from_str(vectors).unwrap();
+    let (mut count, mut different) = (0, Vec::new());
+    for (name, source) in &sources {
+        let template = ChatTemplate::from_source(source).unwrap();
+        for (which, expected) in &rendered[name] {
+            count += 1;
+            let ours = match template.render(&conversations[which]) {
+                Ok(text) => Rendered::Text(text),
+                Err(TemplateError::Raised { message }) => Rendered::Raised(message),
+                Err(error) => Rendered::Error(error.to_string()),
+            };
+            // What Python cannot do has other words here, or works: `for x in none` is an empty loop.
+            let same =
+                matches!(expected, Rendered::Error(_)) && !matches!(ours, Rendered::Raised(_)) || ours == *expected;
+            if !same {
+                different.push(format!("{name}, {which}:\n  expected {expected:?}\n  ours     {ours:?}"));
+            }
+        }
+    }
+    (count, different)
+}
+
+#[test]
+fn templates_render_as_in_python() {
+    let (count, different) = differences(include_str!("vectors/templates.json"));
+    assert!(different.is_empty(), "{}", different.join("\n"));
+    assert_eq!(count, 36);
+}
+
+/// Reasoning, content, and each call's name and arguments.
+type Read = (String, String, Vec<(String, Value)>);
+
+/// What an assistant's turn with calls becomes by a template, and what is read out of that. Nothing where the template refuses the
+/// turn.
+fn there_and_back(source: &str, turn: &Message, tools: &[Json]) -> Option<Read> {
+    let template = ChatTemplate::from_source(source).unwrap();
+    let user = Message::new("user", "How is the weather?");
+    let render = |messages: Vec<Message>, add_generation_prompt| {
+        template
+            .render(&Conversation {
+                messages,
+                add_generation_prompt,
+                tools: tools.into(),
+                variables: vec![("enable_thinking".into(), Json::new("true").unwrap())],
+                ..Conversation::default()
+            })
+            .ok()
+    };
+    let prompt = render(vec![user.clone()], true)?;
+    let whole = render(vec![user.clone(), turn.clone()], false)?;
+    // Prompts may end with an empty reasoning, where the turn has one; and what both share may end in the middle of a marker.
+    let shared = prompt.bytes().zip(whole.bytes()).take_while(|(a, b)| a == b).count();
+    let (before, _) = whole.split_at(whole.floor_char_boundary(shared));
+    let before = before.rfind('<').filter(|at| before.len() - at < 3).map_or(before, |at| &before[..at]);
+    let written = whole.strip_prefix(before)?;
+    let mut answer = Answer::default();
+    let mut parser = Parser::new(format_of(source), before);
+    answer.extend(parser.push(written));
+    answer.extend(parser.finish());
+    let calls = answer.calls.into_iter().map(|call| (call.name, serde_json::from_str(&call.arguments).unwrap()));
+    Some((answer.reasoning, answer.content, calls.collect()))
+}
+
+/// A turn with two calls, and what calls it has.
+fn calls() -> (Message, Vec<Json>, Vec<(String, Value)>) {
+    let arguments = r#"{"city": "Paris <x> \"é\"\nFrance", "days": 2, "deep": {"z": [1.5, true]}}"#;
+    let call = |name: &str, arguments: &str| ToolCall {
+        id: format!("call_{name}"),
+        name: name.into(),
+        arguments: arguments.into(),
+    };
+    let tool_calls = vec![call("get_weather", arguments), call("now", "{}")];
+    let calls =
+        tool_calls.iter().map(|call| (call.name.clone(), serde_json::from_str(&call.arguments).unwrap())).collect();
+    let tool = |name: &str| {
+        Json::new(format!(
+            r#"{{"type": "function", "function": {{"name": "{name}", "description": "", "parameters": {{"type": "object", "properties": {{}}}}}}}}"#
+        ))
+    };
+    (
+        Message { tool_calls, reasoning: Some("Look.".into()), ..Message::new("assistant", "") },
+        ["get_weather", "now"].map(|name| tool(name).unwrap()).into(),
+        calls,
+    )
+}
+
+#[test]
+fn what_a_template_writes_is_read_again() {
+    let (turn, tools, calls) = calls();
+    let source = include_str!("vectors/templates/turns.jinja");
+    let (reasoning, content, read) = there_and_back(source, &turn, &tools).unwrap();
+    assert_eq!((&*reasoning, &*content, read), ("Look.", "", calls));
+}
+
+/// For templates of others, on request.
+#[test]
+fn templates_of_others_render_as_in_python() {
+    let Some(file) = std::env::var_os("IXC_TEMPLATES") else { return };
+    let vectors = std::fs::read_to_string(file).unwrap();
+    for (name, source) in serde_json::from_str::<Vectors>(&vectors).unwrap().sources {
+        let (turn, tools, calls) = calls();
+        let found = match there_and_back(&source, &turn, &tools) {
+            None => "are refused".to_owned(),
+            Some((reasoning, _, read)) if read == calls => format!("are read again, with reasoning {reasoning:?}"),
+            Some((_, content, read)) => format!("are read as {read:?} and {content:?}"),
+        };
+        println!("{name}: answers are of the format {}; calls {found}", format_of(&source).name);
+    }
+    let (count, different) = differences(&vectors);
+    assert!(different.is_empty(), "{} of {count} differ\n{}", different.len(), different.join("\n"));
+}
