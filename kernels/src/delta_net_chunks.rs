@@ -89,12 +89,10 @@ impl Definition for DeltaNetChunks {
         let mut b = KernelBuilder::new(name);
         let chunks = b.dim("chunks", 0, MAX_ROWS / i64::from(CHUNK));
         let rest = b.dim("rest", 0, i64::from(CHUNK) - 1);
-        let columns = i64::from(BUNDLE) * i64::from(vectors.lanes) * 4;
-        let places = Places::new(i64::from(self.d) * 4, columns);
+        let places = Places::new(i64::from(self.d) * 4, i64::from(self.dv) * 4);
         let rows = chunks * i64::from(CHUNK) + rest;
         let layout = Layout::declare(&mut b, &recurrence, vectors.lanes, rows, places.end);
-        let block = if vectors.lanes < 16 { 4 } else { 8 };
-        let chunk = Chunk { spec: *self, layout, places, columns, block };
+        let chunk = Chunk { spec: *self, layout, places, block: if vectors.lanes < 16 { 4 } else { 8 } };
         b.for_each("chunk", chunks, |b, c| chunk.generate(b, &(c * i64::from(CHUNK))));
         b.for_each("t", rest, |b, t| chunk.layout.row(b, chunks * i64::from(CHUNK) + t));
         Ok(b.finish())
@@ -144,24 +142,21 @@ struct Places {
     /// What a change takes from later ones, and gives to results: [CHUNK][CHUNK], of which the triangles are read.
     change: i64,
     give: i64,
-    /// Of the columns that are worked on, the state, [d], and changes and results, [CHUNK]. In the state itself rows are `dv` apart, often a power of two:
-    /// they would meet in few sets of the first-level cache.
-    state: i64,
+    /// Changes and results: [CHUNK][dv].
     u: i64,
     o: i64,
     end: i64,
 }
 
 impl Places {
-    /// For keys of so many bytes, and columns of so many.
-    fn new(key: i64, columns: i64) -> Places {
+    fn new(key: i64, value: i64) -> Places {
         let mut end = 0;
         let mut place = |bytes: i64| {
             // On cache lines, as scratch memory is.
             end = (end + bytes + 63) / 64 * 64;
             end - (bytes + 63) / 64 * 64
         };
-        let (keys, square) = (i64::from(CHUNK) * key, i64::from(CHUNK) * NUMBERS);
+        let (keys, square, values) = (i64::from(CHUNK) * key, i64::from(CHUNK) * NUMBERS, i64::from(CHUNK) * value);
         Places {
             q: place(keys),
             k: place(keys),
@@ -174,9 +169,8 @@ impl Places {
             after: place(NUMBERS),
             change: place(square),
             give: place(square),
-            state: place(key / 4 * columns),
-            u: place(i64::from(CHUNK) * columns),
-            o: place(i64::from(CHUNK) * columns),
+            u: place(values),
+            o: place(values),
             end,
         }
     }
@@ -187,8 +181,6 @@ struct Chunk {
     spec: DeltaNetChunks,
     layout: Layout,
     places: Places,
-    /// Bytes of a row of the columns that are worked on.
-    columns: i64,
     /// Rows whose sums are in registers together, with [`BUNDLE`] vectors each.
     block: u32,
 }
@@ -206,13 +198,7 @@ impl Columns {
         Type::f32(self.lanes)
     }
 
-    /// Where each is in scratch memory.
-    fn own(&self) -> impl Iterator<Item = i64> + use<> {
-        let bytes = i64::from(self.lanes) * 4;
-        (0..i64::from(self.count)).map(move |n| n * bytes)
-    }
-
-    /// Where each is in a value.
+    /// Where each is.
     fn each(&self) -> impl Iterator<Item = Affine> + use<> {
         let (at, bytes) = (self.at.clone(), i64::from(self.lanes) * 4);
         (0..i64::from(self.count)).map(move |n| at.clone() + n * bytes)
@@ -342,19 +328,13 @@ impl Chunk {
     fn found(&self, b: &mut KernelBuilder, first: &Affine, h: VarId, columns: &Columns) {
         let (layout, places) = (&self.layout, &self.places);
         let (ty, scratch) = (columns.ty(), layout.scratch);
-        b.for_each("e", i64::from(self.spec.d), |b, e| {
-            for (at, own) in columns.each().zip(columns.own()) {
-                let m = b.load(ty, layout.state, layout.matrix(h) + at + e * layout.value);
-                b.store(scratch, e * self.columns + own + places.state, m);
-            }
-        });
         b.for_each("b", i64::from(CHUNK / self.block), |b, block| {
             for (rows, to) in [(places.k, places.u), (places.q, places.o)] {
                 let none = b.splat_f32(columns.lanes, 0.0);
                 let sums = vec![none; (self.block * columns.count) as usize];
                 let sums = b.for_carry("e", i64::from(self.spec.d), &sums, |b, e, sums| {
-                    let load = |own: i64| b.load(ty, scratch, e * self.columns + own + places.state);
-                    let m: Vec<ValueId> = columns.own().map(load).collect();
+                    let load = |at: Affine| b.load(ty, layout.state, layout.matrix(h) + at + e * layout.value);
+                    let m: Vec<ValueId> = columns.each().map(load).collect();
                     let sums: Vec<&[ValueId]> = sums.chunks(m.len()).collect();
                     let rows = self.of_block(block, layout.key, &sums, |row, sums| {
                         let x = self.splat(b, ty, row + e * 4 + rows);
@@ -367,14 +347,14 @@ impl Chunk {
                     let left = self.splat(b, ty, number.clone() + places.left);
                     let rate = self.splat(b, ty, number + places.rate);
                     let row: Affine = block * i64::from(self.block) + *r as i64;
-                    for ((at, own), &sum) in columns.each().zip(columns.own()).zip(*sums) {
+                    for (at, &sum) in columns.each().zip(*sums) {
                         let mut x = b.mul(sum, left);
                         if to == places.u {
-                            let v = layout.load_v(b, columns.lanes, (first.clone() + row.clone(), h), at);
+                            let v = layout.load_v(b, columns.lanes, (first.clone() + row.clone(), h), at.clone());
                             x = b.sub(v, x);
                             x = b.mul(x, rate);
                         }
-                        b.store(scratch, row.clone() * self.columns + own + to, x);
+                        b.store(scratch, row.clone() * layout.value + at + to, x);
                     }
                 });
             }
@@ -387,7 +367,7 @@ impl Chunk {
         let (ty, scratch) = (columns.ty(), layout.scratch);
         let rows = i64::from(CHUNK);
         let load = |b: &mut KernelBuilder, of: i64, row: i64| -> Vec<ValueId> {
-            columns.own().map(|own| b.load(ty, scratch, row * self.columns + own + of)).collect()
+            columns.each().map(|at| b.load(ty, scratch, at + row * layout.value + of)).collect()
         };
         // `sums` and the changes before `end`, times a row of a triangle.
         let with_changes = |b: &mut KernelBuilder, sums: Vec<ValueId>, triangle: i64, end: i64| -> Vec<ValueId> {
@@ -401,8 +381,8 @@ impl Chunk {
             if i > 0 {
                 let right = load(b, places.u, i);
                 let u = with_changes(b, right, places.change + i * NUMBERS, i);
-                for (own, u) in columns.own().zip(u) {
-                    b.store(scratch, i * self.columns + own + places.u, u);
+                for (at, u) in columns.each().zip(u) {
+                    b.store(scratch, at + i * layout.value + places.u, u);
                 }
             }
             let found = load(b, places.o, i);
@@ -413,9 +393,9 @@ impl Chunk {
         }
         for i in 0..rows {
             let after = self.splat(b, ty, places.after + i * 4);
-            for (own, u) in columns.own().zip(load(b, places.u, i)) {
+            for (at, u) in columns.each().zip(load(b, places.u, i)) {
                 let u = b.mul(u, after);
-                b.store(scratch, i * self.columns + own + places.u, u);
+                b.store(scratch, at + i * layout.value + places.u, u);
             }
         }
     }
@@ -442,14 +422,14 @@ impl Chunk {
         let place = |r: i64, at: Affine| layout.matrix(h) + (from.clone() + r) * layout.value + at;
         let mut old = Vec::new();
         for r in 0..i64::from(count) {
-            for own in columns.own() {
-                let m = b.load(ty, scratch, (from.clone() + r) * self.columns + own + places.state);
+            for at in columns.each() {
+                let m = b.load(ty, layout.state, place(r, at));
                 old.push(b.mul(m, left));
             }
         }
         let new = b.for_carry("j", i64::from(CHUNK), &old, |b, j, sums| {
-            let change = |own: i64| b.load(ty, scratch, j * self.columns + own + places.u);
-            let u: Vec<ValueId> = columns.own().map(change).collect();
+            let change = |at: Affine| b.load(ty, scratch, at + j * layout.value + places.u);
+            let u: Vec<ValueId> = columns.each().map(change).collect();
             let row = |(r, sums): (usize, &[ValueId])| -> Vec<ValueId> {
                 let k = self.splat(b, ty, j * layout.key + (from.clone() + r as i64) * 4 + places.k);
                 sums.iter().zip(&u).map(|(&sum, &u)| b.fma(u, k, sum)).collect()

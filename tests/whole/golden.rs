@@ -58,14 +58,30 @@ fn rival(model: &Golden, measure: &str) -> f64 {
     of("default").min(of("no_repack"))
 }
 
-/// Models whose error at the last positions says more of which experts flip there than of rounding, with llama.cpp's own error at those positions,
-/// which is above its error over all, of which the files' limit is 1.25 times. (Before the first flip ours is a quarter to a half of its, position by position.)
-const FLIPPED_LAST: [(&str, f64); 1] = [("models/qwen3next-q4_k_m.gguf", 0.0920)];
+/// llama.cpp's errors on a model whose experts flip into recurrent states.
+struct Flipping {
+    name: &'static str,
+    /// At the last positions.
+    last: f64,
+    /// What a quarter of all positions' errors are below.
+    quartile: f64,
+}
 
-/// The largest error of a compiled model at the last positions.
-fn compiled_limit(model: &Golden) -> f64 {
-    let flipped = FLIPPED_LAST.iter().find(|(name, _)| *name == model.name());
-    model.number("compiled_nmse_max").max(flipped.map_or(0.0, |(_, rival)| 1.25 * rival))
+/// A flipped expert changes a recurrent state, and with it every position behind it: errors over some positions then say when experts flipped, by chance, and
+/// not how much is rounded. At the last positions llama.cpp's own error may be above the file's limit, which is 1.25 times its error over all; and in place of the
+/// error over all stands one that flips have no part in. Measured as `default` was, by position.
+const FLIPPING: [Flipping; 2] = [
+    Flipping { name: "models/qwen3next-q4_k_m.gguf", last: 0.0920, quartile: 0.0077 },
+    Flipping { name: "models/qwen35moe-q4_k_m.gguf", last: 0.0600, quartile: 0.0097 },
+];
+
+/// What a quarter of the positions' errors are below.
+fn quartile(model: &Golden, logits: &[f32], folder: &Path) -> f64 {
+    let exact = model.logits(folder, &["--engine", "interpreter"]);
+    let width = logits.len() / model.tokens("prompt_tokens").len();
+    let mut errors: Vec<f64> = logits.chunks(width).zip(exact.chunks(width)).map(|(a, b)| nmse(a, b)).collect();
+    errors.sort_by(f64::total_cmp);
+    errors[errors.len() / 4 - 1]
 }
 
 /// Error over all positions: llama.cpp's figures are over all, of which exact logits are at hand for the last eight, so the
@@ -104,12 +120,18 @@ fn compiled_models_keep_their_limits(target: Target) {
         arguments.extend(emulate.then_some("--emulate"));
         let logits = model.logits(&folder, &arguments);
         add(&mut table, model.name(), &logits);
-        let (nmse, limit) = (nmse(model.last(&logits), &model.exact), compiled_limit(model));
+        let flipping = FLIPPING.iter().find(|flipping| flipping.name == model.name());
+        let limit = model.number("compiled_nmse_max").max(flipping.map_or(0.0, |rival| 1.25 * rival.last));
+        let nmse = nmse(model.last(&logits), &model.exact);
         println!("{nmse:.2e} <= {limit:.2e}  {}", model.name());
         assert!(nmse <= limit, "{nmse:e} > {limit:e}  {}", model.name());
         let facts = stdout(ixc(["inspect".as_ref(), model.model.as_os_str(), "--json".as_ref()]));
         let facts: serde_json::Value = serde_json::from_str(&facts).unwrap();
-        if facts["experts"].is_number() {
+        if let Some(rival) = flipping {
+            let found = quartile(model, &logits, &folder);
+            println!("a quarter below {found:.2e}, llama.cpp's below {:.2e}", rival.quartile);
+            assert!(found <= rival.quartile, "{found:e} > {:e}  {}", rival.quartile, model.name());
+        } else if facts["experts"].is_number() {
             let rival = rival(model, "nmse");
             last.push((nmse / rival).ln());
             all.push((error_over_all(model, &logits, &folder) / rival).ln());
