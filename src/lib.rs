@@ -23,6 +23,7 @@
 //! | `cache_file` | small files in the user's cache folder |
 //! | [`quantise`] | a model file to one whose matrices are in other formats |
 //! | [`session`] | a model that runs: prompt, tokens |
+//! | [`support`] | architectures, formats, tokenizers: what this build takes |
 //! | [`simulate`] | weights for descriptors that are simulated |
 //! | [`bytes_per_token`] | bytes that a token reads |
 
@@ -49,6 +50,7 @@ pub mod place;
 pub mod quantise;
 pub mod session;
 pub mod simulate;
+pub mod support;
 pub mod timing;
 
 pub use error::Error;

@@ -10,6 +10,7 @@ use ixc::frontend::tokenizer::{ModelKind, Tokenizer, TokenizerError, TokenizerSp
 use ixc::model::is_plan;
 use ixc::runtime::file::read;
 use ixc::runtime::load;
+use ixc::support::Support;
 use serde::Serialize;
 
 use super::choose::ModelArgument;
@@ -22,6 +23,7 @@ use super::output::{self, Bytes, Count, Printable};
   ixc inspect model.gguf
   ixc inspect model.gguf --tensors
   ixc inspect plan.ixp
+  ixc inspect --support                what this build takes
   ixc inspect model.gguf --json | jq .formats
 
 A file that is sound but not supported is shown with the reasons, and the exit status is 0. One whose keys or tensors contradict each \
@@ -32,6 +34,9 @@ pub struct Args {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+    /// Say what this build supports instead: architectures, formats and how each is multiplied on each target, tokenizers.
+    #[arg(long, conflicts_with_all = ["model", "model_option", "tensors"])]
+    support: bool,
     /// List every tensor.
     #[arg(long)]
     tensors: bool,
@@ -149,6 +154,13 @@ fn is_contradiction(error: &GgufError) -> bool {
 impl Args {
     /// Runs the command.
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
+        if self.support {
+            let support = Support::here();
+            return Ok(match self.json {
+                true => output::json(out, "ixc.support.v1", &support)?,
+                false => out.write_all(support.markdown().as_bytes())?,
+            });
+        }
         if let Some(path) = self.model.path()
             && is_plan(path)
         {

@@ -24,7 +24,7 @@ pub enum Lowering {
 
 /// An instruction set: what kernels are written over, and what makes their code. Which ops are one instruction follows from a target's
 /// features.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Isa {
     /// What makes the code.
     pub lowering: Lowering,

@@ -213,6 +213,7 @@ fn references_are_what_the_tables_say() {
         ("passes.md", passes()),
         ("targets.md", targets()),
         ("chat-templates.md", chat_templates()),
+        ("support.md", ixc::support::Support::here().markdown()),
         ("dataflow-descriptor.schema.json", descriptor_schema()),
     ] {
         let path = docs.join(name);

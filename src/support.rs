@@ -1,0 +1,145 @@
+//! What this build supports: architectures, formats and how each is multiplied on each target, tokenizers, chat formats; from the tables that
+//! the rest of the program reads, so that it is true.
+//!
+//! Any architecture takes its weights in any format, on any target: what differs is which kernels multiply.
+
+use std::fmt::Write as _;
+
+use ixc_frontend::arch::ARCHITECTURES;
+use ixc_frontend::chat;
+use ixc_frontend::tokenizer::supported_pre_tokenizers;
+use ixc_ir::format::{FORMATS, Format};
+use ixc_kernels::candidates::{Weight, candidates};
+use ixc_targets::{TARGETS, Target};
+use serde::Serialize;
+
+/// Rows and columns of a weight that every format takes.
+const ROWS: u64 = 4096;
+const COLUMNS: u64 = 4096;
+/// Weight rows of an item.
+const ITEM: u64 = 64;
+
+/// What is supported.
+#[derive(Clone, Debug, Serialize)]
+pub struct Support {
+    /// Architectures, by the value of `general.architecture`.
+    pub architectures: Vec<Named>,
+    /// Block formats of files.
+    pub formats: Vec<FormatSupport>,
+    /// Pre-tokenizers of byte-pair vocabularies, by the value of `tokenizer.ggml.pre`.
+    pub pre_tokenizers: Vec<&'static str>,
+    /// Formats of answers, by which reasoning and calls of tools are told from content.
+    pub answers: Vec<&'static str>,
+}
+
+/// Something with a name.
+#[derive(Clone, Debug, Serialize)]
+pub struct Named {
+    /// Its name.
+    pub name: &'static str,
+    /// Which models it is.
+    pub about: &'static str,
+}
+
+/// A format.
+#[derive(Clone, Debug, Serialize)]
+pub struct FormatSupport {
+    /// Its name.
+    pub name: &'static str,
+    /// Bits of an element in the file.
+    pub bits: f64,
+    /// Bits of an element where it is packed.
+    pub packed_bits: f64,
+    /// Whether `ixc quantise` makes it.
+    pub made: bool,
+    /// The products with it on each target.
+    pub products: Vec<Products>,
+}
+
+/// How a format is multiplied.
+#[derive(Clone, Debug, Serialize)]
+pub struct Products {
+    /// The target.
+    pub target: &'static str,
+    /// The activations' format.
+    pub activations: &'static str,
+    /// The kernels, from few rows to many.
+    pub kernels: Vec<String>,
+}
+
+/// Targets that differ in what their kernels are written over; CPUs are one of them each.
+fn targets() -> impl Iterator<Item = Target> {
+    let mut seen = Vec::new();
+    Target::all().filter(move |target| {
+        let isa = target.isa();
+        let new = !seen.contains(&isa);
+        seen.push(isa);
+        new
+    })
+}
+
+fn bits(format: Format) -> f64 {
+    format.block_bytes() as f64 * 8.0 / format.block_len() as f64
+}
+
+fn products(format: Format, target: Target) -> Products {
+    let packed = format.packed().unwrap_or(format);
+    let tiles = packed.tile_activation().filter(|_| target.isa().tile_registers > 0);
+    let pairs = packed.pair_activation().filter(|_| target.has_dot2_bf16());
+    let x = tiles.or(pairs).unwrap_or(packed.activation());
+    let weight = Weight { format: packed, x, n: ROWS, k: COLUMNS, products: 1, block: 1, sub_block: 1 };
+    let mut kernels: Vec<String> =
+        candidates(&weight, ITEM, target).iter().map(|candidate| candidate.strategy.to_string()).collect();
+    kernels.dedup();
+    Products { target: target.name(), activations: x.name(), kernels }
+}
+
+impl Support {
+    /// Of this build.
+    pub fn here() -> Support {
+        let formats = FORMATS.iter().map(|row| row.format).filter(|format| format.is_in_files() && format.is_weight());
+        let formats = formats.map(|format| FormatSupport {
+            name: format.name(),
+            bits: bits(format),
+            packed_bits: bits(format.packed().unwrap_or(format)),
+            made: format.encodes(),
+            products: targets().map(|target| products(format, target)).collect(),
+        });
+        Support {
+            architectures: ARCHITECTURES.iter().map(|row| Named { name: row.name, about: row.doc }).collect(),
+            formats: formats.collect(),
+            pre_tokenizers: supported_pre_tokenizers(),
+            answers: chat::format::FORMATS.iter().map(|format| format.name).collect(),
+        }
+    }
+
+    /// As Markdown, which is read in a terminal, too.
+    pub fn markdown(&self) -> String {
+        let mut out = String::new();
+        out.push_str("# What is supported\n\nWhat `ixc inspect --support` prints, from the tables in the code. Each architecture takes weights in each format, on each target.\n\n");
+        out.push_str("## Architectures\n\n| `general.architecture` | models |\n| --- | --- |\n");
+        for Named { name, about } in &self.architectures {
+            let _ = writeln!(out, "| `{name}` | {about} |");
+        }
+        out.push_str("\n## Block formats\n\nBits of an element in the file and packed; whether `ixc quantise` makes it; and by which kernels each target multiplies, from few rows to many.\n\n");
+        let names = TARGETS.iter().map(|row| row.name);
+        let columns: Vec<&str> = match self.formats.first() {
+            Some(format) => format.products.iter().map(|product| product.target).collect(),
+            None => Vec::new(),
+        };
+        let _ = writeln!(out, "| format | bits | packed | made | {} |", columns.join(" | "));
+        let _ = writeln!(out, "| --- | --- | --- | --- |{}", " --- |".repeat(columns.len()));
+        for format in &self.formats {
+            let FormatSupport { name, bits, packed_bits, made, products } = format;
+            let made = if *made { "yes" } else { "" };
+            let kernels: Vec<String> = products.iter().map(|products| products.kernels.join(", ")).collect();
+            let _ = writeln!(out, "| `{name}` | {bits:.4} | {packed_bits:.4} | {made} | {} |", kernels.join(" | "));
+        }
+        let cpus: Vec<&str> = names.filter(|name| !columns.contains(name)).collect();
+        let _ = writeln!(out, "\nCPUs are the target of their instruction set: {}.", cpus.join(", "));
+        let list = |names: &[&str]| names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+        let _ = writeln!(out, "\n## Tokenizers\n\nSentencePiece (`llama`), byte-level BPE (`gpt2`) with these values of `tokenizer.ggml.pre`, and `gemma4`:\n{}.", list(&self.pre_tokenizers));
+        let _ = writeln!(out, "\n## Answers\n\nReasoning and calls of tools are told from content in answers of these formats:\n{}.", list(&self.answers));
+        out
+    }
+}
