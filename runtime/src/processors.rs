@@ -54,7 +54,7 @@ impl FromStr for Pin {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unpinned {
     /// Somebody said so.
-    #[error("--pin off")]
+    #[error("nobody asked for it")]
     Off,
     /// The system does not say which processors there are.
     #[error("the system does not say which processors there are")]
