@@ -392,7 +392,7 @@ fn linear_swiglu_is_two_linears_silu_mul_and_quantise() {
     same(
         "%x: a8_super[T, 256]",
         "a8_small[T, 64]",
-        "%y = linear.swiglu %x, @q4k, @q6k {format = a8_small} return %y",
+        "%y = linear.swiglu %x, @q4k, @q6k, _, _ {act = silu, limit = 0.0, shift = 0.0, format = a8_small} return %y",
         "%g = linear %x, @q4k, _, _ %s = silu %g %u = linear %x, @q6k, _, _ %m = mul %s, %u
          %y = quantise %m {format = a8_small} return %y",
         &[x],
@@ -406,7 +406,7 @@ fn expert_swiglu_and_down_are_their_parts() {
     same(
         "%q: a8_super[T, 256], %x: f32[T, 256], %i: i32[T, 2]",
         "a8_small[T, 2, 64]",
-        "%y = expert.swiglu %q, %i, @eg, @eu {format = a8_small} return %y",
+        "%y = expert.swiglu %q, %i, @eg, @eu, _, _ {act = silu, limit = 0.0, shift = 0.0, format = a8_small} return %y",
         "%dg = dequantise @eg %du = dequantise @eu %g = expert.matmul %x, %i, %dg %s = silu %g
          %u = expert.matmul %x, %i, %du %m = mul %s, %u %y = quantise %m {format = a8_small} return %y",
         &[blocks, x, ids.clone()],
@@ -415,7 +415,7 @@ fn expert_swiglu_and_down_are_their_parts() {
     same(
         "%q: a8_small[T, 2, 64], %x: f32[T, 2, 64], %i: i32[T, 2], %p: f32[T, 2], %r: f32[T, 32]",
         "f32[T, 32]",
-        "%y = expert.down %q, %i, %p, @ed, %r return %y",
+        "%y = expert.down %q, %i, %p, @ed, _, %r return %y",
         "%d = dequantise @ed %m = expert.matmul %x, %i, %d %c = expert.combine %m, %p %y = add %c, %r return %y",
         &[blocks, x, ids, noise(&[3, 2], 8), noise(&[3, 32], 9)],
     );
@@ -461,7 +461,7 @@ func @f(%x: f32[T, 1], %ids: i32[T, 1], %p: f32[T, 1], %a: f32[T, 1, 1]) -> (i32
   %s = expert.slots
   %s1 = expert.prefetch %s, %ids, @gate, @gate, @down {layer = 0, when = routed}
   %ready, %s2 = expert.wait %s1, %ids {layer = 0}
-  %y = expert.down %a, %ready, %p, @down, _
+  %y = expert.down %a, %ready, %p, @down, _, _
   %s3 = expert.evict %s2, %y {layer = 0}
   return %ready, %y
 }";

@@ -37,6 +37,7 @@ mod combine;
 mod definition;
 mod delta_net;
 mod embed;
+mod gated;
 mod gather;
 mod generate;
 pub mod limits;
@@ -72,6 +73,7 @@ use serde::{Deserialize, Serialize};
 use definition::{Definition, registry};
 use text::{Fields, Text};
 
+pub use gated::Activation;
 pub use generate::{GenerateError, MAX_POSITIONS, MAX_ROWS, generate};
 pub use linear::{MatmulStrategy, candidates, tiling};
 pub use map::Elementwise;
@@ -97,6 +99,7 @@ registry! {
     gather::Gather,
     combine::Combine,
     map::Map,
+    gated::Gated,
     add_bias::AddBias,
     scale_heads::ScaleHeads,
     softmax::Softmax,

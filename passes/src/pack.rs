@@ -171,7 +171,9 @@ pub fn factors(kind: OpKind) -> &'static [&'static str] {
         | OpKind::Mul
         | OpKind::Unary(_)
         | OpKind::AddBias
+        | OpKind::Gated
         | OpKind::ScaleHeads
+        | OpKind::ExpertAddBias
         | OpKind::RmsNorm
         | OpKind::RmsNormQuantise
         | OpKind::SplitHeads

@@ -246,9 +246,18 @@ impl<'a> Builder<'a> {
     }
 
     /// Ids and weights of the experts of each row of router logits.
-    pub fn route(&mut self, logits: ValueId, experts: &Experts) -> Result<(ValueId, ValueId), ArchError> {
-        let Experts { used: top_k, score, normalise, scale, .. } = *experts;
-        let routed = self.graph.route(logits, &RouteAttrs { top_k, score, normalise, scale });
+    ///
+    /// `exp_probs_b.bias` is added for choosing alone, where the file has it.
+    pub fn route(
+        &mut self,
+        layer: usize,
+        logits: ValueId,
+        experts: &Experts,
+    ) -> Result<(ValueId, ValueId), ArchError> {
+        let Experts { count, used: top_k, score, groups, groups_kept, normalise, scale, .. } = *experts;
+        let bias = self.optional_vector(&format!("blk.{layer}.exp_probs_b.bias"), count)?;
+        let attrs = RouteAttrs { top_k, score, groups, groups_kept, normalise, scale };
+        let routed = self.graph.route(logits, bias, &attrs);
         self.typed(routed)
     }
 

@@ -109,7 +109,7 @@ pub(super) fn experts(
     let (width, count, inner) = (b.hyper.embedding_length, of.count, of.feed_forward);
     let name = |part: &str| format!("blk.{layer}.{part}");
     let logits = b.linear(h, &name("ffn_gate_inp"), width, count, Bias::Optional)?;
-    let (ids, weights) = b.route(logits, of)?;
+    let (ids, weights) = b.route(layer, logits, of)?;
     let x = if of.shared > 0 { shared_expert(b, layer, x, h, of.shared, style)? } else { x };
     let gate = b.expert_linear(h, ids, &name("ffn_gate_exps"), [count, inner, width])?;
     let up = b.expert_linear(h, ids, &name("ffn_up_exps"), [count, inner, width])?;

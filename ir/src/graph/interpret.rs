@@ -33,8 +33,8 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 use self::math::{AttentionShape, Matrix};
-use super::attrs::{RopeAttrs, RouteAttrs};
-use super::op::{OpKind, Recurrent, Unary};
+use super::attrs::{GateAttrs, RopeAttrs, RouteAttrs};
+use super::op::{OpKind, Recurrent};
 use super::quantise::{quantise, quantise_rows};
 use super::recurrent;
 use super::types::CacheShape;
@@ -222,6 +222,10 @@ impl<'a> Interpreter<'a> {
                 one(self.dims(value("x")), add_bias(&f32s(self, "x")?, &bias))
             }
             OpKind::Mul => one(self.dims(value("a")), mul(&f32s(self, "a")?, &f32s(self, "b")?)),
+            OpKind::Gated => {
+                let y = math::gated(&f32s(self, "gate")?, &f32s(self, "up")?, &GateAttrs::from_op(op));
+                one(self.dims(value("gate")), y)
+            }
             OpKind::ScaleHeads => {
                 let (dims, heads) = (self.dims(value("x")), self.dims(value("s"))[1]);
                 let residual = match op.operand("residual") {
@@ -271,7 +275,8 @@ impl<'a> Interpreter<'a> {
             OpKind::Route => {
                 let dims = self.dims(value("logits"));
                 let route = RouteAttrs::from_op(op);
-                let (ids, weights) = math::route(&f32s(self, "logits")?, dims[1], &route);
+                let bias = self.optional(op.operand("bias"))?;
+                let (ids, weights) = math::route(&f32s(self, "logits")?, dims[1], bias.as_deref(), &route);
                 let dims = vec![dims[0], route.top_k as usize];
                 Ok(vec![Value::I32 { dims: dims.clone(), data: ids }, Value::F32 { dims, data: weights }])
             }
@@ -288,6 +293,10 @@ impl<'a> Interpreter<'a> {
                     }
                 };
                 one(with_new(&id_dims, n), y)
+            }
+            OpKind::ExpertAddBias => {
+                let (y, ids) = (f32s(self, "y")?, ints(value("ids")));
+                one(self.dims(value("y")), self.add_expert_bias(mnemonic, &y, ids, weight(op, "bias"))?)
             }
             OpKind::ExpertCombine => {
                 let dims = self.dims(value("y"));
@@ -328,10 +337,11 @@ impl<'a> Interpreter<'a> {
             }
             OpKind::LinearSwiglu => {
                 let x = f32s(self, "x")?;
-                let gate = self.project(weight(op, "gate"), &x)?;
-                let up = self.project(weight(op, "up"), &x)?;
+                let gate = self.linear(&x, op.operand("gate"), op.operand("gate_bias"))?;
+                let up = self.linear(&x, op.operand("up"), op.operand("up_bias"))?;
                 let n = self.weight_dims(weight(op, "gate"))[0];
-                Ok(vec![quantised(op, vec![gate.len() / n, n], &swiglu(&gate, &up))])
+                let y = math::gated(&gate, &up, &GateAttrs::from_op(op));
+                Ok(vec![quantised(op, vec![gate.len() / n, n], &y)])
             }
             OpKind::RopeHeads => {
                 let dims = self.dims(value("x"));
@@ -351,14 +361,24 @@ impl<'a> Interpreter<'a> {
             OpKind::ExpertSwiglu => {
                 let (x, ids) = (f32s(self, "x")?, value("ids"));
                 let dims = self.dims(ids);
-                let (gate, n) = self.experts(mnemonic, weight(op, "gate"), &x, ints(ids), dims[1])?;
-                let (up, _) = self.experts(mnemonic, weight(op, "up"), &x, ints(ids), dims[1])?;
-                Ok(vec![quantised(op, with_new(&dims, n), &swiglu(&gate, &up))])
+                let project = |w: &str, bias: &str| -> Result<(Vec<f32>, usize), InterpretError> {
+                    let (y, n) = self.experts(mnemonic, weight(op, w), &x, ints(ids), dims[1])?;
+                    match op.operand(bias) {
+                        Operand::Weight(bias) => Ok((self.add_expert_bias(mnemonic, &y, ints(ids), bias)?, n)),
+                        Operand::Value(_) | Operand::State(_) | Operand::Absent => Ok((y, n)),
+                    }
+                };
+                let ((gate, n), (up, _)) = (project("gate", "gate_bias")?, project("up", "up_bias")?);
+                let y = math::gated(&gate, &up, &GateAttrs::from_op(op));
+                Ok(vec![quantised(op, with_new(&dims, n), &y)])
             }
             OpKind::ExpertDown => {
                 let (x, ids) = (f32s(self, "x")?, value("ids"));
                 let dims = self.dims(ids);
-                let (y, n) = self.experts(mnemonic, weight(op, "w"), &x, ints(ids), dims[1])?;
+                let (mut y, n) = self.experts(mnemonic, weight(op, "w"), &x, ints(ids), dims[1])?;
+                if let Operand::Weight(bias) = op.operand("bias") {
+                    y = self.add_expert_bias(mnemonic, &y, ints(ids), bias)?;
+                }
                 let mut y = combine(&y, &f32s(self, "p")?, dims[1], n);
                 if let Operand::Value(residual) = op.operand("residual") {
                     y = add(&y, &self.floats(env.get(residual))?);
@@ -469,6 +489,23 @@ impl<'a> Interpreter<'a> {
         let bytes = self.bytes(weight)?;
         let dims = self.weight_dims(weight);
         Ok((expert_project(op, &self.matrix(weight, &bytes), dims[0], x, ids, slots)?, dims[1]))
+    }
+
+    /// The rows of `y`, each plus the bias of its expert.
+    fn add_expert_bias(
+        &self,
+        op: &'static str,
+        y: &[f32],
+        ids: &[i32],
+        bias: WeightId,
+    ) -> Result<Vec<f32>, InterpretError> {
+        let (dims, bias) = (self.weight_dims(bias), self.dequantised(bias)?);
+        let mut out = Vec::with_capacity(y.len());
+        for (y, &id) in y.chunks_exact(dims[1]).zip(ids) {
+            let expert = index(op, "expert", id, dims[0])?;
+            out.extend(add(y, &bias[expert * dims[1]..][..dims[1]]));
+        }
+        Ok(out)
     }
 
     fn rope_heads(
@@ -659,10 +696,6 @@ fn scale_heads(x: &[f32], s: &[f32], d: usize, residual: Option<&[f32]>) -> Vec<
 
 fn add_bias(x: &[f32], bias: &[f32]) -> Vec<f32> {
     x.iter().zip(bias.iter().cycle()).map(|(x, b)| x + b).collect()
-}
-
-fn swiglu(gate: &[f32], up: &[f32]) -> Vec<f32> {
-    gate.iter().zip(up).map(|(&gate, up)| Unary::Silu.apply(gate, &[]) * up).collect()
 }
 
 /// `x` in the format of the attribute `format`.

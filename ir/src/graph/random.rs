@@ -138,7 +138,7 @@ pub fn random_model(seed: u64, formats: Formats) -> RandomModule {
             let router = m.vectors(&name("ffn_gate_inp.weight"), &[experts, width]);
             let router = ok(m.b.dequantise(router));
             let logits = ok(m.b.matmul(h, router));
-            let (ids, p) = ok(m.b.route(logits, &route));
+            let (ids, p) = ok(m.b.route(logits, None, &route));
             let expert = |m: &mut Model, x: ValueId, part: &str, shape: [u64; 2]| {
                 let w = m.weight(&name(part), &[experts, shape[0], shape[1]]);
                 let w = ok(m.b.dequantise(w));
@@ -282,7 +282,14 @@ fn random_rope(rng: &mut Random, size: u64) -> RopeAttrs {
 fn random_route(rng: &mut Random, top_k: u64) -> RouteAttrs {
     RouteAttrs {
         top_k,
-        score: rng.pick(&[RouteScore::Softmax, RouteScore::Sigmoid]),
+        score: rng.pick(&[
+            RouteScore::Softmax,
+            RouteScore::Sigmoid,
+            RouteScore::Chosen,
+            RouteScore::RootSoftplus,
+        ]),
+        groups: 1,
+        groups_kept: 1,
         normalise: rng.once_in(2),
         scale: rng.pick(&[1.0, 2.5]),
     }
