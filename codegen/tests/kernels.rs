@@ -14,9 +14,10 @@ use ixc_ir::plan::RopeStyle;
 use ixc_kernels::catalogue::ROWS;
 use ixc_kernels::catalogue::inputs;
 use ixc_kernels::{
-    AddBias, Attention, AttentionCombine, AttentionPart, AttentionWindow, Bits, Combine, DeltaNet, Elementwise, Embed,
-    Gather, KernelSpec, Linear, Map, MatmulStrategy, Pack, Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads,
-    Route, ScaleHeads, Score, ShortConv, Softcap, Softmax, SumSquares, Swiglu, generate,
+    AddBias, Attention, AttentionCombine, AttentionPart, AttentionWindow, Bits, Combine, Copy, DeltaNet,
+    DeltaNetChunks, Elementwise, Embed, Gather, KernelSpec, Linear, Map, MatmulStrategy, Pack, Quantise, RmsNorm,
+    RmsNormPiece, RopeAppend, RopeHeads, Route, ScaleHeads, Score, ShortConv, Softcap, Softmax, SumSquares, Swiglu,
+    generate,
 };
 use ixc_targets::Target;
 use support::Group;
@@ -238,6 +239,7 @@ fn rows_of_one() {
             group.one(Map { function, n });
         }
         group.one(AddBias { n });
+        group.one(Copy { n });
         group.one(Softmax { n });
         group.one(RmsNorm { n, eps: Bits::of(1e-6), out: Format::F32 });
         group.one(SumSquares { n });
@@ -361,6 +363,19 @@ fn recurrent() {
             group.rows(DeltaNet { heads, group: together, d: n, dv: n, eps, interleaved }, rows);
             group.rows(DeltaNet { heads, group: together, d: 32, dv: n, eps, interleaved }, rows + 5);
         }
+    }
+    group.done();
+}
+
+/// Chunks and what is left of them, around the lengths of both, of vectors, and of blocks of rows.
+#[test]
+fn recurrent_chunks() {
+    let mut group = Group::new("recurrent_chunks");
+    let eps = Bits::of(1e-6);
+    for (n, rows) in ODD.into_iter().zip([16, 17, 31, 32, 33, 48, 65].into_iter().cycle()) {
+        let (heads, together, interleaved) = if n % 2 == 0 { (2, 2, false) } else { (3, 2, true) };
+        group.rows(DeltaNetChunks { heads, group: together, d: n, dv: n, eps, interleaved }, rows);
+        group.rows(DeltaNetChunks { heads, group: 1, d: 24, dv: n + 32, eps, interleaved: false }, rows + 1);
     }
     group.done();
 }

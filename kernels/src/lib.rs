@@ -4,11 +4,11 @@
 //!
 //! | kernels | what they compute |
 //! | --- | --- |
-//! | [`embed`], [`rms_norm`], [`sum_squares`], [`rms_norm_piece`], [`quantise`], [`map`], [`add_bias`], [`softcap`], [`softmax`] | rows |
+//! | [`embed`], [`rms_norm`], [`sum_squares`], [`rms_norm_piece`], [`quantise`], [`map`], [`copy`], [`add_bias`], [`softcap`], [`softmax`] | rows |
 //! | [`linear`] | matrix products of every format, with bias, residual or SwiGLU; packing |
 //! | [`rope_heads`], [`rope_append`] | rotation of heads, and the append to the KV cache |
 //! | [`attention`], [`attention_part`], [`attention_combine`], [`attention_window`], [`attention_tiles`] | attention over the KV cache: all of it, in parts, its last positions, or of many rows |
-//! | [`short_conv`], [`delta_net`] | recurrent states, all rows of a step in order |
+//! | [`short_conv`], [`delta_net`], [`delta_net_chunks`] | recurrent states, all rows of a step in order, or in chunks |
 //! | [`route`], [`gather`], [`combine`] | experts: who gets a row, its rows, what becomes of them |
 //!
 //! | what they are made of | what it owns |
@@ -34,8 +34,10 @@ mod attention_window;
 mod bf16_tile;
 pub mod catalogue;
 mod combine;
+mod copy;
 mod definition;
 mod delta_net;
+mod delta_net_chunks;
 mod embed;
 mod gated;
 mod gather;
@@ -100,11 +102,13 @@ registry! {
     combine::Combine,
     map::Map,
     gated::Gated,
+    copy::Copy,
     add_bias::AddBias,
     scale_heads::ScaleHeads,
     softmax::Softmax,
     softcap::Softcap,
     short_conv::ShortConv,
     delta_net::DeltaNet,
+    delta_net_chunks::DeltaNetChunks,
     attention_window::AttentionWindow,
 }

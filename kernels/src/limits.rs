@@ -62,9 +62,13 @@ fn check_format(holds: Holds) -> Result<(), SpecError> {
         Holds::Activations(format, field) => {
             (format, field, format == Format::F32 || !format.is_weight(), "a format of activations")
         }
-        Holds::Floats | Holds::Positive | Holds::Halves | Holds::Positions | Holds::Ids | Holds::Bytes => {
-            return Ok(());
-        }
+        Holds::Floats
+        | Holds::Positive
+        | Holds::Negative
+        | Holds::Halves
+        | Holds::Positions
+        | Holds::Ids
+        | Holds::Bytes => return Ok(()),
     };
     if ok { Ok(()) } else { Err(SpecError::Value { field, found: format.to_string(), expected: expected.into() }) }
 }

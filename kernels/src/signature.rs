@@ -50,6 +50,8 @@ pub enum Holds {
     Floats,
     /// f32 above 0.
     Positive,
+    /// f32 below 0.
+    Negative,
     /// f16.
     Halves,
     /// Positions in the cache, i32, of rows side by side.

@@ -20,6 +20,25 @@ pub(crate) fn for_vectors(
     for_rest(b, lanes, n, &mut body);
 }
 
+/// As [`for_vectors`], with up to `most` whole vectors at a time: the body gets the element offset of the first, the lanes, and how many they are.
+pub(crate) fn for_bundles(
+    b: &mut KernelBuilder,
+    lanes: u16,
+    n: u32,
+    most: u32,
+    mut body: impl FnMut(&mut KernelBuilder, Affine, u16, u32),
+) {
+    let (vectors, length) = (n / u32::from(lanes), u32::from(lanes));
+    let whole = vectors / most;
+    if whole > 0 {
+        b.for_each("i", i64::from(whole), |b, i| body(b, i * i64::from(length * most), lanes, most));
+    }
+    if vectors % most > 0 {
+        body(b, Affine::constant(i64::from(whole * most * length)), lanes, vectors % most);
+    }
+    for_rest(b, lanes, n, &mut |b, at, lanes| body(b, at, lanes, 1));
+}
+
 /// The elements that no whole vector has.
 pub(crate) fn for_rest(
     b: &mut KernelBuilder,

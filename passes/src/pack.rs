@@ -178,6 +178,8 @@ pub fn factors(kind: OpKind) -> &'static [&'static str] {
         | OpKind::RmsNormQuantise
         | OpKind::SplitHeads
         | OpKind::MergeHeads
+        | OpKind::Slice
+        | OpKind::Concat
         | OpKind::Rope
         | OpKind::RopeHeads
         | OpKind::Recurrent(_)

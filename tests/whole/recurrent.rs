@@ -225,6 +225,7 @@ fn model(name: &str, mut module: Module) -> Model {
         vocabulary: VOCABULARY,
         norm_eps: 1e-6,
         rope,
+        ssm: None,
         layers: Vec::new(),
         draft_layers: 0,
     };

@@ -189,10 +189,11 @@ impl<'a> Cutting<'a> {
             KernelSpec::RopeAppend(spec) => self.append(whole, spec),
             KernelSpec::AttentionPart(spec) => self.attention(whole, spec),
             KernelSpec::ShortConv(_) => refused("short_conv"),
-            KernelSpec::DeltaNet(_) => refused("delta_net"),
+            KernelSpec::DeltaNet(_) | KernelSpec::DeltaNetChunks(_) => refused("delta_net"),
             KernelSpec::AddBias(_)
             | KernelSpec::RmsNorm(_)
             | KernelSpec::ScaleHeads(_)
+            | KernelSpec::Copy(_)
             | KernelSpec::Embed(_)
             | KernelSpec::Gather(_)
             | KernelSpec::Route(_)

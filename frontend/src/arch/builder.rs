@@ -5,13 +5,14 @@
 
 use std::collections::HashSet;
 
-use ixc_ir::graph::attrs::{RopeAttrs, RopeStyle, RouteAttrs};
+use ixc_ir::graph::attrs::{KeyHeads, RopeAttrs, RopeStyle, RouteAttrs};
 use ixc_ir::graph::builder::{GraphBuilder, StepParams};
 use ixc_ir::graph::types::TypeError;
-use ixc_ir::graph::{Module, Place, State, ValueId, WeightId};
+use ixc_ir::graph::{Attr, Module, OpKind, Operand, Place, Recurrent, State, ValueId, WeightId};
+use ixc_ir::state::Rollback;
 
 use super::error::ArchError;
-use super::hyper::{Experts, Hyper};
+use super::hyper::{Experts, Hyper, Ssm};
 use crate::gguf::{Gguf, Tensor};
 
 /// Whether a matrix has a bias beside it.
@@ -180,6 +181,18 @@ impl<'a> Builder<'a> {
         self.typed(y)
     }
 
+    /// Elementwise product.
+    pub fn mul(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, ArchError> {
+        let y = self.graph.mul(a, b);
+        self.typed(y)
+    }
+
+    /// `x / (1 + exp(-x))`, elementwise.
+    pub fn silu(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
+        let y = self.graph.silu(x);
+        self.typed(y)
+    }
+
     /// Logistic function of every element.
     pub fn sigmoid(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.sigmoid(x);
@@ -207,6 +220,18 @@ impl<'a> Builder<'a> {
     /// `[T, heads, d]` as `[T, heads * d]`.
     pub fn merge_heads(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
         let y = self.graph.merge_heads(x);
+        self.typed(y)
+    }
+
+    /// Elements `from` to `from + count` of each row, or of each head.
+    pub fn slice(&mut self, x: ValueId, from: u64, count: u64) -> Result<ValueId, ArchError> {
+        let y = self.graph.slice(x, from, count);
+        self.typed(y)
+    }
+
+    /// Rows of `a`, each followed by that of `b`.
+    pub fn concat(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, ArchError> {
+        let y = self.graph.concat(a, b);
         self.typed(y)
     }
 
@@ -243,6 +268,57 @@ impl<'a> Builder<'a> {
         let y = self.graph.attention(q, kv, self.step.pos, scale);
         let (y, _) = self.typed(y)?;
         Ok(y)
+    }
+
+    /// Sizes of the recurrent states, which the file must have.
+    pub fn ssm(&self) -> Result<Ssm, ArchError> {
+        let key = format!("{}.ssm.state_size", self.architecture);
+        self.hyper.ssm.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
+    }
+
+    /// An op with a recurrent state `state` of these dimensions, which it takes first: its rows.
+    fn recurrent(
+        &mut self,
+        op: Recurrent,
+        (state, dims): (&str, &[u64]),
+        operands: &[Operand],
+        attrs: Vec<Attr>,
+    ) -> Result<ValueId, ArchError> {
+        let state = self.graph.state(State::recurrent(state, dims, Rollback::Snapshot));
+        let state = self.typed(state)?;
+        let token = self.graph.state_begin(state);
+        let token = Operand::Value(self.typed(token)?);
+        let operands = [&[token], operands].concat();
+        let results = self.graph.op(OpKind::Recurrent(op), operands, attrs);
+        Ok(self.typed(results)?[0])
+    }
+
+    /// A causal convolution of each channel of `x` with its taps, of the weight `name`.
+    pub fn short_conv(
+        &mut self,
+        state: &str,
+        x: ValueId,
+        name: &str,
+        [channels, taps]: [u64; 2],
+    ) -> Result<ValueId, ArchError> {
+        let w = self.weight(name, &[channels, taps])?;
+        let operands = [Operand::Value(x), Operand::Weight(w)];
+        self.recurrent(Recurrent::ShortConv, (state, &[taps - 1, channels]), &operands, Vec::new())
+    }
+
+    /// Linear attention by the gated delta rule; values are queries, keys, values, alpha and beta, weights are `a` and `dt`.
+    pub fn delta_net(
+        &mut self,
+        state: &str,
+        values: [ValueId; 5],
+        weights: [WeightId; 2],
+        keys: KeyHeads,
+    ) -> Result<ValueId, ArchError> {
+        let Ssm { heads, key_length, value_length, .. } = self.ssm()?;
+        let operands: Vec<Operand> =
+            values.map(Operand::Value).into_iter().chain(weights.map(Operand::Weight)).collect();
+        let attrs = vec![Attr::Word(keys.word().to_owned()), Attr::rounded(self.hyper.norm_eps)];
+        self.recurrent(Recurrent::DeltaNet, (state, &[heads, key_length, value_length]), &operands, attrs)
     }
 
     /// Ids and weights of the experts of each row of router logits.

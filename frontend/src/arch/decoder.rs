@@ -19,6 +19,8 @@ pub(super) struct Style {
     pub bias: Bias,
     /// RMS norm of every query and key head before RoPE.
     pub head_norm: bool,
+    /// Whether `attn_q` has, behind the queries of each head, as many numbers whose sigmoids weight the head's result.
+    pub output_gate: bool,
     /// The norm before the feed-forward network.
     pub ffn_norm: &'static str,
     /// Whether a number of each token weights its shared expert.
@@ -31,6 +33,7 @@ impl Style {
         pairs: RopeStyle::Norm,
         bias: Bias::Optional,
         head_norm: false,
+        output_gate: false,
         ffn_norm: "ffn_norm",
         gated_shared: false,
     };
@@ -54,19 +57,28 @@ pub(super) fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &S
     let facts = b.hyper.layers[layer].clone();
     let name = |part: &str| format!("blk.{layer}.{part}");
     let h = b.rms_norm(x, &name("attn_norm.weight"), width)?;
-    let q = b.linear(h, &name("attn_q"), width, facts.heads * facts.key_length, style.bias)?;
+    let of_head = if style.output_gate { facts.key_length + facts.value_length } else { facts.key_length };
+    let q = b.linear(h, &name("attn_q"), width, facts.heads * of_head, style.bias)?;
     let k = b.linear(h, &name("attn_k"), width, facts.kv_heads * facts.key_length, style.bias)?;
     let v = b.linear(h, &name("attn_v"), width, facts.kv_heads * facts.value_length, style.bias)?;
     let mut q = b.split_heads(q, facts.heads)?;
     let mut k = b.split_heads(k, facts.kv_heads)?;
     let v = b.split_heads(v, facts.kv_heads)?;
+    let gate = if style.output_gate { Some(b.slice(q, facts.key_length, facts.value_length)?) } else { None };
+    if gate.is_some() {
+        q = b.slice(q, 0, facts.key_length)?;
+    }
     if style.head_norm {
         q = b.rms_norm(q, &name("attn_q_norm.weight"), facts.key_length)?;
         k = b.rms_norm(k, &name("attn_k_norm.weight"), facts.key_length)?;
     }
     let q = b.rope(q, style.pairs)?;
     let k = b.rope(k, style.pairs)?;
-    let y = b.attend(layer, q, k, v)?;
+    let mut y = b.attend(layer, q, k, v)?;
+    if let Some(gate) = gate {
+        let gate = b.sigmoid(gate)?;
+        y = b.mul(y, gate)?;
+    }
     let y = b.merge_heads(y)?;
     let y = b.linear(y, &name("attn_output"), facts.heads * facts.value_length, width, Bias::Optional)?;
     b.add(y, x)

@@ -4,7 +4,11 @@
 //! of exactly `block_count` elements. Keys that would change what is computed in a way that no builder here does are refused
 //! unless they hold the value that changes nothing.
 
+mod recurrent;
+
 use ixc_ir::graph::attrs::{RopeScaling, RouteScore};
+
+pub use recurrent::Ssm;
 
 use crate::gguf::{Gguf, GgufError, Metadata, StringArray, Value};
 
@@ -30,6 +34,8 @@ pub struct Hyper {
     pub norm_eps: f64,
     /// Rotary embedding.
     pub rope: Rope,
+    /// Sizes of recurrent states, where layers have them.
+    pub ssm: Option<Ssm>,
     /// One for each decoder layer.
     pub layers: Vec<Layer>,
     /// Layers behind those, which guess the tokens after the next one ("nextn", multi-token prediction) and which the model itself does not
@@ -40,6 +46,8 @@ pub struct Hyper {
 /// One decoder layer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Layer {
+    /// Whether it mixes tokens by a recurrent state and not by attention.
+    pub recurrent: bool,
     /// Query heads.
     pub heads: u64,
     /// Key and value heads; divides `heads`.
@@ -156,6 +164,11 @@ impl Hyper {
         let draft_layers = keys.optional("nextn_predict_layers", 0, layers - 1)?.unwrap_or(0);
         let mut layers = read_layers(&keys, layers as usize, embedding_length)?;
         layers.truncate(layers.len() - draft_layers as usize);
+        let ssm = Ssm::read(&keys)?;
+        if ssm.is_some() {
+            let recurrent = recurrent::layers(gguf, &keys, layers.len())?;
+            layers.iter_mut().zip(recurrent).for_each(|(layer, recurrent)| layer.recurrent = recurrent);
+        }
         let rope = rope(&keys, context_length, layers.first().map_or(0, |layer| layer.key_length))?;
         let architecture = architecture.to_owned();
         Ok(Hyper {
@@ -165,6 +178,7 @@ impl Hyper {
             vocabulary,
             norm_eps: norm_eps.into(),
             rope,
+            ssm,
             layers,
             draft_layers,
         })
@@ -226,6 +240,7 @@ fn read_layers(keys: &Keys<'_>, count: usize, embedding_length: u64) -> Result<V
         let key_length = key_length.unwrap_or(embedding_length / heads);
         let feed_forward = feed_forward.as_ref().map_or(0, |lengths| lengths[i]);
         layers.push(Layer {
+            recurrent: false,
             heads,
             kv_heads,
             key_length,

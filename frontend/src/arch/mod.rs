@@ -15,6 +15,7 @@
 //! | `hyper` | keys to hyperparameters, with every range check |
 //! | `builder` | weights by name and shape; ops with their types |
 //! | `decoder` | the parts that decoders share, and in what they differ |
+//! | `delta_net` | layers of linear attention by the gated delta rule |
 //! | the others, each with the name of its | one architecture each |
 //! | `weights` | a model's bytes, for the interpreter |
 //!
@@ -22,13 +23,17 @@
 
 mod builder;
 mod decoder;
+mod delta_net;
 mod error;
 mod hyper;
 mod llama;
 mod qwen2;
 mod qwen2moe;
 mod qwen3;
+mod qwen35;
+mod qwen35moe;
 mod qwen3moe;
+mod qwen3next;
 mod weights;
 
 use ixc_ir::graph::{Module, ValueId};
@@ -37,7 +42,7 @@ use crate::gguf::Gguf;
 use builder::Builder;
 pub use error::ArchError;
 use hyper::Defaults;
-pub use hyper::{Experts, Hyper, Layer, Rope};
+pub use hyper::{Experts, Hyper, Layer, Rope, Ssm};
 pub use weights::FileWeights;
 
 /// A row of the registry.
@@ -53,8 +58,16 @@ pub struct Architecture {
 }
 
 /// Every architecture that can be built.
-pub static ARCHITECTURES: &[Architecture] =
-    &[llama::ARCHITECTURE, qwen2::ARCHITECTURE, qwen2moe::ARCHITECTURE, qwen3::ARCHITECTURE, qwen3moe::ARCHITECTURE];
+pub static ARCHITECTURES: &[Architecture] = &[
+    llama::ARCHITECTURE,
+    qwen2::ARCHITECTURE,
+    qwen2moe::ARCHITECTURE,
+    qwen3::ARCHITECTURE,
+    qwen3moe::ARCHITECTURE,
+    qwen3next::ARCHITECTURE,
+    qwen35::ARCHITECTURE,
+    qwen35moe::ARCHITECTURE,
+];
 
 /// A model: what its keys say, and its graph.
 #[derive(Clone, Debug)]

@@ -263,6 +263,16 @@ impl GraphBuilder {
         self.one(OpKind::MergeHeads, vec![V(x)], vec![])
     }
 
+    /// `slice`.
+    pub fn slice(&mut self, x: ValueId, from: u64, count: u64) -> Result<ValueId, TypeError> {
+        self.one(OpKind::Slice, vec![V(x)], vec![int(from), int(count)])
+    }
+
+    /// `concat`.
+    pub fn concat(&mut self, a: ValueId, b: ValueId) -> Result<ValueId, TypeError> {
+        self.one(OpKind::Concat, vec![V(a), V(b)], vec![])
+    }
+
     /// `rope`.
     pub fn rope(
         &mut self,

@@ -251,6 +251,19 @@ impl<'a> Interpreter<'a> {
                 let dims = self.dims(value("x"));
                 one(vec![dims[0], dims[1] * dims[2]], f32s(self, "x")?.into_owned())
             }
+            OpKind::Slice => {
+                let (x, dims) = (f32s(self, "x")?, self.dims(value("x")));
+                let (from, count) = (op.attr("from").int() as usize, op.attr("count").int() as usize);
+                let rows = x.chunks_exact(dims[dims.len() - 1].max(1));
+                one(with(&dims, count), rows.flat_map(|row| &row[from..from + count]).copied().collect())
+            }
+            OpKind::Concat => {
+                let (a, b, dims) = (f32s(self, "a")?, f32s(self, "b")?, self.dims(value("a")));
+                let width = |x: &Value| self.dims(x)[dims.len() - 1].max(1);
+                let (m, n) = (width(value("a")), width(value("b")));
+                let rows = a.chunks_exact(m).zip(b.chunks_exact(n));
+                one(with(&dims, m + n), rows.flat_map(|(a, b)| a.iter().chain(b)).copied().collect())
+            }
             OpKind::Rope => {
                 let dims = self.dims(value("x"));
                 let factors = self.optional(op.operand("factors"))?;

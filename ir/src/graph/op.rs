@@ -287,6 +287,8 @@ macro_rules! graph_ops {
             RmsNorm "rms_norm" (x: Value, w: Weight) {eps: FLOAT} -> 1 Pure, "x * w / sqrt(mean(x^2) + eps) along the last dimension.";
             SplitHeads "split_heads" (x: Value) {heads: INT} -> 1 Pure, "f32[T, heads * d] as f32[T, heads, d].";
             MergeHeads "merge_heads" (x: Value) {} -> 1 Pure, "f32[T, h, d] as f32[T, h * d].";
+            Slice "slice" (x: Value) {from: INT, count: INT} -> 1 Pure, "Elements `from` to `from + count` of each row of f32[..., d]: f32[..., count].";
+            Concat "concat" (a: Value, b: Value) {} -> 1 Pure, "Each row of f32[..., m], then that of f32[..., n]: f32[..., m + n].";
             Rope "rope" (x: Value, pos: Value, factors: OptWeight) {base: FLOAT, dims: INT, style: STYLE, scaling: SCALING, factor: FLOAT, original_context: INT, beta_fast: FLOAT, beta_slow: FLOAT, attn_factor: FLOAT} -> 1 Pure, "Rotates the first `dims` of every head of f32[T, h, d] by its position; pairs are adjacent (norm) or half a rotation apart (neox); `factors` [dims / 2] divide the frequencies.";
             StateBegin "state.begin" (state: State) {} -> 1 State, "The token of a state, as the step before left it; once for each state in a function.";
             KvAppend "kv.append" (kv: Value, k: Value, v: Value, pos: Value) {} -> 1 State, "Puts keys f32[T, h, d] and values f32[T, h, dv] into a `paged` state at positions i32[T].";

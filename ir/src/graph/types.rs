@@ -211,6 +211,23 @@ pub fn result_types(
             let width = width.ok_or_else(|| rule.operand("x", "f32[rows, heads, d] with numbers for heads and d"))?;
             one(Type::f32([rows.clone(), width.into()]))
         }
+        OpKind::Slice => {
+            let (lead, d) = rule.f32_rows("x")?;
+            let d = rule.number("x", d)?;
+            let (from, count) = (rule.not_negative("from")?, rule.positive("count")?);
+            if from.checked_add(count).is_none_or(|end| end > d) {
+                return Err(rule.attr("count", format!("at most {}, to the end of a row", d.saturating_sub(from))));
+            }
+            one(Type::f32(with(lead, count.into())))
+        }
+        OpKind::Concat => {
+            let ((lead, m), (other, n)) = (rule.f32_rows("a")?, rule.f32_rows("b")?);
+            let sum = rule.number("a", m)?.checked_add(rule.number("b", n)?);
+            match sum.filter(|_| lead == other) {
+                Some(sum) => one(Type::f32(with(lead, sum.into()))),
+                None => Err(rule.operand("b", "one with the rows of a")),
+            }
+        }
         OpKind::Rope => {
             let [rows, heads, d] = rule.f32("x")?;
             rule.rows("pos", rows)?;

@@ -151,6 +151,8 @@ enum Content {
     Floats,
     /// Singles above 0.
     Positive,
+    /// Singles below 0.
+    Negative,
     /// Positions side by side that end inside the last block of 32, so that some of the block's are masked.
     Positions,
     /// Any bytes.
@@ -164,6 +166,7 @@ impl From<Holds> for Content {
             Holds::Activations(format, _) => Content::Activations(format),
             Holds::Floats => Content::Floats,
             Holds::Positive => Content::Positive,
+            Holds::Negative => Content::Negative,
             Holds::Halves => Content::Halves,
             Holds::Positions => Content::Positions,
             // Row numbers are made with their bound.
@@ -206,6 +209,9 @@ impl Content {
             }
             Content::Floats => floats(random, size / 4).iter().flat_map(|v| v.to_le_bytes()).collect(),
             Content::Positive => floats(random, size / 4).iter().flat_map(|v| (v.abs() + 0.25).to_le_bytes()).collect(),
+            Content::Negative => {
+                floats(random, size / 4).iter().flat_map(|v| (-v.abs() - 0.25).to_le_bytes()).collect()
+            }
             Content::Positions => {
                 let dim =
                     |name: &str| kernel.dims.iter().position(|dim| dim.name == name).and_then(|i| dims.get(i)).copied();

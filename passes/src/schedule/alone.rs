@@ -131,6 +131,7 @@ fn touched(plan: &Plan<KernelSpec>, arg: &Arg, buffer: &Buffer, bands: u64) -> O
                 | Holds::Activations(..)
                 | Holds::Floats
                 | Holds::Positive
+                | Holds::Negative
                 | Holds::Halves
                 | Holds::Positions
                 | Holds::Ids

@@ -347,6 +347,8 @@ impl<'a> Lowering<'a> {
                 }
                 Binding::ArenaRows(x)
             }
+            OpKind::Slice => self.slice(op)?,
+            OpKind::Concat => self.concat(op)?,
             OpKind::Rope => self.rope_heads(op, None)?,
             OpKind::RopeHeads => self.rope_heads(op, self.opt_weight(op, "norm"))?,
             OpKind::KvAppend => self.append(op, None)?,

@@ -225,6 +225,20 @@ impl Soup {
                 let x = self.f32(&[heads, d]);
                 ok(self.b.merge_heads(x));
             }
+            OpKind::Slice => {
+                let x = if self.rng.once_in(2) { self.f32(&[k]) } else { self.f32(&[heads, d]) };
+                let count = 1 + self.rng.below(d);
+                let from = self.rng.below(d - count + 1);
+                ok(self.b.slice(x, from, count));
+            }
+            OpKind::Concat => {
+                let (a, b) = if self.rng.once_in(2) {
+                    (self.f32(&[k]), self.f32(&[n]))
+                } else {
+                    (self.f32(&[heads, d]), self.f32(&[heads, k]))
+                };
+                ok(self.b.concat(a, b));
+            }
             OpKind::Rope => {
                 let x = self.f32(&[heads, d]);
                 let rope = random_rope(&mut self.rng, d);

@@ -277,6 +277,14 @@ impl<'a> Rule<'a> {
         }
     }
 
+    /// A number from 0.
+    pub(in crate::graph) fn not_negative(&self, name: &'static str) -> Result<u64, TypeError> {
+        match u64::try_from(self.find_attr(name).int()) {
+            Ok(value) if u32::try_from(value).is_ok() => Ok(value),
+            Ok(_) | Err(_) => Err(self.attr(name, format!("in 0..={}", u32::MAX))),
+        }
+    }
+
     pub(in crate::graph) fn above(&self, name: &'static str, bound: f64) -> Result<f64, TypeError> {
         let value = self.find_attr(name).float();
         if value > bound { Ok(value) } else { Err(self.attr(name, format!("more than {bound}"))) }

@@ -11,7 +11,7 @@ use ixc_ir::graph::op::Recurrent;
 use ixc_ir::graph::{Dim, Op, Operand};
 use ixc_ir::plan::Source;
 use ixc_kernels::signature::Role;
-use ixc_kernels::{Bits, DeltaNet, KernelSpec, ShortConv};
+use ixc_kernels::{Bits, DeltaNet, DeltaNetChunks, KernelSpec, ShortConv};
 
 use super::{Binding, KernelChoice, Lowering, ScheduleError};
 use super::{by_column, fit, row_bytes, scratch_arg, unsupported};
@@ -22,6 +22,8 @@ const CHANNELS: u64 = 256;
 /// A kernel for some columns of a state.
 struct Columns {
     spec: KernelSpec,
+    /// Another one, for at least so many rows.
+    many: Option<(u32, KernelSpec)>,
     /// How many calls do all of it.
     count: u64,
     /// Elements from a column to the next, by buffer, where that is not all of it by the number of columns.
@@ -44,13 +46,15 @@ impl Lowering<'_> {
                 let ([heads, d], [all, dv]) = (dims("q")?, dims("v")?);
                 let interleaved = op.attr("keys").word() == "interleaved";
                 let eps = Bits::of(op.attr("eps").float());
-                let spec = DeltaNet { heads, group: all / heads.max(1), d, dv, eps, interleaved }.into();
+                let group = all / heads.max(1);
+                let spec = DeltaNet { heads, group, d, dv, eps, interleaved }.into();
+                let many = DeltaNetChunks { heads, group, d, dv, eps, interleaved }.into();
                 // Side by side, a key head's value heads are an even part of everything.
                 let matrix = u64::from(d) * u64::from(dv);
                 let one_head = ["alpha", "beta", "a", "dt"].map(|name| (name, 1));
                 let strides = [("state", matrix), ("v", dv.into()), ("y", dv.into())].into_iter().chain(one_head);
                 let strides = if interleaved { strides.collect() } else { Vec::new() };
-                Ok(Columns { spec, count: heads.into(), strides })
+                Ok(Columns { spec, many: Some((DeltaNetChunks::LEAST_ROWS, many)), count: heads.into(), strides })
             }
             Recurrent::ShortConv => {
                 let channels = size("x")?;
@@ -62,6 +66,7 @@ impl Lowering<'_> {
                 // A row of the state is as long as the tokens' rows.
                 Ok(Columns {
                     spec: ShortConv { channels, n, taps: taps? }.into(),
+                    many: None,
                     count,
                     strides: vec![("state", n.into())],
                 })
@@ -76,7 +81,7 @@ impl Lowering<'_> {
 
     pub(super) fn recurrent(&mut self, op: &Op, kind: Recurrent) -> Result<Binding, ScheduleError> {
         let name = op.kind.row().mnemonic;
-        let Columns { spec, count, strides } = self.columns(op, kind)?;
+        let Columns { spec, many, count, strides } = self.columns(op, kind)?;
         let state = self.state(op, "state")?;
         let width =
             self.function.ty(op.results[0]).dims().iter().skip(1).try_fold(1u64, |n, dim| n.checked_mul(dim.fixed()?));
@@ -112,8 +117,12 @@ impl Lowering<'_> {
             args.push((buffer.name, arg));
         }
         // All rows at once: a row changes what the next one finds.
-        let choice = KernelChoice::by_chunks(u32::MAX, spec);
-        self.tasks.task(label, (rows.axis(), count), vec![choice], &[], args)?;
+        let mut choices = vec![KernelChoice::by_chunks(u32::MAX, spec)];
+        if let Some((least, many)) = many {
+            choices[0].up_to_rows = least.saturating_sub(1);
+            choices.push(KernelChoice::by_chunks(u32::MAX, many));
+        }
+        self.tasks.task(label, (rows.axis(), count), choices, &[], args)?;
         Ok(Binding::ArenaRows(y))
     }
 }

@@ -8,7 +8,9 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::{Op, OpKind, Operand, Unary, WeightId};
 use ixc_ir::plan::{Arg, DimRule, Input, RowCount, Source};
 use ixc_kernels::signature::Role;
-use ixc_kernels::{AddBias, Bits, Elementwise, Embed, Gather, KernelSpec, Map, Quantise, RmsNorm, ScaleHeads, Softcap};
+use ixc_kernels::{
+    AddBias, Bits, Copy, Elementwise, Embed, Gather, KernelSpec, Map, Quantise, RmsNorm, ScaleHeads, Softcap,
+};
 
 use super::{ArenaRows, Binding, INDEX_BYTES, Lowering, Named, Rows, ScheduleError};
 use super::{by_column, by_row, fit, part_bytes, row_bytes, unsupported, whole};
@@ -124,6 +126,60 @@ impl Lowering<'_> {
         let spec = RmsNorm { n: fit("elements of a norm", n)?, eps, out };
         self.by_rows(label, y.rows, x.width / n, (spec, &[]), args)?;
         Ok(Binding::ArenaRows(y))
+    }
+
+    /// A copy of a part of each head of a row, or of the row where it has none.
+    pub(super) fn slice(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
+        let x = self.operand(op, "x")?;
+        let (parts, from, count) = (self.parts(op, "x")?, op.attr("from").int(), op.attr("count").int());
+        let (from, count) = (from.unsigned_abs(), count.unsigned_abs());
+        let y = self.buffer(op.kind.row().mnemonic, x.rows, Format::F32, count.saturating_mul(parts))?;
+        self.copy(op, (&x, from), (&y, 0), parts, count)?;
+        Ok(Binding::ArenaRows(y))
+    }
+
+    /// Copies of both, head by head.
+    pub(super) fn concat(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
+        let name = op.kind.row().mnemonic;
+        let (a, b, parts) = (self.operand(op, "a")?, self.operand(op, "b")?, self.parts(op, "a")?);
+        if a.rows != b.rows {
+            return unsupported(name, "rows of different routings");
+        }
+        let y = self.buffer(name, a.rows, Format::F32, a.width.saturating_add(b.width))?;
+        let (m, n) = (a.width / parts, b.width / parts);
+        self.copy(op, (&a, 0), (&y, 0), parts, m)?;
+        self.copy(op, (&b, 0), (&y, m), parts, n)?;
+        Ok(Binding::ArenaRows(y))
+    }
+
+    /// Heads of an operand's row; 1 where it has none. Slots are rows of their own.
+    fn parts(&self, op: &Op, name: &str) -> Result<u64, ScheduleError> {
+        let mnemonic = op.kind.row().mnemonic;
+        let value = self.value_operand(op, name)?;
+        match (self.function.ty(value).dims(), self.stored(mnemonic, value)?.rows) {
+            ([_, _], _) | ([_, _, _], Rows::Routed { .. }) => Ok(1),
+            ([_, heads, _], _) => Ok(heads.fixed().unwrap_or(1).max(1)),
+            _ => unsupported(mnemonic, "neither rows nor heads"),
+        }
+    }
+
+    /// Copies `count` elements of each of a row's parts, from one element of them on to another.
+    fn copy(
+        &mut self,
+        op: &Op,
+        (x, from): (&ArenaRows, u64),
+        (y, to): (&ArenaRows, u64),
+        parts: u64,
+        count: u64,
+    ) -> Result<(), ScheduleError> {
+        let name = op.kind.row().mnemonic;
+        self.expect(name, x, Format::F32, x.width)?;
+        let arg = |of: &ArenaRows, at: u64| -> Result<Arg, ScheduleError> {
+            let place = by_column(Source::Arena(of.buffer), of.row_bytes()?, row_bytes(Format::F32, of.width / parts)?);
+            Ok(Arg { offset: row_bytes(Format::F32, at)?, ..place })
+        };
+        let args = vec![("x", arg(x, from)?), ("y", arg(y, to)?)];
+        self.by_rows(name.to_string(), x.rows, parts, (Copy { n: fit("elements of a row", count)? }, &[]), args)
     }
 
     /// `x` in an activation format; the same rows are quantised once.

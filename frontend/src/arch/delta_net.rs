@@ -1,0 +1,117 @@
+//! Layers of linear attention by the gated delta rule, as Qwen3-Next and Qwen3.5 have them (llama.cpp `qwen3next.cpp`, `qwen35.cpp`, `delta-net-base.cpp`).
+//!
+//! ```text
+//! q, k, v = silu(conv(attn_qkv x))         // a causal convolution of each channel
+//! y = delta_net(q, k, v, alpha, beta)      // ir/src/graph/recurrent/delta_net.rs
+//! ssm_out (rms_norm(y; ssm_norm) * silu(attn_gate x))
+//! ```
+//!
+//! What differs is which key head a value head takes, and how files hold the projections.
+
+use ixc_ir::graph::ValueId;
+use ixc_ir::graph::attrs::KeyHeads;
+
+use super::builder::{Bias, Builder};
+use super::decoder::{Style, attention, feed_forward};
+use super::error::ArchError;
+use super::hyper::Ssm;
+
+/// The projections of a layer's input: rows of all heads, one behind another.
+struct Projected {
+    /// Queries, keys and values, before the convolution.
+    qkv: ValueId,
+    /// Gates of the result.
+    z: ValueId,
+    beta: ValueId,
+    alpha: ValueId,
+}
+
+/// From the step's ids to logits: layers with a recurrent state are these, others attend as `style` says.
+pub(super) fn decoder(b: &mut Builder<'_>, style: &Style, key_heads: KeyHeads) -> Result<ValueId, ArchError> {
+    let mut x = b.embed()?;
+    for layer in 0..b.hyper.layers.len() {
+        x = match b.hyper.layers[layer].recurrent {
+            true => mixer(b, layer, x, key_heads)?,
+            false => attention(b, layer, x, style)?,
+        };
+        x = feed_forward(b, layer, x, style)?;
+    }
+    b.logits(x)
+}
+
+/// What Qwen's decoders of this kind have in common.
+pub(super) const QWEN: Style =
+    Style { head_norm: true, output_gate: true, ffn_norm: "post_attention_norm", gated_shared: true, ..Style::NEOX };
+
+/// Norm, linear attention, output matrix, residual.
+fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId, key_heads: KeyHeads) -> Result<ValueId, ArchError> {
+    let sizes = b.ssm()?;
+    let Ssm { taps, heads, groups, key_length, value_length } = sizes;
+    let width = b.hyper.embedding_length;
+    let (keys, values) = (groups * key_length, heads * value_length);
+    let name = |part: &str| format!("blk.{layer}.{part}");
+    let h = b.rms_norm(x, &name("attn_norm.weight"), width)?;
+    let Projected { qkv, z, beta, alpha } = projected(b, layer, h, &sizes)?;
+    let mixed = b.short_conv(&format!("conv.{layer}"), qkv, &name("ssm_conv1d.weight"), [2 * keys + values, taps])?;
+    let mixed = b.silu(mixed)?;
+    let mut part = |from: u64, heads: u64, length: u64| {
+        let part = b.slice(mixed, from, heads * length)?;
+        b.split_heads(part, heads)
+    };
+    let q = part(0, groups, key_length)?;
+    let k = part(keys, groups, key_length)?;
+    let v = part(2 * keys, heads, value_length)?;
+    let a = b.vector(&name("ssm_a"), heads)?;
+    let dt = b.vector(&name("ssm_dt.bias"), heads)?;
+    let y = b.delta_net(&format!("ssm.{layer}"), [q, k, v, alpha, beta], [a, dt], key_heads)?;
+    let y = b.rms_norm(y, &name("ssm_norm.weight"), value_length)?;
+    let y = b.merge_heads(y)?;
+    let z = b.silu(z)?;
+    let y = b.mul(y, z)?;
+    let y = b.linear(y, &name("ssm_out"), values, width, Bias::Optional)?;
+    b.add(y, x)
+}
+
+/// Projections as files have them: one by one, or fused by key head (Qwen3-Next's `ssm_ba`, and `ssm_in` of its first files).
+fn projected(b: &mut Builder<'_>, layer: usize, h: ValueId, sizes: &Ssm) -> Result<Projected, ArchError> {
+    let Ssm { heads, groups, key_length, value_length, .. } = *sizes;
+    let width = b.hyper.embedding_length;
+    let (keys, values, group) = (groups * key_length, heads * value_length, heads / groups);
+    let name = |part: &str| format!("blk.{layer}.{part}");
+    let (qkv, z) = if b.has(&name("ssm_in.weight")) {
+        let all = b.linear(h, &name("ssm_in"), width, 2 * keys + 2 * values, Bias::Optional)?;
+        let [q, k, v, z] =
+            by_key_head(b, all, groups, [key_length, key_length, group * value_length, group * value_length])?;
+        let qk = b.concat(q, k)?;
+        (b.concat(qk, v)?, z)
+    } else {
+        let qkv = b.linear(h, &name("attn_qkv"), width, 2 * keys + values, Bias::Optional)?;
+        (qkv, b.linear(h, &name("attn_gate"), width, values, Bias::Optional)?)
+    };
+    let (beta, alpha) = if b.has(&name("ssm_ba.weight")) {
+        let both = b.linear(h, &name("ssm_ba"), width, 2 * heads, Bias::Optional)?;
+        let [beta, alpha] = by_key_head(b, both, groups, [group, group])?;
+        (beta, alpha)
+    } else {
+        let beta = b.linear(h, &name("ssm_beta"), width, heads, Bias::Optional)?;
+        (beta, b.linear(h, &name("ssm_alpha"), width, heads, Bias::Optional)?)
+    };
+    Ok(Projected { qkv, z, beta, alpha })
+}
+
+/// Rows whose key heads each have parts of these lengths, as a row of all heads for each part.
+fn by_key_head<const N: usize>(
+    b: &mut Builder<'_>,
+    rows: ValueId,
+    groups: u64,
+    lengths: [u64; N],
+) -> Result<[ValueId; N], ArchError> {
+    let split = b.split_heads(rows, groups)?;
+    let (mut parts, mut from) = ([split; N], 0);
+    for (part, length) in parts.iter_mut().zip(lengths) {
+        let own = b.slice(split, from, length)?;
+        *part = b.merge_heads(own)?;
+        from += length;
+    }
+    Ok(parts)
+}

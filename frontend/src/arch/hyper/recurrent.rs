@@ -1,0 +1,71 @@
+//! Keys of layers that mix tokens by a recurrent state instead of attention: which layers those are, and the sizes of their states.
+//!
+//! ```text
+//! qwen3next.ssm.state_size     = 128     // elements of a key
+//! qwen3next.ssm.inner_size     = 4096    // of the values of all heads
+//! qwen3next.ssm.time_step_rank = 32      // heads
+//! qwen3next.ssm.group_count    = 16      // groups of heads that share a key
+//! qwen3next.ssm.conv_kernel    = 4       // taps of the convolution before
+//! qwen3next.full_attention_interval = 4  // layers 3, 7, 11, … attend
+//! ```
+
+use super::{Keys, MAX_COUNT, MAX_WIDTH};
+use crate::gguf::{Gguf, GgufError};
+
+/// Most taps of a convolution: the op takes no more.
+const MAX_TAPS: u64 = 8;
+
+/// Sizes of the recurrent states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ssm {
+    /// Taps of the convolution before.
+    pub taps: u64,
+    /// Heads, each with a state.
+    pub heads: u64,
+    /// Groups of heads that share a key; divides `heads`.
+    pub groups: u64,
+    /// Elements of a key.
+    pub key_length: u64,
+    /// Elements of a head's value.
+    pub value_length: u64,
+}
+
+impl Ssm {
+    /// Of a file that has such layers.
+    pub(super) fn read(keys: &Keys<'_>) -> Result<Option<Ssm>, GgufError> {
+        let Some(key_length) = keys.optional("ssm.state_size", 1, MAX_WIDTH)? else { return Ok(None) };
+        let taps = keys.required("ssm.conv_kernel", 2, MAX_TAPS)?;
+        let heads = keys.required("ssm.time_step_rank", 1, MAX_COUNT)?;
+        let groups = keys.required("ssm.group_count", 1, MAX_COUNT)?;
+        let inner = keys.required("ssm.inner_size", 1, MAX_WIDTH)?;
+        if !heads.is_multiple_of(groups) {
+            let limit = format!("a divisor of ssm.time_step_rank, {heads}");
+            return Err(keys.metadata.bad_value(&keys.name("ssm.group_count"), groups, limit));
+        }
+        if !inner.is_multiple_of(heads) {
+            let limit = format!("a multiple of ssm.time_step_rank, {heads}");
+            return Err(keys.metadata.bad_value(&keys.name("ssm.inner_size"), inner, limit));
+        }
+        Ok(Some(Ssm { taps, heads, groups, key_length, value_length: inner / heads }))
+    }
+}
+
+/// For each of `layers` whether it has a recurrent state: by `attention.recurrent_layers`, else by `full_attention_interval`, else where the
+/// file has the convolution of such a layer.
+pub(super) fn layers(gguf: &Gguf, keys: &Keys<'_>, layers: usize) -> Result<Vec<bool>, GgufError> {
+    let name = keys.name("attention.recurrent_layers");
+    if let Some(found) = keys.metadata.read_optional::<&[bool]>(&name)? {
+        // Files count layers that only draft, which come last.
+        return match found.get(..layers) {
+            Some(found) => Ok(found.to_vec()),
+            None => {
+                let limit = format!("an array of {layers}, one for each layer (block_count)");
+                Err(keys.metadata.bad_value(&name, format!("an array of {}", found.len()), limit))
+            }
+        };
+    }
+    if let Some(interval) = keys.optional("full_attention_interval", 1, MAX_COUNT)? {
+        return Ok((1..=layers as u64).map(|layer| !layer.is_multiple_of(interval)).collect());
+    }
+    Ok((0..layers).map(|layer| gguf.tensor(&format!("blk.{layer}.ssm_conv1d.weight")).is_some()).collect())
+}

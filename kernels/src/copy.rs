@@ -1,0 +1,54 @@
+//! A part of a row, copied.
+
+use ixc_ir::kernel::{Kernel, KernelBuilder, Type};
+
+use crate::catalogue::{Row, row};
+use crate::definition::Definition;
+use crate::generate::{GenerateError, Vectors};
+use crate::reference::{Mismatch, Run, equal};
+use crate::signature::{Holds, Signature};
+use crate::text::spec;
+use crate::vectors::for_vectors;
+
+spec! {
+    /// `y = x`.
+    pub struct Copy "copy" {
+        /// Elements.
+        pub n: u32,
+    }
+}
+
+/// Representative ones.
+#[rustfmt::skip] // One line each.
+const ROWS: &[Row] = &[
+    row("copy", 1, "copy n=2048"),
+];
+
+impl Definition for Copy {
+    fn name(&self) -> String {
+        format!("copy_n{}", self.n)
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::new().read("x", Holds::Floats).write("y", Holds::Floats)
+    }
+
+    fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
+        let mut b = KernelBuilder::new(name);
+        let size = i64::from(self.n) * 4;
+        let (x, y) = (b.read("x", size), b.write("y", size));
+        for_vectors(&mut b, vectors.lanes, self.n, |b, at, lanes| {
+            let v = b.load(Type::f32(lanes), x, at.clone() * 4);
+            b.store(y, at * 4, v);
+        });
+        Ok(b.finish())
+    }
+
+    fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
+        equal("y", run.output().get("y")?, run.input().get("x")?)
+    }
+
+    fn rows() -> &'static [Row] {
+        ROWS
+    }
+}

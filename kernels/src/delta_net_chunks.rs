@@ -1,0 +1,445 @@
+//! The gated delta rule ([`crate::DeltaNet`]) for many rows: rows in chunks, whose products with the state are matrix products.
+//!
+//! Within a chunk that begins with the state `M`, with `c` the sums of the logarithms of the decays up to and with each row,
+//!
+//! ```text
+//! u[i] = rate[i] * (v[i] - e^c[i] M' k[i]) - sum over j < i of rate[i] e^(c[i] - c[j]) (k[i] . k[j]) u[j]
+//! y[i] = e^c[i] M' q[i]                    + sum over j <= i of e^(c[i] - c[j]) (q[i] . k[j]) u[j]
+//! M <- e^c[last] M + sum over j of k[j] (e^(c[last] - c[j]) u[j])'
+//! ```
+//!
+//! which is the recurrence with its changes `u` solved for (the "UT transform" of Yang et al., "Parallelizing Linear Transformers with the Delta Rule",
+//! 2024, applied to the right side, so that no second one of keys is needed). The state is read twice and written once for a chunk and not for each
+//! row, and a row's sums are [`Vectors`]' registers wide and some rows high, where the recurrence waits for each sum.
+//!
+//! **Length of a chunk.** Products with the state are `3 d dv` multiply-adds for a row whatever it is, what is within a chunk takes `length * (dv + d)` more
+//! of them, and the state's traffic is `3 d dv / length` elements. With vectors of f32, 16 rows make the traffic an eighth of the arithmetic already, and
+//! the triangles are 6 % of it; with 64 they would be a quarter. Rows behind the last whole chunk go by the recurrence.
+//!
+//! Sums are in the order of their index for every lane count, as the recurrence's.
+
+use ixc_ir::kernel::{Affine, Kernel, KernelBuilder, Type, ValueId, VarId};
+use ixc_ir::plan::DimRule;
+
+use crate::catalogue::{Row, row};
+use crate::definition::Definition;
+use crate::delta_net::{DeltaNet, Layout, log_decay};
+use crate::generate::{GenerateError, MAX_ROWS, Vectors};
+use crate::math;
+use crate::reference::{EXP_BOUND, Mismatch, Run, UNIT};
+use crate::signature::Signature;
+use crate::text::{Bits, spec};
+use crate::vectors::{for_bundles, for_vectors};
+use crate::work::{Arithmetic, Call, Work};
+
+/// Rows of a chunk.
+const CHUNK: u32 = 16;
+/// Bytes of a number for each row of a chunk.
+const NUMBERS: i64 = CHUNK as i64 * 4;
+/// Vectors of a value that a chunk's sums are wide.
+const BUNDLE: u32 = 2;
+
+spec! {
+    /// The gated delta rule over many rows, for the value heads of a key head: fields as those of `delta_net`.
+    pub struct DeltaNetChunks "delta_net_chunks" {
+        /// Key heads of a row.
+        pub heads: u32,
+        /// Value heads that share a key head.
+        pub group: u32,
+        /// Elements of a key.
+        pub d: u32,
+        /// Elements of a value.
+        pub dv: u32,
+        /// Added to the squares of a key's or query's length.
+        pub eps: Bits,
+        /// Whether the value heads of a key head are `heads` apart, and not side by side.
+        pub interleaved: bool,
+    }
+}
+
+/// Representative ones.
+#[rustfmt::skip] // One line each.
+const ROWS: &[Row] = &[
+    row("delta_net_chunks", 128, "delta_net_chunks heads=16 group=2 d=128 dv=128 eps=1e-6 interleaved"),
+];
+
+impl DeltaNetChunks {
+    /// Fewest rows that it takes: a chunk.
+    pub const LEAST_ROWS: u32 = CHUNK;
+
+    /// The same by the recurrence.
+    fn recurrence(&self) -> DeltaNet {
+        let DeltaNetChunks { heads, group, d, dv, eps, interleaved } = *self;
+        DeltaNet { heads, group, d, dv, eps, interleaved }
+    }
+}
+
+impl Definition for DeltaNetChunks {
+    fn name(&self) -> String {
+        self.recurrence().name().replacen("delta_net", "delta_net_chunks", 1)
+    }
+
+    fn signature(&self) -> Signature {
+        DeltaNet::buffers().dim("chunks", DimRule::RowGroups(CHUNK)).dim("rest", DimRule::RowRest(CHUNK))
+    }
+
+    fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
+        let recurrence = self.recurrence();
+        recurrence.check(&name)?;
+        let mut b = KernelBuilder::new(name);
+        let chunks = b.dim("chunks", 0, MAX_ROWS / i64::from(CHUNK));
+        let rest = b.dim("rest", 0, i64::from(CHUNK) - 1);
+        let places = Places::new(i64::from(self.d) * 4, i64::from(self.dv) * 4);
+        let rows = chunks * i64::from(CHUNK) + rest;
+        let layout = Layout::declare(&mut b, &recurrence, vectors.lanes, rows, places.end);
+        let chunk = Chunk { spec: *self, layout, places, block: if vectors.lanes < 16 { 4 } else { 8 } };
+        b.for_each("chunk", chunks, |b, c| chunk.generate(b, &(c * i64::from(CHUNK))));
+        b.for_each("t", rest, |b, t| chunk.layout.row(b, chunks * i64::from(CHUNK) + t));
+        Ok(b.finish())
+    }
+
+    fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
+        let rows = run.dim("chunks") as usize * CHUNK as usize + run.dim("rest") as usize;
+        // As the recurrence's, with sums over a chunk's rows and products of keys beside. Differences of sums of decays' logarithms are
+        // not as exact as each: a chunk's sums are below 16 * 8 in what is tested.
+        let each = f64::from(5 * self.d + 4 * CHUNK + 32) * UNIT + 4.0 * EXP_BOUND + 256.0 * UNIT;
+        self.recurrence().compare(run, rows, each)
+    }
+
+    fn work(&self, call: &Call<'_>) -> Work {
+        let [chunks, rest] = *call.dims else { return Work::of_bytes(call.all_bytes()) };
+        let state = u64::from(self.group) * u64::from(self.d) * u64::from(self.dv);
+        let (chunks, rest) = (chunks.max(0).unsigned_abs(), rest.max(0).unsigned_abs());
+        let rows = chunks * u64::from(CHUNK) + rest;
+        Work { bytes: (chunks + rest) * state * 4, multiply_adds: rows * state * 3, arithmetic: Arithmetic::F32 }
+    }
+
+    fn dims_of_rows(&self, rows: u32) -> Vec<i64> {
+        vec![(rows / CHUNK).into(), (rows % CHUNK).into()]
+    }
+
+    fn rows() -> &'static [Row] {
+        ROWS
+    }
+}
+
+/// Where things are in scratch memory: of a key head a row of the chunk each, then numbers of a value head, then columns of it.
+struct Places {
+    /// Queries, of length 1 / sqrt(d), and keys, of length 1: [CHUNK][d]. The recurrence has its own row of each at the beginning.
+    q: i64,
+    k: i64,
+    /// Keys again: [d][CHUNK].
+    across: i64,
+    /// Products of queries, and of keys, with keys: [CHUNK][CHUNK].
+    qk: i64,
+    kk: i64,
+    /// By row of the chunk: `alpha`, then the decay's logarithm, then the sum of those up to the row.
+    log: i64,
+    /// By row: the rate; what is left of the state before the chunk; what is left at its end of what the row puts there.
+    rate: i64,
+    left: i64,
+    after: i64,
+    /// What a change takes from later ones, and gives to results: [CHUNK][CHUNK], of which the triangles are read.
+    change: i64,
+    give: i64,
+    /// Changes and results: [CHUNK][dv].
+    u: i64,
+    o: i64,
+    end: i64,
+}
+
+impl Places {
+    fn new(key: i64, value: i64) -> Places {
+        let mut end = 0;
+        let mut place = |bytes: i64| {
+            // On cache lines, as scratch memory is.
+            end = (end + bytes + 63) / 64 * 64;
+            end - (bytes + 63) / 64 * 64
+        };
+        let (keys, square, values) = (i64::from(CHUNK) * key, i64::from(CHUNK) * NUMBERS, i64::from(CHUNK) * value);
+        Places {
+            q: place(keys),
+            k: place(keys),
+            across: place(keys),
+            qk: place(square),
+            kk: place(square),
+            log: place(NUMBERS),
+            rate: place(NUMBERS),
+            left: place(NUMBERS),
+            after: place(NUMBERS),
+            change: place(square),
+            give: place(square),
+            u: place(values),
+            o: place(values),
+            end,
+        }
+    }
+}
+
+/// What code for a chunk is made of.
+struct Chunk {
+    spec: DeltaNetChunks,
+    layout: Layout,
+    places: Places,
+    /// Rows whose sums are in registers together, with [`BUNDLE`] vectors each.
+    block: u32,
+}
+
+/// Vectors of a value: where the first is in bytes, and how wide and many they are.
+#[derive(Clone)]
+struct Columns {
+    at: Affine,
+    lanes: u16,
+    count: u32,
+}
+
+impl Columns {
+    fn ty(&self) -> Type {
+        Type::f32(self.lanes)
+    }
+
+    /// Where each is.
+    fn each(&self) -> impl Iterator<Item = Affine> + use<> {
+        let (at, bytes) = (self.at.clone(), i64::from(self.lanes) * 4);
+        (0..i64::from(self.count)).map(move |n| at.clone() + n * bytes)
+    }
+}
+
+impl Chunk {
+    /// The chunk that begins with row `first`.
+    fn generate(&self, b: &mut KernelBuilder, first: &Affine) {
+        self.keys(b, first);
+        b.for_each("h", i64::from(self.spec.group), |b, h| {
+            self.numbers(b, first, h);
+            for_bundles(b, self.layout.lanes, self.spec.dv, BUNDLE, |b, at, lanes, count| {
+                let columns = Columns { at: at * 4, lanes, count };
+                self.found(b, first, h, &columns);
+                self.triangles(b, first, h, &columns);
+                self.state(b, h, &columns);
+            });
+        });
+    }
+
+    /// A number of scratch memory in every lane.
+    fn splat(&self, b: &mut KernelBuilder, ty: Type, at: impl Into<Affine>) -> ValueId {
+        b.load_splat(ty, self.layout.scratch, at)
+    }
+
+    /// Queries and keys of the key head, and their products.
+    fn keys(&self, b: &mut KernelBuilder, first: &Affine) {
+        let (Layout { key, lanes, scratch, .. }, places) = (&self.layout, &self.places);
+        let (key, lanes, scratch) = (*key, *lanes, *scratch);
+        b.for_each("r", i64::from(CHUNK), |b, r| {
+            let t = first.clone() + r;
+            let own: Affine = r * key;
+            self.layout.unit(b, self.layout.q, self.layout.query_factor(), &t, &(own.clone() + places.q));
+            self.layout.unit(b, self.layout.k, 1.0, &t, &(own.clone() + places.k));
+            // Four by four, so that loop control is not most of it.
+            for_vectors(b, 4, self.spec.d, |b, at, count| {
+                for e in (0..i64::from(count)).map(|n| at.clone() + n) {
+                    let x = b.load(Type::f32(1), scratch, own.clone() + e.clone() * 4 + places.k);
+                    b.store(scratch, e * NUMBERS + r * 4 + places.across, x);
+                }
+            });
+        });
+        for (rows, products) in [(places.k, places.kk), (places.q, places.qk)] {
+            for_vectors(b, lanes, CHUNK, |b, at, lanes| {
+                let (ty, at): (Type, Affine) = (Type::f32(lanes), at * 4);
+                b.for_each("b", i64::from(CHUNK / self.block), |b, block| {
+                    let none = b.splat_f32(lanes, 0.0);
+                    let sums = vec![none; self.block as usize];
+                    let sums = b.for_carry("e", i64::from(self.spec.d), &sums, |b, e, sums| {
+                        let across = b.load(ty, scratch, e * NUMBERS + at.clone() + places.across);
+                        self.of_block(block, key, sums, |row, &sum| {
+                            let x = self.splat(b, ty, row + e * 4 + rows);
+                            b.fma(x, across, sum)
+                        })
+                    });
+                    self.of_block(block, NUMBERS, &sums, |row, &sum| {
+                        b.store(scratch, row + at.clone() + products, sum);
+                    });
+                });
+            });
+        }
+    }
+
+    /// Something of each row of a block, given where it is in rows of so many bytes.
+    fn of_block<T, U>(&self, block: VarId, row_bytes: i64, items: &[T], mut of: impl FnMut(Affine, &T) -> U) -> Vec<U> {
+        let row = |r: usize| block * (i64::from(self.block) * row_bytes) + r as i64 * row_bytes;
+        items.iter().enumerate().map(|(r, item)| of(row(r), item)).collect()
+    }
+
+    /// Decays and rates of a value head, and the triangles.
+    fn numbers(&self, b: &mut KernelBuilder, first: &Affine, h: VarId) {
+        let (layout, places) = (&self.layout, &self.places);
+        let (lanes, scratch) = (layout.lanes, layout.scratch);
+        let (of_head, _) = layout.numbers(first.clone(), h);
+        b.for_each("r", i64::from(CHUNK), |b, r| {
+            let (_, of_row) = layout.numbers(first.clone() + r, h);
+            for (x, to) in [(layout.alpha, places.log), (layout.beta, places.rate)] {
+                let x = b.load(Type::f32(1), x, of_row.clone());
+                b.store(scratch, r * 4 + to, x);
+            }
+        });
+        for_vectors(b, lanes, CHUNK, |b, at, lanes| {
+            let (ty, at): (Type, Affine) = (Type::f32(lanes), at * 4);
+            let [a, dt] = [layout.a, layout.dt].map(|x| b.load_splat(ty, x, of_head.clone()));
+            let alpha = b.load(ty, scratch, at.clone() + places.log);
+            let log = log_decay(b, alpha, dt, a);
+            b.store(scratch, at.clone() + places.log, log);
+            let beta = b.load(ty, scratch, at.clone() + places.rate);
+            let rate = math::sigmoid(b, beta);
+            b.store(scratch, at + places.rate, rate);
+        });
+        let none = b.splat_f32(1, 0.0);
+        b.for_carry("r", i64::from(CHUNK), &[none], |b, r, sum| {
+            let log = b.load(Type::f32(1), scratch, r * 4 + places.log);
+            let sum = b.add(sum[0], log);
+            b.store(scratch, r * 4 + places.log, sum);
+            vec![sum]
+        });
+        let last = places.log + NUMBERS - 4;
+        for_vectors(b, lanes, CHUNK, |b, at, lanes| {
+            let (ty, at): (Type, Affine) = (Type::f32(lanes), at * 4);
+            let sum = b.load(ty, scratch, at.clone() + places.log);
+            let left = math::exp(b, sum);
+            b.store(scratch, at.clone() + places.left, left);
+            let all = self.splat(b, ty, last);
+            let after = b.sub(all, sum);
+            let after = math::exp(b, after);
+            b.store(scratch, at.clone() + places.after, after);
+            b.for_each("i", i64::from(CHUNK), |b, i| {
+                let [own, rate] = [places.log, places.rate].map(|x| self.splat(b, ty, i * 4 + x));
+                let since = b.sub(own, sum);
+                let left = math::exp(b, since);
+                let [kk, qk] = [places.kk, places.qk].map(|x| b.load(ty, scratch, i * NUMBERS + at.clone() + x));
+                let none = b.splat_f32(lanes, 0.0);
+                let taken = b.mul(kk, left);
+                let taken = b.mul(taken, rate);
+                let taken = b.sub(none, taken);
+                b.store(scratch, i * NUMBERS + at.clone() + places.change, taken);
+                let given = b.mul(qk, left);
+                b.store(scratch, i * NUMBERS + at.clone() + places.give, given);
+            });
+        });
+    }
+
+    /// What rows find in the state: of keys, to right sides of their changes; of queries, to results.
+    fn found(&self, b: &mut KernelBuilder, first: &Affine, h: VarId, columns: &Columns) {
+        let (layout, places) = (&self.layout, &self.places);
+        let (ty, scratch) = (columns.ty(), layout.scratch);
+        b.for_each("b", i64::from(CHUNK / self.block), |b, block| {
+            for (rows, to) in [(places.k, places.u), (places.q, places.o)] {
+                let none = b.splat_f32(columns.lanes, 0.0);
+                let sums = vec![none; (self.block * columns.count) as usize];
+                let sums = b.for_carry("e", i64::from(self.spec.d), &sums, |b, e, sums| {
+                    let load = |at: Affine| b.load(ty, layout.state, layout.matrix(h) + at + e * layout.value);
+                    let m: Vec<ValueId> = columns.each().map(load).collect();
+                    let sums: Vec<&[ValueId]> = sums.chunks(m.len()).collect();
+                    let rows = self.of_block(block, layout.key, &sums, |row, sums| {
+                        let x = self.splat(b, ty, row + e * 4 + rows);
+                        sums.iter().zip(&m).map(|(&sum, &m)| b.fma(m, x, sum)).collect::<Vec<_>>()
+                    });
+                    rows.concat()
+                });
+                let sums: Vec<(usize, &[ValueId])> = sums.chunks(columns.count as usize).enumerate().collect();
+                self.of_block(block, NUMBERS / i64::from(CHUNK), &sums, |number, (r, sums)| {
+                    let left = self.splat(b, ty, number.clone() + places.left);
+                    let rate = self.splat(b, ty, number + places.rate);
+                    let row: Affine = block * i64::from(self.block) + *r as i64;
+                    for (at, &sum) in columns.each().zip(*sums) {
+                        let mut x = b.mul(sum, left);
+                        if to == places.u {
+                            let v = layout.load_v(b, columns.lanes, (first.clone() + row.clone(), h), at.clone());
+                            x = b.sub(v, x);
+                            x = b.mul(x, rate);
+                        }
+                        b.store(scratch, row.clone() * layout.value + at + to, x);
+                    }
+                });
+            }
+        });
+    }
+
+    /// Solves for the changes, one after another, and adds what they give to results. Changes are left as they are at the chunk's end.
+    fn triangles(&self, b: &mut KernelBuilder, first: &Affine, h: VarId, columns: &Columns) {
+        let (layout, places) = (&self.layout, &self.places);
+        let (ty, scratch) = (columns.ty(), layout.scratch);
+        let rows = i64::from(CHUNK);
+        let load = |b: &mut KernelBuilder, of: i64, row: i64| -> Vec<ValueId> {
+            columns.each().map(|at| b.load(ty, scratch, at + row * layout.value + of)).collect()
+        };
+        // `sums` and the changes before `end`, times a row of a triangle.
+        let with_changes = |b: &mut KernelBuilder, sums: Vec<ValueId>, triangle: i64, end: i64| -> Vec<ValueId> {
+            (0..end).fold(sums, |sums, j| {
+                let x = self.splat(b, ty, triangle + j * 4);
+                let u = load(b, places.u, j);
+                sums.iter().zip(u).map(|(&sum, u)| b.fma(x, u, sum)).collect()
+            })
+        };
+        for i in 0..rows {
+            if i > 0 {
+                let right = load(b, places.u, i);
+                let u = with_changes(b, right, places.change + i * NUMBERS, i);
+                for (at, u) in columns.each().zip(u) {
+                    b.store(scratch, at + i * layout.value + places.u, u);
+                }
+            }
+            let found = load(b, places.o, i);
+            let y = with_changes(b, found, places.give + i * NUMBERS, i + 1);
+            for (at, y) in columns.each().zip(y) {
+                layout.store_y(b, (first.clone() + i, h), at, y);
+            }
+        }
+        for i in 0..rows {
+            let after = self.splat(b, ty, places.after + i * 4);
+            for (at, u) in columns.each().zip(load(b, places.u, i)) {
+                let u = b.mul(u, after);
+                b.store(scratch, at + i * layout.value + places.u, u);
+            }
+        }
+    }
+
+    /// The state after the chunk.
+    fn state(&self, b: &mut KernelBuilder, h: VarId, columns: &Columns) {
+        let d = self.spec.d;
+        let whole = d / self.block;
+        if whole > 0 {
+            b.for_each("b", i64::from(whole), |b, block| {
+                self.state_rows(b, h, columns, &(block * i64::from(self.block)), self.block);
+            });
+        }
+        if d % self.block > 0 {
+            self.state_rows(b, h, columns, &Affine::constant((whole * self.block).into()), d % self.block);
+        }
+    }
+
+    /// Some rows of the state: those of the elements from `from` of a key.
+    fn state_rows(&self, b: &mut KernelBuilder, h: VarId, columns: &Columns, from: &Affine, count: u32) {
+        let (layout, places) = (&self.layout, &self.places);
+        let (ty, scratch) = (columns.ty(), layout.scratch);
+        let left = self.splat(b, ty, places.left + NUMBERS - 4);
+        let place = |r: i64, at: Affine| layout.matrix(h) + (from.clone() + r) * layout.value + at;
+        let mut old = Vec::new();
+        for r in 0..i64::from(count) {
+            for at in columns.each() {
+                let m = b.load(ty, layout.state, place(r, at));
+                old.push(b.mul(m, left));
+            }
+        }
+        let new = b.for_carry("j", i64::from(CHUNK), &old, |b, j, sums| {
+            let change = |at: Affine| b.load(ty, scratch, at + j * layout.value + places.u);
+            let u: Vec<ValueId> = columns.each().map(change).collect();
+            let row = |(r, sums): (usize, &[ValueId])| -> Vec<ValueId> {
+                let k = self.splat(b, ty, j * layout.key + (from.clone() + r as i64) * 4 + places.k);
+                sums.iter().zip(&u).map(|(&sum, &u)| b.fma(u, k, sum)).collect()
+            };
+            sums.chunks(u.len()).enumerate().flat_map(row).collect()
+        });
+        for (r, sums) in new.chunks(columns.count as usize).enumerate() {
+            for (at, &m) in columns.each().zip(sums) {
+                b.store(layout.state, place(r as i64, at), m);
+            }
+        }
+    }
+}
