@@ -251,6 +251,10 @@ fn model(gguf: Gguf) -> anyhow::Result<(Model, usize)> {
         norm_eps: 1e-6,
         rope,
         layers: Vec::new(),
+        local_rope: None,
+        scales: arch::Scales::NONE,
+        mla: None,
+        ssm: None,
         draft_layers: 0,
     };
     let model = Model { gguf, arch: arch::Model { hyper, module }, vocabulary: TokenizerSpec::default() };

@@ -56,6 +56,7 @@ mod rope_append;
 mod rope_heads;
 mod rotation;
 mod route;
+mod scale;
 mod scale_heads;
 mod short_conv;
 pub mod signature;
@@ -104,6 +105,7 @@ registry! {
     gated::Gated,
     copy::Copy,
     add_bias::AddBias,
+    scale::Scale,
     scale_heads::ScaleHeads,
     softmax::Softmax,
     softcap::Softcap,

@@ -21,12 +21,24 @@
 //!
 //! To add an architecture: a file with its row, and a line in [`ARCHITECTURES`].
 
+mod bailingmoe2;
 mod builder;
 mod decoder;
 mod delta_net;
+mod dots1;
+mod ernie4_5;
+mod ernie4_5_moe;
 mod error;
+mod gemma3;
+mod glm4moe;
+mod granite;
+mod granitemoe;
+mod hunyuan_moe;
 mod hyper;
 mod llama;
+mod minimax_m2;
+mod olmoe;
+mod phi3;
 mod qwen2;
 mod qwen2moe;
 mod qwen3;
@@ -34,6 +46,10 @@ mod qwen35;
 mod qwen35moe;
 mod qwen3moe;
 mod qwen3next;
+mod qwen3vl;
+mod qwen3vlmoe;
+mod seed_oss;
+mod smollm3;
 mod weights;
 
 use ixc_ir::graph::{Module, ValueId};
@@ -42,7 +58,7 @@ use crate::gguf::Gguf;
 use builder::Builder;
 pub use error::ArchError;
 use hyper::Defaults;
-pub use hyper::{Experts, Hyper, Layer, Rope, Ssm};
+pub use hyper::{Experts, Hyper, Layer, Mla, Rope, Scales, Ssm};
 pub use weights::FileWeights;
 
 /// A row of the registry.
@@ -67,6 +83,22 @@ pub static ARCHITECTURES: &[Architecture] = &[
     qwen3next::ARCHITECTURE,
     qwen35::ARCHITECTURE,
     qwen35moe::ARCHITECTURE,
+    olmoe::ARCHITECTURE,
+    minimax_m2::ARCHITECTURE,
+    glm4moe::ARCHITECTURE,
+    ernie4_5::ARCHITECTURE,
+    ernie4_5_moe::ARCHITECTURE,
+    granite::ARCHITECTURE,
+    granitemoe::ARCHITECTURE,
+    gemma3::ARCHITECTURE,
+    dots1::ARCHITECTURE,
+    bailingmoe2::ARCHITECTURE,
+    hunyuan_moe::ARCHITECTURE,
+    qwen3vl::ARCHITECTURE,
+    qwen3vlmoe::ARCHITECTURE,
+    smollm3::ARCHITECTURE,
+    seed_oss::ARCHITECTURE,
+    phi3::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.

@@ -277,6 +277,7 @@ macro_rules! graph_ops {
             @unary {
                 Silu "silu" {} |x| x / (1.0 + (-x).exp()), "x / (1 + exp(-x)), elementwise.";
                 Sigmoid "sigmoid" {} |x| 1.0 / (1.0 + (-x).exp()), "1 / (1 + exp(-x)), elementwise.";
+                Scale "scale" {factor: FLOAT} |x| factor.float() * x, "factor * x, elementwise.";
                 Softcap "softcap" {cap: FLOAT} |x| cap.float() * (x / cap.float()).tanh(), "cap * tanh(x / cap), elementwise: x, bent so that it stays within -cap..cap.";
             }
             // Each takes the token of its state before these, and gives rows and the next token.
