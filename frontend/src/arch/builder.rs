@@ -12,7 +12,7 @@ use ixc_ir::graph::{Attr, Module, OpKind, Operand, Place, Recurrent, State, Unar
 use ixc_ir::state::Rollback;
 
 use super::error::ArchError;
-use super::hyper::{Experts, Hyper, Ssm};
+use super::hyper::{Experts, Hyper, Mla, Ssm};
 use crate::gguf::{Gguf, Tensor};
 
 /// Whether a matrix has a bias beside it.
@@ -278,16 +278,23 @@ impl<'a> Builder<'a> {
         let facts = &self.hyper.layers[layer];
         let state = State::paged(&format!("kv.{layer}"), facts.kv_heads, facts.key_length, facts.value_length);
         let state = State { window: facts.window, ..state };
-        let scale = facts.attention_scale;
+        let (scale, heads) = (facts.attention_scale, facts.heads);
         let state = self.graph.state(state);
         let state = self.typed(state)?;
         let kv = self.graph.state_begin(state);
         let kv = self.typed(kv)?;
         let kv = self.graph.kv_append(kv, k, v, self.step.pos);
         let kv = self.typed(kv)?;
-        let y = self.graph.attention(q, kv, self.step.pos, scale);
+        let sinks = self.optional_vector(&format!("blk.{layer}.attn_sinks.weight"), heads)?;
+        let y = self.graph.attention(q, kv, self.step.pos, sinks, scale);
         let (y, _) = self.typed(y)?;
         Ok(y)
+    }
+
+    /// Sizes of latent attention, which the file must have.
+    pub fn mla(&self) -> Result<Mla, ArchError> {
+        let key = format!("{}.attention.kv_lora_rank", self.architecture);
+        self.hyper.mla.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
     }
 
     /// Sizes of the recurrent states, which the file must have.
@@ -350,6 +357,13 @@ impl<'a> Builder<'a> {
         let attrs = RouteAttrs { top_k, score, groups, groups_kept, normalise, scale };
         let routed = self.graph.route(logits, bias, &attrs);
         self.typed(routed)
+    }
+
+    /// Each head of `x` times its own matrix of `name` (`to` rows of `from`).
+    pub fn heads_linear(&mut self, x: ValueId, name: &str, [heads, to, from]: [u64; 3]) -> Result<ValueId, ArchError> {
+        let weight = self.weight(&format!("{name}.weight"), &[heads, to, from])?;
+        let y = self.graph.dequantise(weight).and_then(|w| self.graph.heads_matmul(x, w));
+        self.typed(y)
     }
 
     /// `x` times the matrices `name` (`to` rows of `from`) of the experts `ids`: `[T, used, to]`.

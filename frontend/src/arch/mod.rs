@@ -15,6 +15,7 @@
 //! | `hyper` | keys to hyperparameters, with every range check |
 //! | `builder` | weights by name and shape; ops with their types |
 //! | `decoder` | the parts that decoders share, and in what they differ |
+//! | `mla` | latent attention |
 //! | `delta_net` | layers of linear attention by the gated delta rule |
 //! | the others, each with the name of its | one architecture each |
 //! | `weights` | a model's bytes, for the interpreter |
@@ -24,6 +25,7 @@
 mod bailingmoe2;
 mod builder;
 mod decoder;
+mod deepseek2;
 mod delta_net;
 mod dots1;
 mod ernie4_5;
@@ -31,12 +33,14 @@ mod ernie4_5_moe;
 mod error;
 mod gemma3;
 mod glm4moe;
+mod gpt_oss;
 mod granite;
 mod granitemoe;
 mod hunyuan_moe;
 mod hyper;
 mod llama;
 mod minimax_m2;
+mod mla;
 mod olmoe;
 mod phi3;
 mod qwen2;
@@ -99,6 +103,8 @@ pub static ARCHITECTURES: &[Architecture] = &[
     smollm3::ARCHITECTURE,
     seed_oss::ARCHITECTURE,
     phi3::ARCHITECTURE,
+    gpt_oss::ARCHITECTURE,
+    deepseek2::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.

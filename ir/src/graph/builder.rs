@@ -300,9 +300,16 @@ impl GraphBuilder {
         q: ValueId,
         kv: ValueId,
         pos: ValueId,
+        sinks: Option<WeightId>,
         scale: f64,
     ) -> Result<(ValueId, ValueId), TypeError> {
-        self.two(OpKind::Attention, vec![V(q), V(kv), V(pos)], vec![Attr::rounded(scale)])
+        let operands = vec![V(q), V(kv), V(pos), opt_weight(sinks)];
+        self.two(OpKind::Attention, operands, vec![Attr::rounded(scale)])
+    }
+
+    /// `heads.matmul`.
+    pub fn heads_matmul(&mut self, x: ValueId, w: ValueId) -> Result<ValueId, TypeError> {
+        self.one(OpKind::HeadsMatmul, vec![V(x), V(w)], vec![])
     }
 
     /// `route`: expert ids and weights.

@@ -285,6 +285,24 @@ impl<'a> Interpreter<'a> {
                 let (y, dims) = self.attention(op, state, &q, &self.dims(value("q")), ints(value("pos")))?;
                 Ok(vec![Value::F32 { dims, data: y }, Value::Token])
             }
+            OpKind::HeadsMatmul => {
+                let (x, dims) = (f32s(self, "x")?, self.dims(value("x")));
+                let (y, n) = match value("w") {
+                    Value::Weight(w) => self.heads(*w, &x, dims[1])?,
+                    w => {
+                        let w_dims = self.dims(w);
+                        let bytes = quantise(Format::F32, &self.floats(w)?);
+                        let matrix = Matrix { format: Format::F32, bytes: &bytes, width: w_dims[2] };
+                        (heads_project(&matrix, dims[1], &x), w_dims[1])
+                    }
+                };
+                one(with(&dims, n), y)
+            }
+            OpKind::LinearHeads => {
+                let dims = self.dims(value("x"));
+                let (y, n) = self.heads(weight(op, "w"), &f32s(self, "x")?, dims[1])?;
+                one(with(&dims, n), y)
+            }
             OpKind::Route => {
                 let dims = self.dims(value("logits"));
                 let route = RouteAttrs::from_op(op);
@@ -504,6 +522,12 @@ impl<'a> Interpreter<'a> {
         Ok((expert_project(op, &self.matrix(weight, &bytes), dims[0], x, ids, slots)?, dims[1]))
     }
 
+    /// Heads of rows, each times its own matrix of `weight`, and rows of a matrix.
+    fn heads(&self, weight: WeightId, x: &[f32], heads: usize) -> Result<(Vec<f32>, usize), InterpretError> {
+        let bytes = self.bytes(weight)?;
+        Ok((heads_project(&self.matrix(weight, &bytes), heads, x), self.weight_dims(weight)[1]))
+    }
+
     /// The rows of `y`, each plus the bias of its expert.
     fn add_expert_bias(
         &self,
@@ -616,6 +640,7 @@ impl<'a> Interpreter<'a> {
             value: cache.value as usize,
         };
         let scale = op.attr("scale").float();
+        let sinks = self.optional(op.operand("sinks"))?;
         let length = keys.len() / (cache.heads * cache.key) as usize;
         let mut out = Vec::with_capacity(dims[0] * shape.heads * shape.value);
         for (q, &position) in q.chunks_exact(dims[1] * dims[2]).zip(positions) {
@@ -623,7 +648,7 @@ impl<'a> Interpreter<'a> {
             let first = window.map_or(0, |window| (position + 1).saturating_sub(window as usize));
             let [keys, values] = [(keys, cache.key), (values, cache.value)]
                 .map(|(data, width)| &data[first * (cache.heads * width) as usize..]);
-            out.extend(math::attention(q, keys, values, &shape, position - first, scale));
+            out.extend(math::attention(q, keys, values, &shape, position - first, scale, sinks.as_deref()));
         }
         Ok((out, vec![dims[0], dims[1], shape.value]))
     }
@@ -751,6 +776,21 @@ fn expert_project(
         }
     }
     Ok(out)
+}
+
+/// Heads of rows, each times the transpose of its own part of a matrix.
+fn heads_project(matrix: &Matrix<'_>, heads: usize, x: &[f32]) -> Vec<f32> {
+    let (n, k) = (matrix.bytes.len() / matrix.row_bytes() / heads, matrix.width);
+    let rows = x.len() / (heads * k);
+    let mut out = vec![0f32; rows * heads * n];
+    for h in 0..heads {
+        let own: Vec<f32> = (0..rows).flat_map(|r| &x[(r * heads + h) * k..][..k]).copied().collect();
+        let y = matrix.rows(h * n, n).project(&own);
+        for (r, y) in y.chunks_exact(n).enumerate() {
+            out[(r * heads + h) * n..][..n].copy_from_slice(y);
+        }
+    }
+    out
 }
 
 /// The sum over a row's slots of `p * y`.

@@ -251,7 +251,22 @@ pub fn result_types(
             if !rule.number("q", heads)?.is_multiple_of(cache.heads) {
                 return Err(rule.operand("q", format!("one with a multiple of {} heads", cache.heads)));
             }
+            rule.bias("sinks", rule.number("q", heads)?)?;
             Ok(vec![Type::f32([rows.clone(), heads.clone(), cache.value.into()]), rule.value("kv").clone()])
+        }
+        OpKind::HeadsMatmul => {
+            let [rows, heads, k] = rule.f32("x")?;
+            let [of_heads, n, wk] = rule.f32("w")?;
+            rule.same("w", of_heads, heads)?;
+            rule.same("w", wk, k)?;
+            one(Type::f32([rows.clone(), heads.clone(), n.clone()]))
+        }
+        OpKind::LinearHeads => {
+            let [rows, heads, k] = rule.activation("x", rule.any_weight("w"))?;
+            let [of_heads, n, wk] = rule.weight("w")?;
+            rule.same_number("w", of_heads, heads)?;
+            rule.same_number("w", wk, k)?;
+            one(Type::f32([rows.clone(), heads.clone(), n.into()]))
         }
         OpKind::Route => {
             let [rows, experts] = rule.f32("logits")?;

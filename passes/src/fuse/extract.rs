@@ -30,9 +30,9 @@ fn cost(node: &Node) -> u64 {
         OpKind::RopeHeads => 90,
         // More than a second norm: two norms run beside each other, a quantisation waits for its norm.
         OpKind::Quantise => 120,
-        OpKind::Linear | OpKind::LinearSwiglu | OpKind::ExpertSwiglu | OpKind::ExpertDown => 1000,
+        OpKind::Linear | OpKind::LinearHeads | OpKind::LinearSwiglu | OpKind::ExpertSwiglu | OpKind::ExpertDown => 1000,
         OpKind::LinearQkv => 600,
-        OpKind::Matmul | OpKind::ExpertMatmul => 2000,
+        OpKind::Matmul | OpKind::HeadsMatmul | OpKind::ExpertMatmul => 2000,
         OpKind::Dequantise => 100_000,
         // Ops with effects are never nodes.
         OpKind::Recurrent(_) | OpKind::StateBegin | OpKind::KvAppend | OpKind::Attention | OpKind::RopeAppend => 0,

@@ -39,6 +39,7 @@ pub(crate) static RULES: &[Rule] = &[
     rule("bias",                 "(add_bias (linear ?x ?w _ _) ?b)",                           "(linear ?x ?w ?b _)", always),
     rule("residual_left",        "(add ?r (linear ?x ?w ?b _))",                               "(linear ?x ?w ?b ?r)", always),
     rule("residual_right",       "(add (linear ?x ?w ?b _) ?r)",                               "(linear ?x ?w ?b ?r)", always),
+    rule("linear_heads",         "(heads.matmul ?x (dequantise ?w))",                          "(linear.heads (quantise ?x (activation ?w)) ?w)", always),
     // What a gate weights is added in the same pass.
     rule("scale_residual_left",  "(add ?r (scale_heads ?x ?s _))",                             "(scale_heads ?x ?s ?r)", always),
     rule("scale_residual_right", "(add (scale_heads ?x ?s _) ?r)",                             "(scale_heads ?x ?s ?r)", always),

@@ -377,6 +377,18 @@ impl<'a> Lowering<'a> {
                     },
                 )?)
             }
+            OpKind::HeadsMatmul => {
+                let Binding::Weight(w) = self.meaning(name, self.value_operand(op, "w")?)? else {
+                    return unsupported(name, "a product of two values; one must be a dequantised weight");
+                };
+                let x = self.operand(op, "x")?;
+                let x = self.quantise(x, self.activation(w))?;
+                Binding::ArenaRows(self.product_of_heads(name, &self.label(op.kind, w), x, w)?)
+            }
+            OpKind::LinearHeads => {
+                let w = self.weight_operand(op, "w");
+                Binding::ArenaRows(self.product_of_heads(name, &self.label(op.kind, w), self.operand(op, "x")?, w)?)
+            }
             OpKind::LinearQkv => {
                 for (i, (x, w, b)) in
                     [("xq", "wq", "bq"), ("xk", "wk", "bk"), ("xv", "wv", "bv")].into_iter().enumerate()

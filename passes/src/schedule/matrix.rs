@@ -165,6 +165,57 @@ impl Lowering<'_> {
         Ok(y)
     }
 
+    /// Each head of the rows `x` times its own matrix of `w`, `[heads, n, k]`. Heads of rows are too far apart for a kernel of several rows, so each
+    /// row is done alone; a column is a head.
+    pub(super) fn product_of_heads(
+        &mut self,
+        op: &'static str,
+        label: &str,
+        x: ArenaRows,
+        w: WeightId,
+    ) -> Result<ArenaRows, ScheduleError> {
+        let problem = |problem: String| ScheduleError::Unsupported { op, problem };
+        let &[heads, n, k] = &self.module.weights[w.index()].shape[..] else {
+            return Err(problem("a weight without matrices of heads".to_string()));
+        };
+        if matches!(x.rows, Rows::Routed { .. }) {
+            return Err(problem("slots as heads".to_string()));
+        }
+        let x = self.factor(x, w)?;
+        let width = heads.checked_mul(k).ok_or_else(|| problem("rows beyond 64 bits".to_string()))?;
+        self.expect(op, &x, self.activation(w), width)?;
+        let format = self.format_of(w);
+        let row = row_bytes(format, k)?;
+        let head = row.checked_mul(n).ok_or_else(|| problem("a weight beyond 64 bits".to_string()))?;
+        let width = heads.checked_mul(n).ok_or_else(|| problem("rows beyond 64 bits".to_string()))?;
+        let y = self.buffer(label, x.rows, Format::F32, width)?;
+        let parts = self.tiling(w)?.place(n).map_err(|error| self.wrong_tiling(w, error))?;
+        let weight = self.weight(w)?;
+        for Placed { part, first, columns } in parts {
+            for first in (0..columns).map(|column| first + column * part.rows) {
+                let args = vec![
+                    ("x", columns_arg(Source::Arena(x.buffer), 0, x.row_bytes()?, part_bytes(x.format, k)?)),
+                    ("w", columns_arg(Source::Weight(weight), first * row, 0, head)),
+                    ("y", columns_arg(Source::Arena(y.buffer), first * 4, y.row_bytes()?, n * 4)),
+                    ("scratch", scratch_arg()),
+                ];
+                let spec = Linear {
+                    format,
+                    x: x.format,
+                    k: fit("columns of a weight", k)?,
+                    tile: fit("tile", part.rows)?,
+                    n: fit("rows of a weight", width)?,
+                    bias: false,
+                    residual: false,
+                    strategy: MatmulStrategy::Gemv,
+                };
+                let choice = KernelChoice::by_chunks(1, spec);
+                self.tasks.task(label.to_string(), (x.rows.axis(), heads), vec![choice], &[], args)?;
+            }
+        }
+        Ok(y)
+    }
+
     /// The bands of items, where the tiling of `w` has some: `band` gives kernel and strides for so many weight rows.
     fn banded(
         &self,

@@ -167,6 +167,7 @@ fn softmax(row: &[f64], of: &[usize]) -> Vec<f64> {
 
 /// Causal attention of the queries of one row (`heads` heads) at `position` over keys and values that lie as
 /// `[position][kv head][element]`: softmax of `scale * q . k` over positions 0 to its own.
+/// A head's sink is one more score, without a value.
 pub fn attention(
     q: &[f32],
     keys: &[f32],
@@ -174,6 +175,7 @@ pub fn attention(
     shape: &AttentionShape,
     position: usize,
     scale: f64,
+    sinks: Option<&[f32]>,
 ) -> Vec<f32> {
     let AttentionShape { heads, kv_heads, key, value } = *shape;
     let mut out = Vec::with_capacity(heads * value);
@@ -182,8 +184,9 @@ pub fn attention(
         let q: Vec<f64> = q.iter().map(|&x| f64::from(x)).collect();
         let scores: Vec<f64> =
             (0..=position).map(|p| scale * dot(&q, &keys[(p * kv_heads + kv) * key..][..key])).collect();
-        let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let mut sum = 0.0;
+        let sink = sinks.map_or(f64::NEG_INFINITY, |sinks| sinks[h].into());
+        let top = scores.iter().copied().fold(sink, f64::max);
+        let mut sum = (sink - top).exp();
         let mut acc = vec![0f64; value];
         for (p, score) in scores.iter().enumerate() {
             let weight = (score - top).exp();

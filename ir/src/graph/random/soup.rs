@@ -284,7 +284,18 @@ impl Soup {
                 let (kv_heads, d, _) = self.caches[cache].0;
                 let heads = kv_heads * self.rng.pick(&[1, 3]);
                 let q = self.f32(&[heads, d]);
-                (_, self.caches[cache].1) = ok(self.b.attention(q, self.caches[cache].1, self.pos, 0.25));
+                let sinks = self.maybe_vector(heads);
+                (_, self.caches[cache].1) = ok(self.b.attention(q, self.caches[cache].1, self.pos, sinks, 0.25));
+            }
+            OpKind::HeadsMatmul => {
+                let (x, w) = (self.f32(&[heads, k]), self.weight(&[heads, n, k]));
+                let w = ok(self.b.dequantise(w));
+                ok(self.b.heads_matmul(x, w));
+            }
+            OpKind::LinearHeads => {
+                let w = self.weight(&[heads, n, k]);
+                let x = self.activation(w, &[heads, k]);
+                ok(self.b.op(kind, vec![Operand::Value(x), Operand::Weight(w)], vec![]));
             }
             OpKind::Route => {
                 let slots = 1 + self.rng.below(IDS);

@@ -150,20 +150,28 @@ impl Lowering<'_> {
         let group = heads / kv_heads;
         let label = format!("{name} {}", self.module.states[state.index()].name);
         let y = self.buffer(&label, q.rows, Format::F32, heads * dv)?;
-        let args = vec![
+        let sinks = self.opt_weight(op, "sinks");
+        let mut args = vec![
             ("q", by_column(Source::Arena(q.buffer), q.row_bytes()?, row_bytes(Format::F32, group * d)?)),
             ("position", by_row(Source::Input(Input::Positions), INDEX_BYTES)),
             ("keys", whole(self.field(state, "keys"))),
             ("values", whole(self.field(state, "values"))),
+        ];
+        if let Some(sinks) = sinks {
+            let sinks = Source::Weight(self.vector(name, sinks)?);
+            args.push(("sinks", by_column(sinks, 0, row_bytes(Format::F32, group)?)));
+        }
+        let sinks = sinks.is_some();
+        args.extend([
             ("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, row_bytes(Format::F32, group * dv)?)),
             ("scratch", scratch_arg()),
-        ];
+        ]);
         if let Some(window) = self.module.states[state.index()].window {
             // A window is short: one item of each key head goes through it.
             let (d, dv, heads) = (cache.key, cache.value, cache.heads);
             let (group, scale) = (fit("query heads of a key head", group)?, Bits::of(op.attr("scale").float()));
             let (window, rows) = (fit("positions of a window", window)?, (QUERIES / group).max(2));
-            let spec = AttentionWindow { group, d, dv, scale, heads, rows, window };
+            let spec = AttentionWindow { group, d, dv, scale, sinks, heads, rows, window };
             let choice = KernelChoice::by_chunks(rows, spec);
             self.tasks.task(label, (q.rows.axis(), kv_heads), vec![choice], &[], args)?;
             return Ok(Binding::ArenaRows(y));
@@ -176,14 +184,15 @@ impl Lowering<'_> {
         let one = KernelChoice {
             up_to_rows: 1,
             row_chunk: 1,
-            spec: AttentionPart { group, d, dv, scale }.into(),
+            spec: AttentionPart { group, d, dv, scale, sinks }.into(),
             parts: Some(Parts { part: "part", result: "y", division, combine }),
             bands: None,
         };
         let rows = (QUERIES / group).max(1);
-        let spec = Attention { group, d, dv, scale, heads, rows };
+        let spec = Attention { group, d, dv, scale, sinks, heads, rows };
         let mut choices = vec![one, KernelChoice::by_chunks(rows, spec)];
-        if self.tiles {
+        // Tiles know no sinks.
+        if self.tiles && !sinks {
             choices[1].up_to_rows = FEW_ROWS;
             let rows = AttentionTiles::rows_of(group, TILE_QUERIES);
             let exact = !self.is_quantised(op.results[0]);
