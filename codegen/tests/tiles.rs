@@ -26,9 +26,9 @@ fn rows_of(random: &mut Random, format: Format, elements: usize, row_len: usize)
             Codec::Float(Float::Bf16) => block.copy_from_slice(&half::bf16::from_f32(random.signed()).to_le_bytes()),
             Codec::Float(_) => block.copy_from_slice(&f16::from_f32(random.signed()).to_le_bytes()),
             Codec::Quants(quants) => {
-                for (name, _) in quants.halves() {
-                    let at = format.field(name);
-                    block[at..at + 2].copy_from_slice(&f16::from_f32(random.signed() * 0.01).to_le_bytes());
+                for (name, number, _) in quants.numbers() {
+                    let d = number.near(random.signed() * 0.01);
+                    block[format.field(name)..][..d.len()].copy_from_slice(&d);
                 }
             }
             Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => unreachable!("{format} is no weight's format"),

@@ -25,12 +25,14 @@ pub mod requantise;
 
 use serde::{Deserialize, Serialize};
 
-pub use codec::{Codec, Float, Minimum, Plane, Quants, Scales, Values};
+pub use codec::{Codec, Float, Minimum, Number, Plane, Quants, ScaleCodes, Scales, Values};
 
 /// Elements in a K-quant super-block (ggml `QK_K`).
 pub const K_BLOCK: usize = 256;
 /// The numbers of `iq4_nl`'s codes (ggml `kvalues_iq4nl`).
 const IQ4_NL: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+/// Twice the numbers of E2M1 (OCP microscaling formats, 5.3.3), so that they are integers: the sign is the highest bit.
+const E2M1_TWICE: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// A named field of a block (in packed formats, of a strip's block): where it starts and how many bytes it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -207,6 +209,22 @@ format_table! {
         /// ggml `block_iq4_nl`: `x = d * table[q]`.
         Iq4Nl "iq4_nl" gguf 20, 32 => 18, { d @ 0, 2; quants @ 2, 16 },
             Codec::Quants(Quants::new(Plane::new("quants", 4, 16), Values::Codebook(&IQ4_NL))), activation A8Small, packed Iq4NlR16 "iq4_nl_r16";
+        /// ggml `block_mxfp4`, the OCP microscaling format MXFP4: `x = d * table[q]`, of which `d` is a power of two in a byte.
+        Mxfp4 "mxfp4" gguf 39, 32 => 17, { d @ 0, 1; quants @ 1, 16 },
+            Codec::Quants(Quants::new(Plane::new("quants", 4, 16), Values::Codebook(&E2M1_TWICE)).d(Number::HalfOfPower)), activation A8Small, packed Mxfp4R16 "mxfp4_r16";
+        /// ggml `block_iq4_xs`: eight sub-blocks of 32, `x = d * (scale - 32) * table[q]`, 6-bit scales.
+        Iq4Xs "iq4_xs" gguf 23, 256 => 136, { d @ 0, 2; scales_high @ 2, 2; scales_low @ 4, 4; quants @ 8, 128 },
+            Codec::Quants(Quants::new(Plane::new("quants", 4, 16), Values::Codebook(&IQ4_NL)).scales(Scales::Coded(ScaleCodes {
+                columns: 32, low: Plane::new("scales_low", 4, 1), high: Some(Plane::new("scales_high", 2, 1)), zero: 32,
+            }))), activation A8Super, packed Iq4XsR16 "iq4_xs_r16";
+        /// ggml `block_q2_K`: sixteen sub-blocks of 16, `x = d * scale * q - dmin * min`, four bits each of scales and minimums.
+        Q2K "q2_k" gguf 10, 256 => 84, { scales @ 0, 16; quants @ 16, 64; d @ 80, 2; dmin @ 82, 2 },
+            Codec::Quants(Quants::new(Plane::new("quants", 2, 32), Values::Linear { zero: 0 }).scales(Scales::Nibbles16)), activation A8Super, packed Q2KR16 "q2_k_r16";
+        /// ggml `block_q3_K`: sixteen sub-blocks of 16, `x = d * (scale - 32) * (q - 4)`, 6-bit scales.
+        Q3K "q3_k" gguf 11, 256 => 110, { high @ 0, 32; quants @ 32, 64; scales_low @ 96, 8; scales_high @ 104, 4; d @ 108, 2 },
+            Codec::Quants(Quants::new(Plane::new("quants", 2, 32), Values::Linear { zero: 4 }).high(Plane::new("high", 1, 32)).scales(Scales::Coded(ScaleCodes {
+                columns: 16, low: Plane::new("scales_low", 4, 8), high: Some(Plane::new("scales_high", 2, 4)), zero: 32,
+            }))), activation A8Super, packed Q3KR16 "q3_k_r16";
         /// Requantised: bytes with a scale for the whole row, `x = d * q` (KTransformers' AMXINT8).
         I8Row "i8_row", 64 => 64, { quants @ 0, 64 } row { d @ 0, 4 },
             Codec::Quants(Quants::new(Plane::new("quants", 8, 64), Values::Signed).scales(Scales::Row)), activation A8Row, packed I8RowR16 "i8_row_r16";
@@ -325,7 +343,7 @@ impl Format {
         match self.codec() {
             Codec::Quants(quants) => match quants.scales {
                 Scales::Row | Scales::Multiples { .. } => true,
-                Scales::None | Scales::SixBits | Scales::Signed16 => false,
+                Scales::None | Scales::SixBits | Scales::Signed16 | Scales::Nibbles16 | Scales::Coded(_) => false,
             },
             Codec::Row => true,
             Codec::Float(_) | Codec::Bytes { .. } | Codec::Bf16 { .. } => false,

@@ -6,13 +6,14 @@
 //! x = d [* scale] * (value - zero) [+ m | - dmin * min]
 //! ```
 //!
-//! The fields `d`, `dmin` and `m` are half-precision numbers and are found by these names; a scale `d` of a whole row is an f32 behind its blocks, which the integer
-//! `scale * (value - zero)` is multiplied with. Everything else that computes with a block, packing, kernels, bounds of sums and registers, follows from what is said here.
+//! The fields `d`, `dmin` and `m` are found by these names; `dmin` and `m` are half-precision numbers, and so is `d` unless the codec says otherwise
+//! ([`Number`]). A scale `d` of a whole row is an f32 behind its blocks, which the integer `scale * (value - zero)` is multiplied with. Everything else that computes with a block, packing, kernels, bounds of sums and registers, follows from what is said here.
 //!
 //! ```text
 //! plane of 4 bits, run 16: byte j holds elements j (low bits) and j + 16          q4_0
 //! plane of 4 bits, run 32: the same for each 64 elements in 32 bytes              q4_k
 //! plane of 1 bit,  run 1:  bit i of a little-endian word is element i             q5_0
+//! plane of 2 bits, run 32: byte j holds elements j, j + 32, j + 64 and j + 96     q2_k
 //! ```
 
 use half::{bf16, f16};
@@ -112,6 +113,46 @@ pub enum Values {
     Codebook(&'static [i8; 16]),
 }
 
+/// How a block's float is stored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Number {
+    /// IEEE half.
+    Half,
+    /// A byte `e` that stands for `2^(e - 128)`: half of the number that E8M0 of the OCP microscaling formats has, beside a codebook of doubled
+    /// values. (`e = 255` is no number there; here, as in ggml, it is the next power.)
+    HalfOfPower,
+}
+
+impl Number {
+    /// Bytes of one.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Number::Half => 2,
+            Number::HalfOfPower => 1,
+        }
+    }
+
+    /// The number that bytes stand for.
+    pub(super) fn at(self, bytes: &[u8], at: usize) -> f32 {
+        match self {
+            Number::Half => f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32(),
+            Number::HalfOfPower => f32::from_bits(match bytes[at] {
+                // Below the normal numbers.
+                e @ 0..2 => 0x0020_0000 << e,
+                e => u32::from(e - 1) << 23,
+            }),
+        }
+    }
+
+    /// Bytes that stand for a number near this one, of its sign where there are signs: for who makes blocks.
+    pub fn near(self, x: f32) -> Vec<u8> {
+        match self {
+            Number::Half => f16::from_f32(x).to_le_bytes().to_vec(),
+            Number::HalfOfPower => vec![(x.abs().log2().floor() + 128.0).clamp(0.0, 254.0) as u8],
+        }
+    }
+}
+
 /// Integer scales of sub-blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scales {
@@ -121,6 +162,10 @@ pub enum Scales {
     SixBits,
     /// Of 16 elements, signed bytes `scales`.
     Signed16,
+    /// Of 16 elements, four low bits of the bytes `scales`, and minimums in the high ones.
+    Nibbles16,
+    /// Codes in planes, as those of elements are.
+    Coded(ScaleCodes),
     /// None, and `d` is one f32 for the whole row, behind its blocks.
     Row,
     /// Of so many elements, signed bytes `scales` in -[`MOST_MULTIPLE`]..=[`MOST_MULTIPLE`]: multiples of `d`, one f32 for the whole row, behind
@@ -129,6 +174,33 @@ pub enum Scales {
         /// Elements with a scale in common: whole sub-blocks of 32.
         columns: usize,
     },
+}
+
+/// Integer scales whose bits lie in planes: number `i` of these is the scale of the elements from `i * columns` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScaleCodes {
+    /// Elements with a scale in common: 16 or 32.
+    pub columns: usize,
+    /// All bits of a code, or its low ones.
+    pub low: Plane,
+    /// The bits above those.
+    pub high: Option<Plane>,
+    /// What is subtracted from a code.
+    pub zero: u8,
+}
+
+impl ScaleCodes {
+    /// The scale of a code: a signed byte.
+    const fn number(&self, code: u8) -> i8 {
+        code.wrapping_sub(self.zero) as i8
+    }
+
+    /// The largest magnitude of a scale.
+    const fn largest(&self) -> u8 {
+        let codes = 1u16 << (self.low.bits + if let Some(high) = self.high { high.bits } else { 0 });
+        let above = (codes - 1) as u8 - self.zero;
+        if above > self.zero { above } else { self.zero }
+    }
 }
 
 /// The largest multiple: up to 8 times it, above [`ZERO`] or below, is an unsigned byte. 8 times 16 is not, above.
@@ -156,6 +228,8 @@ pub struct Quants {
     pub high: Option<Plane>,
     /// What number a code is.
     pub values: Values,
+    /// How `d` is stored.
+    pub d: Number,
     /// Integer scales.
     pub scales: Scales,
     /// What is added.
@@ -165,7 +239,12 @@ pub struct Quants {
 impl Quants {
     /// Codes in one plane, with a scale for all elements of a block.
     pub const fn new(low: Plane, values: Values) -> Quants {
-        Quants { low, high: None, values, scales: Scales::None, minimum: Minimum::None }
+        Quants { low, high: None, values, d: Number::Half, scales: Scales::None, minimum: Minimum::None }
+    }
+
+    /// With another kind of number for `d`.
+    pub const fn d(self, d: Number) -> Quants {
+        Quants { d, ..self }
     }
 
     /// With a plane of bits above the low ones.
@@ -176,8 +255,10 @@ impl Quants {
     /// With integer scales of sub-blocks.
     pub const fn scales(self, scales: Scales) -> Quants {
         let minimum = match scales {
-            Scales::SixBits => Minimum::Scaled,
-            Scales::None | Scales::Signed16 | Scales::Row | Scales::Multiples { .. } => Minimum::None,
+            Scales::SixBits | Scales::Nibbles16 => Minimum::Scaled,
+            Scales::None | Scales::Signed16 | Scales::Coded(_) | Scales::Row | Scales::Multiples { .. } => {
+                Minimum::None
+            }
         };
         Quants { scales, minimum, ..self }
     }
@@ -200,7 +281,8 @@ impl Quants {
         match self.scales {
             Scales::None | Scales::Row => None,
             Scales::SixBits => Some(32),
-            Scales::Signed16 => Some(16),
+            Scales::Signed16 | Scales::Nibbles16 => Some(16),
+            Scales::Coded(codes) => Some(codes.columns),
             Scales::Multiples { columns } => Some(columns),
         }
     }
@@ -209,7 +291,9 @@ impl Quants {
     pub const fn multiples(&self) -> Option<usize> {
         match self.scales {
             Scales::Multiples { columns } => Some(columns),
-            Scales::None | Scales::SixBits | Scales::Signed16 | Scales::Row => None,
+            Scales::None | Scales::SixBits | Scales::Signed16 | Scales::Nibbles16 | Scales::Coded(_) | Scales::Row => {
+                None
+            }
         }
     }
 
@@ -219,7 +303,7 @@ impl Quants {
         match self.values {
             Values::Linear { .. } => code,
             Values::Signed => code ^ 0x80,
-            Values::Codebook(table) => (table[(code & 15) as usize] as u8) ^ 0x80,
+            Values::Codebook(table) => (table[(code & 15) as usize] as u8).wrapping_add(self.zero()),
         }
     }
 
@@ -227,7 +311,16 @@ impl Quants {
     pub const fn zero(&self) -> u8 {
         match self.values {
             Values::Linear { zero } => zero,
-            Values::Signed | Values::Codebook(_) => ZERO,
+            Values::Signed => ZERO,
+            // The smallest that leaves no entry below 0, and is a power of two: small bytes are the more that fit a 16-bit word.
+            Values::Codebook(table) => {
+                let (mut least, mut i) = (0, 0);
+                while i < table.len() {
+                    least = if table[i] < least { table[i] } else { least };
+                    i += 1;
+                }
+                least.unsigned_abs().next_power_of_two()
+            }
         }
     }
 
@@ -235,7 +328,9 @@ impl Quants {
     pub const fn zero_of_products(&self) -> u8 {
         match self.scales {
             Scales::Multiples { .. } => ZERO,
-            Scales::None | Scales::SixBits | Scales::Signed16 | Scales::Row => self.zero(),
+            Scales::None | Scales::SixBits | Scales::Signed16 | Scales::Nibbles16 | Scales::Coded(_) | Scales::Row => {
+                self.zero()
+            }
         }
     }
 
@@ -266,22 +361,29 @@ impl Quants {
         if fit == 0 { 0 } else { 1 << fit.ilog2() }
     }
 
-    /// The half-precision fields of a block, and the largest magnitude that each is multiplied with.
-    pub fn halves(&self) -> Vec<(&'static str, f32)> {
+    /// The floats of a block: their fields, how they are stored, and the largest magnitude that each is multiplied with.
+    pub fn numbers(&self) -> Vec<(&'static str, Number, f32)> {
         let largest = f32::from(self.max() - self.zero().min(self.max())).max(f32::from(self.zero()));
         let (scale, minimum) = match self.scales {
             Scales::None => (1.0, 1.0),
             Scales::SixBits => (63.0, 63.0),
             Scales::Signed16 => (128.0, 1.0),
+            Scales::Nibbles16 => (15.0, 15.0),
+            Scales::Coded(codes) => (f32::from(codes.largest()), 1.0),
             Scales::Row | Scales::Multiples { .. } => return Vec::new(),
         };
-        let mut halves = vec![("d", scale * largest)];
+        let mut numbers = vec![("d", self.d, scale * largest)];
         match self.minimum {
             Minimum::None => {}
-            Minimum::Half => halves.push(("m", minimum)),
-            Minimum::Scaled => halves.push(("dmin", minimum)),
+            Minimum::Half => numbers.push(("m", Number::Half, minimum)),
+            Minimum::Scaled => numbers.push(("dmin", Number::Half, minimum)),
         }
-        halves
+        numbers
+    }
+
+    /// How the field `d`, `m` or `dmin` is stored.
+    pub fn number(&self, field: &str) -> Number {
+        if field == "d" { self.d } else { Number::Half }
     }
 }
 
@@ -289,8 +391,8 @@ impl Quants {
 pub(super) trait Reader {
     /// The code of an element.
     fn code(&self, quants: &Quants, i: usize) -> u8;
-    /// A half-precision field that holds for an element.
-    fn half(&self, field: &str, i: usize) -> f32;
+    /// A float of the block that holds for an element.
+    fn float(&self, number: Number, field: &str, i: usize) -> f32;
     /// Scale and minimum of an element.
     fn scale(&self, scales: Scales, i: usize) -> (f32, f32);
 }
@@ -371,14 +473,19 @@ impl Quants {
         for (i, y) in out.iter_mut().enumerate() {
             let number = f32::from(self.byte(block.code(self, i))) - f32::from(self.zero());
             let (scale, minimum) = block.scale(self.scales, i);
+            let float = |field: &str| block.float(self.number(field), field, i);
             let d = match self.scales {
-                Scales::None | Scales::Row => block.half("d", i),
-                Scales::SixBits | Scales::Signed16 | Scales::Multiples { .. } => block.half("d", i) * scale,
+                Scales::None | Scales::Row => float("d"),
+                Scales::SixBits
+                | Scales::Signed16
+                | Scales::Nibbles16
+                | Scales::Coded(_)
+                | Scales::Multiples { .. } => float("d") * scale,
             };
             *y = match self.minimum {
                 Minimum::None => d * number,
-                Minimum::Half => d * number + block.half("m", i),
-                Minimum::Scaled => d * number - block.half("dmin", i) * minimum,
+                Minimum::Half => d * number + float("m"),
+                Minimum::Scaled => d * number - float("dmin") * minimum,
             };
         }
     }
@@ -394,20 +501,30 @@ impl Block<'_> {
     fn field(&self, name: &str) -> &[u8] {
         &self.block[offset(&self.row.fields, name)..]
     }
-}
 
-impl Reader for Block<'_> {
-    fn code(&self, quants: &Quants, i: usize) -> u8 {
+    /// Code `i` of those in a plane, or two.
+    fn planes(&self, low: &Plane, high: Option<&Plane>, i: usize) -> u8 {
         let bits = |plane: &Plane| {
             let (byte, shift) = plane.place(i);
             let mask = ((1u16 << plane.bits) - 1) as u8;
             self.field(plane.field)[byte] >> shift & mask
         };
-        bits(&quants.low) | quants.high.map_or(0, |high| bits(&high) << quants.low.bits)
+        bits(low) | high.map_or(0, |high| bits(high) << low.bits)
     }
 
-    fn half(&self, field: &str, _: usize) -> f32 {
-        half_at(self.field(field), 0)
+    /// Scale `i` as a signed byte: what a packed block has.
+    pub fn scale_byte(&self, codes: &ScaleCodes, i: usize) -> u8 {
+        codes.number(self.planes(&codes.low, codes.high.as_ref(), i)) as u8
+    }
+}
+
+impl Reader for Block<'_> {
+    fn code(&self, quants: &Quants, i: usize) -> u8 {
+        self.planes(&quants.low, quants.high.as_ref(), i)
+    }
+
+    fn float(&self, number: Number, field: &str, _: usize) -> f32 {
+        number.at(self.field(field), 0)
     }
 
     fn scale(&self, scales: Scales, i: usize) -> (f32, f32) {
@@ -418,6 +535,8 @@ impl Reader for Block<'_> {
                 (scale.into(), minimum.into())
             }
             Scales::Signed16 => (f32::from(self.field("scales")[i / 16] as i8), 0.0),
+            Scales::Nibbles16 => nibbles(self.field("scales")[i / 16]),
+            Scales::Coded(codes) => (f32::from(self.scale_byte(&codes, i / codes.columns) as i8), 0.0),
             Scales::Multiples { columns } => (f32::from(self.field("scales")[i / columns] as i8), 0.0),
         }
     }
@@ -433,16 +552,17 @@ pub(super) fn six_bits(scales: &[u8], s: usize) -> (u8, u8) {
     }
 }
 
+/// A scale of four bits, and the minimum above it.
+pub(super) fn nibbles(byte: u8) -> (f32, f32) {
+    (f32::from(byte & 15), f32::from(byte >> 4))
+}
+
 /// The offset of a field that the row has: another name is a bug of the table, which the tests of every format find.
 pub(super) fn offset(fields: &[Field], name: &str) -> usize {
     match fields.iter().find(|field| field.name == name) {
         Some(field) => field.offset,
         None => unreachable!("no field {name} in {fields:?}"),
     }
-}
-
-pub(super) fn half_at(bytes: &[u8], at: usize) -> f32 {
-    f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
 }
 
 fn f32_at(bytes: &[u8], at: usize) -> f32 {

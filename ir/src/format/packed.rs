@@ -3,7 +3,7 @@
 //! A *strip* is 16 rows; its blocks follow each other along the columns. In a block, columns come in *groups* of four: a dword
 //! of a row holds four neighbouring columns, which is what `dot4_u8s8` takes, and 16 rows make 64 bytes. Where quants have four
 //! bits (or four low bits), a vector holds two groups: group `2j` of a sub-block of 32 in the low nibbles, `2j + 1` in the high
-//! ones.
+//! ones. Of two bits it holds four.
 //!
 //! ```text
 //! q4_k_r16, sub-block s, vector j:   byte 4r + i = q[r][32s + 8j + i] | q[r][32s + 8j + 4 + i] << 4      r in 0..16, i in 0..4
@@ -15,13 +15,14 @@
 //!
 //! Scales are stored per sub-block, 16 rows side by side, a byte each. Where they have six bits, and so have minimums, the two high
 //! bits of a minimum stand above its scale, and the others are nibbles: of rows 0 to 7 the low ones of eight bytes, of rows 8 to 15 the
-//! high ones. So a packed weight takes the bytes that it had (`q6_k` 1 % more), in memory as in what a token reads.
+//! high ones. Minimums of four bits stand above their scales of four. Other scales are signed bytes. So a packed weight takes the bytes that it had,
+//! or some more (`q6_k` 1 %, `iq4_xs` 3 %, `q3_k` 5 %: scales of six bits, and half a line that is left of a block's `d`), in memory as in what a token reads.
 //!
 //! [`pack`] changes the order of bits and nothing else: dequantised, both are the same numbers.
 //!
 //! Invariant: kernels for one row and for many read the same packed bytes.
 
-use super::codec::{self, Codec, Minimum, Quants, Reader, Scales, half_at};
+use super::codec::{self, Codec, Minimum, Number, Quants, Reader, Scales};
 use super::{Fields, Format, FormatRow, K_BLOCK};
 
 /// Rows of a strip.
@@ -45,22 +46,35 @@ impl Quants {
 
     /// Fields of a packed block of `columns`, with a scale `d` for each `len` of them.
     const fn packed_fields(&self, columns: usize, len: usize) -> Fields {
-        let (halves, subs) = (2 * STRIP * (columns / len), columns / SUB);
+        let (numbers, subs) = (STRIP * (columns / len), columns / SUB);
+        let halves = Number::Half.bytes() * numbers;
         let fields = match self.scales {
             Scales::Row | Scales::Multiples { .. } => Fields::of(&[]),
-            Scales::None | Scales::SixBits | Scales::Signed16 => Fields::of(&[]).then("d", halves),
+            Scales::None | Scales::SixBits | Scales::Signed16 | Scales::Nibbles16 | Scales::Coded(_) => {
+                Fields::of(&[]).then("d", self.d.bytes() * numbers)
+            }
         };
-        let (fields, mins) = match self.minimum {
-            Minimum::None => (fields, 0),
-            Minimum::Half => (fields.then("m", halves), 0),
-            Minimum::Scaled => (fields.then("dmin", halves), STRIP / 2 * subs),
+        let fields = match self.minimum {
+            Minimum::None => fields,
+            Minimum::Half => fields.then("m", halves),
+            Minimum::Scaled => fields.then("dmin", halves),
+        };
+        let mins = match self.scales {
+            Scales::SixBits => STRIP / 2 * subs,
+            Scales::None
+            | Scales::Signed16
+            | Scales::Nibbles16
+            | Scales::Coded(_)
+            | Scales::Row
+            | Scales::Multiples { .. } => 0,
         };
         let scales = match self.scaled() {
             Some(scaled) => STRIP * (columns / scaled),
             None => 0,
         };
-        // What follows lies on cache lines.
-        let fields = fields.then("pad", fields.bytes().next_multiple_of(VECTOR) - fields.bytes());
+        // What follows lies on cache lines, but where they would be more than a hundredth of the block.
+        let pad = if columns == K_BLOCK { fields.bytes().next_multiple_of(VECTOR) - fields.bytes() } else { 0 };
+        let fields = fields.then("pad", pad);
         fields.then("scales", scales).then("mins", mins).then("quants", subs * self.vectors().1 * VECTOR)
     }
 }
@@ -151,10 +165,10 @@ impl Reader for Strip<'_> {
         }
     }
 
-    fn half(&self, field: &str, i: usize) -> f32 {
+    fn float(&self, number: Number, field: &str, i: usize) -> f32 {
         // Of 256 columns one, of each 32 one where blocks are of 32.
-        let number = if self.row.block_len == K_BLOCK { 0 } else { i / SUB };
-        half_at(self.field(field), 2 * (STRIP * number + self.r))
+        let i = if self.row.block_len == K_BLOCK { 0 } else { i / SUB };
+        number.at(self.field(field), number.bytes() * (STRIP * i + self.r))
     }
 
     fn scale(&self, scales: Scales, i: usize) -> (f32, f32) {
@@ -166,7 +180,8 @@ impl Reader for Strip<'_> {
                 (f32::from(both & 63), f32::from(both >> 6 << 4 | nibbles >> (self.r / 8 * 4) & 15))
             }
             Scales::Signed16 => (f32::from(self.field("scales")[STRIP * (i / 16) + self.r] as i8), 0.0),
-            Scales::Multiples { columns } => {
+            Scales::Nibbles16 => codec::nibbles(self.field("scales")[STRIP * (i / 16) + self.r]),
+            Scales::Coded(codec::ScaleCodes { columns, .. }) | Scales::Multiples { columns } => {
                 (f32::from(self.field("scales")[STRIP * (i / columns) + self.r] as i8), 0.0)
             }
         }
@@ -210,9 +225,10 @@ fn pack_block(to: &FormatRow, from: &FormatRow, (r, number): (usize, usize), blo
         Codec::Quants(quants) => quants,
         Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => unreachable!("activations are not packed"),
     };
-    for (name, _) in quants.halves() {
-        let half = &block[codec::offset(&from.fields, name)..][..2];
-        out[at(name) + 2 * (STRIP * number + r)..][..2].copy_from_slice(half);
+    for (name, float, _) in quants.numbers() {
+        let bytes = float.bytes();
+        let float = &block[codec::offset(&from.fields, name)..][..bytes];
+        out[at(name) + bytes * (STRIP * number + r)..][..bytes].copy_from_slice(float);
     }
     let (reader, base) = (codec::Block { row: from, block }, at("quants"));
     let first = number * from.block_len;
@@ -239,9 +255,14 @@ fn pack_block(to: &FormatRow, from: &FormatRow, (r, number): (usize, usize), blo
                 out[at("mins") + STRIP / 2 * s + r % 8] |= (minimum & 15) << (r / 8 * 4);
             }
         }
-        Scales::Signed16 => {
+        Scales::Signed16 | Scales::Nibbles16 => {
             for s in 0..from.block_len / 16 {
                 out[at("scales") + STRIP * s + r] = scales[s];
+            }
+        }
+        Scales::Coded(codes) => {
+            for s in 0..from.block_len / codes.columns {
+                out[at("scales") + STRIP * s + r] = reader.scale_byte(&codes, s);
             }
         }
         Scales::Multiples { columns } => {
@@ -274,7 +295,8 @@ mod tests {
                 row[row_bytes - 4..].copy_from_slice(&(0.25 + f32::from(random())).to_le_bytes());
             }
             for block in rows.chunks_exact_mut(from.block_bytes()).filter(|_| !from.has_row_scale()) {
-                for field in from.row().fields.iter().filter(|f| ["d", "dmin", "m", "value"].contains(&f.name)) {
+                let floats = from.row().fields.iter().filter(|f| ["d", "dmin", "m", "value"].contains(&f.name));
+                for field in floats.filter(|field| field.bytes > 1) {
                     // An exponent below the top: no infinity, no NaN.
                     block[field.offset + 1] &= 0xbb;
                 }

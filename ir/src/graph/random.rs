@@ -223,10 +223,9 @@ pub fn weight_bytes(rng: &mut Random, format: Format, elements: usize) -> Vec<u8
             Codec::Float(Float::F16) => block.copy_from_slice(&f16::from_f32(rng.signed() / 8.0).to_le_bytes()),
             Codec::Float(Float::Bf16) => block.copy_from_slice(&bf16::from_f32(rng.signed() / 8.0).to_le_bytes()),
             Codec::Quants(quants) => {
-                for (field, largest) in quants.halves() {
-                    let d = f16::from_f32((1.0 + rng.signed() / 2.0) * 0.1 / largest);
-                    let at = format.field(field);
-                    block[at..at + 2].copy_from_slice(&d.to_le_bytes());
+                for (field, number, largest) in quants.numbers() {
+                    let d = number.near((1.0 + rng.signed() / 2.0) * 0.1 / largest);
+                    block[format.field(field)..][..d.len()].copy_from_slice(&d);
                 }
             }
             Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => {

@@ -282,9 +282,9 @@ fn weights(random: &mut Random, format: Format, size: usize) -> Vec<u8> {
             Codec::Float(Float::Bf16) => block.copy_from_slice(&bf16::from_f32(random.signed()).to_le_bytes()),
             Codec::Quants(quants) => {
                 block.fill_with(|| random.bits() as u8);
-                for (name, _) in quants.halves() {
-                    let d = f16::from_f32(random.signed() * 0.01);
-                    block[format.field(name)..][..2].copy_from_slice(&d.to_le_bytes());
+                for (name, number, _) in quants.numbers() {
+                    let d = number.near(random.signed() * 0.01);
+                    block[format.field(name)..][..d.len()].copy_from_slice(&d);
                 }
             }
             Codec::Bytes { .. } | Codec::Row | Codec::Bf16 { .. } => unreachable!("{format} is no weight's format"),

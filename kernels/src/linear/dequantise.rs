@@ -25,15 +25,19 @@ pub fn dequantise_row(b: &mut KernelBuilder, format: Format, n: u32, w: BufferId
             Scales::Row | Scales::Multiples { .. } => {
                 b.load(Type::f32(1), w, offset.clone() + i64::from(n) / len * bytes + format.tail_field("d") as i64)
             }
-            Scales::None | Scales::SixBits | Scales::Signed16 => block.half(b, "d"),
+            Scales::None | Scales::SixBits | Scales::Signed16 | Scales::Nibbles16 | Scales::Coded(_) => {
+                block.number(b, "d")
+            }
         };
         let added = match codec.minimum {
             Minimum::None => None,
-            Minimum::Half => Some(block.half(b, "m")),
-            Minimum::Scaled => Some(block.half(b, "dmin")),
+            Minimum::Half => Some(block.number(b, "m")),
+            Minimum::Scaled => Some(block.number(b, "dmin")),
         };
         let scales = match codec.scales {
-            Scales::SixBits | Scales::Signed16 => codec.scaled().map(|columns| (columns as i64, block.scales(b))),
+            Scales::SixBits | Scales::Signed16 | Scales::Nibbles16 | Scales::Coded(_) => {
+                codec.scaled().map(|columns| (columns as i64, block.scales(b)))
+            }
             Scales::None | Scales::Row | Scales::Multiples { .. } => None,
         };
         for sub in 0..len / SUB {
@@ -59,7 +63,10 @@ pub fn dequantise_row(b: &mut KernelBuilder, format: Format, n: u32, w: BufferId
                 let number = (sub * SUB + eight * 8) / scales.map_or(SUB, |(columns, _)| columns);
                 let scale = match scales {
                     None => b.broadcast(LANES, d),
-                    Some((_, scales)) => scaled(b, scales, number, d, codec.scales),
+                    Some((_, scales)) => {
+                        let scale = scale(b, codec.scales, scales, number);
+                        scaled(b, scale, d)
+                    }
                 };
                 let v = b.mul(q, scale);
                 let v = match (codec.minimum, added, scales) {
@@ -68,7 +75,8 @@ pub fn dequantise_row(b: &mut KernelBuilder, format: Format, n: u32, w: BufferId
                         b.add(v, m)
                     }
                     (Minimum::Scaled, Some(dmin), Some((_, scales))) => {
-                        let m = scaled(b, scales, number + 8, dmin, codec.scales);
+                        let minimum = minimum(b, codec.scales, scales, number);
+                        let m = scaled(b, minimum, dmin);
                         b.sub(v, m)
                     }
                     (Minimum::None | Minimum::Half | Minimum::Scaled, _, _) => v,
@@ -79,11 +87,32 @@ pub fn dequantise_row(b: &mut KernelBuilder, format: Format, n: u32, w: BufferId
     });
 }
 
-/// `d` times the integer scale in lane `lane`, in all lanes.
-fn scaled(b: &mut KernelBuilder, bytes: ValueId, lane: i64, d: ValueId, scales: Scales) -> ValueId {
-    let s = b.op_imm(Op::Extract, Type::i8(1), &[bytes], lane);
-    let s = b.op(if scales == Scales::Signed16 { Op::ExtendS } else { Op::ExtendU }, Type::i32(1), &[s]);
-    let s = b.op(Op::ToF32, Type::f32(1), &[s]);
+/// Scale `number` of those that [`Block::scales`] gave.
+fn scale(b: &mut KernelBuilder, scales: Scales, bytes: ValueId, number: i64) -> ValueId {
+    let byte = b.op_imm(Op::Extract, Type::i8(1), &[bytes], number);
+    let extend = match scales {
+        Scales::Signed16 | Scales::Coded(_) => Op::ExtendS,
+        Scales::None | Scales::SixBits | Scales::Nibbles16 | Scales::Row | Scales::Multiples { .. } => Op::ExtendU,
+    };
+    let scale = b.op(extend, Type::i32(1), &[byte]);
+    if scales != Scales::Nibbles16 {
+        return scale;
+    }
+    let mask = b.splat_int(Type::i32(1), 15);
+    b.same(Op::And, &[scale, mask])
+}
+
+/// The minimum beside it.
+fn minimum(b: &mut KernelBuilder, scales: Scales, bytes: ValueId, number: i64) -> ValueId {
+    let together = scales == Scales::Nibbles16;
+    let byte = b.op_imm(Op::Extract, Type::i8(1), &[bytes], if together { number } else { number + 8 });
+    let minimum = b.op(Op::ExtendU, Type::i32(1), &[byte]);
+    if together { b.shift(Op::ShrU, minimum, 4) } else { minimum }
+}
+
+/// `d` times an integer, in all lanes.
+fn scaled(b: &mut KernelBuilder, integer: ValueId, d: ValueId) -> ValueId {
+    let s = b.op(Op::ToF32, Type::f32(1), &[integer]);
     let v = b.mul(d, s);
     b.broadcast(LANES, v)
 }

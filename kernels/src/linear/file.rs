@@ -1,7 +1,7 @@
 //! Blocks as they lie in a model file: codes, scales and floats of a row, wherever the codec says that they are.
 
 use ixc_ir::format::packed::SUB;
-use ixc_ir::format::{Format, Plane, Quants, Scales, Values};
+use ixc_ir::format::{Format, Number, Plane, Quants, ScaleCodes, Scales, Values};
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
 
 use super::packed::strip;
@@ -27,10 +27,9 @@ impl Block {
         self.offset.clone() + self.format.field(name) as i64
     }
 
-    /// The half-precision scalar field `name` as f32.
-    pub fn half(&self, b: &mut KernelBuilder, name: &str) -> ValueId {
-        let h = b.load(Type::f16(1), self.buffer, self.field(name));
-        b.op(Op::F16ToF32, Type::f32(1), &[h])
+    /// The block's float `name` as f32.
+    pub fn number(&self, b: &mut KernelBuilder, name: &str) -> ValueId {
+        numbers(b, self.codec().number(name), 1, self.buffer, self.field(name))
     }
 
     /// The codes of a sub-block of 32 elements, a byte each.
@@ -83,16 +82,93 @@ impl Block {
         }
     }
 
-    /// The sixteen bytes of integer scales of a block of 256: eight scales, then eight minimums, all below 64, or sixteen signed scales.
+    /// The integer scales of a block of 256 in sixteen bytes: eight scales, then eight minimums, all below 64; sixteen signed ones, or eight; or
+    /// sixteen scales of four bits with minimums above.
     pub fn scales(&self, b: &mut KernelBuilder) -> ValueId {
-        let ty = Type::i8(16);
-        let packed = b.load(ty, self.buffer, self.field("scales"));
+        let load = |b: &mut KernelBuilder| b.load(SCALES, self.buffer, self.field("scales"));
         match self.codec().scales {
-            Scales::SixBits => six_bits(b, packed),
-            Scales::Signed16 => packed,
+            Scales::SixBits => {
+                let packed = load(b);
+                six_bits(b, packed)
+            }
+            Scales::Signed16 | Scales::Nibbles16 => load(b),
+            Scales::Coded(codes) => self.scale_codes(b, &codes),
             Scales::None | Scales::Row | Scales::Multiples { .. } => {
                 unreachable!("{} has no integer scales", self.format)
             }
+        }
+    }
+
+    fn scale_codes(&self, b: &mut KernelBuilder, codes: &ScaleCodes) -> ValueId {
+        let count = self.format.block_len() / codes.columns;
+        let mut all = self.small_plane(b, &codes.low, count, 0);
+        if let Some(high) = &codes.high {
+            let high = self.small_plane(b, high, count, codes.low.bits);
+            all = b.same(Op::Or, &[all, high]);
+        }
+        let zero = b.splat_int(SCALES, codes.zero.into());
+        if codes.zero == 0 { all } else { b.same(Op::ISub, &[all, zero]) }
+    }
+
+    /// Up to sixteen codes of a plane in bytes of its own, from bit `to` of a byte on: each gets its byte, and of all that are moved alike, the mask
+    /// keeps those.
+    fn small_plane(&self, b: &mut KernelBuilder, plane: &Plane, count: usize, to: usize) -> ValueId {
+        // Sixteen bytes, which may begin before the field, as the block may end with that.
+        let field = self.format.field(plane.field);
+        let from = field.min(self.format.block_bytes() - usize::from(SCALES.lanes));
+        let bytes = b.load(SCALES, self.buffer, self.offset.clone() + from as i64);
+        let places: Vec<(usize, usize)> = (0..count).map(|i| plane.place(i)).collect();
+        let mut order: Vec<u8> = places.iter().map(|(byte, _)| (field - from + byte) as u8).collect();
+        order.resize(usize::from(SCALES.lanes), 0);
+        let order = b.bytes(SCALES, order);
+        let bytes = b.same(Op::ShuffleBytes, &[bytes, order]);
+        let mut shifts: Vec<usize> = places.iter().map(|(_, shift)| *shift).collect();
+        shifts.sort_unstable();
+        shifts.dedup();
+        let mut all = None;
+        for shift in shifts {
+            let own = |(_, other): &(usize, usize)| {
+                if *other == shift { (((1u16 << plane.bits) - 1) << to) as u8 } else { 0 }
+            };
+            let mut mask: Vec<u8> = places.iter().map(own).collect();
+            mask.resize(usize::from(SCALES.lanes), 0);
+            let words = b.bitcast(Type::i16(SCALES.lanes / 2), bytes);
+            let words = match shift.cmp(&to) {
+                std::cmp::Ordering::Less => b.shift(Op::Shl, words, (to - shift) as i64),
+                std::cmp::Ordering::Equal => words,
+                std::cmp::Ordering::Greater => b.shift(Op::ShrU, words, (shift - to) as i64),
+            };
+            let (moved, mask) = (b.bitcast(SCALES, words), b.bytes(SCALES, mask));
+            let own = b.same(Op::And, &[moved, mask]);
+            all = Some(match all {
+                Some(all) => b.same(Op::Or, &[all, own]),
+                None => own,
+            });
+        }
+        all.unwrap_or_else(|| b.splat_int(SCALES, 0))
+    }
+}
+
+/// Scales of a block.
+const SCALES: Type = Type::i8(16);
+
+/// A block's floats, or those of several rows side by side, as f32.
+pub fn numbers(b: &mut KernelBuilder, number: Number, lanes: u16, buffer: BufferId, at: Affine) -> ValueId {
+    match number {
+        Number::Half => {
+            let halves = b.load(Type::f16(lanes), buffer, at);
+            b.op(Op::F16ToF32, Type::f32(lanes), &[halves])
+        }
+        Number::HalfOfPower => {
+            // The exponent of `2^(e - 128)` is `e - 1`, and where that is none of a normal number, the mantissa's bit is larger: of 0 and of 1,
+            // `e + 1` is the number in units of 2^-128.
+            let bytes = b.load(Type::i8(lanes), buffer, at);
+            let e = b.op(Op::ExtendU, Type::i32(lanes), &[bytes]);
+            let one = b.splat_int(Type::i32(lanes), 1);
+            let (exponent, mantissa) = (b.same(Op::ISub, &[e, one]), b.iadd(e, one));
+            let (normal, small) = (b.shift(Op::Shl, exponent, 23), b.shift(Op::Shl, mantissa, 21));
+            let bits = b.same(Op::IMax, &[normal, small]);
+            b.bitcast(Type::f32(lanes), bits)
         }
     }
 }

@@ -322,6 +322,10 @@ const ROWS: &[Row] = &[
     row("gemv_q4_k_r16", 1, "linear format=q4_k_r16 k=2048 tile=32 n=2048 shape=gemv"),
     row("gemv_q5_k_r16", 1, "linear format=q5_k_r16 k=2048 tile=32 n=2048 shape=gemv"),
     row("gemv_q6_k_r16", 1, "linear format=q6_k_r16 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemv_mxfp4_r16", 1, "linear format=mxfp4_r16 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemv_iq4_xs_r16", 1, "linear format=iq4_xs_r16 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemv_q2_k_r16", 1, "linear format=q2_k_r16 k=2048 tile=32 n=2048 shape=gemv"),
+    row("gemv_q3_k_r16", 1, "linear format=q3_k_r16 k=2048 tile=32 n=2048 shape=gemv"),
     row("gemv_q4_k_r16_band", 1, "linear format=q4_k_r16 k=2048 tile=16 n=2048 shape=gemv"),
     row("gemv_q6_k_r16_ffn_down_band", 1, "linear format=q6_k_r16 k=5632 tile=16 n=2048 residual shape=gemv"),
     row("gemm_f16_r16", 96, "linear format=f16_r16 k=2048 tile=32 n=2048 shape=gemm"),
@@ -332,6 +336,10 @@ const ROWS: &[Row] = &[
     row("gemm_q4_k_r16", 96, "linear format=q4_k_r16 k=2048 tile=32 n=2048 shape=gemm"),
     row("gemm_q5_k_r16", 96, "linear format=q5_k_r16 k=2048 tile=32 n=2048 shape=gemm"),
     row("gemm_q6_k_r16", 96, "linear format=q6_k_r16 k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm_mxfp4_r16", 96, "linear format=mxfp4_r16 k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm_iq4_xs_r16", 96, "linear format=iq4_xs_r16 k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm_q2_k_r16", 96, "linear format=q2_k_r16 k=2048 tile=32 n=2048 shape=gemm"),
+    row("gemm_q3_k_r16", 96, "linear format=q3_k_r16 k=2048 tile=32 n=2048 shape=gemm"),
     row("tiles_f16_r16", 48, "linear format=f16_r16 x=bf16x2 k=2048 tile=64 n=2048 shape=tiles"),
     row("tiles_bf16_r16", 48, "linear format=bf16_r16 x=bf16x2 k=2048 tile=64 n=2048 shape=tiles"),
     row("tiles_q8_0_r16", 48, "linear format=q8_0_r16 x=a8_small_tile k=2048 tile=64 n=2048 shape=tiles"),
@@ -348,6 +356,10 @@ const ROWS: &[Row] = &[
     row("tiles_i4_row_r16", 48, "linear format=i4_row_r16 k=2048 tile=64 n=2048 shape=tiles"),
     row("tiles_i4_g128_r16", 48, "linear format=i4_g128_r16 k=2048 tile=64 n=2048 shape=tiles"),
     row("tiles_q6_k_r16", 48, "linear format=q6_k_r16 x=a8_super_tile k=2048 tile=64 n=2048 shape=tiles"),
+    row("tiles_mxfp4_r16", 48, "linear format=mxfp4_r16 x=a8_small_tile k=2048 tile=64 n=2048 shape=tiles"),
+    row("tiles_iq4_xs_r16", 48, "linear format=iq4_xs_r16 x=a8_super_tile k=2048 tile=64 n=2048 shape=tiles"),
+    row("tiles_q2_k_r16", 48, "linear format=q2_k_r16 x=a8_super_tile k=2048 tile=64 n=2048 shape=tiles"),
+    row("tiles_q3_k_r16", 48, "linear format=q3_k_r16 x=a8_super_tile k=2048 tile=64 n=2048 shape=tiles"),
 ];
 
 impl Definition for Linear {

@@ -9,7 +9,7 @@
 //! ```
 
 use ixc_ir::format::packed::{self, STRIP as STRIP_ROWS};
-use ixc_ir::format::{Codec, Float, Format, Minimum, Quants, Scales};
+use ixc_ir::format::{Codec, Float, Format, Number, Quants, Scales};
 use ixc_ir::kernel::{Affine, BufferId, BufferKind, DimId, Kernel, KernelBuilder, Op, Type, ValueId};
 
 use super::SUB;
@@ -79,6 +79,10 @@ const ROWS: &[Row] = &[
     row("pack_q4_k_r16", 8, "pack to=q4_k_r16"),
     row("pack_q5_k_r16", 8, "pack to=q5_k_r16"),
     row("pack_q6_k_r16", 8, "pack to=q6_k_r16"),
+    row("pack_mxfp4_r16", 8, "pack to=mxfp4_r16"),
+    row("pack_iq4_xs_r16", 8, "pack to=iq4_xs_r16"),
+    row("pack_q2_k_r16", 8, "pack to=q2_k_r16"),
+    row("pack_q3_k_r16", 8, "pack to=q3_k_r16"),
     row("pack_i8_row_r16", 32, "pack to=i8_row_r16"),
     row("pack_i4_row_r16", 32, "pack to=i4_row_r16"),
     row("pack_i4_g128_r16", 16, "pack to=i4_g128_r16"),
@@ -196,14 +200,19 @@ fn quants(b: &mut KernelBuilder, rows: &Rows, blocks: Affine, rest: i64, to: &Pl
 /// Packs block `number` of those that make a packed one, of all rows.
 fn pack_block(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], number: i64, to: &Place) {
     let field = |name: &str| to.format.field(name) as i64;
-    let (format, zero) = (to.format, b.splat_int(Type::i16(1), 0));
-    for (name, _) in codec.halves() {
+    let format = to.format;
+    for (name, float, _) in codec.numbers() {
+        let (ty, bytes) = match float {
+            Number::Half => (Type::i16(1), 2),
+            Number::HalfOfPower => (Type::i8(1), 1),
+        };
+        let zero = b.splat_int(ty, 0);
         for (r, row) in (0..).zip(rows) {
-            let half = match row {
-                Some(row) => b.load(Type::i16(1), row.buffer, row.field(name)),
+            let float = match row {
+                Some(row) => b.load(ty, row.buffer, row.field(name)),
                 None => zero,
             };
-            to.store(b, Affine::constant(field(name) + 2 * (number * STRIP + r)), half);
+            to.store(b, Affine::constant(field(name) + bytes * (number * STRIP + r)), float);
         }
     }
     if format.has_field("pad") {
@@ -235,7 +244,7 @@ fn pack_block(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], num
     }
     match codec.scales {
         Scales::None | Scales::Row => {}
-        Scales::SixBits | Scales::Signed16 => pack_scales(b, codec, rows, to),
+        Scales::SixBits | Scales::Signed16 | Scales::Nibbles16 | Scales::Coded(_) => pack_scales(b, codec, rows, to),
         Scales::Multiples { columns } => {
             let each = subs * SUB / columns as i64;
             for (r, row) in (0..).zip(rows) {
@@ -274,10 +283,13 @@ fn vectors(b: &mut KernelBuilder, codec: &Quants, groups: &[ValueId]) -> Vec<Val
             all.extend(vector);
         }
     }
-    for pair in groups.chunks_exact(2) {
-        let first = if codec.high.is_some() { bits(b, pair[0], None, 15) } else { pair[0] };
-        let second = bits(b, pair[1], Some((Op::Shl, 4)), 0xf0);
-        all.push(b.same(Op::Or, &[first, second]));
+    for groups in groups.chunks_exact(8 / codec.low.bits) {
+        let mask = (1 << low) - 1;
+        let first = if codec.high.is_some() { bits(b, groups[0], None, mask) } else { groups[0] };
+        all.push((1..).zip(&groups[1..]).fold(first, |all, (place, group)| {
+            let next = bits(b, *group, Some((Op::Shl, low * place)), mask << (low * place));
+            b.same(Op::Or, &[all, next])
+        }));
     }
     all
 }
@@ -294,8 +306,10 @@ fn pack_scales(b: &mut KernelBuilder, codec: &Quants, rows: &[Option<Block>], to
         .collect();
     let columns = interleave(b, all, 1);
     let at = |name: &str, at: i64| Affine::constant(to.format.field(name) as i64 + at);
-    if codec.minimum != Minimum::Scaled {
-        for (s, scales) in (0..).zip(columns) {
+    if codec.scales != Scales::SixBits {
+        // Sixteen, or eight.
+        let count = codec.scaled().map_or(0, |columns| to.format.block_len() / columns);
+        for (s, scales) in (0..).zip(columns.into_iter().take(count)) {
             to.store(b, at("scales", s * STRIP), scales);
         }
         return;

@@ -1,7 +1,7 @@
 //! Activations beside packed weights: numbers of a row's sub-block, each in all lanes.
 
 use ixc_ir::format::Format;
-use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Type, ValueId, VarId};
+use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId, VarId};
 
 use super::SUB;
 
@@ -30,6 +30,15 @@ impl RowBlock {
     pub fn splat(&self, b: &mut KernelBuilder, ty: Type, field: &str, bytes: i64, i: i64) -> ValueId {
         let at = self.field(field, bytes, i);
         b.load_splat(ty, self.buffer, at)
+    }
+
+    /// Minimums of both halves of the sub-block, words in a dword for each row of the weight, times the sums of these: as floats.
+    pub fn minimums(&self, b: &mut KernelBuilder, minimums: ValueId) -> ValueId {
+        let (words, lanes) = (b.ty(minimums), b.ty(minimums).lanes / 2);
+        let sums = self.splat(b, Type::i32(lanes), "sums16", 4, 0);
+        let sums = b.bitcast(words, sums);
+        let both = b.op(Op::Dot2S16, Type::i32(lanes), &[minimums, sums]);
+        b.op(Op::ToF32, Type::f32(lanes), &[both])
     }
 
     /// The four quants of a group, in all lanes.

@@ -18,6 +18,7 @@
 //!
 //! ```text
 //! integer scales   t += sum * dx for eight sub-blocks;        y += t * d;   y += -dmin * (sum over sub-blocks of min * sums)
+//! and 2 minimums                                                            y += -dmin * (sum over sub-blocks of (min * sums16) * dx)
 //! none             t = low * dx + high * dx [- zero * sums];  y += t * d;   y += m * sums
 //! ```
 
@@ -210,6 +211,9 @@ impl Micro {
         }
         let parts = self.parts();
         let mut sums: Vec<Option<ValueId>> = vec![None; parts.len() * rows.len()];
+        if self.codec().scaled() != Some(SUB as usize) {
+            return Some(self.two_minimums(b, weights, rows));
+        }
         for s in 0..self.source.format.block_len() as i64 / SUB {
             let minimums: Vec<ValueId> = parts.iter().map(|part| weights.item(b, Item::Minimum, s, *part)).collect();
             for (r, row) in rows.iter().enumerate() {
@@ -226,6 +230,26 @@ impl Micro {
         Some(sums.into_iter().flatten().collect())
     }
 
+    /// The same where both halves of a sub-block have a minimum each.
+    fn two_minimums(&self, b: &mut KernelBuilder, weights: &Source, rows: &[RowBlock]) -> Vec<ValueId> {
+        let parts = self.parts();
+        let zero = b.splat_f32(self.lanes, 0.0);
+        let init = vec![zero; parts.len() * rows.len()];
+        b.for_carry("m", self.source.format.block_len() as i64 / SUB, &init, |b, s, sums| {
+            let mut next = Vec::new();
+            for (part, sums) in parts.iter().zip(self.by_part(sums)) {
+                let minimums = weights.item(b, Item::Minimums, s, *part);
+                for (row, sum) in rows.iter().zip(sums) {
+                    let row = RowBlock { sub: Some(s), at: row.at.clone(), ..*row };
+                    let term = row.minimums(b, minimums);
+                    let dx = row.splat(b, part.floats(), "d", 4, 0);
+                    next.push(b.fma(term, dx, *sum));
+                }
+            }
+            next
+        })
+    }
+
     /// A sub-block's sums of products with its integer scales, as floats.
     fn terms(&self, b: &mut KernelBuilder, step: &Step, parts: &[Part]) -> Vec<ValueId> {
         let high: Vec<Vec<ValueId>> = parts.iter().map(|part| step.weights.high(b, step.sub, *part)).collect();
@@ -234,6 +258,15 @@ impl Micro {
         let units = SUB / codec.scaled().map_or(SUB, |columns| columns as i64);
         let pairs = 4 / units;
         let run = (codec.pairs_in_a_word() / 2).clamp(1, pairs as usize);
+        if panel::has_magnitudes(self.source.format, self.source.dots) {
+            let mut sums: Vec<Option<ValueId>> = vec![None; parts.len() * self.rows.len()];
+            for unit in 0..units {
+                let at = step.sub * units + unit;
+                let scales = |b: &mut KernelBuilder, part: Part| step.weights.item(b, Item::Scale, at.clone(), part);
+                self.signed(b, step, unit * pairs..(unit + 1) * pairs, parts, &high, &scales, &mut sums);
+            }
+            return sums.into_iter().flatten().map(|sum| b.op(Op::ToF32, parts[0].floats(), &[sum])).collect();
+        }
         if self.source.dots == Dots::Dot2 {
             let slots = self.slots().filter(|slots| slots.len() / 2 > HELD_INTEGERS);
             let mut sums = vec![None; parts.len() * self.rows.len()];
@@ -360,31 +393,32 @@ impl Micro {
         }
     }
 
-    /// Sums of signed products of eight bits, by pairs.
+    /// Adds signed products of eight bits, by pairs, to sums: each times the scale of its part, in words.
     fn signed(
         &self,
         b: &mut KernelBuilder,
         step: &Step,
         pairs: std::ops::Range<i64>,
+        parts: &[Part],
         high: &[Vec<ValueId>],
-    ) -> Vec<ValueId> {
-        let mut sums = vec![None; self.parts().len() * self.rows.len()];
-        let ones = b.splat_int(self.parts()[0].words(), 1);
-        for ((part, sums), high) in self.parts().into_iter().zip(self.by_part_mut(&mut sums)).zip(high) {
+        scales: &dyn Fn(&mut KernelBuilder, Part) -> ValueId,
+        sums: &mut [Option<ValueId>],
+    ) {
+        for ((part, sums), high) in parts.iter().zip(self.by_part_mut(sums)).zip(high) {
+            let scales = scales(b, *part);
             for pair in pairs.clone() {
-                for (group, quants) in (2 * pair..).zip(step.weights.pair(b, step.sub, pair, part, high)) {
-                    let magnitudes = step.weights.magnitudes(b, step.sub, group, part, quants);
+                for (group, quants) in (2 * pair..).zip(step.weights.pair(b, step.sub, pair, *part, high)) {
+                    let magnitudes = step.weights.magnitudes(b, step.sub, group, *part, quants);
                     for (row, sum) in step.rows.iter().zip(sums.iter_mut()) {
                         let x = row.group(b, self.lanes, group);
                         let x = b.same(Op::Sign, &[x, quants]);
                         let words = b.op(Op::Dot2U8S8, part.words(), &[magnitudes, x]);
-                        let products = b.op(Op::Dot2S16, part.dwords(), &[words, ones]);
+                        let products = b.op(Op::Dot2S16, part.dwords(), &[words, scales]);
                         accumulate(b, sum, products);
                     }
                 }
             }
         }
-        sums.into_iter().flatten().collect()
     }
 
     /// Without integer scales: blocks of two sub-blocks, of which the last may lack one.
@@ -441,7 +475,12 @@ impl Micro {
         for half in 0..2 {
             let pairs = 2 * half..2 * half + 2;
             let integers = match (self.source.dots, magnitudes) {
-                (Dots::Dot2, true) => self.signed(b, step, pairs, &high),
+                (Dots::Dot2, true) => {
+                    let ones = b.splat_int(parts[0].words(), 1);
+                    let mut sums = vec![None; parts.len() * rows];
+                    self.signed(b, step, pairs, &parts, &high, &|_, _| ones, &mut sums);
+                    sums.into_iter().flatten().collect()
+                }
                 (Dots::Dot2, false) => {
                     let ones = b.splat_int(parts[0].words(), 1);
                     let words = self.words(b, step, pairs, &parts, &high);

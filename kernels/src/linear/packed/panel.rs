@@ -23,6 +23,8 @@ pub enum Item {
     Scale,
     /// The minimum of a sub-block, as a float.
     Minimum,
+    /// The minimums of both halves of a sub-block, as words.
+    Minimums,
     /// The zero point times the scales of both halves of a sub-block, as words.
     Correction,
     /// The float scale of a block, or of a sub-block.
@@ -52,8 +54,10 @@ fn items(format: Format, dots: Dots) -> Vec<(Item, i64)> {
     };
     let mut items = vec![(Item::Scale, len / scaled as i64)];
     // Products by fours begin with what the zero point takes away.
-    items.extend((codec.zero() > 0 && dots == Dots::Dot2).then_some((Item::Correction, len / SUB)));
-    items.extend((codec.minimum == Minimum::Scaled).then_some((Item::Minimum, len / SUB)));
+    let corrects = codec.zero() > 0 && dots == Dots::Dot2 && !has_magnitudes(format, dots);
+    items.extend(corrects.then_some((Item::Correction, len / SUB)));
+    let minimum = if codec.scaled() == Some(SUB as usize) { Item::Minimum } else { Item::Minimums };
+    items.extend((codec.minimum == Minimum::Scaled).then_some((minimum, len / SUB)));
     items.push((Item::D, 1));
     items.extend((codec.minimum == Minimum::Scaled).then_some((Item::Dmin, 1)));
     items
@@ -156,7 +160,11 @@ impl Source {
     pub fn item(&self, b: &mut KernelBuilder, item: Item, at: impl Into<Affine>, part: Part) -> ValueId {
         let at = at.into();
         if self.panel {
-            let words = item == Item::Correction || item == Item::Scale && self.dots == Dots::Dot2;
+            let words = match item {
+                Item::Correction | Item::Minimums => true,
+                Item::Scale => self.dots == Dots::Dot2,
+                Item::Minimum | Item::D | Item::Dmin | Item::M => false,
+            };
             let ty = if words { part.words() } else { part.floats() };
             let to = self.offset.clone() + (place(self.format, self.dots, Some(item)) + part.at(4)) + at * VECTOR;
             return b.load(ty, self.buffer, to);
@@ -166,16 +174,17 @@ impl Source {
             Item::Scale if self.dots == Dots::Dot2 => strip.scale_words(b, at.clone(), at),
             Item::Scale => strip.scale(b, at),
             Item::Minimum => strip.minimum(b, at),
+            Item::Minimums => strip.minimum_words(b, at),
             Item::Correction => {
                 let codec = strip::quants(self.format);
                 let units = SUB / codec.scaled().map_or(SUB, |columns| columns as i64);
                 let words = strip.scale_words(b, at.clone() * units, at * units + (units - 1));
                 times(b, words, codec.zero())
             }
-            Item::D => strip.halves(b, "d", at),
-            Item::M => strip.halves(b, "m", at),
+            Item::D => strip.numbers(b, "d", at),
+            Item::M => strip.numbers(b, "m", at),
             Item::Dmin => {
-                let d = strip.halves(b, "dmin", at);
+                let d = strip.numbers(b, "dmin", at);
                 let minus = b.splat_f32(part.lanes, -1.0);
                 b.mul(d, minus)
             }

@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! integer scales   t = low * (d * scale) [+ high * (d * scale)];      y += t * dx;  y += -(dmin * min) * sums
+//! and 2 minimums   t = low * (d * scale) + high * (d * scale) - (min * sums16) * dmin;           y += t * dx
 //! none             t = low * dx + high * dx [- zero * sums];          y += t * d;  y += m * sums
 //! ```
 //!
@@ -52,7 +53,7 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
             .iter()
             .map(|(at, part)| {
                 let block = StripBlock { format, buffer: block.w, offset: at.clone() + i.clone() * bytes, part: *part };
-                let scale = |b: &mut KernelBuilder, name: &str| block.halves(b, name, 0);
+                let scale = |b: &mut KernelBuilder, name: &str| block.numbers(b, name, 0);
                 // Without integer scales there is one of each for each sub-block.
                 let d = codec.scaled().map(|_| scale(b, "d"));
                 let dmin = (codec.minimum == Minimum::Scaled).then(|| {
@@ -168,10 +169,11 @@ impl Step<'_> {
             let scale = strip.block.scale(b, self.sub * units + unit);
             products.push((chains, b.mul(scale, d)));
         }
-        let minimum = strip.dmin.map(|dmin| {
+        let minimum = strip.dmin.filter(|_| units == 1).map(|dmin| {
             let minimum = strip.block.minimum(b, self.sub);
             b.mul(minimum, dmin)
         });
+        let minimums = strip.dmin.filter(|_| units > 1).map(|dmin| (strip.block.minimum_words(b, self.sub), dmin));
         let next = sums.iter().enumerate().map(|(r, sum)| {
             let mut t = None;
             for (chains, scale) in &products {
@@ -180,6 +182,10 @@ impl Step<'_> {
                     Some(t) => b.fma(part, *scale, t),
                     None => b.mul(part, *scale),
                 });
+            }
+            if let (Some(of_sums), Some((minimums, dmin))) = (t, minimums) {
+                let part = self.rows[r].minimums(b, minimums);
+                t = Some(b.fma(part, dmin, of_sums));
             }
             let dx = self.splat(b, r, "d", 4, 0);
             let sum = t.map_or(*sum, |t| b.fma(t, dx, *sum));
@@ -223,9 +229,9 @@ impl Step<'_> {
                 });
             }
         }
-        let d = strip.halves(b, "d", self.sub);
+        let d = strip.numbers(b, "d", self.sub);
         let zero = (self.codec.zero() > 0).then(|| b.splat_f32(self.block.lanes, -f32::from(self.codec.zero())));
-        let m = (self.codec.minimum == Minimum::Half).then(|| strip.halves(b, "m", self.sub));
+        let m = (self.codec.minimum == Minimum::Half).then(|| strip.numbers(b, "m", self.sub));
         let next = parts.into_iter().flatten().zip(sums).enumerate().map(|(r, (t, sum))| {
             let x = (zero.is_some() || m.is_some()).then(|| self.splat(b, r, "sums", 4, 0));
             let t = match (zero, x) {

@@ -1,7 +1,7 @@
 //! Reading a block of a packed strip: vectors of unsigned quants, and scales with a lane for each row.
 //!
 //! All formats are read as sub-blocks of 32 columns, which are eight groups of four, in pairs: where quants have four bits or four low
-//! ones, a vector in memory is a pair. What is read are the rows of one [`Part`]: all 16, or 8 where vectors have 8 lanes.
+//! ones, a vector in memory is a pair; of two bits it is two. What is read are the rows of one [`Part`]: all 16, or 8 where vectors have 8 lanes.
 
 use ixc_ir::format::packed::STRIP;
 use ixc_ir::format::{Format, Quants, Scales};
@@ -70,11 +70,11 @@ impl StripBlock {
         self.offset.clone() + (self.format.field(name) as i64 + self.part.at(bytes))
     }
 
-    /// Half-precision numbers of the rows.
-    pub fn halves(&self, b: &mut KernelBuilder, name: &str, at: impl Into<Affine>) -> ValueId {
-        let at = at.into() * (2 * ROWS);
-        let halves = b.load(Type::f16(self.part.lanes), self.buffer, self.field(name, 2) + at);
-        b.op(Op::F16ToF32, self.part.floats(), &[halves])
+    /// Number `at` of the floats `name` that a block has for each row.
+    pub fn numbers(&self, b: &mut KernelBuilder, name: &str, at: impl Into<Affine>) -> ValueId {
+        let number = self.codec().number(name);
+        let bytes = number.bytes() as i64;
+        file::numbers(b, number, self.part.lanes, self.buffer, self.field(name, bytes) + at.into() * (bytes * ROWS))
     }
 
     /// Scale `at` of the rows.
@@ -84,9 +84,20 @@ impl StripBlock {
         self.widen(b, scales)
     }
 
-    /// Minimum `at` of the rows.
+    /// The minimum beside scale `at` of the rows.
     pub fn minimum(&self, b: &mut KernelBuilder, at: impl Into<Affine>) -> ValueId {
-        let minimums = self.minimums(b, at.into());
+        let minimums = match self.codec().scales {
+            Scales::Nibbles16 => {
+                let both = b.load(Type::i8(self.part.lanes), self.buffer, self.field("scales", 1) + at.into() * ROWS);
+                bits(b, both, Some((Op::ShrU, 4)), 15)
+            }
+            Scales::SixBits
+            | Scales::Signed16
+            | Scales::Coded(_)
+            | Scales::None
+            | Scales::Row
+            | Scales::Multiples { .. } => self.minimums(b, at.into()),
+        };
         self.widen(b, minimums)
     }
 
@@ -99,8 +110,8 @@ impl StripBlock {
     /// What makes wider integers of scales.
     fn extend(&self) -> Op {
         match self.codec().scales {
-            Scales::Signed16 | Scales::Multiples { .. } => Op::ExtendS,
-            Scales::SixBits | Scales::None | Scales::Row => Op::ExtendU,
+            Scales::Signed16 | Scales::Coded(_) | Scales::Multiples { .. } => Op::ExtendS,
+            Scales::SixBits | Scales::Nibbles16 | Scales::None | Scales::Row => Op::ExtendU,
         }
     }
 
@@ -108,7 +119,8 @@ impl StripBlock {
     fn scale_bits(&self, b: &mut KernelBuilder, scales: ValueId) -> ValueId {
         match self.codec().scales {
             Scales::SixBits => bits(b, scales, None, 63),
-            Scales::Signed16 | Scales::None | Scales::Row | Scales::Multiples { .. } => scales,
+            Scales::Nibbles16 => bits(b, scales, None, 15),
+            Scales::Signed16 | Scales::Coded(_) | Scales::None | Scales::Row | Scales::Multiples { .. } => scales,
         }
     }
 
@@ -135,22 +147,35 @@ impl StripBlock {
 
     /// Numbers `first` and `second` of the rows' scales as the words of a dword.
     pub fn scale_words(&self, b: &mut KernelBuilder, first: impl Into<Affine>, second: impl Into<Affine>) -> ValueId {
+        let pairs = self.scale_pairs(b, first.into(), second.into());
+        let pairs = self.scale_bits(b, pairs);
+        b.op(self.extend(), self.part.words(), &[pairs])
+    }
+
+    /// The minimums of both halves of sub-block `sub` as the words of a dword, where these have one each.
+    pub fn minimum_words(&self, b: &mut KernelBuilder, sub: impl Into<Affine>) -> ValueId {
+        let first = sub.into() * 2;
+        let pairs = self.scale_pairs(b, first.clone(), first + 1);
+        let pairs = bits(b, pairs, Some((Op::ShrU, 4)), 15);
+        b.op(Op::ExtendU, self.part.words(), &[pairs])
+    }
+
+    /// Bytes `first` and `second` of the rows' scales side by side.
+    fn scale_pairs(&self, b: &mut KernelBuilder, first: Affine, second: Affine) -> ValueId {
         // What is read beyond the part belongs to the block.
         let ty = Type::i8(16);
-        let [first, second] = [first.into(), second.into()].map(|at| {
+        let [first, second] = [first, second].map(|at| {
             let at = self.field("scales", 1) + at * ROWS;
             b.load(ty, self.buffer, at)
         });
         let pairs = b.op_imm(Op::UnpackLo, ty, &[first, second], 1);
-        let pairs = match self.part.lanes {
+        match self.part.lanes {
             8 => pairs,
             _ => {
                 let upper = b.op_imm(Op::UnpackHi, ty, &[first, second], 1);
                 b.op(Op::Concat, Type::i8(32), &[pairs, upper])
             }
-        };
-        let pairs = self.scale_bits(b, pairs);
-        b.op(self.extend(), self.part.words(), &[pairs])
+        }
     }
 
     /// Where a sub-block's quants begin.
@@ -171,9 +196,9 @@ impl StripBlock {
         self.both_at(b, at, pair)
     }
 
-    fn both_at(&self, b: &mut KernelBuilder, quants: Affine, pair: i64) -> ValueId {
+    fn both_at(&self, b: &mut KernelBuilder, quants: Affine, vector: i64) -> ValueId {
         let (high, _) = self.codec().vectors();
-        b.load(self.part.quants(), self.buffer, quants + (high as i64 + pair) * VECTOR)
+        b.load(self.part.quants(), self.buffer, quants + (high as i64 + vector) * VECTOR)
     }
 
     /// What makes bytes of codes whose scale is number `at`: the words that they are multiplied with, and those that are added then. Both bytes
@@ -200,15 +225,20 @@ impl StripBlock {
             let at = at + pair * (2 * VECTOR);
             return [0, VECTOR].map(|next| b.load(quants, self.buffer, at.clone() + next));
         }
-        let both = self.both_at(b, at, pair);
-        let mut groups = [bits(b, both, None, 15), bits(b, both, Some((Op::ShrU, 4)), 15)];
+        let low = codec.low.bits as i64;
+        // Of four bits a vector holds one pair, of two bits two.
+        let both = self.both_at(b, at, 2 * pair * low / 8);
+        let mut groups = [0, low].map(|next| {
+            let from = 2 * pair * low % 8 + next;
+            bits(b, both, Some((Op::ShrU, from)), (1 << low) - 1)
+        });
         for (group, quants) in (2 * pair..).zip(&mut groups) {
             if let Some(high) = codec.high {
-                // Where a group's high bits are, and where they go: above the four low ones.
+                // Where a group's high bits are, and where they go: above the low ones.
                 let width = high.bits as i64;
                 let (vector, from) = (group * width / 8, group * width % 8);
-                let shift = if from <= 4 { (Op::Shl, 4 - from) } else { (Op::ShrU, from - 4) };
-                let high = bits(b, vectors[vector as usize], Some(shift), ((1 << width) - 1) << 4);
+                let shift = if from <= low { (Op::Shl, low - from) } else { (Op::ShrU, from - low) };
+                let high = bits(b, vectors[vector as usize], Some(shift), ((1 << width) - 1) << low);
                 *quants = b.same(Op::Or, &[*quants, high]);
             }
             *quants = file::bytes(b, codec, *quants);

@@ -76,7 +76,7 @@ impl Unpack {
             let strip = StripBlock { format: self.format, buffer: self.w, offset: from, part };
             // Without integer scales there is one for each sub-block.
             let halves = |b: &mut KernelBuilder, name: &str, at: Affine| {
-                let v = strip.halves(b, name, at);
+                let v = strip.numbers(b, name, at);
                 let centre = b.splat_f32(LANES, TRUNCATED);
                 b.mul(v, centre)
             };
@@ -92,19 +92,25 @@ impl Unpack {
                         .collect(),
                     None => vec![halves(b, "d", sub.into())],
                 };
-                let added = match (codec.minimum, dmin) {
-                    (Minimum::Scaled, Some(dmin)) => {
-                        let min = strip.minimum(b, sub);
-                        let min = b.mul(min, dmin);
-                        let zero = b.splat_f32(LANES, 0.0);
-                        Some(b.sub(zero, min))
-                    }
-                    (Minimum::Half, _) => Some(halves(b, "m", sub.into())),
-                    (Minimum::Scaled | Minimum::None, _) => None,
+                // What is added to the columns of each scale.
+                let added: Vec<Option<ValueId>> = match (codec.minimum, dmin) {
+                    (Minimum::Scaled, Some(dmin)) => (0..scales.len() as i64)
+                        .map(|i| {
+                            let min = strip.minimum(b, sub * scales.len() as i64 + i);
+                            let min = b.mul(min, dmin);
+                            let zero = b.splat_f32(LANES, 0.0);
+                            Some(b.sub(zero, min))
+                        })
+                        .collect(),
+                    (Minimum::Half, _) => vec![Some(halves(b, "m", sub.into()))],
+                    (Minimum::Scaled | Minimum::None, _) => vec![None; scales.len()],
                 };
                 let fields = Fields::of(codec);
-                let lines: Vec<Vec<Line>> =
-                    scales.iter().map(|scale| fields.lines(b, *scale, added, codec.zero())).collect();
+                let lines: Vec<Vec<Line>> = scales
+                    .iter()
+                    .zip(&added)
+                    .map(|(scale, added)| fields.lines(b, *scale, *added, codec.zero()))
+                    .collect();
                 let high = strip.high(b, sub);
                 let to = block * (len / STEP * TILE) + sub * TILE;
                 for eight in 0..STEP / 8 {
