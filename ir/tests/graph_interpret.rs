@@ -208,7 +208,7 @@ const ATTEND: &str = "state @kv : paged f16[1, S, 1], f16[1, S, 2]
     func @f(%kv: token<@kv>, %q: f32[T, 2, 1], %k: f32[T, 1, 1], %v: f32[T, 1, 2], %p: i32[T])
     -> (f32[T, 2, 2], token<@kv>) {
     %1 = kv.append %kv, %k, %v, %p
-    %y, %2 = attention %q, %1, %p {scale = 0.5}
+    %y, %2 = attention %q, %1, %p, _ {scale = 0.5}
     return %y, %2 }";
 
 fn attend(q: &[f32], k: &[f32], v: &[f32], p: &[i32]) -> Vec<Value> {
@@ -242,7 +242,7 @@ fn attention_is_causal_and_shares_key_heads() {
 
 fn route(attrs: &str, logits: &[f32]) -> (Vec<i32>, Vec<f32>) {
     let text =
-        format!("func @f(%x: f32[T, 4]) -> (i32[T, 2], f32[T, 2]) {{ %i, %p = route %x {attrs} return %i, %p }}");
+        format!("func @f(%x: f32[T, 4]) -> (i32[T, 2], f32[T, 2]) {{ %i, %p = route %x, _ {attrs} return %i, %p }}");
     let results = run(&text, &[], &[f32s(&[1, 4], logits)]).unwrap();
     match &results[..] {
         [Value::I32 { data: ids, .. }, Value::F32 { data: p, .. }] => (ids.clone(), p.clone()),
@@ -252,15 +252,15 @@ fn route(attrs: &str, logits: &[f32]) -> (Vec<i32>, Vec<f32>) {
 
 #[test]
 fn route_takes_the_best_and_of_equals_the_lowest_id() {
-    let softmax = "{top_k = 2, score = softmax, normalise = false, scale = 1}";
+    let softmax = "{top_k = 2, score = softmax, groups = 1, groups_kept = 1, normalise = false, scale = 1}";
     let (ids, p) = route(softmax, &[0.0, 2f32.ln(), 0.0, 0.0]);
     assert_eq!(ids, [1, 0]);
     assert!((p[0] - 0.4).abs() < 1e-7 && (p[1] - 0.2).abs() < 1e-7, "{p:?}");
     let (ids, p) = route(softmax, &[f32::NAN, 1.0, 1.0, 1.0]);
     assert_eq!(ids, [1, 2], "NaN comes last: {p:?}");
-    let (_, p) = route("{top_k = 2, score = softmax, normalise = true, scale = 3}", &[0.0, 2f32.ln(), 0.0, 0.0]);
+    let (_, p) = route("{top_k = 2, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 3}", &[0.0, 2f32.ln(), 0.0, 0.0]);
     assert!((p[0] - 2.0).abs() < 1e-6 && (p[1] - 1.0).abs() < 1e-6, "{p:?}");
-    let sigmoid = "{top_k = 2, score = sigmoid, normalise = true, scale = 1}";
+    let sigmoid = "{top_k = 2, score = sigmoid, groups = 1, groups_kept = 1, normalise = true, scale = 1}";
     let (ids, p) = route(sigmoid, &[-1.0, 0.0, 0.0, -2.0]);
     assert_eq!((ids, p), (vec![1, 2], vec![0.5, 0.5]));
     // The sum is clamped: 2 * sigmoid(-20) = 4.1e-9 is divided by 6.1e-5.
@@ -439,7 +439,7 @@ fn rope_heads_and_append_are_their_parts() {
         ),
         &[noise(&[3, 64], 10), pos.clone()],
     );
-    let attention = "attention %q, %1, %p {scale = 0.25} return %y, %2";
+    let attention = "attention %q, %1, %p, _ {scale = 0.25} return %y, %2";
     same(
         "%kv: token<@kv>, %q: f32[T, 8, 16], %x: f32[T, 64], %v: f32[T, 32], %p: i32[T]",
         "f32[T, 8, 8], token<@kv>",

@@ -120,7 +120,7 @@ impl Text {
         self.declarations += &format!("state @kv.{i} : paged f16[2, S, 64], f16[2, S, 64]{window}\n");
         self.op(format!("%s{i} = state.begin @kv.{i}"));
         self.op(format!("%n{i} = kv.append %s{i}, %k{i}.t, %v{i}.h, %pos"));
-        self.op(format!("%y{i}, %m{i} = attention %q{i}.t, %n{i}, %pos {{scale = 0.125}}"));
+        self.op(format!("%y{i}, %m{i} = attention %q{i}.t, %n{i}, %pos, _ {{scale = 0.125}}"));
         self.op(format!("%mixed{i} = merge_heads %y{i}"));
         self.product(&format!("o{i}"), &format!("mixed{i}"), "q4_k", [256, 256]);
     }

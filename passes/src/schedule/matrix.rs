@@ -189,7 +189,8 @@ impl Lowering<'_> {
         let head = row.checked_mul(n).ok_or_else(|| problem("a weight beyond 64 bits".to_string()))?;
         let width = heads.checked_mul(n).ok_or_else(|| problem("rows beyond 64 bits".to_string()))?;
         let y = self.buffer(label, x.rows, Format::F32, width)?;
-        let parts = self.tiling(w)?.place(n).map_err(|error| self.wrong_tiling(w, error))?;
+        let tiling = self.tiling(w)?;
+        let parts = tiling.place(n).map_err(|error| self.wrong_tiling(w, error))?;
         let weight = self.weight(w)?;
         for Placed { part, first, columns } in parts {
             for first in (0..columns).map(|column| first + column * part.rows) {
