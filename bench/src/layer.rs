@@ -17,7 +17,7 @@ use ixc::frontend::arch;
 use ixc::frontend::gguf::{Gguf, write::GgufWriter};
 use ixc::frontend::tokenizer::TokenizerSpec;
 use ixc::ir::format::Format;
-use ixc::ir::graph::attrs::{RopeScaling, RouteAttrs, RouteScore};
+use ixc::ir::graph::attrs::{RopeScaling, RouteAttrs};
 use ixc::ir::graph::builder::GraphBuilder;
 use ixc::ir::graph::{Module, Place, ValueId, WeightId};
 use ixc::ir::random::Random;
@@ -251,6 +251,10 @@ fn model(gguf: Gguf) -> anyhow::Result<(Model, usize)> {
         norm_eps: 1e-6,
         rope,
         layers: Vec::new(),
+        local_rope: None,
+        scales: arch::Scales::NONE,
+        mla: None,
+        ssm: None,
         draft_layers: 0,
     };
     let model = Model { gguf, arch: arch::Model { hyper, module }, vocabulary: TokenizerSpec::default() };
@@ -272,8 +276,8 @@ fn graph(gguf: &Gguf, used: u64) -> anyhow::Result<(Module, u64)> {
     let (input, router) = (weight(&mut graph, "layer.input")?, weight(&mut graph, "layer.router")?);
     let x = graph.embed(step.ids, input)?;
     let logits = graph.embed(step.ids, router)?;
-    let route = RouteAttrs { top_k: used, score: RouteScore::Softmax, normalise: true, scale: 1.0 };
-    let (ids, shares) = graph.route(logits, &route)?;
+    let route = RouteAttrs::softmax(used, true);
+    let (ids, shares) = graph.route(logits, None, &route)?;
     let product = |graph: &mut GraphBuilder, x: ValueId, name: &str| -> anyhow::Result<ValueId> {
         let w = weight(graph, &format!("blk.0.ffn_{name}_exps.weight"))?;
         let w = graph.dequantise(w)?;

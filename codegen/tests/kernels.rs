@@ -14,9 +14,9 @@ use ixc_ir::plan::RopeStyle;
 use ixc_kernels::catalogue::ROWS;
 use ixc_kernels::catalogue::inputs;
 use ixc_kernels::{
-    AddBias, Attention, AttentionCombine, AttentionPart, AttentionWindow, Bits, Combine, Copy, DeltaNet,
-    DeltaNetChunks, Elementwise, Embed, Gather, KernelSpec, Linear, Map, MatmulStrategy, Pack, Quantise, RmsNorm,
-    RmsNormPiece, RopeAppend, RopeHeads, Route, ScaleHeads, Score, ShortConv, Softcap, Softmax, SumSquares, Swiglu,
+    Activation, AddBias, Attention, AttentionCombine, AttentionPart, AttentionWindow, Bits, Combine, Copy, DeltaNet,
+    DeltaNetChunks, Elementwise, Embed, Gated, Gather, KernelSpec, Linear, Map, MatmulStrategy, Pack, Quantise, RmsNorm,
+    RmsNormPiece, RopeAppend, RopeHeads, Route, Scale, ScaleHeads, Score, ShortConv, Softcap, Softmax, SumSquares, Swiglu,
     generate,
 };
 use ixc_targets::Target;
@@ -113,7 +113,7 @@ fn packed_swiglu() {
         ] {
             let k = gate.block_len().max(x.block_len()) as u32;
             let tile = out.block_len().max(32) as u32;
-            group.rows(Swiglu { gate, up, x, k, tile, n: 2 * tile, out, rows: 13, strategy }, rows);
+            group.rows(Swiglu { gate, up, x, k, tile, n: 2 * tile, out, rows: 13, act: Activation::Silu, limit: None, shift: None, gate_bias: false, up_bias: false, strategy }, rows);
         }
     }
     group.done();
@@ -133,10 +133,10 @@ fn bands() {
     ] {
         for (tile, rows) in [(32, 1), (32, 5), (64, 2), (64, 7), (128, 13)] {
             let (k, strategy) = (gate.block_len().max(x.block_len()) as u32, MatmulStrategy::Gemv);
-            group.rows(Swiglu { gate, up, x, k, tile, n: 512, out, rows: 13, strategy }, rows);
+            group.rows(Swiglu { gate, up, x, k, tile, n: 512, out, rows: 13, act: Activation::Silu, limit: None, shift: None, gate_bias: false, up_bias: false, strategy }, rows);
         }
         let (k, strategy) = (gate.block_len().max(x.block_len()) as u32, MatmulStrategy::Gemm);
-        group.rows(Swiglu { gate, up, x, k, tile: 32, n: 512, out, rows: 13, strategy }, 13);
+        group.rows(Swiglu { gate, up, x, k, tile: 32, n: 512, out, rows: 13, act: Activation::Silu, limit: None, shift: None, gate_bias: false, up_bias: false, strategy }, 13);
     }
     group.done();
 }
@@ -223,11 +223,11 @@ fn linear_by_packing() {
     for format in formats(false).into_iter().filter(|format| format.is_quantised()) {
         let (gate, up, x, k, out) = (format, format, format.activation(), format.block_len() as u32, Format::F32);
         let (tile, n, strategy) = (8, 24, MatmulStrategy::Gemm);
-        group.rows(Swiglu { gate, up, x, k, tile, n, out, rows: 13, strategy }, 13);
+        group.rows(Swiglu { gate, up, x, k, tile, n, out, rows: 13, act: Activation::Silu, limit: None, shift: None, gate_bias: false, up_bias: false, strategy }, 13);
     }
     let (gate, up, x, out) = (Format::Q5K, Format::Q6K, Format::A8Super, Format::A8Super);
     let (k, tile, n, strategy) = (256, 256, 512, MatmulStrategy::Gemv);
-    group.rows(Swiglu { gate, up, x, k, tile, n, out, rows: 5, strategy }, 5);
+    group.rows(Swiglu { gate, up, x, k, tile, n, out, rows: 5, act: Activation::Silu, limit: None, shift: None, gate_bias: false, up_bias: false, strategy }, 5);
     group.done();
 }
 
@@ -235,7 +235,7 @@ fn linear_by_packing() {
 fn rows_of_one() {
     let mut group = Group::new("rows_of_one");
     for n in ODD {
-        for function in [Elementwise::Add, Elementwise::Mul, Elementwise::Silu, Elementwise::Sigmoid] {
+        for function in [Elementwise::Add, Elementwise::Mul, Elementwise::Silu] {
             group.one(Map { function, n });
         }
         group.one(AddBias { n });
@@ -247,7 +247,6 @@ fn rows_of_one() {
         group.rows(Gather { bytes: n }, 9);
         for residual in [false, true] {
             group.rows(Combine { n, slots: 3, residual }, 9);
-            group.one(ScaleHeads { n, residual });
         }
     }
     for (out, n) in [
@@ -309,12 +308,68 @@ fn attention() {
         let (scale, several) = (Bits::of(0.125), (16 / heads).max(2));
         for blocks in [1, 2, 3] {
             for rows in [1, several] {
-                group.rows(Attention { group: heads, d, dv, scale, heads: 1 + blocks % 2, rows }, blocks);
+                group.rows(Attention { group: heads, d, dv, scale, sinks: false, heads: 1 + blocks % 2, rows }, blocks);
             }
-            group.rows(AttentionPart { group: heads, d, dv, scale }, blocks);
+            group.rows(AttentionPart { group: heads, d, dv, scale, sinks: false }, blocks);
         }
         for parts in [1, 2, 16] {
             group.rows(AttentionCombine { group: heads, dv, parts: 16 }, parts);
+        }
+    }
+    group.done();
+}
+
+#[test]
+fn attention_sinks() {
+    let mut group = Group::new("attention_sinks");
+    for (heads, d, dv) in [(1, 64, 64), (3, 16, 24), (8, 64, 64), (5, 10, 33)] {
+        let (scale, several, sinks) = (Bits::of(0.125), (16 / heads).max(2), true);
+        for blocks in [1, 2, 3] {
+            for rows in [1, several] {
+                group.rows(Attention { group: heads, d, dv, scale, sinks, heads: 2, rows }, blocks);
+            }
+            group.rows(AttentionPart { group: heads, d, dv, scale, sinks }, blocks);
+            let (rows, window) = (several, 20 * blocks);
+            group.rows(AttentionWindow { group: heads, d, dv, scale, sinks, heads: 2, rows, window }, blocks);
+        }
+    }
+    group.done();
+}
+
+/// Gated linear units of all kinds, alone and of two products with biases; parts of rows times numbers.
+#[test]
+fn gates() {
+    let mut group = Group::new("gates");
+    let acts = [Activation::Silu, Activation::Gelu, Activation::QuickGelu];
+    let limits = [None, Some(Bits::of(0.5))];
+    for n in ODD {
+        for act in acts {
+            for limit in limits {
+                group.one(Gated { act, n, limit, shift: limit.map(|_| Bits::of(1.0)) });
+            }
+        }
+        group.one(Map { function: Elementwise::Sigmoid, n });
+        group.one(Scale { n, factor: Bits::of(12.5) });
+        for residual in [false, true] {
+            group.one(ScaleHeads { n, residual });
+        }
+    }
+    for (format, k, tile, out) in [
+        (Format::Q8_0, 96, 32, Format::A8Small),
+        (Format::Q8_0R16, 96, 32, Format::A8Small),
+        (Format::Q4KR16, 256, 256, Format::A8Super),
+        (Format::F32, 33, 16, Format::F32),
+        (Format::F32, 33, 5, Format::F32),
+    ] {
+        for (act, biases) in acts.into_iter().flat_map(|act| [[true, true], [true, false], [false, true]].map(|b| (act, b))) {
+            for strategy in [MatmulStrategy::Gemv, MatmulStrategy::Gemm] {
+                let (gate, up, x, n) = (format, format, format.activation(), 2 * tile);
+                let ([gate_bias, up_bias], [limit, shift]) = (biases, [0.25, 1.0].map(|x| Some(Bits::of(x))));
+                group.rows(
+                    Swiglu { gate, up, x, k, tile, n, out, rows: 13, act, limit, shift, gate_bias, up_bias, strategy },
+                    13,
+                );
+            }
         }
     }
     group.done();
@@ -327,7 +382,21 @@ fn attention_window() {
         let (scale, rows) = (Bits::of(0.125), (16 / heads).max(2));
         // They begin inside a block, at its edge, and before what there is.
         for (window, blocks) in [(1, 1), (20, 2), (64, 3), (500, 3)] {
-            group.rows(AttentionWindow { group: heads, d, dv, scale, heads: 2, rows, window }, blocks);
+            group.rows(AttentionWindow { group: heads, d, dv, scale, sinks: false, heads: 2, rows, window }, blocks);
+        }
+    }
+    group.done();
+}
+
+#[test]
+fn route_of_groups() {
+    let mut group = Group::new("route_of_groups");
+    for score in [Score::Softmax, Score::Sigmoid, Score::Chosen, Score::RootSoftplus] {
+        for (experts, groups, kept, top_k) in [(1, 1, 1, 1), (15, 1, 1, 2), (33, 1, 1, 8), (32, 4, 2, 4), (34, 17, 3, 5), (256, 8, 4, 8)] {
+            for bias in [false, true] {
+                let scale = Bits::of(2.5);
+                group.one(Route { experts, top_k, score, groups, kept, bias, normalise: bias, scale });
+            }
         }
     }
     group.done();
@@ -342,7 +411,7 @@ fn route() {
                 if top_k <= experts {
                     let normalise = top_k != 2;
                     let scale = Bits::of(if top_k == 1 { 2.5 } else { 1.0 });
-                    group.one(Route { experts, top_k, score, normalise, scale });
+                    group.one(Route { experts, top_k, score, groups: 1, kept: 1, bias: false, normalise, scale });
                 }
             }
         }

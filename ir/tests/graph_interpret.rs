@@ -208,7 +208,7 @@ const ATTEND: &str = "state @kv : paged f16[1, S, 1], f16[1, S, 2]
     func @f(%kv: token<@kv>, %q: f32[T, 2, 1], %k: f32[T, 1, 1], %v: f32[T, 1, 2], %p: i32[T])
     -> (f32[T, 2, 2], token<@kv>) {
     %1 = kv.append %kv, %k, %v, %p
-    %y, %2 = attention %q, %1, %p {scale = 0.5}
+    %y, %2 = attention %q, %1, %p, _ {scale = 0.5}
     return %y, %2 }";
 
 fn attend(q: &[f32], k: &[f32], v: &[f32], p: &[i32]) -> Vec<Value> {
@@ -242,7 +242,7 @@ fn attention_is_causal_and_shares_key_heads() {
 
 fn route(attrs: &str, logits: &[f32]) -> (Vec<i32>, Vec<f32>) {
     let text =
-        format!("func @f(%x: f32[T, 4]) -> (i32[T, 2], f32[T, 2]) {{ %i, %p = route %x {attrs} return %i, %p }}");
+        format!("func @f(%x: f32[T, 4]) -> (i32[T, 2], f32[T, 2]) {{ %i, %p = route %x, _ {attrs} return %i, %p }}");
     let results = run(&text, &[], &[f32s(&[1, 4], logits)]).unwrap();
     match &results[..] {
         [Value::I32 { data: ids, .. }, Value::F32 { data: p, .. }] => (ids.clone(), p.clone()),
@@ -252,15 +252,15 @@ fn route(attrs: &str, logits: &[f32]) -> (Vec<i32>, Vec<f32>) {
 
 #[test]
 fn route_takes_the_best_and_of_equals_the_lowest_id() {
-    let softmax = "{top_k = 2, score = softmax, normalise = false, scale = 1}";
+    let softmax = "{top_k = 2, score = softmax, groups = 1, groups_kept = 1, normalise = false, scale = 1}";
     let (ids, p) = route(softmax, &[0.0, 2f32.ln(), 0.0, 0.0]);
     assert_eq!(ids, [1, 0]);
     assert!((p[0] - 0.4).abs() < 1e-7 && (p[1] - 0.2).abs() < 1e-7, "{p:?}");
     let (ids, p) = route(softmax, &[f32::NAN, 1.0, 1.0, 1.0]);
     assert_eq!(ids, [1, 2], "NaN comes last: {p:?}");
-    let (_, p) = route("{top_k = 2, score = softmax, normalise = true, scale = 3}", &[0.0, 2f32.ln(), 0.0, 0.0]);
+    let (_, p) = route("{top_k = 2, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 3}", &[0.0, 2f32.ln(), 0.0, 0.0]);
     assert!((p[0] - 2.0).abs() < 1e-6 && (p[1] - 1.0).abs() < 1e-6, "{p:?}");
-    let sigmoid = "{top_k = 2, score = sigmoid, normalise = true, scale = 1}";
+    let sigmoid = "{top_k = 2, score = sigmoid, groups = 1, groups_kept = 1, normalise = true, scale = 1}";
     let (ids, p) = route(sigmoid, &[-1.0, 0.0, 0.0, -2.0]);
     assert_eq!((ids, p), (vec![1, 2], vec![0.5, 0.5]));
     // The sum is clamped: 2 * sigmoid(-20) = 4.1e-9 is divided by 6.1e-5.
@@ -392,7 +392,7 @@ fn linear_swiglu_is_two_linears_silu_mul_and_quantise() {
     same(
         "%x: a8_super[T, 256]",
         "a8_small[T, 64]",
-        "%y = linear.swiglu %x, @q4k, @q6k {format = a8_small} return %y",
+        "%y = linear.swiglu %x, @q4k, @q6k, _, _ {act = silu, limit = 0.0, shift = 0.0, format = a8_small} return %y",
         "%g = linear %x, @q4k, _, _ %s = silu %g %u = linear %x, @q6k, _, _ %m = mul %s, %u
          %y = quantise %m {format = a8_small} return %y",
         &[x],
@@ -406,7 +406,7 @@ fn expert_swiglu_and_down_are_their_parts() {
     same(
         "%q: a8_super[T, 256], %x: f32[T, 256], %i: i32[T, 2]",
         "a8_small[T, 2, 64]",
-        "%y = expert.swiglu %q, %i, @eg, @eu {format = a8_small} return %y",
+        "%y = expert.swiglu %q, %i, @eg, @eu, _, _ {act = silu, limit = 0.0, shift = 0.0, format = a8_small} return %y",
         "%dg = dequantise @eg %du = dequantise @eu %g = expert.matmul %x, %i, %dg %s = silu %g
          %u = expert.matmul %x, %i, %du %m = mul %s, %u %y = quantise %m {format = a8_small} return %y",
         &[blocks, x, ids.clone()],
@@ -415,7 +415,7 @@ fn expert_swiglu_and_down_are_their_parts() {
     same(
         "%q: a8_small[T, 2, 64], %x: f32[T, 2, 64], %i: i32[T, 2], %p: f32[T, 2], %r: f32[T, 32]",
         "f32[T, 32]",
-        "%y = expert.down %q, %i, %p, @ed, %r return %y",
+        "%y = expert.down %q, %i, %p, @ed, _, %r return %y",
         "%d = dequantise @ed %m = expert.matmul %x, %i, %d %c = expert.combine %m, %p %y = add %c, %r return %y",
         &[blocks, x, ids, noise(&[3, 2], 8), noise(&[3, 32], 9)],
     );
@@ -439,7 +439,7 @@ fn rope_heads_and_append_are_their_parts() {
         ),
         &[noise(&[3, 64], 10), pos.clone()],
     );
-    let attention = "attention %q, %1, %p {scale = 0.25} return %y, %2";
+    let attention = "attention %q, %1, %p, _ {scale = 0.25} return %y, %2";
     same(
         "%kv: token<@kv>, %q: f32[T, 8, 16], %x: f32[T, 64], %v: f32[T, 32], %p: i32[T]",
         "f32[T, 8, 8], token<@kv>",
@@ -461,7 +461,7 @@ func @f(%x: f32[T, 1], %ids: i32[T, 1], %p: f32[T, 1], %a: f32[T, 1, 1]) -> (i32
   %s = expert.slots
   %s1 = expert.prefetch %s, %ids, @gate, @gate, @down {layer = 0, when = routed}
   %ready, %s2 = expert.wait %s1, %ids {layer = 0}
-  %y = expert.down %a, %ready, %p, @down, _
+  %y = expert.down %a, %ready, %p, @down, _, _
   %s3 = expert.evict %s2, %y {layer = 0}
   return %ready, %y
 }";

@@ -24,6 +24,8 @@ spec! {
         pub dv: u32,
         /// Factor on the scores.
         pub scale: Bits,
+        /// Whether each head has a sink, a score without a value.
+        pub sinks: bool,
         /// Key heads of a row: how far rows are apart.
         pub heads: u32,
         /// Rows of an item.
@@ -35,13 +37,14 @@ spec! {
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("attention_64", 16, "attention group=4 d=64 dv=64 scale=0.125 heads=8 rows=4"),
+    row("attention_sinks", 16, "attention group=8 d=64 dv=64 scale=0.125 sinks heads=8 rows=2"),
     row("attention_128", 16, "attention group=8 d=128 dv=128 scale=0.088388346 heads=4 rows=2"),
 ];
 
 impl Definition for Attention {
     fn name(&self) -> String {
-        let Attention { group, d, dv, scale, heads, rows } = *self;
-        format!("attention_g{group}d{d}v{dv}h{heads}m{rows}_s{:x}", scale.0)
+        let Attention { group, d, dv, scale, sinks, heads, rows } = *self;
+        format!("attention_g{group}d{d}v{dv}h{heads}m{rows}_s{:x}{}", scale.0, if sinks { "_sinks" } else { "" })
     }
 
     fn signature(&self) -> Signature {
@@ -50,6 +53,7 @@ impl Definition for Attention {
             .read("position", Holds::Positions)
             .read("keys", Holds::Halves)
             .read("values", Holds::Halves)
+            .read_if(self.sinks, "sinks", Holds::Floats)
             .write("y", Holds::Floats)
             .scratch("scratch")
             .dim("full", DimRule::FullBlocks)
@@ -62,21 +66,22 @@ impl Definition for Attention {
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
-        let Attention { group, d, dv, scale, heads, rows } = *self;
+        let Attention { group, d, dv, scale, sinks, heads, rows } = *self;
         check(&name, "rows", u64::from(rows), (1..=MOST_ROWS).contains(&rows), format!("1 to {MOST_ROWS}"))?;
         check(&name, "key heads", u64::from(heads), heads > 0, "at least 1")?;
-        kernel(name, vectors.lanes, [group, d, dv], scale.value(), [heads, rows], false, None)
+        kernel(name, vectors.lanes, [group, d, dv], (scale.value(), sinks), [heads, rows], false, None)
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let Attention { group, d, dv, scale, heads, .. } = *self;
+        let Attention { group, d, dv, scale, sinks, heads, .. } = *self;
         let (input, output) = (run.input(), run.output());
         let (group, d, dv, heads) = (group as usize, d as usize, dv as usize, heads as usize);
         let (q, y) = (input.floats("q")?, output.floats("y")?);
+        let sinks = if sinks { Some(input.floats("sinks")?) } else { None };
         for (r, own) in input.ints("position")?.into_iter().enumerate() {
             for h in 0..group {
                 let q = &q[(r * heads * group + h) * d..][..d];
-                let (_, sum, acc) = attended(&input, q, dv, scale.value(), (0, 0, own as usize))?;
+                let (_, sum, acc) = attended(&input, q, dv, scale.value(), (0, 0, own as usize), sinks.as_ref().map(|sinks| sinks[h]))?;
                 for (e, acc) in acc.iter().enumerate() {
                     let found = y[(r * heads * group + h) * dv + e];
                     close(format_args!("y[{r}, {h}, {e}]"), found, acc / sum, 1e-4)?;

@@ -15,7 +15,7 @@ use crate::work::{Call, Work};
 
 spec! {
     /// Attention of one row over a part of the positions. `part` gets, of each head, the sum of weighted values, the maximum of the
-    /// scores and the sum of weights.
+    /// scores and the sum of weights; sinks are in the first part's.
     pub struct AttentionPart "attention_part" {
         /// Query heads that share a key head.
         pub group: u32,
@@ -25,6 +25,8 @@ spec! {
         pub dv: u32,
         /// Factor on the scores.
         pub scale: Bits,
+        /// Whether each head has a sink, a score without a value.
+        pub sinks: bool,
     }
 }
 
@@ -32,13 +34,14 @@ spec! {
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("attention_part_64", 16, "attention_part group=4 d=64 dv=64 scale=0.125"),
+    row("attention_part_sinks", 16, "attention_part group=8 d=64 dv=64 scale=0.125 sinks"),
     row("attention_part_128", 16, "attention_part group=8 d=128 dv=128 scale=0.088388346"),
 ];
 
 impl Definition for AttentionPart {
     fn name(&self) -> String {
-        let AttentionPart { group, d, dv, scale } = *self;
-        format!("attention_part_g{group}d{d}v{dv}_s{:x}", scale.0)
+        let AttentionPart { group, d, dv, scale, sinks } = *self;
+        format!("attention_part_g{group}d{d}v{dv}_s{:x}{}", scale.0, if sinks { "_sinks" } else { "" })
     }
 
     fn signature(&self) -> Signature {
@@ -47,6 +50,7 @@ impl Definition for AttentionPart {
             .read("position", Holds::Positions)
             .read("keys", Holds::Halves)
             .read("values", Holds::Halves)
+            .read_if(self.sinks, "sinks", Holds::Floats)
             .write("part", Holds::Floats)
             .scratch("scratch")
             .dim("full", DimRule::FullBlocks)
@@ -55,19 +59,20 @@ impl Definition for AttentionPart {
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
-        let AttentionPart { group, d, dv, scale } = *self;
-        kernel(name, vectors.lanes, [group, d, dv], scale.value(), [1, 1], true, None)
+        let AttentionPart { group, d, dv, scale, sinks } = *self;
+        kernel(name, vectors.lanes, [group, d, dv], (scale.value(), sinks), [1, 1], true, None)
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let AttentionPart { group, d, dv, scale } = *self;
+        let AttentionPart { group, d, dv, scale, sinks } = *self;
         let (input, output) = (run.input(), run.output());
         let (group, d, dv) = (group as usize, d as usize, dv as usize);
         let own = input.id("position")?;
         let (q, part) = (input.floats("q")?, output.floats("part")?);
         for h in 0..group {
             let first = 32 * run.dim("first") as usize;
-            let (max, sum, acc) = attended(&input, &q[h * d..][..d], dv, scale.value(), (first, first, own))?;
+            let sink = if sinks && first == 0 { Some(input.floats("sinks")?[h]) } else { None };
+            let (max, sum, acc) = attended(&input, &q[h * d..][..d], dv, scale.value(), (first, first, own), sink)?;
             let part = &part[h * (dv + 2)..][..dv + 2];
             close(format_args!("maximum {h}"), part[dv], max, 1e-4)?;
             close(format_args!("sum {h}"), part[dv + 1], sum, 1e-4 * sum)?;

@@ -25,6 +25,8 @@ spec! {
         pub dv: u32,
         /// Factor on scores.
         pub scale: Bits,
+        /// Whether each head has a sink, a score without a value.
+        pub sinks: bool,
         /// Key heads of a row.
         pub heads: u32,
         /// Rows together; fewer are done one by one.
@@ -38,12 +40,13 @@ spec! {
 #[rustfmt::skip] // One line each.
 const ROWS: &[Row] = &[
     row("attention_window", 6, "attention_window group=8 d=64 dv=64 scale=0.125 heads=8 rows=2 window=128"),
+    row("attention_window_sinks", 6, "attention_window group=8 d=64 dv=64 scale=0.125 sinks heads=8 rows=2 window=128"),
 ];
 
 impl Definition for AttentionWindow {
     fn name(&self) -> String {
-        let AttentionWindow { group, d, dv, scale, heads, rows, window } = *self;
-        format!("attention_window{window}_g{group}d{d}v{dv}h{heads}m{rows}_s{:x}", scale.0)
+        let AttentionWindow { group, d, dv, scale, sinks, heads, rows, window } = *self;
+        format!("attention_window{window}_g{group}d{d}v{dv}h{heads}m{rows}_s{:x}{}", scale.0, if sinks { "_sinks" } else { "" })
     }
 
     fn signature(&self) -> Signature {
@@ -52,6 +55,7 @@ impl Definition for AttentionWindow {
             .read("position", Holds::Positions)
             .read("keys", Holds::Halves)
             .read("values", Holds::Halves)
+            .read_if(self.sinks, "sinks", Holds::Floats)
             .write("y", Holds::Floats)
             .scratch("scratch")
             .dim("full", DimRule::FullBlocks)
@@ -62,7 +66,7 @@ impl Definition for AttentionWindow {
     }
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
-        let AttentionWindow { group, d, dv, scale, heads, rows, window } = *self;
+        let AttentionWindow { group, d, dv, scale, sinks, heads, rows, window } = *self;
         check(&name, "rows", rows.into(), (2..=MOST_ROWS).contains(&rows), format!("2 to {MOST_ROWS}"))?;
         check(&name, "key heads", heads.into(), heads > 0, "at least 1")?;
         check(
@@ -72,21 +76,22 @@ impl Definition for AttentionWindow {
             window > 0 && i32::try_from(window).is_ok(),
             "at least 1",
         )?;
-        kernel(name, vectors.lanes, [group, d, dv], scale.value(), [heads, rows], false, Some(window))
+        kernel(name, vectors.lanes, [group, d, dv], (scale.value(), sinks), [heads, rows], false, Some(window))
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let AttentionWindow { group, d, dv, scale, heads, window, .. } = *self;
+        let AttentionWindow { group, d, dv, scale, sinks, heads, window, .. } = *self;
         let (input, output) = (run.input(), run.output());
         let (group, d, dv, heads) = (group as usize, d as usize, dv as usize, heads as usize);
         let (q, y) = (input.floats("q")?, output.floats("y")?);
         let first = 32 * run.dim("first") as usize;
+        let sinks = if sinks { Some(input.floats("sinks")?) } else { None };
         for (r, own) in input.ints("position")?.into_iter().enumerate() {
             let own = own as usize;
             for h in 0..group {
                 let q = &q[(r * heads * group + h) * d..][..d];
                 let from = (own + 1).saturating_sub(window as usize).max(first);
-                let (_, sum, acc) = attended(&input, q, dv, scale.value(), (first, from, own))?;
+                let (_, sum, acc) = attended(&input, q, dv, scale.value(), (first, from, own), sinks.as_ref().map(|sinks| sinks[h]))?;
                 for (e, acc) in acc.iter().enumerate() {
                     let found = y[(r * heads * group + h) * dv + e];
                     close(format_args!("y[{r}, {h}, {e}]"), found, acc / sum, 1e-4)?;

@@ -39,6 +39,7 @@ mod definition;
 mod delta_net;
 mod delta_net_chunks;
 mod embed;
+mod gated;
 mod gather;
 mod generate;
 pub mod limits;
@@ -55,6 +56,7 @@ mod rope_append;
 mod rope_heads;
 mod rotation;
 mod route;
+mod scale;
 mod scale_heads;
 mod short_conv;
 pub mod signature;
@@ -74,6 +76,7 @@ use serde::{Deserialize, Serialize};
 use definition::{Definition, registry};
 use text::{Fields, Text};
 
+pub use gated::Activation;
 pub use generate::{GenerateError, MAX_POSITIONS, MAX_ROWS, generate};
 pub use linear::{MatmulStrategy, candidates, tiling};
 pub use map::Elementwise;
@@ -99,8 +102,10 @@ registry! {
     gather::Gather,
     combine::Combine,
     map::Map,
+    gated::Gated,
     copy::Copy,
     add_bias::AddBias,
+    scale::Scale,
     scale_heads::ScaleHeads,
     softmax::Softmax,
     softcap::Softcap,

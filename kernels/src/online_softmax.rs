@@ -86,6 +86,8 @@ struct Attend {
     position: BufferId,
     keys: BufferId,
     values: BufferId,
+    /// A score of each head without a value.
+    sinks: Option<BufferId>,
     outcome: Outcome,
     scratch: Scratch,
     /// Blocks that every row sees whole, and those after them.
@@ -103,7 +105,7 @@ pub fn kernel(
     name: String,
     lanes: u16,
     sizes: [u32; 3],
-    scale: f32,
+    (scale, sinks): (f32, bool),
     [heads, rows]: [u32; 2],
     part: bool,
     window: Option<u32>,
@@ -134,6 +136,7 @@ pub fn kernel(
     };
     let cache = |len: i64| full * (BLOCK * len * 2) + masked * (BLOCK * len * 2);
     let (keys, values) = (b.read("keys", cache(d)), b.read("values", cache(dv)));
+    let sinks = sinks.then(|| b.read("sinks", group * 4));
     let outcome = match part {
         true => Outcome::Part(b.write("part", group * (dv + 2) * 4)),
         false => Outcome::Mean { y: b.write("y", extent(group * dv)), row_bytes: heads * group * dv * 4 },
@@ -151,6 +154,7 @@ pub fn kernel(
         position,
         keys,
         values,
+        sinks,
         outcome,
         scratch,
         full,
@@ -258,10 +262,32 @@ impl Attend {
             let zeros = b.splat_f32(self.lanes, 0.0);
             b.store(s.buffer, query.clone() * (i64::from(self.lanes) * 4) + s.sums, zeros);
             let lowest = b.splat_f32(1, MASKED);
-            b.store(s.buffer, query.clone() * STATS + s.stats, lowest);
+            let top = match self.sinks {
+                None => lowest,
+                Some(sinks) => {
+                    let sink = b.load(Type::f32(1), sinks, h.clone() * 4);
+                    // A number, whatever the file says: then every score is compared with it as with another.
+                    let sink = b.same(Op::Max, &[sink, lowest]);
+                    let (top, sum) = self.sink(b, sink, lowest);
+                    b.store(s.buffer, query.clone() * (i64::from(self.lanes) * 4) + s.sums, sum);
+                    top
+                }
+            };
+            b.store(s.buffer, query.clone() * STATS + s.stats, top);
             let own = b.load(Type::i32(1), self.position, (row.clone() + r) * 4);
             b.store(s.buffer, query * STATS + (s.stats + OWN), own);
         });
+    }
+
+    /// The first maximum and the first sum of weights of a head with a sink. Of parts of the positions the first has it.
+    fn sink(&self, b: &mut KernelBuilder, sink: ValueId, lowest: ValueId) -> (ValueId, ValueId) {
+        let one = b.splat_f32(1, 1.0);
+        let (Outcome::Part(_), Some(first)) = (&self.outcome, self.first) else { return (sink, one) };
+        let (number, zero) = (b.index(first), b.splat_int(Type::i32(1), 0));
+        let later = b.same(Op::CmpGt, &[number, zero]);
+        let nothing = b.splat_f32(1, 0.0);
+        let top = b.op(Op::Select, Type::f32(1), &[later, lowest, sink]);
+        (top, b.op(Op::Select, Type::f32(1), &[later, nothing, one]))
     }
 
     fn block(&self, b: &mut KernelBuilder, queries: i64, block: Affine, masked: bool) {
@@ -515,13 +541,14 @@ impl Attend {
 }
 
 /// Maximum of the scores, and sums of weights and weighted values, of a query over the positions `from..=own`, where the buffers begin at
-/// `first`: in f64.
+/// `first`: in f64. A sink takes part in the first two.
 pub fn attended(
     input: &Buffers<'_>,
     q: &[f64],
     dv: usize,
     scale: f32,
     (first, from, own): (usize, usize, usize),
+    sink: Option<f64>,
 ) -> Result<(f64, f64, Vec<f64>), Mismatch> {
     let (d, keys, values) = (q.len(), input.halves("keys")?, input.halves("values")?);
     let positions = from - first..own + 1 - first;
@@ -529,8 +556,9 @@ pub fn attended(
     let score = |p: usize| (0..d).map(|e| q[e] * key(p, e)).sum::<f64>() * f64::from(scale);
     let scores: Vec<f64> = positions.clone().map(score).collect();
     let begin = positions.start;
-    let max = scores.iter().copied().fold(f64::MIN, f64::max);
+    let max = scores.iter().copied().fold(sink.unwrap_or(f64::MIN), f64::max);
     let weights: Vec<f64> = scores.iter().map(|s| (s - max).exp()).collect();
+    let sum = weights.iter().sum::<f64>() + sink.map_or(0.0, |sink| (sink - max).exp());
     let acc = (0..dv).map(|e| positions.clone().map(|p| weights[p - begin] * values[p * dv + e]).sum()).collect();
-    Ok((max, weights.iter().sum(), acc))
+    Ok((max, sum, acc))
 }

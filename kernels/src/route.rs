@@ -1,13 +1,13 @@
 //! Routing of a token to its experts: scores, the best `top_k` of them in order, and their weights.
 
-use ixc_ir::kernel::{BufferKind, Kernel, KernelBuilder, Op, Type};
+use ixc_ir::kernel::{BufferId, BufferKind, Kernel, KernelBuilder, Op, Type, ValueId};
 use serde::{Deserialize, Serialize};
 
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
 use crate::math;
-use crate::reference::{Mismatch, Run, close, equal};
+use crate::reference::{Mismatch, Run, close, equal, floats};
 use crate::signature::{Holds, Signature};
 use crate::text::{Bits, Words, spec, words};
 use crate::vectors::{LOWEST, for_vectors};
@@ -15,7 +15,10 @@ use crate::vectors::{LOWEST, for_vectors};
 /// Sums of weights are not taken for smaller than this before they divide (llama.cpp; the smallest normal half).
 const SMALLEST_SUM: f32 = 6.103_515_6e-5;
 /// Below every score: what an expert gets that was taken already, or is none.
-const TAKEN: f32 = -1.0;
+const TAKEN: f32 = LOWEST;
+/// No score is less: that of an expert whose logit or bias is no number, or is beyond all reason. Above [`TAKEN`], so that ids stay those of
+/// experts.
+const FLOOR: f32 = -1.0e38;
 
 /// How a router scores experts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -24,9 +27,13 @@ pub enum Score {
     Softmax,
     /// Logistic function of each.
     Sigmoid,
+    /// The logit itself; weights are a softmax over the chosen.
+    Chosen,
+    /// The square root of `ln(1 + e^x)`.
+    RootSoftplus,
 }
 
-words! { Score { Softmax "softmax", Sigmoid "sigmoid" } }
+words! { Score { Softmax "softmax", Sigmoid "sigmoid", Chosen "chosen", RootSoftplus "root_softplus" } }
 
 spec! {
     /// The experts of a row of logits.
@@ -37,6 +44,12 @@ spec! {
         pub top_k: u32,
         /// Scores.
         pub score: Score,
+        /// Equal groups of experts side by side.
+        pub groups: u32 = 1,
+        /// How many groups experts are chosen of: those whose two highest sum to most.
+        pub kept: u32 = 1,
+        /// Whether a bias is added for choosing.
+        pub bias: bool,
         /// Whether weights are divided by their sum.
         pub normalise: bool,
         /// Factor on the weights.
@@ -49,18 +62,35 @@ spec! {
 const ROWS: &[Row] = &[
     row("route", 1, "route experts=128 top_k=8 score=softmax normalise scale=1.0"),
     row("route_sigmoid", 1, "route experts=128 top_k=8 score=sigmoid normalise scale=2.5"),
+    row("route_groups", 1, "route experts=256 top_k=8 score=sigmoid groups=8 kept=4 bias normalise scale=2.5"),
+    row("route_chosen", 1, "route experts=32 top_k=4 score=chosen scale=1.0"),
+    row("route_root_softplus", 1, "route experts=256 top_k=6 score=root_softplus bias normalise scale=1.5"),
 ];
+
+impl Route {
+    /// Elements of scores in scratch memory, whole vectors.
+    fn padded(&self, lanes: u16) -> i64 {
+        i64::from(self.experts.div_ceil(lanes.into())) * i64::from(lanes)
+    }
+
+    /// Whether what experts are chosen by is not what weights are made of.
+    fn chooses_apart(&self) -> bool {
+        self.bias || self.groups > 1
+    }
+}
 
 impl Definition for Route {
     fn name(&self) -> String {
-        let Route { experts, top_k, score, normalise, scale } = *self;
-        let normalise = if normalise { "_norm" } else { "" };
-        format!("route_{}_e{experts}k{top_k}{normalise}_s{:x}", score.word(), scale.0)
+        let Route { experts, top_k, score, groups, kept, bias, normalise, scale } = *self;
+        let groups = if groups > 1 { format!("g{groups}_{kept}") } else { String::new() };
+        let flags = format!("{}{}", if bias { "_bias" } else { "" }, if normalise { "_norm" } else { "" });
+        format!("route_{}_e{experts}k{top_k}{groups}{flags}_s{:x}", score.word(), scale.0)
     }
 
     fn signature(&self) -> Signature {
         Signature::new()
             .read("logits", Holds::Floats)
+            .read_if(self.bias, "bias", Holds::Floats)
             .write("ids", Holds::Ids)
             .write("p", Holds::Floats)
             .scratch("scores")
@@ -68,15 +98,25 @@ impl Definition for Route {
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
         let Vectors { lanes, .. } = vectors;
-        let Route { experts, top_k, score, normalise, scale } = *self;
-        check(&name, "top_k", u64::from(top_k), top_k >= 1 && top_k <= experts, format!("in 1..={experts}"))?;
+        let Route { experts, top_k, score, groups, kept, bias, normalise, scale } = *self;
+        let in_group = experts.checked_div(groups).unwrap_or(0);
+        let ok = groups > 0 && experts.is_multiple_of(groups) && (groups == 1 || in_group > 1);
+        check(&name, "groups", groups.into(), ok, format!("so many that they part {experts} experts equally"))?;
+        check(&name, "kept groups", kept.into(), kept >= 1 && kept <= groups, format!("in 1..={groups}"))?;
+        let most = u64::from(kept) * u64::from(in_group);
+        check(&name, "top_k", top_k.into(), top_k >= 1 && u64::from(top_k) <= most, format!("in 1..={most}"))?;
         let width = i64::from(lanes);
-        let vectors = i64::from(experts.div_ceil(u32::from(lanes)));
+        let vectors = self.padded(lanes) / width;
         let mut b = KernelBuilder::new(name);
         let logits = b.read("logits", i64::from(experts) * 4);
+        let biases = bias.then(|| b.read("bias", i64::from(experts) * 4));
         let ids = b.write("ids", i64::from(top_k) * 4);
         let p = b.buffer("p", BufferKind::ReadWrite, i64::from(top_k) * 4);
-        let scores = b.buffer("scores", BufferKind::Scratch, vectors * width * 4);
+        // What experts are chosen by; then, where that is another thing, their scores; then those of groups.
+        let own = if self.chooses_apart() { vectors * width * 4 } else { 0 };
+        let of_groups = vectors * width * 4 + own;
+        let group_bytes = if groups > 1 { i64::from(groups) * 4 } else { 0 };
+        let scores = b.buffer("scores", BufferKind::Scratch, of_groups + group_bytes);
 
         // Whole vectors from here on: the lanes after the last expert hold what never wins.
         let lowest = b.splat_f32(lanes, LOWEST);
@@ -92,6 +132,16 @@ impl Definition for Route {
             let first = b.index(i * width);
             let first = b.broadcast(lanes, first);
             b.iadd(iota, first)
+        };
+        let each = |b: &mut KernelBuilder, score: &dyn Fn(&mut KernelBuilder, ValueId) -> ValueId| {
+            b.for_each("i", vectors, |b, i| {
+                let v = b.load(Type::f32(lanes), scores, i * (width * 4));
+                let s = score(b, v);
+                let expert = ids_of(b, i);
+                let is_expert = b.same(Op::CmpGt, &[number, expert]);
+                let s = b.op(Op::Select, Type::f32(lanes), &[is_expert, s, taken]);
+                b.store(scores, i * (width * 4), s);
+            });
         };
         match score {
             Score::Softmax => {
@@ -116,27 +166,42 @@ impl Definition for Route {
                 let one = b.splat_f32(1, 1.0);
                 let inverse = b.same(Op::Div, &[one, sum]);
                 let inverse = b.broadcast(lanes, inverse);
-                b.for_each("i", vectors, |b, i| {
-                    let v = b.load(Type::f32(lanes), scores, i * (width * 4));
-                    let v = b.mul(v, inverse);
-                    b.store(scores, i * (width * 4), v);
-                });
+                each(&mut b, &|b, v| b.mul(v, inverse));
             }
-            Score::Sigmoid => b.for_each("i", vectors, |b, i| {
-                let v = b.load(Type::f32(lanes), scores, i * (width * 4));
-                let s = math::sigmoid(b, v);
-                let expert = ids_of(b, i);
-                let is_expert = b.same(Op::CmpGt, &[number, expert]);
-                let s = b.op(Op::Select, Type::f32(lanes), &[is_expert, s, taken]);
-                b.store(scores, i * (width * 4), s);
+            Score::Sigmoid => each(&mut b, &|b, v| math::sigmoid(b, v)),
+            Score::Chosen => each(&mut b, &|b, v| {
+                let floor = b.splat_f32(lanes, FLOOR);
+                b.same(Op::Max, &[v, floor])
             }),
+            Score::RootSoftplus => each(&mut b, &|b, v| {
+                let s = math::softplus(b, v);
+                b.same(Op::Sqrt, &[s])
+            }),
+        }
+        if self.chooses_apart() {
+            for_vectors(&mut b, lanes, experts, |b, at, lanes| {
+                let s = b.load(Type::f32(lanes), scores, at.clone() * 4);
+                b.store(scores, at.clone() * 4 + own, s);
+                let s = match biases {
+                    Some(biases) => {
+                        let bias = b.load(Type::f32(lanes), biases, at.clone() * 4);
+                        b.add(s, bias)
+                    }
+                    None => s,
+                };
+                let floor = b.splat_f32(lanes, FLOOR);
+                let s = b.same(Op::Max, &[s, floor]);
+                b.store(scores, at * 4, s);
+            });
+        }
+        if groups > 1 {
+            keep_groups(&mut b, scores, of_groups, [groups, kept, in_group].map(i64::from));
         }
 
         let far = b.splat_int(Type::i32(lanes), i64::from(i32::MAX));
-        let none = b.splat_f32(lanes, -2.0);
-        let total = b.splat_f32(1, 0.0);
-        let total = b.for_carry("slot", i64::from(top_k), &[total], |b, slot, total| {
-            let best = b.for_carry("i", vectors, &[none], |b, i, best| {
+        let nothing = b.splat_f32(1, 0.0);
+        let total = b.for_carry("slot", i64::from(top_k), &[nothing], |b, slot, total| {
+            let best = b.for_carry("i", vectors, &[lowest], |b, i, best| {
                 let v = b.load(Type::f32(lanes), scores, i * (width * 4));
                 vec![b.same(Op::Max, &[best[0], v])]
             });
@@ -152,21 +217,29 @@ impl Definition for Route {
             });
             let id = b.op(Op::ReduceMin, Type::i32(1), &id);
             b.store(ids, slot * 4, id);
-            b.store(p, slot * 4, best);
             let id = b.broadcast(lanes, id);
-            b.for_each("i", vectors, |b, i| {
+            let weight = b.for_carry("i", vectors, &[zero], |b, i, weight| {
                 let v = b.load(Type::f32(lanes), scores, i * (width * 4));
                 let expert = ids_of(b, i);
                 let is_it = b.same(Op::CmpEq, &[expert, id]);
-                let v = b.op(Op::Select, Type::f32(lanes), &[is_it, taken, v]);
-                b.store(scores, i * (width * 4), v);
+                let left = b.op(Op::Select, Type::f32(lanes), &[is_it, taken, v]);
+                b.store(scores, i * (width * 4), left);
+                if own == 0 {
+                    return weight.to_vec();
+                }
+                let s = b.load(Type::f32(lanes), scores, i * (width * 4) + own);
+                vec![b.op(Op::Select, Type::f32(lanes), &[is_it, s, weight[0]])]
             });
-            vec![b.add(total[0], best)]
-        });
+            let weight = if own == 0 { best } else { b.op(Op::ReduceAdd, Type::f32(1), &weight) };
+            b.store(p, slot * 4, weight);
+            vec![b.add(total[0], weight)]
+        })[0];
         let scale = b.splat_f32(1, scale.value());
+        let total = if score == Score::Chosen { softmax_of_chosen(&mut b, p, top_k) } else { total };
+        let normalise = normalise || score == Score::Chosen;
         let factor = if normalise {
             let smallest = b.splat_f32(1, SMALLEST_SUM);
-            let sum = b.same(Op::Max, &[total[0], smallest]);
+            let sum = b.same(Op::Max, &[total, smallest]);
             b.same(Op::Div, &[scale, sum])
         } else {
             scale
@@ -180,7 +253,7 @@ impl Definition for Route {
     }
 
     fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
-        let Route { top_k, score, normalise, scale, .. } = *self;
+        let Route { top_k, score, groups, kept, normalise, scale, .. } = *self;
         let (input, output) = (run.input(), run.output());
         let x = input.floats("logits")?;
         let max = x.iter().copied().fold(f64::MIN, f64::max);
@@ -190,17 +263,35 @@ impl Definition for Route {
             .map(|x| match score {
                 Score::Softmax => (x - max).exp() / sum,
                 Score::Sigmoid => 1.0 / (1.0 + (-x).exp()),
+                Score::Chosen => *x,
+                Score::RootSoftplus => x.exp().ln_1p().sqrt(),
             })
             .collect();
-        let mut order: Vec<usize> = (0..x.len()).collect();
-        order.sort_by(|a, b| scored[*b].total_cmp(&scored[*a]));
+        let bias = input.find("bias").map(floats).unwrap_or(vec![0.0; x.len()]);
+        let key: Vec<f64> = scored.iter().zip(&bias).map(|(score, bias)| score + bias).collect();
+        let by_key = |order: &mut [usize], key: &[f64]| order.sort_by(|a, b| key[*b].total_cmp(&key[*a]));
+        let size = x.len() / groups as usize;
+        let group_key: Vec<f64> = key
+            .chunks_exact(size)
+            .map(|group| {
+                let mut order: Vec<usize> = (0..size).collect();
+                by_key(&mut order, group);
+                order.iter().take(2).map(|i| group[*i]).sum()
+            })
+            .collect();
+        let mut order: Vec<usize> = (0..groups as usize).collect();
+        by_key(&mut order, &group_key);
+        let mut order: Vec<usize> = order[..kept as usize].iter().flat_map(|g| g * size..(g + 1) * size).collect();
+        order.sort_unstable();
+        by_key(&mut order, &key);
         let best = &order[..top_k as usize];
         let ids: Vec<u8> = best.iter().flat_map(|i| (*i as i32).to_le_bytes()).collect();
         equal("ids", output.get("ids")?, &ids)?;
-        let total: f64 = best.iter().map(|i| scored[*i]).sum();
-        let factor = f64::from(scale.value()) / if normalise { total } else { 1.0 };
+        let chosen = |i: &usize| if score == Score::Chosen { (x[*i] - max).exp() } else { scored[*i] };
+        let total: f64 = best.iter().map(chosen).sum();
+        let factor = f64::from(scale.value()) / if normalise || score == Score::Chosen { total } else { 1.0 };
         for (slot, p) in output.floats("p")?.iter().enumerate() {
-            let expected = scored[best[slot]] * factor;
+            let expected = chosen(&best[slot]) * factor;
             close(format_args!("p[{slot}]"), *p, expected, expected * 1e-5)?;
         }
         Ok(())
@@ -209,4 +300,59 @@ impl Definition for Route {
     fn rows() -> &'static [Row] {
         ROWS
     }
+}
+
+/// Takes the experts of all groups but the best out of the choice: a group is as good as the sum of its two highest scores, and of equal ones
+/// the first is better.
+///
+/// Groups are few and lie anywhere in vectors: this goes by one expert after the other, a few hundred short steps.
+fn keep_groups(b: &mut KernelBuilder, scores: BufferId, of_groups: i64, [groups, kept, size]: [i64; 3]) {
+    let lowest = b.splat_f32(1, LOWEST);
+    b.for_each("group", groups, |b, group| {
+        let two = b.for_carry("i", size, &[lowest, lowest], |b, i, two| {
+            let v = b.load(Type::f32(1), scores, group * (size * 4) + i * 4);
+            let less = b.same(Op::Min, &[two[0], v]);
+            vec![b.same(Op::Max, &[two[0], v]), b.same(Op::Max, &[two[1], less])]
+        });
+        let sum = b.add(two[0], two[1]);
+        b.store(scores, group * 4 + of_groups, sum);
+    });
+    let (zero, one) = (b.splat_int(Type::i32(1), 0), b.splat_int(Type::i32(1), 1));
+    let kept = b.splat_int(Type::i32(1), kept);
+    let taken = b.splat_f32(1, TAKEN);
+    b.for_each("group", groups, |b, group| {
+        let own = b.load(Type::f32(1), scores, group * 4 + of_groups);
+        let number = b.index(group);
+        // How many groups are better.
+        let better = b.for_carry("other", groups, &[zero], |b, other, better| {
+            let sum = b.load(Type::f32(1), scores, other * 4 + of_groups);
+            let other = b.index(other);
+            let more = b.op(Op::CmpLtF, Type::i32(1), &[own, sum]);
+            let less = b.op(Op::CmpLtF, Type::i32(1), &[sum, own]);
+            let before = b.same(Op::CmpGt, &[number, other]);
+            let equal = b.op(Op::Select, Type::i32(1), &[less, zero, before]);
+            let is_better = b.same(Op::Or, &[more, equal]);
+            let count = b.same(Op::And, &[is_better, one]);
+            vec![b.iadd(better[0], count)]
+        });
+        let is_kept = b.same(Op::CmpGt, &[kept, better[0]]);
+        b.for_each("i", size, |b, i| {
+            let at = group * (size * 4) + i * 4;
+            let v = b.load(Type::f32(1), scores, at.clone());
+            let v = b.op(Op::Select, Type::f32(1), &[is_kept, v, taken]);
+            b.store(scores, at, v);
+        });
+    });
+}
+
+/// Exponentials in place of the chosen logits, of which the first is the highest; their sum.
+fn softmax_of_chosen(b: &mut KernelBuilder, p: BufferId, top_k: u32) -> ValueId {
+    let (max, none) = (b.load(Type::f32(1), p, 0), b.splat_f32(1, 0.0));
+    b.for_carry("slot", i64::from(top_k), &[none], |b, slot, sum| {
+        let v = b.load(Type::f32(1), p, slot * 4);
+        let v = b.sub(v, max);
+        let e = math::exp(b, v);
+        b.store(p, slot * 4, e);
+        vec![b.add(sum[0], e)]
+    })[0]
 }

@@ -160,18 +160,21 @@ pub fn packed_alone(format: Format, shape: &[u64]) -> Format {
 /// The operands of an op that are weights which a product multiplies with.
 pub fn factors(kind: OpKind) -> &'static [&'static str] {
     match kind {
-        OpKind::Dequantise | OpKind::Linear | OpKind::ExpertDown => &["w"],
+        OpKind::Dequantise | OpKind::Linear | OpKind::LinearHeads | OpKind::ExpertDown => &["w"],
         OpKind::LinearQkv => &["wq", "wk", "wv"],
         OpKind::LinearSwiglu | OpKind::ExpertSwiglu => &["gate", "up"],
         // Loads what products read.
         OpKind::ExpertPrefetch => &["gate", "up", "down"],
         OpKind::Embed
         | OpKind::Matmul
+        | OpKind::HeadsMatmul
         | OpKind::Add
         | OpKind::Mul
         | OpKind::Unary(_)
         | OpKind::AddBias
+        | OpKind::Gated
         | OpKind::ScaleHeads
+        | OpKind::ExpertAddBias
         | OpKind::RmsNorm
         | OpKind::RmsNormQuantise
         | OpKind::SplitHeads

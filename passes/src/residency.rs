@@ -7,19 +7,19 @@
 //!
 //! ```text
 //!   %logits = linear %h, @router, _, _ : f32[T, 16]
-//!   %ids, %p = route %logits {top_k = 4, score = softmax, normalise = true, scale = 1.0} : i32[T, 4], f32[T, 4]
-//!   %a = expert.swiglu %q, %ids, @gate, @up {format = a8_super} : a8_super[T, 4, 256]
-//!   %y = expert.down %a, %ids, %p, @down, %x : f32[T, 256]
+//!   %ids, %p = route %logits, _ {top_k = 4, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 1.0} : i32[T, 4], f32[T, 4]
+//!   %a = expert.swiglu %q, %ids, @gate, @up, _, _ {act = silu, limit = 0.0, shift = 0.0, format = a8_super} : a8_super[T, 4, 256]
+//!   %y = expert.down %a, %ids, %p, @down, _, %x : f32[T, 256]
 //! ```
 //! becomes
 //! ```text
 //!   %3 = expert.slots : token
 //!   %logits = linear %h, @router, _, _ : f32[T, 16]
-//!   %ids, %p = route %logits {top_k = 4, score = softmax, normalise = true, scale = 1.0} : i32[T, 4], f32[T, 4]
+//!   %ids, %p = route %logits, _ {top_k = 4, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 1.0} : i32[T, 4], f32[T, 4]
 //!   %7 = expert.prefetch %3, %ids, @gate, @up, @down {layer = 0, when = routed} : token
 //!   %8, %9 = expert.wait %7, %ids {layer = 0} : i32[T, 4], token
-//!   %a = expert.swiglu %q, %8, @gate, @up {format = a8_super} : a8_super[T, 4, 256]
-//!   %y = expert.down %a, %8, %p, @down, %x : f32[T, 256]
+//!   %a = expert.swiglu %q, %8, @gate, @up, _, _ {act = silu, limit = 0.0, shift = 0.0, format = a8_super} : a8_super[T, 4, 256]
+//!   %y = expert.down %a, %8, %p, @down, _, %x : f32[T, 256]
 //!   %12 = expert.evict %9, %y {layer = 0} : token
 //! ```
 //!
@@ -48,6 +48,7 @@ use ixc_ir::graph::{
 };
 
 use crate::error::PassError;
+use crate::pack::factors;
 use crate::options::{PassOptions, pass_options};
 use crate::pass::{Context, Pass, Run};
 
@@ -156,6 +157,12 @@ impl Uses {
             });
             let weights: Vec<WeightId> = weights.collect();
             weights.iter().for_each(|&weight| *reads.entry(weight).or_default() += 1);
+            // Biases stay in memory.
+            let is_bias = |w: &WeightId| factors(op.kind).iter().all(|name| op.operand(name) != Operand::Weight(*w));
+            let weights = match op.kind {
+                OpKind::ExpertMatmul => weights,
+                _ => weights.into_iter().filter(|w| !is_bias(w)).collect(),
+            };
             if let OpKind::ExpertSwiglu | OpKind::ExpertDown | OpKind::ExpertMatmul = op.kind {
                 if let Operand::Value(ids) = op.operand("ids") {
                     readers_of.entry(ids).or_default().push(readers.len());

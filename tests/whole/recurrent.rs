@@ -123,7 +123,7 @@ impl Text {
         self.declarations += &format!("state @kv.{i} : paged f16[2, S, 64], f16[2, S, 64]{window}\n");
         self.op(format!("%s{i} = state.begin @kv.{i}"));
         self.op(format!("%n{i} = kv.append %s{i}, %k{i}.t, %v{i}.h, %pos"));
-        self.op(format!("%y{i}, %m{i} = attention %q{i}.t, %n{i}, %pos {{scale = 0.125}}"));
+        self.op(format!("%y{i}, %m{i} = attention %q{i}.t, %n{i}, %pos, _ {{scale = 0.125}}"));
         self.op(format!("%mixed{i} = merge_heads %y{i}"));
         self.product(&format!("o{i}"), &format!("mixed{i}"), "q4_k", [256, 256]);
     }
@@ -133,7 +133,7 @@ impl Text {
         self.op(format!("%f{i} = rms_norm %r{i}, @norm.f{i} {{eps = 1e-6}}"));
         self.product(&format!("router{i}"), &format!("f{i}"), "f32", [8, 256]);
         self.op(format!(
-            "%ids{i}, %p{i} = route %router{i} {{top_k = {used}, score = softmax, normalise = true, scale = 1.0}}"
+            "%ids{i}, %p{i} = route %router{i}, _ {{top_k = {used}, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 1.0}}"
         ));
         let mut product = |part: &str, x: &str| {
             self.weight(&format!("{part}{i}.exps"), "q4_k", &[8, 256, 256]);
@@ -232,6 +232,9 @@ fn model(name: &str, mut module: Module) -> Model {
         vocabulary: VOCABULARY,
         norm_eps: 1e-6,
         rope,
+        local_rope: None,
+        scales: arch::Scales::NONE,
+        mla: None,
         ssm: None,
         layers: Vec::new(),
         draft_layers: 0,

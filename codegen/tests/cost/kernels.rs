@@ -52,8 +52,8 @@ fn all() -> Vec<KernelSpec> {
     all.push(Gather { bytes: 999 }.into());
     all.push(Combine { n: 2047, slots: 8, residual: true }.into());
     let (group, d, dv, scale) = (4, 128, 128, Bits::of(0.125));
-    all.push(Attention { group, d, dv, scale, heads: 8, rows: 4 }.into());
-    all.push(AttentionPart { group, d, dv, scale }.into());
+    all.push(Attention { group, d, dv, scale, sinks: false, heads: 8, rows: 4 }.into());
+    all.push(AttentionPart { group, d, dv, scale, sinks: false }.into());
     all.push(AttentionCombine { group, dv, parts: 16 }.into());
     for style in [RopeStyle::Norm, RopeStyle::Neox] {
         let norm = Some(Bits::of(1e-6));
@@ -61,7 +61,7 @@ fn all() -> Vec<KernelSpec> {
         all.push(RopeAppend { d: 128, dv: 128, dims: 128, style, norm }.into());
     }
     for score in [Score::Softmax, Score::Sigmoid] {
-        all.push(Route { experts: 64, top_k: 8, score, normalise: true, scale: Bits::of(1.0) }.into());
+        all.push(Route { experts: 64, top_k: 8, score, groups: 1, kept: 1, bias: false, normalise: true, scale: Bits::of(1.0) }.into());
     }
     all
 }

@@ -4,7 +4,7 @@ use ixc_ir::format::{FORMATS, Format};
 use ixc_ir::kernel::{Atom, BufferKind, Kernel};
 use ixc_ir::plan::RopeStyle;
 use ixc_kernels::{
-    AddBias, Attention, AttentionCombine, AttentionPart, Bits, Combine, Elementwise, Embed, Gather, KernelSpec, Linear,
+    Activation, AddBias, Attention, AttentionCombine, AttentionPart, Bits, Combine, Elementwise, Embed, Gather, KernelSpec, Linear,
     Map, MatmulStrategy, Pack, Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Score, Softmax,
     SumSquares, Swiglu, generate,
 };
@@ -36,6 +36,11 @@ fn specs() -> Vec<KernelSpec> {
                     n: 64,
                     out: Format::A8Small,
                     rows: 13,
+                    act: Activation::Silu,
+                    limit: None,
+                    shift: None,
+                    gate_bias: false,
+                    up_bias: false,
                     strategy,
                 }
                 .into(),
@@ -55,12 +60,12 @@ fn specs() -> Vec<KernelSpec> {
     }
     for group in [1, 4] {
         let (d, dv, scale) = (64, 64, Bits::of(0.125));
-        specs.push(Attention { group, d, dv, scale, heads: 8, rows: 16 / group }.into());
-        specs.push(AttentionPart { group, d, dv, scale }.into());
+        specs.push(Attention { group, d, dv, scale, sinks: false, heads: 8, rows: 16 / group }.into());
+        specs.push(AttentionPart { group, d, dv, scale, sinks: false }.into());
         specs.push(AttentionCombine { group, dv, parts: 16 }.into());
     }
     for score in [Score::Softmax, Score::Sigmoid] {
-        specs.push(Route { experts: 16, top_k: 4, score, normalise: true, scale: Bits::of(1.0) }.into());
+        specs.push(Route { experts: 16, top_k: 4, score, groups: 1, kept: 1, bias: false, normalise: true, scale: Bits::of(1.0) }.into());
     }
     specs.push(SumSquares { n: 512 }.into());
     specs.push(Gather { bytes: 100 }.into());

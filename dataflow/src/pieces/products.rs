@@ -8,7 +8,7 @@
 
 use ixc_ir::format::Format;
 use ixc_ir::plan::{Arg, BufferId, DimRule, RowAxis, RowCount, Source};
-use ixc_kernels::{Combine, Elementwise, Linear, Map, MatmulStrategy, Swiglu};
+use ixc_kernels::{Activation, Combine, Elementwise, Gated, Linear, Map, MatmulStrategy, Swiglu};
 use ixc_passes::draft::{fit, part_bytes, row_bytes};
 use ixc_passes::error::ScheduleError;
 use ixc_passes::tile::{parts, weight_parts};
@@ -96,26 +96,35 @@ impl Cutting<'_> {
         }
         let (axis, rows, n) = (whole.task.rows, self.old(y)?.rows, u64::from(spec.n));
         let x = self.arg(whole.arg("x")?)?;
-        let mut product = |name: &'static str, format: Format| -> Result<Arg, ScheduleError> {
+        let mut product = |name: &'static str, bias: &'static str, format: Format| -> Result<Arg, ScheduleError> {
             let label = format!("{} {name}", whole.task.label);
             let w = whole.arg(name)?.clone();
             let (x, k) = (x.clone(), spec.k.into());
-            let product =
-                Product { label, axis, rows, x, x_format: spec.x, w, format, n, k, bias: None, residual: None };
+            let bias = whole.optional(bias).cloned();
+            let product = Product { label, axis, rows, x, x_format: spec.x, w, format, n, k, bias, residual: None };
             let result = self.chain(&product, &product.label, (0, n))?;
             Ok(self.whole_row(result))
         };
-        let (gate, up) = (product("gate", spec.gate)?, product("up", spec.up)?);
+        let (gate, up) = (product("gate", "gate_bias", spec.gate)?, product("up", "up_bias", spec.up)?);
         let elements = match axis {
             RowAxis::Routed(_) => u64::from(self.partition.elements).max(spec.out.block_len() as u64),
             RowAxis::Tokens | RowAxis::Outputs => self.partition.silu.into(),
         };
-        let (_, silu) = self.row("silu", rows, (Format::F32, n))?;
-        let map = |function: Elementwise| move |n: u32| Map { function, n }.into();
-        self.columns("silu", axis, (n, elements), map(Elementwise::Silu), &[("a", gate), ("y", silu.clone())])?;
-        let (product, mul) = self.row("mul", rows, (Format::F32, n))?;
-        let args = [("a", silu), ("b", up), ("y", mul.clone())];
-        self.columns("mul", axis, (n, elements), map(Elementwise::Mul), &args)?;
+        let Swiglu { act, limit, shift, .. } = *spec;
+        let (product, mul) = if (act, limit, shift) == (Activation::Silu, None, None) {
+            let (_, silu) = self.row("silu", rows, (Format::F32, n))?;
+            let map = |function: Elementwise| move |n: u32| Map { function, n }.into();
+            self.columns("silu", axis, (n, elements), map(Elementwise::Silu), &[("a", gate), ("y", silu.clone())])?;
+            let (product, mul) = self.row("mul", rows, (Format::F32, n))?;
+            let args = [("a", silu), ("b", up), ("y", mul.clone())];
+            self.columns("mul", axis, (n, elements), map(Elementwise::Mul), &args)?;
+            (product, mul)
+        } else {
+            let (product, gated) = self.row("gated", rows, (Format::F32, n))?;
+            let args = [("gate", gate), ("up", up), ("y", gated.clone())];
+            self.columns("gated", axis, (n, elements), |n| Gated { act, n, limit, shift }.into(), &args)?;
+            (product, gated)
+        };
         if spec.out == Format::F32 {
             return self.becomes(y, vec![product]);
         }

@@ -1,18 +1,18 @@
 //! What the architecture files write graphs with: weights looked up by name and checked for shape, ops with their types.
 //!
 //! In: a checked file and its hyperparameters. Out: a module whose one function is `@step` (see [`ixc_ir::graph`]). A weight
-//! that is asked for twice (tied output) is one weight. Weights that are never asked for are reported at the end.
+//! that is asked for twice (tied output) is one weight. One that is never asked for is refused at the end.
 
 use std::collections::HashSet;
 
-use ixc_ir::graph::attrs::{KeyHeads, RopeAttrs, RopeStyle, RouteAttrs};
+use ixc_ir::graph::attrs::{GateAttrs, KeyHeads, RopeAttrs, RopeStyle, RouteAttrs};
 use ixc_ir::graph::builder::{GraphBuilder, StepParams};
 use ixc_ir::graph::types::TypeError;
-use ixc_ir::graph::{Attr, Module, OpKind, Operand, Place, Recurrent, State, ValueId, WeightId};
+use ixc_ir::graph::{Attr, Module, OpKind, Operand, Place, Recurrent, State, Unary, ValueId, WeightId};
 use ixc_ir::state::Rollback;
 
 use super::error::ArchError;
-use super::hyper::{Experts, Hyper, Ssm};
+use super::hyper::{Experts, Hyper, Mla, Ssm};
 use crate::gguf::{Gguf, Tensor};
 
 /// Whether a matrix has a bias beside it.
@@ -42,33 +42,26 @@ impl<'a> Builder<'a> {
         Builder { gguf, hyper, architecture, graph, step, used: HashSet::new() }
     }
 
-    /// Ends the function with its results; refuses or reports tensors that nothing used, unless layers were left out on purpose.
+    /// Ends the function with its results; refuses tensors that nothing used, unless layers were left out on purpose.
     pub fn finish(self, logits: ValueId, whole: bool) -> Result<Module, ArchError> {
         if whole {
-            self.report_unused()?;
+            self.check_unused()?;
         }
         Ok(self.graph.finish(&[logits]))
     }
 
-    fn report_unused(&self) -> Result<(), ArchError> {
+    fn check_unused(&self) -> Result<(), ArchError> {
         let layers = self.hyper.layers.len() as u64;
         let drafts = layers..layers + self.hyper.draft_layers;
         let is_of_draft = |name: &str| layer_of(name).is_some_and(|layer| drafts.contains(&layer));
         let tensors = self.gguf.tensors().filter(|tensor| !is_of_draft(tensor.name()));
-        let unused: Vec<_> = tensors.filter(|tensor| !self.used.contains(tensor.name())).collect();
-        for tensor in &unused {
-            // A bias or a scale of a matrix is part of its meaning; other tensors may be for other uses of the file.
-            if tensor.name().ends_with(".bias") || tensor.name().ends_with(".scale") {
+        match tensors.filter(|tensor| !self.used.contains(tensor.name())).find(|tensor| !is_harmless(tensor.name())) {
+            Some(tensor) => {
                 let (path, tensor) = (self.path(), tensor.name().into());
-                return Err(ArchError::UnusedTensor { path, tensor, architecture: self.architecture });
+                Err(ArchError::UnusedTensor { path, tensor, architecture: self.architecture })
             }
-            tracing::debug!(tensor = %crate::gguf::quoted(tensor.name()), architecture = self.architecture, "unused tensor");
+            None => Ok(()),
         }
-        if let Some(first) = unused.first() {
-            let (count, first) = (unused.len(), crate::gguf::quoted(first.name()));
-            tracing::warn!("{count} tensors have no place in architecture {}, such as \"{first}\"", self.architecture);
-        }
-        Ok(())
     }
 
     fn path(&self) -> Box<std::path::Path> {
@@ -133,20 +126,45 @@ impl<'a> Builder<'a> {
     pub fn embed(&mut self) -> Result<ValueId, ArchError> {
         let table = self.weight("token_embd.weight", &[self.hyper.vocabulary, self.hyper.embedding_length])?;
         let x = self.graph.embed(self.step.ids, table);
-        self.typed(x)
+        let x = self.typed(x)?;
+        // The stream is what the model's is divided by `residual`: then what blocks add needs no factor, and norms take it away again.
+        self.scale(x, self.hyper.scales.embedding / self.hyper.scales.residual)
+    }
+
+    /// `x` times a factor.
+    pub fn scale(&mut self, x: ValueId, factor: f64) -> Result<ValueId, ArchError> {
+        if factor == 1.0 {
+            return Ok(x);
+        }
+        let y = self.graph.unary(Unary::Scale, x, vec![Attr::rounded(factor)]);
+        self.typed(y)
+    }
+
+    /// RMS norm of the residual stream, with the weight `name`.
+    pub fn norm(&mut self, x: ValueId, name: &str) -> Result<ValueId, ArchError> {
+        let weight = self.vector(name, self.hyper.embedding_length)?;
+        let y = self.graph.rms_norm(x, weight, self.hyper.norm_eps / self.hyper.scales.residual.powi(2));
+        self.typed(y)
     }
 
     /// `output_norm` and the output matrix (tied to the embedding table where the file has none) on the wanted rows.
     pub fn logits(&mut self, x: ValueId) -> Result<ValueId, ArchError> {
-        let Hyper { vocabulary, embedding_length, .. } = *self.hyper;
+        let Hyper { vocabulary, embedding_length, scales, .. } = *self.hyper;
         let x = self.graph.take_rows(x, self.step.rows);
         let x = self.typed(x)?;
-        let x = self.rms_norm(x, "output_norm.weight", embedding_length)?;
-        if self.has("output.weight") {
-            return self.linear(x, "output", embedding_length, vocabulary, Bias::Optional);
+        let x = self.norm(x, "output_norm.weight")?;
+        let y = if self.has("output.weight") {
+            self.linear(x, "output", embedding_length, vocabulary, Bias::Optional)?
+        } else {
+            let table = self.weight("token_embd.weight", &[vocabulary, embedding_length])?;
+            self.matmul(x, table)?
+        };
+        let y = self.scale(y, 1.0 / scales.logit)?;
+        if scales.softcap == 0.0 {
+            return Ok(y);
         }
-        let table = self.weight("token_embd.weight", &[vocabulary, embedding_length])?;
-        self.matmul(x, table)
+        let y = self.graph.unary(Unary::Softcap, y, vec![Attr::rounded(scales.softcap)]);
+        self.typed(y)
     }
 
     /// RMS norm along the last dimension, of length `len`, with the weight `name`.
@@ -205,9 +223,9 @@ impl<'a> Builder<'a> {
         self.typed(y)
     }
 
-    /// `silu(gate) * up`.
-    pub fn swiglu(&mut self, gate: ValueId, up: ValueId) -> Result<ValueId, ArchError> {
-        let y = self.graph.silu(gate).and_then(|gate| self.graph.mul(gate, up));
+    /// A gated linear unit.
+    pub fn gated(&mut self, gate: ValueId, up: ValueId, attrs: &GateAttrs) -> Result<ValueId, ArchError> {
+        let y = self.graph.gated(gate, up, attrs);
         self.typed(y)
     }
 
@@ -236,8 +254,9 @@ impl<'a> Builder<'a> {
     }
 
     /// Rotates heads by the step's positions; `rope_freqs.weight` divides the frequencies where the file has it.
-    pub fn rope(&mut self, x: ValueId, style: RopeStyle) -> Result<ValueId, ArchError> {
-        let rope = &self.hyper.rope;
+    pub fn rope(&mut self, layer: usize, x: ValueId, style: RopeStyle) -> Result<ValueId, ArchError> {
+        let local = self.hyper.local_rope.as_ref().filter(|_| self.hyper.layers[layer].window.is_some());
+        let rope = local.unwrap_or(&self.hyper.rope);
         let factors = self.optional_vector("rope_freqs.weight", rope.dims / 2)?;
         let attrs = RopeAttrs {
             base: rope.base,
@@ -258,16 +277,24 @@ impl<'a> Builder<'a> {
     pub fn attend(&mut self, layer: usize, q: ValueId, k: ValueId, v: ValueId) -> Result<ValueId, ArchError> {
         let facts = &self.hyper.layers[layer];
         let state = State::paged(&format!("kv.{layer}"), facts.kv_heads, facts.key_length, facts.value_length);
-        let scale = facts.attention_scale;
+        let state = State { window: facts.window, ..state };
+        let (scale, heads) = (facts.attention_scale, facts.heads);
         let state = self.graph.state(state);
         let state = self.typed(state)?;
         let kv = self.graph.state_begin(state);
         let kv = self.typed(kv)?;
         let kv = self.graph.kv_append(kv, k, v, self.step.pos);
         let kv = self.typed(kv)?;
-        let y = self.graph.attention(q, kv, self.step.pos, scale);
+        let sinks = self.optional_vector(&format!("blk.{layer}.attn_sinks.weight"), heads)?;
+        let y = self.graph.attention(q, kv, self.step.pos, sinks, scale);
         let (y, _) = self.typed(y)?;
         Ok(y)
+    }
+
+    /// Sizes of latent attention, which the file must have.
+    pub fn mla(&self) -> Result<Mla, ArchError> {
+        let key = format!("{}.attention.kv_lora_rank", self.architecture);
+        self.hyper.mla.ok_or_else(|| self.gguf.metadata().missing(&key, "u32").into())
     }
 
     /// Sizes of the recurrent states, which the file must have.
@@ -322,10 +349,21 @@ impl<'a> Builder<'a> {
     }
 
     /// Ids and weights of the experts of each row of router logits.
-    pub fn route(&mut self, logits: ValueId, experts: &Experts) -> Result<(ValueId, ValueId), ArchError> {
-        let Experts { used: top_k, score, normalise, scale, .. } = *experts;
-        let routed = self.graph.route(logits, &RouteAttrs { top_k, score, normalise, scale });
+    ///
+    /// `exp_probs_b.bias` is added for choosing alone, where the file has it.
+    pub fn route(&mut self, layer: usize, logits: ValueId, experts: &Experts) -> Result<(ValueId, ValueId), ArchError> {
+        let Experts { count, used: top_k, score, groups, groups_kept, normalise, scale, .. } = *experts;
+        let bias = self.optional_vector(&format!("blk.{layer}.exp_probs_b.bias"), count)?;
+        let attrs = RouteAttrs { top_k, score, groups, groups_kept, normalise, scale };
+        let routed = self.graph.route(logits, bias, &attrs);
         self.typed(routed)
+    }
+
+    /// Each head of `x` times its own matrix of `name` (`to` rows of `from`).
+    pub fn heads_linear(&mut self, x: ValueId, name: &str, [heads, to, from]: [u64; 3]) -> Result<ValueId, ArchError> {
+        let weight = self.weight(&format!("{name}.weight"), &[heads, to, from])?;
+        let y = self.graph.dequantise(weight).and_then(|w| self.graph.heads_matmul(x, w));
+        self.typed(y)
     }
 
     /// `x` times the matrices `name` (`to` rows of `from`) of the experts `ids`: `[T, used, to]`.
@@ -338,6 +376,13 @@ impl<'a> Builder<'a> {
     ) -> Result<ValueId, ArchError> {
         let weight = self.weight(&format!("{name}.weight"), &[count, to, from])?;
         let y = self.graph.dequantise(weight).and_then(|w| self.graph.expert_matmul(x, ids, w));
+        let y = self.typed(y)?;
+        let bias = format!("{name}.bias");
+        if !self.has(&bias) {
+            return Ok(y);
+        }
+        let bias = self.weight(&bias, &[count, to])?;
+        let y = self.graph.expert_add_bias(y, ids, bias);
         self.typed(y)
     }
 
@@ -351,4 +396,10 @@ impl<'a> Builder<'a> {
 /// The layer of a tensor `blk.LAYER.NAME`.
 fn layer_of(name: &str) -> Option<u64> {
     name.strip_prefix("blk.")?.split_once('.')?.0.parse().ok()
+}
+
+/// Tensors that change nothing: frequencies that old converters wrote out, which follow from keys, and scales of activations, for targets that
+/// round those to the same format as weights.
+fn is_harmless(name: &str) -> bool {
+    name.ends_with(".attn_rot_embd") || name.ends_with(".rotary_emb.inv_freq") || name.ends_with(".input_scale")
 }

@@ -4,25 +4,59 @@
 //! these. Those can be taken alone: [`attention`], [`feed_forward`] and [`experts`].
 
 use ixc_ir::graph::ValueId;
-use ixc_ir::graph::attrs::RopeStyle;
+use ixc_ir::graph::attrs::{Activation, GateAttrs, RopeStyle};
 
 use super::builder::{Bias, Builder};
 use super::error::ArchError;
 use super::hyper::Experts;
+
+/// RMS norms of queries and keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum HeadNorm {
+    /// None.
+    Absent,
+    /// Of every head, before RoPE.
+    Heads,
+    /// Of every head, before RoPE, in files that have the weights.
+    Optional,
+    /// Of every head, behind RoPE.
+    AfterRope,
+    /// Of all heads of a row as one, before RoPE.
+    Row,
+}
+
+/// Which layers rotate queries and keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Roped {
+    /// All of them.
+    All,
+    /// All but every so many, the last of these.
+    But(usize),
+}
 
 /// What differs between decoders.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Style {
     /// Pairing of RoPE.
     pub pairs: RopeStyle,
+    /// Where it is.
+    pub roped: Roped,
     /// Bias of Q, K and V.
     pub bias: Bias,
-    /// RMS norm of every query and key head before RoPE.
-    pub head_norm: bool,
+    /// RMS norms of queries and keys.
+    pub head_norm: HeadNorm,
     /// Whether `attn_q` has, behind the queries of each head, as many numbers whose sigmoids weight the head's result.
     pub output_gate: bool,
     /// The norm before the feed-forward network.
     pub ffn_norm: &'static str,
+    /// Norms of what attention and the feed-forward network give, before it is added.
+    pub post_norms: Option<[&'static str; 2]>,
+    /// Whether the dense network is one matrix of gates, then up, in `ffn_up`.
+    pub fused_gate: bool,
+    /// How gates weight.
+    pub gate: GateAttrs,
+    /// Whether embeddings are multiplied by the root of their length.
+    pub root_embedding: bool,
     /// Whether a number of each token weights its shared expert.
     pub gated_shared: bool,
 }
@@ -31,10 +65,15 @@ impl Style {
     /// Llama's.
     pub const LLAMA: Style = Style {
         pairs: RopeStyle::Norm,
+        roped: Roped::All,
         bias: Bias::Optional,
-        head_norm: false,
+        head_norm: HeadNorm::Absent,
         output_gate: false,
         ffn_norm: "ffn_norm",
+        post_norms: None,
+        fused_gate: false,
+        gate: GateAttrs::plain(Activation::Silu),
+        root_embedding: false,
         gated_shared: false,
     };
     /// The same but for RoPE, which turns halves of a head.
@@ -44,6 +83,9 @@ impl Style {
 /// From the step's ids to logits.
 pub(super) fn decoder(b: &mut Builder<'_>, style: &Style) -> Result<ValueId, ArchError> {
     let mut x = b.embed()?;
+    if style.root_embedding {
+        x = b.scale(x, (b.hyper.embedding_length as f64).sqrt())?;
+    }
     for layer in 0..b.hyper.layers.len() {
         x = attention(b, layer, x, style)?;
         x = feed_forward(b, layer, x, style)?;
@@ -56,24 +98,44 @@ pub(super) fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &S
     let width = b.hyper.embedding_length;
     let facts = b.hyper.layers[layer].clone();
     let name = |part: &str| format!("blk.{layer}.{part}");
-    let h = b.rms_norm(x, &name("attn_norm.weight"), width)?;
+    let h = b.norm(x, &name("attn_norm.weight"))?;
     let of_head = if style.output_gate { facts.key_length + facts.value_length } else { facts.key_length };
-    let q = b.linear(h, &name("attn_q"), width, facts.heads * of_head, style.bias)?;
-    let k = b.linear(h, &name("attn_k"), width, facts.kv_heads * facts.key_length, style.bias)?;
-    let v = b.linear(h, &name("attn_v"), width, facts.kv_heads * facts.value_length, style.bias)?;
-    let mut q = b.split_heads(q, facts.heads)?;
-    let mut k = b.split_heads(k, facts.kv_heads)?;
+    let widths = [facts.heads * of_head, facts.kv_heads * facts.key_length, facts.kv_heads * facts.value_length];
+    let [q, k, v] = projections(b, layer, h, widths, style.bias)?;
+    let (mut q, k) = match style.head_norm {
+        HeadNorm::Row => (
+            b.rms_norm(q, &name("attn_q_norm.weight"), widths[0])?,
+            b.rms_norm(k, &name("attn_k_norm.weight"), widths[1])?,
+        ),
+        HeadNorm::Absent | HeadNorm::Heads | HeadNorm::Optional | HeadNorm::AfterRope => (q, k),
+    };
+    q = b.split_heads(q, facts.heads)?;
+    let k = b.split_heads(k, facts.kv_heads)?;
     let v = b.split_heads(v, facts.kv_heads)?;
     let gate = if style.output_gate { Some(b.slice(q, facts.key_length, facts.value_length)?) } else { None };
     if gate.is_some() {
         q = b.slice(q, 0, facts.key_length)?;
     }
-    if style.head_norm {
-        q = b.rms_norm(q, &name("attn_q_norm.weight"), facts.key_length)?;
-        k = b.rms_norm(k, &name("attn_k_norm.weight"), facts.key_length)?;
-    }
-    let q = b.rope(q, style.pairs)?;
-    let k = b.rope(k, style.pairs)?;
+    let roped = match style.roped {
+        Roped::All => true,
+        Roped::But(period) => !(layer + 1).is_multiple_of(period),
+    };
+    let mut turned = |mut x: ValueId, norm: &str| -> Result<ValueId, ArchError> {
+        let norm = name(norm);
+        let before = match style.head_norm {
+            HeadNorm::Heads => true,
+            HeadNorm::Optional => b.has(&norm),
+            HeadNorm::Absent | HeadNorm::AfterRope | HeadNorm::Row => false,
+        };
+        if before {
+            x = b.rms_norm(x, &norm, facts.key_length)?;
+        }
+        if roped {
+            x = b.rope(layer, x, style.pairs)?;
+        }
+        if style.head_norm == HeadNorm::AfterRope { b.rms_norm(x, &norm, facts.key_length) } else { Ok(x) }
+    };
+    let (q, k) = (turned(q, "attn_q_norm.weight")?, turned(k, "attn_k_norm.weight")?);
     let mut y = b.attend(layer, q, k, v)?;
     if let Some(gate) = gate {
         let gate = b.sigmoid(gate)?;
@@ -81,33 +143,84 @@ pub(super) fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &S
     }
     let y = b.merge_heads(y)?;
     let y = b.linear(y, &name("attn_output"), facts.heads * facts.value_length, width, Bias::Optional)?;
+    add(b, layer, x, y, style.post_norms.map(|[norm, _]| norm))
+}
+
+/// `y` added to the stream, behind a norm where there is one.
+fn add(
+    b: &mut Builder<'_>,
+    layer: usize,
+    x: ValueId,
+    mut y: ValueId,
+    norm: Option<&str>,
+) -> Result<ValueId, ArchError> {
+    if let Some(norm) = norm {
+        y = b.rms_norm(y, &format!("blk.{layer}.{norm}.weight"), b.hyper.embedding_length)?;
+    }
     b.add(y, x)
+}
+
+/// Queries, keys and values of rows: by three matrices, or by one, where the file has them so.
+fn projections(
+    b: &mut Builder<'_>,
+    layer: usize,
+    h: ValueId,
+    widths: [u64; 3],
+    bias: Bias,
+) -> Result<[ValueId; 3], ArchError> {
+    let (name, width) = (|part: &str| format!("blk.{layer}.{part}"), b.hyper.embedding_length);
+    let [q, k, v] = widths;
+    if !b.has(&name("attn_qkv.weight")) {
+        return Ok([
+            b.linear(h, &name("attn_q"), width, q, bias)?,
+            b.linear(h, &name("attn_k"), width, k, bias)?,
+            b.linear(h, &name("attn_v"), width, v, bias)?,
+        ]);
+    }
+    let all = b.linear(h, &name("attn_qkv"), width, q + k + v, bias)?;
+    Ok([b.slice(all, 0, q)?, b.slice(all, q, k)?, b.slice(all, q + k, v)?])
 }
 
 /// Norm, routed experts or the dense network where the layer has none, residual.
 pub(super) fn feed_forward(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &Style) -> Result<ValueId, ArchError> {
-    let (width, inner) = (b.hyper.embedding_length, b.hyper.layers[layer].feed_forward);
-    let h = b.rms_norm(x, &format!("blk.{layer}.{}.weight", style.ffn_norm), width)?;
+    let inner = b.hyper.layers[layer].feed_forward;
+    let h = b.norm(x, &format!("blk.{layer}.{}.weight", style.ffn_norm))?;
+    let norm = style.post_norms.map(|[_, norm]| norm);
     match b.hyper.layers[layer].experts.clone() {
-        Some(of) => experts(b, layer, x, h, &of, style),
+        Some(of) => {
+            let (x, y) = experts(b, layer, x, h, &of, style)?;
+            add(b, layer, x, y, norm)
+        }
         None => {
-            let y = swiglu(b, layer, h, "", inner)?;
-            b.add(y, x)
+            let y = network(b, layer, h, "", inner, style)?;
+            add(b, layer, x, y, norm)
         }
     }
 }
 
-/// The SwiGLU network of the tensors `ffn_gate`, `ffn_up` and `ffn_down`, with this behind their names.
-fn swiglu(b: &mut Builder<'_>, layer: usize, h: ValueId, suffix: &str, inner: u64) -> Result<ValueId, ArchError> {
+/// The gated network of the tensors `ffn_gate`, `ffn_up` and `ffn_down`, with this behind their names.
+fn network(
+    b: &mut Builder<'_>,
+    layer: usize,
+    h: ValueId,
+    suffix: &str,
+    inner: u64,
+    style: &Style,
+) -> Result<ValueId, ArchError> {
     let width = b.hyper.embedding_length;
     let name = |part: &str| format!("blk.{layer}.{part}{suffix}");
-    let gate = b.linear(h, &name("ffn_gate"), width, inner, Bias::Optional)?;
-    let up = b.linear(h, &name("ffn_up"), width, inner, Bias::Optional)?;
-    let y = b.swiglu(gate, up)?;
+    let (gate, up) = if style.fused_gate {
+        let both = b.linear(h, &name("ffn_up"), width, 2 * inner, Bias::Optional)?;
+        (b.slice(both, 0, inner)?, b.slice(both, inner, inner)?)
+    } else {
+        let gate = b.linear(h, &name("ffn_gate"), width, inner, Bias::Optional)?;
+        (gate, b.linear(h, &name("ffn_up"), width, inner, Bias::Optional)?)
+    };
+    let y = b.gated(gate, up, &style.gate)?;
     b.linear(y, &name("ffn_down"), inner, width, Bias::Optional)
 }
 
-/// Router, routed SwiGLU experts and shared ones of `h`, added to `x`.
+/// Router, routed experts and shared ones of `h`: the stream `x` with what the shared ones give, and what is to be added to it.
 ///
 /// The shared ones are added first: nothing of them waits for the router, so they are computed beside it.
 pub(super) fn experts(
@@ -117,18 +230,17 @@ pub(super) fn experts(
     h: ValueId,
     of: &Experts,
     style: &Style,
-) -> Result<ValueId, ArchError> {
+) -> Result<(ValueId, ValueId), ArchError> {
     let (width, count, inner) = (b.hyper.embedding_length, of.count, of.feed_forward);
     let name = |part: &str| format!("blk.{layer}.{part}");
     let logits = b.linear(h, &name("ffn_gate_inp"), width, count, Bias::Optional)?;
-    let (ids, weights) = b.route(logits, of)?;
+    let (ids, weights) = b.route(layer, logits, of)?;
     let x = if of.shared > 0 { shared_expert(b, layer, x, h, of.shared, style)? } else { x };
     let gate = b.expert_linear(h, ids, &name("ffn_gate_exps"), [count, inner, width])?;
     let up = b.expert_linear(h, ids, &name("ffn_up_exps"), [count, inner, width])?;
-    let y = b.swiglu(gate, up)?;
+    let y = b.gated(gate, up, &style.gate)?;
     let y = b.expert_linear(y, ids, &name("ffn_down_exps"), [count, width, inner])?;
-    let y = b.combine(y, weights)?;
-    b.add(y, x)
+    Ok((x, b.combine(y, weights)?))
 }
 
 /// What every token goes through beside its experts, weighted where the style says so, added to `x`.
@@ -140,10 +252,10 @@ fn shared_expert(
     inner: u64,
     style: &Style,
 ) -> Result<ValueId, ArchError> {
-    let mut y = swiglu(b, layer, h, "_shexp", inner)?;
+    let mut y = network(b, layer, h, "_shexp", inner, &Style { fused_gate: false, ..*style })?;
     if style.gated_shared {
-        let gate =
-            b.linear(h, &format!("blk.{layer}.ffn_gate_inp_shexp"), b.hyper.embedding_length, 1, Bias::Optional)?;
+        let width = b.hyper.embedding_length;
+        let gate = b.linear(h, &format!("blk.{layer}.ffn_gate_inp_shexp"), width, 1, Bias::Optional)?;
         let gate = b.sigmoid(gate)?;
         y = b.scale_heads(y, gate)?;
     }

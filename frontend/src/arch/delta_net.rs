@@ -12,7 +12,7 @@ use ixc_ir::graph::ValueId;
 use ixc_ir::graph::attrs::KeyHeads;
 
 use super::builder::{Bias, Builder};
-use super::decoder::{Style, attention, feed_forward};
+use super::decoder::{HeadNorm, Style, attention, feed_forward};
 use super::error::ArchError;
 use super::hyper::Ssm;
 
@@ -40,8 +40,13 @@ pub(super) fn decoder(b: &mut Builder<'_>, style: &Style, key_heads: KeyHeads) -
 }
 
 /// What Qwen's decoders of this kind have in common.
-pub(super) const QWEN: Style =
-    Style { head_norm: true, output_gate: true, ffn_norm: "post_attention_norm", gated_shared: true, ..Style::NEOX };
+pub(super) const QWEN: Style = Style {
+    head_norm: HeadNorm::Heads,
+    output_gate: true,
+    ffn_norm: "post_attention_norm",
+    gated_shared: true,
+    ..Style::NEOX
+};
 
 /// Norm, linear attention, output matrix, residual.
 fn mixer(b: &mut Builder<'_>, layer: usize, x: ValueId, key_heads: KeyHeads) -> Result<ValueId, ArchError> {

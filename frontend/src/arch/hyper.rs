@@ -34,6 +34,12 @@ pub struct Hyper {
     pub norm_eps: f64,
     /// Rotary embedding.
     pub rope: Rope,
+    /// The same of layers with a window, where theirs is another.
+    pub local_rope: Option<Rope>,
+    /// Factors on what layers pass on.
+    pub scales: Scales,
+    /// Ranks and sizes of latent attention, where layers have it.
+    pub mla: Option<Mla>,
     /// Sizes of recurrent states, where layers have them.
     pub ssm: Option<Ssm>,
     /// One for each decoder layer.
@@ -41,6 +47,37 @@ pub struct Hyper {
     /// Layers behind those, which guess the tokens after the next one ("nextn", multi-token prediction) and which the model itself does not
     /// have.
     pub draft_layers: u64,
+}
+
+/// Factors on the residual stream and on logits; 1 everywhere for most models.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Scales {
+    /// On rows of the embedding table.
+    pub embedding: f64,
+    /// On what a block adds to the stream.
+    pub residual: f64,
+    /// What logits are divided by.
+    pub logit: f64,
+    /// What logits are bent to stay within; 0 where they are not.
+    pub softcap: f64,
+}
+
+impl Scales {
+    /// Nothing is scaled.
+    pub const NONE: Scales = Scales { embedding: 1.0, residual: 1.0, logit: 1.0, softcap: 0.0 };
+}
+
+/// Latent attention (MLA): queries and keys are made of short rows, of which the keys' alone are kept.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Mla {
+    /// Length of the row that queries are made of, where they are not made of the stream itself.
+    pub query_rank: Option<u64>,
+    /// Length of the row that keys and values are made of.
+    pub rank: u64,
+    /// Length of a query of one head, its rotated part included.
+    pub key_length: u64,
+    /// Length of a value of one head.
+    pub value_length: u64,
 }
 
 /// One decoder layer.
@@ -58,6 +95,8 @@ pub struct Layer {
     pub value_length: u64,
     /// Factor on attention scores.
     pub attention_scale: f64,
+    /// How many positions a row sees, its own included, where not all before it.
+    pub window: Option<u64>,
     /// Width of the dense feed-forward network; 0 where only experts are given.
     pub feed_forward: u64,
     /// Experts, where the layer has them.
@@ -81,6 +120,10 @@ pub struct Experts {
     pub score: RouteScore,
     /// Width of what every token goes through beside its experts (the shared expert, or several side by side); 0 where there is none.
     pub shared: u64,
+    /// Equal groups that the experts are in.
+    pub groups: u64,
+    /// Groups that a token's experts are chosen of.
+    pub groups_kept: u64,
 }
 
 /// Rotary position embedding, without the pairing, which is the architecture's.
@@ -105,14 +148,16 @@ pub struct Rope {
 }
 
 /// Keys that change the computation, with the values that change nothing. A builder that learns one takes it out.
-const NEUTRAL: [(&str, &[f64]); 7] = [
+const NEUTRAL: [(&str, &[f64]); 9] = [
     ("attention.clamp_kqv", &[0.0]),
     ("attn_logit_softcapping", &[0.0]),
     ("final_logit_softcapping", &[0.0]),
     ("embedding_scale", &[0.0, 1.0]),
     ("residual_scale", &[0.0, 1.0]),
     ("logit_scale", &[0.0, 1.0]),
-    ("expert_group_count", &[0.0, 1.0]),
+    ("attention.temperature_scale", &[0.0]),
+    ("swiglu_clamp_exp", &[0.0]),
+    ("rope.scaling.yarn_log_multiplier", &[0.0]),
 ];
 
 /// What keys mean that a file does not have, where architectures differ in that.
@@ -122,11 +167,26 @@ pub(super) struct Defaults {
     pub score: RouteScore,
     /// Whether the weights of the used experts are divided by their sum.
     pub normalise: bool,
+    /// Keys of [`NEUTRAL`] that the architecture reads.
+    pub reads: &'static [&'static str],
+    /// Which layers have the window of `attention.sliding_window`; where the architecture has no such layers, the context is cut to it.
+    pub windows: Option<Windows>,
+}
+
+/// Layers with a window.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Windows {
+    /// Every so many layers one has none: the last of them.
+    pub period: u64,
+    /// Base of their RoPE, where it is not the others'.
+    pub base: Option<f32>,
+    /// Whether their RoPE is scaled as the others' is.
+    pub scaled: bool,
 }
 
 impl Defaults {
     /// Those of most.
-    pub const USUAL: Defaults = Defaults { score: RouteScore::Softmax, normalise: true };
+    pub const USUAL: Defaults = Defaults { score: RouteScore::Softmax, normalise: true, reads: &[], windows: None };
 }
 
 impl Hyper {
@@ -144,9 +204,8 @@ impl Hyper {
         // Every layer has tensors, so a layer count beyond their number is a lie, and what is made per layer is bounded.
         let layers = keys.required("block_count", 1, MAX_COUNT.min(gguf.tensors().len() as u64))?;
         let mut context_length = keys.required("context_length", 1, MAX_CONTEXT)?;
-        if let Some(window) = keys.optional("attention.sliding_window", 0, u64::MAX)?
-            && (1..context_length).contains(&window)
-        {
+        let window = keys.optional("attention.sliding_window", 0, u64::MAX)?.unwrap_or(0);
+        if defaults.windows.is_none() && (1..context_length).contains(&window) {
             tracing::warn!(window, context_length, "attention is not windowed: the context is cut to the window");
             context_length = window;
         }
@@ -157,7 +216,7 @@ impl Hyper {
         if !(norm_eps > 0.0 && norm_eps <= 1.0) {
             return Err(keys.metadata.bad_value(&eps_key, norm_eps, "above 0 and at most 1"));
         }
-        for (name, neutral) in NEUTRAL {
+        for (name, neutral) in NEUTRAL.into_iter().filter(|(name, _)| !defaults.reads.contains(name)) {
             keys.neutral(name, neutral)?;
         }
         // `block_count` counts the layers that draft, which come last.
@@ -169,7 +228,22 @@ impl Hyper {
             let recurrent = recurrent::layers(gguf, &keys, layers.len())?;
             layers.iter_mut().zip(recurrent).for_each(|(layer, recurrent)| layer.recurrent = recurrent);
         }
-        let rope = rope(&keys, context_length, layers.first().map_or(0, |layer| layer.key_length))?;
+        let mla = Mla::read(&keys)?;
+        let mut rope = rope(&keys, context_length, layers.first().map_or(0, |layer| layer.key_length))?;
+        if let Some(mla) = mla {
+            mla.check(&keys, &layers, &rope)?;
+            let scale = mla.attention_scale(&keys, &mut rope)?;
+            layers.iter_mut().for_each(|layer| layer.attention_scale = scale);
+        }
+        let mut local_rope = None;
+        if let (Some(windows), 1..) = (defaults.windows, window) {
+            let windowed = windowed(&keys, windows, layers.len() + draft_layers as usize)?;
+            let window = keys.in_range("attention.sliding_window", window, 1, MAX_CONTEXT)?;
+            for (layer, windowed) in layers.iter_mut().zip(windowed) {
+                layer.window = windowed.then_some(window);
+            }
+            local_rope = Some(windows.rope(&keys, &rope)?);
+        }
         let architecture = architecture.to_owned();
         Ok(Hyper {
             architecture,
@@ -178,10 +252,94 @@ impl Hyper {
             vocabulary,
             norm_eps: norm_eps.into(),
             rope,
+            local_rope,
+            scales: Scales::read(&keys)?,
+            mla,
             ssm,
             layers,
             draft_layers,
         })
+    }
+}
+
+impl Windows {
+    /// RoPE of layers with a window.
+    fn rope(&self, keys: &Keys<'_>, rope: &Rope) -> Result<Rope, GgufError> {
+        let base = self.base.unwrap_or(rope.base as f32);
+        let base = keys.float("rope.freq_base_swa", base, |x| x > 0.0, "a positive number")?;
+        let plain = Rope { scaling: RopeScaling::None, factor: 1.0, ..rope.clone() };
+        Ok(Rope { base, ..if self.scaled { rope.clone() } else { plain } })
+    }
+}
+
+/// Whether each of `count` layers has a window.
+fn windowed(keys: &Keys<'_>, windows: Windows, count: usize) -> Result<Vec<bool>, GgufError> {
+    const KEY: &str = "attention.sliding_window_pattern";
+    if let Some(Value::Array(_)) = keys.metadata.get(&keys.name(KEY)) {
+        let pattern = keys.per_layer(KEY, count, 0, 1)?.unwrap_or_default();
+        return Ok(pattern.into_iter().map(|windowed| windowed == 1).collect());
+    }
+    let period = keys.optional(KEY, 1, MAX_COUNT)?.unwrap_or(windows.period);
+    Ok((0..count as u64).map(|layer| layer % period + 1 < period).collect())
+}
+
+impl Scales {
+    fn read(keys: &Keys<'_>) -> Result<Scales, GgufError> {
+        let factor = |key: &str| -> Result<f64, GgufError> {
+            if !keys.defaults.reads.contains(&key) {
+                return Ok(1.0);
+            }
+            let found = keys.float(key, 1.0, |x| x >= 0.0, "0 or a positive number")?;
+            // 0 stands for an absent key in files of some converters.
+            Ok(if found == 0.0 { 1.0 } else { found })
+        };
+        let softcap = match keys.defaults.reads.contains(&"final_logit_softcapping") {
+            true => keys.float("final_logit_softcapping", 0.0, |x| x >= 0.0, "0 or a positive number")?,
+            false => 0.0,
+        };
+        Ok(Scales {
+            embedding: factor("embedding_scale")?,
+            residual: factor("residual_scale")?,
+            logit: factor("logit_scale")?,
+            softcap,
+        })
+    }
+}
+
+impl Mla {
+    fn read(keys: &Keys<'_>) -> Result<Option<Mla>, GgufError> {
+        let Some(rank) = keys.optional("attention.kv_lora_rank", 1, MAX_WIDTH)? else { return Ok(None) };
+        Ok(Some(Mla {
+            query_rank: keys.optional("attention.q_lora_rank", 1, MAX_WIDTH)?,
+            rank,
+            // Older files keep keys and values of all heads, and have neither of these.
+            key_length: keys.required("attention.key_length_mla", 1, MAX_WIDTH)?,
+            value_length: keys.required("attention.value_length_mla", 1, MAX_WIDTH)?,
+        }))
+    }
+
+    /// That the lengths in the cache are those of the row that is kept, one for all heads.
+    fn check(&self, keys: &Keys<'_>, layers: &[Layer], rope: &Rope) -> Result<(), GgufError> {
+        keys.in_range("rope.dimension_count", rope.dims, 1, self.key_length - 1)?;
+        for layer in layers {
+            keys.in_range("attention.head_count_kv", layer.kv_heads, 1, 1)?;
+            let key = self.rank + rope.dims;
+            keys.in_range("attention.key_length", layer.key_length, key, key)?;
+            keys.in_range("attention.value_length", layer.value_length, self.rank, self.rank)?;
+        }
+        Ok(())
+    }
+
+    /// The factor on scores. What YaRN would multiply rotated elements by is in it, squared and with a weight of its own, and they stay as they
+    /// are (DeepSeek-V3; llama.cpp stores a tenth of `mscale_all_dim`).
+    fn attention_scale(&self, keys: &Keys<'_>, rope: &mut Rope) -> Result<f64, GgufError> {
+        let scale = 1.0 / (self.key_length as f64).sqrt();
+        let weight = keys.float("rope.scaling.yarn_log_multiplier", 0.0, |x| x >= 0.0, "0 or a positive number")?;
+        if rope.scaling != RopeScaling::Yarn {
+            return Ok(scale);
+        }
+        rope.attn_factor /= 1.0 + 0.1 * rope.factor.ln();
+        Ok(scale * (1.0 + weight * rope.factor.ln()).powi(2))
     }
 }
 
@@ -246,6 +404,7 @@ fn read_layers(keys: &Keys<'_>, count: usize, embedding_length: u64) -> Result<V
             key_length,
             value_length: value_length.unwrap_or(embedding_length / heads),
             attention_scale: if scale == 0.0 { 1.0 / (key_length as f64).sqrt() } else { scale },
+            window: None,
             feed_forward,
             experts: match &experts {
                 Some(experts) if i >= leading_dense && (i + 1).is_multiple_of(step) => {
@@ -269,6 +428,8 @@ struct ExpertKeys {
     /// Shared experts, where no key says how wide they are together.
     shared_count: u64,
     shared_feed_forward: Option<u64>,
+    groups: u64,
+    groups_kept: u64,
 }
 
 /// `expert_gating_func`: what llama.cpp numbers (`LLAMA_EXPERT_GATING_FUNC_TYPE_*`).
@@ -277,7 +438,12 @@ fn score(keys: &Keys<'_>) -> Result<RouteScore, GgufError> {
         0 => Ok(keys.defaults.score),
         1 => Ok(RouteScore::Softmax),
         2 => Ok(RouteScore::Sigmoid),
-        found => Err(keys.metadata.bad_value(&keys.name("expert_gating_func"), found, "1 (softmax) or 2 (sigmoid)")),
+        3 => Ok(RouteScore::Chosen),
+        4 => Ok(RouteScore::RootSoftplus),
+        found => {
+            let limit = "1 (softmax), 2 (sigmoid), 3 (softmax over the chosen) or 4 (root of softplus)";
+            Err(keys.metadata.bad_value(&keys.name("expert_gating_func"), found, limit))
+        }
     }
 }
 
@@ -299,7 +465,15 @@ fn experts(keys: &Keys<'_>, layers: usize) -> Result<Option<ExpertKeys>, GgufErr
     let scale = keys.float("expert_weights_scale", 1.0, |x| x >= 0.0, "0 or a positive number")?;
     // 0 stands for an absent key in files of some converters.
     let scale = if scale == 0.0 { 1.0 } else { scale };
+    let groups = keys.optional("expert_group_count", 0, count)?.unwrap_or(1).max(1);
+    if !count.is_multiple_of(groups) || (groups > 1 && count / groups < 2) {
+        let limit = format!("a divisor of expert_count, {count}, that leaves two experts each");
+        return Err(keys.metadata.bad_value(&keys.name("expert_group_count"), groups, limit));
+    }
+    let groups_kept = keys.optional("expert_group_used_count", 0, groups)?.filter(|&kept| kept > 0).unwrap_or(groups);
     Ok(Some(ExpertKeys {
+        groups,
+        groups_kept,
         count,
         used,
         feed_forward,
@@ -317,9 +491,20 @@ impl ExpertKeys {
         if feed_forward == 0 {
             return Err(keys.missing("expert_feed_forward_length"));
         }
-        let ExpertKeys { count, ref used, normalise, scale, score, shared_count, shared_feed_forward, .. } = *self;
+        let ExpertKeys {
+            count,
+            ref used,
+            normalise,
+            scale,
+            score,
+            shared_count,
+            shared_feed_forward,
+            groups,
+            groups_kept,
+            ..
+        } = *self;
         let shared = shared_feed_forward.unwrap_or(shared_count * feed_forward);
-        Ok(Experts { count, used: used[layer], feed_forward, normalise, scale, score, shared })
+        Ok(Experts { count, used: used[layer], feed_forward, normalise, scale, score, shared, groups, groups_kept })
     }
 }
 
@@ -353,7 +538,6 @@ fn rope(keys: &Keys<'_>, context_length: u64, key_length: u64) -> Result<Rope, G
         }
     };
     keys.neutral("rope.scaling.yarn_ext_factor", &[1.0])?;
-    keys.neutral("rope.scaling.yarn_log_multiplier", &[0.0])?;
     Ok(Rope {
         base,
         dims,
@@ -411,7 +595,7 @@ impl Keys<'_> {
             return Err(self.metadata.bad_value(&name, format!("an array of {}", array.len()), limit));
         }
         let element = |layer| {
-            let found = array.integer(layer).ok_or_else(|| {
+            let found = array.integer(layer).or(array.bool(layer).map(i128::from)).ok_or_else(|| {
                 self.metadata.bad_value(&name, Value::Array(array.clone()).type_name(), "an array of integers")
             })?;
             let found = u64::try_from(found).map_err(|_| self.metadata.bad_value(&name, found, "not negative"))?;

@@ -15,18 +15,34 @@
 //! | `hyper` | keys to hyperparameters, with every range check |
 //! | `builder` | weights by name and shape; ops with their types |
 //! | `decoder` | the parts that decoders share, and in what they differ |
+//! | `mla` | latent attention |
 //! | `delta_net` | layers of linear attention by the gated delta rule |
 //! | the others, each with the name of its | one architecture each |
 //! | `weights` | a model's bytes, for the interpreter |
 //!
 //! To add an architecture: a file with its row, and a line in [`ARCHITECTURES`].
 
+mod bailingmoe2;
 mod builder;
 mod decoder;
+mod deepseek2;
 mod delta_net;
+mod dots1;
+mod ernie4_5;
+mod ernie4_5_moe;
 mod error;
+mod gemma3;
+mod glm4moe;
+mod gpt_oss;
+mod granite;
+mod granitemoe;
+mod hunyuan_moe;
 mod hyper;
 mod llama;
+mod minimax_m2;
+mod mla;
+mod olmoe;
+mod phi3;
 mod qwen2;
 mod qwen2moe;
 mod qwen3;
@@ -34,6 +50,10 @@ mod qwen35;
 mod qwen35moe;
 mod qwen3moe;
 mod qwen3next;
+mod qwen3vl;
+mod qwen3vlmoe;
+mod seed_oss;
+mod smollm3;
 mod weights;
 
 use ixc_ir::graph::{Module, ValueId};
@@ -42,7 +62,7 @@ use crate::gguf::Gguf;
 use builder::Builder;
 pub use error::ArchError;
 use hyper::Defaults;
-pub use hyper::{Experts, Hyper, Layer, Rope, Ssm};
+pub use hyper::{Experts, Hyper, Layer, Mla, Rope, Scales, Ssm};
 pub use weights::FileWeights;
 
 /// A row of the registry.
@@ -67,6 +87,24 @@ pub static ARCHITECTURES: &[Architecture] = &[
     qwen3next::ARCHITECTURE,
     qwen35::ARCHITECTURE,
     qwen35moe::ARCHITECTURE,
+    olmoe::ARCHITECTURE,
+    minimax_m2::ARCHITECTURE,
+    glm4moe::ARCHITECTURE,
+    ernie4_5::ARCHITECTURE,
+    ernie4_5_moe::ARCHITECTURE,
+    granite::ARCHITECTURE,
+    granitemoe::ARCHITECTURE,
+    gemma3::ARCHITECTURE,
+    dots1::ARCHITECTURE,
+    bailingmoe2::ARCHITECTURE,
+    hunyuan_moe::ARCHITECTURE,
+    qwen3vl::ARCHITECTURE,
+    qwen3vlmoe::ARCHITECTURE,
+    smollm3::ARCHITECTURE,
+    seed_oss::ARCHITECTURE,
+    phi3::ARCHITECTURE,
+    gpt_oss::ARCHITECTURE,
+    deepseek2::ARCHITECTURE,
 ];
 
 /// A model: what its keys say, and its graph.

@@ -1,10 +1,10 @@
 //! `qwen3`: Qwen3, dense: every query and key head is normalised before RoPE.
 
 use super::Architecture;
-use super::decoder::{Style, decoder};
+use super::decoder::{HeadNorm, Style, decoder};
 use super::hyper::Defaults;
 
-const STYLE: Style = Style { head_norm: true, ..Style::NEOX };
+const STYLE: Style = Style { head_norm: HeadNorm::Heads, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture =
     Architecture { name: "qwen3", doc: "Qwen3", defaults: Defaults::USUAL, build: |b| decoder(b, &STYLE) };

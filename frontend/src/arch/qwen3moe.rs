@@ -1,10 +1,10 @@
 //! `qwen3moe`: attention as in `qwen3`; the router is a softmax over all experts whose chosen weights are divided by their sum.
 
 use super::Architecture;
-use super::decoder::{Style, decoder};
+use super::decoder::{HeadNorm, Style, decoder};
 use super::hyper::Defaults;
 
-const STYLE: Style = Style { head_norm: true, ..Style::NEOX };
+const STYLE: Style = Style { head_norm: HeadNorm::Heads, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "qwen3moe",

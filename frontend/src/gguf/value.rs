@@ -164,6 +164,14 @@ impl Array {
         }
     }
 
+    /// Element `index`, where elements are bools.
+    pub fn bool(&self, index: usize) -> Option<bool> {
+        match self {
+            Array::Bool(v) => v.get(index).copied(),
+            _ => None,
+        }
+    }
+
     /// Element `index` as an integer, where elements are integers.
     pub fn integer(&self, index: usize) -> Option<i128> {
         match self {

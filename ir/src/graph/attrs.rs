@@ -37,6 +37,21 @@ pub enum RouteScore {
     Softmax,
     /// Sigmoid of each logit.
     Sigmoid,
+    /// The logits themselves, and softmax over the chosen experts.
+    Chosen,
+    /// The square root of `ln(1 + exp(logit))`.
+    RootSoftplus,
+}
+
+/// What the gate of a gated linear unit goes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activation {
+    /// `x / (1 + exp(-x))`: SwiGLU.
+    Silu,
+    /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`: GEGLU, with the usual approximation of the normal distribution.
+    Gelu,
+    /// `x / (1 + exp(-1.702 x))`.
+    QuickGelu,
 }
 
 /// Which key head a value head takes, where there are fewer of them.
@@ -78,7 +93,8 @@ macro_rules! words {
 
 words!(RopeStyle { Norm "norm", Neox "neox" });
 words!(RopeScaling { None "none", Linear "linear", Yarn "yarn" });
-words!(RouteScore { Softmax "softmax", Sigmoid "sigmoid" });
+words!(RouteScore { Softmax "softmax", Sigmoid "sigmoid", Chosen "chosen", RootSoftplus "root_softplus" });
+words!(Activation { Silu "silu", Gelu "gelu", QuickGelu "quick_gelu" });
 words!(KeyHeads { Grouped "grouped", Interleaved "interleaved" });
 words!(Prefetch { Routed "routed", Predicted "predicted" });
 
@@ -161,6 +177,10 @@ pub struct RouteAttrs {
     pub top_k: u64,
     /// Logits to weights.
     pub score: RouteScore,
+    /// Equal groups of experts side by side.
+    pub groups: u64,
+    /// Groups whose experts can be chosen: those with the largest sum of their two highest scores, bias included.
+    pub groups_kept: u64,
     /// Whether the chosen weights are divided by their sum.
     pub normalise: bool,
     /// Multiplies the weights, last.
@@ -168,11 +188,18 @@ pub struct RouteAttrs {
 }
 
 impl RouteAttrs {
+    /// The best of all experts, by a softmax over all.
+    pub fn softmax(top_k: u64, normalise: bool) -> RouteAttrs {
+        RouteAttrs { top_k, score: RouteScore::Softmax, groups: 1, groups_kept: 1, normalise, scale: 1.0 }
+    }
+
     /// As the op table orders them.
     pub fn attrs(&self) -> Vec<Attr> {
         vec![
             int(self.top_k),
             Attr::Word(self.score.word().to_string()),
+            int(self.groups),
+            int(self.groups_kept),
             Attr::Bool(self.normalise),
             Attr::rounded(self.scale),
         ]
@@ -184,8 +211,43 @@ impl RouteAttrs {
         RouteAttrs {
             top_k: op.attr("top_k").int().unsigned_abs(),
             score: RouteScore::from_word(score).unwrap_or_else(|| unreachable!("score {score}")),
+            groups: op.attr("groups").int().unsigned_abs(),
+            groups_kept: op.attr("groups_kept").int().unsigned_abs(),
             normalise: op.attr("normalise").bool(),
             scale: op.attr("scale").float(),
+        }
+    }
+}
+
+/// The attributes of a gated linear unit: `act(min(gate, limit)) * (clamp(up, -limit, limit) + shift)`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GateAttrs {
+    /// What the gate goes through.
+    pub act: Activation,
+    /// What gate and up do not exceed; 0 for no limit.
+    pub limit: f64,
+    /// Added to up.
+    pub shift: f64,
+}
+
+impl GateAttrs {
+    /// Without a limit, and with nothing added.
+    pub const fn plain(act: Activation) -> GateAttrs {
+        GateAttrs { act, limit: 0.0, shift: 0.0 }
+    }
+
+    /// As the op table orders them.
+    pub fn attrs(&self) -> Vec<Attr> {
+        vec![Attr::Word(self.act.word().to_string()), Attr::rounded(self.limit), Attr::rounded(self.shift)]
+    }
+
+    /// Of an op that has them; any other op, or one that does not verify, is a bug here.
+    pub fn from_op(op: &Op) -> GateAttrs {
+        let act = op.attr("act").word();
+        GateAttrs {
+            act: Activation::from_word(act).unwrap_or_else(|| unreachable!("act {act}")),
+            limit: op.attr("limit").float(),
+            shift: op.attr("shift").float(),
         }
     }
 }

@@ -25,7 +25,7 @@
 
 use std::collections::HashMap;
 
-use super::attrs::{Prefetch, RopeAttrs, RouteAttrs, int};
+use super::attrs::{GateAttrs, Prefetch, RopeAttrs, RouteAttrs, int};
 use super::types::{TypeError, check_state, check_weight, result_types};
 use super::{
     Attr, Choice, Dim, Function, Module, OpKind, Operand, Place, State, StateId, Type, Unary, ValueId, Weight, WeightId,
@@ -233,6 +233,11 @@ impl GraphBuilder {
         self.unary(Unary::Silu, x, vec![])
     }
 
+    /// `gated`.
+    pub fn gated(&mut self, gate: ValueId, up: ValueId, attrs: &GateAttrs) -> Result<ValueId, TypeError> {
+        self.one(OpKind::Gated, vec![V(gate), V(up)], attrs.attrs())
+    }
+
     /// `sigmoid`.
     pub fn sigmoid(&mut self, x: ValueId) -> Result<ValueId, TypeError> {
         self.unary(Unary::Sigmoid, x, vec![])
@@ -295,19 +300,36 @@ impl GraphBuilder {
         q: ValueId,
         kv: ValueId,
         pos: ValueId,
+        sinks: Option<WeightId>,
         scale: f64,
     ) -> Result<(ValueId, ValueId), TypeError> {
-        self.two(OpKind::Attention, vec![V(q), V(kv), V(pos)], vec![Attr::rounded(scale)])
+        let operands = vec![V(q), V(kv), V(pos), opt_weight(sinks)];
+        self.two(OpKind::Attention, operands, vec![Attr::rounded(scale)])
+    }
+
+    /// `heads.matmul`.
+    pub fn heads_matmul(&mut self, x: ValueId, w: ValueId) -> Result<ValueId, TypeError> {
+        self.one(OpKind::HeadsMatmul, vec![V(x), V(w)], vec![])
     }
 
     /// `route`: expert ids and weights.
-    pub fn route(&mut self, logits: ValueId, route: &RouteAttrs) -> Result<(ValueId, ValueId), TypeError> {
-        self.two(OpKind::Route, vec![V(logits)], route.attrs())
+    pub fn route(
+        &mut self,
+        logits: ValueId,
+        bias: Option<WeightId>,
+        route: &RouteAttrs,
+    ) -> Result<(ValueId, ValueId), TypeError> {
+        self.two(OpKind::Route, vec![V(logits), opt_weight(bias)], route.attrs())
     }
 
     /// `expert.matmul`.
     pub fn expert_matmul(&mut self, x: ValueId, ids: ValueId, w: ValueId) -> Result<ValueId, TypeError> {
         self.one(OpKind::ExpertMatmul, vec![V(x), V(ids), V(w)], vec![])
+    }
+
+    /// `expert.add_bias`.
+    pub fn expert_add_bias(&mut self, y: ValueId, ids: ValueId, bias: WeightId) -> Result<ValueId, TypeError> {
+        self.one(OpKind::ExpertAddBias, vec![V(y), V(ids), W(bias)], vec![])
     }
 
     /// `expert.combine`.
@@ -362,17 +384,6 @@ impl GraphBuilder {
         Ok((results[0], results[1], results[2]))
     }
 
-    /// `linear.swiglu`.
-    pub fn linear_swiglu(
-        &mut self,
-        x: ValueId,
-        gate: WeightId,
-        up: WeightId,
-        format: Format,
-    ) -> Result<ValueId, TypeError> {
-        self.one(OpKind::LinearSwiglu, vec![V(x), W(gate), W(up)], vec![Attr::Format(format)])
-    }
-
     /// `rope.heads`. `eps` is that of `norm`.
     #[allow(clippy::too_many_arguments)] // the op has this many operands and attributes
     pub fn rope_heads(
@@ -408,30 +419,6 @@ impl GraphBuilder {
         let mut attrs = vec![int(heads), Attr::rounded(eps)];
         attrs.extend(rope.attrs());
         self.one(OpKind::RopeAppend, operands, attrs)
-    }
-
-    /// `expert.swiglu`.
-    pub fn expert_swiglu(
-        &mut self,
-        x: ValueId,
-        ids: ValueId,
-        gate: WeightId,
-        up: WeightId,
-        format: Format,
-    ) -> Result<ValueId, TypeError> {
-        self.one(OpKind::ExpertSwiglu, vec![V(x), V(ids), W(gate), W(up)], vec![Attr::Format(format)])
-    }
-
-    /// `expert.down`.
-    pub fn expert_down(
-        &mut self,
-        x: ValueId,
-        ids: ValueId,
-        p: ValueId,
-        w: WeightId,
-        residual: ValueId,
-    ) -> Result<ValueId, TypeError> {
-        self.one(OpKind::ExpertDown, vec![V(x), V(ids), V(p), W(w), V(residual)], vec![])
     }
 
     /// `expert.split`: ids and weights of the first `now` slots, then of the others.

@@ -33,8 +33,8 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 use self::math::{AttentionShape, Matrix};
-use super::attrs::{RopeAttrs, RouteAttrs};
-use super::op::{OpKind, Recurrent, Unary};
+use super::attrs::{GateAttrs, RopeAttrs, RouteAttrs};
+use super::op::{OpKind, Recurrent};
 use super::quantise::{quantise, quantise_rows};
 use super::recurrent;
 use super::types::CacheShape;
@@ -222,6 +222,10 @@ impl<'a> Interpreter<'a> {
                 one(self.dims(value("x")), add_bias(&f32s(self, "x")?, &bias))
             }
             OpKind::Mul => one(self.dims(value("a")), mul(&f32s(self, "a")?, &f32s(self, "b")?)),
+            OpKind::Gated => {
+                let y = math::gated(&f32s(self, "gate")?, &f32s(self, "up")?, &GateAttrs::from_op(op));
+                one(self.dims(value("gate")), y)
+            }
             OpKind::ScaleHeads => {
                 let (dims, heads) = (self.dims(value("x")), self.dims(value("s"))[1]);
                 let residual = match op.operand("residual") {
@@ -281,10 +285,29 @@ impl<'a> Interpreter<'a> {
                 let (y, dims) = self.attention(op, state, &q, &self.dims(value("q")), ints(value("pos")))?;
                 Ok(vec![Value::F32 { dims, data: y }, Value::Token])
             }
+            OpKind::HeadsMatmul => {
+                let (x, dims) = (f32s(self, "x")?, self.dims(value("x")));
+                let (y, n) = match value("w") {
+                    Value::Weight(w) => self.heads(*w, &x, dims[1])?,
+                    w => {
+                        let w_dims = self.dims(w);
+                        let bytes = quantise(Format::F32, &self.floats(w)?);
+                        let matrix = Matrix { format: Format::F32, bytes: &bytes, width: w_dims[2] };
+                        (heads_project(&matrix, dims[1], &x), w_dims[1])
+                    }
+                };
+                one(with(&dims, n), y)
+            }
+            OpKind::LinearHeads => {
+                let dims = self.dims(value("x"));
+                let (y, n) = self.heads(weight(op, "w"), &f32s(self, "x")?, dims[1])?;
+                one(with(&dims, n), y)
+            }
             OpKind::Route => {
                 let dims = self.dims(value("logits"));
                 let route = RouteAttrs::from_op(op);
-                let (ids, weights) = math::route(&f32s(self, "logits")?, dims[1], &route);
+                let bias = self.optional(op.operand("bias"))?;
+                let (ids, weights) = math::route(&f32s(self, "logits")?, dims[1], bias.as_deref(), &route);
                 let dims = vec![dims[0], route.top_k as usize];
                 Ok(vec![Value::I32 { dims: dims.clone(), data: ids }, Value::F32 { dims, data: weights }])
             }
@@ -301,6 +324,10 @@ impl<'a> Interpreter<'a> {
                     }
                 };
                 one(with_new(&id_dims, n), y)
+            }
+            OpKind::ExpertAddBias => {
+                let (y, ids) = (f32s(self, "y")?, ints(value("ids")));
+                one(self.dims(value("y")), self.add_expert_bias(mnemonic, &y, ids, weight(op, "bias"))?)
             }
             OpKind::ExpertCombine => {
                 let dims = self.dims(value("y"));
@@ -341,10 +368,11 @@ impl<'a> Interpreter<'a> {
             }
             OpKind::LinearSwiglu => {
                 let x = f32s(self, "x")?;
-                let gate = self.project(weight(op, "gate"), &x)?;
-                let up = self.project(weight(op, "up"), &x)?;
+                let gate = self.linear(&x, op.operand("gate"), op.operand("gate_bias"))?;
+                let up = self.linear(&x, op.operand("up"), op.operand("up_bias"))?;
                 let n = self.weight_dims(weight(op, "gate"))[0];
-                Ok(vec![quantised(op, vec![gate.len() / n, n], &swiglu(&gate, &up))])
+                let y = math::gated(&gate, &up, &GateAttrs::from_op(op));
+                Ok(vec![quantised(op, vec![gate.len() / n, n], &y)])
             }
             OpKind::RopeHeads => {
                 let dims = self.dims(value("x"));
@@ -364,14 +392,24 @@ impl<'a> Interpreter<'a> {
             OpKind::ExpertSwiglu => {
                 let (x, ids) = (f32s(self, "x")?, value("ids"));
                 let dims = self.dims(ids);
-                let (gate, n) = self.experts(mnemonic, weight(op, "gate"), &x, ints(ids), dims[1])?;
-                let (up, _) = self.experts(mnemonic, weight(op, "up"), &x, ints(ids), dims[1])?;
-                Ok(vec![quantised(op, with_new(&dims, n), &swiglu(&gate, &up))])
+                let project = |w: &str, bias: &str| -> Result<(Vec<f32>, usize), InterpretError> {
+                    let (y, n) = self.experts(mnemonic, weight(op, w), &x, ints(ids), dims[1])?;
+                    match op.operand(bias) {
+                        Operand::Weight(bias) => Ok((self.add_expert_bias(mnemonic, &y, ints(ids), bias)?, n)),
+                        Operand::Value(_) | Operand::State(_) | Operand::Absent => Ok((y, n)),
+                    }
+                };
+                let ((gate, n), (up, _)) = (project("gate", "gate_bias")?, project("up", "up_bias")?);
+                let y = math::gated(&gate, &up, &GateAttrs::from_op(op));
+                Ok(vec![quantised(op, with_new(&dims, n), &y)])
             }
             OpKind::ExpertDown => {
                 let (x, ids) = (f32s(self, "x")?, value("ids"));
                 let dims = self.dims(ids);
-                let (y, n) = self.experts(mnemonic, weight(op, "w"), &x, ints(ids), dims[1])?;
+                let (mut y, n) = self.experts(mnemonic, weight(op, "w"), &x, ints(ids), dims[1])?;
+                if let Operand::Weight(bias) = op.operand("bias") {
+                    y = self.add_expert_bias(mnemonic, &y, ints(ids), bias)?;
+                }
                 let mut y = combine(&y, &f32s(self, "p")?, dims[1], n);
                 if let Operand::Value(residual) = op.operand("residual") {
                     y = add(&y, &self.floats(env.get(residual))?);
@@ -484,6 +522,29 @@ impl<'a> Interpreter<'a> {
         Ok((expert_project(op, &self.matrix(weight, &bytes), dims[0], x, ids, slots)?, dims[1]))
     }
 
+    /// Heads of rows, each times its own matrix of `weight`, and rows of a matrix.
+    fn heads(&self, weight: WeightId, x: &[f32], heads: usize) -> Result<(Vec<f32>, usize), InterpretError> {
+        let bytes = self.bytes(weight)?;
+        Ok((heads_project(&self.matrix(weight, &bytes), heads, x), self.weight_dims(weight)[1]))
+    }
+
+    /// The rows of `y`, each plus the bias of its expert.
+    fn add_expert_bias(
+        &self,
+        op: &'static str,
+        y: &[f32],
+        ids: &[i32],
+        bias: WeightId,
+    ) -> Result<Vec<f32>, InterpretError> {
+        let (dims, bias) = (self.weight_dims(bias), self.dequantised(bias)?);
+        let mut out = Vec::with_capacity(y.len());
+        for (y, &id) in y.chunks_exact(dims[1]).zip(ids) {
+            let expert = index(op, "expert", id, dims[0])?;
+            out.extend(add(y, &bias[expert * dims[1]..][..dims[1]]));
+        }
+        Ok(out)
+    }
+
     fn rope_heads(
         &self,
         op: &Op,
@@ -579,6 +640,7 @@ impl<'a> Interpreter<'a> {
             value: cache.value as usize,
         };
         let scale = op.attr("scale").float();
+        let sinks = self.optional(op.operand("sinks"))?;
         let length = keys.len() / (cache.heads * cache.key) as usize;
         let mut out = Vec::with_capacity(dims[0] * shape.heads * shape.value);
         for (q, &position) in q.chunks_exact(dims[1] * dims[2]).zip(positions) {
@@ -586,7 +648,7 @@ impl<'a> Interpreter<'a> {
             let first = window.map_or(0, |window| (position + 1).saturating_sub(window as usize));
             let [keys, values] = [(keys, cache.key), (values, cache.value)]
                 .map(|(data, width)| &data[first * (cache.heads * width) as usize..]);
-            out.extend(math::attention(q, keys, values, &shape, position - first, scale));
+            out.extend(math::attention(q, keys, values, &shape, position - first, scale, sinks.as_deref()));
         }
         Ok((out, vec![dims[0], dims[1], shape.value]))
     }
@@ -674,10 +736,6 @@ fn add_bias(x: &[f32], bias: &[f32]) -> Vec<f32> {
     x.iter().zip(bias.iter().cycle()).map(|(x, b)| x + b).collect()
 }
 
-fn swiglu(gate: &[f32], up: &[f32]) -> Vec<f32> {
-    gate.iter().zip(up).map(|(&gate, up)| Unary::Silu.apply(gate, &[]) * up).collect()
-}
-
 /// `x` in the format of the attribute `format`.
 fn quantised(op: &Op, dims: Vec<usize>, x: &[f32]) -> Value {
     match op.attr("format").format() {
@@ -718,6 +776,21 @@ fn expert_project(
         }
     }
     Ok(out)
+}
+
+/// Heads of rows, each times the transpose of its own part of a matrix.
+fn heads_project(matrix: &Matrix<'_>, heads: usize, x: &[f32]) -> Vec<f32> {
+    let (n, k) = (matrix.bytes.len() / matrix.row_bytes() / heads, matrix.width);
+    let rows = x.len() / (heads * k);
+    let mut out = vec![0f32; rows * heads * n];
+    for h in 0..heads {
+        let own: Vec<f32> = (0..rows).flat_map(|r| &x[(r * heads + h) * k..][..k]).copied().collect();
+        let y = matrix.rows(h * n, n).project(&own);
+        for (r, y) in y.chunks_exact(n).enumerate() {
+            out[(r * heads + h) * n..][..n].copy_from_slice(y);
+        }
+    }
+    out
 }
 
 /// The sum over a row's slots of `p * y`.

@@ -10,7 +10,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::attrs::{KeyHeads, Prefetch, RopeScaling, RopeStyle, RouteScore};
+use super::attrs::{Activation, KeyHeads, Prefetch, RopeScaling, RopeStyle, RouteScore};
 
 /// What an operand may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -257,6 +257,7 @@ const FORMAT: AttrKind = AttrKind::Format;
 const STYLE: AttrKind = AttrKind::Word(RopeStyle::WORDS);
 const SCALING: AttrKind = AttrKind::Word(RopeScaling::WORDS);
 const SCORE: AttrKind = AttrKind::Word(RouteScore::WORDS);
+const ACT: AttrKind = AttrKind::Word(Activation::WORDS);
 const KEYS: AttrKind = AttrKind::Word(KeyHeads::WORDS);
 const WHEN: AttrKind = AttrKind::Word(Prefetch::WORDS);
 
@@ -271,10 +272,12 @@ macro_rules! graph_ops {
             Add "add" (a: Value, b: Value) {} -> 1 Pure, "Elementwise sum of f32 tensors of one shape.";
             AddBias "add_bias" (x: Value, bias: Weight) {} -> 1 Pure, "Adds the vector `bias` [n] to every row of f32[..., n].";
             Mul "mul" (a: Value, b: Value) {} -> 1 Pure, "Elementwise product of f32 tensors of one shape.";
+            Gated "gated" (gate: Value, up: Value) {act: ACT, limit: FLOAT, shift: FLOAT} -> 1 Pure, "act(min(gate, limit)) * (clamp(up, -limit, limit) + shift), elementwise; a limit of 0 is none.";
             ScaleHeads "scale_heads" (x: Value, s: Value, residual: OptValue) {} -> 1 Pure, "Each of the h equal parts of every row of f32[T, h * d] times its own number of s f32[T, h], plus residual f32[T, h * d].";
             @unary {
                 Silu "silu" {} |x| x / (1.0 + (-x).exp()), "x / (1 + exp(-x)), elementwise.";
                 Sigmoid "sigmoid" {} |x| 1.0 / (1.0 + (-x).exp()), "1 / (1 + exp(-x)), elementwise.";
+                Scale "scale" {factor: FLOAT} |x| factor.float() * x, "factor * x, elementwise.";
                 Softcap "softcap" {cap: FLOAT} |x| cap.float() * (x / cap.float()).tanh(), "cap * tanh(x / cap), elementwise: x, bent so that it stays within -cap..cap.";
             }
             // Each takes the token of its state before these, and gives rows and the next token.
@@ -290,21 +293,24 @@ macro_rules! graph_ops {
             Rope "rope" (x: Value, pos: Value, factors: OptWeight) {base: FLOAT, dims: INT, style: STYLE, scaling: SCALING, factor: FLOAT, original_context: INT, beta_fast: FLOAT, beta_slow: FLOAT, attn_factor: FLOAT} -> 1 Pure, "Rotates the first `dims` of every head of f32[T, h, d] by its position; pairs are adjacent (norm) or half a rotation apart (neox); `factors` [dims / 2] divide the frequencies.";
             StateBegin "state.begin" (state: State) {} -> 1 State, "The token of a state, as the step before left it; once for each state in a function.";
             KvAppend "kv.append" (kv: Value, k: Value, v: Value, pos: Value) {} -> 1 State, "Puts keys f32[T, h, d] and values f32[T, h, dv] into a `paged` state at positions i32[T].";
-            Attention "attention" (q: Value, kv: Value, pos: Value) {scale: FLOAT} -> 2 State, "Causal attention of queries f32[T, h, d] at i32[T] over a `paged` state; query heads share its key heads in equal groups: f32[T, h, dv].";
-            Route "route" (logits: Value) {top_k: INT, score: SCORE, normalise: BOOL, scale: FLOAT} -> 2 Pure, "The top_k experts of each row of f32[T, e] in falling order of score (lowest id first where equal): ids i32[T, k] and weights f32[T, k], divided by their sum where `normalise` (softmax over all experts first), times `scale`.";
+            Attention "attention" (q: Value, kv: Value, pos: Value, sinks: OptWeight) {scale: FLOAT} -> 2 State, "Causal attention of queries f32[T, h, d] at i32[T] over a `paged` state; query heads share its key heads in equal groups: f32[T, h, dv]. A head's score in sinks [h] takes part in its softmax, and has no value.";
+            HeadsMatmul "heads.matmul" (x: Value, w: Value) {} -> 1 Pure, "f32[T, h, k], each head times the transpose of its own matrix of f32[h, n, k]: f32[T, h, n].";
+            Route "route" (logits: Value, bias: OptWeight) {top_k: INT, score: SCORE, groups: INT, groups_kept: INT, normalise: BOOL, scale: FLOAT} -> 2 Pure, "The top_k experts of each row of f32[T, e] in falling order of score plus bias [e] (lowest id first where equal), of the groups_kept of equal groups whose two highest sum to most: ids i32[T, k] and weights f32[T, k], the scores without bias, divided by their sum where `normalise`, times `scale`. Scores are a softmax over all experts, or a sigmoid or root of softplus of each logit; or logits, and weights a softmax over the chosen.";
             ExpertMatmul "expert.matmul" (x: Value, ids: Value, w: Value) {} -> 1 Pure, "For row t and slot j: x[t] (f32[T, k]) or x[t, j] (f32[T, s, k]) times the transpose of expert ids[t, j] of f32[e, n, k]: f32[T, s, n].";
+            ExpertAddBias "expert.add_bias" (y: Value, ids: Value, bias: Weight) {} -> 1 Pure, "For row t and slot j: y[t, j] (f32[T, s, n]) plus the row ids[t, j] of bias [e, n]: f32[T, s, n].";
             ExpertCombine "expert.combine" (y: Value, p: Value) {} -> 1 Pure, "The sum over slots j of p[t, j] * y[t, j]: f32[T, n].";
             TakeRows "take_rows" (x: Value, rows: Value) {} -> 1 Pure, "Rows of f32[T, d] that i32[L] numbers: f32[L, d].";
             // As the `fuse` pass leaves them: weights are read quantised, activations are quantised once.
             Quantise "quantise" (x: Value) {format: FORMAT} -> 1 Pure, "f32[..., d] in an activation format (f32 stays as it is).";
             RmsNormQuantise "rms_norm.quantise" (x: Value, w: Weight) {eps: FLOAT, format: FORMAT} -> 1 Pure, "`rms_norm`, then `quantise`.";
             Linear "linear" (x: Value, w: Weight, bias: OptWeight, residual: OptValue) {} -> 1 Pure, "x[T, k] in the activation format of `w` times the transpose of `w` [n, k], plus bias [n], plus residual f32[T, n]: f32[T, n].";
+            LinearHeads "linear.heads" (x: Value, w: Weight) {} -> 1 Pure, "x[T, h, k] in the activation format of `w`, each head times the transpose of its own matrix of `w` [h, n, k]: f32[T, h, n].";
             LinearQkv "linear.qkv" (xq: Value, xk: Value, xv: Value, wq: Weight, wk: Weight, wv: Weight, bq: OptWeight, bk: OptWeight, bv: OptWeight) {} -> 3 Pure, "Three `linear` of the same rows; xq, xk, xv are those rows in the activation formats of wq, wk, wv.";
-            LinearSwiglu "linear.swiglu" (x: Value, gate: Weight, up: Weight) {format: FORMAT} -> 1 Pure, "silu(x * gate') * (x * up'), quantised to `format`: format[T, n].";
+            LinearSwiglu "linear.swiglu" (x: Value, gate: Weight, up: Weight, gate_bias: OptWeight, up_bias: OptWeight) {act: ACT, limit: FLOAT, shift: FLOAT, format: FORMAT} -> 1 Pure, "`gated` of x * gate' plus its bias [n] and x * up' plus its bias [n], quantised to `format`: format[T, n].";
             RopeHeads "rope.heads" (x: Value, pos: Value, norm: OptWeight, factors: OptWeight) {heads: INT, eps: FLOAT, base: FLOAT, dims: INT, style: STYLE, scaling: SCALING, factor: FLOAT, original_context: INT, beta_fast: FLOAT, beta_slow: FLOAT, attn_factor: FLOAT} -> 1 Pure, "f32[T, heads * d]: `split_heads`, `rms_norm` where there is a weight, `rope`: f32[T, heads, d].";
             RopeAppend "rope.append" (kv: Value, k: Value, v: Value, pos: Value, norm: OptWeight, factors: OptWeight) {heads: INT, eps: FLOAT, base: FLOAT, dims: INT, style: STYLE, scaling: SCALING, factor: FLOAT, original_context: INT, beta_fast: FLOAT, beta_slow: FLOAT, attn_factor: FLOAT} -> 1 State, "`rope.heads` of k (f32[T, heads * d]), then `kv.append` with v (f32[T, heads * dv]).";
-            ExpertSwiglu "expert.swiglu" (x: Value, ids: Value, gate: Weight, up: Weight) {format: FORMAT} -> 1 Pure, "`linear.swiglu` with the experts that ids [T, s] name: format[T, s, n].";
-            ExpertDown "expert.down" (x: Value, ids: Value, p: Value, w: Weight, residual: OptValue) {} -> 1 Pure, "x[T, s, k] times the experts' matrices of `w` [e, n, k], combined with weights p[T, s], plus residual: f32[T, n].";
+            ExpertSwiglu "expert.swiglu" (x: Value, ids: Value, gate: Weight, up: Weight, gate_bias: OptWeight, up_bias: OptWeight) {act: ACT, limit: FLOAT, shift: FLOAT, format: FORMAT} -> 1 Pure, "`linear.swiglu` with the experts that ids [T, s] name, biases [e, n]: format[T, s, n].";
+            ExpertDown "expert.down" (x: Value, ids: Value, p: Value, w: Weight, bias: OptWeight, residual: OptValue) {} -> 1 Pure, "x[T, s, k] times the experts' matrices of `w` [e, n, k], plus their bias [e, n], combined with weights p[T, s], plus residual: f32[T, n].";
             // As the `defer` pass leaves them.
             ExpertSplit "expert.split" (ids: Value, p: Value) {now: INT} -> 4 Pure, "The first `now` slots of ids i32[T, s] and weights f32[T, s], and the others, which matter least where a `route` gave them: i32[T, now], f32[T, now], i32[T, s - now], f32[T, s - now].";
             // As the `residency` pass makes loading explicit, where experts do not all fit in memory: they compute nothing.

@@ -121,7 +121,7 @@ pub fn random_model(seed: u64, formats: Formats) -> RandomModule {
         let state = ok(m.b.state(State::paged(&format!("kv.{layer}"), kv_heads, head, head)));
         let kv = ok(m.b.state_begin(state));
         let kv = ok(m.b.kv_append(kv, k, v, step.pos));
-        let (y, _) = ok(m.b.attention(q, kv, step.pos, 1.0 / (head as f64).sqrt()));
+        let (y, _) = ok(m.b.attention(q, kv, step.pos, None, 1.0 / (head as f64).sqrt()));
         let y = ok(m.b.merge_heads(y));
         let y = m.matmul(y, &name("attn_output.weight"), &[width, width]);
         x = ok(m.b.add(x, y));
@@ -138,7 +138,7 @@ pub fn random_model(seed: u64, formats: Formats) -> RandomModule {
             let router = m.vectors(&name("ffn_gate_inp.weight"), &[experts, width]);
             let router = ok(m.b.dequantise(router));
             let logits = ok(m.b.matmul(h, router));
-            let (ids, p) = ok(m.b.route(logits, &route));
+            let (ids, p) = ok(m.b.route(logits, None, &route));
             let expert = |m: &mut Model, x: ValueId, part: &str, shape: [u64; 2]| {
                 let w = m.weight(&name(part), &[experts, shape[0], shape[1]]);
                 let w = ok(m.b.dequantise(w));
@@ -281,7 +281,14 @@ fn random_rope(rng: &mut Random, size: u64) -> RopeAttrs {
 fn random_route(rng: &mut Random, top_k: u64) -> RouteAttrs {
     RouteAttrs {
         top_k,
-        score: rng.pick(&[RouteScore::Softmax, RouteScore::Sigmoid]),
+        score: rng.pick(&[
+            RouteScore::Softmax,
+            RouteScore::Sigmoid,
+            RouteScore::Chosen,
+            RouteScore::RootSoftplus,
+        ]),
+        groups: 1,
+        groups_kept: 1,
         normalise: rng.once_in(2),
         scale: rng.pick(&[1.0, 2.5]),
     }

@@ -168,6 +168,14 @@ pub fn result_types(
             }
             one(Type::f32(a))
         }
+        OpKind::Gated => {
+            let gate = rule.f32_any("gate")?;
+            if rule.f32_any("up")? != gate {
+                return Err(rule.operand("up", format!("{}, the type of gate", Type::f32(gate))));
+            }
+            rule.gate()?;
+            one(Type::f32(gate))
+        }
         OpKind::AddBias => {
             let (lead, n) = rule.f32_rows("x")?;
             let [bias] = rule.weight("bias")?;
@@ -243,7 +251,22 @@ pub fn result_types(
             if !rule.number("q", heads)?.is_multiple_of(cache.heads) {
                 return Err(rule.operand("q", format!("one with a multiple of {} heads", cache.heads)));
             }
+            rule.bias("sinks", rule.number("q", heads)?)?;
             Ok(vec![Type::f32([rows.clone(), heads.clone(), cache.value.into()]), rule.value("kv").clone()])
+        }
+        OpKind::HeadsMatmul => {
+            let [rows, heads, k] = rule.f32("x")?;
+            let [of_heads, n, wk] = rule.f32("w")?;
+            rule.same("w", of_heads, heads)?;
+            rule.same("w", wk, k)?;
+            one(Type::f32([rows.clone(), heads.clone(), n.clone()]))
+        }
+        OpKind::LinearHeads => {
+            let [rows, heads, k] = rule.activation("x", rule.any_weight("w"))?;
+            let [of_heads, n, wk] = rule.weight("w")?;
+            rule.same_number("w", of_heads, heads)?;
+            rule.same_number("w", wk, k)?;
+            one(Type::f32([rows.clone(), heads.clone(), n.into()]))
         }
         OpKind::Route => {
             let [rows, experts] = rule.f32("logits")?;
@@ -251,6 +274,14 @@ pub fn result_types(
             let top_k = rule.positive("top_k")?;
             if top_k > experts {
                 return Err(rule.attr("top_k", format!("at most the {experts} experts")));
+            }
+            rule.bias("bias", experts)?;
+            let (groups, kept) = (rule.positive("groups")?, rule.positive("groups_kept")?);
+            if !experts.is_multiple_of(groups) || (groups > 1 && experts / groups < 2) {
+                return Err(rule.attr("groups", format!("one that parts {experts} experts equally, in two each or more")));
+            }
+            if kept > groups || kept * (experts / groups) < top_k {
+                return Err(rule.attr("groups_kept", format!("at most {groups} groups, with {top_k} experts together")));
             }
             let dims = [rows.clone(), Dim::Fixed(top_k)];
             Ok(vec![Type::i32(dims.clone()), Type::f32(dims)])
@@ -263,6 +294,15 @@ pub fn result_types(
                 return Err(rule.operand("x", format!("f32[{rows}, k] or f32[{rows}, {slots}, k], as ids are")));
             }
             rule.same("w", wk, k)?;
+            one(Type::f32([rows.clone(), slots.clone(), n.clone()]))
+        }
+        OpKind::ExpertAddBias => {
+            let [rows, slots, n] = rule.f32("y")?;
+            if rule.i32::<2>("ids")? != [rows, slots] {
+                return Err(rule.operand("ids", format!("i32[{rows}, {slots}], as the slots of y are")));
+            }
+            let [_, width] = rule.weight("bias")?;
+            rule.same_number("bias", width, n)?;
             one(Type::f32([rows.clone(), slots.clone(), n.clone()]))
         }
         OpKind::ExpertCombine => {
@@ -322,6 +362,9 @@ pub fn result_types(
             let _: [u64; 2] = rule.weight("up")?;
             rule.same_number("gate", wk, k)?;
             debug_assert_eq!(gate.shape, up.shape);
+            rule.bias("gate_bias", n)?;
+            rule.bias("up_bias", n)?;
+            rule.gate()?;
             rule.quantised_in_blocks([rows.clone(), n.into()])
         }
         OpKind::RopeHeads => {
@@ -331,16 +374,20 @@ pub fn result_types(
         OpKind::ExpertSwiglu => {
             let (gate, _) = rule.gate_up()?;
             let [rows, k] = rule.activation("x", gate)?;
-            let [_, n, wk] = rule.weight("gate")?;
+            let [experts, n, wk] = rule.weight("gate")?;
             rule.same_number("gate", wk, k)?;
+            rule.expert_bias("gate_bias", [experts, n])?;
+            rule.expert_bias("up_bias", [experts, n])?;
+            rule.gate()?;
             let [id_rows, slots] = rule.i32("ids")?;
             rule.same("ids", id_rows, rows)?;
             rule.quantised_in_blocks([rows.clone(), slots.clone(), n.into()])
         }
         OpKind::ExpertDown => {
             let [rows, slots, k] = rule.activation("x", rule.any_weight("w"))?;
-            let [_, n, wk] = rule.weight("w")?;
+            let [experts, n, wk] = rule.weight("w")?;
             rule.same_number("w", wk, k)?;
+            rule.expert_bias("bias", [experts, n])?;
             if rule.i32::<2>("ids")? != [rows, slots] {
                 return Err(rule.operand("ids", format!("i32[{rows}, {slots}], as the slots of x are")));
             }

@@ -19,7 +19,7 @@
 //!
 //! Takes any op: one that has not what its row says has no view.
 
-use super::attrs::{KeyHeads, Prefetch, RopeScaling, RopeStyle, RouteScore};
+use super::attrs::{Activation, KeyHeads, Prefetch, RopeScaling, RopeStyle, RouteScore};
 use super::op::{Attr, OpKind, Recurrent, Unary, graph_ops};
 use super::{Op, Operand, StateId, ValueId, WeightId};
 use crate::format::Format;
@@ -119,7 +119,7 @@ macro_rules! word_fields {
     };
 }
 
-word_fields!(RopeStyle, RopeScaling, RouteScore, KeyHeads, Prefetch);
+word_fields!(RopeStyle, RopeScaling, RouteScore, Activation, KeyHeads, Prefetch);
 
 /// What a field is for the table's words for operands and attributes.
 macro_rules! field_type {
@@ -135,6 +135,7 @@ macro_rules! field_type {
     (STYLE) => { RopeStyle };
     (SCALING) => { RopeScaling };
     (SCORE) => { RouteScore };
+    (ACT) => { Activation };
     (KEYS) => { KeyHeads };
     (WHEN) => { Prefetch };
 }

@@ -1,4 +1,4 @@
-//! Gate and up projection and SwiGLU of them, quantised: `silu(x gate') * (x up')`.
+//! Gate and up projection and a gated linear unit of them ([`crate::gated`]), quantised: `silu(x gate') * (x up')` first of all.
 
 use ixc_ir::format::Format;
 use ixc_ir::format::packed::STRIP;
@@ -13,15 +13,16 @@ use crate::catalogue::{Row, row};
 use crate::definition::Definition;
 use crate::generate::{GenerateError, Vectors, check};
 use crate::quantise::Values;
-use crate::reference::{Mismatch, Run, close, dot, equal, silu, step};
+use crate::gated::{Activation, Gate};
+use crate::reference::{Mismatch, Run, close, dot, equal, floats, step};
 use crate::signature::{Dim, Holds, Signature};
-use crate::text::{Words, spec};
+use crate::text::{Bits, Words, spec};
 use crate::vectors::for_vectors;
 use crate::work::{Call, Work};
-use crate::{math, quantise};
+use crate::quantise;
 
 spec! {
-    /// `silu(x gate') * (x up')` for `tile` rows of both weights and the item's rows, quantised. `gate` and `up` take the same activations
+    /// `act(x gate' + gate_bias) * (x up' + up_bias)` for `tile` rows of both weights and the item's rows, quantised. `gate` and `up` take the same activations
     /// and are both packed or both not. The tile is a multiple of out's block, or so many of its sub-blocks that the block is a multiple of
     /// it: then `y` is the whole block, and a dim says which band of it the item writes.
     pub struct Swiglu "swiglu" {
@@ -41,6 +42,16 @@ spec! {
         pub out: Format,
         /// Most rows of an item (bounds the scratch memory).
         pub rows: u32,
+        /// The function of the gate.
+        pub act: Activation = Activation::Silu,
+        /// What gate and up do not exceed.
+        pub limit: Option<Bits>,
+        /// Added to up.
+        pub shift: Option<Bits>,
+        /// Whether the gate has a bias.
+        pub gate_bias: bool,
+        /// Whether up has one.
+        pub up_bias: bool,
         /// How it is computed.
         pub strategy as "shape": MatmulStrategy,
     }
@@ -70,6 +81,8 @@ const ROWS: &[Row] = &[
     row("gemm_swiglu_q4_k", 48, "swiglu gate=q4_k up=q4_k k=2048 tile=256 n=5632 out=a8_super rows=48 shape=gemm"),
     row("gemm_swiglu_q5_k", 48, "swiglu gate=q5_k up=q5_k k=2048 tile=256 n=5632 out=a8_super rows=48 shape=gemm"),
     row("gemm_swiglu_q6_k", 48, "swiglu gate=q6_k up=q6_k k=2048 tile=256 n=5632 out=a8_super rows=48 shape=gemm"),
+    row("gemv_geglu_q8_0", 1, "swiglu gate=q8_0 up=q8_0 k=2048 tile=32 n=5632 out=a8_small rows=5 act=gelu shape=gemv"),
+    row("gemm_swiglu_q8_0_biased", 48, "swiglu gate=q8_0 up=q8_0 k=2048 tile=32 n=2880 out=a8_small rows=48 act=quick_gelu limit=7.0 shift=1.0 gate_bias up_bias shape=gemm"),
     row("gemv_swiglu_q4_k_expert", 1, "swiglu gate=q4_k up=q4_k k=2048 tile=256 n=768 out=a8_super rows=5 shape=gemv"),
     row("gemv_swiglu_q4_k_expert_band", 1, "swiglu gate=q4_k up=q4_k k=2048 tile=32 n=768 out=a8_super rows=5 shape=gemv"),
     row("gemm_swiglu_q4_k_expert", 24, "swiglu gate=q4_k up=q4_k k=2048 tile=256 n=768 out=a8_super rows=48 shape=gemm"),
@@ -91,6 +104,11 @@ impl Swiglu {
         (block > tile).then(|| i64::from(block / tile))
     }
 
+    fn function(&self) -> Gate {
+        let Swiglu { act, limit, shift, .. } = *self;
+        Gate { act, limit, shift }
+    }
+
     /// Elements of the result that `y` has of a row.
     fn stored(&self) -> u32 {
         self.tile.max(self.out.block_len() as u32)
@@ -99,8 +117,10 @@ impl Swiglu {
 
 impl Definition for Swiglu {
     fn name(&self) -> String {
-        let Swiglu { gate, up, x, k, tile, n, out, rows, strategy } = *self;
-        format!("{}_swiglu_{gate}_{up}_{x}_{out}_m{rows}t{tile}n{n}k{k}", strategy.word())
+        let Swiglu { gate, up, x, k, tile, n, out, rows, gate_bias, up_bias, strategy, .. } = *self;
+        let biases = format!("{}{}", if gate_bias { "_gb" } else { "" }, if up_bias { "_ub" } else { "" });
+        let function = self.function().suffix();
+        format!("{}_swiglu_{gate}_{up}_{x}_{out}_m{rows}t{tile}n{n}k{k}{biases}{function}", strategy.word())
     }
 
     fn signature(&self) -> Signature {
@@ -108,6 +128,8 @@ impl Definition for Swiglu {
             .read("x", Holds::Activations(self.x, "x"))
             .read("gate", Holds::Weight(self.gate, "gate"))
             .read("up", Holds::Weight(self.up, "up"))
+            .read_if(self.gate_bias, "gate_bias", Holds::Floats)
+            .read_if(self.up_bias, "up_bias", Holds::Floats)
             .write("y", Holds::Activations(self.out, "out"))
             .scratch("scratch")
             .dims(self.strategy.dims())
@@ -116,7 +138,9 @@ impl Definition for Swiglu {
 
     fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
         let Vectors { lanes, .. } = vectors;
-        let Swiglu { gate, up, x, k, tile, n, out, rows, strategy } = *self;
+        let Swiglu { gate, up, x, k, tile, n, out, rows, gate_bias, up_bias, strategy, .. } = *self;
+        let function = self.function();
+        function.check(&name)?;
         let (x_row, gate_row) = checked(&name, gate, x, k, tile, strategy, vectors)?;
         let (_, up_row) = checked(&name, up, x, k, tile, strategy, vectors)?;
         quantise::stored(&name, out, lanes)?;
@@ -141,6 +165,8 @@ impl Definition for Swiglu {
         let band = self.bands().map(|bands| b.dim("band", 0, bands - 1));
         let x = b.read("x", rows.count() * x_row);
         let weights = [b.read("gate", i64::from(tile) * gate_row), b.read("up", i64::from(tile) * up_row)];
+        let mut bias = |name, there: bool| there.then(|| b.read(name, i64::from(tile) * 4));
+        let biases = [bias("gate_bias", gate_bias), bias("up_bias", up_bias)];
         // The last row ends with the tile.
         let y = b.write("y", rows.count() * y_row + (y_tile - y_row));
         // Both products of all rows, then what a product needs.
@@ -155,18 +181,33 @@ impl Definition for Swiglu {
         let spare = bytes.map(|_| (scratch, 2 * product_bytes));
         for (i, (w, format)) in weights.into_iter().zip([gate, up]).enumerate() {
             let offset = i as i64 * product_bytes;
-            let fresh = stores(format, strategy);
+            let bias = biases[i];
+            let fresh = bias.is_none() && stores(format, strategy);
             let to = Destination { buffer: scratch, offset: offset.into(), row_bytes, fresh };
-            let zeros = |b: &mut KernelBuilder, row: Affine, count: u32| {
+            // What the products are added to; nothing but zeros is added to rows that no weight has.
+            let before = |b: &mut KernelBuilder, row: Affine, count: u32| {
                 b.for_each("r", i64::from(count), |b, r| {
-                    for_vectors(b, lanes, tile.next_multiple_of(STRIP as u32), |b, at, lanes| {
-                        let zero = b.splat_f32(lanes, 0.0);
-                        b.store(scratch, (row.clone() + r) * row_bytes + at * 4 + offset, zero);
+                    let row = (row.clone() + r) * row_bytes + offset;
+                    let padded = tile.next_multiple_of(STRIP as u32);
+                    let Some(bias) = bias else {
+                        for_vectors(b, lanes, padded, |b, at, lanes| {
+                            let zero = b.splat_f32(lanes, 0.0);
+                            b.store(scratch, row.clone() + at * 4, zero);
+                        });
+                        return;
+                    };
+                    for_vectors(b, lanes, tile, |b, at, lanes| {
+                        let v = b.load(Type::f32(lanes), bias, at.clone() * 4);
+                        b.store(scratch, row.clone() + at * 4, v);
                     });
+                    for at in i64::from(tile)..padded.into() {
+                        let zero = b.splat_f32(1, 0.0);
+                        b.store(scratch, row.clone() + at * 4, zero);
+                    }
                 });
             };
             if !fresh {
-                rows.for_each(&mut b, zeros);
+                rows.for_each(&mut b, before);
             }
             let product = Product { format, k, tile, x, x_format, w: (w, 0), strategy, vectors, scratch: spare };
             multiply(&mut b, &product, &rows, &to);
@@ -178,8 +219,7 @@ impl Definition for Swiglu {
                 for_vectors(b, lanes, tile, |b, at, lanes| {
                     let g = b.load(Type::f32(lanes), scratch, from.clone() + at.clone() * 4);
                     let u = b.load(Type::f32(lanes), scratch, from.clone() + at.clone() * 4 + product_bytes);
-                    let g = math::silu(b, g);
-                    let v = b.mul(g, u);
+                    let v = function.apply(b, g, u);
                     b.store(scratch, from.clone() + at * 4, v);
                 });
                 let to = (row.clone() + r) * y_row;
@@ -200,6 +240,8 @@ impl Definition for Swiglu {
         let (k, tile, n) = (k as usize, tile as usize, n as usize);
         let x = input.rows("x", x, k)?;
         let (g, u) = (input.weight("gate", gate, k)?, input.weight("up", up, k)?);
+        let [gate_bias, up_bias] = ["gate_bias", "up_bias"].map(|name| input.find(name).map(floats));
+        let function = self.function();
         let (bytes, before) = (output.get("y")?, input.get("y")?);
         let stored = self.stored() as usize;
         let row = out.row_bytes(n as u64).unwrap_or(0) as usize;
@@ -217,17 +259,22 @@ impl Definition for Swiglu {
                 }
             }
             let x = &x[r * k..][..k];
-            let products = |w: &[f64]| -> Vec<(f64, f64)> { (0..tile).map(|c| dot(x, &w[c * k..][..k])).collect() };
-            let (g, u) = (products(&g), products(&u));
-            let expected: Vec<f64> = g.iter().zip(&u).map(|((g, _), (u, _))| silu(*g) * u).collect();
-            // What each product is off by, as for `Linear`; silu is at most 1.1 times as steep as its argument.
+            let products = |w: &[f64], bias: &Option<Vec<f64>>| -> Vec<(f64, f64)> {
+                let bias = |c: usize| bias.as_ref().map_or(0.0, |bias| bias[c]);
+                let product = |c| (dot(x, &w[c * k..][..k]), bias(c));
+                (0..tile).map(product).map(|((v, magnitude), bias)| (v + bias, magnitude + bias.abs())).collect()
+            };
+            let (g, u) = (products(&g, &gate_bias), products(&u, &up_bias));
+            let gated: Vec<_> = g.iter().zip(&u).map(|((g, _), (u, _))| function.exact(*g, *u)).collect();
+            let expected: Vec<f64> = gated.iter().map(|(y, _, _)| *y).collect();
+            // What each product is off by, as for `Linear`.
             let off = |(_, magnitude): (f64, f64)| (magnitude + 1.0) * relative(gate, k, strategy);
             for (c, y) in y.iter().enumerate() {
                 let len = out.sub_block_len();
                 let block = &expected[c / len * len..][..len];
                 let amax = block.iter().fold(0.0, |m: f64, v| m.max(v.abs()));
                 // The quantiser's rounding, which follows the block's largest element, and the products'.
-                let products = 1.1 * off(g[c]) * u[c].0.abs() + off(u[c]) * silu(g[c].0).abs();
+                let products = off(g[c]) * gated[c].1 + off(u[c]) * gated[c].2;
                 let bound = step(out, amax) * 1.01 + products + (amax + 1.0) * 1e-5;
                 close(format_args!("y[{r}, {c}]"), f64::from(*y), expected[c], bound)?;
             }

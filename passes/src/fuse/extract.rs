@@ -21,7 +21,8 @@ fn cost(node: &Node) -> u64 {
     match kind {
         // Views.
         OpKind::SplitHeads | OpKind::MergeHeads | OpKind::ExpertSplit => 0,
-        OpKind::Embed | OpKind::TakeRows | OpKind::Route | OpKind::ExpertCombine => 100,
+        OpKind::Embed | OpKind::TakeRows | OpKind::Route => 100,
+        OpKind::ExpertCombine | OpKind::ExpertAddBias | OpKind::Gated => 100,
         OpKind::Add | OpKind::AddBias | OpKind::Mul | OpKind::ScaleHeads | OpKind::Unary(_) | OpKind::Rope => 100,
         OpKind::Slice | OpKind::Concat => 100,
         OpKind::RmsNorm | OpKind::RmsNormQuantise => 110,
@@ -29,9 +30,9 @@ fn cost(node: &Node) -> u64 {
         OpKind::RopeHeads => 90,
         // More than a second norm: two norms run beside each other, a quantisation waits for its norm.
         OpKind::Quantise => 120,
-        OpKind::Linear | OpKind::LinearSwiglu | OpKind::ExpertSwiglu | OpKind::ExpertDown => 1000,
+        OpKind::Linear | OpKind::LinearHeads | OpKind::LinearSwiglu | OpKind::ExpertSwiglu | OpKind::ExpertDown => 1000,
         OpKind::LinearQkv => 600,
-        OpKind::Matmul | OpKind::ExpertMatmul => 2000,
+        OpKind::Matmul | OpKind::HeadsMatmul | OpKind::ExpertMatmul => 2000,
         OpKind::Dequantise => 100_000,
         // Ops with effects are never nodes.
         OpKind::Recurrent(_) | OpKind::StateBegin | OpKind::KvAppend | OpKind::Attention | OpKind::RopeAppend => 0,

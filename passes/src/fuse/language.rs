@@ -11,6 +11,7 @@
 
 use egg::{Analysis, DidMerge, EGraph, FromOp, FromOpError, Id, Language};
 use ixc_ir::format::Format;
+use ixc_ir::graph::op::{AttrKind, OPS};
 use ixc_ir::graph::types::result_types;
 use ixc_ir::graph::{Attr, Function, Module, OpKind, Operand, Type, ValueData, ValueId, WeightId};
 
@@ -120,7 +121,7 @@ impl FromOp for Node {
         let arity = |head: Head, n: usize, children: Vec<Id>| {
             if children.len() == n { Ok(Node { head, children }) } else { Err(FromOpError::new(op, children)) }
         };
-        if let Some(kind) = OpKind::from_mnemonic(op) {
+        if let Some(kind) = OpKind::from_mnemonic(op).filter(|_| !(children.is_empty() && is_word(op))) {
             let row = kind.row();
             return arity(Head::Op(kind), row.operands.len() + row.attrs.len(), children);
         }
@@ -132,10 +133,17 @@ impl FromOp for Node {
                 (Some(Ok(i)), _, _) => arity(Head::Result(i), 1, children),
                 (_, Some(format), _) => arity(Head::Attr(AttrKey::Format(format)), 0, children),
                 (_, _, Ok(float)) => arity(Head::Attr(AttrKey::Float(float.to_bits())), 0, children),
+                _ if is_word(op) => arity(Head::Attr(AttrKey::Word(op.to_owned())), 0, children),
                 _ => Err(FromOpError::new(op, children)),
             },
         }
     }
+}
+
+/// Whether an attribute of some op can be this word. `silu` is an op too, which takes an operand.
+fn is_word(text: &str) -> bool {
+    let attrs = OPS.iter().flat_map(|row| row.attrs);
+    attrs.into_iter().any(|attr| matches!(attr.kind, AttrKind::Word(words) if words.contains(&text)))
 }
 
 /// What an e-class is.

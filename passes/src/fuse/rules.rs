@@ -39,26 +39,30 @@ pub(crate) static RULES: &[Rule] = &[
     rule("bias",                 "(add_bias (linear ?x ?w _ _) ?b)",                           "(linear ?x ?w ?b _)", always),
     rule("residual_left",        "(add ?r (linear ?x ?w ?b _))",                               "(linear ?x ?w ?b ?r)", always),
     rule("residual_right",       "(add (linear ?x ?w ?b _) ?r)",                               "(linear ?x ?w ?b ?r)", always),
+    rule("linear_heads",         "(heads.matmul ?x (dequantise ?w))",                          "(linear.heads (quantise ?x (activation ?w)) ?w)", always),
     // What a gate weights is added in the same pass.
     rule("scale_residual_left",  "(add ?r (scale_heads ?x ?s _))",                             "(scale_heads ?x ?s ?r)", always),
     rule("scale_residual_right", "(add (scale_heads ?x ?s _) ?r)",                             "(scale_heads ?x ?s ?r)", always),
     // The normalised row is in L1 when it is quantised; a quarter of the bytes is written.
     rule("norm_quantise",        "(quantise (rms_norm ?x ?w ?eps) ?f)",                        "(rms_norm.quantise ?x ?w ?eps ?f)", rounds),
+    // One pass over two wide results in place of two.
+    rule("silu_gate",            "(mul (silu ?g) ?u)",                                         "(gated ?g ?u silu 0.0 0.0)", always),
+    rule("silu_gate_right",      "(mul ?u (silu ?g))",                                         "(gated ?g ?u silu 0.0 0.0)", always),
     // Gate and up read the same rows: one pass over them, and neither of the two wide results is ever written.
-    rule("swiglu",               "(mul (silu (linear ?x ?g _ _)) (linear ?x ?u _ _))",         "(linear.swiglu ?x ?g ?u f32)", always),
-    rule("swiglu_right",         "(mul (linear ?x ?u _ _) (silu (linear ?x ?g _ _)))",         "(linear.swiglu ?x ?g ?u f32)", always),
+    rule("swiglu",               "(gated (linear ?x ?g ?gb _) (linear ?x ?u ?ub _) ?a ?l ?s)", "(linear.swiglu ?x ?g ?u ?gb ?ub ?a ?l ?s f32)", always),
     // What `down` takes is quantised by whoever makes it, block by block while the block is in L1.
-    rule("swiglu_quantise",      "(quantise (linear.swiglu ?x ?g ?u f32) ?f)",                 "(linear.swiglu ?x ?g ?u ?f)", by_blocks),
+    rule("swiglu_quantise",      "(quantise (linear.swiglu ?x ?g ?u ?gb ?ub ?a ?l ?s f32) ?f)", "(linear.swiglu ?x ?g ?u ?gb ?ub ?a ?l ?s ?f)", by_blocks),
     // Rows are quantised once for all experts, not once for each expert that reads them.
-    rule("expert_swiglu",        "(mul (silu (expert.matmul ?x ?ids (dequantise ?g))) (expert.matmul ?x ?ids (dequantise ?u)))",
-                                 "(expert.swiglu (quantise ?x (activation ?g)) ?ids ?g ?u f32)", always),
-    rule("expert_swiglu_right",  "(mul (expert.matmul ?x ?ids (dequantise ?u)) (silu (expert.matmul ?x ?ids (dequantise ?g))))",
-                                 "(expert.swiglu (quantise ?x (activation ?g)) ?ids ?g ?u f32)", always),
-    rule("expert_swiglu_quantise", "(quantise (expert.swiglu ?x ?ids ?g ?u f32) ?f)",          "(expert.swiglu ?x ?ids ?g ?u ?f)", by_blocks),
+    rule("expert_swiglu",        "(gated (expert.matmul ?x ?ids (dequantise ?g)) (expert.matmul ?x ?ids (dequantise ?u)) ?a ?l ?s)",
+                                 "(expert.swiglu (quantise ?x (activation ?g)) ?ids ?g ?u _ _ ?a ?l ?s f32)", always),
+    rule("expert_swiglu_biased", "(gated (expert.add_bias (expert.matmul ?x ?ids (dequantise ?g)) ?ids ?gb) (expert.add_bias (expert.matmul ?x ?ids (dequantise ?u)) ?ids ?ub) ?a ?l ?s)",
+                                 "(expert.swiglu (quantise ?x (activation ?g)) ?ids ?g ?u ?gb ?ub ?a ?l ?s f32)", always),
+    rule("expert_swiglu_quantise", "(quantise (expert.swiglu ?x ?ids ?g ?u ?gb ?ub ?a ?l ?s f32) ?f)", "(expert.swiglu ?x ?ids ?g ?u ?gb ?ub ?a ?l ?s ?f)", by_blocks),
     // The sum over a token's experts, weighted, and the residual are one pass over the experts' results.
-    rule("expert_down",          "(expert.combine (expert.matmul ?y ?ids (dequantise ?w)) ?p)", "(expert.down (quantise ?y (activation ?w)) ?ids ?p ?w _)", always),
-    rule("expert_residual_left", "(add ?r (expert.down ?x ?ids ?p ?w _))",                     "(expert.down ?x ?ids ?p ?w ?r)", always),
-    rule("expert_residual_right", "(add (expert.down ?x ?ids ?p ?w _) ?r)",                    "(expert.down ?x ?ids ?p ?w ?r)", always),
+    rule("expert_down",          "(expert.combine (expert.matmul ?y ?ids (dequantise ?w)) ?p)", "(expert.down (quantise ?y (activation ?w)) ?ids ?p ?w _ _)", always),
+    rule("expert_down_biased",   "(expert.combine (expert.add_bias (expert.matmul ?y ?ids (dequantise ?w)) ?ids ?b) ?p)", "(expert.down (quantise ?y (activation ?w)) ?ids ?p ?w ?b _)", always),
+    rule("expert_residual_left", "(add ?r (expert.down ?x ?ids ?p ?w ?b _))",                  "(expert.down ?x ?ids ?p ?w ?b ?r)", always),
+    rule("expert_residual_right", "(add (expert.down ?x ?ids ?p ?w ?b _) ?r)",                 "(expert.down ?x ?ids ?p ?w ?b ?r)", always),
     // A head is 64 to 256 elements: it stays in registers from its norm to its rotation.
     rule("rope_heads",           "(rope (split_heads ?x ?h) ?pos ?f ROPE)",                    "(rope.heads ?x ?pos _ ?f ?h 0.0 ROPE)", always),
     rule("rope_heads_norm",      "(rope (rms_norm (split_heads ?x ?h) ?n ?eps) ?pos ?f ROPE)", "(rope.heads ?x ?pos ?n ?f ?h ?eps ROPE)", always),

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! expert.swiglu %x, %ids, @gate, @up    bucket (ids sorted by expert), gather (rows of %x), swiglu
-//! expert.down %y, %ids, %p, @down, %r   linear, combine (+ %r)
+//! expert.down %y, %ids, %p, @down, _, %r   linear, combine (+ %r)
 //! ```
 //!
 //! | module | what it lowers |
@@ -37,12 +37,12 @@ use ixc_ir::plan::{
     StateField, WeightFile,
 };
 use ixc_kernels::tiling::{Tiling, TilingError};
-use ixc_kernels::{Elementwise, KernelSpec, Softmax};
+use ixc_kernels::{Elementwise, Gated, KernelSpec, Softmax};
 use ixc_targets::Target;
 
 use self::residency::Residency;
 use super::bind::{KernelChoice, Named, Parts, Tasks};
-use super::matrix::{Product, scratch_arg};
+use super::matrix::{Product, Swiglu, gate, scratch_arg};
 use super::{Draft, Resource, ScheduleError, What, Work};
 use crate::draft::{fit, part_bytes, row_bytes};
 use crate::error::PassError;
@@ -330,6 +330,10 @@ impl<'a> Lowering<'a> {
             }
             OpKind::Add => self.elementwise(op, rows::map(Elementwise::Add))?,
             OpKind::Mul => self.elementwise(op, rows::map(Elementwise::Mul))?,
+            OpKind::Gated => {
+                let gate = gate(op);
+                self.elementwise(op, |n| Gated { act: gate.act, n, limit: gate.limit, shift: gate.shift }.into())?
+            }
             OpKind::Unary(function) => self.elementwise(op, rows::unary(function, op))?,
             OpKind::AddBias => self.add_bias(op)?,
             OpKind::ScaleHeads => self.scale_heads(op)?,
@@ -373,6 +377,18 @@ impl<'a> Lowering<'a> {
                     },
                 )?)
             }
+            OpKind::HeadsMatmul => {
+                let Binding::Weight(w) = self.meaning(name, self.value_operand(op, "w")?)? else {
+                    return unsupported(name, "a product of two values; one must be a dequantised weight");
+                };
+                let x = self.operand(op, "x")?;
+                let x = self.quantise(x, self.activation(w))?;
+                Binding::ArenaRows(self.product_of_heads(name, &self.label(op.kind, w), x, w)?)
+            }
+            OpKind::LinearHeads => {
+                let w = self.weight_operand(op, "w");
+                Binding::ArenaRows(self.product_of_heads(name, &self.label(op.kind, w), self.operand(op, "x")?, w)?)
+            }
             OpKind::LinearQkv => {
                 for (i, (x, w, b)) in
                     [("xq", "wq", "bq"), ("xk", "wk", "bk"), ("xv", "wv", "bv")].into_iter().enumerate()
@@ -392,19 +408,17 @@ impl<'a> Lowering<'a> {
                 }
                 return Ok(());
             }
-            OpKind::LinearSwiglu => {
-                let weights = (self.weight_operand(op, "gate"), self.weight_operand(op, "up"));
-                let x = self.operand(op, "x")?;
-                let label = self.label(op.kind, weights.0);
-                Binding::ArenaRows(self.swiglu(name, &label, &x, weights, op.attr("format").format())?)
-            }
-            OpKind::ExpertSwiglu => {
-                let weights = (self.weight_operand(op, "gate"), self.weight_operand(op, "up"));
-                let x = self.operand(op, "x")?;
-                let x = self.factor(x, weights.0)?;
-                let x = self.routed(op, x)?;
-                let label = self.label(op.kind, weights.0);
-                Binding::ArenaRows(self.swiglu(name, &label, &x, weights, op.attr("format").format())?)
+            OpKind::LinearSwiglu | OpKind::ExpertSwiglu => {
+                let (gate, up) = (self.weight_operand(op, "gate"), self.weight_operand(op, "up"));
+                let biases = [self.opt_weight(op, "gate_bias"), self.opt_weight(op, "up_bias")];
+                let mut x = self.operand(op, "x")?;
+                if op.kind == OpKind::ExpertSwiglu {
+                    x = self.factor(x, gate)?;
+                    x = self.routed(op, x)?;
+                }
+                let label = self.label(op.kind, gate);
+                let swiglu = Swiglu { label, x, gate, up, biases, out: op.attr("format").format() };
+                Binding::ArenaRows(self.swiglu(op, &swiglu)?)
             }
             OpKind::ExpertMatmul => {
                 let Binding::Weight(w) = self.meaning(name, self.value_operand(op, "w")?)? else {
@@ -418,6 +432,7 @@ impl<'a> Lowering<'a> {
                     self.product(name, &Product { label: self.label(op.kind, w), x, w, bias: None, residual: None })?,
                 )
             }
+            OpKind::ExpertAddBias => self.expert_add_bias(op)?,
             OpKind::ExpertCombine => {
                 let y = self.operand(op, "y")?;
                 let p = self.slots(op, "p")?;
@@ -428,7 +443,8 @@ impl<'a> Lowering<'a> {
                 let x = self.operand(op, "x")?;
                 let x = self.routed(op, x)?;
                 let label = self.label(op.kind, w);
-                let y = self.product(name, &Product { label: label.clone(), x, w, bias: None, residual: None })?;
+                let bias = self.opt_weight(op, "bias");
+                let y = self.product(name, &Product { label: label.clone(), x, w, bias, residual: None })?;
                 let p = self.slots(op, "p")?;
                 let residual = self.opt_operand(op, "residual")?;
                 Binding::ArenaRows(self.combine(name, format!("{label} combine"), y, p, residual)?)

@@ -12,10 +12,11 @@
 //! Where the tiling says so, columns for few rows can be divided in bands: `gemv<=5/5x16` can make 62 items of the columns above.
 
 use ixc_ir::format::Format;
-use ixc_ir::graph::WeightId;
+use ixc_ir::graph::attrs::{self, GateAttrs};
+use ixc_ir::graph::{Op, WeightId};
 use ixc_ir::plan::{Arg, BufferId, Source};
 use ixc_kernels::tiling::{Placed, RowTiles, TilingError, Use};
-use ixc_kernels::{KernelSpec, Linear, MatmulStrategy, Swiglu};
+use ixc_kernels::{Activation, Bits, KernelSpec, Linear, MatmulStrategy};
 
 use super::ScheduleError;
 use super::bind::{KernelChoice, NamedBands};
@@ -31,6 +32,37 @@ pub(super) struct Product {
     pub(super) w: WeightId,
     pub(super) bias: Option<WeightId>,
     pub(super) residual: Option<ArenaRows>,
+}
+
+/// Two products and what gates one by the other.
+pub(super) struct Swiglu {
+    pub(super) label: String,
+    pub(super) x: ArenaRows,
+    pub(super) gate: WeightId,
+    pub(super) up: WeightId,
+    /// Of gate and up.
+    pub(super) biases: [Option<WeightId>; 2],
+    /// Format of the result.
+    pub(super) out: Format,
+}
+
+/// How an op gates, as kernels have it.
+pub(super) struct Gate {
+    pub(super) act: Activation,
+    pub(super) limit: Option<Bits>,
+    pub(super) shift: Option<Bits>,
+}
+
+/// How an op with the attributes of a gated linear unit gates.
+pub(super) fn gate(op: &Op) -> Gate {
+    let GateAttrs { act, limit, shift } = GateAttrs::from_op(op);
+    let act = match act {
+        attrs::Activation::Silu => Activation::Silu,
+        attrs::Activation::Gelu => Activation::Gelu,
+        attrs::Activation::QuickGelu => Activation::QuickGelu,
+    };
+    let other_than_0 = |x: f64| (x != 0.0).then(|| Bits::of(x));
+    Gate { act, limit: other_than_0(limit), shift: other_than_0(shift) }
 }
 
 /// What all products need to know of a weight.
@@ -94,7 +126,7 @@ impl Lowering<'_> {
                 ),
             ];
             if let Some(bias) = bias {
-                args.push(("bias", columns_arg(Source::Weight(bias), first, 0, step)));
+                args.push(("bias", bias_arg(bias, &m, first_row, part.rows)));
             }
             if let Some(residual) = residual {
                 args.push(("residual", columns_arg(Source::Arena(residual.buffer), first, y_row, step)));
@@ -133,6 +165,58 @@ impl Lowering<'_> {
         Ok(y)
     }
 
+    /// Each head of the rows `x` times its own matrix of `w`, `[heads, n, k]`. Heads of rows are too far apart for a kernel of several rows, so each
+    /// row is done alone; a column is a head.
+    pub(super) fn product_of_heads(
+        &mut self,
+        op: &'static str,
+        label: &str,
+        x: ArenaRows,
+        w: WeightId,
+    ) -> Result<ArenaRows, ScheduleError> {
+        let problem = |problem: String| ScheduleError::Unsupported { op, problem };
+        let &[heads, n, k] = &self.module.weights[w.index()].shape[..] else {
+            return Err(problem("a weight without matrices of heads".to_string()));
+        };
+        if matches!(x.rows, Rows::Routed { .. }) {
+            return Err(problem("slots as heads".to_string()));
+        }
+        let x = self.factor(x, w)?;
+        let width = heads.checked_mul(k).ok_or_else(|| problem("rows beyond 64 bits".to_string()))?;
+        self.expect(op, &x, self.activation(w), width)?;
+        let format = self.format_of(w);
+        let row = row_bytes(format, k)?;
+        let head = row.checked_mul(n).ok_or_else(|| problem("a weight beyond 64 bits".to_string()))?;
+        let width = heads.checked_mul(n).ok_or_else(|| problem("rows beyond 64 bits".to_string()))?;
+        let y = self.buffer(label, x.rows, Format::F32, width)?;
+        let tiling = self.tiling(w)?;
+        let parts = tiling.place(n).map_err(|error| self.wrong_tiling(w, error))?;
+        let weight = self.weight(w)?;
+        for Placed { part, first, columns } in parts {
+            for first in (0..columns).map(|column| first + column * part.rows) {
+                let args = vec![
+                    ("x", columns_arg(Source::Arena(x.buffer), 0, x.row_bytes()?, part_bytes(x.format, k)?)),
+                    ("w", columns_arg(Source::Weight(weight), first * row, 0, head)),
+                    ("y", columns_arg(Source::Arena(y.buffer), first * 4, y.row_bytes()?, n * 4)),
+                    ("scratch", scratch_arg()),
+                ];
+                let spec = Linear {
+                    format,
+                    x: x.format,
+                    k: fit("columns of a weight", k)?,
+                    tile: fit("tile", part.rows)?,
+                    n: fit("rows of a weight", width)?,
+                    bias: false,
+                    residual: false,
+                    strategy: MatmulStrategy::Gemv,
+                };
+                let choice = KernelChoice::by_chunks(1, spec);
+                self.tasks.task(label.to_string(), (x.rows.axis(), heads), vec![choice], &[], args)?;
+            }
+        }
+        Ok(y)
+    }
+
     /// The bands of items, where the tiling of `w` has some: `band` gives kernel and strides for so many weight rows.
     fn banded(
         &self,
@@ -162,24 +246,22 @@ impl Lowering<'_> {
         Ok((m, x))
     }
 
-    /// `silu(x gate') * (x up')`, quantised.
-    pub(super) fn swiglu(
-        &mut self,
-        op: &'static str,
-        label: &str,
-        x: &ArenaRows,
-        (gate, up): (WeightId, WeightId),
-        out: Format,
-    ) -> Result<ArenaRows, ScheduleError> {
-        let (g, u) = (self.matrix(op, gate, x.rows)?, self.matrix(op, up, x.rows)?);
-        let x = &self.factor(*x, gate)?;
-        self.expect(op, x, self.activation(gate), g.k)?;
-        self.expect(op, x, self.activation(up), u.k)?;
-        let y = self.buffer(label, x.rows, out, g.n)?;
+    /// `gated` of two products of the same rows, quantised.
+    pub(super) fn swiglu(&mut self, op: &Op, swiglu: &Swiglu) -> Result<ArenaRows, ScheduleError> {
+        let name = op.kind.row().mnemonic;
+        let Swiglu { label, x, gate, up, biases, out } = swiglu;
+        let (g, u) = (self.matrix(name, *gate, x.rows)?, self.matrix(name, *up, x.rows)?);
+        let x = &self.factor(*x, *gate)?;
+        self.expect(name, x, self.activation(*gate), g.k)?;
+        self.expect(name, x, self.activation(*up), u.k)?;
+        let function = self::gate(op);
+        let [gate_bias, up_bias] = biases.map(|bias| bias.map(|bias| self.vector(name, bias)).transpose());
+        let biases = [("gate_bias", gate_bias?), ("up_bias", up_bias?)];
+        let y = self.buffer(label, x.rows, *out, g.n)?;
         let out = y.format;
-        let tiling = self.tiling(gate)?;
-        let parts = tiling.place(g.n).map_err(|error| self.wrong_tiling(gate, error))?;
-        let (w, gate, up) = (gate, self.weight(gate)?, self.weight(up)?);
+        let tiling = self.tiling(*gate)?;
+        let parts = tiling.place(g.n).map_err(|error| self.wrong_tiling(*gate, error))?;
+        let (w, gate, up) = (*gate, self.weight(*gate)?, self.weight(*up)?);
         for Placed { part, first: first_row, columns } in parts {
             let label = if first_row == 0 { label.to_string() } else { format!("{label} tail") };
             let weight = |m: &Matrix, weight: u32| Arg {
@@ -195,15 +277,18 @@ impl Lowering<'_> {
                 y.row_bytes()?,
                 part_bytes(out, part.rows)?,
             );
-            let args = vec![
+            let mut args = vec![
                 ("x", rows_arg(x.buffer, x.row_bytes()?)),
                 ("gate", weight(&g, gate)),
                 ("up", weight(&u, up)),
-                ("y", y_arg),
-                ("scratch", scratch_arg()),
             ];
-            let spec = |each: &Use, rows: u64| -> Result<Swiglu, ScheduleError> {
-                Ok(Swiglu {
+            for (name, bias) in biases {
+                args.extend(bias.map(|bias| (name, bias_arg(bias, &g, first_row, part.rows))));
+            }
+            args.extend([("y", y_arg), ("scratch", scratch_arg())]);
+            let [gate_bias, up_bias] = biases.map(|(_, bias)| bias.is_some());
+            let spec = |each: &Use, rows: u64| -> Result<ixc_kernels::Swiglu, ScheduleError> {
+                Ok(ixc_kernels::Swiglu {
                     gate: g.format,
                     up: u.format,
                     x: x.format,
@@ -212,13 +297,19 @@ impl Lowering<'_> {
                     n: fit("rows of a weight", g.n)?,
                     out,
                     rows: each.row_chunk,
+                    act: function.act,
+                    limit: function.limit,
+                    shift: function.shift,
+                    gate_bias,
+                    up_bias,
                     strategy: each.strategy,
                 })
             };
             let bands = |rows: u64| {
                 // Bands of a block have the block in common, and write what is theirs of it.
                 let y = part_bytes(out, rows).unwrap_or(0);
-                vec![("gate", g.rows(rows)), ("up", u.rows(rows)), ("y", y)]
+                let biases = biases.iter().filter(|(_, bias)| bias.is_some()).map(|(name, _)| (*name, rows * 4));
+                [("gate", g.rows(rows)), ("up", u.rows(rows)), ("y", y)].into_iter().chain(biases).collect()
             };
             let variants = part.uses.iter().map(|each| {
                 let block = out.block_len() as u64;
@@ -233,6 +324,12 @@ impl Lowering<'_> {
         }
         Ok(y)
     }
+}
+
+/// A bias of a matrix's rows from `first` on, or of those of every expert, for columns of `rows`.
+fn bias_arg(bias: u32, matrix: &Matrix, first: u64, rows: u64) -> Arg {
+    let expert_stride = if matrix.expert > 0 { matrix.n * 4 } else { 0 };
+    Arg { expert_stride, ..columns_arg(Source::Weight(bias), first * 4, 0, rows * 4) }
 }
 
 fn rows_arg(buffer: BufferId, row_stride: u64) -> Arg {

@@ -1,7 +1,7 @@
 //! A transformer of one layer with routed experts, as a plan made by hand: every kind of step, source, input and dim rule.
 
 use ixc_kernels::{
-    Attention, AttentionCombine, AttentionPart, Bits, Combine, Embed, Gather, KernelSpec, Linear, MatmulStrategy,
+    Activation, Attention, AttentionCombine, AttentionPart, Bits, Combine, Embed, Gather, KernelSpec, Linear, MatmulStrategy,
     RmsNorm, RopeAppend, RopeHeads, Route, Score, Softmax, Swiglu, generate,
 };
 use std::path::{Path, PathBuf};
@@ -288,7 +288,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     let a = m.buffer("a", HEADS * D, tokens);
     // One token in parts, three at a time where there are more.
     let (group, d, dv, scale) = (HEADS, D, D, Bits::of(0.25));
-    let attention = Attention { group, d, dv, scale, heads: 1, rows: 3 };
+    let attention = Attention { group, d, dv, scale, sinks: false, heads: 1, rows: 3 };
     let (full, masked) = (DimRule::FullBlocks, DimRule::MaskedBlocks);
     let dims = [full, masked, DimRule::RowGroups(3), DimRule::RowRest(3)];
     let mut args = vec![arena(qr, HEADS * D * 4), input(Input::Positions, 4)];
@@ -302,7 +302,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     let one = Variant {
         up_to_rows: 1,
         row_chunk: 1,
-        kernel: m.kernel(AttentionPart { group, d, dv, scale }),
+        kernel: m.kernel(AttentionPart { group, d, dv, scale, sinks: false }),
         dims: vec![full, masked, DimRule::FirstBlock],
         split: Some(Split { argument: 4, division: Division::THREADS, combine, alone: None }),
         bands: None,
@@ -322,7 +322,7 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     steps.push(vec![m.product("router", RowAxis::Tokens, (h2, wr, None, rl), 8)]);
 
     let (ids, p) = (m.buffer("ids", TOP_K, tokens), m.buffer("p", TOP_K, tokens));
-    let route = Route { experts: EXPERTS, top_k: TOP_K, score: Score::Softmax, normalise: true, scale: Bits::of(1.0) };
+    let route = Route { experts: EXPERTS, top_k: TOP_K, score: Score::Softmax, groups: 1, kept: 1, bias: false, normalise: true, scale: Bits::of(1.0) };
     let args = vec![arena(rl, 32), arena(ids, TOP_K * 4), arena(p, TOP_K * 4), arg(Source::Scratch, 0, 0)];
     steps.push(vec![m.rows("route", RowAxis::Tokens, 1, route, &[], args)]);
     let bucket_at = steps.len();
@@ -345,6 +345,11 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
         n: N,
         out: Format::F32,
         rows: 12,
+        act: Activation::Silu,
+        limit: None,
+        shift: None,
+        gate_bias: false,
+        up_bias: false,
         strategy,
     };
     let (gemv, gemm) = (m.kernel(swiglu(MatmulStrategy::Gemv, tile)), m.kernel(swiglu(MatmulStrategy::Gemm, tile)));

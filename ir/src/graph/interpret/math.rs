@@ -1,7 +1,7 @@
 //! What the ops compute, on plain slices: f32 in and out, f64 within an op. Lengths have been checked by the type rules.
 
 use crate::format::Format;
-use crate::graph::attrs::{RopeAttrs, RopeScaling, RopeStyle, RouteAttrs, RouteScore};
+use crate::graph::attrs::{Activation, GateAttrs, RopeAttrs, RopeScaling, RopeStyle, RouteAttrs, RouteScore};
 
 /// The smallest sum that router weights are divided by: the smallest normal f16, as in llama.cpp.
 pub const ROUTE_SUM_MIN: f64 = 6.103_515_625e-5;
@@ -87,39 +87,87 @@ pub fn rope(
     y
 }
 
-/// Experts and weights of each row of `experts` logits, highest logit first.
+/// A gated linear unit: the gate's function rounded once, as it is where it is an op of its own.
+pub fn gated(gate: &[f32], up: &[f32], attrs: &GateAttrs) -> Vec<f32> {
+    let limit = if attrs.limit == 0.0 { f32::INFINITY } else { attrs.limit as f32 };
+    let act = |x: f64| match attrs.act {
+        Activation::Silu => x / (1.0 + (-x).exp()),
+        Activation::Gelu => {
+            x / 2.0 * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
+        }
+        Activation::QuickGelu => x / (1.0 + (-1.702 * x).exp()),
+    };
+    let gated = |(&gate, &up): (&f32, &f32)| {
+        let gate = act(gate.min(limit).into()) as f32;
+        let up = f64::from(up.clamp(-limit, limit)) + attrs.shift;
+        (f64::from(gate) * up) as f32
+    };
+    gate.iter().zip(up).map(gated).collect()
+}
+
+/// Experts and weights of each row of `experts` logits, highest score first.
 ///
-/// Both scores grow with the logit, so the choice is made on the f32 logits themselves: of equal ones the lowest id, NaN
-/// last. Softmax is over all experts.
-pub fn route(logits: &[f32], experts: usize, route: &RouteAttrs) -> (Vec<i32>, Vec<f32>) {
+/// All scores grow with the logit, so that without a bias the choice is made on the f32 logits themselves: of equal ones the lowest id, NaN
+/// last. Groups are chosen by the sum of their two highest scores, bias included (DeepSeek-V3).
+pub fn route(logits: &[f32], experts: usize, bias: Option<&[f32]>, route: &RouteAttrs) -> (Vec<i32>, Vec<f32>) {
     let k = route.top_k as usize;
     let (mut ids, mut weights) = (Vec::new(), Vec::new());
     for row in logits.chunks_exact(experts) {
-        let key = |id: usize| if row[id].is_nan() { f32::NEG_INFINITY } else { row[id] };
-        let mut order: Vec<usize> = (0..experts).collect();
-        order.sort_by(|&a, &b| key(b).partial_cmp(&key(a)).unwrap_or(std::cmp::Ordering::Equal).then(a.cmp(&b)));
-        order.truncate(k);
-        let mut scores: Vec<f64> = match route.score {
-            RouteScore::Softmax => {
-                let top = f64::from(key(order[0]));
-                let exp = |id: usize| (f64::from(row[id]) - top).exp();
-                let sum: f64 = (0..experts).map(exp).sum();
-                order.iter().map(|&id| exp(id) / sum).collect()
+        let row: Vec<f64> = row.iter().map(|&x| if x.is_nan() { f64::NEG_INFINITY } else { x.into() }).collect();
+        let all: Vec<usize> = (0..experts).collect();
+        let scores = match route.score {
+            RouteScore::Softmax => softmax(&row, &all),
+            RouteScore::Sigmoid => row.iter().map(|x| 1.0 / (1.0 + (-x).exp())).collect(),
+            RouteScore::Chosen => row.clone(),
+            RouteScore::RootSoftplus => row.iter().map(|x| (x.max(0.0) + (-x.abs()).exp().ln_1p()).sqrt()).collect(),
+        };
+        let key: Vec<f64> = match bias {
+            Some(bias) => scores.iter().zip(bias).map(|(score, &bias)| score + f64::from(bias)).collect(),
+            None if route.groups > 1 => scores.clone(),
+            None => row.clone(),
+        };
+        let best = |order: &mut Vec<usize>, key: &[f64], count: usize| {
+            order.sort_by(|&a, &b| key[b].partial_cmp(&key[a]).unwrap_or(std::cmp::Ordering::Equal).then(a.cmp(&b)));
+            order.truncate(count);
+        };
+        let size = experts / route.groups as usize;
+        let group_score = |group: &[f64]| {
+            let mut two = (0..size).collect();
+            best(&mut two, group, 2);
+            two.iter().map(|&i| group[i]).sum::<f64>()
+        };
+        let mut groups: Vec<usize> = (0..route.groups as usize).collect();
+        let group_scores: Vec<f64> = key.chunks_exact(size).map(group_score).collect();
+        best(&mut groups, &group_scores, route.groups_kept as usize);
+        let mut order: Vec<usize> = groups.iter().flat_map(|group| group * size..(group + 1) * size).collect();
+        best(&mut order, &key, k);
+        let mut chosen: Vec<f64> = match route.score {
+            RouteScore::Chosen => softmax(&row, &order),
+            RouteScore::Softmax | RouteScore::Sigmoid | RouteScore::RootSoftplus => {
+                order.iter().map(|&id| scores[id]).collect()
             }
-            RouteScore::Sigmoid => order.iter().map(|&id| 1.0 / (1.0 + (-f64::from(row[id])).exp())).collect(),
         };
         if route.normalise {
-            let sum = scores.iter().sum::<f64>().max(ROUTE_SUM_MIN);
-            scores.iter_mut().for_each(|score| *score /= sum);
+            let sum = chosen.iter().sum::<f64>().max(ROUTE_SUM_MIN);
+            chosen.iter_mut().for_each(|score| *score /= sum);
         }
         ids.extend(order.iter().map(|&id| id as i32));
-        weights.extend(scores.iter().map(|score| (score * route.scale) as f32));
+        weights.extend(chosen.iter().map(|score| (score * route.scale) as f32));
     }
     (ids, weights)
 }
 
+/// The softmax over the elements of `row` that `of` names.
+fn softmax(row: &[f64], of: &[usize]) -> Vec<f64> {
+    let top = of.iter().map(|&i| row[i]).fold(f64::NEG_INFINITY, f64::max);
+    let exp: Vec<f64> = of.iter().map(|&i| (row[i] - top).exp()).collect();
+    let sum: f64 = exp.iter().sum();
+    exp.iter().map(|exp| exp / sum).collect()
+}
+
 /// Causal attention of the queries of one row (`heads` heads) at `position` over keys and values that lie as
 /// `[position][kv head][element]`: softmax of `scale * q . k` over positions 0 to its own.
+/// A head's sink is one more score, without a value.
 pub fn attention(
     q: &[f32],
     keys: &[f32],
@@ -127,6 +175,7 @@ pub fn attention(
     shape: &AttentionShape,
     position: usize,
     scale: f64,
+    sinks: Option<&[f32]>,
 ) -> Vec<f32> {
     let AttentionShape { heads, kv_heads, key, value } = *shape;
     let mut out = Vec::with_capacity(heads * value);
@@ -135,8 +184,9 @@ pub fn attention(
         let q: Vec<f64> = q.iter().map(|&x| f64::from(x)).collect();
         let scores: Vec<f64> =
             (0..=position).map(|p| scale * dot(&q, &keys[(p * kv_heads + kv) * key..][..key])).collect();
-        let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-        let mut sum = 0.0;
+        let sink = sinks.map_or(f64::NEG_INFINITY, |sinks| sinks[h].into());
+        let top = scores.iter().copied().fold(sink, f64::max);
+        let mut sum = (sink - top).exp();
         let mut acc = vec![0f64; value];
         for (p, score) in scores.iter().enumerate() {
             let weight = (score - top).exp();

@@ -2,7 +2,7 @@
 
 use super::{Formats, IDS, Random, RandomModule, formats_of, ok, random_rope, random_route, with_weights};
 use crate::format::Format;
-use crate::graph::attrs::Prefetch;
+use crate::graph::attrs::{Activation, GateAttrs, Prefetch};
 use crate::graph::builder::{GraphBuilder, LinearPart};
 use crate::graph::op::{OpKind, OperandKind};
 use crate::graph::{Attr, Dim, Held, Operand, Place, State, Type, ValueId, WeightId};
@@ -78,6 +78,24 @@ impl Soup {
 
     fn maybe_vector(&mut self, n: u64) -> Option<WeightId> {
         self.rng.once_in(2).then(|| self.weight(&[n]))
+    }
+
+    /// A row of each expert, such as biases.
+    fn table(&mut self, n: u64) -> WeightId {
+        let name = self.name("w");
+        ok(self.b.weight(&name, Format::F32, &[IDS, n], None))
+    }
+
+    fn maybe_table(&mut self, n: u64) -> Option<WeightId> {
+        self.rng.once_in(2).then(|| self.table(n))
+    }
+
+    fn gate(&mut self) -> GateAttrs {
+        GateAttrs {
+            act: self.rng.pick(&[Activation::Silu, Activation::Gelu, Activation::QuickGelu]),
+            limit: self.rng.pick(&[0.0, 7.0, 0.25]),
+            shift: self.rng.pick(&[0.0, 1.0]),
+        }
     }
 
     /// A value of this type: one that is there, or a new parameter.
@@ -179,6 +197,10 @@ impl Soup {
                 let (x, bias) = (self.f32(&[k]), self.weight(&[k]));
                 ok(self.b.add_bias(x, bias));
             }
+            OpKind::Gated => {
+                let (gate, up, attrs) = (self.f32(&[k]), self.f32(&[k]), self.gate());
+                ok(self.b.gated(gate, up, &attrs));
+            }
             OpKind::ScaleHeads => {
                 let (x, s) = (self.f32(&[heads * d]), self.f32(&[heads]));
                 let residual = self.rng.once_in(2).then(|| Operand::Value(self.f32(&[heads * d])));
@@ -262,13 +284,24 @@ impl Soup {
                 let (kv_heads, d, _) = self.caches[cache].0;
                 let heads = kv_heads * self.rng.pick(&[1, 3]);
                 let q = self.f32(&[heads, d]);
-                (_, self.caches[cache].1) = ok(self.b.attention(q, self.caches[cache].1, self.pos, 0.25));
+                let sinks = self.maybe_vector(heads);
+                (_, self.caches[cache].1) = ok(self.b.attention(q, self.caches[cache].1, self.pos, sinks, 0.25));
+            }
+            OpKind::HeadsMatmul => {
+                let (x, w) = (self.f32(&[heads, k]), self.weight(&[heads, n, k]));
+                let w = ok(self.b.dequantise(w));
+                ok(self.b.heads_matmul(x, w));
+            }
+            OpKind::LinearHeads => {
+                let w = self.weight(&[heads, n, k]);
+                let x = self.activation(w, &[heads, k]);
+                ok(self.b.op(kind, vec![Operand::Value(x), Operand::Weight(w)], vec![]));
             }
             OpKind::Route => {
                 let slots = 1 + self.rng.below(IDS);
-                let logits = self.f32(&[IDS]);
+                let (logits, bias) = (self.f32(&[IDS]), self.maybe_vector(IDS));
                 let route = random_route(&mut self.rng, slots);
-                let (ids, p) = ok(self.b.route(logits, &route));
+                let (ids, p) = ok(self.b.route(logits, bias, &route));
                 self.routed.push((ids, p, slots));
             }
             OpKind::ExpertMatmul => {
@@ -277,6 +310,11 @@ impl Soup {
                 let w = ok(self.b.dequantise(w));
                 let x = if self.rng.once_in(2) { self.f32(&[k]) } else { self.f32(&[slots, k]) };
                 ok(self.b.expert_matmul(x, ids, w));
+            }
+            OpKind::ExpertAddBias => {
+                let (ids, _, slots) = self.routed();
+                let (y, bias) = (self.f32(&[slots, k]), self.table(k));
+                ok(self.b.expert_add_bias(y, ids, bias));
             }
             OpKind::ExpertCombine => {
                 let (_, p, slots) = self.routed();
@@ -311,7 +349,11 @@ impl Soup {
             OpKind::LinearSwiglu => {
                 let (gate, up) = self.gate_up(&[n, k]);
                 let (x, format) = (self.activation(gate, &[k]), self.activation_format(n));
-                ok(self.b.linear_swiglu(x, gate, up, format));
+                let biases = [self.maybe_vector(n), self.maybe_vector(n)].map(maybe_weight);
+                let mut operands = vec![Operand::Value(x), Operand::Weight(gate), Operand::Weight(up)];
+                operands.extend(biases);
+                let attrs = self.gate().attrs().into_iter().chain([Attr::Format(format)]).collect();
+                ok(self.b.op(kind, operands, attrs));
             }
             OpKind::RopeHeads => {
                 let x = self.f32(&[heads * d]);
@@ -331,13 +373,20 @@ impl Soup {
                 let (ids, _, _) = self.routed();
                 let (gate, up) = self.gate_up(&[IDS, n, k]);
                 let (x, format) = (self.activation(gate, &[k]), self.activation_format(n));
-                ok(self.b.expert_swiglu(x, ids, gate, up, format));
+                let biases = [self.maybe_table(n), self.maybe_table(n)].map(maybe_weight);
+                let mut operands =
+                    vec![Operand::Value(x), Operand::Value(ids), Operand::Weight(gate), Operand::Weight(up)];
+                operands.extend(biases);
+                let attrs = self.gate().attrs().into_iter().chain([Attr::Format(format)]).collect();
+                ok(self.b.op(kind, operands, attrs));
             }
             OpKind::ExpertDown => {
                 let (ids, p, slots) = self.routed();
                 let w = self.weight(&[IDS, n, k]);
                 let (x, residual) = (self.activation(w, &[slots, k]), self.f32(&[n]));
-                ok(self.b.expert_down(x, ids, p, w, residual));
+                let bias = maybe_weight(self.maybe_table(n));
+                let [x, ids, p, residual] = [x, ids, p, residual].map(Operand::Value);
+                ok(self.b.op(kind, vec![x, ids, p, Operand::Weight(w), bias, residual], vec![]));
             }
             OpKind::ExpertSplit => {
                 let (ids, p, slots) = self.routed();
@@ -370,4 +419,8 @@ impl Soup {
             }
         }
     }
+}
+
+fn maybe_weight(weight: Option<WeightId>) -> Operand {
+    weight.map_or(Operand::Absent, Operand::Weight)
 }

@@ -308,6 +308,19 @@ impl<'a> Rule<'a> {
         self.same_number(name, bias, &n.into())
     }
 
+    /// A bias of each expert.
+    pub(in crate::graph) fn expert_bias(&self, name: &'static str, [experts, n]: [u64; 2]) -> Result<(), TypeError> {
+        if self.find(name) == Operand::Absent || self.any_weight(name).shape == [experts, n] {
+            return Ok(());
+        }
+        Err(self.operand(name, format!("one of [{experts}, {n}]")))
+    }
+
+    /// The attributes of a gated linear unit.
+    pub(in crate::graph) fn gate(&self) -> Result<(), TypeError> {
+        if self.find_attr("limit").float() >= 0.0 { Ok(()) } else { Err(self.attr("limit", "0 or a positive number")) }
+    }
+
     pub(in crate::graph) fn residual(&self, expected: &Type) -> Result<(), TypeError> {
         if self.find("residual") == Operand::Absent || self.value("residual") == expected {
             return Ok(());

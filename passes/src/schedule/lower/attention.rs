@@ -153,14 +153,22 @@ impl Lowering<'_> {
         let group = heads / kv_heads;
         let label = format!("{name} {}", self.module.states[state.index()].name);
         let y = self.buffer(&label, q.rows, Format::F32, heads * dv)?;
-        let args = vec![
+        let sinks = self.opt_weight(op, "sinks");
+        let mut args = vec![
             ("q", by_column(Source::Arena(q.buffer), q.row_bytes()?, row_bytes(Format::F32, group * d)?)),
             ("position", by_row(Source::Input(Input::Positions), INDEX_BYTES)),
             ("keys", whole(self.field(state, "keys"))),
             ("values", whole(self.field(state, "values"))),
+        ];
+        if let Some(sinks) = sinks {
+            let sinks = Source::Weight(self.vector(name, sinks)?);
+            args.push(("sinks", by_column(sinks, 0, row_bytes(Format::F32, group)?)));
+        }
+        let sinks = sinks.is_some();
+        args.extend([
             ("y", by_column(Source::Arena(y.buffer), y.row_bytes()?, row_bytes(Format::F32, group * dv)?)),
             ("scratch", scratch_arg()),
-        ];
+        ]);
         let (d, dv, scale) = (cache.key, cache.value, Bits::of(op.attr("scale").float()));
         let (group, heads) = (fit("query heads of a key head", group)?, cache.heads);
         let window = self.module.states[state.index()].window;
@@ -169,7 +177,7 @@ impl Lowering<'_> {
             // A window is short: one item of each key head goes through it.
             Some(window) => {
                 let rows = (QUERIES / group).max(2);
-                vec![KernelChoice::by_chunks(rows, AttentionWindow { group, d, dv, scale, heads, rows, window })]
+                vec![KernelChoice::by_chunks(rows, AttentionWindow { group, d, dv, scale, sinks, heads, rows, window })]
             }
             None => {
                 // One token has few items, so those are divided by positions; rows of several share the loads of keys and values.
@@ -178,15 +186,16 @@ impl Lowering<'_> {
                 let one = KernelChoice {
                     up_to_rows: 1,
                     row_chunk: 1,
-                    spec: AttentionPart { group, d, dv, scale }.into(),
+                    spec: AttentionPart { group, d, dv, scale, sinks }.into(),
                     parts: Some(Parts { part: "part", result: "y", division, combine }),
                     bands: None,
                 };
                 let rows = (QUERIES / group).max(1);
-                vec![one, KernelChoice::by_chunks(rows, Attention { group, d, dv, scale, heads, rows })]
+                vec![one, KernelChoice::by_chunks(rows, Attention { group, d, dv, scale, sinks, heads, rows })]
             }
         };
-        if self.tiles {
+        // Tiles know no sinks.
+        if self.tiles && !sinks {
             choices.iter_mut().for_each(|choice| choice.up_to_rows = choice.up_to_rows.min(FEW_ROWS));
             let rows = tile_rows(group, window);
             let exact = !self.is_quantised(op.results[0]);

@@ -10,7 +10,7 @@ use ixc_ir::format::Format;
 use ixc_ir::graph::Op;
 use ixc_ir::graph::attrs::{RouteAttrs, RouteScore};
 use ixc_ir::plan::{Arg, BucketId, DimRule, Input, RowCount, Source, Step};
-use ixc_kernels::{Bits, Combine, Gather, Route, Score};
+use ixc_kernels::{AddBias, Bits, Combine, Gather, Route, Score};
 
 use super::{ArenaRows, Binding, INDEX_BYTES, Lowering, Rows, ScheduleError, Slots};
 use super::{Resource, What, Work, by_row, fit, row_bytes, scratch_arg, unsupported, whole};
@@ -22,19 +22,28 @@ impl Lowering<'_> {
         let route = RouteAttrs::from_op(op);
         let ids = self.buffer("route ids", logits.rows, Format::F32, route.top_k)?;
         let p = self.buffer("route weights", logits.rows, Format::F32, route.top_k)?;
-        let args = vec![
+        let bias = self.opt_weight(op, "bias");
+        let mut args = vec![
             ("logits", by_row(Source::Arena(logits.buffer), logits.row_bytes()?)),
             ("ids", by_row(Source::Arena(ids.buffer), ids.row_bytes()?)),
             ("p", by_row(Source::Arena(p.buffer), p.row_bytes()?)),
             ("scores", scratch_arg()),
         ];
+        if let Some(bias) = bias {
+            args.insert(1, ("bias", whole(Source::Weight(self.vector(name, bias)?))));
+        }
         let spec = Route {
             experts: fit("experts", logits.width)?,
             top_k: fit("experts of a token", route.top_k)?,
             score: match route.score {
                 RouteScore::Softmax => Score::Softmax,
                 RouteScore::Sigmoid => Score::Sigmoid,
+                RouteScore::Chosen => Score::Chosen,
+                RouteScore::RootSoftplus => Score::RootSoftplus,
             },
+            groups: fit("groups of experts", route.groups)?,
+            kept: fit("groups of experts", route.groups_kept)?,
+            bias: bias.is_some(),
             normalise: route.normalise,
             scale: Bits::of(route.scale),
         };
@@ -115,6 +124,28 @@ impl Lowering<'_> {
         self.by_rows("gather".to_string(), rows, 1, (spec, &[("rows", DimRule::All(RowCount::Tokens))]), args)?;
         self.gathered.insert((x.buffer, bucket), y);
         Ok(y)
+    }
+
+    /// Rows of experts, each plus its expert's bias.
+    pub(super) fn expert_add_bias(&mut self, op: &Op) -> Result<Binding, ScheduleError> {
+        let name = op.kind.row().mnemonic;
+        let (y, ids, bias) = (self.operand(op, "y")?, self.slots(op, "ids")?, self.weight_operand(op, "bias"));
+        let Rows::Routed { bucket, .. } = self.routing(name, ids)? else { return unsupported(name, "no routing") };
+        let experts = self.module.weights[bias.index()].shape.first().copied();
+        if y.rows != self.routing(name, ids)? || self.experts_of(bucket) != experts {
+            return unsupported(name, "rows or biases of another routing");
+        }
+        self.expect(name, &y, Format::F32, y.width)?;
+        let out = self.buffer(name, y.rows, Format::F32, y.width)?;
+        let row = out.row_bytes()?;
+        let bias = Arg { expert_stride: row, ..whole(Source::Weight(self.vector(name, bias)?)) };
+        let args = vec![
+            ("x", by_row(Source::Arena(y.buffer), row)),
+            ("bias", bias),
+            ("y", by_row(Source::Arena(out.buffer), row)),
+        ];
+        self.by_rows(name.to_string(), y.rows, 1, (AddBias { n: fit("elements of a bias", y.width)? }, &[]), args)?;
+        Ok(Binding::ArenaRows(out))
     }
 
     /// The sum over slots of the rows `y`.

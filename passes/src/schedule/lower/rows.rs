@@ -9,7 +9,7 @@ use ixc_ir::graph::{Op, OpKind, Operand, Unary, WeightId};
 use ixc_ir::plan::{Arg, DimRule, Input, RowCount, Source};
 use ixc_kernels::signature::Role;
 use ixc_kernels::{
-    AddBias, Bits, Copy, Elementwise, Embed, Gather, KernelSpec, Map, Quantise, RmsNorm, ScaleHeads, Softcap,
+    AddBias, Bits, Copy, Elementwise, Embed, Gather, KernelSpec, Map, Quantise, RmsNorm, Scale, ScaleHeads, Softcap,
 };
 
 use super::{ArenaRows, Binding, INDEX_BYTES, Lowering, Named, Rows, ScheduleError};
@@ -235,6 +235,7 @@ pub(super) fn unary(function: Unary, op: &Op) -> impl Fn(u32) -> KernelSpec {
     move |n| match function {
         Unary::Silu => Map { function: Elementwise::Silu, n }.into(),
         Unary::Sigmoid => Map { function: Elementwise::Sigmoid, n }.into(),
+        Unary::Scale => Scale { n, factor: Bits::of(op.attr("factor").float()) }.into(),
         Unary::Softcap => Softcap { n, cap: Bits::of(op.attr("cap").float()) }.into(),
     }
 }

@@ -1,0 +1,22 @@
+//! `gemma3`: Gemma 3: five layers of six have a window and a RoPE of their own, blocks stand between two norms, and gates go through GELU.
+
+use ixc_ir::graph::attrs::{Activation, GateAttrs};
+
+use super::Architecture;
+use super::decoder::{HeadNorm, Style, decoder};
+use super::hyper::{Defaults, Windows};
+
+const STYLE: Style = Style {
+    head_norm: HeadNorm::Heads,
+    post_norms: Some(["post_attention_norm", "post_ffw_norm"]),
+    gate: GateAttrs::plain(Activation::Gelu),
+    root_embedding: true,
+    ..Style::NEOX
+};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "gemma3",
+    doc: "Gemma 3",
+    defaults: Defaults { windows: Some(Windows { period: 6, base: Some(10_000.0), scaled: false }), ..Defaults::USUAL },
+    build: |b| decoder(b, &STYLE),
+};

@@ -1,0 +1,29 @@
+//! `gpt-oss`: every other layer has a window, heads have sinks, all matrices have biases, and a clamped gate weights one more than up.
+//!
+//! YaRN's ramp ends between pairs (`truncate` is false in its configuration), which files have no key for.
+
+use ixc_ir::graph::attrs::{Activation, GateAttrs, RouteScore};
+
+use super::Architecture;
+use super::builder::Bias;
+use super::decoder::{Style, decoder};
+use super::hyper::{Defaults, Windows};
+
+const STYLE: Style = Style {
+    bias: Bias::Required,
+    ffn_norm: "post_attention_norm",
+    gate: GateAttrs { act: Activation::QuickGelu, limit: 7.0, shift: 1.0 },
+    ..Style::NEOX
+};
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "gpt-oss",
+    doc: "gpt-oss",
+    defaults: Defaults {
+        score: RouteScore::Chosen,
+        normalise: false,
+        windows: Some(Windows { period: 2, base: None, scaled: true }),
+        ..Defaults::USUAL
+    },
+    build: |b| decoder(b, &STYLE),
+};

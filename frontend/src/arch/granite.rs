@@ -1,0 +1,14 @@
+//! `granite`: Granite, dense: embeddings, what blocks add, scores and logits are scaled.
+
+use super::Architecture;
+use super::decoder::{Style, decoder};
+use super::hyper::Defaults;
+
+const STYLE: Style = Style::LLAMA;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "granite",
+    doc: "Granite 3",
+    defaults: Defaults { reads: &["embedding_scale", "residual_scale", "logit_scale"], ..Defaults::USUAL },
+    build: |b| decoder(b, &STYLE),
+};

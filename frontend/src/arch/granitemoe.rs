@@ -1,0 +1,14 @@
+//! `granitemoe`: Granite with experts: scaled as `granite` is, with a shared expert where the file has one.
+
+use super::Architecture;
+use super::decoder::{Style, decoder};
+use super::hyper::Defaults;
+
+const STYLE: Style = Style::LLAMA;
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "granitemoe",
+    doc: "Granite 3 with experts",
+    defaults: Defaults { reads: &["embedding_scale", "residual_scale", "logit_scale"], ..Defaults::USUAL },
+    build: |b| decoder(b, &STYLE),
+};

@@ -1,0 +1,14 @@
+//! `qwen3vlmoe`: the text part of Qwen3-VL with experts: `qwen3moe`, as `qwen3vl` is `qwen3`.
+
+use super::Architecture;
+use super::decoder::{HeadNorm, Style, decoder};
+use super::hyper::Defaults;
+
+const STYLE: Style = Style { head_norm: HeadNorm::Heads, ..Style::NEOX };
+
+pub(super) const ARCHITECTURE: Architecture = Architecture {
+    name: "qwen3vlmoe",
+    doc: "Qwen3-VL with experts, for text",
+    defaults: Defaults::USUAL,
+    build: |b| decoder(b, &STYLE),
+};

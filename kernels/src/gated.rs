@@ -1,0 +1,176 @@
+//! Gated linear units: a function of the gate times the up projection, element by element.
+//!
+//! `y = act(min(gate, limit)) * (clamp(up, -limit, limit) + shift)`, where no limit is one of infinity.
+
+use ixc_ir::kernel::{Kernel, KernelBuilder, Op, Type, ValueId};
+use serde::{Deserialize, Serialize};
+
+use crate::catalogue::{Row, row};
+use crate::definition::Definition;
+use crate::generate::{GenerateError, Vectors, check};
+use crate::math;
+use crate::reference::{EXP_BOUND, Mismatch, Run, close};
+use crate::signature::{Holds, Signature};
+use crate::text::{Bits, Words, spec, words};
+use crate::vectors::for_vectors;
+
+/// What a gate goes through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum Activation {
+    /// `x / (1 + exp(-x))`.
+    Silu,
+    /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`.
+    Gelu,
+    /// `x / (1 + exp(-1.702 x))`.
+    QuickGelu,
+}
+
+words! { Activation { Silu "silu", Gelu "gelu", QuickGelu "quick_gelu" } }
+
+/// Of [`Activation::QuickGelu`].
+const QUICK: f32 = 1.702;
+
+impl Activation {
+    /// In kernel IR.
+    fn apply(self, b: &mut KernelBuilder, x: ValueId) -> ValueId {
+        match self {
+            Activation::Silu => math::silu(b, x),
+            Activation::Gelu => math::gelu(b, x),
+            Activation::QuickGelu => {
+                let factor = b.splat_f32(b.ty(x).lanes, QUICK);
+                let steeper = b.mul(x, factor);
+                let share = math::sigmoid(b, steeper);
+                b.mul(x, share)
+            }
+        }
+    }
+
+    /// In f64.
+    fn exact(self, x: f64) -> f64 {
+        match self {
+            Activation::Silu => x / (1.0 + (-x).exp()),
+            Activation::Gelu => {
+                let t = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
+                x / 2.0 * (1.0 + t.tanh())
+            }
+            Activation::QuickGelu => x / (1.0 + (f64::from(-QUICK) * x).exp()),
+        }
+    }
+}
+
+/// A function of a gate and what it gates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Gate {
+    pub(crate) act: Activation,
+    pub(crate) limit: Option<Bits>,
+    pub(crate) shift: Option<Bits>,
+}
+
+impl Gate {
+    /// In kernel IR.
+    pub(crate) fn apply(&self, b: &mut KernelBuilder, gate: ValueId, up: ValueId) -> ValueId {
+        let lanes = b.ty(gate).lanes;
+        let (mut gate, mut up) = (gate, up);
+        if let Some(limit) = self.limit {
+            let (most, least) = (b.splat_f32(lanes, limit.value()), b.splat_f32(lanes, -limit.value()));
+            gate = b.same(Op::Min, &[gate, most]);
+            up = b.same(Op::Min, &[up, most]);
+            up = b.same(Op::Max, &[up, least]);
+        }
+        let gate = self.act.apply(b, gate);
+        if let Some(shift) = self.shift {
+            let shift = b.splat_f32(lanes, shift.value());
+            up = b.add(up, shift);
+        }
+        b.mul(gate, up)
+    }
+
+    /// The result in f64, and by how much it changes at most with the gate and with the other: all three activations are at most 1.13 times
+    /// as steep as their argument.
+    pub(crate) fn exact(&self, gate: f64, up: f64) -> (f64, f64, f64) {
+        let limit = self.limit.map_or(f64::INFINITY, |limit| limit.value().into());
+        let gate = self.act.exact(gate.min(limit));
+        let up = up.clamp(-limit, limit) + self.shift.map_or(0.0, |shift| shift.value().into());
+        (gate * up, 1.13 * up.abs(), gate.abs())
+    }
+
+    /// For names of kernels: nothing for SwiGLU as it was first.
+    pub(crate) fn suffix(&self) -> String {
+        let act = if self.act == Activation::Silu { String::new() } else { format!("_{}", self.act.word()) };
+        let bits = |letter: &str, bits: Option<Bits>| bits.map_or(String::new(), |Bits(bits)| format!("_{letter}{bits:x}"));
+        format!("{act}{}{}", bits("c", self.limit), bits("p", self.shift))
+    }
+
+    /// Refuses limits that are none.
+    pub(crate) fn check(&self, name: &str) -> Result<(), GenerateError> {
+        let Some(limit) = self.limit else { return Ok(()) };
+        let ok = limit.value() > 0.0 && limit.value().is_finite();
+        check(name, "limit (its bits)", limit.0.into(), ok, "those of a number above 0")
+    }
+}
+
+spec! {
+    /// `y = act(min(gate, limit)) * (clamp(up, -limit, limit) + shift)`.
+    pub struct Gated "gated" {
+        /// The function of the gate.
+        pub act: Activation,
+        /// Elements of a row.
+        pub n: u32,
+        /// What gate and up do not exceed.
+        pub limit: Option<Bits>,
+        /// Added to up.
+        pub shift: Option<Bits>,
+    }
+}
+
+/// Representative ones.
+#[rustfmt::skip] // One line each.
+const ROWS: &[Row] = &[
+    row("gated_silu", 1, "gated act=silu n=5632"),
+    row("gated_gelu", 1, "gated act=gelu n=5632"),
+    row("gated_quick_gelu", 1, "gated act=quick_gelu n=2880 limit=7.0 shift=1.0"),
+];
+
+impl Gated {
+    fn gate(&self) -> Gate {
+        let Gated { act, limit, shift, .. } = *self;
+        Gate { act, limit, shift }
+    }
+}
+
+impl Definition for Gated {
+    fn name(&self) -> String {
+        format!("gated_{}_n{}{}", self.act.word(), self.n, Gate { act: Activation::Silu, ..self.gate() }.suffix())
+    }
+
+    fn signature(&self) -> Signature {
+        Signature::new().read("gate", Holds::Floats).read("up", Holds::Floats).write("y", Holds::Floats)
+    }
+
+    fn generate(&self, name: String, vectors: Vectors) -> Result<Kernel, GenerateError> {
+        let (gate, size) = (self.gate(), i64::from(self.n) * 4);
+        gate.check(&name)?;
+        let mut b = KernelBuilder::new(name);
+        let (g, u, y) = (b.read("gate", size), b.read("up", size), b.write("y", size));
+        for_vectors(&mut b, vectors.lanes, self.n, |b, at, lanes| {
+            let g = b.load(Type::f32(lanes), g, at.clone() * 4);
+            let u = b.load(Type::f32(lanes), u, at.clone() * 4);
+            let v = gate.apply(b, g, u);
+            b.store(y, at * 4, v);
+        });
+        Ok(b.finish())
+    }
+
+    fn reference(&self, run: &Run<'_>) -> Result<(), Mismatch> {
+        let (g, u) = (run.input().floats("gate")?, run.input().floats("up")?);
+        for (i, y) in run.output().floats("y")?.iter().enumerate() {
+            let (expected, _, _) = self.gate().exact(g[i], u[i]);
+            close(format_args!("y[{i}]"), *y, expected, (expected.abs() + 1e-3) * EXP_BOUND)?;
+        }
+        Ok(())
+    }
+
+    fn rows() -> &'static [Row] {
+        ROWS
+    }
+}
