@@ -144,7 +144,7 @@ fn an_importance_matrix_is_heeded() {
         errors.enumerate().filter(|(i, _)| i % columns % 7 == 0).map(|(_, error)| error).sum::<f64>()
     };
     let (with, without) = (lost(&["--imatrix", imatrix.to_str().unwrap()]), lost(&[]));
-    assert!(with < 0.5 * without, "{with} with it, {without} without");
+    assert!(with < 0.65 * without, "{with} with it, {without} without");
 }
 
 #[test]
