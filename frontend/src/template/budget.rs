@@ -46,7 +46,8 @@ impl Budget {
         let input = conversation.text_bytes();
         let messages = conversation.messages.len() as u64;
         let tools: u64 = conversation.tools.iter().map(|tool| tool.as_str().len() as u64).sum();
-        let steps = messages.saturating_mul(STEPS_PER_MESSAGE).saturating_add(tools.saturating_mul(STEPS_PER_TOOL_BYTE));
+        let steps =
+            messages.saturating_mul(STEPS_PER_MESSAGE).saturating_add(tools.saturating_mul(STEPS_PER_TOOL_BYTE));
         Budget {
             steps: steps.saturating_add(BASE_STEPS).min(MAX_STEPS),
             output_bytes: input.saturating_mul(4).saturating_add(BASE_OUTPUT),
