@@ -32,6 +32,7 @@
 
 use std::path::PathBuf;
 
+use ixc_frontend::chat::{Answer, Parser, format_of};
 use ixc_frontend::template::{ChatTemplate, Conversation, Message};
 
 use crate::Error;
@@ -74,6 +75,15 @@ pub struct Fitted {
     pub tokens: Vec<u32>,
     /// Turns that were dropped just now.
     pub dropped: usize,
+    /// What the tokens say. Names of control tokens in what was said are altered in it.
+    pub prompt: String,
+}
+
+/// A rendered conversation.
+#[derive(Debug)]
+struct Prompt {
+    tokens: Vec<u32>,
+    text: String,
 }
 
 impl Chat {
@@ -130,14 +140,34 @@ impl Chat {
         self.messages.pop_if(|message| message.role == USER).map(|message| message.content)
     }
 
+    /// What takes an answer to this prompt apart; none where the format of the model's answers has nothing to take apart.
+    pub fn parser(&self, prompt: &str) -> Option<Parser> {
+        let format = format_of(self.template.source());
+        let calls = self.messages.iter().map(|message| message.tool_calls.len()).sum();
+        format.has_markers().then(|| Parser::new(format, prompt).numbered_from(calls))
+    }
+
     /// Takes what the model answered into the conversation.
     pub fn answered(&mut self, text: impl Into<String>) {
         self.messages.push(Message::new(ASSISTANT, text));
     }
 
-    /// Takes back the last answer, so that the model can answer again; gives its text.
-    pub fn take_back_answer(&mut self) -> Option<String> {
-        self.messages.pop_if(|message| message.role == ASSISTANT).map(|message| message.content)
+    /// Takes an answer that was taken apart into the conversation: templates write reasoning and calls of earlier turns as the model knows them,
+    /// or leave them out.
+    pub fn answered_with(&mut self, answer: Answer) {
+        let Answer { reasoning, content, calls } = answer;
+        let reasoning = Some(reasoning).filter(|text| !text.is_empty());
+        self.messages.push(Message { reasoning, tool_calls: calls, ..Message::new(ASSISTANT, content) });
+    }
+
+    /// Takes back the last answer, so that the model can answer again; gives it.
+    pub fn take_back_answer(&mut self) -> Option<Message> {
+        self.messages.pop_if(|message| message.role == ASSISTANT)
+    }
+
+    /// Puts an answer back that was taken back.
+    pub fn put_back_answer(&mut self, answer: Message) {
+        self.messages.push(answer);
     }
 
     /// The conversation as tokens, up to where the model is to answer. As many of the oldest turns are dropped as it takes for `room`
@@ -158,16 +188,16 @@ impl Chat {
                 other => other.map(Ok),
             }
         };
-        let fits = |rest: &Result<Vec<u32>, Error>| {
-            rest.as_ref().is_ok_and(|tokens| tokens.len().saturating_add(room) <= context)
+        let fits = |rest: &Result<Prompt, Error>| {
+            rest.as_ref().is_ok_and(|prompt| prompt.tokens.len().saturating_add(room) <= context)
         };
-        let (dropped, tokens) = fewest_dropped(turns.len(), |dropped| from(turns.get(dropped)), fits)?;
-        let tokens = tokens?;
+        let (dropped, prompt) = fewest_dropped(turns.len(), |dropped| from(turns.get(dropped)), fits)?;
+        let Prompt { tokens, text } = prompt?;
         if tokens.len() > context {
             return Err(Error::Context { tokens: tokens.len(), context, model: session.facts().context });
         }
         self.dropped = turns.get(dropped).copied().unwrap_or(self.dropped);
-        Ok(Fitted { tokens, dropped })
+        Ok(Fitted { tokens, dropped, prompt: text })
     }
 
     /// Where the turns begin that the model sees.
@@ -177,7 +207,7 @@ impl Chat {
     }
 
     /// The prompt for these messages after the system's.
-    fn encode<'m>(&self, session: &Session, messages: impl Iterator<Item = &'m Message>) -> Result<Vec<u32>, Error> {
+    fn encode<'m>(&self, session: &Session, messages: impl Iterator<Item = &'m Message>) -> Result<Prompt, Error> {
         let tokenizer = session.tokenizer()?;
         let text = |id: Option<u32>| -> Result<String, Error> {
             let bytes = id.map(|id| tokenizer.token_bytes(id)).transpose()?;
@@ -186,8 +216,13 @@ impl Chat {
         let system = self.system.iter().map(|text| Message::new(SYSTEM, text));
         let said: Vec<Message> = system.chain(messages.cloned()).collect();
         let (bos_token, eos_token) = (text(tokenizer.bos())?, text(tokenizer.eos())?);
-        let conversation =
-            Conversation { messages: said, add_generation_prompt: true, bos_token, eos_token, ..Conversation::default() };
+        let conversation = Conversation {
+            messages: said,
+            add_generation_prompt: true,
+            bos_token,
+            eos_token,
+            ..Conversation::default()
+        };
         let mut texts = vec![self.template.source().to_owned()];
         // Roles are this program's own words, which templates compare.
         let said = conversation.map_texts(|text| {
@@ -201,7 +236,8 @@ impl Chat {
             None => self.template.render(&conversation)?,
         };
         session.check_prompt(&prompt)?;
-        Ok(with_bos(tokenizer, tokenizer.encode_rendered(&prompt, &values)?))
+        let tokens = with_bos(tokenizer, tokenizer.encode_rendered(&prompt, &values)?);
+        Ok(Prompt { tokens, text: prompt })
     }
 }
 

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use ixc::Error;
 use ixc::chat::Chat;
+use ixc::frontend::chat::ToolCall;
+use ixc::frontend::template::Message;
 use ixc_files::{Guard, Kind, Output};
 use serde_json::json;
 
@@ -210,7 +212,7 @@ fn regenerate(talk: &mut Talk<'_, '_>, _: &str) -> anyhow::Result<Flow> {
     talk.writer.seed = talk.writer.seed.wrapping_add(1);
     let answered = talk.turn();
     if !matches!(answered, Ok(true)) {
-        talk.chat.answered(before);
+        talk.chat.put_back_answer(before);
         tell("The answer before is kept.");
     }
     answered.map(|_| Flow::On)
@@ -231,6 +233,19 @@ fn system(talk: &mut Talk<'_, '_>, text: &str) -> anyhow::Result<Flow> {
     Ok(Flow::On)
 }
 
+/// A message as OpenAI's interface has it, and reasoning as servers that give it call it.
+fn saved(message: &Message) -> serde_json::Value {
+    let mut saved = json!({ "role": message.role, "content": message.content });
+    if let Some(reasoning) = &message.reasoning {
+        saved["reasoning_content"] = json!(reasoning);
+    }
+    if !message.tool_calls.is_empty() {
+        let call = |ToolCall { id, name, arguments }: &ToolCall| json!({ "id": id, "type": "function", "function": { "name": name, "arguments": arguments } });
+        saved["tool_calls"] = message.tool_calls.iter().map(call).collect();
+    }
+    saved
+}
+
 fn save(talk: &mut Talk<'_, '_>, file: &str) -> anyhow::Result<Flow> {
     if file.is_empty() {
         tell("/save needs the name of a file.");
@@ -247,7 +262,7 @@ fn save(talk: &mut Talk<'_, '_>, file: &str) -> anyhow::Result<Flow> {
     }
     let Talk { writer, chat, .. } = talk;
     let system = chat.system().map(|text| json!({ "role": "system", "content": text }));
-    let said = chat.messages().iter().map(|message| json!(message));
+    let said = chat.messages().iter().map(saved);
     let messages: Vec<_> = system.into_iter().chain(said).collect();
     let facts = json!({
         "format": FORMAT,

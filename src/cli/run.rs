@@ -215,7 +215,7 @@ impl Args {
                         "ixc: the model has a chat template, which a plain prompt does not use; --chat does, and --no-chat hides this line"
                     );
                 }
-                let interrupted = writer.write(&tokens, self.limit(Some(DEFAULT_TOKENS)))?.interrupted;
+                let interrupted = writer.write(&tokens, self.limit(Some(DEFAULT_TOKENS)), None)?.interrupted;
                 if interrupted { Err(Interrupted.into()) } else { Ok(()) }
             }
             None if self.no_chat => Err(no_prompt()),

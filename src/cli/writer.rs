@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use ixc::chat::{Chat, Fitted};
 use ixc::forecast::Remembered;
+use ixc::frontend::chat::{Answer, Parser};
 use ixc::frontend::tokenizer::DecodeOptions;
 use ixc::kernels::roofline::Roofline;
 use ixc::runtime::gauge::Gauge;
@@ -19,6 +20,7 @@ use ixc::runtime::stream::store::stats::Stats;
 use ixc::session::{End, Generation, Progress, Request, Session, StopStrings};
 use ixc::timing::Phase;
 
+use super::answer::Shown;
 use super::choose::{ModelChoice, StreamingChoice};
 use super::interrupt::{Interrupted, Writing};
 use super::output::{Bytes, Watch, counted, note};
@@ -72,6 +74,8 @@ pub struct Written {
     pub tokens: Vec<u32>,
     /// Whether Ctrl-C ended it.
     pub interrupted: bool,
+    /// What it says, if it was taken apart.
+    pub answer: Option<Answer>,
 }
 
 impl Writer<'_> {
@@ -83,30 +87,38 @@ impl Writer<'_> {
         let limit = self.wanted.limit;
         // Dropping turns means to compute what is left again, so that it should not be done for every answer.
         let room = limit.unwrap_or(usize::MAX).min(self.session.context() / ROOM);
-        let Fitted { tokens, dropped } = chat.fit(&self.session, room)?;
+        let Fitted { tokens, dropped, prompt } = chat.fit(&self.session, room)?;
         if dropped > 0 {
             let (context, dropped) = (self.session.context(), counted(dropped as u64, "oldest turn"));
             note!("ixc: the context of {context} tokens is full: {dropped} dropped");
         }
-        let Written { tokens, interrupted } = self.write(&tokens, limit)?;
+        let Written { tokens, interrupted, answer } = self.write(&tokens, limit, chat.parser(&prompt))?;
         // Of what was interrupted before anything came, nothing is kept.
         if !(interrupted && tokens.is_empty()) {
-            let text = self.session.tokenizer()?.decode(&tokens).map_err(ixc::Error::from)?;
-            let mut stop = StopStrings::new(&self.wanted.sampling.stop);
-            let text = stop.push(&text) + &stop.finish();
-            chat.answered(text);
+            match answer {
+                Some(answer) => chat.answered_with(answer),
+                None => {
+                    let text = self.session.tokenizer()?.decode(&tokens).map_err(ixc::Error::from)?;
+                    let mut stop = StopStrings::new(&self.wanted.sampling.stop);
+                    let text = stop.push(&text) + &stop.finish();
+                    chat.answered(text);
+                }
+            }
         }
         if interrupted { Err(Interrupted.into()) } else { Ok(()) }
     }
 
-    /// Text after these tokens.
+    /// Text after these tokens: as the model writes it, or as `parser` takes it apart.
     ///
     /// # Errors
     /// When the tokens do not fit, a step fails, or standard output refuses.
-    pub fn write(&mut self, tokens: &[u32], limit: Option<usize>) -> anyhow::Result<Written> {
+    pub fn write(&mut self, tokens: &[u32], limit: Option<usize>, parser: Option<Parser>) -> anyhow::Result<Written> {
         let before = self.session.engine().stream().filter(|_| self.wanted.stats).map(ExpertCache::stats);
         let tokenizer = self.session.tokenizer()?.clone();
-        let mut stream = tokenizer.stream(DecodeOptions { show_special: false, at_start: false });
+        let mut shown = Shown::new(parser);
+        // Markers of answers are control tokens in some vocabularies.
+        let show_special = shown.reads_markers();
+        let mut stream = tokenizer.stream(DecodeOptions { show_special, at_start: false });
         let mut last = '\n';
         let mut show = |out: &mut dyn Write, text: &str| -> io::Result<()> {
             last = text.chars().next_back().unwrap_or(last);
@@ -127,7 +139,9 @@ impl Writer<'_> {
                 drop(watch.take());
                 // Before its first text can be seen, which Ctrl-C may answer.
                 writing.get_or_insert_with(|| Writing::begin(begin.elapsed()));
-                show(out, &stop.push(&stream.push(id).map_err(ixc::Error::from)?))?;
+                if !(show_special && tokenizer.is_end_of_generation(id)) {
+                    show(out, &shown.push(&stop.push(&stream.push(id).map_err(ixc::Error::from)?)))?;
+                }
             }
             let asked = writing.as_ref().is_some_and(Writing::asked);
             Ok(if asked || stop.stopped() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
@@ -136,7 +150,9 @@ impl Writer<'_> {
         drop(watch);
         let text = stop.push(&stream.finish());
         let stopped = stop.stopped();
-        show(out, &(text + &stop.finish()))?;
+        let text = shown.push(&(text + &stop.finish()));
+        let (rest, answer) = shown.finish();
+        show(out, &(text + &rest))?;
         if last != '\n' {
             writeln!(out)?;
             out.flush()?;
@@ -151,7 +167,7 @@ impl Writer<'_> {
         }
         self.advise(&generation);
         let interrupted = generation.end == End::Stopped && !stopped;
-        Ok(Written { tokens: generation.tokens, interrupted })
+        Ok(Written { tokens: generation.tokens, interrupted, answer })
     }
 
     /// Says once where packing weights took a good part of the time.

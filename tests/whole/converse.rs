@@ -284,6 +284,22 @@ fn a_template_can_be_given_where_the_model_has_none() {
     assert!(stderr(&output).contains("the chat template, line 1: "), "{}", stderr(&output));
 }
 
+/// What a model thinks stands between two lines. The prompt is the same for both templates, but only the second one's source names the marker.
+#[test]
+fn thoughts_stand_apart() {
+    let folder = scratch("converse_thoughts");
+    let answer = |marker: &str| {
+        let file = folder.join("think.jinja");
+        let source = format!("{{{{ messages[0].content }}}} {{{{ {marker} }}}}");
+        fs::write(&file, source).unwrap();
+        stdout(chat(&["-p", "The borrow checker", "--chat-template", file.to_str().unwrap()]))
+    };
+    let plain = answer("'<thi' + 'nk>'");
+    let thought = answer("'<think>'");
+    assert!(!plain.trim().is_empty());
+    assert_eq!(thought, format!("[Start thinking]\n{}\n[End thinking]\n\n", plain.trim()));
+}
+
 /// A person sees how far a long prompt is, and none of that stays beside the text. What is shown at once, and ten times a second, no
 /// machine is too fast for: the emulator takes a second for this prompt.
 #[test]

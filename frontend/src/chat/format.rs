@@ -344,6 +344,11 @@ pub fn find(name: &str) -> Option<&'static Format> {
 }
 
 impl Format {
+    /// Whether there is anything to take apart.
+    pub fn has_markers(&self) -> bool {
+        !self.moves.is_empty()
+    }
+
     /// What an answer to this prompt begins as.
     pub(super) fn begin(&self, prompt: &str) -> State {
         let end = prompt.trim_end();

@@ -17,6 +17,9 @@ pub const CPU_SECONDS: u64 = 2;
 const BASE_STEPS: u64 = 100_000;
 /// Further steps for each message; a message takes a few dozen in real templates.
 const STEPS_PER_MESSAGE: u64 = 1_000;
+/// Further steps for each byte of the tools' schemas, which templates walk through and write as types: of seventy templates eight take more
+/// than one, none takes eight.
+const STEPS_PER_TOOL_BYTE: u64 = 8;
 /// And no more: what a value can nest grows with the steps, and must fit into [`STACK_BYTES`].
 const MAX_STEPS: u64 = 1_000_000;
 /// Output that any template may make.
@@ -42,8 +45,11 @@ impl Budget {
     pub fn of(conversation: &Conversation) -> Budget {
         let input = conversation.text_bytes();
         let messages = conversation.messages.len() as u64;
+        let tools: u64 = conversation.tools.iter().map(|tool| tool.as_str().len() as u64).sum();
+        let steps =
+            messages.saturating_mul(STEPS_PER_MESSAGE).saturating_add(tools.saturating_mul(STEPS_PER_TOOL_BYTE));
         Budget {
-            steps: messages.saturating_mul(STEPS_PER_MESSAGE).saturating_add(BASE_STEPS).min(MAX_STEPS),
+            steps: steps.saturating_add(BASE_STEPS).min(MAX_STEPS),
             output_bytes: input.saturating_mul(4).saturating_add(BASE_OUTPUT),
             memory_bytes: input.saturating_mul(MEMORY_PER_INPUT_BYTE).saturating_add(BASE_MEMORY),
         }
