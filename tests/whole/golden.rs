@@ -34,7 +34,7 @@ fn models_of_the_repository_keep_their_limits() {
     let models = Golden::all(&all);
     assert_eq!(models.len(), std::fs::read_dir(all.join("models")).unwrap().count());
     for model in models {
-        let mut check = |arguments: &[&str], limit: &str| {
+        let check = |arguments: &[&str], limit: &str| {
             let logits = model.logits(&folder, arguments);
             let (nmse, limit) = (nmse(model.last(&logits), &model.exact), model.number(limit));
             println!("{nmse:.2e} <= {limit:.0e}  {} {}", model.name(), arguments.join(" "));
