@@ -246,3 +246,54 @@ fn golden_models_build_or_are_refused_by_name() {
     println!("{built} built");
     assert!(built >= 24, "{built}");
 }
+
+/// Sizes of recurrent states, and which layers have them.
+#[test]
+fn keys_of_recurrent_layers_are_checked() {
+    let with = |changes: &[(&'static str, u32)]| {
+        let sizes =
+            [("conv_kernel", 4), ("state_size", 8), ("time_step_rank", 4), ("group_count", 2), ("inner_size", 32)];
+        let model = small().keys.into_iter().fold(small(), |model, (name, value)| match name.strip_prefix("llama.") {
+            Some(part) => model.key(format!("qwen35.{part}").leak(), value),
+            None => model,
+        });
+        let model = model.key("general.architecture", "qwen35");
+        sizes
+            .iter()
+            .chain(changes)
+            .fold(model, |model, (name, value)| model.key(format!("qwen35.ssm.{name}").leak(), *value))
+    };
+    let interval = |model: Small, interval: u32| model.key("qwen35.full_attention_interval", interval);
+    let cases = [
+        (with(&[("conv_kernel", 9)]), "key \"qwen35.ssm.conv_kernel\" is 9; must be from 2 to 8"),
+        (
+            with(&[("group_count", 3)]),
+            "key \"qwen35.ssm.group_count\" is 3; must be a divisor of ssm.time_step_rank, 4",
+        ),
+        (
+            with(&[("inner_size", 30)]),
+            "key \"qwen35.ssm.inner_size\" is 30; must be a multiple of ssm.time_step_rank, 4",
+        ),
+        (with(&[]).without("qwen35.ssm.time_step_rank"), "key \"qwen35.ssm.time_step_rank\" is missing"),
+        (
+            with(&[]).key("qwen35.attention.recurrent_layers", Array::Bool(vec![true])),
+            "key \"qwen35.attention.recurrent_layers\" is an array of 1; must be an array of 2",
+        ),
+        (
+            with(&[]).key("qwen35.attention.recurrent_layers", Array::U32(vec![1, 0])),
+            "key \"qwen35.attention.recurrent_layers\" is array of u32; expected array of bool",
+        ),
+        (interval(with(&[]), 0), "key \"qwen35.full_attention_interval\" is 0; must be from 1 to 65536"),
+        // Layer 0 has a state, and layer 1 attends.
+        (interval(with(&[]), 2), "tensor \"blk.0.attn_qkv.weight\" is missing"),
+        // All attend, with gates behind their queries.
+        (interval(with(&[]), 1), "tensor \"blk.0.attn_q.weight\" has dimensions [8, 8]; must be [8, 16]"),
+        (with(&[]).tensor("blk.1.ssm_conv1d.weight", 0, &[4, 64]), "tensor \"blk.0.attn_q.weight\" has dimensions"),
+        (with(&[]).tensor("blk.0.ssm_conv1d.weight", 0, &[4, 64]), "tensor \"blk.0.attn_qkv.weight\" is missing"),
+        (interval(with(&[]).without("qwen35.ssm.state_size"), 2), "tensor \"blk.0.attn_q.weight\" has dimensions"),
+    ];
+    for (model, expected) in cases {
+        let text = model.refused();
+        assert!(text.starts_with(expected), "{text}\n{expected}");
+    }
+}

@@ -409,7 +409,7 @@ impl Chunk {
                 self.state_rows(b, h, columns, &(block * i64::from(self.block)), self.block);
             });
         }
-        if d % self.block > 0 {
+        if !d.is_multiple_of(self.block) {
             self.state_rows(b, h, columns, &Affine::constant((whole * self.block).into()), d % self.block);
         }
     }
