@@ -189,7 +189,8 @@ pub(super) struct Windows {
 
 impl Defaults {
     /// Those of most.
-    pub const USUAL: Defaults = Defaults { score: RouteScore::Softmax, normalise: true, reads: &[], windows: None, scaled_by_width: 0 };
+    pub const USUAL: Defaults =
+        Defaults { score: RouteScore::Softmax, normalise: true, reads: &[], windows: None, scaled_by_width: 0 };
 }
 
 impl Hyper {
