@@ -15,9 +15,9 @@ use ixc_kernels::catalogue::ROWS;
 use ixc_kernels::catalogue::inputs;
 use ixc_kernels::{
     Activation, AddBias, Attention, AttentionCombine, AttentionPart, AttentionWindow, Bits, Combine, Copy, DeltaNet,
-    DeltaNetChunks, Elementwise, Embed, Gated, Gather, KernelSpec, Linear, Map, MatmulStrategy, Pack, Quantise, RmsNorm,
-    RmsNormPiece, RopeAppend, RopeHeads, Route, Scale, ScaleHeads, Score, ShortConv, Softcap, Softmax, SumSquares, Swiglu,
-    generate,
+    DeltaNetChunks, Elementwise, Embed, Gated, Gather, KernelSpec, Linear, Map, MatmulStrategy, Pack, Quantise,
+    RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Scale, ScaleHeads, Score, ShortConv, Softcap, Softmax,
+    SumSquares, Swiglu, generate,
 };
 use ixc_targets::Target;
 use support::Group;
@@ -113,7 +113,25 @@ fn packed_swiglu() {
         ] {
             let k = gate.block_len().max(x.block_len()) as u32;
             let tile = out.block_len().max(32) as u32;
-            group.rows(Swiglu { gate, up, x, k, tile, n: 2 * tile, out, rows: 13, act: Activation::Silu, limit: None, shift: None, gate_bias: false, up_bias: false, strategy }, rows);
+            group.rows(
+                Swiglu {
+                    gate,
+                    up,
+                    x,
+                    k,
+                    tile,
+                    n: 2 * tile,
+                    out,
+                    rows: 13,
+                    act: Activation::Silu,
+                    limit: None,
+                    shift: None,
+                    gate_bias: false,
+                    up_bias: false,
+                    strategy,
+                },
+                rows,
+            );
         }
     }
     group.done();
@@ -133,10 +151,46 @@ fn bands() {
     ] {
         for (tile, rows) in [(32, 1), (32, 5), (64, 2), (64, 7), (128, 13)] {
             let (k, strategy) = (gate.block_len().max(x.block_len()) as u32, MatmulStrategy::Gemv);
-            group.rows(Swiglu { gate, up, x, k, tile, n: 512, out, rows: 13, act: Activation::Silu, limit: None, shift: None, gate_bias: false, up_bias: false, strategy }, rows);
+            group.rows(
+                Swiglu {
+                    gate,
+                    up,
+                    x,
+                    k,
+                    tile,
+                    n: 512,
+                    out,
+                    rows: 13,
+                    act: Activation::Silu,
+                    limit: None,
+                    shift: None,
+                    gate_bias: false,
+                    up_bias: false,
+                    strategy,
+                },
+                rows,
+            );
         }
         let (k, strategy) = (gate.block_len().max(x.block_len()) as u32, MatmulStrategy::Gemm);
-        group.rows(Swiglu { gate, up, x, k, tile: 32, n: 512, out, rows: 13, act: Activation::Silu, limit: None, shift: None, gate_bias: false, up_bias: false, strategy }, 13);
+        group.rows(
+            Swiglu {
+                gate,
+                up,
+                x,
+                k,
+                tile: 32,
+                n: 512,
+                out,
+                rows: 13,
+                act: Activation::Silu,
+                limit: None,
+                shift: None,
+                gate_bias: false,
+                up_bias: false,
+                strategy,
+            },
+            13,
+        );
     }
     group.done();
 }
@@ -223,11 +277,47 @@ fn linear_by_packing() {
     for format in formats(false).into_iter().filter(|format| format.is_quantised()) {
         let (gate, up, x, k, out) = (format, format, format.activation(), format.block_len() as u32, Format::F32);
         let (tile, n, strategy) = (8, 24, MatmulStrategy::Gemm);
-        group.rows(Swiglu { gate, up, x, k, tile, n, out, rows: 13, act: Activation::Silu, limit: None, shift: None, gate_bias: false, up_bias: false, strategy }, 13);
+        group.rows(
+            Swiglu {
+                gate,
+                up,
+                x,
+                k,
+                tile,
+                n,
+                out,
+                rows: 13,
+                act: Activation::Silu,
+                limit: None,
+                shift: None,
+                gate_bias: false,
+                up_bias: false,
+                strategy,
+            },
+            13,
+        );
     }
     let (gate, up, x, out) = (Format::Q5K, Format::Q6K, Format::A8Super, Format::A8Super);
     let (k, tile, n, strategy) = (256, 256, 512, MatmulStrategy::Gemv);
-    group.rows(Swiglu { gate, up, x, k, tile, n, out, rows: 5, act: Activation::Silu, limit: None, shift: None, gate_bias: false, up_bias: false, strategy }, 5);
+    group.rows(
+        Swiglu {
+            gate,
+            up,
+            x,
+            k,
+            tile,
+            n,
+            out,
+            rows: 5,
+            act: Activation::Silu,
+            limit: None,
+            shift: None,
+            gate_bias: false,
+            up_bias: false,
+            strategy,
+        },
+        5,
+    );
     group.done();
 }
 
@@ -361,7 +451,9 @@ fn gates() {
         (Format::F32, 33, 16, Format::F32),
         (Format::F32, 33, 5, Format::F32),
     ] {
-        for (act, biases) in acts.into_iter().flat_map(|act| [[true, true], [true, false], [false, true]].map(|b| (act, b))) {
+        for (act, biases) in
+            acts.into_iter().flat_map(|act| [[true, true], [true, false], [false, true]].map(|b| (act, b)))
+        {
             for strategy in [MatmulStrategy::Gemv, MatmulStrategy::Gemm] {
                 let (gate, up, x, n) = (format, format, format.activation(), 2 * tile);
                 let ([gate_bias, up_bias], [limit, shift]) = (biases, [0.25, 1.0].map(|x| Some(Bits::of(x))));
@@ -392,7 +484,9 @@ fn attention_window() {
 fn route_of_groups() {
     let mut group = Group::new("route_of_groups");
     for score in [Score::Softmax, Score::Sigmoid, Score::Chosen, Score::RootSoftplus] {
-        for (experts, groups, kept, top_k) in [(1, 1, 1, 1), (15, 1, 1, 2), (33, 1, 1, 8), (32, 4, 2, 4), (34, 17, 3, 5), (256, 8, 4, 8)] {
+        for (experts, groups, kept, top_k) in
+            [(1, 1, 1, 1), (15, 1, 1, 2), (33, 1, 1, 8), (32, 4, 2, 4), (34, 17, 3, 5), (256, 8, 4, 8)]
+        {
             for bias in [false, true] {
                 let scale = Bits::of(2.5);
                 group.one(Route { experts, top_k, score, groups, kept, bias, normalise: bias, scale });

@@ -258,7 +258,10 @@ fn route_takes_the_best_and_of_equals_the_lowest_id() {
     assert!((p[0] - 0.4).abs() < 1e-7 && (p[1] - 0.2).abs() < 1e-7, "{p:?}");
     let (ids, p) = route(softmax, &[f32::NAN, 1.0, 1.0, 1.0]);
     assert_eq!(ids, [1, 2], "NaN comes last: {p:?}");
-    let (_, p) = route("{top_k = 2, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 3}", &[0.0, 2f32.ln(), 0.0, 0.0]);
+    let (_, p) = route(
+        "{top_k = 2, score = softmax, groups = 1, groups_kept = 1, normalise = true, scale = 3}",
+        &[0.0, 2f32.ln(), 0.0, 0.0],
+    );
     assert!((p[0] - 2.0).abs() < 1e-6 && (p[1] - 1.0).abs() < 1e-6, "{p:?}");
     let sigmoid = "{top_k = 2, score = sigmoid, groups = 1, groups_kept = 1, normalise = true, scale = 1}";
     let (ids, p) = route(sigmoid, &[-1.0, 0.0, 0.0, -2.0]);

@@ -81,7 +81,8 @@ impl Definition for Attention {
         for (r, own) in input.ints("position")?.into_iter().enumerate() {
             for h in 0..group {
                 let q = &q[(r * heads * group + h) * d..][..d];
-                let (_, sum, acc) = attended(&input, q, dv, scale.value(), (0, 0, own as usize), sinks.as_ref().map(|sinks| sinks[h]))?;
+                let (_, sum, acc) =
+                    attended(&input, q, dv, scale.value(), (0, 0, own as usize), sinks.as_ref().map(|sinks| sinks[h]))?;
                 for (e, acc) in acc.iter().enumerate() {
                     let found = y[(r * heads * group + h) * dv + e];
                     close(format_args!("y[{r}, {h}, {e}]"), found, acc / sum, 1e-4)?;

@@ -46,7 +46,11 @@ const ROWS: &[Row] = &[
 impl Definition for AttentionWindow {
     fn name(&self) -> String {
         let AttentionWindow { group, d, dv, scale, sinks, heads, rows, window } = *self;
-        format!("attention_window{window}_g{group}d{d}v{dv}h{heads}m{rows}_s{:x}{}", scale.0, if sinks { "_sinks" } else { "" })
+        format!(
+            "attention_window{window}_g{group}d{d}v{dv}h{heads}m{rows}_s{:x}{}",
+            scale.0,
+            if sinks { "_sinks" } else { "" }
+        )
     }
 
     fn signature(&self) -> Signature {
@@ -91,7 +95,8 @@ impl Definition for AttentionWindow {
             for h in 0..group {
                 let q = &q[(r * heads * group + h) * d..][..d];
                 let from = (own + 1).saturating_sub(window as usize).max(first);
-                let (_, sum, acc) = attended(&input, q, dv, scale.value(), (first, from, own), sinks.as_ref().map(|sinks| sinks[h]))?;
+                let (_, sum, acc) =
+                    attended(&input, q, dv, scale.value(), (first, from, own), sinks.as_ref().map(|sinks| sinks[h]))?;
                 for (e, acc) in acc.iter().enumerate() {
                     let found = y[(r * heads * group + h) * dv + e];
                     close(format_args!("y[{r}, {h}, {e}]"), found, acc / sum, 1e-4)?;

@@ -97,7 +97,8 @@ impl Gate {
     /// For names of kernels: nothing for SwiGLU as it was first.
     pub(crate) fn suffix(&self) -> String {
         let act = if self.act == Activation::Silu { String::new() } else { format!("_{}", self.act.word()) };
-        let bits = |letter: &str, bits: Option<Bits>| bits.map_or(String::new(), |Bits(bits)| format!("_{letter}{bits:x}"));
+        let bits =
+            |letter: &str, bits: Option<Bits>| bits.map_or(String::new(), |Bits(bits)| format!("_{letter}{bits:x}"));
         format!("{act}{}{}", bits("c", self.limit), bits("p", self.shift))
     }
 

@@ -28,7 +28,22 @@ fn bands_of_a_block_make_the_block_and_write_each_byte_once() {
         for (band, rows) in [(32u32, 1), (64, 3), (128, 5)] {
             let block = out.block_len() as u32;
             let (k, n, strategy) = (256, 2 * block, MatmulStrategy::Gemv);
-            let spec = |tile| Swiglu { gate: format, up: format, x, k, tile, n, out, rows: 5, act: Activation::Silu, limit: None, shift: None, gate_bias: false, up_bias: false, strategy };
+            let spec = |tile| Swiglu {
+                gate: format,
+                up: format,
+                x,
+                k,
+                tile,
+                n,
+                out,
+                rows: 5,
+                act: Activation::Silu,
+                limit: None,
+                shift: None,
+                gate_bias: false,
+                up_bias: false,
+                strategy,
+            };
             let (whole, part): (KernelSpec, KernelSpec) = (spec(block).into(), spec(band).into());
             let (of_whole, of_band) = (generate(&whole, target).unwrap(), generate(&part, target).unwrap());
             let dims = whole.dims_of_rows(rows);

@@ -48,8 +48,8 @@ use ixc_ir::graph::{
 };
 
 use crate::error::PassError;
-use crate::pack::factors;
 use crate::options::{PassOptions, pass_options};
+use crate::pack::factors;
 use crate::pass::{Context, Pass, Run};
 
 /// The pass.

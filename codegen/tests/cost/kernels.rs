@@ -61,7 +61,19 @@ fn all() -> Vec<KernelSpec> {
         all.push(RopeAppend { d: 128, dv: 128, dims: 128, style, norm }.into());
     }
     for score in [Score::Softmax, Score::Sigmoid] {
-        all.push(Route { experts: 64, top_k: 8, score, groups: 1, kept: 1, bias: false, normalise: true, scale: Bits::of(1.0) }.into());
+        all.push(
+            Route {
+                experts: 64,
+                top_k: 8,
+                score,
+                groups: 1,
+                kept: 1,
+                bias: false,
+                normalise: true,
+                scale: Bits::of(1.0),
+            }
+            .into(),
+        );
     }
     all
 }

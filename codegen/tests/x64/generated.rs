@@ -4,9 +4,9 @@ use ixc_ir::format::{FORMATS, Format};
 use ixc_ir::kernel::{Atom, BufferKind, Kernel};
 use ixc_ir::plan::RopeStyle;
 use ixc_kernels::{
-    Activation, AddBias, Attention, AttentionCombine, AttentionPart, Bits, Combine, Elementwise, Embed, Gather, KernelSpec, Linear,
-    Map, MatmulStrategy, Pack, Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route, Score, Softmax,
-    SumSquares, Swiglu, generate,
+    Activation, AddBias, Attention, AttentionCombine, AttentionPart, Bits, Combine, Elementwise, Embed, Gather,
+    KernelSpec, Linear, Map, MatmulStrategy, Pack, Quantise, RmsNorm, RmsNormPiece, RopeAppend, RopeHeads, Route,
+    Score, Softmax, SumSquares, Swiglu, generate,
 };
 use ixc_targets::Target;
 
@@ -65,7 +65,19 @@ fn specs() -> Vec<KernelSpec> {
         specs.push(AttentionCombine { group, dv, parts: 16 }.into());
     }
     for score in [Score::Softmax, Score::Sigmoid] {
-        specs.push(Route { experts: 16, top_k: 4, score, groups: 1, kept: 1, bias: false, normalise: true, scale: Bits::of(1.0) }.into());
+        specs.push(
+            Route {
+                experts: 16,
+                top_k: 4,
+                score,
+                groups: 1,
+                kept: 1,
+                bias: false,
+                normalise: true,
+                scale: Bits::of(1.0),
+            }
+            .into(),
+        );
     }
     specs.push(SumSquares { n: 512 }.into());
     specs.push(Gather { bytes: 100 }.into());

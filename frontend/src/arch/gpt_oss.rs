@@ -1,6 +1,7 @@
 //! `gpt-oss`: every other layer has a window, heads have sinks, all matrices have biases, and a clamped gate weights one more than up.
 //!
-//! YaRN's ramp ends between pairs (`truncate` is false in its configuration), which files have no key for.
+//! YaRN's ramp begins and ends at whole pairs, as in llama.cpp. The configuration of the released models says otherwise (`truncate` is false),
+//! which files have no key for.
 
 use ixc_ir::graph::attrs::{Activation, GateAttrs, RouteScore};
 

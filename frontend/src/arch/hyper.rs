@@ -171,6 +171,9 @@ pub(super) struct Defaults {
     pub reads: &'static [&'static str],
     /// Which layers have the window of `attention.sliding_window`; where the architecture has no such layers, the context is cut to it.
     pub windows: Option<Windows>,
+    /// A number of layers in whose model scores are divided by the root of `embedding_length / head_count`, for which files have no key; 0 where
+    /// there is no such model.
+    pub scaled_by_width: usize,
 }
 
 /// Layers with a window.
@@ -186,7 +189,8 @@ pub(super) struct Windows {
 
 impl Defaults {
     /// Those of most.
-    pub const USUAL: Defaults = Defaults { score: RouteScore::Softmax, normalise: true, reads: &[], windows: None };
+    pub const USUAL: Defaults =
+        Defaults { score: RouteScore::Softmax, normalise: true, reads: &[], windows: None, scaled_by_width: 0 };
 }
 
 impl Hyper {
@@ -403,7 +407,11 @@ fn read_layers(keys: &Keys<'_>, count: usize, embedding_length: u64) -> Result<V
             kv_heads,
             key_length,
             value_length: value_length.unwrap_or(embedding_length / heads),
-            attention_scale: if scale == 0.0 { 1.0 / (key_length as f64).sqrt() } else { scale },
+            attention_scale: match scale {
+                0.0 if count == keys.defaults.scaled_by_width => 1.0 / (embedding_length as f64 / heads as f64).sqrt(),
+                0.0 => 1.0 / (key_length as f64).sqrt(),
+                scale => scale,
+            },
             window: None,
             feed_forward,
             experts: match &experts {

@@ -281,12 +281,7 @@ fn random_rope(rng: &mut Random, size: u64) -> RopeAttrs {
 fn random_route(rng: &mut Random, top_k: u64) -> RouteAttrs {
     RouteAttrs {
         top_k,
-        score: rng.pick(&[
-            RouteScore::Softmax,
-            RouteScore::Sigmoid,
-            RouteScore::Chosen,
-            RouteScore::RootSoftplus,
-        ]),
+        score: rng.pick(&[RouteScore::Softmax, RouteScore::Sigmoid, RouteScore::Chosen, RouteScore::RootSoftplus]),
         groups: 1,
         groups_kept: 1,
         normalise: rng.once_in(2),

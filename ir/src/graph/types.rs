@@ -278,7 +278,9 @@ pub fn result_types(
             rule.bias("bias", experts)?;
             let (groups, kept) = (rule.positive("groups")?, rule.positive("groups_kept")?);
             if !experts.is_multiple_of(groups) || (groups > 1 && experts / groups < 2) {
-                return Err(rule.attr("groups", format!("one that parts {experts} experts equally, in two each or more")));
+                return Err(
+                    rule.attr("groups", format!("one that parts {experts} experts equally, in two each or more"))
+                );
             }
             if kept > groups || kept * (experts / groups) < top_k {
                 return Err(rule.attr("groups_kept", format!("at most {groups} groups, with {top_k} experts together")));

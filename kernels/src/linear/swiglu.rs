@@ -11,15 +11,15 @@ use super::{
 };
 use crate::catalogue::{Row, row};
 use crate::definition::Definition;
-use crate::generate::{GenerateError, Vectors, check};
-use crate::quantise::Values;
 use crate::gated::{Activation, Gate};
+use crate::generate::{GenerateError, Vectors, check};
+use crate::quantise;
+use crate::quantise::Values;
 use crate::reference::{Mismatch, Run, close, dot, equal, floats, step};
 use crate::signature::{Dim, Holds, Signature};
 use crate::text::{Bits, Words, spec};
 use crate::vectors::for_vectors;
 use crate::work::{Call, Work};
-use crate::quantise;
 
 spec! {
     /// `act(x gate' + gate_bias) * (x up' + up_bias)` for `tile` rows of both weights and the item's rows, quantised. `gate` and `up` take the same activations

@@ -277,11 +277,8 @@ impl Lowering<'_> {
                 y.row_bytes()?,
                 part_bytes(out, part.rows)?,
             );
-            let mut args = vec![
-                ("x", rows_arg(x.buffer, x.row_bytes()?)),
-                ("gate", weight(&g, gate)),
-                ("up", weight(&u, up)),
-            ];
+            let mut args =
+                vec![("x", rows_arg(x.buffer, x.row_bytes()?)), ("gate", weight(&g, gate)), ("up", weight(&u, up))];
             for (name, bias) in biases {
                 args.extend(bias.map(|bias| (name, bias_arg(bias, &g, first_row, part.rows))));
             }

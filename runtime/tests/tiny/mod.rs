@@ -1,8 +1,8 @@
 //! A transformer of one layer with routed experts, as a plan made by hand: every kind of step, source, input and dim rule.
 
 use ixc_kernels::{
-    Activation, Attention, AttentionCombine, AttentionPart, Bits, Combine, Embed, Gather, KernelSpec, Linear, MatmulStrategy,
-    RmsNorm, RopeAppend, RopeHeads, Route, Score, Softmax, Swiglu, generate,
+    Activation, Attention, AttentionCombine, AttentionPart, Bits, Combine, Embed, Gather, KernelSpec, Linear,
+    MatmulStrategy, RmsNorm, RopeAppend, RopeHeads, Route, Score, Softmax, Swiglu, generate,
 };
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -322,7 +322,16 @@ fn specs(factors: Factors) -> (Plan<KernelSpec>, Vec<u8>) {
     steps.push(vec![m.product("router", RowAxis::Tokens, (h2, wr, None, rl), 8)]);
 
     let (ids, p) = (m.buffer("ids", TOP_K, tokens), m.buffer("p", TOP_K, tokens));
-    let route = Route { experts: EXPERTS, top_k: TOP_K, score: Score::Softmax, groups: 1, kept: 1, bias: false, normalise: true, scale: Bits::of(1.0) };
+    let route = Route {
+        experts: EXPERTS,
+        top_k: TOP_K,
+        score: Score::Softmax,
+        groups: 1,
+        kept: 1,
+        bias: false,
+        normalise: true,
+        scale: Bits::of(1.0),
+    };
     let args = vec![arena(rl, 32), arena(ids, TOP_K * 4), arena(p, TOP_K * 4), arg(Source::Scratch, 0, 0)];
     steps.push(vec![m.rows("route", RowAxis::Tokens, 1, route, &[], args)]);
     let bucket_at = steps.len();

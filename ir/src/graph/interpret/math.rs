@@ -92,9 +92,7 @@ pub fn gated(gate: &[f32], up: &[f32], attrs: &GateAttrs) -> Vec<f32> {
     let limit = if attrs.limit == 0.0 { f32::INFINITY } else { attrs.limit as f32 };
     let act = |x: f64| match attrs.act {
         Activation::Silu => x / (1.0 + (-x).exp()),
-        Activation::Gelu => {
-            x / 2.0 * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
-        }
+        Activation::Gelu => x / 2.0 * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh()),
         Activation::QuickGelu => x / (1.0 + (-1.702 * x).exp()),
     };
     let gated = |(&gate, &up): (&f32, &f32)| {
