@@ -27,9 +27,7 @@ pub mod requantise;
 
 use serde::{Deserialize, Serialize};
 
-pub use codec::{
-    Codec, Float, Minimum, Number, Plane, Quants, ScaleCodes, ScaleNumber, Scales, Spread, Values,
-};
+pub use codec::{Codec, Float, Minimum, Number, Plane, Quants, ScaleCodes, ScaleNumber, Scales, Spread, Values};
 pub use grids::Grid;
 use grids::{Index, Signs};
 

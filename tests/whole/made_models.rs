@@ -6,7 +6,9 @@ use std::path::Path;
 use crate::support::made::{BASE, Key, Made, MadeExperts};
 use crate::support::steps::{run, same_bits};
 use ixc::compile::{Options, compile};
-use ixc::ir::format::Format::{Bf16, F16, F32, Q4_0, Q4K, Q5K, Q6K, Q8_0};
+use ixc::ir::format::Format::{
+    Bf16, F16, F32, Iq2S, Iq2Xs, Iq2Xxs, Iq3S, Iq3Xxs, Iq4Xs, Mxfp4, Q2K, Q3K, Q4_0, Q4K, Q5K, Q6K, Q8_0,
+};
 use ixc::model::Model;
 use ixc::runtime::engine::{self, BackendKind, Engine};
 use ixc::runtime::stream::predict::{Choice, Settings, Strategy};
@@ -283,6 +285,72 @@ fn dense_models_in_blocks_of_32() {
                 value_length: 40,
                 inner: 160,
                 formats: &[("attn_output", F16), ("", Q8_0)],
+                ..BASE
+            },
+        ),
+    ]);
+}
+
+/// Of two to four bits, dense and in experts.
+#[test]
+fn models_of_few_bits() {
+    check_all(&[
+        (
+            "iq2 and iq3, an embedding by a grid",
+            Made {
+                layers: 2,
+                inner: 256,
+                formats: &[
+                    ("token_embd", Iq2Xxs),
+                    ("attn_q", Iq2Xs),
+                    ("attn_k", Iq2S),
+                    ("attn_v", Iq3Xxs),
+                    ("attn_output", Iq3S),
+                    ("gate", Iq2Xxs),
+                    ("up", Iq2S),
+                    ("down", Iq2Xs),
+                    ("", Iq3S),
+                ],
+                ..BASE
+            },
+        ),
+        (
+            "k-quants and iq4_xs, an embedding in q2_k",
+            Made {
+                inner: 256,
+                formats: &[
+                    ("token_embd", Q2K),
+                    ("attn_q", Q3K),
+                    ("attn_k", Iq4Xs),
+                    ("attn_", Q2K),
+                    ("gate", Q2K),
+                    ("up", Iq4Xs),
+                    ("", Q3K),
+                ],
+                ..BASE
+            },
+        ),
+        (
+            "experts in mxfp4, 96 columns",
+            Made {
+                width: 96,
+                experts: Some(MadeExperts { count: 4, used: 1, inner: 160 }),
+                formats: &[("token_embd", F32), ("gate_inp", F32), ("", Mxfp4)],
+                ..BASE
+            },
+        ),
+        (
+            "experts in q2_k, q3_k and iq3_s",
+            Made {
+                experts: Some(MadeExperts { count: 5, used: 2, inner: 256 }),
+                formats: &[
+                    ("token_embd", F32),
+                    ("gate_inp", F32),
+                    ("gate_exps", Q2K),
+                    ("up_exps", Q3K),
+                    ("down_exps", Iq3S),
+                    ("", Iq4Xs),
+                ],
                 ..BASE
             },
         ),

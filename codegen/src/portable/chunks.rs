@@ -158,7 +158,10 @@ impl Lowering<'_> {
                         let base = self.b.ins().stack_addr(types::I64, slot, 0);
                         for (i, entries) in TABLES[table].chunks_exact(CHUNK_BYTES / 4).enumerate() {
                             let mut chunk = [0; CHUNK_BYTES];
-                            chunk.chunks_exact_mut(4).zip(entries).for_each(|(to, x)| to.copy_from_slice(&x.to_le_bytes()));
+                            chunk
+                                .chunks_exact_mut(4)
+                                .zip(entries)
+                                .for_each(|(to, x)| to.copy_from_slice(&x.to_le_bytes()));
                             let chunk = self.constant(types::I32X4, chunk);
                             self.b.ins().store(memory_flags(), chunk, base, (i * CHUNK_BYTES) as i32);
                         }

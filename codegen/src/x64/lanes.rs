@@ -5,9 +5,9 @@ use ixc_ir::kernel::{Elem, Op, Type, ValueId};
 
 use super::codes::{PAND, PERMILPS, PERMW, PSHUFB, PSHUFD, PUNPCKHWD, PUNPCKLWD, UNPACK_HI, UNPACK_LO};
 use super::machine::{Inst, Mem, Rm, Vreg, Width};
-use ixc_ir::format::grids::TABLES;
 use super::select::Selector;
 use super::values::Read;
+use ixc_ir::format::grids::TABLES;
 
 /// Selects the upper halves of both sources of `vperm2i128`.
 const UPPER_HALVES: i64 = 0x31;
@@ -168,7 +168,8 @@ impl Selector<'_> {
                     self.emit(match all {
                         None => Inst::code(Code::VEX_Vmovd_xmm_rm32).def(d, Width::X).mem(mem),
                         Some(all) => {
-                            let inst = Inst::code(Code::VEX_Vpinsrd_xmm_xmm_rm32_imm8).def(d, Width::X).read(all, Width::X);
+                            let inst =
+                                Inst::code(Code::VEX_Vpinsrd_xmm_xmm_rm32_imm8).def(d, Width::X).read(all, Width::X);
                             inst.mem(mem).imm(lane)
                         }
                     });

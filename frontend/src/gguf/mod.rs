@@ -8,7 +8,7 @@
 //! - each tensor has 1 to 4 dimensions, none zero, a known type, whole blocks in a row, an aligned start, and a byte range
 //!   that lies inside its file and overlaps no other's.
 //!
-//! Weights stay in the mapped file. A tensor of a type that `ixc` cannot compute with (F64, IQ3_S, …) still opens, so that it
+//! Weights stay in the mapped file. A tensor of a type that `ixc` cannot compute with (F64, IQ1_S, …) still opens, so that it
 //! can be inspected; [`Gguf::require_format`] is where a model that uses it is refused.
 //!
 //! | file | what it owns |

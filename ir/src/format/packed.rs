@@ -18,7 +18,11 @@
 //! high ones. Minimums of four bits stand above their scales of four. Other scales are signed bytes. So a packed weight takes the bytes that it had,
 //! or some more (`q6_k` 1 %, `iq4_xs` 3 %, `q3_k` 5 %: scales of six bits, and half a line that is left of a block's `d`), in memory as in what a token reads.
 //!
-//! [`pack`] changes the order of bits and nothing else: dequantised, both are the same numbers.
+//! Where a file has indices of a [grid](super::grids), the packed block has the codes: 27 % more for four bits (`iq3_s`; `iq3_xxs` 43 %), 41 to 64 % for three
+//! (`iq2_s`, `iq2_xs`, `iq2_xxs`). Products then cost what they do with codes of as many bits; to look numbers up would take longer than to read that
+//! from memory (`lookup`: a load for each four or eight elements).
+//!
+//! [`pack`] changes how codes are stored and nothing else: dequantised, both are the same numbers.
 //!
 //! Invariant: kernels for one row and for many read the same packed bytes.
 

@@ -142,9 +142,14 @@ fn of(kernel: &Kernel, inst: &Inst) -> Products {
         Op::TileZero | Op::TileLoad | Op::TileStore | Op::Extract | Op::Slice | Op::Concat | Op::Bitcast => {
             Products::default()
         }
-        Op::JoinLo | Op::JoinHi | Op::UnpackLo | Op::UnpackHi | Op::SwapPairs | Op::Interleave | Op::ShuffleBytes | Op::Lookup => {
-            Products::default()
-        }
+        Op::JoinLo
+        | Op::JoinHi
+        | Op::UnpackLo
+        | Op::UnpackHi
+        | Op::SwapPairs
+        | Op::Interleave
+        | Op::ShuffleBytes
+        | Op::Lookup => Products::default(),
         Op::Add | Op::Sub | Op::Mul | Op::Min | Op::Max | Op::CmpLtF | Op::Div | Op::Sqrt => Products::default(),
         Op::ToF32 | Op::ToI32 | Op::F16ToF32 | Op::F32ToF16 | Op::ToBf16 | Op::Bf16ToF32 | Op::ToBf16Pairs => {
             Products::default()

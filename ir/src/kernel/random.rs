@@ -684,7 +684,9 @@ fn hides_nan_bits(op: Op) -> bool {
         Op::Splat | Op::Bytes | Op::Iota | Op::Index | Op::Load | Op::LoadSplat => false,
         Op::Store | Op::Prefetch => false,
         Op::Broadcast | Op::Extract | Op::Slice | Op::Concat | Op::JoinLo | Op::JoinHi | Op::Bitcast => false,
-        Op::UnpackLo | Op::UnpackHi | Op::SwapPairs | Op::Interleave | Op::ShuffleBytes | Op::Lookup | Op::Select => false,
+        Op::UnpackLo | Op::UnpackHi | Op::SwapPairs | Op::Interleave | Op::ShuffleBytes | Op::Lookup | Op::Select => {
+            false
+        }
         Op::IAdd | Op::ISub | Op::IMul | Op::IMin | Op::IMax | Op::IAbs | Op::Sign | Op::And | Op::Or | Op::Xor => {
             false
         }

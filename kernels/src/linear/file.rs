@@ -1,7 +1,7 @@
 //! Blocks as they lie in a model file: codes, scales and floats of a row, wherever the codec says that they are.
 
-use ixc_ir::format::packed::SUB;
 use ixc_ir::format::grids::{Grid, Index, Signs};
+use ixc_ir::format::packed::SUB;
 use ixc_ir::format::{Format, Number, Plane, Quants, ScaleCodes, ScaleNumber, Scales, Values};
 use ixc_ir::kernel::{Affine, BufferId, KernelBuilder, Op, Type, ValueId};
 
@@ -229,7 +229,11 @@ impl Block {
         while let Some(&(least, _)) = rest.first() {
             let from = least.min(self.format.block_bytes() - lanes);
             let inside = |(byte, _): &&(usize, usize)| (from..from + lanes).contains(byte);
-            let count = if places.iter().all(|place| inside(&place)) { places.len() } else { rest.iter().take_while(inside).count() };
+            let count = if places.iter().all(|place| inside(&place)) {
+                places.len()
+            } else {
+                rest.iter().take_while(inside).count()
+            };
             let here = &places[first..first + count];
             let bytes = b.load(SCALES, self.buffer, self.offset.clone() + from as i64);
             let mut order = vec![0x80; lanes];

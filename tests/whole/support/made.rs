@@ -12,7 +12,7 @@ use ixc::ir::random::Random;
 
 /// How the embeddings' share that names experts compares with the residual's noise, which is about 1.
 const CODE: f32 = 2.0;
-/// All formats of weights.
+/// Formats that weights of random models have; named, they can have any.
 const WEIGHTS: [Format; 8] =
     [Format::F32, Format::F16, Format::Bf16, Format::Q8_0, Format::Q4_0, Format::Q4K, Format::Q5K, Format::Q6K];
 /// Those in which numbers can be written that are not random.
@@ -165,7 +165,7 @@ impl Made {
                 rows.iter().find(|(part, _)| name.contains(part)).unwrap_or_else(|| panic!("no format for {name}")).1
             }
         };
-        assert!(fits.contains(&format), "{name}: rows of {row} in {format}");
+        assert!(format.row_bytes(row).is_some(), "{name}: rows of {row} in {format}");
         format
     }
 }
@@ -351,7 +351,7 @@ fn blocks(rng: &mut Random, format: Format, elements: usize, deviation: f32) -> 
         let size = deviation * (1.0 + rng.signed() / 2.0);
         let signed = if rng.once_in(2) { size } else { -size };
         let number = size * rng.signed() * UNIFORM;
-        let mut half = |field: &str, x: f32| {
+        let half = |block: &mut [u8], field: &str, x: f32| {
             let at = format.field(field);
             block[at..at + 2].copy_from_slice(&f16::from_f32(x).to_le_bytes());
         };
@@ -360,19 +360,42 @@ fn blocks(rng: &mut Random, format: Format, elements: usize, deviation: f32) -> 
             Format::F32 => block.copy_from_slice(&number.to_le_bytes()),
             Format::F16 => block.copy_from_slice(&f16::from_f32(number).to_le_bytes()),
             Format::Bf16 => block.copy_from_slice(&bf16::from_f32(number).to_le_bytes()),
-            Format::Q8_0 => half("d", signed * 12f32.sqrt() / 256.0),
-            Format::Q4_0 => half("d", signed * 12f32.sqrt() / 16.0),
-            Format::Q6K => half("d", signed * 12.0 / 256.0 / 64.0),
+            Format::Q8_0 => half(block, "d", signed * 12f32.sqrt() / 256.0),
+            Format::Q4_0 => half(block, "d", signed * 12f32.sqrt() / 16.0),
+            Format::Q6K => half(block, "d", signed * 12.0 / 256.0 / 64.0),
             Format::Q4K | Format::Q5K => {
                 let values = if format == Format::Q4K { 16.0 } else { 32.0 };
                 let d = size * 12f32.sqrt() / values / SCALE_MEAN_SQUARE.sqrt();
-                half("d", d);
+                half(block, "d", d);
                 // Minimums about as large as scales, times the mean quant, put the mean at 0.
-                half("dmin", d * (values - 1.0) / 2.0);
+                half(block, "dmin", d * (values - 1.0) / 2.0);
                 let at = format.field("scales");
                 put_scales(rng, &mut block[at..at + 12]);
             }
-            _ => panic!("no model file has weights in {format}"),
+            _ => {
+                let codec = format.quants().unwrap_or_else(|| panic!("no model file has weights in {format}"));
+                let names: Vec<&str> = codec.numbers().iter().map(|(name, ..)| *name).collect();
+                let put = |block: &mut [u8], field: &str, x: f32| {
+                    let number = codec.number(field).near(x);
+                    block[format.field(field)..][..number.len()].copy_from_slice(&number);
+                };
+                // What the block's other bits make of scales of 1 and 0, measured.
+                let mut measured = |ones: &str| -> (f32, f32) {
+                    names.iter().for_each(|name| put(block, name, if *name == ones { 1.0 } else { 0.0 }));
+                    let mut x = vec![0.0; format.block_len()];
+                    format.dequantise(block, &mut x);
+                    let mean = x.iter().sum::<f32>() / x.len() as f32;
+                    (mean, (x.iter().map(|x| (x - mean).powi(2)).sum::<f32>() / x.len() as f32).sqrt())
+                };
+                let (mean, deviates) = measured("d");
+                let minimum = if names.len() > 1 { measured(names[1]).0 } else { 0.0 };
+                let d = if names.len() > 1 { size } else { signed } / deviates;
+                put(block, "d", d);
+                if names.len() > 1 {
+                    // Minimums put the mean at 0.
+                    put(block, names[1], -d * mean / minimum);
+                }
+            }
         }
     }
     bytes

@@ -13,7 +13,7 @@
 //! integer scales, a zero point is in what the sums begin with: `-zero * sums16`. What is in parentheses is computed once for all rows.
 
 use ixc_ir::format::packed::STRIP;
-use ixc_ir::format::{Format, Minimum, Quants};
+use ixc_ir::format::{Format, Minimum, Quants, Values};
 use ixc_ir::kernel::{Affine, KernelBuilder, Op, Type, ValueId, VarId};
 
 use super::activations::RowBlock;
@@ -38,6 +38,14 @@ pub fn scratch_bytes(format: Format, rows: u32) -> Option<i64> {
     begins_in_scratch(format).then(|| i64::from(rows) * OFFSETS)
 }
 
+/// Whether a block's `d` stays in a register: with two scales for 32 columns and a table there is none left for it.
+fn holds_d(codec: &Quants) -> bool {
+    match codec.values {
+        Values::Codebook(_) => codec.scaled() != Some(16),
+        Values::Linear { .. } | Values::Signed => true,
+    }
+}
+
 /// See [`Block::sums`].
 pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
     let lanes = block.lanes;
@@ -55,7 +63,7 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
                 let block = StripBlock { format, buffer: block.w, offset: at.clone() + i.clone() * bytes, part: *part };
                 let scale = |b: &mut KernelBuilder, name: &str| block.numbers(b, name, 0);
                 // Without integer scales there is one of each for each sub-block.
-                let d = codec.scaled().map(|_| scale(b, "d"));
+                let d = codec.scaled().filter(|_| holds_d(codec)).map(|_| scale(b, "d"));
                 let dmin = (codec.minimum == Minimum::Scaled).then(|| {
                     let dmin = scale(b, "dmin");
                     let minus = b.splat_f32(lanes, -1.0);
@@ -104,6 +112,7 @@ pub fn sums(block: &Block, b: &mut KernelBuilder) -> Vec<ValueId> {
 /// A block of a strip, with the scales that hold for all of it.
 struct Strip {
     block: StripBlock,
+    /// Of a format with integer scales, where a register [holds](holds_d) it.
     d: Option<ValueId>,
     dmin: Option<ValueId>,
 }
@@ -124,8 +133,8 @@ impl Step<'_> {
 
     /// The new sums of all rows for one strip.
     fn strip(&self, b: &mut KernelBuilder, strip: &Strip, sums: &[ValueId]) -> Vec<ValueId> {
-        match strip.d {
-            Some(d) => self.with_scales(b, strip, d, sums),
+        match self.codec.scaled() {
+            Some(_) => self.with_scales(b, strip, sums),
             None => self.without_scales(b, &strip.block, sums),
         }
     }
@@ -151,7 +160,7 @@ impl Step<'_> {
     }
 
     /// With integer scales: a sum for the columns of each.
-    fn with_scales(&self, b: &mut KernelBuilder, strip: &Strip, d: ValueId, sums: &[ValueId]) -> Vec<ValueId> {
+    fn with_scales(&self, b: &mut KernelBuilder, strip: &Strip, sums: &[ValueId]) -> Vec<ValueId> {
         let units = SUB / self.codec.scaled().map_or(SUB, |columns| columns as i64);
         let pairs = 4 / units;
         // Two chains for few rows, so that there are enough of them.
@@ -167,6 +176,7 @@ impl Step<'_> {
             }
             self.dots(b, &strip.block, &high, unit * pairs..(unit + 1) * pairs, &mut chains);
             let scale = strip.block.scale(b, self.sub * units + unit);
+            let d = strip.d.unwrap_or_else(|| strip.block.numbers(b, "d", 0));
             products.push((chains, b.mul(scale, d)));
         }
         let minimum = strip.dmin.filter(|_| units == 1).map(|dmin| {
