@@ -322,6 +322,15 @@ fn linear_by_packing() {
 }
 
 #[test]
+fn copies() {
+    let mut group = Group::new("copies");
+    for n in ODD {
+        group.one(Copy { n });
+    }
+    group.done();
+}
+
+#[test]
 fn rows_of_one() {
     let mut group = Group::new("rows_of_one");
     for n in ODD {
@@ -445,8 +454,7 @@ fn gates() {
         }
     }
     for (format, k, tile, out) in [
-        (Format::Q8_0, 96, 32, Format::A8Small),
-        (Format::Q8_0R16, 96, 32, Format::A8Small),
+        (Format::Q8_0R16, 128, 32, Format::A8Small),
         (Format::Q4KR16, 256, 256, Format::A8Super),
         (Format::F32, 33, 16, Format::F32),
         (Format::F32, 33, 5, Format::F32),
