@@ -235,35 +235,35 @@ format_table! {
             }))), activation A8Super, packed Q3KR16 "q3_k_r16";
         /// ggml `block_iq3_xxs`: `x = d / 4 * (2 scale + 1) * (grid, with signs)`, eight scales of four bits, above the signs.
         Iq3Xxs "iq3_xxs" gguf 18, 256 => 98, { d @ 0, 2; quants @ 2, 64; words @ 66, 32 },
-            Codec::Quants(Quants::by_grid(Grid {
+            Codec::Quants(Quants::by_grid(&Grid {
                 table: 0, len: 4, bits: 3, index: Index::Bytes { field: "quants", stride: 8, high: 0 }, signs: Signs::Words { field: "words", stride: 4, at: 0 },
             }, Values::Codebook(&IQ3_XXS)).d(Number::PartOfHalf { halved: 2 }).scales(Scales::Coded(ScaleCodes {
                 columns: 32, low: Plane::new("words", 4, 1), high: None, spread: Spread { each: 8, first: 7 }, number: ScaleNumber::Odd,
             }))), activation A8Super, packed Iq3XxsR16 "iq3_xxs_r16";
         /// ggml `block_iq3_s`: `x = d * (2 scale + 1) * (grid, with signs)`, eight scales of four bits.
         Iq3S "iq3_s" gguf 21, 256 => 110, { d @ 0, 2; quants @ 2, 64; high @ 66, 8; signs @ 74, 32; scales @ 106, 4 },
-            Codec::Quants(Quants::by_grid(Grid {
+            Codec::Quants(Quants::by_grid(&Grid {
                 table: 1, len: 4, bits: 3, index: Index::Bytes { field: "quants", stride: 8, high: 1 }, signs: Signs::Bits { field: "signs" },
             }, Values::Codebook(&IQ3_S)).scales(Scales::Coded(ScaleCodes {
                 columns: 32, low: Plane::new("scales", 4, 1), high: None, spread: Spread::DENSE, number: ScaleNumber::Odd,
             }))), activation A8Super, packed Iq3SR16 "iq3_s_r16";
         /// ggml `block_iq2_xxs`: `x = d / 8 * (2 scale + 1) * (grid, with signs)`, eight scales of four bits, above the signs.
         Iq2Xxs "iq2_xxs" gguf 16, 256 => 66, { d @ 0, 2; words @ 2, 64 },
-            Codec::Quants(Quants::by_grid(Grid {
+            Codec::Quants(Quants::by_grid(&Grid {
                 table: 2, len: 8, bits: 2, index: Index::Bytes { field: "words", stride: 8, high: 0 }, signs: Signs::Words { field: "words", stride: 8, at: 4 },
             }, Values::Codebook(&IQ2)).d(Number::PartOfHalf { halved: 3 }).scales(Scales::Coded(ScaleCodes {
                 columns: 32, low: Plane::new("words", 4, 1), high: None, spread: Spread { each: 16, first: 15 }, number: ScaleNumber::Odd,
             }))), activation A8Super, packed Iq2XxsR16 "iq2_xxs_r16";
         /// ggml `block_iq2_xs`: `x = d / 8 * (2 scale + 1) * (grid, with signs)`, sixteen scales of four bits.
         Iq2Xs "iq2_xs" gguf 17, 256 => 74, { d @ 0, 2; words @ 2, 64; scales @ 66, 8 },
-            Codec::Quants(Quants::by_grid(Grid {
+            Codec::Quants(Quants::by_grid(&Grid {
                 table: 3, len: 8, bits: 2, index: Index::Words { field: "words" }, signs: Signs::AboveIndex,
             }, Values::Codebook(&IQ2)).d(Number::PartOfHalf { halved: 3 }).scales(Scales::Coded(ScaleCodes {
                 columns: 16, low: Plane::new("scales", 4, 1), high: None, spread: Spread::DENSE, number: ScaleNumber::Odd,
             }))), activation A8Super, packed Iq2XsR16 "iq2_xs_r16";
         /// ggml `block_iq2_s`: `x = d / 8 * (2 scale + 1) * (grid, with signs)`, sixteen scales of four bits.
         Iq2S "iq2_s" gguf 22, 256 => 82, { d @ 0, 2; quants @ 2, 32; signs @ 34, 32; high @ 66, 8; scales @ 74, 8 },
-            Codec::Quants(Quants::by_grid(Grid {
+            Codec::Quants(Quants::by_grid(&Grid {
                 table: 4, len: 8, bits: 2, index: Index::Bytes { field: "quants", stride: 4, high: 2 }, signs: Signs::Bits { field: "signs" },
             }, Values::Codebook(&IQ2)).d(Number::PartOfHalf { halved: 3 }).scales(Scales::Coded(ScaleCodes {
                 columns: 16, low: Plane::new("scales", 4, 1), high: None, spread: Spread::DENSE, number: ScaleNumber::Odd,

@@ -277,7 +277,7 @@ pub struct Quants {
     /// What number a code is.
     pub values: Values,
     /// How a file's block has indices instead of codes.
-    pub grid: Option<Grid>,
+    pub grid: Option<&'static Grid>,
     /// How `d` is stored.
     pub d: Number,
     /// Integer scales.
@@ -293,7 +293,7 @@ impl Quants {
     }
 
     /// Codes by a grid: the places of magnitudes and a sign above them, which are three or four bits.
-    pub const fn by_grid(grid: Grid, values: Values) -> Quants {
+    pub const fn by_grid(grid: &'static Grid, values: Values) -> Quants {
         let bits = grid.bits + 1;
         let low = if bits == 4 { 4 } else { 2 };
         let high = if bits > low { Some(Plane::new("", bits - low, 1)) } else { None };

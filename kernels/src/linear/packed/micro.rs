@@ -263,7 +263,7 @@ impl Micro {
             for unit in 0..units {
                 let at = step.sub * units + unit;
                 let scales = |b: &mut KernelBuilder, part: Part| step.weights.item(b, Item::Scale, at.clone(), part);
-                self.signed(b, step, unit * pairs..(unit + 1) * pairs, parts, &high, &scales, &mut sums);
+                self.signed(b, step, unit * pairs..(unit + 1) * pairs, &beside(parts, &high), &scales, &mut sums);
             }
             return sums.into_iter().flatten().map(|sum| b.op(Op::ToF32, parts[0].floats(), &[sum])).collect();
         }
@@ -393,18 +393,17 @@ impl Micro {
         }
     }
 
-    /// Adds signed products of eight bits, by pairs, to sums: each times the scale of its part, in words.
+    /// Adds signed products of eight bits, by pairs, to sums: each times the scale of its part, in words. Beside parts stand their high bits.
     fn signed(
         &self,
         b: &mut KernelBuilder,
         step: &Step,
         pairs: std::ops::Range<i64>,
-        parts: &[Part],
-        high: &[Vec<ValueId>],
+        parts: &[(Part, &[ValueId])],
         scales: &dyn Fn(&mut KernelBuilder, Part) -> ValueId,
         sums: &mut [Option<ValueId>],
     ) {
-        for ((part, sums), high) in parts.iter().zip(self.by_part_mut(sums)).zip(high) {
+        for ((part, high), sums) in parts.iter().zip(self.by_part_mut(sums)) {
             let scales = scales(b, *part);
             for pair in pairs.clone() {
                 for (group, quants) in (2 * pair..).zip(step.weights.pair(b, step.sub, pair, *part, high)) {
@@ -478,7 +477,7 @@ impl Micro {
                 (Dots::Dot2, true) => {
                     let ones = b.splat_int(parts[0].words(), 1);
                     let mut sums = vec![None; parts.len() * rows];
-                    self.signed(b, step, pairs, &parts, &high, &|_, _| ones, &mut sums);
+                    self.signed(b, step, pairs, &beside(&parts, &high), &|_, _| ones, &mut sums);
                     sums.into_iter().flatten().collect()
                 }
                 (Dots::Dot2, false) => {
@@ -582,6 +581,11 @@ impl Micro {
             }
         }
     }
+}
+
+/// Parts, each with its vectors of high bits.
+fn beside<'v>(parts: &[Part], high: &'v [Vec<ValueId>]) -> Vec<(Part, &'v [ValueId])> {
+    parts.iter().zip(high).map(|(part, high)| (*part, high.as_slice())).collect()
 }
 
 /// Adds to a sum that may be empty.
