@@ -107,7 +107,7 @@ pub fn silu(b: &mut KernelBuilder, x: ValueId) -> ValueId {
 /// `x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3)))`, which is x times the logistic function of twice what `tanh` is taken of.
 pub fn gelu(b: &mut KernelBuilder, x: ValueId) -> ValueId {
     /// `2 sqrt(2 / pi)`.
-    const LINEAR: f32 = 1.595_769_1;
+    const LINEAR: f32 = 1.595_769;
     let lanes = b.ty(x).lanes;
     let (linear, cubic) = (b.splat_f32(lanes, LINEAR), b.splat_f32(lanes, LINEAR * 0.044_715));
     let square = b.mul(x, x);

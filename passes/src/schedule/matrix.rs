@@ -126,7 +126,7 @@ impl Lowering<'_> {
                 ),
             ];
             if let Some(bias) = bias {
-                args.push(("bias", bias_arg(bias, &m, first_row, part.rows)));
+                args.push(("bias", bias_arg(bias, m, first_row, part.rows)));
             }
             if let Some(residual) = residual {
                 args.push(("residual", columns_arg(Source::Arena(residual.buffer), first, y_row, step)));
