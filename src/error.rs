@@ -355,7 +355,9 @@ impl Error {
             Error::Settings(_) => Class::Usage,
             Error::Kernel(error) => error.class(),
             Error::Quantise(error) => match &**error {
-                QuantiseError::Gguf(error) | QuantiseError::Importance(ImportanceError::Gguf(error)) => error.class().into(),
+                QuantiseError::Gguf(error) | QuantiseError::Importance(ImportanceError::Gguf(error)) => {
+                    error.class().into()
+                }
                 QuantiseError::Output(error) => output_class(error),
                 QuantiseError::Importance(ImportanceError::Read(error)) => read_class(error),
                 QuantiseError::Importance(_) => Class::Data,

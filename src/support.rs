@@ -138,8 +138,16 @@ impl Support {
         let cpus: Vec<&str> = names.filter(|name| !columns.contains(name)).collect();
         let _ = writeln!(out, "\nCPUs are the target of their instruction set: {}.", cpus.join(", "));
         let list = |names: &[&str]| names.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-        let _ = writeln!(out, "\n## Tokenizers\n\nSentencePiece (`llama`), byte-level BPE (`gpt2`) with these values of `tokenizer.ggml.pre`, and `gemma4`:\n{}.", list(&self.pre_tokenizers));
-        let _ = writeln!(out, "\n## Answers\n\nReasoning and calls of tools are told from content in answers of these formats:\n{}.", list(&self.answers));
+        let _ = writeln!(
+            out,
+            "\n## Tokenizers\n\nSentencePiece (`llama`), byte-level BPE (`gpt2`) with these values of `tokenizer.ggml.pre`, and `gemma4`:\n{}.",
+            list(&self.pre_tokenizers)
+        );
+        let _ = writeln!(
+            out,
+            "\n## Answers\n\nReasoning and calls of tools are told from content in answers of these formats:\n{}.",
+            list(&self.answers)
+        );
         out
     }
 }

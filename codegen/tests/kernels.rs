@@ -322,15 +322,6 @@ fn linear_by_packing() {
 }
 
 #[test]
-fn copies() {
-    let mut group = Group::new("copies");
-    for n in ODD {
-        group.one(Copy { n });
-    }
-    group.done();
-}
-
-#[test]
 fn rows_of_one() {
     let mut group = Group::new("rows_of_one");
     for n in ODD {

@@ -152,8 +152,7 @@ impl Args {
         let begin = Instant::now();
         let inputs: Vec<&Path> =
             self.model.files().chain([&*self.text]).chain(self.against.as_ref().and_then(ModelName::path)).collect();
-        let mut output =
-            self.output.as_ref().map(|path| self.force.open(path, &record::KIND, &inputs)).transpose()?;
+        let mut output = self.output.as_ref().map(|path| self.force.open(path, &record::KIND, &inputs)).transpose()?;
         let content = read(&self.text)?;
         let gauge = Arc::new(Gauge::default());
         let watch = Watch::new(&gauge);
@@ -178,8 +177,8 @@ impl Args {
             let place = output.into_place().map_err(ixc::Error::from)?;
             let header = self.header(&text, &session, right.as_ref(), &options.compile)?;
             let scored = text.scored();
-            let (opened, there) = Record::open(&place, &header, text.pieces(), scored, self.force.given())
-                .map_err(ixc::Error::from)?;
+            let (opened, there) =
+                Record::open(&place, &header, text.pieces(), scored, self.force.given()).map_err(ixc::Error::from)?;
             if !there.is_empty() {
                 note!("ixc: {} of {pieces} are there already", counted(there.len() as u64, "piece"));
             }
@@ -228,12 +227,7 @@ fn compared(out: &mut dyn Write, against: &Comparison) -> std::io::Result<()> {
     writeln!(out, "KL 99.9 %   {:.6}", against.divergence_999)?;
     writeln!(out, "KL most     {:.6}", against.divergence_max)?;
     let percent = |part: f64| 100.0 * part;
-    writeln!(
-        out,
-        "top-1       {:.3} ± {:.3} % the same",
-        percent(against.same.mean),
-        percent(against.same.error)
-    )?;
+    writeln!(out, "top-1       {:.3} ± {:.3} % the same", percent(against.same.mean), percent(against.same.error))?;
     writeln!(
         out,
         "Δp          {:.3} ± {:.3} % on average, {:.3} % RMS",

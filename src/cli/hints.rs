@@ -5,8 +5,8 @@ use ixc::eval::record::RecordError;
 use ixc::files::OutputError;
 use ixc::frontend::template::known;
 use ixc::kernels::KernelError;
-use ixc::quantise::QuantiseError;
 use ixc::kernels::bundle::BundleError;
+use ixc::quantise::QuantiseError;
 use ixc::runtime::file::FileError;
 use ixc::runtime::load::LoadError;
 

@@ -181,7 +181,13 @@ impl Args {
         if self.dry_run {
             for row in rows(&plan) {
                 let to = if row.from == row.to { String::new() } else { format!(" -> {}", row.to) };
-                writeln!(out, "{:<36} {:<22} {}{to}", Printable(row.name).to_string(), format!("{:?}", row.dims), row.from)?;
+                writeln!(
+                    out,
+                    "{:<36} {:<22} {}{to}",
+                    Printable(row.name).to_string(),
+                    format!("{:?}", row.dims),
+                    row.from
+                )?;
             }
         }
         let mut formats: BTreeMap<String, u64> = BTreeMap::new();
@@ -200,7 +206,10 @@ impl Args {
         writeln!(out, "  {}", formats.join(", "))?;
         let shorter = plan.tensors.iter().filter(|planned| planned.shorter).count() as u64;
         if shorter > 0 {
-            note!("ixc: rows of {} are no whole blocks of the mix's format, and got one of shorter blocks", counted(shorter, "tensor"));
+            note!(
+                "ixc: rows of {} are no whole blocks of the mix's format, and got one of shorter blocks",
+                counted(shorter, "tensor")
+            );
         }
         Ok(())
     }

@@ -51,12 +51,7 @@ impl Text {
         Text::of_tokens(session, tokens, tokenizer, context)
     }
 
-    fn of_tokens(
-        session: &Session,
-        tokens: Vec<u32>,
-        tokenizer: &Tokenizer,
-        context: usize,
-    ) -> Result<Text, Error> {
+    fn of_tokens(session: &Session, tokens: Vec<u32>, tokenizer: &Tokenizer, context: usize) -> Result<Text, Error> {
         let context = context.max(LEAST_CONTEXT);
         if context > session.context() {
             let (context, model) = (session.context(), session.facts().context);
@@ -104,12 +99,7 @@ impl Text {
     ///
     /// # Panics
     /// Where there is no such piece.
-    pub fn score(
-        &self,
-        piece: usize,
-        session: &mut Session,
-        mut right: Option<&mut Session>,
-    ) -> Result<Piece, Error> {
+    pub fn score(&self, piece: usize, session: &mut Session, mut right: Option<&mut Session>) -> Result<Piece, Error> {
         let (tokens, first) = (self.piece(piece), self.first_scored());
         let mut step = session.max_tokens().min(MAX_OUTPUTS as usize);
         session.begin(&tokens)?;
@@ -178,9 +168,8 @@ impl Piece {
     /// Whether it has one number for each of so many positions, with or without a comparison, and all are numbers.
     pub fn is_whole(&self, positions: usize, compared: bool) -> bool {
         let numbers = |list: &[f32]| list.len() == positions && list.iter().all(|number| number.is_finite());
-        let against = |other: &Compared| {
-            numbers(&other.surprise) && numbers(&other.divergence) && other.same.len() == positions
-        };
+        let against =
+            |other: &Compared| numbers(&other.surprise) && numbers(&other.divergence) && other.same.len() == positions;
         numbers(&self.surprise) && self.against.is_some() == compared && self.against.as_ref().is_none_or(against)
     }
 }
@@ -300,8 +289,7 @@ mod tests {
     use super::*;
 
     fn piece(surprise: &[f32], right: &[f32], divergence: &[f32], same: &[bool]) -> Piece {
-        let against =
-            Compared { surprise: right.to_vec(), divergence: divergence.to_vec(), same: same.to_vec() };
+        let against = Compared { surprise: right.to_vec(), divergence: divergence.to_vec(), same: same.to_vec() };
         Piece { surprise: surprise.to_vec(), against: Some(against) }
     }
 

@@ -170,7 +170,9 @@ impl Record {
         if anew {
             file.set_len(0).map_err(io("write"))?;
         }
-        file.seek(SeekFrom::Start(0)).and_then(|_| (&file).take(most + 1).read_to_end(&mut bytes)).map_err(io("read"))?;
+        file.seek(SeekFrom::Start(0))
+            .and_then(|_| (&file).take(most + 1).read_to_end(&mut bytes))
+            .map_err(io("read"))?;
         if bytes.len() as u64 > most {
             let problem = format!("not all: it has more than {most} bytes, the most of {pieces} pieces");
             return Err(RecordError::Malformed { path, line: 1, problem });
@@ -188,8 +190,7 @@ impl Record {
             }
         }
         for (index, line) in lines.enumerate() {
-            let malformed =
-                |problem: String| RecordError::Malformed { path: path.clone(), line: index + 2, problem };
+            let malformed = |problem: String| RecordError::Malformed { path: path.clone(), line: index + 2, problem };
             let piece: Piece =
                 serde_json::from_slice(line).map_err(|error| malformed(format!("no piece of a text: {error}")))?;
             if index >= pieces || !piece.is_whole(positions, header.against.is_some()) {
@@ -220,8 +221,7 @@ fn write_line(file: &mut File, what: &impl Serialize) -> io::Result<()> {
 
 /// Whether a first line says the same; what differs first otherwise.
 fn same(path: &Path, line: &[u8], header: &Header) -> Result<(), RecordError> {
-    let malformed =
-        |problem: String| RecordError::Malformed { path: path.to_owned(), line: 1, problem };
+    let malformed = |problem: String| RecordError::Malformed { path: path.to_owned(), line: 1, problem };
     let found: Header = serde_json::from_slice(line).map_err(|error| malformed(format!("no header: {error}")))?;
     let values = |header: &Header| serde_json::to_value(header).map_err(|error| malformed(error.to_string()));
     let (found, wanted) = (values(&found)?, values(header)?);

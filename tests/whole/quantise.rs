@@ -74,8 +74,19 @@ fn divergence(mix: &str, arguments: &[&str]) -> (f64, u64) {
     assert_eq!(found["output"], path.to_str().unwrap());
     let exact = exact().to_str().unwrap();
     let evaluated = stdout(ixc([
-        "eval", path.to_str().unwrap(), "--against", exact, "--text", TEXT, "--ctx", "128", "--pieces", "4", "--json",
-        "-t", "2",
+        "eval",
+        path.to_str().unwrap(),
+        "--against",
+        exact,
+        "--text",
+        TEXT,
+        "--ctx",
+        "128",
+        "--pieces",
+        "4",
+        "--json",
+        "-t",
+        "2",
     ]));
     let evaluated: Json = serde_json::from_str(&evaluated).unwrap();
     fs::remove_file(path).unwrap();
@@ -155,7 +166,8 @@ fn what_cannot_be_made_is_refused() {
     let other = folder.join("other.dat");
     // A matrix of another model: the first tensor with too many columns.
     let name = b"blk.0.attn_q.weight";
-    let words: [&[u8]; 5] = [&1i32.to_le_bytes(), &(name.len() as i32).to_le_bytes(), name, &1i32.to_le_bytes(), &3i32.to_le_bytes()];
+    let words: [&[u8]; 5] =
+        [&1i32.to_le_bytes(), &(name.len() as i32).to_le_bytes(), name, &1i32.to_le_bytes(), &3i32.to_le_bytes()];
     fs::write(&other, [&words.concat()[..], &[0; 12]].concat()).unwrap();
     let noise = folder.join("noise.dat");
     fs::write(&noise, [0xff; 64]).unwrap();

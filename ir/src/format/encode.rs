@@ -319,12 +319,7 @@ impl Encoder<'_> {
                 vec![below, 2.0 * below]
             }
         };
-        let with = |d: f32| Scaled {
-            d,
-            minimum,
-            scales: scaled.scales.clone(),
-            minimums: scaled.minimums.clone(),
-        };
+        let with = |d: f32| Scaled { d, minimum, scales: scaled.scales.clone(), minimums: scaled.minimums.clone() };
         d.into_iter().map(with).collect()
     }
 
