@@ -4,6 +4,7 @@
 //! adds.
 
 pub mod kernels;
+pub mod record;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -31,11 +32,11 @@ use ixc_runtime::load::LoadError;
 use ixc_runtime::sample::{SampleError, SettingsError};
 use ixc_runtime::stream::StreamError;
 
-use crate::eval::record::RecordError;
 use crate::quantise::QuantiseError;
 use crate::quantise::importance::ImportanceError;
 use crate::simulate::WeightError;
 use kernels::{BundleError, KernelError};
+use record::RecordError;
 
 /// The kind of a failure, on which the exit status, or the status of an answer, depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -258,6 +258,69 @@ fn golden_models_build_or_are_refused_by_name() {
     assert!(built >= 31, "{built}");
 }
 
+/// The small model as one of another architecture, with its own keys.
+fn as_architecture(name: &'static str, keys: &[(&str, ixc_frontend::gguf::Value)]) -> Small {
+    let own = small().keys.into_iter().map(|(key, value)| match key.strip_prefix("llama.") {
+        Some(part) => (&*format!("{name}.{part}").leak(), value),
+        None => (key, value),
+    });
+    let model = Small { keys: own.collect(), ..small() }.key("general.architecture", name);
+    keys.iter().fold(model, |model, (key, value)| model.key(format!("{name}.{key}").leak(), value.clone()))
+}
+
+/// What files have no key for, and switches that change a model.
+#[test]
+fn what_no_key_says_is_known_of_the_architecture() {
+    let gemma = |layers: u32| {
+        let keys = [("block_count", layers.into()), ("attention.sliding_window", 4u32.into())];
+        let keys =
+            [&keys[..], &[("attention.key_length", 8u32.into()), ("attention.value_length", 2u32.into())]].concat();
+        let model = as_architecture("gemma3", &keys);
+        let parts: [(&str, &[u64]); 13] = [
+            ("attn_norm", &[8]),
+            ("attn_q", &[8, 32]),
+            ("attn_k", &[8, 16]),
+            ("attn_v", &[8, 4]),
+            ("attn_output", &[8, 8]),
+            ("attn_q_norm", &[8]),
+            ("attn_k_norm", &[8]),
+            ("post_attention_norm", &[8]),
+            ("ffn_norm", &[8]),
+            ("ffn_gate", &[8, 16]),
+            ("ffn_up", &[8, 16]),
+            ("ffn_down", &[16, 8]),
+            ("post_ffw_norm", &[8]),
+        ];
+        let all = (0..layers).flat_map(|layer| parts.map(|(part, dims)| (format!("blk.{layer}.{part}.weight"), dims)));
+        let model = all.fold(model, |model, (name, dims)| model.tensor(&name, 0, dims)).build().unwrap();
+        model.hyper.layers[0].attention_scale
+    };
+    // Scores are divided by the root of a head's length, of the model of 62 layers by that of its part of the width.
+    assert_eq!((gemma(6), gemma(62)), (1.0 / 8f64.sqrt(), 1.0 / 2f64.sqrt()));
+    for (model, expected) in [
+        (
+            as_architecture("granite", &[("rope.scaling.finetuned", false.into())]),
+            "key \"granite.rope.scaling.finetuned\" is false; must be absent or true",
+        ),
+        (
+            small().key("llama.attention.causal", false),
+            "key \"llama.attention.causal\" is false; must be absent or true",
+        ),
+        (as_architecture("gpt-oss", &[]), "key \"gpt-oss.attention.sliding_window\" is missing"),
+        (
+            as_architecture(
+                "gemma3",
+                &[("attention.sliding_window", 4u32.into()), ("attention.key_length_swa", 4u32.into())],
+            ),
+            "key \"gemma3.attention.key_length_swa\" is 4; must be",
+        ),
+        (small().key("llama.swiglu_clamp_shexp", 7.0f32), "key \"llama.swiglu_clamp_shexp\" is 7"),
+    ] {
+        let text = model.refused();
+        assert!(text.starts_with(expected), "{text}\n{expected}");
+    }
+}
+
 /// Sizes of recurrent states, and which layers have them.
 #[test]
 fn keys_of_recurrent_layers_are_checked() {

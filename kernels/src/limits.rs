@@ -20,6 +20,8 @@ pub static LIMITS: &[(&str, u32)] = &[
     ("dims", 1 << 12),
     ("experts", 1 << 12),
     ("top_k", 1 << 8),
+    ("groups", 1 << 12),
+    ("kept", 1 << 12),
     ("slots", 1 << 8),
     ("parts", 1 << 12),
     ("channels", 1 << 24),

@@ -265,12 +265,17 @@ impl Pool {
     /// # Errors
     /// What the system says of the first that it refuses.
     pub fn bind(&mut self, processors: &[usize], others: &[usize]) -> io::Result<()> {
-        self.own = processors.first().copied();
+        self.own = None;
         let own = processors.get(1..).unwrap_or_default().iter().map(std::slice::from_ref);
-        for (id, own) in self.shared.ids.iter().zip(own.chain(std::iter::repeat(others))) {
-            // A worker says who it is before it does anything else.
-            processors::bind_thread(*id.wait(), own)?;
+        // A worker says who it is before it does anything else.
+        let bind = |(id, own): (&OnceLock<_>, &[usize])| processors::bind_thread(*id.wait(), own);
+        let mut workers = self.shared.ids.iter().zip(own.chain(std::iter::repeat(others)));
+        if let Err(error) = workers.try_for_each(bind) {
+            // All or none. What the system refuses now it has refused before, or bound none of these.
+            let _ = self.shared.ids.iter().map(|id| (id, others)).try_for_each(bind);
+            return Err(error);
         }
+        self.own = processors.first().copied();
         Ok(())
     }
 

@@ -167,7 +167,7 @@ impl Machine {
         cores.len()
     }
 
-    /// The processor of each of so many threads, the first of which is the caller's and not bound.
+    /// The processor of each of so many threads, the first of which is the caller's, bound while it runs a job.
     ///
     /// # Errors
     /// Why they are not bound.

@@ -49,7 +49,7 @@ pub struct Args {
     #[arg(long, value_name = "MODEL", value_parser = ModelName::parser())]
     against: Option<ModelName>,
     /// Tokens of a piece.
-    #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N", default_value_t = eval::DEFAULT_CONTEXT)]
+    #[arg(short = 'c', long = "ctx", alias = "ctx-size", value_name = "N", default_value_t = eval::DEFAULT_CONTEXT, value_parser = read_context)]
     context: usize,
     /// Score so many pieces from the beginning [default: all].
     #[arg(long, alias = "chunks", value_name = "N")]
@@ -77,6 +77,11 @@ pub struct Args {
     json: bool,
 }
 
+fn read_context(text: &str) -> Result<usize, String> {
+    let found = text.parse().ok().filter(|context| *context >= eval::LEAST_CONTEXT);
+    found.ok_or_else(|| format!("expected a number from {} on", eval::LEAST_CONTEXT))
+}
+
 /// What is printed.
 #[derive(Serialize)]
 struct Found<'f> {
@@ -97,7 +102,7 @@ impl Args {
             compile: compile::Options { target, caches: self.target.caches(), pack, ..streaming.compile },
             run: engine::Options {
                 threads: self.threads,
-                context: Some(positions(self.context.max(eval::LEAST_CONTEXT))),
+                context: Some(positions(self.context)),
                 backend: backend(self.emulate),
                 gauge: Some(Arc::clone(gauge)),
                 ..streaming.run
@@ -186,7 +191,7 @@ impl Args {
             found.truncate(pieces);
         }
         let (mut line, mut rate) = (Line::new(Instant::now()), Rate::default());
-        let each = (self.context.max(eval::LEAST_CONTEXT)) as u64;
+        let each = self.context as u64;
         for piece in found.len()..pieces {
             let so_far = summary(&found).map_or(String::new(), |found| format!(", perplexity {:.4}", found.perplexity));
             let rate = rate.at(Instant::now(), piece as u64 * each, pieces as u64 * each, Unit::Tokens);

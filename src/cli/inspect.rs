@@ -156,10 +156,11 @@ impl Args {
     pub fn run(self, out: &mut dyn Write) -> anyhow::Result<()> {
         if self.support {
             let support = Support::here();
-            return Ok(match self.json {
+            match self.json {
                 true => output::json(out, "ixc.support.v1", &support)?,
                 false => out.write_all(support.markdown().as_bytes())?,
-            });
+            }
+            return Ok(());
         }
         if let Some(path) = self.model.path()
             && is_plan(path)

@@ -20,15 +20,18 @@ use super::output::{Bytes, Line, Printable, Rate, Unit, counted, json, note};
 /// A model file.
 const KIND: Kind = Kind { name: "GGUF file", is: |head| head.starts_with(b"GGUF"), streams: false };
 
+/// As many threads as an engine may have.
+const MAX_THREADS: i64 = ixc::runtime::pool::MAX_THREADS as i64;
+
 /// Writes a model whose matrices are in other formats.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "EXAMPLES:
-  ixc quantise model-f16.gguf Q4_K_M                 writes model-f16-Q4_K_M.gguf
-  ixc quantise model-bf16.gguf IQ4_XS -o small.gguf --imatrix model.imatrix
+  ixc quantise model-f16.gguf Q4_K_M         writes model-f16-Q4_K_M.gguf
+  ixc quantise model-bf16.gguf IQ4_XS -o small.gguf --imatrix i.gguf
   ixc quantise model-f16.gguf Q4_K_M --tensor 'blk.*.ffn_down_exps*=q6_k'
-  ixc quantise model-f16.gguf Q4_K_M --dry-run       says what each tensor becomes
+  ixc quantise model-f16.gguf Q4_K_M --dry-run   what each tensor becomes
   ixc eval model-f16-Q4_K_M.gguf --text sample.txt --against model-f16.gguf
-                                                     what was lost
+                                             what was lost
 
 Names and rules of mixes are those of llama-quantize, and what is written is read by llama.cpp. Vectors, routers and whatever is small stay as they are; rows \
 that are no whole blocks of a format get one of shorter blocks.")]
@@ -44,7 +47,7 @@ pub struct Args {
     /// What columns are multiplied with, as llama-imatrix writes it: errors where it is large cost more.
     #[arg(long, value_name = "FILE")]
     imatrix: Option<PathBuf>,
-    /// Another format for tensors whose names match; of several that do the last counts.
+    /// Another format for matrices whose names match; of several that do the last counts. Vectors, routers and what is small stay as they are.
     #[arg(long = "tensor", alias = "tensor-type", value_name = "PATTERN=FORMAT", value_parser = read_override)]
     overrides: Vec<(String, Format)>,
     /// The mix's own format for all matrices.
@@ -57,8 +60,8 @@ pub struct Args {
     #[arg(long)]
     dry_run: bool,
     /// Threads [default: one for each core].
-    #[arg(short, long, value_name = "N", env = "IXC_THREADS", hide_env_values = true)]
-    threads: Option<usize>,
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=MAX_THREADS), env = "IXC_THREADS", hide_env_values = true)]
+    threads: Option<u16>,
     #[command(flatten)]
     force: Force,
     /// Print JSON.
@@ -150,7 +153,10 @@ impl Args {
             }
         }
         let bytes_before: u64 = model.tensors().map(|tensor| model.tensor_data(tensor).len() as u64).sum();
-        let threads = self.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+        let threads = self
+            .threads
+            .map(usize::from)
+            .unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
         let written = match output {
             Some(output) => {
                 let (mut line, mut rate) = (Line::new(begin), Rate::default());

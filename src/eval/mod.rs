@@ -28,8 +28,8 @@ use crate::session::{Session, with_bos};
 
 /// Tokens of a piece where nothing is said: llama-perplexity's.
 pub const DEFAULT_CONTEXT: usize = 512;
-/// The least: of two tokens, one is before the other.
-pub const LEAST_CONTEXT: usize = 2;
+/// The least: of three tokens, the second half has one whose successor is known.
+pub const LEAST_CONTEXT: usize = 3;
 
 /// A text as tokens, cut into pieces.
 #[derive(Clone, Debug)]

@@ -19,6 +19,7 @@ use ixc_files::{Kind, Place};
 use serde::{Deserialize, Serialize};
 
 use super::Piece;
+pub use crate::error::record::RecordError;
 
 /// What the first line says of itself.
 const SCHEMA: &str = "ixc.eval-record.v1";
@@ -90,49 +91,6 @@ impl Header {
             context,
         }
     }
-}
-
-/// Why a record cannot be gone on with.
-#[derive(Debug, thiserror::Error)]
-pub enum RecordError {
-    /// The system refused.
-    #[error("{}: cannot {action}: {source}", path.display())]
-    Io {
-        /// The file.
-        path: PathBuf,
-        /// What was tried.
-        action: &'static str,
-        /// Why not.
-        source: io::Error,
-    },
-    /// Another program is at it.
-    #[error("{}: another evaluation writes to it", path.display())]
-    Busy {
-        /// The file.
-        path: PathBuf,
-    },
-    /// It is of another evaluation.
-    #[error("{}: is the record of another evaluation: its {key} is {found}, and {wanted} is asked for", path.display())]
-    Other {
-        /// The file.
-        path: PathBuf,
-        /// What differs first.
-        key: String,
-        /// What it has.
-        found: String,
-        /// What is asked for.
-        wanted: String,
-    },
-    /// It is none.
-    #[error("{}: line {line} is {problem}", path.display())]
-    Malformed {
-        /// The file.
-        path: PathBuf,
-        /// Which line, from 1.
-        line: usize,
-        /// What is wrong.
-        problem: String,
-    },
 }
 
 /// A record that grows.

@@ -37,7 +37,7 @@ const QUANTISATION_VERSION: u32 = 2;
 pub struct Options<'o> {
     /// Which format each matrix gets.
     pub mix: &'static Mix,
-    /// Other formats for tensors whose names match; the last that does counts.
+    /// Other formats for tensors whose names match, of those that mixes change; the last that does counts.
     pub overrides: Vec<(String, Format)>,
     /// The mix's own format for all matrices, whatever it says of some.
     pub pure: bool,
@@ -163,7 +163,8 @@ fn layer(name: &str) -> Option<usize> {
 /// See [`QuantiseError`].
 pub fn plan<'m>(model: &'m Gguf, options: &Options<'m>) -> Result<Plan<'m>, QuantiseError> {
     let tied = model.tensor("output.weight").is_none();
-    let layers = number(model, "block_count").unwrap_or(1) as usize;
+    // Every layer has tensors.
+    let layers = number(model, "block_count").unwrap_or(1).min(model.tensors().len() as u64) as usize;
     let heads = number(model, "attention.head_count").unwrap_or(1);
     let heads_of_key = heads / number(model, "attention.head_count_kv").unwrap_or(heads).max(1);
     let experts = number(model, "expert_count").unwrap_or(0);
@@ -172,7 +173,7 @@ pub fn plan<'m>(model: &'m Gguf, options: &Options<'m>) -> Result<Plan<'m>, Quan
         let mut planned = Planned { tensor, to: None, shorter: false };
         let [columns, _, matrices] = planned.shape();
         let said = options.overrides.iter().rev().find(|(pattern, _)| matches(pattern, tensor.name()));
-        if said.is_some() || is_quantised(tensor.name(), tensor.dims().len()) {
+        if is_quantised(tensor.name(), tensor.dims().len()) {
             let place = Place {
                 layer: layer(tensor.name()).unwrap_or(0),
                 layers,
@@ -295,7 +296,7 @@ impl Plan<'_> {
             made.clear();
             made.resize(count * to_bytes, 0);
             let each = count.div_ceil(threads.max(1));
-            thread::scope(|scope| {
+            thread::scope(|scope| -> io::Result<()> {
                 let parts = part.chunks(each * from_bytes).zip(made.chunks_mut(each * to_bytes));
                 for (index, (part, made)) in parts.enumerate() {
                     let work = move || {
@@ -310,9 +311,10 @@ impl Plan<'_> {
                             to.encode_row(&from.dequantise_rows(part, columns), importance, made);
                         }
                     };
-                    scope.spawn(work);
+                    thread::Builder::new().spawn_scoped(scope, work)?;
                 }
-            });
+                Ok(())
+            })?;
             out(&made)?;
         }
         Ok(())

@@ -7,8 +7,8 @@ use std::path::Path;
 use crate::support::{ixc, list, read_npy, scratch, stderr, stdout};
 use serde_json::Value as Json;
 
-/// A text that is in the repository.
-const TEXT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/testing.md");
+/// A text that does not change.
+const TEXT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/LICENSE-APACHE");
 const CONTEXT: usize = 48;
 const PIECES: usize = 3;
 
@@ -129,6 +129,7 @@ fn what_cannot_be_scored_is_refused() {
     fs::write(&short, "Too short.").unwrap();
     refused(&["--text", short.to_str().unwrap()], 65, &["has", "tokens", "512", "--ctx"]);
     refused(&["--text", TEXT, "--ctx", "100000"], 2, &["100000"]);
+    refused(&["--text", TEXT, "--ctx", "2"], 2, &["from 3 on"]);
     refused(&["--text", TEXT, "--pieces", "0"], 65, &["nothing to score"]);
     let record = folder.join("record.jsonl");
     let path = record.to_str().unwrap();

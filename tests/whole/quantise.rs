@@ -9,7 +9,7 @@ use ixc::frontend::gguf::Gguf;
 use ixc::frontend::gguf::write::GgufWriter;
 use serde_json::Value as Json;
 
-const TEXT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/testing.md");
+const TEXT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/LICENSE-APACHE");
 
 /// The demo model in f32: what its quantised weights are exactly.
 fn exact() -> &'static Path {
@@ -32,24 +32,26 @@ fn formats(found: &Json) -> Vec<(String, String)> {
     rows.map(|row| (row["name"].as_str().unwrap().to_owned(), row["to"].as_str().unwrap().to_owned())).collect()
 }
 
-/// What llama-quantize makes of the same file (ik_llama.cpp's, and the rules of ggml-org/llama.cpp): of attention's values and of the experts' last
-/// product in layers 0 to 3, of the output, of the embedding, and of everything else.
-const MIXES: [(&str, [&str; 4], [&str; 4], [&str; 4]); 9] = [
+type Four = [&'static str; 4];
+
+/// What each mix makes, by the rules of ggml-org/llama.cpp: of attention's values and of the experts' last product in layers 0 to 3; of the output, the
+/// embedding, queries and attention's output. (ik_llama.cpp's llama-quantize makes the same of dense models; of eight experts *and more* it makes others.)
+const MIXES: [(&str, [Four; 3]); 9] = [
     // The demo has four layers: an eighth is none of them, seven eighths are the last alone, and every third from 2 on is the third.
-    ("Q4_K_M", ["Q4_K", "Q4_K", "Q6_K", "Q6_K"], ["Q4_K", "Q4_K", "Q6_K", "Q6_K"], ["Q6_K", "Q4_K", "Q4_K", "Q4_K"]),
-    ("Q4_K_S", ["Q5_K", "Q5_K", "Q5_K", "Q5_K"], ["Q4_K"; 4], ["Q6_K", "Q4_K", "Q4_K", "Q4_K"]),
-    ("Q5_K_M", ["Q5_K", "Q5_K", "Q6_K", "Q6_K"], ["Q5_K", "Q5_K", "Q6_K", "Q6_K"], ["Q6_K", "Q5_K", "Q5_K", "Q5_K"]),
-    ("Q3_K_M", ["Q5_K", "Q5_K", "Q4_K", "Q4_K"], ["Q4_K"; 4], ["Q6_K", "Q3_K", "Q3_K", "Q4_K"]),
-    ("Q3_K_L", ["Q5_K"; 4], ["Q5_K"; 4], ["Q6_K", "Q3_K", "Q3_K", "Q5_K"]),
-    ("Q2_K", ["Q3_K"; 4], ["Q3_K"; 4], ["Q6_K", "Q2_K", "Q2_K", "Q3_K"]),
-    ("Q4_0", ["Q4_0"; 4], ["Q4_0"; 4], ["Q6_K", "Q4_0", "Q4_0", "Q4_0"]),
-    ("Q8_0", ["Q8_0"; 4], ["Q8_0"; 4], ["Q8_0", "Q8_0", "Q8_0", "Q8_0"]),
-    ("MXFP4_MOE", ["Q8_0"; 4], ["MXFP4"; 4], ["Q8_0", "Q8_0", "Q8_0", "Q8_0"]),
+    ("Q4_K_M", [["Q4_K", "Q4_K", "Q6_K", "Q6_K"], ["Q4_K", "Q4_K", "Q6_K", "Q6_K"], ["Q6_K", "Q4_K", "Q4_K", "Q4_K"]]),
+    ("Q4_K_S", [["Q5_K", "Q5_K", "Q5_K", "Q5_K"], ["Q4_K"; 4], ["Q6_K", "Q4_K", "Q4_K", "Q4_K"]]),
+    ("Q5_K_M", [["Q5_K", "Q5_K", "Q6_K", "Q6_K"], ["Q5_K", "Q5_K", "Q6_K", "Q6_K"], ["Q6_K", "Q5_K", "Q5_K", "Q5_K"]]),
+    ("Q3_K_M", [["Q5_K", "Q5_K", "Q4_K", "Q4_K"], ["Q4_K"; 4], ["Q6_K", "Q3_K", "Q3_K", "Q4_K"]]),
+    ("Q3_K_L", [["Q5_K"; 4], ["Q5_K"; 4], ["Q6_K", "Q3_K", "Q3_K", "Q5_K"]]),
+    ("Q2_K", [["Q3_K"; 4], ["Q3_K"; 4], ["Q6_K", "Q2_K", "Q2_K", "Q3_K"]]),
+    ("Q4_0", [["Q4_0"; 4], ["Q4_0"; 4], ["Q6_K", "Q4_0", "Q4_0", "Q4_0"]]),
+    ("Q8_0", [["Q8_0"; 4], ["Q8_0"; 4], ["Q8_0", "Q8_0", "Q8_0", "Q8_0"]]),
+    ("MXFP4_MOE", [["Q8_0"; 4], ["MXFP4"; 4], ["Q8_0", "Q8_0", "Q8_0", "Q8_0"]]),
 ];
 
 #[test]
 fn mixes_are_llama_quantizes() {
-    for (mix, values, downs, [head, embedding, query, output]) in MIXES {
+    for (mix, [values, downs, [head, embedding, query, output]]) in MIXES {
         let formats = formats(&quantise(exact(), mix, &["--dry-run"]));
         let of = |name: &str| &*formats.iter().find(|(tensor, _)| tensor == name).unwrap().1;
         for layer in 0..4 {
@@ -82,6 +84,8 @@ fn divergence(mix: &str, arguments: &[&str]) -> (f64, u64) {
         TEXT,
         "--ctx",
         "128",
+        "--target",
+        "portable",
         "--pieces",
         "4",
         "--json",
@@ -102,7 +106,7 @@ fn more_bits_are_nearer() {
         assert!(near < far && large > small, "{more}: {near}, {large} bytes; {fewer}: {far}, {small} bytes");
     }
     println!("{found:?}");
-    assert!(found[0].1.0 < 1e-3 && found[2].1.0 < 0.05 && found[4].1.0 < 1.0, "{found:?}");
+    assert!(found[0].1.0 < 5e-3 && found[2].1.0 < 0.05 && found[4].1.0 < 1.0, "{found:?}");
 }
 
 #[test]
@@ -110,9 +114,12 @@ fn threads_change_nothing_and_one_tensor_can_be_another() {
     let folder = scratch("quantise_threads");
     let paths = ["1", "3"].map(|threads| {
         let path = folder.join(format!("{threads}.gguf"));
+        // The pattern fits a vector, too.
         let arguments = ["-t", threads, "--tensor", "blk.0.attn_k*=q5_1", "-o", path.to_str().unwrap()];
         let found = formats(&quantise(exact(), "Q4_K_M", &arguments));
-        assert!(found.contains(&("blk.0.attn_k.weight".into(), "Q5_1".into())), "{found:?}");
+        for (name, format) in [("blk.0.attn_k.weight", "Q5_1"), ("blk.0.attn_k_norm.weight", "F32")] {
+            assert!(found.contains(&(name.into(), format.into())), "{found:?}");
+        }
         fs::read(path).unwrap()
     });
     assert!(paths[0] == paths[1]);
@@ -172,6 +179,13 @@ fn what_cannot_be_made_is_refused() {
     let noise = folder.join("noise.dat");
     fs::write(&noise, [0xff; 64]).unwrap();
     let exact = exact().to_str().unwrap();
+    // Layers that there cannot be change nothing.
+    let many = folder.join("many.gguf");
+    let writer = GgufWriter::new().key("general.architecture", "llama").key("llama.block_count", 1u64 << 62);
+    fs::write(&many, writer.f32_tensor("blk.1152921504606846976.attn_v.weight", &[256, 1], &[1.0; 256]).finish())
+        .unwrap();
+    let found = formats(&quantise(&many, "Q4_K_M", &["--dry-run"]));
+    assert_eq!(found.len(), 1);
     for (arguments, status, words) in [
         (&["demo", "Q4_0", "-o", out][..], 2, &["is q", "--allow-requantize"][..]),
         (&[exact, "Q4_X", "-o", out], 2, &["Q4_X", "Q4_K_M"]),

@@ -131,9 +131,9 @@ pub enum PortableError {
     },
 }
 
-/// Most of cranelift's instructions, so that a hostile plan can't keep the compiler busy: more than three times the largest
-/// kernel of the tests, a `gemm_swiglu` of 18 316.
-const MAX_INSTRUCTIONS: usize = 1 << 16;
+/// Most of cranelift's instructions, so that a hostile plan can't keep the compiler busy: half more than the largest kernel of the tests, a
+/// `gemm_swiglu` of 82 219 that packs two weights with grids, whose entries are looked up lane by lane; of others it has 18 316.
+const MAX_INSTRUCTIONS: usize = 1 << 17;
 /// The same where the CPU has no `fma`, which is some sixty instructions then: more than twice the largest kernel of the tests, an
 /// `attention` of 81 848.
 const MAX_INSTRUCTIONS_WITHOUT_FMA: usize = 1 << 18;

@@ -273,8 +273,15 @@ impl<'a> Builder<'a> {
         self.typed(y)
     }
 
-    /// Appends `k` and `v` to a state of `layer`, then attends with `q`; all `[T, heads, d]`.
-    pub fn attend(&mut self, layer: usize, q: ValueId, k: ValueId, v: ValueId) -> Result<ValueId, ArchError> {
+    /// Appends `k` and `v` to a state of `layer`, then attends with `q`, with `sinks` or without; all `[T, heads, d]`.
+    pub fn attend(
+        &mut self,
+        layer: usize,
+        q: ValueId,
+        k: ValueId,
+        v: ValueId,
+        sinks: bool,
+    ) -> Result<ValueId, ArchError> {
         let facts = &self.hyper.layers[layer];
         let state = State::paged(&format!("kv.{layer}"), facts.kv_heads, facts.key_length, facts.value_length);
         let state = State { window: facts.window, ..state };
@@ -285,7 +292,10 @@ impl<'a> Builder<'a> {
         let kv = self.typed(kv)?;
         let kv = self.graph.kv_append(kv, k, v, self.step.pos);
         let kv = self.typed(kv)?;
-        let sinks = self.optional_vector(&format!("blk.{layer}.attn_sinks.weight"), heads)?;
+        let sinks = match sinks {
+            true => Some(self.vector(&format!("blk.{layer}.attn_sinks.weight"), heads)?),
+            false => None,
+        };
         let y = self.graph.attention(q, kv, self.step.pos, sinks, scale);
         let (y, _) = self.typed(y)?;
         Ok(y)

@@ -43,6 +43,8 @@ pub(super) struct Style {
     pub roped: Roped,
     /// Bias of Q, K and V.
     pub bias: Bias,
+    /// Whether heads have sinks: a logit each that takes a part of the weights and has no value.
+    pub sinks: bool,
     /// RMS norms of queries and keys.
     pub head_norm: HeadNorm,
     /// Whether `attn_q` has, behind the queries of each head, as many numbers whose sigmoids weight the head's result.
@@ -67,6 +69,7 @@ impl Style {
         pairs: RopeStyle::Norm,
         roped: Roped::All,
         bias: Bias::Optional,
+        sinks: false,
         head_norm: HeadNorm::Absent,
         output_gate: false,
         ffn_norm: "ffn_norm",
@@ -136,7 +139,7 @@ pub(super) fn attention(b: &mut Builder<'_>, layer: usize, x: ValueId, style: &S
         if style.head_norm == HeadNorm::AfterRope { b.rms_norm(x, &norm, facts.key_length) } else { Ok(x) }
     };
     let (q, k) = (turned(q, "attn_q_norm.weight")?, turned(k, "attn_k_norm.weight")?);
-    let mut y = b.attend(layer, q, k, v)?;
+    let mut y = b.attend(layer, q, k, v, style.sinks)?;
     if let Some(gate) = gate {
         let gate = b.sigmoid(gate)?;
         y = b.mul(y, gate)?;

@@ -17,6 +17,11 @@ const STYLE: Style = Style {
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "gemma3",
     doc: "Gemma 3",
-    defaults: Defaults { windows: Some(Windows { period: 6, base: Some(10_000.0), scaled: false }), ..Defaults::USUAL },
+    defaults: Defaults {
+        windows: Some(Windows { period: 6, base: Some(10_000.0), scaled: false }),
+        // The one of 27 billion parameters.
+        scaled_by_width: 62,
+        ..Defaults::USUAL
+    },
     build: |b| decoder(b, &STYLE),
 };

@@ -12,6 +12,7 @@ use super::hyper::{Defaults, Windows};
 
 const STYLE: Style = Style {
     bias: Bias::Required,
+    sinks: true,
     ffn_norm: "post_attention_norm",
     gate: GateAttrs { act: Activation::QuickGelu, limit: 7.0, shift: 1.0 },
     ..Style::NEOX

@@ -9,6 +9,10 @@ const STYLE: Style = Style::LLAMA;
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "granite",
     doc: "Granite 3",
-    defaults: Defaults { reads: &["embedding_scale", "residual_scale", "logit_scale"], ..Defaults::USUAL },
+    defaults: Defaults {
+        reads: &["embedding_scale", "residual_scale", "logit_scale"],
+        rope_by_finetuned: true,
+        ..Defaults::USUAL
+    },
     build: |b| decoder(b, &STYLE),
 };

@@ -9,6 +9,10 @@ const STYLE: Style = Style::LLAMA;
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "granitemoe",
     doc: "Granite 3 with experts",
-    defaults: Defaults { reads: &["embedding_scale", "residual_scale", "logit_scale"], ..Defaults::USUAL },
+    defaults: Defaults {
+        reads: &["embedding_scale", "residual_scale", "logit_scale"],
+        rope_by_finetuned: true,
+        ..Defaults::USUAL
+    },
     build: |b| decoder(b, &STYLE),
 };

@@ -148,7 +148,7 @@ pub struct Rope {
 }
 
 /// Keys that change the computation, with the values that change nothing. A builder that learns one takes it out.
-const NEUTRAL: [(&str, &[f64]); 9] = [
+const NEUTRAL: [(&str, &[f64]); 10] = [
     ("attention.clamp_kqv", &[0.0]),
     ("attn_logit_softcapping", &[0.0]),
     ("final_logit_softcapping", &[0.0]),
@@ -157,6 +157,7 @@ const NEUTRAL: [(&str, &[f64]); 9] = [
     ("logit_scale", &[0.0, 1.0]),
     ("attention.temperature_scale", &[0.0]),
     ("swiglu_clamp_exp", &[0.0]),
+    ("swiglu_clamp_shexp", &[0.0]),
     ("rope.scaling.yarn_log_multiplier", &[0.0]),
 ];
 
@@ -167,6 +168,10 @@ pub(super) struct Defaults {
     pub score: RouteScore,
     /// Whether the weights of the used experts are divided by their sum.
     pub normalise: bool,
+    /// Another score in the files of one model, which are known by these numbers alone.
+    pub score_of: Option<ScoreOf>,
+    /// Whether RoPE can be switched off by `rope.scaling.finetuned = false`, which is refused.
+    pub rope_by_finetuned: bool,
     /// Keys of [`NEUTRAL`] that the architecture reads.
     pub reads: &'static [&'static str],
     /// Which layers have the window of `attention.sliding_window`; where the architecture has no such layers, the context is cut to it.
@@ -174,6 +179,17 @@ pub(super) struct Defaults {
     /// A number of layers in whose model scores are divided by the root of `embedding_length / head_count`, for which files have no key; 0 where
     /// there is no such model.
     pub scaled_by_width: usize,
+}
+
+/// A model whose files lack `expert_gating_func`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ScoreOf {
+    /// Its numbers of layers, with those that draft or without.
+    pub layers: &'static [u64],
+    /// Rows of its embedding table.
+    pub vocabulary: u64,
+    /// How logits of its experts become weights.
+    pub score: RouteScore,
 }
 
 /// Layers with a window.
@@ -189,8 +205,15 @@ pub(super) struct Windows {
 
 impl Defaults {
     /// Those of most.
-    pub const USUAL: Defaults =
-        Defaults { score: RouteScore::Softmax, normalise: true, reads: &[], windows: None, scaled_by_width: 0 };
+    pub const USUAL: Defaults = Defaults {
+        score: RouteScore::Softmax,
+        score_of: None,
+        rope_by_finetuned: false,
+        normalise: true,
+        reads: &[],
+        windows: None,
+        scaled_by_width: 0,
+    };
 }
 
 impl Hyper {
@@ -208,13 +231,20 @@ impl Hyper {
         // Every layer has tensors, so a layer count beyond their number is a lie, and what is made per layer is bounded.
         let layers = keys.required("block_count", 1, MAX_COUNT.min(gguf.tensors().len() as u64))?;
         let mut context_length = keys.required("context_length", 1, MAX_CONTEXT)?;
-        let window = keys.optional("attention.sliding_window", 0, u64::MAX)?.unwrap_or(0);
+        let window = match defaults.windows {
+            Some(_) => keys.required("attention.sliding_window", 1, MAX_CONTEXT)?,
+            None => keys.optional("attention.sliding_window", 0, u64::MAX)?.unwrap_or(0),
+        };
         if defaults.windows.is_none() && (1..context_length).contains(&window) {
             tracing::warn!(window, context_length, "attention is not windowed: the context is cut to the window");
             context_length = window;
         }
         let embedding_length = keys.required("embedding_length", 1, MAX_WIDTH)?;
         let vocabulary = vocabulary(gguf, &keys)?;
+        let known = |of: &ScoreOf| of.layers.contains(&layers) && of.vocabulary == vocabulary;
+        let score = defaults.score_of.filter(known).map_or(defaults.score, |of| of.score);
+        let defaults = Defaults { score, ..defaults };
+        let keys = Keys { defaults, ..keys };
         let eps_key = keys.name("attention.layer_norm_rms_epsilon");
         let norm_eps = keys.metadata.read::<f32>(&eps_key)?;
         if !(norm_eps > 0.0 && norm_eps <= 1.0) {
@@ -222,6 +252,10 @@ impl Hyper {
         }
         for (name, neutral) in NEUTRAL.into_iter().filter(|(name, _)| !defaults.reads.contains(name)) {
             keys.neutral(name, neutral)?;
+        }
+        keys.is_true("attention.causal")?;
+        if defaults.rope_by_finetuned {
+            keys.is_true("rope.scaling.finetuned")?;
         }
         // `block_count` counts the layers that draft, which come last.
         let draft_layers = keys.optional("nextn_predict_layers", 0, layers - 1)?.unwrap_or(0);
@@ -240,9 +274,14 @@ impl Hyper {
             layers.iter_mut().for_each(|layer| layer.attention_scale = scale);
         }
         let mut local_rope = None;
-        if let (Some(windows), 1..) = (defaults.windows, window) {
+        if let Some(windows) = defaults.windows {
             let windowed = windowed(&keys, windows, layers.len() + draft_layers as usize)?;
-            let window = keys.in_range("attention.sliding_window", window, 1, MAX_CONTEXT)?;
+            // Layers with a window have heads of the same sizes.
+            let (dims, lengths) =
+                (rope.dims, layers.first().map_or([0; 2], |layer| [layer.key_length, layer.value_length]));
+            keys.optional("rope.dimension_count_swa", dims, dims)?;
+            keys.optional("attention.key_length_swa", lengths[0], lengths[0])?;
+            keys.optional("attention.value_length_swa", lengths[1], lengths[1])?;
             for (layer, windowed) in layers.iter_mut().zip(windowed) {
                 layer.window = windowed.then_some(window);
             }
@@ -621,6 +660,15 @@ impl Keys<'_> {
     }
 
     /// Refuses a key that asks for something no builder does.
+    /// Whether a switch is on, where a file has it; what is off is not supported.
+    fn is_true(&self, key: &str) -> Result<(), GgufError> {
+        let name = self.name(key);
+        match self.metadata.read_or(&name, true)? {
+            true => Ok(()),
+            false => Err(self.metadata.bad_value(&name, false, "absent or true: nothing else is supported")),
+        }
+    }
+
     fn neutral(&self, key: &str, neutral: &[f64]) -> Result<(), GgufError> {
         let name = self.name(key);
         let found = match self.metadata.get(&name) {

@@ -8,7 +8,7 @@ const STYLE: Style = Style { fused_gate: true, ..Style::NEOX };
 
 pub(super) const ARCHITECTURE: Architecture = Architecture {
     name: "phi3",
-    doc: "Phi-3, Phi-3.5, Phi-4",
+    doc: "Phi-3 and Phi-4 without longrope (4k mini, 14B)",
     defaults: Defaults::USUAL,
     build: |b| decoder(b, &STYLE),
 };

@@ -531,7 +531,8 @@ mod tests {
 
     #[test]
     fn what_is_no_ordinary_block_is_made_all_the_same() {
-        let special: [(&str, fn(usize) -> f32); 7] = [
+        type Numbers = fn(usize) -> f32;
+        let special: [(&str, Numbers); 7] = [
             ("zeros", |_| 0.0),
             ("equal", |_| 0.5),
             ("negative", |i| -1.0 - (i % 7) as f32),

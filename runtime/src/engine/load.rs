@@ -56,6 +56,8 @@ pub(crate) struct Loaded {
     /// Whether they were to be bound to processors, and the processor of each where they are.
     pub(crate) pin: Pin,
     pub(crate) pinned: Result<Vec<usize>, Unpinned>,
+    /// Processors that threads could run on when the plan was loaded.
+    pub(crate) anywhere: Vec<usize>,
     /// Longest sequence.
     pub(crate) context: u32,
     pub(crate) clocks: Vec<Mutex<Clock>>,
@@ -70,8 +72,7 @@ impl Loaded {
     /// Lets threads run on any processor again that were bound because nobody else wanted one.
     pub(crate) fn let_go(&mut self) {
         if self.pin == Pin::Auto && self.pinned.is_ok() {
-            let anywhere = allowed().unwrap_or_default();
-            self.pinned = Err(match self.pool.bind(&[], &anywhere) {
+            self.pinned = Err(match self.pool.bind(&[], &self.anywhere) {
                 Ok(()) => Unpinned::LetGo,
                 Err(error) => Unpinned::Refused(error.to_string()),
             });
@@ -93,6 +94,8 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
     }
     // No larger than MAX_CONTEXT, which is a multiple.
     let capacity = context.next_multiple_of(ATTENTION_BLOCK);
+    // Before threads are bound, and whatever becomes of the caller's later.
+    let anywhere = allowed().unwrap_or_default();
     let (mut pool, pinned) = pool(options)?;
     let threads = pool.threads();
     let files = open_files(&plan, folder, options)?;
@@ -179,6 +182,7 @@ pub(crate) fn load(file: PlanFile, folder: &Path, options: &Options) -> Result<L
         crew: Crew::new(threads, processors()),
         pin: options.pin,
         pinned,
+        anywhere,
         context,
         clocks,
         stats: Stats { threads, ..Stats::default() },

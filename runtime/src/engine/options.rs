@@ -41,7 +41,7 @@ pub enum ExpertStore {
 pub struct Options {
     /// Threads; all CPUs where `None`.
     pub threads: Option<usize>,
-    /// Whether threads are bound to processors; the caller's never is.
+    /// Whether threads are bound to processors; the caller's is while it runs a step, and not between steps.
     pub pin: Pin,
     /// Longest sequence; the model's context but at most [`DEFAULT_CONTEXT`] where `None`.
     pub context: Option<u32>,

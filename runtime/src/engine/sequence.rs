@@ -373,7 +373,7 @@ impl Engine {
         Ok(())
     }
 
-    /// The processor of each thread, where all but the first are bound to theirs; or why they are not.
+    /// The processor of each thread, where they are bound to theirs, the caller's while it runs a step; or why they are not.
     pub fn pinned(&self) -> Result<&[usize], &Unpinned> {
         self.loaded.pinned.as_deref()
     }

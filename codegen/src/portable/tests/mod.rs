@@ -163,5 +163,5 @@ fn attention_is_compiled_for_a_cpu_without_fma() {
     let Text { clif, disassembly } = code.text.unwrap();
     assert!(disassembly.contains("probe"), "a frame of many pages is not touched page by page: {disassembly}");
     let lines = clif.lines().count();
-    assert!(lines > super::MAX_INSTRUCTIONS, "{lines} lines of cranelift's IR: not what was refused");
+    assert!(lines > 1 << 16, "{lines} lines of cranelift's IR: not what was refused");
 }
