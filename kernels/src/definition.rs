@@ -59,7 +59,7 @@ macro_rules! registry {
         /// What a kernel must compute: the spec of one of the kernels.
         #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
         pub enum KernelSpec {
-            $(#[doc = concat!("See [`", stringify!($name), "`].")] $name($name),)*
+            $(#[doc = concat!("See [`struct@", stringify!($name), "`].")] $name($name),)*
         }
 
         $(impl From<$name> for KernelSpec {

@@ -125,12 +125,12 @@ impl Definition for DeltaNetChunks {
 
 /// Where things are in scratch memory: of a key head a row of the chunk each, then numbers of a value head, then columns of it.
 struct Places {
-    /// Queries, of length 1 / sqrt(d), and keys, of length 1: [CHUNK][d]. The recurrence has its own row of each at the beginning.
+    /// Queries, of length 1 / sqrt(d), and keys, of length 1: `[CHUNK][d]`. The recurrence has its own row of each at the beginning.
     q: i64,
     k: i64,
     /// Keys again: [d][CHUNK].
     across: i64,
-    /// Products of queries, and of keys, with keys: [CHUNK][CHUNK].
+    /// Products of queries, and of keys, with keys: `[CHUNK][CHUNK]`.
     qk: i64,
     kk: i64,
     /// By row of the chunk: `alpha`, then the decay's logarithm, then the sum of those up to the row.
@@ -139,10 +139,10 @@ struct Places {
     rate: i64,
     left: i64,
     after: i64,
-    /// What a change takes from later ones, and gives to results: [CHUNK][CHUNK], of which the triangles are read.
+    /// What a change takes from later ones, and gives to results: `[CHUNK][CHUNK]`, of which the triangles are read.
     change: i64,
     give: i64,
-    /// Changes and results: [CHUNK][dv].
+    /// Changes and results: `[CHUNK][dv]`.
     u: i64,
     o: i64,
     end: i64,

@@ -1,6 +1,6 @@
 //! What a model says in a chat, taken apart: its reasoning, its answer, and the tools that it calls.
 //!
-//! A model writes one text, with markers in it that it was trained on. [`format`] has a row for each such format, found by what the chat
+//! A model writes one text, with markers in it that it was trained on. [`mod@format`] has a row for each such format, found by what the chat
 //! template contains; a [`Parser`] takes the text in whatever pieces it comes and gives [`Delta`]s. Any chopping of a text gives the same
 //! answer. Whatever the text, parsing takes time and memory in proportion to it, and loses none of it but markers and the white space next to
 //! them: what looks like a call and is none comes back as content.
