@@ -288,7 +288,7 @@ fn wide(b: &mut KernelBuilder, lanes: u16, x: ValueId) -> ValueId {
 /// The logarithm of what is left of the state: `a * softplus(alpha + dt)`.
 pub(crate) fn log_decay(b: &mut KernelBuilder, alpha: ValueId, dt: ValueId, a: ValueId) -> ValueId {
     let x = b.add(alpha, dt);
-    let x = softplus(b, x);
+    let x = math::softplus(b, x);
     b.mul(x, a)
 }
 
@@ -330,28 +330,4 @@ impl Definition for DeltaNet {
     fn rows() -> &'static [Row] {
         ROWS
     }
-}
-
-/// `ln(1 + e^x)`, lane by lane, as `max(x, 0) + ln(1 + u)` for `u = e^-|x|`, which is in 0..=1.
-///
-/// `ln(1 + u) = 2 artanh s` for `s = u / (2 + u)`, at most 1/3: the series of odd powers to the 15th leaves `2 s^17 / 17`, below 1e-9, and
-/// loses nothing where u is small.
-fn softplus(b: &mut KernelBuilder, x: ValueId) -> ValueId {
-    let lanes = b.ty(x).lanes;
-    let (zero, one, two) = (b.splat_f32(lanes, 0.0), b.splat_f32(lanes, 1.0), b.splat_f32(lanes, 2.0));
-    let positive = b.same(Op::Max, &[x, zero]);
-    let magnitude = math::abs(b, x);
-    let negative = b.sub(zero, magnitude);
-    let u = math::exp(b, negative);
-    let denominator = b.add(u, two);
-    let s = b.same(Op::Div, &[u, denominator]);
-    let square = b.mul(s, s);
-    let mut series = b.splat_f32(lanes, 1.0 / 15.0);
-    for power in [13.0, 11.0, 9.0, 7.0, 5.0, 3.0] {
-        let term = b.splat_f32(lanes, 1.0 / power);
-        series = b.fma(series, square, term);
-    }
-    let series = b.fma(series, square, one);
-    let twice = b.add(s, s);
-    b.fma(series, twice, positive)
 }

@@ -23,7 +23,7 @@ use ixc_ir::plan::MAX_OUTPUTS;
 use serde::{Deserialize, Serialize};
 
 use crate::Error;
-use crate::kl_divergence::{self, Divergence};
+use crate::kl_divergence;
 use crate::session::{Session, with_bos};
 
 /// Tokens of a piece where nothing is said: llama-perplexity's.
@@ -275,13 +275,6 @@ fn quantile(sorted: &[f64], part: f64) -> f64 {
     let (below, rest) = (place.floor() as usize, place.fract());
     let above = sorted[sorted.len().min(below + 2) - 1];
     sorted[below] * (1.0 - rest) + above * rest
-}
-
-impl Comparison {
-    /// The same as where only so much is told.
-    pub fn short(&self, positions: usize) -> Divergence {
-        Divergence { positions, mean: self.divergence.mean, max: self.divergence_max, agreement: self.same.mean }
-    }
 }
 
 #[cfg(test)]
